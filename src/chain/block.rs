@@ -1,0 +1,72 @@
+//! Blocks as presim keeps them, and the roots that seal them.
+
+use alloy_consensus::{Header, ReceiptEnvelope, TxEnvelope, TxReceipt, transaction::Recovered};
+use alloy_eips::{eip2718::Encodable2718, eip4895::Withdrawals};
+use alloy_primitives::{B256, Bloom, Sealable, Sealed};
+
+/// A block whose header is final: hash, body and receipts.
+#[derive(Clone, Debug)]
+pub struct SealedBlock {
+    /// The header and its hash.
+    pub header: Sealed<Header>,
+    /// The transactions with their senders, in order.
+    pub transactions: Vec<Recovered<TxEnvelope>>,
+    /// The receipts, one a transaction.
+    pub receipts: Vec<ReceiptEnvelope>,
+    /// Headers of the uncles (before the merge).
+    pub ommers: Vec<Header>,
+    /// Withdrawals (EIP-4895), from Shanghai on.
+    pub withdrawals: Option<Withdrawals>,
+}
+
+impl SealedBlock {
+    /// Seals `header` by hashing it. Its roots are the caller's promise.
+    pub fn new(
+        header: Header,
+        transactions: Vec<Recovered<TxEnvelope>>,
+        receipts: Vec<ReceiptEnvelope>,
+        ommers: Vec<Header>,
+        withdrawals: Option<Withdrawals>,
+    ) -> Self {
+        Self { header: header.seal_slow(), transactions, receipts, ommers, withdrawals }
+    }
+
+    /// The block's hash.
+    pub fn hash(&self) -> B256 {
+        self.header.hash()
+    }
+
+    /// The block's number.
+    pub fn number(&self) -> u64 {
+        self.header.number
+    }
+}
+
+/// The hashes that the `BLOCKHASH` opcode can see, by number: the last 256 blocks. Cheap to clone.
+#[derive(Clone, Debug, Default)]
+pub struct BlockHashes(imbl::OrdMap<u64, B256>);
+
+impl BlockHashes {
+    /// How far back the opcode sees.
+    const DEPTH: usize = 256;
+
+    /// The hash of block `number`, if it is one of those kept.
+    pub fn get(&self, number: u64) -> Option<B256> {
+        self.0.get(&number).copied()
+    }
+
+    /// Adds the next block, and forgets the oldest past the depth.
+    pub fn push(&mut self, number: u64, hash: B256) {
+        self.0.insert(number, hash);
+        while self.0.len() > Self::DEPTH {
+            self.0 = self.0.without_min().1;
+        }
+    }
+}
+
+/// The root of the receipts' trie and the union of their blooms.
+pub fn receipts_root_and_bloom(receipts: &[ReceiptEnvelope]) -> (B256, Bloom) {
+    let root = alloy_trie::root::ordered_trie_root_with_encoder(receipts, |receipt, out| receipt.encode_2718(out));
+    let bloom = receipts.iter().fold(Bloom::ZERO, |all, receipt| all | receipt.bloom());
+    (root, bloom)
+}

@@ -1,0 +1,244 @@
+//! One configuration, from flags, `PRESIM_*` environment variables and a TOML file, in that order of precedence.
+
+use std::{ffi::OsString, net::SocketAddr, path::PathBuf, time::Duration};
+
+use alloy_primitives::Address;
+use clap::{CommandFactory, FromArgMatches, Parser, ValueEnum, error::ErrorKind};
+
+/// What would these calls do on top of the state that the chain has pre-confirmed right now?
+///
+/// Without arguments: a devnet of its own on 127.0.0.1:8545, with funded accounts and a small trading world.
+/// Every flag can also be set as PRESIM_<FLAG> in the environment, or as `flag = value` in the file of --config.
+#[derive(Clone, Debug, Parser)]
+#[command(name = "presim", version, max_term_width = 120)]
+pub struct Config {
+    /// Read settings from this TOML file, one `flag = value` a line. Flags and environment win over it.
+    #[arg(long, env = "PRESIM_CONFIG", value_name = "FILE", help_heading = "General")]
+    pub config: Option<PathBuf>,
+    /// Where to listen for HTTP and WebSocket. An address that is not loopback needs --token-file.
+    #[arg(long, env = "PRESIM_LISTEN", value_name = "ADDR:PORT", default_value = "127.0.0.1:8545", help_heading = "General")]
+    pub listen: SocketAddr,
+    /// Where what must survive a restart is kept. Nothing of a local chain does yet: it begins anew with each start.
+    #[arg(long, env = "PRESIM_DATA_DIR", value_name = "DIR", help_heading = "General")]
+    pub data_dir: Option<PathBuf>,
+    /// What `/` speaks: `project`, presim's own contract, or `standard`, execution-apis as geth has it. `/standard` is always the latter.
+    #[arg(long, env = "PRESIM_DIALECT", value_enum, default_value_t = DialectName::Project, help_heading = "General")]
+    pub dialect: DialectName,
+    /// Serve Prometheus metrics at http://ADDR:PORT/metrics.
+    #[arg(long, env = "PRESIM_METRICS", value_name = "ADDR:PORT", help_heading = "General")]
+    pub metrics: Option<SocketAddr>,
+    /// What is logged: a level, or directives like `presim=debug,info`.
+    #[arg(long, env = "PRESIM_LOG", value_name = "FILTER", default_value = "info", help_heading = "General")]
+    pub log: String,
+    /// Log JSON, one object a line.
+    #[arg(long, env = "PRESIM_LOG_JSON", help_heading = "General")]
+    pub log_json: bool,
+
+    /// Begin with this geth-format genesis in the place of the built-in devnet's.
+    #[arg(long, env = "PRESIM_GENESIS", value_name = "FILE", help_heading = "Source of state")]
+    pub genesis: Option<PathBuf>,
+    /// Import these blocks (RLP, one after another) on the genesis, each checked against its header. Needs --genesis.
+    #[arg(long, env = "PRESIM_CHAIN", value_name = "FILE", requires = "genesis", help_heading = "Source of state")]
+    pub chain: Option<PathBuf>,
+    /// `devnet` builds blocks on what there is, `static` stands still. By default static with --chain, else devnet.
+    #[arg(long, env = "PRESIM_FEED", value_enum, help_heading = "Source of state")]
+    pub feed: Option<FeedName>,
+    /// Background transactions in each sub-block of the devnet: 0 for none.
+    #[arg(long, env = "PRESIM_TRAFFIC", value_name = "N", default_value_t = 4, help_heading = "Source of state")]
+    pub traffic: u32,
+    /// Seed of the background traffic: the same seed trades the same way.
+    #[arg(long, env = "PRESIM_TRAFFIC_SEED", value_name = "N", default_value_t = 1, help_heading = "Source of state")]
+    pub traffic_seed: u64,
+    /// Milliseconds between the devnet's sub-blocks.
+    #[arg(long, env = "PRESIM_SUB_BLOCK_MS", value_name = "MS", default_value_t = 200, value_parser = clap::value_parser!(u64).range(1..=60_000), help_heading = "Source of state")]
+    pub sub_block_ms: u64,
+    /// Sub-blocks in a sealed block.
+    #[arg(long, env = "PRESIM_SUB_BLOCKS", value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=10_000), help_heading = "Source of state")]
+    pub sub_blocks: u32,
+    /// Seconds between the blocks of a chain that stands still, as simulations of several blocks assume them.
+    #[arg(long, env = "PRESIM_BLOCK_TIME", value_name = "S", default_value_t = 12, value_parser = clap::value_parser!(u64).range(1..=86_400), help_heading = "Source of state")]
+    pub block_time: u64,
+    /// Who gets the fees of the devnet's blocks.
+    #[arg(long, env = "PRESIM_FEE_RECIPIENT", value_name = "ADDRESS", default_value_t = Address::ZERO, help_heading = "Source of state")]
+    pub fee_recipient: Address,
+    /// Blocks whose state answers by number.
+    #[arg(long, env = "PRESIM_KEEP_BLOCKS", value_name = "N", default_value_t = 256, value_parser = clap::value_parser!(u32).range(1..=100_000), help_heading = "Source of state")]
+    pub keep_blocks: u32,
+    /// Snapshots that answer by snapshotId.
+    #[arg(long, env = "PRESIM_KEEP_SNAPSHOTS", value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=100_000), help_heading = "Source of state")]
+    pub keep_snapshots: u32,
+    /// Refuse `pending` while the feed is broken, in the place of answering from the canonical head.
+    #[arg(long, env = "PRESIM_STRICT_PENDING", help_heading = "Source of state")]
+    pub strict_pending: bool,
+
+    /// CPU workers that simulate: by default one a core.
+    #[arg(long, env = "PRESIM_WORKERS", value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024), help_heading = "Limits")]
+    pub workers: Option<u16>,
+    /// Gas for a whole request, its calls together.
+    #[arg(long, env = "PRESIM_GAS_CAP", value_name = "GAS", default_value_t = 50_000_000, help_heading = "Limits")]
+    pub gas_cap: u64,
+    /// Milliseconds from the arrival of a request to its end; what takes longer is stopped (-32016).
+    #[arg(long, env = "PRESIM_DEADLINE_MS", value_name = "MS", default_value_t = 5_000, value_parser = clap::value_parser!(u64).range(1..), help_heading = "Limits")]
+    pub deadline_ms: u64,
+    /// Blocks a simulation may span, gaps included.
+    #[arg(long, env = "PRESIM_MAX_BLOCKS", value_name = "N", default_value_t = 256, help_heading = "Limits")]
+    pub max_blocks: u64,
+    /// Calls in one simulated block.
+    #[arg(long, env = "PRESIM_MAX_BLOCK_CALLS", value_name = "N", default_value_t = 5_000, help_heading = "Limits")]
+    pub max_block_calls: usize,
+    /// Calls in a whole simulation.
+    #[arg(long, env = "PRESIM_MAX_CALLS", value_name = "N", default_value_t = 10_000, help_heading = "Limits")]
+    pub max_calls: usize,
+    /// Short calls that may wait for a worker; one more is refused (-32005).
+    #[arg(long, env = "PRESIM_QUEUE_SHORT", value_name = "N", default_value_t = 4_096, value_parser = clap::value_parser!(u32).range(1..=1_000_000), help_heading = "Limits")]
+    pub queue_short: u32,
+    /// Bundles that may wait for a worker; one more is refused (-32005).
+    #[arg(long, env = "PRESIM_QUEUE_BUNDLE", value_name = "N", default_value_t = 1_024, value_parser = clap::value_parser!(u32).range(1..=1_000_000), help_heading = "Limits")]
+    pub queue_bundle: u32,
+    /// Bytes of a request body or a WebSocket message.
+    #[arg(long, env = "PRESIM_MAX_BODY", value_name = "BYTES", default_value_t = 10 << 20, value_parser = clap::value_parser!(u32).range(64..), help_heading = "Limits")]
+    pub max_body: u32,
+    /// Bytes of an answer.
+    #[arg(long, env = "PRESIM_MAX_RESPONSE", value_name = "BYTES", default_value_t = 64 << 20, value_parser = clap::value_parser!(u32).range(1024..), help_heading = "Limits")]
+    pub max_response: u32,
+    /// Entries of a JSON-RPC batch.
+    #[arg(long, env = "PRESIM_MAX_BATCH", value_name = "N", default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(1..), help_heading = "Limits")]
+    pub max_batch: u32,
+    /// Connections open at once.
+    #[arg(long, env = "PRESIM_MAX_CONNECTIONS", value_name = "N", default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(1..), help_heading = "Limits")]
+    pub max_connections: u32,
+    /// Requests of one WebSocket connection that may be under way or unsent; past it the connection is closed.
+    #[arg(long, env = "PRESIM_MAX_WS_IN_FLIGHT", value_name = "N", default_value_t = 256, value_parser = clap::value_parser!(u32).range(1..), help_heading = "Limits")]
+    pub max_ws_in_flight: u32,
+    /// Bytes of answers that one WebSocket connection may have unsent; past it the connection is closed.
+    #[arg(long, env = "PRESIM_MAX_WS_UNSENT", value_name = "BYTES", default_value_t = 128 << 20, value_parser = clap::value_parser!(u32).range(1024..), help_heading = "Limits")]
+    pub max_ws_unsent: u32,
+    /// Bytes of analysed bytecode kept.
+    #[arg(long, env = "PRESIM_CODE_CACHE", value_name = "BYTES", default_value_t = 256 << 20, help_heading = "Limits")]
+    pub code_cache: usize,
+
+    /// Bearer tokens that may use the node: a TOML file of [[token]] tables with `name`, `token` and `rate` (requests a second).
+    #[arg(long, env = "PRESIM_TOKEN_FILE", value_name = "FILE", help_heading = "Access")]
+    pub token_file: Option<PathBuf>,
+    /// Host names that requests may name, besides localhost and the address listened on. Repeat, or separate by commas.
+    #[arg(long, env = "PRESIM_ALLOW_HOST", value_name = "HOST", value_delimiter = ',', help_heading = "Access")]
+    pub allow_host: Vec<String>,
+    /// Origins whose pages may call from a browser (CORS). Repeat, or separate by commas.
+    #[arg(long, env = "PRESIM_ALLOW_ORIGIN", value_name = "ORIGIN", value_delimiter = ',', help_heading = "Access")]
+    pub allow_origin: Vec<String>,
+}
+
+/// Who says what `/` speaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum DialectName {
+    /// presim's own contract.
+    Project,
+    /// execution-apis, as geth has it.
+    Standard,
+}
+
+/// Whether the chain goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum FeedName {
+    /// Blocks are built.
+    Devnet,
+    /// The chain stands still.
+    Static,
+}
+
+impl Config {
+    /// The configuration of a command line, its first word the program, the environment and the file that they name.
+    ///
+    /// # Errors
+    /// What clap says of a flag, a variable or a line of the file that cannot be used; printing it is up to the caller.
+    pub fn load(args: impl IntoIterator<Item = OsString>) -> Result<Self, clap::Error> {
+        let args: Vec<OsString> = args.into_iter().collect();
+        let mut command = Self::command();
+        if let Some(path) = config_path(&args) {
+            command = with_file(command, &path)?;
+        }
+        let mut matches = command.clone().try_get_matches_from(args)?;
+        let config = Self::from_arg_matches_mut(&mut matches).map_err(|error| error.format(&mut command))?;
+        config.check(&mut command)?;
+        Ok(config)
+    }
+
+    /// The feed, where none is named: a chain from a file stands still.
+    pub fn feed(&self) -> FeedName {
+        self.feed.unwrap_or(if self.chain.is_some() { FeedName::Static } else { FeedName::Devnet })
+    }
+
+    /// Milliseconds between sub-blocks as a duration.
+    pub const fn sub_block(&self) -> Duration {
+        Duration::from_millis(self.sub_block_ms)
+    }
+
+    /// Seconds between the blocks of the chain: the devnet's own, or what was set for one that stands still.
+    pub fn block_time(&self) -> u64 {
+        match self.feed() {
+            FeedName::Devnet => (self.sub_block_ms * u64::from(self.sub_blocks)).div_ceil(1000),
+            FeedName::Static => self.block_time,
+        }
+    }
+
+    fn check(&self, command: &mut clap::Command) -> Result<(), clap::Error> {
+        if !self.listen.ip().is_loopback() && self.token_file.is_none() {
+            return Err(command.error(
+                ErrorKind::MissingRequiredArgument,
+                format!("--listen {}: an address that is not loopback needs --token-file: give one, or listen on 127.0.0.1", self.listen),
+            ));
+        }
+        if self.feed == Some(FeedName::Static) && self.genesis.is_none() {
+            return Err(command.error(
+                ErrorKind::ArgumentConflict,
+                "--feed static: the built-in devnet has nothing to show when it stands still: give --genesis, and --chain where there is one",
+            ));
+        }
+        Ok(())
+    }
+}
+
+/// The file of `--config`, or of its variable: needed before the rest can be read.
+fn config_path(args: &[OsString]) -> Option<PathBuf> {
+    let mut args = args.iter().skip(1);
+    while let Some(arg) = args.next() {
+        let Some(text) = arg.to_str() else { continue };
+        if text == "--config" {
+            return args.next().map(PathBuf::from);
+        }
+        if let Some(path) = text.strip_prefix("--config=") {
+            return Some(path.into());
+        }
+    }
+    std::env::var_os("PRESIM_CONFIG").map(PathBuf::from)
+}
+
+/// Makes the values of the file the defaults of their flags, so that flags and environment win over them.
+fn with_file(mut command: clap::Command, path: &std::path::Path) -> Result<clap::Command, clap::Error> {
+    let shown = path.display();
+    let fail = |text: String| command.clone().error(ErrorKind::InvalidValue, text);
+    let text = std::fs::read_to_string(path).map_err(|error| fail(format!("--config {shown}: {error}")))?;
+    let table: toml::Table = text.parse().map_err(|error| fail(format!("--config {shown}: {error}")))?;
+    for (key, value) in table {
+        let id = key.replace('-', "_");
+        if id == "config" || !command.get_arguments().any(|arg| arg.get_id() == id.as_str()) {
+            return Err(command.error(
+                ErrorKind::UnknownArgument,
+                format!("--config {shown}: unknown setting `{key}`: the settings are the flags of --help, without the dashes before them"),
+            ));
+        }
+        let values = match value {
+            toml::Value::Array(values) => values.into_iter().map(plain).collect(),
+            value => vec![plain(value)],
+        };
+        command = command.mut_arg(id, |arg| arg.default_values(values));
+    }
+    Ok(command)
+}
+
+fn plain(value: toml::Value) -> String {
+    match value {
+        toml::Value::String(text) => text,
+        other => other.to_string(),
+    }
+}

@@ -1,0 +1,101 @@
+//! `eth_call`.
+
+use alloy_evm::{Evm, EvmEnv};
+use revm::{context::{BlockEnv, result::{EVMError, ExecutionResult}}, context_interface::block::BlobExcessGasAndPrice, inspector::NoOpInspector};
+
+use super::{
+    error::SimulationError,
+    evm::new_evm,
+    fees::{Filled, check_chain_id, max_fee, tx_env},
+    overrides,
+    request::{BaseFeeRule, BlockOverrides, Call, CallRequest, Rules},
+};
+use crate::{chain::ChainSpec, state::{CodeCache, Overlay, Snapshot}};
+
+/// Runs a call on `snapshot`, in `overlay`, which stands over the snapshot's state. Nothing is kept.
+pub fn call(
+    spec: &ChainSpec,
+    snapshot: &Snapshot,
+    request: &CallRequest,
+    rules: &Rules,
+    codes: &CodeCache,
+    overlay: &mut Overlay,
+) -> Result<ExecutionResult, SimulationError> {
+    let call = &request.call;
+    check_chain_id(call, spec.chain_id())?;
+    let mut env = spec.evm_env(snapshot.header());
+    override_block(&request.block, &mut env.block_env);
+    let precompiles = overrides::apply(&request.state, overlay, codes, env.cfg_env.spec)?;
+
+    let nonce = call.nonce.unwrap_or_else(|| overlay.balance_and_nonce(call.from).1);
+    let filled = Filled {
+        gas: call.gas.map_or(rules.gas_cap, |gas| gas.min(rules.gas_cap)),
+        nonce: nonce.min(u64::MAX - 1),
+        chain_id: spec.chain_id(),
+        market: spec.is_market(&env),
+    };
+    let tx = tx_env(call, filled);
+    lift_checks(&mut env);
+    let free = call.fees.is_free();
+    env.cfg_env.disable_base_fee = free;
+    if free && rules.base_fee == BaseFeeRule::ZeroWhenFree {
+        env.block_env.basefee = 0;
+    }
+    if call.blob_hashes.is_some() && call.max_fee_per_blob_gas.unwrap_or_default() == 0 {
+        set_blob_base_fee(&mut env.block_env, 0);
+    }
+    let base_fee = env.block_env.basefee;
+    let mut evm = new_evm(overlay, env, precompiles, NoOpInspector, false);
+    let ran = evm.transact_raw(tx).map(|ran| ran.result);
+    drop(evm);
+    ran.map_err(|error| explain(error, call, base_fee, overlay))
+}
+
+/// Lifts the checks that no unsigned call can pass, or that it need not.
+pub fn lift_checks(env: &mut EvmEnv) {
+    let cfg = &mut env.cfg_env;
+    cfg.disable_nonce_check = true;
+    cfg.disable_eip3607 = true;
+    cfg.disable_block_gas_limit = true;
+    cfg.tx_gas_limit_cap = Some(u64::MAX);
+    cfg.tx_chain_id_check = false;
+}
+
+/// What an error of the EVM means to the one who sent `call`.
+pub(super) fn explain<E: std::fmt::Display>(
+    error: EVMError<E>,
+    call: &Call,
+    base_fee: u64,
+    overlay: &Overlay,
+) -> SimulationError {
+    if let Some(stopped) = overlay.meter.stopped() {
+        return stopped.into();
+    }
+    match error {
+        EVMError::Transaction(invalid) => {
+            SimulationError::invalid(invalid, call.from, max_fee(call), base_fee, call.data.len())
+        }
+        other => SimulationError::Internal(other.to_string()),
+    }
+}
+
+/// Puts the block overrides that a call sees into `env`.
+pub(super) fn override_block(overrides: &BlockOverrides, env: &mut BlockEnv) {
+    use alloy_primitives::U256;
+    env.number = overrides.number.map_or(env.number, U256::from);
+    env.timestamp = overrides.time.map_or(env.timestamp, U256::from);
+    env.gas_limit = overrides.gas_limit.unwrap_or(env.gas_limit);
+    env.beneficiary = overrides.fee_recipient.unwrap_or(env.beneficiary);
+    env.prevrandao = overrides.prev_randao.or(env.prevrandao);
+    env.basefee = overrides.base_fee.unwrap_or(env.basefee);
+    if let Some(price) = overrides.blob_base_fee {
+        set_blob_base_fee(env, price);
+    }
+}
+
+/// Sets the price of blob gas, in wei.
+pub(super) fn set_blob_base_fee(env: &mut BlockEnv, price: u128) {
+    let excess_blob_gas = env.blob_excess_gas_and_price.map_or(0, |blob| blob.excess_blob_gas);
+    env.blob_excess_gas_and_price = Some(BlobExcessGasAndPrice { excess_blob_gas, blob_gasprice: price });
+}
+

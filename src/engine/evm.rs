@@ -1,0 +1,73 @@
+//! The EVM that runs are made with: Ethereum's, its loops metered.
+
+use alloy_evm::{
+    EthEvm, EvmEnv,
+    eth::EthEvmContext,
+    precompiles::PrecompilesMap,
+};
+use revm::{
+    Context, Inspector, MainBuilder, MainContext,
+    bytecode::opcode,
+    handler::instructions::EthInstructions,
+    context_interface::context::ContextError,
+    interpreter::{Instruction, InstructionContext, InstructionResult, interpreter::EthInterpreter, instructions::contract},
+    precompile::{PrecompileSpecId, Precompiles},
+};
+
+use crate::state::Overlay;
+
+type Host<'a> = EthEvmContext<&'a mut Overlay>;
+type At<'i, 'a> = InstructionContext<'i, Host<'a>, EthInterpreter>;
+
+/// An EVM over `overlay` in `env`. It stops where the overlay's meter says so: each `JUMPDEST` and each call ticks it.
+/// With `inspect`, the inspector is called.
+pub fn new_evm<'a, I: Inspector<Host<'a>>>(
+    overlay: &'a mut Overlay,
+    env: EvmEnv,
+    precompiles: Option<PrecompilesMap>,
+    inspector: I,
+    inspect: bool,
+) -> EthEvm<&'a mut Overlay, I, PrecompilesMap> {
+    let spec = env.cfg_env.spec;
+    let precompiles = precompiles
+        .unwrap_or_else(|| PrecompilesMap::from_static(Precompiles::new(PrecompileSpecId::from_spec_id(spec))));
+    let mut evm = Context::mainnet()
+        .with_block(env.block_env)
+        .with_cfg(env.cfg_env)
+        .with_db(overlay)
+        .build_mainnet_with_inspector(inspector)
+        .with_precompiles(precompiles);
+    meter(&mut evm.instruction);
+    EthEvm::new(evm, inspect)
+}
+
+fn meter<'a>(instructions: &mut EthInstructions<EthInterpreter, Host<'a>>) {
+    let mut put = |code: u8, run: fn(At<'_, 'a>)| {
+        let gas = instructions.instruction_table[usize::from(code)].static_gas();
+        instructions.insert_instruction(code, Instruction::new(run, gas));
+    };
+    put(opcode::JUMPDEST, |mut at| {
+        tick(&mut at);
+    });
+    put(opcode::CALL, |mut at| if tick(&mut at) { contract::call(at) });
+    put(opcode::CALLCODE, |mut at| if tick(&mut at) { contract::call_code(at) });
+    put(opcode::DELEGATECALL, |mut at| if tick(&mut at) { contract::delegate_call(at) });
+    put(opcode::STATICCALL, |mut at| if tick(&mut at) { contract::static_call(at) });
+    put(opcode::CREATE, |mut at| if tick(&mut at) { contract::create::<_, false, _>(at) });
+    put(opcode::CREATE2, |mut at| if tick(&mut at) { contract::create::<_, true, _>(at) });
+}
+
+#[inline(always)]
+fn tick(at: &mut At<'_, '_>) -> bool {
+    if at.host.journaled_state.database.meter.tick(1) {
+        return true;
+    }
+    stop(at);
+    false
+}
+
+#[cold]
+fn stop(at: &mut At<'_, '_>) {
+    at.host.error = Err(ContextError::Custom(String::new()));
+    at.interpreter.halt(InstructionResult::FatalExternalError);
+}

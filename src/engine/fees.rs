@@ -1,0 +1,167 @@
+//! From a call's fields to the transaction that the EVM runs, and to the one that a simulated block lists.
+
+use alloy_consensus::{
+    EthereumTypedTransaction, SignableTransaction, TxEip1559, TxEip4844, TxEip7702, TxLegacy, transaction::RlpEcdsaEncodableTx,
+};
+use alloy_primitives::{B256, Signature, TxKind, U256, keccak256};
+use revm::{context::{TxEnv, transaction::TransactionType}, context_interface::either::Either};
+
+use super::{error::SimulationError, request::{Call, CallFees}};
+
+const NO_SIGNATURE: Signature = Signature::new(U256::ZERO, U256::ZERO, false);
+
+/// What a call runs with, once the block has filled in what the request left open.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Filled {
+    pub gas: u64,
+    pub nonce: u64,
+    pub chain_id: u64,
+    /// Whether the block has a base fee: from London on.
+    pub market: bool,
+}
+
+/// Refuses a chain id that is not the chain's.
+pub(super) fn check_chain_id(call: &Call, chain_id: u64) -> Result<(), SimulationError> {
+    match call.chain_id {
+        Some(have) if have != U256::from(chain_id) => {
+            Err(SimulationError::Refused(format!("chainId does not match node's (have={have}, want={chain_id})")))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The most wei a call pays a unit of gas.
+pub(super) const fn max_fee(call: &Call) -> u128 {
+    match call.fees {
+        CallFees::GasPrice(price) => price,
+        CallFees::Market { max_fee: Some(fee), .. } => fee,
+        CallFees::Market { max_fee: None, .. } => 0,
+    }
+}
+
+/// The call as the EVM takes it.
+pub(super) fn tx_env(call: &Call, filled: Filled) -> TxEnv {
+    let (price, priority) = match call.fees {
+        CallFees::GasPrice(price) => (price, None),
+        CallFees::Market { max_fee, max_priority } => {
+            (max_fee.unwrap_or_default(), filled.market.then(|| max_priority.unwrap_or_default()))
+        }
+    };
+    // Blobs and delegations keep their type with a plain gas price too: it is then both fee and priority fee.
+    let (kind, priority) = if call.authorization_list.is_some() {
+        (TransactionType::Eip7702, priority.or(Some(price)))
+    } else if call.blob_hashes.is_some() {
+        (TransactionType::Eip4844, priority.or(Some(price)))
+    } else if priority.is_some() {
+        (TransactionType::Eip1559, priority)
+    } else if call.access_list.is_some() {
+        (TransactionType::Eip2930, None)
+    } else {
+        (TransactionType::Legacy, None)
+    };
+    TxEnv {
+        tx_type: kind as u8,
+        caller: call.from,
+        gas_limit: filled.gas,
+        gas_price: price,
+        kind: call.to,
+        value: call.value,
+        data: call.data.clone(),
+        nonce: filled.nonce,
+        chain_id: Some(filled.chain_id),
+        access_list: call.access_list.clone().unwrap_or_default(),
+        gas_priority_fee: priority,
+        blob_hashes: call.blob_hashes.clone().unwrap_or_default(),
+        max_fee_per_blob_gas: call.max_fee_per_blob_gas.unwrap_or_default(),
+        authorization_list: call.authorization_list.iter().flatten().cloned().map(Either::Left).collect(),
+    }
+}
+
+/// The transaction that a simulated block lists for a call: it bears no signature.
+#[derive(Clone, Debug)]
+pub struct UnsignedTx {
+    /// Its fields.
+    pub tx: EthereumTypedTransaction<TxEip4844>,
+    /// The hash of its encoding with a signature of zeros.
+    pub hash: B256,
+    /// That encoding (EIP-2718).
+    pub encoded: Vec<u8>,
+}
+
+/// The call as a transaction without a signature. The type is geth's choice: dynamic fee unless the call has a gas price, blobs
+/// or delegations.
+pub(super) fn unsigned_tx(call: &Call, filled: Filled) -> Result<UnsignedTx, SimulationError> {
+    let callee = || match call.to {
+        TxKind::Call(to) => Ok(to),
+        TxKind::Create => {
+            Err(SimulationError::Params("to: blobs and authorizations need a callee, they cannot create a contract".into()))
+        }
+    };
+    let (max_fee_per_gas, max_priority_fee_per_gas) = match call.fees {
+        CallFees::GasPrice(_) => (0, 0),
+        CallFees::Market { max_fee, max_priority } => (max_fee.unwrap_or_default(), max_priority.unwrap_or_default()),
+    };
+    let Filled { gas: gas_limit, nonce, chain_id, .. } = filled;
+    let (value, input) = (call.value, call.data.clone());
+    let access_list = call.access_list.clone().unwrap_or_default();
+    let mut encoded = Vec::with_capacity(160 + input.len());
+    let tx = match (call.fees, &call.authorization_list, &call.blob_hashes) {
+        (CallFees::GasPrice(gas_price), ..) => {
+            // With chain id zero, the form that EIP-155 signs ends in three zeros: exactly the transaction with v, r and s of zero.
+            let tx = TxLegacy { chain_id: Some(0), nonce, gas_price, gas_limit, to: call.to, value, input };
+            tx.encode_for_signing(&mut encoded);
+            EthereumTypedTransaction::Legacy(tx)
+        }
+        (_, Some(authorizations), _) => {
+            let authorization_list = authorizations.clone();
+            let to = callee()?;
+            let tx = TxEip7702 {
+                chain_id,
+                nonce,
+                gas_limit,
+                max_fee_per_gas,
+                max_priority_fee_per_gas,
+                to,
+                value,
+                access_list,
+                authorization_list,
+                input,
+            };
+            tx.eip2718_encode(&NO_SIGNATURE, &mut encoded);
+            EthereumTypedTransaction::Eip7702(tx)
+        }
+        (_, None, Some(hashes)) => {
+            let tx = TxEip4844 {
+                chain_id,
+                nonce,
+                gas_limit,
+                max_fee_per_gas,
+                max_priority_fee_per_gas,
+                to: callee()?,
+                value,
+                access_list,
+                blob_versioned_hashes: hashes.clone(),
+                max_fee_per_blob_gas: call.max_fee_per_blob_gas.unwrap_or_default(),
+                input,
+            };
+            tx.eip2718_encode(&NO_SIGNATURE, &mut encoded);
+            EthereumTypedTransaction::Eip4844(tx)
+        }
+        (_, None, None) => {
+            let tx = TxEip1559 {
+                chain_id,
+                nonce,
+                gas_limit,
+                max_fee_per_gas,
+                max_priority_fee_per_gas,
+                to: call.to,
+                value,
+                access_list,
+                input,
+            };
+            tx.eip2718_encode(&NO_SIGNATURE, &mut encoded);
+            EthereumTypedTransaction::Eip1559(tx)
+        }
+    };
+    Ok(UnsignedTx { tx, hash: keccak256(&encoded), encoded })
+}

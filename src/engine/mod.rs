@@ -1,0 +1,18 @@
+//! Simulation, pure: a snapshot and a request in, a result out. No actors, no clocks of its own, no I/O.
+
+mod call;
+mod error;
+mod evm;
+mod fees;
+mod overrides;
+mod request;
+mod simulate;
+mod transfers;
+
+pub use call::{call, lift_checks};
+pub use error::{HaltText, SimulationError};
+pub use evm::new_evm;
+pub use request::{
+    AccountOverride, BaseFeeRule, BlockOverrides, Call, CallFees, CallRequest, Rules, SimBlock, Simulation, StateOverrides, StorageOverride,
+};
+pub use simulate::{CallOutcome, CallResult, SimulatedBlock, SimulatedTx, simulate};

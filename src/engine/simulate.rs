@@ -1,0 +1,449 @@
+//! `eth_simulateV1`: bundles of calls in blocks that follow one another, each block with its overrides, header and roots.
+
+use std::borrow::Cow;
+
+use alloy_consensus::{EMPTY_OMMER_ROOT_HASH, Header, Receipt, ReceiptEnvelope, ReceiptWithBloom, TxType};
+use alloy_eips::{eip4844::DATA_GAS_PER_BLOB, eip4895::Withdrawals, eip7685::Requests};
+use alloy_evm::{
+    Evm,
+    block::{SystemCaller, state_changes::post_block_balance_increments},
+    eth::eip6110,
+};
+use alloy_hardforks::EthereumHardforks;
+use alloy_primitives::{Address, B256, Bytes, Log, Sealable, Sealed, TxKind, U256, logs_bloom};
+use alloy_trie::root::ordered_trie_root_encoded;
+use revm::{
+    DatabaseCommit,
+    context::result::{ExecutionResult, HaltReason, ResultGas},
+    database::DatabaseCommitExt,
+};
+
+use super::{
+    call::{explain, lift_checks, set_blob_base_fee},
+    error::SimulationError,
+    evm::new_evm,
+    fees::{Filled, UnsignedTx, check_chain_id, tx_env, unsigned_tx},
+    overrides,
+    request::{BaseFeeRule, BlockOverrides, Call, Rules, SimBlock, Simulation},
+    transfers::Transfers,
+};
+use crate::{
+    chain::{ChainSpec, receipts_root_and_bloom},
+    state::{CodeCache, Overlay, Snapshot, World},
+};
+
+/// A block that was simulated.
+#[derive(Debug)]
+pub struct SimulatedBlock {
+    /// Its header; the state root is zero where none was computed.
+    pub header: Sealed<Header>,
+    /// Whether nobody asked for it: it fills a gap between block numbers.
+    pub filler: bool,
+    /// What the calls did, in order.
+    pub calls: Vec<CallResult>,
+    /// The calls as transactions, in order.
+    pub transactions: Vec<SimulatedTx>,
+    /// Withdrawals (EIP-4895), from Shanghai on.
+    pub withdrawals: Option<Withdrawals>,
+    /// Bytes of the block's RLP.
+    pub size: usize,
+}
+
+/// A call as the transaction that its block lists.
+#[derive(Debug)]
+pub struct SimulatedTx {
+    /// The sender.
+    pub from: Address,
+    /// The transaction.
+    pub tx: UnsignedTx,
+}
+
+/// What a call did.
+#[derive(Debug)]
+pub struct CallResult {
+    /// How it ended.
+    pub outcome: CallOutcome,
+    /// Gas used, refunds taken off.
+    pub gas_used: u64,
+    /// Gas used at the peak, before refunds.
+    pub max_used_gas: u64,
+    /// What it returned, or the data of its revert.
+    pub return_data: Bytes,
+    /// Its logs, transfers of the native currency among them where asked for. A call that failed has none.
+    pub logs: Vec<Log>,
+}
+
+/// How a call ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum CallOutcome {
+    /// It did all it wanted.
+    Success,
+    /// It reverted itself; the reason is in its return data.
+    Revert,
+    /// The EVM stopped it.
+    Halt(HaltReason),
+}
+
+/// Runs `simulation` on `snapshot`, in `overlay`, which stands over the snapshot's state. Where a block is being built, the first
+/// simulated block continues it (`design.md`, decision 4 and ruling 2).
+pub fn simulate(
+    spec: &ChainSpec,
+    snapshot: &Snapshot,
+    simulation: &Simulation,
+    rules: &Rules,
+    codes: &CodeCache,
+    overlay: &mut Overlay,
+) -> Result<Vec<SimulatedBlock>, SimulationError> {
+    let plan = plan(spec, snapshot, simulation, rules)?;
+    let mut simulator = Simulator {
+        spec,
+        codes,
+        rules,
+        overlay,
+        validation: simulation.validation,
+        trace_transfers: simulation.trace_transfers,
+        gas_left: rules.gas_cap,
+        parent: Cow::Borrowed(&snapshot.head.header),
+        world: rules.state_roots.then(|| snapshot.world.clone()),
+    };
+    plan.into_iter().map(|planned| simulator.block(planned)).collect()
+}
+
+/// A block to simulate: its place is settled, its parent's results are not known yet.
+struct Planned<'a> {
+    block: Cow<'a, SimBlock>,
+    number: u64,
+    time: u64,
+    filler: bool,
+    /// The block being built, where this one continues it.
+    continues: Option<&'a Header>,
+    /// Header fields that follow from the block before and the overrides.
+    gas_limit: u64,
+    fee_recipient: Address,
+    beacon_root: Option<B256>,
+    difficulty: U256,
+}
+
+/// Gives each block its number and time, and fills the gaps.
+fn plan<'a>(
+    spec: &ChainSpec,
+    snapshot: &'a Snapshot,
+    simulation: &'a Simulation,
+    rules: &Rules,
+) -> Result<Vec<Planned<'a>>, SimulationError> {
+    let base = snapshot.head.header.inner();
+    let open = snapshot.open.as_ref().map(|open| &open.header);
+    let mut planned: Vec<Planned<'a>> = Vec::with_capacity(simulation.blocks.len());
+    let (mut number, mut time) = (base.number, base.timestamp);
+    // Inherited by each block from the one before.
+    let mut last = (base.gas_limit, base.beneficiary, base.difficulty);
+
+    let mut push = |block: Cow<'a, SimBlock>, number: u64, time: u64, filler: bool| {
+        let continues = open.filter(|open| open.number == number);
+        let (gas_limit, fee_recipient, difficulty) = continues.map_or(last, |o| (o.gas_limit, o.beneficiary, o.difficulty));
+        let overrides = &block.block;
+        let inherited_root = continues.and_then(|open| open.parent_beacon_block_root).unwrap_or_default();
+        let one = Planned {
+            number,
+            time,
+            filler,
+            continues,
+            gas_limit: overrides.gas_limit.unwrap_or(gas_limit),
+            fee_recipient: overrides.fee_recipient.unwrap_or(fee_recipient),
+            beacon_root: spec
+                .is_cancun_active_at_timestamp(time)
+                .then(|| overrides.beacon_root.unwrap_or(inherited_root)),
+            difficulty: if spec.is_post_merge(number) { U256::ZERO } else { difficulty },
+            block,
+        };
+        last = (one.gas_limit, one.fee_recipient, one.difficulty);
+        planned.push(one);
+    };
+    // The time of a block that does not say: the open block's own where it is that, else one step after the block before.
+    let default_time = |number: u64, before: u64| match open {
+        Some(open) if open.number == number => open.timestamp,
+        _ => before.saturating_add(rules.block_time),
+    };
+
+    for block in &simulation.blocks {
+        let BlockOverrides { number: asked, time: asked_time, .. } = block.block;
+        let wanted = asked.unwrap_or_else(|| number.saturating_add(1));
+        if wanted <= number {
+            return Err(SimulationError::BlockNumber { number: wanted, previous: number });
+        }
+        let span = wanted - base.number;
+        if span > rules.max_blocks {
+            return Err(SimulationError::TooManyBlocks { span, limit: rules.max_blocks });
+        }
+        for gap in number + 1..wanted {
+            time = default_time(gap, time);
+            push(Cow::Owned(SimBlock::default()), gap, time, true);
+        }
+        let wanted_time = asked_time.unwrap_or_else(|| default_time(wanted, time));
+        if wanted_time <= time {
+            return Err(SimulationError::BlockTime { time: wanted_time, previous: time });
+        }
+        (number, time) = (wanted, wanted_time);
+        push(Cow::Borrowed(block), number, time, false);
+    }
+    Ok(planned)
+}
+
+struct Simulator<'a> {
+    spec: &'a ChainSpec,
+    codes: &'a CodeCache,
+    rules: &'a Rules,
+    overlay: &'a mut Overlay,
+    validation: bool,
+    trace_transfers: bool,
+    gas_left: u64,
+    parent: Cow<'a, Sealed<Header>>,
+    /// The state with its tries after the block before, where roots are asked for.
+    world: Option<World>,
+}
+
+/// What the calls of a block did, and what its header needs of it.
+struct Ran {
+    calls: Vec<CallResult>,
+    transactions: Vec<SimulatedTx>,
+    receipts: Vec<ReceiptEnvelope>,
+    gas_used: u64,
+    blob_gas_used: u64,
+    requests: Option<Requests>,
+}
+
+impl Simulator<'_> {
+    fn block(&mut self, planned: Planned<'_>) -> Result<SimulatedBlock, SimulationError> {
+        let mut header = self.header(&planned);
+        let ran = self.run(&planned, &header)?;
+        header.gas_used = ran.gas_used;
+        header.blob_gas_used = header.excess_blob_gas.map(|_| ran.blob_gas_used);
+        header.requests_hash = ran.requests.as_ref().map(Requests::requests_hash);
+        let encoded: Vec<&[u8]> = ran.transactions.iter().map(|tx| tx.tx.encoded.as_slice()).collect();
+        header.transactions_root = ordered_trie_root_encoded(&encoded);
+        (header.receipts_root, header.logs_bloom) = receipts_root_and_bloom(&ran.receipts);
+
+        let withdrawals = self.spec.is_shanghai_active_at_timestamp(planned.time).then(|| {
+            planned.block.block.withdrawals.clone().unwrap_or_default()
+        });
+        header.withdrawals_root =
+            withdrawals.as_ref().map(|list| alloy_consensus::proofs::calculate_withdrawals_root(list));
+        if let Some(world) = &mut self.world {
+            world.apply(self.overlay.changes());
+            header.state_root = world.state_root();
+        }
+        let size = rlp_size(&header, &ran.transactions, withdrawals.as_ref());
+        let header = header.seal_slow();
+        self.overlay.push_hash(header.number, header.hash());
+        self.parent = Cow::Owned(header.clone());
+        Ok(SimulatedBlock {
+            header,
+            filler: planned.filler,
+            calls: ran.calls,
+            transactions: ran.transactions,
+            withdrawals,
+            size,
+        })
+    }
+
+    /// The header before its calls have run.
+    fn header(&self, planned: &Planned<'_>) -> Header {
+        let overrides = &planned.block.block;
+        let parent = self.parent.inner();
+        let base_fee = overrides.base_fee.map(Some).unwrap_or_else(|| {
+            if !self.validation && self.rules.base_fee == BaseFeeRule::ZeroWhenFree {
+                return self.spec.is_london_active_at_block(planned.number).then_some(0);
+            }
+            match planned.continues {
+                Some(open) => open.base_fee_per_gas,
+                None => self.spec.next_base_fee(parent, planned.number),
+            }
+        });
+        Header {
+            parent_hash: self.parent.hash(),
+            ommers_hash: EMPTY_OMMER_ROOT_HASH,
+            beneficiary: planned.fee_recipient,
+            difficulty: planned.difficulty,
+            number: planned.number,
+            gas_limit: planned.gas_limit,
+            timestamp: planned.time,
+            mix_hash: overrides.prev_randao.unwrap_or_default(),
+            base_fee_per_gas: base_fee,
+            excess_blob_gas: self.spec.next_excess_blob_gas(parent, planned.time),
+            parent_beacon_block_root: planned.beacon_root,
+            ..Header::default()
+        }
+    }
+
+    fn run(&mut self, planned: &Planned<'_>, header: &Header) -> Result<Ran, SimulationError> {
+        let mut env = self.spec.evm_env(header);
+        lift_checks(&mut env);
+        env.cfg_env.disable_nonce_check = !self.validation;
+        if let Some(price) = planned.block.block.blob_base_fee {
+            set_blob_base_fee(&mut env.block_env, price);
+        }
+        let precompiles = overrides::apply(&planned.block.state, self.overlay, self.codes, env.cfg_env.spec)?;
+        let market = self.spec.is_market(&env);
+        let blob_base_fee = env.block_env.blob_excess_gas_and_price.map_or(0, |blob| blob.blob_gasprice);
+
+        // What the block being built has used is gone; `gasUsed` counts the simulated calls alone.
+        let available = header.gas_limit.saturating_sub(planned.continues.map_or(0, |open| open.gas_used));
+        let mut ran = Ran {
+            calls: Vec::with_capacity(planned.block.calls.len()),
+            transactions: Vec::with_capacity(planned.block.calls.len()),
+            receipts: Vec::with_capacity(planned.block.calls.len()),
+            gas_used: 0,
+            blob_gas_used: 0,
+            requests: None,
+        };
+        let base_fee = header.base_fee_per_gas.unwrap_or_default();
+        let mut evm = new_evm(&mut *self.overlay, env, precompiles, Transfers::default(), self.trace_transfers);
+        let mut system = SystemCaller::new(self.spec);
+        if planned.continues.is_none() {
+            system_call(system.apply_blockhashes_contract_call(header.parent_hash, &mut evm))?;
+            system_call(system.apply_beacon_root_contract_call(header.parent_beacon_block_root, &mut evm))?;
+        }
+
+        for call in &planned.block.calls {
+            evm.db_mut().meter.between_calls()?;
+            let place = Place { spec: self.spec, gas_left: self.gas_left, available, used: ran.gas_used, market };
+            let filled = place.fill(call, evm.db_mut())?;
+            let listed = unsigned_tx(call, filled)?;
+            let mut tx = tx_env(call, filled);
+            if !self.validation {
+                // Nonces are not checked here, and revm takes none at the very end of the range.
+                tx.nonce = tx.nonce.min(u64::MAX - 1);
+                if tx.max_fee_per_blob_gas == 0 {
+                    tx.max_fee_per_blob_gas = blob_base_fee;
+                }
+            }
+            evm.cfg.disable_base_fee = !self.validation && call.fees.is_free();
+            let result = match evm.transact_raw(tx) {
+                Ok(done) => {
+                    evm.db_mut().commit(done.state);
+                    done.result
+                }
+                Err(error) => {
+                    drop(evm);
+                    return Err(explain(error, call, base_fee, self.overlay));
+                }
+            };
+            if filled.nonce == u64::MAX && matches!(call.to, TxKind::Call(_)) {
+                // Without validation a nonce wraps, as geth's does.
+                evm.db_mut().set(call.from, None, Some(0), None);
+            }
+            let traced = self.trace_transfers.then(|| evm.inspector_mut().take());
+            let result = ran.add(result, traced, call, &listed);
+            self.gas_left = self.gas_left.saturating_sub(result.gas_used);
+            ran.calls.push(result);
+            ran.transactions.push(SimulatedTx { from: call.from, tx: listed });
+        }
+
+        if self.spec.is_prague_active_at_timestamp(header.timestamp) {
+            let mut requests = Requests::default();
+            let deposits = system_call(eip6110::parse_deposits_from_receipts(self.spec, &ran.receipts))?;
+            if !deposits.is_empty() {
+                requests.push_request_with_type(eip6110::DEPOSIT_REQUEST_TYPE, deposits);
+            }
+            system_call(system.append_post_execution_changes(&mut evm, &mut requests))?;
+            ran.requests = Some(requests);
+        }
+        let increments = post_block_balance_increments::<Header>(
+            self.spec,
+            evm.block(),
+            &[],
+            planned.block.block.withdrawals.as_deref().map(Vec::as_slice),
+        );
+        let Ok(()) = evm.db_mut().increment_balances(increments);
+        Ok(ran)
+    }
+}
+
+/// Where in its block a call stands.
+struct Place<'a> {
+    spec: &'a ChainSpec,
+    /// Gas that the request has left.
+    gas_left: u64,
+    /// Gas of the block for simulated calls, and what of it is used.
+    available: u64,
+    used: u64,
+    /// Whether the block has a base fee.
+    market: bool,
+}
+
+impl Place<'_> {
+    /// Gives a call the gas and the nonce that it does not name.
+    fn fill(&self, call: &Call, overlay: &mut Overlay) -> Result<Filled, SimulationError> {
+        check_chain_id(call, self.spec.chain_id())?;
+        let remaining = self.available.saturating_sub(self.used);
+        let asked = call.gas.unwrap_or(remaining);
+        if asked > remaining {
+            return Err(SimulationError::BlockGasLimit { used: self.used, limit: self.available, asked });
+        }
+        Ok(Filled {
+            gas: asked.min(self.gas_left),
+            nonce: call.nonce.unwrap_or_else(|| overlay.balance_and_nonce(call.from).1),
+            chain_id: self.spec.chain_id(),
+            market: self.market,
+        })
+    }
+}
+
+impl Ran {
+    /// Counts what a call did, and writes its receipt.
+    fn add(&mut self, result: ExecutionResult, traced: Option<Vec<Log>>, call: &Call, listed: &UnsignedTx) -> CallResult {
+        let gas: ResultGas = *result.gas();
+        let gas_used = gas.tx_gas_used();
+        self.gas_used += gas_used;
+        let blobs = call.blob_hashes.as_ref().map_or(0, Vec::len);
+        self.blob_gas_used += DATA_GAS_PER_BLOB * u64::try_from(blobs).unwrap_or(u64::MAX);
+
+        let (outcome, return_data, logs) = match result {
+            ExecutionResult::Success { output, logs, .. } => (CallOutcome::Success, output.into_data(), logs),
+            ExecutionResult::Revert { output, .. } => (CallOutcome::Revert, output, Vec::new()),
+            ExecutionResult::Halt { reason, .. } => (CallOutcome::Halt(reason), Bytes::new(), Vec::new()),
+        };
+        let shown = match (&outcome, traced) {
+            (CallOutcome::Success, Some(traced)) => traced,
+            _ => logs.clone(),
+        };
+        self.receipts.push(receipt(listed, outcome == CallOutcome::Success, self.gas_used, logs));
+        let max_used_gas = gas.total_gas_spent().max(gas.floor_gas());
+        CallResult { outcome, gas_used, max_used_gas, return_data, logs: shown }
+    }
+}
+
+fn system_call<T, E: std::fmt::Display>(result: Result<T, E>) -> Result<T, SimulationError> {
+    result.map_err(|error| SimulationError::Refused(format!("system call: {error}")))
+}
+
+fn receipt(tx: &UnsignedTx, success: bool, cumulative_gas_used: u64, logs: Vec<Log>) -> ReceiptEnvelope {
+    let logs_bloom = logs_bloom(&logs);
+    let receipt = ReceiptWithBloom { receipt: Receipt { status: success.into(), cumulative_gas_used, logs }, logs_bloom };
+    match tx.tx.tx_type() {
+        TxType::Legacy => ReceiptEnvelope::Legacy(receipt),
+        TxType::Eip2930 => ReceiptEnvelope::Eip2930(receipt),
+        TxType::Eip1559 => ReceiptEnvelope::Eip1559(receipt),
+        TxType::Eip4844 => ReceiptEnvelope::Eip4844(receipt),
+        TxType::Eip7702 => ReceiptEnvelope::Eip7702(receipt),
+    }
+}
+
+/// Bytes of the block's RLP: header, transactions, no uncles, withdrawals.
+fn rlp_size(header: &Header, transactions: &[SimulatedTx], withdrawals: Option<&Withdrawals>) -> usize {
+    use alloy_rlp::{Encodable, Header as Rlp, length_of_length};
+    let list = |payload: usize| payload + length_of_length(payload);
+    let transactions: usize = transactions
+        .iter()
+        .map(|tx| {
+            let bytes = tx.tx.encoded.len();
+            // A typed transaction is a string in the list, a legacy one is a list itself.
+            if tx.tx.tx.tx_type() == TxType::Legacy {
+                bytes
+            } else {
+                Rlp { list: false, payload_length: bytes }.length_with_payload()
+            }
+        })
+        .sum();
+    list(header.length() + list(transactions) + 1 + withdrawals.map_or(0, Encodable::length))
+}

@@ -1,0 +1,80 @@
+//! `traceTransfers`: transfers of the native currency as ERC-20 logs among the real ones, in the order of what happened.
+
+use alloy_primitives::{Address, B256, Log, LogData, U256, address, b256};
+use revm::{
+    Inspector,
+    interpreter::{CallInputs, CallOutcome, CreateInputs, CreateOutcome, InterpreterTypes},
+    context_interface::{ContextTr, JournalTr},
+};
+
+/// The address that such a log bears (execution-apis, `eth_simulateV1`).
+const EMITTER: Address = address!("eeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeee");
+/// The topic of `Transfer(address,address,uint256)`.
+const TRANSFER: B256 = b256!("ddf252ad1be2c89b69c2b068fc378daa952ba7f163c4a11628f55a4df523b3ef");
+
+/// Collects the logs of a call, transfers included. A frame that fails takes its logs with it.
+#[derive(Debug, Default)]
+pub(super) struct Transfers {
+    logs: Vec<Log>,
+    /// How many logs there were when each open frame began.
+    frames: Vec<usize>,
+}
+
+impl Transfers {
+    /// The logs of the call that has ended.
+    pub(super) fn take(&mut self) -> Vec<Log> {
+        self.frames.clear();
+        std::mem::take(&mut self.logs)
+    }
+
+    fn transfer(&mut self, from: Address, to: Address, value: U256) {
+        if !value.is_zero() {
+            let topics = vec![TRANSFER, from.into_word(), to.into_word()];
+            let data = value.to_be_bytes::<32>().into();
+            self.logs.push(Log { address: EMITTER, data: LogData::new_unchecked(topics, data) });
+        }
+    }
+
+    fn end(&mut self, succeeded: bool) {
+        if let Some(before) = self.frames.pop()
+            && !succeeded
+        {
+            self.logs.truncate(before);
+        }
+    }
+}
+
+impl<CTX: ContextTr, INTR: InterpreterTypes> Inspector<CTX, INTR> for Transfers {
+    fn log(&mut self, _: &mut CTX, log: Log) {
+        self.logs.push(log);
+    }
+
+    fn call(&mut self, _: &mut CTX, inputs: &mut CallInputs) -> Option<CallOutcome> {
+        self.frames.push(self.logs.len());
+        if let Some(value) = inputs.transfer_value() {
+            self.transfer(inputs.transfer_from(), inputs.transfer_to(), value);
+        }
+        None
+    }
+
+    fn call_end(&mut self, _: &mut CTX, _: &CallInputs, outcome: &mut CallOutcome) {
+        self.end(outcome.result.result.is_ok());
+    }
+
+    fn create(&mut self, context: &mut CTX, inputs: &mut CreateInputs) -> Option<CreateOutcome> {
+        self.frames.push(self.logs.len());
+        if let Ok(creator) = context.journal_mut().load_account(inputs.caller()) {
+            let created = inputs.created_address(creator.data.info.nonce);
+            self.transfer(inputs.caller(), created, inputs.value());
+        }
+        None
+    }
+
+    fn create_end(&mut self, _: &mut CTX, _: &CreateInputs, outcome: &mut CreateOutcome) {
+        self.end(outcome.result.result.is_ok());
+    }
+
+    fn selfdestruct(&mut self, contract: Address, target: Address, value: U256) {
+        self.transfer(contract, target, value);
+    }
+}

@@ -1,0 +1,293 @@
+//! The workers, their queues, and the way of a job.
+
+use std::{
+    cell::RefCell,
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::{Arc, atomic::{AtomicBool, AtomicUsize, Ordering::{AcqRel, Acquire, Relaxed}}},
+    time::{Duration, Instant},
+};
+
+use crossbeam::queue::ArrayQueue;
+use metrics::{Counter, Histogram};
+use tokio::sync::oneshot;
+
+use super::LaneName;
+use crate::{state::{Meter, Overlay, Pause}, telemetry::Metrics};
+
+/// How many workers, and how much may wait for them.
+#[derive(Clone, Copy, Debug)]
+pub struct ExecutorConfig {
+    /// CPU workers.
+    pub workers: usize,
+    /// Jobs that may wait in the lane of short calls.
+    pub queue_short: usize,
+    /// Jobs that may wait in the lane of bundles.
+    pub queue_bundle: usize,
+    /// From a job's arrival to its end.
+    pub deadline: Duration,
+}
+
+/// Why a job was not run, or not to its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refused {
+    /// The lane is full.
+    #[error("too busy: {waiting} {lane} requests are waiting already")]
+    QueueFull {
+        /// Which lane.
+        lane: LaneName,
+        /// How many it holds.
+        waiting: usize,
+    },
+    /// The client's own share of the lane is full.
+    #[error("too busy: your share of the {lane} lane, {share} requests, is in use")]
+    ShareFull {
+        /// Which lane.
+        lane: LaneName,
+        /// The client's share.
+        share: usize,
+    },
+    /// Its time was up before a worker was free.
+    #[error("the request waited past its deadline")]
+    Deadline,
+    /// It panicked.
+    #[error("internal error {id:#x}: the log has more under this id")]
+    Panicked {
+        /// What the log calls it.
+        id: u64,
+    },
+    /// The node is stopping.
+    #[error("the node is stopping")]
+    Stopping,
+}
+
+/// A job's claim on its time: when it must be done, and whether anyone still waits for it.
+#[derive(Clone, Debug)]
+pub struct Ticket {
+    deadline: Instant,
+    cancelled: Arc<AtomicBool>,
+}
+
+type Job = Box<dyn FnOnce(&mut Overlay) + Send>;
+
+/// The queues and the pool. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Executor {
+    shared: Arc<Shared>,
+    pool: Arc<rayon::ThreadPool>,
+    pause: Pause,
+    deadline: Duration,
+}
+
+#[derive(Debug)]
+struct Shared {
+    short: Lane,
+    bundle: Lane,
+    panics: Counter2,
+    stopping: AtomicBool,
+}
+
+struct Lane {
+    name: LaneName,
+    jobs: ArrayQueue<Job>,
+    running: AtomicUsize,
+    refused: Counter,
+    waited: Histogram,
+}
+
+/// A counter with a `Debug` that says nothing.
+struct Counter2(Counter);
+
+impl std::fmt::Debug for Counter2 {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Counter")
+    }
+}
+
+impl std::fmt::Debug for Lane {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Lane").field("name", &self.name).field("waiting", &self.jobs.len()).finish_non_exhaustive()
+    }
+}
+
+thread_local! {
+    /// The memory of this worker's runs: one overlay for its own job, one for a short call that passes a bundle.
+    static OVERLAYS: RefCell<Vec<Overlay>> = const { RefCell::new(Vec::new()) };
+}
+
+impl Executor {
+    /// Starts the workers.
+    ///
+    /// # Errors
+    /// What the system says when it gives no threads.
+    pub fn start(config: ExecutorConfig, metrics: &Metrics) -> Result<Self, rayon::ThreadPoolBuildError> {
+        let shared = Arc::new(Shared {
+            short: Lane::new(LaneName::Short, config.queue_short, metrics),
+            bundle: Lane::new(LaneName::Bundle, config.queue_bundle, metrics),
+            panics: Counter2(metrics.counter("presim_panics_total", "Jobs that panicked and were answered with -32603.", &[])),
+            stopping: AtomicBool::new(false),
+        });
+        let pool = rayon::ThreadPoolBuilder::new()
+            .num_threads(config.workers.max(1))
+            .thread_name(|index| format!("presim-worker-{index}"))
+            .build()?;
+        let passing = shared.clone();
+        let pause = Pause::new(move || passing.let_short_calls_pass());
+        Ok(Self { shared, pool: Arc::new(pool), pause, deadline: config.deadline })
+    }
+
+    /// A ticket for a request that has just arrived.
+    pub fn ticket(&self) -> Ticket {
+        Ticket { deadline: Instant::now() + self.deadline, cancelled: Arc::default() }
+    }
+
+    /// Runs `work` on a worker, in an overlay that `work` must reset, and returns what it returns. Dropping the future cancels the
+    /// job: one that waits is never begun, one that runs is stopped.
+    pub async fn run<T: Send + 'static>(
+        &self,
+        lane: LaneName,
+        ticket: Ticket,
+        work: impl FnOnce(&mut Overlay, Meter) -> T + Send + 'static,
+    ) -> Result<T, Refused> {
+        let (answer, answered) = oneshot::channel();
+        let pause = (lane == LaneName::Bundle).then(|| self.pause.clone());
+        let shared = self.shared.clone();
+        let arrived = Instant::now();
+        let on_drop = CancelOnDrop(ticket.cancelled.clone());
+        let job: Job = Box::new(move |overlay| {
+            shared.lane(lane).waited.record(arrived.elapsed());
+            if ticket.cancelled.load(Relaxed) {
+                return;
+            }
+            if Instant::now() >= ticket.deadline {
+                let _ = answer.send(Err(Refused::Deadline));
+                return;
+            }
+            let meter = Meter::until(ticket.deadline, ticket.cancelled, pause);
+            let done = catch_unwind(AssertUnwindSafe(|| work(overlay, meter)));
+            let _ = answer.send(done.map_err(|panic| shared.panicked(panic.as_ref())));
+        });
+        self.push(lane, job)?;
+        let done = answered.await.unwrap_or(Err(Refused::Stopping));
+        std::mem::forget(on_drop);
+        done
+    }
+
+    /// Runs `work` on the calling thread, caught if it panics: for what is so short that handing it over would cost more.
+    pub fn run_in_place<T>(&self, work: impl FnOnce(&mut Overlay) -> T) -> Result<T, Refused> {
+        let mut overlay = borrow_overlay();
+        let done = catch_unwind(AssertUnwindSafe(|| work(&mut overlay)));
+        give_back(overlay);
+        done.map_err(|panic| self.shared.panicked(panic.as_ref()))
+    }
+
+    /// How many jobs wait in a lane, and how many of it run.
+    pub fn load(&self, lane: LaneName) -> (usize, usize) {
+        let lane = self.shared.lane(lane);
+        (lane.jobs.len(), lane.running.load(Relaxed))
+    }
+
+    /// Refuses every further job.
+    pub fn close(&self) {
+        self.shared.stopping.store(true, Relaxed);
+    }
+
+    fn push(&self, lane: LaneName, job: Job) -> Result<(), Refused> {
+        if self.shared.stopping.load(Relaxed) {
+            return Err(Refused::Stopping);
+        }
+        let queue = self.shared.lane(lane);
+        if queue.jobs.push(job).is_err() {
+            queue.refused.increment(1);
+            return Err(Refused::QueueFull { lane, waiting: queue.jobs.capacity() });
+        }
+        let shared = self.shared.clone();
+        // One turn for each job: a turn may find its job already done by a bundle that let it pass.
+        self.pool.spawn(move || shared.turn());
+        Ok(())
+    }
+}
+
+impl Shared {
+    const fn lane(&self, name: LaneName) -> &Lane {
+        match name {
+            LaneName::Short => &self.short,
+            LaneName::Bundle => &self.bundle,
+        }
+    }
+
+    fn turn(&self) {
+        if !self.short.run_next() {
+            self.bundle.run_next();
+        }
+    }
+
+    fn let_short_calls_pass(&self) {
+        while self.short.run_next() {}
+    }
+
+    fn panicked(&self, panic: &(dyn std::any::Any + Send)) -> Refused {
+        static NEXT: AtomicUsize = AtomicUsize::new(1);
+        let id = NEXT.fetch_add(1, Relaxed) as u64;
+        let text = panic
+            .downcast_ref::<String>()
+            .map(String::as_str)
+            .or_else(|| panic.downcast_ref::<&str>().copied())
+            .unwrap_or("no text");
+        self.panics.0.increment(1);
+        tracing::error!(id, panic = text, "a job panicked");
+        Refused::Panicked { id }
+    }
+}
+
+impl Lane {
+    fn new(name: LaneName, capacity: usize, metrics: &Metrics) -> Self {
+        let labels = [("lane", name.as_str())];
+        Self {
+            name,
+            jobs: ArrayQueue::new(capacity.max(1)),
+            running: AtomicUsize::new(0),
+            refused: metrics.counter("presim_queue_refused_total", "Jobs refused because their lane was full.", &labels),
+            waited: metrics.histogram("presim_queue_wait_seconds", "From a job's arrival to its start.", &labels),
+        }
+    }
+
+    fn run_next(&self) -> bool {
+        let Some(job) = self.jobs.pop() else { return false };
+        self.running.fetch_add(1, AcqRel);
+        let mut overlay = borrow_overlay();
+        job(&mut overlay);
+        give_back(overlay);
+        self.running.fetch_sub(1, AcqRel);
+        true
+    }
+
+    /// Whether nothing waits and nothing runs.
+    fn idle(&self) -> bool {
+        self.jobs.is_empty() && self.running.load(Acquire) == 0
+    }
+}
+
+impl Executor {
+    /// Whether nothing waits and nothing runs.
+    pub fn idle(&self) -> bool {
+        self.shared.short.idle() && self.shared.bundle.idle()
+    }
+}
+
+fn borrow_overlay() -> Overlay {
+    OVERLAYS.with_borrow_mut(Vec::pop).unwrap_or_default()
+}
+
+fn give_back(mut overlay: Overlay) {
+    overlay.rest();
+    OVERLAYS.with_borrow_mut(|overlays| overlays.push(overlay));
+}
+
+/// Sets the flag when the one who waits goes away.
+struct CancelOnDrop(Arc<AtomicBool>);
+
+impl Drop for CancelOnDrop {
+    fn drop(&mut self) {
+        self.0.store(true, Relaxed);
+    }
+}

@@ -1,0 +1,230 @@
+//! From one snapshot to the next: opening a block, extending it by a sub-block, sealing it; and whole blocks at once.
+
+use std::{sync::Arc, time::Instant};
+
+use alloy_consensus::{EMPTY_OMMER_ROOT_HASH, Eip658Value, Header, ReceiptEnvelope, TxEnvelope, transaction::Recovered};
+use alloy_eips::{eip4895::Withdrawals, eip7685::Requests};
+use alloy_evm::{
+    Evm,
+    block::{BlockExecutionError, BlockExecutor},
+    eth::{EthBlockExecutionCtx, EthBlockExecutor, receipt_builder::AlloyReceiptBuilder},
+};
+use alloy_hardforks::EthereumHardforks;
+use alloy_primitives::{Address, B256};
+use revm::inspector::NoOpInspector;
+
+use crate::{
+    chain::{BlockHashes, ChainSpec, SealedBlock, receipts_root_and_bloom},
+    engine::new_evm,
+    state::{OpenBlock, Overlay, Snapshot, SnapshotId, World},
+};
+
+/// What a block's producer decides about it.
+#[derive(Clone, Copy, Debug)]
+pub struct Attributes {
+    /// Seconds.
+    pub timestamp: u64,
+    /// Who gets the fees.
+    pub fee_recipient: Address,
+    /// EIP-4399.
+    pub prev_randao: B256,
+    /// EIP-4788.
+    pub beacon_root: B256,
+    /// Gas limit.
+    pub gas_limit: u64,
+}
+
+/// A transaction that did not fit the block, and why.
+#[derive(Debug)]
+pub struct Rejected {
+    /// Its hash.
+    pub hash: B256,
+    /// What the executor said.
+    pub reason: BlockExecutionError,
+}
+
+/// The first snapshot of a chain: its genesis, or the head of an import.
+pub fn stand_on(world: World, head: Arc<SealedBlock>, hashes: BlockHashes, id: SnapshotId) -> Snapshot {
+    Snapshot { id, published: Instant::now(), world, head, open: None, hashes }
+}
+
+/// Opens the next block on the head of `on`: empty, its pre-block system calls done.
+pub fn open_block(spec: &ChainSpec, on: &Snapshot, attributes: Attributes) -> Result<Snapshot, BlockExecutionError> {
+    let parent = on.head.header.inner();
+    let (number, timestamp) = (parent.number + 1, attributes.timestamp);
+    let header = Header {
+        parent_hash: on.head_hash(),
+        ommers_hash: EMPTY_OMMER_ROOT_HASH,
+        number,
+        timestamp,
+        beneficiary: attributes.fee_recipient,
+        mix_hash: attributes.prev_randao,
+        gas_limit: attributes.gas_limit,
+        base_fee_per_gas: spec.next_base_fee(parent, number),
+        excess_blob_gas: spec.next_excess_blob_gas(parent, timestamp),
+        blob_gas_used: spec.is_cancun_active_at_timestamp(timestamp).then_some(0),
+        parent_beacon_block_root: spec.is_cancun_active_at_timestamp(timestamp).then_some(attributes.beacon_root),
+        ..Header::default()
+    };
+    let mut overlay = Overlay::new(on.world.clone(), on.hashes.clone());
+    let mut executor = executor(spec, &mut overlay, &header, None, &[]);
+    executor.apply_pre_execution_changes()?;
+    drop(executor);
+    let open = OpenBlock {
+        header,
+        index: 0,
+        blob_gas_used: 0,
+        transactions: imbl::Vector::new(),
+        receipts: imbl::Vector::new(),
+    };
+    Ok(next(on, overlay.changed_world(), Some(open)))
+}
+
+/// Extends the block being built by the transactions of one sub-block. Those that cannot be included are left out and returned.
+/// Costs what the transactions change, whatever the block or the state holds already.
+pub fn extend(
+    spec: &ChainSpec,
+    on: &Snapshot,
+    open: &OpenBlock,
+    transactions: impl IntoIterator<Item = Recovered<TxEnvelope>>,
+) -> (Snapshot, Vec<Rejected>) {
+    let mut grown = open.clone();
+    let mut overlay = Overlay::new(on.world.clone(), on.hashes.clone());
+    let mut executor = executor(spec, &mut overlay, &open.header, None, &[]);
+    executor.cumulative_tx_gas_used = open.header.gas_used;
+    executor.blob_gas_used = open.blob_gas_used;
+    let mut rejected = Vec::new();
+    for tx in transactions {
+        match executor.execute_transaction(&tx) {
+            Ok(_) => grown.transactions.push_back(tx),
+            Err(reason) => rejected.push(Rejected { hash: *tx.tx_hash(), reason }),
+        }
+    }
+    grown.header.gas_used = executor.cumulative_tx_gas_used;
+    grown.blob_gas_used = executor.blob_gas_used;
+    grown.index += 1;
+    grown.receipts.extend(std::mem::take(&mut executor.receipts));
+    drop(executor);
+    (next(on, overlay.changed_world(), Some(grown)), rejected)
+}
+
+/// Seals the block being built: withdrawals, requests, roots, hash.
+pub fn seal(spec: &ChainSpec, on: &Snapshot, open: &OpenBlock) -> Result<Snapshot, BlockExecutionError> {
+    let withdrawals = spec.is_shanghai_active_at_timestamp(open.header.timestamp).then(Withdrawals::default);
+    let mut overlay = Overlay::new(on.world.clone(), on.hashes.clone());
+    let mut executor = executor(spec, &mut overlay, &open.header, withdrawals.as_ref(), &[]);
+    executor.receipts = open.receipts.iter().cloned().collect();
+    executor.cumulative_tx_gas_used = open.header.gas_used;
+    executor.blob_gas_used = open.blob_gas_used;
+    let (evm, result) = executor.finish()?;
+    drop(evm);
+    let world = overlay.changed_world();
+
+    let transactions: Vec<_> = open.transactions.iter().cloned().collect();
+    let mut header = open.header.clone();
+    header.gas_used = result.gas_used;
+    header.blob_gas_used = header.blob_gas_used.map(|_| result.blob_gas_used);
+    header.transactions_root = transactions_root(&transactions);
+    (header.receipts_root, header.logs_bloom) = receipts_root_and_bloom(&result.receipts);
+    header.withdrawals_root = withdrawals.as_ref().map(|list| alloy_consensus::proofs::calculate_withdrawals_root(list));
+    header.requests_hash =
+        spec.is_prague_active_at_timestamp(header.timestamp).then(|| result.requests.requests_hash());
+    header.state_root = world.state_root();
+    let sealed = SealedBlock::new(header, transactions, result.receipts, Vec::new(), withdrawals);
+    let mut hashes = on.hashes.clone();
+    hashes.push(sealed.number(), sealed.hash());
+    Ok(stand_on(world, Arc::new(sealed), hashes, SnapshotId(on.id.0 + 1)))
+}
+
+/// What executing a whole block gave.
+#[derive(Debug)]
+pub struct Executed {
+    /// The state after it.
+    pub world: World,
+    /// Its receipts; those before Byzantium carry the state root after their transaction.
+    pub receipts: Vec<ReceiptEnvelope>,
+    /// EIP-7685.
+    pub requests: Requests,
+    /// Gas used.
+    pub gas_used: u64,
+    /// Blob gas used.
+    pub blob_gas_used: u64,
+}
+
+/// Executes a whole block as its header has it, on the state of its parent.
+pub fn execute_block(
+    spec: &ChainSpec,
+    parent: &Snapshot,
+    header: &Header,
+    transactions: &[Recovered<TxEnvelope>],
+    ommers: &[Header],
+    withdrawals: Option<&Withdrawals>,
+) -> Result<Executed, BlockExecutionError> {
+    let mut overlay = Overlay::new(parent.world.clone(), parent.hashes.clone());
+    let mut executor = executor(spec, &mut overlay, header, withdrawals, ommers);
+    executor.apply_pre_execution_changes()?;
+    let with_roots = !spec.is_byzantium_active_at_block(header.number);
+    for tx in transactions {
+        executor.execute_transaction(tx)?;
+        if with_roots {
+            let root = executor.evm().db().changed_world().state_root();
+            if let Some(ReceiptEnvelope::Legacy(receipt)) = executor.receipts.last_mut() {
+                receipt.receipt.status = Eip658Value::PostState(root);
+            }
+        }
+    }
+    let (evm, result) = executor.finish()?;
+    drop(evm);
+    Ok(Executed {
+        world: overlay.changed_world(),
+        receipts: result.receipts,
+        requests: result.requests,
+        gas_used: result.gas_used,
+        blob_gas_used: result.blob_gas_used,
+    })
+}
+
+/// The root of the transactions' trie.
+pub fn transactions_root(transactions: &[Recovered<TxEnvelope>]) -> B256 {
+    alloy_trie::root::ordered_trie_root_with_encoder(transactions, |tx, out| {
+        alloy_eips::eip2718::Encodable2718::encode_2718(tx.inner(), out);
+    })
+}
+
+fn next(on: &Snapshot, world: World, open: Option<OpenBlock>) -> Snapshot {
+    Snapshot {
+        id: SnapshotId(on.id.0 + 1),
+        published: Instant::now(),
+        world,
+        head: on.head.clone(),
+        open,
+        hashes: on.hashes.clone(),
+    }
+}
+
+type Executor<'a> = EthBlockExecutor<
+    'a,
+    alloy_evm::EthEvm<&'a mut Overlay, NoOpInspector, alloy_evm::precompiles::PrecompilesMap>,
+    &'a ChainSpec,
+    AlloyReceiptBuilder,
+>;
+
+fn executor<'a>(
+    spec: &'a ChainSpec,
+    overlay: &'a mut Overlay,
+    header: &'a Header,
+    withdrawals: Option<&'a Withdrawals>,
+    ommers: &'a [Header],
+) -> Executor<'a> {
+    let context = EthBlockExecutionCtx {
+        parent_hash: header.parent_hash,
+        parent_beacon_block_root: header.parent_beacon_block_root,
+        ommers,
+        withdrawals: withdrawals.map(|list| std::borrow::Cow::Borrowed(list.as_slice())),
+        extra_data: header.extra_data.clone(),
+        tx_count_hint: None,
+        slot_number: None,
+    };
+    let evm = new_evm(overlay, spec.evm_env(header), None, NoOpInspector, false);
+    EthBlockExecutor::new(evm, context, spec, AlloyReceiptBuilder::default())
+}

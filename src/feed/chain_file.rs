@@ -1,0 +1,199 @@
+//! A chain from a file: blocks in RLP, one after another, each executed and checked against its header.
+
+use std::{fmt::Display, path::{Path, PathBuf}, sync::Arc};
+
+use alloy_consensus::{Block, Header, TxEnvelope, proofs, transaction::{Recovered, SignerRecoverable}};
+use alloy_eips::eip7685::Requests;
+use alloy_evm::block::BlockExecutionError;
+use alloy_hardforks::EthereumHardforks;
+use alloy_primitives::B256;
+use alloy_rlp::Decodable;
+use indicatif::{ProgressBar, ProgressStyle};
+
+use super::apply::{Executed, execute_block, stand_on, transactions_root};
+use crate::{
+    chain::{ChainSpec, SealedBlock, receipts_root_and_bloom},
+    state::{Snapshot, SnapshotId},
+};
+
+/// A chain file that cannot be imported.
+#[derive(Debug, thiserror::Error)]
+pub enum ImportError {
+    /// The file cannot be read.
+    #[error("{}: {source}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// What stands where the next block should is no block.
+    #[error("block after {last}, at byte {offset}: {source}: expected a block in RLP")]
+    Decode {
+        /// The last good block.
+        last: u64,
+        /// Where it begins in the file.
+        offset: usize,
+        /// What is wrong with it.
+        source: alloy_rlp::Error,
+    },
+    /// A block's header does not agree with its parent or with what executing it gave.
+    #[error("block {number}: {field}: expected {expected}, got {got}")]
+    Mismatch {
+        /// The block.
+        number: u64,
+        /// The header's field.
+        field: &'static str,
+        /// What it must be.
+        expected: String,
+        /// What the block says, or its execution gave.
+        got: String,
+    },
+    /// The signature of a transaction belongs to nobody.
+    #[error("block {number}: transaction {index}: signature: {source}")]
+    Signature {
+        /// The block.
+        number: u64,
+        /// Its position in the block.
+        index: usize,
+        /// What is wrong with it.
+        source: alloy_consensus::crypto::RecoveryError,
+    },
+    /// A transaction of the block cannot be executed.
+    #[error("block {number}: {source}")]
+    Execution {
+        /// The block.
+        number: u64,
+        /// What the executor said.
+        source: BlockExecutionError,
+    },
+}
+
+/// Imports the blocks of `file` on `base`, handing each result to `keep`, and returns the last. A bar shows how far it is.
+pub fn import(
+    spec: &ChainSpec,
+    base: Snapshot,
+    file: &Path,
+    mut keep: impl FnMut(&Snapshot),
+) -> Result<Snapshot, ImportError> {
+    let bytes = std::fs::read(file).map_err(|source| ImportError::Read { path: file.into(), source })?;
+    let bar = ProgressBar::new(bytes.len() as u64).with_style(style()).with_message("importing");
+    let mut rest = bytes.as_slice();
+    let mut head = base;
+    while !rest.is_empty() {
+        let offset = bytes.len() - rest.len();
+        let block = Block::<TxEnvelope>::decode(&mut rest)
+            .map_err(|source| ImportError::Decode { last: head.head.number(), offset, source })?;
+        if block.header.number == 0 && block.header.hash_slow() == head.head_hash() {
+            continue; // A file may begin with the genesis itself.
+        }
+        head = import_block(spec, &head, block)?;
+        keep(&head);
+        bar.set_position((bytes.len() - rest.len()) as u64);
+    }
+    bar.finish_and_clear();
+    Ok(head)
+}
+
+fn style() -> ProgressStyle {
+    ProgressStyle::with_template("{msg} {wide_bar} {bytes}/{total_bytes} {eta}").unwrap_or_else(|_| ProgressStyle::default_bar())
+}
+
+fn import_block(spec: &ChainSpec, parent: &Snapshot, block: Block<TxEnvelope>) -> Result<Snapshot, ImportError> {
+    let Block { header, body } = block;
+    let number = header.number;
+    check_against_parent(spec, parent.head.header.inner(), parent.head_hash(), &header)?;
+    let transactions = body
+        .transactions
+        .into_iter()
+        .enumerate()
+        .map(|(index, tx)| {
+            let sender = tx.recover_signer().map_err(|source| ImportError::Signature { number, index, source })?;
+            Ok(Recovered::new_unchecked(tx, sender))
+        })
+        .collect::<Result<Vec<_>, ImportError>>()?;
+    let check = Check { number };
+    check.equal("transactionsRoot", header.transactions_root, transactions_root(&transactions))?;
+    check.equal("sha3Uncles", header.ommers_hash, proofs::calculate_ommers_root(&body.ommers))?;
+    let withdrawals_root = body.withdrawals.as_ref().map(|list| proofs::calculate_withdrawals_root(list));
+    check.equal_option("withdrawalsRoot", header.withdrawals_root, withdrawals_root)?;
+
+    let executed = execute_block(spec, parent, &header, &transactions, &body.ommers, body.withdrawals.as_ref())
+        .map_err(|source| ImportError::Execution { number, source })?;
+    check_against_execution(spec, &header, &executed)?;
+    let block = SealedBlock::new(header, transactions, executed.receipts, body.ommers, body.withdrawals);
+    let mut hashes = parent.hashes.clone();
+    hashes.push(number, block.hash());
+    Ok(stand_on(executed.world, Arc::new(block), hashes, SnapshotId(parent.id.0 + 1)))
+}
+
+fn check_against_parent(spec: &ChainSpec, parent: &Header, parent_hash: B256, header: &Header) -> Result<(), ImportError> {
+    let check = Check { number: header.number };
+    check.equal("number", parent.number + 1, header.number)?;
+    check.equal("parentHash", parent_hash, header.parent_hash)?;
+    if header.timestamp <= parent.timestamp {
+        return check.fail("timestamp", format!("more than the parent's {}", parent.timestamp), header.timestamp);
+    }
+    if header.gas_used > header.gas_limit {
+        return check.fail("gasUsed", format!("at most the gas limit {}", header.gas_limit), header.gas_used);
+    }
+    check.equal_option("baseFeePerGas", spec.next_base_fee(parent, header.number), header.base_fee_per_gas)?;
+    let excess = spec.next_excess_blob_gas(parent, header.timestamp);
+    check.equal_option("excessBlobGas", excess, header.excess_blob_gas)?;
+    let cancun = spec.is_cancun_active_at_timestamp(header.timestamp);
+    if cancun != header.parent_beacon_block_root.is_some() {
+        return check.fail("parentBeaconBlockRoot", present(cancun), present(!cancun));
+    }
+    Ok(())
+}
+
+fn check_against_execution(spec: &ChainSpec, header: &Header, executed: &Executed) -> Result<(), ImportError> {
+    let check = Check { number: header.number };
+    check.equal("gasUsed", header.gas_used, executed.gas_used)?;
+    let blob_gas = spec.is_cancun_active_at_timestamp(header.timestamp).then_some(executed.blob_gas_used);
+    check.equal_option("blobGasUsed", header.blob_gas_used, blob_gas)?;
+    if let (Some(used), Some(params)) = (blob_gas, spec.blob_params(header.timestamp))
+        && used > params.max_blob_gas_per_block()
+    {
+        return check.fail("blobGasUsed", format!("at most {}", params.max_blob_gas_per_block()), used);
+    }
+    let (receipts_root, bloom) = receipts_root_and_bloom(&executed.receipts);
+    check.equal("receiptsRoot", header.receipts_root, receipts_root)?;
+    check.equal("logsBloom", header.logs_bloom, bloom)?;
+    let prague = spec.is_prague_active_at_timestamp(header.timestamp);
+    let requests_hash = prague.then(|| Requests::requests_hash(&executed.requests));
+    check.equal_option("requestsHash", header.requests_hash, requests_hash)?;
+    check.equal("stateRoot", header.state_root, executed.world.state_root())
+}
+
+const fn present(there: bool) -> &'static str {
+    if there { "present" } else { "absent" }
+}
+
+/// Compares fields of one block.
+struct Check {
+    number: u64,
+}
+
+impl Check {
+    fn equal<T: PartialEq + Display>(&self, field: &'static str, expected: T, got: T) -> Result<(), ImportError> {
+        if expected == got { Ok(()) } else { self.fail(field, expected, got) }
+    }
+
+    fn equal_option<T: PartialEq + Display>(
+        &self,
+        field: &'static str,
+        expected: Option<T>,
+        got: Option<T>,
+    ) -> Result<(), ImportError> {
+        if expected == got {
+            return Ok(());
+        }
+        let text = |value: Option<T>| value.map_or_else(|| "absent".to_owned(), |value| value.to_string());
+        self.fail(field, text(expected), text(got))
+    }
+
+    fn fail(&self, field: &'static str, expected: impl Display, got: impl Display) -> Result<(), ImportError> {
+        Err(ImportError::Mismatch { number: self.number, field, expected: expected.to_string(), got: got.to_string() })
+    }
+}

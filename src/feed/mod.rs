@@ -1,0 +1,92 @@
+//! Sources of state, and the one writer that turns what they give into snapshots.
+
+pub mod apply;
+pub mod chain_file;
+pub mod devnet;
+pub mod world;
+
+use std::{sync::Arc, time::{Duration, Instant}};
+
+use actix::{Actor, ActorContext, AsyncContext, Context, Handler, Message};
+use metrics::{Counter, Gauge, Histogram};
+
+use self::devnet::{Devnet, Step};
+use crate::{state::{FeedState, Snapshots}, telemetry::Metrics};
+
+/// The only writer of snapshots. Ticks its source, publishes what comes.
+pub struct StateFeed {
+    source: Option<Devnet>,
+    every: Duration,
+    snapshots: Arc<Snapshots>,
+    published: Counter,
+    publish_seconds: Histogram,
+    age: Gauge,
+    block: Gauge,
+}
+
+impl StateFeed {
+    /// A feed that asks `source` for a sub-block `every` so often; without a source the chain stands still.
+    pub fn new(source: Option<Devnet>, every: Duration, snapshots: Arc<Snapshots>, metrics: &Metrics) -> Self {
+        Self {
+            source,
+            every,
+            snapshots,
+            published: metrics.counter("presim_snapshots_total", "Snapshots published.", &[]),
+            publish_seconds: metrics.histogram(
+                "presim_publish_seconds",
+                "From taking a sub-block to its snapshot being published.",
+                &[],
+            ),
+            age: metrics.gauge("presim_snapshot_age_seconds", "Age of the newest snapshot.", &[]),
+            block: metrics.gauge("presim_head_number", "Number of the newest sealed block.", &[]),
+        }
+    }
+
+    fn tick(&mut self) {
+        let Some(source) = &mut self.source else { return };
+        let began = Instant::now();
+        let newest = self.snapshots.newest();
+        match source.step(&newest) {
+            Ok(Step::SubBlock(next)) => self.snapshots.publish(next),
+            Ok(Step::Sealed { sealed, next }) => {
+                tracing::debug!(number = sealed.head.number(), hash = %sealed.head_hash(), "sealed");
+                self.snapshots.publish_sealed(sealed, Some(next));
+            }
+            Err(error) => {
+                tracing::error!(%error, "the devnet cannot go on");
+                self.snapshots.set_feed(FeedState::Degraded);
+                return;
+            }
+        }
+        self.published.increment(1);
+        self.publish_seconds.record(began.elapsed());
+    }
+}
+
+impl Actor for StateFeed {
+    type Context = Context<Self>;
+
+    fn started(&mut self, context: &mut Self::Context) {
+        if self.source.is_some() {
+            context.run_interval(self.every, |feed, _| feed.tick());
+        }
+        context.run_interval(Duration::from_millis(100), |feed, _| {
+            let newest = feed.snapshots.newest();
+            feed.age.set(newest.published.elapsed().as_secs_f64());
+            feed.block.set(newest.head.number() as f64);
+        });
+    }
+}
+
+/// Publish nothing more.
+#[derive(Debug, Message)]
+#[rtype(result = "()")]
+pub struct StopFeed;
+
+impl Handler<StopFeed> for StateFeed {
+    type Result = ();
+
+    fn handle(&mut self, _: StopFeed, context: &mut Self::Context) {
+        context.stop();
+    }
+}

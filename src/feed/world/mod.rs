@@ -1,0 +1,232 @@
+//! The devnet's accounts, its trading world, and the background traffic in it.
+
+mod traffic;
+
+pub use traffic::Traffic;
+
+use std::collections::BTreeMap;
+
+use alloy_eips::{eip2935, eip4788, eip7002, eip7251, eip7840::BlobParams};
+use alloy_evm::Evm;
+use alloy_genesis::{ChainConfig, Genesis, GenesisAccount};
+use alloy_primitives::{Address, Bytes, TxKind, U256};
+use alloy_signer_local::{MnemonicBuilder, PrivateKeySigner, coins_bip39::English};
+use alloy_sol_types::{SolCall, SolValue, sol};
+use revm::{DatabaseCommit, context::{TxEnv, result::ExecutionResult}, inspector::NoOpInspector};
+use serde::Deserialize;
+
+use crate::{
+    chain::{BlockHashes, ChainSpec, GenesisError, genesis_block, genesis_world},
+    engine::{lift_checks, new_evm},
+    state::{CodeCache, Overlay, World},
+};
+
+/// The mnemonic that the ecosystem's test tools share. Its keys are known to everybody.
+const MNEMONIC: &str = "test test test test test test test test test test test junk";
+/// Accounts derived from it.
+const ACCOUNTS: u32 = 10;
+/// What each has: 10,000 ether, in wei.
+const BALANCE: u128 = 10_000 * ONE;
+/// One ether, or one token.
+const ONE: u128 = 1_000_000_000_000_000_000;
+/// The devnet's chain id.
+const CHAIN_ID: u64 = 31337;
+/// Gas limit of the devnet's blocks.
+const GAS_LIMIT: u64 = 60_000_000;
+
+sol! {
+    interface IErc20 {
+        function approve(address spender, uint256 value) external returns (bool);
+        function transfer(address to, uint256 value) external returns (bool);
+    }
+
+    interface IWeth {
+        function deposit() external payable;
+    }
+
+    interface IRouter {
+        function addLiquidity(address tokenA, address tokenB, uint256 amountADesired, uint256 amountBDesired, uint256 amountAMin, uint256 amountBMin, address to, uint256 deadline) external returns (uint256 amountA, uint256 amountB, uint256 liquidity);
+        function swapExactTokensForTokens(uint256 amountIn, uint256 amountOutMin, address[] calldata path, address to, uint256 deadline) external returns (uint256[] memory amounts);
+    }
+}
+
+/// Where the contracts of the trading world are.
+#[derive(Clone, Copy, Debug)]
+pub struct TradingWorld {
+    /// Wrapped ether.
+    pub weth: Address,
+    /// The token ALPHA.
+    pub alpha: Address,
+    /// The token BETA.
+    pub beta: Address,
+    /// The router of the pairs ALPHA/BETA and WETH/ALPHA.
+    pub router: Address,
+}
+
+/// A trading world that cannot be built: the artifacts do not fit what this module does with them.
+#[derive(Debug, thiserror::Error)]
+pub enum WorldError {
+    /// The genesis itself.
+    #[error(transparent)]
+    Genesis(#[from] GenesisError),
+    /// The artifacts cannot be read.
+    #[error("the trading world's artifacts: {0}")]
+    Artifacts(#[from] serde_json::Error),
+    /// An account of the mnemonic cannot be derived.
+    #[error("the mnemonic: {0}")]
+    Mnemonic(#[from] alloy_signer_local::LocalSignerError),
+    /// A step of the set-up failed.
+    #[error("the trading world: {step}: {problem}")]
+    Step { #[doc = "Which one."] step: &'static str, #[doc = "What happened."] problem: String },
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Artifact {
+    creation_code: Bytes,
+}
+
+/// The keys of the test mnemonic's accounts.
+pub fn dev_signers() -> Result<Vec<PrivateKeySigner>, WorldError> {
+    (0..ACCOUNTS)
+        .map(|index| Ok(MnemonicBuilder::<English>::default().phrase(MNEMONIC).index(index)?.build()?))
+        .collect()
+}
+
+/// The devnet's genesis before its contracts: every fork to Osaka from the start, the system contracts, the accounts.
+pub fn dev_genesis(signers: &[PrivateKeySigner], timestamp: u64) -> Genesis {
+    let config = ChainConfig {
+        chain_id: CHAIN_ID,
+        homestead_block: Some(0),
+        eip150_block: Some(0),
+        eip155_block: Some(0),
+        eip158_block: Some(0),
+        byzantium_block: Some(0),
+        constantinople_block: Some(0),
+        petersburg_block: Some(0),
+        istanbul_block: Some(0),
+        muir_glacier_block: Some(0),
+        berlin_block: Some(0),
+        london_block: Some(0),
+        arrow_glacier_block: Some(0),
+        gray_glacier_block: Some(0),
+        merge_netsplit_block: Some(0),
+        terminal_total_difficulty: Some(U256::ZERO),
+        terminal_total_difficulty_passed: true,
+        shanghai_time: Some(0),
+        cancun_time: Some(0),
+        prague_time: Some(0),
+        osaka_time: Some(0),
+        blob_schedule: BTreeMap::from([
+            ("cancun".to_owned(), BlobParams::cancun()),
+            ("prague".to_owned(), BlobParams::prague()),
+            ("osaka".to_owned(), BlobParams::osaka()),
+        ]),
+        ..ChainConfig::default()
+    };
+    let system = [
+        (eip4788::BEACON_ROOTS_ADDRESS, eip4788::BEACON_ROOTS_CODE.clone()),
+        (eip2935::HISTORY_STORAGE_ADDRESS, eip2935::HISTORY_STORAGE_CODE.clone()),
+        (eip7002::WITHDRAWAL_REQUEST_PREDEPLOY_ADDRESS, eip7002::WITHDRAWAL_REQUEST_PREDEPLOY_CODE.clone()),
+        (eip7251::CONSOLIDATION_REQUEST_PREDEPLOY_ADDRESS, eip7251::CONSOLIDATION_REQUEST_PREDEPLOY_CODE.clone()),
+    ]
+    .map(|(address, code)| (address, GenesisAccount { nonce: Some(1), code: Some(code), ..GenesisAccount::default() }));
+    let accounts = signers
+        .iter()
+        .map(|signer| (signer.address(), GenesisAccount { balance: U256::from(BALANCE), ..GenesisAccount::default() }));
+    Genesis {
+        config,
+        timestamp,
+        gas_limit: GAS_LIMIT,
+        base_fee_per_gas: Some(1_000_000_000),
+        alloc: system.into_iter().chain(accounts).collect(),
+        ..Genesis::default()
+    }
+}
+
+/// The state of `genesis` with the trading world in it. The contracts are deployed by running what a deployer would send; then the
+/// accounts get their ether back, and their nonces, but for the first: the contracts' addresses follow from its nonce.
+pub fn build(genesis: &Genesis, spec: &ChainSpec, signers: &[PrivateKeySigner], codes: &CodeCache) -> Result<(World, TradingWorld), WorldError> {
+    let artifacts: BTreeMap<String, Artifact> = serde_json::from_str(include_str!("artifacts.json"))?;
+    let code = |name: &'static str, arguments: Vec<u8>| -> Result<Bytes, WorldError> {
+        let artifact = artifacts
+            .get(name)
+            .ok_or_else(|| WorldError::Step { step: name, problem: "no such artifact".to_owned() })?;
+        Ok([artifact.creation_code.as_ref(), &arguments].concat().into())
+    };
+    let world = genesis_world(genesis, codes)?;
+    let block = genesis_block(genesis, spec, world.state_root());
+    let mut overlay = Overlay::new(world, BlockHashes::default());
+    let accounts: Vec<Address> = signers.iter().map(PrivateKeySigner::address).collect();
+    let owner = accounts[0];
+    let tokens = |count: u128| U256::from(count * ONE);
+
+    let world = {
+        let mut env = spec.evm_env(&block.header);
+        lift_checks(&mut env);
+        env.cfg_env.disable_base_fee = true;
+        let mut setup = Setup { evm: new_evm(&mut overlay, env, None, NoOpInspector, false) };
+        let weth = setup.create("Weth", owner, code("Weth", Vec::new())?)?;
+        let beta = setup.create("Beta", owner, code("Token", ("Beta", "BETA", tokens(2_000_000), owner).abi_encode_params())?)?;
+        let alpha = setup.create("Alpha", owner, code("Token", ("Alpha", "ALPHA", tokens(4_000_000), owner).abi_encode_params())?)?;
+        let factory = setup.create("Factory", owner, code("Factory", Vec::new())?)?;
+        let router = setup.create("Router", owner, code("Router", (factory, weth).abi_encode_params())?)?;
+        setup.call("deposit", owner, weth, tokens(1_000), &IWeth::depositCall {})?;
+        for account in &accounts {
+            for token in [weth, alpha, beta] {
+                setup.call("approve", *account, token, U256::ZERO, &IErc20::approveCall { spender: router, value: U256::MAX })?;
+            }
+        }
+        for (token_a, amount_a, token_b, amount_b) in [(alpha, 1_000_000, beta, 1_000_000), (weth, 1_000, alpha, 2_000_000)] {
+            let add = IRouter::addLiquidityCall {
+                tokenA: token_a,
+                tokenB: token_b,
+                amountADesired: tokens(amount_a),
+                amountBDesired: tokens(amount_b),
+                amountAMin: tokens(amount_a),
+                amountBMin: tokens(amount_b),
+                to: owner,
+                deadline: U256::MAX,
+            };
+            setup.call("addLiquidity", owner, router, U256::ZERO, &add)?;
+        }
+        for account in &accounts[1..] {
+            for token in [alpha, beta] {
+                setup.call("transfer", owner, token, U256::ZERO, &IErc20::transferCall { to: *account, value: tokens(100_000) })?;
+            }
+        }
+        TradingWorld { weth, alpha, beta, router }
+    };
+    for account in &accounts {
+        overlay.set(*account, Some(U256::from(BALANCE)), (*account != owner).then_some(0), None);
+    }
+    Ok((overlay.changed_world(), world))
+}
+
+/// Runs the steps of the set-up.
+struct Setup<E> {
+    evm: E,
+}
+
+impl<E: Evm<Tx = TxEnv, DB: DatabaseCommit>> Setup<E> {
+    fn create(&mut self, step: &'static str, from: Address, code: Bytes) -> Result<Address, WorldError> {
+        let result = self.run(step, TxEnv { caller: from, kind: TxKind::Create, data: code, ..TxEnv::default() })?;
+        result.created_address().ok_or_else(|| WorldError::Step { step, problem: "created nothing".to_owned() })
+    }
+
+    fn call(&mut self, step: &'static str, from: Address, to: Address, value: U256, call: &impl SolCall) -> Result<(), WorldError> {
+        let tx = TxEnv { caller: from, kind: TxKind::Call(to), value, data: call.abi_encode().into(), ..TxEnv::default() };
+        self.run(step, tx).map(drop)
+    }
+
+    fn run(&mut self, step: &'static str, mut tx: TxEnv) -> Result<ExecutionResult<E::HaltReason>, WorldError> {
+        // More than the largest step takes.
+        tx.gas_limit = 3_000_000;
+        let done = self.evm.transact_raw(tx).map_err(|error| WorldError::Step { step, problem: error.to_string() })?;
+        if !done.result.is_success() {
+            return Err(WorldError::Step { step, problem: format!("{:?}", done.result) });
+        }
+        self.evm.db_mut().commit(done.state);
+        Ok(done.result)
+    }
+}

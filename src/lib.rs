@@ -1,0 +1,22 @@
+//! presim: what would these calls do on top of the state that the chain has pre-confirmed right now?
+//!
+//! The floors of the house, from the top; each may use those below it and knows nothing of those above:
+//!
+//! - [`node`]: wires the actors together; start and shutdown order.
+//! - [`rpc`]: the front. Servers, methods, wire types of the two dialects, error codes, limits.
+//! - [`feed`]: the sources of state, and the one actor that turns what they give into snapshots.
+//! - [`executor`]: lanes and the pool of CPU workers.
+//! - [`engine`]: pure simulation. A snapshot and a request in, a result out.
+//! - [`state`]: immutable worlds, snapshots, history, and the overlay of a run.
+//! - [`chain`]: what a chain is. Forks, genesis, blocks.
+//! - [`config`] and [`telemetry`] are used by all.
+
+pub mod chain;
+pub mod config;
+pub mod engine;
+pub mod executor;
+pub mod feed;
+pub mod node;
+pub mod rpc;
+pub mod state;
+pub mod telemetry;

@@ -1,0 +1,93 @@
+//! The command line: parse, start, stop.
+
+use std::process::ExitCode;
+
+use presim::{
+    config::{Config, FeedName},
+    node::{Node, NodeInfo},
+    telemetry,
+};
+use tokio::signal::unix::{SignalKind, signal};
+
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+fn main() -> ExitCode {
+    let config = match Config::load(std::env::args_os()) {
+        Ok(config) => config,
+        Err(error) => error.exit(),
+    };
+    match run(config) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(config: Config) -> eyre::Result<()> {
+    telemetry::init_logs(&config.log, config.log_json)?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    // Heard from before the node starts, so that none is missed while it does.
+    let (mut terminate, mut interrupt) =
+        runtime.block_on(async { Ok::<_, std::io::Error>((signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?)) })?;
+    let (feed, sub_block_ms, sub_blocks) = (config.feed(), config.sub_block_ms, config.sub_blocks);
+    let node = Node::start(config)?;
+    print_banner(node.info(), feed, sub_block_ms, sub_blocks);
+    runtime.block_on(async {
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+    });
+    tracing::info!("stopping: what is under way has five seconds to end");
+    node.stop();
+    Ok(())
+}
+
+fn print_banner(info: &NodeInfo, feed: FeedName, sub_block_ms: u64, sub_blocks: u32) {
+    let url = format!("http://{}", info.listen);
+    println!("presim {} listens on {url} (and {url}/standard, as geth speaks)", env!("CARGO_PKG_VERSION"));
+    println!("chain id {}, head {}", info.chain_id, info.head);
+    match feed {
+        FeedName::Devnet => {
+            println!("devnet: a sub-block every {sub_block_ms} ms, {sub_blocks} to a block; kept in memory only: it begins anew with each start");
+        }
+        FeedName::Static => println!("the chain stands still"),
+    }
+    if let Some(metrics) = info.metrics {
+        println!("metrics at http://{metrics}/metrics");
+    }
+    if !info.accounts.is_empty() {
+        println!("\naccounts, 10,000 ether each (the test mnemonic's: everybody knows these keys)");
+        for account in &info.accounts {
+            println!("  {}  {}", account.address(), account.to_bytes());
+        }
+    }
+    if let Some(trading) = &info.trading {
+        println!("\ncontracts");
+        for (name, address) in
+            [("WETH", trading.weth), ("ALPHA", trading.alpha), ("BETA", trading.beta), ("router", trading.router)]
+        {
+            println!("  {name:6}  {address}");
+        }
+    }
+    println!("\ntry it:\n{}", example(info, &url));
+}
+
+/// One `curl` that simulates something on this very chain.
+fn example(info: &NodeInfo, url: &str) -> String {
+    let call = match (info.accounts.first(), &info.trading) {
+        (Some(account), Some(trading)) => format!(
+            r#"{{"from":"{}","to":"{}","data":"0x70a08231000000000000000000000000{:x}"}}"#,
+            account.address(),
+            trading.alpha,
+            account.address()
+        ),
+        _ => r#"{"from":"0x0000000000000000000000000000000000000001","to":"0x0000000000000000000000000000000000000004","data":"0x1234"}"#.to_owned(),
+    };
+    format!(
+        r#"curl -s {url} -H 'content-type: application/json' -d '{{"jsonrpc":"2.0","id":1,"method":"eth_simulateV1","params":[{{"blockStateCalls":[{{"calls":[{call}]}}]}},"pending"]}}'"#
+    )
+}

@@ -1,0 +1,50 @@
+//! Where presim's own contract and execution-apis differ. Nothing else knows that there are two.
+
+mod project;
+mod standard;
+
+pub use project::PROJECT;
+pub use standard::STANDARD;
+
+use alloy_primitives::Bytes;
+
+use super::error::RpcError;
+use crate::{chain::ChainSpec, engine::{BaseFeeRule, CallOutcome}};
+
+/// One way to speak.
+#[derive(Debug)]
+pub struct Dialect {
+    /// Refuse fields that no specification names.
+    pub refuses_unknown_fields: bool,
+    /// A call must say `to`, and a request its block.
+    pub requires_to_and_selector: bool,
+    /// The base fee that calls without validation see.
+    pub base_fee: BaseFeeRule,
+    /// Seconds between simulated blocks.
+    pub block_time: fn(&ChainSpec) -> u64,
+    /// Compute the state roots of simulated blocks; zero where not.
+    pub state_roots: bool,
+    /// Show the blocks that fill gaps.
+    pub shows_fillers: bool,
+    /// Show header fields before their fork, with their empty value.
+    pub shows_early_fields: bool,
+    /// The error of an `eth_call` that reverted with this data.
+    pub revert: fn(Bytes) -> RpcError,
+    /// The error of an `eth_call` that the EVM stopped.
+    pub halt: fn(String) -> RpcError,
+    /// The `error` of a failed call in a simulation, as JSON.
+    pub call_error: fn(&mut Vec<u8>, &CallOutcome, &Bytes),
+}
+
+/// The reason in the data of a revert: of `Error(string)`, or of `Panic(uint256)` in words.
+fn revert_reason(data: &[u8]) -> Option<String> {
+    use alloy_sol_types::{Panic, Revert, SolError};
+    if let Ok(revert) = Revert::abi_decode(data) {
+        return Some(revert.reason);
+    }
+    let panic = Panic::abi_decode(data).ok()?;
+    Some(match panic.kind() {
+        Some(kind) => kind.as_str().to_owned(),
+        None => format!("unknown panic code: {:#x}", panic.code),
+    })
+}

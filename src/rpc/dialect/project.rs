@@ -1,0 +1,31 @@
+//! presim's own contract: `api.md`.
+
+use super::{Dialect, revert_reason};
+use crate::{
+    chain::ChainSpec,
+    engine::{BaseFeeRule, CallOutcome, HaltText},
+    rpc::{encode, error::RpcError},
+};
+
+/// What `/` speaks unless told otherwise.
+pub static PROJECT: Dialect = Dialect {
+    refuses_unknown_fields: true,
+    requires_to_and_selector: true,
+    base_fee: BaseFeeRule::Block,
+    block_time: ChainSpec::block_time,
+    state_roots: false,
+    shows_fillers: false,
+    shows_early_fields: true,
+    // api.md 7.1: one message, the reason in `data`.
+    revert: |data| RpcError { data: Some(data), ..RpcError::new(-32000, "execution reverted") },
+    halt: |reason| RpcError::new(-32000, reason),
+    // api.md 2.5: a string, the revert reason.
+    call_error: |out, outcome, data| match outcome {
+        CallOutcome::Success => {}
+        CallOutcome::Revert => match revert_reason(data) {
+            Some(reason) => encode::string(out, &reason),
+            None => encode::string(out, "execution reverted"),
+        },
+        CallOutcome::Halt(reason) => encode::string(out, &HaltText(reason.clone()).to_string()),
+    },
+};

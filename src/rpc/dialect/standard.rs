@@ -1,0 +1,42 @@
+//! execution-apis, as geth speaks it: for client libraries with strict types.
+
+use super::{Dialect, revert_reason};
+use crate::{
+    engine::{BaseFeeRule, CallOutcome, HaltText},
+    rpc::error::RpcError,
+};
+
+/// What `/standard` speaks.
+pub static STANDARD: Dialect = Dialect {
+    refuses_unknown_fields: false,
+    requires_to_and_selector: false,
+    base_fee: BaseFeeRule::ZeroWhenFree,
+    // execution-apis, eth_simulateV1: simulated blocks are 12 seconds apart.
+    block_time: |_| 12,
+    state_roots: true,
+    shows_fillers: true,
+    shows_early_fields: false,
+    revert: |data| RpcError { message: revert_message(&data).into(), data: Some(data), code: REVERTED },
+    halt: |reason| RpcError::new(-32000, reason),
+    call_error: |out, outcome, data| match outcome {
+        CallOutcome::Success => {}
+        CallOutcome::Revert => {
+            let error = RpcError { message: revert_message(data).into(), data: Some(data.clone()), code: REVERTED };
+            error.write(out);
+        }
+        CallOutcome::Halt(reason) => {
+            let text = HaltText(reason.clone()).to_string();
+            RpcError { code: VM_ERROR, message: text.into(), data: None }.write(out);
+        }
+    },
+};
+
+/// geth's code of a revert.
+const REVERTED: i32 = 3;
+/// execution-apis: the EVM stopped the call.
+const VM_ERROR: i32 = -32015;
+
+fn revert_message(data: &[u8]) -> String {
+    revert_reason(data).map_or_else(|| "execution reverted".to_owned(), |reason| format!("execution reverted: {reason}"))
+}
+

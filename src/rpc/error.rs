@@ -1,0 +1,159 @@
+//! JSON-RPC errors: the codes of `design.md`, a text that a client can act on, and data where there is some.
+
+use std::borrow::Cow;
+
+use alloy_primitives::Bytes;
+use serde_json::value::RawValue;
+
+use crate::{engine::SimulationError, executor::Refused, state::{Stopped, UnknownBlock}};
+
+/// An error answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RpcError {
+    /// The code.
+    pub code: i32,
+    /// What was wrong, and what was expected.
+    pub message: Cow<'static, str>,
+    /// Bytes that say more, like the data of a revert.
+    pub data: Option<Bytes>,
+}
+
+impl RpcError {
+    /// An error of this code and text.
+    pub fn new(code: i32, message: impl Into<Cow<'static, str>>) -> Self {
+        Self { code, message: message.into(), data: None }
+    }
+
+    /// -32700: this is no JSON.
+    pub fn parse(message: impl Into<Cow<'static, str>>) -> Self {
+        Self::new(-32700, message)
+    }
+
+    /// -32600: this is JSON and no request.
+    pub fn request(message: impl Into<Cow<'static, str>>) -> Self {
+        Self::new(-32600, message)
+    }
+
+    /// -32601: no such method.
+    pub fn method(name: &str) -> Self {
+        let shown: String = name.chars().take(80).collect();
+        Self::new(-32601, format!("method {shown:?} does not exist: rpc.discover lists those that do"))
+    }
+
+    /// -32602: parameters, the field named.
+    pub fn params(message: impl Into<Cow<'static, str>>) -> Self {
+        Self::new(-32602, message)
+    }
+
+    /// -32005: a limit.
+    pub fn limit(message: impl Into<Cow<'static, str>>) -> Self {
+        Self::new(-32005, message)
+    }
+
+    /// Its name in the metrics.
+    pub const fn outcome(&self) -> Outcome {
+        match self.code {
+            -32700 | -32600 | -32601 | -32602 => Outcome::Invalid,
+            -32005 => Outcome::Limited,
+            -32016 => Outcome::Deadline,
+            -32603 => Outcome::Internal,
+            _ => Outcome::Refused,
+        }
+    }
+
+    /// The `error` object, as JSON.
+    pub fn write(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(b"{\"code\":");
+        out.extend_from_slice(itoa::Buffer::new().format(self.code).as_bytes());
+        out.extend_from_slice(b",\"message\":");
+        super::encode::string(out, &self.message);
+        if let Some(data) = &self.data {
+            out.extend_from_slice(b",\"data\":");
+            super::encode::data(out, data);
+        }
+        out.push(b'}');
+    }
+
+    /// The same as an owned error object of jsonrpsee's.
+    pub fn into_owned(self) -> jsonrpsee::types::ErrorObjectOwned {
+        let data = self.data.map(|data| {
+            let mut text = Vec::new();
+            super::encode::data(&mut text, &data);
+            String::from_utf8(text).ok().and_then(|text| RawValue::from_string(text).ok())
+        });
+        jsonrpsee::types::ErrorObjectOwned::owned(self.code, self.message, data.flatten())
+    }
+}
+
+/// How a request ended, for the metrics.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// With a result.
+    Ok,
+    /// The request was not understood.
+    Invalid,
+    /// The chain's rules said no, a revert included.
+    Refused,
+    /// A limit was reached.
+    Limited,
+    /// The deadline passed.
+    Deadline,
+    /// A fault of presim's.
+    Internal,
+}
+
+impl Outcome {
+    /// All of them.
+    pub const ALL: [Self; 6] = [Self::Ok, Self::Invalid, Self::Refused, Self::Limited, Self::Deadline, Self::Internal];
+
+    /// The label.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Ok => "ok",
+            Self::Invalid => "invalid",
+            Self::Refused => "refused",
+            Self::Limited => "limited",
+            Self::Deadline => "deadline",
+            Self::Internal => "internal",
+        }
+    }
+}
+
+impl From<SimulationError> for RpcError {
+    fn from(error: SimulationError) -> Self {
+        let text = error.to_string();
+        match error {
+            // geth's wording: what the chain's rules refuse of a call begins so.
+            SimulationError::NonceTooLow { .. }
+            | SimulationError::NonceTooHigh { .. }
+            | SimulationError::BaseFeeTooHigh { .. }
+            | SimulationError::IntrinsicGas { .. }
+            | SimulationError::InsufficientFunds { .. } => Self::new(error.code(), format!("err: {text}")),
+            _ => Self::new(error.code(), text),
+        }
+    }
+}
+
+impl From<UnknownBlock> for RpcError {
+    fn from(error: UnknownBlock) -> Self {
+        Self::new(-32000, error.to_string())
+    }
+}
+
+impl From<Refused> for RpcError {
+    fn from(refused: Refused) -> Self {
+        let code = match refused {
+            Refused::QueueFull { .. } | Refused::ShareFull { .. } => -32005,
+            Refused::Deadline => -32016,
+            Refused::Panicked { .. } => -32603,
+            Refused::Stopping => -32000,
+        };
+        Self::new(code, refused.to_string())
+    }
+}
+
+impl From<Stopped> for RpcError {
+    fn from(stopped: Stopped) -> Self {
+        SimulationError::Stopped(stopped).into()
+    }
+}

@@ -1,0 +1,167 @@
+//! The way of a request: routed, run in place or on a lane, counted.
+
+use std::{sync::Arc, time::Instant};
+
+use bytestring::ByteString;
+use metrics::{Counter, Histogram};
+
+use super::{
+    access::Client,
+    dialect::Dialect,
+    error::{Outcome, RpcError},
+    methods::{Backend, Method, Place},
+};
+use crate::{
+    executor::{Executor, LaneName, Ticket},
+    state::{Meter, Published, Snapshots, Stopped},
+    telemetry::Metrics,
+};
+
+/// What both doors hand their requests to.
+#[derive(Debug)]
+pub struct Front {
+    backend: Arc<Backend>,
+    snapshots: Arc<Snapshots>,
+    executor: Executor,
+    counts: Vec<MethodCounts>,
+    unknown: Counted,
+}
+
+struct MethodCounts {
+    outcomes: [Counted; Outcome::ALL.len()],
+}
+
+struct Counted {
+    requests: Counter,
+    seconds: Histogram,
+}
+
+impl std::fmt::Debug for MethodCounts {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("MethodCounts")
+    }
+}
+
+impl std::fmt::Debug for Counted {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Counted")
+    }
+}
+
+/// One request on its way.
+#[derive(Clone, Debug)]
+pub struct Job {
+    /// The parameters: a slice of the body.
+    pub params: ByteString,
+    /// What was published when it arrived.
+    pub published: Arc<Published>,
+    /// How its client speaks.
+    pub dialect: &'static Dialect,
+    /// Its client, where clients have names.
+    pub client: Option<Arc<Client>>,
+    /// Its time.
+    pub ticket: Ticket,
+    /// Whether it came alone; the entries of a batch go to the lanes, to run side by side.
+    pub alone: bool,
+}
+
+impl Front {
+    /// Strides of the meter that a call may run in place: some hundreds of microseconds at most.
+    const IN_PLACE: u32 = 4;
+
+    /// A front before `backend`, counting into `metrics`.
+    pub fn new(backend: Arc<Backend>, snapshots: Arc<Snapshots>, executor: Executor, metrics: &Metrics) -> Self {
+        let counts = Method::ALL
+            .into_iter()
+            .map(|method| MethodCounts { outcomes: Outcome::ALL.map(|outcome| Counted::new(metrics, method.name(), outcome)) })
+            .collect();
+        Self { backend, snapshots, executor, counts, unknown: Counted::new(metrics, "unknown", Outcome::Invalid) }
+    }
+
+    /// What is published now.
+    pub fn published(&self) -> Arc<Published> {
+        self.snapshots.load()
+    }
+
+    /// A ticket for a request that has just arrived.
+    pub fn ticket(&self) -> Ticket {
+        self.executor.ticket()
+    }
+
+    /// Answers a request: the JSON of its result is appended to `out`, or the error returned. `out` comes back in any case.
+    pub async fn run(&self, method: &str, job: Job, out: Vec<u8>) -> (Vec<u8>, Result<(), RpcError>) {
+        let arrived = Instant::now();
+        let Some(method) = Method::by_name(method) else {
+            let error = RpcError::method(method);
+            self.unknown.count(arrived);
+            return (out, Err(error));
+        };
+        let (out, result) = match method.place() {
+            Place::Here => self.run_here(method, &job, out, Meter::default()).0,
+            Place::HereThen(lane) if job.alone => {
+                let start = out.len();
+                match self.run_here(method, &job, out, Meter::short(Self::IN_PLACE)) {
+                    ((mut out, _), true) => {
+                        out.truncate(start);
+                        self.run_on(lane, method, job, out).await
+                    }
+                    (answered, false) => answered,
+                }
+            }
+            Place::HereThen(lane) | Place::On(lane) => self.run_on(lane, method, job, out).await,
+        };
+        let outcome = result.as_ref().map_or_else(RpcError::outcome, |()| Outcome::Ok);
+        self.counts[method as usize].outcomes[outcome as usize].count(arrived);
+        (out, result)
+    }
+
+    /// Runs on the calling thread. The flag tells that the run was longer than what may be done so.
+    fn run_here(&self, method: Method, job: &Job, mut out: Vec<u8>, meter: Meter) -> ((Vec<u8>, Result<(), RpcError>), bool) {
+        let ran = self.executor.run_in_place(|overlay| {
+            let result = self.backend.answer(method, &job.params, &job.published, job.dialect, overlay, meter, &mut out);
+            (result, overlay.meter.stopped() == Some(Stopped::TooLong))
+        });
+        match ran {
+            Ok((result, too_long)) => ((out, result), too_long),
+            Err(refused) => ((out, Err(refused.into())), false),
+        }
+    }
+
+    async fn run_on(&self, lane: LaneName, method: Method, job: Job, mut out: Vec<u8>) -> (Vec<u8>, Result<(), RpcError>) {
+        let seat = match job.client.as_ref().map(|client| client.sit(lane)).transpose() {
+            Ok(seat) => seat,
+            Err(refused) => return (out, Err(refused.into())),
+        };
+        let backend = self.backend.clone();
+        let prefix = std::mem::take(&mut out);
+        let kept = prefix.clone();
+        let ran = self
+            .executor
+            .run(lane, job.ticket, move |overlay, meter| {
+                let _seat = seat;
+                let mut out = prefix;
+                let result = backend.answer(method, &job.params, &job.published, job.dialect, overlay, meter, &mut out);
+                (out, result)
+            })
+            .await;
+        match ran {
+            Ok(answered) => answered,
+            Err(refused) => (kept, Err(refused.into())),
+        }
+    }
+}
+
+impl Counted {
+    fn new(metrics: &Metrics, method: &'static str, outcome: Outcome) -> Self {
+        let labels = [("method", method), ("outcome", outcome.as_str())];
+        Self {
+            requests: metrics.counter("presim_requests_total", "Requests answered.", &labels),
+            seconds: metrics.histogram("presim_request_seconds", "From a request's arrival to its answer.", &labels),
+        }
+    }
+
+    fn count(&self, arrived: Instant) {
+        self.requests.increment(1);
+        self.seconds.record(arrived.elapsed());
+    }
+}

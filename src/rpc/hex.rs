@@ -1,0 +1,172 @@
+//! Hex as JSON-RPC has it: quantities without leading zeros, data in whole bytes, both with a `0x`.
+
+use std::{borrow::Cow, fmt};
+
+use alloy_primitives::{Address, B256, Bytes, U256};
+use serde::{Deserialize, Deserializer, de::{Error, Visitor}};
+
+/// A quantity: `0x` and 1 to 64 hex digits, the first not zero unless it is the only one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Quantity<T>(pub T);
+
+/// Data: `0x` and an even count of hex digits.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Data(pub Bytes);
+
+/// Exactly `N` bytes: `0x` and `2 N` hex digits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Fixed<const N: usize>(pub [u8; N]);
+
+/// A storage slot or value: 32 bytes; shorter hex is filled up with zeros in front, as geth takes it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Word(pub U256);
+
+/// An integer that a quantity may stand for.
+pub trait Integer: Sized {
+    /// What it is called in an error.
+    const NAME: &'static str;
+    /// The value, if it is in range.
+    fn from_u256(value: U256) -> Option<Self>;
+}
+
+impl Integer for u64 {
+    const NAME: &'static str = "64 bits";
+    fn from_u256(value: U256) -> Option<Self> {
+        value.try_into().ok()
+    }
+}
+
+impl Integer for u128 {
+    const NAME: &'static str = "128 bits";
+    fn from_u256(value: U256) -> Option<Self> {
+        value.try_into().ok()
+    }
+}
+
+impl Integer for U256 {
+    const NAME: &'static str = "256 bits";
+    fn from_u256(value: U256) -> Option<Self> {
+        Some(value)
+    }
+}
+
+impl<const N: usize> Fixed<N> {
+    /// The address or hash that it is.
+    pub fn into<T: From<[u8; N]>>(self) -> T {
+        T::from(self.0)
+    }
+}
+
+impl From<Fixed<20>> for Address {
+    fn from(bytes: Fixed<20>) -> Self {
+        Self(bytes.0.into())
+    }
+}
+
+impl From<Fixed<32>> for B256 {
+    fn from(bytes: Fixed<32>) -> Self {
+        Self(bytes.0)
+    }
+}
+
+/// The value of a quantity.
+pub fn parse_quantity(text: &str) -> Result<U256, Cow<'static, str>> {
+    let digits = text.strip_prefix("0x").ok_or("a quantity begins with 0x")?;
+    if digits.is_empty() {
+        return Err("a quantity has at least one hex digit after 0x".into());
+    }
+    if digits.len() > 1 && digits.starts_with('0') {
+        return Err("a quantity has no leading zeros".into());
+    }
+    if digits.len() > 64 {
+        return Err("a quantity has at most 64 hex digits".into());
+    }
+    if !digits.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+        return Err("a quantity has hex digits only".into());
+    }
+    U256::from_str_radix(digits, 16).map_err(|error| error.to_string().into())
+}
+
+fn decode(text: &str) -> Result<Vec<u8>, Cow<'static, str>> {
+    let digits = text.strip_prefix("0x").ok_or("hex data begins with 0x")?;
+    if digits.len() % 2 == 1 {
+        return Err(format!("hex data has an even count of digits, this has {}", digits.len()).into());
+    }
+    const_hex::decode(digits).map_err(|_| "hex data has hex digits only".into())
+}
+
+fn decode_fixed<const N: usize>(text: &str) -> Result<[u8; N], Cow<'static, str>> {
+    let digits = text.strip_prefix("0x").ok_or_else(|| format!("expected 0x and {} hex digits", 2 * N))?;
+    if digits.len() != 2 * N {
+        return Err(format!("expected {N} bytes, {} hex digits after 0x, this has {}", 2 * N, digits.len()).into());
+    }
+    let mut bytes = [0; N];
+    const_hex::decode_to_slice(digits, &mut bytes).map_err(|_| "expected hex digits only")?;
+    Ok(bytes)
+}
+
+/// As much of a value as an error should show.
+fn shown(text: &str) -> String {
+    const MOST: usize = 80;
+    match text.char_indices().nth(MOST) {
+        Some((end, _)) => format!("\"{}…\" ({} characters)", &text[..end], text.len()),
+        None => format!("{text:?}"),
+    }
+}
+
+/// Reads a string and gives it to a parser.
+struct Text<F>(&'static str, F);
+
+impl<T, F: FnOnce(&str) -> Result<T, Cow<'static, str>>> Visitor<'_> for Text<F> {
+    type Value = T;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.0)
+    }
+
+    fn visit_str<E: Error>(self, text: &str) -> Result<T, E> {
+        (self.1)(text).map_err(|reason| E::custom(format_args!("{}: {reason}", shown(text))))
+    }
+}
+
+impl<'de, T: Integer> Deserialize<'de> for Quantity<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_str(Text("a quantity, like \"0x1f\"", |text: &str| {
+            let value = parse_quantity(text)?;
+            T::from_u256(value).map(Quantity).ok_or_else(|| format!("out of range: at most {}", T::NAME).into())
+        }))
+    }
+}
+
+impl<'de> Deserialize<'de> for Data {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_str(Text("hex data, like \"0x\" or \"0x00ff\"", |text: &str| {
+            decode(text).map(|bytes| Self(bytes.into()))
+        }))
+    }
+}
+
+impl<'de, const N: usize> Deserialize<'de> for Fixed<N> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let what = if N == 20 { "an address: 0x and 40 hex digits" } else { "32 bytes: 0x and 64 hex digits" };
+        deserializer.deserialize_str(Text(what, |text: &str| decode_fixed(text).map(Self)))
+    }
+}
+
+impl<'de> Deserialize<'de> for Word {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_str(Text("a storage word: 0x and up to 64 hex digits", |text: &str| {
+            let digits = text.strip_prefix("0x").ok_or("a storage word begins with 0x")?;
+            if digits.len() > 64 {
+                return Err(format!("a storage word has at most 64 hex digits, this has {}", digits.len()).into());
+            }
+            if digits.is_empty() {
+                return Ok(Self(U256::ZERO));
+            }
+            if !digits.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+                return Err("a storage word has hex digits only".into());
+            }
+            U256::from_str_radix(digits, 16).map(Self).map_err(|error| error.to_string().into())
+        }))
+    }
+}

@@ -1,0 +1,249 @@
+//! The one port: accepts connections, bounds them, and ends them in order.
+
+use std::{io, net::SocketAddr, sync::{Arc, atomic::AtomicU32}, time::Duration};
+
+use actix::{Actor, Context, Handler, Message, ResponseFuture};
+use http::{HeaderName, HeaderValue, Method, StatusCode, header};
+use hyper_util::{rt::{TokioExecutor, TokioIo}, service::TowerToHyperService};
+use tokio::{net::{TcpListener, TcpStream}, sync::{OwnedSemaphorePermit, Semaphore, watch}, task::JoinHandle};
+use tower::Layer;
+use tower_http::cors::{AllowOrigin, CorsLayer};
+
+use super::{
+    access::Access,
+    dialect::{Dialect, PROJECT, STANDARD},
+    error::RpcError,
+    front::Front,
+    http::{Door, Hosts, HttpLimits, HttpService, refuse},
+    ws::Sockets,
+};
+use crate::{config::{Config, DialectName}, telemetry::Metrics};
+
+/// What a server serves with.
+#[derive(Clone, Debug)]
+pub struct ServerConfig {
+    listen: SocketAddr,
+    root: &'static Dialect,
+    limits: HttpLimits,
+    hosts: Vec<String>,
+    origins: Vec<String>,
+    max_connections: usize,
+    max_in_flight: usize,
+    max_unsent: usize,
+}
+
+impl ServerConfig {
+    /// The server's part of the configuration.
+    pub fn new(config: &Config) -> Self {
+        let mut hosts = vec!["localhost".to_owned(), "127.0.0.1".to_owned(), "[::1]".to_owned()];
+        if !config.listen.ip().is_unspecified() {
+            hosts.push(match config.listen {
+                SocketAddr::V4(addr) => addr.ip().to_string(),
+                SocketAddr::V6(addr) => format!("[{}]", addr.ip()),
+            });
+        }
+        hosts.extend(config.allow_host.iter().cloned());
+        Self {
+            listen: config.listen,
+            root: match config.dialect {
+                DialectName::Project => &PROJECT,
+                DialectName::Standard => &STANDARD,
+            },
+            limits: HttpLimits {
+                max_body: config.max_body as usize,
+                max_response: config.max_response as usize,
+                max_batch: config.max_batch as usize,
+                read_timeout: Duration::from_millis(config.deadline_ms),
+            },
+            hosts,
+            origins: config.allow_origin.clone(),
+            max_connections: config.max_connections as usize,
+            max_in_flight: config.max_ws_in_flight as usize,
+            max_unsent: config.max_ws_unsent as usize,
+        }
+    }
+}
+
+/// Owns the server: its port, its connections, its end.
+pub struct FrontActor {
+    config: ServerConfig,
+    front: Arc<Front>,
+    access: Option<Access>,
+    running: Option<Running>,
+}
+
+struct Running {
+    stop: watch::Sender<bool>,
+    accepting: JoinHandle<()>,
+    connections: Arc<Semaphore>,
+    max_connections: usize,
+}
+
+impl FrontActor {
+    /// A server that is not listening yet.
+    pub const fn new(config: ServerConfig, front: Arc<Front>, access: Access) -> Self {
+        Self { config, front, access: Some(access), running: None }
+    }
+}
+
+impl Actor for FrontActor {
+    type Context = Context<Self>;
+}
+
+/// Serve the connections of this listener.
+#[derive(Debug, Message)]
+#[rtype(result = "()")]
+pub struct Serve(pub TcpListener);
+
+/// Accept no more, let what is under way end, at most for this long.
+#[derive(Debug, Message)]
+#[rtype(result = "()")]
+pub struct Stop(pub Duration);
+
+impl ServerConfig {
+    /// Takes the port.
+    pub async fn bind(&self) -> io::Result<TcpListener> {
+        TcpListener::bind(self.listen).await
+    }
+}
+
+impl Handler<Serve> for FrontActor {
+    type Result = ();
+
+    fn handle(&mut self, Serve(listener): Serve, _: &mut Self::Context) {
+        let Some(access) = self.access.take() else { return };
+        let config = &self.config;
+        let connections = Arc::new(Semaphore::new(config.max_connections));
+        let (stop, stopping) = watch::channel(false);
+        let sockets = Sockets {
+            // A WebSocket is a connection too, counted where it was accepted: here it only needs a permit of its own kind.
+            connections: Arc::new(Semaphore::new(config.max_connections)),
+            max_in_flight: config.max_in_flight,
+            max_unsent: config.max_unsent,
+            stopping: stopping.clone(),
+            next: AtomicU32::new(0),
+        };
+        let service = Arc::new(HttpService {
+            front: self.front.clone(),
+            access,
+            root: config.root,
+            limits: config.limits,
+            hosts: Hosts(config.hosts.clone()),
+            sockets,
+        });
+        let acceptor = Acceptor {
+            door: Door(service),
+            cors: cors(&config.origins),
+            connections: connections.clone(),
+            overflow: Arc::new(Semaphore::new(OVERFLOW)),
+            stopping,
+        };
+        let accepting = tokio::spawn(acceptor.run(listener));
+        self.running = Some(Running { stop, accepting, connections, max_connections: config.max_connections });
+    }
+}
+
+impl Handler<Stop> for FrontActor {
+    type Result = ResponseFuture<()>;
+
+    fn handle(&mut self, Stop(grace): Stop, _: &mut Self::Context) -> Self::Result {
+        let running = self.running.take();
+        Box::pin(async move {
+            let Some(Running { stop, accepting, connections, max_connections }) = running else { return };
+            let _ = stop.send(true);
+            accepting.abort();
+            // Every permit back means that every connection has ended.
+            let all = u32::try_from(max_connections).unwrap_or(u32::MAX);
+            let _ = tokio::time::timeout(grace, connections.acquire_many(all)).await;
+        })
+    }
+}
+
+/// Connections past the limit that are told so; those past these are dropped.
+const OVERFLOW: usize = 64;
+
+#[derive(Clone)]
+struct Acceptor {
+    door: Door,
+    cors: CorsLayer,
+    connections: Arc<Semaphore>,
+    overflow: Arc<Semaphore>,
+    stopping: watch::Receiver<bool>,
+}
+
+impl Acceptor {
+    async fn run(self, listener: TcpListener) {
+        loop {
+            let stream = match listener.accept().await {
+                Ok((stream, _)) => stream,
+                Err(error) => {
+                    // Out of file descriptors, mostly: connections that end will free some.
+                    tracing::warn!(%error, "cannot accept a connection");
+                    tokio::time::sleep(Duration::from_millis(20)).await;
+                    continue;
+                }
+            };
+            // Answers are small and wanted at once.
+            let _ = stream.set_nodelay(true);
+            if let Ok(permit) = self.connections.clone().try_acquire_owned() {
+                tokio::spawn(self.clone().serve(stream, permit));
+            } else if let Ok(permit) = self.overflow.clone().try_acquire_owned() {
+                tokio::spawn(turn_away(stream, permit));
+            }
+        }
+    }
+
+    async fn serve(mut self, stream: TcpStream, permit: OwnedSemaphorePermit) {
+        let service = self.cors.layer(self.door.clone());
+        let stopped = async move {
+            let _ = self.stopping.wait_for(|stopping| *stopping).await;
+        };
+        if let Err(error) = jsonrpsee::server::serve_with_graceful_shutdown(stream, service, stopped).await {
+            tracing::debug!(error, "a connection ended");
+        }
+        drop(permit);
+    }
+}
+
+/// Answers the first request of a connection past the limit with the limit, and closes.
+async fn turn_away(stream: TcpStream, permit: OwnedSemaphorePermit) {
+    let service = tower::service_fn(async |_: http::Request<hyper::body::Incoming>| {
+        let mut response = refuse(StatusCode::SERVICE_UNAVAILABLE, RpcError::limit("too many connections are open"));
+        response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+        Ok::<_, std::convert::Infallible>(response)
+    });
+    let connection = hyper_util::server::conn::auto::Builder::new(TokioExecutor::new())
+        .serve_connection(TokioIo::new(stream), TowerToHyperService::new(service))
+        .into_owned();
+    let _ = tokio::time::timeout(Duration::from_secs(1), connection).await;
+    drop(permit);
+}
+
+fn cors(origins: &[String]) -> CorsLayer {
+    let layer = CorsLayer::new().allow_methods([Method::POST]).allow_headers([header::CONTENT_TYPE, header::AUTHORIZATION]);
+    let layer = layer.expose_headers([HeaderName::from_static("x-presim-snapshot")]);
+    if origins.iter().any(|origin| origin == "*") {
+        return layer.allow_origin(AllowOrigin::any());
+    }
+    layer.allow_origin(AllowOrigin::list(origins.iter().filter_map(|origin| origin.parse().ok())))
+}
+
+/// Serves `GET /metrics` on a port of its own.
+pub async fn serve_metrics(listener: TcpListener, metrics: Metrics) {
+    loop {
+        let Ok((stream, _)) = listener.accept().await else { continue };
+        let metrics = metrics.clone();
+        let service = hyper::service::service_fn(move |request: http::Request<hyper::body::Incoming>| {
+            let (status, text) = match request.uri().path() {
+                "/metrics" => (StatusCode::OK, metrics.render()),
+                _ => (StatusCode::NOT_FOUND, "metrics are at /metrics\n".to_owned()),
+            };
+            let mut response = http::Response::new(http_body_util::Full::new(bytes::Bytes::from(text)));
+            *response.status_mut() = status;
+            let kind = HeaderValue::from_static("text/plain; version=0.0.4");
+            response.headers_mut().insert(header::CONTENT_TYPE, kind);
+            std::future::ready(Ok::<_, std::convert::Infallible>(response))
+        });
+        tokio::spawn(hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), service));
+    }
+}

@@ -1,0 +1,122 @@
+//! One account: balance, nonce, code, and its storage as a map to read and a trie to prove.
+
+use alloy_primitives::{B256, KECCAK256_EMPTY, U256, keccak256, map::DefaultHashBuilder};
+use alloy_trie::TrieAccount;
+use revm::{bytecode::Bytecode, state::AccountInfo};
+
+use super::trie::{Trie, TrieValue};
+
+/// Storage slots by key. Zero is never stored.
+type Slots = imbl::GenericHashMap<U256, U256, DefaultHashBuilder, imbl::shared_ptr::DefaultSharedPtr>;
+
+/// An account as a world holds it. Cheap to clone: storage and code are shared.
+#[derive(Clone, Debug)]
+pub struct Account {
+    /// Balance in wei.
+    pub balance: U256,
+    /// Transactions sent, or contracts created.
+    pub nonce: u64,
+    /// The analysed bytecode with its hash.
+    pub code: Code,
+    /// The slots that are not zero.
+    slots: Slots,
+    /// The same slots under the Keccak hash of their key: the storage root.
+    trie: Trie<U256>,
+}
+
+/// Bytecode, analysed, with the Keccak hash of its bytes.
+#[derive(Clone, Debug)]
+pub struct Code {
+    /// Keccak hash of the bytes; `KECCAK256_EMPTY` where there are none.
+    pub hash: B256,
+    /// The bytes and their jump table.
+    pub bytecode: Bytecode,
+}
+
+impl Default for Code {
+    fn default() -> Self {
+        Self { hash: KECCAK256_EMPTY, bytecode: Bytecode::default() }
+    }
+}
+
+impl Default for Account {
+    fn default() -> Self {
+        Self {
+            balance: U256::ZERO,
+            nonce: 0,
+            code: Code::default(),
+            slots: Slots::default(),
+            trie: Trie::default(),
+        }
+    }
+}
+
+impl Account {
+    /// The value of storage slot `key`; zero where nothing was stored.
+    pub fn slot(&self, key: &U256) -> U256 {
+        self.slots.get(key).copied().unwrap_or_default()
+    }
+
+    /// Stores `value` in slot `key`.
+    pub fn set_slot(&mut self, key: U256, value: U256) {
+        let path = keccak256(key.to_be_bytes::<32>());
+        if value.is_zero() {
+            if self.slots.remove(&key).is_some() {
+                self.trie.remove(path);
+            }
+        } else {
+            self.slots.insert(key, value);
+            self.trie.insert(path, value);
+        }
+    }
+
+    /// Forgets all storage.
+    pub fn clear_storage(&mut self) {
+        self.slots = Slots::default();
+        self.trie = Trie::default();
+    }
+
+    /// The slots that are not zero, in no order.
+    pub fn slots(&self) -> impl Iterator<Item = (&U256, &U256)> {
+        self.slots.iter()
+    }
+
+    /// The storage trie.
+    pub const fn storage_trie(&self) -> &Trie<U256> {
+        &self.trie
+    }
+
+    /// The account as revm reads it, with its code.
+    pub fn info(&self) -> AccountInfo {
+        AccountInfo {
+            balance: self.balance,
+            nonce: self.nonce,
+            code_hash: self.code.hash,
+            account_id: None,
+            code: Some(self.code.bytecode.clone()),
+        }
+    }
+}
+
+impl PartialEq for Account {
+    fn eq(&self, other: &Self) -> bool {
+        // Tries share what did not change, so this walks the differences alone, and hashes nothing.
+        self.balance == other.balance
+            && self.nonce == other.nonce
+            && self.code.hash == other.code.hash
+            && self.trie == other.trie
+    }
+}
+
+impl TrieValue for Account {
+    fn encode_value(&self, out: &mut Vec<u8>) {
+        let leaf = TrieAccount {
+            nonce: self.nonce,
+            balance: self.balance,
+            storage_root: self.trie.root_hash(),
+            code_hash: self.code.hash,
+            ..TrieAccount::default()
+        };
+        alloy_rlp::Encodable::encode(&leaf, out);
+    }
+}

@@ -1,0 +1,107 @@
+//! The bytecode cache: a contract's code is hashed and analysed once, not once a request.
+
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+use alloy_primitives::{Bytes, KECCAK256_EMPTY, keccak256, map::DefaultHashBuilder};
+use crossbeam::queue::SegQueue;
+use dashmap::DashMap;
+use revm::bytecode::{Bytecode, BytecodeDecodeError};
+
+use super::account::Code;
+
+/// Analysed bytecode by its bytes, bounded in bytes.
+///
+/// Two parts share the bound: code that the chain holds, and code that requests bring along as overrides. Override code
+/// is evicted first and oldest first, so that no flood of made-up contracts pushes out what is really called. The key is the code
+/// itself: finding 24 KiB by a fast hash and one comparison costs a tenth of its Keccak hash.
+///
+/// A world holds its own references to the code of its accounts, so evicting an entry only forgets the shortcut.
+#[derive(Debug)]
+pub struct CodeCache {
+    chain: Part,
+    overrides: Part,
+    limit: usize,
+}
+
+#[derive(Debug, Default)]
+struct Part {
+    codes: DashMap<Bytes, Code, DefaultHashBuilder>,
+    order: SegQueue<Bytes>,
+    bytes: AtomicUsize,
+}
+
+/// What a cache holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CodeStats {
+    /// Bytes of code from the chain.
+    pub chain_bytes: usize,
+    /// Bytes of code from overrides.
+    pub override_bytes: usize,
+}
+
+impl CodeCache {
+    /// A cache that holds up to `limit` bytes of code.
+    pub fn new(limit: usize) -> Self {
+        Self { chain: Part::default(), overrides: Part::default(), limit }
+    }
+
+    /// The analysed form of code that belongs to the chain's state.
+    pub fn chain(&self, code: Bytes) -> Result<Code, BytecodeDecodeError> {
+        self.get(&self.chain, code)
+    }
+
+    /// The analysed form of code that a request puts in the place of an account's own.
+    pub fn overriding(&self, code: Bytes) -> Result<Code, BytecodeDecodeError> {
+        if let Some(known) = self.chain.codes.get(&code) {
+            return Ok(known.clone());
+        }
+        self.get(&self.overrides, code)
+    }
+
+    /// How much is held.
+    pub fn stats(&self) -> CodeStats {
+        CodeStats { chain_bytes: self.chain.bytes.load(Relaxed), override_bytes: self.overrides.bytes.load(Relaxed) }
+    }
+
+    fn get(&self, part: &Part, code: Bytes) -> Result<Code, BytecodeDecodeError> {
+        if code.is_empty() {
+            return Ok(Code { hash: KECCAK256_EMPTY, bytecode: Bytecode::default() });
+        }
+        if let Some(known) = part.codes.get(&code) {
+            return Ok(known.clone());
+        }
+        let made = Code { hash: keccak256(&code), bytecode: Bytecode::new_raw_checked(code.clone())? };
+        if code.len() <= self.limit {
+            part.insert(code, made.clone());
+            self.evict();
+        }
+        Ok(made)
+    }
+
+    fn evict(&self) {
+        while self.overrides.bytes.load(Relaxed) + self.chain.bytes.load(Relaxed) > self.limit {
+            if !self.overrides.drop_oldest() && !self.chain.drop_oldest() {
+                break;
+            }
+        }
+    }
+}
+
+impl Part {
+    fn insert(&self, code: Bytes, made: Code) {
+        // A private copy: the bytes may be a view into a request body of megabytes.
+        let key = Bytes::copy_from_slice(&code);
+        if self.codes.insert(key.clone(), made).is_none() {
+            self.bytes.fetch_add(key.len(), Relaxed);
+            self.order.push(key);
+        }
+    }
+
+    fn drop_oldest(&self) -> bool {
+        let Some(oldest) = self.order.pop() else { return false };
+        if self.codes.remove(&oldest).is_some() {
+            self.bytes.fetch_sub(oldest.len(), Relaxed);
+        }
+        true
+    }
+}

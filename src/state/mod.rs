@@ -1,0 +1,18 @@
+//! Immutable state: accounts and their tries in a structure-sharing world, snapshots of it with their block context,
+//! the recent history of those, and the overlay in which a run keeps its own changes.
+
+mod account;
+mod code;
+mod overlay;
+mod snapshot;
+mod snapshots;
+mod trie;
+mod world;
+
+pub use account::{Account, Code};
+pub use code::{CodeCache, CodeStats};
+pub use overlay::{AccountChange, Meter, Overlay, Pause, Stopped};
+pub use snapshot::{FeedState, OpenBlock, Snapshot, SnapshotId};
+pub use snapshots::{Published, Selector, Snapshots, UnknownBlock};
+pub use trie::{Trie, TrieValue};
+pub use world::World;

@@ -1,0 +1,328 @@
+//! What one run has changed, over a world that it must not change.
+
+use std::{convert::Infallible, sync::{Arc, atomic::{AtomicBool, Ordering::Relaxed}}, time::Instant};
+
+use alloy_primitives::{Address, B256, U256, map::{AddressMap, HashMap}};
+use revm::{Database, DatabaseCommit, bytecode::Bytecode, state::{Account as RunAccount, AccountInfo}};
+
+use super::{Account, World, account::Code};
+use crate::chain::BlockHashes;
+
+/// The changes of a run over a [`World`], and revm's database in it.
+///
+/// Accounts get a number when they are first read; revm hands it back with each storage access, so that a slot costs one look-up by
+/// its key and none by its address. [`Overlay::reset`] keeps the memory: a worker uses one overlay for all its runs.
+#[derive(Debug, Default)]
+pub struct Overlay {
+    base: World,
+    hashes: BlockHashes,
+    ids: AddressMap<usize>,
+    /// The first `ids.len()` are in use; the rest wait with their maps emptied.
+    entries: Vec<Entry>,
+    /// What may stop the run.
+    pub meter: Meter,
+}
+
+#[derive(Debug, Default)]
+struct Entry {
+    address: Address,
+    /// The account in the base, whose slots show through unless cleared.
+    base: Option<Arc<Account>>,
+    /// The account now, its code included; none where it does not exist.
+    info: Option<AccountInfo>,
+    cleared: bool,
+    changed: bool,
+    slots: HashMap<U256, U256>,
+}
+
+/// The net change of one account.
+#[derive(Clone, Debug)]
+pub struct AccountChange {
+    /// Which account.
+    pub address: Address,
+    /// Balance in wei, nonce and code; none where the account is gone.
+    pub info: Option<(U256, u64, Code)>,
+    /// Whether the storage of before is gone.
+    pub storage_cleared: bool,
+    /// Slots written.
+    pub slots: Vec<(U256, U256)>,
+}
+
+/// Counts the loops of a run, and now and then looks whether it should still go on.
+///
+/// Every EVM loop passes a `JUMPDEST` and every recursion a call; the engine ticks on both. A tick is one decrement; only each
+/// [`Meter::STRIDE`]th reads the clock and the cancel flag. So a run that stays in its bounds pays nothing that can be measured.
+#[derive(Debug, Default)]
+pub struct Meter {
+    fuel: u32,
+    strides_left: Option<u32>,
+    deadline: Option<Instant>,
+    cancelled: Option<Arc<AtomicBool>>,
+    pause: Option<Pause>,
+    stopped: Option<Stopped>,
+}
+
+/// What a run does between two of its calls, where others may be let pass.
+#[derive(Clone)]
+pub struct Pause(Arc<dyn Fn() + Send + Sync>);
+
+impl Pause {
+    /// A pause that calls `between`.
+    pub fn new(between: impl Fn() + Send + Sync + 'static) -> Self {
+        Self(Arc::new(between))
+    }
+}
+
+impl std::fmt::Debug for Pause {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Pause")
+    }
+}
+
+/// Why a run was stopped before its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Stopped {
+    /// Its time was up.
+    #[error("the request ran past its deadline")]
+    Deadline,
+    /// Nobody waits for the answer any more.
+    #[error("the request was cancelled")]
+    Cancelled,
+    /// It is longer than what may run in place of a queued job.
+    #[error("the request is too long to run in place")]
+    TooLong,
+}
+
+impl Meter {
+    /// Ticks between two looks at the clock: some tens of microseconds.
+    const STRIDE: u32 = 4096;
+
+    /// Stops a run at `deadline`, or when `cancelled` is set. Between two calls of it, `pause` is had.
+    pub fn until(deadline: Instant, cancelled: Arc<AtomicBool>, pause: Option<Pause>) -> Self {
+        Self { deadline: Some(deadline), cancelled: Some(cancelled), pause, ..Self::default() }
+    }
+
+    /// Between two calls of a run: has its pause, and looks whether it should go on.
+    pub fn between_calls(&mut self) -> Result<(), Stopped> {
+        if let Some(Pause(pause)) = &self.pause {
+            pause();
+        }
+        self.look();
+        self.stopped.map_or(Ok(()), Err)
+    }
+
+    /// Stops a run that takes more than about `strides` times [`Meter::STRIDE`] ticks.
+    pub fn short(strides: u32) -> Self {
+        Self { strides_left: Some(strides), ..Self::default() }
+    }
+
+    /// Counts `cost` ticks. False when the run must stop.
+    #[inline]
+    pub fn tick(&mut self, cost: u32) -> bool {
+        if let Some(left) = self.fuel.checked_sub(cost) {
+            self.fuel = left;
+            true
+        } else {
+            self.look()
+        }
+    }
+
+    /// Why the run was stopped, if it was.
+    pub const fn stopped(&self) -> Option<Stopped> {
+        self.stopped
+    }
+
+    /// Looks at the clock and the flag now.
+    #[cold]
+    pub fn look(&mut self) -> bool {
+        self.fuel = Self::STRIDE;
+        if let Some(strides) = &mut self.strides_left {
+            if *strides == 0 {
+                self.stopped = Some(Stopped::TooLong);
+            }
+            *strides = strides.saturating_sub(1);
+        }
+        if self.cancelled.as_ref().is_some_and(|flag| flag.load(Relaxed)) {
+            self.stopped = Some(Stopped::Cancelled);
+        } else if self.deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+            self.stopped = Some(Stopped::Deadline);
+        }
+        self.stopped.is_none()
+    }
+}
+
+impl Overlay {
+    /// An overlay without changes over `base`, which sees `hashes` through `BLOCKHASH`.
+    pub fn new(base: World, hashes: BlockHashes) -> Self {
+        Self { base, hashes, ..Self::default() }
+    }
+
+    /// Forgets all changes and starts again over `base`, in the same memory.
+    pub fn reset(&mut self, base: World, hashes: BlockHashes, meter: Meter) {
+        for entry in &mut self.entries[..self.ids.len()] {
+            entry.base = None;
+            entry.info = None;
+            entry.slots.clear();
+        }
+        self.ids.clear();
+        self.base = base;
+        self.hashes = hashes;
+        self.meter = meter;
+    }
+
+    /// Lets go of the base and of more memory than a usual run needs.
+    pub fn rest(&mut self) {
+        const KEPT: usize = 1 << 12;
+        self.reset(World::default(), BlockHashes::default(), Meter::default());
+        self.entries.truncate(KEPT);
+        for entry in &mut self.entries {
+            entry.slots.shrink_to(KEPT);
+        }
+    }
+
+    /// Makes the hash of a block known to `BLOCKHASH`.
+    pub fn push_hash(&mut self, number: u64, hash: B256) {
+        self.hashes.push(number, hash);
+    }
+
+    /// The balance of `address` in wei, and its nonce, as the run sees them now.
+    pub fn balance_and_nonce(&mut self, address: Address) -> (U256, u64) {
+        let id = self.id(address);
+        self.entries[id].info.as_ref().map_or((U256::ZERO, 0), |info| (info.balance, info.nonce))
+    }
+
+    /// Puts values in the place of an account's own: a state override.
+    pub fn set(&mut self, address: Address, balance: Option<U256>, nonce: Option<u64>, code: Option<Code>) {
+        let id = self.id(address);
+        let entry = &mut self.entries[id];
+        let info = entry.info.get_or_insert_with(|| AccountInfo { account_id: Some(id), ..AccountInfo::default() });
+        entry.changed = true;
+        info.balance = balance.unwrap_or(info.balance);
+        info.nonce = nonce.unwrap_or(info.nonce);
+        if let Some(code) = code {
+            info.code_hash = code.hash;
+            info.code = Some(code.bytecode);
+        }
+    }
+
+    /// Forgets the storage of `address`: what `state` in a state override begins with.
+    pub fn clear_storage(&mut self, address: Address) {
+        let id = self.id(address);
+        let entry = &mut self.entries[id];
+        (entry.cleared, entry.changed) = (true, true);
+        entry.slots.clear();
+    }
+
+    /// Writes a storage slot.
+    pub fn set_slot(&mut self, address: Address, slot: U256, value: U256) {
+        let id = self.id(address);
+        let entry = &mut self.entries[id];
+        entry.changed = true;
+        entry.slots.insert(slot, value);
+    }
+
+    /// The net change of every account that changed.
+    pub fn changes(&self) -> impl Iterator<Item = AccountChange> {
+        self.entries[..self.ids.len()].iter().filter(|entry| entry.changed).map(|entry| AccountChange {
+            address: entry.address,
+            info: entry.info.as_ref().map(|info| {
+                let bytecode = info.code.clone().unwrap_or_default();
+                (info.balance, info.nonce, Code { hash: info.code_hash, bytecode })
+            }),
+            storage_cleared: entry.cleared,
+            slots: entry.slots.iter().map(|(slot, value)| (*slot, *value)).collect(),
+        })
+    }
+
+    /// The base with the changes applied.
+    pub fn changed_world(&self) -> World {
+        let mut world = self.base.clone();
+        world.apply(self.changes());
+        world
+    }
+
+    fn id(&mut self, address: Address) -> usize {
+        let next = self.ids.len();
+        let id = *self.ids.entry(address).or_insert(next);
+        if id == next {
+            if next == self.entries.len() {
+                self.entries.push(Entry::default());
+            }
+            let entry = &mut self.entries[next];
+            let base = self.base.account(&address).cloned();
+            entry.address = address;
+            entry.info = base.as_ref().map(|account| AccountInfo { account_id: Some(next), ..account.info() });
+            entry.base = base;
+            (entry.cleared, entry.changed) = (false, false);
+        }
+        id
+    }
+}
+
+impl Entry {
+    fn slot(&self, slot: &U256) -> U256 {
+        match (self.slots.get(slot), &self.base) {
+            (Some(value), _) => *value,
+            (None, Some(base)) if !self.cleared => base.slot(slot),
+            _ => U256::ZERO,
+        }
+    }
+}
+
+impl Database for Overlay {
+    type Error = Infallible;
+
+    fn basic(&mut self, address: Address) -> Result<Option<AccountInfo>, Infallible> {
+        let id = self.id(address);
+        Ok(self.entries[id].info.clone())
+    }
+
+    fn code_by_hash(&mut self, _: B256) -> Result<Bytecode, Infallible> {
+        // `basic` hands every account out with its code, so revm never asks.
+        Ok(Bytecode::default())
+    }
+
+    fn storage(&mut self, address: Address, slot: U256) -> Result<U256, Infallible> {
+        let id = self.id(address);
+        Ok(self.entries[id].slot(&slot))
+    }
+
+    fn storage_by_account_id(&mut self, address: Address, id: usize, slot: U256) -> Result<U256, Infallible> {
+        debug_assert_eq!(self.entries[id].address, address);
+        Ok(self.entries[id].slot(&slot))
+    }
+
+    fn block_hash(&mut self, number: u64) -> Result<B256, Infallible> {
+        Ok(self.hashes.get(number).unwrap_or_default())
+    }
+}
+
+impl DatabaseCommit for Overlay {
+    fn commit(&mut self, changes: AddressMap<RunAccount>) {
+        for (address, account) in changes {
+            if !account.is_touched() {
+                continue;
+            }
+            let id = self.id(address);
+            let entry = &mut self.entries[id];
+            entry.changed = true;
+            // An account that is touched and left empty does not exist (EIP-161); revm marks as created those that
+            // earlier forks keep.
+            if account.is_selfdestructed() || (account.is_empty() && !account.is_created()) {
+                (entry.info, entry.cleared) = (None, true);
+                entry.slots.clear();
+                continue;
+            }
+            if account.is_created() {
+                entry.cleared = true;
+                entry.slots.clear();
+            }
+            for (slot, value) in account.storage {
+                if value.is_changed() {
+                    entry.slots.insert(slot, value.present_value);
+                }
+            }
+            entry.info = Some(AccountInfo { account_id: Some(id), ..account.info });
+        }
+    }
+}

@@ -1,0 +1,216 @@
+//! The newest snapshot and the recent ones, to be read without a lock.
+
+use std::sync::Arc;
+
+use alloy_primitives::B256;
+use arc_swap::ArcSwap;
+
+use super::{FeedState, Snapshot, SnapshotId};
+use crate::chain::SealedBlock;
+
+/// Names the state that a request runs on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Selector {
+    /// The newest sealed block.
+    Latest,
+    /// The newest snapshot.
+    Pending,
+    /// The newest block that is safe.
+    Safe,
+    /// The newest final block.
+    Finalized,
+    /// The oldest block: genesis.
+    Earliest,
+    /// A sealed block by its number, or the one being built.
+    Number(u64),
+    /// A sealed block by its hash.
+    Hash(B256),
+    /// A snapshot by its number, exactly as `pending` was when it was the newest.
+    Snapshot(SnapshotId),
+}
+
+/// A selector that names nothing that is kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum UnknownBlock {
+    /// The chain has not come so far.
+    #[error("header not found: block {number} is past the newest, {newest}")]
+    Future {
+        /// What was asked for.
+        number: u64,
+        /// The newest block.
+        newest: u64,
+    },
+    /// The block exists, its state is no longer kept.
+    #[error("state of block {number} is not kept: the oldest kept is {oldest}")]
+    Pruned {
+        /// What was asked for.
+        number: u64,
+        /// The oldest block with state.
+        oldest: u64,
+    },
+    /// No block with that hash is kept.
+    #[error("header not found: no block with hash {hash}")]
+    Hash {
+        /// What was asked for.
+        hash: B256,
+    },
+    /// No such snapshot is kept.
+    #[error("snapshot {id:#x} is not kept: those from {oldest:#x} to {newest:#x} are")]
+    Snapshot {
+        /// What was asked for.
+        id: u64,
+        /// The oldest kept.
+        oldest: u64,
+        /// The newest.
+        newest: u64,
+    },
+}
+
+/// What is published at one moment: the newest snapshot, those before it, and the sealed blocks.
+///
+/// All in one immutable value, so that a reader who loads it once sees tags that belong together. Publishing makes the next
+/// one: its maps share structure with the last, so this costs what was added.
+#[derive(Debug)]
+pub struct Published {
+    /// The newest snapshot.
+    pub newest: Arc<Snapshot>,
+    /// How the feed is.
+    pub feed: FeedState,
+    /// Recent snapshots by their number.
+    recent: imbl::OrdMap<u64, Arc<Snapshot>>,
+    /// The snapshot right after each sealed block: its state, with no block open.
+    sealed: imbl::OrdMap<u64, Arc<Snapshot>>,
+    numbers: imbl::HashMap<B256, u64>,
+    blocks: imbl::OrdMap<u64, Arc<SealedBlock>>,
+}
+
+/// The lock-free cell that holds what is published. One writer, any number of readers.
+#[derive(Debug)]
+pub struct Snapshots {
+    cell: ArcSwap<Published>,
+    kept_blocks: usize,
+    kept_snapshots: usize,
+}
+
+impl Snapshots {
+    /// A cell with its first snapshot, which stands on a sealed block. It will keep the states of the last `kept_blocks` blocks and the
+    /// last `kept_snapshots` snapshots, at least one of each.
+    pub fn new(first: Snapshot, feed: FeedState, kept_blocks: usize, kept_snapshots: usize) -> Self {
+        let first = Arc::new(first);
+        let mut published = Published {
+            newest: first.clone(),
+            feed,
+            recent: imbl::OrdMap::unit(first.id.0, first.clone()),
+            sealed: imbl::OrdMap::new(),
+            numbers: imbl::HashMap::new(),
+            blocks: imbl::OrdMap::new(),
+        };
+        published.add_block(&first);
+        Self {
+            cell: ArcSwap::from_pointee(published),
+            kept_blocks: kept_blocks.max(1),
+            kept_snapshots: kept_snapshots.max(1),
+        }
+    }
+
+    /// What is published now: one atomic load.
+    pub fn load(&self) -> Arc<Published> {
+        self.cell.load_full()
+    }
+
+    /// The newest snapshot.
+    pub fn newest(&self) -> Arc<Snapshot> {
+        self.cell.load().newest.clone()
+    }
+
+    /// Publishes the next sub-block of the block being built.
+    pub fn publish(&self, next: Snapshot) {
+        self.replace(|published| published.push(Arc::new(next), self.kept_snapshots));
+    }
+
+    /// Publishes a sealed block (`sealed` has no open block), and at once `next`: the empty block on it where the chain goes on.
+    pub fn publish_sealed(&self, sealed: Snapshot, next: Option<Snapshot>) {
+        let sealed = Arc::new(sealed);
+        self.replace(|published| {
+            published.add_block(&sealed);
+            while published.sealed.len() > self.kept_blocks {
+                published.sealed = published.sealed.without_min().1;
+            }
+            published.push(next.map_or(sealed, Arc::new), self.kept_snapshots);
+        });
+    }
+
+    /// Tells how the feed is.
+    pub fn set_feed(&self, feed: FeedState) {
+        self.replace(|published| published.feed = feed);
+    }
+
+    fn replace(&self, change: impl FnOnce(&mut Published)) {
+        let last = self.cell.load();
+        let mut next = Published {
+            newest: last.newest.clone(),
+            feed: last.feed,
+            recent: last.recent.clone(),
+            sealed: last.sealed.clone(),
+            numbers: last.numbers.clone(),
+            blocks: last.blocks.clone(),
+        };
+        change(&mut next);
+        self.cell.store(Arc::new(next));
+    }
+}
+
+impl Published {
+    /// The snapshot that `selector` names.
+    pub fn select(&self, selector: Selector) -> Result<Arc<Snapshot>, UnknownBlock> {
+        match selector {
+            Selector::Pending => Ok(self.newest.clone()),
+            // Local sources seal what they publish: nothing that is sealed is ever taken back.
+            Selector::Latest | Selector::Safe | Selector::Finalized => self.sealed(self.newest.head.number()),
+            Selector::Earliest => self.sealed(self.blocks.get_min().map_or(0, |(number, _)| *number)),
+            Selector::Number(number) => match &self.newest.open {
+                Some(open) if open.header.number == number => Ok(self.newest.clone()),
+                _ => self.sealed(number),
+            },
+            Selector::Hash(hash) => match self.numbers.get(&hash) {
+                Some(number) => self.sealed(*number),
+                None => Err(UnknownBlock::Hash { hash }),
+            },
+            Selector::Snapshot(SnapshotId(id)) => self.recent.get(&id).cloned().ok_or_else(|| UnknownBlock::Snapshot {
+                id,
+                oldest: self.recent.get_min().map_or(id, |(oldest, _)| *oldest),
+                newest: self.newest.id.0,
+            }),
+        }
+    }
+
+    /// A sealed block by its number.
+    pub fn block(&self, number: u64) -> Option<&Arc<SealedBlock>> {
+        self.blocks.get(&number)
+    }
+
+    fn sealed(&self, number: u64) -> Result<Arc<Snapshot>, UnknownBlock> {
+        self.sealed.get(&number).cloned().ok_or_else(|| {
+            let newest = self.newest.head.number();
+            match self.sealed.get_min() {
+                Some((oldest, _)) if number < *oldest => UnknownBlock::Pruned { number, oldest: *oldest },
+                _ => UnknownBlock::Future { number, newest },
+            }
+        })
+    }
+
+    fn push(&mut self, next: Arc<Snapshot>, kept: usize) {
+        self.recent.insert(next.id.0, next.clone());
+        while self.recent.len() > kept {
+            self.recent = self.recent.without_min().1;
+        }
+        self.newest = next;
+    }
+
+    fn add_block(&mut self, snapshot: &Arc<Snapshot>) {
+        let block = &snapshot.head;
+        self.numbers.insert(block.hash(), block.number());
+        self.blocks.insert(block.number(), block.clone());
+        self.sealed.insert(block.number(), snapshot.clone());
+    }
+}

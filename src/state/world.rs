@@ -1,0 +1,118 @@
+//! The whole state at one moment.
+
+use std::{convert::Infallible, sync::Arc};
+
+use alloy_primitives::{Address, B256, U256, keccak256, map::DefaultHashBuilder};
+
+use super::{Account, overlay::AccountChange, trie::{Trie, TrieValue}};
+
+type Accounts = imbl::GenericHashMap<Address, Arc<Account>, DefaultHashBuilder, imbl::shared_ptr::DefaultSharedPtr>;
+
+/// Every account of a chain at one moment.
+///
+/// A structure-sharing map to read from and a lazily hashed trie to prove with, over the same accounts. A clone costs two
+/// reference counts, whatever the size; a changed clone costs what changed: the paths to the changed accounts are new, all else is
+/// shared. So hundreds of worlds that differ little are kept for the price of their differences.
+#[derive(Clone, Debug, Default)]
+pub struct World {
+    accounts: Accounts,
+    trie: Trie<Arc<Account>>,
+}
+
+impl World {
+    /// The account at `address`, if it exists.
+    pub fn account(&self, address: &Address) -> Option<&Arc<Account>> {
+        self.accounts.get(address)
+    }
+
+    /// How many accounts exist.
+    pub fn len(&self) -> usize {
+        self.accounts.len()
+    }
+
+    /// Whether no account exists.
+    pub fn is_empty(&self) -> bool {
+        self.accounts.is_empty()
+    }
+
+    /// All accounts, in no order.
+    pub fn accounts(&self) -> impl Iterator<Item = (&Address, &Arc<Account>)> {
+        self.accounts.iter()
+    }
+
+    /// The account trie.
+    pub const fn trie(&self) -> &Trie<Arc<Account>> {
+        &self.trie
+    }
+
+    /// The state root. Hashes what has changed since it was last asked for.
+    pub fn state_root(&self) -> B256 {
+        self.trie.root_hash()
+    }
+
+    /// Puts `account` at `address`, in the place of what was there.
+    pub fn insert(&mut self, address: Address, account: Account) {
+        let account = Arc::new(account);
+        self.trie.insert(keccak256(address), account.clone());
+        self.accounts.insert(address, account);
+    }
+
+    /// Removes the account at `address`.
+    pub fn remove(&mut self, address: &Address) {
+        if self.accounts.remove(address).is_some() {
+            self.trie.remove(keccak256(address));
+        }
+    }
+
+    /// Applies what a run changed.
+    pub fn apply(&mut self, changes: impl IntoIterator<Item = AccountChange>) {
+        for change in changes {
+            self.apply_one(change);
+        }
+    }
+
+    fn apply_one(&mut self, change: AccountChange) {
+        let Some((balance, nonce, code)) = change.info else {
+            return self.remove(&change.address);
+        };
+        let mut account = self.account(&change.address).map(|known| Account::clone(known)).unwrap_or_default();
+        account.balance = balance;
+        account.nonce = nonce;
+        account.code = code;
+        if change.storage_cleared {
+            account.clear_storage();
+        }
+        for (key, value) in change.slots {
+            account.set_slot(key, value);
+        }
+        self.insert(change.address, account);
+    }
+}
+
+impl TrieValue for Arc<Account> {
+    fn encode_value(&self, out: &mut Vec<u8>) {
+        self.as_ref().encode_value(out);
+    }
+}
+
+impl revm::DatabaseRef for World {
+    type Error = Infallible;
+
+    fn basic_ref(&self, address: Address) -> Result<Option<revm::state::AccountInfo>, Infallible> {
+        Ok(self.account(&address).map(|account| account.info()))
+    }
+
+    fn code_by_hash_ref(&self, _: B256) -> Result<revm::bytecode::Bytecode, Infallible> {
+        // `basic_ref` hands every account out with its code, so revm never asks.
+        Ok(revm::bytecode::Bytecode::default())
+    }
+
+    fn storage_ref(&self, address: Address, slot: U256) -> Result<U256, Infallible> {
+        Ok(self.account(&address).map_or(U256::ZERO, |account| account.slot(&slot)))
+    }
+
+    fn block_hash_ref(&self, _: u64) -> Result<B256, Infallible> {
+        // A world knows no blocks: a snapshot does.
+        Ok(B256::ZERO)
+    }
+}

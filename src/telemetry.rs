@@ -1,0 +1,85 @@
+//! What is seen from outside: structured logs, and metrics in the Prometheus format.
+
+use std::{sync::Arc, time::Duration};
+
+use metrics::{Counter, Gauge, Histogram, Key, KeyName, Label, Level, Metadata, Recorder, SharedString, Unit};
+use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle, PrometheusRecorder};
+
+/// Upper bounds of the buckets of every histogram of times, in seconds: 50 µs to 10 s.
+const SECONDS: [f64; 17] =
+    [5e-5, 1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 1e-2, 2e-2, 5e-2, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0];
+
+/// Starts logging: `filter` is a level or directives. Called once by the program; a second call changes nothing.
+pub fn init_logs(filter: &str, json: bool) -> Result<(), tracing_subscriber::filter::ParseError> {
+    let filter = tracing_subscriber::EnvFilter::builder().parse(filter)?;
+    let logs = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    // Failing means that logging has been started before, by whoever uses presim as a library.
+    let _ = if json { logs.json().try_init() } else { logs.try_init() };
+    Ok(())
+}
+
+/// A node's metrics. Each node has its own, so that several can live in one process.
+#[derive(Clone)]
+pub struct Metrics {
+    recorder: Arc<PrometheusRecorder>,
+    handle: PrometheusHandle,
+}
+
+impl std::fmt::Debug for Metrics {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Metrics")
+    }
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        let builder = PrometheusBuilder::new();
+        let builder = match builder.set_buckets_for_metric(Matcher::Suffix("_seconds".into()), &SECONDS) {
+            Ok(builder) => builder,
+            // Only an empty list of buckets is refused.
+            Err(_) => PrometheusBuilder::new(),
+        };
+        let recorder = builder.build_recorder();
+        let handle = recorder.handle();
+        Self { recorder: Arc::new(recorder), handle }
+    }
+}
+
+impl Metrics {
+    /// A counter. Make it once and keep it: making one looks it up.
+    pub fn counter(&self, name: &'static str, help: &'static str, labels: &[(&'static str, &'static str)]) -> Counter {
+        self.recorder.describe_counter(KeyName::from(name), None::<Unit>, SharedString::from(help));
+        self.recorder.register_counter(&key(name, labels), &METADATA)
+    }
+
+    /// A gauge.
+    pub fn gauge(&self, name: &'static str, help: &'static str, labels: &[(&'static str, &'static str)]) -> Gauge {
+        self.recorder.describe_gauge(KeyName::from(name), None::<Unit>, SharedString::from(help));
+        self.recorder.register_gauge(&key(name, labels), &METADATA)
+    }
+
+    /// A histogram of seconds.
+    pub fn histogram(&self, name: &'static str, help: &'static str, labels: &[(&'static str, &'static str)]) -> Histogram {
+        self.recorder.describe_histogram(KeyName::from(name), Some(Unit::Seconds), SharedString::from(help));
+        self.recorder.register_histogram(&key(name, labels), &METADATA)
+    }
+
+    /// Everything, as Prometheus reads it.
+    pub fn render(&self) -> String {
+        self.handle.render()
+    }
+
+    /// How often [`Metrics::upkeep`] must be called.
+    pub const UPKEEP: Duration = Duration::from_secs(5);
+
+    /// Folds recorded samples into their buckets; without it they pile up between two scrapes.
+    pub fn upkeep(&self) {
+        self.handle.run_upkeep();
+    }
+}
+
+static METADATA: Metadata<'static> = Metadata::new("presim", Level::INFO, Some(module_path!()));
+
+fn key(name: &'static str, labels: &[(&'static str, &'static str)]) -> Key {
+    Key::from_parts(name, labels.iter().map(|(name, value)| Label::new(*name, *value)).collect::<Vec<_>>())
+}
