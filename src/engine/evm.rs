@@ -3,34 +3,35 @@
 use alloy_evm::{
     EthEvm, EvmEnv,
     eth::EthEvmContext,
-    precompiles::PrecompilesMap,
 };
 use revm::{
     Context, Inspector, MainBuilder, MainContext,
     bytecode::opcode,
     handler::instructions::EthInstructions,
     context_interface::context::ContextError,
-    interpreter::{Instruction, InstructionContext, InstructionResult, interpreter::EthInterpreter, instructions::contract},
-    precompile::{PrecompileSpecId, Precompiles},
+    interpreter::{
+        Instruction, InstructionContext, InstructionResult,
+        instructions::{contract, host},
+        interpreter::EthInterpreter,
+    },
 };
 
+use super::precompiles::RunPrecompiles;
 use crate::state::Overlay;
 
 type Host<'a> = EthEvmContext<&'a mut Overlay>;
 type At<'i, 'a> = InstructionContext<'i, Host<'a>, EthInterpreter>;
 
-/// An EVM over `overlay` in `env`. It stops where the overlay's meter says so: each `JUMPDEST` and each call ticks it.
+/// An EVM over `overlay` in `env`. It stops where the overlay's meter says so: each `JUMPDEST` and each call ticks it. Each log gets
+/// its number in the overlay's [`LogNumbers`](crate::state::LogNumbers).
 /// With `inspect`, the inspector is called.
 pub fn new_evm<'a, I: Inspector<Host<'a>>>(
     overlay: &'a mut Overlay,
     env: EvmEnv,
-    precompiles: Option<PrecompilesMap>,
+    precompiles: RunPrecompiles,
     inspector: I,
     inspect: bool,
-) -> EthEvm<&'a mut Overlay, I, PrecompilesMap> {
-    let spec = env.cfg_env.spec;
-    let precompiles = precompiles
-        .unwrap_or_else(|| PrecompilesMap::from_static(Precompiles::new(PrecompileSpecId::from_spec_id(spec))));
+) -> EthEvm<&'a mut Overlay, I, RunPrecompiles> {
     let mut evm = Context::mainnet()
         .with_block(env.block_env)
         .with_cfg(env.cfg_env)
@@ -55,6 +56,11 @@ fn meter<'a>(instructions: &mut EthInstructions<EthInterpreter, Host<'a>>) {
     put(opcode::STATICCALL, |mut at| if tick(&mut at) { contract::static_call(at) });
     put(opcode::CREATE, |mut at| if tick(&mut at) { contract::create::<_, false, _>(at) });
     put(opcode::CREATE2, |mut at| if tick(&mut at) { contract::create::<_, true, _>(at) });
+    put(opcode::LOG0, log::<0>);
+    put(opcode::LOG1, log::<1>);
+    put(opcode::LOG2, log::<2>);
+    put(opcode::LOG3, log::<3>);
+    put(opcode::LOG4, log::<4>);
 }
 
 #[inline(always)]
@@ -70,4 +76,14 @@ fn tick(at: &mut At<'_, '_>) -> bool {
 fn stop(at: &mut At<'_, '_>) {
     at.host.error = Err(ContextError::Custom(String::new()));
     at.interpreter.halt(InstructionResult::FatalExternalError);
+}
+
+/// The opcode itself, and then the number of the log that it wrote, if it did.
+fn log<const N: usize>(at: At<'_, '_>) {
+    let InstructionContext { interpreter, host } = at;
+    let before = host.journaled_state.logs.len();
+    host::log::<N, _>(InstructionContext { interpreter, host: &mut *host });
+    if host.journaled_state.logs.len() > before {
+        host.journaled_state.database.log_numbers.push(before);
+    }
 }

@@ -5,6 +5,7 @@ mod error;
 mod evm;
 mod fees;
 mod overrides;
+mod precompiles;
 mod request;
 mod simulate;
 mod transfers;
@@ -12,7 +13,9 @@ mod transfers;
 pub use call::{call, lift_checks};
 pub use error::{HaltText, SimulationError};
 pub use evm::new_evm;
+pub use precompiles::RunPrecompiles;
 pub use request::{
     AccountOverride, BaseFeeRule, BlockOverrides, Call, CallFees, CallRequest, Rules, SimBlock, Simulation, StateOverrides, StorageOverride,
 };
+pub use transfers::NumberedLog;
 pub use simulate::{CallOutcome, CallResult, SimulatedBlock, SimulatedTx, simulate};

@@ -1,30 +1,25 @@
 //! State overrides, in geth's order and with its refusals.
 
-use alloy_evm::precompiles::PrecompilesMap;
 use alloy_primitives::Address;
-use revm::{precompile::{PrecompileSpecId, Precompiles}, primitives::hardfork::SpecId};
+use revm::primitives::hardfork::SpecId;
 
-use super::{error::SimulationError, request::{AccountOverride, StateOverrides, StorageOverride}};
+use super::{error::SimulationError, precompiles::RunPrecompiles, request::{AccountOverride, StateOverrides, StorageOverride}};
 use crate::state::{CodeCache, Overlay};
 
-/// Applies `overrides` to `overlay`. Returns the precompiles that are left, where an override took or moved one: an account that is
-/// overridden in any way is no precompile any more.
+/// Applies `overrides` to `overlay`, and returns the precompiles that are left: an account that is overridden in any way is none any
+/// more.
 pub(super) fn apply(
     overrides: &StateOverrides,
     overlay: &mut Overlay,
     codes: &CodeCache,
     spec: SpecId,
-) -> Result<Option<PrecompilesMap>, SimulationError> {
+) -> Result<RunPrecompiles, SimulationError> {
     for (address, account) in overrides {
         apply_account(*address, account, overlay, codes)?;
     }
-    let builtin = Precompiles::new(PrecompileSpecId::from_spec_id(spec));
-    if overrides.iter().all(|(address, account)| account.move_precompile_to.is_none() && !builtin.contains(address)) {
-        return Ok(None);
-    }
-    let mut precompiles = PrecompilesMap::from_static(builtin);
+    let mut precompiles = RunPrecompiles::of(spec);
     move_precompiles(overrides, &mut precompiles)?;
-    Ok(Some(precompiles))
+    Ok(precompiles)
 }
 
 fn apply_account(
@@ -57,25 +52,23 @@ fn apply_account(
     Ok(())
 }
 
-fn move_precompiles(overrides: &StateOverrides, precompiles: &mut PrecompilesMap) -> Result<(), SimulationError> {
+fn move_precompiles(overrides: &StateOverrides, precompiles: &mut RunPrecompiles) -> Result<(), SimulationError> {
     let mut moved_to = Vec::new();
     for (address, account) in overrides {
         if moved_to.contains(address) {
             return Err(SimulationError::Refused(format!("account {address} has already been overridden by a precompile")));
         }
         if let Some(to) = account.move_precompile_to {
-            if precompiles.get(address).is_none() {
+            if !precompiles.is_at(address) {
                 return Err(SimulationError::Refused(format!("account {address} is not a precompile")));
             }
             if overrides.iter().any(|(overridden, _)| *overridden == to) {
                 return Err(SimulationError::Refused(format!("account {to} is already overridden")));
             }
-            precompiles
-                .move_precompiles([(*address, to)])
-                .map_err(|error| SimulationError::Refused(error.to_string()))?;
+            precompiles.copy(address, to);
             moved_to.push(to);
         }
-        precompiles.apply_precompile(address, |_| None);
+        precompiles.remove(address);
     }
     Ok(())
 }

@@ -25,7 +25,7 @@ use super::{
     fees::{Filled, UnsignedTx, check_chain_id, tx_env, unsigned_tx},
     overrides,
     request::{BaseFeeRule, BlockOverrides, Call, Rules, SimBlock, Simulation},
-    transfers::Transfers,
+    transfers::{NumberedLog, Transfers},
 };
 use crate::{
     chain::{ChainSpec, receipts_root_and_bloom},
@@ -70,7 +70,7 @@ pub struct CallResult {
     /// What it returned, or the data of its revert.
     pub return_data: Bytes,
     /// Its logs, transfers of the native currency among them where asked for. A call that failed has none.
-    pub logs: Vec<Log>,
+    pub logs: Vec<NumberedLog>,
 }
 
 /// How a call ended.
@@ -297,6 +297,7 @@ impl Simulator<'_> {
             requests: None,
         };
         let base_fee = header.base_fee_per_gas.unwrap_or_default();
+        self.overlay.log_numbers.restart();
         let mut evm = new_evm(&mut *self.overlay, env, precompiles, Transfers::default(), self.trace_transfers);
         let mut system = SystemCaller::new(self.spec);
         if planned.continues.is_none() {
@@ -332,8 +333,9 @@ impl Simulator<'_> {
                 // Without validation a nonce wraps, as geth's does.
                 evm.db_mut().set(call.from, None, Some(0), None);
             }
-            let traced = self.trace_transfers.then(|| evm.inspector_mut().take());
-            let result = ran.add(result, traced, call, &listed);
+            let numbers = evm.db_mut().log_numbers.take(result.logs().len());
+            let logs = if self.trace_transfers { evm.inspector_mut().take() } else { number(&result, &numbers) };
+            let result = ran.add(result, logs, call, &listed);
             self.gas_left = self.gas_left.saturating_sub(result.gas_used);
             ran.calls.push(result);
             ran.transactions.push(SimulatedTx { from: call.from, tx: listed });
@@ -391,7 +393,7 @@ impl Place<'_> {
 
 impl Ran {
     /// Counts what a call did, and writes its receipt.
-    fn add(&mut self, result: ExecutionResult, traced: Option<Vec<Log>>, call: &Call, listed: &UnsignedTx) -> CallResult {
+    fn add(&mut self, result: ExecutionResult, shown: Vec<NumberedLog>, call: &Call, listed: &UnsignedTx) -> CallResult {
         let gas: ResultGas = *result.gas();
         let gas_used = gas.tx_gas_used();
         self.gas_used += gas_used;
@@ -403,14 +405,17 @@ impl Ran {
             ExecutionResult::Revert { output, .. } => (CallOutcome::Revert, output, Vec::new()),
             ExecutionResult::Halt { reason, .. } => (CallOutcome::Halt(reason), Bytes::new(), Vec::new()),
         };
-        let shown = match (&outcome, traced) {
-            (CallOutcome::Success, Some(traced)) => traced,
-            _ => logs.clone(),
-        };
+        let shown = if outcome == CallOutcome::Success { shown } else { Vec::new() };
         self.receipts.push(receipt(listed, outcome == CallOutcome::Success, self.gas_used, logs));
         let max_used_gas = gas.total_gas_spent().max(gas.floor_gas());
         CallResult { outcome, gas_used, max_used_gas, return_data, logs: shown }
     }
+}
+
+/// The logs of a call with their numbers.
+fn number(result: &ExecutionResult, numbers: &[u64]) -> Vec<NumberedLog> {
+    let logs = result.logs().iter().zip(numbers);
+    logs.map(|(log, number)| NumberedLog { number: *number, log: log.clone() }).collect()
 }
 
 fn system_call<T, E: std::fmt::Display>(result: Result<T, E>) -> Result<T, SimulationError> {

@@ -12,26 +12,42 @@ const EMITTER: Address = address!("eeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeee");
 /// The topic of `Transfer(address,address,uint256)`.
 const TRANSFER: B256 = b256!("ddf252ad1be2c89b69c2b068fc378daa952ba7f163c4a11628f55a4df523b3ef");
 
+/// A log, and its number among all that its block wrote, those included that were reverted.
+#[derive(Clone, Debug)]
+pub struct NumberedLog {
+    /// The number, from 0.
+    pub number: u64,
+    /// The log.
+    pub log: Log,
+}
+
 /// Collects the logs of a call, transfers included. A frame that fails takes its logs with it.
 #[derive(Debug, Default)]
 pub(super) struct Transfers {
-    logs: Vec<Log>,
+    logs: Vec<NumberedLog>,
+    /// The next log's number in its block.
+    next: u64,
     /// How many logs there were when each open frame began.
     frames: Vec<usize>,
 }
 
 impl Transfers {
     /// The logs of the call that has ended.
-    pub(super) fn take(&mut self) -> Vec<Log> {
+    pub(super) fn take(&mut self) -> Vec<NumberedLog> {
         self.frames.clear();
         std::mem::take(&mut self.logs)
+    }
+
+    fn push(&mut self, log: Log) {
+        self.logs.push(NumberedLog { number: self.next, log });
+        self.next += 1;
     }
 
     fn transfer(&mut self, from: Address, to: Address, value: U256) {
         if !value.is_zero() {
             let topics = vec![TRANSFER, from.into_word(), to.into_word()];
             let data = value.to_be_bytes::<32>().into();
-            self.logs.push(Log { address: EMITTER, data: LogData::new_unchecked(topics, data) });
+            self.push(Log { address: EMITTER, data: LogData::new_unchecked(topics, data) });
         }
     }
 
@@ -46,7 +62,7 @@ impl Transfers {
 
 impl<CTX: ContextTr, INTR: InterpreterTypes> Inspector<CTX, INTR> for Transfers {
     fn log(&mut self, _: &mut CTX, log: Log) {
-        self.logs.push(log);
+        self.push(log);
     }
 
     fn call(&mut self, _: &mut CTX, inputs: &mut CallInputs) -> Option<CallOutcome> {

@@ -15,7 +15,7 @@ use revm::inspector::NoOpInspector;
 
 use crate::{
     chain::{BlockHashes, ChainSpec, SealedBlock, receipts_root_and_bloom},
-    engine::new_evm,
+    engine::{RunPrecompiles, new_evm},
     state::{OpenBlock, Overlay, Snapshot, SnapshotId, World},
 };
 
@@ -204,7 +204,7 @@ fn next(on: &Snapshot, world: World, open: Option<OpenBlock>) -> Snapshot {
 
 type Executor<'a> = EthBlockExecutor<
     'a,
-    alloy_evm::EthEvm<&'a mut Overlay, NoOpInspector, alloy_evm::precompiles::PrecompilesMap>,
+    alloy_evm::EthEvm<&'a mut Overlay, NoOpInspector, RunPrecompiles>,
     &'a ChainSpec,
     AlloyReceiptBuilder,
 >;
@@ -225,6 +225,8 @@ fn executor<'a>(
         tx_count_hint: None,
         slot_number: None,
     };
-    let evm = new_evm(overlay, spec.evm_env(header), None, NoOpInspector, false);
+    let env = spec.evm_env(header);
+    let precompiles = RunPrecompiles::of(env.cfg_env.spec);
+    let evm = new_evm(overlay, env, precompiles, NoOpInspector, false);
     EthBlockExecutor::new(evm, context, spec, AlloyReceiptBuilder::default())
 }

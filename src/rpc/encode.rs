@@ -212,7 +212,8 @@ fn call_result(out: &mut Vec<u8>, call: &CallResult, place: &LogPlace<'_>, log_i
     let mut object = Object::new(out);
     object.data("returnData", &call.return_data);
     list(object.key("logs"), &call.logs, |out, one| {
-        log(out, one, place, *log_index);
+        let index = if dialect.counts_reverted_logs { one.number } else { *log_index };
+        log(out, &one.log, place, index);
         *log_index += 1;
     });
     object

@@ -21,6 +21,38 @@ pub struct Overlay {
     entries: Vec<Entry>,
     /// What may stop the run.
     pub meter: Meter,
+    /// The numbers of the logs of the call that runs.
+    pub log_numbers: LogNumbers,
+}
+
+/// Numbers the logs of a block as they are written, those that are later reverted included: what geth's `logIndex` of a simulation counts.
+#[derive(Debug, Default)]
+pub struct LogNumbers {
+    next: u64,
+    /// The numbers of the call's logs that stand. Reverting takes logs away from the end, so a log's position tells which of these
+    /// are left.
+    standing: Vec<u64>,
+}
+
+impl LogNumbers {
+    /// Numbers a log that was written after `before` others of its call that stand.
+    pub fn push(&mut self, before: usize) {
+        self.standing.truncate(before);
+        self.standing.push(self.next);
+        self.next += 1;
+    }
+
+    /// The numbers of the `count` logs that the call left, which has ended.
+    pub fn take(&mut self, count: usize) -> Vec<u64> {
+        self.standing.truncate(count);
+        std::mem::take(&mut self.standing)
+    }
+
+    /// Begins a block: its first log is number zero.
+    pub fn restart(&mut self) {
+        self.next = 0;
+        self.standing.clear();
+    }
 }
 
 #[derive(Debug, Default)]

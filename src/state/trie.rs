@@ -221,10 +221,6 @@ impl<V> Node<V> {
         matches!(self.kind, NodeKind::Branch(_))
     }
 
-    fn is_hashed(&self) -> bool {
-        self.rlp.get().is_some()
-    }
-
     /// From the root to the leaf, or to where the children of the branch part.
     const fn path(&self) -> Nibbles {
         match &self.kind {

@@ -17,7 +17,7 @@ use serde::Deserialize;
 
 use crate::{
     chain::{BlockHashes, ChainSpec, GenesisError, genesis_block, genesis_world},
-    engine::{lift_checks, new_evm},
+    engine::{RunPrecompiles, lift_checks, new_evm},
     state::{CodeCache, Overlay, World},
 };
 
@@ -165,7 +165,8 @@ pub fn build(genesis: &Genesis, spec: &ChainSpec, signers: &[PrivateKeySigner], 
         let mut env = spec.evm_env(&block.header);
         lift_checks(&mut env);
         env.cfg_env.disable_base_fee = true;
-        let mut setup = Setup { evm: new_evm(&mut overlay, env, None, NoOpInspector, false) };
+        let precompiles = RunPrecompiles::of(env.cfg_env.spec);
+        let mut setup = Setup { evm: new_evm(&mut overlay, env, precompiles, NoOpInspector, false) };
         let weth = setup.create("Weth", owner, code("Weth", Vec::new())?)?;
         let beta = setup.create("Beta", owner, code("Token", ("Beta", "BETA", tokens(2_000_000), owner).abi_encode_params())?)?;
         let alpha = setup.create("Alpha", owner, code("Token", ("Alpha", "ALPHA", tokens(4_000_000), owner).abi_encode_params())?)?;

@@ -28,6 +28,8 @@ pub struct Dialect {
     pub shows_fillers: bool,
     /// Show header fields before their fork, with their empty value.
     pub shows_early_fields: bool,
+    /// `logIndex` counts logs that were reverted too.
+    pub counts_reverted_logs: bool,
     /// The error of an `eth_call` that reverted with this data.
     pub revert: fn(Bytes) -> RpcError,
     /// The error of an `eth_call` that the EVM stopped.

@@ -16,6 +16,8 @@ pub static PROJECT: Dialect = Dialect {
     state_roots: false,
     shows_fillers: false,
     shows_early_fields: true,
+    // As on the chain, where a reverted log was never there.
+    counts_reverted_logs: false,
     // api.md 7.1: one message, the reason in `data`.
     revert: |data| RpcError { data: Some(data), ..RpcError::new(-32000, "execution reverted") },
     halt: |reason| RpcError::new(-32000, reason),

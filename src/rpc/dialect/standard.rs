@@ -16,6 +16,7 @@ pub static STANDARD: Dialect = Dialect {
     state_roots: true,
     shows_fillers: true,
     shows_early_fields: false,
+    counts_reverted_logs: true,
     revert: |data| RpcError { message: revert_message(&data).into(), data: Some(data), code: REVERTED },
     halt: |reason| RpcError::new(-32000, reason),
     call_error: |out, outcome, data| match outcome {

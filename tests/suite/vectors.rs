@@ -1,0 +1,64 @@
+//! The official test vectors of execution-apis, on `/standard`, over real HTTP, on the chain that they were made on.
+
+use std::{fs, path::Path};
+
+use serde_json::Value;
+
+use crate::support::{TestNode, shared};
+
+/// Methods whose vectors run, by the folders' names.
+const METHODS: [&str; 5] = ["eth_simulateV1", "eth_call", "eth_getCode", "eth_chainId", "net_version"];
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_official_vectors_pass_on_the_imported_chain() {
+    let Some(folder) = shared("vectors/execution-apis") else { return };
+    let (genesis, chain) = (folder.join("genesis.json"), folder.join("chain.rlp"));
+    let node = TestNode::start(&["--genesis", text(&genesis), "--chain", text(&chain)]);
+    let mut failures = Vec::new();
+    for method in METHODS {
+        let mut files: Vec<_> = fs::read_dir(folder.join(method)).unwrap().map(|entry| entry.unwrap().path()).collect();
+        files.sort();
+        let mut passed = 0;
+        for file in &files {
+            match run(&node, file).await {
+                Ok(()) => passed += 1,
+                Err(why) => failures.push(format!("{}: {why}", file.display())),
+            }
+        }
+        println!("VECTORS {method}: {passed}/{}", files.len());
+    }
+    assert!(failures.is_empty(), "{} vectors failed:\n{}", failures.len(), failures.join("\n"));
+}
+
+/// Sends each request of a file, and compares the answer with the one it expects.
+async fn run(node: &TestNode, file: &Path) -> Result<(), String> {
+    let content = fs::read_to_string(file).unwrap();
+    let only_well_formed = content.lines().any(|line| line.starts_with("// speconly:"));
+    let mut request = None;
+    for line in content.lines() {
+        if let Some(body) = line.strip_prefix(">> ") {
+            request = Some(body.to_owned());
+        } else if let Some(expected) = line.strip_prefix("<< ") {
+            let body = request.take().expect("a request stands before its response");
+            let (_, text) = node.post("/standard", body).await;
+            let got: Value = serde_json::from_str(&text).map_err(|error| format!("{error}: {text}"))?;
+            let expected: Value = serde_json::from_str(expected).unwrap();
+            if !only_well_formed && without_message(got.clone()) != without_message(expected.clone()) {
+                return Err(format!("expected {expected}\n  got {got}"));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The comparison leaves out the text of errors.
+fn without_message(mut answer: Value) -> Value {
+    if let Some(error) = answer.get_mut("error").and_then(Value::as_object_mut) {
+        error.remove("message");
+    }
+    answer
+}
+
+fn text(path: &Path) -> &str {
+    path.to_str().expect("the path is UTF-8")
+}
