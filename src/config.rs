@@ -16,7 +16,13 @@ pub struct Config {
     #[arg(long, env = "PRESIM_CONFIG", value_name = "FILE", help_heading = "General")]
     pub config: Option<PathBuf>,
     /// Where to listen for HTTP and WebSocket. An address that is not loopback needs --token-file.
-    #[arg(long, env = "PRESIM_LISTEN", value_name = "ADDR:PORT", default_value = "127.0.0.1:8545", help_heading = "General")]
+    #[arg(
+        long,
+        env = "PRESIM_LISTEN",
+        value_name = "ADDR:PORT",
+        default_value = "127.0.0.1:8545",
+        help_heading = "General"
+    )]
     pub listen: SocketAddr,
     /// Where what must survive a restart is kept. Nothing of a local chain does yet: it begins anew with each start.
     #[arg(long, env = "PRESIM_DATA_DIR", value_name = "DIR", help_heading = "General")]
@@ -185,7 +191,10 @@ impl Config {
         if !self.listen.ip().is_loopback() && self.token_file.is_none() {
             return Err(command.error(
                 ErrorKind::MissingRequiredArgument,
-                format!("--listen {}: an address that is not loopback needs --token-file: give one, or listen on 127.0.0.1", self.listen),
+                format!(
+                    "--listen {}: an address that is not loopback needs --token-file: give one, or listen on 127.0.0.1",
+                    self.listen
+                ),
             ));
         }
         if self.feed == Some(FeedName::Static) && self.genesis.is_none() {

@@ -30,8 +30,9 @@ fn run(config: Config) -> eyre::Result<()> {
     telemetry::init_logs(&config.log, config.log_json)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     // Heard from before the node starts, so that none is missed while it does.
-    let (mut terminate, mut interrupt) =
-        runtime.block_on(async { Ok::<_, std::io::Error>((signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?)) })?;
+    let (mut terminate, mut interrupt) = runtime.block_on(async {
+        Ok::<_, std::io::Error>((signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?))
+    })?;
     let (feed, sub_block_ms, sub_blocks) = (config.feed(), config.sub_block_ms, config.sub_blocks);
     let node = Node::start(config)?;
     print_banner(node.info(), feed, sub_block_ms, sub_blocks);
@@ -52,7 +53,9 @@ fn print_banner(info: &NodeInfo, feed: FeedName, sub_block_ms: u64, sub_blocks: 
     println!("chain id {}, head {}", info.chain_id, info.head);
     match feed {
         FeedName::Devnet => {
-            println!("devnet: a sub-block every {sub_block_ms} ms, {sub_blocks} to a block; kept in memory only: it begins anew with each start");
+            println!(
+                "devnet: a sub-block every {sub_block_ms} ms, {sub_blocks} to a block; kept in memory only: it begins anew with each start"
+            );
         }
         FeedName::Static => println!("the chain stands still"),
     }

@@ -18,7 +18,7 @@ use crate::{
         apply::stand_on,
         chain_file,
         devnet::Devnet,
-        world::{self, Traffic, TradingWorld},
+        world::{self, TradingWorld, Traffic},
     },
     rpc::{Access, Backend, Front, FrontActor, GasCounter, Serve, ServerConfig, ShapeLimits, SimulationLimits, Stop},
     state::{CodeCache, FeedState, Snapshot, SnapshotId, Snapshots},
@@ -189,7 +189,9 @@ impl Actors {
             &metrics,
         )?;
         let server = ServerConfig::new(&config);
-        let listener = server.bind().await.wrap_err_with(|| format!("cannot listen on {}: is another node running there? --listen takes another address", config.listen))?;
+        let listener = server.bind().await.wrap_err_with(|| {
+            format!("cannot listen on {}: is another node running there? --listen takes another address", config.listen)
+        })?;
         let listen = listener.local_addr()?;
         if let Some(address) = config.metrics {
             let listener = tokio::net::TcpListener::bind(address)
@@ -205,8 +207,8 @@ impl Actors {
             let feed = StateFeed::new(source, config.sub_block(), snapshots.clone(), &metrics);
             StateFeed::start_in_arbiter(&feed_thread.handle(), move |_| feed)
         };
-        let lanes = [LaneName::Short, LaneName::Bundle]
-            .map(|lane| LaneActor::new(lane, executor.clone(), &metrics).start());
+        let lanes =
+            [LaneName::Short, LaneName::Bundle].map(|lane| LaneActor::new(lane, executor.clone(), &metrics).start());
         let backend = Arc::new(Backend {
             spec,
             codes,

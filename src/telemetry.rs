@@ -59,7 +59,12 @@ impl Metrics {
     }
 
     /// A histogram of seconds.
-    pub fn histogram(&self, name: &'static str, help: &'static str, labels: &[(&'static str, &'static str)]) -> Histogram {
+    pub fn histogram(
+        &self,
+        name: &'static str,
+        help: &'static str,
+        labels: &[(&'static str, &'static str)],
+    ) -> Histogram {
         self.recorder.describe_histogram(KeyName::from(name), Some(Unit::Seconds), SharedString::from(help));
         self.recorder.register_histogram(&key(name, labels), &METADATA)
     }

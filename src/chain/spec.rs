@@ -1,7 +1,11 @@
 //! The rules of one chain: which fork is active when, and what follows from it.
 
 use alloy_consensus::Header;
-use alloy_eips::{eip1559::{BaseFeeParams, INITIAL_BASE_FEE}, eip7840::BlobParams, eip7892::BlobScheduleBlobParams};
+use alloy_eips::{
+    eip1559::{BaseFeeParams, INITIAL_BASE_FEE},
+    eip7840::BlobParams,
+    eip7892::BlobScheduleBlobParams,
+};
 use alloy_evm::{EvmEnv, eth::spec::EthExecutorSpec};
 use alloy_genesis::ChainConfig;
 use alloy_hardforks::{EthereumHardfork, EthereumHardforks, ForkCondition};

@@ -1,7 +1,14 @@
 //! `eth_call`.
 
 use alloy_evm::{Evm, EvmEnv};
-use revm::{context::{BlockEnv, result::{EVMError, ExecutionResult}}, context_interface::block::BlobExcessGasAndPrice, inspector::NoOpInspector};
+use revm::{
+    context::{
+        BlockEnv,
+        result::{EVMError, ExecutionResult},
+    },
+    context_interface::block::BlobExcessGasAndPrice,
+    inspector::NoOpInspector,
+};
 
 use super::{
     error::SimulationError,
@@ -10,7 +17,10 @@ use super::{
     overrides,
     request::{BaseFeeRule, BlockOverrides, Call, CallRequest, Rules},
 };
-use crate::{chain::ChainSpec, state::{CodeCache, Overlay, Snapshot}};
+use crate::{
+    chain::ChainSpec,
+    state::{CodeCache, Overlay, Snapshot},
+};
 
 /// Runs a call on `snapshot`, in `overlay`, which stands over the snapshot's state. Nothing is kept.
 pub fn call(
@@ -98,4 +108,3 @@ pub(super) fn set_blob_base_fee(env: &mut BlockEnv, price: u128) {
     let excess_blob_gas = env.blob_excess_gas_and_price.map_or(0, |blob| blob.excess_blob_gas);
     env.blob_excess_gas_and_price = Some(BlobExcessGasAndPrice { excess_blob_gas, blob_gasprice: price });
 }
-

@@ -10,34 +10,96 @@ use crate::state::Stopped;
 pub enum SimulationError {
     /// -38010
     #[error("nonce too low: address {address}, tx: {tx} state: {state}")]
-    NonceTooLow { #[doc = "The sender."] address: Address, #[doc = "The call's nonce."] tx: u64, #[doc = "The account's."] state: u64 },
+    NonceTooLow {
+        #[doc = "The sender."]
+        address: Address,
+        #[doc = "The call's nonce."]
+        tx: u64,
+        #[doc = "The account's."]
+        state: u64,
+    },
     /// -38011
     #[error("nonce too high: address {address}, tx: {tx} state: {state}")]
-    NonceTooHigh { #[doc = "The sender."] address: Address, #[doc = "The call's nonce."] tx: u64, #[doc = "The account's."] state: u64 },
+    NonceTooHigh {
+        #[doc = "The sender."]
+        address: Address,
+        #[doc = "The call's nonce."]
+        tx: u64,
+        #[doc = "The account's."]
+        state: u64,
+    },
     /// -38012
-    #[error("max fee per gas less than block base fee: address {address}, maxFeePerGas: {max_fee}, baseFee: {base_fee}")]
-    BaseFeeTooHigh { #[doc = "The sender."] address: Address, #[doc = "Offered, wei."] max_fee: u128, #[doc = "Asked, wei."] base_fee: u64 },
+    #[error(
+        "max fee per gas less than block base fee: address {address}, maxFeePerGas: {max_fee}, baseFee: {base_fee}"
+    )]
+    BaseFeeTooHigh {
+        #[doc = "The sender."]
+        address: Address,
+        #[doc = "Offered, wei."]
+        max_fee: u128,
+        #[doc = "Asked, wei."]
+        base_fee: u64,
+    },
     /// -38013
     #[error("intrinsic gas too low: have {have}, want {want}")]
-    IntrinsicGas { #[doc = "The call's gas."] have: u64, #[doc = "What it needs before it runs."] want: u64 },
+    IntrinsicGas {
+        #[doc = "The call's gas."]
+        have: u64,
+        #[doc = "What it needs before it runs."]
+        want: u64,
+    },
     /// -38014
     #[error("insufficient funds for gas * price + value: address {address} have {have} want {want}")]
-    InsufficientFunds { #[doc = "The sender."] address: Address, #[doc = "Its balance, wei."] have: U256, #[doc = "What the call may cost, wei."] want: U256 },
+    InsufficientFunds {
+        #[doc = "The sender."]
+        address: Address,
+        #[doc = "Its balance, wei."]
+        have: U256,
+        #[doc = "What the call may cost, wei."]
+        want: U256,
+    },
     /// -38015
     #[error("block gas limit reached: {used} used of {limit}, the call asks for {asked}")]
-    BlockGasLimit { #[doc = "Used so far."] used: u64, #[doc = "The block's limit."] limit: u64, #[doc = "The call's gas."] asked: u64 },
+    BlockGasLimit {
+        #[doc = "Used so far."]
+        used: u64,
+        #[doc = "The block's limit."]
+        limit: u64,
+        #[doc = "The call's gas."]
+        asked: u64,
+    },
     /// -38020
     #[error("block numbers must be in order: {number} <= {previous}")]
-    BlockNumber { #[doc = "Asked for."] number: u64, #[doc = "The block before."] previous: u64 },
+    BlockNumber {
+        #[doc = "Asked for."]
+        number: u64,
+        #[doc = "The block before."]
+        previous: u64,
+    },
     /// -38021
     #[error("block timestamps must be in order: {time} <= {previous}")]
-    BlockTime { #[doc = "Asked for."] time: u64, #[doc = "The block before."] previous: u64 },
+    BlockTime {
+        #[doc = "Asked for."]
+        time: u64,
+        #[doc = "The block before."]
+        previous: u64,
+    },
     /// -38025
     #[error("max initcode size exceeded: code size {size}, limit {limit}")]
-    InitCodeSize { #[doc = "Bytes of code."] size: usize, #[doc = "The most allowed (EIP-3860)."] limit: usize },
+    InitCodeSize {
+        #[doc = "Bytes of code."]
+        size: usize,
+        #[doc = "The most allowed (EIP-3860)."]
+        limit: usize,
+    },
     /// -38026
     #[error("too many blocks: {span} past the base, at most {limit}")]
-    TooManyBlocks { #[doc = "How far the last block is."] span: u64, #[doc = "The most allowed."] limit: u64 },
+    TooManyBlocks {
+        #[doc = "How far the last block is."]
+        span: u64,
+        #[doc = "The most allowed."]
+        limit: u64,
+    },
     /// -32602
     #[error("{0}")]
     Params(String),
@@ -74,7 +136,13 @@ impl SimulationError {
     }
 
     /// What revm's validation of a call means to the client who sent it.
-    pub(super) fn invalid(error: InvalidTransaction, from: Address, max_fee: u128, base_fee: u64, init_code: usize) -> Self {
+    pub(super) fn invalid(
+        error: InvalidTransaction,
+        from: Address,
+        max_fee: u128,
+        base_fee: u64,
+        init_code: usize,
+    ) -> Self {
         use InvalidTransaction as I;
         match error {
             I::NonceTooHigh { tx, state } => Self::NonceTooHigh { address: from, tx, state },
@@ -83,12 +151,18 @@ impl SimulationError {
             I::CallGasCostMoreThanGasLimit { initial_gas, gas_limit } => {
                 Self::IntrinsicGas { have: gas_limit, want: initial_gas }
             }
-            I::GasFloorMoreThanGasLimit { gas_floor, gas_limit } => Self::IntrinsicGas { have: gas_limit, want: gas_floor },
-            I::LackOfFundForMaxFee { fee, balance } => Self::InsufficientFunds { address: from, have: *balance, want: *fee },
-            I::CreateInitCodeSizeLimit => Self::InitCodeSize { size: init_code, limit: revm::primitives::eip3860::MAX_INITCODE_SIZE },
-            I::PriorityFeeGreaterThanMaxFee => {
-                Self::Params(format!("max priority fee per gas higher than max fee per gas: address {from}, maxFeePerGas: {max_fee}"))
+            I::GasFloorMoreThanGasLimit { gas_floor, gas_limit } => {
+                Self::IntrinsicGas { have: gas_limit, want: gas_floor }
             }
+            I::LackOfFundForMaxFee { fee, balance } => {
+                Self::InsufficientFunds { address: from, have: *balance, want: *fee }
+            }
+            I::CreateInitCodeSizeLimit => {
+                Self::InitCodeSize { size: init_code, limit: revm::primitives::eip3860::MAX_INITCODE_SIZE }
+            }
+            I::PriorityFeeGreaterThanMaxFee => Self::Params(format!(
+                "max priority fee per gas higher than max fee per gas: address {from}, maxFeePerGas: {max_fee}"
+            )),
             other => Self::Internal(other.to_string()),
         }
     }
@@ -102,7 +176,9 @@ impl std::fmt::Display for HaltText {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         use HaltReason as H;
         f.write_str(match &self.0 {
-            H::OutOfGas(OutOfGasError::MemoryLimit | OutOfGasError::Memory | OutOfGasError::InvalidOperand) => "out of gas",
+            H::OutOfGas(OutOfGasError::MemoryLimit | OutOfGasError::Memory | OutOfGasError::InvalidOperand) => {
+                "out of gas"
+            }
             H::OutOfGas(_) => "out of gas",
             H::OpcodeNotFound | H::InvalidFEOpcode | H::NotActivated => "invalid opcode",
             H::InvalidJump => "invalid jump destination",

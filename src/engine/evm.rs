@@ -1,14 +1,11 @@
 //! The EVM that runs are made with: Ethereum's, its loops metered.
 
-use alloy_evm::{
-    EthEvm, EvmEnv,
-    eth::EthEvmContext,
-};
+use alloy_evm::{EthEvm, EvmEnv, eth::EthEvmContext};
 use revm::{
     Context, Inspector, MainBuilder, MainContext,
     bytecode::opcode,
-    handler::instructions::EthInstructions,
     context_interface::context::ContextError,
+    handler::instructions::EthInstructions,
     interpreter::{
         Instruction, InstructionContext, InstructionResult,
         instructions::{contract, host},
@@ -50,12 +47,36 @@ fn meter<'a>(instructions: &mut EthInstructions<EthInterpreter, Host<'a>>) {
     put(opcode::JUMPDEST, |mut at| {
         tick(&mut at);
     });
-    put(opcode::CALL, |mut at| if tick(&mut at) { contract::call(at) });
-    put(opcode::CALLCODE, |mut at| if tick(&mut at) { contract::call_code(at) });
-    put(opcode::DELEGATECALL, |mut at| if tick(&mut at) { contract::delegate_call(at) });
-    put(opcode::STATICCALL, |mut at| if tick(&mut at) { contract::static_call(at) });
-    put(opcode::CREATE, |mut at| if tick(&mut at) { contract::create::<_, false, _>(at) });
-    put(opcode::CREATE2, |mut at| if tick(&mut at) { contract::create::<_, true, _>(at) });
+    put(opcode::CALL, |mut at| {
+        if tick(&mut at) {
+            contract::call(at)
+        }
+    });
+    put(opcode::CALLCODE, |mut at| {
+        if tick(&mut at) {
+            contract::call_code(at)
+        }
+    });
+    put(opcode::DELEGATECALL, |mut at| {
+        if tick(&mut at) {
+            contract::delegate_call(at)
+        }
+    });
+    put(opcode::STATICCALL, |mut at| {
+        if tick(&mut at) {
+            contract::static_call(at)
+        }
+    });
+    put(opcode::CREATE, |mut at| {
+        if tick(&mut at) {
+            contract::create::<_, false, _>(at)
+        }
+    });
+    put(opcode::CREATE2, |mut at| {
+        if tick(&mut at) {
+            contract::create::<_, true, _>(at)
+        }
+    });
     put(opcode::LOG0, log::<0>);
     put(opcode::LOG1, log::<1>);
     put(opcode::LOG2, log::<2>);

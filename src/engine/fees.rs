@@ -1,12 +1,19 @@
 //! From a call's fields to the transaction that the EVM runs, and to the one that a simulated block lists.
 
 use alloy_consensus::{
-    EthereumTypedTransaction, SignableTransaction, TxEip1559, TxEip4844, TxEip7702, TxLegacy, transaction::RlpEcdsaEncodableTx,
+    EthereumTypedTransaction, SignableTransaction, TxEip1559, TxEip4844, TxEip7702, TxLegacy,
+    transaction::RlpEcdsaEncodableTx,
 };
 use alloy_primitives::{B256, Signature, TxKind, U256, keccak256};
-use revm::{context::{TxEnv, transaction::TransactionType}, context_interface::either::Either};
+use revm::{
+    context::{TxEnv, transaction::TransactionType},
+    context_interface::either::Either,
+};
 
-use super::{error::SimulationError, request::{Call, CallFees}};
+use super::{
+    error::SimulationError,
+    request::{Call, CallFees},
+};
 
 const NO_SIGNATURE: Signature = Signature::new(U256::ZERO, U256::ZERO, false);
 
@@ -93,9 +100,9 @@ pub struct UnsignedTx {
 pub(super) fn unsigned_tx(call: &Call, filled: Filled) -> Result<UnsignedTx, SimulationError> {
     let callee = || match call.to {
         TxKind::Call(to) => Ok(to),
-        TxKind::Create => {
-            Err(SimulationError::Params("to: blobs and authorizations need a callee, they cannot create a contract".into()))
-        }
+        TxKind::Create => Err(SimulationError::Params(
+            "to: blobs and authorizations need a callee, they cannot create a contract".into(),
+        )),
     };
     let (max_fee_per_gas, max_priority_fee_per_gas) = match call.fees {
         CallFees::GasPrice(_) => (0, 0),

@@ -15,7 +15,8 @@ pub use error::{HaltText, SimulationError};
 pub use evm::new_evm;
 pub use precompiles::RunPrecompiles;
 pub use request::{
-    AccountOverride, BaseFeeRule, BlockOverrides, Call, CallFees, CallRequest, Rules, SimBlock, Simulation, StateOverrides, StorageOverride,
+    AccountOverride, BaseFeeRule, BlockOverrides, Call, CallFees, CallRequest, Rules, SimBlock, Simulation,
+    StateOverrides, StorageOverride,
 };
-pub use transfers::NumberedLog;
 pub use simulate::{CallOutcome, CallResult, SimulatedBlock, SimulatedTx, simulate};
+pub use transfers::NumberedLog;

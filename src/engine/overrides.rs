@@ -3,7 +3,11 @@
 use alloy_primitives::Address;
 use revm::primitives::hardfork::SpecId;
 
-use super::{error::SimulationError, precompiles::RunPrecompiles, request::{AccountOverride, StateOverrides, StorageOverride}};
+use super::{
+    error::SimulationError,
+    precompiles::RunPrecompiles,
+    request::{AccountOverride, StateOverrides, StorageOverride},
+};
 use crate::state::{CodeCache, Overlay};
 
 /// Applies `overrides` to `overlay`, and returns the precompiles that are left: an account that is overridden in any way is none any
@@ -28,9 +32,12 @@ fn apply_account(
     overlay: &mut Overlay,
     codes: &CodeCache,
 ) -> Result<(), SimulationError> {
-    let code = account.code.clone().map(|code| codes.overriding(code)).transpose().map_err(|error| {
-        SimulationError::Params(format!("stateOverrides.{address}.code: {error}"))
-    })?;
+    let code = account
+        .code
+        .clone()
+        .map(|code| codes.overriding(code))
+        .transpose()
+        .map_err(|error| SimulationError::Params(format!("stateOverrides.{address}.code: {error}")))?;
     if account.balance.is_some() || account.nonce.is_some() || code.is_some() {
         overlay.set(address, account.balance, account.nonce, code);
     }
@@ -56,7 +63,9 @@ fn move_precompiles(overrides: &StateOverrides, precompiles: &mut RunPrecompiles
     let mut moved_to = Vec::new();
     for (address, account) in overrides {
         if moved_to.contains(address) {
-            return Err(SimulationError::Refused(format!("account {address} has already been overridden by a precompile")));
+            return Err(SimulationError::Refused(format!(
+                "account {address} has already been overridden by a precompile"
+            )));
         }
         if let Some(to) = account.move_precompile_to {
             if !precompiles.is_at(address) {

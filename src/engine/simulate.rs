@@ -140,7 +140,8 @@ fn plan<'a>(
 
     let mut push = |block: Cow<'a, SimBlock>, number: u64, time: u64, filler: bool| {
         let continues = open.filter(|open| open.number == number);
-        let (gas_limit, fee_recipient, difficulty) = continues.map_or(last, |o| (o.gas_limit, o.beneficiary, o.difficulty));
+        let (gas_limit, fee_recipient, difficulty) =
+            continues.map_or(last, |o| (o.gas_limit, o.beneficiary, o.difficulty));
         let overrides = &block.block;
         let inherited_root = continues.and_then(|open| open.parent_beacon_block_root).unwrap_or_default();
         let one = Planned {
@@ -223,9 +224,10 @@ impl Simulator<'_> {
         header.transactions_root = ordered_trie_root_encoded(&encoded);
         (header.receipts_root, header.logs_bloom) = receipts_root_and_bloom(&ran.receipts);
 
-        let withdrawals = self.spec.is_shanghai_active_at_timestamp(planned.time).then(|| {
-            planned.block.block.withdrawals.clone().unwrap_or_default()
-        });
+        let withdrawals = self
+            .spec
+            .is_shanghai_active_at_timestamp(planned.time)
+            .then(|| planned.block.block.withdrawals.clone().unwrap_or_default());
         header.withdrawals_root =
             withdrawals.as_ref().map(|list| alloy_consensus::proofs::calculate_withdrawals_root(list));
         if let Some(world) = &mut self.world {
@@ -393,7 +395,13 @@ impl Place<'_> {
 
 impl Ran {
     /// Counts what a call did, and writes its receipt.
-    fn add(&mut self, result: ExecutionResult, shown: Vec<NumberedLog>, call: &Call, listed: &UnsignedTx) -> CallResult {
+    fn add(
+        &mut self,
+        result: ExecutionResult,
+        shown: Vec<NumberedLog>,
+        call: &Call,
+        listed: &UnsignedTx,
+    ) -> CallResult {
         let gas: ResultGas = *result.gas();
         let gas_used = gas.tx_gas_used();
         self.gas_used += gas_used;
@@ -424,7 +432,8 @@ fn system_call<T, E: std::fmt::Display>(result: Result<T, E>) -> Result<T, Simul
 
 fn receipt(tx: &UnsignedTx, success: bool, cumulative_gas_used: u64, logs: Vec<Log>) -> ReceiptEnvelope {
     let logs_bloom = logs_bloom(&logs);
-    let receipt = ReceiptWithBloom { receipt: Receipt { status: success.into(), cumulative_gas_used, logs }, logs_bloom };
+    let receipt =
+        ReceiptWithBloom { receipt: Receipt { status: success.into(), cumulative_gas_used, logs }, logs_bloom };
     match tx.tx.tx_type() {
         TxType::Legacy => ReceiptEnvelope::Legacy(receipt),
         TxType::Eip2930 => ReceiptEnvelope::Eip2930(receipt),

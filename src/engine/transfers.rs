@@ -3,8 +3,8 @@
 use alloy_primitives::{Address, B256, Log, LogData, U256, address, b256};
 use revm::{
     Inspector,
-    interpreter::{CallInputs, CallOutcome, CreateInputs, CreateOutcome, InterpreterTypes},
     context_interface::{ContextTr, JournalTr},
+    interpreter::{CallInputs, CallOutcome, CreateInputs, CreateOutcome, InterpreterTypes},
 };
 
 /// The address that such a log bears (execution-apis, `eth_simulateV1`).

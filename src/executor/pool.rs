@@ -3,7 +3,13 @@
 use std::{
     cell::RefCell,
     panic::{AssertUnwindSafe, catch_unwind},
-    sync::{Arc, atomic::{AtomicBool, AtomicUsize, Ordering::{AcqRel, Acquire, Relaxed}}},
+    sync::{
+        Arc,
+        atomic::{
+            AtomicBool, AtomicUsize,
+            Ordering::{AcqRel, Acquire, Relaxed},
+        },
+    },
     time::{Duration, Instant},
 };
 
@@ -12,7 +18,10 @@ use metrics::{Counter, Histogram};
 use tokio::sync::oneshot;
 
 use super::LaneName;
-use crate::{state::{Meter, Overlay, Pause}, telemetry::Metrics};
+use crate::{
+    state::{Meter, Overlay, Pause},
+    telemetry::Metrics,
+};
 
 /// How many workers, and how much may wait for them.
 #[derive(Clone, Copy, Debug)]
@@ -123,7 +132,11 @@ impl Executor {
         let shared = Arc::new(Shared {
             short: Lane::new(LaneName::Short, config.queue_short, metrics),
             bundle: Lane::new(LaneName::Bundle, config.queue_bundle, metrics),
-            panics: Counter2(metrics.counter("presim_panics_total", "Jobs that panicked and were answered with -32603.", &[])),
+            panics: Counter2(metrics.counter(
+                "presim_panics_total",
+                "Jobs that panicked and were answered with -32603.",
+                &[],
+            )),
             stopping: AtomicBool::new(false),
         });
         let pool = rayon::ThreadPoolBuilder::new()
@@ -246,7 +259,11 @@ impl Lane {
             name,
             jobs: ArrayQueue::new(capacity.max(1)),
             running: AtomicUsize::new(0),
-            refused: metrics.counter("presim_queue_refused_total", "Jobs refused because their lane was full.", &labels),
+            refused: metrics.counter(
+                "presim_queue_refused_total",
+                "Jobs refused because their lane was full.",
+                &labels,
+            ),
             waited: metrics.histogram("presim_queue_wait_seconds", "From a job's arrival to its start.", &labels),
         }
     }

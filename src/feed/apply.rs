@@ -2,7 +2,9 @@
 
 use std::{sync::Arc, time::Instant};
 
-use alloy_consensus::{EMPTY_OMMER_ROOT_HASH, Eip658Value, Header, ReceiptEnvelope, TxEnvelope, transaction::Recovered};
+use alloy_consensus::{
+    EMPTY_OMMER_ROOT_HASH, Eip658Value, Header, ReceiptEnvelope, TxEnvelope, transaction::Recovered,
+};
 use alloy_eips::{eip4895::Withdrawals, eip7685::Requests};
 use alloy_evm::{
     Evm,
@@ -126,7 +128,8 @@ pub fn seal(spec: &ChainSpec, on: &Snapshot, open: &OpenBlock) -> Result<Snapsho
     header.blob_gas_used = header.blob_gas_used.map(|_| result.blob_gas_used);
     header.transactions_root = transactions_root(&transactions);
     (header.receipts_root, header.logs_bloom) = receipts_root_and_bloom(&result.receipts);
-    header.withdrawals_root = withdrawals.as_ref().map(|list| alloy_consensus::proofs::calculate_withdrawals_root(list));
+    header.withdrawals_root =
+        withdrawals.as_ref().map(|list| alloy_consensus::proofs::calculate_withdrawals_root(list));
     header.requests_hash =
         spec.is_prague_active_at_timestamp(header.timestamp).then(|| result.requests.requests_hash());
     header.state_root = world.state_root();

@@ -1,8 +1,15 @@
 //! A chain from a file: blocks in RLP, one after another, each executed and checked against its header.
 
-use std::{fmt::Display, path::{Path, PathBuf}, sync::Arc};
+use std::{
+    fmt::Display,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
-use alloy_consensus::{Block, Header, TxEnvelope, proofs, transaction::{Recovered, SignerRecoverable}};
+use alloy_consensus::{
+    Block, Header, TxEnvelope, proofs,
+    transaction::{Recovered, SignerRecoverable},
+};
 use alloy_eips::eip7685::Requests;
 use alloy_evm::block::BlockExecutionError;
 use alloy_hardforks::EthereumHardforks;
@@ -82,8 +89,11 @@ pub fn import(
     let mut head = base;
     while !rest.is_empty() {
         let offset = bytes.len() - rest.len();
-        let block = Block::<TxEnvelope>::decode(&mut rest)
-            .map_err(|source| ImportError::Decode { last: head.head.number(), offset, source })?;
+        let block = Block::<TxEnvelope>::decode(&mut rest).map_err(|source| ImportError::Decode {
+            last: head.head.number(),
+            offset,
+            source,
+        })?;
         if block.header.number == 0 && block.header.hash_slow() == head.head_hash() {
             continue; // A file may begin with the genesis itself.
         }
@@ -96,7 +106,8 @@ pub fn import(
 }
 
 fn style() -> ProgressStyle {
-    ProgressStyle::with_template("{msg} {wide_bar} {bytes}/{total_bytes} {eta}").unwrap_or_else(|_| ProgressStyle::default_bar())
+    ProgressStyle::with_template("{msg} {wide_bar} {bytes}/{total_bytes} {eta}")
+        .unwrap_or_else(|_| ProgressStyle::default_bar())
 }
 
 fn import_block(spec: &ChainSpec, parent: &Snapshot, block: Block<TxEnvelope>) -> Result<Snapshot, ImportError> {
@@ -127,7 +138,12 @@ fn import_block(spec: &ChainSpec, parent: &Snapshot, block: Block<TxEnvelope>) -
     Ok(stand_on(executed.world, Arc::new(block), hashes, SnapshotId(parent.id.0 + 1)))
 }
 
-fn check_against_parent(spec: &ChainSpec, parent: &Header, parent_hash: B256, header: &Header) -> Result<(), ImportError> {
+fn check_against_parent(
+    spec: &ChainSpec,
+    parent: &Header,
+    parent_hash: B256,
+    header: &Header,
+) -> Result<(), ImportError> {
     let check = Check { number: header.number };
     check.equal("number", parent.number + 1, header.number)?;
     check.equal("parentHash", parent_hash, header.parent_hash)?;

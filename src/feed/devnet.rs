@@ -5,7 +5,10 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use alloy_evm::block::BlockExecutionError;
 use alloy_primitives::{Address, B256, keccak256};
 
-use super::{apply::{Attributes, extend, open_block, seal}, world::Traffic};
+use super::{
+    apply::{Attributes, extend, open_block, seal},
+    world::Traffic,
+};
 use crate::{chain::ChainSpec, state::Snapshot};
 
 /// Builds the next snapshot from the last.

@@ -5,13 +5,19 @@ pub mod chain_file;
 pub mod devnet;
 pub mod world;
 
-use std::{sync::Arc, time::{Duration, Instant}};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use actix::{Actor, ActorContext, AsyncContext, Context, Handler, Message};
 use metrics::{Counter, Gauge, Histogram};
 
 use self::devnet::{Devnet, Step};
-use crate::{state::{FeedState, Snapshots}, telemetry::Metrics};
+use crate::{
+    state::{FeedState, Snapshots},
+    telemetry::Metrics,
+};
 
 /// The only writer of snapshots. Ticks its source, publishes what comes.
 pub struct StateFeed {

@@ -1,6 +1,13 @@
 //! Who may use the node: bearer tokens, each with a rate and a fair share of the lanes.
 
-use std::{num::NonZeroU32, path::Path, sync::{Arc, atomic::{AtomicUsize, Ordering::AcqRel}}};
+use std::{
+    num::NonZeroU32,
+    path::Path,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::AcqRel},
+    },
+};
 
 use governor::{DefaultDirectRateLimiter, Quota, RateLimiter};
 use serde::Deserialize;
@@ -44,13 +51,28 @@ pub struct Seat {
 pub enum AccessError {
     /// It cannot be read.
     #[error("--token-file {path}: {source}")]
-    Read { #[doc = "The file."] path: String, #[doc = "Why."] source: std::io::Error },
+    Read {
+        #[doc = "The file."]
+        path: String,
+        #[doc = "Why."]
+        source: std::io::Error,
+    },
     /// It is no TOML, or not of the right shape.
     #[error("--token-file {path}: {source}: expected [[token]] tables with name, token and rate")]
-    Shape { #[doc = "The file."] path: String, #[doc = "Why."] source: toml::de::Error },
+    Shape {
+        #[doc = "The file."]
+        path: String,
+        #[doc = "Why."]
+        source: toml::de::Error,
+    },
     /// A token is too easy to guess, or used twice, or there is none.
     #[error("--token-file {path}: {problem}")]
-    Token { #[doc = "The file."] path: String, #[doc = "What is wrong."] problem: String },
+    Token {
+        #[doc = "The file."]
+        path: String,
+        #[doc = "What is wrong."]
+        problem: String,
+    },
 }
 
 #[derive(Deserialize)]
@@ -76,7 +98,8 @@ impl Access {
     pub fn from_file(path: &Path, queue_short: usize, queue_bundle: usize) -> Result<Self, AccessError> {
         let shown = path.display().to_string();
         let text = std::fs::read_to_string(path).map_err(|source| AccessError::Read { path: shown.clone(), source })?;
-        let file: TokenFile = toml::from_str(&text).map_err(|source| AccessError::Shape { path: shown.clone(), source })?;
+        let file: TokenFile =
+            toml::from_str(&text).map_err(|source| AccessError::Shape { path: shown.clone(), source })?;
         let problem = |problem: String| AccessError::Token { path: shown.clone(), problem };
         if file.token.is_empty() {
             return Err(problem("no [[token]] in it: nobody could use the node".into()));
@@ -85,7 +108,12 @@ impl Access {
         let mut clients: Vec<Arc<Client>> = Vec::with_capacity(count);
         for entry in file.token {
             if entry.token.len() < Self::SHORTEST {
-                return Err(problem(format!("token of {:?}: {} bytes: expected at least {}", entry.name, entry.token.len(), Self::SHORTEST)));
+                return Err(problem(format!(
+                    "token of {:?}: {} bytes: expected at least {}",
+                    entry.name,
+                    entry.token.len(),
+                    Self::SHORTEST
+                )));
             }
             if let Some(other) = clients.iter().find(|client| client.token == entry.token) {
                 return Err(problem(format!("{:?} and {:?} have the same token", other.name, entry.name)));
@@ -108,7 +136,10 @@ impl Access {
         let token = authorization.and_then(|value| value.strip_prefix(b"Bearer "));
         let found = token.and_then(|token| clients.iter().find(|client| same(client.token.as_bytes(), token)));
         found.cloned().map(Some).ok_or_else(|| {
-            RpcError::new(-32000, "unauthorized: expected a header `Authorization: Bearer TOKEN` with a token of this node")
+            RpcError::new(
+                -32000,
+                "unauthorized: expected a header `Authorization: Bearer TOKEN` with a token of this node",
+            )
         })
     }
 }

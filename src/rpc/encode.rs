@@ -148,12 +148,8 @@ fn simulated_block(out: &mut Vec<u8>, block: &SimulatedBlock, dialect: &Dialect,
     }
     let mut log_index = 0;
     list(object.key("calls"), block.calls.iter().enumerate(), |out, (index, call)| {
-        let place = LogPlace {
-            header,
-            block_hash: hash,
-            tx_hash: block.transactions[index].tx.hash,
-            tx_index: index as u64,
-        };
+        let place =
+            LogPlace { header, block_hash: hash, tx_hash: block.transactions[index].tx.hash, tx_index: index as u64 };
         call_result(out, call, &place, &mut log_index, dialect);
     });
     object.end();
@@ -255,7 +251,10 @@ fn transaction(out: &mut Vec<u8>, tx: &SimulatedTx, index: u64, header: &Header,
     quantity_u256(object.key("gasPrice"), U256::from(inner.effective_gas_price(header.base_fee_per_gas)));
     if !inner.is_legacy() {
         quantity_u256(object.key("maxFeePerGas"), U256::from(inner.max_fee_per_gas()));
-        quantity_u256(object.key("maxPriorityFeePerGas"), U256::from(inner.max_priority_fee_per_gas().unwrap_or_default()));
+        quantity_u256(
+            object.key("maxPriorityFeePerGas"),
+            U256::from(inner.max_priority_fee_per_gas().unwrap_or_default()),
+        );
     }
     if let Some(fee) = inner.max_fee_per_blob_gas() {
         quantity_u256(object.key("maxFeePerBlobGas"), U256::from(fee));

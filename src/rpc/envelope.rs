@@ -74,10 +74,13 @@ impl<'a> Request<'a> {
         if !raw.get().starts_with('{') {
             return Err(bad("null", "invalid request: expected an object".into()));
         }
-        let envelope: Envelope<'a> = serde_json::from_str(raw.get())
-            .map_err(|error| bad("null", format!("invalid request: {error}").into()))?;
+        let envelope: Envelope<'a> =
+            serde_json::from_str(raw.get()).map_err(|error| bad("null", format!("invalid request: {error}").into()))?;
         let Some(id) = envelope.id.map(RawValue::get).filter(|id| usable_id(id)) else {
-            return Err(bad("null", "invalid request: id: missing or unusable: expected an unsigned integer, a string or null".into()));
+            return Err(bad(
+                "null",
+                "invalid request: id: missing or unusable: expected an unsigned integer, a string or null".into(),
+            ));
         };
         if envelope.jsonrpc.map(RawValue::get) != Some("\"2.0\"") {
             return Err(bad(id, "invalid request: jsonrpc: expected \"2.0\"".into()));

@@ -5,7 +5,11 @@ use std::borrow::Cow;
 use alloy_primitives::Bytes;
 use serde_json::value::RawValue;
 
-use crate::{engine::SimulationError, executor::Refused, state::{Stopped, UnknownBlock}};
+use crate::{
+    engine::SimulationError,
+    executor::Refused,
+    state::{Stopped, UnknownBlock},
+};
 
 /// An error answer.
 #[derive(Clone, Debug, PartialEq, Eq)]

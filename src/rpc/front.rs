@@ -73,7 +73,9 @@ impl Front {
     pub fn new(backend: Arc<Backend>, snapshots: Arc<Snapshots>, executor: Executor, metrics: &Metrics) -> Self {
         let counts = Method::ALL
             .into_iter()
-            .map(|method| MethodCounts { outcomes: Outcome::ALL.map(|outcome| Counted::new(metrics, method.name(), outcome)) })
+            .map(|method| MethodCounts {
+                outcomes: Outcome::ALL.map(|outcome| Counted::new(metrics, method.name(), outcome)),
+            })
             .collect();
         Self { backend, snapshots, executor, counts, unknown: Counted::new(metrics, "unknown", Outcome::Invalid) }
     }
@@ -116,9 +118,16 @@ impl Front {
     }
 
     /// Runs on the calling thread. The flag tells that the run was longer than what may be done so.
-    fn run_here(&self, method: Method, job: &Job, mut out: Vec<u8>, meter: Meter) -> ((Vec<u8>, Result<(), RpcError>), bool) {
+    fn run_here(
+        &self,
+        method: Method,
+        job: &Job,
+        mut out: Vec<u8>,
+        meter: Meter,
+    ) -> ((Vec<u8>, Result<(), RpcError>), bool) {
         let ran = self.executor.run_in_place(|overlay| {
-            let result = self.backend.answer(method, &job.params, &job.published, job.dialect, overlay, meter, &mut out);
+            let result =
+                self.backend.answer(method, &job.params, &job.published, job.dialect, overlay, meter, &mut out);
             (result, overlay.meter.stopped() == Some(Stopped::TooLong))
         });
         match ran {
@@ -127,7 +136,13 @@ impl Front {
         }
     }
 
-    async fn run_on(&self, lane: LaneName, method: Method, job: Job, mut out: Vec<u8>) -> (Vec<u8>, Result<(), RpcError>) {
+    async fn run_on(
+        &self,
+        lane: LaneName,
+        method: Method,
+        job: Job,
+        mut out: Vec<u8>,
+    ) -> (Vec<u8>, Result<(), RpcError>) {
         let seat = match job.client.as_ref().map(|client| client.sit(lane)).transpose() {
             Ok(seat) => seat,
             Err(refused) => return (out, Err(refused.into())),

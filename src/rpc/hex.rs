@@ -3,7 +3,10 @@
 use std::{borrow::Cow, fmt};
 
 use alloy_primitives::{Address, B256, Bytes, U256};
-use serde::{Deserialize, Deserializer, de::{Error, Visitor}};
+use serde::{
+    Deserialize, Deserializer,
+    de::{Error, Visitor},
+};
 
 /// A quantity: `0x` and 1 to 64 hex digits, the first not zero unless it is the only one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

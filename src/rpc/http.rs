@@ -1,6 +1,14 @@
 //! The HTTP door: JSON-RPC in POST bodies, answered without going through a router of strings; health; the way to WebSocket.
 
-use std::{convert::Infallible, future::Future, num::NonZeroU32, pin::Pin, sync::Arc, task::{Context, Poll}, time::Duration};
+use std::{
+    convert::Infallible,
+    future::Future,
+    num::NonZeroU32,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+    time::Duration,
+};
 
 use bytes::Bytes;
 use bytestring::ByteString;
@@ -52,7 +60,10 @@ pub struct Hosts(pub Vec<String>);
 impl Hosts {
     /// Whether requests may name this host; the port does not matter.
     fn allows(&self, headers: &HeaderMap, uri: &http::Uri) -> bool {
-        let named = headers.get(header::HOST).and_then(|host| host.to_str().ok()).or_else(|| uri.authority().map(|a| a.as_str()));
+        let named = headers
+            .get(header::HOST)
+            .and_then(|host| host.to_str().ok())
+            .or_else(|| uri.authority().map(|a| a.as_str()));
         let Some(named) = named else { return false };
         let name = match named.rsplit_once(':') {
             Some((name, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => name,
@@ -84,13 +95,21 @@ impl tower::Service<Request<Incoming>> for Door {
 impl HttpService {
     async fn serve(self: Arc<Self>, request: Request<Incoming>) -> HttpResponse {
         if !self.hosts.allows(request.headers(), request.uri()) {
-            return refuse(StatusCode::FORBIDDEN, RpcError::request("host not allowed: --allow-host names those that are"));
+            return refuse(
+                StatusCode::FORBIDDEN,
+                RpcError::request("host not allowed: --allow-host names those that are"),
+            );
         }
         let dialect = match request.uri().path() {
             "/" | "" => self.root,
             "/standard" | "/standard/" => &STANDARD,
             "/health" => return health(&self.front.published()),
-            _ => return refuse(StatusCode::NOT_FOUND, RpcError::request("no such path: expected /, /standard or /health")),
+            _ => {
+                return refuse(
+                    StatusCode::NOT_FOUND,
+                    RpcError::request("no such path: expected /, /standard or /health"),
+                );
+            }
         };
         let authorization = request.headers().get(header::AUTHORIZATION).map(HeaderValue::as_bytes);
         let client = match self.access.client(authorization) {
@@ -102,7 +121,10 @@ impl HttpService {
             return self.sockets.accept(request, session).await;
         }
         if request.method() != HttpMethod::POST {
-            return refuse(StatusCode::METHOD_NOT_ALLOWED, RpcError::request("expected a POST with a JSON-RPC body, or a WebSocket upgrade"));
+            return refuse(
+                StatusCode::METHOD_NOT_ALLOWED,
+                RpcError::request("expected a POST with a JSON-RPC body, or a WebSocket upgrade"),
+            );
         }
         if !is_json(request.headers()) {
             return refuse(
@@ -120,8 +142,9 @@ impl HttpService {
         let limit = self.limits.max_body;
         let collected = tokio::time::timeout(self.limits.read_timeout, Limited::new(body, limit).collect()).await;
         match collected {
-            Ok(Ok(collected)) => ByteString::try_from(collected.to_bytes())
-                .map_err(|error| (StatusCode::BAD_REQUEST, RpcError::parse(format!("parse error: not UTF-8: {error}")))),
+            Ok(Ok(collected)) => ByteString::try_from(collected.to_bytes()).map_err(|error| {
+                (StatusCode::BAD_REQUEST, RpcError::parse(format!("parse error: not UTF-8: {error}")))
+            }),
             Ok(Err(error)) if error.is::<LengthLimitError>() => {
                 let text = format!("body too large: at most {limit} bytes");
                 Err((StatusCode::PAYLOAD_TOO_LARGE, RpcError::limit(text)))

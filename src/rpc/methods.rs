@@ -7,8 +7,7 @@ use revm::context::result::ExecutionResult;
 
 use super::{
     dialect::Dialect,
-    discover,
-    encode,
+    discover, encode,
     error::RpcError,
     wire::{self, ShapeLimits},
 };
@@ -231,7 +230,8 @@ impl Backend {
     ) -> Result<(), RpcError> {
         let (address, selector) = wire::parse_address(params, dialect)?;
         let snapshot = self.select(published, selector)?;
-        let code = snapshot.world.account(&address).map_or_else(Bytes::new, |account| account.code.bytecode.original_bytes());
+        let code =
+            snapshot.world.account(&address).map_or_else(Bytes::new, |account| account.code.bytecode.original_bytes());
         encode::data(out, &code);
         Ok(())
     }

@@ -3,8 +3,8 @@
 //! A body becomes requests in [`envelope`], parameters become the engine's types in [`wire`], results become bytes in [`encode`].
 //! [`front`] takes a request through routing, lanes and metrics; [`http`] and [`ws`] are its two doors, behind [`server`]'s one port.
 
-pub mod dialect;
 mod access;
+pub mod dialect;
 mod discover;
 mod encode;
 mod envelope;

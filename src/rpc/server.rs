@@ -1,11 +1,23 @@
 //! The one port: accepts connections, bounds them, and ends them in order.
 
-use std::{io, net::SocketAddr, sync::{Arc, atomic::AtomicU32}, time::Duration};
+use std::{
+    io,
+    net::SocketAddr,
+    sync::{Arc, atomic::AtomicU32},
+    time::Duration,
+};
 
 use actix::{Actor, Context, Handler, Message, ResponseFuture};
 use http::{HeaderName, HeaderValue, Method, StatusCode, header};
-use hyper_util::{rt::{TokioExecutor, TokioIo}, service::TowerToHyperService};
-use tokio::{net::{TcpListener, TcpStream}, sync::{OwnedSemaphorePermit, Semaphore, watch}, task::JoinHandle};
+use hyper_util::{
+    rt::{TokioExecutor, TokioIo},
+    service::TowerToHyperService,
+};
+use tokio::{
+    net::{TcpListener, TcpStream},
+    sync::{OwnedSemaphorePermit, Semaphore, watch},
+    task::JoinHandle,
+};
 use tower::Layer;
 use tower_http::cors::{AllowOrigin, CorsLayer};
 
@@ -17,7 +29,10 @@ use super::{
     http::{Door, Hosts, HttpLimits, HttpService, refuse},
     ws::Sockets,
 };
-use crate::{config::{Config, DialectName}, telemetry::Metrics};
+use crate::{
+    config::{Config, DialectName},
+    telemetry::Metrics,
+};
 
 /// What a server serves with.
 #[derive(Clone, Debug)]
@@ -220,7 +235,8 @@ async fn turn_away(stream: TcpStream, permit: OwnedSemaphorePermit) {
 }
 
 fn cors(origins: &[String]) -> CorsLayer {
-    let layer = CorsLayer::new().allow_methods([Method::POST]).allow_headers([header::CONTENT_TYPE, header::AUTHORIZATION]);
+    let layer =
+        CorsLayer::new().allow_methods([Method::POST]).allow_headers([header::CONTENT_TYPE, header::AUTHORIZATION]);
     let layer = layer.expose_headers([HeaderName::from_static("x-presim-snapshot")]);
     if origins.iter().any(|origin| origin == "*") {
         return layer.allow_origin(AllowOrigin::any());

@@ -6,11 +6,21 @@ use std::{collections::BTreeMap, fmt};
 
 use alloy_eips::{eip2930::AccessList, eip4895::Withdrawals, eip7702::SignedAuthorization};
 use alloy_primitives::{Address, B256, TxKind, U256};
-use serde::{Deserialize, Deserializer, de::{DeserializeOwned, Error, MapAccess, Visitor, value::MapAccessDeserializer}};
+use serde::{
+    Deserialize, Deserializer,
+    de::{DeserializeOwned, Error, MapAccess, Visitor, value::MapAccessDeserializer},
+};
 
-use super::{dialect::Dialect, error::RpcError, hex::{Data, Fixed, Quantity, Word}};
+use super::{
+    dialect::Dialect,
+    error::RpcError,
+    hex::{Data, Fixed, Quantity, Word},
+};
 use crate::{
-    engine::{AccountOverride, BlockOverrides, Call, CallFees, CallRequest, SimBlock, Simulation, StateOverrides, StorageOverride},
+    engine::{
+        AccountOverride, BlockOverrides, Call, CallFees, CallRequest, SimBlock, Simulation, StateOverrides,
+        StorageOverride,
+    },
     state::{Selector, SnapshotId},
 };
 
@@ -164,7 +174,8 @@ pub fn parse_simulation(
         return Err(RpcError::params("params[0].blockStateCalls: empty: expected at least one block"));
     }
     if blocks.len() > limits.max_blocks {
-        let text = format!("params[0].blockStateCalls: too many blocks: {}, at most {}", blocks.len(), limits.max_blocks);
+        let text =
+            format!("params[0].blockStateCalls: too many blocks: {}, at most {}", blocks.len(), limits.max_blocks);
         return Err(RpcError::new(-38026, text));
     }
     let mut calls = 0;
@@ -272,7 +283,9 @@ impl CallObject {
     fn into_call(self, place: &str, dialect: &Dialect) -> Result<Call, RpcError> {
         let to = match self.to {
             None if dialect.requires_to_and_selector => {
-                return Err(RpcError::params(format!("{place}.to: missing: expected an address, or null to create a contract")));
+                return Err(RpcError::params(format!(
+                    "{place}.to: missing: expected an address, or null to create a contract"
+                )));
             }
             None | Some(None) => TxKind::Create,
             Some(Some(to)) => TxKind::Call(to.into()),
@@ -290,7 +303,9 @@ impl CallObject {
         };
         let data = match (self.input, self.data) {
             (Some(input), Some(data)) if input != data => {
-                return Err(RpcError::params(format!("{place}.data: differs from input: expected one of the two, or the same in both")));
+                return Err(RpcError::params(format!(
+                    "{place}.data: differs from input: expected one of the two, or the same in both"
+                )));
             }
             (Some(data), _) | (None, Some(data)) => data.0,
             (None, None) => Default::default(),
@@ -299,7 +314,9 @@ impl CallObject {
             return Err(RpcError::params(format!("{place}.blobVersionedHashes: empty: expected at least one hash")));
         }
         if matches!(&self.authorization_list, Some(list) if list.is_empty()) {
-            return Err(RpcError::params(format!("{place}.authorizationList: empty: expected at least one authorization")));
+            return Err(RpcError::params(format!(
+                "{place}.authorizationList: empty: expected at least one authorization"
+            )));
         }
         Ok(Call {
             from: self.from.map(Address::from).unwrap_or_default(),
@@ -347,7 +364,9 @@ fn state_overrides(overrides: StateOverridesParam, place: &str) -> Result<StateO
             let slots = |map: BTreeMap<Word, Word>| map.into_iter().map(|(slot, value)| (slot.0, value.0)).collect();
             let storage = match (account.state, account.state_diff) {
                 (Some(_), Some(_)) => {
-                    return Err(RpcError::params(format!("{place}.{address}: has both 'state' and 'stateDiff': expected one of them")));
+                    return Err(RpcError::params(format!(
+                        "{place}.{address}: has both 'state' and 'stateDiff': expected one of them"
+                    )));
                 }
                 (Some(state), None) => StorageOverride::Replace(slots(state)),
                 (None, Some(diff)) => StorageOverride::Diff(slots(diff)),
@@ -410,7 +429,9 @@ impl<'de> Deserialize<'de> for SelectorParam {
                                 "{shown:?}: {reason}: expected a hex number, latest, pending, safe, finalized or earliest"
                             ))
                         })?;
-                        Selector::Number(number.try_into().map_err(|_| E::custom("block number out of range: at most 64 bits"))?)
+                        Selector::Number(
+                            number.try_into().map_err(|_| E::custom("block number out of range: at most 64 bits"))?,
+                        )
                     }
                 }))
             }

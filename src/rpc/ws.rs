@@ -1,6 +1,14 @@
 //! The WebSocket door: jsonrpsee's sessions, with their calls, batches and would-be notifications answered by the front.
 
-use std::{borrow::Cow, num::NonZeroU32, sync::{Arc, atomic::{AtomicU32, Ordering::Relaxed}}, time::Duration};
+use std::{
+    borrow::Cow,
+    num::NonZeroU32,
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering::Relaxed},
+    },
+    time::Duration,
+};
 
 use bytestring::ByteString;
 use futures::future::join_all;
@@ -142,7 +150,10 @@ impl RpcServiceT for Calls {
                 Err(error) => return failed(Id::Null, error),
             };
             if requests.is_empty() {
-                return failed(Id::Null, RpcError::request("invalid request: an empty batch: expected at least one request"));
+                return failed(
+                    Id::Null,
+                    RpcError::request("invalid request: an empty batch: expected at least one request"),
+                );
             }
             if requests.len() > limits.max_batch {
                 let text = format!("batch of {} requests: at most {}", requests.len(), limits.max_batch);
@@ -168,7 +179,11 @@ impl RpcServiceT for Calls {
 }
 
 impl Calls {
-    async fn entry(&self, entry: Result<BatchEntry<'_>, jsonrpsee::core::middleware::BatchEntryErr<'_>>, published: Arc<Published>) -> MethodResponse {
+    async fn entry(
+        &self,
+        entry: Result<BatchEntry<'_>, jsonrpsee::core::middleware::BatchEntryErr<'_>>,
+        published: Arc<Published>,
+    ) -> MethodResponse {
         match entry {
             Ok(BatchEntry::Call(request)) => match self.hold() {
                 Ok(held) => self.answer(request, published, false, held).await,
@@ -182,11 +197,20 @@ impl Calls {
         }
     }
 
-    async fn answer(&self, request: RpcRequest<'_>, published: Arc<Published>, alone: bool, held: OwnedSemaphorePermit) -> MethodResponse {
+    async fn answer(
+        &self,
+        request: RpcRequest<'_>,
+        published: Arc<Published>,
+        alone: bool,
+        held: OwnedSemaphorePermit,
+    ) -> MethodResponse {
         let Session { front, dialect, client, limits } = &self.session;
         let params = request.params.as_ref().map_or("[]", |params| params.get());
         if params.len() > limits.max_body {
-            return failed(request.id, RpcError::limit(format!("message too large: at most {} bytes", limits.max_body)));
+            return failed(
+                request.id,
+                RpcError::limit(format!("message too large: at most {} bytes", limits.max_body)),
+            );
         }
         if let Some(Err(error)) = client.as_ref().map(|client| client.admit(NonZeroU32::MIN)) {
             return failed(request.id, error);
@@ -203,8 +227,12 @@ impl Calls {
         if let Err(error) = result {
             return failed(request.id, error);
         }
-        let Ok(unsent) = self.unsent.clone().try_acquire_many_owned(u32::try_from(out.len()).unwrap_or(u32::MAX)) else {
-            return failed(request.id, self.close(format!("more than {} bytes of answers are unsent", self.max_unsent)));
+        let Ok(unsent) = self.unsent.clone().try_acquire_many_owned(u32::try_from(out.len()).unwrap_or(u32::MAX))
+        else {
+            return failed(
+                request.id,
+                self.close(format!("more than {} bytes of answers are unsent", self.max_unsent)),
+            );
         };
         let Some(raw) = String::from_utf8(out).ok().and_then(|text| RawValue::from_string(text).ok()) else {
             return failed(request.id, RpcError::new(-32603, "internal error: the answer is no JSON"));
@@ -240,4 +268,3 @@ fn failed(id: Id<'_>, error: RpcError) -> MethodResponse {
     let error: ErrorObjectOwned = error.into_owned();
     MethodResponse::error(id, error)
 }
-

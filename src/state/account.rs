@@ -41,13 +41,7 @@ impl Default for Code {
 
 impl Default for Account {
     fn default() -> Self {
-        Self {
-            balance: U256::ZERO,
-            nonce: 0,
-            code: Code::default(),
-            slots: Slots::default(),
-            trie: Trie::default(),
-        }
+        Self { balance: U256::ZERO, nonce: 0, code: Code::default(), slots: Slots::default(), trie: Trie::default() }
     }
 }
 

@@ -1,9 +1,23 @@
 //! What one run has changed, over a world that it must not change.
 
-use std::{convert::Infallible, sync::{Arc, atomic::{AtomicBool, Ordering::Relaxed}}, time::Instant};
+use std::{
+    convert::Infallible,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+    time::Instant,
+};
 
-use alloy_primitives::{Address, B256, U256, map::{AddressMap, HashMap}};
-use revm::{Database, DatabaseCommit, bytecode::Bytecode, state::{Account as RunAccount, AccountInfo}};
+use alloy_primitives::{
+    Address, B256, U256,
+    map::{AddressMap, HashMap},
+};
+use revm::{
+    Database, DatabaseCommit,
+    bytecode::Bytecode,
+    state::{Account as RunAccount, AccountInfo},
+};
 
 use super::{Account, World, account::Code};
 use crate::chain::BlockHashes;

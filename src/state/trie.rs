@@ -237,9 +237,7 @@ impl<V: PartialEq> Node<V> {
             return true;
         }
         match (&a.kind, &b.kind) {
-            (NodeKind::Leaf { key: a, value: v }, NodeKind::Leaf { key: b, value: w }) => {
-                a == b && v == w
-            }
+            (NodeKind::Leaf { key: a, value: v }, NodeKind::Leaf { key: b, value: w }) => a == b && v == w,
             (NodeKind::Branch(a), NodeKind::Branch(b)) => {
                 let mut pairs = a.children.iter().zip(&*b.children);
                 a.path == b.path && pairs.all(|(a, b)| Self::same(a, b))
@@ -301,9 +299,7 @@ impl<V: TrieValue> Node<V> {
             return rlp;
         }
         let rlp = match &self.kind {
-            NodeKind::Leaf { key, value } => {
-                RlpNode::from_rlp(scratch.encode_leaf(key, depth, value))
-            }
+            NodeKind::Leaf { key, value } => RlpNode::from_rlp(scratch.encode_leaf(key, depth, value)),
             NodeKind::Branch(branch) => {
                 let rlp = RlpNode::from_rlp(scratch.encode_branch(branch));
                 if branch.path.len() == depth {
@@ -608,15 +604,16 @@ mod tests {
     fn keys() -> impl Strategy<Value = B256> {
         let nibbles = [0x00_u8, 0x01, 0x10, 0x11, 0xff];
         let byte = move || (0..nibbles.len()).prop_map(move |index| nibbles[index]);
-        (byte(), prop_oneof![4 => Just(0_u8), 1 => byte()], byte(), 0..=255_u8, any::<bool>())
-            .prop_map(|(first, middle, late, last, near)| {
+        (byte(), prop_oneof![4 => Just(0_u8), 1 => byte()], byte(), 0..=255_u8, any::<bool>()).prop_map(
+            |(first, middle, late, last, near)| {
                 let mut key = B256::ZERO;
                 key[0] = first;
                 key[15] = middle;
                 key[30] = late;
                 key[31] = if near { last & 0x13 } else { last };
                 key
-            })
+            },
+        )
     }
 
     /// Never zero; mostly so small that the leaf may be embedded.

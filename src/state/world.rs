@@ -4,7 +4,11 @@ use std::{convert::Infallible, sync::Arc};
 
 use alloy_primitives::{Address, B256, U256, keccak256, map::DefaultHashBuilder};
 
-use super::{Account, overlay::AccountChange, trie::{Trie, TrieValue}};
+use super::{
+    Account,
+    overlay::AccountChange,
+    trie::{Trie, TrieValue},
+};
 
 type Accounts = imbl::GenericHashMap<Address, Arc<Account>, DefaultHashBuilder, imbl::shared_ptr::DefaultSharedPtr>;
 

@@ -12,7 +12,11 @@ use alloy_genesis::{ChainConfig, Genesis, GenesisAccount};
 use alloy_primitives::{Address, Bytes, TxKind, U256};
 use alloy_signer_local::{MnemonicBuilder, PrivateKeySigner, coins_bip39::English};
 use alloy_sol_types::{SolCall, SolValue, sol};
-use revm::{DatabaseCommit, context::{TxEnv, result::ExecutionResult}, inspector::NoOpInspector};
+use revm::{
+    DatabaseCommit,
+    context::{TxEnv, result::ExecutionResult},
+    inspector::NoOpInspector,
+};
 use serde::Deserialize;
 
 use crate::{
@@ -77,7 +81,12 @@ pub enum WorldError {
     Mnemonic(#[from] alloy_signer_local::LocalSignerError),
     /// A step of the set-up failed.
     #[error("the trading world: {step}: {problem}")]
-    Step { #[doc = "Which one."] step: &'static str, #[doc = "What happened."] problem: String },
+    Step {
+        #[doc = "Which one."]
+        step: &'static str,
+        #[doc = "What happened."]
+        problem: String,
+    },
 }
 
 #[derive(Deserialize)]
@@ -146,7 +155,12 @@ pub fn dev_genesis(signers: &[PrivateKeySigner], timestamp: u64) -> Genesis {
 
 /// The state of `genesis` with the trading world in it. The contracts are deployed by running what a deployer would send; then the
 /// accounts get their ether back, and their nonces, but for the first: the contracts' addresses follow from its nonce.
-pub fn build(genesis: &Genesis, spec: &ChainSpec, signers: &[PrivateKeySigner], codes: &CodeCache) -> Result<(World, TradingWorld), WorldError> {
+pub fn build(
+    genesis: &Genesis,
+    spec: &ChainSpec,
+    signers: &[PrivateKeySigner],
+    codes: &CodeCache,
+) -> Result<(World, TradingWorld), WorldError> {
     let artifacts: BTreeMap<String, Artifact> = serde_json::from_str(include_str!("artifacts.json"))?;
     let code = |name: &'static str, arguments: Vec<u8>| -> Result<Bytes, WorldError> {
         let artifact = artifacts
@@ -168,17 +182,33 @@ pub fn build(genesis: &Genesis, spec: &ChainSpec, signers: &[PrivateKeySigner], 
         let precompiles = RunPrecompiles::of(env.cfg_env.spec);
         let mut setup = Setup { evm: new_evm(&mut overlay, env, precompiles, NoOpInspector, false) };
         let weth = setup.create("Weth", owner, code("Weth", Vec::new())?)?;
-        let beta = setup.create("Beta", owner, code("Token", ("Beta", "BETA", tokens(2_000_000), owner).abi_encode_params())?)?;
-        let alpha = setup.create("Alpha", owner, code("Token", ("Alpha", "ALPHA", tokens(4_000_000), owner).abi_encode_params())?)?;
+        let beta = setup.create(
+            "Beta",
+            owner,
+            code("Token", ("Beta", "BETA", tokens(2_000_000), owner).abi_encode_params())?,
+        )?;
+        let alpha = setup.create(
+            "Alpha",
+            owner,
+            code("Token", ("Alpha", "ALPHA", tokens(4_000_000), owner).abi_encode_params())?,
+        )?;
         let factory = setup.create("Factory", owner, code("Factory", Vec::new())?)?;
         let router = setup.create("Router", owner, code("Router", (factory, weth).abi_encode_params())?)?;
         setup.call("deposit", owner, weth, tokens(1_000), &IWeth::depositCall {})?;
         for account in &accounts {
             for token in [weth, alpha, beta] {
-                setup.call("approve", *account, token, U256::ZERO, &IErc20::approveCall { spender: router, value: U256::MAX })?;
+                setup.call(
+                    "approve",
+                    *account,
+                    token,
+                    U256::ZERO,
+                    &IErc20::approveCall { spender: router, value: U256::MAX },
+                )?;
             }
         }
-        for (token_a, amount_a, token_b, amount_b) in [(alpha, 1_000_000, beta, 1_000_000), (weth, 1_000, alpha, 2_000_000)] {
+        for (token_a, amount_a, token_b, amount_b) in
+            [(alpha, 1_000_000, beta, 1_000_000), (weth, 1_000, alpha, 2_000_000)]
+        {
             let add = IRouter::addLiquidityCall {
                 tokenA: token_a,
                 tokenB: token_b,
@@ -193,7 +223,13 @@ pub fn build(genesis: &Genesis, spec: &ChainSpec, signers: &[PrivateKeySigner], 
         }
         for account in &accounts[1..] {
             for token in [alpha, beta] {
-                setup.call("transfer", owner, token, U256::ZERO, &IErc20::transferCall { to: *account, value: tokens(100_000) })?;
+                setup.call(
+                    "transfer",
+                    owner,
+                    token,
+                    U256::ZERO,
+                    &IErc20::transferCall { to: *account, value: tokens(100_000) },
+                )?;
             }
         }
         TradingWorld { weth, alpha, beta, router }
@@ -215,8 +251,16 @@ impl<E: Evm<Tx = TxEnv, DB: DatabaseCommit>> Setup<E> {
         result.created_address().ok_or_else(|| WorldError::Step { step, problem: "created nothing".to_owned() })
     }
 
-    fn call(&mut self, step: &'static str, from: Address, to: Address, value: U256, call: &impl SolCall) -> Result<(), WorldError> {
-        let tx = TxEnv { caller: from, kind: TxKind::Call(to), value, data: call.abi_encode().into(), ..TxEnv::default() };
+    fn call(
+        &mut self,
+        step: &'static str,
+        from: Address,
+        to: Address,
+        value: U256,
+        call: &impl SolCall,
+    ) -> Result<(), WorldError> {
+        let tx =
+            TxEnv { caller: from, kind: TxKind::Call(to), value, data: call.abi_encode().into(), ..TxEnv::default() };
         self.run(step, tx).map(drop)
     }
 

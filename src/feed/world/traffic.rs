@@ -30,7 +30,13 @@ const TIP: u128 = 1_000_000_000;
 
 impl Traffic {
     /// `count` transactions a sub-block from `signers`.
-    pub fn new(count: u32, seed: u64, chain_id: u64, signers: Vec<PrivateKeySigner>, world: Option<TradingWorld>) -> Self {
+    pub fn new(
+        count: u32,
+        seed: u64,
+        chain_id: u64,
+        signers: Vec<PrivateKeySigner>,
+        world: Option<TradingWorld>,
+    ) -> Self {
         Self { count, chain_id, rng: SmallRng::seed_from_u64(seed), signers, world }
     }
 
@@ -41,13 +47,17 @@ impl Traffic {
         (0..self.count).filter_map(|_| self.one(snapshot, u128::from(base_fee), &mut nonces)).collect()
     }
 
-    fn one(&mut self, snapshot: &Snapshot, base_fee: u128, nonces: &mut AddressMap<u64>) -> Option<Recovered<TxEnvelope>> {
+    fn one(
+        &mut self,
+        snapshot: &Snapshot,
+        base_fee: u128,
+        nonces: &mut AddressMap<u64>,
+    ) -> Option<Recovered<TxEnvelope>> {
         let from = self.rng.random_range(0..self.signers.len());
         let sender = self.signers[from].address();
         let (gas_limit, to, value, input) = self.action(from, snapshot);
-        let nonce = nonces
-            .entry(sender)
-            .or_insert_with(|| snapshot.world.account(&sender).map_or(0, |account| account.nonce));
+        let nonce =
+            nonces.entry(sender).or_insert_with(|| snapshot.world.account(&sender).map_or(0, |account| account.nonce));
         let tx = TxEip1559 {
             chain_id: self.chain_id,
             nonce: *nonce,

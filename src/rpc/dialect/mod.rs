@@ -9,7 +9,10 @@ pub use standard::STANDARD;
 use alloy_primitives::Bytes;
 
 use super::error::RpcError;
-use crate::{chain::ChainSpec, engine::{BaseFeeRule, CallOutcome}};
+use crate::{
+    chain::ChainSpec,
+    engine::{BaseFeeRule, CallOutcome},
+};
 
 /// One way to speak.
 #[derive(Debug)]

@@ -38,6 +38,6 @@ const REVERTED: i32 = 3;
 const VM_ERROR: i32 = -32015;
 
 fn revert_message(data: &[u8]) -> String {
-    revert_reason(data).map_or_else(|| "execution reverted".to_owned(), |reason| format!("execution reverted: {reason}"))
+    revert_reason(data)
+        .map_or_else(|| "execution reverted".to_owned(), |reason| format!("execution reverted: {reason}"))
 }
-
