@@ -1,4 +1,11 @@
 //! presim from outside: real nodes, real HTTP, real values.
 
+mod contract;
+mod import;
+mod input;
+mod limits;
+mod process;
+mod snapshots;
 mod support;
 mod vectors;
+mod websocket;
