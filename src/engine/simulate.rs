@@ -273,6 +273,8 @@ impl Simulator<'_> {
             base_fee_per_gas: base_fee,
             excess_blob_gas: self.spec.next_excess_blob_gas(parent, planned.time),
             parent_beacon_block_root: planned.beacon_root,
+            // Zero until it is computed, and where it is not.
+            state_root: B256::ZERO,
             ..Header::default()
         }
     }

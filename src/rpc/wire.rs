@@ -37,6 +37,7 @@ pub struct ShapeLimits {
 
 /// `eth_call`'s parameters: call, block, state overrides, block overrides.
 #[derive(Debug, Deserialize)]
+#[serde(expecting = "1 to 4 parameters: call, block, state overrides, block overrides")]
 struct CallParams(
     CallObject,
     #[serde(default)] Option<SelectorParam>,
@@ -46,14 +47,17 @@ struct CallParams(
 
 /// `eth_simulateV1`'s parameters: payload, block.
 #[derive(Debug, Deserialize)]
+#[serde(expecting = "1 or 2 parameters: payload, block")]
 struct SimulateParams(SimulatePayload, #[serde(default)] Option<SelectorParam>);
 
 /// `eth_getCode`'s parameters: address, block.
 #[derive(Debug, Deserialize)]
+#[serde(expecting = "1 or 2 parameters: address, block")]
 struct CodeParams(Fixed<20>, #[serde(default)] Option<SelectorParam>);
 
 /// No parameters.
 #[derive(Debug, Deserialize)]
+#[serde(expecting = "no parameters")]
 struct NoParams();
 
 #[derive(Debug, Default, Deserialize)]
@@ -245,7 +249,7 @@ fn explain<T: DeserializeOwned>(params: &str, first: &serde_json::Error) -> RpcE
     };
     // Where in the line it is helps nobody: the path says where in the request.
     let text = text.rsplit_once(" at line ").map_or(text.as_str(), |(text, _)| text);
-    let text = text.replace("tuple struct CallParams with 4 elements", "1 to 4 parameters");
+    let text = if text == "trailing characters" { "more parameters than the method takes" } else { text };
     RpcError::params(format!("{}: {text}", place(&path)))
 }
 

@@ -198,6 +198,9 @@ impl Meter {
 }
 
 impl Overlay {
+    /// Accounts, and slots of an account, that the memory of a usual run holds.
+    const KEPT: usize = 1 << 12;
+
     /// An overlay without changes over `base`, which sees `hashes` through `BLOCKHASH`.
     pub fn new(base: World, hashes: BlockHashes) -> Self {
         Self { base, hashes, ..Self::default() }
@@ -209,6 +212,7 @@ impl Overlay {
             entry.base = None;
             entry.info = None;
             entry.slots.clear();
+            entry.slots.shrink_to(Self::KEPT);
         }
         self.ids.clear();
         self.base = base;
@@ -218,12 +222,8 @@ impl Overlay {
 
     /// Lets go of the base and of more memory than a usual run needs.
     pub fn rest(&mut self) {
-        const KEPT: usize = 1 << 12;
         self.reset(World::default(), BlockHashes::default(), Meter::default());
-        self.entries.truncate(KEPT);
-        for entry in &mut self.entries {
-            entry.slots.shrink_to(KEPT);
-        }
+        self.entries.truncate(Self::KEPT);
     }
 
     /// Makes the hash of a block known to `BLOCKHASH`.
