@@ -12,7 +12,10 @@ const SECONDS: [f64; 17] =
 /// Starts logging: `filter` is a level or directives. Called once by the program; a second call changes nothing.
 pub fn init_logs(filter: &str, json: bool) -> Result<(), tracing_subscriber::filter::ParseError> {
     let filter = tracing_subscriber::EnvFilter::builder().parse(filter)?;
-    let logs = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(std::io::stderr().is_terminal());
+    let logs = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal());
     // Failing means that logging has been started before, by whoever uses presim as a library.
     let _ = if json { logs.json().try_init() } else { logs.try_init() };
     Ok(())

@@ -22,16 +22,11 @@ pub struct Devnet {
 
 /// What a tick of the devnet gave.
 #[derive(Debug)]
-pub enum Step {
-    /// A sub-block of the block being built.
-    SubBlock(Snapshot),
-    /// The sub-block that was the block's last, the sealed block, and the empty block opened on it.
-    Sealed {
-        /// The sealed block's snapshot.
-        sealed: Snapshot,
-        /// The next block's first.
-        next: Snapshot,
-    },
+pub struct Step {
+    /// The block that was sealed by it, if it was the block's last sub-block.
+    pub sealed: Option<Snapshot>,
+    /// The newest snapshot: the sub-block, or the empty block opened on the sealed one.
+    pub next: Snapshot,
 }
 
 impl Devnet {
@@ -56,7 +51,7 @@ impl Devnet {
 
     /// The next sub-block; with the last of a block, its seal and the next block.
     pub fn step(&mut self, on: &Snapshot) -> Result<Step, BlockExecutionError> {
-        let Some(open) = &on.open else { return self.open(on).map(Step::SubBlock) };
+        let Some(open) = &on.open else { return Ok(Step { sealed: None, next: self.open(on)? }) };
         let transactions = self.traffic.as_mut().map_or_else(Vec::new, |traffic| traffic.next(on));
         let (extended, rejected) = extend(&self.spec, on, open, transactions);
         for one in rejected {
@@ -66,9 +61,9 @@ impl Devnet {
             Some(open) if open.index >= self.sub_blocks => {
                 let sealed = seal(&self.spec, &extended, open)?;
                 let next = self.open(&sealed)?;
-                Ok(Step::Sealed { sealed, next })
+                Ok(Step { sealed: Some(sealed), next })
             }
-            _ => Ok(Step::SubBlock(extended)),
+            _ => Ok(Step { sealed: None, next: extended }),
         }
     }
 }

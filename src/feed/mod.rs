@@ -53,8 +53,8 @@ impl StateFeed {
         let began = Instant::now();
         let newest = self.snapshots.newest();
         match source.step(&newest) {
-            Ok(Step::SubBlock(next)) => self.snapshots.publish(next),
-            Ok(Step::Sealed { sealed, next }) => {
+            Ok(Step { sealed: None, next }) => self.snapshots.publish(next),
+            Ok(Step { sealed: Some(sealed), next }) => {
                 tracing::debug!(number = sealed.head.number(), hash = %sealed.head_hash(), "sealed");
                 self.snapshots.publish_sealed(sealed, Some(next));
             }

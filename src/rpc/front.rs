@@ -9,7 +9,7 @@ use super::{
     access::Client,
     dialect::Dialect,
     error::{Outcome, RpcError},
-    methods::{Backend, Method, Place},
+    methods::{Asked, Backend, Method, Place},
 };
 use crate::{
     executor::{Executor, LaneName, Ticket},
@@ -63,6 +63,12 @@ pub struct Job {
     pub ticket: Ticket,
     /// Whether it came alone; the entries of a batch go to the lanes, to run side by side.
     pub alone: bool,
+}
+
+impl Job {
+    fn asked(&self) -> Asked<'_> {
+        Asked { params: &self.params, published: &self.published, dialect: self.dialect }
+    }
 }
 
 impl Front {
@@ -126,8 +132,7 @@ impl Front {
         meter: Meter,
     ) -> ((Vec<u8>, Result<(), RpcError>), bool) {
         let ran = self.executor.run_in_place(|overlay| {
-            let result =
-                self.backend.answer(method, &job.params, &job.published, job.dialect, overlay, meter, &mut out);
+            let result = self.backend.answer(method, job.asked(), overlay, meter, &mut out);
             (result, overlay.meter.stopped() == Some(Stopped::TooLong))
         });
         match ran {
@@ -152,10 +157,10 @@ impl Front {
         let kept = prefix.clone();
         let ran = self
             .executor
-            .run(lane, job.ticket, move |overlay, meter| {
+            .run(lane, job.ticket.clone(), move |overlay, meter| {
                 let _seat = seat;
                 let mut out = prefix;
-                let result = backend.answer(method, &job.params, &job.published, job.dialect, overlay, meter, &mut out);
+                let result = backend.answer(method, job.asked(), overlay, meter, &mut out);
                 (out, result)
             })
             .await;

@@ -131,22 +131,32 @@ pub struct SimulationLimits {
     pub max_response: usize,
 }
 
+/// What a request asks, and of what.
+#[derive(Clone, Copy, Debug)]
+pub struct Asked<'a> {
+    /// The parameters, as JSON.
+    pub params: &'a str,
+    /// What was published when it arrived.
+    pub published: &'a Published,
+    /// How its client speaks.
+    pub dialect: &'a Dialect,
+}
+
 impl Backend {
     /// Answers a method: the JSON of its result is appended to `out`. Runs in `overlay`, as long as `meter` lets it.
     pub fn answer(
         &self,
         method: Method,
-        params: &str,
-        published: &Published,
-        dialect: &Dialect,
+        asked: Asked<'_>,
         overlay: &mut Overlay,
         meter: Meter,
         out: &mut Vec<u8>,
     ) -> Result<(), RpcError> {
+        let Asked { params, published, dialect } = asked;
         match method {
-            Method::Call => self.call(params, published, dialect, overlay, meter, out)?,
-            Method::Simulate => self.simulate(params, published, dialect, overlay, meter, out)?,
-            Method::GetCode => self.get_code(params, published, dialect, out)?,
+            Method::Call => self.call(asked, overlay, meter, out)?,
+            Method::Simulate => self.simulate(asked, overlay, meter, out)?,
+            Method::GetCode => self.get_code(asked, out)?,
             Method::Snapshot => {
                 wire::parse_none(params, dialect)?;
                 snapshot(published, out);
@@ -178,15 +188,8 @@ impl Backend {
         Ok(())
     }
 
-    fn call(
-        &self,
-        params: &str,
-        published: &Published,
-        dialect: &Dialect,
-        overlay: &mut Overlay,
-        meter: Meter,
-        out: &mut Vec<u8>,
-    ) -> Result<(), RpcError> {
+    fn call(&self, asked: Asked<'_>, overlay: &mut Overlay, meter: Meter, out: &mut Vec<u8>) -> Result<(), RpcError> {
+        let Asked { params, published, dialect } = asked;
         let (request, selector) = wire::parse_call(params, dialect)?;
         let snapshot = self.select(published, selector)?;
         overlay.reset(snapshot.world.clone(), snapshot.hashes.clone(), meter);
@@ -205,13 +208,12 @@ impl Backend {
 
     fn simulate(
         &self,
-        params: &str,
-        published: &Published,
-        dialect: &Dialect,
+        asked: Asked<'_>,
         overlay: &mut Overlay,
         meter: Meter,
         out: &mut Vec<u8>,
     ) -> Result<(), RpcError> {
+        let Asked { params, published, dialect } = asked;
         let (simulation, selector, full_transactions) = wire::parse_simulation(params, dialect, &self.limits.shape)?;
         let snapshot = self.select(published, selector)?;
         overlay.reset(snapshot.world.clone(), snapshot.hashes.clone(), meter);
@@ -221,13 +223,8 @@ impl Backend {
         encode::simulation(out, &blocks, dialect, full_transactions, self.limits.max_response)
     }
 
-    fn get_code(
-        &self,
-        params: &str,
-        published: &Published,
-        dialect: &Dialect,
-        out: &mut Vec<u8>,
-    ) -> Result<(), RpcError> {
+    fn get_code(&self, asked: Asked<'_>, out: &mut Vec<u8>) -> Result<(), RpcError> {
+        let Asked { params, published, dialect } = asked;
         let (address, selector) = wire::parse_address(params, dialect)?;
         let snapshot = self.select(published, selector)?;
         let code =

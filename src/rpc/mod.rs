@@ -20,6 +20,6 @@ mod ws;
 pub use access::{Access, AccessError};
 pub use error::RpcError;
 pub use front::Front;
-pub use methods::{Backend, GasCounter, Method, SimulationLimits};
+pub use methods::{Asked, Backend, GasCounter, Method, SimulationLimits};
 pub use server::{FrontActor, Serve, ServerConfig, Stop, serve_metrics};
 pub use wire::ShapeLimits;

@@ -109,7 +109,6 @@ impl TrieValue for Account {
             balance: self.balance,
             storage_root: self.trie.root_hash(),
             code_hash: self.code.hash,
-            ..TrieAccount::default()
         };
         alloy_rlp::Encodable::encode(&leaf, out);
     }

@@ -521,7 +521,7 @@ mod tests {
         let mut next = trie.clone();
         next.insert(hashed_key(42), value(43));
         assert_eq!(root_pointer(&trie), root_pointer(&next));
-        assert!(next.root.as_ref().is_some_and(|root| root.is_hashed()));
+        assert!(next.root.as_ref().is_some_and(|root| root.rlp.get().is_some()));
     }
 
     #[test]
@@ -531,7 +531,7 @@ mod tests {
         let mut next = trie.clone();
         next.remove(hashed_key(100));
         assert_eq!(root_pointer(&trie), root_pointer(&next));
-        assert!(next.root.as_ref().is_some_and(|root| root.is_hashed()));
+        assert!(next.root.as_ref().is_some_and(|root| root.rlp.get().is_some()));
     }
 
     #[test]
