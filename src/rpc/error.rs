@@ -54,6 +54,14 @@ impl RpcError {
         Self::new(-32005, message)
     }
 
+    /// The same error of a method that is no simulation: the codes from -38010 on are those of `eth_simulateV1` alone.
+    pub fn outside_simulation(mut self) -> Self {
+        if (-38099..=-38000).contains(&self.code) {
+            self.code = -32000;
+        }
+        self
+    }
+
     /// Its name in the metrics.
     pub const fn outcome(&self) -> Outcome {
         match self.code {

@@ -194,7 +194,8 @@ impl Backend {
         let snapshot = self.select(published, selector)?;
         overlay.reset(snapshot.world.clone(), snapshot.hashes.clone(), meter);
         let rules = self.rules(dialect);
-        let result = engine::call(&self.spec, &snapshot, &request, &rules, &self.codes, overlay)?;
+        let result = engine::call(&self.spec, &snapshot, &request, &rules, &self.codes, overlay)
+            .map_err(|error| RpcError::from(error).outside_simulation())?;
         self.gas.0.increment(result.tx_gas_used());
         match result {
             ExecutionResult::Success { output, .. } => {
