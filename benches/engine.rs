@@ -26,7 +26,7 @@ use presim::{
         lift_checks,
     },
     feed::apply::stand_on,
-    rpc::{Backend, GasCounter, Method, ShapeLimits, SimulationLimits, dialect::PROJECT},
+    rpc::{Asked, Backend, GasCounter, Method, ShapeLimits, SimulationLimits, dialect::PROJECT},
     state::{CodeCache, FeedState, Meter, Overlay, Published, Snapshot, SnapshotId, Snapshots},
 };
 use revm::{
@@ -57,6 +57,8 @@ fn main() {
         .warm_up_time(Duration::from_millis(300))
         .measurement_time(Duration::from_millis(1200))
         .configure_from_args();
+    // A profile of one bench should show that bench alone.
+    let profiling = std::env::args().any(|argument| argument == "--profile-time");
     let mut ratios = Vec::new();
     for name in WORKLOADS {
         let path = Path::new(BODIES).join(name).with_extension("ndjson");
@@ -66,20 +68,17 @@ fn main() {
         };
         let requests: Vec<Request> = text.lines().map(|line| Request::new(&chain, line)).collect();
         bench(&mut criterion, name, &chain, &requests);
-        ratios.push((name, interleaved(&chain, &requests)));
+        if !profiling {
+            ratios.push((name, interleaved(&chain, &requests)));
+        }
     }
-    println!("\ntimes a body, medians of {ROUNDS} interleaved rounds (bare+system: with the system calls of each block)");
+    println!(
+        "\ntimes a body, medians of {ROUNDS} interleaved rounds (bare+system: with the system calls of each block)"
+    );
     println!("{:14}{:>12}{:>12}{:>14}{:>12}{:>18}", "", "engine", "bare", "bare+system", "answer", "engine, no trace");
     for (name, [engine, bare, system, answer, untraced]) in &ratios {
         let us = |time: &f64| format!("{:.1} µs", time * 1e6);
-        println!(
-            "{name:14}{:>12}{:>12}{:>14}{:>12}{:>18}",
-            us(engine),
-            us(bare),
-            us(system),
-            us(answer),
-            us(untraced)
-        );
+        println!("{name:14}{:>12}{:>12}{:>14}{:>12}{:>18}", us(engine), us(bare), us(system), us(answer), us(untraced));
     }
     println!("\nratios, target engine/bare at most {TARGET}");
     for (name, [engine, bare, system, answer, untraced]) in &ratios {
@@ -101,7 +100,8 @@ fn bench(criterion: &mut Criterion, name: &str, chain: &Chain, requests: &[Reque
     group.throughput(Throughput::Elements(calls as u64));
     let mut overlay = Overlay::default();
     group.bench_function("engine", |bencher| {
-        bencher.iter(|| requests.iter().for_each(|request| drop(black_box(chain.simulate(&request.sim, &mut overlay)))));
+        bencher
+            .iter(|| requests.iter().for_each(|request| drop(black_box(chain.simulate(&request.sim, &mut overlay)))));
     });
     group.bench_function("bare_revm", |bencher| {
         bencher.iter(|| requests.iter().for_each(|request| chain.bare::<false>(request, |_| {})));
@@ -202,9 +202,8 @@ impl Chain {
 
     fn answer(&self, request: &Request, overlay: &mut Overlay, out: &mut Vec<u8>) {
         out.clear();
-        self.backend
-            .answer(Method::Simulate, request.params.get(), &self.published, &PROJECT, overlay, meter(), out)
-            .expect("an answer");
+        let asked = Asked { params: request.params.get(), published: &self.published, dialect: &PROJECT };
+        self.backend.answer(Method::Simulate, asked, overlay, meter(), out).expect("an answer");
         black_box(out);
     }
 
@@ -267,7 +266,8 @@ fn override_account<D: revm::DatabaseRef<Error: std::fmt::Debug>>(
     known.info.balance = account.balance.unwrap_or(known.info.balance);
     known.info.nonce = account.nonce.unwrap_or(known.info.nonce);
     if let Some(code) = &account.code {
-        known.info = known.info.clone().with_code_and_hash(Bytecode::new_raw(code.clone()), alloy_primitives::keccak256(code));
+        known.info =
+            known.info.clone().with_code_and_hash(Bytecode::new_raw(code.clone()), alloy_primitives::keccak256(code));
     }
     match &account.storage {
         StorageOverride::Keep => {}

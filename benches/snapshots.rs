@@ -1,1 +1,225 @@
-fn main() {}
+//! What it costs to take, publish, seal and keep states, at two sizes of world.
+
+use std::{
+    hint::black_box,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+    time::{Duration, Instant},
+};
+
+use alloy_consensus::Header;
+use alloy_primitives::{Address, U256, keccak256};
+use criterion::{BatchSize, BenchmarkId, Criterion, Throughput};
+use presim::{
+    chain::{BlockHashes, SealedBlock},
+    state::{Account, AccountChange, Code, FeedState, Snapshot, SnapshotId, Snapshots, World},
+};
+use rand::{Rng, SeedableRng, rngs::SmallRng};
+
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+const SIZES: [u64; 2] = [10_000, 1_000_000];
+/// Slots that a sub-block changes.
+const CHANGED: u64 = 1_000;
+/// As many as the node keeps by default.
+const KEPT: usize = 64;
+
+fn main() {
+    let mut criterion = Criterion::default()
+        .sample_size(20)
+        .warm_up_time(Duration::from_millis(500))
+        .measurement_time(Duration::from_secs(2))
+        .configure_from_args();
+    take(&mut criterion);
+    for size in SIZES {
+        let world = build(size);
+        for shape in Shape::ALL {
+            memory(size, &world, shape);
+        }
+        publish(&mut criterion, size, &world);
+        seal(&mut criterion, size, &world);
+    }
+    criterion.final_summary();
+}
+
+/// Taking a snapshot while another thread publishes one every 200 µs.
+fn take(criterion: &mut Criterion) {
+    let snapshots = Arc::new(cell(build(1_000)));
+    let done = Arc::new(AtomicBool::new(false));
+    let publisher = std::thread::spawn({
+        let (snapshots, done) = (snapshots.clone(), done.clone());
+        move || {
+            const EVERY: Duration = Duration::from_micros(200);
+            let (start, mut published) = (Instant::now(), 0);
+            while !done.load(Relaxed) {
+                snapshots.publish(after(&snapshots.newest(), |_| {}));
+                published += 1;
+                std::thread::sleep((EVERY * published).saturating_sub(start.elapsed()));
+            }
+            (published, start.elapsed())
+        }
+    });
+    let mut group = criterion.benchmark_group("take");
+    group.bench_function("newest", |bencher| bencher.iter(|| black_box(snapshots.newest())));
+    group.bench_function("load", |bencher| bencher.iter(|| black_box(snapshots.load())));
+    group.finish();
+    done.store(true, Relaxed);
+    let (published, time) = publisher.join().expect("the publisher");
+    eprintln!("take: {published} snapshots were published meanwhile, in {:.2} s", time.as_secs_f64());
+}
+
+/// A sub-block's changes, from the world before to the new snapshot in readers' hands; the oldest kept one is let go. Target: 5 ms,
+/// and no more than twice the time at a hundred times the size.
+fn publish(criterion: &mut Criterion, size: u64, world: &World) {
+    let mut group = criterion.benchmark_group("publish");
+    group.throughput(Throughput::Elements(CHANGED));
+    for shape in Shape::ALL {
+        let snapshots = cell(world.clone());
+        let mut random = SmallRng::seed_from_u64(1);
+        let publish =
+            |changes: Vec<AccountChange>| snapshots.publish(after(&snapshots.newest(), |world| world.apply(changes)));
+        // From here on each new snapshot pushes an old one out.
+        (0..KEPT).for_each(|_| publish(shape.changes(CHANGED, &mut random)));
+        group.bench_function(BenchmarkId::new(shape.name(), size), |bencher| {
+            bencher.iter_batched(|| shape.changes(CHANGED, &mut random), publish, BatchSize::PerIteration);
+        });
+    }
+    group.finish();
+}
+
+/// The state root after a sub-block's changes to a world whose root was known.
+fn seal(criterion: &mut Criterion, size: u64, world: &World) {
+    let start = Instant::now();
+    black_box(world.state_root());
+    eprintln!("seal: the first root of {size} accounts took {:.2} s", start.elapsed().as_secs_f64());
+    let mut group = criterion.benchmark_group("state_root");
+    group.throughput(Throughput::Elements(CHANGED));
+    for shape in Shape::ALL {
+        let mut random = SmallRng::seed_from_u64(1);
+        group.bench_function(BenchmarkId::new(shape.name(), size), |bencher| {
+            bencher.iter_batched_ref(
+                || {
+                    let mut changed = world.clone();
+                    changed.apply(shape.changes(CHANGED, &mut random));
+                    changed
+                },
+                |changed| changed.state_root(),
+                BatchSize::PerIteration,
+            );
+        });
+    }
+    group.finish();
+}
+
+/// How much memory 256 worlds take that differ in 100 slots each.
+fn memory(size: u64, world: &World, shape: Shape) {
+    const WORLDS: u64 = 256;
+    const SLOTS: u64 = 100;
+    let mut random = SmallRng::seed_from_u64(2);
+    let before = resident();
+    let mut worlds = vec![world.clone()];
+    for _ in 0..WORLDS {
+        let mut next = worlds[worlds.len() - 1].clone();
+        next.apply(shape.changes(SLOTS, &mut random));
+        worlds.push(next);
+    }
+    let grown = resident().saturating_sub(before);
+    eprintln!(
+        "memory: {WORLDS} worlds of {size} accounts, {SLOTS} slots of {} changed in each: {:.1} MiB more resident, {:.0} KiB a world, {} bytes a slot",
+        shape.name(),
+        grown as f64 / f64::from(1 << 20),
+        grown as f64 / 1024. / WORLDS as f64,
+        grown / (WORLDS * SLOTS),
+    );
+    black_box(worlds);
+}
+
+/// Where the changed slots are.
+#[derive(Clone, Copy)]
+enum Shape {
+    OneContract,
+    ManyContracts,
+}
+
+impl Shape {
+    const ALL: [Self; 2] = [Self::OneContract, Self::ManyContracts];
+
+    const fn name(self) -> &'static str {
+        match self {
+            Self::OneContract => "one_contract",
+            Self::ManyContracts => "many_contracts",
+        }
+    }
+
+    /// New values for `count` slots out of [`CHANGED`].
+    fn changes(self, count: u64, random: &mut SmallRng) -> Vec<AccountChange> {
+        let first = random.random_range(0..CHANGED);
+        let slots = (0..count).map(|n| ((first + n) % CHANGED, U256::from(random.random_range(1..u64::MAX))));
+        match self {
+            Self::OneContract => {
+                vec![change(0, slots.map(|(slot, value)| (U256::from(slot), value)).collect())]
+            }
+            Self::ManyContracts => slots.map(|(n, value)| change(1 + n, vec![(U256::ZERO, value)])).collect(),
+        }
+    }
+}
+
+fn change(account: u64, slots: Vec<(U256, U256)>) -> AccountChange {
+    let info = Some((U256::from(1), 1, Code::default()));
+    AccountChange { address: address(account), info, storage_cleared: false, slots }
+}
+
+/// `size` accounts: the first with [`CHANGED`] slots, as many after it with one, the rest with ether alone.
+fn build(size: u64) -> World {
+    let start = Instant::now();
+    let mut world = World::default();
+    for number in 0..size {
+        let mut account = Account::default();
+        (account.balance, account.nonce) = (U256::from(1), 1);
+        let slots = if number == 0 { CHANGED } else { u64::from(number <= CHANGED) };
+        (0..slots).for_each(|slot| account.set_slot(U256::from(slot), U256::from(number + 1)));
+        world.insert(address(number), account);
+        if (number + 1) % 250_000 == 0 {
+            eprintln!("building a world: {} of {size} accounts, {:.1} s", number + 1, start.elapsed().as_secs_f64());
+        }
+    }
+    world
+}
+
+/// Spread as addresses are, and the same in each run.
+fn address(number: u64) -> Address {
+    Address::from_word(keccak256(number.to_be_bytes()))
+}
+
+fn cell(world: World) -> Snapshots {
+    let head = SealedBlock::new(Header::default(), Vec::new(), Vec::new(), Vec::new(), None);
+    let mut hashes = BlockHashes::default();
+    hashes.push(0, head.hash());
+    let first =
+        Snapshot { id: SnapshotId(0), published: Instant::now(), world, head: Arc::new(head), open: None, hashes };
+    Snapshots::new(first, FeedState::Live { every_ms: 1 }, KEPT, KEPT)
+}
+
+/// The snapshot after `on`, its world changed.
+fn after(on: &Snapshot, change: impl FnOnce(&mut World)) -> Snapshot {
+    let mut world = on.world.clone();
+    change(&mut world);
+    Snapshot {
+        id: SnapshotId(on.id.0 + 1),
+        published: Instant::now(),
+        world,
+        head: on.head.clone(),
+        open: None,
+        hashes: on.hashes.clone(),
+    }
+}
+
+/// Bytes of memory that the process has resident.
+fn resident() -> u64 {
+    const PAGE: u64 = 4096;
+    let statm = std::fs::read_to_string("/proc/self/statm").expect("Linux");
+    statm.split(' ').nth(1).and_then(|pages| pages.parse::<u64>().ok()).expect("a number of pages") * PAGE
+}

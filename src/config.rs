@@ -44,7 +44,7 @@ pub struct Config {
     #[arg(long, env = "PRESIM_GENESIS", value_name = "FILE", help_heading = "Source of state")]
     pub genesis: Option<PathBuf>,
     /// Import these blocks (RLP, one after another) on the genesis, each checked against its header. Needs --genesis.
-    #[arg(long, env = "PRESIM_CHAIN", value_name = "FILE", requires = "genesis", help_heading = "Source of state")]
+    #[arg(long, env = "PRESIM_CHAIN", value_name = "FILE", help_heading = "Source of state")]
     pub chain: Option<PathBuf>,
     /// `devnet` builds blocks on what there is, `static` stands still. By default static with --chain, else devnet.
     #[arg(long, env = "PRESIM_FEED", value_enum, help_heading = "Source of state")]
@@ -195,6 +195,12 @@ impl Config {
                     "--listen {}: an address that is not loopback needs --token-file: give one, or listen on 127.0.0.1",
                     self.listen
                 ),
+            ));
+        }
+        if self.chain.is_some() && self.genesis.is_none() {
+            return Err(command.error(
+                ErrorKind::MissingRequiredArgument,
+                "--chain needs --genesis: the file of the genesis that its blocks build on",
             ));
         }
         if self.feed == Some(FeedName::Static) && self.genesis.is_none() {

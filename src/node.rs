@@ -7,6 +7,7 @@ use alloy_genesis::Genesis;
 use alloy_signer_local::PrivateKeySigner;
 use eyre::{WrapErr, eyre};
 use metrics::Gauge;
+use serde::de::IgnoredAny;
 use tokio::sync::oneshot;
 
 use crate::{
@@ -21,7 +22,7 @@ use crate::{
         world::{self, TradingWorld, Traffic},
     },
     rpc::{Access, Backend, Front, FrontActor, GasCounter, Serve, ServerConfig, ShapeLimits, SimulationLimits, Stop},
-    state::{CodeCache, FeedState, Snapshot, SnapshotId, Snapshots},
+    state::{CodeCache, FeedState, Snapshot, Snapshots},
     telemetry::Metrics,
 };
 
@@ -134,8 +135,8 @@ impl Node {
             });
             system.block_on(async move {
                 match Actors::start(parts).await {
-                    Ok((actors, listen)) => {
-                        let _ = started.send(Ok(listen));
+                    Ok((actors, listening)) => {
+                        let _ = started.send(Ok(listening));
                         let _ = stopped.await;
                         actors.stop().await;
                     }
@@ -145,7 +146,8 @@ impl Node {
                 }
             });
         })?;
-        info.listen = ready.recv().map_err(|_| eyre!("the node's threads ended before it had started"))??;
+        let listening = ready.recv().map_err(|_| eyre!("the node's threads ended before it had started"))??;
+        (info.listen, info.metrics) = (listening.front, listening.metrics);
         Ok(Self { info, snapshots, metrics, stop: Some(stop), thread: Some(thread) })
     }
 }
@@ -167,6 +169,12 @@ struct Parts {
     metrics: Metrics,
 }
 
+/// The addresses that a node has taken.
+struct Listening {
+    front: SocketAddr,
+    metrics: Option<SocketAddr>,
+}
+
 /// The running actors.
 struct Actors {
     front: Addr<FrontActor>,
@@ -176,7 +184,7 @@ struct Actors {
 }
 
 impl Actors {
-    async fn start(parts: Parts) -> eyre::Result<(Self, SocketAddr)> {
+    async fn start(parts: Parts) -> eyre::Result<(Self, Listening)> {
         let Parts { config, codes, spec, source, snapshots, access, metrics } = parts;
         let workers = config.workers.map_or_else(available_cores, usize::from);
         let executor = Executor::start(
@@ -193,10 +201,12 @@ impl Actors {
             format!("cannot listen on {}: is another node running there? --listen takes another address", config.listen)
         })?;
         let listen = listener.local_addr()?;
+        let mut listening = Listening { front: listen, metrics: None };
         if let Some(address) = config.metrics {
             let listener = tokio::net::TcpListener::bind(address)
                 .await
                 .wrap_err_with(|| format!("cannot serve metrics on {address}: --metrics takes another address"))?;
+            listening.metrics = Some(listener.local_addr()?);
             tokio::spawn(crate::rpc::serve_metrics(listener, metrics.clone()));
         }
         tokio::spawn(keep_up(metrics.clone(), CodeGauges::new(&metrics), codes.clone()));
@@ -227,7 +237,7 @@ impl Actors {
         let front = Arc::new(Front::new(backend, snapshots, executor, &metrics));
         let front = FrontActor::new(server, front, access).start();
         front.send(Serve(listener)).await?;
-        Ok((Self { front, lanes, feed, feed_thread }, listen))
+        Ok((Self { front, lanes, feed, feed_thread }, listening))
     }
 
     /// The front first, so that nothing new comes; then the lanes; then the feed.
@@ -276,7 +286,7 @@ fn begin(config: &Config, codes: &CodeCache) -> eyre::Result<Start> {
     let genesis = match &config.genesis {
         Some(path) => {
             let text = std::fs::read(path).wrap_err_with(|| format!("--genesis {}", path.display()))?;
-            serde_json::from_slice::<Genesis>(&text)
+            parse_genesis(&text)
                 .wrap_err_with(|| format!("--genesis {}: expected a geth-format genesis", path.display()))?
         }
         None => world::dev_genesis(&signers, now()),
@@ -291,19 +301,19 @@ fn begin(config: &Config, codes: &CodeCache) -> eyre::Result<Start> {
     let block = genesis_block(&genesis, &spec, state.state_root());
     let mut hashes = BlockHashes::default();
     hashes.push(block.number(), block.hash());
-    let first = stand_on(state, Arc::new(block), hashes, SnapshotId(0));
+    let first = stand_on(state, Arc::new(block), hashes);
 
     let feed = config.feed();
     let state = match feed {
         FeedName::Devnet => FeedState::Live { every_ms: config.sub_block_ms },
         FeedName::Static => FeedState::Static,
     };
-    let base = stand_on(first.world.clone(), first.head.clone(), first.hashes.clone(), SnapshotId(0));
+    let base = stand_on(first.world.clone(), first.head.clone(), first.hashes.clone());
     let snapshots = Snapshots::new(first, state, config.keep_blocks as usize, config.keep_snapshots as usize);
     let mut head = base;
     if let Some(file) = &config.chain {
         head = chain_file::import(&spec, head, file, |snapshot| {
-            let copy = stand_on(snapshot.world.clone(), snapshot.head.clone(), snapshot.hashes.clone(), snapshot.id);
+            let copy = stand_on(snapshot.world.clone(), snapshot.head.clone(), snapshot.hashes.clone());
             snapshots.publish_sealed(copy, None);
         })
         .wrap_err_with(|| format!("--chain {}", file.display()))?;
@@ -318,6 +328,24 @@ fn begin(config: &Config, codes: &CodeCache) -> eyre::Result<Start> {
     }
     let accounts = if builtin { signers } else { Vec::new() };
     Ok(Start { spec, snapshots, source, accounts, trading })
+}
+
+/// A geth-format genesis. It must have what geth asks for; alloy fills in the rest.
+fn parse_genesis(text: &[u8]) -> serde_json::Result<Genesis> {
+    #[derive(serde::Deserialize)]
+    #[serde(rename_all = "camelCase")]
+    struct Required {
+        #[serde(rename = "config")]
+        _config: IgnoredAny,
+        #[serde(rename = "alloc")]
+        _alloc: IgnoredAny,
+        #[serde(rename = "gasLimit")]
+        _gas_limit: IgnoredAny,
+        #[serde(rename = "difficulty")]
+        _difficulty: IgnoredAny,
+    }
+    serde_json::from_slice::<Required>(text)?;
+    serde_json::from_slice(text)
 }
 
 fn devnet(

@@ -46,8 +46,8 @@ pub struct Rejected {
 }
 
 /// The first snapshot of a chain: its genesis, or the head of an import.
-pub fn stand_on(world: World, head: Arc<SealedBlock>, hashes: BlockHashes, id: SnapshotId) -> Snapshot {
-    Snapshot { id, published: Instant::now(), world, head, open: None, hashes }
+pub fn stand_on(world: World, head: Arc<SealedBlock>, hashes: BlockHashes) -> Snapshot {
+    Snapshot { id: SnapshotId::default(), published: Instant::now(), world, head, open: None, hashes }
 }
 
 /// Opens the next block on the head of `on`: empty, its pre-block system calls done.
@@ -136,7 +136,7 @@ pub fn seal(spec: &ChainSpec, on: &Snapshot, open: &OpenBlock) -> Result<Snapsho
     let sealed = SealedBlock::new(header, transactions, result.receipts, Vec::new(), withdrawals);
     let mut hashes = on.hashes.clone();
     hashes.push(sealed.number(), sealed.hash());
-    Ok(stand_on(world, Arc::new(sealed), hashes, SnapshotId(on.id.0 + 1)))
+    Ok(stand_on(world, Arc::new(sealed), hashes))
 }
 
 /// What executing a whole block gave.
@@ -196,7 +196,7 @@ pub fn transactions_root(transactions: &[Recovered<TxEnvelope>]) -> B256 {
 
 fn next(on: &Snapshot, world: World, open: Option<OpenBlock>) -> Snapshot {
     Snapshot {
-        id: SnapshotId(on.id.0 + 1),
+        id: SnapshotId::default(),
         published: Instant::now(),
         world,
         head: on.head.clone(),

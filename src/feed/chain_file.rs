@@ -13,21 +13,28 @@ use alloy_consensus::{
 use alloy_eips::eip7685::Requests;
 use alloy_evm::block::BlockExecutionError;
 use alloy_hardforks::EthereumHardforks;
-use alloy_primitives::B256;
+use alloy_primitives::{B64, B256, U256};
 use alloy_rlp::Decodable;
 use indicatif::{ProgressBar, ProgressStyle};
 
 use super::apply::{Executed, execute_block, stand_on, transactions_root};
 use crate::{
     chain::{ChainSpec, SealedBlock, receipts_root_and_bloom},
-    state::{Snapshot, SnapshotId},
+    state::Snapshot,
 };
+
+/// How far a block's gas limit may be from its parent's: less than this part of it (yellow paper, 4.4.4).
+const GAS_LIMIT_BOUND_DIVISOR: u64 = 1024;
+/// The lowest gas limit (yellow paper, 4.4.4).
+const MINIMUM_GAS_LIMIT: u64 = 5_000;
+/// Bytes of `extraData` (yellow paper, 4.4.4).
+const MAXIMUM_EXTRA_DATA: usize = 32;
 
 /// A chain file that cannot be imported.
 #[derive(Debug, thiserror::Error)]
 pub enum ImportError {
     /// The file cannot be read.
-    #[error("{}: {source}", path.display())]
+    #[error("{}: cannot be read", path.display())]
     Read {
         /// The file.
         path: PathBuf,
@@ -35,7 +42,7 @@ pub enum ImportError {
         source: std::io::Error,
     },
     /// What stands where the next block should is no block.
-    #[error("block after {last}, at byte {offset}: {source}: expected a block in RLP")]
+    #[error("block after {last}, at byte {offset}: expected a block in RLP")]
     Decode {
         /// The last good block.
         last: u64,
@@ -57,7 +64,7 @@ pub enum ImportError {
         got: String,
     },
     /// The signature of a transaction belongs to nobody.
-    #[error("block {number}: transaction {index}: signature: {source}")]
+    #[error("block {number}: transaction {index}: signature")]
     Signature {
         /// The block.
         number: u64,
@@ -67,7 +74,7 @@ pub enum ImportError {
         source: alloy_consensus::crypto::RecoveryError,
     },
     /// A transaction of the block cannot be executed.
-    #[error("block {number}: {source}")]
+    #[error("block {number}: a transaction cannot be executed")]
     Execution {
         /// The block.
         number: u64,
@@ -135,7 +142,7 @@ fn import_block(spec: &ChainSpec, parent: &Snapshot, block: Block<TxEnvelope>) -
     let block = SealedBlock::new(header, transactions, executed.receipts, body.ommers, body.withdrawals);
     let mut hashes = parent.hashes.clone();
     hashes.push(number, block.hash());
-    Ok(stand_on(executed.world, Arc::new(block), hashes, SnapshotId(parent.id.0 + 1)))
+    Ok(stand_on(executed.world, Arc::new(block), hashes))
 }
 
 fn check_against_parent(
@@ -152,6 +159,22 @@ fn check_against_parent(
     }
     if header.gas_used > header.gas_limit {
         return check.fail("gasUsed", format!("at most the gas limit {}", header.gas_limit), header.gas_used);
+    }
+    // At the first block of London the parent's limit counts twice (EIP-1559).
+    let london_begins = spec.is_london_active_at_block(header.number) && parent.base_fee_per_gas.is_none();
+    let usual_limit = if london_begins { parent.gas_limit.saturating_mul(2) } else { parent.gas_limit };
+    let room = usual_limit / GAS_LIMIT_BOUND_DIVISOR;
+    if header.gas_limit.abs_diff(usual_limit) >= room || header.gas_limit < MINIMUM_GAS_LIMIT {
+        let expected = format!("less than {room} from {usual_limit}, and at least {MINIMUM_GAS_LIMIT}");
+        return check.fail("gasLimit", expected, header.gas_limit);
+    }
+    if header.extra_data.len() > MAXIMUM_EXTRA_DATA {
+        let expected = format!("at most {MAXIMUM_EXTRA_DATA} bytes");
+        return check.fail("extraData", expected, format!("{} bytes", header.extra_data.len()));
+    }
+    if spec.is_post_merge(header.number) {
+        check.equal("difficulty", U256::ZERO, header.difficulty)?;
+        check.equal("nonce", B64::ZERO, header.nonce)?;
     }
     check.equal_option("baseFeePerGas", spec.next_base_fee(parent, header.number), header.base_fee_per_gas)?;
     let excess = spec.next_excess_blob_gas(parent, header.timestamp);

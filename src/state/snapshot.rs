@@ -9,13 +9,13 @@ use super::World;
 use crate::chain::{BlockHashes, SealedBlock};
 
 /// The number of a snapshot: rises by one with each that is published.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SnapshotId(pub u64);
 
 /// The chain at one moment. A request takes one and sees nothing else, so that state and block context always agree.
 #[derive(Debug)]
 pub struct Snapshot {
-    /// Which snapshot of this node it is.
+    /// Which snapshot of this node it is: given by [`Snapshots`](super::Snapshots) when it is published.
     pub id: SnapshotId,
     /// When it was published.
     pub published: Instant,

@@ -123,13 +123,18 @@ impl Snapshots {
         self.cell.load().newest.clone()
     }
 
-    /// Publishes the next sub-block of the block being built.
-    pub fn publish(&self, next: Snapshot) {
+    /// Publishes the next sub-block of the block being built, under the next id.
+    pub fn publish(&self, mut next: Snapshot) {
+        next.id = self.next_id();
         self.replace(|published| published.push(Arc::new(next), self.kept_snapshots));
     }
 
     /// Publishes a sealed block (`sealed` has no open block), and at once `next`: the empty block on it where the chain goes on.
-    pub fn publish_sealed(&self, sealed: Snapshot, next: Option<Snapshot>) {
+    pub fn publish_sealed(&self, mut sealed: Snapshot, mut next: Option<Snapshot>) {
+        sealed.id = self.next_id();
+        if let Some(next) = &mut next {
+            next.id = sealed.id;
+        }
         let sealed = Arc::new(sealed);
         self.replace(|published| {
             published.add_block(&sealed);
@@ -143,6 +148,10 @@ impl Snapshots {
     /// Tells how the feed is.
     pub fn set_feed(&self, feed: FeedState) {
         self.replace(|published| published.feed = feed);
+    }
+
+    fn next_id(&self) -> SnapshotId {
+        SnapshotId(self.cell.load().newest.id.0 + 1)
     }
 
     fn replace(&self, change: impl FnOnce(&mut Published)) {

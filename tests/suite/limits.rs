@@ -1,1 +1,432 @@
-//! (being written)
+//! Every limit that requests can meet: its code, and that the next request is served all the same.
+
+use std::{
+    ffi::OsString,
+    io::Write,
+    time::{Duration, Instant},
+};
+
+use futures::future::join_all;
+use presim::config::Config;
+use serde_json::{Value, json};
+use tempfile::NamedTempFile;
+
+use crate::support::{TestNode, number};
+
+/// An address that nothing is at: tests put their own code there.
+const CODE_AT: &str = "0x00000000000000000000000000000000000c0de0";
+/// Code that never ends.
+const LOOP: &str = "0x5b600056";
+/// More gas than can be burnt in any deadline here.
+const ENDLESS_GAS: &str = "1000000000000000";
+
+/// A node in which nothing happens by itself, with these flags besides.
+fn quiet(flags: &[&str]) -> TestNode {
+    TestNode::start(&[&["--traffic", "0", "--sub-block-ms", "60000"], flags].concat())
+}
+
+/// Parameters of a call that does not end before its deadline.
+fn endless_call() -> Value {
+    json!([{"to": CODE_AT}, "pending", {CODE_AT: {"code": LOOP}}])
+}
+
+/// Parameters of a bundle that does not end before its deadline.
+fn endless_bundle() -> Value {
+    let block = json!({
+        "blockOverrides": {"gasLimit": "0x38d7ea4c68000"},
+        "stateOverrides": {CODE_AT: {"code": LOOP}},
+        "calls": [{"to": CODE_AT}],
+    });
+    json!([{"blockStateCalls": [block]}, "pending"])
+}
+
+/// Parameters of a bundle that ends at once.
+fn short_bundle() -> Value {
+    json!([{"blockStateCalls": [{"calls": [{"to": CODE_AT}]}]}, "pending"])
+}
+
+fn request(method: &str, params: Value) -> Value {
+    json!({"jsonrpc": "2.0", "id": 1, "method": method, "params": params})
+}
+
+fn json_of(text: &str) -> Value {
+    serde_json::from_str(text).unwrap_or_else(|error| panic!("no JSON: {error}: {text}"))
+}
+
+/// The next requests are served, a call and a bundle among them.
+async fn serves(node: &TestNode) {
+    assert_eq!(node.result("/", "eth_chainId", json!([])).await, "0x7a69");
+    assert_eq!(node.result("/", "eth_call", json!([{"to": CODE_AT}, "pending"])).await, "0x");
+    let blocks = node.result("/", "eth_simulateV1", short_bundle()).await;
+    assert_eq!(blocks[0]["calls"][0]["status"], "0x1");
+}
+
+// Sizes.
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_body_past_max_body_is_413_with_a_json_rpc_body() {
+    let node = quiet(&["--max-body", "2000"]);
+    let (status, text) = node.post("/", " ".repeat(2_001)).await;
+    assert_eq!(status, 413);
+    let answer = json_of(&text);
+    assert_eq!((&answer["error"]["code"], &answer["id"]), (&json!(-32005), &Value::Null), "{answer}");
+    serves(&node).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_body_of_exactly_max_body_is_read() {
+    let node = quiet(&["--max-body", "2000"]);
+    let body = format!("{:<2000}", request("eth_chainId", json!([])).to_string());
+    let (status, text) = node.post("/", body).await;
+    assert_eq!((status, &json_of(&text)["result"]), (200, &json!("0x7a69")));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_batch_past_max_batch_is_refused_as_a_whole() {
+    let node = quiet(&["--max-batch", "3"]);
+    let batch = |count| Value::Array(vec![request("eth_chainId", json!([])); count]);
+    assert_eq!(node.send("/", &batch(3)).await.as_array().map(Vec::len), Some(3));
+    let answer = node.send("/", &batch(4)).await;
+    assert_eq!((&answer["error"]["code"], &answer["id"]), (&json!(-32005), &Value::Null), "{answer}");
+    serves(&node).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_past_max_response_is_refused() {
+    let node = quiet(&["--max-response", "4096"]);
+    // RETURN(0, 4096)
+    let long = json!([{"to": CODE_AT}, "pending", {CODE_AT: {"code": "0x6110006000f3"}}]);
+    assert_eq!(node.error("/", "eth_call", long.clone()).await["code"], -32005);
+    let blocks = vec![json!({}); 10];
+    let error = node.error("/", "eth_simulateV1", json!([{"blockStateCalls": blocks}, "pending"])).await;
+    assert_eq!(error["code"], -32005);
+    serves(&node).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_answers_of_a_batch_count_together() {
+    let node = quiet(&["--max-response", "4096"]);
+    // RETURN(0, 1024): each fits, four of them do not.
+    let fits = request("eth_call", json!([{"to": CODE_AT}, "pending", {CODE_AT: {"code": "0x6104006000f3"}}]));
+    assert_eq!(node.send("/", &json!([fits])).await[0]["result"].as_str().map(str::len), Some(2050));
+    let answer = node.send("/", &json!([fits, fits, fits, fits])).await;
+    assert_eq!(answer["error"]["code"], -32005, "{answer}");
+    serves(&node).await;
+}
+
+// Shapes of a simulation.
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_simulation_past_its_bounds_is_minus_38026() {
+    let node = quiet(&["--max-blocks", "4", "--max-block-calls", "3", "--max-calls", "5"]);
+    let calls = |count: usize| json!({"calls": vec![json!({"to": CODE_AT}); count]});
+    let cases = [
+        ("--max-blocks", json!([{}, {}, {}, {}, {}]), false),
+        ("--max-blocks", json!([{}, {}, {}, {}]), true),
+        ("--max-blocks, gaps included", json!([{"blockOverrides": {"number": "0x5"}}]), false),
+        ("--max-blocks, gaps included", json!([{"blockOverrides": {"number": "0x4"}}]), true),
+        ("--max-block-calls", json!([calls(4)]), false),
+        ("--max-block-calls", json!([calls(3)]), true),
+        ("--max-calls", json!([calls(3), calls(3)]), false),
+        ("--max-calls", json!([calls(3), calls(2)]), true),
+    ];
+    for (limit, blocks, allowed) in cases {
+        let answer = node.call("/", "eth_simulateV1", json!([{"blockStateCalls": blocks}, "pending"])).await;
+        if allowed {
+            assert!(answer["result"].is_array(), "{limit}: {answer}");
+        } else {
+            assert_eq!(answer["error"]["code"], -38026, "{limit}: {answer}");
+        }
+    }
+    serves(&node).await;
+}
+
+// Gas and time.
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_has_no_more_gas_than_the_cap() {
+    let node = quiet(&["--gas-cap", "100000"]);
+    // GAS as a word.
+    let state = json!({CODE_AT: {"code": "0x5a60005260206000f3"}});
+    for call in [json!({"to": CODE_AT}), json!({"to": CODE_AT, "gas": "0xffffffff"})] {
+        let left = number(&node.result("/", "eth_call", json!([call, "pending", state])).await);
+        assert_eq!(left, 100_000 - 21_000 - 2, "{call}");
+    }
+    let error = node.error("/", "eth_call", endless_call()).await;
+    assert_eq!((&error["code"], &error["message"]), (&json!(-32000), &json!("out of gas")));
+    serves(&node).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_calls_of_a_bundle_share_the_gas_cap() {
+    let node = quiet(&["--gas-cap", "100000"]);
+    let payload = json!({"blockStateCalls": [{"stateOverrides": {CODE_AT: {"code": LOOP}}, "calls": [{"to": CODE_AT, "gas": "0xea60"}, {"to": CODE_AT}]}]});
+    let blocks = node.result("/", "eth_simulateV1", json!([payload, "pending"])).await;
+    let used: Vec<u64> = (0..2).map(|index| number(&blocks[0]["calls"][index]["gasUsed"])).collect();
+    assert_eq!(used, [60_000, 40_000]);
+    serves(&node).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_never_ends_is_stopped_at_its_deadline() {
+    let node = quiet(&["--deadline-ms", "400", "--gas-cap", ENDLESS_GAS]);
+    for (method, params) in [("eth_call", endless_call()), ("eth_simulateV1", endless_bundle())] {
+        for path in ["/", "/standard"] {
+            let began = Instant::now();
+            let error = node.error(path, method, params.clone()).await;
+            let took = began.elapsed();
+            assert_eq!(error["code"], -32016, "{method}: {error}");
+            assert!(took >= Duration::from_millis(390), "{method} on {path} was stopped after {took:?}");
+            assert!(took < Duration::from_secs(3), "{method} on {path} was stopped after {took:?}");
+        }
+    }
+    serves(&node).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn entries_of_a_batch_are_stopped_at_their_deadline_each() {
+    let node = quiet(&["--deadline-ms", "400", "--gas-cap", ENDLESS_GAS]);
+    let batch = json!([request("eth_call", endless_call()), request("eth_chainId", json!([]))]);
+    let answers = node.send("/", &batch).await;
+    assert_eq!(answers[0]["error"]["code"], -32016, "{answers}");
+    assert_eq!(answers[1]["result"], "0x7a69");
+}
+
+// Queues.
+
+/// Floods a lane and counts what was refused at once and what ran into its deadline.
+async fn flood(node: &TestNode, method: &str, params: &Value, count: usize) -> (usize, usize) {
+    let answers = join_all((0..count).map(|_| node.call("/", method, params.clone()))).await;
+    let coded = |code: i32| answers.iter().filter(|answer| answer["error"]["code"] == code).count();
+    let (full, late) = (coded(-32005), coded(-32016));
+    assert_eq!(full + late, count, "{answers:?}");
+    (full, late)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_bundle_past_queue_bundle_is_refused_at_once() {
+    let node = quiet(&["--workers", "1", "--queue-bundle", "2", "--deadline-ms", "1500", "--gas-cap", ENDLESS_GAS]);
+    let (full, late) = flood(&node, "eth_simulateV1", &endless_bundle(), 12).await;
+    assert!(full >= 1 && late >= 2, "{full} refused, {late} late");
+    serves(&node).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_past_queue_short_is_refused_at_once() {
+    let node = quiet(&["--workers", "1", "--queue-short", "2", "--deadline-ms", "1500", "--gas-cap", ENDLESS_GAS]);
+    let (full, late) = flood(&node, "eth_call", &endless_call(), 12).await;
+    assert!(full >= 1 && late >= 2, "{full} refused, {late} late");
+    serves(&node).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_goes_away_frees_its_worker() {
+    let node = quiet(&["--workers", "1", "--deadline-ms", "60000", "--gas-cap", ENDLESS_GAS, "--sub-blocks", "2"]);
+    let sent = {
+        let client = reqwest::Client::new();
+        let body = request("eth_simulateV1", endless_bundle()).to_string();
+        let sent = client.post(node.url("/")).header("content-type", "application/json").body(body).send();
+        tokio::spawn(sent)
+    };
+    let began = Instant::now();
+    while !node.node.metrics().render().contains("presim_jobs_running{lane=\"bundle\"} 1") {
+        assert!(began.elapsed() < Duration::from_secs(20), "the bundle does not run: {}", node.node.metrics().render());
+        tokio::task::yield_now().await;
+    }
+    sent.abort();
+    let began = Instant::now();
+    serves(&node).await;
+    let took = began.elapsed();
+    assert!(took < Duration::from_secs(10), "the next bundle was served after {took:?}");
+}
+
+// Connections.
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_connection_past_max_connections_is_told_so() {
+    let node = quiet(&["--max-connections", "1"]);
+    let other = reqwest::Client::new();
+    let ask = || {
+        let body = request("eth_chainId", json!([])).to_string();
+        other.post(node.url("/")).header("content-type", "application/json").body(body).send()
+    };
+    // Says nothing, and takes the node's only place.
+    let held = tokio::net::TcpStream::connect(node.node.info().listen).await.expect("it listens");
+    let began = Instant::now();
+    let refused = loop {
+        match ask().await {
+            Ok(response) if response.status() == 503 => break response.text().await.expect("a body"),
+            other => assert!(began.elapsed() < Duration::from_secs(10), "never refused: {other:?}"),
+        }
+    };
+    let answer = json_of(&refused);
+    assert_eq!((&answer["error"]["code"], &answer["id"]), (&json!(-32005), &Value::Null), "{answer}");
+    drop(held);
+    let began = Instant::now();
+    while !ask().await.is_ok_and(|response| response.status() == 200) {
+        assert!(began.elapsed() < Duration::from_secs(10), "never served again");
+    }
+}
+
+// Who may ask.
+
+/// Status and JSON of a request with this header besides.
+async fn with_header(node: &TestNode, name: &str, value: &str) -> (u16, Value, reqwest::header::HeaderMap) {
+    let request = node.client.post(node.url("/")).header("content-type", "application/json").header(name, value);
+    let response = request.body(self::request("eth_chainId", json!([])).to_string()).send().await.expect("it answers");
+    let (status, headers) = (response.status().as_u16(), response.headers().clone());
+    (status, json_of(&response.text().await.expect("a body")), headers)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_foreign_host_is_403() {
+    let node = quiet(&[]);
+    for host in ["evil.example", "evil.example:8545", "127.0.0.1.evil.example", "localhost.evil.example:80"] {
+        let (status, answer, _) = with_header(&node, "host", host).await;
+        assert_eq!(status, 403, "{host}");
+        assert_eq!(answer["error"]["code"], -32600, "{host}: {answer}");
+    }
+    serves(&node).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_nodes_own_names_and_those_allowed_are_served() {
+    let node = quiet(&["--allow-host", "sim.example,other.example"]);
+    for host in ["localhost", "LOCALHOST:1", "127.0.0.1:8545", "[::1]:8545", "sim.example", "other.example:443"] {
+        let (status, answer, _) = with_header(&node, "host", host).await;
+        assert_eq!((status, &answer["result"]), (200, &json!("0x7a69")), "{host}");
+    }
+    assert_eq!(with_header(&node, "host", "third.example").await.0, 403);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_page_may_read_answers_by_default() {
+    let node = quiet(&[]);
+    let (_, _, headers) = with_header(&node, "origin", "http://page.example").await;
+    assert_eq!(headers.get("access-control-allow-origin"), None);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn only_pages_of_allowed_origins_may_read_answers() {
+    let node = quiet(&["--allow-origin", "http://page.example"]);
+    let (status, _, headers) = with_header(&node, "origin", "http://page.example").await;
+    assert_eq!(status, 200);
+    assert_eq!(
+        headers.get("access-control-allow-origin").map(|value| value.as_bytes()),
+        Some(&b"http://page.example"[..])
+    );
+    let (_, _, headers) = with_header(&node, "origin", "http://other.example").await;
+    assert_eq!(headers.get("access-control-allow-origin"), None);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_preflight_of_an_allowed_origin_allows_post() {
+    let node = quiet(&["--allow-origin", "http://page.example"]);
+    let response = node
+        .client
+        .request(reqwest::Method::OPTIONS, node.url("/"))
+        .header("origin", "http://page.example")
+        .header("access-control-request-method", "POST")
+        .header("access-control-request-headers", "content-type")
+        .send()
+        .await
+        .expect("it answers");
+    assert_eq!(response.status(), 200);
+    let header =
+        |name| response.headers().get(name).and_then(|value| value.to_str().ok()).unwrap_or_default().to_owned();
+    assert_eq!(header("access-control-allow-origin"), "http://page.example");
+    assert!(header("access-control-allow-methods").contains("POST"));
+    assert!(header("access-control-allow-headers").contains("content-type"));
+}
+
+/// A token file with this text.
+fn tokens(text: &str) -> NamedTempFile {
+    let mut file = NamedTempFile::new().expect("a file can be made");
+    file.write_all(text.as_bytes()).expect("it can be written");
+    file
+}
+
+const FAST: &str = "a-token-that-is-fast";
+const SLOW: &str = "a-token-that-is-slow";
+
+fn two_tokens() -> NamedTempFile {
+    tokens(&format!(
+        "[[token]]\nname = \"fast\"\ntoken = \"{FAST}\"\nrate = 1000\n[[token]]\nname = \"slow\"\ntoken = \"{SLOW}\"\nrate = 1\n"
+    ))
+}
+
+fn path(file: &NamedTempFile) -> &str {
+    file.path().to_str().expect("the path is UTF-8")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_a_right_token_a_request_is_401() {
+    let file = two_tokens();
+    let node = quiet(&["--token-file", path(&file)]);
+    let (status, text) = node.post("/", request("eth_chainId", json!([])).to_string()).await;
+    assert_eq!(status, 401);
+    let answer = json_of(&text);
+    assert!(answer["error"]["code"].is_i64() && answer["id"].is_null(), "{answer}");
+    for value in ["Bearer wrong-token-of-length", "Bearer ", FAST, "Basic YTpi"] {
+        assert_eq!(with_header(&node, "authorization", value).await.0, 401, "{value}");
+    }
+    let (status, answer, _) = with_header(&node, "authorization", &format!("Bearer {FAST}")).await;
+    assert_eq!((status, &answer["result"]), (200, &json!("0x7a69")));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_token_past_its_rate_is_refused_and_others_are_not() {
+    let file = two_tokens();
+    let node = quiet(&["--token-file", path(&file)]);
+    let slow = format!("Bearer {SLOW}");
+    assert_eq!(with_header(&node, "authorization", &slow).await.1["result"], "0x7a69");
+    let answers = join_all((0..8).map(|_| with_header(&node, "authorization", &slow))).await;
+    assert!(answers.iter().any(|(_, answer, _)| answer["error"]["code"] == -32005), "{answers:?}");
+    let (status, answer, _) = with_header(&node, "authorization", &format!("Bearer {FAST}")).await;
+    assert_eq!((status, &answer["result"]), (200, &json!("0x7a69")));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_entry_of_a_batch_counts_against_the_rate() {
+    let file = two_tokens();
+    let node = quiet(&["--token-file", path(&file)]);
+    let body = Value::Array(vec![request("eth_chainId", json!([])); 5]).to_string();
+    let post = node.client.post(node.url("/")).header("content-type", "application/json");
+    let response = post.header("authorization", format!("Bearer {SLOW}")).body(body).send().await.expect("it answers");
+    let answers = json_of(&response.text().await.expect("a body"));
+    let refused = answers.as_array().expect("a list").iter().filter(|answer| answer["error"]["code"] == -32005).count();
+    assert_eq!(refused, 4, "{answers}");
+}
+
+#[test]
+fn an_address_that_is_not_loopback_needs_a_token_file() {
+    let load = |flags: &[&str]| Config::load(["presim"].iter().chain(flags).map(OsString::from));
+    for listen in ["0.0.0.0:0", "[::]:0", "192.0.2.1:8545"] {
+        let error = load(&["--listen", listen]).expect_err("it is refused").to_string();
+        assert!(error.contains("--token-file"), "{listen}: {error}");
+    }
+    let file = two_tokens();
+    load(&["--listen", "0.0.0.0:0", "--token-file", path(&file)]).expect("with tokens it is not");
+    load(&["--listen", "[::1]:0"]).expect("loopback needs none");
+}
+
+#[test]
+fn a_token_file_that_protects_nobody_is_refused() {
+    let cases = [
+        ("", "[[token]]"),
+        ("[[token]]\nname = \"a\"\ntoken = \"123456789012345\"\nrate = 1\n", "at least 16"),
+        ("[[token]]\nname = \"a\"\ntoken = \"1234567890123456\"\nrate = 0\n", "rate"),
+        ("[[token]]\nname = \"a\"\nrate = 1\n", "token"),
+        (
+            "[[token]]\nname = \"a\"\ntoken = \"1234567890123456\"\nrate = 1\n[[token]]\nname = \"b\"\ntoken = \"1234567890123456\"\nrate = 1\n",
+            "same token",
+        ),
+        ("not toml", "token-file"),
+    ];
+    for (text, expected) in cases {
+        let file = tokens(text);
+        let error = TestNode::try_start(&["--token-file", path(&file)]).map(drop).expect_err("it is refused");
+        let error = format!("{error:#}");
+        assert!(error.contains(expected), "{text:?}: {error}");
+    }
+}

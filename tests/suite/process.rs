@@ -1,1 +1,486 @@
-//! (being written)
+//! The program itself: what it prints, what it obeys, how it ends.
+
+use std::{
+    io::{BufRead, BufReader, Read},
+    net::TcpListener,
+    path::Path,
+    process::{Child, Command, ExitStatus, Output, Stdio},
+    time::{Duration, Instant},
+};
+
+use alloy_consensus::{Block, TxEnvelope};
+use alloy_primitives::B256;
+use alloy_rlp::{Decodable, Encodable};
+use clap::CommandFactory;
+use presim::config::Config;
+use serde_json::{Value, json};
+
+use crate::support::shared;
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// The program, without the environment's settings.
+fn command(flags: &[&str], env: &[(&str, &str)]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_presim"));
+    for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("PRESIM_")) {
+        command.env_remove(name);
+    }
+    command.args(flags).envs(env.iter().copied()).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+/// Runs the program to its end, which must come by itself.
+fn refusal(flags: &[&str], env: &[(&str, &str)]) -> (Option<i32>, String) {
+    let mut child = command(flags, env).spawn().expect("the program runs");
+    let deadline = Instant::now() + PATIENCE;
+    while child.try_wait().unwrap().is_none() {
+        if Instant::now() > deadline {
+            child.kill().unwrap();
+            panic!("it runs with {flags:?} {env:?}, and should have refused");
+        }
+        std::thread::yield_now();
+    }
+    let Output { status, stderr, .. } = child.wait_with_output().unwrap();
+    (status.code(), String::from_utf8(stderr).unwrap())
+}
+
+/// The program running, ended when the test is.
+struct Presim {
+    child: Child,
+    banner: String,
+    url: String,
+    http: reqwest::Client,
+}
+
+impl Presim {
+    /// Starts it on a free port, and waits for its banner.
+    fn start(flags: &[&str]) -> Self {
+        Self::start_with(&[&["--listen", "127.0.0.1:0"], flags].concat(), &[])
+    }
+
+    fn start_with(flags: &[&str], env: &[(&str, &str)]) -> Self {
+        let mut child = command(flags, env).spawn().expect("the program runs");
+        let mut lines = BufReader::new(child.stdout.take().unwrap());
+        let mut banner = String::new();
+        while !banner.contains("curl ") {
+            let read = lines.read_line(&mut banner).unwrap();
+            if read == 0 {
+                let mut told = String::new();
+                child.stderr.take().unwrap().read_to_string(&mut told).unwrap();
+                panic!("it ended with {:?}: {banner}{told}", child.wait());
+            }
+        }
+        let url = banner.split_whitespace().find(|word| word.starts_with("http://")).expect("the banner has a URL");
+        let url = url.to_owned();
+        Self { child, banner, url, http: reqwest::Client::new() }
+    }
+
+    async fn post(&self, body: String) -> Value {
+        let request = self.http.post(&self.url).header("content-type", "application/json").body(body);
+        request.send().await.expect("it answers").json().await.expect("the answer is JSON")
+    }
+
+    async fn result(&self, method: &str, params: Value) -> Value {
+        let request = json!({"jsonrpc": "2.0", "id": 1, "method": method, "params": params});
+        let mut answer = self.post(request.to_string()).await;
+        assert!(answer.get("error").is_none(), "{answer}");
+        answer["result"].take()
+    }
+
+    async fn get(&self, path: &str) -> (u16, String) {
+        let response = self.http.get(format!("{}{path}", self.url)).send().await.expect("it answers");
+        (response.status().as_u16(), response.text().await.unwrap())
+    }
+
+    fn signal(&self, name: &str) {
+        let id = self.child.id().to_string();
+        assert!(Command::new("kill").args(["-s", name, &id]).status().unwrap().success());
+    }
+
+    /// Waits for its end: the status, and what it wrote to stderr.
+    async fn ended(&mut self) -> (ExitStatus, String) {
+        let status = eventually("it ends", async || self.child.try_wait().unwrap()).await;
+        let mut told = String::new();
+        self.child.stderr.take().unwrap().read_to_string(&mut told).unwrap();
+        (status, told)
+    }
+}
+
+impl Drop for Presim {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Asks until there is an answer.
+async fn eventually<T>(what: &str, mut ask: impl AsyncFnMut() -> Option<T>) -> T {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        if let Some(answer) = ask().await {
+            return answer;
+        }
+        assert!(Instant::now() < deadline, "{what}: not within {PATIENCE:?}");
+        tokio::task::yield_now().await;
+    }
+}
+
+fn file(content: &str) -> tempfile::NamedTempFile {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), content).unwrap();
+    file
+}
+
+fn text(path: &Path) -> &str {
+    path.to_str().expect("the path is UTF-8")
+}
+
+/// A port that nobody listens on.
+fn free_port() -> String {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string()
+}
+
+// The banner.
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_curl_of_the_banner_simulates_a_call() {
+    let presim = Presim::start(&[]);
+    let curl = presim.banner.lines().find(|line| line.starts_with("curl ")).unwrap();
+    assert!(curl.contains(&format!(" {} ", presim.url)), "{curl}");
+    assert!(curl.contains("-H 'content-type: application/json'"), "{curl}");
+    let body = curl.split_once("-d '").unwrap().1.trim_end_matches('\'');
+    let answer = presim.post(body.to_owned()).await;
+    let call = &answer["result"][0]["calls"][0];
+    assert_eq!(call["status"], "0x1", "{answer}");
+    // 100,000 ALPHA, give or take what the traffic has traded.
+    assert_eq!(call["returnData"].as_str().unwrap().len(), 66, "{answer}");
+    assert!(call["returnData"].as_str().unwrap()[2..].bytes().any(|digit| digit != b'0'), "{answer}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_curl_of_the_banner_works_on_a_chain_without_the_trading_world() {
+    let Some(folder) = shared("vectors/execution-apis") else { return };
+    let presim = Presim::start(&["--genesis", text(&folder.join("genesis.json")), "--feed", "static"]);
+    let body = presim.banner.split_once("-d '").unwrap().1.trim_end().trim_end_matches('\'');
+    let answer = presim.post(body.to_owned()).await;
+    assert_eq!(answer["result"][0]["calls"][0]["returnData"], "0x1234", "{answer}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_banner_names_chain_accounts_and_contracts() {
+    let presim = Presim::start(&[]);
+    // The first account of the test mnemonic, and its key; WETH.
+    for part in [
+        "chain id 31337",
+        "0xf39Fd6e51aad88F6F4ce6aB8827279cffFb92266",
+        "0xac0974bec39a17e36ba4a6b4d238ff944bacb478cbed5efcae784d7bf4f2ff80",
+        "0x5FbDB2315678afecb367f032d93F642f64180aa3",
+        "/standard",
+        "in memory",
+    ] {
+        assert!(presim.banner.contains(part), "{part} is not in: {}", presim.banner);
+    }
+}
+
+// The end.
+
+#[tokio::test(flavor = "multi_thread")]
+async fn it_ends_well_when_it_is_told_to() {
+    for signal in ["TERM", "INT"] {
+        let mut presim = Presim::start(&[]);
+        presim.result("eth_chainId", json!([])).await;
+        presim.signal(signal);
+        let (status, told) = presim.ended().await;
+        assert_eq!(status.code(), Some(0), "SIG{signal}: {status}: {told}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_under_way_is_answered_before_the_end() {
+    let metrics = free_port();
+    let mut presim = Presim::start(&[
+        "--metrics",
+        &metrics,
+        "--gas-cap",
+        "100000000000",
+        "--deadline-ms",
+        "60000",
+        "--traffic",
+        "0",
+    ]);
+    // Counts down from 20 million, and returns nothing.
+    let code = "0x6301312d005b600190038060055700";
+    let to = "0x00000000000000000000000000000000000abcde";
+    let request = json!({"jsonrpc": "2.0", "id": 77, "method": "eth_call", "params": [{"to": to}, "pending", {to: {"code": code}}]});
+    let slow = tokio::spawn(presim.http.post(&presim.url).json(&request).send());
+    eventually("the call runs", async || {
+        let text = scrape(&presim.http, &metrics).await;
+        let runs = text
+            .lines()
+            .any(|line| line.starts_with("presim_jobs_running{") && line.contains("short") && !line.ends_with(" 0"));
+        runs.then_some(())
+    })
+    .await;
+    assert!(!slow.is_finished(), "the call was not slow");
+    presim.signal("TERM");
+    let answer: Value = slow.await.unwrap().expect("it is answered").json().await.unwrap();
+    assert_eq!(answer, json!({"jsonrpc": "2.0", "id": 77, "result": "0x"}));
+    let (status, told) = presim.ended().await;
+    assert_eq!(status.code(), Some(0), "{status}: {told}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_new_is_accepted_after_the_end() {
+    let mut presim = Presim::start(&[]);
+    presim.signal("TERM");
+    presim.ended().await;
+    let address = presim.url.trim_start_matches("http://");
+    assert!(std::net::TcpStream::connect(address).is_err());
+}
+
+#[test]
+fn a_bad_block_ends_it_with_1_and_says_what_is_wrong() {
+    let Some(folder) = shared("vectors/execution-apis") else { return };
+    let bytes = std::fs::read(folder.join("chain.rlp")).unwrap();
+    let (mut rest, mut bad) = (bytes.as_slice(), Vec::new());
+    while !rest.is_empty() {
+        let mut block = Block::<TxEnvelope>::decode(&mut rest).unwrap();
+        if block.header.number == 5 {
+            block.header.state_root = B256::repeat_byte(1);
+        }
+        block.encode(&mut bad);
+    }
+    let chain = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(chain.path(), bad).unwrap();
+    let (genesis, listen) = (folder.join("genesis.json"), ["--listen", "127.0.0.1:0"]);
+    let flags = [&listen[..], &["--genesis", text(&genesis), "--chain", text(chain.path())]].concat();
+    let (code, told) = refusal(&flags, &[]);
+    assert_eq!(code, Some(1), "{told}");
+    assert!(told.contains(": block 5: stateRoot: expected 0x0101"), "{told}");
+    assert_eq!(told.lines().filter(|line| line.starts_with("error: ")).count(), 1, "{told}");
+}
+
+#[test]
+fn a_port_that_is_taken_is_an_error_that_says_what_to_do() {
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    let (code, told) = refusal(&["--listen", &address], &[]);
+    assert_eq!(code, Some(1), "{told}");
+    assert!(told.contains(&address) && told.contains("--listen takes another address"), "{told}");
+}
+
+#[test]
+fn a_metrics_port_that_is_taken_is_an_error_that_says_what_to_do() {
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    let (code, told) = refusal(&["--listen", "127.0.0.1:0", "--metrics", &address], &[]);
+    assert_eq!(code, Some(1), "{told}");
+    assert!(told.contains(&address) && told.contains("--metrics takes another address"), "{told}");
+}
+
+#[test]
+fn an_address_that_others_reach_needs_tokens() {
+    let (code, told) = refusal(&["--listen", "0.0.0.0:0"], &[]);
+    assert_eq!(code, Some(2), "{told}");
+    assert!(told.contains("--token-file"), "{told}");
+}
+
+// Settings.
+
+#[test]
+fn help_names_every_flag_and_its_variable() {
+    let output = command(&["--help"], &[]).output().unwrap();
+    assert!(output.status.success());
+    let help = String::from_utf8(output.stdout).unwrap();
+    let flags = Config::command();
+    for flag in flags.get_arguments() {
+        let Some(long) = flag.get_long().filter(|long| !["help", "version"].contains(long)) else { continue };
+        assert!(help.contains(&format!("--{long}")), "--{long}");
+        let variable = format!("PRESIM_{}", long.replace('-', "_").to_uppercase());
+        assert!(help.contains(&variable), "{variable} of --{long}");
+        assert!(flag.get_help().is_some(), "--{long} has no help");
+    }
+}
+
+#[test]
+fn it_tells_its_version() {
+    let output = command(&["--version"], &[]).output().unwrap();
+    assert_eq!(String::from_utf8(output.stdout).unwrap(), format!("presim {}\n", env!("CARGO_PKG_VERSION")));
+}
+
+#[test]
+fn a_flag_wins_over_the_environment_and_that_over_the_file() {
+    let config = file("listen = \"127.0.0.1:0\"\nsub-block-ms = 30000\nsub-blocks = 7\n");
+    let (config, variable) = (text(config.path()), ("PRESIM_SUB_BLOCK_MS", "40000"));
+    let cases: [(&[&str], &[(&str, &str)], &str); 4] = [
+        (&["--config", config], &[], "every 30000 ms, 7 to a block"),
+        (&["--config", config], &[variable], "every 40000 ms, 7 to a block"),
+        (&["--config", config, "--sub-block-ms", "50000"], &[variable], "every 50000 ms, 7 to a block"),
+        (&["--sub-block-ms", "50000"], &[("PRESIM_CONFIG", config)], "every 50000 ms, 7 to a block"),
+    ];
+    for (flags, env, expected) in cases {
+        let presim = Presim::start_with(flags, env);
+        assert!(presim.banner.contains(expected), "{flags:?} {env:?}: {expected} is not in: {}", presim.banner);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_file_has_words_numbers_switches_and_lists() {
+    let config = file(
+        "listen = \"127.0.0.1:0\"\nlog-json = true\nkeep_snapshots = 9\nallow-host = [\"one.example\", \"two.example\"]\n\
+         dialect = \"standard\"\n",
+    );
+    let mut presim = Presim::start_with(&["--config", text(config.path())], &[]);
+    for (host, status) in [("one.example", 200), ("two.example", 200), ("three.example", 403)] {
+        let request = presim.http.get(format!("{}/health", presim.url)).header("host", host);
+        assert_eq!(request.send().await.unwrap().status(), status, "{host}");
+    }
+    // The standard dialect does not ask for a block.
+    presim.result("eth_call", json!([{}])).await;
+    presim.signal("TERM");
+    let (_, told) = presim.ended().await;
+    let line = told.lines().last().expect("it logs that it stops");
+    assert!(serde_json::from_str::<Value>(line).is_ok(), "{told}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_switch_may_be_set_in_the_environment() {
+    let mut presim = Presim::start_with(&["--listen", "127.0.0.1:0"], &[("PRESIM_LOG_JSON", "true")]);
+    presim.signal("TERM");
+    let (_, told) = presim.ended().await;
+    assert!(serde_json::from_str::<Value>(told.lines().last().unwrap()).is_ok(), "{told}");
+}
+
+#[test]
+fn a_setting_that_does_not_exist_is_refused_and_named() {
+    let config = file("sub-block-millis = 100\n");
+    let (code, told) = refusal(&["--config", text(config.path())], &[]);
+    assert_eq!(code, Some(2), "{told}");
+    assert!(told.contains("`sub-block-millis`") && told.contains(text(config.path())), "{told}");
+}
+
+#[test]
+fn a_value_that_cannot_be_is_refused_and_its_setting_named() {
+    let bad = file("sub-block-ms = 0\n");
+    let listen = ["--listen", "127.0.0.1:0"];
+    let cases: [(&[&str], &[(&str, &str)]); 3] = [
+        (&["--config", text(bad.path())], &[]),
+        (&[], &[("PRESIM_SUB_BLOCK_MS", "0")]),
+        (&["--sub-block-ms", "0"], &[]),
+    ];
+    for (flags, env) in cases {
+        let (code, told) = refusal(&[&listen[..], flags].concat(), env);
+        assert_eq!(code, Some(2), "{flags:?} {env:?}: {told}");
+        assert!(told.contains("--sub-block-ms") && told.contains("60000"), "{flags:?} {env:?}: {told}");
+    }
+}
+
+#[test]
+fn a_file_that_is_missing_or_no_toml_is_refused_and_named() {
+    let broken = file("listen = = 1\n");
+    for path in ["/nowhere/presim.toml", text(broken.path())] {
+        let (code, told) = refusal(&["--config", path], &[]);
+        assert_eq!(code, Some(2), "{told}");
+        assert!(told.contains(&format!("--config {path}: ")), "{told}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_flag_may_need_what_the_file_gives() {
+    let Some(folder) = shared("vectors/execution-apis") else { return };
+    let (genesis, chain) = (folder.join("genesis.json"), folder.join("chain.rlp"));
+    let config = file(&format!("genesis = {:?}\n", text(&genesis)));
+    let presim = Presim::start(&["--config", text(config.path()), "--chain", text(&chain)]);
+    assert!(presim.banner.contains("head 54"), "{}", presim.banner);
+}
+
+#[test]
+fn a_chain_in_the_file_needs_its_genesis_too() {
+    let config = file("chain = \"chain.rlp\"\n");
+    let (code, told) = refusal(&["--listen", "127.0.0.1:0", "--config", text(config.path())], &[]);
+    assert_eq!(code, Some(2), "{told}");
+    assert!(told.contains("--genesis"), "{told}");
+}
+
+// Metrics and health.
+
+async fn scrape(http: &reqwest::Client, address: &str) -> String {
+    let response = http.get(format!("http://{address}/metrics")).send().await.expect("metrics are served");
+    assert_eq!(response.status(), 200);
+    response.text().await.unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn metrics_count_requests_by_method_and_outcome() {
+    let metrics = free_port();
+    let presim = Presim::start(&["--metrics", &metrics]);
+    for _ in 0..3 {
+        presim.result("eth_chainId", json!([])).await;
+    }
+    let unknown = json!({"jsonrpc": "2.0", "id": 1, "method": "eth_mine", "params": []});
+    presim.post(unknown.to_string()).await;
+    let text = scrape(&presim.http, &metrics).await;
+    for line in [
+        r#"presim_requests_total{method="eth_chainId",outcome="ok"} 3"#,
+        r#"presim_requests_total{method="unknown",outcome="invalid"} 1"#,
+        r#"presim_request_seconds_count{method="eth_chainId",outcome="ok"} 3"#,
+    ] {
+        assert!(text.lines().any(|one| one == line), "{line} is not in: {text}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn metrics_tell_of_the_feed_the_queues_and_the_caches() {
+    let metrics = free_port();
+    let presim = Presim::start(&["--metrics", &metrics, "--sub-block-ms", "20"]);
+    presim.result("eth_call", json!([{"to": null}, "pending"])).await;
+    for name in [
+        "presim_snapshots_total",
+        "presim_snapshot_age_seconds",
+        "presim_publish_seconds_bucket",
+        "presim_head_number",
+        "presim_queue_depth",
+        "presim_jobs_running",
+        "presim_queue_refused_total",
+        "presim_gas_simulated_total",
+        "presim_panics_total",
+        "presim_code_cache_bytes",
+    ] {
+        eventually(name, async || scrape(&presim.http, &metrics).await.contains(&format!("\n{name}")).then_some(()))
+            .await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_banner_names_the_port_that_metrics_are_served_on() {
+    let presim = Presim::start(&["--metrics", "127.0.0.1:0"]);
+    let address = presim.banner.split_once("metrics at http://").unwrap().1.split_once("/metrics").unwrap().0;
+    assert_ne!(address, "127.0.0.1:0", "the banner names the port asked for, not the one taken");
+    scrape(&presim.http, address).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn health_is_200_while_sub_blocks_come() {
+    let presim = Presim::start(&[]);
+    let (status, text) = presim.get("/health").await;
+    let health: Value = serde_json::from_str(&text).unwrap();
+    assert_eq!((status, &health["status"], &health["feed"]), (200, &json!("ok"), &json!("live")), "{text}");
+    assert!(health["ageMs"].is_u64(), "{text}");
+    assert!(health.get("reason").is_none(), "{text}");
+}
+
+/// Every sub-block has more transactions than a millisecond has time for.
+#[tokio::test(flavor = "multi_thread")]
+async fn health_is_503_with_the_reason_while_the_feed_does_not_keep_up() {
+    let presim = Presim::start(&["--sub-block-ms", "1", "--traffic", "2000", "--log", "off"]);
+    let text = eventually("the feed falls behind", async || {
+        let (status, text) = presim.get("/health").await;
+        (status == 503).then_some(text)
+    })
+    .await;
+    let health: Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(health["status"], "unhealthy", "{text}");
+    let age = health["ageMs"].as_u64().unwrap();
+    let reason = format!("the newest snapshot is {age} ms old, and one should come every 1 ms");
+    assert_eq!(health["reason"], reason, "{text}");
+}
