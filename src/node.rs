@@ -296,7 +296,7 @@ fn begin(config: &Config, codes: &CodeCache) -> eyre::Result<Start> {
         let (state, trading) = world::build(&genesis, &spec, &signers, codes)?;
         (state, Some(trading))
     } else {
-        (genesis_world(&genesis, codes)?, None)
+        (genesis_world(&genesis, codes), None)
     };
     let block = genesis_block(&genesis, &spec, state.state_root());
     let mut hashes = BlockHashes::default();

@@ -4,41 +4,26 @@ use alloy_consensus::{EMPTY_OMMER_ROOT_HASH, EMPTY_ROOT_HASH, Header};
 use alloy_eips::{eip1559::INITIAL_BASE_FEE, eip4895::Withdrawals, eip7685::EMPTY_REQUESTS_HASH};
 use alloy_genesis::Genesis;
 use alloy_hardforks::EthereumHardforks;
-use alloy_primitives::{Address, B64, B256};
-use revm::bytecode::BytecodeDecodeError;
+use alloy_primitives::{B64, B256};
 
 use super::{ChainSpec, SealedBlock};
 use crate::state::{Account, CodeCache, World};
 
-/// A genesis whose state cannot be built.
-#[derive(Debug, thiserror::Error)]
-pub enum GenesisError {
-    /// The `code` of an account in `alloc` is no bytecode.
-    #[error("alloc.{address}.code: {source}")]
-    Code {
-        /// The account.
-        address: Address,
-        /// Why it was refused.
-        source: BytecodeDecodeError,
-    },
-}
-
 /// The state of `alloc`.
-pub fn genesis_world(genesis: &Genesis, codes: &CodeCache) -> Result<World, GenesisError> {
+pub fn genesis_world(genesis: &Genesis, codes: &CodeCache) -> World {
     let mut world = World::default();
     for (address, alloc) in &genesis.alloc {
         let mut account = Account::default();
         (account.nonce, account.balance) = (alloc.nonce.unwrap_or_default(), alloc.balance);
         if let Some(code) = alloc.non_empty_code() {
-            account.code =
-                codes.chain(code.clone()).map_err(|source| GenesisError::Code { address: *address, source })?;
+            account.code = codes.chain(code.clone());
         }
         for (slot, value) in alloc.storage_slots() {
             account.set_slot(slot.into(), value);
         }
         world.insert(*address, account);
     }
-    Ok(world)
+    world
 }
 
 /// The block zero of `genesis` over its state root, with the fields that its forks ask for.

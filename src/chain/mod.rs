@@ -5,5 +5,5 @@ mod genesis;
 mod spec;
 
 pub use block::{BlockHashes, SealedBlock, receipts_root_and_bloom};
-pub use genesis::{GenesisError, genesis_block, genesis_world};
+pub use genesis::{genesis_block, genesis_world};
 pub use spec::ChainSpec;

@@ -61,7 +61,10 @@ impl ChainSpec {
         if !self.is_london_active_at_block(number) {
             return None;
         }
-        parent.next_block_base_fee(BaseFeeParams::ethereum()).or(Some(INITIAL_BASE_FEE))
+        let Some(fee) = parent.base_fee_per_gas else { return Some(INITIAL_BASE_FEE) };
+        // A block adds at most an eighth: a fee that an override put at the end of the range cannot rise past it.
+        let parent = Header { base_fee_per_gas: Some(fee.min(u64::MAX / 9 * 8)), ..parent.clone() };
+        parent.next_block_base_fee(BaseFeeParams::ethereum())
     }
 
     /// The excess blob gas of a block on `parent` at `timestamp` (EIP-4844, EIP-7918); none before Cancun.

@@ -33,7 +33,14 @@ pub fn call(
 ) -> Result<ExecutionResult, SimulationError> {
     let call = &request.call;
     check_chain_id(call, spec.chain_id())?;
-    let mut env = spec.evm_env(snapshot.header());
+    // The fork follows from the block that the call sees, overrides included.
+    let mut header = snapshot.header().clone();
+    header.number = request.block.number.unwrap_or(header.number);
+    header.timestamp = request.block.time.unwrap_or(header.timestamp);
+    if spec.blob_params(header.timestamp).is_some() {
+        header.excess_blob_gas.get_or_insert(0);
+    }
+    let mut env = spec.evm_env(&header);
     override_block(&request.block, &mut env.block_env);
     let precompiles = overrides::apply(&request.state, overlay, codes, env.cfg_env.spec)?;
 
@@ -76,15 +83,20 @@ pub(super) fn explain<E: std::fmt::Display>(
     error: EVMError<E>,
     call: &Call,
     base_fee: u64,
-    overlay: &Overlay,
+    overlay: &mut Overlay,
 ) -> SimulationError {
     if let Some(stopped) = overlay.meter.stopped() {
         return stopped.into();
     }
     match error {
-        EVMError::Transaction(invalid) => {
-            SimulationError::invalid(invalid, call.from, max_fee(call), base_fee, call.data.len())
-        }
+        EVMError::Transaction(invalid) => SimulationError::invalid(
+            invalid,
+            call.from,
+            max_fee(call),
+            base_fee,
+            call.data.len(),
+            overlay.balance_and_nonce(call.from).0,
+        ),
         other => SimulationError::Internal(other.to_string()),
     }
 }

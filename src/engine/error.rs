@@ -106,6 +106,9 @@ pub enum SimulationError {
     /// -32000
     #[error("{0}")]
     Refused(String),
+    /// -32603: a transaction that the fork does not know or that breaks a rule of its type; geth's code for it.
+    #[error("{0}")]
+    Invalid(String),
     /// -32603
     #[error("{0}")]
     Internal(String),
@@ -130,7 +133,7 @@ impl SimulationError {
             Self::TooManyBlocks { .. } => -38026,
             Self::Params(_) => -32602,
             Self::Refused(_) => -32000,
-            Self::Internal(_) => -32603,
+            Self::Invalid(_) | Self::Internal(_) => -32603,
             Self::Stopped(_) => -32016,
         }
     }
@@ -142,6 +145,7 @@ impl SimulationError {
         max_fee: u128,
         base_fee: u64,
         init_code: usize,
+        balance: U256,
     ) -> Self {
         use InvalidTransaction as I;
         match error {
@@ -163,7 +167,10 @@ impl SimulationError {
             I::PriorityFeeGreaterThanMaxFee => Self::Params(format!(
                 "max priority fee per gas higher than max fee per gas: address {from}, maxFeePerGas: {max_fee}"
             )),
-            other => Self::Internal(other.to_string()),
+            I::OverflowPaymentInTransaction => {
+                Self::InsufficientFunds { address: from, have: balance, want: U256::MAX }
+            }
+            other => Self::Invalid(other.to_string()),
         }
     }
 }

@@ -27,6 +27,16 @@ pub(super) struct Filled {
     pub market: bool,
 }
 
+impl Filled {
+    /// What the call pays here: before London there is no market, and a call without a gas price pays nothing.
+    fn fees(&self, call: &Call) -> CallFees {
+        match call.fees {
+            CallFees::Market { .. } if !self.market => CallFees::GasPrice(0),
+            fees => fees,
+        }
+    }
+}
+
 /// Refuses a chain id that is not the chain's.
 pub(super) fn check_chain_id(call: &Call, chain_id: u64) -> Result<(), SimulationError> {
     match call.chain_id {
@@ -48,7 +58,7 @@ pub(super) const fn max_fee(call: &Call) -> u128 {
 
 /// The call as the EVM takes it.
 pub(super) fn tx_env(call: &Call, filled: Filled) -> TxEnv {
-    let (price, priority) = match call.fees {
+    let (price, priority) = match filled.fees(call) {
         CallFees::GasPrice(price) => (price, None),
         CallFees::Market { max_fee, max_priority } => {
             (max_fee.unwrap_or_default(), filled.market.then(|| max_priority.unwrap_or_default()))
@@ -112,7 +122,7 @@ pub(super) fn unsigned_tx(call: &Call, filled: Filled) -> Result<UnsignedTx, Sim
     let (value, input) = (call.value, call.data.clone());
     let access_list = call.access_list.clone().unwrap_or_default();
     let mut encoded = Vec::with_capacity(160 + input.len());
-    let tx = match (call.fees, &call.authorization_list, &call.blob_hashes) {
+    let tx = match (filled.fees(call), &call.authorization_list, &call.blob_hashes) {
         (CallFees::GasPrice(gas_price), ..) => {
             // With chain id zero, the form that EIP-155 signs ends in three zeros: exactly the transaction with v, r and s of zero.
             let tx = TxLegacy { chain_id: Some(0), nonce, gas_price, gas_limit, to: call.to, value, input };

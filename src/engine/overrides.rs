@@ -19,30 +19,20 @@ pub(super) fn apply(
     spec: SpecId,
 ) -> Result<RunPrecompiles, SimulationError> {
     for (address, account) in overrides {
-        apply_account(*address, account, overlay, codes)?;
+        apply_account(*address, account, overlay, codes);
     }
     let mut precompiles = RunPrecompiles::of(spec);
     move_precompiles(overrides, &mut precompiles)?;
     Ok(precompiles)
 }
 
-fn apply_account(
-    address: Address,
-    account: &AccountOverride,
-    overlay: &mut Overlay,
-    codes: &CodeCache,
-) -> Result<(), SimulationError> {
-    let code = account
-        .code
-        .clone()
-        .map(|code| codes.overriding(code))
-        .transpose()
-        .map_err(|error| SimulationError::Params(format!("stateOverrides.{address}.code: {error}")))?;
+fn apply_account(address: Address, account: &AccountOverride, overlay: &mut Overlay, codes: &CodeCache) {
+    let code = account.code.clone().map(|code| codes.overriding(code));
     if account.balance.is_some() || account.nonce.is_some() || code.is_some() {
         overlay.set(address, account.balance, account.nonce, code);
     }
     let slots = match &account.storage {
-        StorageOverride::Keep => return Ok(()),
+        StorageOverride::Keep => return,
         StorageOverride::Replace(slots) => {
             overlay.clear_storage(address);
             slots
@@ -56,7 +46,6 @@ fn apply_account(
     for (slot, value) in slots {
         overlay.set_slot(address, *slot, *value);
     }
-    Ok(())
 }
 
 fn move_precompiles(overrides: &StateOverrides, precompiles: &mut RunPrecompiles) -> Result<(), SimulationError> {

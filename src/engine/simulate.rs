@@ -215,6 +215,7 @@ struct Ran {
 
 impl Simulator<'_> {
     fn block(&mut self, planned: Planned<'_>) -> Result<SimulatedBlock, SimulationError> {
+        self.overlay.meter.between_calls()?;
         let mut header = self.header(&planned);
         let ran = self.run(&planned, &header)?;
         header.gas_used = ran.gas_used;
@@ -233,6 +234,8 @@ impl Simulator<'_> {
         if let Some(world) = &mut self.world {
             world.apply(self.overlay.changes());
             header.state_root = world.state_root();
+            // The next block brings its own changes alone.
+            self.overlay.rebase(world);
         }
         let size = rlp_size(&header, &ran.transactions, withdrawals.as_ref());
         let header = header.seal_slow();
@@ -322,6 +325,9 @@ impl Simulator<'_> {
                     tx.max_fee_per_blob_gas = blob_base_fee;
                 }
             }
+            let wraps = !self.validation
+                && matches!(call.to, TxKind::Call(_))
+                && evm.db_mut().balance_and_nonce(call.from).1 == u64::MAX;
             evm.cfg.disable_base_fee = !self.validation && call.fees.is_free();
             let result = match evm.transact_raw(tx) {
                 Ok(done) => {
@@ -333,8 +339,8 @@ impl Simulator<'_> {
                     return Err(explain(error, call, base_fee, self.overlay));
                 }
             };
-            if filled.nonce == u64::MAX && matches!(call.to, TxKind::Call(_)) {
-                // Without validation a nonce wraps, as geth's does.
+            if wraps {
+                // Without validation the account's nonce wraps, as geth's does.
                 evm.db_mut().set(call.from, None, Some(0), None);
             }
             let numbers = evm.db_mut().log_numbers.take(result.logs().len());

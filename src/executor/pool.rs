@@ -91,7 +91,8 @@ pub struct Executor {
 struct Shared {
     short: Lane,
     bundle: Lane,
-    panics: Counter2,
+    panics: PanicCounter,
+    turns: AtomicUsize,
     stopping: AtomicBool,
 }
 
@@ -104,9 +105,9 @@ struct Lane {
 }
 
 /// A counter with a `Debug` that says nothing.
-struct Counter2(Counter);
+struct PanicCounter(Counter);
 
-impl std::fmt::Debug for Counter2 {
+impl std::fmt::Debug for PanicCounter {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Counter")
     }
@@ -132,11 +133,12 @@ impl Executor {
         let shared = Arc::new(Shared {
             short: Lane::new(LaneName::Short, config.queue_short, metrics),
             bundle: Lane::new(LaneName::Bundle, config.queue_bundle, metrics),
-            panics: Counter2(metrics.counter(
+            panics: PanicCounter(metrics.counter(
                 "presim_panics_total",
                 "Jobs that panicked and were answered with -32603.",
                 &[],
             )),
+            turns: AtomicUsize::new(0),
             stopping: AtomicBool::new(false),
         });
         let pool = rayon::ThreadPoolBuilder::new()
@@ -181,7 +183,8 @@ impl Executor {
         });
         self.push(lane, job)?;
         let done = answered.await.unwrap_or(Err(Refused::Stopping));
-        std::mem::forget(on_drop);
+        // The job has ended: nobody reads the flag any more.
+        drop(on_drop);
         done
     }
 
@@ -228,14 +231,25 @@ impl Shared {
         }
     }
 
+    /// Runs one job: a short call if one waits, but every [`Self::BUNDLE_TURN`]th time a bundle, so that no stream of short calls
+    /// keeps bundles waiting for ever.
     fn turn(&self) {
-        if !self.short.run_next() {
-            self.bundle.run_next();
+        let first_bundle = self.turns.fetch_add(1, Relaxed) % Self::BUNDLE_TURN == 0;
+        let [first, second] = if first_bundle { [&self.bundle, &self.short] } else { [&self.short, &self.bundle] };
+        if !first.run_next() {
+            second.run_next();
         }
     }
 
+    const BUNDLE_TURN: usize = 8;
+
+    /// Runs the short calls that wait now; those that come meanwhile wait for the next pause.
     fn let_short_calls_pass(&self) {
-        while self.short.run_next() {}
+        for _ in 0..self.short.jobs.len() {
+            if !self.short.run_next() {
+                break;
+            }
+        }
     }
 
     fn panicked(&self, panic: &(dyn std::any::Any + Send)) -> Refused {
@@ -269,13 +283,17 @@ impl Lane {
     }
 
     fn run_next(&self) -> bool {
-        let Some(job) = self.jobs.pop() else { return false };
+        // Counted before it is taken, so that a job in hand is never overlooked.
         self.running.fetch_add(1, AcqRel);
-        let mut overlay = borrow_overlay();
-        job(&mut overlay);
-        give_back(overlay);
+        let job = self.jobs.pop();
+        let found = job.is_some();
+        if let Some(job) = job {
+            let mut overlay = borrow_overlay();
+            job(&mut overlay);
+            give_back(overlay);
+        }
         self.running.fetch_sub(1, AcqRel);
-        true
+        found
     }
 
     /// Whether nothing waits and nothing runs.

@@ -23,6 +23,7 @@ use crate::{
 pub struct StateFeed {
     source: Option<Devnet>,
     every: Duration,
+    degraded: bool,
     snapshots: Arc<Snapshots>,
     published: Counter,
     publish_seconds: Histogram,
@@ -36,6 +37,7 @@ impl StateFeed {
         Self {
             source,
             every,
+            degraded: false,
             snapshots,
             published: metrics.counter("presim_snapshots_total", "Snapshots published.", &[]),
             publish_seconds: metrics.histogram(
@@ -60,9 +62,16 @@ impl StateFeed {
             }
             Err(error) => {
                 tracing::error!(%error, "the devnet cannot go on");
+                self.degraded = true;
                 self.snapshots.set_feed(FeedState::Degraded);
                 return;
             }
+        }
+        if self.degraded {
+            tracing::info!("the devnet goes on");
+            let every_ms = u64::try_from(self.every.as_millis()).unwrap_or(u64::MAX);
+            self.snapshots.set_feed(FeedState::Live { every_ms });
+            self.degraded = false;
         }
         self.published.increment(1);
         self.publish_seconds.record(began.elapsed());

@@ -206,7 +206,8 @@ struct LogPlace<'a> {
 
 fn call_result(out: &mut Vec<u8>, call: &CallResult, place: &LogPlace<'_>, log_index: &mut u64, dialect: &Dialect) {
     let mut object = Object::new(out);
-    object.data("returnData", &call.return_data);
+    let shows_data = call.outcome == CallOutcome::Success || dialect.shows_revert_data;
+    object.data("returnData", if shows_data { &call.return_data } else { &[] });
     list(object.key("logs"), &call.logs, |out, one| {
         let index = if dialect.counts_reverted_logs { one.number } else { *log_index };
         log(out, &one.log, place, index);

@@ -2,18 +2,18 @@
 
 use std::borrow::Cow;
 
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 
 use super::error::RpcError;
 
 /// A request whose envelope is right.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Request<'a> {
     /// The id as the client wrote it: an unsigned integer, a string or null.
     pub id: &'a str,
     /// The method's name.
-    pub method: &'a str,
+    pub method: Cow<'a, str>,
     /// The parameters as the client wrote them, where there are some.
     pub params: Option<&'a str>,
 }
@@ -44,8 +44,17 @@ struct Envelope<'a> {
     method: Option<&'a RawValue>,
     #[serde(borrow)]
     params: Option<&'a RawValue>,
-    #[serde(borrow)]
+    /// `null` is an id too.
+    #[serde(borrow, default, deserialize_with = "present")]
     id: Option<&'a RawValue>,
+}
+
+/// A string, borrowed unless it is escaped.
+#[derive(Deserialize)]
+struct Name<'a>(#[serde(borrow)] Cow<'a, str>);
+
+fn present<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<&'de RawValue>, D::Error> {
+    <&RawValue>::deserialize(deserializer).map(Some)
 }
 
 impl<'a> Body<'a> {
@@ -85,8 +94,8 @@ impl<'a> Request<'a> {
         if envelope.jsonrpc.map(RawValue::get) != Some("\"2.0\"") {
             return Err(bad(id, "invalid request: jsonrpc: expected \"2.0\"".into()));
         }
-        let method = envelope.method.and_then(|method| serde_json::from_str::<&str>(method.get()).ok());
-        let Some(method) = method else {
+        let method = envelope.method.and_then(|method| serde_json::from_str::<Name<'_>>(method.get()).ok());
+        let Some(Name(method)) = method else {
             return Err(bad(id, "invalid request: method: expected a string, the method's name".into()));
         };
         Ok(Self { id, method, params: envelope.params.map(RawValue::get) })

@@ -1,9 +1,11 @@
 //! JSON-RPC errors: the codes of `design.md`, a text that a client can act on, and data where there is some.
 
-use std::borrow::Cow;
+use std::{
+    borrow::Cow,
+    sync::atomic::{AtomicU64, Ordering::Relaxed},
+};
 
 use alloy_primitives::Bytes;
-use serde_json::value::RawValue;
 
 use crate::{
     engine::SimulationError,
@@ -56,10 +58,18 @@ impl RpcError {
 
     /// The same error of a method that is no simulation: the codes from -38010 on are those of `eth_simulateV1` alone.
     pub fn outside_simulation(mut self) -> Self {
-        if (-38099..=-38000).contains(&self.code) {
+        if (-38099..=-38000).contains(&self.code) || self.code == -32603 {
             self.code = -32000;
         }
         self
+    }
+
+    /// -32603: a fault of presim's. The log has more under the id that the text names.
+    pub fn internal(problem: &str) -> Self {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        let id = NEXT.fetch_add(1, Relaxed);
+        tracing::error!(id, problem, "an internal error was answered");
+        Self::new(-32603, format!("internal error e{id:x}: the log has more under this id"))
     }
 
     /// Its name in the metrics.
@@ -84,16 +94,6 @@ impl RpcError {
             super::encode::data(out, data);
         }
         out.push(b'}');
-    }
-
-    /// The same as an owned error object of jsonrpsee's.
-    pub fn into_owned(self) -> jsonrpsee::types::ErrorObjectOwned {
-        let data = self.data.map(|data| {
-            let mut text = Vec::new();
-            super::encode::data(&mut text, &data);
-            String::from_utf8(text).ok().and_then(|text| RawValue::from_string(text).ok())
-        });
-        jsonrpsee::types::ErrorObjectOwned::owned(self.code, self.message, data.flatten())
     }
 }
 
@@ -134,6 +134,9 @@ impl Outcome {
 impl From<SimulationError> for RpcError {
     fn from(error: SimulationError) -> Self {
         let text = error.to_string();
+        if let SimulationError::Internal(problem) = &error {
+            return Self::internal(problem);
+        }
         match error {
             // geth's wording: what the chain's rules refuse of a call begins so.
             SimulationError::NonceTooLow { .. }

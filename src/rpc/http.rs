@@ -3,7 +3,6 @@
 use std::{
     convert::Infallible,
     future::Future,
-    num::NonZeroU32,
     pin::Pin,
     sync::Arc,
     task::{Context, Poll},
@@ -12,22 +11,23 @@ use std::{
 
 use bytes::Bytes;
 use bytestring::ByteString;
-use futures::future::join_all;
 use http::{HeaderMap, HeaderValue, Method as HttpMethod, Request, Response, StatusCode, header};
 use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
 use hyper::body::Incoming;
-use jsonrpsee::server::{HttpBody, HttpResponse};
 
 use super::{
-    access::{Access, Client},
+    access::Access,
     dialect::{Dialect, STANDARD},
     encode,
-    envelope::{BadRequest, Body, Request as RpcRequest},
     error::RpcError,
-    front::{Front, Job},
+    front::Front,
+    reply::{ReplyLimits, Session, failure},
     ws,
 };
 use crate::state::{FeedState, Published};
+
+/// An answer: always whole.
+pub type HttpResponse = Response<Full<Bytes>>;
 
 /// What a connection's requests are served with.
 #[derive(Debug)]
@@ -35,22 +35,11 @@ pub struct HttpService {
     pub front: Arc<Front>,
     pub access: Access,
     pub root: &'static Dialect,
-    pub limits: HttpLimits,
-    pub hosts: Hosts,
-    pub sockets: ws::Sockets,
-}
-
-/// Limits of the door.
-#[derive(Clone, Copy, Debug)]
-pub struct HttpLimits {
-    /// Bytes of a body.
-    pub max_body: usize,
-    /// Bytes of an answer.
-    pub max_response: usize,
-    /// Entries of a batch.
-    pub max_batch: usize,
+    pub limits: ReplyLimits,
     /// For a body to arrive in.
     pub read_timeout: Duration,
+    pub hosts: Hosts,
+    pub sockets: ws::Sockets,
 }
 
 /// Names that a `Host` header may bear: against pages that point a name of theirs at this machine.
@@ -116,9 +105,9 @@ impl HttpService {
             Ok(client) => client,
             Err(error) => return refuse(StatusCode::UNAUTHORIZED, error),
         };
-        if jsonrpsee::server::ws::is_upgrade_request(&request) {
-            let session = ws::Session { front: self.front.clone(), dialect, client, limits: self.limits };
-            return self.sockets.accept(request, session).await;
+        let session = Session { front: self.front.clone(), dialect, client, limits: self.limits };
+        if ws::is_upgrade(&request) {
+            return self.sockets.accept(request, session);
         }
         if request.method() != HttpMethod::POST {
             return refuse(
@@ -133,14 +122,18 @@ impl HttpService {
             );
         }
         match self.read(request.into_body()).await {
-            Ok(body) => self.answer(body, dialect, client).await,
+            Ok(body) => {
+                let published = self.front.published();
+                let reply = session.reply(body, &published).await;
+                respond(reply.text, reply.single.then_some(&published))
+            }
             Err((status, error)) => refuse(status, error),
         }
     }
 
     async fn read(&self, body: Incoming) -> Result<ByteString, (StatusCode, RpcError)> {
         let limit = self.limits.max_body;
-        let collected = tokio::time::timeout(self.limits.read_timeout, Limited::new(body, limit).collect()).await;
+        let collected = tokio::time::timeout(self.read_timeout, Limited::new(body, limit).collect()).await;
         match collected {
             Ok(Ok(collected)) => ByteString::try_from(collected.to_bytes()).map_err(|error| {
                 (StatusCode::BAD_REQUEST, RpcError::parse(format!("parse error: not UTF-8: {error}")))
@@ -153,108 +146,6 @@ impl HttpService {
             Err(_) => Err((StatusCode::REQUEST_TIMEOUT, RpcError::new(-32016, "the body did not arrive in time"))),
         }
     }
-
-    async fn answer(&self, body: ByteString, dialect: &'static Dialect, client: Option<Arc<Client>>) -> HttpResponse {
-        let published = self.front.published();
-        let parsed = match Body::parse(&body, self.limits.max_batch) {
-            Ok(parsed) => parsed,
-            Err(error) => {
-                let mut out = Vec::with_capacity(256);
-                open(&mut out, "null");
-                fail(&mut out, 0, "null", &error);
-                return respond(out, Some(&published));
-            }
-        };
-        match parsed {
-            Body::Single(request) => {
-                let out = self.one(request, &body, &published, dialect, client, true).await;
-                respond(out, Some(&published))
-            }
-            Body::Batch(requests) => {
-                let entries = requests
-                    .into_iter()
-                    .map(|request| self.one(request, &body, &published, dialect, client.clone(), false));
-                let answers = join_all(entries).await;
-                respond(self.join(answers), None)
-            }
-        }
-    }
-
-    /// The answers of a batch in order, as one array.
-    fn join(&self, answers: Vec<Vec<u8>>) -> Vec<u8> {
-        let total = answers.iter().map(|answer| answer.len() + 1).sum::<usize>() + 1;
-        let mut out = Vec::with_capacity(total);
-        if total > self.limits.max_response {
-            open(&mut out, "null");
-            fail(&mut out, 0, "null", &encode::too_long(self.limits.max_response));
-            return out;
-        }
-        out.push(b'[');
-        for (index, answer) in answers.iter().enumerate() {
-            if index > 0 {
-                out.push(b',');
-            }
-            out.extend_from_slice(answer);
-        }
-        out.push(b']');
-        out
-    }
-
-    /// The answer to one request, its envelope included.
-    async fn one(
-        &self,
-        request: Result<RpcRequest<'_>, BadRequest<'_>>,
-        body: &ByteString,
-        published: &Arc<Published>,
-        dialect: &'static Dialect,
-        client: Option<Arc<Client>>,
-        alone: bool,
-    ) -> Vec<u8> {
-        let mut out = Vec::with_capacity(512);
-        let request = match request {
-            Ok(request) => request,
-            Err(BadRequest { id, error }) => {
-                fail(&mut out, 0, id, &error);
-                return out;
-            }
-        };
-        if let Some(Err(error)) = client.as_ref().map(|client| client.admit(NonZeroU32::MIN)) {
-            fail(&mut out, 0, request.id, &error);
-            return out;
-        }
-        open(&mut out, request.id);
-        let job = Job {
-            params: request.params.map_or(ByteString::from_static("[]"), |params| body.slice_ref(params)),
-            published: published.clone(),
-            dialect,
-            client,
-            ticket: self.front.ticket(),
-            alone,
-        };
-        let (mut out, result) = self.front.run(request.method, job, out).await;
-        match result {
-            Ok(()) => out.push(b'}'),
-            Err(error) => fail(&mut out, 0, request.id, &error),
-        }
-        out
-    }
-}
-
-/// Begins an answer with a result.
-fn open(out: &mut Vec<u8>, id: &str) {
-    out.extend_from_slice(b"{\"jsonrpc\":\"2.0\",\"id\":");
-    out.extend_from_slice(id.as_bytes());
-    out.extend_from_slice(b",\"result\":");
-}
-
-/// Writes an error answer in the place of what was begun at `start`.
-fn fail(out: &mut Vec<u8>, start: usize, id: &str, error: &RpcError) {
-    out.truncate(start);
-    out.extend_from_slice(b"{\"jsonrpc\":\"2.0\",\"id\":");
-    out.extend_from_slice(id.as_bytes());
-    out.extend_from_slice(b",\"error\":");
-    error.write(out);
-    out.push(b'}');
 }
 
 fn is_json(headers: &HeaderMap) -> bool {
@@ -265,7 +156,7 @@ fn is_json(headers: &HeaderMap) -> bool {
 }
 
 fn respond(body: Vec<u8>, published: Option<&Published>) -> HttpResponse {
-    let mut response = Response::new(HttpBody::new(Full::new(Bytes::from(body))));
+    let mut response = Response::new(Full::new(Bytes::from(body)));
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
     if let Some(freshness) = published.and_then(freshness) {
@@ -276,9 +167,7 @@ fn respond(body: Vec<u8>, published: Option<&Published>) -> HttpResponse {
 
 /// An error of HTTP's, with a JSON-RPC body.
 pub(super) fn refuse(status: StatusCode, error: RpcError) -> HttpResponse {
-    let mut out = Vec::with_capacity(256);
-    fail(&mut out, 0, "null", &error);
-    let mut response = respond(out, None);
+    let mut response = respond(failure("null", &error), None);
     *response.status_mut() = status;
     response
 }

@@ -1,7 +1,9 @@
 //! The front: servers, methods, the two dialects, error codes, limits.
 //!
 //! A body becomes requests in [`envelope`], parameters become the engine's types in [`wire`], results become bytes in [`encode`].
-//! [`front`] takes a request through routing, lanes and metrics; [`http`] and [`ws`] are its two doors, behind [`server`]'s one port.
+//! [`reply`] makes the text of an
+//! answer of the text of a request, [`front`] takes each through routing, lanes and metrics; [`http`] and [`ws`] are the two doors, behind
+//! [`server`]'s one port.
 
 mod access;
 pub mod dialect;
@@ -13,6 +15,7 @@ mod front;
 mod hex;
 mod http;
 mod methods;
+mod reply;
 mod server;
 mod wire;
 mod ws;

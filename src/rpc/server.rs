@@ -1,16 +1,12 @@
 //! The one port: accepts connections, bounds them, and ends them in order.
 
-use std::{
-    io,
-    net::SocketAddr,
-    sync::{Arc, atomic::AtomicU32},
-    time::Duration,
-};
+use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 
 use actix::{Actor, Context, Handler, Message, ResponseFuture};
 use http::{HeaderName, HeaderValue, Method, StatusCode, header};
 use hyper_util::{
-    rt::{TokioExecutor, TokioIo},
+    rt::{TokioExecutor, TokioIo, TokioTimer},
+    server::conn::auto,
     service::TowerToHyperService,
 };
 use tokio::{
@@ -26,8 +22,9 @@ use super::{
     dialect::{Dialect, PROJECT, STANDARD},
     error::RpcError,
     front::Front,
-    http::{Door, Hosts, HttpLimits, HttpService, refuse},
-    ws::Sockets,
+    http::{Door, Hosts, HttpService, refuse},
+    reply::ReplyLimits,
+    ws::{Bounds, Sockets, stopped},
 };
 use crate::{
     config::{Config, DialectName},
@@ -39,7 +36,8 @@ use crate::{
 pub struct ServerConfig {
     listen: SocketAddr,
     root: &'static Dialect,
-    limits: HttpLimits,
+    limits: ReplyLimits,
+    read_timeout: Duration,
     hosts: Vec<String>,
     origins: Vec<String>,
     max_connections: usize,
@@ -64,12 +62,12 @@ impl ServerConfig {
                 DialectName::Project => &PROJECT,
                 DialectName::Standard => &STANDARD,
             },
-            limits: HttpLimits {
+            limits: ReplyLimits {
                 max_body: config.max_body as usize,
                 max_response: config.max_response as usize,
                 max_batch: config.max_batch as usize,
-                read_timeout: Duration::from_millis(config.deadline_ms),
             },
+            read_timeout: Duration::from_millis(config.deadline_ms),
             hosts,
             origins: config.allow_origin.clone(),
             max_connections: config.max_connections as usize,
@@ -90,7 +88,8 @@ pub struct FrontActor {
 struct Running {
     stop: watch::Sender<bool>,
     accepting: JoinHandle<()>,
-    connections: Arc<Semaphore>,
+    /// Those of HTTP, and those that have become WebSockets.
+    connections: [Arc<Semaphore>; 2],
     max_connections: usize,
 }
 
@@ -131,18 +130,18 @@ impl Handler<Serve> for FrontActor {
         let connections = Arc::new(Semaphore::new(config.max_connections));
         let (stop, stopping) = watch::channel(false);
         let sockets = Sockets {
-            // A WebSocket is a connection too, counted where it was accepted: here it only needs a permit of its own kind.
+            // A connection that is upgraded gives its first permit back, and holds one of these.
             connections: Arc::new(Semaphore::new(config.max_connections)),
-            max_in_flight: config.max_in_flight,
-            max_unsent: config.max_unsent,
+            bounds: Bounds { max_in_flight: config.max_in_flight, max_unsent: config.max_unsent },
             stopping: stopping.clone(),
-            next: AtomicU32::new(0),
         };
+        let upgraded = sockets.connections.clone();
         let service = Arc::new(HttpService {
             front: self.front.clone(),
             access,
             root: config.root,
             limits: config.limits,
+            read_timeout: config.read_timeout,
             hosts: Hosts(config.hosts.clone()),
             sockets,
         });
@@ -154,7 +153,12 @@ impl Handler<Serve> for FrontActor {
             stopping,
         };
         let accepting = tokio::spawn(acceptor.run(listener));
-        self.running = Some(Running { stop, accepting, connections, max_connections: config.max_connections });
+        self.running = Some(Running {
+            stop,
+            accepting,
+            connections: [connections, upgraded],
+            max_connections: config.max_connections,
+        });
     }
 }
 
@@ -169,10 +173,18 @@ impl Handler<Stop> for FrontActor {
             accepting.abort();
             // Every permit back means that every connection has ended.
             let all = u32::try_from(max_connections).unwrap_or(u32::MAX);
-            let _ = tokio::time::timeout(grace, connections.acquire_many(all)).await;
+            let ended = async {
+                for kind in &connections {
+                    let _ = kind.acquire_many(all).await;
+                }
+            };
+            let _ = tokio::time::timeout(grace, ended).await;
         })
     }
 }
+
+/// How long a connection may be silent before, between and within the heads of requests.
+const IDLE: Duration = Duration::from_secs(60);
 
 /// Connections past the limit that are told so; those past these are dropped.
 const OVERFLOW: usize = 64;
@@ -209,11 +221,21 @@ impl Acceptor {
     }
 
     async fn serve(mut self, stream: TcpStream, permit: OwnedSemaphorePermit) {
-        let service = self.cors.layer(self.door.clone());
-        let stopped = async move {
-            let _ = self.stopping.wait_for(|stopping| *stopping).await;
+        let service = TowerToHyperService::new(self.cors.layer(self.door.clone()));
+        let mut builder = auto::Builder::new(TokioExecutor::new());
+        // Against peers that open connections and say nothing, at the start or between two requests.
+        builder.http1().timer(TokioTimer::new()).header_read_timeout(IDLE);
+        builder.http2().timer(TokioTimer::new()).keep_alive_interval(IDLE);
+        let connection = builder.serve_connection_with_upgrades(TokioIo::new(stream), service);
+        tokio::pin!(connection);
+        let ended = tokio::select! {
+            ended = connection.as_mut() => ended,
+            () = stopped(&mut self.stopping) => {
+                connection.as_mut().graceful_shutdown();
+                connection.await
+            }
         };
-        if let Err(error) = jsonrpsee::server::serve_with_graceful_shutdown(stream, service, stopped).await {
+        if let Err(error) = ended {
             tracing::debug!(error, "a connection ended");
         }
         drop(permit);
@@ -227,7 +249,7 @@ async fn turn_away(stream: TcpStream, permit: OwnedSemaphorePermit) {
         response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
         Ok::<_, std::convert::Infallible>(response)
     });
-    let connection = hyper_util::server::conn::auto::Builder::new(TokioExecutor::new())
+    let connection = auto::Builder::new(TokioExecutor::new())
         .serve_connection(TokioIo::new(stream), TowerToHyperService::new(service))
         .into_owned();
     let _ = tokio::time::timeout(Duration::from_secs(1), connection).await;

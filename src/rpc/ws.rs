@@ -1,270 +1,316 @@
-//! The WebSocket door: jsonrpsee's sessions, with their calls, batches and would-be notifications answered by the front.
+//! The WebSocket door: the same text in, the same text out, many requests under way at once.
+//!
+//! A connection is read by one task and written by another. Requests run side by side, and answers go out as they come. What a client
+//! has under way and has not taken yet is bounded, in count and in bytes; one that goes past that is told why and closed.
 
 use std::{
-    borrow::Cow,
-    num::NonZeroU32,
     sync::{
         Arc,
-        atomic::{AtomicU32, Ordering::Relaxed},
+        atomic::{AtomicUsize, Ordering::AcqRel},
     },
     time::Duration,
 };
 
+use bytes::Bytes;
 use bytestring::ByteString;
-use futures::future::join_all;
-use http::Request;
-use hyper::body::Incoming;
-use jsonrpsee::{
-    core::middleware::{Batch, BatchEntry, Notification, RpcServiceBuilder, RpcServiceT},
-    server::{
-        BatchRequestConfig, BatchResponseBuilder, ConnectionState, HttpRequest, HttpResponse, MethodResponse, Methods,
-        ResponsePayload, ServerConfig, ServerHandle, stop_channel, ws,
-    },
-    types::{ErrorObjectOwned, Id, Request as RpcRequest},
+use futures::{
+    SinkExt, StreamExt,
+    stream::{SplitSink, SplitStream},
 };
-use serde_json::value::RawValue;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use http::{Request, StatusCode};
+use http_body_util::Full;
+use hyper::{body::Incoming, upgrade::Upgraded};
+use hyper_util::rt::TokioIo;
+use tokio::{
+    sync::{Semaphore, mpsc, watch},
+    task::JoinSet,
+    time::{Instant, interval, timeout},
+};
+use tokio_tungstenite::{
+    WebSocketStream,
+    tungstenite::{
+        self, Message, Utf8Bytes,
+        error::{CapacityError, ProtocolError},
+        handshake::server::create_response_with_body,
+        protocol::{CloseFrame, Role, WebSocketConfig, frame::coding::CloseCode},
+    },
+};
 
 use super::{
-    access::Client,
-    dialect::Dialect,
     error::RpcError,
-    front::{Front, Job},
-    http::{HttpLimits, refuse},
+    http::{HttpResponse, refuse},
+    reply::{Session, failure},
 };
-use crate::state::Published;
 
 /// What all WebSocket connections share.
 #[derive(Debug)]
 pub struct Sockets {
     /// One permit a connection; there are as many of them as connections may be open.
     pub connections: Arc<Semaphore>,
-    /// Requests under way or unsent, one connection.
-    pub max_in_flight: usize,
-    /// Bytes of answers unsent, one connection.
-    pub max_unsent: usize,
+    /// Bounds of one connection.
+    pub bounds: Bounds,
     /// Turns true when the node stops.
     pub stopping: watch::Receiver<bool>,
-    /// The next connection's number.
-    pub next: AtomicU32,
 }
 
-/// What the calls of one connection are answered with.
-#[derive(Clone, Debug)]
-pub struct Session {
-    pub front: Arc<Front>,
-    pub dialect: &'static Dialect,
-    pub client: Option<Arc<Client>>,
-    pub limits: HttpLimits,
+/// Bounds of one connection.
+#[derive(Clone, Copy, Debug)]
+pub struct Bounds {
+    /// Requests under way or unsent.
+    pub max_in_flight: usize,
+    /// Bytes of answers unsent.
+    pub max_unsent: usize,
 }
 
-/// How long a connection that must close may take to send what it owes.
+/// How long a connection that ends may take to send what it owes.
 const GRACE: Duration = Duration::from_secs(5);
-/// Answers that wait in jsonrpsee's own buffer, besides those counted here.
-const BUFFER: u32 = 16;
+/// How often a peer is asked whether it is still there.
+const PING: Duration = Duration::from_secs(20);
+/// How long a peer may say nothing, not even a pong.
+const SILENCE: Duration = Duration::from_secs(60);
+
+type Socket = WebSocketStream<TokioIo<Upgraded>>;
+
+/// Whether a request asks for a WebSocket.
+pub fn is_upgrade<B>(request: &Request<B>) -> bool {
+    let upgrade = request.headers().get(http::header::UPGRADE).map(http::HeaderValue::as_bytes);
+    upgrade.is_some_and(|value| value.eq_ignore_ascii_case(b"websocket"))
+}
 
 impl Sockets {
     /// Upgrades a request, and serves the connection until it ends.
-    pub async fn accept(&self, request: Request<Incoming>, session: Session) -> HttpResponse {
+    pub fn accept(&self, request: Request<Incoming>, session: Session) -> HttpResponse {
         let Ok(permit) = self.connections.clone().try_acquire_owned() else {
-            let error = RpcError::limit("too many WebSocket connections are open");
-            return refuse(http::StatusCode::SERVICE_UNAVAILABLE, error);
+            return refuse(StatusCode::SERVICE_UNAVAILABLE, RpcError::limit("too many WebSocket connections are open"));
         };
-        let max_body = u32::try_from(session.limits.max_body).unwrap_or(u32::MAX);
-        let config = ServerConfig::builder()
-            // jsonrpsee bounds messages by the larger of the two; the front refuses with its own code before that.
-            .max_request_body_size(max_body.saturating_mul(2))
-            .max_response_body_size(max_body.saturating_mul(2))
-            .set_batch_request_config(BatchRequestConfig::Unlimited)
-            .set_message_buffer_capacity(BUFFER)
-            .build();
-        let (stop, handle) = stop_channel();
-        let state = ConnectionState::new(stop, self.next.fetch_add(1, Relaxed), permit);
-        let calls = Calls {
-            session,
-            in_flight: Arc::new(Semaphore::new(self.max_in_flight)),
-            unsent: Arc::new(Semaphore::new(self.max_unsent)),
-            handle: handle.clone(),
-            max_in_flight: self.max_in_flight,
-            max_unsent: self.max_unsent,
-        };
-        let middleware = RpcServiceBuilder::new().layer_fn(move |_| calls.clone());
-        let request: HttpRequest<Incoming> = request;
-        match ws::connect(request, config, Methods::new(), state, middleware).await {
-            Ok((response, connection)) => {
-                tokio::spawn(serve(connection, handle, self.stopping.clone()));
-                response
+        let response = match create_response_with_body(&request, Full::<Bytes>::default) {
+            Ok(response) => response,
+            Err(error) => {
+                return refuse(StatusCode::BAD_REQUEST, RpcError::request(format!("WebSocket upgrade: {error}")));
             }
-            Err(response) => response,
-        }
+        };
+        let (bounds, stopping) = (self.bounds, self.stopping.clone());
+        tokio::spawn(async move {
+            // Messages a little too long are read and answered; what is far past the limit is not even read.
+            let config = WebSocketConfig::default()
+                .max_message_size(Some(session.limits.max_body.saturating_mul(2)))
+                .max_frame_size(Some(session.limits.max_body.saturating_mul(2)));
+            match hyper::upgrade::on(request).await {
+                Ok(upgraded) => {
+                    let socket = TokioIo::new(upgraded);
+                    let socket = WebSocketStream::from_raw_socket(socket, Role::Server, Some(config)).await;
+                    serve(socket, session, bounds, stopping).await;
+                }
+                Err(error) => tracing::debug!(%error, "a WebSocket upgrade failed"),
+            }
+            drop(permit);
+        });
+        response
     }
 }
 
-/// Drives a connection; when the node stops, or the connection is told to close, it has the grace to send what it owes.
-async fn serve(connection: impl Future<Output = ()>, handle: ServerHandle, mut stopping: watch::Receiver<bool>) {
-    tokio::pin!(connection);
+/// Returns when the node stops.
+pub async fn stopped(stopping: &mut watch::Receiver<bool>) {
+    let _ = stopping.wait_for(|stopping| *stopping).await;
+}
+
+/// What goes to the writer.
+enum Outgoing {
+    /// An answer.
+    Answer(Vec<u8>),
+    /// A sign of life.
+    Ping,
+    /// The end, and its reason.
+    Close(CloseCode, String),
+}
+
+/// What a connection owes its client.
+#[derive(Debug, Default)]
+struct Owed {
+    requests: AtomicUsize,
+    bytes: AtomicUsize,
+}
+
+async fn serve(socket: Socket, session: Session, bounds: Bounds, stopping: watch::Receiver<bool>) {
+    let (sink, stream) = socket.split();
+    let (out, outgoing) = mpsc::unbounded_channel();
+    let owed = Arc::new(Owed::default());
+    let mut writer = tokio::spawn(write(sink, outgoing, owed.clone()));
+    let reader = Reader { session, bounds, owed, out: out.clone(), running: JoinSet::new() };
     tokio::select! {
-        () = &mut connection => return,
-        () = handle.clone().stopped() => {}
-        _ = stopping.wait_for(|stopping| *stopping) => {
-            let _ = handle.stop();
+        (code, reason) = reader.read(stream, stopping) => {
+            let _ = out.send(Outgoing::Close(code, reason));
+            drop(out);
+            // A peer that does not take what it is owed is left.
+            if timeout(GRACE, &mut writer).await.is_err() {
+                writer.abort();
+            }
         }
+        // The peer is gone: what it asked for is dropped with the reader.
+        _ = &mut writer => {}
     }
-    let _ = tokio::time::timeout(GRACE, connection).await;
 }
 
-/// The calls of one connection.
-#[derive(Clone, Debug)]
-struct Calls {
+async fn write(mut sink: SplitSink<Socket, Message>, mut outgoing: mpsc::UnboundedReceiver<Outgoing>, owed: Arc<Owed>) {
+    while let Some(next) = outgoing.recv().await {
+        let sent = match next {
+            Outgoing::Answer(text) => {
+                let bytes = text.len();
+                let sent = sink.send(text_message(text)).await;
+                owed.requests.fetch_sub(1, AcqRel);
+                owed.bytes.fetch_sub(bytes, AcqRel);
+                sent
+            }
+            Outgoing::Ping => sink.send(Message::Ping(Bytes::new())).await,
+            Outgoing::Close(code, reason) => {
+                let reason = Utf8Bytes::from(reason);
+                let _ = sink.send(Message::Close(Some(CloseFrame { code, reason }))).await;
+                let _ = sink.close().await;
+                return;
+            }
+        };
+        if sent.is_err() {
+            return;
+        }
+    }
+}
+
+/// Answers are JSON and so UTF-8.
+fn text_message(text: Vec<u8>) -> Message {
+    match Utf8Bytes::try_from(Bytes::from(text)) {
+        Ok(text) => Message::Text(text),
+        Err(_) => Message::Text(Utf8Bytes::from_static("null")),
+    }
+}
+
+/// Reads a connection, and runs what it asks.
+struct Reader {
     session: Session,
-    in_flight: Arc<Semaphore>,
-    unsent: Arc<Semaphore>,
-    handle: ServerHandle,
-    max_in_flight: usize,
+    bounds: Bounds,
+    owed: Arc<Owed>,
+    out: mpsc::UnboundedSender<Outgoing>,
+    running: JoinSet<Result<(), String>>,
+}
+
+impl Reader {
+    /// Reads until the connection is to end, and says why it is.
+    async fn read(
+        mut self,
+        mut stream: SplitStream<Socket>,
+        mut stopping: watch::Receiver<bool>,
+    ) -> (CloseCode, String) {
+        let mut pings = interval(PING);
+        let mut heard = Instant::now();
+        loop {
+            tokio::select! {
+                message = stream.next() => {
+                    heard = Instant::now();
+                    match message {
+                        Some(Ok(message)) => {
+                            if let Err(reason) = self.take(message) {
+                                return self.tell(reason);
+                            }
+                        }
+                        Some(Err(error)) => return self.broken(&error),
+                        None => return (CloseCode::Normal, String::new()),
+                    }
+                }
+                Some(done) = self.running.join_next(), if !self.running.is_empty() => {
+                    if let Ok(Err(reason)) = done {
+                        return self.tell(reason);
+                    }
+                }
+                _ = pings.tick() => {
+                    if heard.elapsed() > SILENCE {
+                        return (CloseCode::Away, "no sign of life".to_owned());
+                    }
+                    let _ = self.out.send(Outgoing::Ping);
+                }
+                () = stopped(&mut stopping) => {
+                    // What is under way is still answered.
+                    let all = async { while self.running.join_next().await.is_some() {} };
+                    let _ = timeout(GRACE, all).await;
+                    return (CloseCode::Away, "the node is stopping".to_owned());
+                }
+            }
+        }
+    }
+
+    /// Begins to answer a message.
+    fn take(&mut self, message: Message) -> Result<(), String> {
+        let bytes = match message {
+            Message::Text(text) => Bytes::from(text),
+            Message::Binary(bytes) => bytes,
+            Message::Ping(_) | Message::Pong(_) | Message::Frame(_) | Message::Close(_) => return Ok(()),
+        };
+        if self.owed.requests.fetch_add(1, AcqRel) >= self.bounds.max_in_flight {
+            return Err(format!("more than {} requests are under way or unsent", self.bounds.max_in_flight));
+        }
+        let answers = Answers { owed: self.owed.clone(), out: self.out.clone(), max_unsent: self.bounds.max_unsent };
+        let limit = self.session.limits.max_body;
+        if bytes.len() > limit {
+            return answers.send(failure("null", &too_large(limit)));
+        }
+        let body = match ByteString::try_from(bytes) {
+            Ok(body) => body,
+            Err(error) => {
+                return answers.send(failure("null", &RpcError::parse(format!("parse error: not UTF-8: {error}"))));
+            }
+        };
+        let session = self.session.clone();
+        self.running.spawn(async move {
+            let published = session.front.published();
+            answers.send(session.reply(body, &published).await.text)
+        });
+        Ok(())
+    }
+
+    /// The end of a connection that went past a bound: its last message says so, and so does the close.
+    fn tell(&self, reason: String) -> (CloseCode, String) {
+        self.last_words(&RpcError::limit(format!("closing the connection: {reason}")));
+        (CloseCode::Policy, reason)
+    }
+
+    fn broken(&self, error: &tungstenite::Error) -> (CloseCode, String) {
+        match error {
+            tungstenite::Error::Capacity(CapacityError::MessageTooLong { .. }) => {
+                let error = too_large(self.session.limits.max_body);
+                self.last_words(&error);
+                (CloseCode::Size, error.message.into_owned())
+            }
+            tungstenite::Error::Protocol(ProtocolError::ResetWithoutClosingHandshake) => {
+                (CloseCode::Normal, String::new())
+            }
+            other => (CloseCode::Protocol, other.to_string().chars().take(100).collect()),
+        }
+    }
+
+    fn last_words(&self, error: &RpcError) {
+        let text = failure("null", error);
+        self.owed.requests.fetch_add(1, AcqRel);
+        self.owed.bytes.fetch_add(text.len(), AcqRel);
+        let _ = self.out.send(Outgoing::Answer(text));
+    }
+}
+
+fn too_large(limit: usize) -> RpcError {
+    RpcError::limit(format!("message too large: at most {limit} bytes"))
+}
+
+/// Where the answers of a connection go.
+struct Answers {
+    owed: Arc<Owed>,
+    out: mpsc::UnboundedSender<Outgoing>,
     max_unsent: usize,
 }
 
-impl RpcServiceT for Calls {
-    type MethodResponse = MethodResponse;
-    type NotificationResponse = MethodResponse;
-    type BatchResponse = MethodResponse;
-
-    fn call<'a>(&self, request: RpcRequest<'a>) -> impl Future<Output = MethodResponse> + Send + 'a {
-        let calls = self.clone();
-        async move {
-            let held = match calls.hold() {
-                Ok(held) => held,
-                Err(error) => return failed(request.id, error),
-            };
-            let published = calls.session.front.published();
-            calls.answer(request, published, true, held).await
+impl Answers {
+    /// Hands an answer to the writer, unless too much waits there already.
+    fn send(&self, text: Vec<u8>) -> Result<(), String> {
+        if self.owed.bytes.fetch_add(text.len(), AcqRel) + text.len() > self.max_unsent {
+            return Err(format!("more than {} bytes of answers are unsent", self.max_unsent));
         }
+        let _ = self.out.send(Outgoing::Answer(text));
+        Ok(())
     }
-
-    fn batch<'a>(&self, requests: Batch<'a>) -> impl Future<Output = MethodResponse> + Send + 'a {
-        let calls = self.clone();
-        async move {
-            let limits = calls.session.limits;
-            let held = match calls.hold() {
-                Ok(held) => held,
-                Err(error) => return failed(Id::Null, error),
-            };
-            if requests.is_empty() {
-                return failed(
-                    Id::Null,
-                    RpcError::request("invalid request: an empty batch: expected at least one request"),
-                );
-            }
-            if requests.len() > limits.max_batch {
-                let text = format!("batch of {} requests: at most {}", requests.len(), limits.max_batch);
-                return failed(Id::Null, RpcError::limit(text));
-            }
-            let published = calls.session.front.published();
-            let answers = join_all(requests.into_iter().map(|entry| calls.entry(entry, published.clone()))).await;
-            let mut batch = BatchResponseBuilder::new_with_limit(limits.max_response);
-            for answer in answers {
-                if let Err(too_long) = batch.append(answer) {
-                    return too_long;
-                }
-            }
-            drop(held);
-            MethodResponse::from_batch(batch.finish())
-        }
-    }
-
-    fn notification<'a>(&self, _: Notification<'a>) -> impl Future<Output = MethodResponse> + Send + 'a {
-        // A request without a usable id: there are no notifications here.
-        std::future::ready(failed(Id::Null, no_id()))
-    }
-}
-
-impl Calls {
-    async fn entry(
-        &self,
-        entry: Result<BatchEntry<'_>, jsonrpsee::core::middleware::BatchEntryErr<'_>>,
-        published: Arc<Published>,
-    ) -> MethodResponse {
-        match entry {
-            Ok(BatchEntry::Call(request)) => match self.hold() {
-                Ok(held) => self.answer(request, published, false, held).await,
-                Err(error) => failed(request.id, error),
-            },
-            Ok(BatchEntry::Notification(_)) => failed(Id::Null, no_id()),
-            Err(error) => {
-                let (_, id) = error.into_parts();
-                failed(id, RpcError::request("invalid request: expected jsonrpc, method and id"))
-            }
-        }
-    }
-
-    async fn answer(
-        &self,
-        request: RpcRequest<'_>,
-        published: Arc<Published>,
-        alone: bool,
-        held: OwnedSemaphorePermit,
-    ) -> MethodResponse {
-        let Session { front, dialect, client, limits } = &self.session;
-        let params = request.params.as_ref().map_or("[]", |params| params.get());
-        if params.len() > limits.max_body {
-            return failed(
-                request.id,
-                RpcError::limit(format!("message too large: at most {} bytes", limits.max_body)),
-            );
-        }
-        if let Some(Err(error)) = client.as_ref().map(|client| client.admit(NonZeroU32::MIN)) {
-            return failed(request.id, error);
-        }
-        let job = Job {
-            params: ByteString::from(params),
-            published,
-            dialect,
-            client: client.clone(),
-            ticket: front.ticket(),
-            alone,
-        };
-        let (out, result) = front.run(&request.method, job, Vec::new()).await;
-        if let Err(error) = result {
-            return failed(request.id, error);
-        }
-        let Ok(unsent) = self.unsent.clone().try_acquire_many_owned(u32::try_from(out.len()).unwrap_or(u32::MAX))
-        else {
-            return failed(
-                request.id,
-                self.close(format!("more than {} bytes of answers are unsent", self.max_unsent)),
-            );
-        };
-        let Some(raw) = String::from_utf8(out).ok().and_then(|text| RawValue::from_string(text).ok()) else {
-            return failed(request.id, RpcError::new(-32603, "internal error: the answer is no JSON"));
-        };
-        let (payload, sent) = ResponsePayload::success(Cow::<RawValue>::Owned(raw)).notify_on_completion();
-        tokio::spawn(async move {
-            let _ = sent.await;
-            drop((held, unsent));
-        });
-        MethodResponse::response(request.id, payload, limits.max_response)
-    }
-
-    /// Takes a place among the requests that may be under way, or closes the connection.
-    fn hold(&self) -> Result<OwnedSemaphorePermit, RpcError> {
-        self.in_flight
-            .clone()
-            .try_acquire_owned()
-            .map_err(|_| self.close(format!("more than {} requests are under way", self.max_in_flight)))
-    }
-
-    /// Closes the connection. Its last message says why.
-    fn close(&self, reason: String) -> RpcError {
-        let _ = self.handle.stop();
-        RpcError::limit(format!("closing the connection: {reason}"))
-    }
-}
-
-fn no_id() -> RpcError {
-    RpcError::request("invalid request: id: missing or unusable: expected an unsigned integer, a string or null")
-}
-
-fn failed(id: Id<'_>, error: RpcError) -> MethodResponse {
-    let error: ErrorObjectOwned = error.into_owned();
-    MethodResponse::error(id, error)
 }

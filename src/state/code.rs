@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use alloy_primitives::{Bytes, KECCAK256_EMPTY, keccak256, map::DefaultHashBuilder};
 use crossbeam::queue::SegQueue;
 use dashmap::DashMap;
-use revm::bytecode::{Bytecode, BytecodeDecodeError};
+use revm::bytecode::Bytecode;
 
 use super::account::Code;
 
@@ -46,14 +46,14 @@ impl CodeCache {
     }
 
     /// The analysed form of code that belongs to the chain's state.
-    pub fn chain(&self, code: Bytes) -> Result<Code, BytecodeDecodeError> {
+    pub fn chain(&self, code: Bytes) -> Code {
         self.get(&self.chain, code)
     }
 
     /// The analysed form of code that a request puts in the place of an account's own.
-    pub fn overriding(&self, code: Bytes) -> Result<Code, BytecodeDecodeError> {
+    pub fn overriding(&self, code: Bytes) -> Code {
         if let Some(known) = self.chain.codes.get(&code) {
-            return Ok(known.clone());
+            return known.clone();
         }
         self.get(&self.overrides, code)
     }
@@ -63,19 +63,21 @@ impl CodeCache {
         CodeStats { chain_bytes: self.chain.bytes.load(Relaxed), override_bytes: self.overrides.bytes.load(Relaxed) }
     }
 
-    fn get(&self, part: &Part, code: Bytes) -> Result<Code, BytecodeDecodeError> {
+    fn get(&self, part: &Part, code: Bytes) -> Code {
         if code.is_empty() {
-            return Ok(Code { hash: KECCAK256_EMPTY, bytecode: Bytecode::default() });
+            return Code { hash: KECCAK256_EMPTY, bytecode: Bytecode::default() };
         }
         if let Some(known) = part.codes.get(&code) {
-            return Ok(known.clone());
+            return known.clone();
         }
-        let made = Code { hash: keccak256(&code), bytecode: Bytecode::new_raw_checked(code.clone())? };
+        // What begins like a delegation (EIP-7702) and is none is code like any other: it fails when it runs.
+        let bytecode = Bytecode::new_raw_checked(code.clone()).unwrap_or_else(|_| Bytecode::new_legacy(code.clone()));
+        let made = Code { hash: keccak256(&code), bytecode };
         if code.len() <= self.limit {
             part.insert(code, made.clone());
             self.evict();
         }
-        Ok(made)
+        made
     }
 
     fn evict(&self) {

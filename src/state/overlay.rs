@@ -198,8 +198,9 @@ impl Meter {
 }
 
 impl Overlay {
-    /// Accounts, and slots of an account, that the memory of a usual run holds.
-    const KEPT: usize = 1 << 12;
+    /// Accounts, and slots of an account, whose memory is kept from run to run.
+    const KEPT: usize = 1 << 10;
+    const KEPT_SLOTS: usize = 1 << 8;
 
     /// An overlay without changes over `base`, which sees `hashes` through `BLOCKHASH`.
     pub fn new(base: World, hashes: BlockHashes) -> Self {
@@ -212,7 +213,9 @@ impl Overlay {
             entry.base = None;
             entry.info = None;
             entry.slots.clear();
-            entry.slots.shrink_to(Self::KEPT);
+            if entry.slots.capacity() > Self::KEPT_SLOTS {
+                entry.slots = HashMap::default();
+            }
         }
         self.ids.clear();
         self.base = base;
@@ -285,6 +288,16 @@ impl Overlay {
         let mut world = self.base.clone();
         world.apply(self.changes());
         world
+    }
+
+    /// Stands on `world`, which must be the base with all changes so far: from here on, [`Overlay::changes`] tells what is new.
+    pub fn rebase(&mut self, world: &World) {
+        for entry in self.entries[..self.ids.len()].iter_mut().filter(|entry| entry.changed) {
+            entry.base = world.account(&entry.address).cloned();
+            entry.slots.clear();
+            (entry.cleared, entry.changed) = (false, false);
+        }
+        self.base = world.clone();
     }
 
     fn id(&mut self, address: Address) -> usize {

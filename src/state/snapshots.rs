@@ -173,12 +173,16 @@ impl Published {
     /// The snapshot that `selector` names.
     pub fn select(&self, selector: Selector) -> Result<Arc<Snapshot>, UnknownBlock> {
         match selector {
+            // While the feed is broken, what it had begun is not what the chain will do (ruling 6).
+            Selector::Pending if self.feed == FeedState::Degraded => self.sealed(self.newest.head.number()),
             Selector::Pending => Ok(self.newest.clone()),
             // Local sources seal what they publish: nothing that is sealed is ever taken back.
             Selector::Latest | Selector::Safe | Selector::Finalized => self.sealed(self.newest.head.number()),
             Selector::Earliest => self.sealed(self.blocks.get_min().map_or(0, |(number, _)| *number)),
             Selector::Number(number) => match &self.newest.open {
-                Some(open) if open.header.number == number => Ok(self.newest.clone()),
+                Some(open) if open.header.number == number && self.feed != FeedState::Degraded => {
+                    Ok(self.newest.clone())
+                }
                 _ => self.sealed(number),
             },
             Selector::Hash(hash) => match self.numbers.get(&hash) {

@@ -20,7 +20,7 @@ use revm::{
 use serde::Deserialize;
 
 use crate::{
-    chain::{BlockHashes, ChainSpec, GenesisError, genesis_block, genesis_world},
+    chain::{BlockHashes, ChainSpec, genesis_block, genesis_world},
     engine::{RunPrecompiles, lift_checks, new_evm},
     state::{CodeCache, Overlay, World},
 };
@@ -70,9 +70,6 @@ pub struct TradingWorld {
 /// A trading world that cannot be built: the artifacts do not fit what this module does with them.
 #[derive(Debug, thiserror::Error)]
 pub enum WorldError {
-    /// The genesis itself.
-    #[error(transparent)]
-    Genesis(#[from] GenesisError),
     /// The artifacts cannot be read.
     #[error("the trading world's artifacts: {0}")]
     Artifacts(#[from] serde_json::Error),
@@ -168,7 +165,7 @@ pub fn build(
             .ok_or_else(|| WorldError::Step { step: name, problem: "no such artifact".to_owned() })?;
         Ok([artifact.creation_code.as_ref(), &arguments].concat().into())
     };
-    let world = genesis_world(genesis, codes)?;
+    let world = genesis_world(genesis, codes);
     let block = genesis_block(genesis, spec, world.state_root());
     let mut overlay = Overlay::new(world, BlockHashes::default());
     let accounts: Vec<Address> = signers.iter().map(PrivateKeySigner::address).collect();

@@ -31,6 +31,8 @@ pub struct Dialect {
     pub shows_fillers: bool,
     /// Show header fields before their fork, with their empty value.
     pub shows_early_fields: bool,
+    /// The data of a revert is `returnData` too, not in the error alone.
+    pub shows_revert_data: bool,
     /// `logIndex` counts logs that were reverted too.
     pub counts_reverted_logs: bool,
     /// The error of an `eth_call` that reverted with this data.

@@ -15,6 +15,7 @@ pub static PROJECT: Dialect = Dialect {
     block_time: ChainSpec::block_time,
     state_roots: false,
     shows_fillers: false,
+    shows_revert_data: true,
     shows_early_fields: true,
     // As on the chain, where a reverted log was never there.
     counts_reverted_logs: false,

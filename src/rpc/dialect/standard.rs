@@ -15,6 +15,7 @@ pub static STANDARD: Dialect = Dialect {
     block_time: |_| 12,
     state_roots: true,
     shows_fillers: true,
+    shows_revert_data: false,
     shows_early_fields: false,
     counts_reverted_logs: true,
     revert: |data| RpcError { message: revert_message(&data).into(), data: Some(data), code: REVERTED },
