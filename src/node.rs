@@ -362,6 +362,9 @@ fn devnet(
         .collect();
     let traffic = if config.traffic == 0 {
         None
+    } else if spec.next_base_fee(head.head.header.inner(), head.head.number() + 1).is_none() {
+        tracing::info!("no background traffic: it pays by EIP-1559, and this chain has not come to London");
+        None
     } else if funded.is_empty() {
         tracing::info!("no background traffic: none of the test mnemonic's accounts has funds on this genesis");
         None

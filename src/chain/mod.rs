@@ -1,9 +1,11 @@
 //! What a chain is: its forks, its genesis, its blocks and how they are sealed, and the EVM environment of each.
 
 mod block;
+mod bloom;
 mod genesis;
 mod spec;
 
 pub use block::{BlockHashes, SealedBlock, receipts_root_and_bloom};
+pub use bloom::logs_bloom;
 pub use genesis::{genesis_block, genesis_world};
 pub use spec::ChainSpec;

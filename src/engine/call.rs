@@ -19,7 +19,7 @@ use super::{
 };
 use crate::{
     chain::ChainSpec,
-    state::{CodeCache, Overlay, Snapshot},
+    state::{CodeCache, Overlay, Snapshot, Stopped},
 };
 
 /// Runs a call on `snapshot`, in `overlay`, which stands over the snapshot's state. Nothing is kept.
@@ -42,7 +42,10 @@ pub fn call(
     }
     let mut env = spec.evm_env(&header);
     override_block(&request.block, &mut env.block_env);
-    let precompiles = overrides::apply(&request.state, overlay, codes, env.cfg_env.spec)?;
+    let mut precompiles = overrides::apply(&request.state, overlay, codes, env.cfg_env.spec)?;
+    if overlay.meter.is_short() {
+        precompiles.keep_short();
+    }
 
     let nonce = call.nonce.unwrap_or_else(|| overlay.balance_and_nonce(call.from).1);
     let filled = Filled {
@@ -64,7 +67,11 @@ pub fn call(
     let base_fee = env.block_env.basefee;
     let mut evm = new_evm(overlay, env, precompiles, NoOpInspector, false);
     let ran = evm.transact_raw(tx).map(|ran| ran.result);
+    let too_long = evm.precompiles().was_too_long();
     drop(evm);
+    if too_long {
+        overlay.meter.stop(Stopped::TooLong);
+    }
     ran.map_err(|error| explain(error, call, base_fee, overlay))
 }
 
@@ -108,8 +115,11 @@ pub(super) fn override_block(overrides: &BlockOverrides, env: &mut BlockEnv) {
     env.timestamp = overrides.time.map_or(env.timestamp, U256::from);
     env.gas_limit = overrides.gas_limit.unwrap_or(env.gas_limit);
     env.beneficiary = overrides.fee_recipient.unwrap_or(env.beneficiary);
-    env.prevrandao = overrides.prev_randao.or(env.prevrandao);
+    env.prevrandao = env.prevrandao.map(|random| overrides.prev_randao.unwrap_or(random));
     env.basefee = overrides.base_fee.unwrap_or(env.basefee);
+    if env.prevrandao.is_none() {
+        env.difficulty = overrides.difficulty.unwrap_or(env.difficulty);
+    }
     if let Some(price) = overrides.blob_base_fee {
         set_blob_base_fee(env, price);
     }

@@ -8,7 +8,7 @@ use revm::{
     handler::instructions::EthInstructions,
     interpreter::{
         Instruction, InstructionContext, InstructionResult,
-        instructions::{contract, host},
+        instructions::{contract, host, memory, system},
         interpreter::EthInterpreter,
     },
 };
@@ -77,6 +77,37 @@ fn meter<'a>(instructions: &mut EthInstructions<EthInterpreter, Host<'a>>) {
             contract::create::<_, true, _>(at)
         }
     });
+    // What these cost grows with a length: where it stands on the stack, and bytes a tick.
+    put(opcode::KECCAK256, |mut at| {
+        if tick_bytes(&mut at, 1, 64) {
+            system::keccak256(at)
+        }
+    });
+    put(opcode::CALLDATACOPY, |mut at| {
+        if tick_bytes(&mut at, 2, 1024) {
+            system::calldatacopy(at)
+        }
+    });
+    put(opcode::CODECOPY, |mut at| {
+        if tick_bytes(&mut at, 2, 1024) {
+            system::codecopy(at)
+        }
+    });
+    put(opcode::RETURNDATACOPY, |mut at| {
+        if tick_bytes(&mut at, 2, 1024) {
+            system::returndatacopy(at)
+        }
+    });
+    put(opcode::MCOPY, |mut at| {
+        if tick_bytes(&mut at, 2, 1024) {
+            memory::mcopy(at)
+        }
+    });
+    put(opcode::EXTCODECOPY, |mut at| {
+        if tick_bytes(&mut at, 3, 1024) {
+            host::extcodecopy(at)
+        }
+    });
     put(opcode::LOG0, log::<0>);
     put(opcode::LOG1, log::<1>);
     put(opcode::LOG2, log::<2>);
@@ -87,6 +118,20 @@ fn meter<'a>(instructions: &mut EthInstructions<EthInterpreter, Host<'a>>) {
 #[inline(always)]
 fn tick(at: &mut At<'_, '_>) -> bool {
     if at.host.journaled_state.database.meter.tick(1) {
+        return true;
+    }
+    stop(at);
+    false
+}
+
+/// Ticks once, and once more for each `bytes_a_tick` of the length that is `depth` below the top of the stack. A length that no gas
+/// pays for ends the frame anyway, so it counts for little.
+#[inline(always)]
+fn tick_bytes(at: &mut At<'_, '_>, depth: usize, bytes_a_tick: u32) -> bool {
+    const PAYABLE: u32 = 1 << 24;
+    let length = at.interpreter.stack.peek(depth).ok().and_then(|length| u32::try_from(length).ok());
+    let cost = 1 + length.filter(|length| *length < PAYABLE).unwrap_or(0) / bytes_a_tick;
+    if at.host.journaled_state.database.meter.tick(cost) {
         return true;
     }
     stop(at);

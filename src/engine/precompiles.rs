@@ -5,7 +5,7 @@ use alloy_primitives::Address;
 use revm::{
     context_interface::{Cfg, ContextTr},
     handler::PrecompileProvider,
-    interpreter::{CallInputs, InterpreterResult},
+    interpreter::{CallInputs, Gas, InstructionResult, InterpreterResult},
     precompile::{PrecompileSpecId, Precompiles},
     primitives::hardfork::SpecId,
 };
@@ -18,13 +18,29 @@ use revm::{
 pub struct RunPrecompiles {
     fork: &'static Precompiles,
     active: PrecompilesMap,
+    /// Whether only short runs of them are wanted, and whether one was longer.
+    short: bool,
+    too_long: bool,
 }
+
+/// Gas that a precompile may use in a run that must be short: some tens of microseconds of the dearest.
+const SHORT_GAS: u64 = 100_000;
 
 impl RunPrecompiles {
     /// Those of a fork.
     pub fn of(spec: SpecId) -> Self {
         let fork = Precompiles::new(PrecompileSpecId::from_spec_id(spec));
-        Self { fork, active: PrecompilesMap::from_static(fork) }
+        Self { fork, active: PrecompilesMap::from_static(fork), short: false, too_long: false }
+    }
+
+    /// Stops a run in which a precompile would take long. The meter cannot: it sees only what is between two opcodes.
+    pub const fn keep_short(&mut self) {
+        self.short = true;
+    }
+
+    /// Whether a run was stopped for that.
+    pub const fn was_too_long(&self) -> bool {
+        self.too_long
     }
 
     /// Whether a precompile is at `address`.
@@ -62,7 +78,20 @@ where
     }
 
     fn run(&mut self, context: &mut CTX, inputs: &CallInputs) -> Result<Option<InterpreterResult>, String> {
-        self.active.run(context, inputs)
+        if !self.short || inputs.gas_limit <= SHORT_GAS {
+            return self.active.run(context, inputs);
+        }
+        // What a precompile does and costs does not depend on the gas that is left over, unless it is too little.
+        let bounded = CallInputs { gas_limit: SHORT_GAS, ..inputs.clone() };
+        let Some(mut result) = self.active.run(context, &bounded)? else { return Ok(None) };
+        if result.result == InstructionResult::PrecompileOOG {
+            self.too_long = true;
+            return Err("a precompile takes too long to run in place".to_owned());
+        }
+        let used = result.gas.total_gas_spent();
+        result.gas = Gas::new(inputs.gas_limit);
+        result.gas.set_spent(used);
+        Ok(Some(result))
     }
 
     fn warm_addresses(&self) -> Box<impl Iterator<Item = Address>> {

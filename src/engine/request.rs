@@ -115,6 +115,8 @@ pub struct BlockOverrides {
     pub beacon_root: Option<B256>,
     /// EIP-4895.
     pub withdrawals: Option<Withdrawals>,
+    /// Difficulty, before the merge.
+    pub difficulty: Option<U256>,
 }
 
 /// An `eth_call`.

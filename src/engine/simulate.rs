@@ -10,7 +10,7 @@ use alloy_evm::{
     eth::eip6110,
 };
 use alloy_hardforks::EthereumHardforks;
-use alloy_primitives::{Address, B256, Bytes, Log, Sealable, Sealed, TxKind, U256, logs_bloom};
+use alloy_primitives::{Address, B256, Bytes, Log, Sealable, Sealed, TxKind, U256};
 use alloy_trie::root::ordered_trie_root_encoded;
 use revm::{
     DatabaseCommit,
@@ -28,7 +28,7 @@ use super::{
     transfers::{NumberedLog, Transfers},
 };
 use crate::{
-    chain::{ChainSpec, receipts_root_and_bloom},
+    chain::{ChainSpec, logs_bloom, receipts_root_and_bloom},
     state::{CodeCache, Overlay, Snapshot, World},
 };
 
@@ -154,7 +154,11 @@ fn plan<'a>(
             beacon_root: spec
                 .is_cancun_active_at_timestamp(time)
                 .then(|| overrides.beacon_root.unwrap_or(inherited_root)),
-            difficulty: if spec.is_post_merge(number) { U256::ZERO } else { difficulty },
+            difficulty: if spec.is_post_merge(number) {
+                U256::ZERO
+            } else {
+                overrides.difficulty.unwrap_or(difficulty)
+            },
             block,
         };
         last = (one.gas_limit, one.fee_recipient, one.difficulty);
@@ -217,7 +221,10 @@ impl Simulator<'_> {
     fn block(&mut self, planned: Planned<'_>) -> Result<SimulatedBlock, SimulationError> {
         self.overlay.meter.between_calls()?;
         let mut header = self.header(&planned);
-        let ran = self.run(&planned, &header)?;
+        let ran = self.run(&planned, &header).map_err(|error| {
+            // Whatever the EVM says of a run that was stopped: that it was is the reason.
+            self.overlay.meter.stopped().map_or(error, SimulationError::from)
+        })?;
         header.gas_used = ran.gas_used;
         header.blob_gas_used = header.excess_blob_gas.map(|_| ran.blob_gas_used);
         header.requests_hash = ran.requests.as_ref().map(Requests::requests_hash);

@@ -3,8 +3,13 @@
 use alloy_primitives::{Address, B256, Log, LogData, U256, address, b256};
 use revm::{
     Inspector,
+    bytecode::opcode,
     context_interface::{ContextTr, JournalTr},
-    interpreter::{CallInputs, CallOutcome, CreateInputs, CreateOutcome, InterpreterTypes},
+    interpreter::{
+        CallInputs, CallOutcome, CreateInputs, CreateOutcome, InstructionResult, Interpreter, InterpreterAction,
+        InterpreterTypes,
+        interpreter_types::{InputsTr, Jumps, LoopControl, StackTr},
+    },
 };
 
 /// The address that such a log bears (execution-apis, `eth_simulateV1`).
@@ -27,6 +32,8 @@ pub(super) struct Transfers {
     logs: Vec<NumberedLog>,
     /// The next log's number in its block.
     next: u64,
+    /// The contract that is about to destroy itself, who gets its ether, and how much that is.
+    dying: Option<(Address, Address, U256)>,
     /// How many logs there were when each open frame began.
     frames: Vec<usize>,
 }
@@ -90,7 +97,23 @@ impl<CTX: ContextTr, INTR: InterpreterTypes> Inspector<CTX, INTR> for Transfers 
         self.end(outcome.result.result.is_ok());
     }
 
-    fn selfdestruct(&mut self, contract: Address, target: Address, value: U256) {
-        self.transfer(contract, target, value);
+    fn step(&mut self, interpreter: &mut Interpreter<INTR>, context: &mut CTX) {
+        if interpreter.bytecode.opcode() != opcode::SELFDESTRUCT {
+            return;
+        }
+        let contract = interpreter.input.target_address();
+        let to = interpreter.stack.data().last().map(|word| Address::from_word((*word).into()));
+        let balance = context.journal_mut().load_account(contract).ok().map(|account| account.data.info.balance);
+        self.dying = to.zip(balance).map(|(to, balance)| (contract, to, balance));
+    }
+
+    fn step_end(&mut self, interpreter: &mut Interpreter<INTR>, _: &mut CTX) {
+        // It has happened if the opcode ended its frame well. The journal does not tell all: after Cancun, ether that stays where it
+        // is leaves no trace there.
+        let Some((contract, to, balance)) = self.dying.take() else { return };
+        let ended = interpreter.bytecode.action().as_ref().and_then(InterpreterAction::instruction_result);
+        if ended == Some(InstructionResult::SelfDestruct) {
+            self.transfer(contract, to, balance);
+        }
     }
 }

@@ -137,8 +137,7 @@ struct BlockOverridesParam {
     #[serde(alias = "parentBeaconBlockRoot")]
     beacon_root: Option<Fixed<32>>,
     withdrawals: Option<Withdrawals>,
-    #[serde(rename = "difficulty")]
-    _difficulty: Option<Quantity<U256>>,
+    difficulty: Option<Quantity<U256>>,
 }
 
 /// A block selector: a tag, a number, or an object of EIP-1898 or with a `snapshotId`.
@@ -158,6 +157,15 @@ struct SelectorObject {
 /// A call and what it runs on.
 pub fn parse_call(params: &str, dialect: &Dialect) -> Result<(CallRequest, Selector), RpcError> {
     let CallParams(call, selector, state, block) = parse(params, dialect)?;
+    // As geth has it: these act between blocks, and a call is in the midst of one.
+    if let Some(name) = block.as_ref().and_then(|block| {
+        let root = block.beacon_root.as_ref().map(|_| "beaconRoot");
+        root.or(block.withdrawals.as_ref().map(|_| "withdrawals"))
+    }) {
+        return Err(RpcError::params(format!(
+            "params[3].{name}: not supported by eth_call: expected eth_simulateV1 for it"
+        )));
+    }
     let request = CallRequest {
         call: call.into_call("params[0]", dialect)?,
         state: state.map(|state| state_overrides(state, "params[2]")).transpose()?.unwrap_or_default(),
@@ -253,21 +261,26 @@ fn explain<T: DeserializeOwned>(params: &str, first: &serde_json::Error) -> RpcE
     RpcError::params(format!("{}: {text}", place(&path)))
 }
 
-/// `[0].a.b` or `0.a.b` as `params[0].a.b`.
+/// `[0].a.b` or `0.a.b` as `params[0].a.b`. A name that goes on for ever is cut.
 fn place(path: &str) -> String {
-    if path.is_empty() || path == "." {
-        return "params".to_owned();
-    }
-    if path.starts_with('[') {
-        return format!("params{path}");
-    }
+    const LONGEST_NAME: usize = 80;
+    const LONGEST: usize = 400;
     let mut out = String::from("params");
-    for part in path.split('.') {
+    for part in path.split('.').filter(|part| !part.is_empty() && *part != "?") {
+        if out.len() > LONGEST {
+            out.push('…');
+            break;
+        }
         if part.bytes().all(|byte| byte.is_ascii_digit()) {
             out.push_str(&format!("[{part}]"));
-        } else if part != "?" {
+            continue;
+        }
+        if !part.starts_with('[') {
             out.push('.');
-            out.push_str(part);
+        }
+        match part.char_indices().nth(LONGEST_NAME) {
+            Some((end, _)) => out.extend([&part[..end], "…"]),
+            None => out.push_str(part),
         }
     }
     out
@@ -314,6 +327,12 @@ impl CallObject {
             (Some(data), _) | (None, Some(data)) => data.0,
             (None, None) => Default::default(),
         };
+        let needs_callee = self.blob_versioned_hashes.is_some() || self.authorization_list.is_some();
+        if needs_callee && to.is_create() {
+            return Err(RpcError::params(format!(
+                "{place}.to: missing: blobs and authorizations need a callee, they cannot create a contract"
+            )));
+        }
         if matches!(&self.blob_versioned_hashes, Some(hashes) if hashes.is_empty()) {
             return Err(RpcError::params(format!("{place}.blobVersionedHashes: empty: expected at least one hash")));
         }
@@ -400,6 +419,7 @@ fn block_overrides(overrides: BlockOverridesParam, place: &str) -> Result<BlockO
         blob_base_fee: overrides.blob_base_fee.map(|fee| fee.0),
         beacon_root: overrides.beacon_root.map(B256::from),
         withdrawals: overrides.withdrawals,
+        difficulty: overrides.difficulty.map(|difficulty| difficulty.0),
     })
 }
 

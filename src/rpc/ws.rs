@@ -64,6 +64,8 @@ pub struct Bounds {
 
 /// How long a connection that ends may take to send what it owes.
 const GRACE: Duration = Duration::from_secs(5);
+/// How long what a peer still sends after the close is read.
+const LINGER: Duration = Duration::from_secs(1);
 /// How often a peer is asked whether it is still there.
 const PING: Duration = Duration::from_secs(20);
 /// How long a peer may say nothing, not even a pong.
@@ -132,18 +134,19 @@ struct Owed {
 }
 
 async fn serve(socket: Socket, session: Session, bounds: Bounds, stopping: watch::Receiver<bool>) {
-    let (sink, stream) = socket.split();
+    let (sink, mut stream) = socket.split();
     let (out, outgoing) = mpsc::unbounded_channel();
     let owed = Arc::new(Owed::default());
     let mut writer = tokio::spawn(write(sink, outgoing, owed.clone()));
     let reader = Reader { session, bounds, owed, out: out.clone(), running: JoinSet::new() };
     tokio::select! {
-        (code, reason) = reader.read(stream, stopping) => {
+        (code, reason) = reader.read(&mut stream, stopping) => {
             let _ = out.send(Outgoing::Close(code, reason));
             drop(out);
-            // A peer that does not take what it is owed is left.
-            if timeout(GRACE, &mut writer).await.is_err() {
-                writer.abort();
+            match timeout(GRACE, &mut writer).await {
+                Ok(Ok(sink)) => linger(sink, stream).await,
+                // A peer that does not take what it is owed is left.
+                _ => writer.abort(),
             }
         }
         // The peer is gone: what it asked for is dropped with the reader.
@@ -151,7 +154,18 @@ async fn serve(socket: Socket, session: Session, bounds: Bounds, stopping: watch
     }
 }
 
-async fn write(mut sink: SplitSink<Socket, Message>, mut outgoing: mpsc::UnboundedReceiver<Outgoing>, owed: Arc<Owed>) {
+/// Reads on for a moment what the peer is still sending: closing on unread bytes would reset the connection, and our last words
+/// with it.
+async fn linger(sink: SplitSink<Socket, Message>, stream: SplitStream<Socket>) {
+    let Ok(mut socket) = sink.reunite(stream) else { return };
+    let _ = timeout(LINGER, tokio::io::copy(socket.get_mut(), &mut tokio::io::sink())).await;
+}
+
+async fn write(
+    mut sink: SplitSink<Socket, Message>,
+    mut outgoing: mpsc::UnboundedReceiver<Outgoing>,
+    owed: Arc<Owed>,
+) -> SplitSink<Socket, Message> {
     while let Some(next) = outgoing.recv().await {
         let sent = match next {
             Outgoing::Answer(text) => {
@@ -166,13 +180,14 @@ async fn write(mut sink: SplitSink<Socket, Message>, mut outgoing: mpsc::Unbound
                 let reason = Utf8Bytes::from(reason);
                 let _ = sink.send(Message::Close(Some(CloseFrame { code, reason }))).await;
                 let _ = sink.close().await;
-                return;
+                return sink;
             }
         };
         if sent.is_err() {
-            return;
+            break;
         }
     }
+    sink
 }
 
 /// Answers are JSON and so UTF-8.
@@ -196,7 +211,7 @@ impl Reader {
     /// Reads until the connection is to end, and says why it is.
     async fn read(
         mut self,
-        mut stream: SplitStream<Socket>,
+        stream: &mut SplitStream<Socket>,
         mut stopping: watch::Receiver<bool>,
     ) -> (CloseCode, String) {
         let mut pings = interval(PING);

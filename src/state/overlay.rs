@@ -162,15 +162,29 @@ impl Meter {
         Self { strides_left: Some(strides), ..Self::default() }
     }
 
+    /// Whether the run must be a short one.
+    pub const fn is_short(&self) -> bool {
+        self.strides_left.is_some()
+    }
+
+    /// Ends the run for a reason that the meter itself does not see.
+    pub const fn stop(&mut self, why: Stopped) {
+        self.stopped = Some(why);
+    }
+
     /// Counts `cost` ticks. False when the run must stop.
     #[inline]
     pub fn tick(&mut self, cost: u32) -> bool {
         if let Some(left) = self.fuel.checked_sub(cost) {
             self.fuel = left;
-            true
-        } else {
-            self.look()
+            return true;
         }
+        // A dear opcode may be worth several strides at once.
+        let strides = 1 + cost / Self::STRIDE;
+        if let Some(left) = &mut self.strides_left {
+            *left = left.saturating_sub(strides - 1);
+        }
+        self.look()
     }
 
     /// Why the run was stopped, if it was.
@@ -286,7 +300,7 @@ impl Overlay {
     /// The base with the changes applied.
     pub fn changed_world(&self) -> World {
         let mut world = self.base.clone();
-        world.apply(self.changes());
+        world.apply_many(self.changes());
         world
     }
 

@@ -139,7 +139,11 @@ impl Snapshots {
         self.replace(|published| {
             published.add_block(&sealed);
             while published.sealed.len() > self.kept_blocks {
-                published.sealed = published.sealed.without_min().1;
+                let (oldest, rest) = published.sealed.without_min();
+                published.sealed = rest;
+                if let Some(oldest) = oldest {
+                    drop_aside(oldest);
+                }
             }
             published.push(next.map_or(sealed, Arc::new), self.kept_snapshots);
         });
@@ -167,6 +171,11 @@ impl Snapshots {
         change(&mut next);
         self.cell.store(Arc::new(next));
     }
+}
+
+/// Lets go of a snapshot on another thread: freeing what only it held takes as long as making it did.
+fn drop_aside(snapshot: Arc<Snapshot>) {
+    rayon::spawn(move || drop(snapshot));
 }
 
 impl Published {
@@ -214,8 +223,11 @@ impl Published {
 
     fn push(&mut self, next: Arc<Snapshot>, kept: usize) {
         self.recent.insert(next.id.0, next.clone());
-        while self.recent.len() > kept {
-            self.recent = self.recent.without_min().1;
+        while let Some((oldest, rest)) = (self.recent.len() > kept).then(|| self.recent.without_min()) {
+            self.recent = rest;
+            if let Some(oldest) = oldest {
+                drop_aside(oldest);
+            }
         }
         self.newest = next;
     }

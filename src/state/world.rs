@@ -71,25 +71,54 @@ impl World {
     /// Applies what a run changed.
     pub fn apply(&mut self, changes: impl IntoIterator<Item = AccountChange>) {
         for change in changes {
-            self.apply_one(change);
+            match self.changed(change) {
+                (address, Some(account)) => self.insert(address, account),
+                (address, None) => self.remove(&address),
+            }
         }
     }
 
-    fn apply_one(&mut self, change: AccountChange) {
-        let Some((balance, nonce, code)) = change.info else {
-            return self.remove(&change.address);
+    /// The same for many changes at once: the map and the trie, which do not need each other, are changed side by side.
+    pub fn apply_many(&mut self, changes: impl IntoIterator<Item = AccountChange>) {
+        let changed: Vec<(Address, Option<Arc<Account>>)> = changes
+            .into_iter()
+            .map(|change| {
+                let (address, account) = self.changed(change);
+                (address, account.map(Arc::new))
+            })
+            .collect();
+        let (accounts, trie) = (&mut self.accounts, &mut self.trie);
+        let change_map = || {
+            for (address, account) in &changed {
+                match account {
+                    Some(account) => drop(accounts.insert(*address, account.clone())),
+                    None => drop(accounts.remove(address)),
+                }
+            }
         };
+        let change_trie = || {
+            for (address, account) in &changed {
+                match account {
+                    Some(account) => trie.insert(keccak256(address), account.clone()),
+                    None => trie.remove(keccak256(address)),
+                }
+            }
+        };
+        rayon::join(change_map, change_trie);
+    }
+
+    /// What an account is after a change.
+    fn changed(&self, change: AccountChange) -> (Address, Option<Account>) {
+        let Some((balance, nonce, code)) = change.info else { return (change.address, None) };
         let mut account = self.account(&change.address).map(|known| Account::clone(known)).unwrap_or_default();
-        account.balance = balance;
-        account.nonce = nonce;
-        account.code = code;
+        (account.balance, account.nonce, account.code) = (balance, nonce, code);
         if change.storage_cleared {
             account.clear_storage();
         }
         for (key, value) in change.slots {
             account.set_slot(key, value);
         }
-        self.insert(change.address, account);
+        (change.address, Some(account))
     }
 }
 
