@@ -234,7 +234,7 @@ impl Shared {
     /// Runs one job: a short call if one waits, but every [`Self::BUNDLE_TURN`]th time a bundle, so that no stream of short calls
     /// keeps bundles waiting for ever.
     fn turn(&self) {
-        let first_bundle = self.turns.fetch_add(1, Relaxed) % Self::BUNDLE_TURN == 0;
+        let first_bundle = self.turns.fetch_add(1, Relaxed).is_multiple_of(Self::BUNDLE_TURN);
         let [first, second] = if first_bundle { [&self.bundle, &self.short] } else { [&self.short, &self.bundle] };
         if !first.run_next() {
             second.run_next();
