@@ -27,7 +27,7 @@ use presim::{
     },
     feed::apply::stand_on,
     rpc::{Asked, Backend, GasCounter, Method, ShapeLimits, SimulationLimits, dialect::PROJECT},
-    state::{CodeCache, FeedState, Meter, Overlay, Published, Snapshot, SnapshotId, Snapshots},
+    state::{CodeCache, FeedState, Meter, Overlay, Published, Snapshot, Snapshots},
 };
 use revm::{
     Context, ExecuteCommitEvm, MainBuilder, MainContext, SystemCallCommitEvm,
@@ -170,11 +170,11 @@ impl Chain {
         let genesis: Genesis = serde_json::from_slice(&text).expect("a genesis");
         let spec = ChainSpec::new(genesis.config.clone(), 1);
         let codes = CodeCache::new(1 << 26);
-        let world = genesis_world(&genesis, &codes).expect("a genesis state");
+        let world = genesis_world(&genesis, &codes);
         let block = genesis_block(&genesis, &spec, world.state_root());
         let mut hashes = BlockHashes::default();
         hashes.push(block.number(), block.hash());
-        let first = stand_on(world, Arc::new(block), hashes, SnapshotId(0));
+        let first = stand_on(world, Arc::new(block), hashes);
         let snapshots = Snapshots::new(first, FeedState::Static, 1, 1);
         let shape = ShapeLimits { max_blocks: 256, max_block_calls: 5_000, max_calls: 10_000 };
         let rules = Rules {

@@ -256,12 +256,15 @@ fn a_change_that_execution_cannot_see_is_found_at_the_next_block() {
     assert!(told.contains("block 11: parentHash: expected "), "{told}");
 }
 
+/// What a case does to a header.
+type Change = fn(&mut Header);
+
 /// The last block: no block after it tells that something is wrong with it.
 #[test]
 fn a_header_that_breaks_a_rule_of_the_protocol_is_refused() {
     let Some(chain) = Chain::load() else { return };
     let last = chain.blocks.last().unwrap().header.number;
-    let cases: [(&str, fn(&mut Header)); 4] = [
+    let cases: [(&str, Change); 4] = [
         // The yellow paper, 4.4.5: less than a 1,024th away from the parent's.
         ("gasLimit", |header| header.gas_limit *= 2),
         ("extraData", |header| header.extra_data = vec![0; 33].into()),

@@ -17,6 +17,9 @@ use serde_json::{Value, json};
 
 use crate::support::shared;
 
+/// Environment variables and their values.
+type Variables<'a> = &'a [(&'a str, &'a str)];
+
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// The program, without the environment's settings.
@@ -312,7 +315,7 @@ fn it_tells_its_version() {
 fn a_flag_wins_over_the_environment_and_that_over_the_file() {
     let config = file("listen = \"127.0.0.1:0\"\nsub-block-ms = 30000\nsub-blocks = 7\n");
     let (config, variable) = (text(config.path()), ("PRESIM_SUB_BLOCK_MS", "40000"));
-    let cases: [(&[&str], &[(&str, &str)], &str); 4] = [
+    let cases: [(&[&str], Variables<'_>, &str); 4] = [
         (&["--config", config], &[], "every 30000 ms, 7 to a block"),
         (&["--config", config], &[variable], "every 40000 ms, 7 to a block"),
         (&["--config", config, "--sub-block-ms", "50000"], &[variable], "every 50000 ms, 7 to a block"),
@@ -363,7 +366,7 @@ fn a_setting_that_does_not_exist_is_refused_and_named() {
 fn a_value_that_cannot_be_is_refused_and_its_setting_named() {
     let bad = file("sub-block-ms = 0\n");
     let listen = ["--listen", "127.0.0.1:0"];
-    let cases: [(&[&str], &[(&str, &str)]); 3] = [
+    let cases: [(&[&str], Variables<'_>); 3] = [
         (&["--config", text(bad.path())], &[]),
         (&[], &[("PRESIM_SUB_BLOCK_MS", "0")]),
         (&["--sub-block-ms", "0"], &[]),
