@@ -4,7 +4,7 @@ use std::{fs, path::Path};
 
 use serde_json::Value;
 
-use crate::support::{TestNode, shared};
+use crate::support::{TestNode, say, shared};
 
 /// Methods whose vectors run, by the folders' names.
 const METHODS: [&str; 5] = ["eth_simulateV1", "eth_call", "eth_getCode", "eth_chainId", "net_version"];
@@ -25,7 +25,7 @@ async fn the_official_vectors_pass_on_the_imported_chain() {
                 Err(why) => failures.push(format!("{}: {why}", file.display())),
             }
         }
-        println!("VECTORS {method}: {passed}/{}", files.len());
+        say(&format!("VECTORS {method}: {passed}/{}", files.len()));
     }
     assert!(failures.is_empty(), "{} vectors failed:\n{}", failures.len(), failures.join("\n"));
 }
