@@ -199,8 +199,7 @@ fn cell(world: World) -> Snapshots {
     let head = SealedBlock::new(Header::default(), Vec::new(), Vec::new(), Vec::new(), None);
     let mut hashes = BlockHashes::default();
     hashes.push(0, head.hash());
-    let first =
-        Snapshot { id: SnapshotId(0), published: Instant::now(), world, head: Arc::new(head), open: None, hashes };
+    let first = Snapshot::new(world, Arc::new(head), None, hashes);
     Snapshots::new(first, FeedState::Live { every_ms: 1 }, KEPT, KEPT)
 }
 
@@ -208,14 +207,7 @@ fn cell(world: World) -> Snapshots {
 fn after(on: &Snapshot, change: impl FnOnce(&mut World)) -> Snapshot {
     let mut world = on.world.clone();
     change(&mut world);
-    Snapshot {
-        id: SnapshotId(on.id.0 + 1),
-        published: Instant::now(),
-        world,
-        head: on.head.clone(),
-        open: None,
-        hashes: on.hashes.clone(),
-    }
+    Snapshot::new(world, on.head.clone(), None, on.hashes.clone())
 }
 
 /// Bytes of memory that the process has resident.

@@ -95,6 +95,12 @@ pub struct Config {
     /// Calls in a whole simulation.
     #[arg(long, env = "PRESIM_MAX_CALLS", value_name = "N", default_value_t = 10_000, help_heading = "Limits")]
     pub max_calls: usize,
+    /// Blocks that one eth_getLogs may span.
+    #[arg(long, env = "PRESIM_MAX_LOG_BLOCKS", value_name = "N", default_value_t = 100_000, value_parser = clap::value_parser!(u64).range(1..), help_heading = "Limits")]
+    pub max_log_blocks: u64,
+    /// Logs that one eth_getLogs may return.
+    #[arg(long, env = "PRESIM_MAX_LOGS", value_name = "N", default_value_t = 20_000, value_parser = clap::value_parser!(u32).range(1..), help_heading = "Limits")]
+    pub max_logs: u32,
     /// Short calls that may wait for a worker; one more is refused (-32005).
     #[arg(long, env = "PRESIM_QUEUE_SHORT", value_name = "N", default_value_t = 4_096, value_parser = clap::value_parser!(u32).range(1..=1_000_000), help_heading = "Limits")]
     pub queue_short: u32,

@@ -21,7 +21,7 @@ use crate::{
         devnet::Devnet,
         world::{self, TradingWorld, Traffic},
     },
-    rpc::{Access, Backend, Front, FrontActor, GasCounter, Serve, ServerConfig, ShapeLimits, SimulationLimits, Stop},
+    rpc::{Access, Backend, Front, FrontActor, GasCounter, RequestLimits, Serve, ServerConfig, ShapeLimits, Stop},
     state::{CodeCache, FeedState, Snapshot, Snapshots},
     telemetry::Metrics,
 };
@@ -222,13 +222,15 @@ impl Actors {
         let backend = Arc::new(Backend {
             spec,
             codes,
-            limits: SimulationLimits {
+            limits: RequestLimits {
                 shape: ShapeLimits {
                     max_blocks: usize::try_from(config.max_blocks).unwrap_or(usize::MAX),
                     max_block_calls: config.max_block_calls,
                     max_calls: config.max_calls,
                 },
                 gas_cap: config.gas_cap,
+                max_log_blocks: config.max_log_blocks,
+                max_logs: config.max_logs as usize,
                 max_response: config.max_response as usize,
             },
             strict_pending: config.strict_pending,

@@ -70,3 +70,8 @@ pub fn receipts_root_and_bloom(receipts: &[ReceiptEnvelope]) -> (B256, Bloom) {
     let bloom = receipts.iter().fold(Bloom::ZERO, |all, receipt| all | receipt.bloom());
     (root, bloom)
 }
+
+/// The root of the transactions' trie.
+pub fn transactions_root(transactions: &[Recovered<TxEnvelope>]) -> B256 {
+    alloy_trie::root::ordered_trie_root_with_encoder(transactions, |tx, out| tx.inner().encode_2718(out))
+}

@@ -15,7 +15,7 @@ use revm::primitives::hardfork::SpecId;
 /// The fork schedule and the constants of a chain, read from a geth-format `config`.
 #[derive(Clone, Debug)]
 pub struct ChainSpec {
-    config: ChainConfig,
+    pub(super) config: ChainConfig,
     blobs: BlobScheduleBlobParams,
     block_time: u64,
 }

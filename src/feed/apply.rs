@@ -1,11 +1,14 @@
 //! From one snapshot to the next: opening a block, extending it by a sub-block, sealing it; and whole blocks at once.
 
-use std::{sync::Arc, time::Instant};
+use std::sync::Arc;
 
 use alloy_consensus::{
-    EMPTY_OMMER_ROOT_HASH, Eip658Value, Header, ReceiptEnvelope, TxEnvelope, transaction::Recovered,
+    EMPTY_OMMER_ROOT_HASH, EMPTY_ROOT_HASH, Eip658Value, Header, ReceiptEnvelope, TxEnvelope, transaction::Recovered,
 };
-use alloy_eips::{eip4895::Withdrawals, eip7685::Requests};
+use alloy_eips::{
+    eip4895::Withdrawals,
+    eip7685::{EMPTY_REQUESTS_HASH, Requests},
+};
 use alloy_evm::{
     Evm,
     block::{BlockExecutionError, BlockExecutor},
@@ -16,9 +19,9 @@ use alloy_primitives::{Address, B256};
 use revm::inspector::NoOpInspector;
 
 use crate::{
-    chain::{BlockHashes, ChainSpec, SealedBlock, receipts_root_and_bloom},
+    chain::{BlockHashes, ChainSpec, SealedBlock, receipts_root_and_bloom, transactions_root},
     engine::{RunPrecompiles, new_evm},
-    state::{OpenBlock, Overlay, Snapshot, SnapshotId, World},
+    state::{OpenBlock, Overlay, Snapshot, World},
 };
 
 /// What a block's producer decides about it.
@@ -47,7 +50,7 @@ pub struct Rejected {
 
 /// The first snapshot of a chain: its genesis, or the head of an import.
 pub fn stand_on(world: World, head: Arc<SealedBlock>, hashes: BlockHashes) -> Snapshot {
-    Snapshot { id: SnapshotId::default(), published: Instant::now(), world, head, open: None, hashes }
+    Snapshot::new(world, head, None, hashes)
 }
 
 /// Opens the next block on the head of `on`: empty, its pre-block system calls done.
@@ -66,20 +69,16 @@ pub fn open_block(spec: &ChainSpec, on: &Snapshot, attributes: Attributes) -> Re
         excess_blob_gas: spec.next_excess_blob_gas(parent, timestamp),
         blob_gas_used: spec.is_cancun_active_at_timestamp(timestamp).then_some(0),
         parent_beacon_block_root: spec.is_cancun_active_at_timestamp(timestamp).then_some(attributes.beacon_root),
+        // As a block with neither has them; sealing puts in what there is.
+        withdrawals_root: spec.is_shanghai_active_at_timestamp(timestamp).then_some(EMPTY_ROOT_HASH),
+        requests_hash: spec.is_prague_active_at_timestamp(timestamp).then_some(EMPTY_REQUESTS_HASH),
         ..Header::default()
     };
     let mut overlay = Overlay::new(on.world.clone(), on.hashes.clone());
     let mut executor = executor(spec, &mut overlay, &header, None, &[]);
     executor.apply_pre_execution_changes()?;
     drop(executor);
-    let open = OpenBlock {
-        header,
-        index: 0,
-        blob_gas_used: 0,
-        transactions: imbl::Vector::new(),
-        receipts: imbl::Vector::new(),
-    };
-    Ok(next(on, overlay.changed_world(), Some(open)))
+    Ok(next(on, overlay.changed_world(), OpenBlock::new(header)))
 }
 
 /// Extends the block being built by the transactions of one sub-block. Those that cannot be included are left out and returned.
@@ -98,7 +97,7 @@ pub fn extend(
     let mut rejected = Vec::new();
     for tx in transactions {
         match executor.execute_transaction(&tx) {
-            Ok(_) => grown.transactions.push_back(tx),
+            Ok(_) => grown.push(tx),
             Err(reason) => rejected.push(Rejected { hash: *tx.tx_hash(), reason }),
         }
     }
@@ -107,7 +106,7 @@ pub fn extend(
     grown.index += 1;
     grown.receipts.extend(std::mem::take(&mut executor.receipts));
     drop(executor);
-    (next(on, overlay.changed_world(), Some(grown)), rejected)
+    (next(on, overlay.changed_world(), grown), rejected)
 }
 
 /// Seals the block being built: withdrawals, requests, roots, hash.
@@ -187,22 +186,8 @@ pub fn execute_block(
     })
 }
 
-/// The root of the transactions' trie.
-pub fn transactions_root(transactions: &[Recovered<TxEnvelope>]) -> B256 {
-    alloy_trie::root::ordered_trie_root_with_encoder(transactions, |tx, out| {
-        alloy_eips::eip2718::Encodable2718::encode_2718(tx.inner(), out);
-    })
-}
-
-fn next(on: &Snapshot, world: World, open: Option<OpenBlock>) -> Snapshot {
-    Snapshot {
-        id: SnapshotId::default(),
-        published: Instant::now(),
-        world,
-        head: on.head.clone(),
-        open,
-        hashes: on.hashes.clone(),
-    }
+fn next(on: &Snapshot, world: World, open: OpenBlock) -> Snapshot {
+    Snapshot::new(world, on.head.clone(), Some(open), on.hashes.clone())
 }
 
 type Executor<'a> = EthBlockExecutor<

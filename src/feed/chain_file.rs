@@ -17,9 +17,9 @@ use alloy_primitives::{B64, B256, U256};
 use alloy_rlp::Decodable;
 use indicatif::{ProgressBar, ProgressStyle};
 
-use super::apply::{Executed, execute_block, stand_on, transactions_root};
+use super::apply::{Executed, execute_block, stand_on};
 use crate::{
-    chain::{ChainSpec, SealedBlock, receipts_root_and_bloom},
+    chain::{ChainSpec, SealedBlock, receipts_root_and_bloom, transactions_root},
     state::Snapshot,
 };
 

@@ -78,7 +78,7 @@ impl Front {
     /// A front before `backend`, counting into `metrics`.
     pub fn new(backend: Arc<Backend>, snapshots: Arc<Snapshots>, executor: Executor, metrics: &Metrics) -> Self {
         let counts = Method::ALL
-            .into_iter()
+            .iter()
             .map(|method| MethodCounts {
                 outcomes: Outcome::ALL.map(|outcome| Counted::new(metrics, method.name(), outcome)),
             })

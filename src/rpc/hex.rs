@@ -24,6 +24,15 @@ pub struct Fixed<const N: usize>(pub [u8; N]);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Word(pub U256);
 
+/// A storage slot whose proof is asked for, and the way its client writes it: the answer names it the same way, as geth does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SlotKey {
+    /// The slot.
+    pub slot: U256,
+    /// Whether it was written with all its 64 digits.
+    pub in_full: bool,
+}
+
 /// An integer that a quantity may stand for.
 pub trait Integer: Sized {
     /// What it is called in an error.
@@ -108,6 +117,11 @@ fn decode_fixed<const N: usize>(text: &str) -> Result<[u8; N], Cow<'static, str>
     Ok(bytes)
 }
 
+/// A hash from its text.
+pub fn parse_fixed(text: &str) -> Result<B256, Cow<'static, str>> {
+    decode_fixed(text).map(B256::new)
+}
+
 /// As much of a value as an error should show.
 fn shown(text: &str) -> String {
     const MOST: usize = 80;
@@ -158,18 +172,30 @@ impl<'de, const N: usize> Deserialize<'de> for Fixed<N> {
 
 impl<'de> Deserialize<'de> for Word {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_str(Text("a storage word: 0x and up to 64 hex digits", |text: &str| {
-            let digits = text.strip_prefix("0x").ok_or("a storage word begins with 0x")?;
-            if digits.len() > 64 {
-                return Err(format!("a storage word has at most 64 hex digits, this has {}", digits.len()).into());
-            }
-            if digits.is_empty() {
-                return Ok(Self(U256::ZERO));
-            }
-            if !digits.bytes().all(|byte| byte.is_ascii_hexdigit()) {
-                return Err("a storage word has hex digits only".into());
-            }
-            U256::from_str_radix(digits, 16).map(Self).map_err(|error| error.to_string().into())
+        deserializer.deserialize_str(Text(WORD, |text: &str| parse_word(text).map(Self)))
+    }
+}
+
+impl<'de> Deserialize<'de> for SlotKey {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_str(Text(WORD, |text: &str| {
+            parse_word(text).map(|slot| Self { slot, in_full: text.len() == 66 })
         }))
     }
+}
+
+const WORD: &str = "a storage word: 0x and up to 64 hex digits";
+
+fn parse_word(text: &str) -> Result<U256, Cow<'static, str>> {
+    let digits = text.strip_prefix("0x").ok_or("a storage word begins with 0x")?;
+    if digits.len() > 64 {
+        return Err(format!("a storage word has at most 64 hex digits, this has {}", digits.len()).into());
+    }
+    if digits.is_empty() {
+        return Ok(U256::ZERO);
+    }
+    if !digits.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+        return Err("a storage word has hex digits only".into());
+    }
+    U256::from_str_radix(digits, 16).map_err(|error| error.to_string().into())
 }

@@ -23,6 +23,6 @@ mod ws;
 pub use access::{Access, AccessError};
 pub use error::RpcError;
 pub use front::Front;
-pub use methods::{Asked, Backend, GasCounter, Method, SimulationLimits};
+pub use methods::{Asked, Backend, GasCounter, Method, RequestLimits};
 pub use server::{FrontActor, Serve, ServerConfig, Stop, serve_metrics};
 pub use wire::ShapeLimits;

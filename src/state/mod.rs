@@ -2,6 +2,7 @@
 //! the recent history of those, and the overlay in which a run keeps its own changes.
 
 mod account;
+mod block;
 mod code;
 mod overlay;
 mod snapshot;
@@ -10,6 +11,7 @@ mod trie;
 mod world;
 
 pub use account::{Account, Code};
+pub use block::{Block, Included};
 pub use code::{CodeCache, CodeStats};
 pub use overlay::{AccountChange, LogNumbers, Meter, Overlay, Pause, Stopped};
 pub use snapshot::{FeedState, OpenBlock, Snapshot, SnapshotId};

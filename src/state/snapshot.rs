@@ -1,12 +1,15 @@
 //! A moment of the chain: state, block and history together, never changed.
 
-use std::{sync::Arc, time::Instant};
+use std::{
+    sync::{Arc, OnceLock},
+    time::Instant,
+};
 
 use alloy_consensus::{Header, ReceiptEnvelope, TxEnvelope, transaction::Recovered};
-use alloy_primitives::B256;
+use alloy_primitives::{B256, Sealable, Sealed};
 
 use super::World;
-use crate::chain::{BlockHashes, SealedBlock};
+use crate::chain::{BlockHashes, SealedBlock, receipts_root_and_bloom, transactions_root};
 
 /// The number of a snapshot: rises by one with each that is published.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -27,6 +30,8 @@ pub struct Snapshot {
     pub open: Option<OpenBlock>,
     /// The hashes of the head and of the blocks before it.
     pub hashes: BlockHashes,
+    /// The header of the open block as far as it goes: worked out when somebody first wants to see it.
+    provisional: OnceLock<Sealed<Header>>,
 }
 
 /// A block being built: what is known of it so far.
@@ -42,9 +47,63 @@ pub struct OpenBlock {
     pub transactions: imbl::Vector<Recovered<TxEnvelope>>,
     /// Their receipts.
     pub receipts: imbl::Vector<ReceiptEnvelope>,
+    /// Where in the block each transaction is, by its hash.
+    pub positions: imbl::HashMap<B256, usize>,
+}
+
+impl OpenBlock {
+    /// A block with nothing in it.
+    pub fn new(header: Header) -> Self {
+        Self {
+            header,
+            index: 0,
+            blob_gas_used: 0,
+            transactions: imbl::Vector::new(),
+            receipts: imbl::Vector::new(),
+            positions: imbl::HashMap::new(),
+        }
+    }
+
+    /// Appends a transaction that was executed. Its receipt is the caller's to add.
+    pub fn push(&mut self, tx: Recovered<TxEnvelope>) {
+        self.positions.insert(*tx.tx_hash(), self.transactions.len());
+        self.transactions.push_back(tx);
+    }
 }
 
 impl Snapshot {
+    /// A snapshot that is not published yet: its id is given when it is.
+    pub fn new(world: World, head: Arc<SealedBlock>, open: Option<OpenBlock>, hashes: BlockHashes) -> Self {
+        Self {
+            id: SnapshotId::default(),
+            published: Instant::now(),
+            world,
+            head,
+            open,
+            hashes,
+            provisional: OnceLock::new(),
+        }
+    }
+
+    /// The open block and its header as it would be if nothing more came: roots, bloom, gas and hash of what is in it so far.
+    ///
+    /// What sealing adds (withdrawals, the post-block system calls) is not in it, so the hash is never the one that the sealed block will
+    /// have. It names this moment of the block, and strictly typed clients get a hash where they must have one.
+    pub fn open_block(&self) -> Option<(&OpenBlock, &Sealed<Header>)> {
+        let open = self.open.as_ref()?;
+        let header = self.provisional.get_or_init(|| {
+            let mut header = open.header.clone();
+            let transactions: Vec<_> = open.transactions.iter().cloned().collect();
+            let receipts: Vec<_> = open.receipts.iter().cloned().collect();
+            header.transactions_root = transactions_root(&transactions);
+            (header.receipts_root, header.logs_bloom) = receipts_root_and_bloom(&receipts);
+            header.blob_gas_used = header.blob_gas_used.map(|_| open.blob_gas_used);
+            header.state_root = self.world.state_root();
+            header.seal_slow()
+        });
+        Some((open, header))
+    }
+
     /// The header that a call at this snapshot runs under: the open block's where there is one, else the head's.
     pub fn header(&self) -> &Header {
         self.open.as_ref().map_or_else(|| self.head.header.inner(), |open| &open.header)

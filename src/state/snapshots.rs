@@ -5,7 +5,7 @@ use std::sync::Arc;
 use alloy_primitives::B256;
 use arc_swap::ArcSwap;
 
-use super::{FeedState, Snapshot, SnapshotId};
+use super::{Block, FeedState, Snapshot, SnapshotId};
 use crate::chain::SealedBlock;
 
 /// Names the state that a request runs on.
@@ -82,6 +82,8 @@ pub struct Published {
     sealed: imbl::OrdMap<u64, Arc<Snapshot>>,
     numbers: imbl::HashMap<B256, u64>,
     blocks: imbl::OrdMap<u64, Arc<SealedBlock>>,
+    /// Where each sealed transaction is: its block's number and its index there.
+    transactions: imbl::HashMap<B256, (u64, usize)>,
 }
 
 /// The lock-free cell that holds what is published. One writer, any number of readers.
@@ -104,6 +106,7 @@ impl Snapshots {
             sealed: imbl::OrdMap::new(),
             numbers: imbl::HashMap::new(),
             blocks: imbl::OrdMap::new(),
+            transactions: imbl::HashMap::new(),
         };
         published.add_block(&first);
         Self {
@@ -167,6 +170,7 @@ impl Snapshots {
             sealed: last.sealed.clone(),
             numbers: last.numbers.clone(),
             blocks: last.blocks.clone(),
+            transactions: last.transactions.clone(),
         };
         change(&mut next);
         self.cell.store(Arc::new(next));
@@ -206,9 +210,51 @@ impl Published {
         }
     }
 
-    /// A sealed block by its number.
-    pub fn block(&self, number: u64) -> Option<&Arc<SealedBlock>> {
-        self.blocks.get(&number)
+    /// The snapshot that `pending` is: the newest, unless its feed is broken.
+    fn pending(&self) -> Option<&Arc<Snapshot>> {
+        (self.feed != FeedState::Degraded && self.newest.open.is_some()).then_some(&self.newest)
+    }
+
+    /// The block that `selector` names. Blocks are kept for ever, so this finds those too whose state is not.
+    ///
+    /// # Errors
+    /// A snapshot that is not kept; a block that does not exist is none.
+    pub fn block(&self, selector: Selector) -> Result<Option<Block>, UnknownBlock> {
+        let sealed = |number: u64| self.blocks.get(&number).map(Block::sealed);
+        Ok(match selector {
+            Selector::Pending => match self.pending() {
+                Some(snapshot) => Some(Block::newest(snapshot)),
+                None => sealed(self.newest.head.number()),
+            },
+            Selector::Latest | Selector::Safe | Selector::Finalized => sealed(self.newest.head.number()),
+            Selector::Earliest => self.blocks.get_min().map(|(_, block)| Block::sealed(block)),
+            Selector::Number(number) => match self.pending() {
+                Some(snapshot) if snapshot.header().number == number => Some(Block::newest(snapshot)),
+                _ => sealed(number),
+            },
+            Selector::Hash(hash) => match self.numbers.get(&hash) {
+                Some(number) => sealed(*number),
+                None => {
+                    self.pending().map(|snapshot| Block::newest(snapshot)).filter(|open| open.header().hash() == hash)
+                }
+            },
+            Selector::Snapshot(_) => Some(Block::newest(&*self.select(selector)?)),
+        })
+    }
+
+    /// The sealed blocks from one number to another, both included, in order.
+    pub fn blocks(&self, from: u64, to: u64) -> impl Iterator<Item = &Arc<SealedBlock>> {
+        self.blocks.range(from..=to).map(|(_, block)| block)
+    }
+
+    /// The block that a transaction is in, the one being built included, and its index there.
+    pub fn transaction(&self, hash: &B256) -> Option<(Block, usize)> {
+        if let Some((number, index)) = self.transactions.get(hash) {
+            return Some((Block::sealed(self.blocks.get(number)?), *index));
+        }
+        let snapshot = self.pending()?;
+        let index = snapshot.open.as_ref()?.positions.get(hash)?;
+        Some((Block::newest(snapshot), *index))
     }
 
     fn sealed(&self, number: u64) -> Result<Arc<Snapshot>, UnknownBlock> {
@@ -237,5 +283,8 @@ impl Published {
         self.numbers.insert(block.hash(), block.number());
         self.blocks.insert(block.number(), block.clone());
         self.sealed.insert(block.number(), snapshot.clone());
+        for (index, tx) in block.transactions.iter().enumerate() {
+            self.transactions.insert(*tx.tx_hash(), (block.number(), index));
+        }
     }
 }

@@ -1,27 +1,23 @@
-//! The parameters of the methods as they come over the wire, and how they become the engine's types.
-//!
-//! What cannot be right is refused here, and named; behind this module nothing is checked again for its form.
+//! Calls and simulations: the call object, state and block overrides.
 
-use std::{collections::BTreeMap, fmt};
+use std::collections::BTreeMap;
 
 use alloy_eips::{eip2930::AccessList, eip4895::Withdrawals, eip7702::SignedAuthorization};
 use alloy_primitives::{Address, B256, TxKind, U256};
-use serde::{
-    Deserialize, Deserializer,
-    de::{DeserializeOwned, Error, MapAccess, Visitor, value::MapAccessDeserializer},
-};
+use serde::{Deserialize, Deserializer};
 
-use super::{
-    dialect::Dialect,
-    error::RpcError,
-    hex::{Data, Fixed, Quantity, Word},
-};
+use super::{SelectorParam, parse, select};
 use crate::{
     engine::{
         AccountOverride, BlockOverrides, Call, CallFees, CallRequest, SimBlock, Simulation, StateOverrides,
         StorageOverride,
     },
-    state::{Selector, SnapshotId},
+    rpc::{
+        dialect::Dialect,
+        error::RpcError,
+        hex::{Data, Fixed, Quantity, Word},
+    },
+    state::Selector,
 };
 
 /// Limits on the shape of a simulation.
@@ -49,16 +45,6 @@ struct CallParams(
 #[derive(Debug, Deserialize)]
 #[serde(expecting = "1 or 2 parameters: payload, block")]
 struct SimulateParams(SimulatePayload, #[serde(default)] Option<SelectorParam>);
-
-/// `eth_getCode`'s parameters: address, block.
-#[derive(Debug, Deserialize)]
-#[serde(expecting = "1 or 2 parameters: address, block")]
-struct CodeParams(Fixed<20>, #[serde(default)] Option<SelectorParam>);
-
-/// No parameters.
-#[derive(Debug, Deserialize)]
-#[serde(expecting = "no parameters")]
-struct NoParams();
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -106,7 +92,7 @@ type StateOverridesParam = BTreeMap<AddressKey, AccountOverrideParam>;
 /// An address as the key of a JSON object.
 #[derive(Debug, Deserialize, PartialEq, Eq, PartialOrd, Ord)]
 #[serde(transparent)]
-struct AddressKey(Fixed<20>);
+pub(super) struct AddressKey(pub(super) Fixed<20>);
 
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -140,20 +126,6 @@ struct BlockOverridesParam {
     difficulty: Option<Quantity<U256>>,
 }
 
-/// A block selector: a tag, a number, or an object of EIP-1898 or with a `snapshotId`.
-#[derive(Clone, Copy, Debug)]
-struct SelectorParam(Selector);
-
-#[derive(Debug, Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct SelectorObject {
-    block_number: Option<Quantity<u64>>,
-    block_hash: Option<Fixed<32>>,
-    #[serde(rename = "requireCanonical")]
-    _require_canonical: Option<bool>,
-    snapshot_id: Option<Quantity<u64>>,
-}
-
 /// A call and what it runs on.
 pub fn parse_call(params: &str, dialect: &Dialect) -> Result<(CallRequest, Selector), RpcError> {
     let CallParams(call, selector, state, block) = parse(params, dialect)?;
@@ -171,7 +143,7 @@ pub fn parse_call(params: &str, dialect: &Dialect) -> Result<(CallRequest, Selec
         state: state.map(|state| state_overrides(state, "params[2]")).transpose()?.unwrap_or_default(),
         block: block.map(|block| block_overrides(block, "params[3]")).transpose()?.unwrap_or_default(),
     };
-    Ok((request, select(selector, dialect)?))
+    Ok((request, select(selector, 1, dialect)?))
 }
 
 /// A simulation, what it runs on, and whether it shows transactions in full.
@@ -213,87 +185,7 @@ pub fn parse_simulation(
         trace_transfers: payload.trace_transfers.unwrap_or_default(),
         validation: payload.validation.unwrap_or_default(),
     };
-    Ok((simulation, select(selector, dialect)?, payload.return_full_transactions.unwrap_or_default()))
-}
-
-/// An address and the state that it is looked up in.
-pub fn parse_address(params: &str, dialect: &Dialect) -> Result<(Address, Selector), RpcError> {
-    let CodeParams(address, selector) = parse(params, dialect)?;
-    Ok((address.into(), select(selector, dialect)?))
-}
-
-/// Nothing.
-pub fn parse_none(params: &str, dialect: &Dialect) -> Result<(), RpcError> {
-    parse::<NoParams>(params, dialect).map(drop)
-}
-
-/// Parses `params`, and names the field where that fails. The way there is only walked once something is wrong.
-fn parse<T: DeserializeOwned>(params: &str, dialect: &Dialect) -> Result<T, RpcError> {
-    if !params.trim_start().starts_with('[') {
-        return Err(RpcError::params("params: expected an array of positional parameters"));
-    }
-    let mut deserializer = serde_json::Deserializer::from_str(params);
-    let parsed = if dialect.refuses_unknown_fields {
-        let mut unknown = None;
-        let parsed = serde_ignored::deserialize(&mut deserializer, |path| {
-            unknown.get_or_insert_with(|| path.to_string());
-        });
-        match (parsed, unknown) {
-            (Ok(_), Some(path)) => return Err(RpcError::params(format!("{}: unknown field", place(&path)))),
-            (parsed, _) => parsed,
-        }
-    } else {
-        T::deserialize(&mut deserializer)
-    };
-    parsed.and_then(|value| deserializer.end().map(|()| value)).map_err(|error| explain::<T>(params, &error))
-}
-
-#[cold]
-fn explain<T: DeserializeOwned>(params: &str, first: &serde_json::Error) -> RpcError {
-    let mut deserializer = serde_json::Deserializer::from_str(params);
-    let (path, text) = match serde_path_to_error::deserialize::<_, T>(&mut deserializer) {
-        Err(error) => (error.path().to_string(), error.inner().to_string()),
-        Ok(_) => (String::new(), first.to_string()),
-    };
-    // Where in the line it is helps nobody: the path says where in the request.
-    let text = text.rsplit_once(" at line ").map_or(text.as_str(), |(text, _)| text);
-    let text = if text == "trailing characters" { "more parameters than the method takes" } else { text };
-    RpcError::params(format!("{}: {text}", place(&path)))
-}
-
-/// `[0].a.b` or `0.a.b` as `params[0].a.b`. A name that goes on for ever is cut.
-fn place(path: &str) -> String {
-    const LONGEST_NAME: usize = 80;
-    const LONGEST: usize = 400;
-    let mut out = String::from("params");
-    for part in path.split('.').filter(|part| !part.is_empty() && *part != "?") {
-        if out.len() > LONGEST {
-            out.push('…');
-            break;
-        }
-        if part.bytes().all(|byte| byte.is_ascii_digit()) {
-            out.push_str(&format!("[{part}]"));
-            continue;
-        }
-        if !part.starts_with('[') {
-            out.push('.');
-        }
-        match part.char_indices().nth(LONGEST_NAME) {
-            Some((end, _)) => out.extend([&part[..end], "…"]),
-            None => out.push_str(part),
-        }
-    }
-    out
-}
-
-fn select(selector: Option<SelectorParam>, dialect: &Dialect) -> Result<Selector, RpcError> {
-    match selector {
-        Some(SelectorParam(selector)) => Ok(selector),
-        None if dialect.requires_to_and_selector => {
-            Err(RpcError::params("params[1]: missing: expected a block selector, like \"pending\" or \"latest\""))
-        }
-        None => Ok(Selector::Latest),
-    }
+    Ok((simulation, select(selector, 1, dialect)?, payload.return_full_transactions.unwrap_or_default()))
 }
 
 impl CallObject {
@@ -426,51 +318,4 @@ fn block_overrides(overrides: BlockOverridesParam, place: &str) -> Result<BlockO
 /// Tells a field that is null from one that is absent.
 fn present<'de, T: Deserialize<'de>, D: Deserializer<'de>>(deserializer: D) -> Result<Option<T>, D::Error> {
     T::deserialize(deserializer).map(Some)
-}
-
-impl<'de> Deserialize<'de> for SelectorParam {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct SelectorVisitor;
-
-        impl<'de> Visitor<'de> for SelectorVisitor {
-            type Value = SelectorParam;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a block selector: a hex number, latest, pending, safe, finalized, earliest, or an object with blockNumber, blockHash or snapshotId")
-            }
-
-            fn visit_str<E: Error>(self, text: &str) -> Result<SelectorParam, E> {
-                Ok(SelectorParam(match text {
-                    "latest" => Selector::Latest,
-                    "pending" => Selector::Pending,
-                    "safe" => Selector::Safe,
-                    "finalized" => Selector::Finalized,
-                    "earliest" => Selector::Earliest,
-                    number => {
-                        let number: U256 = super::hex::parse_quantity(number).map_err(|reason| {
-                            let shown: String = number.chars().take(80).collect();
-                            E::custom(format_args!(
-                                "{shown:?}: {reason}: expected a hex number, latest, pending, safe, finalized or earliest"
-                            ))
-                        })?;
-                        Selector::Number(
-                            number.try_into().map_err(|_| E::custom("block number out of range: at most 64 bits"))?,
-                        )
-                    }
-                }))
-            }
-
-            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<SelectorParam, A::Error> {
-                let object = SelectorObject::deserialize(MapAccessDeserializer::new(map))?;
-                match (object.block_number, object.block_hash, object.snapshot_id) {
-                    (Some(number), None, None) => Ok(SelectorParam(Selector::Number(number.0))),
-                    (None, Some(hash), None) => Ok(SelectorParam(Selector::Hash(hash.into()))),
-                    (None, None, Some(id)) => Ok(SelectorParam(Selector::Snapshot(SnapshotId(id.0)))),
-                    _ => Err(A::Error::custom("expected exactly one of blockNumber, blockHash and snapshotId")),
-                }
-            }
-        }
-
-        deserializer.deserialize_any(SelectorVisitor)
-    }
 }

@@ -1,0 +1,103 @@
+//! The fork schedule as `eth_config` shows it (EIP-7910).
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use alloy_consensus::Header;
+use alloy_eip2124::ForkHash;
+use alloy_eips::eip7910::{EthConfig, EthForkConfig, SystemContract};
+use alloy_hardforks::EthereumHardforks;
+use alloy_primitives::{Address, B256};
+use revm::precompile::{PrecompileSpecId, Precompiles};
+
+use super::ChainSpec;
+
+/// Mainnet's deposit contract is part of its configuration; a chain that names none has it at zero, as geth shows it.
+const NO_DEPOSIT_CONTRACT: Address = Address::ZERO;
+
+impl ChainSpec {
+    /// The fork that is active in `head`, the next one, and the last that is scheduled. None before Cancun: EIP-7910 knows no earlier fork.
+    pub fn fork_config(&self, genesis: &Header, genesis_hash: B256, head: &Header) -> Option<EthConfig> {
+        let times = self.fork_times();
+        let config = |time: u64| self.one_fork(genesis, genesis_hash, time);
+        // Forks from the start count as activated at zero.
+        let active = times.iter().copied().filter(|time| *time <= head.timestamp).max()?;
+        let next = times.iter().copied().find(|time| *time > head.timestamp);
+        let last = next.and(times.last().copied());
+        Some(EthConfig { current: config(active)?, next: next.and_then(config), last: last.and_then(config) })
+    }
+
+    /// The timestamps at which forks become active, in order.
+    fn fork_times(&self) -> BTreeSet<u64> {
+        let c = &self.config;
+        [
+            c.shanghai_time,
+            c.cancun_time,
+            c.prague_time,
+            c.osaka_time,
+            c.bpo1_time,
+            c.bpo2_time,
+            c.bpo3_time,
+            c.bpo4_time,
+            c.bpo5_time,
+            c.amsterdam_time,
+        ]
+        .into_iter()
+        .flatten()
+        .collect()
+    }
+
+    fn one_fork(&self, genesis: &Header, genesis_hash: B256, time: u64) -> Option<EthForkConfig> {
+        // A header past every block fork, in which those by time decide.
+        let header = Header { number: u64::MAX, timestamp: time.max(genesis.timestamp), ..genesis.clone() };
+        let spec = self.evm_env(&header).cfg_env.spec;
+        let precompiles: BTreeMap<String, Address> = Precompiles::new(PrecompileSpecId::from_spec_id(spec))
+            .inner()
+            .iter()
+            .map(|(address, precompile)| (precompile.id().name().to_owned(), *address))
+            .collect();
+        let mut system_contracts = BTreeMap::from(SystemContract::cancun());
+        if self.is_prague_active_at_timestamp(header.timestamp) {
+            let deposits = self.config.deposit_contract_address.unwrap_or(NO_DEPOSIT_CONTRACT);
+            system_contracts.extend(SystemContract::prague(Some(deposits)));
+        }
+        if self.is_amsterdam_active_at_timestamp(header.timestamp) {
+            system_contracts.extend(SystemContract::amsterdam());
+        }
+        Some(EthForkConfig {
+            activation_time: if time <= genesis.timestamp { 0 } else { time },
+            blob_schedule: self.blob_params(header.timestamp)?,
+            chain_id: self.chain_id(),
+            fork_id: self.fork_hash(genesis, genesis_hash, time).0.to_vec().into(),
+            precompiles,
+            system_contracts,
+        })
+    }
+
+    /// EIP-2124 with the timestamps of EIP-6122: the genesis hash and every fork up to `time`, those from the start left out.
+    fn fork_hash(&self, genesis: &Header, genesis_hash: B256, time: u64) -> ForkHash {
+        let c = &self.config;
+        let blocks: BTreeSet<u64> = [
+            c.homestead_block,
+            c.dao_fork_block,
+            c.eip150_block,
+            c.eip155_block,
+            c.eip158_block,
+            c.byzantium_block,
+            c.constantinople_block,
+            c.petersburg_block,
+            c.istanbul_block,
+            c.muir_glacier_block,
+            c.berlin_block,
+            c.london_block,
+            c.arrow_glacier_block,
+            c.gray_glacier_block,
+            c.merge_netsplit_block,
+        ]
+        .into_iter()
+        .flatten()
+        .filter(|block| *block > 0)
+        .collect();
+        let times = self.fork_times().into_iter().filter(|at| *at > genesis.timestamp && *at <= time);
+        blocks.into_iter().chain(times).fold(ForkHash::from(genesis_hash), |hash, at| hash + at)
+    }
+}

@@ -1,0 +1,273 @@
+//! Blocks, transactions, receipts and logs, as execution-apis has them.
+
+use alloy_consensus::{Header, Transaction, TxEnvelope, TxReceipt, transaction::Recovered};
+use alloy_eips::{Typed2718, eip4844::DATA_GAS_PER_BLOB, eip7840::BlobParams};
+use alloy_primitives::{Address, B256, Log, Sealed, Signature, TxKind, U256, b256};
+use alloy_trie::EMPTY_ROOT_HASH;
+
+use super::{Object, data, list, quantity_u256, value};
+use crate::{
+    rpc::dialect::Dialect,
+    state::{Block, Included},
+};
+
+/// The hash of no requests (EIP-7685): SHA-256 of nothing.
+const EMPTY_REQUESTS: B256 = b256!("e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
+
+/// A block, its transactions in full or by their hashes.
+pub fn block(out: &mut Vec<u8>, block: &Block, full: bool, dialect: &Dialect) {
+    let mut object = Object::new(out);
+    header_fields(&mut object, block.header(), block.header().hash(), dialect.shows_early_fields);
+    object.quantity("size", block.size() as u64);
+    list(object.key("transactions"), block.transactions(), |out, included| {
+        if full {
+            transaction(out, block, &included);
+        } else {
+            data(out, included.tx.tx_hash().as_slice());
+        }
+    });
+    list(object.key("uncles"), block.ommers(), |out, ommer| data(out, ommer.hash_slow().as_slice()));
+    if block.withdrawals().is_some() || dialect.shows_early_fields {
+        value(object.key("withdrawals"), &block.withdrawals().unwrap_or_default());
+    }
+    object.end();
+}
+
+/// A header alone: what a `newHeads` subscription sends.
+pub fn header(out: &mut Vec<u8>, header: &Sealed<Header>, dialect: &Dialect) {
+    let mut object = Object::new(out);
+    header_fields(&mut object, header, header.hash(), dialect.shows_early_fields);
+    object.end();
+}
+
+/// The fields of a header, sorted as geth sorts them; those whose fork is not active only with `early`, empty.
+pub(super) fn header_fields(object: &mut Object<'_>, header: &Header, hash: B256, early: bool) {
+    let or_early = |value: Option<u64>| value.or_else(|| early.then_some(0));
+    let root_or_early = |value: Option<B256>, empty: B256| value.or_else(|| early.then_some(empty));
+    if let Some(fee) = or_early(header.base_fee_per_gas) {
+        object.quantity("baseFeePerGas", fee);
+    }
+    if let Some(gas) = or_early(header.blob_gas_used) {
+        object.quantity("blobGasUsed", gas);
+    }
+    quantity_u256(object.key("difficulty"), header.difficulty);
+    if let Some(gas) = or_early(header.excess_blob_gas) {
+        object.quantity("excessBlobGas", gas);
+    }
+    object
+        .data("extraData", &header.extra_data)
+        .quantity("gasLimit", header.gas_limit)
+        .quantity("gasUsed", header.gas_used)
+        .data("hash", hash.as_slice())
+        .data("logsBloom", header.logs_bloom.as_slice())
+        .data("miner", header.beneficiary.as_slice())
+        .data("mixHash", header.mix_hash.as_slice())
+        .data("nonce", header.nonce.as_slice())
+        .quantity("number", header.number);
+    if let Some(root) = root_or_early(header.parent_beacon_block_root, B256::ZERO) {
+        object.data("parentBeaconBlockRoot", root.as_slice());
+    }
+    object.data("parentHash", header.parent_hash.as_slice()).data("receiptsRoot", header.receipts_root.as_slice());
+    if let Some(hash) = root_or_early(header.requests_hash, EMPTY_REQUESTS) {
+        object.data("requestsHash", hash.as_slice());
+    }
+    object
+        .data("sha3Uncles", header.ommers_hash.as_slice())
+        .data("stateRoot", header.state_root.as_slice())
+        .quantity("timestamp", header.timestamp)
+        .data("transactionsRoot", header.transactions_root.as_slice());
+    if let Some(root) = root_or_early(header.withdrawals_root, EMPTY_ROOT_HASH) {
+        object.data("withdrawalsRoot", root.as_slice());
+    }
+}
+
+/// Where a log was written.
+#[derive(Clone, Copy, Debug)]
+pub struct LogPlace<'a> {
+    /// The header of its block.
+    pub header: &'a Header,
+    /// The hash of its block.
+    pub block_hash: B256,
+    /// The hash of its transaction.
+    pub tx_hash: B256,
+    /// The index of its transaction.
+    pub tx_index: u64,
+}
+
+impl<'a> LogPlace<'a> {
+    /// Where the logs of a transaction of `block` were written.
+    pub fn of(block: &'a Block, included: &Included<'_>) -> Self {
+        let header = block.header();
+        Self { header, block_hash: header.hash(), tx_hash: *included.tx.tx_hash(), tx_index: included.index as u64 }
+    }
+}
+
+/// A log, with its index in the block.
+pub fn log(out: &mut Vec<u8>, log: &Log, place: &LogPlace<'_>, index: u64) {
+    let mut object = Object::new(out);
+    object.data("address", log.address.as_slice());
+    list(object.key("topics"), log.topics(), |out, topic| data(out, topic.as_slice()));
+    object
+        .data("data", &log.data.data)
+        .quantity("blockNumber", place.header.number)
+        .data("transactionHash", place.tx_hash.as_slice())
+        .quantity("transactionIndex", place.tx_index)
+        .data("blockHash", place.block_hash.as_slice())
+        .quantity("blockTimestamp", place.header.timestamp)
+        .quantity("logIndex", index);
+    object.key("removed").extend_from_slice(b"false");
+    object.end();
+}
+
+/// A transaction as it is in its block.
+pub fn transaction(out: &mut Vec<u8>, block: &Block, included: &Included<'_>) {
+    let header = block.header();
+    let mut object = Object::new(out);
+    object
+        .data("blockHash", header.hash().as_slice())
+        .quantity("blockNumber", header.number)
+        .quantity("blockTimestamp", header.timestamp)
+        .quantity("transactionIndex", included.index as u64);
+    let price = included.tx.effective_gas_price(header.base_fee_per_gas);
+    signed_transaction(&mut object, included.tx, price);
+    object.end();
+}
+
+/// A transaction that is in no block yet.
+pub fn pooled_transaction(out: &mut Vec<u8>, tx: &Recovered<TxEnvelope>) {
+    let mut object = Object::new(out);
+    for key in ["blockHash", "blockNumber", "blockTimestamp", "transactionIndex"] {
+        object.key(key).extend_from_slice(b"null");
+    }
+    // What it will pay is not known yet: geth shows the most.
+    signed_transaction(&mut object, tx, tx.max_fee_per_gas());
+    object.end();
+}
+
+fn signed_transaction(object: &mut Object<'_>, tx: &Recovered<TxEnvelope>, price: u128) {
+    let Seal { v, y_parity, signature } = Seal::of(tx);
+    transaction_fields(object, tx.inner(), *tx.tx_hash(), tx.signer(), price);
+    object.quantity("v", v);
+    quantity_u256(object.key("r"), signature.r());
+    quantity_u256(object.key("s"), signature.s());
+    if let Some(parity) = y_parity {
+        object.quantity("yParity", parity);
+    }
+}
+
+/// A signature as it is shown.
+struct Seal<'a> {
+    v: u64,
+    /// Absent in a legacy transaction.
+    y_parity: Option<u64>,
+    signature: &'a Signature,
+}
+
+impl<'a> Seal<'a> {
+    fn of(tx: &'a TxEnvelope) -> Self {
+        let signature = tx.signature();
+        let parity = u64::from(signature.v());
+        match tx {
+            // EIP-155 where it names its chain, else as before it.
+            TxEnvelope::Legacy(tx) => {
+                let base = tx.tx().chain_id.map_or(27, |id| id.saturating_mul(2).saturating_add(35));
+                Self { v: base.saturating_add(parity), y_parity: None, signature }
+            }
+            _ => Self { v: parity, y_parity: Some(parity), signature },
+        }
+    }
+}
+
+/// The fields of a transaction that do not depend on its place or its signature. `price` is what it pays a unit of gas, in wei.
+pub fn transaction_fields<T: Transaction + Typed2718>(
+    object: &mut Object<'_>,
+    tx: &T,
+    hash: B256,
+    from: Address,
+    price: u128,
+) {
+    object.data("from", from.as_slice()).quantity("gas", tx.gas_limit());
+    quantity_u256(object.key("gasPrice"), U256::from(price));
+    if tx.is_dynamic_fee() {
+        quantity_u256(object.key("maxFeePerGas"), U256::from(tx.max_fee_per_gas()));
+        quantity_u256(
+            object.key("maxPriorityFeePerGas"),
+            U256::from(tx.max_priority_fee_per_gas().unwrap_or_default()),
+        );
+    }
+    if let Some(fee) = tx.max_fee_per_blob_gas() {
+        quantity_u256(object.key("maxFeePerBlobGas"), U256::from(fee));
+    }
+    object.data("hash", hash.as_slice()).data("input", tx.input()).quantity("nonce", tx.nonce());
+    address_or_null(object, "to", tx.to());
+    quantity_u256(object.key("value"), tx.value());
+    object.quantity("type", u64::from(tx.ty()));
+    if let Some(access_list) = tx.access_list() {
+        value(object.key("accessList"), access_list);
+    }
+    if let Some(chain_id) = tx.chain_id().filter(|id| *id != 0 || tx.access_list().is_some()) {
+        object.quantity("chainId", chain_id);
+    }
+    if let Some(hashes) = tx.blob_versioned_hashes() {
+        list(object.key("blobVersionedHashes"), hashes, |out, hash| data(out, hash.as_slice()));
+    }
+    if let Some(authorizations) = tx.authorization_list() {
+        value(object.key("authorizationList"), &authorizations);
+    }
+}
+
+/// A receipt. `blobs` are the rules for blobs at its block's time, where there are blobs.
+pub fn receipt(out: &mut Vec<u8>, block: &Block, included: &Included<'_>, blobs: Option<BlobParams>) {
+    let mut object = Object::new(out);
+    receipt_fields(&mut object, block, included, blobs);
+    object.end();
+}
+
+/// The fields of a receipt that the transaction itself does not have.
+fn receipt_fields(object: &mut Object<'_>, block: &Block, included: &Included<'_>, blobs: Option<BlobParams>) {
+    let Included { index, tx, receipt, gas_used, .. } = *included;
+    let header = block.header();
+    if let Some(hashes) = tx.blob_versioned_hashes() {
+        object.quantity("blobGasUsed", DATA_GAS_PER_BLOB * hashes.len() as u64);
+        if let Some(price) = blobs.and_then(|blobs| header.blob_fee(blobs)) {
+            quantity_u256(object.key("blobGasPrice"), U256::from(price));
+        }
+    }
+    object.data("blockHash", header.hash().as_slice()).quantity("blockNumber", header.number);
+    let created = matches!(tx.kind(), TxKind::Create).then(|| tx.signer().create(tx.nonce()));
+    address_or_null(object, "contractAddress", created);
+    object.quantity("cumulativeGasUsed", receipt.cumulative_gas_used());
+    let price = tx.effective_gas_price(header.base_fee_per_gas);
+    quantity_u256(object.key("effectiveGasPrice"), U256::from(price));
+    object.data("from", tx.signer().as_slice()).quantity("gasUsed", gas_used);
+    logs(object, block, included);
+    object.data("logsBloom", receipt.bloom().as_slice());
+    // Before Byzantium a receipt has the state root after it in the place of a status (EIP-658).
+    match receipt.status_or_post_state() {
+        alloy_consensus::Eip658Value::PostState(root) => object.data("root", root.as_slice()),
+        alloy_consensus::Eip658Value::Eip658(success) => object.quantity("status", u64::from(success)),
+    };
+    address_or_null(object, "to", tx.to());
+    object
+        .data("transactionHash", tx.tx_hash().as_slice())
+        .quantity("transactionIndex", index as u64)
+        .quantity("type", u64::from(tx.ty()));
+}
+
+/// The field `logs`, in order.
+fn logs(object: &mut Object<'_>, block: &Block, included: &Included<'_>) {
+    let place = LogPlace::of(block, included);
+    list(object.key("logs"), included.receipt.logs().iter().enumerate(), |out, (index, one)| {
+        log(out, one, &place, included.first_log + index as u64);
+    });
+}
+
+/// A field that is an address or null.
+fn address_or_null(object: &mut Object<'_>, key: &str, address: Option<Address>) {
+    match address {
+        Some(address) => {
+            object.data(key, address.as_slice());
+        }
+        None => object.key(key).extend_from_slice(b"null"),
+    }
+}

@@ -1,0 +1,117 @@
+//! Results straight to JSON bytes: no tree in between, no allocation a field.
+
+mod block;
+mod simulation;
+
+pub use block::{LogPlace, block, header, log, pooled_transaction, receipt, transaction};
+pub use simulation::simulation;
+
+use alloy_primitives::U256;
+use serde::Serialize;
+
+use super::error::RpcError;
+
+const DIGITS: &[u8; 16] = b"0123456789abcdef";
+
+/// A JSON string.
+pub fn string(out: &mut Vec<u8>, text: &str) {
+    // Writing to memory fails for no string.
+    let _ = serde_json::to_writer(out, text);
+}
+
+/// Bytes as hex data.
+pub fn data(out: &mut Vec<u8>, bytes: &[u8]) {
+    out.extend_from_slice(b"\"0x");
+    let start = out.len();
+    out.resize(start + 2 * bytes.len(), 0);
+    // The room is exactly right, so this cannot fail.
+    let _ = const_hex::encode_to_slice(bytes, &mut out[start..]);
+    out.push(b'"');
+}
+
+/// A number as a quantity.
+pub fn quantity(out: &mut Vec<u8>, value: u64) {
+    out.extend_from_slice(b"\"0x");
+    let digits = (64 - value.leading_zeros()).div_ceil(4).max(1);
+    for digit in (0..digits).rev() {
+        // Four bits are an index below sixteen.
+        out.push(DIGITS[((value >> (4 * digit)) & 15) as usize]);
+    }
+    out.push(b'"');
+}
+
+/// A large number as a quantity.
+pub fn quantity_u256(out: &mut Vec<u8>, value: U256) {
+    match u64::try_from(value) {
+        Ok(value) => quantity(out, value),
+        Err(_) => {
+            use std::io::Write;
+            let _ = write!(out, "\"{value:#x}\"");
+        }
+    }
+}
+
+/// An object under construction: keys are given with their quotes and colon.
+pub struct Object<'a> {
+    out: &'a mut Vec<u8>,
+    first: bool,
+}
+
+impl<'a> Object<'a> {
+    /// Opens it.
+    pub fn new(out: &'a mut Vec<u8>) -> Self {
+        out.push(b'{');
+        Self { out, first: true }
+    }
+
+    /// Begins a field, whose value is then written to what is returned.
+    pub fn key(&mut self, key: &str) -> &mut Vec<u8> {
+        if !std::mem::take(&mut self.first) {
+            self.out.push(b',');
+        }
+        self.out.push(b'"');
+        self.out.extend_from_slice(key.as_bytes());
+        self.out.extend_from_slice(b"\":");
+        self.out
+    }
+
+    /// A field of bytes.
+    pub fn data(&mut self, key: &str, bytes: &[u8]) -> &mut Self {
+        data(self.key(key), bytes);
+        self
+    }
+
+    /// A field that is a quantity.
+    pub fn quantity(&mut self, key: &str, value: u64) -> &mut Self {
+        quantity(self.key(key), value);
+        self
+    }
+
+    /// Closes it.
+    pub fn end(self) {
+        self.out.push(b'}');
+    }
+}
+
+/// An array of what `items` gives.
+pub fn list<T>(out: &mut Vec<u8>, items: impl IntoIterator<Item = T>, mut write: impl FnMut(&mut Vec<u8>, T)) {
+    out.push(b'[');
+    for (index, item) in items.into_iter().enumerate() {
+        if index > 0 {
+            out.push(b',');
+        }
+        write(out, item);
+    }
+    out.push(b']');
+}
+
+/// The error of an answer that is longer than `limit` bytes.
+pub fn too_long(limit: usize) -> RpcError {
+    RpcError::limit(format!("the answer is longer than {limit} bytes: ask for less at once"))
+}
+
+/// A value off the hot path, as serde has it.
+pub fn value(out: &mut Vec<u8>, value: &impl Serialize) {
+    // Plain data: serialising it to memory does not fail.
+    let _ = serde_json::to_writer(out, value);
+}

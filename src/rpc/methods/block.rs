@@ -1,0 +1,81 @@
+//! Blocks, the transactions in them, and their receipts.
+
+use super::{Asked, Backend};
+use crate::{
+    rpc::{encode, error::RpcError, wire},
+    state::{Block, Included},
+};
+
+const NULL: &[u8] = b"null";
+
+impl Backend {
+    pub(super) fn get_block(&self, asked: Asked<'_>, out: &mut Vec<u8>) -> Result<(), RpcError> {
+        let (selector, full) = wire::parse_block(asked.params, asked.dialect)?;
+        match self.block(asked.published, selector)? {
+            Some(block) => encode::block(out, &block, full, asked.dialect),
+            None => out.extend_from_slice(NULL),
+        }
+        Ok(())
+    }
+
+    /// How many of something are in a block.
+    pub(super) fn get_count(
+        &self,
+        asked: Asked<'_>,
+        out: &mut Vec<u8>,
+        count: impl FnOnce(&Block) -> usize,
+    ) -> Result<(), RpcError> {
+        let selector = wire::parse_one_block(asked.params, asked.dialect)?;
+        match self.block(asked.published, selector)? {
+            Some(block) => encode::quantity(out, count(&block) as u64),
+            None => out.extend_from_slice(NULL),
+        }
+        Ok(())
+    }
+
+    pub(super) fn get_block_receipts(&self, asked: Asked<'_>, out: &mut Vec<u8>) -> Result<(), RpcError> {
+        let selector = wire::parse_one_block(asked.params, asked.dialect)?;
+        match self.block(asked.published, selector)? {
+            Some(block) => {
+                encode::list(out, block.transactions(), |out, included| self.receipt(&block, &included, out))
+            }
+            None => out.extend_from_slice(NULL),
+        }
+        Ok(())
+    }
+
+    pub(super) fn get_transaction(&self, asked: Asked<'_>, out: &mut Vec<u8>) -> Result<(), RpcError> {
+        let hash = wire::parse_hash(asked.params, asked.dialect)?;
+        let found = asked.published.transaction(&hash);
+        show(found, out, |block, included, out| encode::transaction(out, block, included));
+        Ok(())
+    }
+
+    pub(super) fn get_transaction_at(&self, asked: Asked<'_>, out: &mut Vec<u8>) -> Result<(), RpcError> {
+        let (selector, index) = wire::parse_place(asked.params, asked.dialect)?;
+        let found = self.block(asked.published, selector)?.map(|block| (block, index));
+        show(found, out, |block, included, out| encode::transaction(out, block, included));
+        Ok(())
+    }
+
+    pub(super) fn get_transaction_receipt(&self, asked: Asked<'_>, out: &mut Vec<u8>) -> Result<(), RpcError> {
+        let hash = wire::parse_hash(asked.params, asked.dialect)?;
+        let found = asked.published.transaction(&hash);
+        show(found, out, |block, included, out| self.receipt(block, included, out));
+        Ok(())
+    }
+
+    /// The receipt of a transaction in `block`.
+    fn receipt(&self, block: &Block, included: &Included<'_>, out: &mut Vec<u8>) {
+        encode::receipt(out, block, included, self.spec.blob_params(block.header().timestamp));
+    }
+}
+
+/// Writes what is to be shown of the transaction at an index of a block, or null where there is none.
+fn show(found: Option<(Block, usize)>, out: &mut Vec<u8>, write: impl FnOnce(&Block, &Included<'_>, &mut Vec<u8>)) {
+    let transaction = found.as_ref().and_then(|(block, index)| Some((block, block.transaction(*index)?)));
+    match transaction {
+        Some((block, included)) => write(block, &included, out),
+        None => out.extend_from_slice(NULL),
+    }
+}

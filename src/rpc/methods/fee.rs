@@ -1,0 +1,186 @@
+//! What gas costs: now, lately, and what one should offer.
+
+use alloy_consensus::{Header, Transaction};
+use alloy_primitives::U256;
+
+use super::{Asked, Backend};
+use crate::{
+    rpc::{
+        encode::{self, Object},
+        error::RpcError,
+        wire::{self, FeeHistoryRequest},
+    },
+    state::{Block, Published, Selector},
+};
+
+/// Blocks that a suggested tip looks back on, tips taken of each, and the percentile of them all that is suggested: geth's.
+const TIP_BLOCKS: u64 = 20;
+const TIPS_A_BLOCK: usize = 3;
+const TIP_PERCENTILE: usize = 60;
+/// Tips below this, in wei, tell nothing: geth's.
+const IGNORED_TIP: u128 = 2;
+/// What is suggested where nobody has paid a tip, and the most that ever is: 1 and 500 gwei.
+const DEFAULT_TIP: u128 = 1_000_000_000;
+const MOST_TIP: u128 = 500_000_000_000;
+/// Blocks of one fee history: geth's bound; a longer one is cut.
+const MOST_BLOCKS: u64 = 1024;
+
+/// The tip, in wei a unit of gas, that got transactions into the last blocks, the one being built included.
+pub(super) fn suggested_tip(published: &Published) -> u128 {
+    let mut tips: Vec<u128> = Vec::new();
+    let newest = Block::newest(&published.newest);
+    let first = newest.header().number.saturating_sub(TIP_BLOCKS - 1);
+    let sealed = published.blocks(first, published.newest.head.number()).map(Block::sealed);
+    for block in sealed.chain(newest.is_open().then_some(newest)) {
+        let base_fee = block.header().base_fee_per_gas.unwrap_or_default();
+        let producer = block.header().beneficiary;
+        let mut paid: Vec<u128> = block
+            .transactions()
+            .filter(|included| included.tx.signer() != producer)
+            .filter_map(|included| included.tx.effective_tip_per_gas(base_fee))
+            .filter(|tip| *tip >= IGNORED_TIP)
+            .collect();
+        paid.sort_unstable();
+        tips.extend(paid.into_iter().take(TIPS_A_BLOCK));
+    }
+    tips.sort_unstable();
+    let at = tips.len().saturating_sub(1) * TIP_PERCENTILE / 100;
+    tips.get(at).copied().unwrap_or(DEFAULT_TIP).min(MOST_TIP)
+}
+
+impl Backend {
+    /// `eth_gasPrice`: what a legacy transaction should offer to be in the next block.
+    pub(super) fn gas_price(&self, published: &Published, out: &mut Vec<u8>) {
+        let base_fee = self.next_base_fee(published).unwrap_or_default();
+        encode::quantity_u256(out, U256::from(u128::from(base_fee).saturating_add(suggested_tip(published))));
+    }
+
+    /// `eth_baseFee`: that of the block being built, or of the next; null before London.
+    pub(super) fn base_fee(&self, published: &Published, out: &mut Vec<u8>) {
+        match self.next_base_fee(published) {
+            Some(fee) => encode::quantity(out, fee),
+            None => out.extend_from_slice(b"null"),
+        }
+    }
+
+    /// `eth_blobBaseFee`: that of the block being built, or of the next; null before Cancun.
+    pub(super) fn blob_base_fee(&self, published: &Published, out: &mut Vec<u8>) {
+        let fee = match &published.newest.open {
+            Some(open) => self.blob_fee(&open.header),
+            None => self.next_blob_fee(&published.newest.head.header),
+        };
+        match fee {
+            Some(fee) => encode::quantity_u256(out, U256::from(fee)),
+            None => out.extend_from_slice(b"null"),
+        }
+    }
+
+    fn next_base_fee(&self, published: &Published) -> Option<u64> {
+        let head = published.newest.head.header.inner();
+        match &published.newest.open {
+            Some(open) => open.header.base_fee_per_gas,
+            None => self.spec.next_base_fee(head, head.number + 1),
+        }
+    }
+
+    fn blob_fee(&self, header: &Header) -> Option<u128> {
+        header.blob_fee(self.spec.blob_params(header.timestamp)?)
+    }
+
+    fn next_blob_fee(&self, header: &Header) -> Option<u128> {
+        let time = header.timestamp + self.spec.block_time();
+        let excess = self.spec.next_excess_blob_gas(header, time)?;
+        Some(self.spec.blob_params(time)?.calc_blob_fee(excess))
+    }
+
+    /// `eth_feeHistory`.
+    pub(super) fn fee_history(&self, asked: Asked<'_>, out: &mut Vec<u8>) -> Result<(), RpcError> {
+        let FeeHistoryRequest { count, newest, percentiles } = wire::parse_fee_history(asked.params, asked.dialect)?;
+        let published = asked.published;
+        let Some(last) = self.block(published, newest)? else {
+            let asked_for = match newest {
+                Selector::Number(number) => number.to_string(),
+                other => format!("{other:?}"),
+            };
+            let head = published.newest.head.number();
+            return Err(RpcError::new(
+                -32000,
+                format!("params[1]: request beyond head block: requested {asked_for}, head {head}"),
+            ));
+        };
+        let number = last.header().number;
+        // No more blocks than there are.
+        let earliest = published.block(Selector::Earliest)?.map_or(0, |first| first.header().number);
+        let count = count.min(MOST_BLOCKS).min(number - earliest + 1);
+        let first = number + 1 - count;
+        let sealed_end = if last.is_open() { number.saturating_sub(1) } else { number };
+        let blocks: Vec<Block> = (count > 0 && first <= sealed_end)
+            .then(|| published.blocks(first, sealed_end).map(Block::sealed))
+            .into_iter()
+            .flatten()
+            .chain((count > 0 && last.is_open()).then(|| last.clone()))
+            .collect();
+        self.write_history(&blocks, first, percentiles.as_deref(), out);
+        Ok(())
+    }
+
+    fn write_history(&self, blocks: &[Block], first: u64, percentiles: Option<&[f64]>, out: &mut Vec<u8>) {
+        let headers = || blocks.iter().map(|block| block.header().inner());
+        let last = headers().last();
+        let mut object = Object::new(out);
+        object.quantity("oldestBlock", if blocks.is_empty() { 0 } else { first });
+        if let Some(percentiles) = percentiles {
+            encode::list(object.key("reward"), blocks, |out, block| {
+                encode::list(out, rewards(block, percentiles), |out, tip| encode::quantity_u256(out, U256::from(tip)));
+            });
+        }
+        // One more than there are blocks: the next one's fees follow from the last.
+        let next = last.map(|last| self.spec.next_base_fee(last, last.number + 1).unwrap_or_default());
+        let fees = headers().map(|header| header.base_fee_per_gas.unwrap_or_default()).chain(next);
+        encode::list(object.key("baseFeePerGas"), fees, encode::quantity);
+        encode::list(object.key("gasUsedRatio"), headers(), |out, header| {
+            ratio(out, header.gas_used, header.gas_limit)
+        });
+        let next = last.map(|last| self.next_blob_fee(last).unwrap_or_default());
+        let fees = headers().map(|header| self.blob_fee(header).unwrap_or_default()).chain(next);
+        encode::list(object.key("baseFeePerBlobGas"), fees, |out, fee| encode::quantity_u256(out, U256::from(fee)));
+        encode::list(object.key("blobGasUsedRatio"), headers(), |out, header| {
+            let most = self.spec.blob_params(header.timestamp).map_or(0, |blobs| blobs.max_blob_gas_per_block());
+            ratio(out, header.blob_gas_used.unwrap_or_default(), most);
+        });
+        object.end();
+    }
+}
+
+/// A part of a whole as a plain number: 0 where there is no whole.
+fn ratio(out: &mut Vec<u8>, part: u64, whole: u64) {
+    let ratio = if whole == 0 { 0.0 } else { part as f64 / whole as f64 };
+    out.extend_from_slice(ratio.to_string().as_bytes());
+}
+
+/// The tips that were paid at each percentile of the gas used in a block, in wei; zeros where nothing was paid.
+fn rewards(block: &Block, percentiles: &[f64]) -> Vec<u128> {
+    let base_fee = block.header().base_fee_per_gas.unwrap_or_default();
+    let mut paid: Vec<(u128, u64)> = block
+        .transactions()
+        .map(|included| (included.tx.effective_tip_per_gas(base_fee).unwrap_or_default(), included.gas_used))
+        .collect();
+    paid.sort_unstable();
+    let all = block.header().gas_used as f64;
+    let mut rest = paid.iter().copied();
+    let mut at = rest.next();
+    let mut sum = at.map_or(0, |(_, gas)| gas);
+    percentiles
+        .iter()
+        .map(|percentile| {
+            // As geth has it: whole units of gas.
+            let threshold = (all * percentile / 100.0) as u64;
+            while sum < threshold {
+                let Some(next) = rest.next() else { break };
+                at = Some(next);
+                sum += next.1;
+            }
+            at.map_or(0, |(tip, _)| tip)
+        })
+        .collect()
+}

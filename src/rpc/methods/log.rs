@@ -1,0 +1,132 @@
+//! `eth_getLogs`.
+
+use alloy_consensus::TxReceipt;
+
+use super::{Asked, Backend};
+use crate::{
+    rpc::{
+        encode::{self, LogPlace},
+        error::RpcError,
+        wire::{self, LogFilter, LogRange},
+    },
+    state::{Block, Meter, Published, Selector},
+};
+
+impl LogFilter {
+    /// Appends the logs of `block` that pass, the first of them without a comma where `count` is zero. Blooms are asked first: of the block, then
+    /// of each receipt. Stops past `most`.
+    pub(in crate::rpc) fn write(&self, block: &Block, count: &mut usize, most: usize, out: &mut Vec<u8>) {
+        let filter = &self.0;
+        if !filter.matches_bloom(block.header().logs_bloom) {
+            return;
+        }
+        for included in block.transactions().filter(|included| filter.matches_bloom(included.receipt.bloom())) {
+            let place = LogPlace::of(block, &included);
+            for (index, log) in included.receipt.logs().iter().enumerate() {
+                if !filter.matches(log) {
+                    continue;
+                }
+                *count += 1;
+                if *count > most {
+                    return;
+                }
+                if *count > 1 {
+                    out.push(b',');
+                }
+                encode::log(out, log, &place, included.first_log + index as u64);
+            }
+        }
+    }
+}
+
+impl Backend {
+    /// `eth_getLogs`: costs a look at each block's bloom, and then what matches.
+    pub(super) fn get_logs(&self, asked: Asked<'_>, meter: &mut Meter, out: &mut Vec<u8>) -> Result<(), RpcError> {
+        let (filter, range) = wire::parse_logs(asked.params, asked.dialect)?;
+        let published = asked.published;
+        let (sealed, last) = match range {
+            LogRange::Block(hash) => {
+                let block = published.block(Selector::Hash(hash))?;
+                let block =
+                    block.ok_or_else(|| RpcError::new(-32000, format!("unknown block: no block with hash {hash}")))?;
+                (None, Some(block))
+            }
+            LogRange::Range(from, to) => self.range(published, from, to)?,
+        };
+        let (mut count, most) = (0, self.limits.max_logs);
+        out.push(b'[');
+        let sealed = sealed.into_iter().flat_map(|(from, to)| published.blocks(from, to));
+        for (nth, block) in sealed.enumerate() {
+            if nth % BLOCKS_A_LOOK == 0 {
+                meter.between_calls()?;
+            }
+            // The header is at hand: a block that is passed by costs no more than that.
+            if filter.0.matches_bloom(block.header.logs_bloom) {
+                filter.write(&Block::sealed(block), &mut count, most, out);
+                self.bound_logs(count, out.len())?;
+            }
+        }
+        if let Some(block) = last {
+            filter.write(&block, &mut count, most, out);
+            self.bound_logs(count, out.len())?;
+        }
+        out.push(b']');
+        Ok(())
+    }
+
+    fn bound_logs(&self, count: usize, bytes: usize) -> Result<(), RpcError> {
+        let most = self.limits.max_logs;
+        if count > most {
+            return Err(RpcError::limit(format!(
+                "params[0]: more than {most} logs match: ask for fewer blocks or topics at once"
+            )));
+        }
+        if bytes > self.limits.max_response {
+            return Err(encode::too_long(self.limits.max_response));
+        }
+        Ok(())
+    }
+
+    /// The sealed blocks of a range by number, and the block being built where the range reaches it.
+    #[expect(clippy::type_complexity, reason = "named nowhere else")]
+    fn range(
+        &self,
+        published: &Published,
+        from: Selector,
+        to: Selector,
+    ) -> Result<(Option<(u64, u64)>, Option<Block>), RpcError> {
+        let number = |selector: Selector, end: &str| match selector {
+            Selector::Number(number) => Ok(number),
+            other => match self.block(published, other)? {
+                Some(block) => Ok(block.header().number),
+                None => Err(RpcError::params(format!("params[0].{end}: unknown block"))),
+            },
+        };
+        let (from_number, to_number) = (number(from, "fromBlock")?, number(to, "toBlock")?);
+        if from_number > to_number {
+            return Err(RpcError::params(format!(
+                "params[0].fromBlock: invalid block range: {from_number} is after toBlock, {to_number}"
+            )));
+        }
+        let span = to_number - from_number + 1;
+        if span > self.limits.max_log_blocks {
+            return Err(RpcError::limit(format!(
+                "params[0]: a range of {span} blocks: at most {}: ask for fewer at once",
+                self.limits.max_log_blocks
+            )));
+        }
+        let open = self.block(published, to)?.filter(Block::is_open);
+        let newest = open.as_ref().map_or(published.newest.head.number(), |open| open.header().number);
+        if to_number > newest {
+            return Err(RpcError::params(format!(
+                "params[0].toBlock: block range extends beyond the newest block: {to_number}, and that is {newest}"
+            )));
+        }
+        let last_sealed = if open.is_some() { to_number.checked_sub(1) } else { Some(to_number) };
+        let sealed = last_sealed.filter(|last| from_number <= *last).map(|last| (from_number, last));
+        Ok((sealed, open))
+    }
+}
+
+/// Blocks between two looks at the deadline.
+const BLOCKS_A_LOOK: usize = 256;

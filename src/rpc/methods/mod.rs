@@ -1,0 +1,323 @@
+//! The methods: which there are, where each runs, and what each answers.
+
+mod block;
+mod fee;
+mod log;
+mod run;
+mod state;
+
+use std::sync::Arc;
+
+use alloy_primitives::{U256, keccak256};
+
+use super::{
+    dialect::Dialect,
+    discover, encode,
+    error::RpcError,
+    wire::{self, ShapeLimits},
+};
+use crate::{
+    chain::ChainSpec,
+    engine::Rules,
+    executor::LaneName,
+    state::{Block, CodeCache, FeedState, Meter, Overlay, Published, Selector, Snapshot},
+};
+
+/// Where a method runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// Right where the request was read: it is a look-up.
+    Here,
+    /// First where the request was read, in a small bound; past it, on a lane.
+    HereThen(LaneName),
+    /// On a lane.
+    On(LaneName),
+}
+
+/// Makes the enum of methods, a line each: its name on the wire, and where it runs.
+macro_rules! methods {
+    ($($variant:ident $name:literal $place:expr;)*) => {
+        /// A method.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum Method {
+            $(#[doc = concat!("`", $name, "`")] $variant,)*
+        }
+
+        impl Method {
+            /// All of them.
+            pub const ALL: &[Self] = &[$(Self::$variant),*];
+
+            /// The method of this name.
+            pub fn by_name(name: &str) -> Option<Self> {
+                match name {
+                    $($name => Some(Self::$variant),)*
+                    _ => None,
+                }
+            }
+
+            /// Its name.
+            pub const fn name(self) -> &'static str {
+                match self {
+                    $(Self::$variant => $name,)*
+                }
+            }
+
+            /// Where it runs.
+            pub const fn place(self) -> Place {
+                match self {
+                    $(Self::$variant => $place,)*
+                }
+            }
+        }
+    };
+}
+
+use LaneName::{Bundle, Short};
+use Place::{Here, HereThen, On};
+
+methods! {
+    // Runs.
+    Call "eth_call" HereThen(Short);
+    Simulate "eth_simulateV1" On(Bundle);
+    // State.
+    GetBalance "eth_getBalance" Here;
+    GetStorageAt "eth_getStorageAt" Here;
+    GetStorageValues "eth_getStorageValues" Here;
+    GetTransactionCount "eth_getTransactionCount" Here;
+    GetCode "eth_getCode" Here;
+    // Hashes what nobody has asked for yet.
+    GetProof "eth_getProof" On(Short);
+    // Blocks, and what is in them. Their answers are long, and the block being built is hashed for the first who asks.
+    BlockNumber "eth_blockNumber" Here;
+    GetBlockByNumber "eth_getBlockByNumber" On(Short);
+    GetBlockByHash "eth_getBlockByHash" On(Short);
+    GetBlockTransactionCountByNumber "eth_getBlockTransactionCountByNumber" On(Short);
+    GetBlockTransactionCountByHash "eth_getBlockTransactionCountByHash" On(Short);
+    GetUncleCountByBlockNumber "eth_getUncleCountByBlockNumber" On(Short);
+    GetUncleCountByBlockHash "eth_getUncleCountByBlockHash" On(Short);
+    GetBlockReceipts "eth_getBlockReceipts" On(Short);
+    GetTransactionByHash "eth_getTransactionByHash" On(Short);
+    GetTransactionByBlockNumberAndIndex "eth_getTransactionByBlockNumberAndIndex" On(Short);
+    GetTransactionByBlockHashAndIndex "eth_getTransactionByBlockHashAndIndex" On(Short);
+    GetTransactionReceipt "eth_getTransactionReceipt" On(Short);
+    GetLogs "eth_getLogs" On(Short);
+    // Fees.
+    GasPrice "eth_gasPrice" On(Short);
+    MaxPriorityFeePerGas "eth_maxPriorityFeePerGas" On(Short);
+    BaseFee "eth_baseFee" Here;
+    BlobBaseFee "eth_blobBaseFee" Here;
+    FeeHistory "eth_feeHistory" On(Short);
+    // The node and its chain.
+    ChainId "eth_chainId" Here;
+    NetVersion "net_version" Here;
+    NetListening "net_listening" Here;
+    NetPeerCount "net_peerCount" Here;
+    Syncing "eth_syncing" Here;
+    ForkConfig "eth_config" Here;
+    ClientVersion "web3_clientVersion" Here;
+    Sha3 "web3_sha3" Here;
+    Snapshot "presim_snapshot" Here;
+    Discover "rpc.discover" Here;
+}
+
+/// What the methods answer from, besides the snapshot that a request brings along.
+#[derive(Debug)]
+pub struct Backend {
+    /// The chain.
+    pub spec: ChainSpec,
+    /// Analysed bytecode.
+    pub codes: Arc<CodeCache>,
+    /// Limits on requests.
+    pub limits: RequestLimits,
+    /// Refuse `pending` while the feed is broken.
+    pub strict_pending: bool,
+    /// Gas simulated, for the metrics.
+    pub gas: GasCounter,
+}
+
+/// Counts simulated gas.
+pub struct GasCounter(pub metrics::Counter);
+
+impl std::fmt::Debug for GasCounter {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("GasCounter")
+    }
+}
+
+/// Limits on a request and its answer.
+#[derive(Clone, Copy, Debug)]
+pub struct RequestLimits {
+    /// Of its shape.
+    pub shape: ShapeLimits,
+    /// Gas for a whole request.
+    pub gas_cap: u64,
+    /// Blocks that one filter of logs may span.
+    pub max_log_blocks: u64,
+    /// Logs that one request may return.
+    pub max_logs: usize,
+    /// Bytes of an answer.
+    pub max_response: usize,
+}
+
+/// What a request asks, and of what.
+#[derive(Clone, Copy, Debug)]
+pub struct Asked<'a> {
+    /// The parameters, as JSON.
+    pub params: &'a str,
+    /// What was published when it arrived.
+    pub published: &'a Published,
+    /// How its client speaks.
+    pub dialect: &'a Dialect,
+}
+
+impl Backend {
+    /// Answers a method: the JSON of its result is appended to `out`. Runs in `overlay`, as long as `meter` lets it.
+    pub fn answer(
+        &self,
+        method: Method,
+        asked: Asked<'_>,
+        overlay: &mut Overlay,
+        mut meter: Meter,
+        out: &mut Vec<u8>,
+    ) -> Result<(), RpcError> {
+        let Asked { params, published, dialect } = asked;
+        match method {
+            Method::Call => self.call(asked, overlay, meter, out)?,
+            Method::Simulate => self.simulate(asked, overlay, meter, out)?,
+            Method::GetBalance => self.get_balance(asked, out)?,
+            Method::GetStorageAt => self.get_storage_at(asked, out)?,
+            Method::GetStorageValues => self.get_storage_values(asked, out)?,
+            Method::GetTransactionCount => self.get_transaction_count(asked, out)?,
+            Method::GetCode => self.get_code(asked, out)?,
+            Method::GetProof => self.get_proof(asked, out)?,
+            Method::GetBlockByNumber | Method::GetBlockByHash => self.get_block(asked, out)?,
+            Method::GetBlockTransactionCountByNumber | Method::GetBlockTransactionCountByHash => {
+                self.get_count(asked, out, |block| block.len())?;
+            }
+            Method::GetUncleCountByBlockNumber | Method::GetUncleCountByBlockHash => {
+                self.get_count(asked, out, |block| block.ommers().len())?;
+            }
+            Method::GetBlockReceipts => self.get_block_receipts(asked, out)?,
+            Method::GetTransactionByHash => self.get_transaction(asked, out)?,
+            Method::GetTransactionByBlockNumberAndIndex | Method::GetTransactionByBlockHashAndIndex => {
+                self.get_transaction_at(asked, out)?;
+            }
+            Method::GetTransactionReceipt => self.get_transaction_receipt(asked, out)?,
+            Method::GetLogs => self.get_logs(asked, &mut meter, out)?,
+            Method::FeeHistory => self.fee_history(asked, out)?,
+            Method::Sha3 => sha3(asked, out)?,
+            Method::GasPrice
+            | Method::MaxPriorityFeePerGas
+            | Method::BaseFee
+            | Method::BlobBaseFee
+            | Method::BlockNumber
+            | Method::ChainId
+            | Method::NetVersion
+            | Method::NetListening
+            | Method::NetPeerCount
+            | Method::Syncing
+            | Method::ForkConfig
+            | Method::ClientVersion
+            | Method::Snapshot
+            | Method::Discover => {
+                wire::parse_none(params, dialect)?;
+                self.answer_plain(method, published, out)?;
+            }
+        }
+        if out.len() > self.limits.max_response {
+            return Err(encode::too_long(self.limits.max_response));
+        }
+        Ok(())
+    }
+
+    /// Answers a method without parameters.
+    fn answer_plain(&self, method: Method, published: &Published, out: &mut Vec<u8>) -> Result<(), RpcError> {
+        match method {
+            Method::GasPrice => self.gas_price(published, out),
+            Method::MaxPriorityFeePerGas => encode::quantity_u256(out, U256::from(fee::suggested_tip(published))),
+            Method::BaseFee => self.base_fee(published, out),
+            Method::BlobBaseFee => self.blob_base_fee(published, out),
+            Method::BlockNumber => encode::quantity(out, published.newest.head.number()),
+            Method::ChainId => encode::quantity(out, self.spec.chain_id()),
+            Method::NetVersion => encode::string(out, &self.spec.chain_id().to_string()),
+            Method::NetListening => out.extend_from_slice(b"true"),
+            // presim follows a feed, and no peers.
+            Method::NetPeerCount => encode::quantity(out, 0),
+            Method::Syncing => out.extend_from_slice(b"false"),
+            Method::ForkConfig => return self.fork_config(published, out),
+            Method::ClientVersion => encode::string(out, concat!("presim/v", env!("CARGO_PKG_VERSION"))),
+            Method::Snapshot => snapshot(published, out),
+            Method::Discover => out.extend_from_slice(discover::DOCUMENT.as_bytes()),
+            _ => return Err(RpcError::internal("a method with parameters was answered without them")),
+        }
+        Ok(())
+    }
+
+    /// `eth_config` (EIP-7910).
+    fn fork_config(&self, published: &Published, out: &mut Vec<u8>) -> Result<(), RpcError> {
+        let genesis = published.block(Selector::Earliest)?;
+        let config = genesis.and_then(|genesis| {
+            let (header, hash) = (genesis.header().inner(), genesis.header().hash());
+            self.spec.fork_config(header, hash, &published.newest.head.header)
+        });
+        let config = config
+            .ok_or_else(|| RpcError::new(-32000, "eth_config begins with Cancun, and the chain has not come there"))?;
+        encode::value(out, &config);
+        Ok(())
+    }
+
+    /// The snapshot that `selector` names.
+    fn select(&self, published: &Published, selector: Selector) -> Result<Arc<Snapshot>, RpcError> {
+        self.admit(published, selector)?;
+        Ok(published.select(selector)?)
+    }
+
+    /// Refuses `pending` while the feed is broken, where that was asked for.
+    fn admit(&self, published: &Published, selector: Selector) -> Result<(), RpcError> {
+        if self.strict_pending && selector == Selector::Pending && published.feed == FeedState::Degraded {
+            return Err(RpcError::new(-32000, "pending is refused: the feed is broken, and --strict-pending is set"));
+        }
+        Ok(())
+    }
+
+    /// The block that `selector` names, if there is one.
+    fn block(&self, published: &Published, selector: Selector) -> Result<Option<Block>, RpcError> {
+        self.admit(published, selector)?;
+        Ok(published.block(selector)?)
+    }
+
+    fn rules(&self, dialect: &Dialect) -> Rules {
+        Rules {
+            base_fee: dialect.base_fee,
+            block_time: (dialect.block_time)(&self.spec),
+            state_roots: dialect.state_roots,
+            gas_cap: self.limits.gas_cap,
+            max_blocks: self.limits.shape.max_blocks as u64,
+        }
+    }
+}
+
+/// `web3_sha3`: the Keccak-256 hash of some bytes.
+fn sha3(asked: Asked<'_>, out: &mut Vec<u8>) -> Result<(), RpcError> {
+    let bytes = wire::parse_bytes(asked.params, asked.dialect)?;
+    encode::data(out, keccak256(bytes).as_slice());
+    Ok(())
+}
+
+/// `presim_snapshot`: the newest snapshot, how old it is, and how its feed is.
+fn snapshot(published: &Published, out: &mut Vec<u8>) {
+    use std::io::Write;
+    let newest = &published.newest;
+    // Writing to memory cannot fail.
+    let _ = write!(
+        out,
+        r#"{{"id":"{:#x}","blockNumber":"{:#x}","index":"{:#x}","ageMs":{},"head":{{"number":"{:#x}","hash":"{}"}},"feed":"{}"}}"#,
+        newest.id.0,
+        newest.header().number,
+        newest.index(),
+        newest.published.elapsed().as_millis(),
+        newest.head.number(),
+        newest.head_hash(),
+        published.feed.as_str(),
+    );
+}

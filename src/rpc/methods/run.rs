@@ -1,0 +1,54 @@
+//! Calls and simulations of bundles.
+
+use revm::context::result::ExecutionResult;
+
+use super::{Asked, Backend};
+use crate::{
+    engine::{self, HaltText},
+    rpc::{encode, error::RpcError, wire},
+    state::{Meter, Overlay},
+};
+
+impl Backend {
+    pub(super) fn call(
+        &self,
+        asked: Asked<'_>,
+        overlay: &mut Overlay,
+        meter: Meter,
+        out: &mut Vec<u8>,
+    ) -> Result<(), RpcError> {
+        let Asked { params, published, dialect } = asked;
+        let (request, selector) = wire::parse_call(params, dialect)?;
+        let snapshot = self.select(published, selector)?;
+        overlay.reset(snapshot.world.clone(), snapshot.hashes.clone(), meter);
+        let rules = self.rules(dialect);
+        let result = engine::call(&self.spec, &snapshot, &request, &rules, &self.codes, overlay)
+            .map_err(|error| RpcError::from(error).outside_simulation())?;
+        self.gas.0.increment(result.tx_gas_used());
+        match result {
+            ExecutionResult::Success { output, .. } => {
+                encode::data(out, output.data());
+                Ok(())
+            }
+            ExecutionResult::Revert { output, .. } => Err((dialect.revert)(output)),
+            ExecutionResult::Halt { reason, .. } => Err((dialect.halt)(HaltText(reason).to_string())),
+        }
+    }
+
+    pub(super) fn simulate(
+        &self,
+        asked: Asked<'_>,
+        overlay: &mut Overlay,
+        meter: Meter,
+        out: &mut Vec<u8>,
+    ) -> Result<(), RpcError> {
+        let Asked { params, published, dialect } = asked;
+        let (simulation, selector, full_transactions) = wire::parse_simulation(params, dialect, &self.limits.shape)?;
+        let snapshot = self.select(published, selector)?;
+        overlay.reset(snapshot.world.clone(), snapshot.hashes.clone(), meter);
+        let rules = self.rules(dialect);
+        let blocks = engine::simulate(&self.spec, &snapshot, &simulation, &rules, &self.codes, overlay)?;
+        self.gas.0.increment(blocks.iter().map(|block| block.header.gas_used).sum());
+        encode::simulation(out, &blocks, dialect, full_transactions, self.limits.max_response)
+    }
+}

@@ -1,0 +1,125 @@
+//! Filters of logs: which blocks, which contracts, which topics.
+
+use alloy_primitives::{Address, B256};
+use alloy_rpc_types_eth::Filter;
+use serde::{Deserialize, Deserializer};
+
+use super::{SelectorParam, parse};
+use crate::{
+    rpc::{dialect::Dialect, error::RpcError, hex::Fixed},
+    state::Selector,
+};
+
+/// Addresses in a filter, and alternatives for one topic: geth's bounds.
+const MOST_ALTERNATIVES: usize = 1000;
+/// Topics that a log can have.
+const TOPICS: usize = 4;
+
+#[derive(Debug, Deserialize)]
+#[serde(expecting = "1 parameter: a filter")]
+struct LogsParams([FilterParam; 1]);
+
+/// A filter as a subscription has it: which logs, of any block.
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct FilterParam {
+    from_block: Option<SelectorParam>,
+    to_block: Option<SelectorParam>,
+    block_hash: Option<Fixed<32>>,
+    address: Option<OneOrMany<20>>,
+    topics: Option<Vec<Option<OneOrMany<32>>>>,
+}
+
+/// One value or a list of alternatives.
+#[derive(Debug)]
+struct OneOrMany<const N: usize>(Vec<Fixed<N>>);
+
+/// Which logs of a block are wanted.
+#[derive(Clone, Debug, Default)]
+pub struct LogFilter(pub Filter);
+
+/// Which blocks are searched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LogRange {
+    /// One block.
+    Block(B256),
+    /// From one block to another, both included.
+    Range(Selector, Selector),
+}
+
+/// A filter and the blocks that it is put to.
+pub fn parse_logs(params: &str, dialect: &Dialect) -> Result<(LogFilter, LogRange), RpcError> {
+    let LogsParams([filter]) = parse(params, dialect)?;
+    let range = match (filter.block_hash, filter.from_block, filter.to_block) {
+        (Some(hash), None, None) => LogRange::Block(hash.into()),
+        (Some(_), ..) => {
+            return Err(RpcError::params(
+                "params[0].blockHash: given together with fromBlock or toBlock: expected one way to name the blocks",
+            ));
+        }
+        (None, from, to) => {
+            let or_latest =
+                |selector: Option<SelectorParam>| selector.map_or(Selector::Latest, |SelectorParam(selector)| selector);
+            LogRange::Range(or_latest(from), or_latest(to))
+        }
+    };
+    Ok((filter.into_filter("params[0]")?, range))
+}
+
+impl FilterParam {
+    /// The filter for logs of any block.
+    pub(super) fn into_filter(self, place: &str) -> Result<LogFilter, RpcError> {
+        let addresses = self.address.map_or_else(Vec::new, |list| list.0);
+        bound(addresses.len(), &format!("{place}.address"))?;
+        let topics = self.topics.unwrap_or_default();
+        if topics.len() > TOPICS {
+            return Err(RpcError::params(format!(
+                "{place}.topics: {} topics: a log has at most {TOPICS}",
+                topics.len()
+            )));
+        }
+        let mut filter = Filter::new().address(addresses.into_iter().map(Address::from).collect::<Vec<_>>());
+        for (index, alternatives) in topics.into_iter().enumerate() {
+            let alternatives = alternatives.map_or_else(Vec::new, |list| list.0);
+            bound(alternatives.len(), &format!("{place}.topics[{index}]"))?;
+            filter.topics[index] = alternatives.into_iter().map(B256::from).collect::<Vec<_>>().into();
+        }
+        Ok(LogFilter(filter))
+    }
+
+    /// Whether it names blocks: a subscription's cannot.
+    pub(super) const fn names_blocks(&self) -> bool {
+        self.from_block.is_some() || self.to_block.is_some() || self.block_hash.is_some()
+    }
+}
+
+fn bound(count: usize, place: &str) -> Result<(), RpcError> {
+    if count > MOST_ALTERNATIVES {
+        return Err(RpcError::params(format!("{place}: too many: {count}, at most {MOST_ALTERNATIVES}")));
+    }
+    Ok(())
+}
+
+impl<'de, const N: usize> Deserialize<'de> for OneOrMany<N> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct ListVisitor<const N: usize>;
+
+        impl<'de, const N: usize> serde::de::Visitor<'de> for ListVisitor<N> {
+            type Value = OneOrMany<N>;
+
+            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                write!(f, "{N} bytes in hex, or a list of such")
+            }
+
+            fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<Self::Value, E> {
+                Fixed::deserialize(serde::de::value::StrDeserializer::new(text)).map(|one| OneOrMany(vec![one]))
+            }
+
+            fn visit_seq<A: serde::de::SeqAccess<'de>>(self, seq: A) -> Result<Self::Value, A::Error> {
+                Vec::deserialize(serde::de::value::SeqAccessDeserializer::new(seq)).map(OneOrMany)
+            }
+        }
+
+        deserializer.deserialize_any(ListVisitor)
+    }
+}

@@ -1,0 +1,178 @@
+//! The parameters of the methods as they come over the wire, and how they become the types of the inside.
+//!
+//! What cannot be right is refused here, and named; behind this module nothing is checked again for its form.
+
+mod block;
+mod call;
+mod fee;
+mod log;
+mod state;
+
+pub use block::{parse_block, parse_hash, parse_one_block, parse_place};
+pub use call::{ShapeLimits, parse_call, parse_simulation};
+pub use fee::{FeeHistoryRequest, parse_fee_history};
+pub use log::{LogFilter, LogRange, parse_logs};
+pub use state::{parse_account, parse_bytes, parse_proof, parse_slot, parse_slots};
+
+use std::fmt;
+
+use alloy_primitives::U256;
+use serde::{
+    Deserialize, Deserializer,
+    de::{DeserializeOwned, Error, MapAccess, Visitor, value::MapAccessDeserializer},
+};
+
+use super::{
+    dialect::Dialect,
+    error::RpcError,
+    hex::{Fixed, Quantity},
+};
+use crate::state::{Selector, SnapshotId};
+
+/// A block selector: a tag, a number, or an object of EIP-1898 or with a `snapshotId`.
+#[derive(Clone, Copy, Debug)]
+struct SelectorParam(Selector);
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct SelectorObject {
+    block_number: Option<Quantity<u64>>,
+    block_hash: Option<Fixed<32>>,
+    #[serde(rename = "requireCanonical")]
+    _require_canonical: Option<bool>,
+    snapshot_id: Option<Quantity<u64>>,
+}
+
+/// No parameters.
+#[derive(Debug, Deserialize)]
+#[serde(expecting = "no parameters")]
+struct NoParams();
+
+/// Nothing.
+pub fn parse_none(params: &str, dialect: &Dialect) -> Result<(), RpcError> {
+    parse::<NoParams>(params, dialect).map(drop)
+}
+
+/// Parses `params`, and names the field where that fails. The way there is only walked once something is wrong.
+fn parse<T: DeserializeOwned>(params: &str, dialect: &Dialect) -> Result<T, RpcError> {
+    if !params.trim_start().starts_with('[') {
+        return Err(RpcError::params("params: expected an array of positional parameters"));
+    }
+    let mut deserializer = serde_json::Deserializer::from_str(params);
+    let parsed = if dialect.refuses_unknown_fields {
+        let mut unknown = None;
+        let parsed = serde_ignored::deserialize(&mut deserializer, |path| {
+            unknown.get_or_insert_with(|| path.to_string());
+        });
+        match (parsed, unknown) {
+            (Ok(_), Some(path)) => return Err(RpcError::params(format!("{}: unknown field", place(&path)))),
+            (parsed, _) => parsed,
+        }
+    } else {
+        T::deserialize(&mut deserializer)
+    };
+    parsed.and_then(|value| deserializer.end().map(|()| value)).map_err(|error| explain::<T>(params, &error))
+}
+
+#[cold]
+fn explain<T: DeserializeOwned>(params: &str, first: &serde_json::Error) -> RpcError {
+    let mut deserializer = serde_json::Deserializer::from_str(params);
+    let (path, text) = match serde_path_to_error::deserialize::<_, T>(&mut deserializer) {
+        Err(error) => (error.path().to_string(), error.inner().to_string()),
+        Ok(_) => (String::new(), first.to_string()),
+    };
+    // Where in the line it is helps nobody: the path says where in the request.
+    let text = text.rsplit_once(" at line ").map_or(text.as_str(), |(text, _)| text);
+    let text = if text == "trailing characters" { "more parameters than the method takes" } else { text };
+    RpcError::params(format!("{}: {text}", place(&path)))
+}
+
+/// `[0].a.b` or `0.a.b` as `params[0].a.b`. A name that goes on for ever is cut.
+fn place(path: &str) -> String {
+    const LONGEST_NAME: usize = 80;
+    const LONGEST: usize = 400;
+    let mut out = String::from("params");
+    for part in path.split('.').filter(|part| !part.is_empty() && *part != "?") {
+        if out.len() > LONGEST {
+            out.push('…');
+            break;
+        }
+        if part.bytes().all(|byte| byte.is_ascii_digit()) {
+            out.push_str(&format!("[{part}]"));
+            continue;
+        }
+        if !part.starts_with('[') {
+            out.push('.');
+        }
+        match part.char_indices().nth(LONGEST_NAME) {
+            Some((end, _)) => out.extend([&part[..end], "…"]),
+            None => out.push_str(part),
+        }
+    }
+    out
+}
+
+/// The selector that is parameter `index`, or what its absence means.
+fn select(selector: Option<SelectorParam>, index: usize, dialect: &Dialect) -> Result<Selector, RpcError> {
+    match selector {
+        Some(SelectorParam(selector)) => Ok(selector),
+        None if dialect.requires_to_and_selector => Err(RpcError::params(format!(
+            "params[{index}]: missing: expected a block selector, like \"pending\" or \"latest\""
+        ))),
+        None => Ok(Selector::Latest),
+    }
+}
+
+/// Characters of a block's hash: `0x` and 64 hex digits.
+const HASH_TEXT: usize = 66;
+
+impl<'de> Deserialize<'de> for SelectorParam {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct SelectorVisitor;
+
+        impl<'de> Visitor<'de> for SelectorVisitor {
+            type Value = SelectorParam;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a block selector: a hex number, a block hash, latest, pending, safe, finalized, earliest, or an object with blockNumber, blockHash or snapshotId")
+            }
+
+            fn visit_str<E: Error>(self, text: &str) -> Result<SelectorParam, E> {
+                Ok(SelectorParam(match text {
+                    "latest" => Selector::Latest,
+                    "pending" => Selector::Pending,
+                    "safe" => Selector::Safe,
+                    "finalized" => Selector::Finalized,
+                    "earliest" => Selector::Earliest,
+                    // Too long for a number that any block has.
+                    hash if hash.len() == HASH_TEXT => {
+                        Selector::Hash(super::hex::parse_fixed(hash).map_err(E::custom)?)
+                    }
+                    number => {
+                        let number: U256 = super::hex::parse_quantity(number).map_err(|reason| {
+                            let shown: String = number.chars().take(80).collect();
+                            E::custom(format_args!(
+                                "{shown:?}: {reason}: expected a hex number, a block hash, latest, pending, safe, finalized or earliest"
+                            ))
+                        })?;
+                        Selector::Number(
+                            number.try_into().map_err(|_| E::custom("block number out of range: at most 64 bits"))?,
+                        )
+                    }
+                }))
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<SelectorParam, A::Error> {
+                let object = SelectorObject::deserialize(MapAccessDeserializer::new(map))?;
+                match (object.block_number, object.block_hash, object.snapshot_id) {
+                    (Some(number), None, None) => Ok(SelectorParam(Selector::Number(number.0))),
+                    (None, Some(hash), None) => Ok(SelectorParam(Selector::Hash(hash.into()))),
+                    (None, None, Some(id)) => Ok(SelectorParam(Selector::Snapshot(SnapshotId(id.0)))),
+                    _ => Err(A::Error::custom("expected exactly one of blockNumber, blockHash and snapshotId")),
+                }
+            }
+        }
+
+        deserializer.deserialize_any(SelectorVisitor)
+    }
+}

@@ -1,0 +1,134 @@
+//! A block to read, whether it is sealed or still being built.
+
+use std::sync::Arc;
+
+use alloy_consensus::{Header, ReceiptEnvelope, TxEnvelope, transaction::Recovered};
+use alloy_eips::{Encodable2718, eip4895::Withdrawals};
+use alloy_primitives::Sealed;
+use alloy_rlp::{Encodable, Header as Rlp, length_of_length};
+
+use super::{OpenBlock, Snapshot};
+use crate::chain::SealedBlock;
+
+/// A block with all that is known of it: a sealed one, or the one being built as one snapshot has it.
+#[derive(Clone, Debug)]
+pub struct Block {
+    header: Sealed<Header>,
+    body: Body,
+}
+
+#[derive(Clone, Debug)]
+enum Body {
+    Sealed(Arc<SealedBlock>),
+    Open(OpenBlock),
+}
+
+/// A transaction where it is in its block, with its receipt and what follows from those before it.
+#[derive(Clone, Copy, Debug)]
+pub struct Included<'a> {
+    /// Its index in the block.
+    pub index: usize,
+    /// The transaction and its sender.
+    pub tx: &'a Recovered<TxEnvelope>,
+    /// Its receipt.
+    pub receipt: &'a ReceiptEnvelope,
+    /// Gas that it used alone.
+    pub gas_used: u64,
+    /// The index of its first log in the block.
+    pub first_log: u64,
+}
+
+impl Block {
+    /// The block that `snapshot` is building, or its head where none is.
+    pub fn newest(snapshot: &Snapshot) -> Self {
+        match snapshot.open_block() {
+            Some((open, header)) => Self { header: header.clone(), body: Body::Open(open.clone()) },
+            None => Self::sealed(&snapshot.head),
+        }
+    }
+
+    /// A sealed block.
+    pub fn sealed(block: &Arc<SealedBlock>) -> Self {
+        Self { header: block.header.clone(), body: Body::Sealed(block.clone()) }
+    }
+
+    /// Its header and hash; of a block being built, as far as they go ([`Snapshot::open_block`]).
+    pub const fn header(&self) -> &Sealed<Header> {
+        &self.header
+    }
+
+    /// Whether it is still being built.
+    pub const fn is_open(&self) -> bool {
+        matches!(self.body, Body::Open(_))
+    }
+
+    /// How many transactions are in it.
+    pub fn len(&self) -> usize {
+        match &self.body {
+            Body::Sealed(block) => block.transactions.len(),
+            Body::Open(open) => open.transactions.len(),
+        }
+    }
+
+    /// Whether no transaction is in it.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The headers of its uncles.
+    pub fn ommers(&self) -> &[Header] {
+        match &self.body {
+            Body::Sealed(block) => &block.ommers,
+            Body::Open(_) => &[],
+        }
+    }
+
+    /// Its withdrawals: none before Shanghai.
+    pub fn withdrawals(&self) -> Option<&[alloy_eips::eip4895::Withdrawal]> {
+        match &self.body {
+            Body::Sealed(block) => block.withdrawals.as_ref().map(|list| list.as_slice()),
+            Body::Open(_) => self.header.withdrawals_root.map(|_| [].as_slice()),
+        }
+    }
+
+    /// Its transactions in order.
+    pub fn transactions(&self) -> impl Iterator<Item = Included<'_>> {
+        let (mut used, mut logs) = (0, 0);
+        let receipts: Box<dyn Iterator<Item = (&Recovered<TxEnvelope>, &ReceiptEnvelope)>> = match &self.body {
+            Body::Sealed(block) => Box::new(block.transactions.iter().zip(&block.receipts)),
+            Body::Open(open) => Box::new(open.transactions.iter().zip(&open.receipts)),
+        };
+        receipts.enumerate().map(move |(index, (tx, receipt))| {
+            let cumulative = receipt.cumulative_gas_used();
+            let included = Included { index, tx, receipt, gas_used: cumulative - used, first_log: logs };
+            used = cumulative;
+            logs += receipt.logs().len() as u64;
+            included
+        })
+    }
+
+    /// The transaction at `index`.
+    pub fn transaction(&self, index: usize) -> Option<Included<'_>> {
+        self.transactions().nth(index)
+    }
+
+    /// Bytes of its RLP.
+    pub fn size(&self) -> usize {
+        let list = |payload: usize| payload + length_of_length(payload);
+        let transactions: usize = self
+            .transactions()
+            .map(|included| {
+                let bytes = included.tx.encode_2718_len();
+                // A typed transaction is a string in the list, a legacy one is a list itself.
+                if included.tx.is_legacy() {
+                    bytes
+                } else {
+                    Rlp { list: false, payload_length: bytes }.length_with_payload()
+                }
+            })
+            .sum();
+        let ommers: usize = self.ommers().iter().map(Encodable::length).sum();
+        let withdrawals = self.withdrawals().map_or(0, |all| Withdrawals::new(all.to_vec()).length());
+        list(self.header.length() + list(transactions) + list(ommers) + withdrawals)
+    }
+}
