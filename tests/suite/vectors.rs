@@ -7,7 +7,32 @@ use serde_json::Value;
 use crate::support::{TestNode, say, shared};
 
 /// Methods whose vectors run, by the folders' names.
-const METHODS: [&str; 5] = ["eth_simulateV1", "eth_call", "eth_getCode", "eth_chainId", "net_version"];
+const METHODS: &[&str] = &[
+    "eth_simulateV1",
+    "eth_call",
+    "eth_getCode",
+    "eth_getBalance",
+    "eth_getStorageAt",
+    "eth_getStorageValues",
+    "eth_getTransactionCount",
+    "eth_getProof",
+    "eth_getBlockByNumber",
+    "eth_getBlockByHash",
+    "eth_getBlockTransactionCountByNumber",
+    "eth_getBlockTransactionCountByHash",
+    "eth_getBlockReceipts",
+    "eth_getTransactionByHash",
+    "eth_getTransactionByBlockNumberAndIndex",
+    "eth_getTransactionByBlockHashAndIndex",
+    "eth_getTransactionReceipt",
+    "eth_getLogs",
+    "eth_feeHistory",
+    "eth_baseFee",
+    "eth_chainId",
+    "eth_syncing",
+    "eth_config",
+    "net_version",
+];
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_official_vectors_pass_on_the_imported_chain() {
