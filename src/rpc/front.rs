@@ -1,6 +1,9 @@
 //! The way of a request: routed, run in place or on a lane, counted.
 
-use std::{sync::Arc, time::Instant};
+use std::{
+    sync::{Arc, OnceLock},
+    time::Instant,
+};
 
 use bytestring::ByteString;
 use metrics::{Counter, Histogram};
@@ -23,23 +26,15 @@ pub struct Front {
     backend: Arc<Backend>,
     snapshots: Arc<Snapshots>,
     executor: Executor,
-    counts: Vec<MethodCounts>,
+    metrics: Metrics,
+    /// By method and outcome; each is there once it has something to count.
+    counts: Vec<[OnceLock<Counted>; Outcome::ALL.len()]>,
     unknown: Counted,
-}
-
-struct MethodCounts {
-    outcomes: [Counted; Outcome::ALL.len()],
 }
 
 struct Counted {
     requests: Counter,
     seconds: Histogram,
-}
-
-impl std::fmt::Debug for MethodCounts {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("MethodCounts")
-    }
 }
 
 impl std::fmt::Debug for Counted {
@@ -77,13 +72,9 @@ impl Front {
 
     /// A front before `backend`, counting into `metrics`.
     pub fn new(backend: Arc<Backend>, snapshots: Arc<Snapshots>, executor: Executor, metrics: &Metrics) -> Self {
-        let counts = Method::ALL
-            .iter()
-            .map(|method| MethodCounts {
-                outcomes: Outcome::ALL.map(|outcome| Counted::new(metrics, method.name(), outcome)),
-            })
-            .collect();
-        Self { backend, snapshots, executor, counts, unknown: Counted::new(metrics, "unknown", Outcome::Invalid) }
+        let counts = Method::ALL.iter().map(|_| Default::default()).collect();
+        let unknown = Counted::new(metrics, "unknown", Outcome::Invalid);
+        Self { backend, snapshots, executor, metrics: metrics.clone(), counts, unknown }
     }
 
     /// What is published now.
@@ -119,7 +110,9 @@ impl Front {
             Place::HereThen(lane) | Place::On(lane) => self.run_on(lane, method, job, out).await,
         };
         let outcome = result.as_ref().map_or_else(RpcError::outcome, |()| Outcome::Ok);
-        self.counts[method as usize].outcomes[outcome as usize].count(arrived);
+        self.counts[method as usize][outcome as usize]
+            .get_or_init(|| Counted::new(&self.metrics, method.name(), outcome))
+            .count(arrived);
         (out, result)
     }
 

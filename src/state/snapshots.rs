@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use alloy_primitives::B256;
 use arc_swap::ArcSwap;
+use tokio::sync::watch;
 
 use super::{Block, FeedState, Snapshot, SnapshotId};
 use crate::chain::SealedBlock;
@@ -90,6 +91,7 @@ pub struct Published {
 #[derive(Debug)]
 pub struct Snapshots {
     cell: ArcSwap<Published>,
+    changed: watch::Sender<SnapshotId>,
     kept_blocks: usize,
     kept_snapshots: usize,
 }
@@ -110,6 +112,7 @@ impl Snapshots {
         };
         published.add_block(&first);
         Self {
+            changed: watch::Sender::new(published.newest.id),
             cell: ArcSwap::from_pointee(published),
             kept_blocks: kept_blocks.max(1),
             kept_snapshots: kept_snapshots.max(1),
@@ -124,6 +127,11 @@ impl Snapshots {
     /// The newest snapshot.
     pub fn newest(&self) -> Arc<Snapshot> {
         self.cell.load().newest.clone()
+    }
+
+    /// Wakes whoever waits for what is published next. It tells only that something was: what, is to be loaded.
+    pub fn changes(&self) -> watch::Receiver<SnapshotId> {
+        self.changed.subscribe()
     }
 
     /// Publishes the next sub-block of the block being built, under the next id.
@@ -173,7 +181,9 @@ impl Snapshots {
             transactions: last.transactions.clone(),
         };
         change(&mut next);
+        let newest = next.newest.id;
         self.cell.store(Arc::new(next));
+        self.changed.send_replace(newest);
     }
 }
 
@@ -240,6 +250,11 @@ impl Published {
             },
             Selector::Snapshot(_) => Some(Block::newest(&*self.select(selector)?)),
         })
+    }
+
+    /// The snapshots after `id` that are kept, in order.
+    pub fn snapshots_after(&self, id: SnapshotId) -> impl Iterator<Item = &Arc<Snapshot>> {
+        self.recent.range(id.0 + 1..).map(|(_, snapshot)| snapshot)
     }
 
     /// The sealed blocks from one number to another, both included, in order.
