@@ -122,7 +122,13 @@ pub struct Config {
     /// Requests of one WebSocket connection that may be under way or unsent; past it the connection is closed.
     #[arg(long, env = "PRESIM_MAX_WS_IN_FLIGHT", value_name = "N", default_value_t = 256, value_parser = clap::value_parser!(u32).range(1..), help_heading = "Limits")]
     pub max_ws_in_flight: u32,
-    /// Bytes of answers that one WebSocket connection may have unsent; past it the connection is closed.
+    /// Subscriptions of one WebSocket connection.
+    #[arg(long, env = "PRESIM_MAX_SUBSCRIPTIONS", value_name = "N", default_value_t = 128, value_parser = clap::value_parser!(u32).range(1..), help_heading = "Limits")]
+    pub max_subscriptions: u32,
+    /// Notifications that one WebSocket connection may have unsent; past it the connection is closed.
+    #[arg(long, env = "PRESIM_MAX_WS_NOTIFICATIONS", value_name = "N", default_value_t = 8_192, value_parser = clap::value_parser!(u32).range(1..), help_heading = "Limits")]
+    pub max_ws_notifications: u32,
+    /// Bytes that one WebSocket connection may have unsent; past it the connection is closed.
     #[arg(long, env = "PRESIM_MAX_WS_UNSENT", value_name = "BYTES", default_value_t = 128 << 20, value_parser = clap::value_parser!(u32).range(1024..), help_heading = "Limits")]
     pub max_ws_unsent: u32,
     /// Bytes of analysed bytecode kept.

@@ -21,7 +21,10 @@ use crate::{
         devnet::Devnet,
         world::{self, TradingWorld, Traffic},
     },
-    rpc::{Access, Backend, Front, FrontActor, GasCounter, RequestLimits, Serve, ServerConfig, ShapeLimits, Stop},
+    rpc::{
+        Access, Backend, Front, FrontActor, GasCounter, RequestLimits, Serve, ServerConfig, ShapeLimits, Stop,
+        Subscriptions, announce,
+    },
     state::{CodeCache, FeedState, Snapshot, Snapshots},
     telemetry::Metrics,
 };
@@ -236,8 +239,11 @@ impl Actors {
             strict_pending: config.strict_pending,
             gas: GasCounter(metrics.counter("presim_gas_simulated_total", "Gas used by simulated calls.", &[])),
         });
+        let subscriptions = Arc::new(Subscriptions::new(config.max_subscriptions as usize, &metrics));
+        let (_, pooled) = tokio::sync::broadcast::channel(1);
+        tokio::spawn(announce(subscriptions.clone(), snapshots.clone(), pooled));
         let front = Arc::new(Front::new(backend, snapshots, executor, &metrics));
-        let front = FrontActor::new(server, front, access).start();
+        let front = FrontActor::new(server, front, subscriptions, access).start();
         front.send(Serve(listener)).await?;
         Ok((Self { front, lanes, feed, feed_thread }, listening))
     }

@@ -13,6 +13,7 @@ use super::{
     dialect::Dialect,
     error::{Outcome, RpcError},
     methods::{Asked, Backend, Method, Place},
+    subscriptions::Starting,
 };
 use crate::{
     executor::{Executor, LaneName, Ticket},
@@ -56,6 +57,8 @@ pub struct Job {
     pub client: Option<Arc<Client>>,
     /// Its time.
     pub ticket: Ticket,
+    /// Where it may subscribe: a connection that stays.
+    pub starting: Option<Arc<Starting>>,
     /// Whether it came alone; the entries of a batch go to the lanes, to run side by side.
     pub alone: bool,
 }
@@ -96,6 +99,7 @@ impl Front {
             return (out, Err(error));
         };
         let (out, result) = match method.place() {
+            Place::Connection => Self::subscribe(method, &job, out),
             Place::Here => self.run_here(method, &job, out, Meter::default()).0,
             Place::HereThen(lane) if job.alone => {
                 let start = out.len();
@@ -113,6 +117,18 @@ impl Front {
         self.counts[method as usize][outcome as usize]
             .get_or_init(|| Counted::new(&self.metrics, method.name(), outcome))
             .count(arrived);
+        (out, result)
+    }
+
+    /// Subscribes or unsubscribes, where there is a connection to do so on.
+    fn subscribe(method: Method, job: &Job, mut out: Vec<u8>) -> (Vec<u8>, Result<(), RpcError>) {
+        let result = match &job.starting {
+            Some(starting) => starting.answer(method, &job.params, job.dialect, &mut out),
+            None => Err(RpcError::new(
+                -32601,
+                format!("{} needs a WebSocket connection: notifications have nowhere to go over HTTP", method.name()),
+            )),
+        };
         (out, result)
     }
 

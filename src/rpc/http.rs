@@ -124,7 +124,7 @@ impl HttpService {
         match self.read(request.into_body()).await {
             Ok(body) => {
                 let published = self.front.published();
-                let reply = session.reply(body, &published).await;
+                let reply = session.reply(body, &published, None).await;
                 respond(reply.text, reply.single.then_some(&published))
             }
             Err((status, error)) => refuse(status, error),

@@ -17,6 +17,7 @@ mod http;
 mod methods;
 mod reply;
 mod server;
+mod subscriptions;
 mod wire;
 mod ws;
 
@@ -25,4 +26,5 @@ pub use error::RpcError;
 pub use front::Front;
 pub use methods::{Asked, Backend, GasCounter, Method, RequestLimits};
 pub use server::{FrontActor, Serve, ServerConfig, Stop, serve_metrics};
+pub use subscriptions::{Subscriptions, announce};
 pub use wire::ShapeLimits;

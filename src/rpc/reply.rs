@@ -18,6 +18,7 @@ use super::{
     envelope::{BadRequest, Body, Request},
     error::RpcError,
     front::{Front, Job},
+    subscriptions::Starting,
 };
 use crate::state::Published;
 
@@ -55,11 +56,13 @@ pub struct Reply {
 }
 
 impl Session {
-    /// Answers a body. All its entries run on `published`.
-    pub async fn reply(&self, body: ByteString, published: &Arc<Published>) -> Reply {
+    /// Answers a body. All its entries run on `published`. Where there is a connection to subscribe on, `starting` collects what is to begin.
+    pub async fn reply(&self, body: ByteString, published: &Arc<Published>, starting: Option<&Arc<Starting>>) -> Reply {
         match Body::parse(&body, self.limits.max_batch) {
             Err(error) => Reply { text: failure("null", &error), single: true },
-            Ok(Body::Single(request)) => Reply { text: self.one(request, &body, published, true).await, single: true },
+            Ok(Body::Single(request)) => {
+                Reply { text: self.one(request, &body, published, starting, true).await, single: true }
+            }
             Ok(Body::Batch(requests)) => {
                 // Answers pile up while others are still made: what they may hold together is counted as they end.
                 let held = AtomicUsize::new(0);
@@ -67,7 +70,7 @@ impl Session {
                     if held.load(Relaxed) > self.limits.max_response {
                         return Vec::new();
                     }
-                    let answer = self.one(request, &body, published, false).await;
+                    let answer = self.one(request, &body, published, starting, false).await;
                     let others = held.fetch_add(answer.len() + 1, Relaxed);
                     if others + answer.len() > self.limits.max_response { Vec::new() } else { answer }
                 });
@@ -86,6 +89,7 @@ impl Session {
         request: Result<Request<'_>, BadRequest<'_>>,
         body: &ByteString,
         published: &Arc<Published>,
+        starting: Option<&Arc<Starting>>,
         alone: bool,
     ) -> Vec<u8> {
         let request = match request {
@@ -105,6 +109,7 @@ impl Session {
             dialect: self.dialect,
             client: self.client.clone(),
             ticket: self.front.ticket(),
+            starting: starting.cloned(),
             alone,
         };
         let (mut out, result) = self.front.run(&request.method, job, out).await;

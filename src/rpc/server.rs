@@ -24,6 +24,7 @@ use super::{
     front::Front,
     http::{Door, Hosts, HttpService, refuse},
     reply::ReplyLimits,
+    subscriptions::Subscriptions,
     ws::{Bounds, Sockets, stopped},
 };
 use crate::{
@@ -43,6 +44,7 @@ pub struct ServerConfig {
     max_connections: usize,
     max_in_flight: usize,
     max_unsent: usize,
+    max_notifications: usize,
 }
 
 impl ServerConfig {
@@ -73,6 +75,7 @@ impl ServerConfig {
             max_connections: config.max_connections as usize,
             max_in_flight: config.max_ws_in_flight as usize,
             max_unsent: config.max_ws_unsent as usize,
+            max_notifications: config.max_ws_notifications as usize,
         }
     }
 }
@@ -81,6 +84,7 @@ impl ServerConfig {
 pub struct FrontActor {
     config: ServerConfig,
     front: Arc<Front>,
+    subscriptions: Arc<Subscriptions>,
     access: Option<Access>,
     running: Option<Running>,
 }
@@ -95,8 +99,13 @@ struct Running {
 
 impl FrontActor {
     /// A server that is not listening yet.
-    pub const fn new(config: ServerConfig, front: Arc<Front>, access: Access) -> Self {
-        Self { config, front, access: Some(access), running: None }
+    pub const fn new(
+        config: ServerConfig,
+        front: Arc<Front>,
+        subscriptions: Arc<Subscriptions>,
+        access: Access,
+    ) -> Self {
+        Self { config, front, subscriptions, access: Some(access), running: None }
     }
 }
 
@@ -132,7 +141,12 @@ impl Handler<Serve> for FrontActor {
         let sockets = Sockets {
             // A connection that is upgraded gives its first permit back, and holds one of these.
             connections: Arc::new(Semaphore::new(config.max_connections)),
-            bounds: Bounds { max_in_flight: config.max_in_flight, max_unsent: config.max_unsent },
+            subscriptions: self.subscriptions.clone(),
+            bounds: Bounds {
+                max_in_flight: config.max_in_flight,
+                max_unsent: config.max_unsent,
+                max_notifications: config.max_notifications,
+            },
             stopping: stopping.clone(),
         };
         let upgraded = sockets.connections.clone();

@@ -6,7 +6,10 @@
 use std::{
     sync::{
         Arc,
-        atomic::{AtomicUsize, Ordering::AcqRel},
+        atomic::{
+            AtomicU64, AtomicUsize,
+            Ordering::{AcqRel, Relaxed},
+        },
     },
     time::Duration,
 };
@@ -40,6 +43,7 @@ use super::{
     error::RpcError,
     http::{HttpResponse, refuse},
     reply::{Session, failure},
+    subscriptions::{Starting, Subscriber, Subscriptions},
 };
 
 /// What all WebSocket connections share.
@@ -47,6 +51,8 @@ use super::{
 pub struct Sockets {
     /// One permit a connection; there are as many of them as connections may be open.
     pub connections: Arc<Semaphore>,
+    /// What they have subscribed to.
+    pub subscriptions: Arc<Subscriptions>,
     /// Bounds of one connection.
     pub bounds: Bounds,
     /// Turns true when the node stops.
@@ -58,8 +64,10 @@ pub struct Sockets {
 pub struct Bounds {
     /// Requests under way or unsent.
     pub max_in_flight: usize,
-    /// Bytes of answers unsent.
+    /// Bytes unsent.
     pub max_unsent: usize,
+    /// Notifications unsent.
+    pub max_notifications: usize,
 }
 
 /// How long a connection that ends may take to send what it owes.
@@ -91,7 +99,7 @@ impl Sockets {
                 return refuse(StatusCode::BAD_REQUEST, RpcError::request(format!("WebSocket upgrade: {error}")));
             }
         };
-        let (bounds, stopping) = (self.bounds, self.stopping.clone());
+        let (bounds, stopping, subscriptions) = (self.bounds, self.stopping.clone(), self.subscriptions.clone());
         tokio::spawn(async move {
             // Messages a little too long are read and answered; what is far past the limit is not even read.
             let config = WebSocketConfig::default()
@@ -101,7 +109,7 @@ impl Sockets {
                 Ok(upgraded) => {
                     let socket = TokioIo::new(upgraded);
                     let socket = WebSocketStream::from_raw_socket(socket, Role::Server, Some(config)).await;
-                    serve(socket, session, bounds, stopping).await;
+                    serve(socket, session, bounds, subscriptions, stopping).await;
                 }
                 Err(error) => tracing::debug!(%error, "a WebSocket upgrade failed"),
             }
@@ -116,10 +124,22 @@ pub async fn stopped(stopping: &mut watch::Receiver<bool>) {
     let _ = stopping.wait_for(|stopping| *stopping).await;
 }
 
+/// Returns the reason when a connection must end.
+async fn told_to_end(ending: &mut watch::Receiver<Option<String>>) -> String {
+    let told = ending.wait_for(Option::is_some).await.ok().and_then(|reason| reason.clone());
+    match told {
+        Some(reason) => reason,
+        // Nobody is left who could tell.
+        None => std::future::pending().await,
+    }
+}
+
 /// What goes to the writer.
 enum Outgoing {
     /// An answer.
     Answer(Vec<u8>),
+    /// What a subscription tells.
+    Notification(Vec<u8>),
     /// A sign of life.
     Ping,
     /// The end, and its reason.
@@ -130,19 +150,83 @@ enum Outgoing {
 #[derive(Debug, Default)]
 struct Owed {
     requests: AtomicUsize,
+    notifications: AtomicUsize,
     bytes: AtomicUsize,
 }
 
-async fn serve(socket: Socket, session: Session, bounds: Bounds, stopping: watch::Receiver<bool>) {
+/// What goes out of a connection, and what may.
+#[derive(Debug)]
+struct Outlet {
+    id: u64,
+    owed: Owed,
+    bounds: Bounds,
+    out: mpsc::UnboundedSender<Outgoing>,
+    /// Why the connection must end, once it must.
+    ending: watch::Sender<Option<String>>,
+}
+
+impl Outlet {
+    fn new(bounds: Bounds, out: mpsc::UnboundedSender<Outgoing>) -> Self {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        let id = NEXT.fetch_add(1, Relaxed);
+        Self { id, owed: Owed::default(), bounds, out, ending: watch::Sender::new(None) }
+    }
+
+    /// Counts bytes that are to go out; says why where they are too many.
+    fn owe(&self, bytes: usize) -> Result<(), String> {
+        if self.owed.bytes.fetch_add(bytes, AcqRel) + bytes > self.bounds.max_unsent {
+            return Err(format!("more than {} bytes are unsent", self.bounds.max_unsent));
+        }
+        Ok(())
+    }
+
+    /// Hands an answer to the writer, unless too much waits there already.
+    fn answer(&self, text: Vec<u8>) -> Result<(), String> {
+        self.owe(text.len())?;
+        let _ = self.out.send(Outgoing::Answer(text));
+        Ok(())
+    }
+}
+
+impl Subscriber for Outlet {
+    fn id(&self) -> u64 {
+        self.id
+    }
+
+    fn notify(&self, text: Vec<u8>) -> bool {
+        let most = self.bounds.max_notifications;
+        let room = if self.owed.notifications.fetch_add(1, AcqRel) < most {
+            self.owe(text.len())
+        } else {
+            Err(format!("more than {most} notifications are unsent"))
+        };
+        match room {
+            Ok(()) => self.out.send(Outgoing::Notification(text)).is_ok(),
+            Err(reason) => {
+                self.ending.send_replace(Some(format!("slow subscriber: {reason}")));
+                false
+            }
+        }
+    }
+}
+
+async fn serve(
+    socket: Socket,
+    session: Session,
+    bounds: Bounds,
+    subscriptions: Arc<Subscriptions>,
+    stopping: watch::Receiver<bool>,
+) {
     let (sink, mut stream) = socket.split();
     let (out, outgoing) = mpsc::unbounded_channel();
-    let owed = Arc::new(Owed::default());
-    let mut writer = tokio::spawn(write(sink, outgoing, owed.clone()));
-    let reader = Reader { session, bounds, owed, out: out.clone(), running: JoinSet::new() };
+    let outlet = Arc::new(Outlet::new(bounds, out));
+    let mut writer = tokio::spawn(write(sink, outgoing, outlet.clone()));
+    let reader =
+        Reader { session, outlet: outlet.clone(), subscriptions: subscriptions.clone(), running: JoinSet::new() };
     tokio::select! {
         (code, reason) = reader.read(&mut stream, stopping) => {
-            let _ = out.send(Outgoing::Close(code, reason));
-            drop(out);
+            subscriptions.forget(outlet.as_ref());
+            let _ = outlet.out.send(Outgoing::Close(code, reason));
             match timeout(GRACE, &mut writer).await {
                 Ok(Ok(sink)) => linger(sink, stream).await,
                 // A peer that does not take what it is owed is left.
@@ -150,7 +234,7 @@ async fn serve(socket: Socket, session: Session, bounds: Bounds, stopping: watch
             }
         }
         // The peer is gone: what it asked for is dropped with the reader.
-        _ = &mut writer => {}
+        _ = &mut writer => subscriptions.forget(outlet.as_ref()),
     }
 }
 
@@ -164,14 +248,22 @@ async fn linger(sink: SplitSink<Socket, Message>, stream: SplitStream<Socket>) {
 async fn write(
     mut sink: SplitSink<Socket, Message>,
     mut outgoing: mpsc::UnboundedReceiver<Outgoing>,
-    owed: Arc<Owed>,
+    outlet: Arc<Outlet>,
 ) -> SplitSink<Socket, Message> {
+    let owed = &outlet.owed;
     while let Some(next) = outgoing.recv().await {
         let sent = match next {
             Outgoing::Answer(text) => {
                 let bytes = text.len();
                 let sent = sink.send(text_message(text)).await;
                 owed.requests.fetch_sub(1, AcqRel);
+                owed.bytes.fetch_sub(bytes, AcqRel);
+                sent
+            }
+            Outgoing::Notification(text) => {
+                let bytes = text.len();
+                let sent = sink.send(text_message(text)).await;
+                owed.notifications.fetch_sub(1, AcqRel);
                 owed.bytes.fetch_sub(bytes, AcqRel);
                 sent
             }
@@ -201,9 +293,8 @@ fn text_message(text: Vec<u8>) -> Message {
 /// Reads a connection, and runs what it asks.
 struct Reader {
     session: Session,
-    bounds: Bounds,
-    owed: Arc<Owed>,
-    out: mpsc::UnboundedSender<Outgoing>,
+    outlet: Arc<Outlet>,
+    subscriptions: Arc<Subscriptions>,
     running: JoinSet<Result<(), String>>,
 }
 
@@ -216,6 +307,7 @@ impl Reader {
     ) -> (CloseCode, String) {
         let mut pings = interval(PING);
         let mut heard = Instant::now();
+        let mut ending = self.outlet.ending.subscribe();
         loop {
             tokio::select! {
                 message = stream.next() => {
@@ -235,11 +327,12 @@ impl Reader {
                         return self.tell(reason);
                     }
                 }
+                reason = told_to_end(&mut ending) => return self.tell(reason),
                 _ = pings.tick() => {
                     if heard.elapsed() > SILENCE {
                         return (CloseCode::Away, "no sign of life".to_owned());
                     }
-                    let _ = self.out.send(Outgoing::Ping);
+                    let _ = self.outlet.out.send(Outgoing::Ping);
                 }
                 () = stopped(&mut stopping) => {
                     // What is under way is still answered.
@@ -258,24 +351,27 @@ impl Reader {
             Message::Binary(bytes) => bytes,
             Message::Ping(_) | Message::Pong(_) | Message::Frame(_) | Message::Close(_) => return Ok(()),
         };
-        if self.owed.requests.fetch_add(1, AcqRel) >= self.bounds.max_in_flight {
-            return Err(format!("more than {} requests are under way or unsent", self.bounds.max_in_flight));
+        let max_in_flight = self.outlet.bounds.max_in_flight;
+        if self.outlet.owed.requests.fetch_add(1, AcqRel) >= max_in_flight {
+            return Err(format!("more than {max_in_flight} requests are under way or unsent"));
         }
-        let answers = Answers { owed: self.owed.clone(), out: self.out.clone(), max_unsent: self.bounds.max_unsent };
+        let outlet = self.outlet.clone();
         let limit = self.session.limits.max_body;
         if bytes.len() > limit {
-            return answers.send(failure("null", &too_large(limit)));
+            return outlet.answer(failure("null", &too_large(limit)));
         }
         let body = match ByteString::try_from(bytes) {
             Ok(body) => body,
             Err(error) => {
-                return answers.send(failure("null", &RpcError::parse(format!("parse error: not UTF-8: {error}"))));
+                return outlet.answer(failure("null", &RpcError::parse(format!("parse error: not UTF-8: {error}"))));
             }
         };
         let session = self.session.clone();
+        let starting = Arc::new(Starting::new(self.subscriptions.clone(), outlet.clone()));
         self.running.spawn(async move {
             let published = session.front.published();
-            answers.send(session.reply(body, &published).await.text)
+            let reply = session.reply(body, &published, Some(&starting)).await;
+            starting.begin(session.dialect, || outlet.answer(reply.text))
         });
         Ok(())
     }
@@ -302,30 +398,12 @@ impl Reader {
 
     fn last_words(&self, error: &RpcError) {
         let text = failure("null", error);
-        self.owed.requests.fetch_add(1, AcqRel);
-        self.owed.bytes.fetch_add(text.len(), AcqRel);
-        let _ = self.out.send(Outgoing::Answer(text));
+        self.outlet.owed.requests.fetch_add(1, AcqRel);
+        self.outlet.owed.bytes.fetch_add(text.len(), AcqRel);
+        let _ = self.outlet.out.send(Outgoing::Answer(text));
     }
 }
 
 fn too_large(limit: usize) -> RpcError {
     RpcError::limit(format!("message too large: at most {limit} bytes"))
-}
-
-/// Where the answers of a connection go.
-struct Answers {
-    owed: Arc<Owed>,
-    out: mpsc::UnboundedSender<Outgoing>,
-    max_unsent: usize,
-}
-
-impl Answers {
-    /// Hands an answer to the writer, unless too much waits there already.
-    fn send(&self, text: Vec<u8>) -> Result<(), String> {
-        if self.owed.bytes.fetch_add(text.len(), AcqRel) + text.len() > self.max_unsent {
-            return Err(format!("more than {} bytes of answers are unsent", self.max_unsent));
-        }
-        let _ = self.out.send(Outgoing::Answer(text));
-        Ok(())
-    }
 }

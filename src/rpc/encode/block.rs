@@ -1,6 +1,6 @@
 //! Blocks, transactions, receipts and logs, as execution-apis has them.
 
-use alloy_consensus::{Header, Transaction, TxEnvelope, TxReceipt, transaction::Recovered};
+use alloy_consensus::{Eip658Value, Header, Transaction, TxEnvelope, TxReceipt, transaction::Recovered};
 use alloy_eips::{Typed2718, eip4844::DATA_GAS_PER_BLOB, eip7840::BlobParams};
 use alloy_primitives::{Address, B256, Log, Sealed, Signature, TxKind, U256, b256};
 use alloy_trie::EMPTY_ROOT_HASH;
@@ -121,16 +121,20 @@ pub fn log(out: &mut Vec<u8>, log: &Log, place: &LogPlace<'_>, index: u64) {
 
 /// A transaction as it is in its block.
 pub fn transaction(out: &mut Vec<u8>, block: &Block, included: &Included<'_>) {
-    let header = block.header();
     let mut object = Object::new(out);
+    placed_transaction(&mut object, block, included);
+    object.end();
+}
+
+fn placed_transaction(object: &mut Object<'_>, block: &Block, included: &Included<'_>) {
+    let header = block.header();
     object
         .data("blockHash", header.hash().as_slice())
         .quantity("blockNumber", header.number)
         .quantity("blockTimestamp", header.timestamp)
         .quantity("transactionIndex", included.index as u64);
     let price = included.tx.effective_gas_price(header.base_fee_per_gas);
-    signed_transaction(&mut object, included.tx, price);
-    object.end();
+    signed_transaction(object, included.tx, price);
 }
 
 /// A transaction that is in no block yet.
@@ -218,15 +222,8 @@ pub fn transaction_fields<T: Transaction + Typed2718>(
 
 /// A receipt. `blobs` are the rules for blobs at its block's time, where there are blobs.
 pub fn receipt(out: &mut Vec<u8>, block: &Block, included: &Included<'_>, blobs: Option<BlobParams>) {
+    let (header, tx) = (block.header(), included.tx);
     let mut object = Object::new(out);
-    receipt_fields(&mut object, block, included, blobs);
-    object.end();
-}
-
-/// The fields of a receipt that the transaction itself does not have.
-fn receipt_fields(object: &mut Object<'_>, block: &Block, included: &Included<'_>, blobs: Option<BlobParams>) {
-    let Included { index, tx, receipt, gas_used, .. } = *included;
-    let header = block.header();
     if let Some(hashes) = tx.blob_versioned_hashes() {
         object.quantity("blobGasUsed", DATA_GAS_PER_BLOB * hashes.len() as u64);
         if let Some(price) = blobs.and_then(|blobs| header.blob_fee(blobs)) {
@@ -234,32 +231,42 @@ fn receipt_fields(object: &mut Object<'_>, block: &Block, included: &Included<'_
         }
     }
     object.data("blockHash", header.hash().as_slice()).quantity("blockNumber", header.number);
-    let created = matches!(tx.kind(), TxKind::Create).then(|| tx.signer().create(tx.nonce()));
-    address_or_null(object, "contractAddress", created);
-    object.quantity("cumulativeGasUsed", receipt.cumulative_gas_used());
+    outcome(&mut object, block, included);
     let price = tx.effective_gas_price(header.base_fee_per_gas);
     quantity_u256(object.key("effectiveGasPrice"), U256::from(price));
-    object.data("from", tx.signer().as_slice()).quantity("gasUsed", gas_used);
-    logs(object, block, included);
+    object.data("from", tx.signer().as_slice());
+    address_or_null(&mut object, "to", tx.to());
+    object
+        .data("transactionHash", tx.tx_hash().as_slice())
+        .quantity("transactionIndex", included.index as u64)
+        .quantity("type", u64::from(tx.ty()));
+    object.end();
+}
+
+/// A transaction with what it did: what pre-confirmations tell in one message, as the Flashblocks networks do.
+pub fn transaction_with_receipt(out: &mut Vec<u8>, block: &Block, included: &Included<'_>) {
+    let mut object = Object::new(out);
+    placed_transaction(&mut object, block, included);
+    outcome(&mut object, block, included);
+    object.end();
+}
+
+/// What a transaction did: the fields of its receipt that it does not have itself.
+fn outcome(object: &mut Object<'_>, block: &Block, included: &Included<'_>) {
+    let (tx, receipt) = (included.tx, included.receipt);
+    let created = matches!(tx.kind(), TxKind::Create).then(|| tx.signer().create(tx.nonce()));
+    address_or_null(object, "contractAddress", created);
+    object.quantity("cumulativeGasUsed", receipt.cumulative_gas_used()).quantity("gasUsed", included.gas_used);
+    let place = LogPlace::of(block, included);
+    list(object.key("logs"), receipt.logs().iter().enumerate(), |out, (index, one)| {
+        log(out, one, &place, included.first_log + index as u64);
+    });
     object.data("logsBloom", receipt.bloom().as_slice());
     // Before Byzantium a receipt has the state root after it in the place of a status (EIP-658).
     match receipt.status_or_post_state() {
-        alloy_consensus::Eip658Value::PostState(root) => object.data("root", root.as_slice()),
-        alloy_consensus::Eip658Value::Eip658(success) => object.quantity("status", u64::from(success)),
+        Eip658Value::PostState(root) => object.data("root", root.as_slice()),
+        Eip658Value::Eip658(success) => object.quantity("status", u64::from(success)),
     };
-    address_or_null(object, "to", tx.to());
-    object
-        .data("transactionHash", tx.tx_hash().as_slice())
-        .quantity("transactionIndex", index as u64)
-        .quantity("type", u64::from(tx.ty()));
-}
-
-/// The field `logs`, in order.
-fn logs(object: &mut Object<'_>, block: &Block, included: &Included<'_>) {
-    let place = LogPlace::of(block, included);
-    list(object.key("logs"), included.receipt.logs().iter().enumerate(), |out, (index, one)| {
-        log(out, one, &place, included.first_log + index as u64);
-    });
 }
 
 /// A field that is an address or null.

@@ -3,7 +3,7 @@
 mod block;
 mod simulation;
 
-pub use block::{LogPlace, block, header, log, pooled_transaction, receipt, transaction};
+pub use block::{LogPlace, block, header, log, pooled_transaction, receipt, transaction, transaction_with_receipt};
 pub use simulation::simulation;
 
 use alloy_primitives::U256;

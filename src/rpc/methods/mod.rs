@@ -32,6 +32,8 @@ pub enum Place {
     HereThen(LaneName),
     /// On a lane.
     On(LaneName),
+    /// On the connection that it came over: it is about what that is told.
+    Connection,
 }
 
 /// Makes the enum of methods, a line each: its name on the wire, and where it runs.
@@ -73,7 +75,7 @@ macro_rules! methods {
 }
 
 use LaneName::{Bundle, Short};
-use Place::{Here, HereThen, On};
+use Place::{Connection, Here, HereThen, On};
 
 methods! {
     // Runs.
@@ -107,6 +109,9 @@ methods! {
     BaseFee "eth_baseFee" Here;
     BlobBaseFee "eth_blobBaseFee" Here;
     FeeHistory "eth_feeHistory" On(Short);
+    // Subscriptions.
+    Subscribe "eth_subscribe" Connection;
+    Unsubscribe "eth_unsubscribe" Connection;
     // The node and its chain.
     ChainId "eth_chainId" Here;
     NetVersion "net_version" Here;
@@ -206,6 +211,9 @@ impl Backend {
             Method::GetLogs => self.get_logs(asked, &mut meter, out)?,
             Method::FeeHistory => self.fee_history(asked, out)?,
             Method::Sha3 => sha3(asked, out)?,
+            Method::Subscribe | Method::Unsubscribe => {
+                return Err(RpcError::internal("a subscription was to be answered without its connection"));
+            }
             Method::GasPrice
             | Method::MaxPriorityFeePerGas
             | Method::BaseFee

@@ -7,12 +7,15 @@ mod call;
 mod fee;
 mod log;
 mod state;
+mod subscribe;
 
 pub use block::{parse_block, parse_hash, parse_one_block, parse_place};
 pub use call::{ShapeLimits, parse_call, parse_simulation};
 pub use fee::{FeeHistoryRequest, parse_fee_history};
 pub use log::{LogFilter, LogRange, parse_logs};
 pub use state::{parse_account, parse_bytes, parse_proof, parse_slot, parse_slots};
+
+pub use subscribe::{Shown, Subject, parse_subscribe, parse_unsubscribe};
 
 use std::fmt;
 

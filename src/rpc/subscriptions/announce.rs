@@ -1,0 +1,264 @@
+//! From what is published to what is sent.
+
+use std::sync::Arc;
+
+use alloy_consensus::{TxEnvelope, transaction::Recovered};
+use tokio::sync::broadcast::{self, error::RecvError};
+
+use super::{Subscription, Subscriptions};
+use crate::{
+    rpc::{
+        dialect::Dialect,
+        encode::{self, LogPlace},
+        wire::{LogFilter, Shown, Subject},
+    },
+    state::{Block, Included, Published, SnapshotId, Snapshots},
+};
+
+/// Announces every snapshot from now on, and every transaction that enters the pool. Ends when the node does.
+pub async fn announce(
+    subscriptions: Arc<Subscriptions>,
+    snapshots: Arc<Snapshots>,
+    mut pooled: broadcast::Receiver<Arc<Recovered<TxEnvelope>>>,
+) {
+    let mut changes = snapshots.changes();
+    let mut seen = Seen::at(&snapshots.load());
+    let mut pool_is_open = true;
+    loop {
+        tokio::select! {
+            changed = changes.changed() => {
+                if changed.is_err() {
+                    return;
+                }
+                let published = snapshots.load();
+                subscriptions.announce(|round| seen.catch_up(&published, round));
+            }
+            tx = pooled.recv(), if pool_is_open => match tx {
+                Ok(tx) => subscriptions.announce(|round| round.pooled(&tx)),
+                // A flood of transactions went past: those that are left follow.
+                Err(RecvError::Lagged(missed)) => tracing::warn!(missed, "pending transactions were not announced"),
+                Err(RecvError::Closed) => pool_is_open = false,
+            },
+        }
+    }
+}
+
+/// How far it has come.
+struct Seen {
+    snapshot: SnapshotId,
+    /// The newest sealed block.
+    head: u64,
+    /// The block being built, and how many of its transactions are known.
+    open: (u64, usize),
+}
+
+impl Seen {
+    fn at(published: &Published) -> Self {
+        let newest = &published.newest;
+        let count = newest.open.as_ref().map_or(0, |open| open.transactions.len());
+        Self { snapshot: newest.id, head: newest.head.number(), open: (newest.header().number, count) }
+    }
+
+    /// Announces what was published since, in order. Where more snapshots have come than are kept, the sealed blocks tell of their transactions
+    /// all the same.
+    fn catch_up(&mut self, published: &Published, round: &mut Round<'_>) {
+        for snapshot in published.snapshots_after(self.snapshot) {
+            for sealed in published.blocks(self.head + 1, snapshot.head.number()) {
+                let block = Block::sealed(sealed);
+                self.flashblock(&block, round);
+                round.head(&block);
+            }
+            self.head = snapshot.head.number();
+            if let Some(open) = &snapshot.open {
+                if round.is_about_flashblocks() {
+                    self.flashblock(&Block::newest(snapshot), round);
+                } else {
+                    // Nobody wants the block's roots and hash worked out.
+                    self.open = (open.header.number, open.transactions.len());
+                }
+            }
+            self.snapshot = snapshot.id;
+        }
+    }
+
+    /// A block after a sub-block of it: all of it, and what is new.
+    fn flashblock(&mut self, block: &Block, round: &mut Round<'_>) {
+        let number = block.header().number;
+        let known = if self.open.0 == number { self.open.1 } else { 0 };
+        round.flashblock(block, known);
+        self.open = (number, block.len());
+    }
+}
+
+impl Subscriptions {
+    /// Runs one round of announcements over all subscriptions, and ends those whose connection cannot take them.
+    fn announce(&self, announce: impl FnOnce(&mut Round<'_>)) {
+        let list = self.list();
+        if list.is_empty() {
+            // What is encoded for nobody is not encoded.
+            let mut nobody = Round { list: &[], full: Vec::new() };
+            return announce(&mut nobody);
+        }
+        let mut round = Round { list: &list, full: Vec::new() };
+        announce(&mut round);
+        let full = round.full;
+        drop(list);
+        if !full.is_empty() {
+            self.dropped.increment(full.len() as u64);
+            self.change(|list| list.retain(|one| !full.contains(&one.subscriber.id())));
+        }
+    }
+}
+
+/// One round of announcements.
+struct Round<'a> {
+    list: &'a [Subscription],
+    /// Connections that could not take theirs.
+    full: Vec<u64>,
+}
+
+/// What was encoded already, by dialect: most subscriptions of a kind want the very same bytes.
+#[derive(Default)]
+struct Encoded(Vec<(*const Dialect, Vec<u8>)>);
+
+impl Encoded {
+    fn get(&mut self, dialect: &'static Dialect, encode: impl FnOnce(&mut Vec<u8>)) -> &[u8] {
+        let known = self.0.iter().position(|(one, _)| std::ptr::eq(*one, dialect));
+        let index = known.unwrap_or_else(|| {
+            let mut out = Vec::new();
+            encode(&mut out);
+            self.0.push((dialect, out));
+            self.0.len() - 1
+        });
+        &self.0[index].1
+    }
+}
+
+impl Round<'_> {
+    /// Whether anyone wants to know of blocks that are being built.
+    fn is_about_flashblocks(&self) -> bool {
+        self.list.iter().any(|one| {
+            matches!(
+                one.subject,
+                Subject::NewFlashblocks | Subject::NewFlashblockTransactions(_) | Subject::PendingLogs(_)
+            )
+        })
+    }
+
+    /// A block was sealed.
+    fn head(&mut self, block: &Block) {
+        let mut headers = Encoded::default();
+        for one in self.list {
+            match &one.subject {
+                Subject::NewHeads => {
+                    let result = headers.get(one.dialect, |out| encode::header(out, block.header(), one.dialect));
+                    self.send(one, result);
+                }
+                Subject::Logs(filter) => self.logs(one, filter, block, 0),
+                _ => {}
+            }
+        }
+    }
+
+    /// A sub-block came: `known` of the block's transactions are known already.
+    fn flashblock(&mut self, block: &Block, known: usize) {
+        let mut blocks = Encoded::default();
+        let fresh: Vec<Included<'_>> = block.transactions().skip(known).collect();
+        let mut hashes: Vec<Vec<u8>> = Vec::new();
+        let mut in_full: Vec<Vec<u8>> = Vec::new();
+        for one in self.list {
+            match &one.subject {
+                Subject::NewFlashblocks => {
+                    let result = blocks.get(one.dialect, |out| encode::block(out, block, true, one.dialect));
+                    self.send(one, result);
+                }
+                Subject::PendingLogs(filter) => self.logs(one, filter, block, known),
+                Subject::NewFlashblockTransactions(shown) => {
+                    let each = match shown {
+                        Shown::Hash => {
+                            each(&mut hashes, &fresh, |out, tx| encode::data(out, tx.tx.tx_hash().as_slice()))
+                        }
+                        Shown::Full | Shown::Matching(_) => each(&mut in_full, &fresh, |out, tx| {
+                            encode::transaction_with_receipt(out, block, tx);
+                        }),
+                    };
+                    for (text, included) in each.iter().zip(&fresh) {
+                        if !matches!(shown, Shown::Matching(filter) if !filter.matches_any(included)) {
+                            self.send(one, text);
+                        }
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// A transaction entered the pool.
+    fn pooled(&mut self, tx: &Recovered<TxEnvelope>) {
+        let (mut hash, mut in_full) = (Encoded::default(), Encoded::default());
+        for one in self.list {
+            if let Subject::NewPendingTransactions { full } = one.subject {
+                let result = if full {
+                    in_full.get(one.dialect, |out| encode::pooled_transaction(out, tx))
+                } else {
+                    hash.get(one.dialect, |out| encode::data(out, tx.tx_hash().as_slice()))
+                };
+                self.send(one, result);
+            }
+        }
+    }
+
+    /// The logs that pass, of the transactions after the first `known`.
+    fn logs(&mut self, one: &Subscription, filter: &LogFilter, block: &Block, known: usize) {
+        let mut out = Vec::new();
+        if !filter.0.matches_bloom(block.header().logs_bloom) {
+            return;
+        }
+        for included in block.transactions().skip(known) {
+            let place = LogPlace::of(block, &included);
+            for (index, log) in included.receipt.logs().iter().enumerate() {
+                if filter.0.matches(log) {
+                    out.clear();
+                    encode::log(&mut out, log, &place, included.first_log + index as u64);
+                    self.send(one, &out);
+                }
+            }
+        }
+    }
+
+    fn send(&mut self, one: &Subscription, result: &[u8]) {
+        if self.full.contains(&one.subscriber.id()) {
+            return;
+        }
+        let mut text = Vec::with_capacity(one.prefix.len() + result.len() + 2);
+        text.extend_from_slice(&one.prefix);
+        text.extend_from_slice(result);
+        text.extend_from_slice(b"}}");
+        if !one.subscriber.notify(text) {
+            self.full.push(one.subscriber.id());
+        }
+    }
+}
+
+/// Each transaction's text, made when it is first asked for.
+fn each<'a>(
+    texts: &'a mut Vec<Vec<u8>>,
+    fresh: &[Included<'_>],
+    encode: impl Fn(&mut Vec<u8>, &Included<'_>),
+) -> &'a [Vec<u8>] {
+    if texts.is_empty() {
+        texts.extend(fresh.iter().map(|included| {
+            let mut out = Vec::new();
+            encode(&mut out, included);
+            out
+        }));
+    }
+    texts
+}
+
+impl LogFilter {
+    /// Whether one of a transaction's logs passes.
+    fn matches_any(&self, included: &Included<'_>) -> bool {
+        included.receipt.logs().iter().any(|log| self.0.matches(log))
+    }
+}

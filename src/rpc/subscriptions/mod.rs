@@ -1,0 +1,178 @@
+//! Subscriptions over WebSocket: who wants what, and where it is sent.
+//!
+//! The feed publishes and knows nothing of this. One task, [`announce`], wakes with each snapshot, encodes what is new once for each way to
+//! show it, and hands it to the connections' writers. It never waits for one: what a connection does not take is counted, and one that goes
+//! past its bound loses its subscriptions and is closed with the reason.
+
+mod announce;
+
+pub use announce::announce;
+
+use std::sync::{
+    Arc, Mutex, MutexGuard, PoisonError,
+    atomic::{AtomicU64, Ordering::Relaxed},
+};
+
+use metrics::{Counter, Gauge};
+
+use super::{
+    dialect::Dialect,
+    encode,
+    error::RpcError,
+    methods::Method,
+    wire::{self, Subject},
+};
+use crate::telemetry::Metrics;
+
+/// All subscriptions of a node.
+pub struct Subscriptions {
+    list: Mutex<Vec<Subscription>>,
+    /// Subscriptions of one connection, at the most.
+    most: usize,
+    open: Gauge,
+    dropped: Counter,
+}
+
+impl std::fmt::Debug for Subscriptions {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Subscriptions").field("open", &self.list().len()).finish_non_exhaustive()
+    }
+}
+
+/// One subscription.
+struct Subscription {
+    id: u64,
+    subject: Subject,
+    dialect: &'static Dialect,
+    subscriber: Arc<dyn Subscriber>,
+    /// The notification up to its result.
+    prefix: Vec<u8>,
+}
+
+/// Where notifications go: a connection.
+pub trait Subscriber: std::fmt::Debug + Send + Sync {
+    /// Which connection it is.
+    fn id(&self) -> u64;
+
+    /// Hands a notification over, without waiting. False where the connection cannot take it: it is then being closed.
+    fn notify(&self, text: Vec<u8>) -> bool;
+}
+
+/// The subscriptions that one message asks for. They begin when its answer is on its way, so that no notification overtakes the id that it
+/// bears.
+#[derive(Debug)]
+pub struct Starting {
+    subscriptions: Arc<Subscriptions>,
+    subscriber: Arc<dyn Subscriber>,
+    subjects: Mutex<Vec<(u64, Subject)>>,
+}
+
+impl Subscriptions {
+    /// No subscriptions yet; a connection may have up to `most`.
+    pub fn new(most: usize, metrics: &Metrics) -> Self {
+        Self {
+            list: Mutex::default(),
+            most,
+            open: metrics.gauge("presim_subscriptions", "Subscriptions that are open.", &[]),
+            dropped: metrics.counter(
+                "presim_subscribers_dropped_total",
+                "Connections closed because they did not take their notifications.",
+                &[],
+            ),
+        }
+    }
+
+    /// Ends all subscriptions of a connection.
+    pub fn forget(&self, subscriber: &dyn Subscriber) {
+        self.change(|list| list.retain(|one| one.subscriber.id() != subscriber.id()));
+    }
+
+    fn unsubscribe(&self, id: u64, subscriber: &dyn Subscriber) -> bool {
+        self.change(|list| {
+            let found = list.iter().position(|one| one.id == id && one.subscriber.id() == subscriber.id());
+            found.map(|index| list.swap_remove(index)).is_some()
+        })
+    }
+
+    fn change<T>(&self, change: impl FnOnce(&mut Vec<Subscription>) -> T) -> T {
+        let mut list = self.list();
+        let changed = change(&mut list);
+        self.open.set(list.len() as f64);
+        changed
+    }
+
+    /// Whoever panicked while it held the list left it whole: each change is one step.
+    fn list(&self) -> MutexGuard<'_, Vec<Subscription>> {
+        self.list.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Starting {
+    /// What a message of `subscriber` may ask for.
+    pub fn new(subscriptions: Arc<Subscriptions>, subscriber: Arc<dyn Subscriber>) -> Self {
+        Self { subscriptions, subscriber, subjects: Mutex::default() }
+    }
+
+    /// Answers `eth_subscribe` or `eth_unsubscribe`.
+    pub fn answer(&self, method: Method, params: &str, dialect: &Dialect, out: &mut Vec<u8>) -> Result<(), RpcError> {
+        if method == Method::Subscribe {
+            let subject = wire::parse_subscribe(params, dialect)?;
+            encode::quantity(out, self.subscribe(subject)?);
+            return Ok(());
+        }
+        let id = wire::parse_unsubscribe(params, dialect)?;
+        if !self.subscriptions.unsubscribe(id, self.subscriber.as_ref()) {
+            return Err(RpcError::new(
+                -32000,
+                format!("params[0]: subscription not found: {id:#x} is none of this connection"),
+            ));
+        }
+        out.extend_from_slice(b"true");
+        Ok(())
+    }
+
+    fn subscribe(&self, subject: Subject) -> Result<u64, RpcError> {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        let most = self.subscriptions.most;
+        let connection = self.subscriber.id();
+        let open = self.subscriptions.list().iter().filter(|one| one.subscriber.id() == connection).count();
+        let mut subjects = self.subjects();
+        if open + subjects.len() >= most {
+            return Err(RpcError::limit(format!(
+                "this connection has {most} subscriptions already: unsubscribe first"
+            )));
+        }
+        let id = NEXT.fetch_add(1, Relaxed);
+        subjects.push((id, subject));
+        Ok(id)
+    }
+
+    /// Sends the answer with `send`, and begins what it promises if that goes well.
+    pub fn begin<E>(&self, dialect: &'static Dialect, send: impl FnOnce() -> Result<(), E>) -> Result<(), E> {
+        let subjects = std::mem::take(&mut *self.subjects());
+        if subjects.is_empty() {
+            return send();
+        }
+        self.subscriptions.change(|list| {
+            // Nothing is announced while the list is held.
+            send()?;
+            list.extend(subjects.into_iter().map(|(id, subject)| {
+                Subscription {
+                    id,
+                    subject,
+                    dialect,
+                    subscriber: self.subscriber.clone(),
+                    prefix: format!(
+                        r#"{{"jsonrpc":"2.0","method":"eth_subscription","params":{{"subscription":"{id:#x}","result":"#
+                    )
+                    .into_bytes(),
+                }
+            }));
+            Ok(())
+        })
+    }
+
+    fn subjects(&self) -> MutexGuard<'_, Vec<(u64, Subject)>> {
+        self.subjects.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

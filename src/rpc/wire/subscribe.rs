@@ -1,0 +1,152 @@
+//! What is subscribed to.
+
+use std::fmt;
+
+use serde::{
+    Deserialize, Deserializer,
+    de::{Error, MapAccess, Visitor, value::MapAccessDeserializer},
+};
+
+use super::{
+    log::{FilterParam, LogFilter},
+    parse,
+};
+use crate::rpc::{dialect::Dialect, error::RpcError, hex::Quantity};
+
+#[derive(Debug, Deserialize)]
+#[serde(expecting = "1 or 2 parameters: what to subscribe to, options")]
+struct SubscribeParams(Kind, #[serde(default)] Option<Options>);
+
+#[derive(Debug, Deserialize)]
+#[serde(expecting = "1 parameter: the id of a subscription")]
+struct UnsubscribeParams([Quantity<u64>; 1]);
+
+/// The names that geth and the Flashblocks networks give.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase")]
+enum Kind {
+    NewHeads,
+    Logs,
+    NewPendingTransactions,
+    NewFlashblocks,
+    NewFlashblockTransactions,
+    PendingLogs,
+}
+
+/// Whether transactions are shown in full, or a filter.
+#[derive(Debug)]
+enum Options {
+    Full(bool),
+    Filter(Box<FilterParam>),
+}
+
+/// What a subscription sends.
+#[derive(Clone, Debug)]
+pub enum Subject {
+    /// The header of each block that is sealed.
+    NewHeads,
+    /// The logs of sealed blocks that pass.
+    Logs(LogFilter),
+    /// Each transaction that enters the pool: in full, or its hash.
+    NewPendingTransactions {
+        /// In full.
+        full: bool,
+    },
+    /// The block being built, in full, with each sub-block.
+    NewFlashblocks,
+    /// Each transaction that is pre-confirmed.
+    NewFlashblockTransactions(Shown),
+    /// The logs of pre-confirmed transactions that pass.
+    PendingLogs(LogFilter),
+}
+
+/// How a pre-confirmed transaction is shown.
+#[derive(Clone, Debug)]
+pub enum Shown {
+    /// By its hash.
+    Hash,
+    /// In full, with its receipt's fields.
+    Full,
+    /// In full, where one of its logs passes.
+    Matching(LogFilter),
+}
+
+impl Subject {
+    /// Its name.
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Self::NewHeads => "newHeads",
+            Self::Logs(_) => "logs",
+            Self::NewPendingTransactions { .. } => "newPendingTransactions",
+            Self::NewFlashblocks => "newFlashblocks",
+            Self::NewFlashblockTransactions(_) => "newFlashblockTransactions",
+            Self::PendingLogs(_) => "pendingLogs",
+        }
+    }
+}
+
+/// What is subscribed to.
+pub fn parse_subscribe(params: &str, dialect: &Dialect) -> Result<Subject, RpcError> {
+    let SubscribeParams(kind, options) = parse(params, dialect)?;
+    let wrong = |expected: &str| RpcError::params(format!("params[1]: expected {expected}"));
+    let full = |options: Option<Options>| match options {
+        None => Ok(false),
+        Some(Options::Full(full)) => Ok(full),
+        Some(Options::Filter(_)) => Err(wrong("a boolean: whether to show transactions in full")),
+    };
+    let filter = |options: Option<Options>| match options {
+        None => Ok(LogFilter::default()),
+        // Libraries send the block fields of a filter along; a strict client is told that they mean nothing here.
+        Some(Options::Filter(filter)) if dialect.refuses_unknown_fields && filter.names_blocks() => {
+            Err(wrong("a filter with address and topics alone: a subscription is about the blocks to come"))
+        }
+        Some(Options::Filter(filter)) => filter.into_filter("params[1]"),
+        Some(Options::Full(_)) => Err(wrong("a filter with address and topics")),
+    };
+    match (kind, options) {
+        (Kind::NewHeads, None) => Ok(Subject::NewHeads),
+        (Kind::NewFlashblocks, None) => Ok(Subject::NewFlashblocks),
+        (Kind::NewHeads | Kind::NewFlashblocks, Some(_)) => Err(wrong("nothing: this subscription has no options")),
+        (Kind::Logs, options) => Ok(Subject::Logs(filter(options)?)),
+        (Kind::PendingLogs, options) => Ok(Subject::PendingLogs(filter(options)?)),
+        (Kind::NewPendingTransactions, options) => Ok(Subject::NewPendingTransactions { full: full(options)? }),
+        (Kind::NewFlashblockTransactions, Some(options @ Options::Filter(_))) => {
+            Ok(Subject::NewFlashblockTransactions(Shown::Matching(filter(Some(options))?)))
+        }
+        (Kind::NewFlashblockTransactions, options) => {
+            let shown = if full(options)? { Shown::Full } else { Shown::Hash };
+            Ok(Subject::NewFlashblockTransactions(shown))
+        }
+    }
+}
+
+/// The id of a subscription.
+pub fn parse_unsubscribe(params: &str, dialect: &Dialect) -> Result<u64, RpcError> {
+    let UnsubscribeParams([Quantity(id)]) = parse(params, dialect)?;
+    Ok(id)
+}
+
+impl<'de> Deserialize<'de> for Options {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct OptionsVisitor;
+
+        impl<'de> Visitor<'de> for OptionsVisitor {
+            type Value = Options;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a boolean (transactions in full) or a filter (address, topics)")
+            }
+
+            fn visit_bool<E: Error>(self, full: bool) -> Result<Options, E> {
+                Ok(Options::Full(full))
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Options, A::Error> {
+                FilterParam::deserialize(MapAccessDeserializer::new(map))
+                    .map(|filter| Options::Filter(Box::new(filter)))
+            }
+        }
+
+        deserializer.deserialize_any(OptionsVisitor)
+    }
+}
