@@ -71,20 +71,6 @@ pub enum Shown {
     Matching(LogFilter),
 }
 
-impl Subject {
-    /// Its name.
-    pub const fn name(&self) -> &'static str {
-        match self {
-            Self::NewHeads => "newHeads",
-            Self::Logs(_) => "logs",
-            Self::NewPendingTransactions { .. } => "newPendingTransactions",
-            Self::NewFlashblocks => "newFlashblocks",
-            Self::NewFlashblockTransactions(_) => "newFlashblockTransactions",
-            Self::PendingLogs(_) => "pendingLogs",
-        }
-    }
-}
-
 /// What is subscribed to.
 pub fn parse_subscribe(params: &str, dialect: &Dialect) -> Result<Subject, RpcError> {
     let SubscribeParams(kind, options) = parse(params, dialect)?;
