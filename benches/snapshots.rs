@@ -14,7 +14,7 @@ use alloy_primitives::{Address, U256, keccak256};
 use criterion::{BatchSize, BenchmarkId, Criterion, Throughput};
 use presim::{
     chain::{BlockHashes, SealedBlock},
-    state::{Account, AccountChange, Code, FeedState, Snapshot, SnapshotId, Snapshots, World},
+    state::{Account, AccountChange, Code, FeedState, Snapshot, Snapshots, World},
 };
 use rand::{Rng, SeedableRng, rngs::SmallRng};
 

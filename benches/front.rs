@@ -1,0 +1,156 @@
+//! The front: requests a second that it answers, beside a jsonrpsee server whose one method does nothing.
+//!
+//! `cargo bench --bench front`. Eight connections of one client thread to servers in the same process; the table at the end takes the servers
+//! in turn, so that what else the machine does meets them all alike.
+
+use std::{ffi::OsString, hint::black_box, net::SocketAddr, time::Instant};
+
+use criterion::{Criterion, Throughput};
+use presim::{config::Config, node::Node};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+    runtime::Runtime,
+};
+
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+/// Connections of the client.
+const CONNECTIONS: usize = 8;
+/// Requests of one measurement, over all connections.
+const REQUESTS: usize = 4_000;
+/// Times that each server has its turn for the table.
+const ROUNDS: usize = 15;
+/// The share of an empty method's throughput that a look-up must keep (issue: reads).
+const FLOOR: f64 = 0.8;
+
+/// What is asked of a server, and the connections it is asked over.
+struct Client {
+    name: &'static str,
+    request: Vec<u8>,
+    streams: Vec<TcpStream>,
+}
+
+impl Client {
+    async fn connect(name: &'static str, server: SocketAddr, method: &str, params: &str) -> Self {
+        let body = format!(r#"{{"jsonrpc":"2.0","id":1,"method":"{method}","params":{params}}}"#);
+        let request = format!(
+            "POST / HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
+            body.len()
+        );
+        let mut streams = Vec::new();
+        for _ in 0..CONNECTIONS {
+            let stream = TcpStream::connect(server).await.expect("the server listens");
+            stream.set_nodelay(true).expect("a socket option");
+            streams.push(stream);
+        }
+        let mut client = Self { name, request: request.into_bytes(), streams };
+        let mut buffer = Vec::new();
+        let answer = exchange(&mut client.streams[0], &client.request, &mut buffer).await;
+        assert!(answer.contains("\"result\""), "{name} answers: {answer}");
+        client
+    }
+
+    /// Sends `count` requests, each connection its share one after another.
+    async fn run(&mut self, count: usize) {
+        let request = &self.request;
+        let each = self.streams.iter_mut().map(|stream| async move {
+            let mut buffer = Vec::new();
+            for _ in 0..count / CONNECTIONS {
+                black_box(exchange(stream, request, &mut buffer).await.len());
+            }
+        });
+        futures::future::join_all(each).await;
+    }
+
+    /// Requests a second.
+    async fn throughput(&mut self) -> f64 {
+        let began = Instant::now();
+        self.run(REQUESTS).await;
+        REQUESTS as f64 / began.elapsed().as_secs_f64()
+    }
+}
+
+/// One request and its whole answer.
+async fn exchange<'a>(stream: &mut TcpStream, request: &[u8], buffer: &'a mut Vec<u8>) -> &'a str {
+    stream.write_all(request).await.expect("it is sent");
+    buffer.clear();
+    loop {
+        stream.read_buf(buffer).await.expect("it is answered");
+        let Some(head) = buffer.windows(4).position(|four| four == b"\r\n\r\n") else { continue };
+        let text = std::str::from_utf8(&buffer[..head]).expect("the head is text").to_ascii_lowercase();
+        let length = text.split("content-length: ").nth(1).and_then(|rest| rest.split("\r\n").next());
+        let length: usize = length.and_then(|length| length.parse().ok()).expect("the answer has a length");
+        if buffer.len() >= head + 4 + length {
+            break;
+        }
+    }
+    std::str::from_utf8(buffer).expect("the answer is text")
+}
+
+/// A jsonrpsee server with one method that returns a constant.
+async fn empty_jsonrpsee() -> SocketAddr {
+    let server = jsonrpsee::server::ServerBuilder::default().build("127.0.0.1:0").await.expect("a free port");
+    let address = server.local_addr().expect("it has an address");
+    let mut module = jsonrpsee::RpcModule::new(());
+    module.register_method("empty", |_, (), _| "0x0").expect("the name is free");
+    tokio::spawn(server.start(module).stopped());
+    address
+}
+
+fn main() {
+    // The server's threads, and one for the client.
+    let servers = Runtime::new().expect("threads");
+    let client = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a thread");
+    let flags = ["presim", "--listen", "127.0.0.1:0", "--log", "warn"].map(OsString::from);
+    let node = Node::start(Config::load(flags).expect("the flags are right")).expect("the node starts");
+    let (presim, weth) = (node.info().listen, node.info().trading.expect("the devnet trades").weth);
+    let account = node.info().accounts[0].address();
+    let empty = servers.block_on(empty_jsonrpsee());
+
+    let reads = [
+        ("eth_getBalance", format!(r#"["{account}","latest"]"#)),
+        ("eth_getStorageAt", format!(r#"["{weth}","0x2","pending"]"#)),
+        ("eth_getCode", format!(r#"["{weth}","latest"]"#)),
+        ("eth_chainId", "[]".to_owned()),
+    ];
+    let mut clients: Vec<Client> = client.block_on(async {
+        let mut clients = vec![Client::connect("empty jsonrpsee method", empty, "empty", "[]").await];
+        for (method, params) in &reads {
+            clients.push(Client::connect(method, presim, method, params).await);
+        }
+        clients
+    });
+
+    let mut criterion = Criterion::default().configure_from_args();
+    {
+        let mut group = criterion.benchmark_group("front");
+        group.throughput(Throughput::Elements(REQUESTS as u64)).sample_size(10);
+        for one in &mut clients {
+            group.bench_function(one.name, |bencher| bencher.iter(|| client.block_on(one.run(REQUESTS))));
+        }
+        group.finish();
+    }
+    criterion.final_summary();
+    if std::env::args().any(|arg| arg == "--test" || arg == "--list") {
+        return;
+    }
+
+    let mut rounds = vec![Vec::with_capacity(ROUNDS); clients.len()];
+    for _ in 0..ROUNDS {
+        for (one, results) in clients.iter_mut().zip(&mut rounds) {
+            results.push(client.block_on(one.throughput()));
+        }
+    }
+    println!("\nrequests a second, medians of {ROUNDS} interleaved rounds ({CONNECTIONS} connections); floor {FLOOR}");
+    let medians: Vec<f64> = rounds.into_iter().map(median).collect();
+    for (one, requests) in clients.iter().zip(&medians) {
+        println!("{:24} {requests:10.0}  {:.2}", one.name, requests / medians[0]);
+    }
+}
+
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}
