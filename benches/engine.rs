@@ -26,7 +26,7 @@ use presim::{
         lift_checks,
     },
     feed::apply::stand_on,
-    rpc::{Asked, Backend, GasCounter, Method, ShapeLimits, SimulationLimits, dialect::PROJECT},
+    rpc::{Asked, Backend, GasCounter, Method, RequestLimits, ShapeLimits, dialect::PROJECT},
     state::{CodeCache, FeedState, Meter, Overlay, Published, Snapshot, Snapshots},
 };
 use revm::{
@@ -187,7 +187,8 @@ impl Chain {
         let backend = Backend {
             spec,
             codes: Arc::new(codes),
-            limits: SimulationLimits { shape, gas_cap: GAS_CAP, max_response: 1 << 28 },
+            limits: RequestLimits { shape, gas_cap: GAS_CAP, max_response: 1 << 28, max_log_blocks: 1, max_logs: 1 },
+
             strict_pending: false,
             gas: GasCounter(metrics::Counter::noop()),
         };
