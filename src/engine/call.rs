@@ -3,7 +3,7 @@
 use alloy_evm::{Evm, EvmEnv};
 use revm::{
     context::{
-        BlockEnv,
+        BlockEnv, TxEnv,
         result::{EVMError, ExecutionResult},
     },
     context_interface::block::BlobExcessGasAndPrice,
@@ -15,6 +15,7 @@ use super::{
     evm::new_evm,
     fees::{Filled, check_chain_id, max_fee, tx_env},
     overrides,
+    precompiles::RunPrecompiles,
     request::{BaseFeeRule, BlockOverrides, Call, CallRequest, Rules},
 };
 use crate::{
@@ -31,6 +32,38 @@ pub fn call(
     codes: &CodeCache,
     overlay: &mut Overlay,
 ) -> Result<ExecutionResult, SimulationError> {
+    let Prepared { env, precompiles, tx } = prepare(spec, snapshot, request, rules, codes, overlay)?;
+    let base_fee = env.block_env.basefee;
+    let mut evm = new_evm(overlay, env, precompiles, NoOpInspector, false);
+    let ran = evm.transact_raw(tx).map(|ran| ran.result);
+    let too_long = evm.precompiles().was_too_long();
+    drop(evm);
+    if too_long {
+        overlay.meter.stop(Stopped::TooLong);
+    }
+    ran.map_err(|error| explain(error, &request.call, base_fee, overlay))
+}
+
+/// A call that only has to be run, as often as one likes: its overrides are in the overlay already.
+#[derive(Clone, Debug)]
+pub(super) struct Prepared {
+    /// The block that it sees, and the checks that it must pass.
+    pub env: EvmEnv,
+    /// The precompiles that overrides left.
+    pub precompiles: RunPrecompiles,
+    /// The call, its gas as asked for within the node's cap.
+    pub tx: TxEnv,
+}
+
+/// Applies the state overrides of `request` to `overlay`, and makes the rest of what its runs need.
+pub(super) fn prepare(
+    spec: &ChainSpec,
+    snapshot: &Snapshot,
+    request: &CallRequest,
+    rules: &Rules,
+    codes: &CodeCache,
+    overlay: &mut Overlay,
+) -> Result<Prepared, SimulationError> {
     let call = &request.call;
     check_chain_id(call, spec.chain_id())?;
     // The fork follows from the block that the call sees, overrides included.
@@ -64,15 +97,7 @@ pub fn call(
     if call.blob_hashes.is_some() && call.max_fee_per_blob_gas.unwrap_or_default() == 0 {
         set_blob_base_fee(&mut env.block_env, 0);
     }
-    let base_fee = env.block_env.basefee;
-    let mut evm = new_evm(overlay, env, precompiles, NoOpInspector, false);
-    let ran = evm.transact_raw(tx).map(|ran| ran.result);
-    let too_long = evm.precompiles().was_too_long();
-    drop(evm);
-    if too_long {
-        overlay.meter.stop(Stopped::TooLong);
-    }
-    ran.map_err(|error| explain(error, call, base_fee, overlay))
+    Ok(Prepared { env, precompiles, tx })
 }
 
 /// Lifts the checks that no unsigned call can pass, or that it need not.

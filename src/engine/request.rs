@@ -1,5 +1,6 @@
 //! What is asked of the engine, already parsed: nothing here can be malformed, only refused by the chain's rules.
 
+use alloy_consensus::{TxEnvelope, transaction::Recovered};
 use alloy_eips::{eip2930::AccessList, eip4895::Withdrawals, eip7702::SignedAuthorization};
 use alloy_primitives::{Address, B256, Bytes, TxKind, U256};
 
@@ -150,6 +151,25 @@ pub struct SimBlock {
     pub block: BlockOverrides,
     /// The calls, in order.
     pub calls: Vec<Call>,
+}
+
+/// An `eth_callBundle`.
+#[derive(Clone, Debug)]
+pub struct Bundle {
+    /// Signed transactions with their senders, in order.
+    pub transactions: Vec<Recovered<TxEnvelope>>,
+    /// The block that they are meant for.
+    pub number: u64,
+    /// That block's timestamp in seconds.
+    pub timestamp: Option<u64>,
+    /// Who gets its fees.
+    pub coinbase: Option<Address>,
+    /// Its gas limit.
+    pub gas_limit: Option<u64>,
+    /// Its difficulty, before the merge.
+    pub difficulty: Option<U256>,
+    /// Its base fee in wei.
+    pub base_fee: Option<u64>,
 }
 
 /// What a caller of the engine decides: limits, and where the dialects differ.

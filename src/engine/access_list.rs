@@ -1,0 +1,89 @@
+//! `eth_createAccessList`: the accounts and slots that a call touches, as the access list (EIP-2930) with which it touches no others.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use alloy_eips::eip2930::{AccessList, AccessListItem};
+use alloy_evm::Evm;
+use revm::context::{TxEnv, result::ExecutionResult, transaction::TransactionType};
+use revm_inspectors::access_list::AccessListInspector;
+
+use super::{
+    call::{Prepared, explain, prepare},
+    error::SimulationError,
+    evm::new_evm,
+    request::{CallRequest, Rules},
+};
+use crate::{
+    chain::ChainSpec,
+    state::{CodeCache, Overlay, Snapshot},
+};
+
+/// What a call touches.
+#[derive(Clone, Debug)]
+pub struct Accessed {
+    /// Ordered by address, each one's slots by key. The sender, the callee or created contract, the precompiles and the authorities
+    /// (EIP-7702) are warm anyway: they are in it only for slots.
+    pub list: AccessList,
+    /// How the call ended with this list.
+    pub result: ExecutionResult,
+    /// Gas that all the runs used together.
+    pub simulated: u64,
+}
+
+/// Finds the access list of a call on `snapshot`, in `overlay`, which stands over the snapshot's state. It begins with the call's own
+/// list.
+///
+/// What a call touches may depend on the list, since gas does. So it runs again with what it touched until that adds nothing (geth's
+/// `AccessList`). Each run but the last makes the list longer, which the call pays for: its gas bounds their count.
+pub fn create_access_list(
+    spec: &ChainSpec,
+    snapshot: &Snapshot,
+    request: &CallRequest,
+    rules: &Rules,
+    codes: &CodeCache,
+    overlay: &mut Overlay,
+) -> Result<Accessed, SimulationError> {
+    let prepared = prepare(spec, snapshot, request, rules, codes, overlay)?;
+    let base_fee = prepared.env.block_env.basefee;
+    let mut list = sorted(prepared.tx.access_list.clone());
+    let mut simulated: u64 = 0;
+    loop {
+        overlay.meter.between_calls()?;
+        let Prepared { env, precompiles, tx } = prepared.clone();
+        let inspector = AccessListInspector::new(list.clone());
+        let mut evm = new_evm(overlay, env, precompiles, inspector, true);
+        let ran = evm.transact_raw(with_list(tx, list.clone()));
+        let touched = touched(evm.inspector());
+        drop(evm);
+        let result = ran.map_err(|error| explain(error, &request.call, base_fee, overlay))?.result;
+        simulated = simulated.saturating_add(result.tx_gas_used());
+        if touched == list {
+            return Ok(Accessed { list, result, simulated });
+        }
+        list = touched;
+    }
+}
+
+/// The call with an access list: where its type has none, it becomes that of EIP-2930.
+fn with_list(tx: TxEnv, access_list: AccessList) -> TxEnv {
+    let legacy = tx.tx_type == TransactionType::Legacy as u8;
+    let tx_type = if legacy && !access_list.is_empty() { TransactionType::Eip2930 as u8 } else { tx.tx_type };
+    TxEnv { tx_type, access_list, ..tx }
+}
+
+/// What a run touched, besides what is warm anyway.
+fn touched(inspector: &AccessListInspector) -> AccessList {
+    let mut list = inspector.access_list();
+    list.0.retain(|item| !item.storage_keys.is_empty() || !inspector.excluded().contains(&item.address));
+    sorted(list)
+}
+
+/// Each address once, with each slot once, in order.
+fn sorted(list: AccessList) -> AccessList {
+    let mut slots = BTreeMap::<_, BTreeSet<_>>::new();
+    for item in list.0 {
+        slots.entry(item.address).or_default().extend(item.storage_keys);
+    }
+    let item = |(address, keys): (_, BTreeSet<_>)| AccessListItem { address, storage_keys: keys.into_iter().collect() };
+    AccessList(slots.into_iter().map(item).collect())
+}
