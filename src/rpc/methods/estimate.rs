@@ -1,0 +1,83 @@
+//! What a call needs: `eth_estimateGas`, `eth_createAccessList`.
+
+use alloy_eips::eip2930::AccessList;
+use revm::context::result::ExecutionResult;
+use serde::Serialize;
+
+use super::{Asked, Backend};
+use crate::{
+    engine::{self, Accessed, Estimate, HaltText},
+    rpc::{encode, error::RpcError, wire},
+    state::{Meter, Overlay},
+};
+
+/// The result of `eth_createAccessList`.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct AccessListResult {
+    access_list: AccessList,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<String>,
+    #[serde(serialize_with = "hex_quantity")]
+    gas_used: u64,
+}
+
+impl Backend {
+    pub(super) fn estimate_gas(
+        &self,
+        asked: Asked<'_>,
+        overlay: &mut Overlay,
+        meter: Meter,
+        out: &mut Vec<u8>,
+    ) -> Result<(), RpcError> {
+        let Asked { params, published, dialect } = asked;
+        let (request, selector) = wire::parse_call(params, dialect)?;
+        let snapshot = self.select(published, selector)?;
+        overlay.reset(snapshot.world.clone(), snapshot.hashes.clone(), meter);
+        let rules = self.rules(dialect);
+        let estimate = engine::estimate_gas(&self.spec, &snapshot, &request, &rules, &self.codes, overlay)
+            .map_err(|error| RpcError::from(error).outside_simulation())?;
+        match estimate {
+            Estimate::Gas { limit, simulated } => {
+                self.gas.0.increment(simulated);
+                encode::quantity(out, limit);
+                Ok(())
+            }
+            Estimate::Revert(data) => Err((dialect.revert)(data)),
+            Estimate::Halt(reason) => Err((dialect.halt)(HaltText(reason).to_string())),
+            Estimate::TooLittle(allowance) => {
+                Err(RpcError::new(-32000, format!("gas required exceeds allowance ({allowance})")))
+            }
+        }
+    }
+
+    pub(super) fn create_access_list(
+        &self,
+        asked: Asked<'_>,
+        overlay: &mut Overlay,
+        meter: Meter,
+        out: &mut Vec<u8>,
+    ) -> Result<(), RpcError> {
+        let Asked { params, published, dialect } = asked;
+        let (request, selector) = wire::parse_call(params, dialect)?;
+        let snapshot = self.select(published, selector)?;
+        overlay.reset(snapshot.world.clone(), snapshot.hashes.clone(), meter);
+        let rules = self.rules(dialect);
+        let Accessed { list, result, simulated } =
+            engine::create_access_list(&self.spec, &snapshot, &request, &rules, &self.codes, overlay)
+                .map_err(|error| RpcError::from(error).outside_simulation())?;
+        self.gas.0.increment(simulated);
+        let gas_used = result.tx_gas_used();
+        let error = match result {
+            ExecutionResult::Success { .. } => None,
+            ExecutionResult::Revert { .. } => Some("execution reverted".to_owned()),
+            ExecutionResult::Halt { reason, .. } => Some(HaltText(reason).to_string()),
+        };
+        encode::value(out, &AccessListResult { access_list: list, error, gas_used });
+        Ok(())
+    }
+}
+
+fn hex_quantity<S: serde::Serializer>(value: &u64, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(&format_args!("{value:#x}"))
+}

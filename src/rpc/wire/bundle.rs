@@ -1,0 +1,134 @@
+//! The parameters of `eth_callBundle`.
+
+use std::{fmt, marker::PhantomData};
+
+use alloy_consensus::{
+    Signed, TxEip4844Variant, TxEnvelope,
+    transaction::{Recovered, SignerRecoverable},
+};
+use alloy_eips::eip2718::Decodable2718;
+use alloy_primitives::{Address, U256};
+use serde::{
+    Deserialize, Deserializer,
+    de::{Error, Visitor},
+};
+
+use super::{SelectorParam, ShapeLimits, parse};
+use crate::{
+    engine::Bundle,
+    rpc::{
+        dialect::Dialect,
+        error::RpcError,
+        hex::{Data, Fixed, Integer, parse_quantity},
+    },
+    state::Selector,
+};
+
+/// `eth_callBundle`'s parameter: the bundle.
+#[derive(Debug, Deserialize)]
+#[serde(expecting = "1 parameter: the bundle")]
+struct BundleParams(BundleParam);
+
+/// A bundle as Flashbots documents it.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct BundleParam {
+    txs: Vec<Data>,
+    block_number: Number<u64>,
+    state_block_number: SelectorParam,
+    timestamp: Option<Number<u64>>,
+    coinbase: Option<Fixed<20>>,
+    gas_limit: Option<Number<u64>>,
+    difficulty: Option<Number<U256>>,
+    base_fee: Option<Number<u64>>,
+    timeout: Option<Number<u64>>,
+}
+
+/// A number as a quantity or as JSON has it: clients of this method send both.
+#[derive(Clone, Copy, Debug)]
+struct Number<T>(T);
+
+/// A bundle, what it runs on, and how long it may, in milliseconds.
+#[derive(Debug)]
+pub struct ParsedBundle {
+    /// The bundle.
+    pub bundle: Bundle,
+    /// The state that it runs on.
+    pub state: Selector,
+    /// The time that its client gives it, in milliseconds. Zero is as much as the node gives.
+    pub timeout: Option<u64>,
+}
+
+/// A bundle with its transactions decoded and their senders recovered.
+pub fn parse_bundle(params: &str, dialect: &Dialect, limits: &ShapeLimits) -> Result<ParsedBundle, RpcError> {
+    let BundleParams(bundle) = parse(params, dialect)?;
+    let (count, most) = (bundle.txs.len(), limits.max_block_calls);
+    if count == 0 {
+        return Err(RpcError::params("params[0].txs: empty: expected at least one signed transaction"));
+    }
+    if count > most {
+        return Err(RpcError::limit(format!("params[0].txs: too many transactions: {count}, at most {most}")));
+    }
+    let transactions = bundle.txs.iter().enumerate().map(|(index, raw)| transaction(raw, index));
+    Ok(ParsedBundle {
+        bundle: Bundle {
+            transactions: transactions.collect::<Result<_, _>>()?,
+            number: bundle.block_number.0,
+            timestamp: bundle.timestamp.map(|time| time.0),
+            coinbase: bundle.coinbase.map(Address::from),
+            gas_limit: bundle.gas_limit.map(|gas| gas.0),
+            difficulty: bundle.difficulty.map(|difficulty| difficulty.0),
+            base_fee: bundle.base_fee.map(|fee| fee.0),
+        },
+        state: bundle.state_block_number.0,
+        timeout: bundle.timeout.map(|timeout| timeout.0),
+    })
+}
+
+/// A transaction in its EIP-2718 bytes, and its sender. A blob transaction may bring its blobs along (its network form): they are dropped,
+/// since nothing of what it does depends on them.
+fn transaction(raw: &Data, index: usize) -> Result<Recovered<TxEnvelope>, RpcError> {
+    let refused = |problem: &dyn fmt::Display| RpcError::params(format!("params[0].txs[{index}]: {problem}"));
+    let tx = TxEnvelope::decode_2718_exact(&raw.0)
+        .map_err(|error| refused(&format_args!("no signed transaction (EIP-2718): {error}")))?;
+    let tx = match tx {
+        TxEnvelope::Eip4844(signed) => {
+            let (tx, signature, hash) = signed.into_parts();
+            TxEnvelope::Eip4844(Signed::new_unchecked(TxEip4844Variant::TxEip4844(tx.into()), signature, hash))
+        }
+        other => other,
+    };
+    tx.try_into_recovered().map_err(|error| refused(&format_args!("no sender has signed it so: {error}")))
+}
+
+impl<'de, T: Integer> Deserialize<'de> for Number<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct NumberVisitor<T>(PhantomData<T>);
+
+        impl<T: Integer> NumberVisitor<T> {
+            fn in_range<E: Error>(value: U256) -> Result<Number<T>, E> {
+                let out_of_range = || E::custom(format_args!("out of range: at most {}", T::NAME));
+                T::from_u256(value).map(Number).ok_or_else(out_of_range)
+            }
+        }
+
+        impl<T: Integer> Visitor<'_> for NumberVisitor<T> {
+            type Value = Number<T>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a quantity, like \"0x1f\", or a number, like 31")
+            }
+
+            fn visit_u64<E: Error>(self, value: u64) -> Result<Number<T>, E> {
+                Self::in_range(U256::from(value))
+            }
+
+            fn visit_str<E: Error>(self, text: &str) -> Result<Number<T>, E> {
+                let shown: String = text.chars().take(80).collect();
+                Self::in_range(parse_quantity(text).map_err(|reason| E::custom(format_args!("{shown:?}: {reason}")))?)
+            }
+        }
+
+        deserializer.deserialize_any(NumberVisitor(PhantomData))
+    }
+}
