@@ -165,24 +165,21 @@ impl Place {
     }
 }
 
-/// The header of a block on what `snapshot` holds, as simulations have it. The hash of a block that is still being built is the one that
-/// it has so far.
+/// The header of a block on what `snapshot` holds, as simulations have it. Where that is a block being built, it has the hash that it would
+/// have if nothing more came.
 fn next_header(spec: &ChainSpec, snapshot: &Snapshot, number: u64, bundle: &Bundle, rules: &Rules) -> Header {
-    let mut parent = snapshot.header().clone();
-    if let Some(open) = &snapshot.open {
-        parent.blob_gas_used = parent.blob_gas_used.map(|_| open.blob_gas_used);
-    }
+    let parent = snapshot.open_block().map_or(&snapshot.head.header, |(_, header)| header);
     let steps = rules.block_time.saturating_mul(number - parent.number);
     let timestamp = bundle.timestamp.unwrap_or_else(|| parent.timestamp.saturating_add(steps));
     Header {
-        parent_hash: if snapshot.open.is_some() { parent.hash_slow() } else { snapshot.head_hash() },
+        parent_hash: parent.hash(),
         number,
         timestamp,
         beneficiary: parent.beneficiary,
         gas_limit: parent.gas_limit,
         difficulty: if spec.is_post_merge(number) { U256::ZERO } else { parent.difficulty },
-        base_fee_per_gas: spec.next_base_fee(&parent, number),
-        excess_blob_gas: spec.next_excess_blob_gas(&parent, timestamp),
+        base_fee_per_gas: spec.next_base_fee(parent, number),
+        excess_blob_gas: spec.next_excess_blob_gas(parent, timestamp),
         parent_beacon_block_root: spec.is_cancun_active_at_timestamp(timestamp).then_some(B256::ZERO),
         ..Header::default()
     }

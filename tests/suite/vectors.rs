@@ -10,6 +10,8 @@ use crate::support::{TestNode, say, shared};
 const METHODS: &[&str] = &[
     "eth_simulateV1",
     "eth_call",
+    "eth_estimateGas",
+    "eth_createAccessList",
     "eth_getCode",
     "eth_getBalance",
     "eth_getStorageAt",

@@ -1,6 +1,8 @@
 //! The methods: which there are, where each runs, and what each answers.
 
 mod block;
+mod bundle;
+mod estimate;
 mod fee;
 mod log;
 mod run;
@@ -81,6 +83,9 @@ methods! {
     // Runs.
     Call "eth_call" HereThen(Short);
     Simulate "eth_simulateV1" On(Bundle);
+    EstimateGas "eth_estimateGas" On(Short);
+    CreateAccessList "eth_createAccessList" On(Short);
+    CallBundle "eth_callBundle" On(Bundle);
     // State.
     GetBalance "eth_getBalance" Here;
     GetStorageAt "eth_getStorageAt" Here;
@@ -189,6 +194,9 @@ impl Backend {
         match method {
             Method::Call => self.call(asked, overlay, meter, out)?,
             Method::Simulate => self.simulate(asked, overlay, meter, out)?,
+            Method::EstimateGas => self.estimate_gas(asked, overlay, meter, out)?,
+            Method::CreateAccessList => self.create_access_list(asked, overlay, meter, out)?,
+            Method::CallBundle => self.call_bundle(asked, overlay, meter, out)?,
             Method::GetBalance => self.get_balance(asked, out)?,
             Method::GetStorageAt => self.get_storage_at(asked, out)?,
             Method::GetStorageValues => self.get_storage_values(asked, out)?,

@@ -135,7 +135,7 @@ pub fn parse_call(params: &str, dialect: &Dialect) -> Result<(CallRequest, Selec
         root.or(block.withdrawals.as_ref().map(|_| "withdrawals"))
     }) {
         return Err(RpcError::params(format!(
-            "params[3].{name}: not supported by eth_call: expected eth_simulateV1 for it"
+            "params[3].{name}: not supported by this method: expected eth_simulateV1 for it"
         )));
     }
     let request = CallRequest {

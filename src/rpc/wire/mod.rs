@@ -3,6 +3,7 @@
 //! What cannot be right is refused here, and named; behind this module nothing is checked again for its form.
 
 mod block;
+mod bundle;
 mod call;
 mod fee;
 mod log;
@@ -10,6 +11,7 @@ mod state;
 mod subscribe;
 
 pub use block::{parse_block, parse_hash, parse_one_block, parse_place};
+pub use bundle::{ParsedBundle, parse_bundle};
 pub use call::{ShapeLimits, parse_call, parse_simulation};
 pub use fee::{FeeHistoryRequest, parse_fee_history};
 pub use log::{LogFilter, LogRange, parse_logs};
