@@ -1,6 +1,8 @@
 //! presim from outside: real nodes, real HTTP, real values.
 
+mod bundles;
 mod contract;
+mod estimates;
 mod import;
 mod input;
 mod limits;

@@ -27,7 +27,7 @@ use crate::{
 /// `eth_callBundle`'s parameter: the bundle.
 #[derive(Debug, Deserialize)]
 #[serde(expecting = "1 parameter: the bundle")]
-struct BundleParams(BundleParam);
+struct BundleParams([BundleParam; 1]);
 
 /// A bundle as Flashbots documents it.
 #[derive(Debug, Deserialize)]
@@ -42,6 +42,7 @@ struct BundleParam {
     difficulty: Option<Number<U256>>,
     base_fee: Option<Number<u64>>,
     timeout: Option<Number<u64>>,
+    transaction_index: Option<i64>,
 }
 
 /// A number as a quantity or as JSON has it: clients of this method send both.
@@ -61,13 +62,19 @@ pub struct ParsedBundle {
 
 /// A bundle with its transactions decoded and their senders recovered.
 pub fn parse_bundle(params: &str, dialect: &Dialect, limits: &ShapeLimits) -> Result<ParsedBundle, RpcError> {
-    let BundleParams(bundle) = parse(params, dialect)?;
+    let BundleParams([bundle]) = parse(params, dialect)?;
     let (count, most) = (bundle.txs.len(), limits.max_block_calls);
     if count == 0 {
         return Err(RpcError::params("params[0].txs: empty: expected at least one signed transaction"));
     }
     if count > most {
         return Err(RpcError::limit(format!("params[0].txs: too many transactions: {count}, at most {most}")));
+    }
+    // Only -1, all of the state block's transactions, is what a state by its number has.
+    if let Some(index) = bundle.transaction_index.filter(|index| *index != -1) {
+        return Err(RpcError::params(format!(
+            "params[0].transactionIndex: {index}: not supported: expected -1, or a snapshotId in stateBlockNumber"
+        )));
     }
     let transactions = bundle.txs.iter().enumerate().map(|(index, raw)| transaction(raw, index));
     Ok(ParsedBundle {

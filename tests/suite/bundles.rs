@@ -1,0 +1,581 @@
+//! `eth_callBundle`: signed transactions on the devnet, with what Flashbots documents of them.
+
+use alloy_consensus::{
+    BlobTransactionSidecar, SignableTransaction, TxEip1559, TxEip2930, TxEip4844, TxEip4844WithSidecar, TxEip7702,
+    TxEnvelope, TxLegacy,
+};
+use alloy_eips::{
+    eip2718::Encodable2718,
+    eip2930::{AccessList, AccessListItem},
+    eip4844::{Blob, Bytes48},
+    eip7702::Authorization,
+};
+use alloy_primitives::{Address, B256, Bytes, Signature, TxKind, U256, address, hex, keccak256};
+use alloy_rpc_types_mev::EthCallBundleResponse;
+use alloy_signer::SignerSync;
+use serde_json::{Value, json};
+
+use crate::support::{TestNode, number};
+
+const GWEI: u128 = 1_000_000_000;
+const ETHER: u128 = 1_000_000_000 * GWEI;
+const CHAIN_ID: u64 = 31_337;
+/// Seconds between blocks of a node that [`TestNode::quiet`] starts.
+const BLOCK_TIME: u64 = 600;
+/// Who gets the fees, where a test does not leave it to the node.
+const COINBASE: Address = address!("00000000000000000000000000000000000c01ba");
+/// Code that sends its producer what it is called with: CALL(GAS, COINBASE, CALLVALUE).
+const PAYS: &str = "5f5f5f5f34415af100";
+
+/// Accounts that sign, and the block that their transactions are for.
+struct Bench {
+    node: TestNode,
+    /// The block being built: its number, and its base fee.
+    open: u64,
+    base_fee: u128,
+}
+
+impl Bench {
+    async fn new() -> Self {
+        Self::on(TestNode::quiet()).await
+    }
+
+    async fn on(node: TestNode) -> Self {
+        let block = node.result("/", "eth_getBlockByNumber", json!(["pending"])).await;
+        let (open, base_fee) = (number(&block["number"]), number(&block["baseFeePerGas"]).into());
+        Self { node, open, base_fee }
+    }
+
+    fn address(&self, index: usize) -> Address {
+        self.node.node.info().accounts[index].address()
+    }
+
+    fn sign<T: SignableTransaction<Signature>>(&self, index: usize, tx: T) -> TxEnvelope
+    where
+        TxEnvelope: From<alloy_consensus::Signed<T>>,
+    {
+        let signature = self.node.node.info().accounts[index].sign_hash_sync(&tx.signature_hash()).unwrap();
+        tx.into_signed(signature).into()
+    }
+
+    /// A dynamic-fee transaction of an account: 100 gwei at the most, a tip of 2 gwei.
+    fn tx(&self, nonce: u64, to: impl Into<TxKind>, value: u128, input: impl Into<Bytes>) -> TxEip1559 {
+        TxEip1559 {
+            chain_id: CHAIN_ID,
+            nonce,
+            gas_limit: 200_000,
+            max_fee_per_gas: 100 * GWEI,
+            max_priority_fee_per_gas: 2 * GWEI,
+            to: to.into(),
+            value: U256::from(value),
+            access_list: AccessList::default(),
+            input: input.into(),
+        }
+    }
+
+    /// A bundle for the block being built, with further fields.
+    fn bundle(&self, txs: &[TxEnvelope], more: Value) -> Value {
+        let mut bundle = json!({
+            "txs": txs.iter().map(raw).collect::<Vec<_>>(),
+            "blockNumber": format!("{:#x}", self.open),
+            "stateBlockNumber": "pending",
+        });
+        bundle.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        json!([bundle])
+    }
+
+    async fn run(&self, txs: &[TxEnvelope], more: Value) -> Value {
+        self.node.result("/", "eth_callBundle", self.bundle(txs, more)).await
+    }
+
+    async fn refuse(&self, txs: &[TxEnvelope], more: Value) -> Value {
+        self.node.error("/", "eth_callBundle", self.bundle(txs, more)).await
+    }
+}
+
+fn raw(tx: &TxEnvelope) -> String {
+    hex::encode_prefixed(tx.encoded_2718())
+}
+
+/// Code that creates a contract with this code, of less than 256 bytes.
+fn creating(code: &str) -> Bytes {
+    let code = hex::decode(code).unwrap();
+    let length = u8::try_from(code.len()).unwrap();
+    [&[0x60, length, 0x60, 0x09, 0x5f, 0x39, 0x60, length, 0x5f, 0xf3][..], &code].concat().into()
+}
+
+/// Code that creates a contract whose code is the words that these opcodes leave: what the bundle shows as its value.
+fn showing(opcodes: &[&str]) -> Bytes {
+    let stores: String =
+        opcodes.iter().enumerate().map(|(index, opcode)| format!("{opcode}60{:02x}52", 32 * index)).collect();
+    hex::decode(format!("{stores}60{:02x}5ff3", 32 * opcodes.len())).unwrap().into()
+}
+
+/// The words of a value.
+fn words(value: &Value) -> Vec<U256> {
+    let bytes = hex::decode(value.as_str().unwrap_or_else(|| panic!("no value: {value}"))).unwrap();
+    bytes.chunks(32).map(U256::from_be_slice).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_bundle_tells_what_its_producer_gets() {
+    let bench = Bench::new().await;
+    let (a1, a2) = (bench.address(1), bench.address(2));
+    // A tip of 2 gwei; a tip of what the fee leaves over the base fee, 1 gwei; and one price of base fee and 5 gwei.
+    let capped = TxEip1559 { max_fee_per_gas: bench.base_fee + GWEI, ..bench.tx(1, a2, 1, Bytes::new()) };
+    let legacy = TxLegacy {
+        chain_id: Some(CHAIN_ID),
+        nonce: 0,
+        gas_price: bench.base_fee + 5 * GWEI,
+        gas_limit: 21_000,
+        to: a1.into(),
+        value: U256::from(1),
+        input: Bytes::new(),
+    };
+    let txs = [bench.sign(1, bench.tx(0, a2, 1, Bytes::new())), bench.sign(1, capped), bench.sign(2, legacy)];
+    let result = bench.run(&txs, json!({"coinbase": COINBASE})).await;
+    let hashes: Vec<u8> = txs.iter().flat_map(|tx| tx.tx_hash().0).collect();
+    let tx = |tip: u128, from: Address, to: Address, index: usize| {
+        json!({
+            "coinbaseDiff": (21_000 * tip).to_string(),
+            "ethSentToCoinbase": "0",
+            "fromAddress": from,
+            "gasFees": (21_000 * tip).to_string(),
+            "gasPrice": tip.to_string(),
+            "gasUsed": 21_000,
+            "toAddress": to,
+            "txHash": txs[index].tx_hash(),
+            "value": "0x",
+        })
+    };
+    let expected = json!({
+        "bundleGasPrice": (8 * GWEI / 3).to_string(),
+        "bundleHash": keccak256(hashes),
+        "coinbaseDiff": (8 * 21_000 * GWEI).to_string(),
+        "ethSentToCoinbase": "0",
+        "gasFees": (8 * 21_000 * GWEI).to_string(),
+        "results": [tx(2 * GWEI, a1, a2, 0), tx(GWEI, a1, a2, 1), tx(5 * GWEI, a2, a1, 2)],
+        "stateBlockNumber": bench.open,
+        "totalGasUsed": 63_000,
+    });
+    assert_eq!(result, expected);
+    // The type that client libraries read it with.
+    let typed: EthCallBundleResponse = serde_json::from_value(result).unwrap();
+    assert_eq!(typed.coinbase_diff, U256::from(8 * 21_000 * GWEI));
+    // The node's own chain is as it was.
+    assert_eq!(bench.node.result("/", "eth_getTransactionCount", json!([a1, "pending"])).await, "0x0");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_contract_pays_the_producer_is_told_apart_from_fees() {
+    let bench = Bench::new().await;
+    let payer = bench.address(1).create(0);
+    let txs = [
+        bench.sign(1, bench.tx(0, TxKind::Create, 0, creating(PAYS))),
+        bench.sign(2, bench.tx(0, payer, ETHER, Bytes::new())),
+    ];
+    for (path, more) in [("/", json!({"coinbase": COINBASE})), ("/standard", json!({}))] {
+        let result = bench.node.result(path, "eth_callBundle", bench.bundle(&txs, more)).await;
+        let [deployed, paid] = [&result["results"][0], &result["results"][1]];
+        assert_eq!((&deployed["toAddress"], &deployed["value"]), (&Value::Null, &json!(format!("0x{PAYS}"))));
+        assert_eq!(deployed["ethSentToCoinbase"], "0");
+        assert_eq!(paid["ethSentToCoinbase"], ETHER.to_string());
+        let fees = |tx: &Value| u128::from(tx["gasUsed"].as_u64().unwrap()) * 2 * GWEI;
+        assert_eq!(paid["gasFees"], fees(paid).to_string());
+        assert_eq!(paid["coinbaseDiff"], (ETHER + fees(paid)).to_string());
+        assert_eq!(
+            paid["gasPrice"],
+            ((ETHER + fees(paid)) / u128::from(paid["gasUsed"].as_u64().unwrap())).to_string()
+        );
+        assert_eq!(result["ethSentToCoinbase"], ETHER.to_string());
+        assert_eq!(result["gasFees"], (fees(deployed) + fees(paid)).to_string());
+        assert_eq!(result["coinbaseDiff"], (ETHER + fees(deployed) + fees(paid)).to_string());
+        let gas = u128::from(result["totalGasUsed"].as_u64().unwrap());
+        assert_eq!(result["bundleGasPrice"], ((ETHER + fees(deployed) + fees(paid)) / gas).to_string());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_producer_that_pays_loses() {
+    let bench = Bench::new().await;
+    let txs = [bench.sign(1, bench.tx(0, COINBASE, ETHER, Bytes::new()))];
+    let result = bench.run(&txs, json!({"coinbase": bench.address(1)})).await;
+    let tip = 21_000 * 2 * GWEI;
+    // The tip is its own; the base fee is burnt.
+    let lost = ETHER + 21_000 * bench.base_fee;
+    assert_eq!(result["coinbaseDiff"], format!("-{lost}"));
+    assert_eq!(result["ethSentToCoinbase"], format!("-{}", lost + tip));
+    assert_eq!(result["gasFees"], tip.to_string());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_transaction_that_fails_pays_and_the_others_run() {
+    let bench = Bench::new().await;
+    // Reverts with a word of 42; reverts with nothing; stops at no opcode.
+    let failing = ["602a5f5260205ffd", "5f5ffd", "fe"];
+    let mut txs = Vec::new();
+    for (nonce, code) in failing.iter().enumerate() {
+        txs.push(bench.sign(1, bench.tx(nonce as u64, TxKind::Create, 0, hex::decode(code).unwrap())));
+    }
+    txs.push(bench.sign(1, bench.tx(3, COINBASE, 7, Bytes::new())));
+    let result = bench.run(&txs, json!({})).await;
+    let results = result["results"].as_array().unwrap();
+    let outcome = |index: usize| {
+        let tx: &Value = &results[index];
+        (tx.get("error").cloned(), tx.get("revert").cloned(), tx.get("value").cloned())
+    };
+    let reverted = Some(json!("execution reverted"));
+    assert_eq!(outcome(0), (reverted.clone(), Some(json!(format!("0x{:064x}", 42))), None));
+    assert_eq!(outcome(1), (reverted, None, None));
+    assert_eq!(outcome(2), (Some(json!("invalid opcode")), None, None));
+    assert_eq!(outcome(3), (None, None, Some(json!("0x"))));
+    assert_eq!(results[2]["gasUsed"], 200_000);
+    let gas: u64 = results.iter().map(|tx| tx["gasUsed"].as_u64().unwrap()).sum();
+    assert_eq!(result["totalGasUsed"], gas);
+    assert_eq!(result["gasFees"], (u128::from(gas) * 2 * GWEI).to_string());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn all_types_of_transactions_run() {
+    let bench = Bench::new().await;
+    let to = bench.address(2);
+    let listed = AccessList(vec![AccessListItem { address: COINBASE, storage_keys: vec![B256::ZERO] }]);
+    let blob = TxEip4844 {
+        chain_id: CHAIN_ID,
+        nonce: 1,
+        gas_limit: 21_000,
+        max_fee_per_gas: 100 * GWEI,
+        max_priority_fee_per_gas: GWEI,
+        to,
+        value: U256::ZERO,
+        access_list: AccessList::default(),
+        blob_versioned_hashes: vec![B256::with_last_byte(1) | B256::from(U256::from(1) << 248)],
+        max_fee_per_blob_gas: GWEI,
+        input: Bytes::new(),
+    };
+    let authorization = Authorization { chain_id: U256::ZERO, address: COINBASE, nonce: 0 };
+    let signature = bench.node.node.info().accounts[3].sign_hash_sync(&authorization.signature_hash()).unwrap();
+    let txs = [
+        bench.sign(
+            1,
+            TxEip2930 {
+                chain_id: CHAIN_ID,
+                nonce: 0,
+                gas_price: 100 * GWEI,
+                gas_limit: 30_000,
+                to: to.into(),
+                value: U256::ZERO,
+                access_list: listed,
+                input: Bytes::new(),
+            },
+        ),
+        bench.sign(1, blob.clone()),
+        bench.sign(
+            1,
+            TxEip7702 {
+                chain_id: CHAIN_ID,
+                nonce: 2,
+                gas_limit: 46_000,
+                max_fee_per_gas: 100 * GWEI,
+                max_priority_fee_per_gas: GWEI,
+                to,
+                value: U256::ZERO,
+                access_list: AccessList::default(),
+                authorization_list: vec![authorization.into_signed(signature)],
+                input: Bytes::new(),
+            },
+        ),
+        // What the delegation left: the code's hash of the third account.
+        bench.sign(1, bench.tx(3, TxKind::Create, 0, showing(&[&format!("73{}3f", hex::encode(bench.address(3)))]))),
+    ];
+    let result = bench.run(&txs, json!({})).await;
+    let gas = |index: usize| result["results"][index]["gasUsed"].as_u64().unwrap();
+    // A fifth of what an authorization of an account that exists costs comes back, at the most.
+    assert_eq!((gas(0), gas(1), gas(2)), (21_000 + 2_400 + 1_900, 21_000, 46_000 - 46_000 / 5));
+    let designator = [&hex!("ef0100")[..], COINBASE.as_slice()].concat();
+    assert_eq!(words(&result["results"][3]["value"]), [U256::from_be_bytes(keccak256(designator).0)]);
+
+    // The same blob transaction as the network sends it, its blob with it: the bundle is the same.
+    let TxEnvelope::Eip4844(bare) = &txs[1] else { panic!("a blob transaction") };
+    let sidecar = BlobTransactionSidecar::new(vec![Blob::ZERO], vec![Bytes48::ZERO], vec![Bytes48::ZERO]);
+    let pooled = TxEip4844WithSidecar::from_tx_and_sidecar(blob, sidecar);
+    let pooled: TxEnvelope = pooled.into_signed(*bare.signature()).into();
+    assert!(raw(&pooled).len() > 2 * 131_072);
+    let [first, _, third, fourth] = txs;
+    assert_eq!(bench.run(&[first, pooled, third, fourth], json!({})).await, result);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn blobs_are_bounded_by_the_block() {
+    let bench = Bench::new().await;
+    let blobs = |nonce: u64, count: usize| {
+        let versioned = |index: usize| B256::from((U256::from(1) << 248) + U256::from(index));
+        bench.sign(
+            1,
+            TxEip4844 {
+                chain_id: CHAIN_ID,
+                nonce,
+                gas_limit: 21_000,
+                max_fee_per_gas: 100 * GWEI,
+                max_priority_fee_per_gas: GWEI,
+                to: COINBASE,
+                value: U256::ZERO,
+                access_list: AccessList::default(),
+                blob_versioned_hashes: (0..count).map(versioned).collect(),
+                max_fee_per_blob_gas: GWEI,
+                input: Bytes::new(),
+            },
+        )
+    };
+    // Nine in a block, six in a transaction (EIP-7691, EIP-7594).
+    assert_eq!(bench.run(&[blobs(0, 6), blobs(1, 3)], json!({})).await["totalGasUsed"], 42_000);
+    let error = bench.refuse(&[blobs(0, 6), blobs(1, 4)], json!({})).await;
+    let message = error["message"].as_str().unwrap();
+    assert!(message.starts_with("params[0].txs[1] (") && message.contains("blob gas limit reached"), "{message}");
+    let error = bench.refuse(&[blobs(0, 7)], json!({})).await;
+    assert!(error["message"].as_str().unwrap().starts_with("params[0].txs[0] ("), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_bundle_at_pending_continues_the_block_being_built() {
+    let bench = Bench::new().await;
+    let block = bench.node.result("/", "eth_getBlockByNumber", json!(["pending"])).await;
+    // NUMBER, TIMESTAMP, BASEFEE, COINBASE, PREVRANDAO, GASLIMIT, BLOCKHASH of the parent.
+    let tx =
+        bench.sign(1, bench.tx(0, TxKind::Create, 0, showing(&["43", "42", "48", "41", "44", "45", "6001430340"])));
+    let seen = words(&bench.run(&[tx], json!({})).await["results"][0]["value"]);
+    let field = |name: &str| -> U256 { block[name].as_str().unwrap().parse().unwrap() };
+    let expected = ["number", "timestamp", "baseFeePerGas", "miner", "mixHash", "gasLimit", "parentHash"].map(field);
+    assert_eq!(seen, expected);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_bundle_on_a_sealed_block_begins_the_next() {
+    let bench = Bench::new().await;
+    let head = bench.node.result("/", "eth_getBlockByNumber", json!(["latest"])).await;
+    let field = |name: &str| -> U256 { head[name].as_str().unwrap().parse().unwrap() };
+    // The same, and what EIP-2935's and EIP-4788's contracts say of the parent and of this block's time: a STATICCALL with one word.
+    let ask = |word: &str, contract: &str| format!("{word}5f52602061010060205f73{contract}5afa5061010051");
+    let history = ask("60014303", "0000f90827f1c53a10cb7a02335b175320002935");
+    let roots = ask("42", "000f3df6d732807ef1319fb7b8bb8522d0beac02");
+    let code = [
+        format!("{history}61012052{roots}61014052"),
+        "435f52426020524860405241606052456080526001430340 60a052".replace(' ', ""),
+        "6101205160c0526101405160e0526101005ff3".into(),
+    ]
+    .concat();
+    let creation = |nonce| bench.sign(1, bench.tx(nonce, TxKind::Create, 0, hex::decode(&code).unwrap()));
+    let on_latest = |number: u64| json!({"stateBlockNumber": "latest", "blockNumber": number});
+    let next = bench.open;
+    for (path, step) in [("/", BLOCK_TIME), ("/standard", 12)] {
+        let params = bench.bundle(&[creation(0)], on_latest(next));
+        let result = bench.node.result(path, "eth_callBundle", params).await;
+        assert_eq!(result["stateBlockNumber"], next - 1);
+        let seen = words(&result["results"][0]["value"]);
+        let (time, parent) = (field("timestamp") + U256::from(step), field("hash"));
+        let expected = [
+            U256::from(next),
+            time,
+            U256::from(bench.base_fee),
+            field("miner"),
+            field("gasLimit"),
+            parent,
+            parent,
+            U256::ZERO,
+        ];
+        assert_eq!(seen, expected, "{path}");
+    }
+    // Everything that can be given is what the block has. Numbers come as quantities or as JSON numbers.
+    let given = json!({
+        "stateBlockNumber": {"blockNumber": "0x0"},
+        "blockNumber": "0x5",
+        "timestamp": 4_000_000_000_u64,
+        "coinbase": COINBASE,
+        "gasLimit": "0x1c9c380",
+        "baseFee": 7,
+        "difficulty": "0x1",
+        "timeout": 5_000,
+    });
+    let result = bench.run(&[creation(0)], given).await;
+    let seen = words(&result["results"][0]["value"]);
+    let expected = [5_u64, 4_000_000_000, 7].map(U256::from);
+    assert_eq!(seen[..3], expected);
+    assert_eq!(seen[3], U256::from_be_slice(COINBASE.as_slice()));
+    assert_eq!(seen[4], U256::from(30_000_000));
+    assert_eq!(result["results"][0]["gasPrice"], (2 * GWEI).to_string());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_bundle_has_the_state_and_the_gas_that_the_block_being_built_left() {
+    let flags = ["--traffic", "3", "--sub-block-ms", "20", "--sub-blocks", "10000"];
+    let bench = Bench::on(TestNode::start(&flags)).await;
+    // A snapshot in which something has been used.
+    let (snapshot, used) = loop {
+        let snapshot = bench.node.result("/", "presim_snapshot", json!([])).await["id"].take();
+        let block = bench.node.result("/", "eth_getBlockByNumber", json!([{"snapshotId": snapshot}])).await;
+        assert_eq!(number(&block["number"]), bench.open);
+        assert!(number(&snapshot) < 50, "no traffic in 50 snapshots");
+        match number(&block["gasUsed"]) {
+            0 => continue,
+            used => break (snapshot, used),
+        }
+    };
+    let state = json!({"snapshotId": snapshot});
+    let nonce = async |index: usize| {
+        number(&bench.node.result("/", "eth_getTransactionCount", json!([bench.address(index), state])).await)
+    };
+    // A second transaction of each shows that the first was committed in the bundle alone.
+    let mut txs = Vec::new();
+    for index in 1..4 {
+        let first = nonce(index).await;
+        for nonce in [first, first + 1] {
+            let tx = TxEip1559 { gas_limit: 21_000, ..bench.tx(nonce, COINBASE, 1, Bytes::new()) };
+            txs.push(bench.sign(index, tx));
+        }
+    }
+    let with_limit = |gas: u64| json!({"stateBlockNumber": state, "gasLimit": gas});
+    let result = bench.run(&txs, with_limit(used + 6 * 21_000)).await;
+    assert_eq!((&result["totalGasUsed"], &result["stateBlockNumber"]), (&json!(126_000), &json!(bench.open)));
+    let error = bench.refuse(&txs, with_limit(used + 6 * 21_000 - 1)).await;
+    let place = format!("params[0].txs[5] ({}): block gas limit reached", txs[5].tx_hash());
+    assert!(error["message"].as_str().unwrap().starts_with(&place), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_bundle_past_the_block_being_built_stands_on_it() {
+    let bench = Bench::new().await;
+    let open = bench.node.result("/", "eth_getBlockByNumber", json!(["pending"])).await;
+    let tx = bench.sign(1, bench.tx(0, TxKind::Create, 0, showing(&["43", "42", "6001430340"])));
+    let result = bench.run(&[tx], json!({"blockNumber": bench.open + 1})).await;
+    assert_eq!(result["stateBlockNumber"], bench.open);
+    let seen = words(&result["results"][0]["value"]);
+    let hash: U256 = open["hash"].as_str().unwrap().parse().unwrap();
+    assert_eq!(seen, [U256::from(bench.open + 1), U256::from(number(&open["timestamp"]) + BLOCK_TIME), hash]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_transaction_that_the_block_cannot_have_refuses_the_bundle() {
+    let bench = Bench::new().await;
+    let good = || bench.sign(1, bench.tx(0, COINBASE, 1, Bytes::new()));
+    let (a2, rich) = (bench.address(2), 10_000 * ETHER);
+    let tx = |nonce, value| bench.tx(nonce, COINBASE, value, Bytes::new());
+    let base_fee = bench.base_fee;
+    let cases = [
+        (tx(1, 1), format!("err: nonce too high: address {a2}, tx: 1 state: 0")),
+        (tx(0, rich), format!("err: insufficient funds for gas * price + value: address {a2} have {rich} want ")),
+        (
+            TxEip1559 { max_fee_per_gas: base_fee - 1, max_priority_fee_per_gas: 0, ..tx(0, 1) },
+            format!(
+                "err: max fee per gas less than block base fee: address {a2}, maxFeePerGas: {}, baseFee: {base_fee}",
+                base_fee - 1
+            ),
+        ),
+        (
+            TxEip1559 { max_priority_fee_per_gas: 101 * GWEI, ..tx(0, 1) },
+            "max priority fee per gas higher than max fee per gas".into(),
+        ),
+        (TxEip1559 { chain_id: 1, ..tx(0, 1) }, "invalid chain id for signer: have 1 want 31337".into()),
+        (TxEip1559 { gas_limit: 20_999, ..tx(0, 1) }, "err: intrinsic gas too low: have 20999, want 21000".into()),
+        (TxEip1559 { gas_limit: 60_000_000, ..tx(0, 1) }, "block gas limit reached: 21000 used of 60000000".into()),
+        (TxEip1559 { gas_limit: (1 << 24) + 1, ..tx(0, 1) }, "transaction gas limit".into()),
+    ];
+    for (tx, expected) in cases {
+        let bad = bench.sign(2, tx);
+        let error = bench.refuse(&[good(), bad.clone()], json!({})).await;
+        let message = error["message"].as_str().unwrap();
+        let place = format!("params[0].txs[1] ({}): {expected}", bad.tx_hash());
+        assert!(message.starts_with(&place), "{message}\n{place}");
+        assert!(error["code"] == -32000 || error["code"] == -32602, "{error}");
+    }
+    // A nonce that the bundle itself has used.
+    let error = bench.refuse(&[good(), good()], json!({})).await;
+    assert!(error["message"].as_str().unwrap().contains("nonce too low"), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn malformed_bundles_are_refused_by_the_name_of_the_field() {
+    let bench = Bench::new().await;
+    let tx = raw(&bench.sign(1, bench.tx(0, COINBASE, 1, Bytes::new())));
+    let good = bench.bundle(&[], json!({"txs": [tx]}));
+    let with = |field: &str, value: Value| {
+        let mut params = good.clone();
+        params[0][field] = value;
+        params
+    };
+    let without = |field: &str| {
+        let mut params = good.clone();
+        params[0].as_object_mut().unwrap().remove(field);
+        params
+    };
+    let mut unsigned = hex::decode(&tx).unwrap();
+    let end = unsigned.len();
+    // The signature's s becomes larger than the curve's order.
+    unsigned[end - 32..].fill(0xff);
+    let head = bench.open - 1;
+    let cases = [
+        (json!([]), "params: "),
+        (json!([good[0], 1]), "params: "),
+        (without("txs"), "params[0]: missing field `txs`"),
+        (without("blockNumber"), "params[0]: missing field `blockNumber`"),
+        (without("stateBlockNumber"), "params[0]: missing field `stateBlockNumber`"),
+        (with("txs", json!([])), "params[0].txs: empty: expected at least one signed transaction"),
+        (with("txs", json!(tx)), "params[0].txs: "),
+        (with("txs", json!([tx, "0x123"])), "params[0].txs[1]: "),
+        (with("txs", json!([tx, "0x"])), "params[0].txs[1]: no signed transaction (EIP-2718): "),
+        (with("txs", json!([format!("{tx}00")])), "params[0].txs[0]: no signed transaction (EIP-2718): "),
+        (with("txs", json!([hex::encode_prefixed(unsigned)])), "params[0].txs[0]: no sender has signed it so: "),
+        (with("blockNumber", json!("latest")), "params[0].blockNumber: "),
+        (with("blockNumber", json!("0x10000000000000000")), "params[0].blockNumber: out of range: at most 64 bits"),
+        (with("blockNumber", json!(head)), "params[0].blockNumber: 0: expected a block past the state block, 1"),
+        (with("stateBlockNumber", json!("newest")), "params[0].stateBlockNumber: "),
+        (with("timestamp", json!("soon")), "params[0].timestamp: "),
+        (with("timestamp", json!(-1)), "params[0].timestamp: "),
+        (with("timestamp", json!(1.5)), "params[0].timestamp: "),
+        (with("timestamp", json!(0)), "params[0].timestamp: 0: expected a time past that of the block before"),
+        (with("coinbase", json!("0x12")), "params[0].coinbase: "),
+        (with("gasLimit", json!("60000000")), "params[0].gasLimit: "),
+        (with("baseFee", json!([])), "params[0].baseFee: "),
+        (with("timeout", json!("5s")), "params[0].timeout: "),
+        (with("transactionIndex", json!(3)), "params[0].transactionIndex: "),
+        (with("revertingTxHashes", json!([])), "params[0].revertingTxHashes: unknown field"),
+    ];
+    for (params, place) in cases {
+        let error = bench.node.error("/", "eth_callBundle", params.clone()).await;
+        assert_eq!(error["code"], -32602, "{params}: {error}");
+        assert!(error["message"].as_str().unwrap().starts_with(place), "{place}: {error}");
+    }
+    let error = bench.node.error("/", "eth_callBundle", with("stateBlockNumber", json!("0x99"))).await;
+    assert_eq!(error["code"], -32000, "{error}");
+    // What the node itself accepts of all that is the bundle that the cases were made of.
+    assert_eq!(bench.node.result("/", "eth_callBundle", good).await["totalGasUsed"], 21_000);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_transactions_of_a_bundle_and_their_gas_are_bounded_by_settings() {
+    let flags = ["--traffic", "0", "--sub-block-ms", "60000", "--max-block-calls", "2", "--gas-cap", "221000"];
+    let bench = Bench::on(TestNode::start(&flags)).await;
+    let txs: Vec<_> = (0..3).map(|nonce| bench.sign(1, bench.tx(nonce, COINBASE, 1, Bytes::new()))).collect();
+    let error = bench.refuse(&txs, json!({})).await;
+    assert_eq!(error, json!({"code": -32005, "message": "params[0].txs: too many transactions: 3, at most 2"}));
+    assert_eq!(bench.run(&txs[..2], json!({})).await["totalGasUsed"], 42_000);
+    let big = TxEip1559 { gas_limit: 200_001, ..bench.tx(1, COINBASE, 1, Bytes::new()) };
+    let error = bench.refuse(&[txs[0].clone(), bench.sign(1, big)], json!({})).await;
+    assert!(error["message"].as_str().unwrap().contains("gas cap"), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_bundle_ends_at_the_time_that_its_client_gives_it() {
+    let flags = ["--traffic", "0", "--sub-block-ms", "60000", "--gas-cap", "60000000", "--deadline-ms", "60000"];
+    let bench = Bench::on(TestNode::start(&flags)).await;
+    // Three that go round until their gas is out, which takes longer than a millisecond.
+    let endless = |nonce| {
+        let tx = bench.tx(nonce, TxKind::Create, 0, hex!("5b5f56"));
+        bench.sign(1, TxEip1559 { gas_limit: 1 << 24, ..tx })
+    };
+    let txs = [endless(0), endless(1), endless(2)];
+    let error = bench.refuse(&txs, json!({"timeout": 1})).await;
+    assert_eq!(error["code"], -32016, "{error}");
+    // Zero is the node's own time.
+    let result = bench.run(&txs, json!({"timeout": 0})).await;
+    assert_eq!(result["results"][2]["error"], "out of gas");
+}
