@@ -66,7 +66,7 @@ pub enum BundleError {
         #[doc = "Its hash."]
         hash: B256,
         #[doc = "Why."]
-        error: SimulationError,
+        error: Box<SimulationError>,
     },
 }
 
@@ -105,7 +105,7 @@ pub fn call_bundle(
         evm.db_mut().meter.between_calls().map_err(SimulationError::from)?;
         let ran = run(&mut evm, tx, &mut room).map_err(|error| match error {
             error @ (SimulationError::Stopped(_) | SimulationError::Internal(_)) => BundleError::Block(error),
-            error => BundleError::Transaction { index, hash: *tx.tx_hash(), error },
+            error => BundleError::Transaction { index, hash: *tx.tx_hash(), error: Box::new(error) },
         })?;
         hash.update(ran.hash);
         transactions.push(ran);

@@ -101,7 +101,7 @@ fn raw(tx: &TxEnvelope) -> String {
 fn creating(code: &str) -> Bytes {
     let code = hex::decode(code).unwrap();
     let length = u8::try_from(code.len()).unwrap();
-    [&[0x60, length, 0x60, 0x09, 0x5f, 0x39, 0x60, length, 0x5f, 0xf3][..], &code].concat().into()
+    [&[0x60, length, 0x60, 0x0a, 0x5f, 0x39, 0x60, length, 0x5f, 0xf3][..], &code].concat().into()
 }
 
 /// Code that creates a contract whose code is the words that these opcodes leave: what the bundle shows as its value.
@@ -122,7 +122,11 @@ async fn a_bundle_tells_what_its_producer_gets() {
     let bench = Bench::new().await;
     let (a1, a2) = (bench.address(1), bench.address(2));
     // A tip of 2 gwei; a tip of what the fee leaves over the base fee, 1 gwei; and one price of base fee and 5 gwei.
-    let capped = TxEip1559 { max_fee_per_gas: bench.base_fee + GWEI, ..bench.tx(1, a2, 1, Bytes::new()) };
+    let capped = TxEip1559 {
+        max_fee_per_gas: bench.base_fee + GWEI,
+        max_priority_fee_per_gas: GWEI + 1,
+        ..bench.tx(1, a2, 1, Bytes::new())
+    };
     let legacy = TxLegacy {
         chain_id: Some(CHAIN_ID),
         nonce: 0,
@@ -407,7 +411,7 @@ async fn a_bundle_on_a_sealed_block_begins_the_next() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_bundle_has_the_state_and_the_gas_that_the_block_being_built_left() {
-    let flags = ["--traffic", "3", "--sub-block-ms", "20", "--sub-blocks", "10000"];
+    let flags = ["--traffic", "3", "--sub-block-ms", "20", "--sub-blocks", "10000", "--keep-snapshots", "10000"];
     let bench = Bench::on(TestNode::start(&flags)).await;
     // A snapshot in which something has been used.
     let (snapshot, used) = loop {
