@@ -13,6 +13,8 @@ use crate::support::TestNode;
 
 /// An address that nothing is at: tests put their own code there.
 const CODE_AT: &str = "0x00000000000000000000000000000000000c0de0";
+/// A transfer of one wei that the second dev account has signed.
+const SIGNED: &str = "0x02f86e827a6980847735940085174876e80083030d409400000000000000000000000000000000000c01ba0180c001a012646864a06130c8ba1e5051c0f0e58b0b94adf2531132f5f28515d7b7eb4da7a07b7f3d0a9b75aa49daaaa3f10979416c7e271d07df42b5657f3a4fe57a5b2c33";
 
 /// What is wrong with an answer as JSON-RPC 2.0 has it; nothing where it is right.
 fn fault(answer: &Value) -> Option<&'static str> {
@@ -561,6 +563,9 @@ fn method() -> impl Strategy<Value = &'static str> {
     prop::sample::select(vec![
         "eth_call",
         "eth_simulateV1",
+        "eth_estimateGas",
+        "eth_createAccessList",
+        "eth_callBundle",
         "eth_getCode",
         "eth_getStorageAt",
         "eth_getStorageValues",
@@ -584,9 +589,14 @@ fn valid_request() -> impl Strategy<Value = Value> {
     let block = json!({"number": "0x3", "time": "0x7fffffff", "gasLimit": "0x989680", "feeRecipient": CODE_AT, "baseFeePerGas": "0x7"});
     let bundle = json!({"blockStateCalls": [{"calls": [call, call], "stateOverrides": state, "blockOverrides": block}, {"calls": [call]}],
         "validation": false, "traceTransfers": true, "returnFullTransactions": true});
+    let signed = json!({"txs": [SIGNED], "blockNumber": "0x1", "stateBlockNumber": "pending", "timestamp": 0x7fff_ffff, "coinbase": CODE_AT,
+        "gasLimit": "0x989680", "baseFee": "0x7", "timeout": 100});
     let requests = [
         ("eth_call", json!([call, "pending", state, block])),
         ("eth_simulateV1", json!([bundle, "pending"])),
+        ("eth_estimateGas", json!([call, "pending", state, block])),
+        ("eth_createAccessList", json!([call, "pending", state, block])),
+        ("eth_callBundle", json!([signed])),
         ("eth_getCode", json!([CODE_AT, {"blockNumber": "0x0"}])),
         ("eth_getStorageAt", json!([CODE_AT, "0x0", "pending"])),
         ("eth_getProof", json!([CODE_AT, ["0x0", format!("0x{:064x}", 1)], "latest"])),
