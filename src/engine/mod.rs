@@ -4,19 +4,28 @@ mod call;
 mod error;
 mod evm;
 mod fees;
+mod many;
 mod overrides;
 mod precompiles;
+mod recorder;
+mod replay;
 mod request;
 mod simulate;
+mod steps;
+mod trace;
 mod transfers;
 
 pub use call::{call, lift_checks};
 pub use error::{HaltText, SimulationError};
 pub use evm::new_evm;
+pub use many::{call_many, trace_many};
 pub use precompiles::RunPrecompiles;
+pub use replay::{ChainExecutor, block_executor, replay, transaction_count};
 pub use request::{
-    AccountOverride, BaseFeeRule, BlockOverrides, Call, CallFees, CallRequest, Rules, SimBlock, Simulation,
-    StateOverrides, StorageOverride,
+    AccountOverride, BaseFeeRule, BlockOverrides, Bundle, Bundles, Call, CallFees, CallRequest, Rules, SimBlock,
+    Simulation, StateOverrides, StorageOverride,
 };
 pub use simulate::{CallOutcome, CallResult, SimulatedBlock, SimulatedTx, simulate};
+pub use steps::{Slot, Step, StepOptions, Steps};
+pub use trace::{Trace, TraceBudget, Tracer};
 pub use transfers::NumberedLog;

@@ -152,6 +152,24 @@ pub struct SimBlock {
     pub calls: Vec<Call>,
 }
 
+/// Bundles of calls that run one after another, each on what those before it left: `eth_callMany`, and the traces of calls.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Bundles {
+    /// Applied to the state before the first call.
+    pub state: StateOverrides,
+    /// In order.
+    pub bundles: Vec<Bundle>,
+}
+
+/// Calls in one block.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Bundle {
+    /// In order.
+    pub calls: Vec<Call>,
+    /// Applied to the block they run in.
+    pub block: BlockOverrides,
+}
+
 /// What a caller of the engine decides: limits, and where the dialects differ.
 #[derive(Clone, Copy, Debug)]
 pub struct Rules {
