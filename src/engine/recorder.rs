@@ -2,7 +2,7 @@
 
 use alloy_evm::eth::EthEvmContext;
 use alloy_primitives::{Address, Log};
-use alloy_rpc_types_trace::geth::{CallConfig, FourByteFrame, PreStateConfig};
+use alloy_rpc_types_trace::geth::{CallConfig, FlatCallConfig, FourByteFrame, PreStateConfig};
 use revm::{
     Inspector,
     context::result::ResultAndState,
@@ -57,7 +57,7 @@ pub(super) struct Recorder {
 enum Recording {
     Steps(StepLog),
     Calls(TracingInspector, CallConfig),
-    FlatCalls(TracingInspector),
+    FlatCalls(TracingInspector, FlatCallConfig),
     PreState(PreStateConfig),
     FourByte(FourByteInspector),
     Noop,
@@ -79,10 +79,9 @@ type Host<'a> = EthEvmContext<&'a mut Overlay>;
 impl Recorder {
     pub(super) fn new(tracer: &Tracer, budget: TraceBudget) -> Self {
         let (names, recordings) = match tracer {
-            Tracer::Mux(tracers) => (
-                Some(tracers.iter().map(|(name, _)| *name).collect()),
-                tracers.iter().map(|(_, one)| one.into()).collect(),
-            ),
+            Tracer::Mux(tracers) => {
+                (Some(tracers.iter().map(Tracer::name).collect()), tracers.iter().map(Recording::from).collect())
+            }
             one => (None, vec![one.into()]),
         };
         let mut recorder = Self { recordings, names, budget, over: false, depth: 0 };
@@ -159,7 +158,7 @@ impl From<&Tracer> for Recording {
                 Self::Calls(TracingInspector::new(TracingInspectorConfig::from_geth_call_config(config)), *config)
             }
             Tracer::FlatCalls(config) => {
-                Self::FlatCalls(TracingInspector::new(TracingInspectorConfig::from_flat_call_config(config)))
+                Self::FlatCalls(TracingInspector::new(TracingInspectorConfig::from_flat_call_config(config)), *config)
             }
             Tracer::PreState(config) => Self::PreState(*config),
             Tracer::FourByte => Self::FourByte(FourByteInspector::default()),
@@ -173,7 +172,7 @@ impl Recording {
     /// Whether it records a frame: the outermost, or another.
     fn follows(&self, outermost: bool) -> bool {
         match self {
-            Self::Steps(_) | Self::FlatCalls(_) => true,
+            Self::Steps(_) | Self::FlatCalls(..) => true,
             Self::Calls(_, config) => outermost || !config.only_top_call.unwrap_or_default(),
             Self::PreState(_) | Self::FourByte(_) | Self::Noop => false,
         }
@@ -196,9 +195,11 @@ impl Recording {
             Self::Calls(inspector, config) => {
                 Trace::Calls { frames: frames(inspector), with_logs: config.with_log.unwrap_or_default(), gas_used }
             }
-            Self::FlatCalls(inspector) => {
-                Trace::FlatCalls { frames: frames(inspector), block_number: seen.block_number }
-            }
+            Self::FlatCalls(inspector, config) => Trace::FlatCalls {
+                frames: frames(inspector),
+                block_number: seen.block_number,
+                parity_errors: config.convert_parity_errors.unwrap_or_default(),
+            },
             Self::PreState(config) => {
                 let slots: usize = seen.ran.state.values().map(|account| account.storage.len()).sum();
                 let codes = seen.ran.state.values().filter_map(|account| account.info.code.as_ref());
@@ -264,7 +265,7 @@ impl<'a> Inspector<Host<'a>> for Recorder {
             let follows = recording.follows(outermost);
             match recording {
                 Recording::Steps(log) => log.enter(),
-                Recording::Calls(inspector, _) | Recording::FlatCalls(inspector) if follows => {
+                Recording::Calls(inspector, _) | Recording::FlatCalls(inspector, _) if follows => {
                     inspector.call(context, inputs);
                 }
                 // geth: precompiles are just fancy opcodes.
@@ -285,7 +286,7 @@ impl<'a> Inspector<Host<'a>> for Recorder {
     fn call_end(&mut self, context: &mut Host<'a>, inputs: &CallInputs, outcome: &mut CallOutcome) {
         self.leave(context, outcome.result.output.len(), |recording, context| match recording {
             Recording::Steps(log) => log.leave(),
-            Recording::Calls(inspector, _) | Recording::FlatCalls(inspector) => {
+            Recording::Calls(inspector, _) | Recording::FlatCalls(inspector, _) => {
                 inspector.call_end(context, inputs, outcome);
             }
             _ => {}
@@ -297,7 +298,7 @@ impl<'a> Inspector<Host<'a>> for Recorder {
             let follows = recording.follows(outermost);
             match recording {
                 Recording::Steps(log) => log.enter(),
-                Recording::Calls(inspector, _) | Recording::FlatCalls(inspector) if follows => {
+                Recording::Calls(inspector, _) | Recording::FlatCalls(inspector, _) if follows => {
                     inspector.create(context, inputs);
                 }
                 _ => {}
@@ -309,7 +310,7 @@ impl<'a> Inspector<Host<'a>> for Recorder {
     fn create_end(&mut self, context: &mut Host<'a>, inputs: &CreateInputs, outcome: &mut CreateOutcome) {
         self.leave(context, outcome.result.output.len(), |recording, context| match recording {
             Recording::Steps(log) => log.leave(),
-            Recording::Calls(inspector, _) | Recording::FlatCalls(inspector) => {
+            Recording::Calls(inspector, _) | Recording::FlatCalls(inspector, _) => {
                 inspector.create_end(context, inputs, outcome);
             }
             _ => {}
@@ -323,7 +324,7 @@ impl<'a> Inspector<Host<'a>> for Recorder {
                 Recording::Calls(inspector, config) if !config.only_top_call.unwrap_or_default() => {
                     Inspector::<Host<'a>>::selfdestruct(inspector, contract, target, value);
                 }
-                Recording::FlatCalls(inspector) => {
+                Recording::FlatCalls(inspector, _) => {
                     Inspector::<Host<'a>>::selfdestruct(inspector, contract, target, value);
                 }
                 _ => {}

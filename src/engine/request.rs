@@ -119,6 +119,25 @@ pub struct BlockOverrides {
     pub difficulty: Option<U256>,
 }
 
+impl BlockOverrides {
+    /// These, and where they say nothing `others`; its number and its time only where `first`, as later blocks follow from the first.
+    pub fn or(self, others: &Self, first: bool) -> Self {
+        let (number, time) = if first { (others.number, others.time) } else { (None, None) };
+        Self {
+            number: self.number.or(number),
+            time: self.time.or(time),
+            gas_limit: self.gas_limit.or(others.gas_limit),
+            fee_recipient: self.fee_recipient.or(others.fee_recipient),
+            prev_randao: self.prev_randao.or(others.prev_randao),
+            base_fee: self.base_fee.or(others.base_fee),
+            blob_base_fee: self.blob_base_fee.or(others.blob_base_fee),
+            beacon_root: self.beacon_root.or(others.beacon_root),
+            withdrawals: self.withdrawals.or_else(|| others.withdrawals.clone()),
+            difficulty: self.difficulty.or(others.difficulty),
+        }
+    }
+}
+
 /// An `eth_call`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CallRequest {

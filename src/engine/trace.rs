@@ -33,7 +33,22 @@ pub enum Tracer {
     /// `noopTracer`: nothing.
     Noop,
     /// `muxTracer`: several at once, by their names; never one of these in another.
-    Mux(Vec<(&'static str, Tracer)>),
+    Mux(Vec<Tracer>),
+}
+
+impl Tracer {
+    /// geth's name for it; the struct logger has none.
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Self::Steps(_) => "",
+            Self::Calls(_) => "callTracer",
+            Self::FlatCalls(_) => "flatCallTracer",
+            Self::PreState(_) => "prestateTracer",
+            Self::FourByte => "4byteTracer",
+            Self::Noop => "noopTracer",
+            Self::Mux(_) => "muxTracer",
+        }
+    }
 }
 
 /// What a tracer recorded of a call.
@@ -65,6 +80,8 @@ pub enum Trace {
         frames: Vec<CallTraceNode>,
         /// The block that the call saw.
         block_number: u64,
+        /// Whether errors are told in Parity's words, not in geth's.
+        parity_errors: bool,
     },
     /// Of [`Tracer::PreState`].
     PreState(PreStateFrame),

@@ -39,6 +39,8 @@ pub struct Dialect {
     pub revert: fn(Bytes) -> RpcError,
     /// The error of an `eth_call` that the EVM stopped.
     pub halt: fn(String) -> RpcError,
+    /// The `error` of a failed call in `eth_callMany`, as JSON: what `eth_call` would have answered.
+    pub many_error: fn(&mut Vec<u8>, &RpcError),
     /// The `error` of a failed call in a simulation, as JSON.
     pub call_error: fn(&mut Vec<u8>, &CallOutcome, &Bytes),
 }

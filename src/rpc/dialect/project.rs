@@ -22,6 +22,7 @@ pub static PROJECT: Dialect = Dialect {
     // api.md 7.1: one message, the reason in `data`.
     revert: |data| RpcError { data: Some(data), ..RpcError::new(-32000, "execution reverted") },
     halt: |reason| RpcError::new(-32000, reason),
+    many_error: |out, error| error.write(out),
     // api.md 2.5: a string, the revert reason.
     call_error: |out, outcome, data| match outcome {
         CallOutcome::Success => {}

@@ -3,8 +3,10 @@
 mod block;
 mod fee;
 mod log;
+mod many;
 mod run;
 mod state;
+mod trace;
 
 use std::sync::Arc;
 
@@ -81,6 +83,9 @@ methods! {
     // Runs.
     Call "eth_call" HereThen(Short);
     Simulate "eth_simulateV1" On(Bundle);
+    CallMany "eth_callMany" On(Bundle);
+    TraceCall "debug_traceCall" On(Bundle);
+    TraceCallMany "debug_traceCallMany" On(Bundle);
     // State.
     GetBalance "eth_getBalance" Here;
     GetStorageAt "eth_getStorageAt" Here;
@@ -160,6 +165,8 @@ pub struct RequestLimits {
     pub max_log_blocks: u64,
     /// Logs that one request may return.
     pub max_logs: usize,
+    /// Bytes that the traces of a request may take while it runs.
+    pub max_trace: usize,
     /// Bytes of an answer.
     pub max_response: usize,
 }
@@ -189,6 +196,9 @@ impl Backend {
         match method {
             Method::Call => self.call(asked, overlay, meter, out)?,
             Method::Simulate => self.simulate(asked, overlay, meter, out)?,
+            Method::CallMany => self.call_many(asked, overlay, meter, out)?,
+            Method::TraceCall => self.trace_call(asked, overlay, meter, out)?,
+            Method::TraceCallMany => self.trace_call_many(asked, overlay, meter, out)?,
             Method::GetBalance => self.get_balance(asked, out)?,
             Method::GetStorageAt => self.get_storage_at(asked, out)?,
             Method::GetStorageValues => self.get_storage_values(asked, out)?,

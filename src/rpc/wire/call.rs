@@ -48,7 +48,7 @@ struct SimulateParams(SimulatePayload, #[serde(default)] Option<SelectorParam>);
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct CallObject {
+pub(super) struct CallObject {
     from: Option<Fixed<20>>,
     /// Absent, null and an address are three things.
     #[serde(default, deserialize_with = "present")]
@@ -87,7 +87,7 @@ struct SimBlockParam {
     block_overrides: Option<BlockOverridesParam>,
 }
 
-type StateOverridesParam = BTreeMap<AddressKey, AccountOverrideParam>;
+pub(super) type StateOverridesParam = BTreeMap<AddressKey, AccountOverrideParam>;
 
 /// An address as the key of a JSON object.
 #[derive(Debug, Deserialize, PartialEq, Eq, PartialOrd, Ord)]
@@ -96,7 +96,7 @@ pub(super) struct AddressKey(pub(super) Fixed<20>);
 
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct AccountOverrideParam {
+pub(super) struct AccountOverrideParam {
     balance: Option<Quantity<U256>>,
     nonce: Option<Quantity<u64>>,
     code: Option<Data>,
@@ -108,7 +108,7 @@ struct AccountOverrideParam {
 
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct BlockOverridesParam {
+pub(super) struct BlockOverridesParam {
     number: Option<Quantity<U256>>,
     #[serde(alias = "timestamp")]
     time: Option<Quantity<u64>>,
@@ -129,19 +129,10 @@ struct BlockOverridesParam {
 /// A call and what it runs on.
 pub fn parse_call(params: &str, dialect: &Dialect) -> Result<(CallRequest, Selector), RpcError> {
     let CallParams(call, selector, state, block) = parse(params, dialect)?;
-    // As geth has it: these act between blocks, and a call is in the midst of one.
-    if let Some(name) = block.as_ref().and_then(|block| {
-        let root = block.beacon_root.as_ref().map(|_| "beaconRoot");
-        root.or(block.withdrawals.as_ref().map(|_| "withdrawals"))
-    }) {
-        return Err(RpcError::params(format!(
-            "params[3].{name}: not supported by eth_call: expected eth_simulateV1 for it"
-        )));
-    }
     let request = CallRequest {
         call: call.into_call("params[0]", dialect)?,
         state: state.map(|state| state_overrides(state, "params[2]")).transpose()?.unwrap_or_default(),
-        block: block.map(|block| block_overrides(block, "params[3]")).transpose()?.unwrap_or_default(),
+        block: block.map(|block| call_block_overrides(block, "params[3]", "eth_call")).transpose()?.unwrap_or_default(),
     };
     Ok((request, select(selector, 1, dialect)?))
 }
@@ -189,7 +180,7 @@ pub fn parse_simulation(
 }
 
 impl CallObject {
-    fn into_call(self, place: &str, dialect: &Dialect) -> Result<Call, RpcError> {
+    pub(super) fn into_call(self, place: &str, dialect: &Dialect) -> Result<Call, RpcError> {
         let to = match self.to {
             None if dialect.requires_to_and_selector => {
                 return Err(RpcError::params(format!(
@@ -271,7 +262,7 @@ impl SimBlockParam {
     }
 }
 
-fn state_overrides(overrides: StateOverridesParam, place: &str) -> Result<StateOverrides, RpcError> {
+pub(super) fn state_overrides(overrides: StateOverridesParam, place: &str) -> Result<StateOverrides, RpcError> {
     overrides
         .into_iter()
         .map(|(AddressKey(address), account)| {
@@ -297,6 +288,21 @@ fn state_overrides(overrides: StateOverridesParam, place: &str) -> Result<StateO
             Ok((address, overrides))
         })
         .collect()
+}
+
+/// The overrides of the block that a call of `method` runs in. As geth has it, some act between blocks, and a call is in the midst of one.
+pub(super) fn call_block_overrides(
+    overrides: BlockOverridesParam,
+    place: &str,
+    method: &str,
+) -> Result<BlockOverrides, RpcError> {
+    let root = overrides.beacon_root.as_ref().map(|_| "beaconRoot");
+    if let Some(name) = root.or(overrides.withdrawals.as_ref().map(|_| "withdrawals")) {
+        return Err(RpcError::params(format!(
+            "{place}.{name}: not supported by {method}: expected eth_simulateV1 for it"
+        )));
+    }
+    block_overrides(overrides, place)
 }
 
 fn block_overrides(overrides: BlockOverridesParam, place: &str) -> Result<BlockOverrides, RpcError> {
