@@ -7,5 +7,6 @@ mod limits;
 mod process;
 mod snapshots;
 mod support;
+mod tracing;
 mod vectors;
 mod websocket;
