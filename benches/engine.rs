@@ -183,11 +183,19 @@ impl Chain {
             state_roots: false,
             gas_cap: GAS_CAP,
             max_blocks: shape.max_blocks as u64,
+            estimate_tolerance: 0.0,
         };
         let backend = Backend {
             spec,
             codes: Arc::new(codes),
-            limits: RequestLimits { shape, gas_cap: GAS_CAP, max_response: 1 << 28, max_log_blocks: 1, max_logs: 1 },
+            limits: RequestLimits {
+                shape,
+                gas_cap: GAS_CAP,
+                max_response: 1 << 28,
+                max_log_blocks: 1,
+                max_logs: 1,
+                max_trace: 1,
+            },
 
             strict_pending: false,
             gas: GasCounter(metrics::Counter::noop()),

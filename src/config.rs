@@ -89,7 +89,7 @@ pub struct Config {
     /// Blocks a simulation may span, gaps included.
     #[arg(long, env = "PRESIM_MAX_BLOCKS", value_name = "N", default_value_t = 256, help_heading = "Limits")]
     pub max_blocks: u64,
-    /// Calls in one simulated block.
+    /// Calls in one simulated block, and transactions in one eth_callBundle.
     #[arg(long, env = "PRESIM_MAX_BLOCK_CALLS", value_name = "N", default_value_t = 5_000, help_heading = "Limits")]
     pub max_block_calls: usize,
     /// Calls in a whole simulation.
@@ -131,6 +131,9 @@ pub struct Config {
     /// Bytes that one WebSocket connection may have unsent; past it the connection is closed.
     #[arg(long, env = "PRESIM_MAX_WS_UNSENT", value_name = "BYTES", default_value_t = 128 << 20, value_parser = clap::value_parser!(u32).range(1024..), help_heading = "Limits")]
     pub max_ws_unsent: u32,
+    /// Bytes that the traces of a request may take while it runs; one that would take more is stopped (-32005).
+    #[arg(long, env = "PRESIM_MAX_TRACE_BYTES", value_name = "BYTES", default_value_t = 256 << 20, help_heading = "Limits")]
+    pub max_trace_bytes: usize,
     /// Bytes of analysed bytecode kept.
     #[arg(long, env = "PRESIM_CODE_CACHE", value_name = "BYTES", default_value_t = 256 << 20, help_heading = "Limits")]
     pub code_cache: usize,

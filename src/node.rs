@@ -234,6 +234,7 @@ impl Actors {
                 gas_cap: config.gas_cap,
                 max_log_blocks: config.max_log_blocks,
                 max_logs: config.max_logs as usize,
+                max_trace: config.max_trace_bytes,
                 max_response: config.max_response as usize,
             },
             strict_pending: config.strict_pending,

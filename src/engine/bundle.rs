@@ -17,7 +17,7 @@ use super::{
     error::SimulationError,
     evm::new_evm,
     precompiles::RunPrecompiles,
-    request::{Bundle, Rules},
+    request::{Rules, SignedBundle},
 };
 use crate::{
     chain::ChainSpec,
@@ -75,7 +75,7 @@ pub enum BundleError {
 pub fn call_bundle(
     spec: &ChainSpec,
     snapshot: &Snapshot,
-    bundle: &Bundle,
+    bundle: &SignedBundle,
     rules: &Rules,
     overlay: &mut Overlay,
 ) -> Result<BundleResult, BundleError> {
@@ -124,7 +124,12 @@ struct Place {
 }
 
 impl Place {
-    fn of(spec: &ChainSpec, snapshot: &Snapshot, bundle: &Bundle, rules: &Rules) -> Result<Self, SimulationError> {
+    fn of(
+        spec: &ChainSpec,
+        snapshot: &Snapshot,
+        bundle: &SignedBundle,
+        rules: &Rules,
+    ) -> Result<Self, SimulationError> {
         let number = bundle.number;
         let parent = snapshot.header();
         let mut place = match &snapshot.open {
@@ -167,7 +172,7 @@ impl Place {
 
 /// The header of a block on what `snapshot` holds, as simulations have it. Where that is a block being built, it has the hash that it would
 /// have if nothing more came.
-fn next_header(spec: &ChainSpec, snapshot: &Snapshot, number: u64, bundle: &Bundle, rules: &Rules) -> Header {
+fn next_header(spec: &ChainSpec, snapshot: &Snapshot, number: u64, bundle: &SignedBundle, rules: &Rules) -> Header {
     let parent = snapshot.open_block().map_or(&snapshot.head.header, |(_, header)| header);
     let steps = rules.block_time.saturating_mul(number - parent.number);
     let timestamp = bundle.timestamp.unwrap_or_else(|| parent.timestamp.saturating_add(steps));

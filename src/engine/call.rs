@@ -1,5 +1,6 @@
 //! `eth_call`.
 
+use alloy_consensus::Header;
 use alloy_evm::{Evm, EvmEnv};
 use revm::{
     context::{
@@ -66,38 +67,55 @@ pub(super) fn prepare(
 ) -> Result<Prepared, SimulationError> {
     let call = &request.call;
     check_chain_id(call, spec.chain_id())?;
-    // The fork follows from the block that the call sees, overrides included.
-    let mut header = snapshot.header().clone();
-    header.number = request.block.number.unwrap_or(header.number);
-    header.timestamp = request.block.time.unwrap_or(header.timestamp);
-    if spec.blob_params(header.timestamp).is_some() {
-        header.excess_blob_gas.get_or_insert(0);
-    }
-    let mut env = spec.evm_env(&header);
-    override_block(&request.block, &mut env.block_env);
+    let mut env = environment(spec, snapshot.header(), &request.block);
     let mut precompiles = overrides::apply(&request.state, overlay, codes, env.cfg_env.spec)?;
     if overlay.meter.is_short() {
         precompiles.keep_short();
     }
+    let tx = fill(spec, call, rules.gas_cap, rules.base_fee, &mut env, overlay);
+    Ok(Prepared { env, precompiles, tx })
+}
 
+/// The environment of `header`'s block with its overrides. The fork follows from the block that a call sees, overrides included.
+pub(super) fn environment(spec: &ChainSpec, header: &Header, overrides: &BlockOverrides) -> EvmEnv {
+    let mut header = header.clone();
+    header.number = overrides.number.unwrap_or(header.number);
+    header.timestamp = overrides.time.unwrap_or(header.timestamp);
+    if spec.blob_params(header.timestamp).is_some() {
+        header.excess_blob_gas.get_or_insert(0);
+    }
+    let mut env = spec.evm_env(&header);
+    override_block(overrides, &mut env.block_env);
+    env
+}
+
+/// The transaction of a call in `env`: gas up to `gas_cap`, the account's nonce where it names none. Lifts what an unsigned call need
+/// not pass, and sets the base fee that it sees.
+pub(super) fn fill(
+    spec: &ChainSpec,
+    call: &Call,
+    gas_cap: u64,
+    base_fee: BaseFeeRule,
+    env: &mut EvmEnv,
+    overlay: &mut Overlay,
+) -> TxEnv {
     let nonce = call.nonce.unwrap_or_else(|| overlay.balance_and_nonce(call.from).1);
     let filled = Filled {
-        gas: call.gas.map_or(rules.gas_cap, |gas| gas.min(rules.gas_cap)),
+        gas: call.gas.map_or(gas_cap, |gas| gas.min(gas_cap)),
         nonce: nonce.min(u64::MAX - 1),
         chain_id: spec.chain_id(),
-        market: spec.is_market(&env),
+        market: spec.is_market(env),
     };
-    let tx = tx_env(call, filled);
-    lift_checks(&mut env);
+    lift_checks(env);
     let free = call.fees.is_free();
     env.cfg_env.disable_base_fee = free;
-    if free && rules.base_fee == BaseFeeRule::ZeroWhenFree {
+    if free && base_fee == BaseFeeRule::ZeroWhenFree {
         env.block_env.basefee = 0;
     }
     if call.blob_hashes.is_some() && call.max_fee_per_blob_gas.unwrap_or_default() == 0 {
         set_blob_base_fee(&mut env.block_env, 0);
     }
-    Ok(Prepared { env, precompiles, tx })
+    tx_env(call, filled)
 }
 
 /// Lifts the checks that no unsigned call can pass, or that it need not.

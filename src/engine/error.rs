@@ -100,6 +100,14 @@ pub enum SimulationError {
         #[doc = "The most allowed."]
         limit: u64,
     },
+    /// -32005
+    #[error(
+        "trace too long: it would take more than {limit} bytes (--max-trace-bytes): expected a call that does less, or a tracer that records less"
+    )]
+    TraceTooLong {
+        #[doc = "Bytes that the traces of a request may take."]
+        limit: usize,
+    },
     /// -32602
     #[error("{0}")]
     Params(String),
@@ -131,6 +139,7 @@ impl SimulationError {
             Self::BlockTime { .. } => -38021,
             Self::InitCodeSize { .. } => -38025,
             Self::TooManyBlocks { .. } => -38026,
+            Self::TraceTooLong { .. } => -32005,
             Self::Params(_) => -32602,
             Self::Refused(_) => -32000,
             Self::Invalid(_) | Self::Internal(_) => -32603,

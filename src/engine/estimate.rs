@@ -50,8 +50,8 @@ const CALL_STIPEND: u64 = 2_300;
 
 /// Finds the smallest gas limit with which a call succeeds on `snapshot`, in `overlay`, which stands over the snapshot's state.
 ///
-/// The search is geth's, without its tolerance: whatever it answers has succeeded, and one less has failed or is less than what the call
-/// used. A call that does something else when it has less gas, and succeeds all the same, is not searched below what it
+/// The search is geth's. Whatever it answers has succeeded; without geth's tolerance ([`Rules::estimate_tolerance`]), one less has failed or is
+/// less than what the call used. A call that does something else when it has less gas, and succeeds all the same, is not searched below what it
 /// used with all the gas it may have.
 pub fn estimate_gas(
     spec: &ChainSpec,
@@ -64,7 +64,8 @@ pub fn estimate_gas(
     let prepared = prepare(spec, snapshot, request, rules, codes, overlay)?;
     let call = &request.call;
     let allowance = allowance(call, &prepared, rules, overlay)?;
-    let mut search = Search { call, prepared, overlay, simulated: 0 };
+    let tolerance = rules.estimate_tolerance;
+    let mut search = Search { call, prepared, overlay, tolerance, simulated: 0 };
     // Transactions of other fields than a transfer's may need more, so it is tried and not assumed.
     if search.is_transfer() && search.succeeds(TRANSFER_GAS).unwrap_or(false) {
         return Ok(Estimate::Gas { limit: TRANSFER_GAS, simulated: search.simulated });
@@ -127,6 +128,7 @@ struct Search<'a> {
     call: &'a Call,
     prepared: Prepared,
     overlay: &'a mut Overlay,
+    tolerance: f64,
     simulated: u64,
 }
 
@@ -169,9 +171,11 @@ impl Search<'_> {
     /// The smallest limit that succeeds, where one of `allowance` does, and then uses `charged` gas after refunds and `used` before.
     fn smallest(&mut self, charged: u64, used: u64, allowance: u64) -> Result<u64, SimulationError> {
         let (mut fails, mut succeeds) = (charged.saturating_sub(1), allowance);
-        // Most calls need just what they use, and what calls leave to their callers (EIP-150) is seldom more than a 64th.
+        // Most calls need just what they use, and what calls leave to their callers (EIP-150) is seldom more than a 64th. A search that
+        // need not be exact asks for the latter alone, as geth does.
         let likely = [used, used.saturating_add(CALL_STIPEND).saturating_mul(64) / 63];
-        for gas in likely {
+        let exact = self.tolerance == 0.0;
+        for gas in likely.into_iter().skip(usize::from(!exact)) {
             if fails < gas && gas < succeeds {
                 if self.succeeds(gas)? {
                     succeeds = gas;
@@ -181,13 +185,13 @@ impl Search<'_> {
             }
         }
         // Refunds make the first bound too low. One run tells whether what was used is the answer.
-        if succeeds == used && fails + 1 < succeeds {
+        if exact && succeeds == used && fails + 1 < succeeds {
             match self.succeeds(used - 1)? {
                 true => succeeds = used - 1,
                 false => fails = used - 1,
             }
         }
-        while fails + 1 < succeeds {
+        while fails + 1 < succeeds && (succeeds - fails) as f64 / succeeds as f64 >= self.tolerance {
             // Few calls need much more than they use: the search keeps to the low side.
             let middle = (fails + (succeeds - fails) / 2).min(fails.saturating_mul(2));
             match self.succeeds(middle)? {

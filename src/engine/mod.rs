@@ -7,10 +7,15 @@ mod error;
 mod estimate;
 mod evm;
 mod fees;
+mod many;
 mod overrides;
 mod precompiles;
+mod recorder;
+mod replay;
 mod request;
 mod simulate;
+mod steps;
+mod trace;
 mod transfers;
 
 pub use access_list::{Accessed, create_access_list};
@@ -19,10 +24,14 @@ pub use call::{call, lift_checks};
 pub use error::{HaltText, SimulationError};
 pub use estimate::{Estimate, estimate_gas};
 pub use evm::new_evm;
+pub use many::{call_many, trace_many};
 pub use precompiles::RunPrecompiles;
+pub use replay::{ChainExecutor, block_executor, replay, transaction_count};
 pub use request::{
-    AccountOverride, BaseFeeRule, BlockOverrides, Bundle, Call, CallFees, CallRequest, Rules, SimBlock, Simulation,
-    StateOverrides, StorageOverride,
+    AccountOverride, BaseFeeRule, BlockOverrides, Bundle, Bundles, Call, CallFees, CallRequest, Rules, SignedBundle,
+    SimBlock, Simulation, StateOverrides, StorageOverride,
 };
 pub use simulate::{CallOutcome, CallResult, SimulatedBlock, SimulatedTx, simulate};
+pub use steps::{Slot, Step, StepOptions, Steps};
+pub use trace::{Trace, TraceBudget, Tracer};
 pub use transfers::NumberedLog;

@@ -21,6 +21,11 @@ pub(super) fn apply(
     for (address, account) in overrides {
         apply_account(*address, account, overlay, codes);
     }
+    precompiles(overrides, spec)
+}
+
+/// The precompiles of a fork that `overrides` leave.
+pub(super) fn precompiles(overrides: &StateOverrides, spec: SpecId) -> Result<RunPrecompiles, SimulationError> {
     let mut precompiles = RunPrecompiles::of(spec);
     move_precompiles(overrides, &mut precompiles)?;
     Ok(precompiles)

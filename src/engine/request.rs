@@ -120,6 +120,25 @@ pub struct BlockOverrides {
     pub difficulty: Option<U256>,
 }
 
+impl BlockOverrides {
+    /// These, and where they say nothing `others`; its number and its time only where `first`, as later blocks follow from the first.
+    pub fn or(self, others: &Self, first: bool) -> Self {
+        let (number, time) = if first { (others.number, others.time) } else { (None, None) };
+        Self {
+            number: self.number.or(number),
+            time: self.time.or(time),
+            gas_limit: self.gas_limit.or(others.gas_limit),
+            fee_recipient: self.fee_recipient.or(others.fee_recipient),
+            prev_randao: self.prev_randao.or(others.prev_randao),
+            base_fee: self.base_fee.or(others.base_fee),
+            blob_base_fee: self.blob_base_fee.or(others.blob_base_fee),
+            beacon_root: self.beacon_root.or(others.beacon_root),
+            withdrawals: self.withdrawals.or_else(|| others.withdrawals.clone()),
+            difficulty: self.difficulty.or(others.difficulty),
+        }
+    }
+}
+
 /// An `eth_call`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CallRequest {
@@ -155,7 +174,7 @@ pub struct SimBlock {
 
 /// An `eth_callBundle`.
 #[derive(Clone, Debug)]
-pub struct Bundle {
+pub struct SignedBundle {
     /// Signed transactions with their senders, in order.
     pub transactions: Vec<Recovered<TxEnvelope>>,
     /// The block that they are meant for.
@@ -172,6 +191,24 @@ pub struct Bundle {
     pub base_fee: Option<u64>,
 }
 
+/// Bundles of calls that run one after another, each on what those before it left: `eth_callMany`, and the traces of calls.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Bundles {
+    /// Applied to the state before the first call.
+    pub state: StateOverrides,
+    /// In order.
+    pub bundles: Vec<Bundle>,
+}
+
+/// Calls in one block.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Bundle {
+    /// In order.
+    pub calls: Vec<Call>,
+    /// Applied to the block they run in.
+    pub block: BlockOverrides,
+}
+
 /// What a caller of the engine decides: limits, and where the dialects differ.
 #[derive(Clone, Copy, Debug)]
 pub struct Rules {
@@ -185,6 +222,8 @@ pub struct Rules {
     pub gas_cap: u64,
     /// Blocks a simulation may span, gaps included.
     pub max_blocks: u64,
+    /// How far above the smallest gas limit an estimate may be, as a part of it; zero for exactly that.
+    pub estimate_tolerance: f64,
 }
 
 /// What base fee a call without validation sees.

@@ -12,15 +12,13 @@ use alloy_eips::{
 use alloy_evm::{
     Evm,
     block::{BlockExecutionError, BlockExecutor},
-    eth::{EthBlockExecutionCtx, EthBlockExecutor, receipt_builder::AlloyReceiptBuilder},
 };
 use alloy_hardforks::EthereumHardforks;
 use alloy_primitives::{Address, B256};
-use revm::inspector::NoOpInspector;
 
 use crate::{
     chain::{BlockHashes, ChainSpec, SealedBlock, receipts_root_and_bloom, transactions_root},
-    engine::{RunPrecompiles, new_evm},
+    engine::block_executor,
     state::{OpenBlock, Overlay, Snapshot, World},
 };
 
@@ -75,7 +73,7 @@ pub fn open_block(spec: &ChainSpec, on: &Snapshot, attributes: Attributes) -> Re
         ..Header::default()
     };
     let mut overlay = Overlay::new(on.world.clone(), on.hashes.clone());
-    let mut executor = executor(spec, &mut overlay, &header, None, &[]);
+    let mut executor = block_executor(spec, &mut overlay, &header, None, &[]);
     executor.apply_pre_execution_changes()?;
     drop(executor);
     Ok(next(on, overlay.changed_world(), OpenBlock::new(header)))
@@ -91,7 +89,7 @@ pub fn extend(
 ) -> (Snapshot, Vec<Rejected>) {
     let mut grown = open.clone();
     let mut overlay = Overlay::new(on.world.clone(), on.hashes.clone());
-    let mut executor = executor(spec, &mut overlay, &open.header, None, &[]);
+    let mut executor = block_executor(spec, &mut overlay, &open.header, None, &[]);
     executor.cumulative_tx_gas_used = open.header.gas_used;
     executor.blob_gas_used = open.blob_gas_used;
     let mut rejected = Vec::new();
@@ -113,7 +111,7 @@ pub fn extend(
 pub fn seal(spec: &ChainSpec, on: &Snapshot, open: &OpenBlock) -> Result<Snapshot, BlockExecutionError> {
     let withdrawals = spec.is_shanghai_active_at_timestamp(open.header.timestamp).then(Withdrawals::default);
     let mut overlay = Overlay::new(on.world.clone(), on.hashes.clone());
-    let mut executor = executor(spec, &mut overlay, &open.header, withdrawals.as_ref(), &[]);
+    let mut executor = block_executor(spec, &mut overlay, &open.header, withdrawals.as_ref(), &[]);
     executor.receipts = open.receipts.iter().cloned().collect();
     executor.cumulative_tx_gas_used = open.header.gas_used;
     executor.blob_gas_used = open.blob_gas_used;
@@ -163,7 +161,7 @@ pub fn execute_block(
     withdrawals: Option<&Withdrawals>,
 ) -> Result<Executed, BlockExecutionError> {
     let mut overlay = Overlay::new(parent.world.clone(), parent.hashes.clone());
-    let mut executor = executor(spec, &mut overlay, header, withdrawals, ommers);
+    let mut executor = block_executor(spec, &mut overlay, header, withdrawals, ommers);
     executor.apply_pre_execution_changes()?;
     let with_roots = !spec.is_byzantium_active_at_block(header.number);
     for tx in transactions {
@@ -188,33 +186,4 @@ pub fn execute_block(
 
 fn next(on: &Snapshot, world: World, open: OpenBlock) -> Snapshot {
     Snapshot::new(world, on.head.clone(), Some(open), on.hashes.clone())
-}
-
-type Executor<'a> = EthBlockExecutor<
-    'a,
-    alloy_evm::EthEvm<&'a mut Overlay, NoOpInspector, RunPrecompiles>,
-    &'a ChainSpec,
-    AlloyReceiptBuilder,
->;
-
-fn executor<'a>(
-    spec: &'a ChainSpec,
-    overlay: &'a mut Overlay,
-    header: &'a Header,
-    withdrawals: Option<&'a Withdrawals>,
-    ommers: &'a [Header],
-) -> Executor<'a> {
-    let context = EthBlockExecutionCtx {
-        parent_hash: header.parent_hash,
-        parent_beacon_block_root: header.parent_beacon_block_root,
-        ommers,
-        withdrawals: withdrawals.map(|list| std::borrow::Cow::Borrowed(list.as_slice())),
-        extra_data: header.extra_data.clone(),
-        tx_count_hint: None,
-        slot_number: None,
-    };
-    let env = spec.evm_env(header);
-    let precompiles = RunPrecompiles::of(env.cfg_env.spec);
-    let evm = new_evm(overlay, env, precompiles, NoOpInspector, false);
-    EthBlockExecutor::new(evm, context, spec, AlloyReceiptBuilder::default())
 }

@@ -14,7 +14,7 @@ use alloy_primitives::{
     map::{AddressMap, HashMap},
 };
 use revm::{
-    Database, DatabaseCommit,
+    Database, DatabaseCommit, DatabaseRef,
     bytecode::Bytecode,
     state::{Account as RunAccount, AccountInfo},
 };
@@ -146,6 +146,11 @@ impl Meter {
     /// Stops a run at `deadline`, or when `cancelled` is set. Between two calls of it, `pause` is had.
     pub fn until(deadline: Instant, cancelled: Arc<AtomicBool>, pause: Option<Pause>) -> Self {
         Self { deadline: Some(deadline), cancelled: Some(cancelled), pause, ..Self::default() }
+    }
+
+    /// Stops the run at `deadline` where that is before its own: a request may shorten what the node allows, never lengthen it.
+    pub fn shorten(&mut self, deadline: Instant) {
+        self.deadline = Some(self.deadline.map_or(deadline, |own| own.min(deadline)));
     }
 
     /// Between two calls of a run: has its pause, and looks whether it should go on.
@@ -371,6 +376,34 @@ impl Database for Overlay {
     }
 
     fn block_hash(&mut self, number: u64) -> Result<B256, Infallible> {
+        Ok(self.hashes.get(number).unwrap_or_default())
+    }
+}
+
+/// Reads as [`Database`] does, and numbers no account.
+impl DatabaseRef for Overlay {
+    type Error = Infallible;
+
+    fn basic_ref(&self, address: Address) -> Result<Option<AccountInfo>, Infallible> {
+        Ok(match self.ids.get(&address) {
+            Some(id) => self.entries[*id].info.clone(),
+            None => self.base.account(&address).map(|account| account.info()),
+        })
+    }
+
+    fn code_by_hash_ref(&self, _: B256) -> Result<Bytecode, Infallible> {
+        // `basic_ref` hands every account out with its code.
+        Ok(Bytecode::default())
+    }
+
+    fn storage_ref(&self, address: Address, slot: U256) -> Result<U256, Infallible> {
+        Ok(match self.ids.get(&address) {
+            Some(id) => self.entries[*id].slot(&slot),
+            None => self.base.account(&address).map_or(U256::ZERO, |account| account.slot(&slot)),
+        })
+    }
+
+    fn block_hash_ref(&self, number: u64) -> Result<B256, Infallible> {
         Ok(self.hashes.get(number).unwrap_or_default())
     }
 }

@@ -458,6 +458,25 @@ async fn a_bundle_past_the_block_being_built_stands_on_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn the_ends_of_all_ranges_are_a_block_too() {
+    let bench = Bench::new().await;
+    let most = format!("{:#x}", u64::MAX);
+    let tx = [bench.sign(1, bench.tx(0, TxKind::Create, 0, showing(&["43", "42", "45"])))];
+    let given = json!({
+        "blockNumber": most,
+        "timestamp": most,
+        "gasLimit": most,
+        "difficulty": format!("{:#x}", U256::MAX),
+        "timeout": most,
+    });
+    let result = bench.run(&tx, given).await;
+    assert_eq!(words(&result["results"][0]["value"]), [U256::from(u64::MAX); 3]);
+    // A base fee that nobody can pay.
+    let error = bench.refuse(&tx, json!({"baseFee": most})).await;
+    assert!(error["message"].as_str().unwrap().contains("max fee per gas less than block base fee"), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_transaction_that_the_block_cannot_have_refuses_the_bundle() {
     let bench = Bench::new().await;
     let good = || bench.sign(1, bench.tx(0, COINBASE, 1, Bytes::new()));

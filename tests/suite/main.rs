@@ -9,5 +9,6 @@ mod limits;
 mod process;
 mod snapshots;
 mod support;
+mod tracing;
 mod vectors;
 mod websocket;

@@ -27,6 +27,8 @@ pub struct Dialect {
     pub block_time: fn(&ChainSpec) -> u64,
     /// Compute the state roots of simulated blocks; zero where not.
     pub state_roots: bool,
+    /// How far above the smallest gas limit an estimate may be, as a part of it.
+    pub estimate_tolerance: f64,
     /// Show the blocks that fill gaps.
     pub shows_fillers: bool,
     /// Show header fields before their fork, with their empty value.
@@ -39,6 +41,8 @@ pub struct Dialect {
     pub revert: fn(Bytes) -> RpcError,
     /// The error of an `eth_call` that the EVM stopped.
     pub halt: fn(String) -> RpcError,
+    /// The `error` of a failed call in `eth_callMany`, as JSON: what `eth_call` would have answered.
+    pub many_error: fn(&mut Vec<u8>, &RpcError),
     /// The `error` of a failed call in a simulation, as JSON.
     pub call_error: fn(&mut Vec<u8>, &CallOutcome, &Bytes),
 }

@@ -14,6 +14,7 @@ pub static PROJECT: Dialect = Dialect {
     base_fee: BaseFeeRule::Block,
     block_time: ChainSpec::block_time,
     state_roots: false,
+    estimate_tolerance: 0.0,
     shows_fillers: false,
     shows_revert_data: true,
     shows_early_fields: true,
@@ -22,6 +23,7 @@ pub static PROJECT: Dialect = Dialect {
     // api.md 7.1: one message, the reason in `data`.
     revert: |data| RpcError { data: Some(data), ..RpcError::new(-32000, "execution reverted") },
     halt: |reason| RpcError::new(-32000, reason),
+    many_error: |out, error| error.write(out),
     // api.md 2.5: a string, the revert reason.
     call_error: |out, outcome, data| match outcome {
         CallOutcome::Success => {}

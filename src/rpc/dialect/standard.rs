@@ -3,7 +3,7 @@
 use super::{Dialect, revert_reason};
 use crate::{
     engine::{BaseFeeRule, CallOutcome, HaltText},
-    rpc::error::RpcError,
+    rpc::{encode, error::RpcError},
 };
 
 /// What `/standard` speaks.
@@ -14,12 +14,16 @@ pub static STANDARD: Dialect = Dialect {
     // execution-apis, eth_simulateV1: simulated blocks are 12 seconds apart.
     block_time: |_| 12,
     state_roots: true,
+    // geth's estimateGasErrorRatio.
+    estimate_tolerance: 0.015,
     shows_fillers: true,
     shows_revert_data: false,
     shows_early_fields: false,
     counts_reverted_logs: true,
     revert: |data| RpcError { message: revert_message(&data).into(), data: Some(data), code: REVERTED },
     halt: |reason| RpcError::new(-32000, reason),
+    // As reth and alloy's types have it.
+    many_error: |out, error| encode::string(out, &error.message),
     call_error: |out, outcome, data| match outcome {
         CallOutcome::Success => {}
         CallOutcome::Revert => {

@@ -2,9 +2,11 @@
 
 mod block;
 mod simulation;
+mod trace;
 
 pub use block::{LogPlace, block, header, log, pooled_transaction, receipt, transaction, transaction_with_receipt};
 pub use simulation::simulation;
+pub use trace::trace;
 
 use alloy_primitives::U256;
 use serde::Serialize;
@@ -114,4 +116,33 @@ pub fn too_long(limit: usize) -> RpcError {
 pub fn value(out: &mut Vec<u8>, value: &impl Serialize) {
     // Plain data: serialising it to memory does not fail.
     let _ = serde_json::to_writer(out, value);
+}
+
+/// The same for a value that may be long: refused once the answer is longer than `limit` bytes.
+pub fn bounded_value(out: &mut Vec<u8>, value: &impl Serialize, limit: usize) -> Result<(), RpcError> {
+    struct Bounded<'a> {
+        out: &'a mut Vec<u8>,
+        limit: usize,
+    }
+
+    impl std::io::Write for Bounded<'_> {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            if self.out.len() + bytes.len() > self.limit {
+                return Err(std::io::ErrorKind::FileTooLarge.into());
+            }
+            self.out.extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+
+    serde_json::to_writer(Bounded { out, limit }, value).map_err(|_| too_long(limit))
+}
+
+/// Refuses an answer that is longer than `limit` bytes already.
+pub fn check_length(out: &[u8], limit: usize) -> Result<(), RpcError> {
+    if out.len() > limit { Err(too_long(limit)) } else { Ok(()) }
 }

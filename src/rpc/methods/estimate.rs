@@ -31,7 +31,7 @@ impl Backend {
         out: &mut Vec<u8>,
     ) -> Result<(), RpcError> {
         let Asked { params, published, dialect } = asked;
-        let (request, selector) = wire::parse_call(params, dialect)?;
+        let (request, selector) = wire::parse_estimate(params, "eth_estimateGas", dialect)?;
         let snapshot = self.select(published, selector)?;
         overlay.reset(snapshot.world.clone(), snapshot.hashes.clone(), meter);
         let rules = self.rules(dialect);
@@ -59,7 +59,7 @@ impl Backend {
         out: &mut Vec<u8>,
     ) -> Result<(), RpcError> {
         let Asked { params, published, dialect } = asked;
-        let (request, selector) = wire::parse_call(params, dialect)?;
+        let (request, selector) = wire::parse_estimate(params, "eth_createAccessList", dialect)?;
         let snapshot = self.select(published, selector)?;
         overlay.reset(snapshot.world.clone(), snapshot.hashes.clone(), meter);
         let rules = self.rules(dialect);

@@ -5,8 +5,10 @@ mod bundle;
 mod estimate;
 mod fee;
 mod log;
+mod many;
 mod run;
 mod state;
+mod trace;
 
 use std::sync::Arc;
 
@@ -86,6 +88,9 @@ methods! {
     EstimateGas "eth_estimateGas" On(Short);
     CreateAccessList "eth_createAccessList" On(Short);
     CallBundle "eth_callBundle" On(Bundle);
+    CallMany "eth_callMany" On(Bundle);
+    TraceCall "debug_traceCall" On(Bundle);
+    TraceCallMany "debug_traceCallMany" On(Bundle);
     // State.
     GetBalance "eth_getBalance" Here;
     GetStorageAt "eth_getStorageAt" Here;
@@ -165,6 +170,8 @@ pub struct RequestLimits {
     pub max_log_blocks: u64,
     /// Logs that one request may return.
     pub max_logs: usize,
+    /// Bytes that the traces of a request may take while it runs.
+    pub max_trace: usize,
     /// Bytes of an answer.
     pub max_response: usize,
 }
@@ -197,6 +204,9 @@ impl Backend {
             Method::EstimateGas => self.estimate_gas(asked, overlay, meter, out)?,
             Method::CreateAccessList => self.create_access_list(asked, overlay, meter, out)?,
             Method::CallBundle => self.call_bundle(asked, overlay, meter, out)?,
+            Method::CallMany => self.call_many(asked, overlay, meter, out)?,
+            Method::TraceCall => self.trace_call(asked, overlay, meter, out)?,
+            Method::TraceCallMany => self.trace_call_many(asked, overlay, meter, out)?,
             Method::GetBalance => self.get_balance(asked, out)?,
             Method::GetStorageAt => self.get_storage_at(asked, out)?,
             Method::GetStorageValues => self.get_storage_values(asked, out)?,
@@ -309,6 +319,7 @@ impl Backend {
             state_roots: dialect.state_roots,
             gas_cap: self.limits.gas_cap,
             max_blocks: self.limits.shape.max_blocks as u64,
+            estimate_tolerance: dialect.estimate_tolerance,
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use alloy_primitives::{B256, Bytes, U256, keccak256};
+use alloy_primitives::{Address, B256, Bytes, U256, keccak256};
 
 use super::{Asked, Backend};
 use crate::{
@@ -11,22 +11,25 @@ use crate::{
         error::RpcError,
         wire,
     },
-    state::Account,
+    state::{Account, Selector},
 };
 
 impl Backend {
     pub(super) fn get_balance(&self, asked: Asked<'_>, out: &mut Vec<u8>) -> Result<(), RpcError> {
-        encode::quantity_u256(out, self.account(asked, |account| account.balance)?);
+        let named = wire::parse_account(asked.params, asked.dialect)?;
+        encode::quantity_u256(out, self.account(asked, named, |account| account.balance)?);
         Ok(())
     }
 
     pub(super) fn get_transaction_count(&self, asked: Asked<'_>, out: &mut Vec<u8>) -> Result<(), RpcError> {
-        encode::quantity(out, self.account(asked, |account| account.nonce)?);
+        let named = wire::parse_account(asked.params, asked.dialect)?;
+        encode::quantity(out, self.account(asked, named, |account| account.nonce)?);
         Ok(())
     }
 
     pub(super) fn get_code(&self, asked: Asked<'_>, out: &mut Vec<u8>) -> Result<(), RpcError> {
-        let code: Bytes = self.account(asked, |account| account.code.bytecode.original_bytes())?;
+        let named = wire::parse_code(asked.params, asked.dialect)?;
+        let code: Bytes = self.account(asked, named, |account| account.code.bytecode.original_bytes())?;
         encode::data(out, &code);
         Ok(())
     }
@@ -87,9 +90,13 @@ impl Backend {
         Ok(())
     }
 
-    /// Something of the account that a request names; of an account that does not exist, its default.
-    fn account<T: Default>(&self, asked: Asked<'_>, get: impl FnOnce(&Account) -> T) -> Result<T, RpcError> {
-        let (address, selector) = wire::parse_account(asked.params, asked.dialect)?;
+    /// Something of an account in a state; of an account that does not exist, its default.
+    fn account<T: Default>(
+        &self,
+        asked: Asked<'_>,
+        (address, selector): (Address, Selector),
+        get: impl FnOnce(&Account) -> T,
+    ) -> Result<T, RpcError> {
         let snapshot = self.select(asked.published, selector)?;
         Ok(snapshot.world.account(&address).map_or_else(T::default, |account| get(account)))
     }

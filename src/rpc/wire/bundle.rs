@@ -15,7 +15,7 @@ use serde::{
 
 use super::{SelectorParam, ShapeLimits, parse};
 use crate::{
-    engine::Bundle,
+    engine::SignedBundle,
     rpc::{
         dialect::Dialect,
         error::RpcError,
@@ -53,7 +53,7 @@ struct Number<T>(T);
 #[derive(Debug)]
 pub struct ParsedBundle {
     /// The bundle.
-    pub bundle: Bundle,
+    pub bundle: SignedBundle,
     /// The state that it runs on.
     pub state: Selector,
     /// The time that its client gives it, in milliseconds. Zero is as much as the node gives.
@@ -78,7 +78,7 @@ pub fn parse_bundle(params: &str, dialect: &Dialect, limits: &ShapeLimits) -> Re
     }
     let transactions = bundle.txs.iter().enumerate().map(|(index, raw)| transaction(raw, index));
     Ok(ParsedBundle {
-        bundle: Bundle {
+        bundle: SignedBundle {
             transactions: transactions.collect::<Result<_, _>>()?,
             number: bundle.block_number.0,
             timestamp: bundle.timestamp.map(|time| time.0),

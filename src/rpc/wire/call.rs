@@ -6,7 +6,7 @@ use alloy_eips::{eip2930::AccessList, eip4895::Withdrawals, eip7702::SignedAutho
 use alloy_primitives::{Address, B256, TxKind, U256};
 use serde::{Deserialize, Deserializer};
 
-use super::{SelectorParam, parse, select};
+use super::{SelectorParam, parse, require, select};
 use crate::{
     engine::{
         AccountOverride, BlockOverrides, Call, CallFees, CallRequest, SimBlock, Simulation, StateOverrides,
@@ -48,7 +48,7 @@ struct SimulateParams(SimulatePayload, #[serde(default)] Option<SelectorParam>);
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct CallObject {
+pub(super) struct CallObject {
     from: Option<Fixed<20>>,
     /// Absent, null and an address are three things.
     #[serde(default, deserialize_with = "present")]
@@ -87,7 +87,7 @@ struct SimBlockParam {
     block_overrides: Option<BlockOverridesParam>,
 }
 
-type StateOverridesParam = BTreeMap<AddressKey, AccountOverrideParam>;
+pub(super) type StateOverridesParam = BTreeMap<AddressKey, AccountOverrideParam>;
 
 /// An address as the key of a JSON object.
 #[derive(Debug, Deserialize, PartialEq, Eq, PartialOrd, Ord)]
@@ -96,7 +96,7 @@ pub(super) struct AddressKey(pub(super) Fixed<20>);
 
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct AccountOverrideParam {
+pub(super) struct AccountOverrideParam {
     balance: Option<Quantity<U256>>,
     nonce: Option<Quantity<u64>>,
     code: Option<Data>,
@@ -108,7 +108,7 @@ struct AccountOverrideParam {
 
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct BlockOverridesParam {
+pub(super) struct BlockOverridesParam {
     number: Option<Quantity<U256>>,
     #[serde(alias = "timestamp")]
     time: Option<Quantity<u64>>,
@@ -126,24 +126,34 @@ struct BlockOverridesParam {
     difficulty: Option<Quantity<U256>>,
 }
 
-/// A call and what it runs on.
+/// A call of `eth_call` and what it runs on.
 pub fn parse_call(params: &str, dialect: &Dialect) -> Result<(CallRequest, Selector), RpcError> {
+    let (request, selector) = call_request(params, "eth_call", dialect)?;
+    Ok((request, require(selector, dialect)?))
+}
+
+/// A call of a method that says what it needs, and what it runs on.
+pub fn parse_estimate(
+    params: &str,
+    method: &'static str,
+    dialect: &Dialect,
+) -> Result<(CallRequest, Selector), RpcError> {
+    let (request, selector) = call_request(params, method, dialect)?;
+    Ok((request, select(selector)))
+}
+
+fn call_request(
+    params: &str,
+    method: &'static str,
+    dialect: &Dialect,
+) -> Result<(CallRequest, Option<SelectorParam>), RpcError> {
     let CallParams(call, selector, state, block) = parse(params, dialect)?;
-    // As geth has it: these act between blocks, and a call is in the midst of one.
-    if let Some(name) = block.as_ref().and_then(|block| {
-        let root = block.beacon_root.as_ref().map(|_| "beaconRoot");
-        root.or(block.withdrawals.as_ref().map(|_| "withdrawals"))
-    }) {
-        return Err(RpcError::params(format!(
-            "params[3].{name}: not supported by this method: expected eth_simulateV1 for it"
-        )));
-    }
     let request = CallRequest {
         call: call.into_call("params[0]", dialect)?,
         state: state.map(|state| state_overrides(state, "params[2]")).transpose()?.unwrap_or_default(),
-        block: block.map(|block| block_overrides(block, "params[3]")).transpose()?.unwrap_or_default(),
+        block: block.map(|block| call_block_overrides(block, "params[3]", method)).transpose()?.unwrap_or_default(),
     };
-    Ok((request, select(selector, 1, dialect)?))
+    Ok((request, selector))
 }
 
 /// A simulation, what it runs on, and whether it shows transactions in full.
@@ -185,11 +195,11 @@ pub fn parse_simulation(
         trace_transfers: payload.trace_transfers.unwrap_or_default(),
         validation: payload.validation.unwrap_or_default(),
     };
-    Ok((simulation, select(selector, 1, dialect)?, payload.return_full_transactions.unwrap_or_default()))
+    Ok((simulation, require(selector, dialect)?, payload.return_full_transactions.unwrap_or_default()))
 }
 
 impl CallObject {
-    fn into_call(self, place: &str, dialect: &Dialect) -> Result<Call, RpcError> {
+    pub(super) fn into_call(self, place: &str, dialect: &Dialect) -> Result<Call, RpcError> {
         let to = match self.to {
             None if dialect.requires_to_and_selector => {
                 return Err(RpcError::params(format!(
@@ -271,7 +281,7 @@ impl SimBlockParam {
     }
 }
 
-fn state_overrides(overrides: StateOverridesParam, place: &str) -> Result<StateOverrides, RpcError> {
+pub(super) fn state_overrides(overrides: StateOverridesParam, place: &str) -> Result<StateOverrides, RpcError> {
     overrides
         .into_iter()
         .map(|(AddressKey(address), account)| {
@@ -297,6 +307,21 @@ fn state_overrides(overrides: StateOverridesParam, place: &str) -> Result<StateO
             Ok((address, overrides))
         })
         .collect()
+}
+
+/// The overrides of the block that a call of `method` runs in. As geth has it, some act between blocks, and a call is in the midst of one.
+pub(super) fn call_block_overrides(
+    overrides: BlockOverridesParam,
+    place: &str,
+    method: &str,
+) -> Result<BlockOverrides, RpcError> {
+    let root = overrides.beacon_root.as_ref().map(|_| "beaconRoot");
+    if let Some(name) = root.or(overrides.withdrawals.as_ref().map(|_| "withdrawals")) {
+        return Err(RpcError::params(format!(
+            "{place}.{name}: not supported by {method}: expected eth_simulateV1 for it"
+        )));
+    }
+    block_overrides(overrides, place)
 }
 
 fn block_overrides(overrides: BlockOverridesParam, place: &str) -> Result<BlockOverrides, RpcError> {

@@ -7,15 +7,19 @@ mod bundle;
 mod call;
 mod fee;
 mod log;
+mod many;
 mod state;
 mod subscribe;
+mod trace;
 
 pub use block::{parse_block, parse_hash, parse_one_block, parse_place};
 pub use bundle::{ParsedBundle, parse_bundle};
-pub use call::{ShapeLimits, parse_call, parse_simulation};
+pub use call::{ShapeLimits, parse_call, parse_estimate, parse_simulation};
 pub use fee::{FeeHistoryRequest, parse_fee_history};
 pub use log::{LogFilter, LogRange, parse_logs};
-pub use state::{parse_account, parse_bytes, parse_proof, parse_slot, parse_slots};
+pub use many::{ManyRequest, parse_call_many};
+pub use state::{parse_account, parse_bytes, parse_code, parse_proof, parse_slot, parse_slots};
+pub use trace::{TraceRequest, parse_trace_call, parse_trace_many};
 
 pub use subscribe::{Shown, Subject, parse_subscribe, parse_unsubscribe};
 
@@ -92,6 +96,33 @@ fn explain<T: DeserializeOwned>(params: &str, first: &serde_json::Error) -> RpcE
     RpcError::params(format!("{}: {text}", place(&path)))
 }
 
+/// Parses a value that depends on another field and was set aside for that, and names the field where it fails.
+fn parse_aside<T: DeserializeOwned + Default>(
+    aside: Option<&serde_json::Value>,
+    place: &str,
+    dialect: &Dialect,
+) -> Result<T, RpcError> {
+    let Some(value) = aside.filter(|value| !value.is_null()) else { return Ok(T::default()) };
+    let mut unknown = None;
+    let mut track = serde_path_to_error::Track::new();
+    let tracked = serde_path_to_error::Deserializer::new(value, &mut track);
+    let parsed = serde_ignored::deserialize(tracked, |path| {
+        unknown.get_or_insert_with(|| path.to_string());
+    });
+    match (parsed, unknown) {
+        (Err(error), _) => {
+            let path = track.path().to_string();
+            let dot = if path == "." { String::new() } else { format!(".{path}") };
+            Err(RpcError::params(format!("{place}{dot}: {error}")))
+        }
+        (Ok(_), Some(path)) if dialect.refuses_unknown_fields => {
+            let path: String = path.chars().take(80).collect();
+            Err(RpcError::params(format!("{place}.{path}: unknown field")))
+        }
+        (Ok(value), _) => Ok(value),
+    }
+}
+
 /// `[0].a.b` or `0.a.b` as `params[0].a.b`. A name that goes on for ever is cut.
 fn place(path: &str) -> String {
     const LONGEST_NAME: usize = 80;
@@ -117,15 +148,17 @@ fn place(path: &str) -> String {
     out
 }
 
-/// The selector that is parameter `index`, or what its absence means.
-fn select(selector: Option<SelectorParam>, index: usize, dialect: &Dialect) -> Result<Selector, RpcError> {
-    match selector {
-        Some(SelectorParam(selector)) => Ok(selector),
-        None if dialect.requires_to_and_selector => Err(RpcError::params(format!(
-            "params[{index}]: missing: expected a block selector, like \"pending\" or \"latest\""
-        ))),
-        None => Ok(Selector::Latest),
+/// The selector that a request names; the newest sealed block where it names none, as geth has it.
+fn select(selector: Option<SelectorParam>) -> Selector {
+    selector.map_or(Selector::Latest, |SelectorParam(selector)| selector)
+}
+
+/// The same, for the methods of `api.md`: on `/` they must name it (ruling 1).
+fn require(selector: Option<SelectorParam>, dialect: &Dialect) -> Result<Selector, RpcError> {
+    if selector.is_none() && dialect.requires_to_and_selector {
+        return Err(RpcError::params("params[1]: missing: expected a block selector, like \"pending\" or \"latest\""));
     }
+    Ok(select(selector))
 }
 
 /// Characters of a block's hash: `0x` and 64 hex digits.

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use alloy_primitives::{Address, Bytes, U256};
 use serde::Deserialize;
 
-use super::{SelectorParam, call::AddressKey, parse, select};
+use super::{SelectorParam, call::AddressKey, parse, require, select};
 use crate::{
     rpc::{
         dialect::Dialect,
@@ -52,13 +52,19 @@ pub struct ProofRequest {
 /// An address and the state that it is looked up in.
 pub fn parse_account(params: &str, dialect: &Dialect) -> Result<(Address, Selector), RpcError> {
     let AccountParams(address, selector) = parse(params, dialect)?;
-    Ok((address.into(), select(selector, 1, dialect)?))
+    Ok((address.into(), select(selector)))
+}
+
+/// `eth_getCode`: the same, where the state must be named on `/`.
+pub fn parse_code(params: &str, dialect: &Dialect) -> Result<(Address, Selector), RpcError> {
+    let AccountParams(address, selector) = parse(params, dialect)?;
+    Ok((address.into(), require(selector, dialect)?))
 }
 
 /// A storage slot and the state that it is looked up in.
 pub fn parse_slot(params: &str, dialect: &Dialect) -> Result<(Address, U256, Selector), RpcError> {
     let SlotParams(address, slot, selector) = parse(params, dialect)?;
-    Ok((address.into(), slot.0, select(selector, 2, dialect)?))
+    Ok((address.into(), slot.0, select(selector)))
 }
 
 /// Storage slots by their account, and the state that they are looked up in.
@@ -67,14 +73,14 @@ pub fn parse_slots(params: &str, dialect: &Dialect) -> Result<(Vec<(Address, Vec
     bound_slots("params[0]", accounts.values().map(Vec::len).sum())?;
     let accounts =
         accounts.into_iter().map(|(address, slots)| (address.0.into(), slots.iter().map(|slot| slot.0).collect()));
-    Ok((accounts.collect(), select(selector, 1, dialect)?))
+    Ok((accounts.collect(), select(selector)))
 }
 
 /// An account, its slots, and the state that they are proved in.
 pub fn parse_proof(params: &str, dialect: &Dialect) -> Result<ProofRequest, RpcError> {
     let ProofParams(address, slots, selector) = parse(params, dialect)?;
     bound_slots("params[1]", slots.len())?;
-    Ok(ProofRequest { address: address.into(), slots, selector: select(selector, 2, dialect)? })
+    Ok(ProofRequest { address: address.into(), slots, selector: select(selector) })
 }
 
 fn bound_slots(place: &str, count: usize) -> Result<(), RpcError> {

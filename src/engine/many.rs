@@ -1,0 +1,106 @@
+//! `eth_callMany` and the traces of calls: calls that see what those before them did.
+
+use alloy_consensus::Header;
+use alloy_evm::{Evm, EvmEnv};
+use revm::{
+    DatabaseCommit,
+    context::{TxEnv, result::ExecutionResult},
+    inspector::NoOpInspector,
+};
+
+use super::{
+    call::{environment, explain, fill},
+    error::SimulationError,
+    evm::new_evm,
+    fees::check_chain_id,
+    overrides,
+    precompiles::RunPrecompiles,
+    request::{BlockOverrides, Bundles, Call, Rules},
+    trace::{Trace, TraceBudget, Tracer, trace},
+};
+use crate::{
+    chain::ChainSpec,
+    state::{CodeCache, Overlay},
+};
+
+/// Runs bundles in `overlay`, in `header`'s block: each call sees what those before it did. One list of results a bundle.
+pub fn call_many(
+    spec: &ChainSpec,
+    header: &Header,
+    request: &Bundles,
+    rules: &Rules,
+    codes: &CodeCache,
+    overlay: &mut Overlay,
+) -> Result<Vec<Vec<ExecutionResult>>, SimulationError> {
+    each_call(spec, header, request, rules, codes, overlay, |call, (tx, env, precompiles), overlay| {
+        let base_fee = env.block_env.basefee;
+        let mut evm = new_evm(&mut *overlay, env, precompiles, NoOpInspector, false);
+        let ran = evm.transact_raw(tx);
+        drop(evm);
+        let ran = ran.map_err(|error| explain(error, call, base_fee, overlay))?;
+        overlay.commit(ran.state);
+        let gas_used = ran.result.tx_gas_used();
+        Ok((ran.result, gas_used))
+    })
+}
+
+/// Traces bundles in the same way. All traces together keep to `budget`. Returns the gas that the calls used, too.
+pub fn trace_many(
+    spec: &ChainSpec,
+    header: &Header,
+    request: &Bundles,
+    (tracer, mut budget): (&Tracer, TraceBudget),
+    rules: &Rules,
+    codes: &CodeCache,
+    overlay: &mut Overlay,
+) -> Result<(Vec<Vec<Trace>>, u64), SimulationError> {
+    let mut gas_used = 0;
+    let traces = each_call(spec, header, request, rules, codes, overlay, |call, run, overlay| {
+        let (trace, used) = trace(call, run, tracer, &mut budget, overlay)?;
+        gas_used += used;
+        Ok((trace, used))
+    })?;
+    Ok((traces, gas_used))
+}
+
+/// Hands each call, filled in, to `run`, which keeps its changes and returns its result with the gas that it used.
+///
+/// As Erigon has it, whose method this is: the state overrides are applied once, at the start, and a bundle that does not say has the
+/// block number and the timestamp of the one before, plus one.
+fn each_call<T>(
+    spec: &ChainSpec,
+    header: &Header,
+    request: &Bundles,
+    rules: &Rules,
+    codes: &CodeCache,
+    overlay: &mut Overlay,
+    mut run: impl FnMut(&Call, (TxEnv, EvmEnv, RunPrecompiles), &mut Overlay) -> Result<(T, u64), SimulationError>,
+) -> Result<Vec<Vec<T>>, SimulationError> {
+    let mut gas_left = rules.gas_cap;
+    let mut results = Vec::with_capacity(request.bundles.len());
+    let (mut number, mut time) = (header.number, header.timestamp);
+    for (index, bundle) in request.bundles.iter().enumerate() {
+        number = bundle.block.number.unwrap_or(number);
+        time = bundle.block.time.unwrap_or(time);
+        let block = BlockOverrides { number: Some(number), time: Some(time), ..bundle.block.clone() };
+        let env = environment(spec, header, &block);
+        let precompiles = if index == 0 {
+            overrides::apply(&request.state, overlay, codes, env.cfg_env.spec)?
+        } else {
+            overrides::precompiles(&request.state, env.cfg_env.spec)?
+        };
+        let mut done = Vec::with_capacity(bundle.calls.len());
+        for call in &bundle.calls {
+            overlay.meter.between_calls()?;
+            check_chain_id(call, spec.chain_id())?;
+            let mut env = env.clone();
+            let tx = fill(spec, call, gas_left, rules.base_fee, &mut env, overlay);
+            let (result, gas_used) = run(call, (tx, env, precompiles.clone()), overlay)?;
+            gas_left = gas_left.saturating_sub(gas_used);
+            done.push(result);
+        }
+        results.push(done);
+        (number, time) = (number.saturating_add(1), time.saturating_add(1));
+    }
+    Ok(results)
+}

@@ -1,0 +1,334 @@
+//! The inspector behind all tracers, which keeps to a bound in bytes.
+
+use alloy_evm::eth::EthEvmContext;
+use alloy_primitives::{Address, Log};
+use alloy_rpc_types_trace::geth::{CallConfig, FlatCallConfig, FourByteFrame, PreStateConfig};
+use revm::{
+    Inspector,
+    context::result::ResultAndState,
+    context_interface::ContextTr,
+    context_interface::JournalTr,
+    context_interface::context::ContextError,
+    interpreter::{
+        CallInputs, CallOutcome, CreateInputs, CreateOutcome, InstructionResult, Interpreter,
+        interpreter::EthInterpreter,
+    },
+    primitives::U256,
+};
+use revm_inspectors::tracing::{
+    FourByteInspector, GethTraceBuilder, TracingInspector, TracingInspectorConfig,
+    types::{CallLog, CallTraceNode},
+};
+
+use super::{
+    steps::StepLog,
+    trace::{Trace, TraceBudget, Tracer},
+};
+use crate::state::Overlay;
+
+/// Bytes that a frame takes: its node in a vector that doubles and is moved, and its place among its parent's children.
+const FRAME: usize = 3 * size_of::<CallTraceNode>() + 64;
+/// Bytes that a recording takes before it has any: its first nodes.
+const RECORDING: usize = size_of::<Recording>() + 8 * size_of::<CallTraceNode>();
+/// Bytes that a log takes in the same way, its topics included.
+const LOG: usize = 3 * size_of::<CallLog>() + 4 * 32 + 64;
+/// Bytes that one function in the counts of `4byteTracer` takes, its name in the answer included.
+const SELECTOR: usize = 256;
+/// Bytes that an account takes in an answer of `prestateTracer`, before and after, and a slot of it.
+const ACCOUNT: usize = 1024;
+const SLOT: usize = 512;
+
+/// Records what a [`Tracer`] asks for, in at most as many bytes as it may.
+///
+/// Each hook first takes from the budget what recording may cost at the most. Where there is not enough left, nothing is recorded any
+/// more and the run stops. So the memory of a trace never exceeds the bound, whatever a contract does.
+#[derive(Debug)]
+pub(super) struct Recorder {
+    recordings: Vec<Recording>,
+    /// The names of the recordings, where they are several.
+    names: Option<Vec<&'static str>>,
+    budget: TraceBudget,
+    over: bool,
+    /// Open frames.
+    depth: usize,
+}
+
+#[derive(Debug)]
+enum Recording {
+    Steps(StepLog),
+    Calls(TracingInspector, CallConfig),
+    FlatCalls(TracingInspector, FlatCallConfig),
+    PreState(PreStateConfig),
+    FourByte(FourByteInspector),
+    Noop,
+}
+
+/// A run that has ended, and what it saw.
+pub(super) struct Seen<'a> {
+    pub ran: &'a ResultAndState,
+    /// The gas limit of its transaction, and the sender.
+    pub gas_limit: u64,
+    pub caller: Address,
+    pub block_number: u64,
+    /// The state before it.
+    pub before: &'a Overlay,
+}
+
+type Host<'a> = EthEvmContext<&'a mut Overlay>;
+
+impl Recorder {
+    pub(super) fn new(tracer: &Tracer, budget: TraceBudget) -> Self {
+        let (names, recordings) = match tracer {
+            Tracer::Mux(tracers) => {
+                (Some(tracers.iter().map(Tracer::name).collect()), tracers.iter().map(Recording::from).collect())
+            }
+            one => (None, vec![one.into()]),
+        };
+        let mut recorder = Self { recordings, names, budget, over: false, depth: 0 };
+        recorder.take(RECORDING.saturating_mul(recorder.recordings.len()));
+        recorder
+    }
+
+    /// Whether the run was stopped because the trace had become too long.
+    pub(super) const fn is_over(&self) -> bool {
+        self.over
+    }
+
+    /// The trace, and what is left of the budget. None where it is too long.
+    pub(super) fn finish(mut self, seen: &Seen<'_>) -> Option<(Trace, TraceBudget)> {
+        let recordings = std::mem::take(&mut self.recordings);
+        let mut traces = Vec::with_capacity(recordings.len());
+        for recording in recordings {
+            traces.push(recording.finish(seen, &mut self.budget)?);
+        }
+        let trace = match self.names {
+            Some(names) => Trace::Mux(names.into_iter().zip(traces).collect()),
+            None => traces.pop()?,
+        };
+        Some((trace, self.budget))
+    }
+
+    /// Takes bytes from the budget. False from the moment on when they do not suffice: nothing may be recorded any more.
+    fn take(&mut self, bytes: usize) -> bool {
+        self.over = self.over || !self.budget.take(bytes);
+        !self.over
+    }
+
+    fn stop(context: &mut Host<'_>) {
+        context.error = Err(ContextError::Custom(String::new()));
+    }
+
+    fn enter(
+        &mut self,
+        context: &mut Host<'_>,
+        bytes: usize,
+        mut each: impl FnMut(&mut Recording, &mut Host<'_>, bool),
+    ) {
+        let outermost = self.depth == 0;
+        self.depth += 1;
+        let frames = self.recordings.iter().filter(|one| one.follows(outermost)).count();
+        if !self.take(frames.saturating_mul(FRAME + bytes)) {
+            return Self::stop(context);
+        }
+        for recording in &mut self.recordings {
+            each(recording, context, outermost);
+        }
+    }
+
+    fn leave(&mut self, context: &mut Host<'_>, bytes: usize, mut each: impl FnMut(&mut Recording, &mut Host<'_>)) {
+        self.depth -= 1;
+        let outermost = self.depth == 0;
+        if self.over {
+            return;
+        }
+        if !self.take(bytes) {
+            return Self::stop(context);
+        }
+        for recording in self.recordings.iter_mut().filter(|one| one.follows(outermost)) {
+            each(recording, context);
+        }
+    }
+}
+
+impl From<&Tracer> for Recording {
+    fn from(tracer: &Tracer) -> Self {
+        match tracer {
+            Tracer::Steps(options) => Self::Steps(StepLog::new(*options)),
+            Tracer::Calls(config) => {
+                Self::Calls(TracingInspector::new(TracingInspectorConfig::from_geth_call_config(config)), *config)
+            }
+            Tracer::FlatCalls(config) => {
+                Self::FlatCalls(TracingInspector::new(TracingInspectorConfig::from_flat_call_config(config)), *config)
+            }
+            Tracer::PreState(config) => Self::PreState(*config),
+            Tracer::FourByte => Self::FourByte(FourByteInspector::default()),
+            // The edge lets no mux into a mux.
+            Tracer::Noop | Tracer::Mux(_) => Self::Noop,
+        }
+    }
+}
+
+impl Recording {
+    /// Whether it records a frame: the outermost, or another.
+    fn follows(&self, outermost: bool) -> bool {
+        match self {
+            Self::Steps(_) | Self::FlatCalls(..) => true,
+            Self::Calls(_, config) => outermost || !config.only_top_call.unwrap_or_default(),
+            Self::PreState(_) | Self::FourByte(_) | Self::Noop => false,
+        }
+    }
+
+    fn finish(self, seen: &Seen<'_>, budget: &mut TraceBudget) -> Option<Trace> {
+        let gas_used = seen.ran.result.tx_gas_used();
+        let frames = |mut inspector: TracingInspector| {
+            inspector.set_transaction_gas_limit(seen.gas_limit);
+            inspector.set_transaction_caller(seen.caller);
+            inspector.into_traces().into_nodes()
+        };
+        Some(match self {
+            Self::Steps(log) => Trace::Steps {
+                steps: log.finish(),
+                gas_used,
+                failed: !seen.ran.result.is_success(),
+                output: seen.ran.result.output().cloned().unwrap_or_default(),
+            },
+            Self::Calls(inspector, config) => {
+                Trace::Calls { frames: frames(inspector), with_logs: config.with_log.unwrap_or_default(), gas_used }
+            }
+            Self::FlatCalls(inspector, config) => Trace::FlatCalls {
+                frames: frames(inspector),
+                block_number: seen.block_number,
+                parity_errors: config.convert_parity_errors.unwrap_or_default(),
+            },
+            Self::PreState(config) => {
+                let slots: usize = seen.ran.state.values().map(|account| account.storage.len()).sum();
+                let codes = seen.ran.state.values().filter_map(|account| account.info.code.as_ref());
+                let code: usize = codes.map(revm::bytecode::Bytecode::len).sum();
+                let accounts = seen.ran.state.len().saturating_mul(ACCOUNT);
+                if !budget.take(accounts.saturating_add(slots.saturating_mul(SLOT)).saturating_add(code)) {
+                    return None;
+                }
+                let Ok(frame) = GethTraceBuilder::new(Vec::new()).geth_prestate_traces(seen.ran, &config, seen.before);
+                Trace::PreState(frame)
+            }
+            Self::FourByte(inspector) => Trace::FourByte(FourByteFrame::from(inspector)),
+            Self::Noop => Trace::Noop,
+        })
+    }
+}
+
+impl<'a> Inspector<Host<'a>> for Recorder {
+    fn step(&mut self, at: &mut Interpreter<EthInterpreter>, context: &mut Host<'a>) {
+        let cost: usize =
+            self.recordings.iter().map(|one| if let Recording::Steps(log) = one { log.cost(at) } else { 0 }).sum();
+        if !self.take(cost) {
+            Self::stop(context);
+            at.halt(InstructionResult::FatalExternalError);
+            return;
+        }
+        for recording in &mut self.recordings {
+            if let Recording::Steps(log) = recording {
+                self.budget.left += log.begin(at);
+            }
+        }
+    }
+
+    fn step_end(&mut self, at: &mut Interpreter<EthInterpreter>, _: &mut Host<'a>) {
+        for recording in &mut self.recordings {
+            if let Recording::Steps(log) = recording {
+                log.end(at);
+            }
+        }
+    }
+
+    fn log(&mut self, context: &mut Host<'a>, log: Log) {
+        let outermost = self.depth == 1;
+        let wants = |one: &Recording| matches!(one, Recording::Calls(_, config) if config.with_log.unwrap_or_default() && one.follows(outermost));
+        let count = self.recordings.iter().filter(|one| wants(one)).count();
+        if !self.take(count.saturating_mul(LOG + log.data.data.len())) {
+            return Self::stop(context);
+        }
+        for recording in self.recordings.iter_mut().filter(|one| wants(one)) {
+            if let Recording::Calls(inspector, _) = recording {
+                // Numbering a log looks at every frame so far: that is paid for, too.
+                let frames = u32::try_from(inspector.traces().nodes().len() / 64).unwrap_or(u32::MAX);
+                context.journaled_state.database.meter.tick(1 + frames);
+                Inspector::<Host<'a>>::log(inspector, context, log.clone());
+            }
+        }
+    }
+
+    fn call(&mut self, context: &mut Host<'a>, inputs: &mut CallInputs) -> Option<CallOutcome> {
+        let is_precompile = context.journal_ref().precompile_addresses().contains(&inputs.bytecode_address);
+        let mut selectors = 0;
+        self.enter(context, inputs.input.len(), |recording, context, outermost| {
+            let follows = recording.follows(outermost);
+            match recording {
+                Recording::Steps(log) => log.enter(),
+                Recording::Calls(inspector, _) | Recording::FlatCalls(inspector, _) if follows => {
+                    inspector.call(context, inputs);
+                }
+                // geth: precompiles are just fancy opcodes.
+                Recording::FourByte(inspector) if !is_precompile => {
+                    let before = inspector.inner().len();
+                    inspector.call(context, inputs);
+                    selectors += inspector.inner().len() - before;
+                }
+                _ => {}
+            }
+        });
+        if !self.take(selectors * SELECTOR) {
+            Self::stop(context);
+        }
+        None
+    }
+
+    fn call_end(&mut self, context: &mut Host<'a>, inputs: &CallInputs, outcome: &mut CallOutcome) {
+        self.leave(context, outcome.result.output.len(), |recording, context| match recording {
+            Recording::Steps(log) => log.leave(),
+            Recording::Calls(inspector, _) | Recording::FlatCalls(inspector, _) => {
+                inspector.call_end(context, inputs, outcome);
+            }
+            _ => {}
+        });
+    }
+
+    fn create(&mut self, context: &mut Host<'a>, inputs: &mut CreateInputs) -> Option<CreateOutcome> {
+        self.enter(context, inputs.init_code().len(), |recording, context, outermost| {
+            let follows = recording.follows(outermost);
+            match recording {
+                Recording::Steps(log) => log.enter(),
+                Recording::Calls(inspector, _) | Recording::FlatCalls(inspector, _) if follows => {
+                    inspector.create(context, inputs);
+                }
+                _ => {}
+            }
+        });
+        None
+    }
+
+    fn create_end(&mut self, context: &mut Host<'a>, inputs: &CreateInputs, outcome: &mut CreateOutcome) {
+        self.leave(context, outcome.result.output.len(), |recording, context| match recording {
+            Recording::Steps(log) => log.leave(),
+            Recording::Calls(inspector, _) | Recording::FlatCalls(inspector, _) => {
+                inspector.create_end(context, inputs, outcome);
+            }
+            _ => {}
+        });
+    }
+
+    fn selfdestruct(&mut self, contract: Address, target: Address, value: U256) {
+        // geth shows it as a frame of its own, and a frame below the outermost is not wanted where `onlyTopCall` is set.
+        for recording in &mut self.recordings {
+            match recording {
+                Recording::Calls(inspector, config) if !config.only_top_call.unwrap_or_default() => {
+                    Inspector::<Host<'a>>::selfdestruct(inspector, contract, target, value);
+                }
+                Recording::FlatCalls(inspector, _) => {
+                    Inspector::<Host<'a>>::selfdestruct(inspector, contract, target, value);
+                }
+                _ => {}
+            }
+        }
+    }
+}

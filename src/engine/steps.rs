@@ -1,0 +1,244 @@
+//! geth's struct logger: every opcode of a call with what was there before it.
+
+use alloy_primitives::{Address, Bytes, U256};
+use revm::{
+    bytecode::opcode::{self, OpCode},
+    context::result::HaltReason,
+    interpreter::{
+        InstructionResult, Interpreter, InterpreterAction, SuccessOrHalt,
+        interpreter::EthInterpreter,
+        interpreter_types::{InputsTr, Jumps, LoopControl, MemoryTr, ReturnData},
+    },
+};
+
+use super::error::HaltText;
+
+/// What is recorded at each step.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StepOptions {
+    /// The memory.
+    pub memory: bool,
+    /// The stack.
+    pub stack: bool,
+    /// The slots that the contract has read and written so far, where it reads or writes one.
+    pub storage: bool,
+    /// What the last call returned.
+    pub return_data: bool,
+    /// The most steps; zero is no limit.
+    pub limit: usize,
+}
+
+/// One opcode, and what was there before it ran.
+#[derive(Clone, Debug)]
+pub struct Step {
+    /// Where in the code.
+    pub pc: usize,
+    /// The opcode.
+    pub op: u8,
+    /// Gas left.
+    pub gas: u64,
+    /// Gas that it cost, what it passed on to a call included.
+    pub gas_cost: u64,
+    /// 1 in the outermost call.
+    pub depth: usize,
+    /// The refund counter of the transaction.
+    pub refund: u64,
+    /// Why it could not run, in geth's words.
+    pub error: Option<Box<str>>,
+    /// The stack, its top last.
+    pub stack: Option<Box<[U256]>>,
+    /// The memory.
+    pub memory: Option<Bytes>,
+    /// What the last call returned.
+    pub return_data: Bytes,
+    /// The slot that it reads or writes.
+    pub slot: Option<Box<Slot>>,
+}
+
+/// A slot that a step reads or writes.
+#[derive(Clone, Copy, Debug)]
+pub struct Slot {
+    /// Whose.
+    pub address: Address,
+    /// Which.
+    pub key: U256,
+    /// Its value after the step.
+    pub value: U256,
+}
+
+/// The steps in the order of what happened. They lie in blocks that never move, so that what they take is what is counted.
+#[derive(Debug, Default)]
+pub struct Steps(Vec<Vec<Step>>);
+
+impl Steps {
+    const BLOCK: usize = 64;
+
+    /// In order.
+    pub fn iter(&self) -> impl Iterator<Item = &Step> {
+        self.0.iter().flatten()
+    }
+
+    fn len(&self) -> usize {
+        self.0.last().map_or(0, |last| (self.0.len() - 1) * Self::BLOCK + last.len())
+    }
+
+    /// Bytes that the next step's place takes: nothing where the last block has room.
+    fn next_cost(&self) -> usize {
+        match self.0.last() {
+            Some(block) if block.len() < Self::BLOCK => 0,
+            // The list of blocks doubles, and is moved.
+            _ => Self::BLOCK * size_of::<Step>() + 3 * size_of::<Vec<Step>>(),
+        }
+    }
+
+    fn last(&mut self) -> Option<&mut Step> {
+        self.0.last_mut().and_then(|block| block.last_mut())
+    }
+
+    fn push(&mut self, step: Step) {
+        match self.0.last_mut() {
+            Some(block) if block.len() < Self::BLOCK => block.push(step),
+            _ => {
+                let mut block = Vec::with_capacity(Self::BLOCK);
+                block.push(step);
+                self.0.push(block);
+            }
+        }
+    }
+}
+
+type At = Interpreter<EthInterpreter>;
+
+/// Records the steps of a call.
+#[derive(Debug)]
+pub(super) struct StepLog {
+    options: StepOptions,
+    steps: Steps,
+    /// Whether the step that runs was recorded.
+    recording: bool,
+    /// The refunds of the open frames as they were after their last steps; revm counts by frame, geth by transaction.
+    refunds: Vec<i64>,
+}
+
+impl StepLog {
+    pub(super) fn new(options: StepOptions) -> Self {
+        Self { options, steps: Steps::default(), recording: false, refunds: Vec::new() }
+    }
+
+    pub(super) fn finish(self) -> Steps {
+        self.steps
+    }
+
+    pub(super) fn enter(&mut self) {
+        self.refunds.push(0);
+    }
+
+    pub(super) fn leave(&mut self) {
+        self.refunds.pop();
+    }
+
+    /// At the most how many bytes recording the next step takes.
+    pub(super) fn cost(&self, at: &At) -> usize {
+        if self.is_full() {
+            return 0;
+        }
+        let stack = if self.options.stack { size_of::<U256>() * at.stack.len() } else { 0 };
+        let memory = if self.options.memory { at.memory.size() } else { 0 };
+        let returned = if self.options.return_data { at.return_data.buffer().len() } else { 0 };
+        self.steps.next_cost() + size_of::<Slot>() + stack + memory + returned
+    }
+
+    fn is_full(&self) -> bool {
+        self.options.limit != 0 && self.steps.len() >= self.options.limit
+    }
+
+    /// Records what is there before a step. Returns how many bytes of [`StepLog::cost`] were not needed.
+    pub(super) fn begin(&mut self, at: &At) -> usize {
+        self.recording = !self.is_full();
+        if !self.recording {
+            return 0;
+        }
+        let op = at.bytecode.opcode();
+        let depth = self.refunds.len();
+        let slot = self.options.storage.then(|| slot(op, at)).flatten();
+        let mut spared = if slot.is_none() { size_of::<Slot>() } else { 0 };
+        let memory = self.options.memory.then(|| match self.unchanged_memory(depth, at.memory.size()) {
+            Some(memory) => {
+                spared += memory.len();
+                memory
+            }
+            None => Bytes::copy_from_slice(&at.memory.context_memory()),
+        });
+        let outer: i64 = self.refunds[..depth.saturating_sub(1)].iter().sum();
+        self.steps.push(Step {
+            pc: at.bytecode.pc(),
+            op,
+            gas: at.gas.remaining(),
+            gas_cost: 0,
+            depth,
+            refund: u64::try_from(outer + at.gas.refunded()).unwrap_or(0),
+            error: None,
+            stack: self.options.stack.then(|| at.stack.data().as_slice().into()),
+            memory,
+            return_data: if self.options.return_data { at.return_data.buffer().clone() } else { Bytes::new() },
+            slot: slot.map(Box::new),
+        });
+        spared
+    }
+
+    /// Completes the step that has run.
+    pub(super) fn end(&mut self, at: &mut At) {
+        if let Some(refund) = self.refunds.last_mut() {
+            *refund = at.gas.refunded();
+        }
+        if !self.recording {
+            return;
+        }
+        let Some(step) = self.steps.last() else { return };
+        step.gas_cost = step.gas.saturating_sub(at.gas.remaining());
+        let ended = at.bytecode.action().as_ref().and_then(InterpreterAction::instruction_result);
+        match ended {
+            Some(result) => step.error = unable(result, step.op, at.stack.len()),
+            None if step.op == opcode::SLOAD => {
+                if let (Some(slot), Some(value)) = (&mut step.slot, at.stack.data().last()) {
+                    slot.value = *value;
+                }
+            }
+            None => {}
+        }
+    }
+
+    /// The memory of the step before, where it is still that.
+    fn unchanged_memory(&mut self, depth: usize, size: usize) -> Option<Bytes> {
+        let before = self.steps.last().filter(|step| step.depth == depth)?;
+        let memory = before.memory.as_ref().filter(|memory| memory.len() == size)?;
+        OpCode::new(before.op).is_some_and(|op| !op.modifies_memory()).then(|| memory.clone())
+    }
+}
+
+/// The slot that `op` reads or writes; one that is read gets its value after the step.
+fn slot(op: u8, at: &At) -> Option<Slot> {
+    let address = at.input.target_address();
+    let stack = at.stack.data();
+    let key = *stack.last()?;
+    match op {
+        opcode::SLOAD => Some(Slot { address, key, value: U256::ZERO }),
+        opcode::SSTORE => Some(Slot { address, key, value: *stack.get(stack.len().checked_sub(2)?)? }),
+        _ => None,
+    }
+}
+
+/// Why an opcode was not even begun; what fails in its course is told by its frame, not by its step, as geth has it.
+fn unable(result: InstructionResult, op: u8, stack: usize) -> Option<Box<str>> {
+    let (inputs, outputs) = OpCode::new(op).map_or((0, 0), |op| (op.inputs(), op.outputs()));
+    let SuccessOrHalt::<HaltReason>::Halt(reason) = SuccessOrHalt::from(result) else { return None };
+    let text = match reason {
+        HaltReason::StackUnderflow => format!("stack underflow ({stack} <=> {inputs})"),
+        HaltReason::StackOverflow => {
+            format!("stack limit reached {stack} ({})", 1024 + usize::from(inputs) - usize::from(outputs))
+        }
+        HaltReason::OutOfGas(_) => HaltText(reason).to_string(),
+        _ => return None,
+    };
+    Some(text.into())
+}

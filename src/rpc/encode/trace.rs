@@ -1,0 +1,226 @@
+//! Traces as geth shows them, written frame by frame and step by step: no tree in between, however deep the calls.
+
+use std::collections::{BTreeMap, HashMap};
+
+use alloy_primitives::{Address, Bytes, U256};
+use alloy_rpc_types_trace::{geth::CallFrame, parity::LocalizedTransactionTrace};
+use revm::bytecode::opcode::OpCode;
+use revm_inspectors::tracing::types::CallTraceNode;
+
+use super::{Object, bounded_value, check_length, data, quantity_u256, string, value};
+use crate::{
+    engine::{Step, Steps, Trace},
+    rpc::error::RpcError,
+};
+
+/// A trace. Refused once the answer is longer than `limit` bytes.
+pub fn trace(out: &mut Vec<u8>, trace: &Trace, limit: usize) -> Result<(), RpcError> {
+    match trace {
+        Trace::Steps { steps, gas_used, failed, output } => {
+            self::steps(out, (steps, *gas_used, *failed, output), limit)
+        }
+        Trace::Calls { frames, with_logs, gas_used } => calls(out, frames, *with_logs, *gas_used, limit),
+        Trace::FlatCalls { frames, block_number, parity_errors } => {
+            flat_calls(out, frames, *block_number, *parity_errors, limit)
+        }
+        Trace::PreState(frame) => bounded_value(out, frame, limit),
+        Trace::FourByte(frame) => bounded_value(out, frame, limit),
+        Trace::Noop => {
+            out.extend_from_slice(b"{}");
+            Ok(())
+        }
+        Trace::Mux(traces) => {
+            let mut object = Object::new(out);
+            for (name, one) in traces {
+                self::trace(object.key(name), one, limit)?;
+            }
+            object.end();
+            Ok(())
+        }
+    }
+}
+
+/// The struct logger's answer.
+fn steps(
+    out: &mut Vec<u8>,
+    (steps, gas_used, failed, output): (&Steps, u64, bool, &Bytes),
+    limit: usize,
+) -> Result<(), RpcError> {
+    // What each contract has read and written so far.
+    let mut storage: HashMap<Address, BTreeMap<U256, U256>> = HashMap::new();
+    let mut object = Object::new(out);
+    value(object.key("gas"), &gas_used);
+    value(object.key("failed"), &failed);
+    object.data("returnValue", output);
+    let out = object.key("structLogs");
+    out.push(b'[');
+    for (index, one) in steps.iter().enumerate() {
+        if index > 0 {
+            out.push(b',');
+        }
+        let slots = one.slot.as_ref().map(|slot| {
+            let slots = storage.entry(slot.address).or_default();
+            slots.insert(slot.key, slot.value);
+            &*slots
+        });
+        step(out, one, slots);
+        check_length(out, limit)?;
+    }
+    out.push(b']');
+    object.end();
+    Ok(())
+}
+
+fn step(out: &mut Vec<u8>, step: &Step, slots: Option<&BTreeMap<U256, U256>>) {
+    let mut object = Object::new(out);
+    value(object.key("pc"), &step.pc);
+    match OpCode::new(step.op) {
+        Some(op) => string(object.key("op"), op.as_str()),
+        None => string(object.key("op"), &format!("opcode {:#x} not defined", step.op)),
+    }
+    value(object.key("gas"), &step.gas);
+    value(object.key("gasCost"), &step.gas_cost);
+    value(object.key("depth"), &step.depth);
+    if let Some(error) = &step.error {
+        string(object.key("error"), error);
+    }
+    if let Some(stack) = &step.stack {
+        super::list(object.key("stack"), stack, |out, word| quantity_u256(out, *word));
+    }
+    if !step.return_data.is_empty() {
+        data(object.key("returnData"), &step.return_data);
+    }
+    if let Some(memory) = step.memory.as_ref().filter(|memory| !memory.is_empty()) {
+        super::list(object.key("memory"), memory.chunks(32), |out, word| {
+            string(out, &alloy_primitives::hex::encode(word))
+        });
+    }
+    if let Some(slots) = slots {
+        let mut object = Object::new(object.key("storage"));
+        for (key, slot) in slots {
+            string(object.key(&format!("{key:064x}")), &format!("{slot:064x}"));
+        }
+        object.end();
+    }
+    if step.refund > 0 {
+        value(object.key("refund"), &step.refund);
+    }
+    object.end();
+}
+
+/// `callTracer`'s answer. Frames that failed, and those in them, have no logs.
+fn calls(
+    out: &mut Vec<u8>,
+    frames: &[CallTraceNode],
+    with_logs: bool,
+    gas_used: u64,
+    limit: usize,
+) -> Result<(), RpcError> {
+    let mut failed: Vec<bool> = Vec::with_capacity(frames.len());
+    for frame in frames {
+        // A parent comes before its children.
+        let parent = frame.parent.and_then(|parent| failed.get(parent)).copied().unwrap_or(false);
+        failed.push(parent || !frame.trace.success);
+    }
+    let open = |out: &mut Vec<u8>, index: usize, node: &CallTraceNode| {
+        let logs = with_logs && failed.get(index) == Some(&false);
+        let mut frame = node.geth_empty_call_frame(logs);
+        if index == 0 {
+            frame.gas_used = U256::from(gas_used);
+        }
+        open_frame(out, &frame, limit)
+    };
+    let Some(root) = frames.first() else { return Err(RpcError::internal("a call that ran has no frame")) };
+    open(out, 0, root)?;
+    // Open frames, and how many of their children are written.
+    let mut path: Vec<(&CallTraceNode, usize)> = vec![(root, 0)];
+    while let Some((node, written)) = path.last_mut() {
+        let child = node.children.get(*written).and_then(|index| frames.get(*index).map(|child| (*index, child)));
+        let Some((index, child)) = child else {
+            // geth shows a self-destruction as the last call of its frame.
+            if let Some(selfdestruct) = node.geth_selfdestruct_call_trace() {
+                begin_call(out, *written);
+                open_frame(out, &selfdestruct, limit)?;
+                out.push(b'}');
+                *written += 1;
+            }
+            out.extend_from_slice(if *written > 0 { b"]}" } else { b"}" });
+            path.pop();
+            continue;
+        };
+        begin_call(out, *written);
+        *written += 1;
+        open(out, index, child)?;
+        path.push((child, 0));
+    }
+    Ok(())
+}
+
+/// Writes a frame without its calls and without its end.
+fn open_frame(out: &mut Vec<u8>, frame: &CallFrame, limit: usize) -> Result<(), RpcError> {
+    bounded_value(out, frame, limit)?;
+    out.pop();
+    Ok(())
+}
+
+fn begin_call(out: &mut Vec<u8>, written: usize) {
+    out.extend_from_slice(if written == 0 { b",\"calls\":[" } else { b"," });
+}
+
+/// `flatCallTracer`'s answer: the frames in the order in which they began, a self-destruction at the end of its frame.
+fn flat_calls(
+    out: &mut Vec<u8>,
+    frames: &[CallTraceNode],
+    block_number: u64,
+    parity_errors: bool,
+    limit: usize,
+) -> Result<(), RpcError> {
+    let mut first = true;
+    let mut write = |out: &mut Vec<u8>, trace| {
+        if !std::mem::take(&mut first) {
+            out.push(b',');
+        }
+        let trace = LocalizedTransactionTrace {
+            trace,
+            block_hash: None,
+            block_number: Some(block_number),
+            transaction_hash: None,
+            transaction_position: None,
+        };
+        bounded_value(out, &trace, limit)
+    };
+    out.push(b'[');
+    // Open frames; how many of their children are written; and where they are: the position of each but the outermost in its parent.
+    let mut path: Vec<(&CallTraceNode, usize)> = Vec::new();
+    let mut address: Vec<usize> = Vec::new();
+    let mut next = frames.first();
+    while let Some(node) = next.take() {
+        let mut shown = node.parity_transaction_trace(address.clone());
+        if node.is_selfdestruct() {
+            shown.subtraces += 1;
+        }
+        if !parity_errors {
+            shown.error = node.geth_empty_call_frame(false).error;
+        }
+        write(out, shown)?;
+        path.push((node, 0));
+        // Down to the next child, or up to the first frame that has one left.
+        while let Some((node, written)) = path.last_mut() {
+            if let Some(child) = node.children.get(*written) {
+                address.push(*written);
+                *written += 1;
+                next = frames.get(*child);
+                break;
+            }
+            address.push(*written);
+            if let Some(trace) = node.parity_selfdestruct_trace(address.clone()) {
+                write(out, trace)?;
+            }
+            address.pop();
+            address.pop();
+            path.pop();
+        }
+    }
+    out.push(b']');
+    Ok(())
+}

@@ -1,0 +1,85 @@
+//! `eth_callMany`, and where in a block bundles run.
+
+use std::{sync::Arc, time::Instant};
+
+use revm::context::result::ExecutionResult;
+
+use super::{Asked, Backend};
+use crate::{
+    engine::{self, HaltText},
+    rpc::{dialect::Dialect, encode, error::RpcError, wire},
+    state::{Meter, Overlay, Published, Selector, Snapshot},
+};
+
+impl Backend {
+    pub(super) fn call_many(
+        &self,
+        asked: Asked<'_>,
+        overlay: &mut Overlay,
+        meter: Meter,
+        out: &mut Vec<u8>,
+    ) -> Result<(), RpcError> {
+        let Asked { params, published, dialect } = asked;
+        let request = wire::parse_call_many(params, dialect, &self.limits.shape)?;
+        let snapshot = self.stand(published, &request, "params[1].transactionIndex", overlay, meter)?;
+        let rules = self.rules(dialect);
+        let bundles = engine::call_many(&self.spec, snapshot.header(), &request.bundles, &rules, &self.codes, overlay)
+            .map_err(|error| RpcError::from(error).outside_simulation())?;
+        self.gas.0.increment(bundles.iter().flatten().map(ExecutionResult::tx_gas_used).sum());
+        encode::list(out, &bundles, |out, bundle| {
+            encode::list(out, bundle, |out, result| call_result(out, result, dialect));
+        });
+        Ok(())
+    }
+
+    /// Brings `overlay` to where a request's calls run: after the whole block, or after some of its transactions, which are run again.
+    /// `place` is the field that says so. Returns the snapshot of the block.
+    pub(super) fn stand(
+        &self,
+        published: &Published,
+        request: &wire::ManyRequest,
+        place: &str,
+        overlay: &mut Overlay,
+        mut meter: Meter,
+    ) -> Result<Arc<Snapshot>, RpcError> {
+        if let Some(timeout) = request.timeout
+            && let Some(deadline) = Instant::now().checked_add(timeout)
+        {
+            meter.shorten(deadline);
+        }
+        let snapshot = self.select(published, request.selector)?;
+        let Some(index) = request.index else {
+            overlay.reset(snapshot.world.clone(), snapshot.hashes.clone(), meter);
+            return Ok(snapshot);
+        };
+        let number = snapshot.header().number;
+        let transactions = engine::transaction_count(&snapshot);
+        let count = usize::try_from(index).ok().filter(|count| *count <= transactions).ok_or_else(|| {
+            RpcError::params(format!("{place}: {index}: out of range: block {number} has {transactions} transactions"))
+        })?;
+        let parent = number.checked_sub(1).ok_or_else(|| {
+            RpcError::params(format!("{place}: no transaction in genesis: expected none, or another block"))
+        })?;
+        let parent = published.select(Selector::Number(parent))?;
+        overlay.reset(parent.world.clone(), parent.hashes.clone(), meter);
+        engine::replay(&self.spec, &snapshot, count, overlay)?;
+        Ok(snapshot)
+    }
+}
+
+fn call_result(out: &mut Vec<u8>, result: &ExecutionResult, dialect: &Dialect) {
+    let mut object = encode::Object::new(out);
+    match result {
+        ExecutionResult::Success { output, .. } => {
+            object.data("value", output.data());
+        }
+        ExecutionResult::Revert { output, .. } => {
+            (dialect.many_error)(object.key("error"), &(dialect.revert)(output.clone()));
+        }
+        ExecutionResult::Halt { reason, .. } => {
+            let error = (dialect.halt)(HaltText(reason.clone()).to_string());
+            (dialect.many_error)(object.key("error"), &error);
+        }
+    }
+    object.end();
+}

@@ -1,0 +1,67 @@
+//! `debug_traceCall` and `debug_traceCallMany`.
+
+use super::{Asked, Backend};
+use crate::{
+    engine::{self, Trace, TraceBudget},
+    rpc::{
+        encode,
+        error::RpcError,
+        wire::{self, TraceRequest},
+    },
+    state::{Meter, Overlay},
+};
+
+impl Backend {
+    pub(super) fn trace_call(
+        &self,
+        asked: Asked<'_>,
+        overlay: &mut Overlay,
+        meter: Meter,
+        out: &mut Vec<u8>,
+    ) -> Result<(), RpcError> {
+        let request = wire::parse_trace_call(asked.params, asked.dialect)?;
+        let bundles = self.trace(asked, &request, "params[2].txIndex", overlay, meter)?;
+        match bundles.first().and_then(|bundle| bundle.first()) {
+            Some(trace) => encode::trace(out, trace, self.limits.max_response),
+            None => Err(RpcError::internal("a call that ran has no trace")),
+        }
+    }
+
+    pub(super) fn trace_call_many(
+        &self,
+        asked: Asked<'_>,
+        overlay: &mut Overlay,
+        meter: Meter,
+        out: &mut Vec<u8>,
+    ) -> Result<(), RpcError> {
+        let request = wire::parse_trace_many(asked.params, asked.dialect, &self.limits.shape)?;
+        let bundles = self.trace(asked, &request, "params[1].transactionIndex", overlay, meter)?;
+        let mut encoded = Ok(());
+        encode::list(out, &bundles, |out, bundle| {
+            encode::list(out, bundle, |out, trace| {
+                if encoded.is_ok() {
+                    encoded = encode::trace(out, trace, self.limits.max_response);
+                }
+            });
+        });
+        encoded
+    }
+
+    fn trace(
+        &self,
+        asked: Asked<'_>,
+        TraceRequest { calls, tracer }: &TraceRequest,
+        place: &str,
+        overlay: &mut Overlay,
+        meter: Meter,
+    ) -> Result<Vec<Vec<Trace>>, RpcError> {
+        let snapshot = self.stand(asked.published, calls, place, overlay, meter)?;
+        let rules = self.rules(asked.dialect);
+        let traced = (tracer, TraceBudget::new(self.limits.max_trace));
+        let (traces, gas_used) =
+            engine::trace_many(&self.spec, snapshot.header(), &calls.bundles, traced, &rules, &self.codes, overlay)
+                .map_err(|error| RpcError::from(error).outside_simulation())?;
+        self.gas.0.increment(gas_used);
+        Ok(traces)
+    }
+}

@@ -1,0 +1,234 @@
+//! Traces of calls: `debug_traceCall` and `debug_traceCallMany`, and their tracers.
+
+use std::{fmt::Display, time::Duration};
+
+use alloy_rpc_types_trace::geth::{CallConfig, FlatCallConfig, PreStateConfig};
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::{
+    SelectorParam, ShapeLimits,
+    call::{BlockOverridesParam, CallObject, StateOverridesParam, call_block_overrides, state_overrides},
+    many::{BundleParam, ManyRequest, StateContextParam, into_bundles},
+    parse, parse_aside, select,
+};
+use crate::{
+    engine::{Bundle, Bundles, StepOptions, Tracer},
+    rpc::{dialect::Dialect, error::RpcError, hex::Quantity},
+};
+
+/// Calls, where they run, and what of them is traced.
+#[derive(Debug)]
+pub struct TraceRequest {
+    /// The calls.
+    pub calls: ManyRequest,
+    /// The tracer.
+    pub tracer: Tracer,
+}
+
+/// `debug_traceCall`'s parameters: call, block, options.
+#[derive(Debug, Deserialize)]
+#[serde(expecting = "1 to 3 parameters: call, block, options")]
+struct TraceCallParams(CallObject, #[serde(default)] Option<SelectorParam>, #[serde(default)] Option<CallOptions>);
+
+/// `debug_traceCallMany`'s parameters: bundles, state context, options.
+#[derive(Debug, Deserialize)]
+#[serde(expecting = "1 to 3 parameters: bundles, state context, options")]
+struct TraceManyParams(
+    Vec<BundleParam>,
+    #[serde(default)] Option<StateContextParam>,
+    #[serde(default)] Option<ManyOptions>,
+);
+
+/// geth's `TraceCallConfig`.
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct CallOptions {
+    tracer: Option<String>,
+    /// What it may hold depends on the tracer.
+    tracer_config: Option<Value>,
+    timeout: Option<String>,
+    state_overrides: Option<StateOverridesParam>,
+    block_overrides: Option<BlockOverridesParam>,
+    tx_index: Option<Quantity<u64>>,
+    enable_memory: Option<bool>,
+    disable_stack: Option<bool>,
+    disable_storage: Option<bool>,
+    enable_return_data: Option<bool>,
+    limit: Option<u64>,
+    /// geth: how far back it may rebuild a state. Here states are kept, not rebuilt.
+    #[serde(rename = "reexec")]
+    _reexec: Option<u64>,
+    /// geth: prints the end of the run to its own console.
+    #[serde(rename = "debug")]
+    _debug: Option<bool>,
+}
+
+/// The options of traces of bundles: the same, but for what their bundles and their state context say.
+type ManyOptions = CallOptions;
+
+/// `debug_traceCall`.
+pub fn parse_trace_call(params: &str, dialect: &Dialect) -> Result<TraceRequest, RpcError> {
+    let TraceCallParams(call, selector, options) = parse(params, dialect)?;
+    let selector = select(selector);
+    let mut options = options.unwrap_or_default();
+    let block = options
+        .block_overrides
+        .take()
+        .map(|block| call_block_overrides(block, "params[2].blockOverrides", "debug_traceCall"))
+        .transpose()?
+        .unwrap_or_default();
+    let state = options.take_state()?;
+    let bundle = Bundle { calls: vec![call.into_call("params[0]", dialect)?], block };
+    let calls = ManyRequest {
+        bundles: Bundles { state, bundles: vec![bundle] },
+        selector,
+        index: options.tx_index.map(|index| index.0),
+        timeout: options.timeout()?,
+    };
+    Ok(TraceRequest { calls, tracer: options.tracer(dialect)? })
+}
+
+/// `debug_traceCallMany`.
+pub fn parse_trace_many(params: &str, dialect: &Dialect, limits: &ShapeLimits) -> Result<TraceRequest, RpcError> {
+    let TraceManyParams(bundles, context, options) = parse(params, dialect)?;
+    let mut options = options.unwrap_or_default();
+    if options.tx_index.is_some() {
+        return Err(RpcError::params(
+            "params[2].txIndex: not supported by debug_traceCallMany: expected params[1].transactionIndex for it",
+        ));
+    }
+    let (selector, index) = context.unwrap_or_default().into_place(dialect)?;
+    let mut bundles = into_bundles(bundles, "debug_traceCallMany", dialect, limits)?;
+    if let Some(block) = options.block_overrides.take() {
+        // Overrides for all bundles: what a bundle says of itself wins.
+        let all = call_block_overrides(block, "params[2].blockOverrides", "debug_traceCallMany")?;
+        for (index, bundle) in bundles.iter_mut().enumerate() {
+            bundle.block = std::mem::take(&mut bundle.block).or(&all, index == 0);
+        }
+    }
+    let state = options.take_state()?;
+    let calls = ManyRequest { bundles: Bundles { state, bundles }, selector, index, timeout: options.timeout()? };
+    Ok(TraceRequest { calls, tracer: options.tracer(dialect)? })
+}
+
+impl CallOptions {
+    fn take_state(&mut self) -> Result<crate::engine::StateOverrides, RpcError> {
+        let state = self.state_overrides.take().map(|state| state_overrides(state, "params[2].stateOverrides"));
+        Ok(state.transpose()?.unwrap_or_default())
+    }
+
+    fn timeout(&self) -> Result<Option<Duration>, RpcError> {
+        let Some(text) = &self.timeout else { return Ok(None) };
+        go_duration(text).map(Some).ok_or_else(|| {
+            RpcError::params(format!(
+                "params[2].timeout: {:?}: expected a duration, like \"5s\", \"1m30s\" or \"250ms\"",
+                shown(text)
+            ))
+        })
+    }
+
+    fn tracer(&self, dialect: &Dialect) -> Result<Tracer, RpcError> {
+        let config = self.tracer_config.as_ref();
+        match &self.tracer {
+            Some(name) => tracer(name, config, ("params[2].tracer", "params[2].tracerConfig"), dialect, true),
+            None => {
+                // geth's struct logger has its options beside it, and no config.
+                parse_aside::<NoConfig>(config, "params[2].tracerConfig", dialect)?;
+                Ok(Tracer::Steps(StepOptions {
+                    memory: self.enable_memory.unwrap_or_default(),
+                    stack: !self.disable_stack.unwrap_or_default(),
+                    storage: !self.disable_storage.unwrap_or_default(),
+                    return_data: self.enable_return_data.unwrap_or_default(),
+                    limit: usize::try_from(self.limit.unwrap_or_default()).unwrap_or(usize::MAX),
+                }))
+            }
+        }
+    }
+}
+
+/// The config of a tracer that has none.
+#[derive(Debug, Default, Deserialize)]
+struct NoConfig {}
+
+/// The config of `muxTracer`: tracers by their names, each with its config.
+type MuxConfig = std::collections::BTreeMap<String, Value>;
+
+/// Names that stand for a tracer.
+const TRACERS: &str = "callTracer, prestateTracer, 4byteTracer, flatCallTracer, noopTracer, muxTracer";
+
+/// The tracer of this name. In a mux there is none.
+fn tracer(
+    name: &str,
+    config: Option<&Value>,
+    (name_place, config_place): (&str, &str),
+    dialect: &Dialect,
+    mux: bool,
+) -> Result<Tracer, RpcError> {
+    Ok(match name {
+        "callTracer" => Tracer::Calls(parse_aside::<CallConfig>(config, config_place, dialect)?),
+        "prestateTracer" => Tracer::PreState(parse_aside::<PreStateConfig>(config, config_place, dialect)?),
+        "flatCallTracer" => Tracer::FlatCalls(parse_aside::<FlatCallConfig>(config, config_place, dialect)?),
+        "4byteTracer" | "noopTracer" => {
+            parse_aside::<NoConfig>(config, config_place, dialect)?;
+            if name == "noopTracer" { Tracer::Noop } else { Tracer::FourByte }
+        }
+        "muxTracer" if mux => {
+            let tracers = parse_aside::<MuxConfig>(config, config_place, dialect)?;
+            if tracers.is_empty() {
+                return Err(RpcError::params(format!("{config_place}: missing: expected tracers by their names")));
+            }
+            let tracers = tracers.into_iter().map(|(name, config)| {
+                let place = format!("{config_place}.{}", shown(&name));
+                tracer(&name, Some(&config), (&place, &place), dialect, false)
+            });
+            Tracer::Mux(tracers.collect::<Result<_, RpcError>>()?)
+        }
+        "muxTracer" => return Err(RpcError::params(format!("{name_place}: expected no muxTracer in another"))),
+        script if script.contains(['{', '(', '\n']) => {
+            return Err(RpcError::params(format!(
+                "{name_place}: JavaScript tracers are not supported: expected one of {TRACERS}"
+            )));
+        }
+        unknown => {
+            return Err(RpcError::params(format!(
+                "{name_place}: {:?}: unknown tracer: expected one of {TRACERS}",
+                shown(unknown)
+            )));
+        }
+    })
+}
+
+fn shown(text: &str) -> impl Display + std::fmt::Debug {
+    text.chars().take(80).collect::<String>()
+}
+
+/// A duration as Go writes it: decimal numbers, each with its unit, one after another. None where it is none, or is negative.
+fn go_duration(text: &str) -> Option<Duration> {
+    let mut rest = text.strip_prefix('+').unwrap_or(text);
+    if rest == "0" {
+        return Some(Duration::ZERO);
+    }
+    if rest.is_empty() {
+        return None;
+    }
+    let mut seconds = 0.0;
+    while !rest.is_empty() {
+        let digits = rest.find(|c: char| !c.is_ascii_digit() && c != '.')?;
+        let number: f64 = rest[..digits].parse().ok()?;
+        rest = &rest[digits..];
+        let end = rest.find(|c: char| c.is_ascii_digit() || c == '.').unwrap_or(rest.len());
+        let unit = match &rest[..end] {
+            "ns" => 1e-9,
+            "us" | "µs" | "μs" => 1e-6,
+            "ms" => 1e-3,
+            "s" => 1.0,
+            "m" => 60.0,
+            "h" => 3600.0,
+            _ => return None,
+        };
+        seconds += number * unit;
+        rest = &rest[end..];
+    }
+    Duration::try_from_secs_f64(seconds).ok()
+}
