@@ -280,7 +280,6 @@ async fn malformed_parameters_are_named() {
     let call = json!({"to": NOBODY});
     let cases = [
         (json!([]), "params: "),
-        (json!([call]), "params[1]: missing"),
         (json!([{"from": NOBODY}, "latest"]), "params[0].to: missing"),
         (json!([with(call.clone(), "gas", json!("21000")), "latest"]), "params[0].gas: "),
         (json!([with(call.clone(), "gasLimit", json!("0x1")), "latest"]), "params[0].gasLimit: unknown field"),
