@@ -1,7 +1,10 @@
 //! What the chain's rules refuse, with the codes of execution-apis.
 
 use alloy_primitives::{Address, U256};
-use revm::context::result::{HaltReason, InvalidTransaction, OutOfGasError};
+use revm::{
+    context::result::{HaltReason, InvalidTransaction, OutOfGasError},
+    interpreter::{InstructionResult, SuccessOrHalt},
+};
 
 use crate::state::Stopped;
 
@@ -211,5 +214,15 @@ impl std::fmt::Display for HaltText {
             H::StateChangeDuringStaticCall | H::CallNotAllowedInsideStatic => "write protection",
             H::CallTooDeep => "max call depth exceeded",
         })
+    }
+}
+
+/// Why a frame failed, in the words of geth's `callTracer`; none where it did not.
+pub fn frame_error(result: InstructionResult) -> Option<String> {
+    match SuccessOrHalt::<HaltReason>::from(result) {
+        SuccessOrHalt::Revert => Some("execution reverted".to_owned()),
+        SuccessOrHalt::Halt(HaltReason::InvalidFEOpcode) => Some("invalid opcode: INVALID".to_owned()),
+        SuccessOrHalt::Halt(reason) => Some(HaltText(reason).to_string()),
+        _ => None,
     }
 }

@@ -2,7 +2,7 @@
 
 use alloy_evm::eth::EthEvmContext;
 use alloy_primitives::{Address, Log};
-use alloy_rpc_types_trace::geth::{CallConfig, FlatCallConfig, FourByteFrame, PreStateConfig};
+use alloy_rpc_types_trace::geth::{CallConfig, FlatCallConfig, FourByteFrame, PreStateConfig, PreStateFrame};
 use revm::{
     Inspector,
     context::result::ResultAndState,
@@ -118,35 +118,40 @@ impl Recorder {
         context.error = Err(ContextError::Custom(String::new()));
     }
 
-    fn enter(
-        &mut self,
-        context: &mut Host<'_>,
-        bytes: usize,
-        mut each: impl FnMut(&mut Recording, &mut Host<'_>, bool),
-    ) {
-        let outermost = self.depth == 0;
-        self.depth += 1;
-        let frames = self.recordings.iter().filter(|one| one.follows(outermost)).count();
-        if !self.take(frames.saturating_mul(FRAME + bytes)) {
-            return Self::stop(context);
-        }
-        for recording in &mut self.recordings {
-            each(recording, context, outermost);
-        }
+    /// The recordings that record a frame: the outermost, or another.
+    fn frames(&mut self, outermost: bool) -> impl Iterator<Item = &mut TracingInspector> {
+        self.recordings.iter_mut().filter_map(move |one| one.frames(outermost))
     }
 
-    fn leave(&mut self, context: &mut Host<'_>, bytes: usize, mut each: impl FnMut(&mut Recording, &mut Host<'_>)) {
+    fn steps(&mut self) -> impl Iterator<Item = &mut StepLog> {
+        self.recordings.iter_mut().filter_map(|one| if let Recording::Steps(log) = one { Some(log) } else { None })
+    }
+
+    /// Begins a frame with `bytes` of input. Returns whether it is the outermost; none where nothing may be recorded any more.
+    fn enter(&mut self, context: &mut Host<'_>, bytes: usize) -> Option<bool> {
+        let outermost = self.depth == 0;
+        self.depth += 1;
+        self.steps().for_each(StepLog::enter);
+        let frames = self.frames(outermost).count();
+        if !self.take(frames.saturating_mul(FRAME + bytes)) {
+            Self::stop(context);
+            return None;
+        }
+        Some(outermost)
+    }
+
+    /// Ends a frame with `bytes` of output, in the same way.
+    fn leave(&mut self, context: &mut Host<'_>, bytes: usize) -> Option<bool> {
         self.depth -= 1;
         let outermost = self.depth == 0;
-        if self.over {
-            return;
+        self.steps().for_each(StepLog::leave);
+        let frames = self.frames(outermost).count();
+        // Once the trace is too long, frames end that were never recorded.
+        if self.over || !self.take(frames.saturating_mul(bytes)) {
+            Self::stop(context);
+            return None;
         }
-        if !self.take(bytes) {
-            return Self::stop(context);
-        }
-        for recording in self.recordings.iter_mut().filter(|one| one.follows(outermost)) {
-            each(recording, context);
-        }
+        Some(outermost)
     }
 }
 
@@ -169,12 +174,20 @@ impl From<&Tracer> for Recording {
 }
 
 impl Recording {
-    /// Whether it records a frame: the outermost, or another.
-    fn follows(&self, outermost: bool) -> bool {
+    /// The inspector of its frames, where it records this one: the outermost, or another.
+    fn frames(&mut self, outermost: bool) -> Option<&mut TracingInspector> {
         match self {
-            Self::Steps(_) | Self::FlatCalls(..) => true,
-            Self::Calls(_, config) => outermost || !config.only_top_call.unwrap_or_default(),
-            Self::PreState(_) | Self::FourByte(_) | Self::Noop => false,
+            Self::FlatCalls(inspector, _) => Some(inspector),
+            Self::Calls(inspector, config) if outermost || !config.only_top_call.unwrap_or_default() => Some(inspector),
+            _ => None,
+        }
+    }
+
+    /// The same, where it records logs, too.
+    fn logs(&mut self, outermost: bool) -> Option<&mut TracingInspector> {
+        match self {
+            Self::Calls(_, config) if config.with_log.unwrap_or_default() => self.frames(outermost),
+            _ => None,
         }
     }
 
@@ -208,7 +221,17 @@ impl Recording {
                 if !budget.take(accounts.saturating_add(slots.saturating_mul(SLOT)).saturating_add(code)) {
                     return None;
                 }
-                let Ok(frame) = GethTraceBuilder::new(Vec::new()).geth_prestate_traces(seen.ran, &config, seen.before);
+                let Ok(mut frame) =
+                    GethTraceBuilder::new(Vec::new()).geth_prestate_traces(seen.ran, &config, seen.before);
+                if let PreStateFrame::Default(accounts) = &mut frame {
+                    // geth: a contract that the call creates had no state before, unless somebody had sent it ether.
+                    let created = seen.ran.state.iter().filter(|(_, account)| account.is_created());
+                    for (address, _) in created {
+                        if accounts.0.get(address).is_some_and(|before| before.balance == Some(U256::ZERO)) {
+                            accounts.0.remove(address);
+                        }
+                    }
+                }
                 Trace::PreState(frame)
             }
             Self::FourByte(inspector) => Trace::FourByte(FourByteFrame::from(inspector)),
@@ -219,116 +242,81 @@ impl Recording {
 
 impl<'a> Inspector<Host<'a>> for Recorder {
     fn step(&mut self, at: &mut Interpreter<EthInterpreter>, context: &mut Host<'a>) {
-        let cost: usize =
-            self.recordings.iter().map(|one| if let Recording::Steps(log) = one { log.cost(at) } else { 0 }).sum();
+        let cost = self.steps().map(|log| log.cost(at)).sum();
         if !self.take(cost) {
             Self::stop(context);
             at.halt(InstructionResult::FatalExternalError);
             return;
         }
-        for recording in &mut self.recordings {
-            if let Recording::Steps(log) = recording {
-                self.budget.left += log.begin(at);
-            }
-        }
+        let spared: usize = self.steps().map(|log| log.begin(at)).sum();
+        self.budget.left += spared;
     }
 
     fn step_end(&mut self, at: &mut Interpreter<EthInterpreter>, _: &mut Host<'a>) {
-        for recording in &mut self.recordings {
-            if let Recording::Steps(log) = recording {
-                log.end(at);
-            }
-        }
+        self.steps().for_each(|log| log.end(at));
     }
 
     fn log(&mut self, context: &mut Host<'a>, log: Log) {
         let outermost = self.depth == 1;
-        let wants = |one: &Recording| matches!(one, Recording::Calls(_, config) if config.with_log.unwrap_or_default() && one.follows(outermost));
-        let count = self.recordings.iter().filter(|one| wants(one)).count();
+        let count = self.recordings.iter_mut().filter_map(|one| one.logs(outermost)).count();
         if !self.take(count.saturating_mul(LOG + log.data.data.len())) {
             return Self::stop(context);
         }
-        for recording in self.recordings.iter_mut().filter(|one| wants(one)) {
-            if let Recording::Calls(inspector, _) = recording {
-                // Numbering a log looks at every frame so far: that is paid for, too.
-                let frames = u32::try_from(inspector.traces().nodes().len() / 64).unwrap_or(u32::MAX);
-                context.journaled_state.database.meter.tick(1 + frames);
-                Inspector::<Host<'a>>::log(inspector, context, log.clone());
-            }
+        for inspector in self.recordings.iter_mut().filter_map(|one| one.logs(outermost)) {
+            // Numbering a log looks at every frame so far: that is paid for, too.
+            let frames = u32::try_from(inspector.traces().nodes().len() / 64).unwrap_or(u32::MAX);
+            context.journaled_state.database.meter.tick(1 + frames);
+            Inspector::<Host<'a>>::log(inspector, context, log.clone());
         }
     }
 
     fn call(&mut self, context: &mut Host<'a>, inputs: &mut CallInputs) -> Option<CallOutcome> {
+        let outermost = self.enter(context, inputs.input.len())?;
+        for inspector in self.frames(outermost) {
+            inspector.call(context, inputs);
+        }
+        // geth: precompiles are just fancy opcodes.
         let is_precompile = context.journal_ref().precompile_addresses().contains(&inputs.bytecode_address);
-        let mut selectors = 0;
-        self.enter(context, inputs.input.len(), |recording, context, outermost| {
-            let follows = recording.follows(outermost);
-            match recording {
-                Recording::Steps(log) => log.enter(),
-                Recording::Calls(inspector, _) | Recording::FlatCalls(inspector, _) if follows => {
-                    inspector.call(context, inputs);
-                }
-                // geth: precompiles are just fancy opcodes.
-                Recording::FourByte(inspector) if !is_precompile => {
-                    let before = inspector.inner().len();
-                    inspector.call(context, inputs);
-                    selectors += inspector.inner().len() - before;
-                }
-                _ => {}
+        let mut added = 0;
+        for recording in &mut self.recordings {
+            if let Recording::FourByte(inspector) = recording
+                && !is_precompile
+            {
+                let before = inspector.inner().len();
+                inspector.call(context, inputs);
+                added += inspector.inner().len() - before;
             }
-        });
-        if !self.take(selectors * SELECTOR) {
+        }
+        if !self.take(added * SELECTOR) {
             Self::stop(context);
         }
         None
     }
 
     fn call_end(&mut self, context: &mut Host<'a>, inputs: &CallInputs, outcome: &mut CallOutcome) {
-        self.leave(context, outcome.result.output.len(), |recording, context| match recording {
-            Recording::Steps(log) => log.leave(),
-            Recording::Calls(inspector, _) | Recording::FlatCalls(inspector, _) => {
-                inspector.call_end(context, inputs, outcome);
-            }
-            _ => {}
-        });
+        if let Some(outermost) = self.leave(context, outcome.result.output.len()) {
+            self.frames(outermost).for_each(|inspector| inspector.call_end(context, inputs, outcome));
+        }
     }
 
     fn create(&mut self, context: &mut Host<'a>, inputs: &mut CreateInputs) -> Option<CreateOutcome> {
-        self.enter(context, inputs.init_code().len(), |recording, context, outermost| {
-            let follows = recording.follows(outermost);
-            match recording {
-                Recording::Steps(log) => log.enter(),
-                Recording::Calls(inspector, _) | Recording::FlatCalls(inspector, _) if follows => {
-                    inspector.create(context, inputs);
-                }
-                _ => {}
-            }
-        });
+        let outermost = self.enter(context, inputs.init_code().len())?;
+        for inspector in self.frames(outermost) {
+            inspector.create(context, inputs);
+        }
         None
     }
 
     fn create_end(&mut self, context: &mut Host<'a>, inputs: &CreateInputs, outcome: &mut CreateOutcome) {
-        self.leave(context, outcome.result.output.len(), |recording, context| match recording {
-            Recording::Steps(log) => log.leave(),
-            Recording::Calls(inspector, _) | Recording::FlatCalls(inspector, _) => {
-                inspector.create_end(context, inputs, outcome);
-            }
-            _ => {}
-        });
+        if let Some(outermost) = self.leave(context, outcome.result.output.len()) {
+            self.frames(outermost).for_each(|inspector| inspector.create_end(context, inputs, outcome));
+        }
     }
 
     fn selfdestruct(&mut self, contract: Address, target: Address, value: U256) {
-        // geth shows it as a frame of its own, and a frame below the outermost is not wanted where `onlyTopCall` is set.
-        for recording in &mut self.recordings {
-            match recording {
-                Recording::Calls(inspector, config) if !config.only_top_call.unwrap_or_default() => {
-                    Inspector::<Host<'a>>::selfdestruct(inspector, contract, target, value);
-                }
-                Recording::FlatCalls(inspector, _) => {
-                    Inspector::<Host<'a>>::selfdestruct(inspector, contract, target, value);
-                }
-                _ => {}
-            }
+        // geth shows it as a frame in its frame: `onlyTopCall` leaves it out.
+        for inspector in self.frames(false) {
+            Inspector::<Host<'a>>::selfdestruct(inspector, contract, target, value);
         }
     }
 }

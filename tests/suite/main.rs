@@ -1,6 +1,7 @@
 //! presim from outside: real nodes, real HTTP, real values.
 
 mod bundles;
+mod call_many;
 mod contract;
 mod estimates;
 mod import;

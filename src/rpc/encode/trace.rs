@@ -2,14 +2,14 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use alloy_primitives::{Address, Bytes, U256};
+use alloy_primitives::{Address, B256, Bytes, U256};
 use alloy_rpc_types_trace::{geth::CallFrame, parity::LocalizedTransactionTrace};
 use revm::bytecode::opcode::OpCode;
 use revm_inspectors::tracing::types::CallTraceNode;
 
 use super::{Object, bounded_value, check_length, data, quantity_u256, string, value};
 use crate::{
-    engine::{Step, Steps, Trace},
+    engine::{Step, Steps, Trace, frame_error},
     rpc::error::RpcError,
 };
 
@@ -40,7 +40,7 @@ pub fn trace(out: &mut Vec<u8>, trace: &Trace, limit: usize) -> Result<(), RpcEr
     }
 }
 
-/// The struct logger's answer.
+/// The struct logger's answer, as execution-apis has it (its `opcode-tracer` schema).
 fn steps(
     out: &mut Vec<u8>,
     (steps, gas_used, failed, output): (&Steps, u64, bool, &Bytes),
@@ -92,13 +92,13 @@ fn step(out: &mut Vec<u8>, step: &Step, slots: Option<&BTreeMap<U256, U256>>) {
     }
     if let Some(memory) = step.memory.as_ref().filter(|memory| !memory.is_empty()) {
         super::list(object.key("memory"), memory.chunks(32), |out, word| {
-            string(out, &alloy_primitives::hex::encode(word))
+            data(out, word);
         });
     }
     if let Some(slots) = slots {
         let mut object = Object::new(object.key("storage"));
         for (key, slot) in slots {
-            string(object.key(&format!("{key:064x}")), &format!("{slot:064x}"));
+            data(object.key(&B256::from(*key).to_string()), &slot.to_be_bytes::<32>());
         }
         object.end();
     }
@@ -125,6 +125,7 @@ fn calls(
     let open = |out: &mut Vec<u8>, index: usize, node: &CallTraceNode| {
         let logs = with_logs && failed.get(index) == Some(&false);
         let mut frame = node.geth_empty_call_frame(logs);
+        frame.error = node.status().and_then(frame_error);
         if index == 0 {
             frame.gas_used = U256::from(gas_used);
         }
@@ -200,7 +201,7 @@ fn flat_calls(
             shown.subtraces += 1;
         }
         if !parity_errors {
-            shown.error = node.geth_empty_call_frame(false).error;
+            shown.error = node.status().and_then(frame_error);
         }
         write(out, shown)?;
         path.push((node, 0));
