@@ -258,7 +258,7 @@ impl Acceptor {
 
 /// Answers the first request of a connection past the limit with the limit, and closes.
 async fn turn_away(stream: TcpStream, permit: OwnedSemaphorePermit) {
-    let service = tower::service_fn(async |_: http::Request<hyper::body::Incoming>| {
+    let service = tower::service_fn(|_: http::Request<hyper::body::Incoming>| async {
         let mut response = refuse(StatusCode::SERVICE_UNAVAILABLE, RpcError::limit("too many connections are open"));
         response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
         Ok::<_, std::convert::Infallible>(response)

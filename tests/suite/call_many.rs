@@ -269,7 +269,6 @@ async fn bad_bundles_are_refused_and_their_field_named() {
         (json!({}), -32602, "expected an array of positional parameters"),
         (json!([]), -32602, "1 to 4 parameters"),
         (json!([call, latest]), -32602, "params[0]: invalid type"),
-        (json!([one]), -32602, "params[1].blockNumber: missing"),
         (json!([one, "latest"]), -32602, "params[1]: invalid type"),
         (json!([one, {"blockNumber": "newest"}]), -32602, "params[1].blockNumber: \"newest\""),
         (json!([one, {"blockNumber": "0x99"}]), -32000, "header not found"),

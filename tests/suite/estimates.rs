@@ -287,7 +287,7 @@ async fn malformed_parameters_are_named() {
         (json!([call, "latest", {"0x1": {}}]), "params[2]"),
         (
             json!([call, "latest", {}, {"beaconRoot": format!("0x{}", "00".repeat(32))}]),
-            "params[3].beaconRoot: not supported by this method",
+            "params[3].beaconRoot: not supported by eth_",
         ),
         (json!([call, "latest", {}, {}, 1]), "params: "),
     ];

@@ -536,7 +536,6 @@ async fn bad_input_is_refused_and_its_field_named() {
     let latest = json!({"blockNumber": "latest"});
     for (method, params, code, text) in [
         ("debug_traceCall", json!([]), -32602, "params"),
-        ("debug_traceCall", json!([call]), -32602, "params[1]: missing"),
         ("debug_traceCall", json!([{}, "latest"]), -32602, "params[0].to: missing"),
         ("debug_traceCall", json!([call, "latest", {}, 1]), -32602, "more parameters"),
         ("debug_traceCall", with(json!({"tracer": 5})), -32602, "params[2].tracer: invalid type"),
@@ -618,7 +617,6 @@ async fn bad_input_is_refused_and_its_field_named() {
         ("debug_traceCallMany", json!([[], latest]), -32602, "params[0]: empty bundles"),
         ("debug_traceCallMany", json!([[{"transactions": []}], latest]), -32602, "params[0]: empty bundles"),
         ("debug_traceCallMany", json!([[{}], latest]), -32602, "params[0][0]: missing field `transactions`"),
-        ("debug_traceCallMany", many(json!({}), json!({})), -32602, "params[1].blockNumber: missing"),
         (
             "debug_traceCallMany",
             many(json!({"blockNumber": "latest", "transactionIndex": -2}), json!({})),

@@ -10,7 +10,7 @@ use serde::{
 use super::{
     SelectorParam, ShapeLimits,
     call::{BlockOverridesParam, CallObject, StateOverridesParam, call_block_overrides, state_overrides},
-    parse,
+    parse, select,
 };
 use crate::{
     engine::{Bundle, Bundles},
@@ -67,7 +67,7 @@ struct Milliseconds(u64);
 /// `eth_callMany`.
 pub fn parse_call_many(params: &str, dialect: &Dialect, limits: &ShapeLimits) -> Result<ManyRequest, RpcError> {
     let CallManyParams(bundles, context, state, timeout) = parse(params, dialect)?;
-    let (selector, index) = context.unwrap_or_default().into_place(dialect)?;
+    let (selector, index) = context.unwrap_or_default().into_place();
     let state = state.map(|state| state_overrides(state, "params[2]")).transpose()?.unwrap_or_default();
     let bundles = Bundles { state, bundles: into_bundles(bundles, "eth_callMany", dialect, limits)? };
     // Erigon, whose method it is: zero sets no limit.
@@ -122,17 +122,8 @@ impl BundleParam {
 
 impl StateContextParam {
     /// The block, and after how many of its transactions; none is after all of it.
-    pub(super) fn into_place(self, dialect: &Dialect) -> Result<(Selector, Option<u64>), RpcError> {
-        let selector = match self.block_number {
-            Some(SelectorParam(selector)) => selector,
-            None if dialect.requires_to_and_selector => {
-                return Err(RpcError::params(
-                    "params[1].blockNumber: missing: expected a block selector, like \"pending\" or \"latest\"",
-                ));
-            }
-            None => Selector::Latest,
-        };
-        Ok((selector, self.transaction_index.and_then(|index| index.0)))
+    pub(super) fn into_place(self) -> (Selector, Option<u64>) {
+        (select(self.block_number), self.transaction_index.and_then(|index| index.0))
     }
 }
 

@@ -98,7 +98,7 @@ pub fn parse_trace_many(params: &str, dialect: &Dialect, limits: &ShapeLimits) -
             "params[2].txIndex: not supported by debug_traceCallMany: expected params[1].transactionIndex for it",
         ));
     }
-    let (selector, index) = context.unwrap_or_default().into_place(dialect)?;
+    let (selector, index) = context.unwrap_or_default().into_place();
     let mut bundles = into_bundles(bundles, "debug_traceCallMany", dialect, limits)?;
     if let Some(block) = options.block_overrides.take() {
         // Overrides for all bundles: what a bundle says of itself wins.
