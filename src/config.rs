@@ -212,6 +212,14 @@ impl Config {
                 ),
             ));
         }
+        if let Some(origin) = self.allow_origin.iter().find(|origin| !is_origin(origin)) {
+            return Err(command.error(
+                ErrorKind::InvalidValue,
+                format!(
+                    "--allow-origin {origin}: no origin: expected `*`, or scheme and host like https://app.example"
+                ),
+            ));
+        }
         if self.chain.is_some() && self.genesis.is_none() {
             return Err(command.error(
                 ErrorKind::MissingRequiredArgument,
@@ -226,6 +234,12 @@ impl Config {
         }
         Ok(())
     }
+}
+
+/// Whether this is what a browser may send as its `Origin`: `*` stands for all, and there is no path in it.
+fn is_origin(text: &str) -> bool {
+    let host = text.split_once("://").map_or("", |(_, host)| host);
+    text == "*" || (!host.is_empty() && !host.contains('/') && text.parse::<http::HeaderValue>().is_ok())
 }
 
 /// The file of `--config`, or of its variable: needed before the rest can be read.

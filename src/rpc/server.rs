@@ -215,15 +215,7 @@ struct Acceptor {
 impl Acceptor {
     async fn run(self, listener: TcpListener) {
         loop {
-            let stream = match listener.accept().await {
-                Ok((stream, _)) => stream,
-                Err(error) => {
-                    // Out of file descriptors, mostly: connections that end will free some.
-                    tracing::warn!(%error, "cannot accept a connection");
-                    tokio::time::sleep(Duration::from_millis(20)).await;
-                    continue;
-                }
-            };
+            let Some(stream) = accept(&listener).await else { continue };
             // Answers are small and wanted at once.
             let _ = stream.set_nodelay(true);
             if let Ok(permit) = self.connections.clone().try_acquire_owned() {
@@ -280,10 +272,14 @@ fn cors(origins: &[String]) -> CorsLayer {
     layer.allow_origin(AllowOrigin::list(origins.iter().filter_map(|origin| origin.parse().ok())))
 }
 
+/// Scrapers that may be connected at once; more wait for one to go.
+const SCRAPERS: usize = 16;
+
 /// Serves `GET /metrics` on a port of its own.
 pub async fn serve_metrics(listener: TcpListener, metrics: Metrics) {
-    loop {
-        let Ok((stream, _)) = listener.accept().await else { continue };
+    let connections = Arc::new(Semaphore::new(SCRAPERS));
+    while let Ok(permit) = connections.clone().acquire_owned().await {
+        let Some(stream) = accept(&listener).await else { continue };
         let metrics = metrics.clone();
         let service = hyper::service::service_fn(move |request: http::Request<hyper::body::Incoming>| {
             let (status, text) = match request.uri().path() {
@@ -296,6 +292,24 @@ pub async fn serve_metrics(listener: TcpListener, metrics: Metrics) {
             response.headers_mut().insert(header::CONTENT_TYPE, kind);
             std::future::ready(Ok::<_, std::convert::Infallible>(response))
         });
-        tokio::spawn(hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), service));
+        tokio::spawn(async move {
+            let mut builder = hyper::server::conn::http1::Builder::new();
+            builder.timer(TokioTimer::new()).header_read_timeout(IDLE);
+            let _ = builder.serve_connection(TokioIo::new(stream), service).await;
+            drop(permit);
+        });
+    }
+}
+
+/// The next connection; none where it could not be had.
+async fn accept(listener: &TcpListener) -> Option<TcpStream> {
+    match listener.accept().await {
+        Ok((stream, _)) => Some(stream),
+        Err(error) => {
+            // Out of file descriptors, mostly: connections that end will free some.
+            tracing::warn!(%error, "cannot accept a connection");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+            None
+        }
     }
 }

@@ -430,3 +430,11 @@ fn a_token_file_that_protects_nobody_is_refused() {
         assert!(error.contains(expected), "{text:?}: {error}");
     }
 }
+
+#[test]
+fn an_origin_that_is_none_is_refused_at_the_start() {
+    for origin in ["app.example", "https://app.example/path", "https://", "null", "https://a b\u{7f}"] {
+        let error = TestNode::try_start(&["--allow-origin", origin]).map(drop).expect_err("it is refused").to_string();
+        assert!(error.contains("--allow-origin") && error.contains("expected `*`"), "{origin}: {error}");
+    }
+}
