@@ -911,6 +911,24 @@ async fn the_node_signs_for_its_accounts() {
         assert_eq!(shown["from"].as_str().unwrap().parse::<Address>().unwrap(), from);
     }
     assert_eq!(balance(&node, TO).await, U256::from(5));
+
+    // Without gas: what it needs, to the unit.
+    let hash = node.result("/", "eth_sendTransaction", json!([{"from": from, "to": TO, "value": "0x1"}])).await;
+    mined(&node, &hash).await;
+    let shown = node.result("/", "eth_getTransactionByHash", json!([hash])).await;
+    assert_eq!(shown["gas"], "0x5208");
+    // A contract of one byte.
+    let create = json!([{"from": from, "to": null, "data": "0x600160005360016000f3"}]);
+    let hash = node.result("/", "eth_sendTransaction", create).await;
+    mined(&node, &hash).await;
+    let receipt = node.result("/", "eth_getTransactionReceipt", json!([hash])).await;
+    assert_eq!(receipt["status"], "0x1", "{receipt}");
+    let code = node.result("/", "eth_getCode", json!([receipt["contractAddress"], "pending"])).await;
+    assert_eq!(code, "0x01");
+    // What would revert is not sent.
+    let reverts = json!([{"from": from, "to": null, "data": "0x60006000fd"}]);
+    let error = node.error("/", "eth_sendTransaction", reverts).await;
+    assert_eq!(error, json!({"code": -32000, "message": "execution reverted", "data": "0x"}));
 }
 
 #[tokio::test(flavor = "multi_thread")]
