@@ -77,6 +77,31 @@ pub struct Config {
     #[arg(long, env = "PRESIM_STRICT_PENDING", help_heading = "Source of state")]
     pub strict_pending: bool,
 
+    /// Transactions that may wait in the pool.
+    #[arg(long, env = "PRESIM_POOL_TRANSACTIONS", value_name = "N", default_value_t = 5_120, value_parser = clap::value_parser!(u32).range(1..=1_000_000), help_heading = "Sending")]
+    pub pool_transactions: u32,
+    /// Transactions of one account that may wait in the pool.
+    #[arg(long, env = "PRESIM_POOL_ACCOUNT_TRANSACTIONS", value_name = "N", default_value_t = 1_024, value_parser = clap::value_parser!(u32).range(1..=1_000_000), help_heading = "Sending")]
+    pub pool_account_transactions: u32,
+    /// Bytes of the transactions that may wait in the pool, blobs not counted: they are checked and let go.
+    #[arg(long, env = "PRESIM_POOL_BYTES", value_name = "BYTES", default_value_t = 160 << 20, help_heading = "Sending")]
+    pub pool_bytes: usize,
+    /// Per cent that a transaction must pay more than the one in the pool whose nonce it has; at least 100 where there are blobs.
+    #[arg(long, env = "PRESIM_POOL_PRICE_BUMP", value_name = "PERCENT", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=10_000), help_heading = "Sending")]
+    pub pool_price_bump: u32,
+    /// The least tip of a transaction, in wei a unit of gas.
+    #[arg(long, env = "PRESIM_POOL_MIN_TIP", value_name = "WEI", default_value_t = 1, help_heading = "Sending")]
+    pub pool_min_tip: u64,
+    /// Milliseconds that eth_sendRawTransactionSync waits where its client does not say.
+    #[arg(long, env = "PRESIM_SYNC_TIMEOUT_MS", value_name = "MS", default_value_t = 2_000, value_parser = clap::value_parser!(u64).range(1..=3_600_000), help_heading = "Sending")]
+    pub sync_timeout_ms: u64,
+    /// The most milliseconds that a client may let eth_sendRawTransactionSync wait.
+    #[arg(long, env = "PRESIM_MAX_SYNC_TIMEOUT_MS", value_name = "MS", default_value_t = 60_000, value_parser = clap::value_parser!(u64).range(1..=3_600_000), help_heading = "Sending")]
+    pub max_sync_timeout_ms: u64,
+    /// Requests of eth_sendRawTransactionSync that may wait at once; one more is refused (-32005) before its transaction is taken.
+    #[arg(long, env = "PRESIM_MAX_SYNC_WAITERS", value_name = "N", default_value_t = 1_024, value_parser = clap::value_parser!(u32).range(1..=1_000_000), help_heading = "Sending")]
+    pub max_sync_waiters: u32,
+
     /// CPU workers that simulate: by default one a core.
     #[arg(long, env = "PRESIM_WORKERS", value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024), help_heading = "Limits")]
     pub workers: Option<u16>,

@@ -19,11 +19,12 @@ use crate::{
         apply::stand_on,
         chain_file,
         devnet::Devnet,
+        pool::{Pool, PoolLimits},
         world::{self, TradingWorld, Traffic},
     },
     rpc::{
-        Access, Backend, Front, FrontActor, GasCounter, RequestLimits, Serve, ServerConfig, ShapeLimits, Stop,
-        Subscriptions, announce,
+        Access, Backend, Front, FrontActor, GasCounter, RequestLimits, Serve, ServerConfig, ShapeLimits, Signers, Stop,
+        Subscriptions, SyncTimeouts, Waiters, announce,
     },
     state::{CodeCache, FeedState, Snapshot, Snapshots},
     telemetry::Metrics,
@@ -64,7 +65,10 @@ struct Start {
     spec: ChainSpec,
     snapshots: Snapshots,
     source: Option<Devnet>,
+    /// The accounts that the node signs for.
     accounts: Vec<PrivateKeySigner>,
+    /// Whether the chain is the built-in devnet.
+    builtin: bool,
     trading: Option<TradingWorld>,
 }
 
@@ -87,10 +91,11 @@ impl Node {
             metrics: config.metrics,
             chain_id: start.spec.chain_id(),
             head: snapshots.newest().head.number(),
-            accounts: start.accounts,
+            accounts: if start.builtin { start.accounts.clone() } else { Vec::new() },
             trading: start.trading,
         };
-        let parts = Parts { config, codes, spec: start.spec, source: start.source, snapshots, access, metrics };
+        let Start { spec, source, accounts, .. } = start;
+        let parts = Parts { config, codes, spec, source, accounts, snapshots, access, metrics };
         Self::spawn(parts, info)
     }
 
@@ -167,6 +172,7 @@ struct Parts {
     codes: Arc<CodeCache>,
     spec: ChainSpec,
     source: Option<Devnet>,
+    accounts: Vec<PrivateKeySigner>,
     snapshots: Arc<Snapshots>,
     access: Access,
     metrics: Metrics,
@@ -188,7 +194,7 @@ struct Actors {
 
 impl Actors {
     async fn start(parts: Parts) -> eyre::Result<(Self, Listening)> {
-        let Parts { config, codes, spec, source, snapshots, access, metrics } = parts;
+        let Parts { config, codes, spec, source, accounts, snapshots, access, metrics } = parts;
         let workers = config.workers.map_or_else(available_cores, usize::from);
         let executor = Executor::start(
             ExecutorConfig {
@@ -214,17 +220,29 @@ impl Actors {
         }
         tokio::spawn(keep_up(metrics.clone(), CodeGauges::new(&metrics), codes.clone()));
 
+        let limits = PoolLimits {
+            transactions: config.pool_transactions as usize,
+            per_account: config.pool_account_transactions as usize,
+            bytes: config.pool_bytes,
+            price_bump: config.pool_price_bump,
+            min_tip: u128::from(config.pool_min_tip),
+        };
+        let pool = Arc::new(Pool::new(spec.clone(), limits, snapshots.clone()));
         // The feed executes blocks: a thread of its own, so that nothing else waits for it.
         let feed_thread = Arbiter::new();
         let feed = {
-            let feed = StateFeed::new(source, config.sub_block(), snapshots.clone(), &metrics);
+            let feed = StateFeed::new(source, config.sub_block(), snapshots.clone(), pool.clone(), &metrics);
             StateFeed::start_in_arbiter(&feed_thread.handle(), move |_| feed)
         };
         let lanes =
             [LaneName::Short, LaneName::Bundle].map(|lane| LaneActor::new(lane, executor.clone(), &metrics).start());
+        let subscriptions = Arc::new(Subscriptions::new(config.max_subscriptions as usize, &metrics));
+        tokio::spawn(announce(subscriptions.clone(), snapshots.clone(), pool.subscribe()));
         let backend = Arc::new(Backend {
             spec,
             codes,
+            pool,
+            signers: Signers::new(accounts),
             limits: RequestLimits {
                 shape: ShapeLimits {
                     max_blocks: usize::try_from(config.max_blocks).unwrap_or(usize::MAX),
@@ -235,15 +253,17 @@ impl Actors {
                 max_log_blocks: config.max_log_blocks,
                 max_logs: config.max_logs as usize,
                 max_trace: config.max_trace_bytes,
+                sync: SyncTimeouts {
+                    usual: Duration::from_millis(config.sync_timeout_ms),
+                    most: Duration::from_millis(config.max_sync_timeout_ms),
+                },
                 max_response: config.max_response as usize,
             },
             strict_pending: config.strict_pending,
             gas: GasCounter(metrics.counter("presim_gas_simulated_total", "Gas used by simulated calls.", &[])),
         });
-        let subscriptions = Arc::new(Subscriptions::new(config.max_subscriptions as usize, &metrics));
-        let (_, pooled) = tokio::sync::broadcast::channel(1);
-        tokio::spawn(announce(subscriptions.clone(), snapshots.clone(), pooled));
-        let front = Arc::new(Front::new(backend, snapshots, executor, &metrics));
+        let waiters = Waiters::new(config.max_sync_waiters as usize);
+        let front = Arc::new(Front::new(backend, snapshots, executor, waiters, &metrics));
         let front = FrontActor::new(server, front, subscriptions, access).start();
         front.send(Serve(listener)).await?;
         Ok((Self { front, lanes, feed, feed_thread }, listening))
@@ -290,7 +310,7 @@ async fn keep_up(metrics: Metrics, gauges: CodeGauges, codes: Arc<CodeCache>) {
 
 /// The chain that `config` asks for, as far as it goes before the first sub-block.
 fn begin(config: &Config, codes: &CodeCache) -> eyre::Result<Start> {
-    let signers = world::dev_signers()?;
+    let accounts = DevAccounts { users: world::dev_signers()?, traffic: world::traffic_signers()? };
     let builtin = config.genesis.is_none();
     let genesis = match &config.genesis {
         Some(path) => {
@@ -298,11 +318,11 @@ fn begin(config: &Config, codes: &CodeCache) -> eyre::Result<Start> {
             parse_genesis(&text)
                 .wrap_err_with(|| format!("--genesis {}: expected a geth-format genesis", path.display()))?
         }
-        None => world::dev_genesis(&signers, now()),
+        None => world::dev_genesis(&accounts.all(), now()),
     };
     let spec = ChainSpec::new(genesis.config.clone(), config.block_time());
     let (state, trading) = if builtin {
-        let (state, trading) = world::build(&genesis, &spec, &signers, codes)?;
+        let (state, trading) = world::build(&genesis, &spec, &accounts.all(), codes)?;
         (state, Some(trading))
     } else {
         (genesis_world(&genesis, codes), None)
@@ -329,14 +349,37 @@ fn begin(config: &Config, codes: &CodeCache) -> eyre::Result<Start> {
         tracing::info!(head = head.head.number(), hash = %head.head_hash(), "imported");
     }
     let source = match feed {
-        FeedName::Devnet => Some(devnet(config, &spec, &head, &signers, trading)),
+        FeedName::Devnet => Some(devnet(config, &spec, &head, &accounts, trading)),
         FeedName::Static => None,
     };
     if let Some(source) = &source {
         snapshots.publish(source.open(&head).wrap_err("the first block cannot be opened")?);
     }
-    let accounts = if builtin { signers } else { Vec::new() };
-    Ok(Start { spec, snapshots, source, accounts, trading })
+    // On a chain that stands still nothing is mined, so no account of the node's is offered to send from.
+    let accounts = if source.is_some() { funded(&accounts.users, &head) } else { Vec::new() };
+    Ok(Start { spec, snapshots, source, accounts, builtin, trading })
+}
+
+/// Accounts of the test mnemonic.
+struct DevAccounts {
+    /// The first ten.
+    users: Vec<PrivateKeySigner>,
+    /// The ten after them.
+    traffic: Vec<PrivateKeySigner>,
+}
+
+impl DevAccounts {
+    fn all(&self) -> Vec<PrivateKeySigner> {
+        self.users.iter().chain(&self.traffic).cloned().collect()
+    }
+}
+
+/// Those of `signers` that have ether.
+fn funded(signers: &[PrivateKeySigner], at: &Snapshot) -> Vec<PrivateKeySigner> {
+    let has = |signer: &&PrivateKeySigner| {
+        at.world.account(&signer.address()).is_some_and(|account| !account.balance.is_zero())
+    };
+    signers.iter().filter(has).cloned().collect()
 }
 
 /// A geth-format genesis. It must have what geth asks for; alloy fills in the rest.
@@ -361,24 +404,24 @@ fn devnet(
     config: &Config,
     spec: &ChainSpec,
     head: &Snapshot,
-    signers: &[PrivateKeySigner],
+    accounts: &DevAccounts,
     trading: Option<TradingWorld>,
 ) -> Devnet {
-    let funded: Vec<PrivateKeySigner> = signers
-        .iter()
-        .filter(|signer| head.world.account(&signer.address()).is_some_and(|account| !account.balance.is_zero()))
-        .cloned()
-        .collect();
+    // Rather from accounts that nobody counts on the nonces of.
+    let mut signers = funded(&accounts.traffic, head);
+    if signers.is_empty() {
+        signers = funded(&accounts.users, head);
+    }
     let traffic = if config.traffic == 0 {
         None
     } else if spec.next_base_fee(head.head.header.inner(), head.head.number() + 1).is_none() {
         tracing::info!("no background traffic: it pays by EIP-1559, and this chain has not come to London");
         None
-    } else if funded.is_empty() {
+    } else if signers.is_empty() {
         tracing::info!("no background traffic: none of the test mnemonic's accounts has funds on this genesis");
         None
     } else {
-        Some(Traffic::new(config.traffic, config.traffic_seed, spec.chain_id(), funded, trading))
+        Some(Traffic::new(config.traffic, config.traffic_seed, spec.chain_id(), signers, trading))
     };
     Devnet::new(spec.clone(), config.sub_blocks, config.fee_recipient, traffic)
 }

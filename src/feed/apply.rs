@@ -18,7 +18,7 @@ use alloy_primitives::{Address, B256};
 
 use crate::{
     chain::{BlockHashes, ChainSpec, SealedBlock, receipts_root_and_bloom, transactions_root},
-    engine::block_executor,
+    engine::{ChainExecutor, block_executor},
     state::{OpenBlock, Overlay, Snapshot, World},
 };
 
@@ -37,13 +37,13 @@ pub struct Attributes {
     pub gas_limit: u64,
 }
 
-/// A transaction that did not fit the block, and why.
-#[derive(Debug)]
-pub struct Rejected {
-    /// Its hash.
-    pub hash: B256,
-    /// What the executor said.
-    pub reason: BlockExecutionError,
+/// What is left of a block.
+#[derive(Clone, Copy, Debug)]
+pub struct Room {
+    /// Gas.
+    pub gas: u64,
+    /// Blob gas.
+    pub blob_gas: u64,
 }
 
 /// The first snapshot of a chain: its genesis, or the head of an import.
@@ -79,32 +79,49 @@ pub fn open_block(spec: &ChainSpec, on: &Snapshot, attributes: Attributes) -> Re
     Ok(next(on, overlay.changed_world(), OpenBlock::new(header)))
 }
 
-/// Extends the block being built by the transactions of one sub-block. Those that cannot be included are left out and returned.
-/// Costs what the transactions change, whatever the block or the state holds already.
-pub fn extend(
-    spec: &ChainSpec,
-    on: &Snapshot,
-    open: &OpenBlock,
-    transactions: impl IntoIterator<Item = Recovered<TxEnvelope>>,
-) -> (Snapshot, Vec<Rejected>) {
-    let mut grown = open.clone();
+/// Extends the block being built by a sub-block of what `fill` puts into it. Costs what the transactions use and change, whatever the
+/// block or the state holds already.
+pub fn extend(spec: &ChainSpec, on: &Snapshot, open: &OpenBlock, fill: impl FnOnce(&mut SubBlock<'_>)) -> Snapshot {
     let mut overlay = Overlay::new(on.world.clone(), on.hashes.clone());
     let mut executor = block_executor(spec, &mut overlay, &open.header, None, &[]);
     executor.cumulative_tx_gas_used = open.header.gas_used;
     executor.blob_gas_used = open.blob_gas_used;
-    let mut rejected = Vec::new();
-    for tx in transactions {
-        match executor.execute_transaction(&tx) {
-            Ok(_) => grown.push(tx),
-            Err(reason) => rejected.push(Rejected { hash: *tx.tx_hash(), reason }),
-        }
-    }
+    let max_blob_gas = spec.blob_params(open.header.timestamp).map_or(0, |params| params.max_blob_gas_per_block());
+    let mut sub_block = SubBlock { executor, transactions: Vec::new(), gas_limit: open.header.gas_limit, max_blob_gas };
+    fill(&mut sub_block);
+    let SubBlock { executor, transactions, .. } = sub_block;
+    let mut grown = open.clone();
     grown.header.gas_used = executor.cumulative_tx_gas_used;
     grown.blob_gas_used = executor.blob_gas_used;
     grown.index += 1;
-    grown.receipts.extend(std::mem::take(&mut executor.receipts));
-    drop(executor);
-    (next(on, overlay.changed_world(), grown), rejected)
+    transactions.into_iter().for_each(|tx| grown.push(tx));
+    grown.receipts.extend(executor.receipts);
+    next(on, overlay.changed_world(), grown)
+}
+
+/// A sub-block on its way.
+pub struct SubBlock<'a> {
+    executor: ChainExecutor<'a>,
+    transactions: Vec<Recovered<TxEnvelope>>,
+    gas_limit: u64,
+    max_blob_gas: u64,
+}
+
+impl SubBlock<'_> {
+    /// What is left of the block.
+    pub const fn room(&self) -> Room {
+        Room {
+            gas: self.gas_limit.saturating_sub(self.executor.cumulative_tx_gas_used),
+            blob_gas: self.max_blob_gas.saturating_sub(self.executor.blob_gas_used),
+        }
+    }
+
+    /// Executes a transaction at the end of the sub-block. One that cannot be included leaves no trace.
+    pub fn push(&mut self, tx: &Recovered<TxEnvelope>) -> Result<(), BlockExecutionError> {
+        self.executor.execute_transaction(tx)?;
+        self.transactions.push(tx.clone());
+        Ok(())
+    }
 }
 
 /// Seals the block being built: withdrawals, requests, roots, hash.

@@ -1,15 +1,22 @@
 //! The devnet: a chain that presim builds itself, a sub-block at a time.
 
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::{
+    sync::Arc,
+    time::{SystemTime, UNIX_EPOCH},
+};
 
 use alloy_evm::block::BlockExecutionError;
 use alloy_primitives::{Address, B256, keccak256};
 
 use super::{
-    apply::{Attributes, extend, open_block, seal},
+    apply::{Attributes, SubBlock, extend, open_block, seal},
+    pool::{BlockFees, Pool},
     world::Traffic,
 };
-use crate::{chain::ChainSpec, state::Snapshot};
+use crate::{
+    chain::ChainSpec,
+    state::{OpenBlock, Snapshot},
+};
 
 /// Builds the next snapshot from the last.
 #[derive(Debug)]
@@ -49,14 +56,34 @@ impl Devnet {
         open_block(&self.spec, on, attributes)
     }
 
-    /// The next sub-block; with the last of a block, its seal and the next block.
-    pub fn step(&mut self, on: &Snapshot) -> Result<Step, BlockExecutionError> {
+    /// The next sub-block, of what waits in `pool` first and then of background traffic; with the last of a block, its seal and the
+    /// next block.
+    pub fn step(&mut self, on: &Snapshot, pool: &Pool) -> Result<Step, BlockExecutionError> {
         let Some(open) = &on.open else { return Ok(Step { sealed: None, next: self.open(on)? }) };
-        let transactions = self.traffic.as_mut().map_or_else(Vec::new, |traffic| traffic.next(on));
-        let (extended, rejected) = extend(&self.spec, on, open, transactions);
-        for one in rejected {
-            tracing::warn!(hash = %one.hash, reason = %one.reason, "a background transaction was left out");
-        }
+        let mut best = pool.best(on, self.fees(open));
+        let traffic = &mut self.traffic;
+        let extended = extend(&self.spec, on, open, |sub_block: &mut SubBlock<'_>| {
+            while let Some(ready) = best.next(sub_block.room()) {
+                let tx = ready.transaction();
+                match sub_block.push(tx) {
+                    Ok(()) => best.included(ready),
+                    Err(reason) => {
+                        tracing::info!(hash = %tx.tx_hash(), %reason, "a transaction cannot be mined and has left the pool");
+                        pool.remove(tx.tx_hash());
+                    }
+                }
+            }
+            // Users come first: background traffic takes what they leave.
+            let gas = sub_block.room().gas;
+            let own: Vec<_> =
+                traffic.iter_mut().flat_map(|traffic| traffic.next(on, gas, pool)).map(Arc::new).collect();
+            pool.tell_own(own.iter().cloned());
+            for tx in own {
+                if let Err(reason) = sub_block.push(&tx) {
+                    tracing::warn!(hash = %tx.tx_hash(), %reason, "a background transaction was left out");
+                }
+            }
+        });
         match &extended.open {
             Some(open) if open.index >= self.sub_blocks => {
                 let sealed = seal(&self.spec, &extended, open)?;
@@ -65,5 +92,10 @@ impl Devnet {
             }
             _ => Ok(Step { sealed: None, next: extended }),
         }
+    }
+
+    fn fees(&self, open: &OpenBlock) -> BlockFees {
+        let blob = self.spec.blob_params(open.header.timestamp).and_then(|params| open.header.blob_fee(params));
+        BlockFees { base: open.header.base_fee_per_gas.unwrap_or_default(), blob: blob.unwrap_or_default() }
     }
 }

@@ -3,6 +3,7 @@
 pub mod apply;
 pub mod chain_file;
 pub mod devnet;
+pub mod pool;
 pub mod world;
 
 use std::{
@@ -13,7 +14,10 @@ use std::{
 use actix::{Actor, ActorContext, AsyncContext, Context, Handler, Message};
 use metrics::{Counter, Gauge, Histogram};
 
-use self::devnet::{Devnet, Step};
+use self::{
+    devnet::{Devnet, Step},
+    pool::Pool,
+};
 use crate::{
     state::{FeedState, Snapshots},
     telemetry::Metrics,
@@ -25,20 +29,29 @@ pub struct StateFeed {
     every: Duration,
     degraded: bool,
     snapshots: Arc<Snapshots>,
+    pool: Arc<Pool>,
     published: Counter,
     publish_seconds: Histogram,
     age: Gauge,
     block: Gauge,
+    pooled: Gauge,
 }
 
 impl StateFeed {
-    /// A feed that asks `source` for a sub-block `every` so often; without a source the chain stands still.
-    pub fn new(source: Option<Devnet>, every: Duration, snapshots: Arc<Snapshots>, metrics: &Metrics) -> Self {
+    /// A feed that asks `source` for a sub-block of what waits in `pool`, `every` so often; without a source the chain stands still.
+    pub fn new(
+        source: Option<Devnet>,
+        every: Duration,
+        snapshots: Arc<Snapshots>,
+        pool: Arc<Pool>,
+        metrics: &Metrics,
+    ) -> Self {
         Self {
             source,
             every,
             degraded: false,
             snapshots,
+            pool,
             published: metrics.counter("presim_snapshots_total", "Snapshots published.", &[]),
             publish_seconds: metrics.histogram(
                 "presim_publish_seconds",
@@ -47,6 +60,7 @@ impl StateFeed {
             ),
             age: metrics.gauge("presim_snapshot_age_seconds", "Age of the newest snapshot.", &[]),
             block: metrics.gauge("presim_head_number", "Number of the newest sealed block.", &[]),
+            pooled: metrics.gauge("presim_pool_transactions", "Transactions that wait to be mined.", &[]),
         }
     }
 
@@ -54,7 +68,7 @@ impl StateFeed {
         let Some(source) = &mut self.source else { return };
         let began = Instant::now();
         let newest = self.snapshots.newest();
-        match source.step(&newest) {
+        match source.step(&newest, &self.pool) {
             Ok(Step { sealed: None, next }) => self.snapshots.publish(next),
             Ok(Step { sealed: Some(sealed), next }) => {
                 tracing::debug!(number = sealed.head.number(), hash = %sealed.head_hash(), "sealed");
@@ -67,6 +81,7 @@ impl StateFeed {
                 return;
             }
         }
+        self.pool.advance();
         if self.degraded {
             tracing::info!("the devnet goes on");
             let every_ms = u64::try_from(self.every.as_millis()).unwrap_or(u64::MAX);
@@ -89,6 +104,7 @@ impl Actor for StateFeed {
             let newest = feed.snapshots.newest();
             feed.age.set(newest.published.elapsed().as_secs_f64());
             feed.block.set(newest.head.number() as f64);
+            feed.pooled.set(feed.pool.len() as f64);
         });
     }
 }

@@ -5,13 +5,17 @@ use std::{
     sync::atomic::{AtomicU64, Ordering::Relaxed},
 };
 
-use alloy_primitives::Bytes;
+use alloy_primitives::{B256, Bytes};
 
 use crate::{
     engine::SimulationError,
     executor::Refused,
+    feed::pool::PoolError,
     state::{Stopped, UnknownBlock},
 };
+
+/// EIP-7966: a receipt did not come in time.
+const RECEIPT_TIMEOUT: i32 = 4;
 
 /// An error answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -56,6 +60,16 @@ impl RpcError {
         Self::new(-32005, message)
     }
 
+    /// 4: the receipt of a transaction did not come in time (EIP-7966).
+    pub fn receipt_timeout(hash: B256, message: impl Into<Cow<'static, str>>) -> Self {
+        Self { data: Some(hash.into()), ..Self::new(RECEIPT_TIMEOUT, message) }
+    }
+
+    /// 5: a transaction was taken, and is not ready to be mined (EIP-7966).
+    pub fn unready(hash: B256, message: impl Into<Cow<'static, str>>) -> Self {
+        Self { data: Some(hash.into()), ..Self::new(5, message) }
+    }
+
     /// The same error of a method that is no simulation: the codes from -38010 on are those of `eth_simulateV1` alone.
     pub fn outside_simulation(mut self) -> Self {
         if (-38099..=-38000).contains(&self.code) || self.code == -32603 {
@@ -77,7 +91,7 @@ impl RpcError {
         match self.code {
             -32700 | -32600 | -32601 | -32602 => Outcome::Invalid,
             -32005 => Outcome::Limited,
-            -32016 => Outcome::Deadline,
+            -32016 | RECEIPT_TIMEOUT => Outcome::Deadline,
             -32603 => Outcome::Internal,
             _ => Outcome::Refused,
         }
@@ -151,6 +165,12 @@ impl From<SimulationError> for RpcError {
 
 impl From<UnknownBlock> for RpcError {
     fn from(error: UnknownBlock) -> Self {
+        Self::new(-32000, error.to_string())
+    }
+}
+
+impl From<PoolError> for RpcError {
+    fn from(error: PoolError) -> Self {
         Self::new(-32000, error.to_string())
     }
 }

@@ -7,6 +7,7 @@ use std::{
 
 use bytestring::ByteString;
 use metrics::{Counter, Histogram};
+use tokio::sync::watch;
 
 use super::{
     access::Client,
@@ -14,10 +15,12 @@ use super::{
     error::{Outcome, RpcError},
     methods::{Asked, Backend, Method, Place},
     subscriptions::Starting,
+    wait::Waiters,
 };
 use crate::{
     executor::{Executor, LaneName, Ticket},
-    state::{Meter, Published, Snapshots, Stopped},
+    feed::pool::Pool,
+    state::{Meter, Overlay, Published, SnapshotId, Snapshots, Stopped},
     telemetry::Metrics,
 };
 
@@ -27,6 +30,7 @@ pub struct Front {
     backend: Arc<Backend>,
     snapshots: Arc<Snapshots>,
     executor: Executor,
+    pub(super) waiters: Waiters,
     metrics: Metrics,
     /// By method and outcome; each is there once it has something to count.
     counts: Vec<[OnceLock<Counted>; Outcome::ALL.len()]>,
@@ -64,7 +68,7 @@ pub struct Job {
 }
 
 impl Job {
-    fn asked(&self) -> Asked<'_> {
+    pub(super) fn asked(&self) -> Asked<'_> {
         Asked { params: &self.params, published: &self.published, dialect: self.dialect }
     }
 }
@@ -74,15 +78,31 @@ impl Front {
     const IN_PLACE: u32 = 4;
 
     /// A front before `backend`, counting into `metrics`.
-    pub fn new(backend: Arc<Backend>, snapshots: Arc<Snapshots>, executor: Executor, metrics: &Metrics) -> Self {
+    pub fn new(
+        backend: Arc<Backend>,
+        snapshots: Arc<Snapshots>,
+        executor: Executor,
+        waiters: Waiters,
+        metrics: &Metrics,
+    ) -> Self {
         let counts = Method::ALL.iter().map(|_| Default::default()).collect();
         let unknown = Counted::new(metrics, "unknown", Outcome::Invalid);
-        Self { backend, snapshots, executor, metrics: metrics.clone(), counts, unknown }
+        Self { backend, snapshots, executor, waiters, metrics: metrics.clone(), counts, unknown }
     }
 
     /// What is published now.
     pub fn published(&self) -> Arc<Published> {
         self.snapshots.load()
+    }
+
+    /// Wakes whoever waits for what is published next.
+    pub(super) fn changes(&self) -> watch::Receiver<SnapshotId> {
+        self.snapshots.changes()
+    }
+
+    /// The transaction pool.
+    pub(super) fn pool(&self) -> &Pool {
+        &self.backend.pool
     }
 
     /// A ticket for a request that has just arrived.
@@ -112,6 +132,7 @@ impl Front {
                 }
             }
             Place::HereThen(lane) | Place::On(lane) => self.run_on(lane, method, job, out).await,
+            Place::OnThenWait(lane) => self.send_and_wait(lane, job, out).await,
         };
         let outcome = result.as_ref().map_or_else(RpcError::outcome, |()| Outcome::Ok);
         self.counts[method as usize][outcome as usize]
@@ -150,33 +171,38 @@ impl Front {
         }
     }
 
-    async fn run_on(
+    /// Runs a method on a lane.
+    pub(super) async fn run_on(
         &self,
         lane: LaneName,
         method: Method,
         job: Job,
-        mut out: Vec<u8>,
+        out: Vec<u8>,
     ) -> (Vec<u8>, Result<(), RpcError>) {
-        let seat = match job.client.as_ref().map(|client| client.sit(lane)).transpose() {
-            Ok(seat) => seat,
-            Err(refused) => return (out, Err(refused.into())),
-        };
-        let backend = self.backend.clone();
-        let prefix = std::mem::take(&mut out);
-        let kept = prefix.clone();
+        let mut answer = out.clone();
         let ran = self
-            .executor
-            .run(lane, job.ticket.clone(), move |overlay, meter| {
-                let _seat = seat;
-                let mut out = prefix;
-                let result = backend.answer(method, job.asked(), overlay, meter, &mut out);
-                (out, result)
+            .on_lane(lane, job, move |backend, job, overlay, meter| {
+                let result = backend.answer(method, job.asked(), overlay, meter, &mut answer);
+                (answer, result)
             })
             .await;
-        match ran {
-            Ok(answered) => answered,
-            Err(refused) => (kept, Err(refused.into())),
-        }
+        ran.unwrap_or_else(|refused| (out, Err(refused)))
+    }
+
+    /// Runs `work` on a lane, in its client's seat there.
+    pub(super) async fn on_lane<T: Send + 'static>(
+        &self,
+        lane: LaneName,
+        job: Job,
+        work: impl FnOnce(&Backend, &Job, &mut Overlay, Meter) -> T + Send + 'static,
+    ) -> Result<T, RpcError> {
+        let seat = job.client.as_ref().map(|client| client.sit(lane)).transpose()?;
+        let backend = self.backend.clone();
+        let ran = self.executor.run(lane, job.ticket.clone(), move |overlay, meter| {
+            let _seat = seat;
+            work(&backend, &job, overlay, meter)
+        });
+        Ok(ran.await?)
     }
 }
 

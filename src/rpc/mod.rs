@@ -2,7 +2,8 @@
 //!
 //! A body becomes requests in [`envelope`], parameters become the engine's types in [`wire`], results become bytes in [`encode`].
 //! [`reply`] makes the text of an
-//! answer of the text of a request, [`front`] takes each through routing, lanes and metrics; [`http`] and [`ws`] are the two doors, behind
+//! answer of the text of a request, [`front`] takes each through routing, lanes and metrics, [`wait`] lets one wait
+//! for its receipt; [`http`] and [`ws`] are the two doors, behind
 //! [`server`]'s one port.
 
 mod access;
@@ -18,13 +19,15 @@ mod methods;
 mod reply;
 mod server;
 mod subscriptions;
+mod wait;
 mod wire;
 mod ws;
 
 pub use access::{Access, AccessError};
 pub use error::RpcError;
 pub use front::Front;
-pub use methods::{Asked, Backend, GasCounter, Method, RequestLimits};
+pub use methods::{Asked, Backend, GasCounter, Method, RequestLimits, Signers, SyncTimeouts};
 pub use server::{FrontActor, Serve, ServerConfig, Stop, serve_metrics};
 pub use subscriptions::{Subscriptions, announce};
+pub use wait::Waiters;
 pub use wire::ShapeLimits;

@@ -574,6 +574,9 @@ fn method() -> impl Strategy<Value = &'static str> {
         "eth_getTransactionByBlockNumberAndIndex",
         "eth_getLogs",
         "eth_feeHistory",
+        "eth_sendRawTransaction",
+        "eth_sendRawTransactionSync",
+        "eth_sendTransaction",
         "eth_subscribe",
         "eth_chainId",
         "presim_snapshot",
@@ -603,6 +606,9 @@ fn valid_request() -> impl Strategy<Value = Value> {
         ("eth_getBlockByNumber", json!(["pending", true])),
         ("eth_getLogs", json!([{"fromBlock": "earliest", "toBlock": "pending", "address": [CODE_AT], "topics": [null, [format!("0x{:064x}", 1)]]}])),
         ("eth_feeHistory", json!(["0x4", "pending", [0, 50.5, 100]])),
+        ("eth_sendRawTransaction", json!([SIGNED])),
+        ("eth_sendRawTransactionSync", json!([SIGNED, 1])),
+        ("eth_sendTransaction", json!([call])),
         ("eth_chainId", json!([])),
     ]
     .map(|(method, params)| json!({"jsonrpc": "2.0", "id": 1, "method": method, "params": params}));
@@ -688,7 +694,13 @@ async fn is_answered(node: &TestNode, body: &[u8]) -> Result<(), String> {
 #[test]
 fn whatever_is_sent_is_answered_once_and_the_node_goes_on() {
     let io = tokio::runtime::Builder::new_multi_thread().enable_all().build().expect("threads");
-    let node = TestNode::start(&["--traffic", "0", "--sub-block-ms", "60000", "--deadline-ms", "2000"]);
+    let node = TestNode::start(
+        &[
+            &["--traffic", "0", "--sub-block-ms", "60000", "--deadline-ms", "2000"][..],
+            &["--max-sync-timeout-ms", "100"],
+        ]
+        .concat(),
+    );
     let cases = Cases { cases: 256, max_shrink_iters: 200, failure_persistence: None, ..Cases::default() };
     let ran =
         TestRunner::new(cases).run(&body(), |body| io.block_on(is_answered(&node, &body)).map_err(TestCaseError::fail));

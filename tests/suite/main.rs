@@ -8,6 +8,7 @@ mod import;
 mod input;
 mod limits;
 mod process;
+mod sending;
 mod snapshots;
 mod support;
 mod tracing;

@@ -8,7 +8,7 @@ use std::{
 
 use alloy_primitives::{Address, B256, Bytes, U256, address, hex, keccak256};
 use alloy_sol_types::{SolCall, sol};
-use presim::feed::world::{dev_genesis, dev_signers};
+use presim::feed::world::{dev_genesis, dev_signers, traffic_signers};
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
@@ -123,9 +123,9 @@ fn dev_accounts(node: &TestNode) -> Vec<Address> {
     node.node.info().accounts.iter().map(|account| account.address()).collect()
 }
 
-/// What tells one state of a devnet with traffic from another: everybody's ether, which fees make less of.
-fn everybody(node: &TestNode) -> Vec<Vec<u8>> {
-    dev_accounts(node).into_iter().map(balance).collect()
+/// What tells one state of a devnet with traffic from another: the ether of all who trade, which fees make less of.
+fn everybody() -> Vec<Vec<u8>> {
+    traffic_signers().unwrap().into_iter().map(|signer| balance(signer.address())).collect()
 }
 
 /// A chain that stands still on the devnet's genesis, its time 1,000.
@@ -177,7 +177,7 @@ async fn latest_is_the_block_before_the_open_one_while_blocks_come() {
 async fn a_block_is_the_same_by_number_by_object_and_by_hash() {
     let node = TestNode::start(&FAST);
     until(&node, "head 4", |snapshot| number(&snapshot["head"]["number"]) >= 4).await;
-    let pieces = [vec![NUMBER.to_vec(), TIMESTAMP.to_vec()], everybody(&node)].concat();
+    let pieces = [vec![NUMBER.to_vec(), TIMESTAMP.to_vec()], everybody()].concat();
     for block in 0..=3 {
         let on_it = simulate(&node, "/", json!([{}]), hex(block)).await;
         assert_eq!(number(&on_it[0]["number"]), block + 1);
@@ -329,7 +329,7 @@ async fn a_batch_bears_no_snapshot_in_a_header() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_snapshot_can_be_had_again_exactly_as_pending_was() {
     let node = TestNode::start(&["--sub-block-ms", "20", "--sub-blocks", "3", "--keep-snapshots", "10000"]);
-    let pieces = [vec![NUMBER.to_vec(), TIMESTAMP.to_vec(), BASEFEE.to_vec()], everybody(&node)].concat();
+    let pieces = [vec![NUMBER.to_vec(), TIMESTAMP.to_vec(), BASEFEE.to_vec()], everybody()].concat();
     let mut seen = Vec::new();
     for _ in 0..100 {
         let simulation = json!([{"blockStateCalls": [{}, {}]}, "pending"]);
@@ -380,7 +380,7 @@ async fn snapshots_are_numbered_without_gaps() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_batch_runs_on_one_snapshot() {
     let node = TestNode::start(&["--sub-block-ms", "2", "--sub-blocks", "5"]);
-    let pieces = [vec![NUMBER.to_vec()], everybody(&node)].concat();
+    let pieces = [vec![NUMBER.to_vec()], everybody()].concat();
     let call = |id| request(id, "eth_call", probe(&pieces, &json!("pending")));
     let batch: Vec<_> =
         (0..50).map(|id| if id % 2 == 0 { request(id, "presim_snapshot", json!([])) } else { call(id) }).collect();
@@ -408,7 +408,7 @@ async fn a_batch_runs_on_one_snapshot() {
 #[tokio::test(flavor = "multi_thread")]
 async fn no_answer_mixes_two_snapshots() {
     let node = Arc::new(TestNode::start(&["--sub-block-ms", "2", "--sub-blocks", "5", "--keep-snapshots", "100000"]));
-    let pieces = [vec![NUMBER.to_vec(), TIMESTAMP.to_vec()], everybody(&node)].concat();
+    let pieces = [vec![NUMBER.to_vec(), TIMESTAMP.to_vec()], everybody()].concat();
     let mut tasks = JoinSet::new();
     for _ in 0..8 {
         let (node, params) = (node.clone(), probe(&pieces, &json!("pending")));
@@ -544,7 +544,7 @@ async fn with_validation_both_dialects_have_the_base_fee_of_the_open_block() {
 async fn on_a_chain_that_stands_still_pending_is_latest() {
     let (node, _genesis) = static_node(&[]);
     assert_eq!(snapshot(&node).await["feed"], "static");
-    let pieces = [vec![NUMBER.to_vec(), TIMESTAMP.to_vec(), BASEFEE.to_vec()], everybody(&node)].concat();
+    let pieces = [vec![NUMBER.to_vec(), TIMESTAMP.to_vec(), BASEFEE.to_vec()], everybody()].concat();
     for path in ["/", "/standard"] {
         let (pending, latest) = (json!("pending"), json!("latest"));
         let read_latest = read(&node, path, &pieces, latest.clone()).await;
@@ -634,7 +634,7 @@ async fn without_traffic_the_state_stays() {
     let (mut quotes, mut balances) = (Vec::new(), Vec::new());
     for block in 0..=head {
         quotes.push(node.result("/", "eth_call", quote(&node, hex(block))).await);
-        balances.push(read(&node, "/", &everybody(&node), hex(block)).await);
+        balances.push(read(&node, "/", &everybody(), hex(block)).await);
     }
     assert!(quotes.windows(2).all(|pair| pair[0] == pair[1]), "{quotes:?}");
     assert!(balances.windows(2).all(|pair| pair[0] == pair[1]), "{balances:?}");

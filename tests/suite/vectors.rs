@@ -30,6 +30,7 @@ const METHODS: &[&str] = &[
     "eth_getLogs",
     "eth_feeHistory",
     "eth_baseFee",
+    "eth_sendRawTransaction",
     "eth_chainId",
     "eth_syncing",
     "eth_config",

@@ -27,8 +27,10 @@ use crate::{
 
 /// The mnemonic that the ecosystem's test tools share. Its keys are known to everybody.
 const MNEMONIC: &str = "test test test test test test test test test test test junk";
-/// Accounts derived from it.
+/// Accounts derived from it that are the user's.
 const ACCOUNTS: u32 = 10;
+/// Accounts after those that background traffic is sent from.
+const TRAFFIC_ACCOUNTS: u32 = 10;
 /// What each has: 10,000 ether, in wei.
 const BALANCE: u128 = 10_000 * ONE;
 /// One ether, or one token.
@@ -92,11 +94,18 @@ struct Artifact {
     creation_code: Bytes,
 }
 
-/// The keys of the test mnemonic's accounts.
+/// The keys of the test mnemonic's first ten accounts, which are the user's.
 pub fn dev_signers() -> Result<Vec<PrivateKeySigner>, WorldError> {
-    (0..ACCOUNTS)
-        .map(|index| Ok(MnemonicBuilder::<English>::default().phrase(MNEMONIC).index(index)?.build()?))
-        .collect()
+    signers(0..ACCOUNTS)
+}
+
+/// The keys of the ten after them, which background traffic is sent from: so that it never takes a nonce of the user's.
+pub fn traffic_signers() -> Result<Vec<PrivateKeySigner>, WorldError> {
+    signers(ACCOUNTS..ACCOUNTS + TRAFFIC_ACCOUNTS)
+}
+
+fn signers(indices: std::ops::Range<u32>) -> Result<Vec<PrivateKeySigner>, WorldError> {
+    indices.map(|index| Ok(MnemonicBuilder::<English>::default().phrase(MNEMONIC).index(index)?.build()?)).collect()
 }
 
 /// The devnet's genesis before its contracts: every fork to Osaka from the start, the system contracts, the accounts.
@@ -150,7 +159,8 @@ pub fn dev_genesis(signers: &[PrivateKeySigner], timestamp: u64) -> Genesis {
     }
 }
 
-/// The state of `genesis` with the trading world in it. The contracts are deployed by running what a deployer would send; then the
+/// The state of `genesis` with the trading world in it, where `signers` are all accounts that are to have a part in it, the first
+/// the one that sets it up. The contracts are deployed by running what a deployer would send; then the
 /// accounts get their ether back, and their nonces, but for the first: the contracts' addresses follow from its nonce.
 pub fn build(
     genesis: &Genesis,
@@ -182,12 +192,12 @@ pub fn build(
         let beta = setup.create(
             "Beta",
             owner,
-            code("Token", ("Beta", "BETA", tokens(2_000_000), owner).abi_encode_params())?,
+            code("Token", ("Beta", "BETA", tokens(3_000_000), owner).abi_encode_params())?,
         )?;
         let alpha = setup.create(
             "Alpha",
             owner,
-            code("Token", ("Alpha", "ALPHA", tokens(4_000_000), owner).abi_encode_params())?,
+            code("Token", ("Alpha", "ALPHA", tokens(5_000_000), owner).abi_encode_params())?,
         )?;
         let factory = setup.create("Factory", owner, code("Factory", Vec::new())?)?;
         let router = setup.create("Router", owner, code("Router", (factory, weth).abi_encode_params())?)?;
@@ -218,15 +228,16 @@ pub fn build(
             };
             setup.call("addLiquidity", owner, router, U256::ZERO, &add)?;
         }
-        for account in &accounts[1..] {
-            for token in [alpha, beta] {
-                setup.call(
-                    "transfer",
-                    owner,
-                    token,
-                    U256::ZERO,
-                    &IErc20::transferCall { to: *account, value: tokens(100_000) },
-                )?;
+        // The user's accounts get their tokens from the first; the second gets those of the others too, and passes them on: so the
+        // first has sent what it had sent before there were others, and its nonce stays.
+        let (users, others) = accounts.split_at(accounts.len().min(ACCOUNTS as usize));
+        for token in [alpha, beta] {
+            for (index, to) in users.iter().enumerate().skip(1) {
+                let shares = if index == 1 { 1 + others.len() as u128 } else { 1 };
+                setup.transfer(token, owner, *to, tokens(shares * 100_000))?;
+            }
+            for to in others {
+                setup.transfer(token, users[1], *to, tokens(100_000))?;
             }
         }
         TradingWorld { weth, alpha, beta, router }
@@ -259,6 +270,10 @@ impl<E: Evm<Tx = TxEnv, DB: DatabaseCommit>> Setup<E> {
         let tx =
             TxEnv { caller: from, kind: TxKind::Call(to), value, data: call.abi_encode().into(), ..TxEnv::default() };
         self.run(step, tx).map(drop)
+    }
+
+    fn transfer(&mut self, token: Address, from: Address, to: Address, value: U256) -> Result<(), WorldError> {
+        self.call("transfer", from, token, U256::ZERO, &IErc20::transferCall { to, value })
     }
 
     fn run(&mut self, step: &'static str, mut tx: TxEnv) -> Result<ExecutionResult<E::HaltReason>, WorldError> {

@@ -8,7 +8,7 @@ use alloy_sol_types::SolCall;
 use rand::{Rng, SeedableRng, rngs::SmallRng};
 
 use super::{IRouter, ONE, TradingWorld};
-use crate::state::Snapshot;
+use crate::{feed::pool::Pool, state::Snapshot};
 
 /// Makes a number of transactions for each sub-block; the same seed makes the same choices.
 #[derive(Debug)]
@@ -40,11 +40,18 @@ impl Traffic {
         Self { count, chain_id, rng: SmallRng::seed_from_u64(seed), signers, world }
     }
 
-    /// The transactions of the next sub-block on `snapshot`.
-    pub fn next(&mut self, snapshot: &Snapshot) -> Vec<Recovered<TxEnvelope>> {
+    /// The transactions of the next sub-block on `snapshot`, as many as `gas` is left for. An account that somebody else sends from, as `pool` shows, is left to
+    /// them from then on, so that traffic never takes a nonce that they count on.
+    pub fn next(&mut self, snapshot: &Snapshot, gas: u64, pool: &Pool) -> Vec<Recovered<TxEnvelope>> {
+        self.signers.retain(|signer| !pool.has_sender(&signer.address()));
+        if self.signers.is_empty() {
+            return Vec::new();
+        }
         let base_fee = snapshot.header().base_fee_per_gas.unwrap_or_default();
         let mut nonces: AddressMap<u64> = AddressMap::default();
-        (0..self.count).filter_map(|_| self.one(snapshot, u128::from(base_fee), &mut nonces)).collect()
+        let each = if self.world.is_some() { SWAP_GAS } else { TRANSFER_GAS };
+        let count = u64::from(self.count).min(gas / each);
+        (0..count).filter_map(|_| self.one(snapshot, u128::from(base_fee), &mut nonces)).collect()
     }
 
     fn one(

@@ -46,8 +46,17 @@ impl Backend {
 
     pub(super) fn get_transaction(&self, asked: Asked<'_>, out: &mut Vec<u8>) -> Result<(), RpcError> {
         let hash = wire::parse_hash(asked.params, asked.dialect)?;
+        let write =
+            |block: &Block, included: &Included<'_>, out: &mut Vec<u8>| encode::transaction(out, block, included);
         let found = asked.published.transaction(&hash);
-        show(found, out, |block, included, out| encode::transaction(out, block, included));
+        if found.is_some() {
+            show(found, out, write);
+        } else if let Some(tx) = self.pool.get(&hash) {
+            encode::pooled_transaction(out, &tx);
+        } else {
+            // It may have left the pool since the request came: into what was published meanwhile.
+            show(self.pool.published().transaction(&hash), out, write);
+        }
         Ok(())
     }
 

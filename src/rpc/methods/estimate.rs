@@ -6,9 +6,9 @@ use serde::Serialize;
 
 use super::{Asked, Backend};
 use crate::{
-    engine::{self, Accessed, Estimate, HaltText},
-    rpc::{encode, error::RpcError, wire},
-    state::{Meter, Overlay},
+    engine::{self, Accessed, CallRequest, Estimate, HaltText},
+    rpc::{dialect::Dialect, encode, error::RpcError, wire},
+    state::{Meter, Overlay, Snapshot},
 };
 
 /// The result of `eth_createAccessList`.
@@ -33,15 +33,27 @@ impl Backend {
         let Asked { params, published, dialect } = asked;
         let (request, selector) = wire::parse_estimate(params, "eth_estimateGas", dialect)?;
         let snapshot = self.select(published, selector)?;
+        encode::quantity(out, self.needed_gas(&snapshot, &request, dialect, overlay, meter)?);
+        Ok(())
+    }
+
+    /// The smallest gas limit with which a call succeeds on `snapshot`.
+    pub(super) fn needed_gas(
+        &self,
+        snapshot: &Snapshot,
+        request: &CallRequest,
+        dialect: &Dialect,
+        overlay: &mut Overlay,
+        meter: Meter,
+    ) -> Result<u64, RpcError> {
         overlay.reset(snapshot.world.clone(), snapshot.hashes.clone(), meter);
         let rules = self.rules(dialect);
-        let estimate = engine::estimate_gas(&self.spec, &snapshot, &request, &rules, &self.codes, overlay)
+        let estimate = engine::estimate_gas(&self.spec, snapshot, request, &rules, &self.codes, overlay)
             .map_err(|error| RpcError::from(error).outside_simulation())?;
         match estimate {
             Estimate::Gas { limit, simulated } => {
                 self.gas.0.increment(simulated);
-                encode::quantity(out, limit);
-                Ok(())
+                Ok(limit)
             }
             Estimate::Revert(data) => Err((dialect.revert)(data)),
             Estimate::Halt(reason) => Err((dialect.halt)(HaltText(reason).to_string())),

@@ -75,7 +75,7 @@ impl Backend {
         }
     }
 
-    fn next_base_fee(&self, published: &Published) -> Option<u64> {
+    pub(super) fn next_base_fee(&self, published: &Published) -> Option<u64> {
         let head = published.newest.head.header.inner();
         match &published.newest.open {
             Some(open) => open.header.base_fee_per_gas,

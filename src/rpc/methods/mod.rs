@@ -7,8 +7,11 @@ mod fee;
 mod log;
 mod many;
 mod run;
+mod send;
 mod state;
 mod trace;
+
+pub use send::{Awaited, Signers, SyncTimeouts};
 
 use std::sync::Arc;
 
@@ -24,6 +27,7 @@ use crate::{
     chain::ChainSpec,
     engine::Rules,
     executor::LaneName,
+    feed::pool::Pool,
     state::{Block, CodeCache, FeedState, Meter, Overlay, Published, Selector, Snapshot},
 };
 
@@ -38,6 +42,8 @@ pub enum Place {
     On(LaneName),
     /// On the connection that it came over: it is about what that is told.
     Connection,
+    /// On a lane; then its client waits for a receipt, and no worker does.
+    OnThenWait(LaneName),
 }
 
 /// Makes the enum of methods, a line each: its name on the wire, and where it runs.
@@ -79,7 +85,7 @@ macro_rules! methods {
 }
 
 use LaneName::{Bundle, Short};
-use Place::{Connection, Here, HereThen, On};
+use Place::{Connection, Here, HereThen, On, OnThenWait};
 
 methods! {
     // Runs.
@@ -122,6 +128,11 @@ methods! {
     // Subscriptions.
     Subscribe "eth_subscribe" Connection;
     Unsubscribe "eth_unsubscribe" Connection;
+    // Sending. Signatures and blob proofs are worked out.
+    SendRawTransaction "eth_sendRawTransaction" On(Short);
+    SendRawTransactionSync "eth_sendRawTransactionSync" OnThenWait(Short);
+    SendTransaction "eth_sendTransaction" On(Short);
+    Accounts "eth_accounts" Here;
     // The node and its chain.
     ChainId "eth_chainId" Here;
     NetVersion "net_version" Here;
@@ -142,6 +153,10 @@ pub struct Backend {
     pub spec: ChainSpec,
     /// Analysed bytecode.
     pub codes: Arc<CodeCache>,
+    /// What was sent and is in no block yet.
+    pub pool: Arc<Pool>,
+    /// The accounts that the node signs for.
+    pub signers: Signers,
     /// Limits on requests.
     pub limits: RequestLimits,
     /// Refuse `pending` while the feed is broken.
@@ -172,6 +187,8 @@ pub struct RequestLimits {
     pub max_logs: usize,
     /// Bytes that the traces of a request may take while it runs.
     pub max_trace: usize,
+    /// How long a request may wait for a receipt.
+    pub sync: SyncTimeouts,
     /// Bytes of an answer.
     pub max_response: usize,
 }
@@ -228,6 +245,11 @@ impl Backend {
             Method::GetTransactionReceipt => self.get_transaction_receipt(asked, out)?,
             Method::GetLogs => self.get_logs(asked, &mut meter, out)?,
             Method::FeeHistory => self.fee_history(asked, out)?,
+            Method::SendRawTransaction => self.send_raw(asked, out)?,
+            Method::SendTransaction => self.send_transaction(asked, overlay, meter, out)?,
+            Method::SendRawTransactionSync => {
+                return Err(RpcError::internal("a receipt was to be waited for on a worker"));
+            }
             Method::Sha3 => sha3(asked, out)?,
             Method::Subscribe | Method::Unsubscribe => {
                 return Err(RpcError::internal("a subscription was to be answered without its connection"));
@@ -237,6 +259,7 @@ impl Backend {
             | Method::BaseFee
             | Method::BlobBaseFee
             | Method::BlockNumber
+            | Method::Accounts
             | Method::ChainId
             | Method::NetVersion
             | Method::NetListening
@@ -264,6 +287,7 @@ impl Backend {
             Method::BaseFee => self.base_fee(published, out),
             Method::BlobBaseFee => self.blob_base_fee(published, out),
             Method::BlockNumber => encode::quantity(out, published.newest.head.number()),
+            Method::Accounts => self.accounts(out),
             Method::ChainId => encode::quantity(out, self.spec.chain_id()),
             Method::NetVersion => encode::string(out, &self.spec.chain_id().to_string()),
             Method::NetListening => out.extend_from_slice(b"true"),

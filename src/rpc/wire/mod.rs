@@ -8,6 +8,7 @@ mod call;
 mod fee;
 mod log;
 mod many;
+mod send;
 mod state;
 mod subscribe;
 mod trace;
@@ -18,6 +19,7 @@ pub use call::{ShapeLimits, parse_call, parse_estimate, parse_simulation};
 pub use fee::{FeeHistoryRequest, parse_fee_history};
 pub use log::{LogFilter, LogRange, parse_logs};
 pub use many::{ManyRequest, parse_call_many};
+pub use send::{parse_raw, parse_raw_sync, parse_sending};
 pub use state::{parse_account, parse_bytes, parse_code, parse_proof, parse_slot, parse_slots};
 pub use trace::{TraceRequest, parse_trace_call, parse_trace_many};
 

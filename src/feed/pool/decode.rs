@@ -1,0 +1,69 @@
+//! From the bytes that a client sends to a transaction.
+
+use alloy_consensus::{EthereumTxEnvelope, TxEip4844Variant, TxEip4844WithSidecar, TxEnvelope};
+use alloy_eips::{
+    eip2718::{Decodable2718, EIP4844_TX_TYPE_ID, EIP7702_TX_TYPE_ID, Eip2718Error},
+    eip7594::BlobTransactionSidecarVariant,
+};
+use alloy_rlp::Header;
+
+use super::PoolError;
+
+/// A transaction as it was sent.
+#[derive(Clone, Debug)]
+pub struct SentTransaction {
+    /// As a block holds it: a blob transaction bare.
+    pub tx: TxEnvelope,
+    /// The blobs, commitments and proofs of a blob transaction in its network form.
+    pub sidecar: Option<BlobTransactionSidecarVariant>,
+    /// Bytes of what was sent.
+    pub size: usize,
+}
+
+impl SentTransaction {
+    /// Decodes an EIP-2718 transaction: blob transactions in their network form, with the proofs of EIP-4844 or of EIP-7594.
+    pub fn decode(raw: &[u8]) -> Result<Self, PoolError> {
+        match raw {
+            [] | [..=0x7f] => return Err(PoolError::Malformed("typed transaction too short".to_owned())),
+            [kind @ ..=0x7f, ..] if !(1..=EIP7702_TX_TYPE_ID).contains(kind) => {
+                return Err(PoolError::UnknownType(*kind));
+            }
+            _ => {}
+        }
+        let size = raw.len();
+        if !is_network_blob(raw) {
+            return Ok(Self { tx: TxEnvelope::decode_2718_exact(raw).map_err(malformed)?, sidecar: None, size });
+        }
+        let sent = EthereumTxEnvelope::<TxEip4844WithSidecar<BlobTransactionSidecarVariant>>::decode_2718_exact(raw)
+            .map_err(malformed)?;
+        let mut sidecar = None;
+        let tx = sent.map_eip4844(|blob| {
+            let (tx, blobs) = blob.into_parts();
+            sidecar = Some(blobs);
+            TxEip4844Variant::TxEip4844(tx)
+        });
+        Ok(Self { tx, sidecar, size })
+    }
+}
+
+impl From<TxEnvelope> for SentTransaction {
+    fn from(tx: TxEnvelope) -> Self {
+        let size = tx.eip2718_encoded_length();
+        Self { tx, sidecar: None, size }
+    }
+}
+
+/// Whether these are the bytes of a blob transaction with its blobs: a list whose first item is a list, the transaction itself.
+fn is_network_blob(raw: &[u8]) -> bool {
+    let Some((&EIP4844_TX_TYPE_ID, mut rest)) = raw.split_first() else { return false };
+    let mut is_list = || Header::decode(&mut rest).is_ok_and(|header| header.list);
+    is_list() && is_list()
+}
+
+fn malformed(error: Eip2718Error) -> PoolError {
+    match error {
+        Eip2718Error::RlpError(error) => PoolError::Malformed(format!("rlp: {error}")),
+        Eip2718Error::UnexpectedType(kind) => PoolError::UnknownType(kind),
+        other => PoolError::Malformed(other.to_string()),
+    }
+}

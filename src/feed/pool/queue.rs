@@ -1,0 +1,315 @@
+//! The transactions that wait, by sender and nonce, and the bounds on them.
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    sync::Arc,
+};
+
+use alloy_consensus::{Transaction, TxEnvelope, Typed2718, transaction::Recovered};
+use alloy_eips::eip2718::EIP4844_TX_TYPE_ID;
+use alloy_primitives::{
+    Address, B256, U256,
+    map::{AddressMap, B256Map},
+};
+
+use super::{PoolError, PoolLimits};
+use crate::state::{Account, World};
+
+/// How much more a blob transaction must pay than the one whose place it takes, in per cent: as geth has it.
+const BLOB_PRICE_BUMP: u32 = 100;
+
+/// A transaction that waits.
+#[derive(Debug)]
+pub struct Pooled {
+    /// The transaction.
+    pub tx: Arc<Recovered<TxEnvelope>>,
+    /// The how manieth it was to come: of two that pay the same, the earlier is mined first.
+    pub arrived: u64,
+    /// Bytes.
+    size: usize,
+    /// The most it can cost its sender, wei.
+    cost: U256,
+}
+
+/// One sender's transactions.
+#[derive(Debug, Default)]
+struct Sender {
+    by_nonce: BTreeMap<u64, Arc<Pooled>>,
+    /// The most that they can cost together, wei.
+    cost: U256,
+    /// The nonce before which all were ready to be mined once, and have been told of.
+    told: u64,
+}
+
+/// All transactions that wait.
+#[derive(Debug, Default)]
+pub(super) struct Queue {
+    senders: AddressMap<Sender>,
+    by_hash: B256Map<Arc<Pooled>>,
+    bytes: usize,
+    arrivals: u64,
+}
+
+impl Queue {
+    pub(super) fn get(&self, hash: &B256) -> Option<&Arc<Pooled>> {
+        self.by_hash.get(hash)
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.by_hash.len()
+    }
+
+    pub(super) fn has_sender(&self, sender: &Address) -> bool {
+        self.senders.contains_key(sender)
+    }
+
+    /// The first nonce from `nonce` on that no transaction of `sender` has.
+    pub(super) fn next_nonce(&self, sender: &Address, nonce: u64) -> u64 {
+        self.senders.get(sender).map_or(nonce, |sender| sender.first_gap(nonce))
+    }
+
+    /// Each sender's transactions that can be mined one after another on `world`.
+    pub(super) fn runs(&self, world: &World) -> impl Iterator<Item = VecDeque<Arc<Pooled>>> {
+        self.senders.iter().map(|(address, sender)| {
+            let nonce = nonce_of(world, address);
+            sender.run(nonce).map(|(_, pooled)| pooled.clone()).collect()
+        })
+    }
+
+    /// Takes a transaction, checked by its form, if the accounts of `world` allow it: geth's `ValidateTransactionWithState`, the
+    /// replacement rule and the bounds, in its order. Returns what has become ready to be mined by it.
+    pub(super) fn insert(
+        &mut self,
+        tx: Recovered<TxEnvelope>,
+        size: usize,
+        world: &World,
+        limits: &PoolLimits,
+    ) -> Result<Vec<Arc<Recovered<TxEnvelope>>>, PoolError> {
+        if self.by_hash.contains_key(tx.tx_hash()) {
+            return Err(PoolError::AlreadyKnown);
+        }
+        let (address, nonce) = (tx.signer(), tx.nonce());
+        let cost = cost_of(&tx);
+        let sender = self.senders.get(&address);
+        let replaced = sender.and_then(|sender| sender.by_nonce.get(&nonce)).cloned();
+        let queued = sender.map_or(U256::ZERO, |sender| sender.cost);
+        check_account(&tx, world.account(&address).map(AsRef::as_ref), cost, queued, replaced.as_deref())?;
+        if let Some(replaced) = &replaced {
+            check_replacement(&tx, &replaced.tx, limits.price_bump)?;
+        } else {
+            let pooled = sender.map_or(0, |sender| sender.by_nonce.len());
+            if pooled >= limits.per_account {
+                return Err(PoolError::AccountLimit { pooled });
+            }
+            self.make_room(&tx, size, world, limits)?;
+        }
+        self.arrivals += 1;
+        let pooled = Arc::new(Pooled { tx: Arc::new(tx), arrived: self.arrivals, size, cost });
+        self.bytes += size;
+        self.by_hash.insert(*pooled.tx.tx_hash(), pooled.clone());
+        let sender = self.senders.entry(address).or_default();
+        sender.cost = sender.cost.saturating_add(cost);
+        sender.by_nonce.insert(nonce, pooled.clone());
+        if let Some(replaced) = replaced {
+            sender.cost = sender.cost.saturating_sub(replaced.cost);
+            self.bytes -= replaced.size;
+            self.by_hash.remove(replaced.tx.tx_hash());
+            if nonce < sender.told {
+                // It takes the place of one that was told of; those after it were too.
+                return Ok(vec![pooled.tx.clone()]);
+            }
+        }
+        Ok(self.newly_ready(&address, world))
+    }
+
+    /// Takes out a transaction that cannot be mined. Those of its sender after it wait for another in its place.
+    pub(super) fn remove(&mut self, hash: &B256) {
+        if let Some(pooled) = self.take(hash)
+            && let Some(sender) = self.senders.get_mut(&pooled.tx.signer())
+        {
+            sender.told = sender.told.min(pooled.tx.nonce());
+        }
+    }
+
+    fn take(&mut self, hash: &B256) -> Option<Arc<Pooled>> {
+        let pooled = self.by_hash.remove(hash)?;
+        self.bytes -= pooled.size;
+        let address = pooled.tx.signer();
+        if let Some(sender) = self.senders.get_mut(&address) {
+            sender.by_nonce.remove(&pooled.tx.nonce());
+            sender.cost = sender.cost.saturating_sub(pooled.cost);
+            if sender.by_nonce.is_empty() {
+                self.senders.remove(&address);
+            }
+        }
+        Some(pooled)
+    }
+
+    /// Takes out what can never be mined on `world` or after it: nonces that are used.
+    pub(super) fn drop_used(&mut self, world: &World) {
+        let used: Vec<B256> = self
+            .senders
+            .iter()
+            .flat_map(|(address, sender)| sender.by_nonce.range(..nonce_of(world, address)))
+            .map(|(_, pooled)| *pooled.tx.tx_hash())
+            .collect();
+        for hash in used {
+            self.take(&hash);
+        }
+    }
+
+    /// The transactions of `sender` that have become ready to be mined since this was last asked, in order.
+    pub(super) fn newly_ready(&mut self, address: &Address, world: &World) -> Vec<Arc<Recovered<TxEnvelope>>> {
+        let Some(sender) = self.senders.get_mut(address) else { return Vec::new() };
+        let from = nonce_of(world, address).max(sender.told);
+        let ready: Vec<_> = match sender.first_gap(nonce_of(world, address)) {
+            gap if gap > from => sender.by_nonce.range(from..gap).map(|(_, pooled)| pooled.tx.clone()).collect(),
+            _ => Vec::new(),
+        };
+        sender.told = from + ready.len() as u64;
+        ready
+    }
+
+    /// All senders that have a transaction here.
+    pub(super) fn senders(&self) -> Vec<Address> {
+        self.senders.keys().copied().collect()
+    }
+
+    /// Makes room for a new transaction. As in geth, one that cannot be mined yet drives nothing out; one that can drives out first
+    /// those that cannot, then those that pay less. Only a sender's last is driven out, so that none is left behind a gap.
+    fn make_room(
+        &mut self,
+        tx: &Recovered<TxEnvelope>,
+        size: usize,
+        world: &World,
+        limits: &PoolLimits,
+    ) -> Result<(), PoolError> {
+        let mut over = Over {
+            transactions: (self.len() + 1).saturating_sub(limits.transactions),
+            bytes: (self.bytes + size).saturating_sub(limits.bytes),
+        };
+        if over.is_none() {
+            return Ok(());
+        }
+        let (address, nonce) = (tx.signer(), tx.nonce());
+        if self.next_nonce(&address, nonce_of(world, &address)) < nonce {
+            return Err(PoolError::Full);
+        }
+        let tip = tx.priority_fee_or_price();
+        let mut last: Vec<_> = self
+            .senders
+            .iter()
+            .filter(|(other, _)| **other != address)
+            .filter_map(|(other, sender)| {
+                let (nonce, pooled) = sender.by_nonce.last_key_value()?;
+                let ready = *nonce < sender.first_gap(nonce_of(world, other));
+                let pays = pooled.tx.priority_fee_or_price();
+                (!ready || pays < tip).then(|| (ready, pays, *pooled.tx.tx_hash(), pooled.size))
+            })
+            .collect();
+        last.sort_unstable();
+        let mut driven_out = Vec::new();
+        for (_, _, hash, size) in last {
+            if over.is_none() {
+                break;
+            }
+            over.transactions = over.transactions.saturating_sub(1);
+            over.bytes = over.bytes.saturating_sub(size);
+            driven_out.push(hash);
+        }
+        if !over.is_none() {
+            return Err(PoolError::Underpriced);
+        }
+        for hash in driven_out {
+            self.remove(&hash);
+        }
+        Ok(())
+    }
+}
+
+/// By how much the pool is too full.
+struct Over {
+    transactions: usize,
+    bytes: usize,
+}
+
+impl Over {
+    const fn is_none(&self) -> bool {
+        self.transactions == 0 && self.bytes == 0
+    }
+}
+
+impl Sender {
+    /// The transactions from `nonce` on without a gap.
+    fn run(&self, nonce: u64) -> impl Iterator<Item = (&u64, &Arc<Pooled>)> {
+        self.by_nonce
+            .range(nonce..)
+            .enumerate()
+            .take_while(move |(index, (at, _))| **at == nonce + *index as u64)
+            .map(|(_, one)| one)
+    }
+
+    fn first_gap(&self, nonce: u64) -> u64 {
+        nonce + self.run(nonce).count() as u64
+    }
+}
+
+fn nonce_of(world: &World, address: &Address) -> u64 {
+    world.account(address).map_or(0, |account| account.nonce)
+}
+
+/// The most that a transaction can cost its sender: gas, blob gas and value, wei.
+fn cost_of(tx: &TxEnvelope) -> U256 {
+    let gas = U256::from(tx.gas_limit()).saturating_mul(U256::from(tx.max_fee_per_gas()));
+    let blobs = U256::from(tx.blob_gas_used().unwrap_or_default())
+        .saturating_mul(U256::from(tx.max_fee_per_blob_gas().unwrap_or_default()));
+    gas.saturating_add(blobs).saturating_add(tx.value())
+}
+
+fn check_account(
+    tx: &Recovered<TxEnvelope>,
+    account: Option<&Account>,
+    cost: U256,
+    queued: U256,
+    replaced: Option<&Pooled>,
+) -> Result<(), PoolError> {
+    let (next, balance) = account.map_or((0, U256::ZERO), |account| (account.nonce, account.balance));
+    if tx.nonce() < next {
+        return Err(PoolError::NonceTooLow { next, nonce: tx.nonce() });
+    }
+    if let Some(account) = account
+        && !account.code.bytecode.is_empty()
+        && !account.code.bytecode.is_eip7702()
+    {
+        return Err(PoolError::SenderNotEoa { address: tx.signer(), code_hash: account.code.hash });
+    }
+    if balance < cost {
+        return Err(PoolError::Funds { balance, cost });
+    }
+    // In the place of another, only what it costs more counts.
+    let more = replaced.map_or(cost, |replaced| cost.saturating_sub(replaced.cost));
+    if balance < queued.saturating_add(more) {
+        return Err(PoolError::QueuedFunds { balance, queued, cost: more });
+    }
+    Ok(())
+}
+
+/// A transaction takes another's place only where each of its fees is higher by the bump, in per cent.
+fn check_replacement(new: &TxEnvelope, old: &TxEnvelope, bump: u32) -> Result<(), PoolError> {
+    let blobs = [new, old].iter().any(|tx| tx.ty() == EIP4844_TX_TYPE_ID);
+    let bump = if blobs { bump.max(BLOB_PRICE_BUMP) } else { bump };
+    let mut fees = vec![
+        ("gas fee cap", new.max_fee_per_gas(), old.max_fee_per_gas()),
+        ("gas tip cap", new.priority_fee_or_price(), old.priority_fee_or_price()),
+    ];
+    if let (Some(new), Some(old)) = (new.max_fee_per_blob_gas(), old.max_fee_per_blob_gas()) {
+        fees.push(("blob gas fee cap", new, old));
+    }
+    for (what, new, old) in fees {
+        let least = U256::from(old) * U256::from(100 + u64::from(bump)) / U256::from(100);
+        if new <= old || U256::from(new) < least {
+            return Err(PoolError::ReplacementUnderpriced { what, new, old, bump });
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,1070 @@
+//! Transactions: taken or refused, waiting, mined, and their receipts waited for.
+
+use std::{
+    collections::{BTreeSet, HashSet},
+    time::{Duration, Instant},
+};
+
+use alloy_consensus::{
+    EthereumTxEnvelope, SidecarBuilder, SignableTransaction, SimpleCoder, Transaction, TxEip1559, TxEip2930, TxEip4844,
+    TxEip4844WithSidecar, TxEip7702, TxEnvelope, TxLegacy,
+};
+use alloy_eips::{
+    Encodable2718,
+    eip2930::{AccessList, AccessListItem},
+    eip4844::BlobTransactionSidecar,
+    eip7594::{BlobTransactionSidecarEip7594, BlobTransactionSidecarVariant},
+    eip7702::Authorization,
+};
+use alloy_primitives::{Address, B256, Bytes, Signature, TxKind, U256, address, bytes, hex};
+use alloy_signer::SignerSync;
+use alloy_signer_local::{MnemonicBuilder, PrivateKeySigner, coins_bip39::English};
+use futures::{SinkExt, StreamExt};
+use presim::feed::world::{dev_genesis, dev_signers, traffic_signers};
+use serde_json::{Value, json};
+use tokio::task::JoinSet;
+use tokio_tungstenite::{connect_async, tungstenite::Message};
+
+use crate::support::{TestNode, number, say};
+
+const CHAIN: u64 = 31337;
+const GWEI: u128 = 1_000_000_000;
+const ETHER: u128 = 1_000_000_000_000_000_000;
+/// An address without an account.
+const TO: Address = address!("0x00000000000000000000000000000000000abcde");
+/// Longer than anything here may take.
+const BOUND: Duration = Duration::from_secs(30);
+
+/// One of the user's nine accounts that have sent nothing: the very first has set up the devnet's contracts.
+fn key(index: usize) -> PrivateKeySigner {
+    dev_signers().unwrap()[index + 1].clone()
+}
+
+fn plain(nonce: u64) -> TxEip1559 {
+    TxEip1559 {
+        chain_id: CHAIN,
+        nonce,
+        gas_limit: 21_000,
+        max_fee_per_gas: 10 * GWEI,
+        max_priority_fee_per_gas: GWEI,
+        to: TO.into(),
+        value: U256::from(1),
+        ..TxEip1559::default()
+    }
+}
+
+fn legacy(nonce: u64) -> TxLegacy {
+    TxLegacy {
+        chain_id: Some(CHAIN),
+        nonce,
+        gas_price: 10 * GWEI,
+        gas_limit: 21_000,
+        to: TO.into(),
+        value: U256::from(1),
+        input: Bytes::new(),
+    }
+}
+
+fn blob_tx(nonce: u64, blob_versioned_hashes: Vec<B256>) -> TxEip4844 {
+    TxEip4844 {
+        chain_id: CHAIN,
+        nonce,
+        gas_limit: 21_000,
+        max_fee_per_gas: 10 * GWEI,
+        max_priority_fee_per_gas: GWEI,
+        to: TO,
+        max_fee_per_blob_gas: GWEI,
+        blob_versioned_hashes,
+        ..TxEip4844::default()
+    }
+}
+
+fn seven_thousand_seven_hundred_two(nonce: u64, to: Address) -> TxEip7702 {
+    TxEip7702 {
+        chain_id: CHAIN,
+        nonce,
+        gas_limit: 100_000,
+        max_fee_per_gas: 10 * GWEI,
+        max_priority_fee_per_gas: GWEI,
+        to,
+        ..TxEip7702::default()
+    }
+}
+
+fn sign<T>(tx: T, signer: &PrivateKeySigner) -> TxEnvelope
+where
+    T: SignableTransaction<Signature>,
+    TxEnvelope: From<alloy_consensus::Signed<T>>,
+{
+    let signature = signer.sign_hash_sync(&tx.signature_hash()).unwrap();
+    tx.into_signed(signature).into()
+}
+
+fn raw<T>(tx: T, signer: &PrivateKeySigner) -> Bytes
+where
+    T: SignableTransaction<Signature>,
+    TxEnvelope: From<alloy_consensus::Signed<T>>,
+{
+    sign(tx, signer).encoded_2718().into()
+}
+
+/// The network form of a blob transaction.
+fn raw_blob(tx: TxEip4844, sidecar: impl Into<BlobTransactionSidecarVariant>, signer: &PrivateKeySigner) -> Bytes {
+    let signature = signer.sign_hash_sync(&tx.signature_hash()).unwrap();
+    let tx = TxEip4844WithSidecar::from_tx_and_sidecar(tx, sidecar.into());
+    let signed: EthereumTxEnvelope<_> = EthereumTxEnvelope::Eip4844(tx.into_signed(signature));
+    signed.encoded_2718().into()
+}
+
+fn blobs(data: &[u8]) -> SidecarBuilder<SimpleCoder> {
+    SidecarBuilder::from_slice(data)
+}
+
+fn hashes(sidecar: &BlobTransactionSidecarEip7594) -> Vec<B256> {
+    sidecar.versioned_hashes().collect()
+}
+
+async fn send(node: &TestNode, raw: &Bytes) -> Value {
+    node.result("/", "eth_sendRawTransaction", json!([raw])).await
+}
+
+async fn send_sync(node: &TestNode, raw: &Bytes) -> Value {
+    node.result("/", "eth_sendRawTransactionSync", json!([raw, 30_000])).await
+}
+
+async fn refusal(node: &TestNode, raw: &Bytes) -> (i64, String) {
+    let error = node.error("/", "eth_sendRawTransaction", json!([raw])).await;
+    (error["code"].as_i64().unwrap(), error["message"].as_str().unwrap().to_owned())
+}
+
+async fn balance(node: &TestNode, of: Address) -> U256 {
+    let text = node.result("/", "eth_getBalance", json!([of, "pending"])).await;
+    text.as_str().unwrap().parse().unwrap()
+}
+
+async fn nonce(node: &TestNode, of: Address) -> u64 {
+    let snapshot = node.node.snapshots().newest();
+    snapshot.world.account(&of).map_or(0, |account| account.nonce)
+}
+
+/// Waits until the newest snapshots have the transaction; returns how many snapshots after the newest at the call it came.
+async fn mined(node: &TestNode, hash: &Value) -> u64 {
+    let hash: B256 = hash.as_str().unwrap().parse().unwrap();
+    let snapshots = node.node.snapshots();
+    let mut changes = snapshots.changes();
+    let began = snapshots.newest().id.0;
+    let wait = async {
+        loop {
+            let published = snapshots.load();
+            if published.transaction(&hash).is_some() {
+                return published.newest.id.0 - began;
+            }
+            changes.changed().await.unwrap();
+        }
+    };
+    tokio::time::timeout(BOUND, wait).await.expect("it is mined")
+}
+
+/// A devnet without traffic whose sub-blocks come quickly.
+fn devnet(flags: &[&str]) -> TestNode {
+    TestNode::start(&[&["--traffic", "0", "--sub-block-ms", "50"], flags].concat())
+}
+
+/// A chain that stands still, on which these have ether.
+fn static_node(signers: &[PrivateKeySigner], flags: &[&str]) -> (TestNode, tempfile::NamedTempFile) {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), serde_json::to_vec(&dev_genesis(signers, 1_000)).unwrap()).unwrap();
+    let all = [&["--genesis", file.path().to_str().unwrap(), "--feed", "static"], flags].concat();
+    (TestNode::start(&all), file)
+}
+
+// Each type.
+
+#[tokio::test(flavor = "multi_thread")]
+async fn transactions_of_each_plain_type_are_mined() {
+    let node = devnet(&[]);
+    let list = AccessList(vec![AccessListItem { address: TO, storage_keys: vec![B256::ZERO] }]);
+    let cases = [
+        (0, raw(legacy(0), &key(0))),
+        (
+            1,
+            raw(
+                TxEip2930 {
+                    chain_id: CHAIN,
+                    gas_price: 10 * GWEI,
+                    gas_limit: 30_000,
+                    to: TO.into(),
+                    value: U256::from(1),
+                    access_list: list.clone(),
+                    ..TxEip2930::default()
+                },
+                &key(1),
+            ),
+        ),
+        (2, raw(TxEip1559 { gas_limit: 30_000, access_list: list, ..plain(0) }, &key(2))),
+    ];
+    for (index, (kind, raw)) in cases.iter().enumerate() {
+        let receipt = send_sync(&node, raw).await;
+        assert_eq!((&receipt["status"], number(&receipt["type"])), (&json!("0x1"), *kind), "{receipt}");
+        let gas = if *kind == 0 { 21_000 } else { 21_000 + 2_400 + 1_900 };
+        assert_eq!(number(&receipt["gasUsed"]), gas, "{receipt}");
+        assert_eq!(receipt["from"].as_str().unwrap().parse::<Address>().unwrap(), key(index).address());
+        assert_eq!(balance(&node, TO).await, U256::from(index + 1));
+        let paid = U256::from(gas) * receipt["effectiveGasPrice"].as_str().unwrap().parse::<U256>().unwrap();
+        assert_eq!(balance(&node, key(index).address()).await, U256::from(10_000 * ETHER - 1) - paid);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_blob_transaction_is_mined_without_its_blobs() {
+    let node = devnet(&[]);
+    let cells = blobs(b"cells").build_7594().unwrap();
+    let tx = blob_tx(0, hashes(&cells));
+    let bare = sign(tx.clone(), &key(0));
+    let receipt = send_sync(&node, &raw_blob(tx, cells.clone(), &key(0))).await;
+    assert_eq!(receipt["transactionHash"], json!(bare.tx_hash()));
+    assert_eq!((&receipt["type"], &receipt["status"]), (&json!("0x3"), &json!("0x1")));
+    assert_eq!((&receipt["blobGasUsed"], &receipt["blobGasPrice"]), (&json!("0x20000"), &json!("0x1")));
+    let shown = node.result("/", "eth_getTransactionByHash", json!([bare.tx_hash()])).await;
+    assert_eq!(shown["blobVersionedHashes"], json!(hashes(&cells)));
+
+    // The older proofs are taken too, as geth takes them from clients that do not know Osaka.
+    let plain_proofs: BlobTransactionSidecar = blobs(b"blob proof").build_4844().unwrap();
+    let tx = blob_tx(1, plain_proofs.versioned_hashes().collect());
+    let receipt = send_sync(&node, &raw_blob(tx, plain_proofs, &key(0))).await;
+    assert_eq!((&receipt["type"], &receipt["status"]), (&json!("0x3"), &json!("0x1")));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_delegation_that_was_sent_works() {
+    let node = devnet(&[]);
+    // Its code returns 42.
+    let create = TxLegacy {
+        gas_limit: 200_000,
+        to: TxKind::Create,
+        value: U256::ZERO,
+        input: bytes!("600a600c600039600a6000f3602a60005260206000f3"),
+        ..legacy(0)
+    };
+    let receipt = send_sync(&node, &raw(create, &key(0))).await;
+    let code_at: Address = receipt["contractAddress"].as_str().unwrap().parse().unwrap();
+    let authority = key(5);
+    let authorization = Authorization { chain_id: U256::from(CHAIN), address: code_at, nonce: 0 };
+    let signature = authority.sign_hash_sync(&authorization.signature_hash()).unwrap();
+    let tx = TxEip7702 {
+        authorization_list: vec![authorization.into_signed(signature)],
+        ..seven_thousand_seven_hundred_two(1, authority.address())
+    };
+    let receipt = send_sync(&node, &raw(tx, &key(0))).await;
+    assert_eq!((&receipt["type"], &receipt["status"]), (&json!("0x4"), &json!("0x1")));
+    let code = node.result("/", "eth_getCode", json!([authority.address(), "pending"])).await;
+    assert_eq!(code, json!(format!("0xef0100{}", hex::encode(code_at))));
+    let answer = node.result("/", "eth_call", json!([{"to": authority.address()}, "pending"])).await;
+    assert_eq!(answer, json!(B256::with_last_byte(42)));
+    // Who has delegated its account still sends from it (EIP-3607 as EIP-7702 has it).
+    let receipt = send_sync(&node, &raw(TxEip1559 { gas_limit: 30_000, ..plain(1) }, &authority)).await;
+    assert_eq!(receipt["status"], "0x1");
+}
+
+// What is refused.
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_refusal_is_geths() {
+    let node = TestNode::quiet();
+    let rich = key(0);
+    let poor = MnemonicBuilder::<English>::default()
+        .phrase("test test test test test test test test test test test junk")
+        .index(40)
+        .unwrap()
+        .build()
+        .unwrap();
+    let mut high_s = sign(plain(0), &rich);
+    if let TxEnvelope::Eip1559(signed) = &mut high_s {
+        let order: U256 = "0xfffffffffffffffffffffffffffffffebaaedce6af48a03bbfd25e8cd0364141".parse().unwrap();
+        let signature = signed.signature();
+        let flipped = Signature::new(signature.r(), order - signature.s(), !signature.v());
+        *signed = signed.tx().clone().into_signed(flipped);
+    }
+    let known = raw(plain(0), &key(8));
+    send(&node, &known).await;
+    let cells = blobs(b"cells").build_7594().unwrap();
+    let other_cells = blobs(b"others").build_7594().unwrap();
+    let mut swapped_proofs = cells.clone();
+    swapped_proofs.cell_proofs = other_cells.cell_proofs.clone();
+    let mut few_proofs = cells.clone();
+    few_proofs.cell_proofs.pop();
+    let mut no_blob = cells.clone();
+    no_blob.blobs.clear();
+    let blob = |tx: TxEip4844, sidecar: &BlobTransactionSidecarEip7594| raw_blob(tx, sidecar.clone(), &rich);
+    let with_cells = |nonce| blob_tx(nonce, hashes(&cells));
+    let create =
+        |gas_limit, bytes: usize| TxEip1559 { gas_limit, to: TxKind::Create, input: vec![0; bytes].into(), ..plain(0) };
+    let balance = 10_000 * ETHER;
+    let expensive = U256::from(balance);
+    let commitment_hash = hashes(&cells)[0];
+    let cases: Vec<(&str, Bytes, String)> = vec![
+        ("no bytes", Bytes::new(), "malformed transaction: typed transaction too short".into()),
+        ("a type alone", bytes!("02"), "malformed transaction: typed transaction too short".into()),
+        ("an unknown type", bytes!("05c0"), "transaction type not supported: 0x5".into()),
+        ("a reserved type", bytes!("7fc0"), "transaction type not supported: 0x7f".into()),
+        ("no list", bytes!("0281ff"), "malformed transaction: rlp: unexpected string".into()),
+        ("a list too short", bytes!("02c0"), "malformed transaction: rlp: input too short".into()),
+        (
+            "bytes after it",
+            [&raw(plain(0), &rich)[..], &[0]].concat().into(),
+            "malformed transaction: rlp: unexpected length".into(),
+        ),
+        (
+            "unprotected",
+            raw(TxLegacy { chain_id: None, ..legacy(0) }, &rich),
+            "only replay-protected (EIP-155) transactions allowed over RPC".into(),
+        ),
+        ("known", known, "already known".into()),
+        (
+            "oversized",
+            raw(TxEip1559 { input: vec![1; 131_072].into(), gas_limit: 10_000_000, ..plain(0) }, &rich),
+            "oversized data: transaction size 131190, limit 131072".into(),
+        ),
+        (
+            "init code",
+            raw(create(10_000_000, 49_153), &rich),
+            "max initcode size exceeded: code size 49153 limit 49152".into(),
+        ),
+        (
+            "transaction gas cap",
+            raw(TxEip1559 { gas_limit: (1 << 24) + 1, ..plain(0) }, &rich),
+            "transaction gas limit too high (cap: 16777216, tx: 16777217)".into(),
+        ),
+        (
+            "tip above fee",
+            raw(TxEip1559 { max_priority_fee_per_gas: 11 * GWEI, ..plain(0) }, &rich),
+            "max priority fee per gas higher than max fee per gas".into(),
+        ),
+        (
+            "another chain",
+            raw(TxEip1559 { chain_id: 1, ..plain(0) }, &rich),
+            "invalid sender: invalid chain id for signer: have 1 want 31337".into(),
+        ),
+        (
+            "another chain, legacy",
+            raw(TxLegacy { chain_id: Some(5), ..legacy(0) }, &rich),
+            "invalid sender: invalid chain id for signer: have 5 want 31337".into(),
+        ),
+        ("a high s", high_s.encoded_2718().into(), "invalid sender: invalid transaction v, r, s values".into()),
+        ("the last nonce", raw(plain(u64::MAX), &rich), "nonce has max value".into()),
+        (
+            "intrinsic gas",
+            raw(TxEip1559 { gas_limit: 20_999, ..plain(0) }, &rich),
+            "intrinsic gas too low: gas 20999, minimum needed 21000".into(),
+        ),
+        (
+            "intrinsic gas of a creation",
+            raw(create(53_000, 32), &rich),
+            "intrinsic gas too low: gas 53000, minimum needed 53130".into(),
+        ),
+        (
+            "floor gas",
+            raw(TxEip1559 { gas_limit: 22_000, input: vec![1; 50].into(), ..plain(0) }, &rich),
+            "insufficient gas for floor data gas cost: gas 22000, minimum needed 23000".into(),
+        ),
+        (
+            "no tip",
+            raw(TxEip1559 { max_priority_fee_per_gas: 0, ..plain(0) }, &rich),
+            "transaction gas price below minimum: gas tip cap 0, minimum needed 1".into(),
+        ),
+        (
+            "no authorizations",
+            raw(seven_thousand_seven_hundred_two(0, TO), &rich),
+            "set code tx must have at least one authorization tuple".into(),
+        ),
+        ("bare blobs", raw(with_cells(0), &rich), "missing sidecar in blob transaction".into()),
+        (
+            "no blob fee",
+            blob(TxEip4844 { max_fee_per_blob_gas: 0, ..with_cells(0) }, &cells),
+            "transaction gas price below minimum: blob fee cap 0, minimum needed 1".into(),
+        ),
+        (
+            "no blobs",
+            blob(blob_tx(0, vec![]), &BlobTransactionSidecarEip7594::default()),
+            "blobless blob transaction".into(),
+        ),
+        (
+            "seven blobs",
+            blob(blob_tx(0, vec![commitment_hash; 7]), &cells),
+            "transaction blob limit exceeded: blob count 7, limit 6".into(),
+        ),
+        ("a blob is missing", blob(with_cells(0), &no_blob), "invalid number of 0 blobs expected 1".into()),
+        (
+            "a commitment too many",
+            blob(blob_tx(0, vec![commitment_hash; 2]), &cells),
+            "invalid number of 1 blobs expected 2".into(),
+        ),
+        (
+            "another's hash",
+            blob(with_cells(0), &other_cells),
+            format!("blob 0: computed hash {} mismatches transaction one {commitment_hash}", hashes(&other_cells)[0]),
+        ),
+        (
+            "another version of hash",
+            blob(blob_tx(0, vec![B256::with_last_byte(1)]), &cells),
+            format!("blob 0: computed hash {commitment_hash} mismatches transaction one {}", B256::with_last_byte(1)),
+        ),
+        (
+            "a proof is missing",
+            blob(with_cells(0), &few_proofs),
+            "invalid number of 127 blob proofs expected 128".into(),
+        ),
+        ("another's proofs", blob(with_cells(0), &swapped_proofs), "KZG verification error: invalid KZG proof".into()),
+        (
+            "no ether",
+            raw(plain(0), &poor),
+            "insufficient funds for gas * price + value: balance 0, tx cost 210000000000001, overshot 210000000000001"
+                .into(),
+        ),
+        (
+            "more than it has",
+            raw(TxEip1559 { value: expensive, ..plain(0) }, &rich),
+            format!(
+                "insufficient funds for gas * price + value: balance {balance}, tx cost {}, overshot 210000000000000",
+                balance + 210_000_000_000_000
+            ),
+        ),
+        (
+            "more than it has beside what waits",
+            raw(TxEip1559 { value: U256::from(balance - 300_000_000_000_000), ..plain(1) }, &key(8)),
+            format!(
+                "insufficient funds for gas * price + value: balance {balance}, queued cost 210000000000001, tx cost {}, overshot 120000000000001",
+                balance - 90_000_000_000_000
+            ),
+        ),
+    ];
+    for (name, raw, expected) in cases {
+        assert_eq!(refusal(&node, &raw).await, (-32000, expected), "{name}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_nonce_that_was_used_is_refused() {
+    let node = devnet(&[]);
+    send_sync(&node, &raw(plain(0), &key(0))).await;
+    let error = refusal(&node, &raw(TxEip1559 { value: U256::ZERO, ..plain(0) }, &key(0))).await;
+    assert_eq!(error, (-32000, "nonce too low: next nonce 1, tx nonce 0".to_owned()));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn forks_and_block_limits_decide_what_is_taken() {
+    let types: Vec<(u64, Bytes)> = vec![
+        (1, raw(TxEip2930 { chain_id: CHAIN, gas_price: GWEI, gas_limit: 30_000, ..TxEip2930::default() }, &key(0))),
+        (2, raw(plain(0), &key(0))),
+        (3, raw(blob_tx(0, vec![B256::ZERO]), &key(0))),
+        (4, raw(seven_thousand_seven_hundred_two(0, TO), &key(0))),
+    ];
+    let cases = [("Berlin", 1), ("London", 2), ("Cancun", 3), ("Prague", 4)];
+    for (fork, kind) in cases {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let mut genesis = dev_genesis(&dev_signers().unwrap(), 1_000);
+        let config = &mut genesis.config;
+        (config.osaka_time, config.prague_time) = (None, None);
+        if kind < 4 {
+            config.cancun_time = None;
+        }
+        if kind < 3 {
+            (config.shanghai_time, config.london_block, config.arrow_glacier_block) = (None, None, None);
+            (config.gray_glacier_block, config.merge_netsplit_block) = (None, None);
+            (config.terminal_total_difficulty, config.terminal_total_difficulty_passed) = (None, false);
+        }
+        if kind < 2 {
+            config.berlin_block = None;
+        }
+        genesis.gas_limit = 20_000;
+        std::fs::write(file.path(), serde_json::to_vec(&genesis).unwrap()).unwrap();
+        let node = TestNode::start(&["--genesis", file.path().to_str().unwrap(), "--feed", "static"]);
+        let (_, raw_tx) = types.iter().find(|(of, _)| *of == kind).unwrap();
+        let expected = format!("transaction type not supported: type {kind} rejected, pool not yet in {fork}");
+        assert_eq!(refusal(&node, raw_tx).await, (-32000, expected), "{fork}");
+        assert_eq!(refusal(&node, &raw(legacy(0), &key(0))).await, (-32000, "exceeds block gas limit".to_owned()));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn cell_proofs_are_refused_before_osaka() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let mut genesis = dev_genesis(&dev_signers().unwrap(), 1_000);
+    genesis.config.osaka_time = None;
+    std::fs::write(file.path(), serde_json::to_vec(&genesis).unwrap()).unwrap();
+    let node = TestNode::start(&["--genesis", file.path().to_str().unwrap(), "--feed", "static"]);
+    let cells = blobs(b"cells").build_7594().unwrap();
+    let error = refusal(&node, &raw_blob(blob_tx(0, hashes(&cells)), cells.clone(), &key(0))).await;
+    assert_eq!(error, (-32000, "unexpected sidecar version, want: 0, got: 1".to_owned()));
+    let mut plain_proofs: BlobTransactionSidecar = blobs(b"cells").build_4844().unwrap();
+    send(&node, &raw_blob(blob_tx(0, hashes(&cells)), plain_proofs.clone(), &key(0))).await;
+    plain_proofs.proofs = blobs(b"others").build_4844().unwrap().proofs;
+    let error = refusal(&node, &raw_blob(blob_tx(0, hashes(&cells)), plain_proofs, &key(1))).await;
+    assert_eq!(error, (-32000, "KZG verification error: invalid KZG proof".to_owned()));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_contract_sends_nothing() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let mut genesis = dev_genesis(&dev_signers().unwrap(), 1_000);
+    let account = genesis.alloc.get_mut(&key(0).address()).unwrap();
+    account.code = Some(bytes!("00"));
+    std::fs::write(file.path(), serde_json::to_vec(&genesis).unwrap()).unwrap();
+    let node = TestNode::start(&["--genesis", file.path().to_str().unwrap(), "--feed", "static"]);
+    let (code, message) = refusal(&node, &raw(plain(0), &key(0))).await;
+    let hash = alloy_primitives::keccak256([0]);
+    assert_eq!((code, message), (-32000, format!("sender not an eoa: address {}, codehash: {hash}", key(0).address())));
+}
+
+// What waits.
+
+#[tokio::test(flavor = "multi_thread")]
+async fn behind_a_nonce_gap_a_transaction_waits_until_it_is_filled() {
+    let node = devnet(&[]);
+    let (later, last) = (send(&node, &raw(plain(1), &key(0))).await, send(&node, &raw(plain(2), &key(0))).await);
+    // Another's is mined meanwhile, and twice more: the gap is what holds it back, and nothing else.
+    for nonce in 0..3 {
+        send_sync(&node, &raw(plain(nonce), &key(1))).await;
+    }
+    let shown = node.result("/", "eth_getTransactionByHash", json!([later])).await;
+    assert_eq!((&shown["hash"], &shown["blockNumber"], &shown["nonce"]), (&later, &Value::Null, &json!("0x1")));
+    assert_eq!(node.result("/", "eth_getTransactionReceipt", json!([later])).await, Value::Null);
+    send(&node, &raw(plain(0), &key(0))).await;
+    mined(&node, &last).await;
+    assert_eq!(nonce(&node, key(0).address()).await, 3);
+    let receipt = node.result("/", "eth_getTransactionReceipt", json!([later])).await;
+    assert_eq!(receipt["status"], "0x1");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_transaction_takes_anothers_place_where_it_pays_enough_more() {
+    let (node, _genesis) = static_node(&dev_signers().unwrap(), &[]);
+    let paying = |fee: u128, tip: u128| TxEip1559 { max_fee_per_gas: fee, max_priority_fee_per_gas: tip, ..plain(0) };
+    let first = send(&node, &raw(paying(1_000, 100), &key(0))).await;
+    let cases = [
+        (1_099, 110, "gas fee cap 1099 < 1000 queued + 10%"),
+        (1_100, 109, "gas tip cap 109 < 100 queued + 10%"),
+        (1_000, 200, "gas fee cap 1000 < 1000 queued + 10%"),
+    ];
+    for (fee, tip, expected) in cases {
+        let expected = format!("replacement transaction underpriced: new tx {expected} replacement penalty");
+        assert_eq!(refusal(&node, &raw(paying(fee, tip), &key(0))).await, (-32000, expected));
+    }
+    let second = send(&node, &raw(paying(1_100, 110), &key(0))).await;
+    assert_eq!(node.result("/", "eth_getTransactionByHash", json!([first])).await, Value::Null);
+    assert_eq!(node.result("/", "eth_getTransactionByHash", json!([second])).await["hash"], second);
+
+    let sidecar = blobs(b"blob").build_7594().unwrap();
+    let blob = |fee: u128, blob_fee: u128| TxEip4844 {
+        max_fee_per_gas: fee,
+        max_priority_fee_per_gas: fee / 10,
+        max_fee_per_blob_gas: blob_fee,
+        ..blob_tx(0, hashes(&sidecar))
+    };
+    send(&node, &raw_blob(blob(1_000, 50), sidecar.clone(), &key(1))).await;
+    let cases = [(1_999, 100, "gas fee cap 1999 < 1000"), (2_000, 99, "blob gas fee cap 99 < 50")];
+    for (fee, blob_fee, expected) in cases {
+        let expected =
+            format!("replacement transaction underpriced: new tx {expected} queued + 100% replacement penalty");
+        let error = refusal(&node, &raw_blob(blob(fee, blob_fee), sidecar.clone(), &key(1))).await;
+        assert_eq!(error, (-32000, expected));
+    }
+    send(&node, &raw_blob(blob(2_000, 100), sidecar.clone(), &key(1))).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_price_bump_is_a_setting() {
+    let (node, _genesis) = static_node(&dev_signers().unwrap(), &["--pool-price-bump", "50", "--pool-min-tip", "10"]);
+    let paying = |fee: u128| TxEip1559 { max_fee_per_gas: fee, max_priority_fee_per_gas: fee, ..plain(0) };
+    send(&node, &raw(paying(100), &key(0))).await;
+    let (_, message) = refusal(&node, &raw(paying(149), &key(0))).await;
+    assert!(message.contains("+ 50% replacement penalty"), "{message}");
+    send(&node, &raw(paying(150), &key(0))).await;
+    let (_, message) = refusal(&node, &raw(paying(9), &key(1))).await;
+    assert_eq!(message, "transaction gas price below minimum: gas tip cap 9, minimum needed 10");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_full_pool_keeps_what_pays_more() {
+    let (node, _genesis) = static_node(&dev_signers().unwrap(), &["--pool-transactions", "3"]);
+    let paying = |nonce: u64, tip: u128| TxEip1559 { max_priority_fee_per_gas: tip, ..plain(nonce) };
+    let gapped = send(&node, &raw(paying(5, 100), &key(0))).await;
+    let cheap = send(&node, &raw(paying(0, 10), &key(1))).await;
+    let dear = send(&node, &raw(paying(0, 30), &key(2))).await;
+    let (code, message) = refusal(&node, &raw(paying(5, 1_000), &key(3))).await;
+    assert_eq!((code, message.as_str()), (-32000, "txpool is full"), "one that cannot be mined yet");
+    // What cannot be mined goes first, then what pays less.
+    let next = send(&node, &raw(paying(0, 20), &key(3))).await;
+    let there = async |hash: &Value| !node.result("/", "eth_getTransactionByHash", json!([hash])).await.is_null();
+    assert_eq!((there(&gapped).await, there(&cheap).await), (false, true));
+    let (code, message) = refusal(&node, &raw(paying(0, 10), &key(4))).await;
+    assert_eq!((code, message.as_str()), (-32000, "transaction underpriced"));
+    send(&node, &raw(paying(0, 15), &key(4))).await;
+    assert_eq!((there(&cheap).await, there(&dear).await, there(&next).await), (false, true, true));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_pool_is_bounded_in_bytes_and_by_account() {
+    let (node, _genesis) =
+        static_node(&dev_signers().unwrap(), &["--pool-bytes", "1000", "--pool-account-transactions", "2"]);
+    send(&node, &raw(plain(0), &key(0))).await;
+    send(&node, &raw(plain(1), &key(0))).await;
+    let (code, message) = refusal(&node, &raw(plain(2), &key(0))).await;
+    assert_eq!((code, message.as_str()), (-32000, "account limit exceeded: pooled 2 txs"));
+    let long = TxEip1559 { input: vec![0; 900].into(), gas_limit: 100_000, ..plain(0) };
+    let (code, message) = refusal(&node, &raw(long, &key(1))).await;
+    assert_eq!((code, message.as_str()), (-32000, "transaction underpriced"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_chain_that_stands_still_keeps_transactions_and_never_mines_them() {
+    let (node, _genesis) = static_node(&dev_signers().unwrap(), &[]);
+    let (ready, gapped) = (raw(plain(0), &key(0)), raw(plain(7), &key(1)));
+    let hash = send(&node, &ready).await;
+    send(&node, &gapped).await;
+    let began = Instant::now();
+    let waiting = raw(plain(1), &key(0));
+    let error = node.error("/", "eth_sendRawTransactionSync", json!([waiting, 300])).await;
+    assert!(began.elapsed() >= Duration::from_millis(300));
+    let expected = "The transaction was added to the transaction pool but wasn't processed in 300ms";
+    assert_eq!(error, json!({"code": 4, "message": expected, "data": sign(plain(1), &key(0)).tx_hash()}));
+    assert_eq!(node.result("/", "eth_getTransactionByHash", json!([hash])).await["blockHash"], Value::Null);
+    assert_eq!(node.result("/", "eth_getTransactionReceipt", json!([hash])).await, Value::Null);
+    assert_eq!(node.result("/", "eth_blockNumber", json!([])).await, "0x0");
+    assert_eq!(node.result("/", "eth_accounts", json!([])).await, json!([]));
+    assert_eq!(refusal(&node, &ready).await, (-32000, "already known".to_owned()));
+}
+
+// Waiting for a receipt.
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_receipt_that_was_waited_for_is_the_one_that_is_asked_for() {
+    let node = TestNode::start(&["--traffic", "0", "--sub-block-ms", "200", "--sub-blocks", "10000"]);
+    for (nonce, params) in [json!([]), json!([20_000]), json!(["0x4e20"])].into_iter().enumerate() {
+        let raw = raw(plain(nonce as u64), &key(0));
+        let params =
+            [json!([raw]), params].iter().flat_map(|list| list.as_array().unwrap().clone()).collect::<Vec<_>>();
+        let receipt = node.result("/", "eth_sendRawTransactionSync", Value::Array(params)).await;
+        assert_eq!(receipt["blockNumber"], "0x1");
+        let hash = &receipt["transactionHash"];
+        let mut asked = node.result("/", "eth_getTransactionReceipt", json!([hash])).await;
+        // The block being built has another hash with each sub-block.
+        asked["blockHash"] = receipt["blockHash"].clone();
+        assert_eq!(asked["logs"], receipt["logs"]);
+        assert_eq!(asked, receipt);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_transaction_behind_a_gap_is_not_waited_for() {
+    let node = devnet(&[]);
+    let tx = sign(plain(3), &key(0));
+    let error = node.error("/", "eth_sendRawTransactionSync", json!([Bytes::from(tx.encoded_2718())])).await;
+    assert_eq!((&error["code"], &error["data"]), (&json!(5), &json!(tx.tx_hash())));
+    let message = error["message"].as_str().unwrap();
+    assert!(message.ends_with("nonce 0 of its sender is missing"), "{message}");
+    let shown = node.result("/", "eth_getTransactionByHash", json!([tx.tx_hash()])).await;
+    assert_eq!(shown["nonce"], "0x3", "it waits in the pool all the same");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_waits_for_what_was_replaced_is_told_so() {
+    let node = TestNode::start(&["--traffic", "0", "--sub-block-ms", "1000"]);
+    let tx = sign(TxEip1559 { max_fee_per_gas: 1, max_priority_fee_per_gas: 1, ..plain(0) }, &key(0));
+    let waiting =
+        async { node.error("/", "eth_sendRawTransactionSync", json!([Bytes::from(tx.encoded_2718()), 30_000])).await };
+    let replacing = async {
+        let known = async || !node.result("/", "eth_getTransactionByHash", json!([tx.tx_hash()])).await.is_null();
+        let until_known = async {
+            while !known().await {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::time::timeout(BOUND, until_known).await.unwrap();
+        send(&node, &raw(plain(0), &key(0))).await;
+    };
+    let (error, ()) = tokio::join!(waiting, replacing);
+    assert_eq!((&error["code"], &error["data"]), (&json!(5), &json!(tx.tx_hash())), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn those_who_wait_are_bounded_and_hold_no_worker() {
+    let (node, _genesis) = static_node(&dev_signers().unwrap(), &["--workers", "1", "--max-sync-waiters", "2"]);
+    let wait = async |index: usize| {
+        node.error("/", "eth_sendRawTransactionSync", json!([raw(plain(0), &key(index)), 60_000])).await
+    };
+    let others = async {
+        let waits = async |index: usize| {
+            let hash = *sign(plain(0), &key(index)).tx_hash();
+            while node.result("/", "eth_getTransactionByHash", json!([hash])).await.is_null() {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::time::timeout(BOUND, async { (waits(0).await, waits(1).await) }).await.expect("both are taken");
+        let refused = wait(2).await;
+        assert_eq!(refused, json!({"code": -32005, "message": "too busy: 2 requests wait for receipts already"}));
+        // It was not taken.
+        send(&node, &raw(plain(0), &key(2))).await;
+    };
+    tokio::select! {
+        error = wait(0) => panic!("it waits no more: {error}"),
+        error = wait(1) => panic!("it waits no more: {error}"),
+        () = others => {}
+    }
+    // Whoever goes away leaves its seat.
+    let error = tokio::time::timeout(BOUND, async {
+        loop {
+            let tx = raw(plain(0), &key(3));
+            let error = node.error("/", "eth_sendRawTransactionSync", json!([tx, 1])).await;
+            if error["code"] != -32005 {
+                return error;
+            }
+        }
+    });
+    assert_eq!(error.await.expect("a seat is free")["code"], 4);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn how_long_one_waits_is_a_setting() {
+    let (node, _genesis) =
+        static_node(&dev_signers().unwrap(), &["--sync-timeout-ms", "100", "--max-sync-timeout-ms", "300"]);
+    // An hour is cut, nothing and zero are the usual.
+    for (index, (asked, waited)) in
+        [(json!(3_600_000), "300ms"), (json!(0), "100ms"), (json!(null), "100ms")].into_iter().enumerate()
+    {
+        let tx = raw(plain(0), &key(index));
+        let error = node.error("/", "eth_sendRawTransactionSync", json!([tx, asked])).await;
+        let expected = format!("The transaction was added to the transaction pool but wasn't processed in {waited}");
+        assert_eq!((&error["code"], &error["message"]), (&json!(4), &json!(expected)));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_refused_transaction_is_refused_at_once_when_its_receipt_is_wanted() {
+    let node = TestNode::quiet();
+    let error = node.error("/", "eth_sendRawTransactionSync", json!(["0x02"])).await;
+    assert_eq!(error, json!({"code": -32000, "message": "malformed transaction: typed transaction too short"}));
+    let cases = [
+        (json!([]), "params: invalid length 0, expected 1 or 2 parameters: a signed transaction, milliseconds to wait"),
+        (json!(["0x02", -1]), "params[1]: invalid type: integer `-1`, expected milliseconds, like 5000 or \"0x1388\""),
+        (
+            json!(["0x02", 1.5]),
+            "params[1]: invalid type: floating point `1.5`, expected milliseconds, like 5000 or \"0x1388\"",
+        ),
+        (json!(["0x02", "5000"]), "params[1]: a quantity begins with 0x"),
+    ];
+    for (params, expected) in cases {
+        let error = node.error("/", "eth_sendRawTransactionSync", params.clone()).await;
+        assert_eq!(error, json!({"code": -32602, "message": expected}), "{params}");
+    }
+}
+
+// Mining.
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_transaction_is_in_the_next_sub_block_of_a_devnet_with_traffic() {
+    let node = TestNode::start(&[]);
+    let mut slowest = Duration::ZERO;
+    let mut after = Vec::new();
+    for nonce in 0..10 {
+        let hash = send(&node, &raw(plain(nonce), &key(0))).await;
+        let began = Instant::now();
+        after.push(mined(&node, &hash).await);
+        slowest = slowest.max(began.elapsed());
+    }
+    say(&format!("SENDING: ten transactions, the slowest was mined after {slowest:?}"));
+    // One that comes while a sub-block is being made is in the one after it.
+    assert!(after.iter().all(|snapshots| *snapshots <= 2), "{after:?}");
+    assert!(after.iter().filter(|snapshots| **snapshots <= 1).count() >= 8, "{after:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn whoever_pays_more_is_mined_first_and_each_in_the_order_of_its_nonces() {
+    let node = TestNode::start(&["--traffic", "0", "--sub-block-ms", "3000"]);
+    // Right after a sub-block there is time to send all before the next.
+    let mut changes = node.node.snapshots().changes();
+    tokio::time::timeout(BOUND, changes.changed()).await.expect("the next comes").unwrap();
+    let paying = |nonce: u64, tip: u128| TxEip1559 { max_priority_fee_per_gas: tip * GWEI, ..plain(nonce) };
+    let sent = [(0, 0, 1), (0, 1, 9), (1, 0, 3), (2, 0, 2), (3, 0, 3)];
+    let mut last = Value::Null;
+    for (account, nonce, tip) in sent {
+        last = send(&node, &raw(paying(nonce, tip), &key(account))).await;
+    }
+    mined(&node, &last).await;
+    let snapshot = node.node.snapshots().newest();
+    let order: Vec<_> =
+        snapshot.open.as_ref().unwrap().transactions.iter().map(|tx| (tx.signer(), tx.nonce())).collect();
+    let of = |index: usize, nonce: u64| (key(index).address(), nonce);
+    assert_eq!(order, [of(1, 0), of(3, 0), of(2, 0), of(0, 0), of(0, 1)]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_does_not_fit_the_block_waits_for_the_next() {
+    let node = TestNode::start(&["--traffic", "0", "--sub-block-ms", "100", "--sub-blocks", "5"]);
+    // Each uses all of its gas: an endless loop at the top of a creation.
+    let burn = |nonce: u64| TxEip1559 {
+        gas_limit: 16_000_000,
+        to: TxKind::Create,
+        value: U256::ZERO,
+        input: bytes!("5b600056"),
+        ..plain(nonce)
+    };
+    let mut last = Value::Null;
+    for nonce in 0..5 {
+        last = send(&node, &raw(burn(nonce), &key(0))).await;
+    }
+    // Nobody else is held up by it.
+    let receipt = send_sync(&node, &raw(plain(0), &key(1))).await;
+    assert_eq!(receipt["status"], "0x1");
+    mined(&node, &last).await;
+    let published = node.node.snapshots().load();
+    let (_, index) = published.transaction(&last.as_str().unwrap().parse().unwrap()).unwrap();
+    let receipt = node.result("/", "eth_getTransactionReceipt", json!([last])).await;
+    assert_eq!(receipt["status"], "0x0");
+    assert!(number(&receipt["blockNumber"]) >= 2, "80 million gas are in one block of 60: {index}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_transaction_that_can_no_longer_be_paid_leaves_the_pool() {
+    let node = devnet(&[]);
+    // Its code gives all the ether of its account away.
+    let create = TxLegacy {
+        gas_limit: 200_000,
+        to: TxKind::Create,
+        value: U256::ZERO,
+        input: bytes!("600d600c600039600d6000f3600080808047620abcde5af100"),
+        ..legacy(0)
+    };
+    let receipt = send_sync(&node, &raw(create, &key(0))).await;
+    let code_at: Address = receipt["contractAddress"].as_str().unwrap().parse().unwrap();
+    let giver = key(1);
+    let hash = send(&node, &raw(plain(1), &giver)).await;
+    let authorization = Authorization { chain_id: U256::from(CHAIN), address: code_at, nonce: 0 };
+    let signature = giver.sign_hash_sync(&authorization.signature_hash()).unwrap();
+    let tx = TxEip7702 {
+        authorization_list: vec![authorization.into_signed(signature)],
+        ..seven_thousand_seven_hundred_two(1, giver.address())
+    };
+    send_sync(&node, &raw(tx, &key(0))).await;
+    assert_eq!(balance(&node, giver.address()).await, U256::ZERO);
+    let mut changes = node.node.snapshots().changes();
+    let gone = async {
+        while !node.result("/", "eth_getTransactionByHash", json!([hash])).await.is_null() {
+            changes.changed().await.unwrap();
+        }
+    };
+    tokio::time::timeout(BOUND, gone).await.expect("it leaves the pool");
+    assert_eq!(nonce(&node, giver.address()).await, 1, "the delegation alone was counted");
+    let (_, message) = refusal(&node, &raw(plain(1), &giver)).await;
+    assert!(message.starts_with("insufficient funds for gas * price + value: balance 0"), "{message}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn thirty_two_accounts_send_at_once() {
+    let signers: Vec<_> = (0..32)
+        .map(|index| {
+            let mnemonic = "test test test test test test test test test test test junk";
+            MnemonicBuilder::<English>::default().phrase(mnemonic).index(index).unwrap().build().unwrap()
+        })
+        .collect();
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), serde_json::to_vec(&dev_genesis(&signers, 1_000)).unwrap()).unwrap();
+    let node = TestNode::start(&["--genesis", file.path().to_str().unwrap(), "--sub-block-ms", "50", "--traffic", "0"]);
+    let mut tasks = JoinSet::new();
+    for signer in &signers {
+        let (client, url) = (node.client.clone(), node.url("/"));
+        let body = json!({"jsonrpc": "2.0", "id": 1, "method": "eth_sendRawTransactionSync", "params": [raw(plain(0), signer), 30_000]});
+        tasks.spawn(async move { client.post(url).json(&body).send().await.unwrap().json::<Value>().await.unwrap() });
+    }
+    let mut hashes = HashSet::new();
+    while let Some(answer) = tasks.join_next().await {
+        let answer = answer.unwrap();
+        assert_eq!(answer["result"]["status"], "0x1", "{answer}");
+        hashes.insert(answer["result"]["transactionHash"].clone());
+    }
+    assert_eq!(hashes.len(), 32);
+    assert_eq!(balance(&node, TO).await, U256::from(32));
+}
+
+// Accounts of the node's.
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_node_signs_for_its_accounts() {
+    let node = devnet(&[]);
+    let accounts: Vec<Address> = dev_signers().unwrap().iter().map(|signer| signer.address()).collect();
+    assert_eq!(node.result("/", "eth_accounts", json!([])).await, json!(accounts));
+    let from = accounts[3];
+    let cases = [
+        (2, json!({})),
+        (0, json!({"gasPrice": "0x12a05f200"})),
+        (1, json!({"gasPrice": "0x12a05f200", "accessList": []})),
+        (2, json!({"maxFeePerGas": "0x12a05f200", "maxPriorityFeePerGas": "0x1"})),
+        (2, json!({"chainId": "0x7a69", "nonce": "0x4", "data": "0x", "input": "0x"})),
+    ];
+    for (nonce, (kind, fields)) in cases.into_iter().enumerate() {
+        let mut tx = json!({"from": from, "to": TO, "value": "0x1", "gas": "0x5208"});
+        tx.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+        let hash = node.result("/", "eth_sendTransaction", json!([tx])).await;
+        mined(&node, &hash).await;
+        let shown = node.result("/", "eth_getTransactionByHash", json!([hash])).await;
+        assert_eq!((number(&shown["type"]), number(&shown["nonce"])), (kind, nonce as u64), "{shown}");
+        assert_eq!(shown["from"].as_str().unwrap().parse::<Address>().unwrap(), from);
+    }
+    assert_eq!(balance(&node, TO).await, U256::from(5));
+
+    // Without gas: what it needs, to the unit.
+    let hash = node.result("/", "eth_sendTransaction", json!([{"from": from, "to": TO, "value": "0x1"}])).await;
+    mined(&node, &hash).await;
+    let shown = node.result("/", "eth_getTransactionByHash", json!([hash])).await;
+    assert_eq!(shown["gas"], "0x5208");
+    // A contract of one byte.
+    let create = json!([{"from": from, "to": null, "data": "0x600160005360016000f3"}]);
+    let hash = node.result("/", "eth_sendTransaction", create).await;
+    mined(&node, &hash).await;
+    let receipt = node.result("/", "eth_getTransactionReceipt", json!([hash])).await;
+    assert_eq!(receipt["status"], "0x1", "{receipt}");
+    let code = node.result("/", "eth_getCode", json!([receipt["contractAddress"], "pending"])).await;
+    assert_eq!(code, "0x01");
+    // What would revert is not sent.
+    let reverts = json!([{"from": from, "to": null, "data": "0x60006000fd"}]);
+    let error = node.error("/", "eth_sendTransaction", reverts).await;
+    assert_eq!(error, json!({"code": -32000, "message": "execution reverted", "data": "0x"}));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_the_node_does_not_sign_is_refused() {
+    let node = TestNode::quiet();
+    let from = key(0).address();
+    let tx = |fields: Value| {
+        let mut tx = json!({"from": from, "to": TO, "gas": "0x5208"});
+        tx.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+        json!([tx])
+    };
+    let cases = [
+        (tx(json!({"from": TO})), -32000, "unknown account"),
+        (tx(json!({"from": traffic_signers().unwrap()[0].address()})), -32000, "unknown account"),
+        (json!([{"to": TO}]), -32000, "unknown account"),
+        (tx(json!({"chainId": "0x1"})), -32000, "chainId does not match node's (have=1, want=31337)"),
+        (
+            tx(json!({"blobVersionedHashes": [B256::with_last_byte(1)]})),
+            -32000,
+            "signing blob transactions not supported",
+        ),
+        (tx(json!({"to": null})), -32000, "contract creation without any data provided"),
+        (
+            tx(json!({"maxFeePerGas": "0x1", "maxPriorityFeePerGas": "0x2"})),
+            -32000,
+            "maxFeePerGas (1) < maxPriorityFeePerGas (2)",
+        ),
+        (tx(json!({"gas": "0x1"})), -32000, "intrinsic gas too low: gas 1, minimum needed 21000"),
+        (tx(json!({"colour": "red"})), -32602, "params[0].colour: unknown field"),
+    ];
+    for (params, code, message) in cases {
+        let error = node.error("/", "eth_sendTransaction", params.clone()).await;
+        assert_eq!(error, json!({"code": code, "message": message}), "{params}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_two_transactions_of_one_account_get_the_same_nonce() {
+    let node = devnet(&[]);
+    let mut tasks = JoinSet::new();
+    for _ in 0..32 {
+        let (client, url) = (node.client.clone(), node.url("/"));
+        let tx = json!({"from": key(0).address(), "to": TO, "value": "0x1", "gas": "0x5208"});
+        let body = json!({"jsonrpc": "2.0", "id": 1, "method": "eth_sendTransaction", "params": [tx]});
+        tasks.spawn(async move { client.post(url).json(&body).send().await.unwrap().json::<Value>().await.unwrap() });
+    }
+    let mut nonces = BTreeSet::new();
+    while let Some(answer) = tasks.join_next().await {
+        let hash = answer.unwrap()["result"].take();
+        mined(&node, &hash).await;
+        nonces.insert(number(&node.result("/", "eth_getTransactionByHash", json!([hash])).await["nonce"]));
+    }
+    assert_eq!(nonces, (0..32).collect());
+    assert_eq!(balance(&node, TO).await, U256::from(32));
+}
+
+// Background traffic.
+
+/// Who has sent what is in the newest snapshots of a node, once there are some.
+async fn senders(node: &TestNode, snapshots: u64) -> HashSet<Address> {
+    let mut changes = node.node.snapshots().changes();
+    let mut senders = HashSet::new();
+    for _ in 0..snapshots {
+        tokio::time::timeout(BOUND, changes.changed()).await.expect("the next comes").unwrap();
+        let newest = node.node.snapshots().newest();
+        senders.extend(newest.open.iter().flat_map(|open| open.transactions.iter()).map(|tx| tx.signer()));
+    }
+    senders
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn background_traffic_leaves_the_users_accounts_alone() {
+    let node = TestNode::start(&["--sub-block-ms", "50", "--traffic", "20"]);
+    let own: HashSet<Address> = traffic_signers().unwrap().iter().map(|signer| signer.address()).collect();
+    let senders = senders(&node, 6).await;
+    assert!(!senders.is_empty() && senders.is_subset(&own), "{senders:?}");
+    for index in 0..9 {
+        assert_eq!(nonce(&node, key(index).address()).await, 0);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn on_another_genesis_traffic_leaves_an_account_to_whoever_sends_from_it() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), serde_json::to_vec(&dev_genesis(&dev_signers().unwrap()[1..3], 1_000)).unwrap())
+        .unwrap();
+    let genesis = file.path().to_str().unwrap();
+    let node = TestNode::start(&["--genesis", genesis, "--sub-block-ms", "50", "--traffic", "20"]);
+    let both: HashSet<Address> = [key(0).address(), key(1).address()].into();
+    assert_eq!(senders(&node, 6).await, both);
+    assert_eq!(node.result("/", "eth_accounts", json!([])).await, json!([key(0).address(), key(1).address()]));
+    // Its nonces are taken by traffic until its user has one in the pool: the node finds the next.
+    let tx = json!({"from": key(0).address(), "to": TO, "value": "0x1", "gas": "0x5208"});
+    let send = async {
+        loop {
+            let hash = node.result("/", "eth_sendTransaction", json!([tx])).await;
+            let hash: B256 = hash.as_str().unwrap().parse().unwrap();
+            let mut changes = node.node.snapshots().changes();
+            for _ in 0..3 {
+                changes.changed().await.unwrap();
+            }
+            if node.node.snapshots().load().transaction(&hash).is_some() {
+                return;
+            }
+        }
+    };
+    tokio::time::timeout(BOUND, send).await.expect("it is mined");
+    let from = nonce(&node, key(0).address()).await;
+    senders(&node, 4).await;
+    assert_eq!(nonce(&node, key(0).address()).await, from);
+}
+
+// Who is told.
+
+#[tokio::test(flavor = "multi_thread")]
+async fn subscribers_are_told_of_transactions_when_they_can_be_mined() {
+    let (node, _genesis) = static_node(&dev_signers().unwrap(), &[]);
+    let (mut socket, _) = connect_async(format!("ws://{}/", node.node.info().listen)).await.unwrap();
+    let subscribe = json!({"jsonrpc": "2.0", "id": 1, "method": "eth_subscribe", "params": ["newPendingTransactions"]});
+    socket.send(Message::text(subscribe.to_string())).await.unwrap();
+    let mut subscribed = false;
+    while !subscribed {
+        let next = tokio::time::timeout(BOUND, socket.next()).await.expect("it answers").unwrap().unwrap();
+        subscribed = next.is_text();
+    }
+    let (mut hashes, mut told) = (Vec::new(), Vec::new());
+    for (nonce, account) in [(1, 0), (0, 1), (0, 0)] {
+        hashes.push(send(&node, &raw(plain(nonce), &key(account))).await);
+    }
+    let expected = [hashes[1].clone(), hashes[2].clone(), hashes[0].clone()];
+    while told.len() < expected.len() {
+        let next = tokio::time::timeout(BOUND, socket.next()).await.expect("the next is told").unwrap().unwrap();
+        if let Message::Text(text) = next {
+            let value: Value = serde_json::from_str(&text).unwrap();
+            told.push(value["params"]["result"].clone());
+        }
+    }
+    assert_eq!(told, expected);
+}
