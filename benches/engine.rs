@@ -25,8 +25,11 @@ use presim::{
         self, AccountOverride, BaseFeeRule, Call, Rules, SimBlock, SimulatedBlock, Simulation, StorageOverride,
         lift_checks,
     },
-    feed::apply::stand_on,
-    rpc::{Asked, Backend, GasCounter, Method, RequestLimits, ShapeLimits, dialect::PROJECT},
+    feed::{
+        apply::stand_on,
+        pool::{Pool, PoolLimits},
+    },
+    rpc::{Asked, Backend, GasCounter, Method, RequestLimits, ShapeLimits, Signers, SyncTimeouts, dialect::PROJECT},
     state::{CodeCache, FeedState, Meter, Overlay, Published, Snapshot, Snapshots},
 };
 use revm::{
@@ -175,7 +178,7 @@ impl Chain {
         let mut hashes = BlockHashes::default();
         hashes.push(block.number(), block.hash());
         let first = stand_on(world, Arc::new(block), hashes);
-        let snapshots = Snapshots::new(first, FeedState::Static, 1, 1);
+        let snapshots = Arc::new(Snapshots::new(first, FeedState::Static, 1, 1));
         let shape = ShapeLimits { max_blocks: 256, max_block_calls: 5_000, max_calls: 10_000 };
         let rules = Rules {
             base_fee: BaseFeeRule::Block,
@@ -185,7 +188,10 @@ impl Chain {
             max_blocks: shape.max_blocks as u64,
             estimate_tolerance: 0.0,
         };
+        let limits = PoolLimits { transactions: 0, per_account: 0, bytes: 0, price_bump: 0, min_tip: 0 };
         let backend = Backend {
+            pool: Arc::new(Pool::new(spec.clone(), limits, snapshots.clone())),
+            signers: Signers::default(),
             spec,
             codes: Arc::new(codes),
             limits: RequestLimits {
@@ -195,8 +201,8 @@ impl Chain {
                 max_log_blocks: 1,
                 max_logs: 1,
                 max_trace: 1,
+                sync: SyncTimeouts { usual: Duration::ZERO, most: Duration::ZERO },
             },
-
             strict_pending: false,
             gas: GasCounter(metrics::Counter::noop()),
         };
