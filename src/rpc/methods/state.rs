@@ -23,7 +23,13 @@ impl Backend {
 
     pub(super) fn get_transaction_count(&self, asked: Asked<'_>, out: &mut Vec<u8>) -> Result<(), RpcError> {
         let named = wire::parse_account(asked.params, asked.dialect)?;
-        encode::quantity(out, self.account(asked, named, |account| account.nonce)?);
+        let nonce = self.account(asked, named, |account| account.nonce)?;
+        // What waits to be mined is as good as sent: a client that sends one after another would else give the same nonce twice.
+        let next = match named {
+            (address, Selector::Pending) => self.pool.next_nonce(address, nonce),
+            _ => nonce,
+        };
+        encode::quantity(out, next);
         Ok(())
     }
 
