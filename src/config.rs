@@ -111,13 +111,13 @@ pub struct Config {
     /// Milliseconds from the arrival of a request to its end; what takes longer is stopped (-32016).
     #[arg(long, env = "PRESIM_DEADLINE_MS", value_name = "MS", default_value_t = 5_000, value_parser = clap::value_parser!(u64).range(1..), help_heading = "Limits")]
     pub deadline_ms: u64,
-    /// Blocks a simulation may span, gaps included.
+    /// Blocks a simulation may span, gaps included, and bundles in one `eth_callMany`.
     #[arg(long, env = "PRESIM_MAX_BLOCKS", value_name = "N", default_value_t = 256, help_heading = "Limits")]
     pub max_blocks: u64,
     /// Calls in one simulated block, and transactions in one eth_callBundle.
     #[arg(long, env = "PRESIM_MAX_BLOCK_CALLS", value_name = "N", default_value_t = 5_000, help_heading = "Limits")]
     pub max_block_calls: usize,
-    /// Calls in a whole simulation.
+    /// Calls in a whole simulation, and in all bundles of an `eth_callMany`.
     #[arg(long, env = "PRESIM_MAX_CALLS", value_name = "N", default_value_t = 10_000, help_heading = "Limits")]
     pub max_calls: usize,
     /// Blocks that one eth_getLogs may span.

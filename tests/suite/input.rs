@@ -566,6 +566,9 @@ fn method() -> impl Strategy<Value = &'static str> {
         "eth_estimateGas",
         "eth_createAccessList",
         "eth_callBundle",
+        "eth_callMany",
+        "debug_traceCall",
+        "debug_traceCallMany",
         "eth_getCode",
         "eth_getStorageAt",
         "eth_getStorageValues",
@@ -594,12 +597,19 @@ fn valid_request() -> impl Strategy<Value = Value> {
         "validation": false, "traceTransfers": true, "returnFullTransactions": true});
     let signed = json!({"txs": [SIGNED], "blockNumber": "0x1", "stateBlockNumber": "pending", "timestamp": 0x7fff_ffff, "coinbase": CODE_AT,
         "gasLimit": "0x989680", "baseFee": "0x7", "timeout": 100});
+    let bundles = json!([{"transactions": [call, call], "blockOverride": block}, {"transactions": [call]}]);
+    let context = json!({"blockNumber": "pending", "transactionIndex": 0});
+    let trace = json!({"tracer": "muxTracer", "tracerConfig": {"callTracer": {"withLog": true}, "flatCallTracer": {}, "prestateTracer": {"diffMode": true}},
+        "stateOverrides": state, "blockOverrides": block, "txIndex": "0x0", "timeout": "1m0.5s"});
     let requests = [
         ("eth_call", json!([call, "pending", state, block])),
         ("eth_simulateV1", json!([bundle, "pending"])),
         ("eth_estimateGas", json!([call, "pending", state, block])),
         ("eth_createAccessList", json!([call, "pending", state, block])),
         ("eth_callBundle", json!([signed])),
+        ("eth_callMany", json!([bundles, context, state, 100])),
+        ("debug_traceCall", json!([call, "pending", trace])),
+        ("debug_traceCallMany", json!([bundles, context, {"enableMemory": true, "limit": 3, "timeout": "1s"}])),
         ("eth_getCode", json!([CODE_AT, {"blockNumber": "0x0"}])),
         ("eth_getStorageAt", json!([CODE_AT, "0x0", "pending"])),
         ("eth_getProof", json!([CODE_AT, ["0x0", format!("0x{:064x}", 1)], "latest"])),

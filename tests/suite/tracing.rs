@@ -631,8 +631,9 @@ async fn bad_input_is_refused_and_its_field_named() {
         ),
         ("debug_traceCallMany", many(latest.clone(), json!({"tracer": "x"})), -32602, "params[2].tracer"),
     ] {
-        let error = node.error("/", method, params.clone()).await;
-        assert_eq!(error["code"], code, "{method} {params}: {error}");
+        let answer = node.call("/", method, params.clone()).await;
+        let error = &answer["error"];
+        assert_eq!(error["code"], code, "{method} {params}: {answer}");
         assert!(error["message"].as_str().unwrap().contains(text), "{method} {params}: expected {text:?} in {error}");
     }
     // As geth: fields that it does not know are nothing to it.
