@@ -2,6 +2,8 @@
 
 mod bundles;
 mod call_many;
+#[path = "../clients/alloy.rs"]
+mod alloy;
 mod contract;
 mod estimates;
 mod import;
