@@ -24,6 +24,7 @@ const PAIR: Address = address!("0xee48C640427246F01f96c32897AD9B6ab6964fE7");
 
 sol! {
     interface Token {
+        function name() external view returns (string memory);
         function balanceOf(address account) external view returns (uint256);
         function totalSupply() external view returns (uint256);
         function transfer(address to, uint256 value) external returns (bool);
@@ -94,13 +95,14 @@ async fn reserves(provider: &impl Provider) -> Result<(U256, U256)> {
 async fn alloy_reads_state_blocks_and_proofs() -> Result<()> {
     let node = devnet();
     let provider = ProviderBuilder::new().connect_http(node.url("/standard").parse()?);
-    let supply = parse_ether("4000000")?;
 
     assert_eq!(provider.get_chain_id().await?, 31337);
     assert_eq!(provider.get_balance(Address::random()).await?, U256::ZERO);
-    assert_eq!(provider.get_storage_at(ALPHA, U256::from(2)).await?, supply);
+    let answer = provider.call(call(ALPHA, Token::nameCall {})).await?;
+    assert_eq!(Token::nameCall::abi_decode_returns(&answer)?, "Alpha");
     let answer = provider.call(call(ALPHA, Token::totalSupplyCall {})).await?;
-    assert_eq!(Token::totalSupplyCall::abi_decode_returns(&answer)?, supply);
+    let supply = Token::totalSupplyCall::abi_decode_returns(&answer)?;
+    assert_eq!(provider.get_storage_at(ALPHA, U256::from(2)).await?, supply);
 
     let number = provider.get_block_number().await?;
     let block = provider.get_block(BlockId::number(number)).await?.ok_or_eyre("the newest block")?;

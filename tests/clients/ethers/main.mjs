@@ -21,6 +21,7 @@ const ROUTER = '0xDc64a140Aa3E981100a9becA4E685f962f0cF6C9'
 const PAIR = '0xee48C640427246F01f96c32897AD9B6ab6964fE7' // WETH is its token0, ALPHA its token1
 const tokenAbi = [
   'function name() view returns (string)',
+  'function decimals() view returns (uint8)',
   'function balanceOf(address) view returns (uint256)',
   'function totalSupply() view returns (uint256)',
   'function transfer(address to, uint256 value) returns (bool)',
@@ -72,8 +73,8 @@ async function reads(path, provider) {
   say('getBalance of nobody', await provider.getBalance(nobody()), 0n)
   say('getTransactionCount of nobody', await provider.getTransactionCount(nobody(), 'pending'), 0)
   say('getCode of an account without code', await provider.getCode(nobody()), '0x')
-  say('getStorage: the supply of ALPHA', await provider.getStorage(ALPHA, 2), toBeHex(parseEther('4000000'), 32))
-  say('a contract read', [await token.name(), await token.totalSupply()], ['Alpha', parseEther('4000000')])
+  say('a contract read', [await token.name(), await token.decimals()], ['Alpha', 18n])
+  say('getStorage: the supply of ALPHA', await provider.getStorage(ALPHA, 2), toBeHex(await token.totalSupply(), 32))
   const [amounts, [reserve0, reserve1]] = await Promise.all([
     market.getAmountsOut(parseEther('1'), [WETH, ALPHA], pending),
     pair.connect(provider).getReserves(pending),
@@ -128,7 +129,8 @@ async function sending() {
   claim('getTransaction', [mined.blockHash, mined.nonce, mined.value, mined.gasPrice], [block.hash, sent.nonce, parseEther('1.5'), receipt.gasPrice])
 
   const seen = new Promise((resolve) => alpha.connect(socket).on(alpha.filters.Transfer(null, receiver), resolve))
-  const announced = new Promise((resolve) => socket.once('pending', resolve))
+  const announced = new Set()
+  socket.on('pending', (hash) => announced.add(hash))
   await socket.getBlockNumber()
   const [reserve0, reserve1] = await pair.getReserves(pending)
   const out = amountOut(parseEther('2'), reserve0, reserve1)
@@ -143,7 +145,7 @@ async function sending() {
   claim('queryFilter finds the Transfer', transfers.map(({ args, transactionHash }) => [...args, transactionHash]), [[PAIR, receiver, out, swap.hash]])
   const heard = await seen
   claim('contract.on over WebSocket hears it', [...heard.args, heard.log.transactionHash], [PAIR, receiver, out, swap.hash])
-  claim('a pending transaction is announced over WebSocket', await announced, swap.hash)
+  claim('a pending transaction is announced over WebSocket', announced.has(swap.hash), true)
 
   // A contract that answers 42 to everything.
   const deployed = await (await wallet.sendTransaction({ data: '0x600a600c600039600a6000f3602a60005260206000f3' })).wait()

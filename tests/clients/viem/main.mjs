@@ -88,7 +88,7 @@ async function reads() {
   claim('getChainId', await client.getChainId(), 31337)
   claim('getBalance of nobody', await client.getBalance({ address: nobody() }), 0n)
   claim('getCode of an account without code', await client.getCode({ address: nobody() }), undefined)
-  const supply = parseEther('4000000')
+  const supply = await read(ALPHA, 'totalSupply')
   claim('getStorageAt: the supply of ALPHA', await client.getStorageAt({ address: ALPHA, slot: '0x2' }), numberToHex(supply, { size: 32 }))
   const blockNumber = await client.getBlockNumber()
   const [block, code, proof] = await Promise.all([

@@ -33,6 +33,8 @@ def event(name, inputs, indexed):
 
 
 TOKEN_ABI = [
+    function("name", [], ["string name"]),
+    function("decimals", [], ["uint8 decimals"]),
     function("balanceOf", ["address account"], ["uint256 balance"]),
     function("totalSupply", [], ["uint256 supply"]),
     function("transfer", ["address to", "uint256 value"], ["bool done"], "nonpayable"),
@@ -109,8 +111,9 @@ def reads(path, w3):
     say("get_balance of nobody", w3.eth.get_balance(nobody()), 0)
     say("get_transaction_count of nobody", w3.eth.get_transaction_count(nobody(), "pending"), 0)
     say("get_code of an account without code", w3.eth.get_code(nobody()), HexBytes("0x"))
-    say("get_storage_at: the supply of ALPHA", int.from_bytes(w3.eth.get_storage_at(ALPHA, 2)), 4_000_000 * ETHER)
-    say("a contract read", alpha.functions.totalSupply().call(), 4_000_000 * ETHER)
+    say("a contract read", [alpha.functions.name().call(), alpha.functions.decimals().call()], ["Alpha", 18])
+    supply = alpha.functions.totalSupply().call()
+    say("get_storage_at: the supply of ALPHA", int.from_bytes(w3.eth.get_storage_at(ALPHA, 2)), supply)
     reserve0, reserve1, _ = pair.functions.getReserves().call(block_identifier="pending")
     say("a quote at pending is the formula's",
         router.functions.getAmountsOut(ETHER, [WETH, ALPHA]).call(block_identifier="pending"),
@@ -128,7 +131,7 @@ def reads(path, w3):
 
     proof, root = at_one_head(lambda head: (w3.eth.get_proof(ALPHA, [2], head), w3.eth.get_block(head).stateRoot))
     say("get_proof: the root node hashes to the block's state root", Web3.keccak(proof.accountProof[0]), root)
-    say("get_proof: the slot's value", int.from_bytes(HexBytes(proof.storageProof[0].value)), 4_000_000 * ETHER)
+    say("get_proof: the slot's value", int.from_bytes(HexBytes(proof.storageProof[0].value)), supply)
 
     history, blocks = at_one_head(lambda head: (w3.eth.fee_history(2, head, [50]), [w3.eth.get_block(head - 1), w3.eth.get_block(head)]))
     say("fee_history: base fees are the blocks'", [history.oldestBlock, *history.baseFeePerGas[:2]],
