@@ -113,7 +113,7 @@ def reads(path, w3):
     say("get_code of an account without code", w3.eth.get_code(nobody()), HexBytes("0x"))
     say("a contract read", [alpha.functions.name().call(), alpha.functions.decimals().call()], ["Alpha", 18])
     supply = alpha.functions.totalSupply().call()
-    say("get_storage_at: the supply of ALPHA", int.from_bytes(w3.eth.get_storage_at(ALPHA, 2)), supply)
+    say("get_storage_at: the supply of ALPHA", Web3.to_int(w3.eth.get_storage_at(ALPHA, 2)), supply)
     reserve0, reserve1, _ = pair.functions.getReserves().call(block_identifier="pending")
     say("a quote at pending is the formula's",
         router.functions.getAmountsOut(ETHER, [WETH, ALPHA]).call(block_identifier="pending"),
@@ -131,7 +131,7 @@ def reads(path, w3):
 
     proof, root = at_one_head(lambda head: (w3.eth.get_proof(ALPHA, [2], head), w3.eth.get_block(head).stateRoot))
     say("get_proof: the root node hashes to the block's state root", Web3.keccak(proof.accountProof[0]), root)
-    say("get_proof: the slot's value", int.from_bytes(HexBytes(proof.storageProof[0].value)), supply)
+    say("get_proof: the slot's value", Web3.to_int(HexBytes(proof.storageProof[0].value)), supply)
 
     history, blocks = at_one_head(lambda head: (w3.eth.fee_history(2, head, [50]), [w3.eth.get_block(head - 1), w3.eth.get_block(head)]))
     say("fee_history: base fees are the blocks'", [history.oldestBlock, *history.baseFeePerGas[:2]],
@@ -165,10 +165,10 @@ def simulation():
     [paid] = [log for log in swap.logs if log.address == ALPHA]
     claim("simulate_v1: so says the Transfer event", alpha.events.Transfer().process_log(paid).args, {"from": PAIR, "to": rich, "value": out})
     claim("simulate_v1: traceTransfers shows the ether",
-          [int.from_bytes(log.data) for log in swap.logs if int(log.address, 16) == int("ee" * 20, 16)], [ETHER, ETHER])
+          [Web3.to_int(log.data) for log in swap.logs if int(log.address, 16) == int("ee" * 20, 16)], [ETHER, ETHER])
     claim("simulate_v1: a failed call has its revert data", [poor.status, HexBytes(poor.error["data"])],
           [0, Web3.keccak(text="InsufficientBalance(uint256,uint256)")[:4] + w3.codec.encode(["uint256", "uint256"], [0, 5])])
-    claim("simulate_v1: the second block sees the first", int.from_bytes(second.calls[0].returnData), out)
+    claim("simulate_v1: the second block sees the first", Web3.to_int(second.calls[0].returnData), out)
     claim("simulate_v1: the second block follows the first", [second.number, second.timestamp, second.parentHash],
           [first.number + 1, first.timestamp + 12, first.hash])
 
@@ -231,7 +231,7 @@ async def watching():
             seen[message["subscription"]].append(message["result"])
             if len(seen[heads]) >= 2 and seen[logs]:
                 break
-    claim("a subscription to logs hears the Transfer", [(int.from_bytes(log.data), log.transactionHash) for log in seen[logs]],
+    claim("a subscription to logs hears the Transfer", [(Web3.to_int(log.data), log.transactionHash) for log in seen[logs]],
           [(out, receipt.transactionHash)])
     first, second = seen[heads][:2]
     claim("a subscription to newHeads: each block is the next one's parent", [second.number, second.parentHash], [first.number + 1, first.hash])
