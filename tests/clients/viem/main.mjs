@@ -207,19 +207,20 @@ async function gas() {
   })
   claim('createAccessList gives the gas that the call with it takes', listed.gasUsed, gasUsed)
 
-  await atOneHead(async (head) => {
+  const { history, blocks } = await atOneHead(async (head) => {
+    const numbers = head > 0n ? [head - 1n, head] : [head]
     const history = await client.getFeeHistory({ blockCount: 2, blockTag: 'latest', rewardPercentiles: [50] })
-    const blocks = await Promise.all([head - 1n, head].map((blockNumber) => client.getBlock({ blockNumber })))
-    return { history, blocks }
-  }).then(({ history, blocks }) => {
-    claim('getFeeHistory: base fees are the blocks\'', [history.oldestBlock, ...history.baseFeePerGas.slice(0, 2)],
-      [blocks[0].number, ...blocks.map((block) => block.baseFeePerGas)])
-    claim('getFeeHistory: so is the gas used', history.gasUsedRatio, blocks.map((block) => Number(block.gasUsed) / Number(block.gasLimit)))
-    const [{ baseFeePerGas: base, gasUsed, gasLimit }, target] = [blocks[1], blocks[1].gasLimit / 2n]
-    const step = (base * (gasUsed > target ? gasUsed - target : target - gasUsed)) / target / 8n
-    const next = gasUsed > target ? base + (step || 1n) : base - step
-    claim('getFeeHistory: the next base fee is EIP-1559\'s', history.baseFeePerGas[2], next)
+    return { history, blocks: await Promise.all(numbers.map((blockNumber) => client.getBlock({ blockNumber }))) }
   })
+  const newest = blocks.at(-1)
+  claim('getFeeHistory: base fees are the blocks\'', [history.oldestBlock, ...history.baseFeePerGas.slice(0, -1)],
+    [blocks[0].number, ...blocks.map((block) => block.baseFeePerGas)])
+  claim('getFeeHistory: so is the gas used', history.gasUsedRatio, blocks.map((block) => Number(block.gasUsed) / Number(block.gasLimit)))
+  const target = newest.gasLimit / 2n
+  const off = newest.gasUsed > target ? newest.gasUsed - target : target - newest.gasUsed
+  const step = (newest.baseFeePerGas * off) / target / 8n
+  claim('getFeeHistory: the next base fee is EIP-1559\'s', history.baseFeePerGas.at(-1),
+    newest.gasUsed > target ? newest.baseFeePerGas + (step || 1n) : newest.baseFeePerGas - step)
   const { fees, base } = await atOneHead(async () => ({
     fees: await client.estimateFeesPerGas(),
     base: (await client.getBlock()).baseFeePerGas,
@@ -259,10 +260,12 @@ async function sending() {
   claim('getLogs up to pending finds the Transfer', logs.map((log) => [log.args, log.transactionHash, log.blockNumber, log.logIndex]),
     [[{ from: PAIR, to: receiver, value: out }, swapped.transactionHash, swapped.blockNumber, swap.logIndex - 2]])
 
-  const sealed = await client.waitForTransactionReceipt({ hash: swapped.transactionHash, confirmations: 2 })
-  claim('once sealed it has the block\'s hash', sealed.blockHash, (await client.getBlock({ blockNumber: sealed.blockNumber })).hash)
-  claim('getTransactionReceipt says the same, and nothing else changed', await client.getTransactionReceipt({ hash: swapped.transactionHash }),
-    { ...swapped, blockHash: sealed.blockHash, logs: swapped.logs.map((log) => ({ ...log, blockHash: sealed.blockHash })) })
+  // Waiting gives the receipt that was there first, so it is read again: sealing has changed the block's hash in it.
+  await client.waitForTransactionReceipt({ hash: swapped.transactionHash, confirmations: 2 })
+  const sealed = await client.getTransactionReceipt({ hash: swapped.transactionHash })
+  const { hash: blockHash } = await client.getBlock({ blockNumber: swapped.blockNumber })
+  claim('once sealed the receipt has the block\'s hash, and all else as before', sealed,
+    { ...swapped, blockHash, logs: swapped.logs.map((log) => ({ ...log, blockHash })) })
 
   const doomed = encodeFunctionData(callTo(ALPHA, 'transfer', [other, never]))
   const reverted = await wallet.sendTransaction({ to: ALPHA, data: doomed, gas: 100000n })

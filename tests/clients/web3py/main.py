@@ -133,8 +133,9 @@ def reads(path, w3):
     say("get_proof: the root node hashes to the block's state root", Web3.keccak(proof.accountProof[0]), root)
     say("get_proof: the slot's value", Web3.to_int(HexBytes(proof.storageProof[0].value)), supply)
 
-    history, blocks = at_one_head(lambda head: (w3.eth.fee_history(2, head, [50]), [w3.eth.get_block(head - 1), w3.eth.get_block(head)]))
-    say("fee_history: base fees are the blocks'", [history.oldestBlock, *history.baseFeePerGas[:2]],
+    history, blocks = at_one_head(
+        lambda head: (w3.eth.fee_history(2, head, [50]), [w3.eth.get_block(number) for number in range(max(head - 1, 0), head + 1)]))
+    say("fee_history: base fees are the blocks'", [history.oldestBlock, *history.baseFeePerGas[:-1]],
         [blocks[0].number, *(block.baseFeePerGas for block in blocks)])
 
 
