@@ -82,6 +82,7 @@ async function reads(path, provider) {
   say('a quote at pending is the formula\'s', amounts[1], amountOut(parseEther('1'), reserve0, reserve1))
   say('Error(string) is decoded', await revertOf(market.getAmountsOut(1n, [WETH])), ['Error', 'Router: invalid path'])
   say('a custom error is decoded', await revertOf(token.transfer.staticCall(WETH, 7n, { from: nobody() })), ['InsufficientBalance', 0n, 7n])
+  say('estimateGas of a transfer', await provider.estimateGas({ from: wallet.address, to: nobody(), value: 1n }), 21000n)
   say('getLogs of a block without them', await provider.getLogs({ address: ALPHA, topics: [keccak256('0x')], fromBlock: 0, toBlock: 'latest' }), [])
   const { head, next } = await atOneHead(async () => ({ head: await provider.getBlock('latest'), next: await provider.getBlock('pending') }))
   say('getBlock(\'pending\') builds on the newest block', [next.number, next.parentHash], [head.number + 1, head.hash])
@@ -117,7 +118,6 @@ async function simulation() {
 async function sending() {
   const receiver = nobody()
   const before = await provider.getBalance(wallet.address, 'pending')
-  claim('estimateGas of a transfer', await wallet.estimateGas({ to: receiver, value: 1n }), 21000n)
   const sent = await wallet.sendTransaction({ to: receiver, value: parseEther('1.5') })
   const receipt = await sent.wait()
   claim('sendTransaction and wait', [receipt.status, receipt.gasUsed, receipt.from, receipt.to], [1, 21000n, wallet.address, receiver])
