@@ -1,9 +1,9 @@
 //! presim from outside: real nodes, real HTTP, real values.
 
-mod bundles;
-mod call_many;
 #[path = "../clients/alloy.rs"]
 mod alloy;
+mod bundles;
+mod call_many;
 mod contract;
 mod estimates;
 mod import;
