@@ -20,3 +20,8 @@ pub mod node;
 pub mod rpc;
 pub mod state;
 pub mod telemetry;
+
+/// The README's Rust compiles.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

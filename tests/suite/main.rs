@@ -1,5 +1,7 @@
 //! presim from outside: real nodes, real HTTP, real values.
 
+#[path = "../clients/alloy.rs"]
+mod alloy;
 mod bundles;
 mod call_many;
 mod contract;

@@ -1,0 +1,294 @@
+// viem against a presim devnet. PRESIM_URL names the node; each claim is one line, the first that fails ends with exit code 1.
+import { randomBytes } from 'node:crypto'
+import { isDeepStrictEqual } from 'node:util'
+import {
+  BaseError, ContractFunctionRevertedError, createPublicClient, createWalletClient, decodeFunctionResult, encodeFunctionData, getAddress,
+  http, keccak256, numberToHex, parseAbi, parseEther, parseEventLogs, toHex, webSocket,
+} from 'viem'
+import { mnemonicToAccount } from 'viem/accounts'
+import { foundry } from 'viem/chains'
+
+const url = `${process.env.PRESIM_URL ?? 'http://127.0.0.1:8545'}/standard`
+const alarm = setTimeout(() => fail('the program ends within 60 s', 'it did not', 'it did'), 60_000)
+
+const client = createPublicClient({ chain: foundry, transport: http(url), pollingInterval: 100, cacheTime: 0 })
+const batching = createPublicClient({ chain: foundry, transport: http(url, { batch: true }) })
+const socket = createPublicClient({ chain: foundry, transport: webSocket(url.replace('http', 'ws')) })
+const account = mnemonicToAccount('test test test test test test test test test test test junk', { addressIndex: 1 })
+const wallet = createWalletClient({ account, chain: foundry, transport: http(url) })
+const other = '0x15d34AAf54267DB7D7c367839AAf71A00a2C6A65'
+const nobody = () => getAddress(toHex(randomBytes(20)))
+
+const WETH = '0x5FbDB2315678afecb367f032d93F642f64180aa3'
+const ALPHA = '0x9fE46736679d2D9a65F0992F2272dE9f3c7fa6e0'
+const ROUTER = '0xDc64a140Aa3E981100a9becA4E685f962f0cF6C9'
+const PAIR = '0xee48C640427246F01f96c32897AD9B6ab6964fE7' // WETH is its token0, ALPHA its token1
+const abi = parseAbi([
+  'function balanceOf(address) view returns (uint256)',
+  'function totalSupply() view returns (uint256)',
+  'function transfer(address to, uint256 value) returns (bool)',
+  'function getReserves() view returns (uint112 reserve0, uint112 reserve1, uint32 blockTimestampLast)',
+  'function getAmountsOut(uint256 amountIn, address[] path) view returns (uint256[])',
+  'function swapExactETHForTokens(uint256 amountOutMin, address[] path, address to, uint256 deadline) payable returns (uint256[])',
+  'function swapExactTokensForETH(uint256 amountIn, uint256 amountOutMin, address[] path, address to, uint256 deadline) returns (uint256[])',
+  'event Transfer(address indexed from, address indexed to, uint256 value)',
+  'event Swap(address indexed sender, uint256 amount0In, uint256 amount1In, uint256 amount0Out, uint256 amount1Out, address indexed to)',
+  'error InsufficientBalance(uint256 have, uint256 want)',
+  'error InsufficientAllowance(uint256 have, uint256 want)',
+])
+const never = 2n ** 256n - 1n
+
+/** What a constant-product pair gives for `amountIn`, after its fee of 0.3 %. */
+const amountOut = (amountIn, reserveIn, reserveOut) => (amountIn * 997n * reserveOut) / (reserveIn * 1000n + amountIn * 997n)
+const contract = (address, functionName, args = []) => ({ address, abi, functionName, args })
+const read = (address, functionName, args, block = { blockTag: 'pending' }) =>
+  client.readContract({ ...contract(address, functionName, args), ...block })
+/** Calls of a simulation: `to`, and what the reader of a contract would write. */
+const callTo = (to, functionName, args = [], more = {}) => ({ to, abi, functionName, args, ...more })
+const buy = (from, value, minimum = 0n) => callTo(ROUTER, 'swapExactETHForTokens', [minimum, [WETH, ALPHA], from, never], { from, value })
+const sell = (from, amount) => callTo(ROUTER, 'swapExactTokensForETH', [amount, 0n, [ALPHA, WETH], from, never], { from })
+
+function fail(what, actual, expected) {
+  console.error(`FAILED  ${what}\n  actual:  `, actual, '\n  expected:', expected)
+  process.exit(1)
+}
+function claim(what, actual, expected) {
+  if (!isDeepStrictEqual(actual, expected)) fail(what, actual, expected)
+  console.log(`ok  ${what}`)
+}
+/** What a contract reverted with: its error's name and arguments. */
+function revertOf(error) {
+  const revert = error instanceof BaseError ? error.walk((cause) => cause instanceof ContractFunctionRevertedError) : null
+  if (!revert) fail('a revert is decoded', error, 'a ContractFunctionRevertedError')
+  return [revert.data?.errorName, ...(revert.data?.args ?? [])]
+}
+const refusalOf = (promise) => promise.then((value) => fail('the call is refused', value, 'a revert'), revertOf)
+/** Runs `work` again when a block was sealed meanwhile, so that all that it read belongs to one head. */
+async function atOneHead(work) {
+  for (;;) {
+    const head = await client.getBlockNumber()
+    const result = await work(head)
+    if ((await client.getBlockNumber()) === head) return result
+  }
+}
+/** Resolves with the first `count` blocks that `watcher` sees. */
+const watch = (watcher, count, options) =>
+  new Promise((resolve, reject) => {
+    const blocks = []
+    const stop = watcher.watchBlocks({
+      ...options,
+      onError: reject,
+      onBlock: (block) => {
+        if (blocks.push(block) === count) resolve(blocks), stop()
+      },
+    })
+  })
+
+async function reads() {
+  claim('getChainId', await client.getChainId(), 31337)
+  claim('getBalance of nobody', await client.getBalance({ address: nobody() }), 0n)
+  claim('getCode of an account without code', await client.getCode({ address: nobody() }), undefined)
+  const supply = await read(ALPHA, 'totalSupply')
+  claim('getStorageAt: the supply of ALPHA', await client.getStorageAt({ address: ALPHA, slot: '0x2' }), numberToHex(supply, { size: 32 }))
+  const blockNumber = await client.getBlockNumber()
+  const [block, code, proof] = await Promise.all([
+    client.getBlock({ blockNumber }),
+    client.getCode({ address: ALPHA, blockNumber }),
+    client.getProof({ address: ALPHA, storageKeys: [numberToHex(2, { size: 32 })], blockNumber }),
+  ])
+  claim('getProof: the root node hashes to the block\'s state root', keccak256(proof.accountProof[0]), block.stateRoot)
+  claim('getProof: the storage root node hashes to the storage root', keccak256(proof.storageProof[0].proof[0]), proof.storageHash)
+  claim('getProof: the code hash is that of getCode', proof.codeHash, keccak256(code))
+  claim('getProof: the slot\'s value', proof.storageProof[0].value, supply)
+
+  const [reserves, amounts] = await Promise.all([
+    batching.readContract({ ...contract(PAIR, 'getReserves'), blockTag: 'pending' }),
+    batching.readContract({ ...contract(ROUTER, 'getAmountsOut', [parseEther('1'), [WETH, ALPHA]]), blockTag: 'pending' }),
+  ])
+  claim('a batch reads reserves and quote of one state', amounts[1], amountOut(parseEther('1'), reserves[0], reserves[1]))
+}
+
+async function calls() {
+  const data = encodeFunctionData({ abi, functionName: 'balanceOf', args: [account.address] })
+  const code = await client.getCode({ address: ALPHA })
+  const twin = nobody()
+  const plain = await client.call({ to: ALPHA, data, blockTag: 'pending' })
+  claim('call', BigInt(plain.data), await read(ALPHA, 'balanceOf', [account.address]))
+  const copied = await client.call({ to: twin, data, stateOverride: [{ address: twin, code }] })
+  claim('call with the token\'s code at another address', decodeFunctionResult({ abi, functionName: 'balanceOf', data: copied.data }), 0n)
+
+  claim('readContract reverts with Error(string)', await refusalOf(read(ROUTER, 'getAmountsOut', [1n, [WETH]])), ['Error', 'Router: invalid path'])
+  const poor = nobody()
+  const transfer = client.simulateContract({ ...contract(ALPHA, 'transfer', [other, 7n]), account: poor })
+  claim('simulateContract reverts with a custom error', await refusalOf(transfer), ['InsufficientBalance', 0n, 7n])
+}
+
+async function simulations() {
+  const [A, V] = [account.address, other]
+  const [reserve0, reserve1] = await read(PAIR, 'getReserves')
+  const rich = nobody()
+  const [first, second] = await client.simulateBlocks({
+    blockTag: 'pending',
+    traceTransfers: true,
+    blocks: [
+      {
+        stateOverrides: [{ address: rich, balance: parseEther('5') }],
+        calls: [
+          { from: rich, to: V, value: parseEther('5') },
+          callTo(PAIR, 'getReserves'),
+          buy(A, parseEther('1')),
+          buy(A, parseEther('1'), parseEther('1000000')),
+          callTo(ALPHA, 'transfer', [V, 3n], { from: rich }),
+          callTo(ALPHA, 'balanceOf', [A]),
+        ],
+      },
+      { calls: [callTo(ALPHA, 'balanceOf', [A])] },
+    ],
+  })
+  const [transfer, reserves, bought, greedy, poor, held] = first.calls
+  claim('simulateBlocks: a transfer of overridden ether takes 21000 gas', [transfer.status, transfer.gasUsed], ['success', 21000n])
+  claim('simulateBlocks: traceTransfers shows it', [transfer.logs[0].address, BigInt(transfer.logs[0].data)],
+    ['0xeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeee', parseEther('5')])
+  claim('simulateBlocks: the reserves are those of the call', reserves.result.slice(0, 2), [reserve0, reserve1])
+  const out = amountOut(parseEther('1'), reserve0, reserve1)
+  claim('simulateBlocks: a swap pays what the formula says', bought.result, [parseEther('1'), out])
+  const [swap] = parseEventLogs({ abi, eventName: 'Swap', logs: bought.logs })
+  claim('simulateBlocks: so says its Swap event', swap.args,
+    { sender: ROUTER, amount0In: parseEther('1'), amount1In: 0n, amount0Out: 0n, amount1Out: out, to: A })
+  claim('simulateBlocks: a swap below its minimum says why', [greedy.status, ...revertOf(greedy.error)],
+    ['failure', 'Error', 'Router: insufficient output amount'])
+  claim('simulateBlocks: a custom error is decoded', [poor.status, ...revertOf(poor.error)], ['failure', 'InsufficientBalance', 0n, 3n])
+  claim('simulateBlocks: the second block follows the first', [second.number, second.timestamp, second.parentHash],
+    [first.number + 1n, first.timestamp + 12n, first.hash])
+  claim('simulateBlocks: the second block sees the first', second.calls[0].result, held.result)
+  claim('simulateBlocks: and no more than was bought', held.result - (await read(ALPHA, 'balanceOf', [A])), out)
+
+  const { assetChanges, results } = await client.simulateCalls({
+    account: A,
+    blockTag: 'pending',
+    traceAssetChanges: true,
+    calls: [callTo(ROUTER, 'swapExactETHForTokens', [0n, [WETH, ALPHA], A, never], { value: parseEther('1') })],
+  })
+  claim('simulateCalls: the call succeeds', results.map(({ status }) => status), ['success'])
+  claim('simulateCalls: asset changes are exact', assetChanges.map(({ token, value }) => [token.symbol, token.decimals, value.diff]).filter(([, , diff]) => diff),
+    [['ETH', 18, -parseEther('1')], ['ALPHA', 18, out]])
+
+  // A bundle where it would land: buy before another's purchase, sell after it.
+  const [stake, theirs] = [parseEther('10'), parseEther('20')]
+  const mine = amountOut(stake, reserve0, reserve1)
+  const [r0, r1] = [reserve0 + stake, reserve1 - mine]
+  const victim = amountOut(theirs, r0, r1)
+  const back = amountOut(mine, r1 - victim, r0 + theirs)
+  const [bundle] = await client.simulateBlocks({
+    blockTag: 'pending',
+    blocks: [{ calls: [buy(A, stake), buy(V, theirs), sell(A, mine)] }],
+  })
+  claim('a bundle at pending: each swap sees those before it', bundle.calls.map(({ result }) => result),
+    [[stake, mine], [theirs, victim], [mine, back]])
+  console.log(`    the bundle would earn ${back - stake} wei before gas of ${bundle.gasUsed}`)
+  claim('a bundle at pending continues the block being built', bundle.number, (await client.getBlock({ blockTag: 'pending' })).number)
+}
+
+async function gas() {
+  const swap = { account, to: ROUTER, value: parseEther('1'), data: encodeFunctionData(buy(account.address, 0n)) }
+  claim('estimateGas of a transfer', await client.estimateGas({ account, to: nobody(), value: 1n }), 21000n)
+  const estimate = await client.estimateGas({ ...swap, blockTag: 'pending' })
+  const [{ calls: [exact, short] }] = await client.simulateBlocks({
+    blockTag: 'pending',
+    blocks: [{ calls: [{ ...buy(account.address, parseEther('1')), gas: estimate }, { ...buy(account.address, parseEther('1')), gas: 60000n }] }],
+  })
+  claim('a swap runs with its estimate, not with half', [exact.status, short.status], ['success', 'failure'])
+  const { accessList, gasUsed } = await client.createAccessList({ ...swap, blockTag: 'pending' })
+  const touched = accessList.find(({ address }) => address === PAIR.toLowerCase())?.storageKeys.map(BigInt) ?? []
+  claim('createAccessList has the pair\'s reserves and lock', [5n, 6n].filter((slot) => touched.includes(slot)), [5n, 6n])
+  const [{ calls: [listed] }] = await client.simulateBlocks({
+    blockTag: 'pending',
+    blocks: [{ calls: [{ ...buy(account.address, parseEther('1')), accessList }] }],
+  })
+  claim('createAccessList gives the gas that the call with it takes', listed.gasUsed, gasUsed)
+
+  const { history, blocks } = await atOneHead(async (head) => {
+    const numbers = head > 0n ? [head - 1n, head] : [head]
+    const history = await client.getFeeHistory({ blockCount: 2, blockTag: 'latest', rewardPercentiles: [50] })
+    return { history, blocks: await Promise.all(numbers.map((blockNumber) => client.getBlock({ blockNumber }))) }
+  })
+  const newest = blocks.at(-1)
+  claim('getFeeHistory: base fees are the blocks\'', [history.oldestBlock, ...history.baseFeePerGas.slice(0, -1)],
+    [blocks[0].number, ...blocks.map((block) => block.baseFeePerGas)])
+  claim('getFeeHistory: so is the gas used', history.gasUsedRatio, blocks.map((block) => Number(block.gasUsed) / Number(block.gasLimit)))
+  const target = newest.gasLimit / 2n
+  const off = newest.gasUsed > target ? newest.gasUsed - target : target - newest.gasUsed
+  const step = (newest.baseFeePerGas * off) / target / 8n
+  claim('getFeeHistory: the next base fee is EIP-1559\'s', history.baseFeePerGas.at(-1),
+    newest.gasUsed > target ? newest.baseFeePerGas + (step || 1n) : newest.baseFeePerGas - step)
+  const { fees, base } = await atOneHead(async () => ({
+    fees: await client.estimateFeesPerGas(),
+    base: (await client.getBlock()).baseFeePerGas,
+  }))
+  claim('estimateFeesPerGas', fees.maxFeePerGas, (base * 12n) / 10n + fees.maxPriorityFeePerGas)
+}
+
+async function sending() {
+  const receiver = nobody()
+  const before = await client.getBalance({ address: account.address, blockTag: 'pending' })
+  const hash = await wallet.sendTransaction({ to: receiver, value: parseEther('1.5') })
+  const receipt = await client.waitForTransactionReceipt({ hash })
+  claim('sendTransaction and waitForTransactionReceipt', [receipt.status, receipt.gasUsed, receipt.from, receipt.to],
+    ['success', 21000n, account.address.toLowerCase(), receiver.toLowerCase()])
+  claim('its receiver has the ether', await client.getBalance({ address: receiver, blockTag: 'pending' }), parseEther('1.5'))
+  claim('its sender paid it and the gas', await client.getBalance({ address: account.address, blockTag: 'pending' }),
+    before - parseEther('1.5') - receipt.gasUsed * receipt.effectiveGasPrice)
+
+  const [reserve0, reserve1] = await read(PAIR, 'getReserves')
+  const out = amountOut(parseEther('2'), reserve0, reserve1)
+  const data = encodeFunctionData(buy(receiver, 0n))
+  const request = await wallet.prepareTransactionRequest({ to: ROUTER, value: parseEther('2'), data })
+  const swapped = await client.sendRawTransactionSync({ serializedTransaction: await wallet.signTransaction(request) })
+  claim('sendRawTransactionSync answers with the pre-confirmed receipt', [swapped.status, swapped.to], ['success', ROUTER.toLowerCase()])
+  const [swap] = parseEventLogs({ abi, eventName: 'Swap', logs: swapped.logs })
+  const args = { sender: ROUTER, amount0In: parseEther('2'), amount1In: 0n, amount0Out: 0n, amount1Out: out, to: receiver }
+  claim('its Swap event has the formula\'s amounts', swap.args, args)
+  claim('the receiver has them', await read(ALPHA, 'balanceOf', [receiver]), out)
+
+  const pending = await client.getBlock({ blockTag: 'pending', includeTransactions: true })
+  const block = pending.number === swapped.blockNumber ? pending : await client.getBlock({ blockNumber: swapped.blockNumber, includeTransactions: true })
+  const mined = block.transactions.find((transaction) => transaction.hash === swapped.transactionHash)
+  claim('getBlock at pending, full: the transaction is in it', [mined?.from, mined?.to, mined?.value, mined?.input, mined?.nonce],
+    [account.address.toLowerCase(), ROUTER.toLowerCase(), parseEther('2'), data, request.nonce])
+  const filter = { address: ALPHA, event: abi.find(({ name }) => name === 'Transfer'), args: { to: receiver } }
+  const logs = await client.getLogs({ ...filter, fromBlock: swapped.blockNumber, toBlock: 'pending' })
+  claim('getLogs up to pending finds the Transfer', logs.map((log) => [log.args, log.transactionHash, log.blockNumber, log.logIndex]),
+    [[{ from: PAIR, to: receiver, value: out }, swapped.transactionHash, swapped.blockNumber, swap.logIndex - 2]])
+
+  // Waiting gives the receipt that was there first, so it is read again: sealing has changed the block's hash in it.
+  await client.waitForTransactionReceipt({ hash: swapped.transactionHash, confirmations: 2 })
+  const sealed = await client.getTransactionReceipt({ hash: swapped.transactionHash })
+  const { hash: blockHash } = await client.getBlock({ blockNumber: swapped.blockNumber })
+  claim('once sealed the receipt has the block\'s hash, and all else as before', sealed,
+    { ...swapped, blockHash, logs: swapped.logs.map((log) => ({ ...log, blockHash })) })
+
+  const doomed = encodeFunctionData(callTo(ALPHA, 'transfer', [other, never]))
+  const reverted = await wallet.sendTransaction({ to: ALPHA, data: doomed, gas: 100000n })
+  const failed = await client.waitForTransactionReceipt({ hash: reverted })
+  claim('a transaction that reverts has a receipt without logs', [failed.status, failed.logs], ['reverted', []])
+}
+
+async function watching() {
+  const [polled, pushed] = await Promise.all([
+    watch(client, 3, { poll: true, pollingInterval: 100, emitMissed: true }),
+    watch(socket, 3, {}),
+  ])
+  for (const [how, blocks] of Object.entries({ 'HTTP polling': polled, WebSocket: pushed })) {
+    const follows = blocks.slice(1).map((block, i) => [block.number - blocks[i].number, block.parentHash === blocks[i].hash])
+    claim(`watchBlocks over ${how}: each block is the next one's parent`, follows, [[1n, true], [1n, true]])
+  }
+}
+
+try {
+  for (const part of [reads, calls, simulations, gas, sending, watching]) await part()
+} catch (error) {
+  fail('every request is answered', error, 'an answer')
+}
+clearTimeout(alarm)
+console.log('viem: all claims hold')
+process.exit(0)
