@@ -13,7 +13,7 @@ mod state;
 mod subscribe;
 mod trace;
 
-pub use block::{parse_block, parse_hash, parse_one_block, parse_place};
+pub use block::{NamesBlock, parse_block, parse_hash, parse_one_block, parse_place};
 pub use bundle::{ParsedBundle, parse_bundle};
 pub use call::{ShapeLimits, parse_call, parse_estimate, parse_simulation};
 pub use fee::{FeeHistoryRequest, parse_fee_history};
@@ -21,9 +21,8 @@ pub use log::{LogFilter, LogRange, parse_logs};
 pub use many::{ManyRequest, parse_call_many};
 pub use send::{parse_raw, parse_raw_sync, parse_sending};
 pub use state::{parse_account, parse_bytes, parse_code, parse_proof, parse_slot, parse_slots};
-pub use trace::{TraceRequest, parse_trace_call, parse_trace_many};
-
 pub use subscribe::{Shown, Subject, parse_subscribe, parse_unsubscribe};
+pub use trace::{TraceRequest, parse_trace_call, parse_trace_many};
 
 use std::fmt;
 
@@ -42,7 +41,23 @@ use crate::state::{Selector, SnapshotId};
 
 /// A block selector: a tag, a number, or an object of EIP-1898 or with a `snapshotId`.
 #[derive(Clone, Copy, Debug)]
-struct SelectorParam(Selector);
+pub struct SelectorParam(Selector);
+
+/// The hash of a block, where nothing else will do.
+#[derive(Clone, Copy, Debug, Deserialize)]
+pub struct HashParam(Fixed<32>);
+
+impl From<SelectorParam> for Selector {
+    fn from(SelectorParam(selector): SelectorParam) -> Self {
+        selector
+    }
+}
+
+impl From<HashParam> for Selector {
+    fn from(HashParam(hash): HashParam) -> Self {
+        Self::Hash(hash.into())
+    }
+}
 
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -63,6 +78,8 @@ struct NoParams();
 pub fn parse_none(params: &str, dialect: &Dialect) -> Result<(), RpcError> {
     parse::<NoParams>(params, dialect).map(drop)
 }
+
+// One parameter alone is a struct with a skipped second field: else serde would take it for the array itself.
 
 /// Parses `params`, and names the field where that fails. The way there is only walked once something is wrong.
 fn parse<T: DeserializeOwned>(params: &str, dialect: &Dialect) -> Result<T, RpcError> {
