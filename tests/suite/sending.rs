@@ -2,6 +2,7 @@
 
 use std::{
     collections::{BTreeSet, HashSet},
+    sync::LazyLock,
     time::{Duration, Instant},
 };
 
@@ -37,7 +38,15 @@ const BOUND: Duration = Duration::from_secs(30);
 
 /// One of the user's nine accounts that have sent nothing: the very first has set up the devnet's contracts.
 fn key(index: usize) -> PrivateKeySigner {
-    dev_signers().unwrap()[index + 1].clone()
+    static KEYS: LazyLock<Vec<PrivateKeySigner>> = LazyLock::new(|| dev_signers().unwrap());
+    KEYS[index + 1].clone()
+}
+
+/// All accounts of the test mnemonic.
+fn mnemonic() -> impl Iterator<Item = PrivateKeySigner> {
+    let words = "test test test test test test test test test test test junk";
+    let parent = MnemonicBuilder::<English>::default().phrase(words).index(0).unwrap().build_parent_key().unwrap();
+    parent.children().map(Result::unwrap)
 }
 
 fn plain(nonce: u64) -> TxEip1559 {
@@ -272,12 +281,7 @@ async fn a_delegation_that_was_sent_works() {
 async fn each_refusal_is_geths() {
     let node = TestNode::quiet();
     let rich = key(0);
-    let poor = MnemonicBuilder::<English>::default()
-        .phrase("test test test test test test test test test test test junk")
-        .index(40)
-        .unwrap()
-        .build()
-        .unwrap();
+    let poor = mnemonic().nth(40).unwrap();
     let mut high_s = sign(plain(0), &rich);
     if let TxEnvelope::Eip1559(signed) = &mut high_s {
         let order: U256 = "0xfffffffffffffffffffffffffffffffebaaedce6af48a03bbfd25e8cd0364141".parse().unwrap();
@@ -861,12 +865,7 @@ async fn a_transaction_that_can_no_longer_be_paid_leaves_the_pool() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn thirty_two_accounts_send_at_once() {
-    let signers: Vec<_> = (0..32)
-        .map(|index| {
-            let mnemonic = "test test test test test test test test test test test junk";
-            MnemonicBuilder::<English>::default().phrase(mnemonic).index(index).unwrap().build().unwrap()
-        })
-        .collect();
+    let signers: Vec<_> = mnemonic().take(32).collect();
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(file.path(), serde_json::to_vec(&dev_genesis(&signers, 1_000)).unwrap()).unwrap();
     let node = TestNode::start(&["--genesis", file.path().to_str().unwrap(), "--sub-block-ms", "50", "--traffic", "0"]);
