@@ -16,14 +16,13 @@ impl LogFilter {
     /// Appends the logs of `block` that pass, the first of them without a comma where `count` is zero. Blooms are asked first: of the block, then
     /// of each receipt. Stops past `most`.
     pub(in crate::rpc) fn write(&self, block: &Block, count: &mut usize, most: usize, out: &mut Vec<u8>) {
-        let filter = &self.0;
-        if !filter.matches_bloom(block.header().logs_bloom) {
+        if !self.matches_bloom(block.header().logs_bloom) {
             return;
         }
-        for included in block.transactions().filter(|included| filter.matches_bloom(included.receipt.bloom())) {
+        for included in block.transactions().filter(|included| self.matches_bloom(included.receipt.bloom())) {
             let place = LogPlace::of(block, &included);
             for (index, log) in included.receipt.logs().iter().enumerate() {
-                if !filter.matches(log) {
+                if !self.matches(log) {
                     continue;
                 }
                 *count += 1;
@@ -61,7 +60,7 @@ impl Backend {
                 meter.between_calls()?;
             }
             // The header is at hand: a block that is passed by costs no more than that.
-            if filter.0.matches_bloom(block.header.logs_bloom) {
+            if filter.matches_bloom(block.header.logs_bloom) {
                 filter.write(&Block::sealed(block), &mut count, most, out);
                 self.bound_logs(count, out.len())?;
             }
@@ -108,20 +107,20 @@ impl Backend {
                 "params[0].fromBlock: invalid block range: {from_number} is after toBlock, {to_number}"
             )));
         }
-        let span = to_number - from_number + 1;
+        let span = (to_number - from_number).saturating_add(1);
         if span > self.limits.max_log_blocks {
             return Err(RpcError::limit(format!(
                 "params[0]: a range of {span} blocks: at most {}: ask for fewer at once",
                 self.limits.max_log_blocks
             )));
         }
-        let open = self.block(published, to)?.filter(Block::is_open);
-        let newest = open.as_ref().map_or(published.newest.head.number(), |open| open.header().number);
-        if to_number > newest {
+        let Some(last) = self.block(published, to)? else {
+            let newest = published.block(Selector::Pending)?.map_or(0, |newest| newest.header().number);
             return Err(RpcError::params(format!(
                 "params[0].toBlock: block range extends beyond the newest block: {to_number}, and that is {newest}"
             )));
-        }
+        };
+        let open = Some(last).filter(Block::is_open);
         let last_sealed = if open.is_some() { to_number.checked_sub(1) } else { Some(to_number) };
         let sealed = last_sealed.filter(|last| from_number <= *last).map(|last| (from_number, last));
         Ok((sealed, open))

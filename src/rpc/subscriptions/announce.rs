@@ -211,13 +211,13 @@ impl Round<'_> {
     /// The logs that pass, of the transactions after the first `known`.
     fn logs(&mut self, one: &Subscription, filter: &LogFilter, block: &Block, known: usize) {
         let mut out = Vec::new();
-        if !filter.0.matches_bloom(block.header().logs_bloom) {
+        if !filter.matches_bloom(block.header().logs_bloom) {
             return;
         }
         for included in block.transactions().skip(known) {
             let place = LogPlace::of(block, &included);
             for (index, log) in included.receipt.logs().iter().enumerate() {
-                if filter.0.matches(log) {
+                if filter.matches(log) {
                     out.clear();
                     encode::log(&mut out, log, &place, included.first_log + index as u64);
                     self.send(one, &out);
@@ -259,6 +259,6 @@ fn each<'a>(
 impl LogFilter {
     /// Whether one of a transaction's logs passes.
     fn matches_any(&self, included: &Included<'_>) -> bool {
-        included.receipt.logs().iter().any(|log| self.0.matches(log))
+        included.receipt.logs().iter().any(|log| self.matches(log))
     }
 }

@@ -1,6 +1,6 @@
 //! Filters of logs: which blocks, which contracts, which topics.
 
-use alloy_primitives::{Address, B256};
+use alloy_primitives::{Address, B256, Bloom, Log};
 use alloy_rpc_types_eth::Filter;
 use serde::{Deserialize, Deserializer};
 
@@ -30,13 +30,33 @@ pub(super) struct FilterParam {
     topics: Option<Vec<Option<OneOrMany<32>>>>,
 }
 
+/// One value of a list of alternatives: null stands for any, as geth has it.
+type Alternative<const N: usize> = Option<Fixed<N>>;
+
 /// One value or a list of alternatives.
 #[derive(Debug)]
-struct OneOrMany<const N: usize>(Vec<Fixed<N>>);
+struct OneOrMany<const N: usize>(Vec<Alternative<N>>);
 
 /// Which logs of a block are wanted.
 #[derive(Clone, Debug, Default)]
-pub struct LogFilter(pub Filter);
+pub struct LogFilter {
+    /// The addresses, and the topics at each position; none where all pass.
+    filter: Filter,
+    /// Topics that a log must have at the least: geth counts the positions where anything passes too.
+    topics: usize,
+}
+
+impl LogFilter {
+    /// Whether a log passes.
+    pub fn matches(&self, log: &Log) -> bool {
+        self.topics <= log.topics().len() && self.filter.matches(log)
+    }
+
+    /// Whether a log that passes may be among those of a bloom.
+    pub fn matches_bloom(&self, bloom: Bloom) -> bool {
+        self.filter.matches_bloom(bloom)
+    }
+}
 
 /// Which blocks are searched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,6 +91,9 @@ impl FilterParam {
     pub(super) fn into_filter(self, place: &str) -> Result<LogFilter, RpcError> {
         let addresses = self.address.map_or_else(Vec::new, |list| list.0);
         bound(addresses.len(), &format!("{place}.address"))?;
+        if let Some(index) = addresses.iter().position(Option::is_none) {
+            return Err(RpcError::params(format!("{place}.address[{index}]: null: expected an address")));
+        }
         let topics = self.topics.unwrap_or_default();
         if topics.len() > TOPICS {
             return Err(RpcError::params(format!(
@@ -78,13 +101,15 @@ impl FilterParam {
                 topics.len()
             )));
         }
-        let mut filter = Filter::new().address(addresses.into_iter().map(Address::from).collect::<Vec<_>>());
+        let count = topics.len();
+        let mut filter = Filter::new().address(addresses.into_iter().flatten().map(Address::from).collect::<Vec<_>>());
         for (index, alternatives) in topics.into_iter().enumerate() {
             let alternatives = alternatives.map_or_else(Vec::new, |list| list.0);
             bound(alternatives.len(), &format!("{place}.topics[{index}]"))?;
-            filter.topics[index] = alternatives.into_iter().map(B256::from).collect::<Vec<_>>().into();
+            let alternatives: Option<Vec<B256>> = alternatives.into_iter().map(|topic| topic.map(B256::from)).collect();
+            filter.topics[index] = alternatives.unwrap_or_default().into();
         }
-        Ok(LogFilter(filter))
+        Ok(LogFilter { filter, topics: count })
     }
 
     /// Whether it names blocks: a subscription's cannot.
@@ -112,7 +137,7 @@ impl<'de, const N: usize> Deserialize<'de> for OneOrMany<N> {
             }
 
             fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<Self::Value, E> {
-                Fixed::deserialize(serde::de::value::StrDeserializer::new(text)).map(|one| OneOrMany(vec![one]))
+                Fixed::deserialize(serde::de::value::StrDeserializer::new(text)).map(|one| OneOrMany(vec![Some(one)]))
             }
 
             fn visit_seq<A: serde::de::SeqAccess<'de>>(self, seq: A) -> Result<Self::Value, A::Error> {
