@@ -2,15 +2,19 @@
 
 use super::{Asked, Backend};
 use crate::{
-    rpc::{encode, error::RpcError, wire},
+    rpc::{
+        encode,
+        error::RpcError,
+        wire::{self, NamesBlock, SelectorParam},
+    },
     state::{Block, Included},
 };
 
 const NULL: &[u8] = b"null";
 
 impl Backend {
-    pub(super) fn get_block(&self, asked: Asked<'_>, out: &mut Vec<u8>) -> Result<(), RpcError> {
-        let (selector, full) = wire::parse_block(asked.params, asked.dialect)?;
+    pub(super) fn get_block<B: NamesBlock>(&self, asked: Asked<'_>, out: &mut Vec<u8>) -> Result<(), RpcError> {
+        let (selector, full) = wire::parse_block::<B>(asked.params, asked.dialect)?;
         match self.block(asked.published, selector)? {
             Some(block) => encode::block(out, &block, full, asked.dialect),
             None => out.extend_from_slice(NULL),
@@ -19,13 +23,13 @@ impl Backend {
     }
 
     /// How many of something are in a block.
-    pub(super) fn get_count(
+    pub(super) fn get_count<B: NamesBlock>(
         &self,
         asked: Asked<'_>,
         out: &mut Vec<u8>,
         count: impl FnOnce(&Block) -> usize,
     ) -> Result<(), RpcError> {
-        let selector = wire::parse_one_block(asked.params, asked.dialect)?;
+        let selector = wire::parse_one_block::<B>(asked.params, asked.dialect)?;
         match self.block(asked.published, selector)? {
             Some(block) => encode::quantity(out, count(&block) as u64),
             None => out.extend_from_slice(NULL),
@@ -34,7 +38,7 @@ impl Backend {
     }
 
     pub(super) fn get_block_receipts(&self, asked: Asked<'_>, out: &mut Vec<u8>) -> Result<(), RpcError> {
-        let selector = wire::parse_one_block(asked.params, asked.dialect)?;
+        let selector = wire::parse_one_block::<SelectorParam>(asked.params, asked.dialect)?;
         match self.block(asked.published, selector)? {
             Some(block) => {
                 encode::list(out, block.transactions(), |out, included| self.receipt(&block, &included, out))
@@ -60,8 +64,12 @@ impl Backend {
         Ok(())
     }
 
-    pub(super) fn get_transaction_at(&self, asked: Asked<'_>, out: &mut Vec<u8>) -> Result<(), RpcError> {
-        let (selector, index) = wire::parse_place(asked.params, asked.dialect)?;
+    pub(super) fn get_transaction_at<B: NamesBlock>(
+        &self,
+        asked: Asked<'_>,
+        out: &mut Vec<u8>,
+    ) -> Result<(), RpcError> {
+        let (selector, index) = wire::parse_place::<B>(asked.params, asked.dialect)?;
         let found = self.block(asked.published, selector)?.map(|block| (block, index));
         show(found, out, |block, included, out| encode::transaction(out, block, included));
         Ok(())

@@ -21,7 +21,7 @@ use super::{
     dialect::Dialect,
     discover, encode,
     error::RpcError,
-    wire::{self, ShapeLimits},
+    wire::{self, HashParam, SelectorParam, ShapeLimits},
 };
 use crate::{
     chain::ChainSpec,
@@ -230,18 +230,20 @@ impl Backend {
             Method::GetTransactionCount => self.get_transaction_count(asked, out)?,
             Method::GetCode => self.get_code(asked, out)?,
             Method::GetProof => self.get_proof(asked, out)?,
-            Method::GetBlockByNumber | Method::GetBlockByHash => self.get_block(asked, out)?,
-            Method::GetBlockTransactionCountByNumber | Method::GetBlockTransactionCountByHash => {
-                self.get_count(asked, out, |block| block.len())?;
+            Method::GetBlockByNumber => self.get_block::<SelectorParam>(asked, out)?,
+            Method::GetBlockByHash => self.get_block::<HashParam>(asked, out)?,
+            Method::GetBlockTransactionCountByNumber => self.get_count::<SelectorParam>(asked, out, Block::len)?,
+            Method::GetBlockTransactionCountByHash => self.get_count::<HashParam>(asked, out, Block::len)?,
+            Method::GetUncleCountByBlockNumber => {
+                self.get_count::<SelectorParam>(asked, out, |block| block.ommers().len())?;
             }
-            Method::GetUncleCountByBlockNumber | Method::GetUncleCountByBlockHash => {
-                self.get_count(asked, out, |block| block.ommers().len())?;
+            Method::GetUncleCountByBlockHash => {
+                self.get_count::<HashParam>(asked, out, |block| block.ommers().len())?;
             }
             Method::GetBlockReceipts => self.get_block_receipts(asked, out)?,
             Method::GetTransactionByHash => self.get_transaction(asked, out)?,
-            Method::GetTransactionByBlockNumberAndIndex | Method::GetTransactionByBlockHashAndIndex => {
-                self.get_transaction_at(asked, out)?;
-            }
+            Method::GetTransactionByBlockNumberAndIndex => self.get_transaction_at::<SelectorParam>(asked, out)?,
+            Method::GetTransactionByBlockHashAndIndex => self.get_transaction_at::<HashParam>(asked, out)?,
             Method::GetTransactionReceipt => self.get_transaction_receipt(asked, out)?,
             Method::GetLogs => self.get_logs(asked, &mut meter, out)?,
             Method::FeeHistory => self.fee_history(asked, out)?,

@@ -1,9 +1,9 @@
 //! Look-ups of blocks and of the transactions in them.
 
 use alloy_primitives::B256;
-use serde::Deserialize;
+use serde::{Deserialize, de::DeserializeOwned};
 
-use super::{SelectorParam, parse};
+use super::parse;
 use crate::{
     rpc::{
         dialect::Dialect,
@@ -13,15 +13,20 @@ use crate::{
     state::Selector,
 };
 
+/// What a method takes a block by: any selector, or a hash alone.
+pub trait NamesBlock: DeserializeOwned + Into<Selector> {}
+
+impl<B: DeserializeOwned + Into<Selector>> NamesBlock for B {}
+
 /// A block, and whether its transactions are wanted in full.
 #[derive(Debug, Deserialize)]
 #[serde(expecting = "1 or 2 parameters: block, whether to show transactions in full")]
-struct BlockParams(SelectorParam, #[serde(default)] Option<bool>);
+struct BlockParams<B>(B, #[serde(default)] Option<bool>);
 
 /// A block.
 #[derive(Debug, Deserialize)]
 #[serde(expecting = "1 parameter: block")]
-struct OneBlock([SelectorParam; 1]);
+struct OneBlock<B>([B; 1]);
 
 /// A hash.
 #[derive(Debug, Deserialize)]
@@ -31,18 +36,18 @@ struct OneHash([Fixed<32>; 1]);
 /// A block, and an index in it.
 #[derive(Debug, Deserialize)]
 #[serde(expecting = "2 parameters: block, index")]
-struct PlaceParams(SelectorParam, Quantity<u64>);
+struct PlaceParams<B>(B, Quantity<u64>);
 
 /// A block, and whether its transactions are shown in full.
-pub fn parse_block(params: &str, dialect: &Dialect) -> Result<(Selector, bool), RpcError> {
-    let BlockParams(SelectorParam(selector), full) = parse(params, dialect)?;
-    Ok((selector, full.unwrap_or_default()))
+pub fn parse_block<B: NamesBlock>(params: &str, dialect: &Dialect) -> Result<(Selector, bool), RpcError> {
+    let BlockParams::<B>(block, full) = parse(params, dialect)?;
+    Ok((block.into(), full.unwrap_or_default()))
 }
 
 /// A block alone.
-pub fn parse_one_block(params: &str, dialect: &Dialect) -> Result<Selector, RpcError> {
-    let OneBlock([SelectorParam(selector)]) = parse(params, dialect)?;
-    Ok(selector)
+pub fn parse_one_block<B: NamesBlock>(params: &str, dialect: &Dialect) -> Result<Selector, RpcError> {
+    let OneBlock::<B>([block]) = parse(params, dialect)?;
+    Ok(block.into())
 }
 
 /// A transaction's hash.
@@ -52,8 +57,8 @@ pub fn parse_hash(params: &str, dialect: &Dialect) -> Result<B256, RpcError> {
 }
 
 /// A block and an index in it.
-pub fn parse_place(params: &str, dialect: &Dialect) -> Result<(Selector, usize), RpcError> {
-    let PlaceParams(SelectorParam(selector), Quantity(index)) = parse(params, dialect)?;
+pub fn parse_place<B: NamesBlock>(params: &str, dialect: &Dialect) -> Result<(Selector, usize), RpcError> {
+    let PlaceParams::<B>(block, Quantity(index)) = parse(params, dialect)?;
     // An index past what memory holds is one past the block's end.
-    Ok((selector, usize::try_from(index).unwrap_or(usize::MAX)))
+    Ok((block.into(), usize::try_from(index).unwrap_or(usize::MAX)))
 }

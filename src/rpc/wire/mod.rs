@@ -13,7 +13,7 @@ mod state;
 mod subscribe;
 mod trace;
 
-pub use block::{parse_block, parse_hash, parse_one_block, parse_place};
+pub use block::{NamesBlock, parse_block, parse_hash, parse_one_block, parse_place};
 pub use bundle::{ParsedBundle, parse_bundle};
 pub use call::{ShapeLimits, parse_call, parse_estimate, parse_simulation};
 pub use fee::{FeeHistoryRequest, parse_fee_history};
@@ -42,7 +42,23 @@ use crate::state::{Selector, SnapshotId};
 
 /// A block selector: a tag, a number, or an object of EIP-1898 or with a `snapshotId`.
 #[derive(Clone, Copy, Debug)]
-struct SelectorParam(Selector);
+pub struct SelectorParam(Selector);
+
+/// The hash of a block, where nothing else will do.
+#[derive(Clone, Copy, Debug, Deserialize)]
+pub struct HashParam(Fixed<32>);
+
+impl From<SelectorParam> for Selector {
+    fn from(SelectorParam(selector): SelectorParam) -> Self {
+        selector
+    }
+}
+
+impl From<HashParam> for Selector {
+    fn from(HashParam(hash): HashParam) -> Self {
+        Self::Hash(hash.into())
+    }
+}
 
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
