@@ -29,7 +29,7 @@ pub struct Word(pub U256);
 pub struct SlotKey {
     /// The slot.
     pub slot: U256,
-    /// Whether it was written with all its 64 digits.
+    /// Whether it was written with all its 32 bytes.
     pub in_full: bool,
 }
 
@@ -179,7 +179,8 @@ impl<'de> Deserialize<'de> for Word {
 impl<'de> Deserialize<'de> for SlotKey {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         deserializer.deserialize_str(Text(WORD, |text: &str| {
-            parse_word(text).map(|slot| Self { slot, in_full: text.len() == 66 })
+            // geth counts bytes, and a last half one as a whole.
+            parse_word(text).map(|slot| Self { slot, in_full: text.len() >= 65 })
         }))
     }
 }

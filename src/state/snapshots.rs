@@ -220,8 +220,8 @@ impl Published {
         }
     }
 
-    /// The snapshot that `pending` is: the newest, unless its feed is broken.
-    fn pending(&self) -> Option<&Arc<Snapshot>> {
+    /// The snapshot whose open block `pending` is: the newest, unless none is being built or the feed is broken.
+    pub fn pending(&self) -> Option<&Arc<Snapshot>> {
         (self.feed != FeedState::Degraded && self.newest.open.is_some()).then_some(&self.newest)
     }
 

@@ -28,7 +28,9 @@ const MOST_BLOCKS: u64 = 1024;
 /// The tip, in wei a unit of gas, that got transactions into the last blocks, the one being built included.
 pub(super) fn suggested_tip(published: &Published) -> u128 {
     let mut tips: Vec<u128> = Vec::new();
-    let newest = Block::newest(&published.newest);
+    // What a broken feed had begun is not what the chain will do.
+    let newest =
+        published.pending().map_or_else(|| Block::sealed(&published.newest.head), |snapshot| Block::newest(snapshot));
     let first = newest.header().number.saturating_sub(TIP_BLOCKS - 1);
     let sealed = published.blocks(first, published.newest.head.number()).map(Block::sealed);
     for block in sealed.chain(newest.is_open().then_some(newest)) {
@@ -65,7 +67,7 @@ impl Backend {
 
     /// `eth_blobBaseFee`: that of the block being built, or of the next; null before Cancun.
     pub(super) fn blob_base_fee(&self, published: &Published, out: &mut Vec<u8>) {
-        let fee = match &published.newest.open {
+        let fee = match published.pending().and_then(|snapshot| snapshot.open.as_ref()) {
             Some(open) => self.blob_fee(&open.header),
             None => self.next_blob_fee(&published.newest.head.header),
         };
@@ -77,7 +79,7 @@ impl Backend {
 
     pub(super) fn next_base_fee(&self, published: &Published) -> Option<u64> {
         let head = published.newest.head.header.inner();
-        match &published.newest.open {
+        match published.pending().and_then(|snapshot| snapshot.open.as_ref()) {
             Some(open) => open.header.base_fee_per_gas,
             None => self.spec.next_base_fee(head, head.number + 1),
         }

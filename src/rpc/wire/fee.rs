@@ -50,6 +50,8 @@ pub fn parse_fee_history(params: &str, dialect: &Dialect) -> Result<FeeHistoryRe
             )));
         }
     }
+    // geth leaves the rewards out where no percentile is asked for.
+    let percentiles = percentiles.filter(|list| !list.is_empty());
     Ok(FeeHistoryRequest { count, newest, percentiles })
 }
 
