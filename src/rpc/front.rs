@@ -144,7 +144,7 @@ impl Front {
     /// Subscribes or unsubscribes, where there is a connection to do so on.
     fn subscribe(method: Method, job: &Job, mut out: Vec<u8>) -> (Vec<u8>, Result<(), RpcError>) {
         let result = match &job.starting {
-            Some(starting) => starting.answer(method, &job.params, job.dialect, &mut out),
+            Some(starting) => starting.answer(method, &job.params, &mut out),
             None => Err(RpcError::new(
                 -32601,
                 format!("{} needs a WebSocket connection: notifications have nowhere to go over HTTP", method.name()),

@@ -76,6 +76,9 @@ impl Session {
                 });
                 let answers = join_all(entries).await;
                 if held.into_inner() > self.limits.max_response {
+                    if let Some(starting) = starting {
+                        starting.abandon();
+                    }
                     return Reply { text: failure("null", &encode::too_long(self.limits.max_response)), single: false };
                 }
                 Reply { text: join(&answers), single: false }

@@ -7,7 +7,7 @@ use std::{
     sync::{
         Arc,
         atomic::{
-            AtomicU64, AtomicUsize,
+            AtomicBool, AtomicU64, AtomicUsize,
             Ordering::{AcqRel, Relaxed},
         },
     },
@@ -161,6 +161,8 @@ struct Outlet {
     owed: Owed,
     bounds: Bounds,
     out: mpsc::UnboundedSender<Outgoing>,
+    /// Nothing can be subscribed any more.
+    ended: AtomicBool,
     /// Why the connection must end, once it must.
     ending: watch::Sender<Option<String>>,
 }
@@ -169,7 +171,7 @@ impl Outlet {
     fn new(bounds: Bounds, out: mpsc::UnboundedSender<Outgoing>) -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let id = NEXT.fetch_add(1, Relaxed);
-        Self { id, owed: Owed::default(), bounds, out, ending: watch::Sender::new(None) }
+        Self { id, owed: Owed::default(), bounds, out, ended: AtomicBool::new(false), ending: watch::Sender::new(None) }
     }
 
     /// Counts bytes that are to go out; says why where they are too many.
@@ -207,6 +209,14 @@ impl Subscriber for Outlet {
                 false
             }
         }
+    }
+
+    fn end(&self) {
+        self.ended.store(true, Relaxed);
+    }
+
+    fn has_ended(&self) -> bool {
+        self.ended.load(Relaxed)
     }
 }
 
@@ -262,7 +272,9 @@ async fn write(
             }
             Outgoing::Notification(text) => {
                 let bytes = text.len();
-                let sent = sink.send(text_message(text)).await;
+                // One that is told to end is told why next, and not what it did not take.
+                let is_ending = outlet.ending.borrow().is_some();
+                let sent = if is_ending { Ok(()) } else { sink.send(text_message(text)).await };
                 owed.notifications.fetch_sub(1, AcqRel);
                 owed.bytes.fetch_sub(bytes, AcqRel);
                 sent
@@ -367,11 +379,11 @@ impl Reader {
             }
         };
         let session = self.session.clone();
-        let starting = Arc::new(Starting::new(self.subscriptions.clone(), outlet.clone()));
+        let starting = Arc::new(Starting::new(self.subscriptions.clone(), outlet.clone(), self.session.dialect));
         self.running.spawn(async move {
             let published = session.front.published();
             let reply = session.reply(body, &published, Some(&starting)).await;
-            starting.begin(session.dialect, || outlet.answer(reply.text))
+            starting.begin(|| outlet.answer(reply.text))
         });
         Ok(())
     }

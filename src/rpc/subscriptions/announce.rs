@@ -227,7 +227,7 @@ impl Round<'_> {
     }
 
     fn send(&mut self, one: &Subscription, result: &[u8]) {
-        if self.full.contains(&one.subscriber.id()) {
+        if !one.has_begun || self.full.contains(&one.subscriber.id()) {
             return;
         }
         let mut text = Vec::with_capacity(one.prefix.len() + result.len() + 2);

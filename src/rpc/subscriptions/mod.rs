@@ -47,6 +47,8 @@ struct Subscription {
     subscriber: Arc<dyn Subscriber>,
     /// The notification up to its result.
     prefix: Vec<u8>,
+    /// Whether the answer that bears its id is on its way: nothing is sent before.
+    has_begun: bool,
 }
 
 /// Where notifications go: a connection.
@@ -56,6 +58,12 @@ pub trait Subscriber: std::fmt::Debug + Send + Sync {
 
     /// Hands a notification over, without waiting. False where the connection cannot take it: it is then being closed.
     fn notify(&self, text: Vec<u8>) -> bool;
+
+    /// The connection has ended: nothing can be subscribed on it any more.
+    fn end(&self);
+
+    /// Whether it has.
+    fn has_ended(&self) -> bool;
 }
 
 /// The subscriptions that one message asks for. They begin when its answer is on its way, so that no notification overtakes the id that it
@@ -64,7 +72,9 @@ pub trait Subscriber: std::fmt::Debug + Send + Sync {
 pub struct Starting {
     subscriptions: Arc<Subscriptions>,
     subscriber: Arc<dyn Subscriber>,
-    subjects: Mutex<Vec<(u64, Subject)>>,
+    dialect: &'static Dialect,
+    /// Those that were promised and have not begun.
+    ids: Mutex<Vec<u64>>,
 }
 
 impl Subscriptions {
@@ -82,9 +92,12 @@ impl Subscriptions {
         }
     }
 
-    /// Ends all subscriptions of a connection.
+    /// Ends a connection's subscriptions, those too that requests under way still ask for.
     pub fn forget(&self, subscriber: &dyn Subscriber) {
-        self.change(|list| list.retain(|one| one.subscriber.id() != subscriber.id()));
+        self.change(|list| {
+            subscriber.end();
+            list.retain(|one| one.subscriber.id() != subscriber.id());
+        });
     }
 
     fn unsubscribe(&self, id: u64, subscriber: &dyn Subscriber) -> bool {
@@ -109,18 +122,18 @@ impl Subscriptions {
 
 impl Starting {
     /// What a message of `subscriber` may ask for.
-    pub fn new(subscriptions: Arc<Subscriptions>, subscriber: Arc<dyn Subscriber>) -> Self {
-        Self { subscriptions, subscriber, subjects: Mutex::default() }
+    pub fn new(subscriptions: Arc<Subscriptions>, subscriber: Arc<dyn Subscriber>, dialect: &'static Dialect) -> Self {
+        Self { subscriptions, subscriber, dialect, ids: Mutex::default() }
     }
 
     /// Answers `eth_subscribe` or `eth_unsubscribe`.
-    pub fn answer(&self, method: Method, params: &str, dialect: &Dialect, out: &mut Vec<u8>) -> Result<(), RpcError> {
+    pub fn answer(&self, method: Method, params: &str, out: &mut Vec<u8>) -> Result<(), RpcError> {
         if method == Method::Subscribe {
-            let subject = wire::parse_subscribe(params, dialect)?;
+            let subject = wire::parse_subscribe(params, self.dialect)?;
             encode::quantity(out, self.subscribe(subject)?);
             return Ok(());
         }
-        let id = wire::parse_unsubscribe(params, dialect)?;
+        let id = wire::parse_unsubscribe(params, self.dialect)?;
         if !self.subscriptions.unsubscribe(id, self.subscriber.as_ref()) {
             return Err(RpcError::new(
                 -32000,
@@ -135,44 +148,62 @@ impl Starting {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let most = self.subscriptions.most;
         let connection = self.subscriber.id();
-        let open = self.subscriptions.list().iter().filter(|one| one.subscriber.id() == connection).count();
-        let mut subjects = self.subjects();
-        if open + subjects.len() >= most {
-            return Err(RpcError::limit(format!(
-                "this connection has {most} subscriptions already: unsubscribe first"
-            )));
-        }
-        let id = NEXT.fetch_add(1, Relaxed);
-        subjects.push((id, subject));
+        let id = self.subscriptions.change(|list| {
+            if self.subscriber.has_ended() {
+                return Err(RpcError::new(-32000, "the connection is being closed"));
+            }
+            // Those that other messages were promised count too.
+            if list.iter().filter(|one| one.subscriber.id() == connection).count() >= most {
+                return Err(RpcError::limit(format!(
+                    "this connection has {most} subscriptions already: unsubscribe first"
+                )));
+            }
+            let id = NEXT.fetch_add(1, Relaxed);
+            list.push(Subscription::new(id, subject, self.dialect, self.subscriber.clone()));
+            Ok(id)
+        })?;
+        self.ids().push(id);
         Ok(id)
     }
 
     /// Sends the answer with `send`, and begins what it promises if that goes well.
-    pub fn begin<E>(&self, dialect: &'static Dialect, send: impl FnOnce() -> Result<(), E>) -> Result<(), E> {
-        let subjects = std::mem::take(&mut *self.subjects());
-        if subjects.is_empty() {
+    pub fn begin<E>(&self, send: impl FnOnce() -> Result<(), E>) -> Result<(), E> {
+        if self.ids().is_empty() {
             return send();
         }
         self.subscriptions.change(|list| {
             // Nothing is announced while the list is held.
             send()?;
-            list.extend(subjects.into_iter().map(|(id, subject)| {
-                Subscription {
-                    id,
-                    subject,
-                    dialect,
-                    subscriber: self.subscriber.clone(),
-                    prefix: format!(
-                        r#"{{"jsonrpc":"2.0","method":"eth_subscription","params":{{"subscription":"{id:#x}","result":"#
-                    )
-                    .into_bytes(),
-                }
-            }));
+            let ids = std::mem::take(&mut *self.ids());
+            list.iter_mut().filter(|one| ids.contains(&one.id)).for_each(|one| one.has_begun = true);
             Ok(())
         })
     }
 
-    fn subjects(&self) -> MutexGuard<'_, Vec<(u64, Subject)>> {
-        self.subjects.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Takes back what was promised: the answer that names it is not sent.
+    pub fn abandon(&self) {
+        let ids = std::mem::take(&mut *self.ids());
+        if !ids.is_empty() {
+            self.subscriptions.change(|list| list.retain(|one| !ids.contains(&one.id)));
+        }
+    }
+
+    fn ids(&self) -> MutexGuard<'_, Vec<u64>> {
+        self.ids.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Starting {
+    /// The message came to nothing: its connection has ended.
+    fn drop(&mut self) {
+        self.abandon();
+    }
+}
+
+impl Subscription {
+    fn new(id: u64, subject: Subject, dialect: &'static Dialect, subscriber: Arc<dyn Subscriber>) -> Self {
+        let prefix =
+            format!(r#"{{"jsonrpc":"2.0","method":"eth_subscription","params":{{"subscription":"{id:#x}","result":"#);
+        Self { id, subject, dialect, subscriber, prefix: prefix.into_bytes(), has_begun: false }
     }
 }
