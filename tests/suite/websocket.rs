@@ -1,64 +1,12 @@
 //! The WebSocket door: the same answers as over HTTP, its own bounds, and its end.
 
-use std::time::Duration;
-
-use futures::{SinkExt, StreamExt};
 use serde_json::{Value, json};
-use tokio::net::TcpStream;
-use tokio_tungstenite::{
-    MaybeTlsStream, WebSocketStream, connect_async,
-    tungstenite::{Error, Message},
-};
+use tokio_tungstenite::{connect_async, tungstenite::Error};
 
-use crate::support::TestNode;
+use crate::support::{BOUND, Socket, TestNode, request};
 
 /// An address that nothing is at: tests put their own code there.
 const CODE_AT: &str = "0x00000000000000000000000000000000000c0de0";
-/// Longer than anything here may take.
-const BOUND: Duration = Duration::from_secs(20);
-
-/// A client's end of a connection.
-struct Socket(WebSocketStream<MaybeTlsStream<TcpStream>>);
-
-impl Socket {
-    async fn open(node: &TestNode, path: &str) -> Self {
-        let (socket, _) = connect_async(format!("ws://{}{path}", node.node.info().listen)).await.expect("it opens");
-        Self(socket)
-    }
-
-    async fn write(&mut self, text: impl Into<String>) -> Result<(), Error> {
-        self.0.send(Message::text(text.into())).await
-    }
-
-    /// The next answer; none where the connection has ended.
-    async fn read(&mut self) -> Option<Value> {
-        loop {
-            match tokio::time::timeout(BOUND, self.0.next()).await.expect("something comes") {
-                Some(Ok(Message::Text(text))) => {
-                    return Some(
-                        serde_json::from_str(&text).unwrap_or_else(|error| panic!("no JSON: {error}: {text}")),
-                    );
-                }
-                Some(Ok(Message::Ping(_) | Message::Pong(_))) => {}
-                Some(Ok(_) | Err(_)) | None => return None,
-            }
-        }
-    }
-
-    async fn send(&mut self, text: impl Into<String>) -> Value {
-        self.write(text).await.expect("it takes a message");
-        self.read().await.expect("it answers")
-    }
-
-    async fn call(&mut self, method: &str, params: Value) -> Value {
-        self.send(request(1, method, params).to_string()).await
-    }
-}
-
-fn request(id: u64, method: &str, params: Value) -> Value {
-    json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params})
-}
-
 /// A bundle that runs until its deadline.
 fn endless_bundle(id: u64) -> String {
     let block = json!({
@@ -69,21 +17,10 @@ fn endless_bundle(id: u64) -> String {
     request(id, "eth_simulateV1", json!([{"blockStateCalls": [block]}, "pending"])).to_string()
 }
 
-/// A node on which such bundles take two seconds.
-fn slow(flags: &[&str]) -> TestNode {
-    let slow = [
-        "--traffic",
-        "0",
-        "--sub-block-ms",
-        "60000",
-        "--workers",
-        "1",
-        "--deadline-ms",
-        "2000",
-        "--gas-cap",
-        "1000000000000000",
-    ];
-    TestNode::start(&[&slow, flags].concat())
+/// A node on which such bundles take as long as they may.
+fn slow(deadline_ms: &str, flags: &[&str]) -> TestNode {
+    let slow = ["--workers", "1", "--deadline-ms", deadline_ms, "--gas-cap", "1000000000000000"];
+    TestNode::quiet_with(&[&slow, flags].concat())
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -151,7 +88,7 @@ async fn a_batch_is_answered_in_order() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn batches_are_bounded() {
-    let node = TestNode::start(&["--traffic", "0", "--sub-block-ms", "60000", "--max-batch", "3"]);
+    let node = TestNode::quiet_with(&["--max-batch", "3"]);
     let mut socket = Socket::open(&node, "/").await;
     let batch = |count| Value::Array(vec![request(1, "eth_chainId", json!([])); count]).to_string();
     assert_eq!(socket.send(batch(3)).await.as_array().map(Vec::len), Some(3));
@@ -219,7 +156,7 @@ async fn a_usable_id_is_echoed() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_message_past_max_body_is_refused_and_the_node_goes_on() {
-    let node = TestNode::start(&["--traffic", "0", "--sub-block-ms", "60000", "--max-body", "2000"]);
+    let node = TestNode::quiet_with(&["--max-body", "2000"]);
     let mut codes = Vec::new();
     for length in [2_100, 100_000] {
         let mut socket = Socket::open(&node, "/").await;
@@ -235,7 +172,7 @@ async fn a_message_past_max_body_is_refused_and_the_node_goes_on() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_batch_past_max_body_is_refused_though_its_entries_are_small() {
-    let node = TestNode::start(&["--traffic", "0", "--sub-block-ms", "60000", "--max-body", "2000"]);
+    let node = TestNode::quiet_with(&["--max-body", "2000"]);
     let mut socket = Socket::open(&node, "/").await;
     let batch = Value::Array(vec![request(1, "eth_chainId", json!([])); 45]).to_string();
     assert!((2_001..4_000).contains(&batch.len()), "{}", batch.len());
@@ -245,7 +182,7 @@ async fn a_batch_past_max_body_is_refused_though_its_entries_are_small() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_answer_past_max_response_is_refused() {
-    let node = TestNode::start(&["--traffic", "0", "--sub-block-ms", "60000", "--max-response", "4096"]);
+    let node = TestNode::quiet_with(&["--max-response", "4096"]);
     let mut socket = Socket::open(&node, "/").await;
     // RETURN(0, size)
     let returning =
@@ -266,7 +203,7 @@ async fn an_answer_past_max_response_is_refused() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_answer_longer_than_a_message_may_be_is_sent() {
-    let node = TestNode::start(&["--traffic", "0", "--sub-block-ms", "60000", "--max-body", "2000"]);
+    let node = TestNode::quiet_with(&["--max-body", "2000"]);
     let mut socket = Socket::open(&node, "/").await;
     let answer =
         socket.call("eth_call", json!([{"to": CODE_AT}, "pending", {CODE_AT: {"code": "0x6180006000f3"}}])).await;
@@ -275,7 +212,7 @@ async fn an_answer_longer_than_a_message_may_be_is_sent() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn requests_of_one_connection_run_side_by_side() {
-    let node = slow(&[]);
+    let node = slow("2000", &[]);
     let mut socket = Socket::open(&node, "/").await;
     socket.write(endless_bundle(1)).await.expect("it takes a message");
     let first = socket.send(request(2, "eth_chainId", json!([])).to_string()).await;
@@ -286,7 +223,7 @@ async fn requests_of_one_connection_run_side_by_side() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_connection_with_too_much_under_way_is_told_why_and_closed() {
-    let node = slow(&["--max-ws-in-flight", "3"]);
+    let node = slow("2000", &["--max-ws-in-flight", "3"]);
     let mut socket = Socket::open(&node, "/").await;
     for id in 0..12 {
         if socket.write(endless_bundle(id)).await.is_err() {
@@ -306,7 +243,7 @@ async fn a_connection_with_too_much_under_way_is_told_why_and_closed() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn as_much_under_way_as_allowed_is_answered() {
-    let node = slow(&["--max-ws-in-flight", "3"]);
+    let node = slow("2000", &["--max-ws-in-flight", "3"]);
     let mut socket = Socket::open(&node, "/").await;
     for id in 0..3 {
         socket.write(endless_bundle(id)).await.expect("it takes a message");
@@ -319,18 +256,7 @@ async fn as_much_under_way_as_allowed_is_answered() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_client_that_goes_away_frees_the_worker() {
-    let node = TestNode::start(&[
-        "--traffic",
-        "0",
-        "--sub-block-ms",
-        "60000",
-        "--workers",
-        "1",
-        "--deadline-ms",
-        "60000",
-        "--gas-cap",
-        "1000000000000000",
-    ]);
+    let node = slow("60000", &[]);
     let mut socket = Socket::open(&node, "/").await;
     socket.write(endless_bundle(1)).await.expect("it takes a message");
     // Answered after the bundle was read, so the bundle is on its way.
