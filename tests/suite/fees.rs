@@ -127,7 +127,8 @@ async fn the_fee_history_follows_from_the_blocks() {
     for at in 0..=head {
         blocks.push(Whole::read(&node, &hex(at)).await);
     }
-    let ask = |path, count: Value, newest: Value| node.result(path, "eth_feeHistory", json!([count, newest, percentiles]));
+    let ask =
+        |path, count: Value, newest: Value| node.result(path, "eth_feeHistory", json!([count, newest, percentiles]));
     let mut paid = false;
     for (count, newest) in [(1, head), (20, head), (5, 20), (1024, head), (9, 3)] {
         let oldest = (newest + 1).saturating_sub(count);
@@ -162,7 +163,9 @@ async fn the_fee_history_follows_from_the_blocks() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_official_fee_history_is_right_by_value() {
-    let (Some(folder), Some(node)) = (shared("vectors/execution-apis/eth_feeHistory"), TestNode::official()) else { return };
+    let (Some(folder), Some(node)) = (shared("vectors/execution-apis/eth_feeHistory"), TestNode::official()) else {
+        return;
+    };
     let mut seen = 0;
     for file in fs::read_dir(folder).unwrap() {
         let text = fs::read_to_string(file.unwrap().path()).unwrap();
@@ -233,20 +236,24 @@ async fn the_forks_to_come_are_told() {
     let hash: B256 =
         serde_json::from_value(node.result("/", "eth_getBlockByNumber", json!(["0x0"])).await["hash"].take()).unwrap();
     let times = [1, 2, 3].map(|days| genesis.timestamp + days * DAY);
-    let id = |count: usize| json!(alloy_primitives::Bytes::from(times[..count].iter().fold(ForkHash::from(hash), |id, time| id + *time).0));
+    let id = |count: usize| {
+        json!(alloy_primitives::Bytes::from(times[..count].iter().fold(ForkHash::from(hash), |id, time| id + *time).0))
+    };
     for path in PATHS {
         let config = node.result(path, "eth_config", json!([])).await;
         let [current, next, last] = ["current", "next", "last"].map(|name| &config[name]);
         let at = [current, next, last].map(|fork| fork["activationTime"].clone());
         assert_eq!(at, [json!(0), json!(times[0]), json!(times[2])], "{config}");
         assert_eq!([current, next, last].map(|fork| fork["forkId"].clone()), [id(0), id(1), id(3)], "{config}");
-        let blobs = [current, next, last].map(|fork| {
-            (fork["blobSchedule"]["target"].clone(), fork["blobSchedule"]["max"].clone())
-        });
+        let blobs = [current, next, last]
+            .map(|fork| (fork["blobSchedule"]["target"].clone(), fork["blobSchedule"]["max"].clone()));
         assert_eq!(blobs, [(json!(3), json!(6)), (json!(6), json!(9)), (json!(10), json!(15))], "{config}");
         let has = |fork: &Value, list: &str, name: &str| fork[list].get(name).is_some();
         for (fork, prague, osaka) in [(current, false, false), (next, true, false), (last, true, true)] {
-            assert!(has(fork, "precompiles", "KZG_POINT_EVALUATION") && has(fork, "systemContracts", "BEACON_ROOTS_ADDRESS"));
+            assert!(
+                has(fork, "precompiles", "KZG_POINT_EVALUATION")
+                    && has(fork, "systemContracts", "BEACON_ROOTS_ADDRESS")
+            );
             assert_eq!(has(fork, "precompiles", "BLS12_G1ADD"), prague, "{fork}");
             assert_eq!(has(fork, "systemContracts", "HISTORY_STORAGE_ADDRESS"), prague, "{fork}");
             assert_eq!(has(fork, "precompiles", "P256VERIFY"), osaka, "{fork}");

@@ -34,7 +34,8 @@ fn accounts(node: &TestNode) -> Vec<Address> {
 async fn a_moment(node: &TestNode) -> Value {
     node.sealed(2).await;
     loop {
-        let both = node.batch("/", &[("presim_snapshot", json!([])), ("eth_getBlockByNumber", json!(["pending"]))]).await;
+        let both =
+            node.batch("/", &[("presim_snapshot", json!([])), ("eth_getBlockByNumber", json!(["pending"]))]).await;
         if !items(&both[1]["transactions"]).is_empty() {
             return json!({"snapshotId": both[0]["id"]});
         }
@@ -50,7 +51,8 @@ async fn look_ups_are_what_the_evm_reads() {
         for who in accounts(&node).into_iter().chain([NOBODY, world.weth]) {
             // ADDRESS' balance: PUSH20 who BALANCE, returned.
             let code = format!("0x73{}315f5260205ff3", &format!("{who:#x}")[2..]);
-            let seen = node.result(path, "eth_call", json!([{"to": NOBODY}, at, {NOBODY.to_string(): {"code": code}}])).await;
+            let seen =
+                node.result(path, "eth_call", json!([{"to": NOBODY}, at, {NOBODY.to_string(): {"code": code}}])).await;
             let balance: U256 = typed(&node.result(path, "eth_getBalance", json!([who, at])).await);
             assert_eq!(balance, typed::<U256>(&seen), "{who} on {path}");
         }
@@ -58,7 +60,9 @@ async fn look_ups_are_what_the_evm_reads() {
         for slot in 0..8u64 {
             // SLOAD of the slot, run in the place of the token's own code, over its storage.
             let code = format!("0x60{slot:02x}545f5260205ff3");
-            let seen = node.result(path, "eth_call", json!([{"to": world.alpha}, at, {world.alpha.to_string(): {"code": code}}])).await;
+            let seen = node
+                .result(path, "eth_call", json!([{"to": world.alpha}, at, {world.alpha.to_string(): {"code": code}}]))
+                .await;
             let value = node.result(path, "eth_getStorageAt", json!([world.alpha, hex(slot), at])).await;
             assert_eq!(value, seen, "slot {slot} on {path}");
             values.push(value);
@@ -80,7 +84,8 @@ async fn a_nonce_counts_the_transactions_so_far() {
         let senders = accounts(&node);
         let counts = |at: &'static str| senders.iter().map(move |who| ("eth_getTransactionCount", json!([who, at])));
         let calls: Vec<_> = counts("latest").chain(counts("pending")).collect();
-        let blocks = [("eth_getBlockByNumber", json!(["pending", true])), ("eth_getBlockByNumber", json!(["latest", true]))];
+        let blocks =
+            [("eth_getBlockByNumber", json!(["pending", true])), ("eth_getBlockByNumber", json!(["latest", true]))];
         let answers = node.batch(path, &[&blocks[..], &calls].concat()).await;
         let head = number(&answers[1]["number"]);
         let mut sealed: BTreeMap<Address, u64> = BTreeMap::new();
@@ -195,7 +200,11 @@ async fn a_block_is_the_same_by_every_name_and_holds_together() {
         let receipts = node.result(path, "eth_getBlockReceipts", json!(["0x3"])).await;
         assert!(!items(&receipts).is_empty(), "the devnet trades");
         check_block(&by_number, &receipts);
-        for at in [json!({"blockNumber": number_}), json!({"blockHash": hash}), json!({"blockHash": hash, "requireCanonical": true})] {
+        for at in [
+            json!({"blockNumber": number_}),
+            json!({"blockHash": hash}),
+            json!({"blockHash": hash, "requireCanonical": true}),
+        ] {
             assert_eq!(node.result(path, "eth_getBlockByNumber", json!([at, true])).await, by_number, "{path} {at}");
             assert_eq!(node.result(path, "eth_getBlockReceipts", json!([at])).await, receipts, "{path} {at}");
         }
@@ -249,11 +258,17 @@ async fn what_is_in_a_block_is_found_by_count_by_index_and_by_hash() {
                 let index = hex(index as u64);
                 assert_eq!(node.result(path, "eth_getTransactionByBlockNumberAndIndex", json!([at, index])).await, *tx);
                 if let Some(hash) = hash {
-                    assert_eq!(node.result(path, "eth_getTransactionByBlockHashAndIndex", json!([hash, index])).await, *tx);
+                    assert_eq!(
+                        node.result(path, "eth_getTransactionByBlockHashAndIndex", json!([hash, index])).await,
+                        *tx
+                    );
                     assert_eq!(node.result(path, "eth_getTransactionByHash", json!([tx["hash"]])).await, *tx);
                 }
             }
-            assert_eq!(node.result(path, "eth_getTransactionByBlockNumberAndIndex", json!([at, count])).await, Value::Null);
+            assert_eq!(
+                node.result(path, "eth_getTransactionByBlockNumberAndIndex", json!([at, count])).await,
+                Value::Null
+            );
             if let Some(hash) = hash {
                 assert_eq!(node.result(path, "eth_getBlockTransactionCountByHash", json!([hash])).await, count);
                 assert_eq!(node.result(path, "eth_getUncleCountByBlockHash", json!([hash])).await, none);
@@ -281,7 +296,8 @@ async fn a_pre_confirmed_receipt_is_the_sealed_one_but_for_the_block_hash() {
     for path in PATHS {
         let (block, receipts) = loop {
             let block = node.result(path, "eth_getBlockByNumber", json!(["pending", true])).await;
-            let mut calls = vec![("eth_getBlockByNumber", json!(["pending", true])), ("eth_getBlockReceipts", json!(["pending"]))];
+            let mut calls =
+                vec![("eth_getBlockByNumber", json!(["pending", true])), ("eth_getBlockReceipts", json!(["pending"]))];
             let hashes = items(&block["transactions"]).iter().map(|tx| json!([tx["hash"]]));
             calls.extend(hashes.clone().map(|hash| ("eth_getTransactionReceipt", hash)));
             calls.extend(hashes.map(|hash| ("eth_getTransactionByHash", hash)));

@@ -26,12 +26,12 @@ struct BlockParams<B>(B, #[serde(default)] Option<bool>);
 /// A block.
 #[derive(Debug, Deserialize)]
 #[serde(expecting = "1 parameter: block")]
-struct OneBlock<B>([B; 1]);
+struct OneBlock<B>(B, #[serde(skip)] ());
 
 /// A hash.
 #[derive(Debug, Deserialize)]
 #[serde(expecting = "1 parameter: a transaction's hash")]
-struct OneHash([Fixed<32>; 1]);
+struct OneHash(Fixed<32>, #[serde(skip)] ());
 
 /// A block, and an index in it.
 #[derive(Debug, Deserialize)]
@@ -46,13 +46,13 @@ pub fn parse_block<B: NamesBlock>(params: &str, dialect: &Dialect) -> Result<(Se
 
 /// A block alone.
 pub fn parse_one_block<B: NamesBlock>(params: &str, dialect: &Dialect) -> Result<Selector, RpcError> {
-    let OneBlock::<B>([block]) = parse(params, dialect)?;
+    let OneBlock::<B>(block, ()) = parse(params, dialect)?;
     Ok(block.into())
 }
 
 /// A transaction's hash.
 pub fn parse_hash(params: &str, dialect: &Dialect) -> Result<B256, RpcError> {
-    let OneHash([hash]) = parse(params, dialect)?;
+    let OneHash(hash, ()) = parse(params, dialect)?;
     Ok(hash.into())
 }
 

@@ -17,7 +17,7 @@ const TOPICS: usize = 4;
 
 #[derive(Debug, Deserialize)]
 #[serde(expecting = "1 parameter: a filter")]
-struct LogsParams([FilterParam; 1]);
+struct LogsParams(FilterParam, #[serde(skip)] ());
 
 /// A filter as a subscription has it: which logs, of any block.
 #[derive(Debug, Default, Deserialize)]
@@ -69,7 +69,7 @@ pub enum LogRange {
 
 /// A filter and the blocks that it is put to.
 pub fn parse_logs(params: &str, dialect: &Dialect) -> Result<(LogFilter, LogRange), RpcError> {
-    let LogsParams([filter]) = parse(params, dialect)?;
+    let LogsParams(filter, ()) = parse(params, dialect)?;
     let range = match (filter.block_hash, filter.from_block, filter.to_block) {
         (Some(hash), None, None) => LogRange::Block(hash.into()),
         (Some(_), ..) => {

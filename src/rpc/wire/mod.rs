@@ -80,6 +80,8 @@ pub fn parse_none(params: &str, dialect: &Dialect) -> Result<(), RpcError> {
     parse::<NoParams>(params, dialect).map(drop)
 }
 
+// One parameter alone is a struct with a skipped second field: else serde would take it for the array itself.
+
 /// Parses `params`, and names the field where that fails. The way there is only walked once something is wrong.
 fn parse<T: DeserializeOwned>(params: &str, dialect: &Dialect) -> Result<T, RpcError> {
     if !params.trim_start().starts_with('[') {

@@ -93,10 +93,10 @@ fn bound_slots(place: &str, count: usize) -> Result<(), RpcError> {
 /// Bytes to hash.
 #[derive(Debug, Deserialize)]
 #[serde(expecting = "1 parameter: bytes in hex")]
-struct OneData([Data; 1]);
+struct OneData(Data, #[serde(skip)] ());
 
 /// Some bytes.
 pub fn parse_bytes(params: &str, dialect: &Dialect) -> Result<Bytes, RpcError> {
-    let OneData([Data(bytes)]) = parse(params, dialect)?;
+    let OneData(Data(bytes), ()) = parse(params, dialect)?;
     Ok(bytes)
 }

@@ -19,7 +19,7 @@ struct SubscribeParams(Kind, #[serde(default)] Option<Options>);
 
 #[derive(Debug, Deserialize)]
 #[serde(expecting = "1 parameter: the id of a subscription")]
-struct UnsubscribeParams([Quantity<u64>; 1]);
+struct UnsubscribeParams(Quantity<u64>, #[serde(skip)] ());
 
 /// The names that geth and the Flashblocks networks give.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
@@ -108,7 +108,7 @@ pub fn parse_subscribe(params: &str, dialect: &Dialect) -> Result<Subject, RpcEr
 
 /// The id of a subscription.
 pub fn parse_unsubscribe(params: &str, dialect: &Dialect) -> Result<u64, RpcError> {
-    let UnsubscribeParams([Quantity(id)]) = parse(params, dialect)?;
+    let UnsubscribeParams(Quantity(id), ()) = parse(params, dialect)?;
     Ok(id)
 }
 
