@@ -385,7 +385,7 @@ async fn bad_parameters_are_named() {
         ("eth_feeHistory", json!(["0x4", "latest", vec![1; 101]]), -32602, "101 percentiles: at most 100"),
         ("eth_feeHistory", json!(["many", "latest"]), -32602, "params[0]"),
         ("eth_feeHistory", json!(["0x4", "0x3e8"]), -32000, "beyond head"),
-        ("eth_gasPrice", json!([1]), -32602, "no parameters"),
+        ("eth_gasPrice", json!([1]), -32602, "more parameters than the method takes"),
         ("web3_sha3", json!(["0x123"]), -32602, "params[0]"),
     ];
     for path in PATHS {
