@@ -20,7 +20,7 @@ pub struct Block {
 #[derive(Clone, Debug)]
 enum Body {
     Sealed(Arc<SealedBlock>),
-    Open(OpenBlock),
+    Open(Box<OpenBlock>),
 }
 
 /// A transaction where it is in its block, with its receipt and what follows from those before it.
@@ -42,7 +42,7 @@ impl Block {
     /// The block that `snapshot` is building, or its head where none is.
     pub fn newest(snapshot: &Snapshot) -> Self {
         match snapshot.open_block() {
-            Some((open, header)) => Self { header: header.clone(), body: Body::Open(open.clone()) },
+            Some((open, header)) => Self { header: header.clone(), body: Body::Open(Box::new(open.clone())) },
             None => Self::sealed(&snapshot.head),
         }
     }

@@ -67,8 +67,11 @@ pub fn parse_slot(params: &str, dialect: &Dialect) -> Result<(Address, U256, Sel
     Ok((address.into(), slot.0, select(selector)))
 }
 
+/// The slots that are asked for of each account.
+pub type Slots = Vec<(Address, Vec<U256>)>;
+
 /// Storage slots by their account, and the state that they are looked up in.
-pub fn parse_slots(params: &str, dialect: &Dialect) -> Result<(Vec<(Address, Vec<U256>)>, Selector), RpcError> {
+pub fn parse_slots(params: &str, dialect: &Dialect) -> Result<(Slots, Selector), RpcError> {
     let SlotsParams(accounts, selector) = parse(params, dialect)?;
     bound_slots("params[0]", accounts.values().map(Vec::len).sum())?;
     let accounts =

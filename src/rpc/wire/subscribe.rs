@@ -68,7 +68,7 @@ pub enum Shown {
     /// In full, with its receipt's fields.
     Full,
     /// In full, where one of its logs passes.
-    Matching(LogFilter),
+    Matching(Box<LogFilter>),
 }
 
 /// What is subscribed to.
@@ -97,7 +97,7 @@ pub fn parse_subscribe(params: &str, dialect: &Dialect) -> Result<Subject, RpcEr
         (Kind::PendingLogs, options) => Ok(Subject::PendingLogs(filter(options)?)),
         (Kind::NewPendingTransactions, options) => Ok(Subject::NewPendingTransactions { full: full(options)? }),
         (Kind::NewFlashblockTransactions, Some(options @ Options::Filter(_))) => {
-            Ok(Subject::NewFlashblockTransactions(Shown::Matching(filter(Some(options))?)))
+            Ok(Subject::NewFlashblockTransactions(Shown::Matching(Box::new(filter(Some(options))?))))
         }
         (Kind::NewFlashblockTransactions, options) => {
             let shown = if full(options)? { Shown::Full } else { Shown::Hash };
