@@ -17,7 +17,7 @@ use presim::{
 };
 use serde_json::{Value, json};
 
-use crate::support::{TestNode, hex, items, number, say};
+use crate::support::{TestNode, hex, items, number, say, without_block_hash};
 
 const PATHS: [&str; 2] = ["/", "/standard"];
 
@@ -79,7 +79,7 @@ fn node_with(blocks: &[Vec<Topics>], flags: &[&str]) -> TestNode {
             })
             .collect();
         let extended = extend(&spec, &open, open.open.as_ref().expect("it is open"), |sub_block| {
-            transactions.iter().for_each(|tx| sub_block.push(tx).expect("it can be included"));
+            transactions.iter().for_each(|tx| sub_block.push(tx).expect("it is included"));
         });
         head = seal(&spec, &extended, extended.open.as_ref().expect("it is open")).expect("it seals");
         let sealed = &head.head;
@@ -214,13 +214,6 @@ async fn a_range_has_the_blocks_that_it_names() {
             assert_eq!(logs(&node, path, &filter).await, wanted, "{filter} on {path}");
         }
     }
-}
-
-/// A log without what sealing its block changes.
-fn without_block_hash(log: &Value) -> Value {
-    let mut log = log.clone();
-    log.as_object_mut().expect("a log").remove("blockHash");
-    log
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -38,9 +38,6 @@ struct SlotsParams(BTreeMap<AddressKey, Vec<Word>>, #[serde(default)] Option<Sel
 #[serde(expecting = "2 or 3 parameters: address, storage slots, block")]
 struct ProofParams(Fixed<20>, Vec<SlotKey>, #[serde(default)] Option<SelectorParam>);
 
-/// An account and slots of it.
-type AccountSlots = (Address, Vec<U256>);
-
 /// What `eth_getProof` asks for.
 #[derive(Debug)]
 pub struct ProofRequest {
@@ -70,8 +67,11 @@ pub fn parse_slot(params: &str, dialect: &Dialect) -> Result<(Address, U256, Sel
     Ok((address.into(), slot.0, select(selector)))
 }
 
+/// The slots that are asked for of each account.
+pub type Slots = Vec<(Address, Vec<U256>)>;
+
 /// Storage slots by their account, and the state that they are looked up in.
-pub fn parse_slots(params: &str, dialect: &Dialect) -> Result<(Vec<AccountSlots>, Selector), RpcError> {
+pub fn parse_slots(params: &str, dialect: &Dialect) -> Result<(Slots, Selector), RpcError> {
     let SlotsParams(accounts, selector) = parse(params, dialect)?;
     bound_slots("params[0]", accounts.values().map(Vec::len).sum())?;
     let accounts =
