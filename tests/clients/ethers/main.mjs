@@ -121,9 +121,12 @@ async function sending() {
   const sent = await wallet.sendTransaction({ to: receiver, value: parseEther('1.5') })
   const receipt = await sent.wait()
   claim('sendTransaction and wait', [receipt.status, receipt.gasUsed, receipt.from, receipt.to], [1, 21000n, wallet.address, receiver])
-  claim('its receiver has the ether', await provider.getBalance(receiver), parseEther('1.5'))
-  claim('its sender paid it and the gas', await provider.getBalance(wallet.address), before - parseEther('1.5') - receipt.gasUsed * receipt.gasPrice)
-  const block = await provider.getBlock(receipt.blockNumber, true)
+  claim('its receiver has the ether', await provider.getBalance(receiver, 'pending'), parseEther('1.5'))
+  claim('its sender paid it and the gas', await provider.getBalance(wallet.address, 'pending'), before - parseEther('1.5') - receipt.gasUsed * receipt.gasPrice)
+  // `wait` took a pre-confirmed receipt if there was one at its first look; this waits until the block is sealed.
+  const sealed = await provider.waitForTransaction(sent.hash)
+  const block = await provider.getBlock(sealed.blockNumber, true)
+  claim('waitForTransaction gives the sealed receipt', [sealed.blockHash, sealed.blockNumber], [block.hash, receipt.blockNumber])
   claim('getBlock with its transactions', block.prefetchedTransactions.map(({ hash }) => hash).filter((hash) => hash === sent.hash), [sent.hash])
   const mined = await provider.getTransaction(sent.hash)
   claim('getTransaction', [mined.blockHash, mined.nonce, mined.value, mined.gasPrice], [block.hash, sent.nonce, parseEther('1.5'), receipt.gasPrice])
@@ -141,7 +144,7 @@ async function sending() {
   const event = swapped.logs.find((log) => log.address === PAIR && pair.interface.parseLog(log)?.name === 'Swap')
   claim('a contract transaction: its Swap event has the formula\'s amounts', pair.interface.parseLog(event).args.toObject(),
     { sender: ROUTER, amount0In: parseEther('2'), amount1In: 0n, amount0Out: 0n, amount1Out: out, to: receiver })
-  const transfers = await alpha.queryFilter(alpha.filters.Transfer(null, receiver), swapped.blockNumber)
+  const transfers = await alpha.queryFilter(alpha.filters.Transfer(null, receiver), swapped.blockNumber, 'pending')
   claim('queryFilter finds the Transfer', transfers.map(({ args, transactionHash }) => [...args, transactionHash]), [[PAIR, receiver, out, swap.hash]])
   const heard = await seen
   claim('contract.on over WebSocket hears it', [...heard.args, heard.log.transactionHash], [PAIR, receiver, out, swap.hash])
@@ -150,7 +153,7 @@ async function sending() {
   // A contract that answers 42 to everything.
   const deployed = await (await wallet.sendTransaction({ data: '0x600a600c600039600a6000f3602a60005260206000f3' })).wait()
   claim('a contract is where its creator and nonce say', deployed.contractAddress, getCreateAddress({ from: wallet.address, nonce: swap.nonce + 1 }))
-  claim('it runs', BigInt(await provider.call({ to: deployed.contractAddress })), 42n)
+  claim('it runs', BigInt(await provider.call({ to: deployed.contractAddress, blockTag: 'pending' })), 42n)
   const reverted = await (await alpha.transfer(WETH, MaxUint256, { gasLimit: 100000n })).wait().catch((error) => error)
   claim('a transaction that reverts fails its wait', [reverted.code, reverted.receipt?.status, reverted.receipt?.logs.length], ['CALL_EXCEPTION', 0, 0])
 }
