@@ -17,7 +17,7 @@ use presim::{
 };
 use serde_json::{Value, json};
 
-use crate::support::{TestNode, hex, items, number, say};
+use crate::support::{TestNode, hex, items, number, say, without_block_hash};
 
 const PATHS: [&str; 2] = ["/", "/standard"];
 
@@ -214,13 +214,6 @@ async fn a_range_has_the_blocks_that_it_names() {
             assert_eq!(logs(&node, path, &filter).await, wanted, "{filter} on {path}");
         }
     }
-}
-
-/// A log without what sealing its block changes.
-fn without_block_hash(log: &Value) -> Value {
-    let mut log = log.clone();
-    log.as_object_mut().expect("a log").remove("blockHash");
-    log
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -10,7 +10,7 @@ use alloy_trie::{Nibbles, TrieAccount, proof::verify_proof};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use crate::support::{TestNode, hex, items, number};
+use crate::support::{TestNode, hex, items, number, without_block_hash};
 
 const PATHS: [&str; 2] = ["/", "/standard"];
 
@@ -274,18 +274,6 @@ async fn what_is_in_a_block_is_found_by_count_by_index_and_by_hash() {
                 assert_eq!(node.result(path, "eth_getUncleCountByBlockHash", json!([hash])).await, none);
             }
         }
-    }
-}
-
-/// A receipt or a log without what sealing its block changes.
-fn without_block_hash(value: &Value) -> Value {
-    match value {
-        Value::Object(fields) => {
-            let kept = fields.iter().filter(|(key, _)| *key != "blockHash");
-            kept.map(|(key, value)| (key.clone(), without_block_hash(value))).collect()
-        }
-        Value::Array(all) => all.iter().map(without_block_hash).collect(),
-        other => other.clone(),
     }
 }
 

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, time::Instant};
 use alloy_primitives::B256;
 use serde_json::{Value, json};
 
-use crate::support::{BOUND, Socket, TestNode, hex, items, number, request, say};
+use crate::support::{BOUND, Socket, TestNode, hex, items, number, request, say, without_block_hash};
 
 const PATHS: [&str; 2] = ["/", "/standard"];
 
@@ -39,6 +39,17 @@ impl Heard {
     fn of(&self, id: &Value) -> &[Value] {
         self.0.get(id.as_str().expect("an id")).map_or(&[], Vec::as_slice)
     }
+}
+
+/// Subscribes with one message, so that all begin at the same moment.
+async fn subscribe_at_once<const N: usize>(socket: &mut Socket, subjects: [Value; N]) -> [Value; N] {
+    let batch = subjects.map(|params| request(1, "eth_subscribe", params));
+    let answers = socket.send(json!(batch.as_slice()).to_string()).await;
+    std::array::from_fn(|index| {
+        let id = &answers[index]["result"];
+        assert!(id.is_string(), "{answers}");
+        id.clone()
+    })
 }
 
 /// A block without what only a block has: its header.
@@ -77,18 +88,6 @@ async fn transactions(node: &TestNode, path: &str, from: u64, to: u64) -> Vec<Va
     all
 }
 
-/// What sealing changes in a transaction, a receipt or a log is left out.
-fn without_block_hash(value: &Value) -> Value {
-    match value {
-        Value::Object(fields) => {
-            let kept = fields.iter().filter(|(key, _)| *key != "blockHash");
-            kept.map(|(key, value)| (key.clone(), without_block_hash(value))).collect()
-        }
-        Value::Array(all) => all.iter().map(without_block_hash).collect(),
-        other => other.clone(),
-    }
-}
-
 fn without_block_hashes(values: &[Value]) -> Vec<Value> {
     values.iter().map(without_block_hash).collect()
 }
@@ -99,25 +98,16 @@ async fn every_log_is_told_once_pre_confirmed_first_and_sealed_then() {
     let pair_event = json!({"topics": [transfer()]});
     for path in PATHS {
         let mut socket = Socket::open(&node, path).await;
-        let mut ids = Vec::new();
-        for params in [
+        let subjects = [
             json!(["newHeads"]),
             json!(["logs", {}]),
             json!(["logs", pair_event]),
             json!(["pendingLogs"]),
             json!(["pendingLogs", pair_event]),
             json!(["logs", {"topics": [B256::repeat_byte(1)]}]),
-        ] {
-            // The answer may come between notifications of those before it.
-            socket.write(request(7, "eth_subscribe", params).to_string()).await.expect("it takes a message");
-            ids.push(loop {
-                let answer = socket.read().await.expect("an answer");
-                if answer["id"] == 7 {
-                    break answer["result"].clone();
-                }
-            });
-        }
-        let [heads, logs, transfers, pending, pending_transfers, nothing] = ids.try_into().expect("six");
+        ];
+        let [heads, logs, transfers, pending, pending_transfers, nothing] =
+            subscribe_at_once(&mut socket, subjects).await;
         let heard = Heard::until(&mut socket, |heard| heard.of(&heads).len() == 4).await;
         // From the second head on, all of a block was subscribed.
         let numbers: Vec<u64> = heard.of(&heads).iter().map(|head| number(&head["number"])).collect();
@@ -184,7 +174,6 @@ async fn every_transaction_is_told_once_and_in_order() {
     let node = busy(&["--sub-blocks", "5"]);
     for path in PATHS {
         let mut socket = Socket::open(&node, path).await;
-        // One message, so that all begin at the same moment.
         let none = json!({"address": alloy_primitives::Address::repeat_byte(1)});
         let subjects = [
             json!(["newHeads"]),
@@ -194,10 +183,7 @@ async fn every_transaction_is_told_once_and_in_order() {
             json!(["newFlashblockTransactions", {"topics": [transfer()]}]),
             json!(["newFlashblockTransactions", none]),
         ];
-        let batch: Vec<_> = subjects.into_iter().map(|params| request(1, "eth_subscribe", params)).collect();
-        let answer = socket.send(json!(batch).to_string()).await;
-        let ids: Vec<Value> = items(&answer).iter().map(|one| one["result"].clone()).collect();
-        let [heads, by_default, hashes, full, transfers, nothing] = ids.try_into().expect("six");
+        let [heads, by_default, hashes, full, transfers, nothing] = subscribe_at_once(&mut socket, subjects).await;
         let heard = Heard::until(&mut socket, |heard| heard.of(&heads).len() == 6).await;
         let numbers: Vec<u64> = heard.of(&heads).iter().map(|head| number(&head["number"])).collect();
         let all = transactions(&node, path, numbers[1], numbers[5]).await;

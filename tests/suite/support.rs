@@ -216,3 +216,15 @@ impl Socket {
         }
     }
 }
+
+/// A transaction, a receipt, a log or a list of such without what sealing their block changes.
+pub fn without_block_hash(value: &Value) -> Value {
+    match value {
+        Value::Object(fields) => {
+            let kept = fields.iter().filter(|(key, _)| *key != "blockHash");
+            kept.map(|(key, value)| (key.clone(), without_block_hash(value))).collect()
+        }
+        Value::Array(all) => all.iter().map(without_block_hash).collect(),
+        other => other.clone(),
+    }
+}
