@@ -397,11 +397,15 @@ async fn each_refusal_is_geths() {
             blob(blob_tx(0, vec![commitment_hash; 7]), &cells),
             "transaction blob limit exceeded: blob count 7, limit 6".into(),
         ),
-        ("a blob is missing", blob(with_cells(0), &no_blob), "invalid number of 0 blobs expected 1".into()),
         (
-            "a commitment too many",
+            "a blob is missing",
+            blob(with_cells(0), &no_blob),
+            "invalid number of 0 blobs compared to 1 blob hashes".into(),
+        ),
+        (
+            "a blob less than hashes",
             blob(blob_tx(0, vec![commitment_hash; 2]), &cells),
-            "invalid number of 1 blobs expected 2".into(),
+            "invalid number of 1 blobs compared to 2 blob hashes".into(),
         ),
         (
             "another's hash",

@@ -118,7 +118,7 @@ pub enum PoolError {
     /// EIP-4844.
     #[error("blobless blob transaction")]
     NoBlobs,
-    /// More blobs than the fork gives one transaction.
+    /// More blobs than the fork gives one transaction, or a block.
     #[error("transaction blob limit exceeded: blob count {count}, limit {limit}")]
     TooManyBlobs {
         /// What it has.
@@ -126,11 +126,19 @@ pub enum PoolError {
         /// The most it may have.
         limit: u64,
     },
-    /// Blobs, commitments or proofs are missing, or there are too many.
-    #[error("invalid number of {count} {what} expected {expected}")]
+    /// Blobs or commitments are missing, or there are too many.
+    #[error("invalid number of {count} {what} compared to {hashes} blob hashes")]
     SidecarCount {
         /// Of what.
         what: &'static str,
+        /// How many there are.
+        count: usize,
+        /// How many hashes the transaction has.
+        hashes: usize,
+    },
+    /// Proofs are missing, or there are too many.
+    #[error("invalid number of {count} blob proofs expected {expected}")]
+    ProofCount {
         /// How many there are.
         count: usize,
         /// How many there should be.

@@ -35,10 +35,11 @@ pub fn check(
 ) -> Result<Recovered<TxEnvelope>, PoolError> {
     let SentTransaction { tx, sidecar, size } = sent;
     let blobs = spec.blob_params(head.timestamp);
-    if let (Some(hashes), Some(params)) = (tx.blob_versioned_hashes(), &blobs)
-        && hashes.len() as u64 > params.max_blobs_per_tx
-    {
-        return Err(PoolError::TooManyBlobs { count: hashes.len(), limit: params.max_blobs_per_tx });
+    if let (Some(hashes), Some(params)) = (tx.blob_versioned_hashes(), &blobs) {
+        let limit = params.max_blobs_per_tx.min(params.max_blob_count);
+        if hashes.len() as u64 > limit {
+            return Err(PoolError::TooManyBlobs { count: hashes.len(), limit });
+        }
     }
     let limit = if tx.is_eip4844() { MAX_BLOB_SIZE } else { MAX_SIZE };
     if size > limit {
@@ -154,22 +155,22 @@ fn check_blobs(
     if hashes.is_empty() {
         return Err(PoolError::NoBlobs);
     }
-    let count = |what, count: usize, expected: usize| {
-        if count == expected { Ok(()) } else { Err(PoolError::SidecarCount { what, count, expected }) }
-    };
-    count("blobs", sidecar.blobs().len(), hashes.len())?;
-    count("blob commitments", sidecar.commitments().len(), hashes.len())?;
+    let parts = [("blobs", sidecar.blobs().len()), ("blob commitments", sidecar.commitments().len())];
+    if let Some((what, count)) = parts.into_iter().find(|(_, count)| *count != hashes.len()) {
+        return Err(PoolError::SidecarCount { what, count, hashes: hashes.len() });
+    }
     for (index, (given, commitment)) in hashes.iter().zip(sidecar.commitments()).enumerate() {
         let computed = kzg_to_versioned_hash(commitment.as_slice());
         if computed != *given {
             return Err(PoolError::BlobHash { index, computed, given: *given });
         }
     }
-    match &sidecar {
-        BlobTransactionSidecarVariant::Eip4844(plain) => count("blob proofs", plain.proofs.len(), hashes.len())?,
-        BlobTransactionSidecarVariant::Eip7594(cells) => {
-            count("blob proofs", cells.cell_proofs.len(), hashes.len() * CELLS_PER_EXT_BLOB)?;
-        }
+    let (count, expected) = match &sidecar {
+        BlobTransactionSidecarVariant::Eip4844(plain) => (plain.proofs.len(), hashes.len()),
+        BlobTransactionSidecarVariant::Eip7594(cells) => (cells.cell_proofs.len(), hashes.len() * CELLS_PER_EXT_BLOB),
+    };
+    if count != expected {
+        return Err(PoolError::ProofCount { count, expected });
     }
     sidecar.validate(hashes, EnvKzgSettings::Default.get()).map_err(|error| PoolError::Kzg(error.to_string()))
 }
