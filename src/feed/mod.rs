@@ -20,7 +20,7 @@ use self::{
 };
 use crate::{
     state::{FeedState, Snapshots},
-    telemetry::Metrics,
+    telemetry::{Metrics, PUBLISH_SECONDS},
 };
 
 /// The only writer of snapshots. Ticks its source, publishes what comes.
@@ -54,7 +54,7 @@ impl StateFeed {
             pool,
             published: metrics.counter("presim_snapshots_total", "Snapshots published.", &[]),
             publish_seconds: metrics.histogram(
-                "presim_publish_seconds",
+                PUBLISH_SECONDS,
                 "From taking a sub-block to its snapshot being published.",
                 &[],
             ),
