@@ -29,7 +29,10 @@ use presim::{
         apply::stand_on,
         pool::{Pool, PoolLimits},
     },
-    rpc::{Asked, Backend, GasCounter, Method, RequestLimits, ShapeLimits, Signers, SyncTimeouts, dialect::PROJECT},
+    rpc::{
+        Asked, Backend, Filters, GasCounter, Method, RequestLimits, ShapeLimits, Signers, SyncTimeouts,
+        dialect::PROJECT,
+    },
     state::{CodeCache, FeedState, Meter, Overlay, Published, Snapshot, Snapshots},
 };
 use revm::{
@@ -192,6 +195,7 @@ impl Chain {
         let backend = Backend {
             pool: Arc::new(Pool::new(spec.clone(), limits, snapshots.clone())),
             signers: Signers::default(),
+            filters: Filters::new(0),
             spec,
             codes: Arc::new(codes),
             limits: RequestLimits {

@@ -126,6 +126,9 @@ pub struct Config {
     /// Logs that one eth_getLogs may return.
     #[arg(long, env = "PRESIM_MAX_LOGS", value_name = "N", default_value_t = 20_000, value_parser = clap::value_parser!(u32).range(1..), help_heading = "Limits")]
     pub max_logs: u32,
+    /// Filters (eth_newFilter and its kin) that may be installed; those that nobody asks for five minutes are forgotten.
+    #[arg(long, env = "PRESIM_MAX_FILTERS", value_name = "N", default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(1..), help_heading = "Limits")]
+    pub max_filters: u32,
     /// Short calls that may wait for a worker; one more is refused (-32005).
     #[arg(long, env = "PRESIM_QUEUE_SHORT", value_name = "N", default_value_t = 4_096, value_parser = clap::value_parser!(u32).range(1..=1_000_000), help_heading = "Limits")]
     pub queue_short: u32,

@@ -23,8 +23,8 @@ use crate::{
         world::{self, TradingWorld, Traffic},
     },
     rpc::{
-        Access, Backend, Front, FrontActor, GasCounter, RequestLimits, Serve, ServerConfig, ShapeLimits, Signers, Stop,
-        Subscriptions, SyncTimeouts, Waiters, announce,
+        Access, Backend, Filters, Front, FrontActor, GasCounter, RequestLimits, Serve, ServerConfig, ShapeLimits,
+        Signers, Stop, Subscriptions, SyncTimeouts, Waiters, announce,
     },
     state::{CodeCache, FeedState, Snapshot, Snapshots},
     telemetry::Metrics,
@@ -242,6 +242,7 @@ impl Actors {
             spec,
             codes,
             pool,
+            filters: Filters::new(config.max_filters as usize),
             signers: Signers::new(accounts),
             limits: RequestLimits {
                 shape: ShapeLimits {

@@ -12,6 +12,7 @@ mod discover;
 mod encode;
 mod envelope;
 mod error;
+mod filters;
 mod front;
 mod hex;
 mod http;
@@ -25,6 +26,7 @@ mod ws;
 
 pub use access::{Access, AccessError};
 pub use error::RpcError;
+pub use filters::Filters;
 pub use front::Front;
 pub use methods::{Asked, Backend, GasCounter, Method, RequestLimits, Signers, SyncTimeouts};
 pub use server::{FrontActor, Serve, ServerConfig, Stop, serve_metrics};

@@ -7,6 +7,7 @@ mod call_many;
 mod contract;
 mod estimates;
 mod fees;
+mod filters;
 mod import;
 mod input;
 mod limits;

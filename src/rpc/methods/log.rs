@@ -42,7 +42,18 @@ impl Backend {
     /// `eth_getLogs`: costs a look at each block's bloom, and then what matches.
     pub(super) fn get_logs(&self, asked: Asked<'_>, meter: &mut Meter, out: &mut Vec<u8>) -> Result<(), RpcError> {
         let (filter, range) = wire::parse_logs(asked.params, asked.dialect)?;
-        let published = asked.published;
+        self.write_logs(asked.published, &filter, range, meter, out)
+    }
+
+    /// The logs that pass, in a range of blocks.
+    pub(super) fn write_logs(
+        &self,
+        published: &Published,
+        filter: &LogFilter,
+        range: LogRange,
+        meter: &mut Meter,
+        out: &mut Vec<u8>,
+    ) -> Result<(), RpcError> {
         let (sealed, last) = match range {
             LogRange::Block(hash) => {
                 let block = published.block(Selector::Hash(hash))?;

@@ -4,6 +4,7 @@ mod block;
 mod bundle;
 mod estimate;
 mod fee;
+mod filter;
 mod log;
 mod many;
 mod run;
@@ -21,6 +22,7 @@ use super::{
     dialect::Dialect,
     discover, encode,
     error::RpcError,
+    filters::Filters,
     wire::{self, HashParam, SelectorParam, ShapeLimits},
 };
 use crate::{
@@ -125,6 +127,13 @@ methods! {
     BaseFee "eth_baseFee" Here;
     BlobBaseFee "eth_blobBaseFee" Here;
     FeeHistory "eth_feeHistory" On(Short);
+    // Filters, for clients that cannot subscribe.
+    NewFilter "eth_newFilter" Here;
+    NewBlockFilter "eth_newBlockFilter" Here;
+    NewPendingTransactionFilter "eth_newPendingTransactionFilter" Here;
+    GetFilterChanges "eth_getFilterChanges" On(Short);
+    GetFilterLogs "eth_getFilterLogs" On(Short);
+    UninstallFilter "eth_uninstallFilter" Here;
     // Subscriptions.
     Subscribe "eth_subscribe" Connection;
     Unsubscribe "eth_unsubscribe" Connection;
@@ -157,6 +166,8 @@ pub struct Backend {
     pub pool: Arc<Pool>,
     /// The accounts that the node signs for.
     pub signers: Signers,
+    /// The filters that clients have installed.
+    pub filters: Filters,
     /// Limits on requests.
     pub limits: RequestLimits,
     /// Refuse `pending` while the feed is broken.
@@ -245,6 +256,10 @@ impl Backend {
             Method::GetTransactionByBlockNumberAndIndex => self.get_transaction_at::<SelectorParam>(asked, out)?,
             Method::GetTransactionByBlockHashAndIndex => self.get_transaction_at::<HashParam>(asked, out)?,
             Method::GetTransactionReceipt => self.get_transaction_receipt(asked, out)?,
+            Method::NewFilter => self.new_filter(asked, out)?,
+            Method::GetFilterChanges => self.get_filter_changes(asked, &mut meter, out)?,
+            Method::GetFilterLogs => self.get_filter_logs(asked, &mut meter, out)?,
+            Method::UninstallFilter => self.uninstall_filter(asked, out)?,
             Method::GetLogs => self.get_logs(asked, &mut meter, out)?,
             Method::FeeHistory => self.fee_history(asked, out)?,
             Method::SendRawTransaction => self.send_raw(asked, out)?,
@@ -260,6 +275,8 @@ impl Backend {
             | Method::MaxPriorityFeePerGas
             | Method::BaseFee
             | Method::BlobBaseFee
+            | Method::NewBlockFilter
+            | Method::NewPendingTransactionFilter
             | Method::BlockNumber
             | Method::Accounts
             | Method::ChainId
@@ -288,6 +305,8 @@ impl Backend {
             Method::MaxPriorityFeePerGas => encode::quantity_u256(out, U256::from(fee::suggested_tip(published))),
             Method::BaseFee => self.base_fee(published, out),
             Method::BlobBaseFee => self.blob_base_fee(published, out),
+            Method::NewBlockFilter => return self.new_block_filter(published, out),
+            Method::NewPendingTransactionFilter => return self.new_pending_filter(out),
             Method::BlockNumber => encode::quantity(out, published.newest.head.number()),
             Method::Accounts => self.accounts(out),
             Method::ChainId => encode::quantity(out, self.spec.chain_id()),

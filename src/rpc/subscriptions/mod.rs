@@ -133,7 +133,7 @@ impl Starting {
             encode::quantity(out, self.subscribe(subject)?);
             return Ok(());
         }
-        let id = wire::parse_unsubscribe(params, self.dialect)?;
+        let id = wire::parse_id(params, self.dialect)?;
         if !self.subscriptions.unsubscribe(id, self.subscriber.as_ref()) {
             return Err(RpcError::new(
                 -32000,

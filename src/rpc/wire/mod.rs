@@ -21,7 +21,7 @@ pub use log::{LogFilter, LogRange, parse_logs};
 pub use many::{ManyRequest, parse_call_many};
 pub use send::{parse_raw, parse_raw_sync, parse_sending};
 pub use state::{parse_account, parse_bytes, parse_code, parse_proof, parse_slot, parse_slots};
-pub use subscribe::{Shown, Subject, parse_subscribe, parse_unsubscribe};
+pub use subscribe::{Shown, Subject, parse_id, parse_subscribe};
 pub use trace::{TraceRequest, parse_trace_call, parse_trace_many};
 
 use std::fmt;

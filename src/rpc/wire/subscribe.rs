@@ -18,8 +18,8 @@ use crate::rpc::{dialect::Dialect, error::RpcError, hex::Quantity};
 struct SubscribeParams(Kind, #[serde(default)] Option<Options>);
 
 #[derive(Debug, Deserialize)]
-#[serde(expecting = "1 parameter: the id of a subscription")]
-struct UnsubscribeParams(Quantity<u64>, #[serde(skip)] ());
+#[serde(expecting = "1 parameter: the id of a subscription or filter")]
+struct IdParams(Quantity<u64>, #[serde(skip)] ());
 
 /// The names that geth and the Flashblocks networks give.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
@@ -106,9 +106,9 @@ pub fn parse_subscribe(params: &str, dialect: &Dialect) -> Result<Subject, RpcEr
     }
 }
 
-/// The id of a subscription.
-pub fn parse_unsubscribe(params: &str, dialect: &Dialect) -> Result<u64, RpcError> {
-    let UnsubscribeParams(Quantity(id), ()) = parse(params, dialect)?;
+/// The id of a subscription or a filter.
+pub fn parse_id(params: &str, dialect: &Dialect) -> Result<u64, RpcError> {
+    let IdParams(Quantity(id), ()) = parse(params, dialect)?;
     Ok(id)
 }
 

@@ -1,0 +1,131 @@
+//! Filters that are asked again and again.
+
+use tokio::sync::broadcast::error::TryRecvError;
+
+use super::{Asked, Backend};
+use crate::{
+    rpc::{
+        encode,
+        error::RpcError,
+        filters::Watched,
+        wire::{self, LogRange},
+    },
+    state::{Block, Meter, Published, Selector},
+};
+
+impl Backend {
+    /// `eth_newFilter`: logs of blocks that are sealed from now on.
+    pub(super) fn new_filter(&self, asked: Asked<'_>, out: &mut Vec<u8>) -> Result<(), RpcError> {
+        let (filter, range) = wire::parse_logs(asked.params, asked.dialect)?;
+        if matches!(range, LogRange::Block(_)) {
+            return Err(RpcError::params(
+                "params[0].blockHash: a filter is about blocks to come: expected eth_getLogs for one block",
+            ));
+        }
+        let next = asked.published.newest.head.number() + 1;
+        self.install(Watched::Logs { filter: Box::new(filter), range, next }, out)
+    }
+
+    /// `eth_newBlockFilter`: hashes of blocks that are sealed from now on.
+    pub(super) fn new_block_filter(&self, published: &Published, out: &mut Vec<u8>) -> Result<(), RpcError> {
+        self.install(Watched::Blocks { next: published.newest.head.number() + 1 }, out)
+    }
+
+    /// `eth_newPendingTransactionFilter`: hashes of transactions that enter the pool from now on.
+    pub(super) fn new_pending_filter(&self, out: &mut Vec<u8>) -> Result<(), RpcError> {
+        self.install(Watched::Pending(self.pool.subscribe()), out)
+    }
+
+    fn install(&self, subject: Watched, out: &mut Vec<u8>) -> Result<(), RpcError> {
+        encode::quantity(out, self.filters.install(subject)?);
+        Ok(())
+    }
+
+    /// `eth_uninstallFilter`.
+    pub(super) fn uninstall_filter(&self, asked: Asked<'_>, out: &mut Vec<u8>) -> Result<(), RpcError> {
+        let id = wire::parse_id(asked.params, asked.dialect)?;
+        encode::value(out, &self.filters.uninstall(id));
+        Ok(())
+    }
+
+    /// `eth_getFilterLogs`: all logs of a filter's range, as `eth_getLogs` has them.
+    pub(super) fn get_filter_logs(
+        &self,
+        asked: Asked<'_>,
+        meter: &mut Meter,
+        out: &mut Vec<u8>,
+    ) -> Result<(), RpcError> {
+        let id = wire::parse_id(asked.params, asked.dialect)?;
+        self.filters.with(id, |watched| match watched {
+            Watched::Logs { filter, range, .. } => self.write_logs(asked.published, filter, *range, meter, out),
+            Watched::Blocks { .. } | Watched::Pending(_) => {
+                Err(RpcError::new(-32000, format!("params[0]: filter {id:#x} is not about logs")))
+            }
+        })
+    }
+
+    /// `eth_getFilterChanges`: what is new since the filter was last asked. What is too much for one answer is left for the next.
+    pub(super) fn get_filter_changes(
+        &self,
+        asked: Asked<'_>,
+        meter: &mut Meter,
+        out: &mut Vec<u8>,
+    ) -> Result<(), RpcError> {
+        let id = wire::parse_id(asked.params, asked.dialect)?;
+        let (published, most) = (asked.published, self.limits.max_logs);
+        let head = published.newest.head.number();
+        self.filters.with(id, |watched| {
+            match watched {
+                Watched::Blocks { next } => {
+                    let mut known = *next;
+                    encode::list(out, published.blocks(known, head).take(most), |out, block| {
+                        known = block.number() + 1;
+                        encode::data(out, block.hash().as_slice());
+                    });
+                    *next = known;
+                }
+                Watched::Logs { filter, range, next } => {
+                    let (first, last) = ends(*range, head);
+                    let mut count = 0;
+                    out.push(b'[');
+                    for block in published.blocks(first.max(*next), last) {
+                        if filter.matches_bloom(block.header.logs_bloom) {
+                            meter.between_calls()?;
+                            filter.write(&Block::sealed(block), &mut count, usize::MAX, out);
+                        }
+                        *next = block.number() + 1;
+                        if count >= most {
+                            break;
+                        }
+                    }
+                    out.push(b']');
+                }
+                Watched::Pending(transactions) => {
+                    let fresh = std::iter::from_fn(|| {
+                        loop {
+                            match transactions.try_recv() {
+                                Ok(tx) => return Some(tx),
+                                // The oldest went past: those that are left follow.
+                                Err(TryRecvError::Lagged(_)) => {}
+                                Err(TryRecvError::Empty | TryRecvError::Closed) => return None,
+                            }
+                        }
+                    });
+                    encode::list(out, fresh.take(most), |out, tx| encode::data(out, tx.tx_hash().as_slice()));
+                }
+            }
+            Ok(())
+        })
+    }
+}
+
+/// The numbers that a filter's blocks lie between, as far as the chain has come. Tags other than `earliest` are about what is to come.
+const fn ends(range: LogRange, head: u64) -> (u64, u64) {
+    let LogRange::Range(from, to) = range else { return (0, head) };
+    let first = if let Selector::Number(number) = from { number } else { 0 };
+    let last = match to {
+        Selector::Number(number) if number < head => number,
+        _ => head,
+    };
+    (first, last)
+}

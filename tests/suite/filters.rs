@@ -1,0 +1,140 @@
+//! Filters that are asked again and again, for clients that cannot subscribe.
+
+use serde_json::{Value, json};
+
+use crate::support::{TestNode, hex, items, number};
+
+/// A devnet with quick blocks and no traffic: what happens in it, a test has sent.
+fn quick(flags: &[&str]) -> TestNode {
+    TestNode::start(&[&["--traffic", "0", "--sub-block-ms", "20", "--sub-blocks", "2"], flags].concat())
+}
+
+/// Sends ether into WETH, which logs the deposit, and returns its receipt once it is sealed.
+async fn deposit(node: &TestNode, wei: u64) -> Value {
+    let info = node.node.info();
+    let call = json!({"from": info.accounts[1].address(), "to": info.trading.unwrap().weth, "value": hex(wei), "data": "0xd0e30db0"});
+    let hash = node.result("/", "eth_sendTransaction", json!([call])).await;
+    let mut changes = node.node.snapshots().changes();
+    loop {
+        let receipt = node.result("/", "eth_getTransactionReceipt", json!([hash])).await;
+        if !receipt.is_null() {
+            node.sealed(number(&receipt["blockNumber"])).await;
+            return node.result("/", "eth_getTransactionReceipt", json!([hash])).await;
+        }
+        changes.changed().await.expect("the node runs");
+    }
+}
+
+async fn changes(node: &TestNode, filter: &Value) -> Vec<Value> {
+    items(&node.result("/", "eth_getFilterChanges", json!([filter])).await).to_vec()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_filter_tells_each_log_once() {
+    let node = quick(&[]);
+    let weth = node.node.info().trading.unwrap().weth;
+    let before = deposit(&node, 1).await;
+    let filter = node.result("/", "eth_newFilter", json!([{"address": weth, "fromBlock": "earliest"}])).await;
+    assert_eq!(changes(&node, &filter).await, Vec::<Value>::new(), "what was before it is not new");
+
+    let first = deposit(&node, 2).await;
+    assert_eq!(changes(&node, &filter).await, items(&first["logs"]));
+    assert_eq!(changes(&node, &filter).await, Vec::<Value>::new());
+    let second = deposit(&node, 3).await;
+    let third = deposit(&node, 4).await;
+    assert_eq!(changes(&node, &filter).await, [items(&second["logs"]), items(&third["logs"])].concat());
+
+    // All of its range, though it was told of already.
+    let all: Vec<Value> =
+        [&before, &first, &second, &third].iter().flat_map(|receipt| items(&receipt["logs"]).to_vec()).collect();
+    let range = node.result("/", "eth_getFilterLogs", json!([filter])).await;
+    assert_eq!(items(&range)[items(&range).len() - all.len()..], all);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_filter_of_topics_and_blocks_tells_of_those_alone() {
+    let node = quick(&[]);
+    let weth = node.node.info().trading.unwrap().weth;
+    let nothing = json!([{"address": weth, "topics": [format!("0x{}", "11".repeat(32))]}]);
+    let other = node.result("/", "eth_newFilter", nothing).await;
+    let bounded = node.result("/", "eth_newFilter", json!([{"address": weth, "toBlock": "0x0"}])).await;
+    deposit(&node, 1).await;
+    assert_eq!(changes(&node, &other).await, Vec::<Value>::new());
+    assert_eq!(changes(&node, &bounded).await, Vec::<Value>::new());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_filter_of_blocks_tells_each_hash_once_and_in_order() {
+    let node = quick(&[]);
+    let filter = node.result("/", "eth_newBlockFilter", json!([])).await;
+    let from = number(&node.result("/", "eth_blockNumber", json!([])).await);
+    let mut told = Vec::new();
+    while told.len() < 10 {
+        node.sealed(from + told.len() as u64 + 1).await;
+        told.extend(changes(&node, &filter).await);
+    }
+    let first = node.result("/", "eth_getBlockByHash", json!([told[0]])).await;
+    for (index, hash) in told.iter().enumerate() {
+        let block =
+            node.result("/", "eth_getBlockByNumber", json!([hex(number(&first["number"]) + index as u64)])).await;
+        assert_eq!(block["hash"], *hash);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_filter_of_pending_transactions_tells_each_hash_once() {
+    let node = TestNode::quiet();
+    let filter = node.result("/", "eth_newPendingTransactionFilter", json!([])).await;
+    let from = node.node.info().accounts[1].address();
+    let mut sent = Vec::new();
+    for value in 1..4 {
+        sent.push(
+            node.result("/", "eth_sendTransaction", json!([{"from": from, "to": from, "value": hex(value)}])).await,
+        );
+    }
+    assert_eq!(changes(&node, &filter).await, sent);
+    assert_eq!(changes(&node, &filter).await, Vec::<Value>::new());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_too_much_for_one_answer_is_left_for_the_next() {
+    let node = quick(&["--max-logs", "2"]);
+    let weth = node.node.info().trading.unwrap().weth;
+    let filter = node.result("/", "eth_newFilter", json!([{"address": weth}])).await;
+    let mut logs = Vec::new();
+    for wei in 1..6 {
+        logs.extend(items(&deposit(&node, wei).await["logs"]).to_vec());
+    }
+    let mut told = Vec::new();
+    for _ in 0..3 {
+        told.extend(changes(&node, &filter).await);
+    }
+    assert_eq!(told, logs);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_no_filter_is_refused() {
+    let node = TestNode::start(&["--traffic", "0", "--sub-block-ms", "60000", "--max-filters", "2"]);
+    let blocks = node.result("/", "eth_newBlockFilter", json!([])).await;
+    let pending = node.result("/", "eth_newPendingTransactionFilter", json!([])).await;
+    let hash = format!("0x{}", "00".repeat(32));
+    for (method, params, code, text) in [
+        ("eth_getFilterChanges", json!(["0xffffff"]), -32000, "params[0]: filter not found: 0xffffff"),
+        ("eth_getFilterLogs", json!(["0xffffff"]), -32000, "params[0]: filter not found: 0xffffff"),
+        ("eth_getFilterLogs", json!([blocks]), -32000, "is not about logs"),
+        ("eth_getFilterLogs", json!([pending]), -32000, "is not about logs"),
+        ("eth_getFilterChanges", json!([]), -32602, "1 parameter: the id"),
+        ("eth_getFilterChanges", json!([1]), -32602, "params[0]"),
+        ("eth_newFilter", json!([{"blockHash": hash}]), -32602, "params[0].blockHash"),
+        ("eth_newFilter", json!([{"address": "0x1"}]), -32602, "params[0].address"),
+        ("eth_newFilter", json!([{}]), -32005, "2 filters are installed already"),
+    ] {
+        let error = node.error("/", method, params.clone()).await;
+        assert_eq!(error["code"], code, "{method} {params}: {error}");
+        assert!(error["message"].as_str().unwrap().contains(text), "{method} {params}: {error}");
+    }
+    // One that is forgotten makes room, and is forgotten once.
+    assert_eq!(node.result("/", "eth_uninstallFilter", json!([blocks])).await, json!(true));
+    assert_eq!(node.result("/", "eth_uninstallFilter", json!([blocks])).await, json!(false));
+    node.result("/", "eth_newFilter", json!([{}])).await;
+}
