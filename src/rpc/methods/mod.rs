@@ -261,7 +261,7 @@ impl Backend {
             Method::GetFilterLogs => self.get_filter_logs(asked, &mut meter, out)?,
             Method::UninstallFilter => self.uninstall_filter(asked, out)?,
             Method::GetLogs => self.get_logs(asked, &mut meter, out)?,
-            Method::FeeHistory => self.fee_history(asked, out)?,
+            Method::FeeHistory => self.fee_history(asked, &mut meter, out)?,
             Method::SendRawTransaction => self.send_raw(asked, out)?,
             Method::SendTransaction => self.send_transaction(asked, overlay, meter, out)?,
             Method::SendRawTransactionSync => {
