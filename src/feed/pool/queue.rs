@@ -161,11 +161,9 @@ impl Queue {
     /// The transactions of `sender` that have become ready to be mined since this was last asked, in order.
     pub(super) fn newly_ready(&mut self, address: &Address, world: &World) -> Vec<Arc<Recovered<TxEnvelope>>> {
         let Some(sender) = self.senders.get_mut(address) else { return Vec::new() };
+        // None is missing before those that were told of: what follows them is all that can be new.
         let from = nonce_of(world, address).max(sender.told);
-        let ready: Vec<_> = match sender.first_gap(nonce_of(world, address)) {
-            gap if gap > from => sender.by_nonce.range(from..gap).map(|(_, pooled)| pooled.tx.clone()).collect(),
-            _ => Vec::new(),
-        };
+        let ready: Vec<_> = sender.run(from).map(|(_, pooled)| pooled.tx.clone()).collect();
         sender.told = from + ready.len() as u64;
         ready
     }
