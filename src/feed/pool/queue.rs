@@ -101,8 +101,8 @@ impl Queue {
             if pooled >= limits.per_account {
                 return Err(PoolError::AccountLimit { pooled });
             }
-            self.make_room(&tx, size, world, limits)?;
         }
+        self.make_room(&tx, size, replaced.as_deref(), world, limits)?;
         self.arrivals += 1;
         let pooled = Arc::new(Pooled { tx: Arc::new(tx), arrived: self.arrivals, size, cost });
         self.bytes += size;
@@ -173,18 +173,24 @@ impl Queue {
         self.senders.keys().copied().collect()
     }
 
-    /// Makes room for a new transaction. As in geth, one that cannot be mined yet drives nothing out; one that can drives out first
-    /// those that cannot, then those that pay less. Only a sender's last is driven out, so that none is left behind a gap.
+    /// Makes room for a transaction, in the place of `replaced` or for one more. As in geth, one that cannot be mined yet drives nothing
+    /// out; one that can drives out first those that cannot, then those that pay less. Only a sender's last is driven out, so that none is
+    /// left behind a gap.
     fn make_room(
         &mut self,
         tx: &Recovered<TxEnvelope>,
         size: usize,
+        replaced: Option<&Pooled>,
         world: &World,
         limits: &PoolLimits,
     ) -> Result<(), PoolError> {
+        let (transactions, bytes) = match replaced {
+            Some(replaced) => (self.len(), self.bytes - replaced.size + size),
+            None => (self.len() + 1, self.bytes + size),
+        };
         let mut over = Over {
-            transactions: (self.len() + 1).saturating_sub(limits.transactions),
-            bytes: (self.bytes + size).saturating_sub(limits.bytes),
+            transactions: transactions.saturating_sub(limits.transactions),
+            bytes: bytes.saturating_sub(limits.bytes),
         };
         if over.is_none() {
             return Ok(());
