@@ -167,11 +167,6 @@ impl Meter {
         Self { strides_left: Some(strides), ..Self::default() }
     }
 
-    /// Stops the run at `deadline` too, if that comes first.
-    pub fn not_after(&mut self, deadline: Instant) {
-        self.deadline = Some(self.deadline.map_or(deadline, |earlier| earlier.min(deadline)));
-    }
-
     /// Whether the run must be a short one.
     pub const fn is_short(&self) -> bool {
         self.strides_left.is_some()

@@ -76,7 +76,7 @@ impl Backend {
         let snapshot = self.select(published, state)?;
         let timeout = timeout.filter(|timeout| *timeout > 0).map(Duration::from_millis);
         if let Some(deadline) = timeout.and_then(|timeout| Instant::now().checked_add(timeout)) {
-            meter.not_after(deadline);
+            meter.shorten(deadline);
         }
         overlay.reset(snapshot.world.clone(), snapshot.hashes.clone(), meter);
         let rules = self.rules(dialect);
