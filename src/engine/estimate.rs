@@ -9,6 +9,7 @@ use revm::{
         TxEnv,
         result::{EVMError, ExecutionResult, HaltReason, InvalidTransaction},
     },
+    context_interface::cfg::gas::CALL_STIPEND,
     inspector::NoOpInspector,
     primitives::hardfork::SpecId,
 };
@@ -45,8 +46,6 @@ pub enum Estimate {
 
 /// Gas of a transaction that only transfers value.
 const TRANSFER_GAS: u64 = 21_000;
-/// Gas that a call with value gives to its callee, on top of what its caller gave (`params.CallStipend`).
-const CALL_STIPEND: u64 = 2_300;
 
 /// Finds the smallest gas limit with which a call succeeds on `snapshot`, in `overlay`, which stands over the snapshot's state.
 ///

@@ -9,10 +9,14 @@ use alloy_eips::{
     eip2718::{EIP1559_TX_TYPE_ID, EIP4844_TX_TYPE_ID, EIP7702_TX_TYPE_ID, LEGACY_TX_TYPE_ID},
     eip4844::{BYTES_PER_BLOB, env_settings::EnvKzgSettings, kzg_to_versioned_hash},
     eip7594::{BlobTransactionSidecarVariant, CELLS_PER_EXT_BLOB},
+    eip7825::MAX_TX_GAS_LIMIT_OSAKA,
     eip7840::BlobParams,
 };
 use alloy_hardforks::EthereumHardforks;
-use revm::{context_interface::cfg::gas::calculate_initial_tx_gas, primitives::hardfork::SpecId};
+use revm::{
+    context_interface::cfg::gas::calculate_initial_tx_gas,
+    primitives::{eip3860::MAX_INITCODE_SIZE, hardfork::SpecId},
+};
 
 use super::{PoolError, SentTransaction};
 use crate::chain::ChainSpec;
@@ -21,10 +25,6 @@ use crate::chain::ChainSpec;
 const MAX_SIZE: usize = 4 * 32 * 1024;
 /// Bytes of a blob transaction and its sidecar, as geth has it.
 const MAX_BLOB_SIZE: usize = 1024 * 1024;
-/// Bytes of init code (EIP-3860).
-const MAX_INIT_CODE: usize = 2 * 24 * 1024;
-/// Gas of one transaction from Osaka on (EIP-7825).
-const MAX_GAS: u64 = 1 << 24;
 
 /// Checks a transaction for a block like `head`, and finds who signed it. Costs a signature's recovery, and the proofs of its blobs.
 pub fn check(
@@ -84,11 +84,11 @@ fn check_type(spec: &ChainSpec, head: &Header, kind: u8) -> Result<(), PoolError
 
 fn check_gas_limit(spec: &ChainSpec, head: &Header, tx: &TxEnvelope) -> Result<(), PoolError> {
     let (gas, size) = (tx.gas_limit(), tx.input().len());
-    if tx.is_create() && size > MAX_INIT_CODE && spec.is_shanghai_active_at_timestamp(head.timestamp) {
-        return Err(PoolError::InitCode { size, limit: MAX_INIT_CODE });
+    if tx.is_create() && size > MAX_INITCODE_SIZE && spec.is_shanghai_active_at_timestamp(head.timestamp) {
+        return Err(PoolError::InitCode { size, limit: MAX_INITCODE_SIZE });
     }
-    if gas > MAX_GAS && spec.is_osaka_active_at_timestamp(head.timestamp) {
-        return Err(PoolError::GasCap { cap: MAX_GAS, gas });
+    if gas > MAX_TX_GAS_LIMIT_OSAKA && spec.is_osaka_active_at_timestamp(head.timestamp) {
+        return Err(PoolError::GasCap { cap: MAX_TX_GAS_LIMIT_OSAKA, gas });
     }
     if gas > head.gas_limit {
         return Err(PoolError::BlockGas);

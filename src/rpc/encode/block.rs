@@ -1,8 +1,8 @@
 //! Blocks, transactions, receipts and logs, as execution-apis has them.
 
 use alloy_consensus::{Eip658Value, Header, Transaction, TxEnvelope, TxReceipt, transaction::Recovered};
-use alloy_eips::{Typed2718, eip4844::DATA_GAS_PER_BLOB, eip7840::BlobParams};
-use alloy_primitives::{Address, B256, Log, Sealed, Signature, TxKind, U256, b256};
+use alloy_eips::{Typed2718, eip4844::DATA_GAS_PER_BLOB, eip7685::EMPTY_REQUESTS_HASH, eip7840::BlobParams};
+use alloy_primitives::{Address, B256, Log, Sealed, Signature, TxKind, U256};
 use alloy_trie::EMPTY_ROOT_HASH;
 
 use super::{Object, data, list, quantity_u256, value};
@@ -10,9 +10,6 @@ use crate::{
     rpc::dialect::Dialect,
     state::{Block, Included},
 };
-
-/// The hash of no requests (EIP-7685): SHA-256 of nothing.
-const EMPTY_REQUESTS: B256 = b256!("e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
 
 /// A block, its transactions in full or by their hashes.
 pub fn block(out: &mut Vec<u8>, block: &Block, full: bool, dialect: &Dialect) {
@@ -68,7 +65,7 @@ pub(super) fn header_fields(object: &mut Object<'_>, header: &Header, hash: B256
         object.data("parentBeaconBlockRoot", root.as_slice());
     }
     object.data("parentHash", header.parent_hash.as_slice()).data("receiptsRoot", header.receipts_root.as_slice());
-    if let Some(hash) = root_or_early(header.requests_hash, EMPTY_REQUESTS) {
+    if let Some(hash) = root_or_early(header.requests_hash, EMPTY_REQUESTS_HASH) {
         object.data("requestsHash", hash.as_slice());
     }
     object
