@@ -1,8 +1,12 @@
 //! Blocks as presim keeps them, and the roots that seal them.
 
 use alloy_consensus::{Header, ReceiptEnvelope, TxEnvelope, TxReceipt, transaction::Recovered};
-use alloy_eips::{eip2718::Encodable2718, eip4895::Withdrawals};
+use alloy_eips::{
+    eip2718::Encodable2718,
+    eip4895::{Withdrawal, Withdrawals},
+};
 use alloy_primitives::{B256, Bloom, Sealable, Sealed};
+use alloy_rlp::{Encodable, Header as Rlp};
 
 /// A block whose header is final: hash, body and receipts.
 #[derive(Clone, Debug)]
@@ -74,4 +78,19 @@ pub fn receipts_root_and_bloom(receipts: &[ReceiptEnvelope]) -> (B256, Bloom) {
 /// The root of the transactions' trie.
 pub fn transactions_root(transactions: &[Recovered<TxEnvelope>]) -> B256 {
     alloy_trie::root::ordered_trie_root_with_encoder(transactions, |tx, out| tx.inner().encode_2718(out))
+}
+
+/// Bytes of a block's RLP. Of each transaction it takes the bytes of its encoding (EIP-2718), and whether it is a legacy one.
+pub fn block_size(
+    header: &Header,
+    transactions: impl Iterator<Item = (usize, bool)>,
+    ommers: &[Header],
+    withdrawals: Option<&[Withdrawal]>,
+) -> usize {
+    let whole = |list: bool, payload_length: usize| Rlp { list, payload_length }.length_with_payload();
+    // A typed transaction is a string in the list, a legacy one is a list itself.
+    let transactions = transactions.map(|(bytes, legacy)| if legacy { bytes } else { whole(false, bytes) }).sum();
+    let withdrawals = withdrawals.map_or(0, alloy_rlp::list_length::<Withdrawal, Withdrawal>);
+    let ommers = alloy_rlp::list_length::<Header, Header>(ommers);
+    whole(true, header.length() + whole(true, transactions) + ommers + withdrawals)
 }

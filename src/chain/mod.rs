@@ -6,7 +6,7 @@ mod genesis;
 mod schedule;
 mod spec;
 
-pub use block::{BlockHashes, SealedBlock, receipts_root_and_bloom, transactions_root};
+pub use block::{BlockHashes, SealedBlock, block_size, receipts_root_and_bloom, transactions_root};
 pub use bloom::logs_bloom;
 pub use genesis::{genesis_block, genesis_world};
 pub use spec::ChainSpec;

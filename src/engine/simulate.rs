@@ -28,7 +28,7 @@ use super::{
     transfers::{NumberedLog, Transfers},
 };
 use crate::{
-    chain::{ChainSpec, logs_bloom, receipts_root_and_bloom},
+    chain::{ChainSpec, block_size, logs_bloom, receipts_root_and_bloom},
     state::{CodeCache, Overlay, Snapshot, World},
 };
 
@@ -244,7 +244,9 @@ impl Simulator<'_> {
             // The next block brings its own changes alone.
             self.overlay.rebase(world);
         }
-        let size = rlp_size(&header, &ran.transactions, withdrawals.as_ref());
+        let transactions =
+            ran.transactions.iter().map(|tx| (tx.tx.encoded.len(), tx.tx.tx.tx_type() == TxType::Legacy));
+        let size = block_size(&header, transactions, &[], withdrawals.as_ref().map(|list| list.as_slice()));
         let header = header.seal_slow();
         self.overlay.push_hash(header.number, header.hash());
         self.parent = Cow::Owned(header.clone());
@@ -456,23 +458,4 @@ fn receipt(tx: &UnsignedTx, success: bool, cumulative_gas_used: u64, logs: Vec<L
         TxType::Eip4844 => ReceiptEnvelope::Eip4844(receipt),
         TxType::Eip7702 => ReceiptEnvelope::Eip7702(receipt),
     }
-}
-
-/// Bytes of the block's RLP: header, transactions, no uncles, withdrawals.
-fn rlp_size(header: &Header, transactions: &[SimulatedTx], withdrawals: Option<&Withdrawals>) -> usize {
-    use alloy_rlp::{Encodable, Header as Rlp, length_of_length};
-    let list = |payload: usize| payload + length_of_length(payload);
-    let transactions: usize = transactions
-        .iter()
-        .map(|tx| {
-            let bytes = tx.tx.encoded.len();
-            // A typed transaction is a string in the list, a legacy one is a list itself.
-            if tx.tx.tx.tx_type() == TxType::Legacy {
-                bytes
-            } else {
-                Rlp { list: false, payload_length: bytes }.length_with_payload()
-            }
-        })
-        .sum();
-    list(header.length() + list(transactions) + 1 + withdrawals.map_or(0, Encodable::length))
 }

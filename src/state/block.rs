@@ -3,12 +3,11 @@
 use std::sync::Arc;
 
 use alloy_consensus::{Header, ReceiptEnvelope, TxEnvelope, transaction::Recovered};
-use alloy_eips::{Encodable2718, eip4895::Withdrawals};
+use alloy_eips::{Encodable2718, eip4895::Withdrawal};
 use alloy_primitives::Sealed;
-use alloy_rlp::{Encodable, Header as Rlp, length_of_length};
 
 use super::{OpenBlock, Snapshot};
-use crate::chain::SealedBlock;
+use crate::chain::{SealedBlock, block_size};
 
 /// A block with all that is known of it: a sealed one, or the one being built as one snapshot has it.
 #[derive(Clone, Debug)]
@@ -84,7 +83,7 @@ impl Block {
     }
 
     /// Its withdrawals: none before Shanghai.
-    pub fn withdrawals(&self) -> Option<&[alloy_eips::eip4895::Withdrawal]> {
+    pub fn withdrawals(&self) -> Option<&[Withdrawal]> {
         match &self.body {
             Body::Sealed(block) => block.withdrawals.as_ref().map(|list| list.as_slice()),
             Body::Open(_) => self.header.withdrawals_root.map(|_| [].as_slice()),
@@ -114,21 +113,7 @@ impl Block {
 
     /// Bytes of its RLP.
     pub fn size(&self) -> usize {
-        let list = |payload: usize| payload + length_of_length(payload);
-        let transactions: usize = self
-            .transactions()
-            .map(|included| {
-                let bytes = included.tx.encode_2718_len();
-                // A typed transaction is a string in the list, a legacy one is a list itself.
-                if included.tx.is_legacy() {
-                    bytes
-                } else {
-                    Rlp { list: false, payload_length: bytes }.length_with_payload()
-                }
-            })
-            .sum();
-        let ommers: usize = self.ommers().iter().map(Encodable::length).sum();
-        let withdrawals = self.withdrawals().map_or(0, |all| Withdrawals::new(all.to_vec()).length());
-        list(self.header.length() + list(transactions) + list(ommers) + withdrawals)
+        let transactions = self.transactions().map(|included| (included.tx.encode_2718_len(), included.tx.is_legacy()));
+        block_size(self.header(), transactions, self.ommers(), self.withdrawals())
     }
 }
