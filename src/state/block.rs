@@ -9,17 +9,21 @@ use alloy_primitives::Sealed;
 use super::{OpenBlock, Snapshot};
 use crate::chain::{SealedBlock, block_size};
 
-/// A block with all that is known of it: a sealed one, or the one being built as one snapshot has it.
+/// A block with all that is known of it: a sealed one, or the one being built as one snapshot has it. Costs nothing to make or to clone: the
+/// hash of a block being built is only worked out for who asks for its [`header`](Self::header).
 #[derive(Clone, Debug)]
-pub struct Block {
-    header: Sealed<Header>,
-    body: Body,
-}
+pub struct Block(Source);
 
 #[derive(Clone, Debug)]
-enum Body {
+enum Source {
     Sealed(Arc<SealedBlock>),
-    Open(Box<OpenBlock>),
+    /// The block that it is building, or its head where none is.
+    Newest(Arc<Snapshot>),
+}
+
+enum Body<'a> {
+    Sealed(&'a SealedBlock),
+    Open(&'a OpenBlock),
 }
 
 /// A transaction where it is in its block, with its receipt and what follows from those before it.
@@ -39,31 +43,40 @@ pub struct Included<'a> {
 
 impl Block {
     /// The block that `snapshot` is building, or its head where none is.
-    pub fn newest(snapshot: &Snapshot) -> Self {
-        match snapshot.open_block() {
-            Some((open, header)) => Self { header: header.clone(), body: Body::Open(Box::new(open.clone())) },
-            None => Self::sealed(&snapshot.head),
-        }
+    pub fn newest(snapshot: &Arc<Snapshot>) -> Self {
+        Self(Source::Newest(snapshot.clone()))
     }
 
     /// A sealed block.
     pub fn sealed(block: &Arc<SealedBlock>) -> Self {
-        Self { header: block.header.clone(), body: Body::Sealed(block.clone()) }
+        Self(Source::Sealed(block.clone()))
     }
 
     /// Its header and hash; of a block being built, as far as they go ([`Snapshot::open_block`]).
-    pub const fn header(&self) -> &Sealed<Header> {
-        &self.header
+    pub fn header(&self) -> &Sealed<Header> {
+        match &self.0 {
+            Source::Sealed(block) => &block.header,
+            Source::Newest(snapshot) => snapshot.open_block().map_or(&snapshot.head.header, |(_, header)| header),
+        }
+    }
+
+    /// What its transactions see of its header: number, time, producer, fees and limits. Unlike the rest they are final in a block being
+    /// built, and nothing is hashed for them.
+    pub fn context(&self) -> &Header {
+        match &self.0 {
+            Source::Sealed(block) => block.header.inner(),
+            Source::Newest(snapshot) => snapshot.header(),
+        }
     }
 
     /// Whether it is still being built.
-    pub const fn is_open(&self) -> bool {
-        matches!(self.body, Body::Open(_))
+    pub fn is_open(&self) -> bool {
+        matches!(self.body(), Body::Open(_))
     }
 
     /// How many transactions are in it.
     pub fn len(&self) -> usize {
-        match &self.body {
+        match self.body() {
             Body::Sealed(block) => block.transactions.len(),
             Body::Open(open) => open.transactions.len(),
         }
@@ -76,7 +89,7 @@ impl Block {
 
     /// The headers of its uncles.
     pub fn ommers(&self) -> &[Header] {
-        match &self.body {
+        match self.body() {
             Body::Sealed(block) => &block.ommers,
             Body::Open(_) => &[],
         }
@@ -84,16 +97,16 @@ impl Block {
 
     /// Its withdrawals: none before Shanghai.
     pub fn withdrawals(&self) -> Option<&[Withdrawal]> {
-        match &self.body {
+        match self.body() {
             Body::Sealed(block) => block.withdrawals.as_ref().map(|list| list.as_slice()),
-            Body::Open(_) => self.header.withdrawals_root.map(|_| [].as_slice()),
+            Body::Open(open) => open.header.withdrawals_root.map(|_| [].as_slice()),
         }
     }
 
     /// Its transactions in order.
     pub fn transactions(&self) -> impl Iterator<Item = Included<'_>> {
         let (mut used, mut logs) = (0, 0);
-        let receipts: Box<dyn Iterator<Item = (&Recovered<TxEnvelope>, &ReceiptEnvelope)>> = match &self.body {
+        let receipts: Box<dyn Iterator<Item = (&Recovered<TxEnvelope>, &ReceiptEnvelope)>> = match self.body() {
             Body::Sealed(block) => Box::new(block.transactions.iter().zip(&block.receipts)),
             Body::Open(open) => Box::new(open.transactions.iter().zip(&open.receipts)),
         };
@@ -115,5 +128,12 @@ impl Block {
     pub fn size(&self) -> usize {
         let transactions = self.transactions().map(|included| (included.tx.encode_2718_len(), included.tx.is_legacy()));
         block_size(self.header(), transactions, self.ommers(), self.withdrawals())
+    }
+
+    fn body(&self) -> Body<'_> {
+        match &self.0 {
+            Source::Sealed(block) => Body::Sealed(block),
+            Source::Newest(snapshot) => snapshot.open.as_ref().map_or(Body::Sealed(&snapshot.head), Body::Open),
+        }
     }
 }

@@ -244,11 +244,9 @@ impl Published {
             },
             Selector::Hash(hash) => match self.numbers.get(&hash) {
                 Some(number) => sealed(*number),
-                None => {
-                    self.pending().map(|snapshot| Block::newest(snapshot)).filter(|open| open.header().hash() == hash)
-                }
+                None => self.pending().map(Block::newest).filter(|open| open.header().hash() == hash),
             },
-            Selector::Snapshot(_) => Some(Block::newest(&*self.select(selector)?)),
+            Selector::Snapshot(_) => Some(Block::newest(&self.select(selector)?)),
         })
     }
 

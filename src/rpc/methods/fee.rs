@@ -29,13 +29,12 @@ const MOST_BLOCKS: u64 = 1024;
 pub(super) fn suggested_tip(published: &Published) -> u128 {
     let mut tips: Vec<u128> = Vec::new();
     // What a broken feed had begun is not what the chain will do.
-    let newest =
-        published.pending().map_or_else(|| Block::sealed(&published.newest.head), |snapshot| Block::newest(snapshot));
-    let first = newest.header().number.saturating_sub(TIP_BLOCKS - 1);
+    let newest = published.pending().map_or_else(|| Block::sealed(&published.newest.head), Block::newest);
+    let first = newest.context().number.saturating_sub(TIP_BLOCKS - 1);
     let sealed = published.blocks(first, published.newest.head.number()).map(Block::sealed);
     for block in sealed.chain(newest.is_open().then_some(newest)) {
-        let base_fee = block.header().base_fee_per_gas.unwrap_or_default();
-        let producer = block.header().beneficiary;
+        let base_fee = block.context().base_fee_per_gas.unwrap_or_default();
+        let producer = block.context().beneficiary;
         let mut paid: Vec<u128> = block
             .transactions()
             .filter(|included| included.tx.signer() != producer)
@@ -111,9 +110,9 @@ impl Backend {
                 },
             ));
         };
-        let number = last.header().number;
+        let number = last.context().number;
         // No more blocks than there are.
-        let earliest = published.block(Selector::Earliest)?.map_or(0, |first| first.header().number);
+        let earliest = published.block(Selector::Earliest)?.map_or(0, |first| first.context().number);
         let count = count.min(MOST_BLOCKS).min(number - earliest + 1);
         let first = number + 1 - count;
         let sealed_end = if last.is_open() { number.saturating_sub(1) } else { number };
@@ -135,7 +134,7 @@ impl Backend {
 
     fn write_history(&self, blocks: &[Block], first: u64, rewards: Option<&[Vec<u128>]>, out: &mut Vec<u8>) {
         let headers = || blocks.iter().map(|block| block.header().inner());
-        let last = headers().last();
+        let last = headers().next_back();
         let mut object = Object::new(out);
         object.quantity("oldestBlock", if blocks.is_empty() { 0 } else { first });
         if let Some(rewards) = rewards {
