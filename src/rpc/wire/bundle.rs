@@ -3,10 +3,9 @@
 use std::{fmt, marker::PhantomData};
 
 use alloy_consensus::{
-    Signed, TxEip4844Variant, TxEnvelope,
+    TxEnvelope,
     transaction::{Recovered, SignerRecoverable},
 };
-use alloy_eips::eip2718::Decodable2718;
 use alloy_primitives::{Address, U256};
 use serde::{
     Deserialize, Deserializer,
@@ -16,6 +15,7 @@ use serde::{
 use super::{SelectorParam, ShapeLimits, parse};
 use crate::{
     engine::SignedBundle,
+    feed::pool::SentTransaction,
     rpc::{
         dialect::Dialect,
         error::RpcError,
@@ -96,15 +96,8 @@ pub fn parse_bundle(params: &str, dialect: &Dialect, limits: &ShapeLimits) -> Re
 /// since nothing of what it does depends on them.
 fn transaction(raw: &Data, index: usize) -> Result<Recovered<TxEnvelope>, RpcError> {
     let refused = |problem: &dyn fmt::Display| RpcError::params(format!("params[0].txs[{index}]: {problem}"));
-    let tx = TxEnvelope::decode_2718_exact(&raw.0)
+    let SentTransaction { tx, .. } = SentTransaction::decode(&raw.0)
         .map_err(|error| refused(&format_args!("no signed transaction (EIP-2718): {error}")))?;
-    let tx = match tx {
-        TxEnvelope::Eip4844(signed) => {
-            let (tx, signature, hash) = signed.into_parts();
-            TxEnvelope::Eip4844(Signed::new_unchecked(TxEip4844Variant::TxEip4844(tx.into()), signature, hash))
-        }
-        other => other,
-    };
     tx.try_into_recovered().map_err(|error| refused(&format_args!("no sender has signed it so: {error}")))
 }
 
