@@ -1,6 +1,6 @@
 //! Hex as JSON-RPC has it: quantities without leading zeros, data in whole bytes, both with a `0x`.
 
-use std::{borrow::Cow, fmt};
+use std::{borrow::Cow, fmt, marker::PhantomData};
 
 use alloy_primitives::{Address, B256, Bytes, U256};
 use serde::{
@@ -11,6 +11,10 @@ use serde::{
 /// A quantity: `0x` and 1 to 64 hex digits, the first not zero unless it is the only one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Quantity<T>(pub T);
+
+/// A number as a quantity or as JSON has it, where clients send both.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Number<T>(pub T);
 
 /// Data: `0x` and an even count of hex digits.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -152,6 +156,38 @@ impl<'de, T: Integer> Deserialize<'de> for Quantity<T> {
             let value = parse_quantity(text)?;
             T::from_u256(value).map(Quantity).ok_or_else(|| format!("out of range: at most {}", T::NAME).into())
         }))
+    }
+}
+
+impl<'de, T: Integer> Deserialize<'de> for Number<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct NumberVisitor<T>(PhantomData<T>);
+
+        impl<T: Integer> NumberVisitor<T> {
+            fn in_range<E: Error>(value: U256) -> Result<Number<T>, E> {
+                let out_of_range = || E::custom(format_args!("out of range: at most {}", T::NAME));
+                T::from_u256(value).map(Number).ok_or_else(out_of_range)
+            }
+        }
+
+        impl<T: Integer> Visitor<'_> for NumberVisitor<T> {
+            type Value = Number<T>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a quantity, like \"0x1f\", or a number, like 31")
+            }
+
+            fn visit_u64<E: Error>(self, value: u64) -> Result<Number<T>, E> {
+                Self::in_range(U256::from(value))
+            }
+
+            fn visit_str<E: Error>(self, text: &str) -> Result<Number<T>, E> {
+                let value = parse_quantity(text);
+                Self::in_range(value.map_err(|reason| E::custom(format_args!("{}: {reason}", shown(text))))?)
+            }
+        }
+
+        deserializer.deserialize_any(NumberVisitor(PhantomData))
     }
 }
 

@@ -754,12 +754,15 @@ async fn a_refused_transaction_is_refused_at_once_when_its_receipt_is_wanted() {
     assert_eq!(error, json!({"code": -32000, "message": "malformed transaction: typed transaction too short"}));
     let cases = [
         (json!([]), "params: invalid length 0, expected 1 or 2 parameters: a signed transaction, milliseconds to wait"),
-        (json!(["0x02", -1]), "params[1]: invalid type: integer `-1`, expected milliseconds, like 5000 or \"0x1388\""),
+        (
+            json!(["0x02", -1]),
+            "params[1]: invalid type: integer `-1`, expected a quantity, like \"0x1f\", or a number, like 31",
+        ),
         (
             json!(["0x02", 1.5]),
-            "params[1]: invalid type: floating point `1.5`, expected milliseconds, like 5000 or \"0x1388\"",
+            "params[1]: invalid type: floating point `1.5`, expected a quantity, like \"0x1f\", or a number, like 31",
         ),
-        (json!(["0x02", "5000"]), "params[1]: a quantity begins with 0x"),
+        (json!(["0x02", "5000"]), "params[1]: \"5000\": a quantity begins with 0x"),
     ];
     for (params, expected) in cases {
         let error = node.error("/", "eth_sendRawTransactionSync", params.clone()).await;

@@ -1,16 +1,13 @@
 //! The parameters of `eth_callBundle`.
 
-use std::{fmt, marker::PhantomData};
+use std::fmt;
 
 use alloy_consensus::{
     TxEnvelope,
     transaction::{Recovered, SignerRecoverable},
 };
 use alloy_primitives::{Address, U256};
-use serde::{
-    Deserialize, Deserializer,
-    de::{Error, Visitor},
-};
+use serde::Deserialize;
 
 use super::{SelectorParam, ShapeLimits, parse};
 use crate::{
@@ -19,7 +16,7 @@ use crate::{
     rpc::{
         dialect::Dialect,
         error::RpcError,
-        hex::{Data, Fixed, Integer, parse_quantity},
+        hex::{Data, Fixed, Number},
     },
     state::Selector,
 };
@@ -44,10 +41,6 @@ struct BundleParam {
     timeout: Option<Number<u64>>,
     transaction_index: Option<i64>,
 }
-
-/// A number as a quantity or as JSON has it: clients of this method send both.
-#[derive(Clone, Copy, Debug)]
-struct Number<T>(T);
 
 /// A bundle, what it runs on, and how long it may, in milliseconds.
 #[derive(Debug)]
@@ -99,36 +92,4 @@ fn transaction(raw: &Data, index: usize) -> Result<Recovered<TxEnvelope>, RpcErr
     let SentTransaction { tx, .. } = SentTransaction::decode(&raw.0)
         .map_err(|error| refused(&format_args!("no signed transaction (EIP-2718): {error}")))?;
     tx.try_into_recovered().map_err(|error| refused(&format_args!("no sender has signed it so: {error}")))
-}
-
-impl<'de, T: Integer> Deserialize<'de> for Number<T> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct NumberVisitor<T>(PhantomData<T>);
-
-        impl<T: Integer> NumberVisitor<T> {
-            fn in_range<E: Error>(value: U256) -> Result<Number<T>, E> {
-                let out_of_range = || E::custom(format_args!("out of range: at most {}", T::NAME));
-                T::from_u256(value).map(Number).ok_or_else(out_of_range)
-            }
-        }
-
-        impl<T: Integer> Visitor<'_> for NumberVisitor<T> {
-            type Value = Number<T>;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a quantity, like \"0x1f\", or a number, like 31")
-            }
-
-            fn visit_u64<E: Error>(self, value: u64) -> Result<Number<T>, E> {
-                Self::in_range(U256::from(value))
-            }
-
-            fn visit_str<E: Error>(self, text: &str) -> Result<Number<T>, E> {
-                let shown: String = text.chars().take(80).collect();
-                Self::in_range(parse_quantity(text).map_err(|reason| E::custom(format_args!("{shown:?}: {reason}")))?)
-            }
-        }
-
-        deserializer.deserialize_any(NumberVisitor(PhantomData))
-    }
 }

@@ -1,10 +1,10 @@
 //! The history of fees.
 
-use serde::{Deserialize, Deserializer};
+use serde::Deserialize;
 
 use super::{SelectorParam, parse};
 use crate::{
-    rpc::{dialect::Dialect, error::RpcError, hex::Quantity},
+    rpc::{dialect::Dialect, error::RpcError, hex::Number},
     state::Selector,
 };
 
@@ -13,11 +13,7 @@ const MOST_PERCENTILES: usize = 100;
 
 #[derive(Debug, Deserialize)]
 #[serde(expecting = "2 or 3 parameters: block count, newest block, reward percentiles")]
-struct FeeHistoryParams(Count, SelectorParam, #[serde(default)] Option<Vec<f64>>);
-
-/// A count of blocks: a quantity, or a plain number as some clients send it.
-#[derive(Debug)]
-struct Count(u64);
+struct FeeHistoryParams(Number<u64>, SelectorParam, #[serde(default)] Option<Vec<f64>>);
 
 /// What `eth_feeHistory` asks for.
 #[derive(Debug)]
@@ -32,7 +28,7 @@ pub struct FeeHistoryRequest {
 
 /// A number of blocks, the newest of them, and percentiles from 0 to 100 in rising order.
 pub fn parse_fee_history(params: &str, dialect: &Dialect) -> Result<FeeHistoryRequest, RpcError> {
-    let FeeHistoryParams(Count(count), SelectorParam(newest), percentiles) = parse(params, dialect)?;
+    let FeeHistoryParams(Number(count), SelectorParam(newest), percentiles) = parse(params, dialect)?;
     if let Some(list) = &percentiles {
         if list.len() > MOST_PERCENTILES {
             return Err(RpcError::params(format!("params[2]: {} percentiles: at most {MOST_PERCENTILES}", list.len())));
@@ -53,28 +49,4 @@ pub fn parse_fee_history(params: &str, dialect: &Dialect) -> Result<FeeHistoryRe
     // geth leaves the rewards out where no percentile is asked for.
     let percentiles = percentiles.filter(|list| !list.is_empty());
     Ok(FeeHistoryRequest { count, newest, percentiles })
-}
-
-impl<'de> Deserialize<'de> for Count {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct CountVisitor;
-
-        impl serde::de::Visitor<'_> for CountVisitor {
-            type Value = Count;
-
-            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                f.write_str("a count of blocks, like \"0x4\"")
-            }
-
-            fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<Count, E> {
-                Quantity::deserialize(serde::de::value::StrDeserializer::new(text)).map(|Quantity(count)| Count(count))
-            }
-
-            fn visit_u64<E: serde::de::Error>(self, count: u64) -> Result<Count, E> {
-                Ok(Count(count))
-            }
-        }
-
-        deserializer.deserialize_any(CountVisitor)
-    }
 }
