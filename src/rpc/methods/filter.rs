@@ -72,7 +72,7 @@ impl Backend {
         out: &mut Vec<u8>,
     ) -> Result<(), RpcError> {
         let id = wire::parse_id(asked.params, asked.dialect)?;
-        let (published, most) = (asked.published, self.limits.max_logs);
+        let (published, most, start) = (asked.published, self.limits.max_logs, out.len());
         let head = published.newest.head.number();
         self.filters.with(id, |watched| {
             match watched {
@@ -86,19 +86,30 @@ impl Backend {
                 }
                 Watched::Logs { filter, range, next } => {
                     let (first, last) = ends(*range, head);
-                    let mut count = 0;
+                    // Its client knows a block only once the answer is made: a run that is stopped loses no log.
+                    let (mut known, mut count) = (*next, 0);
                     out.push(b'[');
-                    for block in published.blocks(first.max(*next), last) {
+                    for block in published.blocks(first.max(known), last) {
+                        let end = out.len();
                         if filter.matches_bloom(block.header.logs_bloom) {
                             meter.between_calls()?;
                             filter.write(&Block::sealed(block), &mut count, usize::MAX, out);
                         }
-                        *next = block.number() + 1;
+                        // The ends of the array and of the answer are to come.
+                        if out.len() + 2 > self.limits.max_response {
+                            if end == start + 1 {
+                                return Err(encode::too_long(self.limits.max_response));
+                            }
+                            out.truncate(end);
+                            break;
+                        }
+                        known = block.number() + 1;
                         if count >= most {
                             break;
                         }
                     }
                     out.push(b']');
+                    *next = known;
                 }
                 Watched::Pending(transactions) => {
                     let fresh = std::iter::from_fn(|| {
