@@ -31,6 +31,12 @@ pub async fn announce(
                     return;
                 }
                 let published = snapshots.load();
+                if subscriptions.list().iter().any(Subscription::is_about_flashblocks) {
+                    // The block being built is hashed before the list is held: nobody who subscribes waits for it.
+                    for snapshot in published.snapshots_after(seen.snapshot) {
+                        let _ = snapshot.open_block();
+                    }
+                }
                 subscriptions.announce(|round| seen.catch_up(&published, round));
             }
             tx = pooled.recv(), if pool_is_open => match tx {
@@ -110,6 +116,15 @@ impl Subscriptions {
     }
 }
 
+impl Subscription {
+    fn is_about_flashblocks(&self) -> bool {
+        matches!(
+            self.subject,
+            Subject::NewFlashblocks | Subject::NewFlashblockTransactions(_) | Subject::PendingLogs(_)
+        )
+    }
+}
+
 /// One round of announcements.
 struct Round<'a> {
     list: &'a [Subscription],
@@ -137,12 +152,7 @@ impl Encoded {
 impl Round<'_> {
     /// Whether anyone wants to know of blocks that are being built.
     fn is_about_flashblocks(&self) -> bool {
-        self.list.iter().any(|one| {
-            matches!(
-                one.subject,
-                Subject::NewFlashblocks | Subject::NewFlashblockTransactions(_) | Subject::PendingLogs(_)
-            )
-        })
+        self.list.iter().any(Subscription::is_about_flashblocks)
     }
 
     /// A block was sealed.
