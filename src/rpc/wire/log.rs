@@ -4,7 +4,7 @@ use alloy_primitives::{Address, B256, Bloom, Log};
 use alloy_rpc_types_eth::Filter;
 use serde::{Deserialize, Deserializer};
 
-use super::{SelectorParam, parse};
+use super::{SelectorParam, parse, select};
 use crate::{
     rpc::{dialect::Dialect, error::RpcError, hex::Fixed},
     state::Selector,
@@ -77,11 +77,7 @@ pub fn parse_logs(params: &str, dialect: &Dialect) -> Result<(LogFilter, LogRang
                 "params[0].blockHash: given together with fromBlock or toBlock: expected one way to name the blocks",
             ));
         }
-        (None, from, to) => {
-            let or_latest =
-                |selector: Option<SelectorParam>| selector.map_or(Selector::Latest, |SelectorParam(selector)| selector);
-            LogRange::Range(or_latest(from), or_latest(to))
-        }
+        (None, from, to) => LogRange::Range(select(from), select(to)),
     };
     Ok((filter.into_filter("params[0]")?, range))
 }
