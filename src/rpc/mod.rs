@@ -1,10 +1,8 @@
 //! The front: servers, methods, the two dialects, error codes, limits.
 //!
 //! A body becomes requests in [`envelope`], parameters become the engine's types in [`wire`], results become bytes in [`encode`].
-//! [`reply`] makes the text of an
-//! answer of the text of a request, [`front`] takes each through routing, lanes and metrics, [`wait`] lets one wait
-//! for its receipt; [`http`] and [`ws`] are the two doors, behind
-//! [`server`]'s one port.
+//! [`reply`] makes the text of an answer of the text of a request, [`front`] takes each through routing, lanes and metrics, [`wait`] lets
+//! one wait for its receipt; [`http`] and [`ws`] are the two doors, behind [`server`]'s one port.
 
 mod access;
 pub mod dialect;
