@@ -4,10 +4,7 @@
 
 use std::{
     collections::HashMap,
-    sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicU64, Ordering::Relaxed},
-    },
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
 
@@ -66,7 +63,6 @@ impl Filters {
 
     /// Installs a filter, and returns its id.
     pub fn install(&self, subject: Watched) -> Result<u64, RpcError> {
-        static NEXT: AtomicU64 = AtomicU64::new(1);
         let mut list = lock(&self.list);
         if list.len() >= self.most {
             // One that is locked is in use.
@@ -78,7 +74,13 @@ impl Filters {
                 self.most
             )));
         }
-        let id = NEXT.fetch_add(1, Relaxed);
+        // Whoever knows an id may ask and uninstall its filter: so nobody can guess one, as in geth.
+        let id = loop {
+            let id = rand::random();
+            if !list.contains_key(&id) {
+                break id;
+            }
+        };
         list.insert(id, Arc::new(Mutex::new(Installed { subject, used: Instant::now() })));
         Ok(id)
     }
