@@ -69,15 +69,17 @@ impl BlockHashes {
 }
 
 /// The root of the receipts' trie and the union of their blooms.
-pub fn receipts_root_and_bloom(receipts: &[ReceiptEnvelope]) -> (B256, Bloom) {
-    let root = alloy_trie::root::ordered_trie_root_with_encoder(receipts, |receipt, out| receipt.encode_2718(out));
+pub fn receipts_root_and_bloom<'a>(receipts: impl IntoIterator<Item = &'a ReceiptEnvelope>) -> (B256, Bloom) {
+    let receipts: Vec<_> = receipts.into_iter().collect();
+    let root = alloy_trie::root::ordered_trie_root_with_encoder(&receipts, |receipt, out| receipt.encode_2718(out));
     let bloom = receipts.iter().fold(Bloom::ZERO, |all, receipt| all | receipt.bloom());
     (root, bloom)
 }
 
 /// The root of the transactions' trie.
-pub fn transactions_root(transactions: &[Recovered<TxEnvelope>]) -> B256 {
-    alloy_trie::root::ordered_trie_root_with_encoder(transactions, |tx, out| tx.inner().encode_2718(out))
+pub fn transactions_root<'a>(transactions: impl IntoIterator<Item = &'a Recovered<TxEnvelope>>) -> B256 {
+    let transactions: Vec<_> = transactions.into_iter().collect();
+    alloy_trie::root::ordered_trie_root_with_encoder(&transactions, |tx, out| tx.inner().encode_2718(out))
 }
 
 /// Bytes of a block's RLP. Of each transaction it takes the bytes of its encoding (EIP-2718), and whether it is a legacy one.

@@ -93,10 +93,8 @@ impl Snapshot {
         let open = self.open.as_ref()?;
         let header = self.provisional.get_or_init(|| {
             let mut header = open.header.clone();
-            let transactions: Vec<_> = open.transactions.iter().cloned().collect();
-            let receipts: Vec<_> = open.receipts.iter().cloned().collect();
-            header.transactions_root = transactions_root(&transactions);
-            (header.receipts_root, header.logs_bloom) = receipts_root_and_bloom(&receipts);
+            header.transactions_root = transactions_root(&open.transactions);
+            (header.receipts_root, header.logs_bloom) = receipts_root_and_bloom(&open.receipts);
             header.blob_gas_used = header.blob_gas_used.map(|_| open.blob_gas_used);
             header.state_root = self.world.state_root();
             header.seal_slow()
