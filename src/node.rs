@@ -237,7 +237,7 @@ impl Actors {
         let lanes =
             [LaneName::Short, LaneName::Bundle].map(|lane| LaneActor::new(lane, executor.clone(), &metrics).start());
         let subscriptions = Arc::new(Subscriptions::new(config.max_subscriptions as usize, &metrics));
-        tokio::spawn(announce(subscriptions.clone(), snapshots.clone(), pool.subscribe()));
+        tokio::spawn(announce(subscriptions.clone(), snapshots.clone(), pool.clone()));
         let backend = Arc::new(Backend {
             spec,
             codes,

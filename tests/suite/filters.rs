@@ -126,6 +126,8 @@ async fn what_is_no_filter_is_refused() {
         ("eth_getFilterChanges", json!([]), -32602, "1 parameter: the id"),
         ("eth_getFilterChanges", json!([1]), -32602, "params[0]"),
         ("eth_newFilter", json!([{"blockHash": hash}]), -32602, "params[0].blockHash"),
+        ("eth_newFilter", json!([{"fromBlock": hash}]), -32602, "params[0].fromBlock"),
+        ("eth_newFilter", json!([{"toBlock": {"snapshotId": "0x1"}}]), -32602, "params[0].toBlock"),
         ("eth_newFilter", json!([{"address": "0x1"}]), -32602, "params[0].address"),
         ("eth_newFilter", json!([{}]), -32005, "2 filters are installed already"),
     ] {

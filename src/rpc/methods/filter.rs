@@ -22,6 +22,16 @@ impl Backend {
                 "params[0].blockHash: a filter is about blocks to come: expected eth_getLogs for one block",
             ));
         }
+        if let LogRange::Range(from, to) = range {
+            for (end, selector) in [("fromBlock", from), ("toBlock", to)] {
+                if matches!(selector, Selector::Hash(_) | Selector::Snapshot(_)) {
+                    let text = format!(
+                        "params[0].{end}: not of a filter, which is about blocks to come: expected a tag or a number"
+                    );
+                    return Err(RpcError::params(text));
+                }
+            }
+        }
         let next = asked.published.newest.head.number() + 1;
         self.install(Watched::Logs { filter: Box::new(filter), range, next }, out)
     }

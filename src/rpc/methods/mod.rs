@@ -93,8 +93,9 @@ methods! {
     // Runs.
     Call "eth_call" HereThen(Short);
     Simulate "eth_simulateV1" On(Bundle);
-    EstimateGas "eth_estimateGas" On(Short);
-    CreateAccessList "eth_createAccessList" On(Short);
+    // Many runs of a call: between two of them short calls may pass.
+    EstimateGas "eth_estimateGas" On(Bundle);
+    CreateAccessList "eth_createAccessList" On(Bundle);
     CallBundle "eth_callBundle" On(Bundle);
     CallMany "eth_callMany" On(Bundle);
     TraceCall "debug_traceCall" On(Bundle);
@@ -150,7 +151,7 @@ methods! {
     Syncing "eth_syncing" Here;
     ForkConfig "eth_config" Here;
     ClientVersion "web3_clientVersion" Here;
-    Sha3 "web3_sha3" Here;
+    Sha3 "web3_sha3" On(Short);
     Snapshot "presim_snapshot" Here;
     Discover "rpc.discover" Here;
 }

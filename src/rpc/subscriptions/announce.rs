@@ -7,6 +7,7 @@ use tokio::sync::broadcast::{self, error::RecvError};
 
 use super::{Subscription, Subscriptions};
 use crate::{
+    feed::pool::Pool,
     rpc::{
         dialect::Dialect,
         encode::{self, LogPlace},
@@ -15,8 +16,19 @@ use crate::{
     state::{Block, Included, Published, SnapshotId, Snapshots},
 };
 
-/// Announces every snapshot from now on, and every transaction that enters the pool. Ends when the node does.
-pub async fn announce(
+/// Announces every snapshot from now on, and every transaction that enters the pool. Ends when the node does. Where it panics, the log says so
+/// and it goes on from what is published then.
+pub async fn announce(subscriptions: Arc<Subscriptions>, snapshots: Arc<Snapshots>, pool: Arc<Pool>) {
+    loop {
+        let round = tokio::spawn(announce_each(subscriptions.clone(), snapshots.clone(), pool.subscribe()));
+        match round.await {
+            Err(error) if error.is_panic() => tracing::error!(%error, "announcing to subscribers begins anew"),
+            _ => return,
+        }
+    }
+}
+
+async fn announce_each(
     subscriptions: Arc<Subscriptions>,
     snapshots: Arc<Snapshots>,
     mut pooled: broadcast::Receiver<Arc<Recovered<TxEnvelope>>>,
