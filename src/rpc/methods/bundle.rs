@@ -9,7 +9,7 @@ use alloy_primitives::{Address, B256, Bytes, I256, U256};
 use revm::context::result::ExecutionResult;
 use serde::{Serialize, Serializer};
 
-use super::{Asked, Backend};
+use super::{Asked, Backend, Worker};
 use crate::{
     engine::{self, BundleError, BundleResult, BundleTx, HaltText, SimulationError},
     rpc::{
@@ -17,7 +17,6 @@ use crate::{
         error::RpcError,
         wire::{self, ParsedBundle},
     },
-    state::{Meter, Overlay},
 };
 
 /// The result of `eth_callBundle`. Wei are decimal strings, gas and block numbers are numbers. What a producer loses is negative, as in
@@ -67,8 +66,7 @@ impl Backend {
     pub(super) fn call_bundle(
         &self,
         asked: Asked<'_>,
-        overlay: &mut Overlay,
-        mut meter: Meter,
+        mut worker: Worker<'_>,
         out: &mut Vec<u8>,
     ) -> Result<(), RpcError> {
         let Asked { params, published, dialect } = asked;
@@ -76,9 +74,9 @@ impl Backend {
         let snapshot = self.select(published, state)?;
         let timeout = timeout.filter(|timeout| *timeout > 0).map(Duration::from_millis);
         if let Some(deadline) = timeout.and_then(|timeout| Instant::now().checked_add(timeout)) {
-            meter.shorten(deadline);
+            worker.meter.shorten(deadline);
         }
-        overlay.reset(snapshot.world.clone(), snapshot.hashes.clone(), meter);
+        let overlay = worker.stand_on(&snapshot);
         let rules = self.rules(dialect);
         let result = engine::call_bundle(&self.spec, &snapshot, &bundle, &rules, overlay).map_err(refusal)?;
         let result = CallBundleResult::from(result);

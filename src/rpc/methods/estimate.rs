@@ -4,11 +4,11 @@ use alloy_eips::eip2930::AccessList;
 use revm::context::result::ExecutionResult;
 use serde::Serialize;
 
-use super::{Asked, Backend};
+use super::{Asked, Backend, Worker};
 use crate::{
     engine::{self, Accessed, CallRequest, Estimate, HaltText},
     rpc::{dialect::Dialect, encode, error::RpcError, wire},
-    state::{Meter, Overlay, Snapshot},
+    state::Snapshot,
 };
 
 /// The result of `eth_createAccessList`.
@@ -23,17 +23,11 @@ struct AccessListResult {
 }
 
 impl Backend {
-    pub(super) fn estimate_gas(
-        &self,
-        asked: Asked<'_>,
-        overlay: &mut Overlay,
-        meter: Meter,
-        out: &mut Vec<u8>,
-    ) -> Result<(), RpcError> {
+    pub(super) fn estimate_gas(&self, asked: Asked<'_>, worker: Worker<'_>, out: &mut Vec<u8>) -> Result<(), RpcError> {
         let Asked { params, published, dialect } = asked;
         let (request, selector) = wire::parse_estimate(params, "eth_estimateGas", dialect)?;
         let snapshot = self.select(published, selector)?;
-        encode::quantity(out, self.needed_gas(&snapshot, &request, dialect, overlay, meter)?);
+        encode::quantity(out, self.needed_gas(&snapshot, &request, dialect, worker)?);
         Ok(())
     }
 
@@ -43,10 +37,9 @@ impl Backend {
         snapshot: &Snapshot,
         request: &CallRequest,
         dialect: &Dialect,
-        overlay: &mut Overlay,
-        meter: Meter,
+        worker: Worker<'_>,
     ) -> Result<u64, RpcError> {
-        overlay.reset(snapshot.world.clone(), snapshot.hashes.clone(), meter);
+        let overlay = worker.stand_on(snapshot);
         let rules = self.rules(dialect);
         let estimate = engine::estimate_gas(&self.spec, snapshot, request, &rules, &self.codes, overlay)
             .map_err(|error| RpcError::from(error).outside_simulation())?;
@@ -66,14 +59,13 @@ impl Backend {
     pub(super) fn create_access_list(
         &self,
         asked: Asked<'_>,
-        overlay: &mut Overlay,
-        meter: Meter,
+        worker: Worker<'_>,
         out: &mut Vec<u8>,
     ) -> Result<(), RpcError> {
         let Asked { params, published, dialect } = asked;
         let (request, selector) = wire::parse_estimate(params, "eth_createAccessList", dialect)?;
         let snapshot = self.select(published, selector)?;
-        overlay.reset(snapshot.world.clone(), snapshot.hashes.clone(), meter);
+        let overlay = worker.stand_on(&snapshot);
         let rules = self.rules(dialect);
         let Accessed { list, result, simulated } =
             engine::create_access_list(&self.spec, &snapshot, &request, &rules, &self.codes, overlay)

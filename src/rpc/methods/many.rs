@@ -4,24 +4,18 @@ use std::{sync::Arc, time::Instant};
 
 use revm::context::result::ExecutionResult;
 
-use super::{Asked, Backend};
+use super::{Asked, Backend, Worker};
 use crate::{
     engine::{self, HaltText},
     rpc::{dialect::Dialect, encode, error::RpcError, wire},
-    state::{Meter, Overlay, Published, Selector, Snapshot},
+    state::{Overlay, Published, Selector, Snapshot},
 };
 
 impl Backend {
-    pub(super) fn call_many(
-        &self,
-        asked: Asked<'_>,
-        overlay: &mut Overlay,
-        meter: Meter,
-        out: &mut Vec<u8>,
-    ) -> Result<(), RpcError> {
+    pub(super) fn call_many(&self, asked: Asked<'_>, worker: Worker<'_>, out: &mut Vec<u8>) -> Result<(), RpcError> {
         let Asked { params, published, dialect } = asked;
         let request = wire::parse_call_many(params, dialect, &self.limits.shape)?;
-        let snapshot = self.stand(published, &request, "params[1].transactionIndex", overlay, meter)?;
+        let (snapshot, overlay) = self.stand(published, &request, "params[1].transactionIndex", worker)?;
         let rules = self.rules(dialect);
         let bundles = engine::call_many(&self.spec, snapshot.header(), &request.bundles, &rules, &self.codes, overlay)
             .map_err(|error| RpcError::from(error).outside_simulation())?;
@@ -32,25 +26,24 @@ impl Backend {
         Ok(())
     }
 
-    /// Brings `overlay` to where a request's calls run: after the whole block, or after some of its transactions, which are run again.
-    /// `place` is the field that says so. Returns the snapshot of the block.
-    pub(super) fn stand(
+    /// Brings a worker's overlay to where a request's calls run: after the whole block, or after some of its transactions, which are run again.
+    /// `place` is the field that says so. Returns the snapshot of the block, and the overlay.
+    pub(super) fn stand<'a>(
         &self,
         published: &Published,
         request: &wire::ManyRequest,
         place: &str,
-        overlay: &mut Overlay,
-        mut meter: Meter,
-    ) -> Result<Arc<Snapshot>, RpcError> {
+        mut worker: Worker<'a>,
+    ) -> Result<(Arc<Snapshot>, &'a mut Overlay), RpcError> {
         if let Some(timeout) = request.timeout
             && let Some(deadline) = Instant::now().checked_add(timeout)
         {
-            meter.shorten(deadline);
+            worker.meter.shorten(deadline);
         }
         let snapshot = self.select(published, request.selector)?;
         let Some(index) = request.index else {
-            overlay.reset(snapshot.world.clone(), snapshot.hashes.clone(), meter);
-            return Ok(snapshot);
+            let overlay = worker.stand_on(&snapshot);
+            return Ok((snapshot, overlay));
         };
         let number = snapshot.header().number;
         let transactions = engine::transaction_count(&snapshot);
@@ -61,9 +54,9 @@ impl Backend {
             RpcError::params(format!("{place}: no transaction in genesis: expected none, or another block"))
         })?;
         let parent = published.select(Selector::Number(parent))?;
-        overlay.reset(parent.world.clone(), parent.hashes.clone(), meter);
+        let overlay = worker.stand_on(&parent);
         engine::replay(&self.spec, &snapshot, count, overlay)?;
-        Ok(snapshot)
+        Ok((snapshot, overlay))
     }
 }
 

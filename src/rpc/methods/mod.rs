@@ -216,6 +216,21 @@ pub struct Asked<'a> {
     pub dialect: &'a Dialect,
 }
 
+/// What a run is given: memory of its own, and bounds.
+#[derive(Debug)]
+struct Worker<'a> {
+    overlay: &'a mut Overlay,
+    meter: Meter,
+}
+
+impl<'a> Worker<'a> {
+    /// The overlay over the state of `snapshot`, as long as the meter lets it.
+    fn stand_on(self, snapshot: &Snapshot) -> &'a mut Overlay {
+        self.overlay.reset(snapshot.world.clone(), snapshot.hashes.clone(), self.meter);
+        self.overlay
+    }
+}
+
 impl Backend {
     /// Answers a method: the JSON of its result is appended to `out`. Runs in `overlay`, as long as `meter` lets it.
     pub fn answer(
@@ -228,14 +243,14 @@ impl Backend {
     ) -> Result<(), RpcError> {
         let Asked { params, published, dialect } = asked;
         match method {
-            Method::Call => self.call(asked, overlay, meter, out)?,
-            Method::Simulate => self.simulate(asked, overlay, meter, out)?,
-            Method::EstimateGas => self.estimate_gas(asked, overlay, meter, out)?,
-            Method::CreateAccessList => self.create_access_list(asked, overlay, meter, out)?,
-            Method::CallBundle => self.call_bundle(asked, overlay, meter, out)?,
-            Method::CallMany => self.call_many(asked, overlay, meter, out)?,
-            Method::TraceCall => self.trace_call(asked, overlay, meter, out)?,
-            Method::TraceCallMany => self.trace_call_many(asked, overlay, meter, out)?,
+            Method::Call => self.call(asked, Worker { overlay, meter }, out)?,
+            Method::Simulate => self.simulate(asked, Worker { overlay, meter }, out)?,
+            Method::EstimateGas => self.estimate_gas(asked, Worker { overlay, meter }, out)?,
+            Method::CreateAccessList => self.create_access_list(asked, Worker { overlay, meter }, out)?,
+            Method::CallBundle => self.call_bundle(asked, Worker { overlay, meter }, out)?,
+            Method::CallMany => self.call_many(asked, Worker { overlay, meter }, out)?,
+            Method::TraceCall => self.trace_call(asked, Worker { overlay, meter }, out)?,
+            Method::TraceCallMany => self.trace_call_many(asked, Worker { overlay, meter }, out)?,
             Method::GetBalance => self.get_balance(asked, out)?,
             Method::GetStorageAt => self.get_storage_at(asked, out)?,
             Method::GetStorageValues => self.get_storage_values(asked, out)?,
@@ -264,7 +279,7 @@ impl Backend {
             Method::GetLogs => self.get_logs(asked, &mut meter, out)?,
             Method::FeeHistory => self.fee_history(asked, &mut meter, out)?,
             Method::SendRawTransaction => self.send_raw(asked, out)?,
-            Method::SendTransaction => self.send_transaction(asked, overlay, meter, out)?,
+            Method::SendTransaction => self.send_transaction(asked, Worker { overlay, meter }, out)?,
             Method::SendRawTransactionSync => {
                 return Err(RpcError::internal("a receipt was to be waited for on a worker"));
             }

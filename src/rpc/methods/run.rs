@@ -2,25 +2,18 @@
 
 use revm::context::result::ExecutionResult;
 
-use super::{Asked, Backend};
+use super::{Asked, Backend, Worker};
 use crate::{
     engine::{self, HaltText},
     rpc::{encode, error::RpcError, wire},
-    state::{Meter, Overlay},
 };
 
 impl Backend {
-    pub(super) fn call(
-        &self,
-        asked: Asked<'_>,
-        overlay: &mut Overlay,
-        meter: Meter,
-        out: &mut Vec<u8>,
-    ) -> Result<(), RpcError> {
+    pub(super) fn call(&self, asked: Asked<'_>, worker: Worker<'_>, out: &mut Vec<u8>) -> Result<(), RpcError> {
         let Asked { params, published, dialect } = asked;
         let (request, selector) = wire::parse_call(params, dialect)?;
         let snapshot = self.select(published, selector)?;
-        overlay.reset(snapshot.world.clone(), snapshot.hashes.clone(), meter);
+        let overlay = worker.stand_on(&snapshot);
         let rules = self.rules(dialect);
         let result = engine::call(&self.spec, &snapshot, &request, &rules, &self.codes, overlay)
             .map_err(|error| RpcError::from(error).outside_simulation())?;
@@ -35,17 +28,11 @@ impl Backend {
         }
     }
 
-    pub(super) fn simulate(
-        &self,
-        asked: Asked<'_>,
-        overlay: &mut Overlay,
-        meter: Meter,
-        out: &mut Vec<u8>,
-    ) -> Result<(), RpcError> {
+    pub(super) fn simulate(&self, asked: Asked<'_>, worker: Worker<'_>, out: &mut Vec<u8>) -> Result<(), RpcError> {
         let Asked { params, published, dialect } = asked;
         let (simulation, selector, full_transactions) = wire::parse_simulation(params, dialect, &self.limits.shape)?;
         let snapshot = self.select(published, selector)?;
-        overlay.reset(snapshot.world.clone(), snapshot.hashes.clone(), meter);
+        let overlay = worker.stand_on(&snapshot);
         let rules = self.rules(dialect);
         let blocks = engine::simulate(&self.spec, &snapshot, &simulation, &rules, &self.codes, overlay)?;
         self.gas.0.increment(blocks.iter().map(|block| block.header.gas_used).sum());

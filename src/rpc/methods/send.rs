@@ -10,12 +10,12 @@ use alloy_primitives::{Address, B256, Signature, TxKind, U256};
 use alloy_signer::SignerSync;
 use alloy_signer_local::PrivateKeySigner;
 
-use super::{Asked, Backend, fee};
+use super::{Asked, Backend, Worker, fee};
 use crate::{
     engine::{Call, CallFees, CallRequest},
     feed::pool::SentTransaction,
     rpc::{encode, error::RpcError, wire},
-    state::{Meter, Overlay, Published},
+    state::Published,
 };
 
 /// How long `eth_sendRawTransactionSync` waits.
@@ -96,8 +96,7 @@ impl Backend {
     pub(super) fn send_transaction(
         &self,
         asked: Asked<'_>,
-        overlay: &mut Overlay,
-        meter: Meter,
+        worker: Worker<'_>,
         out: &mut Vec<u8>,
     ) -> Result<(), RpcError> {
         let mut call = wire::parse_sending(asked.params, asked.dialect)?;
@@ -119,7 +118,7 @@ impl Backend {
             // On the pre-confirmed state, which it will meet.
             None => {
                 let request = CallRequest { call: call.clone(), ..CallRequest::default() };
-                self.needed_gas(&asked.published.newest, &request, asked.dialect, overlay, meter)?
+                self.needed_gas(&asked.published.newest, &request, asked.dialect, worker)?
             }
         };
         let choosing = self.signers.choosing.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,6 +1,6 @@
 //! `debug_traceCall` and `debug_traceCallMany`.
 
-use super::{Asked, Backend};
+use super::{Asked, Backend, Worker};
 use crate::{
     engine::{self, Trace, TraceBudget},
     rpc::{
@@ -8,19 +8,12 @@ use crate::{
         error::RpcError,
         wire::{self, TraceRequest},
     },
-    state::{Meter, Overlay},
 };
 
 impl Backend {
-    pub(super) fn trace_call(
-        &self,
-        asked: Asked<'_>,
-        overlay: &mut Overlay,
-        meter: Meter,
-        out: &mut Vec<u8>,
-    ) -> Result<(), RpcError> {
+    pub(super) fn trace_call(&self, asked: Asked<'_>, worker: Worker<'_>, out: &mut Vec<u8>) -> Result<(), RpcError> {
         let request = wire::parse_trace_call(asked.params, asked.dialect)?;
-        let bundles = self.trace(asked, &request, "params[2].txIndex", overlay, meter)?;
+        let bundles = self.trace(asked, &request, "params[2].txIndex", worker)?;
         match bundles.first().and_then(|bundle| bundle.first()) {
             Some(trace) => encode::trace(out, trace, self.limits.max_response),
             None => Err(RpcError::internal("a call that ran has no trace")),
@@ -30,12 +23,11 @@ impl Backend {
     pub(super) fn trace_call_many(
         &self,
         asked: Asked<'_>,
-        overlay: &mut Overlay,
-        meter: Meter,
+        worker: Worker<'_>,
         out: &mut Vec<u8>,
     ) -> Result<(), RpcError> {
         let request = wire::parse_trace_many(asked.params, asked.dialect, &self.limits.shape)?;
-        let bundles = self.trace(asked, &request, "params[1].transactionIndex", overlay, meter)?;
+        let bundles = self.trace(asked, &request, "params[1].transactionIndex", worker)?;
         let mut encoded = Ok(());
         encode::list(out, &bundles, |out, bundle| {
             encode::list(out, bundle, |out, trace| {
@@ -52,10 +44,9 @@ impl Backend {
         asked: Asked<'_>,
         TraceRequest { calls, tracer }: &TraceRequest,
         place: &str,
-        overlay: &mut Overlay,
-        meter: Meter,
+        worker: Worker<'_>,
     ) -> Result<Vec<Vec<Trace>>, RpcError> {
-        let snapshot = self.stand(asked.published, calls, place, overlay, meter)?;
+        let (snapshot, overlay) = self.stand(asked.published, calls, place, worker)?;
         let rules = self.rules(asked.dialect);
         let traced = (tracer, TraceBudget::new(self.limits.max_trace));
         let (traces, gas_used) =
