@@ -199,7 +199,9 @@ impl std::fmt::Display for HaltText {
                 "out of gas"
             }
             H::OutOfGas(_) => "out of gas",
-            H::OpcodeNotFound | H::InvalidFEOpcode | H::NotActivated => "invalid opcode",
+            H::InvalidFEOpcode => "invalid opcode: INVALID",
+            // revm does not say which.
+            H::OpcodeNotFound | H::NotActivated => "invalid opcode",
             H::InvalidJump => "invalid jump destination",
             H::StackUnderflow => "stack underflow",
             H::StackOverflow => "stack limit reached 1024 (1023)",

@@ -23,6 +23,24 @@ use crate::{
     state::{CodeCache, Overlay},
 };
 
+/// Why bundles of calls were not run to their end.
+#[derive(Debug, thiserror::Error)]
+pub enum ManyError {
+    /// For a reason that is no one call's.
+    #[error(transparent)]
+    Request(#[from] SimulationError),
+    /// One of the calls cannot run.
+    #[error("call {call} of bundle {bundle}: {error}")]
+    Call {
+        #[doc = "In which bundle, from 0."]
+        bundle: usize,
+        #[doc = "Which, from 0."]
+        call: usize,
+        #[doc = "Why."]
+        error: Box<SimulationError>,
+    },
+}
+
 /// Runs bundles in `overlay`, in `header`'s block: each call sees what those before it did. One list of results a bundle.
 pub fn call_many(
     spec: &ChainSpec,
@@ -31,7 +49,7 @@ pub fn call_many(
     rules: &Rules,
     codes: &CodeCache,
     overlay: &mut Overlay,
-) -> Result<Vec<Vec<ExecutionResult>>, SimulationError> {
+) -> Result<Vec<Vec<ExecutionResult>>, ManyError> {
     each_call(spec, header, request, rules, codes, overlay, |call, (tx, env, precompiles), overlay| {
         let base_fee = env.block_env.basefee;
         let mut evm = new_evm(&mut *overlay, env, precompiles, NoOpInspector, false);
@@ -53,7 +71,7 @@ pub fn trace_many(
     rules: &Rules,
     codes: &CodeCache,
     overlay: &mut Overlay,
-) -> Result<(Vec<Vec<Trace>>, u64), SimulationError> {
+) -> Result<(Vec<Vec<Trace>>, u64), ManyError> {
     let mut gas_used = 0;
     let traces = each_call(spec, header, request, rules, codes, overlay, |call, run, overlay| {
         let (trace, used) = trace(call, run, tracer, &mut budget, overlay)?;
@@ -75,7 +93,7 @@ fn each_call<T>(
     codes: &CodeCache,
     overlay: &mut Overlay,
     mut run: impl FnMut(&Call, (TxEnv, EvmEnv, RunPrecompiles), &mut Overlay) -> Result<(T, u64), SimulationError>,
-) -> Result<Vec<Vec<T>>, SimulationError> {
+) -> Result<Vec<Vec<T>>, ManyError> {
     let mut gas_left = rules.gas_cap;
     let mut results = Vec::with_capacity(request.bundles.len());
     let (mut number, mut time) = (header.number, header.timestamp);
@@ -90,12 +108,22 @@ fn each_call<T>(
             overrides::precompiles(&request.state, env.cfg_env.spec)?
         };
         let mut done = Vec::with_capacity(bundle.calls.len());
-        for call in &bundle.calls {
-            overlay.meter.between_calls()?;
-            check_chain_id(call, spec.chain_id())?;
+        for (at, call) in bundle.calls.iter().enumerate() {
+            overlay.meter.between_calls().map_err(SimulationError::from)?;
+            let refused = |error| match error {
+                error @ (SimulationError::Stopped(_) | SimulationError::Internal(_)) => ManyError::Request(error),
+                error => ManyError::Call { bundle: index, call: at, error: Box::new(error) },
+            };
+            check_chain_id(call, spec.chain_id()).map_err(refused)?;
+            if gas_left == 0 {
+                return Err(refused(SimulationError::Refused(format!(
+                    "no gas is left: the calls before it have used the {} that a request may: give them their gas, or raise --gas-cap",
+                    rules.gas_cap
+                ))));
+            }
             let mut env = env.clone();
             let tx = fill(spec, call, gas_left, rules.base_fee, &mut env, overlay);
-            let (result, gas_used) = run(call, (tx, env, precompiles.clone()), overlay)?;
+            let (result, gas_used) = run(call, (tx, env, precompiles.clone()), overlay).map_err(refused)?;
             gas_left = gas_left.saturating_sub(gas_used);
             done.push(result);
         }

@@ -24,7 +24,7 @@ pub use call::{call, lift_checks};
 pub use error::{HaltText, SimulationError, frame_error};
 pub use estimate::{Estimate, estimate_gas};
 pub use evm::new_evm;
-pub use many::{call_many, trace_many};
+pub use many::{ManyError, call_many, trace_many};
 pub use precompiles::RunPrecompiles;
 pub use replay::{ChainExecutor, block_executor, replay, transaction_count};
 pub use request::{

@@ -43,7 +43,7 @@ use super::{
     error::RpcError,
     http::{HttpResponse, refuse},
     reply::{Session, failure},
-    subscriptions::{Starting, Subscriber, Subscriptions},
+    subscriptions::{Notification, Starting, Subscriber, Subscriptions},
 };
 
 /// What all WebSocket connections share.
@@ -139,7 +139,7 @@ enum Outgoing {
     /// An answer.
     Answer(Vec<u8>),
     /// What a subscription tells.
-    Notification(Vec<u8>),
+    Notification(Notification),
     /// A sign of life.
     Ping,
     /// The end, and its reason.
@@ -195,16 +195,17 @@ impl Subscriber for Outlet {
         self.id
     }
 
-    fn notify(&self, text: Vec<u8>) -> bool {
+    fn notify(&self, notification: Notification) -> bool {
         let most = self.bounds.max_notifications;
         let room = if self.owed.notifications.fetch_add(1, AcqRel) < most {
-            self.owe(text.len())
+            self.owe(notification.size())
         } else {
             Err(format!("more than {most} notifications are unsent"))
         };
         match room {
-            Ok(()) => self.out.send(Outgoing::Notification(text)).is_ok(),
+            Ok(()) => self.out.send(Outgoing::Notification(notification)).is_ok(),
             Err(reason) => {
+                tracing::info!(connection = self.id, reason, "a slow subscriber is dropped");
                 self.ending.send_replace(Some(format!("slow subscriber: {reason}")));
                 false
             }
@@ -270,11 +271,11 @@ async fn write(
                 owed.bytes.fetch_sub(bytes, AcqRel);
                 sent
             }
-            Outgoing::Notification(text) => {
-                let bytes = text.len();
+            Outgoing::Notification(notification) => {
+                let bytes = notification.size();
                 // One that is told to end is told why next, and not what it did not take.
                 let is_ending = outlet.ending.borrow().is_some();
-                let sent = if is_ending { Ok(()) } else { sink.send(text_message(text)).await };
+                let sent = if is_ending { Ok(()) } else { sink.send(text_message(notification.text())).await };
                 owed.notifications.fetch_sub(1, AcqRel);
                 owed.bytes.fetch_sub(bytes, AcqRel);
                 sent

@@ -102,6 +102,11 @@ impl Snapshot {
         Some((open, header))
     }
 
+    /// Whether this is the hash that was given out for the block being built here. Nothing is hashed for the question.
+    pub fn has_given_out(&self, hash: B256) -> bool {
+        self.provisional.get().is_some_and(|header| header.hash() == hash)
+    }
+
     /// The header that a call at this snapshot runs under: the open block's where there is one, else the head's.
     pub fn header(&self) -> &Header {
         self.open.as_ref().map_or_else(|| self.head.header.inner(), |open| &open.header)

@@ -210,7 +210,7 @@ impl Published {
             },
             Selector::Hash(hash) => match self.numbers.get(&hash) {
                 Some(number) => self.sealed(*number),
-                None => Err(UnknownBlock::Hash { hash }),
+                None => self.given_out(hash).cloned().ok_or(UnknownBlock::Hash { hash }),
             },
             Selector::Snapshot(SnapshotId(id)) => self.recent.get(&id).cloned().ok_or_else(|| UnknownBlock::Snapshot {
                 id,
@@ -223,6 +223,12 @@ impl Published {
     /// The snapshot whose open block `pending` is: the newest, unless none is being built or the feed is broken.
     pub fn pending(&self) -> Option<&Arc<Snapshot>> {
         (self.feed != FeedState::Degraded && self.newest.open.is_some()).then_some(&self.newest)
+    }
+
+    /// The snapshot, of those kept, whose open block was given out under this hash: receipts and logs of pre-confirmed transactions bear it.
+    fn given_out(&self, hash: B256) -> Option<&Arc<Snapshot>> {
+        let mut recent = self.recent.iter().rev().map(|(_, snapshot)| snapshot);
+        recent.find(|snapshot| snapshot.has_given_out(hash))
     }
 
     /// The block that `selector` names. Blocks are kept for ever, so this finds those too whose state is not.
@@ -244,7 +250,7 @@ impl Published {
             },
             Selector::Hash(hash) => match self.numbers.get(&hash) {
                 Some(number) => sealed(*number),
-                None => self.pending().map(Block::newest).filter(|open| open.header().hash() == hash),
+                None => self.given_out(hash).map(Block::newest),
             },
             Selector::Snapshot(_) => Some(Block::newest(&self.select(selector)?)),
         })

@@ -231,7 +231,7 @@ async fn a_transaction_that_fails_pays_and_the_others_run() {
     let reverted = Some(json!("execution reverted"));
     assert_eq!(outcome(0), (reverted.clone(), Some(json!(format!("0x{:064x}", 42))), None));
     assert_eq!(outcome(1), (reverted, None, None));
-    assert_eq!(outcome(2), (Some(json!("invalid opcode")), None, None));
+    assert_eq!(outcome(2), (Some(json!("invalid opcode: INVALID")), None, None));
     assert_eq!(outcome(3), (None, None, Some(json!("0x"))));
     assert_eq!(results[2]["gasUsed"], 200_000);
     let gas: u64 = results.iter().map(|tx| tx["gasUsed"].as_u64().unwrap()).sum();

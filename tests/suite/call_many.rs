@@ -93,14 +93,14 @@ async fn a_call_that_fails_has_the_error_of_its_dialect_and_changes_nothing() {
         let results = node.result("/", "eth_callMany", params.clone()).await;
         [results[0][0].clone(), results[0][1].clone(), results[0][2].clone()]
     };
-    assert_eq!(halted, json!({"error": {"code": -32000, "message": "invalid opcode"}}));
+    assert_eq!(halted, json!({"error": {"code": -32000, "message": "invalid opcode: INVALID"}}));
     assert_eq!(words(&counted)[0], U256::from(1));
     let refused = node.error("/", "eth_call", json!([swap(U256::MAX), "latest"])).await;
     assert_eq!(reverted, json!({"error": refused}));
 
     // As reth has it: a text.
     let results = node.result("/standard", "eth_callMany", params).await;
-    assert_eq!(results[0][0], json!({"error": "invalid opcode"}));
+    assert_eq!(results[0][0], json!({"error": "invalid opcode: INVALID"}));
     assert_eq!(results[0][2], json!({"error": "execution reverted: Router: insufficient output amount"}));
 }
 
@@ -329,5 +329,27 @@ async fn bad_bundles_are_refused_and_their_field_named() {
     // As Erigon and reth: a state context and its fields may be absent.
     for params in [json!([one]), json!([one, {}]), json!([one, null, null, null])] {
         assert_eq!(node.result("/", "eth_callMany", params).await, json!([[{"value": "0x"}]]));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_that_cannot_run_is_named() {
+    let node = TestNode::quiet();
+    let endless = json!({PROBE.to_string(): {"code": "0x5b600056"}});
+    let latest = json!({"blockNumber": "latest"});
+    let plain = json!({"to": PROBE});
+    let rich = json!({"to": PROBE, "value": "0xffffffffffffffffffffffffff"});
+    let bundles = json!([{"transactions": [plain]}, {"transactions": [plain, rich]}]);
+    let greedy = json!([{"transactions": [plain, plain]}]);
+    let no_gas = "no gas is left: the calls before it have used the 50000000 that a request may: give them their gas, or raise --gas-cap";
+    for (method, params, text) in [
+        ("eth_callMany", json!([bundles, latest]), "params[0][1].transactions[1]: err: insufficient funds"),
+        ("debug_traceCallMany", json!([bundles, latest]), "params[0][1].transactions[1]: err: insufficient funds"),
+        ("debug_traceCall", json!([rich, "latest"]), "params[0]: err: insufficient funds"),
+        ("eth_callMany", json!([greedy, latest, endless]), &format!("params[0][0].transactions[1]: {no_gas}")),
+    ] {
+        let error = node.error("/", method, params).await;
+        assert_eq!(error["code"], -32000, "{error}");
+        assert!(error["message"].as_str().unwrap().starts_with(text), "{method}: {error}");
     }
 }

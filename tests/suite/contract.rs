@@ -314,7 +314,8 @@ async fn a_reverting_call_on_standard_is_3_with_its_reason() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_call_that_the_evm_stops_says_why() {
     let node = TestNode::quiet();
-    for (code, text) in [("0xfe", "invalid opcode"), ("0x01", "stack underflow"), ("0x600056", "invalid jump")] {
+    for (code, text) in [("0xfe", "invalid opcode: INVALID"), ("0x01", "stack underflow"), ("0x600056", "invalid jump")]
+    {
         for path in ["/", "/standard"] {
             let error = node.error(path, "eth_call", calling(code)).await;
             assert_eq!(error["code"], -32000, "{code}: {error}");
@@ -562,7 +563,7 @@ async fn a_failed_call_bears_its_reason_as_a_string_on_root() {
         (reverting(&error_string("not today")), "not today"),
         (reverting(&[]), "execution reverted"),
         (reverting(&panic), "overflow"),
-        ("0xfe".to_owned(), "invalid opcode"),
+        ("0xfe".to_owned(), "invalid opcode: INVALID"),
     ];
     for (code, reason) in cases {
         let blocks = node.result("/", "eth_simulateV1", bundle(&code)).await;
@@ -590,7 +591,7 @@ async fn a_failed_call_bears_an_object_on_standard() {
         json!({"code": 3, "message": "execution reverted: not today", "data": format!("0x{}", hex::encode(data))});
     assert_eq!(first_call(&blocks)["error"], expected);
     let blocks = node.result("/standard", "eth_simulateV1", bundle("0xfe")).await;
-    assert_eq!(first_call(&blocks)["error"], json!({"code": -32015, "message": "invalid opcode"}));
+    assert_eq!(first_call(&blocks)["error"], json!({"code": -32015, "message": "invalid opcode: INVALID"}));
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -213,7 +213,7 @@ async fn what_cannot_succeed_is_refused_in_geths_words() {
             json!({"gasLimit": "0x61a8"}),
             "gas required exceeds allowance (25000)".into(),
         ),
-        ("no opcode", call.clone(), code("0xfe"), json!({}), "invalid opcode".into()),
+        ("no opcode", call.clone(), code("0xfe"), json!({}), "invalid opcode: INVALID".into()),
         ("no funds", poor.clone(), json!({}), json!({}), "insufficient funds for transfer".into()),
         ("funds for less", poor, almost, json!({}), "gas required exceeds allowance (20999)".into()),
         (
@@ -409,7 +409,7 @@ async fn the_list_of_a_call_that_fails_bears_the_error() {
     let slot = |slot: u8| format!("0x{slot:064x}");
     let cases = [
         ("0x600354505f5ffd", "execution reverted"),
-        ("0x60035450fe", "invalid opcode"),
+        ("0x60035450fe", "invalid opcode: INVALID"),
         ("0x600354505b600556", "invalid jump destination"),
         ("0x600354505b600456", "out of gas"),
     ];

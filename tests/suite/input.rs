@@ -720,3 +720,23 @@ fn whatever_is_sent_is_answered_once_and_the_node_goes_on() {
         Err(error) => panic!("{error}"),
     }
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_expected_is_said_in_words_of_json() {
+    let node = TestNode::quiet();
+    for (method, params, text) in [
+        ("eth_callBundle", json!([null]), "params[0]: invalid type: null, expected an object"),
+        ("eth_callMany", json!([[{"transactions": []}], "latest"]), "expected an object"),
+        ("debug_traceCall", json!([{"to": CODE_AT}, "latest", "callTracer"]), "params[2]: "),
+        ("eth_feeHistory", json!([3, "latest", ["a"]]), "params[2][0]: invalid type: string \"a\", expected a number"),
+        (
+            "eth_getProof",
+            json!([CODE_AT, "0x0", "latest"]),
+            "params[1]: invalid type: string \"0x0\", expected an array",
+        ),
+    ] {
+        let error = node.error("/", method, params.clone()).await;
+        let message = error["message"].as_str().unwrap();
+        assert!(message.contains(text) && !message.contains("struct"), "{method} {params}: {error}");
+    }
+}

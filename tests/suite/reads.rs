@@ -460,3 +460,26 @@ async fn a_batch_agrees_with_itself_while_the_devnet_publishes() {
         snapshots.insert(number(&answers[6]["id"]));
     }
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_hash_that_was_given_out_for_the_block_being_built_names_its_state() {
+    let node = busy(&[]);
+    let who = accounts(&node)[0];
+    let world = node.node.info().trading.expect("the devnet trades");
+    for path in PATHS {
+        let pending = node.result(path, "eth_getBlockByNumber", json!(["pending", false])).await;
+        let snapshot = json!({"blockHash": pending["hash"]});
+        // The block goes on, and the hash still names the moment that it was given out for.
+        node.sealed(number(&pending["number"])).await;
+        assert_eq!(node.result(path, "eth_getBlockByHash", json!([pending["hash"], false])).await, pending);
+        let calls = [
+            ("eth_getProof", json!([who, [], snapshot])),
+            ("eth_getBalance", json!([who, snapshot])),
+            ("eth_call", json!([{"to": world.alpha, "data": "0x18160ddd"}, snapshot])),
+        ];
+        let answers = node.batch(path, &calls).await;
+        let proof: EIP1186AccountProofResponse = typed(&answers[0]);
+        verify(&proof, typed(&pending["stateRoot"]));
+        assert_eq!(proof.balance, typed::<U256>(&answers[1]));
+    }
+}

@@ -313,6 +313,8 @@ async fn each_refusal_is_geths() {
         ("a reserved type", bytes!("7fc0"), "transaction type not supported: 0x7f".into()),
         ("no list", bytes!("0281ff"), "malformed transaction: rlp: unexpected string".into()),
         ("a list too short", bytes!("02c0"), "malformed transaction: rlp: input too short".into()),
+        ("an empty list", bytes!("c0"), "malformed transaction: rlp: input too short".into()),
+        ("a nonce with a zero before it", bytes!("c3820001"), "malformed transaction: rlp: leading zero".into()),
         (
             "bytes after it",
             [&raw(plain(0), &rich)[..], &[0]].concat().into(),
@@ -609,6 +611,18 @@ async fn a_full_pool_keeps_what_pays_more() {
     assert_eq!((code, message.as_str()), (-32000, "transaction underpriced"));
     send(&node, &raw(paying(0, 15), &key(4))).await;
     assert_eq!((there(&cheap).await, there(&dear).await, there(&next).await), (false, true, true));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_fills_a_gap_gets_its_place_from_those_behind_it() {
+    let (node, _genesis) = static_node(&dev_signers().unwrap(), &["--pool-transactions", "3"]);
+    for nonce in 1..4 {
+        send(&node, &raw(plain(nonce), &key(0))).await;
+    }
+    let first = send(&node, &raw(plain(0), &key(0))).await;
+    assert!(!node.result("/", "eth_getTransactionByHash", json!([first])).await.is_null());
+    let next = node.result("/", "eth_getTransactionCount", json!([key(0).address(), "pending"])).await;
+    assert_eq!(number(&next), 3, "the last of them has given way");
 }
 
 #[tokio::test(flavor = "multi_thread")]

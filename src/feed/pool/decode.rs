@@ -1,6 +1,8 @@
 //! From the bytes that a client sends to a transaction.
 
-use alloy_consensus::{EthereumTxEnvelope, TxEip4844Variant, TxEip4844WithSidecar, TxEnvelope};
+use alloy_consensus::{
+    EthereumTxEnvelope, TxEip4844Variant, TxEip4844WithSidecar, TxEnvelope, TxLegacy, transaction::RlpEcdsaDecodableTx,
+};
 use alloy_eips::{
     eip2718::{Decodable2718, EIP4844_TX_TYPE_ID, EIP7702_TX_TYPE_ID, Eip2718Error},
     eip7594::BlobTransactionSidecarVariant,
@@ -32,7 +34,13 @@ impl SentTransaction {
         }
         let size = raw.len();
         if !is_network_blob(raw) {
-            return Ok(Self { tx: TxEnvelope::decode_2718_exact(raw).map_err(malformed)?, sidecar: None, size });
+            // What begins like a list is a legacy transaction: alloy calls one that it cannot read an unexpected type.
+            let tx = if raw[0] >= alloy_rlp::EMPTY_LIST_CODE {
+                decode_legacy(raw).map_err(|error| PoolError::Malformed(format!("rlp: {error}")))?
+            } else {
+                TxEnvelope::decode_2718_exact(raw).map_err(malformed)?
+            };
+            return Ok(Self { tx, sidecar: None, size });
         }
         let sent = EthereumTxEnvelope::<TxEip4844WithSidecar<BlobTransactionSidecarVariant>>::decode_2718_exact(raw)
             .map_err(malformed)?;
@@ -51,6 +59,15 @@ impl From<TxEnvelope> for SentTransaction {
         let size = tx.eip2718_encoded_length();
         Self { tx, sidecar: None, size }
     }
+}
+
+/// A legacy transaction, and nothing after it.
+fn decode_legacy(mut raw: &[u8]) -> alloy_rlp::Result<TxEnvelope> {
+    let tx = TxLegacy::rlp_decode_signed(&mut raw)?;
+    if !raw.is_empty() {
+        return Err(alloy_rlp::Error::UnexpectedLength);
+    }
+    Ok(TxEnvelope::Legacy(tx))
 }
 
 /// Whether these are the bytes of a blob transaction with its blobs: a list whose first item is a list, the transaction itself.

@@ -199,16 +199,20 @@ impl Queue {
         if self.next_nonce(&address, nonce_of(world, &address)) < nonce {
             return Err(PoolError::Full);
         }
-        let tip = tx.priority_fee_or_price();
+        let pays_of = |tx: &TxEnvelope| (tx.priority_fee_or_price(), tx.max_fee_per_gas());
+        let offered = pays_of(&tx);
         let mut last: Vec<_> = self
             .senders
             .iter()
-            .filter(|(other, _)| **other != address)
             .filter_map(|(other, sender)| {
-                let (nonce, pooled) = sender.by_nonce.last_key_value()?;
-                let ready = *nonce < sender.first_gap(nonce_of(world, other));
-                let pays = pooled.tx.priority_fee_or_price();
-                (!ready || pays < tip).then(|| (ready, pays, *pooled.tx.tx_hash(), pooled.size))
+                let (last, pooled) = sender.by_nonce.last_key_value()?;
+                // Of its own sender's, one that comes after it gives way too.
+                if *other == address && *last <= nonce {
+                    return None;
+                }
+                let ready = *last < sender.first_gap(nonce_of(world, other));
+                let pays = pays_of(&pooled.tx);
+                (!ready || pays < offered).then(|| (ready, pays, *pooled.tx.tx_hash(), pooled.size))
             })
             .collect();
         last.sort_unstable();

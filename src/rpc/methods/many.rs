@@ -6,7 +6,7 @@ use revm::context::result::ExecutionResult;
 
 use super::{Asked, Backend, Worker};
 use crate::{
-    engine::{self, HaltText},
+    engine::{self, HaltText, ManyError},
     rpc::{dialect::Dialect, encode, error::RpcError, wire},
     state::{Overlay, Published, Selector, Snapshot},
 };
@@ -18,7 +18,7 @@ impl Backend {
         let (snapshot, overlay) = self.stand(published, &request, "params[1].transactionIndex", worker)?;
         let rules = self.rules(dialect);
         let bundles = engine::call_many(&self.spec, snapshot.header(), &request.bundles, &rules, &self.codes, overlay)
-            .map_err(|error| RpcError::from(error).outside_simulation())?;
+            .map_err(|error| refusal(error, in_bundles))?;
         self.gas.0.increment(bundles.iter().flatten().map(ExecutionResult::tx_gas_used).sum());
         encode::list(out, &bundles, |out, bundle| {
             encode::list(out, bundle, |out, result| call_result(out, result, dialect));
@@ -57,6 +57,22 @@ impl Backend {
         let overlay = worker.stand_on(&parent);
         engine::replay(&self.spec, &snapshot, count, overlay)?;
         Ok((snapshot, overlay))
+    }
+}
+
+/// Where the parameters have a call of a bundle.
+pub(super) fn in_bundles(bundle: usize, call: usize) -> String {
+    format!("params[0][{bundle}].transactions[{call}]")
+}
+
+/// Names the call that bundles were refused for.
+pub(super) fn refusal(error: ManyError, place: impl FnOnce(usize, usize) -> String) -> RpcError {
+    match error {
+        ManyError::Request(error) => RpcError::from(error).outside_simulation(),
+        ManyError::Call { bundle, call, error } => {
+            let error = RpcError::from(*error).outside_simulation();
+            RpcError { message: format!("{}: {}", place(bundle, call), error.message).into(), ..error }
+        }
     }
 }
 

@@ -1,11 +1,12 @@
 //! From what is published to what is sent.
 
-use std::sync::Arc;
+use std::{collections::HashMap, sync::Arc};
 
 use alloy_consensus::{TxEnvelope, transaction::Recovered};
+use bytes::Bytes;
 use tokio::sync::broadcast::{self, error::RecvError};
 
-use super::{Subscription, Subscriptions};
+use super::{Notification, Subscription, Subscriptions};
 use crate::{
     feed::pool::Pool,
     rpc::{
@@ -146,19 +147,28 @@ struct Round<'a> {
 
 /// What was encoded already, by dialect: most subscriptions of a kind want the very same bytes.
 #[derive(Default)]
-struct Encoded(Vec<(*const Dialect, Vec<u8>)>);
+struct Encoded(Vec<(*const Dialect, Bytes)>);
 
 impl Encoded {
-    fn get(&mut self, dialect: &'static Dialect, encode: impl FnOnce(&mut Vec<u8>)) -> &[u8] {
-        let known = self.0.iter().position(|(one, _)| std::ptr::eq(*one, dialect));
-        let index = known.unwrap_or_else(|| {
-            let mut out = Vec::new();
-            encode(&mut out);
-            self.0.push((dialect, out));
-            self.0.len() - 1
-        });
-        &self.0[index].1
+    fn get(&mut self, dialect: &'static Dialect, encode: impl FnOnce(&mut Vec<u8>)) -> Bytes {
+        if let Some((_, known)) = self.0.iter().find(|(one, _)| std::ptr::eq(*one, dialect)) {
+            return known.clone();
+        }
+        let text = encoded(encode);
+        self.0.push((dialect, text.clone()));
+        text
     }
+}
+
+/// The logs of a block that were encoded already, by their index in it.
+type EncodedLogs = HashMap<u64, Bytes>;
+
+fn encoded(encode: impl FnOnce(&mut Vec<u8>)) -> Bytes {
+    let mut out = Vec::new();
+    encode(&mut out);
+    // It may be kept for as long as its slowest subscriber takes: without room to grow in.
+    out.shrink_to_fit();
+    out.into()
 }
 
 impl Round<'_> {
@@ -169,14 +179,14 @@ impl Round<'_> {
 
     /// A block was sealed.
     fn head(&mut self, block: &Block) {
-        let mut headers = Encoded::default();
+        let (mut headers, mut logs) = (Encoded::default(), EncodedLogs::default());
         for one in self.list {
             match &one.subject {
                 Subject::NewHeads => {
                     let result = headers.get(one.dialect, |out| encode::header(out, block.header(), one.dialect));
                     self.send(one, result);
                 }
-                Subject::Logs(filter) => self.logs(one, filter, block, 0),
+                Subject::Logs(filter) => self.logs(one, filter, block, 0, &mut logs),
                 _ => {}
             }
         }
@@ -184,17 +194,16 @@ impl Round<'_> {
 
     /// A sub-block came: `known` of the block's transactions are known already.
     fn flashblock(&mut self, block: &Block, known: usize) {
-        let mut blocks = Encoded::default();
+        let (mut blocks, mut logs) = (Encoded::default(), EncodedLogs::default());
         let fresh: Vec<Included<'_>> = block.transactions().skip(known).collect();
-        let mut hashes: Vec<Vec<u8>> = Vec::new();
-        let mut in_full: Vec<Vec<u8>> = Vec::new();
+        let (mut hashes, mut in_full): (Vec<Bytes>, Vec<Bytes>) = (Vec::new(), Vec::new());
         for one in self.list {
             match &one.subject {
                 Subject::NewFlashblocks => {
                     let result = blocks.get(one.dialect, |out| encode::block(out, block, true, one.dialect));
                     self.send(one, result);
                 }
-                Subject::PendingLogs(filter) => self.logs(one, filter, block, known),
+                Subject::PendingLogs(filter) => self.logs(one, filter, block, known, &mut logs),
                 Subject::NewFlashblockTransactions(shown) => {
                     let each = match shown {
                         Shown::Hash => {
@@ -206,7 +215,7 @@ impl Round<'_> {
                     };
                     for (text, included) in each.iter().zip(&fresh) {
                         if !matches!(shown, Shown::Matching(filter) if !filter.matches_any(included)) {
-                            self.send(one, text);
+                            self.send(one, text.clone());
                         }
                     }
                 }
@@ -231,32 +240,35 @@ impl Round<'_> {
     }
 
     /// The logs that pass, of the transactions after the first `known`.
-    fn logs(&mut self, one: &Subscription, filter: &LogFilter, block: &Block, known: usize) {
-        let mut out = Vec::new();
+    fn logs(
+        &mut self,
+        one: &Subscription,
+        filter: &LogFilter,
+        block: &Block,
+        known: usize,
+        encoded_logs: &mut EncodedLogs,
+    ) {
         if !filter.matches_bloom(block.header().logs_bloom) {
             return;
         }
         for included in block.transactions().skip(known) {
             let place = LogPlace::of(block, &included);
-            for (index, log) in included.receipt.logs().iter().enumerate() {
+            for (log, index) in included.receipt.logs().iter().zip(included.first_log..) {
                 if filter.matches(log) {
-                    out.clear();
-                    encode::log(&mut out, log, &place, included.first_log + index as u64);
-                    self.send(one, &out);
+                    let text = encoded_logs
+                        .entry(index)
+                        .or_insert_with(|| encoded(|out| encode::log(out, log, &place, index)));
+                    self.send(one, text.clone());
                 }
             }
         }
     }
 
-    fn send(&mut self, one: &Subscription, result: &[u8]) {
+    fn send(&mut self, one: &Subscription, result: Bytes) {
         if !one.has_begun || self.full.contains(&one.subscriber.id()) {
             return;
         }
-        let mut text = Vec::with_capacity(one.prefix.len() + result.len() + 2);
-        text.extend_from_slice(&one.prefix);
-        text.extend_from_slice(result);
-        text.extend_from_slice(b"}}");
-        if !one.subscriber.notify(text) {
+        if !one.subscriber.notify(Notification { prefix: one.prefix.clone(), result }) {
             self.full.push(one.subscriber.id());
         }
     }
@@ -264,16 +276,12 @@ impl Round<'_> {
 
 /// Each transaction's text, made when it is first asked for.
 fn each<'a>(
-    texts: &'a mut Vec<Vec<u8>>,
+    texts: &'a mut Vec<Bytes>,
     fresh: &[Included<'_>],
     encode: impl Fn(&mut Vec<u8>, &Included<'_>),
-) -> &'a [Vec<u8>] {
+) -> &'a [Bytes] {
     if texts.is_empty() {
-        texts.extend(fresh.iter().map(|included| {
-            let mut out = Vec::new();
-            encode(&mut out, included);
-            out
-        }));
+        texts.extend(fresh.iter().map(|included| encoded(|out| encode(out, included))));
     }
     texts
 }

@@ -13,6 +13,7 @@ use std::sync::{
     atomic::{AtomicU64, Ordering::Relaxed},
 };
 
+use bytes::Bytes;
 use metrics::{Counter, Gauge};
 
 use super::{
@@ -46,9 +47,30 @@ struct Subscription {
     dialect: &'static Dialect,
     subscriber: Arc<dyn Subscriber>,
     /// The notification up to its result.
-    prefix: Vec<u8>,
+    prefix: Bytes,
     /// Whether the answer that bears its id is on its way: nothing is sent before.
     has_begun: bool,
+}
+
+/// What a subscription tells. Its text is put together when it is sent: until then all who wait for the same thing share it.
+#[derive(Clone, Debug)]
+pub struct Notification {
+    prefix: Bytes,
+    result: Bytes,
+}
+
+impl Notification {
+    const END: &[u8] = b"}}";
+
+    /// Bytes of its text.
+    pub const fn size(&self) -> usize {
+        self.prefix.len() + self.result.len() + Self::END.len()
+    }
+
+    /// The JSON.
+    pub fn text(&self) -> Vec<u8> {
+        [&self.prefix, &self.result, Self::END].concat()
+    }
 }
 
 /// Where notifications go: a connection.
@@ -57,7 +79,7 @@ pub trait Subscriber: std::fmt::Debug + Send + Sync {
     fn id(&self) -> u64;
 
     /// Hands a notification over, without waiting. False where the connection cannot take it: it is then being closed.
-    fn notify(&self, text: Vec<u8>) -> bool;
+    fn notify(&self, notification: Notification) -> bool;
 
     /// The connection has ended: nothing can be subscribed on it any more.
     fn end(&self);
@@ -204,6 +226,6 @@ impl Subscription {
     fn new(id: u64, subject: Subject, dialect: &'static Dialect, subscriber: Arc<dyn Subscriber>) -> Self {
         let prefix =
             format!(r#"{{"jsonrpc":"2.0","method":"eth_subscription","params":{{"subscription":"{id:#x}","result":"#);
-        Self { id, subject, dialect, subscriber, prefix: prefix.into_bytes(), has_begun: false }
+        Self { id, subject, dialect, subscriber, prefix: prefix.into(), has_begun: false }
     }
 }

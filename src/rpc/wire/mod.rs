@@ -24,7 +24,7 @@ pub use state::{parse_account, parse_bytes, parse_code, parse_proof, parse_slot,
 pub use subscribe::{Shown, Subject, parse_id, parse_subscribe};
 pub use trace::{TraceRequest, parse_trace_call, parse_trace_many};
 
-use std::fmt;
+use std::{borrow::Cow, fmt};
 
 use alloy_primitives::U256;
 use serde::{
@@ -112,7 +112,21 @@ fn explain<T: DeserializeOwned>(params: &str, first: &serde_json::Error) -> RpcE
     // Where in the line it is helps nobody: the path says where in the request.
     let text = text.rsplit_once(" at line ").map_or(text.as_str(), |(text, _)| text);
     let text = if text == "trailing characters" { "more parameters than the method takes" } else { text };
-    RpcError::params(format!("{}: {text}", place(&path)))
+    RpcError::params(format!("{}: {}", place(&path), in_words_of_json(text)))
+}
+
+/// What serde says that it expected, not in Rust's words.
+fn in_words_of_json(text: &str) -> Cow<'_, str> {
+    let Some((before, expected)) = text.rsplit_once("expected ") else { return text.into() };
+    let word = match expected {
+        "a sequence" => "an array",
+        "a map" => "an object",
+        "f64" => "a number",
+        "value" => "a string",
+        other if other.starts_with("struct ") => "an object",
+        _ => return text.into(),
+    };
+    format!("{before}expected {word}").into()
 }
 
 /// Parses a value that depends on another field and was set aside for that, and names the field where it fails.
@@ -132,7 +146,7 @@ fn parse_aside<T: DeserializeOwned + Default>(
         (Err(error), _) => {
             let path = track.path().to_string();
             let dot = if path == "." { String::new() } else { format!(".{path}") };
-            Err(RpcError::params(format!("{place}{dot}: {error}")))
+            Err(RpcError::params(format!("{place}{dot}: {}", in_words_of_json(&error.to_string()))))
         }
         (Ok(_), Some(path)) if dialect.refuses_unknown_fields => {
             let path: String = path.chars().take(80).collect();
