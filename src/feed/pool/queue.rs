@@ -200,7 +200,7 @@ impl Queue {
             return Err(PoolError::Full);
         }
         let pays_of = |tx: &TxEnvelope| (tx.priority_fee_or_price(), tx.max_fee_per_gas());
-        let offered = pays_of(&tx);
+        let offered = pays_of(tx);
         let mut last: Vec<_> = self
             .senders
             .iter()
