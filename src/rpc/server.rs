@@ -14,7 +14,11 @@ use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore, watch},
     task::JoinHandle,
 };
-use tower::Layer;
+use tower::{
+    Layer,
+    layer::util::Identity,
+    util::{Either, option_layer},
+};
 use tower_http::cors::{AllowOrigin, CorsLayer};
 
 use super::{
@@ -161,7 +165,7 @@ impl Handler<Serve> for FrontActor {
         });
         let acceptor = Acceptor {
             door: Door(service),
-            cors: cors(&config.origins),
+            cors: option_layer((!config.origins.is_empty()).then(|| cors(&config.origins))),
             connections: connections.clone(),
             overflow: Arc::new(Semaphore::new(OVERFLOW)),
             stopping,
@@ -206,7 +210,8 @@ const OVERFLOW: usize = 64;
 #[derive(Clone)]
 struct Acceptor {
     door: Door,
-    cors: CorsLayer,
+    /// None where no page may call: then there is nothing to say about it in each answer.
+    cors: Either<CorsLayer, Identity>,
     connections: Arc<Semaphore>,
     overflow: Arc<Semaphore>,
     stopping: watch::Receiver<bool>,
