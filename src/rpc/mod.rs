@@ -2,7 +2,8 @@
 //!
 //! A body becomes requests in [`envelope`], parameters become the engine's types in [`wire`], results become bytes in [`encode`].
 //! [`reply`] makes the text of an answer of the text of a request, [`front`] takes each through routing, lanes and metrics, [`wait`] lets
-//! one wait for its receipt; [`http`] and [`ws`] are the two doors, behind [`server`]'s one port.
+//! one wait for its receipt; [`http`] and [`ws`] are the two doors, behind [`server`]'s one port. [`subscriptions`] tells connections what is
+//! new, [`filters`] tells it to those who ask again and again.
 
 mod access;
 pub mod dialect;

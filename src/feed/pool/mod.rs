@@ -1,4 +1,7 @@
 //! The transaction pool: what was sent and is not yet in a block.
+//!
+//! It refuses what geth's pools refuse, in their words. What they have against floods from a public network is left out: one transaction in
+//! flight for delegated accounts, accounts reserved to blobs or to all else, an age after which what waits is dropped.
 
 mod best;
 mod decode;
