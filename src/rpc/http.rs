@@ -174,18 +174,19 @@ pub(super) fn refuse(status: StatusCode, error: RpcError) -> HttpResponse {
 
 /// The newest snapshot when the request arrived, for the header that every single answer bears.
 fn freshness(published: &Published) -> Option<HeaderValue> {
-    use std::io::Write;
     let newest = &published.newest;
     let mut text = Vec::with_capacity(96);
-    let _ = write!(
-        text,
-        "id={:#x}, block={}, index={}, age_ms={}, feed={}",
-        newest.id.0,
-        newest.header().number,
-        newest.index(),
-        newest.published.elapsed().as_millis(),
-        published.feed.as_str(),
-    );
+    let mut decimal = itoa::Buffer::new();
+    text.extend_from_slice(b"id=");
+    encode::hex(&mut text, newest.id.0);
+    text.extend_from_slice(b", block=");
+    text.extend_from_slice(decimal.format(newest.header().number).as_bytes());
+    text.extend_from_slice(b", index=");
+    text.extend_from_slice(decimal.format(newest.index()).as_bytes());
+    text.extend_from_slice(b", age_ms=");
+    text.extend_from_slice(decimal.format(newest.published.elapsed().as_millis()).as_bytes());
+    text.extend_from_slice(b", feed=");
+    text.extend_from_slice(published.feed.as_str().as_bytes());
     HeaderValue::from_maybe_shared(Bytes::from(text)).ok()
 }
 

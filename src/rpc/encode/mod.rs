@@ -23,6 +23,8 @@ pub fn string(out: &mut Vec<u8>, text: &str) {
 
 /// Bytes as hex data.
 pub fn data(out: &mut Vec<u8>, bytes: &[u8]) {
+    // With what closes the answer after it, so that long data is not moved for the sake of a bracket.
+    out.reserve(2 * bytes.len() + 64);
     out.extend_from_slice(b"\"0x");
     let start = out.len();
     out.resize(start + 2 * bytes.len(), 0);
@@ -33,13 +35,19 @@ pub fn data(out: &mut Vec<u8>, bytes: &[u8]) {
 
 /// A number as a quantity.
 pub fn quantity(out: &mut Vec<u8>, value: u64) {
-    out.extend_from_slice(b"\"0x");
+    out.push(b'"');
+    hex(out, value);
+    out.push(b'"');
+}
+
+/// A number in hex, without quotes.
+pub fn hex(out: &mut Vec<u8>, value: u64) {
+    out.extend_from_slice(b"0x");
     let digits = (64 - value.leading_zeros()).div_ceil(4).max(1);
     for digit in (0..digits).rev() {
         // Four bits are an index below sixteen.
         out.push(DIGITS[((value >> (4 * digit)) & 15) as usize]);
     }
-    out.push(b'"');
 }
 
 /// A large number as a quantity.
