@@ -424,7 +424,7 @@ fn devnet(
     } else {
         Some(Traffic::new(config.traffic, config.traffic_seed, spec.chain_id(), signers, trading))
     };
-    Devnet::new(spec.clone(), config.sub_blocks, config.fee_recipient, traffic)
+    Devnet::new(spec.clone(), config.sub_blocks, config.sub_block(), config.fee_recipient, traffic)
 }
 
 fn now() -> u64 {

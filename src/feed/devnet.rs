@@ -2,7 +2,7 @@
 
 use std::{
     sync::Arc,
-    time::{SystemTime, UNIX_EPOCH},
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
 use alloy_evm::block::BlockExecutionError;
@@ -25,6 +25,8 @@ pub struct Devnet {
     sub_blocks: u32,
     fee_recipient: Address,
     traffic: Option<Traffic>,
+    /// Time for the transactions of a sub-block.
+    picking: Duration,
 }
 
 /// What a tick of the devnet gave.
@@ -37,9 +39,16 @@ pub struct Step {
 }
 
 impl Devnet {
-    /// A devnet with `sub_blocks` sub-blocks a block.
-    pub const fn new(spec: ChainSpec, sub_blocks: u32, fee_recipient: Address, traffic: Option<Traffic>) -> Self {
-        Self { spec, sub_blocks, fee_recipient, traffic }
+    /// A devnet with `sub_blocks` sub-blocks a block, `every` so often one.
+    pub fn new(
+        spec: ChainSpec,
+        sub_blocks: u32,
+        every: Duration,
+        fee_recipient: Address,
+        traffic: Option<Traffic>,
+    ) -> Self {
+        // Half of the time: the other half is for publishing and sealing, and for the last transaction, which is not cut short.
+        Self { spec, sub_blocks, fee_recipient, traffic, picking: every / 2 }
     }
 
     /// Opens the block after the head of `on`.
@@ -57,13 +66,17 @@ impl Devnet {
     }
 
     /// The next sub-block, of what waits in `pool` first and then of background traffic; with the last of a block, its seal and the
-    /// next block.
+    /// next block. What would make the sub-block late waits for the next.
     pub fn step(&mut self, on: &Snapshot, pool: &Pool) -> Result<Step, BlockExecutionError> {
         let Some(open) = &on.open else { return Ok(Step { sealed: None, next: self.open(on)? }) };
         let mut best = pool.best(on, self.fees(open));
         let traffic = &mut self.traffic;
+        let (began, picking) = (Instant::now(), self.picking);
+        let has_time = || began.elapsed() < picking;
         let extended = extend(&self.spec, on, open, |sub_block: &mut SubBlock<'_>| {
-            while let Some(ready) = best.next(sub_block.room()) {
+            while has_time()
+                && let Some(ready) = best.next(sub_block.room())
+            {
                 let tx = ready.transaction();
                 match sub_block.push(tx) {
                     Ok(()) => best.included(ready),
@@ -74,7 +87,7 @@ impl Devnet {
                 }
             }
             // Users come first: background traffic takes what they leave.
-            let gas = sub_block.room().gas;
+            let gas = if has_time() { sub_block.room().gas } else { 0 };
             let own: Vec<_> =
                 traffic.iter_mut().flat_map(|traffic| traffic.next(on, gas, pool)).map(Arc::new).collect();
             pool.tell_own(own.iter().cloned());
