@@ -108,6 +108,35 @@ pub struct UnsignedTx {
 /// The call as a transaction without a signature. The type is geth's choice: dynamic fee unless the call has a gas price, blobs
 /// or delegations.
 pub(super) fn unsigned_tx(call: &Call, filled: Filled) -> Result<UnsignedTx, SimulationError> {
+    let mut encoded = Vec::with_capacity(160 + call.data.len());
+    let Filled { gas: gas_limit, nonce, chain_id, .. } = filled;
+    let tx = match filled.fees(call) {
+        CallFees::GasPrice(gas_price) => {
+            // With chain id zero, the form that EIP-155 signs ends in three zeros: exactly the transaction with v, r and s of zero.
+            let (value, input) = (call.value, call.data.clone());
+            let tx = TxLegacy { chain_id: Some(0), nonce, gas_price, gas_limit, to: call.to, value, input };
+            tx.encode_for_signing(&mut encoded);
+            EthereumTypedTransaction::Legacy(tx)
+        }
+        CallFees::Market { .. } => {
+            let tx = market_tx(call, chain_id, nonce, gas_limit)?;
+            tx.eip2718_encode(&NO_SIGNATURE, &mut encoded);
+            tx
+        }
+    };
+    Ok(UnsignedTx { tx, hash: keccak256(&encoded), encoded })
+}
+
+/// The transaction of a call that pays by EIP-1559: with delegations where it brings some, else with blobs, else a plain one.
+///
+/// # Errors
+/// Blobs or delegations, and no callee.
+pub fn market_tx(
+    call: &Call,
+    chain_id: u64,
+    nonce: u64,
+    gas_limit: u64,
+) -> Result<EthereumTypedTransaction<TxEip4844>, SimulationError> {
     let callee = || match call.to {
         TxKind::Call(to) => Ok(to),
         TxKind::Create => Err(SimulationError::Params(
@@ -118,67 +147,44 @@ pub(super) fn unsigned_tx(call: &Call, filled: Filled) -> Result<UnsignedTx, Sim
         CallFees::GasPrice(_) => (0, 0),
         CallFees::Market { max_fee, max_priority } => (max_fee.unwrap_or_default(), max_priority.unwrap_or_default()),
     };
-    let Filled { gas: gas_limit, nonce, chain_id, .. } = filled;
     let (value, input) = (call.value, call.data.clone());
     let access_list = call.access_list.clone().unwrap_or_default();
-    let mut encoded = Vec::with_capacity(160 + input.len());
-    let tx = match (filled.fees(call), &call.authorization_list, &call.blob_hashes) {
-        (CallFees::GasPrice(gas_price), ..) => {
-            // With chain id zero, the form that EIP-155 signs ends in three zeros: exactly the transaction with v, r and s of zero.
-            let tx = TxLegacy { chain_id: Some(0), nonce, gas_price, gas_limit, to: call.to, value, input };
-            tx.encode_for_signing(&mut encoded);
-            EthereumTypedTransaction::Legacy(tx)
-        }
-        (_, Some(authorizations), _) => {
-            let authorization_list = authorizations.clone();
-            let to = callee()?;
-            let tx = TxEip7702 {
-                chain_id,
-                nonce,
-                gas_limit,
-                max_fee_per_gas,
-                max_priority_fee_per_gas,
-                to,
-                value,
-                access_list,
-                authorization_list,
-                input,
-            };
-            tx.eip2718_encode(&NO_SIGNATURE, &mut encoded);
-            EthereumTypedTransaction::Eip7702(tx)
-        }
-        (_, None, Some(hashes)) => {
-            let tx = TxEip4844 {
-                chain_id,
-                nonce,
-                gas_limit,
-                max_fee_per_gas,
-                max_priority_fee_per_gas,
-                to: callee()?,
-                value,
-                access_list,
-                blob_versioned_hashes: hashes.clone(),
-                max_fee_per_blob_gas: call.max_fee_per_blob_gas.unwrap_or_default(),
-                input,
-            };
-            tx.eip2718_encode(&NO_SIGNATURE, &mut encoded);
-            EthereumTypedTransaction::Eip4844(tx)
-        }
-        (_, None, None) => {
-            let tx = TxEip1559 {
-                chain_id,
-                nonce,
-                gas_limit,
-                max_fee_per_gas,
-                max_priority_fee_per_gas,
-                to: call.to,
-                value,
-                access_list,
-                input,
-            };
-            tx.eip2718_encode(&NO_SIGNATURE, &mut encoded);
-            EthereumTypedTransaction::Eip1559(tx)
-        }
-    };
-    Ok(UnsignedTx { tx, hash: keccak256(&encoded), encoded })
+    Ok(match (&call.authorization_list, &call.blob_hashes) {
+        (Some(authorizations), _) => EthereumTypedTransaction::Eip7702(TxEip7702 {
+            chain_id,
+            nonce,
+            gas_limit,
+            max_fee_per_gas,
+            max_priority_fee_per_gas,
+            to: callee()?,
+            value,
+            access_list,
+            authorization_list: authorizations.clone(),
+            input,
+        }),
+        (None, Some(hashes)) => EthereumTypedTransaction::Eip4844(TxEip4844 {
+            chain_id,
+            nonce,
+            gas_limit,
+            max_fee_per_gas,
+            max_priority_fee_per_gas,
+            to: callee()?,
+            value,
+            access_list,
+            blob_versioned_hashes: hashes.clone(),
+            max_fee_per_blob_gas: call.max_fee_per_blob_gas.unwrap_or_default(),
+            input,
+        }),
+        (None, None) => EthereumTypedTransaction::Eip1559(TxEip1559 {
+            chain_id,
+            nonce,
+            gas_limit,
+            max_fee_per_gas,
+            max_priority_fee_per_gas,
+            to: call.to,
+            value,
+            access_list,
+            input,
+        }),
+    })
 }

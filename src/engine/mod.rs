@@ -24,6 +24,7 @@ pub use call::{call, lift_checks};
 pub use error::{HaltText, SimulationError, frame_error};
 pub use estimate::{Estimate, estimate_gas};
 pub use evm::new_evm;
+pub use fees::market_tx;
 pub use many::{ManyError, call_many, trace_many};
 pub use precompiles::RunPrecompiles;
 pub use replay::{ChainExecutor, block_executor, replay, transaction_count};

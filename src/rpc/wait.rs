@@ -1,10 +1,7 @@
 //! `eth_sendRawTransactionSync` (EIP-7966): a transaction is sent, and its client waits for the receipt.
 
 use bytestring::ByteString;
-use tokio::{
-    sync::Semaphore,
-    time::{sleep, timeout},
-};
+use tokio::{sync::Semaphore, time::timeout};
 
 use super::{
     error::RpcError,
@@ -70,8 +67,8 @@ impl Front {
                     return None;
                 }
                 if changes.changed().await.is_err() {
-                    // Nothing is published any more.
-                    sleep(most).await;
+                    // Nothing is published any more: its time runs out.
+                    std::future::pending::<()>().await;
                 }
             }
         };

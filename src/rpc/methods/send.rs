@@ -5,14 +5,17 @@ use std::{
     time::Duration,
 };
 
-use alloy_consensus::{SignableTransaction, TxEip1559, TxEip2930, TxEip7702, TxEnvelope, TxLegacy};
-use alloy_primitives::{Address, B256, Signature, TxKind, U256};
+use alloy_consensus::{
+    EthereumTxEnvelope, EthereumTypedTransaction, SignableTransaction, TxEip2930, TxEip4844, TxEip4844Variant,
+    TxEnvelope, TxLegacy,
+};
+use alloy_primitives::{Address, B256, TxKind, U256};
 use alloy_signer::SignerSync;
 use alloy_signer_local::PrivateKeySigner;
 
 use super::{Asked, Backend, Worker, fee};
 use crate::{
-    engine::{Call, CallFees, CallRequest},
+    engine::{Call, CallFees, CallRequest, market_tx},
     feed::pool::SentTransaction,
     rpc::{encode, error::RpcError, wire},
     state::Published,
@@ -170,60 +173,37 @@ struct Filled {
 
 fn signed(call: Call, filled: Filled, signer: &PrivateKeySigner) -> Result<TxEnvelope, RpcError> {
     let Filled { chain_id, nonce, gas: gas_limit } = filled;
-    let Call { to, value, data: input, access_list, authorization_list, .. } = call;
-    let (max_fee_per_gas, max_priority_fee_per_gas) = match call.fees {
-        CallFees::GasPrice(gas_price) => {
-            return match access_list {
-                Some(access_list) => {
-                    sign(TxEip2930 { chain_id, nonce, gas_price, gas_limit, to, value, access_list, input }, signer)
-                }
-                None => {
-                    sign(TxLegacy { chain_id: Some(chain_id), nonce, gas_price, gas_limit, to, value, input }, signer)
-                }
-            };
-        }
-        CallFees::Market { max_fee, max_priority } => (max_fee.unwrap_or_default(), max_priority.unwrap_or_default()),
+    let CallFees::GasPrice(gas_price) = call.fees else {
+        return sign(market_tx(&call, chain_id, nonce, gas_limit)?, signer);
     };
-    let access_list = access_list.unwrap_or_default();
-    match (authorization_list, to) {
-        (Some(authorization_list), TxKind::Call(to)) => {
-            let tx = TxEip7702 {
-                chain_id,
-                nonce,
-                gas_limit,
-                max_fee_per_gas,
-                max_priority_fee_per_gas,
-                to,
-                value,
-                access_list,
-                authorization_list,
-                input,
-            };
-            sign(tx, signer)
-        }
-        (_, to) => {
-            let tx = TxEip1559 {
-                chain_id,
-                nonce,
-                gas_limit,
-                max_fee_per_gas,
-                max_priority_fee_per_gas,
-                to,
-                value,
-                access_list,
-                input,
-            };
-            sign(tx, signer)
-        }
-    }
+    let Call { to, value, data: input, access_list, .. } = call;
+    let tx = match access_list {
+        Some(access_list) => EthereumTypedTransaction::Eip2930(TxEip2930 {
+            chain_id,
+            nonce,
+            gas_price,
+            gas_limit,
+            to,
+            value,
+            access_list,
+            input,
+        }),
+        None => EthereumTypedTransaction::Legacy(TxLegacy {
+            chain_id: Some(chain_id),
+            nonce,
+            gas_price,
+            gas_limit,
+            to,
+            value,
+            input,
+        }),
+    };
+    sign(tx, signer)
 }
 
-fn sign<T>(tx: T, signer: &PrivateKeySigner) -> Result<TxEnvelope, RpcError>
-where
-    T: SignableTransaction<Signature>,
-    TxEnvelope: From<alloy_consensus::Signed<T>>,
-{
+fn sign(tx: EthereumTypedTransaction<TxEip4844>, signer: &PrivateKeySigner) -> Result<TxEnvelope, RpcError> {
     let signature =
         signer.sign_hash_sync(&tx.signature_hash()).map_err(|error| RpcError::internal(&error.to_string()))?;
-    Ok(tx.into_signed(signature).into())
+    let signed: EthereumTxEnvelope<TxEip4844> = tx.into_signed(signature).into();
+    Ok(signed.map_eip4844(TxEip4844Variant::from))
 }
