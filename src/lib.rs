@@ -4,6 +4,7 @@
 //!
 //! - [`node`]: wires the actors together; start and shutdown order.
 //! - [`rpc`]: the front. Servers, methods, wire types of the two dialects, error codes, limits.
+//! - [`wallet`]: EIP-5792 batches. Rules, signing, approval, durable store.
 //! - [`feed`]: the sources of state, and the one actor that turns what they give into snapshots.
 //! - [`executor`]: lanes and the pool of CPU workers.
 //! - [`engine`]: pure simulation. A snapshot and a request in, a result out.
@@ -20,6 +21,7 @@ pub mod node;
 pub mod rpc;
 pub mod state;
 pub mod telemetry;
+pub mod wallet;
 
 /// The README's Rust compiles.
 #[cfg(doctest)]
