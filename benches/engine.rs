@@ -193,7 +193,7 @@ impl Chain {
         };
         let limits = PoolLimits { transactions: 0, per_account: 0, bytes: 0, price_bump: 0, min_tip: 0 };
         let backend = Backend {
-            pool: Arc::new(Pool::new(spec.clone(), limits, snapshots.clone())),
+            pool: Arc::new(Pool::new(spec.clone(), limits, snapshots.clone(), None)),
             signers: Signers::default(),
             filters: Filters::new(0),
             spec,
@@ -222,7 +222,7 @@ impl Chain {
     fn answer(&self, request: &Request, overlay: &mut Overlay, out: &mut Vec<u8>) {
         out.clear();
         let asked = Asked { params: request.params.get(), published: &self.published, dialect: &PROJECT };
-        self.backend.answer(Method::Simulate, asked, overlay, meter(), out).expect("an answer");
+        let _ = self.backend.answer(Method::Simulate, asked, overlay, meter(), out).expect("an answer");
         black_box(out);
     }
 

@@ -80,7 +80,7 @@ fn publish(criterion: &mut Criterion, size: u64, world: &World) {
         let snapshots = cell(world.clone());
         let mut random = SmallRng::seed_from_u64(1);
         let publish = |changes: Vec<AccountChange>| {
-            snapshots.publish(after(&snapshots.newest(), |world| world.apply_many(changes)))
+            snapshots.publish(after(&snapshots.newest(), |world| world.apply_many(&changes)))
         };
         // From here on each new snapshot pushes an old one out.
         (0..KEPT).for_each(|_| publish(shape.changes(CHANGED, &mut random)));
@@ -104,7 +104,7 @@ fn seal(criterion: &mut Criterion, size: u64, world: &World) {
             bencher.iter_batched_ref(
                 || {
                     let mut changed = world.clone();
-                    changed.apply_many(shape.changes(CHANGED, &mut random));
+                    changed.apply_many(&shape.changes(CHANGED, &mut random));
                     changed
                 },
                 |changed| changed.state_root(),
@@ -124,7 +124,7 @@ fn memory(size: u64, world: &World, shape: Shape) {
     let mut worlds = vec![world.clone()];
     for _ in 0..WORLDS {
         let mut next = worlds[worlds.len() - 1].clone();
-        next.apply_many(shape.changes(SLOTS, &mut random));
+        next.apply_many(&shape.changes(SLOTS, &mut random));
         worlds.push(next);
     }
     let grown = resident().saturating_sub(before);

@@ -24,7 +24,8 @@ pub struct Config {
         help_heading = "General"
     )]
     pub listen: SocketAddr,
-    /// Where what must survive a restart is kept. Nothing of a local chain does yet: it begins anew with each start.
+    /// Keep the chain, the transactions that wait and the wallet's batches in this directory, and go on with what is there. Without it all
+    /// ends with the process.
     #[arg(long, env = "PRESIM_DATA_DIR", value_name = "DIR", help_heading = "General")]
     pub data_dir: Option<PathBuf>,
     /// What `/` speaks: `project`, presim's own contract, or `standard`, execution-apis as geth has it. `/standard` is always the latter.

@@ -7,6 +7,7 @@
 //! - [`wallet`]: EIP-5792 batches. Rules, signing, approval, durable store.
 //! - [`feed`]: the sources of state, and the one actor that turns what they give into snapshots.
 //! - [`executor`]: lanes and the pool of CPU workers.
+//! - [`store`]: what survives a restart. One file, many writes to a commit.
 //! - [`engine`]: pure simulation. A snapshot and a request in, a result out.
 //! - [`state`]: immutable worlds, snapshots, history, and the overlay of a run.
 //! - [`chain`]: what a chain is. Forks, genesis, blocks.
@@ -20,6 +21,7 @@ pub mod feed;
 pub mod node;
 pub mod rpc;
 pub mod state;
+pub mod store;
 pub mod telemetry;
 pub mod wallet;
 

@@ -53,9 +53,13 @@ fn print_banner(info: &NodeInfo, feed: FeedName, sub_block_ms: u64, sub_blocks: 
     println!("chain id {}, head {}", info.chain_id, info.head);
     match feed {
         FeedName::Devnet => {
-            println!(
-                "devnet: a sub-block every {sub_block_ms} ms, {sub_blocks} to a block; kept in memory only: it begins anew with each start"
-            );
+            let kept = match &info.data_dir {
+                Some(dir) => format!("kept in {}: the next start goes on with it", dir.display()),
+                None => {
+                    "ephemeral, kept in memory only: it begins anew with each start (--data-dir keeps it)".to_owned()
+                }
+            };
+            println!("devnet: a sub-block every {sub_block_ms} ms, {sub_blocks} to a block; {kept}");
         }
         FeedName::Static => println!("the chain stands still"),
     }

@@ -1,32 +1,33 @@
 //! A running node: its state built, its actors started in order, and stopped in the opposite one.
 
-use std::{net::SocketAddr, sync::Arc, thread::JoinHandle, time::Duration};
+mod start;
+
+use std::{net::SocketAddr, path::PathBuf, sync::Arc, thread::JoinHandle, time::Duration};
 
 use actix::{Actor, Addr, Arbiter, System};
-use alloy_genesis::Genesis;
 use alloy_signer_local::PrivateKeySigner;
 use eyre::{WrapErr, eyre};
 use metrics::Gauge;
-use serde::de::IgnoredAny;
 use tokio::sync::oneshot;
 
+use self::start::{Start, begin};
 use crate::{
-    chain::{BlockHashes, ChainSpec, genesis_block, genesis_world},
-    config::{Config, FeedName},
+    chain::ChainSpec,
+    config::Config,
     executor::{Drain, Executor, ExecutorConfig, LaneActor, LaneName},
     feed::{
         StateFeed, StopFeed,
-        apply::stand_on,
-        chain_file,
         devnet::Devnet,
+        journal::Journal,
         pool::{Pool, PoolLimits},
-        world::{self, TradingWorld, Traffic},
+        world::TradingWorld,
     },
     rpc::{
         Access, Backend, Filters, Front, FrontActor, GasCounter, RequestLimits, Serve, ServerConfig, ShapeLimits,
         Signers, Stop, Subscriptions, SyncTimeouts, Waiters, announce,
     },
-    state::{CodeCache, FeedState, Snapshot, Snapshots},
+    state::{CodeCache, Snapshots},
+    store::Store,
     telemetry::Metrics,
 };
 
@@ -58,29 +59,31 @@ pub struct NodeInfo {
     pub accounts: Vec<PrivateKeySigner>,
     /// The contracts to trade with.
     pub trading: Option<TradingWorld>,
-}
-
-/// The chain that a node begins with.
-struct Start {
-    spec: ChainSpec,
-    snapshots: Snapshots,
-    source: Option<Devnet>,
-    /// The accounts that the node signs for.
-    accounts: Vec<PrivateKeySigner>,
-    /// Whether the chain is the built-in devnet.
-    builtin: bool,
-    trading: Option<TradingWorld>,
+    /// Where it is kept; none where it ends with the process.
+    pub data_dir: Option<PathBuf>,
 }
 
 impl Node {
-    /// Builds the state that `config` asks for, and starts the node. Returns when it answers.
+    /// Builds the state that `config` asks for, or takes it up where its data directory has it, and starts the node. Returns when it answers.
     ///
     /// # Errors
     /// A file that cannot be read or is not right, a block that does not check, a port that is taken.
     pub fn start(config: Config) -> eyre::Result<Self> {
         let metrics = Metrics::default();
+        let store = match &config.data_dir {
+            Some(dir) => Store::open(dir, &metrics)?,
+            None => Store::in_memory(&metrics)?,
+        };
+        Self::start_on(store, config, metrics)
+    }
+
+    /// The same, on a store that is open.
+    ///
+    /// # Errors
+    /// As [`start`](Self::start).
+    pub fn start_on(store: Store, config: Config, metrics: Metrics) -> eyre::Result<Self> {
         let codes = Arc::new(CodeCache::new(config.code_cache));
-        let start = begin(&config, &codes)?;
+        let start = begin(&config, &codes, &store)?;
         let access = match &config.token_file {
             Some(path) => Access::from_file(path, config.queue_short as usize, config.queue_bundle as usize)?,
             None => Access::default(),
@@ -93,9 +96,10 @@ impl Node {
             head: snapshots.newest().head.number(),
             accounts: if start.builtin { start.accounts.clone() } else { Vec::new() },
             trading: start.trading,
+            data_dir: config.data_dir.clone(),
         };
-        let Start { spec, source, accounts, .. } = start;
-        let parts = Parts { config, codes, spec, source, accounts, snapshots, access, metrics };
+        let Start { spec, source, journal, accounts, .. } = start;
+        let parts = Parts { config, codes, spec, source, journal, store, accounts, snapshots, access, metrics };
         Self::spawn(parts, info)
     }
 
@@ -172,6 +176,8 @@ struct Parts {
     codes: Arc<CodeCache>,
     spec: ChainSpec,
     source: Option<Devnet>,
+    journal: Option<Journal>,
+    store: Store,
     accounts: Vec<PrivateKeySigner>,
     snapshots: Arc<Snapshots>,
     access: Access,
@@ -194,7 +200,7 @@ struct Actors {
 
 impl Actors {
     async fn start(parts: Parts) -> eyre::Result<(Self, Listening)> {
-        let Parts { config, codes, spec, source, accounts, snapshots, access, metrics } = parts;
+        let Parts { config, codes, spec, source, journal, store, accounts, snapshots, access, metrics } = parts;
         let workers = config.workers.map_or_else(available_cores, usize::from);
         let executor = Executor::start(
             ExecutorConfig {
@@ -227,11 +233,13 @@ impl Actors {
             price_bump: config.pool_price_bump,
             min_tip: u128::from(config.pool_min_tip),
         };
-        let pool = Arc::new(Pool::new(spec.clone(), limits, snapshots.clone()));
+        let kept = store.is_durable().then(|| store.clone());
+        let pool = Arc::new(Pool::new(spec.clone(), limits, snapshots.clone(), kept));
+        pool.restore()?;
         // The feed executes blocks: a thread of its own, so that nothing else waits for it.
         let feed_thread = Arbiter::new();
         let feed = {
-            let feed = StateFeed::new(source, config.sub_block(), snapshots.clone(), pool.clone(), &metrics);
+            let feed = StateFeed::new(source, journal, config.sub_block(), snapshots.clone(), pool.clone(), &metrics);
             StateFeed::start_in_arbiter(&feed_thread.handle(), move |_| feed)
         };
         let lanes =
@@ -307,126 +315,4 @@ async fn keep_up(metrics: Metrics, gauges: CodeGauges, codes: Arc<CodeCache>) {
         gauges.chain.set(stats.chain_bytes as f64);
         gauges.overrides.set(stats.override_bytes as f64);
     }
-}
-
-/// The chain that `config` asks for, as far as it goes before the first sub-block.
-fn begin(config: &Config, codes: &CodeCache) -> eyre::Result<Start> {
-    let accounts = DevAccounts { users: world::dev_signers()?, traffic: world::traffic_signers()? };
-    let builtin = config.genesis.is_none();
-    let genesis = match &config.genesis {
-        Some(path) => {
-            let text = std::fs::read(path).wrap_err_with(|| format!("--genesis {}", path.display()))?;
-            parse_genesis(&text)
-                .wrap_err_with(|| format!("--genesis {}: expected a geth-format genesis", path.display()))?
-        }
-        None => world::dev_genesis(&accounts.all(), now()),
-    };
-    let spec = ChainSpec::new(genesis.config.clone(), config.block_time());
-    let (state, trading) = if builtin {
-        let (state, trading) = world::build(&genesis, &spec, &accounts.all(), codes)?;
-        (state, Some(trading))
-    } else {
-        (genesis_world(&genesis, codes), None)
-    };
-    let block = genesis_block(&genesis, &spec, state.state_root());
-    let mut hashes = BlockHashes::default();
-    hashes.push(block.number(), block.hash());
-    let first = stand_on(state, Arc::new(block), hashes);
-
-    let feed = config.feed();
-    let state = match feed {
-        FeedName::Devnet => FeedState::Live { every_ms: config.sub_block_ms },
-        FeedName::Static => FeedState::Static,
-    };
-    let base = stand_on(first.world.clone(), first.head.clone(), first.hashes.clone());
-    let snapshots = Snapshots::new(first, state, config.keep_blocks as usize, config.keep_snapshots as usize);
-    let mut head = base;
-    if let Some(file) = &config.chain {
-        head = chain_file::import(&spec, head, file, |snapshot| {
-            let copy = stand_on(snapshot.world.clone(), snapshot.head.clone(), snapshot.hashes.clone());
-            snapshots.publish_sealed(copy, None);
-        })
-        .wrap_err_with(|| format!("--chain {}", file.display()))?;
-        tracing::info!(head = head.head.number(), hash = %head.head_hash(), "imported");
-    }
-    let source = match feed {
-        FeedName::Devnet => Some(devnet(config, &spec, &head, &accounts, trading)),
-        FeedName::Static => None,
-    };
-    if let Some(source) = &source {
-        snapshots.publish(source.open(&head).wrap_err("the first block cannot be opened")?);
-    }
-    // On a chain that stands still nothing is mined, so no account of the node's is offered to send from.
-    let accounts = if source.is_some() { funded(&accounts.users, &head) } else { Vec::new() };
-    Ok(Start { spec, snapshots, source, accounts, builtin, trading })
-}
-
-/// Accounts of the test mnemonic.
-struct DevAccounts {
-    /// The first ten.
-    users: Vec<PrivateKeySigner>,
-    /// The ten after them.
-    traffic: Vec<PrivateKeySigner>,
-}
-
-impl DevAccounts {
-    fn all(&self) -> Vec<PrivateKeySigner> {
-        self.users.iter().chain(&self.traffic).cloned().collect()
-    }
-}
-
-/// Those of `signers` that have ether.
-fn funded(signers: &[PrivateKeySigner], at: &Snapshot) -> Vec<PrivateKeySigner> {
-    let has = |signer: &&PrivateKeySigner| {
-        at.world.account(&signer.address()).is_some_and(|account| !account.balance.is_zero())
-    };
-    signers.iter().filter(has).cloned().collect()
-}
-
-/// A geth-format genesis. It must have what geth asks for; alloy fills in the rest.
-fn parse_genesis(text: &[u8]) -> serde_json::Result<Genesis> {
-    #[derive(serde::Deserialize)]
-    #[serde(rename_all = "camelCase")]
-    struct Required {
-        #[serde(rename = "config")]
-        _config: IgnoredAny,
-        #[serde(rename = "alloc")]
-        _alloc: IgnoredAny,
-        #[serde(rename = "gasLimit")]
-        _gas_limit: IgnoredAny,
-        #[serde(rename = "difficulty")]
-        _difficulty: IgnoredAny,
-    }
-    serde_json::from_slice::<Required>(text)?;
-    serde_json::from_slice(text)
-}
-
-fn devnet(
-    config: &Config,
-    spec: &ChainSpec,
-    head: &Snapshot,
-    accounts: &DevAccounts,
-    trading: Option<TradingWorld>,
-) -> Devnet {
-    // Rather from accounts that nobody counts on the nonces of.
-    let mut signers = funded(&accounts.traffic, head);
-    if signers.is_empty() {
-        signers = funded(&accounts.users, head);
-    }
-    let traffic = if config.traffic == 0 {
-        None
-    } else if spec.next_base_fee(head.head.header.inner(), head.head.number() + 1).is_none() {
-        tracing::info!("no background traffic: it pays by EIP-1559, and this chain has not come to London");
-        None
-    } else if signers.is_empty() {
-        tracing::info!("no background traffic: none of the test mnemonic's accounts has funds on this genesis");
-        None
-    } else {
-        Some(Traffic::new(config.traffic, config.traffic_seed, spec.chain_id(), signers, trading))
-    };
-    Devnet::new(spec.clone(), config.sub_blocks, config.sub_block(), config.fee_recipient, traffic)
-}
-
-fn now() -> u64 {
-    std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }

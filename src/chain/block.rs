@@ -52,7 +52,7 @@ pub struct BlockHashes(imbl::OrdMap<u64, B256>);
 
 impl BlockHashes {
     /// How far back the opcode sees.
-    const DEPTH: usize = 256;
+    pub const DEPTH: usize = 256;
 
     /// The hash of block `number`, if it is one of those kept.
     pub fn get(&self, number: u64) -> Option<B256> {

@@ -19,8 +19,17 @@ use alloy_primitives::{Address, B256};
 use crate::{
     chain::{BlockHashes, ChainSpec, SealedBlock, receipts_root_and_bloom, transactions_root},
     engine::{ChainExecutor, block_executor},
-    state::{OpenBlock, Overlay, Snapshot, World},
+    state::{AccountChange, OpenBlock, Overlay, Snapshot, World},
 };
+
+/// A snapshot that was made from another, and how its state differs from that one's.
+#[derive(Debug)]
+pub struct Applied {
+    /// The snapshot.
+    pub snapshot: Snapshot,
+    /// What changed, each account once.
+    pub changes: Vec<AccountChange>,
+}
 
 /// What a block's producer decides about it.
 #[derive(Clone, Copy, Debug)]
@@ -52,7 +61,7 @@ pub fn stand_on(world: World, head: Arc<SealedBlock>, hashes: BlockHashes) -> Sn
 }
 
 /// Opens the next block on the head of `on`: empty, its pre-block system calls done.
-pub fn open_block(spec: &ChainSpec, on: &Snapshot, attributes: Attributes) -> Result<Snapshot, BlockExecutionError> {
+pub fn open_block(spec: &ChainSpec, on: &Snapshot, attributes: Attributes) -> Result<Applied, BlockExecutionError> {
     let parent = on.head.header.inner();
     let (number, timestamp) = (parent.number + 1, attributes.timestamp);
     let header = Header {
@@ -76,12 +85,12 @@ pub fn open_block(spec: &ChainSpec, on: &Snapshot, attributes: Attributes) -> Re
     let mut executor = block_executor(spec, &mut overlay, &header, None, &[]);
     executor.apply_pre_execution_changes()?;
     drop(executor);
-    Ok(next(on, overlay.changed_world(), OpenBlock::new(header)))
+    Ok(next(on, &overlay, OpenBlock::new(header)))
 }
 
 /// Extends the block being built by a sub-block of what `fill` puts into it. Costs what the transactions use and change, whatever the
 /// block or the state holds already.
-pub fn extend(spec: &ChainSpec, on: &Snapshot, open: &OpenBlock, fill: impl FnOnce(&mut SubBlock<'_>)) -> Snapshot {
+pub fn extend(spec: &ChainSpec, on: &Snapshot, open: &OpenBlock, fill: impl FnOnce(&mut SubBlock<'_>)) -> Applied {
     let mut overlay = Overlay::new(on.world.clone(), on.hashes.clone());
     let mut executor = block_executor(spec, &mut overlay, &open.header, None, &[]);
     executor.cumulative_tx_gas_used = open.header.gas_used;
@@ -96,7 +105,7 @@ pub fn extend(spec: &ChainSpec, on: &Snapshot, open: &OpenBlock, fill: impl FnOn
     grown.index += 1;
     transactions.into_iter().for_each(|tx| grown.push(tx));
     grown.receipts.extend(executor.receipts);
-    next(on, overlay.changed_world(), grown)
+    next(on, &overlay, grown)
 }
 
 /// A sub-block on its way.
@@ -125,7 +134,7 @@ impl SubBlock<'_> {
 }
 
 /// Seals the block being built: withdrawals, requests, roots, hash.
-pub fn seal(spec: &ChainSpec, on: &Snapshot, open: &OpenBlock) -> Result<Snapshot, BlockExecutionError> {
+pub fn seal(spec: &ChainSpec, on: &Snapshot, open: &OpenBlock) -> Result<Applied, BlockExecutionError> {
     let withdrawals = spec.is_shanghai_active_at_timestamp(open.header.timestamp).then(Withdrawals::default);
     let mut overlay = Overlay::new(on.world.clone(), on.hashes.clone());
     let mut executor = block_executor(spec, &mut overlay, &open.header, withdrawals.as_ref(), &[]);
@@ -134,7 +143,7 @@ pub fn seal(spec: &ChainSpec, on: &Snapshot, open: &OpenBlock) -> Result<Snapsho
     executor.blob_gas_used = open.blob_gas_used;
     let (evm, result) = executor.finish()?;
     drop(evm);
-    let world = overlay.changed_world();
+    let (world, changes) = overlay.changed();
 
     let transactions: Vec<_> = open.transactions.iter().cloned().collect();
     let mut header = open.header.clone();
@@ -150,7 +159,7 @@ pub fn seal(spec: &ChainSpec, on: &Snapshot, open: &OpenBlock) -> Result<Snapsho
     let sealed = SealedBlock::new(header, transactions, result.receipts, Vec::new(), withdrawals);
     let mut hashes = on.hashes.clone();
     hashes.push(sealed.number(), sealed.hash());
-    Ok(stand_on(world, Arc::new(sealed), hashes))
+    Ok(Applied { snapshot: stand_on(world, Arc::new(sealed), hashes), changes })
 }
 
 /// What executing a whole block gave.
@@ -201,6 +210,7 @@ pub fn execute_block(
     })
 }
 
-fn next(on: &Snapshot, world: World, open: OpenBlock) -> Snapshot {
-    Snapshot::new(world, on.head.clone(), Some(open), on.hashes.clone())
+fn next(on: &Snapshot, overlay: &Overlay, open: OpenBlock) -> Applied {
+    let (world, changes) = overlay.changed();
+    Applied { snapshot: Snapshot::new(world, on.head.clone(), Some(open), on.hashes.clone()), changes }
 }

@@ -1,15 +1,12 @@
 //! The devnet: a chain that presim builds itself, a sub-block at a time.
 
-use std::{
-    sync::Arc,
-    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
-};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use alloy_evm::block::BlockExecutionError;
 use alloy_primitives::{Address, B256, keccak256};
 
 use super::{
-    apply::{Attributes, SubBlock, extend, open_block, seal},
+    apply::{Applied, Attributes, SubBlock, extend, open_block, seal},
     pool::{BlockFees, Pool},
     world::Traffic,
 };
@@ -33,9 +30,9 @@ pub struct Devnet {
 #[derive(Debug)]
 pub struct Step {
     /// The block that was sealed by it, if it was the block's last sub-block.
-    pub sealed: Option<Snapshot>,
+    pub sealed: Option<Applied>,
     /// The newest snapshot: the sub-block, or the empty block opened on the sealed one.
-    pub next: Snapshot,
+    pub next: Applied,
 }
 
 impl Devnet {
@@ -51,8 +48,13 @@ impl Devnet {
         Self { spec, sub_blocks, fee_recipient, traffic, picking: every / 2 }
     }
 
+    /// The first block after the head of `on`, on which nothing is being built yet.
+    pub fn first(&self, on: &Snapshot) -> Result<Step, BlockExecutionError> {
+        Ok(Step { sealed: None, next: self.open(on)? })
+    }
+
     /// Opens the block after the head of `on`.
-    pub fn open(&self, on: &Snapshot) -> Result<Snapshot, BlockExecutionError> {
+    fn open(&self, on: &Snapshot) -> Result<Applied, BlockExecutionError> {
         let parent = on.head.header.inner();
         let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
         let attributes = Attributes {
@@ -68,7 +70,7 @@ impl Devnet {
     /// The next sub-block, of what waits in `pool` first and then of background traffic; with the last of a block, its seal and the
     /// next block. What would make the sub-block late waits for the next.
     pub fn step(&mut self, on: &Snapshot, pool: &Pool) -> Result<Step, BlockExecutionError> {
-        let Some(open) = &on.open else { return Ok(Step { sealed: None, next: self.open(on)? }) };
+        let Some(open) = &on.open else { return self.first(on) };
         let mut best = pool.best(on, self.fees(open));
         let traffic = &mut self.traffic;
         let (began, picking) = (Instant::now(), self.picking);
@@ -88,19 +90,18 @@ impl Devnet {
             }
             // Users come first: background traffic takes what they leave.
             let gas = if has_time() { sub_block.room().gas } else { 0 };
-            let own: Vec<_> =
-                traffic.iter_mut().flat_map(|traffic| traffic.next(on, gas, pool)).map(Arc::new).collect();
-            pool.tell_own(own.iter().cloned());
-            for tx in own {
+            for tx in pool.take_own(traffic.iter_mut().flat_map(|traffic| traffic.next(on, gas, pool))) {
                 if let Err(reason) = sub_block.push(&tx) {
                     tracing::warn!(hash = %tx.tx_hash(), %reason, "a background transaction was left out");
                 }
             }
         });
-        match &extended.open {
+        match &extended.snapshot.open {
             Some(open) if open.index >= self.sub_blocks => {
-                let sealed = seal(&self.spec, &extended, open)?;
-                let next = self.open(&sealed)?;
+                let mut sealed = seal(&self.spec, &extended.snapshot, open)?;
+                let next = self.open(&sealed.snapshot)?;
+                // The last sub-block is published sealed: what it changed comes before what sealing did.
+                sealed.changes.splice(..0, extended.changes);
                 Ok(Step { sealed: Some(sealed), next })
             }
             _ => Ok(Step { sealed: None, next: extended }),

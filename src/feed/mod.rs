@@ -3,6 +3,7 @@
 pub mod apply;
 pub mod chain_file;
 pub mod devnet;
+pub mod journal;
 pub mod pool;
 pub mod world;
 
@@ -14,18 +15,23 @@ use std::{
 use actix::{Actor, ActorContext, AsyncContext, Context, Handler, Message};
 use metrics::{Counter, Gauge, Histogram};
 
+use alloy_evm::block::BlockExecutionError;
+
 use self::{
     devnet::{Devnet, Step},
+    journal::Journal,
     pool::Pool,
 };
 use crate::{
     state::{FeedState, Snapshots},
+    store::StoreError,
     telemetry::{Metrics, PUBLISH_SECONDS},
 };
 
 /// The only writer of snapshots. Ticks its source, publishes what comes.
 pub struct StateFeed {
     source: Option<Devnet>,
+    journal: Option<Journal>,
     every: Duration,
     degraded: bool,
     snapshots: Arc<Snapshots>,
@@ -38,9 +44,11 @@ pub struct StateFeed {
 }
 
 impl StateFeed {
-    /// A feed that asks `source` for a sub-block of what waits in `pool`, `every` so often; without a source the chain stands still.
+    /// A feed that asks `source` for a sub-block of what waits in `pool`, `every` so often; without a source the chain stands still. With a
+    /// `journal`, what is published is on the disk before.
     pub fn new(
         source: Option<Devnet>,
+        journal: Option<Journal>,
         every: Duration,
         snapshots: Arc<Snapshots>,
         pool: Arc<Pool>,
@@ -48,6 +56,7 @@ impl StateFeed {
     ) -> Self {
         Self {
             source,
+            journal,
             every,
             degraded: false,
             snapshots,
@@ -68,18 +77,17 @@ impl StateFeed {
         let Some(source) = &mut self.source else { return };
         let began = Instant::now();
         let newest = self.snapshots.newest();
-        match source.step(&newest, &self.pool) {
-            Ok(Step { sealed: None, next }) => self.snapshots.publish(next),
-            Ok(Step { sealed: Some(sealed), next }) => {
-                tracing::debug!(number = sealed.head.number(), hash = %sealed.head_hash(), "sealed");
-                self.snapshots.publish_sealed(sealed, Some(next));
-            }
-            Err(error) => {
+        let published = source
+            .step(&newest, &self.pool)
+            .map_err(FeedError::from)
+            .and_then(|step| publish(&self.snapshots, self.journal.as_ref(), step).map_err(FeedError::from));
+        if let Err(error) = published {
+            if !self.degraded {
                 tracing::error!(%error, "the devnet cannot go on");
-                self.degraded = true;
-                self.snapshots.set_feed(FeedState::Degraded);
-                return;
             }
+            self.degraded = true;
+            self.snapshots.set_feed(FeedState::Degraded);
+            return;
         }
         self.pool.advance();
         if self.degraded {
@@ -91,6 +99,35 @@ impl StateFeed {
         self.published.increment(1);
         self.publish_seconds.record(began.elapsed());
     }
+}
+
+/// Why nothing can be published.
+#[derive(Debug, thiserror::Error)]
+enum FeedError {
+    #[error(transparent)]
+    Execution(#[from] BlockExecutionError),
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+/// Publishes a step, once it is on the disk where there is a journal.
+///
+/// # Errors
+/// That it cannot be written. Nothing is published then.
+pub fn publish(snapshots: &Snapshots, journal: Option<&Journal>, step: Step) -> Result<(), StoreError> {
+    if let Some(journal) = journal {
+        journal.record(&snapshots.newest(), &step)?;
+    }
+    let Step { sealed, next } = step;
+    match sealed {
+        None => snapshots.publish(next.snapshot),
+        Some(sealed) => {
+            let head = &sealed.snapshot.head;
+            tracing::debug!(number = head.number(), hash = %head.hash(), "sealed");
+            snapshots.publish_sealed(sealed.snapshot, Some(next.snapshot));
+        }
+    }
+    Ok(())
 }
 
 impl Actor for StateFeed {

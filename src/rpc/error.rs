@@ -12,6 +12,7 @@ use crate::{
     executor::Refused,
     feed::pool::PoolError,
     state::{Stopped, UnknownBlock},
+    store::StoreError,
 };
 
 /// EIP-7966: a receipt did not come in time.
@@ -171,7 +172,19 @@ impl From<UnknownBlock> for RpcError {
 
 impl From<PoolError> for RpcError {
     fn from(error: PoolError) -> Self {
-        Self::new(-32000, error.to_string())
+        match error {
+            PoolError::Store(error) => error.into(),
+            other => Self::new(-32000, other.to_string()),
+        }
+    }
+}
+
+impl From<StoreError> for RpcError {
+    fn from(error: StoreError) -> Self {
+        match error {
+            StoreError::Busy => Self::limit(error.to_string()),
+            other => Self::internal(&other.to_string()),
+        }
     }
 }
 

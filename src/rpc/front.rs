@@ -162,7 +162,8 @@ impl Front {
         meter: Meter,
     ) -> ((Vec<u8>, Result<(), RpcError>), bool) {
         let ran = self.executor.run_in_place(|overlay| {
-            let result = self.backend.answer(method, job.asked(), overlay, meter, &mut out);
+            // What acknowledges something runs on a lane.
+            let result = self.backend.answer(method, job.asked(), overlay, meter, &mut out).map(drop);
             (result, overlay.meter.stopped() == Some(Stopped::TooLong))
         });
         match ran {
@@ -186,7 +187,11 @@ impl Front {
                 (answer, result)
             })
             .await;
-        ran.unwrap_or_else(|refused| (out, Err(refused)))
+        match ran {
+            Ok((answer, Ok(commit))) => (answer, commit.wait().await.map_err(RpcError::from)),
+            Ok((answer, Err(error))) => (answer, Err(error)),
+            Err(refused) => (out, Err(refused)),
+        }
     }
 
     /// Runs `work` on a lane, in its client's seat there.

@@ -42,7 +42,10 @@ impl Front {
         };
         let sent = self.on_lane(lane, job.clone(), |backend, job, _, _| backend.send_to_await(job.asked())).await;
         match sent.and_then(|sent| sent) {
-            Ok(awaited) => self.wait(lane, awaited, job, out).await,
+            Ok((awaited, commit)) => match commit.wait().await {
+                Ok(()) => self.wait(lane, awaited, job, out).await,
+                Err(error) => (out, Err(error.into())),
+            },
             Err(error) => (out, Err(error)),
         }
     }

@@ -304,9 +304,14 @@ impl Overlay {
 
     /// The base with the changes applied.
     pub fn changed_world(&self) -> World {
-        let mut world = self.base.clone();
-        world.apply_many(self.changes());
-        world
+        self.changed().0
+    }
+
+    /// The base with the changes applied, and the changes.
+    pub fn changed(&self) -> (World, Vec<AccountChange>) {
+        let (mut world, changes) = (self.base.clone(), self.changes().collect::<Vec<_>>());
+        world.apply_many(&changes);
+        (world, changes)
     }
 
     /// Stands on `world`, which must be the base with all changes so far: from here on, [`Overlay::changes`] tells what is new.

@@ -160,6 +160,17 @@ impl Snapshots {
         });
     }
 
+    /// Puts `next`, the empty block opened on the first block, in its place and under its id: as [`publish_sealed`](Self::publish_sealed) does it.
+    pub fn open_first(&self, mut next: Snapshot) {
+        next.id = self.cell.load().newest.id;
+        self.replace(|published| published.push(Arc::new(next), self.kept_snapshots));
+    }
+
+    /// Adds blocks before the first, whose state nobody has.
+    pub fn add_history(&self, blocks: impl IntoIterator<Item = Arc<SealedBlock>>) {
+        self.replace(|published| blocks.into_iter().for_each(|block| published.index(&block)));
+    }
+
     /// Tells how the feed is.
     pub fn set_feed(&self, feed: FeedState) {
         self.replace(|published| published.feed = feed);
@@ -298,10 +309,13 @@ impl Published {
     }
 
     fn add_block(&mut self, snapshot: &Arc<Snapshot>) {
-        let block = &snapshot.head;
+        self.sealed.insert(snapshot.head.number(), snapshot.clone());
+        self.index(&snapshot.head);
+    }
+
+    fn index(&mut self, block: &Arc<SealedBlock>) {
         self.numbers.insert(block.hash(), block.number());
         self.blocks.insert(block.number(), block.clone());
-        self.sealed.insert(block.number(), snapshot.clone());
         for (index, tx) in block.transactions.iter().enumerate() {
             self.transactions.insert(*tx.tx_hash(), (block.number(), index));
         }

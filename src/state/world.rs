@@ -71,7 +71,7 @@ impl World {
     /// Applies what a run changed.
     pub fn apply(&mut self, changes: impl IntoIterator<Item = AccountChange>) {
         for change in changes {
-            match self.changed(change) {
+            match self.changed(&change) {
                 (address, Some(account)) => self.insert(address, account),
                 (address, None) => self.remove(&address),
             }
@@ -79,9 +79,9 @@ impl World {
     }
 
     /// The same for many changes at once: the map and the trie, which do not need each other, are changed side by side.
-    pub fn apply_many(&mut self, changes: impl IntoIterator<Item = AccountChange>) {
+    pub fn apply_many(&mut self, changes: &[AccountChange]) {
         let changed: Vec<(Address, Option<Arc<Account>>)> = changes
-            .into_iter()
+            .iter()
             .map(|change| {
                 let (address, account) = self.changed(change);
                 (address, account.map(Arc::new))
@@ -108,15 +108,15 @@ impl World {
     }
 
     /// What an account is after a change.
-    fn changed(&self, change: AccountChange) -> (Address, Option<Account>) {
-        let Some((balance, nonce, code)) = change.info else { return (change.address, None) };
+    fn changed(&self, change: &AccountChange) -> (Address, Option<Account>) {
+        let Some((balance, nonce, code)) = &change.info else { return (change.address, None) };
         let mut account = self.account(&change.address).map(|known| Account::clone(known)).unwrap_or_default();
-        (account.balance, account.nonce, account.code) = (balance, nonce, code);
+        (account.balance, account.nonce, account.code) = (*balance, *nonce, code.clone());
         if change.storage_cleared {
             account.clear_storage();
         }
-        for (key, value) in change.slots {
-            account.set_slot(key, value);
+        for (key, value) in &change.slots {
+            account.set_slot(*key, *value);
         }
         (change.address, Some(account))
     }

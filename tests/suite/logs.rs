@@ -59,7 +59,7 @@ fn node_with(blocks: &[Vec<Topics>], flags: &[&str]) -> TestNode {
             beacon_root: B256::ZERO,
             gas_limit: parent.gas_limit,
         };
-        let open = open_block(&spec, &head, attributes).expect("a block opens");
+        let open = open_block(&spec, &head, attributes).expect("a block opens").snapshot;
         let transactions: Vec<Recovered<TxEnvelope>> = logs
             .iter()
             .map(|topics| {
@@ -80,8 +80,9 @@ fn node_with(blocks: &[Vec<Topics>], flags: &[&str]) -> TestNode {
             .collect();
         let extended = extend(&spec, &open, open.open.as_ref().expect("it is open"), |sub_block| {
             transactions.iter().for_each(|tx| sub_block.push(tx).expect("it is included"));
-        });
-        head = seal(&spec, &extended, extended.open.as_ref().expect("it is open")).expect("it seals");
+        })
+        .snapshot;
+        head = seal(&spec, &extended, extended.open.as_ref().expect("it is open")).expect("it seals").snapshot;
         let sealed = &head.head;
         let transactions = sealed.transactions.iter().map(|tx| tx.inner().clone()).collect();
         let body = BlockBody { transactions, ommers: Vec::new(), withdrawals: sealed.withdrawals.clone() };

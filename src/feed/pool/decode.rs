@@ -1,12 +1,14 @@
 //! From the bytes that a client sends to a transaction.
 
 use alloy_consensus::{
-    EthereumTxEnvelope, TxEip4844Variant, TxEip4844WithSidecar, TxEnvelope, TxLegacy, transaction::RlpEcdsaDecodableTx,
+    EthereumTxEnvelope, TxEip4844Variant, TxEip4844WithSidecar, TxEnvelope, TxLegacy,
+    transaction::{Recovered, RlpEcdsaDecodableTx},
 };
 use alloy_eips::{
     eip2718::{Decodable2718, EIP4844_TX_TYPE_ID, EIP7702_TX_TYPE_ID, Eip2718Error},
     eip7594::BlobTransactionSidecarVariant,
 };
+use alloy_primitives::Address;
 use alloy_rlp::Header;
 
 use super::PoolError;
@@ -20,6 +22,8 @@ pub struct SentTransaction {
     pub sidecar: Option<BlobTransactionSidecarVariant>,
     /// Bytes of what was sent.
     pub size: usize,
+    /// Who signed it, where that is known.
+    pub signer: Option<Address>,
 }
 
 impl SentTransaction {
@@ -40,7 +44,7 @@ impl SentTransaction {
             } else {
                 TxEnvelope::decode_2718_exact(raw).map_err(malformed)?
             };
-            return Ok(Self { tx, sidecar: None, size });
+            return Ok(Self { tx, sidecar: None, size, signer: None });
         }
         let sent = EthereumTxEnvelope::<TxEip4844WithSidecar<BlobTransactionSidecarVariant>>::decode_2718_exact(raw)
             .map_err(malformed)?;
@@ -50,14 +54,15 @@ impl SentTransaction {
             sidecar = Some(blobs);
             TxEip4844Variant::TxEip4844(tx)
         });
-        Ok(Self { tx, sidecar, size })
+        Ok(Self { tx, sidecar, size, signer: None })
     }
 }
 
-impl From<TxEnvelope> for SentTransaction {
-    fn from(tx: TxEnvelope) -> Self {
+impl From<Recovered<TxEnvelope>> for SentTransaction {
+    fn from(tx: Recovered<TxEnvelope>) -> Self {
         let size = tx.eip2718_encoded_length();
-        Self { tx, sidecar: None, size }
+        let (tx, signer) = tx.into_parts();
+        Self { tx, sidecar: None, size, signer: Some(signer) }
     }
 }
 

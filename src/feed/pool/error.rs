@@ -2,9 +2,14 @@
 
 use alloy_primitives::{Address, B256, U256};
 
+use crate::store::StoreError;
+
 /// A transaction that the pool does not take.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PoolError {
+    /// It cannot be kept.
+    #[error(transparent)]
+    Store(#[from] StoreError),
     /// The bytes are no transaction.
     #[error("malformed transaction: {0}")]
     Malformed(String),

@@ -6,6 +6,7 @@
 mod best;
 mod decode;
 mod error;
+mod keep;
 mod queue;
 mod rules;
 
@@ -13,18 +14,24 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use alloy_consensus::{Transaction, TxEnvelope, transaction::Recovered};
 use alloy_primitives::{Address, B256, map::B256Map};
+use redb::WriteTransaction;
 use tokio::sync::broadcast;
 
-use self::queue::Queue;
+pub(super) use self::keep::forget;
 pub use self::{
     best::{Best, BlockFees, Ready},
     decode::SentTransaction,
     error::PoolError,
     queue::Pooled,
 };
+use self::{
+    keep::StoredTransaction,
+    queue::{Coming, Queue},
+};
 use crate::{
     chain::ChainSpec,
     state::{Published, Snapshot, Snapshots},
+    store::{Commit, Store, StoreError},
 };
 
 /// Transactions that a subscriber to [`Pool::subscribe`] may be behind before it misses some.
@@ -51,11 +58,15 @@ pub struct PoolLimits {
 /// it, against the snapshot that is the newest at that moment. A block's transactions leave the pool ([`advance`](Self::advance))
 /// only after its snapshot was published, so under the lock each transaction sent is in the newest snapshot or in the pool, and
 /// the next nonce that follows from both is right.
+///
+/// Where there is a store, a transaction has its place here at once, and is *held*: it is mined and told of when it is on the disk. What leaves
+/// without being mined is forgotten there, too.
 #[derive(Debug)]
 pub struct Pool {
     spec: ChainSpec,
     limits: PoolLimits,
     snapshots: Arc<Snapshots>,
+    store: Option<Store>,
     inner: Mutex<Inner>,
     ready: broadcast::Sender<Arc<Recovered<TxEnvelope>>>,
 }
@@ -68,21 +79,42 @@ struct Inner {
 }
 
 impl Pool {
-    /// An empty pool that checks against what `snapshots` publishes.
-    pub fn new(spec: ChainSpec, limits: PoolLimits, snapshots: Arc<Snapshots>) -> Self {
-        Self { spec, limits, snapshots, inner: Mutex::default(), ready: broadcast::Sender::new(BROADCAST) }
+    /// An empty pool that checks against what `snapshots` publishes, and keeps what waits in `store`, if there is one.
+    pub fn new(spec: ChainSpec, limits: PoolLimits, snapshots: Arc<Snapshots>, store: Option<Store>) -> Self {
+        Self { spec, limits, snapshots, store, inner: Mutex::default(), ready: broadcast::Sender::new(BROADCAST) }
     }
 
-    /// Takes a transaction as a client sends it: EIP-2718 bytes, blob transactions with their sidecar.
+    /// Takes in what waited when the node last ended. What cannot wait any longer is forgotten, with a line in the log.
+    ///
+    /// # Errors
+    /// That the store cannot be read.
+    pub fn restore(&self) -> Result<(), StoreError> {
+        let Some(store) = &self.store else { return Ok(()) };
+        let kept = store.read(keep::read)?;
+        let mut inner = self.lock();
+        let newest = self.snapshots.newest();
+        let mut gone = Vec::new();
+        for (arrived, own, tx) in kept {
+            let (hash, size) = (*tx.tx_hash(), tx.eip2718_encoded_length());
+            inner.queue.arrive_after(arrived - 1);
+            let coming = Coming { own, held: false };
+            if let Err(reason) = inner.queue.insert(tx, size, coming, &newest.world, &self.limits) {
+                tracing::info!(%hash, %reason, "a transaction waits no longer");
+                gone.push(hash);
+            }
+        }
+        gone.extend(inner.queue.take_left());
+        self.forget(gone);
+        Ok(())
+    }
+
+    /// Takes a transaction as a client sends it: EIP-2718 bytes, blob transactions with their sidecar. It is to be acknowledged when it
+    /// is on the disk.
     ///
     /// # Errors
     /// What geth's pool says of it.
-    pub fn add_raw(&self, raw: &[u8]) -> Result<B256, PoolError> {
-        self.add(SentTransaction::decode(raw)?)
-    }
-
-    /// The same for a transaction that is decoded.
-    pub fn add(&self, sent: SentTransaction) -> Result<B256, PoolError> {
+    pub fn add_raw(self: &Arc<Self>, raw: &[u8]) -> Result<(B256, Commit), PoolError> {
+        let sent = SentTransaction::decode(raw)?;
         if !sent.tx.is_replay_protected() {
             return Err(PoolError::Unprotected);
         }
@@ -90,13 +122,96 @@ impl Pool {
         if self.lock().queue.get(&hash).is_some() {
             return Err(PoolError::AlreadyKnown);
         }
+        Ok((hash, self.add_all([sent], false, |_| Ok(()))?))
+    }
+
+    /// Takes transactions that this node has signed, in the order of their nonces, all or none of them. `beside` is written with them.
+    ///
+    /// # Errors
+    /// What geth's pool says of the first that it does not take.
+    pub fn add_own(
+        self: &Arc<Self>,
+        transactions: impl IntoIterator<Item = Recovered<TxEnvelope>>,
+        beside: impl FnOnce(&WriteTransaction) -> Result<(), redb::Error> + Send + 'static,
+    ) -> Result<Commit, PoolError> {
+        self.add_all(transactions.into_iter().map(SentTransaction::from), true, beside)
+    }
+
+    fn add_all(
+        self: &Arc<Self>,
+        sent: impl IntoIterator<Item = SentTransaction>,
+        own: bool,
+        beside: impl FnOnce(&WriteTransaction) -> Result<(), redb::Error> + Send + 'static,
+    ) -> Result<Commit, PoolError> {
         let head = self.snapshots.newest();
-        let tx = rules::check(&self.spec, head.header(), self.limits.min_tip, sent)?;
-        let size = tx.eip2718_encoded_length();
+        let check = |sent| rules::check(&self.spec, head.header(), self.limits.min_tip, sent);
+        let transactions: Vec<_> = sent.into_iter().map(check).collect::<Result<_, _>>()?;
         let mut inner = self.lock();
         let newest = self.snapshots.newest();
-        self.tell(inner.queue.insert(tx, size, &newest.world, &self.limits)?);
-        Ok(hash)
+        let coming = Coming { own, held: self.store.is_some() };
+        let (mut hashes, mut ready) = (Vec::with_capacity(transactions.len()), Vec::new());
+        let taken = || {
+            for tx in transactions {
+                let (hash, size) = (*tx.tx_hash(), tx.eip2718_encoded_length());
+                ready.extend(inner.queue.insert(tx, size, coming, &newest.world, &self.limits)?);
+                hashes.push(hash);
+            }
+            self.keep(&mut inner.queue, &hashes, beside)
+        };
+        match taken() {
+            Ok(commit) => {
+                self.tell(ready);
+                Ok(commit)
+            }
+            Err(error) => {
+                hashes.iter().rev().for_each(|hash| inner.queue.remove(hash));
+                Err(error)
+            }
+        }
+    }
+
+    /// Writes transactions that have their place, and lets them go on when they are on the disk. What they drove out is forgotten with it.
+    fn keep(
+        self: &Arc<Self>,
+        queue: &mut Queue,
+        hashes: &[B256],
+        beside: impl FnOnce(&WriteTransaction) -> Result<(), redb::Error> + Send + 'static,
+    ) -> Result<Commit, PoolError> {
+        let Some(store) = &self.store else { return Ok(Commit::done()) };
+        let stored: Vec<_> =
+            hashes.iter().filter_map(|hash| Some((*hash, StoredTransaction::from(&**queue.get(hash)?)))).collect();
+        let left = queue.take_left();
+        let (pool, hashes) = (Arc::downgrade(self), hashes.to_vec());
+        let write = move |transaction: &WriteTransaction| {
+            forget(transaction, left)?;
+            keep::write(transaction, stored)?;
+            beside(transaction)
+        };
+        Ok(store.write_then(write, move |how| {
+            if let Some(pool) = pool.upgrade() {
+                pool.let_go(&hashes, how.is_ok());
+            }
+        })?)
+    }
+
+    /// Held transactions have come to the disk, or never will.
+    fn let_go(&self, hashes: &[B256], kept: bool) {
+        let mut inner = self.lock();
+        let newest = self.snapshots.newest();
+        for hash in hashes {
+            if kept {
+                self.tell(inner.queue.release(hash, &newest.world));
+            } else {
+                inner.queue.remove(hash);
+            }
+        }
+    }
+
+    /// Forgets transactions on the disk, some time soon: whoever finds one again after a restart sees that it cannot wait.
+    fn forget(&self, hashes: Vec<B256>) {
+        if let Some(store) = self.store.as_ref().filter(|_| !hashes.is_empty()) {
+            let _soon = store.write(move |transaction| forget(transaction, hashes));
+        }
     }
 
     /// The transaction with this hash, while it waits.
@@ -111,7 +226,8 @@ impl Pool {
         let inner = self.lock();
         let newest = self.snapshots.newest();
         let nonce = newest.world.account(&address).map_or(0, |account| account.nonce);
-        inner.queue.next_nonce(&address, nonce.max(state_nonce))
+        let own = inner.own.values().filter(|tx| tx.signer() == address).map(|tx| tx.nonce() + 1).max();
+        inner.queue.next_nonce(&address, nonce.max(state_nonce).max(own.unwrap_or_default()))
     }
 
     /// The nonce that is missing before the transaction with this hash can be mined, if it waits and one is.
@@ -150,7 +266,9 @@ impl Pool {
 
     /// Takes out a transaction that can never be mined.
     pub fn remove(&self, hash: &B256) {
-        self.lock().queue.remove(hash);
+        let mut inner = self.lock();
+        inner.queue.remove(hash);
+        self.forget(inner.queue.take_left());
     }
 
     /// Takes out what has been mined, or can no longer be. To be called after each publication. Costs a look at each sender's account,
@@ -161,21 +279,38 @@ impl Pool {
         if inner.queue.len() == 0 {
             return;
         }
-        let newest = self.snapshots.newest();
-        inner.queue.drop_used(&newest.world);
+        let published = self.snapshots.load();
+        let world = &published.newest.world;
+        inner.queue.drop_used(world);
+        // What was mined has been forgotten with the record of its sub-block.
+        let unmined = inner.queue.take_left().into_iter().filter(|hash| published.transaction(hash).is_none());
+        self.forget(unmined.collect());
         for sender in inner.queue.senders() {
-            self.tell(inner.queue.newly_ready(&sender, &newest.world));
+            self.tell(inner.queue.newly_ready(&sender, world));
         }
     }
 
-    /// Tells subscribers of transactions that the producer adds of its own, before their sub-block is published. They do not wait
-    /// here; [`get`](Self::get) finds them until [`advance`](Self::advance).
-    pub fn tell_own(&self, transactions: impl IntoIterator<Item = Arc<Recovered<TxEnvelope>>>) {
+    /// Transactions that the producer adds of its own, but for those of accounts that somebody else sends from. Subscribers are told of them before
+    /// their sub-block is published. They do not wait here; [`get`](Self::get) finds them, and their nonces count as taken, until
+    /// [`advance`](Self::advance).
+    pub fn take_own(
+        &self,
+        transactions: impl IntoIterator<Item = Recovered<TxEnvelope>>,
+    ) -> Vec<Arc<Recovered<TxEnvelope>>> {
+        let transactions: Vec<_> = transactions.into_iter().collect();
         let mut inner = self.lock();
-        for tx in transactions {
+        let mut taken = Vec::with_capacity(transactions.len());
+        for tx in transactions
+            .into_iter()
+            .filter(|tx| !inner.queue.has_sender(&tx.signer()))
+            .map(Arc::new)
+            .collect::<Vec<_>>()
+        {
             inner.own.insert(*tx.tx_hash(), tx.clone());
-            let _ = self.ready.send(tx);
+            let _ = self.ready.send(tx.clone());
+            taken.push(tx);
         }
+        taken
     }
 
     /// Transactions as they become ready to be mined: at once, or when the gap before them is filled.

@@ -2,7 +2,10 @@
 
 use std::{
     collections::{BTreeMap, VecDeque},
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
 };
 
 use alloy_consensus::{Transaction, TxEnvelope, Typed2718, transaction::Recovered};
@@ -29,6 +32,19 @@ pub struct Pooled {
     size: usize,
     /// The most it can cost its sender, wei.
     cost: U256,
+    /// This node signed it: nothing drives it out.
+    pub own: bool,
+    /// It is not on the disk yet: it is not mined, and nobody is told of it.
+    held: AtomicBool,
+}
+
+/// How a transaction comes in.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Coming {
+    /// This node signed it.
+    pub own: bool,
+    /// It is on its way to the disk.
+    pub held: bool,
 }
 
 /// One sender's transactions.
@@ -48,6 +64,8 @@ pub(super) struct Queue {
     by_hash: B256Map<Arc<Pooled>>,
     bytes: usize,
     arrivals: u64,
+    /// What has left since this was last taken.
+    left: Vec<B256>,
 }
 
 impl Queue {
@@ -72,7 +90,7 @@ impl Queue {
     pub(super) fn runs(&self, world: &World) -> impl Iterator<Item = VecDeque<Arc<Pooled>>> {
         self.senders.iter().map(|(address, sender)| {
             let nonce = nonce_of(world, address);
-            sender.run(nonce).map(|(_, pooled)| pooled.clone()).collect()
+            sender.ready(nonce).cloned().collect()
         })
     }
 
@@ -82,6 +100,7 @@ impl Queue {
         &mut self,
         tx: Recovered<TxEnvelope>,
         size: usize,
+        coming: Coming,
         world: &World,
         limits: &PoolLimits,
     ) -> Result<Vec<Arc<Recovered<TxEnvelope>>>, PoolError> {
@@ -104,7 +123,9 @@ impl Queue {
         }
         self.make_room(&tx, size, replaced.as_deref(), world, limits)?;
         self.arrivals += 1;
-        let pooled = Arc::new(Pooled { tx: Arc::new(tx), arrived: self.arrivals, size, cost });
+        let Coming { own, held } = coming;
+        let pooled = Pooled { tx: Arc::new(tx), arrived: self.arrivals, size, cost, own, held: AtomicBool::new(held) };
+        let pooled = Arc::new(pooled);
         self.bytes += size;
         self.by_hash.insert(*pooled.tx.tx_hash(), pooled.clone());
         let sender = self.senders.entry(address).or_default();
@@ -114,12 +135,22 @@ impl Queue {
             sender.cost = sender.cost.saturating_sub(replaced.cost);
             self.bytes -= replaced.size;
             self.by_hash.remove(replaced.tx.tx_hash());
-            if nonce < sender.told {
-                // It takes the place of one that was told of; those after it were too.
-                return Ok(vec![pooled.tx.clone()]);
-            }
+            self.left.push(*replaced.tx.tx_hash());
         }
-        Ok(self.newly_ready(&address, world))
+        if !held {
+            return Ok(self.newly_ready_from(&pooled, world));
+        }
+        Ok(Vec::new())
+    }
+
+    /// What has become ready because `pooled` may be mined now.
+    fn newly_ready_from(&mut self, pooled: &Pooled, world: &World) -> Vec<Arc<Recovered<TxEnvelope>>> {
+        let (address, nonce) = (pooled.tx.signer(), pooled.tx.nonce());
+        if self.senders.get(&address).is_some_and(|sender| nonce < sender.told) {
+            // It takes the place of one that was told of; those after it were too.
+            return vec![pooled.tx.clone()];
+        }
+        self.newly_ready(&address, world)
     }
 
     /// Takes out a transaction that cannot be mined. Those of its sender after it wait for another in its place.
@@ -133,6 +164,7 @@ impl Queue {
 
     fn take(&mut self, hash: &B256) -> Option<Arc<Pooled>> {
         let pooled = self.by_hash.remove(hash)?;
+        self.left.push(*hash);
         self.bytes -= pooled.size;
         let address = pooled.tx.signer();
         if let Some(sender) = self.senders.get_mut(&address) {
@@ -143,6 +175,23 @@ impl Queue {
             }
         }
         Some(pooled)
+    }
+
+    /// The transaction is on the disk: it may be mined. Returns what has become ready by that.
+    pub(super) fn release(&mut self, hash: &B256, world: &World) -> Vec<Arc<Recovered<TxEnvelope>>> {
+        let Some(pooled) = self.by_hash.get(hash).cloned() else { return Vec::new() };
+        pooled.held.store(false, Relaxed);
+        self.newly_ready_from(&pooled, world)
+    }
+
+    /// What has left since this was last asked.
+    pub(super) fn take_left(&mut self) -> Vec<B256> {
+        std::mem::take(&mut self.left)
+    }
+
+    /// Those that come from now on come after the `arrived`th.
+    pub(super) fn arrive_after(&mut self, arrived: u64) {
+        self.arrivals = self.arrivals.max(arrived);
     }
 
     /// Takes out what can never be mined on `world` or after it: nonces that are used.
@@ -163,7 +212,7 @@ impl Queue {
         let Some(sender) = self.senders.get_mut(address) else { return Vec::new() };
         // None is missing before those that were told of: what follows them is all that can be new.
         let from = nonce_of(world, address).max(sender.told);
-        let ready: Vec<_> = sender.run(from).map(|(_, pooled)| pooled.tx.clone()).collect();
+        let ready: Vec<_> = sender.ready(from).map(|pooled| pooled.tx.clone()).collect();
         sender.told = from + ready.len() as u64;
         ready
     }
@@ -205,7 +254,7 @@ impl Queue {
             .senders
             .iter()
             .filter_map(|(other, sender)| {
-                let (last, pooled) = sender.by_nonce.last_key_value()?;
+                let (last, pooled) = sender.by_nonce.last_key_value().filter(|(_, pooled)| !pooled.own)?;
                 // Of its own sender's, one that comes after it gives way too.
                 if *other == address && *last <= nonce {
                     return None;
@@ -255,6 +304,11 @@ impl Sender {
             .enumerate()
             .take_while(move |(index, (at, _))| **at == nonce + *index as u64)
             .map(|(_, one)| one)
+    }
+
+    /// Those of them that may be mined now: nothing passes one that is not on the disk yet.
+    fn ready(&self, nonce: u64) -> impl Iterator<Item = &Arc<Pooled>> {
+        self.run(nonce).map(|(_, pooled)| pooled).take_while(|pooled| !pooled.held.load(Relaxed))
     }
 
     fn first_gap(&self, nonce: u64) -> u64 {

@@ -33,7 +33,7 @@ pub fn check(
     min_tip: u128,
     sent: SentTransaction,
 ) -> Result<Recovered<TxEnvelope>, PoolError> {
-    let SentTransaction { tx, sidecar, size } = sent;
+    let SentTransaction { tx, sidecar, size, signer } = sent;
     let blobs = spec.blob_params(head.timestamp);
     if let (Some(hashes), Some(params)) = (tx.blob_versioned_hashes(), &blobs) {
         let limit = params.max_blobs_per_tx.min(params.max_blob_count);
@@ -50,7 +50,7 @@ pub fn check(
     if tx.max_priority_fee_per_gas().is_some_and(|tip| tx.max_fee_per_gas() < tip) {
         return Err(PoolError::TipAboveFee);
     }
-    let sender = recover(spec, &tx)?;
+    let sender = signer.map_or_else(|| recover(spec, &tx), Ok)?;
     if tx.nonce() == u64::MAX {
         return Err(PoolError::NonceMax);
     }

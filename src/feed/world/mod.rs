@@ -17,7 +17,7 @@ use revm::{
     context::{TxEnv, result::ExecutionResult},
     inspector::NoOpInspector,
 };
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use crate::{
     chain::{BlockHashes, ChainSpec, genesis_block, genesis_world},
@@ -57,7 +57,7 @@ sol! {
 }
 
 /// Where the contracts of the trading world are.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct TradingWorld {
     /// Wrapped ether.
     pub weth: Address,

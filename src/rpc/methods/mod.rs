@@ -31,6 +31,7 @@ use crate::{
     executor::LaneName,
     feed::pool::Pool,
     state::{Block, CodeCache, FeedState, Meter, Overlay, Published, Selector, Snapshot},
+    store::Commit,
 };
 
 /// Where a method runs.
@@ -232,7 +233,8 @@ impl<'a> Worker<'a> {
 }
 
 impl Backend {
-    /// Answers a method: the JSON of its result is appended to `out`. Runs in `overlay`, as long as `meter` lets it.
+    /// Answers a method: the JSON of its result is appended to `out`. Runs in `overlay`, as long as `meter` lets it. The answer is not to go
+    /// out before what it acknowledges is on the disk.
     pub fn answer(
         &self,
         method: Method,
@@ -240,8 +242,9 @@ impl Backend {
         overlay: &mut Overlay,
         mut meter: Meter,
         out: &mut Vec<u8>,
-    ) -> Result<(), RpcError> {
+    ) -> Result<Commit, RpcError> {
         let Asked { params, published, dialect } = asked;
+        let mut commit = Commit::done();
         match method {
             Method::Call => self.call(asked, Worker { overlay, meter }, out)?,
             Method::Simulate => self.simulate(asked, Worker { overlay, meter }, out)?,
@@ -278,8 +281,8 @@ impl Backend {
             Method::UninstallFilter => self.uninstall_filter(asked, out)?,
             Method::GetLogs => self.get_logs(asked, &mut meter, out)?,
             Method::FeeHistory => self.fee_history(asked, &mut meter, out)?,
-            Method::SendRawTransaction => self.send_raw(asked, out)?,
-            Method::SendTransaction => self.send_transaction(asked, Worker { overlay, meter }, out)?,
+            Method::SendRawTransaction => commit = self.send_raw(asked, out)?,
+            Method::SendTransaction => commit = self.send_transaction(asked, Worker { overlay, meter }, out)?,
             Method::SendRawTransactionSync => {
                 return Err(RpcError::internal("a receipt was to be waited for on a worker"));
             }
@@ -311,7 +314,7 @@ impl Backend {
         if out.len() > self.limits.max_response {
             return Err(encode::too_long(self.limits.max_response));
         }
-        Ok(())
+        Ok(commit)
     }
 
     /// Answers a method without parameters.

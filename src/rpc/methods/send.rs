@@ -7,7 +7,7 @@ use std::{
 
 use alloy_consensus::{
     EthereumTxEnvelope, EthereumTypedTransaction, SignableTransaction, TxEip2930, TxEip4844, TxEip4844Variant,
-    TxEnvelope, TxLegacy,
+    TxEnvelope, TxLegacy, transaction::Recovered,
 };
 use alloy_primitives::{Address, B256, TxKind, U256};
 use alloy_signer::SignerSync;
@@ -16,9 +16,9 @@ use alloy_signer_local::PrivateKeySigner;
 use super::{Asked, Backend, Worker, fee};
 use crate::{
     engine::{Call, CallFees, CallRequest, market_tx},
-    feed::pool::SentTransaction,
     rpc::{encode, error::RpcError, wire},
     state::Published,
+    store::Commit,
 };
 
 /// How long `eth_sendRawTransactionSync` waits.
@@ -65,19 +65,20 @@ impl Signers {
 
 impl Backend {
     /// `eth_sendRawTransaction`.
-    pub(super) fn send_raw(&self, asked: Asked<'_>, out: &mut Vec<u8>) -> Result<(), RpcError> {
+    pub(super) fn send_raw(&self, asked: Asked<'_>, out: &mut Vec<u8>) -> Result<Commit, RpcError> {
         let raw = wire::parse_raw(asked.params, asked.dialect)?;
-        encode::data(out, self.pool.add_raw(&raw)?.as_slice());
-        Ok(())
+        let (hash, commit) = self.pool.add_raw(&raw)?;
+        encode::data(out, hash.as_slice());
+        Ok(commit)
     }
 
     /// The first half of `eth_sendRawTransactionSync` (EIP-7966): the transaction is taken, its receipt is to be waited for.
     ///
     /// # Errors
     /// Those of `eth_sendRawTransaction`; 5 where the transaction waits for another, its hash beside it.
-    pub fn send_to_await(&self, asked: Asked<'_>) -> Result<Awaited, RpcError> {
+    pub fn send_to_await(&self, asked: Asked<'_>) -> Result<(Awaited, Commit), RpcError> {
         let (raw, timeout) = wire::parse_raw_sync(asked.params, asked.dialect)?;
-        let hash = self.pool.add_raw(&raw)?;
+        let (hash, commit) = self.pool.add_raw(&raw)?;
         if let Some(nonce) = self.pool.gap_before(&hash) {
             return Err(RpcError::unready(
                 hash,
@@ -87,7 +88,7 @@ impl Backend {
             ));
         }
         let SyncTimeouts { usual, most } = self.limits.sync;
-        Ok(Awaited { hash, timeout: timeout.unwrap_or(usual).min(most) })
+        Ok((Awaited { hash, timeout: timeout.unwrap_or(usual).min(most) }, commit))
     }
 
     /// `eth_accounts`.
@@ -101,7 +102,7 @@ impl Backend {
         asked: Asked<'_>,
         worker: Worker<'_>,
         out: &mut Vec<u8>,
-    ) -> Result<(), RpcError> {
+    ) -> Result<Commit, RpcError> {
         let mut call = wire::parse_sending(asked.params, asked.dialect)?;
         let refuse = |text: String| RpcError::new(-32000, text);
         let signer = self.signers.find(call.from).ok_or_else(|| refuse("unknown account".to_owned()))?;
@@ -126,11 +127,13 @@ impl Backend {
         };
         let choosing = self.signers.choosing.lock().unwrap_or_else(PoisonError::into_inner);
         let nonce = call.nonce.unwrap_or_else(|| self.pool.next_nonce(call.from, 0));
+        let from = call.from;
         let tx = signed(call, Filled { chain_id: want, nonce, gas }, signer)?;
-        let hash = self.pool.add(SentTransaction::from(tx))?;
+        let hash = *tx.tx_hash();
+        let commit = self.pool.add_own([Recovered::new_unchecked(tx, from)], |_| Ok(()))?;
         drop(choosing);
         encode::data(out, hash.as_slice());
-        Ok(())
+        Ok(commit)
     }
 
     /// What a transaction pays: what it says, else the suggested tip, and twice the base fee beside it.

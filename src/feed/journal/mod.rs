@@ -1,0 +1,556 @@
+//! The chain on the disk: what a restart needs to go on where the node was.
+//!
+//! The store holds all blocks; the state after one of them, the *base*; and a record of each snapshot that was published after it. A restart
+//! reads the base and takes the records one after another, so that it comes to the same snapshots with the same numbers, those of the recent
+//! blocks and of the block being built included. As the chain goes on, the base follows it at the distance of the blocks whose state is
+//! kept: with each block that is sealed, the records of the oldest are worked into it. So a sub-block writes what it changed, and no more.
+
+mod record;
+
+use std::sync::Arc;
+
+use alloy_genesis::ChainConfig;
+use alloy_primitives::{Address, B256, Bytes, KECCAK256_EMPTY, U256, map::B256Map};
+use indicatif::{ProgressBar, ProgressStyle};
+use rayon::iter::{IntoParallelIterator, ParallelIterator};
+use redb::{ReadTransaction, ReadableTable, ReadableTableMetadata, TableDefinition, WriteTransaction};
+use serde::{Deserialize, Serialize};
+
+use self::record::{Entry, StoredAccount, StoredBlock, StoredChange, StoredSubBlock, corrupted};
+pub(super) use self::record::{StoredTx, decode, encode};
+use super::{
+    apply::{Applied, stand_on},
+    devnet::Step,
+    pool,
+    world::TradingWorld,
+};
+use crate::{
+    chain::{BlockHashes, SealedBlock},
+    state::{
+        Account, AccountChange, Code, CodeCache, FeedState, OpenBlock, Selector, Snapshot, SnapshotId, Snapshots, World,
+    },
+    store::{Store, StoreError},
+};
+
+/// How the tables are laid out. Another number is another layout.
+const LAYOUT: u32 = 1;
+
+const ABOUT: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("about");
+/// Blocks by number.
+const BLOCKS: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("blocks");
+/// Records of snapshots by their id; what sealed a block is 0, what opened the next under the same id is 1.
+const JOURNAL: TableDefinition<'_, (u64, u8), &[u8]> = TableDefinition::new("journal");
+/// The base: accounts, their slots, and bytecode by its hash.
+const ACCOUNTS: TableDefinition<'_, [u8; 20], &[u8]> = TableDefinition::new("accounts");
+const SLOTS: TableDefinition<'_, ([u8; 20], [u8; 32]), [u8; 32]> = TableDefinition::new("slots");
+const CODES: TableDefinition<'_, [u8; 32], &[u8]> = TableDefinition::new("codes");
+
+/// The chain that a store holds.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct About {
+    /// The layout of the tables.
+    layout: u32,
+    /// The hash of block zero.
+    pub genesis: B256,
+    /// Whether it is the built-in devnet.
+    pub builtin: bool,
+    /// The hash of the genesis file's bytes, where it is not.
+    pub genesis_file: Option<B256>,
+    /// The hash of the chain file that it began with, if it did.
+    pub chain_file: Option<B256>,
+    /// The block that it began on.
+    pub founded: u64,
+    /// Its forks.
+    pub config: ChainConfig,
+    /// Where the contracts of the trading world are.
+    pub trading: Option<TradingWorld>,
+}
+
+impl About {
+    /// A chain in this layout. Without a genesis file it is the built-in devnet.
+    pub const fn new(
+        genesis: B256,
+        genesis_file: Option<B256>,
+        chain_file: Option<B256>,
+        founded: u64,
+        config: ChainConfig,
+        trading: Option<TradingWorld>,
+    ) -> Self {
+        let builtin = genesis_file.is_none();
+        Self { layout: LAYOUT, genesis, builtin, genesis_file, chain_file, founded, config, trading }
+    }
+
+    /// What `store` holds; none where it holds no chain yet.
+    ///
+    /// # Errors
+    /// That it cannot be read, or was written by another version.
+    pub fn read(store: &Store) -> Result<Option<Self>, StoreError> {
+        #[derive(Deserialize)]
+        struct Layout {
+            layout: u32,
+        }
+        store.read(|transaction| {
+            let Some(table) = open_if_there(transaction, ABOUT)? else { return Ok(None) };
+            let Some(text) = table.get("chain")? else { return Ok(None) };
+            let unreadable = |error: serde_json::Error| corrupted(format!("what it is about: {error}"));
+            let Layout { layout } = serde_json::from_slice(text.value()).map_err(unreadable)?;
+            if layout != LAYOUT {
+                return Err(corrupted(format!(
+                    "it is laid out as version {layout}, and this presim reads version {LAYOUT}"
+                )));
+            }
+            serde_json::from_slice(text.value()).map(Some).map_err(unreadable)
+        })
+    }
+}
+
+/// Where the base stands.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+struct Base {
+    number: u64,
+    /// The snapshot that sealed it.
+    id: u64,
+}
+
+/// Writes the records of a chain.
+#[derive(Debug)]
+pub struct Journal {
+    store: Store,
+    /// Blocks between the base and the head.
+    kept: u64,
+}
+
+impl Journal {
+    /// A journal in `store` that keeps the states of the last `kept` blocks.
+    pub const fn new(store: Store, kept: u64) -> Self {
+        Self { store, kept }
+    }
+
+    /// Writes a chain that begins: `blocks` up to its head, and the head's state as the base.
+    ///
+    /// # Errors
+    /// That it cannot be written.
+    pub fn found(&self, about: &About, blocks: Vec<Arc<SealedBlock>>, head: &Snapshot) -> Result<(), StoreError> {
+        let about = serde_json::to_vec(about).map_err(|error| StoreError::Failed(error.to_string()))?;
+        let base = Base { number: head.head.number(), id: head.id.0 };
+        let world = head.world.clone();
+        self.store.write_now(move |transaction| {
+            let mut table = transaction.open_table(BLOCKS)?;
+            for block in blocks {
+                table.insert(block.number(), encode(&StoredBlock::from(&*block)).as_slice())?;
+            }
+            let (mut accounts, mut slots) = (transaction.open_table(ACCOUNTS)?, transaction.open_table(SLOTS)?);
+            let mut codes = transaction.open_table(CODES)?;
+            // In order, as the tables are: that is quicker than out of it.
+            let mut all: Vec<_> = world.accounts().collect();
+            all.sort_unstable_by_key(|(address, _)| **address);
+            for (address, account) in all {
+                accounts.insert(address.0.0, encode(&StoredAccount::from(&**account)).as_slice())?;
+                if account.code.hash != KECCAK256_EMPTY {
+                    codes.insert(account.code.hash.0, account.code.bytecode.original_byte_slice())?;
+                }
+                let mut each: Vec<_> = account.slots().collect();
+                each.sort_unstable();
+                for (key, value) in each {
+                    slots.insert((address.0.0, key.to_be_bytes()), value.to_be_bytes())?;
+                }
+            }
+            let mut table = transaction.open_table(ABOUT)?;
+            table.insert("chain", about.as_slice())?;
+            write_base(&mut table, base)?;
+            transaction.open_table(JOURNAL)?;
+            Ok(())
+        })
+    }
+
+    /// Writes what made the snapshot after `on`, and waits until it is on the disk. The transactions in it wait in the pool no longer.
+    ///
+    /// # Errors
+    /// That it cannot be written: then it must not be published.
+    pub fn record(&self, on: &Snapshot, step: &Step) -> Result<(), StoreError> {
+        let id = on.id.0 + 1;
+        let before = on.open.as_ref().map_or(0, |open| open.transactions.len());
+        let mut codes = new_codes(&on.world, step.sealed.as_ref().unwrap_or(&step.next));
+        let mut entries = Vec::with_capacity(2);
+        let (mut block, mut included) = (None, Vec::new());
+        if let Some(sealed) = &step.sealed {
+            let head = sealed.snapshot.head.clone();
+            included.extend(head.transactions[before..].iter().map(|tx| *tx.tx_hash()));
+            entries.push(((id, 0), Entry::Seal { number: head.number(), changes: stored(&sealed.changes) }));
+            codes.extend(new_codes(&sealed.snapshot.world, &step.next));
+            block = Some(head);
+        }
+        let part = u8::from(step.sealed.is_some());
+        if let Some(open) = &step.next.snapshot.open {
+            let changes = stored(&step.next.changes);
+            let opened = on.open.is_none() || step.sealed.is_some();
+            let entry = if opened {
+                Entry::Open { header: open.header.clone(), changes }
+            } else {
+                included.extend(open.transactions.iter().skip(before).map(|tx| *tx.tx_hash()));
+                Entry::SubBlock(StoredSubBlock {
+                    index: open.index,
+                    gas_used: open.header.gas_used,
+                    blob_gas_used: open.blob_gas_used,
+                    transactions: open.transactions.iter().skip(before).map(Into::into).collect(),
+                    receipts: open.receipts.iter().skip(before).map(Into::into).collect(),
+                    changes,
+                })
+            };
+            entries.push(((id, part), entry));
+        }
+        let kept = self.kept;
+        self.store.write_now(move |transaction| {
+            let mut table = transaction.open_table(CODES)?;
+            for code in &codes {
+                table.insert(code.hash.0, code.bytecode.original_byte_slice())?;
+            }
+            drop(table);
+            let mut table = transaction.open_table(JOURNAL)?;
+            for (key, entry) in entries {
+                table.insert(key, entry.write().as_slice())?;
+            }
+            drop(table);
+            pool::forget(transaction, included)?;
+            if let Some(block) = block {
+                let number = block.number();
+                transaction.open_table(BLOCKS)?.insert(number, encode(&StoredBlock::from(&*block)).as_slice())?;
+                // The base itself is one of the states that are kept.
+                follow(transaction, (number + 1).saturating_sub(kept))?;
+            }
+            Ok(())
+        })
+    }
+
+    /// Reads the chain and comes to where it was, under a bar that shows how far it is. The head's state root is checked.
+    ///
+    /// # Errors
+    /// That what is there is not what was written.
+    pub fn restore(
+        &self,
+        codes: &CodeCache,
+        feed: FeedState,
+        kept_blocks: usize,
+        kept_snapshots: usize,
+    ) -> Result<Snapshots, StoreError> {
+        self.store.read(|transaction| {
+            let reader = Reader { transaction, codes: read_codes(transaction, codes)? };
+            reader.read(feed, kept_blocks, kept_snapshots)
+        })
+    }
+
+    /// Comes to where the chain was from `snapshots`, whose newest is the base.
+    ///
+    /// # Errors
+    /// That what is there is not what was written.
+    pub fn replay_on(&self, snapshots: &Snapshots, codes: &CodeCache) -> Result<(), StoreError> {
+        self.store.read(|transaction| {
+            let reader = Reader { transaction, codes: read_codes(transaction, codes)? };
+            let base = snapshots.newest().head.number();
+            let blocks = reader.blocks()?;
+            let new = blocks.partition_point(|block| block.number() <= base);
+            reader.replay(snapshots, &blocks[new..])?;
+            check_head(snapshots, &blocks)
+        })
+    }
+
+    /// Whether anything was published after the base.
+    ///
+    /// # Errors
+    /// That it cannot be read.
+    pub fn has_records(&self) -> Result<bool, StoreError> {
+        self.store.read(|transaction| Ok(!transaction.open_table(JOURNAL)?.is_empty()?))
+    }
+
+    /// The block that the base stands on.
+    ///
+    /// # Errors
+    /// That it cannot be read.
+    pub fn base(&self) -> Result<u64, StoreError> {
+        self.store.read(|transaction| Ok(read_base(transaction)?.number))
+    }
+}
+
+/// Works the oldest records into the base, until it stands on block `number`.
+fn follow(transaction: &WriteTransaction, number: u64) -> Result<(), redb::Error> {
+    let mut about = transaction.open_table(ABOUT)?;
+    let mut base = about
+        .get("base")?
+        .ok_or_else(|| corrupted("it does not say where its state stands"))
+        .and_then(|text| parse_base(text.value()))?;
+    if base.number >= number {
+        return Ok(());
+    }
+    let mut journal = transaction.open_table(JOURNAL)?;
+    let (mut accounts, mut slots) = (transaction.open_table(ACCOUNTS)?, transaction.open_table(SLOTS)?);
+    while base.number < number {
+        let Some((key, entry)) = journal.pop_first()?.map(|(key, entry)| (key.value(), Entry::read(entry.value())))
+        else {
+            return Err(corrupted("records of its newest blocks are missing"));
+        };
+        let entry = entry?;
+        if let Entry::Seal { number, .. } = &entry {
+            base = Base { number: *number, id: key.0 };
+        }
+        for change in entry.changes() {
+            let StoredChange { address, account, storage_cleared, slots: written } = change;
+            if storage_cleared {
+                slots.retain_in((address.0.0, [0; 32])..=(address.0.0, [0xff; 32]), |_, _| false)?;
+            }
+            match account.first() {
+                Some(account) => drop(accounts.insert(address.0.0, encode(account).as_slice())?),
+                None => {
+                    accounts.remove(address.0.0)?;
+                    continue;
+                }
+            }
+            for slot in written {
+                let key = (address.0.0, slot.key.to_be_bytes());
+                if slot.value.is_zero() {
+                    slots.remove(key)?;
+                } else {
+                    slots.insert(key, slot.value.to_be_bytes())?;
+                }
+            }
+        }
+    }
+    write_base(&mut about, base)
+}
+
+fn stored(changes: &[AccountChange]) -> Vec<StoredChange> {
+    changes.iter().map(StoredChange::from).collect()
+}
+
+/// The code that the changes of `applied` bring to accounts of `before`.
+fn new_codes(before: &World, applied: &Applied) -> Vec<Code> {
+    let brought = applied.changes.iter().filter_map(|change| {
+        let (_, _, code) = change.info.as_ref()?;
+        let known = before.account(&change.address).map_or(KECCAK256_EMPTY, |account| account.code.hash);
+        (code.hash != known && code.hash != KECCAK256_EMPTY).then(|| code.clone())
+    });
+    brought.collect()
+}
+
+fn parse_base(text: &[u8]) -> Result<Base, redb::Error> {
+    serde_json::from_slice(text).map_err(|error| corrupted(format!("where its state stands: {error}")))
+}
+
+fn write_base(table: &mut redb::Table<'_, &str, &[u8]>, base: Base) -> Result<(), redb::Error> {
+    let text = serde_json::to_vec(&base).map_err(|error| corrupted(error.to_string()))?;
+    table.insert("base", text.as_slice())?;
+    Ok(())
+}
+
+fn read_base(transaction: &ReadTransaction) -> Result<Base, redb::Error> {
+    let table = transaction.open_table(ABOUT)?;
+    let text = table.get("base")?.ok_or_else(|| corrupted("it does not say where its state stands"))?;
+    parse_base(text.value())
+}
+
+/// A table, if it was ever written to.
+pub(super) fn open_if_there<K: redb::Key + 'static, V: redb::Value + 'static>(
+    transaction: &ReadTransaction,
+    table: TableDefinition<'_, K, V>,
+) -> Result<Option<redb::ReadOnlyTable<K, V>>, redb::Error> {
+    match transaction.open_table(table) {
+        Ok(table) => Ok(Some(table)),
+        Err(redb::TableError::TableDoesNotExist(_)) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn read_codes(transaction: &ReadTransaction, codes: &CodeCache) -> Result<B256Map<Code>, redb::Error> {
+    let mut analysed = B256Map::default();
+    for row in transaction.open_table(CODES)?.iter()? {
+        let (hash, bytes) = row?;
+        let code = codes.chain(Bytes::copy_from_slice(bytes.value()));
+        if code.hash != hash.value() {
+            return Err(corrupted(format!("the code {} is not what its hash says", B256::from(hash.value()))));
+        }
+        analysed.insert(code.hash, code);
+    }
+    Ok(analysed)
+}
+
+/// The newest block is the last there is, and its state is what its header says.
+fn check_head(snapshots: &Snapshots, blocks: &[Arc<SealedBlock>]) -> Result<(), redb::Error> {
+    let published = snapshots.load();
+    let sealed = published.select(Selector::Latest).map_err(|error| corrupted(error.to_string()))?;
+    let (root, header) = (sealed.world.state_root(), &sealed.head.header);
+    if let Some(last) = blocks.last().filter(|last| last.number() != header.number) {
+        return Err(corrupted(format!("there are blocks up to {}, and state up to {}", last.number(), header.number)));
+    }
+    if root != header.state_root {
+        return Err(corrupted(format!(
+            "the state of block {} is not what its header says: expected root {}, got {root}",
+            header.number, header.state_root
+        )));
+    }
+    Ok(())
+}
+
+/// Comes to where the chain was.
+struct Reader<'a> {
+    transaction: &'a ReadTransaction,
+    codes: B256Map<Code>,
+}
+
+impl Reader<'_> {
+    fn read(self, feed: FeedState, kept_blocks: usize, kept_snapshots: usize) -> Result<Snapshots, redb::Error> {
+        let base = read_base(self.transaction)?;
+        let blocks = self.blocks()?;
+        let (old, new) = match blocks.binary_search_by_key(&base.number, |block| block.number()) {
+            Ok(at) => (&blocks[..=at], &blocks[at + 1..]),
+            Err(_) => return Err(corrupted(format!("block {}, on which its state stands, is missing", base.number))),
+        };
+        let mut hashes = BlockHashes::default();
+        for block in &old[old.len().saturating_sub(BlockHashes::DEPTH)..] {
+            hashes.push(block.number(), block.hash());
+        }
+        let mut first = stand_on(self.world()?, blocks[old.len() - 1].clone(), hashes);
+        first.id = SnapshotId(base.id);
+        let snapshots = Snapshots::new(first, feed, kept_blocks, kept_snapshots);
+        snapshots.add_history(old.iter().cloned());
+        self.replay(&snapshots, new)?;
+        check_head(&snapshots, &blocks)?;
+        Ok(snapshots)
+    }
+
+    /// All blocks, each the child of the one before it.
+    fn blocks(&self) -> Result<Vec<Arc<SealedBlock>>, redb::Error> {
+        let table = self.transaction.open_table(BLOCKS)?;
+        let bar = ProgressBar::new(table.len()?).with_style(style()).with_message("reading blocks");
+        let rows =
+            table.iter()?.map(|row| row.map(|(_, bytes)| bytes.value().to_vec())).collect::<Result<Vec<_>, _>>()?;
+        let blocks = rows
+            .into_par_iter()
+            .map(|bytes| {
+                let block = decode::<StoredBlock>(&bytes)?.read().map(Arc::new);
+                bar.inc(1);
+                block
+            })
+            .collect::<Result<Vec<_>, _>>()?;
+        bar.finish_and_clear();
+        if let Some(pair) = blocks.windows(2).find(|pair| pair[1].header.parent_hash != pair[0].hash()) {
+            return Err(corrupted(format!("block {} is not the parent of the next", pair[0].number())));
+        }
+        Ok(blocks)
+    }
+
+    /// The state that the base is.
+    fn world(&self) -> Result<World, redb::Error> {
+        let (accounts, slots) = (self.transaction.open_table(ACCOUNTS)?, self.transaction.open_table(SLOTS)?);
+        let bar = ProgressBar::new(accounts.len()?).with_style(style()).with_message("reading accounts");
+        let mut slots = slots.iter()?;
+        let mut next = slots.next().transpose()?;
+        let mut world = World::default();
+        for row in accounts.iter()? {
+            let (address, bytes) = row?;
+            let address = Address::from(address.value());
+            let StoredAccount { balance, nonce, code_hash } = decode(bytes.value())?;
+            let mut account = Account::default();
+            (account.balance, account.nonce, account.code) = (balance, nonce, self.code(code_hash)?);
+            // Both tables are in the order of the address.
+            while let Some((key, value)) = &next {
+                let (owner, slot) = key.value();
+                if owner != address.0.0 {
+                    break;
+                }
+                account.set_slot(U256::from_be_bytes(slot), U256::from_be_bytes(value.value()));
+                next = slots.next().transpose()?;
+            }
+            world.insert(address, account);
+            bar.inc(1);
+        }
+        bar.finish_and_clear();
+        if next.is_some() {
+            return Err(corrupted("a storage slot belongs to no account"));
+        }
+        Ok(world)
+    }
+
+    fn code(&self, hash: B256) -> Result<Code, redb::Error> {
+        if hash == KECCAK256_EMPTY {
+            return Ok(Code::default());
+        }
+        self.codes.get(&hash).cloned().ok_or_else(|| corrupted(format!("the code {hash} is missing")))
+    }
+
+    /// Takes the records one after another.
+    fn replay(&self, snapshots: &Snapshots, mut blocks: &[Arc<SealedBlock>]) -> Result<(), redb::Error> {
+        let table = self.transaction.open_table(JOURNAL)?;
+        let bar = ProgressBar::new(table.len()?).with_style(style()).with_message("reading snapshots");
+        let mut sealed = None;
+        for row in table.iter()? {
+            let (key, bytes) = row?;
+            let (id, _) = key.value();
+            let on: Arc<Snapshot> = match &sealed {
+                Some(sealed) => Arc::clone(sealed),
+                None => snapshots.newest(),
+            };
+            match Entry::read(bytes.value())? {
+                Entry::Open { header, changes } => {
+                    let next = self.after(&on, changes, OpenBlock::new(header))?;
+                    match sealed.take() {
+                        // `publish_sealed` wants the sealed one for itself.
+                        Some(head) => snapshots.publish_sealed(copy(&head), Some(next)),
+                        None if id == on.id.0 => snapshots.open_first(next),
+                        None => snapshots.publish(next),
+                    }
+                }
+                Entry::SubBlock(sub_block) => {
+                    let open = on.open.as_ref().ok_or_else(|| corrupted("a sub-block belongs to no block"))?;
+                    let mut open = open.clone();
+                    open.index = sub_block.index;
+                    (open.header.gas_used, open.blob_gas_used) = (sub_block.gas_used, sub_block.blob_gas_used);
+                    for tx in sub_block.transactions {
+                        open.push(tx.read()?);
+                    }
+                    for receipt in sub_block.receipts {
+                        open.receipts.push_back(receipt.read()?);
+                    }
+                    snapshots.publish(self.after(&on, sub_block.changes, open)?);
+                }
+                Entry::Seal { number, changes } => {
+                    let Some((block, rest)) = blocks.split_first().filter(|(block, _)| block.number() == number) else {
+                        return Err(corrupted(format!("block {number} is missing")));
+                    };
+                    blocks = rest;
+                    let mut hashes = on.hashes.clone();
+                    hashes.push(number, block.hash());
+                    let world = self.changed(&on.world, changes)?;
+                    sealed = Some(Arc::new(stand_on(world, block.clone(), hashes)));
+                }
+            }
+            bar.inc(1);
+            if snapshots.newest().id.0 != id && sealed.is_none() {
+                return Err(corrupted(format!("the record of a snapshot before {id:#x} is missing")));
+            }
+        }
+        bar.finish_and_clear();
+        if sealed.is_some() {
+            return Err(corrupted("its last record is missing"));
+        }
+        Ok(())
+    }
+
+    fn after(&self, on: &Snapshot, changes: Vec<StoredChange>, open: OpenBlock) -> Result<Snapshot, redb::Error> {
+        let world = self.changed(&on.world, changes)?;
+        Ok(Snapshot::new(world, on.head.clone(), Some(open), on.hashes.clone()))
+    }
+
+    fn changed(&self, world: &World, changes: Vec<StoredChange>) -> Result<World, redb::Error> {
+        let changes = changes.into_iter().map(|change| change.read(|hash| self.code(hash)));
+        let mut world = world.clone();
+        world.apply_many(&changes.collect::<Result<Vec<_>, _>>()?);
+        Ok(world)
+    }
+}
+
+fn copy(snapshot: &Snapshot) -> Snapshot {
+    stand_on(snapshot.world.clone(), snapshot.head.clone(), snapshot.hashes.clone())
+}
+
+fn style() -> ProgressStyle {
+    ProgressStyle::with_template("{msg} {wide_bar} {pos}/{len} {eta}").unwrap_or_else(|_| ProgressStyle::default_bar())
+}

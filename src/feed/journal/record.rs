@@ -1,0 +1,259 @@
+//! How blocks, sub-blocks and changes of state are written: RLP throughout, as the chain's own things are.
+
+use alloy_consensus::{
+    Eip658Value, Header, Receipt, ReceiptEnvelope, ReceiptWithBloom, TxEnvelope, TxReceipt, TxType, Typed2718,
+    transaction::Recovered,
+};
+use alloy_eips::{
+    eip2718::{Decodable2718, Encodable2718},
+    eip4895::{Withdrawal, Withdrawals},
+};
+use alloy_primitives::{Address, B256, Bytes, Log, U256};
+use alloy_rlp::{Decodable, Encodable, RlpDecodable, RlpEncodable};
+
+use crate::{
+    chain::SealedBlock,
+    state::{Account, AccountChange, Code},
+};
+
+/// The RLP of something.
+pub fn encode(value: &impl Encodable) -> Vec<u8> {
+    alloy_rlp::encode(value)
+}
+
+/// Reads RLP, all of it.
+pub fn decode<T: Decodable>(bytes: &[u8]) -> Result<T, redb::Error> {
+    alloy_rlp::decode_exact(bytes).map_err(|error| corrupted(format!("a record cannot be read: {error}")))
+}
+
+/// What is there cannot have been written by presim.
+pub fn corrupted(problem: impl Into<String>) -> redb::Error {
+    redb::Error::Corrupted(problem.into())
+}
+
+/// A transaction with its sender, so that no signature is worked out again.
+#[derive(RlpEncodable, RlpDecodable)]
+pub struct StoredTx {
+    sender: Address,
+    raw: Bytes,
+}
+
+impl From<&Recovered<TxEnvelope>> for StoredTx {
+    fn from(tx: &Recovered<TxEnvelope>) -> Self {
+        Self { sender: tx.signer(), raw: tx.inner().encoded_2718().into() }
+    }
+}
+
+impl StoredTx {
+    pub fn read(self) -> Result<Recovered<TxEnvelope>, redb::Error> {
+        let tx = TxEnvelope::decode_2718_exact(&self.raw)
+            .map_err(|error| corrupted(format!("a transaction cannot be read: {error}")))?;
+        Ok(Recovered::new_unchecked(tx, self.sender))
+    }
+}
+
+/// A receipt. Its bloom follows from its logs.
+#[derive(RlpEncodable, RlpDecodable)]
+pub struct StoredReceipt {
+    kind: u8,
+    status: Eip658Value,
+    cumulative_gas_used: u64,
+    logs: Vec<Log>,
+}
+
+impl From<&ReceiptEnvelope> for StoredReceipt {
+    fn from(receipt: &ReceiptEnvelope) -> Self {
+        Self {
+            kind: receipt.ty(),
+            status: receipt.status_or_post_state(),
+            cumulative_gas_used: receipt.cumulative_gas_used(),
+            logs: receipt.logs().to_vec(),
+        }
+    }
+}
+
+impl StoredReceipt {
+    pub fn read(self) -> Result<ReceiptEnvelope, redb::Error> {
+        let kind = TxType::try_from(self.kind).map_err(|error| corrupted(format!("a receipt's type: {error}")))?;
+        let receipt = Receipt { status: self.status, cumulative_gas_used: self.cumulative_gas_used, logs: self.logs };
+        Ok(ReceiptEnvelope::from_typed(kind, ReceiptWithBloom::from(receipt)))
+    }
+}
+
+/// A sealed block with its receipts.
+#[derive(RlpEncodable, RlpDecodable)]
+#[rlp(trailing)]
+pub struct StoredBlock {
+    header: Header,
+    transactions: Vec<StoredTx>,
+    receipts: Vec<StoredReceipt>,
+    ommers: Vec<Header>,
+    withdrawals: Option<Vec<Withdrawal>>,
+}
+
+impl From<&SealedBlock> for StoredBlock {
+    fn from(block: &SealedBlock) -> Self {
+        Self {
+            header: block.header.inner().clone(),
+            transactions: block.transactions.iter().map(StoredTx::from).collect(),
+            receipts: block.receipts.iter().map(StoredReceipt::from).collect(),
+            ommers: block.ommers.clone(),
+            withdrawals: block.withdrawals.as_ref().map(|list| list.to_vec()),
+        }
+    }
+}
+
+impl StoredBlock {
+    pub fn read(self) -> Result<SealedBlock, redb::Error> {
+        let transactions = self.transactions.into_iter().map(StoredTx::read).collect::<Result<_, _>>()?;
+        let receipts = self.receipts.into_iter().map(StoredReceipt::read).collect::<Result<_, _>>()?;
+        Ok(SealedBlock::new(self.header, transactions, receipts, self.ommers, self.withdrawals.map(Withdrawals::new)))
+    }
+}
+
+/// An account without its storage.
+#[derive(RlpEncodable, RlpDecodable)]
+pub struct StoredAccount {
+    pub balance: U256,
+    pub nonce: u64,
+    pub code_hash: B256,
+}
+
+impl From<&Account> for StoredAccount {
+    fn from(account: &Account) -> Self {
+        Self { balance: account.balance, nonce: account.nonce, code_hash: account.code.hash }
+    }
+}
+
+/// What changed of one account. Its code stands elsewhere, under its hash.
+#[derive(RlpEncodable, RlpDecodable)]
+pub struct StoredChange {
+    pub address: Address,
+    /// The account as it is now; none where it is gone.
+    pub account: Vec<StoredAccount>,
+    pub storage_cleared: bool,
+    pub slots: Vec<StoredSlot>,
+}
+
+/// A slot and its value.
+#[derive(Clone, Copy, RlpEncodable, RlpDecodable)]
+pub struct StoredSlot {
+    pub key: U256,
+    pub value: U256,
+}
+
+impl From<&AccountChange> for StoredChange {
+    fn from(change: &AccountChange) -> Self {
+        let account = change.info.as_ref().map(|(balance, nonce, code)| StoredAccount {
+            balance: *balance,
+            nonce: *nonce,
+            code_hash: code.hash,
+        });
+        Self {
+            address: change.address,
+            account: account.into_iter().collect(),
+            storage_cleared: change.storage_cleared,
+            slots: change.slots.iter().map(|(key, value)| StoredSlot { key: *key, value: *value }).collect(),
+        }
+    }
+}
+
+impl StoredChange {
+    /// The change, its code found by `code`.
+    pub fn read(self, code: impl Fn(B256) -> Result<Code, redb::Error>) -> Result<AccountChange, redb::Error> {
+        let info = self
+            .account
+            .into_iter()
+            .next()
+            .map(|account| code(account.code_hash).map(|code| (account.balance, account.nonce, code)));
+        Ok(AccountChange {
+            address: self.address,
+            info: info.transpose()?,
+            storage_cleared: self.storage_cleared,
+            slots: self.slots.into_iter().map(|slot| (slot.key, slot.value)).collect(),
+        })
+    }
+}
+
+/// What a published snapshot was made of, on the one before it.
+pub enum Entry {
+    /// The next block was opened.
+    Open { header: Header, changes: Vec<StoredChange> },
+    /// The open block grew by a sub-block.
+    SubBlock(StoredSubBlock),
+    /// The open block was sealed; what it is stands among the blocks.
+    Seal { number: u64, changes: Vec<StoredChange> },
+}
+
+/// A sub-block.
+#[derive(RlpEncodable, RlpDecodable)]
+pub struct StoredSubBlock {
+    pub index: u32,
+    /// Gas, and blob gas, of the block so far.
+    pub gas_used: u64,
+    pub blob_gas_used: u64,
+    pub transactions: Vec<StoredTx>,
+    pub receipts: Vec<StoredReceipt>,
+    pub changes: Vec<StoredChange>,
+}
+
+#[derive(RlpEncodable, RlpDecodable)]
+struct StoredOpen {
+    header: Header,
+    changes: Vec<StoredChange>,
+}
+
+#[derive(RlpEncodable, RlpDecodable)]
+struct StoredSeal {
+    number: u64,
+    changes: Vec<StoredChange>,
+}
+
+const OPEN: u8 = 0;
+const SUB_BLOCK: u8 = 1;
+const SEAL: u8 = 2;
+
+impl Entry {
+    /// Its kind, and then its RLP.
+    pub fn write(self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(1024);
+        match self {
+            Self::Open { header, changes } => {
+                out.push(OPEN);
+                StoredOpen { header, changes }.encode(&mut out);
+            }
+            Self::SubBlock(sub_block) => {
+                out.push(SUB_BLOCK);
+                sub_block.encode(&mut out);
+            }
+            Self::Seal { number, changes } => {
+                out.push(SEAL);
+                StoredSeal { number, changes }.encode(&mut out);
+            }
+        }
+        out
+    }
+
+    pub fn read(bytes: &[u8]) -> Result<Self, redb::Error> {
+        match bytes.split_first() {
+            Some((&OPEN, rest)) => {
+                let StoredOpen { header, changes } = decode(rest)?;
+                Ok(Self::Open { header, changes })
+            }
+            Some((&SUB_BLOCK, rest)) => Ok(Self::SubBlock(decode(rest)?)),
+            Some((&SEAL, rest)) => {
+                let StoredSeal { number, changes } = decode(rest)?;
+                Ok(Self::Seal { number, changes })
+            }
+            _ => Err(corrupted("a record of the chain is of no known kind")),
+        }
+    }
+
+    /// What it changed.
+    pub fn changes(self) -> Vec<StoredChange> {
+        match self {
+            Self::Open { changes, .. } | Self::Seal { changes, .. } => changes,
+            Self::SubBlock(sub_block) => sub_block.changes,
+        }
+    }
+}

@@ -1,0 +1,274 @@
+//! The chain that a node begins with: built anew, or taken up where the store has it.
+
+use std::{path::Path, sync::Arc};
+
+use alloy_genesis::Genesis;
+use alloy_primitives::{B256, keccak256};
+use alloy_signer_local::PrivateKeySigner;
+use eyre::WrapErr;
+use serde::de::IgnoredAny;
+
+use crate::{
+    chain::{BlockHashes, ChainSpec, genesis_block, genesis_world},
+    config::{Config, FeedName},
+    feed::{
+        apply::stand_on,
+        chain_file,
+        devnet::Devnet,
+        journal::{About, Journal},
+        publish,
+        world::{self, TradingWorld, Traffic},
+    },
+    state::{CodeCache, FeedState, Snapshot, Snapshots},
+    store::{Store, StoreError},
+};
+
+/// The chain that a node begins with.
+pub struct Start {
+    pub spec: ChainSpec,
+    pub snapshots: Snapshots,
+    pub source: Option<Devnet>,
+    pub journal: Option<Journal>,
+    /// The accounts that the node signs for.
+    pub accounts: Vec<PrivateKeySigner>,
+    /// Whether the chain is the built-in devnet.
+    pub builtin: bool,
+    pub trading: Option<TradingWorld>,
+}
+
+/// The chain that `config` asks for, as far as it goes before the next sub-block.
+pub fn begin(config: &Config, codes: &CodeCache, store: &Store) -> eyre::Result<Start> {
+    let accounts = DevAccounts { users: world::dev_signers()?, traffic: world::traffic_signers()? };
+    let journal = store.is_durable().then(|| Journal::new(store.clone(), u64::from(config.keep_blocks)));
+    let known = if store.is_durable() { About::read(store)? } else { None };
+    let Begun { about, snapshots } = match (known, &journal) {
+        (Some(about), Some(journal)) => resume(config, codes, &accounts, store, about, journal)?,
+        (_, journal) => {
+            let begun = found(config, codes, &accounts)?;
+            if let Some(journal) = journal {
+                let (published, head) = (begun.snapshots.load(), begun.snapshots.newest());
+                journal.found(&begun.about, published.blocks(0, u64::MAX).cloned().collect(), &head)?;
+            }
+            begun
+        }
+    };
+    let spec = ChainSpec::new(about.config.clone(), config.block_time());
+    let head = snapshots.newest();
+    let source = match config.feed() {
+        FeedName::Devnet => Some(devnet(config, &spec, &head, &accounts, about.trading)),
+        FeedName::Static => None,
+    };
+    if let Some(source) = source.as_ref().filter(|_| head.open.is_none()) {
+        let first = source.first(&head).wrap_err("the first block cannot be opened")?;
+        publish(&snapshots, journal.as_ref(), first)?;
+    }
+    // On a chain that stands still nothing is mined, so no account of the node's is offered to send from.
+    let signers = if source.is_some() { funded(&accounts.users, &head) } else { Vec::new() };
+    let (builtin, trading) = (about.builtin, about.trading);
+    Ok(Start { spec, snapshots, source, journal, accounts: signers, builtin, trading })
+}
+
+/// A chain, and what it is.
+struct Begun {
+    about: About,
+    snapshots: Snapshots,
+}
+
+/// Begins the chain of `config`: its genesis, and the blocks of a file on it.
+fn found(config: &Config, codes: &CodeCache, accounts: &DevAccounts) -> eyre::Result<Begun> {
+    let given = config.genesis.as_deref().map(read_genesis).transpose()?;
+    let builtin = given.is_none();
+    let (genesis, genesis_file) = match given {
+        Some((genesis, hash)) => (genesis, Some(hash)),
+        None => (world::dev_genesis(&accounts.all(), now()), None),
+    };
+    let spec = ChainSpec::new(genesis.config.clone(), config.block_time());
+    let (state, trading) = if builtin {
+        let (state, trading) = world::build(&genesis, &spec, &accounts.all(), codes)?;
+        (state, Some(trading))
+    } else {
+        (genesis_world(&genesis, codes), None)
+    };
+    let block = genesis_block(&genesis, &spec, state.state_root());
+    let hash = block.hash();
+    let mut hashes = BlockHashes::default();
+    hashes.push(block.number(), hash);
+    let first = stand_on(state, Arc::new(block), hashes);
+    let base = stand_on(first.world.clone(), first.head.clone(), first.hashes.clone());
+    let snapshots =
+        Snapshots::new(first, feed_state(config), config.keep_blocks as usize, config.keep_snapshots as usize);
+    let mut chain_file = None;
+    if let Some(file) = &config.chain {
+        let head = chain_file::import(&spec, base, file, |snapshot| {
+            let copy = stand_on(snapshot.world.clone(), snapshot.head.clone(), snapshot.hashes.clone());
+            snapshots.publish_sealed(copy, None);
+        })
+        .wrap_err_with(|| format!("--chain {}", file.display()))?;
+        tracing::info!(head = head.head.number(), hash = %head.head_hash(), "imported");
+        chain_file = Some(file_hash(file, "--chain")?);
+    }
+    let founded = snapshots.newest().head.number();
+    let about = About::new(hash, genesis_file, chain_file, founded, genesis.config, trading);
+    Ok(Begun { about, snapshots })
+}
+
+/// Takes up the chain that the store holds, if it is the one that `config` asks for.
+fn resume(
+    config: &Config,
+    codes: &CodeCache,
+    accounts: &DevAccounts,
+    store: &Store,
+    about: About,
+    journal: &Journal,
+) -> eyre::Result<Begun> {
+    check_same(config, codes, store, &about)?;
+    if config.feed() == FeedName::Static && journal.has_records()? {
+        return Err(store
+            .foreign("it holds a devnet that has gone on, and --feed static would stop it in the middle: leave --feed static out")
+            .into());
+    }
+    // The states before the base are nowhere but in the chain file.
+    let anew = config.chain.is_some() && journal.base()? == about.founded;
+    let snapshots = if anew {
+        let Begun { snapshots, .. } = found(config, codes, accounts)?;
+        journal.replay_on(&snapshots, codes)?;
+        snapshots
+    } else {
+        journal.restore(codes, feed_state(config), config.keep_blocks as usize, config.keep_snapshots as usize)?
+    };
+    let head = &snapshots.newest().head;
+    tracing::info!(head = head.number(), hash = %head.hash(), "the chain goes on where it was");
+    Ok(Begun { about, snapshots })
+}
+
+/// Refuses a store that holds another chain than the flags name.
+fn check_same(config: &Config, codes: &CodeCache, store: &Store, about: &About) -> eyre::Result<()> {
+    const CURE: &str = "give another --data-dir";
+    let foreign = |problem: String| -> Result<(), StoreError> { Err(store.foreign(problem)) };
+    match &config.genesis {
+        None if !about.builtin => foreign(format!(
+            "it holds the chain of genesis {}, and without --genesis this is the built-in devnet: give its --genesis, or {CURE}",
+            about.genesis
+        ))?,
+        None => {}
+        Some(path) if about.builtin => foreign(format!(
+            "it holds the built-in devnet, and --genesis {} is another chain: leave it out, or {CURE}",
+            path.display()
+        ))?,
+        Some(path) => {
+            let (genesis, file) = read_genesis(path)?;
+            if about.genesis_file != Some(file) {
+                let spec = ChainSpec::new(genesis.config.clone(), config.block_time());
+                let hash = genesis_block(&genesis, &spec, genesis_world(&genesis, codes).state_root()).hash();
+                if hash != about.genesis {
+                    foreign(format!(
+                        "it holds the chain of genesis {}, and --genesis {} is {hash}: give its own, or {CURE}",
+                        about.genesis,
+                        path.display()
+                    ))?;
+                }
+                if genesis.config != about.config {
+                    foreign(format!(
+                        "it holds a chain with other forks than the `config` of --genesis {} has: give its own, or {CURE}",
+                        path.display()
+                    ))?;
+                }
+            }
+        }
+    }
+    if let Some(file) = &config.chain
+        && about.chain_file != Some(file_hash(file, "--chain")?)
+    {
+        foreign(format!("it did not begin with the blocks of --chain {}: give its own, or {CURE}", file.display()))?;
+    }
+    Ok(())
+}
+
+fn feed_state(config: &Config) -> FeedState {
+    match config.feed() {
+        FeedName::Devnet => FeedState::Live { every_ms: config.sub_block_ms },
+        FeedName::Static => FeedState::Static,
+    }
+}
+
+/// A genesis file, and the hash of its bytes.
+fn read_genesis(path: &Path) -> eyre::Result<(Genesis, B256)> {
+    let text = std::fs::read(path).wrap_err_with(|| format!("--genesis {}", path.display()))?;
+    let genesis = parse_genesis(&text)
+        .wrap_err_with(|| format!("--genesis {}: expected a geth-format genesis", path.display()))?;
+    Ok((genesis, keccak256(&text)))
+}
+
+fn file_hash(path: &Path, flag: &str) -> eyre::Result<B256> {
+    Ok(keccak256(std::fs::read(path).wrap_err_with(|| format!("{flag} {}", path.display()))?))
+}
+
+/// Accounts of the test mnemonic.
+struct DevAccounts {
+    /// The first ten.
+    users: Vec<PrivateKeySigner>,
+    /// The ten after them.
+    traffic: Vec<PrivateKeySigner>,
+}
+
+impl DevAccounts {
+    fn all(&self) -> Vec<PrivateKeySigner> {
+        self.users.iter().chain(&self.traffic).cloned().collect()
+    }
+}
+
+/// Those of `signers` that have ether.
+fn funded(signers: &[PrivateKeySigner], at: &Snapshot) -> Vec<PrivateKeySigner> {
+    let has = |signer: &&PrivateKeySigner| {
+        at.world.account(&signer.address()).is_some_and(|account| !account.balance.is_zero())
+    };
+    signers.iter().filter(has).cloned().collect()
+}
+
+/// A geth-format genesis. It must have what geth asks for; alloy fills in the rest.
+fn parse_genesis(text: &[u8]) -> serde_json::Result<Genesis> {
+    #[derive(serde::Deserialize)]
+    #[serde(rename_all = "camelCase")]
+    struct Required {
+        #[serde(rename = "config")]
+        _config: IgnoredAny,
+        #[serde(rename = "alloc")]
+        _alloc: IgnoredAny,
+        #[serde(rename = "gasLimit")]
+        _gas_limit: IgnoredAny,
+        #[serde(rename = "difficulty")]
+        _difficulty: IgnoredAny,
+    }
+    serde_json::from_slice::<Required>(text)?;
+    serde_json::from_slice(text)
+}
+
+fn devnet(
+    config: &Config,
+    spec: &ChainSpec,
+    head: &Snapshot,
+    accounts: &DevAccounts,
+    trading: Option<TradingWorld>,
+) -> Devnet {
+    // Rather from accounts that nobody counts on the nonces of.
+    let mut signers = funded(&accounts.traffic, head);
+    if signers.is_empty() {
+        signers = funded(&accounts.users, head);
+    }
+    let traffic = if config.traffic == 0 {
+        None
+    } else if spec.next_base_fee(head.head.header.inner(), head.head.number() + 1).is_none() {
+        tracing::info!("no background traffic: it pays by EIP-1559, and this chain has not come to London");
+        None
+    } else if signers.is_empty() {
+        tracing::info!("no background traffic: none of the test mnemonic's accounts has funds on this genesis");
+        None
+    } else {
+        Some(Traffic::new(config.traffic, config.traffic_seed, spec.chain_id(), signers, trading))
+    };
+    Devnet::new(spec.clone(), config.sub_blocks, config.sub_block(), config.fee_recipient, traffic)
+}
+
+fn now() -> u64 {
+    std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}

@@ -1,0 +1,180 @@
+//! Looks before it touches: a backend that keeps writes to itself until what it holds is known to be sound.
+
+use std::{
+    io,
+    ops::Bound,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{
+            AtomicBool,
+            Ordering::{Acquire, Release},
+        },
+    },
+};
+
+use redb::{BackendError, StorageBackend};
+
+/// Opening a database repairs it where its last user was killed, and a check of it may roll it back to where it is sound. Neither may
+/// happen to a file that turns out to be damaged for good. So all writes wait here, in order, and reads see them;
+/// [`let_through`](Self::let_through) makes them, and from then on this is the backend beneath.
+#[derive(Debug)]
+pub struct Guarded<B> {
+    inner: Arc<Inner<B>>,
+}
+
+impl<B> Clone for Guarded<B> {
+    fn clone(&self) -> Self {
+        Self { inner: self.inner.clone() }
+    }
+}
+
+#[derive(Debug)]
+struct Inner<B> {
+    beneath: B,
+    through: AtomicBool,
+    held: Mutex<Held>,
+}
+
+#[derive(Debug, Default)]
+struct Held {
+    /// The length as it would be.
+    len: u64,
+    steps: Vec<Step>,
+}
+
+#[derive(Debug)]
+enum Step {
+    Write { offset: u64, data: Vec<u8> },
+    SetLen(u64),
+    Sync,
+}
+
+impl<B: StorageBackend> Guarded<B> {
+    pub fn new(beneath: B) -> Self {
+        let held = Held { len: beneath.len().unwrap_or_default(), steps: Vec::new() };
+        Self { inner: Arc::new(Inner { beneath, through: AtomicBool::new(false), held: Mutex::new(held) }) }
+    }
+
+    pub fn is_empty(&self) -> io::Result<bool> {
+        Ok(self.inner.beneath.len()? == 0)
+    }
+
+    /// Does what was held back, and holds nothing back any more.
+    pub fn let_through(&self) -> io::Result<()> {
+        let inner = &*self.inner;
+        let mut held = inner.lock();
+        for step in held.steps.drain(..) {
+            match step {
+                Step::Write { offset, data } => inner.beneath.write(offset, &data)?,
+                Step::SetLen(len) => inner.beneath.set_len(len)?,
+                Step::Sync => inner.beneath.sync_data()?,
+            }
+        }
+        inner.through.store(true, Release);
+        Ok(())
+    }
+}
+
+impl<B> Inner<B> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, Held> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn is_through(&self) -> bool {
+        self.through.load(Acquire)
+    }
+}
+
+impl<B: StorageBackend> Inner<B> {
+    fn read_held(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        let held = self.lock();
+        let end = offset + out.len() as u64;
+        if end > held.len {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        let there = self.beneath.len()?.saturating_sub(offset).min(out.len() as u64) as usize;
+        out.fill(0);
+        self.beneath.read(offset, &mut out[..there])?;
+        for step in &held.steps {
+            match step {
+                Step::Write { offset: at, data } => {
+                    let (from, to) = (offset.max(*at), end.min(at + data.len() as u64));
+                    if from < to {
+                        let part = &data[(from - at) as usize..(to - at) as usize];
+                        out[(from - offset) as usize..(to - offset) as usize].copy_from_slice(part);
+                    }
+                }
+                // What was cut off is zero when the file grows again.
+                Step::SetLen(len) if *len < end => out[len.saturating_sub(offset) as usize..].fill(0),
+                Step::SetLen(_) | Step::Sync => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+impl<B: StorageBackend> StorageBackend for Guarded<B> {
+    fn len(&self) -> io::Result<u64> {
+        if self.inner.is_through() { self.inner.beneath.len() } else { Ok(self.inner.lock().len) }
+    }
+
+    fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        if self.inner.is_through() { self.inner.beneath.read(offset, out) } else { self.inner.read_held(offset, out) }
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        if self.inner.is_through() {
+            return self.inner.beneath.set_len(len);
+        }
+        let mut held = self.inner.lock();
+        held.len = len;
+        held.steps.push(Step::SetLen(len));
+        Ok(())
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        if self.inner.is_through() {
+            return self.inner.beneath.sync_data();
+        }
+        self.inner.lock().steps.push(Step::Sync);
+        Ok(())
+    }
+
+    fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+        if self.inner.is_through() {
+            return self.inner.beneath.write(offset, data);
+        }
+        let mut held = self.inner.lock();
+        held.len = held.len.max(offset + data.len() as u64);
+        held.steps.push(Step::Write { offset, data: data.to_vec() });
+        Ok(())
+    }
+
+    fn close(&self) -> io::Result<()> {
+        self.inner.beneath.close()
+    }
+
+    fn try_lock_range(&self, start: Bound<u64>, end: Bound<u64>) -> Result<bool, BackendError> {
+        self.inner.beneath.try_lock_range(start, end)
+    }
+
+    fn try_lock_shared_range(&self, start: Bound<u64>, end: Bound<u64>) -> Result<bool, BackendError> {
+        self.inner.beneath.try_lock_shared_range(start, end)
+    }
+
+    fn lock_range(&self, start: Bound<u64>, end: Bound<u64>) -> Result<(), BackendError> {
+        self.inner.beneath.lock_range(start, end)
+    }
+
+    fn lock_shared_range(&self, start: Bound<u64>, end: Bound<u64>) -> Result<(), BackendError> {
+        self.inner.beneath.lock_shared_range(start, end)
+    }
+
+    fn query_lock_range(&self, start: Bound<u64>, end: Bound<u64>) -> Result<bool, BackendError> {
+        self.inner.beneath.query_lock_range(start, end)
+    }
+
+    fn unlock_range(&self, start: Bound<u64>, end: Bound<u64>) -> Result<(), BackendError> {
+        self.inner.beneath.unlock_range(start, end)
+    }
+}
