@@ -2,6 +2,8 @@
 
 mod batch;
 mod error;
+mod executor;
 
 pub use batch::{BatchCall, BatchId, BatchRequest, CallsState, Requested};
 pub use error::WalletError;
+pub use executor::{BatchExecutor, Delegation};

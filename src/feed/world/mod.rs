@@ -20,7 +20,7 @@ use revm::{
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    chain::{BlockHashes, ChainSpec, genesis_block, genesis_world},
+    chain::{BlockHashes, ChainSpec, DEPLOYMENT_PROXY, DEPLOYMENT_PROXY_CODE, genesis_block, genesis_world},
     engine::{RunPrecompiles, lift_checks, new_evm},
     state::{CodeCache, Overlay, World},
 };
@@ -110,7 +110,8 @@ fn signers(indices: Range<u32>) -> Result<Vec<PrivateKeySigner>, WorldError> {
     Ok(parent.children_from(indices.start).take(indices.len()).collect::<Result<_, _>>()?)
 }
 
-/// The devnet's genesis before its contracts: every fork to Osaka from the start, the system contracts, the accounts.
+/// The devnet's genesis before its contracts: every fork to Osaka from the start, the system contracts, the
+/// deterministic deployment proxy, the accounts.
 pub fn dev_genesis(signers: &[PrivateKeySigner], timestamp: u64) -> Genesis {
     let config = ChainConfig {
         chain_id: CHAIN_ID,
@@ -141,11 +142,12 @@ pub fn dev_genesis(signers: &[PrivateKeySigner], timestamp: u64) -> Genesis {
         ]),
         ..ChainConfig::default()
     };
-    let system = [
+    let contracts = [
         (eip4788::BEACON_ROOTS_ADDRESS, eip4788::BEACON_ROOTS_CODE.clone()),
         (eip2935::HISTORY_STORAGE_ADDRESS, eip2935::HISTORY_STORAGE_CODE.clone()),
         (eip7002::WITHDRAWAL_REQUEST_PREDEPLOY_ADDRESS, eip7002::WITHDRAWAL_REQUEST_PREDEPLOY_CODE.clone()),
         (eip7251::CONSOLIDATION_REQUEST_PREDEPLOY_ADDRESS, eip7251::CONSOLIDATION_REQUEST_PREDEPLOY_CODE.clone()),
+        (DEPLOYMENT_PROXY, DEPLOYMENT_PROXY_CODE),
     ]
     .map(|(address, code)| (address, GenesisAccount { nonce: Some(1), code: Some(code), ..GenesisAccount::default() }));
     let accounts = signers
@@ -156,7 +158,7 @@ pub fn dev_genesis(signers: &[PrivateKeySigner], timestamp: u64) -> Genesis {
         timestamp,
         gas_limit: GAS_LIMIT,
         base_fee_per_gas: Some(1_000_000_000),
-        alloc: system.into_iter().chain(accounts).collect(),
+        alloc: contracts.into_iter().chain(accounts).collect(),
         ..Genesis::default()
     }
 }
