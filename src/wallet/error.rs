@@ -52,6 +52,11 @@ pub enum WalletError {
 }
 
 impl WalletError {
+    /// 4100: the client has no token for the wallet.
+    pub fn no_wallet_token() -> Self {
+        Self::Unauthorized("expected a header `Authorization: Bearer TOKEN` with a token of --wallet-token-file".into())
+    }
+
     /// The code.
     pub const fn code(&self) -> i32 {
         match self {

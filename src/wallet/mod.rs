@@ -2,6 +2,10 @@
 
 mod batch;
 mod error;
+mod rules;
+mod status;
 
 pub use batch::{BatchCall, BatchId, BatchRequest, CallsState, Requested};
 pub use error::WalletError;
+pub use rules::{Rules, Standing};
+pub use status::{AtomicSupport, BatchStatus, CallsReceipt, SimulatedCall, Submitted};
