@@ -15,7 +15,7 @@
 //! The first two are checked where the request is parsed, the others by [`Rules::check`]. What follows needs the batch to run or somebody to
 //! look at it, so it comes last: the simulation (the code of a revert), then the approver's answer (4001).
 
-use super::{BatchRequest, Requested, WalletError};
+use super::{BatchRequest, Requested, WalletError, error::cut};
 
 /// The rules that a wallet has, as its chain and its settings make them.
 #[derive(Clone, Copy, Debug)]
@@ -51,7 +51,7 @@ impl Rules {
     /// The capability of a call that the wallet supports.
     const OF_A_CALL: &str = "gasLimitOverride";
 
-    /// Checks a batch whose form is right. `reserve` takes its id, so that no other batch has it from then on, or finds it taken (5720); what it
+    /// Checks a batch whose form is right. `reserve` takes its id, so that no other batch has it from then on, or finds it taken ([`WalletError::taken`]); what it
     /// returns is the batch's claim to the id, and is dropped where a later rule refuses the batch: dropping it must free the id.
     ///
     /// # Errors
@@ -116,10 +116,10 @@ fn check_account(batch: &BatchRequest, standing: Standing) -> Result<(), WalletE
         return Err(WalletError::no_wallet_token());
     }
     if !standing.account {
-        return Err(WalletError::Unauthorized(match batch.from {
-            Some(from) => format!("params[0].from: {from} is no account of the wallet: expected one of eth_accounts"),
-            None => "the wallet has no account: expected one to be given to it".into(),
-        }));
+        return Err(match batch.from {
+            Some(from) => WalletError::foreign_account("params[0].from", from),
+            None => WalletError::Unauthorized("the wallet has no account: expected one to be given to it".into()),
+        });
     }
     Ok(())
 }
@@ -143,13 +143,4 @@ fn check_capabilities(batch: &BatchRequest) -> Result<(), WalletError> {
         }
     }
     Ok(())
-}
-
-/// As much of a name as an error should show.
-fn cut(name: &str) -> String {
-    const MOST: usize = 80;
-    match name.char_indices().nth(MOST) {
-        Some((end, _)) => format!("{}…", &name[..end]),
-        None => name.to_owned(),
-    }
 }
