@@ -167,6 +167,10 @@ pub struct Config {
     #[arg(long, env = "PRESIM_CODE_CACHE", value_name = "BYTES", default_value_t = 256 << 20, help_heading = "Limits")]
     pub code_cache: usize,
 
+    /// Bearer tokens that may use the node and its wallet, and no others the wallet: a file like --token-file's.
+    #[arg(long, env = "PRESIM_WALLET_TOKEN_FILE", value_name = "FILE", help_heading = "Wallet")]
+    pub wallet_token_file: Option<PathBuf>,
+
     /// Bearer tokens that may use the node: a TOML file of [[token]] tables with `name`, `token` and `rate` (requests a second).
     #[arg(long, env = "PRESIM_TOKEN_FILE", value_name = "FILE", help_heading = "Access")]
     pub token_file: Option<PathBuf>,

@@ -23,8 +23,8 @@ use crate::{
         world::TradingWorld,
     },
     rpc::{
-        Access, Backend, Filters, Front, FrontActor, GasCounter, RequestLimits, Serve, ServerConfig, ShapeLimits,
-        Signers, Stop, Subscriptions, SyncTimeouts, Waiters, announce,
+        Access, AccessConfig, Backend, Filters, Front, FrontActor, GasCounter, RequestLimits, Serve, ServerConfig,
+        ShapeLimits, Signers, Stop, Subscriptions, SyncTimeouts, Waiters, announce,
     },
     state::{CodeCache, Snapshots},
     store::Store,
@@ -84,10 +84,12 @@ impl Node {
     pub fn start_on(store: Store, config: Config, metrics: Metrics) -> eyre::Result<Self> {
         let codes = Arc::new(CodeCache::new(config.code_cache));
         let start = begin(&config, &codes, &store)?;
-        let access = match &config.token_file {
-            Some(path) => Access::from_file(path, config.queue_short as usize, config.queue_bundle as usize)?,
-            None => Access::default(),
-        };
+        let access = Access::new(&AccessConfig {
+            token_file: config.token_file.as_deref(),
+            wallet_token_file: config.wallet_token_file.as_deref(),
+            queue_short: config.queue_short as usize,
+            queue_bundle: config.queue_bundle as usize,
+        })?;
         let snapshots = Arc::new(start.snapshots);
         let info = NodeInfo {
             listen: config.listen,

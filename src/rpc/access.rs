@@ -1,4 +1,4 @@
-//! Who may use the node: bearer tokens, each with a rate and a fair share of the lanes.
+//! Who may use the node and its wallet: bearer tokens, each with a rate and a fair share of the lanes.
 
 use std::{
     num::NonZeroU32,
@@ -15,10 +15,30 @@ use serde::Deserialize;
 use super::error::RpcError;
 use crate::executor::{LaneName, Refused};
 
-/// The clients that may use the node: everybody, or those with a token.
+/// The clients that may use the node, and those of them that may use its wallet.
+///
+/// A token of either file may use the node. Without a token file, those without a token may too. With a wallet token file only its tokens
+/// may use the wallet; without one, whoever may use the node may.
 #[derive(Debug, Default)]
 pub struct Access {
-    clients: Option<Vec<Arc<Client>>>,
+    clients: Vec<Arc<Client>>,
+    /// Whether a request without a token is refused.
+    node_needs_token: bool,
+    /// Whether a token must be in the wallet token file for the wallet.
+    wallet_needs_token: bool,
+}
+
+/// The files that name clients, and what these share.
+#[derive(Clone, Copy, Debug)]
+pub struct AccessConfig<'a> {
+    /// Tokens for the node alone.
+    pub token_file: Option<&'a Path>,
+    /// Tokens for the node and its wallet.
+    pub wallet_token_file: Option<&'a Path>,
+    /// Length of the lane of short calls.
+    pub queue_short: usize,
+    /// Length of the lane of bundles.
+    pub queue_bundle: usize,
 }
 
 /// A client with a token of its own.
@@ -26,6 +46,8 @@ pub struct Access {
 pub struct Client {
     name: String,
     token: String,
+    /// Whether the token is of the wallet token file.
+    wallet: bool,
     rate: NonZeroU32,
     limiter: DefaultDirectRateLimiter,
     short: Share,
@@ -50,24 +72,30 @@ pub struct Seat {
 #[derive(Debug, thiserror::Error)]
 pub enum AccessError {
     /// It cannot be read.
-    #[error("--token-file {path}: {source}")]
+    #[error("{flag} {path}: {source}")]
     Read {
+        #[doc = "The flag that names the file."]
+        flag: &'static str,
         #[doc = "The file."]
         path: String,
         #[doc = "Why."]
         source: std::io::Error,
     },
     /// It is no TOML, or not of the right shape.
-    #[error("--token-file {path}: {source}: expected [[token]] tables with name, token and rate")]
+    #[error("{flag} {path}: {source}: expected [[token]] tables with name, token and rate")]
     Shape {
+        #[doc = "The flag that names the file."]
+        flag: &'static str,
         #[doc = "The file."]
         path: String,
         #[doc = "Why."]
         source: toml::de::Error,
     },
     /// A token is too easy to guess, or used twice, or there is none.
-    #[error("--token-file {path}: {problem}")]
+    #[error("{flag} {path}: {problem}")]
     Token {
+        #[doc = "The flag that names the file."]
+        flag: &'static str,
         #[doc = "The file."]
         path: String,
         #[doc = "What is wrong."]
@@ -90,57 +118,97 @@ struct TokenEntry {
     rate: NonZeroU32,
 }
 
-impl Access {
+/// A token file that has been read.
+struct Tokens {
+    flag: &'static str,
+    path: String,
+    entries: Vec<TokenEntry>,
+}
+
+impl Tokens {
     /// The shortest token accepted, in bytes.
     const SHORTEST: usize = 16;
 
-    /// Reads the clients of a token file. Each gets an equal share of lanes of these lengths.
-    pub fn from_file(path: &Path, queue_short: usize, queue_bundle: usize) -> Result<Self, AccessError> {
+    /// Reads the file that `flag` names.
+    fn read(flag: &'static str, path: &Path) -> Result<Self, AccessError> {
         let shown = path.display().to_string();
-        let text = std::fs::read_to_string(path).map_err(|source| AccessError::Read { path: shown.clone(), source })?;
+        let text =
+            std::fs::read_to_string(path).map_err(|source| AccessError::Read { flag, path: shown.clone(), source })?;
         let file: TokenFile =
-            toml::from_str(&text).map_err(|source| AccessError::Shape { path: shown.clone(), source })?;
-        let problem = |problem: String| AccessError::Token { path: shown.clone(), problem };
-        if file.token.is_empty() {
-            return Err(problem("no [[token]] in it: nobody could use the node".into()));
+            toml::from_str(&text).map_err(|source| AccessError::Shape { flag, path: shown.clone(), source })?;
+        let tokens = Self { flag, path: shown, entries: file.token };
+        if tokens.entries.is_empty() {
+            return Err(tokens.problem("no [[token]] in it: it would let nobody in".into()));
         }
-        let count = file.token.len();
-        let mut clients: Vec<Arc<Client>> = Vec::with_capacity(count);
-        for entry in file.token {
-            if entry.token.len() < Self::SHORTEST {
-                return Err(problem(format!(
-                    "token of {:?}: {} bytes: expected at least {}",
-                    entry.name,
-                    entry.token.len(),
-                    Self::SHORTEST
-                )));
-            }
-            if let Some(other) = clients.iter().find(|client| client.token == entry.token) {
-                return Err(problem(format!("{:?} and {:?} have the same token", other.name, entry.name)));
-            }
-            clients.push(Arc::new(Client {
-                name: entry.name,
-                token: entry.token,
-                rate: entry.rate,
-                limiter: RateLimiter::direct(Quota::per_second(entry.rate)),
-                short: Share::new(queue_short / count),
-                bundle: Share::new(queue_bundle / count),
-            }));
+        if let Some(entry) = tokens.entries.iter().find(|entry| entry.token.len() < Self::SHORTEST) {
+            let (name, length) = (&entry.name, entry.token.len());
+            let problem = format!("token of {name:?}: {length} bytes: expected at least {}", Self::SHORTEST);
+            return Err(tokens.problem(problem));
         }
-        Ok(Self { clients: Some(clients) })
+        Ok(tokens)
     }
 
-    /// The client that an `Authorization` header names; none where everybody may use the node.
+    fn problem(&self, problem: String) -> AccessError {
+        AccessError::Token { flag: self.flag, path: self.path.clone(), problem }
+    }
+}
+
+impl Access {
+    /// Reads the token files. Each of their clients gets an equal share of both lanes.
+    ///
+    /// # Errors
+    /// A file that cannot be read, is not of the right form or has no token; a token that is too short, or two that are the same.
+    pub fn new(config: &AccessConfig<'_>) -> Result<Self, AccessError> {
+        let read = |flag, path: Option<&Path>| path.map(|path| Tokens::read(flag, path)).transpose();
+        let node = read("--token-file", config.token_file)?;
+        let wallet = read("--wallet-token-file", config.wallet_token_file)?;
+        let (node_needs_token, wallet_needs_token) = (node.is_some(), wallet.is_some());
+        let files = [(node, false), (wallet, true)];
+        let count: usize = files.iter().filter_map(|(file, _)| file.as_ref()).map(|file| file.entries.len()).sum();
+        let mut clients: Vec<Arc<Client>> = Vec::with_capacity(count);
+        for (file, wallet) in files {
+            let Some(Tokens { flag, path, entries }) = file else { continue };
+            for entry in entries {
+                if let Some(other) = clients.iter().find(|client| client.token == entry.token) {
+                    let place = if other.wallet == wallet { "" } else { " of --token-file" };
+                    let problem = format!("{:?}{place} and {:?} have the same token", other.name, entry.name);
+                    return Err(AccessError::Token { flag, path, problem });
+                }
+                clients.push(Arc::new(Client {
+                    name: entry.name,
+                    token: entry.token,
+                    wallet,
+                    rate: entry.rate,
+                    limiter: RateLimiter::direct(Quota::per_second(entry.rate)),
+                    short: Share::new(config.queue_short / count),
+                    bundle: Share::new(config.queue_bundle / count),
+                }));
+            }
+        }
+        Ok(Self { clients, node_needs_token, wallet_needs_token })
+    }
+
+    /// The client that an `Authorization` header names; none where it has no name and needs none.
+    ///
+    /// # Errors
+    /// There is no such header where one is needed, or there is one whose token is in no file.
     pub fn client(&self, authorization: Option<&[u8]>) -> Result<Option<Arc<Client>>, RpcError> {
-        let Some(clients) = &self.clients else { return Ok(None) };
+        if self.clients.is_empty() || (authorization.is_none() && !self.node_needs_token) {
+            return Ok(None);
+        }
         let token = authorization.and_then(|value| value.strip_prefix(b"Bearer "));
-        let found = token.and_then(|token| clients.iter().find(|client| same(client.token.as_bytes(), token)));
+        let found = token.and_then(|token| self.clients.iter().find(|client| same(client.token.as_bytes(), token)));
         found.cloned().map(Some).ok_or_else(|| {
             RpcError::new(
                 -32000,
                 "unauthorized: expected a header `Authorization: Bearer TOKEN` with a token of this node",
             )
         })
+    }
+
+    /// Whether this client, or one without a name, may use the wallet.
+    pub fn may_use_wallet(&self, client: Option<&Client>) -> bool {
+        !self.wallet_needs_token || client.is_some_and(|client| client.wallet)
     }
 }
 

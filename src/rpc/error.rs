@@ -7,12 +7,14 @@ use std::{
 
 use alloy_primitives::{B256, Bytes};
 
+use super::dialect::Dialect;
 use crate::{
     engine::SimulationError,
     executor::Refused,
     feed::pool::PoolError,
     state::{Stopped, UnknownBlock},
     store::StoreError,
+    wallet::WalletError,
 };
 
 /// EIP-7966: a receipt did not come in time.
@@ -25,8 +27,17 @@ pub struct RpcError {
     pub code: i32,
     /// What was wrong, and what was expected.
     pub message: Cow<'static, str>,
-    /// Bytes that say more, like the data of a revert.
-    pub data: Option<Bytes>,
+    /// What says more, where something does.
+    pub data: Option<ErrorData>,
+}
+
+/// What says more of an error.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ErrorData {
+    /// Bytes, like the data of a revert: hex in JSON.
+    Bytes(Bytes),
+    /// What was wrong in this case, where the message is the same for all: a string in JSON.
+    Text(String),
 }
 
 impl RpcError {
@@ -63,12 +74,12 @@ impl RpcError {
 
     /// 4: the receipt of a transaction did not come in time (EIP-7966).
     pub fn receipt_timeout(hash: B256, message: impl Into<Cow<'static, str>>) -> Self {
-        Self { data: Some(hash.into()), ..Self::new(RECEIPT_TIMEOUT, message) }
+        Self { data: Some(ErrorData::Bytes(hash.into())), ..Self::new(RECEIPT_TIMEOUT, message) }
     }
 
     /// 5: a transaction was taken, and is not ready to be mined (EIP-7966).
     pub fn unready(hash: B256, message: impl Into<Cow<'static, str>>) -> Self {
-        Self { data: Some(hash.into()), ..Self::new(5, message) }
+        Self { data: Some(ErrorData::Bytes(hash.into())), ..Self::new(5, message) }
     }
 
     /// The same error of a method that is no simulation: the codes from -38010 on are those of `eth_simulateV1` alone.
@@ -106,7 +117,10 @@ impl RpcError {
         super::encode::string(out, &self.message);
         if let Some(data) = &self.data {
             out.extend_from_slice(b",\"data\":");
-            super::encode::data(out, data);
+            match data {
+                ErrorData::Bytes(bytes) => super::encode::data(out, bytes),
+                ErrorData::Text(text) => super::encode::string(out, text),
+            }
         }
         out.push(b'}');
     }
@@ -203,5 +217,17 @@ impl From<Refused> for RpcError {
 impl From<Stopped> for RpcError {
     fn from(stopped: Stopped) -> Self {
         SimulationError::Stopped(stopped).into()
+    }
+}
+
+/// The wallet's refusal: code and message of `api.md` 7.2, this case in `data`. A revert is what the dialect has for `eth_call`'s.
+pub fn wallet_error(error: WalletError, dialect: &Dialect) -> RpcError {
+    match error {
+        WalletError::Reverted(data) => (dialect.revert)(data),
+        WalletError::Internal(problem) => RpcError::internal(&problem),
+        error => RpcError {
+            data: error.detail().map(|detail| ErrorData::Text(detail.to_owned())),
+            ..RpcError::new(error.code(), error.to_string())
+        },
     }
 }

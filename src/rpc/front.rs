@@ -59,6 +59,8 @@ pub struct Job {
     pub dialect: &'static Dialect,
     /// Its client, where clients have names.
     pub client: Option<Arc<Client>>,
+    /// Whether its client may use the wallet.
+    pub may_use_wallet: bool,
     /// Its time.
     pub ticket: Ticket,
     /// Where it may subscribe: a connection that stays.

@@ -105,7 +105,8 @@ impl HttpService {
             Ok(client) => client,
             Err(error) => return refuse(StatusCode::UNAUTHORIZED, error),
         };
-        let session = Session { front: self.front.clone(), dialect, client, limits: self.limits };
+        let may_use_wallet = self.access.may_use_wallet(client.as_deref());
+        let session = Session { front: self.front.clone(), dialect, client, may_use_wallet, limits: self.limits };
         if ws::is_upgrade(&request) {
             return self.sockets.accept(request, session);
         }

@@ -23,8 +23,8 @@ mod wait;
 mod wire;
 mod ws;
 
-pub use access::{Access, AccessError};
-pub use error::RpcError;
+pub use access::{Access, AccessConfig, AccessError};
+pub use error::{ErrorData, RpcError};
 pub use filters::Filters;
 pub use front::Front;
 pub use methods::{Asked, Backend, GasCounter, Method, RequestLimits, Signers, SyncTimeouts};

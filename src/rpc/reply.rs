@@ -42,6 +42,8 @@ pub struct Session {
     pub dialect: &'static Dialect,
     /// Which client it is, where clients have names.
     pub client: Option<Arc<Client>>,
+    /// Whether it may use the wallet.
+    pub may_use_wallet: bool,
     /// How much it may ask at once.
     pub limits: ReplyLimits,
 }
@@ -111,6 +113,7 @@ impl Session {
             published: published.clone(),
             dialect: self.dialect,
             client: self.client.clone(),
+            may_use_wallet: self.may_use_wallet,
             ticket: self.front.ticket(),
             starting: starting.cloned(),
             alone,

@@ -1,6 +1,8 @@
 //! Why the wallet refuses: the codes and texts of api.md 7.2, and of EIP-5792 where that is silent.
 
-use alloy_primitives::Bytes;
+use alloy_primitives::{Address, Bytes};
+
+use super::BatchId;
 
 /// A batch that is refused, or an id that is not known.
 ///
@@ -52,6 +54,26 @@ pub enum WalletError {
 }
 
 impl WalletError {
+    /// 4100: the client has no token for the wallet.
+    pub fn no_wallet_token() -> Self {
+        Self::Unauthorized("expected a header `Authorization: Bearer TOKEN` with a token of --wallet-token-file".into())
+    }
+
+    /// 4100: the account that stands at `place` in the parameters is not the wallet's.
+    pub fn foreign_account(place: &str, account: Address) -> Self {
+        Self::Unauthorized(format!("{place}: {account} is no account of the wallet: expected one of eth_accounts"))
+    }
+
+    /// 5720: another batch has this id.
+    pub fn taken(id: &BatchId) -> Self {
+        Self::Duplicate(format!("params[0].id: {}: expected an id that no batch has", cut(id.as_str())))
+    }
+
+    /// 5730: no batch has this id.
+    pub fn unknown(id: &BatchId) -> Self {
+        Self::Unknown(format!("params[0]: {}: expected an id that wallet_sendCalls has answered", cut(id.as_str())))
+    }
+
     /// The code.
     pub const fn code(&self) -> i32 {
         match self {
@@ -85,5 +107,14 @@ impl WalletError {
             | Self::Upgrade(detail) => Some(detail),
             Self::Reverted(_) | Self::Refused(_) | Self::Limit(_) | Self::Internal(_) => None,
         }
+    }
+}
+
+/// As much of a text as an error should show.
+pub(super) fn cut(text: &str) -> String {
+    const MOST: usize = 80;
+    match text.char_indices().nth(MOST) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text.to_owned(),
     }
 }

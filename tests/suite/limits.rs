@@ -7,7 +7,10 @@ use std::{
 };
 
 use futures::future::join_all;
-use presim::config::Config;
+use presim::{
+    config::Config,
+    rpc::{Access, AccessConfig},
+};
 use serde_json::{Value, json};
 use tempfile::NamedTempFile;
 
@@ -398,6 +401,85 @@ async fn each_entry_of_a_batch_counts_against_the_rate() {
     assert_eq!(refused, 4, "{answers}");
 }
 
+const WALLET: &str = "a-token-for-the-wallet";
+
+fn wallet_token() -> NamedTempFile {
+    tokens(&format!("[[token]]\nname = \"wallet\"\ntoken = \"{WALLET}\"\nrate = 1000\n"))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn with_a_wallet_token_file_alone_the_node_needs_no_token() {
+    let file = wallet_token();
+    let node = quiet(&["--wallet-token-file", path(&file)]);
+    serves(&node).await;
+    let (status, answer, _) = with_header(&node, "authorization", &format!("Bearer {WALLET}")).await;
+    assert_eq!((status, &answer["result"]), (200, &json!("0x7a69")));
+    // Who says who he is must be somebody.
+    for value in [format!("Bearer {FAST}"), "Bearer ".to_owned(), WALLET.to_owned()] {
+        assert_eq!(with_header(&node, "authorization", &value).await.0, 401, "{value}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_token_of_either_file_may_use_the_node() {
+    let (file, wallet) = (two_tokens(), wallet_token());
+    let node = quiet(&["--token-file", path(&file), "--wallet-token-file", path(&wallet)]);
+    for token in [FAST, SLOW, WALLET] {
+        let (status, answer, _) = with_header(&node, "authorization", &format!("Bearer {token}")).await;
+        assert_eq!((status, &answer["result"]), (200, &json!("0x7a69")), "{token}");
+    }
+    let (status, _) = node.post("/", request("eth_chainId", json!([])).to_string()).await;
+    assert_eq!(status, 401);
+}
+
+#[test]
+fn a_wallet_token_file_keeps_the_wallet_for_its_tokens() {
+    let (file, wallet) = (two_tokens(), wallet_token());
+    let access = |token_file: bool, wallet_token_file: bool| {
+        let config = AccessConfig {
+            token_file: token_file.then(|| file.path()),
+            wallet_token_file: wallet_token_file.then(|| wallet.path()),
+            queue_short: 100,
+            queue_bundle: 100,
+        };
+        Access::new(&config).expect("the files are right")
+    };
+    // Which file there is, the token of a request, and whether it may use the wallet; none where it may not even use the node.
+    let cases = [
+        (false, false, None, Some(true)),
+        (false, false, Some(FAST), Some(true)),
+        (true, false, None, None),
+        (true, false, Some(FAST), Some(true)),
+        (true, false, Some(WALLET), None),
+        (false, true, None, Some(false)),
+        (false, true, Some(FAST), None),
+        (false, true, Some(WALLET), Some(true)),
+        (true, true, None, None),
+        (true, true, Some(FAST), Some(false)),
+        (true, true, Some(WALLET), Some(true)),
+    ];
+    for (token_file, wallet_token_file, token, expected) in cases {
+        let access = access(token_file, wallet_token_file);
+        let header = token.map(|token| format!("Bearer {token}"));
+        let client = access.client(header.as_deref().map(str::as_bytes));
+        let may = client.ok().map(|client| access.may_use_wallet(client.as_deref()));
+        assert_eq!(may, expected, "--token-file {token_file}, --wallet-token-file {wallet_token_file}, {token:?}");
+    }
+}
+
+#[test]
+fn a_wallet_token_file_is_read_as_strictly_as_a_token_file() {
+    let same = tokens(&format!("[[token]]\nname = \"both\"\ntoken = \"{SLOW}\"\nrate = 1\n"));
+    let (file, empty) = (two_tokens(), tokens(""));
+    let refusal = |flags: &[&str]| format!("{:#}", TestNode::try_start(flags).map(drop).expect_err("it is refused"));
+    let told = refusal(&["--token-file", path(&file), "--wallet-token-file", path(&same)]);
+    assert!(told.contains("--wallet-token-file") && told.contains("\"slow\" of --token-file and \"both\""), "{told}");
+    let told = refusal(&["--wallet-token-file", path(&empty)]);
+    assert!(told.contains("--wallet-token-file") && told.contains("no [[token]]"), "{told}");
+    let told = refusal(&["--wallet-token-file", "/nowhere/tokens.toml"]);
+    assert!(told.contains("--wallet-token-file /nowhere/tokens.toml"), "{told}");
+}
+
 #[test]
 fn an_address_that_is_not_loopback_needs_a_token_file() {
     let load = |flags: &[&str]| Config::load(["presim"].iter().chain(flags).map(OsString::from));
@@ -407,6 +489,8 @@ fn an_address_that_is_not_loopback_needs_a_token_file() {
     }
     let file = two_tokens();
     load(&["--listen", "0.0.0.0:0", "--token-file", path(&file)]).expect("with tokens it is not");
+    load(&["--listen", "0.0.0.0:0", "--wallet-token-file", path(&file)])
+        .expect_err("one for the wallet lets anybody use the node");
     load(&["--listen", "[::1]:0"]).expect("loopback needs none");
 }
 

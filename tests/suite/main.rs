@@ -20,4 +20,5 @@ mod subscriptions;
 mod support;
 mod tracing;
 mod vectors;
+mod wallet_rules;
 mod websocket;

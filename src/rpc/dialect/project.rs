@@ -4,7 +4,10 @@ use super::{Dialect, revert_reason};
 use crate::{
     chain::ChainSpec,
     engine::{BaseFeeRule, CallOutcome, HaltText},
-    rpc::{encode, error::RpcError},
+    rpc::{
+        encode,
+        error::{ErrorData, RpcError},
+    },
 };
 
 /// What `/` speaks unless told otherwise.
@@ -21,7 +24,7 @@ pub static PROJECT: Dialect = Dialect {
     // As on the chain, where a reverted log was never there.
     counts_reverted_logs: false,
     // api.md 7.1: one message, the reason in `data`.
-    revert: |data| RpcError { data: Some(data), ..RpcError::new(-32000, "execution reverted") },
+    revert: |data| RpcError { data: Some(ErrorData::Bytes(data)), ..RpcError::new(-32000, "execution reverted") },
     halt: |reason| RpcError::new(-32000, reason),
     many_error: |out, error| error.write(out),
     // api.md 2.5: a string, the revert reason.

@@ -1,9 +1,14 @@
 //! execution-apis, as geth speaks it: for client libraries with strict types.
 
+use alloy_primitives::Bytes;
+
 use super::{Dialect, revert_reason};
 use crate::{
     engine::{BaseFeeRule, CallOutcome, HaltText},
-    rpc::{encode, error::RpcError},
+    rpc::{
+        encode,
+        error::{ErrorData, RpcError},
+    },
 };
 
 /// What `/standard` speaks.
@@ -20,19 +25,16 @@ pub static STANDARD: Dialect = Dialect {
     shows_revert_data: false,
     shows_early_fields: false,
     counts_reverted_logs: true,
-    revert: |data| RpcError { message: revert_message(&data).into(), data: Some(data), code: REVERTED },
+    revert: reverted,
     halt: |reason| RpcError::new(-32000, reason),
     // As reth and alloy's types have it.
     many_error: |out, error| encode::string(out, &error.message),
     call_error: |out, outcome, data| match outcome {
         CallOutcome::Success => {}
-        CallOutcome::Revert => {
-            let error = RpcError { message: revert_message(data).into(), data: Some(data.clone()), code: REVERTED };
-            error.write(out);
-        }
+        CallOutcome::Revert => reverted(data.clone()).write(out),
         CallOutcome::Halt(reason) => {
             let text = HaltText(reason.clone()).to_string();
-            RpcError { code: VM_ERROR, message: text.into(), data: None }.write(out);
+            RpcError::new(VM_ERROR, text).write(out);
         }
     },
 };
@@ -42,7 +44,10 @@ const REVERTED: i32 = 3;
 /// execution-apis: the EVM stopped the call.
 const VM_ERROR: i32 = -32015;
 
-fn revert_message(data: &[u8]) -> String {
-    revert_reason(data)
-        .map_or_else(|| "execution reverted".to_owned(), |reason| format!("execution reverted: {reason}"))
+fn reverted(data: Bytes) -> RpcError {
+    let message = match revert_reason(&data) {
+        Some(reason) => format!("execution reverted: {reason}").into(),
+        None => "execution reverted".into(),
+    };
+    RpcError { code: REVERTED, message, data: Some(ErrorData::Bytes(data)) }
 }

@@ -1,0 +1,76 @@
+//! The results of the wallet's methods (EIP-5792).
+
+use super::{Object, data, list, string};
+use crate::wallet::{AtomicSupport, BatchStatus, CallsReceipt, SimulatedCall, Submitted};
+
+/// The result of `wallet_sendCalls`: `batchId` and `status` of `api.md` 2.7, `id` and `capabilities` of EIP-5792.
+pub fn submitted(out: &mut Vec<u8>, batch: &Submitted) {
+    let mut object = Object::new(out);
+    string(object.key("batchId"), batch.id.as_str());
+    string(object.key("id"), batch.id.as_str());
+    string(object.key("status"), "pending");
+    let mut capabilities = Object::new(object.key("capabilities"));
+    if !batch.simulation.is_empty() {
+        let mut simulation = Object::new(capabilities.key("simulation"));
+        list(simulation.key("calls"), &batch.simulation, simulated_call);
+        simulation.end();
+    }
+    capabilities.end();
+    object.end();
+}
+
+fn simulated_call(out: &mut Vec<u8>, call: &SimulatedCall) {
+    let mut object = Object::new(out);
+    object.quantity("status", u64::from(call.error.is_none())).quantity("gasUsed", call.gas_used);
+    if let Some(error) = &call.error {
+        string(object.key("error"), error);
+    }
+    object.end();
+}
+
+/// The result of `wallet_getCallsStatus`.
+pub fn calls_status(out: &mut Vec<u8>, batch: &BatchStatus) {
+    let mut object = Object::new(out);
+    string(object.key("version"), "2.0.0");
+    string(object.key("id"), batch.id.as_str());
+    object.quantity("chainId", batch.chain_id);
+    object.key("status").extend_from_slice(itoa::Buffer::new().format(batch.state.code()).as_bytes());
+    object.key("atomic").extend_from_slice(if batch.atomic { b"true" } else { b"false" });
+    if !batch.receipts.is_empty() {
+        list(object.key("receipts"), &batch.receipts, receipt);
+    }
+    object.end();
+}
+
+fn receipt(out: &mut Vec<u8>, receipt: &CallsReceipt) {
+    let mut object = Object::new(out);
+    list(object.key("logs"), &receipt.logs, |out, log| {
+        let mut object = Object::new(out);
+        object.data("address", log.address.as_slice()).data("data", &log.data.data);
+        list(object.key("topics"), log.topics(), |out, topic| data(out, topic.as_slice()));
+        object.end();
+    });
+    object
+        .quantity("status", u64::from(receipt.success))
+        .data("blockHash", receipt.block_hash.as_slice())
+        .quantity("blockNumber", receipt.block_number)
+        .quantity("gasUsed", receipt.gas_used)
+        .data("transactionHash", receipt.tx_hash.as_slice());
+    object.end();
+}
+
+/// The result of `wallet_getCapabilities`: by chain id, none where the wallet's chain was not asked for.
+pub fn capabilities(out: &mut Vec<u8>, chain: Option<(u64, AtomicSupport)>) {
+    let mut object = Object::new(out);
+    if let Some((id, atomic)) = chain {
+        let mut chain = Object::new(object.key(&format!("{id:#x}")));
+        let mut support = Object::new(chain.key("atomic"));
+        string(support.key("status"), atomic.as_str());
+        support.end();
+        let mut support = Object::new(chain.key("gasLimitOverride"));
+        support.key("supported").extend_from_slice(b"true");
+        support.end();
+        chain.end();
+    }
+    object.end();
+}

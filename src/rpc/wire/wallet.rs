@@ -1,0 +1,429 @@
+//! The parameters of the wallet's methods (EIP-5792).
+
+use std::{borrow::Cow, fmt, marker::PhantomData};
+
+use alloy_primitives::{Address, U256};
+use serde::{
+    Deserialize, Deserializer,
+    de::{Error, IgnoredAny, MapAccess, SeqAccess, Visitor, value::MapAccessDeserializer},
+};
+use serde_json::value::RawValue;
+
+use super::parse;
+use crate::{
+    rpc::{
+        dialect::Dialect,
+        error::RpcError,
+        hex::{Data, Fixed, Quantity},
+    },
+    wallet::{BatchCall, BatchId, BatchRequest, Requested, WalletError},
+};
+
+/// The version of `wallet_sendCalls`.
+const VERSION: &str = "2.0.0";
+/// The capability of a call that is its gas limit.
+const GAS_LIMIT: &str = "gasLimitOverride";
+
+/// `wallet_sendCalls`' parameter.
+#[derive(Debug, Deserialize)]
+#[serde(expecting = "1 parameter: the batch")]
+struct SendParams([FieldsOf<BatchParam>; 1]);
+
+/// `wallet_getCallsStatus`' parameter, and `wallet_showCallsStatus`'.
+#[derive(Debug, Deserialize)]
+#[serde(expecting = "1 parameter: the id of a batch")]
+struct IdParams([IdParam; 1]);
+
+/// `wallet_getCapabilities`' parameters.
+#[derive(Debug, Deserialize)]
+#[serde(expecting = "1 or 2 parameters: the account, chain ids")]
+struct CapabilitiesParams(Fixed<20>, #[serde(default)] Option<Vec<Quantity<U256>>>);
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct BatchParam {
+    #[serde(rename = "version")]
+    _version: VersionParam,
+    id: Option<IdParam>,
+    from: Option<Fixed<20>>,
+    chain_id: ChainIdParam,
+    atomic_required: bool,
+    calls: Vec<FieldsOf<CallParam>>,
+    capabilities: Option<CapabilitiesOf<false>>,
+}
+
+#[derive(Debug, Deserialize)]
+struct CallParam {
+    to: Option<Fixed<20>>,
+    value: Option<Quantity<U256>>,
+    data: Option<Data>,
+    capabilities: Option<CapabilitiesOf<true>>,
+}
+
+/// What `wallet_getCapabilities` asks for.
+#[derive(Clone, Debug)]
+pub struct CapabilitiesRequest {
+    /// The account.
+    pub account: Address,
+    /// The chains; none for all.
+    chains: Option<Vec<U256>>,
+}
+
+impl CapabilitiesRequest {
+    /// Whether it asks for this chain.
+    pub fn asks_for(&self, chain_id: u64) -> bool {
+        self.chains.as_ref().is_none_or(|chains| chains.contains(&U256::from(chain_id)))
+    }
+}
+
+/// The batch of `wallet_sendCalls`: its form, and before that its version.
+///
+/// # Errors
+/// [`WalletError::Version`] for the name of another version, whatever else there is in the request; [`WalletError::Shape`] with the field.
+pub fn parse_batch(params: &str, dialect: &Dialect) -> Result<BatchRequest, WalletError> {
+    if let Some(version) = version(params).filter(|version| version != VERSION) {
+        let shown: String = version.chars().take(80).collect();
+        return Err(WalletError::Version(format!("params[0].version: {shown:?}: expected {VERSION:?}")));
+    }
+    let shape = |error: RpcError| WalletError::Shape(error.message.into_owned());
+    let SendParams([FieldsOf(batch)]) = parse(params, dialect).map_err(shape)?;
+    if dialect.requires_to_and_selector && batch.from.is_none() {
+        return Err(WalletError::Shape("params[0].from: missing: expected an address: 0x and 40 hex digits".into()));
+    }
+    if batch.calls.is_empty() {
+        return Err(WalletError::Shape("params[0].calls: empty: expected at least one call".into()));
+    }
+    let calls = batch.calls.into_iter().enumerate().map(|(index, FieldsOf(call))| call.into_call(index, dialect));
+    Ok(BatchRequest {
+        id: batch.id.map(|IdParam(id)| id),
+        from: batch.from.map(Address::from),
+        chain_id: batch.chain_id.0,
+        atomic_required: batch.atomic_required,
+        calls: calls.collect::<Result<_, _>>()?,
+        capabilities: batch.capabilities.unwrap_or_default().others,
+    })
+}
+
+/// The id of `wallet_getCallsStatus` and `wallet_showCallsStatus`.
+pub fn parse_batch_id(params: &str, dialect: &Dialect) -> Result<BatchId, RpcError> {
+    let IdParams([IdParam(id)]) = parse(params, dialect)?;
+    Ok(id)
+}
+
+/// The account of `wallet_getCapabilities`, and the chains.
+pub fn parse_capabilities(params: &str, dialect: &Dialect) -> Result<CapabilitiesRequest, RpcError> {
+    let CapabilitiesParams(account, chains) = parse(params, dialect)?;
+    let chains = chains.map(|chains| chains.into_iter().map(|Quantity(id)| id).collect());
+    Ok(CapabilitiesRequest { account: account.into(), chains })
+}
+
+/// The version that a request of any form names, where it can be found.
+fn version(params: &str) -> Option<Cow<'_, str>> {
+    #[derive(Deserialize)]
+    struct Versioned<'a> {
+        #[serde(borrow)]
+        version: &'a RawValue,
+    }
+
+    /// The first parameter, whatever follows it.
+    struct First<'a>(Versioned<'a>);
+
+    impl<'de: 'a, 'a> Deserialize<'de> for First<'a> {
+        fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+            struct FirstVisitor<'a>(PhantomData<&'a ()>);
+
+            impl<'de: 'a, 'a> Visitor<'de> for FirstVisitor<'a> {
+                type Value = First<'a>;
+
+                fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                    f.write_str("an array")
+                }
+
+                fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<First<'a>, A::Error> {
+                    let first = seq.next_element()?.ok_or_else(|| A::Error::invalid_length(0, &self))?;
+                    while seq.next_element::<IgnoredAny>()?.is_some() {}
+                    Ok(First(first))
+                }
+            }
+
+            deserializer.deserialize_seq(FirstVisitor(PhantomData))
+        }
+    }
+
+    /// A string, borrowed unless it is escaped.
+    #[derive(Deserialize)]
+    struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
+
+    let First(Versioned { version }) = serde_json::from_str(params).ok()?;
+    serde_json::from_str(version.get()).ok().map(|Text(text)| text)
+}
+
+impl CallParam {
+    fn into_call(self, index: usize, dialect: &Dialect) -> Result<BatchCall, WalletError> {
+        let missing = |field: &str, expected: &str| {
+            Err(WalletError::Shape(format!("params[0].calls[{index}].{field}: missing: expected {expected}")))
+        };
+        if dialect.requires_to_and_selector && self.to.is_none() {
+            return missing("to", "an address: 0x and 40 hex digits");
+        }
+        if dialect.requires_to_and_selector && self.value.is_none() {
+            return missing("value", "a quantity, like \"0x1f\"");
+        }
+        let CapabilitiesOf { gas_limit, others } = self.capabilities.unwrap_or_default();
+        Ok(BatchCall {
+            to: self.to.map(Address::from),
+            value: self.value.map(|value| value.0).unwrap_or_default(),
+            data: self.data.map(|data| data.0).unwrap_or_default(),
+            gas_limit,
+            capabilities: others,
+        })
+    }
+}
+
+/// An object's fields: serde would take an array of their values as well.
+#[derive(Debug)]
+struct FieldsOf<T>(T);
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for FieldsOf<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct FieldsVisitor<T>(PhantomData<T>);
+
+        impl<'de, T: Deserialize<'de>> Visitor<'de> for FieldsVisitor<T> {
+            type Value = FieldsOf<T>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<FieldsOf<T>, A::Error> {
+                T::deserialize(MapAccessDeserializer::new(map)).map(FieldsOf)
+            }
+        }
+
+        deserializer.deserialize_map(FieldsVisitor(PhantomData))
+    }
+}
+
+/// A string that a parser makes something of.
+struct TextVisitor<F>(&'static str, F);
+
+impl<T, F: FnOnce(&str) -> Option<T>> Visitor<'_> for TextVisitor<F> {
+    type Value = T;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.0)
+    }
+
+    fn visit_str<E: Error>(self, text: &str) -> Result<T, E> {
+        let Self(expected, parse) = self;
+        parse(text).ok_or_else(|| {
+            let shown: String = text.chars().take(80).collect();
+            let (cut, length) = (if shown.len() < text.len() { "…" } else { "" }, text.len());
+            E::custom(format_args!("{shown:?}{cut}: {length} bytes: expected {expected}"))
+        })
+    }
+}
+
+/// [`VERSION`]: any other text has been refused before.
+#[derive(Debug)]
+struct VersionParam;
+
+impl<'de> Deserialize<'de> for VersionParam {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let parse = |text: &str| (text == VERSION).then_some(Self);
+        deserializer.deserialize_str(TextVisitor("a version: \"2.0.0\"", parse))
+    }
+}
+
+#[derive(Debug)]
+struct IdParam(BatchId);
+
+impl<'de> Deserialize<'de> for IdParam {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let parse = |text: &str| BatchId::new(text.to_owned()).map(Self);
+        deserializer.deserialize_str(TextVisitor("the id of a batch: a string of 1 to 8194 bytes", parse))
+    }
+}
+
+/// A chain id as `api.md` 2.6 has it, of any length; none where it is past 64 bits.
+#[derive(Debug)]
+struct ChainIdParam(Option<u64>);
+
+impl<'de> Deserialize<'de> for ChainIdParam {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let expected = "a chain id: 0x and lower-case hex digits without leading zeros";
+        deserializer.deserialize_str(TextVisitor(expected, |text: &str| {
+            let digits = text.strip_prefix("0x")?;
+            let plain = !digits.is_empty() && digits.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
+            let leads = digits.starts_with('0') && digits != "0";
+            // Well-formed digits fail only where they are too many.
+            (plain && !leads).then(|| Self(u64::from_str_radix(digits, 16).ok()))
+        }))
+    }
+}
+
+/// The capabilities that are asked for, by their names. Those of a call may have its gas limit among them.
+#[derive(Debug, Default)]
+struct CapabilitiesOf<const CALL: bool> {
+    gas_limit: Option<u64>,
+    others: Vec<Requested>,
+}
+
+impl<'de, const CALL: bool> Deserialize<'de> for CapabilitiesOf<CALL> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct CapabilitiesVisitor<const CALL: bool>;
+
+        impl<'de, const CALL: bool> Visitor<'de> for CapabilitiesVisitor<CALL> {
+            type Value = CapabilitiesOf<CALL>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object: capabilities by their names")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+                let mut asked = CapabilitiesOf::default();
+                while let Some(name) = map.next_key::<String>()? {
+                    if CALL && name == GAS_LIMIT {
+                        let GasLimitParam(limit) = map.next_value()?;
+                        if asked.gas_limit.replace(limit).is_some() {
+                            return Err(A::Error::duplicate_field(GAS_LIMIT));
+                        }
+                    } else {
+                        let CapabilityParam { optional } = map.next_value()?;
+                        asked.others.push(Requested { name, optional });
+                    }
+                }
+                Ok(asked)
+            }
+        }
+
+        deserializer.deserialize_map(CapabilitiesVisitor)
+    }
+}
+
+/// A capability of any form: whether it is optional, and fields that are the capability's own.
+#[derive(Debug)]
+struct CapabilityParam {
+    optional: bool,
+}
+
+impl<'de> Deserialize<'de> for CapabilityParam {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct CapabilityVisitor;
+
+        impl<'de> Visitor<'de> for CapabilityVisitor {
+            type Value = CapabilityParam;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object: a capability, with a boolean `optional` or without")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+                let mut optional = None;
+                while let Some(name) = map.next_key::<String>()? {
+                    if name != "optional" {
+                        map.next_value::<AnyJson>()?;
+                    } else if optional.replace(map.next_value()?).is_some() {
+                        return Err(A::Error::duplicate_field("optional"));
+                    }
+                }
+                Ok(CapabilityParam { optional: optional.unwrap_or(false) })
+            }
+        }
+
+        deserializer.deserialize_map(CapabilityVisitor)
+    }
+}
+
+/// `gasLimitOverride`: the gas limit in its `value`.
+#[derive(Debug)]
+struct GasLimitParam(u64);
+
+impl<'de> Deserialize<'de> for GasLimitParam {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct GasLimitVisitor;
+
+        impl<'de> Visitor<'de> for GasLimitVisitor {
+            type Value = GasLimitParam;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object with the gas limit as its `value`")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+                let mut value = None;
+                while let Some(name) = map.next_key::<String>()? {
+                    match name.as_str() {
+                        "value" => {
+                            let Quantity(limit) = map.next_value::<Quantity<u64>>()?;
+                            if limit == 0 {
+                                return Err(A::Error::custom("value: 0x0: expected a gas limit above zero"));
+                            }
+                            if value.replace(limit).is_some() {
+                                return Err(A::Error::duplicate_field("value"));
+                            }
+                        }
+                        "optional" => drop(map.next_value::<bool>()?),
+                        _ => drop(map.next_value::<AnyJson>()?),
+                    }
+                }
+                value.map(GasLimitParam).ok_or_else(|| A::Error::missing_field("value"))
+            }
+        }
+
+        deserializer.deserialize_map(GasLimitVisitor)
+    }
+}
+
+/// JSON of any form, for nobody to read. [`IgnoredAny`] stands for a field that is unknown, and is refused on `/`; this one is allowed.
+struct AnyJson;
+
+impl<'de> Deserialize<'de> for AnyJson {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct AnyVisitor;
+
+        impl<'de> Visitor<'de> for AnyVisitor {
+            type Value = AnyJson;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("any JSON")
+            }
+
+            fn visit_bool<E: Error>(self, _: bool) -> Result<AnyJson, E> {
+                Ok(AnyJson)
+            }
+
+            fn visit_i64<E: Error>(self, _: i64) -> Result<AnyJson, E> {
+                Ok(AnyJson)
+            }
+
+            fn visit_u64<E: Error>(self, _: u64) -> Result<AnyJson, E> {
+                Ok(AnyJson)
+            }
+
+            fn visit_f64<E: Error>(self, _: f64) -> Result<AnyJson, E> {
+                Ok(AnyJson)
+            }
+
+            fn visit_str<E: Error>(self, _: &str) -> Result<AnyJson, E> {
+                Ok(AnyJson)
+            }
+
+            fn visit_unit<E: Error>(self) -> Result<AnyJson, E> {
+                Ok(AnyJson)
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<AnyJson, A::Error> {
+                while seq.next_element::<AnyJson>()?.is_some() {}
+                Ok(AnyJson)
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<AnyJson, A::Error> {
+                while map.next_entry::<AnyJson, AnyJson>()?.is_some() {}
+                Ok(AnyJson)
+            }
+        }
+
+        deserializer.deserialize_any(AnyVisitor)
+    }
+}
