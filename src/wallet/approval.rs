@@ -195,6 +195,7 @@ impl Approvals {
         self.gauge.set(questions.waiting.len() as f64);
         // Under the lock: who finds its question gone finds the decision.
         waiting.send(decision).map_err(|_| NoSuchBatch::Unknown(id.to_owned()))?;
+        tracing::info!(id = ?asked.id.as_str(), ?decision, "an approver has decided on a batch");
         Ok(asked.id)
     }
 

@@ -10,7 +10,7 @@ use std::{
 use alloy_primitives::{Bytes, U256, utils::format_ether};
 
 use super::{
-    SocketError,
+    BatchId, SocketError,
     socket::{Answer, List, Listed, Request, socket_path},
 };
 use crate::command::WalletTask;
@@ -76,6 +76,10 @@ pub enum ClientError {
 pub fn run(data_dir: &Path, task: &WalletTask, out: &mut impl Write) -> Result<(), ClientError> {
     let path = socket_path(data_dir)?;
     let request = match task {
+        WalletTask::Approve { id } | WalletTask::Reject { id } if id.len() > BatchId::LONGEST => {
+            let text = format!("ID: {} bytes: a batch's id has {} at most", id.len(), BatchId::LONGEST);
+            return Err(ClientError::Refused(text));
+        }
         WalletTask::List { .. } => Request::List {},
         WalletTask::Approve { id } => Request::Approve { id: id.clone() },
         WalletTask::Reject { id } => Request::Reject { id: id.clone() },

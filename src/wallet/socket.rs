@@ -260,14 +260,7 @@ fn answer(line: &[u8], approvals: &Approvals) -> Answer {
         Request::Approve { id } => approvals.approve(&id).map(|id| Answer::Approved { id: id.as_str().to_owned() }),
         Request::Reject { id } => approvals.reject(&id).map(|id| Answer::Rejected { id: id.as_str().to_owned() }),
     };
-    match done {
-        Ok(Answer::Approved { id }) => {
-            tracing::info!(id, "a batch is approved");
-            Answer::Approved { id }
-        }
-        Ok(answer) => answer,
-        Err(error) => Answer::Error { message: error.to_string() },
-    }
+    done.unwrap_or_else(|error| Answer::Error { message: error.to_string() })
 }
 
 impl List {
