@@ -13,7 +13,7 @@ use clap::{CommandFactory, FromArgMatches, Parser, ValueEnum, error::ErrorKind};
 #[command(name = "presim", version, max_term_width = 120)]
 pub struct Config {
     /// Read settings from this TOML file, one `flag = value` a line. Flags and environment win over it.
-    #[arg(long, env = "PRESIM_CONFIG", value_name = "FILE", help_heading = "General")]
+    #[arg(long, env = "PRESIM_CONFIG", value_name = "FILE", global = true, help_heading = "General")]
     pub config: Option<PathBuf>,
     /// Where to listen for HTTP and WebSocket. An address that is not loopback needs --token-file.
     #[arg(
@@ -26,7 +26,7 @@ pub struct Config {
     pub listen: SocketAddr,
     /// Keep the chain, the transactions that wait and the wallet's batches in this directory, and go on with what is there. Without it all
     /// ends with the process.
-    #[arg(long, env = "PRESIM_DATA_DIR", value_name = "DIR", help_heading = "General")]
+    #[arg(long, env = "PRESIM_DATA_DIR", value_name = "DIR", global = true, help_heading = "General")]
     pub data_dir: Option<PathBuf>,
     /// What `/` speaks: `project`, presim's own contract, or `standard`, execution-apis as geth has it. `/standard` is always the latter.
     #[arg(long, env = "PRESIM_DIALECT", value_enum, default_value_t = DialectName::Project, help_heading = "General")]
@@ -180,6 +180,49 @@ pub struct Config {
     /// Origins whose pages may call from a browser (CORS). Repeat, or separate by commas.
     #[arg(long, env = "PRESIM_ALLOW_ORIGIN", value_name = "ORIGIN", value_delimiter = ',', help_heading = "Access")]
     pub allow_origin: Vec<String>,
+
+    /// The key of an account that the wallet signs for: an encrypted keystore (Web3 secret storage), or a file of one private key in hex. Repeat, or separate by commas.
+    #[arg(long, env = "PRESIM_WALLET_KEY_FILE", value_name = "FILE", value_delimiter = ',', help_heading = "Wallet")]
+    pub wallet_key_file: Vec<PathBuf>,
+    /// The password of the keystores, its first line: one file for all of them, or one each in their order.
+    #[arg(
+        long,
+        env = "PRESIM_WALLET_PASSWORD_FILE",
+        value_name = "FILE",
+        value_delimiter = ',',
+        help_heading = "Wallet"
+    )]
+    pub wallet_password_file: Vec<PathBuf>,
+    /// Bearer tokens that may use the wallet: a file like --token-file's.
+    #[arg(long, env = "PRESIM_WALLET_TOKEN_FILE", value_name = "FILE", help_heading = "Wallet")]
+    pub wallet_token_file: Option<PathBuf>,
+    /// Who says yes to a batch: `auto` always, `deny` never, `ask` whoever runs `presim wallet approve ID`. `ask` needs --data-dir.
+    #[arg(long, env = "PRESIM_WALLET_APPROVAL", value_enum, default_value_t = ApprovalPolicy::Auto, help_heading = "Wallet")]
+    pub wallet_approval: ApprovalPolicy,
+    /// Milliseconds that a batch waits for approval; then it is rejected (4001).
+    #[arg(long, env = "PRESIM_WALLET_APPROVAL_TIMEOUT_MS", value_name = "MS", default_value_t = 300_000, value_parser = clap::value_parser!(u64).range(1..=86_400_000), help_heading = "Wallet")]
+    pub wallet_approval_timeout_ms: u64,
+    /// Batches that may wait for approval; one more is refused (-32005).
+    #[arg(long, env = "PRESIM_WALLET_MAX_WAITING", value_name = "N", default_value_t = 256, value_parser = clap::value_parser!(u32).range(1..=100_000), help_heading = "Wallet")]
+    pub wallet_max_waiting: u32,
+    /// Calls of a batch; one of more is refused (5740).
+    #[arg(long, env = "PRESIM_WALLET_MAX_CALLS", value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=100_000), help_heading = "Wallet")]
+    pub wallet_max_calls: u32,
+    /// Bytes of call data of a batch, its calls together; one of more is refused (5740).
+    #[arg(long, env = "PRESIM_WALLET_MAX_BYTES", value_name = "BYTES", default_value_t = 128 << 10, help_heading = "Wallet")]
+    pub wallet_max_bytes: u32,
+    /// Whether an account may be delegated to the batch executor (EIP-7702), as an atomic batch needs; where not, it is refused (5750).
+    #[arg(long, env = "PRESIM_WALLET_UPGRADE", value_enum, default_value_t = UpgradePolicy::Allow, help_heading = "Wallet")]
+    pub wallet_upgrade: UpgradePolicy,
+    /// What becomes of an atomic batch that reverts when it is simulated: `refuse` it with the reason, or `send` it all the same.
+    #[arg(long, env = "PRESIM_WALLET_REVERT", value_enum, default_value_t = RevertPolicy::Refuse, help_heading = "Wallet")]
+    pub wallet_revert: RevertPolicy,
+    /// A batch executor (ERC-7821) that accounts are delegated to, in the place of presim's own.
+    #[arg(long, env = "PRESIM_WALLET_EXECUTOR", value_name = "ADDRESS", help_heading = "Wallet")]
+    pub wallet_executor: Option<Address>,
+    /// Per cent of gas that a batch's transactions may use above what its simulation needed.
+    #[arg(long, env = "PRESIM_WALLET_GAS_MARGIN", value_name = "PERCENT", default_value_t = 25, value_parser = clap::value_parser!(u32).range(0..=10_000), help_heading = "Wallet")]
+    pub wallet_gas_margin: u32,
 }
 
 /// Who says what `/` speaks.
@@ -200,21 +243,58 @@ pub enum FeedName {
     Static,
 }
 
+/// Who says yes to a batch of the wallet's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ApprovalPolicy {
+    /// Nobody need: it is sent.
+    Auto,
+    /// Nobody can: it is rejected.
+    Deny,
+    /// Somebody at the node: it waits for `presim wallet approve`.
+    Ask,
+}
+
+/// Whether the wallet may delegate an account to the batch executor (EIP-7702).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum UpgradePolicy {
+    /// It may.
+    Allow,
+    /// It may not: only an account that is delegated already sends atomically.
+    Deny,
+}
+
+/// What becomes of an atomic batch that reverts when it is simulated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum RevertPolicy {
+    /// It is refused with the reason, and nothing is signed.
+    Refuse,
+    /// It is sent, and may revert on the chain too.
+    Send,
+}
+
 impl Config {
     /// The configuration of a command line, its first word the program, the environment and the file that they name.
     ///
     /// # Errors
     /// What clap says of a flag, a variable or a line of the file that cannot be used; printing it is up to the caller.
     pub fn load(args: impl IntoIterator<Item = OsString>) -> Result<Self, clap::Error> {
+        let (config, _, mut command) = Self::read(Self::command(), args)?;
+        config.check(&mut command)?;
+        Ok(config)
+    }
+
+    /// The configuration, not yet checked; what else `command` found in the command line; and `command` with the file's settings.
+    pub(crate) fn read(
+        mut command: clap::Command,
+        args: impl IntoIterator<Item = OsString>,
+    ) -> Result<(Self, clap::ArgMatches, clap::Command), clap::Error> {
         let args: Vec<OsString> = args.into_iter().collect();
-        let mut command = Self::command();
         if let Some(path) = config_path(&args) {
             command = with_file(command, &path)?;
         }
         let mut matches = command.clone().try_get_matches_from(args)?;
         let config = Self::from_arg_matches_mut(&mut matches).map_err(|error| error.format(&mut command))?;
-        config.check(&mut command)?;
-        Ok(config)
+        Ok((config, matches, command))
     }
 
     /// The feed, where none is named: a chain from a file stands still.
@@ -235,7 +315,8 @@ impl Config {
         }
     }
 
-    fn check(&self, command: &mut clap::Command) -> Result<(), clap::Error> {
+    /// Whether a node can run with it: the rules that are of more than one setting.
+    pub(crate) fn check(&self, command: &mut clap::Command) -> Result<(), clap::Error> {
         if !self.listen.ip().is_loopback() && self.token_file.is_none() {
             return Err(command.error(
                 ErrorKind::MissingRequiredArgument,
@@ -263,6 +344,41 @@ impl Config {
             return Err(command.error(
                 ErrorKind::ArgumentConflict,
                 "--feed static: the built-in devnet has nothing to show when it stands still: give --genesis, and --chain where there is one",
+            ));
+        }
+        self.check_wallet(command)
+    }
+
+    fn check_wallet(&self, command: &mut clap::Command) -> Result<(), clap::Error> {
+        let (keys, passwords) = (self.wallet_key_file.len(), self.wallet_password_file.len());
+        if self.wallet_approval == ApprovalPolicy::Ask && self.data_dir.is_none() {
+            return Err(command.error(
+                ErrorKind::MissingRequiredArgument,
+                "--wallet-approval ask needs --data-dir: the socket that `presim wallet approve` speaks to is kept there",
+            ));
+        }
+        if passwords > 0 && keys == 0 {
+            return Err(command.error(
+                ErrorKind::MissingRequiredArgument,
+                "--wallet-password-file needs --wallet-key-file: the keystore that it is the password of",
+            ));
+        }
+        // How many of the files are keystores is known once they are read.
+        if passwords > 1 && passwords > keys {
+            return Err(command.error(
+                ErrorKind::WrongNumberOfValues,
+                format!(
+                    "--wallet-password-file: {passwords} files, and --wallet-key-file has {keys}: give one for all the keystores, or one each"
+                ),
+            ));
+        }
+        if keys > 0 && !self.listen.ip().is_loopback() && self.wallet_token_file.is_none() {
+            return Err(command.error(
+                ErrorKind::MissingRequiredArgument,
+                format!(
+                    "--listen {}: with --wallet-key-file, an address that is not loopback needs --wallet-token-file: give one, or listen on 127.0.0.1",
+                    self.listen
+                ),
             ));
         }
         Ok(())

@@ -11,9 +11,10 @@
 //! - [`engine`]: pure simulation. A snapshot and a request in, a result out.
 //! - [`state`]: immutable worlds, snapshots, history, and the overlay of a run.
 //! - [`chain`]: what a chain is. Forks, genesis, blocks.
-//! - [`config`] and [`telemetry`] are used by all.
+//! - [`config`] and [`telemetry`] are used by all; [`command`] is what a command line asks for.
 
 pub mod chain;
+pub mod command;
 pub mod config;
 pub mod engine;
 pub mod executor;

@@ -1,11 +1,13 @@
-//! The command line: parse, start, stop.
+//! The command line: parse, start, stop; or ask a node that runs.
 
 use std::process::ExitCode;
 
 use presim::{
+    command::Command,
     config::{Config, FeedName},
     node::{Node, NodeInfo},
     telemetry,
+    wallet::client,
 };
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -13,11 +15,17 @@ use tokio::signal::unix::{SignalKind, signal};
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
-    let config = match Config::load(std::env::args_os()) {
-        Ok(config) => config,
+    let command = match Command::load(std::env::args_os()) {
+        Ok(command) => command,
         Err(error) => error.exit(),
     };
-    match run(config) {
+    let done = match command {
+        Command::Run(config) => run(*config),
+        Command::Wallet(data_dir, task) => {
+            client::run(&data_dir, &task, &mut std::io::stdout()).map_err(eyre::Report::from)
+        }
+    };
+    match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("error: {error:#}");

@@ -2,6 +2,7 @@
 
 #[path = "../clients/alloy.rs"]
 mod alloy;
+mod approvals;
 mod bundles;
 mod call_many;
 mod contract;
@@ -10,6 +11,7 @@ mod fees;
 mod filters;
 mod import;
 mod input;
+mod keys;
 mod limits;
 mod logs;
 mod process;

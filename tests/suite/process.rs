@@ -18,12 +18,12 @@ use serde_json::{Value, json};
 use crate::support::shared;
 
 /// Environment variables and their values.
-type Variables<'a> = &'a [(&'a str, &'a str)];
+pub type Variables<'a> = &'a [(&'a str, &'a str)];
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// The program, without the environment's settings.
-fn command(flags: &[&str], env: &[(&str, &str)]) -> Command {
+pub fn command(flags: &[&str], env: &[(&str, &str)]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_presim"));
     for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("PRESIM_")) {
         command.env_remove(name);
@@ -128,13 +128,14 @@ async fn eventually<T>(what: &str, mut ask: impl AsyncFnMut() -> Option<T>) -> T
     }
 }
 
-fn file(content: &str) -> tempfile::NamedTempFile {
+/// A file with this in it.
+pub fn file(content: &str) -> tempfile::NamedTempFile {
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(file.path(), content).unwrap();
     file
 }
 
-fn text(path: &Path) -> &str {
+pub fn text(path: &Path) -> &str {
     path.to_str().expect("the path is UTF-8")
 }
 

@@ -1,0 +1,208 @@
+//! `presim wallet`: asks a running node, through its socket, and shows the answer.
+
+use std::{
+    io::{self, BufRead, BufReader, ErrorKind, Read, Write},
+    os::unix::net::UnixStream,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use alloy_primitives::{Bytes, U256, utils::format_ether};
+
+use super::{
+    BatchId, SocketError,
+    socket::{Answer, List, Listed, Request, socket_path},
+};
+use crate::command::WalletTask;
+
+/// How long a node may take to answer: longer than it lets others, who came before, keep it waiting.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// The most bytes of an answer.
+const LONGEST_ANSWER: u64 = 1 << 30;
+/// Bytes of a call's data that a list shows.
+const SHOWN_DATA: usize = 36;
+/// Characters of an id that a list shows: 32 bytes in hex fit.
+const SHOWN_ID: usize = 72;
+
+/// A request that has had no good answer.
+#[derive(Debug, thiserror::Error)]
+pub enum ClientError {
+    /// The path is no socket's.
+    #[error(transparent)]
+    Path(#[from] SocketError),
+    /// Nobody listens.
+    #[error(
+        "no node that asks for approval runs with this data directory: nobody listens at {}: start one with --wallet-approval ask and this --data-dir",
+        path.display()
+    )]
+    Nobody {
+        /// The socket.
+        path: PathBuf,
+    },
+    /// Not the node's user.
+    #[error("{}: may not be opened: run this as the user that the node runs as", path.display())]
+    Denied {
+        /// The socket.
+        path: PathBuf,
+    },
+    /// The conversation broke off.
+    #[error("{}: the node does not answer: {source}", path.display())]
+    Broken {
+        /// The socket.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// An answer that is none.
+    #[error("{}: the answer is not one of this version's: {source}: does the node run another version?", path.display())]
+    Strange {
+        /// The socket.
+        path: PathBuf,
+        /// What is wrong with it.
+        source: serde_json::Error,
+    },
+    /// The node says why not.
+    #[error("{0}")]
+    Refused(String),
+    /// The answer cannot be shown.
+    #[error("the answer cannot be written: {0}")]
+    Show(io::Error),
+}
+
+/// Does what is asked with the node of this data directory, and writes what came of it.
+///
+/// # Errors
+/// Nobody listens, or the node refuses.
+pub fn run(data_dir: &Path, task: &WalletTask, out: &mut impl Write) -> Result<(), ClientError> {
+    let path = socket_path(data_dir)?;
+    let request = match task {
+        WalletTask::Approve { id } | WalletTask::Reject { id } if id.len() > BatchId::LONGEST => {
+            let text = format!("ID: {} bytes: a batch's id has {} at most", id.len(), BatchId::LONGEST);
+            return Err(ClientError::Refused(text));
+        }
+        WalletTask::List { .. } => Request::List {},
+        WalletTask::Approve { id } => Request::Approve { id: id.clone() },
+        WalletTask::Reject { id } => Request::Reject { id: id.clone() },
+    };
+    let text = match ask(&path, &request)? {
+        Answer::Error { message } => return Err(ClientError::Refused(message)),
+        Answer::Approved { id } => format!("approved {}\n", plain(&id)),
+        Answer::Rejected { id } => format!("rejected {}\n", plain(&id)),
+        Answer::Waiting(list) if matches!(task, WalletTask::List { json: true }) => {
+            let text = serde_json::to_string_pretty(&list);
+            format!("{}\n", text.map_err(|source| ClientError::Strange { path, source })?)
+        }
+        Answer::Waiting(list) => table(&list),
+    };
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        // Who reads has seen enough.
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
+        written => written.map_err(ClientError::Show),
+    }
+}
+
+fn ask(path: &Path, request: &Request) -> Result<Answer, ClientError> {
+    let broken = |source| ClientError::Broken { path: path.into(), source };
+    let strange = |source| ClientError::Strange { path: path.into(), source };
+    let mut stream = UnixStream::connect(path).map_err(|source| match source.kind() {
+        ErrorKind::NotFound | ErrorKind::ConnectionRefused | ErrorKind::NotADirectory => {
+            ClientError::Nobody { path: path.into() }
+        }
+        ErrorKind::PermissionDenied => ClientError::Denied { path: path.into() },
+        _ => broken(source),
+    })?;
+    stream.set_read_timeout(Some(PATIENCE)).map_err(broken)?;
+    stream.set_write_timeout(Some(PATIENCE)).map_err(broken)?;
+    let mut line = serde_json::to_vec(request).map_err(strange)?;
+    line.push(b'\n');
+    stream.write_all(&line).map_err(broken)?;
+    let mut answer = Vec::new();
+    BufReader::new(stream.take(LONGEST_ANSWER)).read_until(b'\n', &mut answer).map_err(broken)?;
+    if answer.last() != Some(&b'\n') {
+        return Err(broken(ErrorKind::UnexpectedEof.into()));
+    }
+    serde_json::from_slice(&answer).map_err(strange)
+}
+
+fn table(list: &List) -> String {
+    let count = list.batches.len() + list.more;
+    let mut text = match count {
+        0 => return "no batch waits for approval\n".to_owned(),
+        1 => "1 batch waits for approval\n".to_owned(),
+        _ => format!("{count} batches wait for approval\n"),
+    };
+    for batch in &list.batches {
+        text.push_str(&entry(batch));
+    }
+    if list.more > 0 {
+        text.push_str(&format!("\nand {} more, which are shown when these are decided\n", list.more));
+    }
+    text
+}
+
+fn entry(batch: &Listed) -> String {
+    let mode = if batch.atomic { "atomic: all calls or none" } else { "one after another: some may fail" };
+    let mut text = format!(
+        "\n{}\n  account  {} on chain {}\n  waiting  {} s; rejected in {} s\n  mode     {mode}\n",
+        shortened(&batch.id),
+        batch.from,
+        batch.chain_id,
+        batch.waited_ms / 1000,
+        batch.left_ms.div_ceil(1000)
+    );
+    if let Some(code) = batch.upgrade {
+        text.push_str(&format!("  upgrade  the account is to be delegated to the code of {code} (EIP-7702)\n"));
+    }
+    let rows: Vec<[String; 5]> = std::iter::once(["#", "TO", "ETHER", "DATA", "SIMULATION"].map(str::to_owned))
+        .chain(batch.calls.iter().enumerate().map(|(index, call)| {
+            let to = call.to.map_or_else(|| "(creates a contract)".to_owned(), |to| to.to_string());
+            [(index + 1).to_string(), to, ether(call.value), data(&call.data), plain(&call.outcome)]
+        }))
+        .collect();
+    let mut widths = [0; 5];
+    for row in &rows {
+        for (width, cell) in widths.iter_mut().zip(row) {
+            *width = (*width).max(cell.chars().count());
+        }
+    }
+    for row in &rows {
+        let cells = row.iter().zip(widths).map(|(cell, width)| format!("{cell:width$}"));
+        let line = cells.collect::<Vec<_>>().join("  ");
+        text.push_str(&format!("  {}\n", line.trim_end()));
+    }
+    text
+}
+
+/// An amount of wei in ether, without the zeros at its end.
+fn ether(wei: U256) -> String {
+    let text = format_ether(wei);
+    text.trim_end_matches('0').trim_end_matches('.').to_owned()
+}
+
+/// The first bytes of some data, and how many there are.
+fn data(bytes: &Bytes) -> String {
+    match bytes.get(..SHOWN_DATA) {
+        Some(first) if bytes.len() > SHOWN_DATA => {
+            format!("{}… ({} bytes)", const_hex::encode_prefixed(first), bytes.len())
+        }
+        _ => format!("{bytes} ({} bytes)", bytes.len()),
+    }
+}
+
+fn shortened(id: &str) -> String {
+    let count = id.chars().count();
+    if count <= SHOWN_ID {
+        return plain(id);
+    }
+    let first: String = id.chars().take(SHOWN_ID).collect();
+    format!("{}… ({count} characters)", plain(&first))
+}
+
+/// Text of a sender's or a contract's, without what a terminal would obey.
+fn plain(text: &str) -> String {
+    let escape = |letter: char| match letter {
+        '"' | '\'' | '\\' => letter.to_string(),
+        _ => letter.escape_debug().to_string(),
+    };
+    text.chars().map(escape).collect()
+}

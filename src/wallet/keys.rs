@@ -1,0 +1,292 @@
+//! The accounts that the wallet signs for, from files: encrypted keystores, and raw keys.
+
+use std::{
+    fs::File,
+    io::Read,
+    os::unix::fs::PermissionsExt,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use alloy_primitives::Address;
+use alloy_signer_local::{LocalSignerError, PrivateKeySigner};
+use eth_keystore::KeystoreError;
+use indicatif::ProgressBar;
+use serde::Deserialize;
+use zeroize::Zeroizing;
+
+/// The most bytes of a key file or a password file.
+const LONGEST_FILE: usize = 64 << 10;
+/// The most memory that scrypt may take, in bytes: four times what geth's keystores ask for.
+const MOST_SCRYPT_MEMORY: u64 = 1 << 30;
+/// The most work of scrypt, n * r * p: 32 times what geth's keystores ask for.
+const MOST_SCRYPT_WORK: u64 = 1 << 26;
+/// The most rounds of PBKDF2: 38 times what geth's keystores ask for.
+const MOST_PBKDF2_ROUNDS: u64 = 10_000_000;
+
+/// A file that gives no key. No text of a key is ever in it.
+#[derive(Debug, thiserror::Error)]
+pub enum KeyError {
+    /// A file cannot be read.
+    #[error("{}: cannot be read: {source}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// A file is longer than any key or password.
+    #[error("{}: more than {LONGEST_FILE} bytes: neither a key nor a password is as long", path.display())]
+    TooLong {
+        /// The file.
+        path: PathBuf,
+    },
+    /// A key file of neither form.
+    #[error("{}: expected a keystore (Web3 secret storage, JSON), or one private key: 64 hex digits", path.display())]
+    Neither {
+        /// The file.
+        path: PathBuf,
+    },
+    /// A number that is no key of the curve.
+    #[error("{}: its number is no private key: expected one from 1 to the order of secp256k1 less 1", path.display())]
+    NoKey {
+        /// The file.
+        path: PathBuf,
+    },
+    /// A keystore that is not as it should be.
+    #[error("{}: the keystore's {problem}", path.display())]
+    Keystore {
+        /// The file.
+        path: PathBuf,
+        /// The field, and what was expected.
+        problem: String,
+    },
+    /// A keystore that its password does not open.
+    #[error("{}: the password in {} is wrong", path.display(), password.display())]
+    Password {
+        /// The keystore.
+        path: PathBuf,
+        /// The password's file.
+        password: PathBuf,
+    },
+    /// A keystore, and no password.
+    #[error("{}: a keystore needs its password: give --wallet-password-file", path.display())]
+    NoPassword {
+        /// The keystore.
+        path: PathBuf,
+    },
+    /// More passwords than one, and not one for each keystore.
+    #[error(
+        "--wallet-password-file: {passwords} files for {keystores} keystores: give one for all of them, or one each in their order"
+    )]
+    Count {
+        /// How many passwords are given.
+        passwords: usize,
+        /// How many of the key files are keystores.
+        keystores: usize,
+    },
+    /// Two files with the key of the same account.
+    #[error("{}: the key of {address}, as {} has it: give it once", path.display(), first.display())]
+    Twice {
+        /// The second file.
+        path: PathBuf,
+        /// The first.
+        first: PathBuf,
+        /// The account.
+        address: Address,
+    },
+}
+
+/// The signers of these key files, in their order. A keystore's password is the first line of its file in `passwords`: one serves all
+/// keystores, else the first is for the first keystore, and so on.
+///
+/// It takes about a second for each keystore. Keys and passwords that others can read are warned of in the log.
+pub fn load(files: &[PathBuf], passwords: &[PathBuf]) -> Result<Vec<PrivateKeySigner>, KeyError> {
+    let files = files.iter().map(|path| KeyFile::read(path)).collect::<Result<Vec<_>, _>>()?;
+    let keystores = files.iter().filter(|file| matches!(file.form, Form::Keystore)).count();
+    if keystores > 0 && passwords.is_empty() {
+        let path = files.iter().find(|file| matches!(file.form, Form::Keystore)).map(|file| file.path.clone());
+        return Err(KeyError::NoPassword { path: path.unwrap_or_default() });
+    }
+    if !passwords.is_empty() && (keystores == 0 || (passwords.len() > 1 && passwords.len() != keystores)) {
+        return Err(KeyError::Count { passwords: passwords.len(), keystores });
+    }
+    let mut passwords = passwords.iter().cycle();
+    let mut loaded: Vec<(PathBuf, PrivateKeySigner)> = Vec::with_capacity(files.len());
+    for KeyFile { path, form } in files {
+        let signer = match form {
+            Form::Raw(signer) => *signer,
+            Form::Keystore => {
+                let password = passwords.next().ok_or_else(|| KeyError::NoPassword { path: path.clone() })?;
+                decrypt(&path, password)?
+            }
+        };
+        let address = signer.address();
+        if let Some((first, _)) = loaded.iter().find(|(_, other)| other.address() == address) {
+            return Err(KeyError::Twice { path, first: first.clone(), address });
+        }
+        loaded.push((path, signer));
+    }
+    Ok(loaded.into_iter().map(|(_, signer)| signer).collect())
+}
+
+/// A file of `--wallet-key-file`.
+struct KeyFile {
+    path: PathBuf,
+    form: Form,
+}
+
+enum Form {
+    /// Encrypted, its form and its costs checked.
+    Keystore,
+    Raw(Box<PrivateKeySigner>),
+}
+
+impl KeyFile {
+    fn read(path: &Path) -> Result<Self, KeyError> {
+        let (text, open_to_others) = read(path)?;
+        let text = text.trim_ascii();
+        if text.starts_with(b"{") {
+            check_keystore(text).map_err(|problem| KeyError::Keystore { path: path.into(), problem })?;
+            return Ok(Self { path: path.into(), form: Form::Keystore });
+        }
+        let mut key = Zeroizing::new([0; 32]);
+        const_hex::decode_to_slice(text, key.as_mut()).map_err(|_| KeyError::Neither { path: path.into() })?;
+        let signer = PrivateKeySigner::from_slice(key.as_ref()).map_err(|_| KeyError::NoKey { path: path.into() })?;
+        if open_to_others {
+            warn_of_others(path, "a private key");
+        }
+        Ok(Self { path: path.into(), form: Form::Raw(Box::new(signer)) })
+    }
+}
+
+/// A file's bytes, and whether others than its owner can read it.
+fn read(path: &Path) -> Result<(Zeroizing<Vec<u8>>, bool), KeyError> {
+    let fail = |source| KeyError::Read { path: path.into(), source };
+    let file = File::open(path).map_err(fail)?;
+    let open_to_others = file.metadata().map_err(fail)?.permissions().mode() & 0o077 != 0;
+    // Room for all of it from the start: growing would leave copies behind.
+    let mut bytes = Zeroizing::new(Vec::with_capacity(LONGEST_FILE + 1));
+    file.take(LONGEST_FILE as u64 + 1).read_to_end(&mut bytes).map_err(fail)?;
+    if bytes.len() > LONGEST_FILE {
+        return Err(KeyError::TooLong { path: path.into() });
+    }
+    Ok((bytes, open_to_others))
+}
+
+fn warn_of_others(path: &Path, what: &str) {
+    let path = path.display();
+    tracing::warn!("{path} has {what} in it, and others than its owner can read it: chmod 600 {path}");
+}
+
+fn decrypt(path: &Path, password: &Path) -> Result<PrivateKeySigner, KeyError> {
+    let (text, open_to_others) = read(password)?;
+    if open_to_others {
+        warn_of_others(password, "a password");
+    }
+    let line = text.split(|byte| *byte == b'\n').next().unwrap_or_default();
+    let line = line.strip_suffix(b"\r").unwrap_or(line);
+
+    tracing::info!(file = %path.display(), "decrypting a keystore: it takes about a second");
+    let spinner = ProgressBar::new_spinner().with_message(format!("decrypting {}", path.display()));
+    spinner.enable_steady_tick(Duration::from_millis(100));
+    let signer = PrivateKeySigner::decrypt_keystore(path, line);
+    spinner.finish_and_clear();
+    let problem = |problem: &str| KeyError::Keystore { path: path.into(), problem: problem.to_owned() };
+    signer.map_err(|error| match error {
+        LocalSignerError::EthKeystoreError(KeystoreError::MacMismatch) => {
+            KeyError::Password { path: path.into(), password: password.into() }
+        }
+        // The rest of its form has been checked.
+        LocalSignerError::EthKeystoreError(KeystoreError::SerdeJson(_)) => problem("id: expected a UUID"),
+        LocalSignerError::EthKeystoreError(KeystoreError::StdIo(_)) => problem("file: cannot be read a second time"),
+        LocalSignerError::EthKeystoreError(_) => problem("crypto.kdfparams: no parameters of scrypt"),
+        _ => KeyError::NoKey { path: path.into() },
+    })
+}
+
+/// The parts of a keystore that decrypting relies on.
+#[derive(Deserialize)]
+struct Keystore {
+    version: u64,
+    crypto: Crypto,
+}
+
+#[derive(Deserialize)]
+struct Crypto {
+    cipher: String,
+    cipherparams: CipherParams,
+    ciphertext: String,
+    kdf: String,
+    kdfparams: KdfParams,
+    mac: String,
+}
+
+#[derive(Deserialize)]
+struct CipherParams {
+    iv: String,
+}
+
+#[derive(Deserialize)]
+struct KdfParams {
+    dklen: u64,
+    salt: String,
+    n: Option<u64>,
+    r: Option<u64>,
+    p: Option<u64>,
+    c: Option<u64>,
+    prf: Option<String>,
+}
+
+/// Whether this is a keystore that can be decrypted, at a cost that is not absurd: which field is not right, and what was expected.
+///
+/// The library takes the lengths and the costs in a keystore as they are, and would panic or run out of memory on some.
+/// <https://ethereum.org/en/developers/docs/data-structures-and-encoding/web3-secret-storage/>
+fn check_keystore(text: &[u8]) -> Result<(), String> {
+    let mut json = serde_json::Deserializer::from_slice(text);
+    // What the parser says may quote the file: only the place is told.
+    let Keystore { version, crypto } = serde_path_to_error::deserialize(&mut json).map_err(|error| {
+        let (path, inner) = (error.path().to_string(), error.inner());
+        let place = format!("line {} column {}", inner.line(), inner.column());
+        match inner.classify() {
+            serde_json::error::Category::Data if path == "." => {
+                format!("form: {place}: a field is missing or of the wrong type: expected version and crypto")
+            }
+            serde_json::error::Category::Data => {
+                format!("{path}: {place}: missing, of the wrong type, or a field in it is")
+            }
+            _ => format!("form: {place}: no JSON"),
+        }
+    })?;
+    let Crypto { cipher, cipherparams, ciphertext, kdf, kdfparams, mac } = crypto;
+    let expect = |holds: bool, problem: &str| if holds { Ok(()) } else { Err(problem.to_owned()) };
+    expect(version == 3, "version: expected 3")?;
+    expect(cipher == "aes-128-ctr", "crypto.cipher: expected aes-128-ctr")?;
+    expect(is_hex(&cipherparams.iv, 16), "crypto.cipherparams.iv: expected 16 bytes in hex")?;
+    expect(is_hex(&ciphertext, 32), "crypto.ciphertext: expected 32 bytes in hex")?;
+    expect(is_hex(&mac, 32), "crypto.mac: expected 32 bytes in hex")?;
+    let KdfParams { dklen, salt, n, r, p, c, prf } = kdfparams;
+    expect(dklen == 32, "crypto.kdfparams.dklen: expected 32")?;
+    expect(is_hex(&salt, salt.len() / 2), "crypto.kdfparams.salt: expected bytes in hex")?;
+    match (kdf.as_str(), n, r, p, c) {
+        ("scrypt", Some(n), Some(r), Some(p), None) => {
+            expect(n > 1 && n.is_power_of_two(), "crypto.kdfparams.n: expected a power of two, 2 or more")?;
+            expect(r > 0 && p > 0, "crypto.kdfparams: expected an r and a p of 1 or more")?;
+            let memory = n.saturating_add(p).saturating_mul(r).saturating_mul(128);
+            let work = n.saturating_mul(r).saturating_mul(p);
+            expect(
+                memory <= MOST_SCRYPT_MEMORY && work <= MOST_SCRYPT_WORK,
+                "crypto.kdfparams: too costly: expected 128 * r * (n + p) of at most 2^30, and n * r * p of at most 2^26",
+            )
+        }
+        ("pbkdf2", None, None, None, Some(c)) => {
+            expect(prf.as_deref() == Some("hmac-sha256"), "crypto.kdfparams.prf: expected hmac-sha256")?;
+            expect((1..=MOST_PBKDF2_ROUNDS).contains(&c), "crypto.kdfparams.c: expected 1 to 10000000")
+        }
+        _ => Err("crypto.kdf: expected scrypt with n, r and p, or pbkdf2 with c and prf, in kdfparams".to_owned()),
+    }
+}
+
+fn is_hex(text: &str, bytes: usize) -> bool {
+    text.len() == 2 * bytes && text.bytes().all(|byte| byte.is_ascii_hexdigit())
+}

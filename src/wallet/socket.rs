@@ -1,0 +1,298 @@
+//! The Unix socket through which whoever runs the node says yes or no: one line of JSON asks, one line answers.
+
+use std::{
+    io,
+    os::unix::{
+        fs::{FileTypeExt, PermissionsExt},
+        net::UnixListener as Listener,
+    },
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+
+use alloy_primitives::Address;
+use serde::{Deserialize, Serialize};
+use tokio::{
+    io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader},
+    net::{UnixListener, UnixStream},
+    sync::Semaphore,
+    task::JoinSet,
+};
+
+use super::{Approvals, AskedCall, BatchId, approval::Question};
+
+/// The name of the socket in the data directory.
+pub const SOCKET: &str = "wallet.sock";
+/// Bytes of a socket's path, as Unix has it (`sun_path`, its last byte a zero).
+const LONGEST_PATH: usize = 107;
+/// Connections served at once; more wait.
+const MOST_CONNECTIONS: usize = 16;
+/// Bytes of a request: the longest id fits, each of its bytes escaped.
+const LONGEST_REQUEST: usize = 6 * BatchId::LONGEST + 1024;
+/// Bytes of data and text after which a list ends; the rest is counted.
+const LONG_LIST: usize = 8 << 20;
+/// How long a client may take to ask, and then to take the answer.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// A request.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(super) enum Request {
+    /// Which batches wait?
+    List {},
+    /// Yes.
+    Approve {
+        /// The batch's id, or a beginning of it.
+        id: String,
+    },
+    /// No.
+    Reject {
+        /// The batch's id, or a beginning of it.
+        id: String,
+    },
+}
+
+/// An answer.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) enum Answer {
+    /// The batches that wait.
+    Waiting(List),
+    /// The batch is to be sent.
+    Approved {
+        /// Its id.
+        id: String,
+    },
+    /// The batch is refused.
+    Rejected {
+        /// Its id.
+        id: String,
+    },
+    /// It cannot be done.
+    Error {
+        /// Why.
+        message: String,
+    },
+}
+
+/// The batches that wait.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct List {
+    /// From the one that has waited longest.
+    pub(super) batches: Vec<Listed>,
+    /// How many more wait, for which a list has no room.
+    pub(super) more: usize,
+}
+
+/// A batch that waits.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Listed {
+    pub(super) id: String,
+    pub(super) from: Address,
+    pub(super) chain_id: u64,
+    pub(super) atomic: bool,
+    /// The code that the account is to be delegated to.
+    pub(super) upgrade: Option<Address>,
+    pub(super) waited_ms: u64,
+    /// When it is rejected.
+    pub(super) left_ms: u64,
+    pub(super) calls: Vec<AskedCall>,
+}
+
+/// The socket, served until it is stopped or dropped.
+#[derive(Debug)]
+pub struct ApprovalSocket {
+    path: PathBuf,
+    /// Ends with it.
+    _serving: JoinSet<()>,
+}
+
+/// A socket that cannot be made.
+#[derive(Debug, thiserror::Error)]
+pub enum SocketError {
+    /// The path does not fit in a socket's address.
+    #[error(
+        "{}: {} bytes: a Unix socket's path has {LONGEST_PATH} at most: give a --data-dir with a shorter path",
+        path.display(), path.as_os_str().len()
+    )]
+    TooLong {
+        /// The path.
+        path: PathBuf,
+    },
+    /// Something else is in its place.
+    #[error("{}: something that is no socket is in the place of the wallet's: move it away", path.display())]
+    Taken {
+        /// The path.
+        path: PathBuf,
+    },
+    /// A node answers there.
+    #[error("{}: another node listens there: give each node a --data-dir of its own", path.display())]
+    InUse {
+        /// The path.
+        path: PathBuf,
+    },
+    /// The system refuses.
+    #[error("{}: {problem}: {source}", path.display())]
+    System {
+        /// The path.
+        path: PathBuf,
+        /// What could not be done.
+        problem: &'static str,
+        /// What the system said.
+        source: io::Error,
+    },
+}
+
+impl ApprovalSocket {
+    /// Listens in this directory, which must be there, and serves these approvals. Only the process's own user may open the socket. One
+    /// that a node left behind is replaced.
+    ///
+    /// Called within a Tokio runtime.
+    pub fn serve(data_dir: &Path, approvals: Arc<Approvals>) -> Result<Self, SocketError> {
+        let path = socket_path(data_dir)?;
+        let listener = bind(data_dir, &path)?;
+        let mut serving = JoinSet::new();
+        serving.spawn(serve(listener, approvals));
+        Ok(Self { path, _serving: serving })
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl Drop for ApprovalSocket {
+    fn drop(&mut self) {
+        if let Err(error) = std::fs::remove_file(&self.path) {
+            tracing::warn!(path = %self.path.display(), %error, "the wallet's socket cannot be removed");
+        }
+    }
+}
+
+/// Where the socket of a data directory is.
+pub(super) fn socket_path(data_dir: &Path) -> Result<PathBuf, SocketError> {
+    let path = data_dir.join(SOCKET);
+    if path.as_os_str().len() > LONGEST_PATH { Err(SocketError::TooLong { path }) } else { Ok(path) }
+}
+
+/// Binds in a directory that nobody else can enter, and moves the socket into its place when it has its mode: nobody else can open it at
+/// any moment, and an old socket is replaced in one step.
+fn bind(data_dir: &Path, path: &Path) -> Result<UnixListener, SocketError> {
+    let fail = |problem| move |source| SocketError::System { path: path.into(), problem, source };
+    match std::fs::symlink_metadata(path) {
+        Ok(found) if !found.file_type().is_socket() => return Err(SocketError::Taken { path: path.into() }),
+        Ok(_) if std::os::unix::net::UnixStream::connect(path).is_ok() => {
+            return Err(SocketError::InUse { path: path.into() });
+        }
+        _ => {}
+    }
+    // Its name is as short as to make a path no longer than the socket's own.
+    let private = tempfile::Builder::new()
+        .prefix(".w")
+        .rand_bytes(6)
+        .permissions(std::fs::Permissions::from_mode(0o700))
+        .tempdir_in(data_dir)
+        .map_err(fail("no directory can be made beside it"))?;
+    let first = private.path().join("s");
+    let listener = Listener::bind(&first).map_err(fail("a socket cannot be bound"))?;
+    std::fs::set_permissions(&first, std::fs::Permissions::from_mode(0o600)).map_err(fail("its mode cannot be set"))?;
+    std::fs::rename(&first, path).map_err(fail("the socket cannot be moved there"))?;
+    listener.set_nonblocking(true).map_err(fail("cannot listen"))?;
+    UnixListener::from_std(listener).map_err(fail("cannot listen"))
+}
+
+async fn serve(listener: UnixListener, approvals: Arc<Approvals>) {
+    let room = Arc::new(Semaphore::new(MOST_CONNECTIONS));
+    let mut connections = JoinSet::new();
+    while let Ok(permit) = room.clone().acquire_owned().await {
+        while connections.try_join_next().is_some() {}
+        match listener.accept().await {
+            Ok((stream, _)) => {
+                let approvals = approvals.clone();
+                connections.spawn(async move {
+                    // A client that goes away, or stalls, is its own affair.
+                    let _ = converse(stream, &approvals).await;
+                    drop(permit);
+                });
+            }
+            Err(error) => {
+                // Out of file descriptors, mostly: connections that end will free some.
+                tracing::warn!(%error, "cannot accept a connection of an approver");
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        }
+    }
+}
+
+/// One request, one answer.
+async fn converse(mut stream: UnixStream, approvals: &Approvals) -> io::Result<()> {
+    let (read, mut write) = stream.split();
+    let mut line = Vec::new();
+    let mut lines = BufReader::new(read.take(LONGEST_REQUEST as u64 + 1));
+    tokio::time::timeout(PATIENCE, lines.read_until(b'\n', &mut line)).await??;
+    let mut text = serde_json::to_vec(&answer(&line, approvals))?;
+    text.push(b'\n');
+    tokio::time::timeout(PATIENCE, write.write_all(&text)).await??;
+    write.shutdown().await
+}
+
+fn answer(line: &[u8], approvals: &Approvals) -> Answer {
+    if line.len() > LONGEST_REQUEST {
+        return Answer::Error { message: format!("the request has more than {LONGEST_REQUEST} bytes") };
+    }
+    // An end without a line's end may be a part of a request.
+    let Some(line) = line.strip_suffix(b"\n") else {
+        return Answer::Error { message: "the request does not end its line".to_owned() };
+    };
+    let request = match serde_json::from_slice(line) {
+        Ok(request) => request,
+        Err(error) => {
+            let expected = r#"{"list":{}}, {"approve":{"id":…}} or {"reject":{"id":…}}"#;
+            return Answer::Error { message: format!("the request: {error}: expected {expected}") };
+        }
+    };
+    let done = match request {
+        Request::List {} => return Answer::Waiting(List::new(approvals.waiting())),
+        Request::Approve { id } => approvals.approve(&id).map(|id| Answer::Approved { id: id.as_str().to_owned() }),
+        Request::Reject { id } => approvals.reject(&id).map(|id| Answer::Rejected { id: id.as_str().to_owned() }),
+    };
+    done.unwrap_or_else(|error| Answer::Error { message: error.to_string() })
+}
+
+impl List {
+    fn new(waiting: Vec<Question>) -> Self {
+        let count = waiting.len();
+        let (mut batches, mut length) = (Vec::new(), 0);
+        for question in waiting {
+            // At least one, so that whoever decides it sees the next.
+            if length > LONG_LIST {
+                break;
+            }
+            let listed = Listed::new(question);
+            let calls = listed.calls.iter().map(|call| 2 * call.data.len() + call.outcome.len() + 256);
+            length += listed.id.len() + calls.sum::<usize>();
+            batches.push(listed);
+        }
+        Self { more: count - batches.len(), batches }
+    }
+}
+
+impl Listed {
+    fn new(Question { asked, waited, left }: Question) -> Self {
+        let ms = |duration: Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
+        Self {
+            id: asked.id.as_str().to_owned(),
+            from: asked.from,
+            chain_id: asked.chain_id,
+            atomic: asked.atomic,
+            upgrade: asked.upgrade,
+            waited_ms: ms(waited),
+            left_ms: ms(left),
+            calls: asked.calls,
+        }
+    }
+}

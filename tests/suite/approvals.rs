@@ -1,0 +1,425 @@
+//! Batches that wait for approval, and `presim wallet`, which decides on them.
+
+use std::{
+    io::{Read, Write},
+    os::unix::{
+        fs::PermissionsExt,
+        net::{UnixListener, UnixStream},
+    },
+    path::Path,
+    process::Output,
+    sync::Arc,
+    time::Duration,
+};
+
+use alloy_primitives::{Address, Bytes, U256, address, bytes};
+use futures::{FutureExt, future::BoxFuture, poll};
+use presim::{
+    telemetry::Metrics,
+    wallet::{ApprovalSocket, Approvals, Asked, AskedCall, BatchId, SOCKET, SocketError, WalletError},
+};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::{
+    process::{Variables, command, file, text},
+    support::BOUND,
+};
+
+const ACCOUNT: Address = address!("0xf39Fd6e51aad88F6F4ce6aB8827279cffFb92266");
+const CALLEE: Address = address!("0x5FbDB2315678afecb367f032d93F642f64180aa3");
+
+/// A batch of this name, with two calls.
+fn batch(id: &str) -> Asked {
+    let call = |to, value: u64, data, outcome: &str| AskedCall {
+        to,
+        value: U256::from(value),
+        data,
+        outcome: outcome.to_owned(),
+    };
+    Asked {
+        id: BatchId::new(id.to_owned()).unwrap(),
+        from: ACCOUNT,
+        chain_id: 31_337,
+        atomic: true,
+        upgrade: Some(CALLEE),
+        calls: vec![
+            call(Some(CALLEE), 1_500_000_000_000_000_000, bytes!("a9059cbb"), "succeeds"),
+            call(None, 0, Bytes::from(vec![0xab; 100]), "reverts: \u{1b}[2Jno \"funds\""),
+        ],
+    }
+}
+
+/// Room for this many batches, which wait longer than any test.
+fn approvals(most: usize) -> Arc<Approvals> {
+    Arc::new(Approvals::new(most, Duration::from_secs(3_600), &Metrics::default()))
+}
+
+type Question = BoxFuture<'static, Result<(), WalletError>>;
+
+/// Asks, and returns when the batch waits.
+async fn wait(approvals: &Arc<Approvals>, id: &str) -> Question {
+    let (approvals, asked) = (approvals.clone(), batch(id));
+    let mut question = async move { approvals.ask(asked).await }.boxed();
+    assert!(poll!(&mut question).is_pending(), "{id} does not wait");
+    question
+}
+
+async fn outcome(question: impl Future<Output = Result<(), WalletError>>) -> Result<(), WalletError> {
+    tokio::time::timeout(BOUND, question).await.expect("it is decided")
+}
+
+fn rejection(result: Result<(), WalletError>) -> String {
+    match result {
+        Err(WalletError::Rejected(detail)) => detail,
+        other => panic!("not rejected: {other:?}"),
+    }
+}
+
+fn ids(approvals: &Approvals) -> Vec<String> {
+    approvals.waiting().iter().map(|one| one.asked.id.as_str().to_owned()).collect()
+}
+
+/// A data directory with approvals served in it.
+struct Served {
+    approvals: Arc<Approvals>,
+    folder: TempDir,
+    socket: ApprovalSocket,
+}
+
+impl Served {
+    fn start() -> Self {
+        let (approvals, folder) = (approvals(8), TempDir::new().unwrap());
+        let socket = ApprovalSocket::serve(folder.path(), approvals.clone()).unwrap();
+        Self { approvals, folder, socket }
+    }
+
+    /// `presim wallet` with this: exit code, output, errors.
+    fn wallet(&self, args: &[&str]) -> (Option<i32>, String, String) {
+        presim(&[&["wallet", "--data-dir", text(self.folder.path())], args].concat(), &[])
+    }
+
+    /// What `presim wallet` says when it works.
+    fn says(&self, args: &[&str]) -> String {
+        let (code, said, told) = self.wallet(args);
+        assert_eq!(code, Some(0), "{args:?}: {told}");
+        said
+    }
+
+    /// What `presim wallet` says when it fails: one line.
+    fn fails(&self, args: &[&str]) -> String {
+        let (code, said, told) = self.wallet(args);
+        assert_eq!((code, said.as_str(), told.lines().count()), (Some(1), "", 1), "{args:?}: {told}");
+        told
+    }
+
+    fn connect(&self) -> UnixStream {
+        let stream = UnixStream::connect(self.socket.path()).unwrap();
+        stream.set_read_timeout(Some(BOUND)).unwrap();
+        stream
+    }
+}
+
+fn presim(args: &[&str], env: &[(&str, &str)]) -> (Option<i32>, String, String) {
+    let output = tokio::task::block_in_place(|| command(args, env).output()).expect("the program runs");
+    let Output { status, stdout, stderr } = output;
+    (status.code(), String::from_utf8(stdout).unwrap(), String::from_utf8(stderr).unwrap())
+}
+
+// Waiting.
+
+#[tokio::test]
+async fn a_batch_waits_until_it_is_approved_or_rejected() {
+    let approvals = approvals(8);
+    let (yes, no) = (wait(&approvals, "yes").await, wait(&approvals, "no").await);
+    assert_eq!(ids(&approvals), ["yes", "no"]);
+    assert_eq!(approvals.approve("yes").unwrap().as_str(), "yes");
+    assert_eq!(approvals.reject("no").unwrap().as_str(), "no");
+    assert!(ids(&approvals).is_empty());
+    assert_eq!(outcome(yes).await, Ok(()));
+    assert_eq!(rejection(outcome(no).await), "the approver rejected it");
+}
+
+#[tokio::test]
+async fn a_batch_that_nobody_decides_on_in_time_is_rejected() {
+    let approvals = Approvals::new(8, Duration::from_millis(20), &Metrics::default());
+    let detail = rejection(outcome(approvals.ask(batch("late"))).await);
+    assert!(detail.contains("within 20ms"), "{detail}");
+    assert!(ids(&approvals).is_empty());
+    assert!(approvals.approve("late").is_err());
+}
+
+#[tokio::test]
+async fn who_goes_away_withdraws_the_batch_and_frees_its_place_and_id() {
+    let approvals = approvals(1);
+    drop(wait(&approvals, "gone").await);
+    assert!(ids(&approvals).is_empty());
+    assert!(approvals.approve("gone").unwrap_err().to_string().contains("\"gone\""));
+    let again = wait(&approvals, "gone").await;
+    approvals.approve("gone").unwrap();
+    assert_eq!(outcome(again).await, Ok(()));
+}
+
+#[tokio::test]
+async fn one_more_than_may_wait_is_refused_at_once() {
+    let approvals = approvals(2);
+    let _waiting = [wait(&approvals, "a").await, wait(&approvals, "b").await];
+    let error = outcome(approvals.ask(batch("c"))).await.unwrap_err();
+    assert_eq!(error.code(), -32005, "{error}");
+    assert!(error.to_string().contains("--wallet-max-waiting"), "{error}");
+    approvals.reject("a").unwrap();
+    let _third = wait(&approvals, "c").await;
+    assert_eq!(ids(&approvals), ["b", "c"]);
+}
+
+#[tokio::test]
+async fn an_id_that_waits_is_a_duplicate() {
+    let approvals = approvals(8);
+    let _waiting = wait(&approvals, "a").await;
+    assert_eq!(outcome(approvals.ask(batch("a"))).await.unwrap_err().code(), 5720);
+}
+
+#[tokio::test]
+async fn a_node_that_stops_rejects_all_that_wait_and_all_that_come() {
+    let approvals = approvals(8);
+    let waiting = [wait(&approvals, "a").await, wait(&approvals, "b").await];
+    approvals.stop();
+    for question in waiting {
+        assert!(rejection(outcome(question).await).contains("the node stops"));
+    }
+    assert!(rejection(outcome(approvals.ask(batch("c"))).await).contains("the node stops"));
+}
+
+#[tokio::test]
+async fn a_gauge_counts_those_that_wait() {
+    let metrics = Metrics::default();
+    let approvals = Arc::new(Approvals::new(8, BOUND, &metrics));
+    let shows = |count: &str| {
+        let text = metrics.render();
+        assert!(text.contains(&format!("\npresim_wallet_waiting {count}\n")), "{count}: {text}");
+    };
+    let (one, _other) = (wait(&approvals, "a").await, wait(&approvals, "b").await);
+    shows("2");
+    drop(one);
+    shows("1");
+    approvals.approve("b").unwrap();
+    shows("0");
+}
+
+// `presim wallet`.
+
+#[tokio::test(flavor = "multi_thread")]
+async fn approve_and_reject_end_the_wait() {
+    let served = Served::start();
+    let (yes, no) = (wait(&served.approvals, "0xaa11").await, wait(&served.approvals, "0xbb22").await);
+    assert_eq!(served.says(&["approve", "0xaa11"]), "approved 0xaa11\n");
+    assert_eq!(outcome(yes).await, Ok(()));
+    assert_eq!(served.says(&["reject", "0xbb"]), "rejected 0xbb22\n");
+    assert_eq!(rejection(outcome(no).await), "the approver rejected it");
+    assert_eq!(served.says(&["list"]), "no batch waits for approval\n");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn list_shows_who_sends_what_to_whom() {
+    let served = Served::start();
+    let _waiting = [wait(&served.approvals, "0xaa11").await, wait(&served.approvals, &"long".repeat(1_000)).await];
+    let said = served.says(&["list"]);
+    assert!(said.starts_with("2 batches wait for approval\n\n0xaa11\n"), "{said}");
+    assert!(said.contains("… (4000 characters)\n"), "{said}");
+    let row = |index: &str| {
+        said.lines().find(|line| line.trim_start().starts_with(index)).unwrap_or_else(|| panic!("{said}"))
+    };
+    let cells = |index: &str| row(index).split("  ").map(str::trim).filter(|cell| !cell.is_empty()).collect::<Vec<_>>();
+    assert_eq!(cells("1 "), ["1", &CALLEE.to_string(), "1.5", "0xa9059cbb (4 bytes)", "succeeds"], "{said}");
+    let data = format!("0x{}… (100 bytes)", "ab".repeat(36));
+    // What a terminal would obey is shown, not sent.
+    assert_eq!(cells("2 "), ["2", "(creates a contract)", "0", &data, "reverts: \\u{1b}[2Jno \"funds\""], "{said}");
+    for part in [&ACCOUNT.to_string(), "chain 31337", "rejected in", "all calls or none", "EIP-7702"] {
+        assert!(said.contains(part), "{part}: {said}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn list_as_json_has_all_of_the_data() {
+    let served = Served::start();
+    let _waiting = wait(&served.approvals, "0xaa11").await;
+    let said: Value = serde_json::from_str(&served.says(&["list", "--json"])).unwrap();
+    let batch = &said["batches"][0];
+    assert_eq!(
+        (&said["more"], &batch["id"], &batch["chainId"]),
+        (&json!(0), &json!("0xaa11"), &json!(31_337)),
+        "{said}"
+    );
+    assert_eq!(batch["from"], json!(ACCOUNT), "{said}");
+    assert_eq!((&batch["atomic"], &batch["upgrade"]), (&json!(true), &json!(CALLEE)), "{said}");
+    let call = json!({"to": CALLEE, "value": "0x14d1120d7b160000", "data": "0xa9059cbb", "outcome": "succeeds"});
+    assert_eq!(batch["calls"][0], call, "{said}");
+    assert_eq!(batch["calls"][1]["data"].as_str().unwrap().len(), 202, "{said}");
+    assert!(batch["waitedMs"].is_u64() && batch["leftMs"].as_u64().unwrap() > 3_000_000, "{said}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_beginning_of_an_id_will_do_where_no_other_has_it() {
+    let served = Served::start();
+    let mut waiting = Vec::new();
+    for id in ["0xab", "0xabcd", "0xabce"] {
+        waiting.push(wait(&served.approvals, id).await);
+    }
+    let told = served.fails(&["approve", "0xabc"]);
+    assert!(told.contains("2 waiting batches begin with \"0xabc\""), "{told}");
+    for unknown in ["0xff", "", "0xabcd0"] {
+        let told = served.fails(&["reject", unknown]);
+        assert!(told.contains(&format!("{unknown:?}")) && told.contains("presim wallet list"), "{told}");
+    }
+    let told = served.fails(&["reject", &"0".repeat(100_000)]);
+    assert!(told.contains("100000 bytes"), "{told}");
+    assert_eq!(ids(&served.approvals), ["0xab", "0xabcd", "0xabce"]);
+    // A whole id is itself, though others begin with it.
+    assert_eq!(served.says(&["approve", "0xab"]), "approved 0xab\n");
+    assert_eq!(served.says(&["approve", "0xabcd"]), "approved 0xabcd\n");
+    assert_eq!(served.says(&["approve", "0x"]), "approved 0xabce\n");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_data_directory_may_stand_anywhere_a_setting_may() {
+    let served = Served::start();
+    let folder = text(served.folder.path());
+    let config = file(&format!("data-dir = {folder:?}\nwallet-approval = \"ask\"\n"));
+    let config = text(config.path());
+    let cases: [(&[&str], Variables<'_>); 7] = [
+        (&["--data-dir", folder, "wallet", "list"], &[]),
+        (&["wallet", "--data-dir", folder, "list"], &[]),
+        (&["wallet", "list", "--data-dir", folder], &[]),
+        (&["wallet", "list"], &[("PRESIM_DATA_DIR", folder)]),
+        (&["--config", config, "wallet", "list"], &[]),
+        (&["wallet", "list", "--config", config], &[("PRESIM_DATA_DIR", folder)]),
+        (&["wallet", "list", "--data-dir", folder], &[("PRESIM_DATA_DIR", "/nowhere")]),
+    ];
+    for (args, env) in cases {
+        let (code, said, told) = presim(args, env);
+        assert_eq!((code, said.as_str()), (Some(0), "no batch waits for approval\n"), "{args:?} {env:?}: {told}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn where_no_node_listens_it_says_what_to_do() {
+    let folder = TempDir::new().unwrap();
+    let left = TempDir::new().unwrap();
+    drop(UnixListener::bind(left.path().join(SOCKET)).unwrap());
+    for data_dir in [folder.path(), left.path(), Path::new("/nowhere")] {
+        let (code, _, told) = presim(&["wallet", "list", "--data-dir", text(data_dir)], &[]);
+        assert_eq!((code, told.lines().count()), (Some(1), 1), "{told}");
+        assert!(told.contains("--wallet-approval ask") && told.contains(text(&data_dir.join(SOCKET))), "{told}");
+    }
+    let (code, _, told) = presim(&["wallet", "list"], &[]);
+    assert_eq!(code, Some(2), "{told}");
+    assert!(told.contains("presim wallet needs --data-dir"), "{told}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn help_tells_of_the_wallet() {
+    let (_, help, _) = presim(&["wallet", "--help"], &[]);
+    for part in ["list", "approve", "reject", "--data-dir", "--wallet-approval ask"] {
+        assert!(help.contains(part), "{part}: {help}");
+    }
+    let (_, help, _) = presim(&["wallet", "approve", "--help"], &[]);
+    assert!(help.contains("beginning"), "{help}");
+    let (_, help, _) = presim(&["--help"], &[]);
+    assert!(help.contains("Say yes or no to the batches"), "{help}");
+}
+
+// The socket.
+
+#[tokio::test]
+async fn only_its_user_may_open_the_socket_and_it_goes_with_the_node() {
+    let served = Served::start();
+    let path = served.folder.path().join(SOCKET);
+    assert_eq!(served.socket.path(), path);
+    assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+    let names =
+        || std::fs::read_dir(served.folder.path()).unwrap().map(|one| one.unwrap().file_name()).collect::<Vec<_>>();
+    assert_eq!(names(), [SOCKET]);
+    drop(served.socket);
+    assert!(names().is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_socket_left_behind_is_replaced_and_nothing_else_is() {
+    let folder = TempDir::new().unwrap();
+    let path = folder.path().join(SOCKET);
+    drop(UnixListener::bind(&path).unwrap());
+    let socket = ApprovalSocket::serve(folder.path(), approvals(8)).unwrap();
+    let (code, _, told) = presim(&["wallet", "list", "--data-dir", text(folder.path())], &[]);
+    assert_eq!(code, Some(0), "{told}");
+
+    let second = ApprovalSocket::serve(folder.path(), approvals(8)).unwrap_err();
+    assert!(matches!(second, SocketError::InUse { .. }), "{second}");
+    drop(socket);
+
+    std::fs::write(&path, "mine").unwrap();
+    let taken = ApprovalSocket::serve(folder.path(), approvals(8)).unwrap_err();
+    assert!(matches!(taken, SocketError::Taken { .. }), "{taken}");
+    assert_eq!(std::fs::read_to_string(&path).unwrap(), "mine");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_path_too_long_for_a_socket_is_refused_with_what_to_do() {
+    let folder = TempDir::new().unwrap();
+    let room = 107 - SOCKET.len() - 1 - text(folder.path()).len() - 1;
+    let (fits, long) = (folder.path().join("d".repeat(room)), folder.path().join("d".repeat(room + 1)));
+    for path in [&fits, &long] {
+        std::fs::create_dir(path).unwrap();
+    }
+    let error = ApprovalSocket::serve(&long, approvals(8)).unwrap_err().to_string();
+    assert!(error.contains("108 bytes") && error.contains("--data-dir"), "{error}");
+    let (code, _, told) = presim(&["wallet", "list", "--data-dir", text(&long)], &[]);
+    assert_eq!((code, told.trim_end()), (Some(1), format!("error: {error}").as_str()));
+
+    let _socket = ApprovalSocket::serve(&fits, approvals(8)).unwrap();
+    let (code, _, told) = presim(&["wallet", "list", "--data-dir", text(&fits)], &[]);
+    assert_eq!(code, Some(0), "{told}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_sends_garbage_gets_an_error_and_hurts_nobody() {
+    let served = Served::start();
+    let _waiting = wait(&served.approvals, "0xaa").await;
+    let cases: [(&[u8], &str); 8] = [
+        (b"\n", "expected"),
+        (b"hello\n", "expected"),
+        (b"\xff\xfe\n", "expected"),
+        (b"{\"burn\":{}}\n", "`burn`"),
+        (b"{\"approve\":{}}\n", "`id`"),
+        (b"{\"approve\":{\"id\":\"0xaa\",\"all\":true}}\n", "`all`"),
+        (b"{\"approve\":{\"id\":7}}\n", "string"),
+        // Cut off: it may have been meant to be longer.
+        (b"{\"approve\":{\"id\":\"0xaa\"}}", "end its line"),
+    ];
+    for (sent, expected) in cases {
+        let mut stream = served.connect();
+        stream.write_all(sent).unwrap();
+        stream.shutdown(std::net::Shutdown::Write).unwrap();
+        let mut text = String::new();
+        tokio::task::block_in_place(|| stream.read_to_string(&mut text)).unwrap();
+        let answer: Value = serde_json::from_str(&text).unwrap();
+        let message = answer["error"]["message"].as_str().unwrap_or_else(|| panic!("{answer}"));
+        assert!(message.contains(expected), "{expected}: {answer}");
+    }
+    // Without end: it is cut off, however much comes.
+    let mut stream = served.connect();
+    let sent = tokio::task::block_in_place(|| {
+        std::iter::repeat_n([b'x'; 4096], 10_000).try_for_each(|part| stream.write_all(&part))
+    });
+    assert!(sent.is_err(), "40 MB of a line are taken");
+    assert_eq!(ids(&served.approvals), ["0xaa"]);
+    assert_eq!(served.says(&["approve", "0xaa"]), "approved 0xaa\n");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn clients_that_stall_do_not_keep_others_out() {
+    let served = Served::start();
+    let _waiting = wait(&served.approvals, "0xaa").await;
+    let stalled: Vec<UnixStream> = (0..20).map(|_| served.connect()).collect();
+    assert_eq!(served.says(&["approve", "0xaa"]), "approved 0xaa\n");
+    drop(stalled);
+}
