@@ -167,10 +167,6 @@ pub struct Config {
     #[arg(long, env = "PRESIM_CODE_CACHE", value_name = "BYTES", default_value_t = 256 << 20, help_heading = "Limits")]
     pub code_cache: usize,
 
-    /// Bearer tokens that may use the node and its wallet, and no others the wallet: a file like --token-file's.
-    #[arg(long, env = "PRESIM_WALLET_TOKEN_FILE", value_name = "FILE", help_heading = "Wallet")]
-    pub wallet_token_file: Option<PathBuf>,
-
     /// Bearer tokens that may use the node: a TOML file of [[token]] tables with `name`, `token` and `rate` (requests a second).
     #[arg(long, env = "PRESIM_TOKEN_FILE", value_name = "FILE", help_heading = "Access")]
     pub token_file: Option<PathBuf>,
@@ -193,7 +189,7 @@ pub struct Config {
         help_heading = "Wallet"
     )]
     pub wallet_password_file: Vec<PathBuf>,
-    /// Bearer tokens that may use the wallet: a file like --token-file's.
+    /// Bearer tokens that may use the node and its wallet, and no others the wallet: a file like --token-file's.
     #[arg(long, env = "PRESIM_WALLET_TOKEN_FILE", value_name = "FILE", help_heading = "Wallet")]
     pub wallet_token_file: Option<PathBuf>,
     /// Who says yes to a batch: `auto` always, `deny` never, `ask` whoever runs `presim wallet approve ID`. `ask` needs --data-dir.

@@ -3,6 +3,7 @@
 use alloy_primitives::{Address, Bytes};
 
 use super::BatchId;
+use crate::store::StoreError;
 
 /// A batch that is refused, or an id that is not known.
 ///
@@ -45,6 +46,9 @@ pub enum WalletError {
     /// -32000: the chain's rules refuse it.
     #[error("{0}")]
     Refused(String),
+    /// -32016: the simulation did not end in time.
+    #[error("the request ran past its deadline")]
+    Deadline,
     /// -32005: a bound.
     #[error("{0}")]
     Limit(String),
@@ -87,6 +91,7 @@ impl WalletError {
             Self::Unknown(_) => 5730,
             Self::TooLarge(_) => 5740,
             Self::Upgrade(_) => 5750,
+            Self::Deadline => -32016,
             Self::Limit(_) => -32005,
             Self::Internal(_) => -32603,
         }
@@ -105,7 +110,7 @@ impl WalletError {
             | Self::Unknown(detail)
             | Self::TooLarge(detail)
             | Self::Upgrade(detail) => Some(detail),
-            Self::Reverted(_) | Self::Refused(_) | Self::Limit(_) | Self::Internal(_) => None,
+            Self::Reverted(_) | Self::Refused(_) | Self::Deadline | Self::Limit(_) | Self::Internal(_) => None,
         }
     }
 }
@@ -116,5 +121,14 @@ pub(super) fn cut(text: &str) -> String {
     match text.char_indices().nth(MOST) {
         Some((end, _)) => format!("{}…", &text[..end]),
         None => text.to_owned(),
+    }
+}
+
+impl From<StoreError> for WalletError {
+    fn from(error: StoreError) -> Self {
+        match error {
+            StoreError::Busy => Self::Limit(error.to_string()),
+            other => Self::Internal(other.to_string()),
+        }
     }
 }

@@ -1,19 +1,348 @@
 //! EIP-5792 batches: rules, signing, approval, durable store.
+//!
+//! A batch comes parsed. [`Wallet::admit`] checks the [`rules`] and claims its id, and [`plan`] runs it at `pending` and tells which
+//! transactions carry it out. Where somebody is to be asked, [`approval`] waits for the answer that comes over the [`socket`].
+//! [`Wallet::submit`] then chooses nonces and signs ([`accounts`]), and the transactions take their places in the pool while they are written to
+//! the disk together with the batch ([`ledger`]). The client is answered when they are there, and not before that does anybody else see them.
+//! How far a batch has come is not kept: [`Wallet::status`] reads it off the chain.
 
+mod accounts;
 mod approval;
 mod batch;
 pub mod client;
 mod error;
 mod executor;
+mod fees;
 pub mod keys;
+mod ledger;
+mod plan;
 mod rules;
 mod socket;
 mod status;
 
-pub use approval::{Approvals, Asked, AskedCall, NoSuchBatch, Question};
-pub use batch::{BatchCall, BatchId, BatchRequest, CallsState, Requested};
-pub use error::WalletError;
-pub use executor::{BatchExecutor, Delegation};
-pub use rules::{Rules, Standing};
-pub use socket::{ApprovalSocket, SOCKET, SocketError};
-pub use status::{AtomicSupport, BatchStatus, CallsReceipt, SimulatedCall, Submitted};
+use std::sync::Arc;
+
+use alloy_consensus::TxReceipt;
+use alloy_hardforks::EthereumHardforks;
+use alloy_primitives::Address;
+
+pub use self::{
+    accounts::{Account, Accounts, Filled, SigningError},
+    approval::{Approvals, Asked, AskedCall, NoSuchBatch, Question},
+    batch::{BatchCall, BatchId, BatchRequest, CallsState, Requested},
+    error::WalletError,
+    executor::{BatchExecutor, Delegation},
+    fees::{FeeError, Fees},
+    ledger::{Ledger, TakenBatch},
+    rules::{Rules, Standing},
+    socket::{ApprovalSocket, SOCKET, SocketError},
+    status::{AtomicSupport, BatchStatus, CallsReceipt, SimulatedCall, Submitted},
+};
+use self::{
+    ledger::Claim,
+    plan::{Plan, Planned, Planner},
+};
+use crate::{
+    chain::ChainSpec,
+    engine::{self, Call, CallFees},
+    feed::pool::{Pool, PoolError},
+    state::{CodeCache, Included, Meter, Overlay, Published, Selector, Snapshot},
+    store::Commit,
+};
+
+/// What a wallet does where its user may choose.
+#[derive(Clone, Copy, Debug)]
+pub struct Policy {
+    /// Somebody is asked about each batch.
+    pub ask: bool,
+    /// Every batch is rejected.
+    pub deny: bool,
+    /// Calls of a batch.
+    pub max_calls: usize,
+    /// Bytes of call data of a batch.
+    pub max_bytes: usize,
+    /// Accounts may be delegated to the batch executor.
+    pub allow_upgrade: bool,
+    /// An atomic batch that reverts when it is simulated is refused.
+    pub refuse_reverts: bool,
+    /// Gas above what a simulation needed, in per cent.
+    pub gas_margin: u64,
+    /// The batch executor, where it is not presim's own.
+    pub executor: Option<Address>,
+}
+
+/// The wallet.
+#[derive(Debug)]
+pub struct Wallet {
+    /// The chain.
+    pub spec: ChainSpec,
+    /// Analysed bytecode.
+    pub codes: Arc<CodeCache>,
+    /// Where its transactions wait.
+    pub pool: Arc<Pool>,
+    /// Its accounts.
+    pub accounts: Arc<Accounts>,
+    /// What its transactions pay.
+    pub fees: Arc<Fees>,
+    /// Who is asked.
+    pub approvals: Arc<Approvals>,
+    /// What it has taken.
+    pub ledger: Ledger,
+    /// What it does where there is a choice.
+    pub policy: Policy,
+    /// How its simulations run.
+    pub rules: engine::Rules,
+}
+
+/// A batch that has passed the rules and was simulated: nothing of it is signed yet. Dropping it frees its id.
+#[derive(Debug)]
+pub struct Prepared {
+    batch: BatchRequest,
+    claim: Claim,
+    account: Address,
+    plan: Plan,
+}
+
+impl Wallet {
+    /// Checks a batch by the rules, claims its id, and simulates it at `pending`. `client` tells whether its client may use the wallet.
+    ///
+    /// # Errors
+    /// The first rule that it breaks; what the simulation says.
+    pub fn admit(
+        &self,
+        batch: BatchRequest,
+        client: bool,
+        published: &Published,
+        overlay: &mut Overlay,
+        meter: Meter,
+    ) -> Result<Prepared, WalletError> {
+        let snapshot = pending(published)?;
+        let account = match batch.from {
+            Some(from) => self.accounts.find(from),
+            None => self.accounts.first(),
+        };
+        let address = account.map_or(Address::ZERO, Account::address);
+        let standing = Standing {
+            client,
+            account: account.is_some(),
+            delegated: self.delegation(&snapshot, address) == Delegation::Executor,
+        };
+        let rules = Rules {
+            chain_id: self.spec.chain_id(),
+            atomic: self.is_prague(&snapshot),
+            deny: self.policy.deny,
+            max_calls: self.policy.max_calls,
+            max_bytes: self.policy.max_bytes,
+            allow_upgrade: self.policy.allow_upgrade,
+        };
+        let id = batch.id.clone().unwrap_or_else(BatchId::random);
+        let claim = rules.check(&batch, standing, || self.ledger.reserve(id))?;
+        let plan = self.plan(&batch, address, published, overlay, meter)?;
+        Ok(Prepared { batch, claim, account: address, plan })
+    }
+
+    /// Simulates a batch again, at what is `pending` now: some time has gone by since it was.
+    ///
+    /// # Errors
+    /// What the simulation says.
+    pub fn renew(
+        &self,
+        prepared: &mut Prepared,
+        published: &Published,
+        overlay: &mut Overlay,
+        meter: Meter,
+    ) -> Result<(), WalletError> {
+        prepared.plan = self.plan(&prepared.batch, prepared.account, published, overlay, meter)?;
+        Ok(())
+    }
+
+    fn plan(
+        &self,
+        batch: &BatchRequest,
+        account: Address,
+        published: &Published,
+        overlay: &mut Overlay,
+        meter: Meter,
+    ) -> Result<Plan, WalletError> {
+        let snapshot = pending(published)?;
+        overlay.reset(snapshot.world.clone(), snapshot.hashes.clone(), meter);
+        let fees = self.fees.fill(CallFees::default(), batch.atomic_required, published);
+        let planner = Planner {
+            spec: &self.spec,
+            codes: &self.codes,
+            rules: &self.rules,
+            executor: self.executor(),
+            gas_margin: self.policy.gas_margin,
+            refuse_reverts: self.policy.refuse_reverts,
+            snapshot: &snapshot,
+            fees: fees.map_err(|error| WalletError::Refused(error.to_string()))?,
+        };
+        planner.plan(batch, account, overlay)
+    }
+
+    /// What an approver is asked about a batch.
+    pub fn question(&self, prepared: &Prepared) -> Asked {
+        let Prepared { batch, claim, account, plan } = prepared;
+        let outcome = |index: usize| match plan.simulation.get(index) {
+            Some(SimulatedCall { error: Some(error), .. }) => format!("fails: {error}"),
+            Some(SimulatedCall { gas_used, error: None }) => format!("succeeds, {gas_used} gas"),
+            None => "succeeds with the whole batch".to_owned(),
+        };
+        let calls = batch.calls.iter().enumerate().map(|(index, call)| AskedCall {
+            to: call.to,
+            value: call.value,
+            data: call.data.clone(),
+            outcome: outcome(index),
+        });
+        Asked {
+            id: claim.id().clone(),
+            from: *account,
+            chain_id: self.spec.chain_id(),
+            atomic: plan.atomic,
+            upgrade: plan.upgrade,
+            calls: calls.collect(),
+        }
+    }
+
+    /// Signs a batch and sends it on its way: it is taken when the promise is kept.
+    ///
+    /// # Errors
+    /// That the pool does not take it; then none of it is sent.
+    pub fn submit(&self, prepared: Prepared) -> Result<(Submitted, Commit), WalletError> {
+        let Prepared { batch: _, claim, account, plan } = prepared;
+        let Plan { transactions: planned, atomic, upgrade, simulation } = plan;
+        let signer = self.accounts.find(account).ok_or_else(|| WalletError::foreign_account("params[0].from", account))?;
+        let choosing = signer.choosing();
+        let first = self.pool.next_nonce(account, 0);
+        let last = planned.len().saturating_sub(1);
+        let mut transactions = Vec::with_capacity(planned.len());
+        for (index, Planned { mut call, gas }) in planned.into_iter().enumerate() {
+            let nonce = first + index as u64;
+            if let Some(executor) = upgrade.filter(|_| index == last) {
+                // The transaction itself uses up the nonce before.
+                let authorization = signer.authorize(executor, self.spec.chain_id(), nonce + 1);
+                call.authorization_list = Some(vec![authorization.map_err(unsigned)?]);
+            }
+            let filled = Filled { chain_id: self.spec.chain_id(), nonce, gas };
+            transactions.push(signer.sign(Call { gas: None, ..call }, filled).map_err(unsigned)?);
+        }
+        let shown = if atomic { &transactions[last..] } else { &transactions[..] };
+        let taken = TakenBatch {
+            from: account,
+            chain_id: self.spec.chain_id(),
+            atomic,
+            executor: self.executor().address(),
+            transactions: shown.iter().map(|tx| *tx.tx_hash()).collect(),
+        };
+        let id = claim.id().clone();
+        let write = self.ledger.writing(&claim, &taken);
+        // The id is claimed until it stands on the disk.
+        let commit = self.pool.add_own(transactions, self.ledger.store(), write, move |_| drop(claim))?;
+        drop(choosing);
+        Ok((Submitted { id, simulation }, commit))
+    }
+
+    /// How far a batch has come.
+    ///
+    /// # Errors
+    /// That no batch has this id.
+    pub fn status(&self, id: BatchId) -> Result<BatchStatus, WalletError> {
+        let batch = self.ledger.get(&id)?.ok_or_else(|| WalletError::unknown(&id))?;
+        // In this order: a transaction leaves the pool only after the snapshot with it was published.
+        let waiting: Vec<bool> = batch.transactions.iter().map(|hash| self.pool.get(hash).is_some()).collect();
+        let published = self.pool.published();
+        let mut receipts = Vec::with_capacity(waiting.len());
+        let mut lost = 0;
+        for (hash, waits) in batch.transactions.iter().zip(waiting) {
+            match published.transaction(hash) {
+                Some((block, index)) => {
+                    let header = block.header();
+                    let receipt = |included: Included<'_>| CallsReceipt {
+                        logs: included.receipt.logs().to_vec(),
+                        success: included.receipt.status(),
+                        block_hash: header.hash(),
+                        block_number: header.number,
+                        gas_used: included.gas_used,
+                        tx_hash: *hash,
+                    };
+                    receipts.extend(block.transaction(index).map(receipt));
+                }
+                None if !waits => lost += 1,
+                None => {}
+            }
+        }
+        if batch.atomic && published.newest.world.account(&batch.executor).is_none_or(|account| account.code.bytecode.is_empty()) {
+            // Nothing was there to make the calls: what deploys the executor was replaced by another transaction.
+            receipts.iter_mut().for_each(|receipt| receipt.success = false);
+        }
+        let state = state_of(batch.transactions.len(), &receipts, lost);
+        Ok(BatchStatus { id, chain_id: batch.chain_id, state, atomic: batch.atomic, receipts })
+    }
+
+    /// Whether batches of an account can be atomic.
+    ///
+    /// # Errors
+    /// That the account is not the wallet's.
+    pub fn support(&self, account: Address, published: &Published) -> Result<AtomicSupport, WalletError> {
+        if self.accounts.find(account).is_none() {
+            return Err(WalletError::foreign_account("params[0]", account));
+        }
+        let snapshot = pending(published)?;
+        Ok(match self.delegation(&snapshot, account) {
+            _ if !self.is_prague(&snapshot) => AtomicSupport::Unsupported,
+            Delegation::Executor => AtomicSupport::Supported,
+            Delegation::Contract => AtomicSupport::Unsupported,
+            Delegation::None | Delegation::Other(_) if self.policy.allow_upgrade => AtomicSupport::Ready,
+            Delegation::None | Delegation::Other(_) => AtomicSupport::Unsupported,
+        })
+    }
+
+    fn executor(&self) -> BatchExecutor {
+        BatchExecutor::new(self.policy.executor)
+    }
+
+    fn delegation(&self, snapshot: &Snapshot, account: Address) -> Delegation {
+        match snapshot.world.account(&account) {
+            Some(account) => self.executor().delegation(&account.code.bytecode),
+            None => Delegation::None,
+        }
+    }
+
+    fn is_prague(&self, snapshot: &Snapshot) -> bool {
+        self.spec.is_prague_active_at_timestamp(snapshot.header().timestamp)
+    }
+}
+
+/// What batches run on.
+fn pending(published: &Published) -> Result<Arc<Snapshot>, WalletError> {
+    published.select(Selector::Pending).map_err(|error| WalletError::Refused(error.to_string()))
+}
+
+/// How far a batch of `count` transactions is, of which those with `receipts` are in a block and `lost` can be in none any more.
+fn state_of(count: usize, receipts: &[CallsReceipt], lost: usize) -> CallsState {
+    let succeeded = receipts.iter().filter(|receipt| receipt.success).count();
+    match receipts.len() {
+        included if included + lost < count => CallsState::Pending,
+        0 => CallsState::Failed,
+        _ if succeeded == count => CallsState::Confirmed,
+        _ if succeeded == 0 => CallsState::Reverted,
+        _ => CallsState::PartlyReverted,
+    }
+}
+
+fn unsigned(error: SigningError) -> WalletError {
+    match error {
+        SigningError::Call(error) => WalletError::Refused(error.to_string()),
+        SigningError::Key(error) => WalletError::Internal(error.to_string()),
+    }
+}
+
+impl From<PoolError> for WalletError {
+    fn from(error: PoolError) -> Self {
+        match error {
+            PoolError::Store(error) => error.into(),
+            PoolError::Full | PoolError::AccountLimit { .. } => Self::Limit(error.to_string()),
+            other => Self::Refused(other.to_string()),
+        }
+    }
+}

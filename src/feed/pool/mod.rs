@@ -71,6 +71,13 @@ pub struct Pool {
     ready: broadcast::Sender<Arc<Recovered<TxEnvelope>>>,
 }
 
+/// What is written with transactions.
+struct Beside {
+    store: Store,
+    write: Box<dyn FnOnce(&WriteTransaction) -> Result<(), redb::Error> + Send>,
+    then: Box<dyn FnOnce(&Result<(), StoreError>) + Send>,
+}
+
 #[derive(Debug, Default)]
 struct Inner {
     queue: Queue,
@@ -122,33 +129,46 @@ impl Pool {
         if self.lock().queue.get(&hash).is_some() {
             return Err(PoolError::AlreadyKnown);
         }
-        Ok((hash, self.add_all([sent], false, |_| Ok(()))?))
+        Ok((hash, self.add_all([sent], false, None)?))
     }
 
-    /// Takes transactions that this node has signed, in the order of their nonces, all or none of them. `beside` is written with them.
+    /// Takes a transaction that this node has signed, as [`add_raw`](Self::add_raw) does.
+    ///
+    /// # Errors
+    /// What geth's pool says of it.
+    pub fn add_signed(self: &Arc<Self>, tx: Recovered<TxEnvelope>) -> Result<Commit, PoolError> {
+        self.add_all([tx.into()], true, None)
+    }
+
+    /// Takes transactions that this node has signed, in the order of their nonces, all or none of them. `beside` is written to `store` with them, and
+    /// `then` is called when that is done, or has failed. Until then they are held.
     ///
     /// # Errors
     /// What geth's pool says of the first that it does not take.
     pub fn add_own(
         self: &Arc<Self>,
         transactions: impl IntoIterator<Item = Recovered<TxEnvelope>>,
+        store: &Store,
         beside: impl FnOnce(&WriteTransaction) -> Result<(), redb::Error> + Send + 'static,
+        then: impl FnOnce(&Result<(), StoreError>) + Send + 'static,
     ) -> Result<Commit, PoolError> {
-        self.add_all(transactions.into_iter().map(SentTransaction::from), true, beside)
+        let sent = transactions.into_iter().map(SentTransaction::from);
+        let beside = Beside { store: store.clone(), write: Box::new(beside), then: Box::new(then) };
+        self.add_all(sent, true, Some(beside))
     }
 
     fn add_all(
         self: &Arc<Self>,
         sent: impl IntoIterator<Item = SentTransaction>,
         own: bool,
-        beside: impl FnOnce(&WriteTransaction) -> Result<(), redb::Error> + Send + 'static,
+        beside: Option<Beside>,
     ) -> Result<Commit, PoolError> {
         let head = self.snapshots.newest();
         let check = |sent| rules::check(&self.spec, head.header(), self.limits.min_tip, sent);
         let transactions: Vec<_> = sent.into_iter().map(check).collect::<Result<_, _>>()?;
         let mut inner = self.lock();
         let newest = self.snapshots.newest();
-        let coming = Coming { own, held: self.store.is_some() };
+        let coming = Coming { own, held: self.store.is_some() || beside.is_some() };
         let (mut hashes, mut ready) = (Vec::with_capacity(transactions.len()), Vec::new());
         let taken = || {
             for tx in transactions {
@@ -175,21 +195,30 @@ impl Pool {
         self: &Arc<Self>,
         queue: &mut Queue,
         hashes: &[B256],
-        beside: impl FnOnce(&WriteTransaction) -> Result<(), redb::Error> + Send + 'static,
+        beside: Option<Beside>,
     ) -> Result<Commit, PoolError> {
-        let Some(store) = &self.store else { return Ok(Commit::done()) };
-        let stored: Vec<_> =
-            hashes.iter().filter_map(|hash| Some((*hash, StoredTransaction::from(&**queue.get(hash)?)))).collect();
-        let left = queue.take_left();
+        let Some(store) = beside.as_ref().map(|beside| &beside.store).or(self.store.as_ref()).cloned() else {
+            return Ok(Commit::done());
+        };
+        let (mut stored, mut left) = (Vec::new(), Vec::new());
+        if self.store.is_some() {
+            let pooled = hashes.iter().filter_map(|hash| queue.get(hash));
+            stored.extend(pooled.map(|pooled| (*pooled.tx.tx_hash(), StoredTransaction::from(&**pooled))));
+            left = queue.take_left();
+        }
+        let (write, then) = beside.map(|beside| (beside.write, beside.then)).unzip();
         let (pool, hashes) = (Arc::downgrade(self), hashes.to_vec());
-        let write = move |transaction: &WriteTransaction| {
+        let change = move |transaction: &WriteTransaction| {
             forget(transaction, left)?;
             keep::write(transaction, stored)?;
-            beside(transaction)
+            write.map_or(Ok(()), |write| write(transaction))
         };
-        Ok(store.write_then(write, move |how| {
+        Ok(store.write_then(change, move |how| {
             if let Some(pool) = pool.upgrade() {
                 pool.let_go(&hashes, how.is_ok());
+            }
+            if let Some(then) = then {
+                then(how);
             }
         })?)
     }

@@ -1,0 +1,120 @@
+//! What a transaction that the node signs pays for its gas.
+
+use alloy_consensus::Transaction;
+use arc_swap::ArcSwapOption;
+
+use crate::{
+    chain::ChainSpec,
+    engine::CallFees,
+    state::{Block, Published, SnapshotId},
+};
+
+/// Blocks that a suggested tip looks back on, tips taken of each, and the percentile of them all that is suggested: geth's.
+const TIP_BLOCKS: u64 = 20;
+const TIPS_A_BLOCK: usize = 3;
+const TIP_PERCENTILE: usize = 60;
+/// Tips below this, in wei, tell nothing: geth's.
+const IGNORED_TIP: u128 = 2;
+/// What is suggested where nobody has paid a tip, and the most that ever is: 1 and 500 gwei.
+const DEFAULT_TIP: u128 = 1_000_000_000;
+const MOST_TIP: u128 = 500_000_000_000;
+
+/// The fees of the chain's next block, and what one should offer.
+#[derive(Debug)]
+pub struct Fees {
+    spec: ChainSpec,
+    /// The tip suggested at the snapshot for which it was last asked.
+    tip: ArcSwapOption<(SnapshotId, u128)>,
+}
+
+/// Fees that no transaction can have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum FeeError {
+    /// Transactions with authorizations (EIP-7702) pay by EIP-1559.
+    #[error("gasPrice: not of a transaction with authorizations: expected maxFeePerGas")]
+    PriceWithAuthorizations,
+    /// EIP-1559 is not active.
+    #[error("maxFeePerGas and maxPriorityFeePerGas are not valid before London is active")]
+    BeforeLondon,
+    /// The tip is more than the whole fee.
+    #[error("maxFeePerGas ({fee}) < maxPriorityFeePerGas ({tip})")]
+    TipAboveFee {
+        /// The most for a unit of gas, wei.
+        fee: u128,
+        /// The tip in it, wei.
+        tip: u128,
+    },
+}
+
+impl Fees {
+    /// The fees of a chain.
+    pub const fn new(spec: ChainSpec) -> Self {
+        Self { spec, tip: ArcSwapOption::const_empty() }
+    }
+
+    /// The base fee, in wei, of the block being built, or of the next; none before London.
+    pub fn base_fee(&self, published: &Published) -> Option<u64> {
+        let head = published.newest.head.header.inner();
+        match published.pending().and_then(|snapshot| snapshot.open.as_ref()) {
+            Some(open) => open.header.base_fee_per_gas,
+            None => self.spec.next_base_fee(head, head.number + 1),
+        }
+    }
+
+    /// The tip, in wei a unit of gas, that got transactions into the last blocks, the one being built included.
+    pub fn tip(&self, published: &Published) -> u128 {
+        let id = published.newest.id;
+        if let Some(known) = self.tip.load().as_ref().filter(|known| known.0 == id) {
+            return known.1;
+        }
+        let tip = suggested_tip(published);
+        self.tip.store(Some((id, tip).into()));
+        tip
+    }
+
+    /// What is offered: what `asked` says, else the suggested tip, and twice the base fee beside it (geth's `setDefaults`).
+    ///
+    /// # Errors
+    /// That no transaction can offer this.
+    pub fn fill(&self, asked: CallFees, authorizes: bool, published: &Published) -> Result<CallFees, FeeError> {
+        let (max_fee, max_priority) = match (asked, self.base_fee(published)) {
+            (CallFees::GasPrice(_), _) if authorizes => return Err(FeeError::PriceWithAuthorizations),
+            (CallFees::GasPrice(_), _) => return Ok(asked),
+            (CallFees::Market { max_fee: None, max_priority: None }, None) => {
+                return Ok(CallFees::GasPrice(self.tip(published)));
+            }
+            (CallFees::Market { .. }, None) => return Err(FeeError::BeforeLondon),
+            (CallFees::Market { max_fee, max_priority }, Some(_)) => (max_fee, max_priority),
+        };
+        let tip = max_priority.unwrap_or_else(|| self.tip(published));
+        let twice_base = 2 * u128::from(self.base_fee(published).unwrap_or_default());
+        let fee = max_fee.unwrap_or_else(|| twice_base.saturating_add(tip));
+        if fee < tip {
+            return Err(FeeError::TipAboveFee { fee, tip });
+        }
+        Ok(CallFees::Market { max_fee: Some(fee), max_priority: Some(tip) })
+    }
+}
+
+fn suggested_tip(published: &Published) -> u128 {
+    let mut tips: Vec<u128> = Vec::new();
+    // What a broken feed had begun is not what the chain will do.
+    let newest = published.pending().map_or_else(|| Block::sealed(&published.newest.head), Block::newest);
+    let first = newest.context().number.saturating_sub(TIP_BLOCKS - 1);
+    let sealed = published.blocks(first, published.newest.head.number()).map(Block::sealed);
+    for block in sealed.chain(newest.is_open().then_some(newest)) {
+        let base_fee = block.context().base_fee_per_gas.unwrap_or_default();
+        let producer = block.context().beneficiary;
+        let mut paid: Vec<u128> = block
+            .transactions()
+            .filter(|included| included.tx.signer() != producer)
+            .filter_map(|included| included.tx.effective_tip_per_gas(base_fee))
+            .filter(|tip| *tip >= IGNORED_TIP)
+            .collect();
+        paid.sort_unstable();
+        tips.extend(paid.into_iter().take(TIPS_A_BLOCK));
+    }
+    tips.sort_unstable();
+    let at = tips.len().saturating_sub(1) * TIP_PERCENTILE / 100;
+    tips.get(at).copied().unwrap_or(DEFAULT_TIP).min(MOST_TIP)
+}

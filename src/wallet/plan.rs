@@ -1,0 +1,262 @@
+//! From a batch to the transactions that carry it out, each with the gas that it turned out to need.
+
+use alloy_eips::{eip7702::constants::PER_EMPTY_ACCOUNT_COST, eip7825::MAX_TX_GAS_LIMIT_OSAKA};
+use alloy_hardforks::EthereumHardforks;
+use alloy_primitives::{Address, Bytes, TxKind, U256};
+use revm::{bytecode::Bytecode, context::result::ExecutionResult};
+
+use super::{BatchCall, BatchExecutor, BatchRequest, Delegation, SimulatedCall, WalletError};
+use crate::{
+    chain::{ChainSpec, DEPLOYMENT_PROXY},
+    engine::{self, Bundle, Bundles, Call, CallFees, CallRequest, Estimate, HaltText, ManyError, Rules, SimulationError},
+    state::{CodeCache, Overlay, Snapshot, Stopped},
+};
+
+/// The transactions of a batch, to be signed with nonces that follow each other.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// In order.
+    pub transactions: Vec<Planned>,
+    /// Whether the last of them makes all calls or none. What comes before it deploys the batch executor.
+    pub atomic: bool,
+    /// The code that the last of them delegates the account to.
+    pub upgrade: Option<Address>,
+    /// What each call did, where each was run alone.
+    pub simulation: Vec<SimulatedCall>,
+}
+
+/// A transaction to be signed.
+#[derive(Clone, Debug)]
+pub struct Planned {
+    /// All but the nonce, the gas and the authorization.
+    pub call: Call,
+    /// Gas limit.
+    pub gas: u64,
+}
+
+/// What plans are made with.
+#[derive(Clone, Copy, Debug)]
+pub struct Planner<'a> {
+    pub spec: &'a ChainSpec,
+    pub codes: &'a CodeCache,
+    pub rules: &'a Rules,
+    pub executor: BatchExecutor,
+    /// Gas above what was needed, in per cent.
+    pub gas_margin: u64,
+    /// Refuse an atomic batch that reverts.
+    pub refuse_reverts: bool,
+    /// The state to run on.
+    pub snapshot: &'a Snapshot,
+    /// What each transaction pays.
+    pub fees: CallFees,
+}
+
+/// How a call went, with the gas limit that it is to have.
+struct Ran {
+    result: ExecutionResult,
+    gas: u64,
+    /// Whether it needs more gas than a transaction may have.
+    too_dear: bool,
+}
+
+impl Planner<'_> {
+    /// Runs a batch of `account`'s in `overlay`, which stands over the snapshot's state, and plans its transactions.
+    ///
+    /// # Errors
+    /// That the chain's rules refuse a transaction of it; of an atomic batch, that it reverts (where policy refuses that), that it needs
+    /// more gas than a transaction may have, or that the batch executor cannot be there.
+    pub fn plan(&self, batch: &BatchRequest, account: Address, overlay: &mut Overlay) -> Result<Plan, WalletError> {
+        let code = self.code_of(account);
+        let delegation = self.executor.delegation(&code);
+        // One that is delegated already can have all or nothing for less.
+        let creates = batch.calls.iter().any(|call| call.to.is_none());
+        if batch.atomic_required || (delegation == Delegation::Executor && batch.calls.len() > 1 && !creates) {
+            self.atomic(batch, account, delegation, overlay)
+        } else {
+            self.sequential(batch, account, overlay)
+        }
+    }
+
+    fn code_of(&self, address: Address) -> Bytecode {
+        self.snapshot.world.account(&address).map(|account| account.code.bytecode.clone()).unwrap_or_default()
+    }
+
+    fn sequential(
+        &self,
+        batch: &BatchRequest,
+        account: Address,
+        overlay: &mut Overlay,
+    ) -> Result<Plan, WalletError> {
+        let (mut transactions, mut simulation) = (Vec::new(), Vec::new());
+        for (index, call) in batch.calls.iter().enumerate() {
+            let call = self.call(call, account);
+            let ran = self.run(&call, overlay).map_err(|error| refused(&format!("params[0].calls[{index}]"), error))?;
+            let error = match &ran.result {
+                _ if ran.too_dear => Some("out of gas".to_owned()),
+                ExecutionResult::Success { .. } => None,
+                ExecutionResult::Revert { output, .. } => Some(revert_text(output)),
+                ExecutionResult::Halt { reason, .. } => Some(HaltText(reason.clone()).to_string()),
+            };
+            simulation.push(SimulatedCall { gas_used: ran.result.tx_gas_used(), error });
+            transactions.push(Planned { call, gas: ran.gas });
+        }
+        Ok(Plan { transactions, atomic: false, upgrade: None, simulation })
+    }
+
+    fn atomic(
+        &self,
+        batch: &BatchRequest,
+        account: Address,
+        delegation: Delegation,
+        overlay: &mut Overlay,
+    ) -> Result<Plan, WalletError> {
+        let data = BatchExecutor::execute_calldata(&batch.calls)?;
+        let mut transactions = Vec::with_capacity(2);
+        let executor = self.executor.address();
+        if self.code_of(executor).is_empty() {
+            let deployment = self.call(&self.deployment()?, account);
+            let ran = self.run(&deployment, overlay).map_err(|error| refused("deploying the batch executor", error))?;
+            if !ran.result.is_success() {
+                return Err(WalletError::Upgrade(format!("the batch executor cannot be deployed at {executor}")));
+            }
+            transactions.push(Planned { call: deployment, gas: ran.gas });
+        }
+        let upgrade = match delegation {
+            Delegation::Executor => None,
+            Delegation::None | Delegation::Other(_) => Some(executor),
+            Delegation::Contract => {
+                return Err(WalletError::Upgrade(format!("{account} is a contract, which cannot be delegated")));
+            }
+        };
+        if upgrade.is_some() {
+            // As the authorization will have it, which is not signed yet.
+            let code = Bytecode::new_eip7702(executor).original_bytes();
+            overlay.set(account, None, None, Some(self.codes.overriding(code)));
+        }
+        let execute = BatchCall { to: Some(account), value: U256::ZERO, data, gas_limit: None, capabilities: Vec::new() };
+        let call = self.call(&execute, account);
+        let ran = self.run(&call, overlay).map_err(|error| refused("params[0].calls", error))?;
+        match &ran.result {
+            ExecutionResult::Revert { output, .. } if self.refuse_reverts => {
+                return Err(WalletError::Reverted(output.clone()));
+            }
+            ExecutionResult::Halt { .. } if ran.too_dear => {}
+            ExecutionResult::Halt { reason, .. } if self.refuse_reverts => {
+                return Err(WalletError::Refused(HaltText(reason.clone()).to_string()));
+            }
+            _ => {}
+        }
+        let gas = ran.gas + if upgrade.is_some() { PER_EMPTY_ACCOUNT_COST } else { 0 };
+        let most = self.most_gas();
+        if ran.too_dear || gas > most {
+            return Err(WalletError::TooLarge(format!(
+                "params[0].calls: they need more than {most} gas together, the most of one transaction"
+            )));
+        }
+        transactions.push(Planned { call, gas });
+        Ok(Plan { transactions, atomic: true, upgrade, simulation: Vec::new() })
+    }
+
+    /// The call that deploys the batch executor.
+    fn deployment(&self) -> Result<BatchCall, WalletError> {
+        let executor = self.executor.address();
+        let deployment = self.executor.deployment().ok_or_else(|| {
+            WalletError::Upgrade(format!("there is no contract at {executor}, which --wallet-executor names"))
+        })?;
+        if self.code_of(DEPLOYMENT_PROXY).is_empty() {
+            return Err(WalletError::Upgrade(format!(
+                "the batch executor is not on this chain, nor is the contract at {DEPLOYMENT_PROXY} that would deploy it: --wallet-executor names one that is"
+            )));
+        }
+        Ok(deployment)
+    }
+
+    fn call(&self, call: &BatchCall, account: Address) -> Call {
+        Call {
+            from: account,
+            to: call.to.map_or(TxKind::Create, TxKind::Call),
+            gas: call.gas_limit,
+            fees: self.fees,
+            value: call.value,
+            data: call.data.clone(),
+            ..Call::default()
+        }
+    }
+
+    /// The most gas of a transaction here.
+    fn most_gas(&self) -> u64 {
+        let header = self.snapshot.header();
+        let most = header.gas_limit.min(self.rules.gas_cap);
+        if self.spec.is_osaka_active_at_timestamp(header.timestamp) { most.min(MAX_TX_GAS_LIMIT_OSAKA) } else { most }
+    }
+
+    /// Runs a call, keeps what it did, and tells the gas limit that it is to have: its own, else what it needed and a margin.
+    fn run(&self, call: &Call, overlay: &mut Overlay) -> Result<Ran, SimulationError> {
+        if let Some(gas) = call.gas {
+            return Ok(Ran { result: self.run_with(call, gas, overlay)?, gas, too_dear: false });
+        }
+        let most = self.affordable(call, overlay);
+        let request = CallRequest { call: Call { gas: Some(most), ..call.clone() }, ..CallRequest::default() };
+        let estimate = engine::estimate_gas(self.spec, self.snapshot, &request, self.rules, self.codes, overlay)?;
+        let with_margin = |gas: u64| gas.saturating_add(gas.saturating_mul(self.gas_margin) / 100).min(most);
+        Ok(match estimate {
+            Estimate::Gas { limit, .. } => {
+                let result = self.run_with(call, limit, overlay)?;
+                // What only moves ether needs what it needs.
+                let gas = if limit == TRANSFER_GAS { limit } else { with_margin(limit) };
+                Ran { result, gas, too_dear: false }
+            }
+            // It fails with all the gas it can have. On the chain it may not: it gets twice what it used.
+            Estimate::Revert(_) | Estimate::Halt(_) => {
+                let result = self.run_with(call, most, overlay)?;
+                let gas = with_margin(result.tx_gas_used().saturating_mul(2)).min(most);
+                Ran { result, gas, too_dear: false }
+            }
+            Estimate::TooLittle(_) => {
+                let result = self.run_with(call, most, overlay)?;
+                Ran { result, gas: most, too_dear: true }
+            }
+        })
+    }
+
+    /// The most gas that a transaction can have and its sender can pay, at least what any transaction needs.
+    fn affordable(&self, call: &Call, overlay: &mut Overlay) -> u64 {
+        let price = match call.fees {
+            CallFees::GasPrice(price) => price,
+            CallFees::Market { max_fee, .. } => max_fee.unwrap_or_default(),
+        };
+        let left = overlay.balance_and_nonce(call.from).0.saturating_sub(call.value);
+        let paid: u64 = left.checked_div(U256::from(price)).unwrap_or(U256::MAX).saturating_to();
+        self.most_gas().min(paid).max(TRANSFER_GAS)
+    }
+
+    fn run_with(&self, call: &Call, gas: u64, overlay: &mut Overlay) -> Result<ExecutionResult, SimulationError> {
+        let bundle = Bundle { calls: vec![Call { gas: Some(gas), ..call.clone() }], ..Bundle::default() };
+        let request = Bundles { bundles: vec![bundle], ..Bundles::default() };
+        let header = self.snapshot.header();
+        let ran = engine::call_many(self.spec, header, &request, self.rules, self.codes, overlay);
+        let mut ran = ran.map_err(|error| match error {
+            ManyError::Request(error) => error,
+            ManyError::Call { error, .. } => *error,
+        })?;
+        ran.pop()
+            .and_then(|mut bundle| bundle.pop())
+            .ok_or_else(|| SimulationError::Internal("a call was run without a result".to_owned()))
+    }
+}
+
+/// Gas of a transaction that only transfers ether.
+const TRANSFER_GAS: u64 = 21_000;
+
+fn refused(what: &str, error: SimulationError) -> WalletError {
+    match error {
+        SimulationError::Stopped(Stopped::Deadline) => WalletError::Deadline,
+        SimulationError::Internal(problem) => WalletError::Internal(problem),
+        other => WalletError::Refused(format!("{what}: {other}")),
+    }
+}
+
+/// The reason in the data of a revert, where it has one.
+fn revert_text(data: &Bytes) -> String {
+    alloy_sol_types::decode_revert_reason(data).unwrap_or_else(|| "execution reverted".to_owned())
+}
