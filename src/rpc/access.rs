@@ -72,32 +72,26 @@ pub struct Seat {
 #[derive(Debug, thiserror::Error)]
 pub enum AccessError {
     /// It cannot be read.
-    #[error("{flag} {path}: {source}")]
+    #[error("{file}: {source}")]
     Read {
-        #[doc = "The flag that names the file."]
-        flag: &'static str,
-        #[doc = "The file."]
-        path: String,
+        #[doc = "The file, after the flag that names it."]
+        file: String,
         #[doc = "Why."]
         source: std::io::Error,
     },
     /// It is no TOML, or not of the right shape.
-    #[error("{flag} {path}: {source}: expected [[token]] tables with name, token and rate")]
+    #[error("{file}: {source}: expected [[token]] tables with name, token and rate")]
     Shape {
-        #[doc = "The flag that names the file."]
-        flag: &'static str,
-        #[doc = "The file."]
-        path: String,
+        #[doc = "The file, after the flag that names it."]
+        file: String,
         #[doc = "Why."]
         source: toml::de::Error,
     },
     /// A token is too easy to guess, or used twice, or there is none.
-    #[error("{flag} {path}: {problem}")]
+    #[error("{file}: {problem}")]
     Token {
-        #[doc = "The flag that names the file."]
-        flag: &'static str,
-        #[doc = "The file."]
-        path: String,
+        #[doc = "The file, after the flag that names it."]
+        file: String,
         #[doc = "What is wrong."]
         problem: String,
     },
@@ -120,8 +114,8 @@ struct TokenEntry {
 
 /// A token file that has been read.
 struct Tokens {
-    flag: &'static str,
-    path: String,
+    /// Itself, after the flag that names it.
+    file: String,
     entries: Vec<TokenEntry>,
 }
 
@@ -130,26 +124,19 @@ impl Tokens {
     const SHORTEST: usize = 16;
 
     /// Reads the file that `flag` names.
-    fn read(flag: &'static str, path: &Path) -> Result<Self, AccessError> {
-        let shown = path.display().to_string();
-        let text =
-            std::fs::read_to_string(path).map_err(|source| AccessError::Read { flag, path: shown.clone(), source })?;
-        let file: TokenFile =
-            toml::from_str(&text).map_err(|source| AccessError::Shape { flag, path: shown.clone(), source })?;
-        let tokens = Self { flag, path: shown, entries: file.token };
-        if tokens.entries.is_empty() {
-            return Err(tokens.problem("no [[token]] in it: it would let nobody in".into()));
+    fn read(flag: &str, path: &Path) -> Result<Self, AccessError> {
+        let file = format!("{flag} {}", path.display());
+        let text = std::fs::read_to_string(path).map_err(|source| AccessError::Read { file: file.clone(), source })?;
+        let TokenFile { token: entries } =
+            toml::from_str(&text).map_err(|source| AccessError::Shape { file: file.clone(), source })?;
+        if entries.is_empty() {
+            return Err(AccessError::Token { file, problem: "no [[token]] in it: it would let nobody in".into() });
         }
-        if let Some(entry) = tokens.entries.iter().find(|entry| entry.token.len() < Self::SHORTEST) {
-            let (name, length) = (&entry.name, entry.token.len());
-            let problem = format!("token of {name:?}: {length} bytes: expected at least {}", Self::SHORTEST);
-            return Err(tokens.problem(problem));
+        if let Some(TokenEntry { name, token, .. }) = entries.iter().find(|entry| entry.token.len() < Self::SHORTEST) {
+            let problem = format!("token of {name:?}: {} bytes: expected at least {}", token.len(), Self::SHORTEST);
+            return Err(AccessError::Token { file, problem });
         }
-        Ok(tokens)
-    }
-
-    fn problem(&self, problem: String) -> AccessError {
-        AccessError::Token { flag: self.flag, path: self.path.clone(), problem }
+        Ok(Self { file, entries })
     }
 }
 
@@ -167,12 +154,12 @@ impl Access {
         let count: usize = files.iter().filter_map(|(file, _)| file.as_ref()).map(|file| file.entries.len()).sum();
         let mut clients: Vec<Arc<Client>> = Vec::with_capacity(count);
         for (file, wallet) in files {
-            let Some(Tokens { flag, path, entries }) = file else { continue };
+            let Some(Tokens { file, entries }) = file else { continue };
             for entry in entries {
                 if let Some(other) = clients.iter().find(|client| client.token == entry.token) {
                     let place = if other.wallet == wallet { "" } else { " of --token-file" };
                     let problem = format!("{:?}{place} and {:?} have the same token", other.name, entry.name);
-                    return Err(AccessError::Token { flag, path, problem });
+                    return Err(AccessError::Token { file, problem });
                 }
                 clients.push(Arc::new(Client {
                     name: entry.name,

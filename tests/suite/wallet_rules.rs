@@ -93,9 +93,13 @@ async fn check_taken(node: &TestNode, from: &str, paths: &[&str], changes: &[Cha
     }
 }
 
-/// What a refused batch must not have done: the account has sent nothing.
-async fn has_sent_nothing(node: &TestNode, from: &str) {
-    assert_eq!(node.result("/", "eth_getTransactionCount", json!([from, "pending"])).await, "0x0");
+/// Watches the pool, to which nothing of a batch that is refused may come.
+async fn watch_pool(node: &TestNode) -> Value {
+    node.result("/", "eth_newPendingTransactionFilter", json!([])).await
+}
+
+async fn nothing_was_sent(node: &TestNode, watch: Value) {
+    assert_eq!(node.result("/", "eth_getFilterChanges", json!([watch])).await, json!([]));
 }
 
 // The rules, one by one.
@@ -104,6 +108,7 @@ async fn has_sent_nothing(node: &TestNode, from: &str) {
 async fn another_version_is_minus_32000_whatever_else_is_in_the_request() {
     let node = TestNode::quiet();
     let from = account(&node, 0);
+    let watch = watch_pool(&node).await;
     let rows: [Row; 8] = [
         (|params| params[0]["version"] = json!("1.0"), -32000, "params[0].version: \"1.0\": expected \"2.0.0\""),
         (|params| params[0]["version"] = json!("2.0.1"), -32000, "params[0].version"),
@@ -115,17 +120,18 @@ async fn another_version_is_minus_32000_whatever_else_is_in_the_request() {
         (|params| params[0]["version"] = json!("9".repeat(10_000)), -32000, "params[0].version"),
     ];
     check_rows(&node, &from, &DIALECTS, &rows).await;
-    has_sent_nothing(&node, &from).await;
+    nothing_was_sent(&node, watch).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_batch_of_the_wrong_form_is_minus_32602_and_names_the_field() {
     let node = TestNode::quiet();
     let from = account(&node, 0);
+    let watch = watch_pool(&node).await;
     let rows: [Row; 67] = [
         // The parameters.
         (|params| *params = params[0].take(), -32602, "params: expected an array"),
-        (|params| *params = json!([]), -32602, "1 parameter"),
+        (|params| *params = json!([]), -32602, "params: invalid length 0"),
         (|params| *params = json!([params[0], params[0]]), -32602, "params"),
         (|params| *params = json!([params[0], null]), -32602, "params"),
         (|params| *params = json!([null]), -32602, "params[0]"),
@@ -208,7 +214,7 @@ async fn a_batch_of_the_wrong_form_is_minus_32602_and_names_the_field() {
         (|params| override_gas(params, json!({"value": "0x5208", "optional": 1})), -32602, "gasLimitOverride.optional"),
     ];
     check_rows(&node, &from, &DIALECTS, &rows).await;
-    has_sent_nothing(&node, &from).await;
+    nothing_was_sent(&node, watch).await;
 }
 
 fn override_gas(params: &mut Value, asked: Value) {
@@ -219,6 +225,7 @@ fn override_gas(params: &mut Value, asked: Value) {
 async fn what_api_md_requires_is_required_on_root_alone() {
     let node = TestNode::quiet();
     let from = account(&node, 0);
+    let watch = watch_pool(&node).await;
     let rows: [Row; 9] = [
         (|params| remove(&mut params[0], "from"), -32602, "params[0].from: missing"),
         (|params| params[0]["from"] = json!(null), -32602, "params[0].from: missing"),
@@ -232,7 +239,7 @@ async fn what_api_md_requires_is_required_on_root_alone() {
         (|params| params[0]["calls"][1]["input"] = json!("0x"), -32602, "params[0].calls[1].input: unknown field"),
     ];
     check_rows(&node, &from, &["/"], &rows).await;
-    has_sent_nothing(&node, &from).await;
+    nothing_was_sent(&node, watch).await;
     let changes: Vec<Change> = rows.iter().map(|(change, ..)| *change).collect();
     check_taken(&node, &from, &["/standard"], &changes).await;
 }
@@ -286,6 +293,7 @@ async fn the_id_is_the_senders_or_32_random_bytes() {
 async fn another_chain_is_5710() {
     let node = TestNode::quiet();
     let from = account(&node, 0);
+    let watch = watch_pool(&node).await;
     let rows: [Row; 4] = [
         (|params| params[0]["chainId"] = json!("0x1"), 5710, "params[0].chainId: 0x1: expected 0x7a69"),
         (|params| params[0]["chainId"] = json!("0x0"), 5710, "params[0].chainId: 0x0: expected 0x7a69"),
@@ -294,7 +302,7 @@ async fn another_chain_is_5710() {
         (|params| params[0]["chainId"] = json!(format!("0x7a69{}", "0".repeat(1_000))), 5710, "params[0].chainId"),
     ];
     check_rows(&node, &from, &DIALECTS, &rows).await;
-    has_sent_nothing(&node, &from).await;
+    nothing_was_sent(&node, watch).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -306,9 +314,10 @@ async fn an_atomic_batch_before_prague_is_5710() {
     std::fs::write(file.path(), serde_json::to_vec(&genesis).unwrap()).unwrap();
     let node = TestNode::quiet_with(&["--genesis", file.path().to_str().unwrap(), "--feed", "devnet"]);
     let from = format!("{:?}", signers[0].address());
+    let watch = watch_pool(&node).await;
     let rows: [Row; 1] = [(|params| params[0]["atomicRequired"] = json!(true), 5710, "params[0].atomicRequired")];
     check_rows(&node, &from, &DIALECTS, &rows).await;
-    has_sent_nothing(&node, &from).await;
+    nothing_was_sent(&node, watch).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -327,14 +336,16 @@ async fn an_account_of_somebody_else_is_4100() {
 async fn a_batch_that_policy_denies_is_4001() {
     let node = TestNode::quiet_with(&["--wallet-approval", "deny"]);
     let from = account(&node, 0);
+    let watch = watch_pool(&node).await;
     check_rows(&node, &from, &DIALECTS, &[(|_| {}, 4001, "--wallet-approval")]).await;
-    has_sent_nothing(&node, &from).await;
+    nothing_was_sent(&node, watch).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_capability_that_is_not_supported_and_not_optional_is_5700() {
     let node = TestNode::quiet();
     let from = account(&node, 0);
+    let watch = watch_pool(&node).await;
     let rows: [Row; 7] = [
         (
             |params| params[0]["capabilities"] = json!({"paymasterService": {"url": "https://pay.example"}}),
@@ -362,7 +373,7 @@ async fn a_capability_that_is_not_supported_and_not_optional_is_5700() {
         (|params| params[0]["capabilities"] = json!({"x".repeat(10_000): {}}), 5700, "params[0].capabilities.xxx"),
     ];
     check_rows(&node, &from, &DIALECTS, &rows).await;
-    has_sent_nothing(&node, &from).await;
+    nothing_was_sent(&node, watch).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -388,13 +399,13 @@ async fn an_id_that_a_batch_has_is_5720() {
     // An id that was made is as taken as one that was given.
     let made = taken(&node.call("/", "wallet_sendCalls", batch(&first)).await, "/");
     check_refusal(&node.call("/", "wallet_sendCalls", with_id(&first, &made)).await, 5720, "params[0].id", "/");
-    has_sent_nothing(&node, &second).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn too_many_calls_or_too_much_data_are_5740() {
     let node = TestNode::quiet_with(&["--wallet-max-calls", "3", "--wallet-max-bytes", "100"]);
     let from = account(&node, 0);
+    let watch = watch_pool(&node).await;
     let rows: [Row; 3] = [
         (|params| set_calls(params, 4, 0), 5740, "params[0].calls: 4 calls: expected at most 3"),
         (|params| set_calls(params, 1, 101), 5740, "params[0].calls: 101 bytes of data in all: expected at most 100"),
@@ -402,7 +413,7 @@ async fn too_many_calls_or_too_much_data_are_5740() {
         (|params| set_calls(params, 2, 51), 5740, "params[0].calls: 102 bytes"),
     ];
     check_rows(&node, &from, &DIALECTS, &rows).await;
-    has_sent_nothing(&node, &from).await;
+    nothing_was_sent(&node, watch).await;
     let allowed: [Change; 3] =
         [|params| set_calls(params, 3, 0), |params| set_calls(params, 1, 100), |params| set_calls(params, 2, 50)];
     check_taken(&node, &from, &DIALECTS, &allowed).await;
@@ -417,9 +428,10 @@ fn set_calls(params: &mut Value, count: usize, bytes: usize) {
 async fn an_upgrade_that_policy_denies_is_5750() {
     let node = TestNode::quiet_with(&["--wallet-upgrade", "deny"]);
     let from = account(&node, 0);
+    let watch = watch_pool(&node).await;
     let rows: [Row; 1] = [(|params| params[0]["atomicRequired"] = json!(true), 5750, "params[0].atomicRequired")];
     check_rows(&node, &from, &DIALECTS, &rows).await;
-    has_sent_nothing(&node, &from).await;
+    nothing_was_sent(&node, watch).await;
     for path in DIALECTS {
         let capabilities = node.result(path, "wallet_getCapabilities", json!([from])).await;
         assert_eq!(capabilities["0x7a69"]["atomic"]["status"], "unsupported", "{path}");

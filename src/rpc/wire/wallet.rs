@@ -322,7 +322,7 @@ impl<'de> Deserialize<'de> for CapabilityParam {
                 let mut optional = None;
                 while let Some(name) = map.next_key::<String>()? {
                     if name != "optional" {
-                        map.next_value::<AnyJson>()?;
+                        let AnyJson = map.next_value()?;
                     } else if optional.replace(map.next_value()?).is_some() {
                         return Err(A::Error::duplicate_field("optional"));
                     }
@@ -364,7 +364,9 @@ impl<'de> Deserialize<'de> for GasLimitParam {
                             }
                         }
                         "optional" => drop(map.next_value::<bool>()?),
-                        _ => drop(map.next_value::<AnyJson>()?),
+                        _ => {
+                            let AnyJson = map.next_value()?;
+                        }
                     }
                 }
                 value.map(GasLimitParam).ok_or_else(|| A::Error::missing_field("value"))
