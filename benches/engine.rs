@@ -29,11 +29,11 @@ use presim::{
         apply::stand_on,
         pool::{Pool, PoolLimits},
     },
-    rpc::{
-        Asked, Backend, Filters, GasCounter, Method, RequestLimits, ShapeLimits, Signers, SyncTimeouts,
-        dialect::PROJECT,
-    },
+    rpc::{Asked, Backend, Filters, GasCounter, Method, RequestLimits, ShapeLimits, SyncTimeouts, dialect::PROJECT},
     state::{CodeCache, FeedState, Meter, Overlay, Published, Snapshot, Snapshots},
+    store::Store,
+    telemetry::Metrics,
+    wallet::{Accounts, Approvals, Fees, Ledger, Policy, Wallet},
 };
 use revm::{
     Context, ExecuteCommitEvm, MainBuilder, MainContext, SystemCallCommitEvm,
@@ -192,12 +192,35 @@ impl Chain {
             estimate_tolerance: 0.0,
         };
         let limits = PoolLimits { transactions: 0, per_account: 0, bytes: 0, price_bump: 0, min_tip: 0 };
+        let (pool, codes) = (Arc::new(Pool::new(spec.clone(), limits, snapshots.clone(), None)), Arc::new(codes));
+        let metrics = Metrics::default();
+        let policy = Policy {
+            ask: false,
+            deny: true,
+            max_calls: 0,
+            max_bytes: 0,
+            allow_upgrade: false,
+            refuse_reverts: true,
+            gas_margin: 0,
+            executor: None,
+        };
+        let wallet = Wallet {
+            spec: spec.clone(),
+            codes: codes.clone(),
+            pool: pool.clone(),
+            accounts: Accounts::default(),
+            fees: Fees::new(spec.clone()),
+            approvals: Arc::new(Approvals::new(0, Duration::ZERO, &metrics)),
+            ledger: Ledger::new(Store::in_memory(&metrics).expect("memory"), 0),
+            policy,
+            rules: rules.clone(),
+        };
         let backend = Backend {
-            pool: Arc::new(Pool::new(spec.clone(), limits, snapshots.clone(), None)),
-            signers: Signers::default(),
+            pool,
+            wallet,
             filters: Filters::new(0),
             spec,
-            codes: Arc::new(codes),
+            codes,
             limits: RequestLimits {
                 shape,
                 gas_cap: GAS_CAP,
@@ -221,7 +244,12 @@ impl Chain {
 
     fn answer(&self, request: &Request, overlay: &mut Overlay, out: &mut Vec<u8>) {
         out.clear();
-        let asked = Asked { params: request.params.get(), published: &self.published, dialect: &PROJECT };
+        let asked = Asked {
+            params: request.params.get(),
+            published: &self.published,
+            dialect: &PROJECT,
+            may_use_wallet: false,
+        };
         let _ = self.backend.answer(Method::Simulate, asked, overlay, meter(), out).expect("an answer");
         black_box(out);
     }

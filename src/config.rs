@@ -219,6 +219,9 @@ pub struct Config {
     /// Per cent of gas that a batch's transactions may use above what its simulation needed.
     #[arg(long, env = "PRESIM_WALLET_GAS_MARGIN", value_name = "PERCENT", default_value_t = 25, value_parser = clap::value_parser!(u32).range(0..=10_000), help_heading = "Wallet")]
     pub wallet_gas_margin: u32,
+    /// Batches that are remembered, their ids with them; the oldest is forgotten when there is one more.
+    #[arg(long, env = "PRESIM_WALLET_KEEP_BATCHES", value_name = "N", default_value_t = 1_000_000, value_parser = clap::value_parser!(u32).range(1..), help_heading = "Wallet")]
+    pub wallet_keep_batches: u32,
 }
 
 /// Who says what `/` speaks.

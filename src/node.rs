@@ -13,7 +13,8 @@ use tokio::sync::oneshot;
 use self::start::{Start, begin};
 use crate::{
     chain::ChainSpec,
-    config::Config,
+    config::{ApprovalPolicy, Config, RevertPolicy, UpgradePolicy},
+    engine::{BaseFeeRule, Rules},
     executor::{Drain, Executor, ExecutorConfig, LaneActor, LaneName},
     feed::{
         StateFeed, StopFeed,
@@ -24,11 +25,12 @@ use crate::{
     },
     rpc::{
         Access, AccessConfig, Backend, Filters, Front, FrontActor, GasCounter, RequestLimits, Serve, ServerConfig,
-        ShapeLimits, Signers, Stop, Subscriptions, SyncTimeouts, Waiters, announce,
+        ShapeLimits, Stop, Subscriptions, SyncTimeouts, Waiters, announce,
     },
     state::{CodeCache, Snapshots},
     store::Store,
     telemetry::Metrics,
+    wallet::{Accounts, ApprovalSocket, Approvals, Fees, Ledger, Policy, Wallet, keys},
 };
 
 /// How long requests that are under way may take to end when the node stops.
@@ -100,8 +102,9 @@ impl Node {
             trading: start.trading,
             data_dir: config.data_dir.clone(),
         };
+        let keyed = keys::load(&config.wallet_key_file, &config.wallet_password_file)?;
         let Start { spec, source, journal, accounts, .. } = start;
-        let parts = Parts { config, codes, spec, source, journal, store, accounts, snapshots, access, metrics };
+        let parts = Parts { config, codes, spec, source, journal, store, accounts, keyed, snapshots, access, metrics };
         Self::spawn(parts, info)
     }
 
@@ -181,6 +184,8 @@ struct Parts {
     journal: Option<Journal>,
     store: Store,
     accounts: Vec<PrivateKeySigner>,
+    /// Those of key files.
+    keyed: Vec<PrivateKeySigner>,
     snapshots: Arc<Snapshots>,
     access: Access,
     metrics: Metrics,
@@ -198,11 +203,13 @@ struct Actors {
     lanes: [Addr<LaneActor>; 2],
     feed: Addr<StateFeed>,
     feed_thread: Arbiter,
+    approvals: Arc<Approvals>,
+    _socket: Option<ApprovalSocket>,
 }
 
 impl Actors {
     async fn start(parts: Parts) -> eyre::Result<(Self, Listening)> {
-        let Parts { config, codes, spec, source, journal, store, accounts, snapshots, access, metrics } = parts;
+        let Parts { config, codes, spec, source, journal, store, accounts, keyed, snapshots, access, metrics } = parts;
         let workers = config.workers.map_or_else(available_cores, usize::from);
         let executor = Executor::start(
             ExecutorConfig {
@@ -248,12 +255,41 @@ impl Actors {
             [LaneName::Short, LaneName::Bundle].map(|lane| LaneActor::new(lane, executor.clone(), &metrics).start());
         let subscriptions = Arc::new(Subscriptions::new(config.max_subscriptions as usize, &metrics));
         tokio::spawn(announce(subscriptions.clone(), snapshots.clone(), pool.clone()));
+        let approvals = Arc::new(Approvals::new(
+            config.wallet_max_waiting as usize,
+            Duration::from_millis(config.wallet_approval_timeout_ms),
+            &metrics,
+        ));
+        let socket = match &config.data_dir {
+            Some(dir) if config.wallet_approval == ApprovalPolicy::Ask => {
+                Some(ApprovalSocket::serve(dir, approvals.clone())?)
+            }
+            _ => None,
+        };
+        let wallet = Wallet {
+            spec: spec.clone(),
+            codes: codes.clone(),
+            pool: pool.clone(),
+            accounts: Accounts::new(accounts, keyed),
+            fees: Fees::new(spec.clone()),
+            approvals: approvals.clone(),
+            ledger: Ledger::new(store, u64::from(config.wallet_keep_batches)),
+            policy: wallet_policy(&config),
+            rules: Rules {
+                base_fee: BaseFeeRule::Block,
+                block_time: spec.block_time(),
+                state_roots: false,
+                gas_cap: config.gas_cap,
+                max_blocks: config.max_blocks,
+                estimate_tolerance: 0.0,
+            },
+        };
         let backend = Arc::new(Backend {
             spec,
             codes,
             pool,
             filters: Filters::new(config.max_filters as usize),
-            signers: Signers::new(accounts),
+            wallet,
             limits: RequestLimits {
                 shape: ShapeLimits {
                     max_blocks: usize::try_from(config.max_blocks).unwrap_or(usize::MAX),
@@ -277,17 +313,31 @@ impl Actors {
         let front = Arc::new(Front::new(backend, snapshots, executor, waiters, &metrics));
         let front = FrontActor::new(server, front, subscriptions, access).start();
         front.send(Serve(listener)).await?;
-        Ok((Self { front, lanes, feed, feed_thread }, listening))
+        Ok((Self { front, lanes, feed, feed_thread, approvals, _socket: socket }, listening))
     }
 
-    /// The front first, so that nothing new comes; then the lanes; then the feed.
+    /// The front first, so that nothing new comes; then the lanes; then the feed. Nobody waits for an approver meanwhile.
     async fn stop(self) {
+        self.approvals.stop();
         let _ = self.front.send(Stop(GRACE)).await;
         for lane in &self.lanes {
             let _ = tokio::time::timeout(GRACE, lane.send(Drain)).await;
         }
         let _ = self.feed.send(StopFeed).await;
         self.feed_thread.stop();
+    }
+}
+
+fn wallet_policy(config: &Config) -> Policy {
+    Policy {
+        ask: config.wallet_approval == ApprovalPolicy::Ask,
+        deny: config.wallet_approval == ApprovalPolicy::Deny,
+        max_calls: config.wallet_max_calls as usize,
+        max_bytes: config.wallet_max_bytes as usize,
+        allow_upgrade: config.wallet_upgrade == UpgradePolicy::Allow,
+        refuse_reverts: config.wallet_revert == RevertPolicy::Refuse,
+        gas_margin: u64::from(config.wallet_gas_margin),
+        executor: config.wallet_executor,
     }
 }
 

@@ -22,6 +22,7 @@ use crate::{
     feed::pool::Pool,
     state::{Meter, Overlay, Published, SnapshotId, Snapshots, Stopped},
     telemetry::Metrics,
+    wallet::Wallet,
 };
 
 /// What both doors hand their requests to.
@@ -71,7 +72,12 @@ pub struct Job {
 
 impl Job {
     pub(super) fn asked(&self) -> Asked<'_> {
-        Asked { params: &self.params, published: &self.published, dialect: self.dialect }
+        Asked {
+            params: &self.params,
+            published: &self.published,
+            dialect: self.dialect,
+            may_use_wallet: self.may_use_wallet,
+        }
     }
 }
 
@@ -107,6 +113,11 @@ impl Front {
         &self.backend.pool
     }
 
+    /// The wallet.
+    pub(super) fn wallet(&self) -> &Wallet {
+        &self.backend.wallet
+    }
+
     /// A ticket for a request that has just arrived.
     pub fn ticket(&self) -> Ticket {
         self.executor.ticket()
@@ -135,6 +146,7 @@ impl Front {
             }
             Place::HereThen(lane) | Place::On(lane) => self.run_on(lane, method, job, out).await,
             Place::OnThenWait(lane) => self.send_and_wait(lane, job, out).await,
+            Place::OnThenAsk(lane) => self.send_calls(lane, job, out).await,
         };
         let outcome = result.as_ref().map_or_else(RpcError::outcome, |()| Outcome::Ok);
         self.counts[method as usize][outcome as usize]

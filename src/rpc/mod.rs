@@ -2,10 +2,11 @@
 //!
 //! A body becomes requests in [`envelope`], parameters become the engine's types in [`wire`], results become bytes in [`encode`].
 //! [`reply`] makes the text of an answer of the text of a request, [`front`] takes each through routing, lanes and metrics, [`wait`] lets
-//! one wait for its receipt; [`http`] and [`ws`] are the two doors, behind [`server`]'s one port. [`subscriptions`] tells connections what is
+//! one wait for its receipt, [`approve`] for whoever approves it; [`http`] and [`ws`] are the two doors, behind [`server`]'s one port. [`subscriptions`] tells connections what is
 //! new, [`filters`] tells it to those who ask again and again.
 
 mod access;
+mod approve;
 pub mod dialect;
 mod discover;
 mod encode;
@@ -27,7 +28,7 @@ pub use access::{Access, AccessConfig, AccessError};
 pub use error::{ErrorData, RpcError};
 pub use filters::Filters;
 pub use front::Front;
-pub use methods::{Asked, Backend, GasCounter, Method, RequestLimits, Signers, SyncTimeouts};
+pub use methods::{Asked, Backend, GasCounter, Method, RequestLimits, SyncTimeouts};
 pub use server::{FrontActor, Serve, ServerConfig, Stop, serve_metrics};
 pub use subscriptions::{Subscriptions, announce};
 pub use wait::Waiters;

@@ -86,7 +86,10 @@ impl Ledger {
             };
             let bytes = table.get(id.as_str())?;
             let read = |bytes: redb::AccessGuard<'_, &[u8]>| alloy_rlp::decode_exact(bytes.value());
-            bytes.map(read).transpose().map_err(|error| redb::Error::Corrupted(format!("a batch cannot be read: {error}")))
+            bytes
+                .map(read)
+                .transpose()
+                .map_err(|error| redb::Error::Corrupted(format!("a batch cannot be read: {error}")))
         })
     }
 

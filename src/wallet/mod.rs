@@ -22,7 +22,6 @@ mod status;
 
 use std::sync::Arc;
 
-use alloy_consensus::TxReceipt;
 use alloy_hardforks::EthereumHardforks;
 use alloy_primitives::Address;
 
@@ -81,9 +80,9 @@ pub struct Wallet {
     /// Where its transactions wait.
     pub pool: Arc<Pool>,
     /// Its accounts.
-    pub accounts: Arc<Accounts>,
+    pub accounts: Accounts,
     /// What its transactions pay.
-    pub fees: Arc<Fees>,
+    pub fees: Fees,
     /// Who is asked.
     pub approvals: Arc<Approvals>,
     /// What it has taken.
@@ -211,7 +210,8 @@ impl Wallet {
     pub fn submit(&self, prepared: Prepared) -> Result<(Submitted, Commit), WalletError> {
         let Prepared { batch: _, claim, account, plan } = prepared;
         let Plan { transactions: planned, atomic, upgrade, simulation } = plan;
-        let signer = self.accounts.find(account).ok_or_else(|| WalletError::foreign_account("params[0].from", account))?;
+        let signer =
+            self.accounts.find(account).ok_or_else(|| WalletError::foreign_account("params[0].from", account))?;
         let choosing = signer.choosing();
         let first = self.pool.next_nonce(account, 0);
         let last = planned.len().saturating_sub(1);
@@ -271,7 +271,9 @@ impl Wallet {
                 None => {}
             }
         }
-        if batch.atomic && published.newest.world.account(&batch.executor).is_none_or(|account| account.code.bytecode.is_empty()) {
+        if batch.atomic
+            && published.newest.world.account(&batch.executor).is_none_or(|account| account.code.bytecode.is_empty())
+        {
             // Nothing was there to make the calls: what deploys the executor was replaced by another transaction.
             receipts.iter_mut().for_each(|receipt| receipt.success = false);
         }

@@ -8,7 +8,9 @@ use revm::{bytecode::Bytecode, context::result::ExecutionResult};
 use super::{BatchCall, BatchExecutor, BatchRequest, Delegation, SimulatedCall, WalletError};
 use crate::{
     chain::{ChainSpec, DEPLOYMENT_PROXY},
-    engine::{self, Bundle, Bundles, Call, CallFees, CallRequest, Estimate, HaltText, ManyError, Rules, SimulationError},
+    engine::{
+        self, Bundle, Bundles, Call, CallFees, CallRequest, Estimate, HaltText, ManyError, Rules, SimulationError,
+    },
     state::{CodeCache, Overlay, Snapshot, Stopped},
 };
 
@@ -81,12 +83,7 @@ impl Planner<'_> {
         self.snapshot.world.account(&address).map(|account| account.code.bytecode.clone()).unwrap_or_default()
     }
 
-    fn sequential(
-        &self,
-        batch: &BatchRequest,
-        account: Address,
-        overlay: &mut Overlay,
-    ) -> Result<Plan, WalletError> {
+    fn sequential(&self, batch: &BatchRequest, account: Address, overlay: &mut Overlay) -> Result<Plan, WalletError> {
         let (mut transactions, mut simulation) = (Vec::new(), Vec::new());
         for (index, call) in batch.calls.iter().enumerate() {
             let call = self.call(call, account);
@@ -133,7 +130,8 @@ impl Planner<'_> {
             let code = Bytecode::new_eip7702(executor).original_bytes();
             overlay.set(account, None, None, Some(self.codes.overriding(code)));
         }
-        let execute = BatchCall { to: Some(account), value: U256::ZERO, data, gas_limit: None, capabilities: Vec::new() };
+        let execute =
+            BatchCall { to: Some(account), value: U256::ZERO, data, gas_limit: None, capabilities: Vec::new() };
         let call = self.call(&execute, account);
         let ran = self.run(&call, overlay).map_err(|error| refused("params[0].calls", error))?;
         match &ran.result {

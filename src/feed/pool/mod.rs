@@ -191,12 +191,7 @@ impl Pool {
     }
 
     /// Writes transactions that have their place, and lets them go on when they are on the disk. What they drove out is forgotten with it.
-    fn keep(
-        self: &Arc<Self>,
-        queue: &mut Queue,
-        hashes: &[B256],
-        beside: Option<Beside>,
-    ) -> Result<Commit, PoolError> {
+    fn keep(self: &Arc<Self>, queue: &mut Queue, hashes: &[B256], beside: Option<Beside>) -> Result<Commit, PoolError> {
         let Some(store) = beside.as_ref().map(|beside| &beside.store).or(self.store.as_ref()).cloned() else {
             return Ok(Commit::done());
         };

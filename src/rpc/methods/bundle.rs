@@ -69,7 +69,7 @@ impl Backend {
         mut worker: Worker<'_>,
         out: &mut Vec<u8>,
     ) -> Result<(), RpcError> {
-        let Asked { params, published, dialect } = asked;
+        let Asked { params, published, dialect, .. } = asked;
         let ParsedBundle { bundle, state, timeout } = wire::parse_bundle(params, dialect, &self.limits.shape)?;
         let snapshot = self.select(published, state)?;
         let timeout = timeout.filter(|timeout| *timeout > 0).map(Duration::from_millis);

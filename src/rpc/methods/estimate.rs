@@ -24,7 +24,7 @@ struct AccessListResult {
 
 impl Backend {
     pub(super) fn estimate_gas(&self, asked: Asked<'_>, worker: Worker<'_>, out: &mut Vec<u8>) -> Result<(), RpcError> {
-        let Asked { params, published, dialect } = asked;
+        let Asked { params, published, dialect, .. } = asked;
         let (request, selector) = wire::parse_estimate(params, "eth_estimateGas", dialect)?;
         let snapshot = self.select(published, selector)?;
         encode::quantity(out, self.needed_gas(&snapshot, &request, dialect, worker)?);
@@ -62,7 +62,7 @@ impl Backend {
         worker: Worker<'_>,
         out: &mut Vec<u8>,
     ) -> Result<(), RpcError> {
-        let Asked { params, published, dialect } = asked;
+        let Asked { params, published, dialect, .. } = asked;
         let (request, selector) = wire::parse_estimate(params, "eth_createAccessList", dialect)?;
         let snapshot = self.select(published, selector)?;
         let overlay = worker.stand_on(&snapshot);

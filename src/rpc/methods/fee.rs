@@ -13,52 +13,19 @@ use crate::{
     state::{Block, Meter, Published, Selector},
 };
 
-/// Blocks that a suggested tip looks back on, tips taken of each, and the percentile of them all that is suggested: geth's.
-const TIP_BLOCKS: u64 = 20;
-const TIPS_A_BLOCK: usize = 3;
-const TIP_PERCENTILE: usize = 60;
-/// Tips below this, in wei, tell nothing: geth's.
-const IGNORED_TIP: u128 = 2;
-/// What is suggested where nobody has paid a tip, and the most that ever is: 1 and 500 gwei.
-const DEFAULT_TIP: u128 = 1_000_000_000;
-const MOST_TIP: u128 = 500_000_000_000;
 /// Blocks of one fee history: geth's bound; a longer one is cut.
 const MOST_BLOCKS: u64 = 1024;
-
-/// The tip, in wei a unit of gas, that got transactions into the last blocks, the one being built included.
-pub(super) fn suggested_tip(published: &Published) -> u128 {
-    let mut tips: Vec<u128> = Vec::new();
-    // What a broken feed had begun is not what the chain will do.
-    let newest = published.pending().map_or_else(|| Block::sealed(&published.newest.head), Block::newest);
-    let first = newest.context().number.saturating_sub(TIP_BLOCKS - 1);
-    let sealed = published.blocks(first, published.newest.head.number()).map(Block::sealed);
-    for block in sealed.chain(newest.is_open().then_some(newest)) {
-        let base_fee = block.context().base_fee_per_gas.unwrap_or_default();
-        let producer = block.context().beneficiary;
-        let mut paid: Vec<u128> = block
-            .transactions()
-            .filter(|included| included.tx.signer() != producer)
-            .filter_map(|included| included.tx.effective_tip_per_gas(base_fee))
-            .filter(|tip| *tip >= IGNORED_TIP)
-            .collect();
-        paid.sort_unstable();
-        tips.extend(paid.into_iter().take(TIPS_A_BLOCK));
-    }
-    tips.sort_unstable();
-    let at = tips.len().saturating_sub(1) * TIP_PERCENTILE / 100;
-    tips.get(at).copied().unwrap_or(DEFAULT_TIP).min(MOST_TIP)
-}
 
 impl Backend {
     /// `eth_gasPrice`: what a legacy transaction should offer to be in the next block.
     pub(super) fn gas_price(&self, published: &Published, out: &mut Vec<u8>) {
-        let base_fee = self.next_base_fee(published).unwrap_or_default();
-        encode::quantity_u256(out, U256::from(u128::from(base_fee).saturating_add(suggested_tip(published))));
+        let base_fee = self.wallet.fees.base_fee(published).unwrap_or_default();
+        encode::quantity_u256(out, U256::from(u128::from(base_fee).saturating_add(self.wallet.fees.tip(published))));
     }
 
     /// `eth_baseFee`: that of the block being built, or of the next; null before London.
     pub(super) fn base_fee(&self, published: &Published, out: &mut Vec<u8>) {
-        match self.next_base_fee(published) {
+        match self.wallet.fees.base_fee(published) {
             Some(fee) => encode::quantity(out, fee),
             None => out.extend_from_slice(b"null"),
         }
@@ -73,14 +40,6 @@ impl Backend {
         match fee {
             Some(fee) => encode::quantity_u256(out, U256::from(fee)),
             None => out.extend_from_slice(b"null"),
-        }
-    }
-
-    pub(super) fn next_base_fee(&self, published: &Published) -> Option<u64> {
-        let head = published.newest.head.header.inner();
-        match published.pending().and_then(|snapshot| snapshot.open.as_ref()) {
-            Some(open) => open.header.base_fee_per_gas,
-            None => self.spec.next_base_fee(head, head.number + 1),
         }
     }
 

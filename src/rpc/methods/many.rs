@@ -13,7 +13,7 @@ use crate::{
 
 impl Backend {
     pub(super) fn call_many(&self, asked: Asked<'_>, worker: Worker<'_>, out: &mut Vec<u8>) -> Result<(), RpcError> {
-        let Asked { params, published, dialect } = asked;
+        let Asked { params, published, dialect, .. } = asked;
         let request = wire::parse_call_many(params, dialect, &self.limits.shape)?;
         let (snapshot, overlay) = self.stand(published, &request, "params[1].transactionIndex", worker)?;
         let rules = self.rules(dialect);

@@ -11,8 +11,10 @@ mod run;
 mod send;
 mod state;
 mod trace;
+mod wallet;
 
-pub use send::{Awaited, Signers, SyncTimeouts};
+pub use send::{Awaited, SyncTimeouts};
+pub use wallet::Admitted;
 
 use std::sync::Arc;
 
@@ -32,6 +34,7 @@ use crate::{
     feed::pool::Pool,
     state::{Block, CodeCache, FeedState, Meter, Overlay, Published, Selector, Snapshot},
     store::Commit,
+    wallet::{Prepared, Wallet},
 };
 
 /// Where a method runs.
@@ -47,6 +50,8 @@ pub enum Place {
     Connection,
     /// On a lane; then its client waits for a receipt, and no worker does.
     OnThenWait(LaneName),
+    /// On a lane; then, where that is the policy, its client waits for somebody to approve it, and it goes on there.
+    OnThenAsk(LaneName),
 }
 
 /// Makes the enum of methods, a line each: its name on the wire, and where it runs.
@@ -88,7 +93,7 @@ macro_rules! methods {
 }
 
 use LaneName::{Bundle, Short};
-use Place::{Connection, Here, HereThen, On, OnThenWait};
+use Place::{Connection, Here, HereThen, On, OnThenAsk, OnThenWait};
 
 methods! {
     // Runs.
@@ -144,6 +149,11 @@ methods! {
     SendRawTransactionSync "eth_sendRawTransactionSync" OnThenWait(Short);
     SendTransaction "eth_sendTransaction" On(Short);
     Accounts "eth_accounts" Here;
+    // The wallet. A batch is simulated, and its calls may be many.
+    SendCalls "wallet_sendCalls" OnThenAsk(Bundle);
+    GetCallsStatus "wallet_getCallsStatus" On(Short);
+    ShowCallsStatus "wallet_showCallsStatus" On(Short);
+    GetCapabilities "wallet_getCapabilities" On(Short);
     // The node and its chain.
     ChainId "eth_chainId" Here;
     NetVersion "net_version" Here;
@@ -166,8 +176,8 @@ pub struct Backend {
     pub codes: Arc<CodeCache>,
     /// What was sent and is in no block yet.
     pub pool: Arc<Pool>,
-    /// The accounts that the node signs for.
-    pub signers: Signers,
+    /// Signs for its accounts.
+    pub wallet: Wallet,
     /// The filters that clients have installed.
     pub filters: Filters,
     /// Limits on requests.
@@ -215,6 +225,8 @@ pub struct Asked<'a> {
     pub published: &'a Published,
     /// How its client speaks.
     pub dialect: &'a Dialect,
+    /// Whether its client may use the wallet.
+    pub may_use_wallet: bool,
 }
 
 /// What a run is given: memory of its own, and bounds.
@@ -243,7 +255,7 @@ impl Backend {
         mut meter: Meter,
         out: &mut Vec<u8>,
     ) -> Result<Commit, RpcError> {
-        let Asked { params, published, dialect } = asked;
+        let Asked { params, published, dialect, .. } = asked;
         let mut commit = Commit::done();
         match method {
             Method::Call => self.call(asked, Worker { overlay, meter }, out)?,
@@ -286,6 +298,12 @@ impl Backend {
             Method::SendRawTransactionSync => {
                 return Err(RpcError::internal("a receipt was to be waited for on a worker"));
             }
+            Method::GetCallsStatus => self.get_calls_status(asked, out)?,
+            Method::ShowCallsStatus => self.show_calls_status(asked, out)?,
+            Method::GetCapabilities => self.get_capabilities(asked, out)?,
+            Method::SendCalls => {
+                return Err(RpcError::internal("a batch was to be taken without waiting for the disk"));
+            }
             Method::Sha3 => sha3(asked, out)?,
             Method::Subscribe | Method::Unsubscribe => {
                 return Err(RpcError::internal("a subscription was to be answered without its connection"));
@@ -317,11 +335,34 @@ impl Backend {
         Ok(commit)
     }
 
+    /// The first half of `wallet_sendCalls`, in `overlay`: its answer is appended to `out`, unless somebody has to be asked first.
+    pub fn admit_batch(
+        &self,
+        asked: Asked<'_>,
+        overlay: &mut Overlay,
+        meter: Meter,
+        out: &mut Vec<u8>,
+    ) -> Result<Admitted, RpcError> {
+        self.admit_calls(asked, Worker { overlay, meter }, out)
+    }
+
+    /// The second half of `wallet_sendCalls`, for a batch that was approved.
+    pub fn send_approved_batch(
+        &self,
+        asked: Asked<'_>,
+        prepared: Prepared,
+        overlay: &mut Overlay,
+        meter: Meter,
+        out: &mut Vec<u8>,
+    ) -> Result<Commit, RpcError> {
+        self.send_approved_calls(asked, prepared, Worker { overlay, meter }, out)
+    }
+
     /// Answers a method without parameters.
     fn answer_plain(&self, method: Method, published: &Published, out: &mut Vec<u8>) -> Result<(), RpcError> {
         match method {
             Method::GasPrice => self.gas_price(published, out),
-            Method::MaxPriorityFeePerGas => encode::quantity_u256(out, U256::from(fee::suggested_tip(published))),
+            Method::MaxPriorityFeePerGas => encode::quantity_u256(out, U256::from(self.wallet.fees.tip(published))),
             Method::BaseFee => self.base_fee(published, out),
             Method::BlobBaseFee => self.blob_base_fee(published, out),
             Method::NewBlockFilter => return self.new_block_filter(published, out),

@@ -10,7 +10,7 @@ use crate::{
 
 impl Backend {
     pub(super) fn call(&self, asked: Asked<'_>, worker: Worker<'_>, out: &mut Vec<u8>) -> Result<(), RpcError> {
-        let Asked { params, published, dialect } = asked;
+        let Asked { params, published, dialect, .. } = asked;
         let (request, selector) = wire::parse_call(params, dialect)?;
         let snapshot = self.select(published, selector)?;
         let overlay = worker.stand_on(&snapshot);
@@ -29,7 +29,7 @@ impl Backend {
     }
 
     pub(super) fn simulate(&self, asked: Asked<'_>, worker: Worker<'_>, out: &mut Vec<u8>) -> Result<(), RpcError> {
-        let Asked { params, published, dialect } = asked;
+        let Asked { params, published, dialect, .. } = asked;
         let (simulation, selector, full_transactions) = wire::parse_simulation(params, dialect, &self.limits.shape)?;
         let snapshot = self.select(published, selector)?;
         let overlay = worker.stand_on(&snapshot);

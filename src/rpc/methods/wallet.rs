@@ -1,0 +1,94 @@
+//! The wallet's methods (EIP-5792).
+
+use super::{Asked, Backend, Worker};
+use crate::{
+    rpc::{
+        encode,
+        error::{RpcError, wallet_error},
+        wire,
+    },
+    store::Commit,
+    wallet::{Prepared, WalletError},
+};
+
+/// A batch that has passed the rules.
+#[derive(Debug)]
+pub enum Admitted {
+    /// It is on its way; its answer is written, and is to go out when the promise is kept.
+    Sent(Commit),
+    /// Somebody has to be asked about it.
+    ToAsk(Box<Prepared>),
+}
+
+impl Backend {
+    /// The first half of `wallet_sendCalls`: up to where somebody has to be asked, or to its end where nobody has.
+    pub(super) fn admit_calls(
+        &self,
+        asked: Asked<'_>,
+        worker: Worker<'_>,
+        out: &mut Vec<u8>,
+    ) -> Result<Admitted, RpcError> {
+        let refuse = |error| wallet_error(error, asked.dialect);
+        let batch = wire::parse_batch(asked.params, asked.dialect).map_err(refuse)?;
+        let Worker { overlay, meter } = worker;
+        let prepared =
+            self.wallet.admit(batch, asked.may_use_wallet, asked.published, overlay, meter).map_err(refuse)?;
+        if self.wallet.policy.ask {
+            return Ok(Admitted::ToAsk(Box::new(prepared)));
+        }
+        self.send_calls(asked, prepared, out).map(Admitted::Sent)
+    }
+
+    /// The other half: the approver has said yes, some time after the batch was simulated.
+    pub(super) fn send_approved_calls(
+        &self,
+        asked: Asked<'_>,
+        mut prepared: Prepared,
+        worker: Worker<'_>,
+        out: &mut Vec<u8>,
+    ) -> Result<Commit, RpcError> {
+        let Worker { overlay, meter } = worker;
+        let renewed = self.wallet.renew(&mut prepared, asked.published, overlay, meter);
+        renewed.map_err(|error| wallet_error(error, asked.dialect))?;
+        self.send_calls(asked, prepared, out)
+    }
+
+    fn send_calls(&self, asked: Asked<'_>, prepared: Prepared, out: &mut Vec<u8>) -> Result<Commit, RpcError> {
+        let (submitted, commit) = self.wallet.submit(prepared).map_err(|error| wallet_error(error, asked.dialect))?;
+        encode::submitted(out, &submitted);
+        Ok(commit)
+    }
+
+    /// `wallet_getCallsStatus`.
+    pub(super) fn get_calls_status(&self, asked: Asked<'_>, out: &mut Vec<u8>) -> Result<(), RpcError> {
+        let id = wire::parse_batch_id(asked.params, asked.dialect)?;
+        let status = use_wallet(asked).and_then(|()| self.wallet.status(id));
+        encode::calls_status(out, &status.map_err(|error| wallet_error(error, asked.dialect))?);
+        Ok(())
+    }
+
+    /// `wallet_showCallsStatus`: shows whoever runs the node, in its log, how far a batch has come.
+    pub(super) fn show_calls_status(&self, asked: Asked<'_>, out: &mut Vec<u8>) -> Result<(), RpcError> {
+        let id = wire::parse_batch_id(asked.params, asked.dialect)?;
+        let status = use_wallet(asked).and_then(|()| self.wallet.status(id));
+        let status = status.map_err(|error| wallet_error(error, asked.dialect))?;
+        let hashes: Vec<_> = status.receipts.iter().map(|receipt| receipt.tx_hash).collect();
+        tracing::info!(id = ?status.id.as_str(), state = ?status.state, code = status.state.code(), ?hashes, "a batch's status is to be shown");
+        out.extend_from_slice(b"null");
+        Ok(())
+    }
+
+    /// `wallet_getCapabilities`.
+    pub(super) fn get_capabilities(&self, asked: Asked<'_>, out: &mut Vec<u8>) -> Result<(), RpcError> {
+        let request = wire::parse_capabilities(asked.params, asked.dialect)?;
+        let support = use_wallet(asked).and_then(|()| self.wallet.support(request.account, asked.published));
+        let support = support.map_err(|error| wallet_error(error, asked.dialect))?;
+        let chain_id = self.spec.chain_id();
+        encode::capabilities(out, request.asks_for(chain_id).then_some((chain_id, support)));
+        Ok(())
+    }
+}
+
+fn use_wallet(asked: Asked<'_>) -> Result<(), WalletError> {
+    if asked.may_use_wallet { Ok(()) } else { Err(WalletError::no_wallet_token()) }
+}
