@@ -2,6 +2,7 @@
 
 #[path = "../clients/alloy.rs"]
 mod alloy;
+mod batch_executor;
 mod bundles;
 mod call_many;
 mod contract;
