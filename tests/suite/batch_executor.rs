@@ -521,7 +521,7 @@ fn an_accounts_code_says_whom_it_has_delegated_to() {
     assert_eq!((executor.deployment().is_some(), other.deployment().is_some()), (true, false));
 }
 
-/// The address and the code of the receipt of what was sent, once it is mined.
+/// The receipt of a transaction, once it is mined.
 async fn sent(node: &TestNode, tx: TxEip7702, signer: &PrivateKeySigner) -> Value {
     let signature = signer.sign_hash_sync(&tx.signature_hash()).unwrap();
     let raw = Bytes::from(TxEnvelope::from(tx.into_signed(signature)).encoded_2718());
