@@ -3,6 +3,7 @@
 #[path = "../clients/alloy.rs"]
 mod alloy;
 mod approvals;
+mod batch_executor;
 mod bundles;
 mod call_many;
 mod contract;
