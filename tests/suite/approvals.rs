@@ -226,14 +226,12 @@ async fn list_shows_who_sends_what_to_whom() {
     let said = served.says(&["list"]);
     assert!(said.starts_with("2 batches wait for approval\n\n0xaa11\n"), "{said}");
     assert!(said.contains("… (4000 characters)\n"), "{said}");
-    let row = |index: &str| {
-        said.lines().find(|line| line.trim_start().starts_with(index)).unwrap_or_else(|| panic!("{said}"))
-    };
+    let row = |index: &str| said.lines().find(|line| line.starts_with(index)).unwrap_or_else(|| panic!("{said}"));
     let cells = |index: &str| row(index).split("  ").map(str::trim).filter(|cell| !cell.is_empty()).collect::<Vec<_>>();
-    assert_eq!(cells("1 "), ["1", &CALLEE.to_string(), "1.5", "0xa9059cbb (4 bytes)", "succeeds"], "{said}");
+    assert_eq!(cells("  1  "), ["1", &CALLEE.to_string(), "1.5", "0xa9059cbb (4 bytes)", "succeeds"], "{said}");
     let data = format!("0x{}… (100 bytes)", "ab".repeat(36));
     // What a terminal would obey is shown, not sent.
-    assert_eq!(cells("2 "), ["2", "(creates a contract)", "0", &data, "reverts: \\u{1b}[2Jno \"funds\""], "{said}");
+    assert_eq!(cells("  2  "), ["2", "(creates a contract)", "0", &data, "reverts: \\u{1b}[2Jno \"funds\""], "{said}");
     for part in [&ACCOUNT.to_string(), "chain 31337", "rejected in", "all calls or none", "EIP-7702"] {
         assert!(said.contains(part), "{part}: {said}");
     }
