@@ -164,7 +164,6 @@ impl Wallet {
         meter: Meter,
     ) -> Result<Plan, WalletError> {
         let snapshot = pending(published)?;
-        overlay.reset(snapshot.world.clone(), snapshot.hashes.clone(), meter);
         let fees = self.fees.fill(CallFees::default(), batch.atomic_required, published);
         let planner = Planner {
             spec: &self.spec,
@@ -176,7 +175,7 @@ impl Wallet {
             snapshot: &snapshot,
             fees: fees.map_err(|error| WalletError::Refused(error.to_string()))?,
         };
-        planner.plan(batch, account, overlay)
+        planner.plan(batch, account, overlay, meter)
     }
 
     /// What an approver is asked about a batch.
