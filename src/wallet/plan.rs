@@ -25,6 +25,8 @@ pub struct Plan {
     pub upgrade: Option<Address>,
     /// What each call did, where each was run alone.
     pub simulation: Vec<SimulatedCall>,
+    /// Why all of them would fail together, where policy does not refuse that.
+    pub failure: Option<String>,
 }
 
 /// A transaction to be signed.
@@ -59,6 +61,17 @@ struct Ran {
     gas: u64,
     /// Whether it needs more gas than a transaction may have.
     too_dear: bool,
+}
+
+impl Ran {
+    /// Why it failed, if it did.
+    fn failure(&self) -> Option<String> {
+        match &self.result {
+            ExecutionResult::Success { .. } => None,
+            ExecutionResult::Revert { output, .. } => Some(revert_text(output)),
+            ExecutionResult::Halt { reason, .. } => Some(HaltText(reason.clone()).to_string()),
+        }
+    }
 }
 
 impl Planner<'_> {
@@ -104,16 +117,10 @@ impl Planner<'_> {
         for (index, call) in batch.calls.iter().enumerate() {
             let call = self.call(call, account);
             let ran = self.run(&call, overlay).map_err(|error| refused(&format!("params[0].calls[{index}]"), error))?;
-            let error = match &ran.result {
-                _ if ran.too_dear => Some("out of gas".to_owned()),
-                ExecutionResult::Success { .. } => None,
-                ExecutionResult::Revert { output, .. } => Some(revert_text(output)),
-                ExecutionResult::Halt { reason, .. } => Some(HaltText(reason.clone()).to_string()),
-            };
-            simulation.push(SimulatedCall { gas_used: ran.result.tx_gas_used(), error });
+            simulation.push(SimulatedCall { gas_used: ran.result.tx_gas_used(), error: ran.failure() });
             transactions.push(Planned { call, gas: ran.gas });
         }
-        Ok(Plan { transactions, atomic: false, upgrade: None, simulation })
+        Ok(Plan { transactions, atomic: false, upgrade: None, simulation, failure: None })
     }
 
     fn atomic(
@@ -168,7 +175,7 @@ impl Planner<'_> {
             )));
         }
         transactions.push(Planned { call, gas });
-        Ok(Plan { transactions, atomic: true, upgrade, simulation: Vec::new() })
+        Ok(Plan { transactions, atomic: true, upgrade, simulation: Vec::new(), failure: ran.failure() })
     }
 
     /// The call that deploys the batch executor.
