@@ -152,8 +152,10 @@ impl Store {
         if !path.try_exists().map_err(failed)? {
             // Made under another name, so that a file under its own is always a whole one.
             let fresh = dir.join(format!("{FILE}.new"));
-            let file = file_options().truncate(true).open(&fresh).map_err(failed)?;
-            drop(Self::on(backend(dir, file)?, dir, true, metrics)?);
+            let file = backend(dir, file_options().open(&fresh).map_err(failed)?)?;
+            // What a start that was killed left there: it may go now that nobody else has it.
+            file.set_len(0).map_err(failed)?;
+            drop(Self::on(file, dir, true, metrics)?);
             fs::rename(&fresh, &path).and_then(|()| File::open(dir)?.sync_all()).map_err(failed)?;
         }
         let file = file_options().open(&path).map_err(failed)?;
