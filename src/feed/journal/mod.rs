@@ -36,6 +36,9 @@ use crate::{
 const LAYOUT: u32 = 1;
 
 const ABOUT: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("about");
+/// Blocks that are read at a time when a chain is opened.
+const CHUNK: usize = 512;
+
 /// Blocks by number.
 const BLOCKS: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("blocks");
 /// Records of snapshots by their id; what sealed a block is 0, what opened the next under the same id is 1.
@@ -422,16 +425,19 @@ impl Reader<'_> {
     fn blocks(&self) -> Result<Vec<Arc<SealedBlock>>, redb::Error> {
         let table = self.transaction.open_table(BLOCKS)?;
         let bar = ProgressBar::new(table.len()?).with_style(style()).with_message("reading blocks");
-        let rows =
-            table.iter()?.map(|row| row.map(|(_, bytes)| bytes.value().to_vec())).collect::<Result<Vec<_>, _>>()?;
-        let blocks = rows
-            .into_par_iter()
-            .map(|bytes| {
-                let block = decode::<StoredBlock>(&bytes)?.read().map(Arc::new);
-                bar.inc(1);
-                block
-            })
-            .collect::<Result<Vec<_>, _>>()?;
+        let mut rows = table.iter()?.map(|row| row.map(|(_, bytes)| bytes.value().to_vec()));
+        let mut take = || rows.by_ref().take(CHUNK).collect::<Result<Vec<_>, _>>();
+        let mut blocks = Vec::with_capacity(usize::try_from(table.len()?).unwrap_or_default());
+        // A chunk is read while the one before it is made blocks of: so the bytes of all are never held at once.
+        let mut chunk = take()?;
+        while !chunk.is_empty() {
+            let read = |bytes: Vec<u8>| decode::<StoredBlock>(&bytes)?.read().map(Arc::new);
+            let (made, next) =
+                rayon::join(|| chunk.into_par_iter().map(read).collect::<Result<Vec<_>, redb::Error>>(), &mut take);
+            blocks.extend(made?);
+            bar.set_position(blocks.len() as u64);
+            chunk = next?;
+        }
         bar.finish_and_clear();
         if let Some(pair) = blocks.windows(2).find(|pair| pair[1].header.parent_hash != pair[0].hash()) {
             return Err(corrupted(format!("block {} is not the parent of the next", pair[0].number())));

@@ -8,7 +8,7 @@ use alloy_eips::{
     eip2718::{Decodable2718, Encodable2718},
     eip4895::{Withdrawal, Withdrawals},
 };
-use alloy_primitives::{Address, B256, Bytes, Log, U256};
+use alloy_primitives::{Address, B256, Bloom, Bytes, Log, U256};
 use alloy_rlp::{Decodable, Encodable, RlpDecodable, RlpEncodable};
 
 use crate::{
@@ -31,7 +31,7 @@ pub fn corrupted(problem: impl Into<String>) -> redb::Error {
     redb::Error::Corrupted(problem.into())
 }
 
-/// A transaction with its sender, so that no signature is worked out again.
+/// A transaction with its sender, so that no signature is worked out again when a chain is opened.
 #[derive(RlpEncodable, RlpDecodable)]
 pub struct StoredTx {
     sender: Address,
@@ -48,17 +48,38 @@ impl StoredTx {
     pub fn read(self) -> Result<Recovered<TxEnvelope>, redb::Error> {
         let tx = TxEnvelope::decode_2718_exact(&self.raw)
             .map_err(|error| corrupted(format!("a transaction cannot be read: {error}")))?;
+        // It keeps its hash. Here many are worked out side by side.
+        tx.tx_hash();
         Ok(Recovered::new_unchecked(tx, self.sender))
     }
 }
 
-/// A receipt. Its bloom follows from its logs.
+/// A receipt, with its bloom as the places of its bits: to work it out again takes a hash for each address and topic.
 #[derive(RlpEncodable, RlpDecodable)]
 pub struct StoredReceipt {
     kind: u8,
     status: Eip658Value,
     cumulative_gas_used: u64,
     logs: Vec<Log>,
+    /// Two bytes each.
+    bloom: Bytes,
+}
+
+fn places(bloom: &Bloom) -> Bytes {
+    let bytes = bloom.0.iter().enumerate().filter(|(_, byte)| **byte != 0);
+    let bits = bytes.flat_map(|(at, byte)| (0..8).filter(move |bit| byte >> bit & 1 == 1).map(move |bit| at * 8 + bit));
+    // There are 2048 of them.
+    bits.flat_map(|place| (place as u16).to_be_bytes()).collect::<Vec<_>>().into()
+}
+
+fn bloom_of(places: &[u8]) -> Result<Bloom, redb::Error> {
+    let mut bloom = Bloom::ZERO;
+    for place in places.chunks(2) {
+        let place = place.iter().fold(0, |place, byte| place << 8 | usize::from(*byte));
+        let byte = bloom.0.get_mut(place / 8).ok_or_else(|| corrupted("a receipt's bloom has a bit past its end"))?;
+        *byte |= 1 << (place % 8);
+    }
+    Ok(bloom)
 }
 
 impl From<&ReceiptEnvelope> for StoredReceipt {
@@ -68,6 +89,7 @@ impl From<&ReceiptEnvelope> for StoredReceipt {
             status: receipt.status_or_post_state(),
             cumulative_gas_used: receipt.cumulative_gas_used(),
             logs: receipt.logs().to_vec(),
+            bloom: places(&receipt.bloom()),
         }
     }
 }
@@ -76,7 +98,7 @@ impl StoredReceipt {
     pub fn read(self) -> Result<ReceiptEnvelope, redb::Error> {
         let kind = TxType::try_from(self.kind).map_err(|error| corrupted(format!("a receipt's type: {error}")))?;
         let receipt = Receipt { status: self.status, cumulative_gas_used: self.cumulative_gas_used, logs: self.logs };
-        Ok(ReceiptEnvelope::from_typed(kind, ReceiptWithBloom::from(receipt)))
+        Ok(ReceiptEnvelope::from_typed(kind, ReceiptWithBloom::new(receipt, bloom_of(&self.bloom)?)))
     }
 }
 
