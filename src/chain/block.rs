@@ -1,5 +1,7 @@
 //! Blocks as presim keeps them, and the roots that seal them.
 
+use std::sync::{Arc, OnceLock};
+
 use alloy_consensus::{Header, ReceiptEnvelope, TxEnvelope, TxReceipt, transaction::Recovered};
 use alloy_eips::{
     eip2718::Encodable2718,
@@ -9,10 +11,20 @@ use alloy_primitives::{B256, Bloom, Sealable, Sealed};
 use alloy_rlp::{Encodable, Header as Rlp};
 
 /// A block whose header is final: hash, body and receipts.
+///
+/// The body may be left where it is kept, and is fetched from there for the first who asks for it.
 #[derive(Clone, Debug)]
 pub struct SealedBlock {
     /// The header and its hash.
     pub header: Sealed<Header>,
+    body: OnceLock<BlockBody>,
+    /// Where the body is to be had, where it is kept.
+    keeper: OnceLock<Arc<dyn BodyKeeper>>,
+}
+
+/// What is in a block.
+#[derive(Clone, Debug, Default)]
+pub struct BlockBody {
     /// The transactions with their senders, in order.
     pub transactions: Vec<Recovered<TxEnvelope>>,
     /// The receipts, one a transaction.
@@ -21,6 +33,15 @@ pub struct SealedBlock {
     pub ommers: Vec<Header>,
     /// Withdrawals (EIP-4895), from Shanghai on.
     pub withdrawals: Option<Withdrawals>,
+}
+
+/// Keeps the bodies of blocks.
+pub trait BodyKeeper: std::fmt::Debug + Send + Sync {
+    /// The body of block `number`, which was given to it.
+    ///
+    /// # Panics
+    /// Where it cannot be read any more: there is no answer that would be right. A worker's panic is answered as a fault of the node.
+    fn body(&self, number: u64) -> BlockBody;
 }
 
 impl SealedBlock {
@@ -32,7 +53,24 @@ impl SealedBlock {
         ommers: Vec<Header>,
         withdrawals: Option<Withdrawals>,
     ) -> Self {
-        Self { header: header.seal_slow(), transactions, receipts, ommers, withdrawals }
+        let body = BlockBody { transactions, receipts, ommers, withdrawals };
+        Self { header: header.seal_slow(), body: body.into(), keeper: OnceLock::new() }
+    }
+
+    /// A block whose body is with `keeper`.
+    pub fn kept(header: Header, keeper: Arc<dyn BodyKeeper>) -> Self {
+        Self { header: header.seal_slow(), body: OnceLock::new(), keeper: keeper.into() }
+    }
+
+    /// Its body is with `keeper` too, from now on.
+    pub fn keep(&self, keeper: Arc<dyn BodyKeeper>) {
+        let _first = self.keeper.set(keeper);
+    }
+
+    /// The same block with its body left where it is kept; none where it is kept nowhere else.
+    pub fn without_body(&self) -> Option<Self> {
+        let keeper = self.keeper.get()?.clone();
+        Some(Self { header: self.header.clone(), body: OnceLock::new(), keeper: keeper.into() })
     }
 
     /// The block's hash.
@@ -43,6 +81,15 @@ impl SealedBlock {
     /// The block's number.
     pub fn number(&self) -> u64 {
         self.header.number
+    }
+
+    /// What is in it.
+    pub fn body(&self) -> &BlockBody {
+        self.body.get_or_init(|| match self.keeper.get() {
+            Some(keeper) => keeper.body(self.number()),
+            // Either the one or the other is there from the start.
+            None => BlockBody::default(),
+        })
     }
 }
 

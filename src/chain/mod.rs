@@ -7,7 +7,9 @@ mod genesis;
 mod schedule;
 mod spec;
 
-pub use block::{BlockHashes, SealedBlock, block_size, receipts_root_and_bloom, transactions_root};
+pub use block::{
+    BlockBody, BlockHashes, BodyKeeper, SealedBlock, block_size, receipts_root_and_bloom, transactions_root,
+};
 pub use bloom::logs_bloom;
 pub use deployment_proxy::{DEPLOYMENT_PROXY, DEPLOYMENT_PROXY_CODE, deployment_address, deployment_data};
 pub use genesis::{genesis_block, genesis_world};

@@ -44,7 +44,7 @@ pub fn block_executor<'a>(
 
 /// How many transactions the newest block of `snapshot` has: those so far, where it is being built.
 pub fn transaction_count(snapshot: &Snapshot) -> usize {
-    snapshot.open.as_ref().map_or(snapshot.head.transactions.len(), |open| open.transactions.len())
+    snapshot.open.as_ref().map_or(snapshot.head.body().transactions.len(), |open| open.transactions.len())
 }
 
 /// Brings `overlay`, which stands over the state of the parent of `snapshot`'s newest block, into the middle of that block: its pre-block
@@ -61,7 +61,7 @@ pub fn replay(
     let header = snapshot.header();
     let ran = match &snapshot.open {
         Some(open) => run(spec, header, open.transactions.iter().take(count), overlay),
-        None => run(spec, header, snapshot.head.transactions.iter().take(count), overlay),
+        None => run(spec, header, snapshot.head.body().transactions.iter().take(count), overlay),
     };
     ran.map_err(|error| match overlay.meter.stopped() {
         Some(stopped) => stopped.into(),

@@ -77,7 +77,7 @@ impl Block {
     /// How many transactions are in it.
     pub fn len(&self) -> usize {
         match self.body() {
-            Body::Sealed(block) => block.transactions.len(),
+            Body::Sealed(block) => block.body().transactions.len(),
             Body::Open(open) => open.transactions.len(),
         }
     }
@@ -90,7 +90,7 @@ impl Block {
     /// The headers of its uncles.
     pub fn ommers(&self) -> &[Header] {
         match self.body() {
-            Body::Sealed(block) => &block.ommers,
+            Body::Sealed(block) => &block.body().ommers,
             Body::Open(_) => &[],
         }
     }
@@ -98,7 +98,7 @@ impl Block {
     /// Its withdrawals: none before Shanghai.
     pub fn withdrawals(&self) -> Option<&[Withdrawal]> {
         match self.body() {
-            Body::Sealed(block) => block.withdrawals.as_ref().map(|list| list.as_slice()),
+            Body::Sealed(block) => block.body().withdrawals.as_ref().map(|list| list.as_slice()),
             Body::Open(open) => open.header.withdrawals_root.map(|_| [].as_slice()),
         }
     }
@@ -107,7 +107,7 @@ impl Block {
     pub fn transactions(&self) -> impl Iterator<Item = Included<'_>> {
         let (mut used, mut logs) = (0, 0);
         let receipts: Box<dyn Iterator<Item = (&Recovered<TxEnvelope>, &ReceiptEnvelope)>> = match self.body() {
-            Body::Sealed(block) => Box::new(block.transactions.iter().zip(&block.receipts)),
+            Body::Sealed(block) => Box::new(block.body().transactions.iter().zip(&block.body().receipts)),
             Body::Open(open) => Box::new(open.transactions.iter().zip(&open.receipts)),
         };
         receipts.enumerate().map(move |(index, (tx, receipt))| {

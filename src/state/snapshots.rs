@@ -153,6 +153,7 @@ impl Snapshots {
                 let (oldest, rest) = published.sealed.without_min();
                 published.sealed = rest;
                 if let Some(oldest) = oldest {
+                    published.put_away(&oldest.head);
                     drop_aside(oldest);
                 }
             }
@@ -166,9 +167,9 @@ impl Snapshots {
         self.replace(|published| published.push(Arc::new(next), self.kept_snapshots));
     }
 
-    /// Adds blocks before the first, whose state nobody has.
-    pub fn add_history(&self, blocks: impl IntoIterator<Item = Arc<SealedBlock>>) {
-        self.replace(|published| blocks.into_iter().for_each(|block| published.index(&block)));
+    /// Adds blocks before the first, whose state nobody has, each with the hashes of its transactions.
+    pub fn add_history(&self, blocks: impl IntoIterator<Item = (Arc<SealedBlock>, Vec<B256>)>) {
+        self.replace(|published| blocks.into_iter().for_each(|(block, hashes)| published.index(&block, hashes)));
     }
 
     /// Tells how the feed is.
@@ -310,14 +311,22 @@ impl Published {
 
     fn add_block(&mut self, snapshot: &Arc<Snapshot>) {
         self.sealed.insert(snapshot.head.number(), snapshot.clone());
-        self.index(&snapshot.head);
+        let hashes: Vec<B256> = snapshot.head.body().transactions.iter().map(|tx| *tx.tx_hash()).collect();
+        self.index(&snapshot.head, hashes);
     }
 
-    fn index(&mut self, block: &Arc<SealedBlock>) {
+    fn index(&mut self, block: &Arc<SealedBlock>, transactions: impl IntoIterator<Item = B256>) {
         self.numbers.insert(block.hash(), block.number());
         self.blocks.insert(block.number(), block.clone());
-        for (index, tx) in block.transactions.iter().enumerate() {
-            self.transactions.insert(*tx.tx_hash(), (block.number(), index));
+        for (index, hash) in transactions.into_iter().enumerate() {
+            self.transactions.insert(hash, (block.number(), index));
+        }
+    }
+
+    /// The state after `block` is not kept any more: nor is its body, where it can be had again.
+    fn put_away(&mut self, block: &SealedBlock) {
+        if let Some(block) = block.without_body() {
+            self.blocks.insert(block.number(), Arc::new(block));
         }
     }
 }

@@ -9,7 +9,7 @@ use std::{
     panic::{AssertUnwindSafe, catch_unwind},
     path::{Path, PathBuf},
     sync::{
-        Arc, OnceLock,
+        Arc, OnceLock, Weak,
         atomic::{AtomicBool, Ordering::Relaxed},
     },
     thread::{self, JoinHandle},
@@ -137,7 +137,23 @@ impl Commit {
     }
 }
 
+/// A store that may have been closed: holding this does not keep it open.
+#[derive(Clone, Debug)]
+pub struct WeakStore(Weak<Shared>);
+
+impl WeakStore {
+    /// The store, while it is open.
+    pub fn upgrade(&self) -> Option<Store> {
+        self.0.upgrade().map(|shared| Store { shared })
+    }
+}
+
 impl Store {
+    /// What knows the store and does not keep it open.
+    pub fn weak(&self) -> WeakStore {
+        WeakStore(Arc::downgrade(&self.shared))
+    }
+
     /// Opens the store in a directory, which is made where it is not there.
     ///
     /// The whole file is checked before a byte of it is changed: what is damaged stays as it was found.

@@ -84,8 +84,8 @@ fn node_with(blocks: &[Vec<Topics>], flags: &[&str]) -> TestNode {
         .snapshot;
         head = seal(&spec, &extended, extended.open.as_ref().expect("it is open")).expect("it seals").snapshot;
         let sealed = &head.head;
-        let transactions = sealed.transactions.iter().map(|tx| tx.inner().clone()).collect();
-        let body = BlockBody { transactions, ommers: Vec::new(), withdrawals: sealed.withdrawals.clone() };
+        let transactions = sealed.body().transactions.iter().map(|tx| tx.inner().clone()).collect();
+        let body = BlockBody { transactions, ommers: Vec::new(), withdrawals: sealed.body().withdrawals.clone() };
         alloy_consensus::Block { header: sealed.header.inner().clone(), body }.encode(&mut file);
     }
     let folder = tempfile::tempdir().expect("a folder");

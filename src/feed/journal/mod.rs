@@ -12,11 +12,10 @@ use std::sync::Arc;
 use alloy_genesis::ChainConfig;
 use alloy_primitives::{Address, B256, Bytes, KECCAK256_EMPTY, U256, map::B256Map};
 use indicatif::{ProgressBar, ProgressStyle};
-use rayon::iter::{IntoParallelIterator, ParallelIterator};
 use redb::{ReadTransaction, ReadableTable, ReadableTableMetadata, TableDefinition, WriteTransaction};
 use serde::{Deserialize, Serialize};
 
-use self::record::{Entry, StoredAccount, StoredBlock, StoredChange, StoredSubBlock, corrupted};
+use self::record::{Entry, StoredAccount, StoredBody, StoredChange, StoredHeader, StoredSubBlock, corrupted};
 pub(super) use self::record::{StoredTx, decode, encode};
 use super::{
     apply::{Applied, stand_on},
@@ -25,22 +24,21 @@ use super::{
     world::TradingWorld,
 };
 use crate::{
-    chain::{BlockHashes, SealedBlock},
+    chain::{BlockBody, BlockHashes, BodyKeeper, SealedBlock},
     state::{
         Account, AccountChange, Code, CodeCache, FeedState, OpenBlock, Selector, Snapshot, SnapshotId, Snapshots, World,
     },
-    store::{Store, StoreError},
+    store::{Store, StoreError, WeakStore},
 };
 
 /// How the tables are laid out. Another number is another layout.
 const LAYOUT: u32 = 1;
 
 const ABOUT: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("about");
-/// Blocks that are read at a time when a chain is opened.
-const CHUNK: usize = 512;
-
-/// Blocks by number.
-const BLOCKS: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("blocks");
+/// Headers, each with the hashes of its block's transactions, by number.
+const HEADERS: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("headers");
+/// Bodies with receipts, by number.
+const BODIES: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("bodies");
 /// Records of snapshots by their id; what sealed a block is 0, what opened the next under the same id is 1.
 const JOURNAL: TableDefinition<'_, (u64, u8), &[u8]> = TableDefinition::new("journal");
 /// The base: accounts, their slots, and bytecode by its hash.
@@ -137,10 +135,11 @@ impl Journal {
         let about = serde_json::to_vec(about).map_err(|error| StoreError::Failed(error.to_string()))?;
         let base = Base { number: head.head.number(), id: head.id.0 };
         let world = head.world.clone();
+        let keeper = self.keeper();
+        let founded = blocks.clone();
         self.store.write_now(move |transaction| {
-            let mut table = transaction.open_table(BLOCKS)?;
-            for block in blocks {
-                table.insert(block.number(), encode(&StoredBlock::from(&*block)).as_slice())?;
+            for block in &blocks {
+                write_block(transaction, block)?;
             }
             let (mut accounts, mut slots) = (transaction.open_table(ACCOUNTS)?, transaction.open_table(SLOTS)?);
             let mut codes = transaction.open_table(CODES)?;
@@ -163,7 +162,9 @@ impl Journal {
             write_base(&mut table, base)?;
             transaction.open_table(JOURNAL)?;
             Ok(())
-        })
+        })?;
+        founded.iter().for_each(|block| block.keep(keeper.clone()));
+        Ok(())
     }
 
     /// Writes what made the snapshot after `on`, and waits until it is on the disk. The transactions in it wait in the pool no longer.
@@ -178,7 +179,7 @@ impl Journal {
         let (mut block, mut included) = (None, Vec::new());
         if let Some(sealed) = &step.sealed {
             let head = sealed.snapshot.head.clone();
-            included.extend(head.transactions[before..].iter().map(|tx| *tx.tx_hash()));
+            included.extend(head.body().transactions[before..].iter().map(|tx| *tx.tx_hash()));
             entries.push(((id, 0), Entry::Seal { number: head.number(), changes: stored(&sealed.changes) }));
             codes.extend(new_codes(&sealed.snapshot.world, &step.next));
             block = Some(head);
@@ -204,7 +205,7 @@ impl Journal {
             };
             entries.push(((id, part), entry));
         }
-        let kept = self.kept;
+        let (kept, written) = (self.kept, block.clone());
         self.store.write_now(move |transaction| {
             let mut table = transaction.open_table(CODES)?;
             for code in &codes {
@@ -217,14 +218,21 @@ impl Journal {
             }
             drop(table);
             pool::forget(transaction, included)?;
-            if let Some(block) = block {
-                let number = block.number();
-                transaction.open_table(BLOCKS)?.insert(number, encode(&StoredBlock::from(&*block)).as_slice())?;
+            if let Some(block) = written {
+                write_block(transaction, &block)?;
                 // The base itself is one of the states that are kept.
-                follow(transaction, (number + 1).saturating_sub(kept))?;
+                follow(transaction, (block.number() + 1).saturating_sub(kept))?;
             }
             Ok(())
-        })
+        })?;
+        if let Some(block) = block {
+            block.keep(self.keeper());
+        }
+        Ok(())
+    }
+
+    fn keeper(&self) -> Arc<dyn BodyKeeper> {
+        Arc::new(Bodies(self.store.weak()))
     }
 
     /// Reads the chain and comes to where it was, under a bar that shows how far it is. The head's state root is checked.
@@ -239,7 +247,7 @@ impl Journal {
         kept_snapshots: usize,
     ) -> Result<Snapshots, StoreError> {
         self.store.read(|transaction| {
-            let reader = Reader { transaction, codes: read_codes(transaction, codes)? };
+            let reader = Reader { transaction, codes: read_codes(transaction, codes)?, keeper: self.keeper() };
             reader.read(feed, kept_blocks, kept_snapshots)
         })
     }
@@ -250,12 +258,13 @@ impl Journal {
     /// That what is there is not what was written.
     pub fn replay_on(&self, snapshots: &Snapshots, codes: &CodeCache) -> Result<(), StoreError> {
         self.store.read(|transaction| {
-            let reader = Reader { transaction, codes: read_codes(transaction, codes)? };
+            let reader = Reader { transaction, codes: read_codes(transaction, codes)?, keeper: self.keeper() };
             let base = snapshots.newest().head.number();
-            let blocks = reader.blocks()?;
-            let new = blocks.partition_point(|block| block.number() <= base);
-            reader.replay(snapshots, &blocks[new..])?;
-            check_head(snapshots, &blocks)
+            let mut blocks = reader.blocks()?;
+            let new = blocks.split_off(blocks.partition_point(|(block, _)| block.number() <= base));
+            let last = new.last().map(|(block, _)| block.clone());
+            reader.replay(snapshots, new)?;
+            check_head(snapshots, last.as_deref())
         })
     }
 
@@ -274,6 +283,35 @@ impl Journal {
     pub fn base(&self) -> Result<u64, StoreError> {
         self.store.read(|transaction| Ok(read_base(transaction)?.number))
     }
+}
+
+/// The bodies in the store.
+#[derive(Debug)]
+struct Bodies(WeakStore);
+
+impl BodyKeeper for Bodies {
+    fn body(&self, number: u64) -> BlockBody {
+        let read = |store: Store| {
+            store.read(|transaction| {
+                let table = transaction.open_table(BODIES)?;
+                let bytes = table.get(number)?.ok_or_else(|| corrupted("it is missing"))?;
+                decode::<StoredBody>(bytes.value())?.read()
+            })
+        };
+        match self.0.upgrade().map(read) {
+            Some(Ok(body)) => body,
+            // See the trait.
+            Some(Err(error)) => panic!("the body of block {number}: {error}"),
+            None => panic!("the body of block {number} is asked for after the node has stopped"),
+        }
+    }
+}
+
+fn write_block(transaction: &WriteTransaction, block: &SealedBlock) -> Result<(), redb::Error> {
+    let (header, body) = (encode(&StoredHeader::from(block)), encode(&StoredBody::from(block.body())));
+    transaction.open_table(HEADERS)?.insert(block.number(), header.as_slice())?;
+    transaction.open_table(BODIES)?.insert(block.number(), body.as_slice())?;
+    Ok(())
 }
 
 /// Works the oldest records into the base, until it stands on block `number`.
@@ -378,11 +416,11 @@ fn read_codes(transaction: &ReadTransaction, codes: &CodeCache) -> Result<B256Ma
 }
 
 /// The newest block is the last there is, and its state is what its header says.
-fn check_head(snapshots: &Snapshots, blocks: &[Arc<SealedBlock>]) -> Result<(), redb::Error> {
+fn check_head(snapshots: &Snapshots, last: Option<&SealedBlock>) -> Result<(), redb::Error> {
     let published = snapshots.load();
     let sealed = published.select(Selector::Latest).map_err(|error| corrupted(error.to_string()))?;
     let (root, header) = (sealed.world.state_root(), &sealed.head.header);
-    if let Some(last) = blocks.last().filter(|last| last.number() != header.number) {
+    if let Some(last) = last.filter(|last| last.number() != header.number) {
         return Err(corrupted(format!("there are blocks up to {}, and state up to {}", last.number(), header.number)));
     }
     if root != header.state_root {
@@ -398,50 +436,50 @@ fn check_head(snapshots: &Snapshots, blocks: &[Arc<SealedBlock>]) -> Result<(), 
 struct Reader<'a> {
     transaction: &'a ReadTransaction,
     codes: B256Map<Code>,
+    keeper: Arc<dyn BodyKeeper>,
 }
+
+/// A block, and the hashes of its transactions.
+type Listed = (Arc<SealedBlock>, Vec<B256>);
 
 impl Reader<'_> {
     fn read(self, feed: FeedState, kept_blocks: usize, kept_snapshots: usize) -> Result<Snapshots, redb::Error> {
         let base = read_base(self.transaction)?;
-        let blocks = self.blocks()?;
-        let (old, new) = match blocks.binary_search_by_key(&base.number, |block| block.number()) {
-            Ok(at) => (&blocks[..=at], &blocks[at + 1..]),
-            Err(_) => return Err(corrupted(format!("block {}, on which its state stands, is missing", base.number))),
+        let mut old = self.blocks()?;
+        let last = old.last().map(|(block, _)| block.clone());
+        let new = old.split_off(old.partition_point(|(block, _)| block.number() <= base.number));
+        let head = match old.last() {
+            Some((block, _)) if block.number() == base.number => block.clone(),
+            _ => return Err(corrupted(format!("block {}, on which its state stands, is missing", base.number))),
         };
         let mut hashes = BlockHashes::default();
-        for block in &old[old.len().saturating_sub(BlockHashes::DEPTH)..] {
+        for (block, _) in &old[old.len().saturating_sub(BlockHashes::DEPTH)..] {
             hashes.push(block.number(), block.hash());
         }
-        let mut first = stand_on(self.world()?, blocks[old.len() - 1].clone(), hashes);
+        let mut first = stand_on(self.world()?, head, hashes);
         first.id = SnapshotId(base.id);
         let snapshots = Snapshots::new(first, feed, kept_blocks, kept_snapshots);
-        snapshots.add_history(old.iter().cloned());
+        snapshots.add_history(old);
         self.replay(&snapshots, new)?;
-        check_head(&snapshots, &blocks)?;
+        check_head(&snapshots, last.as_deref())?;
         Ok(snapshots)
     }
 
-    /// All blocks, each the child of the one before it.
-    fn blocks(&self) -> Result<Vec<Arc<SealedBlock>>, redb::Error> {
-        let table = self.transaction.open_table(BLOCKS)?;
+    /// All blocks, each the child of the one before it. Their bodies stay where they are.
+    fn blocks(&self) -> Result<Vec<Listed>, redb::Error> {
+        let table = self.transaction.open_table(HEADERS)?;
         let bar = ProgressBar::new(table.len()?).with_style(style()).with_message("reading blocks");
-        let mut rows = table.iter()?.map(|row| row.map(|(_, bytes)| bytes.value().to_vec()));
-        let mut take = || rows.by_ref().take(CHUNK).collect::<Result<Vec<_>, _>>();
-        let mut blocks = Vec::with_capacity(usize::try_from(table.len()?).unwrap_or_default());
-        // A chunk is read while the one before it is made blocks of: so the bytes of all are never held at once.
-        let mut chunk = take()?;
-        while !chunk.is_empty() {
-            let read = |bytes: Vec<u8>| decode::<StoredBlock>(&bytes)?.read().map(Arc::new);
-            let (made, next) =
-                rayon::join(|| chunk.into_par_iter().map(read).collect::<Result<Vec<_>, redb::Error>>(), &mut take);
-            blocks.extend(made?);
-            bar.set_position(blocks.len() as u64);
-            chunk = next?;
+        let mut blocks: Vec<Listed> = Vec::with_capacity(usize::try_from(table.len()?).unwrap_or_default());
+        for row in table.iter()? {
+            let (header, hashes) = decode::<StoredHeader>(row?.1.value())?.read();
+            let block = Arc::new(SealedBlock::kept(header, self.keeper.clone()));
+            if let Some((parent, _)) = blocks.last().filter(|(parent, _)| block.header.parent_hash != parent.hash()) {
+                return Err(corrupted(format!("block {} is not the parent of the next", parent.number())));
+            }
+            blocks.push((block, hashes));
+            bar.inc(1);
         }
         bar.finish_and_clear();
-        if let Some(pair) = blocks.windows(2).find(|pair| pair[1].header.parent_hash != pair[0].hash()) {
-            return Err(corrupted(format!("block {} is not the parent of the next", pair[0].number())));
-        }
         Ok(blocks)
     }
 
@@ -485,7 +523,8 @@ impl Reader<'_> {
     }
 
     /// Takes the records one after another.
-    fn replay(&self, snapshots: &Snapshots, mut blocks: &[Arc<SealedBlock>]) -> Result<(), redb::Error> {
+    fn replay(&self, snapshots: &Snapshots, blocks: Vec<Listed>) -> Result<(), redb::Error> {
+        let mut blocks = blocks.into_iter().map(|(block, _)| block);
         let table = self.transaction.open_table(JOURNAL)?;
         let bar = ProgressBar::new(table.len()?).with_style(style()).with_message("reading snapshots");
         let mut sealed = None;
@@ -520,10 +559,9 @@ impl Reader<'_> {
                     snapshots.publish(self.after(&on, sub_block.changes, open)?);
                 }
                 Entry::Seal { number, changes } => {
-                    let Some((block, rest)) = blocks.split_first().filter(|(block, _)| block.number() == number) else {
+                    let Some(block) = blocks.next().filter(|block| block.number() == number) else {
                         return Err(corrupted(format!("block {number} is missing")));
                     };
-                    blocks = rest;
                     let mut hashes = on.hashes.clone();
                     hashes.push(number, block.hash());
                     let world = self.changed(&on.world, changes)?;

@@ -8,11 +8,11 @@ use alloy_eips::{
     eip2718::{Decodable2718, Encodable2718},
     eip4895::{Withdrawal, Withdrawals},
 };
-use alloy_primitives::{Address, B256, Bloom, Bytes, Log, U256};
+use alloy_primitives::{Address, B256, Bytes, Log, U256};
 use alloy_rlp::{Decodable, Encodable, RlpDecodable, RlpEncodable};
 
 use crate::{
-    chain::SealedBlock,
+    chain::{BlockBody, SealedBlock},
     state::{Account, AccountChange, Code},
 };
 
@@ -48,38 +48,17 @@ impl StoredTx {
     pub fn read(self) -> Result<Recovered<TxEnvelope>, redb::Error> {
         let tx = TxEnvelope::decode_2718_exact(&self.raw)
             .map_err(|error| corrupted(format!("a transaction cannot be read: {error}")))?;
-        // It keeps its hash. Here many are worked out side by side.
-        tx.tx_hash();
         Ok(Recovered::new_unchecked(tx, self.sender))
     }
 }
 
-/// A receipt, with its bloom as the places of its bits: to work it out again takes a hash for each address and topic.
+/// A receipt. Its bloom follows from its logs.
 #[derive(RlpEncodable, RlpDecodable)]
 pub struct StoredReceipt {
     kind: u8,
     status: Eip658Value,
     cumulative_gas_used: u64,
     logs: Vec<Log>,
-    /// Two bytes each.
-    bloom: Bytes,
-}
-
-fn places(bloom: &Bloom) -> Bytes {
-    let bytes = bloom.0.iter().enumerate().filter(|(_, byte)| **byte != 0);
-    let bits = bytes.flat_map(|(at, byte)| (0..8).filter(move |bit| byte >> bit & 1 == 1).map(move |bit| at * 8 + bit));
-    // There are 2048 of them.
-    bits.flat_map(|place| (place as u16).to_be_bytes()).collect::<Vec<_>>().into()
-}
-
-fn bloom_of(places: &[u8]) -> Result<Bloom, redb::Error> {
-    let mut bloom = Bloom::ZERO;
-    for place in places.chunks(2) {
-        let place = place.iter().fold(0, |place, byte| place << 8 | usize::from(*byte));
-        let byte = bloom.0.get_mut(place / 8).ok_or_else(|| corrupted("a receipt's bloom has a bit past its end"))?;
-        *byte |= 1 << (place % 8);
-    }
-    Ok(bloom)
 }
 
 impl From<&ReceiptEnvelope> for StoredReceipt {
@@ -89,7 +68,6 @@ impl From<&ReceiptEnvelope> for StoredReceipt {
             status: receipt.status_or_post_state(),
             cumulative_gas_used: receipt.cumulative_gas_used(),
             logs: receipt.logs().to_vec(),
-            bloom: places(&receipt.bloom()),
         }
     }
 }
@@ -98,38 +76,60 @@ impl StoredReceipt {
     pub fn read(self) -> Result<ReceiptEnvelope, redb::Error> {
         let kind = TxType::try_from(self.kind).map_err(|error| corrupted(format!("a receipt's type: {error}")))?;
         let receipt = Receipt { status: self.status, cumulative_gas_used: self.cumulative_gas_used, logs: self.logs };
-        Ok(ReceiptEnvelope::from_typed(kind, ReceiptWithBloom::new(receipt, bloom_of(&self.bloom)?)))
+        Ok(ReceiptEnvelope::from_typed(kind, ReceiptWithBloom::from(receipt)))
     }
 }
 
-/// A sealed block with its receipts.
+/// What a chain is opened with: a header, and the hashes of the block's transactions.
+#[derive(RlpEncodable, RlpDecodable)]
+pub struct StoredHeader {
+    header: Header,
+    /// 32 bytes each.
+    hashes: Bytes,
+}
+
+impl From<&SealedBlock> for StoredHeader {
+    fn from(block: &SealedBlock) -> Self {
+        let hashes = block.body().transactions.iter().flat_map(|tx| tx.tx_hash().0);
+        Self { header: block.header.inner().clone(), hashes: hashes.collect::<Vec<_>>().into() }
+    }
+}
+
+impl StoredHeader {
+    pub fn read(self) -> (Header, Vec<B256>) {
+        (self.header, self.hashes.chunks_exact(32).map(B256::from_slice).collect())
+    }
+}
+
+/// The body of a sealed block with its receipts.
 #[derive(RlpEncodable, RlpDecodable)]
 #[rlp(trailing)]
-pub struct StoredBlock {
-    header: Header,
+pub struct StoredBody {
     transactions: Vec<StoredTx>,
     receipts: Vec<StoredReceipt>,
     ommers: Vec<Header>,
     withdrawals: Option<Vec<Withdrawal>>,
 }
 
-impl From<&SealedBlock> for StoredBlock {
-    fn from(block: &SealedBlock) -> Self {
+impl From<&BlockBody> for StoredBody {
+    fn from(body: &BlockBody) -> Self {
         Self {
-            header: block.header.inner().clone(),
-            transactions: block.transactions.iter().map(StoredTx::from).collect(),
-            receipts: block.receipts.iter().map(StoredReceipt::from).collect(),
-            ommers: block.ommers.clone(),
-            withdrawals: block.withdrawals.as_ref().map(|list| list.to_vec()),
+            transactions: body.transactions.iter().map(StoredTx::from).collect(),
+            receipts: body.receipts.iter().map(StoredReceipt::from).collect(),
+            ommers: body.ommers.clone(),
+            withdrawals: body.withdrawals.as_ref().map(|list| list.to_vec()),
         }
     }
 }
 
-impl StoredBlock {
-    pub fn read(self) -> Result<SealedBlock, redb::Error> {
-        let transactions = self.transactions.into_iter().map(StoredTx::read).collect::<Result<_, _>>()?;
-        let receipts = self.receipts.into_iter().map(StoredReceipt::read).collect::<Result<_, _>>()?;
-        Ok(SealedBlock::new(self.header, transactions, receipts, self.ommers, self.withdrawals.map(Withdrawals::new)))
+impl StoredBody {
+    pub fn read(self) -> Result<BlockBody, redb::Error> {
+        Ok(BlockBody {
+            transactions: self.transactions.into_iter().map(StoredTx::read).collect::<Result<_, _>>()?,
+            receipts: self.receipts.into_iter().map(StoredReceipt::read).collect::<Result<_, _>>()?,
+            ommers: self.ommers,
+            withdrawals: self.withdrawals.map(Withdrawals::new),
+        })
     }
 }
 
