@@ -193,7 +193,7 @@ pub struct Config {
     #[arg(long, env = "PRESIM_WALLET_TOKEN_FILE", value_name = "FILE", help_heading = "Wallet")]
     pub wallet_token_file: Option<PathBuf>,
     /// Who says yes to a batch: `auto` always, `deny` never, `ask` whoever runs `presim wallet approve ID`. `ask` needs --data-dir.
-    #[arg(long, env = "PRESIM_WALLET_APPROVAL", value_enum, default_value_t = ApprovalPolicy::Auto, help_heading = "Wallet")]
+    #[arg(long, env = "PRESIM_WALLET_APPROVAL", value_name = "POLICY", value_enum, default_value_t = ApprovalPolicy::Auto, help_heading = "Wallet")]
     pub wallet_approval: ApprovalPolicy,
     /// Milliseconds that a batch waits for approval; then it is rejected (4001).
     #[arg(long, env = "PRESIM_WALLET_APPROVAL_TIMEOUT_MS", value_name = "MS", default_value_t = 300_000, value_parser = clap::value_parser!(u64).range(1..=86_400_000), help_heading = "Wallet")]
@@ -208,10 +208,10 @@ pub struct Config {
     #[arg(long, env = "PRESIM_WALLET_MAX_BYTES", value_name = "BYTES", default_value_t = 128 << 10, help_heading = "Wallet")]
     pub wallet_max_bytes: u32,
     /// Whether an account may be delegated to the batch executor (EIP-7702), as an atomic batch needs; where not, it is refused (5750).
-    #[arg(long, env = "PRESIM_WALLET_UPGRADE", value_enum, default_value_t = UpgradePolicy::Allow, help_heading = "Wallet")]
+    #[arg(long, env = "PRESIM_WALLET_UPGRADE", value_name = "POLICY", value_enum, default_value_t = UpgradePolicy::Allow, help_heading = "Wallet")]
     pub wallet_upgrade: UpgradePolicy,
     /// What becomes of an atomic batch that reverts when it is simulated: `refuse` it with the reason, or `send` it all the same.
-    #[arg(long, env = "PRESIM_WALLET_REVERT", value_enum, default_value_t = RevertPolicy::Refuse, help_heading = "Wallet")]
+    #[arg(long, env = "PRESIM_WALLET_REVERT", value_name = "POLICY", value_enum, default_value_t = RevertPolicy::Refuse, help_heading = "Wallet")]
     pub wallet_revert: RevertPolicy,
     /// A batch executor (ERC-7821) that accounts are delegated to, in the place of presim's own.
     #[arg(long, env = "PRESIM_WALLET_EXECUTOR", value_name = "ADDRESS", help_heading = "Wallet")]

@@ -187,6 +187,19 @@ impl SimulationError {
     }
 }
 
+/// The reason in the data of a revert: of `Error(string)`, or of `Panic(uint256)` in words.
+pub fn revert_reason(data: &[u8]) -> Option<String> {
+    use alloy_sol_types::{Panic, Revert, SolError};
+    if let Ok(revert) = Revert::abi_decode(data) {
+        return Some(revert.reason);
+    }
+    let panic = Panic::abi_decode(data).ok()?;
+    Some(match panic.kind() {
+        Some(kind) => kind.as_str().to_owned(),
+        None => format!("unknown panic code: {:#x}", panic.code),
+    })
+}
+
 /// Why a call stopped without a revert, in the words that geth uses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HaltText(pub HaltReason);

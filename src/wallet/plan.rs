@@ -279,5 +279,5 @@ fn refused(what: &str, error: SimulationError) -> WalletError {
 
 /// The reason in the data of a revert, where it has one.
 fn revert_text(data: &Bytes) -> String {
-    alloy_sol_types::decode_revert_reason(data).unwrap_or_else(|| "execution reverted".to_owned())
+    engine::revert_reason(data).unwrap_or_else(|| "execution reverted".to_owned())
 }

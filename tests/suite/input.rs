@@ -13,6 +13,8 @@ use crate::support::TestNode;
 
 /// An address that nothing is at: tests put their own code there.
 const CODE_AT: &str = "0x00000000000000000000000000000000000c0de0";
+/// The second dev account.
+const ACCOUNT: &str = "0x70997970c51812dc3a010c7d01b50e0d17dc79c8";
 /// A transfer of one wei that the second dev account has signed.
 const SIGNED: &str = "0x02f86e827a6980847735940085174876e80083030d409400000000000000000000000000000000000c01ba0180c001a012646864a06130c8ba1e5051c0f0e58b0b94adf2531132f5f28515d7b7eb4da7a07b7f3d0a9b75aa49daaaa3f10979416c7e271d07df42b5657f3a4fe57a5b2c33";
 
@@ -581,6 +583,10 @@ fn method() -> impl Strategy<Value = &'static str> {
         "eth_sendRawTransactionSync",
         "eth_sendTransaction",
         "eth_subscribe",
+        "wallet_sendCalls",
+        "wallet_getCallsStatus",
+        "wallet_showCallsStatus",
+        "wallet_getCapabilities",
         "eth_chainId",
         "presim_snapshot",
         "rpc.discover",
@@ -601,6 +607,13 @@ fn valid_request() -> impl Strategy<Value = Value> {
     let context = json!({"blockNumber": "pending", "transactionIndex": 0});
     let trace = json!({"tracer": "muxTracer", "tracerConfig": {"callTracer": {"withLog": true}, "flatCallTracer": {}, "prestateTracer": {"diffMode": true}},
         "stateOverrides": state, "blockOverrides": block, "txIndex": "0x0", "timeout": "1m0.5s"});
+    let batch = |id: &str, atomic: bool| {
+        let limit =
+            json!({"gasLimitOverride": {"value": "0x186a0"}, "other": {"optional": true, "url": ["a", {"b": 1.5}]}});
+        json!({"version": "2.0.0", "id": id, "from": ACCOUNT, "chainId": "0x7a69", "atomicRequired": atomic,
+            "calls": [{"to": CODE_AT, "value": "0x1", "data": "0x00112233", "capabilities": limit}, {"to": ACCOUNT, "value": "0x0"}],
+            "capabilities": {"atomic": {}, "other": {"optional": true}}})
+    };
     let requests = [
         ("eth_call", json!([call, "pending", state, block])),
         ("eth_simulateV1", json!([bundle, "pending"])),
@@ -619,6 +632,11 @@ fn valid_request() -> impl Strategy<Value = Value> {
         ("eth_sendRawTransaction", json!([SIGNED])),
         ("eth_sendRawTransactionSync", json!([SIGNED, 1])),
         ("eth_sendTransaction", json!([call])),
+        ("wallet_sendCalls", json!([batch("one", false)])),
+        ("wallet_sendCalls", json!([batch("two", true)])),
+        ("wallet_getCallsStatus", json!(["one"])),
+        ("wallet_showCallsStatus", json!(["two"])),
+        ("wallet_getCapabilities", json!([ACCOUNT, ["0x7a69", "0x1"]])),
         ("eth_chainId", json!([])),
     ]
     .map(|(method, params)| json!({"jsonrpc": "2.0", "id": 1, "method": method, "params": params}));

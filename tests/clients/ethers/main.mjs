@@ -1,8 +1,8 @@
 // ethers v6 against a presim devnet. PRESIM_URL names the node; each claim is one line, the first that fails ends with exit code 1.
 import { isDeepStrictEqual } from 'node:util'
 import {
-  Contract, HDNodeWallet, JsonRpcProvider, MaxUint256, WebSocketProvider, concat, getAddress, getCreateAddress, hexlify,
-  isCallException, keccak256, parseEther, parseUnits, randomBytes, toBeHex, toQuantity,
+  Contract, HDNodeWallet, JsonRpcProvider, MaxUint256, WebSocketProvider, ZeroAddress, concat, getAddress, getCreateAddress, hexlify,
+  isCallException, isError, keccak256, parseEther, parseUnits, randomBytes, toBeHex, toQuantity,
 } from 'ethers'
 
 const url = process.env.PRESIM_URL ?? 'http://127.0.0.1:8545'
@@ -12,7 +12,9 @@ const provider = new JsonRpcProvider(`${url}/standard`, undefined, { pollingInte
 const strict = new JsonRpcProvider(url, undefined, { cacheTimeout: -1 })
 const socket = new WebSocketProvider(`${url.replace('http', 'ws')}/standard`)
 const phrase = 'test test test test test test test test test test test junk'
-const wallet = HDNodeWallet.fromPhrase(phrase, undefined, "m/44'/60'/0'/0/2").connect(provider)
+const signer = (index) => HDNodeWallet.fromPhrase(phrase, undefined, `m/44'/60'/0'/0/${index}`).connect(provider)
+const wallet = signer(2)
+const batcher = signer(6)
 const nobody = () => getAddress(hexlify(randomBytes(20)))
 
 const WETH = '0x5FbDB2315678afecb367f032d93F642f64180aa3'
@@ -25,6 +27,8 @@ const tokenAbi = [
   'function balanceOf(address) view returns (uint256)',
   'function totalSupply() view returns (uint256)',
   'function transfer(address to, uint256 value) returns (bool)',
+  'function allowance(address owner, address spender) view returns (uint256)',
+  'function approve(address spender, uint256 value) returns (bool)',
   'event Transfer(address indexed from, address indexed to, uint256 value)',
   'error InsufficientBalance(uint256 have, uint256 want)',
 ]
@@ -35,6 +39,7 @@ const pairAbi = [
 const routerAbi = [
   'function getAmountsOut(uint256 amountIn, address[] path) view returns (uint256[])',
   'function swapExactETHForTokens(uint256 amountOutMin, address[] path, address to, uint256 deadline) payable returns (uint256[])',
+  'function swapExactTokensForETH(uint256 amountIn, uint256 amountOutMin, address[] path, address to, uint256 deadline) returns (uint256[])',
 ]
 const [alpha, pair, router] = [[ALPHA, tokenAbi], [PAIR, pairAbi], [ROUTER, routerAbi]].map(([to, abi]) => new Contract(to, abi, wallet))
 const pending = { blockTag: 'pending' }
@@ -175,6 +180,120 @@ async function bundle() {
     [42000n, 42000n * tip, 12345n, 42000n * tip + 12345n].map(String))
 }
 
+/** The parameters of a batch, in the form that `/` takes too: `to` and `value` in each call. */
+const batchOf = (calls, more = {}) => {
+  const valued = calls.map((call) => ({ value: '0x0', ...call }))
+  return [{ version: '2.0.0', from: batcher.address, chainId: '0x7a69', atomicRequired: false, calls: valued, ...more }]
+}
+const callTo = (contract, name, args) => ({ to: contract.target, data: contract.interface.encodeFunctionData(name, args) })
+/** Asks for a batch's status until it is in a block or can be in none. */
+async function carriedOut(provider, id) {
+  for (;;) {
+    const status = await provider.send('wallet_getCallsStatus', [id])
+    if (status.status >= 200) return status
+    await new Promise((resolve) => setTimeout(resolve, 50))
+  }
+}
+/** What a node refuses a request with: code, message and data. */
+const refusalOf = (promise) =>
+  promise.then(
+    (value) => fail('the request is refused', value, 'an error'),
+    (error) => {
+      if (!isError(error, 'UNKNOWN_ERROR')) fail('ethers hands the error on', error, 'an UNKNOWN_ERROR')
+      return [error.error.code, error.error.message, error.error.data]
+    },
+  )
+const codeOf = async (promise) => (await refusalOf(promise)).slice(0, 2)
+const etherOf = (address) => provider.getBalance(address, 'pending')
+
+/** The life of a batch, which is the same on `/` and `/standard`, the text of a revert aside. */
+async function batches(path, provider) {
+  const say = (what, actual, expected) => claim(`${path}: ${what}`, actual, expected)
+  const send = (...batch) => provider.send('wallet_sendCalls', batchOf(...batch))
+  const [A, B, C] = [nobody(), nobody(), nobody()]
+  const capabilities = (status) => ({ '0x7a69': { atomic: { status }, gasLimitOverride: { supported: true } } })
+  say('wallet_getCapabilities: ready', await provider.send('wallet_getCapabilities', [batcher.address]), capabilities('ready'))
+
+  const [nonce, ether] = [await batcher.getNonce('pending'), await etherOf(batcher.address)]
+  const transfer = (to, value) => callTo(alpha, 'transfer', [to, value])
+  const sent = await send([{ to: A, value: '0x5' }, { to: B, value: '0x7' }, transfer(WETH, MaxUint256), transfer(C, 3n)])
+  say('wallet_sendCalls answers with batchId and status', [sent.batchId, sent.status], [sent.id, 'pending'])
+  say('and with what the simulation said of each call', sent.capabilities.simulation.calls.map(({ status }) => status), ['0x1', '0x1', '0x0', '0x1'])
+  const { receipts, ...status } = await carriedOut(provider, sent.batchId)
+  say('wallet_getCallsStatus: a call has reverted, 600', status, { version: '2.0.0', id: sent.id, chainId: '0x7a69', status: 600, atomic: false })
+  say('the receipts are those of the calls', receipts.map(({ status }) => status), ['0x1', '0x1', '0x0', '0x1'])
+  const mined = await Promise.all(receipts.map(({ transactionHash }) => provider.getTransactionReceipt(transactionHash)))
+  say('and the chain\'s', receipts.map(({ blockNumber, gasUsed, logs }) => [BigInt(blockNumber), BigInt(gasUsed), logs.length]),
+    mined.map(({ blockNumber, gasUsed, logs }) => [BigInt(blockNumber), gasUsed, logs.length]))
+  const transactions = await Promise.all(receipts.map(({ transactionHash }) => provider.getTransaction(transactionHash)))
+  say('nonces follow the calls', transactions.map(({ from, to, value, nonce }) => [from, to, value, nonce]),
+    [[A, 5n], [B, 7n], [ALPHA, 0n], [ALPHA, 0n]].map(([to, value], index) => [batcher.address, to, value, nonce + index]))
+  say('what did not revert has arrived', [await etherOf(A), await etherOf(B), await alpha.balanceOf(C, pending)], [5n, 7n, 3n])
+  say('the account has paid it, and the gas of all', await etherOf(batcher.address),
+    ether - 12n - mined.reduce((sum, { gasUsed, gasPrice }) => sum + gasUsed * gasPrice, 0n))
+
+  const stake = parseEther('3')
+  const sale = (to, minimum = 0n) => callTo(router, 'swapExactTokensForETH', [stake, minimum, [ALPHA, WETH], to, MaxUint256])
+  const allow = callTo(alpha, 'approve', [ROUTER, stake])
+  const out = await pair.getReserves(pending).then(([reserve0, reserve1]) => amountOut(stake, reserve1, reserve0))
+  const id = hexlify(randomBytes(32))
+  say('wallet_sendCalls, atomic, under an id that is given',
+    (await send([allow, sale(C), { to: A, value: '0x1' }], { id, atomicRequired: true })).batchId, id)
+  const done = await carriedOut(provider, id)
+  say('all of it succeeds in one transaction', [done.status, done.atomic, done.receipts.map(({ status }) => status)], [200, true, ['0x1']])
+  say('approve and swap and transfer have all been made',
+    [await alpha.allowance(batcher.address, ROUTER, pending), await etherOf(C), await etherOf(A)], [0n, out, 6n])
+  const delegating = await provider.getTransaction(done.receipts[0].transactionHash)
+  const [{ address: executor }] = delegating.authorizationList
+  say('it is the account\'s to itself, and delegates it (EIP-7702)', [delegating.type, delegating.from, delegating.to],
+    [4, batcher.address, batcher.address])
+  say('the account\'s code names the batch executor', await provider.getCode(batcher.address, 'pending'),
+    `0xef0100${executor.slice(2).toLowerCase()}`)
+  say('wallet_getCapabilities: supported', await provider.send('wallet_getCapabilities', [batcher.address, ['0x7a69']]), capabilities('supported'))
+
+  const after = await batcher.getNonce('pending')
+  const reverted = path === '/' ? [-32000, 'execution reverted'] : [3, 'execution reverted: Router: insufficient output amount']
+  const [code, message, data] = await refusalOf(send([allow, { to: A, value: '0x1' }, sale(C, parseEther('1000000'))], { atomicRequired: true }))
+  say('an atomic batch that reverts is refused', [code, message], reverted)
+  say('with the reason in its data', [...router.interface.parseError(data).args], ['Router: insufficient output amount'])
+  const [errorCode, , errorData] = await refusalOf(send([{ to: A, value: '0x1' }, transfer(C, MaxUint256)], { atomicRequired: true }))
+  const { name, args } = alpha.interface.parseError(errorData)
+  say('or with its custom error', [errorCode, name, ...args],
+    [reverted[0], 'InsufficientBalance', await alpha.balanceOf(batcher.address, pending), MaxUint256])
+
+  const call = [{ to: nobody(), value: '0x1' }]
+  say('an id that there is: 5720', await codeOf(send(call, { id })), [5720, 'There is already a batch submitted with the specified batch ID'])
+  say('another chain: 5710', await codeOf(send(call, { chainId: '0x1' })), [5710, 'EIP-7702 not supported on the specified chain ID'])
+  say('an account that is not the wallet\'s: 4100', await codeOf(send(call, { from: nobody() })),
+    [4100, 'The requested account and/or method has not been authorized by the user'])
+  const paymasterService = { url: 'https://paymaster.example' }
+  say('a capability that is not supported: 5700', await codeOf(send(call, { capabilities: { paymasterService } })),
+    [5700, 'The wallet does not support a capability that was not marked as optional'])
+  say('too many calls: 5740', await codeOf(send(Array(101).fill(call[0]))), [5740, 'The batch is too large for the wallet to process'])
+  say('another version: -32000', await codeOf(send(call, { version: '1.0' })), [-32000, 'Version not supported'])
+  say('no calls: -32602', await refusalOf(send([])),
+    [-32602, 'The wallet cannot parse the request', 'params[0].calls: empty: expected at least one call'])
+  const unknown = hexlify(randomBytes(32))
+  for (const method of ['wallet_getCallsStatus', 'wallet_showCallsStatus']) {
+    say(`${method} of an id that there is not: 5730`, await codeOf(provider.send(method, [unknown])),
+      [5730, 'No batch with the specified batch ID is known'])
+  }
+  say('nothing of what was refused was sent', [await etherOf(A), await etherOf(call[0].to), await batcher.getNonce('pending')], [6n, 0n, after])
+  say('wallet_showCallsStatus', await provider.send('wallet_showCallsStatus', [id]), null)
+
+  const limited = { ...transfer(A, 2n), capabilities: { gasLimitOverride: { value: '0x1e240' } } }
+  const optional = await send([limited], { capabilities: { paymasterService: { ...paymasterService, optional: true } } })
+  const [{ status: succeeded, transactionHash }] = (await carriedOut(provider, optional.id)).receipts
+  say('a capability that is optional is left out, gasLimitOverride is kept to',
+    [succeeded, (await provider.getTransaction(transactionHash)).gasLimit, await alpha.balanceOf(A, pending)], ['0x1', 123456n, 2n])
+
+  // The account takes its delegation back, as any wallet may.
+  const taken = await batcher.getNonce('pending')
+  const authorization = await batcher.authorize({ address: ZeroAddress, nonce: taken + 1, chainId: 31337 })
+  await (await batcher.sendTransaction({ type: 4, to: batcher.address, nonce: taken, authorizationList: [authorization] })).wait()
+  say('a delegation that is taken back is gone', await provider.getCode(batcher.address, 'pending'), '0x')
+}
+
 async function watching() {
   const numbers = (provider) =>
     new Promise((resolve) => {
@@ -192,7 +311,10 @@ async function watching() {
 try {
   await reads('/standard', provider)
   await reads('/', strict)
-  for (const part of [simulation, sending, bundle, watching]) await part()
+  for (const part of [simulation, sending, bundle]) await part()
+  await batches('/standard', provider)
+  await batches('/', strict)
+  await watching()
 } catch (error) {
   fail('every request is answered', error, 'an answer')
 }

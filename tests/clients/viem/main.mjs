@@ -2,11 +2,13 @@
 import { randomBytes } from 'node:crypto'
 import { isDeepStrictEqual } from 'node:util'
 import {
-  BaseError, ContractFunctionRevertedError, createPublicClient, createWalletClient, decodeFunctionResult, encodeFunctionData, getAddress,
-  http, keccak256, numberToHex, parseAbi, parseEther, parseEventLogs, toHex, webSocket,
+  BaseError, BundleTooLargeError, ContractFunctionRevertedError, DuplicateIdError, ExecutionRevertedError, RpcRequestError,
+  UnauthorizedProviderError, UnknownBundleIdError, UnsupportedChainIdError, UnsupportedNonOptionalCapabilityError, createPublicClient,
+  createWalletClient, decodeErrorResult, decodeFunctionResult, encodeFunctionData, getAddress, http, keccak256, numberToHex, parseAbi,
+  parseEther, parseEventLogs, toHex, webSocket, zeroAddress,
 } from 'viem'
 import { mnemonicToAccount } from 'viem/accounts'
-import { foundry } from 'viem/chains'
+import { foundry, mainnet } from 'viem/chains'
 
 const url = `${process.env.PRESIM_URL ?? 'http://127.0.0.1:8545'}/standard`
 const alarm = setTimeout(() => fail('the program ends within 60 s', 'it did not', 'it did'), 60_000)
@@ -14,8 +16,12 @@ const alarm = setTimeout(() => fail('the program ends within 60 s', 'it did not'
 const client = createPublicClient({ chain: foundry, transport: http(url), pollingInterval: 100, cacheTime: 0 })
 const batching = createPublicClient({ chain: foundry, transport: http(url, { batch: true }) })
 const socket = createPublicClient({ chain: foundry, transport: webSocket(url.replace('http', 'ws')) })
-const account = mnemonicToAccount('test test test test test test test test test test test junk', { addressIndex: 1 })
+const phrase = 'test test test test test test test test test test test junk'
+const account = mnemonicToAccount(phrase, { addressIndex: 1 })
 const wallet = createWalletClient({ account, chain: foundry, transport: http(url) })
+// Who sends batches, whose key is the node's to sign with: the client has the address alone.
+const owner = mnemonicToAccount(phrase, { addressIndex: 5 })
+const batcher = createWalletClient({ account: owner.address, chain: foundry, transport: http(url), pollingInterval: 100 })
 const other = '0x15d34AAf54267DB7D7c367839AAf71A00a2C6A65'
 const nobody = () => getAddress(toHex(randomBytes(20)))
 
@@ -27,11 +33,14 @@ const abi = parseAbi([
   'function balanceOf(address) view returns (uint256)',
   'function totalSupply() view returns (uint256)',
   'function transfer(address to, uint256 value) returns (bool)',
+  'function allowance(address owner, address spender) view returns (uint256)',
+  'function approve(address spender, uint256 value) returns (bool)',
   'function getReserves() view returns (uint112 reserve0, uint112 reserve1, uint32 blockTimestampLast)',
   'function getAmountsOut(uint256 amountIn, address[] path) view returns (uint256[])',
   'function swapExactETHForTokens(uint256 amountOutMin, address[] path, address to, uint256 deadline) payable returns (uint256[])',
   'function swapExactTokensForETH(uint256 amountIn, uint256 amountOutMin, address[] path, address to, uint256 deadline) returns (uint256[])',
   'event Transfer(address indexed from, address indexed to, uint256 value)',
+  'event Approval(address indexed owner, address indexed spender, uint256 value)',
   'event Swap(address indexed sender, uint256 amount0In, uint256 amount1In, uint256 amount0Out, uint256 amount1Out, address indexed to)',
   'error InsufficientBalance(uint256 have, uint256 want)',
   'error InsufficientAllowance(uint256 have, uint256 want)',
@@ -273,6 +282,196 @@ async function sending() {
   claim('a transaction that reverts has a receipt without logs', [failed.status, failed.logs], ['reverted', []])
 }
 
+const nonceOf = (address) => client.getTransactionCount({ address, blockTag: 'pending' })
+const etherOf = (address) => client.getBalance({ address, blockTag: 'pending' })
+/** Sends a batch, and waits until it is in a block or can be in none. */
+const carryOut = async (batch) => {
+  const { id } = await batcher.sendCalls(batch)
+  return batcher.waitForCallsStatus({ id })
+}
+/** The kind of error that a refused request ends with, and what it says of this case. */
+const kindOf = (promise, kind) =>
+  promise.then(
+    (value) => fail('the request is refused', value, kind.name),
+    (error) => (error instanceof BaseError && error.walk((cause) => cause instanceof kind)) || fail('viem knows the error', error, kind.name),
+  )
+const isA = async (what, promise, kind, code) => claim(what, (await kindOf(promise, kind)).code, code)
+
+async function sequentialBatches() {
+  const [A, B, C] = [nobody(), nobody(), nobody()]
+  const capabilities = { atomic: { status: 'ready' }, gasLimitOverride: { supported: true } }
+  claim('getCapabilities: an account that is not delegated is ready to be', await batcher.getCapabilities(), { 31337: capabilities })
+  claim('getCapabilities of this chain', await batcher.getCapabilities({ chainId: foundry.id }), capabilities)
+  claim('getCapabilities of another chain', await batcher.getCapabilities({ chainId: mainnet.id }), undefined)
+
+  const [nonce, ether, alpha] = [await nonceOf(owner.address), await etherOf(owner.address), await read(ALPHA, 'balanceOf', [owner.address])]
+  const sent = await batcher.sendCalls({
+    calls: [{ to: A, value: parseEther('1') }, { to: B, value: parseEther('2') }, callTo(ALPHA, 'transfer', [C, 3n])],
+  })
+  claim('sendCalls makes an id of 32 bytes', [/^0x[0-9a-f]{64}$/.test(sent.id), sent.batchId, sent.status], [true, sent.id, 'pending'])
+  claim('sendCalls tells what the simulation said of each call', sent.capabilities.simulation.calls.map(({ status, error }) => [status, error]),
+    [['0x1', undefined], ['0x1', undefined], ['0x1', undefined]])
+  const { receipts, ...status } = await batcher.waitForCallsStatus({ id: sent.id })
+  claim('waitForCallsStatus: a sequential batch succeeds', status,
+    { id: sent.id, chainId: 31337, status: 'success', statusCode: 200, atomic: false, version: '2.0.0' })
+  const hashes = receipts.map(({ transactionHash }) => transactionHash)
+  const transactions = await Promise.all(hashes.map((hash) => client.getTransaction({ hash })))
+  claim('its transactions are the calls, in order',
+    transactions.map(({ from, to, value, nonce }) => [getAddress(from), getAddress(to), value, nonce]),
+    [[owner.address, A, parseEther('1'), nonce], [owner.address, B, parseEther('2'), nonce + 1], [owner.address, ALPHA, 0n, nonce + 2]])
+  claim('each has arrived', [await etherOf(A), await etherOf(B), await read(ALPHA, 'balanceOf', [C])], [parseEther('1'), parseEther('2'), 3n])
+  const mined = await Promise.all(hashes.map((hash) => client.getTransactionReceipt({ hash })))
+  const fees = mined.reduce((sum, { gasUsed, effectiveGasPrice }) => sum + gasUsed * effectiveGasPrice, 0n)
+  claim('the account has paid them and their gas', [await etherOf(owner.address), await read(ALPHA, 'balanceOf', [owner.address])],
+    [ether - parseEther('3') - fees, alpha - 3n])
+  const [transfer] = parseEventLogs({ abi, logs: receipts[2].logs })
+  claim('a receipt has its call\'s logs', [receipts[0].logs, transfer.args], [[], { from: owner.address, to: C, value: 3n }])
+
+  await client.waitForTransactionReceipt({ hash: hashes[2], confirmations: 2 })
+  const sealed = await batcher.getCallsStatus({ id: sent.id })
+  const onChain = await Promise.all(hashes.map((hash) => client.getTransactionReceipt({ hash })))
+  claim('getCallsStatus once sealed: the receipts are the chain\'s', sealed.receipts, onChain.map((receipt) => ({
+    logs: receipt.logs.map(({ address, data, topics }) => ({ address, data, topics })),
+    status: receipt.status,
+    blockHash: receipt.blockHash,
+    blockNumber: receipt.blockNumber,
+    gasUsed: receipt.gasUsed,
+    transactionHash: receipt.transactionHash,
+  })))
+  const blocks = await Promise.all(onChain.map(({ blockNumber }) => client.getBlock({ blockNumber })))
+  claim('and their blocks the canonical ones', sealed.receipts.map(({ blockHash }) => blockHash), blocks.map(({ hash }) => hash))
+  claim('showCallsStatus', await batcher.showCallsStatus({ id: sent.id }), undefined)
+}
+
+async function partsOfBatches() {
+  const [A, B] = [nobody(), nobody()]
+  const greedy = { ...buy(owner.address, parseEther('1'), parseEther('1000000')), from: undefined }
+  const nonce = await nonceOf(owner.address)
+  const sent = await batcher.sendCalls({ calls: [{ to: A, value: 1n }, greedy, { to: B, value: 2n }] })
+  claim('sendCalls: a call that reverts in the simulation is marked', sent.capabilities.simulation.calls.map(({ status, error }) => [status, error]),
+    [['0x1', undefined], ['0x0', 'Router: insufficient output amount'], ['0x1', undefined]])
+  const partly = await batcher.waitForCallsStatus({ id: sent.id })
+  claim('a sequential batch goes on behind a call that reverts: 600',
+    [partly.statusCode, partly.status, partly.atomic, partly.receipts.map(({ status }) => status)],
+    [600, 'failure', false, ['success', 'reverted', 'success']])
+  claim('the others have arrived', [await etherOf(A), await etherOf(B), await nonceOf(owner.address)], [1n, 2n, nonce + 3])
+  const none = await carryOut({ calls: [greedy] })
+  claim('a batch whose only call reverts: 500', [none.statusCode, none.status, none.receipts.map(({ status }) => status)],
+    [500, 'failure', ['reverted']])
+
+  // viem's sendCalls has no capabilities of calls, so its request is written out.
+  const limited = async (gas) => {
+    const data = encodeFunctionData(callTo(ALPHA, 'transfer', [A, 5n]))
+    const call = { to: ALPHA, data, capabilities: { gasLimitOverride: { value: numberToHex(gas) } } }
+    const { id } = await batcher.request({
+      method: 'wallet_sendCalls',
+      params: [{ version: '2.0.0', from: owner.address, chainId: numberToHex(foundry.id), atomicRequired: false, calls: [call] }],
+    })
+    const { statusCode, receipts: [receipt] } = await batcher.waitForCallsStatus({ id })
+    return { statusCode, receipt, transaction: await client.getTransaction({ hash: receipt.transactionHash }) }
+  }
+  const enough = await limited(123_456n)
+  claim('gasLimitOverride is the gas limit of its call\'s transaction',
+    [enough.transaction.gas, enough.statusCode, await read(ALPHA, 'balanceOf', [A])],
+    [123_456n, 200, 5n])
+  const short = await limited(25_000n)
+  claim('one that is too low is kept to, and all of it used', [short.transaction.gas, short.receipt.gasUsed, short.statusCode],
+    [25_000n, 25_000n, 500])
+}
+
+async function atomicBatches() {
+  const [A, B, C] = [nobody(), nobody(), nobody()]
+  const stake = parseEther('7')
+  const sale = (to, minimum = 0n) => callTo(ROUTER, 'swapExactTokensForETH', [stake, minimum, [ALPHA, WETH], to, never])
+  const allow = callTo(ALPHA, 'approve', [ROUTER, stake])
+  const [alpha, [reserve0, reserve1]] = [await read(ALPHA, 'balanceOf', [owner.address]), await read(PAIR, 'getReserves')]
+  const out = amountOut(stake, reserve1, reserve0)
+  const id = toHex(randomBytes(32))
+  const sent = await batcher.sendCalls({ forceAtomic: true, id, calls: [allow, sale(A), { to: B, value: 4n }] })
+  claim('sendCalls takes the id that is given', [sent.id, sent.batchId], [id, id])
+  const { receipts, ...status } = await batcher.waitForCallsStatus({ id })
+  claim('waitForCallsStatus: an atomic batch succeeds', status,
+    { id, chainId: 31337, status: 'success', statusCode: 200, atomic: true, version: '2.0.0' })
+  claim('it is one transaction', receipts.map(({ status }) => status), ['success'])
+  claim('approve and swap and transfer have all been made',
+    [await read(ALPHA, 'balanceOf', [owner.address]), await read(ALPHA, 'allowance', [owner.address, ROUTER]), await etherOf(A), await etherOf(B)],
+    [alpha - stake, 0n, out, 4n])
+  const events = parseEventLogs({ abi, logs: receipts[0].logs, eventName: ['Approval', 'Swap'] })
+    .filter(({ address }) => [ALPHA, PAIR].includes(getAddress(address)))
+  claim('its receipt has the logs of them all', events.map(({ eventName, args }) => [eventName, args]), [
+    ['Approval', { owner: owner.address, spender: ROUTER, value: stake }],
+    ['Swap', { sender: ROUTER, amount0In: 0n, amount1In: stake, amount0Out: out, amount1Out: 0n, to: ROUTER }],
+  ])
+  const transaction = await client.getTransaction({ hash: receipts[0].transactionHash })
+  const [authorization] = transaction.authorizationList
+  claim('its transaction is the account\'s to itself, and delegates it (EIP-7702)',
+    [transaction.type, getAddress(transaction.from), getAddress(transaction.to), authorization.chainId, authorization.nonce],
+    ['eip7702', owner.address, owner.address, 31337, transaction.nonce + 1])
+  claim('the account\'s code names the batch executor', await client.getCode({ address: owner.address, blockTag: 'pending' }),
+    `0xef0100${authorization.address.slice(2)}`)
+  claim('which has been deployed', (await client.getCode({ address: authorization.address, blockTag: 'pending' })).length > 2, true)
+  claim('getCapabilities: now it is supported', (await batcher.getCapabilities({ chainId: foundry.id })).atomic, { status: 'supported' })
+
+  const nonce = await nonceOf(owner.address)
+  const again = await carryOut({ calls: [{ to: B, value: 5n }, { to: C, value: 6n }] })
+  claim('a delegated account sends atomically unasked: one transaction, one nonce',
+    [again.atomic, again.statusCode, again.receipts.length, await nonceOf(owner.address)],
+    [true, 200, 1, nonce + 1])
+  claim('its calls have all been made', [await etherOf(B), await etherOf(C)], [9n, 6n])
+
+  const apart = await carryOut({ calls: [{ to: B, value: 7n }, sale(A, parseEther('1000000')), { to: C, value: 8n }] })
+  claim('but not where a call reverts: the others still go',
+    [apart.atomic, apart.statusCode, await nonceOf(owner.address), await etherOf(B), await etherOf(C)],
+    [false, 600, nonce + 4, 16n, 14n])
+
+  const greedy = batcher.sendCalls({ forceAtomic: true, calls: [allow, { to: C, value: 1n }, sale(A, parseEther('1000000'))] })
+  claim('an atomic batch that reverts is refused with the reason', (await kindOf(greedy, ExecutionRevertedError)).shortMessage,
+    'Execution reverted with reason: Router: insufficient output amount.')
+  const poor = batcher.sendCalls({ forceAtomic: true, calls: [{ to: C, value: 1n }, callTo(ALPHA, 'transfer', [C, never])] })
+  const { code, data } = await kindOf(poor, RpcRequestError)
+  const { errorName, args } = decodeErrorResult({ abi, data })
+  claim('or with the data of its custom error', [code, errorName, ...args], [3, 'InsufficientBalance', alpha - stake, never])
+  claim('and nothing of it was sent', [await etherOf(C), await nonceOf(owner.address), await read(ALPHA, 'allowance', [owner.address, ROUTER])],
+    [14n, nonce + 4, 0n])
+  return id
+}
+
+async function refusedBatches(id) {
+  const calls = [{ to: nobody(), value: 1n }]
+  const nonce = await nonceOf(owner.address)
+  await isA('sendCalls with an id that there is: 5720', batcher.sendCalls({ id, calls }), DuplicateIdError, 5720)
+  await isA('sendCalls for another chain: 5710', batcher.sendCalls({ chain: mainnet, calls }), UnsupportedChainIdError, 5710)
+  await isA('sendCalls from an account that is not the wallet\'s: 4100', batcher.sendCalls({ account: nobody(), calls }),
+    UnauthorizedProviderError, 4100)
+  const paymasterService = { url: 'https://paymaster.example' }
+  await isA('sendCalls with a capability that is not supported: 5700', batcher.sendCalls({ capabilities: { paymasterService }, calls }),
+    UnsupportedNonOptionalCapabilityError, 5700)
+  await isA('sendCalls of 101 calls: 5740', batcher.sendCalls({ calls: Array(101).fill(calls[0]) }), BundleTooLargeError, 5740)
+  await isA('sendCalls of another version: -32000', batcher.sendCalls({ version: '1.0', calls }), RpcRequestError, -32000)
+  const unknown = toHex(randomBytes(32))
+  await isA('getCallsStatus of an id that there is not: 5730', batcher.getCallsStatus({ id: unknown }), UnknownBundleIdError, 5730)
+  await isA('showCallsStatus of one: 5730', batcher.showCallsStatus({ id: unknown }), UnknownBundleIdError, 5730)
+  await isA('getCapabilities of an account that is not the wallet\'s: 4100', batcher.getCapabilities({ account: nobody() }),
+    UnauthorizedProviderError, 4100)
+  claim('nothing of what was refused was sent', [await etherOf(calls[0].to), await nonceOf(owner.address)], [0n, nonce])
+  const optional = await carryOut({ capabilities: { paymasterService: { ...paymasterService, optional: true } }, calls })
+  claim('one that is optional is left out', [optional.statusCode, await etherOf(calls[0].to)], [200, 1n])
+
+  // The account takes its delegation back, as any wallet may.
+  const signer = createWalletClient({ account: owner, chain: foundry, transport: http(url) })
+  const authorization = await signer.signAuthorization({ contractAddress: zeroAddress, executor: 'self' })
+  const hash = await signer.sendTransaction({ to: owner.address, authorizationList: [authorization] })
+  await client.waitForTransactionReceipt({ hash })
+  claim('a delegation that is taken back is gone', await client.getCode({ address: owner.address, blockTag: 'pending' }), undefined)
+  claim('getCapabilities: ready again', (await batcher.getCapabilities({ chainId: foundry.id })).atomic, { status: 'ready' })
+}
+
+async function batches() {
+  await sequentialBatches()
+  await partsOfBatches()
+  await refusedBatches(await atomicBatches())
+}
+
 async function watching() {
   const [polled, pushed] = await Promise.all([
     watch(client, 3, { poll: true, pollingInterval: 100, emitMissed: true }),
@@ -285,7 +484,7 @@ async function watching() {
 }
 
 try {
-  for (const part of [reads, calls, simulations, gas, sending, watching]) await part()
+  for (const part of [reads, calls, simulations, gas, sending, batches, watching]) await part()
 } catch (error) {
   fail('every request is answered', error, 'an answer')
 }
