@@ -213,7 +213,7 @@ impl Chain {
             approvals: Arc::new(Approvals::new(0, Duration::ZERO, &metrics)),
             ledger: Ledger::new(Store::in_memory(&metrics).expect("memory"), 0),
             policy,
-            rules: rules.clone(),
+            rules,
         };
         let backend = Backend {
             pool,

@@ -105,8 +105,10 @@ pub enum StoreError {
     Busy,
 }
 
-type Change = Box<dyn FnOnce(&WriteTransaction) -> Result<(), redb::Error> + Send>;
-type Done = Box<dyn FnOnce(Result<(), StoreError>) + Send>;
+/// What a write does to the tables.
+pub type Change = Box<dyn FnOnce(&WriteTransaction) -> Result<(), redb::Error> + Send>;
+/// What is to happen when it is known how a write went.
+pub type Done = Box<dyn FnOnce(Result<(), StoreError>) + Send>;
 
 /// A write on its way.
 struct Write {
@@ -295,11 +297,11 @@ impl Store {
     pub fn write_then(
         &self,
         change: impl FnOnce(&WriteTransaction) -> Result<(), redb::Error> + Send + 'static,
-        then: impl FnOnce(&Result<(), StoreError>) + Send + 'static,
+        then: impl FnOnce(Result<(), StoreError>) + Send + 'static,
     ) -> Result<Commit, StoreError> {
         let (tell, told) = oneshot::channel();
         let done = move |how: Result<(), StoreError>| {
-            then(&how);
+            then(how.clone());
             let _ = tell.send(how);
         };
         self.writes()?.try_send(Write { change: Box::new(change), done: Box::new(done) }).map_err(

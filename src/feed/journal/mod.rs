@@ -189,7 +189,7 @@ impl Journal {
             let changes = stored(&step.next.changes);
             let opened = on.open.is_none() || step.sealed.is_some();
             let entry = if opened {
-                Entry::Open { header: open.header.clone(), changes }
+                Entry::Open { header: Box::new(open.header.clone()), changes }
             } else {
                 // By index: a walk to where they begin would cost what the block holds already.
                 let new = before..open.transactions.len();
@@ -537,7 +537,7 @@ impl Reader<'_> {
             };
             match Entry::read(bytes.value())? {
                 Entry::Open { header, changes } => {
-                    let next = self.after(&on, changes, OpenBlock::new(header))?;
+                    let next = self.after(&on, changes, OpenBlock::new(*header))?;
                     match sealed.take() {
                         // `publish_sealed` wants the sealed one for itself.
                         Some(head) => snapshots.publish_sealed(copy(&head), Some(next)),

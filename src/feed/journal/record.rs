@@ -200,7 +200,7 @@ impl StoredChange {
 /// What a published snapshot was made of, on the one before it.
 pub enum Entry {
     /// The next block was opened.
-    Open { header: Header, changes: Vec<StoredChange> },
+    Open { header: Box<Header>, changes: Vec<StoredChange> },
     /// The open block grew by a sub-block.
     SubBlock(StoredSubBlock),
     /// The open block was sealed; what it is stands among the blocks.
@@ -242,7 +242,7 @@ impl Entry {
         match self {
             Self::Open { header, changes } => {
                 out.push(OPEN);
-                StoredOpen { header, changes }.encode(&mut out);
+                StoredOpen { header: *header, changes }.encode(&mut out);
             }
             Self::SubBlock(sub_block) => {
                 out.push(SUB_BLOCK);
@@ -260,7 +260,7 @@ impl Entry {
         match bytes.split_first() {
             Some((&OPEN, rest)) => {
                 let StoredOpen { header, changes } = decode(rest)?;
-                Ok(Self::Open { header, changes })
+                Ok(Self::Open { header: Box::new(header), changes })
             }
             Some((&SUB_BLOCK, rest)) => Ok(Self::SubBlock(decode(rest)?)),
             Some((&SEAL, rest)) => {

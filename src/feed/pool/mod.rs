@@ -31,7 +31,7 @@ use self::{
 use crate::{
     chain::ChainSpec,
     state::{Published, Snapshot, Snapshots},
-    store::{Commit, Store, StoreError},
+    store::{Change, Commit, Done, Store, StoreError},
 };
 
 /// Transactions that a subscriber to [`Pool::subscribe`] may be behind before it misses some.
@@ -74,8 +74,8 @@ pub struct Pool {
 /// What is written with transactions.
 struct Beside {
     store: Store,
-    write: Box<dyn FnOnce(&WriteTransaction) -> Result<(), redb::Error> + Send>,
-    then: Box<dyn FnOnce(&Result<(), StoreError>) + Send>,
+    write: Change,
+    then: Done,
 }
 
 #[derive(Debug, Default)]
@@ -150,7 +150,7 @@ impl Pool {
         transactions: impl IntoIterator<Item = Recovered<TxEnvelope>>,
         store: &Store,
         beside: impl FnOnce(&WriteTransaction) -> Result<(), redb::Error> + Send + 'static,
-        then: impl FnOnce(&Result<(), StoreError>) + Send + 'static,
+        then: impl FnOnce(Result<(), StoreError>) + Send + 'static,
     ) -> Result<Commit, PoolError> {
         let sent = transactions.into_iter().map(SentTransaction::from);
         let beside = Beside { store: store.clone(), write: Box::new(beside), then: Box::new(then) };
