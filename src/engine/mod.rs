@@ -21,7 +21,7 @@ mod transfers;
 pub use access_list::{Accessed, create_access_list};
 pub use bundle::{BundleError, BundleResult, BundleTx, call_bundle};
 pub use call::{call, lift_checks};
-pub use error::{HaltText, SimulationError, frame_error};
+pub use error::{HaltText, SimulationError, frame_error, revert_reason};
 pub use estimate::{Estimate, estimate_gas};
 pub use evm::new_evm;
 pub use fees::market_tx;

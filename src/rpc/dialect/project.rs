@@ -1,9 +1,9 @@
 //! presim's own contract: `api.md`.
 
-use super::{Dialect, revert_reason};
+use super::Dialect;
 use crate::{
     chain::ChainSpec,
-    engine::{BaseFeeRule, CallOutcome, HaltText},
+    engine::{BaseFeeRule, CallOutcome, HaltText, revert_reason},
     rpc::{
         encode,
         error::{ErrorData, RpcError},

@@ -2,9 +2,9 @@
 
 use alloy_primitives::Bytes;
 
-use super::{Dialect, revert_reason};
+use super::Dialect;
 use crate::{
-    engine::{BaseFeeRule, CallOutcome, HaltText},
+    engine::{BaseFeeRule, CallOutcome, HaltText, revert_reason},
     rpc::{
         encode,
         error::{ErrorData, RpcError},

@@ -146,12 +146,23 @@ async fn an_atomic_batch_whose_deployment_is_replaced_is_not_confirmed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_confirmed_batch_stays_so_when_its_block_is_no_longer_kept() {
+async fn a_batch_stays_what_it_was_when_the_state_of_its_block_is_gone() {
     let (chain, from) = (Chain::new(), account(1));
-    let node = chain.lasting(&[&["--sub-block-ms", "20", "--sub-blocks", "1", "--keep-blocks", "2"]]);
-    let (id, _) = send(&node, batch(from, false, &[call(WITNESS, 0, bytes!("01"))])).await;
-    let first = settled(&node, &id).await;
-    assert_eq!(first["status"], 200, "{first}");
-    node.sealed(number(&first["receipts"][0]["blockNumber"]) + 10).await;
-    assert_eq!(status(&node, &id).await["status"], 200, "its block is long gone");
+    let flags = ["--sub-block-ms", "20", "--sub-blocks", "1", "--keep-blocks", "2"];
+    let node = chain.lasting(&[&flags]);
+    let calls = [call(WITNESS, 0, bytes!("01"))];
+    let (sequential, _) = send(&node, batch(from, false, &calls)).await;
+    let (atomic, _) = send(&node, batch(from, true, &calls)).await;
+    for id in [&sequential, &atomic] {
+        let first = settled(&node, id).await;
+        assert_eq!(first["status"], 200, "{first}");
+        node.sealed(number(&first["receipts"][0]["blockNumber"]) + 10).await;
+    }
+    let before = (status(&node, &sequential).await, status(&node, &atomic).await);
+    assert_eq!((&before.0["status"], &before.1["status"]), (&json!(200), &json!(200)), "{before:?}");
+    check_receipts(&node, &before.0).await;
+    node.node.stop();
+    let node = chain.lasting(&[&flags]);
+    let after = (status(&node, &sequential).await, status(&node, &atomic).await);
+    assert_eq!(after, before);
 }
