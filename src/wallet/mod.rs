@@ -22,6 +22,7 @@ mod status;
 
 use std::sync::Arc;
 
+use alloy_consensus::Transaction;
 use alloy_hardforks::EthereumHardforks;
 use alloy_primitives::Address;
 
@@ -45,7 +46,7 @@ use crate::{
     chain::ChainSpec,
     engine::{self, Call, CallFees},
     feed::pool::{Pool, PoolError},
-    state::{CodeCache, Included, Meter, Overlay, Published, Selector, Snapshot},
+    state::{Block, CodeCache, Included, Meter, Overlay, Published, Selector, Snapshot},
     store::Commit,
 };
 
@@ -277,9 +278,7 @@ impl Wallet {
         // What was to deploy the executor may have been replaced. Where nobody else did so in time, nothing was there to make the calls.
         if batch.deployment.is_some_and(|hash| published.transaction(&hash).is_none()) {
             for receipt in &mut receipts {
-                receipt.success &= published
-                    .select(Selector::Number(receipt.block_number))
-                    .is_ok_and(|at| at.world.account(&batch.executor).is_some_and(|it| !it.code.bytecode.is_empty()));
+                receipt.success &= was_deployed_before(&published, batch.executor, receipt);
             }
         }
         let state = state_of(batch.transactions.len(), &receipts, lost);
@@ -323,6 +322,24 @@ impl Wallet {
 /// What batches run on.
 fn pending(published: &Published) -> Result<Arc<Snapshot>, WalletError> {
     published.select(Selector::Pending).map_err(|error| WalletError::Refused(error.to_string()))
+}
+
+/// Whether the batch executor was deployed by a transaction before the one of this receipt. It is a long way there, for a case that is rare.
+fn was_deployed_before(published: &Published, executor: Address, receipt: &CallsReceipt) -> bool {
+    let Some(deployment) = BatchExecutor::new(Some(executor)).deployment() else { return false };
+    let blocks = published.blocks(0, receipt.block_number).map(Block::sealed);
+    for block in blocks.chain(published.pending().map(Block::newest)) {
+        for included in block.transactions() {
+            if *included.tx.tx_hash() == receipt.tx_hash {
+                return false;
+            }
+            let deploys = included.tx.to() == deployment.to && *included.tx.input() == deployment.data;
+            if deploys && included.receipt.status() {
+                return true;
+            }
+        }
+    }
+    false
 }
 
 /// How far a batch of `count` transactions is, of which those with `receipts` are in a block and `lost` can be in none any more.

@@ -269,3 +269,27 @@ async fn batches_one_after_another_take_nonces_that_follow() {
     }
     assert_eq!(node.result("/", "eth_getTransactionCount", json!([from, "latest"])).await, hex(0));
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_batch_that_depends_on_one_that_still_waits_has_gas_enough() {
+    let node = TestNode::start(&["--traffic", "0", "--sub-block-ms", "2000"]);
+    let world = node.node.info().trading.expect("the devnet has its trading world");
+    let from = account(1);
+    let amount = U256::from(1_000_000);
+    let approve = |value| call(world.alpha, 0, IErc20::approveCall { spender: world.router, value }.abi_encode());
+    let (id, _) = send(&node, batch(from, false, &[approve(U256::ZERO)])).await;
+    assert_eq!(settled(&node, &id).await["status"], 200);
+    let swap = IRouter::swapExactTokensForTokensCall {
+        amountIn: amount,
+        amountOutMin: U256::from(1),
+        path: vec![world.alpha, world.beta],
+        to: from,
+        deadline: U256::MAX,
+    };
+    let (_, _) = send(&node, batch(from, false, &[approve(amount)])).await;
+    let (id, capabilities) = send(&node, batch(from, false, &[call(world.router, 0, swap.abi_encode())])).await;
+    // The simulation runs on what is in a sub-block, and not on what waits for one.
+    assert!(!simulated(&capabilities)[0].0, "{capabilities}");
+    let status = settled(&node, &id).await;
+    assert_eq!(status["status"], 200, "{status} {capabilities}");
+}

@@ -2,6 +2,7 @@
 
 use alloy_consensus::TxEip1559;
 use alloy_primitives::{B256, U256, bytes};
+use presim::wallet::BatchExecutor;
 use serde_json::{Value, json};
 
 use super::{
@@ -143,6 +144,41 @@ async fn an_atomic_batch_whose_deployment_is_replaced_is_not_confirmed() {
     let (next, _) = send(&node, batch(account(2), true, &[call(WITNESS, 0, bytes!("02"))])).await;
     assert_eq!(settled(&node, &next).await["status"], 200);
     assert_eq!(self::status(&node, &id).await["status"], 500);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_atomic_batch_whose_deployment_is_replaced_is_confirmed_where_another_deployed() {
+    let chain = Chain::new();
+    let node = chain.lasting(&[&QUIET]);
+    let one = [call(WITNESS, 5, bytes!("01"))];
+    let (id, _) = send(&node, batch(account(1), true, &one)).await;
+    let (other, _) = send(&node, batch(account(2), true, &one)).await;
+    let mut tx = TxEip1559 {
+        chain_id: 31_337,
+        nonce: 0,
+        gas_limit: 21_000,
+        max_fee_per_gas: 100_000_000_000,
+        max_priority_fee_per_gas: 1_500_000_000,
+        to: NOBODY.into(),
+        ..TxEip1559::default()
+    };
+    node.result("/", "eth_sendRawTransaction", json!([raw(tx.clone(), &key(1))])).await;
+    // It pays most, so it is mined first.
+    let deployment = BatchExecutor::new(None).deployment().unwrap();
+    tx = TxEip1559 {
+        gas_limit: 3_000_000,
+        max_priority_fee_per_gas: 50_000_000_000,
+        to: deployment.to.unwrap().into(),
+        input: deployment.data,
+        ..tx
+    };
+    node.result("/", "eth_sendRawTransaction", json!([raw(tx, &key(3))])).await;
+    node.node.stop();
+    let node = chain.lasting(&[&QUICK]);
+    for id in [&id, &other] {
+        let status = settled(&node, id).await;
+        assert_eq!((&status["status"], items(&status["receipts"][0]["logs"]).len()), (&json!(200), 1), "{status}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
