@@ -325,6 +325,8 @@ impl Actors {
         }
         let _ = self.feed.send(StopFeed).await;
         self.feed_thread.stop();
+        // Its thread holds the store until it has ended.
+        let _ = tokio::task::spawn_blocking(|| self.feed_thread.join()).await;
     }
 }
 

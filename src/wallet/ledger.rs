@@ -19,6 +19,7 @@ const ORDER: TableDefinition<'_, u64, &str> = TableDefinition::new("batch order"
 
 /// A batch that was taken. How far it has come is not written: that follows from the chain.
 #[derive(Clone, Debug, PartialEq, Eq, RlpEncodable, RlpDecodable)]
+#[rlp(trailing)]
 pub struct TakenBatch {
     /// Who sends it.
     pub from: Address,
@@ -30,6 +31,8 @@ pub struct TakenBatch {
     pub executor: Address,
     /// Its transactions, but for one that deploys the batch executor.
     pub transactions: Vec<B256>,
+    /// The one that deploys the batch executor, where it was not there.
+    pub deployment: Option<B256>,
 }
 
 /// The batches on the disk (or, on a node that keeps nothing, in memory), the newest of them, and the ids of those on their way there.

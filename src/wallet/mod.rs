@@ -22,6 +22,7 @@ mod status;
 
 use std::sync::Arc;
 
+use alloy_consensus::Transaction;
 use alloy_hardforks::EthereumHardforks;
 use alloy_primitives::Address;
 
@@ -45,7 +46,7 @@ use crate::{
     chain::ChainSpec,
     engine::{self, Call, CallFees},
     feed::pool::{Pool, PoolError},
-    state::{CodeCache, Included, Meter, Overlay, Published, Selector, Snapshot},
+    state::{Block, CodeCache, Included, Meter, Overlay, Published, Selector, Snapshot},
     store::Commit,
 };
 
@@ -215,11 +216,13 @@ impl Wallet {
         let signer =
             self.accounts.find(account).ok_or_else(|| WalletError::foreign_account("params[0].from", account))?;
         let choosing = signer.choosing();
-        let first = self.pool.next_nonce(account, 0);
+        let mut next = 0;
         let last = planned.len().saturating_sub(1);
         let mut transactions = Vec::with_capacity(planned.len());
         for (index, Planned { mut call, gas }) in planned.into_iter().enumerate() {
-            let nonce = first + index as u64;
+            // One behind a gap may have a nonce between.
+            let nonce = self.pool.next_nonce(account, next);
+            next = nonce + 1;
             if let Some(executor) = upgrade.filter(|_| index == last) {
                 // The transaction itself uses up the nonce before.
                 let authorization = signer.authorize(executor, self.spec.chain_id(), nonce + 1);
@@ -228,13 +231,14 @@ impl Wallet {
             let filled = Filled { chain_id: self.spec.chain_id(), nonce, gas };
             transactions.push(signer.sign(Call { gas: None, ..call }, filled).map_err(unsigned)?);
         }
-        let shown = if atomic { &transactions[last..] } else { &transactions[..] };
+        let (deploying, shown) = transactions.split_at(if atomic { last } else { 0 });
         let taken = TakenBatch {
             from: account,
             chain_id: self.spec.chain_id(),
             atomic,
             executor: self.executor().address(),
             transactions: shown.iter().map(|tx| *tx.tx_hash()).collect(),
+            deployment: deploying.first().map(|tx| *tx.tx_hash()),
         };
         let id = claim.id().clone();
         let write = self.ledger.writing(&claim, &taken);
@@ -273,11 +277,11 @@ impl Wallet {
                 None => {}
             }
         }
-        if batch.atomic
-            && published.newest.world.account(&batch.executor).is_none_or(|account| account.code.bytecode.is_empty())
-        {
-            // Nothing was there to make the calls: what deploys the executor was replaced by another transaction.
-            receipts.iter_mut().for_each(|receipt| receipt.success = false);
+        // What was to deploy the executor may have been replaced. Where nobody else did so in time, nothing was there to make the calls.
+        if batch.deployment.is_some_and(|hash| published.transaction(&hash).is_none()) {
+            for receipt in &mut receipts {
+                receipt.success &= was_deployed_before(&published, batch.executor, receipt);
+            }
         }
         let state = state_of(batch.transactions.len(), &receipts, lost);
         Ok(BatchStatus { id, chain_id: batch.chain_id, state, atomic: batch.atomic, receipts })
@@ -320,6 +324,24 @@ impl Wallet {
 /// What batches run on.
 fn pending(published: &Published) -> Result<Arc<Snapshot>, WalletError> {
     published.select(Selector::Pending).map_err(|error| WalletError::Refused(error.to_string()))
+}
+
+/// Whether the batch executor was deployed by a transaction before the one of this receipt. It is a long way there, for a case that is rare.
+fn was_deployed_before(published: &Published, executor: Address, receipt: &CallsReceipt) -> bool {
+    let Some(deployment) = BatchExecutor::new(Some(executor)).deployment() else { return false };
+    let blocks = published.blocks(0, receipt.block_number).map(Block::sealed);
+    for block in blocks.chain(published.pending().map(Block::newest)) {
+        for included in block.transactions() {
+            if *included.tx.tx_hash() == receipt.tx_hash {
+                return false;
+            }
+            let deploys = included.tx.to() == deployment.to && *included.tx.input() == deployment.data;
+            if deploys && included.receipt.status() {
+                return true;
+            }
+        }
+    }
+    false
 }
 
 /// How far a batch of `count` transactions is, of which those with `receipts` are in a block and `lost` can be in none any more.

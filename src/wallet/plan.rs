@@ -2,7 +2,7 @@
 
 use alloy_eips::{eip7702::constants::PER_EMPTY_ACCOUNT_COST, eip7825::MAX_TX_GAS_LIMIT_OSAKA};
 use alloy_hardforks::EthereumHardforks;
-use alloy_primitives::{Address, Bytes, TxKind, U256};
+use alloy_primitives::{Address, TxKind, U256};
 use revm::{bytecode::Bytecode, context::result::ExecutionResult};
 
 use super::{BatchCall, BatchExecutor, BatchRequest, Delegation, SimulatedCall, WalletError};
@@ -156,8 +156,13 @@ impl Planner<'_> {
         let execute =
             BatchCall { to: Some(account), value: U256::ZERO, data, gas_limit: None, capabilities: Vec::new() };
         let call = self.call(&execute, account);
+        let affordable = self.affordable(&call, overlay);
         let ran = self.run(&call, overlay).map_err(|error| refused("params[0].calls", error))?;
         match &ran.result {
+            // A callee that runs out of gas makes the batch revert.
+            ExecutionResult::Revert { .. } if self.would_succeed_with_more(&call, overlay)? => {
+                return Err(self.too_large(affordable));
+            }
             ExecutionResult::Revert { output, .. } if self.refuse_reverts => {
                 return Err(WalletError::Reverted(output.clone()));
             }
@@ -168,14 +173,32 @@ impl Planner<'_> {
             _ => {}
         }
         let gas = ran.gas + if upgrade.is_some() { PER_EMPTY_ACCOUNT_COST } else { 0 };
-        let most = self.most_gas();
-        if ran.too_dear || gas > most {
-            return Err(WalletError::TooLarge(format!(
-                "params[0].calls: they need more than {most} gas together, the most of one transaction"
-            )));
+        if ran.too_dear || gas > self.most_gas() {
+            return Err(self.too_large(affordable));
         }
         transactions.push(Planned { call, gas });
         Ok(Plan { transactions, atomic: true, upgrade, simulation: Vec::new(), failure: ran.failure() })
+    }
+
+    /// A batch needs more gas than `affordable`, which its account can pay, or than a transaction may have.
+    fn too_large(&self, affordable: u64) -> WalletError {
+        let most = self.most_gas();
+        if affordable < most {
+            return WalletError::Refused(format!(
+                "params[0].calls: insufficient funds for gas * price + value: the account can pay {affordable} gas, and they need more"
+            ));
+        }
+        WalletError::TooLarge(format!(
+            "params[0].calls: they need more than {most} gas together, the most of one transaction"
+        ))
+    }
+
+    /// Whether a call that fails with the most gas of a transaction succeeds with all that a request may use.
+    fn would_succeed_with_more(&self, call: &Call, overlay: &mut Overlay) -> Result<bool, WalletError> {
+        // Gas that no transaction can have is paid by nobody.
+        let free = Call { fees: CallFees::default(), ..call.clone() };
+        let ran = self.run_with(&free, self.rules.gas_cap, overlay);
+        Ok(ran.map_err(|error| refused("params[0].calls", error))?.is_success())
     }
 
     /// The call that deploys the batch executor.

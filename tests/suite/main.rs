@@ -23,5 +23,6 @@ mod subscriptions;
 mod support;
 mod tracing;
 mod vectors;
+mod wallet;
 mod wallet_rules;
 mod websocket;

@@ -26,7 +26,7 @@ pub use self::{
 };
 use self::{
     keep::StoredTransaction,
-    queue::{Coming, Queue},
+    queue::{Checked, Coming, Queue},
 };
 use crate::{
     chain::ChainSpec,
@@ -102,10 +102,10 @@ impl Pool {
         let newest = self.snapshots.newest();
         let mut gone = Vec::new();
         for (arrived, own, tx) in kept {
-            let (hash, size) = (*tx.tx_hash(), tx.eip2718_encoded_length());
+            let hash = *tx.tx_hash();
             inner.queue.arrive_after(arrived - 1);
             let coming = Coming { own, held: false };
-            if let Err(reason) = inner.queue.insert(tx, size, coming, &newest.world, &self.limits) {
+            if let Err(reason) = inner.queue.insert(tx.into(), coming, &newest.world, &self.limits) {
                 tracing::info!(%hash, %reason, "a transaction waits no longer");
                 gone.push(hash);
             }
@@ -164,16 +164,16 @@ impl Pool {
         beside: Option<Beside>,
     ) -> Result<Commit, PoolError> {
         let head = self.snapshots.newest();
-        let check = |sent| rules::check(&self.spec, head.header(), self.limits.min_tip, sent);
+        let check = |sent| rules::check(&self.spec, head.header(), self.limits.min_tip, sent).map(Checked::from);
         let transactions: Vec<_> = sent.into_iter().map(check).collect::<Result<_, _>>()?;
         let mut inner = self.lock();
         let newest = self.snapshots.newest();
         let coming = Coming { own, held: self.store.is_some() || beside.is_some() };
         let (mut hashes, mut ready) = (Vec::with_capacity(transactions.len()), Vec::new());
         let taken = || {
-            for tx in transactions {
-                let (hash, size) = (*tx.tx_hash(), tx.eip2718_encoded_length());
-                ready.extend(inner.queue.insert(tx, size, coming, &newest.world, &self.limits)?);
+            for checked in transactions {
+                let hash = *checked.tx.tx_hash();
+                ready.extend(inner.queue.insert(checked, coming, &newest.world, &self.limits)?);
                 hashes.push(hash);
             }
             self.keep(&mut inner.queue, &hashes, beside)

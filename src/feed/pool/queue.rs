@@ -28,6 +28,8 @@ pub struct Pooled {
     pub tx: Arc<Recovered<TxEnvelope>>,
     /// The how manieth it was to come: of two that pay the same, the earlier is mined first.
     pub arrived: u64,
+    /// The sender's nonce once it is mined.
+    next: u64,
     /// Bytes.
     size: usize,
     /// The most it can cost its sender, wei.
@@ -45,6 +47,22 @@ pub(super) struct Coming {
     pub own: bool,
     /// It is on its way to the disk.
     pub held: bool,
+}
+
+/// A transaction that has been checked by its form, and what is known of it by that. To be made before the pool is locked: it costs time.
+#[derive(Debug)]
+pub(super) struct Checked {
+    pub tx: Recovered<TxEnvelope>,
+    /// Bytes.
+    size: usize,
+    /// The sender's nonce once it is mined.
+    next: u64,
+}
+
+impl From<Recovered<TxEnvelope>> for Checked {
+    fn from(tx: Recovered<TxEnvelope>) -> Self {
+        Self { size: tx.eip2718_encoded_length(), next: nonce_after(&tx), tx }
+    }
 }
 
 /// One sender's transactions.
@@ -98,12 +116,12 @@ impl Queue {
     /// replacement rule and the bounds, in its order. Returns what has become ready to be mined by it.
     pub(super) fn insert(
         &mut self,
-        tx: Recovered<TxEnvelope>,
-        size: usize,
+        checked: Checked,
         coming: Coming,
         world: &World,
         limits: &PoolLimits,
     ) -> Result<Vec<Arc<Recovered<TxEnvelope>>>, PoolError> {
+        let Checked { tx, size, next } = checked;
         if self.by_hash.contains_key(tx.tx_hash()) {
             return Err(PoolError::AlreadyKnown);
         }
@@ -124,7 +142,8 @@ impl Queue {
         self.make_room(&tx, size, replaced.as_deref(), world, limits)?;
         self.arrivals += 1;
         let Coming { own, held } = coming;
-        let pooled = Pooled { tx: Arc::new(tx), arrived: self.arrivals, size, cost, own, held: AtomicBool::new(held) };
+        let pooled =
+            Pooled { tx: Arc::new(tx), arrived: self.arrivals, next, size, cost, own, held: AtomicBool::new(held) };
         let pooled = Arc::new(pooled);
         self.bytes += size;
         self.by_hash.insert(*pooled.tx.tx_hash(), pooled.clone());
@@ -212,9 +231,9 @@ impl Queue {
         let Some(sender) = self.senders.get_mut(address) else { return Vec::new() };
         // None is missing before those that were told of: what follows them is all that can be new.
         let from = nonce_of(world, address).max(sender.told);
-        let ready: Vec<_> = sender.ready(from).map(|pooled| pooled.tx.clone()).collect();
-        sender.told = from + ready.len() as u64;
-        ready
+        let ready: Vec<_> = sender.ready(from).cloned().collect();
+        sender.told = ready.last().map_or(from, |last| last.next);
+        ready.iter().map(|pooled| pooled.tx.clone()).collect()
     }
 
     /// All senders that have a transaction here.
@@ -297,23 +316,40 @@ impl Over {
 }
 
 impl Sender {
-    /// The transactions from `nonce` on without a gap.
-    fn run(&self, nonce: u64) -> impl Iterator<Item = (&u64, &Arc<Pooled>)> {
-        self.by_nonce
-            .range(nonce..)
-            .enumerate()
-            .take_while(move |(index, (at, _))| **at == nonce + *index as u64)
-            .map(|(_, one)| one)
+    /// The transactions from `nonce` on without a gap. One whose nonce an authorization before it uses is passed over.
+    fn run(&self, nonce: u64) -> impl Iterator<Item = &Arc<Pooled>> {
+        let mut next = nonce;
+        let of_the_run = self.by_nonce.range(nonce..).map_while(move |(at, pooled)| {
+            let follows = *at == next;
+            if follows {
+                next = pooled.next;
+            }
+            (*at < next).then_some(follows.then_some(pooled))
+        });
+        of_the_run.flatten()
     }
 
     /// Those of them that may be mined now: nothing passes one that is not on the disk yet.
     fn ready(&self, nonce: u64) -> impl Iterator<Item = &Arc<Pooled>> {
-        self.run(nonce).map(|(_, pooled)| pooled).take_while(|pooled| !pooled.held.load(Relaxed))
+        self.run(nonce).take_while(|pooled| !pooled.held.load(Relaxed))
     }
 
     fn first_gap(&self, nonce: u64) -> u64 {
-        nonce + self.run(nonce).count() as u64
+        self.run(nonce).last().map_or(nonce, |last| last.next)
     }
+}
+
+/// The sender's nonce once a transaction is mined. An authorization of its own account uses the nonce after it (EIP-7702).
+fn nonce_after(tx: &Recovered<TxEnvelope>) -> u64 {
+    let mut next = tx.nonce() + 1;
+    for authorization in tx.authorization_list().unwrap_or_default() {
+        let fits = authorization.nonce() == next
+            && (authorization.chain_id().is_zero() || tx.chain_id().map(U256::from) == Some(*authorization.chain_id()));
+        if fits && authorization.recover_authority().is_ok_and(|authority| authority == tx.signer()) {
+            next += 1;
+        }
+    }
+    next
 }
 
 fn nonce_of(world: &World, address: &Address) -> u64 {

@@ -1,0 +1,268 @@
+//! Batches that somebody is asked about, over HTTP and WebSocket.
+
+use std::{path::Path, time::Duration};
+
+use alloy_primitives::{U256, bytes};
+use serde_json::{Value, json};
+use tokio::task::JoinHandle;
+
+use super::{
+    Chain, GATE, NOBODY, QUICK, QUIET, WITNESS, account, batch, call, came, named, nonce, refusal, send, settled,
+    watch_pool,
+};
+use crate::{
+    process::{command, text},
+    support::{BOUND, Socket, TestNode, items, request},
+};
+
+const ASK: [&str; 2] = ["--wallet-approval", "ask"];
+
+/// A node that asks, and the directory that its approver finds it by.
+struct Asking {
+    chain: Chain,
+    node: TestNode,
+}
+
+impl Asking {
+    fn start(flags: &[&[&str]]) -> Self {
+        let chain = Chain::new();
+        let node = chain.lasting(&[&[&ASK[..]], flags].concat());
+        Self { chain, node }
+    }
+
+    fn dir(&self) -> &Path {
+        self.chain.data.path()
+    }
+
+    /// What `presim wallet` says when it works.
+    fn says(&self, args: &[&str]) -> String {
+        let all = [&["wallet", "--data-dir", text(self.dir())], args].concat();
+        let output = tokio::task::block_in_place(|| command(&all, &[]).output()).expect("the program runs");
+        let (said, told) = (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap());
+        assert_eq!(output.status.code(), Some(0), "{args:?}: {told}");
+        said
+    }
+
+    fn list(&self) -> Vec<Value> {
+        let said: Value = serde_json::from_str(&self.says(&["list", "--json"])).unwrap();
+        items(&said["batches"]).to_vec()
+    }
+
+    /// Waits until the list is as it should be.
+    async fn listed(&self, is: impl Fn(&[Value]) -> bool) -> Vec<Value> {
+        let wait = async {
+            loop {
+                let list = self.list();
+                if is(&list) {
+                    return list;
+                }
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::time::timeout(BOUND, wait).await.unwrap_or_else(|_| panic!("not listed so: {:?}", self.list()))
+    }
+
+    /// Sends a batch, which waits from then on.
+    async fn ask(&self, params: Value) -> JoinHandle<Value> {
+        let id = params[0]["id"].clone();
+        let asked = self.send(params);
+        self.listed(|list| list.iter().any(|one| one["id"] == id)).await;
+        asked
+    }
+
+    fn send(&self, params: Value) -> JoinHandle<Value> {
+        let body = request(1, "wallet_sendCalls", params).to_string();
+        let post = self.node.client.post(self.node.url("/")).header("content-type", "application/json").body(body);
+        tokio::spawn(async move { post.send().await.expect("it answers").json().await.expect("JSON") })
+    }
+}
+
+async fn answer(asked: JoinHandle<Value>) -> Value {
+    tokio::time::timeout(BOUND, asked).await.expect("it is answered").expect("no panic")
+}
+
+fn witness(id: &str) -> Value {
+    named(batch(account(1), false, &[call(WITNESS, 0, bytes!("01"))]), id)
+}
+
+fn check_rejected(answer: &Value, detail: &str) {
+    let error = &answer["error"];
+    assert_eq!((&error["code"], &error["message"]), (&json!(4001), &json!("User rejected the request")), "{answer}");
+    assert!(error["data"].as_str().unwrap().contains(detail), "{detail}: {answer}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_batch_is_signed_when_it_is_approved_and_not_before() {
+    let asking = Asking::start(&[&QUICK, &["--deadline-ms", "200"]]);
+    let node = &asking.node;
+    let watch = watch_pool(node).await;
+    let calls = [call(WITNESS, 3, bytes!("aa")), call(GATE, 0, bytes!())];
+    let asked = asking.ask(named(batch(account(1), true, &calls), "yes")).await;
+    // Waiting has no deadline but its own.
+    let list = asking.listed(|list| list[0]["waitedMs"].as_u64().unwrap() > 1_000).await;
+    let one = &list[0];
+    assert_eq!((&one["id"], &one["from"], &one["chainId"]), (&json!("yes"), &json!(account(1)), &json!(31_337)));
+    assert_eq!((&one["atomic"], one["upgrade"].is_string()), (&json!(true), true), "{one}");
+    assert_eq!((&one["calls"][0]["value"], &one["calls"][0]["data"]), (&json!("0x3"), &json!("0xaa")), "{one}");
+    assert_eq!((nonce(node, account(1)).await, came(node, &watch).await), (0, Vec::new()));
+    assert!(node.error("/", "wallet_getCallsStatus", json!(["yes"])).await["code"] == 5730);
+
+    assert_eq!(asking.says(&["approve", "yes"]), "approved yes\n");
+    let answer = answer(asked).await;
+    assert_eq!((&answer["result"]["id"], &answer["result"]["status"]), (&json!("yes"), &json!("pending")), "{answer}");
+    let status = settled(node, "yes").await;
+    assert_eq!(status["status"], 200, "{status}");
+    assert_eq!((came(node, &watch).await.len(), asking.list().len()), (2, 0));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_batch_that_is_rejected_or_too_late_is_4001_and_leaves_its_id_free() {
+    let asking = Asking::start(&[&QUIET, &["--wallet-approval-timeout-ms", "3000"]]);
+    let watch = watch_pool(&asking.node).await;
+    let asked = asking.ask(witness("same")).await;
+    assert_eq!(asking.says(&["reject", "same"]), "rejected same\n");
+    check_rejected(&answer(asked).await, "the approver rejected it");
+
+    check_rejected(&answer(asking.send(witness("same"))).await, "--wallet-approval-timeout-ms");
+    assert_eq!((asking.list().len(), came(&asking.node, &watch).await), (0, Vec::new()));
+
+    let asked = asking.ask(witness("same")).await;
+    asking.says(&["approve", "same"]);
+    assert_eq!(answer(asked).await["result"]["id"], "same");
+    assert_eq!(came(&asking.node, &watch).await.len(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_goes_away_withdraws_its_batch() {
+    let asking = Asking::start(&[&QUIET]);
+    let asked = asking.ask(witness("same")).await;
+    asked.abort();
+    asking.listed(<[Value]>::is_empty).await;
+    let mut socket = Socket::open(&asking.node, "/").await;
+    socket.write(request(7, "wallet_sendCalls", witness("same")).to_string()).await.unwrap();
+    asking.listed(|list| list.len() == 1).await;
+    drop(socket);
+    asking.listed(<[Value]>::is_empty).await;
+    // The id is free, and nothing was signed.
+    assert_eq!(nonce(&asking.node, account(1)).await, 0);
+    let asked = asking.ask(witness("same")).await;
+    asking.says(&["approve", "same"]);
+    assert_eq!(answer(asked).await["result"]["id"], "same");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_that_stops_rejects_what_waits() {
+    let asking = Asking::start(&[&QUIET]);
+    let asked = asking.ask(witness("late")).await;
+    let Asking { chain, node } = asking;
+    tokio::task::spawn_blocking(move || node.node.stop()).await.unwrap();
+    check_rejected(&answer(asked).await, "the node stops");
+    // Nothing of it is left when it is back.
+    let node = chain.lasting(&[&QUIET]);
+    assert_eq!(nonce(&node, account(1)).await, 0);
+    send(&node, witness("late")).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_would_revert_by_now_is_refused_after_the_approval() {
+    let asking = Asking::start(&[&QUICK]);
+    let node = &asking.node;
+    let atomic = |id| named(batch(account(1), true, &[call(GATE, 0, bytes!()), call(WITNESS, 0, bytes!("01"))]), id);
+    let first = asking.ask(atomic("first")).await;
+    let sequential = batch(account(2), false, &[call(GATE, 0, bytes!()), call(WITNESS, 0, bytes!("02"))]);
+    let second = asking.ask(named(sequential, "second")).await;
+    let close = json!([{"from": account(0), "to": GATE, "data": "0x01"}]);
+    let hash = node.result("/", "eth_sendTransaction", close).await;
+    let hash = serde_json::from_value(hash).unwrap();
+    let mut changes = node.node.snapshots().changes();
+    while node.node.snapshots().load().transaction(&hash).is_none() {
+        tokio::time::timeout(BOUND, changes.changed()).await.expect("it is mined").unwrap();
+    }
+    for id in ["first", "second"] {
+        asking.says(&["approve", id]);
+    }
+    let answered = answer(first).await;
+    assert_eq!(answered["error"], json!({"code": -32000, "message": "execution reverted", "data": "0x"}), "{answered}");
+    assert_eq!(nonce(node, account(1)).await, 0);
+    // What is sent all the same is marked as it is now.
+    let answered = answer(second).await;
+    let simulated = &answered["result"]["capabilities"]["simulation"]["calls"];
+    assert_eq!((&simulated[0]["status"], &simulated[1]["status"]), (&json!("0x0"), &json!("0x1")), "{answered}");
+    assert_eq!(settled(node, "second").await["status"], 600);
+    let again = asking.ask(named(witness("first"), "first")).await;
+    asking.says(&["approve", "first"]);
+    assert_eq!(answer(again).await["result"]["id"], "first");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn while_one_waits_its_id_is_taken_and_no_more_wait_than_may() {
+    let asking = Asking::start(&[&QUIET, &["--wallet-max-waiting", "2"]]);
+    let node = &asking.node;
+    let one = asking.ask(witness("one")).await;
+    assert_eq!(refusal(node, "/", witness("one")).await["code"], 5720);
+    let two = asking.ask(witness("two")).await;
+    let error = refusal(node, "/", witness("three")).await;
+    assert_eq!(error["code"], -32005, "{error}");
+    assert!(error["message"].as_str().unwrap().contains("--wallet-max-waiting"), "{error}");
+    asking.says(&["approve", "two"]);
+    assert_eq!(answer(two).await["result"]["id"], "two");
+    let three = asking.ask(witness("three")).await;
+    for (id, asked) in [("three", three), ("one", one)] {
+        asking.says(&["approve", id]);
+        assert_eq!(answer(asked).await["result"]["id"], id);
+    }
+    assert_eq!(nonce(node, account(1)).await, 3);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_socket_answers_others_while_a_batch_of_its_waits() {
+    let asking = Asking::start(&[&QUICK]);
+    let mut socket = Socket::open(&asking.node, "/").await;
+    socket.write(request(7, "wallet_sendCalls", witness("socket")).to_string()).await.unwrap();
+    asking.listed(|list| list.len() == 1).await;
+    let other = socket.send(request(8, "eth_chainId", json!([])).to_string()).await;
+    assert_eq!((&other["id"], &other["result"]), (&json!(8), &json!("0x7a69")));
+    asking.says(&["approve", "socket"]);
+    let answer = socket.read().await.expect("it answers");
+    assert_eq!((&answer["id"], &answer["result"]["id"]), (&json!(7), &json!("socket")), "{answer}");
+    assert_eq!(settled(&asking.node, "socket").await["status"], 200);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn batches_in_an_array_wait_side_by_side() {
+    let asking = Asking::start(&[&QUIET]);
+    let all = Value::Array(
+        ["a", "b", "c"]
+            .iter()
+            .enumerate()
+            .map(|(at, id)| request(at as u64, "wallet_sendCalls", witness(id)))
+            .collect(),
+    );
+    let post = asking.node.client.post(asking.node.url("/")).header("content-type", "application/json");
+    let post = post.body(all.to_string());
+    let asked = tokio::spawn(async move { post.send().await.unwrap().json::<Value>().await.unwrap() });
+    asking.listed(|list| list.len() == 3).await;
+    for (id, word) in [("a", "approve"), ("b", "reject"), ("c", "approve")] {
+        asking.says(&[word, id]);
+    }
+    let answers = answer(asked).await;
+    let said: Vec<_> =
+        items(&answers).iter().map(|one| (one["result"]["id"].clone(), one["error"]["code"].clone())).collect();
+    assert_eq!(said, [(json!("a"), Value::Null), (Value::Null, json!(4001)), (json!("c"), Value::Null)], "{answers}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_refused_by_a_rule_or_by_the_simulation_asks_nobody() {
+    let asking = Asking::start(&[&QUIET]);
+    let mut dear = call(NOBODY, 0, bytes!());
+    dear["value"] = json!(U256::MAX);
+    for (params, code) in [
+        (batch(NOBODY, false, &[call(WITNESS, 0, bytes!())]), 4100),
+        (batch(account(1), true, &[call(super::REVERTER, 0, bytes!())]), -32000),
+        (batch(account(1), false, &[dear]), -32000),
+    ] {
+        // It would wait for minutes.
+        let refused = tokio::time::timeout(Duration::from_secs(20), refusal(&asking.node, "/", params)).await;
+        assert_eq!(refused.expect("at once")["code"], code);
+    }
+}

@@ -1,0 +1,302 @@
+//! Atomic batches: one transaction of a delegated account (EIP-7702).
+
+use alloy_consensus::TxEip7702;
+use alloy_eips::eip7702::Authorization;
+use alloy_primitives::{Address, Bytes, U256, bytes};
+use alloy_signer::SignerSync;
+use alloy_sol_types::{Revert, SolError, SolValue};
+use presim::{feed::world::dev_signers, wallet::BatchExecutor};
+use serde_json::{Value, json};
+
+use super::{
+    Chain, FEES, GATE, LOOP, METER, NOBODY, QUICK, QUIET, REVERTER, WITNESS, account, balance, batch, call, came, code,
+    designator, key, limited, logs, mine, named, nonce, raw, refusal, send, settled, successes, transactions,
+    watch_pool, witnessed,
+};
+use crate::support::{TestNode, items, number};
+
+fn reason(text: &str) -> Bytes {
+    Revert { reason: text.to_owned() }.abi_encode().into()
+}
+
+async fn capability(node: &TestNode, of: Address) -> Value {
+    node.result("/", "wallet_getCapabilities", json!([of])).await["0x7a69"]["atomic"]["status"].take()
+}
+
+/// Delegates an account by a transaction of its own.
+async fn delegate(node: &TestNode, index: usize, to: Address) {
+    let signer = key(index);
+    let nonce = nonce(node, signer.address()).await;
+    let authorization = Authorization { chain_id: U256::from(31_337), address: to, nonce: nonce + 1 };
+    let signature = signer.sign_hash_sync(&authorization.signature_hash()).unwrap();
+    let tx = TxEip7702 {
+        chain_id: 31_337,
+        nonce,
+        gas_limit: 100_000,
+        max_fee_per_gas: 10_000_000_000,
+        max_priority_fee_per_gas: 1_000_000_000,
+        to: NOBODY,
+        authorization_list: vec![authorization.into_signed(signature)],
+        ..TxEip7702::default()
+    };
+    assert_eq!(mine(node, raw(tx, &signer)).await["status"], "0x1");
+    assert_eq!(code(node, signer.address()).await, designator(to));
+}
+
+/// A batch that cannot go wrong.
+fn witnesses(from: Address, atomic: bool) -> Value {
+    batch(from, atomic, &[call(WITNESS, 7, bytes!("aa")), call(NOBODY, 1, bytes!()), call(WITNESS, 0, bytes!("bb"))])
+}
+
+fn check_witnesses(status: &Value, from: Address) {
+    assert_eq!((&status["status"], &status["atomic"]), (&json!(200), &json!(true)), "{status}");
+    assert_eq!(items(&status["receipts"]).len(), 1, "{status}");
+    let expected = [witnessed(from, 7, bytes!("aa")), witnessed(from, 0, bytes!("bb"))];
+    assert_eq!(logs(&status["receipts"][0]), expected, "{status}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_first_batch_deploys_the_executor_and_delegates_and_later_ones_need_not() {
+    let (chain, from, other) = (Chain::new(), account(1), account(2));
+    let node = chain.node(&[&QUICK]);
+    let executor = BatchExecutor::default_address();
+    assert_eq!((code(&node, executor).await, capability(&node, from).await), (Bytes::new(), json!("ready")));
+
+    let (id, _) = send(&node, witnesses(from, true)).await;
+    let status = settled(&node, &id).await;
+    check_witnesses(&status, from);
+    let sent = &transactions(&node, &status).await[0];
+    assert_eq!(
+        (&sent["type"], &sent["to"], &sent["value"]),
+        (&json!("0x4"), &json!(format!("{from:?}")), &json!("0x0"))
+    );
+    assert_eq!(items(&sent["authorizationList"]).len(), 1, "{sent}");
+    // The deployment, the batch, and its authorization.
+    assert_eq!((number(&sent["nonce"]), nonce(&node, from).await), (1, 3), "{sent}");
+    assert_eq!(code(&node, executor).await, *BatchExecutor::runtime_code());
+    assert_eq!(code(&node, from).await, designator(executor));
+    assert_eq!((capability(&node, from).await, capability(&node, other).await), (json!("supported"), json!("ready")));
+    assert_eq!(balance(&node, NOBODY).await, U256::from(1));
+
+    // Delegated, it goes as one even where it need not.
+    for (required, at) in [(true, 3), (false, 4)] {
+        let (id, _) = send(&node, witnesses(from, required)).await;
+        let status = settled(&node, &id).await;
+        check_witnesses(&status, from);
+        let sent = &transactions(&node, &status).await[0];
+        assert_eq!((&sent["type"], number(&sent["nonce"])), (&json!("0x2"), at), "{sent}");
+        assert_eq!(nonce(&node, from).await, at + 1);
+    }
+
+    // Nobody deploys what is there.
+    let (id, _) = send(&node, witnesses(other, true)).await;
+    let status = settled(&node, &id).await;
+    check_witnesses(&status, other);
+    let sent = &transactions(&node, &status).await[0];
+    assert_eq!((&sent["type"], number(&sent["nonce"]), nonce(&node, other).await), (&json!("0x4"), 0, 2), "{sent}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_first_batches_at_once_both_go() {
+    let (chain, from) = (Chain::new(), account(1));
+    let node = chain.node(&[&["--sub-block-ms", "400"]]);
+    let mut ids = Vec::new();
+    for from in [from, from, account(2)] {
+        ids.push((from, send(&node, witnesses(from, true)).await.0));
+    }
+    for (from, id) in ids {
+        check_witnesses(&settled(&node, &id).await, from);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_batch_that_would_revert_is_refused_with_what_it_reverts_with() {
+    let (chain, from) = (Chain::new(), account(1));
+    let node = chain.node(&[&QUIET]);
+    let watch = watch_pool(&node).await;
+    let params = |data: Bytes| {
+        let calls = [call(WITNESS, 0, bytes!("01")), call(REVERTER, 0, data), call(WITNESS, 0, bytes!("02"))];
+        named(batch(from, true, &calls), "the same")
+    };
+    for (data, message) in [
+        (reason("not today"), "execution reverted: not today"),
+        (bytes!("c0ffee"), "execution reverted"),
+        (bytes!(), "execution reverted"),
+    ] {
+        let error = refusal(&node, "/", params(data.clone())).await;
+        assert_eq!(error, json!({"code": -32000, "message": "execution reverted", "data": data}));
+        let error = refusal(&node, "/standard", params(data.clone())).await;
+        assert_eq!(error, json!({"code": 3, "message": message, "data": data}));
+    }
+    // What the calls do together counts.
+    let error = refusal(&node, "/", batch(from, true, &[call(GATE, 0, bytes!("01")), call(GATE, 0, bytes!())])).await;
+    assert_eq!(error["message"], "execution reverted", "{error}");
+    assert_eq!((came(&node, &watch).await, nonce(&node, from).await), (Vec::new(), 0));
+    let (id, _) = send(&node, named(witnesses(from, true), "the same")).await;
+    assert_eq!((id.as_str(), came(&node, &watch).await.len()), ("the same", 2));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_batch_that_would_revert_is_sent_where_that_is_the_policy() {
+    let (chain, from) = (Chain::new(), account(1));
+    let node = chain.node(&[&QUICK, &["--wallet-revert", "send"]]);
+    let calls = [call(WITNESS, 3, bytes!("01")), call(REVERTER, 0, reason("not today"))];
+    for _ in 0..2 {
+        let (id, _) = send(&node, batch(from, true, &calls)).await;
+        let status = settled(&node, &id).await;
+        assert_eq!((&status["status"], &status["atomic"]), (&json!(500), &json!(true)), "{status}");
+        assert_eq!(successes(&status), [false], "{status}");
+    }
+    // All or nothing: it was nothing.
+    assert_eq!(balance(&node, WITNESS).await, U256::ZERO);
+    // It is delegated all the same, and can make calls.
+    let (id, _) = send(&node, witnesses(from, true)).await;
+    check_witnesses(&settled(&node, &id).await, from);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn where_upgrades_are_denied_only_a_delegated_account_has_atomic_batches() {
+    let (chain, from, other) = (Chain::new(), account(1), account(2));
+    let node = chain.lasting(&[&QUICK]);
+    let (id, _) = send(&node, witnesses(from, true)).await;
+    check_witnesses(&settled(&node, &id).await, from);
+    node.node.stop();
+
+    let node = chain.lasting(&[&QUICK, &["--wallet-upgrade", "deny"]]);
+    assert_eq!(capability(&node, from).await, "supported");
+    assert_eq!(capability(&node, other).await, "unsupported");
+    let (id, _) = send(&node, witnesses(from, true)).await;
+    check_witnesses(&settled(&node, &id).await, from);
+    let error = refusal(&node, "/", witnesses(other, true)).await;
+    assert_eq!(error["code"], 5750, "{error}");
+    // One that delegated to something else is not delegated to the executor.
+    delegate(&node, 2, WITNESS).await;
+    assert_eq!(refusal(&node, "/", witnesses(other, true)).await["code"], 5750);
+    // Its calls one by one are as before.
+    let (id, _) = send(&node, witnesses(other, false)).await;
+    let status = settled(&node, &id).await;
+    assert_eq!((&status["status"], &status["atomic"]), (&json!(200), &json!(false)), "{status}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_delegation_to_something_else_is_replaced() {
+    let (chain, from) = (Chain::new(), account(1));
+    let node = chain.node(&[&QUICK]);
+    delegate(&node, 1, REVERTER).await;
+    assert_eq!(capability(&node, from).await, "ready");
+    let (id, _) = send(&node, witnesses(from, true)).await;
+    check_witnesses(&settled(&node, &id).await, from);
+    assert_eq!(code(&node, from).await, designator(BatchExecutor::default_address()));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_address_0_is_a_callee_like_others() {
+    let (chain, from) = (Chain::new(), account(1));
+    let node = chain.node(&[&QUICK]);
+    let before = balance(&node, Address::ZERO).await;
+    let calls = [call(Address::ZERO, 7, bytes!()), call(WITNESS, 0, bytes!("01"))];
+    let (id, _) = send(&node, batch(from, true, &calls)).await;
+    let status = settled(&node, &id).await;
+    assert_eq!(status["status"], 200, "{status}");
+    assert_eq!(balance(&node, Address::ZERO).await, before + U256::from(7));
+    assert!(balance(&node, FEES.parse().unwrap()).await > U256::ZERO);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_gas_limit_override_is_what_the_callee_has() {
+    let (chain, from) = (Chain::new(), account(1));
+    let node = chain.node(&[&QUICK]);
+    let calls = [
+        limited(call(METER, 0, bytes!()), 54_321),
+        limited(call(METER, 1, bytes!()), 12_345),
+        call(METER, 0, bytes!()),
+        limited(call(METER, 0, bytes!()), 1_000_000),
+    ];
+    let (id, _) = send(&node, batch(from, true, &calls)).await;
+    let status = settled(&node, &id).await;
+    assert_eq!(status["status"], 200, "{status}");
+    let logs = logs(&status["receipts"][0]);
+    let seen =
+        |index: usize| U256::abi_decode(&logs[index]["data"].as_str().unwrap().parse::<Bytes>().unwrap()).unwrap();
+    assert_eq!([seen(0), seen(1), seen(3)], [54_319, 12_343, 999_998].map(U256::from), "{logs:?}");
+
+    // Too little for the callee fails the batch.
+    let error = refusal(&node, "/", batch(from, true, &[limited(call(METER, 0, bytes!()), 100)])).await;
+    assert_eq!((&error["code"], &error["message"]), (&json!(-32000), &json!("execution reverted")), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_batch_that_needs_more_gas_than_a_transaction_may_have_is_too_large() {
+    let (chain, from) = (Chain::new(), account(1));
+    // Without optimisation ten million gas take a while.
+    let node = chain.node(&[&QUIET, &["--deadline-ms", "60000"]]);
+    let watch = watch_pool(&node).await;
+    // Each of them about ten million.
+    let turns = call(LOOP, 0, U256::from(400_000).to_be_bytes_vec());
+    for calls in [vec![turns.clone(); 2], vec![turns.clone(), limited(turns.clone(), 12_000_000)]] {
+        let error = refusal(&node, "/", named(batch(from, true, &calls), "large")).await;
+        assert_eq!(
+            (&error["code"], &error["message"]),
+            (&json!(5740), &json!("The batch is too large for the wallet to process")),
+            "{error}"
+        );
+        assert!(error["data"].as_str().unwrap().contains("16777216 gas"), "{error}");
+    }
+    assert_eq!(came(&node, &watch).await, [] as [Value; 0]);
+    // One is not too much, and one by one they are not either.
+    send(&node, named(batch(from, true, std::slice::from_ref(&turns)), "large")).await;
+    send(&node, batch(account(2), false, &[turns.clone(), turns])).await;
+    // What never ends is not too large: no gas would do.
+    let endless = call(LOOP, 0, U256::ZERO.to_be_bytes_vec());
+    let error = refusal(&node, "/", batch(account(3), true, &[endless])).await;
+    assert_eq!((&error["code"], &error["data"]), (&json!(-32000), &json!("0x")), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_executor_that_is_not_there_is_refused_with_what_to_do() {
+    let (chain, from) = (Chain::new(), account(1));
+    let node = chain.node(&[&QUIET, &["--wallet-executor", &NOBODY.to_string()]]);
+    let watch = watch_pool(&node).await;
+    let error = refusal(&node, "/", named(witnesses(from, true), "x")).await;
+    assert_eq!(error["code"], 5750, "{error}");
+    let detail = error["data"].as_str().unwrap();
+    assert!(detail.contains("--wallet-executor") && detail.contains(&NOBODY.to_string()), "{error}");
+    assert_eq!(came(&node, &watch).await, [] as [Value; 0]);
+    send(&node, named(witnesses(from, false), "x")).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_the_deployment_proxy_the_executor_must_be_named() {
+    let mut chain = Chain::new();
+    let mut genesis: Value = serde_json::from_slice(&std::fs::read(chain.genesis.path()).unwrap()).unwrap();
+    let proxy = format!("{:?}", presim::chain::DEPLOYMENT_PROXY);
+    assert!(genesis["alloc"].as_object_mut().unwrap().remove(&proxy).is_some());
+    chain.genesis = crate::process::file(&genesis.to_string());
+    let node = chain.node(&[&QUIET]);
+    let error = refusal(&node, "/", witnesses(account(1), true)).await;
+    assert_eq!(error["code"], 5750, "{error}");
+    assert!(error["data"].as_str().unwrap().contains("--wallet-executor"), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_that_the_account_cannot_pay_fails_the_batch() {
+    let (chain, from) = (Chain::new(), account(1));
+    let node = chain.node(&[&QUIET]);
+    let watch = watch_pool(&node).await;
+    let mut dear = call(NOBODY, 0, bytes!());
+    dear["value"] = json!(format!("{:#x}", U256::from(10).pow(U256::from(23))));
+    let error = refusal(&node, "/", named(batch(from, true, &[call(WITNESS, 0, bytes!()), dear]), "dear")).await;
+    assert_eq!(error["code"], -32000, "{error}");
+    assert_eq!((came(&node, &watch).await, nonce(&node, from).await), (Vec::new(), 0));
+    send(&node, named(witnesses(from, true), "dear")).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn all_accounts_become_delegated_by_their_first_batch() {
+    let chain = Chain::new();
+    let node = chain.node(&[&QUICK]);
+    for signer in dev_signers().unwrap() {
+        let (id, _) = send(&node, witnesses(signer.address(), true)).await;
+        check_witnesses(&settled(&node, &id).await, signer.address());
+    }
+}

@@ -1,0 +1,109 @@
+//! Accounts of key files, and clients with tokens.
+
+use alloy_primitives::{Bytes, bytes, hex};
+use alloy_signer_local::PrivateKeySigner;
+use presim::feed::world::traffic_signers;
+use serde_json::{Value, json};
+use tempfile::NamedTempFile;
+
+use super::{Chain, NOBODY, QUICK, WITNESS, account, batch, call, logs, refusal, send, settled, status, witnessed};
+use crate::{
+    process::{file, text},
+    support::{TestNode, items, request},
+};
+
+/// An account that is none of the devnet's, and the file of its key.
+fn keyed() -> (PrivateKeySigner, NamedTempFile) {
+    let signer = traffic_signers().unwrap().swap_remove(0);
+    let file = file(&hex::encode(signer.to_bytes()));
+    (signer, file)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_account_of_a_key_file_sends_batches_and_nothing_else() {
+    let (signer, key) = keyed();
+    let (chain, from) = (Chain::new(), signer.address());
+    let node = chain.node(&[&QUICK, &["--wallet-key-file", text(key.path())]]);
+    let accounts: Vec<Bytes> = serde_json::from_value(node.result("/", "eth_accounts", json!([])).await).unwrap();
+    assert_eq!((accounts.len(), &accounts[10][..]), (11, from.as_slice()));
+    for atomic in [false, true] {
+        let (id, _) = send(&node, batch(from, atomic, &[call(WITNESS, 0, bytes!("01"))])).await;
+        let status = settled(&node, &id).await;
+        assert_eq!((&status["status"], &status["atomic"]), (&json!(200), &json!(atomic)), "{status}");
+        assert_eq!(logs(&status["receipts"][0]), [witnessed(from, 0, bytes!("01"))]);
+    }
+    let error = node.error("/", "eth_sendTransaction", json!([{"from": from, "to": NOBODY, "value": "0x1"}])).await;
+    assert_eq!(error["code"], -32000, "{error}");
+    assert!(error["message"].as_str().unwrap().contains("wallet_sendCalls"), "{error}");
+    // The devnet's own are open as before.
+    node.result("/", "eth_sendTransaction", json!([{"from": account(0), "to": NOBODY, "value": "0x1"}])).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn on_a_chain_that_stands_still_the_wallet_is_off_until_it_has_a_key() {
+    let (signer, key) = keyed();
+    let (chain, from) = (Chain::new(), signer.address());
+    let still = ["--feed", "static"];
+    let node = chain.node(&[&still]);
+    assert_eq!(node.result("/", "eth_accounts", json!([])).await, json!([]));
+    let mut nobodys = batch(from, false, &[call(WITNESS, 0, bytes!("01"))]);
+    assert_eq!(refusal(&node, "/", nobodys.clone()).await["code"], 4100);
+    nobodys[0].as_object_mut().unwrap().remove("from");
+    assert_eq!(refusal(&node, "/standard", nobodys).await["code"], 4100);
+    assert_eq!(node.error("/", "wallet_getCapabilities", json!([from])).await["code"], 4100);
+
+    let node = chain.node(&[&still, &["--wallet-key-file", text(key.path())]]);
+    let (id, capabilities) = send(&node, batch(from, false, &[call(WITNESS, 0, bytes!("01"))])).await;
+    assert_eq!(capabilities["simulation"]["calls"][0]["status"], "0x1", "{capabilities}");
+    // Nothing is mined here: it waits.
+    assert_eq!(status(&node, &id).await["status"], 100);
+    assert_eq!(refusal(&node, "/", batch(account(0), false, &[call(WITNESS, 0, bytes!())])).await["code"], 4100);
+}
+
+const NODE_TOKEN: &str = "a-token-for-the-node";
+const WALLET_TOKEN: &str = "a-token-for-the-wallet";
+
+fn token_file(name: &str, token: &str) -> NamedTempFile {
+    file(&format!("[[token]]\nname = \"{name}\"\ntoken = \"{token}\"\nrate = 1000\n"))
+}
+
+async fn call_with(node: &TestNode, token: Option<&str>, method: &str, params: Value) -> (u16, Value) {
+    let post = node.client.post(node.url("/")).header("content-type", "application/json");
+    let post = token.into_iter().fold(post, |post, token| post.header("authorization", format!("Bearer {token}")));
+    let response = post.body(request(1, method, params).to_string()).send().await.expect("it answers");
+    (response.status().as_u16(), response.json().await.expect("JSON"))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_token_of_the_wallet_sends_a_batch_and_sees_its_status() {
+    let (signer, key) = keyed();
+    let (tokens, wallet) = (token_file("node", NODE_TOKEN), token_file("wallet", WALLET_TOKEN));
+    let (chain, from) = (Chain::new(), signer.address());
+    let flags = [
+        ["--wallet-key-file", text(key.path())],
+        ["--token-file", text(tokens.path())],
+        ["--wallet-token-file", text(wallet.path())],
+    ]
+    .concat();
+    let node = chain.node(&[&QUICK, &flags]);
+    let params = batch(from, false, &[call(WITNESS, 0, bytes!("01"))]);
+    let (status, _) = call_with(&node, None, "wallet_sendCalls", params.clone()).await;
+    assert_eq!(status, 401);
+    let (status, answer) = call_with(&node, Some(NODE_TOKEN), "wallet_sendCalls", params.clone()).await;
+    assert_eq!((status, &answer["error"]["code"]), (200, &json!(4100)), "{answer}");
+    let (_, answer) = call_with(&node, Some(WALLET_TOKEN), "wallet_sendCalls", params).await;
+    let id = answer["result"]["id"].clone();
+    assert!(id.is_string(), "{answer}");
+    let mut changes = node.node.snapshots().changes();
+    let status = loop {
+        let (_, answer) = call_with(&node, Some(WALLET_TOKEN), "wallet_getCallsStatus", json!([id])).await;
+        if answer["result"]["status"] != 100 {
+            break answer;
+        }
+        tokio::time::timeout(crate::support::BOUND, changes.changed()).await.expect("it goes on").unwrap();
+    };
+    assert_eq!((&status["result"]["status"], items(&status["result"]["receipts"]).len()), (&json!(200), 1), "{status}");
+    // Somebody else's eyes see nothing of it.
+    let (_, answer) = call_with(&node, Some(NODE_TOKEN), "wallet_getCallsStatus", json!([id])).await;
+    assert_eq!(answer["error"]["code"], 4100, "{answer}");
+}

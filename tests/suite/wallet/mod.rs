@@ -1,0 +1,231 @@
+//! Batches from end to end: sent over HTTP, mined, and told of.
+
+mod approval;
+mod atomic;
+mod keyed;
+mod load;
+mod parallel;
+mod sequential;
+mod status;
+
+use std::io::Write;
+
+use alloy_consensus::{SignableTransaction, TxEnvelope};
+use alloy_eips::Encodable2718;
+use alloy_genesis::GenesisAccount;
+use alloy_primitives::{Address, B256, Bytes, Signature, U256, address, bytes};
+use alloy_signer::SignerSync;
+use alloy_signer_local::PrivateKeySigner;
+use presim::feed::world::{dev_genesis, dev_signers, traffic_signers};
+use serde_json::{Value, json};
+use tempfile::{NamedTempFile, TempDir};
+
+use crate::{
+    process::text,
+    support::{BOUND, TestNode, items, number},
+};
+
+/// Logs its call data, with its caller and its value as topics.
+const WITNESS: Address = address!("0x000000000000000000000000000000000000c0d1");
+/// Logs what GAS gives as its first instruction, which is what it was given less 2.
+const METER: Address = address!("0x000000000000000000000000000000000000c0d2");
+/// Reverts with its call data.
+const REVERTER: Address = address!("0x000000000000000000000000000000000000c0d3");
+/// Closes when it is called with data, and from then on reverts when it is called without.
+const GATE: Address = address!("0x000000000000000000000000000000000000c0d4");
+/// Turns as often as its call data says, for 26 gas each time.
+const LOOP: Address = address!("0x000000000000000000000000000000000000c0d5");
+/// Nothing is here.
+const NOBODY: Address = address!("0x000000000000000000000000000000000000abcd");
+
+/// The deployment proxy takes fees on the devnet's blocks from nobody: address 0 would get them.
+const FEES: &str = "0x00000000000000000000000000000000000000fe";
+
+const QUIET: [&str; 2] = ["--sub-block-ms", "60000"];
+const QUICK: [&str; 2] = ["--sub-block-ms", "50"];
+
+/// A devnet on a genesis with contracts to test with. What it keeps outlives its nodes.
+struct Chain {
+    genesis: NamedTempFile,
+    data: TempDir,
+}
+
+impl Chain {
+    /// One on which all accounts of the test mnemonic that presim knows have ether.
+    fn new() -> Self {
+        Self::of(&[dev_signers().unwrap(), traffic_signers().unwrap()].concat())
+    }
+
+    /// One on which these have ether.
+    fn of(signers: &[PrivateKeySigner]) -> Self {
+        let mut genesis = dev_genesis(signers, 1_000);
+        let contracts = [
+            (WITNESS, bytes!("365f5f373433365fa2")),
+            (METER, bytes!("5a5f5260205fa0")),
+            (REVERTER, bytes!("365f5f37365ffd")),
+            (GATE, bytes!("36600a575f54601057005b60015f55005b5f5ffd")),
+            (LOOP, bytes!("5f355b600190038060025700")),
+        ];
+        let contracts = contracts.map(|(at, code)| (at, GenesisAccount::default().with_code(Some(code))));
+        genesis.alloc.extend(contracts);
+        let mut file = NamedTempFile::new().unwrap();
+        file.write_all(&serde_json::to_vec(&genesis).unwrap()).unwrap();
+        Self { genesis: file, data: TempDir::new().unwrap() }
+    }
+
+    /// A node that ends with the process, without traffic.
+    fn node(&self, flags: &[&[&str]]) -> TestNode {
+        self.with_traffic("0", flags)
+    }
+
+    fn with_traffic(&self, traffic: &str, flags: &[&[&str]]) -> TestNode {
+        let all = ["--genesis", text(self.genesis.path()), "--traffic", traffic, "--fee-recipient", FEES];
+        TestNode::start(&[&all, &flags.concat()[..]].concat())
+    }
+
+    /// A node that goes on with what the last such had.
+    fn lasting(&self, flags: &[&[&str]]) -> TestNode {
+        let data: &[&str] = &["--data-dir", text(self.data.path())];
+        self.node(&[&[data], flags].concat())
+    }
+}
+
+/// The key of one of the first ten accounts.
+fn key(index: usize) -> PrivateKeySigner {
+    dev_signers().unwrap().swap_remove(index)
+}
+
+/// One of the first ten accounts.
+fn account(index: usize) -> Address {
+    key(index).address()
+}
+
+fn call(to: Address, value: u64, data: impl Into<Bytes>) -> Value {
+    json!({"to": to, "value": format!("{value:#x}"), "data": data.into()})
+}
+
+fn limited(mut call: Value, gas: u64) -> Value {
+    call["capabilities"] = json!({"gasLimitOverride": {"value": format!("{gas:#x}")}});
+    call
+}
+
+fn batch(from: Address, atomic: bool, calls: &[Value]) -> Value {
+    json!([{"version": "2.0.0", "from": from, "chainId": "0x7a69", "atomicRequired": atomic, "calls": calls}])
+}
+
+fn named(mut params: Value, id: &str) -> Value {
+    params[0]["id"] = json!(id);
+    params
+}
+
+/// Sends a batch that is to be taken, and returns its id and what is said of it.
+async fn send(node: &TestNode, params: Value) -> (String, Value) {
+    send_to(node, "/", params).await
+}
+
+async fn send_to(node: &TestNode, path: &str, params: Value) -> (String, Value) {
+    let mut result = node.result(path, "wallet_sendCalls", params).await;
+    let id = result["id"].as_str().unwrap_or_else(|| panic!("no id: {result}")).to_owned();
+    (id, result["capabilities"].take())
+}
+
+/// Sends a batch that is to be refused.
+async fn refusal(node: &TestNode, path: &str, params: Value) -> Value {
+    node.error(path, "wallet_sendCalls", params).await
+}
+
+async fn status(node: &TestNode, id: &str) -> Value {
+    node.result("/", "wallet_getCallsStatus", json!([id])).await
+}
+
+/// The first status that this is true of, looked at after each publication.
+async fn status_when(node: &TestNode, id: &str, is: impl Fn(&Value) -> bool) -> Value {
+    let mut changes = node.node.snapshots().changes();
+    let wait = async {
+        loop {
+            let status = status(node, id).await;
+            if is(&status) {
+                return status;
+            }
+            changes.changed().await.expect("the node publishes");
+        }
+    };
+    tokio::time::timeout(BOUND, wait).await.unwrap_or_else(|_| panic!("{id} does not come to be so"))
+}
+
+/// The status of a batch, once it is no longer pending.
+async fn settled(node: &TestNode, id: &str) -> Value {
+    status_when(node, id, |status| status["status"] != 100).await
+}
+
+/// The transactions of a status that has receipts, in order.
+async fn transactions(node: &TestNode, status: &Value) -> Vec<Value> {
+    let mut all = Vec::new();
+    for receipt in items(&status["receipts"]) {
+        all.push(node.result("/", "eth_getTransactionByHash", json!([receipt["transactionHash"]])).await);
+    }
+    all
+}
+
+/// Whether each receipt of a status says that its transaction succeeded.
+fn successes(status: &Value) -> Vec<bool> {
+    items(&status["receipts"]).iter().map(|receipt| receipt["status"] == "0x1").collect()
+}
+
+/// The next nonce of an account, what waits in the pool counted.
+async fn nonce(node: &TestNode, of: Address) -> u64 {
+    number(&node.result("/", "eth_getTransactionCount", json!([of, "pending"])).await)
+}
+
+async fn balance(node: &TestNode, of: Address) -> U256 {
+    let text = node.result("/", "eth_getBalance", json!([of, "pending"])).await;
+    text.as_str().unwrap().parse().unwrap()
+}
+
+async fn code(node: &TestNode, of: Address) -> Bytes {
+    serde_json::from_value(node.result("/", "eth_getCode", json!([of, "pending"])).await).unwrap()
+}
+
+/// The code of an account that is delegated (EIP-7702).
+fn designator(to: Address) -> Bytes {
+    [&[0xef, 0x01, 0x00], to.as_slice()].concat().into()
+}
+
+/// What the witness logs, as topics and data.
+fn witnessed(by: Address, value: u64, data: impl Into<Bytes>) -> Value {
+    let topics = [by.into_word(), B256::from(U256::from(value))];
+    json!({"address": WITNESS, "topics": topics, "data": data.into()})
+}
+
+/// The logs of a receipt without what places them.
+fn logs(receipt: &Value) -> Vec<Value> {
+    let log = |log: &Value| {
+        let address: Address = serde_json::from_value(log["address"].clone()).unwrap();
+        json!({"address": address, "topics": log["topics"], "data": log["data"]})
+    };
+    items(&receipt["logs"]).iter().map(log).collect()
+}
+
+/// A filter that sees what comes to the pool.
+async fn watch_pool(node: &TestNode) -> Value {
+    node.result("/", "eth_newPendingTransactionFilter", json!([])).await
+}
+
+/// What has come to the pool since this was last asked.
+async fn came(node: &TestNode, watch: &Value) -> Vec<Value> {
+    items(&node.result("/", "eth_getFilterChanges", json!([watch])).await).to_vec()
+}
+
+fn raw<T>(tx: T, signer: &PrivateKeySigner) -> Bytes
+where
+    T: SignableTransaction<Signature>,
+    TxEnvelope: From<alloy_consensus::Signed<T>>,
+{
+    let signature = signer.sign_hash_sync(&tx.signature_hash()).unwrap();
+    TxEnvelope::from(tx.into_signed(signature)).encoded_2718().into()
+}
+
+/// Sends a signed transaction, and returns its receipt when it is in a block.
+async fn mine(node: &TestNode, raw: Bytes) -> Value {
+    node.result("/", "eth_sendRawTransactionSync", json!([raw, 10_000])).await
+}

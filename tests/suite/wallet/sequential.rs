@@ -1,0 +1,295 @@
+//! Batches that are not atomic: a transaction for each call.
+
+use alloy_primitives::{Bytes, U256, bytes};
+use alloy_sol_types::{Revert, SolCall, SolError, sol};
+use serde_json::{Value, json};
+
+use super::{
+    Chain, GATE, NOBODY, QUICK, QUIET, REVERTER, WITNESS, account, balance, batch, call, came, code, limited, logs,
+    named, nonce, refusal, send, send_to, settled, status, successes, transactions, watch_pool, witnessed,
+};
+use crate::support::{TestNode, hex, items, number};
+
+sol! {
+    interface IErc20 {
+        function approve(address spender, uint256 value) external returns (bool);
+        function transferFrom(address from, address to, uint256 value) external returns (bool);
+        function balanceOf(address of) external view returns (uint256);
+    }
+
+    interface IRouter {
+        function swapExactTokensForTokens(uint256 amountIn, uint256 amountOutMin, address[] calldata path, address to, uint256 deadline) external returns (uint256[] memory amounts);
+    }
+}
+
+fn reason(text: &str) -> Bytes {
+    Revert { reason: text.to_owned() }.abi_encode().into()
+}
+
+/// What the simulation said of each call: whether it succeeds, and why not.
+fn simulated(capabilities: &Value) -> Vec<(bool, Option<&str>)> {
+    let calls = items(&capabilities["simulation"]["calls"]).iter();
+    calls.map(|call| (call["status"] == "0x1", call["error"].as_str())).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_call_is_a_transaction_in_the_order_of_the_calls() {
+    let (chain, from) = (Chain::new(), account(1));
+    let node = chain.node(&[&QUICK]);
+    // Some nonces are used already.
+    let (first, _) = send(&node, batch(from, false, &[call(NOBODY, 1, bytes!())])).await;
+    settled(&node, &first).await;
+    let calls = [call(WITNESS, 7, bytes!("aa")), call(NOBODY, 3, bytes!()), call(WITNESS, 0, bytes!("bbcc"))];
+    let (id, capabilities) = send(&node, batch(from, false, &calls)).await;
+    assert_eq!(simulated(&capabilities), [(true, None); 3], "{capabilities}");
+    let status = settled(&node, &id).await;
+    assert_eq!((&status["status"], &status["atomic"]), (&json!(200), &json!(false)), "{status}");
+    let sent = transactions(&node, &status).await;
+    assert_eq!(sent.len(), 3, "{status}");
+    for (index, (tx, call)) in sent.iter().zip(&calls).enumerate() {
+        assert_eq!(number(&tx["nonce"]), 1 + index as u64, "{tx}");
+        assert_eq!((&tx["value"], &tx["input"], &tx["type"]), (&call["value"], &call["data"], &json!("0x2")), "{tx}");
+    }
+    let receipts = items(&status["receipts"]);
+    assert_eq!(logs(&receipts[0]), [witnessed(from, 7, bytes!("aa"))]);
+    assert_eq!(logs(&receipts[1]), [] as [Value; 0]);
+    assert_eq!(logs(&receipts[2]), [witnessed(from, 0, bytes!("bbcc"))]);
+    assert_eq!((balance(&node, NOBODY).await, nonce(&node, from).await), (U256::from(4), 4));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn later_calls_go_when_an_earlier_reverts() {
+    let (chain, from) = (Chain::new(), account(1));
+    let node = chain.node(&[&QUICK]);
+    let calls = [
+        call(WITNESS, 0, bytes!("01")),
+        call(REVERTER, 0, reason("not today")),
+        call(REVERTER, 0, bytes!()),
+        call(WITNESS, 0, bytes!("02")),
+    ];
+    let (id, capabilities) = send(&node, batch(from, false, &calls)).await;
+    let said = [(true, None), (false, Some("not today")), (false, Some("execution reverted")), (true, None)];
+    assert_eq!(simulated(&capabilities), said, "{capabilities}");
+    let status = settled(&node, &id).await;
+    assert_eq!(status["status"], 600, "{status}");
+    assert_eq!(successes(&status), [true, false, false, true], "{status}");
+    let receipts = items(&status["receipts"]);
+    assert_eq!(logs(&receipts[3]), [witnessed(from, 0, bytes!("02"))]);
+    assert_eq!(logs(&receipts[1]), [] as [Value; 0]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn where_all_revert_the_status_is_500() {
+    let (chain, from) = (Chain::new(), account(1));
+    let node = chain.node(&[&QUICK]);
+    let calls = [call(REVERTER, 0, bytes!()), call(REVERTER, 5, reason("no"))];
+    let (id, capabilities) = send(&node, batch(from, false, &calls)).await;
+    assert_eq!(simulated(&capabilities), [(false, Some("execution reverted")), (false, Some("no"))]);
+    let status = settled(&node, &id).await;
+    assert_eq!((&status["status"], successes(&status)), (&json!(500), vec![false; 2]), "{status}");
+    assert_eq!(balance(&node, REVERTER).await, U256::ZERO);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_is_simulated_on_what_those_before_it_did() {
+    let (chain, from) = (Chain::new(), account(1));
+    let node = chain.node(&[&QUICK]);
+    let calls = [call(GATE, 0, bytes!()), call(GATE, 0, bytes!("01")), call(GATE, 0, bytes!())];
+    let (id, capabilities) = send(&node, batch(from, false, &calls)).await;
+    assert_eq!(simulated(&capabilities).iter().map(|one| one.0).collect::<Vec<_>>(), [true, true, false]);
+    assert_eq!(successes(&settled(&node, &id).await), [true, true, false]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_approval_counts_for_the_trade_after_it() {
+    let node = TestNode::start(&["--traffic", "0", "--sub-block-ms", "50"]);
+    let world = node.node.info().trading.expect("the devnet has its trading world");
+    let (from, to) = (account(1), account(2));
+    let approve = |spender, value| call(world.alpha, 0, IErc20::approveCall { spender, value }.abi_encode());
+    let amount = U256::from(1_000_000);
+    let swap = IRouter::swapExactTokensForTokensCall {
+        amountIn: amount,
+        amountOutMin: U256::from(1),
+        path: vec![world.alpha, world.beta],
+        to: from,
+        deadline: U256::MAX,
+    };
+    let swap = call(world.router, 0, swap.abi_encode());
+    let transfer = call(world.alpha, 0, IErc20::transferFromCall { from, to, value: amount }.abi_encode());
+    let calls = [
+        approve(world.router, U256::ZERO),
+        swap.clone(),
+        approve(world.router, amount),
+        swap,
+        transfer.clone(),
+        approve(from, amount),
+        transfer,
+    ];
+    let balances = async || {
+        let mut all = Vec::new();
+        for (token, of) in [(world.alpha, from), (world.beta, from), (world.alpha, to)] {
+            let data = Bytes::from(IErc20::balanceOfCall { of }.abi_encode());
+            let value = node.result("/", "eth_call", json!([{"to": token, "data": data}, "pending"])).await;
+            all.push(value.as_str().unwrap().parse::<U256>().unwrap());
+        }
+        all
+    };
+    let before = balances().await;
+    let (id, capabilities) = send(&node, batch(from, false, &calls)).await;
+    let expected = [true, false, true, true, false, true, true];
+    let said: Vec<bool> = simulated(&capabilities).iter().map(|one| one.0).collect();
+    assert_eq!(said, expected, "{capabilities}");
+    let status = settled(&node, &id).await;
+    assert_eq!((&status["status"], successes(&status)), (&json!(600), expected.to_vec()), "{status}");
+    let after = balances().await;
+    assert_eq!(after[0], before[0] - amount - amount);
+    assert!(after[1] > before[1]);
+    assert_eq!(after[2], before[2] + amount);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_to_nobody_creates_a_contract_on_standard() {
+    let (chain, from) = (Chain::new(), account(1));
+    let node = chain.node(&[&QUICK]);
+    // Returns the one byte 5b.
+    let mut params = batch(from, false, &[call(NOBODY, 1, bytes!()), json!({"data": "0x605b5f5360015ff3"})]);
+    params[0]["calls"][1]["to"] = Value::Null;
+    let (id, capabilities) = send_to(&node, "/standard", params).await;
+    assert_eq!(simulated(&capabilities), [(true, None); 2]);
+    let status = settled(&node, &id).await;
+    assert_eq!(status["status"], 200, "{status}");
+    let hash = &status["receipts"][1]["transactionHash"];
+    let receipt = node.result("/", "eth_getTransactionReceipt", json!([hash])).await;
+    assert_eq!(receipt["contractAddress"], json!(from.create(1)), "{receipt}");
+    assert_eq!(code(&node, from.create(1)).await, bytes!("5b"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_gas_limit_override_is_the_gas_limit_of_the_transaction() {
+    let (chain, from) = (Chain::new(), account(1));
+    let node = chain.node(&[&QUICK]);
+    let calls = [
+        limited(call(NOBODY, 1, bytes!()), 0x12345),
+        limited(call(NOBODY, 1, bytes!()), 21_000),
+        call(NOBODY, 1, bytes!()),
+        // Enough to begin with, and not enough to end.
+        limited(call(WITNESS, 0, bytes!("01")), 21_100),
+    ];
+    let (id, capabilities) = send(&node, batch(from, false, &calls)).await;
+    let status = settled(&node, &id).await;
+    let sent = transactions(&node, &status).await;
+    let limits: Vec<u64> = sent.iter().map(|tx| number(&tx["gas"])).collect();
+    assert_eq!(limits, [0x12345, 21_000, 21_000, 21_100], "{status}");
+    let said = simulated(&capabilities);
+    assert_eq!(said[..3], [(true, None); 3]);
+    assert!(!said[3].0 && said[3].1.is_some_and(|error| error.contains("out of gas")), "{capabilities}");
+    assert_eq!((&status["status"], successes(&status)), (&json!(600), vec![true, true, true, false]), "{status}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_cannot_be_sent_sends_nothing_and_leaves_its_id_free() {
+    let (chain, from) = (Chain::new(), account(1));
+    let node = chain.node(&[&QUIET]);
+    let watch = watch_pool(&node).await;
+    let good = call(NOBODY, 1, bytes!());
+    let mut dear = good.clone();
+    dear["value"] = json!(format!("{:#x}", U256::from(10).pow(U256::from(23))));
+    let cases = [
+        ("below what any transaction needs", limited(good.clone(), 20_999), "intrinsic gas too low"),
+        ("above what a transaction may have", limited(good.clone(), (1 << 24) + 1), "gas limit"),
+        ("more than the account has", dear, "insufficient funds"),
+    ];
+    for (id, bad, expected) in cases {
+        for path in ["/", "/standard"] {
+            // After one that could be sent.
+            let params = named(batch(from, false, &[good.clone(), bad.clone()]), id);
+            let error = refusal(&node, path, params).await;
+            assert_eq!(error["code"], -32000, "{id}: {error}");
+            assert!(error["message"].as_str().unwrap().contains(expected), "{id}: {error}");
+            assert_eq!(nonce(&node, from).await, 0, "{id}");
+        }
+    }
+    assert_eq!(came(&node, &watch).await, [] as [Value; 0]);
+    for (id, at) in [("below what any transaction needs", 1), ("more than the account has", 2)] {
+        let (taken, _) = send(&node, named(batch(from, false, std::slice::from_ref(&good)), id)).await;
+        assert_eq!((taken.as_str(), nonce(&node, from).await), (id, at));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn value_and_sender_may_be_absent_on_standard() {
+    let chain = Chain::new();
+    let node = chain.node(&[&QUICK]);
+    let mut params = batch(account(0), false, &[json!({"to": WITNESS}), json!({"to": WITNESS, "value": "0x0"})]);
+    params[0].as_object_mut().unwrap().remove("from");
+    let (id, _) = send_to(&node, "/standard", params).await;
+    let status = settled(&node, &id).await;
+    assert_eq!(status["status"], 200, "{status}");
+    // From the first account.
+    for receipt in items(&status["receipts"]) {
+        assert_eq!(logs(receipt), [witnessed(account(0), 0, bytes!())]);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_batch_may_have_one_call() {
+    let (chain, from) = (Chain::new(), account(1));
+    let node = chain.node(&[&QUICK]);
+    let (id, _) = send(&node, batch(from, false, &[call(WITNESS, 0, bytes!("07"))])).await;
+    let status = settled(&node, &id).await;
+    assert_eq!((&status["status"], items(&status["receipts"]).len()), (&json!(200), 1), "{status}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_gas_margin_is_added_to_what_the_simulation_needed() {
+    let chain = Chain::new();
+    let mut limits = Vec::new();
+    for margin in ["0", "100"] {
+        let node = chain.node(&[&QUICK, &["--wallet-gas-margin", margin]]);
+        let (id, _) = send(&node, batch(account(1), false, &[call(WITNESS, 0, bytes!("0708"))])).await;
+        let status = settled(&node, &id).await;
+        assert_eq!(status["status"], 200, "{status}");
+        limits.push(number(&transactions(&node, &status).await[0]["gas"]));
+    }
+    assert_eq!(limits[1], 2 * limits[0]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn batches_one_after_another_take_nonces_that_follow() {
+    let (chain, from) = (Chain::new(), account(1));
+    let node = chain.node(&[&QUIET]);
+    let mut ids = Vec::new();
+    for count in 1..=4 {
+        let calls = vec![call(NOBODY, 1, bytes!()); count];
+        ids.push(send(&node, batch(from, false, &calls)).await.0);
+    }
+    assert_eq!(nonce(&node, from).await, 10);
+    for id in ids {
+        assert_eq!(status(&node, &id).await["status"], 100);
+    }
+    assert_eq!(node.result("/", "eth_getTransactionCount", json!([from, "latest"])).await, hex(0));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_batch_that_depends_on_one_that_still_waits_has_gas_enough() {
+    let node = TestNode::start(&["--traffic", "0", "--sub-block-ms", "2000"]);
+    let world = node.node.info().trading.expect("the devnet has its trading world");
+    let from = account(1);
+    let amount = U256::from(1_000_000);
+    let approve = |value| call(world.alpha, 0, IErc20::approveCall { spender: world.router, value }.abi_encode());
+    let (id, _) = send(&node, batch(from, false, &[approve(U256::ZERO)])).await;
+    assert_eq!(settled(&node, &id).await["status"], 200);
+    let swap = IRouter::swapExactTokensForTokensCall {
+        amountIn: amount,
+        amountOutMin: U256::from(1),
+        path: vec![world.alpha, world.beta],
+        to: from,
+        deadline: U256::MAX,
+    };
+    let (_, _) = send(&node, batch(from, false, &[approve(amount)])).await;
+    let (id, capabilities) = send(&node, batch(from, false, &[call(world.router, 0, swap.abi_encode())])).await;
+    // The simulation runs on what is in a sub-block, and not on what waits for one.
+    assert!(!simulated(&capabilities)[0].0, "{capabilities}");
+    let status = settled(&node, &id).await;
+    assert_eq!(status["status"], 200, "{status} {capabilities}");
+}
