@@ -4,9 +4,11 @@
 mod alloy;
 mod approvals;
 mod batch_executor;
+mod batch_nonces;
 mod bundles;
 mod call_many;
 mod contract;
+mod durability;
 mod estimates;
 mod fees;
 mod filters;
@@ -25,3 +27,4 @@ mod tracing;
 mod vectors;
 mod wallet_rules;
 mod websocket;
+mod witness;
