@@ -76,6 +76,13 @@ pub struct Ticket {
     cancelled: Arc<AtomicBool>,
 }
 
+impl Ticket {
+    /// When it must be done.
+    pub const fn deadline(&self) -> Instant {
+        self.deadline
+    }
+}
+
 type Job = Box<dyn FnOnce(&mut Overlay) + Send>;
 
 /// The queues and the pool. Cheap to clone.

@@ -2,7 +2,7 @@
 
 use super::{
     error::{RpcError, wallet_error},
-    front::{Front, Job},
+    front::{Front, Job, kept},
     methods::Admitted,
 };
 use crate::executor::LaneName;
@@ -27,13 +27,14 @@ impl Front {
                 backend.admit_batch(job.asked(), overlay, meter, &mut answer).map(|admitted| (admitted, answer))
             })
             .await??;
-        let commit = match admitted {
-            Admitted::Sent(commit) => commit,
+        let (commit, ticket) = match admitted {
+            Admitted::Sent(commit) => (commit, job.ticket),
             Admitted::ToAsk(prepared) => {
                 let wallet = self.wallet();
                 let asked = wallet.approvals.ask(wallet.question(&prepared)).await;
                 asked.map_err(|error| wallet_error(error, job.dialect))?;
-                let job = Job { published: self.published(), ticket: self.ticket(), ..job };
+                let ticket = self.ticket();
+                let job = Job { published: self.published(), ticket: ticket.clone(), ..job };
                 let (commit, written) = self
                     .on_lane(lane, job, move |backend, job, overlay, meter| {
                         let sent = backend.send_approved_batch(job.asked(), *prepared, overlay, meter, &mut answer);
@@ -41,10 +42,10 @@ impl Front {
                     })
                     .await??;
                 answer = written;
-                commit
+                (commit, ticket)
             }
         };
-        commit.wait().await?;
+        kept(commit, &ticket).await?;
         Ok(answer)
     }
 }

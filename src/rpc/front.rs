@@ -21,6 +21,7 @@ use crate::{
     executor::{Executor, LaneName, Ticket},
     feed::pool::Pool,
     state::{Meter, Overlay, Published, SnapshotId, Snapshots, Stopped},
+    store::Commit,
     telemetry::Metrics,
     wallet::Wallet,
 };
@@ -195,6 +196,7 @@ impl Front {
         out: Vec<u8>,
     ) -> (Vec<u8>, Result<(), RpcError>) {
         let mut answer = out.clone();
+        let ticket = job.ticket.clone();
         let ran = self
             .on_lane(lane, job, move |backend, job, overlay, meter| {
                 let result = backend.answer(method, job.asked(), overlay, meter, &mut answer);
@@ -202,7 +204,7 @@ impl Front {
             })
             .await;
         match ran {
-            Ok((answer, Ok(commit))) => (answer, commit.wait().await.map_err(RpcError::from)),
+            Ok((answer, Ok(commit))) => (answer, kept(commit, &ticket).await),
             Ok((answer, Err(error))) => (answer, Err(error)),
             Err(refused) => (out, Err(refused)),
         }
@@ -222,6 +224,17 @@ impl Front {
             work(&backend, &job, overlay, meter)
         });
         Ok(ran.await?)
+    }
+}
+
+/// Waits until what an answer acknowledges is on the disk, as long as its request has time.
+///
+/// # Errors
+/// That it is not, or not yet.
+pub(super) async fn kept(commit: Commit, ticket: &Ticket) -> Result<(), RpcError> {
+    match tokio::time::timeout_at(ticket.deadline().into(), commit.wait()).await {
+        Ok(kept) => Ok(kept?),
+        Err(_) => Err(RpcError::new(-32016, "the disk has not taken it in time: it may still be sent")),
     }
 }
 

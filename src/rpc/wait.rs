@@ -5,7 +5,7 @@ use tokio::{sync::Semaphore, time::timeout};
 
 use super::{
     error::RpcError,
-    front::{Front, Job},
+    front::{Front, Job, kept},
     methods::{Awaited, Method},
 };
 use crate::executor::LaneName;
@@ -42,9 +42,9 @@ impl Front {
         };
         let sent = self.on_lane(lane, job.clone(), |backend, job, _, _| backend.send_to_await(job.asked())).await;
         match sent.and_then(|sent| sent) {
-            Ok((awaited, commit)) => match commit.wait().await {
+            Ok((awaited, commit)) => match kept(commit, &job.ticket).await {
                 Ok(()) => self.wait(lane, awaited, job, out).await,
-                Err(error) => (out, Err(error.into())),
+                Err(error) => (out, Err(error)),
             },
             Err(error) => (out, Err(error)),
         }

@@ -13,10 +13,11 @@ use std::{
         atomic::{AtomicBool, Ordering::Relaxed},
     },
     thread::{self, JoinHandle},
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use crossbeam::channel::{Receiver, Sender, TrySendError, bounded};
+use indicatif::ProgressBar;
 use metrics::Histogram;
 use redb::{
     Builder, Database, DatabaseError, ReadTransaction, ReadableDatabase, StorageBackend, WriteTransaction,
@@ -151,8 +152,10 @@ impl Store {
         if !path.try_exists().map_err(failed)? {
             // Made under another name, so that a file under its own is always a whole one.
             let fresh = dir.join(format!("{FILE}.new"));
-            let file = file_options().truncate(true).open(&fresh).map_err(failed)?;
-            drop(Self::on(backend(dir, file)?, dir, true, metrics)?);
+            let file = backend(dir, file_options().open(&fresh).map_err(failed)?)?;
+            // What a start that was killed left there: it may go now that nobody else has it.
+            file.set_len(0).map_err(failed)?;
+            drop(Self::on(file, dir, true, metrics)?);
             fs::rename(&fresh, &path).and_then(|()| File::open(dir)?.sync_all()).map_err(failed)?;
         }
         let file = file_options().open(&path).map_err(failed)?;
@@ -179,6 +182,8 @@ impl Store {
         let damaged = |problem: String| StoreError::Damaged { path: path.to_owned(), problem };
         let guarded = Guarded::new(backend);
         let fresh = guarded.is_empty().map_err(|error| damaged(error.to_string()))?;
+        let spinner = ProgressBar::new_spinner().with_message(format!("checking {}", path.join(FILE).display()));
+        spinner.enable_steady_tick(Duration::from_millis(100));
         // A database that is not what it should be may make its reader panic: that is damage too.
         let opened = catch_unwind(AssertUnwindSafe(|| {
             let repaired = Arc::new(AtomicBool::new(false));
@@ -191,6 +196,7 @@ impl Store {
             let sound = fresh || repaired.load(Relaxed) || db.check_integrity()?;
             Ok::<_, DatabaseError>((db, sound))
         }));
+        spinner.finish_and_clear();
         let db = match opened {
             Ok(Ok((db, true))) => db,
             Ok(Ok((_, false))) => return Err(damaged("its checksums do not agree with what it holds".to_owned())),

@@ -164,7 +164,6 @@ impl Wallet {
         meter: Meter,
     ) -> Result<Plan, WalletError> {
         let snapshot = pending(published)?;
-        overlay.reset(snapshot.world.clone(), snapshot.hashes.clone(), meter);
         let fees = self.fees.fill(CallFees::default(), batch.atomic_required, published);
         let planner = Planner {
             spec: &self.spec,
@@ -176,7 +175,7 @@ impl Wallet {
             snapshot: &snapshot,
             fees: fees.map_err(|error| WalletError::Refused(error.to_string()))?,
         };
-        planner.plan(batch, account, overlay)
+        planner.plan(batch, account, overlay, meter)
     }
 
     /// What an approver is asked about a batch.
@@ -185,7 +184,10 @@ impl Wallet {
         let outcome = |index: usize| match plan.simulation.get(index) {
             Some(SimulatedCall { error: Some(error), .. }) => format!("fails: {error}"),
             Some(SimulatedCall { gas_used, error: None }) => format!("succeeds, {gas_used} gas"),
-            None => "succeeds with the whole batch".to_owned(),
+            None => match &plan.failure {
+                Some(reason) => format!("fails with the whole batch: {reason}"),
+                None => "succeeds with the whole batch".to_owned(),
+            },
         };
         let calls = batch.calls.iter().enumerate().map(|(index, call)| AskedCall {
             to: call.to,
@@ -209,7 +211,7 @@ impl Wallet {
     /// That the pool does not take it; then none of it is sent.
     pub fn submit(&self, prepared: Prepared) -> Result<(Submitted, Commit), WalletError> {
         let Prepared { batch: _, claim, account, plan } = prepared;
-        let Plan { transactions: planned, atomic, upgrade, simulation } = plan;
+        let Plan { transactions: planned, atomic, upgrade, simulation, failure: _ } = plan;
         let signer =
             self.accounts.find(account).ok_or_else(|| WalletError::foreign_account("params[0].from", account))?;
         let choosing = signer.choosing();

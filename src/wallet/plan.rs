@@ -11,7 +11,7 @@ use crate::{
     engine::{
         self, Bundle, Bundles, Call, CallFees, CallRequest, Estimate, HaltText, ManyError, Rules, SimulationError,
     },
-    state::{CodeCache, Overlay, Snapshot, Stopped},
+    state::{CodeCache, Meter, Overlay, Snapshot, Stopped},
 };
 
 /// The transactions of a batch, to be signed with nonces that follow each other.
@@ -25,6 +25,8 @@ pub struct Plan {
     pub upgrade: Option<Address>,
     /// What each call did, where each was run alone.
     pub simulation: Vec<SimulatedCall>,
+    /// Why all of them would fail together, where policy does not refuse that.
+    pub failure: Option<String>,
 }
 
 /// A transaction to be signed.
@@ -61,21 +63,48 @@ struct Ran {
     too_dear: bool,
 }
 
+impl Ran {
+    /// Why it failed, if it did.
+    fn failure(&self) -> Option<String> {
+        match &self.result {
+            ExecutionResult::Success { .. } => None,
+            ExecutionResult::Revert { output, .. } => Some(revert_text(output)),
+            ExecutionResult::Halt { reason, .. } => Some(HaltText(reason.clone()).to_string()),
+        }
+    }
+}
+
 impl Planner<'_> {
-    /// Runs a batch of `account`'s in `overlay`, which stands over the snapshot's state, and plans its transactions.
+    /// Runs a batch of `account`'s on the snapshot, in `overlay`, as long as `meter` lets it, and plans its transactions.
     ///
     /// # Errors
     /// That the chain's rules refuse a transaction of it; of an atomic batch, that it reverts (where policy refuses that), that it needs
     /// more gas than a transaction may have, or that the batch executor cannot be there.
-    pub fn plan(&self, batch: &BatchRequest, account: Address, overlay: &mut Overlay) -> Result<Plan, WalletError> {
-        let code = self.code_of(account);
-        let delegation = self.executor.delegation(&code);
-        // One that is delegated already can have all or nothing for less.
+    pub fn plan(
+        &self,
+        batch: &BatchRequest,
+        account: Address,
+        overlay: &mut Overlay,
+        meter: Meter,
+    ) -> Result<Plan, WalletError> {
+        overlay.reset(self.snapshot.world.clone(), self.snapshot.hashes.clone(), meter);
+        let delegation = self.executor.delegation(&self.code_of(account));
+        if batch.atomic_required {
+            return self.atomic(batch, account, delegation, overlay);
+        }
+        let sequential = self.sequential(batch, account, overlay)?;
+        // An account that is delegated already can make several calls at once, where that does no less than one after another.
+        let succeeds = sequential.simulation.iter().all(|call| call.error.is_none());
         let creates = batch.calls.iter().any(|call| call.to.is_none());
-        if batch.atomic_required || (delegation == Delegation::Executor && batch.calls.len() > 1 && !creates) {
-            self.atomic(batch, account, delegation, overlay)
-        } else {
-            self.sequential(batch, account, overlay)
+        if delegation != Delegation::Executor || batch.calls.len() < 2 || !succeeds || creates {
+            return Ok(sequential);
+        }
+        let meter = std::mem::take(&mut overlay.meter);
+        overlay.reset(self.snapshot.world.clone(), self.snapshot.hashes.clone(), meter);
+        match self.atomic(batch, account, delegation, overlay) {
+            Ok(atomic) => Ok(Plan { simulation: sequential.simulation, ..atomic }),
+            Err(error @ (WalletError::Deadline | WalletError::Internal(_))) => Err(error),
+            Err(_) => Ok(sequential),
         }
     }
 
@@ -88,16 +117,10 @@ impl Planner<'_> {
         for (index, call) in batch.calls.iter().enumerate() {
             let call = self.call(call, account);
             let ran = self.run(&call, overlay).map_err(|error| refused(&format!("params[0].calls[{index}]"), error))?;
-            let error = match &ran.result {
-                _ if ran.too_dear => Some("out of gas".to_owned()),
-                ExecutionResult::Success { .. } => None,
-                ExecutionResult::Revert { output, .. } => Some(revert_text(output)),
-                ExecutionResult::Halt { reason, .. } => Some(HaltText(reason.clone()).to_string()),
-            };
-            simulation.push(SimulatedCall { gas_used: ran.result.tx_gas_used(), error });
+            simulation.push(SimulatedCall { gas_used: ran.result.tx_gas_used(), error: ran.failure() });
             transactions.push(Planned { call, gas: ran.gas });
         }
-        Ok(Plan { transactions, atomic: false, upgrade: None, simulation })
+        Ok(Plan { transactions, atomic: false, upgrade: None, simulation, failure: None })
     }
 
     fn atomic(
@@ -152,7 +175,7 @@ impl Planner<'_> {
             )));
         }
         transactions.push(Planned { call, gas });
-        Ok(Plan { transactions, atomic: true, upgrade, simulation: Vec::new() })
+        Ok(Plan { transactions, atomic: true, upgrade, simulation: Vec::new(), failure: ran.failure() })
     }
 
     /// The call that deploys the batch executor.

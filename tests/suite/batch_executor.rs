@@ -429,6 +429,15 @@ async fn the_account_takes_ether() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_call_that_no_function_is_for_succeeds_as_on_an_account_without_code() {
+    let bench = Bench::new();
+    let sent = json!({"from": bench.stranger, "to": bench.account, "value": "0x5", "input": "0x12345678aabb"});
+    let outcomes = bench.run(vec![balance_of(bench.account), sent, balance_of(bench.account)]).await;
+    assert_eq!(outcomes[1], Outcome::Done(Bytes::new(), vec![]));
+    assert_eq!(word(&outcomes[2]) - word(&outcomes[0]), U256::from(5));
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn the_accounts_own_signature_is_valid_and_no_other() {
     let bench = Bench::new();
     let signers = dev_signers().unwrap();

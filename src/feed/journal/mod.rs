@@ -187,13 +187,15 @@ impl Journal {
             let entry = if opened {
                 Entry::Open { header: open.header.clone(), changes }
             } else {
-                included.extend(open.transactions.iter().skip(before).map(|tx| *tx.tx_hash()));
+                // By index: a walk to where they begin would cost what the block holds already.
+                let new = before..open.transactions.len();
+                included.extend(new.clone().map(|at| *open.transactions[at].tx_hash()));
                 Entry::SubBlock(StoredSubBlock {
                     index: open.index,
                     gas_used: open.header.gas_used,
                     blob_gas_used: open.blob_gas_used,
-                    transactions: open.transactions.iter().skip(before).map(Into::into).collect(),
-                    receipts: open.receipts.iter().skip(before).map(Into::into).collect(),
+                    transactions: new.clone().map(|at| (&open.transactions[at]).into()).collect(),
+                    receipts: new.map(|at| (&open.receipts[at]).into()).collect(),
                     changes,
                 })
             };

@@ -192,19 +192,20 @@ impl Pool {
 
     /// Writes transactions that have their place, and lets them go on when they are on the disk. What they drove out is forgotten with it.
     fn keep(self: &Arc<Self>, queue: &mut Queue, hashes: &[B256], beside: Option<Beside>) -> Result<Commit, PoolError> {
+        let left = queue.take_left();
         let Some(store) = beside.as_ref().map(|beside| &beside.store).or(self.store.as_ref()).cloned() else {
             return Ok(Commit::done());
         };
-        let (mut stored, mut left) = (Vec::new(), Vec::new());
+        let (mut stored, mut gone) = (Vec::new(), Vec::new());
         if self.store.is_some() {
             let pooled = hashes.iter().filter_map(|hash| queue.get(hash));
             stored.extend(pooled.map(|pooled| (*pooled.tx.tx_hash(), StoredTransaction::from(&**pooled))));
-            left = queue.take_left();
+            gone = left;
         }
         let (write, then) = beside.map(|beside| (beside.write, beside.then)).unzip();
         let (pool, hashes) = (Arc::downgrade(self), hashes.to_vec());
         let change = move |transaction: &WriteTransaction| {
-            forget(transaction, left)?;
+            forget(transaction, gone)?;
             keep::write(transaction, stored)?;
             write.map_or(Ok(()), |write| write(transaction))
         };

@@ -7,6 +7,7 @@ use crate::{
         error::{RpcError, wallet_error},
         wire,
     },
+    state::Selector,
     store::Commit,
     wallet::{Prepared, WalletError},
 };
@@ -30,6 +31,7 @@ impl Backend {
     ) -> Result<Admitted, RpcError> {
         let refuse = |error| wallet_error(error, asked.dialect);
         let batch = wire::parse_batch(asked.params, asked.dialect).map_err(refuse)?;
+        self.admit(asked.published, Selector::Pending)?;
         let Worker { overlay, meter } = worker;
         let prepared =
             self.wallet.admit(batch, asked.may_use_wallet, asked.published, overlay, meter).map_err(refuse)?;
@@ -47,6 +49,7 @@ impl Backend {
         worker: Worker<'_>,
         out: &mut Vec<u8>,
     ) -> Result<Commit, RpcError> {
+        self.admit(asked.published, Selector::Pending)?;
         let Worker { overlay, meter } = worker;
         let renewed = self.wallet.renew(&mut prepared, asked.published, overlay, meter);
         renewed.map_err(|error| wallet_error(error, asked.dialect))?;

@@ -41,6 +41,9 @@ contract BatchExecutor {
     /// An account takes ether, delegated or not.
     receive() external payable {}
 
+    /// A call with data that no function here is for does nothing and succeeds, as a call of an account without code does.
+    fallback() external payable {}
+
     /// Makes the calls of `executionData` in order. The first that reverts reverts all, with its own data.
     ///
     /// `executionData` is `abi.encode(Call[])`, or with the mode for it `abi.encode(Call[], bytes opData)`. Without `opData` the callee 0 is
