@@ -14,7 +14,8 @@ async fn batches_behind_one_that_delegates_their_account_are_mined() {
     let rpc = Rpc::new(node.url("/"));
     let from = node.node.info().accounts[1].address();
     let batch = |atomic: bool| {
-        let calls: Value = (0..2).map(|_| json!({"to": from, "value": "0x0"})).collect();
+        let calls: Value =
+            (0..2).map(|_| json!({"to": "0x00000000000000000000000000000000000abcde", "value": "0x1"})).collect();
         json!([{"version": "2.0.0", "from": from, "chainId": "0x7a69", "atomicRequired": atomic, "calls": calls}])
     };
     let mut ids = Vec::new();
@@ -36,5 +37,5 @@ async fn batches_behind_one_that_delegates_their_account_are_mined() {
     for status in statuses {
         assert_eq!(status["status"], 200, "{status}");
     }
-    assert_eq!(rpc.result("eth_getTransactionCount", json!([from, "latest"])).await, nonce);
+    assert_eq!(rpc.result("eth_getTransactionCount", json!([from, "pending"])).await, nonce);
 }

@@ -305,10 +305,16 @@ impl Witness {
             };
             let receipts: Vec<_> = record.receipts.iter_mut().filter_map(fresh).collect();
             let taken = |told: Told, checked: &mut bool| told == Told::Taken && !std::mem::replace(checked, true);
-            let batches: Vec<_> =
-                record.batches.iter_mut().filter_map(|one| taken(one.told, &mut one.checked).then(|| one.clone())).collect();
-            let sent: Vec<_> =
-                record.sent.iter_mut().filter_map(|one| taken(one.told, &mut one.checked).then_some(one.hash)).collect();
+            let batches: Vec<_> = record
+                .batches
+                .iter_mut()
+                .filter_map(|one| taken(one.told, &mut one.checked).then(|| one.clone()))
+                .collect();
+            let sent: Vec<_> = record
+                .sent
+                .iter_mut()
+                .filter_map(|one| taken(one.told, &mut one.checked).then_some(one.hash))
+                .collect();
             (record.snapshot, head, receipts, batches, sent)
         };
         let now = rpc.snapshot().await;
@@ -349,7 +355,8 @@ impl Witness {
     pub async fn finish(&self, rpc: &Rpc) -> Counts {
         let (batches, sent, blocks, receipts) = {
             let record = self.record();
-            let receipts: Vec<_> = record.receipts.iter().map(|(hash, (receipt, _))| (*hash, receipt.clone())).collect();
+            let receipts: Vec<_> =
+                record.receipts.iter().map(|(hash, (receipt, _))| (*hash, receipt.clone())).collect();
             (record.batches.clone(), record.sent.clone(), record.blocks.clone(), receipts)
         };
         let deadline = Instant::now() + BOUND;

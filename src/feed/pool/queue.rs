@@ -32,6 +32,8 @@ pub struct Pooled {
     size: usize,
     /// The most it can cost its sender, wei.
     cost: U256,
+    /// The nonce of its sender's next: authorizations use them up, too.
+    next: u64,
     /// This node signed it: nothing drives it out.
     pub own: bool,
     /// It is not on the disk yet: it is not mined, and nobody is told of it.
@@ -124,7 +126,8 @@ impl Queue {
         self.make_room(&tx, size, replaced.as_deref(), world, limits)?;
         self.arrivals += 1;
         let Coming { own, held } = coming;
-        let pooled = Pooled { tx: Arc::new(tx), arrived: self.arrivals, size, cost, own, held: AtomicBool::new(held) };
+        let (next, held) = (nonce_after(&tx), AtomicBool::new(held));
+        let pooled = Pooled { tx: Arc::new(tx), arrived: self.arrivals, size, cost, next, own, held };
         let pooled = Arc::new(pooled);
         self.bytes += size;
         self.by_hash.insert(*pooled.tx.tx_hash(), pooled.clone());
@@ -137,7 +140,7 @@ impl Queue {
             self.by_hash.remove(replaced.tx.tx_hash());
             self.left.push(*replaced.tx.tx_hash());
         }
-        if !held {
+        if !coming.held {
             return Ok(self.newly_ready_from(&pooled, world));
         }
         Ok(Vec::new())
@@ -212,9 +215,9 @@ impl Queue {
         let Some(sender) = self.senders.get_mut(address) else { return Vec::new() };
         // None is missing before those that were told of: what follows them is all that can be new.
         let from = nonce_of(world, address).max(sender.told);
-        let ready: Vec<_> = sender.ready(from).map(|pooled| pooled.tx.clone()).collect();
-        sender.told = from + ready.len() as u64;
-        ready
+        let ready: Vec<_> = sender.ready(from).cloned().collect();
+        sender.told = ready.last().map_or(from, |pooled| pooled.next);
+        ready.iter().map(|pooled| pooled.tx.clone()).collect()
     }
 
     /// All senders that have a transaction here.
@@ -298,26 +301,39 @@ impl Over {
 
 impl Sender {
     /// The transactions from `nonce` on without a gap.
-    fn run(&self, nonce: u64) -> impl Iterator<Item = (&u64, &Arc<Pooled>)> {
-        self.by_nonce
-            .range(nonce..)
-            .enumerate()
-            .take_while(move |(index, (at, _))| **at == nonce + *index as u64)
-            .map(|(_, one)| one)
+    fn run(&self, nonce: u64) -> impl Iterator<Item = &Arc<Pooled>> {
+        std::iter::successors(self.by_nonce.get(&nonce), |pooled| self.by_nonce.get(&pooled.next))
     }
 
     /// Those of them that may be mined now: nothing passes one that is not on the disk yet.
     fn ready(&self, nonce: u64) -> impl Iterator<Item = &Arc<Pooled>> {
-        self.run(nonce).map(|(_, pooled)| pooled).take_while(|pooled| !pooled.held.load(Relaxed))
+        self.run(nonce).take_while(|pooled| !pooled.held.load(Relaxed))
     }
 
     fn first_gap(&self, nonce: u64) -> u64 {
-        nonce + self.run(nonce).count() as u64
+        self.run(nonce).last().map_or(nonce, |pooled| pooled.next)
     }
 }
 
 fn nonce_of(world: &World, address: &Address) -> u64 {
     world.account(address).map_or(0, |account| account.nonce)
+}
+
+/// The nonce of the sender's account after a transaction: its own is used up, and then those of the authorizations that the sender signed
+/// for itself ([EIP-7702](https://eips.ethereum.org/EIPS/eip-7702)).
+fn nonce_after(tx: &Recovered<TxEnvelope>) -> u64 {
+    let mut next = tx.nonce().saturating_add(1);
+    for authorization in tx.authorization_list().unwrap_or_default() {
+        let of_this_chain =
+            authorization.chain_id.is_zero() || tx.chain_id().map(U256::from) == Some(authorization.chain_id);
+        if authorization.nonce == next
+            && of_this_chain
+            && authorization.recover_authority().is_ok_and(|authority| authority == tx.signer())
+        {
+            next = next.saturating_add(1);
+        }
+    }
+    next
 }
 
 /// The most that a transaction can cost its sender: gas, blob gas and value, wei.
