@@ -269,7 +269,8 @@ impl Wallet {
                     };
                     receipts.extend(block.transaction(index).map(receipt));
                 }
-                None if !waits => lost += 1,
+                // While the feed is broken its open block is not shown, and is still what the chain will do if it goes on.
+                None if !waits && !published.is_building(hash) => lost += 1,
                 None => {}
             }
         }
