@@ -59,3 +59,64 @@ async fn what_was_answered_outlives_power_cuts() {
     say(&format!("{CUTS} power cuts, {dirty} of them with something unsynced: {counts:?}"));
     assert!(dirty > 0 && counts.answered > CUTS && counts.atomic > 0 && counts.raw > CUTS, "{counts:?}");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_full_disk_stops_sending_and_loses_nothing_that_was_answered() {
+    let witness = Arc::new(Witness::default());
+    let disk = Disk::default();
+    let node = start(&disk, &["--log", "off"]);
+    let rpc = Rpc::new(node.url("/"));
+    let mut clients = witness.clients(&rpc, 1);
+    // Something in a sealed block and something after it.
+    node.sealed(2).await;
+    eventually("a batch is answered", async || witness.taken().len() > 20).await;
+    disk.fill();
+    let health = async || node.client.get(node.url("/health")).send().await.unwrap();
+    eventually("it is seen", async || health().await.status() == 503).await;
+    clients.abort_all();
+    while clients.join_next().await.is_some() {}
+
+    let health: Value = health().await.json().await.unwrap();
+    assert_eq!((&health["status"], &health["feed"]), (&json!("unhealthy"), &json!("degraded")));
+    let from = node.node.info().accounts[1].address();
+    let batch = json!([{"version": "2.0.0", "id": "late", "from": from, "chainId": "0x7a69", "atomicRequired": false,
+        "calls": [{"to": from, "value": "0x1"}]}]);
+    let sending = json!([{"from": from, "to": from, "value": "0x1"}]);
+    for (method, params) in [("wallet_sendCalls", batch), ("eth_sendTransaction", sending)] {
+        let answer = rpc.call(method, params).await;
+        assert_eq!(answer["error"]["code"], -32603, "{method}: {answer}");
+    }
+
+    let latest = rpc.result("eth_getBlockByNumber", json!(["latest", true])).await;
+    assert_eq!(rpc.result("eth_getBlockByNumber", json!(["pending", true])).await["hash"], latest["hash"]);
+    rpc.result("eth_call", json!([{"to": from, "data": "0x"}, "pending"])).await;
+    let answered = witness.taken();
+    let statuses = rpc.results("wallet_getCallsStatus", answered.iter().map(|id| json!([id]))).await;
+    for status in &statuses {
+        assert!([json!(100), json!(200)].contains(&status["status"]), "{status}");
+    }
+    assert!(statuses.iter().any(|status| status["status"] == 200), "{statuses:?}");
+    assert_eq!(rpc.call("wallet_getCallsStatus", json!(["late"])).await["error"]["code"], 5730);
+    let again = rpc.call(
+        "wallet_sendCalls",
+        json!([{"version": "2.0.0", "id": answered[0], "from": from, "chainId": "0x7a69",
+        "atomicRequired": false, "calls": [{"to": from, "value": "0x1"}]}]),
+    );
+    assert_eq!(again.await["error"]["code"], 5720);
+
+    node.node.stop();
+    let node = start(&disk.copy(), &[]);
+    let rpc = Rpc::new(node.url("/"));
+    witness.check(&rpc).await;
+    let counts = witness.finish(&rpc).await;
+    assert!(counts.answered == answered.len() && counts.raw > 0, "{counts:?}");
+}
+
+async fn eventually(what: &str, mut ask: impl AsyncFnMut() -> bool) {
+    let asked = async {
+        while !ask().await {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(BOUND, asked).await.unwrap_or_else(|_| panic!("{what}: not within {BOUND:?}"));
+}

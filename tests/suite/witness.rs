@@ -96,6 +96,15 @@ fn snapshot_id(header: &str) -> u64 {
     number(&json!(id))
 }
 
+/// What an answer says of the thing that was sent. A fault of the node's own says nothing: the disk may have it or not.
+fn told(answer: &Value) -> Told {
+    match answer["error"]["code"].as_i64() {
+        None => Told::Taken,
+        Some(-32603) => Told::Nothing,
+        Some(_) => Told::Refused,
+    }
+}
+
 /// What became of a thing that was sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Told {
@@ -191,9 +200,10 @@ impl Witness {
         self.record().refusals.clone()
     }
 
-    /// How many batches were acknowledged so far.
-    pub fn taken(&self) -> usize {
-        self.record().batches.iter().filter(|batch| batch.told == Told::Taken).count()
+    /// The ids of the batches that were acknowledged so far.
+    pub fn taken(&self) -> Vec<String> {
+        let record = self.record();
+        record.batches.iter().filter(|batch| batch.told == Told::Taken).map(|batch| batch.id.clone()).collect()
     }
 
     /// Clients that send to a node until it is gone, or until they are ended.
@@ -230,13 +240,12 @@ impl Witness {
             if record.frozen {
                 continue;
             }
-            record.batches[index].told = if answer.get("error").is_none() {
-                assert_eq!(answer["result"]["batchId"], json!(batch.id), "{answer}");
-                Told::Taken
-            } else {
+            record.batches[index].told = told(&answer);
+            if answer.get("error").is_some() {
                 record.refusals.push(answer["error"].to_string());
-                Told::Refused
-            };
+            } else {
+                assert_eq!(answer["result"]["batchId"], json!(batch.id), "{answer}");
+            }
         }
     }
 
@@ -261,7 +270,7 @@ impl Witness {
             if record.frozen {
                 continue;
             }
-            record.sent[index].told = if taken { Told::Taken } else { Told::Refused };
+            record.sent[index].told = told(&answer);
             if !taken {
                 record.refusals.push(answer["error"].to_string());
             }
@@ -435,7 +444,7 @@ impl Witness {
 }
 
 async fn balances(rpc: &Rpc, of: impl IntoIterator<Item = Address>) -> Vec<U256> {
-    let all = rpc.results("eth_getBalance", of.into_iter().map(|address| json!([address, "latest"]))).await;
+    let all = rpc.results("eth_getBalance", of.into_iter().map(|address| json!([address, "pending"]))).await;
     all.iter().map(|balance| balance.as_str().unwrap().parse().unwrap()).collect()
 }
 
