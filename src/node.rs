@@ -325,6 +325,9 @@ impl Actors {
         }
         let _ = self.feed.send(StopFeed).await;
         self.feed_thread.stop();
+        // It has the store, which another node may be waiting for.
+        let feed_thread = self.feed_thread;
+        let _ = tokio::task::spawn_blocking(|| feed_thread.join()).await;
     }
 }
 
