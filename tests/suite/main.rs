@@ -23,6 +23,7 @@ mod process;
 mod reads;
 mod sending;
 mod snapshots;
+mod store_refusals;
 mod subscriptions;
 mod support;
 mod tracing;
