@@ -21,6 +21,7 @@ mod logs;
 mod power_loss;
 mod process;
 mod reads;
+mod restart;
 mod sending;
 mod snapshots;
 mod store_refusals;

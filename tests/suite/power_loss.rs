@@ -15,9 +15,14 @@ use crate::{
 /// Power cuts: each kind of them as often as the others.
 const CUTS: usize = 25;
 
-/// A node on a disk.
+/// A node on a disk, quick and with little traffic.
 fn start(disk: &Disk, flags: &[&str]) -> TestNode {
-    let own = ["presim", "--listen", "127.0.0.1:0", "--sub-block-ms", "25", "--sub-blocks", "4", "--traffic", "1"];
+    start_on(disk, &[&["--sub-block-ms", "25", "--sub-blocks", "4", "--traffic", "1"], flags].concat())
+}
+
+/// A node on a disk.
+pub fn start_on(disk: &Disk, flags: &[&str]) -> TestNode {
+    let own = ["presim", "--listen", "127.0.0.1:0"];
     let config = Config::load(own.iter().chain(flags).map(OsString::from)).unwrap();
     let metrics = Metrics::default();
     let store = Store::open_on(disk.clone(), Path::new("the test's disk"), &metrics)
