@@ -241,16 +241,3 @@ pub fn frame_error(result: InstructionResult) -> Option<String> {
         _ => None,
     }
 }
-
-/// The reason in the data of a revert: of `Error(string)`, or of `Panic(uint256)` in words.
-pub fn revert_reason(data: &[u8]) -> Option<String> {
-    use alloy_sol_types::{Panic, Revert, SolError};
-    if let Ok(revert) = Revert::abi_decode(data) {
-        return Some(revert.reason);
-    }
-    let panic = Panic::abi_decode(data).ok()?;
-    Some(match panic.kind() {
-        Some(kind) => kind.as_str().to_owned(),
-        None => format!("unknown panic code: {:#x}", panic.code),
-    })
-}

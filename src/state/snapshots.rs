@@ -288,6 +288,11 @@ impl Published {
         Some((Block::newest(snapshot), *index))
     }
 
+    /// Whether a transaction is in the block being built, be it shown or not.
+    pub fn is_building(&self, hash: &B256) -> bool {
+        self.newest.open.as_ref().is_some_and(|open| open.positions.contains_key(hash))
+    }
+
     fn sealed(&self, number: u64) -> Result<Arc<Snapshot>, UnknownBlock> {
         self.sealed.get(&number).cloned().ok_or_else(|| {
             let newest = self.newest.head.number();

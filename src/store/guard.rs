@@ -4,7 +4,7 @@ use std::{
     io,
     ops::Bound,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc, Mutex, MutexGuard, PoisonError,
         atomic::{
             AtomicBool,
             Ordering::{Acquire, Release},
@@ -15,8 +15,8 @@ use std::{
 use redb::{BackendError, StorageBackend};
 
 /// Opening a database repairs it where its last user was killed, and a check of it may roll it back to where it is sound. Neither may
-/// happen to a file that turns out to be damaged for good. So all writes wait here, in order, and reads see them;
-/// [`let_through`](Self::let_through) makes them, and from then on this is the backend beneath.
+/// happen to a file that turns out to be damaged for good, or to hold what the node is not to serve. So all writes wait here, in order, and reads
+/// see them; [`let_through`](Self::let_through) makes them, and from then on this is the backend beneath.
 #[derive(Debug)]
 pub struct Guarded<B> {
     inner: Arc<Inner<B>>,
@@ -62,32 +62,35 @@ impl<B: StorageBackend> Guarded<B> {
     /// Does what was held back, and holds nothing back any more.
     pub fn let_through(&self) -> io::Result<()> {
         let inner = &*self.inner;
-        let mut held = inner.lock();
-        for step in held.steps.drain(..) {
+        let Some(mut held) = inner.held() else { return Ok(()) };
+        for step in &held.steps {
             match step {
-                Step::Write { offset, data } => inner.beneath.write(offset, &data)?,
-                Step::SetLen(len) => inner.beneath.set_len(len)?,
+                Step::Write { offset, data } => inner.beneath.write(*offset, data)?,
+                Step::SetLen(len) => inner.beneath.set_len(*len)?,
                 Step::Sync => inner.beneath.sync_data()?,
             }
         }
+        held.steps = Vec::new();
         inner.through.store(true, Release);
         Ok(())
     }
 }
 
 impl<B> Inner<B> {
-    fn lock(&self) -> std::sync::MutexGuard<'_, Held> {
-        self.held.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn is_through(&self) -> bool {
-        self.through.load(Acquire)
+    /// What is held back, unless nothing is any more.
+    fn held(&self) -> Option<MutexGuard<'_, Held>> {
+        if self.through.load(Acquire) {
+            return None;
+        }
+        let held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        // It may have been let through meanwhile.
+        (!self.through.load(Acquire)).then_some(held)
     }
 }
 
 impl<B: StorageBackend> Inner<B> {
-    fn read_held(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
-        let held = self.lock();
+    fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        let Some(held) = self.held() else { return self.beneath.read(offset, out) };
         let end = offset + out.len() as u64;
         if end > held.len {
             return Err(io::ErrorKind::UnexpectedEof.into());
@@ -115,36 +118,28 @@ impl<B: StorageBackend> Inner<B> {
 
 impl<B: StorageBackend> StorageBackend for Guarded<B> {
     fn len(&self) -> io::Result<u64> {
-        if self.inner.is_through() { self.inner.beneath.len() } else { Ok(self.inner.lock().len) }
+        self.inner.held().map_or_else(|| self.inner.beneath.len(), |held| Ok(held.len))
     }
 
     fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
-        if self.inner.is_through() { self.inner.beneath.read(offset, out) } else { self.inner.read_held(offset, out) }
+        self.inner.read(offset, out)
     }
 
     fn set_len(&self, len: u64) -> io::Result<()> {
-        if self.inner.is_through() {
-            return self.inner.beneath.set_len(len);
-        }
-        let mut held = self.inner.lock();
+        let Some(mut held) = self.inner.held() else { return self.inner.beneath.set_len(len) };
         held.len = len;
         held.steps.push(Step::SetLen(len));
         Ok(())
     }
 
     fn sync_data(&self) -> io::Result<()> {
-        if self.inner.is_through() {
-            return self.inner.beneath.sync_data();
-        }
-        self.inner.lock().steps.push(Step::Sync);
+        let Some(mut held) = self.inner.held() else { return self.inner.beneath.sync_data() };
+        held.steps.push(Step::Sync);
         Ok(())
     }
 
     fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
-        if self.inner.is_through() {
-            return self.inner.beneath.write(offset, data);
-        }
-        let mut held = self.inner.lock();
+        let Some(mut held) = self.inner.held() else { return self.inner.beneath.write(offset, data) };
         held.len = held.len.max(offset + data.len() as u64);
         held.steps.push(Step::Write { offset, data: data.to_vec() });
         Ok(())

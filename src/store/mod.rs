@@ -3,7 +3,7 @@
 mod guard;
 
 use std::{
-    fs::{self, File, OpenOptions},
+    fs::{self, File, OpenOptions, TryLockError},
     io,
     os::unix::fs::{DirBuilderExt, OpenOptionsExt},
     panic::{AssertUnwindSafe, catch_unwind},
@@ -158,7 +158,8 @@ impl Store {
 
     /// Opens the store in a directory, which is made where it is not there.
     ///
-    /// The whole file is checked before a byte of it is changed: what is damaged stays as it was found.
+    /// The whole file is checked before a byte of it is changed, and none is before something is written: what is damaged, or is not what the
+    /// node is to serve, stays as it was found.
     ///
     /// # Errors
     /// That the directory cannot be used, that another node has the store open, or that it is damaged.
@@ -168,15 +169,24 @@ impl Store {
         fs::DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(failed)?;
         let path = dir.join(FILE);
         if !path.try_exists().map_err(failed)? {
-            // Made under another name, so that a file under its own is always a whole one.
-            let fresh = dir.join(format!("{FILE}.new"));
-            let file = backend(dir, file_options().open(&fresh).map_err(failed)?)?;
-            // What a start that was killed left there: it may go now that nobody else has it.
-            file.set_len(0).map_err(failed)?;
-            drop(Self::on(file, dir, true, metrics)?);
-            fs::rename(&fresh, &path).and_then(|()| File::open(dir)?.sync_all()).map_err(failed)?;
+            // One at a time: nobody may begin anew what somebody else has just begun.
+            let alone = File::open(dir).map_err(failed)?;
+            alone.try_lock().map_err(|error| match error {
+                TryLockError::WouldBlock => StoreError::InUse { path: dir.to_owned() },
+                TryLockError::Error(error) => failed(error),
+            })?;
+            if !path.try_exists().map_err(failed)? {
+                // Made under another name, so that a file under its own is always a whole one.
+                let fresh = dir.join(format!("{FILE}.new"));
+                let file = file_options().create(true).truncate(true).open(&fresh).map_err(failed)?;
+                drop(Self::on(backend(dir, file)?, dir, true, metrics)?);
+                fs::rename(&fresh, &path).and_then(|()| alone.sync_all()).map_err(failed)?;
+            }
         }
         let file = file_options().open(&path).map_err(failed)?;
+        if file.metadata().map_err(failed)?.len() == 0 {
+            return Err(StoreError::Damaged { path: dir.to_owned(), problem: "it is empty".to_owned() });
+        }
         Self::on(backend(dir, file)?, dir, true, metrics)
     }
 
@@ -222,13 +232,16 @@ impl Store {
             Ok(Err(error)) => return Err(damaged(error.to_string())),
             Err(_) => return Err(damaged("it cannot be read as a database".to_owned())),
         };
-        guarded
-            .let_through()
-            .map_err(|error| StoreError::Open { path: path.to_owned(), problem: error.to_string() })?;
+        if fresh {
+            guarded
+                .let_through()
+                .map_err(|error| StoreError::Open { path: path.to_owned(), problem: error.to_string() })?;
+        }
         let (writes, waiting) = bounded(WAITING);
         let (db, failure) = (Arc::new(db), Arc::new(OnceLock::new()));
         let writer = Writer {
             db: db.clone(),
+            begin: Box::new(move || guarded.let_through()),
             failure: failure.clone(),
             seconds: metrics.histogram(
                 "presim_store_commit_seconds",
@@ -342,7 +355,7 @@ impl Store {
 
 fn file_options() -> OpenOptions {
     let mut options = OpenOptions::new();
-    options.read(true).write(true).create(true).mode(0o600);
+    options.read(true).write(true).mode(0o600);
     options
 }
 
@@ -366,6 +379,8 @@ impl Drop for Shared {
 /// The one who writes.
 struct Writer {
     db: Arc<Database>,
+    /// To be called before anything is written.
+    begin: Box<dyn Fn() -> io::Result<()> + Send>,
     failure: Arc<OnceLock<StoreError>>,
     seconds: Histogram,
 }
@@ -396,6 +411,7 @@ impl Writer {
 
     /// Commits a group, leaving those to be told in `dones`.
     fn commit(&self, group: impl Iterator<Item = Write>, dones: &mut Vec<Done>) -> Result<(), redb::Error> {
+        (self.begin)()?;
         let transaction = self.db.begin_write()?;
         let mut first_error = None;
         for Write { change, done } in group {

@@ -46,7 +46,7 @@ use crate::{
     chain::ChainSpec,
     engine::{self, Call, CallFees},
     feed::pool::{Pool, PoolError},
-    state::{Block, CodeCache, Included, Meter, Overlay, Published, Selector, Snapshot},
+    state::{CodeCache, Included, Meter, Overlay, Published, Selector, Snapshot},
     store::Commit,
 };
 
@@ -273,7 +273,8 @@ impl Wallet {
                     };
                     receipts.extend(block.transaction(index).map(receipt));
                 }
-                None if !waits => lost += 1,
+                // While the feed is broken its open block is not shown, and is still what the chain will do if it goes on.
+                None if !waits && !published.is_building(hash) => lost += 1,
                 None => {}
             }
         }
@@ -326,22 +327,21 @@ fn pending(published: &Published) -> Result<Arc<Snapshot>, WalletError> {
     published.select(Selector::Pending).map_err(|error| WalletError::Refused(error.to_string()))
 }
 
-/// Whether the batch executor was deployed by a transaction before the one of this receipt. It is a long way there, for a case that is rare.
+/// Whether the batch executor was there when the transaction of this receipt ran: since the block before, or by a transaction before it in its
+/// own. Where that state is kept no more, it is taken to have been there if it is now.
 fn was_deployed_before(published: &Published, executor: Address, receipt: &CallsReceipt) -> bool {
-    let Some(deployment) = BatchExecutor::new(Some(executor)).deployment() else { return false };
-    let blocks = published.blocks(0, receipt.block_number).map(Block::sealed);
-    for block in blocks.chain(published.pending().map(Block::newest)) {
-        for included in block.transactions() {
-            if *included.tx.tx_hash() == receipt.tx_hash {
-                return false;
-            }
-            let deploys = included.tx.to() == deployment.to && *included.tx.input() == deployment.data;
-            if deploys && included.receipt.status() {
-                return true;
-            }
-        }
+    let is_there = |at: &Snapshot| at.world.account(&executor).is_some_and(|it| !it.code.bytecode.is_empty());
+    match published.select(Selector::Number(receipt.block_number.saturating_sub(1))) {
+        Err(_) => return is_there(&published.newest),
+        Ok(before) if is_there(&before) => return true,
+        Ok(_) => {}
     }
-    false
+    let Some(deployment) = BatchExecutor::new(Some(executor)).deployment() else { return false };
+    let Some((block, _)) = published.transaction(&receipt.tx_hash) else { return false };
+    let mut before = block.transactions().take_while(|included| *included.tx.tx_hash() != receipt.tx_hash);
+    before.any(|included| {
+        included.tx.to() == deployment.to && *included.tx.input() == deployment.data && included.receipt.status()
+    })
 }
 
 /// How far a batch of `count` transactions is, of which those with `receipts` are in a block and `lost` can be in none any more.

@@ -301,6 +301,6 @@ fn refused(what: &str, error: SimulationError) -> WalletError {
 }
 
 /// The reason in the data of a revert, where it has one.
-fn revert_text(data: &Bytes) -> String {
+fn revert_text(data: &[u8]) -> String {
     engine::revert_reason(data).unwrap_or_else(|| "execution reverted".to_owned())
 }

@@ -33,7 +33,7 @@ pub fn command(flags: &[&str], env: &[(&str, &str)]) -> Command {
 }
 
 /// Runs the program to its end, which must come by itself.
-fn refusal(flags: &[&str], env: &[(&str, &str)]) -> (Option<i32>, String) {
+pub fn refusal(flags: &[&str], env: &[(&str, &str)]) -> (Option<i32>, String) {
     let mut child = command(flags, env).spawn().expect("the program runs");
     let deadline = Instant::now() + PATIENCE;
     while child.try_wait().unwrap().is_none() {
@@ -48,16 +48,16 @@ fn refusal(flags: &[&str], env: &[(&str, &str)]) -> (Option<i32>, String) {
 }
 
 /// The program running, ended when the test is.
-struct Presim {
-    child: Child,
+pub struct Presim {
+    pub child: Child,
     banner: String,
-    url: String,
+    pub url: String,
     http: reqwest::Client,
 }
 
 impl Presim {
     /// Starts it on a free port, and waits for its banner.
-    fn start(flags: &[&str]) -> Self {
+    pub fn start(flags: &[&str]) -> Self {
         Self::start_with(&[&["--listen", "127.0.0.1:0"], flags].concat(), &[])
     }
 
@@ -95,13 +95,13 @@ impl Presim {
         (response.status().as_u16(), response.text().await.unwrap())
     }
 
-    fn signal(&self, name: &str) {
+    pub fn signal(&self, name: &str) {
         let id = self.child.id().to_string();
         assert!(Command::new("kill").args(["-s", name, &id]).status().unwrap().success());
     }
 
     /// Waits for its end: the status, and what it wrote to stderr.
-    async fn ended(&mut self) -> (ExitStatus, String) {
+    pub async fn ended(&mut self) -> (ExitStatus, String) {
         let status = eventually("it ends", async || self.child.try_wait().unwrap()).await;
         let mut told = String::new();
         self.child.stderr.take().unwrap().read_to_string(&mut told).unwrap();

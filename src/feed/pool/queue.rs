@@ -156,7 +156,7 @@ impl Queue {
             self.by_hash.remove(replaced.tx.tx_hash());
             self.left.push(*replaced.tx.tx_hash());
         }
-        if !held {
+        if !coming.held {
             return Ok(self.newly_ready_from(&pooled, world));
         }
         Ok(Vec::new())
@@ -318,15 +318,7 @@ impl Over {
 impl Sender {
     /// The transactions from `nonce` on without a gap. One whose nonce an authorization before it uses is passed over.
     fn run(&self, nonce: u64) -> impl Iterator<Item = &Arc<Pooled>> {
-        let mut next = nonce;
-        let of_the_run = self.by_nonce.range(nonce..).map_while(move |(at, pooled)| {
-            let follows = *at == next;
-            if follows {
-                next = pooled.next;
-            }
-            (*at < next).then_some(follows.then_some(pooled))
-        });
-        of_the_run.flatten()
+        std::iter::successors(self.by_nonce.get(&nonce), |pooled| self.by_nonce.get(&pooled.next))
     }
 
     /// Those of them that may be mined now: nothing passes one that is not on the disk yet.

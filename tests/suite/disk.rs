@@ -1,0 +1,226 @@
+//! A disk that can lose its power and can be full.
+
+use std::{
+    fmt::{self, Debug, Formatter},
+    io,
+    ops::Bound,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use rand::{Rng, rngs::SmallRng};
+use redb::{BackendError, StorageBackend};
+use tokio::sync::oneshot;
+
+use crate::support::BOUND;
+
+/// What a disk writes whole or not at all.
+const SECTOR: usize = 512;
+/// `ENOSPC`.
+const NO_SPACE: i32 = 28;
+
+/// What stands on the disk, and what was written since it was last synced: with the power goes any of that.
+#[derive(Clone, Debug, Default)]
+pub struct Disk(Arc<Mutex<Plates>>);
+
+#[derive(Debug, Default)]
+struct Plates {
+    synced: Vec<u8>,
+    /// Since then, in order.
+    steps: Vec<Step>,
+    /// What readers see: all of it.
+    seen: Vec<u8>,
+    full: bool,
+    cut: Option<Cut>,
+}
+
+/// A power cut that is to come.
+struct Cut {
+    /// Writes and syncs until then.
+    after: usize,
+    leaves: Leaves,
+    rng: SmallRng,
+    /// Called right before.
+    before: Box<dyn FnOnce() + Send>,
+    done: oneshot::Sender<(Disk, bool)>,
+}
+
+impl Debug for Cut {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?} after {}", self.leaves, self.after)
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Write { offset: usize, data: Vec<u8> },
+    SetLen(usize),
+}
+
+/// What of the unsynced a power cut leaves.
+#[derive(Clone, Copy, Debug)]
+pub enum Leaves {
+    /// Nothing.
+    Nothing,
+    /// The first of the writes, up to some moment.
+    First,
+    /// Any of the writes.
+    Some,
+    /// Any sectors of any of the writes.
+    Torn,
+    /// All.
+    All,
+}
+
+impl Leaves {
+    pub const ALL: [Self; 5] = [Self::Nothing, Self::First, Self::Some, Self::Torn, Self::All];
+}
+
+impl Disk {
+    /// A disk with this on it.
+    fn with(content: Vec<u8>) -> Self {
+        Self(Arc::new(Mutex::new(Plates { synced: content.clone(), seen: content, ..Plates::default() })))
+    }
+
+    fn plates(&self) -> MutexGuard<'_, Plates> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Another disk, with what would stand on this one if its power failed `after` so many more writes and syncs; and whether something was not
+    /// synced then. `before` is called right before.
+    pub async fn cut(
+        &self,
+        after: usize,
+        leaves: Leaves,
+        rng: SmallRng,
+        before: impl FnOnce() + Send + 'static,
+    ) -> (Self, bool) {
+        let (done, cut) = oneshot::channel();
+        self.plates().cut = Some(Cut { after, leaves, rng, before: Box::new(before), done });
+        tokio::time::timeout(BOUND, cut).await.expect("the disk is written to").expect("the power fails")
+    }
+    /// Another disk with all that was written to this one.
+    pub fn copy(&self) -> Self {
+        Self::with(self.plates().seen.clone())
+    }
+
+    /// Nothing more can be written.
+    pub fn fill(&self) {
+        self.plates().full = true;
+    }
+}
+
+impl Plates {
+    /// A write or a sync is about to be made.
+    fn step(&mut self) -> io::Result<()> {
+        if let Some(mut cut) = self.cut.take() {
+            if cut.after == 0 {
+                (cut.before)();
+                let left = Disk::with(self.left(cut.leaves, &mut cut.rng));
+                let _ = cut.done.send((left, !self.steps.is_empty()));
+            } else {
+                cut.after -= 1;
+                self.cut = Some(cut);
+            }
+        }
+        if self.full { Err(io::Error::from_raw_os_error(NO_SPACE)) } else { Ok(()) }
+    }
+
+    /// What would stand on the disk if its power failed now.
+    fn left(&self, leaves: Leaves, rng: &mut SmallRng) -> Vec<u8> {
+        let mut content = self.synced.clone();
+        let last = rng.random_range(0..=self.steps.len());
+        // File systems keep the length apart from the content, and in order.
+        let mut lengths = self.steps.iter().filter(|step| matches!(step, Step::SetLen(_))).count();
+        lengths = match leaves {
+            Leaves::Nothing => 0,
+            Leaves::First | Leaves::All => lengths,
+            Leaves::Some | Leaves::Torn => rng.random_range(0..=lengths),
+        };
+        for (index, step) in self.steps.iter().enumerate() {
+            match step {
+                Step::SetLen(len) => {
+                    if lengths > 0 && (index < last || !matches!(leaves, Leaves::First)) {
+                        lengths -= 1;
+                        content.resize(*len, 0);
+                    }
+                }
+                Step::Write { offset, data } => {
+                    let keeps: &mut dyn FnMut() -> bool = match leaves {
+                        Leaves::Nothing => &mut || false,
+                        Leaves::First => &mut || index < last,
+                        Leaves::Some if rng.random() => &mut || true,
+                        Leaves::Some => &mut || false,
+                        Leaves::Torn => &mut || rng.random(),
+                        Leaves::All => &mut || true,
+                    };
+                    for (sector, bytes) in data.chunks(SECTOR).enumerate() {
+                        let at = offset + sector * SECTOR;
+                        if keeps() && at < content.len() {
+                            let end = content.len().min(at + bytes.len());
+                            content[at..end].copy_from_slice(&bytes[..end - at]);
+                        }
+                    }
+                }
+            }
+        }
+        content
+    }
+}
+
+impl StorageBackend for Disk {
+    fn len(&self) -> io::Result<u64> {
+        Ok(self.plates().seen.len() as u64)
+    }
+
+    fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        let (plates, offset) = (self.plates(), offset as usize);
+        let bytes = plates.seen.get(offset..offset + out.len()).ok_or(io::ErrorKind::UnexpectedEof)?;
+        out.copy_from_slice(bytes);
+        Ok(())
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        let mut plates = self.plates();
+        plates.step()?;
+        plates.seen.resize(len as usize, 0);
+        plates.steps.push(Step::SetLen(len as usize));
+        Ok(())
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        let mut plates = self.plates();
+        plates.step()?;
+        for step in std::mem::take(&mut plates.steps) {
+            match step {
+                Step::Write { offset, data } => plates.synced[offset..offset + data.len()].copy_from_slice(&data),
+                Step::SetLen(len) => plates.synced.resize(len, 0),
+            }
+        }
+        Ok(())
+    }
+
+    fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+        let (mut plates, offset) = (self.plates(), offset as usize);
+        plates.step()?;
+        let end = offset + data.len();
+        if end > plates.seen.len() {
+            plates.seen.resize(end, 0);
+            plates.steps.push(Step::SetLen(end));
+        }
+        plates.seen[offset..end].copy_from_slice(data);
+        plates.steps.push(Step::Write { offset, data: data.to_vec() });
+        Ok(())
+    }
+
+    fn try_lock_range(&self, _: Bound<u64>, _: Bound<u64>) -> Result<bool, BackendError> {
+        Ok(true)
+    }
+
+    fn try_lock_shared_range(&self, _: Bound<u64>, _: Bound<u64>) -> Result<bool, BackendError> {
+        Ok(true)
+    }
+
+    fn unlock_range(&self, _: Bound<u64>, _: Bound<u64>) -> Result<(), BackendError> {
+        Ok(())
+    }
+}

@@ -1,0 +1,296 @@
+//! A data directory that a node cannot go on with is refused with what to do, and left as it was found.
+
+use std::{
+    fs,
+    os::unix::fs::PermissionsExt,
+    path::{Path, PathBuf},
+};
+
+use alloy_primitives::Address;
+use presim::feed::world::{dev_genesis, dev_signers};
+use rand::{Rng, SeedableRng, rngs::SmallRng};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::{
+    process::{Presim, refusal, text},
+    support::{TestNode, hex, number, say, shared},
+    witness::{Rpc, seed, transfer},
+};
+
+const FILE: &str = "presim.redb";
+/// Places that are damaged, one at a time: in the header, and anywhere.
+const FLIPS: usize = 60;
+
+/// A data directory with a chain in it, and what a client may ask of it.
+struct Kept {
+    dir: TempDir,
+    content: Vec<u8>,
+    /// Methods, parameters and results.
+    said: Vec<(&'static str, Value, Value)>,
+}
+
+const STILL: &[&str] = &["--traffic", "0", "--sub-block-ms", "60000", "--log", "off"];
+
+fn start(dir: &Path, flags: &[&str]) -> TestNode {
+    TestNode::start(&[STILL, &["--data-dir", text(dir)], flags].concat())
+}
+
+fn try_start(dir: &Path, flags: &[&str]) -> Result<TestNode, String> {
+    TestNode::try_start(&[STILL, &["--data-dir", text(dir)], flags].concat()).map_err(|error| format!("{error:#}"))
+}
+
+impl Kept {
+    /// Some blocks, a batch, and a transaction behind a gap, by a node that was stopped.
+    async fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let quick =
+            ["--sub-block-ms", "20", "--sub-blocks", "2", "--traffic", "2", "--keep-blocks", "3", "--log", "off"];
+        let node = TestNode::start(&[&quick[..], &["--data-dir", text(dir.path())]].concat());
+        let rpc = Rpc::new(node.url("/"));
+        let from = dev_signers().unwrap()[1].address();
+        let batch = json!([{"version": "2.0.0", "id": "a batch", "from": from, "chainId": "0x7a69", "atomicRequired": true,
+            "calls": [{"to": Address::repeat_byte(0xab), "value": "0x7"}]}]);
+        rpc.result("wallet_sendCalls", batch).await;
+        node.sealed(6).await;
+        let raw = transfer(&dev_signers().unwrap()[2], 5, Address::repeat_byte(0xcd), 1, 1_000_000_000);
+        let raw = alloy_primitives::Bytes::from(alloy_eips::Encodable2718::encoded_2718(&raw));
+        let hash = rpc.result("eth_sendRawTransaction", json!([raw])).await;
+        node.node.stop();
+
+        // What it says when it stands still is what it says of this file.
+        let content = fs::read(dir.path().join(FILE)).unwrap();
+        let node = start(dir.path(), &[]);
+        let rpc = Rpc::new(node.url("/"));
+        let head = number(&rpc.result("eth_blockNumber", json!([])).await);
+        let mut asked = vec![
+            ("wallet_getCallsStatus", json!(["a batch"])),
+            ("eth_getTransactionByHash", json!([hash])),
+            ("eth_getBalance", json!([Address::repeat_byte(0xab), "pending"])),
+            ("eth_getLogs", json!([{"fromBlock": "0x0", "toBlock": "latest"}])),
+            ("eth_getBlockByNumber", json!(["pending", true])),
+        ];
+        for block in 0..=head {
+            asked.push(("eth_getBlockByNumber", json!([hex(block), true])));
+            asked.push(("eth_getBlockReceipts", json!([hex(block)])));
+        }
+        let mut said = Vec::new();
+        for (method, params) in asked {
+            said.push((method, params.clone(), rpc.result(method, params).await));
+        }
+        node.node.stop();
+        fs::write(dir.path().join(FILE), &content).unwrap();
+        Self { dir, content, said }
+    }
+
+    fn file(&self) -> PathBuf {
+        self.dir.path().join(FILE)
+    }
+
+    /// A node on this file is refused for damage and leaves it as it is, or says what the whole one says.
+    async fn check(&self, content: &[u8], how: &str) -> bool {
+        fs::write(self.file(), content).unwrap();
+        match try_start(self.dir.path(), &[]) {
+            Err(error) => {
+                self.damaged(&error, how);
+                assert!(fs::read(self.file()).unwrap() == content, "{how}: the file was changed");
+                true
+            }
+            Ok(node) => {
+                let rpc = Rpc::new(node.url("/"));
+                for (method, params, said) in &self.said {
+                    assert_eq!(rpc.result(method, params.clone()).await, *said, "{how}: {method} {params}");
+                }
+                false
+            }
+        }
+    }
+
+    fn damaged(&self, error: &str, how: &str) {
+        let begins = format!("--data-dir {}: {FILE} is damaged: ", self.dir.path().display());
+        assert!(error.starts_with(&begins), "{how}: {error}");
+        let ends = ". It has been left as it is: put a copy of it in its place, or move it away to begin anew";
+        assert!(error.ends_with(ends), "{how}: {error}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_damaged_store_is_refused_and_left_as_it_is_or_does_no_harm() {
+    let kept = Kept::new().await;
+    let seed = seed();
+    let mut rng = SmallRng::seed_from_u64(seed);
+    let len = kept.content.len();
+    // The header, of which each byte counts; the pages that are in use; anywhere.
+    let used: Vec<usize> = (0..len).filter(|at| kept.content[*at] != 0).collect();
+    let mut places: Vec<usize> = (0..FLIPS / 3).map(|_| rng.random_range(0..320)).collect();
+    places.extend((0..FLIPS / 3).map(|_| used[rng.random_range(0..used.len())]));
+    places.extend((0..FLIPS / 3).map(|_| rng.random_range(0..len)));
+    let mut refused = 0;
+    for at in places {
+        let bit = rng.random_range(0..8);
+        let mut content = kept.content.clone();
+        content[at] ^= 1 << bit;
+        refused += usize::from(kept.check(&content, &format!("PRESIM_TEST_SEED={seed}: bit {bit} of byte {at}")).await);
+    }
+    say(&format!("{FLIPS} bits flipped in {len} bytes: {refused} refused"));
+    assert!(refused > FLIPS / 4, "{refused}");
+    for _ in 0..8 {
+        let to = rng.random_range(0..len);
+        kept.check(&kept.content[..to], &format!("PRESIM_TEST_SEED={seed}: cut off at {to}")).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_no_store_is_refused_and_left_as_it_is() {
+    let kept = Kept::new().await;
+    let half = kept.content.len() / 2;
+    let mut zeros = kept.content.clone();
+    zeros[half..].fill(0);
+    let cases: [(&str, Vec<u8>); 6] = [
+        ("empty", Vec::new()),
+        ("a word", b"hello".to_vec()),
+        ("text", "a file of somebody else's\n".repeat(1000).into_bytes()),
+        ("zeros", vec![0; kept.content.len()]),
+        ("half zeros", zeros),
+        ("half", kept.content[..half].to_vec()),
+    ];
+    for (how, content) in cases {
+        assert!(kept.check(&content, how).await, "{how}: it is not refused");
+    }
+
+    fs::remove_file(kept.file()).unwrap();
+    fs::create_dir(kept.file()).unwrap();
+    let error = try_start(kept.dir.path(), &[]).err().expect("a directory is no store");
+    assert!(error.starts_with(&format!("--data-dir {}: ", kept.dir.path().display())), "{error}");
+    fs::remove_dir(kept.file()).unwrap();
+
+    let file = kept.dir.path().join("a file");
+    fs::write(&file, "hello").unwrap();
+    let error = try_start(&file, &[]).err().expect("a file is no directory");
+    assert!(error.starts_with(&format!("--data-dir {}: ", file.display())), "{error}");
+    assert_eq!(fs::read(&file).unwrap(), b"hello");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_store_that_may_not_be_read_is_refused() {
+    let kept = Kept::new().await;
+    fs::set_permissions(kept.file(), fs::Permissions::from_mode(0)).unwrap();
+    if fs::File::open(kept.file()).is_ok() {
+        say("SKIPPED: permissions do not hold for this user");
+        return;
+    }
+    let error = try_start(kept.dir.path(), &[]).err().expect("it cannot be read");
+    assert!(error.starts_with(&format!("--data-dir {}: ", kept.dir.path().display())), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_second_node_on_a_directory_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let presim = Presim::start(&["--data-dir", text(dir.path())]);
+    let expected = format!(
+        "--data-dir {}: another node has it open: stop that one, or give this one a directory of its own",
+        dir.path().display()
+    );
+    let (code, told) = refusal(&["--listen", "127.0.0.1:0", "--data-dir", text(dir.path())], &[]);
+    assert_eq!((code, told.trim()), (Some(1), format!("error: {expected}").as_str()));
+    assert_eq!(try_start(dir.path(), &[]).err(), Some(expected));
+    let rpc = Rpc::new(&presim.url);
+    rpc.result("eth_blockNumber", json!([])).await;
+}
+
+/// Of many that begin on an empty directory at once, one has it.
+#[tokio::test(flavor = "multi_thread")]
+async fn of_nodes_that_begin_on_one_directory_at_once_one_has_it() {
+    for _ in 0..5 {
+        let dir = tempfile::tempdir().unwrap();
+        let barrier = std::sync::Barrier::new(4);
+        let began: Vec<_> = std::thread::scope(|scope| {
+            let start = || {
+                barrier.wait();
+                try_start(dir.path(), &[])
+            };
+            let threads: Vec<_> = (0..4).map(|_| scope.spawn(start)).collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+        });
+        let refused: Vec<&String> = began.iter().filter_map(|node| node.as_ref().err()).collect();
+        assert_eq!(refused.len(), 3, "{refused:?}");
+        assert!(refused.iter().all(|error| error.contains("another node has it open")), "{refused:?}");
+        drop(began);
+        start(dir.path(), &[]).node.stop();
+    }
+}
+
+/// A genesis of this timestamp, so that another is another chain.
+fn genesis(dir: &Path, timestamp: u64) -> String {
+    let file = dir.join(format!("genesis-{timestamp}.json"));
+    fs::write(&file, serde_json::to_vec(&dev_genesis(&dev_signers().unwrap(), timestamp)).unwrap()).unwrap();
+    text(&file).to_owned()
+}
+
+/// Starts on a directory that was made with `made`, with `given`: refused with all of these words, the file left as it is.
+#[track_caller]
+fn is_refused(made: &[&str], given: &[&str], words: &[&str]) {
+    let dir = tempfile::tempdir().unwrap();
+    start(dir.path(), made).node.stop();
+    let content = fs::read(dir.path().join(FILE)).unwrap();
+    let error = try_start(dir.path(), given).err().unwrap_or_else(|| panic!("{made:?}, then {given:?}: not refused"));
+    assert!(error.starts_with(&format!("--data-dir {}: it ", dir.path().display())), "{error}");
+    assert!(error.ends_with(". It has been left as it is"), "{error}");
+    for word in words {
+        assert!(error.contains(word), "{word} is not in: {error}");
+    }
+    assert!(fs::read(dir.path().join(FILE)).unwrap() == content, "{made:?}, then {given:?}: the file was changed");
+    start(dir.path(), made).node.stop();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_store_of_another_chain_is_refused_with_what_to_do_and_left_as_it_is() {
+    let files = tempfile::tempdir().unwrap();
+    let (one, other) = (genesis(files.path(), 1_000), genesis(files.path(), 2_000));
+    is_refused(&[], &["--genesis", &one], &["the built-in devnet", &one, "leave it out, or give another --data-dir"]);
+    is_refused(&["--genesis", &one], &[], &["without --genesis", "give its --genesis, or give another --data-dir"]);
+    is_refused(&["--genesis", &one], &["--genesis", &other], &[&other, "give its own, or give another --data-dir"]);
+    is_refused(
+        &["--genesis", &one],
+        &["--genesis", &one, "--feed", "static"],
+        &["a devnet that has gone on", "leave --feed static out"],
+    );
+    let mut forks: Value = serde_json::from_slice(&fs::read(&one).unwrap()).unwrap();
+    forks["config"]["osakaTime"] = json!(4_000_000_000_u64);
+    let later = files.path().join("later.json");
+    fs::write(&later, forks.to_string()).unwrap();
+    is_refused(
+        &["--genesis", &one],
+        &["--genesis", text(&later)],
+        &["other forks", "give its own, or give another --data-dir"],
+    );
+}
+
+/// The same genesis written in another way is the same chain.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_genesis_that_is_laid_out_anew_is_the_same_chain() {
+    let files = tempfile::tempdir().unwrap();
+    let one = genesis(files.path(), 1_000);
+    let value: Value = serde_json::from_slice(&fs::read(&one).unwrap()).unwrap();
+    let anew = files.path().join("anew.json");
+    fs::write(&anew, serde_json::to_string_pretty(&value).unwrap()).unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    start(dir.path(), &["--genesis", &one]).node.stop();
+    start(dir.path(), &["--genesis", text(&anew)]).node.stop();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_store_that_began_with_other_blocks_is_refused() {
+    let Some(folder) = shared("vectors/execution-apis") else { return };
+    let (genesis, chain) = (folder.join("genesis.json"), folder.join("chain.rlp"));
+    let files = tempfile::tempdir().unwrap();
+    let bytes = fs::read(&chain).unwrap();
+    // The first block alone: another chain file on the same genesis.
+    let first = alloy_rlp::Header::decode(&mut &bytes[..]).unwrap().length_with_payload();
+    let shorter = files.path().join("shorter.rlp");
+    fs::write(&shorter, &bytes[..first]).unwrap();
+    let (genesis, chain) = (text(&genesis), text(&chain));
+    let words = ["did not begin with the blocks of --chain", "give its own, or give another --data-dir"];
+    is_refused(&["--genesis", genesis, "--chain", chain], &["--genesis", genesis, "--chain", text(&shorter)], &words);
+    is_refused(&["--genesis", genesis, "--feed", "static"], &["--genesis", genesis, "--chain", chain], &words);
+}
