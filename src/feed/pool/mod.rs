@@ -246,7 +246,7 @@ impl Pool {
     }
 
     /// The nonce of the next transaction of `address`, where its account is at `state_nonce`: the first, from there on, that none of
-    /// those in the pool has. Never less than what the newest snapshot says, though the caller's be older.
+    /// those in the pool uses, for itself or for an authorization of its sender's. Never less than what the newest snapshot says, though the caller's be older.
     pub fn next_nonce(&self, address: Address, state_nonce: u64) -> u64 {
         let inner = self.lock();
         let newest = self.snapshots.newest();

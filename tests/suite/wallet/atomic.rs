@@ -110,6 +110,32 @@ async fn two_first_batches_at_once_both_go() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn the_nonce_that_an_authorization_uses_is_left_out_by_what_comes_after_it() {
+    let (chain, from) = (Chain::new(), account(1));
+    let node = chain.lasting(&[&QUIET]);
+    let (atomic, _) = send(&node, witnesses(from, true)).await;
+    // The deployment has 0, the batch 1, its authorization 2.
+    assert_eq!(nonce(&node, from).await, 3);
+    let (sequential, _) =
+        send(&node, batch(from, false, &[call(WITNESS, 0, bytes!("01")), call(NOBODY, 1, bytes!())])).await;
+    let hash = node.result("/", "eth_sendTransaction", json!([{"from": from, "to": NOBODY, "value": "0x1"}])).await;
+    assert_eq!(number(&node.result("/", "eth_getTransactionByHash", json!([hash])).await["nonce"]), 5);
+    assert_eq!(nonce(&node, from).await, 6);
+    node.node.stop();
+
+    // It is known of what waited over a restart, too.
+    let node = chain.lasting(&[&QUIET]);
+    assert_eq!(nonce(&node, from).await, 6);
+    node.node.stop();
+    let node = chain.lasting(&[&["--sub-block-ms", "1000"]]);
+    check_witnesses(&settled(&node, &atomic).await, from);
+    // All in the same sub-block: nothing is missing between them.
+    let status = node.result("/", "wallet_getCallsStatus", json!([sequential])).await;
+    assert_eq!((&status["status"], successes(&status)), (&json!(200), vec![true; 2]), "{status}");
+    assert_eq!(balance(&node, NOBODY).await, U256::from(3));
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_batch_that_would_revert_is_refused_with_what_it_reverts_with() {
     let (chain, from) = (Chain::new(), account(1));
     let node = chain.node(&[&QUIET]);
