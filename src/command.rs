@@ -35,13 +35,13 @@ pub enum WalletTask {
     },
     /// Have a batch signed and sent.
     Approve {
-        /// The batch: its id, or a beginning of it that no other waiting batch's id has.
+        /// The batch: its id, or a beginning of it, six characters at least, that no other waiting batch's id has.
         #[arg(value_name = "ID")]
         id: String,
     },
     /// Refuse a batch: its sender gets error 4001.
     Reject {
-        /// The batch: its id, or a beginning of it that no other waiting batch's id has.
+        /// The batch: its id, or a beginning of it, six characters at least, that no other waiting batch's id has.
         #[arg(value_name = "ID")]
         id: String,
     },

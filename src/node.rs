@@ -281,7 +281,8 @@ impl Actors {
                 state_roots: false,
                 gas_cap: config.gas_cap,
                 max_blocks: config.max_blocks,
-                estimate_tolerance: 0.0,
+                // geth's: it is less than the margin, and a call that takes long is run a few times, not dozens.
+                estimate_tolerance: 0.015,
             },
         };
         let backend = Arc::new(Backend {

@@ -14,6 +14,9 @@ use tokio::sync::oneshot;
 use super::{BatchId, WalletError};
 use crate::telemetry::Metrics;
 
+/// Bytes of an id that are enough of a beginning: `0x` alone would be that of the wrong one sooner or later.
+const SHORTEST_BEGINNING: usize = 6;
+
 /// The batches that wait for approval.
 ///
 /// A batch waits as long as somebody holds the future of [`ask`](Self::ask), and at most for a time that is set. Decisions and withdrawals
@@ -72,7 +75,7 @@ pub struct Question {
 pub enum NoSuchBatch {
     /// None has it.
     #[error(
-        "no batch that waits has an id that is or begins with {0:?}: `presim wallet list` shows those that do wait"
+        "no batch that waits has the id {0:?}, or one that begins so (six characters at least): `presim wallet list` shows those that do wait"
     )]
     Unknown(String),
     /// Several begin with it.
@@ -213,7 +216,7 @@ impl Questions {
             if whole == id {
                 return Ok(*number);
             }
-            if !id.is_empty() && whole.starts_with(id) {
+            if id.len() >= SHORTEST_BEGINNING && whole.starts_with(id) {
                 found.push(*number);
             }
         }

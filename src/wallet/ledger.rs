@@ -96,13 +96,13 @@ impl Ledger {
         })
     }
 
-    /// What writes a batch under the id of `claim`. The oldest is forgotten where there are too many.
+    /// What writes a batch under an id that is claimed. The oldest is forgotten where there are too many.
     pub fn writing(
         &self,
-        claim: &Claim,
+        id: &BatchId,
         batch: &TakenBatch,
     ) -> impl FnOnce(&WriteTransaction) -> Result<(), redb::Error> + Send + 'static {
-        let (id, bytes, kept) = (claim.id.clone(), alloy_rlp::encode(batch), self.kept);
+        let (id, bytes, kept) = (id.clone(), alloy_rlp::encode(batch), self.kept);
         move |transaction| {
             let (mut batches, mut order) = (transaction.open_table(BATCHES)?, transaction.open_table(ORDER)?);
             batches.insert(id.as_str(), bytes.as_slice())?;

@@ -22,7 +22,7 @@ mod status;
 
 use std::sync::Arc;
 
-use alloy_consensus::Transaction;
+use alloy_consensus::{Transaction, TxEnvelope, transaction::Recovered};
 use alloy_hardforks::EthereumHardforks;
 use alloy_primitives::Address;
 
@@ -49,6 +49,9 @@ use crate::{
     state::{CodeCache, Included, Meter, Overlay, Published, Selector, Snapshot},
     store::Commit,
 };
+
+/// How often nonces are chosen anew where somebody else took them meanwhile.
+const NONCE_TRIES: u32 = 8;
 
 /// What a wallet does where its user may choose.
 #[derive(Clone, Copy, Debug)]
@@ -212,40 +215,58 @@ impl Wallet {
     /// That the pool does not take it; then none of it is sent.
     pub fn submit(&self, prepared: Prepared) -> Result<(Submitted, Commit), WalletError> {
         let Prepared { batch: _, claim, account, plan } = prepared;
-        let Plan { transactions: planned, atomic, upgrade, simulation, failure: _ } = plan;
         let signer =
             self.accounts.find(account).ok_or_else(|| WalletError::foreign_account("params[0].from", account))?;
+        let (id, claim) = (claim.id().clone(), Arc::new(claim));
         let choosing = signer.choosing();
-        let mut next = 0;
-        let last = planned.len().saturating_sub(1);
-        let mut transactions = Vec::with_capacity(planned.len());
-        for (index, Planned { mut call, gas }) in planned.into_iter().enumerate() {
-            // One behind a gap may have a nonce between.
-            let nonce = self.pool.next_nonce(account, next);
-            next = nonce + 1;
-            if let Some(executor) = upgrade.filter(|_| index == last) {
-                // The transaction itself uses up the nonce before.
-                let authorization = signer.authorize(executor, self.spec.chain_id(), nonce + 1);
-                call.authorization_list = Some(vec![authorization.map_err(unsigned)?]);
+        let mut tries = 0;
+        let commit = loop {
+            let transactions = self.sign(signer, &plan)?;
+            let (deploying, shown) = transactions.split_at(if plan.atomic { transactions.len() - 1 } else { 0 });
+            let taken = TakenBatch {
+                from: account,
+                chain_id: self.spec.chain_id(),
+                atomic: plan.atomic,
+                executor: self.executor().address(),
+                transactions: shown.iter().map(|tx| *tx.tx_hash()).collect(),
+                deployment: deploying.first().map(|tx| *tx.tx_hash()),
+            };
+            let write = self.ledger.writing(&id, &taken);
+            // The id is claimed until it stands on the disk.
+            let claimed = claim.clone();
+            match self.pool.add_own(transactions, self.ledger.store(), write, move |_| drop(claimed)) {
+                // Somebody else who has the key was quicker with a raw transaction. What was signed has gone nowhere.
+                Err(PoolError::NonceTooLow { .. } | PoolError::ReplacementUnderpriced { .. })
+                    if tries < NONCE_TRIES =>
+                {
+                    tries += 1;
+                }
+                done => break done?,
             }
-            let filled = Filled { chain_id: self.spec.chain_id(), nonce, gas };
-            transactions.push(signer.sign(Call { gas: None, ..call }, filled).map_err(unsigned)?);
-        }
-        let (deploying, shown) = transactions.split_at(if atomic { last } else { 0 });
-        let taken = TakenBatch {
-            from: account,
-            chain_id: self.spec.chain_id(),
-            atomic,
-            executor: self.executor().address(),
-            transactions: shown.iter().map(|tx| *tx.tx_hash()).collect(),
-            deployment: deploying.first().map(|tx| *tx.tx_hash()),
         };
-        let id = claim.id().clone();
-        let write = self.ledger.writing(&claim, &taken);
-        // The id is claimed until it stands on the disk.
-        let commit = self.pool.add_own(transactions, self.ledger.store(), write, move |_| drop(claim))?;
         drop(choosing);
-        Ok((Submitted { id, simulation }, commit))
+        Ok((Submitted { id, simulation: plan.simulation }, commit))
+    }
+
+    /// Signs the transactions of a plan with the next nonces of their account.
+    fn sign(&self, signer: &Account, plan: &Plan) -> Result<Vec<Recovered<TxEnvelope>>, WalletError> {
+        let chain_id = self.spec.chain_id();
+        let last = plan.transactions.len().saturating_sub(1);
+        let mut next = 0;
+        let mut transactions = Vec::with_capacity(plan.transactions.len());
+        for (index, Planned { call, gas }) in plan.transactions.iter().enumerate() {
+            // One behind a gap may have a nonce between.
+            let nonce = self.pool.next_nonce(signer.address(), next);
+            next = nonce + 1;
+            let mut call = Call { gas: None, ..call.clone() };
+            if let Some(executor) = plan.upgrade.filter(|_| index == last) {
+                // The transaction itself uses up the nonce before.
+                call.authorization_list =
+                    Some(vec![signer.authorize(executor, chain_id, nonce + 1).map_err(unsigned)?]);
+            }
+            transactions.push(signer.sign(call, Filled { chain_id, nonce, gas: *gas }).map_err(unsigned)?);
+        }
+        Ok(transactions)
     }
 
     /// How far a batch has come.

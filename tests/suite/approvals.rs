@@ -260,22 +260,23 @@ async fn list_as_json_has_all_of_the_data() {
 async fn a_beginning_of_an_id_will_do_where_no_other_has_it() {
     let served = Served::start();
     let mut waiting = Vec::new();
-    for id in ["0xab", "0xabcd", "0xabce"] {
+    for id in ["0xabab", "0xababcd", "0xababce"] {
         waiting.push(wait(&served.approvals, id).await);
     }
-    let told = served.fails(&["approve", "0xabc"]);
-    assert!(told.contains("2 waiting batches begin with \"0xabc\""), "{told}");
-    for unknown in ["0xff", "", "0xabcd0"] {
+    let told = served.fails(&["approve", "0xababc"]);
+    assert!(told.contains("2 waiting batches begin with \"0xababc\""), "{told}");
+    // Less than six characters are a beginning of anything.
+    for unknown in ["0xffff", "", "0x", "0xaba", "0xababcd0"] {
         let told = served.fails(&["reject", unknown]);
         assert!(told.contains(&format!("{unknown:?}")) && told.contains("presim wallet list"), "{told}");
     }
     let told = served.fails(&["reject", &"0".repeat(100_000)]);
     assert!(told.contains("100000 bytes"), "{told}");
-    assert_eq!(ids(&served.approvals), ["0xab", "0xabcd", "0xabce"]);
+    assert_eq!(ids(&served.approvals), ["0xabab", "0xababcd", "0xababce"]);
     // A whole id is itself, though others begin with it.
-    assert_eq!(served.says(&["approve", "0xab"]), "approved 0xab\n");
-    assert_eq!(served.says(&["approve", "0xabcd"]), "approved 0xabcd\n");
-    assert_eq!(served.says(&["approve", "0x"]), "approved 0xabce\n");
+    assert_eq!(served.says(&["approve", "0xabab"]), "approved 0xabab\n");
+    assert_eq!(served.says(&["approve", "0xababcd"]), "approved 0xababcd\n");
+    assert_eq!(served.says(&["approve", "0xabab"]), "approved 0xababce\n");
 }
 
 #[tokio::test(flavor = "multi_thread")]

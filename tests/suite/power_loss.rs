@@ -61,8 +61,8 @@ async fn what_was_answered_outlives_power_cuts() {
     let rpc = Rpc::new(node.url("/"));
     witness.check(&rpc).await;
     let counts = witness.finish(&rpc).await;
-    say(&format!("{CUTS} power cuts, {dirty} of them with something unsynced: {counts:?}"));
-    assert!(dirty > 0 && counts.answered > CUTS && counts.atomic > 0 && counts.raw > CUTS, "{counts:?}");
+    say(&format!("{CUTS} power cuts, {dirty} of them with something unsynced: {counts}"));
+    assert!(dirty > 0 && counts.answered > CUTS && counts.atomic > 0 && counts.raw > CUTS, "{counts}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -114,7 +114,7 @@ async fn a_full_disk_stops_sending_and_loses_nothing_that_was_answered() {
     let rpc = Rpc::new(node.url("/"));
     witness.check(&rpc).await;
     let counts = witness.finish(&rpc).await;
-    assert!(counts.answered == answered.len() && counts.raw > 0, "{counts:?}");
+    assert!(counts.answered == answered.len() && counts.raw > 0, "{counts}");
 }
 
 async fn eventually(what: &str, mut ask: impl AsyncFnMut() -> bool) {

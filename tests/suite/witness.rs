@@ -2,6 +2,7 @@
 
 use std::{
     collections::HashMap,
+    fmt,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Instant,
 };
@@ -167,7 +168,7 @@ struct Record {
 pub struct Witness(Mutex<Record>);
 
 /// How much there was.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Default)]
 pub struct Counts {
     pub batches: usize,
     pub answered: usize,
@@ -178,6 +179,14 @@ pub struct Counts {
     pub unheard: usize,
     pub receipts: usize,
     pub blocks: u64,
+}
+
+impl fmt::Display for Counts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { batches, answered, atomic, calls, raw, unheard, receipts, blocks } = self;
+        write!(f, "{batches} batches sent, {answered} answered ({atomic} atomic), {unheard} not answered and taken, ")?;
+        write!(f, "{calls} calls landed, {raw} raw transactions, {receipts} receipts and {blocks} blocks held to")
+    }
 }
 
 impl Witness {
