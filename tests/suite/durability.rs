@@ -51,7 +51,7 @@ async fn what_was_answered_outlives_fifty_kills_and_nothing_is_sent_twice() {
     let rpc = Rpc::new(&presim.url);
     witness.check(&rpc).await;
     let counts = witness.finish(&rpc).await;
-    say(&format!("killed {kills} times: {counts:?}"));
+    say(&format!("killed {kills} times: {counts}"));
     assert!(counts.answered > kills as usize && counts.atomic > 0 && counts.raw > kills as usize, "{counts:?}");
     assert_eq!(witness.refusals(), Vec::<String>::new());
 }

@@ -61,7 +61,7 @@ async fn what_was_answered_outlives_power_cuts() {
     let rpc = Rpc::new(node.url("/"));
     witness.check(&rpc).await;
     let counts = witness.finish(&rpc).await;
-    say(&format!("{CUTS} power cuts, {dirty} of them with something unsynced: {counts:?}"));
+    say(&format!("{CUTS} power cuts, {dirty} of them with something unsynced: {counts}"));
     assert!(dirty > 0 && counts.answered > CUTS && counts.atomic > 0 && counts.raw > CUTS, "{counts:?}");
 }
 

@@ -174,7 +174,7 @@ async fn what_is_no_store_is_refused_and_left_as_it_is() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_store_that_may_not_be_read_is_refused() {
     let kept = Kept::new().await;
-    fs::set_permissions(kept.file(), fs::Permissions::from_mode(0)).unwrap();
+    fs::set_permissions(kept.file(), fs::Permissions::from_mode(0o000)).unwrap();
     if fs::File::open(kept.file()).is_ok() {
         say("SKIPPED: permissions do not hold for this user");
         return;

@@ -2,6 +2,7 @@
 
 use std::{
     collections::HashMap,
+    fmt,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Instant,
 };
@@ -178,6 +179,17 @@ pub struct Counts {
     pub unheard: usize,
     pub receipts: usize,
     pub blocks: u64,
+}
+
+impl fmt::Display for Counts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { batches, answered, atomic, calls, raw, unheard, receipts, blocks } = self;
+        write!(
+            f,
+            "{batches} batches sent, {answered} answered, {unheard} of the others taken all the same; {calls} calls landed once each, {atomic} \
+             batches asked for all or none; {raw} signed transactions answered; {receipts} receipts seen before their block was sealed; {blocks} blocks"
+        )
+    }
 }
 
 impl Witness {
