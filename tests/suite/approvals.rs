@@ -214,7 +214,7 @@ async fn approve_and_reject_end_the_wait() {
     let (yes, no) = (wait(&served.approvals, "0xaa11").await, wait(&served.approvals, "0xbb22").await);
     assert_eq!(served.says(&["approve", "0xaa11"]), "approved 0xaa11\n");
     assert_eq!(outcome(yes).await, Ok(()));
-    assert_eq!(served.says(&["reject", "0xbb"]), "rejected 0xbb22\n");
+    assert_eq!(served.says(&["reject", "0xbb22"]), "rejected 0xbb22\n");
     assert_eq!(rejection(outcome(no).await), "the approver rejected it");
     assert_eq!(served.says(&["list"]), "no batch waits for approval\n");
 }
