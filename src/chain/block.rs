@@ -12,12 +12,12 @@ use alloy_rlp::{Encodable, Header as Rlp};
 
 /// A block whose header is final: hash, body and receipts.
 ///
-/// The body may be left where it is kept, and is fetched from there for the first who asks for it.
+/// The body may be left where it is kept, and is fetched from there for whoever asks for it.
 #[derive(Clone, Debug)]
 pub struct SealedBlock {
     /// The header and its hash.
     pub header: Sealed<Header>,
-    body: OnceLock<BlockBody>,
+    body: Option<Arc<BlockBody>>,
     /// Where the body is to be had, where it is kept.
     keeper: OnceLock<Arc<dyn BodyKeeper>>,
 }
@@ -54,12 +54,12 @@ impl SealedBlock {
         withdrawals: Option<Withdrawals>,
     ) -> Self {
         let body = BlockBody { transactions, receipts, ommers, withdrawals };
-        Self { header: header.seal_slow(), body: body.into(), keeper: OnceLock::new() }
+        Self { header: header.seal_slow(), body: Some(body.into()), keeper: OnceLock::new() }
     }
 
     /// A block whose body is with `keeper`.
     pub fn kept(header: Header, keeper: Arc<dyn BodyKeeper>) -> Self {
-        Self { header: header.seal_slow(), body: OnceLock::new(), keeper: keeper.into() }
+        Self { header: header.seal_slow(), body: None, keeper: keeper.into() }
     }
 
     /// Its body is with `keeper` too, from now on.
@@ -70,7 +70,7 @@ impl SealedBlock {
     /// The same block with its body left where it is kept; none where it is kept nowhere else.
     pub fn without_body(&self) -> Option<Self> {
         let keeper = self.keeper.get()?.clone();
-        Some(Self { header: self.header.clone(), body: OnceLock::new(), keeper: keeper.into() })
+        Some(Self { header: self.header.clone(), body: None, keeper: keeper.into() })
     }
 
     /// The block's hash.
@@ -83,13 +83,19 @@ impl SealedBlock {
         self.header.number
     }
 
-    /// What is in it.
-    pub fn body(&self) -> &BlockBody {
-        self.body.get_or_init(|| match self.keeper.get() {
-            Some(keeper) => keeper.body(self.number()),
-            // Either the one or the other is there from the start.
-            None => BlockBody::default(),
-        })
+    /// The same block with its body at hand.
+    pub fn with_body(&self) -> Self {
+        Self { body: Some(self.body()), ..self.clone() }
+    }
+
+    /// What is in it: at hand, or fetched now.
+    pub fn body(&self) -> Arc<BlockBody> {
+        match (&self.body, self.keeper.get()) {
+            (Some(body), _) => body.clone(),
+            (None, Some(keeper)) => Arc::new(keeper.body(self.number())),
+            // It has the one or the other from the start.
+            (None, None) => Arc::default(),
+        }
     }
 }
 

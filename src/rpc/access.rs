@@ -41,11 +41,20 @@ pub struct AccessConfig<'a> {
     pub queue_bundle: usize,
 }
 
+/// What a client shows to be let in. Shown to nobody.
+struct Token(String);
+
+impl std::fmt::Debug for Token {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Token")
+    }
+}
+
 /// A client with a token of its own.
 #[derive(Debug)]
 pub struct Client {
     name: String,
-    token: String,
+    token: Token,
     /// Whether the token is of the wallet token file.
     wallet: bool,
     rate: NonZeroU32,
@@ -80,12 +89,12 @@ pub enum AccessError {
         source: std::io::Error,
     },
     /// It is no TOML, or not of the right shape.
-    #[error("{file}: {source}: expected [[token]] tables with name, token and rate")]
+    #[error("{file}: {problem}: expected [[token]] tables with name, token and rate")]
     Shape {
         #[doc = "The file, after the flag that names it."]
         file: String,
-        #[doc = "Why."]
-        source: toml::de::Error,
+        #[doc = "Why. The line is not shown: there may be a token in it."]
+        problem: String,
     },
     /// A token is too easy to guess, or used twice, or there is none.
     #[error("{file}: {problem}")]
@@ -127,8 +136,8 @@ impl Tokens {
     fn read(flag: &str, path: &Path) -> Result<Self, AccessError> {
         let file = format!("{flag} {}", path.display());
         let text = std::fs::read_to_string(path).map_err(|source| AccessError::Read { file: file.clone(), source })?;
-        let TokenFile { token: entries } =
-            toml::from_str(&text).map_err(|source| AccessError::Shape { file: file.clone(), source })?;
+        let TokenFile { token: entries } = toml::from_str(&text)
+            .map_err(|error| AccessError::Shape { file: file.clone(), problem: problem(&text, &error) })?;
         if entries.is_empty() {
             return Err(AccessError::Token { file, problem: "no [[token]] in it: it would let nobody in".into() });
         }
@@ -156,14 +165,14 @@ impl Access {
         for (file, wallet) in files {
             let Some(Tokens { file, entries }) = file else { continue };
             for entry in entries {
-                if let Some(other) = clients.iter().find(|client| client.token == entry.token) {
+                if let Some(other) = clients.iter().find(|client| client.token.0 == entry.token) {
                     let place = if other.wallet == wallet { "" } else { " of --token-file" };
                     let problem = format!("{:?}{place} and {:?} have the same token", other.name, entry.name);
                     return Err(AccessError::Token { file, problem });
                 }
                 clients.push(Arc::new(Client {
                     name: entry.name,
-                    token: entry.token,
+                    token: Token(entry.token),
                     wallet,
                     rate: entry.rate,
                     limiter: RateLimiter::direct(Quota::per_second(entry.rate)),
@@ -184,7 +193,7 @@ impl Access {
             return Ok(None);
         }
         let token = authorization.and_then(|value| value.strip_prefix(b"Bearer "));
-        let found = token.and_then(|token| self.clients.iter().find(|client| same(client.token.as_bytes(), token)));
+        let found = token.and_then(|token| self.clients.iter().find(|client| same(client.token.0.as_bytes(), token)));
         found.cloned().map(Some).ok_or_else(|| {
             RpcError::new(
                 -32000,
@@ -197,6 +206,12 @@ impl Access {
     pub fn may_use_wallet(&self, client: Option<&Client>) -> bool {
         !self.wallet_needs_token || client.is_some_and(|client| client.wallet)
     }
+}
+
+/// What is wrong with a token file, and in which line, without the line.
+fn problem(text: &str, error: &toml::de::Error) -> String {
+    let before = error.span().map_or("", |span| text.get(..span.start).unwrap_or_default());
+    format!("line {}: {}", before.matches('\n').count() + 1, error.message())
 }
 
 /// Compares in a time that does not tell how much was right.

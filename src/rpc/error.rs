@@ -98,6 +98,12 @@ impl RpcError {
         Self::new(-32603, format!("internal error e{id:x}: the log has more under this id"))
     }
 
+    /// The same error, and something to know beside it.
+    pub fn and(mut self, more: &str) -> Self {
+        self.message = format!("{}: {more}", self.message).into();
+        self
+    }
+
     /// Its name in the metrics.
     pub const fn outcome(&self) -> Outcome {
         match self.code {

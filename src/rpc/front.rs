@@ -232,8 +232,13 @@ impl Front {
 /// # Errors
 /// That it is not, or not yet.
 pub(super) async fn kept(commit: Commit, ticket: &Ticket) -> Result<(), RpcError> {
+    if commit.is_done() {
+        return Ok(());
+    }
     match tokio::time::timeout_at(ticket.deadline().into(), commit.wait()).await {
-        Ok(kept) => Ok(kept?),
+        Ok(Ok(())) => Ok(()),
+        // Whether the disk has it after all is seen when the store is opened again.
+        Ok(Err(error)) => Err(RpcError::from(error).and("it may still be sent when the node is started again")),
         Err(_) => Err(RpcError::new(-32016, "the disk has not taken it in time: it may still be sent")),
     }
 }

@@ -1,18 +1,22 @@
 //! A block to read, whether it is sealed or still being built.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use alloy_consensus::{Header, ReceiptEnvelope, TxEnvelope, transaction::Recovered};
 use alloy_eips::{Encodable2718, eip4895::Withdrawal};
 use alloy_primitives::Sealed;
 
 use super::{OpenBlock, Snapshot};
-use crate::chain::{SealedBlock, block_size};
+use crate::chain::{BlockBody, SealedBlock, block_size};
 
 /// A block with all that is known of it: a sealed one, or the one being built as one snapshot has it. Costs nothing to make or to clone: the
 /// hash of a block being built is only worked out for who asks for its [`header`](Self::header).
 #[derive(Clone, Debug)]
-pub struct Block(Source);
+pub struct Block {
+    source: Source,
+    /// Of a sealed block, once somebody has asked for it: where it is on the disk, it is fetched once for all who look at this.
+    body: OnceLock<Arc<BlockBody>>,
+}
 
 #[derive(Clone, Debug)]
 enum Source {
@@ -22,7 +26,7 @@ enum Source {
 }
 
 enum Body<'a> {
-    Sealed(&'a SealedBlock),
+    Sealed(&'a BlockBody),
     Open(&'a OpenBlock),
 }
 
@@ -44,17 +48,17 @@ pub struct Included<'a> {
 impl Block {
     /// The block that `snapshot` is building, or its head where none is.
     pub fn newest(snapshot: &Arc<Snapshot>) -> Self {
-        Self(Source::Newest(snapshot.clone()))
+        Self { source: Source::Newest(snapshot.clone()), body: OnceLock::new() }
     }
 
     /// A sealed block.
     pub fn sealed(block: &Arc<SealedBlock>) -> Self {
-        Self(Source::Sealed(block.clone()))
+        Self { source: Source::Sealed(block.clone()), body: OnceLock::new() }
     }
 
     /// Its header and hash; of a block being built, as far as they go ([`Snapshot::open_block`]).
     pub fn header(&self) -> &Sealed<Header> {
-        match &self.0 {
+        match &self.source {
             Source::Sealed(block) => &block.header,
             Source::Newest(snapshot) => snapshot.open_block().map_or(&snapshot.head.header, |(_, header)| header),
         }
@@ -63,7 +67,7 @@ impl Block {
     /// What its transactions see of its header: number, time, producer, fees and limits. Unlike the rest they are final in a block being
     /// built, and nothing is hashed for them.
     pub fn context(&self) -> &Header {
-        match &self.0 {
+        match &self.source {
             Source::Sealed(block) => block.header.inner(),
             Source::Newest(snapshot) => snapshot.header(),
         }
@@ -77,7 +81,7 @@ impl Block {
     /// How many transactions are in it.
     pub fn len(&self) -> usize {
         match self.body() {
-            Body::Sealed(block) => block.body().transactions.len(),
+            Body::Sealed(block) => block.transactions.len(),
             Body::Open(open) => open.transactions.len(),
         }
     }
@@ -90,7 +94,7 @@ impl Block {
     /// The headers of its uncles.
     pub fn ommers(&self) -> &[Header] {
         match self.body() {
-            Body::Sealed(block) => &block.body().ommers,
+            Body::Sealed(block) => &block.ommers,
             Body::Open(_) => &[],
         }
     }
@@ -98,7 +102,7 @@ impl Block {
     /// Its withdrawals: none before Shanghai.
     pub fn withdrawals(&self) -> Option<&[Withdrawal]> {
         match self.body() {
-            Body::Sealed(block) => block.body().withdrawals.as_ref().map(|list| list.as_slice()),
+            Body::Sealed(block) => block.withdrawals.as_ref().map(|list| list.as_slice()),
             Body::Open(open) => open.header.withdrawals_root.map(|_| [].as_slice()),
         }
     }
@@ -107,7 +111,7 @@ impl Block {
     pub fn transactions(&self) -> impl Iterator<Item = Included<'_>> {
         let (mut used, mut logs) = (0, 0);
         let receipts: Box<dyn Iterator<Item = (&Recovered<TxEnvelope>, &ReceiptEnvelope)>> = match self.body() {
-            Body::Sealed(block) => Box::new(block.body().transactions.iter().zip(&block.body().receipts)),
+            Body::Sealed(block) => Box::new(block.transactions.iter().zip(&block.receipts)),
             Body::Open(open) => Box::new(open.transactions.iter().zip(&open.receipts)),
         };
         receipts.enumerate().map(move |(index, (tx, receipt))| {
@@ -131,9 +135,12 @@ impl Block {
     }
 
     fn body(&self) -> Body<'_> {
-        match &self.0 {
-            Source::Sealed(block) => Body::Sealed(block),
-            Source::Newest(snapshot) => snapshot.open.as_ref().map_or(Body::Sealed(&snapshot.head), Body::Open),
+        match &self.source {
+            Source::Newest(snapshot) => match &snapshot.open {
+                Some(open) => Body::Open(open),
+                None => Body::Sealed(self.body.get_or_init(|| snapshot.head.body())),
+            },
+            Source::Sealed(block) => Body::Sealed(self.body.get_or_init(|| block.body())),
         }
     }
 }

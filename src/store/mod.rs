@@ -20,7 +20,8 @@ use crossbeam::channel::{Receiver, Sender, TrySendError, bounded};
 use indicatif::ProgressBar;
 use metrics::Histogram;
 use redb::{
-    Builder, Database, DatabaseError, ReadTransaction, ReadableDatabase, StorageBackend, WriteTransaction,
+    Builder, Database, DatabaseError, ReadTransaction, ReadableDatabase, StorageBackend, StorageError,
+    WriteTransaction,
     backends::{FileBackend, InMemoryBackend},
 };
 use tokio::sync::oneshot;
@@ -100,6 +101,9 @@ pub enum StoreError {
     /// A commit failed.
     #[error("the store cannot be written: {0}: free the disk or mend it, and start the node again")]
     Failed(String),
+    /// The node is stopping.
+    #[error("the node is stopping")]
+    Stopping,
     /// Too much waits for the disk.
     #[error("too busy: {WAITING} writes wait for the disk already")]
     Busy,
@@ -127,6 +131,11 @@ impl Commit {
         Self(None)
     }
 
+    /// Whether there is nothing to wait for.
+    pub const fn is_done(&self) -> bool {
+        self.0.is_none()
+    }
+
     /// Waits until it is on the disk.
     ///
     /// # Errors
@@ -134,7 +143,7 @@ impl Commit {
     pub async fn wait(self) -> Result<(), StoreError> {
         match self.0 {
             None => Ok(()),
-            Some(told) => told.await.unwrap_or_else(|_| Err(StoreError::Failed("the node is stopping".to_owned()))),
+            Some(told) => told.await.unwrap_or_else(|_| Err(StoreError::Stopping)),
         }
     }
 }
@@ -229,6 +238,11 @@ impl Store {
             Ok(Ok((db, true))) => db,
             Ok(Ok((_, false))) => return Err(damaged("its checksums do not agree with what it holds".to_owned())),
             Ok(Err(DatabaseError::DatabaseAlreadyOpen)) => return Err(StoreError::InUse { path: path.to_owned() }),
+            Ok(Err(DatabaseError::Storage(StorageError::Io(error))))
+                if error.kind() != io::ErrorKind::UnexpectedEof =>
+            {
+                return Err(StoreError::Open { path: path.to_owned(), problem: error.to_string() });
+            }
             Ok(Err(error)) => return Err(damaged(error.to_string())),
             Err(_) => return Err(damaged("it cannot be read as a database".to_owned())),
         };
@@ -320,7 +334,7 @@ impl Store {
         self.writes()?.try_send(Write { change: Box::new(change), done: Box::new(done) }).map_err(
             |error| match error {
                 TrySendError::Full(_) => StoreError::Busy,
-                TrySendError::Disconnected(_) => StoreError::Failed("the node is stopping".to_owned()),
+                TrySendError::Disconnected(_) => StoreError::Stopping,
             },
         )?;
         Ok(Commit(Some(told)))
@@ -334,21 +348,20 @@ impl Store {
         &self,
         change: impl FnOnce(&WriteTransaction) -> Result<(), redb::Error> + Send + 'static,
     ) -> Result<(), StoreError> {
-        let stopping = || StoreError::Failed("the node is stopping".to_owned());
         let (tell, told) = std::sync::mpsc::channel();
         let done = move |how| {
             let _ = tell.send(how);
         };
         let write = Write { change: Box::new(change), done: Box::new(done) };
-        self.writes()?.send(write).map_err(|_| stopping())?;
-        told.recv().map_err(|_| stopping())?
+        self.writes()?.send(write).map_err(|_| StoreError::Stopping)?;
+        told.recv().map_err(|_| StoreError::Stopping)?
     }
 
     fn writes(&self) -> Result<&Sender<Write>, StoreError> {
         match (&self.shared.writes, self.failure()) {
             (_, Some(failure)) => Err(failure.clone()),
             (Some(writes), None) => Ok(writes),
-            (None, None) => Err(StoreError::Failed("the node is stopping".to_owned())),
+            (None, None) => Err(StoreError::Stopping),
         }
     }
 }
@@ -389,43 +402,37 @@ impl Writer {
     fn run(self, waiting: &Receiver<Write>) {
         while let Ok(first) = waiting.recv() {
             let began = Instant::now();
-            let mut dones = Vec::new();
             let group = std::iter::once(first).chain(waiting.try_iter()).take(GROUP);
+            let (changes, dones): (Vec<_>, Vec<_>) = group.map(|Write { change, done }| (change, done)).unzip();
             let how = match self.failure.get() {
-                Some(failure) => {
-                    dones.extend(group.map(|write| write.done));
-                    Err(failure.clone())
-                }
-                None => self.commit(group, &mut dones).map_err(|error| {
-                    let failure = StoreError::Failed(error.to_string());
-                    tracing::error!(%error, "the store cannot be written: nothing more will be");
-                    self.failure.get_or_init(|| failure).clone()
+                Some(failure) => Err(failure.clone()),
+                None => self.commit(changes).map_err(|problem| {
+                    tracing::error!(problem, "the store cannot be written: nothing more will be");
+                    self.failure.get_or_init(|| StoreError::Failed(problem)).clone()
                 }),
             };
             self.seconds.record(began.elapsed());
             for done in dones {
-                done(how.clone());
+                let how = how.clone();
+                if catch_unwind(AssertUnwindSafe(|| done(how))).is_err() {
+                    tracing::error!("who waited for a write panicked when it was told");
+                }
             }
         }
     }
 
-    /// Commits a group, leaving those to be told in `dones`.
-    fn commit(&self, group: impl Iterator<Item = Write>, dones: &mut Vec<Done>) -> Result<(), redb::Error> {
-        (self.begin)()?;
-        let transaction = self.db.begin_write()?;
-        let mut first_error = None;
-        for Write { change, done } in group {
-            dones.push(done);
-            if first_error.is_none() {
-                first_error = change(&transaction).err();
-            }
-        }
-        match first_error {
-            None => Ok(transaction.commit()?),
-            Some(error) => {
-                let _ = transaction.abort();
-                Err(error)
-            }
+    /// Commits changes, or tells what the problem is: a panic is one like any other, as this thread must go on to tell who waits.
+    fn commit(&self, changes: Vec<Change>) -> Result<(), String> {
+        let committed = catch_unwind(AssertUnwindSafe(|| {
+            (self.begin)()?;
+            let transaction = self.db.begin_write()?;
+            // Dropped without a commit, it leaves nothing behind.
+            changes.into_iter().try_for_each(|change| change(&transaction))?;
+            Ok::<_, redb::Error>(transaction.commit()?)
+        }));
+        match committed {
+            Ok(done) => done.map_err(|error| error.to_string()),
+            Err(_) => Err("a panic while it was written: the log has more".to_owned()),
         }
     }
 }

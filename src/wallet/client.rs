@@ -89,7 +89,7 @@ pub fn run(data_dir: &Path, task: &WalletTask, out: &mut impl Write) -> Result<(
         Answer::Approved { id } => format!("approved {}\n", plain(&id)),
         Answer::Rejected { id } => format!("rejected {}\n", plain(&id)),
         Answer::Waiting(list) if matches!(task, WalletTask::List { json: true }) => {
-            let text = serde_json::to_string_pretty(&list);
+            let text = serde_json::to_string_pretty(&list).map(|text| without_controls(&text));
             format!("{}\n", text.map_err(|source| ClientError::Strange { path, source })?)
         }
         Answer::Waiting(list) => table(&list),
@@ -205,4 +205,13 @@ fn plain(text: &str) -> String {
         _ => letter.escape_debug().to_string(),
     };
     text.chars().map(escape).collect()
+}
+
+/// JSON with the control characters escaped that it may have as they are (U+007F to U+009F): an id is a stranger's text, and terminals obey some.
+fn without_controls(json: &str) -> String {
+    let escaped = json.chars().map(|letter| match letter {
+        '\u{7f}'..='\u{9f}' => format!("\\u{:04x}", u32::from(letter)),
+        other => other.to_string(),
+    });
+    escaped.collect()
 }

@@ -17,6 +17,9 @@ const BATCHES: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("batches"
 /// Their ids in the order of their coming.
 const ORDER: TableDefinition<'_, u64, &str> = TableDefinition::new("batch order");
 
+/// Batches that are forgotten for one that comes, where there are too many.
+const FORGOTTEN_AT_ONCE: u64 = 16;
+
 /// A batch that was taken. How far it has come is not written: that follows from the chain.
 #[derive(Clone, Debug, PartialEq, Eq, RlpEncodable, RlpDecodable)]
 #[rlp(trailing)]
@@ -108,7 +111,8 @@ impl Ledger {
             batches.insert(id.as_str(), bytes.as_slice())?;
             let next = order.last()?.map_or(0, |(number, _)| number.value() + 1);
             order.insert(next, id.as_str())?;
-            while order.len()? > kept {
+            // A few at a time where the bound was lowered: others wait for this commit.
+            for _ in 0..order.len()?.saturating_sub(kept).min(FORGOTTEN_AT_ONCE) {
                 if let Some((_, oldest)) = order.pop_first()? {
                     batches.remove(oldest.value())?;
                 }

@@ -308,7 +308,7 @@ impl BodyKeeper for Bodies {
 }
 
 fn write_block(transaction: &WriteTransaction, block: &SealedBlock) -> Result<(), redb::Error> {
-    let (header, body) = (encode(&StoredHeader::from(block)), encode(&StoredBody::from(block.body())));
+    let (header, body) = (encode(&StoredHeader::from(block)), encode(&StoredBody::from(&*block.body())));
     transaction.open_table(HEADERS)?.insert(block.number(), header.as_slice())?;
     transaction.open_table(BODIES)?.insert(block.number(), body.as_slice())?;
     Ok(())
@@ -565,7 +565,8 @@ impl Reader<'_> {
                     let mut hashes = on.hashes.clone();
                     hashes.push(number, block.hash());
                     let world = self.changed(&on.world, changes)?;
-                    sealed = Some(Arc::new(stand_on(world, block.clone(), hashes)));
+                    // Of the recent ones the bodies are asked for again and again.
+                    sealed = Some(Arc::new(stand_on(world, Arc::new(block.with_body()), hashes)));
                 }
             }
             bar.inc(1);

@@ -90,7 +90,8 @@ pub struct StoredHeader {
 
 impl From<&SealedBlock> for StoredHeader {
     fn from(block: &SealedBlock) -> Self {
-        let hashes = block.body().transactions.iter().flat_map(|tx| tx.tx_hash().0);
+        let body = block.body();
+        let hashes = body.transactions.iter().flat_map(|tx| tx.tx_hash().0);
         Self { header: block.header.inner().clone(), hashes: hashes.collect::<Vec<_>>().into() }
     }
 }
