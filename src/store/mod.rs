@@ -239,7 +239,8 @@ impl Store {
             Ok(Ok((_, false))) => return Err(damaged("its checksums do not agree with what it holds".to_owned())),
             Ok(Err(DatabaseError::DatabaseAlreadyOpen)) => return Err(StoreError::InUse { path: path.to_owned() }),
             Ok(Err(DatabaseError::Storage(StorageError::Io(error))))
-                if error.kind() != io::ErrorKind::UnexpectedEof =>
+                // The system's own words: the rest redb says of what it has read.
+                if error.raw_os_error().is_some() =>
             {
                 return Err(StoreError::Open { path: path.to_owned(), problem: error.to_string() });
             }
