@@ -175,7 +175,13 @@ impl Store {
     pub fn open(dir: &Path, metrics: &Metrics) -> Result<Self, StoreError> {
         let failed = |error: io::Error| StoreError::Open { path: dir.to_owned(), problem: error.to_string() };
         // Nobody else has business with it: it holds signed transactions, and the approver's socket.
-        fs::DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(failed)?;
+        if !dir.try_exists().map_err(failed)? {
+            fs::DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(failed)?;
+            // Its own name is to outlive a power failure, too.
+            if let Some(parent) = dir.canonicalize().map_err(failed)?.parent() {
+                File::open(parent).and_then(|parent| parent.sync_all()).map_err(failed)?;
+            }
+        }
         let path = dir.join(FILE);
         if !path.try_exists().map_err(failed)? {
             // One at a time: nobody may begin anew what somebody else has just begun.
