@@ -34,6 +34,9 @@ fn main() -> ExitCode {
     }
 }
 
+/// The signal of a write past the largest size of a file: the same number on all that Linux runs on but MIPS.
+const SIGXFSZ: i32 = 25;
+
 fn run(config: Config) -> eyre::Result<()> {
     telemetry::init_logs(&config.log, config.log_json)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -41,6 +44,8 @@ fn run(config: Config) -> eyre::Result<()> {
     let (mut terminate, mut interrupt) = runtime.block_on(async {
         Ok::<_, std::io::Error>((signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?))
     })?;
+    // A file that may grow no more (`ulimit -f`) is a full disk, and no reason to be killed.
+    let _too_large = runtime.block_on(async { signal(SignalKind::from_raw(SIGXFSZ)) })?;
     let (feed, sub_block_ms, sub_blocks) = (config.feed(), config.sub_block_ms, config.sub_blocks);
     let node = Node::start(config)?;
     print_banner(node.info(), feed, sub_block_ms, sub_blocks);

@@ -220,6 +220,17 @@ impl Actors {
             },
             &metrics,
         )?;
+        let approvals = Arc::new(Approvals::new(
+            config.wallet_max_waiting as usize,
+            Duration::from_millis(config.wallet_approval_timeout_ms),
+            &metrics,
+        ));
+        let socket = match &config.data_dir {
+            Some(dir) if config.wallet_approval == ApprovalPolicy::Ask => {
+                Some(ApprovalSocket::serve(dir, approvals.clone())?)
+            }
+            _ => None,
+        };
         let server = ServerConfig::new(&config);
         let listener = server.bind().await.wrap_err_with(|| {
             format!("cannot listen on {}: is another node running there? --listen takes another address", config.listen)
@@ -255,17 +266,6 @@ impl Actors {
             [LaneName::Short, LaneName::Bundle].map(|lane| LaneActor::new(lane, executor.clone(), &metrics).start());
         let subscriptions = Arc::new(Subscriptions::new(config.max_subscriptions as usize, &metrics));
         tokio::spawn(announce(subscriptions.clone(), snapshots.clone(), pool.clone()));
-        let approvals = Arc::new(Approvals::new(
-            config.wallet_max_waiting as usize,
-            Duration::from_millis(config.wallet_approval_timeout_ms),
-            &metrics,
-        ));
-        let socket = match &config.data_dir {
-            Some(dir) if config.wallet_approval == ApprovalPolicy::Ask => {
-                Some(ApprovalSocket::serve(dir, approvals.clone())?)
-            }
-            _ => None,
-        };
         let wallet = Wallet {
             spec: spec.clone(),
             codes: codes.clone(),

@@ -192,7 +192,10 @@ impl Access {
         if self.clients.is_empty() || (authorization.is_none() && !self.node_needs_token) {
             return Ok(None);
         }
-        let token = authorization.and_then(|value| value.strip_prefix(b"Bearer "));
+        // The scheme's name is in any case (RFC 9110, 11.1).
+        let token = authorization
+            .and_then(|value| value.split_at_checked(SCHEME.len()))
+            .and_then(|(scheme, token)| scheme.eq_ignore_ascii_case(SCHEME).then_some(token));
         let found = token.and_then(|token| self.clients.iter().find(|client| same(client.token.0.as_bytes(), token)));
         found.cloned().map(Some).ok_or_else(|| {
             RpcError::new(
@@ -207,6 +210,9 @@ impl Access {
         !self.wallet_needs_token || client.is_some_and(|client| client.wallet)
     }
 }
+
+/// What stands before a token in its header.
+const SCHEME: &[u8] = b"Bearer ";
 
 /// What is wrong with a token file, and in which line, without the line.
 fn problem(text: &str, error: &toml::de::Error) -> String {

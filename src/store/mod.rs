@@ -5,7 +5,7 @@ mod guard;
 use std::{
     fs::{self, File, OpenOptions, TryLockError},
     io,
-    os::unix::fs::{DirBuilderExt, OpenOptionsExt},
+    os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt},
     panic::{AssertUnwindSafe, catch_unwind},
     path::{Path, PathBuf},
     sync::{
@@ -143,7 +143,7 @@ impl Commit {
     pub async fn wait(self) -> Result<(), StoreError> {
         match self.0 {
             None => Ok(()),
-            Some(told) => told.await.unwrap_or_else(|_| Err(StoreError::Stopping)),
+            Some(told) => told.await.unwrap_or(Err(StoreError::Stopping)),
         }
     }
 }
@@ -181,6 +181,9 @@ impl Store {
             if let Some(parent) = dir.canonicalize().map_err(failed)?.parent() {
                 File::open(parent).and_then(|parent| parent.sync_all()).map_err(failed)?;
             }
+        }
+        if fs::metadata(dir).map_err(failed)?.permissions().mode() & 0o077 != 0 {
+            tracing::warn!("others than its owner may look into {}: chmod 700 it", dir.display());
         }
         let path = dir.join(FILE);
         if !path.try_exists().map_err(failed)? {

@@ -78,8 +78,10 @@ pub enum NoSuchBatch {
         "no batch that waits has the id {0:?}, or one that begins so (six characters at least): `presim wallet list` shows those that do wait"
     )]
     Unknown(String),
-    /// Several begin with it.
-    #[error("the ids of {1} waiting batches begin with {0:?}: give more of the one you mean")]
+    /// Several are it, or begin with it.
+    #[error(
+        "the ids of {1} waiting batches are or begin with {0:?}: give more of the one you mean, or decide on the others first"
+    )]
     Ambiguous(String, usize),
 }
 
@@ -208,15 +210,13 @@ impl Approvals {
 }
 
 impl Questions {
-    /// The waiting batch that has this id; else the only one whose id begins so.
+    /// The only waiting batch whose id this is, or begins so.
     fn find(&self, id: &str) -> Result<u64, NoSuchBatch> {
         let mut found = Vec::new();
         for (number, waiting) in &self.waiting {
+            // One that is what the others begin with may be a stranger's, who waits for somebody to mean the others.
             let whole = waiting.asked.id.as_str();
-            if whole == id {
-                return Ok(*number);
-            }
-            if id.len() >= SHORTEST_BEGINNING && whole.starts_with(id) {
+            if whole == id || (id.len() >= SHORTEST_BEGINNING && whole.starts_with(id)) {
                 found.push(*number);
             }
         }

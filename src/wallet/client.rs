@@ -23,6 +23,8 @@ const LONGEST_ANSWER: u64 = 1 << 30;
 const SHOWN_DATA: usize = 36;
 /// Characters of an id that a list shows: 32 bytes in hex fit.
 const SHOWN_ID: usize = 72;
+/// Characters of its end in them.
+const SHOWN_END: usize = 16;
 
 /// A request that has had no good answer.
 #[derive(Debug, thiserror::Error)]
@@ -156,7 +158,7 @@ fn entry(batch: &Listed) -> String {
     let rows: Vec<[String; 5]> = std::iter::once(["#", "TO", "ETHER", "DATA", "SIMULATION"].map(str::to_owned))
         .chain(batch.calls.iter().enumerate().map(|(index, call)| {
             let to = call.to.map_or_else(|| "(creates a contract)".to_owned(), |to| to.to_string());
-            [(index + 1).to_string(), to, ether(call.value), data(&call.data), plain(&call.outcome)]
+            [(index + 1).to_string(), to, ether(call.value), data(&call.data), escaped(&call.outcome)]
         }))
         .collect();
     let mut widths = [0; 5];
@@ -194,15 +196,24 @@ fn shortened(id: &str) -> String {
     if count <= SHOWN_ID {
         return plain(id);
     }
-    let first: String = id.chars().take(SHOWN_ID).collect();
-    format!("{}… ({count} characters)", plain(&first))
+    let part = |from: usize, count: usize| plain(&id.chars().skip(from).take(count).collect::<String>());
+    format!("{}…{} ({count} characters)", part(0, SHOWN_ID - SHOWN_END), part(count - SHOWN_END, SHOWN_END))
 }
 
-/// Text of a sender's or a contract's, without what a terminal would obey.
+/// Text of a sender's or a contract's, so that no two texts look the same and no terminal obeys one: what is not plain stands in quotes, escaped.
 fn plain(text: &str) -> String {
+    let is_plain = |letter: char| letter.is_ascii_graphic() && !matches!(letter, '"' | '\\');
+    if !text.is_empty() && text.chars().all(is_plain) {
+        return text.to_owned();
+    }
+    format!("\"{}\"", text.escape_default())
+}
+
+/// A contract's words among ours: nothing that a terminal would obey.
+fn escaped(text: &str) -> String {
     let escape = |letter: char| match letter {
-        '"' | '\'' | '\\' => letter.to_string(),
-        _ => letter.escape_debug().to_string(),
+        '"' | '\'' => letter.to_string(),
+        _ => letter.escape_default().to_string(),
     };
     text.chars().map(escape).collect()
 }

@@ -3,7 +3,7 @@
 use std::{
     io,
     os::unix::{
-        fs::{FileTypeExt, PermissionsExt},
+        fs::{FileTypeExt, MetadataExt, PermissionsExt},
         net::UnixListener as Listener,
     },
     path::{Path, PathBuf},
@@ -106,6 +106,8 @@ pub(super) struct Listed {
 #[derive(Debug)]
 pub struct ApprovalSocket {
     path: PathBuf,
+    /// Which file it is.
+    identity: Option<(u64, u64)>,
     /// Ends with it.
     _serving: JoinSet<()>,
 }
@@ -156,7 +158,7 @@ impl ApprovalSocket {
         let listener = bind(data_dir, &path)?;
         let mut serving = JoinSet::new();
         serving.spawn(serve(listener, approvals));
-        Ok(Self { path, _serving: serving })
+        Ok(Self { identity: identity(&path), path, _serving: serving })
     }
 
     /// Where it is.
@@ -167,6 +169,10 @@ impl ApprovalSocket {
 
 impl Drop for ApprovalSocket {
     fn drop(&mut self) {
+        // Another node's may stand in its place, where the directory was taken away and made anew.
+        if identity(&self.path) != self.identity {
+            return;
+        }
         if let Err(error) = std::fs::remove_file(&self.path) {
             tracing::warn!(path = %self.path.display(), %error, "the wallet's socket cannot be removed");
         }
@@ -181,6 +187,11 @@ pub(super) fn socket_path(data_dir: &Path) -> Result<PathBuf, SocketError> {
 
 /// Binds in a directory that nobody else can enter, and moves the socket into its place when it has its mode: nobody else can open it at
 /// any moment, and an old socket is replaced in one step.
+/// Device and inode of a file, if it is there.
+fn identity(path: &Path) -> Option<(u64, u64)> {
+    std::fs::symlink_metadata(path).ok().map(|found| (found.dev(), found.ino()))
+}
+
 fn bind(data_dir: &Path, path: &Path) -> Result<UnixListener, SocketError> {
     let fail = |problem| move |source| SocketError::System { path: path.into(), problem, source };
     match std::fs::symlink_metadata(path) {
