@@ -106,6 +106,13 @@ pub struct Prepared {
     plan: Plan,
 }
 
+impl Prepared {
+    /// What its client is told once it is sent.
+    pub fn submitted(&self) -> Submitted {
+        Submitted { id: self.claim.id().clone(), simulation: self.plan.simulation.clone() }
+    }
+}
+
 impl Wallet {
     /// Checks a batch by the rules, claims its id, and simulates it at `pending`. `client` tells whether its client may use the wallet.
     ///
@@ -213,7 +220,7 @@ impl Wallet {
     ///
     /// # Errors
     /// That the pool does not take it; then none of it is sent.
-    pub fn submit(&self, prepared: Prepared) -> Result<(Submitted, Commit), WalletError> {
+    pub fn submit(&self, prepared: Prepared) -> Result<Commit, WalletError> {
         let Prepared { batch: _, claim, account, plan } = prepared;
         let signer =
             self.accounts.find(account).ok_or_else(|| WalletError::foreign_account("params[0].from", account))?;
@@ -245,7 +252,7 @@ impl Wallet {
             }
         };
         drop(choosing);
-        Ok((Submitted { id, simulation: plan.simulation }, commit))
+        Ok(commit)
     }
 
     /// Signs the transactions of a plan with the next nonces of their account.

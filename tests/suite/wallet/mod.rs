@@ -35,6 +35,10 @@ const REVERTER: Address = address!("0x000000000000000000000000000000000000c0d3")
 const GATE: Address = address!("0x000000000000000000000000000000000000c0d4");
 /// Turns as often as its call data says, for 26 gas each time.
 const LOOP: Address = address!("0x000000000000000000000000000000000000c0d5");
+/// Reverts with a reason of 2 MiB, for some nine million gas.
+const SHOUTER: Address = address!("0x000000000000000000000000000000000000c0d6");
+/// Begins with an instruction that there is not.
+const HALTER: Address = address!("0x000000000000000000000000000000000000c0d7");
 /// Nothing is here.
 const NOBODY: Address = address!("0x000000000000000000000000000000000000abcd");
 
@@ -65,6 +69,8 @@ impl Chain {
             (REVERTER, bytes!("365f5f37365ffd")),
             (GATE, bytes!("36600a575f54601057005b60015f55005b5f5ffd")),
             (LOOP, bytes!("5f355b600190038060025700")),
+            (SHOUTER, bytes!("6308c379a060e01b5f52602060045262200000602452622000445ffd")),
+            (HALTER, bytes!("fe")),
         ];
         let contracts = contracts.map(|(at, code)| (at, GenesisAccount::default().with_code(Some(code))));
         genesis.alloc.extend(contracts);
