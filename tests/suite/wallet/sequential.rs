@@ -323,6 +323,18 @@ async fn the_gas_margin_is_added_to_what_the_simulation_needed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn the_tip_is_at_least_what_the_pool_takes() {
+    let (chain, from) = (Chain::new(), account(1));
+    let least = 3_000_000_001;
+    let node = chain.node(&[&QUICK, &["--pool-min-tip", &least.to_string()]]);
+    assert_eq!(node.result("/", "eth_maxPriorityFeePerGas", json!([])).await, hex(least));
+    let (id, _) = send(&node, batch(from, false, &[call(NOBODY, 1, bytes!())])).await;
+    let status = settled(&node, &id).await;
+    assert_eq!(status["status"], 200, "{status}");
+    assert_eq!(transactions(&node, &status).await[0]["maxPriorityFeePerGas"], hex(least));
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn batches_one_after_another_take_nonces_that_follow() {
     let (chain, from) = (Chain::new(), account(1));
     let node = chain.node(&[&QUIET]);
