@@ -31,6 +31,42 @@ pub struct Plan {
     pub failure: Option<String>,
 }
 
+/// What of a plan an approver agrees to, beside the calls: where it has changed, something else would be signed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Terms {
+    /// Whether all calls are made or none.
+    pub atomic: bool,
+    /// The code that the account is to be delegated to.
+    pub upgrade: Option<Address>,
+    /// How many transactions are to be signed.
+    pub transactions: usize,
+}
+
+impl Plan {
+    /// What an approver agrees to.
+    pub fn terms(&self) -> Terms {
+        Terms { atomic: self.atomic, upgrade: self.upgrade, transactions: self.transactions.len() }
+    }
+
+    /// The most that its transactions can cost in fees for gas, in wei.
+    pub fn most_fees(&self) -> U256 {
+        let cost = |planned: &Planned| U256::from(planned.gas) * U256::from(most_price(planned.call.fees));
+        self.transactions.iter().map(cost).fold(U256::ZERO, U256::saturating_add)
+    }
+}
+
+impl std::fmt::Display for Terms {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { atomic, upgrade, transactions } = self;
+        write!(f, "{transactions} transaction{}", if *transactions == 1 { "" } else { "s" })?;
+        f.write_str(if *atomic { ", all calls or none" } else { ", one after another" })?;
+        match upgrade {
+            Some(code) => write!(f, ", the account delegated to {code}"),
+            None => Ok(()),
+        }
+    }
+}
+
 /// A transaction to be signed.
 #[derive(Clone, Debug)]
 pub struct Planned {
@@ -282,12 +318,8 @@ impl Planner<'_> {
 
     /// The most gas that a transaction can have and its sender can pay, at least what any transaction needs.
     fn affordable(&self, call: &Call, overlay: &mut Overlay) -> u64 {
-        let price = match call.fees {
-            CallFees::GasPrice(price) => price,
-            CallFees::Market { max_fee, .. } => max_fee.unwrap_or_default(),
-        };
         let left = overlay.balance_and_nonce(call.from).0.saturating_sub(call.value);
-        let paid: u64 = left.checked_div(U256::from(price)).unwrap_or(U256::MAX).saturating_to();
+        let paid: u64 = left.checked_div(U256::from(most_price(call.fees))).unwrap_or(U256::MAX).saturating_to();
         self.most_gas().min(paid).max(TRANSFER_GAS)
     }
 
@@ -320,6 +352,14 @@ const TRANSFER_GAS: u64 = 21_000;
 const HALTING_GAS: u64 = 100_000;
 /// Characters of the reason of a failure, which a contract may make as long as its gas allows.
 const LONGEST_REASON: usize = 256;
+
+/// The most that a unit of gas can cost, in wei.
+fn most_price(fees: CallFees) -> u128 {
+    match fees {
+        CallFees::GasPrice(price) => price,
+        CallFees::Market { max_fee, .. } => max_fee.unwrap_or_default(),
+    }
+}
 
 fn refused(what: &str, error: SimulationError) -> WalletError {
     match error {
