@@ -161,9 +161,7 @@ impl Planner<'_> {
             if ran.too_dear {
                 return Err(self.too_large(&place, affordable));
             }
-            // What halts was run with more gas than it is to have.
-            let gas_used = ran.result.tx_gas_used().min(ran.gas);
-            simulation.push(SimulatedCall { gas_used, error: ran.failure() });
+            simulation.push(SimulatedCall { gas_used: ran.result.tx_gas_used(), error: ran.failure() });
             transactions.push(Planned { call, gas: ran.gas });
         }
         Ok(Plan { transactions, atomic: false, upgrade: None, simulation, failure: None })
@@ -303,10 +301,13 @@ impl Planner<'_> {
                 let gas = with_margin(result.tx_gas_used().saturating_mul(2));
                 Ran { result, gas, too_dear: false }
             }
-            // It uses up all it has, however much that is.
-            Estimate::Halt(_) => {
-                let result = self.run_with(call, most, overlay)?;
+            // It uses up all it has, however much that is. With little it may run out before it comes to what halts it: the reason stays.
+            Estimate::Halt(halted) => {
                 let gas = self.intrinsic_gas(call).saturating_add(HALTING_GAS).min(most);
+                let mut result = self.run_with(call, gas, overlay)?;
+                if let ExecutionResult::Halt { reason, .. } = &mut result {
+                    *reason = halted;
+                }
                 Ran { result, gas, too_dear: false }
             }
             Estimate::TooLittle(_) => {

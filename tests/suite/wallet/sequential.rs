@@ -5,9 +5,9 @@ use alloy_sol_types::{Revert, SolCall, SolError, sol};
 use serde_json::{Value, json};
 
 use super::{
-    Chain, GATE, HALTER, LOOP, NOBODY, QUICK, QUIET, REVERTER, SHOUTER, WITNESS, account, balance, batch, call, came,
-    code, limited, logs, named, nonce, refusal, send, send_to, settled, status, successes, transactions, watch_pool,
-    witnessed,
+    Chain, GATE, HALTER, LATE_HALTER, LOOP, NOBODY, QUICK, QUIET, REVERTER, SHOUTER, WITNESS, account, balance, batch,
+    call, came, code, limited, logs, named, nonce, refusal, send, send_to, settled, status, successes, transactions,
+    watch_pool, witnessed,
 };
 use crate::support::{TestNode, hex, items, number};
 
@@ -110,15 +110,20 @@ async fn a_batch_whose_answer_would_be_too_long_is_not_sent() {
 async fn a_call_that_halts_has_little_gas_to_lose() {
     let (chain, from) = (Chain::new(), account(1));
     let node = chain.node(&[&QUICK]);
-    let calls = [call(HALTER, 0, bytes!()), call(WITNESS, 0, bytes!("01")), call(HALTER, 0, bytes!("0102"))];
+    let calls = [
+        call(HALTER, 0, bytes!()),
+        call(WITNESS, 0, bytes!("01")),
+        call(HALTER, 0, bytes!("0102")),
+        call(LATE_HALTER, 0, bytes!()),
+    ];
     let (id, capabilities) = send(&node, batch(from, false, &calls)).await;
     let said = simulated(&capabilities);
     let halted = (false, Some("invalid opcode: INVALID"));
-    assert_eq!(said, [halted, (true, None), halted], "{capabilities}");
+    assert_eq!(said, [halted, (true, None), halted, halted], "{capabilities}");
     let status = settled(&node, &id).await;
-    assert_eq!((&status["status"], successes(&status)), (&json!(600), vec![false, true, false]), "{status}");
+    assert_eq!((&status["status"], successes(&status)), (&json!(600), vec![false, true, false, false]), "{status}");
     // Two bytes that are not zero cost 80 gas at least (EIP-7623).
-    for (index, used) in [(0, 121_000), (2, 121_080)] {
+    for (index, used) in [(0, 121_000), (2, 121_080), (3, 121_000)] {
         assert_eq!(number(&status["receipts"][index]["gasUsed"]), used, "{status}");
         assert_eq!(number(&capabilities["simulation"]["calls"][index]["gasUsed"]), used, "{capabilities}");
     }
