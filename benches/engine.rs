@@ -209,7 +209,7 @@ impl Chain {
             codes: codes.clone(),
             pool: pool.clone(),
             accounts: Accounts::default(),
-            fees: Fees::new(spec.clone()),
+            fees: Fees::new(spec.clone(), limits.min_tip),
             approvals: Arc::new(Approvals::new(0, Duration::ZERO, &metrics)),
             ledger: Ledger::new(Store::in_memory(&metrics).expect("memory"), 0),
             policy,

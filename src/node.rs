@@ -271,7 +271,7 @@ impl Actors {
             codes: codes.clone(),
             pool: pool.clone(),
             accounts: Accounts::new(accounts, keyed),
-            fees: Fees::new(spec.clone()),
+            fees: Fees::new(spec.clone(), limits.min_tip),
             approvals: approvals.clone(),
             ledger: Ledger::new(store, u64::from(config.wallet_keep_batches)),
             policy: wallet_policy(&config),

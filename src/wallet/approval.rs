@@ -42,6 +42,10 @@ pub struct Asked {
     pub atomic: bool,
     /// The code that the account is to be delegated to (EIP-7702), where the batch needs that.
     pub upgrade: Option<Address>,
+    /// How many transactions are to be signed, one that deploys the batch executor included.
+    pub transactions: usize,
+    /// The most that they can cost in fees for gas as it was simulated, in wei.
+    pub most_fees: U256,
     /// Its calls, in order.
     pub calls: Vec<AskedCall>,
 }

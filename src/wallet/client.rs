@@ -155,6 +155,12 @@ fn entry(batch: &Listed) -> String {
     if let Some(code) = batch.upgrade {
         text.push_str(&format!("  upgrade  the account is to be delegated to the code of {code} (EIP-7702)\n"));
     }
+    let plural = if batch.transactions == 1 { "" } else { "s" };
+    text.push_str(&format!(
+        "  signs    {} transaction{plural}, for at most {} ether of gas fees\n",
+        batch.transactions,
+        ether(batch.most_fees)
+    ));
     let rows: Vec<[String; 5]> = std::iter::once(["#", "TO", "ETHER", "DATA", "SIMULATION"].map(str::to_owned))
         .chain(batch.calls.iter().enumerate().map(|(index, call)| {
             let to = call.to.map_or_else(|| "(creates a contract)".to_owned(), |to| to.to_string());

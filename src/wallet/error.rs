@@ -115,10 +115,14 @@ impl WalletError {
     }
 }
 
-/// As much of a text as an error should show.
+/// As much of a client's text as an error should show.
 pub(super) fn cut(text: &str) -> String {
-    const MOST: usize = 80;
-    match text.char_indices().nth(MOST) {
+    cut_to(text, 80)
+}
+
+/// The first `most` characters of a text.
+pub(super) fn cut_to(text: &str, most: usize) -> String {
+    match text.char_indices().nth(most) {
         Some((end, _)) => format!("{}…", &text[..end]),
         None => text.to_owned(),
     }

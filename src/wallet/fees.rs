@@ -23,6 +23,8 @@ const MOST_TIP: u128 = 500_000_000_000;
 #[derive(Debug)]
 pub struct Fees {
     spec: ChainSpec,
+    /// Wei a unit of gas, below which the pool takes nothing.
+    min_tip: u128,
     /// The tip suggested at the snapshot for which it was last asked.
     tip: ArcSwapOption<(SnapshotId, u128)>,
 }
@@ -47,9 +49,9 @@ pub enum FeeError {
 }
 
 impl Fees {
-    /// The fees of a chain.
-    pub const fn new(spec: ChainSpec) -> Self {
-        Self { spec, tip: ArcSwapOption::const_empty() }
+    /// The fees of a chain, where the pool takes no tip below `min_tip` wei a unit of gas.
+    pub const fn new(spec: ChainSpec, min_tip: u128) -> Self {
+        Self { spec, min_tip, tip: ArcSwapOption::const_empty() }
     }
 
     /// The base fee, in wei, of the block being built, or of the next; none before London.
@@ -61,13 +63,14 @@ impl Fees {
         }
     }
 
-    /// The tip, in wei a unit of gas, that got transactions into the last blocks, the one being built included.
+    /// The tip, in wei a unit of gas, that got transactions into the last blocks, the one being built included; at least the least that the
+    /// pool takes.
     pub fn tip(&self, published: &Published) -> u128 {
         let id = published.newest.id;
         if let Some(known) = self.tip.load().as_ref().filter(|known| known.0 == id) {
             return known.1;
         }
-        let tip = suggested_tip(published);
+        let tip = suggested_tip(published).max(self.min_tip);
         self.tip.store(Some((id, tip).into()));
         tip
     }

@@ -24,7 +24,7 @@ use std::sync::Arc;
 
 use alloy_consensus::{Transaction, TxEnvelope, transaction::Recovered};
 use alloy_hardforks::EthereumHardforks;
-use alloy_primitives::Address;
+use alloy_primitives::{Address, TxHash};
 
 pub use self::{
     accounts::{Account, Accounts, Filled, SigningError},
@@ -106,6 +106,13 @@ pub struct Prepared {
     plan: Plan,
 }
 
+impl Prepared {
+    /// What its client is told once it is sent.
+    pub fn submitted(&self) -> Submitted {
+        Submitted { id: self.claim.id().clone(), simulation: self.plan.simulation.clone() }
+    }
+}
+
 impl Wallet {
     /// Checks a batch by the rules, claims its id, and simulates it at `pending`. `client` tells whether its client may use the wallet.
     ///
@@ -144,10 +151,10 @@ impl Wallet {
         Ok(Prepared { batch, claim, account: address, plan })
     }
 
-    /// Simulates a batch again, at what is `pending` now: some time has gone by since it was.
+    /// Simulates a batch that was approved again, at what is `pending` now: some time has gone by since it was.
     ///
     /// # Errors
-    /// What the simulation says.
+    /// What the simulation says; that something else would be signed than what was approved.
     pub fn renew(
         &self,
         prepared: &mut Prepared,
@@ -155,7 +162,14 @@ impl Wallet {
         overlay: &mut Overlay,
         meter: Meter,
     ) -> Result<(), WalletError> {
-        prepared.plan = self.plan(&prepared.batch, prepared.account, published, overlay, meter)?;
+        let plan = self.plan(&prepared.batch, prepared.account, published, overlay, meter)?;
+        let (approved, now) = (prepared.plan.terms(), plan.terms());
+        if approved != now {
+            return Err(WalletError::Rejected(format!(
+                "the chain has changed since the batch was shown: it was approved as {approved}, and would be {now}: send it again"
+            )));
+        }
+        prepared.plan = plan;
         Ok(())
     }
 
@@ -205,6 +219,8 @@ impl Wallet {
             chain_id: self.spec.chain_id(),
             atomic: plan.atomic,
             upgrade: plan.upgrade,
+            transactions: plan.transactions.len(),
+            most_fees: plan.most_fees(),
             calls: calls.collect(),
         }
     }
@@ -213,7 +229,7 @@ impl Wallet {
     ///
     /// # Errors
     /// That the pool does not take it; then none of it is sent.
-    pub fn submit(&self, prepared: Prepared) -> Result<(Submitted, Commit), WalletError> {
+    pub fn submit(&self, prepared: Prepared) -> Result<Commit, WalletError> {
         let Prepared { batch: _, claim, account, plan } = prepared;
         let signer =
             self.accounts.find(account).ok_or_else(|| WalletError::foreign_account("params[0].from", account))?;
@@ -245,7 +261,7 @@ impl Wallet {
             }
         };
         drop(choosing);
-        Ok((Submitted { id, simulation: plan.simulation }, commit))
+        Ok(commit)
     }
 
     /// Signs the transactions of a plan with the next nonces of their account.
@@ -299,8 +315,9 @@ impl Wallet {
                 None => {}
             }
         }
-        // What was to deploy the executor may have been replaced. Where nobody else did so in time, nothing was there to make the calls.
-        if batch.deployment.is_some_and(|hash| published.transaction(&hash).is_none()) {
+        // What was to deploy the executor may have been replaced, or have failed, as it does where another was quicker. Where nobody did so in
+        // time, nothing was there to make the calls.
+        if batch.deployment.is_some_and(|hash| !has_succeeded(&published, &hash)) {
             for receipt in &mut receipts {
                 receipt.success &= was_deployed_before(&published, batch.executor, receipt);
             }
@@ -346,6 +363,12 @@ impl Wallet {
 /// What batches run on.
 fn pending(published: &Published) -> Result<Arc<Snapshot>, WalletError> {
     published.select(Selector::Pending).map_err(|error| WalletError::Refused(error.to_string()))
+}
+
+/// Whether a transaction is in a block, and succeeded there.
+fn has_succeeded(published: &Published, hash: &TxHash) -> bool {
+    let found = published.transaction(hash);
+    found.and_then(|(block, index)| block.transaction(index).map(|included| included.receipt.status())).unwrap_or(false)
 }
 
 /// Whether the batch executor was there when the transaction of this receipt ran: since the block before, or by a transaction before it in its

@@ -3,9 +3,11 @@
 use alloy_eips::{eip7702::constants::PER_EMPTY_ACCOUNT_COST, eip7825::MAX_TX_GAS_LIMIT_OSAKA};
 use alloy_hardforks::EthereumHardforks;
 use alloy_primitives::{Address, TxKind, U256};
-use revm::{bytecode::Bytecode, context::result::ExecutionResult};
+use revm::{
+    bytecode::Bytecode, context::result::ExecutionResult, context_interface::cfg::gas::calculate_initial_tx_gas,
+};
 
-use super::{BatchCall, BatchExecutor, BatchRequest, Delegation, SimulatedCall, WalletError};
+use super::{BatchCall, BatchExecutor, BatchRequest, Delegation, SimulatedCall, WalletError, error::cut_to};
 use crate::{
     chain::{ChainSpec, DEPLOYMENT_PROXY},
     engine::{
@@ -27,6 +29,42 @@ pub struct Plan {
     pub simulation: Vec<SimulatedCall>,
     /// Why all of them would fail together, where policy does not refuse that.
     pub failure: Option<String>,
+}
+
+/// What of a plan an approver agrees to, beside the calls: where it has changed, something else would be signed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Terms {
+    /// Whether all calls are made or none.
+    pub atomic: bool,
+    /// The code that the account is to be delegated to.
+    pub upgrade: Option<Address>,
+    /// How many transactions are to be signed.
+    pub transactions: usize,
+}
+
+impl Plan {
+    /// What an approver agrees to.
+    pub fn terms(&self) -> Terms {
+        Terms { atomic: self.atomic, upgrade: self.upgrade, transactions: self.transactions.len() }
+    }
+
+    /// The most that its transactions can cost in fees for gas, in wei.
+    pub fn most_fees(&self) -> U256 {
+        let cost = |planned: &Planned| U256::from(planned.gas) * U256::from(most_price(planned.call.fees));
+        self.transactions.iter().map(cost).fold(U256::ZERO, U256::saturating_add)
+    }
+}
+
+impl std::fmt::Display for Terms {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { atomic, upgrade, transactions } = self;
+        write!(f, "{transactions} transaction{}", if *transactions == 1 { "" } else { "s" })?;
+        f.write_str(if *atomic { ", all calls or none" } else { ", one after another" })?;
+        match upgrade {
+            Some(code) => write!(f, ", the account delegated to {code}"),
+            None => Ok(()),
+        }
+    }
 }
 
 /// A transaction to be signed.
@@ -64,13 +102,14 @@ struct Ran {
 }
 
 impl Ran {
-    /// Why it failed, if it did.
+    /// Why it failed, if it did, in [`LONGEST_REASON`] characters at most.
     fn failure(&self) -> Option<String> {
-        match &self.result {
-            ExecutionResult::Success { .. } => None,
-            ExecutionResult::Revert { output, .. } => Some(revert_text(output)),
-            ExecutionResult::Halt { reason, .. } => Some(HaltText(reason.clone()).to_string()),
-        }
+        let reason = match &self.result {
+            ExecutionResult::Success { .. } => return None,
+            ExecutionResult::Revert { output, .. } => revert_text(output),
+            ExecutionResult::Halt { reason, .. } => HaltText(reason.clone()).to_string(),
+        };
+        Some(cut_to(&reason, LONGEST_REASON))
     }
 }
 
@@ -115,8 +154,13 @@ impl Planner<'_> {
     fn sequential(&self, batch: &BatchRequest, account: Address, overlay: &mut Overlay) -> Result<Plan, WalletError> {
         let (mut transactions, mut simulation) = (Vec::new(), Vec::new());
         for (index, call) in batch.calls.iter().enumerate() {
+            let place = format!("params[0].calls[{index}]");
             let call = self.call(call, account);
-            let ran = self.run(&call, overlay).map_err(|error| refused(&format!("params[0].calls[{index}]"), error))?;
+            let affordable = self.affordable(&call, overlay);
+            let ran = self.run(&call, 0, overlay).map_err(|error| refused(&place, error))?;
+            if ran.too_dear {
+                return Err(self.too_large(&place, affordable));
+            }
             simulation.push(SimulatedCall { gas_used: ran.result.tx_gas_used(), error: ran.failure() });
             transactions.push(Planned { call, gas: ran.gas });
         }
@@ -135,7 +179,8 @@ impl Planner<'_> {
         let executor = self.executor.address();
         if self.code_of(executor).is_empty() {
             let deployment = self.call(&self.deployment()?, account);
-            let ran = self.run(&deployment, overlay).map_err(|error| refused("deploying the batch executor", error))?;
+            let ran =
+                self.run(&deployment, 0, overlay).map_err(|error| refused("deploying the batch executor", error))?;
             if !ran.result.is_success() {
                 return Err(WalletError::Upgrade(format!("the batch executor cannot be deployed at {executor}")));
             }
@@ -157,11 +202,12 @@ impl Planner<'_> {
             BatchCall { to: Some(account), value: U256::ZERO, data, gas_limit: None, capabilities: Vec::new() };
         let call = self.call(&execute, account);
         let affordable = self.affordable(&call, overlay);
-        let ran = self.run(&call, overlay).map_err(|error| refused("params[0].calls", error))?;
+        let upgrade_cost = if upgrade.is_some() { PER_EMPTY_ACCOUNT_COST } else { 0 };
+        let ran = self.run(&call, upgrade_cost, overlay).map_err(|error| refused("params[0].calls", error))?;
         match &ran.result {
             // A callee that runs out of gas makes the batch revert.
             ExecutionResult::Revert { .. } if self.would_succeed_with_more(&call, overlay)? => {
-                return Err(self.too_large(affordable));
+                return Err(self.too_large("params[0].calls", affordable));
             }
             ExecutionResult::Revert { output, .. } if self.refuse_reverts => {
                 return Err(WalletError::Reverted(output.clone()));
@@ -172,25 +218,23 @@ impl Planner<'_> {
             }
             _ => {}
         }
-        let gas = ran.gas + if upgrade.is_some() { PER_EMPTY_ACCOUNT_COST } else { 0 };
+        let gas = ran.gas.saturating_add(upgrade_cost);
         if ran.too_dear || gas > self.most_gas() {
-            return Err(self.too_large(affordable));
+            return Err(self.too_large("params[0].calls", affordable));
         }
         transactions.push(Planned { call, gas });
         Ok(Plan { transactions, atomic: true, upgrade, simulation: Vec::new(), failure: ran.failure() })
     }
 
-    /// A batch needs more gas than `affordable`, which its account can pay, or than a transaction may have.
-    fn too_large(&self, affordable: u64) -> WalletError {
+    /// What stands at `place` needs more gas than `affordable`, which its account can pay, or than a transaction may have.
+    fn too_large(&self, place: &str, affordable: u64) -> WalletError {
         let most = self.most_gas();
         if affordable < most {
             return WalletError::Refused(format!(
-                "params[0].calls: insufficient funds for gas * price + value: the account can pay {affordable} gas, and they need more"
+                "{place}: insufficient funds for gas * price + value: the account can pay {affordable} gas, and more is needed"
             ));
         }
-        WalletError::TooLarge(format!(
-            "params[0].calls: they need more than {most} gas together, the most of one transaction"
-        ))
+        WalletError::TooLarge(format!("{place}: more than {most} gas is needed, the most of one transaction"))
     }
 
     /// Whether a call that fails with the most gas of a transaction succeeds with all that a request may use.
@@ -234,12 +278,13 @@ impl Planner<'_> {
         if self.spec.is_osaka_active_at_timestamp(header.timestamp) { most.min(MAX_TX_GAS_LIMIT_OSAKA) } else { most }
     }
 
-    /// Runs a call, keeps what it did, and tells the gas limit that it is to have: its own, else what it needed and a margin.
-    fn run(&self, call: &Call, overlay: &mut Overlay) -> Result<Ran, SimulationError> {
+    /// Runs a call, keeps what it did, and tells the gas limit that it is to have: its own, else what it needed and a margin. Of the gas that
+    /// its transaction can have, `reserved` is for something else.
+    fn run(&self, call: &Call, reserved: u64, overlay: &mut Overlay) -> Result<Ran, SimulationError> {
         if let Some(gas) = call.gas {
             return Ok(Ran { result: self.run_with(call, gas, overlay)?, gas, too_dear: false });
         }
-        let most = self.affordable(call, overlay);
+        let most = self.affordable(call, overlay).saturating_sub(reserved).max(TRANSFER_GAS);
         let request = CallRequest { call: Call { gas: Some(most), ..call.clone() }, ..CallRequest::default() };
         let estimate = engine::estimate_gas(self.spec, self.snapshot, &request, self.rules, self.codes, overlay)?;
         let with_margin = |gas: u64| gas.saturating_add(gas.saturating_mul(self.gas_margin) / 100).min(most);
@@ -251,9 +296,18 @@ impl Planner<'_> {
                 Ran { result, gas, too_dear: false }
             }
             // It fails with all the gas it can have. On the chain it may not: it gets twice what it used.
-            Estimate::Revert(_) | Estimate::Halt(_) => {
+            Estimate::Revert(_) => {
                 let result = self.run_with(call, most, overlay)?;
-                let gas = with_margin(result.tx_gas_used().saturating_mul(2)).min(most);
+                let gas = with_margin(result.tx_gas_used().saturating_mul(2));
+                Ran { result, gas, too_dear: false }
+            }
+            // It uses up all it has, however much that is. With little it may run out before it comes to what halts it: the reason stays.
+            Estimate::Halt(halted) => {
+                let gas = self.intrinsic_gas(call).saturating_add(HALTING_GAS).min(most);
+                let mut result = self.run_with(call, gas, overlay)?;
+                if let ExecutionResult::Halt { reason, .. } = &mut result {
+                    *reason = halted;
+                }
                 Ran { result, gas, too_dear: false }
             }
             Estimate::TooLittle(_) => {
@@ -265,13 +319,16 @@ impl Planner<'_> {
 
     /// The most gas that a transaction can have and its sender can pay, at least what any transaction needs.
     fn affordable(&self, call: &Call, overlay: &mut Overlay) -> u64 {
-        let price = match call.fees {
-            CallFees::GasPrice(price) => price,
-            CallFees::Market { max_fee, .. } => max_fee.unwrap_or_default(),
-        };
         let left = overlay.balance_and_nonce(call.from).0.saturating_sub(call.value);
-        let paid: u64 = left.checked_div(U256::from(price)).unwrap_or(U256::MAX).saturating_to();
+        let paid: u64 = left.checked_div(U256::from(most_price(call.fees))).unwrap_or(U256::MAX).saturating_to();
         self.most_gas().min(paid).max(TRANSFER_GAS)
+    }
+
+    /// What a transaction of this call needs to begin.
+    fn intrinsic_gas(&self, call: &Call) -> u64 {
+        let fork = self.spec.evm_env(self.snapshot.header()).cfg_env.spec;
+        let needed = calculate_initial_tx_gas(fork, &call.data, call.to.is_create(), 0, 0, 0);
+        needed.initial_total_gas.max(needed.floor_gas)
     }
 
     fn run_with(&self, call: &Call, gas: u64, overlay: &mut Overlay) -> Result<ExecutionResult, SimulationError> {
@@ -291,6 +348,19 @@ impl Planner<'_> {
 
 /// Gas of a transaction that only transfers ether.
 const TRANSFER_GAS: u64 = 21_000;
+/// Gas beyond the intrinsic of a transaction that halts when it is simulated: what it is given is lost, and nothing tells how much it would need
+/// where it did not halt.
+const HALTING_GAS: u64 = 100_000;
+/// Characters of the reason of a failure, which a contract may make as long as its gas allows.
+const LONGEST_REASON: usize = 256;
+
+/// The most that a unit of gas can cost, in wei.
+fn most_price(fees: CallFees) -> u128 {
+    match fees {
+        CallFees::GasPrice(price) => price,
+        CallFees::Market { max_fee, .. } => max_fee.unwrap_or_default(),
+    }
+}
 
 fn refused(what: &str, error: SimulationError) -> WalletError {
     match error {

@@ -13,7 +13,9 @@
 //! | 9 | the account is delegated, or may be, where `atomicRequired` is true | 5750 |
 //!
 //! The first two are checked where the request is parsed, the others by [`Rules::check`]. What follows needs the batch to run or somebody to
-//! look at it, so it comes last: the simulation (the code of a revert), then the approver's answer (4001).
+//! look at it, so it comes last: the plan of an atomic batch (-32602 where it creates a contract, which is a matter of its form, and is seen
+//! only here, as the calls of other batches may do so), the simulation (the code of a revert; 5740 where more gas is needed than a transaction
+//! may have), then the approver's answer (4001).
 
 use super::{BatchRequest, Requested, WalletError, error::cut};
 

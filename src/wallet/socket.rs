@@ -11,7 +11,7 @@ use std::{
     time::Duration,
 };
 
-use alloy_primitives::Address;
+use alloy_primitives::{Address, U256};
 use serde::{Deserialize, Serialize};
 use tokio::{
     io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader},
@@ -96,6 +96,10 @@ pub(super) struct Listed {
     pub(super) atomic: bool,
     /// The code that the account is to be delegated to.
     pub(super) upgrade: Option<Address>,
+    /// How many are to be signed.
+    pub(super) transactions: usize,
+    /// The most that they can cost in fees for gas, in wei.
+    pub(super) most_fees: U256,
     pub(super) waited_ms: u64,
     /// When it is rejected.
     pub(super) left_ms: u64,
@@ -301,6 +305,8 @@ impl Listed {
             chain_id: asked.chain_id,
             atomic: asked.atomic,
             upgrade: asked.upgrade,
+            transactions: asked.transactions,
+            most_fees: asked.most_fees,
             waited_ms: ms(waited),
             left_ms: ms(left),
             calls: asked.calls,

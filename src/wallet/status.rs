@@ -4,7 +4,7 @@ use alloy_primitives::{B256, Log};
 
 use super::{BatchId, CallsState};
 
-/// A batch that has been taken.
+/// What is said of a batch that is taken.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Submitted {
     /// Its id: as given, or as made.

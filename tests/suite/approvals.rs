@@ -43,6 +43,8 @@ fn batch(id: &str) -> Asked {
         chain_id: 31_337,
         atomic: true,
         upgrade: Some(CALLEE),
+        transactions: 2,
+        most_fees: U256::from(3_250_000_000_000_000_u64),
         calls: vec![
             call(Some(CALLEE), 1_500_000_000_000_000_000, bytes!("a9059cbb"), "succeeds"),
             call(None, 0, Bytes::from(vec![0xab; 100]), "reverts: \u{1b}[2Jno \"funds\""),
@@ -232,7 +234,8 @@ async fn list_shows_who_sends_what_to_whom() {
     let data = format!("0x{}… (100 bytes)", "ab".repeat(36));
     // What a terminal would obey is shown, not sent.
     assert_eq!(cells("  2  "), ["2", "(creates a contract)", "0", &data, "reverts: \\u{1b}[2Jno \"funds\""], "{said}");
-    for part in [&ACCOUNT.to_string(), "chain 31337", "rejected in", "all calls or none", "EIP-7702"] {
+    let signs = "  signs    2 transactions, for at most 0.00325 ether of gas fees\n";
+    for part in [&ACCOUNT.to_string(), "chain 31337", "rejected in", "all calls or none", "EIP-7702", signs] {
         assert!(said.contains(part), "{part}: {said}");
     }
 }
@@ -250,6 +253,7 @@ async fn list_as_json_has_all_of_the_data() {
     );
     assert_eq!(batch["from"], json!(ACCOUNT), "{said}");
     assert_eq!((&batch["atomic"], &batch["upgrade"]), (&json!(true), &json!(CALLEE)), "{said}");
+    assert_eq!((&batch["transactions"], &batch["mostFees"]), (&json!(2), &json!("0xb8bdb97852000")), "{said}");
     let call = json!({"to": CALLEE, "value": "0x14d1120d7b160000", "data": "0xa9059cbb", "outcome": "succeeds"});
     assert_eq!(batch["calls"][0], call, "{said}");
     assert_eq!(batch["calls"][1]["data"].as_str().unwrap().len(), 202, "{said}");

@@ -505,8 +505,8 @@ async fn call_data_does_what_the_batch_says() {
 fn what_an_atomic_batch_cannot_do_is_named() {
     let fine = batch_call(Some(WITNESS), None, vec![]);
     let cases = [
-        (batch_call(None, None, vec![0]), "calls[1].to: "),
-        (batch_call(Some(WITNESS), Some(0), vec![]), "calls[1].capabilities.gasLimitOverride.value: "),
+        (batch_call(None, None, vec![0]), "params[0].calls[1].to: "),
+        (batch_call(Some(WITNESS), Some(0), vec![]), "params[0].calls[1].capabilities.gasLimitOverride.value: "),
     ];
     for (call, start) in cases {
         let error = BatchExecutor::execute_calldata(&[fine.clone(), call]).unwrap_err();

@@ -38,7 +38,7 @@ impl Backend {
         if self.wallet.policy.ask {
             return Ok(Admitted::ToAsk(Box::new(prepared)));
         }
-        self.send_calls(asked, prepared, out).map(Admitted::Sent)
+        self.sign_calls(asked, prepared, out).map(Admitted::Sent)
     }
 
     /// The other half: the approver has said yes, some time after the batch was simulated.
@@ -53,13 +53,17 @@ impl Backend {
         let Worker { overlay, meter } = worker;
         let renewed = self.wallet.renew(&mut prepared, asked.published, overlay, meter);
         renewed.map_err(|error| wallet_error(error, asked.dialect))?;
-        self.send_calls(asked, prepared, out)
+        self.sign_calls(asked, prepared, out)
     }
 
-    fn send_calls(&self, asked: Asked<'_>, prepared: Prepared, out: &mut Vec<u8>) -> Result<Commit, RpcError> {
-        let (submitted, commit) = self.wallet.submit(prepared).map_err(|error| wallet_error(error, asked.dialect))?;
-        encode::submitted(out, &submitted);
-        Ok(commit)
+    /// Signs a batch whose answer can be given: an answer that is refused for its length would hide that the batch is sent.
+    fn sign_calls(&self, asked: Asked<'_>, prepared: Prepared, out: &mut Vec<u8>) -> Result<Commit, RpcError> {
+        encode::submitted(out, &prepared.submitted());
+        // The envelope has one byte more.
+        if out.len() >= self.limits.max_response {
+            return Err(encode::too_long(self.limits.max_response));
+        }
+        self.wallet.submit(prepared).map_err(|error| wallet_error(error, asked.dialect))
     }
 
     /// `wallet_getCallsStatus`.

@@ -116,12 +116,14 @@ fn encode(index: usize, call: &BatchCall) -> Result<Call, WalletError> {
     let Some(to) = call.to else {
         let problem =
             "null or absent, expected an address: a batch that is executed atomically cannot create a contract";
-        return Err(WalletError::Shape(format!("calls[{index}].to: {problem}")));
+        return Err(WalletError::Shape(format!("params[0].calls[{index}].to: {problem}")));
     };
     // The contract takes 0 for no limit.
     if call.gas_limit == Some(0) {
         let problem = "0x0, expected 0x1 or more in a batch that is executed atomically";
-        return Err(WalletError::Shape(format!("calls[{index}].capabilities.gasLimitOverride.value: {problem}")));
+        return Err(WalletError::Shape(format!(
+            "params[0].calls[{index}].capabilities.gasLimitOverride.value: {problem}"
+        )));
     }
     Ok(Call { to, value: call.value, data: call.data.clone() })
 }

@@ -12,7 +12,7 @@ use super::{
 };
 use crate::{
     process::{command, text},
-    support::{BOUND, Socket, TestNode, items, request},
+    support::{BOUND, Socket, TestNode, items, number, request},
 };
 
 const ASK: [&str; 2] = ["--wallet-approval", "ask"];
@@ -103,6 +103,8 @@ async fn a_batch_is_signed_when_it_is_approved_and_not_before() {
     let one = &list[0];
     assert_eq!((&one["id"], &one["from"], &one["chainId"]), (&json!("yes"), &json!(account(1)), &json!(31_337)));
     assert_eq!((&one["atomic"], one["upgrade"].is_string()), (&json!(true), true), "{one}");
+    assert_eq!(one["transactions"], 2, "{one}");
+    let most: U256 = one["mostFees"].as_str().unwrap().parse().unwrap();
     assert_eq!((&one["calls"][0]["value"], &one["calls"][0]["data"]), (&json!("0x3"), &json!("0xaa")), "{one}");
     assert_eq!((nonce(node, account(1)).await, came(node, &watch).await), (0, Vec::new()));
     assert!(node.error("/", "wallet_getCallsStatus", json!(["yes"])).await["code"] == 5730);
@@ -112,7 +114,15 @@ async fn a_batch_is_signed_when_it_is_approved_and_not_before() {
     assert_eq!((&answer["result"]["id"], &answer["result"]["status"]), (&json!("yes"), &json!("pending")), "{answer}");
     let status = settled(node, "yes").await;
     assert_eq!(status["status"], 200, "{status}");
-    assert_eq!((came(node, &watch).await.len(), asking.list().len()), (2, 0));
+    let signed = came(node, &watch).await;
+    assert_eq!((signed.len(), asking.list().len()), (2, 0));
+    let mut paid = U256::ZERO;
+    for hash in signed {
+        let receipt = node.result("/", "eth_getTransactionReceipt", json!([hash])).await;
+        paid += U256::from(number(&receipt["gasUsed"])) * U256::from(number(&receipt["effectiveGasPrice"]));
+    }
+    // It is a bound, and not a wild one.
+    assert!(paid < most && most < U256::from(10) * paid, "{paid} {most}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -192,6 +202,29 @@ async fn what_would_revert_by_now_is_refused_after_the_approval() {
     let again = asking.ask(named(witness("first"), "first")).await;
     asking.says(&["approve", "first"]);
     assert_eq!(answer(again).await["result"]["id"], "first");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_would_be_signed_otherwise_than_it_was_approved_is_rejected() {
+    let asking = Asking::start(&[&QUICK]);
+    let node = &asking.node;
+    let atomic = |from, id| named(batch(from, true, &[call(WITNESS, 0, bytes!("01"))]), id);
+    let (first, second) =
+        (asking.ask(atomic(account(1), "first")).await, asking.ask(atomic(account(2), "second")).await);
+    asking.says(&["approve", "first"]);
+    assert_eq!(answer(first).await["result"]["id"], "first");
+    assert_eq!(settled(node, "first").await["status"], 200);
+    // The executor need not be deployed any more.
+    asking.says(&["approve", "second"]);
+    let refused = answer(second).await;
+    check_rejected(&refused, "approved as 2 transactions, all calls or none, the account delegated to");
+    check_rejected(&refused, "would be 1 transaction, all calls or none");
+    assert_eq!(nonce(node, account(2)).await, 0);
+    let again = asking.ask(atomic(account(2), "second")).await;
+    assert_eq!(asking.list()[0]["transactions"], 1);
+    asking.says(&["approve", "second"]);
+    assert_eq!(answer(again).await["result"]["id"], "second");
+    assert_eq!(settled(node, "second").await["status"], 200);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -279,6 +279,19 @@ async fn a_batch_that_needs_more_gas_than_a_transaction_may_have_is_too_large() 
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_batch_that_fits_into_a_transaction_with_its_upgrade_is_sent() {
+    let (chain, from) = (Chain::new(), account(1));
+    let node = chain.node(&[&QUICK, &["--deadline-ms", "60000"]]);
+    // 26 gas a turn: 14.6 million, more than the most with the margin, and less without.
+    let turns = call(LOOP, 0, U256::from(561_600).to_be_bytes_vec());
+    let (id, _) = send(&node, batch(from, true, &[turns])).await;
+    let status = settled(&node, &id).await;
+    assert_eq!((&status["status"], &status["atomic"]), (&json!(200), &json!(true)), "{status}");
+    assert!(number(&status["receipts"][0]["gasUsed"]) > 14_600_000, "{status}");
+    assert_eq!(number(&transactions(&node, &status).await[0]["gas"]), 1 << 24);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn an_executor_that_is_not_there_is_refused_with_what_to_do() {
     let (chain, from) = (Chain::new(), account(1));
     let node = chain.node(&[&QUIET, &["--wallet-executor", &NOBODY.to_string()]]);

@@ -35,6 +35,12 @@ const REVERTER: Address = address!("0x000000000000000000000000000000000000c0d3")
 const GATE: Address = address!("0x000000000000000000000000000000000000c0d4");
 /// Turns as often as its call data says, for 26 gas each time.
 const LOOP: Address = address!("0x000000000000000000000000000000000000c0d5");
+/// Reverts with a reason of 2 MiB, for some nine million gas.
+const SHOUTER: Address = address!("0x000000000000000000000000000000000000c0d6");
+/// Begins with an instruction that there is not.
+const HALTER: Address = address!("0x000000000000000000000000000000000000c0d7");
+/// Takes memory for some 330,000 gas, and then comes to an instruction that there is not.
+const LATE_HALTER: Address = address!("0x000000000000000000000000000000000000c0d8");
 /// Nothing is here.
 const NOBODY: Address = address!("0x000000000000000000000000000000000000abcd");
 
@@ -65,6 +71,9 @@ impl Chain {
             (REVERTER, bytes!("365f5f37365ffd")),
             (GATE, bytes!("36600a575f54601057005b60015f55005b5f5ffd")),
             (LOOP, bytes!("5f355b600190038060025700")),
+            (SHOUTER, bytes!("6308c379a060e01b5f52602060045262200000602452622000445ffd")),
+            (HALTER, bytes!("fe")),
+            (LATE_HALTER, bytes!("5f620600005360fe50fe")),
         ];
         let contracts = contracts.map(|(at, code)| (at, GenesisAccount::default().with_code(Some(code))));
         genesis.alloc.extend(contracts);

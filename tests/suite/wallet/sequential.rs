@@ -5,8 +5,9 @@ use alloy_sol_types::{Revert, SolCall, SolError, sol};
 use serde_json::{Value, json};
 
 use super::{
-    Chain, GATE, NOBODY, QUICK, QUIET, REVERTER, WITNESS, account, balance, batch, call, came, code, limited, logs,
-    named, nonce, refusal, send, send_to, settled, status, successes, transactions, watch_pool, witnessed,
+    Chain, GATE, HALTER, LATE_HALTER, LOOP, NOBODY, QUICK, QUIET, REVERTER, SHOUTER, WITNESS, account, balance, batch,
+    call, came, code, limited, logs, named, nonce, refusal, send, send_to, settled, status, successes, transactions,
+    watch_pool, witnessed,
 };
 use crate::support::{TestNode, hex, items, number};
 
@@ -76,6 +77,78 @@ async fn later_calls_go_when_an_earlier_reverts() {
     let receipts = items(&status["receipts"]);
     assert_eq!(logs(&receipts[3]), [witnessed(from, 0, bytes!("02"))]);
     assert_eq!(logs(&receipts[1]), [] as [Value; 0]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reason_of_any_length_is_told_in_short() {
+    let (chain, from) = (Chain::new(), account(1));
+    let node = chain.node(&[&QUIET, &["--deadline-ms", "60000", "--max-response", "131072"]]);
+    let watch = watch_pool(&node).await;
+    let (_, capabilities) = send(&node, batch(from, false, &vec![call(SHOUTER, 0, bytes!()); 50])).await;
+    let said = simulated(&capabilities);
+    assert_eq!(said.len(), 50);
+    for (succeeds, reason) in said {
+        assert!(!succeeds && reason.is_some_and(|reason| reason.chars().count() == 257), "{reason:?}");
+    }
+    assert_eq!(came(&node, &watch).await.len(), 50);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_batch_whose_answer_would_be_too_long_is_not_sent() {
+    let (chain, from) = (Chain::new(), account(1));
+    let node = chain.node(&[&QUIET, &["--max-response", "1024"]]);
+    let watch = watch_pool(&node).await;
+    let error = refusal(&node, "/", named(batch(from, false, &vec![call(NOBODY, 1, bytes!()); 50]), "long")).await;
+    assert_eq!(error["code"], -32005, "{error}");
+    assert!(error["message"].as_str().unwrap().contains("1024 bytes"), "{error}");
+    assert_eq!((came(&node, &watch).await, nonce(&node, from).await), (Vec::new(), 0));
+    send(&node, named(batch(from, false, &[call(NOBODY, 1, bytes!())]), "long")).await;
+    assert_eq!(nonce(&node, from).await, 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_that_halts_has_little_gas_to_lose() {
+    let (chain, from) = (Chain::new(), account(1));
+    let node = chain.node(&[&QUICK]);
+    let calls = [
+        call(HALTER, 0, bytes!()),
+        call(WITNESS, 0, bytes!("01")),
+        call(HALTER, 0, bytes!("0102")),
+        call(LATE_HALTER, 0, bytes!()),
+    ];
+    let (id, capabilities) = send(&node, batch(from, false, &calls)).await;
+    let said = simulated(&capabilities);
+    let halted = (false, Some("invalid opcode: INVALID"));
+    assert_eq!(said, [halted, (true, None), halted, halted], "{capabilities}");
+    let status = settled(&node, &id).await;
+    assert_eq!((&status["status"], successes(&status)), (&json!(600), vec![false, true, false, false]), "{status}");
+    // Two bytes that are not zero cost 80 gas at least (EIP-7623).
+    for (index, used) in [(0, 121_000), (2, 121_080), (3, 121_000)] {
+        assert_eq!(number(&status["receipts"][index]["gasUsed"]), used, "{status}");
+        assert_eq!(number(&capabilities["simulation"]["calls"][index]["gasUsed"]), used, "{capabilities}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_that_needs_more_gas_than_there_is_refuses_the_batch() {
+    let chain = Chain::new();
+    let node = chain.node(&[&QUIET, &["--deadline-ms", "60000"]]);
+    let watch = watch_pool(&node).await;
+    let turns = |count: u64| call(LOOP, 0, U256::from(count).to_be_bytes_vec());
+    // Each turn is 26 gas.
+    let error = refusal(&node, "/", batch(account(1), false, &[call(NOBODY, 1, bytes!()), turns(700_000)])).await;
+    assert_eq!(error["code"], 5740, "{error}");
+    let detail = error["data"].as_str().unwrap();
+    assert!(detail.starts_with("params[0].calls[1]: ") && detail.contains("16777216 gas"), "{error}");
+    // An account that can pay for a tenth of a million gas, at three gwei or more.
+    let mut emptying = call(NOBODY, 0, bytes!());
+    let left = U256::from(10).pow(U256::from(15));
+    emptying["value"] = json!(format!("{:#x}", balance(&node, account(2)).await - left));
+    let error = refusal(&node, "/", batch(account(2), false, &[emptying, turns(20_000)])).await;
+    assert_eq!(error["code"], -32000, "{error}");
+    let message = error["message"].as_str().unwrap();
+    assert!(message.starts_with("params[0].calls[1]: insufficient funds for gas"), "{error}");
+    assert_eq!((came(&node, &watch).await, nonce(&node, account(1)).await), (Vec::new(), 0));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -252,6 +325,18 @@ async fn the_gas_margin_is_added_to_what_the_simulation_needed() {
         limits.push(number(&transactions(&node, &status).await[0]["gas"]));
     }
     assert_eq!(limits[1], 2 * limits[0]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_tip_is_at_least_what_the_pool_takes() {
+    let (chain, from) = (Chain::new(), account(1));
+    let least = 3_000_000_001;
+    let node = chain.node(&[&QUICK, &["--pool-min-tip", &least.to_string()]]);
+    assert_eq!(node.result("/", "eth_maxPriorityFeePerGas", json!([])).await, hex(least));
+    let (id, _) = send(&node, batch(from, false, &[call(NOBODY, 1, bytes!())])).await;
+    let status = settled(&node, &id).await;
+    assert_eq!(status["status"], 200, "{status}");
+    assert_eq!(transactions(&node, &status).await[0]["maxPriorityFeePerGas"], hex(least));
 }
 
 #[tokio::test(flavor = "multi_thread")]
