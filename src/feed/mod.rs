@@ -77,11 +77,16 @@ impl StateFeed {
         let Some(source) = &mut self.source else { return };
         let began = Instant::now();
         let newest = self.snapshots.newest();
-        let published = source
-            .step(&newest, &self.pool)
-            .map_err(FeedError::from)
-            .and_then(|step| publish(&self.snapshots, self.journal.as_ref(), step).map_err(FeedError::from));
+        let published = match self.journal.as_ref().and_then(Journal::failure) {
+            // It would come to nothing, and subscribers would be told of transactions that never come.
+            Some(failure) => Err(FeedError::from(failure.clone())),
+            None => source
+                .step(&newest, &self.pool)
+                .map_err(FeedError::from)
+                .and_then(|step| publish(&self.snapshots, self.journal.as_ref(), step).map_err(FeedError::from)),
+        };
         if let Err(error) = published {
+            self.pool.drop_own();
             if !self.degraded {
                 tracing::error!(%error, "the devnet cannot go on");
             }

@@ -51,7 +51,7 @@ use crate::{
 };
 
 /// How often nonces are chosen anew where somebody else took them meanwhile.
-const NONCE_TRIES: u32 = 8;
+pub const NONCE_TRIES: u32 = 8;
 
 /// What a wallet does where its user may choose.
 #[derive(Clone, Copy, Debug)]
@@ -252,11 +252,7 @@ impl Wallet {
             let claimed = claim.clone();
             match self.pool.add_own(transactions, self.ledger.store(), write, move |_| drop(claimed)) {
                 // Somebody else who has the key was quicker with a raw transaction. What was signed has gone nowhere.
-                Err(PoolError::NonceTooLow { .. } | PoolError::ReplacementUnderpriced { .. })
-                    if tries < NONCE_TRIES =>
-                {
-                    tries += 1;
-                }
+                Err(error) if error.is_nonce() && tries < NONCE_TRIES => tries += 1,
                 done => break done?,
             }
         };
@@ -271,11 +267,12 @@ impl Wallet {
         let mut next = 0;
         let mut transactions = Vec::with_capacity(plan.transactions.len());
         for (index, Planned { call, gas }) in plan.transactions.iter().enumerate() {
-            // One behind a gap may have a nonce between.
-            let nonce = self.pool.next_nonce(signer.address(), next);
+            let upgrade = plan.upgrade.filter(|_| index == last);
+            // One behind a gap may have a nonce between, or the nonce that the authorization needs.
+            let nonce = self.pool.next_nonces(signer.address(), next, if upgrade.is_some() { 2 } else { 1 });
             next = nonce + 1;
             let mut call = Call { gas: None, ..call.clone() };
-            if let Some(executor) = plan.upgrade.filter(|_| index == last) {
+            if let Some(executor) = upgrade {
                 // The transaction itself uses up the nonce before.
                 call.authorization_list =
                     Some(vec![signer.authorize(executor, chain_id, nonce + 1).map_err(unsigned)?]);
@@ -292,7 +289,7 @@ impl Wallet {
     pub fn status(&self, id: BatchId) -> Result<BatchStatus, WalletError> {
         let batch = self.ledger.get(&id)?.ok_or_else(|| WalletError::unknown(&id))?;
         // In this order: a transaction leaves the pool only after the snapshot with it was published.
-        let waiting: Vec<bool> = batch.transactions.iter().map(|hash| self.pool.get(hash).is_some()).collect();
+        let waiting: Vec<bool> = batch.transactions.iter().map(|hash| self.pool.has_place(hash)).collect();
         let published = self.pool.published();
         let mut receipts = Vec::with_capacity(waiting.len());
         let mut lost = 0;

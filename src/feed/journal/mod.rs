@@ -231,6 +231,11 @@ impl Journal {
         Ok(())
     }
 
+    /// Why nothing can be written any more, if so.
+    pub fn failure(&self) -> Option<&StoreError> {
+        self.store.failure()
+    }
+
     fn keeper(&self) -> Arc<dyn BodyKeeper> {
         Arc::new(Bodies(self.store.weak()))
     }

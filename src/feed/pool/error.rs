@@ -214,6 +214,20 @@ pub enum PoolError {
         /// How much more it must be, in per cent.
         bump: u32,
     },
+    /// The nonce that this node chose for it was taken before it came.
+    #[error("nonce {nonce} was taken by another transaction in the pool meanwhile: send it again")]
+    NonceTaken {
+        /// The nonce.
+        nonce: u64,
+    },
+    /// It would make another transaction of its sender's that waits impossible (EIP-7702).
+    #[error(
+        "authorization of the sender's own account uses up nonce {nonce}, which another transaction in the pool has: send it with a nonce after that one's, or wait until that one is mined"
+    )]
+    NonceUsedUp {
+        /// The other's nonce.
+        nonce: u64,
+    },
     /// The account has as many transactions in the pool as it may.
     #[error("account limit exceeded: pooled {pooled} txs")]
     AccountLimit {
@@ -226,4 +240,11 @@ pub enum PoolError {
     /// The pool is full, and this one could not be mined yet.
     #[error("txpool is full")]
     Full,
+}
+
+impl PoolError {
+    /// Whether another nonce could be taken: the transaction's own, or one that it would use up, is no longer free.
+    pub const fn is_nonce(&self) -> bool {
+        matches!(self, Self::NonceTooLow { .. } | Self::NonceTaken { .. } | Self::NonceUsedUp { .. })
+    }
 }

@@ -22,11 +22,11 @@ pub use self::{
     best::{Best, BlockFees, Ready},
     decode::SentTransaction,
     error::PoolError,
-    queue::Pooled,
+    queue::{Place, Pooled},
 };
 use self::{
     keep::StoredTransaction,
-    queue::{Checked, Coming, Queue},
+    queue::{Checked, Coming, Left, Queue},
 };
 use crate::{
     chain::ChainSpec,
@@ -91,7 +91,8 @@ impl Pool {
         Self { spec, limits, snapshots, store, inner: Mutex::default(), ready: broadcast::Sender::new(BROADCAST) }
     }
 
-    /// Takes in what waited when the node last ended. What cannot wait any longer is forgotten, with a line in the log.
+    /// Takes in what waited when the node last ended, though the bounds be narrower now. What the accounts allow no longer is forgotten, with a
+    /// line in the log.
     ///
     /// # Errors
     /// That the store cannot be read.
@@ -104,13 +105,13 @@ impl Pool {
         for (arrived, own, tx) in kept {
             let hash = *tx.tx_hash();
             inner.queue.arrive_after(arrived - 1);
-            let coming = Coming { own, held: false };
+            let coming = Coming { own, held: false, place: Place::Former };
             if let Err(reason) = inner.queue.insert(tx.into(), coming, &newest.world, &self.limits) {
-                tracing::info!(%hash, %reason, "a transaction waits no longer");
+                tracing::warn!(%hash, %reason, "a transaction that waited cannot any longer: it is forgotten");
                 gone.push(hash);
             }
         }
-        gone.extend(inner.queue.take_left());
+        gone.extend(inner.queue.take_left().iter().map(Left::hash));
         self.forget(gone);
         Ok(())
     }
@@ -129,22 +130,22 @@ impl Pool {
         if self.lock().queue.get(&hash).is_some() {
             return Err(PoolError::AlreadyKnown);
         }
-        Ok((hash, self.add_all([sent], false, None)?))
+        Ok((hash, self.add_all([sent], false, Place::Any, None)?))
     }
 
-    /// Takes a transaction that this node has signed, as [`add_raw`](Self::add_raw) does.
+    /// Takes a transaction that this node has signed, as [`add_raw`](Self::add_raw) does. Where the node chose its nonce too, `place` is a free one.
     ///
     /// # Errors
-    /// What geth's pool says of it.
-    pub fn add_signed(self: &Arc<Self>, tx: Recovered<TxEnvelope>) -> Result<Commit, PoolError> {
-        self.add_all([tx.into()], true, None)
+    /// What geth's pool says of it; that its place is not free.
+    pub fn add_signed(self: &Arc<Self>, tx: Recovered<TxEnvelope>, place: Place) -> Result<Commit, PoolError> {
+        self.add_all([tx.into()], true, place, None)
     }
 
-    /// Takes transactions that this node has signed, in the order of their nonces, all or none of them. `beside` is written to `store` with them, and
+    /// Takes transactions that this node has signed with nonces of its choice, in their order, all or none of them. `beside` is written to `store` with them, and
     /// `then` is called when that is done, or has failed. Until then they are held.
     ///
     /// # Errors
-    /// What geth's pool says of the first that it does not take.
+    /// What geth's pool says of the first that it does not take; that a nonce is taken. Whatever made room for them is there again then.
     pub fn add_own(
         self: &Arc<Self>,
         transactions: impl IntoIterator<Item = Recovered<TxEnvelope>>,
@@ -154,13 +155,14 @@ impl Pool {
     ) -> Result<Commit, PoolError> {
         let sent = transactions.into_iter().map(SentTransaction::from);
         let beside = Beside { store: store.clone(), write: Box::new(beside), then: Box::new(then) };
-        self.add_all(sent, true, Some(beside))
+        self.add_all(sent, true, Place::Free, Some(beside))
     }
 
     fn add_all(
         self: &Arc<Self>,
         sent: impl IntoIterator<Item = SentTransaction>,
         own: bool,
+        place: Place,
         beside: Option<Beside>,
     ) -> Result<Commit, PoolError> {
         let head = self.snapshots.newest();
@@ -168,15 +170,15 @@ impl Pool {
         let transactions: Vec<_> = sent.into_iter().map(check).collect::<Result<_, _>>()?;
         let mut inner = self.lock();
         let newest = self.snapshots.newest();
-        let coming = Coming { own, held: self.store.is_some() || beside.is_some() };
-        let (mut hashes, mut ready) = (Vec::with_capacity(transactions.len()), Vec::new());
+        let coming = Coming { own, held: self.store.is_some() || beside.is_some(), place };
+        let (mut pooled, mut ready) = (Vec::with_capacity(transactions.len()), Vec::new());
         let taken = || {
             for checked in transactions {
                 let hash = *checked.tx.tx_hash();
                 ready.extend(inner.queue.insert(checked, coming, &newest.world, &self.limits)?);
-                hashes.push(hash);
+                pooled.extend(inner.queue.get(&hash).cloned());
             }
-            self.keep(&mut inner.queue, &hashes, beside)
+            self.keep(&mut inner.queue, &pooled, beside)
         };
         match taken() {
             Ok(commit) => {
@@ -184,51 +186,61 @@ impl Pool {
                 Ok(commit)
             }
             Err(error) => {
-                hashes.iter().rev().for_each(|hash| inner.queue.remove(hash));
+                let left = inner.queue.take_left();
+                inner.queue.undo(&pooled, left, &newest.world);
                 Err(error)
             }
         }
     }
 
-    /// Writes transactions that have their place, and lets them go on when they are on the disk. What they drove out is forgotten with it.
-    fn keep(self: &Arc<Self>, queue: &mut Queue, hashes: &[B256], beside: Option<Beside>) -> Result<Commit, PoolError> {
-        let left = queue.take_left();
+    /// Writes transactions that have their place, and lets them go on when they are on the disk. What they drove out is forgotten with it. An error
+    /// leaves that in the queue's record of what left.
+    fn keep(
+        self: &Arc<Self>,
+        queue: &mut Queue,
+        coming: &[Arc<Pooled>],
+        beside: Option<Beside>,
+    ) -> Result<Commit, PoolError> {
         let Some(store) = beside.as_ref().map(|beside| &beside.store).or(self.store.as_ref()).cloned() else {
+            queue.take_left();
             return Ok(Commit::done());
         };
+        let left = queue.left().to_vec();
         let (mut stored, mut gone) = (Vec::new(), Vec::new());
         if self.store.is_some() {
-            let pooled = hashes.iter().filter_map(|hash| queue.get(hash));
-            stored.extend(pooled.map(|pooled| (*pooled.tx.tx_hash(), StoredTransaction::from(&**pooled))));
-            gone = left;
+            stored.extend(coming.iter().map(|pooled| (*pooled.tx.tx_hash(), StoredTransaction::from(&**pooled))));
+            gone.extend(left.iter().map(Left::hash));
         }
         let (write, then) = beside.map(|beside| (beside.write, beside.then)).unzip();
-        let (pool, hashes) = (Arc::downgrade(self), hashes.to_vec());
+        let (pool, coming) = (Arc::downgrade(self), coming.to_vec());
         let change = move |transaction: &WriteTransaction| {
             forget(transaction, gone)?;
             keep::write(transaction, stored)?;
             write.map_or(Ok(()), |write| write(transaction))
         };
-        Ok(store.write_then(change, move |how| {
+        let commit = store.write_then(change, move |how| {
             if let Some(pool) = pool.upgrade() {
-                pool.let_go(&hashes, how.is_ok());
+                pool.let_go(&coming, left, how.is_ok());
             }
             if let Some(then) = then {
                 then(how);
             }
-        })?)
+        })?;
+        queue.take_left();
+        Ok(commit)
     }
 
-    /// Held transactions have come to the disk, or never will.
-    fn let_go(&self, hashes: &[B256], kept: bool) {
+    /// Held transactions have come to the disk; or they never will, and what left for them is there again if it is on the disk.
+    fn let_go(&self, coming: &[Arc<Pooled>], mut left: Vec<Left>, kept: bool) {
         let mut inner = self.lock();
         let newest = self.snapshots.newest();
-        for hash in hashes {
-            if kept {
-                self.tell(inner.queue.release(hash, &newest.world));
-            } else {
-                inner.queue.remove(hash);
+        if kept {
+            for pooled in coming {
+                self.tell(inner.queue.release(pooled, &newest.world));
             }
+        } else {
+            left.retain(|left| !left.pooled.is_held());
+            inner.queue.undo(coming, left, &newest.world);
         }
     }
 
@@ -239,20 +251,32 @@ impl Pool {
         }
     }
 
-    /// The transaction with this hash, while it waits.
+    /// The transaction with this hash, while it waits and is on the disk: before that, nobody is told of it.
     pub fn get(&self, hash: &B256) -> Option<Arc<Recovered<TxEnvelope>>> {
         let inner = self.lock();
-        inner.queue.get(hash).map(|pooled| pooled.tx.clone()).or_else(|| inner.own.get(hash).cloned())
+        let pooled = inner.queue.get(hash).filter(|pooled| !pooled.is_held());
+        pooled.map(|pooled| pooled.tx.clone()).or_else(|| inner.own.get(hash).cloned())
+    }
+
+    /// Whether the transaction with this hash has its place here, on the disk or on its way there. One is on the disk a moment before the pool
+    /// hears of it.
+    pub fn has_place(&self, hash: &B256) -> bool {
+        self.lock().queue.get(hash).is_some()
     }
 
     /// The nonce of the next transaction of `address`, where its account is at `state_nonce`: the first, from there on, that none of
     /// those in the pool uses, for itself or for an authorization of its sender's. Never less than what the newest snapshot says, though the caller's be older.
     pub fn next_nonce(&self, address: Address, state_nonce: u64) -> u64 {
+        self.next_nonces(address, state_nonce, 1)
+    }
+
+    /// The same, for one that uses `count` nonces in a row: the first of them.
+    pub fn next_nonces(&self, address: Address, state_nonce: u64, count: u64) -> u64 {
         let inner = self.lock();
         let newest = self.snapshots.newest();
         let nonce = newest.world.account(&address).map_or(0, |account| account.nonce);
         let own = inner.own.values().filter(|tx| tx.signer() == address).map(|tx| tx.nonce() + 1).max();
-        inner.queue.next_nonce(&address, nonce.max(state_nonce).max(own.unwrap_or_default()))
+        inner.queue.next_nonces(&address, nonce.max(state_nonce).max(own.unwrap_or_default()), count)
     }
 
     /// The nonce that is missing before the transaction with this hash can be mined, if it waits and one is.
@@ -293,7 +317,7 @@ impl Pool {
     pub fn remove(&self, hash: &B256) {
         let mut inner = self.lock();
         inner.queue.remove(hash);
-        self.forget(inner.queue.take_left());
+        self.forget(inner.queue.take_left().iter().map(Left::hash).collect());
     }
 
     /// Takes out what has been mined, or can no longer be. To be called after each publication. Costs a look at each sender's account,
@@ -308,7 +332,8 @@ impl Pool {
         let world = &published.newest.world;
         inner.queue.drop_used(world);
         // What was mined has been forgotten with the record of its sub-block.
-        let unmined = inner.queue.take_left().into_iter().filter(|hash| published.transaction(hash).is_none());
+        let left = inner.queue.take_left();
+        let unmined = left.iter().map(Left::hash).filter(|hash| published.transaction(hash).is_none());
         self.forget(unmined.collect());
         for sender in inner.queue.senders() {
             self.tell(inner.queue.newly_ready(&sender, world));
@@ -336,6 +361,11 @@ impl Pool {
             taken.push(tx);
         }
         taken
+    }
+
+    /// Lets go of what [`take_own`](Self::take_own) took: its sub-block does not come.
+    pub fn drop_own(&self) {
+        self.lock().own.clear();
     }
 
     /// Transactions as they become ready to be mined: at once, or when the gap before them is filled.

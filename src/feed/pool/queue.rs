@@ -40,6 +40,13 @@ pub struct Pooled {
     held: AtomicBool,
 }
 
+impl Pooled {
+    /// Whether it is still on its way to the disk.
+    pub(super) fn is_held(&self) -> bool {
+        self.held.load(Relaxed)
+    }
+}
+
 /// How a transaction comes in.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Coming {
@@ -47,6 +54,33 @@ pub(super) struct Coming {
     pub own: bool,
     /// It is on its way to the disk.
     pub held: bool,
+    /// Which places it may take.
+    pub place: Place,
+}
+
+/// Which places a transaction may take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// Another's too, where it pays more: its sender chose its nonce.
+    Any,
+    /// Only a free one: this node chose its nonce, and can choose another.
+    Free,
+    /// The one that it had before the node was started again. The bounds were asked then.
+    Former,
+}
+
+/// What has left for another, or for good.
+#[derive(Clone, Debug)]
+pub(super) struct Left {
+    pub pooled: Arc<Pooled>,
+    /// [`Sender::told`] before.
+    told: u64,
+}
+
+impl Left {
+    pub(super) fn hash(&self) -> B256 {
+        *self.pooled.tx.tx_hash()
+    }
 }
 
 /// A transaction that has been checked by its form, and what is known of it by that. To be made before the pool is locked: it costs time.
@@ -83,7 +117,7 @@ pub(super) struct Queue {
     bytes: usize,
     arrivals: u64,
     /// What has left since this was last taken.
-    left: Vec<B256>,
+    left: Vec<Left>,
 }
 
 impl Queue {
@@ -102,6 +136,16 @@ impl Queue {
     /// The first nonce from `nonce` on that no transaction of `sender` has.
     pub(super) fn next_nonce(&self, sender: &Address, nonce: u64) -> u64 {
         self.senders.get(sender).map_or(nonce, |sender| sender.first_gap(nonce))
+    }
+
+    /// The first of `count` nonces in a row, from `nonce` on, that no transaction of `sender` has.
+    pub(super) fn next_nonces(&self, sender: &Address, nonce: u64, count: u64) -> u64 {
+        let Some(sender) = self.senders.get(sender) else { return nonce };
+        let mut first = sender.first_gap(nonce);
+        while let Some((taken, _)) = sender.by_nonce.range(first..first.saturating_add(count)).next() {
+            first = sender.first_gap(*taken);
+        }
+        first
     }
 
     /// Each sender's transactions that can be mined one after another on `world`.
@@ -130,18 +174,26 @@ impl Queue {
         let sender = self.senders.get(&address);
         let replaced = sender.and_then(|sender| sender.by_nonce.get(&nonce)).cloned();
         let queued = sender.map_or(U256::ZERO, |sender| sender.cost);
+        if coming.place == Place::Free && sender.is_some_and(|sender| sender.is_taken(nonce)) {
+            return Err(PoolError::NonceTaken { nonce });
+        }
         check_account(&tx, world.account(&address).map(AsRef::as_ref), cost, queued, replaced.as_deref())?;
         if let Some(replaced) = &replaced {
             check_replacement(&tx, &replaced.tx, limits.price_bump)?;
-        } else {
+        }
+        if coming.place != Place::Former {
+            // It would use up the nonce of one that waits.
+            if let Some((used, _)) = sender.and_then(|sender| sender.by_nonce.range(nonce + 1..next).next()) {
+                return Err(PoolError::NonceUsedUp { nonce: *used });
+            }
             let pooled = sender.map_or(0, |sender| sender.by_nonce.len());
-            if pooled >= limits.per_account {
+            if replaced.is_none() && pooled >= limits.per_account {
                 return Err(PoolError::AccountLimit { pooled });
             }
+            self.make_room(&tx, size, replaced.as_deref(), world, limits)?;
         }
-        self.make_room(&tx, size, replaced.as_deref(), world, limits)?;
         self.arrivals += 1;
-        let Coming { own, held } = coming;
+        let Coming { own, held, place: _ } = coming;
         let pooled =
             Pooled { tx: Arc::new(tx), arrived: self.arrivals, next, size, cost, own, held: AtomicBool::new(held) };
         let pooled = Arc::new(pooled);
@@ -154,9 +206,9 @@ impl Queue {
             sender.cost = sender.cost.saturating_sub(replaced.cost);
             self.bytes -= replaced.size;
             self.by_hash.remove(replaced.tx.tx_hash());
-            self.left.push(*replaced.tx.tx_hash());
+            self.left.push(Left { pooled: replaced, told: sender.told });
         }
-        if !coming.held {
+        if !held {
             return Ok(self.newly_ready_from(&pooled, world));
         }
         Ok(Vec::new())
@@ -183,10 +235,10 @@ impl Queue {
 
     fn take(&mut self, hash: &B256) -> Option<Arc<Pooled>> {
         let pooled = self.by_hash.remove(hash)?;
-        self.left.push(*hash);
         self.bytes -= pooled.size;
         let address = pooled.tx.signer();
         if let Some(sender) = self.senders.get_mut(&address) {
+            self.left.push(Left { pooled: pooled.clone(), told: sender.told });
             sender.by_nonce.remove(&pooled.tx.nonce());
             sender.cost = sender.cost.saturating_sub(pooled.cost);
             if sender.by_nonce.is_empty() {
@@ -196,15 +248,50 @@ impl Queue {
         Some(pooled)
     }
 
-    /// The transaction is on the disk: it may be mined. Returns what has become ready by that.
-    pub(super) fn release(&mut self, hash: &B256, world: &World) -> Vec<Arc<Recovered<TxEnvelope>>> {
-        let Some(pooled) = self.by_hash.get(hash).cloned() else { return Vec::new() };
+    /// The transaction is on the disk: it may be mined, if it has not left since. Returns what has become ready by that.
+    pub(super) fn release(&mut self, pooled: &Arc<Pooled>, world: &World) -> Vec<Arc<Recovered<TxEnvelope>>> {
         pooled.held.store(false, Relaxed);
-        self.newly_ready_from(&pooled, world)
+        match self.by_hash.get(pooled.tx.tx_hash()) {
+            Some(there) if Arc::ptr_eq(there, pooled) => self.newly_ready_from(pooled, world),
+            _ => Vec::new(),
+        }
+    }
+
+    /// Takes out again what is not to come after all, and takes in again what left for it: each in its old place, unless that is taken by one that
+    /// is on the disk, or its nonce is used.
+    pub(super) fn undo(&mut self, coming: &[Arc<Pooled>], left: Vec<Left>, world: &World) {
+        for pooled in coming.iter().rev() {
+            if self.by_hash.get(pooled.tx.tx_hash()).is_some_and(|there| Arc::ptr_eq(there, pooled)) {
+                self.remove(pooled.tx.tx_hash());
+            }
+        }
+        for Left { pooled, told } in left.into_iter().rev() {
+            let (address, nonce) = (pooled.tx.signer(), pooled.tx.nonce());
+            let there = self.senders.get(&address).and_then(|sender| sender.by_nonce.get(&nonce)).cloned();
+            if nonce < nonce_of(world, &address) || there.as_ref().is_some_and(|there| !there.is_held()) {
+                continue;
+            }
+            // What came meanwhile and is not on the disk will not be there either: a store that has failed once takes nothing more.
+            if let Some(there) = there {
+                self.take(there.tx.tx_hash());
+            }
+            self.bytes += pooled.size;
+            self.by_hash.insert(*pooled.tx.tx_hash(), pooled.clone());
+            let sender = self.senders.entry(address).or_default();
+            sender.cost = sender.cost.saturating_add(pooled.cost);
+            sender.told = sender.told.max(told);
+            sender.by_nonce.insert(nonce, pooled);
+        }
+        self.left.clear();
+    }
+
+    /// What has left since [`take_left`](Self::take_left).
+    pub(super) fn left(&self) -> &[Left] {
+        &self.left
     }
 
     /// What has left since this was last asked.
-    pub(super) fn take_left(&mut self) -> Vec<B256> {
+    pub(super) fn take_left(&mut self) -> Vec<Left> {
         std::mem::take(&mut self.left)
     }
 
@@ -323,7 +410,12 @@ impl Sender {
 
     /// Those of them that may be mined now: nothing passes one that is not on the disk yet.
     fn ready(&self, nonce: u64) -> impl Iterator<Item = &Arc<Pooled>> {
-        self.run(nonce).take_while(|pooled| !pooled.held.load(Relaxed))
+        self.run(nonce).take_while(|pooled| !pooled.is_held())
+    }
+
+    /// Whether a transaction has this nonce, or an authorization of the one before it uses it.
+    fn is_taken(&self, nonce: u64) -> bool {
+        self.by_nonce.range(..=nonce).next_back().is_some_and(|(_, pooled)| nonce < pooled.next)
     }
 
     fn first_gap(&self, nonce: u64) -> u64 {

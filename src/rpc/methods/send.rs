@@ -7,9 +7,10 @@ use alloy_primitives::{B256, TxKind, U256};
 use super::{Asked, Backend, Worker};
 use crate::{
     engine::CallRequest,
+    feed::pool::Place,
     rpc::{encode, error::RpcError, wire},
     store::Commit,
-    wallet::{FeeError, Filled, SigningError},
+    wallet::{FeeError, Filled, NONCE_TRIES, SigningError},
 };
 
 /// How long `eth_sendRawTransactionSync` waits.
@@ -103,13 +104,22 @@ impl Backend {
             }
         };
         let choosing = account.choosing();
-        let nonce = call.nonce.unwrap_or_else(|| self.pool.next_nonce(call.from, 0));
-        let tx = account.sign(call, Filled { chain_id: want, nonce, gas }).map_err(|error| match error {
-            SigningError::Call(error) => error.into(),
-            SigningError::Key(error) => RpcError::internal(&error.to_string()),
-        })?;
-        let hash = *tx.tx_hash();
-        let commit = self.pool.add_signed(tx)?;
+        let place = if call.nonce.is_some() { Place::Any } else { Place::Free };
+        let mut tries = 0;
+        let (hash, commit) = loop {
+            let nonce = call.nonce.unwrap_or_else(|| self.pool.next_nonce(call.from, 0));
+            let signed = account.sign(call.clone(), Filled { chain_id: want, nonce, gas });
+            let tx = signed.map_err(|error| match error {
+                SigningError::Call(error) => error.into(),
+                SigningError::Key(error) => RpcError::internal(&error.to_string()),
+            })?;
+            let hash = *tx.tx_hash();
+            match self.pool.add_signed(tx, place) {
+                // Somebody else who has the key was quicker.
+                Err(error) if error.is_nonce() && place == Place::Free && tries < NONCE_TRIES => tries += 1,
+                done => break (hash, done?),
+            }
+        };
         drop(choosing);
         encode::data(out, hash.as_slice());
         Ok(commit)

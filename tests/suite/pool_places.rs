@@ -1,0 +1,170 @@
+//! What was acknowledged and waits is not lost to what comes after it.
+
+use std::time::Duration;
+
+use alloy_eips::Encodable2718;
+use alloy_primitives::{B256, Bytes};
+use presim::feed::world::dev_signers;
+use serde_json::{Value, json};
+
+use crate::{
+    disk::Disk,
+    power_loss::start_on,
+    process::text,
+    support::{BOUND, Socket, TestNode, hex, number},
+    witness::{Rpc, transfer},
+};
+
+const GWEI: u128 = 1_000_000_000;
+const NOBODY: &str = "0x00000000000000000000000000000000000abcde";
+
+fn batch(from: Value, atomic: bool) -> Value {
+    let calls: Value = (0..2).map(|_| json!({"to": NOBODY, "value": "0x1"})).collect();
+    json!([{"version": "2.0.0", "from": from, "chainId": "0x7a69", "atomicRequired": atomic, "calls": calls}])
+}
+
+/// A transfer of an account of the test mnemonic, signed by its holder.
+fn signed(index: usize, nonce: u64, tip: u128) -> (B256, Value) {
+    let signer = &dev_signers().unwrap()[index];
+    let tx = transfer(signer, nonce, NOBODY.parse().unwrap(), 1, tip);
+    (*tx.tx_hash(), json!([Bytes::from(tx.encoded_2718())]))
+}
+
+fn account(index: usize) -> Value {
+    json!(dev_signers().unwrap()[index].address())
+}
+
+/// Whether a transaction is known.
+async fn is_known(rpc: &Rpc, hash: &Value) -> bool {
+    !rpc.result("eth_getTransactionByHash", json!([hash])).await.is_null()
+}
+
+/// The receipt of a transaction, once it is mined.
+async fn mined(node: &TestNode, rpc: &Rpc, hash: &Value) -> Value {
+    let mut changes = node.node.snapshots().changes();
+    let wait = async {
+        loop {
+            let receipt = rpc.result("eth_getTransactionReceipt", json!([hash])).await;
+            if !receipt.is_null() {
+                return receipt;
+            }
+            changes.changed().await.unwrap();
+        }
+    };
+    tokio::time::timeout(BOUND, wait).await.unwrap_or_else(|_| panic!("{hash} is not mined"))
+}
+
+/// An authorization of the account itself needs the nonce after its transaction's (EIP-7702): one that waits there, behind a gap, keeps it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_delegating_batch_leaves_the_nonces_of_those_behind_a_gap() {
+    let node = TestNode::start(&["--traffic", "0", "--sub-block-ms", "300"]);
+    let rpc = Rpc::new(node.url("/"));
+    // The second finds the executor deployed.
+    for from in [account(1), account(2)] {
+        let nonce = number(&rpc.result("eth_getTransactionCount", json!([from, "pending"])).await);
+        let sending = json!([{"from": from, "to": NOBODY, "value": "0x1", "nonce": hex(nonce + 1)}]);
+        let behind = rpc.result("eth_sendTransaction", sending).await;
+        let id = rpc.result("wallet_sendCalls", batch(from.clone(), true)).await["batchId"].take();
+        assert!(is_known(&rpc, &behind).await);
+        // The gap is filled, by the batch's own deployment or by this.
+        let last = rpc.result("eth_sendTransaction", json!([{"from": from, "to": NOBODY, "value": "0x1"}])).await;
+        assert_eq!(mined(&node, &rpc, &last).await["status"], "0x1");
+        let receipt = mined(&node, &rpc, &behind).await;
+        assert_eq!(receipt["status"], "0x1");
+        let mut changes = node.node.snapshots().changes();
+        let settled = async {
+            loop {
+                let status = rpc.result("wallet_getCallsStatus", json!([id])).await;
+                if status["status"] != 100 {
+                    return status;
+                }
+                changes.changed().await.unwrap();
+            }
+        };
+        let status = tokio::time::timeout(BOUND, settled).await.expect("the batch is mined");
+        assert_eq!(status["status"], 200, "{status}");
+        let code = rpc.result("eth_getCode", json!([from, "pending"])).await;
+        assert!(code.as_str().unwrap().starts_with("0xef0100"), "{code}");
+    }
+}
+
+/// The first of two transactions drives one out, the second finds no room: none of it has happened. And what waits over a restart is not
+/// measured by bounds that have become narrower.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_refused_batch_gives_back_the_places_that_it_took() {
+    let data = tempfile::tempdir().unwrap();
+    let start = |bound: &str, time: &str| {
+        let flags = ["--traffic", "0", "--sub-block-ms", time, "--pool-transactions", bound, "--log", "off"];
+        TestNode::start(&[&flags[..], &["--data-dir", text(data.path())]].concat())
+    };
+    let node = start("2", "60000");
+    let rpc = Rpc::new(node.url("/"));
+    // Nothing drives out what the node has signed.
+    let own = rpc.result("eth_sendTransaction", json!([{"from": account(3), "to": NOBODY, "value": "0x1"}])).await;
+    let cheap = rpc.result("eth_sendRawTransaction", signed(4, 0, 1).1).await;
+    let answer = rpc.call("wallet_sendCalls", batch(account(1), false)).await;
+    assert_eq!(answer["error"]["message"], "transaction underpriced", "{answer}");
+    assert!(is_known(&rpc, &cheap).await && is_known(&rpc, &own).await);
+    assert_eq!(rpc.result("eth_getTransactionCount", json!([account(1), "pending"])).await, "0x0");
+    assert_eq!(rpc.result("eth_getTransactionCount", json!([account(4), "pending"])).await, "0x1");
+    node.node.stop();
+
+    let node = start("1", "300");
+    let rpc = Rpc::new(node.url("/"));
+    for hash in [&own, &cheap] {
+        assert_eq!(mined(&node, &rpc, hash).await["status"], "0x1");
+    }
+}
+
+/// What takes the place of another and cannot be written gives it back.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_replacement_that_does_not_come_to_the_disk_replaces_nothing() {
+    let disk = Disk::default();
+    let quiet = ["--traffic", "0", "--sub-block-ms", "60000", "--log", "off"];
+    let node = start_on(&disk, &quiet);
+    let rpc = Rpc::new(node.url("/"));
+    let paying = |fee: u128| {
+        let fee = format!("{fee:#x}");
+        json!([{"from": account(3), "to": NOBODY, "nonce": "0x0", "maxFeePerGas": fee, "maxPriorityFeePerGas": fee}])
+    };
+    let first = rpc.result("eth_sendTransaction", paying(2 * GWEI)).await;
+    let (late, raw) = signed(4, 0, GWEI);
+    disk.fill();
+    // The second comes when it is known that nothing can be written.
+    for fee in [4 * GWEI, 8 * GWEI] {
+        let answer = rpc.call("eth_sendTransaction", paying(fee)).await;
+        assert_eq!(answer["error"]["code"], -32603, "{answer}");
+        assert!(is_known(&rpc, &first).await);
+    }
+    assert_eq!(rpc.call("eth_sendRawTransaction", raw).await["error"]["code"], -32603);
+    assert!(!is_known(&rpc, &json!(late)).await);
+    node.node.stop();
+    let node = start_on(&disk.copy(), &["--traffic", "0", "--sub-block-ms", "300"]);
+    assert_eq!(mined(&node, &Rpc::new(node.url("/")), &first).await["status"], "0x1");
+}
+
+/// Background transactions of a sub-block that could not be written are forgotten, and no more are made.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_feed_whose_store_has_failed_gathers_nothing() {
+    let disk = Disk::default();
+    let node = start_on(&disk, &["--traffic", "1", "--sub-block-ms", "50", "--log", "off"]);
+    let rpc = Rpc::new(node.url("/"));
+    let mut socket = Socket::open(&node, "/").await;
+    let id = socket.subscribe(json!(["newPendingTransactions"])).await;
+    node.sealed(1).await;
+    disk.fill();
+    let forgotten = async {
+        let mut told: Vec<Value> = Vec::new();
+        loop {
+            if let Ok(hash) = tokio::time::timeout(Duration::from_millis(20), socket.notification(&id)).await {
+                told.push(hash);
+            }
+            if let Some(hash) = told.last()
+                && !is_known(&rpc, hash).await
+            {
+                return;
+            }
+        }
+    };
+    tokio::time::timeout(BOUND, forgotten).await.expect("what was told of last is known no more");
+}
