@@ -43,7 +43,7 @@ use self::{
     plan::{Plan, Planned, Planner},
 };
 use crate::{
-    chain::ChainSpec,
+    chain::{ChainSpec, DEPLOYMENT_PROXY},
     engine::{self, Call, CallFees},
     feed::pool::{Pool, PoolError},
     state::{CodeCache, Included, Meter, Overlay, Published, Selector, Snapshot},
@@ -192,6 +192,8 @@ impl Wallet {
             refuse_reverts: self.policy.refuse_reverts,
             snapshot: &snapshot,
             fees: fees.map_err(|error| WalletError::Refused(error.to_string()))?,
+            delegation_waits: self.pool.delegates(&account),
+            allow_upgrade: self.policy.allow_upgrade,
         };
         planner.plan(batch, account, overlay, meter)
     }
@@ -333,12 +335,18 @@ impl Wallet {
         }
         let snapshot = pending(published)?;
         Ok(match self.delegation(&snapshot, account) {
-            _ if !self.is_prague(&snapshot) => AtomicSupport::Unsupported,
+            _ if !self.is_prague(&snapshot) || !self.can_be_executed(&snapshot) => AtomicSupport::Unsupported,
             Delegation::Executor => AtomicSupport::Supported,
             Delegation::Contract => AtomicSupport::Unsupported,
             Delegation::None | Delegation::Other(_) if self.policy.allow_upgrade => AtomicSupport::Ready,
             Delegation::None | Delegation::Other(_) => AtomicSupport::Unsupported,
         })
+    }
+
+    /// Whether the batch executor is there, or can be.
+    fn can_be_executed(&self, snapshot: &Snapshot) -> bool {
+        let has_code = |address| snapshot.world.account(&address).is_some_and(|it| !it.code.bytecode.is_empty());
+        has_code(self.executor().address()) || (self.executor().deployment().is_some() && has_code(DEPLOYMENT_PROXY))
     }
 
     fn executor(&self) -> BatchExecutor {
@@ -409,6 +417,10 @@ impl From<PoolError> for WalletError {
         match error {
             PoolError::Store(error) => error.into(),
             PoolError::Full | PoolError::AccountLimit { .. } => Self::Limit(error.to_string()),
+            PoolError::Oversized { .. }
+            | PoolError::InitCode { .. }
+            | PoolError::GasCap { .. }
+            | PoolError::BlockGas => Self::TooLarge(format!("params[0].calls: {error}")),
             other => Self::Refused(other.to_string()),
         }
     }

@@ -91,6 +91,10 @@ pub struct Planner<'a> {
     pub snapshot: &'a Snapshot,
     /// What each transaction pays.
     pub fees: CallFees,
+    /// Something of the account waits that may delegate it to another before the batch is mined.
+    pub delegation_waits: bool,
+    /// Accounts may be delegated.
+    pub allow_upgrade: bool,
 }
 
 /// How a call went, with the gas limit that it is to have.
@@ -135,7 +139,8 @@ impl Planner<'_> {
         // An account that is delegated already can make several calls at once, where that does no less than one after another.
         let succeeds = sequential.simulation.iter().all(|call| call.error.is_none());
         let creates = batch.calls.iter().any(|call| call.to.is_none());
-        if delegation != Delegation::Executor || batch.calls.len() < 2 || !succeeds || creates {
+        let is_delegated = delegation == Delegation::Executor && !self.delegation_waits;
+        if !is_delegated || batch.calls.len() < 2 || !succeeds || creates {
             return Ok(sequential);
         }
         let meter = std::mem::take(&mut overlay.meter);
@@ -153,6 +158,7 @@ impl Planner<'_> {
 
     fn sequential(&self, batch: &BatchRequest, account: Address, overlay: &mut Overlay) -> Result<Plan, WalletError> {
         let (mut transactions, mut simulation) = (Vec::new(), Vec::new());
+        let mut used: u64 = 0;
         for (index, call) in batch.calls.iter().enumerate() {
             let place = format!("params[0].calls[{index}]");
             let call = self.call(call, account);
@@ -160,6 +166,13 @@ impl Planner<'_> {
             let ran = self.run(&call, 0, overlay).map_err(|error| refused(&place, error))?;
             if ran.too_dear {
                 return Err(self.too_large(&place, affordable));
+            }
+            used = used.saturating_add(ran.result.tx_gas_used());
+            if used > self.rules.gas_cap {
+                return Err(WalletError::TooLarge(format!(
+                    "{place}: the calls so far have used {used} gas, and a whole request may use {}: --gas-cap",
+                    self.rules.gas_cap
+                )));
             }
             simulation.push(SimulatedCall { gas_used: ran.result.tx_gas_used(), error: ran.failure() });
             transactions.push(Planned { call, gas: ran.gas });
@@ -187,6 +200,13 @@ impl Planner<'_> {
             transactions.push(Planned { call: deployment, gas: ran.gas });
         }
         let upgrade = match delegation {
+            // Whatever waits before it: it is delegated when the batch is mined.
+            Delegation::Executor if self.delegation_waits && self.allow_upgrade => Some(executor),
+            Delegation::Executor if self.delegation_waits => {
+                return Err(WalletError::Upgrade(format!(
+                    "a transaction of {account} waits that may delegate it to another, and --wallet-upgrade is deny: expected it to be mined first"
+                )));
+            }
             Delegation::Executor => None,
             Delegation::None | Delegation::Other(_) => Some(executor),
             Delegation::Contract => {

@@ -308,6 +308,11 @@ impl Pool {
         self.lock().queue.has_sender(address)
     }
 
+    /// Whether a transaction of `address` waits that delegates its own account, to whomever (EIP-7702).
+    pub fn delegates(&self, address: &Address) -> bool {
+        self.lock().queue.delegates(address)
+    }
+
     /// The transactions that could be mined on `on` at these fees, the best first.
     pub fn best(&self, on: &Snapshot, fees: BlockFees) -> Best {
         Best::new(fees, self.lock().queue.runs(&on.world))

@@ -133,6 +133,12 @@ impl Queue {
         self.senders.contains_key(sender)
     }
 
+    /// Whether a transaction of `sender` waits that delegates its own account, to whomever (EIP-7702).
+    pub(super) fn delegates(&self, sender: &Address) -> bool {
+        let of_it = self.senders.get(sender).into_iter().flat_map(|sender| sender.by_nonce.values());
+        of_it.into_iter().any(|pooled| pooled.next > pooled.tx.nonce() + 1)
+    }
+
     /// The first nonce from `nonce` on that no transaction of `sender` has.
     pub(super) fn next_nonce(&self, sender: &Address, nonce: u64) -> u64 {
         self.senders.get(sender).map_or(nonce, |sender| sender.first_gap(nonce))
@@ -381,7 +387,9 @@ impl Queue {
             driven_out.push(hash);
         }
         if !over.is_none() {
-            return Err(PoolError::Underpriced);
+            // Where all that wait are the node's own, no price helps.
+            let may_give_way = self.by_hash.values().any(|pooled| !pooled.own);
+            return Err(if may_give_way { PoolError::Underpriced } else { PoolError::Full });
         }
         for hash in driven_out {
             self.remove(&hash);
