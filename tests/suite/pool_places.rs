@@ -2,8 +2,10 @@
 
 use std::time::Duration;
 
-use alloy_eips::Encodable2718;
-use alloy_primitives::{B256, Bytes};
+use alloy_consensus::{SignableTransaction, TxEip7702, TxEnvelope};
+use alloy_eips::{Encodable2718, eip7702::Authorization};
+use alloy_primitives::{Address, B256, Bytes, U256};
+use alloy_signer::SignerSync;
 use presim::feed::world::dev_signers;
 use serde_json::{Value, json};
 
@@ -86,6 +88,33 @@ async fn a_delegating_batch_leaves_the_nonces_of_those_behind_a_gap() {
         let code = rpc.result("eth_getCode", json!([from, "pending"])).await;
         assert!(code.as_str().unwrap().starts_with("0xef0100"), "{code}");
     }
+}
+
+/// The same of a signed transaction, which has its nonces from somebody else: it is refused.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_authorization_does_not_use_up_the_nonce_of_one_that_waits() {
+    let node = TestNode::quiet();
+    let rpc = Rpc::new(node.url("/"));
+    let signer = &dev_signers().unwrap()[4];
+    let (behind, raw) = signed(4, 1, GWEI);
+    rpc.result("eth_sendRawTransaction", raw).await;
+    let authorization = Authorization { chain_id: U256::from(31_337), address: Address::ZERO, nonce: 1 };
+    let signature = signer.sign_hash_sync(&authorization.signature_hash()).unwrap();
+    let tx = TxEip7702 {
+        chain_id: 31_337,
+        gas_limit: 100_000,
+        max_fee_per_gas: 10 * GWEI,
+        max_priority_fee_per_gas: GWEI,
+        authorization_list: vec![authorization.into_signed(signature)],
+        ..TxEip7702::default()
+    };
+    let signature = signer.sign_hash_sync(&tx.signature_hash()).unwrap();
+    let tx = Bytes::from(TxEnvelope::from(tx.into_signed(signature)).encoded_2718());
+    let error = rpc.call("eth_sendRawTransaction", json!([tx])).await["error"].take();
+    assert_eq!(error["code"], -32000, "{error}");
+    let message = error["message"].as_str().unwrap();
+    assert!(message.contains("uses up nonce 1, which another transaction in the pool has"), "{message}");
+    assert!(is_known(&rpc, &json!(behind)).await);
 }
 
 /// The first of two transactions drives one out, the second finds no room: none of it has happened. And what waits over a restart is not
