@@ -132,7 +132,7 @@ async fn a_refused_batch_gives_back_the_places_that_it_took() {
     let own = rpc.result("eth_sendTransaction", json!([{"from": account(3), "to": NOBODY, "value": "0x1"}])).await;
     let cheap = rpc.result("eth_sendRawTransaction", signed(4, 0, 1).1).await;
     let answer = rpc.call("wallet_sendCalls", batch(account(1), false)).await;
-    assert_eq!(answer["error"]["message"], "transaction underpriced", "{answer}");
+    assert_eq!(answer["error"]["message"], "txpool is full", "{answer}");
     assert!(is_known(&rpc, &cheap).await && is_known(&rpc, &own).await);
     assert_eq!(rpc.result("eth_getTransactionCount", json!([account(1), "pending"])).await, "0x0");
     assert_eq!(rpc.result("eth_getTransactionCount", json!([account(4), "pending"])).await, "0x1");

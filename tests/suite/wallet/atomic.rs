@@ -25,6 +25,13 @@ async fn capability(node: &TestNode, of: Address) -> Value {
 
 /// Delegates an account by a transaction of its own.
 async fn delegate(node: &TestNode, index: usize, to: Address) {
+    let raw = delegating(node, index, to).await;
+    assert_eq!(mine(node, raw).await["status"], "0x1");
+    assert_eq!(code(node, account(index)).await, designator(to));
+}
+
+/// A transaction of an account that delegates itself.
+async fn delegating(node: &TestNode, index: usize, to: Address) -> Bytes {
     let signer = key(index);
     let nonce = nonce(node, signer.address()).await;
     let authorization = Authorization { chain_id: U256::from(31_337), address: to, nonce: nonce + 1 };
@@ -39,8 +46,7 @@ async fn delegate(node: &TestNode, index: usize, to: Address) {
         authorization_list: vec![authorization.into_signed(signature)],
         ..TxEip7702::default()
     };
-    assert_eq!(mine(node, raw(tx, &signer)).await["status"], "0x1");
-    assert_eq!(code(node, signer.address()).await, designator(to));
+    raw(tx, &signer)
 }
 
 /// A batch that cannot go wrong.
@@ -94,6 +100,34 @@ async fn the_first_batch_deploys_the_executor_and_delegates_and_later_ones_need_
     check_witnesses(&status, other);
     let sent = &transactions(&node, &status).await[0];
     assert_eq!((&sent["type"], number(&sent["nonce"]), nonce(&node, other).await), (&json!("0x4"), 0, 2), "{sent}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_batch_is_executed_though_a_transaction_before_it_takes_the_delegation_away() {
+    let (chain, from) = (Chain::new(), account(1));
+    let node = chain.node(&[&["--sub-block-ms", "400"]]);
+    let (first, _) = send(&node, witnesses(from, true)).await;
+    check_witnesses(&settled(&node, &first).await, from);
+    for (to, required) in [(Address::ZERO, true), (REVERTER, true), (REVERTER, false)] {
+        // Both wait for the same sub-block, or for two that follow each other.
+        let away = delegating(&node, 1, to).await;
+        node.result("/", "eth_sendRawTransaction", json!([away])).await;
+        let before = balance(&node, NOBODY).await;
+        let (id, _) = send(&node, witnesses(from, required)).await;
+        let status = settled(&node, &id).await;
+        assert_eq!(status["status"], 200, "{to} {required}: {status}");
+        assert_eq!(balance(&node, NOBODY).await - before, U256::from(1), "{to} {required}: {status}");
+        if required {
+            check_witnesses(&status, from);
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_account_whose_executor_cannot_be_there_is_not_ready() {
+    let node = Chain::new().node(&[&QUIET, &["--wallet-executor", "0x00000000000000000000000000000000000ababa"]]);
+    assert_eq!(capability(&node, account(1)).await, json!("unsupported"));
+    assert_eq!(refusal(&node, "/", witnesses(account(1), true)).await["code"], 5750);
 }
 
 #[tokio::test(flavor = "multi_thread")]

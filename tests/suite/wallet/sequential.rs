@@ -82,7 +82,8 @@ async fn later_calls_go_when_an_earlier_reverts() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_reason_of_any_length_is_told_in_short() {
     let (chain, from) = (Chain::new(), account(1));
-    let node = chain.node(&[&QUIET, &["--deadline-ms", "60000", "--max-response", "131072"]]);
+    let node =
+        chain.node(&[&QUIET, &["--deadline-ms", "60000", "--max-response", "131072", "--gas-cap", "1000000000"]]);
     let watch = watch_pool(&node).await;
     let (_, capabilities) = send(&node, batch(from, false, &vec![call(SHOUTER, 0, bytes!()); 50])).await;
     let said = simulated(&capabilities);
@@ -91,6 +92,20 @@ async fn a_reason_of_any_length_is_told_in_short() {
         assert!(!succeeds && reason.is_some_and(|reason| reason.chars().count() == 257), "{reason:?}");
     }
     assert_eq!(came(&node, &watch).await.len(), 50);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_calls_of_a_batch_have_the_gas_of_a_request_together() {
+    let (chain, from) = (Chain::new(), account(1));
+    let node = chain.node(&[&QUIET, &["--gas-cap", "100000"]]);
+    let transfers = |count: usize| batch(from, false, &vec![call(NOBODY, 1, bytes!()); count]);
+    send(&node, transfers(4)).await;
+    let error = refusal(&node, "/", transfers(5)).await;
+    assert_eq!(error["code"], 5740, "{error}");
+    assert!(
+        error["data"].as_str().unwrap().contains("params[0].calls[4]: the calls so far have used 105000 gas"),
+        "{error}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -268,17 +283,18 @@ async fn what_cannot_be_sent_sends_nothing_and_leaves_its_id_free() {
     let mut dear = good.clone();
     dear["value"] = json!(format!("{:#x}", U256::from(10).pow(U256::from(23))));
     let cases = [
-        ("below what any transaction needs", limited(good.clone(), 20_999), "intrinsic gas too low"),
-        ("above what a transaction may have", limited(good.clone(), (1 << 24) + 1), "gas limit"),
-        ("more than the account has", dear, "insufficient funds"),
+        ("below what any transaction needs", limited(good.clone(), 20_999), -32000, "intrinsic gas too low"),
+        ("above what a transaction may have", limited(good.clone(), (1 << 24) + 1), 5740, "gas limit"),
+        ("more than the account has", dear, -32000, "insufficient funds"),
     ];
-    for (id, bad, expected) in cases {
+    for (id, bad, code, expected) in cases {
         for path in ["/", "/standard"] {
             // After one that could be sent.
             let params = named(batch(from, false, &[good.clone(), bad.clone()]), id);
             let error = refusal(&node, path, params).await;
-            assert_eq!(error["code"], -32000, "{id}: {error}");
-            assert!(error["message"].as_str().unwrap().contains(expected), "{id}: {error}");
+            assert_eq!(error["code"], code, "{id}: {error}");
+            let text = if code == -32000 { &error["message"] } else { &error["data"] };
+            assert!(text.as_str().unwrap().contains(expected), "{id}: {error}");
             assert_eq!(nonce(&node, from).await, 0, "{id}");
         }
     }
