@@ -1,0 +1,237 @@
+//! Back to where the chain was: the base is read, and the records after it are taken one after another.
+
+use std::sync::Arc;
+
+use alloy_primitives::{Address, B256, Bytes, KECCAK256_EMPTY, U256, map::B256Map};
+use indicatif::{ProgressBar, ProgressStyle};
+use redb::{ReadTransaction, ReadableTable, ReadableTableMetadata};
+
+use super::{
+    ACCOUNTS, CODES, HEADERS, JOURNAL, SLOTS, read_base,
+    record::{Entry, StoredAccount, StoredChange, StoredHeader, corrupted, decode},
+};
+use crate::{
+    chain::{BlockHashes, BodyKeeper, SealedBlock},
+    feed::apply::stand_on,
+    state::{Account, Code, CodeCache, FeedState, OpenBlock, Selector, Snapshot, SnapshotId, Snapshots, World},
+};
+
+fn read_codes(transaction: &ReadTransaction, codes: &CodeCache) -> Result<B256Map<Code>, redb::Error> {
+    let mut analysed = B256Map::default();
+    for row in transaction.open_table(CODES)?.iter()? {
+        let (hash, bytes) = row?;
+        let code = codes.chain(Bytes::copy_from_slice(bytes.value()));
+        if code.hash != hash.value() {
+            return Err(corrupted(format!("the code {} is not what its hash says", B256::from(hash.value()))));
+        }
+        analysed.insert(code.hash, code);
+    }
+    Ok(analysed)
+}
+
+/// The newest block is the last there is, and its state is what its header says.
+fn check_head(snapshots: &Snapshots, last: Option<&SealedBlock>) -> Result<(), redb::Error> {
+    let published = snapshots.load();
+    let sealed = published.select(Selector::Latest).map_err(|error| corrupted(error.to_string()))?;
+    let (root, header) = (sealed.world.state_root(), &sealed.head.header);
+    if let Some(last) = last.filter(|last| last.number() != header.number) {
+        return Err(corrupted(format!("there are blocks up to {}, and state up to {}", last.number(), header.number)));
+    }
+    if root != header.state_root {
+        return Err(corrupted(format!(
+            "the state of block {} is not what its header says: expected root {}, got {root}",
+            header.number, header.state_root
+        )));
+    }
+    Ok(())
+}
+
+/// Comes to where the chain was.
+pub struct Reader<'a> {
+    transaction: &'a ReadTransaction,
+    codes: B256Map<Code>,
+    keeper: Arc<dyn BodyKeeper>,
+}
+
+/// A block, and the hashes of its transactions.
+type Listed = (Arc<SealedBlock>, Vec<B256>);
+
+impl<'a> Reader<'a> {
+    /// A reader of what was committed, which leaves the bodies of blocks with `keeper`.
+    pub fn new(
+        transaction: &'a ReadTransaction,
+        codes: &CodeCache,
+        keeper: Arc<dyn BodyKeeper>,
+    ) -> Result<Self, redb::Error> {
+        Ok(Self { transaction, codes: read_codes(transaction, codes)?, keeper })
+    }
+
+    /// The chain from its base on.
+    pub fn read(self, feed: FeedState, kept_blocks: usize, kept_snapshots: usize) -> Result<Snapshots, redb::Error> {
+        let base = read_base(self.transaction)?;
+        let mut old = self.blocks()?;
+        let last = old.last().map(|(block, _)| block.clone());
+        let new = old.split_off(old.partition_point(|(block, _)| block.number() <= base.number));
+        let head = match old.last() {
+            Some((block, _)) if block.number() == base.number => block.clone(),
+            _ => return Err(corrupted(format!("block {}, on which its state stands, is missing", base.number))),
+        };
+        let mut hashes = BlockHashes::default();
+        for (block, _) in &old[old.len().saturating_sub(BlockHashes::DEPTH)..] {
+            hashes.push(block.number(), block.hash());
+        }
+        let mut first = stand_on(self.world()?, head, hashes);
+        first.id = SnapshotId(base.id);
+        let snapshots = Snapshots::new(first, feed, kept_blocks, kept_snapshots);
+        snapshots.add_history(old);
+        self.replay(&snapshots, new)?;
+        check_head(&snapshots, last.as_deref())?;
+        Ok(snapshots)
+    }
+
+    /// The chain from `snapshots` on, whose newest is the base.
+    pub fn go_on(self, snapshots: &Snapshots) -> Result<(), redb::Error> {
+        let base = snapshots.newest().head.number();
+        let mut blocks = self.blocks()?;
+        let new = blocks.split_off(blocks.partition_point(|(block, _)| block.number() <= base));
+        let last = new.last().map(|(block, _)| block.clone());
+        self.replay(snapshots, new)?;
+        check_head(snapshots, last.as_deref())
+    }
+
+    /// All blocks, each the child of the one before it. Their bodies stay where they are.
+    fn blocks(&self) -> Result<Vec<Listed>, redb::Error> {
+        let table = self.transaction.open_table(HEADERS)?;
+        let bar = ProgressBar::new(table.len()?).with_style(style()).with_message("reading blocks");
+        let mut blocks: Vec<Listed> = Vec::with_capacity(usize::try_from(table.len()?).unwrap_or_default());
+        for row in table.iter()? {
+            let (header, hashes) = decode::<StoredHeader>(row?.1.value())?.read();
+            let block = Arc::new(SealedBlock::kept(header, self.keeper.clone()));
+            if let Some((parent, _)) = blocks.last().filter(|(parent, _)| block.header.parent_hash != parent.hash()) {
+                return Err(corrupted(format!("block {} is not the parent of the next", parent.number())));
+            }
+            blocks.push((block, hashes));
+            bar.inc(1);
+        }
+        bar.finish_and_clear();
+        Ok(blocks)
+    }
+
+    /// The state that the base is.
+    fn world(&self) -> Result<World, redb::Error> {
+        let (accounts, slots) = (self.transaction.open_table(ACCOUNTS)?, self.transaction.open_table(SLOTS)?);
+        let bar = ProgressBar::new(accounts.len()?).with_style(style()).with_message("reading accounts");
+        let mut slots = slots.iter()?;
+        let mut next = slots.next().transpose()?;
+        let mut world = World::default();
+        for row in accounts.iter()? {
+            let (address, bytes) = row?;
+            let address = Address::from(address.value());
+            let StoredAccount { balance, nonce, code_hash } = decode(bytes.value())?;
+            let mut account = Account::default();
+            (account.balance, account.nonce, account.code) = (balance, nonce, self.code(code_hash)?);
+            // Both tables are in the order of the address.
+            while let Some((key, value)) = &next {
+                let (owner, slot) = key.value();
+                if owner != address.0.0 {
+                    break;
+                }
+                account.set_slot(U256::from_be_bytes(slot), U256::from_be_bytes(value.value()));
+                next = slots.next().transpose()?;
+            }
+            world.insert(address, account);
+            bar.inc(1);
+        }
+        bar.finish_and_clear();
+        if next.is_some() {
+            return Err(corrupted("a storage slot belongs to no account"));
+        }
+        Ok(world)
+    }
+
+    fn code(&self, hash: B256) -> Result<Code, redb::Error> {
+        if hash == KECCAK256_EMPTY {
+            return Ok(Code::default());
+        }
+        self.codes.get(&hash).cloned().ok_or_else(|| corrupted(format!("the code {hash} is missing")))
+    }
+
+    /// Takes the records one after another.
+    fn replay(&self, snapshots: &Snapshots, blocks: Vec<Listed>) -> Result<(), redb::Error> {
+        let mut blocks = blocks.into_iter().map(|(block, _)| block);
+        let table = self.transaction.open_table(JOURNAL)?;
+        let bar = ProgressBar::new(table.len()?).with_style(style()).with_message("reading snapshots");
+        let mut sealed = None;
+        for row in table.iter()? {
+            let (key, bytes) = row?;
+            let (id, _) = key.value();
+            let on: Arc<Snapshot> = match &sealed {
+                Some(sealed) => Arc::clone(sealed),
+                None => snapshots.newest(),
+            };
+            match Entry::read(bytes.value())? {
+                Entry::Open { header, changes } => {
+                    let next = self.after(&on, changes, OpenBlock::new(*header))?;
+                    match sealed.take() {
+                        // `publish_sealed` wants the sealed one for itself.
+                        Some(head) => snapshots.publish_sealed(copy(&head), Some(next)),
+                        None if id == on.id.0 => snapshots.open_first(next),
+                        None => snapshots.publish(next),
+                    }
+                }
+                Entry::SubBlock(sub_block) => {
+                    let open = on.open.as_ref().ok_or_else(|| corrupted("a sub-block belongs to no block"))?;
+                    let mut open = open.clone();
+                    open.index = sub_block.index;
+                    (open.header.gas_used, open.blob_gas_used) = (sub_block.gas_used, sub_block.blob_gas_used);
+                    for tx in sub_block.transactions {
+                        open.push(tx.read()?);
+                    }
+                    for receipt in sub_block.receipts {
+                        open.receipts.push_back(receipt.read()?);
+                    }
+                    snapshots.publish(self.after(&on, sub_block.changes, open)?);
+                }
+                Entry::Seal { number, changes } => {
+                    let Some(block) = blocks.next().filter(|block| block.number() == number) else {
+                        return Err(corrupted(format!("block {number} is missing")));
+                    };
+                    let mut hashes = on.hashes.clone();
+                    hashes.push(number, block.hash());
+                    let world = self.changed(&on.world, changes)?;
+                    // Of the recent ones the bodies are asked for again and again.
+                    sealed = Some(Arc::new(stand_on(world, Arc::new(block.with_body()), hashes)));
+                }
+            }
+            bar.inc(1);
+            if snapshots.newest().id.0 != id && sealed.is_none() {
+                return Err(corrupted(format!("the record of a snapshot before {id:#x} is missing")));
+            }
+        }
+        bar.finish_and_clear();
+        if sealed.is_some() {
+            return Err(corrupted("its last record is missing"));
+        }
+        Ok(())
+    }
+
+    fn after(&self, on: &Snapshot, changes: Vec<StoredChange>, open: OpenBlock) -> Result<Snapshot, redb::Error> {
+        let world = self.changed(&on.world, changes)?;
+        Ok(Snapshot::new(world, on.head.clone(), Some(open), on.hashes.clone()))
+    }
+
+    fn changed(&self, world: &World, changes: Vec<StoredChange>) -> Result<World, redb::Error> {
+        let changes = changes.into_iter().map(|change| change.read(|hash| self.code(hash)));
+        let mut world = world.clone();
+        world.apply_many(&changes.collect::<Result<Vec<_>, _>>()?);
+        Ok(world)
+    }
+}
+
+fn copy(snapshot: &Snapshot) -> Snapshot {
+    stand_on(snapshot.world.clone(), snapshot.head.clone(), snapshot.hashes.clone())
+}
+
+fn style() -> ProgressStyle {
+    ProgressStyle::with_template("{msg} {wide_bar} {pos}/{len} {eta}").unwrap_or_else(|_| ProgressStyle::default_bar())
+}
