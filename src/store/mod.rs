@@ -182,9 +182,6 @@ impl Store {
                 File::open(parent).and_then(|parent| parent.sync_all()).map_err(failed)?;
             }
         }
-        if fs::metadata(dir).map_err(failed)?.permissions().mode() & 0o077 != 0 {
-            tracing::warn!("others than its owner may look into {}: chmod 700 it", dir.display());
-        }
         let path = dir.join(FILE);
         if !path.try_exists().map_err(failed)? {
             // One at a time: nobody may begin anew what somebody else has just begun.
@@ -205,7 +202,11 @@ impl Store {
         if file.metadata().map_err(failed)?.len() == 0 {
             return Err(StoreError::Damaged { path: dir.to_owned(), problem: "it is empty".to_owned() });
         }
-        Self::on(backend(dir, file)?, dir, true, metrics)
+        let store = Self::on(backend(dir, file)?, dir, true, metrics)?;
+        if fs::metadata(dir).map_err(failed)?.permissions().mode() & 0o077 != 0 {
+            tracing::warn!("others than its owner may look into {}: chmod 700 it", dir.display());
+        }
+        Ok(store)
     }
 
     /// A store on a backend of one's own, which is shown as `name` in errors.
