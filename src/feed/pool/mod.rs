@@ -3,6 +3,7 @@
 //! It refuses what geth's pools refuse, in their words. What they have against floods from a public network is left out: one transaction in
 //! flight for delegated accounts, accounts reserved to blobs or to all else, an age after which what waits is dropped.
 
+mod account;
 mod best;
 mod decode;
 mod error;

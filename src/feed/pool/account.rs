@@ -1,0 +1,80 @@
+//! What a transaction does to its sender's account, and what the account must allow: geth's `ValidateTransactionWithState`.
+
+use alloy_consensus::{Transaction, TxEnvelope, Typed2718, transaction::Recovered};
+use alloy_eips::eip2718::EIP4844_TX_TYPE_ID;
+use alloy_primitives::U256;
+
+use super::{PoolError, queue::Pooled};
+use crate::state::Account;
+
+/// How much more a blob transaction must pay than the one whose place it takes, in per cent: as geth has it.
+const BLOB_PRICE_BUMP: u32 = 100;
+
+/// The sender's nonce once a transaction is mined. An authorization of its own account uses the nonce after it (EIP-7702).
+pub(super) fn nonce_after(tx: &Recovered<TxEnvelope>) -> u64 {
+    let mut next = tx.nonce() + 1;
+    for authorization in tx.authorization_list().unwrap_or_default() {
+        let fits = authorization.nonce() == next
+            && (authorization.chain_id().is_zero() || tx.chain_id().map(U256::from) == Some(*authorization.chain_id()));
+        if fits && authorization.recover_authority().is_ok_and(|authority| authority == tx.signer()) {
+            next += 1;
+        }
+    }
+    next
+}
+
+/// The most that a transaction can cost its sender: gas, blob gas and value, wei.
+pub(super) fn cost_of(tx: &TxEnvelope) -> U256 {
+    let gas = U256::from(tx.gas_limit()).saturating_mul(U256::from(tx.max_fee_per_gas()));
+    let blobs = U256::from(tx.blob_gas_used().unwrap_or_default())
+        .saturating_mul(U256::from(tx.max_fee_per_blob_gas().unwrap_or_default()));
+    gas.saturating_add(blobs).saturating_add(tx.value())
+}
+
+pub(super) fn check_account(
+    tx: &Recovered<TxEnvelope>,
+    account: Option<&Account>,
+    cost: U256,
+    queued: U256,
+    replaced: Option<&Pooled>,
+) -> Result<(), PoolError> {
+    let (next, balance) = account.map_or((0, U256::ZERO), |account| (account.nonce, account.balance));
+    if tx.nonce() < next {
+        return Err(PoolError::NonceTooLow { next, nonce: tx.nonce() });
+    }
+    if let Some(account) = account
+        && !account.code.bytecode.is_empty()
+        && !account.code.bytecode.is_eip7702()
+    {
+        return Err(PoolError::SenderNotEoa { address: tx.signer(), code_hash: account.code.hash });
+    }
+    if balance < cost {
+        return Err(PoolError::Funds { balance, cost });
+    }
+    // In the place of another, only what it costs more counts.
+    let more = replaced.map_or(cost, |replaced| cost.saturating_sub(replaced.cost));
+    if balance < queued.saturating_add(more) {
+        return Err(PoolError::QueuedFunds { balance, queued, cost: more });
+    }
+    Ok(())
+}
+
+/// A transaction takes another's place only where each of its fees is higher by the bump, in per cent.
+pub(super) fn check_replacement(new: &TxEnvelope, old: &TxEnvelope, bump: u32) -> Result<(), PoolError> {
+    let blobs = [new, old].iter().any(|tx| tx.ty() == EIP4844_TX_TYPE_ID);
+    let bump = if blobs { bump.max(BLOB_PRICE_BUMP) } else { bump };
+    let mut fees = vec![
+        ("gas fee cap", new.max_fee_per_gas(), old.max_fee_per_gas()),
+        ("gas tip cap", new.priority_fee_or_price(), old.priority_fee_or_price()),
+    ];
+    if let (Some(new), Some(old)) = (new.max_fee_per_blob_gas(), old.max_fee_per_blob_gas()) {
+        fees.push(("blob gas fee cap", new, old));
+    }
+    for (what, new, old) in fees {
+        let least = U256::from(old) * U256::from(100 + u64::from(bump)) / U256::from(100);
+        if new <= old || U256::from(new) < least {
+            return Err(PoolError::ReplacementUnderpriced { what, new, old, bump });
+        }
+    }
+    Ok(())
+}
