@@ -34,7 +34,7 @@ use crate::{
     feed::pool::Pool,
     state::{Block, CodeCache, FeedState, Meter, Overlay, Published, Selector, Snapshot},
     store::Commit,
-    wallet::{Prepared, Wallet},
+    wallet::Wallet,
 };
 
 /// Where a method runs.
@@ -333,29 +333,6 @@ impl Backend {
             return Err(encode::too_long(self.limits.max_response));
         }
         Ok(commit)
-    }
-
-    /// The first half of `wallet_sendCalls`, in `overlay`: its answer is appended to `out`, unless somebody has to be asked first.
-    pub fn admit_batch(
-        &self,
-        asked: Asked<'_>,
-        overlay: &mut Overlay,
-        meter: Meter,
-        out: &mut Vec<u8>,
-    ) -> Result<Admitted, RpcError> {
-        self.admit_calls(asked, Worker { overlay, meter }, out)
-    }
-
-    /// The second half of `wallet_sendCalls`, for a batch that was approved.
-    pub fn send_approved_batch(
-        &self,
-        asked: Asked<'_>,
-        prepared: Prepared,
-        overlay: &mut Overlay,
-        meter: Meter,
-        out: &mut Vec<u8>,
-    ) -> Result<Commit, RpcError> {
-        self.send_approved_calls(asked, prepared, Worker { overlay, meter }, out)
     }
 
     /// Answers a method without parameters.

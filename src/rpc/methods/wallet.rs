@@ -1,13 +1,13 @@
 //! The wallet's methods (EIP-5792).
 
-use super::{Asked, Backend, Worker};
+use super::{Asked, Backend};
 use crate::{
     rpc::{
         encode,
         error::{RpcError, wallet_error},
         wire,
     },
-    state::Selector,
+    state::{Meter, Overlay, Selector},
     store::Commit,
     wallet::{Prepared, WalletError},
 };
@@ -23,16 +23,16 @@ pub enum Admitted {
 
 impl Backend {
     /// The first half of `wallet_sendCalls`: up to where somebody has to be asked, or to its end where nobody has.
-    pub(super) fn admit_calls(
+    pub fn admit_batch(
         &self,
         asked: Asked<'_>,
-        worker: Worker<'_>,
+        overlay: &mut Overlay,
+        meter: Meter,
         out: &mut Vec<u8>,
     ) -> Result<Admitted, RpcError> {
         let refuse = |error| wallet_error(error, asked.dialect);
         let batch = wire::parse_batch(asked.params, asked.dialect).map_err(refuse)?;
         self.admit(asked.published, Selector::Pending)?;
-        let Worker { overlay, meter } = worker;
         let prepared =
             self.wallet.admit(batch, asked.may_use_wallet, asked.published, overlay, meter).map_err(refuse)?;
         if self.wallet.policy.ask {
@@ -42,15 +42,15 @@ impl Backend {
     }
 
     /// The other half: the approver has said yes, some time after the batch was simulated.
-    pub(super) fn send_approved_calls(
+    pub fn send_approved_batch(
         &self,
         asked: Asked<'_>,
         mut prepared: Prepared,
-        worker: Worker<'_>,
+        overlay: &mut Overlay,
+        meter: Meter,
         out: &mut Vec<u8>,
     ) -> Result<Commit, RpcError> {
         self.admit(asked.published, Selector::Pending)?;
-        let Worker { overlay, meter } = worker;
         let renewed = self.wallet.renew(&mut prepared, asked.published, overlay, meter);
         renewed.map_err(|error| wallet_error(error, asked.dialect))?;
         self.sign_calls(asked, prepared, out)

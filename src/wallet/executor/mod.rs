@@ -66,7 +66,7 @@ impl BatchExecutor {
         self.address
     }
 
-    /// Its code once it is deployed: what to put at its address to simulate a batch where nothing is there yet.
+    /// Its code once it is deployed.
     pub fn runtime_code() -> &'static Bytes {
         &contract::BatchExecutor::DEPLOYED_BYTECODE
     }
