@@ -106,6 +106,9 @@ pub struct Config {
     /// CPU workers that simulate: by default one a core.
     #[arg(long, env = "PRESIM_WORKERS", value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024), help_heading = "Limits")]
     pub workers: Option<u16>,
+    /// Threads that connections live on, where short calls run at once: by default one a core.
+    #[arg(long, env = "PRESIM_IO_THREADS", value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024), help_heading = "Limits")]
+    pub io_threads: Option<u16>,
     /// Gas for a whole request, its calls together.
     #[arg(long, env = "PRESIM_GAS_CAP", value_name = "GAS", default_value_t = 50_000_000, help_heading = "Limits")]
     pub gas_cap: u64,

@@ -24,8 +24,8 @@ use crate::{
         world::TradingWorld,
     },
     rpc::{
-        Access, AccessConfig, Backend, Filters, Front, FrontActor, GasCounter, RequestLimits, Serve, ServerConfig,
-        ShapeLimits, Stop, Subscriptions, SyncTimeouts, Waiters, announce,
+        Access, AccessConfig, Backend, Filters, Front, FrontActor, GasCounter, IoThreads, RequestLimits, Serve,
+        ServerConfig, ShapeLimits, Stop, Subscriptions, SyncTimeouts, Waiters, announce,
     },
     state::{CodeCache, Snapshots},
     store::Store,
@@ -146,9 +146,9 @@ impl Node {
                 // Building a runtime fails only where the system gives no threads: nothing could be done then.
                 tokio::runtime::Builder::new_multi_thread()
                     .enable_all()
-                    .thread_name("presim-io")
+                    .thread_name("presim-tasks")
                     .build()
-                    .unwrap_or_else(|error| panic!("cannot start the I/O threads: {error}"))
+                    .unwrap_or_else(|error| panic!("cannot start the actors' threads: {error}"))
             });
             system.block_on(async move {
                 match Actors::start(parts).await {
@@ -231,6 +231,7 @@ impl Actors {
             }
             _ => None,
         };
+        let io = IoThreads::start(config.io_threads.map_or_else(available_cores, usize::from))?;
         let server = ServerConfig::new(&config);
         let listener = server.bind().await.wrap_err_with(|| {
             format!("cannot listen on {}: is another node running there? --listen takes another address", config.listen)
@@ -312,7 +313,7 @@ impl Actors {
         });
         let waiters = Waiters::new(config.max_sync_waiters as usize);
         let front = Arc::new(Front::new(backend, snapshots, executor, waiters, &metrics));
-        let front = FrontActor::new(server, front, subscriptions, access).start();
+        let front = FrontActor::new(server, io, front, subscriptions, access).start();
         front.send(Serve(listener)).await?;
         Ok((Self { front, lanes, feed, feed_thread, approvals, _socket: socket }, listening))
     }

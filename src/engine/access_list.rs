@@ -10,7 +10,7 @@ use revm_inspectors::access_list::AccessListInspector;
 use super::{
     call::{Prepared, explain, prepare},
     error::SimulationError,
-    evm::new_evm,
+    evm::inspected_evm,
     request::{CallRequest, Rules},
 };
 use crate::{
@@ -51,7 +51,7 @@ pub fn create_access_list(
         overlay.meter.between_calls()?;
         let Prepared { env, precompiles, tx } = prepared.clone();
         let inspector = AccessListInspector::new(list.clone());
-        let mut evm = new_evm(overlay, env, precompiles, inspector, true);
+        let mut evm = inspected_evm(overlay, env, precompiles, inspector);
         let ran = evm.transact_raw(with_list(tx, list.clone()));
         let touched = touched(evm.inspector());
         drop(evm);

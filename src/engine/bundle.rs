@@ -1,21 +1,17 @@
 //! `eth_callBundle`: signed transactions in the block that they are meant for, and what its producer gets for them.
 
 use alloy_consensus::{Header, Transaction, TxEnvelope, transaction::Recovered};
-use alloy_evm::{EthEvm, Evm, FromRecoveredTx, block::SystemCaller};
+use alloy_evm::{Evm, FromRecoveredTx, block::SystemCaller};
 use alloy_hardforks::EthereumHardforks;
 use alloy_primitives::{Address, B256, I256, Keccak256, U256};
-use revm::{
-    DatabaseCommit,
-    context::{
-        TxEnv,
-        result::{EVMError, ExecutionResult},
-    },
-    inspector::NoOpInspector,
+use revm::context::{
+    TxEnv,
+    result::{EVMError, ExecutionResult},
 };
 
 use super::{
     error::SimulationError,
-    evm::new_evm,
+    evm::RunEvm,
     precompiles::RunPrecompiles,
     request::{Rules, SignedBundle},
 };
@@ -85,7 +81,7 @@ pub fn call_bundle(
     if place.begins {
         overlay.push_hash(snapshot.header().number, place.header.parent_hash);
     }
-    let mut evm = new_evm(&mut *overlay, env, precompiles, NoOpInspector, false);
+    let mut evm = RunEvm::new(&mut *overlay, env, precompiles);
     if place.begins {
         let mut system = SystemCaller::new(spec);
         let header = &place.header;
@@ -232,22 +228,17 @@ impl Room<'_> {
 }
 
 /// Runs a transaction, and keeps what it changes.
-fn run(
-    evm: &mut EthEvm<&mut Overlay, NoOpInspector, RunPrecompiles>,
-    tx: &Recovered<TxEnvelope>,
-    room: &mut Room<'_>,
-) -> Result<BundleTx, SimulationError> {
+fn run(evm: &mut RunEvm<'_>, tx: &Recovered<TxEnvelope>, room: &mut Room<'_>) -> Result<BundleTx, SimulationError> {
     room.admit(tx)?;
     let header = &room.place.header;
     let (coinbase, from) = (header.beneficiary, tx.signer());
     let before = evm.db_mut().balance_and_nonce(coinbase).0;
-    let done = match evm.transact_raw(TxEnv::from_recovered_tx(tx.inner(), from)) {
+    let done = match evm.commit(TxEnv::from_recovered_tx(tx.inner(), from)) {
         Ok(done) => done,
         Err(error) => return Err(explain(error, tx, header, evm.db_mut())),
     };
-    evm.db_mut().commit(done.state);
     let after = evm.db_mut().balance_and_nonce(coinbase).0;
-    let gas_used = done.result.tx_gas_used();
+    let gas_used = done.tx_gas_used();
     room.gas = room.gas.saturating_add(gas_used);
     room.blob_gas = room.blob_gas.saturating_add(tx.blob_gas_used().unwrap_or_default());
     // No price is below the base fee here: the EVM has refused those.
@@ -259,7 +250,7 @@ fn run(
         hash: *tx.tx_hash(),
         from,
         to: tx.to(),
-        result: done.result,
+        result: done,
         coinbase_diff: I256::from_raw(after.wrapping_sub(before)),
         gas_fees: U256::from(price) * U256::from(gas_used),
     })

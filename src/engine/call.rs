@@ -8,12 +8,11 @@ use revm::{
         result::{EVMError, ExecutionResult},
     },
     context_interface::block::BlobExcessGasAndPrice,
-    inspector::NoOpInspector,
 };
 
 use super::{
     error::SimulationError,
-    evm::new_evm,
+    evm::RunEvm,
     fees::{Filled, check_chain_id, max_fee, tx_env},
     overrides,
     precompiles::RunPrecompiles,
@@ -35,10 +34,10 @@ pub fn call(
 ) -> Result<ExecutionResult, SimulationError> {
     let Prepared { env, precompiles, tx } = prepare(spec, snapshot, request, rules, codes, overlay)?;
     let base_fee = env.block_env.basefee;
-    let mut evm = new_evm(overlay, env, precompiles, NoOpInspector, false);
-    let ran = evm.transact_raw(tx).map(|ran| ran.result);
+    let mut evm = RunEvm::new(overlay, env, precompiles);
+    let ran = evm.run(tx);
     let too_long = evm.precompiles().was_too_long();
-    drop(evm);
+    evm.rest();
     if too_long {
         overlay.meter.stop(Stopped::TooLong);
     }

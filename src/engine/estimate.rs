@@ -1,7 +1,6 @@
 //! `eth_estimateGas`: the smallest gas limit with which a call succeeds, searched as geth's `eth/gasestimator` does.
 
 use alloy_eips::{eip4844::DATA_GAS_PER_BLOB, eip7825::MAX_TX_GAS_LIMIT_OSAKA};
-use alloy_evm::Evm;
 use alloy_primitives::{Bytes, TxKind, U256};
 use revm::{
     Database,
@@ -10,14 +9,13 @@ use revm::{
         result::{EVMError, ExecutionResult, HaltReason, InvalidTransaction},
     },
     context_interface::cfg::gas::CALL_STIPEND,
-    inspector::NoOpInspector,
     primitives::hardfork::SpecId,
 };
 
 use super::{
     call::{Prepared, explain, prepare},
     error::SimulationError,
-    evm::new_evm,
+    evm::RunEvm,
     fees::max_fee,
     request::{Call, CallRequest, Rules},
 };
@@ -145,12 +143,14 @@ impl Search<'_> {
         let Prepared { env, precompiles, tx } = self.prepared.clone();
         let base_fee = env.block_env.basefee;
         let tx = TxEnv { gas_limit: gas, ..tx };
-        let ran = new_evm(self.overlay, env, precompiles, NoOpInspector, false).transact_raw(tx);
+        let mut evm = RunEvm::new(self.overlay, env, precompiles);
+        let ran = evm.run(tx);
+        evm.rest();
         match ran {
             // What the run changed is dropped: the next one starts from the overrides alone.
             Ok(ran) => {
-                self.simulated = self.simulated.saturating_add(ran.result.tx_gas_used());
-                Ok(Some(ran.result))
+                self.simulated = self.simulated.saturating_add(ran.tx_gas_used());
+                Ok(Some(ran))
             }
             Err(EVMError::Transaction(
                 InvalidTransaction::CallGasCostMoreThanGasLimit { .. }

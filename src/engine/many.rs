@@ -1,17 +1,13 @@
 //! `eth_callMany` and the traces of calls: calls that see what those before them did.
 
 use alloy_consensus::Header;
-use alloy_evm::{Evm, EvmEnv};
-use revm::{
-    DatabaseCommit,
-    context::{TxEnv, result::ExecutionResult},
-    inspector::NoOpInspector,
-};
+use alloy_evm::EvmEnv;
+use revm::context::{TxEnv, result::ExecutionResult};
 
 use super::{
     call::{environment, explain, fill},
     error::SimulationError,
-    evm::new_evm,
+    evm::RunEvm,
     fees::check_chain_id,
     overrides,
     precompiles::RunPrecompiles,
@@ -52,13 +48,12 @@ pub fn call_many(
 ) -> Result<Vec<Vec<ExecutionResult>>, ManyError> {
     each_call(spec, header, request, rules, codes, overlay, |call, (tx, env, precompiles), overlay| {
         let base_fee = env.block_env.basefee;
-        let mut evm = new_evm(&mut *overlay, env, precompiles, NoOpInspector, false);
-        let ran = evm.transact_raw(tx);
-        drop(evm);
+        let mut evm = RunEvm::new(&mut *overlay, env, precompiles);
+        let ran = evm.commit(tx);
+        evm.rest();
         let ran = ran.map_err(|error| explain(error, call, base_fee, overlay))?;
-        overlay.commit(ran.state);
-        let gas_used = ran.result.tx_gas_used();
-        Ok((ran.result, gas_used))
+        let gas_used = ran.tx_gas_used();
+        Ok((ran, gas_used))
     })
 }
 

@@ -23,7 +23,7 @@ pub use bundle::{BundleError, BundleResult, BundleTx, call_bundle};
 pub use call::{call, lift_checks};
 pub use error::{HaltText, SimulationError, frame_error, revert_reason};
 pub use estimate::{Estimate, estimate_gas};
-pub use evm::new_evm;
+pub use evm::RunEvm;
 pub use fees::market_tx;
 pub use many::{ManyError, call_many, trace_many};
 pub use precompiles::RunPrecompiles;

@@ -18,24 +18,24 @@ use revm::{
 pub struct RunPrecompiles {
     fork: &'static Precompiles,
     active: PrecompilesMap,
-    /// Whether only short runs of them are wanted, and whether one was longer.
-    short: bool,
+    /// Gas that they may still use, where only short runs are wanted; and whether one wanted more.
+    short: Option<u64>,
     too_long: bool,
 }
 
-/// Gas that a precompile may use in a run that must be short: some tens of microseconds of the dearest.
+/// Gas that the precompiles of a run that must be short may use together: some tens of microseconds of the dearest.
 const SHORT_GAS: u64 = 100_000;
 
 impl RunPrecompiles {
     /// Those of a fork.
     pub fn of(spec: SpecId) -> Self {
         let fork = Precompiles::new(PrecompileSpecId::from_spec_id(spec));
-        Self { fork, active: PrecompilesMap::from_static(fork), short: false, too_long: false }
+        Self { fork, active: PrecompilesMap::from_static(fork), short: None, too_long: false }
     }
 
-    /// Stops a run in which a precompile would take long. The meter cannot: it sees only what is between two opcodes.
+    /// Stops a run in which precompiles would take long. The meter cannot: it sees only what is between two opcodes.
     pub const fn keep_short(&mut self) {
-        self.short = true;
+        self.short = Some(SHORT_GAS);
     }
 
     /// Whether a run was stopped for that.
@@ -78,17 +78,19 @@ where
     }
 
     fn run(&mut self, context: &mut CTX, inputs: &CallInputs) -> Result<Option<InterpreterResult>, String> {
-        if !self.short || inputs.gas_limit <= SHORT_GAS {
-            return self.active.run(context, inputs);
+        let Some(left) = &mut self.short else { return self.active.run(context, inputs) };
+        if self.active.get(&inputs.bytecode_address).is_none() {
+            return Ok(None);
         }
         // What a precompile does and costs does not depend on the gas that is left over, unless it is too little.
-        let bounded = CallInputs { gas_limit: SHORT_GAS, ..inputs.clone() };
+        let bounded = CallInputs { gas_limit: inputs.gas_limit.min(*left), ..inputs.clone() };
         let Some(mut result) = self.active.run(context, &bounded)? else { return Ok(None) };
-        if result.result == InstructionResult::PrecompileOOG {
+        if result.result == InstructionResult::PrecompileOOG && inputs.gas_limit > *left {
             self.too_long = true;
-            return Err("a precompile takes too long to run in place".to_owned());
+            return Err("the precompiles take too long to run in place".to_owned());
         }
         let used = result.gas.total_gas_spent();
+        *left = left.saturating_sub(used);
         result.gas = Gas::new(inputs.gas_limit);
         result.gas.set_spent(used);
         Ok(Some(result))

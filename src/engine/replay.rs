@@ -1,23 +1,20 @@
 //! Real transactions again: the executor of blocks, and the state in the middle of one.
 
-use alloy_consensus::{Header, TxEnvelope, transaction::Recovered};
-use alloy_eips::eip4895::Withdrawals;
-use alloy_evm::{
-    EthEvm, Evm,
-    block::{BlockExecutionError, BlockExecutor},
-    eth::{EthBlockExecutionCtx, EthBlockExecutor, receipt_builder::AlloyReceiptBuilder},
-};
-use revm::inspector::NoOpInspector;
-
-use super::{error::SimulationError, evm::new_evm, precompiles::RunPrecompiles};
+use super::{error::SimulationError, evm::RunEvm, precompiles::RunPrecompiles};
 use crate::{
     chain::ChainSpec,
     state::{Overlay, Snapshot},
 };
+use alloy_consensus::{Header, TxEnvelope, transaction::Recovered};
+use alloy_eips::eip4895::Withdrawals;
+use alloy_evm::{
+    Evm,
+    block::{BlockExecutionError, BlockExecutor},
+    eth::{EthBlockExecutionCtx, EthBlockExecutor, receipt_builder::AlloyReceiptBuilder},
+};
 
 /// Executes a block's system calls and transactions in an overlay.
-pub type ChainExecutor<'a> =
-    EthBlockExecutor<'a, EthEvm<&'a mut Overlay, NoOpInspector, RunPrecompiles>, &'a ChainSpec, AlloyReceiptBuilder>;
+pub type ChainExecutor<'a> = EthBlockExecutor<'a, RunEvm<'a>, &'a ChainSpec, AlloyReceiptBuilder>;
 
 /// The executor of `header`'s block, on the state that `overlay` has.
 pub fn block_executor<'a>(
@@ -38,7 +35,7 @@ pub fn block_executor<'a>(
     };
     let env = spec.evm_env(header);
     let precompiles = RunPrecompiles::of(env.cfg_env.spec);
-    let evm = new_evm(overlay, env, precompiles, NoOpInspector, false);
+    let evm = RunEvm::new(overlay, env, precompiles);
     EthBlockExecutor::new(evm, context, spec, AlloyReceiptBuilder::default())
 }
 

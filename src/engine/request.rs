@@ -161,6 +161,13 @@ pub struct Simulation {
     pub validation: bool,
 }
 
+impl Simulation {
+    /// How many calls it has, in all its blocks.
+    pub fn calls(&self) -> usize {
+        self.blocks.iter().map(|block| block.calls.len()).sum()
+    }
+}
+
 /// One block of a simulation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SimBlock {

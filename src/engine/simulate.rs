@@ -2,18 +2,20 @@
 
 use std::borrow::Cow;
 
-use alloy_consensus::{EMPTY_OMMER_ROOT_HASH, Header, Receipt, ReceiptEnvelope, ReceiptWithBloom, TxType};
-use alloy_eips::{eip4844::DATA_GAS_PER_BLOB, eip4895::Withdrawals, eip7685::Requests};
+use alloy_consensus::{EMPTY_OMMER_ROOT_HASH, Header, Receipt, ReceiptWithBloom, TxType};
+use alloy_eips::{
+    eip4844::DATA_GAS_PER_BLOB, eip4895::Withdrawals, eip6110::MAINNET_DEPOSIT_CONTRACT_ADDRESS, eip7685::Requests,
+};
 use alloy_evm::{
     Evm,
-    block::{SystemCaller, state_changes::post_block_balance_increments},
-    eth::eip6110,
+    block::{BlockValidationError, SystemCaller, state_changes::post_block_balance_increments},
+    eth::{eip6110, spec::EthExecutorSpec},
 };
 use alloy_hardforks::EthereumHardforks;
-use alloy_primitives::{Address, B256, Bytes, Log, Sealable, Sealed, TxKind, U256};
+use alloy_primitives::{Address, B256, Bloom, Bytes, Log, Sealable, Sealed, TxKind, U256, logs_bloom};
+use alloy_rlp::Encodable;
 use alloy_trie::root::ordered_trie_root_encoded;
 use revm::{
-    DatabaseCommit,
     context::result::{ExecutionResult, HaltReason, ResultGas},
     database::DatabaseCommitExt,
 };
@@ -21,15 +23,15 @@ use revm::{
 use super::{
     call::{explain, lift_checks, set_blob_base_fee},
     error::SimulationError,
-    evm::new_evm,
+    evm::RunEvm,
     fees::{Filled, UnsignedTx, check_chain_id, tx_env, unsigned_tx},
     overrides,
     request::{BaseFeeRule, BlockOverrides, Call, Rules, SimBlock, Simulation},
-    transfers::{NumberedLog, Transfers},
+    transfers::NumberedLog,
 };
 use crate::{
-    chain::{ChainSpec, block_size, logs_bloom, receipts_root_and_bloom},
-    state::{CodeCache, Overlay, Snapshot, World},
+    chain::{ChainSpec, block_size},
+    state::{CodeCache, LogMark, Overlay, Snapshot, Stopped, World},
 };
 
 /// A block that was simulated.
@@ -211,7 +213,11 @@ struct Simulator<'a> {
 struct Ran {
     calls: Vec<CallResult>,
     transactions: Vec<SimulatedTx>,
-    receipts: Vec<ReceiptEnvelope>,
+    /// Their encodings (EIP-2718).
+    receipts: Vec<Vec<u8>>,
+    bloom: Bloom,
+    /// Deposit requests among their logs (EIP-6110).
+    deposits: Vec<u8>,
     gas_used: u64,
     blob_gas_used: u64,
     requests: Option<Requests>,
@@ -230,7 +236,8 @@ impl Simulator<'_> {
         header.requests_hash = ran.requests.as_ref().map(Requests::requests_hash);
         let encoded: Vec<&[u8]> = ran.transactions.iter().map(|tx| tx.tx.encoded.as_slice()).collect();
         header.transactions_root = ordered_trie_root_encoded(&encoded);
-        (header.receipts_root, header.logs_bloom) = receipts_root_and_bloom(&ran.receipts);
+        header.receipts_root = ordered_trie_root_encoded(&ran.receipts);
+        header.logs_bloom = ran.bloom;
 
         let withdrawals = self
             .spec
@@ -298,7 +305,10 @@ impl Simulator<'_> {
         if let Some(price) = planned.block.block.blob_base_fee {
             set_blob_base_fee(&mut env.block_env, price);
         }
-        let precompiles = overrides::apply(&planned.block.state, self.overlay, self.codes, env.cfg_env.spec)?;
+        let mut precompiles = overrides::apply(&planned.block.state, self.overlay, self.codes, env.cfg_env.spec)?;
+        if self.overlay.meter.is_short() {
+            precompiles.keep_short();
+        }
         let market = self.spec.is_market(&env);
         let blob_base_fee = env.block_env.blob_excess_gas_and_price.map_or(0, |blob| blob.blob_gasprice);
 
@@ -308,13 +318,15 @@ impl Simulator<'_> {
             calls: Vec::with_capacity(planned.block.calls.len()),
             transactions: Vec::with_capacity(planned.block.calls.len()),
             receipts: Vec::with_capacity(planned.block.calls.len()),
+            bloom: Bloom::ZERO,
+            deposits: Vec::new(),
             gas_used: 0,
             blob_gas_used: 0,
             requests: None,
         };
         let base_fee = header.base_fee_per_gas.unwrap_or_default();
         self.overlay.log_numbers.restart();
-        let mut evm = new_evm(&mut *self.overlay, env, precompiles, Transfers::default(), self.trace_transfers);
+        let mut evm = RunEvm::new(&mut *self.overlay, env, precompiles).with_transfers(self.trace_transfers);
         let mut system = SystemCaller::new(self.spec);
         if planned.continues.is_none() {
             system_call(system.apply_blockhashes_contract_call(header.parent_hash, &mut evm))?;
@@ -337,14 +349,15 @@ impl Simulator<'_> {
             let wraps = !self.validation
                 && matches!(call.to, TxKind::Call(_))
                 && evm.db_mut().balance_and_nonce(call.from).1 == u64::MAX;
-            evm.cfg.disable_base_fee = !self.validation && call.fees.is_free();
-            let result = match evm.transact_raw(tx) {
-                Ok(done) => {
-                    evm.db_mut().commit(done.state);
-                    done.result
-                }
+            evm.cfg_mut().disable_base_fee = !self.validation && call.fees.is_free();
+            let result = match evm.commit(tx) {
+                Ok(result) => result,
                 Err(error) => {
-                    drop(evm);
+                    let too_long = evm.precompiles().was_too_long();
+                    evm.rest();
+                    if too_long {
+                        self.overlay.meter.stop(Stopped::TooLong);
+                    }
                     return Err(explain(error, call, base_fee, self.overlay));
                 }
             };
@@ -352,9 +365,8 @@ impl Simulator<'_> {
                 // Without validation the account's nonce wraps, as geth's does.
                 evm.db_mut().set(call.from, None, Some(0), None);
             }
-            let numbers = evm.db_mut().log_numbers.take(result.logs().len());
-            let logs = if self.trace_transfers { evm.inspector_mut().take() } else { number(&result, &numbers) };
-            let result = ran.add(result, logs, call, &listed);
+            let marks = evm.db().log_numbers.standing(result.logs().len());
+            let result = system_call(ran.add(result, marks, call, &listed, self.spec))?;
             self.gas_left = self.gas_left.saturating_sub(result.gas_used);
             ran.calls.push(result);
             ran.transactions.push(SimulatedTx { from: call.from, tx: listed });
@@ -362,9 +374,8 @@ impl Simulator<'_> {
 
         if self.spec.is_prague_active_at_timestamp(header.timestamp) {
             let mut requests = Requests::default();
-            let deposits = system_call(eip6110::parse_deposits_from_receipts(self.spec, &ran.receipts))?;
-            if !deposits.is_empty() {
-                requests.push_request_with_type(eip6110::DEPOSIT_REQUEST_TYPE, deposits);
+            if !ran.deposits.is_empty() {
+                requests.push_request_with_type(eip6110::DEPOSIT_REQUEST_TYPE, std::mem::take(&mut ran.deposits));
             }
             system_call(system.append_post_execution_changes(&mut evm, &mut requests))?;
             ran.requests = Some(requests);
@@ -375,7 +386,7 @@ impl Simulator<'_> {
             &[],
             planned.block.block.withdrawals.as_deref().map(Vec::as_slice),
         );
-        let Ok(()) = evm.db_mut().increment_balances(increments);
+        let Ok(()) = evm.rest().increment_balances(increments);
         Ok(ran)
     }
 }
@@ -411,14 +422,18 @@ impl Place<'_> {
 }
 
 impl Ran {
-    /// Counts what a call did, and writes its receipt.
+    /// Counts what a call did, and writes its receipt. `marks` are those of its logs.
+    ///
+    /// # Errors
+    /// A log of the deposit contract that is none of its own.
     fn add(
         &mut self,
         result: ExecutionResult,
-        shown: Vec<NumberedLog>,
+        marks: &[LogMark],
         call: &Call,
         listed: &UnsignedTx,
-    ) -> CallResult {
+        spec: &ChainSpec,
+    ) -> Result<CallResult, BlockValidationError> {
         let gas: ResultGas = *result.gas();
         let gas_used = gas.tx_gas_used();
         self.gas_used += gas_used;
@@ -430,32 +445,31 @@ impl Ran {
             ExecutionResult::Revert { output, .. } => (CallOutcome::Revert, output, Vec::new()),
             ExecutionResult::Halt { reason, .. } => (CallOutcome::Halt(reason), Bytes::new(), Vec::new()),
         };
-        let shown = if outcome == CallOutcome::Success { shown } else { Vec::new() };
-        self.receipts.push(receipt(listed, outcome == CallOutcome::Success, self.gas_used, logs));
+        let written: Vec<&Log> =
+            logs.iter().zip(marks).filter(|(_, mark)| !mark.transfer).map(|(log, _)| log).collect();
+        let deposits = spec.deposit_contract_address().unwrap_or(MAINNET_DEPOSIT_CONTRACT_ADDRESS);
+        eip6110::accumulate_deposits_from_logs(deposits, written.iter().copied(), &mut self.deposits)?;
+        let logs_bloom = logs_bloom(written.iter().copied());
+        self.bloom |= logs_bloom;
+        let status = (outcome == CallOutcome::Success).into();
+        let receipt = Receipt { status, cumulative_gas_used: self.gas_used, logs: written };
+        self.receipts.push(encoded(listed.tx.tx_type(), &ReceiptWithBloom { receipt, logs_bloom }));
         let max_used_gas = gas.total_gas_spent().max(gas.floor_gas());
-        CallResult { outcome, gas_used, max_used_gas, return_data, logs: shown }
+        let logs = logs.into_iter().zip(marks).map(|(log, mark)| NumberedLog { number: mark.number, log }).collect();
+        Ok(CallResult { outcome, gas_used, max_used_gas, return_data, logs })
     }
-}
-
-/// The logs of a call with their numbers.
-fn number(result: &ExecutionResult, numbers: &[u64]) -> Vec<NumberedLog> {
-    let logs = result.logs().iter().zip(numbers);
-    logs.map(|(log, number)| NumberedLog { number: *number, log: log.clone() }).collect()
 }
 
 fn system_call<T, E: std::fmt::Display>(result: Result<T, E>) -> Result<T, SimulationError> {
     result.map_err(|error| SimulationError::Refused(format!("system call: {error}")))
 }
 
-fn receipt(tx: &UnsignedTx, success: bool, cumulative_gas_used: u64, logs: Vec<Log>) -> ReceiptEnvelope {
-    let logs_bloom = logs_bloom(&logs);
-    let receipt =
-        ReceiptWithBloom { receipt: Receipt { status: success.into(), cumulative_gas_used, logs }, logs_bloom };
-    match tx.tx.tx_type() {
-        TxType::Legacy => ReceiptEnvelope::Legacy(receipt),
-        TxType::Eip2930 => ReceiptEnvelope::Eip2930(receipt),
-        TxType::Eip1559 => ReceiptEnvelope::Eip1559(receipt),
-        TxType::Eip4844 => ReceiptEnvelope::Eip4844(receipt),
-        TxType::Eip7702 => ReceiptEnvelope::Eip7702(receipt),
+/// A receipt as EIP-2718 has it.
+fn encoded(kind: TxType, receipt: &ReceiptWithBloom<Receipt<&Log>>) -> Vec<u8> {
+    let mut out = Vec::with_capacity(receipt.length() + 1);
+    if kind != TxType::Legacy {
+        out.push(kind.into());
     }
+    receipt.encode(&mut out);
+    out
 }

@@ -9,7 +9,7 @@ use revm_inspectors::tracing::types::CallTraceNode;
 use super::{
     call::explain,
     error::SimulationError,
-    evm::new_evm,
+    evm::inspected_evm,
     precompiles::RunPrecompiles,
     recorder::Recorder,
     request::Call,
@@ -132,7 +132,7 @@ pub(super) fn trace(
     let block_number = env.block_env.number.saturating_to();
     let (gas_limit, caller) = (tx.gas_limit, tx.caller);
     let mut recorder = Recorder::new(tracer, *budget);
-    let mut evm = new_evm(&mut *overlay, env, precompiles, &mut recorder, true);
+    let mut evm = inspected_evm(&mut *overlay, env, precompiles, &mut recorder);
     let ran = evm.transact_raw(tx);
     drop(evm);
     let too_long = SimulationError::TraceTooLong { limit: budget.limit };

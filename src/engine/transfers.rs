@@ -2,15 +2,11 @@
 
 use alloy_primitives::{Address, B256, Log, LogData, U256, address, b256};
 use revm::{
-    Inspector,
-    bytecode::opcode,
     context_interface::{ContextTr, JournalTr},
-    interpreter::{
-        CallInputs, CallOutcome, CreateInputs, CreateOutcome, InstructionResult, Interpreter, InterpreterAction,
-        InterpreterTypes,
-        interpreter_types::{InputsTr, Jumps, LoopControl, StackTr},
-    },
+    interpreter::FrameInput,
 };
+
+use crate::state::Overlay;
 
 /// The address that such a log bears (execution-apis, `eth_simulateV1`).
 const EMITTER: Address = address!("eeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeee");
@@ -26,94 +22,38 @@ pub struct NumberedLog {
     pub log: Log,
 }
 
-/// Collects the logs of a call, transfers included. A frame that fails takes its logs with it.
-#[derive(Debug, Default)]
-pub(super) struct Transfers {
-    logs: Vec<NumberedLog>,
-    /// The next log's number in its block.
-    next: u64,
-    /// The contract that is about to destroy itself, who gets its ether, and how much that is.
-    dying: Option<(Address, Address, U256)>,
-    /// How many logs there were when each open frame began.
-    frames: Vec<usize>,
+/// Native currency that changes hands.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Transfer {
+    pub from: Address,
+    /// None: the contract that its frame creates.
+    pub to: Option<Address>,
+    /// Wei.
+    pub value: U256,
 }
 
-impl Transfers {
-    /// The logs of the call that has ended.
-    pub(super) fn take(&mut self) -> Vec<NumberedLog> {
-        self.frames.clear();
-        std::mem::take(&mut self.logs)
+impl Transfer {
+    /// What a frame begins with, where it moves any.
+    pub(super) fn of(frame: &FrameInput) -> Option<Self> {
+        let transfer = match frame {
+            FrameInput::Call(call) => Self {
+                from: call.transfer_from(),
+                to: Some(call.transfer_to()),
+                value: call.transfer_value().unwrap_or_default(),
+            },
+            FrameInput::Create(create) => Self { from: create.caller(), to: None, value: create.value() },
+            FrameInput::Empty => return None,
+        };
+        (!transfer.value.is_zero()).then_some(transfer)
     }
 
-    fn push(&mut self, log: Log) {
-        self.logs.push(NumberedLog { number: self.next, log });
-        self.next += 1;
-    }
-
-    fn transfer(&mut self, from: Address, to: Address, value: U256) {
-        if !value.is_zero() {
-            let topics = vec![TRANSFER, from.into_word(), to.into_word()];
-            let data = value.to_be_bytes::<32>().into();
-            self.push(Log { address: EMITTER, data: LogData::new_unchecked(topics, data) });
-        }
-    }
-
-    fn end(&mut self, succeeded: bool) {
-        if let Some(before) = self.frames.pop()
-            && !succeeded
-        {
-            self.logs.truncate(before);
-        }
-    }
-}
-
-impl<CTX: ContextTr, INTR: InterpreterTypes> Inspector<CTX, INTR> for Transfers {
-    fn log(&mut self, _: &mut CTX, log: Log) {
-        self.push(log);
-    }
-
-    fn call(&mut self, _: &mut CTX, inputs: &mut CallInputs) -> Option<CallOutcome> {
-        self.frames.push(self.logs.len());
-        if let Some(value) = inputs.transfer_value() {
-            self.transfer(inputs.transfer_from(), inputs.transfer_to(), value);
-        }
-        None
-    }
-
-    fn call_end(&mut self, _: &mut CTX, _: &CallInputs, outcome: &mut CallOutcome) {
-        self.end(outcome.result.result.is_ok());
-    }
-
-    fn create(&mut self, context: &mut CTX, inputs: &mut CreateInputs) -> Option<CreateOutcome> {
-        self.frames.push(self.logs.len());
-        if let Ok(creator) = context.journal_mut().load_account(inputs.caller()) {
-            let created = inputs.created_address(creator.data.info.nonce);
-            self.transfer(inputs.caller(), created, inputs.value());
-        }
-        None
-    }
-
-    fn create_end(&mut self, _: &mut CTX, _: &CreateInputs, outcome: &mut CreateOutcome) {
-        self.end(outcome.result.result.is_ok());
-    }
-
-    fn step(&mut self, interpreter: &mut Interpreter<INTR>, context: &mut CTX) {
-        if interpreter.bytecode.opcode() != opcode::SELFDESTRUCT {
-            return;
-        }
-        let contract = interpreter.input.target_address();
-        let to = interpreter.stack.data().last().map(|word| Address::from_word((*word).into()));
-        let balance = context.journal_mut().load_account(contract).ok().map(|account| account.data.info.balance);
-        self.dying = to.zip(balance).map(|(to, balance)| (contract, to, balance));
-    }
-
-    fn step_end(&mut self, interpreter: &mut Interpreter<INTR>, _: &mut CTX) {
-        // It has happened if the opcode ended its frame well. The journal does not tell all: after Cancun, ether that stays where it
-        // is leaves no trace there.
-        let Some((contract, to, balance)) = self.dying.take() else { return };
-        let ended = interpreter.bytecode.action().as_ref().and_then(InterpreterAction::instruction_result);
-        if ended == Some(InstructionResult::SelfDestruct) {
-            self.transfer(contract, to, balance);
-        }
+    /// Writes it as a log of the frame that is open: who takes that back takes this back.
+    pub(super) fn log<'a>(self, created: Address, context: &mut impl ContextTr<Db = &'a mut Overlay>) {
+        let topics = vec![TRANSFER, self.from.into_word(), self.to.unwrap_or(created).into_word()];
+        let data = LogData::new_unchecked(topics, self.value.to_be_bytes::<32>().into());
+        let journal = context.journal_mut();
+        let before = journal.logs().len();
+        journal.log(Log { address: EMITTER, data });
+        journal.db_mut().log_numbers.push(before, true);
     }
 }

@@ -1,7 +1,10 @@
 //! The way of a request: routed, run in place or on a lane, counted.
 
 use std::{
-    sync::{Arc, OnceLock},
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
     time::Instant,
 };
 
@@ -34,6 +37,8 @@ pub struct Front {
     executor: Executor,
     pub(super) waiters: Waiters,
     metrics: Metrics,
+    /// Requests that run in place, or are about to.
+    in_place: AtomicUsize,
     /// By method and outcome; each is there once it has something to count.
     counts: Vec<[OnceLock<Counted>; Outcome::ALL.len()]>,
     unknown: Counted,
@@ -85,6 +90,8 @@ impl Job {
 impl Front {
     /// Strides of the meter that a call may run in place: some hundreds of microseconds at most.
     const IN_PLACE: u32 = 4;
+    /// Requests that may wait at once to run in place.
+    const IN_PLACE_WAITING: usize = 16;
 
     /// A front before `backend`, counting into `metrics`.
     pub fn new(
@@ -96,7 +103,8 @@ impl Front {
     ) -> Self {
         let counts = Method::ALL.iter().map(|_| Default::default()).collect();
         let unknown = Counted::new(metrics, "unknown", Outcome::Invalid);
-        Self { backend, snapshots, executor, waiters, metrics: metrics.clone(), counts, unknown }
+        let in_place = AtomicUsize::new(0);
+        Self { backend, snapshots, executor, waiters, metrics: metrics.clone(), in_place, counts, unknown }
     }
 
     /// What is published now.
@@ -135,16 +143,7 @@ impl Front {
         let (out, result) = match method.place() {
             Place::Connection => Self::subscribe(method, &job, out),
             Place::Here => self.run_here(method, &job, out, Meter::default()).0,
-            Place::HereThen(lane) if job.alone => {
-                let start = out.len();
-                match self.run_here(method, &job, out, Meter::short(Self::IN_PLACE)) {
-                    ((mut out, _), true) => {
-                        out.truncate(start);
-                        self.run_on(lane, method, job, out).await
-                    }
-                    (answered, false) => answered,
-                }
-            }
+            Place::HereThen(lane) if job.alone => self.run_here_then_on(lane, method, job, out).await,
             Place::HereThen(lane) | Place::On(lane) => self.run_on(lane, method, job, out).await,
             Place::OnThenWait(lane) => self.send_and_wait(lane, job, out).await,
             Place::OnThenAsk(lane) => self.send_calls(lane, job, out).await,
@@ -166,6 +165,33 @@ impl Front {
             )),
         };
         (out, result)
+    }
+
+    /// Runs on the calling thread if few others want to, and what is short ends there; all else goes to a lane.
+    ///
+    /// The lane is where load is bounded. So whoever would run here first lets those in who have arrived already: how many they are is
+    /// then known, and past [`Self::IN_PLACE_WAITING`] of them the lane decides who may wait.
+    async fn run_here_then_on(
+        &self,
+        lane: LaneName,
+        method: Method,
+        job: Job,
+        out: Vec<u8>,
+    ) -> (Vec<u8>, Result<(), RpcError>) {
+        let Some(place) = InPlace::take(&self.in_place, Self::IN_PLACE_WAITING) else {
+            return self.run_on(lane, method, job, out).await;
+        };
+        tokio::task::yield_now().await;
+        let start = out.len();
+        let ran = self.run_here(method, &job, out, Meter::short(Self::IN_PLACE));
+        drop(place);
+        match ran {
+            ((mut out, _), true) => {
+                out.truncate(start);
+                self.run_on(lane, method, job, out).await
+            }
+            (answered, false) => answered,
+        }
     }
 
     /// Runs on the calling thread. The flag tells that the run was longer than what may be done so.
@@ -224,6 +250,24 @@ impl Front {
             work(&backend, &job, overlay, meter)
         });
         Ok(ran.await?)
+    }
+}
+
+/// A place among those who run where they were read; given back when dropped.
+struct InPlace<'a>(&'a AtomicUsize);
+
+impl<'a> InPlace<'a> {
+    /// Takes one, where fewer than `most` are taken.
+    fn take(taken: &'a AtomicUsize, most: usize) -> Option<Self> {
+        // Counted first, so that two at once cannot both take the last; dropped where there was none.
+        let before = taken.fetch_add(1, Relaxed);
+        Some(Self(taken)).filter(|_| before < most)
+    }
+}
+
+impl Drop for InPlace<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Relaxed);
     }
 }
 

@@ -2,7 +2,8 @@
 //!
 //! A body becomes requests in [`envelope`], parameters become the engine's types in [`wire`], results become bytes in [`encode`].
 //! [`reply`] makes the text of an answer of the text of a request, [`front`] takes each through routing, lanes and metrics, [`wait`] lets
-//! one wait for its receipt, [`approve`] for whoever approves it; [`http`] and [`ws`] are the two doors, behind [`server`]'s one port. [`subscriptions`] tells connections what is
+//! one wait for its receipt, [`approve`] for whoever approves it; [`http`] and [`ws`] are the two doors, behind [`server`]'s one port;
+//! [`io`] has the threads that connections live on. [`subscriptions`] tells connections what is
 //! new, [`filters`] tells it to those who ask again and again.
 
 mod access;
@@ -16,6 +17,7 @@ mod filters;
 mod front;
 mod hex;
 mod http;
+mod io;
 mod methods;
 mod reply;
 mod server;
@@ -28,6 +30,7 @@ pub use access::{Access, AccessConfig, AccessError};
 pub use error::{ErrorData, RpcError};
 pub use filters::Filters;
 pub use front::Front;
+pub use io::IoThreads;
 pub use methods::{Asked, Backend, GasCounter, Method, RequestLimits, SyncTimeouts};
 pub use server::{FrontActor, Serve, ServerConfig, Stop, serve_metrics};
 pub use subscriptions::{Subscriptions, announce};

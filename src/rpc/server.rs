@@ -27,6 +27,7 @@ use super::{
     error::RpcError,
     front::Front,
     http::{Door, Hosts, HttpService, refuse},
+    io::IoThreads,
     reply::ReplyLimits,
     subscriptions::Subscriptions,
     ws::{Bounds, Sockets, stopped},
@@ -87,6 +88,7 @@ impl ServerConfig {
 /// Owns the server: its port, its connections, its end.
 pub struct FrontActor {
     config: ServerConfig,
+    io: Arc<IoThreads>,
     front: Arc<Front>,
     subscriptions: Arc<Subscriptions>,
     access: Option<Access>,
@@ -103,13 +105,14 @@ struct Running {
 
 impl FrontActor {
     /// A server that is not listening yet.
-    pub const fn new(
+    pub fn new(
         config: ServerConfig,
+        io: IoThreads,
         front: Arc<Front>,
         subscriptions: Arc<Subscriptions>,
         access: Access,
     ) -> Self {
-        Self { config, front, subscriptions, access: Some(access), running: None }
+        Self { config, io: Arc::new(io), front, subscriptions, access: Some(access), running: None }
     }
 }
 
@@ -164,11 +167,14 @@ impl Handler<Serve> for FrontActor {
             sockets,
         });
         let acceptor = Acceptor {
-            door: Door(service),
-            cors: option_layer((!config.origins.is_empty()).then(|| cors(&config.origins))),
+            io: self.io.clone(),
             connections: connections.clone(),
             overflow: Arc::new(Semaphore::new(OVERFLOW)),
-            stopping,
+            connection: Connection {
+                door: Door(service),
+                cors: option_layer((!config.origins.is_empty()).then(|| cors(&config.origins))),
+                stopping,
+            },
         };
         let accepting = tokio::spawn(acceptor.run(listener));
         self.running = Some(Running {
@@ -207,13 +213,19 @@ const IDLE: Duration = Duration::from_secs(60);
 /// Connections past the limit that are told so; those past these are dropped.
 const OVERFLOW: usize = 64;
 
-#[derive(Clone)]
 struct Acceptor {
+    io: Arc<IoThreads>,
+    connections: Arc<Semaphore>,
+    overflow: Arc<Semaphore>,
+    connection: Connection,
+}
+
+/// What a connection is served with.
+#[derive(Clone)]
+struct Connection {
     door: Door,
     /// None where no page may call: then there is nothing to say about it in each answer.
     cors: Either<CorsLayer, Identity>,
-    connections: Arc<Semaphore>,
-    overflow: Arc<Semaphore>,
     stopping: watch::Receiver<bool>,
 }
 
@@ -224,13 +236,16 @@ impl Acceptor {
             // Answers are small and wanted at once.
             let _ = stream.set_nodelay(true);
             if let Ok(permit) = self.connections.clone().try_acquire_owned() {
-                tokio::spawn(self.clone().serve(stream, permit));
+                let connection = self.connection.clone();
+                self.io.deal(stream, |stream| connection.serve(stream, permit));
             } else if let Ok(permit) = self.overflow.clone().try_acquire_owned() {
                 tokio::spawn(turn_away(stream, permit));
             }
         }
     }
+}
 
+impl Connection {
     async fn serve(mut self, stream: TcpStream, permit: OwnedSemaphorePermit) {
         let service = TowerToHyperService::new(self.cors.layer(self.door.clone()));
         let mut builder = auto::Builder::new(TokioExecutor::new());

@@ -13,7 +13,7 @@ mod world;
 pub use account::{Account, Code};
 pub use block::{Block, Included};
 pub use code::{CodeCache, CodeStats};
-pub use overlay::{AccountChange, LogNumbers, Meter, Overlay, Pause, Stopped};
+pub use overlay::{AccountChange, LogMark, LogNumbers, Meter, Overlay, Pause, Stopped};
 pub use snapshot::{FeedState, OpenBlock, Snapshot, SnapshotId};
 pub use snapshots::{Published, Selector, Snapshots, UnknownBlock};
 pub use trie::{Trie, TrieValue};

@@ -43,29 +43,48 @@ pub struct Overlay {
 #[derive(Debug, Default)]
 pub struct LogNumbers {
     next: u64,
-    /// The numbers of the call's logs that stand. Reverting takes logs away from the end, so a log's position tells which of these
-    /// are left.
-    standing: Vec<u64>,
+    /// The call's logs that stand. Reverting takes logs away from the end, so a log's position tells which of these are left.
+    standing: Vec<LogMark>,
+    /// Whether transfers of the native currency are written as logs among the real ones.
+    transfers: bool,
+}
+
+/// What is known of a log beside what it says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LogMark {
+    /// Its number in its block.
+    pub number: u64,
+    /// Whether it tells of a transfer of the native currency: no contract wrote it, and no receipt has it.
+    pub transfer: bool,
 }
 
 impl LogNumbers {
     /// Numbers a log that was written after `before` others of its call that stand.
-    pub fn push(&mut self, before: usize) {
+    pub fn push(&mut self, before: usize, transfer: bool) {
         self.standing.truncate(before);
-        self.standing.push(self.next);
+        self.standing.push(LogMark { number: self.next, transfer });
         self.next += 1;
     }
 
-    /// The numbers of the `count` logs that the call left, which has ended.
-    pub fn take(&mut self, count: usize) -> Vec<u64> {
-        self.standing.truncate(count);
-        std::mem::take(&mut self.standing)
+    /// The marks of the `count` logs that a call left, the last that has run.
+    pub fn standing(&self, count: usize) -> &[LogMark] {
+        &self.standing[..count.min(self.standing.len())]
     }
 
     /// Begins a block: its first log is number zero.
     pub fn restart(&mut self) {
         self.next = 0;
         self.standing.clear();
+    }
+
+    /// Whether transfers are to be written as logs.
+    pub const fn shows_transfers(&self) -> bool {
+        self.transfers
+    }
+
+    /// Has transfers written as logs, or not.
+    pub const fn show_transfers(&mut self, transfers: bool) {
+        self.transfers = transfers;
     }
 }
 
@@ -240,6 +259,7 @@ impl Overlay {
         self.base = base;
         self.hashes = hashes;
         self.meter = meter;
+        self.log_numbers.transfers = false;
     }
 
     /// Lets go of the base and of more memory than a usual run needs.
@@ -409,8 +429,15 @@ impl DatabaseRef for Overlay {
 }
 
 impl DatabaseCommit for Overlay {
-    fn commit(&mut self, changes: AddressMap<RunAccount>) {
-        for (address, account) in changes {
+    fn commit(&mut self, mut changes: AddressMap<RunAccount>) {
+        self.absorb(&mut changes);
+    }
+}
+
+impl Overlay {
+    /// Takes the changes of a run out of their map, whose memory stays.
+    pub fn absorb(&mut self, changes: &mut AddressMap<RunAccount>) {
+        for (address, account) in changes.drain() {
             if !account.is_touched() {
                 continue;
             }

@@ -15,13 +15,12 @@ use alloy_sol_types::{SolCall, SolValue, sol};
 use revm::{
     DatabaseCommit,
     context::{TxEnv, result::ExecutionResult},
-    inspector::NoOpInspector,
 };
 use serde::{Deserialize, Serialize};
 
 use crate::{
     chain::{BlockHashes, ChainSpec, DEPLOYMENT_PROXY, DEPLOYMENT_PROXY_CODE, genesis_block, genesis_world},
-    engine::{RunPrecompiles, lift_checks, new_evm},
+    engine::{RunEvm, RunPrecompiles, lift_checks},
     state::{CodeCache, Overlay, World},
 };
 
@@ -191,7 +190,7 @@ pub fn build(
         lift_checks(&mut env);
         env.cfg_env.disable_base_fee = true;
         let precompiles = RunPrecompiles::of(env.cfg_env.spec);
-        let mut setup = Setup { evm: new_evm(&mut overlay, env, precompiles, NoOpInspector, false) };
+        let mut setup = Setup { evm: RunEvm::new(&mut overlay, env, precompiles) };
         let weth = setup.create("Weth", owner, code("Weth", Vec::new())?)?;
         let beta = setup.create(
             "Beta",

@@ -32,7 +32,7 @@ use crate::{
     engine::Rules,
     executor::LaneName,
     feed::pool::Pool,
-    state::{Block, CodeCache, FeedState, Meter, Overlay, Published, Selector, Snapshot},
+    state::{Block, CodeCache, FeedState, Meter, Overlay, Published, Selector, Snapshot, Stopped},
     store::Commit,
     wallet::Wallet,
 };
@@ -98,7 +98,8 @@ use Place::{Connection, Here, HereThen, On, OnThenAsk, OnThenWait};
 methods! {
     // Runs.
     Call "eth_call" HereThen(Short);
-    Simulate "eth_simulateV1" On(Bundle);
+    // A small one ends before it could be handed over.
+    Simulate "eth_simulateV1" HereThen(Bundle);
     // Many runs of a call: between two of them short calls may pass.
     EstimateGas "eth_estimateGas" On(Bundle);
     CreateAccessList "eth_createAccessList" On(Bundle);
@@ -241,6 +242,12 @@ impl<'a> Worker<'a> {
     fn stand_on(self, snapshot: &Snapshot) -> &'a mut Overlay {
         self.overlay.reset(snapshot.world.clone(), snapshot.hashes.clone(), self.meter);
         self.overlay
+    }
+
+    /// Leaves a request that is seen to be long, in a run that must be short, to a lane.
+    fn give_up(self) -> RpcError {
+        self.overlay.meter.stop(Stopped::TooLong);
+        RpcError::from(Stopped::TooLong)
     }
 }
 

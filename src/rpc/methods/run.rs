@@ -8,6 +8,9 @@ use crate::{
     rpc::{encode, error::RpcError, wire},
 };
 
+/// Calls of a simulation that may run where its request was read. More of them take longer than the way to a worker.
+const IN_PLACE_CALLS: usize = 8;
+
 impl Backend {
     pub(super) fn call(&self, asked: Asked<'_>, worker: Worker<'_>, out: &mut Vec<u8>) -> Result<(), RpcError> {
         let Asked { params, published, dialect, .. } = asked;
@@ -31,6 +34,9 @@ impl Backend {
     pub(super) fn simulate(&self, asked: Asked<'_>, worker: Worker<'_>, out: &mut Vec<u8>) -> Result<(), RpcError> {
         let Asked { params, published, dialect, .. } = asked;
         let (simulation, selector, full_transactions) = wire::parse_simulation(params, dialect, &self.limits.shape)?;
+        if worker.meter.is_short() && simulation.calls() > IN_PLACE_CALLS {
+            return Err(worker.give_up());
+        }
         let snapshot = self.select(published, selector)?;
         let overlay = worker.stand_on(&snapshot);
         let rules = self.rules(dialect);

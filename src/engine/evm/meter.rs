@@ -1,45 +1,26 @@
-//! The EVM that runs are made with: Ethereum's, its loops metered.
+//! Opcodes that tick the meter of their run, and number its logs.
 
-use alloy_evm::{EthEvm, EvmEnv, eth::EthEvmContext};
+use alloy_evm::eth::EthEvmContext;
+use alloy_primitives::Address;
 use revm::{
-    Context, Inspector, MainBuilder, MainContext,
     bytecode::opcode,
-    context_interface::context::ContextError,
+    context_interface::{ContextTr, JournalTr, context::ContextError},
     handler::instructions::EthInstructions,
     interpreter::{
-        Instruction, InstructionContext, InstructionResult,
+        Instruction, InstructionContext, InstructionResult, InterpreterAction,
         instructions::{contract, host, memory, system},
         interpreter::EthInterpreter,
+        interpreter_types::LoopControl,
     },
 };
 
-use super::precompiles::RunPrecompiles;
-use crate::state::Overlay;
+use crate::{engine::transfers::Transfer, state::Overlay};
 
 type Host<'a> = EthEvmContext<&'a mut Overlay>;
 type At<'i, 'a> = InstructionContext<'i, Host<'a>, EthInterpreter>;
 
-/// An EVM over `overlay` in `env`. It stops where the overlay's meter says so: each `JUMPDEST` and each call ticks it. Each log gets
-/// its number in the overlay's [`LogNumbers`](crate::state::LogNumbers).
-/// With `inspect`, the inspector is called.
-pub fn new_evm<'a, I: Inspector<Host<'a>>>(
-    overlay: &'a mut Overlay,
-    env: EvmEnv,
-    precompiles: RunPrecompiles,
-    inspector: I,
-    inspect: bool,
-) -> EthEvm<&'a mut Overlay, I, RunPrecompiles> {
-    let mut evm = Context::mainnet()
-        .with_block(env.block_env)
-        .with_cfg(env.cfg_env)
-        .with_db(overlay)
-        .build_mainnet_with_inspector(inspector)
-        .with_precompiles(precompiles);
-    meter(&mut evm.instruction);
-    EthEvm::new(evm, inspect)
-}
-
-fn meter<'a>(instructions: &mut EthInstructions<EthInterpreter, Host<'a>>) {
+/// Puts the metered opcodes in the place of revm's.
+pub(super) fn meter<'a>(instructions: &mut EthInstructions<EthInterpreter, Host<'a>>) {
     let mut put = |code: u8, run: fn(At<'_, 'a>)| {
         let gas = instructions.instruction_table[usize::from(code)].static_gas();
         instructions.insert_instruction(code, Instruction::new(run, gas));
@@ -108,6 +89,7 @@ fn meter<'a>(instructions: &mut EthInstructions<EthInterpreter, Host<'a>>) {
             host::extcodecopy(at)
         }
     });
+    put(opcode::SELFDESTRUCT, selfdestruct);
     put(opcode::LOG0, log::<0>);
     put(opcode::LOG1, log::<1>);
     put(opcode::LOG2, log::<2>);
@@ -150,6 +132,23 @@ fn log<const N: usize>(at: At<'_, '_>) {
     let before = host.journaled_state.logs.len();
     host::log::<N, _>(InstructionContext { interpreter, host: &mut *host });
     if host.journaled_state.logs.len() > before {
-        host.journaled_state.database.log_numbers.push(before);
+        host.journaled_state.database.log_numbers.push(before, false);
+    }
+}
+
+/// The opcode itself, and then the transfer of what the contract had, where transfers are shown. The journal does not tell: after Cancun,
+/// ether that stays where it is leaves no trace there.
+fn selfdestruct(at: At<'_, '_>) {
+    let InstructionContext { interpreter, host } = at;
+    if !host.journaled_state.database.log_numbers.shows_transfers() {
+        return host::selfdestruct(InstructionContext { interpreter, host });
+    }
+    let from = interpreter.input.target_address;
+    let to = interpreter.stack.peek(0).ok().map(|word| Address::from_word(word.into()));
+    let value = host.journal_mut().load_account(from).ok().map(|account| account.data.info.balance);
+    host::selfdestruct(InstructionContext { interpreter: &mut *interpreter, host: &mut *host });
+    let ended = interpreter.bytecode.action().as_ref().and_then(InterpreterAction::instruction_result);
+    if let Some(value) = value.filter(|value| ended == Some(InstructionResult::SelfDestruct) && !value.is_zero()) {
+        Transfer { from, to, value }.log(Address::ZERO, host);
     }
 }

@@ -1,0 +1,296 @@
+//! The EVM of the hot path: without an inspector, in memory that is used again.
+
+use std::{cell::RefCell, convert::Infallible};
+
+use alloy_evm::{Evm, EvmEnv};
+use alloy_primitives::{Address, Bytes};
+use revm::{
+    Context, Journal, JournalEntry,
+    context::{
+        BlockEnv, CfgEnv, ContextSetters, Evm as Inner, FrameStack, JournalInner, LocalContext, TxEnv,
+        result::{EVMError, ExecutionResult, HaltReason, ResultAndState},
+    },
+    handler::{
+        EthFrame, EvmTr, FrameData, FrameInitOrResult, FrameResult, Handler, ItemOrResult, MainnetHandler,
+        SystemCallTx,
+        evm::{ContextDbError, FrameInitResult},
+        instructions::EthInstructions,
+    },
+    inspector::NoOpInspector,
+    interpreter::{interpreter::EthInterpreter, interpreter_action::FrameInit},
+    primitives::hardfork::SpecId,
+    state::EvmState,
+};
+
+use super::{Host, meter::meter};
+use crate::{
+    engine::{precompiles::RunPrecompiles, transfers::Transfer},
+    state::Overlay,
+};
+
+type Instructions<'a> = EthInstructions<EthInterpreter, Host<'a>>;
+type Error = EVMError<Infallible>;
+
+/// An EVM over an overlay. It stops where the overlay's meter says so: each `JUMPDEST` and each call ticks it. Each log gets its number in
+/// the overlay's [`LogNumbers`](crate::state::LogNumbers).
+///
+/// What runs allocate (frames with their stacks, the journal, the memory) waits on its thread for the next one.
+pub struct RunEvm<'a> {
+    inner: Inner<Host<'a>, NoOpInspector, Instructions<'a>, RunPrecompiles, EthFrame>,
+    /// Whether transfers of the native currency are written as logs.
+    transfers: bool,
+    /// The deepest frame so far.
+    deepest: usize,
+}
+
+impl<'a> RunEvm<'a> {
+    /// An EVM over `overlay` in `env`.
+    pub fn new(overlay: &'a mut Overlay, env: EvmEnv, precompiles: RunPrecompiles) -> Self {
+        let EvmEnv { cfg_env, block_env } = env;
+        let spec = cfg_env.spec;
+        let Memory { journal, local, frames, .. } = Memory::take(spec);
+        let journaled_state = Journal { database: overlay, inner: journal };
+        let ctx: Host<'a> = Context {
+            block: block_env,
+            tx: TxEnv::default(),
+            cfg: CfgEnv::default(),
+            journaled_state,
+            chain: (),
+            local,
+            error: Ok(()),
+        };
+        let mut instruction = EthInstructions::new_mainnet_with_spec(spec);
+        meter(&mut instruction);
+        let ctx = ctx.with_cfg(cfg_env);
+        let inner = Inner { ctx, inspector: NoOpInspector, instruction, precompiles, frame_stack: frames };
+        Self { inner, transfers: false, deepest: 0 }
+    }
+
+    /// Writes transfers of the native currency as logs among the real ones (`traceTransfers` of `eth_simulateV1`).
+    pub fn with_transfers(mut self, transfers: bool) -> Self {
+        self.transfers = transfers;
+        self.inner.ctx.journaled_state.database.log_numbers.show_transfers(transfers);
+        self
+    }
+
+    /// The configuration of the next run.
+    pub const fn cfg_mut(&mut self) -> &mut CfgEnv {
+        &mut self.inner.ctx.cfg
+    }
+
+    /// Runs `tx`, and forgets what it has changed.
+    ///
+    /// # Errors
+    /// That it cannot be run, or was stopped.
+    pub fn run(&mut self, tx: TxEnv) -> Result<ExecutionResult, Error> {
+        let result = self.execute(tx);
+        let mut state = self.inner.ctx.journaled_state.inner.finalize();
+        state.clear();
+        self.inner.ctx.journaled_state.inner.state = state;
+        result
+    }
+
+    /// Runs `tx`, and keeps what it has changed in the overlay.
+    ///
+    /// # Errors
+    /// That it cannot be run, or was stopped.
+    pub fn commit(&mut self, tx: TxEnv) -> Result<ExecutionResult, Error> {
+        let result = self.execute(tx);
+        let journal = &mut self.inner.ctx.journaled_state;
+        let mut state = journal.inner.finalize();
+        match &result {
+            Ok(_) => journal.database.absorb(&mut state),
+            Err(_) => state.clear(),
+        }
+        journal.inner.state = state;
+        result
+    }
+
+    /// Lets go of the overlay, and leaves the memory to the next run on this thread.
+    pub fn rest(self) -> &'a mut Overlay {
+        let Context { cfg, journaled_state: Journal { database, inner: journal }, local, .. } = self.inner.ctx;
+        let frames = self.inner.frame_stack;
+        let frames = if self.deepest < Memory::KEPT_FRAMES { frames } else { FrameStack::default() };
+        Memory { spec: cfg.spec, journal, local, frames }.give_back();
+        database
+    }
+
+    fn execute(&mut self, tx: TxEnv) -> Result<ExecutionResult, Error> {
+        self.inner.ctx.set_tx(tx);
+        MainnetHandler::default().run(self)
+    }
+
+    fn finalized(&mut self, result: Result<ExecutionResult, Error>) -> Result<ResultAndState, Error> {
+        let state = self.inner.ctx.journaled_state.inner.finalize();
+        result.map(|result| ResultAndState::new(result, state))
+    }
+}
+
+impl<'a> EvmTr for RunEvm<'a> {
+    type Context = Host<'a>;
+    type Instructions = Instructions<'a>;
+    type Precompiles = RunPrecompiles;
+    type Frame = EthFrame;
+
+    fn all(&self) -> (&Self::Context, &Self::Instructions, &Self::Precompiles, &FrameStack<Self::Frame>) {
+        self.inner.all()
+    }
+
+    fn all_mut(
+        &mut self,
+    ) -> (&mut Self::Context, &mut Self::Instructions, &mut Self::Precompiles, &mut FrameStack<Self::Frame>) {
+        self.inner.all_mut()
+    }
+
+    fn frame_init(
+        &mut self,
+        init: FrameInit,
+    ) -> Result<FrameInitResult<'_, Self::Frame>, ContextDbError<Self::Context>> {
+        self.deepest = self.deepest.max(init.depth);
+        if !self.transfers {
+            return self.inner.frame_init(init);
+        }
+        let Some(transfer) = Transfer::of(&init.frame_input) else { return self.inner.frame_init(init) };
+        let created = match self.inner.frame_init(init)? {
+            // It has ended already: at a precompile, without code, or because it may not begin. Only a call can do so well.
+            ItemOrResult::Result(result) => {
+                if result.interpreter_result().is_ok() {
+                    transfer.log(Address::ZERO, &mut self.inner.ctx);
+                }
+                return Ok(ItemOrResult::Result(result));
+            }
+            ItemOrResult::Item(frame) => match &frame.data {
+                FrameData::Create(create) => create.created_address,
+                FrameData::Call(_) => Address::ZERO,
+            },
+        };
+        transfer.log(created, &mut self.inner.ctx);
+        Ok(ItemOrResult::Item(self.inner.frame_stack.get()))
+    }
+
+    fn frame_run(&mut self) -> Result<FrameInitOrResult<Self::Frame>, ContextDbError<Self::Context>> {
+        self.inner.frame_run()
+    }
+
+    fn frame_return_result(
+        &mut self,
+        result: FrameResult,
+    ) -> Result<Option<FrameResult>, ContextDbError<Self::Context>> {
+        self.inner.frame_return_result(result)
+    }
+}
+
+impl<'a> Evm for RunEvm<'a> {
+    type DB = &'a mut Overlay;
+    type Tx = TxEnv;
+    type Error = Error;
+    type HaltReason = HaltReason;
+    type Spec = SpecId;
+    type BlockEnv = BlockEnv;
+    type Precompiles = RunPrecompiles;
+    type Inspector = NoOpInspector;
+
+    fn block(&self) -> &BlockEnv {
+        &self.inner.ctx.block
+    }
+
+    fn cfg_env(&self) -> &CfgEnv {
+        &self.inner.ctx.cfg
+    }
+
+    fn chain_id(&self) -> u64 {
+        self.inner.ctx.cfg.chain_id
+    }
+
+    fn transact_raw(&mut self, tx: TxEnv) -> Result<ResultAndState, Error> {
+        let result = self.execute(tx);
+        self.finalized(result)
+    }
+
+    fn transact_system_call(
+        &mut self,
+        caller: Address,
+        contract: Address,
+        data: Bytes,
+    ) -> Result<ResultAndState, Error> {
+        self.inner.ctx.set_tx(TxEnv::new_system_tx_with_caller(caller, contract, data));
+        let result = MainnetHandler::default().run_system_call(self);
+        self.finalized(result)
+    }
+
+    fn finish(self) -> (Self::DB, EvmEnv) {
+        let env = EvmEnv { block_env: self.inner.ctx.block.clone(), cfg_env: self.inner.ctx.cfg.clone() };
+        (self.rest(), env)
+    }
+
+    /// There is none that could be.
+    fn set_inspector_enabled(&mut self, _: bool) {}
+
+    fn components(&self) -> (&Self::DB, &Self::Inspector, &Self::Precompiles) {
+        (&self.inner.ctx.journaled_state.database, &self.inner.inspector, &self.inner.precompiles)
+    }
+
+    fn components_mut(&mut self) -> (&mut Self::DB, &mut Self::Inspector, &mut Self::Precompiles) {
+        let inner = &mut self.inner;
+        (&mut inner.ctx.journaled_state.database, &mut inner.inspector, &mut inner.precompiles)
+    }
+}
+
+/// What runs allocate.
+struct Memory {
+    /// The journal holds the addresses of this fork's precompiles.
+    spec: SpecId,
+    journal: JournalInner<JournalEntry>,
+    local: LocalContext,
+    frames: FrameStack<EthFrame>,
+}
+
+thread_local! {
+    /// One for each run that goes on at once on this thread: a short call may run between two calls of a bundle.
+    static SPARE: RefCell<Vec<Memory>> = const { RefCell::new(Vec::new()) };
+}
+
+impl Memory {
+    /// What a usual run needs at most; what has grown beyond is let go.
+    const KEPT_FRAMES: usize = 32;
+    const KEPT_ACCOUNTS: usize = 1 << 10;
+    const KEPT_ENTRIES: usize = 1 << 14;
+    const KEPT_BYTES: usize = 1 << 20;
+    const KEPT: usize = 2;
+
+    fn take(spec: SpecId) -> Self {
+        let spare = SPARE.with_borrow_mut(Vec::pop);
+        let mut memory = spare.unwrap_or_else(|| Self {
+            spec,
+            journal: JournalInner::new(),
+            local: LocalContext::default(),
+            frames: FrameStack::default(),
+        });
+        if memory.spec != spec {
+            (memory.spec, memory.journal) = (spec, JournalInner::new());
+        }
+        memory
+    }
+
+    fn give_back(mut self) {
+        // Whatever a run that was stopped has left there.
+        let mut state: EvmState = self.journal.finalize();
+        state.clear();
+        if state.capacity() <= Self::KEPT_ACCOUNTS {
+            self.journal.state = state;
+        }
+        if self.journal.journal.capacity() > Self::KEPT_ENTRIES {
+            self.journal.journal = Vec::new();
+        }
+        if self.local.shared_memory_buffer.borrow().capacity() > Self::KEPT_BYTES {
+            // The frames hold on to the buffer.
+            (self.local, self.frames) = (LocalContext::default(), FrameStack::default());
+        }
+        self.frames.clear();
+        SPARE.with_borrow_mut(|spare| {
+            if spare.len() < Self::KEPT {
+                spare.push(self);
+            }
+        });
+    }
+}

@@ -1,0 +1,104 @@
+//! The threads that connections live on.
+
+use std::{
+    io,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
+    thread::JoinHandle,
+};
+
+use tokio::{
+    net::TcpStream,
+    runtime::{Builder, Handle},
+    sync::watch,
+};
+
+/// Threads with an event loop each, and connections dealt out among them.
+///
+/// A connection stays on its thread: what it asks is read there, run there where it is short, and answered there. So no thread wakes
+/// another for it, which would cost more than many a call does.
+#[derive(Debug)]
+pub struct IoThreads {
+    threads: Vec<IoThread>,
+    stop: watch::Sender<bool>,
+}
+
+#[derive(Debug)]
+struct IoThread {
+    runtime: Handle,
+    connections: Arc<AtomicUsize>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl IoThreads {
+    /// Starts `count` threads, at least one.
+    ///
+    /// # Errors
+    /// What the system says when it gives no threads, or no event loops.
+    pub fn start(count: usize) -> io::Result<Self> {
+        let (stop, stopping) = watch::channel(false);
+        let threads = (0..count.max(1))
+            .map(|index| {
+                let runtime = Builder::new_current_thread().enable_all().build()?;
+                let handle = runtime.handle().clone();
+                let mut stopping = stopping.clone();
+                let thread = std::thread::Builder::new().name(format!("presim-io-{index}")).spawn(move || {
+                    runtime.block_on(async move {
+                        // An end without a word is one, too.
+                        let _ = stopping.wait_for(|stop| *stop).await;
+                    });
+                })?;
+                Ok(IoThread { runtime: handle, connections: Arc::default(), thread: Some(thread) })
+            })
+            .collect::<io::Result<_>>()?;
+        Ok(Self { threads, stop })
+    }
+
+    /// Hands `stream` to the thread with the fewest connections, which runs what `serve` makes of it to its end.
+    pub fn deal<F: Future<Output = ()> + Send + 'static>(
+        &self,
+        stream: TcpStream,
+        serve: impl FnOnce(TcpStream) -> F + Send + 'static,
+    ) {
+        let Some(thread) = self.threads.iter().min_by_key(|thread| thread.connections.load(Relaxed)) else { return };
+        let Ok(stream) = stream.into_std() else { return };
+        let seat = Seat::take(&thread.connections);
+        thread.runtime.spawn(async move {
+            let _seat = seat;
+            // It was registered with the event loop that accepted it.
+            match TcpStream::from_std(stream) {
+                Ok(stream) => serve(stream).await,
+                Err(error) => tracing::warn!(%error, "cannot serve a connection"),
+            }
+        });
+    }
+}
+
+impl Drop for IoThreads {
+    fn drop(&mut self) {
+        let _ = self.stop.send(true);
+        for thread in &mut self.threads {
+            if let Some(thread) = thread.thread.take() {
+                let _ = thread.join();
+            }
+        }
+    }
+}
+
+/// A connection's place on its thread.
+struct Seat(Arc<AtomicUsize>);
+
+impl Seat {
+    fn take(connections: &Arc<AtomicUsize>) -> Self {
+        connections.fetch_add(1, Relaxed);
+        Self(connections.clone())
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Relaxed);
+    }
+}
