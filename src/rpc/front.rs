@@ -89,7 +89,7 @@ impl Job {
 
 impl Front {
     /// Strides of the meter that a call may run in place: some hundreds of microseconds at most.
-    const IN_PLACE: u32 = 4;
+    const IN_PLACE: u32 = 12;
     /// Requests that may wait at once to run in place.
     const IN_PLACE_WAITING: usize = 16;
 
