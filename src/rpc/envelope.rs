@@ -62,8 +62,11 @@ impl<'a> Body<'a> {
     pub fn parse(body: &'a str, max_batch: usize) -> Result<Self, RpcError> {
         let text = body.trim_ascii();
         if !text.starts_with('[') {
-            let raw: &RawValue = serde_json::from_str(text).map_err(not_json)?;
-            return Ok(Self::Single(Request::parse(raw)));
+            return match serde_json::from_str(text) {
+                Ok(envelope) => Ok(Self::Single(Request::checked(envelope))),
+                // It is JSON or it is not, and then it is an object or it is not.
+                Err(_) => Ok(Self::Single(Request::parse(serde_json::from_str(text).map_err(not_json)?))),
+            };
         }
         let entries: Vec<&RawValue> = serde_json::from_str(text).map_err(not_json)?;
         if entries.is_empty() {
@@ -76,27 +79,34 @@ impl<'a> Body<'a> {
     }
 }
 
+fn bad(id: &str, text: impl Into<Cow<'static, str>>) -> BadRequest<'_> {
+    BadRequest { id, error: RpcError::request(text.into()) }
+}
+
 impl<'a> Request<'a> {
     /// A request from its JSON.
     pub fn parse(raw: &'a RawValue) -> Result<Self, BadRequest<'a>> {
-        let bad = |id, text: Cow<'static, str>| BadRequest { id, error: RpcError::request(text) };
         if !raw.get().starts_with('{') {
-            return Err(bad("null", "invalid request: expected an object".into()));
+            return Err(bad("null", "invalid request: expected an object"));
         }
-        let envelope: Envelope<'a> =
-            serde_json::from_str(raw.get()).map_err(|error| bad("null", format!("invalid request: {error}").into()))?;
+        let envelope =
+            serde_json::from_str(raw.get()).map_err(|error| bad("null", format!("invalid request: {error}")))?;
+        Self::checked(envelope)
+    }
+
+    fn checked(envelope: Envelope<'a>) -> Result<Self, BadRequest<'a>> {
         let Some(id) = envelope.id.map(RawValue::get).filter(|id| usable_id(id)) else {
             return Err(bad(
                 "null",
-                "invalid request: id: missing or unusable: expected an unsigned integer, a string or null".into(),
+                "invalid request: id: missing or unusable: expected an unsigned integer, a string or null",
             ));
         };
         if envelope.jsonrpc.map(RawValue::get) != Some("\"2.0\"") {
-            return Err(bad(id, "invalid request: jsonrpc: expected \"2.0\"".into()));
+            return Err(bad(id, "invalid request: jsonrpc: expected \"2.0\""));
         }
         let method = envelope.method.and_then(|method| serde_json::from_str::<Name<'_>>(method.get()).ok());
         let Some(Name(method)) = method else {
-            return Err(bad(id, "invalid request: method: expected a string, the method's name".into()));
+            return Err(bad(id, "invalid request: method: expected a string, the method's name"));
         };
         Ok(Self { id, method, params: envelope.params.map(RawValue::get) })
     }

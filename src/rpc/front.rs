@@ -90,6 +90,8 @@ impl Job {
 impl Front {
     /// Strides of the meter that a call may run in place: some hundreds of microseconds at most.
     const IN_PLACE: u32 = 12;
+    /// Bytes of parameters that a call may have to be run in place: what has more is a bundle that takes long, or takes long to read.
+    const IN_PLACE_BYTES: usize = 8 << 10;
     /// Requests that may wait at once to run in place.
     const IN_PLACE_WAITING: usize = 16;
 
@@ -143,7 +145,9 @@ impl Front {
         let (out, result) = match method.place() {
             Place::Connection => Self::subscribe(method, &job, out),
             Place::Here => self.run_here(method, &job, out, Meter::default()).0,
-            Place::HereThen(lane) if job.alone => self.run_here_then_on(lane, method, job, out).await,
+            Place::HereThen(lane) if job.alone && job.params.len() <= Self::IN_PLACE_BYTES => {
+                self.run_here_then_on(lane, method, job, out).await
+            }
             Place::HereThen(lane) | Place::On(lane) => self.run_on(lane, method, job, out).await,
             Place::OnThenWait(lane) => self.send_and_wait(lane, job, out).await,
             Place::OnThenAsk(lane) => self.send_calls(lane, job, out).await,

@@ -21,6 +21,8 @@ pub fn simulation(
     full_transactions: bool,
     limit: usize,
 ) -> Result<(), RpcError> {
+    // Grown by doubling, a long answer would be moved again and again.
+    out.reserve(blocks.iter().map(length).sum::<usize>().min(limit));
     out.push(b'[');
     let mut first = true;
     for block in blocks.iter().filter(|block| dialect.shows_fillers || !block.filler) {
@@ -34,6 +36,18 @@ pub fn simulation(
     }
     out.push(b']');
     Ok(())
+}
+
+/// About as many bytes as a block takes: with full transactions it is more.
+fn length(block: &SimulatedBlock) -> usize {
+    const HEADER: usize = 2048;
+    const CALL: usize = 256;
+    const LOG: usize = 896;
+    let call = |call: &CallResult| {
+        let logs: usize = call.logs.iter().map(|log| LOG + 2 * log.log.data.data.len()).sum();
+        CALL + 2 * call.return_data.len() + logs
+    };
+    HEADER + block.calls.iter().map(call).sum::<usize>()
 }
 
 fn simulated_block(out: &mut Vec<u8>, block: &SimulatedBlock, dialect: &Dialect, full_transactions: bool) {
