@@ -36,9 +36,7 @@ pub struct Stamp {
 impl Stamp {
     /// Reads `id=0x109, block=23, index=0, age_ms=101, feed=live`.
     pub fn parse(header: &str) -> Option<Self> {
-        let field = |name: &str| {
-            header.split(',').find_map(|field| field.trim().strip_prefix(name)?.strip_prefix('='))
-        };
+        let field = |name: &str| header.split(',').find_map(|field| field.trim().strip_prefix(name)?.strip_prefix('='));
         let id = u64::from_str_radix(field("id")?.trim_start_matches("0x"), 16).ok()?;
         Some(Self { id, age_ms: field("age_ms")?.parse().ok()? })
     }
@@ -82,10 +80,8 @@ pub fn check(body: &Body, first_id: u64, answer: &Answer) -> Result<(), Wrong> {
     if answer.status != 200 {
         return wrong(Fault::HttpStatus, format!("HTTP {}: {}", answer.status, shown(&answer.body)));
     }
-    let not_json = |error: serde_json::Error| Wrong {
-        fault: Fault::NotJson,
-        text: format!("{error}: {}", shown(&answer.body)),
-    };
+    let not_json =
+        |error: serde_json::Error| Wrong { fault: Fault::NotJson, text: format!("{error}: {}", shown(&answer.body)) };
     if !body.batch {
         let envelope: Envelope<'_> = serde_json::from_slice(&answer.body).map_err(not_json)?;
         let id = envelope.id.map_or("", RawValue::get);
@@ -107,10 +103,10 @@ pub fn check(body: &Body, first_id: u64, answer: &Answer) -> Result<(), Wrong> {
     for envelope in &envelopes {
         let id = envelope.id.map_or("", RawValue::get);
         let place = match &body.ids {
-            Ids::Written(count) => (0..*count).find(|add| id.parse() == Ok(written(first_id + add))).map(|add| add as usize),
-            Ids::Recorded(ids) => {
-                (0..ids.len()).find(|place| ids[*place].get() == id && !seen[*place])
+            Ids::Written(count) => {
+                (0..*count).find(|add| id.parse() == Ok(written(first_id + add))).map(|add| add as usize)
             }
+            Ids::Recorded(ids) => (0..ids.len()).find(|place| ids[*place].get() == id && !seen[*place]),
         };
         let right = place.is_some_and(|place| !std::mem::replace(&mut seen[place], true));
         entry(body, envelope, right, answer)?;
@@ -185,8 +181,14 @@ mod tests {
             (format!(r#"{{"jsonrpc":"2.0","id":{id}}}"#), Some(Fault::NotJson)),
             (format!(r#"{{"jsonrpc":"2.0","id":{id},"result":"0x1""#), Some(Fault::NotJson)),
             (format!(r#"{{"id":{id},"result":"0x1"}}"#), Some(Fault::NotJson)),
-            (format!(r#"{{"jsonrpc":"2.0","id":{id},"error":{{"code":-32000,"message":"no"}}}}"#), Some(Fault::RpcError)),
-            (format!(r#"{{"jsonrpc":"2.0","id":{id},"error":{{"code":-32005,"message":"no"}}}}"#), Some(Fault::Refused)),
+            (
+                format!(r#"{{"jsonrpc":"2.0","id":{id},"error":{{"code":-32000,"message":"no"}}}}"#),
+                Some(Fault::RpcError),
+            ),
+            (
+                format!(r#"{{"jsonrpc":"2.0","id":{id},"error":{{"code":-32005,"message":"no"}}}}"#),
+                Some(Fault::Refused),
+            ),
         ];
         for (answer, expected) in cases {
             assert_eq!(fault(false, &answer), expected, "{answer}");

@@ -54,8 +54,8 @@ pub struct Args {
     /// How long each step lasts
     #[arg(long, value_name = "TIME", default_value = "5s", value_parser = duration, help_heading = "Load")]
     pub step_duration: Duration,
-    /// The knee is the highest rate up to which, at every step (or second of a ramp), at least 99 % of what was offered was answered right, with a
-    /// p99 of at most this
+    /// The knee is the highest rate up to which, at every step (or interval of a ramp), at least 99 % of what arrived was answered right, with a p99
+    /// of at most this
     #[arg(long, value_name = "TIME", default_value = "50ms", value_parser = duration, help_heading = "Load")]
     pub knee_p99: Duration,
     /// How arrivals of an open loop are spread
@@ -216,7 +216,12 @@ impl FromStr for Steps {
     fn from_str(text: &str) -> Result<Self, String> {
         let expected = "expected rates as in 500,1000,2000, or 1000..10000x10";
         let Some((range, count)) = text.split_once('x') else {
-            return text.split(',').map(rate).collect::<Result<_, _>>().map(Self).map_err(|error| format!("{error}; {expected}"));
+            return text
+                .split(',')
+                .map(rate)
+                .collect::<Result<_, _>>()
+                .map(Self)
+                .map_err(|error| format!("{error}; {expected}"));
         };
         let Ramp { from, to } = range.parse().map_err(|_| expected)?;
         let count: u32 = count.parse().map_err(|_| expected)?;

@@ -114,7 +114,8 @@ impl FromStr for Assertion {
             .find(|(sign, _)| rest.starts_with(sign))
             .ok_or_else(|| format!("{text:?}: expected one of < <= > >= = != after {name}"))?;
         let value = rest[sign.len()..].trim();
-        let limit = limit(value, unit).map_err(|expected| format!("{text:?}: {value:?} is no value of {name}: {expected}"))?;
+        let limit =
+            limit(value, unit).map_err(|expected| format!("{text:?}: {value:?} is no value of {name}: {expected}"))?;
         Ok(Self { metric: name.to_owned(), op, limit, text: text.to_owned() })
     }
 }
@@ -176,7 +177,9 @@ fn metrics() -> String {
 
 /// The grammar with all metrics, for `--help`.
 pub fn help() -> String {
-    let mut text = "METRIC OP VALUE, separated by commas, about the first target; OP is one of < <= > >= = !=. Metrics:\n\n".to_owned();
+    let mut text =
+        "METRIC OP VALUE, separated by commas, about the first target; OP is one of < <= > >= = !=. Metrics:\n\n"
+            .to_owned();
     for (name, unit, what) in METRICS {
         let unit = match unit {
             Unit::Time => "us, ms, s",

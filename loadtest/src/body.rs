@@ -166,17 +166,20 @@ struct Recorded {
 /// # Errors
 /// The file cannot be read, has more than `max_bytes`, or has a line that is no JSON-RPC request or batch, with its number.
 pub fn read(path: &Path, workload: usize, tag: Option<Tag>, max_bytes: u64) -> Result<Vec<Body>> {
-    let length = std::fs::metadata(path).wrap_err_with(|| format!("--bodies {}: cannot be read", path.display()))?.len();
+    let length =
+        std::fs::metadata(path).wrap_err_with(|| format!("--bodies {}: cannot be read", path.display()))?.len();
     ensure!(
         length <= max_bytes,
         "--bodies {}: {length} bytes, but at most {max_bytes} are kept in memory (--max-body-bytes)",
         path.display()
     );
-    let text = std::fs::read_to_string(path).wrap_err_with(|| format!("--bodies {}: cannot be read", path.display()))?;
+    let text =
+        std::fs::read_to_string(path).wrap_err_with(|| format!("--bodies {}: cannot be read", path.display()))?;
     let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
     let bodies: Vec<Body> = lines
         .map(|(number, line)| {
-            recorded(line.trim(), workload, tag).wrap_err_with(|| format!("--bodies {}: line {}", path.display(), number + 1))
+            recorded(line.trim(), workload, tag)
+                .wrap_err_with(|| format!("--bodies {}: line {}", path.display(), number + 1))
         })
         .collect::<Result<_>>()?;
     ensure!(!bodies.is_empty(), "--bodies {}: no request in it; expected JSON-RPC bodies, one a line", path.display());
@@ -203,7 +206,16 @@ fn recorded(line: &str, workload: usize, tag: Option<Tag>) -> Result<Body> {
         bail!("no id: nobody would wait for an answer");
     }
     let tag = tag_of(&value);
-    Ok(Body { workload, ids: Ids::Recorded(ids), batch, tag, simulates, writes, text: text.into_bytes(), splices: Vec::new() })
+    Ok(Body {
+        workload,
+        ids: Ids::Recorded(ids),
+        batch,
+        tag,
+        simulates,
+        writes,
+        text: text.into_bytes(),
+        splices: Vec::new(),
+    })
 }
 
 /// The one tag among the parameters of a request, or of all requests of a batch.

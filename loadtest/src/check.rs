@@ -77,7 +77,11 @@ impl Checker {
                 None => presim.then(|| rpc(target)),
             })
             .collect();
-        Self { targets: targets.iter().map(rpc).collect(), references, checked: vec![Checked::default(); targets.len()] }
+        Self {
+            targets: targets.iter().map(rpc).collect(),
+            references,
+            checked: vec![Checked::default(); targets.len()],
+        }
     }
 
     /// Compares what comes until nobody sends samples any more, then asks what became of wallet batches.

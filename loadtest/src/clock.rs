@@ -15,7 +15,10 @@ impl Timer {
     pub fn new() -> io::Result<Self> {
         use rustix::time::{TimerfdClockId, TimerfdFlags, timerfd_create};
         let fd = timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC)?;
-        #[expect(deprecated, reason = "an OwnedFd is open for as long as it lives, which is all that its successor has the caller promise")]
+        #[expect(
+            deprecated,
+            reason = "an OwnedFd is open for as long as it lives, which is all that its successor has the caller promise"
+        )]
         let fd = tokio::io::unix::AsyncFd::new(fd)?;
         Ok(Self { fd })
     }
@@ -31,7 +34,8 @@ impl Timer {
             tokio::task::yield_now().await;
             return Ok(());
         }
-        let value = Timespec { tv_sec: left.as_secs().try_into().unwrap_or(i64::MAX), tv_nsec: left.subsec_nanos().into() };
+        let value =
+            Timespec { tv_sec: left.as_secs().try_into().unwrap_or(i64::MAX), tv_nsec: left.subsec_nanos().into() };
         let once = Itimerspec { it_interval: Timespec { tv_sec: 0, tv_nsec: 0 }, it_value: value };
         timerfd_settime(&self.fd, TimerfdTimerFlags::empty(), &once)?;
         loop {

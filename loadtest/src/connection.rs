@@ -52,7 +52,7 @@ pub struct Connection {
 }
 
 enum Wire {
-    Http { sender: SendRequest<Full<Bytes>>, head: http::request::Parts, driver: AbortHandle },
+    Http { sender: SendRequest<Full<Bytes>>, head: Box<http::request::Parts>, driver: AbortHandle },
     WebSocket(Box<Socket>),
 }
 
@@ -69,7 +69,7 @@ impl Connection {
         let request = Request::builder().method(Method::POST).uri(target.path.as_str()).body(())?;
         let (mut head, ()) = request.into_parts();
         head.headers = target.headers.clone();
-        Ok(Self { wire: Wire::Http { sender, head, driver } })
+        Ok(Self { wire: Wire::Http { sender, head: Box::new(head), driver } })
     }
 
     /// Whether a request can be sent: a server may have closed the connection between two of them, as it may at any time.
@@ -87,7 +87,7 @@ impl Connection {
     pub async fn call(&mut self, body: Bytes) -> Result<Answer, ConnectionError> {
         match &mut self.wire {
             Wire::Http { sender, head, .. } => {
-                let response = sender.send_request(Request::from_parts(head.clone(), Full::new(body))).await?;
+                let response = sender.send_request(Request::from_parts(*head.clone(), Full::new(body))).await?;
                 let (head, body) = response.into_parts();
                 let stamp = head.headers.get("x-presim-snapshot").and_then(|value| Stamp::parse(value.to_str().ok()?));
                 let body = Limited::new(body, MAX_ANSWER).collect().await.map_err(ConnectionError::Body)?.to_bytes();

@@ -109,7 +109,10 @@ pub enum Pin {
 /// What generators tell while they run.
 pub enum Report {
     Interval(Box<Interval>),
-    Ended { totals: Box<Totals>, requests: u64 },
+    Ended {
+        totals: Box<Totals>,
+        requests: u64,
+    },
     /// A generator could not run.
     Failed(String),
 }
@@ -156,8 +159,7 @@ async fn generate(
         Load::Open { rate, poisson } => {
             let rng = poisson.then(|| SmallRng::seed_from_u64(segment.seed.rotate_left(32) ^ thread as u64));
             let offset = thread as f64 / segment.threads as f64;
-            let arrivals =
-                Arrivals::new(rate.share(segment.threads), segment.warmup, segment.duration, offset, rng);
+            let arrivals = Arrivals::new(rate.share(segment.threads), segment.warmup, segment.duration, offset, rng);
             let most = share(segment.max_outstanding).max(1);
             Some(tokio::task::spawn_local(arrive(generator.clone(), arrivals, begun, most)))
         }
@@ -435,7 +437,7 @@ fn give_up(generator: &Generator, body: Option<&Body>, arrived: Instant) {
             Some(body) => recorder.done(&Done {
                 workload: body.workload,
                 latency,
-                service: Duration::ZERO,
+                service: None,
                 outcome: Err((Fault::Timeout, text)),
             }),
             None => {
@@ -471,6 +473,9 @@ async fn one(
     let now = Instant::now();
     let (latency, service) = (now.saturating_duration_since(arrived), now.saturating_duration_since(sent));
     let outcome = outcome(body, id, &answer);
+    if outcome.is_ok() {
+        generator.record(now, |recorder| recorder.interval.answered += 1);
+    }
     generator.record(arrived, |recorder| {
         if sent.saturating_duration_since(arrived) > LATE {
             recorder.interval.late += 1;
@@ -479,8 +484,8 @@ async fn one(
         if let (Some(stamp), Some(Tag::Pending), Ok(())) = (stamp, body.tag, &outcome) {
             date(recorder, stamp, newest);
         }
-        let outcome = outcome.as_ref().map(|()| ()).map_err(|wrong| (wrong.fault, wrong.text.as_str()));
-        recorder.done(&Done { workload: body.workload, latency, service, outcome });
+        let outcome = outcome.as_ref().copied().map_err(|wrong| (wrong.fault, wrong.text.as_str()));
+        recorder.done(&Done { workload: body.workload, latency, service: Some(service), outcome });
     });
     let Ok(Ok(answer)) = answer else { return None };
     if let Some(stamp) = answer.stamp {

@@ -22,8 +22,8 @@ use crate::{
     progress::Progress,
     record::{Interval, Totals},
     report::{
-        Age, Example, Latency, Ratio, Report, Round, Row, Spread, Step, Summary, TargetReport, WorkloadReport, distribution,
-        knee,
+        Age, Example, Latency, Ratio, Report, Round, Row, Spread, Step, Summary, TargetReport, WorkloadReport,
+        distribution, knee, share,
     },
     rpc::Rpc,
     schedule::Rate,
@@ -35,7 +35,7 @@ use crate::{
 
 /// Samples that wait to be compared.
 const SAMPLES: usize = 256;
-/// Share of what is offered that must be answered right for a rate to be carried.
+/// Share of what arrives that must be answered right for a rate to be carried.
 const CARRIED: f64 = 0.99;
 /// Intervals of a run: as many as a plot shows well, none shorter than the first or longer than the second bound.
 const INTERVALS: u32 = 120;
@@ -105,7 +105,8 @@ pub async fn run(args: &Args, command: Vec<String>) -> Result<Report> {
                     samples: samples.clone(),
                 };
                 progress.begin(what(args, found, round, load));
-                let pending = bodies.kinds.iter().any(|(.., bodies)| bodies.iter().any(|body| body.tag == Some(Tag::Pending)));
+                let pending =
+                    bodies.kinds.iter().any(|(.., bodies)| bodies.iter().any(|body| body.tag == Some(Tag::Pending)));
                 let outcome = segment::run(&segment, found.presim && pending && !args.no_watch, &mut progress).await?;
                 // Ids go on, so that a wallet batch is none that was sent before.
                 first_id += outcome.requests.saturating_mul(2) + 1;
@@ -124,7 +125,8 @@ pub async fn run(args: &Args, command: Vec<String>) -> Result<Report> {
     progress.end();
 
     let mut notes = notes(args, &found);
-    let rounds: Vec<Vec<Round>> = runs.iter().map(|rounds| rounds.iter().map(|round| round_of(round)).collect()).collect();
+    let rounds: Vec<Vec<Round>> =
+        runs.iter().map(|rounds| rounds.iter().map(|round| round_of(round)).collect()).collect();
     let ratios = ratios(&found, &rounds);
     let mut targets = Vec::new();
     for (((found, runs), rounds), checked) in found.into_iter().zip(runs).zip(rounds).zip(checked) {
@@ -224,7 +226,9 @@ fn describe(args: &Args) -> String {
     let duration = args.duration;
     let load = match (args.rate, args.ramp, &args.steps) {
         (Some(rate), ..) => format!("open loop, {rate} requests/s for {duration:?}, {spread}"),
-        (_, Some(Ramp { from, to }), _) => format!("open loop, from {from} to {to} requests/s over {duration:?}, {spread}"),
+        (_, Some(Ramp { from, to }), _) => {
+            format!("open loop, from {from} to {to} requests/s over {duration:?}, {spread}")
+        }
         (.., Some(steps)) => {
             let rates: Vec<String> = steps.0.iter().map(|rate| format!("{rate:.0}")).collect();
             format!("open loop, {} requests/s, {:?} each, {spread}", rates.join(", "), args.step_duration)
@@ -253,7 +257,9 @@ fn notes(args: &Args, found: &[Found]) -> Vec<String> {
         }
     }
     if found.iter().any(|other| other.chain_id != found[0].chain_id) {
-        notes.push("The targets have different chain ids: their answers, and their work, may not be the same.".to_owned());
+        notes.push(
+            "The targets have different chain ids: their answers, and their work, may not be the same.".to_owned(),
+        );
     }
     notes
 }
@@ -315,9 +321,9 @@ fn target_report(
     let seconds: f64 = outcomes.iter().map(|(_, outcome)| outcome.measured.as_secs_f64()).sum();
     let right: u64 = outcomes.iter().map(|(_, outcome)| outcome.right_in_time).sum();
     let requests = outcomes.iter().map(|(_, outcome)| outcome.requests).sum();
-    let used = outcomes.iter().try_fold((0.0, 0.0), |sum, (_, outcome)| {
-        outcome.processor.map(|(used, of)| (sum.0 + used, sum.1 + of))
-    });
+    let used = outcomes
+        .iter()
+        .try_fold((0.0, 0.0), |sum, (_, outcome)| outcome.processor.map(|(used, of)| (sum.0 + used, sum.1 + of)));
     let mut timeline = Vec::new();
     let mut totals = Totals::new(bodies.kinds.len());
     let mut begin = 0.0;
@@ -398,34 +404,30 @@ fn target_report(
     }
 }
 
-/// The rates that were tried: the steps, over all rounds, or the intervals of a ramp.
+/// The rates that were tried: the steps, over all rounds, or the intervals of a ramp. That the target falls behind shows in the p99, as latency
+/// counts from the arrival.
 fn steps(args: &Args, runs: &[Vec<(Load, Outcome)>]) -> Vec<Step> {
-    let held = |offered: f64, achieved: f64, p99: u64| {
-        achieved >= CARRIED * offered && p99 as f64 <= args.knee_p99.as_micros() as f64
-    };
+    let held = |share: f64, p99: u64| share >= CARRIED && p99 as f64 <= args.knee_p99.as_micros() as f64;
     if args.ramp.is_some() {
         let rows = runs.iter().flatten().flat_map(|(_, outcome)| &outcome.rows);
-        return rows
-            .filter_map(|row| {
-                let (offered, achieved) = (row.offered?, row.right_per_second);
-                let errors = (row.errors_per_second * row.width).round() as u64;
-                let Latency { p50, p99, .. } = row.latency;
-                Some(Step { offered, achieved, p50, p99, errors, held: held(offered, achieved, p99) })
-            })
-            .collect();
+        let step = |row: &Row| {
+            let errors = (row.errors_per_second * row.width).round() as u64;
+            let Latency { p50, p99, .. } = row.latency;
+            let held = held(row.answered_share, p99);
+            Some(Step { offered: row.offered?, achieved: row.right_per_second, p50, p99, errors, held })
+        };
+        return rows.filter_map(step).collect();
     }
     let count = args.steps.as_ref().map_or(0, |steps| steps.0.len());
     let step = |place: usize| {
         let rounds: Vec<&(Load, Outcome)> = runs.iter().filter_map(|round| round.get(place)).collect();
         let Load::Open { rate: Rate { from: offered, .. }, .. } = rounds.first()?.0 else { return None };
-        let round = {
-            let all = sum(rounds.iter().copied());
-            let seconds: f64 = rounds.iter().map(|(_, outcome)| outcome.measured.as_secs_f64()).sum();
-            let right: u64 = rounds.iter().map(|(_, outcome)| outcome.right_in_time).sum();
-            (rate(right as f64, seconds), all.latency.quantile(0.5), all.latency.quantile(0.99), all.faults.total())
-        };
-        let (achieved, p50, p99, errors) = round;
-        Some(Step { offered, achieved, p50, p99, errors, held: held(offered, achieved, p99) })
+        let all = sum(rounds.iter().copied());
+        let seconds: f64 = rounds.iter().map(|(_, outcome)| outcome.measured.as_secs_f64()).sum();
+        let right: u64 = rounds.iter().map(|(_, outcome)| outcome.right_in_time).sum();
+        let (p50, p99) = (all.latency.quantile(0.5), all.latency.quantile(0.99));
+        let held = held(share(&all), p99);
+        Some(Step { offered, achieved: rate(right as f64, seconds), p50, p99, errors: all.faults.total(), held })
     };
     (0..count).filter_map(step).collect()
 }

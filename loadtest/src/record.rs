@@ -78,7 +78,10 @@ pub struct Interval {
     pub service: Hist,
     /// Ages of the snapshots that `pending` answers came from.
     pub age: Hist,
+    /// Right answers to what arrived during the run.
     pub right: u64,
+    /// Right answers that came in this interval, to what arrived during the warm-up too: the throughput.
+    pub answered: u64,
     pub faults: Faults,
     /// `pending` answers of which the snapshot is known.
     pub dated: u64,
@@ -96,6 +99,7 @@ impl Interval {
             service: Hist::latency(),
             age: Hist::age(),
             right: 0,
+            answered: 0,
             faults: Faults::default(),
             dated: 0,
             stale: 0,
@@ -109,6 +113,7 @@ impl Interval {
         self.service.add(&other.service);
         self.age.add(&other.age);
         self.right += other.right;
+        self.answered += other.answered;
         self.faults.add(&other.faults);
         self.dated += other.dated;
         self.stale += other.stale;
@@ -187,8 +192,8 @@ pub struct Done<'a> {
     pub workload: usize,
     /// From arrival to answer.
     pub latency: Duration,
-    /// From sending to answer.
-    pub service: Duration,
+    /// From sending to answer; none where it was never sent.
+    pub service: Option<Duration>,
     pub outcome: Result<(), (Fault, &'a str)>,
 }
 
@@ -202,7 +207,9 @@ impl Recorder {
         let kind = &mut self.totals.kinds[done.workload];
         if matches!(done.outcome, Ok(()) | Err((Fault::Timeout, _))) {
             self.interval.latency.record(latency);
-            self.interval.service.record(micros(done.service));
+            if let Some(service) = done.service {
+                self.interval.service.record(micros(service));
+            }
             kind.latency.record(latency);
         }
         match done.outcome {
@@ -212,8 +219,8 @@ impl Recorder {
             }
             Err((fault, text)) => {
                 kind.faults.count(fault);
-                if fault == Fault::Refused {
-                    self.totals.refusals.record(micros(done.service));
+                if let (Fault::Refused, Some(service)) = (fault, done.service) {
+                    self.totals.refusals.record(micros(service));
                 }
                 self.fault(fault, text);
             }

@@ -119,6 +119,9 @@ mod tests {
         let gaps: Vec<f64> = at.windows(2).map(|pair| pair[1] - pair[0]).collect();
         let mean = gaps.iter().sum::<f64>() / gaps.len() as f64;
         let deviation = (gaps.iter().map(|gap| (gap - mean).powi(2)).sum::<f64>() / gaps.len() as f64).sqrt();
-        assert!((deviation / mean - 1.0).abs() < 0.1, "an exponential distribution's deviation is its mean: {deviation}, {mean}");
+        assert!(
+            (deviation / mean - 1.0).abs() < 0.1,
+            "an exponential distribution's deviation is its mean: {deviation}, {mean}"
+        );
     }
 }

@@ -14,7 +14,7 @@ use crate::{
     machine::processor_seconds,
     progress::Progress,
     record::{Interval, Totals},
-    report::{Age, Latency, Row},
+    report::{Age, Latency, Row, share},
     watch::watch,
 };
 
@@ -24,7 +24,7 @@ pub struct Outcome {
     pub rows: Vec<Row>,
     /// All of it, what ended after the run included.
     pub all: Interval,
-    /// Right answers before the end.
+    /// Right answers that came between the beginning and the end.
     pub right_in_time: u64,
     pub totals: Totals,
     pub requests: u64,
@@ -75,6 +75,9 @@ pub async fn run(segment: &Segment, watched: bool, progress: &mut Progress) -> R
                 }
             }
         }
+    }
+    if stopped.is_none() && segment.stop.load(Ordering::Relaxed) {
+        stopped = Some(Instant::now());
     }
     for thread in threads {
         if thread.join().is_err() {
@@ -160,12 +163,13 @@ impl<'a> Collected<'a> {
                 Load::Open { rate, .. } => Some(rate.arrivals(start, end, duration) / seconds),
                 Load::Closed => None,
             };
-            self.right_in_time += interval.right;
+            self.right_in_time += interval.answered;
             self.rows.push(Row {
                 at: start.as_secs_f64(),
                 width: seconds,
                 offered,
-                right_per_second: interval.right as f64 / seconds,
+                right_per_second: interval.answered as f64 / seconds,
+                answered_share: share(&interval),
                 errors_per_second: interval.faults.total() as f64 / seconds,
                 latency: Latency::from(&interval.latency),
                 age: Age::of(&interval),

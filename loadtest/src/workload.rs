@@ -294,7 +294,8 @@ impl Maker<'_> {
             to: attacker,
             deadline: U256::from(DEADLINE),
         };
-        let trade = |to: Address, data: Bytes| Trade { call: json!({"from": attacker, "to": to, "data": data}), pays: None };
+        let trade =
+            |to: Address, data: Bytes| Trade { call: json!({"from": attacker, "to": to, "data": data}), pays: None };
         Ok(vec![
             buy(market, attacker, path.clone(), amount),
             buy(market, victim, path, amount),
@@ -436,7 +437,9 @@ mod tests {
         let mix: Mix = "swap=5, quote=3,code".parse().expect("a mix");
         assert_eq!(mix.0, [(Workload::Swap, 5), (Workload::Quote, 3), (Workload::Code, 1)]);
         assert_eq!(mix.to_string(), "swap=5,quote=3,code=1");
-        for (text, part) in [("swop=1", "sandwich"), ("swap=x", "whole number"), ("swap=0", "0"), ("swap,swap", "twice")] {
+        for (text, part) in
+            [("swop=1", "sandwich"), ("swap=x", "whole number"), ("swap=0", "0"), ("swap,swap", "twice")]
+        {
             let error = text.parse::<Mix>().expect_err(text);
             assert!(error.contains(part), "{text}: {error}");
         }

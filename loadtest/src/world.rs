@@ -88,7 +88,8 @@ impl World {
     /// The target does not answer, or has no accounts and none were given.
     pub async fn discover(rpc: &mut Rpc, router: Option<Address>, senders: &[Address]) -> Result<Self> {
         let chain_id = rpc.call("eth_chainId", json!([])).await.wrap_err("eth_chainId")?;
-        let chain_id = quantity(&chain_id).ok_or_else(|| eyre!("eth_chainId answered {chain_id}, which is no quantity"))?;
+        let chain_id =
+            quantity(&chain_id).ok_or_else(|| eyre!("eth_chainId answered {chain_id}, which is no quantity"))?;
         // Not every node has accounts, or the method.
         let accounts = rpc.call("eth_accounts", json!([])).await.unwrap_or_default();
         let signers: Vec<Address> = serde_json::from_value(accounts).unwrap_or_default();
@@ -116,7 +117,8 @@ impl Market {
         let wrap = |what: &str| format!("--router {router} does not answer as a Uniswap V2 router: {what}");
         let weth = call(rpc, router, IRouter::WETHCall {}).await.wrap_err_with(|| wrap("WETH()"))?;
         let factory = call(rpc, router, IRouter::factoryCall {}).await.wrap_err_with(|| wrap("factory()"))?;
-        let count = call(rpc, factory, IFactory::allPairsLengthCall {}).await.wrap_err_with(|| wrap("allPairsLength()"))?;
+        let count =
+            call(rpc, factory, IFactory::allPairsLengthCall {}).await.wrap_err_with(|| wrap("allPairsLength()"))?;
         let count = count.min(U256::from(MAX_PAIRS)).to::<u64>();
         let mut pairs = Vec::new();
         for index in 0..count {

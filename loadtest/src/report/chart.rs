@@ -126,7 +126,13 @@ impl Chart {
         for tick in y.ticks() {
             let at = y.place(tick);
             write!(out, r#"<line class="grid" x1="{left}" x2="{right}" y1="{at:.1}" y2="{at:.1}"/>"#)?;
-            write!(out, r#"<text class="tick y" x="{}" y="{:.1}">{}</text>"#, left - 8.0, at + 4.0, y.unit.format(tick))?;
+            write!(
+                out,
+                r#"<text class="tick y" x="{}" y="{:.1}">{}</text>"#,
+                left - 8.0,
+                at + 4.0,
+                y.unit.format(tick)
+            )?;
         }
         for tick in x.ticks() {
             let at = x.place(tick);
@@ -134,15 +140,29 @@ impl Chart {
             write!(out, r#"<text class="tick x" x="{at:.1}" y="{}">{}</text>"#, bottom + 18.0, x.unit.format(tick))?;
         }
         write!(out, r#"<line class="axis" x1="{left}" x2="{right}" y1="{bottom}" y2="{bottom}"/>"#)?;
-        write!(out, r#"<text class="label x" x="{}" y="{}">{}</text>"#, (left + right) / 2.0, height - 6.0, escape(self.x.0))?;
+        write!(
+            out,
+            r#"<text class="label x" x="{}" y="{}">{}</text>"#,
+            (left + right) / 2.0,
+            height - 6.0,
+            escape(self.x.0)
+        )?;
         let middle = (top + bottom) / 2.0;
-        write!(out, r#"<text class="label y" transform="translate(13 {middle}) rotate(-90)">{}</text>"#, escape(self.y.0))?;
+        write!(
+            out,
+            r#"<text class="label y" transform="translate(13 {middle}) rotate(-90)">{}</text>"#,
+            escape(self.y.0)
+        )?;
         if let Some((at, text)) = &self.mark {
             let at = x.place(*at);
             let (anchor, text_at) = if at > (left + right) / 2.0 { ("end", at - 6.0) } else { ("start", at + 6.0) };
             write!(out, r#"<line class="mark" x1="{at:.1}" x2="{at:.1}" y1="{top}" y2="{bottom}"/>"#)?;
             let text = escape(text);
-            write!(out, r#"<text class="mark" text-anchor="{anchor}" x="{text_at:.1}" y="{}">{text}</text>"#, top + 11.0)?;
+            write!(
+                out,
+                r#"<text class="mark" text-anchor="{anchor}" x="{text_at:.1}" y="{}">{text}</text>"#,
+                top + 11.0
+            )?;
         }
         for series in &self.series {
             let dashed = if series.dashed { " dashed" } else { "" };
@@ -152,7 +172,13 @@ impl Chart {
             }
             write!(out, r#""/>"#)?;
             for (a, b) in series.points.iter().filter(|_| series.dots || series.points.len() == 1) {
-                write!(out, r#"<circle class="dot {}" cx="{:.1}" cy="{:.1}" r="4"/>"#, series.class, x.place(*a), y.place(*b))?;
+                write!(
+                    out,
+                    r#"<circle class="dot {}" cx="{:.1}" cy="{:.1}" r="4"/>"#,
+                    series.class,
+                    x.place(*a),
+                    y.place(*b)
+                )?;
             }
         }
         write!(out, r#"<line class="cursor" y1="{top}" y2="{bottom}"/></svg><output></output></figure>"#)
@@ -251,7 +277,8 @@ fn step(length: f64) -> f64 {
 
 fn round_number(value: f64, fits: impl Fn(f64, f64) -> bool, greatest: bool) -> f64 {
     let power = 10_f64.powf(value.log10().floor());
-    let mut steps: Vec<f64> = [1.0, 2.0, 5.0, 10.0].into_iter().map(|step| step * power).filter(|step| fits(*step, value)).collect();
+    let mut steps: Vec<f64> =
+        [1.0, 2.0, 5.0, 10.0].into_iter().map(|step| step * power).filter(|step| fits(*step, value)).collect();
     if greatest {
         steps.reverse();
     }

@@ -88,7 +88,10 @@ fn write_head(out: &mut String, report: &Report) -> std::fmt::Result {
             let (class, text) = if verdict.holds { ("good", "✓ holds") } else { ("bad", "✗ fails") };
             let measured = verdict.measured.as_deref().unwrap_or("not measured");
             let assertion = escape(&verdict.assertion);
-            write!(out, "<tr><td><code>{assertion}</code></td><td>{measured}</td><td class=\"{class}\">{text}</td></tr>")?;
+            write!(
+                out,
+                "<tr><td><code>{assertion}</code></td><td>{measured}</td><td class=\"{class}\">{text}</td></tr>"
+            )?;
         }
         write!(out, "</table></div>")?;
     }
@@ -99,7 +102,10 @@ fn write_tiles(out: &mut String, report: &Report, target: &TargetReport) -> std:
     let summary = &target.summary;
     let mut tile = |name: &str, value: String, small: String, class: &str| {
         let (value, small) = (escape(&value), escape(&small));
-        write!(out, "<div class=\"tile\"><span>{name}</span><b class=\"{class}\">{value}</b><small>{small}</small></div>")
+        write!(
+            out,
+            "<div class=\"tile\"><span>{name}</span><b class=\"{class}\">{value}</b><small>{small}</small></div>"
+        )
     };
     let of = match summary.offered {
         Some(offered) => format!("of {} offered", rate(offered)),
@@ -145,7 +151,13 @@ fn write_comparison(out: &mut String, report: &Report) -> std::fmt::Result {
     for target in &report.targets {
         let summary = &target.summary;
         let stale = summary.age.as_ref().map_or("unknown".to_owned(), |age| thousands(age.stale));
-        write!(out, "<tr><td>{} <code>{}</code></td><td>{}</td>", target.name, escape(&target.url), rate(summary.throughput))?;
+        write!(
+            out,
+            "<tr><td>{} <code>{}</code></td><td>{}</td>",
+            target.name,
+            escape(&target.url),
+            rate(summary.throughput)
+        )?;
         let Latency { p50, p90, p99, p999, max, .. } = summary.latency;
         for micros in [p50, p90, p99, p999, max] {
             write!(out, "<td>{}</td>", format_micros(micros as f64))?;
@@ -296,7 +308,9 @@ fn charts(report: &Report, target: &TargetReport, class: &'static str) -> Vec<Ch
 fn knee_charts(report: &Report, target: &TargetReport, class: &'static str) -> [Chart; 2] {
     let mut steps = target.steps.clone();
     steps.sort_by(|a, b| a.offered.total_cmp(&b.offered));
-    let points = |pick: fn(&super::Step) -> f64| -> Vec<(f64, f64)> { steps.iter().map(|step| (step.offered, pick(step))).collect() };
+    let points = |pick: fn(&super::Step) -> f64| -> Vec<(f64, f64)> {
+        steps.iter().map(|step| (step.offered, pick(step))).collect()
+    };
     let mark = target.knee.map(|knee| (knee, format!("knee {}", rate(knee))));
     let limit = report.knee_p99_us;
     let x = ("offered requests / s", Unit::PerSecond);
@@ -326,7 +340,8 @@ fn knee_charts(report: &Report, target: &TargetReport, class: &'static str) -> [
             series: vec![
                 Series::new("p50", "q1", points(|step| (step.p50 as f64).max(1.0))).dots(),
                 Series::new("p99", "q3", points(|step| (step.p99 as f64).max(1.0))).dots(),
-                Series::new("limit of p99", "neutral", steps.iter().map(|step| (step.offered, limit)).collect()).dashed(),
+                Series::new("limit of p99", "neutral", steps.iter().map(|step| (step.offered, limit)).collect())
+                    .dashed(),
             ],
             mark,
         },
@@ -446,7 +461,7 @@ fn thousands(count: u64) -> String {
     let digits = count.to_string();
     let mut text = String::new();
     for (place, digit) in digits.chars().enumerate() {
-        if place > 0 && (digits.len() - place) % 3 == 0 {
+        if place > 0 && (digits.len() - place).is_multiple_of(3) {
             text.push(',');
         }
         text.push(digit);

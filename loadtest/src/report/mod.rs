@@ -19,8 +19,8 @@ use crate::{
 
 /// Quantiles of the distribution plot: the nines between them are evenly spaced there.
 const QUANTILES: [f64; 25] = [
-    0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.75, 0.8, 0.85, 0.9, 0.925, 0.95, 0.965, 0.98, 0.99, 0.995, 0.9975, 0.999, 0.9995,
-    0.9999, 0.99995, 0.99999, 1.0,
+    0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.75, 0.8, 0.85, 0.9, 0.925, 0.95, 0.965, 0.98, 0.99, 0.995, 0.9975, 0.999,
+    0.9995, 0.9999, 0.99995, 0.99999, 1.0,
 ];
 
 /// A whole load test.
@@ -189,6 +189,8 @@ pub struct Row {
     pub offered: Option<f64>,
     pub right_per_second: f64,
     pub errors_per_second: f64,
+    /// Right answers among all that ended, between 0 and 1; 0 where nothing did.
+    pub answered_share: f64,
     pub latency: Latency,
     pub age: Option<Age>,
 }
@@ -197,6 +199,7 @@ pub struct Row {
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Step {
     pub offered: f64,
+    /// Right answers a second, by the moment they came.
     pub achieved: f64,
     pub p50: u64,
     pub p99: u64,
@@ -298,6 +301,12 @@ impl Summary {
             _ => None,
         }
     }
+}
+
+/// Right answers among all that ended, between 0 and 1; 0 where nothing did.
+pub fn share(interval: &Interval) -> f64 {
+    let all = interval.right + interval.faults.total();
+    if all == 0 { 0.0 } else { interval.right as f64 / all as f64 }
 }
 
 /// The distribution of a histogram, up to the quantile that a single answer decides.

@@ -58,14 +58,22 @@ fn write_target(out: &mut String, target: &TargetReport) -> std::fmt::Result {
         write!(out, " of {offered:.0} offered")?;
     }
     let rate = summary.error_rate * 100.0;
-    writeln!(out, ", {} requests in {:.1} s, {} errors ({rate:.3} %)", summary.requests, summary.seconds, summary.errors)?;
+    writeln!(
+        out,
+        ", {} requests in {:.1} s, {} errors ({rate:.3} %)",
+        summary.requests, summary.seconds, summary.errors
+    )?;
     for (fault, count) in summary.faults.iter() {
         writeln!(out, "    {count} {}: {}", fault.name(), fault.meaning())?;
     }
     for example in &target.examples {
         writeln!(out, "    e.g. {}: {}", example.fault, example.text)?;
     }
-    writeln!(out, "  {:14} {:>10} {:>8} {:>9} {:>9} {:>9} {:>9} {:>9}", "", "right", "errors", "p50", "p90", "p99", "p99.9", "max")?;
+    writeln!(
+        out,
+        "  {:14} {:>10} {:>8} {:>9} {:>9} {:>9} {:>9} {:>9}",
+        "", "right", "errors", "p50", "p90", "p99", "p99.9", "max"
+    )?;
     let mut line = |name: &str, right: u64, errors: u64, latency: &Latency| {
         let Latency { p50, p90, p99, p999, max, .. } = *latency;
         let [p50, p90, p99, p999, max] = [p50, p90, p99, p999, max].map(|micros| format_micros(micros as f64));
@@ -94,7 +102,10 @@ fn write_target(out: &mut String, target: &TargetReport) -> std::fmt::Result {
     let wallet = checked.wallet;
     if wallet != crate::check::Batches::default() {
         let crate::check::Batches { confirmed, failed, pending } = wallet;
-        writeln!(out, "  sampled wallet batches: {confirmed} confirmed, {pending} still pending, {failed} failed or unknown")?;
+        writeln!(
+            out,
+            "  sampled wallet batches: {confirmed} confirmed, {pending} still pending, {failed} failed or unknown"
+        )?;
     }
     if let Some(cores) = summary.generator_cores {
         writeln!(out, "  generator: {cores:.2} cores, {} sent late, {} reconnects", summary.late, summary.reconnects)?;
