@@ -37,9 +37,10 @@ use crate::{
 const SAMPLES: usize = 256;
 /// Share of what arrives that must be answered right for a rate to be carried.
 const CARRIED: f64 = 0.99;
-/// Intervals of a run: as many as a plot shows well, none shorter than the first or longer than the second bound.
+/// Intervals of a target's turn: as many as a plot shows well, none shorter than the first bound (about the life of a snapshot, whose age would else
+/// go up and down with the intervals) or longer than the second.
 const INTERVALS: u32 = 120;
-const INTERVAL: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(1));
+const INTERVAL: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(1));
 
 /// A target as it was found.
 struct Found {
@@ -74,6 +75,7 @@ pub async fn run(args: &Args, command: Vec<String>) -> Result<Report> {
 
     let parts = parts(args);
     let length: Duration = parts.iter().map(|(_, duration)| args.warmup + *duration).sum();
+    let turn: Duration = parts.iter().map(|(_, duration)| *duration).sum();
     let mut progress = Progress::new(length * args.rounds() * found.len() as u32);
     let mut runs: Vec<Vec<Vec<(Load, Outcome)>>> = found.iter().map(|_| Vec::new()).collect();
     let mut first_id = 0;
@@ -94,7 +96,7 @@ pub async fn run(args: &Args, command: Vec<String>) -> Result<Report> {
                     max_outstanding: args.max_outstanding as usize,
                     warmup: args.warmup,
                     duration: *duration,
-                    interval: (*duration / INTERVALS).clamp(INTERVAL.0, INTERVAL.1),
+                    interval: (turn / INTERVALS).clamp(INTERVAL.0, INTERVAL.1),
                     timeout: args.timeout,
                     sample: args.check_sample,
                     presim: found.presim,

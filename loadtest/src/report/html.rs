@@ -193,17 +193,18 @@ fn write_comparison(out: &mut String, report: &Report) -> std::fmt::Result {
         series: rounds(|round| round.throughput),
         mark: None,
     };
-    write!(out, "{}{}</div>", chart.html(), distribution(report.targets.iter(), "distribution").html())
+    let coloured = report.targets.iter().enumerate().map(|(place, target)| (colour(place), target));
+    write!(out, "{}{}</div>", chart.html(), distribution(coloured, "distribution").html())
 }
 
-fn distribution<'a>(targets: impl Iterator<Item = &'a TargetReport>, id: &str) -> Chart {
-    let series = targets.enumerate().map(|(place, target)| {
+fn distribution<'a>(targets: impl Iterator<Item = (&'static str, &'a TargetReport)>, id: &str) -> Chart {
+    let series = targets.map(|(class, target)| {
         let most = (target.summary.latency.count as f64).log10();
         let points = target.distribution.iter().map(|point| {
             let nines = if point.quantile < 1.0 { -(1.0 - point.quantile).log10() } else { most };
             (nines, (point.latency_us as f64).max(1.0))
         });
-        Series::new(format!("{} {}", target.name, target.url), colour(place), points.collect())
+        Series::new(format!("{} {}", target.name, target.url), class, points.collect())
     });
     Chart {
         id: id.to_owned(),
@@ -285,9 +286,7 @@ fn charts(report: &Report, target: &TargetReport, class: &'static str) -> Vec<Ch
     if !target.steps.is_empty() {
         charts.extend(knee_charts(report, target, class));
     }
-    if report.targets.len() == 1 {
-        charts.push(distribution(std::iter::once(target), &id("distribution")));
-    }
+    charts.push(distribution(std::iter::once((class, target)), &id("distribution")));
     let age = |pick: fn(&super::Age) -> u64| over_time(&|row| Some(pick(row.age.as_ref()?) as f64));
     charts.push(Chart {
         id: id("age"),
