@@ -38,7 +38,7 @@ pub struct Args {
     /// The Uniswap V2 router whose markets the requests are about
     #[arg(long, value_name = "ADDRESS", default_value_t = address!("0xDc64a140Aa3E981100a9becA4E685f962f0cF6C9"), help_heading = "Target")]
     pub router: Address,
-    /// Accounts that requests come from, in the place of eth_accounts. Separate by commas
+    /// Accounts that requests come from, in the place of eth_accounts: the first 32. Separate by commas
     #[arg(long, value_name = "ADDRESS", value_delimiter = ',', help_heading = "Target")]
     pub senders: Vec<Address>,
 

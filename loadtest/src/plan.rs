@@ -40,7 +40,7 @@ const CARRIED: f64 = 0.99;
 /// Intervals of a target's turn: as many as a plot shows well, none shorter than the first bound (about the life of a snapshot, whose age would else
 /// go up and down with the intervals) or longer than the second.
 const INTERVALS: u32 = 120;
-const INTERVAL: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(1));
+const INTERVAL: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(5));
 
 /// A target as it was found.
 struct Found {
