@@ -29,9 +29,10 @@ for (const figure of document.querySelectorAll(".chart")) {
       tip.append(line);
     }
     tip.style.display = "block";
-    const left = x / data.width * box.width + svg.offsetLeft;
+    const card = figure.getBoundingClientRect();
+    const left = x / data.width * box.width + box.left - card.left;
     tip.style.left = (left + 14 + tip.offsetWidth > figure.clientWidth ? left - tip.offsetWidth - 14 : left + 14) + "px";
-    tip.style.top = svg.offsetTop + 20 + "px";
+    tip.style.top = box.top - card.top + 20 + "px";
   });
   svg.addEventListener("pointerleave", () => {
     cursor.style.visibility = "hidden";
