@@ -5,6 +5,9 @@ use std::fmt::Write as _;
 use super::{Latency, Report, Spread, TargetReport};
 use crate::assertion::format_micros;
 
+/// Steps that are shown: where there are more, their knee alone is.
+const MAX_STEPS: usize = 40;
+
 /// The report as text.
 pub fn table(report: &Report) -> String {
     let mut text = String::new();
@@ -110,7 +113,9 @@ fn write_target(out: &mut String, target: &TargetReport) -> std::fmt::Result {
     if let Some(cores) = summary.generator_cores {
         writeln!(out, "  generator: {cores:.2} cores, {} sent late, {} reconnects", summary.late, summary.reconnects)?;
     }
-    for step in &target.steps {
+    // The intervals of a ramp are for the plot.
+    let steps = if target.steps.len() > MAX_STEPS { &[] } else { target.steps.as_slice() };
+    for step in steps {
         writeln!(
             out,
             "  {} {:>8.0}/s offered, {:>8.0}/s right, p50 {:>9}, p99 {:>9}, {} errors",
