@@ -8,7 +8,7 @@
 //! - [`schedule`], [`clock`], [`generate`]: when requests are sent; the threads that send them.
 //! - [`answer`], [`check`], [`watch`], [`fault`]: whether an answer is right and how fresh it is.
 //! - [`record`], [`machine`], [`report`]: what is measured, where, and how it is shown.
-//! - [`plan`] and [`progress`]: the runs one after another, and what is told meanwhile.
+//! - [`plan`], [`segment`], [`progress`]: the runs one after another, one of them, and what is told meanwhile.
 
 pub mod answer;
 pub mod args;
