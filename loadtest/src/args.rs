@@ -1,0 +1,288 @@
+//! The command line.
+
+use std::{path::PathBuf, str::FromStr, time::Duration};
+
+use alloy_primitives::{Address, address};
+use clap::{Parser, ValueEnum};
+
+use crate::{
+    assertion::{self, Assertion},
+    body::Tag,
+    target::Header,
+    workload::Mix,
+};
+
+/// What is sent when nothing else is asked for.
+const DEFAULT_MIX: &str = "balance=20,quote=20,code=5,swap=30,sandwich=10,override=5,multi=2,batch=2,search=1";
+
+/// Load tests of JSON-RPC nodes that simulate.
+///
+/// Sends a mix of calls and simulations made of the target's own world, checks every answer, and writes a table, a JSON and an HTML report.
+/// Without --rate, --ramp or --steps the loop is closed: each connection sends when it has its answer. With one of them it is open: requests arrive
+/// on a clock whether the target keeps up or not, and their latency counts from then on, so that a stall is seen.
+///
+/// Exit codes: 0 all well, 1 an assertion failed, 2 bad arguments or no target.
+#[derive(Clone, Debug, Parser)]
+#[command(name = "loadtest", version, max_term_width = 110)]
+pub struct Args {
+    /// Where to send: http://HOST:PORT[/PATH] or ws://…. Several take turns with the same requests, and are compared with the first
+    #[arg(default_value = "http://127.0.0.1:8545")]
+    pub urls: Vec<String>,
+
+    /// Speak WebSocket with http:// targets too
+    #[arg(long, help_heading = "Target")]
+    pub ws: bool,
+    /// Send this header too, as in "Authorization: Bearer …". Reports show its name alone. Repeat for more
+    #[arg(long, value_name = "NAME: VALUE", help_heading = "Target")]
+    pub header: Vec<Header>,
+    /// The Uniswap V2 router whose markets the requests are about
+    #[arg(long, value_name = "ADDRESS", default_value_t = address!("0xDc64a140Aa3E981100a9becA4E685f962f0cF6C9"), help_heading = "Target")]
+    pub router: Address,
+    /// Accounts that requests come from, in the place of eth_accounts: the first 32. Separate by commas
+    #[arg(long, value_name = "ADDRESS", value_delimiter = ',', help_heading = "Target")]
+    pub senders: Vec<Address>,
+
+    /// Open loop: this many requests a second
+    #[arg(long, value_name = "N", value_parser = rate, conflicts_with_all = ["ramp", "steps"], help_heading = "Load")]
+    pub rate: Option<f64>,
+    /// Open loop: a rate that rises (or falls) evenly over --duration, as in 100..5000
+    #[arg(long, value_name = "A..B", conflicts_with = "steps", help_heading = "Load")]
+    pub ramp: Option<Ramp>,
+    /// Open loop: one rate after another, each for --step-duration: 500,1000,2000 or 1000..10000x10 for ten from the one to the other
+    #[arg(long, value_name = "RATES", help_heading = "Load")]
+    pub steps: Option<Steps>,
+    /// How long each step lasts
+    #[arg(long, value_name = "TIME", default_value = "5s", value_parser = duration, help_heading = "Load")]
+    pub step_duration: Duration,
+    /// The knee is the highest rate up to which, at every step (or interval of a ramp), at least 99 % of what arrived was answered right, with a p99
+    /// of at most this
+    #[arg(long, value_name = "TIME", default_value = "50ms", value_parser = duration, help_heading = "Load")]
+    pub knee_p99: Duration,
+    /// How arrivals of an open loop are spread
+    #[arg(long, value_enum, default_value_t = Spread::Even, help_heading = "Load")]
+    pub arrivals: Spread,
+    /// Connections, with one request under way on each: by default 8, or 64 in an open loop
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65_536), help_heading = "Load")]
+    pub connections: Option<u32>,
+    /// Open loop: requests that may wait for a connection or an answer at once. What arrives past it is not sent, and counted as dropped
+    #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..=10_000_000), help_heading = "Load")]
+    pub max_outstanding: u32,
+    /// How long a run on a target lasts
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = duration, help_heading = "Load")]
+    pub duration: Duration,
+    /// How long the load is on before anything counts, at each run and step
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = duration_or_none, help_heading = "Load")]
+    pub warmup: Duration,
+    /// How often each of several targets has its turn: by default 3 times, or once where there is one target
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000), help_heading = "Load")]
+    pub rounds: Option<u32>,
+    /// How long an answer may take; then the connection is closed
+    #[arg(long, value_name = "TIME", default_value = "5s", value_parser = duration, help_heading = "Load")]
+    pub timeout: Duration,
+    /// Threads that generate load
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=256), help_heading = "Load")]
+    pub threads: u32,
+
+    /// Kinds of requests with their weights, as in swap=5,quote=3. Kinds: balance, quote, code, swap, sandwich, multi, big, override, search, batch,
+    /// wallet, recorded (see the README) [default: recorded with --bodies, else balance=20,quote=20,code=5,swap=30,sandwich=10,override=5,multi=2,
+    /// batch=2,search=1]
+    #[arg(long, value_name = "KIND=N,…", help_heading = "Requests")]
+    pub mix: Option<Mix>,
+    /// Recorded JSON-RPC bodies, one a line, sent with their ids as they are
+    #[arg(long, value_name = "FILE", help_heading = "Requests")]
+    pub bodies: Option<PathBuf>,
+    /// The state that is asked for: by default pending, and in recorded bodies what they have
+    #[arg(long, value_enum, help_heading = "Requests")]
+    pub tag: Option<Tag>,
+    /// The same seed makes the same requests in the same order
+    #[arg(long, value_name = "N", default_value_t = 1, help_heading = "Requests")]
+    pub seed: u64,
+    /// Bodies made of each kind
+    #[arg(long, value_name = "N", default_value_t = 256, value_parser = clap::value_parser!(u32).range(1..=1_000_000), help_heading = "Requests")]
+    pub bodies_per_kind: u32,
+    /// Bytes of all bodies together
+    #[arg(long, value_name = "BYTES", default_value_t = 268_435_456, help_heading = "Requests")]
+    pub max_body_bytes: u64,
+
+    /// Compare one answer in so many with a reference's, on the same state; 0 for none
+    #[arg(long, value_name = "N", default_value_t = 500, help_heading = "Checks")]
+    pub check_sample: u64,
+    /// Who gives reference answers: by default the target itself where it is presim, asked again for the same snapshot; else nobody
+    #[arg(long, value_name = "URL", help_heading = "Checks")]
+    pub reference: Option<String>,
+    /// Do not subscribe to newFlashblocks: staleness is then known from the answers alone
+    #[arg(long, help_heading = "Checks")]
+    pub no_watch: bool,
+    #[arg(
+        long = "assert",
+        value_name = "ASSERTIONS",
+        value_delimiter = ',',
+        help = "Conditions, as in p99<5ms,errors=0; the exit code is 1 when one does not hold. Repeat for more; --help lists them all",
+        long_help = assertion::help(),
+        help_heading = "Checks"
+    )]
+    pub assertions: Vec<Assertion>,
+
+    /// Write report.html and report.json into this directory
+    #[arg(long, value_name = "DIR", help_heading = "Output")]
+    pub out: Option<PathBuf>,
+    /// Write the HTML report here
+    #[arg(long, value_name = "FILE", help_heading = "Output")]
+    pub html: Option<PathBuf>,
+    /// Write the JSON report here
+    #[arg(long, value_name = "FILE", help_heading = "Output")]
+    pub json: Option<PathBuf>,
+}
+
+/// How arrivals are spread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Spread {
+    /// All equally far from one another
+    Even,
+    /// A Poisson process: many independent users
+    Poisson,
+}
+
+/// A rate that changes.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Ramp {
+    pub from: f64,
+    pub to: f64,
+}
+
+/// Rates one after another.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Steps(pub Vec<f64>);
+
+impl Args {
+    /// Refuses what cannot go together.
+    ///
+    /// # Errors
+    /// What is wrong, by the arguments' names.
+    pub fn check(&self) -> Result<(), String> {
+        if self.connections() < self.threads as usize {
+            return Err(format!("--connections {} is less than --threads {}", self.connections(), self.threads));
+        }
+        if self.urls.len() > 26 {
+            return Err(format!("{} targets, but at most 26 can be compared", self.urls.len()));
+        }
+        let recorded = self.mix().0.iter().any(|(workload, _)| *workload == crate::workload::Workload::Recorded);
+        match (recorded, &self.bodies) {
+            (true, None) => Err("--mix has recorded bodies: name their file with --bodies".to_owned()),
+            (false, Some(_)) => Err("--bodies is given, but --mix does not have recorded".to_owned()),
+            _ => Ok(()),
+        }
+    }
+
+    /// The kinds of requests.
+    pub fn mix(&self) -> Mix {
+        let default = if self.bodies.is_some() { "recorded=1" } else { DEFAULT_MIX };
+        self.mix.clone().unwrap_or_else(|| default.parse().unwrap_or(Mix(Vec::new())))
+    }
+
+    pub fn is_open(&self) -> bool {
+        self.rate.is_some() || self.ramp.is_some() || self.steps.is_some()
+    }
+
+    pub fn connections(&self) -> usize {
+        self.connections.unwrap_or(if self.is_open() { 64 } else { 8 }) as usize
+    }
+
+    pub fn rounds(&self) -> u32 {
+        self.rounds.unwrap_or(if self.urls.len() > 1 { 3 } else { 1 })
+    }
+
+    pub fn html(&self) -> Option<PathBuf> {
+        self.html.clone().or_else(|| Some(self.out.as_ref()?.join("report.html")))
+    }
+
+    pub fn json(&self) -> Option<PathBuf> {
+        self.json.clone().or_else(|| Some(self.out.as_ref()?.join("report.json")))
+    }
+}
+
+impl FromStr for Ramp {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (from, to) = text.split_once("..").ok_or("expected A..B, as in 100..5000")?;
+        Ok(Self { from: rate(from)?, to: rate(to)? })
+    }
+}
+
+impl FromStr for Steps {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let expected = "expected rates as in 500,1000,2000, or 1000..10000x10";
+        let Some((range, count)) = text.split_once('x') else {
+            return text
+                .split(',')
+                .map(rate)
+                .collect::<Result<_, _>>()
+                .map(Self)
+                .map_err(|error| format!("{error}; {expected}"));
+        };
+        let Ramp { from, to } = range.parse().map_err(|_| expected)?;
+        let count: u32 = count.parse().map_err(|_| expected)?;
+        if !(2..=1_000).contains(&count) {
+            return Err("expected 2 to 1000 steps".to_owned());
+        }
+        let by = (to - from) / f64::from(count - 1);
+        Ok(Self((0..count).map(|step| from + by * f64::from(step)).collect()))
+    }
+}
+
+fn rate(text: &str) -> Result<f64, String> {
+    let rate = text.trim().parse::<f64>().ok().filter(|rate| (1.0..=1e7).contains(rate));
+    rate.ok_or_else(|| format!("{text:?} is no rate: expected requests a second, from 1 to 10000000"))
+}
+
+fn duration(text: &str) -> Result<Duration, String> {
+    let duration = duration_or_none(text)?;
+    if duration < Duration::from_millis(1) { Err("expected at least 1ms".to_owned()) } else { Ok(duration) }
+}
+
+fn duration_or_none(text: &str) -> Result<Duration, String> {
+    let expected = || format!("{text:?} is no time: expected a number with us, ms, s or m, up to a day, as in 10s");
+    let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    let number: f64 = text[..digits].parse().map_err(|_| expected())?;
+    let seconds = match text[digits..].trim() {
+        "us" => number / 1e6,
+        "ms" => number / 1e3,
+        "s" => number,
+        "m" | "min" => number * 60.0,
+        _ => return Err(expected()),
+    };
+    if seconds > 86_400.0 { Err(expected()) } else { Ok(Duration::from_secs_f64(seconds)) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_default_mix_is_one() {
+        let args = Args::try_parse_from(["loadtest"]).expect("no argument is needed");
+        assert_eq!(args.mix().to_string(), DEFAULT_MIX);
+        assert_eq!(args.check(), Ok(()));
+    }
+
+    #[test]
+    fn steps_are_a_list_or_a_range() {
+        assert_eq!("500,1000".parse(), Ok(Steps(vec![500.0, 1000.0])));
+        assert_eq!("1000..3000x3".parse(), Ok(Steps(vec![1000.0, 2000.0, 3000.0])));
+        for wrong in ["", "500,x", "1..2", "1000..2000x1", "0"] {
+            assert!(wrong.parse::<Steps>().is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_time_has_a_unit() {
+        assert_eq!(duration("1.5s"), Ok(Duration::from_millis(1500)));
+        assert_eq!(duration("2m"), Ok(Duration::from_secs(120)));
+        for wrong in ["10", "s", "0s", "-1s", "2d", "100000s"] {
+            assert!(duration(wrong).is_err(), "{wrong}");
+        }
+    }
+}

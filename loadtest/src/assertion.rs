@@ -1,0 +1,239 @@
+//! What a run is held to: `p99<5ms,errors=0`.
+
+use std::{fmt, str::FromStr};
+
+use serde::Serialize;
+
+use crate::report::Summary;
+
+/// What can be asserted, with what it is measured in and what it is.
+const METRICS: [(&str, Unit, &str); 27] = [
+    ("p50", Unit::Time, "latency that half of the answers do not exceed"),
+    ("p90", Unit::Time, "… 90 %"),
+    ("p95", Unit::Time, "… 95 %"),
+    ("p99", Unit::Time, "… 99 %"),
+    ("p999", Unit::Time, "… 99.9 %"),
+    ("max", Unit::Time, "the longest latency"),
+    ("mean", Unit::Time, "the mean latency"),
+    ("refusal_p99", Unit::Time, "p99 of the time to refuse with -32005"),
+    ("throughput", Unit::Count, "right answers a second"),
+    ("requests", Unit::Count, "requests sent"),
+    ("errors", Unit::Count, "all that went wrong, of every kind below"),
+    ("error_rate", Unit::Share, "errors among all arrivals"),
+    ("http_status", Unit::Count, "HTTP status other than 200"),
+    ("not_json", Unit::Count, "bodies that are no JSON-RPC answer"),
+    ("wrong_ids", Unit::Count, "answers with another id"),
+    ("rpc_errors", Unit::Count, "JSON-RPC errors other than -32005"),
+    ("refused", Unit::Count, "JSON-RPC errors -32005"),
+    ("failed_calls", Unit::Count, "answers with a simulated call that failed"),
+    ("mismatches", Unit::Count, "sampled answers that are not the reference's"),
+    ("timeouts", Unit::Count, "requests without an answer in time"),
+    ("disconnects", Unit::Count, "requests whose connection ended, and connections that could not be made"),
+    ("dropped", Unit::Count, "arrivals not sent, as --max-outstanding were waiting"),
+    ("checked", Unit::Count, "sampled answers compared with a reference"),
+    ("stale", Unit::Count, "pending answers from a snapshot older than one told of before"),
+    ("age_p99", Unit::Time, "age of the snapshots that pending answers came from: p99; also age_p50, age_max"),
+    ("knee", Unit::Count, "the knee, in requests a second (--steps, --ramp)"),
+    ("ratio", Unit::Count, "throughput of the first target to the second's"),
+];
+
+/// What a value is measured in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Unit {
+    Time,
+    Count,
+    Share,
+}
+
+/// A condition on a run's first target.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Assertion {
+    metric: String,
+    op: Op,
+    /// In microseconds, a count, or a share between 0 and 1.
+    limit: f64,
+    text: String,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Op {
+    Less,
+    AtMost,
+    More,
+    AtLeast,
+    Equal,
+    Not,
+}
+
+impl Op {
+    /// Those of two signs first.
+    const ALL: [(&'static str, Self); 7] = [
+        ("<=", Self::AtMost),
+        (">=", Self::AtLeast),
+        ("!=", Self::Not),
+        ("==", Self::Equal),
+        ("<", Self::Less),
+        (">", Self::More),
+        ("=", Self::Equal),
+    ];
+
+    fn holds(self, value: f64, limit: f64) -> bool {
+        match self {
+            Self::Less => value < limit,
+            Self::AtMost => value <= limit,
+            Self::More => value > limit,
+            Self::AtLeast => value >= limit,
+            Self::Equal => (value - limit).abs() < 1e-9,
+            Self::Not => (value - limit).abs() >= 1e-9,
+        }
+    }
+}
+
+/// Whether an assertion holds.
+#[derive(Clone, Debug, Serialize)]
+pub struct Verdict {
+    pub assertion: String,
+    /// What was measured; none where there is nothing to measure, and the assertion fails.
+    pub measured: Option<String>,
+    pub holds: bool,
+}
+
+impl FromStr for Assertion {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let text = text.trim();
+        let at = text.find(['<', '>', '=', '!']).ok_or_else(|| {
+            format!("{text:?} is no assertion: expected METRIC OP VALUE, as in p99<5ms; {}", metrics())
+        })?;
+        let name = text[..at].trim();
+        let unit = unit_of(name).ok_or_else(|| format!("{name:?} is no metric; {}", metrics()))?;
+        let rest = &text[at..];
+        let (sign, op) = Op::ALL
+            .into_iter()
+            .find(|(sign, _)| rest.starts_with(sign))
+            .ok_or_else(|| format!("{text:?}: expected one of < <= > >= = != after {name}"))?;
+        let value = rest[sign.len()..].trim();
+        let limit =
+            limit(value, unit).map_err(|expected| format!("{text:?}: {value:?} is no value of {name}: {expected}"))?;
+        Ok(Self { metric: name.to_owned(), op, limit, text: text.to_owned() })
+    }
+}
+
+impl Assertion {
+    /// What a run came to.
+    pub fn verdict(&self, summary: &Summary) -> Verdict {
+        let value = summary.metric(&self.metric);
+        let unit = unit_of(&self.metric).unwrap_or(Unit::Count);
+        Verdict {
+            assertion: self.text.clone(),
+            measured: value.map(|value| match unit {
+                Unit::Time => format_micros(value),
+                Unit::Share => format!("{:.3} %", value * 100.0),
+                Unit::Count => format!("{}", (value * 1000.0).round() / 1000.0),
+            }),
+            holds: value.is_some_and(|value| self.op.holds(value, self.limit)),
+        }
+    }
+}
+
+impl fmt::Display for Assertion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+fn unit_of(name: &str) -> Option<Unit> {
+    match name {
+        "age_p50" | "age_max" => Some(Unit::Time),
+        _ => METRICS.iter().find(|(known, ..)| *known == name).map(|(_, unit, _)| *unit),
+    }
+}
+
+fn limit(text: &str, unit: Unit) -> Result<f64, &'static str> {
+    let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    let (number, suffix) = (&text[..digits], text[digits..].trim());
+    let expected = match unit {
+        Unit::Time => "expected a number with us, ms or s, as in 5ms",
+        Unit::Count => "expected a number without a unit, as in 0",
+        Unit::Share => "expected a share, as in 0.1%",
+    };
+    let number: f64 = number.parse().map_err(|_| expected)?;
+    let factor = match (unit, suffix) {
+        (Unit::Time, "us" | "µs") => 1.0,
+        (Unit::Time, "ms") => 1e3,
+        (Unit::Time, "s") => 1e6,
+        (Unit::Share, "%") => 0.01,
+        (Unit::Share | Unit::Count, "") => 1.0,
+        _ => return Err(expected),
+    };
+    Ok(number * factor)
+}
+
+fn metrics() -> String {
+    let names: Vec<&str> = METRICS.iter().map(|(name, ..)| *name).collect();
+    format!("there are {}, age_p50, age_max", names.join(", "))
+}
+
+/// The grammar with all metrics, for `--help`.
+pub fn help() -> String {
+    let mut text =
+        "METRIC OP VALUE, separated by commas, about the first target; OP is one of < <= > >= = !=. Metrics:\n\n"
+            .to_owned();
+    for (name, unit, what) in METRICS {
+        let unit = match unit {
+            Unit::Time => "us, ms, s",
+            Unit::Count => "number",
+            Unit::Share => "%",
+        };
+        text += &format!("  {name:12} {unit:10} {what}\n");
+    }
+    text
+}
+
+/// A time for people: three digits and a unit.
+pub fn format_micros(micros: f64) -> String {
+    match micros {
+        micros if micros < 1_000.0 => format!("{micros:.0} µs"),
+        micros if micros < 10_000.0 => format!("{:.2} ms", micros / 1e3),
+        micros if micros < 100_000.0 => format!("{:.1} ms", micros / 1e3),
+        micros if micros < 1_000_000.0 => format!("{:.0} ms", micros / 1e3),
+        micros => format!("{:.2} s", micros / 1e6),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_assertion_is_read_with_its_unit() {
+        for (text, op, limit) in [
+            ("p99<5ms", Op::Less, 5_000.0),
+            ("p999 <= 1.5 s", Op::AtMost, 1_500_000.0),
+            ("errors=0", Op::Equal, 0.0),
+            ("error_rate<0.1%", Op::Less, 0.001),
+            ("throughput>=2000", Op::AtLeast, 2_000.0),
+            ("age_max<400ms", Op::Less, 400_000.0),
+        ] {
+            let assertion: Assertion = text.parse().unwrap_or_else(|error| panic!("{error}"));
+            assert_eq!(assertion.op, op, "{text}");
+            assert!((assertion.limit - limit).abs() < 1e-9, "{text}: {}", assertion.limit);
+        }
+    }
+
+    #[test]
+    fn a_wrong_assertion_says_what_there_is() {
+        for (text, part) in [
+            ("p98<5ms", "there are p50"),
+            ("p99<5", "us, ms or s"),
+            ("errors=0ms", "without a unit"),
+            ("p99", "METRIC OP VALUE"),
+            ("p99<fast", "us, ms or s"),
+            ("p99!5ms", "expected one of"),
+        ] {
+            let error = text.parse::<Assertion>().expect_err(text);
+            assert!(error.contains(part), "{text}: {error}");
+        }
+    }
+}

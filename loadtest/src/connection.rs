@@ -1,0 +1,141 @@
+//! One connection to a target, with one request under way at a time.
+
+use bytes::Bytes;
+use futures::{SinkExt, StreamExt};
+use http::{Method, Request};
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::client::conn::http1::{self, SendRequest};
+use hyper_util::rt::TokioIo;
+use tokio::{net::TcpStream, task::AbortHandle};
+use tokio_tungstenite::{
+    WebSocketStream, client_async_with_config,
+    tungstenite::{Message, Utf8Bytes, client::IntoClientRequest, protocol::WebSocketConfig},
+};
+
+use crate::{
+    answer::{Answer, Stamp},
+    target::Target,
+};
+
+/// Bytes of an answer: past it the connection is closed.
+pub const MAX_ANSWER: usize = 256 << 20;
+
+/// Why a connection is of no use any more.
+#[derive(Debug, thiserror::Error)]
+pub enum ConnectionError {
+    #[error("cannot connect: {0}")]
+    Connect(std::io::Error),
+    #[error("the connection ended: {0}")]
+    Http(#[from] hyper::Error),
+    #[error("no HTTP request: {0}")]
+    Request(#[from] http::Error),
+    #[error("the answer could not be read: {0}")]
+    Body(Box<dyn std::error::Error + Send + Sync>),
+    #[error("the WebSocket failed: {0}")]
+    WebSocket(#[from] Box<tokio_tungstenite::tungstenite::Error>),
+    #[error("the WebSocket was closed")]
+    Closed,
+}
+
+impl From<tokio_tungstenite::tungstenite::Error> for ConnectionError {
+    fn from(error: tokio_tungstenite::tungstenite::Error) -> Self {
+        Self::WebSocket(Box::new(error))
+    }
+}
+
+/// A WebSocket to a target.
+pub type Socket = WebSocketStream<TcpStream>;
+
+/// An open connection.
+pub struct Connection {
+    wire: Wire,
+}
+
+enum Wire {
+    Http { sender: SendRequest<Full<Bytes>>, head: Box<http::request::Parts>, driver: AbortHandle },
+    WebSocket(Box<Socket>),
+}
+
+impl Connection {
+    /// # Errors
+    /// Nobody listens there, or not for this protocol.
+    pub async fn open(target: &Target) -> Result<Self, ConnectionError> {
+        if target.web_socket {
+            return Ok(Self { wire: Wire::WebSocket(Box::new(web_socket(target).await?)) });
+        }
+        let (sender, connection) = http1::handshake(TokioIo::new(connect(target).await?)).await?;
+        // What ends it is told to the request under way as well.
+        let driver = tokio::spawn(async { drop(connection.await) }).abort_handle();
+        let request = Request::builder().method(Method::POST).uri(target.path.as_str()).body(())?;
+        let (mut head, ()) = request.into_parts();
+        head.headers = target.headers.clone();
+        Ok(Self { wire: Wire::Http { sender, head: Box::new(head), driver } })
+    }
+
+    /// Whether a request can be sent: a server may have closed the connection between two of them, as it may at any time.
+    pub async fn ready(&mut self) -> bool {
+        match &mut self.wire {
+            Wire::Http { sender, .. } => sender.ready().await.is_ok(),
+            Wire::WebSocket(_) => true,
+        }
+    }
+
+    /// Sends a body and waits for its answer. A caller that waits no longer must let go of the connection: the answer may still come.
+    ///
+    /// # Errors
+    /// The connection ended before the answer did.
+    pub async fn call(&mut self, body: Bytes) -> Result<Answer, ConnectionError> {
+        match &mut self.wire {
+            Wire::Http { sender, head, .. } => {
+                let response = sender.send_request(Request::from_parts(*head.clone(), Full::new(body))).await?;
+                let (head, body) = response.into_parts();
+                let stamp = head.headers.get("x-presim-snapshot").and_then(|value| Stamp::parse(value.to_str().ok()?));
+                let body = Limited::new(body, MAX_ANSWER).collect().await.map_err(ConnectionError::Body)?.to_bytes();
+                Ok(Answer { status: head.status.as_u16(), stamp, body })
+            }
+            Wire::WebSocket(socket) => {
+                // Bodies are made of text.
+                let text = Utf8Bytes::try_from(body).map_err(|error| ConnectionError::Body(error.into()))?;
+                socket.send(Message::Text(text)).await?;
+                loop {
+                    match socket.next().await.ok_or(ConnectionError::Closed)?? {
+                        Message::Text(text) => return Ok(Answer { status: 200, stamp: None, body: text.into() }),
+                        Message::Binary(body) => return Ok(Answer { status: 200, stamp: None, body }),
+                        Message::Close(_) => return Err(ConnectionError::Closed),
+                        Message::Ping(_) | Message::Pong(_) | Message::Frame(_) => {}
+                    }
+                }
+            }
+        }
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        if let Wire::Http { driver, .. } = &self.wire {
+            driver.abort();
+        }
+    }
+}
+
+/// Opens a WebSocket to a target.
+///
+/// # Errors
+/// Nobody listens there, or not for WebSockets.
+pub async fn web_socket(target: &Target) -> Result<Socket, ConnectionError> {
+    let stream = connect(target).await?;
+    let mut request = target.over(true).url().into_client_request()?;
+    for (name, value) in &target.headers {
+        if *name != http::header::CONTENT_TYPE {
+            request.headers_mut().insert(name.clone(), value.clone());
+        }
+    }
+    let config = WebSocketConfig::default().max_message_size(Some(MAX_ANSWER)).max_frame_size(Some(MAX_ANSWER));
+    Ok(client_async_with_config(request, stream, Some(config)).await?.0)
+}
+
+async fn connect(target: &Target) -> Result<TcpStream, ConnectionError> {
+    let stream = TcpStream::connect((target.host.as_str(), target.port)).await.map_err(ConnectionError::Connect)?;
+    stream.set_nodelay(true).map_err(ConnectionError::Connect)?;
+    Ok(stream)
+}

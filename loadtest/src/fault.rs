@@ -1,0 +1,116 @@
+//! What can go wrong with a request, each kind counted apart.
+
+use serde::Serialize;
+
+/// Why an arrival did not end in a right answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Fault {
+    /// HTTP answered with another status than 200.
+    HttpStatus,
+    /// The body is not JSON, or no JSON-RPC answer.
+    NotJson,
+    /// The id is not the request's.
+    WrongId,
+    /// A JSON-RPC error.
+    RpcError,
+    /// The JSON-RPC error -32005: the target has too much to do, and says so.
+    Refused,
+    /// A simulated call has the status `0x0`.
+    FailedCall,
+    /// The answer is not the reference's.
+    Mismatch,
+    /// No answer in time.
+    Timeout,
+    /// The connection ended before the answer.
+    Disconnected,
+    /// No connection could be made.
+    Connect,
+    /// Open loop: as many requests as `--max-outstanding` allows were waiting, so this one was never sent.
+    Dropped,
+}
+
+impl Fault {
+    pub const ALL: [Self; 11] = [
+        Self::HttpStatus,
+        Self::NotJson,
+        Self::WrongId,
+        Self::RpcError,
+        Self::Refused,
+        Self::FailedCall,
+        Self::Mismatch,
+        Self::Timeout,
+        Self::Disconnected,
+        Self::Connect,
+        Self::Dropped,
+    ];
+
+    /// The name that assertions and the JSON report use.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::HttpStatus => "http_status",
+            Self::NotJson => "not_json",
+            Self::WrongId => "wrong_id",
+            Self::RpcError => "rpc_error",
+            Self::Refused => "refused",
+            Self::FailedCall => "failed_call",
+            Self::Mismatch => "mismatch",
+            Self::Timeout => "timeout",
+            Self::Disconnected => "disconnected",
+            Self::Connect => "connect",
+            Self::Dropped => "dropped",
+        }
+    }
+
+    /// What it means, for the report.
+    pub fn meaning(self) -> &'static str {
+        match self {
+            Self::HttpStatus => "HTTP status other than 200",
+            Self::NotJson => "no JSON-RPC answer",
+            Self::WrongId => "another request's id",
+            Self::RpcError => "JSON-RPC error",
+            Self::Refused => "refused as too busy (-32005)",
+            Self::FailedCall => "a simulated call failed",
+            Self::Mismatch => "not the reference's answer",
+            Self::Timeout => "no answer in time",
+            Self::Disconnected => "connection ended before the answer",
+            Self::Connect => "no connection",
+            Self::Dropped => "not sent: too many outstanding",
+        }
+    }
+}
+
+/// How often each kind happened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Faults([u64; Fault::ALL.len()]);
+
+impl Faults {
+    pub fn count(&mut self, fault: Fault) {
+        self.0[fault as usize] += 1;
+    }
+
+    pub fn of(&self, fault: Fault) -> u64 {
+        self.0[fault as usize]
+    }
+
+    pub fn total(&self) -> u64 {
+        self.0.iter().sum()
+    }
+
+    pub fn add(&mut self, other: &Self) {
+        for (sum, more) in self.0.iter_mut().zip(other.0) {
+            *sum += more;
+        }
+    }
+
+    /// The kinds that happened.
+    pub fn iter(&self) -> impl Iterator<Item = (Fault, u64)> {
+        Fault::ALL.into_iter().map(|fault| (fault, self.of(fault))).filter(|(_, count)| *count > 0)
+    }
+}
+
+impl Serialize for Faults {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(Fault::ALL.into_iter().map(|fault| (fault.name(), self.of(fault))))
+    }
+}

@@ -1,0 +1,43 @@
+//! Where the load came from: figures mean little without it.
+
+use std::fs;
+
+use serde::Serialize;
+
+/// The machine of the generator, as far as the system tells.
+#[derive(Clone, Debug, Serialize)]
+pub struct Machine {
+    pub processor: String,
+    /// Threads that run at once.
+    pub cores: usize,
+    pub memory_gib: Option<f64>,
+    pub system: String,
+}
+
+impl Machine {
+    pub fn this() -> Self {
+        let line = |file: &str, name: &str| {
+            let text = fs::read_to_string(file).ok()?;
+            let line = text.lines().find(|line| line.starts_with(name))?;
+            Some(line.split_once(':')?.1.trim().to_owned())
+        };
+        let memory = line("/proc/meminfo", "MemTotal").and_then(|text| text.split(' ').next()?.parse::<f64>().ok());
+        let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+        Self {
+            processor: line("/proc/cpuinfo", "model name").unwrap_or_else(|| std::env::consts::ARCH.to_owned()),
+            cores: std::thread::available_parallelism().map_or(1, usize::from),
+            memory_gib: memory.map(|kib| kib / f64::from(1 << 20)),
+            system: format!("{} {}", std::env::consts::OS, release.trim()).trim().to_owned(),
+        }
+    }
+}
+
+/// Processor time that this process has used, in seconds; none where the system does not tell (it is not Linux).
+pub fn processor_seconds() -> Option<f64> {
+    // Clock ticks of user and system time, the 14th and 15th field; the name before them may have spaces. There are 100 ticks to a second on every
+    // Linux (USER_HZ).
+    let stat = fs::read_to_string("/proc/self/stat").ok()?;
+    let mut fields = stat.rsplit_once(')')?.1.split_whitespace().skip(11);
+    let ticks: f64 = fields.next()?.parse::<f64>().ok()? + fields.next()?.parse::<f64>().ok()?;
+    Some(ticks / 100.0)
+}

@@ -1,0 +1,11 @@
+//! The command line of the load test; the crate `loadtest` does the work.
+
+use std::process::ExitCode;
+
+// The generator shares its machine with what it measures: the less it costs, the more it can show.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+fn main() -> ExitCode {
+    loadtest::command(std::env::args_os())
+}

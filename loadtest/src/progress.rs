@@ -1,0 +1,81 @@
+//! What is told while a test runs: a line that stays where it is on a terminal, else a line now and then.
+
+use std::{
+    io::IsTerminal,
+    time::{Duration, Instant},
+};
+
+use indicatif::{ProgressBar, ProgressStyle};
+
+use crate::{assertion::format_micros, fault::Faults, report::Row};
+
+/// Between two lines where stderr is no terminal.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Tells how far a test has come.
+pub struct Progress {
+    bar: Option<ProgressBar>,
+    begun: Instant,
+    /// How long all of it will take.
+    total: Duration,
+    told: Instant,
+    what: String,
+}
+
+impl Progress {
+    pub fn new(total: Duration) -> Self {
+        let bar = std::io::stderr().is_terminal().then(|| {
+            let bar = ProgressBar::new(total.as_millis() as u64);
+            let style = ProgressStyle::with_template("{bar:24} {percent:>3} %  {msg}");
+            bar.with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
+        });
+        Self { bar, begun: Instant::now(), total, told: Instant::now(), what: String::new() }
+    }
+
+    /// Says which run begins.
+    pub fn begin(&mut self, what: String) {
+        self.what = what;
+    }
+
+    /// Says how it goes.
+    pub fn row(&mut self, row: &Row, faults: &Faults) {
+        let left = self.total.saturating_sub(self.begun.elapsed()).as_secs();
+        let line = format!(
+            "{}: {:.0} req/s, p50 {}, p99 {}, {} errors, {left} s left",
+            self.what,
+            row.right_per_second,
+            format_micros(row.latency.p50 as f64),
+            format_micros(row.latency.p99 as f64),
+            faults.total(),
+        );
+        match &self.bar {
+            Some(bar) => bar.set_message(line),
+            None if self.told.elapsed() >= PATIENCE => {
+                self.told = Instant::now();
+                eprintln!("{line}");
+            }
+            None => {}
+        }
+    }
+
+    /// Moves on with the time.
+    pub fn tick(&self) {
+        if let Some(bar) = &self.bar {
+            bar.set_position(self.begun.elapsed().min(self.total).as_millis() as u64);
+        }
+    }
+
+    /// Says something that stays.
+    pub fn say(&self, line: &str) {
+        match &self.bar {
+            Some(bar) => bar.println(line),
+            None => eprintln!("{line}"),
+        }
+    }
+
+    pub fn end(&self) {
+        if let Some(bar) = &self.bar {
+            bar.finish_and_clear();
+        }
+    }
+}

@@ -1,0 +1,244 @@
+//! What a generator writes down: histograms and counts, by interval and by workload.
+
+use std::time::Duration;
+
+use hdrhistogram::Histogram;
+
+use crate::fault::{Fault, Faults};
+
+/// Longest latency told apart, in microseconds: two minutes. What is longer counts as this.
+const MAX_LATENCY_US: u64 = 120_000_000;
+/// Oldest snapshot told apart, in milliseconds: one hour.
+const MAX_AGE_MS: u64 = 3_600_000;
+/// Wrong answers of each kind whose text is kept.
+const EXAMPLES: usize = 3;
+/// An open-loop request is sent late when it has waited for longer than this for a free connection.
+pub const LATE: Duration = Duration::from_millis(1);
+
+/// A histogram of three significant digits.
+#[derive(Clone, Debug)]
+pub struct Hist(Histogram<u64>);
+
+impl Hist {
+    /// Of latencies, in microseconds.
+    pub fn latency() -> Self {
+        Self::up_to(MAX_LATENCY_US)
+    }
+
+    /// Of ages, in milliseconds.
+    pub fn age() -> Self {
+        Self::up_to(MAX_AGE_MS)
+    }
+
+    fn up_to(max: u64) -> Self {
+        // Only a maximum below 2, or more than five digits, are refused.
+        let Ok(histogram) = Histogram::new_with_max(max.max(2), 3) else { unreachable!("three digits up to {max}") };
+        Self(histogram)
+    }
+
+    pub fn record(&mut self, value: u64) {
+        self.0.saturating_record(value);
+    }
+
+    pub fn add(&mut self, other: &Self) {
+        self.0 += &other.0;
+    }
+
+    pub fn count(&self) -> u64 {
+        self.0.len()
+    }
+
+    pub fn max(&self) -> u64 {
+        self.0.max()
+    }
+
+    pub fn mean(&self) -> f64 {
+        self.0.mean()
+    }
+
+    /// The value that this share of all values, between 0 and 1, does not exceed.
+    pub fn quantile(&self, share: f64) -> u64 {
+        self.0.value_at_quantile(share).min(self.0.max())
+    }
+
+    /// How many values are greater.
+    pub fn count_above(&self, value: u64) -> u64 {
+        self.0.len() - self.0.count_between(0, value)
+    }
+}
+
+/// What happened in one interval of a run.
+#[derive(Clone, Debug)]
+pub struct Interval {
+    /// Its place; the last is everything after the end of the run, while answers were still waited for.
+    pub index: usize,
+    /// From arrival to answer, of right answers and of those that did not come in time.
+    pub latency: Hist,
+    /// From sending to answer, of the same.
+    pub service: Hist,
+    /// Ages of the snapshots that `pending` answers came from.
+    pub age: Hist,
+    /// Right answers to what arrived during the run.
+    pub right: u64,
+    /// Right answers that came in this interval, to what arrived during the warm-up too: the throughput.
+    pub answered: u64,
+    pub faults: Faults,
+    /// `pending` answers of which the snapshot is known.
+    pub dated: u64,
+    /// Those from a snapshot older than one that the target had told of before the request was sent.
+    pub stale: u64,
+    /// Requests that waited for a free connection for longer than [`LATE`].
+    pub late: u64,
+}
+
+impl Interval {
+    pub fn new(index: usize) -> Self {
+        Self {
+            index,
+            latency: Hist::latency(),
+            service: Hist::latency(),
+            age: Hist::age(),
+            right: 0,
+            answered: 0,
+            faults: Faults::default(),
+            dated: 0,
+            stale: 0,
+            late: 0,
+        }
+    }
+
+    /// Adds what another generator saw, or what another interval had.
+    pub fn add(&mut self, other: &Self) {
+        self.latency.add(&other.latency);
+        self.service.add(&other.service);
+        self.age.add(&other.age);
+        self.right += other.right;
+        self.answered += other.answered;
+        self.faults.add(&other.faults);
+        self.dated += other.dated;
+        self.stale += other.stale;
+        self.late += other.late;
+    }
+}
+
+/// What one workload of the mix did.
+#[derive(Clone, Debug)]
+pub struct Kind {
+    pub latency: Hist,
+    pub right: u64,
+    pub faults: Faults,
+}
+
+impl Default for Kind {
+    fn default() -> Self {
+        Self { latency: Hist::latency(), right: 0, faults: Faults::default() }
+    }
+}
+
+/// What a generator saw in all of a run, beside its intervals.
+#[derive(Clone, Debug)]
+pub struct Totals {
+    pub kinds: Vec<Kind>,
+    /// How long it took to refuse (-32005), in microseconds.
+    pub refusals: Hist,
+    /// Texts of what was wrong, some of each kind.
+    pub examples: Vec<(Fault, String)>,
+    /// Connections made after the first ones.
+    pub reconnects: u64,
+    /// Sampled answers that were not compared, as the checker had too many to do.
+    pub not_sampled: u64,
+}
+
+impl Totals {
+    pub fn new(kinds: usize) -> Self {
+        Self {
+            kinds: vec![Kind::default(); kinds],
+            refusals: Hist::latency(),
+            examples: Vec::new(),
+            reconnects: 0,
+            not_sampled: 0,
+        }
+    }
+
+    pub fn example(&mut self, fault: Fault, text: impl FnOnce() -> String) {
+        if self.examples.iter().filter(|(known, _)| *known == fault).count() < EXAMPLES {
+            self.examples.push((fault, text()));
+        }
+    }
+
+    pub fn add(&mut self, other: Self) {
+        for (kind, more) in self.kinds.iter_mut().zip(&other.kinds) {
+            kind.latency.add(&more.latency);
+            kind.right += more.right;
+            kind.faults.add(&more.faults);
+        }
+        self.refusals.add(&other.refusals);
+        for (fault, text) in other.examples {
+            self.example(fault, || text);
+        }
+        self.reconnects += other.reconnects;
+        self.not_sampled += other.not_sampled;
+    }
+}
+
+/// One generator's pen.
+pub struct Recorder {
+    pub interval: Interval,
+    pub totals: Totals,
+}
+
+/// What became of a request that was sent, or was to be.
+pub struct Done<'a> {
+    pub workload: usize,
+    /// From arrival to answer.
+    pub latency: Duration,
+    /// From sending to answer; none where it was never sent.
+    pub service: Option<Duration>,
+    pub outcome: Result<(), (Fault, &'a str)>,
+}
+
+impl Recorder {
+    pub fn new(kinds: usize) -> Self {
+        Self { interval: Interval::new(0), totals: Totals::new(kinds) }
+    }
+
+    pub fn done(&mut self, done: &Done<'_>) {
+        let latency = micros(done.latency);
+        let kind = &mut self.totals.kinds[done.workload];
+        if matches!(done.outcome, Ok(()) | Err((Fault::Timeout, _))) {
+            self.interval.latency.record(latency);
+            if let Some(service) = done.service {
+                self.interval.service.record(micros(service));
+            }
+            kind.latency.record(latency);
+        }
+        match done.outcome {
+            Ok(()) => {
+                self.interval.right += 1;
+                kind.right += 1;
+            }
+            Err((fault, text)) => {
+                kind.faults.count(fault);
+                if let (Fault::Refused, Some(service)) = (fault, done.service) {
+                    self.totals.refusals.record(micros(service));
+                }
+                self.fault(fault, text);
+            }
+        }
+    }
+
+    /// Something that went wrong and is no workload's.
+    pub fn fault(&mut self, fault: Fault, text: &str) {
+        self.interval.faults.count(fault);
+        self.totals.example(fault, || text.to_owned());
+    }
+
+    /// Begins an interval, and returns the one that ended.
+    pub fn turn(&mut self, index: usize) -> Interval {
+        std::mem::replace(&mut self.interval, Interval::new(index))
+    }
+}
+
+fn micros(duration: Duration) -> u64 {
+    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
+}

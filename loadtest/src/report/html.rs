@@ -1,0 +1,474 @@
+//! The report as one page that needs nothing beside itself.
+
+use std::fmt::Write as _;
+
+use super::{
+    Latency, Report, Row, Spread, TargetReport,
+    chart::{Chart, Series, Unit},
+};
+use crate::assertion::format_micros;
+
+/// Colours of targets, in their order.
+const TARGET_COLOURS: [&str; 6] = ["s1", "s2", "s3", "s4", "s5", "s6"];
+
+/// The report as an HTML page, with its plots, style and script within.
+pub fn html(report: &Report) -> String {
+    let mut page = String::new();
+    // Writing to a string does not fail.
+    let _ = write(&mut page, report);
+    page
+}
+
+/// Text within HTML, or within an attribute.
+pub fn escape(text: &str) -> String {
+    let mut escaped = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '&' => escaped.push_str("&amp;"),
+            '<' => escaped.push_str("&lt;"),
+            '>' => escaped.push_str("&gt;"),
+            '"' => escaped.push_str("&quot;"),
+            '\'' => escaped.push_str("&#39;"),
+            c => escaped.push(c),
+        }
+    }
+    escaped
+}
+
+fn write(out: &mut String, report: &Report) -> std::fmt::Result {
+    write!(
+        out,
+        "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
+         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n<title>Load test, {}</title>\n<style>{}</style>\n</head>\n\
+         <body><main>\n",
+        escape(&report.started),
+        include_str!("page.css")
+    )?;
+    write_head(out, report)?;
+    if report.targets.len() > 1 {
+        write_comparison(out, report)?;
+    }
+    for (place, target) in report.targets.iter().enumerate() {
+        write_target(out, report, target, colour(place))?;
+    }
+    write_about(out, report)?;
+    write!(out, "</main>\n<script>{}</script>\n</body>\n</html>\n", include_str!("page.js"))
+}
+
+fn colour(place: usize) -> &'static str {
+    TARGET_COLOURS[place % TARGET_COLOURS.len()]
+}
+
+fn write_head(out: &mut String, report: &Report) -> std::fmt::Result {
+    let (class, verdict) = match (report.assertions.len(), report.holds()) {
+        (0, _) => ("", "no assertions"),
+        (_, true) => ("good", "✓ all assertions hold"),
+        (_, false) => ("bad", "✗ an assertion failed"),
+    };
+    write!(out, "<h1>Load test <span class=\"pill {class}\">{verdict}</span>")?;
+    if report.ended_early {
+        write!(out, "<span class=\"pill bad\">ended early</span>")?;
+    }
+    write!(out, "</h1><p class=\"soft\">{}</p><p>{}.</p>", escape(&report.started), escape(&capital(&report.load)))?;
+    if let Some(first) = report.targets.first() {
+        write!(out, "<div class=\"tiles\">")?;
+        write_tiles(out, report, first)?;
+        write!(out, "</div>")?;
+    }
+    if !report.notes.is_empty() {
+        write!(out, "<div class=\"box\"><ul>")?;
+        for note in &report.notes {
+            write!(out, "<li>{}</li>", escape(note))?;
+        }
+        write!(out, "</ul></div>")?;
+    }
+    if !report.assertions.is_empty() {
+        write!(out, "<div class=\"scroll\"><table><tr><th>Assertion</th><th>Measured</th><th>Verdict</th></tr>")?;
+        for verdict in &report.assertions {
+            let (class, text) = if verdict.holds { ("good", "✓ holds") } else { ("bad", "✗ fails") };
+            let measured = verdict.measured.as_deref().unwrap_or("not measured");
+            let assertion = escape(&verdict.assertion);
+            write!(
+                out,
+                "<tr><td><code>{assertion}</code></td><td>{measured}</td><td class=\"{class}\">{text}</td></tr>"
+            )?;
+        }
+        write!(out, "</table></div>")?;
+    }
+    Ok(())
+}
+
+fn write_tiles(out: &mut String, report: &Report, target: &TargetReport) -> std::fmt::Result {
+    let summary = &target.summary;
+    let mut tile = |name: &str, value: String, small: String, class: &str| {
+        let (value, small) = (escape(&value), escape(&small));
+        write!(
+            out,
+            "<div class=\"tile\"><span>{name}</span><b class=\"{class}\">{value}</b><small>{small}</small></div>"
+        )
+    };
+    let of = match summary.offered {
+        Some(offered) => format!("of {} offered", rate(offered)),
+        None => "closed loop".to_owned(),
+    };
+    let micros = |micros: u64| format_micros(micros as f64);
+    let Latency { p50, p90, p99, p999, max, .. } = summary.latency;
+    tile(&label(report, "Right answers"), rate(summary.throughput), of, "")?;
+    tile("Latency p50", micros(p50), format!("p90 {}", micros(p90)), "")?;
+    tile("Latency p99", micros(p99), format!("p99.9 {}", micros(p999)), "")?;
+    tile("Longest", micros(max), format!("of {} requests", thousands(summary.requests)), "")?;
+    let class = if summary.errors > 0 { "bad" } else { "good" };
+    tile("Errors", thousands(summary.errors), format!("{:.3} %", summary.error_rate * 100.0), class)?;
+    match &summary.age {
+        Some(age) => tile(
+            "Snapshot age p99",
+            format!("{} ms", age.p99),
+            format!("{} of {} stale", thousands(age.stale), thousands(age.answers)),
+            if age.stale > 0 { "bad" } else { "" },
+        )?,
+        None => tile("Snapshot age", "unknown".to_owned(), "the target does not say".to_owned(), "")?,
+    }
+    if !target.steps.is_empty() {
+        let limit = format!("p99 ≤ {}", format_micros(report.knee_p99_us));
+        tile("Knee", target.knee.map_or("below the first".to_owned(), rate), limit, "")?;
+    }
+    Ok(())
+}
+
+fn label(report: &Report, text: &str) -> String {
+    match report.targets.first() {
+        Some(first) if report.targets.len() > 1 => format!("{text} of {}", first.name),
+        _ => text.to_owned(),
+    }
+}
+
+fn write_comparison(out: &mut String, report: &Report) -> std::fmt::Result {
+    write!(
+        out,
+        "<h2>Targets in turn</h2><div class=\"scroll\"><table><tr><th>Target</th><th>Right answers</th><th>p50</th><th>p90</th><th>p99</th>\
+         <th>p99.9</th><th>Longest</th><th>Errors</th><th>Stale</th></tr>"
+    )?;
+    for target in &report.targets {
+        let summary = &target.summary;
+        let stale = summary.age.as_ref().map_or("unknown".to_owned(), |age| thousands(age.stale));
+        write!(
+            out,
+            "<tr><td>{} <code>{}</code></td><td>{}</td>",
+            target.name,
+            escape(&target.url),
+            rate(summary.throughput)
+        )?;
+        let Latency { p50, p90, p99, p999, max, .. } = summary.latency;
+        for micros in [p50, p90, p99, p999, max] {
+            write!(out, "<td>{}</td>", format_micros(micros as f64))?;
+        }
+        write!(out, "<td>{}</td><td>{stale}</td></tr>", thousands(summary.errors))?;
+    }
+    write!(
+        out,
+        "</table></div><div class=\"scroll\"><table><tr><th>Ratio</th><th>Throughput</th><th>least … greatest</th><th>p50</th>\
+         <th>least … greatest</th><th>p99</th><th>least … greatest</th></tr>"
+    )?;
+    for ratio in &report.ratios {
+        write!(out, "<tr><td>{} / {}, median of rounds</td>", ratio.of, ratio.to)?;
+        for Spread { median, least, greatest } in [ratio.throughput, ratio.p50, ratio.p99] {
+            write!(out, "<td>{median:.2}</td><td class=\"soft\">{least:.2} … {greatest:.2}</td>")?;
+        }
+        write!(out, "</tr>")?;
+    }
+    write!(out, "</table></div><div class=\"charts\">")?;
+    let rounds = |pick: fn(&super::Round) -> f64| {
+        let series = report.targets.iter().enumerate().map(|(place, target)| {
+            let points = target.rounds.iter().enumerate().map(|(round, figures)| ((round + 1) as f64, pick(figures)));
+            Series::new(format!("{} {}", target.name, target.url), colour(place), points.collect()).dots()
+        });
+        series.collect()
+    };
+    let chart = Chart {
+        id: "rounds".to_owned(),
+        title: "Throughput by round".to_owned(),
+        note: "Each target's turns, one after another. What moves all of them is the machine.".to_owned(),
+        x: ("round", Unit::Round),
+        y: ("right answers / s", Unit::PerSecond),
+        series: rounds(|round| round.throughput),
+        mark: None,
+    };
+    let coloured = report.targets.iter().enumerate().map(|(place, target)| (colour(place), target));
+    write!(out, "{}{}</div>", chart.html(), distribution(coloured, "distribution").html())
+}
+
+fn distribution<'a>(targets: impl Iterator<Item = (&'static str, &'a TargetReport)>, id: &str) -> Chart {
+    let series = targets.map(|(class, target)| {
+        let most = (target.summary.latency.count as f64).log10();
+        let points = target.distribution.iter().map(|point| {
+            let nines = if point.quantile < 1.0 { -(1.0 - point.quantile).log10() } else { most };
+            (nines, (point.latency_us as f64).max(1.0))
+        });
+        Series::new(format!("{} {}", target.name, target.url), class, points.collect())
+    });
+    Chart {
+        id: id.to_owned(),
+        title: "Latency distribution".to_owned(),
+        note: "Share of answers within a latency; the scale gives each further nine the same room. The right end is the longest.".to_owned(),
+        x: ("share of answers", Unit::Nines),
+        y: ("latency", Unit::Latency),
+        series: series.collect(),
+        mark: None,
+    }
+}
+
+fn write_target(out: &mut String, report: &Report, target: &TargetReport, class: &'static str) -> std::fmt::Result {
+    write!(
+        out,
+        "<h2>{} <code>{}</code></h2><p class=\"soft\">{}</p><div class=\"charts\">",
+        escape(&target.name),
+        escape(&target.url),
+        escape(&target.client)
+    )?;
+    for chart in charts(report, target, class) {
+        out.push_str(&chart.html());
+    }
+    write!(out, "</div>")?;
+    if target.timeline.iter().all(|row| row.age.is_none()) {
+        write!(out, "<p class=\"soft\">Snapshot age: unknown, as no answer said which snapshot it came from.</p>")?;
+    }
+    write_workloads(out, target)?;
+    write_faults(out, target)?;
+    write_checks(out, target)
+}
+
+fn charts(report: &Report, target: &TargetReport, class: &'static str) -> Vec<Chart> {
+    let id = |name: &str| format!("{name}-{}", target.name);
+    let over_time = |pick: &dyn Fn(&Row) -> Option<f64>| -> Vec<(f64, f64)> {
+        target.timeline.iter().filter_map(|row| Some((row.at + row.width / 2.0, pick(row)?))).collect()
+    };
+    let latency = |pick: fn(&Latency) -> u64| {
+        over_time(&|row| (row.latency.count > 0).then(|| (pick(&row.latency) as f64).max(1.0)))
+    };
+    let time = ("time of this target, s", Unit::Seconds);
+    let mut throughput = vec![Series::new("right answers", class, over_time(&|row| Some(row.right_per_second)))];
+    if report.open {
+        throughput.insert(0, Series::new("offered", "neutral", over_time(&|row| row.offered)).dashed());
+    }
+    if target.summary.errors > 0 {
+        throughput.push(Series::new("errors", "wrong", over_time(&|row| Some(row.errors_per_second))));
+    }
+    let mut charts = vec![
+        Chart {
+            id: id("throughput"),
+            title: "Throughput".to_owned(),
+            note: "Right answers a second, by the moment they came.".to_owned(),
+            x: time,
+            y: ("per second", Unit::PerSecond),
+            series: throughput,
+            mark: None,
+        },
+        Chart {
+            id: id("latency"),
+            title: "Latency over time".to_owned(),
+            note: match report.open {
+                true => "From the moment a request was due to its answer.",
+                false => "From sending a request to its answer.",
+            }
+            .to_owned(),
+            x: time,
+            y: ("latency", Unit::Latency),
+            series: vec![
+                Series::new("p50", "q1", latency(|latency| latency.p50)),
+                Series::new("p90", "q2", latency(|latency| latency.p90)),
+                Series::new("p99", "q3", latency(|latency| latency.p99)),
+                Series::new("p99.9", "q4", latency(|latency| latency.p999)),
+                Series::new("longest", "q5", latency(|latency| latency.max)),
+            ],
+            mark: None,
+        },
+    ];
+    if !target.steps.is_empty() {
+        charts.extend(knee_charts(report, target, class));
+    }
+    charts.push(distribution(std::iter::once((class, target)), &id("distribution")));
+    let age = |pick: fn(&super::Age) -> u64| over_time(&|row| Some(pick(row.age.as_ref()?) as f64));
+    charts.push(Chart {
+        id: id("age"),
+        title: "Snapshot age".to_owned(),
+        note: "How old the snapshots were that pending answers came from, when they were answered.".to_owned(),
+        x: time,
+        y: ("age, ms", Unit::Millis),
+        series: vec![
+            Series::new("p50", "q1", age(|age| age.p50)),
+            Series::new("p99", "q3", age(|age| age.p99)),
+            Series::new("oldest", "q5", age(|age| age.max)),
+        ],
+        mark: None,
+    });
+    charts
+}
+
+fn knee_charts(report: &Report, target: &TargetReport, class: &'static str) -> [Chart; 2] {
+    let mut steps = target.steps.clone();
+    steps.sort_by(|a, b| a.offered.total_cmp(&b.offered));
+    let points = |pick: fn(&super::Step) -> f64| -> Vec<(f64, f64)> {
+        steps.iter().map(|step| (step.offered, pick(step))).collect()
+    };
+    let mark = target.knee.map(|knee| (knee, format!("knee {}", rate(knee))));
+    let limit = report.knee_p99_us;
+    let x = ("offered requests / s", Unit::PerSecond);
+    let id = |name: &str| format!("{name}-{}", target.name);
+    [
+        Chart {
+            id: id("knee"),
+            title: "The knee: answered against offered".to_owned(),
+            note: format!(
+                "The knee is the highest rate up to which at least 99 % was answered right, with a p99 of at most {}.",
+                format_micros(limit)
+            ),
+            x,
+            y: ("right answers / s", Unit::PerSecond),
+            series: vec![
+                Series::new("offered", "neutral", points(|step| step.offered)).dashed(),
+                Series::new("right answers", class, points(|step| step.achieved)).dots(),
+            ],
+            mark: mark.clone(),
+        },
+        Chart {
+            id: id("knee-latency"),
+            title: "The knee: latency against offered".to_owned(),
+            note: "Where the queue begins to grow, latency leaves the level it had.".to_owned(),
+            x,
+            y: ("latency", Unit::Latency),
+            series: vec![
+                Series::new("p50", "q1", points(|step| (step.p50 as f64).max(1.0))).dots(),
+                Series::new("p99", "q3", points(|step| (step.p99 as f64).max(1.0))).dots(),
+                Series::new("limit of p99", "neutral", steps.iter().map(|step| (step.offered, limit)).collect())
+                    .dashed(),
+            ],
+            mark,
+        },
+    ]
+}
+
+fn write_workloads(out: &mut String, target: &TargetReport) -> std::fmt::Result {
+    write!(
+        out,
+        "<h3 style=\"margin:18px 0 8px\">Workloads</h3><div class=\"scroll\"><table><tr><th>Kind</th><th>Weight</th><th>Right</th><th>Errors</th>\
+         <th>mean</th><th>p50</th><th>p90</th><th>p99</th><th>p99.9</th><th>longest</th></tr>"
+    )?;
+    let mut line = |name: &str, weight: String, right: u64, errors: u64, latency: &Latency| {
+        let Latency { mean, p50, p90, p99, p999, max, .. } = *latency;
+        write!(out, "<tr><td>{}</td><td>{weight}</td><td>{}</td>", escape(name), thousands(right))?;
+        let class = if errors > 0 { "bad" } else { "" };
+        write!(out, "<td class=\"{class}\">{}</td><td>{}</td>", thousands(errors), format_micros(mean))?;
+        for micros in [p50, p90, p99, p999, max] {
+            write!(out, "<td>{}</td>", format_micros(micros as f64))?;
+        }
+        write!(out, "</tr>")
+    };
+    for workload in &target.workloads {
+        line(&workload.name, workload.weight.to_string(), workload.right, workload.errors, &workload.latency)?;
+    }
+    let summary = &target.summary;
+    line("all", String::new(), summary.right, summary.errors, &summary.latency)?;
+    if summary.offered.is_some() {
+        line("all, once sent", String::new(), summary.right, summary.errors, &summary.service)?;
+    }
+    write!(out, "</table></div>")
+}
+
+fn write_faults(out: &mut String, target: &TargetReport) -> std::fmt::Result {
+    if target.summary.errors == 0 {
+        return Ok(());
+    }
+    write!(
+        out,
+        "<h3 style=\"margin:18px 0 8px\">What went wrong</h3><div class=\"scroll\"><table><tr><th>Kind</th><th>Count</th>\
+         <th class=\"text\">For example</th></tr>"
+    )?;
+    for (fault, count) in target.summary.faults.iter() {
+        let example = target.examples.iter().find(|example| example.fault == fault.name());
+        let example = example.map_or(String::new(), |example| escape(&example.text));
+        write!(out, "<tr><td>{}</td><td class=\"bad\">{}</td>", fault.meaning(), thousands(count))?;
+        write!(out, "<td class=\"text\"><code>{example}</code></td></tr>")?;
+    }
+    write!(out, "</table></div>")
+}
+
+fn write_checks(out: &mut String, target: &TargetReport) -> std::fmt::Result {
+    let (summary, checked) = (&target.summary, &target.checked);
+    let mut lines = vec![format!(
+        "{} sampled answers were compared with a reference on the same state: {} equal, {} different.",
+        thousands(summary.checked),
+        thousands(checked.equal),
+        thousands(checked.mismatches)
+    )];
+    for (why, count) in &checked.not_comparable {
+        lines.push(format!("{} samples could not be compared: {why}.", thousands(*count)));
+    }
+    let crate::check::Batches { confirmed, failed, pending } = checked.wallet;
+    if confirmed + failed + pending > 0 {
+        lines.push(format!("Of the sampled wallet batches {confirmed} were confirmed, {pending} still pending, {failed} failed or unknown."));
+    }
+    if summary.late > 0 {
+        lines.push(format!("{} requests waited for a free connection for more than 1 ms.", thousands(summary.late)));
+    }
+    if summary.reconnects > 0 {
+        lines.push(format!("{} connections had to be made anew.", thousands(summary.reconnects)));
+    }
+    if let Some(micros) = summary.refusal_p99_us {
+        lines.push(format!("Refusals (-32005) took {} at p99.", format_micros(micros as f64)));
+    }
+    if let Some(cores) = summary.generator_cores {
+        lines.push(format!("The generator used {cores:.2} cores."));
+    }
+    write!(out, "<div class=\"box\"><ul>")?;
+    for line in lines {
+        write!(out, "<li>{}</li>", escape(&line))?;
+    }
+    write!(out, "</ul></div>")
+}
+
+fn write_about(out: &mut String, report: &Report) -> std::fmt::Result {
+    let machine = &report.machine;
+    let memory = machine.memory_gib.map_or(String::new(), |memory| format!(", {memory:.1} GiB"));
+    let rows = [
+        ("Command", format!("<code>{}</code>", escape(&report.command.join(" ")))),
+        ("Mix", format!("<code>{}</code>, seed {}", escape(&report.mix), report.seed)),
+        (
+            "Generator's machine",
+            format!("{}, {} cores{memory}, {}", escape(&machine.processor), machine.cores, escape(&machine.system)),
+        ),
+        ("Latency", "Of right answers and of those that did not come in time. In an open loop it counts from the moment a request was due, so that \
+          whoever waits because the target stalls is seen; “once sent” counts from sending."
+            .to_owned()),
+        ("Errors", "Everything that did not end in a right answer, requests that were due and could not be sent included.".to_owned()),
+        ("Stale", "A pending answer from a snapshot older than one that the target had told of, to a subscriber of newFlashblocks or in another answer, \
+          before the request was sent."
+            .to_owned()),
+    ];
+    write!(out, "<h2>About this run</h2><div class=\"box\"><dl>")?;
+    for (name, text) in rows {
+        write!(out, "<dt>{name}</dt><dd>{text}</dd>")?;
+    }
+    write!(out, "</dl></div>")
+}
+
+fn rate(rate: f64) -> String {
+    format!("{}/s", thousands(rate.round() as u64))
+}
+
+/// A count with its thousands apart.
+fn thousands(count: u64) -> String {
+    let digits = count.to_string();
+    let mut text = String::new();
+    for (place, digit) in digits.chars().enumerate() {
+        if place > 0 && (digits.len() - place).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+fn capital(text: &str) -> String {
+    let mut chars = text.chars();
+    chars.next().map_or(String::new(), |first| first.to_uppercase().chain(chars).collect())
+}

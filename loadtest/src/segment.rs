@@ -1,0 +1,198 @@
+//! Runs one segment: its threads, and what they tell, put together by interval.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Barrier, atomic::Ordering},
+    time::{Duration, Instant},
+};
+
+use eyre::{Result, bail};
+use tokio::sync::mpsc;
+
+use crate::{
+    generate::{self, Load, Report, Segment},
+    machine::processor_seconds,
+    progress::Progress,
+    record::{Interval, Totals},
+    report::{Age, Latency, Row, share},
+    watch::watch,
+};
+
+/// What a segment came to.
+pub struct Outcome {
+    /// Intervals of the run, without what ended after it.
+    pub rows: Vec<Row>,
+    /// All of it, what ended after the run included.
+    pub all: Interval,
+    /// Right answers that came between the beginning and the end.
+    pub right_in_time: u64,
+    pub totals: Totals,
+    pub requests: u64,
+    /// How long it was measured: less than was asked for where it was ended early.
+    pub measured: Duration,
+    /// Processor time of the generator, in seconds, and the time that it is of.
+    pub processor: Option<(f64, f64)>,
+    /// Why the target was not watched, or not to the end.
+    pub unwatched: Option<String>,
+}
+
+/// Runs a segment to its end. `watched` has the target's announcements followed meanwhile.
+///
+/// # Errors
+/// A generator could not run.
+pub async fn run(segment: &Segment, watched: bool, progress: &mut Progress) -> Result<Outcome> {
+    let (reports, mut told) = mpsc::unbounded_channel();
+    let watcher = watched.then(|| {
+        let (target, newest, patience) = (segment.target.clone(), segment.newest.clone(), segment.timeout);
+        tokio::spawn(async move { watch(&target, patience, newest).await })
+    });
+    let processor = processor_seconds();
+    let begun = Instant::now();
+    let barrier = Arc::new(Barrier::new(segment.threads));
+    let threads: Vec<_> = (0..segment.threads)
+        .map(|thread| {
+            let (segment, barrier, reports) = (segment.clone(), barrier.clone(), reports.clone());
+            std::thread::spawn(move || generate::run(&segment, thread, &barrier, &reports))
+        })
+        .collect();
+    drop(reports);
+
+    let mut collected = Collected::new(segment);
+    let mut tick = tokio::time::interval(Duration::from_millis(100));
+    let mut stopped = None;
+    loop {
+        tokio::select! {
+            report = told.recv() => match report {
+                Some(Report::Interval(interval)) => collected.interval(*interval, progress),
+                Some(Report::Ended { totals, requests }) => collected.ended(*totals, requests),
+                Some(Report::Failed(why)) => bail!("a generator could not run: {why}"),
+                None => break,
+            },
+            _ = tick.tick() => {
+                progress.tick();
+                if stopped.is_none() && segment.stop.load(Ordering::Relaxed) {
+                    stopped = Some(Instant::now());
+                }
+            }
+        }
+    }
+    if stopped.is_none() && segment.stop.load(Ordering::Relaxed) {
+        stopped = Some(Instant::now());
+    }
+    for thread in threads {
+        if thread.join().is_err() {
+            bail!("a generator ended by a panic");
+        }
+    }
+    let unwatched = match watcher {
+        Some(watcher) if watcher.is_finished() => watcher.await.ok(),
+        Some(watcher) => {
+            watcher.abort();
+            None
+        }
+        None => None,
+    };
+    let measured = match stopped {
+        Some(stopped) => stopped.saturating_duration_since(begun + segment.warmup).min(segment.duration),
+        None => segment.duration,
+    };
+    let used = processor_seconds().zip(processor).map(|(after, before)| after - before);
+    let processor = used.map(|used| (used, begun.elapsed().as_secs_f64()));
+    Ok(collected.outcome(measured, processor, unwatched))
+}
+
+/// What the threads have told so far.
+struct Collected<'a> {
+    segment: &'a Segment,
+    /// Intervals that not all threads have told of.
+    open: BTreeMap<usize, (Interval, usize)>,
+    rows: Vec<Row>,
+    all: Interval,
+    right_in_time: u64,
+    totals: Totals,
+    requests: u64,
+}
+
+impl<'a> Collected<'a> {
+    fn new(segment: &'a Segment) -> Self {
+        Self {
+            segment,
+            open: BTreeMap::new(),
+            rows: Vec::new(),
+            all: Interval::new(0),
+            right_in_time: 0,
+            totals: Totals::new(segment.bodies.kinds.len()),
+            requests: 0,
+        }
+    }
+
+    fn interval(&mut self, interval: Interval, progress: &mut Progress) {
+        let index = interval.index;
+        match self.open.get_mut(&index) {
+            Some((sum, threads)) => {
+                sum.add(&interval);
+                *threads += 1;
+            }
+            None => {
+                self.open.insert(index, (interval, 1));
+            }
+        }
+        if self.open.get(&index).is_some_and(|(_, threads)| *threads == self.segment.threads)
+            && let Some((interval, _)) = self.open.remove(&index)
+        {
+            self.close(interval, self.segment.duration);
+            if let Some(row) = self.rows.last() {
+                progress.row(row, &self.all.faults);
+            }
+        }
+    }
+
+    fn ended(&mut self, totals: Totals, requests: u64) {
+        self.totals.add(totals);
+        self.requests += requests;
+    }
+
+    /// Takes an interval into the sums; what is after the end has no row.
+    fn close(&mut self, interval: Interval, measured: Duration) {
+        let Segment { interval: width, load, duration, .. } = *self.segment;
+        let start = width.mul_f64(interval.index as f64);
+        let end = (start + width).min(measured);
+        if end > start {
+            let seconds = (end - start).as_secs_f64();
+            let offered = match load {
+                Load::Open { rate, .. } => Some(rate.arrivals(start, end, duration) / seconds),
+                Load::Closed => None,
+            };
+            self.right_in_time += interval.answered;
+            self.rows.push(Row {
+                at: start.as_secs_f64(),
+                width: seconds,
+                offered,
+                right_per_second: interval.answered as f64 / seconds,
+                answered_share: share(&interval),
+                errors_per_second: interval.faults.total() as f64 / seconds,
+                latency: Latency::from(&interval.latency),
+                age: Age::of(&interval),
+            });
+        }
+        self.all.add(&interval);
+    }
+
+    fn outcome(mut self, measured: Duration, processor: Option<(f64, f64)>, unwatched: Option<String>) -> Outcome {
+        // Threads that were ended early may have been in different intervals.
+        for (_, (interval, _)) in std::mem::take(&mut self.open) {
+            self.close(interval, measured);
+        }
+        self.rows.sort_by(|a, b| a.at.total_cmp(&b.at));
+        Outcome {
+            rows: self.rows,
+            all: self.all,
+            right_in_time: self.right_in_time,
+            totals: self.totals,
+            requests: self.requests,
+            measured,
+            processor,
+            unwatched,
+        }
+    }
+}

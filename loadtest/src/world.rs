@@ -1,0 +1,195 @@
+//! What there is to trade with on a target: asked of it before the run, so that every request is about its own accounts and contracts.
+
+use alloy_primitives::{Address, Bytes, U256, hex};
+use alloy_sol_types::{SolCall, sol};
+use eyre::{Context, Result, bail, ensure, eyre};
+use serde_json::{Value, json};
+
+use crate::rpc::{Rpc, quantity};
+
+/// Accounts that requests come from, at most.
+const MAX_SENDERS: usize = 32;
+/// Pairs of the factory that are looked at.
+const MAX_PAIRS: u64 = 16;
+
+sol! {
+    /// The Uniswap V2 surface that workloads use.
+    interface IRouter {
+        function WETH() external view returns (address);
+        function factory() external view returns (address);
+        function getAmountsOut(uint256 amountIn, address[] path) external view returns (uint256[] amounts);
+        function swapExactTokensForTokens(uint256 amountIn, uint256 amountOutMin, address[] path, address to, uint256 deadline) external returns (uint256[] amounts);
+        function swapExactETHForTokens(uint256 amountOutMin, address[] path, address to, uint256 deadline) external payable returns (uint256[] amounts);
+        function swapExactTokensForETH(uint256 amountIn, uint256 amountOutMin, address[] path, address to, uint256 deadline) external returns (uint256[] amounts);
+    }
+    interface IFactory {
+        function allPairsLength() external view returns (uint256);
+        function allPairs(uint256 index) external view returns (address pair);
+    }
+    interface IPair {
+        function token0() external view returns (address);
+        function token1() external view returns (address);
+        function getReserves() external view returns (uint112 reserve0, uint112 reserve1, uint32 time);
+    }
+    interface IErc20 {
+        function balanceOf(address account) external view returns (uint256);
+        function allowance(address owner, address spender) external view returns (uint256);
+        function approve(address spender, uint256 value) external returns (bool);
+        function deposit() external payable;
+    }
+}
+
+/// A target's accounts and markets.
+#[derive(Clone, Debug)]
+pub struct World {
+    pub chain_id: u64,
+    /// Accounts that requests come from; never empty.
+    pub senders: Vec<Address>,
+    /// Those of them that the node signs for.
+    pub signers: Vec<Address>,
+    /// None where there is no router.
+    pub market: Option<Market>,
+}
+
+/// A router and what it trades.
+#[derive(Clone, Debug)]
+pub struct Market {
+    pub router: Address,
+    pub weth: Address,
+    /// The code of WETH.
+    pub weth_code: Bytes,
+    pub factory: Address,
+    /// Never empty.
+    pub pairs: Vec<Pair>,
+    /// What senders own of tokens and have let the router take.
+    pub holdings: Vec<Holding>,
+}
+
+/// A market of two tokens.
+#[derive(Clone, Debug)]
+pub struct Pair {
+    pub address: Address,
+    pub tokens: [Address; 2],
+    pub reserves: [U256; 2],
+}
+
+/// An account's tokens that the router may take.
+#[derive(Clone, Debug)]
+pub struct Holding {
+    pub owner: Address,
+    pub token: Address,
+    pub amount: U256,
+}
+
+impl World {
+    /// Asks a target for its world: without a router, for its accounts alone. `senders` stand in the place of `eth_accounts`.
+    ///
+    /// # Errors
+    /// The target does not answer, or has no accounts and none were given.
+    pub async fn discover(rpc: &mut Rpc, router: Option<Address>, senders: &[Address]) -> Result<Self> {
+        let chain_id = rpc.call("eth_chainId", json!([])).await.wrap_err("eth_chainId")?;
+        let chain_id =
+            quantity(&chain_id).ok_or_else(|| eyre!("eth_chainId answered {chain_id}, which is no quantity"))?;
+        // Not every node has accounts, or the method.
+        let accounts = rpc.call("eth_accounts", json!([])).await.unwrap_or_default();
+        let signers: Vec<Address> = serde_json::from_value(accounts).unwrap_or_default();
+        let senders = if senders.is_empty() { signers.as_slice() } else { senders };
+        ensure!(
+            !senders.is_empty(),
+            "{} has no accounts (eth_accounts): name some that have ether with --senders 0x…,0x…",
+            rpc.target()
+        );
+        let senders = senders[..senders.len().min(MAX_SENDERS)].to_vec();
+        let market = match router {
+            Some(router) => Market::discover(rpc, router, &senders).await?,
+            None => None,
+        };
+        Ok(Self { chain_id, senders, signers, market })
+    }
+}
+
+impl Market {
+    async fn discover(rpc: &mut Rpc, router: Address, senders: &[Address]) -> Result<Option<Self>> {
+        let code = code(rpc, router).await.wrap_err("the router's code")?;
+        if code.is_empty() {
+            return Ok(None);
+        }
+        let wrap = |what: &str| format!("--router {router} does not answer as a Uniswap V2 router: {what}");
+        let weth = call(rpc, router, IRouter::WETHCall {}).await.wrap_err_with(|| wrap("WETH()"))?;
+        let factory = call(rpc, router, IRouter::factoryCall {}).await.wrap_err_with(|| wrap("factory()"))?;
+        let count =
+            call(rpc, factory, IFactory::allPairsLengthCall {}).await.wrap_err_with(|| wrap("allPairsLength()"))?;
+        let count = count.min(U256::from(MAX_PAIRS)).to::<u64>();
+        let mut pairs = Vec::new();
+        for index in 0..count {
+            let address = call(rpc, factory, IFactory::allPairsCall { index: U256::from(index) }).await?;
+            let tokens =
+                [call(rpc, address, IPair::token0Call {}).await?, call(rpc, address, IPair::token1Call {}).await?];
+            let reserves = call(rpc, address, IPair::getReservesCall {}).await?;
+            let reserves = [U256::from(reserves.reserve0), U256::from(reserves.reserve1)];
+            // What has next to nothing in it cannot be traded on.
+            if reserves.iter().all(|reserve| *reserve > U256::from(1_000_000)) {
+                pairs.push(Pair { address, tokens, reserves });
+            }
+        }
+        if pairs.is_empty() {
+            bail!("the factory {factory} of --router {router} has no pair with reserves");
+        }
+        let mut tokens: Vec<Address> = pairs.iter().flat_map(|pair| pair.tokens).collect();
+        tokens.sort_unstable();
+        tokens.dedup();
+        let mut holdings = Vec::new();
+        for owner in senders {
+            for token in &tokens {
+                let balance = call(rpc, *token, IErc20::balanceOfCall { account: *owner }).await?;
+                let allowed = call(rpc, *token, IErc20::allowanceCall { owner: *owner, spender: router }).await?;
+                let amount = balance.min(allowed);
+                if amount > U256::from(1_000_000) {
+                    holdings.push(Holding { owner: *owner, token: *token, amount });
+                }
+            }
+        }
+        let weth_code = self::code(rpc, weth).await?;
+        Ok(Some(Self { router, weth, weth_code, factory, pairs, holdings }))
+    }
+
+    /// What can be traded for a token: of the tokens' pairs, each other side, and what that trades for.
+    pub fn paths_from(&self, token: Address) -> Vec<Vec<Address>> {
+        let mut paths: Vec<Vec<Address>> = self.others(token).map(|other| vec![token, other]).collect();
+        for path in paths.clone() {
+            for third in self.others(path[1]).filter(|third| *third != token) {
+                paths.push(vec![token, path[1], third]);
+            }
+        }
+        paths
+    }
+
+    fn others(&self, token: Address) -> impl Iterator<Item = Address> {
+        self.pairs.iter().filter_map(move |pair| match pair.tokens {
+            [a, b] if a == token => Some(b),
+            [a, b] if b == token => Some(a),
+            _ => None,
+        })
+    }
+
+    /// What the market of two tokens holds of the first, and of the second.
+    pub fn reserves(&self, tokens: [Address; 2]) -> Option<[U256; 2]> {
+        self.pairs.iter().find_map(|pair| match pair.tokens {
+            [a, b] if [a, b] == tokens => Some(pair.reserves),
+            [a, b] if [b, a] == tokens => Some([pair.reserves[1], pair.reserves[0]]),
+            _ => None,
+        })
+    }
+}
+
+async fn call<C: SolCall>(rpc: &mut Rpc, to: Address, call: C) -> Result<C::Return> {
+    let data = hex::encode_prefixed(call.abi_encode());
+    let result = rpc.call("eth_call", json!([{"to": to, "data": data}, "latest"])).await.wrap_err(C::SIGNATURE)?;
+    let bytes: Bytes = serde_json::from_value(result).wrap_err(C::SIGNATURE)?;
+    C::abi_decode_returns(&bytes).wrap_err_with(|| format!("{} of {to} answered {bytes}", C::SIGNATURE))
+}
+
+async fn code(rpc: &mut Rpc, address: Address) -> Result<Bytes> {
+    let code: Value = rpc.call("eth_getCode", json!([address, "latest"])).await.wrap_err("eth_getCode")?;
+    Ok(serde_json::from_value(code)?)
+}

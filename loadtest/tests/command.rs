@@ -1,0 +1,191 @@
+//! The command line: what it refuses, what it writes, and what its exit codes say.
+
+mod support;
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use support::{Reply, Run, Server, binary, run};
+
+fn plain() -> Server {
+    Server::start(|number, _| if number == 0 { Reply::Error(-32601) } else { Reply::Result(json!("0x1")) })
+}
+
+#[test]
+fn a_target_that_nobody_listens_at_is_refused_in_a_line() {
+    let port = {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+        listener.local_addr().expect("an address").port()
+    };
+    let run = run(&[&format!("http://127.0.0.1:{port}")]);
+    assert_eq!(run.code, Some(2));
+    assert_eq!(run.stderr.lines().count(), 1, "{}", run.stderr);
+    assert!(run.stderr.contains(&port.to_string()) && run.stderr.contains("refused"), "{}", run.stderr);
+}
+
+#[test]
+fn a_bad_argument_is_refused_with_what_was_expected() {
+    let cases: [(&[&str], &str); 12] = [
+        (&["--assert", "p98<5ms"], "there are p50"),
+        (&["--assert", "p99<5"], "us, ms or s"),
+        (&["--rate", "0"], "requests a second"),
+        (&["--rate", "5", "--ramp", "1..2"], "cannot be used with"),
+        (&["--ramp", "5"], "expected A..B"),
+        (&["--steps", "1..2x1"], "2 to 1000 steps"),
+        (&["--duration", "10"], "expected a number with"),
+        (&["--mix", "swop=1"], "there are balance"),
+        (&["--mix", "swap=1"], "does not have recorded"),
+        (&["--header", "nothing"], "NAME: VALUE"),
+        (&["--threads", "9", "--connections", "8"], "is less than --threads"),
+        (&["https://127.0.0.1:1"], "https:// is not spoken"),
+    ];
+    for (arguments, expected) in cases {
+        let run = run(arguments);
+        assert_eq!(run.code, Some(2), "{arguments:?}: {}", run.stderr);
+        assert!(run.stderr.contains(expected), "{arguments:?}: {}", run.stderr);
+    }
+}
+
+#[test]
+fn a_target_without_a_router_is_refused_with_what_to_give() {
+    let server = Server::start(|number, request| match (number, request["method"].as_str()) {
+        (_, Some("eth_accounts")) => Reply::Result(json!(["0x70997970c51812dc3a010c7d01b50e0d17dc79c8"])),
+        (_, Some("eth_getCode")) => Reply::Result(json!("0x")),
+        _ => Reply::Error(-32601),
+    });
+    let output = binary().arg(server.url()).output().expect("the binary runs");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(stderr.contains("--router"), "{stderr}");
+}
+
+#[test]
+fn a_recorded_body_that_is_none_is_refused_with_its_line() {
+    let server = plain();
+    let run =
+        support::run_on("{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"m\",\"params\":[]}\n\n[1]\n", &[&server.url()]);
+    assert_eq!(run.code, Some(2));
+    assert!(run.stderr.contains("line 3"), "{}", run.stderr);
+}
+
+#[test]
+fn the_report_is_one_page_with_its_plots_and_without_secrets() {
+    let stamp = "id=0x10, block=2, index=0, age_ms=7, feed=live";
+    let server = Server::start(move |number, _| match number {
+        0 => Reply::Result(json!({"id": "0x10", "ageMs": 7})),
+        _ => Reply::From(stamp.to_owned(), json!("0x1")),
+    });
+    let bodies = r#"{"jsonrpc":"2.0","id":1,"method":"eth_call","params":[{"to":"0x01"},"pending"]}"#;
+    let run = support::run_on(
+        bodies,
+        &[
+            &server.url(),
+            "--steps=100,200,400",
+            "--step-duration=300ms",
+            "--warmup=0s",
+            "--header",
+            "Authorization: Bearer hush-hush",
+        ],
+    );
+    assert_eq!(run.code, Some(0), "{}{}", run.stdout, run.stderr);
+    for plot in ["throughput-A", "latency-A", "knee-A", "knee-latency-A", "distribution-A", "age-A"] {
+        let figure = run.html.split(&format!("id=\"{plot}\"")).nth(1).unwrap_or_else(|| panic!("no plot {plot}"));
+        let figure = figure.split("</figure>").next().expect("a figure");
+        let points = figure.split("<polyline").skip(1).map(|line| line.split("points=\"").nth(1).expect("points"));
+        assert!(points.clone().count() > 0, "{plot}");
+        for line in points {
+            assert!(
+                line.split('"').next().is_some_and(|points| points.contains(',') && !points.contains("NaN")),
+                "{plot}"
+            );
+        }
+    }
+    for outside in ["src=", "href=", "@import", "url(", "fetch(", "XMLHttpRequest"] {
+        assert!(!run.html.contains(outside), "the page needs {outside}");
+    }
+    assert!(run.html.contains("knee 400/s"), "{}", run.stdout);
+    assert!(run.html.contains("Authorization") && !run.html.contains("hush-hush"));
+    assert!(!run.report.to_string().contains("hush-hush"));
+    assert_eq!(run.report["targets"][0]["steps"].as_array().map(Vec::len), Some(3));
+}
+
+#[test]
+fn the_knee_is_the_last_rate_that_was_carried() {
+    // 4 connections that take 20 ms each carry 200 a second.
+    let server = Server::start(|number, _| match number {
+        0 => Reply::Error(-32601),
+        _ => Reply::After(Duration::from_millis(20), json!("0x1")),
+    });
+    let run = run(&[
+        &server.url(),
+        "--steps=60,120,600",
+        "--connections=4",
+        "--step-duration=700ms",
+        "--warmup=300ms",
+        "--knee-p99=200ms",
+        "--assert=knee>=120,knee<600",
+    ]);
+    assert_eq!(run.code, Some(0), "{}{}", run.stdout, run.stderr);
+}
+
+#[test]
+fn targets_take_turns_and_the_first_is_compared_with_the_others() {
+    let slow = Server::start(|number, _| match number {
+        0 => Reply::Error(-32601),
+        _ => Reply::After(Duration::from_millis(20), json!("0x1")),
+    });
+    let fast = plain();
+    let arguments = ["--duration=200ms", "--warmup=0s", "--rounds=3", "--assert=ratio>2"];
+    let test = |first: &Server, second: &Server| -> Run {
+        run(&[&[first.url().as_str(), second.url().as_str()], arguments.as_slice()].concat())
+    };
+    let run = test(&fast, &slow);
+    assert_eq!(run.code, Some(0), "{}{}", run.stdout, run.stderr);
+    let ratio = &run.report["ratios"][0]["throughput"];
+    let of = |name: &str| ratio[name].as_f64().expect("a number");
+    assert!(of("least") <= of("median") && of("median") <= of("greatest"), "{ratio}");
+    let rounds = |target: usize| run.report["targets"][target]["rounds"].as_array().map(Vec::len);
+    assert_eq!((rounds(0), rounds(1)), (Some(3), Some(3)));
+    assert_eq!(test(&slow, &fast).code, Some(1), "the slow one is not twice as fast");
+}
+
+#[test]
+fn what_was_not_measured_holds_no_assertion() {
+    let server = plain();
+    let run = run(&[&server.url(), "--duration=100ms", "--warmup=0s", "--assert=age_p99<1s"]);
+    assert_eq!(run.code, Some(1), "{}", run.stdout);
+    assert!(run.stdout.contains("FAIL age_p99<1s: not measured"), "{}", run.stdout);
+    let verdict: &Value = &run.report["assertions"][0];
+    assert_eq!((&verdict["holds"], &verdict["measured"]), (&json!(false), &Value::Null));
+}
+
+#[cfg(unix)]
+#[test]
+fn an_interrupt_ends_the_run_with_its_report() {
+    let server = plain();
+    let folder = tempfile::TempDir::new().expect("a directory");
+    let file = folder.path().join("bodies.ndjson");
+    std::fs::write(&file, r#"{"jsonrpc":"2.0","id":7,"method":"eth_chainId","params":[]}"#).expect("a file");
+    let mut child = binary()
+        .args([&server.url(), "--rate=100", "--duration=60s", "--warmup=0s", "--bodies"])
+        .arg(&file)
+        .arg("--json")
+        .arg(folder.path().join("report.json"))
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .expect("the binary runs");
+    // It is under way when it has sent something of its load.
+    let begun = std::time::Instant::now();
+    while server.asked() < 20 {
+        assert!(begun.elapsed() < Duration::from_secs(20), "nothing was sent");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let kill = std::process::Command::new("kill").args(["-INT", &child.id().to_string()]).status().expect("kill runs");
+    assert!(kill.success());
+    assert_eq!(child.wait().expect("it ends").code(), Some(0));
+    let report = std::fs::read_to_string(folder.path().join("report.json")).expect("a report");
+    let report: Value = serde_json::from_str(&report).expect("JSON");
+    assert_eq!(report["ended_early"], true);
+    let seconds = report["targets"][0]["summary"]["seconds"].as_f64().expect("a number");
+    assert!(seconds < 30.0, "{seconds}");
+}
