@@ -133,12 +133,15 @@ pub struct Config {
     /// Filters (eth_newFilter and its kin) that may be installed; those that nobody asks for five minutes are forgotten.
     #[arg(long, env = "PRESIM_MAX_FILTERS", value_name = "N", default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(1..), help_heading = "Limits")]
     pub max_filters: u32,
-    /// Short calls that may wait for a worker; one more is refused (-32005).
+    /// Short calls that may wait for a worker, the entries of a batch counted as one; one more is refused (-32005).
     #[arg(long, env = "PRESIM_QUEUE_SHORT", value_name = "N", default_value_t = 4_096, value_parser = clap::value_parser!(u32).range(1..=1_000_000), help_heading = "Limits")]
     pub queue_short: u32,
-    /// Bundles that may wait for a worker; one more is refused (-32005).
-    #[arg(long, env = "PRESIM_QUEUE_BUNDLE", value_name = "N", default_value_t = 1_024, value_parser = clap::value_parser!(u32).range(1..=1_000_000), help_heading = "Limits")]
-    pub queue_bundle: u32,
+    /// Bundles that may wait for a worker; one more is refused (-32005). By default 64 a worker.
+    #[arg(long, env = "PRESIM_QUEUE_BUNDLE", value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000), help_heading = "Limits")]
+    pub queue_bundle: Option<u32>,
+    /// Once a queue was full, and until nothing has been refused for a second, a request that would wait longer than this is refused: per cent of what a request takes.
+    #[arg(long, env = "PRESIM_OVERLOAD_WAIT", value_name = "PERCENT", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1_000_000), help_heading = "Limits")]
+    pub overload_wait: u32,
     /// Bytes of a request body or a WebSocket message.
     #[arg(long, env = "PRESIM_MAX_BODY", value_name = "BYTES", default_value_t = 10 << 20, value_parser = clap::value_parser!(u32).range(64..), help_heading = "Limits")]
     pub max_body: u32,
@@ -304,6 +307,21 @@ impl Config {
         self.feed.unwrap_or(if self.chain.is_some() { FeedName::Static } else { FeedName::Devnet })
     }
 
+    /// CPU workers.
+    pub fn workers(&self) -> usize {
+        self.workers.map_or_else(available_cores, usize::from)
+    }
+
+    /// Threads that connections live on.
+    pub fn io_threads(&self) -> usize {
+        self.io_threads.map_or_else(available_cores, usize::from)
+    }
+
+    /// Bundles that may wait.
+    pub fn queue_bundle(&self) -> usize {
+        self.queue_bundle.map_or_else(|| 64 * self.workers(), |bundles| bundles as usize)
+    }
+
     /// Milliseconds between sub-blocks as a duration.
     pub const fn sub_block(&self) -> Duration {
         Duration::from_millis(self.sub_block_ms)
@@ -436,4 +454,8 @@ fn plain(value: toml::Value) -> String {
         toml::Value::String(text) => text,
         other => other.to_string(),
     }
+}
+
+fn available_cores() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
 }

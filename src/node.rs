@@ -90,7 +90,7 @@ impl Node {
             token_file: config.token_file.as_deref(),
             wallet_token_file: config.wallet_token_file.as_deref(),
             queue_short: config.queue_short as usize,
-            queue_bundle: config.queue_bundle as usize,
+            queue_bundle: config.queue_bundle(),
         })?;
         let snapshots = Arc::new(start.snapshots);
         let info = NodeInfo {
@@ -210,12 +210,13 @@ struct Actors {
 impl Actors {
     async fn start(parts: Parts) -> eyre::Result<(Self, Listening)> {
         let Parts { config, codes, spec, source, journal, store, accounts, keyed, snapshots, access, metrics } = parts;
-        let workers = config.workers.map_or_else(available_cores, usize::from);
+        let workers = config.workers();
         let executor = Executor::start(
             ExecutorConfig {
                 workers,
                 queue_short: config.queue_short as usize,
-                queue_bundle: config.queue_bundle as usize,
+                queue_bundle: config.queue_bundle(),
+                overload_wait: config.overload_wait,
                 deadline: Duration::from_millis(config.deadline_ms),
             },
             &metrics,
@@ -231,7 +232,7 @@ impl Actors {
             }
             _ => None,
         };
-        let io = IoThreads::start(config.io_threads.map_or_else(available_cores, usize::from))?;
+        let io = IoThreads::start(config.io_threads())?;
         let server = ServerConfig::new(&config);
         let listener = server.bind().await.wrap_err_with(|| {
             format!("cannot listen on {}: is another node running there? --listen takes another address", config.listen)
@@ -343,10 +344,6 @@ fn wallet_policy(config: &Config) -> Policy {
         gas_margin: u64::from(config.wallet_gas_margin),
         executor: config.wallet_executor,
     }
-}
-
-fn available_cores() -> usize {
-    std::thread::available_parallelism().map_or(1, usize::from)
 }
 
 /// Gauges of the bytecode cache.

@@ -39,6 +39,7 @@ pub struct LaneActor {
     executor: Executor,
     waiting: Gauge,
     running: Gauge,
+    overloaded: Gauge,
 }
 
 impl LaneActor {
@@ -50,6 +51,7 @@ impl LaneActor {
             executor,
             waiting: metrics.gauge("presim_queue_depth", "Jobs that wait for a worker.", &labels),
             running: metrics.gauge("presim_jobs_running", "Jobs that run.", &labels),
+            overloaded: metrics.gauge("presim_queue_overloaded", "1 while the lane is overloaded, else 0.", &labels),
         }
     }
 }
@@ -59,9 +61,10 @@ impl Actor for LaneActor {
 
     fn started(&mut self, context: &mut Self::Context) {
         context.run_interval(Duration::from_millis(100), |lane, _| {
-            let (waiting, running) = lane.executor.load(lane.lane);
+            let (waiting, running, overloaded) = lane.executor.load(lane.lane);
             lane.waiting.set(waiting as f64);
             lane.running.set(running as f64);
+            lane.overloaded.set(f64::from(u8::from(overloaded)));
         });
     }
 }

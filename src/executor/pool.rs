@@ -13,11 +13,15 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crossbeam::queue::ArrayQueue;
+use crossbeam::queue::SegQueue;
 use metrics::{Counter, Histogram};
 use tokio::sync::oneshot;
 
-use super::LaneName;
+use super::{
+    LaneName,
+    admission::{Admission, NoPlace},
+    batch::{Batch, Claim, Turn},
+};
 use crate::{
     state::{Meter, Overlay, Pause},
     telemetry::Metrics,
@@ -28,10 +32,12 @@ use crate::{
 pub struct ExecutorConfig {
     /// CPU workers.
     pub workers: usize,
-    /// Jobs that may wait in the lane of short calls.
+    /// Requests that may wait in the lane of short calls.
     pub queue_short: usize,
-    /// Jobs that may wait in the lane of bundles.
+    /// Requests that may wait in the lane of bundles.
     pub queue_bundle: usize,
+    /// How long a request may expect to wait in an overloaded lane, in per cent of what one takes.
+    pub overload_wait: u32,
     /// From a job's arrival to its end.
     pub deadline: Duration,
 }
@@ -46,6 +52,14 @@ pub enum Refused {
         lane: LaneName,
         /// How many it holds.
         waiting: usize,
+    },
+    /// The lane is overloaded, and the wait would be long.
+    #[error("too busy: the {lane} lane is overloaded, and the request would wait {} µs", wait.as_micros())]
+    Overloaded {
+        /// Which lane.
+        lane: LaneName,
+        /// The expected wait.
+        wait: Duration,
     },
     /// The client's own share of the lane is full.
     #[error("too busy: your share of the {lane} lane, {share} requests, is in use")]
@@ -74,9 +88,21 @@ pub enum Refused {
 pub struct Ticket {
     deadline: Instant,
     cancelled: Arc<AtomicBool>,
+    /// The batch that it is an entry of.
+    batch: Option<Arc<Batch>>,
 }
 
 impl Ticket {
+    /// The same for an entry of `batch`.
+    pub fn of(self, batch: &Arc<Batch>) -> Self {
+        Self { batch: Some(batch.clone()), ..self }
+    }
+
+    /// Waits until its batch may run one more.
+    pub async fn turn(&self) -> Option<Turn<'_>> {
+        Some(self.batch.as_ref()?.turn().await)
+    }
+
     /// When it must be done.
     pub const fn deadline(&self) -> Instant {
         self.deadline
@@ -91,6 +117,7 @@ pub struct Executor {
     shared: Arc<Shared>,
     pool: Arc<rayon::ThreadPool>,
     pause: Pause,
+    workers: usize,
     deadline: Duration,
 }
 
@@ -105,7 +132,9 @@ struct Shared {
 
 struct Lane {
     name: LaneName,
-    jobs: ArrayQueue<Job>,
+    admission: Arc<Admission>,
+    /// Bounded by what is admitted: a request brings one job, or a few of a batch at a time.
+    jobs: SegQueue<Job>,
     running: AtomicUsize,
     refused: Counter,
     waited: Histogram,
@@ -138,8 +167,8 @@ impl Executor {
     /// What the system says when it gives no threads.
     pub fn start(config: ExecutorConfig, metrics: &Metrics) -> Result<Self, rayon::ThreadPoolBuildError> {
         let shared = Arc::new(Shared {
-            short: Lane::new(LaneName::Short, config.queue_short, metrics),
-            bundle: Lane::new(LaneName::Bundle, config.queue_bundle, metrics),
+            short: Lane::new(LaneName::Short, &config, metrics),
+            bundle: Lane::new(LaneName::Bundle, &config, metrics),
             panics: PanicCounter(metrics.counter(
                 "presim_panics_total",
                 "Jobs that panicked and were answered with -32603.",
@@ -148,18 +177,25 @@ impl Executor {
             turns: AtomicUsize::new(0),
             stopping: AtomicBool::new(false),
         });
+        let workers = config.workers.max(1);
         let pool = rayon::ThreadPoolBuilder::new()
-            .num_threads(config.workers.max(1))
+            .num_threads(workers)
             .thread_name(|index| format!("presim-worker-{index}"))
             .build()?;
         let passing = shared.clone();
         let pause = Pause::new(move || passing.let_short_calls_pass());
-        Ok(Self { shared, pool: Arc::new(pool), pause, deadline: config.deadline })
+        Ok(Self { shared, pool: Arc::new(pool), pause, workers, deadline: config.deadline })
     }
 
     /// A ticket for a request that has just arrived.
     pub fn ticket(&self) -> Ticket {
-        Ticket { deadline: Instant::now() + self.deadline, cancelled: Arc::default() }
+        Ticket { deadline: Instant::now() + self.deadline, cancelled: Arc::default(), batch: None }
+    }
+
+    /// Requests that have just arrived as one.
+    pub fn batch(&self) -> Arc<Batch> {
+        // A second round waits behind the one that runs, so that no worker waits for the front.
+        Arc::new(Batch::new(2 * self.workers))
     }
 
     /// Runs `work` on a worker, in an overlay that `work` must reset, and returns what it returns. Dropping the future cancels the
@@ -173,6 +209,7 @@ impl Executor {
         let (answer, answered) = oneshot::channel();
         let pause = (lane == LaneName::Bundle).then(|| self.pause.clone());
         let shared = self.shared.clone();
+        let claim = self.admit(lane, &ticket)?;
         let arrived = Instant::now();
         let on_drop = CancelOnDrop(ticket.cancelled.clone());
         let job: Job = Box::new(move |overlay| {
@@ -185,10 +222,13 @@ impl Executor {
                 return;
             }
             let meter = Meter::until(ticket.deadline, ticket.cancelled, pause);
+            let began = Instant::now();
             let done = catch_unwind(AssertUnwindSafe(|| work(overlay, meter)));
+            // Before the answer, so that a client that sends its next request at once finds its place free.
+            claim.served(began.elapsed());
             let _ = answer.send(done.map_err(|panic| shared.panicked(panic.as_ref())));
         });
-        self.push(lane, job)?;
+        self.push(lane, job);
         let done = answered.await.unwrap_or(Err(Refused::Stopping));
         // The job has ended: nobody reads the flag any more.
         drop(on_drop);
@@ -203,10 +243,10 @@ impl Executor {
         done.map_err(|panic| self.shared.panicked(panic.as_ref()))
     }
 
-    /// How many jobs wait in a lane, and how many of it run.
-    pub fn load(&self, lane: LaneName) -> (usize, usize) {
+    /// How many jobs wait in a lane, how many of it run, and whether it is overloaded.
+    pub fn load(&self, lane: LaneName) -> (usize, usize, bool) {
         let lane = self.shared.lane(lane);
-        (lane.jobs.len(), lane.running.load(Relaxed))
+        (lane.jobs.len(), lane.running.load(Relaxed), lane.admission.is_overloaded())
     }
 
     /// Refuses every further job.
@@ -214,19 +254,29 @@ impl Executor {
         self.shared.stopping.store(true, Relaxed);
     }
 
-    fn push(&self, lane: LaneName, job: Job) -> Result<(), Refused> {
+    fn admit(&self, lane: LaneName, ticket: &Ticket) -> Result<Claim, Refused> {
         if self.shared.stopping.load(Relaxed) {
             return Err(Refused::Stopping);
         }
         let queue = self.shared.lane(lane);
-        if queue.jobs.push(job).is_err() {
+        let claim = match &ticket.batch {
+            Some(batch) => batch.enter(lane, &queue.admission),
+            None => queue.admission.enter().map(Claim::Own),
+        };
+        claim.map_err(|no_place| {
             queue.refused.increment(1);
-            return Err(Refused::QueueFull { lane, waiting: queue.jobs.capacity() });
-        }
+            match no_place {
+                NoPlace::Full => Refused::QueueFull { lane, waiting: queue.admission.most() },
+                NoPlace::TooLong(wait) => Refused::Overloaded { lane, wait },
+            }
+        })
+    }
+
+    fn push(&self, lane: LaneName, job: Job) {
+        self.shared.lane(lane).jobs.push(job);
         let shared = self.shared.clone();
         // One turn for each job: a turn may find its job already done by a bundle that let it pass.
         self.pool.spawn(move || shared.turn());
-        Ok(())
     }
 }
 
@@ -274,15 +324,20 @@ impl Shared {
 }
 
 impl Lane {
-    fn new(name: LaneName, capacity: usize, metrics: &Metrics) -> Self {
+    fn new(name: LaneName, config: &ExecutorConfig, metrics: &Metrics) -> Self {
+        let most = match name {
+            LaneName::Short => config.queue_short,
+            LaneName::Bundle => config.queue_bundle,
+        };
         let labels = [("lane", name.as_str())];
         Self {
             name,
-            jobs: ArrayQueue::new(capacity.max(1)),
+            admission: Arc::new(Admission::new(config.workers, most, config.overload_wait)),
+            jobs: SegQueue::new(),
             running: AtomicUsize::new(0),
             refused: metrics.counter(
                 "presim_queue_refused_total",
-                "Jobs refused because their lane was full.",
+                "Requests refused because their lane was full or overloaded.",
                 &labels,
             ),
             waited: metrics.histogram("presim_queue_wait_seconds", "From a job's arrival to its start.", &labels),

@@ -29,6 +29,8 @@ pub struct RpcError {
     pub message: Cow<'static, str>,
     /// What says more, where something does.
     pub data: Option<ErrorData>,
+    /// Whether the request was not even begun, because too much else is to be done.
+    pub busy: bool,
 }
 
 /// What says more of an error.
@@ -43,7 +45,7 @@ pub enum ErrorData {
 impl RpcError {
     /// An error of this code and text.
     pub fn new(code: i32, message: impl Into<Cow<'static, str>>) -> Self {
-        Self { code, message: message.into(), data: None }
+        Self { code, message: message.into(), data: None, busy: false }
     }
 
     /// -32700: this is no JSON.
@@ -211,12 +213,12 @@ impl From<StoreError> for RpcError {
 impl From<Refused> for RpcError {
     fn from(refused: Refused) -> Self {
         let code = match refused {
-            Refused::QueueFull { .. } | Refused::ShareFull { .. } => -32005,
+            Refused::QueueFull { .. } | Refused::Overloaded { .. } | Refused::ShareFull { .. } => -32005,
             Refused::Deadline => -32016,
             Refused::Panicked { .. } => -32603,
             Refused::Stopping => -32000,
         };
-        Self::new(code, refused.to_string())
+        Self { busy: code == -32005, ..Self::new(code, refused.to_string()) }
     }
 }
 

@@ -21,7 +21,7 @@ use super::{
     wait::Waiters,
 };
 use crate::{
-    executor::{Executor, LaneName, Ticket},
+    executor::{Batch, Executor, LaneName, Ticket},
     feed::pool::Pool,
     state::{Meter, Overlay, Published, SnapshotId, Snapshots, Stopped},
     store::Commit,
@@ -42,6 +42,8 @@ pub struct Front {
     /// By method and outcome; each is there once it has something to count.
     counts: Vec<[OnceLock<Counted>; Outcome::ALL.len()]>,
     unknown: Counted,
+    /// Those that were not begun, because too much else is to be done.
+    refusals: Counted,
 }
 
 struct Counted {
@@ -106,7 +108,15 @@ impl Front {
         let counts = Method::ALL.iter().map(|_| Default::default()).collect();
         let unknown = Counted::new(metrics, "unknown", Outcome::Invalid);
         let in_place = AtomicUsize::new(0);
-        Self { backend, snapshots, executor, waiters, metrics: metrics.clone(), in_place, counts, unknown }
+        let refusals = Counted {
+            requests: metrics.counter("presim_refusals_total", "Requests refused because a lane was too busy.", &[]),
+            seconds: metrics.histogram(
+                "presim_refusal_seconds",
+                "From a request being parsed to its refusal being ready to be written.",
+                &[],
+            ),
+        };
+        Self { backend, snapshots, executor, waiters, metrics: metrics.clone(), in_place, counts, unknown, refusals }
     }
 
     /// What is published now.
@@ -132,6 +142,11 @@ impl Front {
     /// A ticket for a request that has just arrived.
     pub fn ticket(&self) -> Ticket {
         self.executor.ticket()
+    }
+
+    /// Requests that have just arrived as one.
+    pub fn batch(&self) -> Arc<Batch> {
+        self.executor.batch()
     }
 
     /// Answers a request: the JSON of its result is appended to `out`, or the error returned. `out` comes back in any case.
@@ -169,6 +184,11 @@ impl Front {
             )),
         };
         (out, result)
+    }
+
+    /// Counts the refusal of a request that was parsed then.
+    pub fn count_refusal(&self, parsed: Instant) {
+        self.refusals.count(parsed);
     }
 
     /// Runs on the calling thread if few others want to, and what is short ends there; all else goes to a lane.
@@ -247,9 +267,11 @@ impl Front {
         job: Job,
         work: impl FnOnce(&Backend, &Job, &mut Overlay, Meter) -> T + Send + 'static,
     ) -> Result<T, RpcError> {
+        let ticket = job.ticket.clone();
+        let _turn = ticket.turn().await;
         let seat = job.client.as_ref().map(|client| client.sit(lane)).transpose()?;
         let backend = self.backend.clone();
-        let ran = self.executor.run(lane, job.ticket.clone(), move |overlay, meter| {
+        let ran = self.executor.run(lane, ticket.clone(), move |overlay, meter| {
             let _seat = seat;
             work(&backend, &job, overlay, meter)
         });

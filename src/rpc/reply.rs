@@ -6,6 +6,7 @@ use std::{
         Arc,
         atomic::{AtomicUsize, Ordering::Relaxed},
     },
+    time::Instant,
 };
 
 use bytestring::ByteString;
@@ -20,7 +21,7 @@ use super::{
     front::{Front, Job},
     subscriptions::Starting,
 };
-use crate::state::Published;
+use crate::{executor::Batch, state::Published};
 
 /// Limits on what is asked at once.
 #[derive(Clone, Copy, Debug)]
@@ -63,16 +64,17 @@ impl Session {
         match Body::parse(&body, self.limits.max_batch) {
             Err(error) => Reply { text: failure("null", &error), single: true },
             Ok(Body::Single(request)) => {
-                Reply { text: self.one(request, &body, published, starting, true).await, single: true }
+                Reply { text: self.one(request, &body, published, starting, None).await, single: true }
             }
             Ok(Body::Batch(requests)) => {
                 // Answers pile up while others are still made: what they may hold together is counted as they end.
                 let held = AtomicUsize::new(0);
+                let batch = self.front.batch();
                 let entries = requests.into_iter().map(|request| async {
                     if held.load(Relaxed) > self.limits.max_response {
                         return Vec::new();
                     }
-                    let answer = self.one(request, &body, published, starting, false).await;
+                    let answer = self.one(request, &body, published, starting, Some(&batch)).await;
                     let others = held.fetch_add(answer.len() + 1, Relaxed);
                     if others + answer.len() > self.limits.max_response { Vec::new() } else { answer }
                 });
@@ -95,8 +97,9 @@ impl Session {
         body: &ByteString,
         published: &Arc<Published>,
         starting: Option<&Arc<Starting>>,
-        alone: bool,
+        batch: Option<&Arc<Batch>>,
     ) -> Vec<u8> {
+        let parsed = Instant::now();
         let request = match request {
             Ok(request) => request,
             Err(BadRequest { id, error }) => return failure(id, &error),
@@ -114,9 +117,9 @@ impl Session {
             dialect: self.dialect,
             client: self.client.clone(),
             may_use_wallet: self.may_use_wallet,
-            ticket: self.front.ticket(),
+            ticket: batch.map_or_else(|| self.front.ticket(), |batch| self.front.ticket().of(batch)),
             starting: starting.cloned(),
-            alone,
+            alone: batch.is_none(),
         };
         let (mut out, result) = self.front.run(&request.method, job, out).await;
         match result {
@@ -125,7 +128,13 @@ impl Session {
                 out
             }
             Ok(()) => failure(request.id, &encode::too_long(self.limits.max_response)),
-            Err(error) => failure(request.id, &error),
+            Err(error) => {
+                let text = failure(request.id, &error);
+                if error.busy {
+                    self.front.count_refusal(parsed);
+                }
+                text
+            }
         }
     }
 }

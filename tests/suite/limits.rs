@@ -223,6 +223,26 @@ async fn a_call_past_queue_short_is_refused_at_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_batch_takes_one_place_in_its_lane() {
+    let node = quiet(&["--workers", "1", "--queue-short", "1", "--queue-bundle", "1"]);
+    for (method, params) in [("eth_call", json!([{"to": CODE_AT}, "pending"])), ("eth_simulateV1", short_bundle())] {
+        let answers = node.send("/", &json!(vec![request(method, params); 100])).await;
+        let results = answers.as_array().expect("a list").iter().filter(|answer| answer.get("result").is_some());
+        assert_eq!(results.count(), 100, "{method}: {answers}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_full_lane_refuses_is_refused_within_5_ms() {
+    let node = quiet(&["--workers", "1", "--queue-bundle", "2", "--deadline-ms", "1500", "--gas-cap", ENDLESS_GAS]);
+    let (full, _) = flood(&node, "eth_simulateV1", &endless_bundle(), 40).await;
+    assert_eq!(node.metric("presim_refusal_seconds_count"), full as f64);
+    let (quick, most) = (node.metric("presim_refusal_seconds_bucket{le=\"0.005\"}"), full as f64);
+    // A thread may lose its core once in a while, and one refusal of 40 is more than one in a hundred.
+    assert!(quick >= 0.9 * most, "{quick} of {most} refusals took no longer than 5 ms");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_client_that_goes_away_frees_its_worker() {
     let node = quiet(&["--workers", "1", "--deadline-ms", "60000", "--gas-cap", ENDLESS_GAS, "--sub-blocks", "2"]);
     let sent = {

@@ -1,5 +1,7 @@
 //! execution-apis, as geth speaks it: for client libraries with strict types.
 
+use std::borrow::Cow;
+
 use alloy_primitives::Bytes;
 
 use super::Dialect;
@@ -45,9 +47,9 @@ const REVERTED: i32 = 3;
 const VM_ERROR: i32 = -32015;
 
 fn reverted(data: Bytes) -> RpcError {
-    let message = match revert_reason(&data) {
+    let message: Cow<'static, str> = match revert_reason(&data) {
         Some(reason) => format!("execution reverted: {reason}").into(),
         None => "execution reverted".into(),
     };
-    RpcError { code: REVERTED, message, data: Some(ErrorData::Bytes(data)) }
+    RpcError { data: Some(ErrorData::Bytes(data)), ..RpcError::new(REVERTED, message) }
 }

@@ -1,0 +1,117 @@
+//! Instructions of a request, whatever is pending and however large the state is: counted by callgrind in a child of this program.
+
+use std::{hint::black_box, process::Command};
+
+use alloy_primitives::TxKind;
+use presim::{
+    engine::{self, BaseFeeRule, Call, CallRequest, Rules, SimBlock, Simulation},
+    state::{CodeCache, Meter, Overlay},
+};
+
+use crate::{verdict, world};
+
+/// The argument with which the program is its own child: what to count, accounts, changed slots.
+pub const CHILD: &str = "count";
+
+const REQUESTS: u64 = 200;
+const SMALL: u64 = 1_001;
+const LARGE: u64 = 1_000_000;
+
+/// Counts, and compares.
+pub fn run() {
+    if Command::new("valgrind").arg("--version").output().is_err() {
+        println!("  skipped: no valgrind here");
+        return;
+    }
+    for kind in ["call", "simulation"] {
+        let small = count(kind, SMALL, 0);
+        let pending = count(kind, SMALL, world::SLOTS);
+        let large = count(kind, LARGE, 0);
+        println!(
+            "  {kind}: {small} instructions, {pending} with {} slots pending, {large} with {LARGE} accounts",
+            world::SLOTS
+        );
+        verdict(&format!("{kind}: {} changed slots pending, times none", world::SLOTS), spread(pending, small), 1.05);
+        verdict(&format!("{kind}: {LARGE} accounts, times {SMALL}"), spread(large, small), 1.15);
+    }
+}
+
+fn spread(a: u64, b: u64) -> f64 {
+    a.max(b) as f64 / a.min(b) as f64
+}
+
+/// Instructions of one request.
+fn count(kind: &str, accounts: u64, pending: u64) -> u64 {
+    let folder = tempfile::tempdir().expect("a folder");
+    let out = folder.path().join("counts");
+    let output = Command::new("valgrind")
+        .args(["--tool=callgrind", "--toggle-collect=*counted_requests*", "--collect-atstart=no"])
+        .arg(format!("--callgrind-out-file={}", out.display()))
+        .arg(std::env::current_exe().expect("this program"))
+        .args([CHILD, kind, &accounts.to_string(), &pending.to_string()])
+        .output()
+        .expect("valgrind runs");
+    let text = std::fs::read_to_string(&out).unwrap_or_default();
+    let total =
+        text.lines().find_map(|line| line.strip_prefix("totals: ")).and_then(|total| total.trim().parse::<u64>().ok());
+    match total {
+        Some(total) => total / REQUESTS,
+        None => panic!("callgrind counted nothing: {}", String::from_utf8_lossy(&output.stderr)),
+    }
+}
+
+/// What the child does.
+pub fn child(arguments: &[String]) {
+    let [kind, accounts, pending] = arguments else { panic!("expected what to count, accounts and changed slots") };
+    let world = world::build(accounts.parse().expect("accounts"));
+    let snapshot = world::snapshot(&world, pending.parse().expect("changed slots"));
+    let call = Call { from: world::address(1), to: TxKind::Call(world::contract()), ..Call::default() };
+    let requests = match kind.as_str() {
+        "call" => Requests::Call(CallRequest { call, ..CallRequest::default() }),
+        _ => {
+            let block = SimBlock { calls: vec![call; 3], ..SimBlock::default() };
+            Requests::Simulation(Simulation { blocks: vec![block], trace_transfers: true, validation: false })
+        }
+    };
+    let mut overlay = Overlay::default();
+    let mut one = || requests.run(&snapshot, &mut overlay);
+    // What is done once is not a request's cost.
+    (0..20).for_each(|_| one());
+    counted_requests(&mut one);
+}
+
+/// callgrind counts while this runs.
+#[inline(never)]
+fn counted_requests(one: &mut dyn FnMut()) {
+    (0..REQUESTS).for_each(|_| one());
+}
+
+enum Requests {
+    Call(CallRequest),
+    Simulation(Simulation),
+}
+
+impl Requests {
+    /// As a worker does it: on the newest snapshot, in an overlay that was used before.
+    fn run(&self, snapshot: &presim::state::Snapshot, overlay: &mut Overlay) {
+        let (spec, codes) = (world::spec(), CodeCache::new(1 << 20));
+        let rules = Rules {
+            base_fee: BaseFeeRule::Block,
+            block_time: 1,
+            state_roots: false,
+            gas_cap: 50_000_000,
+            max_blocks: 256,
+            estimate_tolerance: 0.0,
+        };
+        overlay.reset(snapshot.world.clone(), snapshot.hashes.clone(), Meter::default());
+        match self {
+            Self::Call(request) => {
+                black_box(engine::call(&spec, snapshot, request, &rules, &codes, overlay).expect("a result"));
+            }
+            Self::Simulation(request) => {
+                black_box(engine::simulate(&spec, snapshot, request, &rules, &codes, overlay).expect("a result"));
+            }
+        }
+        overlay.rest();
+    }
+}

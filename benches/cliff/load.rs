@@ -1,0 +1,242 @@
+//! Load over HTTP: on a clock, as fast as answers come, or one request at a time.
+
+use std::{
+    cell::{Cell, RefCell},
+    io,
+    net::SocketAddr,
+    path::Path,
+    rc::Rc,
+    time::{Duration, Instant},
+};
+
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+    runtime::Runtime,
+    sync::mpsc::{UnboundedReceiver, unbounded_channel},
+    task::{LocalSet, spawn_local},
+};
+
+/// Connections that a load may open.
+const CONNECTIONS: usize = 768;
+
+/// Requests that are ready to be sent.
+#[derive(Clone)]
+pub struct Bodies(Rc<Vec<Vec<u8>>>);
+
+impl Bodies {
+    /// The bodies of a file of `../shared/bench`, at `pending`, for `path`; none where the file is absent.
+    pub fn read(folder: &Path, name: &str, path: &str) -> Option<Self> {
+        let text = std::fs::read_to_string(folder.join(name).with_extension("ndjson")).ok()?;
+        let bodies = text.lines().map(|line| {
+            let body = line.replace("\"latest\"", "\"pending\"");
+            let head = format!(
+                "POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
+                body.len()
+            );
+            (head + &body).into_bytes()
+        });
+        Some(Self(Rc::new(bodies.collect())))
+    }
+}
+
+/// What a load saw.
+#[derive(Default)]
+pub struct Seen {
+    /// Times of the results, in seconds: on a clock from when each was due.
+    pub results: Vec<f64>,
+    /// Times of the refusals with -32005.
+    pub refusals: Vec<f64>,
+    /// Requests that were due while all connections were in use: what a client without a bound would have sent.
+    pub unsent: usize,
+    /// Other errors.
+    pub errors: usize,
+    /// How long it lasted.
+    pub seconds: f64,
+}
+
+impl Seen {
+    /// Results a second.
+    pub fn rate(&self) -> f64 {
+        self.results.len() as f64 / self.seconds
+    }
+
+    /// One line of it.
+    pub fn line(&self) -> String {
+        format!(
+            "{:8.0} results/s  p50 {:7.2} ms  p99 {:7.2} ms   refused {} (p99 {:.2} ms)  unsent {}  errors {}",
+            self.rate(),
+            quantile(&self.results, 0.5) * 1e3,
+            quantile(&self.results, 0.99) * 1e3,
+            self.refusals.len(),
+            quantile(&self.refusals, 0.99) * 1e3,
+            self.unsent,
+            self.errors
+        )
+    }
+
+    fn take(&mut self, answer: Answer, seconds: f64) {
+        match answer {
+            Answer::Result => self.results.push(seconds),
+            Answer::Refused => self.refusals.push(seconds),
+            Answer::Error => self.errors += 1,
+        }
+    }
+}
+
+/// The value below which `share` of `values` are; zero where there are none.
+pub fn quantile(values: &[f64], share: f64) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let at = (sorted.len() as f64 * share).ceil() as usize;
+    sorted.get(at.saturating_sub(1)).copied().unwrap_or_default()
+}
+
+/// `connections` clients that each send their next request when they have the answer to the last, for `time`.
+pub fn closed(to: SocketAddr, bodies: &Bodies, connections: usize, time: Duration) -> Seen {
+    let seen = Rc::new(RefCell::new(Seen::default()));
+    let next = Rc::new(Cell::new(0));
+    let began = Instant::now();
+    local(async {
+        let clients = (0..connections).map(|_| {
+            let (seen, next, bodies) = (seen.clone(), next.clone(), bodies.clone());
+            async move {
+                let mut connection = Connection::open(to).await.expect("it listens");
+                while began.elapsed() < time {
+                    let sent = Instant::now();
+                    let answer = connection.ask(&bodies.0[turn(&next) % bodies.0.len()]).await.expect("an answer");
+                    seen.borrow_mut().take(answer, sent.elapsed().as_secs_f64());
+                }
+            }
+        });
+        futures::future::join_all(clients).await;
+    });
+    let mut seen = seen.take();
+    seen.seconds = began.elapsed().as_secs_f64();
+    seen
+}
+
+/// `rate` requests a second for `time`, evenly spaced, whatever becomes of them.
+pub fn open(to: SocketAddr, bodies: &Bodies, rate: f64, time: Duration) -> Seen {
+    let mut seen = open_both(to, [(bodies, rate), (bodies, 0.)], time);
+    std::mem::take(&mut seen[0])
+}
+
+/// The same for two loads at once.
+pub fn open_both(to: SocketAddr, loads: [(&Bodies, f64); 2], time: Duration) -> [Seen; 2] {
+    local(async {
+        let [(a, rate_a), (b, rate_b)] = loads;
+        let (a, b) = tokio::join!(on_clock(to, a.clone(), rate_a, time), on_clock(to, b.clone(), rate_b, time));
+        [a, b]
+    })
+}
+
+async fn on_clock(to: SocketAddr, bodies: Bodies, rate: f64, time: Duration) -> Seen {
+    if rate == 0. {
+        return Seen::default();
+    }
+    let seen = Rc::new(RefCell::new(Seen::default()));
+    let idle: Rc<RefCell<Vec<Connection>>> = Rc::default();
+    // Opened before the clock begins: the load is the requests'.
+    for _ in 0..CONNECTIONS {
+        idle.borrow_mut().push(Connection::open(to).await.expect("it listens"));
+    }
+    let began = Instant::now();
+    let mut clock = clock(rate, began, time);
+    while let Some(index) = clock.recv().await {
+        let due = began + Duration::from_secs_f64(index as f64 / rate);
+        let Some(mut connection) = idle.borrow_mut().pop() else {
+            seen.borrow_mut().unsent += 1;
+            continue;
+        };
+        let (seen, idle, bodies) = (seen.clone(), idle.clone(), bodies.clone());
+        spawn_local(async move {
+            let answer = connection.ask(&bodies.0[index % bodies.0.len()]).await.unwrap_or(Answer::Error);
+            seen.borrow_mut().take(answer, due.elapsed().as_secs_f64());
+            idle.borrow_mut().push(connection);
+        });
+    }
+    let seconds = began.elapsed().as_secs_f64();
+    let patience = Instant::now();
+    while idle.borrow().len() < CONNECTIONS && patience.elapsed() < Duration::from_secs(10) {
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+    let mut seen = seen.take();
+    seen.seconds = seconds;
+    seen
+}
+
+/// Tells the number of each request when it is due, from a thread of its own: the timer of an event loop is too coarse.
+fn clock(rate: f64, began: Instant, time: Duration) -> UnboundedReceiver<usize> {
+    let (due, requests) = unbounded_channel();
+    std::thread::spawn(move || {
+        let mut sent = 0;
+        while began.elapsed() < time {
+            while (sent as f64 / rate) <= began.elapsed().as_secs_f64() {
+                if due.send(sent).is_err() {
+                    return;
+                }
+                sent += 1;
+            }
+            let next = began + Duration::from_secs_f64(sent as f64 / rate);
+            std::thread::sleep(next.saturating_duration_since(Instant::now()));
+        }
+    });
+    requests
+}
+
+fn turn(next: &Cell<usize>) -> usize {
+    next.replace(next.get() + 1)
+}
+
+fn local<T>(work: impl Future<Output = T>) -> T {
+    let runtime: Runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a thread");
+    runtime.block_on(LocalSet::new().run_until(work))
+}
+
+enum Answer {
+    Result,
+    Refused,
+    Error,
+}
+
+struct Connection {
+    stream: TcpStream,
+    buffer: Vec<u8>,
+}
+
+impl Connection {
+    async fn open(to: SocketAddr) -> io::Result<Self> {
+        let stream = TcpStream::connect(to).await?;
+        stream.set_nodelay(true)?;
+        Ok(Self { stream, buffer: Vec::new() })
+    }
+
+    async fn ask(&mut self, request: &[u8]) -> io::Result<Answer> {
+        self.stream.write_all(request).await?;
+        self.buffer.clear();
+        let body = loop {
+            if self.stream.read_buf(&mut self.buffer).await? == 0 {
+                return Ok(Answer::Error);
+            }
+            let Some(head) = memchr::memmem::find(&self.buffer, b"\r\n\r\n") else { continue };
+            let Some(at) = memchr::memmem::find(&self.buffer[..head], b"content-length: ") else {
+                return Ok(Answer::Error);
+            };
+            let digits = self.buffer[at + 16..head].iter().take_while(|byte| byte.is_ascii_digit());
+            let length = digits.fold(0, |length, digit| 10 * length + usize::from(digit - b'0'));
+            if self.buffer.len() >= head + 4 + length {
+                break &self.buffer[head + 4..];
+            }
+        };
+        // An error is short, and stands at the beginning.
+        let start = &body[..body.len().min(200)];
+        Ok(if memchr::memmem::find(start, b"\"error\":{\"code\":-32005").is_some() {
+            Answer::Refused
+        } else if memchr::memmem::find(start, b"\"error\":{\"code\"").is_some() {
+            Answer::Error
+        } else {
+            Answer::Result
+        })
+    }
+}

@@ -1,0 +1,56 @@
+//! Where the cost of a request might change suddenly, and must not: under twice the load, while publishing, with the size of the
+//! state and of what is pending, with the number of workers, with roots. Each claim is printed with its verdict.
+//!
+//! `cargo bench --bench cliff` runs all of it; names of its parts and of workloads after `--` run those alone.
+
+mod counts;
+mod load;
+mod node;
+mod overload;
+mod rounds;
+mod seal;
+mod world;
+
+use std::path::Path;
+
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+const BODIES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../shared/bench");
+
+/// The parts, in the order in which they run.
+const PARTS: [&str; 6] = ["overload", "publishing", "scaling", "roots", "seal", "counts"];
+
+fn main() {
+    let asked: Vec<String> = std::env::args().skip(1).filter(|argument| !argument.starts_with('-')).collect();
+    if let Some((counts::CHILD, rest)) = asked.split_first().map(|(first, rest)| (first.as_str(), rest)) {
+        return counts::child(rest);
+    }
+    let folder = Path::new(BODIES);
+    let recorded = folder.join("genesis.json").exists();
+    let (parts, names): (Vec<_>, Vec<_>) =
+        asked.iter().map(String::as_str).partition(|argument| PARTS.contains(argument));
+    for part in PARTS.into_iter().filter(|part| parts.is_empty() || parts.contains(part)) {
+        println!("\n{part}");
+        match part {
+            "seal" => seal::run(),
+            "counts" => counts::run(),
+            _ if !recorded => println!("  skipped: no genesis.json in {BODIES}"),
+            "overload" => overload::run(folder, or(&names, &["sim_swap", "sim_sandwich", "sim_multi", "sim_big"])),
+            "publishing" => rounds::publishing(folder, or(&names, &["call_quote", "sim_sandwich"])),
+            "scaling" => rounds::scaling(folder, or(&names, &["sim_big"])),
+            _ => rounds::roots(folder, or(&names, &["sim_swap", "sim_sandwich", "sim_multi"])),
+        }
+    }
+}
+
+/// What was asked for, else all.
+fn or<'a>(asked: &'a [&'a str], all: &'a [&'a str]) -> &'a [&'a str] {
+    if asked.is_empty() { all } else { asked }
+}
+
+/// Prints a claim, what was measured, and whether it holds: `value` is at most `most`.
+fn verdict(claim: &str, value: f64, most: f64) {
+    let verdict = if value <= most { "met" } else { "MISSED" };
+    println!("  {claim}: {value:.3}, at most {most:.3} ({verdict})");
+}

@@ -1,0 +1,65 @@
+//! Twice the load that a node can carry: what is admitted keeps its p99, the rest is refused at once, memory stays flat.
+
+use std::{path::Path, time::Duration};
+
+use crate::{
+    load::{self, Bodies, quantile},
+    node::Node,
+    verdict,
+};
+
+/// The most that the p99 of what is admitted may be, as a multiple of the unloaded one.
+const TARGET: f64 = 3.0;
+/// How long a refusal may take on the server, in seconds.
+const REFUSED_WITHIN: f64 = 5e-3;
+/// Growth of the resident memory from the first half of the overload to its end.
+const GROWTH: f64 = 1.1;
+
+const PROBE: Duration = Duration::from_secs(3);
+const WARM_UP: Duration = Duration::from_secs(2);
+const OVERLOAD: Duration = Duration::from_secs(5);
+
+/// Runs all of it.
+pub fn run(folder: &Path, names: &[&str]) {
+    for name in names {
+        let Some(bodies) = Bodies::read(folder, name, "/") else { continue };
+        one(folder, name, &bodies);
+    }
+    for name in names {
+        patient(folder, name);
+    }
+}
+
+fn one(folder: &Path, name: &str, bodies: &Bodies) {
+    let node = Node::start(folder, &[]);
+    let capacity = load::closed(node.address, bodies, 8, PROBE).rate();
+    let unloaded = load::open(node.address, bodies, capacity / 10., PROBE);
+    println!("{name}: carries {capacity:.0} requests a second");
+    println!("  a tenth of it   {}", unloaded.line());
+    let first = load::open(node.address, bodies, 2. * capacity, WARM_UP);
+    println!("  twice, begins   {}", first.line());
+    let before = node.resident();
+    let seen = load::open(node.address, bodies, 2. * capacity, OVERLOAD);
+    println!("  twice, goes on  {}", seen.line());
+    let after = node.resident();
+    let ratio = quantile(&seen.results, 0.99) / quantile(&unloaded.results, 0.99);
+    verdict(&format!("{name}: p99 of what is admitted, times the unloaded one"), ratio, TARGET);
+    verdict(&format!("{name}: memory after and before"), after as f64 / before as f64, GROWTH);
+    let refusals = node.histogram("presim_refusal_seconds_bucket", "");
+    verdict(&format!("{name}: p99 of a refusal on the server, s"), bucket(&refusals, 0.99), REFUSED_WITHIN);
+}
+
+/// Clients that wait for their answers are never refused, as many as 64.
+fn patient(folder: &Path, name: &str) {
+    let Some(bodies) = Bodies::read(folder, name, "/") else { return };
+    let node = Node::start(folder, &[]);
+    let seen = load::closed(node.address, &bodies, 64, PROBE);
+    println!("{name}: 64 patient clients  {}", seen.line());
+    verdict(&format!("{name}: refusals of 64 patient clients"), (seen.refusals.len() + seen.errors) as f64, 0.);
+}
+
+/// The bound of the bucket that has this quantile.
+fn bucket(buckets: &[(f64, u64)], share: f64) -> f64 {
+    let total = buckets.iter().map(|bucket| bucket.1).max().unwrap_or_default();
+    buckets.iter().find(|bucket| bucket.1 as f64 >= share * total as f64).map_or(f64::INFINITY, |bucket| bucket.0)
+}

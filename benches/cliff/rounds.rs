@@ -1,0 +1,83 @@
+//! Claims of the form "this is so many times that", measured in turn on two running nodes or paths, round by round.
+
+use std::{path::Path, time::Duration};
+
+use crate::{
+    load::{self, Bodies, Seen, quantile},
+    node::Node,
+    verdict,
+};
+
+const ROUNDS: usize = 5;
+const ROUND: Duration = Duration::from_secs(2);
+const CONNECTIONS: usize = 8;
+
+/// The p99 while a snapshot is published every 200 ms, with traffic, beside that on a chain that stands still.
+pub fn publishing(folder: &Path, names: &[&str]) {
+    let moving = Node::start(folder, &["--traffic", "50"]);
+    let still = Node::start(folder, &["--traffic", "0", "--sub-block-ms", "60000"]);
+    for name in names {
+        let Some(bodies) = Bodies::read(folder, name, "/") else { continue };
+        // At a third of what it can carry: a full machine is another claim's.
+        let rate = load::closed(still.address, &bodies, CONNECTIONS, ROUND).rate() / 3.;
+        let [a, b] = [&moving, &still].map(|node| move |bodies: &Bodies| load::open(node.address, bodies, rate, ROUND));
+        let p99 = |seen: &Seen| quantile(&seen.results, 0.99);
+        report(&format!("{name}: p99 while publishing, times standing"), &bodies, &bodies, &a, &b, &p99, |ratio| {
+            (ratio, 1.2)
+        });
+    }
+}
+
+/// What two workers carry, beside one.
+pub fn scaling(folder: &Path, names: &[&str]) {
+    let [two, one] = ["2", "1"].map(|workers| Node::start(folder, &["--workers", workers]));
+    for name in names {
+        let Some(bodies) = Bodies::read(folder, name, "/") else { continue };
+        let [a, b] =
+            [&two, &one].map(|node| move |bodies: &Bodies| load::closed(node.address, bodies, CONNECTIONS, ROUND));
+        report(
+            &format!("{name}: one worker's throughput, times two workers'"),
+            &bodies,
+            &bodies,
+            &a,
+            &b,
+            &Seen::rate,
+            |ratio| (1. / ratio, 1. / 1.8),
+        );
+    }
+}
+
+/// What `/standard` carries, where roots are computed, beside `/`.
+pub fn roots(folder: &Path, names: &[&str]) {
+    let node = Node::start(folder, &[]);
+    for name in names {
+        let bodies = |path| Bodies::read(folder, name, path);
+        let (Some(standard), Some(project)) = (bodies("/standard"), bodies("/")) else { continue };
+        let run = |bodies: &Bodies| load::closed(node.address, bodies, CONNECTIONS, ROUND);
+        report(
+            &format!("{name}: `/`'s throughput, times `/standard`'s"),
+            &standard,
+            &project,
+            &run,
+            &run,
+            &Seen::rate,
+            |ratio| (1. / ratio, 1. / 0.6),
+        );
+    }
+}
+
+/// Runs `a` and `b` in turn, and judges the median of the ratios.
+fn report(
+    claim: &str,
+    for_a: &Bodies,
+    for_b: &Bodies,
+    a: &dyn Fn(&Bodies) -> Seen,
+    b: &dyn Fn(&Bodies) -> Seen,
+    measure: &dyn Fn(&Seen) -> f64,
+    judge: impl Fn(f64) -> (f64, f64),
+) {
+    let ratios: Vec<f64> = (0..ROUNDS).map(|_| measure(&a(for_a)) / measure(&b(for_b))).collect();
+    println!("  {claim}: ratios {ratios:.2?}");
+    let (value, most) = judge(quantile(&ratios, 0.5));
+    verdict(claim, value, most);
+}
