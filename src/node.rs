@@ -216,6 +216,7 @@ impl Actors {
                 workers,
                 queue_short: config.queue_short as usize,
                 queue_bundle: config.queue_bundle(),
+                queue_wait: Duration::from_millis(config.queue_wait_ms),
                 overload_wait: config.overload_wait,
                 deadline: Duration::from_millis(config.deadline_ms),
             },

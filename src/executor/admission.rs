@@ -13,10 +13,11 @@ use std::{
 
 /// Admits requests to a lane, so that those which are admitted are answered in time.
 ///
-/// A lane has two bounds. As long as it keeps up, `most` requests may wait: clients that send their next request when they have the
-/// answer to the last are all served, each at its turn. A client that sends on a clock does not wait for answers, and when it sends
-/// more than the workers can do, that many would always be waiting: each answer would be as late as the queue is long. So once the
-/// queue was full the lane counts as overloaded, and a request is admitted only where its expected wait is in proportion to what a
+/// A lane has two bounds. As long as it keeps up, `most` requests may wait, and those behind the first [`Admission::FEW`] a worker as long
+/// as their wait is no longer than `longest`: clients that send their next request when they have the
+/// answer to the last are served, each at its turn. A client that sends on a clock does not wait for answers, and when it sends
+/// more than the workers can do, that many would always be waiting: each answer would be as late as the queue is long. So once one had
+/// to be refused the lane counts as overloaded, and a request is admitted only where its expected wait is in proportion to what a
 /// request takes. The rest is refused at once. The lane has recovered when nothing had to be refused for [`Admission::RECOVERY`].
 ///
 /// The expected wait follows from how many are before it and from the mean of what requests have taken. What "a request takes" is the
@@ -27,6 +28,8 @@ pub struct Admission {
     workers: usize,
     /// Requests that may wait while the lane keeps up.
     most: usize,
+    /// The longest expected wait while the lane keeps up, where more than a few wait.
+    longest: Duration,
     /// The longest expected wait of an overloaded lane, in per cent of what a request takes.
     wait_percent: u64,
     /// Requests that wait or run.
@@ -48,7 +51,7 @@ pub struct Place(Arc<Admission>);
 pub enum NoPlace {
     /// As many wait as may.
     Full,
-    /// The lane is overloaded, and the wait would be this long.
+    /// The wait would be this long.
     TooLong(Duration),
 }
 
@@ -59,14 +62,19 @@ impl Admission {
     /// A wait that an overloaded lane never refuses for: less and the workers would run dry between two arrivals.
     const SHORT: Duration = Duration::from_micros(500);
 
+    /// Requests a worker that may always wait while the lane keeps up: a handful of clients is served, however long what they ask takes.
+    const FEW: usize = 8;
+
     /// Samples in a mean, about.
     const WEIGHT: u64 = 16;
 
-    /// `most` requests may wait for `workers`; `wait_percent` as in [`ExecutorConfig`](super::ExecutorConfig).
-    pub fn new(workers: usize, most: usize, wait_percent: u32) -> Self {
+    /// `most` requests may wait for `workers`; `longest` and `wait_percent` are `queue_wait` and `overload_wait` of
+    /// [`ExecutorConfig`](super::ExecutorConfig).
+    pub fn new(workers: usize, most: usize, longest: Duration, wait_percent: u32) -> Self {
         Self {
             workers: workers.max(1),
             most: most.max(1),
+            longest,
             wait_percent: wait_percent.into(),
             inside: AtomicUsize::new(0),
             mean: AtomicU64::new(0),
@@ -84,7 +92,7 @@ impl Admission {
         let waiting = (before + 1).saturating_sub(self.workers);
         let refused = if waiting > self.most {
             NoPlace::Full
-        } else if waiting > 0 && self.is_overloaded() && self.wait(waiting) > self.longest_wait() {
+        } else if waiting > 0 && self.wait(waiting) > self.longest_wait(waiting) {
             NoPlace::TooLong(self.wait(waiting))
         } else {
             return Ok(place);
@@ -114,7 +122,10 @@ impl Admission {
         Duration::from_nanos(rounds / u64::try_from(self.workers).unwrap_or(u64::MAX))
     }
 
-    fn longest_wait(&self) -> Duration {
+    fn longest_wait(&self, waiting: usize) -> Duration {
+        if !self.is_overloaded() {
+            return if waiting > Self::FEW * self.workers { self.longest } else { Duration::MAX };
+        }
         let one = self.mean.load(Relaxed).saturating_add(self.deviation.load(Relaxed).saturating_mul(2));
         Duration::from_nanos(one.saturating_mul(self.wait_percent) / 100).max(Self::SHORT)
     }
@@ -154,10 +165,11 @@ mod tests {
     use super::*;
 
     const TOOK: Duration = Duration::from_millis(10);
+    const LONGEST: Duration = Duration::from_millis(50);
 
     /// A lane of two workers whose requests take [`TOOK`], and in which 8 may wait.
     fn lane() -> Arc<Admission> {
-        let lane = Arc::new(Admission::new(2, 8, 100));
+        let lane = Arc::new(Admission::new(2, 8, LONGEST, 100));
         (0..100).for_each(|_| lane.enter().expect("a place").served(TOOK));
         lane
     }
@@ -192,12 +204,24 @@ mod tests {
         for round in 0..400 {
             lane.enter().expect("a place").served(if round % 4 == 0 { TOOK * 10 } else { TOOK });
         }
-        assert!(lane.longest_wait() > TOOK * 6, "{:?}", lane.longest_wait());
+        let places: Vec<_> = std::iter::from_fn(|| lane.enter().ok()).collect();
+        drop(places);
+        assert!(lane.longest_wait(1) > TOOK * 6, "{:?}", lane.longest_wait(1));
+    }
+
+    #[test]
+    fn a_lane_that_keeps_up_lets_a_few_wait_for_long_and_many_for_a_moment() {
+        for (took, admitted) in [(TOOK, 2 + 16), (TOOK / 5, 2 + 50), (TOOK / 1_000, 2 + 500)] {
+            let lane = Arc::new(Admission::new(2, 500, LONGEST, 100));
+            (0..100).for_each(|_| lane.enter().expect("a place").served(took));
+            let places: Vec<_> = std::iter::from_fn(|| lane.enter().ok()).collect();
+            assert_eq!(places.len(), admitted, "{took:?}");
+        }
     }
 
     #[test]
     fn many_short_requests_may_wait_so_that_workers_do_not_run_dry() {
-        let lane = Arc::new(Admission::new(2, 100, 100));
+        let lane = Arc::new(Admission::new(2, 100, LONGEST, 100));
         (0..100).for_each(|_| lane.enter().expect("a place").served(Duration::from_micros(50)));
         let places: Vec<_> = std::iter::from_fn(|| lane.enter().ok()).collect();
         assert_eq!(places.len(), 102);

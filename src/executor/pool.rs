@@ -36,6 +36,8 @@ pub struct ExecutorConfig {
     pub queue_short: usize,
     /// Requests that may wait in the lane of bundles.
     pub queue_bundle: usize,
+    /// How long a request may expect to wait in a lane that keeps up, where more than a few wait already.
+    pub queue_wait: Duration,
     /// How long a request may expect to wait in an overloaded lane, in per cent of what one takes.
     pub overload_wait: u32,
     /// From a job's arrival to its end.
@@ -332,7 +334,7 @@ impl Lane {
         let labels = [("lane", name.as_str())];
         Self {
             name,
-            admission: Arc::new(Admission::new(config.workers, most, config.overload_wait)),
+            admission: Arc::new(Admission::new(config.workers, most, config.queue_wait, config.overload_wait)),
             jobs: SegQueue::new(),
             running: AtomicUsize::new(0),
             refused: metrics.counter(

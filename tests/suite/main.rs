@@ -18,6 +18,7 @@ mod input;
 mod keys;
 mod limits;
 mod logs;
+mod memory;
 mod pool_places;
 mod power_loss;
 mod process;
