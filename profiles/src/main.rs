@@ -58,7 +58,8 @@ fn main() -> eyre::Result<()> {
         None => node::build(&args.profile)?,
     };
     let node = Node::start(&presim, &args.bodies.join("genesis.json"))?;
-    let load = Load { script: args.bodies.join("bodies.lua"), bodies, tag: args.tag.clone(), connections: args.connections };
+    let load =
+        Load { script: args.bodies.join("bodies.lua"), bodies, tag: args.tag.clone(), connections: args.connections };
 
     // Warm, and the rate without a recorder beside it.
     let rate = load.run(node.url(), Duration::from_secs(3))?.finish()?;

@@ -21,7 +21,8 @@ const STACK: u32 = 48 << 10;
 
 /// Says what to install where perf is not to be had.
 pub fn check() -> eyre::Result<()> {
-    let there = Command::new("perf").arg("--version").stdout(Stdio::null()).status().is_ok_and(|status| status.success());
+    let there =
+        Command::new("perf").arg("--version").stdout(Stdio::null()).status().is_ok_and(|status| status.success());
     ensure!(there, "cannot run perf: it records the stacks (Debian: apt-get install linux-perf)");
     Ok(())
 }
@@ -90,7 +91,9 @@ impl Stack {
         let (thread, frames) = frames.split_first().ok_or_eyre("a stack without a thread")?;
         let from = frames.iter().rposition(|frame| frame.starts_with(TASK)).unwrap_or(0);
         let known = frames[from..].iter().filter(|frame| **frame != "[unknown]");
-        let frames = std::iter::once(thread).chain(known).map(|frame| (*frame).to_owned());
+        // The kernel maps it, but it runs as the caller's own.
+        let known = known.map(|frame| if frame.starts_with("__vdso") { frame.trim_end_matches("_[k]") } else { frame });
+        let frames = std::iter::once(*thread).chain(known).map(str::to_owned);
         Ok(Self { frames: frames.collect(), count: count.parse()? })
     }
 

@@ -3,12 +3,11 @@
 use crate::perf::Stack;
 
 /// The rooms that frames of presim and its libraries are in: a part of the frame's name, and the room. A stack is in the room of its innermost
-/// frame that is in one; the first rule that fits a frame decides.
+/// frame that is in one; the first rule that fits a frame decides. `^` stands for the name's beginning.
 const ROOMS: &[(&str, &str)] = &[
-    ("_mi_", ALLOCATION),
-    ("mi_", ALLOCATION),
-    ("__rust_alloc", ALLOCATION),
-    ("__rust_dealloc", ALLOCATION),
+    ("^_mi_", ALLOCATION),
+    ("^mi_", ALLOCATION),
+    ("^__rust_", ALLOCATION),
     ("const_hex::decode", PARSE),
     ("const_hex::check", PARSE),
     ("const_hex", ENCODE),
@@ -100,5 +99,6 @@ pub fn room(stack: &Stack) -> &'static str {
 }
 
 fn rule(rules: &[(&str, &'static str)], frame: &str) -> Option<&'static str> {
-    rules.iter().find(|(part, _)| frame.contains(part)).map(|(_, room)| *room)
+    let fits = |part: &str| part.strip_prefix('^').map_or(frame.contains(part), |begin| frame.starts_with(begin));
+    rules.iter().find(|(part, _)| fits(part)).map(|(_, room)| *room)
 }
