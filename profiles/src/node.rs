@@ -9,14 +9,12 @@ use std::{
 
 use eyre::{OptionExt, WrapErr, ensure};
 
-/// Builds presim with a Cargo profile. Returns where it is.
+/// Builds presim with a Cargo profile, which must leave it its symbols and line tables. Returns where it is.
 pub fn build(profile: &str) -> eyre::Result<PathBuf> {
     let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let built = Command::new(cargo)
         .args(["build", "--package", "presim", "--bin", "presim", "--profile", profile])
         .args(["--message-format", "json-render-diagnostics"])
-        // A table by symbol needs the symbols, and unwinding the line tables' section.
-        .env(format!("CARGO_PROFILE_{}_DEBUG", profile.to_uppercase().replace('-', "_")), "line-tables-only")
         .current_dir(crate::WORKSPACE)
         .stderr(Stdio::inherit())
         .output()

@@ -18,9 +18,9 @@ pub struct Facts<'a> {
     pub connections: u16,
     /// How long perf recorded.
     pub time: Duration,
-    /// Requests a second before perf recorded, and while it did.
+    /// Requests a second before perf recorded.
     pub rate: f64,
-    /// Requests a second while perf recorded.
+    /// The same while it did.
     pub recorded_rate: f64,
 }
 
@@ -70,10 +70,12 @@ pub fn render(facts: &Facts<'_>, stacks: &[Stack]) -> String {
     text
 }
 
-/// The innermost frame below the running one that is code of presim's, or else the one below it.
+/// The innermost frame below the running one that is code of presim's, or else of a library, or else of the kernel.
 fn caller(stack: &Stack) -> &str {
     let below = &stack.frames[..stack.frames.len() - 1];
-    let ours = below.iter().rev().find(|frame| frame.contains("presim::"));
+    let last = |fits: fn(&str) -> bool| below.iter().rev().find(|frame| fits(frame));
+    let ours = last(|frame| frame.contains("presim::"))
+        .or_else(|| last(|frame| frame.contains("::") && !frame.ends_with("_[k]")));
     ours.or(below.last()).map_or("", String::as_str)
 }
 
