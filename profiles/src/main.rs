@@ -9,7 +9,7 @@ mod perf;
 mod rooms;
 mod table;
 
-use std::{fs, path::PathBuf, time::Duration};
+use std::{fs, path::PathBuf, process::ExitCode, time::Duration};
 
 use clap::Parser;
 use eyre::{WrapErr, ensure};
@@ -48,8 +48,17 @@ struct Args {
     presim: Option<PathBuf>,
 }
 
-fn main() -> eyre::Result<()> {
-    let args = Args::parse();
+fn main() -> ExitCode {
+    match record(&Args::parse()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn record(args: &Args) -> eyre::Result<()> {
     perf::check()?;
     let bodies = args.bodies.join(&args.workload).with_extension("ndjson");
     ensure!(bodies.is_file(), "no workload {}: expected its requests in {}", args.workload, bodies.display());
