@@ -63,6 +63,7 @@ fn take(criterion: &mut Criterion) {
         }
     });
     let mut group = criterion.benchmark_group("take");
+    group.throughput(Throughput::Elements(1));
     group.bench_function("newest", |bencher| bencher.iter(|| black_box(snapshots.newest())));
     group.bench_function("load", |bencher| bencher.iter(|| black_box(snapshots.load())));
     group.finish();

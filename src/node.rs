@@ -314,7 +314,7 @@ impl Actors {
             gas: GasCounter(metrics.counter("presim_gas_simulated_total", "Gas used by simulated calls.", &[])),
         });
         let waiters = Waiters::new(config.max_sync_waiters as usize);
-        let front = Arc::new(Front::new(backend, snapshots, executor, waiters, &metrics));
+        let front = Arc::new(Front::new(backend, snapshots, executor, waiters, config.io_threads(), &metrics));
         let front = FrontActor::new(server, io, front, subscriptions, access).start();
         front.send(Serve(listener)).await?;
         Ok((Self { front, lanes, feed, feed_thread, approvals, _socket: socket }, listening))

@@ -1,11 +1,8 @@
 //! The way of a request: routed, run in place or on a lane, counted.
 
 use std::{
-    sync::{
-        Arc, OnceLock,
-        atomic::{AtomicUsize, Ordering::Relaxed},
-    },
-    time::Instant,
+    sync::{Arc, OnceLock},
+    time::{Duration, Instant},
 };
 
 use bytestring::ByteString;
@@ -21,7 +18,7 @@ use super::{
     wait::Waiters,
 };
 use crate::{
-    executor::{Batch, Executor, LaneName, Ticket},
+    executor::{Admission, Batch, Executor, LaneName, Ticket},
     feed::pool::Pool,
     state::{Meter, Overlay, Published, SnapshotId, Snapshots, Stopped},
     store::Commit,
@@ -37,8 +34,8 @@ pub struct Front {
     executor: Executor,
     pub(super) waiters: Waiters,
     metrics: Metrics,
-    /// Requests that run in place, or are about to.
-    in_place: AtomicUsize,
+    /// Who may run in place.
+    in_place: Arc<Admission>,
     /// By method and outcome; each is there once it has something to count.
     counts: Vec<[OnceLock<Counted>; Outcome::ALL.len()]>,
     unknown: Counted,
@@ -94,20 +91,29 @@ impl Front {
     const IN_PLACE: u32 = 12;
     /// Bytes of parameters that a call may have to be run in place: what has more is a bundle that takes long, or takes long to read.
     const IN_PLACE_BYTES: usize = 8 << 10;
-    /// Requests that may wait at once to run in place.
-    const IN_PLACE_WAITING: usize = 16;
+    /// Requests that may wait at once to run in place, and how long where they are more than a few.
+    const IN_PLACE_WAITING: usize = 1024;
+    const IN_PLACE_WAIT: Duration = Duration::from_millis(2);
+    /// The same once that was too long, in per cent of what a run takes: as long as it takes to let a few others pass.
+    const IN_PLACE_OVERLOADED: u32 = 400;
 
-    /// A front before `backend`, counting into `metrics`.
+    /// A front before `backend` whose connections live on so many threads, counting into `metrics`.
     pub fn new(
         backend: Arc<Backend>,
         snapshots: Arc<Snapshots>,
         executor: Executor,
         waiters: Waiters,
+        io_threads: usize,
         metrics: &Metrics,
     ) -> Self {
         let counts = Method::ALL.iter().map(|_| Default::default()).collect();
         let unknown = Counted::new(metrics, "unknown", Outcome::Invalid);
-        let in_place = AtomicUsize::new(0);
+        let in_place = Arc::new(Admission::new(
+            io_threads,
+            Self::IN_PLACE_WAITING,
+            Self::IN_PLACE_WAIT,
+            Self::IN_PLACE_OVERLOADED,
+        ));
         let refusals = Counted {
             requests: metrics.counter("presim_refusals_total", "Requests refused because a lane was too busy.", &[]),
             seconds: metrics.histogram(
@@ -193,8 +199,8 @@ impl Front {
 
     /// Runs on the calling thread if few others want to, and what is short ends there; all else goes to a lane.
     ///
-    /// The lane is where load is bounded. So whoever would run here first lets those in who have arrived already: how many they are is
-    /// then known, and past [`Self::IN_PLACE_WAITING`] of them the lane decides who may wait.
+    /// Whoever would run here first lets those in who have arrived already. So how many they are is known, and those who would wait for
+    /// long go to the lane, which refuses what it cannot answer in time.
     async fn run_here_then_on(
         &self,
         lane: LaneName,
@@ -202,13 +208,11 @@ impl Front {
         job: Job,
         out: Vec<u8>,
     ) -> (Vec<u8>, Result<(), RpcError>) {
-        let Some(place) = InPlace::take(&self.in_place, Self::IN_PLACE_WAITING) else {
-            return self.run_on(lane, method, job, out).await;
-        };
+        let Ok(place) = self.in_place.enter() else { return self.run_on(lane, method, job, out).await };
         tokio::task::yield_now().await;
-        let start = out.len();
+        let (start, began) = (out.len(), Instant::now());
         let ran = self.run_here(method, &job, out, Meter::short(Self::IN_PLACE));
-        drop(place);
+        place.served(began.elapsed());
         match ran {
             ((mut out, _), true) => {
                 out.truncate(start);
@@ -276,24 +280,6 @@ impl Front {
             work(&backend, &job, overlay, meter)
         });
         Ok(ran.await?)
-    }
-}
-
-/// A place among those who run where they were read; given back when dropped.
-struct InPlace<'a>(&'a AtomicUsize);
-
-impl<'a> InPlace<'a> {
-    /// Takes one, where fewer than `most` are taken.
-    fn take(taken: &'a AtomicUsize, most: usize) -> Option<Self> {
-        // Counted first, so that two at once cannot both take the last; dropped where there was none.
-        let before = taken.fetch_add(1, Relaxed);
-        Some(Self(taken)).filter(|_| before < most)
-    }
-}
-
-impl Drop for InPlace<'_> {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Relaxed);
     }
 }
 

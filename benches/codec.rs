@@ -1,0 +1,81 @@
+//! JSON alone: bytes a second that are parsed, and that are encoded.
+//!
+//! The bodies of `../shared/bench`. `parse` goes from the text of a request to what the engine takes: envelope and parameters. `encode` goes from
+//! what the engine gave for it to the text of the result.
+
+mod world;
+
+use std::{hint::black_box, time::Duration};
+
+use criterion::{BenchmarkId, Criterion, Throughput};
+use presim::{
+    engine::{SimulatedBlock, Simulation},
+    rpc::{self, Method, dialect::PROJECT},
+    state::Overlay,
+};
+
+use crate::world::{Body, Chain, MAX_RESPONSE, SHAPE, bodies};
+
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+const WORKLOADS: [&str; 6] = ["call_balance", "call_quote", "sim_swap", "sim_sandwich", "sim_override", "sim_big"];
+
+fn main() {
+    let Some(chain) = Chain::load() else { return };
+    let mut criterion = Criterion::default()
+        .sample_size(20)
+        .warm_up_time(Duration::from_millis(500))
+        .measurement_time(Duration::from_millis(1500))
+        .configure_from_args();
+    for name in WORKLOADS {
+        let Some(bodies) = bodies(name) else { continue };
+        parse(&mut criterion, name, &bodies);
+        if bodies.iter().all(|body| body.method == Method::Simulate) {
+            let simulated = bodies.iter().map(|body| chain.simulate(&simulation(body), &mut Overlay::default()));
+            encode(&mut criterion, name, &simulated.collect::<Vec<_>>());
+        }
+    }
+    criterion.final_summary();
+}
+
+fn parse(criterion: &mut Criterion, name: &str, bodies: &[Body]) {
+    let mut group = criterion.benchmark_group("parse");
+    group.throughput(Throughput::Bytes(bodies.iter().map(|body| body.text.len() as u64).sum()));
+    group.bench_function(BenchmarkId::from_parameter(name), |bencher| {
+        bencher.iter(|| bodies.iter().for_each(parse_one));
+    });
+    group.finish();
+}
+
+fn parse_one(body: &Body) {
+    let Ok(rpc::Body::Single(Ok(request))) = rpc::Body::parse(&body.text, 1) else { panic!("one request") };
+    let params = request.params.expect("it has parameters");
+    match Method::by_name(&request.method) {
+        Some(Method::Call) => drop(black_box(rpc::parse_call(params, &PROJECT).expect("a call"))),
+        Some(Method::Simulate) => {
+            drop(black_box(rpc::parse_simulation(params, &PROJECT, &SHAPE).expect("a simulation")));
+        }
+        method => panic!("no workload has {method:?}"),
+    }
+}
+
+fn simulation(body: &Body) -> Simulation {
+    rpc::parse_simulation(body.params.get(), &PROJECT, &SHAPE).expect("a simulation").0
+}
+
+fn encode(criterion: &mut Criterion, name: &str, simulated: &[Vec<SimulatedBlock>]) {
+    let mut out = Vec::new();
+    let mut write = |blocks: &Vec<SimulatedBlock>| {
+        out.clear();
+        rpc::encode_simulation(&mut out, blocks, &PROJECT, false, MAX_RESPONSE).expect("it is short enough");
+        black_box(&out).len()
+    };
+    let bytes: usize = simulated.iter().map(&mut write).sum();
+    let mut group = criterion.benchmark_group("encode");
+    group.throughput(Throughput::Bytes(bytes as u64));
+    group.bench_function(BenchmarkId::from_parameter(name), |bencher| {
+        bencher.iter(|| simulated.iter().map(&mut write).sum::<usize>());
+    });
+    group.finish();
+}

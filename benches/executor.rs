@@ -1,0 +1,176 @@
+//! The executor: what the way to a worker and back costs, and how near two workers come to two cores of bare revm.
+//!
+//! `hop` is an empty job: from handing it over to having its answer, one after another from a task of a runtime as the node's is, and eight at once
+//! as eight connections would. `in_place` is the same job on the thread that asks. The table at the end runs the bodies of `../shared/bench` through
+//! the bundle lane, results built, nothing encoded, beside two threads that run the same calls in revm and nothing else; in turn, so that
+//! what disturbs the machine disturbs both alike.
+
+mod world;
+
+use std::{
+    hint::black_box,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use criterion::{Criterion, Throughput};
+use futures::future::join_all;
+use presim::{
+    executor::{Executor, ExecutorConfig, LaneName},
+    telemetry::Metrics,
+};
+use tokio::runtime::Runtime;
+
+use crate::world::{Chain, bare::Request, bodies, median};
+
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+const WORKERS: usize = 2;
+/// Jobs in flight where several are.
+const AT_ONCE: usize = 8;
+/// Times that each side has its turn for the table.
+const ROUNDS: usize = 15;
+/// The least time of a turn.
+const TURN: Duration = Duration::from_millis(300);
+/// The share of bare revm's throughput that is to be reached (issue: speed; `design.md`, ruling 15).
+const TARGET: f64 = 0.9;
+
+fn main() {
+    let metrics = Metrics::default();
+    let config = ExecutorConfig {
+        workers: WORKERS,
+        queue_short: 1 << 16,
+        queue_bundle: 1 << 16,
+        queue_wait: Duration::from_secs(60),
+        overload_wait: 100,
+        deadline: Duration::from_secs(60),
+    };
+    let executor = Executor::start(config, &metrics).expect("threads");
+    let runtime = Runtime::new().expect("threads");
+    hop(&executor, &runtime, &metrics);
+    if std::env::args().any(|arg| ["--test", "--list", "--profile-time"].contains(&arg.as_str())) {
+        return;
+    }
+    if let Some(chain) = Chain::load() {
+        against_bare(&executor, &runtime, &Arc::new(chain));
+    }
+}
+
+fn hop(executor: &Executor, runtime: &Runtime, metrics: &Metrics) {
+    let mut criterion = Criterion::default()
+        .sample_size(20)
+        .warm_up_time(Duration::from_millis(500))
+        .measurement_time(Duration::from_secs(2))
+        .configure_from_args();
+    let mut group = criterion.benchmark_group("hop");
+    for lane in [LaneName::Short, LaneName::Bundle] {
+        for at_once in [1, AT_ONCE] {
+            group.throughput(Throughput::Elements(at_once as u64));
+            group.bench_function(format!("{lane}_{at_once}_at_once"), |bencher| {
+                bencher.iter_custom(|rounds| {
+                    // What they record is folded away now and then, as the node does it.
+                    metrics.upkeep();
+                    let executor = executor.clone();
+                    runtime
+                        .block_on(async { tokio::spawn(empty_jobs(executor, lane, at_once, rounds)).await })
+                        .expect("no panic")
+                });
+            });
+        }
+    }
+    group.throughput(Throughput::Elements(1));
+    group.bench_function("in_place", |bencher| {
+        bencher.iter(|| executor.run_in_place(|overlay| black_box(overlay).log_numbers.restart()))
+    });
+    group.finish();
+    criterion.final_summary();
+}
+
+/// The time of `rounds` rounds, in each of which `at_once` empty jobs are handed over and their answers waited for.
+async fn empty_jobs(executor: Executor, lane: LaneName, at_once: usize, rounds: u64) -> Duration {
+    let start = Instant::now();
+    for _ in 0..rounds {
+        let jobs = (0..at_once).map(|_| {
+            executor.run(lane, executor.ticket(), |overlay, _| {
+                black_box(overlay);
+            })
+        });
+        assert!(join_all(jobs).await.iter().all(Result::is_ok), "an empty job runs");
+    }
+    start.elapsed()
+}
+
+fn against_bare(executor: &Executor, runtime: &Runtime, chain: &Arc<Chain>) {
+    println!(
+        "\n{WORKERS} workers beside {WORKERS} threads of bare revm, {ROUNDS} interleaved rounds; target {TARGET} of its throughput"
+    );
+    println!("{:14}{:>14}{:>14}{:>10}{:>18}{:>10}", "", "executor", "bare", "ratio", "quartiles", "");
+    for name in ["sim_swap", "sim_sandwich", "sim_multi", "sim_big"] {
+        let Some(bodies) = bodies(name) else { continue };
+        let requests: Arc<[Request]> = bodies.into_iter().map(|body| Request::new(chain, body)).collect();
+        // As many as take about a turn, and a multiple of the workers.
+        let (start, mut count) = (Instant::now(), 0);
+        while start.elapsed() < TURN || count % WORKERS > 0 {
+            chain.bare::<false>(&requests[count % requests.len()], |_| {});
+            count += 1;
+        }
+        let count = (count * WORKERS).next_multiple_of(requests.len() * WORKERS);
+        let (mut ours, mut bare) = (Vec::new(), Vec::new());
+        for _ in 0..ROUNDS {
+            ours.push(through_executor(executor, runtime, chain, &requests, count));
+            bare.push(on_threads(chain, &requests, count));
+        }
+        let mut ratios: Vec<f64> = ours.iter().zip(&bare).map(|(ours, bare)| bare / ours).collect();
+        ratios.sort_by(f64::total_cmp);
+        let ratio = median(ratios.clone());
+        let us = |times: Vec<f64>| format!("{:.1} µs", median(times) / count as f64 * 1e6);
+        let quartiles = format!("{:.3} to {:.3}", ratios[ROUNDS / 4], ratios[ROUNDS - 1 - ROUNDS / 4]);
+        let verdict = if ratio >= TARGET { "met" } else { "MISSED" };
+        println!("{name:14}{:>14}{:>14}{ratio:>10.3}{quartiles:>18}{verdict:>10}", us(ours), us(bare));
+    }
+}
+
+/// Seconds that `count` requests take through the bundle lane, all waiting at once.
+fn through_executor(
+    executor: &Executor,
+    runtime: &Runtime,
+    chain: &Arc<Chain>,
+    requests: &Arc<[Request]>,
+    count: usize,
+) -> f64 {
+    let start = Instant::now();
+    let jobs = (0..count).map(|number| {
+        let (chain, requests) = (chain.clone(), requests.clone());
+        executor.run(LaneName::Bundle, executor.ticket(), move |overlay, meter| {
+            let request = &requests[number % requests.len()];
+            drop(black_box(chain.simulate_within(&request.sim, overlay, meter)));
+        })
+    });
+    let done = runtime.block_on(join_all(jobs));
+    assert!(done.iter().all(Result::is_ok), "a request runs");
+    start.elapsed().as_secs_f64()
+}
+
+/// The same in revm alone, each of the threads taking the next request when it is free.
+fn on_threads(chain: &Chain, requests: &[Request], count: usize) -> f64 {
+    let (start, next) = (Instant::now(), AtomicUsize::new(0));
+    thread::scope(|scope| {
+        for _ in 0..WORKERS {
+            scope.spawn(|| {
+                loop {
+                    let number = next.fetch_add(1, Relaxed);
+                    if number >= count {
+                        break;
+                    }
+                    chain.bare::<false>(&requests[number % requests.len()], |_| {});
+                }
+            });
+        }
+    });
+    start.elapsed().as_secs_f64()
+}

@@ -1,0 +1,192 @@
+//! What revm alone costs for the calls of a request: the least anybody could do.
+
+use alloy_eips::{
+    eip2935::HISTORY_STORAGE_ADDRESS, eip4788::BEACON_ROOTS_ADDRESS, eip7002::WITHDRAWAL_REQUEST_PREDEPLOY_ADDRESS,
+    eip7251::CONSOLIDATION_REQUEST_PREDEPLOY_ADDRESS,
+};
+use alloy_evm::EvmEnv;
+use alloy_primitives::{Address, B256, Bytes, TxKind, U256};
+use presim::{
+    engine::{AccountOverride, Call, SimBlock, SimulatedBlock, Simulation, StorageOverride, lift_checks},
+    state::Overlay,
+};
+use revm::{
+    Context, ExecuteCommitEvm, MainBuilder, MainContext, SystemCallCommitEvm,
+    bytecode::Bytecode,
+    context::{ContextTr, TxEnv, transaction::TransactionType},
+    database::CacheDB,
+};
+use serde::Deserialize;
+
+use super::{Body, Chain, GAS_CAP};
+
+/// A body, parsed, and what the bare loop needs to know beforehand.
+pub struct Request {
+    pub body: Body,
+    pub sim: Simulation,
+    /// The environment of each block, as the engine's own headers have it; and the parent's hash.
+    envs: Vec<(EvmEnv, B256)>,
+}
+
+impl Chain {
+    /// The calls of `request` in revm and nothing else; with `SYSTEM`, also the system calls that begin and end each block.
+    /// `seen` gets the gas of each call.
+    pub fn bare<const SYSTEM: bool>(&self, request: &Request, mut seen: impl FnMut(u64)) {
+        let mut evm = Context::mainnet().with_db(CacheDB::new(&self.snapshot.world)).build_mainnet();
+        let mut gas_left = GAS_CAP;
+        for (block, (env, parent)) in request.sim.blocks.iter().zip(&request.envs) {
+            evm.ctx.cfg = env.cfg_env.clone();
+            evm.ctx.block = env.block_env.clone();
+            let db = evm.ctx.db_mut();
+            block.state.iter().for_each(|(address, account)| override_account(db, *address, account));
+            let mut system = |address: Address, data: Bytes| {
+                if SYSTEM {
+                    evm.system_call_commit(address, data).expect("a system call");
+                }
+            };
+            system(HISTORY_STORAGE_ADDRESS, (*parent).into());
+            system(BEACON_ROOTS_ADDRESS, B256::ZERO.into());
+            let mut used = 0;
+            for call in &block.calls {
+                let tx = TxEnv {
+                    tx_type: TransactionType::Eip1559 as u8,
+                    caller: call.from,
+                    gas_limit: (env.block_env.gas_limit - used).min(gas_left),
+                    kind: call.to,
+                    value: call.value,
+                    data: call.data.clone(),
+                    chain_id: Some(self.backend.spec.chain_id()),
+                    gas_priority_fee: Some(0),
+                    ..TxEnv::default()
+                };
+                let gas = evm.transact_commit(tx).expect("a call").tx_gas_used();
+                (used, gas_left) = (used + gas, gas_left - gas);
+                seen(gas);
+            }
+            let mut system = |address: Address| {
+                if SYSTEM {
+                    evm.system_call_commit(address, Bytes::new()).expect("a system call");
+                }
+            };
+            system(WITHDRAWAL_REQUEST_PREDEPLOY_ADDRESS);
+            system(CONSOLIDATION_REQUEST_PREDEPLOY_ADDRESS);
+        }
+    }
+}
+
+fn override_account<D: revm::DatabaseRef<Error: std::fmt::Debug>>(
+    db: &mut CacheDB<D>,
+    address: Address,
+    account: &AccountOverride,
+) {
+    let known = db.load_account(address).expect("an account");
+    known.info.balance = account.balance.unwrap_or(known.info.balance);
+    known.info.nonce = account.nonce.unwrap_or(known.info.nonce);
+    if let Some(code) = &account.code {
+        known.info =
+            known.info.clone().with_code_and_hash(Bytecode::new_raw(code.clone()), alloy_primitives::keccak256(code));
+    }
+    match &account.storage {
+        StorageOverride::Keep => {}
+        StorageOverride::Replace(slots) => {
+            db.replace_account_storage(address, slots.iter().copied().collect()).expect("slots");
+        }
+        StorageOverride::Diff(slots) => known.storage.extend(slots.iter().copied()),
+    }
+}
+
+impl Request {
+    /// A body as the bare loop needs it.
+    pub fn new(chain: &Chain, body: Body) -> Self {
+        let Params(payload, _) = serde_json::from_str(body.params.get()).expect("parameters as the bench knows them");
+        let sim = payload.into();
+        let blocks = chain.simulate(&sim, &mut Overlay::default());
+        let envs = blocks
+            .iter()
+            .map(|block| {
+                let mut env = chain.backend.spec.evm_env(&block.header);
+                lift_checks(&mut env);
+                env.cfg_env.disable_base_fee = true;
+                (env, block.header.parent_hash)
+            })
+            .collect();
+        let request = Self { body, sim, envs };
+        request.check(chain, &blocks);
+        request
+    }
+
+    /// Calls in it.
+    pub fn calls(&self) -> usize {
+        self.sim.blocks.iter().map(|block| block.calls.len()).sum()
+    }
+
+    /// That all three ways do the same work.
+    fn check(&self, chain: &Chain, blocks: &[SimulatedBlock]) {
+        let engine: Vec<u64> = blocks.iter().flat_map(|block| &block.calls).map(|call| call.gas_used).collect();
+        let (mut bare, mut with_system) = (Vec::new(), Vec::new());
+        chain.bare::<false>(self, |gas| bare.push(gas));
+        chain.bare::<true>(self, |gas| with_system.push(gas));
+        assert_eq!(engine, bare, "the engine and bare revm use the same gas");
+        assert_eq!(engine, with_system, "system calls change no call's gas");
+    }
+}
+
+/// The parameters as `../shared/bench` has them. A field that is not here stops the bench.
+#[derive(Deserialize)]
+struct Params(Payload, #[expect(dead_code, reason = "all bodies run on `latest`")] String);
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct Payload {
+    block_state_calls: Vec<BlockParam>,
+    #[serde(default)]
+    trace_transfers: bool,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct BlockParam {
+    calls: Vec<CallParam>,
+    #[serde(default)]
+    state_overrides: std::collections::BTreeMap<Address, AccountParam>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct CallParam {
+    from: Address,
+    to: Address,
+    data: Bytes,
+    #[serde(default)]
+    value: U256,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct AccountParam {
+    balance: Option<U256>,
+    code: Option<Bytes>,
+}
+
+impl From<Payload> for Simulation {
+    fn from(payload: Payload) -> Self {
+        let blocks = payload.block_state_calls.into_iter().map(SimBlock::from).collect();
+        Self { blocks, trace_transfers: payload.trace_transfers, validation: false }
+    }
+}
+
+impl From<BlockParam> for SimBlock {
+    fn from(block: BlockParam) -> Self {
+        let overrides = block.state_overrides.into_iter().map(|(address, AccountParam { balance, code })| {
+            (address, AccountOverride { balance, code, ..AccountOverride::default() })
+        });
+        let calls = block.calls.into_iter().map(|CallParam { from, to, data, value }| Call {
+            from,
+            to: TxKind::Call(to),
+            data,
+            value,
+            ..Call::default()
+        });
+        Self { state: overrides.collect(), calls: calls.collect(), ..Self::default() }
+    }
+}

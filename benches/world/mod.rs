@@ -1,0 +1,175 @@
+//! The world of `../shared/bench` for the benches: its chain, standing still at its genesis, and the requests of its workloads.
+
+#![allow(dead_code, reason = "each bench uses its part of it")]
+
+pub mod bare;
+
+use std::{
+    hint::black_box,
+    path::Path,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use alloy_genesis::Genesis;
+use presim::{
+    chain::{BlockHashes, ChainSpec, genesis_block, genesis_world},
+    engine::{self, BaseFeeRule, Rules, SimulatedBlock, Simulation},
+    feed::{
+        apply::stand_on,
+        pool::{Pool, PoolLimits},
+    },
+    rpc::{Asked, Backend, Filters, GasCounter, Method, RequestLimits, ShapeLimits, SyncTimeouts, dialect::PROJECT},
+    state::{CodeCache, FeedState, Meter, Overlay, Published, Snapshot, Snapshots},
+    store::Store,
+    telemetry::Metrics,
+    wallet::{Accounts, Approvals, Fees, Ledger, Policy, Wallet},
+};
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+/// Where the genesis and the workloads are.
+pub const BODIES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../shared/bench");
+/// Gas for a whole request.
+pub const GAS_CAP: u64 = 1 << 40;
+/// What a request may ask for.
+pub const SHAPE: ShapeLimits = ShapeLimits { max_blocks: 256, max_block_calls: 5_000, max_calls: 10_000 };
+/// Bytes of an answer.
+pub const MAX_RESPONSE: usize = 1 << 28;
+
+/// The chain of the bodies, standing still at its genesis.
+pub struct Chain {
+    pub backend: Backend,
+    pub rules: Rules,
+    pub snapshot: Arc<Snapshot>,
+    pub published: Arc<Published>,
+}
+
+/// A request of a workload.
+pub struct Body {
+    /// The whole request, as a client sends it.
+    pub text: String,
+    pub method: Method,
+    pub params: Box<RawValue>,
+}
+
+/// The requests of a workload; none, and a line that says so, where they are not there.
+pub fn bodies(workload: &str) -> Option<Vec<Body>> {
+    #[derive(Deserialize)]
+    struct Envelope {
+        method: String,
+        params: Box<RawValue>,
+    }
+    let path = Path::new(BODIES).join(workload).with_extension("ndjson");
+    let Ok(text) = std::fs::read_to_string(&path) else {
+        println!("{workload}: skipped: no {}", path.display());
+        return None;
+    };
+    let bodies = text.lines().map(|line| {
+        let Envelope { method, params } = serde_json::from_str(line).expect("a request");
+        Body { text: line.to_owned(), method: Method::by_name(&method).expect("a method"), params }
+    });
+    Some(bodies.collect())
+}
+
+impl Chain {
+    /// The chain; none, and a line that says so, where its genesis is not there.
+    pub fn load() -> Option<Self> {
+        let Ok(text) = std::fs::read(Path::new(BODIES).join("genesis.json")) else {
+            println!("skipped: no genesis.json in {BODIES}");
+            return None;
+        };
+        let genesis: Genesis = serde_json::from_slice(&text).expect("a genesis");
+        let spec = ChainSpec::new(genesis.config.clone(), 1);
+        let codes = CodeCache::new(1 << 26);
+        let world = genesis_world(&genesis, &codes);
+        let block = genesis_block(&genesis, &spec, world.state_root());
+        let mut hashes = BlockHashes::default();
+        hashes.push(block.number(), block.hash());
+        let first = stand_on(world, Arc::new(block), hashes);
+        let snapshots = Arc::new(Snapshots::new(first, FeedState::Static, 1, 1));
+        let rules = Rules {
+            base_fee: BaseFeeRule::Block,
+            block_time: spec.block_time(),
+            state_roots: false,
+            gas_cap: GAS_CAP,
+            max_blocks: SHAPE.max_blocks as u64,
+            estimate_tolerance: 0.0,
+        };
+        let limits = PoolLimits { transactions: 0, per_account: 0, bytes: 0, price_bump: 0, min_tip: 0 };
+        let (pool, codes) = (Arc::new(Pool::new(spec.clone(), limits, snapshots.clone(), None)), Arc::new(codes));
+        let metrics = Metrics::default();
+        let policy = Policy {
+            ask: false,
+            deny: true,
+            max_calls: 0,
+            max_bytes: 0,
+            allow_upgrade: false,
+            refuse_reverts: true,
+            gas_margin: 0,
+            executor: None,
+        };
+        let wallet = Wallet {
+            spec: spec.clone(),
+            codes: codes.clone(),
+            pool: pool.clone(),
+            accounts: Accounts::default(),
+            fees: Fees::new(spec.clone(), limits.min_tip),
+            approvals: Arc::new(Approvals::new(0, Duration::ZERO, &metrics)),
+            ledger: Ledger::new(Store::in_memory(&metrics).expect("memory"), 0),
+            policy,
+            rules,
+        };
+        let backend = Backend {
+            pool,
+            wallet,
+            filters: Filters::new(0),
+            spec,
+            codes,
+            limits: RequestLimits {
+                shape: SHAPE,
+                gas_cap: GAS_CAP,
+                max_response: MAX_RESPONSE,
+                max_log_blocks: 1,
+                max_logs: 1,
+                max_trace: 1,
+                sync: SyncTimeouts { usual: Duration::ZERO, most: Duration::ZERO },
+            },
+            strict_pending: false,
+            gas: GasCounter(metrics::Counter::noop()),
+        };
+        Some(Self { backend, rules, snapshot: snapshots.newest(), published: snapshots.load() })
+    }
+
+    /// What a simulation gives, in a reused overlay.
+    pub fn simulate(&self, simulation: &Simulation, overlay: &mut Overlay) -> Vec<SimulatedBlock> {
+        self.simulate_within(simulation, overlay, meter())
+    }
+
+    /// The same, as long as `meter` lets it run.
+    pub fn simulate_within(&self, simulation: &Simulation, overlay: &mut Overlay, meter: Meter) -> Vec<SimulatedBlock> {
+        let Backend { spec, codes, .. } = &self.backend;
+        overlay.reset(self.snapshot.world.clone(), self.snapshot.hashes.clone(), meter);
+        engine::simulate(spec, &self.snapshot, simulation, &self.rules, codes, overlay).expect("a simulation")
+    }
+
+    /// What a worker does with a request: parse, run, encode. The result is in `out`.
+    pub fn answer(&self, body: &Body, overlay: &mut Overlay, out: &mut Vec<u8>) {
+        out.clear();
+        let asked =
+            Asked { params: body.params.get(), published: &self.published, dialect: &PROJECT, may_use_wallet: false };
+        let _ = self.backend.answer(body.method, asked, overlay, meter(), out).expect("an answer");
+        black_box(out);
+    }
+}
+
+/// As long as a worker of the node would let a request run.
+pub fn meter() -> Meter {
+    Meter::until(Instant::now() + Duration::from_secs(60), Arc::default(), None)
+}
+
+/// The middle one.
+pub fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}

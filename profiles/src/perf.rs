@@ -1,0 +1,110 @@
+//! perf: samples of the stacks of a process.
+
+use std::{
+    fmt,
+    io::BufReader,
+    process::{Command, Stdio},
+    time::Duration,
+};
+
+use eyre::{OptionExt, WrapErr, ensure};
+use inferno::collapse::{
+    Collapse,
+    perf::{Folder, Options},
+};
+use tempfile::TempDir;
+
+/// Samples a second of CPU time. Not a divisor of any timer's rate.
+pub const RATE: u32 = 499;
+/// Bytes of stack that each sample copies, to be unwound afterwards: tokio's and hyper's frames at the bottom included.
+const STACK: u32 = 48 << 10;
+
+/// Says what to install where perf is not to be had.
+pub fn check() -> eyre::Result<()> {
+    let there =
+        Command::new("perf").arg("--version").stdout(Stdio::null()).status().is_ok_and(|status| status.success());
+    ensure!(there, "cannot run perf: it records the stacks (Debian: apt-get install linux-perf)");
+    Ok(())
+}
+
+/// What perf recorded.
+#[derive(Debug)]
+pub struct Samples(TempDir);
+
+/// A stack that was seen.
+#[derive(Debug)]
+pub struct Stack {
+    /// The thread's name, then its frames from the outermost to the innermost. Those of the kernel end in `_[k]`.
+    pub frames: Vec<String>,
+    /// How often.
+    pub count: u64,
+}
+
+/// Samples a process for `time`.
+///
+/// By the clock, since virtual machines seldom have hardware counters; unwound by DWARF, since the assembly of Keccak keeps no frame pointer and a
+/// hash without its caller tells nothing. So what is recorded is the very program that is shipped.
+pub fn record(process: u32, time: Duration) -> eyre::Result<Samples> {
+    let folder = TempDir::new()?;
+    let recorded = Command::new("perf")
+        .args(["record", "--quiet", "--event", "cpu-clock", "--freq", &RATE.to_string()])
+        .args(["--call-graph", &format!("dwarf,{STACK}"), "--pid", &process.to_string(), "--output"])
+        .arg(folder.path().join("perf.data"))
+        .args(["sleep", &time.as_secs().to_string()])
+        .output()
+        .wrap_err("cannot run perf")?;
+    let errors = String::from_utf8_lossy(&recorded.stderr);
+    ensure!(
+        recorded.status.success(),
+        "perf recorded nothing: {errors}(where it is forbidden: sysctl kernel.perf_event_paranoid=1)"
+    );
+    Ok(Samples(folder))
+}
+
+impl Samples {
+    /// The stacks, each once.
+    pub fn stacks(&self) -> eyre::Result<Vec<Stack>> {
+        let mut script = Command::new("perf")
+            .args(["script", "--no-inline", "--fields", "comm,pid,tid,time,event,ip,sym,dso", "--input"])
+            .arg(self.0.path().join("perf.data"))
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()?;
+        let mut options = Options::default();
+        options.annotate_kernel = true;
+        let mut folded = Vec::new();
+        let output = script.stdout.take().ok_or_eyre("perf script has no output")?;
+        Folder::from(options).collapse(BufReader::new(output), &mut folded)?;
+        ensure!(script.wait()?.success(), "perf script failed");
+        let text = String::from_utf8(folded).wrap_err("a symbol's name")?;
+        text.lines().map(Stack::parse).collect()
+    }
+}
+
+/// The frame at the bottom of whatever tokio runs: what is below is the same for all, and not always unwound.
+const TASK: &str = "tokio::runtime::task::harness::Harness<T,S>::poll";
+
+impl Stack {
+    fn parse(line: &str) -> eyre::Result<Self> {
+        let (stack, count) = line.rsplit_once(' ').ok_or_eyre("a stack without a count")?;
+        let frames: Vec<&str> = stack.split(';').collect();
+        let (thread, frames) = frames.split_first().ok_or_eyre("a stack without a thread")?;
+        let from = frames.iter().rposition(|frame| frame.starts_with(TASK)).unwrap_or(0);
+        let known = frames[from..].iter().filter(|frame| **frame != "[unknown]");
+        // The kernel maps it, but it runs as the caller's own.
+        let known = known.map(|frame| if frame.starts_with("__vdso") { frame.trim_end_matches("_[k]") } else { frame });
+        let frames = std::iter::once(*thread).chain(known).map(str::to_owned);
+        Ok(Self { frames: frames.collect(), count: count.parse()? })
+    }
+
+    /// The frame that ran.
+    pub fn innermost(&self) -> &str {
+        self.frames.last().map_or("", String::as_str)
+    }
+}
+
+impl fmt::Display for Stack {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.frames.join(";"), self.count)
+    }
+}
