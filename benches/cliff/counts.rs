@@ -67,7 +67,7 @@ pub fn child(arguments: &[String]) {
     let snapshot = world::snapshot(&world, pending.parse().expect("changed slots"));
     let call = Call { from: world::address(1), to: TxKind::Call(world::contract()), ..Call::default() };
     let requests = match kind.as_str() {
-        "call" => Requests::Call(CallRequest { call, ..CallRequest::default() }),
+        "call" => Requests::Call(Box::new(CallRequest { call, ..CallRequest::default() })),
         _ => {
             let block = SimBlock { calls: vec![call; 3], ..SimBlock::default() };
             Requests::Simulation(Simulation { blocks: vec![block], trace_transfers: true, validation: false })
@@ -87,7 +87,7 @@ fn counted_requests(one: &mut dyn FnMut()) {
 }
 
 enum Requests {
-    Call(CallRequest),
+    Call(Box<CallRequest>),
     Simulation(Simulation),
 }
 

@@ -139,7 +139,8 @@ async fn on_clock(to: SocketAddr, bodies: Bodies, rate: f64, time: Duration) -> 
     let idle: Rc<RefCell<Vec<Connection>>> = Rc::default();
     // Opened before the clock begins: the load is the requests'.
     for _ in 0..CONNECTIONS {
-        idle.borrow_mut().push(Connection::open(to).await.expect("it listens"));
+        let connection = Connection::open(to).await.expect("it listens");
+        idle.borrow_mut().push(connection);
     }
     let began = Instant::now();
     let mut clock = clock(rate, began, time);

@@ -196,8 +196,8 @@ impl Executor {
 
     /// Requests that have just arrived as one.
     pub fn batch(&self) -> Arc<Batch> {
-        // A second round waits behind the one that runs, so that no worker waits for the front.
-        Arc::new(Batch::new(2 * self.workers))
+        // Some rounds wait behind the one that runs, so that no worker waits for the front.
+        Arc::new(Batch::new(4 * self.workers))
     }
 
     /// Runs `work` on a worker, in an overlay that `work` must reset, and returns what it returns. Dropping the future cancels the
