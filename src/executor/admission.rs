@@ -113,7 +113,8 @@ impl Admission {
 
     /// Whether something had to be refused lately.
     pub fn is_overloaded(&self) -> bool {
-        nanos(self.began.elapsed()) < self.overloaded_until.load(Relaxed)
+        let until = self.overloaded_until.load(Relaxed);
+        until > 0 && nanos(self.began.elapsed()) < until
     }
 
     /// How long the last of `waiting` requests will wait.

@@ -251,6 +251,11 @@ impl Executor {
         (lane.jobs.len(), lane.running.load(Relaxed), lane.admission.is_overloaded())
     }
 
+    /// Whether a lane had to refuse something lately.
+    pub fn is_overloaded(&self, lane: LaneName) -> bool {
+        self.shared.lane(lane).admission.is_overloaded()
+    }
+
     /// Refuses every further job.
     pub fn close(&self) {
         self.shared.stopping.store(true, Relaxed);

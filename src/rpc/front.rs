@@ -94,8 +94,6 @@ impl Front {
     /// Requests that may wait at once to run in place, and how long where they are more than a few.
     const IN_PLACE_WAITING: usize = 1024;
     const IN_PLACE_WAIT: Duration = Duration::from_millis(2);
-    /// The same once that was too long, in per cent of what a run takes: as long as it takes to let a few others pass.
-    const IN_PLACE_OVERLOADED: u32 = 400;
 
     /// A front before `backend` whose connections live on so many threads, counting into `metrics`.
     pub fn new(
@@ -199,8 +197,8 @@ impl Front {
 
     /// Runs on the calling thread if few others want to, and what is short ends there; all else goes to a lane.
     ///
-    /// Whoever would run here first lets those in who have arrived already. So how many they are is known, and those who would wait for
-    /// long go to the lane, which refuses what it cannot answer in time.
+    /// Whoever would run here first lets those in who have arrived already. So how many they are is known, and once somebody would wait for
+    /// long, all go to the lane, which refuses what it cannot answer in time: a thread that runs reads nothing, and refuses nothing.
     async fn run_here_then_on(
         &self,
         lane: LaneName,
@@ -208,7 +206,11 @@ impl Front {
         job: Job,
         out: Vec<u8>,
     ) -> (Vec<u8>, Result<(), RpcError>) {
-        let Ok(place) = self.in_place.enter() else { return self.run_on(lane, method, job, out).await };
+        let place = match self.in_place.is_overloaded() || self.executor.is_overloaded(lane) {
+            true => None,
+            false => self.in_place.enter().ok(),
+        };
+        let Some(place) = place else { return self.run_on(lane, method, job, out).await };
         tokio::task::yield_now().await;
         let (start, began) = (out.len(), Instant::now());
         let ran = self.run_here(method, &job, out, Meter::short(Self::IN_PLACE));

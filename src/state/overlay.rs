@@ -66,6 +66,11 @@ impl LogNumbers {
         self.next += 1;
     }
 
+    /// Counts a log that is reverted at once.
+    pub const fn skip(&mut self) {
+        self.next += 1;
+    }
+
     /// The marks of the `count` logs that a call left, the last that has run.
     pub fn standing(&self, count: usize) -> &[LogMark] {
         &self.standing[..count.min(self.standing.len())]

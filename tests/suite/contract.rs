@@ -691,6 +691,49 @@ async fn a_transfer_in_a_frame_that_reverts_is_not_traced() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_contract_that_is_created_with_ether_gets_it_in_a_log() {
+    let node = TestNode::quiet();
+    let sender = account(&node, 0);
+    let nonce = number(&node.result("/", "eth_getTransactionCount", json!([sender, "pending"])).await);
+    let created = sender.parse::<Address>().unwrap().create(nonce);
+    // It returns no code, and writes an empty log first.
+    let logs =
+        logs_of(&node, true, json!({}), json!({"from": sender, "to": null, "value": "0x5", "data": "0x5f5fa0"})).await;
+    assert_eq!(logs.len(), 2);
+    is_transfer(&logs[0], &sender, &format!("{created:?}"), 5);
+    assert_eq!(logs[1]["address"], json!(created));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_transfer_that_cannot_be_made_is_no_log_but_counts_as_one_in_geth() {
+    let node = TestNode::quiet();
+    // CALL(gas, OTHER, 3 wei), which it has not; LOG0(0, 0).
+    let code = format!("0x5f5f5f5f600373{}5af15f5fa000", &OTHER[2..]);
+    let block = json!({"stateOverrides": {CODE_AT: {"code": code, "balance": "0x0"}}, "calls": [{"to": CODE_AT}]});
+    for (path, index) in [("/", "0x0"), ("/standard", "0x1")] {
+        let params = json!([{"traceTransfers": true, "blockStateCalls": [block]}, "pending"]);
+        let blocks = node.result(path, "eth_simulateV1", params).await;
+        let logs = first_call(&blocks)["logs"].as_array().expect("a list");
+        assert_eq!((logs.len(), &logs[0]["logIndex"]), (1, &json!(index)), "{path}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn receipts_have_the_logs_of_contracts_alone() {
+    let node = TestNode::quiet();
+    let (sender, weth) = (account(&node, 0), weth(&node));
+    let block = json!({"calls": [{"from": sender, "to": weth, "value": "0x7"}]});
+    let (mut roots, mut blooms) = (Vec::new(), Vec::new());
+    for trace in [false, true] {
+        let params = json!([{"traceTransfers": trace, "blockStateCalls": [block]}, "pending"]);
+        let blocks = node.result("/standard", "eth_simulateV1", params).await;
+        roots.push(blocks[0]["receiptsRoot"].clone());
+        blooms.push(blocks[0]["logsBloom"].clone());
+    }
+    assert_eq!((&roots[0], &blooms[0]), (&roots[1], &blooms[1]));
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn transfers_stand_among_real_logs_in_order() {
     let node = TestNode::quiet();
     let (sender, weth) = (account(&node, 0), weth(&node));

@@ -156,6 +156,9 @@ impl<'a> EvmTr for RunEvm<'a> {
             ItemOrResult::Result(result) => {
                 if result.interpreter_result().is_ok() {
                     transfer.log(Address::ZERO, &mut self.inner.ctx);
+                } else {
+                    // geth writes the log first, and takes it back.
+                    self.inner.ctx.journaled_state.database.log_numbers.skip();
                 }
                 return Ok(ItemOrResult::Result(result));
             }
