@@ -106,12 +106,7 @@ impl Front {
     ) -> Self {
         let counts = Method::ALL.iter().map(|_| Default::default()).collect();
         let unknown = Counted::new(metrics, "unknown", Outcome::Invalid);
-        let in_place = Arc::new(Admission::new(
-            io_threads,
-            Self::IN_PLACE_WAITING,
-            Self::IN_PLACE_WAIT,
-            Self::IN_PLACE_OVERLOADED,
-        ));
+        let in_place = Arc::new(Admission::new(io_threads, Self::IN_PLACE_WAITING, Self::IN_PLACE_WAIT, 100));
         let refusals = Counted {
             requests: metrics.counter("presim_refusals_total", "Requests refused because a lane was too busy.", &[]),
             seconds: metrics.histogram(
