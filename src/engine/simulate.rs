@@ -31,7 +31,7 @@ use super::{
 };
 use crate::{
     chain::{ChainSpec, block_size},
-    state::{CodeCache, LogMark, Overlay, Snapshot, Stopped, World},
+    state::{CodeCache, LogMark, Overlay, Snapshot, StateRoots, Stopped},
 };
 
 /// A block that was simulated.
@@ -106,7 +106,7 @@ pub fn simulate(
         trace_transfers: simulation.trace_transfers,
         gas_left: rules.gas_cap,
         parent: Cow::Borrowed(&snapshot.head.header),
-        world: rules.state_roots.then(|| snapshot.world.clone()),
+        roots: rules.state_roots.then(|| StateRoots::of(&snapshot.world)),
     };
     plan.into_iter().map(|planned| simulator.block(planned)).collect()
 }
@@ -205,8 +205,8 @@ struct Simulator<'a> {
     trace_transfers: bool,
     gas_left: u64,
     parent: Cow<'a, Sealed<Header>>,
-    /// The state with its tries after the block before, where roots are asked for.
-    world: Option<World>,
+    /// The tries after the block before, where roots are asked for.
+    roots: Option<StateRoots<'a>>,
 }
 
 /// What the calls of a block did, and what its header needs of it.
@@ -245,11 +245,10 @@ impl Simulator<'_> {
             .then(|| planned.block.block.withdrawals.clone().unwrap_or_default());
         header.withdrawals_root =
             withdrawals.as_ref().map(|list| alloy_consensus::proofs::calculate_withdrawals_root(list));
-        if let Some(world) = &mut self.world {
-            world.apply(self.overlay.changes());
-            header.state_root = world.state_root();
+        if let Some(roots) = &mut self.roots {
+            header.state_root = roots.after(self.overlay.entry_changes());
             // The next block brings its own changes alone.
-            self.overlay.rebase(world);
+            self.overlay.settle();
         }
         let transactions =
             ran.transactions.iter().map(|tx| (tx.tx.encoded.len(), tx.tx.tx.tx_type() == TxType::Legacy));

@@ -80,6 +80,16 @@ impl Account {
         &self.trie
     }
 
+    /// The account as the account trie has it.
+    pub fn trie_account(&self) -> TrieAccount {
+        TrieAccount {
+            nonce: self.nonce,
+            balance: self.balance,
+            storage_root: self.trie.root_hash(),
+            code_hash: self.code.hash,
+        }
+    }
+
     /// The account as revm reads it, with its code.
     pub fn info(&self) -> AccountInfo {
         AccountInfo {
@@ -104,12 +114,6 @@ impl PartialEq for Account {
 
 impl TrieValue for Account {
     fn encode_value(&self, out: &mut Vec<u8>) {
-        let leaf = TrieAccount {
-            nonce: self.nonce,
-            balance: self.balance,
-            storage_root: self.trie.root_hash(),
-            code_hash: self.code.hash,
-        };
-        alloy_rlp::Encodable::encode(&leaf, out);
+        alloy_rlp::Encodable::encode(&self.trie_account(), out);
     }
 }

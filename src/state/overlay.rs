@@ -100,9 +100,27 @@ struct Entry {
     base: Option<Arc<Account>>,
     /// The account now, its code included; none where it does not exist.
     info: Option<AccountInfo>,
+    /// Whether the base's slots are gone.
+    bare: bool,
+    /// Whether slots were forgotten, and whether anything changed, since the overlay last [settled](Overlay::settle).
     cleared: bool,
     changed: bool,
+    /// Slots written since then, and before.
     slots: HashMap<U256, U256>,
+    settled: HashMap<U256, U256>,
+}
+
+/// The change of one account, as the overlay holds it.
+#[derive(Clone, Copy, Debug)]
+pub struct EntryChange<'a> {
+    /// Which account.
+    pub address: Address,
+    /// The account now; none where it is gone.
+    pub info: Option<&'a AccountInfo>,
+    /// Whether the storage of before is gone.
+    pub storage_cleared: bool,
+    /// Slots written.
+    pub slots: &'a HashMap<U256, U256>,
 }
 
 /// The net change of one account.
@@ -255,9 +273,11 @@ impl Overlay {
         for entry in &mut self.entries[..self.ids.len()] {
             entry.base = None;
             entry.info = None;
-            entry.slots.clear();
-            if entry.slots.capacity() > Self::KEPT_SLOTS {
-                entry.slots = HashMap::default();
+            for slots in [&mut entry.slots, &mut entry.settled] {
+                slots.clear();
+                if slots.capacity() > Self::KEPT_SLOTS {
+                    *slots = HashMap::default();
+                }
             }
         }
         self.ids.clear();
@@ -302,8 +322,8 @@ impl Overlay {
     pub fn clear_storage(&mut self, address: Address) {
         let id = self.id(address);
         let entry = &mut self.entries[id];
-        (entry.cleared, entry.changed) = (true, true);
-        entry.slots.clear();
+        entry.changed = true;
+        entry.clear();
     }
 
     /// Writes a storage slot.
@@ -314,16 +334,26 @@ impl Overlay {
         entry.slots.insert(slot, value);
     }
 
-    /// The net change of every account that changed.
+    /// The net change of every account that changed since the overlay last [settled](Overlay::settle).
     pub fn changes(&self) -> impl Iterator<Item = AccountChange> {
-        self.entries[..self.ids.len()].iter().filter(|entry| entry.changed).map(|entry| AccountChange {
-            address: entry.address,
-            info: entry.info.as_ref().map(|info| {
+        self.entry_changes().map(|change| AccountChange {
+            address: change.address,
+            info: change.info.map(|info| {
                 let bytecode = info.code.clone().unwrap_or_default();
                 (info.balance, info.nonce, Code { hash: info.code_hash, bytecode })
             }),
+            storage_cleared: change.storage_cleared,
+            slots: change.slots.iter().map(|(slot, value)| (*slot, *value)).collect(),
+        })
+    }
+
+    /// The same, without a copy.
+    pub fn entry_changes(&self) -> impl Iterator<Item = EntryChange<'_>> {
+        self.entries[..self.ids.len()].iter().filter(|entry| entry.changed).map(|entry| EntryChange {
+            address: entry.address,
+            info: entry.info.as_ref(),
             storage_cleared: entry.cleared,
-            slots: entry.slots.iter().map(|(slot, value)| (*slot, *value)).collect(),
+            slots: &entry.slots,
         })
     }
 
@@ -339,14 +369,12 @@ impl Overlay {
         (world, changes)
     }
 
-    /// Stands on `world`, which must be the base with all changes so far: from here on, [`Overlay::changes`] tells what is new.
-    pub fn rebase(&mut self, world: &World) {
+    /// From here on, [`Overlay::changes`] tells what is new. What is read stays the same.
+    pub fn settle(&mut self) {
         for entry in self.entries[..self.ids.len()].iter_mut().filter(|entry| entry.changed) {
-            entry.base = world.account(&entry.address).cloned();
-            entry.slots.clear();
+            entry.settled.extend(entry.slots.drain());
             (entry.cleared, entry.changed) = (false, false);
         }
-        self.base = world.clone();
     }
 
     fn id(&mut self, address: Address) -> usize {
@@ -361,7 +389,7 @@ impl Overlay {
             entry.address = address;
             entry.info = base.as_ref().map(|account| AccountInfo { account_id: Some(next), ..account.info() });
             entry.base = base;
-            (entry.cleared, entry.changed) = (false, false);
+            (entry.bare, entry.cleared, entry.changed) = (false, false, false);
         }
         id
     }
@@ -369,11 +397,20 @@ impl Overlay {
 
 impl Entry {
     fn slot(&self, slot: &U256) -> U256 {
-        match (self.slots.get(slot), &self.base) {
-            (Some(value), _) => *value,
-            (None, Some(base)) if !self.cleared => base.slot(slot),
+        if let Some(value) = self.slots.get(slot).or_else(|| self.settled.get(slot)) {
+            return *value;
+        }
+        match &self.base {
+            Some(base) if !self.bare => base.slot(slot),
             _ => U256::ZERO,
         }
+    }
+
+    /// Forgets the storage.
+    fn clear(&mut self) {
+        (self.bare, self.cleared) = (true, true);
+        self.slots.clear();
+        self.settled.clear();
     }
 }
 
@@ -452,13 +489,12 @@ impl Overlay {
             // An account that is touched and left empty does not exist (EIP-161); revm marks as created those that
             // earlier forks keep.
             if account.is_selfdestructed() || (account.is_empty() && !account.is_created()) {
-                (entry.info, entry.cleared) = (None, true);
-                entry.slots.clear();
+                entry.info = None;
+                entry.clear();
                 continue;
             }
             if account.is_created() {
-                entry.cleared = true;
-                entry.slots.clear();
+                entry.clear();
             }
             for (slot, value) in account.storage {
                 if value.is_changed() {

@@ -11,6 +11,10 @@ use std::{
     sync::{Arc, OnceLock},
 };
 
+mod draft;
+
+pub use draft::{Draft, DraftValue};
+
 /// What a leaf holds.
 pub trait TrieValue: Clone + PartialEq + Send + Sync {
     /// Appends the bytes the trie commits to: the RLP of the value.
@@ -185,7 +189,7 @@ impl<V: TrieValue> Trie<V> {
                     let branch_rlp = Bytes::copy_from_slice(scratch.encode_branch(branch));
                     if branch.path.len() > depth {
                         let child = RlpNode::from_rlp(&branch_rlp);
-                        list(scratch.encode_extension(branch, depth, &child));
+                        list(scratch.encode_extension(&branch.path, depth, &child));
                     }
                     if path.starts_with(&branch.path) {
                         list(&branch_rlp);
@@ -298,18 +302,19 @@ impl<V: TrieValue> Node<V> {
         if let Some(rlp) = self.rlp.get() {
             return rlp;
         }
-        let rlp = match &self.kind {
+        let rlp = self.encode(depth, scratch);
+        self.rlp.get_or_init(|| rlp)
+    }
+
+    /// The same, whatever depth it was hashed at before; the nodes below it are where they were.
+    fn encode(&self, depth: usize, scratch: &mut Scratch) -> RlpNode {
+        match &self.kind {
             NodeKind::Leaf { key, value } => RlpNode::from_rlp(scratch.encode_leaf(key, depth, value)),
             NodeKind::Branch(branch) => {
                 let rlp = RlpNode::from_rlp(scratch.encode_branch(branch));
-                if branch.path.len() == depth {
-                    rlp
-                } else {
-                    RlpNode::from_rlp(scratch.encode_extension(branch, depth, &rlp))
-                }
+                scratch.reach(rlp, &branch.path, depth)
             }
-        };
-        self.rlp.get_or_init(|| rlp)
+        }
     }
 }
 
@@ -330,8 +335,8 @@ impl<V> Branch<V> {
 }
 
 /// The buffers of a hashing pass: it allocates once and not per node.
-#[derive(Default)]
-struct Scratch {
+#[derive(Debug, Default)]
+pub struct Scratch {
     /// The children of the branches being encoded, those of the deepest last.
     children: Vec<RlpNode>,
     /// A value, before it becomes part of its leaf.
@@ -360,16 +365,29 @@ impl Scratch {
             self.children.push(rlp);
             mask.set_bit(nibble);
         }
+        self.encode_children(above, mask)
+    }
+
+    /// A branch of the last children, those from place `above` on, at the nibbles in `mask`. They are taken away.
+    fn encode_children(&mut self, above: usize, mask: TrieMask) -> &[u8] {
         self.node.clear();
         BranchNodeRef::new(&self.children, mask).encode(&mut self.node);
         self.children.truncate(above);
         &self.node
     }
 
-    /// The extension from `depth` to the branch, which `child` refers to.
-    fn encode_extension<V>(&mut self, branch: &Branch<V>, depth: usize, child: &RlpNode) -> &[u8] {
+    /// How a parent at `depth` refers to the branch at `path`, itself `branch`: through an extension, unless it hangs right there.
+    fn reach(&mut self, branch: RlpNode, path: &Nibbles, depth: usize) -> RlpNode {
+        if path.len() == depth {
+            return branch;
+        }
+        RlpNode::from_rlp(self.encode_extension(path, depth, &branch))
+    }
+
+    /// The extension from `depth` to the branch at `path`, which `child` refers to.
+    fn encode_extension(&mut self, path: &Nibbles, depth: usize, child: &RlpNode) -> &[u8] {
         self.node.clear();
-        ExtensionNodeRef::new(&branch.path.slice(depth..), child).encode(&mut self.node);
+        ExtensionNodeRef::new(&path.slice(depth..), child).encode(&mut self.node);
         &self.node
     }
 }

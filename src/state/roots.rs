@@ -1,0 +1,91 @@
+//! The state roots of blocks that are simulated.
+
+use std::sync::Arc;
+
+use alloy_primitives::{Address, B256, U256, keccak256, map::AddressMap};
+use alloy_trie::{EMPTY_ROOT_HASH, TrieAccount};
+
+use super::{
+    Account, World,
+    overlay::EntryChange,
+    trie::{Draft, DraftValue, Scratch, TrieValue},
+};
+
+/// The state root of a [`World`] after changes, block by block, without the world that they would make.
+///
+/// Only tries are changed, not the maps that are read from: a run reads its changes in its own overlay.
+#[derive(Debug)]
+pub struct StateRoots<'a> {
+    world: &'a World,
+    accounts: Draft<'a, Arc<Account>, Leaf>,
+    /// The storage of the accounts in which it changed.
+    storages: AddressMap<Draft<'a, U256, U256>>,
+    scratch: Scratch,
+}
+
+/// An account as the account trie has it.
+#[derive(Clone, Debug, PartialEq)]
+struct Leaf(TrieAccount);
+
+impl<'a> StateRoots<'a> {
+    /// Begins with the state of `world`.
+    pub fn of(world: &'a World) -> Self {
+        let accounts = Draft::of(world.trie());
+        Self { world, accounts, storages: AddressMap::default(), scratch: Scratch::default() }
+    }
+
+    /// The state root after `changes`, which come on top of those before.
+    pub fn after<'b>(&mut self, changes: impl IntoIterator<Item = EntryChange<'b>>) -> B256 {
+        for change in changes {
+            let path = keccak256(change.address);
+            let storage_root = self.storage_root(&change);
+            match change.info {
+                Some(info) => {
+                    let (nonce, balance, code_hash) = (info.nonce, info.balance, info.code_hash);
+                    self.accounts.insert(path, Leaf(TrieAccount { nonce, balance, storage_root, code_hash }));
+                }
+                None => self.accounts.remove(path),
+            }
+        }
+        self.accounts.root_hash(&mut self.scratch)
+    }
+
+    fn storage_root(&mut self, change: &EntryChange<'_>) -> B256 {
+        if change.storage_cleared || change.info.is_none() {
+            self.storages.insert(change.address, Draft::empty());
+        }
+        if change.slots.is_empty() && !self.storages.contains_key(&change.address) {
+            return self.known(&change.address).map_or(EMPTY_ROOT_HASH, |account| account.storage_trie().root_hash());
+        }
+        let base = self.known(&change.address);
+        let storage = self
+            .storages
+            .entry(change.address)
+            .or_insert_with(|| base.map_or_else(Draft::empty, |account| Draft::of(account.storage_trie())));
+        for (key, value) in change.slots {
+            let path = keccak256(key.to_be_bytes::<32>());
+            if value.is_zero() {
+                storage.remove(path);
+            } else {
+                storage.insert(path, *value);
+            }
+        }
+        storage.root_hash(&mut self.scratch)
+    }
+
+    fn known(&self, address: &Address) -> Option<&'a Account> {
+        self.world.account(address).map(Arc::as_ref)
+    }
+}
+
+impl TrieValue for Leaf {
+    fn encode_value(&self, out: &mut Vec<u8>) {
+        alloy_rlp::Encodable::encode(&self.0, out);
+    }
+}
+
+impl DraftValue<Arc<Account>> for Leaf {
+    fn is(&self, known: &Arc<Account>) -> bool {
+        self.0 == known.trie_account()
+    }
+}
