@@ -46,6 +46,9 @@ impl Default for Account {
 }
 
 impl Account {
+    /// Changed slots that are not worth another thread.
+    const AT_ONCE: usize = 64;
+
     /// The value of storage slot `key`; zero where nothing was stored.
     pub fn slot(&self, key: &U256) -> U256 {
         self.slots.get(key).copied().unwrap_or_default()
@@ -62,6 +65,30 @@ impl Account {
             self.slots.insert(key, value);
             self.trie.insert(path, value);
         }
+    }
+
+    /// Stores values in many slots, each key once.
+    pub fn set_slots(&mut self, written: &[(U256, U256)]) {
+        if written.len() < Self::AT_ONCE {
+            return written.iter().for_each(|(key, value)| self.set_slot(*key, *value));
+        }
+        let (slots, trie) = (&mut self.slots, &mut self.trie);
+        let change_map = || {
+            for (key, value) in written {
+                if value.is_zero() {
+                    slots.remove(key)
+                } else {
+                    slots.insert(*key, *value)
+                };
+            }
+        };
+        let change_trie = || {
+            for (key, value) in written {
+                let path = keccak256(key.to_be_bytes::<32>());
+                if value.is_zero() { trie.remove(path) } else { trie.insert(path, *value) }
+            }
+        };
+        rayon::join(change_map, change_trie);
     }
 
     /// Forgets all storage.

@@ -3,6 +3,7 @@
 use std::{convert::Infallible, sync::Arc};
 
 use alloy_primitives::{Address, B256, U256, keccak256, map::DefaultHashBuilder};
+use rayon::prelude::*;
 
 use super::{
     Account,
@@ -24,6 +25,9 @@ pub struct World {
 }
 
 impl World {
+    /// Changed accounts that are not worth another thread.
+    const AT_ONCE: usize = 32;
+
     /// The account at `address`, if it exists.
     pub fn account(&self, address: &Address) -> Option<&Arc<Account>> {
         self.accounts.get(address)
@@ -68,28 +72,17 @@ impl World {
         }
     }
 
-    /// Applies what a run changed.
-    pub fn apply(&mut self, changes: impl IntoIterator<Item = AccountChange>) {
-        for change in changes {
-            match self.changed(&change) {
-                (address, Some(account)) => self.insert(address, account),
-                (address, None) => self.remove(&address),
-            }
-        }
-    }
-
-    /// The same for many changes at once: the map and the trie, which do not need each other, are changed side by side.
+    /// Applies what a run changed: each account by itself first, and then the map and the trie, which do not need each other, side
+    /// by side.
     pub fn apply_many(&mut self, changes: &[AccountChange]) {
-        let changed: Vec<(Address, Option<Arc<Account>>)> = changes
-            .iter()
-            .map(|change| {
-                let (address, account) = self.changed(change);
-                (address, account.map(Arc::new))
-            })
+        let changed: Vec<(Address, B256, Option<Arc<Account>>)> = changes
+            .par_iter()
+            .with_min_len(Self::AT_ONCE)
+            .map(|change| (change.address, keccak256(change.address), self.changed(change).map(Arc::new)))
             .collect();
         let (accounts, trie) = (&mut self.accounts, &mut self.trie);
         let change_map = || {
-            for (address, account) in &changed {
+            for (address, _, account) in &changed {
                 match account {
                     Some(account) => drop(accounts.insert(*address, account.clone())),
                     None => drop(accounts.remove(address)),
@@ -97,28 +90,26 @@ impl World {
             }
         };
         let change_trie = || {
-            for (address, account) in &changed {
+            for (_, path, account) in &changed {
                 match account {
-                    Some(account) => trie.insert(keccak256(address), account.clone()),
-                    None => trie.remove(keccak256(address)),
+                    Some(account) => trie.insert(*path, account.clone()),
+                    None => trie.remove(*path),
                 }
             }
         };
         rayon::join(change_map, change_trie);
     }
 
-    /// What an account is after a change.
-    fn changed(&self, change: &AccountChange) -> (Address, Option<Account>) {
-        let Some((balance, nonce, code)) = &change.info else { return (change.address, None) };
+    /// What an account is after a change; none where it is gone.
+    fn changed(&self, change: &AccountChange) -> Option<Account> {
+        let (balance, nonce, code) = change.info.as_ref()?;
         let mut account = self.account(&change.address).map(|known| Account::clone(known)).unwrap_or_default();
         (account.balance, account.nonce, account.code) = (*balance, *nonce, code.clone());
         if change.storage_cleared {
             account.clear_storage();
         }
-        for (key, value) in &change.slots {
-            account.set_slot(*key, *value);
-        }
-        (change.address, Some(account))
+        account.set_slots(&change.slots);
+        Some(account)
     }
 }
 

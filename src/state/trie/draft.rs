@@ -151,8 +151,7 @@ impl<'a, V: TrieValue, W: DraftValue<V>> Draft<'a, V, W> {
         } else {
             let Some(index) = self.own(child) else { return child };
             let below = nibble(path, child_path.len());
-            self.branches[index].children[below] =
-                self.insert_below(self.branches[index].children[below], path, leaf);
+            self.branches[index].children[below] = self.insert_below(self.branches[index].children[below], path, leaf);
             Child::Branch(index)
         }
     }
@@ -178,9 +177,8 @@ impl<'a, V: TrieValue, W: DraftValue<V>> Draft<'a, V, W> {
             }
             Child::Kept(Node { kind: NodeKind::Branch(branch), .. })
             | Child::Moved(Node { kind: NodeKind::Branch(branch), .. }) => {
-                let children = std::array::from_fn(|nibble| {
-                    branch.children[nibble].as_deref().map_or(Child::None, Child::Kept)
-                });
+                let children =
+                    std::array::from_fn(|nibble| branch.children[nibble].as_deref().map_or(Child::None, Child::Kept));
                 self.branches.push(Branch { path: branch.path, children, rlp: None });
                 Some(self.branches.len() - 1)
             }
