@@ -89,3 +89,6 @@ impl DraftValue<Arc<Account>> for Leaf {
         self.0 == known.trie_account()
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -296,6 +296,40 @@ proptest! {
     }
 
     #[test]
+    fn a_draft_has_the_root_of_the_trie_with_its_changes(
+        known in vec((keys(), values()), 0..60),
+        hashed in any::<bool>(),
+        ops in ops(),
+    ) {
+        let trie = trie_of(known.clone());
+        let mut model: Model = known.into_iter().collect();
+        if hashed {
+            trie.root_hash();
+        }
+        let before = model.clone();
+        let (mut draft, mut scratch) = (Draft::of(&trie), Scratch::default());
+        for op in ops {
+            match op {
+                Op::Insert(key, value) => {
+                    draft.insert(key, value);
+                    model.insert(key, value);
+                }
+                Op::Remove(key) => {
+                    draft.remove(key);
+                    model.remove(&key);
+                }
+                Op::Hash | Op::Clone => prop_assert_eq!(draft.root_hash(&mut scratch), root_of(&model)),
+            }
+        }
+        prop_assert_eq!(draft.root_hash(&mut scratch), root_of(&model));
+        for key in model.keys() {
+            draft.remove(*key);
+        }
+        prop_assert_eq!(draft.root_hash(&mut scratch), EMPTY_ROOT_HASH);
+        prop_assert_eq!(trie.root_hash(), root_of(&before));
+    }
+
+    #[test]
     fn hashed_keys_give_the_root_of_the_hash_builder(
         entries in vec((0_u64..3000, values()), 0..400),
         removed in vec(0_u64..3000, 0..200),
