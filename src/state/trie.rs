@@ -6,7 +6,6 @@ use alloy_trie::{
     EMPTY_ROOT_HASH, Nibbles, TrieMask,
     nodes::{BranchNodeRef, ExtensionNodeRef, LeafNodeRef, RlpNode},
 };
-use rayon::prelude::*;
 use std::{
     iter, mem,
     sync::{Arc, OnceLock},
@@ -163,7 +162,6 @@ impl<V: TrieValue> Trie<V> {
     /// Hashes what changed since it was last asked for, here or in a clone.
     pub fn root_hash(&self) -> B256 {
         let Some(root) = &self.root else { return EMPTY_ROOT_HASH };
-        root.hash_below();
         let rlp = root.rlp(0, &mut Scratch::default());
         // No root of keys this long encodes to less than 32 bytes; if one did, this would be its hash.
         rlp.as_hash().unwrap_or_else(|| keccak256(rlp))
@@ -254,9 +252,6 @@ impl<V: PartialEq> Node<V> {
 }
 
 impl<V: TrieValue> Node<V> {
-    /// Changed children of a root from which on threads share the hashing. A few changes, as those of a call, do not reach it.
-    const SIDE_BY_SIDE: usize = 12;
-
     /// The node in `slot`, for a change in it or in where it hangs: copied if it is shared, its hash
     /// forgotten.
     fn changed(slot: &mut Arc<Self>) -> &mut Self {
@@ -299,21 +294,6 @@ impl<V: TrieValue> Node<V> {
             // copied unless another trie has it too.
             *slot = Arc::clone(last);
             Self::changed(slot);
-        }
-    }
-
-    /// Hashes the children side by side, where so many have changed that each has some work below it.
-    fn hash_below(&self) {
-        let NodeKind::Branch(branch) = &self.kind else { return };
-        if self.rlp.get().is_some() {
-            return;
-        }
-        let stale = branch.children.iter().flatten().filter(|child| child.rlp.get().is_none());
-        if stale.clone().count() >= Self::SIDE_BY_SIDE {
-            let stale: Vec<&Arc<Self>> = stale.collect();
-            stale.par_iter().for_each(|child| {
-                child.rlp(branch.path.len() + 1, &mut Scratch::default());
-            });
         }
     }
 
