@@ -201,11 +201,10 @@ impl Front {
         job: Job,
         out: Vec<u8>,
     ) -> (Vec<u8>, Result<(), RpcError>) {
-        let place = match self.in_place.is_overloaded() || self.executor.is_overloaded(lane) {
-            true => None,
-            false => self.in_place.enter().ok(),
-        };
-        let Some(place) = place else { return self.run_on(lane, method, job, out).await };
+        if self.in_place.is_overloaded() || self.executor.is_overloaded(lane) {
+            return self.run_on(lane, method, job, out).await;
+        }
+        let Ok(place) = self.in_place.enter() else { return self.run_on(lane, method, job, out).await };
         tokio::task::yield_now().await;
         let (start, began) = (out.len(), Instant::now());
         let ran = self.run_here(method, &job, out, Meter::short(Self::IN_PLACE));
