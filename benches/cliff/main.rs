@@ -1,7 +1,7 @@
 //! Where the cost of a request might change suddenly, and must not: under twice the load, while publishing, with the size of the
 //! state and of what is pending, with the number of workers, with roots. Each claim is printed with its verdict.
 //!
-//! `cargo bench --bench cliff` runs all of it; names of its parts and of workloads after `--` run those alone.
+//! `cargo bench --bench cliff` runs the parts that end soon; names of parts (`all` for all of them) and of workloads after `--` run those.
 
 mod counts;
 mod load;
@@ -20,6 +20,8 @@ const BODIES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../shared/bench");
 
 /// The parts, in the order in which they run.
 const PARTS: [&str; 6] = ["overload", "publishing", "scaling", "roots", "seal", "counts"];
+/// Those that end within two minutes together: what `cargo bench` runs.
+const SHORT: [&str; 3] = ["scaling", "roots", "seal"];
 
 fn main() {
     let asked: Vec<String> = std::env::args().skip(1).filter(|argument| !argument.starts_with('-')).collect();
@@ -29,8 +31,12 @@ fn main() {
     let folder = Path::new(BODIES);
     let recorded = folder.join("genesis.json").exists();
     let (parts, names): (Vec<_>, Vec<_>) =
-        asked.iter().map(String::as_str).partition(|argument| PARTS.contains(argument));
-    for part in PARTS.into_iter().filter(|part| parts.is_empty() || parts.contains(part)) {
+        asked.iter().map(String::as_str).partition(|argument| PARTS.contains(argument) || *argument == "all");
+    let wanted = |part: &&str| match parts.as_slice() {
+        [] => SHORT.contains(part),
+        parts => parts.contains(part) || parts.contains(&"all"),
+    };
+    for part in PARTS.into_iter().filter(wanted) {
         println!("\n{part}");
         match part {
             "seal" => seal::run(),
