@@ -85,6 +85,19 @@ impl Snapshot {
         }
     }
 
+    /// The same moment as another snapshot, as old as this one.
+    pub fn copy(&self) -> Self {
+        Self {
+            id: self.id,
+            published: self.published,
+            world: self.world.clone(),
+            head: self.head.clone(),
+            open: self.open.clone(),
+            hashes: self.hashes.clone(),
+            provisional: OnceLock::new(),
+        }
+    }
+
     /// The open block and its header as it would be if nothing more came: roots, bloom, gas and hash of what is in it so far.
     ///
     /// What sealing adds (withdrawals, the post-block system calls) is not in it, so the hash is never the one that the sealed block will

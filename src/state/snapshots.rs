@@ -30,6 +30,20 @@ pub enum Selector {
     Snapshot(SnapshotId),
 }
 
+impl Selector {
+    /// The tag, where it is one.
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Latest => "latest",
+            Self::Pending => "pending",
+            Self::Safe => "safe",
+            Self::Finalized => "finalized",
+            Self::Earliest => "earliest",
+            Self::Number(_) | Self::Hash(_) | Self::Snapshot(_) => "",
+        }
+    }
+}
+
 /// A selector that names nothing that is kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum UnknownBlock {
@@ -48,6 +62,12 @@ pub enum UnknownBlock {
         number: u64,
         /// The oldest block with state.
         oldest: u64,
+    },
+    /// The upstream has not said which block a tag is.
+    #[error("header not found: the upstream names no {tag} block")]
+    Untagged {
+        /// What was asked for.
+        tag: &'static str,
     },
     /// No block with that hash is kept.
     #[error("header not found: no block with hash {hash}")]
@@ -77,6 +97,10 @@ pub struct Published {
     pub newest: Arc<Snapshot>,
     /// How the feed is.
     pub feed: FeedState,
+    /// The snapshot right after the newest canonical block. Blocks on it that are pre-confirmed and complete are not canonical yet.
+    latest: Arc<Snapshot>,
+    /// What an upstream calls its tags; none on a chain of presim's own, where all that is sealed is final.
+    tags: Option<Tags>,
     /// Recent snapshots by their number.
     recent: imbl::OrdMap<u64, Arc<Snapshot>>,
     /// The snapshot right after each sealed block: its state, with no block open.
@@ -85,6 +109,15 @@ pub struct Published {
     blocks: imbl::OrdMap<u64, Arc<SealedBlock>>,
     /// Where each sealed transaction is: its block's number and its index there.
     transactions: imbl::HashMap<B256, (u64, usize)>,
+}
+
+/// The blocks that an upstream calls `safe` and `finalized`, by number.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tags {
+    /// The newest block that is safe.
+    pub safe: Option<u64>,
+    /// The newest final block.
+    pub finalized: Option<u64>,
 }
 
 /// The lock-free cell that holds what is published. One writer, any number of readers.
@@ -103,6 +136,8 @@ impl Snapshots {
         let first = Arc::new(first);
         let mut published = Published {
             newest: first.clone(),
+            latest: first.clone(),
+            tags: None,
             feed,
             recent: imbl::OrdMap::unit(first.id.0, first.clone()),
             sealed: imbl::OrdMap::new(),
@@ -149,16 +184,97 @@ impl Snapshots {
         let sealed = Arc::new(sealed);
         self.replace(|published| {
             published.add_block(&sealed);
-            while published.sealed.len() > self.kept_blocks {
-                let (oldest, rest) = published.sealed.without_min();
-                published.sealed = rest;
-                if let Some(oldest) = oldest {
-                    published.put_away(&oldest.head);
-                    drop_aside(oldest);
-                }
-            }
+            published.latest = sealed.clone();
+            self.prune(published);
             published.push(next.map_or(sealed, Arc::new), self.kept_snapshots);
         });
+    }
+
+    /// Publishes the next canonical block of an upstream (`canonical` has no open block). Whatever was known from its number on goes: the dead
+    /// branch of a reorg, and what was pre-confirmed otherwise.
+    pub fn publish_canonical(&self, mut canonical: Snapshot) {
+        canonical.id = self.next_id();
+        let canonical = Arc::new(canonical);
+        self.replace(|published| {
+            published.forget_from(canonical.head.number());
+            published.add_block(&canonical);
+            published.latest = canonical.clone();
+            self.prune(published);
+            published.push(canonical, self.kept_snapshots);
+        });
+    }
+
+    /// Publishes a sub-block of a pre-confirmed block: `open` has it. Where it is the first of its block, `complete` is the state after the
+    /// pre-confirmed block before it. What was pre-confirmed from the open block's number on, or from the complete one's, goes.
+    pub fn publish_pre_confirmed(&self, complete: Option<Snapshot>, mut open: Snapshot) {
+        open.id = self.next_id();
+        let complete = complete.map(|mut complete| {
+            complete.id = open.id;
+            Arc::new(complete)
+        });
+        let index = open.index();
+        self.replace(|published| {
+            if let Some(complete) = &complete {
+                published.forget_from(complete.head.number());
+                published.add_block(complete);
+            } else if index == 0 {
+                published.forget_from(open.header().number);
+            }
+            self.prune(published);
+            published.push(Arc::new(open), self.kept_snapshots);
+        });
+    }
+
+    /// A pre-confirmed block came to be canonical as it was.
+    pub fn confirm(&self, number: u64) {
+        self.replace(|published| {
+            if let Some(confirmed) = published.sealed.get(&number) {
+                published.latest = confirmed.clone();
+            }
+        });
+    }
+
+    /// Forgets what was pre-confirmed: the newest snapshot is the canonical one again, and the feed is as told.
+    pub fn fall_back(&self, feed: FeedState) {
+        let id = self.next_id();
+        self.replace(|published| {
+            published.feed = feed;
+            let canonical = &published.latest;
+            if published.newest.open.is_none() && published.newest.head.number() == canonical.head.number() {
+                return;
+            }
+            let number = canonical.head.number();
+            let mut again = canonical.copy();
+            again.id = id;
+            published.forget_from(number + 1);
+            published.push(Arc::new(again), self.kept_snapshots);
+        });
+    }
+
+    /// Tells which blocks the upstream calls safe and final.
+    pub fn set_tags(&self, tags: Tags) {
+        self.replace(|published| published.tags = Some(tags));
+    }
+
+    /// Adds a canonical block before the newest, where it is not known: those with tags may be older than the node.
+    pub fn add_older(&self, older: Snapshot) {
+        let older = Arc::new(older);
+        self.replace(|published| {
+            if older.head.number() < published.latest.head.number() {
+                published.add_block(&older);
+            }
+        });
+    }
+
+    fn prune(&self, published: &mut Published) {
+        while published.sealed.len() > self.kept_blocks {
+            let (oldest, rest) = published.sealed.without_min();
+            published.sealed = rest;
+            if let Some(oldest) = oldest {
+                published.put_away(&oldest.head);
+                drop_aside(oldest);
+            }
+        }
     }
 
     /// Puts `next`, the empty block opened on the first block, in its place and under its id: as [`publish_sealed`](Self::publish_sealed) does it.
@@ -185,6 +301,8 @@ impl Snapshots {
         let last = self.cell.load();
         let mut next = Published {
             newest: last.newest.clone(),
+            latest: last.latest.clone(),
+            tags: last.tags,
             feed: last.feed,
             recent: last.recent.clone(),
             sealed: last.sealed.clone(),
@@ -209,11 +327,10 @@ impl Published {
     pub fn select(&self, selector: Selector) -> Result<Arc<Snapshot>, UnknownBlock> {
         match selector {
             // While the feed is broken, what it had begun is not what the chain will do (ruling 6).
-            Selector::Pending if self.feed == FeedState::Degraded => self.sealed(self.newest.head.number()),
+            Selector::Pending if self.feed == FeedState::Degraded => Ok(self.latest.clone()),
             Selector::Pending => Ok(self.newest.clone()),
-            // Local sources seal what they publish: nothing that is sealed is ever taken back.
-            Selector::Latest | Selector::Safe | Selector::Finalized => self.sealed(self.newest.head.number()),
-            Selector::Earliest => self.sealed(self.blocks.get_min().map_or(0, |(number, _)| *number)),
+            Selector::Latest => Ok(self.latest.clone()),
+            Selector::Safe | Selector::Finalized | Selector::Earliest => self.sealed(self.tagged(selector)?),
             Selector::Number(number) => match &self.newest.open {
                 Some(open) if open.header.number == number && self.feed != FeedState::Degraded => {
                     Ok(self.newest.clone())
@@ -229,6 +346,26 @@ impl Published {
                 oldest: self.recent.get_min().map_or(id, |(oldest, _)| *oldest),
                 newest: self.newest.id.0,
             }),
+        }
+    }
+
+    /// The newest canonical block.
+    pub fn head(&self) -> &Arc<SealedBlock> {
+        &self.latest.head
+    }
+
+    /// The number of the block that a tag names.
+    fn tagged(&self, tag: Selector) -> Result<u64, UnknownBlock> {
+        let newest = self.head().number();
+        let known = |number: Option<u64>| number.ok_or(UnknownBlock::Untagged { tag: tag.name() });
+        match (tag, self.tags) {
+            (Selector::Safe, Some(tags)) => known(tags.safe),
+            (Selector::Finalized, Some(tags)) => known(tags.finalized),
+            // An upstream's blocks are known from where presim began to follow.
+            (Selector::Earliest, Some(_)) => Ok(0),
+            (Selector::Earliest, None) => Ok(self.blocks.get_min().map_or(0, |(number, _)| *number)),
+            // A chain of presim's own seals what it publishes: nothing that is sealed is ever taken back.
+            _ => Ok(newest),
         }
     }
 
@@ -252,10 +389,10 @@ impl Published {
         Ok(match selector {
             Selector::Pending => match self.pending() {
                 Some(snapshot) => Some(Block::newest(snapshot)),
-                None => sealed(self.newest.head.number()),
+                None => Some(Block::sealed(self.head())),
             },
-            Selector::Latest | Selector::Safe | Selector::Finalized => sealed(self.newest.head.number()),
-            Selector::Earliest => self.blocks.get_min().map(|(_, block)| Block::sealed(block)),
+            Selector::Latest => Some(Block::sealed(self.head())),
+            Selector::Safe | Selector::Finalized | Selector::Earliest => sealed(self.tagged(selector)?),
             Selector::Number(number) => match self.pending() {
                 Some(snapshot) if snapshot.header().number == number => Some(Block::newest(snapshot)),
                 _ => sealed(number),
@@ -295,12 +432,33 @@ impl Published {
 
     fn sealed(&self, number: u64) -> Result<Arc<Snapshot>, UnknownBlock> {
         self.sealed.get(&number).cloned().ok_or_else(|| {
-            let newest = self.newest.head.number();
+            let newest = self.head().number();
             match self.sealed.get_min() {
                 Some((oldest, _)) if number < *oldest => UnknownBlock::Pruned { number, oldest: *oldest },
                 _ => UnknownBlock::Future { number, newest },
             }
         })
+    }
+
+    /// Forgets the blocks from `number` on, and the snapshots on them or of them.
+    fn forget_from(&mut self, number: u64) {
+        while let Some((last, block)) = self.blocks.get_max().filter(|(last, _)| *last >= number) {
+            let (last, block) = (*last, block.clone());
+            self.numbers.remove(&block.hash());
+            for tx in &block.body().transactions {
+                self.transactions.remove(tx.tx_hash());
+            }
+            self.blocks.remove(&last);
+            if let Some(dead) = self.sealed.remove(&last) {
+                drop_aside(dead);
+            }
+        }
+        let is_dead = |snapshot: &Snapshot| snapshot.header().number >= number;
+        let dead: Vec<u64> =
+            self.recent.iter().filter(|(_, snapshot)| is_dead(snapshot)).map(|(id, _)| *id).collect();
+        for id in dead {
+            self.recent.remove(&id);
+        }
     }
 
     fn push(&mut self, next: Arc<Snapshot>, kept: usize) {

@@ -56,7 +56,7 @@ impl Fees {
 
     /// The base fee, in wei, of the block being built, or of the next; none before London.
     pub fn base_fee(&self, published: &Published) -> Option<u64> {
-        let head = published.newest.head.header.inner();
+        let head = published.head().header.inner();
         match published.pending().and_then(|snapshot| snapshot.open.as_ref()) {
             Some(open) => open.header.base_fee_per_gas,
             None => self.spec.next_base_fee(head, head.number + 1),
@@ -102,9 +102,9 @@ impl Fees {
 fn suggested_tip(published: &Published) -> u128 {
     let mut tips: Vec<u128> = Vec::new();
     // What a broken feed had begun is not what the chain will do.
-    let newest = published.pending().map_or_else(|| Block::sealed(&published.newest.head), Block::newest);
+    let newest = published.pending().map_or_else(|| Block::sealed(published.head()), Block::newest);
     let first = newest.context().number.saturating_sub(TIP_BLOCKS - 1);
-    let sealed = published.blocks(first, published.newest.head.number()).map(Block::sealed);
+    let sealed = published.blocks(first, published.head().number()).map(Block::sealed);
     for block in sealed.chain(newest.is_open().then_some(newest)) {
         let base_fee = block.context().base_fee_per_gas.unwrap_or_default();
         let producer = block.context().beneficiary;

@@ -100,7 +100,7 @@ impl<'a> LogPlace<'a> {
 }
 
 /// A log, with its index in the block.
-pub fn log(out: &mut Vec<u8>, log: &Log, place: &LogPlace<'_>, index: u64) {
+pub fn log(out: &mut Vec<u8>, log: &Log, place: &LogPlace<'_>, index: u64, removed: bool) {
     let mut object = Object::new(out);
     object.data("address", log.address.as_slice());
     list(object.key("topics"), log.topics(), |out, topic| data(out, topic.as_slice()));
@@ -112,7 +112,7 @@ pub fn log(out: &mut Vec<u8>, log: &Log, place: &LogPlace<'_>, index: u64) {
         .data("blockHash", place.block_hash.as_slice())
         .quantity("blockTimestamp", place.header.timestamp)
         .quantity("logIndex", index);
-    object.key("removed").extend_from_slice(b"false");
+    object.key("removed").extend_from_slice(if removed { b"true" } else { b"false" });
     object.end();
 }
 
@@ -256,7 +256,7 @@ fn outcome(object: &mut Object<'_>, block: &Block, included: &Included<'_>) {
     object.quantity("cumulativeGasUsed", receipt.cumulative_gas_used()).quantity("gasUsed", included.gas_used);
     let place = LogPlace::of(block, included);
     list(object.key("logs"), receipt.logs().iter().enumerate(), |out, (index, one)| {
-        log(out, one, &place, included.first_log + index as u64);
+        log(out, one, &place, included.first_log + index as u64, false);
     });
     object.data("logsBloom", receipt.bloom().as_slice());
     // Before Byzantium a receipt has the state root after it in the place of a status (EIP-658).

@@ -84,7 +84,7 @@ fn call_result(out: &mut Vec<u8>, call: &CallResult, place: &LogPlace<'_>, log_i
     object.data("returnData", if shows_data { &call.return_data } else { &[] });
     list(object.key("logs"), &call.logs, |out, one| {
         let index = if dialect.counts_reverted_logs { one.number } else { *log_index };
-        log(out, &one.log, place, index);
+        log(out, &one.log, place, index, false);
         *log_index += 1;
     });
     object

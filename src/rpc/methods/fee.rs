@@ -35,7 +35,7 @@ impl Backend {
     pub(super) fn blob_base_fee(&self, published: &Published, out: &mut Vec<u8>) {
         let fee = match published.pending().and_then(|snapshot| snapshot.open.as_ref()) {
             Some(open) => self.blob_fee(&open.header),
-            None => self.next_blob_fee(&published.newest.head.header),
+            None => self.next_blob_fee(&published.head().header),
         };
         match fee {
             Some(fee) => encode::quantity_u256(out, U256::from(fee)),
@@ -58,7 +58,7 @@ impl Backend {
         let FeeHistoryRequest { count, newest, percentiles } = wire::parse_fee_history(asked.params, asked.dialect)?;
         let published = asked.published;
         let Some(last) = self.block(published, newest)? else {
-            let head = published.newest.head.number();
+            let head = published.head().number();
             return Err(RpcError::new(
                 -32000,
                 match newest {

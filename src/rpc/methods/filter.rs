@@ -32,13 +32,13 @@ impl Backend {
                 }
             }
         }
-        let next = asked.published.newest.head.number() + 1;
+        let next = asked.published.head().number() + 1;
         self.install(Watched::Logs { filter: Box::new(filter), range, next }, out)
     }
 
     /// `eth_newBlockFilter`: hashes of blocks that are sealed from now on.
     pub(super) fn new_block_filter(&self, published: &Published, out: &mut Vec<u8>) -> Result<(), RpcError> {
-        self.install(Watched::Blocks { next: published.newest.head.number() + 1 }, out)
+        self.install(Watched::Blocks { next: published.head().number() + 1 }, out)
     }
 
     /// `eth_newPendingTransactionFilter`: hashes of transactions that enter the pool from now on.
@@ -83,7 +83,7 @@ impl Backend {
     ) -> Result<(), RpcError> {
         let id = wire::parse_id(asked.params, asked.dialect)?;
         let (published, most, start) = (asked.published, self.limits.max_logs, out.len());
-        let head = published.newest.head.number();
+        let head = published.head().number();
         self.filters.with(id, |watched| {
             match watched {
                 Watched::Blocks { next } => {

@@ -32,7 +32,7 @@ impl LogFilter {
                 if *count > 1 {
                     out.push(b',');
                 }
-                encode::log(out, log, &place, included.first_log + index as u64);
+                encode::log(out, log, &place, included.first_log + index as u64, false);
             }
         }
     }

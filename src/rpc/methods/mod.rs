@@ -351,7 +351,7 @@ impl Backend {
             Method::BlobBaseFee => self.blob_base_fee(published, out),
             Method::NewBlockFilter => return self.new_block_filter(published, out),
             Method::NewPendingTransactionFilter => return self.new_pending_filter(out),
-            Method::BlockNumber => encode::quantity(out, published.newest.head.number()),
+            Method::BlockNumber => encode::quantity(out, published.head().number()),
             Method::Accounts => self.accounts(out),
             Method::ChainId => encode::quantity(out, self.spec.chain_id()),
             Method::NetVersion => encode::string(out, &self.spec.chain_id().to_string()),
@@ -373,7 +373,7 @@ impl Backend {
         let genesis = published.block(Selector::Earliest)?;
         let config = genesis.and_then(|genesis| {
             let (header, hash) = (genesis.header().inner(), genesis.header().hash());
-            self.spec.fork_config(header, hash, &published.newest.head.header)
+            self.spec.fork_config(header, hash, &published.head().header)
         });
         let config = config
             .ok_or_else(|| RpcError::new(-32000, "eth_config begins with Cancun, and the chain has not come there"))?;
@@ -432,8 +432,8 @@ fn snapshot(published: &Published, out: &mut Vec<u8>) {
         newest.header().number,
         newest.index(),
         newest.published.elapsed().as_millis(),
-        newest.head.number(),
-        newest.head_hash(),
+        published.head().number(),
+        published.head().hash(),
         published.feed.as_str(),
     );
 }

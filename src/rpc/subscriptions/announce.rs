@@ -1,6 +1,9 @@
 //! From what is published to what is sent.
 
-use std::{collections::HashMap, sync::Arc};
+use std::{
+    collections::{HashMap, VecDeque},
+    sync::Arc,
+};
 
 use alloy_consensus::{TxEnvelope, transaction::Recovered};
 use bytes::Bytes;
@@ -8,6 +11,7 @@ use tokio::sync::broadcast::{self, error::RecvError};
 
 use super::{Notification, Subscription, Subscriptions};
 use crate::{
+    chain::SealedBlock,
     feed::pool::Pool,
     rpc::{
         dialect::Dialect,
@@ -65,30 +69,35 @@ async fn announce_each(
 /// How far it has come.
 struct Seen {
     snapshot: SnapshotId,
-    /// The newest sealed block.
-    head: u64,
+    /// The newest canonical blocks, the last one last: a reorg takes them back.
+    heads: VecDeque<Arc<SealedBlock>>,
     /// The block being built, and how many of its transactions are known.
     open: (u64, usize),
 }
 
 impl Seen {
+    /// Blocks that a reorg can take back. A deeper one is followed from where it is.
+    const TAKEN_BACK: usize = 256;
+
     fn at(published: &Published) -> Self {
         let newest = &published.newest;
         let count = newest.open.as_ref().map_or(0, |open| open.transactions.len());
-        Self { snapshot: newest.id, head: newest.head.number(), open: (newest.header().number, count) }
+        let heads = VecDeque::from([published.head().clone()]);
+        Self { snapshot: newest.id, heads, open: (newest.header().number, count) }
     }
 
     /// Announces what was published since, in order. Where more snapshots have come than are kept, the sealed blocks tell of their transactions
     /// all the same.
     fn catch_up(&mut self, published: &Published, round: &mut Round<'_>) {
+        let canonical = published.head().number();
+        self.take_back(published, round);
         for snapshot in published.snapshots_after(self.snapshot) {
-            for sealed in published.blocks(self.head + 1, snapshot.head.number()) {
-                let block = Block::sealed(sealed);
-                self.flashblock(&block, round);
-                round.head(&block);
-            }
-            self.head = snapshot.head.number();
+            self.heads_to(snapshot.head.number().min(canonical), published, round);
             if let Some(open) = &snapshot.open {
+                if open.index == 0 {
+                    // It begins, perhaps anew.
+                    self.open = (open.header.number, 0);
+                }
                 if round.is_about_flashblocks() {
                     self.flashblock(&Block::newest(snapshot), round);
                 } else {
@@ -97,6 +106,38 @@ impl Seen {
                 }
             }
             self.snapshot = snapshot.id;
+        }
+        self.heads_to(canonical, published, round);
+    }
+
+    /// Takes back the blocks that are not canonical any more, the newest first.
+    fn take_back(&mut self, published: &Published, round: &mut Round<'_>) {
+        let is_there = |block: &SealedBlock| {
+            let same = |known: &Arc<SealedBlock>| known.hash() == block.hash();
+            block.number() <= published.head().number()
+                && published.blocks(block.number(), block.number()).next().is_none_or(same)
+        };
+        while let Some(dead) = self.heads.pop_back_if(|block| !is_there(block)) {
+            round.taken_back(&Block::sealed(&dead));
+            self.open = (dead.number(), 0);
+        }
+    }
+
+    /// Announces the canonical blocks up to `number` that were not yet.
+    fn heads_to(&mut self, number: u64, published: &Published, round: &mut Round<'_>) {
+        // Where all that was announced is dead, the branch is followed from where it is known.
+        let next = self.heads.back().map_or(number, |head| head.number() + 1);
+        for sealed in published.blocks(next, number) {
+            let block = Block::sealed(sealed);
+            // One that was pre-confirmed as a whole was announced then.
+            if block.context().number >= self.open.0 {
+                self.flashblock(&block, round);
+            }
+            round.head(&block);
+            self.heads.push_back(sealed.clone());
+            if self.heads.len() > Self::TAKEN_BACK {
+                self.heads.pop_front();
+            }
         }
     }
 
@@ -160,6 +201,15 @@ impl Encoded {
     }
 }
 
+/// Logs of a block.
+#[derive(Clone, Copy)]
+enum Logs {
+    /// Of the transactions after so many.
+    After(usize),
+    /// All of them, taken back.
+    Removed,
+}
+
 /// The logs of a block that were encoded already, by their index in it.
 type EncodedLogs = HashMap<u64, Bytes>;
 
@@ -186,8 +236,18 @@ impl Round<'_> {
                     let result = headers.get(one.dialect, |out| encode::header(out, block.header(), one.dialect));
                     self.send(one, result);
                 }
-                Subject::Logs(filter) => self.logs(one, filter, block, 0, &mut logs),
+                Subject::Logs(filter) => self.logs(one, filter, block, Logs::After(0), &mut logs),
                 _ => {}
+            }
+        }
+    }
+
+    /// A block is not canonical any more: its logs are told of again, as removed.
+    fn taken_back(&mut self, block: &Block) {
+        let mut logs = EncodedLogs::default();
+        for one in self.list {
+            if let Subject::Logs(filter) = &one.subject {
+                self.logs(one, filter, block, Logs::Removed, &mut logs);
             }
         }
     }
@@ -203,7 +263,7 @@ impl Round<'_> {
                     let result = blocks.get(one.dialect, |out| encode::block(out, block, true, one.dialect));
                     self.send(one, result);
                 }
-                Subject::PendingLogs(filter) => self.logs(one, filter, block, known, &mut logs),
+                Subject::PendingLogs(filter) => self.logs(one, filter, block, Logs::After(known), &mut logs),
                 Subject::NewFlashblockTransactions(shown) => {
                     let each = match shown {
                         Shown::Hash => {
@@ -239,25 +299,29 @@ impl Round<'_> {
         }
     }
 
-    /// The logs that pass, of the transactions after the first `known`.
+    /// The logs that pass.
     fn logs(
         &mut self,
         one: &Subscription,
         filter: &LogFilter,
         block: &Block,
-        known: usize,
+        which: Logs,
         encoded_logs: &mut EncodedLogs,
     ) {
         if !filter.matches_bloom(block.header().logs_bloom) {
             return;
         }
+        let (known, removed) = match which {
+            Logs::After(known) => (known, false),
+            Logs::Removed => (0, true),
+        };
         for included in block.transactions().skip(known) {
             let place = LogPlace::of(block, &included);
             for (log, index) in included.receipt.logs().iter().zip(included.first_log..) {
                 if filter.matches(log) {
                     let text = encoded_logs
                         .entry(index)
-                        .or_insert_with(|| encoded(|out| encode::log(out, log, &place, index)));
+                        .or_insert_with(|| encoded(|out| encode::log(out, log, &place, index, removed)));
                     self.send(one, text.clone());
                 }
             }
