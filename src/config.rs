@@ -1,5 +1,9 @@
 //! One configuration, from flags, `PRESIM_*` environment variables and a TOML file, in that order of precedence.
 
+mod upstream;
+
+pub use upstream::{Endpoint, UpstreamConfig};
+
 use std::{ffi::OsString, net::SocketAddr, path::PathBuf, time::Duration};
 
 use alloy_primitives::Address;
@@ -62,9 +66,9 @@ pub struct Config {
     /// Sub-blocks in a sealed block.
     #[arg(long, env = "PRESIM_SUB_BLOCKS", value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=10_000), help_heading = "Source of state")]
     pub sub_blocks: u32,
-    /// Seconds between the blocks of a chain that stands still, as simulations of several blocks assume them.
-    #[arg(long, env = "PRESIM_BLOCK_TIME", value_name = "S", default_value_t = 12, value_parser = clap::value_parser!(u64).range(1..=86_400), help_heading = "Source of state")]
-    pub block_time: u64,
+    /// Seconds between blocks, as simulations of several blocks assume them: of a chain that stands still 12 by default, of an upstream's what its newest blocks have.
+    #[arg(long, env = "PRESIM_BLOCK_TIME", value_name = "S", value_parser = clap::value_parser!(u64).range(1..=86_400), help_heading = "Source of state")]
+    pub block_time: Option<u64>,
     /// Who gets the fees of the devnet's blocks.
     #[arg(long, env = "PRESIM_FEE_RECIPIENT", value_name = "ADDRESS", default_value_t = Address::ZERO, help_heading = "Source of state")]
     pub fee_recipient: Address,
@@ -77,6 +81,9 @@ pub struct Config {
     /// Refuse `pending` while the feed is broken, in the place of answering from the canonical head.
     #[arg(long, env = "PRESIM_STRICT_PENDING", help_heading = "Source of state")]
     pub strict_pending: bool,
+    /// A chain that lives elsewhere.
+    #[command(flatten)]
+    pub live: UpstreamConfig,
 
     /// Transactions that may wait in the pool.
     #[arg(long, env = "PRESIM_POOL_TRANSACTIONS", value_name = "N", default_value_t = 5_120, value_parser = clap::value_parser!(u32).range(1..=1_000_000), help_heading = "Sending")]
@@ -334,7 +341,7 @@ impl Config {
     pub fn block_time(&self) -> u64 {
         match self.feed() {
             FeedName::Devnet => (self.sub_block_ms * u64::from(self.sub_blocks)).div_ceil(1000),
-            FeedName::Static => self.block_time,
+            FeedName::Static => self.block_time.unwrap_or(12),
         }
     }
 
@@ -369,7 +376,36 @@ impl Config {
                 "--feed static: the built-in devnet has nothing to show when it stands still: give --genesis, and --chain where there is one",
             ));
         }
+        self.check_upstream(command)?;
         self.check_wallet(command)
+    }
+
+    fn check_upstream(&self, command: &mut clap::Command) -> Result<(), clap::Error> {
+        let live = &self.live;
+        if live.upstream.is_none() {
+            let needs = |flag: &str, why: &str| format!("{flag} needs --upstream: {why}");
+            let problem = if live.flashblocks.is_some() {
+                needs("--flashblocks", "the node that has the state which they build on, and the blocks that they become")
+            } else if live.verify_proofs {
+                needs("--verify-proofs", "the state of a chain that presim has itself needs no proofs")
+            } else {
+                return Ok(());
+            };
+            return Err(command.error(ErrorKind::MissingRequiredArgument, problem));
+        }
+        let conflict = |flag: &str, why: &str| format!("--upstream and {flag}: {why}");
+        let problem = if self.chain.is_some() {
+            conflict("--chain", "the blocks come from the upstream: leave one of them out")
+        } else if let Some(feed) = self.feed {
+            let feed = match feed {
+                FeedName::Devnet => "--feed devnet",
+                FeedName::Static => "--feed static",
+            };
+            conflict(feed, "the chain goes on as the upstream's does: leave one of them out")
+        } else {
+            return Ok(());
+        };
+        Err(command.error(ErrorKind::ArgumentConflict, problem))
     }
 
     fn check_wallet(&self, command: &mut clap::Command) -> Result<(), clap::Error> {
