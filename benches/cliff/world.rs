@@ -21,7 +21,7 @@ pub fn spec() -> ChainSpec {
     let config = r#"{"chainId":1,"homesteadBlock":0,"eip150Block":0,"eip155Block":0,"eip158Block":0,"byzantiumBlock":0,
         "constantinopleBlock":0,"petersburgBlock":0,"istanbulBlock":0,"berlinBlock":0,"londonBlock":0,
         "terminalTotalDifficulty":0,"terminalTotalDifficultyPassed":true,"shanghaiTime":0,"cancunTime":0}"#;
-    ChainSpec::new(serde_json::from_str::<ChainConfig>(config).expect("a chain"), 1)
+    ChainSpec::new(serde_json::from_str::<ChainConfig>(config).expect("a chain"), 1).expect("a chain")
 }
 
 /// The address of account `number`: spread as addresses are, and the same in each run.

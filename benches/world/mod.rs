@@ -80,7 +80,7 @@ impl Chain {
             return None;
         };
         let genesis: Genesis = serde_json::from_slice(&text).expect("a genesis");
-        let spec = ChainSpec::new(genesis.config.clone(), 1);
+        let spec = ChainSpec::new(genesis.config.clone(), 1).expect("a chain");
         let codes = CodeCache::new(1 << 26);
         let world = genesis_world(&genesis, &codes);
         let block = genesis_block(&genesis, &spec, world.state_root());

@@ -2,13 +2,15 @@
 
 use std::sync::{Arc, OnceLock};
 
-use alloy_consensus::{Header, ReceiptEnvelope, TxEnvelope, TxReceipt, transaction::Recovered};
+use alloy_consensus::{Header, TxReceipt, transaction::Recovered};
 use alloy_eips::{
     eip2718::Encodable2718,
     eip4895::{Withdrawal, Withdrawals},
 };
 use alloy_primitives::{B256, Bloom, Sealable, Sealed};
 use alloy_rlp::{Encodable, Header as Rlp};
+
+use super::{ChainReceipt, ChainTx};
 
 /// A block whose header is final: hash, body and receipts.
 ///
@@ -26,9 +28,9 @@ pub struct SealedBlock {
 #[derive(Clone, Debug, Default)]
 pub struct BlockBody {
     /// The transactions with their senders, in order.
-    pub transactions: Vec<Recovered<TxEnvelope>>,
+    pub transactions: Vec<Recovered<ChainTx>>,
     /// The receipts, one a transaction.
-    pub receipts: Vec<ReceiptEnvelope>,
+    pub receipts: Vec<ChainReceipt>,
     /// Headers of the uncles (before the merge).
     pub ommers: Vec<Header>,
     /// Withdrawals (EIP-4895), from Shanghai on.
@@ -48,8 +50,8 @@ impl SealedBlock {
     /// Seals `header` by hashing it. Its roots are the caller's promise.
     pub fn new(
         header: Header,
-        transactions: Vec<Recovered<TxEnvelope>>,
-        receipts: Vec<ReceiptEnvelope>,
+        transactions: Vec<Recovered<ChainTx>>,
+        receipts: Vec<ChainReceipt>,
         ommers: Vec<Header>,
         withdrawals: Option<Withdrawals>,
     ) -> Self {
@@ -122,7 +124,7 @@ impl BlockHashes {
 }
 
 /// The root of the receipts' trie and the union of their blooms.
-pub fn receipts_root_and_bloom<'a>(receipts: impl IntoIterator<Item = &'a ReceiptEnvelope>) -> (B256, Bloom) {
+pub fn receipts_root_and_bloom<'a>(receipts: impl IntoIterator<Item = &'a ChainReceipt>) -> (B256, Bloom) {
     let receipts: Vec<_> = receipts.into_iter().collect();
     let root = alloy_trie::root::ordered_trie_root_with_encoder(&receipts, |receipt, out| receipt.encode_2718(out));
     let bloom = receipts.iter().fold(Bloom::ZERO, |all, receipt| all | receipt.bloom());
@@ -130,7 +132,7 @@ pub fn receipts_root_and_bloom<'a>(receipts: impl IntoIterator<Item = &'a Receip
 }
 
 /// The root of the transactions' trie.
-pub fn transactions_root<'a>(transactions: impl IntoIterator<Item = &'a Recovered<TxEnvelope>>) -> B256 {
+pub fn transactions_root<'a>(transactions: impl IntoIterator<Item = &'a Recovered<ChainTx>>) -> B256 {
     let transactions: Vec<_> = transactions.into_iter().collect();
     alloy_trie::root::ordered_trie_root_with_encoder(&transactions, |tx, out| tx.inner().encode_2718(out))
 }

@@ -3,12 +3,21 @@
 mod block;
 mod deployment_proxy;
 mod genesis;
+mod known;
+mod l1;
+mod op_stack;
+mod receipt;
 mod schedule;
 mod spec;
+mod tx;
 
 pub use block::{
     BlockBody, BlockHashes, BodyKeeper, SealedBlock, block_size, receipts_root_and_bloom, transactions_root,
 };
 pub use deployment_proxy::{DEPLOYMENT_PROXY, DEPLOYMENT_PROXY_CODE, deployment_address, deployment_data};
 pub use genesis::{genesis_block, genesis_world};
-pub use spec::ChainSpec;
+pub use l1::{L1Cost, L1Params};
+pub use op_stack::ChainSpecError;
+pub use receipt::{ChainReceipt, ChainReceiptBuilder};
+pub use spec::{ChainSpec, Family, Fork};
+pub use tx::{ChainTx, ChainTxType, UnknownTxType};

@@ -15,7 +15,8 @@ use super::ChainSpec;
 const NO_DEPOSIT_CONTRACT: Address = Address::ZERO;
 
 impl ChainSpec {
-    /// The fork that is active in `head`, the next one, and the last that is scheduled. None before Cancun: EIP-7910 knows no earlier fork.
+    /// The fork that is active in `head`, the next one, and the last that is scheduled. None before Cancun, as EIP-7910 knows no earlier fork,
+    /// and on the OP stack, whose forks it does not know.
     pub fn fork_config(&self, genesis: &Header, genesis_hash: B256, head: &Header) -> Option<EthConfig> {
         let times = self.fork_times();
         let config = |time: u64| self.one_fork(genesis, genesis_hash, time);
@@ -49,7 +50,7 @@ impl ChainSpec {
     fn one_fork(&self, genesis: &Header, genesis_hash: B256, time: u64) -> Option<EthForkConfig> {
         // A header past every block fork, in which those by time decide.
         let header = Header { number: u64::MAX, timestamp: time.max(genesis.timestamp), ..genesis.clone() };
-        let spec = self.evm_env(&header).cfg_env.spec;
+        let spec = self.evm_fork(&header);
         let precompiles: BTreeMap<String, Address> = Precompiles::new(PrecompileSpecId::from_spec_id(spec))
             .inner()
             .iter()

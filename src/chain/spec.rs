@@ -9,8 +9,16 @@ use alloy_eips::{
 use alloy_evm::{EvmEnv, eth::spec::EthExecutorSpec};
 use alloy_genesis::ChainConfig;
 use alloy_hardforks::{EthereumHardfork, EthereumHardforks, ForkCondition};
-use alloy_primitives::{Address, U256};
-use revm::primitives::hardfork::SpecId;
+use alloy_op_evm::evm_env_for_op_block;
+use alloy_op_hardforks::{OpHardfork, OpHardforks};
+use alloy_primitives::{Address, Bytes, U256};
+use op_revm::OpSpecId;
+use revm::{
+    context::{BlockEnv, CfgEnv},
+    primitives::hardfork::SpecId,
+};
+
+use super::op_stack::{ChainSpecError, OpStack};
 
 /// The fork schedule and the constants of a chain, read from a geth-format `config`.
 #[derive(Clone, Debug)]
@@ -18,12 +26,64 @@ pub struct ChainSpec {
     pub(super) config: ChainConfig,
     blobs: BlobScheduleBlobParams,
     block_time: u64,
+    /// Of a chain of the OP stack.
+    op_stack: Option<OpStack>,
+}
+
+/// Whose rules a chain follows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Family {
+    /// Ethereum's own.
+    Ethereum,
+    /// The OP stack's (<https://specs.optimism.io>).
+    OpStack,
+}
+
+/// A fork of either family.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fork {
+    /// One of Ethereum.
+    Ethereum(SpecId),
+    /// One of the OP stack.
+    OpStack(OpSpecId),
+}
+
+impl From<SpecId> for Fork {
+    fn from(spec: SpecId) -> Self {
+        Self::Ethereum(spec)
+    }
+}
+
+impl From<OpSpecId> for Fork {
+    fn from(spec: OpSpecId) -> Self {
+        Self::OpStack(spec)
+    }
 }
 
 impl ChainSpec {
-    /// A chain by the `config` of its genesis. `block_time` is its usual distance between blocks, in seconds.
-    pub fn new(config: ChainConfig, block_time: u64) -> Self {
-        Self { blobs: config.blob_schedule_blob_params(), config, block_time }
+    /// A chain by the `config` of its genesis: one of the OP stack where that has an `optimism` object. `block_time` is its usual distance
+    /// between blocks, in seconds.
+    ///
+    /// # Errors
+    /// A field of the OP stack's that is malformed.
+    pub fn new(config: ChainConfig, block_time: u64) -> Result<Self, ChainSpecError> {
+        Ok(match OpStack::of(&config)? {
+            Some(op_stack) => Self::op_stack(config, block_time, op_stack),
+            None => Self::ethereum(config, block_time),
+        })
+    }
+
+    pub(super) fn ethereum(config: ChainConfig, block_time: u64) -> Self {
+        Self { blobs: config.blob_schedule_blob_params(), config, block_time, op_stack: None }
+    }
+
+    pub(super) fn op_stack(config: ChainConfig, block_time: u64, op_stack: OpStack) -> Self {
+        Self { op_stack: Some(op_stack), ..Self::ethereum(config, block_time) }
+    }
+
+    /// Whose rules it follows.
+    pub const fn family(&self) -> Family {
+        if self.op_stack.is_some() { Family::OpStack } else { Family::Ethereum }
     }
 
     /// EIP-155 chain id.
@@ -36,14 +96,38 @@ impl ChainSpec {
         self.block_time
     }
 
-    /// The environment in which the transactions of `header`'s block run.
+    /// The environment in which the transactions of `header`'s block run, by Ethereum's rules.
     pub fn evm_env(&self, header: &Header) -> EvmEnv {
         EvmEnv::for_eth_block(header, self, self.chain_id(), self.blob_params(header.timestamp))
     }
 
-    /// Target, maximum and price curve of blobs at `timestamp` (EIP-7840, EIP-7892); none before Cancun.
+    /// The same by the rules of the OP stack.
+    pub fn op_evm_env(&self, header: &Header) -> EvmEnv<OpSpecId> {
+        evm_env_for_op_block(header, self, self.chain_id())
+    }
+
+    /// The fork of Ethereum whose EVM `header`'s block has.
+    pub fn evm_fork(&self, header: &Header) -> SpecId {
+        match self.family() {
+            Family::Ethereum => self.evm_env(header).cfg_env.spec,
+            Family::OpStack => alloy_op_evm::spec(self, header).into_eth_spec(),
+        }
+    }
+
+    /// The fork of its family in `header`'s block.
+    pub fn fork(&self, header: &Header) -> Fork {
+        match self.family() {
+            Family::Ethereum => Fork::Ethereum(self.evm_fork(header)),
+            Family::OpStack => alloy_op_evm::spec(self, header).into(),
+        }
+    }
+
+    /// Target, maximum and price curve of blobs at `timestamp` (EIP-7840, EIP-7892); none before Cancun, and none on the OP stack, which has
+    /// no blobs.
     pub fn blob_params(&self, timestamp: u64) -> Option<BlobParams> {
-        if let Some(scheduled) = self.blobs.active_scheduled_params_at_timestamp(timestamp) {
+        if self.op_stack.is_some() {
+            None
+        } else if let Some(scheduled) = self.blobs.active_scheduled_params_at_timestamp(timestamp) {
             Some(*scheduled)
         } else if self.is_osaka_active_at_timestamp(timestamp) {
             Some(self.blobs.osaka)
@@ -56,26 +140,41 @@ impl ChainSpec {
         }
     }
 
-    /// The base fee, in wei, of a block on `parent` (EIP-1559); none before London.
-    pub fn next_base_fee(&self, parent: &Header, number: u64) -> Option<u64> {
+    /// The base fee, in wei, of block `number` at `timestamp` on `parent` (EIP-1559, and the OP stack's rules for it); none before London.
+    pub fn next_base_fee(&self, parent: &Header, number: u64, timestamp: u64) -> Option<u64> {
         if !self.is_london_active_at_block(number) {
             return None;
         }
         let Some(fee) = parent.base_fee_per_gas else { return Some(INITIAL_BASE_FEE) };
+        if let Some(op_stack) = &self.op_stack {
+            return Some(op_stack.next_base_fee(parent, timestamp));
+        }
         // A block adds at most an eighth: a fee that an override put at the end of the range cannot rise past it.
         let parent = Header { base_fee_per_gas: Some(fee.min(u64::MAX / 9 * 8)), ..parent.clone() };
         parent.next_block_base_fee(BaseFeeParams::ethereum())
     }
 
-    /// The excess blob gas of a block on `parent` at `timestamp` (EIP-4844, EIP-7918); none before Cancun.
+    /// What a header on `parent` at `timestamp` has to carry in its `extraData`: on the OP stack, from Holocene on, how the base fee of the
+    /// block after it is computed. Empty elsewhere.
+    pub fn next_extra_data(&self, parent: &Header, timestamp: u64) -> Bytes {
+        self.op_stack.as_ref().map(|op_stack| op_stack.next_extra_data(parent, timestamp)).unwrap_or_default()
+    }
+
+    /// The excess blob gas of a block on `parent` at `timestamp` (EIP-4844, EIP-7918); none before Cancun. Always zero on the OP stack.
     pub fn next_excess_blob_gas(&self, parent: &Header, timestamp: u64) -> Option<u64> {
+        if self.op_stack.is_some() {
+            return self.is_ecotone_active_at_timestamp(timestamp).then_some(0);
+        }
         let params = self.blob_params(timestamp)?;
         Some(parent.next_block_excess_blob_gas(params).unwrap_or_default())
     }
 
     /// Whether a block in `env` has a base fee: from London on.
-    pub fn is_market(&self, env: &EvmEnv) -> bool {
-        env.cfg_env.spec.is_enabled_in(SpecId::LONDON)
+    pub fn is_market<S: Copy + Into<SpecId>>(&self, env: &EvmEnv<S, BlockEnv>) -> bool
+    where
+        CfgEnv<S>: Clone,
+    {
+        env.cfg_env.spec.into().is_enabled_in(SpecId::LONDON)
     }
 
     /// Whether blocks at `number` are produced by proof of stake (EIP-3675).
@@ -87,6 +186,9 @@ impl ChainSpec {
 impl EthereumHardforks for ChainSpec {
     fn ethereum_fork_activation(&self, fork: EthereumHardfork) -> ForkCondition {
         use EthereumHardfork as F;
+        if let Some(op_stack) = &self.op_stack {
+            return op_stack.forks.ethereum_fork_activation(fork);
+        }
         let block = |at: Option<u64>| at.map_or(ForkCondition::Never, ForkCondition::Block);
         let time = |at: Option<u64>| at.map_or(ForkCondition::Never, ForkCondition::Timestamp);
         let c = &self.config;
@@ -129,6 +231,13 @@ impl EthereumHardforks for ChainSpec {
             F::Amsterdam => time(c.amsterdam_time),
             _ => ForkCondition::Never,
         }
+    }
+}
+
+/// Never, on a chain of Ethereum's own family.
+impl OpHardforks for ChainSpec {
+    fn op_fork_activation(&self, fork: OpHardfork) -> ForkCondition {
+        self.op_stack.as_ref().map_or(ForkCondition::Never, |op_stack| op_stack.forks.op_fork_activation(fork))
     }
 }
 

@@ -3,18 +3,17 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use alloy_eips::eip2930::{AccessList, AccessListItem};
-use alloy_evm::Evm;
 use revm::context::{TxEnv, result::ExecutionResult, transaction::TransactionType};
 use revm_inspectors::access_list::AccessListInspector;
 
 use super::{
     call::{Prepared, explain, prepare},
     error::SimulationError,
-    evm::inspected_evm,
+    evm::{Ethereum, FamilyEvm, OpStack, inspect},
     request::{CallRequest, Rules},
 };
 use crate::{
-    chain::ChainSpec,
+    chain::{ChainSpec, Family},
     state::{CodeCache, Overlay, Snapshot},
 };
 
@@ -43,18 +42,30 @@ pub fn create_access_list(
     codes: &CodeCache,
     overlay: &mut Overlay,
 ) -> Result<Accessed, SimulationError> {
-    let prepared = prepare(spec, snapshot, request, rules, codes, overlay)?;
+    match spec.family() {
+        Family::Ethereum => search::<Ethereum>(spec, snapshot, request, rules, codes, overlay),
+        Family::OpStack => search::<OpStack>(spec, snapshot, request, rules, codes, overlay),
+    }
+}
+
+fn search<F: FamilyEvm>(
+    spec: &ChainSpec,
+    snapshot: &Snapshot,
+    request: &CallRequest,
+    rules: &Rules,
+    codes: &CodeCache,
+    overlay: &mut Overlay,
+) -> Result<Accessed, SimulationError> {
+    let prepared = prepare::<F>(spec, snapshot, request, rules, codes, overlay)?;
     let base_fee = prepared.env.block_env.basefee;
     let mut list = sorted(prepared.tx.access_list.clone());
     let mut simulated: u64 = 0;
     loop {
         overlay.meter.between_calls()?;
         let Prepared { env, precompiles, tx } = prepared.clone();
-        let inspector = AccessListInspector::new(list.clone());
-        let mut evm = inspected_evm(overlay, env, precompiles, inspector);
-        let ran = evm.transact_raw(with_list(tx, list.clone()));
-        let touched = touched(evm.inspector());
-        drop(evm);
+        let mut inspector = AccessListInspector::new(list.clone());
+        let ran = inspect::<F, _>(&mut *overlay, env, precompiles, &mut inspector, with_list(tx, list.clone()));
+        let touched = touched(&inspector);
         let result = ran.map_err(|error| explain(error, &request.call, base_fee, overlay))?.result;
         simulated = simulated.saturating_add(result.tx_gas_used());
         if touched == list {

@@ -4,19 +4,16 @@ use alloy_consensus::{Header, Transaction, TxEnvelope, transaction::Recovered};
 use alloy_evm::{Evm, FromRecoveredTx, block::SystemCaller};
 use alloy_hardforks::EthereumHardforks;
 use alloy_primitives::{Address, B256, I256, Keccak256, U256};
-use revm::context::{
-    TxEnv,
-    result::{EVMError, ExecutionResult},
-};
+use revm::context::result::{EVMError, ExecutionResult};
 
 use super::{
     error::SimulationError,
-    evm::RunEvm,
+    evm::{Ethereum, FamilyEvm, OpStack, RunEvm},
     precompiles::RunPrecompiles,
     request::{Rules, SignedBundle},
 };
 use crate::{
-    chain::ChainSpec,
+    chain::{ChainSpec, Family},
     state::{Overlay, Snapshot},
 };
 
@@ -75,13 +72,26 @@ pub fn call_bundle(
     rules: &Rules,
     overlay: &mut Overlay,
 ) -> Result<BundleResult, BundleError> {
+    match spec.family() {
+        Family::Ethereum => call_on::<Ethereum>(spec, snapshot, bundle, rules, overlay),
+        Family::OpStack => call_on::<OpStack>(spec, snapshot, bundle, rules, overlay),
+    }
+}
+
+fn call_on<F: FamilyEvm>(
+    spec: &ChainSpec,
+    snapshot: &Snapshot,
+    bundle: &SignedBundle,
+    rules: &Rules,
+    overlay: &mut Overlay,
+) -> Result<BundleResult, BundleError> {
     let place = Place::of(spec, snapshot, bundle, rules)?;
-    let env = spec.evm_env(&place.header);
+    let env = F::env(spec, &place.header);
     let precompiles = RunPrecompiles::of(env.cfg_env.spec);
     if place.begins {
         overlay.push_hash(snapshot.header().number, place.header.parent_hash);
     }
-    let mut evm = RunEvm::new(&mut *overlay, env, precompiles);
+    let mut evm = RunEvm::<F>::new(&mut *overlay, env, precompiles);
     if place.begins {
         let mut system = SystemCaller::new(spec);
         let header = &place.header;
@@ -179,7 +189,8 @@ fn next_header(spec: &ChainSpec, snapshot: &Snapshot, number: u64, bundle: &Sign
         beneficiary: parent.beneficiary,
         gas_limit: parent.gas_limit,
         difficulty: if spec.is_post_merge(number) { U256::ZERO } else { parent.difficulty },
-        base_fee_per_gas: spec.next_base_fee(parent, number),
+        base_fee_per_gas: spec.next_base_fee(parent, number, timestamp),
+        extra_data: spec.next_extra_data(parent, timestamp),
         excess_blob_gas: spec.next_excess_blob_gas(parent, timestamp),
         parent_beacon_block_root: spec.is_cancun_active_at_timestamp(timestamp).then_some(B256::ZERO),
         ..Header::default()
@@ -216,6 +227,11 @@ impl Room<'_> {
             )));
         }
         let blob_gas = tx.blob_gas_used().unwrap_or_default();
+        if tx.is_eip4844() && self.spec.family() == Family::OpStack {
+            return Err(SimulationError::Refused(
+                "a chain of the OP stack has no blob transactions: expected another type than 0x3".into(),
+            ));
+        }
         let most = self.spec.blob_params(header.timestamp).map_or(0, |params| params.max_blob_gas_per_block());
         let used = self.place.blob_gas_used.saturating_add(self.blob_gas);
         if blob_gas > 0 && blob_gas > most.saturating_sub(used) {
@@ -228,12 +244,16 @@ impl Room<'_> {
 }
 
 /// Runs a transaction, and keeps what it changes.
-fn run(evm: &mut RunEvm<'_>, tx: &Recovered<TxEnvelope>, room: &mut Room<'_>) -> Result<BundleTx, SimulationError> {
+fn run<F: FamilyEvm>(
+    evm: &mut RunEvm<'_, F>,
+    tx: &Recovered<TxEnvelope>,
+    room: &mut Room<'_>,
+) -> Result<BundleTx, SimulationError> {
     room.admit(tx)?;
     let header = &room.place.header;
     let (coinbase, from) = (header.beneficiary, tx.signer());
     let before = evm.db_mut().balance_and_nonce(coinbase).0;
-    let done = match evm.commit(TxEnv::from_recovered_tx(tx.inner(), from)) {
+    let done = match evm.commit_signed(F::Tx::from_recovered_tx(&tx.inner().clone().into(), from)) {
         Ok(done) => done,
         Err(error) => return Err(explain(error, tx, header, evm.db_mut())),
     };

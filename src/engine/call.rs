@@ -12,14 +12,14 @@ use revm::{
 
 use super::{
     error::SimulationError,
-    evm::RunEvm,
-    fees::{Filled, check_chain_id, max_fee, tx_env},
+    evm::{Ethereum, FamilyEvm, OpStack, RunEvm},
+    fees::{Filled, check_chain, max_fee, tx_env},
     overrides,
     precompiles::RunPrecompiles,
     request::{BaseFeeRule, BlockOverrides, Call, CallRequest, Rules},
 };
 use crate::{
-    chain::ChainSpec,
+    chain::{ChainSpec, Family},
     state::{CodeCache, Overlay, Snapshot, Stopped},
 };
 
@@ -32,9 +32,23 @@ pub fn call(
     codes: &CodeCache,
     overlay: &mut Overlay,
 ) -> Result<ExecutionResult, SimulationError> {
-    let Prepared { env, precompiles, tx } = prepare(spec, snapshot, request, rules, codes, overlay)?;
+    match spec.family() {
+        Family::Ethereum => run::<Ethereum>(spec, snapshot, request, rules, codes, overlay),
+        Family::OpStack => run::<OpStack>(spec, snapshot, request, rules, codes, overlay),
+    }
+}
+
+fn run<F: FamilyEvm>(
+    spec: &ChainSpec,
+    snapshot: &Snapshot,
+    request: &CallRequest,
+    rules: &Rules,
+    codes: &CodeCache,
+    overlay: &mut Overlay,
+) -> Result<ExecutionResult, SimulationError> {
+    let Prepared { env, precompiles, tx } = prepare::<F>(spec, snapshot, request, rules, codes, overlay)?;
     let base_fee = env.block_env.basefee;
-    let mut evm = RunEvm::new(overlay, env, precompiles);
+    let mut evm = RunEvm::<F>::new(overlay, env, precompiles);
     let ran = evm.run(tx);
     let too_long = evm.precompiles().was_too_long();
     evm.rest();
@@ -46,9 +60,9 @@ pub fn call(
 
 /// A call that only has to be run, as often as one likes: its overrides are in the overlay already.
 #[derive(Clone, Debug)]
-pub(super) struct Prepared {
+pub(super) struct Prepared<F: FamilyEvm> {
     /// The block that it sees, and the checks that it must pass.
-    pub env: EvmEnv,
+    pub env: EvmEnv<F::Spec>,
     /// The precompiles that overrides left.
     pub precompiles: RunPrecompiles,
     /// The call, its gas as asked for within the node's cap.
@@ -56,46 +70,50 @@ pub(super) struct Prepared {
 }
 
 /// Applies the state overrides of `request` to `overlay`, and makes the rest of what its runs need.
-pub(super) fn prepare(
+pub(super) fn prepare<F: FamilyEvm>(
     spec: &ChainSpec,
     snapshot: &Snapshot,
     request: &CallRequest,
     rules: &Rules,
     codes: &CodeCache,
     overlay: &mut Overlay,
-) -> Result<Prepared, SimulationError> {
+) -> Result<Prepared<F>, SimulationError> {
     let call = &request.call;
-    check_chain_id(call, spec.chain_id())?;
-    let mut env = environment(spec, snapshot.header(), &request.block);
+    check_chain(call, spec)?;
+    let mut env = environment::<F>(spec, snapshot.header(), &request.block);
     let mut precompiles = overrides::apply(&request.state, overlay, codes, env.cfg_env.spec)?;
     if overlay.meter.is_short() {
         precompiles.keep_short();
     }
-    let tx = fill(spec, call, rules.gas_cap, rules.base_fee, &mut env, overlay);
+    let tx = fill::<F>(spec, call, rules.gas_cap, rules.base_fee, &mut env, overlay);
     Ok(Prepared { env, precompiles, tx })
 }
 
 /// The environment of `header`'s block with its overrides. The fork follows from the block that a call sees, overrides included.
-pub(super) fn environment(spec: &ChainSpec, header: &Header, overrides: &BlockOverrides) -> EvmEnv {
+pub(super) fn environment<F: FamilyEvm>(
+    spec: &ChainSpec,
+    header: &Header,
+    overrides: &BlockOverrides,
+) -> EvmEnv<F::Spec> {
     let mut header = header.clone();
     header.number = overrides.number.unwrap_or(header.number);
     header.timestamp = overrides.time.unwrap_or(header.timestamp);
     if spec.blob_params(header.timestamp).is_some() {
         header.excess_blob_gas.get_or_insert(0);
     }
-    let mut env = spec.evm_env(&header);
+    let mut env = F::env(spec, &header);
     override_block(overrides, &mut env.block_env);
     env
 }
 
 /// The transaction of a call in `env`: gas up to `gas_cap`, the account's nonce where it names none. Lifts what an unsigned call need
 /// not pass, and sets the base fee that it sees.
-pub(super) fn fill(
+pub(super) fn fill<F: FamilyEvm>(
     spec: &ChainSpec,
     call: &Call,
     gas_cap: u64,
     base_fee: BaseFeeRule,
-    env: &mut EvmEnv,
+    env: &mut EvmEnv<F::Spec>,
     overlay: &mut Overlay,
 ) -> TxEnv {
     let nonce = call.nonce.unwrap_or_else(|| overlay.balance_and_nonce(call.from).1);
@@ -118,7 +136,7 @@ pub(super) fn fill(
 }
 
 /// Lifts the checks that no unsigned call can pass, or that it need not.
-pub fn lift_checks(env: &mut EvmEnv) {
+pub fn lift_checks<S>(env: &mut EvmEnv<S>) {
     let cfg = &mut env.cfg_env;
     cfg.disable_nonce_check = true;
     cfg.disable_eip3607 = true;

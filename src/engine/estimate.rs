@@ -15,12 +15,12 @@ use revm::{
 use super::{
     call::{Prepared, explain, prepare},
     error::SimulationError,
-    evm::RunEvm,
+    evm::{Ethereum, FamilyEvm, OpStack, RunEvm},
     fees::max_fee,
     request::{Call, CallRequest, Rules},
 };
 use crate::{
-    chain::ChainSpec,
+    chain::{ChainSpec, Family},
     state::{CodeCache, Overlay, Snapshot},
 };
 
@@ -58,7 +58,21 @@ pub fn estimate_gas(
     codes: &CodeCache,
     overlay: &mut Overlay,
 ) -> Result<Estimate, SimulationError> {
-    let prepared = prepare(spec, snapshot, request, rules, codes, overlay)?;
+    match spec.family() {
+        Family::Ethereum => search::<Ethereum>(spec, snapshot, request, rules, codes, overlay),
+        Family::OpStack => search::<OpStack>(spec, snapshot, request, rules, codes, overlay),
+    }
+}
+
+fn search<F: FamilyEvm>(
+    spec: &ChainSpec,
+    snapshot: &Snapshot,
+    request: &CallRequest,
+    rules: &Rules,
+    codes: &CodeCache,
+    overlay: &mut Overlay,
+) -> Result<Estimate, SimulationError> {
+    let prepared = prepare::<F>(spec, snapshot, request, rules, codes, overlay)?;
     let call = &request.call;
     let allowance = allowance(call, &prepared, rules, overlay)?;
     let tolerance = rules.estimate_tolerance;
@@ -83,8 +97,13 @@ pub fn estimate_gas(
 
 /// The most gas that the call may have: what it asks for or else the block's limit, within the transaction cap (EIP-7825), the means of
 /// its sender where it pays for gas, and the node's cap.
-fn allowance(call: &Call, prepared: &Prepared, rules: &Rules, overlay: &mut Overlay) -> Result<u64, SimulationError> {
-    let fork = prepared.env.cfg_env.spec;
+fn allowance<F: FamilyEvm>(
+    call: &Call,
+    prepared: &Prepared<F>,
+    rules: &Rules,
+    overlay: &mut Overlay,
+) -> Result<u64, SimulationError> {
+    let fork: SpecId = prepared.env.cfg_env.spec.into();
     let mut most = call.gas.filter(|gas| *gas >= TRANSFER_GAS).unwrap_or(prepared.env.block_env.gas_limit);
     if fork.is_enabled_in(SpecId::OSAKA) {
         most = most.min(MAX_TX_GAS_LIMIT_OSAKA);
@@ -121,15 +140,15 @@ fn allowance(call: &Call, prepared: &Prepared, rules: &Rules, overlay: &mut Over
 }
 
 /// Runs of one call with different gas limits, each from the same state.
-struct Search<'a> {
+struct Search<'a, F: FamilyEvm> {
     call: &'a Call,
-    prepared: Prepared,
+    prepared: Prepared<F>,
     overlay: &'a mut Overlay,
     tolerance: f64,
     simulated: u64,
 }
 
-impl Search<'_> {
+impl<F: FamilyEvm> Search<'_, F> {
     /// Whether the call only transfers value: it has no data, and its callee no code.
     fn is_transfer(&mut self) -> bool {
         let TxKind::Call(to) = self.call.to else { return false };
@@ -143,7 +162,7 @@ impl Search<'_> {
         let Prepared { env, precompiles, tx } = self.prepared.clone();
         let base_fee = env.block_env.basefee;
         let tx = TxEnv { gas_limit: gas, ..tx };
-        let mut evm = RunEvm::new(self.overlay, env, precompiles);
+        let mut evm = RunEvm::<F>::new(self.overlay, env, precompiles);
         let ran = evm.run(tx);
         evm.rest();
         match ran {

@@ -14,6 +14,7 @@ use super::{
     error::SimulationError,
     request::{Call, CallFees},
 };
+use crate::chain::{ChainSpec, Family};
 
 const NO_SIGNATURE: Signature = Signature::new(U256::ZERO, U256::ZERO, false);
 
@@ -37,8 +38,14 @@ impl Filled {
     }
 }
 
-/// Refuses a chain id that is not the chain's.
-pub(super) fn check_chain_id(call: &Call, chain_id: u64) -> Result<(), SimulationError> {
+/// Refuses a chain id that is not the chain's, and what its family does not have.
+pub(super) fn check_chain(call: &Call, spec: &ChainSpec) -> Result<(), SimulationError> {
+    if call.blob_hashes.is_some() && spec.family() == Family::OpStack {
+        return Err(SimulationError::Params(
+            "blobVersionedHashes: a chain of the OP stack has no blob transactions: expected none".into(),
+        ));
+    }
+    let chain_id = spec.chain_id();
     match call.chain_id {
         Some(have) if have != U256::from(chain_id) => {
             Err(SimulationError::Refused(format!("chainId does not match node's (have={have}, want={chain_id})")))

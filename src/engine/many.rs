@@ -7,15 +7,15 @@ use revm::context::{TxEnv, result::ExecutionResult};
 use super::{
     call::{environment, explain, fill},
     error::SimulationError,
-    evm::RunEvm,
-    fees::check_chain_id,
+    evm::{Ethereum, FamilyEvm, OpStack, RunEvm},
+    fees::check_chain,
     overrides,
     precompiles::RunPrecompiles,
     request::{BlockOverrides, Bundles, Call, Rules},
     trace::{Trace, TraceBudget, Tracer, trace},
 };
 use crate::{
-    chain::ChainSpec,
+    chain::{ChainSpec, Family},
     state::{CodeCache, Overlay},
 };
 
@@ -46,9 +46,23 @@ pub fn call_many(
     codes: &CodeCache,
     overlay: &mut Overlay,
 ) -> Result<Vec<Vec<ExecutionResult>>, ManyError> {
-    each_call(spec, header, request, rules, codes, overlay, |call, (tx, env, precompiles), overlay| {
+    match spec.family() {
+        Family::Ethereum => call_on::<Ethereum>(spec, header, request, rules, codes, overlay),
+        Family::OpStack => call_on::<OpStack>(spec, header, request, rules, codes, overlay),
+    }
+}
+
+fn call_on<F: FamilyEvm>(
+    spec: &ChainSpec,
+    header: &Header,
+    request: &Bundles,
+    rules: &Rules,
+    codes: &CodeCache,
+    overlay: &mut Overlay,
+) -> Result<Vec<Vec<ExecutionResult>>, ManyError> {
+    each_call::<F, _>(spec, header, request, rules, codes, overlay, |call, (tx, env, precompiles), overlay| {
         let base_fee = env.block_env.basefee;
-        let mut evm = RunEvm::new(&mut *overlay, env, precompiles);
+        let mut evm = RunEvm::<F>::new(&mut *overlay, env, precompiles);
         let ran = evm.commit(tx);
         evm.rest();
         let ran = ran.map_err(|error| explain(error, call, base_fee, overlay))?;
@@ -62,14 +76,29 @@ pub fn trace_many(
     spec: &ChainSpec,
     header: &Header,
     request: &Bundles,
+    how: (&Tracer, TraceBudget),
+    rules: &Rules,
+    codes: &CodeCache,
+    overlay: &mut Overlay,
+) -> Result<(Vec<Vec<Trace>>, u64), ManyError> {
+    match spec.family() {
+        Family::Ethereum => trace_on::<Ethereum>(spec, header, request, how, rules, codes, overlay),
+        Family::OpStack => trace_on::<OpStack>(spec, header, request, how, rules, codes, overlay),
+    }
+}
+
+fn trace_on<F: FamilyEvm>(
+    spec: &ChainSpec,
+    header: &Header,
+    request: &Bundles,
     (tracer, mut budget): (&Tracer, TraceBudget),
     rules: &Rules,
     codes: &CodeCache,
     overlay: &mut Overlay,
 ) -> Result<(Vec<Vec<Trace>>, u64), ManyError> {
     let mut gas_used = 0;
-    let traces = each_call(spec, header, request, rules, codes, overlay, |call, run, overlay| {
-        let (trace, used) = trace(call, run, tracer, &mut budget, overlay)?;
+    let traces = each_call::<F, _>(spec, header, request, rules, codes, overlay, |call, run, overlay| {
+        let (trace, used) = trace::<F>(call, run, tracer, &mut budget, overlay)?;
         gas_used += used;
         Ok((trace, used))
     })?;
@@ -80,14 +109,14 @@ pub fn trace_many(
 ///
 /// As Erigon has it, whose method this is: the state overrides are applied once, at the start, and a bundle that does not say has the
 /// block number and the timestamp of the one before, plus one.
-fn each_call<T>(
+fn each_call<F: FamilyEvm, T>(
     spec: &ChainSpec,
     header: &Header,
     request: &Bundles,
     rules: &Rules,
     codes: &CodeCache,
     overlay: &mut Overlay,
-    mut run: impl FnMut(&Call, (TxEnv, EvmEnv, RunPrecompiles), &mut Overlay) -> Result<(T, u64), SimulationError>,
+    mut run: impl FnMut(&Call, (TxEnv, EvmEnv<F::Spec>, RunPrecompiles), &mut Overlay) -> Result<(T, u64), SimulationError>,
 ) -> Result<Vec<Vec<T>>, ManyError> {
     let mut gas_left = rules.gas_cap;
     let mut results = Vec::with_capacity(request.bundles.len());
@@ -96,7 +125,7 @@ fn each_call<T>(
         number = bundle.block.number.unwrap_or(number);
         time = bundle.block.time.unwrap_or(time);
         let block = BlockOverrides { number: Some(number), time: Some(time), ..bundle.block.clone() };
-        let env = environment(spec, header, &block);
+        let env = environment::<F>(spec, header, &block);
         let precompiles = if index == 0 {
             overrides::apply(&request.state, overlay, codes, env.cfg_env.spec)?
         } else {
@@ -109,7 +138,7 @@ fn each_call<T>(
                 error @ (SimulationError::Stopped(_) | SimulationError::Internal(_)) => ManyError::Request(error),
                 error => ManyError::Call { bundle: index, call: at, error: Box::new(error) },
             };
-            check_chain_id(call, spec.chain_id()).map_err(refused)?;
+            check_chain(call, spec).map_err(refused)?;
             if gas_left == 0 {
                 return Err(refused(SimulationError::Refused(format!(
                     "no gas is left: the calls before it have used the {} that a request may: give them their gas, or raise --gas-cap",
@@ -117,7 +146,7 @@ fn each_call<T>(
                 ))));
             }
             let mut env = env.clone();
-            let tx = fill(spec, call, gas_left, rules.base_fee, &mut env, overlay);
+            let tx = fill::<F>(spec, call, gas_left, rules.base_fee, &mut env, overlay);
             let (result, gas_used) = run(call, (tx, env, precompiles.clone()), overlay).map_err(refused)?;
             gas_left = gas_left.saturating_sub(gas_used);
             done.push(result);

@@ -1,14 +1,16 @@
 //! State overrides, in geth's order and with its refusals.
 
 use alloy_primitives::Address;
-use revm::primitives::hardfork::SpecId;
 
 use super::{
     error::SimulationError,
     precompiles::RunPrecompiles,
     request::{AccountOverride, StateOverrides, StorageOverride},
 };
-use crate::state::{CodeCache, Overlay};
+use crate::{
+    chain::Fork,
+    state::{CodeCache, Overlay},
+};
 
 /// Applies `overrides` to `overlay`, and returns the precompiles that are left: an account that is overridden in any way is none any
 /// more.
@@ -16,17 +18,20 @@ pub(super) fn apply(
     overrides: &StateOverrides,
     overlay: &mut Overlay,
     codes: &CodeCache,
-    spec: SpecId,
+    fork: impl Into<Fork>,
 ) -> Result<RunPrecompiles, SimulationError> {
     for (address, account) in overrides {
         apply_account(*address, account, overlay, codes);
     }
-    precompiles(overrides, spec)
+    precompiles(overrides, fork)
 }
 
 /// The precompiles of a fork that `overrides` leave.
-pub(super) fn precompiles(overrides: &StateOverrides, spec: SpecId) -> Result<RunPrecompiles, SimulationError> {
-    let mut precompiles = RunPrecompiles::of(spec);
+pub(super) fn precompiles(
+    overrides: &StateOverrides,
+    fork: impl Into<Fork>,
+) -> Result<RunPrecompiles, SimulationError> {
+    let mut precompiles = RunPrecompiles::of(fork);
     move_precompiles(overrides, &mut precompiles)?;
     Ok(precompiles)
 }

@@ -2,13 +2,15 @@
 
 use alloy_evm::precompiles::PrecompilesMap;
 use alloy_primitives::Address;
+use op_revm::precompiles::OpPrecompiles;
 use revm::{
     context_interface::{Cfg, ContextTr},
     handler::PrecompileProvider,
     interpreter::{CallInputs, Gas, InstructionResult, InterpreterResult},
     precompile::{PrecompileSpecId, Precompiles},
-    primitives::hardfork::SpecId,
 };
+
+use crate::chain::Fork;
 
 /// The precompiles of a run.
 ///
@@ -28,8 +30,11 @@ const SHORT_GAS: u64 = 100_000;
 
 impl RunPrecompiles {
     /// Those of a fork.
-    pub fn of(spec: SpecId) -> Self {
-        let fork = Precompiles::new(PrecompileSpecId::from_spec_id(spec));
+    pub fn of(fork: impl Into<Fork>) -> Self {
+        let fork = match fork.into() {
+            Fork::Ethereum(spec) => Precompiles::new(PrecompileSpecId::from_spec_id(spec)),
+            Fork::OpStack(spec) => OpPrecompiles::new_with_spec(spec).precompiles(),
+        };
         Self { fork, active: PrecompilesMap::from_static(fork), short: None, too_long: false }
     }
 

@@ -1,8 +1,8 @@
 //! The inspector behind all tracers, which keeps to a bound in bytes.
 
-use alloy_evm::eth::EthEvmContext;
 use alloy_primitives::{Address, Log};
 use alloy_rpc_types_trace::geth::{CallConfig, FlatCallConfig, FourByteFrame, PreStateConfig, PreStateFrame};
+use revm::inspector::JournalExt;
 use revm::{
     Inspector,
     context::result::ResultAndState,
@@ -74,8 +74,6 @@ pub(super) struct Seen<'a> {
     pub before: &'a Overlay,
 }
 
-type Host<'a> = EthEvmContext<&'a mut Overlay>;
-
 impl Recorder {
     pub(super) fn new(tracer: &Tracer, budget: TraceBudget) -> Self {
         let (names, recordings) = match tracer {
@@ -114,8 +112,8 @@ impl Recorder {
         !self.over
     }
 
-    fn stop(context: &mut Host<'_>) {
-        context.error = Err(ContextError::Custom(String::new()));
+    fn stop(context: &mut impl ContextTr) {
+        *context.error() = Err(ContextError::Custom(String::new()));
     }
 
     /// The recordings that record a frame: the outermost, or another.
@@ -128,7 +126,7 @@ impl Recorder {
     }
 
     /// Begins a frame with `bytes` of input. Returns whether it is the outermost; none where nothing may be recorded any more.
-    fn enter(&mut self, context: &mut Host<'_>, bytes: usize) -> Option<bool> {
+    fn enter(&mut self, context: &mut impl ContextTr, bytes: usize) -> Option<bool> {
         let outermost = self.depth == 0;
         self.depth += 1;
         self.steps().for_each(StepLog::enter);
@@ -141,7 +139,7 @@ impl Recorder {
     }
 
     /// Ends a frame with `bytes` of output, in the same way.
-    fn leave(&mut self, context: &mut Host<'_>, bytes: usize) -> Option<bool> {
+    fn leave(&mut self, context: &mut impl ContextTr, bytes: usize) -> Option<bool> {
         self.depth -= 1;
         let outermost = self.depth == 0;
         self.steps().for_each(StepLog::leave);
@@ -240,8 +238,8 @@ impl Recording {
     }
 }
 
-impl<'a> Inspector<Host<'a>> for Recorder {
-    fn step(&mut self, at: &mut Interpreter<EthInterpreter>, context: &mut Host<'a>) {
+impl<'a, C: ContextTr<Db = &'a mut Overlay, Journal: JournalExt>> Inspector<C> for Recorder {
+    fn step(&mut self, at: &mut Interpreter<EthInterpreter>, context: &mut C) {
         let cost = self.steps().map(|log| log.cost(at)).sum();
         if !self.take(cost) {
             Self::stop(context);
@@ -252,11 +250,11 @@ impl<'a> Inspector<Host<'a>> for Recorder {
         self.budget.left += spared;
     }
 
-    fn step_end(&mut self, at: &mut Interpreter<EthInterpreter>, _: &mut Host<'a>) {
+    fn step_end(&mut self, at: &mut Interpreter<EthInterpreter>, _: &mut C) {
         self.steps().for_each(|log| log.end(at));
     }
 
-    fn log(&mut self, context: &mut Host<'a>, log: Log) {
+    fn log(&mut self, context: &mut C, log: Log) {
         let outermost = self.depth == 1;
         let count = self.recordings.iter_mut().filter_map(|one| one.logs(outermost)).count();
         if !self.take(count.saturating_mul(LOG + log.data.data.len())) {
@@ -265,12 +263,12 @@ impl<'a> Inspector<Host<'a>> for Recorder {
         for inspector in self.recordings.iter_mut().filter_map(|one| one.logs(outermost)) {
             // Numbering a log looks at every frame so far: that is paid for, too.
             let frames = u32::try_from(inspector.traces().nodes().len() / 64).unwrap_or(u32::MAX);
-            context.journaled_state.database.meter.tick(1 + frames);
-            Inspector::<Host<'a>>::log(inspector, context, log.clone());
+            context.db_mut().meter.tick(1 + frames);
+            Inspector::<C>::log(inspector, context, log.clone());
         }
     }
 
-    fn call(&mut self, context: &mut Host<'a>, inputs: &mut CallInputs) -> Option<CallOutcome> {
+    fn call(&mut self, context: &mut C, inputs: &mut CallInputs) -> Option<CallOutcome> {
         let outermost = self.enter(context, inputs.input.len())?;
         for inspector in self.frames(outermost) {
             inspector.call(context, inputs);
@@ -293,13 +291,13 @@ impl<'a> Inspector<Host<'a>> for Recorder {
         None
     }
 
-    fn call_end(&mut self, context: &mut Host<'a>, inputs: &CallInputs, outcome: &mut CallOutcome) {
+    fn call_end(&mut self, context: &mut C, inputs: &CallInputs, outcome: &mut CallOutcome) {
         if let Some(outermost) = self.leave(context, outcome.result.output.len()) {
             self.frames(outermost).for_each(|inspector| inspector.call_end(context, inputs, outcome));
         }
     }
 
-    fn create(&mut self, context: &mut Host<'a>, inputs: &mut CreateInputs) -> Option<CreateOutcome> {
+    fn create(&mut self, context: &mut C, inputs: &mut CreateInputs) -> Option<CreateOutcome> {
         let outermost = self.enter(context, inputs.init_code().len())?;
         for inspector in self.frames(outermost) {
             inspector.create(context, inputs);
@@ -307,7 +305,7 @@ impl<'a> Inspector<Host<'a>> for Recorder {
         None
     }
 
-    fn create_end(&mut self, context: &mut Host<'a>, inputs: &CreateInputs, outcome: &mut CreateOutcome) {
+    fn create_end(&mut self, context: &mut C, inputs: &CreateInputs, outcome: &mut CreateOutcome) {
         if let Some(outermost) = self.leave(context, outcome.result.output.len()) {
             self.frames(outermost).for_each(|inspector| inspector.create_end(context, inputs, outcome));
         }
@@ -316,7 +314,7 @@ impl<'a> Inspector<Host<'a>> for Recorder {
     fn selfdestruct(&mut self, contract: Address, target: Address, value: U256) {
         // geth shows it as a frame in its frame: `onlyTopCall` leaves it out.
         for inspector in self.frames(false) {
-            Inspector::<Host<'a>>::selfdestruct(inspector, contract, target, value);
+            Inspector::<C>::selfdestruct(inspector, contract, target, value);
         }
     }
 }

@@ -1,43 +1,13 @@
-//! Real transactions again: the executor of blocks, and the state in the middle of one.
+//! Real transactions again: the state in the middle of a block.
 
-use super::{error::SimulationError, evm::RunEvm, precompiles::RunPrecompiles};
+use alloy_consensus::{Header, transaction::Recovered};
+use alloy_evm::block::BlockExecutionError;
+
+use super::{block_executor::ChainExecutor, error::SimulationError};
 use crate::{
-    chain::ChainSpec,
+    chain::{ChainSpec, ChainTx},
     state::{Overlay, Snapshot},
 };
-use alloy_consensus::{Header, TxEnvelope, transaction::Recovered};
-use alloy_eips::eip4895::Withdrawals;
-use alloy_evm::{
-    Evm,
-    block::{BlockExecutionError, BlockExecutor},
-    eth::{EthBlockExecutionCtx, EthBlockExecutor, receipt_builder::AlloyReceiptBuilder},
-};
-
-/// Executes a block's system calls and transactions in an overlay.
-pub type ChainExecutor<'a> = EthBlockExecutor<'a, RunEvm<'a>, &'a ChainSpec, AlloyReceiptBuilder>;
-
-/// The executor of `header`'s block, on the state that `overlay` has.
-pub fn block_executor<'a>(
-    spec: &'a ChainSpec,
-    overlay: &'a mut Overlay,
-    header: &'a Header,
-    withdrawals: Option<&'a Withdrawals>,
-    ommers: &'a [Header],
-) -> ChainExecutor<'a> {
-    let context = EthBlockExecutionCtx {
-        parent_hash: header.parent_hash,
-        parent_beacon_block_root: header.parent_beacon_block_root,
-        ommers,
-        withdrawals: withdrawals.map(|list| std::borrow::Cow::Borrowed(list.as_slice())),
-        extra_data: header.extra_data.clone(),
-        tx_count_hint: None,
-        slot_number: None,
-    };
-    let env = spec.evm_env(header);
-    let precompiles = RunPrecompiles::of(env.cfg_env.spec);
-    let evm = RunEvm::new(overlay, env, precompiles);
-    EthBlockExecutor::new(evm, context, spec, AlloyReceiptBuilder::default())
-}
 
 /// How many transactions the newest block of `snapshot` has: those so far, where it is being built.
 pub fn transaction_count(snapshot: &Snapshot) -> usize {
@@ -69,14 +39,14 @@ pub fn replay(
 fn run<'t>(
     spec: &ChainSpec,
     header: &Header,
-    transactions: impl Iterator<Item = &'t Recovered<TxEnvelope>>,
+    transactions: impl Iterator<Item = &'t Recovered<ChainTx>>,
     overlay: &mut Overlay,
 ) -> Result<(), BlockExecutionError> {
-    let mut executor = block_executor(spec, overlay, header, None, &[]);
-    executor.apply_pre_execution_changes()?;
+    let mut executor = ChainExecutor::new(spec, overlay, header, None, &[]);
+    executor.begin()?;
     for tx in transactions {
-        executor.evm.db_mut().meter.between_calls().map_err(BlockExecutionError::other)?;
-        executor.execute_transaction(tx)?;
+        executor.overlay().meter.between_calls().map_err(BlockExecutionError::other)?;
+        executor.execute(tx)?;
     }
     Ok(())
 }

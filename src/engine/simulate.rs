@@ -12,9 +12,11 @@ use alloy_evm::{
     eth::{eip6110, spec::EthExecutorSpec},
 };
 use alloy_hardforks::EthereumHardforks;
+use alloy_op_hardforks::OpHardforks;
 use alloy_primitives::{Address, B256, Bloom, Bytes, Log, Sealable, Sealed, TxKind, U256, logs_bloom};
 use alloy_rlp::Encodable;
 use alloy_trie::root::ordered_trie_root_encoded;
+use op_alloy::consensus::L2_TO_L1_MESSAGE_PASSER_ADDRESS;
 use revm::{
     context::result::{ExecutionResult, HaltReason, ResultGas},
     database::DatabaseCommitExt,
@@ -23,14 +25,14 @@ use revm::{
 use super::{
     call::{explain, lift_checks, set_blob_base_fee},
     error::SimulationError,
-    evm::RunEvm,
-    fees::{Filled, UnsignedTx, check_chain_id, tx_env, unsigned_tx},
+    evm::{Ethereum, FamilyEvm, OpStack, RunEvm},
+    fees::{Filled, UnsignedTx, check_chain, tx_env, unsigned_tx},
     overrides,
     request::{BaseFeeRule, BlockOverrides, Call, Rules, SimBlock, Simulation},
     transfers::NumberedLog,
 };
 use crate::{
-    chain::{ChainSpec, block_size},
+    chain::{ChainSpec, Family, block_size},
     state::{CodeCache, LogMark, Overlay, Snapshot, StateRoots, Stopped},
 };
 
@@ -96,6 +98,20 @@ pub fn simulate(
     codes: &CodeCache,
     overlay: &mut Overlay,
 ) -> Result<Vec<SimulatedBlock>, SimulationError> {
+    match spec.family() {
+        Family::Ethereum => run::<Ethereum>(spec, snapshot, simulation, rules, codes, overlay),
+        Family::OpStack => run::<OpStack>(spec, snapshot, simulation, rules, codes, overlay),
+    }
+}
+
+fn run<F: FamilyEvm>(
+    spec: &ChainSpec,
+    snapshot: &Snapshot,
+    simulation: &Simulation,
+    rules: &Rules,
+    codes: &CodeCache,
+    overlay: &mut Overlay,
+) -> Result<Vec<SimulatedBlock>, SimulationError> {
     let plan = plan(spec, snapshot, simulation, rules)?;
     let mut simulator = Simulator {
         spec,
@@ -108,7 +124,7 @@ pub fn simulate(
         parent: Cow::Borrowed(&snapshot.head.header),
         roots: rules.state_roots.then(|| StateRoots::of(&snapshot.world)),
     };
-    plan.into_iter().map(|planned| simulator.block(planned)).collect()
+    plan.into_iter().map(|planned| simulator.block::<F>(planned)).collect()
 }
 
 /// A block to simulate: its place is settled, its parent's results are not known yet.
@@ -173,6 +189,11 @@ fn plan<'a>(
     };
 
     for block in &simulation.blocks {
+        if spec.family() == Family::OpStack && block.block.withdrawals.as_ref().is_some_and(|list| !list.is_empty()) {
+            return Err(SimulationError::Params(
+                "blockOverrides.withdrawals: a block of the OP stack has no withdrawals: expected none".into(),
+            ));
+        }
         let BlockOverrides { number: asked, time: asked_time, .. } = block.block;
         let wanted = asked.unwrap_or_else(|| number.saturating_add(1));
         if wanted <= number {
@@ -224,10 +245,10 @@ struct Ran {
 }
 
 impl Simulator<'_> {
-    fn block(&mut self, planned: Planned<'_>) -> Result<SimulatedBlock, SimulationError> {
+    fn block<F: FamilyEvm>(&mut self, planned: Planned<'_>) -> Result<SimulatedBlock, SimulationError> {
         self.overlay.meter.between_calls()?;
         let mut header = self.header(&planned);
-        let ran = self.run(&planned, &header).map_err(|error| {
+        let ran = self.run::<F>(&planned, &header).map_err(|error| {
             // Whatever the EVM says of a run that was stopped: that it was is the reason.
             self.overlay.meter.stopped().map_or(error, SimulationError::from)
         })?;
@@ -245,8 +266,17 @@ impl Simulator<'_> {
             .then(|| planned.block.block.withdrawals.clone().unwrap_or_default());
         header.withdrawals_root =
             withdrawals.as_ref().map(|list| alloy_consensus::proofs::calculate_withdrawals_root(list));
+        // From Isthmus on it proves what was withdrawn to L1 (<https://specs.optimism.io/protocol/isthmus/exec-engine.html>).
+        let proves_messages = self.spec.is_isthmus_active_at_timestamp(planned.time);
+        if proves_messages {
+            // Where no root is computed, what was withdrawn before stands.
+            header.withdrawals_root = self.parent.withdrawals_root.or(header.withdrawals_root);
+        }
         if let Some(roots) = &mut self.roots {
             header.state_root = roots.after(self.overlay.entry_changes());
+            if proves_messages {
+                header.withdrawals_root = Some(roots.storage_root_of(L2_TO_L1_MESSAGE_PASSER_ADDRESS));
+            }
             // The next block brings its own changes alone.
             self.overlay.settle();
         }
@@ -276,7 +306,7 @@ impl Simulator<'_> {
             }
             match planned.continues {
                 Some(open) => open.base_fee_per_gas,
-                None => self.spec.next_base_fee(parent, planned.number),
+                None => self.spec.next_base_fee(parent, planned.number, planned.time),
             }
         });
         Header {
@@ -288,6 +318,7 @@ impl Simulator<'_> {
             gas_limit: planned.gas_limit,
             timestamp: planned.time,
             mix_hash: overrides.prev_randao.unwrap_or_default(),
+            extra_data: self.spec.next_extra_data(parent, planned.time),
             base_fee_per_gas: base_fee,
             excess_blob_gas: self.spec.next_excess_blob_gas(parent, planned.time),
             parent_beacon_block_root: planned.beacon_root,
@@ -297,8 +328,8 @@ impl Simulator<'_> {
         }
     }
 
-    fn run(&mut self, planned: &Planned<'_>, header: &Header) -> Result<Ran, SimulationError> {
-        let mut env = self.spec.evm_env(header);
+    fn run<F: FamilyEvm>(&mut self, planned: &Planned<'_>, header: &Header) -> Result<Ran, SimulationError> {
+        let mut env = F::env(self.spec, header);
         lift_checks(&mut env);
         env.cfg_env.disable_nonce_check = !self.validation;
         if let Some(price) = planned.block.block.blob_base_fee {
@@ -325,7 +356,7 @@ impl Simulator<'_> {
         };
         let base_fee = header.base_fee_per_gas.unwrap_or_default();
         self.overlay.log_numbers.restart();
-        let mut evm = RunEvm::new(&mut *self.overlay, env, precompiles).with_transfers(self.trace_transfers);
+        let mut evm = RunEvm::<F>::new(&mut *self.overlay, env, precompiles).with_transfers(self.trace_transfers);
         let mut system = SystemCaller::new(self.spec);
         if planned.continues.is_none() {
             system_call(system.apply_blockhashes_contract_call(header.parent_hash, &mut evm))?;
@@ -376,7 +407,10 @@ impl Simulator<'_> {
             if !ran.deposits.is_empty() {
                 requests.push_request_with_type(eip6110::DEPOSIT_REQUEST_TYPE, std::mem::take(&mut ran.deposits));
             }
-            system_call(system.append_post_execution_changes(&mut evm, &mut requests))?;
+            // The OP stack has no requests: their list is empty.
+            if self.spec.family() == Family::Ethereum {
+                system_call(system.append_post_execution_changes(&mut evm, &mut requests))?;
+            }
             ran.requests = Some(requests);
         }
         let increments = post_block_balance_increments::<Header>(
@@ -405,7 +439,7 @@ struct Place<'a> {
 impl Place<'_> {
     /// Gives a call the gas and the nonce that it does not name.
     fn fill(&self, call: &Call, overlay: &mut Overlay) -> Result<Filled, SimulationError> {
-        check_chain_id(call, self.spec.chain_id())?;
+        check_chain(call, self.spec)?;
         let remaining = self.available.saturating_sub(self.used);
         let asked = call.gas.unwrap_or(remaining);
         if asked > remaining {
@@ -446,8 +480,10 @@ impl Ran {
         };
         let written: Vec<&Log> =
             logs.iter().zip(marks).filter(|(_, mark)| !mark.transfer).map(|(log, _)| log).collect();
-        let deposits = spec.deposit_contract_address().unwrap_or(MAINNET_DEPOSIT_CONTRACT_ADDRESS);
-        eip6110::accumulate_deposits_from_logs(deposits, written.iter().copied(), &mut self.deposits)?;
+        if spec.family() == Family::Ethereum {
+            let deposits = spec.deposit_contract_address().unwrap_or(MAINNET_DEPOSIT_CONTRACT_ADDRESS);
+            eip6110::accumulate_deposits_from_logs(deposits, written.iter().copied(), &mut self.deposits)?;
+        }
         let logs_bloom = logs_bloom(written.iter().copied());
         self.bloom |= logs_bloom;
         let status = (outcome == CallOutcome::Success).into();

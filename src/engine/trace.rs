@@ -1,6 +1,6 @@
 //! Traces of calls: which there are, and the run that makes one.
 
-use alloy_evm::{Evm, EvmEnv};
+use alloy_evm::EvmEnv;
 use alloy_primitives::Bytes;
 use alloy_rpc_types_trace::geth::{CallConfig, FlatCallConfig, FourByteFrame, PreStateConfig, PreStateFrame};
 use revm::context::TxEnv;
@@ -9,7 +9,7 @@ use revm_inspectors::tracing::types::CallTraceNode;
 use super::{
     call::explain,
     error::SimulationError,
-    evm::inspected_evm,
+    evm::{FamilyEvm, inspect},
     precompiles::RunPrecompiles,
     recorder::Recorder,
     request::Call,
@@ -121,9 +121,9 @@ impl TraceBudget {
 }
 
 /// Runs a call that is filled in, keeps its changes in `overlay`, and returns its trace with the gas that it used.
-pub(super) fn trace(
+pub(super) fn trace<F: FamilyEvm>(
     call: &Call,
-    (tx, env, precompiles): (TxEnv, EvmEnv, RunPrecompiles),
+    (tx, env, precompiles): (TxEnv, EvmEnv<F::Spec>, RunPrecompiles),
     tracer: &Tracer,
     budget: &mut TraceBudget,
     overlay: &mut Overlay,
@@ -132,9 +132,7 @@ pub(super) fn trace(
     let block_number = env.block_env.number.saturating_to();
     let (gas_limit, caller) = (tx.gas_limit, tx.caller);
     let mut recorder = Recorder::new(tracer, *budget);
-    let mut evm = inspected_evm(&mut *overlay, env, precompiles, &mut recorder);
-    let ran = evm.transact_raw(tx);
-    drop(evm);
+    let ran = inspect::<F, _>(&mut *overlay, env, precompiles, &mut recorder, tx);
     let too_long = SimulationError::TraceTooLong { limit: budget.limit };
     if recorder.is_over() {
         return Err(too_long);

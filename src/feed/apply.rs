@@ -3,22 +3,23 @@
 use std::sync::Arc;
 
 use alloy_consensus::{
-    EMPTY_OMMER_ROOT_HASH, EMPTY_ROOT_HASH, Eip658Value, Header, ReceiptEnvelope, TxEnvelope, transaction::Recovered,
+    EMPTY_OMMER_ROOT_HASH, EMPTY_ROOT_HASH, Eip658Value, Header, ReceiptEnvelope, transaction::Recovered,
 };
 use alloy_eips::{
     eip4895::Withdrawals,
     eip7685::{EMPTY_REQUESTS_HASH, Requests},
 };
-use alloy_evm::{
-    Evm,
-    block::{BlockExecutionError, BlockExecutor},
-};
+use alloy_evm::block::BlockExecutionError;
 use alloy_hardforks::EthereumHardforks;
+use alloy_op_hardforks::OpHardforks;
 use alloy_primitives::{Address, B256};
+use op_alloy::consensus::L2_TO_L1_MESSAGE_PASSER_ADDRESS;
 
 use crate::{
-    chain::{BlockHashes, ChainSpec, SealedBlock, receipts_root_and_bloom, transactions_root},
-    engine::{ChainExecutor, block_executor},
+    chain::{
+        BlockHashes, ChainReceipt, ChainSpec, ChainTx, Family, SealedBlock, receipts_root_and_bloom, transactions_root,
+    },
+    engine::{BlockResult, ChainExecutor},
     state::{AccountChange, OpenBlock, Overlay, Snapshot, World},
 };
 
@@ -72,7 +73,8 @@ pub fn open_block(spec: &ChainSpec, on: &Snapshot, attributes: Attributes) -> Re
         beneficiary: attributes.fee_recipient,
         mix_hash: attributes.prev_randao,
         gas_limit: attributes.gas_limit,
-        base_fee_per_gas: spec.next_base_fee(parent, number),
+        base_fee_per_gas: spec.next_base_fee(parent, number, timestamp),
+        extra_data: spec.next_extra_data(parent, timestamp),
         excess_blob_gas: spec.next_excess_blob_gas(parent, timestamp),
         blob_gas_used: spec.is_cancun_active_at_timestamp(timestamp).then_some(0),
         parent_beacon_block_root: spec.is_cancun_active_at_timestamp(timestamp).then_some(attributes.beacon_root),
@@ -81,9 +83,20 @@ pub fn open_block(spec: &ChainSpec, on: &Snapshot, attributes: Attributes) -> Re
         requests_hash: spec.is_prague_active_at_timestamp(timestamp).then_some(EMPTY_REQUESTS_HASH),
         ..Header::default()
     };
+    open_block_with(spec, on, header)
+}
+
+/// Opens the next block on the head of `on` with a header that is given: what its producer has settled is in it (number, time, fee
+/// recipient, randomness, gas limit, base fee, extra data, beacon root), and what follows from its transactions is not: gas, roots
+/// and bloom are counted and computed here. Its pre-block system calls are done.
+///
+/// # Errors
+/// That one of them fails.
+pub fn open_block_with(spec: &ChainSpec, on: &Snapshot, header: Header) -> Result<Applied, BlockExecutionError> {
+    let header = Header { gas_used: 0, blob_gas_used: header.blob_gas_used.map(|_| 0), ..header };
     let mut overlay = Overlay::new(on.world.clone(), on.hashes.clone());
-    let mut executor = block_executor(spec, &mut overlay, &header, None, &[]);
-    executor.apply_pre_execution_changes()?;
+    let mut executor = ChainExecutor::new(spec, &mut overlay, &header, None, &[]);
+    executor.begin()?;
     drop(executor);
     Ok(next(on, &overlay, OpenBlock::new(header)))
 }
@@ -92,43 +105,43 @@ pub fn open_block(spec: &ChainSpec, on: &Snapshot, attributes: Attributes) -> Re
 /// block or the state holds already.
 pub fn extend(spec: &ChainSpec, on: &Snapshot, open: &OpenBlock, fill: impl FnOnce(&mut SubBlock<'_>)) -> Applied {
     let mut overlay = Overlay::new(on.world.clone(), on.hashes.clone());
-    let mut executor = block_executor(spec, &mut overlay, &open.header, None, &[]);
-    executor.cumulative_tx_gas_used = open.header.gas_used;
-    executor.blob_gas_used = open.blob_gas_used;
+    let mut executor = ChainExecutor::new(spec, &mut overlay, &open.header, None, &[]);
+    executor.resume(open.header.gas_used, open.blob_gas_used);
     let max_blob_gas = spec.blob_params(open.header.timestamp).map_or(0, |params| params.max_blob_gas_per_block());
     let mut sub_block = SubBlock { executor, transactions: Vec::new(), gas_limit: open.header.gas_limit, max_blob_gas };
     fill(&mut sub_block);
-    let SubBlock { executor, transactions, .. } = sub_block;
+    let SubBlock { mut executor, transactions, .. } = sub_block;
     let mut grown = open.clone();
-    grown.header.gas_used = executor.cumulative_tx_gas_used;
-    grown.blob_gas_used = executor.blob_gas_used;
+    grown.header.gas_used = executor.gas_used();
+    grown.blob_gas_used = executor.blob_gas_used();
     grown.index += 1;
     transactions.into_iter().for_each(|tx| grown.push(tx));
-    grown.receipts.extend(executor.receipts);
+    grown.receipts.extend(std::mem::take(executor.receipts_mut()));
+    drop(executor);
     next(on, &overlay, grown)
 }
 
 /// A sub-block on its way.
 pub struct SubBlock<'a> {
     executor: ChainExecutor<'a>,
-    transactions: Vec<Recovered<TxEnvelope>>,
+    transactions: Vec<Recovered<ChainTx>>,
     gas_limit: u64,
     max_blob_gas: u64,
 }
 
 impl SubBlock<'_> {
     /// What is left of the block.
-    pub const fn room(&self) -> Room {
+    pub fn room(&self) -> Room {
         Room {
-            gas: self.gas_limit.saturating_sub(self.executor.cumulative_tx_gas_used),
-            blob_gas: self.max_blob_gas.saturating_sub(self.executor.blob_gas_used),
+            gas: self.gas_limit.saturating_sub(self.executor.gas_used()),
+            blob_gas: self.max_blob_gas.saturating_sub(self.executor.blob_gas_used()),
         }
     }
 
     /// Executes a transaction at the end of the sub-block. One that cannot be included leaves no trace.
-    pub fn push(&mut self, tx: &Recovered<TxEnvelope>) -> Result<(), BlockExecutionError> {
-        self.executor.execute_transaction(tx)?;
-        self.transactions.push(tx.clone());
+    pub fn push(&mut self, tx: Recovered<ChainTx>) -> Result<(), BlockExecutionError> {
+        self.executor.execute(&tx)?;
+        self.transactions.push(tx);
         Ok(())
     }
 }
@@ -137,12 +150,9 @@ impl SubBlock<'_> {
 pub fn seal(spec: &ChainSpec, on: &Snapshot, open: &OpenBlock) -> Result<Applied, BlockExecutionError> {
     let withdrawals = spec.is_shanghai_active_at_timestamp(open.header.timestamp).then(Withdrawals::default);
     let mut overlay = Overlay::new(on.world.clone(), on.hashes.clone());
-    let mut executor = block_executor(spec, &mut overlay, &open.header, withdrawals.as_ref(), &[]);
-    executor.receipts = open.receipts.iter().cloned().collect();
-    executor.cumulative_tx_gas_used = open.header.gas_used;
-    executor.blob_gas_used = open.blob_gas_used;
-    let (evm, result) = executor.finish()?;
-    drop(evm);
+    let mut executor = ChainExecutor::new(spec, &mut overlay, &open.header, withdrawals.as_ref(), &[]);
+    executor.resume(open.header.gas_used, open.blob_gas_used);
+    let result = executor.finish(open.receipts.iter().cloned())?;
     let (world, changes) = overlay.changed();
 
     let transactions: Vec<_> = open.transactions.iter().cloned().collect();
@@ -151,8 +161,7 @@ pub fn seal(spec: &ChainSpec, on: &Snapshot, open: &OpenBlock) -> Result<Applied
     header.blob_gas_used = header.blob_gas_used.map(|_| result.blob_gas_used);
     header.transactions_root = transactions_root(&transactions);
     (header.receipts_root, header.logs_bloom) = receipts_root_and_bloom(&result.receipts);
-    header.withdrawals_root =
-        withdrawals.as_ref().map(|list| alloy_consensus::proofs::calculate_withdrawals_root(list));
+    header.withdrawals_root = withdrawals_root(spec, &header, &world, withdrawals.as_ref());
     header.requests_hash =
         spec.is_prague_active_at_timestamp(header.timestamp).then(|| result.requests.requests_hash());
     header.state_root = world.state_root();
@@ -168,7 +177,7 @@ pub struct Executed {
     /// The state after it.
     pub world: World,
     /// Its receipts; those before Byzantium carry the state root after their transaction.
-    pub receipts: Vec<ReceiptEnvelope>,
+    pub receipts: Vec<ChainReceipt>,
     /// EIP-7685.
     pub requests: Requests,
     /// Gas used.
@@ -182,32 +191,41 @@ pub fn execute_block(
     spec: &ChainSpec,
     parent: &Snapshot,
     header: &Header,
-    transactions: &[Recovered<TxEnvelope>],
+    transactions: &[Recovered<ChainTx>],
     ommers: &[Header],
     withdrawals: Option<&Withdrawals>,
 ) -> Result<Executed, BlockExecutionError> {
     let mut overlay = Overlay::new(parent.world.clone(), parent.hashes.clone());
-    let mut executor = block_executor(spec, &mut overlay, header, withdrawals, ommers);
-    executor.apply_pre_execution_changes()?;
-    let with_roots = !spec.is_byzantium_active_at_block(header.number);
+    let mut executor = ChainExecutor::new(spec, &mut overlay, header, withdrawals, ommers);
+    executor.begin()?;
+    let with_roots = spec.family() == Family::Ethereum && !spec.is_byzantium_active_at_block(header.number);
     for tx in transactions {
-        executor.execute_transaction(tx)?;
+        executor.execute(tx)?;
         if with_roots {
-            let root = executor.evm().db().changed_world().state_root();
-            if let Some(ReceiptEnvelope::Legacy(receipt)) = executor.receipts.last_mut() {
+            let root = executor.overlay().changed_world().state_root();
+            if let Some(ChainReceipt::Signed(ReceiptEnvelope::Legacy(receipt))) = executor.receipts_mut().last_mut() {
                 receipt.receipt.status = Eip658Value::PostState(root);
             }
         }
     }
-    let (evm, result) = executor.finish()?;
-    drop(evm);
-    Ok(Executed {
-        world: overlay.changed_world(),
-        receipts: result.receipts,
-        requests: result.requests,
-        gas_used: result.gas_used,
-        blob_gas_used: result.blob_gas_used,
-    })
+    let BlockResult { receipts, requests, gas_used, blob_gas_used } = executor.finish([])?;
+    Ok(Executed { world: overlay.changed_world(), receipts, requests, gas_used, blob_gas_used })
+}
+
+/// What a header on the state `world` has as its `withdrawalsRoot`: the root of its withdrawals, from Shanghai on; on the OP stack from
+/// Isthmus on the storage root of the contract by which one withdraws to L1
+/// (<https://specs.optimism.io/protocol/isthmus/exec-engine.html>).
+pub fn withdrawals_root(
+    spec: &ChainSpec,
+    header: &Header,
+    world: &World,
+    withdrawals: Option<&Withdrawals>,
+) -> Option<B256> {
+    if spec.is_isthmus_active_at_timestamp(header.timestamp) {
+        let passer = world.account(&L2_TO_L1_MESSAGE_PASSER_ADDRESS);
+        return Some(passer.map_or(EMPTY_ROOT_HASH, |account| account.trie_account().storage_root));
+    }
+    withdrawals.map(|list| alloy_consensus::proofs::calculate_withdrawals_root(list))
 }
 
 fn next(on: &Snapshot, overlay: &Overlay, open: OpenBlock) -> Applied {

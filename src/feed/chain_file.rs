@@ -6,10 +6,7 @@ use std::{
     sync::Arc,
 };
 
-use alloy_consensus::{
-    Block, Header, TxEnvelope, proofs,
-    transaction::{Recovered, SignerRecoverable},
-};
+use alloy_consensus::{Block, Header, proofs};
 use alloy_eips::eip7685::Requests;
 use alloy_evm::block::BlockExecutionError;
 use alloy_hardforks::EthereumHardforks;
@@ -17,9 +14,9 @@ use alloy_primitives::{B64, B256, U256};
 use alloy_rlp::Decodable;
 use indicatif::{ProgressBar, ProgressStyle};
 
-use super::apply::{Executed, execute_block, stand_on};
+use super::apply::{Executed, execute_block, stand_on, withdrawals_root};
 use crate::{
-    chain::{ChainSpec, SealedBlock, receipts_root_and_bloom, transactions_root},
+    chain::{ChainSpec, ChainTx, SealedBlock, receipts_root_and_bloom, transactions_root},
     state::Snapshot,
 };
 
@@ -96,7 +93,7 @@ pub fn import(
     let mut head = base;
     while !rest.is_empty() {
         let offset = bytes.len() - rest.len();
-        let block = Block::<TxEnvelope>::decode(&mut rest).map_err(|source| ImportError::Decode {
+        let block = Block::<ChainTx>::decode(&mut rest).map_err(|source| ImportError::Decode {
             last: head.head.number(),
             offset,
             source,
@@ -117,7 +114,7 @@ fn style() -> ProgressStyle {
         .unwrap_or_else(|_| ProgressStyle::default_bar())
 }
 
-fn import_block(spec: &ChainSpec, parent: &Snapshot, block: Block<TxEnvelope>) -> Result<Snapshot, ImportError> {
+fn import_block(spec: &ChainSpec, parent: &Snapshot, block: Block<ChainTx>) -> Result<Snapshot, ImportError> {
     let Block { header, body } = block;
     let number = header.number;
     check_against_parent(spec, parent.head.header.inner(), parent.head_hash(), &header)?;
@@ -125,19 +122,16 @@ fn import_block(spec: &ChainSpec, parent: &Snapshot, block: Block<TxEnvelope>) -
         .transactions
         .into_iter()
         .enumerate()
-        .map(|(index, tx)| {
-            let sender = tx.recover_signer().map_err(|source| ImportError::Signature { number, index, source })?;
-            Ok(Recovered::new_unchecked(tx, sender))
-        })
+        .map(|(index, tx)| tx.recovered().map_err(|source| ImportError::Signature { number, index, source }))
         .collect::<Result<Vec<_>, ImportError>>()?;
     let check = Check { number };
     check.equal("transactionsRoot", header.transactions_root, transactions_root(&transactions))?;
     check.equal("sha3Uncles", header.ommers_hash, proofs::calculate_ommers_root(&body.ommers))?;
-    let withdrawals_root = body.withdrawals.as_ref().map(|list| proofs::calculate_withdrawals_root(list));
-    check.equal_option("withdrawalsRoot", header.withdrawals_root, withdrawals_root)?;
 
     let executed = execute_block(spec, parent, &header, &transactions, &body.ommers, body.withdrawals.as_ref())
         .map_err(|source| ImportError::Execution { number, source })?;
+    let withdrawals_root = withdrawals_root(spec, &header, &executed.world, body.withdrawals.as_ref());
+    check.equal_option("withdrawalsRoot", header.withdrawals_root, withdrawals_root)?;
     check_against_execution(spec, &header, &executed)?;
     let block = SealedBlock::new(header, transactions, executed.receipts, body.ommers, body.withdrawals);
     let mut hashes = parent.hashes.clone();
@@ -176,7 +170,8 @@ fn check_against_parent(
         check.equal("difficulty", U256::ZERO, header.difficulty)?;
         check.equal("nonce", B64::ZERO, header.nonce)?;
     }
-    check.equal_option("baseFeePerGas", spec.next_base_fee(parent, header.number), header.base_fee_per_gas)?;
+    let base_fee = spec.next_base_fee(parent, header.number, header.timestamp);
+    check.equal_option("baseFeePerGas", base_fee, header.base_fee_per_gas)?;
     let excess = spec.next_excess_blob_gas(parent, header.timestamp);
     check.equal_option("excessBlobGas", excess, header.excess_blob_gas)?;
     let cancun = spec.is_cancun_active_at_timestamp(header.timestamp);

@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use alloy_consensus::transaction::Recovered;
 use alloy_evm::block::BlockExecutionError;
 use alloy_primitives::{Address, B256, keccak256};
 
@@ -80,7 +81,7 @@ impl Devnet {
                 && let Some(ready) = best.next(sub_block.room())
             {
                 let tx = ready.transaction();
-                match sub_block.push(tx) {
+                match sub_block.push(Recovered::clone(tx).convert()) {
                     Ok(()) => best.included(ready),
                     Err(reason) => {
                         tracing::info!(hash = %tx.tx_hash(), %reason, "a transaction cannot be mined and has left the pool");
@@ -91,7 +92,7 @@ impl Devnet {
             // Users come first: background traffic takes what they leave.
             let gas = if has_time() { sub_block.room().gas } else { 0 };
             for tx in pool.take_own(traffic.iter_mut().flat_map(|traffic| traffic.next(on, gas, pool))) {
-                if let Err(reason) = sub_block.push(&tx) {
+                if let Err(reason) = sub_block.push(Recovered::clone(&tx).convert()) {
                     tracing::warn!(hash = %tx.tx_hash(), %reason, "a background transaction was left out");
                 }
             }

@@ -52,7 +52,7 @@ pub fn begin(config: &Config, codes: &CodeCache, store: &Store) -> eyre::Result<
             begun
         }
     };
-    let spec = ChainSpec::new(about.config.clone(), config.block_time());
+    let spec = ChainSpec::new(about.config.clone(), config.block_time())?;
     let head = snapshots.newest();
     let source = match config.feed() {
         FeedName::Devnet => Some(devnet(config, &spec, &head, &accounts, about.trading)),
@@ -82,7 +82,7 @@ fn found(config: &Config, codes: &CodeCache, accounts: &DevAccounts) -> eyre::Re
         Some((genesis, hash)) => (genesis, Some(hash)),
         None => (world::dev_genesis(&accounts.all(), now()), None),
     };
-    let spec = ChainSpec::new(genesis.config.clone(), config.block_time());
+    let spec = ChainSpec::new(genesis.config.clone(), config.block_time())?;
     let (state, trading) = if builtin {
         let (state, trading) = world::build(&genesis, &spec, &accounts.all(), codes)?;
         (state, Some(trading))
@@ -158,7 +158,7 @@ fn check_same(config: &Config, codes: &CodeCache, store: &Store, about: &About) 
         Some(path) => {
             let (genesis, file) = read_genesis(path)?;
             if about.genesis_file != Some(file) {
-                let spec = ChainSpec::new(genesis.config.clone(), config.block_time());
+                let spec = ChainSpec::new(genesis.config.clone(), config.block_time())?;
                 let hash = genesis_block(&genesis, &spec, genesis_world(&genesis, codes).state_root()).hash();
                 if hash != about.genesis {
                     foreign(format!(
@@ -257,7 +257,7 @@ fn devnet(
     }
     let traffic = if config.traffic == 0 {
         None
-    } else if spec.next_base_fee(head.head.header.inner(), head.head.number() + 1).is_none() {
+    } else if spec.next_base_fee(&head.head.header, head.head.number() + 1, head.head.header.timestamp).is_none() {
         tracing::info!("no background traffic: it pays by EIP-1559, and this chain has not come to London");
         None
     } else if signers.is_empty() {

@@ -2,12 +2,12 @@
 
 use std::sync::{Arc, OnceLock};
 
-use alloy_consensus::{Header, ReceiptEnvelope, TxEnvelope, transaction::Recovered};
+use alloy_consensus::{Header, TxReceipt, Typed2718, transaction::Recovered};
 use alloy_eips::{Encodable2718, eip4895::Withdrawal};
 use alloy_primitives::Sealed;
 
 use super::{OpenBlock, Snapshot};
-use crate::chain::{BlockBody, SealedBlock, block_size};
+use crate::chain::{BlockBody, ChainReceipt, ChainTx, SealedBlock, block_size};
 
 /// A block with all that is known of it: a sealed one, or the one being built as one snapshot has it. Costs nothing to make or to clone: the
 /// hash of a block being built is only worked out for who asks for its [`header`](Self::header).
@@ -36,9 +36,9 @@ pub struct Included<'a> {
     /// Its index in the block.
     pub index: usize,
     /// The transaction and its sender.
-    pub tx: &'a Recovered<TxEnvelope>,
+    pub tx: &'a Recovered<ChainTx>,
     /// Its receipt.
-    pub receipt: &'a ReceiptEnvelope,
+    pub receipt: &'a ChainReceipt,
     /// Gas that it used alone.
     pub gas_used: u64,
     /// The index of its first log in the block.
@@ -110,7 +110,7 @@ impl Block {
     /// Its transactions in order.
     pub fn transactions(&self) -> impl Iterator<Item = Included<'_>> {
         let (mut used, mut logs) = (0, 0);
-        let receipts: Box<dyn Iterator<Item = (&Recovered<TxEnvelope>, &ReceiptEnvelope)>> = match self.body() {
+        let receipts: Box<dyn Iterator<Item = (&Recovered<ChainTx>, &ChainReceipt)>> = match self.body() {
             Body::Sealed(block) => Box::new(block.transactions.iter().zip(&block.receipts)),
             Body::Open(open) => Box::new(open.transactions.iter().zip(&open.receipts)),
         };

@@ -50,6 +50,14 @@ impl<'a> StateRoots<'a> {
         self.accounts.root_hash(&mut self.scratch)
     }
 
+    /// The root of an account's storage after the changes so far.
+    pub fn storage_root_of(&mut self, address: Address) -> B256 {
+        match self.storages.get_mut(&address) {
+            Some(storage) => storage.root_hash(&mut self.scratch),
+            None => self.known(&address).map_or(EMPTY_ROOT_HASH, |account| account.storage_trie().root_hash()),
+        }
+    }
+
     fn storage_root(&mut self, change: &EntryChange<'_>) -> B256 {
         if change.storage_cleared || change.info.is_none() {
             self.storages.insert(change.address, Draft::empty());

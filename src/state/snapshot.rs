@@ -5,11 +5,11 @@ use std::{
     time::Instant,
 };
 
-use alloy_consensus::{Header, ReceiptEnvelope, TxEnvelope, transaction::Recovered};
+use alloy_consensus::{Header, transaction::Recovered};
 use alloy_primitives::{B256, Sealable, Sealed};
 
 use super::World;
-use crate::chain::{BlockHashes, SealedBlock, receipts_root_and_bloom, transactions_root};
+use crate::chain::{BlockHashes, ChainReceipt, ChainTx, SealedBlock, receipts_root_and_bloom, transactions_root};
 
 /// The number of a snapshot: rises by one with each that is published.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -44,9 +44,9 @@ pub struct OpenBlock {
     /// Blob gas used so far.
     pub blob_gas_used: u64,
     /// The transactions so far with their senders.
-    pub transactions: imbl::Vector<Recovered<TxEnvelope>>,
+    pub transactions: imbl::Vector<Recovered<ChainTx>>,
     /// Their receipts.
-    pub receipts: imbl::Vector<ReceiptEnvelope>,
+    pub receipts: imbl::Vector<ChainReceipt>,
     /// Where in the block each transaction is, by its hash.
     pub positions: imbl::HashMap<B256, usize>,
 }
@@ -65,7 +65,7 @@ impl OpenBlock {
     }
 
     /// Appends a transaction that was executed. Its receipt is the caller's to add.
-    pub fn push(&mut self, tx: Recovered<TxEnvelope>) {
+    pub fn push(&mut self, tx: Recovered<ChainTx>) {
         self.positions.insert(*tx.tx_hash(), self.transactions.len());
         self.transactions.push_back(tx);
     }

@@ -22,7 +22,7 @@ mod status;
 
 use std::sync::Arc;
 
-use alloy_consensus::{Transaction, TxEnvelope, transaction::Recovered};
+use alloy_consensus::{Transaction, TxEnvelope, TxReceipt, transaction::Recovered};
 use alloy_hardforks::EthereumHardforks;
 use alloy_primitives::{Address, TxHash};
 

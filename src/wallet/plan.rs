@@ -346,7 +346,7 @@ impl Planner<'_> {
 
     /// What a transaction of this call needs to begin.
     fn intrinsic_gas(&self, call: &Call) -> u64 {
-        let fork = self.spec.evm_env(self.snapshot.header()).cfg_env.spec;
+        let fork = self.spec.evm_fork(self.snapshot.header());
         let needed = calculate_initial_tx_gas(fork, &call.data, call.to.is_create(), 0, 0, 0);
         needed.initial_total_gas.max(needed.floor_gas)
     }

@@ -43,7 +43,7 @@ fn node_with(blocks: &[Vec<Topics>], flags: &[&str]) -> TestNode {
     for (address, code) in (0..=4).map(emitter) {
         genesis.alloc.insert(address, GenesisAccount { code: Some(code), ..GenesisAccount::default() });
     }
-    let (spec, codes) = (ChainSpec::new(genesis.config.clone(), 12), CodeCache::new(1 << 20));
+    let (spec, codes) = (ChainSpec::new(genesis.config.clone(), 12).unwrap(), CodeCache::new(1 << 20));
     let world = genesis_world(&genesis, &codes);
     let block = genesis_block(&genesis, &spec, world.state_root());
     let mut hashes = BlockHashes::default();
@@ -79,7 +79,7 @@ fn node_with(blocks: &[Vec<Topics>], flags: &[&str]) -> TestNode {
             })
             .collect();
         let extended = extend(&spec, &open, open.open.as_ref().expect("it is open"), |sub_block| {
-            transactions.iter().for_each(|tx| sub_block.push(tx).expect("it is included"));
+            transactions.into_iter().for_each(|tx| sub_block.push(tx.convert()).expect("it is included"));
         })
         .snapshot;
         head = seal(&spec, &extended, extended.open.as_ref().expect("it is open")).expect("it seals").snapshot;

@@ -1,10 +1,9 @@
 //! Opcodes that tick the meter of their run, and number its logs.
 
-use alloy_evm::eth::EthEvmContext;
 use alloy_primitives::Address;
 use revm::{
     bytecode::opcode,
-    context_interface::{ContextTr, JournalTr, context::ContextError},
+    context_interface::{ContextTr, Host, JournalTr, context::ContextError},
     handler::instructions::EthInstructions,
     interpreter::{
         Instruction, InstructionContext, InstructionResult, InterpreterAction,
@@ -16,12 +15,16 @@ use revm::{
 
 use crate::{engine::transfers::Transfer, state::Overlay};
 
-type Host<'a> = EthEvmContext<&'a mut Overlay>;
-type At<'i, 'a> = InstructionContext<'i, Host<'a>, EthInterpreter>;
+/// What a metered run works on: a context over an overlay.
+pub(super) trait Metered<'a>: ContextTr<Db = &'a mut Overlay> + Host {}
+
+impl<'a, C: ContextTr<Db = &'a mut Overlay> + Host> Metered<'a> for C {}
+
+type At<'i, C> = InstructionContext<'i, C, EthInterpreter>;
 
 /// Puts the metered opcodes in the place of revm's.
-pub(super) fn meter<'a>(instructions: &mut EthInstructions<EthInterpreter, Host<'a>>) {
-    let mut put = |code: u8, run: fn(At<'_, 'a>)| {
+pub(super) fn meter<'a, C: Metered<'a>>(instructions: &mut EthInstructions<EthInterpreter, C>) {
+    let mut put = |code: u8, run: fn(At<'_, C>)| {
         let gas = instructions.instruction_table[usize::from(code)].static_gas();
         instructions.insert_instruction(code, Instruction::new(run, gas));
     };
@@ -89,17 +92,17 @@ pub(super) fn meter<'a>(instructions: &mut EthInstructions<EthInterpreter, Host<
             host::extcodecopy(at)
         }
     });
-    put(opcode::SELFDESTRUCT, selfdestruct);
-    put(opcode::LOG0, log::<0>);
-    put(opcode::LOG1, log::<1>);
-    put(opcode::LOG2, log::<2>);
-    put(opcode::LOG3, log::<3>);
-    put(opcode::LOG4, log::<4>);
+    put(opcode::SELFDESTRUCT, selfdestruct::<C>);
+    put(opcode::LOG0, log::<0, C>);
+    put(opcode::LOG1, log::<1, C>);
+    put(opcode::LOG2, log::<2, C>);
+    put(opcode::LOG3, log::<3, C>);
+    put(opcode::LOG4, log::<4, C>);
 }
 
 #[inline(always)]
-fn tick(at: &mut At<'_, '_>) -> bool {
-    if at.host.journaled_state.database.meter.tick(1) {
+fn tick<'a, C: Metered<'a>>(at: &mut At<'_, C>) -> bool {
+    if at.host.db_mut().meter.tick(1) {
         return true;
     }
     stop(at);
@@ -109,11 +112,11 @@ fn tick(at: &mut At<'_, '_>) -> bool {
 /// Ticks once, and once more for each `bytes_a_tick` of the length that is `depth` below the top of the stack. A length that no gas
 /// pays for ends the frame anyway, so it counts for little.
 #[inline(always)]
-fn tick_bytes(at: &mut At<'_, '_>, depth: usize, bytes_a_tick: u32) -> bool {
+fn tick_bytes<'a, C: Metered<'a>>(at: &mut At<'_, C>, depth: usize, bytes_a_tick: u32) -> bool {
     const PAYABLE: u32 = 1 << 24;
     let length = at.interpreter.stack.peek(depth).ok().and_then(|length| u32::try_from(length).ok());
     let cost = 1 + length.filter(|length| *length < PAYABLE).unwrap_or(0) / bytes_a_tick;
-    if at.host.journaled_state.database.meter.tick(cost) {
+    if at.host.db_mut().meter.tick(cost) {
         return true;
     }
     stop(at);
@@ -121,26 +124,26 @@ fn tick_bytes(at: &mut At<'_, '_>, depth: usize, bytes_a_tick: u32) -> bool {
 }
 
 #[cold]
-fn stop(at: &mut At<'_, '_>) {
-    at.host.error = Err(ContextError::Custom(String::new()));
+fn stop<'a, C: Metered<'a>>(at: &mut At<'_, C>) {
+    *at.host.error() = Err(ContextError::Custom(String::new()));
     at.interpreter.halt(InstructionResult::FatalExternalError);
 }
 
 /// The opcode itself, and then the number of the log that it wrote, if it did.
-fn log<const N: usize>(at: At<'_, '_>) {
+fn log<'a, const N: usize, C: Metered<'a>>(at: At<'_, C>) {
     let InstructionContext { interpreter, host } = at;
-    let before = host.journaled_state.logs.len();
+    let before = host.journal().logs().len();
     host::log::<N, _>(InstructionContext { interpreter, host: &mut *host });
-    if host.journaled_state.logs.len() > before {
-        host.journaled_state.database.log_numbers.push(before, false);
+    if host.journal().logs().len() > before {
+        host.db_mut().log_numbers.push(before, false);
     }
 }
 
 /// The opcode itself, and then the transfer of what the contract had, where transfers are shown. The journal does not tell: after Cancun,
 /// ether that stays where it is leaves no trace there.
-fn selfdestruct(at: At<'_, '_>) {
+fn selfdestruct<'a, C: Metered<'a>>(at: At<'_, C>) {
     let InstructionContext { interpreter, host } = at;
-    if !host.journaled_state.database.log_numbers.shows_transfers() {
+    if !host.db_mut().log_numbers.shows_transfers() {
         return host::selfdestruct(InstructionContext { interpreter, host });
     }
     let from = interpreter.input.target_address;

@@ -1,31 +1,38 @@
-//! The EVM that runs are made with: Ethereum's, its loops metered.
+//! The EVM that runs are made with: its chain's family's, its loops metered.
 
+mod family;
 mod meter;
 mod run;
 
+pub use family::{Ethereum, FamilyEvm, OpStack};
 pub use run::RunEvm;
 
-use alloy_evm::{EthEvm, EvmEnv, eth::EthEvmContext};
-use revm::{Context, Inspector, MainBuilder, MainContext};
+use std::convert::Infallible;
+
+use alloy_evm::EvmEnv;
+use revm::{
+    Inspector,
+    context::{
+        TxEnv,
+        result::{EVMError, ResultAndState},
+    },
+};
 
 use super::precompiles::RunPrecompiles;
 use crate::state::Overlay;
 
-type Host<'a> = EthEvmContext<&'a mut Overlay>;
+pub(super) use family::Host;
 
-/// An EVM over `overlay` in `env` that shows each step to `inspector`. It stops where the overlay's meter says so, as [`RunEvm`] does.
-pub(super) fn inspected_evm<'a, I: Inspector<Host<'a>>>(
+/// Runs a call over `overlay` in `env`, and shows each step to `inspector`. It stops where the overlay's meter says so, as [`RunEvm`] does.
+pub(super) fn inspect<'a, F: FamilyEvm, I: Inspector<Host<'a, F>>>(
     overlay: &'a mut Overlay,
-    env: EvmEnv,
+    env: EvmEnv<F::Spec>,
     precompiles: RunPrecompiles,
     inspector: I,
-) -> EthEvm<&'a mut Overlay, I, RunPrecompiles> {
-    let mut evm = Context::mainnet()
-        .with_block(env.block_env)
-        .with_cfg(env.cfg_env)
-        .with_db(overlay)
-        .build_mainnet_with_inspector(inspector)
-        .with_precompiles(precompiles);
-    meter::meter(&mut evm.instruction);
-    EthEvm::new(evm, true)
+    call: TxEnv,
+) -> Result<ResultAndState, EVMError<Infallible>> {
+    let number = env.block_env.number;
+    let mut evm = run::inner::<F, I>(overlay, env, precompiles, inspector, run::Memory::fresh());
+    evm.ctx.chain = F::waived(number);
+    F::inspect(evm, F::unsigned(call))
 }

@@ -11,58 +11,44 @@ use revm::{
         result::{EVMError, ExecutionResult, HaltReason, ResultAndState},
     },
     handler::{
-        EthFrame, EvmTr, FrameData, FrameInitOrResult, FrameResult, Handler, ItemOrResult, MainnetHandler,
-        SystemCallTx,
+        EthFrame, EvmTr, FrameData, FrameInitOrResult, FrameResult, ItemOrResult, SystemCallTx,
         evm::{ContextDbError, FrameInitResult},
         instructions::EthInstructions,
     },
     inspector::NoOpInspector,
-    interpreter::{interpreter::EthInterpreter, interpreter_action::FrameInit},
-    primitives::hardfork::SpecId,
+    interpreter::interpreter_action::FrameInit,
     state::EvmState,
 };
 
-use super::{Host, meter::meter};
+use super::{
+    family::{Ethereum, FamilyEvm, Host, InnerEvm, Instructions},
+    meter::meter,
+};
 use crate::{
+    chain::Fork,
     engine::{precompiles::RunPrecompiles, transfers::Transfer},
     state::Overlay,
 };
 
-type Instructions<'a> = EthInstructions<EthInterpreter, Host<'a>>;
 type Error = EVMError<Infallible>;
 
 /// An EVM over an overlay. It stops where the overlay's meter says so: each `JUMPDEST` and each call ticks it. Each log gets its number in
 /// the overlay's [`LogNumbers`](crate::state::LogNumbers).
 ///
 /// What runs allocate (frames with their stacks, the journal, the memory) waits on its thread for the next one.
-pub struct RunEvm<'a> {
-    inner: Inner<Host<'a>, NoOpInspector, Instructions<'a>, RunPrecompiles, EthFrame>,
+pub struct RunEvm<'a, F: FamilyEvm = Ethereum> {
+    inner: InnerEvm<'a, F, NoOpInspector>,
     /// Whether transfers of the native currency are written as logs.
     transfers: bool,
     /// The deepest frame so far.
     deepest: usize,
 }
 
-impl<'a> RunEvm<'a> {
+impl<'a, F: FamilyEvm> RunEvm<'a, F> {
     /// An EVM over `overlay` in `env`.
-    pub fn new(overlay: &'a mut Overlay, env: EvmEnv, precompiles: RunPrecompiles) -> Self {
-        let EvmEnv { cfg_env, block_env } = env;
-        let spec = cfg_env.spec;
-        let Memory { journal, local, frames, .. } = Memory::take(spec);
-        let journaled_state = Journal { database: overlay, inner: journal };
-        let ctx: Host<'a> = Context {
-            block: block_env,
-            tx: TxEnv::default(),
-            cfg: CfgEnv::default(),
-            journaled_state,
-            chain: (),
-            local,
-            error: Ok(()),
-        };
-        let mut instruction = EthInstructions::new_mainnet_with_spec(spec);
-        meter(&mut instruction);
-        let ctx = ctx.with_cfg(cfg_env);
-        let inner = Inner { ctx, inspector: NoOpInspector, instruction, precompiles, frame_stack: frames };
+    pub fn new(overlay: &'a mut Overlay, env: EvmEnv<F::Spec>, precompiles: RunPrecompiles) -> Self {
+        let memory = Memory::take(env.cfg_env.spec.into());
+        let inner = inner::<F, _>(overlay, env, precompiles, NoOpInspector, memory);
         Self { inner, transfers: false, deepest: 0 }
     }
 
@@ -74,28 +60,41 @@ impl<'a> RunEvm<'a> {
     }
 
     /// The configuration of the next run.
-    pub const fn cfg_mut(&mut self) -> &mut CfgEnv {
+    pub const fn cfg_mut(&mut self) -> &mut CfgEnv<F::Spec> {
         &mut self.inner.ctx.cfg
     }
 
-    /// Runs `tx`, and forgets what it has changed.
+    /// Runs an unsigned call, and forgets what it has changed.
     ///
     /// # Errors
     /// That it cannot be run, or was stopped.
-    pub fn run(&mut self, tx: TxEnv) -> Result<ExecutionResult, Error> {
-        let result = self.execute(tx);
+    pub fn run(&mut self, call: TxEnv) -> Result<ExecutionResult, Error> {
+        let result = self.execute_call(call);
         let mut state = self.inner.ctx.journaled_state.inner.finalize();
         state.clear();
         self.inner.ctx.journaled_state.inner.state = state;
         result
     }
 
-    /// Runs `tx`, and keeps what it has changed in the overlay.
+    /// Runs an unsigned call, and keeps what it has changed in the overlay.
     ///
     /// # Errors
     /// That it cannot be run, or was stopped.
-    pub fn commit(&mut self, tx: TxEnv) -> Result<ExecutionResult, Error> {
+    pub fn commit(&mut self, call: TxEnv) -> Result<ExecutionResult, Error> {
+        let result = self.execute_call(call);
+        self.keep(result)
+    }
+
+    /// Runs a signed transaction, which pays all that its chain asks for, and keeps what it has changed in the overlay.
+    ///
+    /// # Errors
+    /// That it cannot be run, or was stopped.
+    pub fn commit_signed(&mut self, tx: F::Tx) -> Result<ExecutionResult, Error> {
         let result = self.execute(tx);
+        self.keep(result)
+    }
+
+    fn keep(&mut self, result: Result<ExecutionResult, Error>) -> Result<ExecutionResult, Error> {
         let journal = &mut self.inner.ctx.journaled_state;
         let mut state = journal.inner.finalize();
         match &result {
@@ -111,13 +110,20 @@ impl<'a> RunEvm<'a> {
         let Context { cfg, journaled_state: Journal { database, inner: journal }, local, .. } = self.inner.ctx;
         let frames = self.inner.frame_stack;
         let frames = if self.deepest < Memory::KEPT_FRAMES { frames } else { FrameStack::default() };
-        Memory { spec: cfg.spec, journal, local, frames }.give_back();
+        Memory { fork: Some(cfg.spec.into()), journal, local, frames }.give_back();
         database
     }
 
-    fn execute(&mut self, tx: TxEnv) -> Result<ExecutionResult, Error> {
+    #[inline]
+    fn execute_call(&mut self, call: TxEnv) -> Result<ExecutionResult, Error> {
+        self.inner.ctx.chain = F::waived(self.inner.ctx.block.number);
+        self.execute(F::unsigned(call))
+    }
+
+    #[inline]
+    fn execute(&mut self, tx: F::Tx) -> Result<ExecutionResult, Error> {
         self.inner.ctx.set_tx(tx);
-        MainnetHandler::default().run(self)
+        F::handle(self)
     }
 
     fn finalized(&mut self, result: Result<ExecutionResult, Error>) -> Result<ResultAndState, Error> {
@@ -126,9 +132,33 @@ impl<'a> RunEvm<'a> {
     }
 }
 
-impl<'a> EvmTr for RunEvm<'a> {
-    type Context = Host<'a>;
-    type Instructions = Instructions<'a>;
+/// revm's EVM over `overlay` in `env`, metered.
+pub(super) fn inner<'a, F: FamilyEvm, I>(
+    overlay: &'a mut Overlay,
+    env: EvmEnv<F::Spec>,
+    precompiles: RunPrecompiles,
+    inspector: I,
+    memory: Memory,
+) -> InnerEvm<'a, F, I> {
+    let EvmEnv { cfg_env, block_env } = env;
+    let Memory { journal, local, frames, .. } = memory;
+    let mut instruction = EthInstructions::new_mainnet_with_spec(cfg_env.spec.into());
+    meter(&mut instruction);
+    let ctx: Host<'a, F> = Context {
+        block: block_env,
+        tx: F::Tx::default(),
+        cfg: CfgEnv::<F::Spec>::default(),
+        journaled_state: Journal { database: overlay, inner: journal },
+        chain: F::Chain::default(),
+        local,
+        error: Ok(()),
+    };
+    Inner { ctx: ctx.with_cfg(cfg_env), inspector, instruction, precompiles, frame_stack: frames }
+}
+
+impl<'a, F: FamilyEvm> EvmTr for RunEvm<'a, F> {
+    type Context = Host<'a, F>;
+    type Instructions = Instructions<'a, F>;
     type Precompiles = RunPrecompiles;
     type Frame = EthFrame;
 
@@ -183,12 +213,12 @@ impl<'a> EvmTr for RunEvm<'a> {
     }
 }
 
-impl<'a> Evm for RunEvm<'a> {
+impl<'a, F: FamilyEvm> Evm for RunEvm<'a, F> {
     type DB = &'a mut Overlay;
-    type Tx = TxEnv;
+    type Tx = F::Tx;
     type Error = Error;
     type HaltReason = HaltReason;
-    type Spec = SpecId;
+    type Spec = F::Spec;
     type BlockEnv = BlockEnv;
     type Precompiles = RunPrecompiles;
     type Inspector = NoOpInspector;
@@ -197,7 +227,7 @@ impl<'a> Evm for RunEvm<'a> {
         &self.inner.ctx.block
     }
 
-    fn cfg_env(&self) -> &CfgEnv {
+    fn cfg_env(&self) -> &CfgEnv<F::Spec> {
         &self.inner.ctx.cfg
     }
 
@@ -205,7 +235,7 @@ impl<'a> Evm for RunEvm<'a> {
         self.inner.ctx.cfg.chain_id
     }
 
-    fn transact_raw(&mut self, tx: TxEnv) -> Result<ResultAndState, Error> {
+    fn transact_raw(&mut self, tx: F::Tx) -> Result<ResultAndState, Error> {
         let result = self.execute(tx);
         self.finalized(result)
     }
@@ -216,12 +246,12 @@ impl<'a> Evm for RunEvm<'a> {
         contract: Address,
         data: Bytes,
     ) -> Result<ResultAndState, Error> {
-        self.inner.ctx.set_tx(TxEnv::new_system_tx_with_caller(caller, contract, data));
-        let result = MainnetHandler::default().run_system_call(self);
+        self.inner.ctx.set_tx(F::Tx::new_system_tx_with_caller(caller, contract, data));
+        let result = F::handle_system_call(self);
         self.finalized(result)
     }
 
-    fn finish(self) -> (Self::DB, EvmEnv) {
+    fn finish(self) -> (Self::DB, EvmEnv<F::Spec>) {
         let env = EvmEnv { block_env: self.inner.ctx.block.clone(), cfg_env: self.inner.ctx.cfg.clone() };
         (self.rest(), env)
     }
@@ -240,9 +270,9 @@ impl<'a> Evm for RunEvm<'a> {
 }
 
 /// What runs allocate.
-struct Memory {
-    /// The journal holds the addresses of this fork's precompiles.
-    spec: SpecId,
+pub(super) struct Memory {
+    /// The journal holds the addresses of this fork's precompiles; none where it holds none yet.
+    fork: Option<Fork>,
     journal: JournalInner<JournalEntry>,
     local: LocalContext,
     frames: FrameStack<EthFrame>,
@@ -261,16 +291,15 @@ impl Memory {
     const KEPT_BYTES: usize = 1 << 20;
     const KEPT: usize = 2;
 
-    fn take(spec: SpecId) -> Self {
-        let spare = SPARE.with_borrow_mut(Vec::pop);
-        let mut memory = spare.unwrap_or_else(|| Self {
-            spec,
-            journal: JournalInner::new(),
-            local: LocalContext::default(),
-            frames: FrameStack::default(),
-        });
-        if memory.spec != spec {
-            (memory.spec, memory.journal) = (spec, JournalInner::new());
+    /// Memory that nothing has run in.
+    pub(super) fn fresh() -> Self {
+        Self { fork: None, journal: JournalInner::new(), local: LocalContext::default(), frames: FrameStack::default() }
+    }
+
+    fn take(fork: Fork) -> Self {
+        let mut memory = SPARE.with_borrow_mut(Vec::pop).unwrap_or_else(Self::fresh);
+        if memory.fork != Some(fork) {
+            (memory.fork, memory.journal) = (Some(fork), JournalInner::new());
         }
         memory
     }

@@ -1,7 +1,7 @@
 //! How blocks, sub-blocks and changes of state are written: RLP throughout, as the chain's own things are.
 
 use alloy_consensus::{
-    Eip658Value, Header, Receipt, ReceiptEnvelope, ReceiptWithBloom, TxEnvelope, TxReceipt, TxType, Typed2718,
+    Eip658Value, Header, Receipt, ReceiptEnvelope, ReceiptWithBloom, TxReceipt, TxType, Typed2718,
     transaction::Recovered,
 };
 use alloy_eips::{
@@ -10,9 +10,10 @@ use alloy_eips::{
 };
 use alloy_primitives::{Address, B256, Bytes, Log, U256};
 use alloy_rlp::{Decodable, Encodable, RlpDecodable, RlpEncodable};
+use op_alloy::consensus::{DEPOSIT_TX_TYPE_ID, OpDepositReceipt};
 
 use crate::{
-    chain::{BlockBody, SealedBlock},
+    chain::{BlockBody, ChainReceipt, SealedBlock},
     state::{Account, AccountChange, Code},
 };
 
@@ -38,15 +39,15 @@ pub struct StoredTx {
     raw: Bytes,
 }
 
-impl From<&Recovered<TxEnvelope>> for StoredTx {
-    fn from(tx: &Recovered<TxEnvelope>) -> Self {
+impl<T: Encodable2718> From<&Recovered<T>> for StoredTx {
+    fn from(tx: &Recovered<T>) -> Self {
         Self { sender: tx.signer(), raw: tx.inner().encoded_2718().into() }
     }
 }
 
 impl StoredTx {
-    pub fn read(self) -> Result<Recovered<TxEnvelope>, redb::Error> {
-        let tx = TxEnvelope::decode_2718_exact(&self.raw)
+    pub fn read<T: Decodable2718>(self) -> Result<Recovered<T>, redb::Error> {
+        let tx = T::decode_2718_exact(&self.raw)
             .map_err(|error| corrupted(format!("a transaction cannot be read: {error}")))?;
         Ok(Recovered::new_unchecked(tx, self.sender))
     }
@@ -54,29 +55,40 @@ impl StoredTx {
 
 /// A receipt. Its bloom follows from its logs.
 #[derive(RlpEncodable, RlpDecodable)]
+#[rlp(trailing)]
 pub struct StoredReceipt {
     kind: u8,
     status: Eip658Value,
     cumulative_gas_used: u64,
     logs: Vec<Log>,
+    /// Of a deposit's receipt: its nonce, and its version.
+    deposit_nonce: Option<u64>,
+    deposit_version: Option<u64>,
 }
 
-impl From<&ReceiptEnvelope> for StoredReceipt {
-    fn from(receipt: &ReceiptEnvelope) -> Self {
+impl From<&ChainReceipt> for StoredReceipt {
+    fn from(receipt: &ChainReceipt) -> Self {
+        let deposit = receipt.as_deposit();
         Self {
             kind: receipt.ty(),
             status: receipt.status_or_post_state(),
             cumulative_gas_used: receipt.cumulative_gas_used(),
             logs: receipt.logs().to_vec(),
+            deposit_nonce: deposit.and_then(|deposit| deposit.deposit_nonce),
+            deposit_version: deposit.and_then(|deposit| deposit.deposit_receipt_version),
         }
     }
 }
 
 impl StoredReceipt {
-    pub fn read(self) -> Result<ReceiptEnvelope, redb::Error> {
-        let kind = TxType::try_from(self.kind).map_err(|error| corrupted(format!("a receipt's type: {error}")))?;
+    pub fn read(self) -> Result<ChainReceipt, redb::Error> {
         let receipt = Receipt { status: self.status, cumulative_gas_used: self.cumulative_gas_used, logs: self.logs };
-        Ok(ReceiptEnvelope::from_typed(kind, ReceiptWithBloom::from(receipt)))
+        if self.kind == DEPOSIT_TX_TYPE_ID {
+            let (deposit_nonce, deposit_receipt_version) = (self.deposit_nonce, self.deposit_version);
+            return Ok(OpDepositReceipt { inner: receipt, deposit_nonce, deposit_receipt_version }.into());
+        }
+        let kind = TxType::try_from(self.kind).map_err(|error| corrupted(format!("a receipt's type: {error}")))?;
+        Ok(ReceiptEnvelope::from_typed(kind, ReceiptWithBloom::from(receipt)).into())
     }
 }
 

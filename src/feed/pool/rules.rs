@@ -19,7 +19,7 @@ use revm::{
 };
 
 use super::{PoolError, SentTransaction};
-use crate::chain::ChainSpec;
+use crate::chain::{ChainSpec, Family};
 
 /// Bytes of a transaction without blobs: geth's four slots of 32 KiB.
 const MAX_SIZE: usize = 4 * 32 * 1024;
@@ -76,6 +76,7 @@ fn check_type(spec: &ChainSpec, head: &Header, kind: u8) -> Result<(), PoolError
         _ if !spec.is_berlin_active_at_block(head.number) => "Berlin",
         EIP1559_TX_TYPE_ID if !spec.is_london_active_at_block(head.number) => "London",
         EIP4844_TX_TYPE_ID if !spec.is_cancun_active_at_timestamp(head.timestamp) => "Cancun",
+        EIP4844_TX_TYPE_ID if spec.family() == Family::OpStack => return Err(PoolError::UnknownType(kind)),
         EIP7702_TX_TYPE_ID if !spec.is_prague_active_at_timestamp(head.timestamp) => "Prague",
         _ => return Ok(()),
     };
@@ -115,7 +116,7 @@ fn recover(spec: &ChainSpec, tx: &TxEnvelope) -> Result<alloy_primitives::Addres
 fn check_intrinsic_gas(spec: &ChainSpec, head: &Header, tx: &TxEnvelope) -> Result<(), PoolError> {
     let gas = tx.gas_limit();
     // geth's pool always counts as from Homestead on.
-    let fork = spec.evm_env(head).cfg_env.spec.max(SpecId::HOMESTEAD);
+    let fork = spec.evm_fork(head).max(SpecId::HOMESTEAD);
     let accesses = tx.access_list();
     let needed = calculate_initial_tx_gas(
         fork,

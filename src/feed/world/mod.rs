@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     chain::{BlockHashes, ChainSpec, DEPLOYMENT_PROXY, DEPLOYMENT_PROXY_CODE, genesis_block, genesis_world},
-    engine::{RunEvm, RunPrecompiles, lift_checks},
+    engine::{Ethereum, RunEvm, RunPrecompiles, lift_checks},
     state::{CodeCache, Overlay, World},
 };
 
@@ -190,7 +190,7 @@ pub fn build(
         lift_checks(&mut env);
         env.cfg_env.disable_base_fee = true;
         let precompiles = RunPrecompiles::of(env.cfg_env.spec);
-        let mut setup = Setup { evm: RunEvm::new(&mut overlay, env, precompiles) };
+        let mut setup = Setup { evm: RunEvm::<Ethereum>::new(&mut overlay, env, precompiles) };
         let weth = setup.create("Weth", owner, code("Weth", Vec::new())?)?;
         let beta = setup.create(
             "Beta",

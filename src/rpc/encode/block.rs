@@ -1,12 +1,13 @@
 //! Blocks, transactions, receipts and logs, as execution-apis has them.
 
 use alloy_consensus::{Eip658Value, Header, Transaction, TxEnvelope, TxReceipt, transaction::Recovered};
-use alloy_eips::{Typed2718, eip4844::DATA_GAS_PER_BLOB, eip7685::EMPTY_REQUESTS_HASH, eip7840::BlobParams};
+use alloy_eips::{Encodable2718, Typed2718, eip4844::DATA_GAS_PER_BLOB, eip7685::EMPTY_REQUESTS_HASH};
 use alloy_primitives::{Address, B256, Log, Sealed, Signature, TxKind, U256};
 use alloy_trie::EMPTY_ROOT_HASH;
 
 use super::{Object, data, list, quantity_u256, value};
 use crate::{
+    chain::{ChainSpec, ChainTx, Fork, L1Cost, L1Params},
     rpc::dialect::Dialect,
     state::{Block, Included},
 };
@@ -131,7 +132,25 @@ fn placed_transaction(object: &mut Object<'_>, block: &Block, included: &Include
         .quantity("blockTimestamp", header.timestamp)
         .quantity("transactionIndex", included.index as u64);
     let price = included.tx.effective_gas_price(header.base_fee_per_gas);
-    signed_transaction(object, included.tx, price);
+    let from = included.tx.signer();
+    let deposit = match included.tx.inner() {
+        ChainTx::Signed(tx) => return signed_transaction(object, tx, from, price),
+        ChainTx::Deposit(deposit) => deposit,
+    };
+    // It has no nonce of its own: its receipt says which it was given.
+    let receipt = included.receipt.as_deposit();
+    let nonce = receipt.and_then(|receipt| receipt.deposit_nonce).unwrap_or_default();
+    transaction_fields(object, deposit.inner(), nonce, deposit.hash(), from, price);
+    object.quantity("v", 0).quantity("r", 0).quantity("s", 0).data("sourceHash", deposit.source_hash.as_slice());
+    if deposit.mint != 0 {
+        quantity_u256(object.key("mint"), U256::from(deposit.mint));
+    }
+    if deposit.is_system_transaction {
+        object.key("isSystemTx").extend_from_slice(b"true");
+    }
+    if let Some(version) = receipt.and_then(|receipt| receipt.deposit_receipt_version) {
+        object.quantity("depositReceiptVersion", version);
+    }
 }
 
 /// A transaction that is in no block yet.
@@ -141,13 +160,13 @@ pub fn pooled_transaction(out: &mut Vec<u8>, tx: &Recovered<TxEnvelope>) {
         object.key(key).extend_from_slice(b"null");
     }
     // What it will pay is not known yet: geth shows the most.
-    signed_transaction(&mut object, tx, tx.max_fee_per_gas());
+    signed_transaction(&mut object, tx, tx.signer(), tx.max_fee_per_gas());
     object.end();
 }
 
-fn signed_transaction(object: &mut Object<'_>, tx: &Recovered<TxEnvelope>, price: u128) {
+fn signed_transaction(object: &mut Object<'_>, tx: &TxEnvelope, from: Address, price: u128) {
     let Seal { v, y_parity, signature } = Seal::of(tx);
-    transaction_fields(object, tx.inner(), *tx.tx_hash(), tx.signer(), price);
+    transaction_fields(object, tx, tx.nonce(), *tx.tx_hash(), from, price);
     object.quantity("v", v);
     quantity_u256(object.key("r"), signature.r());
     quantity_u256(object.key("s"), signature.s());
@@ -183,6 +202,7 @@ impl<'a> Seal<'a> {
 pub fn transaction_fields<T: Transaction + Typed2718>(
     object: &mut Object<'_>,
     tx: &T,
+    nonce: u64,
     hash: B256,
     from: Address,
     price: u128,
@@ -199,7 +219,7 @@ pub fn transaction_fields<T: Transaction + Typed2718>(
     if let Some(fee) = tx.max_fee_per_blob_gas() {
         quantity_u256(object.key("maxFeePerBlobGas"), U256::from(fee));
     }
-    object.data("hash", hash.as_slice()).data("input", tx.input()).quantity("nonce", tx.nonce());
+    object.data("hash", hash.as_slice()).data("input", tx.input()).quantity("nonce", nonce);
     address_or_null(object, "to", tx.to());
     quantity_u256(object.key("value"), tx.value());
     object.quantity("type", u64::from(tx.ty()));
@@ -217,9 +237,10 @@ pub fn transaction_fields<T: Transaction + Typed2718>(
     }
 }
 
-/// A receipt. `blobs` are the rules for blobs at its block's time, where there are blobs.
-pub fn receipt(out: &mut Vec<u8>, block: &Block, included: &Included<'_>, blobs: Option<BlobParams>) {
+/// A receipt, on the chain of `spec`.
+pub fn receipt(out: &mut Vec<u8>, block: &Block, included: &Included<'_>, spec: &ChainSpec) {
     let (header, tx) = (block.header(), included.tx);
+    let blobs = spec.blob_params(header.timestamp);
     let mut object = Object::new(out);
     if let Some(hashes) = tx.blob_versioned_hashes() {
         object.quantity("blobGasUsed", DATA_GAS_PER_BLOB * hashes.len() as u64);
@@ -237,7 +258,44 @@ pub fn receipt(out: &mut Vec<u8>, block: &Block, included: &Included<'_>, blobs:
         .data("transactionHash", tx.tx_hash().as_slice())
         .quantity("transactionIndex", included.index as u64)
         .quantity("type", u64::from(tx.ty()));
+    if let Some(deposit) = included.receipt.as_deposit() {
+        if let Some(nonce) = deposit.deposit_nonce {
+            object.quantity("depositNonce", nonce);
+        }
+        if let Some(version) = deposit.deposit_receipt_version {
+            object.quantity("depositReceiptVersion", version);
+        }
+    } else if let Fork::OpStack(fork) = spec.fork(header)
+        && let Some(params) = block.transaction(0).and_then(|first| L1Params::of(first.tx.input(), fork))
+    {
+        l1_cost(&mut object, &params.cost(&tx.encoded_2718()));
+    }
     object.end();
+}
+
+/// What a transaction cost on L1, as op-geth has it.
+fn l1_cost(object: &mut Object<'_>, cost: &L1Cost) {
+    quantity_u256(object.key("l1GasPrice"), cost.gas_price);
+    quantity_u256(object.key("l1GasUsed"), cost.gas_used);
+    quantity_u256(object.key("l1Fee"), cost.fee);
+    if let Some(scalar) = cost.fee_scalar {
+        value(object.key("l1FeeScalar"), &scalar.to_string());
+    }
+    if let Some(scalar) = cost.base_fee_scalar {
+        object.quantity("l1BaseFeeScalar", scalar);
+    }
+    if let Some(fee) = cost.blob_base_fee {
+        quantity_u256(object.key("l1BlobBaseFee"), fee);
+    }
+    if let Some(scalar) = cost.blob_base_fee_scalar {
+        object.quantity("l1BlobBaseFeeScalar", scalar);
+    }
+    if let Some((scalar, constant)) = cost.operator_fee {
+        object.quantity("operatorFeeScalar", scalar).quantity("operatorFeeConstant", constant);
+    }
+    if let Some((scalar, footprint)) = cost.da_footprint {
+        object.quantity("daFootprintGasScalar", u64::from(scalar)).quantity("blobGasUsed", footprint);
+    }
 }
 
 /// A transaction with what it did: what pre-confirmations tell in one message, as the Flashblocks networks do.
@@ -251,7 +309,8 @@ pub fn transaction_with_receipt(out: &mut Vec<u8>, block: &Block, included: &Inc
 /// What a transaction did: the fields of its receipt that it does not have itself.
 fn outcome(object: &mut Object<'_>, block: &Block, included: &Included<'_>) {
     let (tx, receipt) = (included.tx, included.receipt);
-    let created = matches!(tx.kind(), TxKind::Create).then(|| tx.signer().create(tx.nonce()));
+    let nonce = receipt.as_deposit().map_or(tx.nonce(), |deposit| deposit.deposit_nonce.unwrap_or_default());
+    let created = matches!(tx.kind(), TxKind::Create).then(|| tx.signer().create(nonce));
     address_or_null(object, "contractAddress", created);
     object.quantity("cumulativeGasUsed", receipt.cumulative_gas_used()).quantity("gasUsed", included.gas_used);
     let place = LogPlace::of(block, included);

@@ -106,7 +106,8 @@ fn transaction(out: &mut Vec<u8>, tx: &SimulatedTx, index: u64, header: &Header,
         .quantity("blockNumber", header.number)
         .quantity("blockTimestamp", header.timestamp)
         .quantity("transactionIndex", index);
-    transaction_fields(&mut object, inner, tx.tx.hash, tx.from, inner.effective_gas_price(header.base_fee_per_gas));
+    let price = inner.effective_gas_price(header.base_fee_per_gas);
+    transaction_fields(&mut object, inner, inner.nonce(), tx.tx.hash, tx.from, price);
     object.quantity("v", 0).quantity("r", 0).quantity("s", 0);
     if !inner.is_legacy() {
         object.quantity("yParity", 0);

@@ -84,7 +84,7 @@ impl Backend {
 
     /// The receipt of a transaction in `block`.
     fn receipt(&self, block: &Block, included: &Included<'_>, out: &mut Vec<u8>) {
-        encode::receipt(out, block, included, self.spec.blob_params(block.header().timestamp));
+        encode::receipt(out, block, included, &self.spec);
     }
 }
 

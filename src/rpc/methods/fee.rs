@@ -102,7 +102,9 @@ impl Backend {
             });
         }
         // One more than there are blocks: the next one's fees follow from the last.
-        let next = last.map(|last| self.spec.next_base_fee(last, last.number + 1).unwrap_or_default());
+        let next = last.map(|last| {
+            self.spec.next_base_fee(last, last.number + 1, last.timestamp + self.spec.block_time()).unwrap_or_default()
+        });
         let fees = headers().map(|header| header.base_fee_per_gas.unwrap_or_default()).chain(next);
         encode::list(object.key("baseFeePerGas"), fees, encode::quantity);
         encode::list(object.key("gasUsedRatio"), headers(), |out, header| {

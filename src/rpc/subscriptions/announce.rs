@@ -5,7 +5,7 @@ use std::{
     sync::Arc,
 };
 
-use alloy_consensus::{TxEnvelope, transaction::Recovered};
+use alloy_consensus::{TxEnvelope, TxReceipt, transaction::Recovered};
 use bytes::Bytes;
 use tokio::sync::broadcast::{self, error::RecvError};
 

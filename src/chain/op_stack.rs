@@ -1,0 +1,174 @@
+//! The rules of an OP-stack chain: its forks, its base fee, and what its headers carry for it.
+
+use alloy_consensus::Header;
+use alloy_eips::{calc_next_block_base_fee, eip1559::BaseFeeParams};
+use alloy_genesis::ChainConfig;
+use alloy_op_hardforks::{ForkCondition, OpChainHardforks, OpHardfork, OpHardforks};
+use alloy_primitives::{B64, Bytes};
+use op_alloy::{
+    consensus::{
+        decode_holocene_extra_data, decode_jovian_extra_data, encode_holocene_extra_data, encode_jovian_extra_data,
+    },
+    rpc_types::{OpBaseFeeInfo, OpGenesisInfo},
+};
+
+/// The key of a genesis `config` that makes its chain one of the OP stack.
+const OPTIMISM: &str = "optimism";
+/// What op-geth takes for a constant that the genesis leaves out.
+const DEFAULT_ELASTICITY: u64 = 6;
+const DEFAULT_DENOMINATOR: u64 = 50;
+const DEFAULT_DENOMINATOR_CANYON: u64 = 250;
+
+/// A genesis `config` that describes no chain.
+#[derive(Debug, thiserror::Error)]
+pub enum ChainSpecError {
+    /// A field of the OP stack's is malformed.
+    #[error("config.{field}: {problem}")]
+    Field {
+        #[doc = "Which."]
+        field: &'static str,
+        #[doc = "What is wrong with it, and what was expected."]
+        problem: String,
+    },
+}
+
+/// What an OP-stack chain has beside Ethereum's rules.
+#[derive(Clone, Debug)]
+pub(super) struct OpStack {
+    pub forks: OpChainHardforks,
+    /// How the base fee moves before Canyon, and from it on; from Holocene on, headers say so themselves.
+    base_fee: BaseFeeParams,
+    base_fee_canyon: BaseFeeParams,
+}
+
+/// What a header says about the base fee of the next block.
+#[derive(Clone, Copy, Debug)]
+struct HeaderParams {
+    elasticity: u32,
+    denominator: u32,
+    /// Wei; none before Jovian.
+    min_base_fee: Option<u64>,
+}
+
+impl OpStack {
+    /// A network that is known by name.
+    pub const fn known(forks: OpChainHardforks, base_fee: BaseFeeParams, base_fee_canyon: BaseFeeParams) -> Self {
+        Self { forks, base_fee, base_fee_canyon }
+    }
+
+    /// What a geth-format `config` says; none where the chain is not of the OP stack.
+    ///
+    /// # Errors
+    /// A field that is malformed.
+    pub fn of(config: &ChainConfig) -> Result<Option<Self>, ChainSpecError> {
+        let fields = &config.extra_fields;
+        let Some(fees) = fields.get_deserialized::<OpBaseFeeInfo>(OPTIMISM) else { return Ok(None) };
+        let fees = fees.map_err(|error| ChainSpecError::Field {
+            field: OPTIMISM,
+            problem: format!(
+                "{error}: expected an object with the numbers eip1559Elasticity, eip1559Denominator, eip1559DenominatorCanyon"
+            ),
+        })?;
+        let times: OpGenesisInfo = fields.deserialize_as().map_err(|error| ChainSpecError::Field {
+            field: "regolithTime, canyonTime, ...",
+            problem: format!("{error}: expected numbers of seconds"),
+        })?;
+        let params = |denominator: Option<u64>, default: u64| {
+            let elasticity = fees.eip1559_elasticity.filter(|given| *given > 0).unwrap_or(DEFAULT_ELASTICITY);
+            let denominator = denominator.filter(|given| *given > 0).unwrap_or(default);
+            BaseFeeParams::new(denominator.into(), elasticity.into())
+        };
+        Ok(Some(Self {
+            forks: forks(&times),
+            base_fee: params(fees.eip1559_denominator, DEFAULT_DENOMINATOR),
+            base_fee_canyon: params(fees.eip1559_denominator_canyon, DEFAULT_DENOMINATOR_CANYON),
+        }))
+    }
+
+    /// The base fee, in wei, of a block on `parent` at `timestamp`.
+    ///
+    /// [Holocene](https://specs.optimism.io/protocol/holocene/exec-engine.html#base-fee-computation) has the parent's header say how it
+    /// moves; [Jovian](https://specs.optimism.io/protocol/jovian/exec-engine.html) adds a lowest base fee, and counts the block's DA
+    /// footprint where that is more than its gas.
+    pub fn next_base_fee(&self, parent: &Header, timestamp: u64) -> u64 {
+        let said = self.header_params(parent);
+        let params = match said {
+            Some(said) if said.elasticity > 0 && said.denominator > 0 => {
+                BaseFeeParams::new(said.denominator.into(), said.elasticity.into())
+            }
+            _ => self.params_at(timestamp),
+        };
+        let jovian = self.forks.is_jovian_active_at_timestamp(parent.timestamp);
+        let footprint = parent.blob_gas_used.filter(|_| jovian).unwrap_or_default();
+        let used = parent.gas_used.max(footprint).min(parent.gas_limit);
+        let limit = u128::from(parent.gas_limit);
+        // No header that was checked has so low a limit.
+        if limit < params.elasticity_multiplier {
+            return parent.base_fee_per_gas.unwrap_or_default();
+        }
+        // A block multiplies the fee by no more than the elasticity: one that an override put at the end of the range cannot rise past it.
+        let highest = u64::try_from(u128::from(u64::MAX) / params.elasticity_multiplier.max(2)).unwrap_or(0);
+        let fee = parent.base_fee_per_gas.unwrap_or_default().min(highest);
+        let next = calc_next_block_base_fee(used, parent.gas_limit, fee, params);
+        next.max(said.and_then(|said| said.min_base_fee).unwrap_or_default())
+    }
+
+    /// What the header of a block on `parent` at `timestamp` carries for the base fee of the one after: the parent's own, in the form
+    /// of the fork that is active then. Empty before Holocene.
+    pub fn next_extra_data(&self, parent: &Header, timestamp: u64) -> Bytes {
+        if !self.forks.is_holocene_active_at_timestamp(timestamp) {
+            return Bytes::new();
+        }
+        let said = self.header_params(parent);
+        let mut params = B64::ZERO;
+        if let Some(said) = said {
+            params.0[..4].copy_from_slice(&said.denominator.to_be_bytes());
+            params.0[4..].copy_from_slice(&said.elasticity.to_be_bytes());
+        }
+        let default = self.params_at(timestamp);
+        let encoded = if self.forks.is_jovian_active_at_timestamp(timestamp) {
+            let min_base_fee = said.and_then(|said| said.min_base_fee).unwrap_or_default();
+            encode_jovian_extra_data(params, default, min_base_fee)
+        } else {
+            encode_holocene_extra_data(params, default)
+        };
+        // It fails only for constants of more than 32 bits, which no chain has; the parent's bytes are as good then.
+        encoded.unwrap_or_else(|_| parent.extra_data.clone())
+    }
+
+    /// The constants at `timestamp`, where no header says otherwise.
+    fn params_at(&self, timestamp: u64) -> BaseFeeParams {
+        if self.forks.is_canyon_active_at_timestamp(timestamp) { self.base_fee_canyon } else { self.base_fee }
+    }
+
+    /// What `header` says; none before Holocene, or where its bytes are not what they should be.
+    fn header_params(&self, header: &Header) -> Option<HeaderParams> {
+        if self.forks.is_jovian_active_at_timestamp(header.timestamp) {
+            let (elasticity, denominator, min) = decode_jovian_extra_data(&header.extra_data).ok()?;
+            Some(HeaderParams { elasticity, denominator, min_base_fee: Some(min) })
+        } else if self.forks.is_holocene_active_at_timestamp(header.timestamp) {
+            let (elasticity, denominator) = decode_holocene_extra_data(&header.extra_data).ok()?;
+            Some(HeaderParams { elasticity, denominator, min_base_fee: None })
+        } else {
+            None
+        }
+    }
+}
+
+fn forks(info: &OpGenesisInfo) -> OpChainHardforks {
+    let time = |at: Option<u64>| at.map_or(ForkCondition::Never, ForkCondition::Timestamp);
+    // Each of them, in order: the list is looked up by position.
+    OpChainHardforks::new([
+        (OpHardfork::Bedrock, ForkCondition::Block(info.bedrock_block.unwrap_or_default())),
+        (OpHardfork::Regolith, time(info.regolith_time)),
+        (OpHardfork::Canyon, time(info.canyon_time)),
+        (OpHardfork::Ecotone, time(info.ecotone_time)),
+        (OpHardfork::Fjord, time(info.fjord_time)),
+        (OpHardfork::Granite, time(info.granite_time)),
+        (OpHardfork::Holocene, time(info.holocene_time)),
+        (OpHardfork::Isthmus, time(info.isthmus_time)),
+        (OpHardfork::Jovian, time(info.jovian_time)),
+        (OpHardfork::Karst, time(info.karst_time)),
+        (OpHardfork::Interop, time(info.interop_time)),
+    ])
+}

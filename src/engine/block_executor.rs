@@ -1,0 +1,194 @@
+//! The executor of real blocks, by the rules of the chain's family.
+
+use alloy_consensus::{Header, Typed2718, transaction::Recovered};
+use alloy_eips::{eip4895::Withdrawals, eip7685::Requests};
+use alloy_evm::{
+    Evm,
+    block::{BlockExecutionError, BlockExecutor, BlockValidationError},
+    eth::{EthBlockExecutionCtx, EthBlockExecutor},
+};
+use alloy_op_evm::{OpBlockExecutionCtx, OpBlockExecutor};
+
+use super::{
+    evm::{Ethereum, FamilyEvm, OpStack, RunEvm},
+    precompiles::RunPrecompiles,
+};
+use crate::{
+    chain::{ChainReceipt, ChainReceiptBuilder, ChainSpec, ChainTx, Family},
+    state::Overlay,
+};
+
+/// Executes a block's system calls and transactions in an overlay. It may begin in the middle of a block
+/// ([`resume`](Self::resume)): what was executed before is in the state, and is not run again.
+pub struct ChainExecutor<'a>(Executor<'a>);
+
+type EthereumExecutor<'a> = EthBlockExecutor<'a, RunEvm<'a, Ethereum>, &'a ChainSpec, ChainReceiptBuilder>;
+type OpStackExecutor<'a> = OpBlockExecutor<RunEvm<'a, OpStack>, ChainReceiptBuilder, &'a ChainSpec>;
+
+enum Executor<'a> {
+    Ethereum(Box<EthereumExecutor<'a>>),
+    OpStack(Box<OpStackExecutor<'a>>),
+}
+
+/// What executing the transactions of a block gave.
+#[derive(Debug)]
+pub struct BlockResult {
+    /// Of its transactions.
+    pub receipts: Vec<ChainReceipt>,
+    /// EIP-7685; none on the OP stack.
+    pub requests: Requests,
+    /// Gas used.
+    pub gas_used: u64,
+    /// What `blobGasUsed` counts: blob gas, or on the OP stack from Jovian on the DA footprint.
+    pub blob_gas_used: u64,
+}
+
+/// A transaction of a type that the chain's family does not have.
+#[derive(Clone, Copy, Debug, thiserror::Error)]
+#[error("transaction type {found:#04x}: expected one of {expected}")]
+struct ForeignType {
+    found: u8,
+    expected: &'static str,
+}
+
+impl<'a> ChainExecutor<'a> {
+    /// The executor of `header`'s block, on the state that `overlay` has. On the OP stack there are no withdrawals and no uncles.
+    pub fn new(
+        spec: &'a ChainSpec,
+        overlay: &'a mut Overlay,
+        header: &'a Header,
+        withdrawals: Option<&'a Withdrawals>,
+        ommers: &'a [Header],
+    ) -> Self {
+        Self(match spec.family() {
+            Family::Ethereum => {
+                let context = EthBlockExecutionCtx {
+                    parent_hash: header.parent_hash,
+                    parent_beacon_block_root: header.parent_beacon_block_root,
+                    ommers,
+                    withdrawals: withdrawals.map(|list| std::borrow::Cow::Borrowed(list.as_slice())),
+                    extra_data: header.extra_data.clone(),
+                    tx_count_hint: None,
+                    slot_number: None,
+                };
+                let evm = evm(spec, overlay, header);
+                Executor::Ethereum(Box::new(EthBlockExecutor::new(evm, context, spec, ChainReceiptBuilder)))
+            }
+            Family::OpStack => {
+                let context = OpBlockExecutionCtx {
+                    parent_hash: header.parent_hash,
+                    parent_beacon_block_root: header.parent_beacon_block_root,
+                    extra_data: header.extra_data.clone(),
+                };
+                let evm = evm(spec, overlay, header);
+                Executor::OpStack(Box::new(OpBlockExecutor::new(evm, context, spec, ChainReceiptBuilder)))
+            }
+        })
+    }
+
+    /// Goes on in the middle of the block, after transactions that have used so much gas, and so much of what `blobGasUsed` counts.
+    pub fn resume(&mut self, gas_used: u64, blob_gas_used: u64) {
+        match &mut self.0 {
+            Executor::Ethereum(executor) => {
+                executor.cumulative_tx_gas_used = gas_used;
+                executor.blob_gas_used = blob_gas_used;
+            }
+            Executor::OpStack(executor) => {
+                executor.gas_used = gas_used;
+                executor.da_footprint_used = blob_gas_used;
+            }
+        }
+    }
+
+    /// The system calls, and the changes of a fork, that come before the first transaction.
+    ///
+    /// # Errors
+    /// That one of them fails.
+    pub fn begin(&mut self) -> Result<(), BlockExecutionError> {
+        match &mut self.0 {
+            Executor::Ethereum(executor) => executor.apply_pre_execution_changes(),
+            Executor::OpStack(executor) => executor.apply_pre_execution_changes(),
+        }
+    }
+
+    /// Executes the next transaction.
+    ///
+    /// # Errors
+    /// That it cannot be in the block; it leaves no trace then.
+    pub fn execute(&mut self, tx: &Recovered<ChainTx>) -> Result<(), BlockExecutionError> {
+        let foreign = |expected| {
+            let found = tx.inner().ty();
+            BlockExecutionError::Validation(BlockValidationError::Other(Box::new(ForeignType { found, expected })))
+        };
+        match &mut self.0 {
+            Executor::Ethereum(_) if tx.as_deposit().is_some() => return Err(foreign("Ethereum's, 0x0 to 0x4")),
+            Executor::Ethereum(executor) => executor.execute_transaction(tx)?,
+            Executor::OpStack(_) if tx.is_eip4844() => {
+                return Err(foreign("the OP stack's: 0x0, 0x1, 0x2, 0x4 and 0x7e"));
+            }
+            Executor::OpStack(executor) => executor.execute_transaction(tx)?,
+        };
+        Ok(())
+    }
+
+    /// Gas used so far, with that of what came before.
+    pub fn gas_used(&self) -> u64 {
+        match &self.0 {
+            Executor::Ethereum(executor) => executor.cumulative_tx_gas_used,
+            Executor::OpStack(executor) => executor.gas_used,
+        }
+    }
+
+    /// What `blobGasUsed` counts, so far: blob gas, or on the OP stack from Jovian on the DA footprint.
+    pub fn blob_gas_used(&self) -> u64 {
+        match &self.0 {
+            Executor::Ethereum(executor) => executor.blob_gas_used,
+            Executor::OpStack(executor) => executor.da_footprint_used,
+        }
+    }
+
+    /// The receipts of what it has executed.
+    pub fn receipts_mut(&mut self) -> &mut Vec<ChainReceipt> {
+        match &mut self.0 {
+            Executor::Ethereum(executor) => &mut executor.receipts,
+            Executor::OpStack(executor) => &mut executor.receipts,
+        }
+    }
+
+    /// The overlay that it works in.
+    pub fn overlay(&mut self) -> &mut Overlay {
+        match &mut self.0 {
+            Executor::Ethereum(executor) => executor.evm.db_mut(),
+            Executor::OpStack(executor) => executor.evm.db_mut(),
+        }
+    }
+
+    /// What comes after the last transaction: rewards, withdrawals, requests. `before` are the receipts of what was executed before it
+    /// went on.
+    ///
+    /// # Errors
+    /// That a system call fails.
+    pub fn finish(
+        mut self,
+        before: impl IntoIterator<Item = ChainReceipt>,
+    ) -> Result<BlockResult, BlockExecutionError> {
+        let receipts = self.receipts_mut();
+        receipts.splice(..0, before);
+        let result = match self.0 {
+            Executor::Ethereum(executor) => executor.finish()?.1,
+            Executor::OpStack(executor) => executor.finish()?.1,
+        };
+        Ok(BlockResult {
+            receipts: result.receipts,
+            requests: result.requests,
+            gas_used: result.gas_used,
+            blob_gas_used: result.blob_gas_used,
+        })
+    }
+}
+
+fn evm<'a, F: FamilyEvm>(spec: &ChainSpec, overlay: &'a mut Overlay, header: &Header) -> RunEvm<'a, F> {
+    let env = F::env(spec, header);
+    let precompiles = RunPrecompiles::of(env.cfg_env.spec);
+    RunEvm::new(overlay, env, precompiles)
+}
