@@ -279,3 +279,6 @@ fn decompress(bytes: &[u8], limit: usize) -> Result<Vec<u8>, DecodeError> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -10,4 +10,4 @@ pub mod stream;
 
 pub use decode::{DecodeError, Flashblock, Metadata};
 pub use rules::{Action, CanonicalBlock, Ignored, Parent, Replaced, Rules};
-//pub use stream::{Event, Settings, StreamError};
+pub use stream::{Event, Events, Settings, StreamError, open};
