@@ -3,8 +3,10 @@
 pub mod apply;
 pub mod chain_file;
 pub mod devnet;
+pub mod flashblocks;
 pub mod journal;
 pub mod pool;
+pub mod status;
 pub mod world;
 
 use std::{
@@ -21,9 +23,10 @@ use self::{
     devnet::{Devnet, Step},
     journal::Journal,
     pool::Pool,
+    status::FeedStatus,
 };
 use crate::{
-    state::{FeedState, Snapshots},
+    state::{FeedProblem, FeedState, Snapshots},
     store::StoreError,
     telemetry::{Metrics, PUBLISH_SECONDS},
 };
@@ -33,7 +36,7 @@ pub struct StateFeed {
     source: Option<Devnet>,
     journal: Option<Journal>,
     every: Duration,
-    degraded: bool,
+    status: FeedStatus,
     snapshots: Arc<Snapshots>,
     pool: Arc<Pool>,
     published: Counter,
@@ -58,7 +61,7 @@ impl StateFeed {
             source,
             journal,
             every,
-            degraded: false,
+            status: FeedStatus::new(snapshots.clone(), metrics),
             snapshots,
             pool,
             published: metrics.counter("presim_snapshots_total", "Snapshots published.", &[]),
@@ -87,19 +90,16 @@ impl StateFeed {
         };
         if let Err(error) = published {
             self.pool.drop_own();
-            if !self.degraded {
+            if self.status.set(FeedState::Degraded(error.problem())) {
                 tracing::error!(%error, "the devnet cannot go on");
             }
-            self.degraded = true;
-            self.snapshots.set_feed(FeedState::Degraded);
             return;
         }
         self.pool.advance();
-        if self.degraded {
+        if self.status.is_degraded() {
             tracing::info!("the devnet goes on");
             let every_ms = u64::try_from(self.every.as_millis()).unwrap_or(u64::MAX);
-            self.snapshots.set_feed(FeedState::Live { every_ms });
-            self.degraded = false;
+            self.status.set(FeedState::Live { every_ms });
         }
         self.published.increment(1);
         self.publish_seconds.record(began.elapsed());
@@ -113,6 +113,15 @@ enum FeedError {
     Execution(#[from] BlockExecutionError),
     #[error(transparent)]
     Store(#[from] StoreError),
+}
+
+impl FeedError {
+    const fn problem(&self) -> FeedProblem {
+        match self {
+            Self::Execution(_) => FeedProblem::Execution,
+            Self::Store(_) => FeedProblem::Store,
+        }
+    }
 }
 
 /// Publishes a step, once it is on the disk where there is a journal.

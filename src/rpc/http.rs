@@ -24,7 +24,7 @@ use super::{
     reply::{ReplyLimits, Session, failure},
     ws,
 };
-use crate::state::{FeedState, Published};
+use crate::state::{FeedProblem, FeedState, Published};
 
 /// An answer: always whole.
 pub type HttpResponse = Response<Full<Bytes>>;
@@ -200,9 +200,12 @@ fn health(published: &Published) -> HttpResponse {
         FeedState::Live { every_ms } if age > STALLED_AFTER * u128::from(every_ms) => {
             Some(format!("the newest snapshot is {age} ms old, and one should come every {every_ms} ms"))
         }
-        FeedState::Degraded => Some("the feed is broken: pending is the canonical head".to_owned()),
+        FeedState::Degraded(problem) => {
+            Some(format!("the feed is broken: {}; pending is the canonical head", problem.meaning()))
+        }
         FeedState::Live { .. } | FeedState::Static => None,
     };
+    let cause = problem.as_ref().map(|_| published.feed.problem().unwrap_or(FeedProblem::Lagging));
     let status = if problem.is_some() { StatusCode::SERVICE_UNAVAILABLE } else { StatusCode::OK };
     let mut out = Vec::with_capacity(160);
     out.extend_from_slice(b"{\"status\":");
@@ -210,6 +213,10 @@ fn health(published: &Published) -> HttpResponse {
     if let Some(problem) = &problem {
         out.extend_from_slice(b",\"reason\":");
         encode::string(&mut out, problem);
+    }
+    if let Some(cause) = cause {
+        out.extend_from_slice(b",\"cause\":");
+        encode::string(&mut out, cause.as_str());
     }
     out.extend_from_slice(b",\"feed\":");
     encode::string(&mut out, published.feed.as_str());

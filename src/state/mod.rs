@@ -16,7 +16,7 @@ pub use block::{Block, Included};
 pub use code::{CodeCache, CodeStats};
 pub use overlay::{AccountChange, EntryChange, LogMark, LogNumbers, Meter, Overlay, Pause, Stopped};
 pub use roots::StateRoots;
-pub use snapshot::{FeedState, OpenBlock, Snapshot, SnapshotId};
+pub use snapshot::{FeedProblem, FeedState, OpenBlock, Snapshot, SnapshotId};
 pub use snapshots::{Published, Selector, Snapshots, UnknownBlock};
 pub use trie::{Trie, TrieValue};
 pub use world::World;

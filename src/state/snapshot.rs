@@ -147,7 +147,85 @@ pub enum FeedState {
     /// The chain stands still, and should.
     Static,
     /// The feed is broken: `pending` is the canonical head.
-    Degraded,
+    Degraded(FeedProblem),
+}
+
+/// Why a feed is degraded. The names are for programs, and do not change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum FeedProblem {
+    /// Nothing has come since the start.
+    Connecting,
+    /// The connection was lost, and nothing has been taken from a new one yet.
+    Disconnected,
+    /// A sub-block is missing.
+    Gap,
+    /// A sub-block is another one than was due: an index again with other content, or another builder's in the middle of a block.
+    OutOfOrder,
+    /// A block was begun on a parent that is neither canonical nor pre-confirmed.
+    UnknownParent,
+    /// The canonical chain has taken another branch than the pre-confirmed blocks are on.
+    Reorg,
+    /// A canonical block, or the execution of a sub-block, differs from what was pre-confirmed.
+    Mismatch,
+    /// A transaction or a block cannot be executed.
+    Execution,
+    /// The upstream node does not answer, or the pre-confirmed blocks are too far ahead of it.
+    Upstream,
+    /// Sub-blocks come later than they should, or faster than they are applied.
+    Lagging,
+    /// What is published cannot be stored.
+    Store,
+}
+
+impl FeedProblem {
+    /// All of them.
+    pub const ALL: [Self; 11] = [
+        Self::Connecting,
+        Self::Disconnected,
+        Self::Gap,
+        Self::OutOfOrder,
+        Self::UnknownParent,
+        Self::Reorg,
+        Self::Mismatch,
+        Self::Execution,
+        Self::Upstream,
+        Self::Lagging,
+        Self::Store,
+    ];
+
+    /// Its name.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Connecting => "connecting",
+            Self::Disconnected => "disconnected",
+            Self::Gap => "gap",
+            Self::OutOfOrder => "out_of_order",
+            Self::UnknownParent => "unknown_parent",
+            Self::Reorg => "reorg",
+            Self::Mismatch => "mismatch",
+            Self::Execution => "execution",
+            Self::Upstream => "upstream",
+            Self::Lagging => "lagging",
+            Self::Store => "store",
+        }
+    }
+
+    /// What it means, for people.
+    pub const fn meaning(self) -> &'static str {
+        match self {
+            Self::Connecting => "nothing has come from it yet",
+            Self::Disconnected => "the connection was lost",
+            Self::Gap => "a sub-block is missing",
+            Self::OutOfOrder => "another sub-block came than was due",
+            Self::UnknownParent => "a block was begun on an unknown parent",
+            Self::Reorg => "the canonical chain took another branch",
+            Self::Mismatch => "what was pre-confirmed differs from what was executed or became canonical",
+            Self::Execution => "a block cannot be executed",
+            Self::Upstream => "the upstream node does not answer or is too far behind",
+            Self::Lagging => "sub-blocks come late or faster than they are applied",
+            Self::Store => "the store fails",
+        }
+    }
 }
 
 impl FeedState {
@@ -156,7 +234,20 @@ impl FeedState {
         match self {
             Self::Live { .. } => "live",
             Self::Static => "static",
-            Self::Degraded => "degraded",
+            Self::Degraded(_) => "degraded",
         }
+    }
+
+    /// Why it is degraded; none where it is not.
+    pub const fn problem(self) -> Option<FeedProblem> {
+        match self {
+            Self::Live { .. } | Self::Static => None,
+            Self::Degraded(problem) => Some(problem),
+        }
+    }
+
+    /// Whether the feed is broken, so that `pending` is the canonical head.
+    pub const fn is_degraded(self) -> bool {
+        self.problem().is_some()
     }
 }

@@ -327,14 +327,12 @@ impl Published {
     pub fn select(&self, selector: Selector) -> Result<Arc<Snapshot>, UnknownBlock> {
         match selector {
             // While the feed is broken, what it had begun is not what the chain will do (ruling 6).
-            Selector::Pending if self.feed == FeedState::Degraded => Ok(self.latest.clone()),
+            Selector::Pending if self.feed.is_degraded() => Ok(self.latest.clone()),
             Selector::Pending => Ok(self.newest.clone()),
             Selector::Latest => Ok(self.latest.clone()),
             Selector::Safe | Selector::Finalized | Selector::Earliest => self.sealed(self.tagged(selector)?),
             Selector::Number(number) => match &self.newest.open {
-                Some(open) if open.header.number == number && self.feed != FeedState::Degraded => {
-                    Ok(self.newest.clone())
-                }
+                Some(open) if open.header.number == number && !self.feed.is_degraded() => Ok(self.newest.clone()),
                 _ => self.sealed(number),
             },
             Selector::Hash(hash) => match self.numbers.get(&hash) {
@@ -371,7 +369,7 @@ impl Published {
 
     /// The snapshot whose open block `pending` is: the newest, unless none is being built or the feed is broken.
     pub fn pending(&self) -> Option<&Arc<Snapshot>> {
-        (self.feed != FeedState::Degraded && self.newest.open.is_some()).then_some(&self.newest)
+        (!self.feed.is_degraded() && self.newest.open.is_some()).then_some(&self.newest)
     }
 
     /// The snapshot, of those kept, whose open block was given out under this hash: receipts and logs of pre-confirmed transactions bear it.

@@ -32,7 +32,7 @@ use crate::{
     engine::Rules,
     executor::LaneName,
     feed::pool::Pool,
-    state::{Block, CodeCache, FeedState, Meter, Overlay, Published, Selector, Snapshot, Stopped},
+    state::{Block, CodeCache, Meter, Overlay, Published, Selector, Snapshot, Stopped},
     store::Commit,
     wallet::Wallet,
 };
@@ -389,8 +389,18 @@ impl Backend {
 
     /// Refuses `pending` while the feed is broken, where that was asked for.
     fn admit(&self, published: &Published, selector: Selector) -> Result<(), RpcError> {
-        if self.strict_pending && selector == Selector::Pending && published.feed == FeedState::Degraded {
-            return Err(RpcError::new(-32000, "pending is refused: the feed is broken, and --strict-pending is set"));
+        if self.strict_pending
+            && selector == Selector::Pending
+            && let Some(problem) = published.feed.problem()
+        {
+            return Err(RpcError::new(
+                -32000,
+                format!(
+                    "pending is refused: the feed is broken ({}: {}), and --strict-pending is set",
+                    problem.as_str(),
+                    problem.meaning()
+                ),
+            ));
         }
         Ok(())
     }
@@ -427,7 +437,7 @@ fn snapshot(published: &Published, out: &mut Vec<u8>) {
     // Writing to memory cannot fail.
     let _ = write!(
         out,
-        r#"{{"id":"{:#x}","blockNumber":"{:#x}","index":"{:#x}","ageMs":{},"head":{{"number":"{:#x}","hash":"{}"}},"feed":"{}"}}"#,
+        r#"{{"id":"{:#x}","blockNumber":"{:#x}","index":"{:#x}","ageMs":{},"head":{{"number":"{:#x}","hash":"{}"}},"feed":"{}""#,
         newest.id.0,
         newest.header().number,
         newest.index(),
@@ -436,4 +446,8 @@ fn snapshot(published: &Published, out: &mut Vec<u8>) {
         published.head().hash(),
         published.feed.as_str(),
     );
+    if let Some(problem) = published.feed.problem() {
+        let _ = write!(out, r#","reason":"{}""#, problem.as_str());
+    }
+    out.push(b'}');
 }

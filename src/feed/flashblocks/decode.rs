@@ -1,0 +1,284 @@
+//! A message of the stream, read: JSON text, the same as binary, or compressed with brotli.
+
+use std::collections::BTreeMap;
+
+use alloy_consensus::Receipt;
+use alloy_primitives::{Address, B64, B256, U256};
+use brotli::{BrotliDecompressStream, BrotliResult, BrotliState, enc::StandardAlloc};
+use op_alloy::{
+    consensus::{OpDepositReceipt, OpReceipt},
+    rpc_types_engine::{OpFlashblockPayload, OpFlashblockPayloadBase, OpFlashblockPayloadDelta},
+};
+use serde::{
+    Deserialize, Deserializer,
+    de::{DeserializeOwned, Error},
+};
+use serde_json::value::RawValue;
+
+/// One sub-block: [`OpFlashblockPayload`], with metadata that builders may leave out (their fields vary).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Flashblock {
+    /// Names the block that is being built: the same in all of its sub-blocks.
+    pub payload_id: PayloadId,
+    /// Its place in the block, from 0.
+    pub index: u64,
+    /// What is the same in the whole block. Index 0 has it.
+    pub base: Option<OpFlashblockPayloadBase>,
+    /// The transactions that it adds, and gas, roots and bloom of the block up to here.
+    pub diff: OpFlashblockPayloadDelta,
+    /// What the builder says besides.
+    pub metadata: Metadata,
+    /// Bytes of its JSON.
+    pub size: usize,
+}
+
+/// The id that an execution engine gives to a block it builds.
+pub type PayloadId = B64;
+
+/// What a builder says of a sub-block besides. Every field may be absent.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Metadata {
+    /// The number of the block.
+    pub block_number: Option<u64>,
+    /// Balances after the sub-block, in wei, of accounts that it changed.
+    pub new_account_balances: Option<BTreeMap<Address, U256>>,
+    /// The receipts of its transactions, by transaction hash.
+    pub receipts: Option<BTreeMap<B256, OpReceipt>>,
+    /// Fields that are there, but in a spelling that is not known, each with what was wrong. They count as absent.
+    pub unread: Vec<String>,
+}
+
+/// A message that is no sub-block.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum DecodeError {
+    /// Neither JSON nor brotli.
+    #[error("binary message of {len} bytes: neither JSON nor a brotli stream")]
+    Compression {
+        /// Bytes of the message.
+        len: usize,
+    },
+    /// A brotli stream that ends too early.
+    #[error("binary message of {len} bytes: the brotli stream ends too early")]
+    Truncated {
+        /// Bytes of the message.
+        len: usize,
+    },
+    /// Longer than allowed, once decompressed.
+    #[error("the message has more than {limit} bytes of JSON")]
+    TooLarge {
+        /// The most bytes.
+        limit: usize,
+    },
+    /// JSON, but no sub-block.
+    #[error("{field}: {problem}")]
+    Field {
+        /// The path of the field; `message` for the whole.
+        field: String,
+        /// What is wrong with it.
+        problem: String,
+    },
+}
+
+impl Flashblock {
+    /// The number of the block that it belongs to, where it says so.
+    pub fn block_number(&self) -> Option<u64> {
+        self.base.as_ref().map(|base| base.block_number).or(self.metadata.block_number)
+    }
+
+    /// Reads a text message of at most `limit` bytes.
+    ///
+    /// # Errors
+    /// What is wrong with it, and where.
+    pub fn from_text(text: &[u8], limit: usize) -> Result<Self, DecodeError> {
+        if text.len() > limit {
+            return Err(DecodeError::TooLarge { limit });
+        }
+        let wire: Wire<'_> = parse(text, "")?;
+        let base: Option<OpFlashblockPayloadBase> =
+            wire.base.map(|raw| parse(raw.get().as_bytes(), "base")).transpose()?;
+        let diff = parse(wire.diff.get().as_bytes(), "diff")?;
+        let metadata = wire.metadata.map(Metadata::read).unwrap_or_default();
+        if wire.index == 0 && base.is_none() {
+            return Err(field("base", "missing: index 0 has it"));
+        }
+        if let (Some(base), Some(number)) = (&base, metadata.block_number)
+            && base.block_number != number
+        {
+            let problem = format!("{number}, and base.block_number is {}", base.block_number);
+            return Err(field("metadata.block_number", problem));
+        }
+        Ok(Self { payload_id: wire.payload_id, index: wire.index, base, diff, metadata, size: text.len() })
+    }
+
+    /// Reads a binary message: JSON, or JSON compressed with brotli. Never makes more than `limit` bytes of it.
+    ///
+    /// # Errors
+    /// As [`from_text`](Self::from_text), or that it is neither.
+    pub fn from_binary(bytes: &[u8], limit: usize) -> Result<Self, DecodeError> {
+        // No brotli stream with anything in it begins with `{`: read as its first byte, that is an empty last block.
+        if bytes.trim_ascii_start().first() == Some(&b'{') && (bytes[0] == b'{' || std::str::from_utf8(bytes).is_ok()) {
+            return Self::from_text(bytes, limit);
+        }
+        Self::from_text(&decompress(bytes, limit)?, limit)
+    }
+}
+
+impl From<OpFlashblockPayload> for Flashblock {
+    fn from(payload: OpFlashblockPayload) -> Self {
+        let OpFlashblockPayload { payload_id, index, base, diff, metadata } = payload;
+        let metadata = Metadata {
+            block_number: Some(metadata.block_number),
+            new_account_balances: Some(metadata.new_account_balances),
+            receipts: Some(metadata.receipts),
+            unread: Vec::new(),
+        };
+        Self { payload_id: payload_id.0, index, base, diff, metadata, size: 0 }
+    }
+}
+
+impl Metadata {
+    /// Reads what of it is in a known spelling.
+    fn read(raw: &RawValue) -> Self {
+        let mut metadata = Self::default();
+        let fields: BTreeMap<String, &RawValue> = match serde_json::from_str(raw.get()) {
+            Ok(fields) => fields,
+            Err(_) if raw.get() == "null" => return metadata,
+            Err(error) => {
+                metadata.unread.push(format!("metadata: expected an object: {error}"));
+                return metadata;
+            }
+        };
+        let unread = &mut metadata.unread;
+        metadata.block_number = optional::<Quantity>(&fields, "block_number", unread).map(|quantity| quantity.0);
+        metadata.new_account_balances = optional(&fields, "new_account_balances", unread);
+        metadata.receipts = optional::<BTreeMap<B256, AnyReceipt>>(&fields, "receipts", unread)
+            .map(|receipts| receipts.into_iter().map(|(hash, receipt)| (hash, receipt.0)).collect());
+        metadata
+    }
+}
+
+/// A field that may be absent, null or in a spelling that is not known.
+fn optional<T: DeserializeOwned>(
+    fields: &BTreeMap<String, &RawValue>,
+    name: &str,
+    unread: &mut Vec<String>,
+) -> Option<T> {
+    match serde_json::from_str::<Option<T>>(fields.get(name)?.get()) {
+        Ok(value) => value,
+        Err(error) => {
+            unread.push(format!("metadata.{name}: {error}"));
+            None
+        }
+    }
+}
+
+#[derive(Deserialize)]
+struct Wire<'a> {
+    payload_id: PayloadId,
+    index: u64,
+    #[serde(borrow, default)]
+    base: Option<&'a RawValue>,
+    #[serde(borrow)]
+    diff: &'a RawValue,
+    #[serde(borrow, default)]
+    metadata: Option<&'a RawValue>,
+}
+
+/// A number as JSON has it, or as Ethereum's JSON has it.
+struct Quantity(u64);
+
+impl<'de> Deserialize<'de> for Quantity {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let number = U256::deserialize(deserializer)?;
+        number.try_into().map(Self).map_err(|_| D::Error::custom("expected a number of at most 64 bits"))
+    }
+}
+
+/// A receipt with its type as a field (`"type": "0x2"`), or as the one key around it (`"Eip1559": {…}`).
+struct AnyReceipt(OpReceipt);
+
+impl<'de> Deserialize<'de> for AnyReceipt {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        #[derive(Deserialize)]
+        enum Keyed {
+            Legacy(Receipt),
+            Eip2930(Receipt),
+            Eip1559(Receipt),
+            Eip7702(Receipt),
+            PostExec(Receipt),
+            Deposit(OpDepositReceipt),
+        }
+        #[derive(Deserialize)]
+        #[serde(untagged)]
+        enum Either {
+            Keyed(Keyed),
+            Typed(OpReceipt),
+        }
+        Ok(Self(match Either::deserialize(deserializer)? {
+            Either::Typed(receipt) => receipt,
+            Either::Keyed(Keyed::Legacy(receipt)) => OpReceipt::Legacy(receipt),
+            Either::Keyed(Keyed::Eip2930(receipt)) => OpReceipt::Eip2930(receipt),
+            Either::Keyed(Keyed::Eip1559(receipt)) => OpReceipt::Eip1559(receipt),
+            Either::Keyed(Keyed::Eip7702(receipt)) => OpReceipt::Eip7702(receipt),
+            Either::Keyed(Keyed::PostExec(receipt)) => OpReceipt::PostExec(receipt),
+            Either::Keyed(Keyed::Deposit(receipt)) => OpReceipt::Deposit(receipt),
+        }))
+    }
+}
+
+fn parse<'a, T: Deserialize<'a>>(text: &'a [u8], inside: &str) -> Result<T, DecodeError> {
+    let mut json = serde_json::Deserializer::from_slice(text);
+    let value = serde_path_to_error::deserialize(&mut json).map_err(|error| {
+        let path = error.path().to_string();
+        let path = match (inside, path.as_str()) {
+            ("", "." | "") => "message".to_owned(),
+            ("", path) => path.to_owned(),
+            (inside, "." | "") => inside.to_owned(),
+            (inside, path) => format!("{inside}.{path}"),
+        };
+        field(path, error.inner().to_string())
+    })?;
+    json.end().map_err(|error| field("message", error.to_string()))?;
+    Ok(value)
+}
+
+fn field(field: impl Into<String>, problem: impl Into<String>) -> DecodeError {
+    DecodeError::Field { field: field.into(), problem: problem.into() }
+}
+
+/// Decompresses to at most `limit` bytes. Windows are those of RFC 7932, 16 MiB at most: the large ones beyond it would let a few bytes ask for 1 GiB.
+fn decompress(bytes: &[u8], limit: usize) -> Result<Vec<u8>, DecodeError> {
+    let mut state =
+        BrotliState::new_strict(StandardAlloc::default(), StandardAlloc::default(), StandardAlloc::default());
+    let (mut in_left, mut in_at, mut total) = (bytes.len(), 0, 0);
+    let mut out = vec![0; bytes.len().saturating_mul(4).clamp(4096, limit.max(4096))];
+    let mut out_at = 0;
+    loop {
+        let mut out_left = out.len() - out_at;
+        let result = BrotliDecompressStream(
+            &mut in_left,
+            &mut in_at,
+            bytes,
+            &mut out_left,
+            &mut out_at,
+            &mut out,
+            &mut total,
+            &mut state,
+        );
+        match result {
+            BrotliResult::ResultSuccess if out_at > limit => return Err(DecodeError::TooLarge { limit }),
+            BrotliResult::ResultSuccess => {
+                out.truncate(out_at);
+                return Ok(out);
+            }
+            BrotliResult::NeedsMoreOutput if out.len() > limit => return Err(DecodeError::TooLarge { limit }),
+            // One byte more than the limit tells what is just at it from what is beyond.
+            BrotliResult::NeedsMoreOutput => out.resize(out.len().saturating_mul(2).min(limit.max(4096) + 1), 0),
+            BrotliResult::NeedsMoreInput => return Err(DecodeError::Truncated { len: bytes.len() }),
+            BrotliResult::ResultFailure => return Err(DecodeError::Compression { len: bytes.len() }),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

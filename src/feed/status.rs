@@ -1,0 +1,73 @@
+//! How the feed is, as clients and metrics see it.
+
+use std::sync::Arc;
+
+use metrics::{Counter, Gauge};
+
+use crate::{
+    state::{FeedProblem, FeedState, Snapshots},
+    telemetry::Metrics,
+};
+
+/// Tells the snapshots and the metrics how the feed is. The feed has one.
+pub struct FeedStatus {
+    state: FeedState,
+    snapshots: Arc<Snapshots>,
+    live: Gauge,
+    still: Gauge,
+    problems: [(FeedProblem, Gauge, Counter); FeedProblem::ALL.len()],
+}
+
+impl FeedStatus {
+    /// The status that `snapshots` begin with.
+    pub fn new(snapshots: Arc<Snapshots>, metrics: &Metrics) -> Self {
+        let gauge = |state| {
+            let help = "1 for the state that the feed is in (live, static, or why it is degraded), 0 for the others.";
+            metrics.gauge("presim_feed_state", help, &[("state", state)])
+        };
+        let problems = FeedProblem::ALL.map(|problem| {
+            let help = "Times that pending fell back to the canonical head, by reason.";
+            let fallbacks = metrics.counter("presim_feed_fallbacks_total", help, &[("reason", problem.as_str())]);
+            (problem, gauge(problem.as_str()), fallbacks)
+        });
+        let state = snapshots.load().feed;
+        let status = Self { state, snapshots, live: gauge("live"), still: gauge("static"), problems };
+        status.show();
+        status
+    }
+
+    /// How the feed is.
+    pub const fn state(&self) -> FeedState {
+        self.state
+    }
+
+    /// Whether `pending` is the canonical head because the feed is broken.
+    pub const fn is_degraded(&self) -> bool {
+        self.state.is_degraded()
+    }
+
+    /// Sets how the feed is, and returns whether that is new. A state of another reason is another state.
+    pub fn set(&mut self, state: FeedState) -> bool {
+        if state == self.state {
+            return false;
+        }
+        self.state = state;
+        self.snapshots.set_feed(state);
+        for (problem, _, fallbacks) in &self.problems {
+            if state.problem() == Some(*problem) {
+                fallbacks.increment(1);
+            }
+        }
+        self.show();
+        true
+    }
+
+    fn show(&self) {
+        let flag = |is: bool| if is { 1.0 } else { 0.0 };
+        self.live.set(flag(matches!(self.state, FeedState::Live { .. })));
+        self.still.set(flag(self.state == FeedState::Static));
+        for (problem, gauge, _) in &self.problems {
+            gauge.set(flag(self.state.problem() == Some(*problem)));
+        }
+    }
+}

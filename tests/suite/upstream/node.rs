@@ -1,0 +1,555 @@
+//! An upstream node over blocks and states in memory.
+
+use std::{
+    collections::BTreeMap,
+    io,
+    net::SocketAddr,
+    sync::{
+        Arc, Mutex, MutexGuard,
+        atomic::{AtomicUsize, Ordering::SeqCst},
+    },
+    time::Duration,
+};
+
+use alloy_primitives::{B256, Bytes, keccak256};
+use bytes::Bytes as Body;
+use futures::{SinkExt, StreamExt};
+use http::{Request, Response, StatusCode};
+use http_body_util::{BodyExt, Full};
+use hyper::{body::Incoming, server::conn::http1, service::service_fn};
+use hyper_util::rt::TokioIo;
+use serde_json::{Value, json};
+use tokio::{
+    net::{TcpListener, TcpStream},
+    sync::{broadcast, watch},
+    task::AbortHandle,
+    time::timeout,
+};
+use tokio_tungstenite::{accept_async, tungstenite::Message};
+
+use super::{Chain, UpstreamBlock, chain::slot};
+use crate::support::BOUND;
+
+/// A JSON-RPC node on a port of its own: HTTP, and WebSocket with `newHeads`, both at the same address; batches on either.
+///
+/// It serves its [`Chain`] and nothing else: a method that it does not know is -32601, a block that it has not is null, and state of a block
+/// that it has not is -32000. Tests change the chain ([`push`](Self::push), [`reorganise`](Self::reorganise)), make it fail
+/// ([`fail`](Self::fail), [`delay`](Self::delay), [`lie`](Self::lie), [`go_away`](Self::go_away)) and ask what it was asked.
+pub struct SmallUpstream {
+    shared: Arc<Shared>,
+    accepting: Mutex<AbortHandle>,
+}
+
+/// How requests are answered wrongly. WebSocket connections are closed where HTTP has a status of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// HTTP status 429.
+    TooManyRequests,
+    /// JSON-RPC error -32005.
+    LimitExceeded,
+    /// HTTP status 500.
+    ServerError,
+    /// Bytes that are no JSON.
+    Garbage,
+    /// JSON that is no answer to anything.
+    NoAnswer,
+    /// The connection ends instead of an answer.
+    Closed,
+    /// No answer ever.
+    Silence,
+}
+
+struct Shared {
+    address: SocketAddr,
+    chain_id: u64,
+    chain: Mutex<Chain>,
+    heads: broadcast::Sender<Value>,
+    /// The fault, and how many requests it lasts.
+    fault: Mutex<Option<(Fault, usize)>>,
+    delay: Mutex<Duration>,
+    lie: Mutex<Option<Lie>>,
+    access_lists: Mutex<Option<AccessLists>>,
+    asked: watch::Sender<BTreeMap<String, usize>>,
+    sent: watch::Sender<Vec<Bytes>>,
+    waves: Mutex<Waves>,
+    connections: AtomicUsize,
+    gone: watch::Sender<bool>,
+}
+
+type Lie = Box<dyn Fn(&str, &Value, Value) -> Value + Send>;
+type AccessLists = Box<dyn Fn(&Value) -> Value + Send>;
+
+/// Reads of state in waves: a wave is what is asked before any of it is answered.
+#[derive(Default)]
+struct Waves {
+    count: usize,
+    /// Whether nothing of the newest has been answered.
+    open: bool,
+}
+
+impl Waves {
+    /// Something is asked: returns the wave that it is in.
+    fn ask(&mut self) -> usize {
+        if !self.open {
+            *self = Self { count: self.count + 1, open: true };
+        }
+        self.count
+    }
+
+    /// Something of this wave is answered.
+    fn answer(&mut self, wave: usize) {
+        self.open &= wave != self.count;
+    }
+}
+
+/// Methods that read state: those that waves are counted of.
+const STATE: [&str; 6] = [
+    "eth_getBalance",
+    "eth_getTransactionCount",
+    "eth_getCode",
+    "eth_getStorageAt",
+    "eth_getProof",
+    "eth_createAccessList",
+];
+
+impl SmallUpstream {
+    /// Serves this chain.
+    pub async fn start(chain_id: u64, chain: Chain) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let shared = Arc::new(Shared {
+            address: listener.local_addr().expect("an address"),
+            chain_id,
+            chain: Mutex::new(chain),
+            heads: broadcast::Sender::new(4_096),
+            fault: Mutex::default(),
+            delay: Mutex::default(),
+            lie: Mutex::default(),
+            access_lists: Mutex::default(),
+            asked: watch::Sender::default(),
+            sent: watch::Sender::default(),
+            waves: Mutex::default(),
+            connections: AtomicUsize::new(0),
+            gone: watch::Sender::new(false),
+        });
+        let accepting = Mutex::new(accept(listener, shared.clone()));
+        Self { shared, accepting }
+    }
+
+    pub fn url(&self) -> String {
+        format!("http://{}", self.shared.address)
+    }
+
+    pub fn ws_url(&self) -> String {
+        format!("ws://{}", self.shared.address)
+    }
+
+    /// Puts a block on its parent and tells subscribers.
+    pub fn push(&self, block: UpstreamBlock) {
+        self.reorganise(vec![block]);
+    }
+
+    /// Puts blocks on the parent of the first; those that were there are canonical no more. Tells subscribers of each.
+    pub fn reorganise(&self, branch: Vec<UpstreamBlock>) {
+        let mut chain = self.shared.chain();
+        let heads: Vec<Value> = branch.iter().map(|block| block.fields.clone()).collect();
+        branch.into_iter().for_each(|block| chain.put(block));
+        // In the lock, so that who is told can ask.
+        for head in heads {
+            let _ = self.shared.heads.send(head);
+        }
+    }
+
+    /// Changes the chain without telling subscribers.
+    pub fn change(&self, change: impl FnOnce(&mut Chain)) {
+        change(&mut self.shared.chain());
+    }
+
+    /// The newest block.
+    pub fn head(&self) -> UpstreamBlock {
+        self.shared.chain().head().clone()
+    }
+
+    /// Answers so many requests (a batch is one) with a fault; `usize::MAX`: until it is [well](Self::well) again.
+    pub fn fail(&self, fault: Fault, requests: usize) {
+        *lock(&self.shared.fault) = Some((fault, requests));
+    }
+
+    /// No fault, no delay, no lie.
+    pub fn well(&self) {
+        *lock(&self.shared.fault) = None;
+        *lock(&self.shared.lie) = None;
+        self.delay(Duration::ZERO);
+    }
+
+    /// Answers come so much later than they could.
+    pub fn delay(&self, delay: Duration) {
+        *lock(&self.shared.delay) = delay;
+    }
+
+    /// Changes results: given method, params and the true result, returns what is answered.
+    pub fn lie(&self, lie: impl Fn(&str, &Value, Value) -> Value + Send + 'static) {
+        *lock(&self.shared.lie) = Some(Box::new(lie));
+    }
+
+    /// Answers `eth_createAccessList`, given its params; without this it is an unknown method.
+    pub fn access_lists(&self, answer: impl Fn(&Value) -> Value + Send + 'static) {
+        *lock(&self.shared.access_lists) = Some(Box::new(answer));
+    }
+
+    /// Ends all connections and takes no more.
+    pub fn go_away(&self) {
+        lock(&self.accepting).abort();
+        self.shared.gone.send_replace(true);
+    }
+
+    /// Is there again, at the same address.
+    pub async fn come_back(&self) {
+        let listener = timeout(BOUND, async {
+            loop {
+                match TcpListener::bind(self.shared.address).await {
+                    Ok(listener) => return listener,
+                    // The listener of before is closed when its task has ended.
+                    Err(error) if error.kind() == io::ErrorKind::AddrInUse => tokio::task::yield_now().await,
+                    Err(error) => panic!("the port is not to be had again: {error}"),
+                }
+            }
+        });
+        let listener = listener.await.expect("the port is free again in time");
+        self.shared.gone.send_replace(false);
+        *lock(&self.accepting) = accept(listener, self.shared.clone());
+    }
+
+    /// How many connections there have been.
+    pub fn connections(&self) -> usize {
+        self.shared.connections.load(SeqCst)
+    }
+
+    /// How many newHeads subscriptions there are.
+    pub fn subscribers(&self) -> usize {
+        self.shared.heads.receiver_count()
+    }
+
+    /// How often a method was asked for, in batches and out of them.
+    pub fn asked(&self, method: &str) -> usize {
+        self.shared.asked.borrow().get(method).copied().unwrap_or_default()
+    }
+
+    /// Waits until a method was asked for so often.
+    pub async fn is_asked(&self, method: &str, times: usize) {
+        let mut asked = self.shared.asked.subscribe();
+        let reached = asked.wait_for(|asked| asked.get(method).copied().unwrap_or_default() >= times);
+        let waited = timeout(BOUND, reached).await;
+        waited.unwrap_or_else(|_| panic!("{method} is not asked {times} times in time")).expect("the server runs");
+    }
+
+    /// How many waves of reads of state there have been: sets of requests that were asked before any of them was answered.
+    pub fn waves(&self) -> usize {
+        lock(&self.shared.waves).count
+    }
+
+    /// The raw transactions that were sent.
+    pub fn sent(&self) -> Vec<Bytes> {
+        self.shared.sent.borrow().clone()
+    }
+
+    /// Waits until so many transactions were sent.
+    pub async fn has_sent(&self, count: usize) -> Vec<Bytes> {
+        let mut sent = self.shared.sent.subscribe();
+        let waited = timeout(BOUND, sent.wait_for(|sent| sent.len() >= count)).await;
+        waited.expect("transactions are sent in time").expect("the server runs").clone()
+    }
+}
+
+impl Drop for SmallUpstream {
+    fn drop(&mut self) {
+        self.go_away();
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().expect("no thread panics with it")
+}
+
+fn accept(listener: TcpListener, shared: Arc<Shared>) -> AbortHandle {
+    let task = tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            shared.connections.fetch_add(1, SeqCst);
+            let shared = shared.clone();
+            tokio::spawn(async move {
+                let mut gone = shared.gone.subscribe();
+                tokio::select! {
+                    _ = gone.wait_for(|gone| *gone) => {}
+                    () = serve(stream, shared.clone()) => {}
+                }
+            });
+        }
+    });
+    task.abort_handle()
+}
+
+/// One connection: an upgrade begins with GET, and all else is POST.
+async fn serve(stream: TcpStream, shared: Arc<Shared>) {
+    let mut first = [0; 1];
+    match stream.peek(&mut first).await {
+        Ok(1) if first == *b"G" => serve_socket(stream, shared).await,
+        _ => {
+            let service = service_fn(|request| post(request, shared.clone()));
+            // An error is the connection's end.
+            let _ = http1::Builder::new().serve_connection(TokioIo::new(stream), service).await;
+        }
+    }
+}
+
+async fn post(request: Request<Incoming>, shared: Arc<Shared>) -> Result<Response<Full<Body>>, io::Error> {
+    let body = request.into_body().collect().await.map_err(io::Error::other)?.to_bytes();
+    let (status, text) = match shared.reply(&body, None).await {
+        Reply::Text(text) => (StatusCode::OK, text),
+        Reply::Fault(Fault::TooManyRequests) => (StatusCode::TOO_MANY_REQUESTS, "slow down".to_owned()),
+        Reply::Fault(Fault::ServerError) => (StatusCode::INTERNAL_SERVER_ERROR, "something is broken".to_owned()),
+        Reply::Fault(_) => return Err(io::Error::other("the connection is to end")),
+    };
+    let response = Response::builder().status(status).header("content-type", "application/json");
+    response.body(Full::from(text)).map_err(io::Error::other)
+}
+
+async fn serve_socket(stream: TcpStream, shared: Arc<Shared>) {
+    let Ok(mut socket) = accept_async(stream).await else { return };
+    let mut subscriptions = Subscriptions { heads: None, ids: Vec::new() };
+    loop {
+        tokio::select! {
+            head = subscriptions.next() => {
+                for id in &subscriptions.ids {
+                    let params = json!({"subscription": id, "result": head});
+                    let message = json!({"jsonrpc": "2.0", "method": "eth_subscription", "params": params});
+                    if socket.send(Message::text(message.to_string())).await.is_err() {
+                        return;
+                    }
+                }
+            }
+            message = socket.next() => {
+                let Some(Ok(message)) = message else { return };
+                if !message.is_text() && !message.is_binary() {
+                    continue;
+                }
+                match shared.reply(&message.into_data(), Some(&mut subscriptions)).await {
+                    Reply::Text(text) => if socket.send(Message::text(text)).await.is_err() { return },
+                    Reply::Fault(_) => return,
+                }
+            }
+        }
+    }
+}
+
+/// What one WebSocket has subscribed to.
+struct Subscriptions {
+    heads: Option<broadcast::Receiver<Value>>,
+    ids: Vec<String>,
+}
+
+impl Subscriptions {
+    /// The next head; never, where nothing is subscribed to.
+    async fn next(&mut self) -> Value {
+        match &mut self.heads {
+            Some(heads) => heads.recv().await.expect("the server runs, and a test has fewer blocks than it keeps"),
+            None => std::future::pending().await,
+        }
+    }
+
+    fn add(&mut self, shared: &Shared) -> Value {
+        self.heads.get_or_insert_with(|| shared.heads.subscribe());
+        let id = format!("{:#x}", self.ids.len() + 1);
+        self.ids.push(id.clone());
+        json!(id)
+    }
+
+    fn remove(&mut self, id: &Value) -> Value {
+        let before = self.ids.len();
+        self.ids.retain(|known| json!(known) != *id);
+        if self.ids.is_empty() {
+            self.heads = None;
+        }
+        json!(self.ids.len() < before)
+    }
+}
+
+enum Reply {
+    Text(String),
+    Fault(Fault),
+}
+
+type Answer = Result<Value, (i64, &'static str)>;
+
+impl Shared {
+    fn chain(&self) -> MutexGuard<'_, Chain> {
+        lock(&self.chain)
+    }
+
+    /// Answers a request or a batch.
+    async fn reply(&self, body: &[u8], mut subscriptions: Option<&mut Subscriptions>) -> Reply {
+        let request: Value = serde_json::from_slice(body).unwrap_or_default();
+        let requests = request.as_array().cloned().unwrap_or_else(|| vec![request.clone()]);
+        let method = |request: &Value| request["method"].as_str().unwrap_or_default().to_owned();
+        let reads_state = requests.iter().any(|request| STATE.contains(&method(request).as_str()));
+        self.asked.send_modify(|asked| {
+            requests.iter().for_each(|request| *asked.entry(method(request)).or_default() += 1);
+        });
+        let wave = reads_state.then(|| lock(&self.waves).ask());
+        let fault = self.next_fault();
+        let delay = *lock(&self.delay);
+        if !delay.is_zero() {
+            tokio::time::sleep(delay).await;
+        }
+        if fault == Some(Fault::Silence) {
+            std::future::pending::<()>().await;
+        }
+        let mut answer = |request: &Value| {
+            let answer = match fault {
+                Some(Fault::LimitExceeded) => Err((-32005, "daily request count exceeded, request rate limited")),
+                _ => self.answer(&method(request), &request["params"], subscriptions.as_deref_mut()),
+            };
+            match answer {
+                Ok(result) => json!({"jsonrpc": "2.0", "id": request["id"], "result": result}),
+                Err((code, message)) => {
+                    json!({"jsonrpc": "2.0", "id": request["id"], "error": {"code": code, "message": message}})
+                }
+            }
+        };
+        let text = match fault {
+            Some(Fault::Garbage) => "<html>\u{fffd} bad gateway".to_owned(),
+            Some(Fault::NoAnswer) => json!({"hello": ["world"]}).to_string(),
+            Some(fault @ (Fault::TooManyRequests | Fault::ServerError | Fault::Closed | Fault::Silence)) => {
+                self.end(wave);
+                return Reply::Fault(fault);
+            }
+            Some(Fault::LimitExceeded) | None if request.is_array() => {
+                requests.iter().map(answer).collect::<Value>().to_string()
+            }
+            Some(Fault::LimitExceeded) | None => answer(&request).to_string(),
+        };
+        self.end(wave);
+        Reply::Text(text)
+    }
+
+    fn end(&self, wave: Option<usize>) {
+        if let Some(wave) = wave {
+            lock(&self.waves).answer(wave);
+        }
+    }
+
+    fn next_fault(&self) -> Option<Fault> {
+        let mut fault = lock(&self.fault);
+        let (kind, left) = fault.as_mut()?;
+        let kind = *kind;
+        if *left != usize::MAX {
+            *left = left.saturating_sub(1);
+        }
+        if *left == 0 {
+            *fault = None;
+        }
+        Some(kind)
+    }
+
+    fn answer(&self, method: &str, params: &Value, subscriptions: Option<&mut Subscriptions>) -> Answer {
+        let answer = match (method, subscriptions) {
+            ("eth_subscribe", Some(subscriptions)) if params[0] == "newHeads" => Ok(subscriptions.add(self)),
+            ("eth_subscribe", Some(_)) => Err((-32602, "no such subscription")),
+            ("eth_unsubscribe", Some(subscriptions)) => Ok(subscriptions.remove(&params[0])),
+            _ => self.read(method, params),
+        };
+        match &*lock(&self.lie) {
+            Some(lie) => Ok(lie(method, params, answer?)),
+            None => answer,
+        }
+    }
+
+    fn read(&self, method: &str, params: &Value) -> Answer {
+        let chain = self.chain();
+        let quantity = |number: u64| json!(format!("{number:#x}"));
+        let account = |at: usize| -> Result<_, (i64, &'static str)> {
+            let address =
+                serde_json::from_value(params[0].clone()).map_err(|_| (-32602, "params[0]: expected an address"))?;
+            let block = find(&chain, &params[at])?.ok_or((-32000, "header not found"))?;
+            Ok((block, address))
+        };
+        Ok(match method {
+            "eth_chainId" => quantity(self.chain_id),
+            "net_version" => json!(self.chain_id.to_string()),
+            "web3_clientVersion" => json!("small/1"),
+            "eth_syncing" => json!(false),
+            "eth_blockNumber" => quantity(chain.head().number),
+            "eth_getBlockByNumber" | "eth_getBlockByHash" => {
+                let full = params[1].as_bool().ok_or((-32602, "params[1]: expected a boolean"))?;
+                find(&chain, &params[0])?.map_or(Value::Null, |block| block.json(full))
+            }
+            "eth_getBlockReceipts" => match find(&chain, &params[0])? {
+                Some(block) => json!(block.receipts.as_ref().ok_or((-32000, "the receipts are not known"))?),
+                None => Value::Null,
+            },
+            "eth_getBalance" => {
+                let (block, address) = account(1)?;
+                json!(block.state.get(&address).map(|account| account.balance).unwrap_or_default())
+            }
+            "eth_getTransactionCount" => {
+                let (block, address) = account(1)?;
+                quantity(block.state.get(&address).and_then(|account| account.nonce).unwrap_or_default())
+            }
+            "eth_getCode" => {
+                let (block, address) = account(1)?;
+                json!(block.state.get(&address).and_then(|account| account.code.clone()).unwrap_or_default())
+            }
+            "eth_getStorageAt" => {
+                let (block, address) = account(2)?;
+                let key = serde_json::from_value::<alloy_primitives::U256>(params[1].clone());
+                let key = key.map_err(|_| (-32602, "params[1]: expected a slot"))?;
+                json!(B256::from(slot(&block.state, &address, key.into())))
+            }
+            "eth_createAccessList" => match &*lock(&self.access_lists) {
+                Some(answer) => answer(params),
+                None => return Err(UNKNOWN),
+            },
+            "eth_sendRawTransaction" => {
+                let raw: Bytes =
+                    serde_json::from_value(params[0].clone()).map_err(|_| (-32602, "params[0]: expected bytes"))?;
+                let hash = keccak256(&raw);
+                self.sent.send_modify(|sent| sent.push(raw));
+                json!(hash)
+            }
+            _ => return Err(UNKNOWN),
+        })
+    }
+}
+
+const UNKNOWN: (i64, &str) = (-32601, "the method does not exist/is not available");
+
+/// The block of a tag, a number, a hash, or an EIP-1898 object.
+fn find<'a>(chain: &'a Chain, selector: &Value) -> Result<Option<&'a UpstreamBlock>, (i64, &'static str)> {
+    let wrong = (-32602, "expected a block");
+    if let Some(hash) = selector.get("blockHash") {
+        let hash: B256 = serde_json::from_value(hash.clone()).map_err(|_| wrong)?;
+        let block = chain.by_hash(hash);
+        let canonical = |block: &&UpstreamBlock| chain.by_number(block.number).is_some_and(|own| own.hash == hash);
+        return match block {
+            Some(block) if selector["requireCanonical"] == true && !canonical(&block) => {
+                Err((-32000, "hash is not currently canonical"))
+            }
+            block => Ok(block),
+        };
+    }
+    let selector = selector.get("blockNumber").unwrap_or(selector);
+    let first = chain.canonical[0].number;
+    Ok(match selector {
+        Value::Null => Some(chain.head()),
+        Value::String(text) => match text.as_str() {
+            "latest" | "pending" => Some(chain.head()),
+            "earliest" => chain.by_number(first),
+            "finalized" => chain.by_number(chain.finalized.unwrap_or(first)),
+            "safe" => chain.by_number(chain.safe.unwrap_or(first)),
+            hash if hash.len() == 66 => chain.by_hash(hash.parse().map_err(|_| wrong)?),
+            number => {
+                let number = number.strip_prefix("0x").and_then(|digits| u64::from_str_radix(digits, 16).ok());
+                chain.by_number(number.ok_or(wrong)?)
+            }
+        },
+        _ => return Err(wrong),
+    })
+}
