@@ -18,10 +18,22 @@ pub struct Account {
     pub nonce: u64,
     /// The analysed bytecode with its hash.
     pub code: Code,
-    /// The slots that are not zero.
+    /// The slots that are not zero. Of a partial account those that were written, zero or not.
     slots: Slots,
-    /// The same slots under the Keccak hash of their key: the storage root.
+    /// The same slots under the Keccak hash of their key: the storage root. Empty where `kind` says that none is kept.
     trie: Trie<U256>,
+    kind: Kind,
+}
+
+/// What of an account's storage is here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    /// All of it, with its trie.
+    Whole,
+    /// All of it, in a world that keeps no tries.
+    Untracked,
+    /// What was written; the rest is the remote base's.
+    Partial,
 }
 
 /// Bytecode, analysed, with the Keccak hash of its bytes.
@@ -41,13 +53,41 @@ impl Default for Code {
 
 impl Default for Account {
     fn default() -> Self {
-        Self { balance: U256::ZERO, nonce: 0, code: Code::default(), slots: Slots::default(), trie: Trie::default() }
+        Self {
+            balance: U256::ZERO,
+            nonce: 0,
+            code: Code::default(),
+            slots: Slots::default(),
+            trie: Trie::default(),
+            kind: Kind::Whole,
+        }
     }
 }
 
 impl Account {
     /// Changed slots that are not worth another thread.
     const AT_ONCE: usize = 64;
+
+    /// An account of a world on a remote base: what is not written here is in the base.
+    pub(super) fn partial() -> Self {
+        Self { kind: Kind::Partial, ..Self::default() }
+    }
+
+    /// An account of such a world that has nothing in the base.
+    pub(super) fn untracked() -> Self {
+        Self { kind: Kind::Untracked, ..Self::default() }
+    }
+
+    /// Whether slots that are not here are in the remote base.
+    pub(super) fn is_partial(&self) -> bool {
+        self.kind == Kind::Partial
+    }
+
+    /// The value of storage slot `key`, if it is here. Of an account that is whole, it always is.
+    pub(super) fn known_slot(&self, key: &U256) -> Option<U256> {
+        let value = self.slots.get(key).copied();
+        if self.is_partial() { value } else { Some(value.unwrap_or_default()) }
+    }
 
     /// The value of storage slot `key`; zero where nothing was stored.
     pub fn slot(&self, key: &U256) -> U256 {
@@ -56,6 +96,9 @@ impl Account {
 
     /// Stores `value` in slot `key`.
     pub fn set_slot(&mut self, key: U256, value: U256) {
+        if self.kind != Kind::Whole {
+            return self.set_untracked(key, value);
+        }
         let path = keccak256(key.to_be_bytes::<32>());
         if value.is_zero() {
             if self.slots.remove(&key).is_some() {
@@ -69,7 +112,7 @@ impl Account {
 
     /// Stores values in many slots, each key once.
     pub fn set_slots(&mut self, written: &[(U256, U256)]) {
-        if written.len() < Self::AT_ONCE {
+        if written.len() < Self::AT_ONCE || self.kind != Kind::Whole {
             return written.iter().for_each(|(key, value)| self.set_slot(*key, *value));
         }
         let (slots, trie) = (&mut self.slots, &mut self.trie);
@@ -95,6 +138,17 @@ impl Account {
     pub fn clear_storage(&mut self) {
         self.slots = Slots::default();
         self.trie = Trie::default();
+        if self.kind == Kind::Partial {
+            self.kind = Kind::Untracked;
+        }
+    }
+
+    fn set_untracked(&mut self, key: U256, value: U256) {
+        if value.is_zero() && !self.is_partial() {
+            self.slots.remove(&key);
+        } else {
+            self.slots.insert(key, value);
+        }
     }
 
     /// The slots that are not zero, in no order.
@@ -102,7 +156,7 @@ impl Account {
         self.slots.iter()
     }
 
-    /// The storage trie.
+    /// The storage trie; of an account in a world on a remote base, an empty one.
     pub const fn storage_trie(&self) -> &Trie<U256> {
         &self.trie
     }
@@ -135,7 +189,11 @@ impl PartialEq for Account {
         self.balance == other.balance
             && self.nonce == other.nonce
             && self.code.hash == other.code.hash
-            && self.trie == other.trie
+            && self.kind == other.kind
+            && match self.kind {
+                Kind::Whole => self.trie == other.trie,
+                Kind::Untracked | Kind::Partial => self.slots == other.slots,
+            }
     }
 }
 

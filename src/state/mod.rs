@@ -1,10 +1,11 @@
 //! Immutable state: accounts and their tries in a structure-sharing world, snapshots of it with their block context,
-//! the recent history of those, and the overlay in which a run keeps its own changes.
+//! the recent history of those, the cache of an upstream's state, and the overlay in which a run keeps its own changes.
 
 mod account;
 mod block;
 mod code;
 mod overlay;
+mod remote;
 mod roots;
 mod snapshot;
 mod snapshots;
@@ -15,8 +16,9 @@ pub use account::{Account, Code};
 pub use block::{Block, Included};
 pub use code::{CodeCache, CodeStats};
 pub use overlay::{AccountChange, EntryChange, LogMark, LogNumbers, Meter, Overlay, Pause, Stopped};
+pub use remote::{Fetched, ImageAccount, Miss, Missed, RemoteImage, RemoteState, RemoteStats, RemoteView};
 pub use roots::StateRoots;
 pub use snapshot::{FeedProblem, FeedState, OpenBlock, Snapshot, SnapshotId};
 pub use snapshots::{Published, Selector, Snapshots, UnknownBlock};
 pub use trie::{Trie, TrieValue};
-pub use world::World;
+pub use world::{Lookup, World};

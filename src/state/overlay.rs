@@ -1,6 +1,7 @@
 //! What one run has changed, over a world that it must not change.
 
 use std::{
+    cell::RefCell,
     convert::Infallible,
     sync::{
         Arc,
@@ -19,13 +20,20 @@ use revm::{
     state::{Account as RunAccount, AccountInfo},
 };
 
-use super::{Account, World, account::Code};
+use super::{
+    Account, Lookup, World,
+    account::Code,
+    remote::{Cell, Miss, Missed, RemoteView},
+};
 use crate::chain::BlockHashes;
 
 /// The changes of a run over a [`World`], and revm's database in it.
 ///
 /// Accounts get a number when they are first read; revm hands it back with each storage access, so that a slot costs one look-up by
 /// its key and none by its address. [`Overlay::reset`] keeps the memory: a worker uses one overlay for all its runs.
+///
+/// Over a world on a remote base, a run may look for what is not known yet. It goes on with zero, or no account, and finds what else it will
+/// need; what it gives is wrong, and [`Overlay::take_missed`] tells so. Only what comes of a run that missed nothing may be given out.
 #[derive(Debug, Default)]
 pub struct Overlay {
     base: World,
@@ -33,6 +41,10 @@ pub struct Overlay {
     ids: AddressMap<usize>,
     /// The first `ids.len()` are in use; the rest wait with their maps emptied.
     entries: Vec<Entry>,
+    /// What was not known of a remote base. It stays when the overlay is reset, until it is [taken](Overlay::take_missed).
+    missed: RefCell<Missed>,
+    /// Reads of the remote base that found something, until they are counted.
+    hits: u64,
     /// What may stop the run.
     pub meter: Meter,
     /// The numbers of the logs of the call that runs.
@@ -98,6 +110,8 @@ struct Entry {
     address: Address,
     /// The account in the base, whose slots show through unless cleared.
     base: Option<Arc<Account>>,
+    /// Where the rest of its slots are: with the remote base.
+    remote: Option<Remote>,
     /// The account now, its code included; none where it does not exist.
     info: Option<AccountInfo>,
     /// Whether the base's slots are gone.
@@ -108,6 +122,14 @@ struct Entry {
     /// Slots written since then, and before.
     slots: HashMap<U256, U256>,
     settled: HashMap<U256, U256>,
+}
+
+/// An account of a remote base.
+#[derive(Debug)]
+struct Remote {
+    view: RemoteView,
+    /// None where nothing is known of it.
+    cell: Option<Arc<Cell>>,
 }
 
 /// The change of one account, as the overlay holds it.
@@ -184,6 +206,8 @@ pub enum Stopped {
 impl Meter {
     /// Ticks between two looks at the clock: some tens of microseconds.
     const STRIDE: u32 = 4096;
+    /// Strides of a run that has missed something: some milliseconds.
+    const FOR_NOTHING: u32 = 256;
 
     /// Stops a run at `deadline`, or when `cancelled` is set. Between two calls of it, `pause` is had.
     pub fn until(deadline: Instant, cancelled: Arc<AtomicBool>, pause: Option<Pause>) -> Self {
@@ -202,6 +226,12 @@ impl Meter {
         }
         self.look();
         self.stopped.map_or(Ok(()), Err)
+    }
+
+    /// Stops a run soon that has turned out to be for nothing: it only looks for what else it will need.
+    pub fn hurry(&mut self) {
+        self.strides_left = Some(self.strides_left.map_or(Self::FOR_NOTHING, |left| left.min(Self::FOR_NOTHING)));
+        self.fuel = self.fuel.min(Self::STRIDE);
     }
 
     /// Stops a run that takes more than about `strides` times [`Meter::STRIDE`] ticks.
@@ -262,6 +292,8 @@ impl Overlay {
     /// Accounts, and slots of an account, whose memory is kept from run to run.
     const KEPT: usize = 1 << 10;
     const KEPT_SLOTS: usize = 1 << 8;
+    /// Things that runs may miss before they are fetched.
+    const MISSES: usize = 1 << 12;
 
     /// An overlay without changes over `base`, which sees `hashes` through `BLOCKHASH`.
     pub fn new(base: World, hashes: BlockHashes) -> Self {
@@ -272,6 +304,7 @@ impl Overlay {
     pub fn reset(&mut self, base: World, hashes: BlockHashes, meter: Meter) {
         for entry in &mut self.entries[..self.ids.len()] {
             entry.base = None;
+            entry.remote = None;
             entry.info = None;
             for slots in [&mut entry.slots, &mut entry.settled] {
                 slots.clear();
@@ -281,6 +314,9 @@ impl Overlay {
             }
         }
         self.ids.clear();
+        if let Some(view) = self.base.remote() {
+            view.state().count(std::mem::take(&mut self.hits), 0);
+        }
         self.base = base;
         self.hashes = hashes;
         self.meter = meter;
@@ -290,7 +326,41 @@ impl Overlay {
     /// Lets go of the base and of more memory than a usual run needs.
     pub fn rest(&mut self) {
         self.reset(World::default(), BlockHashes::default(), Meter::default());
+        self.take_missed();
         self.entries.truncate(Self::KEPT);
+    }
+
+    /// Whether something was missed since it was last [taken](Self::take_missed): then nothing may be done with what runs gave.
+    pub fn has_missed(&self) -> bool {
+        !self.missed.borrow().is_empty()
+    }
+
+    /// What was not known of a remote base since this was last asked.
+    pub fn take_missed(&mut self) -> Missed {
+        self.missed.take()
+    }
+
+    /// The account at `address` in `world`, which need not be the base; none where it does not exist. Where that is not known, it is missed.
+    pub fn look_up(&self, world: &World, address: Address) -> Option<AccountInfo> {
+        match world.look_up(&address) {
+            Lookup::Known(info) => info,
+            Lookup::Unknown => {
+                world.remote().map(|view| self.note_miss(view, Miss::Account(address)));
+                None
+            }
+        }
+    }
+
+    /// A storage slot in `world`, which need not be the base. Where that is not known, it is missed.
+    pub fn look_up_slot(&self, world: &World, address: Address, slot: U256) -> U256 {
+        if let Some(value) = world.account(&address).and_then(|account| account.known_slot(&slot)) {
+            return value;
+        }
+        let Some(view) = world.remote_of(&address) else { return U256::ZERO };
+        view.slot(&address, &slot).unwrap_or_else(|| {
+            self.note_miss(view, Miss::Slot(address, slot));
+            U256::ZERO
+        })
     }
 
     /// Makes the hash of a block known to `BLOCKHASH`.
@@ -384,25 +454,92 @@ impl Overlay {
             if next == self.entries.len() {
                 self.entries.push(Entry::default());
             }
-            let entry = &mut self.entries[next];
             let base = self.base.account(&address).cloned();
+            let entry = &mut self.entries[next];
             entry.address = address;
             entry.info = base.as_ref().map(|account| AccountInfo { account_id: Some(next), ..account.info() });
             entry.base = base;
             (entry.bare, entry.cleared, entry.changed) = (false, false, false);
+            if self.base.remote().is_some() {
+                self.read_remote(next);
+            }
         }
         id
+    }
+
+    /// Puts what the remote base has into an entry that is new.
+    #[cold]
+    fn read_remote(&mut self, id: usize) {
+        let entry = &mut self.entries[id];
+        let is_partial = entry.base.as_ref().map(|account| account.is_partial());
+        let view = match is_partial {
+            Some(false) => None,
+            Some(true) => self.base.remote(),
+            None => self.base.remote_of(&entry.address),
+        };
+        let Some(view) = view.cloned() else { return };
+        let (address, cell) = (entry.address, view.cell(&entry.address));
+        if is_partial.is_none() {
+            match cell.as_ref().and_then(|cell| view.info_of(cell)) {
+                Some(info) => {
+                    self.hits += 1;
+                    // What does not exist has no storage.
+                    let Some(info) = info else { return };
+                    entry.info = Some(AccountInfo { account_id: Some(id), ..info });
+                }
+                None => self.miss(&view, Miss::Account(address)),
+            }
+        }
+        self.entries[id].remote = Some(Remote { view, cell });
+    }
+
+    #[cold]
+    fn miss(&mut self, view: &RemoteView, miss: Miss) {
+        self.meter.hurry();
+        if self.note_miss(view, miss) >= Self::MISSES {
+            self.meter.stop(Stopped::TooLong);
+            self.meter.look();
+        }
+    }
+
+    /// Returns how many there are now.
+    fn note_miss(&self, view: &RemoteView, miss: Miss) -> usize {
+        view.state().count(0, 1);
+        self.missed.borrow_mut().push(view, miss)
+    }
+
+    fn slot(&mut self, id: usize, slot: U256) -> U256 {
+        let entry = &self.entries[id];
+        if let Some(value) = entry.held_slot(&slot) {
+            return value;
+        }
+        self.remote_slot(id, slot)
+    }
+
+    /// A slot that nothing but the remote base has.
+    fn remote_slot(&mut self, id: usize, slot: U256) -> U256 {
+        let entry = &self.entries[id];
+        let Some(Remote { view, cell }) = &entry.remote else { return U256::ZERO };
+        if let Some(value) = cell.as_ref().and_then(|cell| view.slot_of(cell, &slot)) {
+            self.hits += 1;
+            return value;
+        }
+        let (view, miss) = (view.clone(), Miss::Slot(entry.address, slot));
+        self.miss(&view, miss);
+        U256::ZERO
     }
 }
 
 impl Entry {
-    fn slot(&self, slot: &U256) -> U256 {
+    /// The value of a slot, unless the remote base has it.
+    fn held_slot(&self, slot: &U256) -> Option<U256> {
         if let Some(value) = self.slots.get(slot).or_else(|| self.settled.get(slot)) {
-            return *value;
+            return Some(*value);
         }
         match &self.base {
-            Some(base) if !self.bare => base.slot(slot),
-            _ => U256::ZERO,
+            _ if self.bare => Some(U256::ZERO),
+            Some(base) => base.known_slot(slot),
+            None => None,
         }
     }
 
@@ -429,16 +566,25 @@ impl Database for Overlay {
 
     fn storage(&mut self, address: Address, slot: U256) -> Result<U256, Infallible> {
         let id = self.id(address);
-        Ok(self.entries[id].slot(&slot))
+        Ok(self.slot(id, slot))
     }
 
     fn storage_by_account_id(&mut self, address: Address, id: usize, slot: U256) -> Result<U256, Infallible> {
         debug_assert_eq!(self.entries[id].address, address);
-        Ok(self.entries[id].slot(&slot))
+        Ok(self.slot(id, slot))
     }
 
     fn block_hash(&mut self, number: u64) -> Result<B256, Infallible> {
-        Ok(self.hashes.get(number).unwrap_or_default())
+        if let Some(hash) = self.hashes.get(number) {
+            return Ok(hash);
+        }
+        let Some(view) = self.base.remote() else { return Ok(B256::ZERO) };
+        if let Some(hash) = view.block_hash(number) {
+            return Ok(hash);
+        }
+        let view = view.clone();
+        self.miss(&view, Miss::BlockHash(number));
+        Ok(B256::ZERO)
     }
 }
 
@@ -447,10 +593,10 @@ impl DatabaseRef for Overlay {
     type Error = Infallible;
 
     fn basic_ref(&self, address: Address) -> Result<Option<AccountInfo>, Infallible> {
-        Ok(match self.ids.get(&address) {
-            Some(id) => self.entries[*id].info.clone(),
-            None => self.base.account(&address).map(|account| account.info()),
-        })
+        if let Some(id) = self.ids.get(&address) {
+            return Ok(self.entries[*id].info.clone());
+        }
+        Ok(self.look_up(&self.base, address))
     }
 
     fn code_by_hash_ref(&self, _: B256) -> Result<Bytecode, Infallible> {
@@ -459,14 +605,27 @@ impl DatabaseRef for Overlay {
     }
 
     fn storage_ref(&self, address: Address, slot: U256) -> Result<U256, Infallible> {
-        Ok(match self.ids.get(&address) {
-            Some(id) => self.entries[*id].slot(&slot),
-            None => self.base.account(&address).map_or(U256::ZERO, |account| account.slot(&slot)),
-        })
+        let Some(id) = self.ids.get(&address) else { return Ok(self.look_up_slot(&self.base, address, slot)) };
+        let entry = &self.entries[*id];
+        if let Some(value) = entry.held_slot(&slot) {
+            return Ok(value);
+        }
+        let Some(Remote { view, cell }) = &entry.remote else { return Ok(U256::ZERO) };
+        Ok(cell.as_ref().and_then(|cell| view.slot_of(cell, &slot)).unwrap_or_else(|| {
+            self.note_miss(view, Miss::Slot(address, slot));
+            U256::ZERO
+        }))
     }
 
     fn block_hash_ref(&self, number: u64) -> Result<B256, Infallible> {
-        Ok(self.hashes.get(number).unwrap_or_default())
+        if let Some(hash) = self.hashes.get(number) {
+            return Ok(hash);
+        }
+        let Some(view) = self.base.remote() else { return Ok(B256::ZERO) };
+        Ok(view.block_hash(number).unwrap_or_else(|| {
+            self.note_miss(view, Miss::BlockHash(number));
+            B256::ZERO
+        }))
     }
 }
 

@@ -1,0 +1,93 @@
+//! One account of the upstream, with those of its slots that are known.
+
+use std::sync::{
+    Arc, RwLock, RwLockReadGuard, RwLockWriteGuard,
+    atomic::{AtomicBool, Ordering::Relaxed},
+};
+
+use alloy_primitives::{U256, map::HashMap};
+use revm::state::AccountInfo;
+
+use super::{codes::HeldCode, versions::Versions};
+
+/// An account by its blocks.
+#[derive(Debug, Default)]
+pub(crate) struct Cell(RwLock<Known>);
+
+/// What is known of an account.
+#[derive(Debug, Default)]
+pub(super) struct Known {
+    /// Balance, nonce and code; none where it does not exist.
+    pub info: Used<Versions<Option<Fields>>>,
+    /// Its slots.
+    pub slots: HashMap<U256, Used<Versions<U256>>>,
+}
+
+/// An account's fields.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Fields {
+    pub balance: U256,
+    pub nonce: u64,
+    pub code: Option<Arc<HeldCode>>,
+}
+
+/// Something that was read since one last looked, or not.
+#[derive(Debug, Default)]
+pub(super) struct Used<T> {
+    pub value: T,
+    used: AtomicBool,
+}
+
+impl<T> Used<T> {
+    pub fn mark(&self) {
+        // Most find it set: a line that all read and nobody writes stays in every core's cache.
+        if !self.used.load(Relaxed) {
+            self.used.store(true, Relaxed);
+        }
+    }
+
+    /// Whether it was, and has to be again to be so.
+    pub fn take_mark(&mut self) -> bool {
+        std::mem::take(self.used.get_mut())
+    }
+}
+
+impl Cell {
+    /// The account at a block: none where that is not known, none within where there is no account.
+    pub fn info(&self, block: u64, since: u64) -> Option<Option<AccountInfo>> {
+        let known = self.read();
+        let fields = known.info.value.at(block, since)?;
+        known.info.mark();
+        Some(fields.as_ref().map(Fields::info))
+    }
+
+    /// A slot at a block.
+    pub fn slot(&self, key: &U256, block: u64, since: u64) -> Option<U256> {
+        let known = self.read();
+        let slot = known.slots.get(key)?;
+        let value = slot.value.at(block, since)?;
+        slot.mark();
+        Some(*value)
+    }
+
+    pub(super) fn read(&self) -> RwLockReadGuard<'_, Known> {
+        self.0.read().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+
+    pub(super) fn write(&self) -> RwLockWriteGuard<'_, Known> {
+        self.0.write().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+}
+
+impl Fields {
+    fn info(&self) -> AccountInfo {
+        let code = self.code.as_ref().map(|held| held.code.clone()).unwrap_or_default();
+        AccountInfo {
+            balance: self.balance,
+            nonce: self.nonce,
+            code_hash: code.hash,
+            account_id: None,
+            code: Some(code.bytecode),
+        }
+    }
+}

@@ -1,0 +1,272 @@
+//! The blocks that the cache has gone through.
+
+use std::{
+    collections::VecDeque,
+    sync::{
+        Arc, PoisonError, RwLockReadGuard,
+        atomic::{
+            AtomicBool,
+            Ordering::{Acquire, Release},
+        },
+    },
+};
+
+use alloy_primitives::B256;
+
+use super::{
+    RemoteState, RemoteView,
+    cell::{Cell, Fields, Known},
+    versions::OPEN,
+};
+use crate::state::AccountChange;
+
+/// The newest blocks, without a gap, the oldest first. There is always one.
+#[derive(Debug)]
+pub(super) struct Chain {
+    blocks: VecDeque<Recorded>,
+    /// Ends when the chain begins again: blocks that are kept no more are then dead too.
+    era: Arc<AtomicBool>,
+}
+
+#[derive(Debug)]
+struct Recorded {
+    anchor: Arc<Anchor>,
+    changed: Changed,
+}
+
+/// What a block changed.
+#[derive(Debug)]
+enum Changed {
+    /// Nobody knows.
+    Anything,
+    /// The fingerprints of what it changed, in order.
+    These(Box<[u64]>),
+}
+
+/// A block of the chain, for as long as it is one.
+#[derive(Debug)]
+pub(super) struct Anchor {
+    pub number: u64,
+    pub hash: B256,
+    /// What was known before this block was lost on the way to this one.
+    pub since: u64,
+    alive: AtomicBool,
+    era: Arc<AtomicBool>,
+}
+
+impl Anchor {
+    pub fn is_alive(&self) -> bool {
+        self.alive.load(Acquire) && self.era.load(Acquire)
+    }
+}
+
+impl Chain {
+    /// Blocks that are kept: as many as states are.
+    const KEPT: usize = 256;
+
+    pub fn new(number: u64, hash: B256) -> Self {
+        let mut chain = Self { blocks: VecDeque::new(), era: Arc::new(AtomicBool::new(true)) };
+        chain.push(number, hash, number, Changed::Anything);
+        chain
+    }
+
+    /// The number of the oldest block whose state is kept.
+    pub fn oldest(&self) -> u64 {
+        self.blocks.front().map_or(0, |block| block.anchor.number)
+    }
+
+    fn head(&self) -> Option<&Arc<Anchor>> {
+        self.blocks.back().map(|block| &block.anchor)
+    }
+
+    /// The first block after `block` that changed something with one of these fingerprints; open where none has. Where the blocks that came
+    /// next are kept no more, it is the very next.
+    pub fn next_change(&self, block: u64, prints: &[u64]) -> u64 {
+        let skipped = (block + 1).checked_sub(self.oldest()).and_then(|count| usize::try_from(count).ok());
+        let Some(skipped) = skipped else { return block + 1 };
+        let change = self.blocks.iter().skip(skipped).find(|later| match &later.changed {
+            Changed::Anything => true,
+            Changed::These(changed) => prints.iter().any(|print| changed.binary_search(print).is_ok()),
+        });
+        change.map_or(OPEN, |later| later.anchor.number)
+    }
+
+    fn push(&mut self, number: u64, hash: B256, since: u64, changed: Changed) -> Arc<Anchor> {
+        let anchor = Arc::new(Anchor { number, hash, since, alive: AtomicBool::new(true), era: self.era.clone() });
+        self.blocks.push_back(Recorded { anchor: anchor.clone(), changed });
+        if self.blocks.len() > Self::KEPT {
+            self.blocks.pop_front();
+        }
+        anchor
+    }
+
+    fn find(&self, number: u64, hash: B256) -> Option<&Arc<Anchor>> {
+        let found = self.blocks.iter().rev().find(|block| block.anchor.number == number)?;
+        (found.anchor.hash == hash).then_some(&found.anchor)
+    }
+}
+
+impl RemoteState {
+    /// The number and hash of the newest block.
+    pub fn head(&self) -> (u64, B256) {
+        self.chain().head().map_or((0, B256::ZERO), |head| (head.number, head.hash))
+    }
+
+    /// The state after the newest block.
+    pub fn newest(self: &Arc<Self>) -> Option<RemoteView> {
+        let anchor = self.chain().head()?.clone();
+        Some(RemoteView { state: self.clone(), anchor })
+    }
+
+    /// The state after a block; none where it is not one of the newest 256 of the chain.
+    pub fn view(self: &Arc<Self>, number: u64, hash: B256) -> Option<RemoteView> {
+        let anchor = self.chain().find(number, hash)?.clone();
+        Some(RemoteView { state: self.clone(), anchor })
+    }
+
+    /// The next block was executed here, and checked: `changes` is all that it changed, and what the cache holds beside it is so after
+    /// this block as it was before.
+    ///
+    /// None, and nothing done, where `number` does not come right after the newest block.
+    pub fn advance(self: &Arc<Self>, number: u64, hash: B256, changes: &[AccountChange]) -> Option<RemoteView> {
+        self.next(number, hash, changes, true)
+    }
+
+    /// The next block was executed here and does not check: what it touched is known no more. All else is believed.
+    ///
+    /// None, and nothing done, where `number` does not come right after the newest block.
+    pub fn drop_touched(self: &Arc<Self>, number: u64, hash: B256, touched: &[AccountChange]) -> Option<RemoteView> {
+        self.next(number, hash, touched, false)
+    }
+
+    fn next(
+        self: &Arc<Self>,
+        number: u64,
+        hash: B256,
+        changes: &[AccountChange],
+        with_values: bool,
+    ) -> Option<RemoteView> {
+        let mut chain = self.chain.write().unwrap_or_else(PoisonError::into_inner);
+        let head = chain.head()?;
+        if head.number.checked_add(1) != Some(number) {
+            return None;
+        }
+        let (since, parent, oldest) = (head.since, head.clone(), chain.oldest());
+        let mut prints = Vec::new();
+        for change in changes {
+            let address = change.address;
+            prints.push(self.account_print(&address));
+            if change.storage_cleared {
+                prints.push(self.cleared_print(&address));
+            }
+            prints.extend(change.slots.iter().map(|(slot, _)| self.slot_prints(&address, slot)[0]));
+            if !with_values && !self.accounts.contains_key(&address) {
+                continue;
+            }
+            self.with(address, |known| {
+                if change.storage_cleared {
+                    known.slots.values_mut().for_each(|slot| slot.value.end(number));
+                }
+                if !with_values {
+                    known.info.value.end(number);
+                    for (slot, _) in &change.slots {
+                        if let Some(slot) = known.slots.get_mut(slot) {
+                            slot.value.end(number);
+                        }
+                    }
+                    return;
+                }
+                let fields = change.info.as_ref().map(|(balance, nonce, code)| Fields {
+                    balance: *balance,
+                    nonce: *nonce,
+                    code: self.codes.hold(code),
+                });
+                known.info.value.begin(number, since, fields, oldest);
+                for (slot, value) in &change.slots {
+                    self.change_slot(known, address, *slot, |slot| slot.begin(number, since, *value, oldest));
+                }
+            });
+        }
+        prints.sort_unstable();
+        prints.dedup();
+        self.hashes.insert(parent.number, parent.hash);
+        let anchor = chain.push(number, hash, since, Changed::These(prints.into()));
+        drop(chain);
+        self.evict();
+        Some(RemoteView { state: self.clone(), anchor })
+    }
+
+    /// The chain went on to a block that was not executed here, or to one some blocks further: all that is known ends before it.
+    ///
+    /// None, and nothing done, where `number` does not come after the newest block.
+    pub fn cut(self: &Arc<Self>, number: u64, hash: B256) -> Option<RemoteView> {
+        let mut chain = self.chain.write().unwrap_or_else(PoisonError::into_inner);
+        let head = chain.head()?.clone();
+        if number <= head.number {
+            return None;
+        }
+        if head.number + 1 == number {
+            self.hashes.insert(head.number, head.hash);
+        } else {
+            // The blocks between are not known, nor whether those before them are this one's ancestors.
+            self.hashes.clear();
+            chain.blocks.clear();
+        }
+        let anchor = chain.push(number, hash, number, Changed::Anything);
+        Some(RemoteView { state: self.clone(), anchor })
+    }
+
+    /// A reorg: the blocks past `number` never were. Views of them know nothing any more.
+    ///
+    /// None where that block is not one of the newest 256: then the chain has to begin again, with [`restart`](Self::restart).
+    pub fn revert_to(self: &Arc<Self>, number: u64, hash: B256) -> Option<RemoteView> {
+        let mut chain = self.chain.write().unwrap_or_else(PoisonError::into_inner);
+        let anchor = chain.find(number, hash)?.clone();
+        // First, so that nobody takes what is changed next for the old branch's.
+        for dead in chain.blocks.iter().filter(|block| block.anchor.number > number) {
+            dead.anchor.alive.store(false, Release);
+        }
+        chain.blocks.retain(|block| block.anchor.number <= number);
+        self.hashes.retain(|of, _| *of < number);
+        self.change_all(|known| {
+            known.info.value.revert_to(number);
+            known.slots.values_mut().for_each(|slot| slot.value.revert_to(number));
+        });
+        Some(RemoteView { state: self.clone(), anchor })
+    }
+
+    /// Begins again at a block that may be any: nothing is known of it, and every view of before knows nothing any more.
+    pub fn restart(self: &Arc<Self>, number: u64, hash: B256) -> RemoteView {
+        let mut chain = self.chain.write().unwrap_or_else(PoisonError::into_inner);
+        chain.era.store(false, Release);
+        self.hashes.clear();
+        self.change_all(|known| {
+            known.info.value.clear();
+            known.slots.values_mut().for_each(|slot| slot.value.clear());
+        });
+        chain.blocks.clear();
+        chain.era = Arc::new(AtomicBool::new(true));
+        let anchor = chain.push(number, hash, number, Changed::Anything);
+        RemoteView { state: self.clone(), anchor }
+    }
+
+    pub(super) fn chain(&self) -> RwLockReadGuard<'_, Chain> {
+        self.chain.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn change_all(&self, change: impl Fn(&mut Known)) {
+        let older = |known: &Known| {
+            let slots: usize = known.slots.values().map(|slot| slot.value.count_older()).sum();
+            (known.info.value.count_older(), slots)
+        };
+        for cell in &self.accounts {
+            let cell: &Cell = cell.value();
+            let mut known = cell.write();
+            let before = older(&known);
+            change(&mut known);
+            let after = older(&known);
+            self.recount::<Option<Fields>>(before.0, after.0);
+            self.recount::<alloy_primitives::U256>(before.1, after.1);
+        }
+    }
+}

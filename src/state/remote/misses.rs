@@ -1,0 +1,46 @@
+//! What runs looked for and the cache did not have.
+
+use alloy_primitives::{Address, U256, map::HashSet};
+
+use super::RemoteView;
+
+/// Something of the upstream's state that is not known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Miss {
+    /// An account: balance, nonce and code.
+    Account(Address),
+    /// A storage slot.
+    Slot(Address, U256),
+    /// The hash of the block of this number.
+    BlockHash(u64),
+}
+
+/// What runs have missed, each once, by the block that they looked at.
+#[derive(Clone, Debug, Default)]
+pub struct Missed(Vec<(RemoteView, HashSet<Miss>)>);
+
+impl Missed {
+    /// Notes a miss. Returns how many there are now.
+    pub(crate) fn push(&mut self, view: &RemoteView, miss: Miss) -> usize {
+        match self.0.iter_mut().find(|(known, _)| known == view) {
+            Some((_, misses)) => drop(misses.insert(miss)),
+            None => self.0.push((view.clone(), HashSet::from_iter([miss]))),
+        }
+        self.len()
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.0.iter().map(|(_, misses)| misses.len()).sum()
+    }
+
+    /// Whether nothing was missed: what a run gave is right.
+    pub const fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The misses at each block.
+    pub fn by_view(&self) -> impl Iterator<Item = (&RemoteView, &HashSet<Miss>)> {
+        self.0.iter().map(|(view, misses)| (view, misses))
+    }
+}

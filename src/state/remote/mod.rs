@@ -1,0 +1,394 @@
+//! What is known of an upstream's state, block by block.
+
+mod cell;
+mod chain;
+mod codes;
+mod image;
+mod misses;
+#[cfg(test)]
+mod tests;
+mod versions;
+
+pub(crate) use cell::Cell;
+pub use image::{ImageAccount, RemoteImage};
+pub use misses::{Miss, Missed};
+
+use std::sync::{
+    Arc, RwLock,
+    atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed},
+};
+
+use alloy_primitives::{Address, B256, U256, map::DefaultHashBuilder};
+use crossbeam::queue::SegQueue;
+use dashmap::DashMap;
+use revm::state::AccountInfo;
+
+use self::{
+    cell::{Fields, Known, Used},
+    chain::{Anchor, Chain},
+    codes::Codes,
+    versions::Versions,
+};
+use super::Code;
+
+/// A concurrent cache of an upstream's accounts, slots and block hashes, bounded in bytes.
+///
+/// Every value is held as versions: `from` the block that it was seen at or written in, `until` the block that changed it, which is open
+/// while none has. A read at block N takes the version that covers N. So a new block that was executed here costs what it changed, and all else
+/// stays known; and the states of some hundred blocks share what did not change between them.
+///
+/// A value that is fetched at block N while the chain has gone on is valid up to the next block that changed it. That block is found in what
+/// is kept of the blocks: a fingerprint for each key that they changed. Two keys of one fingerprint only end a version early. Fetched values
+/// come in under a shared lock and blocks under an exclusive one, which no reader takes.
+///
+/// Whoever reads does so through a [`RemoteView`], at one block of one branch. When a reorg takes that block away, the view knows nothing any
+/// more: neither does it read the new branch's values, nor does what was fetched for it come in.
+///
+/// What is read sets a mark, and what has to go is looked for in the order in which it came; what has a mark loses it and goes to the end.
+pub struct RemoteState {
+    accounts: DashMap<Address, Arc<Cell>, DefaultHashBuilder>,
+    hashes: DashMap<u64, B256, DefaultHashBuilder>,
+    chain: RwLock<Chain>,
+    codes: Arc<Codes>,
+    /// Every entry once, in the order in which they came.
+    order: SegQueue<(Address, Option<U256>)>,
+    fingerprints: DefaultHashBuilder,
+    limit: usize,
+    bytes: AtomicUsize,
+    entries: AtomicUsize,
+    hits: AtomicU64,
+    misses: AtomicU64,
+    evicted: AtomicU64,
+}
+
+/// What the cache holds, and how often it had what was looked for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RemoteStats {
+    /// Accounts and slots.
+    pub entries: usize,
+    /// Bytes that they take, bytecode included.
+    pub bytes: usize,
+    /// Reads that found a value.
+    pub hits: u64,
+    /// Reads that did not.
+    pub misses: u64,
+    /// Entries that had to go.
+    pub evicted: u64,
+}
+
+/// A value that was fetched.
+#[derive(Clone, Debug)]
+pub enum Fetched {
+    /// An account. One without balance, nonce and code does not exist (EIP-161).
+    Account {
+        /// Where it is.
+        address: Address,
+        /// Balance in wei.
+        balance: U256,
+        /// Nonce.
+        nonce: u64,
+        /// Code.
+        code: Code,
+    },
+    /// A storage slot.
+    Slot {
+        /// Whose.
+        address: Address,
+        /// Which.
+        slot: U256,
+        /// Its value.
+        value: U256,
+    },
+    /// The hash of an ancestor of the block that it was fetched for.
+    BlockHash {
+        /// Its number.
+        number: u64,
+        /// Its hash.
+        hash: B256,
+    },
+}
+
+/// The state of an upstream after one block. Cheap to clone.
+#[derive(Clone)]
+pub struct RemoteView {
+    state: Arc<RemoteState>,
+    anchor: Arc<Anchor>,
+}
+
+impl RemoteState {
+    /// Hashes of ancestors that are held at most: far more than the last 256 that blocks themselves see.
+    const HASHES: usize = 1 << 14;
+    /// Bytes of an account's entry and of a slot's, in their tables as these are filled on average, their place in the order included.
+    const ACCOUNT_BYTES: usize = 420;
+    const SLOT_BYTES: usize = 230;
+
+    /// A cache of up to `limit` bytes for a chain whose head is the block of this number and hash.
+    pub fn new(limit: usize, number: u64, hash: B256) -> Arc<Self> {
+        Arc::new(Self {
+            accounts: DashMap::default(),
+            hashes: DashMap::default(),
+            chain: RwLock::new(Chain::new(number, hash)),
+            codes: Arc::default(),
+            order: SegQueue::new(),
+            fingerprints: DefaultHashBuilder::default(),
+            limit,
+            bytes: AtomicUsize::new(0),
+            entries: AtomicUsize::new(0),
+            hits: AtomicU64::new(0),
+            misses: AtomicU64::new(0),
+            evicted: AtomicU64::new(0),
+        })
+    }
+
+    /// What it holds.
+    pub fn stats(&self) -> RemoteStats {
+        RemoteStats {
+            entries: self.entries.load(Relaxed),
+            bytes: self.held(),
+            hits: self.hits.load(Relaxed),
+            misses: self.misses.load(Relaxed),
+            evicted: self.evicted.load(Relaxed),
+        }
+    }
+
+    /// Counts reads, which are counted where they are made first: one counter for all would be fought over.
+    pub fn count(&self, hits: u64, misses: u64) {
+        self.hits.fetch_add(hits, Relaxed);
+        self.misses.fetch_add(misses, Relaxed);
+    }
+
+    /// The bytecode of this hash, if an account that is held has it.
+    pub fn code(&self, hash: &B256) -> Option<Code> {
+        self.codes.get(hash)
+    }
+
+    /// Puts in what was fetched at the block of `view`. False where that block is of the chain no more: then nothing comes in.
+    pub fn insert(&self, view: &RemoteView, values: impl IntoIterator<Item = Fetched>) -> bool {
+        for value in values {
+            let chain = self.chain();
+            if !view.is_alive() {
+                return false;
+            }
+            let (block, since, oldest) = (view.number(), view.anchor.since, chain.oldest());
+            match value {
+                Fetched::Account { address, balance, nonce, code } => {
+                    let until = chain.next_change(block, &[self.account_print(&address)]);
+                    let exists = !balance.is_zero() || nonce != 0 || !code.bytecode.is_empty();
+                    let fields = exists.then(|| Fields { balance, nonce, code: self.codes.hold(&code) });
+                    self.with(address, |known| known.info.value.insert(block, until, since, fields, oldest));
+                }
+                Fetched::Slot { address, slot, value } => {
+                    let until = chain.next_change(block, &self.slot_prints(&address, &slot));
+                    self.with_slot(address, slot, |versions| versions.insert(block, until, since, value, oldest));
+                }
+                Fetched::BlockHash { number, hash } if number < block => {
+                    if self.hashes.len() >= Self::HASHES {
+                        self.hashes.clear();
+                    }
+                    self.hashes.insert(number, hash);
+                }
+                Fetched::BlockHash { .. } => {}
+            }
+            drop(chain);
+            self.evict();
+        }
+        true
+    }
+
+    fn account_print(&self, address: &Address) -> u64 {
+        use std::hash::BuildHasher;
+        self.fingerprints.hash_one(address)
+    }
+
+    /// Of what changes a slot: a write to it, or the account's storage being cleared.
+    fn slot_prints(&self, address: &Address, slot: &U256) -> [u64; 2] {
+        use std::hash::BuildHasher;
+        [self.fingerprints.hash_one((address, slot)), self.cleared_print(address)]
+    }
+
+    fn cleared_print(&self, address: &Address) -> u64 {
+        use std::hash::BuildHasher;
+        self.fingerprints.hash_one((address, "storage"))
+    }
+
+    /// Changes what is known of an account. Its place in the table is held meanwhile, so that it is not evicted.
+    fn with<T>(&self, address: Address, change: impl FnOnce(&mut Known) -> T) -> T {
+        let mut is_new = false;
+        let cell = self.accounts.entry(address).or_insert_with(|| {
+            is_new = true;
+            Arc::default()
+        });
+        if is_new {
+            self.entries.fetch_add(1, Relaxed);
+            self.bytes.fetch_add(Self::ACCOUNT_BYTES, Relaxed);
+        }
+        let mut known = cell.write();
+        let before = known.info.value.count_older();
+        let changed = change(&mut known);
+        known.info.mark();
+        self.recount::<Option<Fields>>(before, known.info.value.count_older());
+        drop(known);
+        // After it is in the table: whoever looks for what has to go finds it there.
+        if is_new {
+            self.order.push((address, None));
+        }
+        changed
+    }
+
+    fn with_slot(&self, address: Address, slot: U256, change: impl FnOnce(&mut Versions<U256>)) {
+        self.with(address, |known| self.change_slot(known, address, slot, change));
+    }
+
+    fn change_slot(&self, known: &mut Known, address: Address, slot: U256, change: impl FnOnce(&mut Versions<U256>)) {
+        let mut is_new = false;
+        let entry = known.slots.entry(slot).or_insert_with(|| {
+            is_new = true;
+            Used::default()
+        });
+        let before = entry.value.count_older();
+        change(&mut entry.value);
+        entry.mark();
+        self.recount::<U256>(before, entry.value.count_older());
+        if is_new {
+            self.entries.fetch_add(1, Relaxed);
+            self.bytes.fetch_add(Self::SLOT_BYTES, Relaxed);
+            self.order.push((address, Some(slot)));
+        }
+    }
+
+    /// Counts the versions beside the newest.
+    fn recount<T: Clone + Default + PartialEq>(&self, before: usize, after: usize) {
+        if after >= before {
+            self.bytes.fetch_add((after - before) * Versions::<T>::BYTES, Relaxed);
+        } else {
+            self.bytes.fetch_sub((before - after) * Versions::<T>::BYTES, Relaxed);
+        }
+    }
+
+    fn held(&self) -> usize {
+        self.bytes.load(Relaxed) + self.codes.bytes()
+    }
+
+    /// Lets go of what was not used for longest, until the rest is within the bound.
+    fn evict(&self) {
+        // Each is looked at twice at most: the first look takes its mark.
+        let mut looks = 0;
+        while self.held() > self.limit && looks <= 2 * self.order.len() + 2 {
+            looks += 1;
+            let Some((address, slot)) = self.order.pop() else { break };
+            let freed = match slot {
+                None => self.evict_account(&address),
+                Some(slot) => self.evict_slot(&address, &slot),
+            };
+            match freed {
+                Some(bytes) => {
+                    self.bytes.fetch_sub(bytes, Relaxed);
+                    self.entries.fetch_sub(1, Relaxed);
+                    self.evicted.fetch_add(1, Relaxed);
+                }
+                None => self.order.push((address, slot)),
+            }
+        }
+    }
+
+    /// The bytes of an account that nobody has used and that has no slots any more; none where it stays.
+    fn evict_account(&self, address: &Address) -> Option<usize> {
+        let (_, cell) = self.accounts.remove_if(address, |_, cell| {
+            let mut known = cell.write();
+            !known.info.take_mark() && known.slots.is_empty()
+        })?;
+        let older = cell.read().info.value.count_older();
+        Some(Self::ACCOUNT_BYTES + older * Versions::<Option<Fields>>::BYTES)
+    }
+
+    fn evict_slot(&self, address: &Address, slot: &U256) -> Option<usize> {
+        let cell = self.accounts.get(address)?;
+        let mut known = cell.write();
+        if known.slots.get_mut(slot)?.take_mark() {
+            return None;
+        }
+        let entry = known.slots.remove(slot)?;
+        if known.slots.capacity() > 4 * known.slots.len().max(8) {
+            known.slots.shrink_to_fit();
+        }
+        Some(Self::SLOT_BYTES + entry.value.count_older() * Versions::<U256>::BYTES)
+    }
+}
+
+impl RemoteView {
+    /// The block's number.
+    pub fn number(&self) -> u64 {
+        self.anchor.number
+    }
+
+    /// The block's hash.
+    pub fn hash(&self) -> B256 {
+        self.anchor.hash
+    }
+
+    /// The cache that it reads.
+    pub const fn state(&self) -> &Arc<RemoteState> {
+        &self.state
+    }
+
+    /// Whether the block is of the chain still.
+    pub fn is_alive(&self) -> bool {
+        self.anchor.is_alive()
+    }
+
+    /// An account: none where it is not known, none within where it does not exist.
+    pub fn account(&self, address: &Address) -> Option<Option<AccountInfo>> {
+        self.info_of(&*self.cell(address)?)
+    }
+
+    /// A storage slot, if it is known.
+    pub fn slot(&self, address: &Address, slot: &U256) -> Option<U256> {
+        self.slot_of(&*self.cell(address)?, slot)
+    }
+
+    /// The hash of the block of this number, if it is known. Those that come after this one have none: zero, as `BLOCKHASH` has it.
+    pub fn block_hash(&self, number: u64) -> Option<B256> {
+        match number.cmp(&self.number()) {
+            std::cmp::Ordering::Less => {
+                let hash = self.state.hashes.get(&number).map(|hash| *hash);
+                hash.filter(|_| self.is_alive())
+            }
+            std::cmp::Ordering::Equal => Some(self.hash()),
+            std::cmp::Ordering::Greater => Some(B256::ZERO),
+        }
+    }
+
+    /// What is known of an account, to be asked again and again without looking it up.
+    pub(crate) fn cell(&self, address: &Address) -> Option<Arc<Cell>> {
+        self.state.accounts.get(address).map(|cell| cell.clone())
+    }
+
+    pub(crate) fn info_of(&self, cell: &Cell) -> Option<Option<AccountInfo>> {
+        // In this order: a value that another branch wrote was written after the block had died.
+        let info = cell.info(self.anchor.number, self.anchor.since)?;
+        self.is_alive().then_some(info)
+    }
+
+    pub(crate) fn slot_of(&self, cell: &Cell, slot: &U256) -> Option<U256> {
+        let value = cell.slot(slot, self.anchor.number, self.anchor.since)?;
+        self.is_alive().then_some(value)
+    }
+}
+
+impl std::fmt::Debug for RemoteState {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("RemoteState").field("head", &self.head()).field("stats", &self.stats()).finish_non_exhaustive()
+    }
+}
+
+impl std::fmt::Debug for RemoteView {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("RemoteView").field("number", &self.number()).field("hash", &self.hash()).finish_non_exhaustive()
+    }
+}
+
+impl PartialEq for RemoteView {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.anchor, &other.anchor)
+    }
+}

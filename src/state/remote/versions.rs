@@ -1,0 +1,127 @@
+//! One value through the blocks.
+
+/// The value of one key at several blocks, each from the block that it was seen at to the one that changed it.
+///
+/// Versions do not overlap. One that nothing has ended yet is valid at every later block of the chain.
+#[derive(Clone, Debug)]
+pub(super) struct Versions<T> {
+    newest: Version<T>,
+    /// Those before, oldest first.
+    #[expect(clippy::box_collection, reason = "most have none, and there are many: it is to take a word")]
+    older: Option<Box<Vec<Version<T>>>>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Version<T> {
+    from: u64,
+    /// The first block at which it is no longer so; [`OPEN`] where none is known. Not past `from`: there is no version.
+    until: u64,
+    value: T,
+}
+
+/// The end of a version that has none.
+pub(super) const OPEN: u64 = u64::MAX;
+
+impl<T> Version<T> {
+    const fn is_there(&self) -> bool {
+        self.from < self.until
+    }
+
+    const fn covers(&self, block: u64, since: u64) -> bool {
+        self.from <= block && block < self.until && self.from >= since
+    }
+}
+
+impl<T: Default> Default for Versions<T> {
+    fn default() -> Self {
+        Self { newest: Version::default(), older: None }
+    }
+}
+
+impl<T: Clone + Default + PartialEq> Versions<T> {
+    /// Bytes of one version that is not the newest.
+    pub const BYTES: usize = size_of::<Version<T>>();
+
+    /// The value at `block`, if it is known. What began before `since` is known no more.
+    pub fn at(&self, block: u64, since: u64) -> Option<&T> {
+        if self.newest.covers(block, since) {
+            return Some(&self.newest.value);
+        }
+        let older = self.older.as_ref()?;
+        older.iter().rev().find(|version| version.covers(block, since)).map(|version| &version.value)
+    }
+
+    /// The value changed in `block`, past all that is known. Versions that ended before `oldest` are forgotten.
+    pub fn begin(&mut self, block: u64, since: u64, value: T, oldest: u64) {
+        let same = self.newest.until == OPEN && self.newest.from >= since && self.newest.value == value;
+        if !same {
+            self.end(block);
+            self.push(Version { from: block, until: OPEN, value }, oldest);
+        }
+    }
+
+    /// The value changed in `block`, past all that is known, and nobody knows to what.
+    pub fn end(&mut self, block: u64) {
+        self.newest.until = self.newest.until.min(block);
+    }
+
+    /// The value was seen at `block`, and nothing changed it before `until`.
+    pub fn insert(&mut self, block: u64, until: u64, since: u64, value: T, oldest: u64) {
+        if self.at(block, since).is_some() {
+            return;
+        }
+        let mut all = self.older.take().map_or_else(Vec::new, |older| *older);
+        if self.newest.is_there() {
+            all.push(std::mem::take(&mut self.newest));
+        }
+        let at = all.partition_point(|version| version.from <= block);
+        if let Some(before) = at.checked_sub(1).and_then(|before| all.get_mut(before)) {
+            before.until = before.until.min(block);
+        }
+        match all.get_mut(at) {
+            // Nothing changed it between: it is one version.
+            Some(next) if next.from <= until && next.value == value => next.from = block,
+            Some(next) => {
+                let until = until.min(next.from);
+                all.insert(at, Version { from: block, until, value });
+            }
+            None => all.push(Version { from: block, until, value }),
+        }
+        all.retain(|version| version.is_there() && version.until > oldest);
+        self.newest = all.pop().unwrap_or_default();
+        self.older = (!all.is_empty()).then(|| Box::new(all));
+    }
+
+    /// Blocks past `last` never were.
+    pub fn revert_to(&mut self, last: u64) {
+        while self.newest.is_there() && self.newest.from > last {
+            self.newest = self.older.as_mut().and_then(|older| older.pop()).unwrap_or_default();
+        }
+        if self.newest.is_there() && self.newest.until > last {
+            self.newest.until = OPEN;
+        }
+        self.older.take_if(|older| older.is_empty());
+    }
+
+    /// Forgets all.
+    pub fn clear(&mut self) {
+        *self = Self::default();
+    }
+
+    /// How many there are beside the newest.
+    pub fn count_older(&self) -> usize {
+        self.older.as_ref().map_or(0, |older| older.len())
+    }
+
+    fn push(&mut self, version: Version<T>, oldest: u64) {
+        let before = std::mem::replace(&mut self.newest, version);
+        if before.is_there() && before.until > oldest {
+            self.older.get_or_insert_default().push(before);
+        }
+        if let Some(older) = &mut self.older {
+            let gone = older.iter().take_while(|version| version.until <= oldest).count();
+            older.drain(..gone);
+        }
+        self.older.take_if(|older| older.is_empty());
+    }
+}
