@@ -31,7 +31,7 @@ enum Executor<'a> {
 }
 
 /// What executing the transactions of a block gave.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct BlockResult {
     /// Of its transactions.
     pub receipts: Vec<ChainReceipt>,

@@ -20,7 +20,7 @@ use crate::{
         BlockHashes, ChainReceipt, ChainSpec, ChainTx, Family, SealedBlock, receipts_root_and_bloom, transactions_root,
     },
     engine::{BlockResult, ChainExecutor},
-    state::{AccountChange, OpenBlock, Overlay, Snapshot, World},
+    state::{AccountChange, Missed, OpenBlock, Overlay, Snapshot, World},
 };
 
 /// A snapshot that was made from another, and how its state differs from that one's.
@@ -30,6 +30,8 @@ pub struct Applied {
     pub snapshot: Snapshot,
     /// What changed, each account once.
     pub changes: Vec<AccountChange>,
+    /// What was not known of an upstream's state: where there is any, all the rest is wrong.
+    pub missed: Missed,
 }
 
 /// What a block's producer decides about it.
@@ -96,9 +98,12 @@ pub fn open_block_with(spec: &ChainSpec, on: &Snapshot, header: Header) -> Resul
     let header = Header { gas_used: 0, blob_gas_used: header.blob_gas_used.map(|_| 0), ..header };
     let mut overlay = Overlay::new(on.world.clone(), on.hashes.clone());
     let mut executor = ChainExecutor::new(spec, &mut overlay, &header, None, &[]);
-    executor.begin()?;
+    let begun = executor.begin();
     drop(executor);
-    Ok(next(on, &overlay, OpenBlock::new(header)))
+    if !overlay.has_missed() {
+        begun?;
+    }
+    Ok(next(on, &mut overlay, OpenBlock::new(header)))
 }
 
 /// Extends the block being built by a sub-block of what `fill` puts into it. Costs what the transactions use and change, whatever the
@@ -118,7 +123,7 @@ pub fn extend(spec: &ChainSpec, on: &Snapshot, open: &OpenBlock, fill: impl FnOn
     transactions.into_iter().for_each(|tx| grown.push(tx));
     grown.receipts.extend(std::mem::take(executor.receipts_mut()));
     drop(executor);
-    next(on, &overlay, grown)
+    next(on, &mut overlay, grown)
 }
 
 /// A sub-block on its way.
@@ -136,6 +141,11 @@ impl SubBlock<'_> {
             gas: self.gas_limit.saturating_sub(self.executor.gas_used()),
             blob_gas: self.max_blob_gas.saturating_sub(self.executor.blob_gas_used()),
         }
+    }
+
+    /// Whether something was looked for that is not known of an upstream's state.
+    pub fn has_missed(&mut self) -> bool {
+        self.executor.overlay().has_missed()
     }
 
     /// Executes a transaction at the end of the sub-block. One that cannot be included leaves no trace.
@@ -168,7 +178,7 @@ pub fn seal(spec: &ChainSpec, on: &Snapshot, open: &OpenBlock) -> Result<Applied
     let sealed = SealedBlock::new(header, transactions, result.receipts, Vec::new(), withdrawals);
     let mut hashes = on.hashes.clone();
     hashes.push(sealed.number(), sealed.hash());
-    Ok(Applied { snapshot: stand_on(world, Arc::new(sealed), hashes), changes })
+    Ok(Applied { snapshot: stand_on(world, Arc::new(sealed), hashes), changes, missed: overlay.take_missed() })
 }
 
 /// What executing a whole block gave.
@@ -176,6 +186,10 @@ pub fn seal(spec: &ChainSpec, on: &Snapshot, open: &OpenBlock) -> Result<Applied
 pub struct Executed {
     /// The state after it.
     pub world: World,
+    /// What changed, each account once.
+    pub changes: Vec<AccountChange>,
+    /// What was not known of an upstream's state: where there is any, all the rest is wrong.
+    pub missed: Missed,
     /// Its receipts; those before Byzantium carry the state root after their transaction.
     pub receipts: Vec<ChainReceipt>,
     /// EIP-7685.
@@ -196,11 +210,37 @@ pub fn execute_block(
     withdrawals: Option<&Withdrawals>,
 ) -> Result<Executed, BlockExecutionError> {
     let mut overlay = Overlay::new(parent.world.clone(), parent.hashes.clone());
-    let mut executor = ChainExecutor::new(spec, &mut overlay, header, withdrawals, ommers);
-    executor.begin()?;
+    let result = run(spec, &mut overlay, header, transactions, ommers, withdrawals);
+    let missed = overlay.take_missed();
+    let BlockResult { receipts, requests, gas_used, blob_gas_used } = match result {
+        // It failed for want of what is missing, or might have.
+        Err(_) if !missed.is_empty() => BlockResult::default(),
+        result => result?,
+    };
+    let (world, changes) = overlay.changed();
+    Ok(Executed { world, changes, missed, receipts, requests, gas_used, blob_gas_used })
+}
+
+fn run(
+    spec: &ChainSpec,
+    overlay: &mut Overlay,
+    header: &Header,
+    transactions: &[Recovered<ChainTx>],
+    ommers: &[Header],
+    withdrawals: Option<&Withdrawals>,
+) -> Result<BlockResult, BlockExecutionError> {
+    let mut executor = ChainExecutor::new(spec, overlay, header, withdrawals, ommers);
+    let begun = executor.begin();
+    if !executor.overlay().has_missed() {
+        begun?;
+    }
     let with_roots = spec.family() == Family::Ethereum && !spec.is_byzantium_active_at_block(header.number);
     for tx in transactions {
-        executor.execute(tx)?;
+        match executor.execute(tx) {
+            // What the others miss is wanted too.
+            Err(_) if executor.overlay().has_missed() => continue,
+            executed => executed?,
+        }
         if with_roots {
             let root = executor.overlay().changed_world().state_root();
             if let Some(ChainReceipt::Signed(ReceiptEnvelope::Legacy(receipt))) = executor.receipts_mut().last_mut() {
@@ -208,8 +248,7 @@ pub fn execute_block(
             }
         }
     }
-    let BlockResult { receipts, requests, gas_used, blob_gas_used } = executor.finish([])?;
-    Ok(Executed { world: overlay.changed_world(), receipts, requests, gas_used, blob_gas_used })
+    executor.finish([])
 }
 
 /// What a header on the state `world` has as its `withdrawalsRoot`: the root of its withdrawals, from Shanghai on; on the OP stack from
@@ -228,7 +267,8 @@ pub fn withdrawals_root(
     withdrawals.map(|list| alloy_consensus::proofs::calculate_withdrawals_root(list))
 }
 
-fn next(on: &Snapshot, overlay: &Overlay, open: OpenBlock) -> Applied {
+fn next(on: &Snapshot, overlay: &mut Overlay, open: OpenBlock) -> Applied {
+    let missed = overlay.take_missed();
     let (world, changes) = overlay.changed();
-    Applied { snapshot: Snapshot::new(world, on.head.clone(), Some(open), on.hashes.clone()), changes }
+    Applied { snapshot: Snapshot::new(world, on.head.clone(), Some(open), on.hashes.clone()), changes, missed }
 }

@@ -1,0 +1,147 @@
+//! A block as an upstream tells of it, read and checked.
+
+use alloy_consensus::{Header, TxEnvelope, transaction::Recovered};
+use alloy_eips::eip4895::Withdrawals;
+use alloy_primitives::{B256, Sealable, Sealed};
+use alloy_rpc_types_eth::{Block, BlockTransactions, Transaction};
+use rayon::prelude::*;
+use serde::de::DeserializeOwned;
+
+use crate::chain::{ChainTx, Family, UnknownTxType, transactions_root};
+
+/// A block whose header has its hash, and whose transactions and withdrawals are those of its header.
+#[derive(Clone, Debug)]
+pub struct UpstreamBlock {
+    /// The header and its hash.
+    pub header: Sealed<Header>,
+    /// The transactions with their senders, in order.
+    pub transactions: Vec<Recovered<ChainTx>>,
+    /// Withdrawals (EIP-4895), from Shanghai on.
+    pub withdrawals: Option<Withdrawals>,
+    /// Whether it has uncles: their headers are not in it.
+    pub has_ommers: bool,
+}
+
+/// What an upstream says is not the block that it says it is.
+#[derive(Debug, thiserror::Error)]
+pub enum BlockError {
+    /// It is no block.
+    #[error("{field}: {problem}")]
+    Field {
+        #[doc = "The path of the field."]
+        field: String,
+        #[doc = "What is wrong with it."]
+        problem: String,
+    },
+    /// It has hashes in the place of transactions.
+    #[error("transactions: expected the whole transactions, there are hashes")]
+    Hashes,
+    /// A transaction of a type that presim does not know.
+    #[error("transactions: {0}")]
+    TxType(#[from] UnknownTxType),
+    /// A signature is none.
+    #[error("transactions[{0}]: the signature is not valid")]
+    Signature(usize),
+    /// The header has another hash.
+    #[error("the header of block {number} hashes to {computed}, and its hash is said to be {told}")]
+    Hash {
+        #[doc = "The block's number."]
+        number: u64,
+        #[doc = "What the header hashes to."]
+        computed: B256,
+        #[doc = "What it was said to be."]
+        told: B256,
+    },
+    /// The transactions have another root.
+    #[error("the transactions of block {number} have the root {computed}, and its header says {told}")]
+    Transactions {
+        #[doc = "The block's number."]
+        number: u64,
+        #[doc = "Their root."]
+        computed: B256,
+        #[doc = "What the header says."]
+        told: B256,
+    },
+    /// The withdrawals have another root.
+    #[error("the withdrawals of block {number} are not those of its header")]
+    Withdrawals {
+        #[doc = "The block's number."]
+        number: u64,
+    },
+}
+
+impl UpstreamBlock {
+    /// Reads the answer of `eth_getBlockBy…` with whole transactions.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn read(text: &str, family: Family) -> Result<Self, BlockError> {
+        match family {
+            Family::Ethereum => {
+                Self::check(parse::<Transaction<TxEnvelope>>(text)?, |tx| Ok(tx.inner.into_inner().into()), family)
+            }
+            Family::OpStack => {
+                let inner = |tx: op_alloy::rpc_types::Transaction| tx.inner.inner.into_inner().try_into();
+                Self::check(parse::<op_alloy::rpc_types::Transaction>(text)?, inner, family)
+            }
+        }
+    }
+
+    /// Its number.
+    pub fn number(&self) -> u64 {
+        self.header.number
+    }
+
+    /// Its hash.
+    pub fn hash(&self) -> B256 {
+        self.header.hash()
+    }
+
+    fn check<T>(
+        block: Block<T>,
+        inner: impl Fn(T) -> Result<ChainTx, UnknownTxType>,
+        family: Family,
+    ) -> Result<Self, BlockError> {
+        let Block { header, uncles, transactions, withdrawals } = block;
+        let told = header.hash;
+        let header = header.inner.seal_slow();
+        let number = header.number;
+        if header.hash() != told {
+            return Err(BlockError::Hash { number, computed: header.hash(), told });
+        }
+        let BlockTransactions::Full(transactions) = transactions else { return Err(BlockError::Hashes) };
+        let transactions = transactions.into_iter().map(inner).collect::<Result<Vec<_>, _>>()?;
+        let transactions = recover(transactions).map_err(BlockError::Signature)?;
+        let computed = transactions_root(&transactions);
+        if computed != header.transactions_root {
+            return Err(BlockError::Transactions { number, computed, told: header.transactions_root });
+        }
+        // On the OP stack the field is the root of a contract's storage from Isthmus on, and the list is empty.
+        let root = withdrawals.as_ref().map(|list| alloy_consensus::proofs::calculate_withdrawals_root(list));
+        if family == Family::Ethereum && root != header.withdrawals_root {
+            return Err(BlockError::Withdrawals { number });
+        }
+        Ok(Self { header, transactions, withdrawals, has_ommers: !uncles.is_empty() })
+    }
+}
+
+/// The transactions with their senders, worked out side by side.
+///
+/// # Errors
+/// The index of one whose signature is none.
+pub fn recover(transactions: Vec<ChainTx>) -> Result<Vec<Recovered<ChainTx>>, usize> {
+    transactions
+        .into_par_iter()
+        .enumerate()
+        .with_min_len(4)
+        .map(|(index, tx)| tx.recovered().map_err(|_| index))
+        .collect()
+}
+
+fn parse<T: DeserializeOwned>(text: &str) -> Result<Block<T>, BlockError> {
+    let mut json = serde_json::Deserializer::from_str(text);
+    serde_path_to_error::deserialize(&mut json).map_err(|error| BlockError::Field {
+        field: error.path().to_string(),
+        problem: error.inner().to_string(),
+    })
+}
