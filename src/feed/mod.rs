@@ -5,6 +5,7 @@ pub mod chain_file;
 pub mod devnet;
 pub mod journal;
 pub mod pool;
+pub mod upstream;
 pub mod world;
 
 use std::{
