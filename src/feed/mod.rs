@@ -7,6 +7,7 @@ pub mod flashblocks;
 pub mod journal;
 pub mod pool;
 pub mod status;
+pub mod upstream;
 pub mod world;
 
 use std::{

@@ -272,9 +272,9 @@ impl RemoteState {
     /// Lets go of what was not used for longest, until the rest is within the bound.
     fn evict(&self) {
         // Each is looked at twice at most: the first look takes its mark.
-        let mut looks = 0;
-        while self.held() > self.limit && looks <= 2 * self.order.len() + 2 {
-            looks += 1;
+        let mut looks = 2 * self.order.len() + 2;
+        while self.held() > self.limit && looks > 0 {
+            looks -= 1;
             let Some((address, slot)) = self.order.pop() else { break };
             let freed = match slot {
                 None => self.evict_account(&address),

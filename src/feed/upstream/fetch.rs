@@ -1,0 +1,341 @@
+//! What runs have missed, brought into the cache.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+    time::{Duration, Instant},
+};
+
+use alloy_eips::{BlockId, RpcBlockHash, eip2930::AccessList};
+use alloy_primitives::{B256, U256, map::DefaultHashBuilder};
+use dashmap::{DashMap, Entry};
+use serde::Deserialize;
+use tokio::sync::watch;
+
+use super::{
+    Hints,
+    client::{Ask, Upstream, UpstreamError, UpstreamState},
+    wave::Wave,
+};
+use crate::{
+    state::{CodeCache, Miss, Missed, RemoteView},
+    telemetry::Metrics,
+};
+
+/// How state is fetched.
+#[derive(Clone, Copy, Debug)]
+pub struct FetcherConfig {
+    /// How long a wave is tried for, whoever waits for it: others may wait longer than the one who began it.
+    pub patience: Duration,
+    /// Ask for proofs, and check them against the block's header.
+    pub verify_proofs: bool,
+    /// Values that may be on their way at once.
+    pub max_in_flight: usize,
+}
+
+/// Brings what was missed into the cache: each value once, however many wait for it.
+///
+/// All that a round has missed goes out as one wave of concurrent batches, at the block's hash. The wave runs by itself: when the one who began
+/// it goes away, those who wait with it get what it brings.
+#[derive(Debug)]
+pub struct Fetcher {
+    upstream: Arc<Upstream>,
+    codes: Arc<CodeCache>,
+    config: FetcherConfig,
+    /// What is on its way, by its block.
+    in_flight: Arc<InFlight>,
+    /// The state roots of blocks whose header was checked.
+    roots: DashMap<B256, B256, DefaultHashBuilder>,
+    /// The upstream said that it has no `eth_createAccessList`.
+    no_access_lists: AtomicBool,
+    waves: Count,
+}
+
+type InFlight = DashMap<(B256, Miss), watch::Receiver<Landed>, DefaultHashBuilder>;
+/// None while it is on its way.
+type Landed = Option<Result<(), FetchError>>;
+
+struct Count(metrics::Counter);
+
+impl std::fmt::Debug for Count {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Count")
+    }
+}
+
+/// Why something could not be fetched.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum FetchError {
+    /// The upstream's fault.
+    #[error(transparent)]
+    Upstream(#[from] UpstreamError),
+    /// The time was up.
+    #[error("the upstream did not give the state in time{0}")]
+    Deadline(String),
+    /// The block is of the chain no more.
+    #[error("block {number} ({hash}) was replaced by another while the request ran")]
+    Replaced {
+        /// Its number.
+        number: u64,
+        /// Its hash.
+        hash: B256,
+    },
+    /// Too much is on its way.
+    #[error("{0} values of the upstream's state are on their way already")]
+    Busy(usize),
+    /// It did not end in so many rounds.
+    #[error("the state that the request needs was not complete after {0} rounds of fetching it")]
+    Rounds(usize),
+}
+
+/// The answer to `eth_createAccessList`; the call may have failed.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct AccessListAnswer {
+    access_list: AccessList,
+}
+
+#[derive(Debug, Deserialize)]
+struct HeaderAnswer {
+    #[serde(flatten)]
+    header: alloy_rpc_types_eth::Header,
+}
+
+impl Fetcher {
+    /// Slots from the first on that are asked for with an account where access lists do not tell: most contracts have their own there.
+    const FIRST_SLOTS: u64 = 16;
+    /// Accounts of a wave that they are asked for with.
+    const WITH_SLOTS: usize = 8;
+    /// Checked roots that are kept.
+    const ROOTS: usize = 1024;
+    /// Values of an access list that are taken.
+    const LISTED: usize = 4096;
+
+    /// A fetcher from `upstream`.
+    pub fn new(upstream: Arc<Upstream>, codes: Arc<CodeCache>, config: FetcherConfig, metrics: &Metrics) -> Self {
+        let waves = metrics.counter("presim_upstream_waves_total", "Waves of state that were fetched.", &[]);
+        Self {
+            upstream,
+            codes,
+            config,
+            in_flight: Arc::default(),
+            roots: DashMap::default(),
+            no_access_lists: AtomicBool::new(false),
+            waves: Count(waves),
+        }
+    }
+
+    /// Where it fetches from.
+    pub const fn upstream(&self) -> &Arc<Upstream> {
+        &self.upstream
+    }
+
+    /// Brings in what runs have missed, and what `hints` tell that they will. Done when all that was missed is known, or the time is up. The
+    /// hints are for the first round of a request; further rounds have none.
+    ///
+    /// # Errors
+    /// Something of what was missed is still not known, and why.
+    pub async fn fetch(
+        self: &Arc<Self>,
+        missed: &Missed,
+        hints: Option<&Hints>,
+        deadline: Instant,
+    ) -> Result<(), FetchError> {
+        for (view, misses) in missed.by_view() {
+            let mut wanted: Vec<Miss> = misses.iter().copied().collect();
+            let missed = wanted.len();
+            self.expect(&mut wanted, hints);
+            let landing = self.launch(view, wanted, hints)?;
+            let all = async {
+                let mut problem = None;
+                for mut landing in landing {
+                    let landed = landing.wait_for(Option::is_some).await;
+                    // Its sender sends before it goes.
+                    let landed = landed.ok().and_then(|landed| landed.clone());
+                    if let Some(Err(error)) = landed {
+                        problem.get_or_insert(error);
+                    }
+                }
+                problem
+            };
+            let problem = match tokio::time::timeout_at(deadline.into(), all).await {
+                Ok(problem) => problem,
+                Err(_) => Some(FetchError::Deadline(match self.upstream.state() {
+                    UpstreamState::Ok => String::new(),
+                    UpstreamState::Degraded(why) => format!(": {why}"),
+                })),
+            };
+            if !view.is_alive() {
+                return Err(FetchError::Replaced { number: view.number(), hash: view.hash() });
+            }
+            if let Some(error) = problem
+                && misses.iter().take(missed).any(|miss| !is_known(view, miss))
+            {
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds what probably comes next.
+    fn expect(&self, wanted: &mut Vec<Miss>, hints: Option<&Hints>) {
+        if self.no_access_lists.load(Relaxed) {
+            let accounts = wanted.iter().filter_map(|miss| match miss {
+                Miss::Account(address) => Some(*address),
+                _ => None,
+            });
+            let accounts: Vec<_> = accounts.take(Self::WITH_SLOTS).collect();
+            for address in accounts {
+                wanted.extend((0..Self::FIRST_SLOTS).map(|slot| Miss::Slot(address, U256::from(slot))));
+            }
+        }
+        if let Some(hints) = hints {
+            wanted.extend(hints.addresses.iter().map(|address| Miss::Account(*address)));
+        }
+    }
+
+    /// Begins to fetch what nobody fetches yet. Returns all that there is to wait for.
+    fn launch(
+        self: &Arc<Self>,
+        view: &RemoteView,
+        wanted: Vec<Miss>,
+        hints: Option<&Hints>,
+    ) -> Result<Vec<watch::Receiver<Landed>>, FetchError> {
+        if self.in_flight.len() > self.config.max_in_flight {
+            return Err(FetchError::Busy(self.config.max_in_flight));
+        }
+        let (done, landing) = watch::channel(None);
+        let (mut mine, mut waiting) = (Vec::new(), Vec::new());
+        for miss in wanted {
+            match self.in_flight.entry((view.hash(), miss)) {
+                Entry::Occupied(other) => {
+                    if !other.get().same_channel(&landing)
+                        && !waiting.iter().any(|known: &watch::Receiver<_>| known.same_channel(other.get()))
+                    {
+                        waiting.push(other.get().clone());
+                    }
+                }
+                // Only now, when nobody else can begin: it may just have landed.
+                Entry::Vacant(_) if is_known(view, &miss) => {}
+                Entry::Vacant(place) => {
+                    place.insert(landing.clone());
+                    mine.push(miss);
+                }
+            }
+        }
+        let lists = hints.filter(|hints| !hints.calls.is_empty() && !self.no_access_lists.load(Relaxed)).cloned();
+        if !mine.is_empty() {
+            let claim = Claim { in_flight: self.in_flight.clone(), hash: view.hash(), misses: mine, done };
+            let (fetcher, view) = (self.clone(), view.clone());
+            tokio::spawn(async move { fetcher.bring(view, claim, lists).await });
+            waiting.push(landing);
+        }
+        Ok(waiting)
+    }
+
+    /// One wave, and after it what access lists told.
+    async fn bring(self: Arc<Self>, view: RemoteView, claim: Claim, lists: Option<Hints>) {
+        let deadline = Instant::now() + self.config.patience;
+        self.waves.0.increment(1);
+        let wave = self.wave(&view, &claim.misses, deadline);
+        let (result, listed) = tokio::join!(wave, self.access_lists(&view, lists, deadline));
+        let mut result = result;
+        if !listed.is_empty() && result.is_ok() {
+            let mine: Vec<Miss> = listed.into_iter().filter(|miss| !is_known(&view, miss)).collect();
+            if !mine.is_empty() {
+                self.waves.0.increment(1);
+                // What is not needed after all need not be there; what is, is missed again.
+                result = result.and(self.wave(&view, &mine, deadline).await.or(Ok(())));
+            }
+        }
+        claim.land(result);
+    }
+
+    async fn wave(&self, view: &RemoteView, misses: &[Miss], deadline: Instant) -> Result<(), FetchError> {
+        let root = if self.config.verify_proofs { Some(self.root(view, deadline).await?) } else { None };
+        let wave = Wave::new(view, misses, self.config.verify_proofs);
+        let learned = wave.send(&self.upstream, &self.codes, root, deadline).await;
+        if !view.state().insert(view, learned.values) {
+            return Err(FetchError::Replaced { number: view.number(), hash: view.hash() });
+        }
+        learned.problem.map_or(Ok(()), |problem| Err(problem.into()))
+    }
+
+    /// What the upstream says that some calls will read. Nothing where it cannot say.
+    async fn access_lists(&self, view: &RemoteView, hints: Option<Hints>, deadline: Instant) -> Vec<Miss> {
+        let Some(hints) = hints else { return Vec::new() };
+        let at = BlockId::Hash(RpcBlockHash { block_hash: view.hash(), require_canonical: Some(false) });
+        let asks = hints.calls.iter().map(|call| Ask::<AccessListAnswer>::typed("eth_createAccessList", &(call, at)));
+        let answers = self.upstream.all(asks.collect(), deadline).await;
+        let mut listed = Vec::new();
+        for answer in answers {
+            match answer {
+                Ok(answer) => {
+                    for item in answer.access_list.0 {
+                        listed.push(Miss::Account(item.address));
+                        let slots = item.storage_keys.iter().map(|key| Miss::Slot(item.address, (*key).into()));
+                        listed.extend(slots);
+                    }
+                }
+                Err(error) if error.is_unknown_method() => self.no_access_lists.store(true, Relaxed),
+                Err(_) => {}
+            }
+        }
+        listed.truncate(Self::LISTED);
+        listed
+    }
+
+    /// The state root of a block, from a header that hashes to its hash.
+    async fn root(&self, view: &RemoteView, deadline: Instant) -> Result<B256, FetchError> {
+        if let Some(root) = self.roots.get(&view.hash()) {
+            return Ok(*root);
+        }
+        let hash = view.hash();
+        let ask = Ask::new("eth_getBlockByHash", &(hash, false), move |raw| {
+            let answer: HeaderAnswer = serde_json::from_str(raw.get()).map_err(|error| error.to_string())?;
+            let found = answer.header.inner.hash_slow();
+            match found == hash {
+                true => Ok(answer.header.inner.state_root),
+                false => Err(format!("block {hash} was asked for, and the header that came hashes to {found}")),
+            }
+        });
+        let root = self.upstream.one(ask, deadline).await?;
+        if self.roots.len() >= Self::ROOTS {
+            self.roots.clear();
+        }
+        self.roots.insert(hash, root);
+        Ok(root)
+    }
+}
+
+/// What a wave fetches. However it ends, others may fetch it then.
+struct Claim {
+    in_flight: Arc<InFlight>,
+    hash: B256,
+    misses: Vec<Miss>,
+    done: watch::Sender<Landed>,
+}
+
+impl Claim {
+    fn land(self, result: Result<(), FetchError>) {
+        self.done.send_replace(Some(result));
+    }
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        for miss in &self.misses {
+            self.in_flight.remove(&(self.hash, *miss));
+        }
+    }
+}
+
+fn is_known(view: &RemoteView, miss: &Miss) -> bool {
+    match miss {
+        Miss::Account(address) => view.account(address).is_some(),
+        Miss::Slot(address, slot) => view.slot(address, slot).is_some(),
+        Miss::BlockHash(number) => view.block_hash(*number).is_some(),
+    }
+}

@@ -1,0 +1,82 @@
+//! What a request will probably need, before it has run.
+
+use alloy_primitives::{Address, U256, map::HashSet};
+use serde_json::{Map, Value};
+
+/// What the parameters of a request tell of the state that it will read. Nothing depends on it but the number of rounds.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Hints {
+    /// Its calls, for `eth_createAccessList`.
+    pub(super) calls: Vec<Value>,
+    /// What looks like an address in their data.
+    pub(super) addresses: Vec<Address>,
+}
+
+impl Hints {
+    /// Calls and addresses that are taken from one request.
+    const CALLS: usize = 8;
+    const ADDRESSES: usize = 64;
+    /// Bytes of parameters that are looked into: more is a request whose rounds do not count.
+    const BYTES: usize = 1 << 18;
+    /// How deep calls are in parameters.
+    const DEPTH: usize = 6;
+
+    /// The hints of a request's parameters, whatever its method: every object with data and a target is a call.
+    pub fn of(params: &str) -> Self {
+        let mut hints = Self::default();
+        if params.len() <= Self::BYTES
+            && let Ok(value) = serde_json::from_str::<Value>(params)
+        {
+            hints.look(&value, Self::DEPTH);
+            let mut seen = HashSet::<Address>::default();
+            hints.addresses.retain(|address| seen.insert(*address));
+            hints.addresses.truncate(Self::ADDRESSES);
+        }
+        hints
+    }
+
+    /// Whether there are none.
+    pub const fn is_empty(&self) -> bool {
+        self.calls.is_empty() && self.addresses.is_empty()
+    }
+
+    fn look(&mut self, value: &Value, depth: usize) {
+        if depth == 0 {
+            return;
+        }
+        match value {
+            Value::Array(all) => all.iter().for_each(|value| self.look(value, depth - 1)),
+            Value::Object(fields) => {
+                let data = fields.get("input").or_else(|| fields.get("data")).and_then(Value::as_str);
+                match (fields.get("to").and_then(Value::as_str), data) {
+                    (Some(_), Some(data)) => self.call(fields, data),
+                    _ => fields.values().for_each(|value| self.look(value, depth - 1)),
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn call(&mut self, fields: &Map<String, Value>, data: &str) {
+        if let Ok(bytes) = const_hex::decode(data) {
+            let words = bytes.get(4..).unwrap_or_default().chunks_exact(32);
+            self.addresses.extend(words.filter_map(address_in).take(Self::ADDRESSES));
+        }
+        if self.calls.len() < Self::CALLS {
+            let kept = ["from", "to", "value"].iter().filter_map(|key| {
+                let value = fields.get(*key).filter(|value| !value.is_null())?;
+                Some(((*key).to_owned(), value.clone()))
+            });
+            let mut call: Map<_, _> = kept.collect();
+            call.insert("data".to_owned(), Value::from(data));
+            self.calls.push(Value::Object(call));
+        }
+    }
+}
+
+/// The address that a word holds: small numbers, and amounts, are none.
+fn address_in(word: &[u8]) -> Option<Address> {
+    let (zeros, address) = word.split_at(12);
+    let is_number = U256::from_be_slice(address) < U256::ONE << 96;
+    (zeros.iter().all(|byte| *byte == 0) && !is_number).then(|| Address::from_slice(address))
+}

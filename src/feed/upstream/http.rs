@@ -1,0 +1,80 @@
+//! JSON-RPC over HTTP, the answer bounded in bytes.
+
+use std::{
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use alloy_json_rpc::{RequestPacket, ResponsePacket};
+use alloy_transport::{TransportError, TransportErrorKind, TransportFut};
+use alloy_transport_http::reqwest::{Client, header::RETRY_AFTER};
+use tower::Service;
+use url::Url;
+
+/// An upstream's URL, and how much it may answer.
+#[derive(Clone, Debug)]
+pub(super) struct Http {
+    client: Client,
+    url: Url,
+    most: usize,
+}
+
+impl Http {
+    /// Bytes of an answer that an error shows.
+    const SHOWN: usize = 200;
+
+    pub fn new(url: Url, most: usize) -> Result<Self, TransportError> {
+        // A redirect would send what was asked, and whatever key is in the URL, to somebody else.
+        let client = Client::builder().redirect(alloy_transport_http::reqwest::redirect::Policy::none());
+        let client = client.build().map_err(TransportErrorKind::custom)?;
+        Ok(Self { client, url, most })
+    }
+
+    async fn send(self, request: RequestPacket) -> Result<ResponsePacket, TransportError> {
+        // The URL may hold a key: it is not shown.
+        let hide = |error: alloy_transport_http::reqwest::Error| TransportErrorKind::custom(error.without_url());
+        let mut response = self.client.post(self.url).json(&request).send().await.map_err(hide)?;
+        let status = response.status();
+        let retry_after = response.headers().get(RETRY_AFTER).and_then(|value| value.to_str().ok());
+        let retry_after = retry_after.and_then(|value| value.trim().parse().ok()).map(Duration::from_secs);
+        let mut body = Vec::new();
+        while let Some(chunk) = response.chunk().await.map_err(hide)? {
+            if body.len() + chunk.len() > self.most {
+                let text = format!("the answer is longer than {} bytes", self.most);
+                return Err(TransportErrorKind::non_retryable_str(&text));
+            }
+            body.extend_from_slice(&chunk);
+        }
+        if !status.is_success() {
+            // Some say what is wrong in a JSON-RPC error of its own.
+            if let Ok(packet) = serde_json::from_slice::<ResponsePacket>(&body)
+                && packet.is_error()
+                && retry_after.is_none()
+                && status.as_u16() != 429
+            {
+                return Ok(packet);
+            }
+            let text = shown(&body);
+            return Err(TransportErrorKind::http_error_with_retry_after(status.as_u16(), text, retry_after));
+        }
+        serde_json::from_slice(&body).map_err(|error| TransportError::deser_err(error, shown(&body)))
+    }
+}
+
+fn shown(body: &[u8]) -> String {
+    String::from_utf8_lossy(body).chars().take(Http::SHOWN).collect()
+}
+
+impl Service<RequestPacket> for Http {
+    type Response = ResponsePacket;
+    type Error = TransportError;
+    type Future = TransportFut<'static>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), TransportError>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: RequestPacket) -> Self::Future {
+        Box::pin(self.clone().send(request))
+    }
+}

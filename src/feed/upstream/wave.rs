@@ -1,0 +1,203 @@
+//! One wave of calls: what is asked for what is missing, and what the answers say.
+
+use std::sync::Arc;
+
+use alloy_eips::{BlockId, BlockNumberOrTag, RpcBlockHash};
+use alloy_primitives::{Address, B256, Bytes, U64, U256, map::HashMap};
+use serde::Deserialize;
+
+use super::{
+    client::{Ask, Upstream, UpstreamError},
+    proof::{self, Proof},
+};
+use crate::state::{CodeCache, Fetched, Miss, RemoteView};
+
+/// A piece of an answer.
+enum Piece {
+    Balance(U256),
+    Nonce(u64),
+    Code(Bytes),
+    Slot(U256),
+    Block(BlockName),
+    Proof(Box<Proof>),
+}
+
+/// What a piece is of.
+#[derive(Clone, Copy, Debug)]
+enum About {
+    Account(Address),
+    Slot(Address, U256),
+    /// An ancestor, and then the block itself.
+    Hash(u64),
+    Proof(Address),
+}
+
+/// A block's number and hash, of all that it has.
+#[derive(Clone, Copy, Debug, Deserialize)]
+struct BlockName {
+    number: U64,
+    hash: B256,
+}
+
+/// What was learned, and the first thing that went wrong.
+pub(super) struct Learned {
+    pub values: Vec<Fetched>,
+    pub problem: Option<UpstreamError>,
+}
+
+/// A wave at the block of a view.
+pub(super) struct Wave<'a> {
+    view: &'a RemoteView,
+    asks: Vec<Ask<Piece>>,
+    about: Vec<About>,
+}
+
+impl<'a> Wave<'a> {
+    /// A wave for these misses; where `prove`, with the proofs of all that is in the state.
+    pub fn new(view: &'a RemoteView, misses: &[Miss], prove: bool) -> Self {
+        let mut wave = Self { view, asks: Vec::new(), about: Vec::new() };
+        let mut proven: HashMap<Address, Vec<U256>> = HashMap::default();
+        for miss in misses {
+            match *miss {
+                Miss::Account(address) => {
+                    if prove {
+                        proven.entry(address).or_default();
+                    } else {
+                        wave.account(address);
+                    }
+                    let code = |code: Bytes| Piece::Code(code);
+                    wave.state(About::Account(address), "eth_getCode", address, code);
+                }
+                Miss::Slot(address, slot) if prove => proven.entry(address).or_default().push(slot),
+                Miss::Slot(address, slot) => wave.slot(address, slot),
+                Miss::BlockHash(number) => wave.block_hash(number),
+            }
+        }
+        for (address, slots) in proven {
+            let keys: Vec<B256> = slots.iter().map(|slot| B256::from(*slot)).collect();
+            let ask = Ask::new("eth_getProof", &(address, keys, wave.at()), |raw| {
+                let proof = serde_json::from_str(raw.get()).map_err(|error| error.to_string())?;
+                Ok(Piece::Proof(Box::new(proof)))
+            });
+            wave.push(About::Proof(address), ask);
+        }
+        wave
+    }
+
+    fn at(&self) -> BlockId {
+        BlockId::Hash(RpcBlockHash { block_hash: self.view.hash(), require_canonical: Some(false) })
+    }
+
+    fn push(&mut self, about: About, ask: Ask<Piece>) {
+        self.asks.push(ask);
+        self.about.push(about);
+    }
+
+    /// A call of a method that takes an address and a block.
+    fn state<T: serde::de::DeserializeOwned + 'static>(
+        &mut self,
+        about: About,
+        method: &'static str,
+        address: Address,
+        piece: fn(T) -> Piece,
+    ) {
+        let ask = Ask::new(method, &(address, self.at()), move |raw| {
+            serde_json::from_str(raw.get()).map(piece).map_err(|error| error.to_string())
+        });
+        self.push(about, ask);
+    }
+
+    fn account(&mut self, address: Address) {
+        self.state(About::Account(address), "eth_getBalance", address, Piece::Balance);
+        self.state(About::Account(address), "eth_getTransactionCount", address, |nonce: U64| Piece::Nonce(nonce.to()));
+    }
+
+    fn slot(&mut self, address: Address, slot: U256) {
+        let params = (address, B256::from(slot), self.at());
+        let ask = Ask::new("eth_getStorageAt", &params, |raw| {
+            // Some leave the zeros in front away.
+            serde_json::from_str(raw.get()).map(Piece::Slot).map_err(|error| error.to_string())
+        });
+        self.push(About::Slot(address, slot), ask);
+    }
+
+    /// The block of that number is an ancestor as long as this one is the upstream's block of its own number.
+    fn block_hash(&mut self, number: u64) {
+        for of in [number, self.view.number()] {
+            let ask = Ask::new("eth_getBlockByNumber", &(BlockNumberOrTag::Number(of), false), move |raw| {
+                let block: BlockName = serde_json::from_str(raw.get()).map_err(|error| error.to_string())?;
+                match block.number.to::<u64>() == of {
+                    true => Ok(Piece::Block(block)),
+                    false => Err(format!("block {of} was asked for, and the answer is block {}", block.number)),
+                }
+            });
+            self.push(About::Hash(number), ask);
+        }
+    }
+
+    /// Sends it, and puts the answers together. `root` is the state root to check proofs against.
+    pub async fn send(
+        self,
+        upstream: &Upstream,
+        codes: &Arc<CodeCache>,
+        root: Option<B256>,
+        deadline: std::time::Instant,
+    ) -> Learned {
+        let Self { view, asks, about } = self;
+        let answers = upstream.all(asks, deadline).await;
+        let mut learned = Learned { values: Vec::new(), problem: None };
+        let mut accounts: HashMap<Address, (Option<U256>, Option<u64>, Option<Bytes>)> = HashMap::default();
+        let mut proofs = Vec::new();
+        let mut hashes: HashMap<u64, Vec<BlockName>> = HashMap::default();
+        for (about, answer) in about.into_iter().zip(answers) {
+            let piece = match answer {
+                Ok(piece) => piece,
+                Err(error) => {
+                    learned.problem.get_or_insert(error);
+                    continue;
+                }
+            };
+            match (about, piece) {
+                (About::Account(address), Piece::Balance(balance)) => {
+                    accounts.entry(address).or_default().0 = Some(balance)
+                }
+                (About::Account(address), Piece::Nonce(nonce)) => accounts.entry(address).or_default().1 = Some(nonce),
+                (About::Account(address), Piece::Code(code)) => accounts.entry(address).or_default().2 = Some(code),
+                (About::Slot(address, slot), Piece::Slot(value)) => {
+                    learned.values.push(Fetched::Slot { address, slot, value });
+                }
+                (About::Hash(number), Piece::Block(block)) => hashes.entry(number).or_default().push(block),
+                (About::Proof(address), Piece::Proof(proof)) => proofs.push((address, proof)),
+                _ => {}
+            }
+        }
+        for (number, found) in hashes {
+            match found.as_slice() {
+                [ancestor, own] if own.hash == view.hash() => {
+                    learned.values.push(Fetched::BlockHash { number, hash: ancestor.hash });
+                }
+                [_, own] => {
+                    let problem = format!("block {} is {} now, and was {}", own.number, own.hash, view.hash());
+                    learned.problem.get_or_insert(UpstreamError::Malformed { method: "eth_getBlockByNumber", problem });
+                }
+                _ => {}
+            }
+        }
+        for (address, proof) in proofs {
+            let code = accounts.remove(&address).and_then(|(_, _, code)| code);
+            match proof::check(address, &proof, root, code, codes) {
+                Ok(values) => learned.values.extend(values),
+                Err(problem) => {
+                    learned.problem.get_or_insert(UpstreamError::Malformed { method: "eth_getProof", problem });
+                }
+            }
+        }
+        for (address, fields) in accounts {
+            if let (Some(balance), Some(nonce), Some(code)) = fields {
+                let code = codes.chain(code);
+                learned.values.push(Fetched::Account { address, balance, nonce, code });
+            }
+        }
+        learned
+    }
+}
