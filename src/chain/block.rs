@@ -59,6 +59,19 @@ impl SealedBlock {
         Self { header: header.seal_slow(), body: Some(body.into()), keeper: OnceLock::new() }
     }
 
+    /// A block that is known under `hash`, though its header may lack what only its producer knows.
+    pub fn named(
+        header: Header,
+        hash: B256,
+        transactions: Vec<Recovered<ChainTx>>,
+        receipts: Vec<ChainReceipt>,
+        ommers: Vec<Header>,
+        withdrawals: Option<Withdrawals>,
+    ) -> Self {
+        let body = BlockBody { transactions, receipts, ommers, withdrawals };
+        Self { header: Sealed::new_unchecked(header, hash), body: Some(body.into()), keeper: OnceLock::new() }
+    }
+
     /// A block whose body is with `keeper`.
     pub fn kept(header: Header, keeper: Arc<dyn BodyKeeper>) -> Self {
         Self { header: header.seal_slow(), body: None, keeper: keeper.into() }

@@ -5,6 +5,7 @@ pub mod chain_file;
 pub mod devnet;
 pub mod flashblocks;
 pub mod journal;
+pub mod live;
 pub mod pool;
 pub mod status;
 pub mod upstream;

@@ -225,12 +225,26 @@ impl Snapshots {
         });
     }
 
-    /// A pre-confirmed block came to be canonical as it was.
-    pub fn confirm(&self, number: u64) {
+    /// A pre-confirmed block has become canonical as it was: `canonical` takes its place, and what is pre-confirmed on it stays.
+    pub fn confirm(&self, mut canonical: Snapshot) {
         self.replace(|published| {
-            if let Some(confirmed) = published.sealed.get(&number) {
-                published.latest = confirmed.clone();
-            }
+            let number = canonical.head.number();
+            canonical.id = published.sealed.get(&number).map_or(canonical.id, |known| known.id);
+            let canonical = Arc::new(canonical);
+            published.add_block(&canonical);
+            published.latest = canonical;
+        });
+    }
+
+    /// Publishes a canonical block of which no ancestor is known: all that was known goes.
+    pub fn begin_anew(&self, mut first: Snapshot) {
+        first.id = self.next_id();
+        let first = Arc::new(first);
+        self.replace(|published| {
+            published.forget_from(0);
+            published.add_block(&first);
+            published.latest = first.clone();
+            published.push(first, self.kept_snapshots);
         });
     }
 
@@ -254,16 +268,6 @@ impl Snapshots {
     /// Tells which blocks the upstream calls safe and final.
     pub fn set_tags(&self, tags: Tags) {
         self.replace(|published| published.tags = Some(tags));
-    }
-
-    /// Adds a canonical block before the newest, where it is not known: those with tags may be older than the node.
-    pub fn add_older(&self, older: Snapshot) {
-        let older = Arc::new(older);
-        self.replace(|published| {
-            if older.head.number() < published.latest.head.number() {
-                published.add_block(&older);
-            }
-        });
     }
 
     fn prune(&self, published: &mut Published) {
@@ -345,6 +349,16 @@ impl Published {
                 newest: self.newest.id.0,
             }),
         }
+    }
+
+    /// The state right after the newest canonical block.
+    pub const fn latest(&self) -> &Arc<Snapshot> {
+        &self.latest
+    }
+
+    /// The number of the oldest block whose state is kept.
+    pub fn oldest_state(&self) -> u64 {
+        self.sealed.get_min().map_or(0, |(number, _)| *number)
     }
 
     /// The newest canonical block.

@@ -1,13 +1,19 @@
 //! A block as an upstream tells of it, read and checked.
 
-use alloy_consensus::{Header, TxEnvelope, transaction::Recovered};
-use alloy_eips::eip4895::Withdrawals;
-use alloy_primitives::{B256, Sealable, Sealed};
-use alloy_rpc_types_eth::{Block, BlockTransactions, Transaction};
-use rayon::prelude::*;
-use serde::de::DeserializeOwned;
+use std::time::Instant;
 
-use crate::chain::{ChainTx, Family, UnknownTxType, transactions_root};
+use alloy_consensus::{
+    Eip658Value, Header, Receipt, ReceiptEnvelope, ReceiptWithBloom, TxEnvelope, TxType, transaction::Recovered,
+};
+use alloy_eips::eip4895::Withdrawals;
+use alloy_primitives::{B256, Sealable, Sealed, U8, U64};
+use alloy_rpc_types_eth::{Block, BlockTransactions, Log, Transaction};
+use op_alloy::consensus::{DEPOSIT_TX_TYPE_ID, OpDepositReceipt};
+use rayon::prelude::*;
+use serde::{Deserialize, de::DeserializeOwned};
+
+use super::client::{Upstream, UpstreamError};
+use crate::chain::{ChainReceipt, ChainTx, Family, UnknownTxType, transactions_root};
 
 /// A block whose header has its hash, and whose transactions and withdrawals are those of its header.
 #[derive(Clone, Debug)]
@@ -144,4 +150,55 @@ fn parse<T: DeserializeOwned>(text: &str) -> Result<Block<T>, BlockError> {
         field: error.path().to_string(),
         problem: error.inner().to_string(),
     })
+}
+
+/// A receipt, as far as its block's root covers it.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct WireReceipt {
+    #[serde(default, rename = "type")]
+    kind: U8,
+    status: Option<U8>,
+    root: Option<B256>,
+    cumulative_gas_used: U64,
+    logs: Vec<Log>,
+    deposit_nonce: Option<U64>,
+    deposit_receipt_version: Option<U64>,
+}
+
+impl TryFrom<WireReceipt> for ChainReceipt {
+    type Error = String;
+
+    fn try_from(wire: WireReceipt) -> Result<Self, String> {
+        let status = match (wire.root, wire.status) {
+            (Some(root), None) => Eip658Value::PostState(root),
+            (_, status) => Eip658Value::Eip658(status.ok_or("status: missing")? == U8::ONE),
+        };
+        let inner = Receipt {
+            status,
+            cumulative_gas_used: wire.cumulative_gas_used.to(),
+            logs: wire.logs.into_iter().map(|log| log.inner).collect(),
+        };
+        let kind: u8 = wire.kind.to();
+        if kind == DEPOSIT_TX_TYPE_ID {
+            let deposit_nonce = wire.deposit_nonce.map(|nonce| nonce.to());
+            let deposit_receipt_version = wire.deposit_receipt_version.map(|version| version.to());
+            return Ok(OpDepositReceipt { inner, deposit_nonce, deposit_receipt_version }.into());
+        }
+        let kind = TxType::try_from(kind).map_err(|error| error.to_string())?;
+        Ok(ReceiptEnvelope::from_typed(kind, ReceiptWithBloom::from(inner)).into())
+    }
+}
+
+/// The receipts of a block, as the upstream has them.
+///
+/// # Errors
+/// What the upstream's fault is.
+pub async fn receipts(upstream: &Upstream, hash: B256, deadline: Instant) -> Result<Vec<ChainReceipt>, UpstreamError> {
+    const METHOD: &str = "eth_getBlockReceipts";
+    let malformed = |problem: String| UpstreamError::Malformed { method: METHOD, problem };
+    let json = upstream.receipts(hash, deadline).await?;
+    let json = json.ok_or_else(|| malformed(format!("no block {hash}")))?;
+    let receipts: Vec<WireReceipt> = serde_json::from_str(json.get()).map_err(|error| malformed(error.to_string()))?;
+    receipts.into_iter().map(|receipt| receipt.try_into().map_err(malformed)).collect()
 }

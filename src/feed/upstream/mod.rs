@@ -1,12 +1,16 @@
 //! An upstream node: the client that asks it, and the fetcher that brings its state into the cache.
 
+pub mod block;
 pub mod client;
 pub mod fetch;
+pub mod heads;
 mod hints;
 mod http;
 mod proof;
 mod wave;
 
+pub use block::{BlockError, UpstreamBlock, receipts, recover};
 pub use client::{Ask, Upstream, UpstreamConfig, UpstreamError, UpstreamState};
 pub use fetch::{FetchError, Fetcher, FetcherConfig};
+pub use heads::Heads;
 pub use hints::Hints;

@@ -1,0 +1,374 @@
+//! Pre-confirmed blocks: sub-blocks applied as they come, each at the cost of its own transactions.
+
+use std::time::{Duration, Instant};
+
+use alloy_consensus::{
+    EMPTY_OMMER_ROOT_HASH, EMPTY_ROOT_HASH, Header, Transaction, TxReceipt, transaction::Recovered,
+};
+use alloy_eips::{Decodable2718, eip7685::EMPTY_REQUESTS_HASH};
+use alloy_hardforks::EthereumHardforks;
+use alloy_primitives::{Address, B256, U256, map::{AddressMap, HashMap}};
+use op_alloy::{
+    consensus::OpReceipt,
+    rpc_types_engine::{OpFlashblockPayloadBase, OpFlashblockPayloadDelta},
+};
+
+use super::{Live, LiveError};
+use crate::{
+    chain::{ChainReceipt, ChainTx, SealedBlock, receipts_root_and_bloom, transactions_root},
+    feed::{
+        apply::{extend, open_block_with, stand_on},
+        flashblocks::{Action, Flashblock, Parent},
+        upstream::recover,
+    },
+    state::{AccountChange, Code, FeedProblem, FeedState, Lookup, Miss, Missed, OpenBlock, RemoteView, Snapshot, World},
+};
+
+/// A pre-confirmed block that is not canonical yet.
+#[derive(Debug)]
+pub(super) struct Ahead {
+    /// Its number.
+    pub number: u64,
+    /// What its producer says of it with its last sub-block.
+    diff: OpFlashblockPayloadDelta,
+    /// What it has changed so far, each account once.
+    changes: AddressMap<Change>,
+    /// It as a whole, once the next one has begun.
+    complete: Option<SealedBlock>,
+}
+
+/// The net change of an account, to which more may come.
+#[derive(Debug, Default)]
+struct Change {
+    info: Option<(U256, u64, Code)>,
+    storage_cleared: bool,
+    slots: HashMap<U256, U256>,
+}
+
+impl Ahead {
+    /// Its receipts and its gas, so far; `newest` is the newest snapshot, which is of this block unless it is complete.
+    pub fn outcome(&self, newest: &Snapshot) -> (Vec<ChainReceipt>, u64) {
+        match (&self.complete, &newest.open) {
+            (Some(complete), _) => (complete.body().receipts.clone(), complete.header.gas_used),
+            (None, Some(open)) => (open.receipts.iter().cloned().collect(), open.header.gas_used),
+            (None, None) => Default::default(),
+        }
+    }
+
+    /// All that it has changed, each account once.
+    pub fn changes(&self) -> Vec<AccountChange> {
+        let change = |(address, change): (&Address, &Change)| AccountChange {
+            address: *address,
+            info: change.info.clone(),
+            storage_cleared: change.storage_cleared,
+            slots: change.slots.iter().map(|(slot, value)| (*slot, *value)).collect(),
+        };
+        self.changes.iter().map(change).collect()
+    }
+
+    fn add(&mut self, changes: Vec<AccountChange>) {
+        for change in changes {
+            let known = self.changes.entry(change.address).or_default();
+            known.info = change.info;
+            if change.storage_cleared {
+                known.storage_cleared = true;
+                known.slots.clear();
+            }
+            known.slots.extend(change.slots);
+        }
+    }
+}
+
+impl Live {
+    /// Does what the rules say, one thing after the other; where one of them cannot be done, what is pre-confirmed ends there.
+    pub(super) async fn act(&mut self, actions: Vec<Action>, received: Instant, late: bool) {
+        for action in actions {
+            let done = match action {
+                Action::Open { .. } | Action::Extend { .. } if late => Err(LiveError::Late(self.source.limits.apply)),
+                Action::Open { flashblock, parent } => self.open(&flashblock, parent, received).await,
+                Action::Extend { flashblock } => self.extend(&flashblock, received).await,
+                Action::FallBack(problem) => {
+                    self.fall_back(problem);
+                    Ok(())
+                }
+                Action::Replace { number, .. } => {
+                    self.ahead.retain(|ahead| ahead.number < number);
+                    Ok(())
+                }
+                // Where the canonical block is taken in.
+                Action::Retire { .. } | Action::Ignore(_) => Ok(()),
+            };
+            if let Err(error) = done {
+                tracing::warn!(%error, "a Flashblock is not applied");
+                let problem = error.problem();
+                if let Some(source) = &mut self.source.flashblocks {
+                    source.rules.fail(problem);
+                }
+                return self.fall_back(problem);
+            }
+        }
+    }
+
+    fn fall_back(&mut self, problem: FeedProblem) {
+        self.ahead.clear();
+        self.snapshots.fall_back(FeedState::Degraded(problem));
+        self.set(FeedState::Degraded(problem));
+    }
+
+    /// Begins a block with its index 0.
+    async fn open(&mut self, flashblock: &Flashblock, parent: Parent, received: Instant) -> Result<(), LiveError> {
+        let time = self.source.limits.apply;
+        // The rules open no block without.
+        let Some(base) = &flashblock.base else { return Ok(()) };
+        let complete = match parent {
+            Parent::Canonical => None,
+            Parent::PreConfirmed => Some(self.complete(base.parent_hash)?),
+        };
+        let latest = self.snapshots.load().latest().clone();
+        let on = match &complete {
+            Some(complete) => stand_on(complete.world.clone(), complete.head.clone(), complete.hashes.clone()),
+            None => {
+                let world = World::on(self.canonical_view(&latest)?);
+                stand_on(world, latest.head.clone(), latest.hashes.clone())
+            }
+        };
+        let header = self.header(base, &flashblock.diff);
+        let opened = loop {
+            let opened = open_block_with(&self.source.spec, &on, header.clone())?;
+            if opened.missed.is_empty() {
+                break opened;
+            }
+            self.fetch(opened.missed, received, time).await?;
+        };
+        let mut ahead = Ahead {
+            number: base.block_number,
+            diff: flashblock.diff.clone(),
+            changes: AddressMap::default(),
+            complete: None,
+        };
+        ahead.add(opened.changes);
+        let (snapshot, changes) = self.apply(&opened.snapshot, flashblock, received).await?;
+        ahead.add(changes);
+        self.ahead.push(ahead);
+        self.snapshots.publish_pre_confirmed(complete, snapshot);
+        self.count(received);
+        self.set(self.live());
+        Ok(())
+    }
+
+    /// Adds the next sub-block to the newest block.
+    async fn extend(&mut self, flashblock: &Flashblock, received: Instant) -> Result<(), LiveError> {
+        let newest = self.snapshots.newest();
+        let (snapshot, changes) = self.apply(&newest, flashblock, received).await?;
+        let Some(ahead) = self.ahead.last_mut() else { return Err(LiveError::Gone(newest.header().number)) };
+        ahead.add(changes);
+        ahead.diff = flashblock.diff.clone();
+        self.snapshots.publish_pre_confirmed(None, snapshot);
+        self.count(received);
+        Ok(())
+    }
+
+    /// Executes a sub-block at the end of the block that `on` is building, and checks it.
+    async fn apply(
+        &self,
+        on: &Snapshot,
+        flashblock: &Flashblock,
+        received: Instant,
+    ) -> Result<(Snapshot, Vec<AccountChange>), LiveError> {
+        let time = self.source.limits.apply;
+        let Some(open) = &on.open else { return Err(LiveError::Gone(on.header().number)) };
+        let transactions = read(flashblock)?;
+        if let Some(view) = on.world.remote() {
+            self.warm(view, &transactions, received, time).await?;
+        }
+        loop {
+            let mut failed = None;
+            let applied = extend(&self.source.spec, on, open, |sub_block| {
+                for (index, tx) in transactions.iter().enumerate() {
+                    if let Err(error) = sub_block.push(tx.clone())
+                        && !sub_block.has_missed()
+                    {
+                        failed = Some(LiveError::Transaction { index, problem: error.to_string() });
+                        return;
+                    }
+                }
+            });
+            if let Some(failed) = failed {
+                return Err(failed);
+            }
+            if applied.missed.is_empty() {
+                let mut snapshot = applied.snapshot;
+                if let Some(open) = &mut snapshot.open {
+                    open.index = u32::try_from(flashblock.index).unwrap_or(u32::MAX);
+                    check_receipts(flashblock, open, &transactions)?;
+                }
+                check_balances(flashblock, &snapshot.world)?;
+                return Ok((snapshot, applied.changes));
+            }
+            self.fetch(applied.missed, received, time).await?;
+        }
+    }
+
+    /// The newest pre-confirmed block as a whole, now that one was begun on it under this hash: the state after it, with no block open. It stands
+    /// on the newest canonical state, so that what lies between does not pile up.
+    fn complete(&mut self, hash: B256) -> Result<Snapshot, LiveError> {
+        let newest = self.snapshots.newest();
+        let latest = self.snapshots.load().latest().clone();
+        let gone = || LiveError::Gone(newest.header().number);
+        let open = newest.open.as_ref().ok_or_else(gone)?;
+        let view = self.canonical_view(&latest)?;
+        let ahead = self.ahead.last_mut().ok_or_else(gone)?;
+        let receipts: Vec<ChainReceipt> = open.receipts.iter().cloned().collect();
+        let (root, bloom) = receipts_root_and_bloom(&receipts);
+        LiveError::unless_equal("gas_used", open.header.gas_used, ahead.diff.gas_used)?;
+        LiveError::unless_equal("receipts_root", root, ahead.diff.receipts_root)?;
+        LiveError::unless_equal("logs_bloom", bloom, ahead.diff.logs_bloom)?;
+        let header = Header {
+            state_root: ahead.diff.state_root,
+            transactions_root: transactions_root(&open.transactions),
+            receipts_root: root,
+            logs_bloom: bloom,
+            blob_gas_used: open.header.blob_gas_used.map(|_| open.blob_gas_used),
+            ..open.header.clone()
+        };
+        let withdrawals = header.withdrawals_root.map(|_| ahead.diff.withdrawals.clone().into());
+        let transactions = open.transactions.iter().cloned().collect();
+        // Builders may leave the state root out: the next block's parent is its name all the same.
+        let sealed = SealedBlock::named(header, hash, transactions, receipts, Vec::new(), withdrawals);
+        ahead.complete = Some(sealed.clone());
+        let mut world = World::on(view);
+        for ahead in &self.ahead {
+            world.apply_many(&ahead.changes());
+        }
+        let mut hashes = newest.hashes.clone();
+        hashes.push(sealed.number(), sealed.hash());
+        Ok(stand_on(world, sealed.into(), hashes))
+    }
+
+    /// The header of a block as far as its first sub-block tells.
+    fn header(&self, base: &OpFlashblockPayloadBase, diff: &OpFlashblockPayloadDelta) -> Header {
+        let spec = &self.source.spec;
+        let time = base.timestamp;
+        let cancun = spec.is_cancun_active_at_timestamp(time);
+        Header {
+            parent_hash: base.parent_hash,
+            ommers_hash: EMPTY_OMMER_ROOT_HASH,
+            beneficiary: base.fee_recipient,
+            number: base.block_number,
+            gas_limit: base.gas_limit,
+            timestamp: time,
+            mix_hash: base.prev_randao,
+            extra_data: base.extra_data.clone(),
+            base_fee_per_gas: Some(base.base_fee_per_gas.saturating_to()),
+            transactions_root: EMPTY_ROOT_HASH,
+            receipts_root: EMPTY_ROOT_HASH,
+            parent_beacon_block_root: cancun.then_some(base.parent_beacon_block_root),
+            blob_gas_used: cancun.then_some(0),
+            excess_blob_gas: cancun.then_some(0),
+            withdrawals_root: spec.is_shanghai_active_at_timestamp(time).then_some(
+                if diff.withdrawals_root.is_zero() { EMPTY_ROOT_HASH } else { diff.withdrawals_root },
+            ),
+            requests_hash: spec.is_prague_active_at_timestamp(time).then_some(EMPTY_REQUESTS_HASH),
+            ..Header::default()
+        }
+    }
+
+    /// Fetches what the transactions will surely read, where it is not known: so that what follows from it is found in the first run.
+    pub(super) async fn warm(
+        &self,
+        view: &RemoteView,
+        transactions: &[Recovered<ChainTx>],
+        began: Instant,
+        time: Duration,
+    ) -> Result<(), LiveError> {
+        let mut missed = Missed::default();
+        let mut want = |miss: Miss| {
+            let is_known = match miss {
+                Miss::Account(address) => view.account(&address).is_some(),
+                Miss::Slot(address, slot) => view.slot(&address, &slot).is_some(),
+                Miss::BlockHash(number) => view.block_hash(number).is_some(),
+            };
+            if !is_known {
+                missed.push(view, miss);
+            }
+        };
+        for tx in transactions {
+            want(Miss::Account(tx.signer()));
+            tx.to().map(|to| want(Miss::Account(to)));
+            for item in tx.access_list().into_iter().flat_map(|list| &list.0) {
+                want(Miss::Account(item.address));
+                item.storage_keys.iter().for_each(|key| want(Miss::Slot(item.address, (*key).into())));
+            }
+        }
+        if missed.is_empty() { Ok(()) } else { self.fetch(missed, began, time).await }
+    }
+
+    /// The state after the newest canonical block.
+    fn canonical_view(&self, latest: &Snapshot) -> Result<RemoteView, LiveError> {
+        let (number, hash) = (latest.head.number(), latest.head_hash());
+        self.source.remote.view(number, hash).ok_or(LiveError::Gone(number))
+    }
+
+    fn count(&self, received: Instant) {
+        self.published.increment(1);
+        self.publish_seconds.record(received.elapsed());
+    }
+}
+
+/// The transactions of a sub-block with their senders.
+fn read(flashblock: &Flashblock) -> Result<Vec<Recovered<ChainTx>>, LiveError> {
+    let decode = |(index, bytes): (usize, &alloy_primitives::Bytes)| {
+        let fail = |problem: String| LiveError::Transaction { index, problem };
+        let mut rest = bytes.as_ref();
+        let tx = ChainTx::decode_2718(&mut rest).map_err(|error| fail(error.to_string()))?;
+        if rest.is_empty() { Ok(tx) } else { Err(fail(format!("{} bytes follow it", rest.len()))) }
+    };
+    let transactions = flashblock.diff.transactions.iter().enumerate().map(decode).collect::<Result<Vec<_>, _>>()?;
+    recover(transactions)
+        .map_err(|index| LiveError::Transaction { index, problem: "the signature is not valid".to_owned() })
+}
+
+/// Checks the receipts of a sub-block's transactions against what its builder says, where it says something.
+fn check_receipts(
+    flashblock: &Flashblock,
+    open: &OpenBlock,
+    transactions: &[Recovered<ChainTx>],
+) -> Result<(), LiveError> {
+    let Some(told) = &flashblock.metadata.receipts else { return Ok(()) };
+    for tx in transactions {
+        let Some(told) = told.get(tx.tx_hash()) else { continue };
+        let Some(own) = open.positions.get(tx.tx_hash()).and_then(|index| open.receipts.get(*index)) else { continue };
+        let told_receipt = told.as_receipt();
+        LiveError::unless_equal("receipt: status", own.status(), told_receipt.status.coerce_status())?;
+        LiveError::unless_equal(
+            "receipt: cumulative gas",
+            own.cumulative_gas_used(),
+            told_receipt.cumulative_gas_used,
+        )?;
+        LiveError::unless_equal("receipt: logs", own.logs().len(), told_receipt.logs.len())?;
+        let same_logs = own.logs() == told_receipt.logs.as_slice();
+        LiveError::unless_equal("receipt: the same logs", same_logs, true)?;
+        if let (Some(own), OpReceipt::Deposit(told)) = (own.as_deposit(), told) {
+            let nonce = |nonce: Option<u64>| nonce.map_or_else(|| "none".to_owned(), |nonce| nonce.to_string());
+            LiveError::unless_equal("receipt: deposit nonce", nonce(own.deposit_nonce), nonce(told.deposit_nonce))?;
+        }
+    }
+    Ok(())
+}
+
+/// Checks balances against what the builder says, where it says something and they are known.
+fn check_balances(flashblock: &Flashblock, world: &World) -> Result<(), LiveError> {
+    for (address, told) in flashblock.metadata.new_account_balances.iter().flatten() {
+        if let Lookup::Known(info) = world.look_up(address) {
+            let own = info.map_or(U256::ZERO, |info| info.balance);
+            let what = |balance: U256| of(*address, balance);
+            LiveError::unless_equal("balance", what(own), what(*told))?;
+        }
+    }
+    Ok(())
+}
+
+fn of(address: Address, balance: U256) -> String {
+    format!("{balance} of {address}")
+}
+

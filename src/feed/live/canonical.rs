@@ -1,0 +1,227 @@
+//! Canonical blocks: followed from parent to child, executed on what is known of the state, checked.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use alloy_primitives::B256;
+
+use super::{Live, LiveError};
+use crate::{
+    chain::{BlockHashes, ChainReceipt, SealedBlock, receipts_root_and_bloom},
+    feed::{
+        apply::{execute_block, stand_on},
+        flashblocks::{Action, CanonicalBlock},
+        upstream::{UpstreamBlock, receipts},
+    },
+    state::{AccountChange, RemoteView, Selector, Snapshot, World},
+};
+
+impl Live {
+    /// Comes to the upstream's newest block from the newest that is known, by the branch that the new one is on.
+    pub(super) async fn follow(&mut self, newest: B256) -> Result<(), LiveError> {
+        let mut path: Vec<UpstreamBlock> = Vec::new();
+        let mut hash = newest;
+        let fork = loop {
+            if let Some(known) = self.canonical(hash) {
+                break Some(known);
+            }
+            if path.len() == self.source.limits.gap {
+                break None;
+            }
+            let block = self.block(hash).await?;
+            if block.number() <= self.oldest() {
+                path.push(block);
+                break None;
+            }
+            hash = block.header.parent_hash;
+            path.push(block);
+        };
+        let head = self.snapshots.load().head().clone();
+        match fork {
+            // An upstream of several nodes may tell of an older block again. It is canonical as it was.
+            Some(_) if path.is_empty() => return Ok(()),
+            Some(fork) if fork.number() < head.number() => {
+                self.reorgs.increment(1);
+                tracing::warn!(from = head.number(), to = fork.number(), "the upstream took another branch");
+                if self.source.remote.revert_to(fork.number(), fork.hash()).is_none() {
+                    return self.begin_anew(path.swap_remove(0)).await;
+                }
+            }
+            Some(_) => {}
+            None => {
+                tracing::warn!(from = head.number(), "too far behind the upstream: the blocks between are left out");
+                return self.begin_anew(path.swap_remove(0)).await;
+            }
+        }
+        for block in path.into_iter().rev() {
+            self.import(block).await?;
+        }
+        Ok(())
+    }
+
+    /// The upstream's block of this hash.
+    async fn block(&self, hash: B256) -> Result<UpstreamBlock, LiveError> {
+        let deadline = Instant::now() + self.source.limits.wait;
+        let json = self.source.fetcher.upstream().block_by_hash(hash, deadline).await?;
+        let block = UpstreamBlock::read(json.ok_or(LiveError::Unknown(hash))?.get(), self.source.spec.family())?;
+        LiveError::unless_equal("hash of the block", block.hash(), hash)?;
+        Ok(block)
+    }
+
+    /// The canonical block of this hash, if its state is kept.
+    fn canonical(&self, hash: B256) -> Option<Arc<SealedBlock>> {
+        let published = self.snapshots.load();
+        let known = published.select(Selector::Hash(hash)).ok()?;
+        let is_canonical = known.open.is_none() && known.head.number() <= published.head().number();
+        is_canonical.then(|| known.head.clone())
+    }
+
+    /// The number of the oldest block that a branch can begin at.
+    fn oldest(&self) -> u64 {
+        self.snapshots.load().oldest_state()
+    }
+
+    /// Takes the next canonical block in, as it was pre-confirmed, or by executing it; where that cannot be done, what is known of the state
+    /// is known no more.
+    async fn import(&mut self, block: UpstreamBlock) -> Result<(), LiveError> {
+        let (began, number, hash) = (Instant::now(), block.number(), block.hash());
+        let parent = self.snapshots.load().select(Selector::Hash(block.header.parent_hash));
+        let parent = parent.map_err(|_| LiveError::Gone(number))?;
+        let actions = self.judge(&block);
+        let retired = actions.iter().any(|action| *action == Action::Retire { number });
+        let done = match self.retire(&block).filter(|_| retired) {
+            Some(done) => Ok(done),
+            None => self.execute(&block, &parent).await,
+        };
+        let remote = &self.source.remote;
+        let (view, receipts) = match done {
+            Ok((changes, receipts)) => {
+                self.executed.increment(1);
+                (remote.advance(number, hash, &changes), receipts)
+            }
+            Err(error) => {
+                let mismatch = matches!(error, LiveError::Mismatch { .. });
+                if mismatch { &self.mismatched } else { &self.skipped }.increment(1);
+                tracing::warn!(number, %hash, %error, "a block is not executed: the state is asked for anew");
+                (remote.cut(number, hash), self.receipts(&block).await?)
+            }
+        };
+        let view = view.ok_or(LiveError::Gone(number))?;
+        self.block_time = Duration::from_secs(
+            block.header.timestamp.saturating_sub(parent.head.header.timestamp).clamp(1, 3600),
+        );
+        let mut hashes = parent.hashes.clone();
+        hashes.push(number, hash);
+        let snapshot = canonical_snapshot(view, block, receipts, hashes);
+        let keeps_ahead = retired && actions.iter().all(|action| matches!(action, Action::Retire { .. }));
+        if keeps_ahead && self.ahead.iter().any(|ahead| ahead.number > number) {
+            self.snapshots.confirm(snapshot);
+        } else {
+            self.snapshots.publish_canonical(snapshot);
+            self.published.increment(1);
+            self.publish_seconds.record(began.elapsed());
+        }
+        self.ahead.retain(|ahead| keeps_ahead && ahead.number > number);
+        let rest = actions.into_iter().filter(|action| !matches!(action, Action::Retire { .. })).collect();
+        self.act(rest, Instant::now(), false).await;
+        Ok(())
+    }
+
+    /// What a canonical block means for what is pre-confirmed.
+    fn judge(&mut self, block: &UpstreamBlock) -> Vec<Action> {
+        let Some(source) = &mut self.source.flashblocks else { return Vec::new() };
+        source.rules.canonical(&CanonicalBlock {
+            number: block.number(),
+            hash: block.hash(),
+            parent_hash: block.header.parent_hash,
+            receipts_root: block.header.receipts_root,
+            transactions: block.transactions.iter().map(|tx| *tx.tx_hash()).collect(),
+        })
+    }
+
+    /// What a block changed, and its receipts, as it was pre-confirmed, where that is what it is.
+    fn retire(&self, block: &UpstreamBlock) -> Option<(Vec<AccountChange>, Vec<ChainReceipt>)> {
+        let ahead = self.ahead.first().filter(|ahead| ahead.number == block.number())?;
+        let (receipts, gas_used) = ahead.outcome(&self.snapshots.newest());
+        let checked = check(block, gas_used, &receipts);
+        checked.is_ok().then(|| (ahead.changes(), receipts))
+    }
+
+    /// Executes a block on its parent's state, as far as that is known or can be fetched in time.
+    async fn execute(
+        &self,
+        block: &UpstreamBlock,
+        parent: &Snapshot,
+    ) -> Result<(Vec<AccountChange>, Vec<ChainReceipt>), LiveError> {
+        let (began, time) = (Instant::now(), self.source.limits.execute);
+        if time.is_zero() || block.has_ommers {
+            return Err(LiveError::Late(time));
+        }
+        let view = self.source.remote.view(parent.head.number(), parent.head_hash());
+        // The state right after the parent, without what was pre-confirmed on it.
+        let view = view.ok_or(LiveError::Gone(parent.head.number()))?;
+        let on = stand_on(World::on(view.clone()), parent.head.clone(), parent.hashes.clone());
+        self.warm(&view, &block.transactions, began, time).await?;
+        loop {
+            let header = block.header.inner();
+            let executed = execute_block(
+                &self.source.spec,
+                &on,
+                header,
+                &block.transactions,
+                &[],
+                block.withdrawals.as_ref(),
+            )?;
+            if executed.missed.is_empty() {
+                check(block, executed.gas_used, &executed.receipts)?;
+                return Ok((executed.changes, executed.receipts));
+            }
+            self.fetch(executed.missed, began, time).await?;
+        }
+    }
+
+    /// The receipts of a block that is not executed here, as the upstream has them.
+    async fn receipts(&self, block: &UpstreamBlock) -> Result<Vec<ChainReceipt>, LiveError> {
+        let deadline = Instant::now() + self.source.limits.wait;
+        let receipts = receipts(self.source.fetcher.upstream(), block.hash(), deadline).await?;
+        check(block, block.header.gas_used, &receipts)?;
+        Ok(receipts)
+    }
+
+    /// Begins again at a block of which no ancestor is known.
+    async fn begin_anew(&mut self, block: UpstreamBlock) -> Result<(), LiveError> {
+        let receipts = self.receipts(&block).await?;
+        let actions = self.judge(&block);
+        let view = self.source.remote.restart(block.number(), block.hash());
+        let mut hashes = BlockHashes::default();
+        hashes.push(block.number() - 1, block.header.parent_hash);
+        hashes.push(block.number(), block.hash());
+        self.ahead.clear();
+        self.snapshots.begin_anew(canonical_snapshot(view, block, receipts, hashes));
+        self.act(actions, Instant::now(), false).await;
+        Ok(())
+    }
+}
+
+/// The snapshot of a canonical block.
+pub fn canonical_snapshot(
+    view: RemoteView,
+    block: UpstreamBlock,
+    receipts: Vec<ChainReceipt>,
+    hashes: BlockHashes,
+) -> Snapshot {
+    let UpstreamBlock { header, transactions, withdrawals, .. } = block;
+    let sealed = SealedBlock::new(header.into_inner(), transactions, receipts, Vec::new(), withdrawals);
+    stand_on(World::on(view), Arc::new(sealed), hashes)
+}
+
+/// Refuses gas and receipts that are not those of the block's header.
+fn check(block: &UpstreamBlock, gas_used: u64, receipts: &[ChainReceipt]) -> Result<(), LiveError> {
+    let header = &block.header;
+    LiveError::unless_equal("gasUsed", gas_used, header.gas_used)?;
+    let (root, bloom) = receipts_root_and_bloom(receipts);
+    LiveError::unless_equal("receiptsRoot", root, header.receipts_root)?;
+    LiveError::unless_equal("logsBloom", bloom, header.logs_bloom)
+}

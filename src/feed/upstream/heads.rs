@@ -1,0 +1,150 @@
+//! The newest block of an upstream, as it changes.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use alloy_primitives::B256;
+use alloy_provider::{Provider, RootProvider};
+use serde::Deserialize;
+use tokio::{
+    sync::{broadcast, watch},
+    task::AbortHandle,
+    time::{sleep, timeout},
+};
+
+use super::client::{Ask, Upstream, UpstreamError};
+
+/// What an upstream last said of its newest block. Told of by its subscription where it has one, else asked for again and again.
+#[derive(Debug)]
+pub struct Heads {
+    newest: watch::Receiver<Result<B256, UpstreamError>>,
+    /// When to look at the same once more.
+    again: Option<Instant>,
+    task: AbortHandle,
+}
+
+/// A header, as far as it is needed: what else is in it comes with the block.
+#[derive(Clone, Debug, Deserialize)]
+struct Head {
+    hash: B256,
+}
+
+impl Heads {
+    /// After a block that could not be followed.
+    const AGAIN: Duration = Duration::from_millis(250);
+
+    /// Follows `upstream`, whose newest block is `newest`. Where there is no subscription, it is asked `every` so often. To be called on a
+    /// tokio runtime.
+    pub fn follow(upstream: Arc<Upstream>, newest: B256, every: Duration) -> Self {
+        let (sender, receiver) = watch::channel(Ok(newest));
+        let task = tokio::spawn(follow(upstream, every, sender)).abort_handle();
+        Self { newest: receiver, again: None, task }
+    }
+
+    /// Waits until there is something new, or it is time to look again.
+    pub async fn changed(&mut self) {
+        let again = self.again;
+        let due = async {
+            match again {
+                Some(at) => tokio::time::sleep_until(at.into()).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            // Its sender lives as long as the task, which ends with this.
+            _ = self.newest.changed() => {}
+            () = due => self.again = None,
+        }
+    }
+
+    /// The hash of the newest block.
+    ///
+    /// # Errors
+    /// Why the upstream does not say.
+    pub fn newest(&mut self) -> Result<B256, UpstreamError> {
+        self.newest.borrow_and_update().clone()
+    }
+
+    /// Has the same looked at once more, soon.
+    pub fn again(&mut self) {
+        self.again = Some(Instant::now() + Self::AGAIN);
+    }
+}
+
+impl Drop for Heads {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+/// Questions that may fail one after the other before it is told that the upstream does not answer.
+const FAILURES: u32 = 3;
+/// How much seldomer it is asked while a subscription tells.
+const SELDOMER: u32 = 8;
+
+async fn follow(upstream: Arc<Upstream>, every: Duration, sender: watch::Sender<Result<B256, UpstreamError>>) {
+    let mut heads = None;
+    let mut failures = 0;
+    loop {
+        if heads.is_none() {
+            heads = subscribe(&upstream, every).await;
+        }
+        let (pause, told) = match &mut heads {
+            // A subscription may be silent because the chain is, or because it is dead: it is asked too, now and then.
+            Some(heads) => (every * SELDOMER, timeout(every * SELDOMER, heads.recv()).await.ok()),
+            None => {
+                sleep(every).await;
+                (every, None)
+            }
+        };
+        let newest = match told {
+            Some(Ok(head)) => Ok(head.hash),
+            Some(Err(broadcast::error::RecvError::Closed)) => {
+                heads = None;
+                continue;
+            }
+            Some(Err(broadcast::error::RecvError::Lagged(_))) | None => {
+                // At least a moment, however short the pause is: a slow answer is an answer.
+                let deadline = Instant::now() + pause.max(Duration::from_secs(1));
+                let ask = Ask::<Head>::typed("eth_getBlockByNumber", &("latest", false));
+                upstream.one(ask, deadline).await.map(|head| head.hash)
+            }
+        };
+        failures = if newest.is_ok() { 0 } else { failures + 1 };
+        if newest.is_ok() || failures == FAILURES {
+            sender.send_if_modified(|known| {
+                let is_new = *known != newest;
+                if is_new {
+                    *known = newest;
+                }
+                is_new
+            });
+        }
+    }
+}
+
+/// A subscription to new heads; none where there can be none, or not now.
+async fn subscribe(upstream: &Upstream, every: Duration) -> Option<broadcast::Receiver<Head>> {
+    upstream.client().pubsub_frontend()?;
+    let provider: RootProvider = RootProvider::new(upstream.client().clone());
+    let subscribed = timeout(every.max(Duration::from_secs(1)), provider.subscribe::<_, Head>(("newHeads",))).await;
+    let mut heads = match subscribed {
+        Ok(Ok(heads)) => heads,
+        Ok(Err(error)) => {
+            tracing::debug!(%error, "the upstream has no subscriptions: it is asked");
+            return None;
+        }
+        Err(_) => return None,
+    };
+    let (sender, receiver) = broadcast::channel(16);
+    tokio::spawn(async move {
+        while let Ok(head) = heads.recv().await {
+            if sender.send(head).is_err() {
+                break;
+            }
+        }
+    });
+    Some(receiver)
+}
