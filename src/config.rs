@@ -1,8 +1,8 @@
 //! One configuration, from flags, `PRESIM_*` environment variables and a TOML file, in that order of precedence.
 
-mod upstream;
+mod live;
 
-pub use upstream::{Endpoint, UpstreamConfig};
+pub use live::{Endpoint, LiveConfig};
 
 use std::{ffi::OsString, net::SocketAddr, path::PathBuf, time::Duration};
 
@@ -83,7 +83,7 @@ pub struct Config {
     pub strict_pending: bool,
     /// A chain that lives elsewhere.
     #[command(flatten)]
-    pub live: UpstreamConfig,
+    pub live: LiveConfig,
 
     /// Transactions that may wait in the pool.
     #[arg(long, env = "PRESIM_POOL_TRANSACTIONS", value_name = "N", default_value_t = 5_120, value_parser = clap::value_parser!(u32).range(1..=1_000_000), help_heading = "Sending")]

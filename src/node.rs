@@ -1,5 +1,6 @@
 //! A running node: its state built, its actors started in order, and stopped in the opposite one.
 
+mod live;
 mod start;
 
 use std::{net::SocketAddr, path::PathBuf, sync::Arc, thread::JoinHandle, time::Duration};
@@ -8,7 +9,7 @@ use actix::{Actor, Addr, Arbiter, System};
 use alloy_signer_local::PrivateKeySigner;
 use eyre::{WrapErr, eyre};
 use metrics::Gauge;
-use tokio::sync::oneshot;
+use tokio::{runtime::Runtime, sync::oneshot};
 
 use self::start::{Start, begin};
 use crate::{
@@ -17,10 +18,10 @@ use crate::{
     engine::{BaseFeeRule, Rules},
     executor::{Drain, Executor, ExecutorConfig, LaneActor, LaneName},
     feed::{
-        StateFeed, StopFeed,
-        devnet::Devnet,
+        Source, StateFeed, StopFeed,
         journal::Journal,
         pool::{Pool, PoolLimits},
+        upstream::Fetcher,
         world::TradingWorld,
     },
     rpc::{
@@ -44,6 +45,8 @@ pub struct Node {
     metrics: Metrics,
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
+    /// The threads that talk to an upstream.
+    upstream: Option<Runtime>,
 }
 
 /// What a banner tells of a node.
@@ -85,7 +88,16 @@ impl Node {
     /// As [`start`](Self::start).
     pub fn start_on(store: Store, config: Config, metrics: Metrics) -> eyre::Result<Self> {
         let codes = Arc::new(CodeCache::new(config.code_cache));
-        let start = begin(&config, &codes, &store)?;
+        let mut upstream = None;
+        let (start, fetcher) = match &config.live.upstream {
+            Some(endpoint) => {
+                let runtime = live::runtime()?;
+                let (start, fetcher) = runtime.block_on(live::begin(endpoint, &config, &codes, &metrics))?;
+                upstream = Some(runtime);
+                (start, Some(fetcher))
+            }
+            None => (begin(&config, &codes, &store)?, None),
+        };
         let access = Access::new(&AccessConfig {
             token_file: config.token_file.as_deref(),
             wallet_token_file: config.wallet_token_file.as_deref(),
@@ -104,8 +116,9 @@ impl Node {
         };
         let keyed = keys::load(&config.wallet_key_file, &config.wallet_password_file)?;
         let Start { spec, source, journal, accounts, .. } = start;
-        let parts = Parts { config, codes, spec, source, journal, store, accounts, keyed, snapshots, access, metrics };
-        Self::spawn(parts, info)
+        let parts =
+            Parts { config, codes, spec, source, fetcher, journal, store, accounts, keyed, snapshots, access, metrics };
+        Self { upstream, ..Self::spawn(parts, info)? }
     }
 
     /// What a banner tells.
@@ -134,6 +147,9 @@ impl Node {
         }
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
+        }
+        if let Some(upstream) = self.upstream.take() {
+            upstream.shutdown_background();
         }
     }
 
@@ -165,7 +181,7 @@ impl Node {
         })?;
         let listening = ready.recv().map_err(|_| eyre!("the node's threads ended before it had started"))??;
         (info.listen, info.metrics) = (listening.front, listening.metrics);
-        Ok(Self { info, snapshots, metrics, stop: Some(stop), thread: Some(thread) })
+        Ok(Self { info, snapshots, metrics, stop: Some(stop), thread: Some(thread), upstream: None })
     }
 }
 
@@ -180,7 +196,8 @@ struct Parts {
     config: Config,
     codes: Arc<CodeCache>,
     spec: ChainSpec,
-    source: Option<Devnet>,
+    source: Source,
+    fetcher: Option<Arc<Fetcher>>,
     journal: Option<Journal>,
     store: Store,
     accounts: Vec<PrivateKeySigner>,
@@ -209,7 +226,7 @@ struct Actors {
 
 impl Actors {
     async fn start(parts: Parts) -> eyre::Result<(Self, Listening)> {
-        let Parts { config, codes, spec, source, journal, store, accounts, keyed, snapshots, access, metrics } = parts;
+        let Parts { config, codes, spec, source, fetcher, journal, store, accounts, keyed, snapshots, access, metrics } = parts;
         let workers = config.workers();
         let executor = Executor::start(
             ExecutorConfig {

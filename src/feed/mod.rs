@@ -16,7 +16,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use actix::{Actor, ActorContext, AsyncContext, Context, Handler, Message};
+use actix::{Actor, ActorContext, AsyncContext, Context, Handler, Message, WrapFuture};
 use metrics::{Counter, Gauge, Histogram};
 
 use alloy_evm::block::BlockExecutionError;
@@ -24,6 +24,7 @@ use alloy_evm::block::BlockExecutionError;
 use self::{
     devnet::{Devnet, Step},
     journal::Journal,
+    live::{Live, LiveSource},
     pool::Pool,
     status::FeedStatus,
 };
@@ -33,9 +34,21 @@ use crate::{
     telemetry::{Metrics, PUBLISH_SECONDS},
 };
 
+/// Where the states of a chain come from.
+#[derive(Debug)]
+pub enum Source {
+    /// From nowhere: the chain stands still.
+    Static,
+    /// Blocks that are built here.
+    Devnet(Box<Devnet>),
+    /// A chain that lives elsewhere.
+    Live(Box<LiveSource>),
+}
+
 /// The only writer of snapshots. Ticks its source, publishes what comes.
 pub struct StateFeed {
     source: Option<Devnet>,
+    live: Option<Live>,
     journal: Option<Journal>,
     every: Duration,
     status: FeedStatus,
@@ -49,18 +62,24 @@ pub struct StateFeed {
 }
 
 impl StateFeed {
-    /// A feed that asks `source` for a sub-block of what waits in `pool`, `every` so often; without a source the chain stands still. With a
-    /// `journal`, what is published is on the disk before.
+    /// A feed of `source`. A devnet is asked for a sub-block of what waits in `pool`, `every` so often. With a `journal`, what is published is
+    /// on the disk before.
     pub fn new(
-        source: Option<Devnet>,
+        source: Source,
         journal: Option<Journal>,
         every: Duration,
         snapshots: Arc<Snapshots>,
         pool: Arc<Pool>,
         metrics: &Metrics,
     ) -> Self {
+        let (source, live) = match source {
+            Source::Static => (None, None),
+            Source::Devnet(devnet) => (Some(*devnet), None),
+            Source::Live(source) => (None, Some(Live::new(*source, snapshots.clone(), metrics))),
+        };
         Self {
             source,
+            live,
             journal,
             every,
             status: FeedStatus::new(snapshots.clone(), metrics),
@@ -153,10 +172,13 @@ impl Actor for StateFeed {
         if self.source.is_some() {
             context.run_interval(self.every, |feed, _| feed.tick());
         }
+        if let Some(live) = self.live.take() {
+            context.spawn(live.run().into_actor(self));
+        }
         context.run_interval(Duration::from_millis(100), |feed, _| {
             let newest = feed.snapshots.newest();
             feed.age.set(newest.published.elapsed().as_secs_f64());
-            feed.block.set(newest.head.number() as f64);
+            feed.block.set(feed.snapshots.load().head().number() as f64);
             feed.pooled.set(feed.pool.len() as f64);
         });
     }

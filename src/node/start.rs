@@ -12,6 +12,7 @@ use crate::{
     chain::{BlockHashes, ChainSpec, genesis_block, genesis_world},
     config::{Config, FeedName},
     feed::{
+        Source,
         apply::stand_on,
         chain_file,
         devnet::Devnet,
@@ -27,7 +28,7 @@ use crate::{
 pub struct Start {
     pub spec: ChainSpec,
     pub snapshots: Snapshots,
-    pub source: Option<Devnet>,
+    pub source: Source,
     pub journal: Option<Journal>,
     /// The accounts that the node signs for.
     pub accounts: Vec<PrivateKeySigner>,
@@ -55,15 +56,20 @@ pub fn begin(config: &Config, codes: &CodeCache, store: &Store) -> eyre::Result<
     let spec = ChainSpec::new(about.config.clone(), config.block_time())?;
     let head = snapshots.newest();
     let source = match config.feed() {
-        FeedName::Devnet => Some(devnet(config, &spec, &head, &accounts, about.trading)),
-        FeedName::Static => None,
+        FeedName::Devnet => Source::Devnet(devnet(config, &spec, &head, &accounts, about.trading).into()),
+        FeedName::Static => Source::Static,
     };
-    if let Some(source) = source.as_ref().filter(|_| head.open.is_none()) {
-        let first = source.first(&head).wrap_err("the first block cannot be opened")?;
+    if let Source::Devnet(devnet) = &source
+        && head.open.is_none()
+    {
+        let first = devnet.first(&head).wrap_err("the first block cannot be opened")?;
         publish(&snapshots, journal.as_ref(), first)?;
     }
     // On a chain that stands still nothing is mined, so no account of the node's is offered to send from.
-    let signers = if source.is_some() { funded(&accounts.users, &head) } else { Vec::new() };
+    let signers = match &source {
+        Source::Devnet(_) => funded(&accounts.users, &head),
+        Source::Static | Source::Live(_) => Vec::new(),
+    };
     let (builtin, trading) = (about.builtin, about.trading);
     Ok(Start { spec, snapshots, source, journal, accounts: signers, builtin, trading })
 }
@@ -192,7 +198,7 @@ fn feed_state(config: &Config) -> FeedState {
 }
 
 /// A genesis file, and the hash of its bytes.
-fn read_genesis(path: &Path) -> eyre::Result<(Genesis, B256)> {
+pub fn read_genesis(path: &Path) -> eyre::Result<(Genesis, B256)> {
     let text = std::fs::read(path).wrap_err_with(|| format!("--genesis {}", path.display()))?;
     let genesis = parse_genesis(&text)
         .wrap_err_with(|| format!("--genesis {}: expected a geth-format genesis", path.display()))?;

@@ -5,11 +5,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-use alloy_primitives::B256;
+use alloy_consensus::{Header, transaction::Recovered};
+use alloy_primitives::{B256, Sealed};
 
 use super::{Live, LiveError};
 use crate::{
-    chain::{BlockHashes, ChainReceipt, SealedBlock, receipts_root_and_bloom},
+    chain::{BlockHashes, ChainReceipt, ChainTx, SealedBlock, receipts_root_and_bloom},
     feed::{
         apply::{execute_block, stand_on},
         flashblocks::{Action, CanonicalBlock},
@@ -132,13 +133,7 @@ impl Live {
     /// What a canonical block means for what is pre-confirmed.
     fn judge(&mut self, block: &UpstreamBlock) -> Vec<Action> {
         let Some(source) = &mut self.source.flashblocks else { return Vec::new() };
-        source.rules.canonical(&CanonicalBlock {
-            number: block.number(),
-            hash: block.hash(),
-            parent_hash: block.header.parent_hash,
-            receipts_root: block.header.receipts_root,
-            transactions: block.transactions.iter().map(|tx| *tx.tx_hash()).collect(),
-        })
+        source.rules.canonical(&about(&block.header, &block.transactions))
     }
 
     /// What a block changed, and its receipts, as it was pre-confirmed, where that is what it is.
@@ -202,6 +197,17 @@ impl Live {
         self.snapshots.begin_anew(canonical_snapshot(view, block, receipts, hashes));
         self.act(actions, Instant::now(), false).await;
         Ok(())
+    }
+}
+
+/// A canonical block as the rules of a stream want it.
+pub(super) fn about(header: &Sealed<Header>, transactions: &[Recovered<ChainTx>]) -> CanonicalBlock {
+    CanonicalBlock {
+        number: header.number,
+        hash: header.hash(),
+        parent_hash: header.parent_hash,
+        receipts_root: header.receipts_root,
+        transactions: transactions.iter().map(|tx| *tx.tx_hash()).collect(),
     }
 }
 

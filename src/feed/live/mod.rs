@@ -6,6 +6,8 @@
 mod ahead;
 mod canonical;
 
+pub use self::canonical::canonical_snapshot;
+
 use std::{
     sync::Arc,
     time::{Duration, Instant},
@@ -178,6 +180,11 @@ impl Live {
 
     /// Follows the chain for as long as it is polled.
     pub async fn run(mut self) {
+        if let Some(source) = &mut self.source.flashblocks {
+            let head = self.snapshots.load().head().clone();
+            // Nothing has been pre-confirmed that it could bear upon.
+            source.rules.canonical(&canonical::about(&head.header, &head.body().transactions));
+        }
         self.meet_head().await;
         loop {
             tokio::select! {

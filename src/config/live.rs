@@ -14,6 +14,16 @@ pub enum Endpoint {
     Ipc(std::path::PathBuf),
 }
 
+impl Endpoint {
+    /// All of it: it may have a key in it.
+    pub fn url(&self) -> String {
+        match self {
+            Self::Url(url) => url.to_string(),
+            Self::Ipc(path) => path.display().to_string(),
+        }
+    }
+}
+
 impl std::fmt::Display for Endpoint {
     /// Without what may be secret in it: user, password, path and query.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -30,7 +40,7 @@ impl std::fmt::Display for Endpoint {
 /// Settings of a chain that lives elsewhere.
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Upstream")]
-pub struct UpstreamConfig {
+pub struct LiveConfig {
     /// Follow this node, and simulate on its chain: http, https, ws, wss, or the path of an IPC socket. Keys belong into PRESIM_UPSTREAM or the file of --config.
     #[arg(long, env = "PRESIM_UPSTREAM", hide_env_values = true, value_name = "URL", value_parser = parse_endpoint)]
     pub upstream: Option<Endpoint>,
@@ -61,6 +71,9 @@ pub struct UpstreamConfig {
     /// Milliseconds that executing a new block may take, fetching what it reads included. One that takes longer is shown all the same, and what was known of the state is asked for anew.
     #[arg(long, env = "PRESIM_UPSTREAM_EXECUTE_MS", value_name = "MS", default_value_t = 1_000, value_parser = clap::value_parser!(u64).range(0..=600_000))]
     pub upstream_execute_ms: u64,
+    /// Milliseconds from the arrival of a sub-block to its snapshot. One that takes longer is not applied: `pending` is canonical until the next block begins.
+    #[arg(long, env = "PRESIM_FLASHBLOCKS_APPLY_MS", value_name = "MS", default_value_t = 200, value_parser = clap::value_parser!(u64).range(1..=600_000))]
+    pub flashblocks_apply_ms: u64,
     /// Milliseconds without a message after which the Flashblocks connection counts as lost.
     #[arg(long, env = "PRESIM_FLASHBLOCKS_IDLE_MS", value_name = "MS", default_value_t = 5_000, value_parser = clap::value_parser!(u64).range(100..=600_000))]
     pub flashblocks_idle_ms: u64,
@@ -72,7 +85,7 @@ pub struct UpstreamConfig {
     pub flashblocks_max_bytes: u32,
 }
 
-impl UpstreamConfig {
+impl LiveConfig {
     /// Between two looks at the newest block.
     pub const fn poll(&self) -> Duration {
         Duration::from_millis(self.upstream_poll_ms)
