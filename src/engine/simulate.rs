@@ -122,7 +122,7 @@ fn run<F: FamilyEvm>(
         trace_transfers: simulation.trace_transfers,
         gas_left: rules.gas_cap,
         parent: Cow::Borrowed(&snapshot.head.header),
-        roots: rules.state_roots.then(|| StateRoots::of(&snapshot.world)),
+        roots: (rules.state_roots && snapshot.world.remote().is_none()).then(|| StateRoots::of(&snapshot.world)),
     };
     plan.into_iter().map(|planned| simulator.block::<F>(planned)).collect()
 }

@@ -1,5 +1,7 @@
 //! `wallet_sendCalls`: a batch is admitted, asked about where that is the policy, and sent.
 
+use std::sync::{Arc, Mutex};
+
 use super::{
     error::{RpcError, wallet_error},
     front::{Front, Job, kept},
@@ -35,9 +37,10 @@ impl Front {
                 asked.map_err(|error| wallet_error(error, job.dialect))?;
                 let ticket = self.ticket();
                 let job = Job { published: self.published(), ticket: ticket.clone(), ..job };
+                let prepared = Arc::new(Mutex::new(Some(prepared)));
                 let (commit, written) = self
                     .on_lane(lane, job, move |backend, job, overlay, meter| {
-                        let sent = backend.send_approved_batch(job.asked(), *prepared, overlay, meter, &mut answer);
+                        let sent = backend.send_approved_batch(job.asked(), &prepared, overlay, meter, &mut answer);
                         sent.map(|commit| (commit, answer))
                     })
                     .await??;

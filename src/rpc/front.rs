@@ -14,13 +14,14 @@ use super::{
     dialect::Dialect,
     error::{Outcome, RpcError},
     methods::{Asked, Backend, Method, Place},
+    remote::{Remote, Rounds},
     subscriptions::Starting,
     wait::Waiters,
 };
 use crate::{
     executor::{Admission, Batch, Executor, LaneName, Ticket},
     feed::pool::Pool,
-    state::{Meter, Overlay, Published, SnapshotId, Snapshots, Stopped},
+    state::{Meter, Missed, Overlay, Published, SnapshotId, Snapshots, Stopped},
     store::Commit,
     telemetry::Metrics,
     wallet::Wallet,
@@ -36,6 +37,8 @@ pub struct Front {
     metrics: Metrics,
     /// Who may run in place.
     in_place: Arc<Admission>,
+    /// Where the state is an upstream's.
+    pub(super) remote: Option<Remote>,
     /// By method and outcome; each is there once it has something to count.
     counts: Vec<[OnceLock<Counted>; Outcome::ALL.len()]>,
     unknown: Counted,
@@ -115,7 +118,24 @@ impl Front {
                 &[],
             ),
         };
-        Self { backend, snapshots, executor, waiters, metrics: metrics.clone(), in_place, counts, unknown, refusals }
+        Self {
+            backend,
+            snapshots,
+            executor,
+            waiters,
+            metrics: metrics.clone(),
+            in_place,
+            remote: None,
+            counts,
+            unknown,
+            refusals,
+        }
+    }
+
+    /// The same, on state that is an upstream's.
+    #[must_use]
+    pub fn with_remote(self, remote: Remote) -> Self {
+        Self { remote: Some(remote), ..self }
     }
 
     /// What is published now.
@@ -158,10 +178,11 @@ impl Front {
         };
         let (out, result) = match method.place() {
             Place::Connection => Self::subscribe(method, &job, out),
-            Place::Here => self.run_here(method, &job, out, Meter::default()).0,
+            Place::Here => self.run_where_read(method, job, out).await,
             Place::HereThen(lane) if job.alone && job.params.len() <= Self::IN_PLACE_BYTES => {
                 self.run_here_then_on(lane, method, job, out).await
             }
+            Place::On(_) if method == Method::GetProof && self.remote.is_some() => self.prove(&job, out).await,
             Place::HereThen(lane) | Place::On(lane) => self.run_on(lane, method, job, out).await,
             Place::OnThenWait(lane) => self.send_and_wait(lane, job, out).await,
             Place::OnThenAsk(lane) => self.send_calls(lane, job, out).await,
@@ -209,31 +230,53 @@ impl Front {
         let (start, began) = (out.len(), Instant::now());
         let ran = self.run_here(method, &job, out, Meter::short(Self::IN_PLACE));
         place.served(began.elapsed());
-        match ran {
-            ((mut out, _), true) => {
-                out.truncate(start);
-                self.run_on(lane, method, job, out).await
+        let Ran { mut out, result, too_long, missed } = ran;
+        if !missed.is_empty() {
+            out.truncate(start);
+            return self.run_on_after(missed, lane, method, job, out).await;
+        }
+        if too_long {
+            out.truncate(start);
+            return self.run_on(lane, method, job, out).await;
+        }
+        (out, result)
+    }
+
+    /// Runs a look-up on the calling thread, and again when what it missed is there.
+    async fn run_where_read(&self, method: Method, mut job: Job, mut out: Vec<u8>) -> (Vec<u8>, Result<(), RpcError>) {
+        let start = out.len();
+        let mut rounds = Rounds::default();
+        loop {
+            let ran = self.run_here(method, &job, out, Meter::default());
+            if ran.missed.is_empty() {
+                return (ran.out, ran.result);
             }
-            (answered, false) => answered,
+            out = ran.out;
+            out.truncate(start);
+            if let Err(error) = self.complete(&mut rounds, &ran.missed, &mut job).await {
+                return (out, Err(error));
+            }
         }
     }
 
-    /// Runs on the calling thread. The flag tells that the run was longer than what may be done so.
-    fn run_here(
-        &self,
-        method: Method,
-        job: &Job,
-        mut out: Vec<u8>,
-        meter: Meter,
-    ) -> ((Vec<u8>, Result<(), RpcError>), bool) {
+    async fn prove(&self, job: &Job, mut out: Vec<u8>) -> (Vec<u8>, Result<(), RpcError>) {
+        let result = match &self.remote {
+            Some(remote) => self.forward_proof(remote, job, &mut out).await,
+            None => Err(RpcError::internal("a proof was to be had from an upstream, and there is none")),
+        };
+        (out, result)
+    }
+
+    /// Runs on the calling thread.
+    fn run_here(&self, method: Method, job: &Job, mut out: Vec<u8>, meter: Meter) -> Ran {
         let ran = self.executor.run_in_place(|overlay| {
             // What acknowledges something runs on a lane.
             let result = self.backend.answer(method, job.asked(), overlay, meter, &mut out).map(drop);
-            (result, overlay.meter.stopped() == Some(Stopped::TooLong))
+            (result, overlay.meter.stopped() == Some(Stopped::TooLong), overlay.take_missed())
         });
         match ran {
-            Ok((result, too_long)) => ((out, result), too_long),
-            Err(refused) => ((out, Err(refused.into())), false),
+            Ok((result, too_long, missed)) => Ran { out, result, too_long, missed },
+            Err(refused) => Ran { out, result: Err(refused.into()), too_long: false, missed: Missed::default() },
         }
     }
 
@@ -245,10 +288,22 @@ impl Front {
         job: Job,
         out: Vec<u8>,
     ) -> (Vec<u8>, Result<(), RpcError>) {
+        self.run_on_after(Missed::default(), lane, method, job, out).await
+    }
+
+    /// The same, once what a first run has missed is there.
+    async fn run_on_after(
+        &self,
+        missed: Missed,
+        lane: LaneName,
+        method: Method,
+        job: Job,
+        out: Vec<u8>,
+    ) -> (Vec<u8>, Result<(), RpcError>) {
         let mut answer = out.clone();
         let ticket = job.ticket.clone();
         let ran = self
-            .on_lane(lane, job, move |backend, job, overlay, meter| {
+            .on_lane_after(missed, lane, job, move |backend, job, overlay, meter| {
                 let result = backend.answer(method, job.asked(), overlay, meter, &mut answer);
                 (answer, result)
             })
@@ -265,18 +320,63 @@ impl Front {
         &self,
         lane: LaneName,
         job: Job,
-        work: impl FnOnce(&Backend, &Job, &mut Overlay, Meter) -> T + Send + 'static,
+        work: impl FnOnce(&Backend, &Job, &mut Overlay, Meter) -> T + Clone + Send + 'static,
     ) -> Result<T, RpcError> {
+        self.on_lane_after(Missed::default(), lane, job, work).await
+    }
+
+    /// Runs `work` once what a first run has missed is there, and again for as long as it misses something: `work` may do nothing that lasts
+    /// where its overlay [has missed](Overlay::has_missed) something.
+    async fn on_lane_after<T: Send + 'static>(
+        &self,
+        mut missed: Missed,
+        lane: LaneName,
+        mut job: Job,
+        work: impl FnOnce(&Backend, &Job, &mut Overlay, Meter) -> T + Clone + Send + 'static,
+    ) -> Result<T, RpcError> {
+        if self.remote.is_none() {
+            return self.once_on_lane(lane, job, work).await.map(|(done, _)| done);
+        }
+        let mut rounds = Rounds::default();
+        loop {
+            if !missed.is_empty() {
+                self.complete(&mut rounds, &missed, &mut job).await?;
+            }
+            let done;
+            (done, missed) = self.once_on_lane(lane, job.clone(), work.clone()).await?;
+            if missed.is_empty() {
+                return Ok(done);
+            }
+        }
+    }
+
+    async fn once_on_lane<T: Send + 'static>(
+        &self,
+        lane: LaneName,
+        job: Job,
+        work: impl FnOnce(&Backend, &Job, &mut Overlay, Meter) -> T + Send + 'static,
+    ) -> Result<(T, Missed), RpcError> {
         let ticket = job.ticket.clone();
         let _turn = ticket.turn().await;
         let seat = job.client.as_ref().map(|client| client.sit(lane)).transpose()?;
         let backend = self.backend.clone();
         let ran = self.executor.run(lane, ticket.clone(), move |overlay, meter| {
             let _seat = seat;
-            work(&backend, &job, overlay, meter)
+            let done = work(&backend, &job, overlay, meter);
+            (done, overlay.take_missed())
         });
         Ok(ran.await?)
     }
+}
+
+/// How a run on the calling thread went.
+struct Ran {
+    out: Vec<u8>,
+    result: Result<(), RpcError>,
+    /// It was longer than what may be done so.
+    too_long: bool,
+    /// What it did not find: then the rest says nothing.
+    missed: Missed,
 }
 
 /// Waits until what an answer acknowledges is on the disk, as long as its request has time.

@@ -2,7 +2,7 @@
 //!
 //! A body becomes requests in [`envelope`], parameters become the engine's types in [`wire`], results become bytes in [`encode`].
 //! [`reply`] makes the text of an answer of the text of a request, [`front`] takes each through routing, lanes and metrics, [`wait`] lets
-//! one wait for its receipt, [`approve`] for whoever approves it; [`http`] and [`ws`] are the two doors, behind [`server`]'s one port;
+//! one wait for its receipt, [`approve`] for whoever approves it, and [`remote`] for state that an upstream has; [`http`] and [`ws`] are the two doors, behind [`server`]'s one port;
 //! [`io`] has the threads that connections live on. [`subscriptions`] tells connections what is
 //! new, [`filters`] tells it to those who ask again and again.
 
@@ -19,6 +19,7 @@ mod hex;
 mod http;
 mod io;
 mod methods;
+mod remote;
 mod reply;
 mod server;
 mod subscriptions;
@@ -34,6 +35,7 @@ pub use filters::Filters;
 pub use front::Front;
 pub use io::IoThreads;
 pub use methods::{Asked, Backend, GasCounter, Method, RequestLimits, SyncTimeouts};
+pub use remote::Remote;
 pub use server::{FrontActor, Serve, ServerConfig, Stop, serve_metrics};
 pub use subscriptions::{Subscriptions, announce};
 pub use wait::Waiters;

@@ -135,7 +135,7 @@ impl Wallet {
         let standing = Standing {
             client,
             account: account.is_some(),
-            delegated: self.delegation(&snapshot, address) == Delegation::Executor,
+            delegated: self.delegation(&snapshot, address, overlay) == Delegation::Executor,
         };
         let rules = Rules {
             chain_id: self.spec.chain_id(),
@@ -288,7 +288,7 @@ impl Wallet {
     ///
     /// # Errors
     /// That no batch has this id.
-    pub fn status(&self, id: BatchId) -> Result<BatchStatus, WalletError> {
+    pub fn status(&self, id: BatchId, overlay: &Overlay) -> Result<BatchStatus, WalletError> {
         let batch = self.ledger.get(&id)?.ok_or_else(|| WalletError::unknown(&id))?;
         // In this order: a transaction leaves the pool only after the snapshot with it was published.
         let waiting: Vec<bool> = batch.transactions.iter().map(|hash| self.pool.has_place(hash)).collect();
@@ -318,7 +318,7 @@ impl Wallet {
         // time, nothing was there to make the calls.
         if batch.deployment.is_some_and(|hash| !has_succeeded(&published, &hash)) {
             for receipt in &mut receipts {
-                receipt.success &= was_deployed_before(&published, batch.executor, receipt);
+                receipt.success &= was_deployed_before(&published, batch.executor, receipt, overlay);
             }
         }
         let state = state_of(batch.transactions.len(), &receipts, lost);
@@ -329,13 +329,18 @@ impl Wallet {
     ///
     /// # Errors
     /// That the account is not the wallet's.
-    pub fn support(&self, account: Address, published: &Published) -> Result<AtomicSupport, WalletError> {
+    pub fn support(
+        &self,
+        account: Address,
+        published: &Published,
+        overlay: &Overlay,
+    ) -> Result<AtomicSupport, WalletError> {
         if self.accounts.find(account).is_none() {
             return Err(WalletError::foreign_account("params[0]", account));
         }
         let snapshot = pending(published)?;
-        Ok(match self.delegation(&snapshot, account) {
-            _ if !self.is_prague(&snapshot) || !self.can_be_executed(&snapshot) => AtomicSupport::Unsupported,
+        Ok(match self.delegation(&snapshot, account, overlay) {
+            _ if !self.is_prague(&snapshot) || !self.can_be_executed(&snapshot, overlay) => AtomicSupport::Unsupported,
             Delegation::Executor => AtomicSupport::Supported,
             Delegation::Contract => AtomicSupport::Unsupported,
             Delegation::None | Delegation::Other(_) if self.policy.allow_upgrade => AtomicSupport::Ready,
@@ -344,8 +349,8 @@ impl Wallet {
     }
 
     /// Whether the batch executor is there, or can be.
-    fn can_be_executed(&self, snapshot: &Snapshot) -> bool {
-        let has_code = |address| snapshot.world.account(&address).is_some_and(|it| !it.code.bytecode.is_empty());
+    fn can_be_executed(&self, snapshot: &Snapshot, overlay: &Overlay) -> bool {
+        let has_code = |address| has_code(snapshot, address, overlay);
         has_code(self.executor().address()) || (self.executor().deployment().is_some() && has_code(DEPLOYMENT_PROXY))
     }
 
@@ -353,11 +358,9 @@ impl Wallet {
         BatchExecutor::new(self.policy.executor)
     }
 
-    fn delegation(&self, snapshot: &Snapshot, account: Address) -> Delegation {
-        match snapshot.world.account(&account) {
-            Some(account) => self.executor().delegation(&account.code.bytecode),
-            None => Delegation::None,
-        }
+    fn delegation(&self, snapshot: &Snapshot, account: Address, overlay: &Overlay) -> Delegation {
+        let code = overlay.look_up(&snapshot.world, account).and_then(|account| account.code);
+        code.map_or(Delegation::None, |code| self.executor().delegation(&code))
     }
 
     fn is_prague(&self, snapshot: &Snapshot) -> bool {
@@ -376,10 +379,15 @@ fn has_succeeded(published: &Published, hash: &TxHash) -> bool {
     found.and_then(|(block, index)| block.transaction(index).map(|included| included.receipt.status())).unwrap_or(false)
 }
 
+/// Whether there is code at an address.
+fn has_code(at: &Snapshot, address: Address, overlay: &Overlay) -> bool {
+    overlay.look_up(&at.world, address).is_some_and(|account| !account.is_empty_code_hash())
+}
+
 /// Whether the batch executor was there when the transaction of this receipt ran: since the block before, or by a transaction before it in its
 /// own. Where that state is kept no more, it is taken to have been there if it is now.
-fn was_deployed_before(published: &Published, executor: Address, receipt: &CallsReceipt) -> bool {
-    let is_there = |at: &Snapshot| at.world.account(&executor).is_some_and(|it| !it.code.bytecode.is_empty());
+fn was_deployed_before(published: &Published, executor: Address, receipt: &CallsReceipt, overlay: &Overlay) -> bool {
+    let is_there = |at: &Snapshot| has_code(at, executor, overlay);
     match published.select(Selector::Number(receipt.block_number.saturating_sub(1))) {
         Err(_) => return is_there(&published.newest),
         Ok(before) if is_there(&before) => return true,

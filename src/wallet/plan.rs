@@ -131,7 +131,7 @@ impl Planner<'_> {
         meter: Meter,
     ) -> Result<Plan, WalletError> {
         overlay.reset(self.snapshot.world.clone(), self.snapshot.hashes.clone(), meter);
-        let delegation = self.executor.delegation(&self.code_of(account));
+        let delegation = self.executor.delegation(&self.code_of(account, overlay));
         if batch.atomic_required {
             return self.atomic(batch, account, delegation, overlay);
         }
@@ -152,8 +152,8 @@ impl Planner<'_> {
         }
     }
 
-    fn code_of(&self, address: Address) -> Bytecode {
-        self.snapshot.world.account(&address).map(|account| account.code.bytecode.clone()).unwrap_or_default()
+    fn code_of(&self, address: Address, overlay: &Overlay) -> Bytecode {
+        overlay.look_up(&self.snapshot.world, address).and_then(|account| account.code).unwrap_or_default()
     }
 
     fn sequential(&self, batch: &BatchRequest, account: Address, overlay: &mut Overlay) -> Result<Plan, WalletError> {
@@ -190,8 +190,8 @@ impl Planner<'_> {
         let data = BatchExecutor::execute_calldata(&batch.calls)?;
         let mut transactions = Vec::with_capacity(2);
         let executor = self.executor.address();
-        if self.code_of(executor).is_empty() {
-            let deployment = self.call(&self.deployment()?, account);
+        if self.code_of(executor, overlay).is_empty() {
+            let deployment = self.call(&self.deployment(overlay)?, account);
             let ran =
                 self.run(&deployment, 0, overlay).map_err(|error| refused("deploying the batch executor", error))?;
             if !ran.result.is_success() {
@@ -266,12 +266,12 @@ impl Planner<'_> {
     }
 
     /// The call that deploys the batch executor.
-    fn deployment(&self) -> Result<BatchCall, WalletError> {
+    fn deployment(&self, overlay: &Overlay) -> Result<BatchCall, WalletError> {
         let executor = self.executor.address();
         let deployment = self.executor.deployment().ok_or_else(|| {
             WalletError::Upgrade(format!("there is no contract at {executor}, which --wallet-executor names"))
         })?;
-        if self.code_of(DEPLOYMENT_PROXY).is_empty() {
+        if self.code_of(DEPLOYMENT_PROXY, overlay).is_empty() {
             return Err(WalletError::Upgrade(format!(
                 "the batch executor is not on this chain, nor is the contract at {DEPLOYMENT_PROXY} that would deploy it: --wallet-executor names one that is"
             )));

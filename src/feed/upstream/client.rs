@@ -106,8 +106,10 @@ pub enum UpstreamError {
 pub struct Ask<T> {
     method: &'static str,
     params: Box<RawValue>,
-    read: Box<dyn Fn(&RawValue) -> Result<T, String> + Send + Sync>,
+    read: Box<Read<T>>,
 }
+
+type Read<T> = dyn Fn(&RawValue) -> Result<T, String> + Send + Sync;
 
 impl<T> Ask<T> {
     /// A call of `method` whose result `read` takes; what that does not understand is malformed, and asked again.

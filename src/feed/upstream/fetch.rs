@@ -145,7 +145,6 @@ impl Fetcher {
     ) -> Result<(), FetchError> {
         for (view, misses) in missed.by_view() {
             let mut wanted: Vec<Miss> = misses.iter().copied().collect();
-            let missed = wanted.len();
             self.expect(&mut wanted, hints);
             let landing = self.launch(view, wanted, hints)?;
             let all = async {
@@ -171,7 +170,7 @@ impl Fetcher {
                 return Err(FetchError::Replaced { number: view.number(), hash: view.hash() });
             }
             if let Some(error) = problem
-                && misses.iter().take(missed).any(|miss| !is_known(view, miss))
+                && misses.iter().any(|miss| !is_known(view, miss))
             {
                 return Err(error);
             }
@@ -319,16 +318,24 @@ struct Claim {
 }
 
 impl Claim {
-    fn land(self, result: Result<(), FetchError>) {
+    fn land(mut self, result: Result<(), FetchError>) {
+        // First, so that whoever is woken and misses one again fetches it anew.
+        self.release();
         self.done.send_replace(Some(result));
+    }
+}
+
+impl Claim {
+    fn release(&mut self) {
+        for miss in self.misses.drain(..) {
+            self.in_flight.remove(&(self.hash, miss));
+        }
     }
 }
 
 impl Drop for Claim {
     fn drop(&mut self) {
-        for miss in &self.misses {
-            self.in_flight.remove(&(self.hash, *miss));
-        }
+        self.release();
     }
 }
 

@@ -32,6 +32,14 @@ enum About {
     Proof(Address),
 }
 
+/// An account's fields as they come.
+#[derive(Debug, Default)]
+struct Fields {
+    balance: Option<U256>,
+    nonce: Option<u64>,
+    code: Option<Bytes>,
+}
+
 /// A block's number and hash, of all that it has.
 #[derive(Clone, Copy, Debug, Deserialize)]
 struct BlockName {
@@ -146,7 +154,7 @@ impl<'a> Wave<'a> {
         let Self { view, asks, about } = self;
         let answers = upstream.all(asks, deadline).await;
         let mut learned = Learned { values: Vec::new(), problem: None };
-        let mut accounts: HashMap<Address, (Option<U256>, Option<u64>, Option<Bytes>)> = HashMap::default();
+        let mut accounts: HashMap<Address, Fields> = HashMap::default();
         let mut proofs = Vec::new();
         let mut hashes: HashMap<u64, Vec<BlockName>> = HashMap::default();
         for (about, answer) in about.into_iter().zip(answers) {
@@ -159,10 +167,12 @@ impl<'a> Wave<'a> {
             };
             match (about, piece) {
                 (About::Account(address), Piece::Balance(balance)) => {
-                    accounts.entry(address).or_default().0 = Some(balance)
+                    accounts.entry(address).or_default().balance = Some(balance)
                 }
-                (About::Account(address), Piece::Nonce(nonce)) => accounts.entry(address).or_default().1 = Some(nonce),
-                (About::Account(address), Piece::Code(code)) => accounts.entry(address).or_default().2 = Some(code),
+                (About::Account(address), Piece::Nonce(nonce)) => {
+                    accounts.entry(address).or_default().nonce = Some(nonce)
+                }
+                (About::Account(address), Piece::Code(code)) => accounts.entry(address).or_default().code = Some(code),
                 (About::Slot(address, slot), Piece::Slot(value)) => {
                     learned.values.push(Fetched::Slot { address, slot, value });
                 }
@@ -184,7 +194,7 @@ impl<'a> Wave<'a> {
             }
         }
         for (address, proof) in proofs {
-            let code = accounts.remove(&address).and_then(|(_, _, code)| code);
+            let code = accounts.remove(&address).and_then(|fields| fields.code);
             match proof::check(address, &proof, root, code, codes) {
                 Ok(values) => learned.values.extend(values),
                 Err(problem) => {
@@ -193,7 +203,7 @@ impl<'a> Wave<'a> {
             }
         }
         for (address, fields) in accounts {
-            if let (Some(balance), Some(nonce), Some(code)) = fields {
+            if let Fields { balance: Some(balance), nonce: Some(nonce), code: Some(code) } = fields {
                 let code = codes.chain(code);
                 learned.values.push(Fetched::Account { address, balance, nonce, code });
             }

@@ -244,6 +244,16 @@ impl<'a> Worker<'a> {
         self.overlay
     }
 
+    /// The same for one of several runs.
+    fn again(&mut self) -> Worker<'_> {
+        Worker { overlay: &mut *self.overlay, meter: std::mem::take(&mut self.meter) }
+    }
+
+    /// Refuses to go on to what lasts, where a run has missed something: it runs again.
+    fn be_complete(&self) -> Result<(), RpcError> {
+        be_complete(self.overlay)
+    }
+
     /// Leaves a request that is seen to be long, in a run that must be short, to a lane.
     fn give_up(self) -> RpcError {
         self.overlay.meter.stop(Stopped::TooLong);
@@ -273,11 +283,11 @@ impl Backend {
             Method::CallMany => self.call_many(asked, Worker { overlay, meter }, out)?,
             Method::TraceCall => self.trace_call(asked, Worker { overlay, meter }, out)?,
             Method::TraceCallMany => self.trace_call_many(asked, Worker { overlay, meter }, out)?,
-            Method::GetBalance => self.get_balance(asked, out)?,
-            Method::GetStorageAt => self.get_storage_at(asked, out)?,
-            Method::GetStorageValues => self.get_storage_values(asked, out)?,
-            Method::GetTransactionCount => self.get_transaction_count(asked, out)?,
-            Method::GetCode => self.get_code(asked, out)?,
+            Method::GetBalance => self.get_balance(asked, overlay, out)?,
+            Method::GetStorageAt => self.get_storage_at(asked, overlay, out)?,
+            Method::GetStorageValues => self.get_storage_values(asked, overlay, out)?,
+            Method::GetTransactionCount => self.get_transaction_count(asked, overlay, out)?,
+            Method::GetCode => self.get_code(asked, overlay, out)?,
             Method::GetProof => self.get_proof(asked, out)?,
             Method::GetBlockByNumber => self.get_block::<SelectorParam>(asked, out)?,
             Method::GetBlockByHash => self.get_block::<HashParam>(asked, out)?,
@@ -305,9 +315,9 @@ impl Backend {
             Method::SendRawTransactionSync => {
                 return Err(RpcError::internal("a receipt was to be waited for on a worker"));
             }
-            Method::GetCallsStatus => self.get_calls_status(asked, out)?,
-            Method::ShowCallsStatus => self.show_calls_status(asked, out)?,
-            Method::GetCapabilities => self.get_capabilities(asked, out)?,
+            Method::GetCallsStatus => self.get_calls_status(asked, overlay, out)?,
+            Method::ShowCallsStatus => self.show_calls_status(asked, overlay, out)?,
+            Method::GetCapabilities => self.get_capabilities(asked, overlay, out)?,
             Method::SendCalls => {
                 return Err(RpcError::internal("a batch was to be taken without waiting for the disk"));
             }
@@ -421,6 +431,11 @@ impl Backend {
             estimate_tolerance: dialect.estimate_tolerance,
         }
     }
+}
+
+/// Refuses to go on to what lasts, where runs in `overlay` have missed something. Nobody sees the error: the request runs again.
+fn be_complete(overlay: &Overlay) -> Result<(), RpcError> {
+    if overlay.has_missed() { Err(RpcError::new(-32603, "the state is not complete")) } else { Ok(()) }
 }
 
 /// `web3_sha3`: the Keccak-256 hash of some bytes.

@@ -68,7 +68,7 @@ impl Backend {
     pub(super) fn send_transaction(
         &self,
         asked: Asked<'_>,
-        worker: Worker<'_>,
+        mut worker: Worker<'_>,
         out: &mut Vec<u8>,
     ) -> Result<Commit, RpcError> {
         let mut call = wire::parse_sending(asked.params, asked.dialect)?;
@@ -100,9 +100,10 @@ impl Backend {
             // On the pre-confirmed state, which it will meet.
             None => {
                 let request = CallRequest { call: call.clone(), ..CallRequest::default() };
-                self.needed_gas(&asked.published.newest, &request, asked.dialect, worker)?
+                self.needed_gas(&asked.published.newest, &request, asked.dialect, worker.again())?
             }
         };
+        worker.be_complete()?;
         let choosing = account.choosing();
         let place = if call.nonce.is_some() { Place::Any } else { Place::Free };
         let mut tries = 0;

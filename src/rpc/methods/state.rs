@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use alloy_primitives::{Address, B256, Bytes, U256, keccak256};
+use alloy_primitives::{Address, B256, Bytes, keccak256};
+use revm::state::AccountInfo;
 
 use super::{Asked, Backend};
 use crate::{
@@ -11,19 +12,24 @@ use crate::{
         error::RpcError,
         wire,
     },
-    state::{Account, Selector},
+    state::{Account, Overlay, Selector},
 };
 
 impl Backend {
-    pub(super) fn get_balance(&self, asked: Asked<'_>, out: &mut Vec<u8>) -> Result<(), RpcError> {
+    pub(super) fn get_balance(&self, asked: Asked<'_>, overlay: &Overlay, out: &mut Vec<u8>) -> Result<(), RpcError> {
         let named = wire::parse_account(asked.params, asked.dialect)?;
-        encode::quantity_u256(out, self.account(asked, named, |account| account.balance)?);
+        encode::quantity_u256(out, self.account(asked, overlay, named, |account| account.balance)?);
         Ok(())
     }
 
-    pub(super) fn get_transaction_count(&self, asked: Asked<'_>, out: &mut Vec<u8>) -> Result<(), RpcError> {
+    pub(super) fn get_transaction_count(
+        &self,
+        asked: Asked<'_>,
+        overlay: &Overlay,
+        out: &mut Vec<u8>,
+    ) -> Result<(), RpcError> {
         let named = wire::parse_account(asked.params, asked.dialect)?;
-        let nonce = self.account(asked, named, |account| account.nonce)?;
+        let nonce = self.account(asked, overlay, named, |account| account.nonce)?;
         // What waits to be mined is as good as sent: a client that sends one after another would else give the same nonce twice.
         let next = match named {
             (address, Selector::Pending) => self.pool.next_nonce(address, nonce),
@@ -33,30 +39,41 @@ impl Backend {
         Ok(())
     }
 
-    pub(super) fn get_code(&self, asked: Asked<'_>, out: &mut Vec<u8>) -> Result<(), RpcError> {
+    pub(super) fn get_code(&self, asked: Asked<'_>, overlay: &Overlay, out: &mut Vec<u8>) -> Result<(), RpcError> {
         let named = wire::parse_code(asked.params, asked.dialect)?;
-        let code: Bytes = self.account(asked, named, |account| account.code.bytecode.original_bytes())?;
+        let code: Bytes = self.account(asked, overlay, named, |account| {
+            account.code.map(|code| code.original_bytes()).unwrap_or_default()
+        })?;
         encode::data(out, &code);
         Ok(())
     }
 
-    pub(super) fn get_storage_at(&self, asked: Asked<'_>, out: &mut Vec<u8>) -> Result<(), RpcError> {
+    pub(super) fn get_storage_at(
+        &self,
+        asked: Asked<'_>,
+        overlay: &Overlay,
+        out: &mut Vec<u8>,
+    ) -> Result<(), RpcError> {
         let (address, slot, selector) = wire::parse_slot(asked.params, asked.dialect)?;
         let snapshot = self.select(asked.published, selector)?;
-        let value = snapshot.world.account(&address).map_or(U256::ZERO, |account| account.slot(&slot));
+        let value = overlay.look_up_slot(&snapshot.world, address, slot);
         encode::data(out, &value.to_be_bytes::<32>());
         Ok(())
     }
 
     /// `eth_getStorageValues`: slots of several accounts at once.
-    pub(super) fn get_storage_values(&self, asked: Asked<'_>, out: &mut Vec<u8>) -> Result<(), RpcError> {
+    pub(super) fn get_storage_values(
+        &self,
+        asked: Asked<'_>,
+        overlay: &Overlay,
+        out: &mut Vec<u8>,
+    ) -> Result<(), RpcError> {
         let (accounts, selector) = wire::parse_slots(asked.params, asked.dialect)?;
         let snapshot = self.select(asked.published, selector)?;
         let mut object = Object::new(out);
         for (address, slots) in accounts {
-            let account = snapshot.world.account(&address);
             encode::list(object.key(&format!("{address:#x}")), slots, |out, slot| {
-                let value = account.map_or(U256::ZERO, |account| account.slot(&slot));
+                let value = overlay.look_up_slot(&snapshot.world, address, slot);
                 encode::data(out, &value.to_be_bytes::<32>());
             });
         }
@@ -100,11 +117,12 @@ impl Backend {
     fn account<T: Default>(
         &self,
         asked: Asked<'_>,
+        overlay: &Overlay,
         (address, selector): (Address, Selector),
-        get: impl FnOnce(&Account) -> T,
+        get: impl FnOnce(AccountInfo) -> T,
     ) -> Result<T, RpcError> {
         let snapshot = self.select(asked.published, selector)?;
-        Ok(snapshot.world.account(&address).map_or_else(T::default, |account| get(account)))
+        Ok(overlay.look_up(&snapshot.world, address).map_or_else(T::default, get))
     }
 }
 

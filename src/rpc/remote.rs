@@ -1,0 +1,85 @@
+//! Requests on the state of an upstream: run, fetch what was missed, run again.
+
+use std::sync::Arc;
+
+use serde_json::value::RawValue;
+
+use super::{
+    error::RpcError,
+    front::{Front, Job},
+    wire,
+};
+use crate::{
+    feed::upstream::{Ask, FetchError, Fetcher, Hints},
+    state::Missed,
+};
+
+/// How the front completes the state that requests need.
+#[derive(Debug)]
+pub struct Remote {
+    /// Brings it in.
+    pub fetcher: Arc<Fetcher>,
+    /// How often one request may miss something.
+    pub rounds: usize,
+}
+
+/// The rounds that a request has had.
+#[derive(Debug, Default)]
+pub(super) struct Rounds(usize);
+
+impl Front {
+    /// Brings in what a run of `job` has missed: it may run again then. No worker waits meanwhile.
+    ///
+    /// # Errors
+    /// -32603 with the cause, where the upstream does not give it, the time is up, or that was the last round.
+    pub(super) async fn complete(&self, rounds: &mut Rounds, missed: &Missed, job: &mut Job) -> Result<(), RpcError> {
+        let Some(remote) = &self.remote else {
+            return Err(RpcError::internal("a run has missed state on a chain that is all here"));
+        };
+        let hints = (rounds.0 == 0).then(|| Hints::of(&job.params));
+        rounds.0 += 1;
+        if rounds.0 > remote.rounds {
+            return Err(FetchError::Rounds(remote.rounds).into());
+        }
+        match remote.fetcher.fetch(missed, hints.as_ref(), job.ticket.deadline()).await {
+            // Nothing was answered yet: it may as well be asked of the new branch. The entries of a batch are to be of one moment.
+            Err(FetchError::Replaced { .. }) if job.alone => {
+                job.published = self.published();
+                Ok(())
+            }
+            done => Ok(done?),
+        }
+    }
+
+    /// `eth_getProof` of a state that is the upstream's: only who has all of it can prove it.
+    ///
+    /// # Errors
+    /// That the state has changes that are in no block yet; what the upstream says.
+    pub(super) async fn forward_proof(&self, remote: &Remote, job: &Job, out: &mut Vec<u8>) -> Result<(), RpcError> {
+        let request = wire::parse_proof(&job.params, job.dialect)?;
+        let snapshot = job.published.select(request.selector)?;
+        let view = snapshot.world.remote().filter(|_| snapshot.world.is_empty());
+        let Some(view) = view else {
+            let text = "the state has changes that no block has yet: there is no proof of it: expected a block";
+            return Err(RpcError::new(-32000, text));
+        };
+        let at = alloy_eips::RpcBlockHash { block_hash: view.hash(), require_canonical: Some(false) };
+        let slots: Vec<_> = request.slots.iter().map(|key| alloy_primitives::B256::from(key.slot)).collect();
+        let ask =
+            Ask::new("eth_getProof", &(request.address, slots, at), |proof| Ok::<Box<RawValue>, _>(proof.to_owned()));
+        let proof = remote.fetcher.upstream().one(ask, job.ticket.deadline()).await.map_err(FetchError::from)?;
+        out.extend_from_slice(proof.get().as_bytes());
+        Ok(())
+    }
+}
+
+impl From<FetchError> for RpcError {
+    fn from(error: FetchError) -> Self {
+        let code = match error {
+            FetchError::Upstream(_) | FetchError::Deadline(_) | FetchError::Rounds(_) => -32603,
+            FetchError::Replaced { .. } => -32000,
+            FetchError::Busy(_) => -32005,
+        };
+        Self::new(code, error.to_string())
+    }
+}
