@@ -385,7 +385,10 @@ impl Config {
         if live.upstream.is_none() {
             let needs = |flag: &str, why: &str| format!("{flag} needs --upstream: {why}");
             let problem = if live.flashblocks.is_some() {
-                needs("--flashblocks", "the node that has the state which they build on, and the blocks that they become")
+                needs(
+                    "--flashblocks",
+                    "the node that has the state which they build on, and the blocks that they become",
+                )
             } else if live.verify_proofs {
                 needs("--verify-proofs", "the state of a chain that presim has itself needs no proofs")
             } else {

@@ -25,7 +25,7 @@ use crate::{
         world::TradingWorld,
     },
     rpc::{
-        Access, AccessConfig, Backend, Filters, Front, FrontActor, GasCounter, IoThreads, RequestLimits, Serve,
+        Access, AccessConfig, Backend, Filters, Front, FrontActor, GasCounter, IoThreads, Remote, RequestLimits, Serve,
         ServerConfig, ShapeLimits, Stop, Subscriptions, SyncTimeouts, Waiters, announce,
     },
     state::{CodeCache, Snapshots},
@@ -118,7 +118,9 @@ impl Node {
         let Start { spec, source, journal, accounts, .. } = start;
         let parts =
             Parts { config, codes, spec, source, fetcher, journal, store, accounts, keyed, snapshots, access, metrics };
-        Self { upstream, ..Self::spawn(parts, info)? }
+        let mut node = Self::spawn(parts, info)?;
+        node.upstream = upstream;
+        Ok(node)
     }
 
     /// What a banner tells.
@@ -226,7 +228,8 @@ struct Actors {
 
 impl Actors {
     async fn start(parts: Parts) -> eyre::Result<(Self, Listening)> {
-        let Parts { config, codes, spec, source, fetcher, journal, store, accounts, keyed, snapshots, access, metrics } = parts;
+        let Parts { config, codes, spec, source, fetcher, journal, store, accounts, keyed, snapshots, access, metrics } =
+            parts;
         let workers = config.workers();
         let executor = Executor::start(
             ExecutorConfig {
@@ -331,7 +334,11 @@ impl Actors {
             gas: GasCounter(metrics.counter("presim_gas_simulated_total", "Gas used by simulated calls.", &[])),
         });
         let waiters = Waiters::new(config.max_sync_waiters as usize);
-        let front = Arc::new(Front::new(backend, snapshots, executor, waiters, config.io_threads(), &metrics));
+        let mut front = Front::new(backend, snapshots, executor, waiters, config.io_threads(), &metrics);
+        if let Some(fetcher) = fetcher {
+            front = front.with_remote(Remote { fetcher, rounds: config.live.upstream_rounds as usize });
+        }
+        let front = Arc::new(front);
         let front = FrontActor::new(server, io, front, subscriptions, access).start();
         front.send(Serve(listener)).await?;
         Ok((Self { front, lanes, feed, feed_thread, approvals, _socket: socket }, listening))

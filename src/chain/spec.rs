@@ -91,6 +91,12 @@ impl ChainSpec {
         self.config.chain_id
     }
 
+    /// The same chain, where blocks are `block_time` seconds from one another.
+    #[must_use]
+    pub fn with_block_time(self, block_time: u64) -> Self {
+        Self { block_time, ..self }
+    }
+
     /// The usual distance between two blocks, in seconds.
     pub const fn block_time(&self) -> u64 {
         self.block_time

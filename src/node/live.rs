@@ -72,10 +72,11 @@ pub async fn begin(
     let json = json.ok_or_else(|| eyre!("{}: it has no newest block", failed()))?;
     let head = UpstreamBlock::read(json.get(), spec.family()).wrap_err_with(failed)?;
     let receipts = receipts(&upstream, head.hash(), deadline).await.wrap_err_with(failed)?;
-    let spec = match config.block_time {
-        Some(_) => spec,
-        None => spec.with_block_time(block_time(&upstream, &head, &spec, deadline).await.wrap_err_with(failed)?),
+    let between = match config.block_time {
+        Some(set) => set,
+        None => block_time(&upstream, &head, &spec, deadline).await.wrap_err_with(failed)?,
     };
+    let spec = spec.with_block_time(between);
     let (number, hash) = (head.number(), head.hash());
     let remote = RemoteState::new((live.cache_mb as usize) << 20, number, hash);
     let view = remote.newest().ok_or_else(|| eyre!("a cache without its first block"))?;
@@ -131,7 +132,7 @@ pub async fn begin(
 fn chain(config: &Config, chain_id: u64) -> eyre::Result<ChainSpec> {
     let block_time = config.block_time.unwrap_or(1);
     let Some(path) = &config.genesis else {
-        return ChainSpec::named(chain_id, block_time).ok_or_else(|| {
+        return ChainSpec::known(chain_id).ok_or_else(|| {
             eyre!("--upstream: chain {chain_id} is none that presim knows by name: give --genesis, the geth-format genesis file whose `config` has its forks")
         });
     };

@@ -19,6 +19,6 @@ pub use overlay::{AccountChange, EntryChange, LogMark, LogNumbers, Meter, Overla
 pub use remote::{Fetched, ImageAccount, Miss, Missed, RemoteImage, RemoteState, RemoteStats, RemoteView};
 pub use roots::StateRoots;
 pub use snapshot::{FeedProblem, FeedState, OpenBlock, Snapshot, SnapshotId};
-pub use snapshots::{Published, Selector, Snapshots, UnknownBlock};
+pub use snapshots::{Published, Selector, Snapshots, Tags, UnknownBlock};
 pub use trie::{Trie, TrieValue};
 pub use world::{Lookup, World};

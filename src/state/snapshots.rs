@@ -466,8 +466,7 @@ impl Published {
             }
         }
         let is_dead = |snapshot: &Snapshot| snapshot.header().number >= number;
-        let dead: Vec<u64> =
-            self.recent.iter().filter(|(_, snapshot)| is_dead(snapshot)).map(|(id, _)| *id).collect();
+        let dead: Vec<u64> = self.recent.iter().filter(|(_, snapshot)| is_dead(snapshot)).map(|(id, _)| *id).collect();
         for id in dead {
             self.recent.remove(&id);
         }

@@ -2,12 +2,13 @@
 
 use std::time::{Duration, Instant};
 
-use alloy_consensus::{
-    EMPTY_OMMER_ROOT_HASH, EMPTY_ROOT_HASH, Header, Transaction, TxReceipt, transaction::Recovered,
-};
+use alloy_consensus::{EMPTY_OMMER_ROOT_HASH, EMPTY_ROOT_HASH, Header, Transaction, TxReceipt, transaction::Recovered};
 use alloy_eips::{Decodable2718, eip7685::EMPTY_REQUESTS_HASH};
 use alloy_hardforks::EthereumHardforks;
-use alloy_primitives::{Address, B256, U256, map::{AddressMap, HashMap}};
+use alloy_primitives::{
+    Address, B256, U256,
+    map::{AddressMap, HashMap},
+};
 use op_alloy::{
     consensus::OpReceipt,
     rpc_types_engine::{OpFlashblockPayloadBase, OpFlashblockPayloadDelta},
@@ -21,7 +22,9 @@ use crate::{
         flashblocks::{Action, Flashblock, Parent},
         upstream::recover,
     },
-    state::{AccountChange, Code, FeedProblem, FeedState, Lookup, Miss, Missed, OpenBlock, RemoteView, Snapshot, World},
+    state::{
+        AccountChange, Code, FeedProblem, FeedState, Lookup, Miss, Missed, OpenBlock, RemoteView, Snapshot, World,
+    },
 };
 
 /// A pre-confirmed block that is not canonical yet.
@@ -265,9 +268,9 @@ impl Live {
             parent_beacon_block_root: cancun.then_some(base.parent_beacon_block_root),
             blob_gas_used: cancun.then_some(0),
             excess_blob_gas: cancun.then_some(0),
-            withdrawals_root: spec.is_shanghai_active_at_timestamp(time).then_some(
-                if diff.withdrawals_root.is_zero() { EMPTY_ROOT_HASH } else { diff.withdrawals_root },
-            ),
+            withdrawals_root: spec
+                .is_shanghai_active_at_timestamp(time)
+                .then_some(if diff.withdrawals_root.is_zero() { EMPTY_ROOT_HASH } else { diff.withdrawals_root }),
             requests_hash: spec.is_prague_active_at_timestamp(time).then_some(EMPTY_REQUESTS_HASH),
             ..Header::default()
         }
@@ -371,4 +374,3 @@ fn check_balances(flashblock: &Flashblock, world: &World) -> Result<(), LiveErro
 fn of(address: Address, balance: U256) -> String {
     format!("{balance} of {address}")
 }
-

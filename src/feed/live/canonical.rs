@@ -110,9 +110,8 @@ impl Live {
             }
         };
         let view = view.ok_or(LiveError::Gone(number))?;
-        self.block_time = Duration::from_secs(
-            block.header.timestamp.saturating_sub(parent.head.header.timestamp).clamp(1, 3600),
-        );
+        self.block_time =
+            Duration::from_secs(block.header.timestamp.saturating_sub(parent.head.header.timestamp).clamp(1, 3600));
         let mut hashes = parent.hashes.clone();
         hashes.push(number, hash);
         let snapshot = canonical_snapshot(view, block, receipts, hashes);
@@ -161,14 +160,8 @@ impl Live {
         self.warm(&view, &block.transactions, began, time).await?;
         loop {
             let header = block.header.inner();
-            let executed = execute_block(
-                &self.source.spec,
-                &on,
-                header,
-                &block.transactions,
-                &[],
-                block.withdrawals.as_ref(),
-            )?;
+            let executed =
+                execute_block(&self.source.spec, &on, header, &block.transactions, &[], block.withdrawals.as_ref())?;
             if executed.missed.is_empty() {
                 check(block, executed.gas_used, &executed.receipts)?;
                 return Ok((executed.changes, executed.receipts));

@@ -146,10 +146,8 @@ pub fn recover(transactions: Vec<ChainTx>) -> Result<Vec<Recovered<ChainTx>>, us
 
 fn parse<T: DeserializeOwned>(text: &str) -> Result<Block<T>, BlockError> {
     let mut json = serde_json::Deserializer::from_str(text);
-    serde_path_to_error::deserialize(&mut json).map_err(|error| BlockError::Field {
-        field: error.path().to_string(),
-        problem: error.inner().to_string(),
-    })
+    serde_path_to_error::deserialize(&mut json)
+        .map_err(|error| BlockError::Field { field: error.path().to_string(), problem: error.inner().to_string() })
 }
 
 /// A receipt, as far as its block's root covers it.
