@@ -101,14 +101,13 @@ impl OpStack {
         let jovian = self.forks.is_jovian_active_at_timestamp(parent.timestamp);
         let footprint = parent.blob_gas_used.filter(|_| jovian).unwrap_or_default();
         let used = parent.gas_used.max(footprint).min(parent.gas_limit);
-        let limit = u128::from(parent.gas_limit);
+        let fee = parent.base_fee_per_gas.unwrap_or_default();
+        let target = u128::from(parent.gas_limit) / params.elasticity_multiplier;
         // No header that was checked has so low a limit.
-        if limit < params.elasticity_multiplier {
-            return parent.base_fee_per_gas.unwrap_or_default();
-        }
-        // A block multiplies the fee by no more than the elasticity: one that an override put at the end of the range cannot rise past it.
-        let highest = u64::try_from(u128::from(u64::MAX) / params.elasticity_multiplier.max(2)).unwrap_or(0);
-        let fee = parent.base_fee_per_gas.unwrap_or_default().min(highest);
+        let Some(times) = u128::from(used).checked_div(target) else { return fee };
+        // A full block multiplies the fee at the most so often: one that an override put at the end of the range cannot rise past it.
+        let highest = u64::try_from(u128::from(u64::MAX) / (times + 2)).unwrap_or(u64::MAX);
+        let fee = fee.min(highest);
         let next = calc_next_block_base_fee(used, parent.gas_limit, fee, params);
         next.max(said.and_then(|said| said.min_base_fee).unwrap_or_default())
     }

@@ -20,6 +20,7 @@ mod keys;
 mod limits;
 mod logs;
 mod memory;
+mod op_stack;
 mod pool_places;
 mod power_loss;
 mod process;

@@ -1,0 +1,679 @@
+//! Chains of the OP stack: real blocks, deposits, what a transaction pays for L1, and base fees.
+
+use std::{fmt::Write, sync::Arc};
+
+use alloy_consensus::{BlockBody, Header, SignableTransaction, Transaction, TxEip1559, TxReceipt, TxType, Typed2718};
+use alloy_eips::eip2718::{Decodable2718, Encodable2718};
+use alloy_genesis::Genesis;
+use alloy_primitives::{Address, B256, Bytes, TxKind, U256, address, hex};
+use alloy_rlp::Encodable;
+use alloy_signer::SignerSync;
+use alloy_signer_local::PrivateKeySigner;
+use op_alloy::consensus::TxDeposit;
+use presim::{
+    chain::{
+        BlockHashes, ChainReceipt, ChainSpec, ChainTx, Family, SealedBlock, genesis_block, genesis_world,
+        receipts_root_and_bloom,
+    },
+    engine::{
+        BaseFeeRule, BlockOverrides, Call, CallFees, CallOutcome, CallRequest, Rules, SimBlock, Simulation, call,
+        simulate,
+    },
+    feed::{
+        apply::{Attributes, execute_block, extend, open_block, open_block_with, seal, stand_on},
+        world::dev_signers,
+    },
+    state::{CodeCache, Overlay, Snapshot},
+};
+use serde_json::{Value, json};
+
+use crate::support::{TestNode, number, shared};
+
+const L1_BLOCK: Address = address!("4200000000000000000000000000000000000015");
+const SEQUENCER_FEE_VAULT: Address = address!("4200000000000000000000000000000000000011");
+const BASE_FEE_VAULT: Address = address!("4200000000000000000000000000000000000019");
+const L1_FEE_VAULT: Address = address!("420000000000000000000000000000000000001A");
+const OPERATOR_FEE_VAULT: Address = address!("420000000000000000000000000000000000001b");
+
+/// A genesis `config` with the forks of the OP stack, up to `last`, from the start.
+fn config(chain_id: u64, last: &str) -> Value {
+    let forks = ["regolith", "canyon", "ecotone", "fjord", "granite", "holocene", "isthmus", "jovian"];
+    let mut config = json!({
+        "chainId": chain_id,
+        "bedrockBlock": 0,
+        "terminalTotalDifficulty": 0,
+        "terminalTotalDifficultyPassed": true,
+        "optimism": { "eip1559Elasticity": 6, "eip1559Denominator": 50, "eip1559DenominatorCanyon": 250 },
+    });
+    let end = forks.iter().position(|fork| *fork == last).expect("a fork of the OP stack");
+    for fork in &forks[..=end] {
+        config[format!("{fork}Time")] = json!(0);
+    }
+    config
+}
+
+fn spec(chain_id: u64, last: &str) -> ChainSpec {
+    ChainSpec::new(serde_json::from_value(config(chain_id, last)).unwrap(), 2).unwrap()
+}
+
+/// A block that some chain has, with the state that it was executed on.
+struct RealBlock {
+    spec: ChainSpec,
+    header: Header,
+    transactions: Vec<alloy_consensus::transaction::Recovered<ChainTx>>,
+    parent: Snapshot,
+}
+
+impl RealBlock {
+    fn load() -> Option<Self> {
+        let text = std::fs::read_to_string(shared("fixtures/rise-8138510.json")?).expect("it can be read");
+        let fixture: Value = serde_json::from_str(&text).expect("it is JSON");
+        let header: Header = serde_json::from_value(fixture["block"].clone()).expect("a header");
+        assert_eq!(header.hash_slow().to_string(), fixture["block"]["hash"].as_str().unwrap());
+        let spec = spec(number(&fixture["chainId"]), fixture["hardfork"].as_str().unwrap());
+        let genesis: Genesis = serde_json::from_value(json!({
+            "alloc": fixture["alloc"], "config": {}, "difficulty": "0x0", "gasLimit": "0x0", "nonce": "0x0",
+            "timestamp": "0x0", "extraData": "0x", "mixHash": B256::ZERO, "coinbase": Address::ZERO,
+        }))
+        .expect("a genesis");
+        let raw: Vec<Bytes> = serde_json::from_value(fixture["rawTransactions"].clone()).expect("transactions");
+        let transactions = raw
+            .iter()
+            .map(|raw| ChainTx::decode_2718_exact(raw).expect("a transaction").recovered().expect("a sender"))
+            .collect();
+        // Its parent, as far as anybody looks: the rest of it is not known.
+        let parent = Header {
+            number: header.number - 1,
+            timestamp: header.timestamp - 1,
+            gas_limit: header.gas_limit,
+            base_fee_per_gas: header.base_fee_per_gas,
+            extra_data: header.extra_data.clone(),
+            beneficiary: header.beneficiary,
+            withdrawals_root: header.withdrawals_root,
+            blob_gas_used: Some(0),
+            excess_blob_gas: Some(0),
+            ..Header::default()
+        };
+        let mut hashes = BlockHashes::default();
+        hashes.push(parent.number, header.parent_hash);
+        let head = SealedBlock::new(parent, Vec::new(), Vec::new(), Vec::new(), None);
+        let world = genesis_world(&genesis, &CodeCache::new(1 << 24));
+        Some(Self { spec, header, transactions, parent: stand_on(world, Arc::new(head), hashes) })
+    }
+
+    /// That these receipts are the block's own.
+    fn check<'a>(&self, receipts: impl IntoIterator<Item = &'a ChainReceipt>, gas_used: u64, how: &str) {
+        let (root, bloom) = receipts_root_and_bloom(receipts);
+        assert_eq!(gas_used, self.header.gas_used, "{how}");
+        assert_eq!(root, self.header.receipts_root, "{how}");
+        assert_eq!(bloom, self.header.logs_bloom, "{how}");
+    }
+}
+
+#[test]
+fn a_real_block_has_its_own_gas_and_receipts() {
+    let Some(block) = RealBlock::load() else { return };
+    let executed = execute_block(&block.spec, &block.parent, &block.header, &block.transactions, &[], None).unwrap();
+    block.check(&executed.receipts, executed.gas_used, "as a whole");
+    assert_eq!(Some(executed.blob_gas_used), block.header.blob_gas_used);
+    assert!(executed.requests.is_empty());
+}
+
+#[test]
+fn a_real_block_is_the_same_however_it_is_cut_into_sub_blocks() {
+    let Some(block) = RealBlock::load() else { return };
+    let all = block.transactions.len();
+    for sizes in [vec![all], vec![1; all], vec![1, all - 1], vec![all - 1, 1], vec![2, 0, 3, all - 5]] {
+        let mut at = open_block_with(&block.spec, &block.parent, block.header.clone()).unwrap().snapshot;
+        let mut rest = block.transactions.iter();
+        for size in &sizes {
+            let open = at.open.as_ref().unwrap();
+            let grown = extend(&block.spec, &at, open, |sub_block| {
+                rest.by_ref().take(*size).for_each(|tx| sub_block.push(tx.clone()).expect("it is in the block"));
+            });
+            at = grown.snapshot;
+        }
+        let open = at.open.as_ref().unwrap();
+        assert_eq!((open.transactions.len(), open.index as usize), (all, sizes.len()));
+        block.check(&open.receipts, open.header.gas_used, &format!("{sizes:?}"));
+        assert_eq!(Some(open.blob_gas_used), block.header.blob_gas_used);
+    }
+}
+
+/// A transaction as an unsigned call.
+fn as_call(tx: &ChainTx, from: Address) -> Call {
+    let fees = match tx.gas_price() {
+        Some(price) => CallFees::GasPrice(price),
+        None => CallFees::Market { max_fee: Some(tx.max_fee_per_gas()), max_priority: tx.max_priority_fee_per_gas() },
+    };
+    Call {
+        from,
+        to: tx.kind(),
+        gas: Some(tx.gas_limit()),
+        fees,
+        value: tx.value(),
+        data: tx.input().clone(),
+        nonce: Some(tx.nonce()),
+        chain_id: tx.chain_id().map(U256::from),
+        access_list: tx.access_list().cloned(),
+        blob_hashes: None,
+        max_fee_per_blob_gas: None,
+        authorization_list: tx.authorization_list().map(<[_]>::to_vec),
+    }
+}
+
+const RULES: Rules = Rules {
+    base_fee: BaseFeeRule::Block,
+    block_time: 1,
+    state_roots: true,
+    gas_cap: u64::MAX,
+    max_blocks: 256,
+    estimate_tolerance: 0.0,
+};
+
+#[test]
+fn the_calls_of_a_real_block_use_the_same_gas_in_a_simulation() {
+    let Some(block) = RealBlock::load() else { return };
+    let executed = execute_block(&block.spec, &block.parent, &block.header, &block.transactions, &[], None).unwrap();
+    let cumulative: Vec<u64> = executed.receipts.iter().map(TxReceipt::cumulative_gas_used).collect();
+    let header = &block.header;
+    let signed = || block.transactions.iter().enumerate().filter(|(_, tx)| tx.as_deposit().is_none());
+    let used: Vec<u64> =
+        signed().map(|(at, _)| cumulative[at] - at.checked_sub(1).map_or(0, |at| cumulative[at])).collect();
+    let simulation = Simulation {
+        blocks: vec![SimBlock {
+            block: BlockOverrides {
+                number: Some(header.number),
+                time: Some(header.timestamp),
+                gas_limit: Some(header.gas_limit),
+                fee_recipient: Some(header.beneficiary),
+                prev_randao: Some(header.mix_hash),
+                base_fee: header.base_fee_per_gas,
+                beacon_root: header.parent_beacon_block_root,
+                ..BlockOverrides::default()
+            },
+            calls: signed().map(|(_, tx)| as_call(tx, tx.signer())).collect(),
+            ..SimBlock::default()
+        }],
+        trace_transfers: false,
+        validation: true,
+    };
+    let codes = CodeCache::new(1 << 24);
+    let mut overlay = Overlay::new(block.parent.world.clone(), block.parent.hashes.clone());
+    let blocks = simulate(&block.spec, &block.parent, &simulation, &RULES, &codes, &mut overlay).unwrap();
+    assert_eq!(blocks[0].calls.iter().map(|call| call.gas_used).collect::<Vec<_>>(), used);
+    // No operator fee is given back that nobody has paid, and none is taken: an unsigned call has no bytes on L1.
+    let mut before = Overlay::new(block.parent.world.clone(), block.parent.hashes.clone());
+    for vault in [L1_FEE_VAULT, OPERATOR_FEE_VAULT] {
+        assert_eq!(overlay.balance_and_nonce(vault), before.balance_and_nonce(vault), "{vault}");
+    }
+    // The header goes on as the chain's own does.
+    let simulated = &blocks[0].header;
+    assert_eq!(simulated.extra_data, header.extra_data);
+    assert_eq!(simulated.requests_hash, header.requests_hash);
+    assert!(blocks[0].calls.iter().any(|call| call.outcome == CallOutcome::Success));
+}
+
+/// The L1 attributes of a Jovian block: what the sequencer puts first into each.
+struct Attributed {
+    base_fee_scalar: u32,
+    blob_base_fee_scalar: u32,
+    base_fee: u64,
+    blob_base_fee: u64,
+    operator_scalar: u32,
+    operator_constant: u64,
+    footprint_scalar: u16,
+}
+
+const ATTRIBUTED: Attributed = Attributed {
+    base_fee_scalar: 5_227,
+    blob_base_fee_scalar: 1_014_213,
+    base_fee: 20_000_000_000,
+    blob_base_fee: 3_000_000,
+    operator_scalar: 7,
+    operator_constant: 1_000,
+    footprint_scalar: 400,
+};
+
+impl Attributed {
+    /// `setL1BlockValuesJovian` (<https://specs.optimism.io/protocol/jovian/l1-attributes.html>).
+    fn input(&self) -> Bytes {
+        let mut input = hex!("3db6be2b").to_vec();
+        input.extend(self.base_fee_scalar.to_be_bytes());
+        input.extend(self.blob_base_fee_scalar.to_be_bytes());
+        input.extend([0; 8 + 8 + 8]);
+        input.extend(U256::from(self.base_fee).to_be_bytes::<32>());
+        input.extend(U256::from(self.blob_base_fee).to_be_bytes::<32>());
+        input.extend([0; 32 + 32]);
+        input.extend(self.operator_scalar.to_be_bytes());
+        input.extend(self.operator_constant.to_be_bytes());
+        input.extend(self.footprint_scalar.to_be_bytes());
+        input.into()
+    }
+
+    /// Where the `L1Block` contract has them.
+    fn storage(&self) -> Value {
+        let word = |text: String| format!("0x{text:0>64}");
+        let slot = |number: u64| word(format!("{number:x}"));
+        let scalars = format!("{:08x}{:08x}{:016x}", self.base_fee_scalar, self.blob_base_fee_scalar, 0);
+        let mut operator = String::new();
+        write!(operator, "{:04x}{:08x}{:016x}", self.footprint_scalar, self.operator_scalar, self.operator_constant)
+            .expect("a text");
+        json!({
+            slot(1): word(format!("{:x}", self.base_fee)),
+            slot(3): word(scalars),
+            slot(7): word(format!("{:x}", self.blob_base_fee)),
+            slot(8): word(operator),
+        })
+    }
+
+    fn deposit(&self) -> ChainTx {
+        TxDeposit {
+            source_hash: B256::with_last_byte(1),
+            from: address!("DeaDDEaDDeAdDeAdDEAdDEaddeAddEAdDEAd0001"),
+            to: TxKind::Call(L1_BLOCK),
+            gas_limit: 1_000_000,
+            input: self.input(),
+            ..TxDeposit::default()
+        }
+        .into()
+    }
+
+    /// What a transaction of these bytes pays for L1, from Fjord on
+    /// (<https://specs.optimism.io/protocol/fjord/exec-engine.html>). Its estimated size is the least there is, 100 bytes.
+    fn l1_fee(&self) -> U256 {
+        let a_byte = U256::from(16 * u64::from(self.base_fee_scalar)) * U256::from(self.base_fee)
+            + U256::from(self.blob_base_fee_scalar) * U256::from(self.blob_base_fee);
+        U256::from(100_000_000) * a_byte / U256::from(1_000_000_000_000_u64)
+    }
+
+    /// What it pays the operator, from Jovian on (<https://specs.optimism.io/protocol/jovian/exec-engine.html>).
+    fn operator_fee(&self, gas: u64) -> U256 {
+        U256::from(gas) * U256::from(self.operator_scalar) * U256::from(100) + U256::from(self.operator_constant)
+    }
+}
+
+/// A small chain of the OP stack under Jovian.
+struct Chain {
+    spec: ChainSpec,
+    genesis: Value,
+    signer: PrivateKeySigner,
+    head: Snapshot,
+}
+
+impl Chain {
+    fn new() -> Self {
+        let signer = dev_signers().unwrap()[0].clone();
+        let genesis = json!({
+            "config": config(4242, "jovian"),
+            "alloc": {
+                signer.address().to_string(): { "balance": "0x56bc75e2d63100000" },
+                L1_BLOCK.to_string(): { "balance": "0x0", "code": "0x00", "storage": ATTRIBUTED.storage() },
+                // It ends with an opcode that is none.
+                Address::repeat_byte(0xfe).to_string(): { "balance": "0x0", "code": "0xfe" },
+            },
+            "difficulty": "0x0", "gasLimit": "0x1c9c380", "nonce": "0x0", "timestamp": "0x65000000",
+            // Denominator 250, elasticity 6, lowest base fee 1,000,000.
+            "extraData": "0x01000000fa0000000600000000000f4240",
+            "baseFeePerGas": "0x3b9aca00", "mixHash": B256::ZERO, "coinbase": Address::ZERO,
+        });
+        let parsed: Genesis = serde_json::from_value(genesis.clone()).unwrap();
+        let spec = ChainSpec::new(parsed.config.clone(), 2).unwrap();
+        let world = genesis_world(&parsed, &CodeCache::new(1 << 20));
+        let block = genesis_block(&parsed, &spec, world.state_root());
+        let mut hashes = BlockHashes::default();
+        hashes.push(block.number(), block.hash());
+        Self { spec, genesis, signer, head: stand_on(world, Arc::new(block), hashes) }
+    }
+
+    fn open(&self) -> Snapshot {
+        let parent = self.head.head.header.inner();
+        let attributes = Attributes {
+            timestamp: parent.timestamp + 2,
+            fee_recipient: SEQUENCER_FEE_VAULT,
+            prev_randao: B256::ZERO,
+            beacon_root: B256::ZERO,
+            gas_limit: parent.gas_limit,
+        };
+        open_block(&self.spec, &self.head, attributes).expect("a block opens").snapshot
+    }
+
+    fn with(&self, on: &Snapshot, transactions: Vec<ChainTx>) -> Snapshot {
+        extend(&self.spec, on, on.open.as_ref().unwrap(), |sub_block| {
+            for tx in transactions {
+                sub_block.push(tx.recovered().unwrap()).expect("it can be in the block");
+            }
+        })
+        .snapshot
+    }
+
+    fn transfer(&self, nonce: u64) -> ChainTx {
+        let tx = TxEip1559 {
+            chain_id: 4242,
+            nonce,
+            gas_limit: 30_000,
+            max_fee_per_gas: 10_000_000_000,
+            max_priority_fee_per_gas: 500,
+            to: TxKind::Call(Address::repeat_byte(0x11)),
+            value: U256::from(5),
+            ..TxEip1559::default()
+        };
+        let signature = self.signer.sign_hash_sync(&tx.signature_hash()).unwrap();
+        alloy_consensus::TxEnvelope::from(tx.into_signed(signature)).into()
+    }
+
+    fn balance(at: &Snapshot, address: Address) -> U256 {
+        at.world.account(&address).map_or(U256::ZERO, |account| account.balance)
+    }
+}
+
+#[test]
+fn a_signed_transaction_pays_each_vault_its_part() {
+    let chain = Chain::new();
+    let open = chain.open();
+    let base_fee = open.header().base_fee_per_gas.unwrap();
+    let before = Chain::balance(&open, chain.signer.address());
+    let tx = chain.transfer(0);
+    assert!(tx.encode_2718_len() < 150, "so short that the least size counts");
+    let after = chain.with(&open, vec![ATTRIBUTED.deposit(), tx]);
+    let gas = U256::from(21_000);
+    let parts = [
+        (SEQUENCER_FEE_VAULT, gas * U256::from(500)),
+        (BASE_FEE_VAULT, gas * U256::from(base_fee)),
+        (L1_FEE_VAULT, ATTRIBUTED.l1_fee()),
+        (OPERATOR_FEE_VAULT, ATTRIBUTED.operator_fee(21_000)),
+    ];
+    for (vault, part) in parts {
+        assert!(!part.is_zero());
+        assert_eq!(Chain::balance(&after, vault), part, "{vault}");
+    }
+    let paid: U256 = parts.iter().map(|(_, part)| *part).sum();
+    assert_eq!(before - Chain::balance(&after, chain.signer.address()), paid + U256::from(5));
+    // 100 bytes of 400 gas each.
+    assert_eq!(after.open.as_ref().unwrap().blob_gas_used, 40_000);
+}
+
+#[test]
+fn a_free_call_pays_no_vault_and_costs_its_sender_nothing() {
+    let chain = Chain::new();
+    let codes = CodeCache::new(1 << 20);
+    let watched = [chain.signer.address(), SEQUENCER_FEE_VAULT, BASE_FEE_VAULT, L1_FEE_VAULT, OPERATOR_FEE_VAULT];
+    let from = chain.signer.address();
+    let one = Call { from, to: TxKind::Call(Address::repeat_byte(0x11)), gas: Some(90_000), ..Call::default() };
+    let simulation = Simulation {
+        blocks: vec![SimBlock { calls: vec![one.clone(), one.clone()], ..SimBlock::default() }],
+        ..Simulation::default()
+    };
+    let mut overlay = Overlay::new(chain.head.world.clone(), chain.head.hashes.clone());
+    simulate(&chain.spec, &chain.head, &simulation, &RULES, &codes, &mut overlay).unwrap();
+    for address in watched {
+        assert_eq!(overlay.balance_and_nonce(address).0, Chain::balance(&chain.head, address), "{address}");
+    }
+    let request = CallRequest { call: one, ..CallRequest::default() };
+    let mut overlay = Overlay::new(chain.head.world.clone(), chain.head.hashes.clone());
+    let ran = call(&chain.spec, &chain.head, &request, &RULES, &codes, &mut overlay).unwrap();
+    assert!(ran.is_success());
+}
+
+#[test]
+fn a_call_that_pays_for_gas_pays_the_base_fee_vault_and_nothing_for_l1() {
+    let chain = Chain::new();
+    let codes = CodeCache::new(1 << 20);
+    let price = 10_000_000_000;
+    let from = chain.signer.address();
+    let to = TxKind::Call(Address::repeat_byte(0x11));
+    let one = Call { from, to, gas: Some(90_000), fees: CallFees::GasPrice(price), ..Call::default() };
+    let blocks = vec![SimBlock { calls: vec![one], ..SimBlock::default() }];
+    let simulation = Simulation { blocks, validation: true, ..Simulation::default() };
+    let mut overlay = Overlay::new(chain.head.world.clone(), chain.head.hashes.clone());
+    let done = simulate(&chain.spec, &chain.head, &simulation, &RULES, &codes, &mut overlay).unwrap();
+    let base_fee = done[0].header.base_fee_per_gas.unwrap();
+    let gas = U256::from(21_000);
+    assert_eq!(overlay.balance_and_nonce(BASE_FEE_VAULT).0, gas * U256::from(base_fee));
+    assert_eq!(overlay.balance_and_nonce(L1_FEE_VAULT).0, U256::ZERO);
+    assert_eq!(overlay.balance_and_nonce(OPERATOR_FEE_VAULT).0, U256::ZERO);
+    let spent = Chain::balance(&chain.head, from) - overlay.balance_and_nonce(from).0;
+    assert_eq!(spent, gas * U256::from(price));
+}
+
+#[test]
+fn a_deposit_that_fails_keeps_its_mint_and_uses_all_its_gas() {
+    let chain = Chain::new();
+    let open = chain.open();
+    let from = Address::repeat_byte(0x22);
+    let deposit = |to: TxKind, mint: u128, value: u64| -> ChainTx {
+        let (gas_limit, value) = (50_000, U256::from(value));
+        TxDeposit { from, to, mint, value, gas_limit, ..TxDeposit::default() }.into()
+    };
+    let cases = [
+        // It sends more than it has.
+        deposit(TxKind::Call(Address::repeat_byte(0x33)), 7, 1_000_000),
+        // Its callee halts.
+        deposit(TxKind::Call(Address::repeat_byte(0xfe)), 10, 3),
+    ];
+    let after = chain.with(&open, cases.into());
+    let block = after.open.as_ref().unwrap();
+    let account = after.world.account(&from).unwrap();
+    assert_eq!((account.nonce, account.balance), (2, U256::from(17)));
+    assert_eq!(Chain::balance(&after, Address::repeat_byte(0xfe)), U256::ZERO);
+    for (at, receipt) in block.receipts.iter().enumerate() {
+        let deposit = receipt.as_deposit().unwrap();
+        assert!(!receipt.status());
+        assert_eq!(receipt.cumulative_gas_used(), 50_000 * (at as u64 + 1));
+        assert_eq!((deposit.deposit_nonce, deposit.deposit_receipt_version), (Some(at as u64), Some(1)));
+    }
+}
+
+#[test]
+fn each_family_refuses_what_only_the_other_has() {
+    let chain = Chain::new();
+    let open = chain.open();
+    let mut blobs = None;
+    extend(&chain.spec, &open, open.open.as_ref().unwrap(), |sub_block| {
+        let tx = alloy_consensus::TxEip4844 {
+            chain_id: 4242,
+            gas_limit: 30_000,
+            max_fee_per_gas: 10_000_000_000,
+            blob_versioned_hashes: vec![B256::with_last_byte(1)],
+            ..Default::default()
+        };
+        let signature = chain.signer.sign_hash_sync(&tx.signature_hash()).unwrap();
+        let tx = alloy_consensus::TxEnvelope::from(tx.into_signed(signature));
+        blobs = Some(sub_block.push(ChainTx::from(tx).recovered().unwrap()).unwrap_err().to_string());
+    });
+    assert_eq!(blobs.unwrap(), "transaction type 0x03: expected one of the OP stack's: 0x0, 0x1, 0x2, 0x4 and 0x7e");
+
+    let ethereum = ChainSpec::new(
+        serde_json::from_value(json!({ "chainId": 1, "terminalTotalDifficultyPassed": true })).unwrap(),
+        12,
+    )
+    .unwrap();
+    assert_eq!((ethereum.family(), chain.spec.family()), (Family::Ethereum, Family::OpStack));
+    let header = Header { number: 1, timestamp: 0x6500_0002, gas_limit: 30_000_000, ..Header::default() };
+    let deposit = [ATTRIBUTED.deposit().recovered().unwrap()];
+    let refused = execute_block(&ethereum, &chain.head, &header, &deposit, &[], None).unwrap_err();
+    assert_eq!(refused.to_string(), "transaction type 0x7e: expected one of Ethereum's, 0x0 to 0x4");
+}
+
+#[tokio::test]
+async fn a_chain_file_with_deposits_is_served_with_the_fields_of_the_op_stack() {
+    let chain = Chain::new();
+    let created: ChainTx = TxDeposit {
+        from: Address::repeat_byte(0x22),
+        mint: 9,
+        gas_limit: 100_000,
+        source_hash: B256::with_last_byte(2),
+        ..TxDeposit::default()
+    }
+    .into();
+    let grown = chain.with(&chain.open(), vec![ATTRIBUTED.deposit(), created, chain.transfer(0)]);
+    let sealed = seal(&chain.spec, &grown, grown.open.as_ref().unwrap()).unwrap().snapshot.head;
+    let mut file = Vec::new();
+    let transactions = sealed.body().transactions.iter().map(|tx| tx.inner().clone()).collect();
+    let body = BlockBody { transactions, ommers: Vec::new(), withdrawals: sealed.body().withdrawals.clone() };
+    alloy_consensus::Block { header: sealed.header.inner().clone(), body }.encode(&mut file);
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    std::fs::write(path("genesis.json"), chain.genesis.to_string()).unwrap();
+    std::fs::write(path("chain.rlp"), file).unwrap();
+    let flags = ["--genesis", &path("genesis.json"), "--chain", &path("chain.rlp"), "--data-dir", &path("data")];
+    // Once imported, and once as it was kept.
+    for _ in 0..2 {
+        let node = TestNode::start(&flags);
+        for dialect in ["/", "/standard"] {
+            let block = node.result(dialect, "eth_getBlockByNumber", json!(["0x1", true])).await;
+            assert_eq!(block["hash"], sealed.hash().to_string());
+            assert_eq!(block["requestsHash"], alloy_eips::eip7685::EMPTY_REQUESTS_HASH.to_string());
+            assert_eq!(block["blobGasUsed"], "0x9c40");
+            let first = &block["transactions"][0];
+            assert_eq!(first["type"], "0x7e");
+            assert_eq!(first["sourceHash"], B256::with_last_byte(1).to_string());
+            assert_eq!((&first["nonce"], &first["depositReceiptVersion"]), (&json!("0x0"), &json!("0x1")));
+            assert_eq!(first.get("mint"), None);
+            let second = &block["transactions"][1];
+            assert_eq!((&second["mint"], &second["to"]), (&json!("0x9"), &Value::Null));
+            assert_eq!(block["transactions"][2].get("sourceHash"), None);
+            // The types of the OP stack's own library take them.
+            let _typed: Vec<op_alloy::rpc_types::Transaction> =
+                serde_json::from_value(block["transactions"].clone()).expect("transactions of the OP stack");
+
+            let receipts = node.result(dialect, "eth_getBlockReceipts", json!(["0x1"])).await;
+            let typed: Vec<op_alloy::rpc_types::OpTransactionReceipt> =
+                serde_json::from_value(receipts.clone()).expect("receipts of the OP stack");
+            assert_eq!(receipts[0]["depositNonce"], "0x0");
+            assert_eq!(receipts[0]["depositReceiptVersion"], "0x1");
+            assert_eq!(receipts[0].get("l1Fee"), None);
+            let contract = Address::repeat_byte(0x22).create(0);
+            assert_eq!(receipts[1]["contractAddress"].as_str().unwrap().parse::<Address>().unwrap(), contract);
+            let l1 = &typed[2].l1_block_info;
+            assert_eq!(l1.l1_fee, Some(ATTRIBUTED.l1_fee().to()));
+            assert_eq!(l1.l1_gas_price, Some(u128::from(ATTRIBUTED.base_fee)));
+            // 100 bytes of 16 gas.
+            assert_eq!(l1.l1_gas_used, Some(1_600));
+            assert_eq!(l1.l1_base_fee_scalar, Some(5_227));
+            assert_eq!(l1.l1_blob_base_fee_scalar, Some(1_014_213));
+            assert_eq!(l1.l1_blob_base_fee, Some(3_000_000));
+            assert_eq!((l1.operator_fee_scalar, l1.operator_fee_constant), (Some(7), Some(1_000)));
+            assert_eq!(receipts[2]["daFootprintGasScalar"], "0x190");
+            assert_eq!(receipts[2]["blobGasUsed"], "0x9c40");
+            assert_eq!(receipts[2]["type"], json!(format!("{:#x}", TxType::Eip1559.ty())));
+        }
+        node.node.stop();
+    }
+}
+
+/// A parent, and the base fee of the block on it.
+struct BaseFee {
+    fork: &'static str,
+    gas_used: u64,
+    footprint: u64,
+    extra_data: &'static [u8],
+    expected: u64,
+}
+
+/// Gas limit 60,000,000 and base fee 1,000,000,000 throughout, so a target of 10,000,000 for elasticity 6.
+#[test]
+fn the_base_fee_follows_the_rules_of_its_fork() {
+    let holocene = &hex!("00 00000032 0000000a");
+    let defaults = &hex!("00 00000000 00000000");
+    let jovian = &hex!("01 00000032 0000000a 0000000000000000");
+    let floor = &hex!("01 00000032 0000000a 0000000077359400");
+    let cases = [
+        // Denominator 50 before Canyon: 1e9 + 1e9 * 1/1 / 50.
+        BaseFee { fork: "regolith", gas_used: 20_000_000, footprint: 0, extra_data: &[], expected: 1_020_000_000 },
+        // 250 from it on.
+        BaseFee { fork: "canyon", gas_used: 20_000_000, footprint: 0, extra_data: &[], expected: 1_004_000_000 },
+        BaseFee { fork: "granite", gas_used: 0, footprint: 0, extra_data: &[], expected: 996_000_000 },
+        // What the header says from Holocene on: denominator 50, elasticity 10, so a target of 6,000,000.
+        BaseFee { fork: "holocene", gas_used: 12_000_000, footprint: 0, extra_data: holocene, expected: 1_020_000_000 },
+        // Zeros stand for the constants, and so do bytes that say nothing.
+        BaseFee { fork: "holocene", gas_used: 20_000_000, footprint: 0, extra_data: defaults, expected: 1_004_000_000 },
+        BaseFee { fork: "isthmus", gas_used: 20_000_000, footprint: 0, extra_data: &[9], expected: 1_004_000_000 },
+        // Before Jovian, blob gas does not count.
+        BaseFee { fork: "isthmus", gas_used: 0, footprint: 12_000_000, extra_data: holocene, expected: 980_000_000 },
+        // From it on, the DA footprint does where it is more than the gas.
+        BaseFee { fork: "jovian", gas_used: 0, footprint: 12_000_000, extra_data: jovian, expected: 1_020_000_000 },
+        BaseFee { fork: "jovian", gas_used: 6_000_000, footprint: 5, extra_data: jovian, expected: 1_000_000_000 },
+        // And the fee has a lowest value.
+        BaseFee { fork: "jovian", gas_used: 0, footprint: 0, extra_data: floor, expected: 2_000_000_000 },
+    ];
+    for case in cases {
+        let parent = Header {
+            number: 9,
+            timestamp: 100,
+            gas_limit: 60_000_000,
+            gas_used: case.gas_used,
+            blob_gas_used: Some(case.footprint),
+            base_fee_per_gas: Some(1_000_000_000),
+            extra_data: Bytes::from_static(case.extra_data),
+            ..Header::default()
+        };
+        let got = spec(4242, case.fork).next_base_fee(&parent, 10, 102);
+        let name = format!("{} used {} footprint {}", case.fork, case.gas_used, case.footprint);
+        assert_eq!(got, Some(case.expected), "{name}");
+    }
+}
+
+#[test]
+fn no_parent_makes_the_base_fee_overflow() {
+    let spec = spec(4242, "jovian");
+    for extra_data in [&hex!("01 00000001 ffffffff ffffffffffffffff"), &hex!("01 00000001 00000002 0000000000000000")] {
+        for (gas_limit, gas_used) in [(0, 0), (1, u64::MAX), (u64::MAX, u64::MAX), (30_000_000, 30_000_000)] {
+            let parent = Header {
+                number: 9,
+                gas_limit,
+                gas_used,
+                base_fee_per_gas: Some(u64::MAX),
+                extra_data: Bytes::from_static(extra_data),
+                ..Header::default()
+            };
+            assert!(spec.next_base_fee(&parent, 10, 2).is_some());
+        }
+    }
+}
+
+#[test]
+fn a_header_carries_the_parameters_of_the_base_fee_on() {
+    let carried = |fork: &str, parent: &'static [u8]| {
+        let parent = Header { timestamp: 100, extra_data: Bytes::from_static(parent), ..Header::default() };
+        spec(4242, fork).next_extra_data(&parent, 102)
+    };
+    assert_eq!(carried("granite", b"text"), Bytes::new());
+    assert_eq!(carried("holocene", &hex!("00 00000032 0000000a")), hex!("00 00000032 0000000a").as_slice());
+    // The constants where the parent says nothing.
+    assert_eq!(carried("holocene", &[]), hex!("00 000000fa 00000006").as_slice());
+    let jovian = hex!("01 00000032 0000000a 0000000000000005");
+    assert_eq!(carried("jovian", &hex!("01 00000032 0000000a 0000000000000005")), jovian.as_slice());
+}
+
+#[test]
+fn known_networks_have_the_forks_of_their_family() {
+    let ethereum = [1, 11_155_111, 17_000, 560_048];
+    let op_stack = [10, 8_453, 11_155_420, 84_532];
+    for (ids, family) in [(ethereum, Family::Ethereum), (op_stack, Family::OpStack)] {
+        for id in ids {
+            let spec = ChainSpec::known(id).unwrap_or_else(|| panic!("{id} is known"));
+            assert_eq!((spec.chain_id(), spec.family()), (id, family));
+        }
+    }
+    assert!(ChainSpec::known(4_242).is_none());
+    // Base had Jovian on 2 December 2025, 16:00:01 UTC; mainnet its second change of blob parameters on 7 January 2026.
+    let fork = |time| ChainSpec::known(8_453).unwrap().fork(&Header { timestamp: time, ..Header::default() });
+    assert_eq!(fork(1_764_691_200), presim::chain::Fork::OpStack(op_revm::OpSpecId::ISTHMUS));
+    assert_eq!(fork(1_764_691_201), presim::chain::Fork::OpStack(op_revm::OpSpecId::JOVIAN));
+    let mainnet = ChainSpec::known(1).unwrap();
+    assert_eq!(mainnet.blob_params(1_767_747_671).unwrap().max_blob_count, 21);
+    assert_eq!(mainnet.blob_params(1_767_747_670).unwrap().max_blob_count, 15);
+}
+
+#[test]
+fn a_malformed_genesis_of_the_op_stack_is_refused() {
+    let mut broken = config(4242, "jovian");
+    broken["optimism"] = json!(true);
+    let error = ChainSpec::new(serde_json::from_value(broken).unwrap(), 2).unwrap_err().to_string();
+    assert!(error.starts_with("config.optimism: ") && error.contains("expected an object"), "{error}");
+    let mut broken = config(4242, "jovian");
+    broken["canyonTime"] = json!("soon");
+    let error = ChainSpec::new(serde_json::from_value(broken).unwrap(), 2).unwrap_err().to_string();
+    assert!(error.contains("canyonTime") && error.contains("expected numbers"), "{error}");
+}
