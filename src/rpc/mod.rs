@@ -32,7 +32,7 @@ pub use encode::simulation as encode_simulation;
 pub use envelope::{Body, Request};
 pub use error::{ErrorData, RpcError};
 pub use filters::Filters;
-pub use front::Front;
+pub use front::{Front, Job};
 pub use io::IoThreads;
 pub use methods::{Asked, Backend, GasCounter, Method, RequestLimits, SyncTimeouts};
 pub use remote::Remote;

@@ -25,6 +25,7 @@ mod pool_places;
 mod power_loss;
 mod process;
 mod reads;
+mod remote_state;
 mod restart;
 mod sending;
 mod snapshots;

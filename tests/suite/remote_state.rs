@@ -1,0 +1,440 @@
+//! State that an upstream has: fetched once, in few waves, and never guessed.
+
+#[path = "../../benches/world/mod.rs"]
+mod world;
+
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering::SeqCst},
+    },
+    time::{Duration, Instant},
+};
+
+use alloy_primitives::{Address, U256};
+use bytestring::ByteString;
+use http_body_util::{BodyExt, Full};
+use hyper::body::{Bytes, Incoming};
+use hyper_util::rt::TokioIo;
+use presim::{
+    executor::{Executor, ExecutorConfig},
+    feed::{
+        apply::stand_on,
+        upstream::{Fetcher, FetcherConfig, Upstream, UpstreamConfig, UpstreamState},
+    },
+    rpc::{Front, Job, Remote, RpcError, Waiters, dialect::STANDARD},
+    state::{FeedState, Fetched, RemoteState, Snapshots, World},
+    telemetry::Metrics,
+};
+use serde_json::{Value, json};
+use tokio::sync::Notify;
+
+use self::world::Chain;
+use crate::support::{TestNode, shared};
+
+/// What stands between presim and its upstream does with a request.
+enum Reply {
+    /// Hands it on, and the answer back.
+    Pass,
+    /// Answers it so.
+    Answer(u16, String),
+    /// Hands it on, and changes the answer.
+    Change(fn(&mut Value)),
+    /// Never answers.
+    Hang,
+}
+
+type Script = Box<dyn FnMut(usize, &Value) -> Reply + Send>;
+
+/// A proxy before a node: counts, waits, and does what a script says.
+struct Proxy {
+    url: String,
+    /// Groups of requests that were under way together.
+    waves: AtomicUsize,
+    under_way: AtomicUsize,
+    requests: AtomicUsize,
+    /// By method and parameters.
+    calls: Mutex<HashMap<String, usize>>,
+    gone: Notify,
+}
+
+impl Proxy {
+    async fn start(
+        node: &TestNode,
+        delay: Duration,
+        script: impl FnMut(usize, &Value) -> Reply + Send + 'static,
+    ) -> Arc<Self> {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let proxy = Arc::new(Self {
+            url: format!("http://{}", listener.local_addr().unwrap()),
+            waves: AtomicUsize::new(0),
+            under_way: AtomicUsize::new(0),
+            requests: AtomicUsize::new(0),
+            calls: Mutex::default(),
+            gone: Notify::new(),
+        });
+        let script: Arc<Mutex<Script>> = Arc::new(Mutex::new(Box::new(script)));
+        let (target, client, this) = (node.url("/standard"), node.client.clone(), proxy.clone());
+        tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                let (this, target, client, script) = (this.clone(), target.clone(), client.clone(), script.clone());
+                let service = hyper::service::service_fn(move |request: http::Request<Incoming>| {
+                    let (this, target, client, script) = (this.clone(), target.clone(), client.clone(), script.clone());
+                    async move {
+                        let body = request.into_body().collect().await?.to_bytes();
+                        let (status, text) = this.answer(&target, &client, &script, delay, body).await;
+                        let mut response = http::Response::new(Full::new(Bytes::from(text)));
+                        *response.status_mut() = http::StatusCode::from_u16(status).unwrap();
+                        Ok::<_, hyper::Error>(response)
+                    }
+                });
+                tokio::spawn(
+                    hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), service),
+                );
+            }
+        });
+        proxy
+    }
+
+    async fn answer(
+        &self,
+        target: &str,
+        client: &reqwest::Client,
+        script: &Mutex<Script>,
+        delay: Duration,
+        body: Bytes,
+    ) -> (u16, String) {
+        if self.under_way.fetch_add(1, SeqCst) == 0 {
+            self.waves.fetch_add(1, SeqCst);
+        }
+        let number = self.requests.fetch_add(1, SeqCst);
+        let request: Value = serde_json::from_slice(&body).unwrap();
+        {
+            let mut calls = self.calls.lock().unwrap();
+            let all = request.as_array().cloned().unwrap_or_else(|| vec![request.clone()]);
+            for call in all {
+                *calls.entry(format!("{}{}", call["method"], call["params"])).or_default() += 1;
+            }
+        }
+        let reply = (script.lock().unwrap())(number, &request);
+        let pass = async {
+            let sent = client.post(target).header("content-type", "application/json").body(body).send().await.unwrap();
+            sent.json::<Value>().await.unwrap()
+        };
+        let answer = match reply {
+            Reply::Pass => (200, pass.await.to_string()),
+            Reply::Change(change) => {
+                let mut answer = pass.await;
+                match &mut answer {
+                    Value::Array(all) => all.iter_mut().for_each(change),
+                    one => change(one),
+                }
+                (200, answer.to_string())
+            }
+            Reply::Answer(status, text) => (status, text),
+            Reply::Hang => {
+                self.gone.notified().await;
+                (500, String::new())
+            }
+        };
+        tokio::time::sleep(delay).await;
+        self.under_way.fetch_sub(1, SeqCst);
+        answer
+    }
+
+    fn waves(&self) -> usize {
+        self.waves.load(SeqCst)
+    }
+}
+
+/// The world of the bench on a node, and a front whose state comes from there.
+struct Setup {
+    node: TestNode,
+    proxy: Arc<Proxy>,
+    front: Arc<Front>,
+    state: Arc<RemoteState>,
+    fetcher: Arc<Fetcher>,
+}
+
+impl Setup {
+    async fn start(
+        delay: Duration,
+        deadline: Duration,
+        verify_proofs: bool,
+        script: impl FnMut(usize, &Value) -> Reply + Send + 'static,
+    ) -> Option<Self> {
+        let genesis = shared("bench/genesis.json")?;
+        let node = TestNode::start(&["--genesis", genesis.to_str().unwrap(), "--feed", "static"]);
+        let proxy = Proxy::start(&node, delay, script).await;
+        let Chain { backend, .. } = Chain::load()?;
+        let metrics = Metrics::default();
+        let config = UpstreamConfig {
+            url: proxy.url.clone(),
+            timeout: Duration::from_secs(5),
+            concurrency: 64,
+            batch: 100,
+            max_response: 1 << 24,
+        };
+        let upstream = Arc::new(Upstream::connect(config, &metrics).await.unwrap());
+        let head = node.node.snapshots().newest();
+        let state = RemoteState::new(64 << 20, head.head.number(), head.head_hash());
+        let first = stand_on(World::on(state.newest().unwrap()), head.head.clone(), head.hashes.clone());
+        let snapshots = Arc::new(Snapshots::new(first, FeedState::Static, 1, 1));
+        let config = FetcherConfig { patience: Duration::from_secs(20), verify_proofs, max_in_flight: 100_000 };
+        let fetcher = Arc::new(Fetcher::new(upstream, backend.codes.clone(), config, &metrics));
+        let executor = ExecutorConfig {
+            workers: 2,
+            queue_short: 10_000,
+            queue_bundle: 10_000,
+            queue_wait: Duration::from_secs(60),
+            overload_wait: 100_000,
+            deadline,
+        };
+        let executor = Executor::start(executor, &metrics).unwrap();
+        let front = Front::new(Arc::new(backend), snapshots, executor, Waiters::new(1), 2, &metrics);
+        let front = Arc::new(front.with_remote(Remote { fetcher: fetcher.clone(), rounds: 32 }));
+        Some(Self { node, proxy, front, state, fetcher })
+    }
+
+    /// The front's answer.
+    async fn ask(&self, method: &str, params: &Value) -> Result<Value, RpcError> {
+        ask(&self.front, method, params).await
+    }
+
+    /// The same of the node whose state is all there.
+    async fn expected(&self, method: &str, params: &Value) -> Value {
+        self.node.result("/standard", method, params.clone()).await
+    }
+}
+
+async fn ask(front: &Front, method: &str, params: &Value) -> Result<Value, RpcError> {
+    let job = Job {
+        params: ByteString::from(params.to_string()),
+        published: front.published(),
+        dialect: &STANDARD,
+        client: None,
+        may_use_wallet: false,
+        ticket: front.ticket(),
+        starting: None,
+        alone: true,
+    };
+    let (out, result) = front.run(method, job, Vec::new()).await;
+    result.map(|()| serde_json::from_slice(&out).unwrap())
+}
+
+/// A request of a workload of the bench.
+fn body(workload: &str) -> (String, Value) {
+    let text = std::fs::read_to_string(shared(&format!("bench/{workload}.ndjson")).unwrap()).unwrap();
+    let request: Value = serde_json::from_str(text.lines().next().unwrap()).unwrap();
+    (request["method"].as_str().unwrap().to_owned(), request["params"].clone())
+}
+
+fn is_access_list(request: &Value) -> bool {
+    let is = |call: &Value| call["method"] == "eth_createAccessList";
+    request.as_array().map_or_else(|| is(request), |all| all.iter().any(is))
+}
+
+const MINUTE: Duration = Duration::from_secs(60);
+const NEAR: Duration = Duration::from_millis(50);
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cold_swap_takes_four_waves_and_a_warm_one_none() {
+    let Some(setup) = Setup::start(NEAR, MINUTE, false, |_, _| Reply::Pass).await else { return };
+    let (method, params) = body("sim_swap");
+    let expected = setup.expected(&method, &params).await;
+    let answer = setup.ask(&method, &params).await.unwrap();
+    assert_eq!(answer[0]["calls"], expected[0]["calls"]);
+    assert_eq!(answer[0]["calls"][0]["status"], "0x1");
+    let cold = setup.proxy.waves();
+    assert!(cold <= 4, "{cold} waves");
+    assert_eq!(setup.ask(&method, &params).await.unwrap(), answer);
+    assert_eq!(setup.proxy.waves(), cold, "a warm one asks nobody");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_access_lists_a_cold_swap_takes_eight_waves() {
+    let refuse = |_, request: &Value| match is_access_list(request) {
+        true => Reply::Answer(
+            200,
+            json!({"jsonrpc": "2.0", "id": 0, "error": {"code": -32601, "message": "the method does not exist"}})
+                .to_string(),
+        ),
+        false => Reply::Pass,
+    };
+    let Some(setup) = Setup::start(NEAR, MINUTE, false, refuse).await else { return };
+    let (method, params) = body("sim_swap");
+    let expected = setup.expected(&method, &params).await;
+    let answer = setup.ask(&method, &params).await.unwrap();
+    assert_eq!(answer[0]["calls"], expected[0]["calls"]);
+    let cold = setup.proxy.waves();
+    assert!(cold <= 8, "{cold} waves");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn answers_are_those_of_local_state() {
+    for verify_proofs in [false, true] {
+        let Some(setup) = Setup::start(Duration::ZERO, MINUTE, verify_proofs, |_, _| Reply::Pass).await else { return };
+        for workload in
+            ["sim_swap", "sim_sandwich", "sim_multi", "sim_override", "call_quote", "call_balance", "get_code"]
+        {
+            let (method, params) = body(workload);
+            let expected = setup.expected(&method, &params).await;
+            let mut answer = setup.ask(&method, &params).await.unwrap_or_else(|error| panic!("{workload}: {error:?}"));
+            if let (Some(got), Some(want)) = (answer.as_array_mut(), expected.as_array()) {
+                // A root needs all of the state, and the hash has the root in it.
+                for (got, want) in got.iter_mut().zip(want) {
+                    for field in ["stateRoot", "hash", "parentHash"] {
+                        got[field] = want[field].clone();
+                    }
+                    let calls = got["calls"].as_array_mut().unwrap().iter_mut();
+                    for log in calls.filter_map(|call| call["logs"].as_array_mut()).flatten() {
+                        log["blockHash"] = want["hash"].clone();
+                    }
+                }
+            }
+            assert_eq!(answer, expected, "{workload}");
+        }
+        let searcher = "0x5ea0000000000000000000000000000000000000";
+        let token = "0xe7f1725e7734ce288f8367e1bb143e90bb3f0512";
+        for (method, params) in [
+            ("eth_getBalance", json!([searcher, "latest"])),
+            ("eth_getTransactionCount", json!([searcher, "latest"])),
+            ("eth_getCode", json!([token, "latest"])),
+            ("eth_getStorageAt", json!([token, "0x0", "latest"])),
+            ("eth_getStorageValues", json!([{token: ["0x0", "0x1", "0x7"]}, "latest"])),
+            ("eth_getProof", json!([token, ["0x0"], "latest"])),
+            ("eth_getBalance", json!(["0x00000000000000000000000000000000000beef1", "latest"])),
+            ("eth_estimateGas", json!([{"from": searcher, "to": token, "data": "0x06fdde03"}, "latest"])),
+        ] {
+            let expected = setup.expected(method, &params).await;
+            assert_eq!(setup.ask(method, &params).await.unwrap(), expected, "{method} {params}");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_thousand_requests_want_is_fetched_once() {
+    let Some(setup) = Setup::start(NEAR, MINUTE, false, |_, _| Reply::Pass).await else { return };
+    let token = "0xe7f1725e7734ce288f8367e1bb143e90bb3f0512";
+    let params = json!([token, "0x7", "latest"]);
+    let expected = setup.expected("eth_getStorageAt", &params).await;
+    let all = (0..1000).map(|_| {
+        let (front, params) = (setup.front.clone(), params.clone());
+        tokio::spawn(async move { ask(&front, "eth_getStorageAt", &params).await })
+    });
+    for answer in futures::future::join_all(all).await {
+        assert_eq!(answer.unwrap().unwrap(), expected);
+    }
+    let calls = setup.proxy.calls.lock().unwrap().clone();
+    assert_eq!(calls.values().copied().collect::<Vec<_>>(), [1], "{calls:?}");
+    assert_eq!(setup.proxy.requests.load(SeqCst), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_passes_is_asked_again() {
+    let busy =
+        json!({"jsonrpc": "2.0", "id": null, "error": {"code": -32005, "message": "limit exceeded"}}).to_string();
+    let short = json!([]).to_string();
+    for (status, text) in
+        [(429, "slow down".to_owned()), (200, busy), (503, String::new()), (200, "<html>".to_owned()), (200, short)]
+    {
+        let answer = text.clone();
+        let script =
+            move |number, _: &Value| if number < 2 { Reply::Answer(status, answer.clone()) } else { Reply::Pass };
+        let Some(setup) = Setup::start(Duration::ZERO, MINUTE, false, script).await else { return };
+        let (method, params) = body("call_quote");
+        let expected = setup.expected(&method, &params).await;
+        assert_eq!(setup.ask(&method, &params).await.unwrap(), expected, "after {status} {text}");
+        assert_eq!(setup.fetcher.upstream().state(), UpstreamState::Ok);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_upstream_that_does_not_answer_rightly_is_an_error_with_its_cause_in_time() {
+    let cases: [(fn() -> Reply, &str); 6] = [
+        (|| Reply::Answer(429, "slow down".to_owned()), "429"),
+        (|| Reply::Answer(200, "<html>".to_owned()), "no JSON-RPC response"),
+        (|| Reply::Answer(200, "[]".to_owned()), "no"),
+        (|| Reply::Hang, "in time"),
+        (|| Reply::Change(|answer| answer["result"] = Value::Null), "null"),
+        (
+            || {
+                Reply::Change(|answer| {
+                    *answer = json!({"jsonrpc": "2.0", "id": answer["id"], "error": {"code": -32000, "message": "missing trie node"}});
+                })
+            },
+            "missing trie node",
+        ),
+    ];
+    for (reply, cause) in cases {
+        let Some(setup) = Setup::start(Duration::ZERO, Duration::from_millis(700), false, move |_, _| reply()).await
+        else {
+            return;
+        };
+        let began = Instant::now();
+        let (method, params) = body("call_quote");
+        let error = setup.ask(&method, &params).await.unwrap_err();
+        assert_eq!(error.code, -32603, "{error:?}");
+        assert!(error.message.contains(cause), "{cause}: {error:?}");
+        assert!(began.elapsed() < Duration::from_millis(1_500), "{cause}: after {:?}", began.elapsed());
+        // What needs nobody is answered all the same.
+        assert_eq!(setup.ask("eth_blockNumber", &json!([])).await.unwrap(), "0x0");
+        setup.proxy.gone.notify_waiters();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lie_does_not_pass_where_proofs_are_asked_for() {
+    let lie: fn(&mut Value) = |answer| {
+        if answer["result"]["balance"].is_string() {
+            answer["result"]["balance"] = json!("0x1234");
+        }
+    };
+    let Some(setup) = Setup::start(Duration::ZERO, Duration::from_secs(3), true, move |_, _| Reply::Change(lie)).await
+    else {
+        return;
+    };
+    let params = json!(["0x5ea0000000000000000000000000000000000000", "latest"]);
+    let error = setup.ask("eth_getBalance", &params).await.unwrap_err();
+    assert_eq!(error.code, -32603);
+    assert!(error.message.contains("proof does not check"), "{error:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_of_a_dead_block_is_answered_and_the_request_goes_on_with_the_new_one() {
+    let Some(setup) = Setup::start(NEAR, MINUTE, false, |_, _| Reply::Pass).await else { return };
+    let (method, params) = body("call_quote");
+    let (number, hash) = setup.state.head();
+    let dead = setup.state.newest().unwrap();
+    setup.state.restart(number, hash);
+    // The snapshot stands on the block that died, and no other is published: it cannot be answered.
+    let error = setup.ask(&method, &params).await.unwrap_err();
+    assert!(!dead.is_alive());
+    assert_eq!(error.code, -32603, "{error:?}");
+    assert!(error.message.contains("32 rounds"), "{error:?}");
+}
+
+/// The process's memory that is in use.
+fn resident() -> usize {
+    let status = std::fs::read_to_string("/proc/self/statm").unwrap();
+    status.split(' ').nth(1).unwrap().parse::<usize>().unwrap() * 4096
+}
+
+#[test]
+fn a_hundred_thousand_slots_are_less_than_64_mib() {
+    let before = resident();
+    let state = RemoteState::new(64 << 20, 1, Default::default());
+    let view = state.newest().unwrap();
+    for account in 0..10_000_u64 {
+        let address = Address::left_padding_from(&(account + 1).to_be_bytes());
+        let fields = Fetched::Account { address, balance: U256::from(account), nonce: 1, code: Default::default() };
+        let slots = (0..10).map(|slot| Fetched::Slot { address, slot: U256::from(slot), value: U256::from(account) });
+        assert!(state.insert(&view, slots.chain([fields])));
+    }
+    let (stats, grown) = (state.stats(), resident().saturating_sub(before));
+    crate::support::say(&format!("110,000 entries: {} KiB resident, {} KiB counted", grown >> 10, stats.bytes >> 10));
+    assert_eq!((stats.entries, stats.evicted), (110_000, 0));
+    assert!(grown < 64 << 20, "{grown} bytes");
+    assert!(grown < stats.bytes * 2, "{grown} bytes, and {} are counted", stats.bytes);
+}
