@@ -80,7 +80,7 @@ async fn garbage_is_told_and_what_follows_is_read() {
     server.send_message(Message::text("not JSON"));
     server.send_message(Message::binary(vec![0xff; 100]));
     server.send_message(Message::text("{\"index\":1}"));
-    server.send_message(Message::binary(compress(&[b' '; 1 << 20])));
+    server.send_message(Message::binary(compress(&vec![b' '; 1 << 20])));
     server.send(&payload(7));
     let texts = [
         "message: ",

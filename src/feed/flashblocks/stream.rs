@@ -162,6 +162,10 @@ async fn keep(settings: Settings, sender: Sender<Event>) {
                 let mut reading =
                     Reading { settings: &settings, outbox: Outbox { sender: &sender, missed: 0 }, any: false };
                 let Err(lost) = reading.read(socket).await else { return };
+                let missed = reading.outbox.missed;
+                if missed > 0 && sender.send(Event::Lagged { missed }).await.is_err() {
+                    return;
+                }
                 // A server that takes connections and gives nothing is not to be asked again and again.
                 if reading.any {
                     backoff = self::backoff(&settings);
@@ -209,7 +213,7 @@ struct Reading<'a> {
 impl Reading<'_> {
     /// Reads until the connection is lost: that is the error. `Ok`: nobody reads the events any more.
     async fn read(&mut self, mut socket: Socket) -> Result<(), StreamError> {
-        let settings = self.settings;
+        let (settings, sender) = (self.settings, self.outbox.sender);
         let mut ping = tokio::time::interval(settings.ping_every.max(Duration::from_millis(1)));
         ping.reset();
         let mut heard = tokio::time::Instant::now();
@@ -220,7 +224,7 @@ impl Reading<'_> {
             let stalled = given + settings.stalled_after;
             tokio::select! {
                 biased;
-                () = self.outbox.sender.closed() => return Ok(()),
+                () = sender.closed() => return Ok(()),
                 room = self.outbox.room(), if self.outbox.missed > 0 => if room.is_none() { return Ok(()) },
                 message = socket.next() => {
                     heard = tokio::time::Instant::now();
