@@ -230,10 +230,11 @@ fn parse<'a, T: Deserialize<'a>>(text: &'a [u8], inside: &str) -> Result<T, Deco
     let mut json = serde_json::Deserializer::from_slice(text);
     let value = serde_path_to_error::deserialize(&mut json).map_err(|error| {
         let path = error.path().to_string();
-        let path = match (inside, path.as_str()) {
-            ("", "." | "") => "message".to_owned(),
+        // A dot stands for the whole, a question mark for what was not even begun.
+        let path = match (inside, path.trim_end_matches(['.', '?'])) {
+            ("", "") => "message".to_owned(),
             ("", path) => path.to_owned(),
-            (inside, "." | "") => inside.to_owned(),
+            (inside, "") => inside.to_owned(),
             (inside, path) => format!("{inside}.{path}"),
         };
         field(path, error.inner().to_string())
