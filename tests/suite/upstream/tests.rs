@@ -6,7 +6,10 @@ use alloy_consensus::Header;
 use alloy_genesis::GenesisAccount;
 use alloy_primitives::{Address, B256, Bloom, Bytes, U256};
 use futures::{SinkExt, StreamExt, future::join_all};
-use op_alloy::rpc_types_engine::OpFlashblockPayload;
+use op_alloy::{
+    consensus::OpTxEnvelope,
+    rpc_types_engine::{OpExecutionData, OpFlashblockPayload},
+};
 use serde_json::{Value, json};
 use tokio::time::timeout;
 use tokio_tungstenite::{connect_async, tungstenite::Message};
@@ -229,8 +232,8 @@ fn a_block_is_cut_into_any_sub_blocks() {
         let payloads = cut(&fixture, &split, after);
         let all: Vec<Bytes> = payloads.iter().flat_map(|payload| payload.diff.transactions.clone()).collect();
         assert_eq!(all, fixture.raw);
-        let whole = op_alloy::rpc_types_engine::OpExecutionData::from_flashblocks(payloads.clone());
-        let block = whole.unwrap().try_into_block::<op_alloy::consensus::OpTxEnvelope>().unwrap();
+        let whole = OpExecutionData::from_flashblocks(&payloads).unwrap();
+        let block = whole.payload.try_into_block_with_sidecar::<OpTxEnvelope>(&whole.sidecar).unwrap();
         assert_eq!(json!(block.header.hash_slow()), fixture.block["hash"], "{split:?}");
         let gas: Vec<u64> = payloads.iter().map(|payload| payload.diff.gas_used).collect();
         assert_eq!(*gas.last().unwrap(), fixture.header().gas_used);
