@@ -125,7 +125,8 @@ impl Chain {
     pub fn put(&mut self, block: UpstreamBlock) {
         let kept = self.canonical.iter().take_while(|known| known.number < block.number).count();
         let left = self.canonical.split_off(kept);
-        assert!(!self.canonical.is_empty(), "the oldest block cannot be replaced");
+        let parent = self.canonical.last().expect("the oldest block cannot be replaced");
+        assert_eq!((parent.number + 1, parent.hash), (block.number, block.parent_hash), "it is put on its parent");
         self.left.extend(left);
         self.canonical.push(block);
     }

@@ -80,7 +80,14 @@ async fn an_upstream_serves_its_blocks_and_their_states() {
     assert_eq!(result(&upstream, "eth_createAccessList", json!([{"gas": "0x5"}, "latest"])).await["gasUsed"], "0x5");
 
     result(&upstream, "eth_sendRawTransaction", json!(["0x0102"])).await;
-    assert_eq!(upstream.has_sent(1).await, [Bytes::from_static(&[1, 2])]);
+    assert_eq!(upstream.has_sent(1).await, upstream.sent());
+    assert_eq!(upstream.sent(), [Bytes::from_static(&[1, 2])]);
+
+    upstream.change(|chain| (chain.safe, chain.finalized) = (Some(101), Some(100)));
+    for (tag, hash) in [("safe", head.hash), ("finalized", first.hash)] {
+        let block = result(&upstream, "eth_getBlockByNumber", json!([tag, false])).await;
+        assert_eq!(block["hash"], json!(hash), "{tag}");
+    }
 }
 
 #[tokio::test]
@@ -186,8 +193,10 @@ async fn an_upstream_goes_away_and_comes_back() {
     upstream.go_away();
     assert!(!matches!(timeout(BOUND, socket.next()).await.unwrap(), Some(Ok(_))));
     assert!(post(&upstream, request(1, "eth_chainId", json!([]))).await.is_err());
+    assert_eq!(upstream.connections(), 1);
     upstream.come_back().await;
     assert_eq!(result(&upstream, "eth_chainId", json!([])).await, "0x7a69");
+    assert_eq!(upstream.connections(), 2);
 }
 
 #[tokio::test]
