@@ -274,7 +274,9 @@ fn decompress(bytes: &[u8], limit: usize) -> Result<Vec<u8>, DecodeError> {
             }
             BrotliResult::NeedsMoreOutput if out.len() > limit => return Err(DecodeError::TooLarge { limit }),
             // One byte more than the limit tells what is just at it from what is beyond.
-            BrotliResult::NeedsMoreOutput => out.resize(out.len().saturating_mul(2).min(limit.max(4096) + 1), 0),
+            BrotliResult::NeedsMoreOutput => {
+                out.resize(out.len().saturating_mul(2).min(limit.max(4096).saturating_add(1)), 0)
+            }
             BrotliResult::NeedsMoreInput => return Err(DecodeError::Truncated { len: bytes.len() }),
             BrotliResult::ResultFailure => return Err(DecodeError::Compression { len: bytes.len() }),
         }
