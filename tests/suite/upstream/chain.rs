@@ -231,7 +231,6 @@ impl Fixture {
                 block_number: Some(header.number),
                 block_timestamp: Some(header.timestamp),
                 base_fee: header.base_fee_per_gas,
-                ..Default::default()
             };
             let recovered = tx.try_into_recovered().expect("a signature");
             Transaction::from_transaction(recovered, OpTransactionInfo::new(inner, Default::default()))
