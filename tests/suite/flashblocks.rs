@@ -80,7 +80,7 @@ async fn garbage_is_told_and_what_follows_is_read() {
     server.send_message(Message::text("not JSON"));
     server.send_message(Message::binary(vec![0xff; 100]));
     server.send_message(Message::text("{\"index\":1}"));
-    server.send_message(Message::binary(compress(&[b' '; 1 << 20])));
+    server.send_message(Message::binary(compress(&vec![b' '; 1 << 20])));
     server.send(&payload(7));
     let texts = [
         "message: ",
@@ -197,7 +197,12 @@ async fn a_message_that_is_too_long_ends_the_connection() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_reader_that_is_too_slow_is_told_how_many_it_missed() {
-    let (server, mut events) = pair(|settings| settings.capacity = 4).await;
+    too_slow(|settings| settings.capacity = 4).await;
+    too_slow(|settings| settings.max_waiting = 5_000).await;
+}
+
+async fn too_slow(change: impl FnOnce(&mut Settings)) {
+    let (server, mut events) = pair(change).await;
     const SENT: u64 = 100;
     for index in 0..SENT {
         server.send(&payload(index));
@@ -217,7 +222,7 @@ async fn a_reader_that_is_too_slow_is_told_how_many_it_missed() {
             other => panic!("{other:?}"),
         }
     }
-    assert!(seen >= 4 && missed > 0, "{seen} seen, {missed} missed");
+    assert!(seen > 0 && missed > 0, "{seen} seen, {missed} missed");
     assert_eq!(seen + missed, SENT);
 }
 

@@ -117,6 +117,33 @@ async fn a_full_disk_stops_sending_and_loses_nothing_that_was_answered() {
     assert!(counts.answered == answered.len() && counts.raw > 0, "{counts}");
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_broken_feed_is_named_wherever_one_looks_and_strict_pending_refuses() {
+    let disk = Disk::default();
+    let node = start(&disk, &["--log", "off", "--strict-pending"]);
+    assert_eq!(node.metric("presim_feed_state{state=\"live\"}"), 1.0);
+    assert_eq!(node.metric("presim_feed_fallbacks_total{reason=\"store\"}"), 0.0);
+    disk.fill();
+    let health = async || -> Value { node.client.get(node.url("/health")).send().await.unwrap().json().await.unwrap() };
+    eventually("it is seen", async || health().await["cause"] == "store").await;
+
+    let health = health().await;
+    let reason = "the feed is broken: the store fails; pending is the canonical head";
+    assert_eq!((&health["cause"], &health["reason"]), (&json!("store"), &json!(reason)));
+    assert_eq!(node.metric("presim_feed_state{state=\"live\"}"), 0.0);
+    assert_eq!(node.metric("presim_feed_state{state=\"store\"}"), 1.0);
+    assert_eq!(node.metric("presim_feed_state{state=\"gap\"}"), 0.0);
+    assert_eq!(node.metric("presim_feed_fallbacks_total{reason=\"store\"}"), 1.0);
+    let snapshot = node.result("/", "presim_snapshot", json!([])).await;
+    assert_eq!((&snapshot["feed"], &snapshot["reason"]), (&json!("degraded"), &json!("store")));
+
+    let from = node.node.info().accounts[1].address();
+    let error = node.error("/", "eth_getBalance", json!([from, "pending"])).await;
+    let text = "pending is refused: the feed is broken (store: the store fails), and --strict-pending is set";
+    assert_eq!((&error["code"], &error["message"]), (&json!(-32000), &json!(text)));
+    node.result("/", "eth_getBalance", json!([from, "latest"])).await;
+}
+
 async fn eventually(what: &str, mut ask: impl AsyncFnMut() -> bool) {
     let asked = async {
         while !ask().await {

@@ -230,10 +230,11 @@ fn parse<'a, T: Deserialize<'a>>(text: &'a [u8], inside: &str) -> Result<T, Deco
     let mut json = serde_json::Deserializer::from_slice(text);
     let value = serde_path_to_error::deserialize(&mut json).map_err(|error| {
         let path = error.path().to_string();
-        let path = match (inside, path.as_str()) {
-            ("", "." | "") => "message".to_owned(),
+        // A dot stands for the whole, a question mark for what was not even begun.
+        let path = match (inside, path.trim_end_matches(['.', '?'])) {
+            ("", "") => "message".to_owned(),
             ("", path) => path.to_owned(),
-            (inside, "." | "") => inside.to_owned(),
+            (inside, "") => inside.to_owned(),
             (inside, path) => format!("{inside}.{path}"),
         };
         field(path, error.inner().to_string())
@@ -273,7 +274,9 @@ fn decompress(bytes: &[u8], limit: usize) -> Result<Vec<u8>, DecodeError> {
             }
             BrotliResult::NeedsMoreOutput if out.len() > limit => return Err(DecodeError::TooLarge { limit }),
             // One byte more than the limit tells what is just at it from what is beyond.
-            BrotliResult::NeedsMoreOutput => out.resize(out.len().saturating_mul(2).min(limit.max(4096) + 1), 0),
+            BrotliResult::NeedsMoreOutput => {
+                out.resize(out.len().saturating_mul(2).min(limit.max(4096).saturating_add(1)), 0)
+            }
             BrotliResult::NeedsMoreInput => return Err(DecodeError::Truncated { len: bytes.len() }),
             BrotliResult::ResultFailure => return Err(DecodeError::Compression { len: bytes.len() }),
         }

@@ -1,7 +1,10 @@
 //! The connection to a Flashblocks server: kept, checked and opened again.
 
 use std::{
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
     time::{Duration, Instant},
 };
 
@@ -46,6 +49,8 @@ pub struct Settings {
     pub max_decoded: usize,
     /// How many events may wait for their reader.
     pub capacity: usize,
+    /// How many bytes of sub-blocks may wait for it, as JSON; one may always wait.
+    pub max_waiting: usize,
 }
 
 impl Settings {
@@ -63,6 +68,7 @@ impl Settings {
             max_message: 16 << 20,
             max_decoded: 32 << 20,
             capacity: 256,
+            max_waiting: 64 << 20,
         }
     }
 }
@@ -125,13 +131,19 @@ pub enum StreamError {
 #[derive(Debug)]
 pub struct Events {
     receiver: Receiver<Event>,
+    /// Bytes of the sub-blocks in the channel.
+    waiting: Arc<AtomicUsize>,
     task: AbortHandle,
 }
 
 impl Events {
     /// The next event; none only when the runtime ends.
     pub async fn next(&mut self) -> Option<Event> {
-        self.receiver.recv().await
+        let event = self.receiver.recv().await?;
+        if let Event::Flashblock { flashblock, .. } = &event {
+            self.waiting.fetch_sub(flashblock.size, Relaxed);
+        }
+        Some(event)
     }
 }
 
@@ -144,14 +156,15 @@ impl Drop for Events {
 /// Opens a stream and keeps it open. To be called on a tokio runtime.
 pub fn open(settings: Settings) -> Events {
     let (sender, receiver) = channel(settings.capacity.max(1));
-    let task = tokio::spawn(keep(settings, sender)).abort_handle();
-    Events { receiver, task }
+    let waiting = Arc::new(AtomicUsize::new(0));
+    let task = tokio::spawn(keep(settings, sender, waiting.clone())).abort_handle();
+    Events { receiver, waiting, task }
 }
 
 type Socket = WebSocketStream<MaybeTlsStream<TcpStream>>;
 
 /// Connects, reads until the connection is lost, waits, and so on.
-async fn keep(settings: Settings, sender: Sender<Event>) {
+async fn keep(settings: Settings, sender: Sender<Event>, waiting: Arc<AtomicUsize>) {
     let mut backoff = backoff(&settings);
     loop {
         let lost = match connect(&settings).await {
@@ -159,9 +172,13 @@ async fn keep(settings: Settings, sender: Sender<Event>) {
                 if sender.send(Event::Connected).await.is_err() {
                     return;
                 }
-                let mut reading =
-                    Reading { settings: &settings, outbox: Outbox { sender: &sender, missed: 0 }, any: false };
+                let outbox = Outbox { sender: &sender, waiting: &waiting, max: settings.max_waiting, missed: 0 };
+                let mut reading = Reading { settings: &settings, outbox, any: false };
                 let Err(lost) = reading.read(socket).await else { return };
+                let missed = reading.outbox.missed;
+                if missed > 0 && sender.send(Event::Lagged { missed }).await.is_err() {
+                    return;
+                }
                 // A server that takes connections and gives nothing is not to be asked again and again.
                 if reading.any {
                     backoff = self::backoff(&settings);
@@ -209,7 +226,7 @@ struct Reading<'a> {
 impl Reading<'_> {
     /// Reads until the connection is lost: that is the error. `Ok`: nobody reads the events any more.
     async fn read(&mut self, mut socket: Socket) -> Result<(), StreamError> {
-        let settings = self.settings;
+        let (settings, sender) = (self.settings, self.outbox.sender);
         let mut ping = tokio::time::interval(settings.ping_every.max(Duration::from_millis(1)));
         ping.reset();
         let mut heard = tokio::time::Instant::now();
@@ -220,7 +237,7 @@ impl Reading<'_> {
             let stalled = given + settings.stalled_after;
             tokio::select! {
                 biased;
-                () = self.outbox.sender.closed() => return Ok(()),
+                () = sender.closed() => return Ok(()),
                 room = self.outbox.room(), if self.outbox.missed > 0 => if room.is_none() { return Ok(()) },
                 message = socket.next() => {
                     heard = tokio::time::Instant::now();
@@ -278,6 +295,8 @@ impl Reading<'_> {
 /// Events for a reader who may be slow: what there is no room for is dropped, counted and told.
 struct Outbox<'a> {
     sender: &'a Sender<Event>,
+    waiting: &'a AtomicUsize,
+    max: usize,
     missed: u64,
 }
 
@@ -288,7 +307,11 @@ impl Outbox<'_> {
             self.missed += 1;
             return;
         }
-        if let Err(TrySendError::Full(_)) = self.sender.try_send(event) {
+        let size = if let Event::Flashblock { flashblock, .. } = &event { flashblock.size } else { 0 };
+        let before = self.waiting.fetch_add(size, Relaxed);
+        let has_room = before == 0 || before.saturating_add(size) <= self.max;
+        if !has_room || matches!(self.sender.try_send(event), Err(TrySendError::Full(_))) {
+            self.waiting.fetch_sub(size, Relaxed);
             self.missed = 1;
         }
     }

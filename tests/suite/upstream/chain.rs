@@ -125,7 +125,8 @@ impl Chain {
     pub fn put(&mut self, block: UpstreamBlock) {
         let kept = self.canonical.iter().take_while(|known| known.number < block.number).count();
         let left = self.canonical.split_off(kept);
-        assert!(!self.canonical.is_empty(), "the oldest block cannot be replaced");
+        let parent = self.canonical.last().expect("the oldest block cannot be replaced");
+        assert_eq!((parent.number + 1, parent.hash), (block.number, block.parent_hash), "it is put on its parent");
         self.left.extend(left);
         self.canonical.push(block);
     }
@@ -230,7 +231,6 @@ impl Fixture {
                 block_number: Some(header.number),
                 block_timestamp: Some(header.timestamp),
                 base_fee: header.base_fee_per_gas,
-                ..Default::default()
             };
             let recovered = tx.try_into_recovered().expect("a signature");
             Transaction::from_transaction(recovered, OpTransactionInfo::new(inner, Default::default()))

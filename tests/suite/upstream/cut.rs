@@ -60,7 +60,7 @@ pub fn cut(fixture: &Fixture, split: &[usize], after: impl Fn(usize) -> Cumulati
             gas_used: so_far.gas_used,
             block_hash: if is_last { hash } else { own(2) },
             transactions,
-            withdrawals: withdrawals.to_vec(),
+            withdrawals: if is_last { withdrawals.to_vec() } else { Vec::new() },
             withdrawals_root: header.withdrawals_root.unwrap_or_default(),
             blob_gas_used: header.blob_gas_used,
         };

@@ -6,7 +6,10 @@ use alloy_consensus::Header;
 use alloy_genesis::GenesisAccount;
 use alloy_primitives::{Address, B256, Bloom, Bytes, U256};
 use futures::{SinkExt, StreamExt, future::join_all};
-use op_alloy::rpc_types_engine::OpFlashblockPayload;
+use op_alloy::{
+    consensus::OpTxEnvelope,
+    rpc_types_engine::{OpExecutionData, OpFlashblockPayload},
+};
 use serde_json::{Value, json};
 use tokio::time::timeout;
 use tokio_tungstenite::{connect_async, tungstenite::Message};
@@ -77,7 +80,14 @@ async fn an_upstream_serves_its_blocks_and_their_states() {
     assert_eq!(result(&upstream, "eth_createAccessList", json!([{"gas": "0x5"}, "latest"])).await["gasUsed"], "0x5");
 
     result(&upstream, "eth_sendRawTransaction", json!(["0x0102"])).await;
-    assert_eq!(upstream.has_sent(1).await, [Bytes::from_static(&[1, 2])]);
+    assert_eq!(upstream.has_sent(1).await, upstream.sent());
+    assert_eq!(upstream.sent(), [Bytes::from_static(&[1, 2])]);
+
+    upstream.change(|chain| (chain.safe, chain.finalized) = (Some(101), Some(100)));
+    for (tag, hash) in [("safe", head.hash), ("finalized", first.hash)] {
+        let block = result(&upstream, "eth_getBlockByNumber", json!([tag, false])).await;
+        assert_eq!(block["hash"], json!(hash), "{tag}");
+    }
 }
 
 #[tokio::test]
@@ -183,8 +193,10 @@ async fn an_upstream_goes_away_and_comes_back() {
     upstream.go_away();
     assert!(!matches!(timeout(BOUND, socket.next()).await.unwrap(), Some(Ok(_))));
     assert!(post(&upstream, request(1, "eth_chainId", json!([]))).await.is_err());
+    assert_eq!(upstream.connections(), 1);
     upstream.come_back().await;
     assert_eq!(result(&upstream, "eth_chainId", json!([])).await, "0x7a69");
+    assert_eq!(upstream.connections(), 2);
 }
 
 #[tokio::test]
@@ -229,8 +241,8 @@ fn a_block_is_cut_into_any_sub_blocks() {
         let payloads = cut(&fixture, &split, after);
         let all: Vec<Bytes> = payloads.iter().flat_map(|payload| payload.diff.transactions.clone()).collect();
         assert_eq!(all, fixture.raw);
-        let whole = op_alloy::rpc_types_engine::OpExecutionData::from_flashblocks(payloads.clone());
-        let block = whole.unwrap().try_into_block::<op_alloy::consensus::OpTxEnvelope>().unwrap();
+        let whole = OpExecutionData::from_flashblocks(&payloads).unwrap();
+        let block = whole.payload.try_into_block_with_sidecar::<OpTxEnvelope>(&whole.sidecar).unwrap();
         assert_eq!(json!(block.header.hash_slow()), fixture.block["hash"], "{split:?}");
         let gas: Vec<u64> = payloads.iter().map(|payload| payload.diff.gas_used).collect();
         assert_eq!(*gas.last().unwrap(), fixture.header().gas_used);

@@ -137,7 +137,8 @@ fn what_is_wrong_is_named() {
     let remove = |message: &mut Value, field: &str| {
         message.as_object_mut().unwrap().remove(field);
     };
-    let cases: [(&dyn Fn(&mut Value), &str); 9] = [
+    type Change<'a> = &'a dyn Fn(&mut Value);
+    let cases: [(Change<'_>, &str); 9] = [
         (&|m| remove(m, "payload_id"), "message: missing field `payload_id`"),
         (&|m| remove(m, "diff"), "message: missing field `diff`"),
         (&|m| remove(m, "base"), "base: missing: index 0 has it"),

@@ -83,7 +83,7 @@ fn plain(number: u64) -> CanonicalBlock {
 enum On {
     Sub(Built, u64),
     /// A sub-block changed by hand.
-    Changed(Flashblock),
+    Changed(Arc<Flashblock>),
     Canonical(CanonicalBlock),
     Disconnected,
 }
@@ -91,7 +91,7 @@ enum On {
 fn apply(rules: &mut Rules, on: On) -> Vec<Action> {
     match on {
         On::Sub(built, index) => rules.flashblock(Arc::new(built.sub(index))),
-        On::Changed(flashblock) => rules.flashblock(Arc::new(flashblock)),
+        On::Changed(flashblock) => rules.flashblock(flashblock),
         On::Canonical(block) => rules.canonical(&block),
         On::Disconnected => rules.disconnected(),
     }
@@ -127,7 +127,7 @@ fn history(steps: impl IntoIterator<Item = (On, &'static str)>) -> Rules {
 
 fn changed(mut flashblock: Flashblock, change: impl FnOnce(&mut Flashblock)) -> On {
     change(&mut flashblock);
-    On::Changed(flashblock)
+    On::Changed(Arc::new(flashblock))
 }
 
 fn begun() -> (Built, Vec<(On, &'static str)>) {
