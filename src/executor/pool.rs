@@ -213,7 +213,7 @@ impl Executor {
         let shared = self.shared.clone();
         let claim = self.admit(lane, &ticket)?;
         let arrived = Instant::now();
-        let on_drop = CancelOnDrop(ticket.cancelled.clone());
+        let on_drop = CancelOnDrop(Some(ticket.cancelled.clone()));
         let job: Job = Box::new(move |overlay| {
             shared.lane(lane).waited.record(arrived.elapsed());
             if ticket.cancelled.load(Relaxed) {
@@ -232,8 +232,8 @@ impl Executor {
         });
         self.push(lane, job);
         let done = answered.await.unwrap_or(Err(Refused::Stopping));
-        // The job has ended: nobody reads the flag any more.
-        drop(on_drop);
+        // The job has ended. Its request may run again.
+        on_drop.disarm();
         done
     }
 
@@ -387,11 +387,19 @@ fn give_back(mut overlay: Overlay) {
     OVERLAYS.with_borrow_mut(|overlays| overlays.push(overlay));
 }
 
-/// Sets the flag when the one who waits goes away.
-struct CancelOnDrop(Arc<AtomicBool>);
+/// Sets the flag when the one who waits goes away before the job has ended.
+struct CancelOnDrop(Option<Arc<AtomicBool>>);
+
+impl CancelOnDrop {
+    fn disarm(mut self) {
+        self.0 = None;
+    }
+}
 
 impl Drop for CancelOnDrop {
     fn drop(&mut self) {
-        self.0.store(true, Relaxed);
+        if let Some(flag) = &self.0 {
+            flag.store(true, Relaxed);
+        }
     }
 }
