@@ -46,9 +46,9 @@ fn run(config: Config) -> eyre::Result<()> {
     })?;
     // A file that may grow no more (`ulimit -f`) is a full disk, and no reason to be killed.
     let _too_large = runtime.block_on(async { signal(SignalKind::from_raw(SIGXFSZ)) })?;
-    let (feed, sub_block_ms, sub_blocks) = (config.feed(), config.sub_block_ms, config.sub_blocks);
+    let source = source(&config);
     let node = Node::start(config)?;
-    print_banner(node.info(), feed, sub_block_ms, sub_blocks);
+    print_banner(node.info(), &source);
     runtime.block_on(async {
         tokio::select! {
             _ = terminate.recv() => {}
@@ -60,22 +60,34 @@ fn run(config: Config) -> eyre::Result<()> {
     Ok(())
 }
 
-fn print_banner(info: &NodeInfo, feed: FeedName, sub_block_ms: u64, sub_blocks: u32) {
-    let url = format!("http://{}", info.listen);
-    println!("presim {} listens on {url} (and {url}/standard, as geth speaks)", env!("CARGO_PKG_VERSION"));
-    println!("chain id {}, head {}", info.chain_id, info.head);
-    match feed {
+/// Where the chain comes from, in a line.
+fn source(config: &Config) -> String {
+    if let Some(upstream) = &config.live.upstream {
+        let stream = match &config.live.flashblocks {
+            Some(url) => format!(", and the Flashblocks of {}", url.host_str().unwrap_or_default()),
+            None => String::new(),
+        };
+        return format!("follows the upstream {upstream}{stream}; state is fetched as requests need it");
+    }
+    match config.feed() {
         FeedName::Devnet => {
-            let kept = match &info.data_dir {
+            let kept = match &config.data_dir {
                 Some(dir) => format!("kept in {}: the next start goes on with it", dir.display()),
                 None => {
                     "ephemeral, kept in memory only: it begins anew with each start (--data-dir keeps it)".to_owned()
                 }
             };
-            println!("devnet: a sub-block every {sub_block_ms} ms, {sub_blocks} to a block; {kept}");
+            format!("devnet: a sub-block every {} ms, {} to a block; {kept}", config.sub_block_ms, config.sub_blocks)
         }
-        FeedName::Static => println!("the chain stands still"),
+        FeedName::Static => "the chain stands still".to_owned(),
     }
+}
+
+fn print_banner(info: &NodeInfo, source: &str) {
+    let url = format!("http://{}", info.listen);
+    println!("presim {} listens on {url} (and {url}/standard, as geth speaks)", env!("CARGO_PKG_VERSION"));
+    println!("chain id {}, head {}", info.chain_id, info.head);
+    println!("{source}");
     if let Some(metrics) = info.metrics {
         println!("metrics at http://{metrics}/metrics");
     }

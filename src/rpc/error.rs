@@ -31,6 +31,8 @@ pub struct RpcError {
     pub data: Option<ErrorData>,
     /// Whether the request was not even begun, because too much else is to be done.
     pub busy: bool,
+    /// Whether it asks for a block that is not kept.
+    pub unknown_block: bool,
 }
 
 /// What says more of an error.
@@ -45,7 +47,7 @@ pub enum ErrorData {
 impl RpcError {
     /// An error of this code and text.
     pub fn new(code: i32, message: impl Into<Cow<'static, str>>) -> Self {
-        Self { code, message: message.into(), data: None, busy: false }
+        Self { code, message: message.into(), data: None, busy: false, unknown_block: false }
     }
 
     /// -32700: this is no JSON.
@@ -188,7 +190,7 @@ impl From<SimulationError> for RpcError {
 
 impl From<UnknownBlock> for RpcError {
     fn from(error: UnknownBlock) -> Self {
-        Self::new(-32000, error.to_string())
+        Self { unknown_block: true, ..Self::new(-32000, error.to_string()) }
     }
 }
 

@@ -13,7 +13,7 @@ use super::{
     access::Client,
     dialect::Dialect,
     error::{Outcome, RpcError},
-    methods::{Asked, Backend, Method, Place},
+    methods::{Asked, Backend, Method, Place, RequestLimits},
     remote::{Remote, Rounds},
     subscriptions::Starting,
     wait::Waiters,
@@ -148,6 +148,11 @@ impl Front {
         self.snapshots.changes()
     }
 
+    /// Limits on requests.
+    pub(super) fn limits(&self) -> &RequestLimits {
+        &self.backend.limits
+    }
+
     /// The transaction pool.
     pub(super) fn pool(&self) -> &Pool {
         &self.backend.pool
@@ -182,7 +187,7 @@ impl Front {
             Place::HereThen(lane) if job.alone && job.params.len() <= Self::IN_PLACE_BYTES => {
                 self.run_here_then_on(lane, method, job, out).await
             }
-            Place::On(_) if method == Method::GetProof && self.remote.is_some() => self.prove(&job, out).await,
+            Place::On(lane) if let Some(remote) = &self.remote => self.run_beside(remote, lane, method, job, out).await,
             Place::HereThen(lane) | Place::On(lane) => self.run_on(lane, method, job, out).await,
             Place::OnThenWait(lane) => self.send_and_wait(lane, job, out).await,
             Place::OnThenAsk(lane) => self.send_calls(lane, job, out).await,
@@ -257,14 +262,6 @@ impl Front {
                 return (out, Err(error));
             }
         }
-    }
-
-    async fn prove(&self, job: &Job, mut out: Vec<u8>) -> (Vec<u8>, Result<(), RpcError>) {
-        let result = match &self.remote {
-            Some(remote) => self.forward_proof(remote, job, &mut out).await,
-            None => Err(RpcError::internal("a proof was to be had from an upstream, and there is none")),
-        };
-        (out, result)
     }
 
     /// Runs on the calling thread.

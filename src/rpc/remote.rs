@@ -2,15 +2,19 @@
 
 use std::sync::Arc;
 
+use alloy_primitives::B256;
 use serde_json::value::RawValue;
 
 use super::{
+    encode,
     error::RpcError,
     front::{Front, Job},
+    methods::Method,
     wire,
 };
 use crate::{
-    feed::upstream::{Ask, FetchError, Fetcher, Hints},
+    executor::LaneName,
+    feed::upstream::{Ask, FetchError, Fetcher, Hints, UpstreamError},
     state::Missed,
 };
 
@@ -51,6 +55,64 @@ impl Front {
         }
     }
 
+    /// Runs a method on a lane, beside an upstream: who has what it asks for where presim has not.
+    pub(super) async fn run_beside(
+        &self,
+        remote: &Remote,
+        lane: LaneName,
+        method: Method,
+        job: Job,
+        mut out: Vec<u8>,
+    ) -> (Vec<u8>, Result<(), RpcError>) {
+        let start = out.len();
+        let forwarded = match method {
+            Method::GetProof => self.forward_proof(remote, &job, &mut out).await,
+            Method::SendRawTransaction => Self::forward_raw(remote, &job, &mut out).await,
+            method if method.is_history() => {
+                let (mut out, result) = self.run_on(lane, method, job.clone(), out).await;
+                let is_unknown = match &result {
+                    Ok(()) => &out[start..] == b"null",
+                    Err(error) => error.unknown_block,
+                };
+                if !is_unknown {
+                    return (out, result);
+                }
+                out.truncate(start);
+                let forwarded = Self::forward(remote, method, &job, &mut out).await;
+                return (out, forwarded);
+            }
+            _ => return self.run_on(lane, method, job, out).await,
+        };
+        (out, forwarded)
+    }
+
+    /// A question about blocks from before presim began to follow, as it was put.
+    async fn forward(remote: &Remote, method: Method, job: &Job, out: &mut Vec<u8>) -> Result<(), RpcError> {
+        let params = RawValue::from_string(job.params.to_string());
+        let params = params.map_err(|error| RpcError::params(format!("params: {error}")))?;
+        let answer = Ask::new(method.name(), &params, |answer| Ok::<Box<RawValue>, _>(answer.to_owned()));
+        let answer = remote.fetcher.upstream().one(answer, job.ticket.deadline()).await.map_err(upstream_error)?;
+        out.extend_from_slice(answer.get().as_bytes());
+        Ok(())
+    }
+
+    /// Sends a signed transaction on to the upstream (ruling 8).
+    async fn forward_raw(remote: &Remote, job: &Job, out: &mut Vec<u8>) -> Result<(), RpcError> {
+        let raw = wire::parse_raw(&job.params, job.dialect)?;
+        let hash = Self::send_on(remote, &raw, job).await?;
+        encode::data(out, hash.as_slice());
+        Ok(())
+    }
+
+    /// Sends a signed transaction on to the upstream. Its hash is the upstream's answer.
+    ///
+    /// # Errors
+    /// What the upstream has against it.
+    pub(super) async fn send_on(remote: &Remote, raw: &[u8], job: &Job) -> Result<B256, RpcError> {
+        let ask = Ask::<B256>::typed("eth_sendRawTransaction", &(const_hex::encode_prefixed(raw),));
+        remote.fetcher.upstream().one(ask, job.ticket.deadline()).await.map_err(upstream_error)
+    }
+
     /// `eth_getProof` of a state that is the upstream's: only who has all of it can prove it.
     ///
     /// # Errors
@@ -70,6 +132,14 @@ impl Front {
         let proof = remote.fetcher.upstream().one(ask, job.ticket.deadline()).await.map_err(FetchError::from)?;
         out.extend_from_slice(proof.get().as_bytes());
         Ok(())
+    }
+}
+
+/// What an upstream refuses is refused in its words.
+fn upstream_error(error: UpstreamError) -> RpcError {
+    match error {
+        UpstreamError::Refused { code, message, .. } => RpcError::new(i32::try_from(code).unwrap_or(-32000), message),
+        error => FetchError::from(error).into(),
     }
 }
 

@@ -7,6 +7,8 @@ use super::{
     error::RpcError,
     front::{Front, Job, kept},
     methods::{Awaited, Method},
+    remote::Remote,
+    wire,
 };
 use crate::executor::LaneName;
 
@@ -40,6 +42,12 @@ impl Front {
             let text = format!("too busy: {} requests wait for receipts already", self.waiters.count);
             return (out, Err(RpcError::limit(text)));
         };
+        if let Some(remote) = &self.remote {
+            return match self.send_on_to_await(remote, &job).await {
+                Ok(awaited) => self.wait(lane, awaited, job, out).await,
+                Err(error) => (out, Err(error)),
+            };
+        }
         let sent = self.on_lane(lane, job.clone(), |backend, job, _, _| backend.send_to_await(job.asked())).await;
         match sent.and_then(|sent| sent) {
             Ok((awaited, commit)) => match kept(commit, &job.ticket).await {
@@ -48,6 +56,13 @@ impl Front {
             },
             Err(error) => (out, Err(error)),
         }
+    }
+
+    /// Sends a transaction on to the upstream.
+    async fn send_on_to_await(&self, remote: &Remote, job: &Job) -> Result<Awaited, RpcError> {
+        let (raw, timeout) = wire::parse_raw_sync(&job.params, job.dialect)?;
+        let hash = Self::send_on(remote, &raw, job).await?;
+        Ok(Awaited { hash, timeout: self.limits().sync.choose(timeout) })
     }
 
     async fn wait(
@@ -61,7 +76,7 @@ impl Front {
         let included = async {
             loop {
                 // In this order: a transaction leaves the pool only after the snapshot with it was published.
-                let waits = self.pool().get(&hash).is_some();
+                let waits = self.remote.is_some() || self.pool().get(&hash).is_some();
                 let published = self.published();
                 if published.transaction(&hash).is_some() {
                     return Some(published);

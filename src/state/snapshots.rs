@@ -361,6 +361,19 @@ impl Published {
         self.sealed.get_min().map_or(0, |(number, _)| *number)
     }
 
+    /// Refuses a range of an upstream's blocks that begins before those that are known here.
+    ///
+    /// # Errors
+    /// Which is the oldest that is known.
+    pub fn has_blocks_from(&self, number: u64) -> Result<(), UnknownBlock> {
+        match self.blocks.get_min() {
+            Some((oldest, _)) if self.tags.is_some() && number < *oldest => {
+                Err(UnknownBlock::Pruned { number, oldest: *oldest })
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// The newest canonical block.
     pub fn head(&self) -> &Arc<SealedBlock> {
         &self.latest.head

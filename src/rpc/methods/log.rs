@@ -118,6 +118,7 @@ impl Backend {
                 "params[0].fromBlock: invalid block range: {from_number} is after toBlock, {to_number}"
             )));
         }
+        published.has_blocks_from(from_number)?;
         let span = (to_number - from_number).saturating_add(1);
         if span > self.limits.max_log_blocks {
             return Err(RpcError::limit(format!(

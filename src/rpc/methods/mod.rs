@@ -168,6 +168,28 @@ methods! {
     Discover "rpc.discover" Here;
 }
 
+impl Method {
+    /// Whether it is about blocks and what is in them: of those that presim does not have, another node may know.
+    pub const fn is_history(self) -> bool {
+        matches!(
+            self,
+            Self::GetBlockByNumber
+                | Self::GetBlockByHash
+                | Self::GetBlockTransactionCountByNumber
+                | Self::GetBlockTransactionCountByHash
+                | Self::GetUncleCountByBlockNumber
+                | Self::GetUncleCountByBlockHash
+                | Self::GetBlockReceipts
+                | Self::GetTransactionByHash
+                | Self::GetTransactionByBlockNumberAndIndex
+                | Self::GetTransactionByBlockHashAndIndex
+                | Self::GetTransactionReceipt
+                | Self::GetLogs
+                | Self::FeeHistory
+        )
+    }
+}
+
 /// What the methods answer from, besides the snapshot that a request brings along.
 #[derive(Debug)]
 pub struct Backend {

@@ -22,6 +22,13 @@ pub struct SyncTimeouts {
     pub most: Duration,
 }
 
+impl SyncTimeouts {
+    /// How long a client waits that asked for this.
+    pub fn choose(self, asked: Option<Duration>) -> Duration {
+        asked.unwrap_or(self.usual).min(self.most)
+    }
+}
+
 /// A transaction whose client waits for its receipt.
 #[derive(Clone, Copy, Debug)]
 pub struct Awaited {
@@ -55,8 +62,7 @@ impl Backend {
                 ),
             ));
         }
-        let SyncTimeouts { usual, most } = self.limits.sync;
-        Ok((Awaited { hash, timeout: timeout.unwrap_or(usual).min(most) }, commit))
+        Ok((Awaited { hash, timeout: self.limits.sync.choose(timeout) }, commit))
     }
 
     /// `eth_accounts`.
