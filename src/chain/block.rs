@@ -72,6 +72,16 @@ impl SealedBlock {
         Self { header: Sealed::new_unchecked(header, hash), body: Some(body.into()), keeper: OnceLock::new() }
     }
 
+    /// A block of which only the header is known, under `hash`.
+    pub fn bare(header: Header, hash: B256) -> Self {
+        Self { header: Sealed::new_unchecked(header, hash), body: None, keeper: OnceLock::new() }
+    }
+
+    /// Whether only its header is known.
+    pub fn is_bare(&self) -> bool {
+        self.body.is_none() && self.keeper.get().is_none()
+    }
+
     /// A block whose body is with `keeper`.
     pub fn kept(header: Header, keeper: Arc<dyn BodyKeeper>) -> Self {
         Self { header: header.seal_slow(), body: None, keeper: keeper.into() }

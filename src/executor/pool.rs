@@ -105,6 +105,11 @@ impl Ticket {
         Some(self.batch.as_ref()?.turn().await)
     }
 
+    /// The same for another run of its job: a run that has ended counts as cancelled.
+    pub fn again(&self) -> Self {
+        Self { cancelled: Arc::default(), ..self.clone() }
+    }
+
     /// When it must be done.
     pub const fn deadline(&self) -> Instant {
         self.deadline

@@ -16,8 +16,8 @@ use crate::{
     feed::{
         Source,
         flashblocks::{self, Rules},
-        live::{FlashblockSource, LiveLimits, LiveSource, canonical_snapshot},
-        upstream::{Fetcher, FetcherConfig, Heads, Upstream, UpstreamBlock, UpstreamConfig, receipts},
+        live::{FlashblockSource, LiveLimits, LiveSource, canonical_snapshot, told_receipts},
+        upstream::{Fetcher, FetcherConfig, Heads, Upstream, UpstreamBlock, UpstreamConfig},
     },
     state::{CodeCache, FeedProblem, FeedState, RemoteState, Snapshots, Tags},
     telemetry::Metrics,
@@ -71,7 +71,10 @@ pub async fn begin(
     let json = upstream.block(BlockNumberOrTag::Latest, deadline).await.wrap_err_with(failed)?;
     let json = json.ok_or_else(|| eyre!("{}: it has no newest block", failed()))?;
     let head = UpstreamBlock::read(json.get(), spec.family()).wrap_err_with(failed)?;
-    let receipts = receipts(&upstream, head.hash(), deadline).await.wrap_err_with(failed)?;
+    if live.verify_proofs {
+        head.check(spec.family()).wrap_err_with(failed)?;
+    }
+    let receipts = told_receipts(&upstream, &head, deadline).await;
     let between = match config.block_time {
         Some(set) => set,
         None => block_time(&upstream, &head, &spec, deadline).await.wrap_err_with(failed)?,
@@ -113,6 +116,7 @@ pub async fn begin(
         execute: live.execute(),
         apply: Duration::from_millis(live.flashblocks_apply_ms),
         sub_block: SUB_BLOCK,
+        verify: live.verify_proofs,
         gap: GAP,
     };
     let source = LiveSource { spec: spec.clone(), fetcher: fetcher.clone(), remote, heads, flashblocks, limits };

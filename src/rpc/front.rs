@@ -340,7 +340,8 @@ impl Front {
                 self.complete(&mut rounds, &missed, &mut job).await?;
             }
             let done;
-            (done, missed) = self.once_on_lane(lane, job.clone(), work.clone()).await?;
+            let round = Job { ticket: job.ticket.again(), ..job.clone() };
+            (done, missed) = self.once_on_lane(lane, round, work.clone()).await?;
             if missed.is_empty() {
                 return Ok(done);
             }

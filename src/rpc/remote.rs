@@ -15,7 +15,7 @@ use super::{
 use crate::{
     executor::LaneName,
     feed::upstream::{Ask, FetchError, Fetcher, Hints, UpstreamError},
-    state::Missed,
+    state::{Missed, Published},
 };
 
 /// How the front completes the state that requests need.
@@ -47,8 +47,10 @@ impl Front {
         }
         match remote.fetcher.fetch(missed, hints.as_ref(), job.ticket.deadline()).await {
             // Nothing was answered yet: it may as well be asked of the new branch. The entries of a batch are to be of one moment.
-            Err(FetchError::Replaced { .. }) if job.alone => {
-                job.published = self.published();
+            Err(error @ FetchError::Replaced { .. }) if job.alone => {
+                let newer =
+                    tokio::time::timeout_at(job.ticket.deadline().into(), self.newer_than(&job.published)).await;
+                job.published = newer.map_err(|_| RpcError::from(error))?;
                 Ok(())
             }
             done => Ok(done?),
@@ -111,6 +113,21 @@ impl Front {
     pub(super) async fn send_on(remote: &Remote, raw: &[u8], job: &Job) -> Result<B256, RpcError> {
         let ask = Ask::<B256>::typed("eth_sendRawTransaction", &(const_hex::encode_prefixed(raw),));
         remote.fetcher.upstream().one(ask, job.ticket.deadline()).await.map_err(upstream_error)
+    }
+
+    /// Waits for something else than `old` to be published.
+    async fn newer_than(&self, old: &Arc<Published>) -> Arc<Published> {
+        let mut changes = self.changes();
+        loop {
+            let published = self.published();
+            if !Arc::ptr_eq(&published, old) {
+                return published;
+            }
+            if changes.changed().await.is_err() {
+                // Nothing is published any more: its time runs out.
+                std::future::pending::<()>().await;
+            }
+        }
     }
 
     /// `eth_getProof` of a state that is the upstream's: only who has all of it can prove it.

@@ -73,6 +73,14 @@ impl Block {
         }
     }
 
+    /// Whether only its header is known.
+    pub fn is_bare(&self) -> bool {
+        match &self.source {
+            Source::Sealed(block) => block.is_bare(),
+            Source::Newest(snapshot) => snapshot.open.is_none() && snapshot.head.is_bare(),
+        }
+    }
+
     /// Whether it is still being built.
     pub fn is_open(&self) -> bool {
         matches!(self.body(), Body::Open(_))

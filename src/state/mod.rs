@@ -16,7 +16,9 @@ pub use account::{Account, Code};
 pub use block::{Block, Included};
 pub use code::{CodeCache, CodeStats};
 pub use overlay::{AccountChange, EntryChange, LogMark, LogNumbers, Meter, Overlay, Pause, Stopped};
-pub use remote::{Fetched, ImageAccount, Miss, Missed, RemoteImage, RemoteState, RemoteStats, RemoteView};
+pub use remote::{
+    Fetched, ImageAccount, ImageHash, ImageSlot, Miss, Missed, RemoteImage, RemoteState, RemoteStats, RemoteView,
+};
 pub use roots::StateRoots;
 pub use snapshot::{FeedProblem, FeedState, OpenBlock, Snapshot, SnapshotId};
 pub use snapshots::{Published, Selector, Snapshots, Tags, UnknownBlock};

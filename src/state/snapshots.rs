@@ -63,6 +63,12 @@ pub enum UnknownBlock {
         /// The oldest block with state.
         oldest: u64,
     },
+    /// Only the header of the block is known here.
+    #[error("block {number} is known by its header alone")]
+    Bare {
+        /// Its number.
+        number: u64,
+    },
     /// The upstream has not said which block a tag is.
     #[error("header not found: the upstream names no {tag} block")]
     Untagged {
@@ -370,6 +376,10 @@ impl Published {
             Some((oldest, _)) if self.tags.is_some() && number < *oldest => {
                 Err(UnknownBlock::Pruned { number, oldest: *oldest })
             }
+            Some(_) if self.tags.is_some() => {
+                let bare = self.blocks.range(number..).find(|(_, block)| block.is_bare());
+                bare.map_or(Ok(()), |(number, _)| Err(UnknownBlock::Bare { number: *number }))
+            }
             _ => Ok(()),
         }
     }
@@ -411,7 +421,7 @@ impl Published {
     /// A snapshot that is not kept; a block that does not exist is none.
     pub fn block(&self, selector: Selector) -> Result<Option<Block>, UnknownBlock> {
         let sealed = |number: u64| self.blocks.get(&number).map(Block::sealed);
-        Ok(match selector {
+        let found = match selector {
             Selector::Pending => match self.pending() {
                 Some(snapshot) => Some(Block::newest(snapshot)),
                 None => Some(Block::sealed(self.head())),
@@ -427,7 +437,11 @@ impl Published {
                 None => self.given_out(hash).map(Block::newest),
             },
             Selector::Snapshot(_) => Some(Block::newest(&self.select(selector)?)),
-        })
+        };
+        match found {
+            Some(block) if block.is_bare() => Err(UnknownBlock::Bare { number: block.context().number }),
+            found => Ok(found),
+        }
     }
 
     /// The snapshots after `id` that are kept, in order.

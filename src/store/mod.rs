@@ -1,6 +1,9 @@
 //! What survives a restart: one file, written by one thread, many writes to a commit.
 
 mod guard;
+mod image;
+
+pub use image::{read_image, write_image};
 
 use std::{
     fs::{self, File, OpenOptions, TryLockError},

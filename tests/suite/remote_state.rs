@@ -25,6 +25,7 @@ use presim::{
     },
     rpc::{Front, Job, Remote, RpcError, Waiters, dialect::STANDARD},
     state::{FeedState, Fetched, RemoteState, Snapshots, World},
+    store::{read_image, write_image},
     telemetry::Metrics,
 };
 use serde_json::{Value, json};
@@ -154,6 +155,7 @@ struct Setup {
     proxy: Arc<Proxy>,
     front: Arc<Front>,
     state: Arc<RemoteState>,
+    snapshots: Arc<Snapshots>,
     fetcher: Arc<Fetcher>,
 }
 
@@ -192,9 +194,9 @@ impl Setup {
             deadline,
         };
         let executor = Executor::start(executor, &metrics).unwrap();
-        let front = Front::new(Arc::new(backend), snapshots, executor, Waiters::new(1), 2, &metrics);
+        let front = Front::new(Arc::new(backend), snapshots.clone(), executor, Waiters::new(1), 2, &metrics);
         let front = Arc::new(front.with_remote(Remote { fetcher: fetcher.clone(), rounds: 32 }));
-        Some(Self { node, proxy, front, state, fetcher })
+        Some(Self { node, proxy, front, state, snapshots, fetcher })
     }
 
     /// The front's answer.
@@ -402,17 +404,39 @@ async fn a_lie_does_not_pass_where_proofs_are_asked_for() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nothing_of_a_dead_block_is_answered_and_the_request_goes_on_with_the_new_one() {
-    let Some(setup) = Setup::start(NEAR, MINUTE, false, |_, _| Reply::Pass).await else { return };
+async fn a_request_whose_block_dies_goes_on_with_the_one_that_replaced_it() {
+    let Some(setup) = Setup::start(Duration::ZERO, MINUTE, false, |_, _| Reply::Pass).await else { return };
     let (method, params) = body("call_quote");
-    let (number, hash) = setup.state.head();
+    let expected = setup.expected(&method, &params).await;
     let dead = setup.state.newest().unwrap();
-    setup.state.restart(number, hash);
-    // The snapshot stands on the block that died, and no other is published: it cannot be answered.
-    let error = setup.ask(&method, &params).await.unwrap_err();
+    let view = setup.state.restart(dead.number(), dead.hash());
+    let asked = tokio::spawn({
+        let (front, method, params) = (setup.front.clone(), method.clone(), params.clone());
+        async move { ask(&front, &method, &params).await }
+    });
+    let old = setup.snapshots.newest();
+    setup.snapshots.publish(stand_on(World::on(view), old.head.clone(), old.hashes.clone()));
+    assert_eq!(asked.await.unwrap().unwrap(), expected);
     assert!(!dead.is_alive());
-    assert_eq!(error.code, -32603, "{error:?}");
-    assert!(error.message.contains("32 rounds"), "{error:?}");
+}
+
+#[test]
+fn an_image_on_the_disk_is_what_was_written_or_nothing() {
+    let state = RemoteState::new(1 << 20, 1, Default::default());
+    let view = state.newest().unwrap();
+    let slot = |slot| Fetched::Slot { address: Address::ZERO, slot: U256::from(slot), value: U256::from(slot + 1) };
+    state.insert(&view, (0..9).map(slot));
+    let dir = tempfile::tempdir().unwrap();
+    assert_eq!(read_image(dir.path(), 1 << 20).unwrap(), None);
+    let image = state.export(&view);
+    write_image(dir.path(), &image).unwrap();
+    assert_eq!(read_image(dir.path(), 1 << 20).unwrap(), Some(image));
+    assert!(read_image(dir.path(), 10).unwrap_err().to_string().contains("longer than 10 bytes"));
+    let file = std::fs::read_dir(dir.path()).unwrap().next().unwrap().unwrap().path();
+    let mut bytes = std::fs::read(&file).unwrap();
+    *bytes.last_mut().unwrap() ^= 1;
+    std::fs::write(&file, &bytes).unwrap();
+    assert!(read_image(dir.path(), 1 << 20).unwrap_err().to_string().contains("not as it was written"));
 }
 
 /// The process's memory that is in use.
@@ -423,6 +447,16 @@ fn resident() -> usize {
 
 #[test]
 fn a_hundred_thousand_slots_are_less_than_64_mib() {
+    // In a process where nothing else happens.
+    const ALONE: &str = "PRESIM_TEST_ALONE";
+    if std::env::var_os(ALONE).is_none() {
+        let test = "remote_state::a_hundred_thousand_slots_are_less_than_64_mib";
+        let mut alone = std::process::Command::new(std::env::current_exe().unwrap());
+        let output = alone.args([test, "--exact", "--nocapture"]).env(ALONE, "1").output().unwrap();
+        let (text, said) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        assert!(output.status.success() && text.contains("1 passed"), "{text}{said}");
+        return crate::support::say(said.trim());
+    }
     let before = resident();
     let state = RemoteState::new(64 << 20, 1, Default::default());
     let view = state.newest().unwrap();

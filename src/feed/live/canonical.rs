@@ -14,7 +14,7 @@ use crate::{
     feed::{
         apply::{execute_block, stand_on},
         flashblocks::{Action, CanonicalBlock},
-        upstream::{UpstreamBlock, receipts},
+        upstream::{Upstream, UpstreamBlock, receipts},
     },
     state::{AccountChange, RemoteView, Selector, Snapshot, World},
 };
@@ -68,6 +68,12 @@ impl Live {
         let json = self.source.fetcher.upstream().block_by_hash(hash, deadline).await?;
         let block = UpstreamBlock::read(json.ok_or(LiveError::Unknown(hash))?.get(), self.source.spec.family())?;
         LiveError::unless_equal("hash of the block", block.hash(), hash)?;
+        if let Err(error) = block.check(self.source.spec.family()) {
+            if self.source.limits.verify {
+                return Err(error.into());
+            }
+            tracing::warn!(%error, "the upstream's block is not consistent");
+        }
         Ok(block)
     }
 
@@ -100,13 +106,13 @@ impl Live {
         let (view, receipts) = match done {
             Ok((changes, receipts)) => {
                 self.executed.increment(1);
-                (remote.advance(number, hash, &changes), receipts)
+                (remote.advance(number, hash, &changes), Some(receipts))
             }
             Err(error) => {
                 let mismatch = matches!(error, LiveError::Mismatch { .. });
                 if mismatch { &self.mismatched } else { &self.skipped }.increment(1);
                 tracing::warn!(number, %hash, %error, "a block is not executed: the state is asked for anew");
-                (remote.cut(number, hash), self.receipts(&block).await?)
+                (remote.cut(number, hash), self.receipts(&block).await)
             }
         };
         let view = view.ok_or(LiveError::Gone(number))?;
@@ -171,16 +177,13 @@ impl Live {
     }
 
     /// The receipts of a block that is not executed here, as the upstream has them.
-    async fn receipts(&self, block: &UpstreamBlock) -> Result<Vec<ChainReceipt>, LiveError> {
-        let deadline = Instant::now() + self.source.limits.wait;
-        let receipts = receipts(self.source.fetcher.upstream(), block.hash(), deadline).await?;
-        check(block, block.header.gas_used, &receipts)?;
-        Ok(receipts)
+    async fn receipts(&self, block: &UpstreamBlock) -> Option<Vec<ChainReceipt>> {
+        told_receipts(self.source.fetcher.upstream(), block, Instant::now() + self.source.limits.wait).await
     }
 
     /// Begins again at a block of which no ancestor is known.
     async fn begin_anew(&mut self, block: UpstreamBlock) -> Result<(), LiveError> {
-        let receipts = self.receipts(&block).await?;
+        let receipts = self.receipts(&block).await;
         let actions = self.judge(&block);
         let view = self.source.remote.restart(block.number(), block.hash());
         let mut hashes = BlockHashes::default();
@@ -204,15 +207,33 @@ pub(super) fn about(header: &Sealed<Header>, transactions: &[Recovered<ChainTx>]
     }
 }
 
-/// The snapshot of a canonical block.
+/// The receipts of a block as the upstream has them; none where it does not, or where they are not the block's.
+pub async fn told_receipts(upstream: &Upstream, block: &UpstreamBlock, deadline: Instant) -> Option<Vec<ChainReceipt>> {
+    let problem = match receipts(upstream, block.hash(), deadline).await {
+        Ok(receipts) => match check(block, block.header.gas_used, &receipts) {
+            Ok(()) => return Some(receipts),
+            Err(error) => error,
+        },
+        Err(error) => error.into(),
+    };
+    tracing::warn!(number = block.number(), %problem, "a block's receipts are left to the upstream");
+    None
+}
+
+/// The snapshot of a canonical block. Without receipts only its header is known.
 pub fn canonical_snapshot(
     view: RemoteView,
     block: UpstreamBlock,
-    receipts: Vec<ChainReceipt>,
+    receipts: Option<Vec<ChainReceipt>>,
     hashes: BlockHashes,
 ) -> Snapshot {
     let UpstreamBlock { header, transactions, withdrawals, .. } = block;
-    let sealed = SealedBlock::new(header.into_inner(), transactions, receipts, Vec::new(), withdrawals);
+    let hash = header.hash();
+    let header = header.into_inner();
+    let sealed = match receipts {
+        Some(receipts) => SealedBlock::named(header, hash, transactions, receipts, Vec::new(), withdrawals),
+        None => SealedBlock::bare(header, hash),
+    };
     stand_on(World::on(view), Arc::new(sealed), hashes)
 }
 

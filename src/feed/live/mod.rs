@@ -6,7 +6,7 @@
 mod ahead;
 mod canonical;
 
-pub use self::canonical::canonical_snapshot;
+pub use self::canonical::{canonical_snapshot, told_receipts};
 
 use std::{
     sync::Arc,
@@ -66,6 +66,8 @@ pub struct LiveLimits {
     pub apply: Duration,
     /// Between the sub-blocks of a stream.
     pub sub_block: Duration,
+    /// Refuse blocks whose headers do not have their hashes.
+    pub verify: bool,
     /// Blocks that are caught up with one by one; a greater gap is jumped over.
     pub gap: usize,
 }

@@ -6,7 +6,7 @@ use alloy_consensus::{
     Eip658Value, Header, Receipt, ReceiptEnvelope, ReceiptWithBloom, TxEnvelope, TxType, transaction::Recovered,
 };
 use alloy_eips::eip4895::Withdrawals;
-use alloy_primitives::{B256, Sealable, Sealed, U8, U64};
+use alloy_primitives::{B256, Sealed, U8, U64};
 use alloy_rpc_types_eth::{Block, BlockTransactions, Log, Transaction};
 use op_alloy::consensus::{DEPOSIT_TX_TYPE_ID, OpDepositReceipt};
 use rayon::prelude::*;
@@ -15,7 +15,7 @@ use serde::{Deserialize, de::DeserializeOwned};
 use super::client::{Upstream, UpstreamError};
 use crate::chain::{ChainReceipt, ChainTx, Family, UnknownTxType, transactions_root};
 
-/// A block whose header has its hash, and whose transactions and withdrawals are those of its header.
+/// A block as an upstream tells of it.
 #[derive(Clone, Debug)]
 pub struct UpstreamBlock {
     /// The header and its hash.
@@ -84,13 +84,36 @@ impl UpstreamBlock {
     pub fn read(text: &str, family: Family) -> Result<Self, BlockError> {
         match family {
             Family::Ethereum => {
-                Self::check(parse::<Transaction<TxEnvelope>>(text)?, |tx| Ok(tx.inner.into_inner().into()), family)
+                Self::of(parse::<Transaction<TxEnvelope>>(text)?, |tx| Ok(tx.inner.into_inner().into()))
             }
             Family::OpStack => {
                 let inner = |tx: op_alloy::rpc_types::Transaction| tx.inner.inner.into_inner().try_into();
-                Self::check(parse::<op_alloy::rpc_types::Transaction>(text)?, inner, family)
+                Self::of(parse::<op_alloy::rpc_types::Transaction>(text)?, inner)
             }
         }
+    }
+
+    /// Whether its header has its hash, and its transactions and withdrawals are those of the header. A chain whose headers have fields of its
+    /// own fails this for all of its blocks.
+    ///
+    /// # Errors
+    /// What differs.
+    pub fn check(&self, family: Family) -> Result<(), BlockError> {
+        let (number, header) = (self.number(), self.header.inner());
+        let computed = header.hash_slow();
+        if computed != self.hash() {
+            return Err(BlockError::Hash { number, computed, told: self.hash() });
+        }
+        let computed = transactions_root(&self.transactions);
+        if computed != header.transactions_root {
+            return Err(BlockError::Transactions { number, computed, told: header.transactions_root });
+        }
+        // On the OP stack the field is the root of a contract's storage from Isthmus on, and the list is empty.
+        let root = self.withdrawals.as_ref().map(|list| alloy_consensus::proofs::calculate_withdrawals_root(list));
+        if family == Family::Ethereum && root != header.withdrawals_root {
+            return Err(BlockError::Withdrawals { number });
+        }
+        Ok(())
     }
 
     /// Its number.
@@ -103,30 +126,12 @@ impl UpstreamBlock {
         self.header.hash()
     }
 
-    fn check<T>(
-        block: Block<T>,
-        inner: impl Fn(T) -> Result<ChainTx, UnknownTxType>,
-        family: Family,
-    ) -> Result<Self, BlockError> {
+    fn of<T>(block: Block<T>, inner: impl Fn(T) -> Result<ChainTx, UnknownTxType>) -> Result<Self, BlockError> {
         let Block { header, uncles, transactions, withdrawals } = block;
-        let told = header.hash;
-        let header = header.inner.seal_slow();
-        let number = header.number;
-        if header.hash() != told {
-            return Err(BlockError::Hash { number, computed: header.hash(), told });
-        }
         let BlockTransactions::Full(transactions) = transactions else { return Err(BlockError::Hashes) };
         let transactions = transactions.into_iter().map(inner).collect::<Result<Vec<_>, _>>()?;
         let transactions = recover(transactions).map_err(BlockError::Signature)?;
-        let computed = transactions_root(&transactions);
-        if computed != header.transactions_root {
-            return Err(BlockError::Transactions { number, computed, told: header.transactions_root });
-        }
-        // On the OP stack the field is the root of a contract's storage from Isthmus on, and the list is empty.
-        let root = withdrawals.as_ref().map(|list| alloy_consensus::proofs::calculate_withdrawals_root(list));
-        if family == Family::Ethereum && root != header.withdrawals_root {
-            return Err(BlockError::Withdrawals { number });
-        }
+        let header = Sealed::new_unchecked(header.inner, header.hash);
         Ok(Self { header, transactions, withdrawals, has_ommers: !uncles.is_empty() })
     }
 }

@@ -144,6 +144,9 @@ impl Fetcher {
         deadline: Instant,
     ) -> Result<(), FetchError> {
         for (view, misses) in missed.by_view() {
+            if !view.is_alive() {
+                return Err(FetchError::Replaced { number: view.number(), hash: view.hash() });
+            }
             let mut wanted: Vec<Miss> = misses.iter().copied().collect();
             self.expect(&mut wanted, hints);
             let landing = self.launch(view, wanted, hints)?;

@@ -10,7 +10,7 @@ mod tests;
 mod versions;
 
 pub(crate) use cell::Cell;
-pub use image::{ImageAccount, RemoteImage};
+pub use image::{ImageAccount, ImageHash, ImageSlot, RemoteImage};
 pub use misses::{Miss, Missed};
 
 use std::sync::{

@@ -1,0 +1,57 @@
+//! What was known of an upstream's state, between two starts: a file of its own beside the store, which may be lost without harm.
+
+use std::{
+    fs::File,
+    io::{self, ErrorKind, Read, Write},
+    path::Path,
+};
+
+use alloy_primitives::{B256, keccak256};
+
+use crate::state::RemoteImage;
+
+/// The file in the data directory.
+const FILE: &str = "upstream-state.bin";
+/// What it begins with: its kind and version. The hash of the rest follows, and then the image as RLP.
+const MAGIC: &[u8; 8] = b"presimU1";
+
+/// Puts an image in the place of the one before, whole or not at all.
+///
+/// # Errors
+/// What the system says.
+pub fn write_image(dir: &Path, image: &RemoteImage) -> io::Result<()> {
+    let encoded = alloy_rlp::encode(image);
+    let mut file = tempfile::NamedTempFile::new_in(dir)?;
+    file.write_all(MAGIC)?;
+    file.write_all(keccak256(&encoded).as_slice())?;
+    file.write_all(&encoded)?;
+    file.as_file().sync_all()?;
+    file.persist(dir.join(FILE)).map_err(|error| error.error)?;
+    File::open(dir)?.sync_all()
+}
+
+/// The image that was written last, of up to `most` bytes; none where there is none.
+///
+/// # Errors
+/// What the system says; `InvalidData` where the file is not as it was written.
+pub fn read_image(dir: &Path, most: usize) -> io::Result<Option<RemoteImage>> {
+    let file = match File::open(dir.join(FILE)) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+        file => file?,
+    };
+    let damaged = |problem: String| io::Error::new(ErrorKind::InvalidData, format!("{FILE}: {problem}"));
+    let head = MAGIC.len() + B256::len_bytes();
+    let mut bytes = Vec::new();
+    file.take((head + most) as u64 + 1).read_to_end(&mut bytes)?;
+    if bytes.len() > head + most {
+        return Err(damaged(format!("longer than {most} bytes")));
+    }
+    let Some((start, encoded)) = bytes.split_at_checked(head) else { return Err(damaged("cut short".to_owned())) };
+    if !start.starts_with(MAGIC) {
+        return Err(damaged("of another version".to_owned()));
+    }
+    if start[MAGIC.len()..] != *keccak256(encoded) {
+        return Err(damaged("not as it was written".to_owned()));
+    }
+    alloy_rlp::decode_exact(encoded).map(Some).map_err(|error| damaged(error.to_string()))
+}
