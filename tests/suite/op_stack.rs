@@ -639,11 +639,11 @@ fn a_header_carries_the_parameters_of_the_base_fee_on() {
         spec(4242, fork).next_extra_data(&parent, 102)
     };
     assert_eq!(carried("granite", b"text"), Bytes::new());
-    assert_eq!(carried("holocene", &hex!("00 00000032 0000000a")), hex!("00 00000032 0000000a").as_slice());
+    assert_eq!(carried("holocene", &hex!("00 00000032 0000000a")), Bytes::from(hex!("00 00000032 0000000a")));
     // The constants where the parent says nothing.
-    assert_eq!(carried("holocene", &[]), hex!("00 000000fa 00000006").as_slice());
+    assert_eq!(carried("holocene", &[]), Bytes::from(hex!("00 000000fa 00000006")));
     let jovian = hex!("01 00000032 0000000a 0000000000000005");
-    assert_eq!(carried("jovian", &hex!("01 00000032 0000000a 0000000000000005")), jovian.as_slice());
+    assert_eq!(carried("jovian", &hex!("01 00000032 0000000a 0000000000000005")), Bytes::from(jovian));
 }
 
 #[test]

@@ -6,19 +6,20 @@ use alloy_consensus::Header;
 use alloy_evm::{EvmEnv, FromRecoveredTx, FromTxWithEncoded, IntoTxEnv};
 use alloy_op_evm::OpTx;
 use alloy_primitives::{Bytes, U256};
-use op_revm::{L1BlockInfo, OpEvm, OpHaltReason, OpSpecId, OpTransaction, OpTransactionError, handler::OpHandler};
+use op_revm::{L1BlockInfo, OpEvm, OpHaltReason, OpSpecId, OpTransaction, OpTransactionError};
 use revm::{
     Context, InspectEvm, Inspector, Journal,
     context::{
-        BlockEnv, CfgEnv, Evm as Inner, Transaction, TxEnv,
+        BlockEnv, CfgEnv, ContextSetters, ContextTr, Evm as Inner, JournalTr, Transaction, TxEnv,
         result::{EVMError, ExecutionResult, HaltReason, OutOfGasError, ResultAndState},
     },
     handler::{EthFrame, Handler, MainnetHandler, SystemCallTx, instructions::EthInstructions},
+    inspector::InspectorHandler,
     interpreter::interpreter::EthInterpreter,
     primitives::hardfork::SpecId,
 };
 
-use super::RunEvm;
+use super::{RunEvm, op_handler::CallHandler};
 use crate::{
     chain::{ChainSpec, ChainTx, Fork},
     engine::precompiles::RunPrecompiles,
@@ -131,7 +132,7 @@ impl FamilyEvm for Ethereum {
 #[derive(Clone, Copy, Debug)]
 pub struct OpStack;
 
-type OpError = EVMError<Infallible, OpTransactionError>;
+pub(super) type OpError = EVMError<Infallible, OpTransactionError>;
 
 impl FamilyEvm for OpStack {
     type Spec = OpSpecId;
@@ -158,19 +159,21 @@ impl FamilyEvm for OpStack {
     }
 
     fn handle(evm: &mut RunEvm<'_, Self>) -> Result<ExecutionResult, Error> {
-        OpHandler::<_, OpError, EthFrame>::new().run(evm).map(ended).map_err(explain)
+        CallHandler::new().run(evm).map(ended).map_err(explain)
     }
 
     fn handle_system_call(evm: &mut RunEvm<'_, Self>) -> Result<ExecutionResult, Error> {
-        OpHandler::<_, OpError, EthFrame>::new().run_system_call(evm).map(ended).map_err(explain)
+        CallHandler::new().run_system_call(evm).map(ended).map_err(explain)
     }
 
     fn inspect<'a, I: Inspector<Host<'a, Self>>>(
         evm: InnerEvm<'a, Self, I>,
         tx: OpTx,
     ) -> Result<ResultAndState, Error> {
-        let ran = OpEvm(evm).inspect_tx(tx).map_err(explain)?;
-        Ok(ResultAndState::new(ended(ran.result), ran.state))
+        let mut evm = OpEvm(evm);
+        evm.0.ctx.set_tx(tx);
+        let ran = CallHandler::new().inspect_run(&mut evm).map_err(explain)?;
+        Ok(ResultAndState::new(ended(ran), evm.0.ctx.journal_mut().finalize()))
     }
 }
 

@@ -2,6 +2,7 @@
 
 mod family;
 mod meter;
+mod op_handler;
 mod run;
 
 pub use family::{Ethereum, FamilyEvm, OpStack};
