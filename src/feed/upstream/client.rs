@@ -1,6 +1,7 @@
 //! The client of an upstream node: batches, bounds, retries, and how the node is.
 
 use std::{
+    collections::HashMap,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -337,16 +338,18 @@ impl Upstream {
             |error: &dyn Fn(&'static str) -> UpstreamError| asks.iter().map(|ask| Err(error(ask.method))).collect();
         let until = deadline.min(Instant::now() + self.config.timeout);
         let began = Instant::now();
+        // Over a connection for all, answers are told apart by nothing else.
+        let ids: Vec<Id> = asks.iter().map(|_| self.client.next_id()).collect();
         let answered = tokio::time::timeout_at(until.into(), async {
             // Closed never.
             let _permit = self.permits.acquire().await;
             let mut transport: BoxTransport = self.client.transport().clone();
-            transport.call(packet(asks)).await
+            transport.call(packet(asks, &ids)).await
         })
         .await;
         self.meters.seconds.record(began.elapsed());
         let results: Vec<_> = match answered {
-            Ok(Ok(packet)) => self.read(asks, packet),
+            Ok(Ok(packet)) => read(asks, &ids, packet),
             Ok(Err(error)) => all_failed(&|method| failure(method, &error)),
             Err(_) => all_failed(&|method| UpstreamError::Unreachable {
                 method,
@@ -363,52 +366,50 @@ impl Upstream {
         }
         results
     }
-
-    fn read<T>(&self, asks: &[&Ask<T>], packet: ResponsePacket) -> Vec<Result<T, UpstreamError>> {
-        let mut answers: Vec<Option<ResponsePayload>> = asks.iter().map(|_| None).collect();
-        let mut for_all = None;
-        let responses = match packet {
-            ResponsePacket::Single(response) => vec![response],
-            ResponsePacket::Batch(responses) => responses,
-        };
-        for response in responses {
-            let place = match response.id {
-                Id::Number(id) => usize::try_from(id).ok().and_then(|id| answers.get_mut(id)),
-                _ => None,
-            };
-            match (place, response.payload) {
-                (Some(place), payload) => *place = Some(payload),
-                // Some answer a whole batch by one error.
-                (None, ResponsePayload::Failure(error)) => for_all = Some(error),
-                (None, ResponsePayload::Success(_)) => {}
-            }
-        }
-        let read = |(ask, answer): (&&Ask<T>, Option<ResponsePayload>)| {
-            let method = ask.method;
-            match answer {
-                Some(ResponsePayload::Success(result)) => {
-                    (ask.read)(&result).map_err(|problem| UpstreamError::Malformed { method, problem })
-                }
-                Some(ResponsePayload::Failure(error)) => Err(refusal(method, &error)),
-                None => Err(match &for_all {
-                    Some(error) => refusal(method, error),
-                    None => UpstreamError::Malformed {
-                        method,
-                        problem: "the batch's answer has none to this call".to_owned(),
-                    },
-                }),
-            }
-        };
-        asks.iter().zip(answers).map(read).collect()
-    }
 }
 
-/// The calls as a batch, each with its place as its id.
-fn packet<T>(asks: &[&Ask<T>]) -> RequestPacket {
-    let serialized = |(id, ask): (usize, &&Ask<T>)| -> Option<SerializedRequest> {
-        Request::new(ask.method, Id::Number(id as u64), ask.params.clone()).serialize().ok()
+/// What the answers to some calls say, each found by its id.
+fn read<T>(asks: &[&Ask<T>], ids: &[Id], packet: ResponsePacket) -> Vec<Result<T, UpstreamError>> {
+    let places: HashMap<&Id, usize> = ids.iter().enumerate().map(|(place, id)| (id, place)).collect();
+    let mut answers: Vec<Option<ResponsePayload>> = asks.iter().map(|_| None).collect();
+    let mut for_all = None;
+    let responses = match packet {
+        ResponsePacket::Single(response) => vec![response],
+        ResponsePacket::Batch(responses) => responses,
     };
-    let mut requests: Vec<_> = asks.iter().enumerate().filter_map(serialized).collect();
+    for response in responses {
+        let place = places.get(&response.id).and_then(|place| answers.get_mut(*place));
+        match (place, response.payload) {
+            (Some(place), payload) => *place = Some(payload),
+            // Some answer a whole batch by one error.
+            (None, ResponsePayload::Failure(error)) => for_all = Some(error),
+            (None, ResponsePayload::Success(_)) => {}
+        }
+    }
+    let read = |(ask, answer): (&&Ask<T>, Option<ResponsePayload>)| {
+        let method = ask.method;
+        match answer {
+            Some(ResponsePayload::Success(result)) => {
+                (ask.read)(&result).map_err(|problem| UpstreamError::Malformed { method, problem })
+            }
+            Some(ResponsePayload::Failure(error)) => Err(refusal(method, &error)),
+            None => Err(match &for_all {
+                Some(error) => refusal(method, error),
+                None => {
+                    UpstreamError::Malformed { method, problem: "the batch's answer has none to this call".to_owned() }
+                }
+            }),
+        }
+    };
+    asks.iter().zip(answers).map(read).collect()
+}
+
+/// The calls as a batch, each with its id.
+fn packet<T>(asks: &[&Ask<T>], ids: &[Id]) -> RequestPacket {
+    let serialized = |(ask, id): (&&Ask<T>, &Id)| -> Option<SerializedRequest> {
+        Request::new(ask.method, id.clone(), ask.params.clone()).serialize().ok()
+    };
+    let mut requests: Vec<_> = asks.iter().zip(ids).filter_map(serialized).collect();
     match requests.pop() {
         Some(only) if requests.is_empty() => RequestPacket::Single(only),
         last => {
