@@ -11,7 +11,10 @@ use eyre::{WrapErr, eyre};
 use metrics::Gauge;
 use tokio::{runtime::Runtime, sync::oneshot};
 
-use self::start::{Start, begin};
+use self::{
+    live::{Beside, RemoteGauges},
+    start::{Start, begin},
+};
 use crate::{
     chain::ChainSpec,
     config::{ApprovalPolicy, Config, RevertPolicy, UpgradePolicy},
@@ -21,7 +24,6 @@ use crate::{
         Source, StateFeed, StopFeed,
         journal::Journal,
         pool::{Pool, PoolLimits},
-        upstream::Fetcher,
         world::TradingWorld,
     },
     rpc::{
@@ -89,12 +91,13 @@ impl Node {
     pub fn start_on(store: Store, config: Config, metrics: Metrics) -> eyre::Result<Self> {
         let codes = Arc::new(CodeCache::new(config.code_cache));
         let mut upstream = None;
-        let (start, fetcher) = match &config.live.upstream {
+        let (start, beside) = match &config.live.upstream {
             Some(endpoint) => {
+                start::check_foreign(&store)?;
                 let runtime = live::runtime()?;
-                let (start, fetcher) = runtime.block_on(live::begin(endpoint, &config, &codes, &metrics))?;
+                let (start, beside) = runtime.block_on(live::begin(endpoint, &config, &codes, &metrics))?;
                 upstream = Some(runtime);
-                (start, Some(fetcher))
+                (start, Some(Arc::new(beside)))
             }
             None => (begin(&config, &codes, &store)?, None),
         };
@@ -117,7 +120,7 @@ impl Node {
         let keyed = keys::load(&config.wallet_key_file, &config.wallet_password_file)?;
         let Start { spec, source, journal, accounts, .. } = start;
         let parts =
-            Parts { config, codes, spec, source, fetcher, journal, store, accounts, keyed, snapshots, access, metrics };
+            Parts { config, codes, spec, source, beside, journal, store, accounts, keyed, snapshots, access, metrics };
         let mut node = Self::spawn(parts, info)?;
         node.upstream = upstream;
         Ok(node)
@@ -199,7 +202,7 @@ struct Parts {
     codes: Arc<CodeCache>,
     spec: ChainSpec,
     source: Source,
-    fetcher: Option<Arc<Fetcher>>,
+    beside: Option<Arc<Beside>>,
     journal: Option<Journal>,
     store: Store,
     accounts: Vec<PrivateKeySigner>,
@@ -222,13 +225,14 @@ struct Actors {
     lanes: [Addr<LaneActor>; 2],
     feed: Addr<StateFeed>,
     feed_thread: Arbiter,
+    beside: Option<Arc<Beside>>,
     approvals: Arc<Approvals>,
     _socket: Option<ApprovalSocket>,
 }
 
 impl Actors {
     async fn start(parts: Parts) -> eyre::Result<(Self, Listening)> {
-        let Parts { config, codes, spec, source, fetcher, journal, store, accounts, keyed, snapshots, access, metrics } =
+        let Parts { config, codes, spec, source, beside, journal, store, accounts, keyed, snapshots, access, metrics } =
             parts;
         let workers = config.workers();
         let executor = Executor::start(
@@ -335,13 +339,15 @@ impl Actors {
         });
         let waiters = Waiters::new(config.max_sync_waiters as usize);
         let mut front = Front::new(backend, snapshots, executor, waiters, config.io_threads(), &metrics);
-        if let Some(fetcher) = fetcher {
-            front = front.with_remote(Remote { fetcher, rounds: config.live.upstream_rounds as usize });
+        if let Some(beside) = &beside {
+            let (fetcher, rounds) = (beside.fetcher.clone(), config.live.upstream_rounds as usize);
+            front = front.with_remote(Remote { fetcher, rounds });
+            tokio::spawn(beside.clone().keep_up(RemoteGauges::new(&metrics)));
         }
         let front = Arc::new(front);
         let front = FrontActor::new(server, io, front, subscriptions, access).start();
         front.send(Serve(listener)).await?;
-        Ok((Self { front, lanes, feed, feed_thread, approvals, _socket: socket }, listening))
+        Ok((Self { front, lanes, feed, feed_thread, beside, approvals, _socket: socket }, listening))
     }
 
     /// The front first, so that nothing new comes; then the lanes; then the feed. Nobody waits for an approver meanwhile.
@@ -355,6 +361,9 @@ impl Actors {
         self.feed_thread.stop();
         // Its thread holds the store until it has ended.
         let _ = tokio::task::spawn_blocking(|| self.feed_thread.join()).await;
+        if let Some(beside) = &self.beside {
+            beside.keep().await;
+        }
     }
 }
 

@@ -7,19 +7,20 @@ use std::{
 
 use alloy_eips::BlockNumberOrTag;
 use eyre::{WrapErr, eyre};
+use metrics::{Counter, Gauge};
 use tokio::runtime::Runtime;
 
 use super::start::{Start, read_genesis};
 use crate::{
-    chain::{BlockHashes, ChainSpec},
+    chain::{BlockHashes, ChainSpec, Family},
     config::{Config, Endpoint},
     feed::{
         Source,
         flashblocks::{self, Rules},
         live::{FlashblockSource, LiveLimits, LiveSource, canonical_snapshot, told_receipts},
-        upstream::{Fetcher, FetcherConfig, Heads, Upstream, UpstreamBlock, UpstreamConfig},
+        upstream::{Fetcher, FetcherConfig, Heads, KeptState, Upstream, UpstreamBlock, UpstreamConfig},
     },
-    state::{CodeCache, FeedProblem, FeedState, RemoteState, Snapshots, Tags},
+    state::{CodeCache, FeedProblem, FeedState, RemoteImage, RemoteState, RemoteStats, Snapshots, Tags},
     telemetry::Metrics,
 };
 
@@ -38,6 +39,82 @@ const GAP: usize = 64;
 /// Between the sub-blocks of a stream of Flashblocks.
 const SUB_BLOCK: Duration = Duration::from_millis(200);
 
+/// What else of the node is about the upstream.
+#[derive(Debug)]
+pub struct Beside {
+    /// Brings its state.
+    pub fetcher: Arc<Fetcher>,
+    /// What is known of that.
+    pub remote: Arc<RemoteState>,
+    /// Where that is kept.
+    pub kept: Option<KeptState>,
+}
+
+impl Beside {
+    /// Between two times that what is known is kept.
+    const EVERY: Duration = Duration::from_secs(60);
+
+    /// Keeps what is known now, where it is to be kept.
+    pub async fn keep(&self) {
+        let Some(kept) = self.kept.clone() else { return };
+        let remote = self.remote.clone();
+        let saved = tokio::task::spawn_blocking(move || kept.save(&remote)).await;
+        if let Ok(Err(error)) = saved {
+            tracing::warn!(%error, "what is known of the upstream's state is not kept");
+        }
+    }
+
+    /// Keeps what is known now and then, and shows how much that is.
+    pub async fn keep_up(self: Arc<Self>, gauges: RemoteGauges) {
+        let mut shown = tokio::time::interval(Metrics::UPKEEP);
+        let mut keep = tokio::time::interval_at(tokio::time::Instant::now() + Self::EVERY, Self::EVERY);
+        loop {
+            tokio::select! {
+                _ = shown.tick() => gauges.show(self.remote.stats()),
+                _ = keep.tick() => self.keep().await,
+            }
+        }
+    }
+}
+
+/// What the metrics tell of the cache of an upstream's state.
+pub struct RemoteGauges {
+    entries: Gauge,
+    bytes: Gauge,
+    hits: Counter,
+    misses: Counter,
+    evicted: Counter,
+}
+
+impl RemoteGauges {
+    /// Those of a node.
+    pub fn new(metrics: &Metrics) -> Self {
+        let reads = |found| {
+            let help = "Reads of the upstream's state, by whether it was known.";
+            metrics.counter("presim_upstream_reads_total", help, &[("found", found)])
+        };
+        Self {
+            entries: metrics.gauge("presim_upstream_cache_entries", "Accounts and slots of the upstream.", &[]),
+            bytes: metrics.gauge("presim_upstream_cache_bytes", "Bytes that they take.", &[]),
+            hits: reads("yes"),
+            misses: reads("no"),
+            evicted: metrics.counter(
+                "presim_upstream_cache_evicted_total",
+                "Accounts and slots that had to go for others.",
+                &[],
+            ),
+        }
+    }
+
+    fn show(&self, stats: RemoteStats) {
+        self.entries.set(stats.entries as f64);
+        self.bytes.set(stats.bytes as f64);
+        self.hits.absolute(stats.hits);
+        self.misses.absolute(stats.misses);
+        self.evicted.absolute(stats.evicted);
+    }
+}
+
 /// The threads on which the upstream is talked to: what executes blocks and calls does not hold them up.
 pub fn runtime() -> std::io::Result<Runtime> {
     tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().thread_name("presim-upstream").build()
@@ -49,7 +126,7 @@ pub async fn begin(
     config: &Config,
     codes: &Arc<CodeCache>,
     metrics: &Metrics,
-) -> eyre::Result<(Start, Arc<Fetcher>)> {
+) -> eyre::Result<(Start, Beside)> {
     let deadline = Instant::now() + START;
     let failed = || format!("--upstream {endpoint}");
     let live = &config.live;
@@ -74,15 +151,30 @@ pub async fn begin(
     if live.verify_proofs {
         head.check(spec.family()).wrap_err_with(failed)?;
     }
-    let receipts = told_receipts(&upstream, &head, deadline).await;
     let between = match config.block_time {
         Some(set) => set,
         None => block_time(&upstream, &head, &spec, deadline).await.wrap_err_with(failed)?,
     };
     let spec = spec.with_block_time(between);
+    let newest = head.hash();
+    let kept = config.data_dir.as_deref().map(|dir| KeptState::new(dir, chain_id));
+    let image = kept.as_ref().and_then(KeptState::load);
+    // What was known can be brought to the newest block by the blocks between, where these are not too many.
+    let (head, image) = match image {
+        Some(image) => match resume(&upstream, &image, &head, spec.family(), deadline).await {
+            Some(block) => (block, Some(image)),
+            None => (head, None),
+        },
+        None => (head, None),
+    };
+    let receipts = told_receipts(&upstream, &head, deadline).await;
     let (number, hash) = (head.number(), head.hash());
     let remote = RemoteState::new((live.cache_mb as usize) << 20, number, hash);
     let view = remote.newest().ok_or_else(|| eyre!("a cache without its first block"))?;
+    if let Some(image) = image {
+        remote.import(&view, image, codes);
+        tracing::info!(number, values = remote.stats().entries, "the upstream's state is known as it was kept");
+    }
     let mut hashes = BlockHashes::default();
     if let Some(parent) = number.checked_sub(1) {
         hashes.push(parent, head.header.parent_hash);
@@ -90,6 +182,7 @@ pub async fn begin(
     hashes.push(number, hash);
     let feed = match live.flashblocks {
         Some(_) => FeedState::Degraded(FeedProblem::Connecting),
+        None if hash != newest => FeedState::Degraded(FeedProblem::Connecting),
         None => FeedState::Live { every_ms: spec.block_time().saturating_mul(1000) },
     };
     let snapshots = Snapshots::new(
@@ -101,7 +194,7 @@ pub async fn begin(
     snapshots.set_tags(Tags::default());
     let fetcher = FetcherConfig { patience: PATIENCE, verify_proofs: live.verify_proofs, max_in_flight: IN_FLIGHT };
     let fetcher = Arc::new(Fetcher::new(upstream.clone(), codes.clone(), fetcher, metrics));
-    let heads = Heads::follow(upstream, hash, live.poll());
+    let heads = Heads::follow(upstream, newest, live.poll());
     let flashblocks = live.flashblocks.clone().map(|url| FlashblockSource {
         events: flashblocks::open(flashblocks::Settings {
             idle_timeout: Duration::from_millis(live.flashblocks_idle_ms),
@@ -119,7 +212,8 @@ pub async fn begin(
         verify: live.verify_proofs,
         gap: GAP,
     };
-    let source = LiveSource { spec: spec.clone(), fetcher: fetcher.clone(), remote, heads, flashblocks, limits };
+    let beside = Beside { fetcher: fetcher.clone(), remote: remote.clone(), kept };
+    let source = LiveSource { spec: spec.clone(), fetcher, remote, heads, flashblocks, limits };
     let start = Start {
         spec,
         snapshots,
@@ -129,7 +223,24 @@ pub async fn begin(
         builtin: false,
         trading: None,
     };
-    Ok((start, fetcher))
+    Ok((start, beside))
+}
+
+/// The block that an image is of, where the upstream's chain still has it, and not long before `head`.
+async fn resume(
+    upstream: &Upstream,
+    image: &RemoteImage,
+    head: &UpstreamBlock,
+    family: Family,
+    deadline: Instant,
+) -> Option<UpstreamBlock> {
+    let behind = head.number().checked_sub(image.number)?;
+    if behind > GAP as u64 {
+        tracing::info!(behind, "what was kept of the upstream's state is too old");
+        return None;
+    }
+    let json = upstream.block(image.number.into(), deadline).await.ok()??;
+    UpstreamBlock::read(json.get(), family).ok().filter(|block| block.hash() == image.hash)
 }
 
 /// The rules of the upstream's chain: those of its genesis where one is given, else of the network that has this id.

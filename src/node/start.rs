@@ -74,6 +74,15 @@ pub fn begin(config: &Config, codes: &CodeCache, store: &Store) -> eyre::Result<
     Ok(Start { spec, snapshots, source, journal, accounts: signers, builtin, trading })
 }
 
+/// Refuses a store that holds a chain of presim's own, where an upstream's is to be followed.
+pub fn check_foreign(store: &Store) -> eyre::Result<()> {
+    if store.is_durable() && About::read(store)?.is_some() {
+        let text = "it holds a chain of presim's own, and --upstream follows another: give another --data-dir";
+        return Err(store.foreign(text).into());
+    }
+    Ok(())
+}
+
 /// A chain, and what it is.
 struct Begun {
     about: About,
