@@ -74,6 +74,9 @@ pub struct LiveConfig {
     /// Milliseconds from the arrival of a sub-block to its snapshot. One that takes longer is not applied: `pending` is canonical until the next block begins.
     #[arg(long, env = "PRESIM_FLASHBLOCKS_APPLY_MS", value_name = "MS", default_value_t = 200, value_parser = clap::value_parser!(u64).range(1..=600_000))]
     pub flashblocks_apply_ms: u64,
+    /// Milliseconds without a sub-block after which `pending` is canonical until the next block begins.
+    #[arg(long, env = "PRESIM_FLASHBLOCKS_SILENT_MS", value_name = "MS", default_value_t = 2_000, value_parser = clap::value_parser!(u64).range(100..=600_000))]
+    pub flashblocks_silent_ms: u64,
     /// Milliseconds without a message after which the Flashblocks connection counts as lost.
     #[arg(long, env = "PRESIM_FLASHBLOCKS_IDLE_MS", value_name = "MS", default_value_t = 5_000, value_parser = clap::value_parser!(u64).range(100..=600_000))]
     pub flashblocks_idle_ms: u64,

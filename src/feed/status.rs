@@ -52,13 +52,14 @@ impl FeedStatus {
             return false;
         }
         self.state = state;
-        self.snapshots.set_feed(state);
         for (problem, _, fallbacks) in &self.problems {
             if state.problem() == Some(*problem) {
                 fallbacks.increment(1);
             }
         }
         self.show();
+        // Who sees that it is so finds it in the metrics too.
+        self.snapshots.set_feed(state);
         true
     }
 

@@ -197,7 +197,10 @@ pub async fn begin(
     let heads = Heads::follow(upstream, newest, live.poll());
     let flashblocks = live.flashblocks.clone().map(|url| FlashblockSource {
         events: flashblocks::open(flashblocks::Settings {
+            // Asked twice at least before it counts as lost.
+            ping_every: Duration::from_millis(live.flashblocks_idle_ms) / 3,
             idle_timeout: Duration::from_millis(live.flashblocks_idle_ms),
+            silent_after: Duration::from_millis(live.flashblocks_silent_ms),
             max_message: live.flashblocks_max_bytes as usize,
             max_decoded: live.flashblocks_max_bytes as usize,
             ..flashblocks::Settings::new(url)

@@ -18,6 +18,7 @@ mod import;
 mod input;
 mod keys;
 mod limits;
+mod live;
 mod logs;
 mod memory;
 mod op_stack;

@@ -29,14 +29,14 @@ use serde_json::{Value, json};
 
 use crate::support::{TestNode, number, shared};
 
-const L1_BLOCK: Address = address!("4200000000000000000000000000000000000015");
-const SEQUENCER_FEE_VAULT: Address = address!("4200000000000000000000000000000000000011");
+pub const L1_BLOCK: Address = address!("4200000000000000000000000000000000000015");
+pub const SEQUENCER_FEE_VAULT: Address = address!("4200000000000000000000000000000000000011");
 const BASE_FEE_VAULT: Address = address!("4200000000000000000000000000000000000019");
 const L1_FEE_VAULT: Address = address!("420000000000000000000000000000000000001A");
 const OPERATOR_FEE_VAULT: Address = address!("420000000000000000000000000000000000001b");
 
 /// A genesis `config` with the forks of the OP stack, up to `last`, from the start.
-fn config(chain_id: u64, last: &str) -> Value {
+pub fn config(chain_id: u64, last: &str) -> Value {
     let forks = ["regolith", "canyon", "ecotone", "fjord", "granite", "holocene", "isthmus", "jovian"];
     let mut config = json!({
         "chainId": chain_id,
@@ -215,7 +215,7 @@ fn the_calls_of_a_real_block_use_the_same_gas_in_a_simulation() {
 }
 
 /// The L1 attributes of a Jovian block: what the sequencer puts first into each.
-struct Attributed {
+pub struct Attributed {
     base_fee_scalar: u32,
     blob_base_fee_scalar: u32,
     base_fee: u64,
@@ -225,7 +225,7 @@ struct Attributed {
     footprint_scalar: u16,
 }
 
-const ATTRIBUTED: Attributed = Attributed {
+pub const ATTRIBUTED: Attributed = Attributed {
     base_fee_scalar: 5_227,
     blob_base_fee_scalar: 1_014_213,
     base_fee: 20_000_000_000,
@@ -237,7 +237,7 @@ const ATTRIBUTED: Attributed = Attributed {
 
 impl Attributed {
     /// `setL1BlockValuesJovian` (<https://specs.optimism.io/protocol/jovian/l1-attributes.html>).
-    fn input(&self) -> Bytes {
+    pub fn input(&self) -> Bytes {
         let mut input = hex!("3db6be2b").to_vec();
         input.extend(self.base_fee_scalar.to_be_bytes());
         input.extend(self.blob_base_fee_scalar.to_be_bytes());
@@ -252,7 +252,7 @@ impl Attributed {
     }
 
     /// Where the `L1Block` contract has them.
-    fn storage(&self) -> Value {
+    pub fn storage(&self) -> Value {
         let word = |text: String| format!("0x{text:0>64}");
         let slot = |number: u64| word(format!("{number:x}"));
         let scalars = format!("{:08x}{:08x}{:016x}", self.base_fee_scalar, self.blob_base_fee_scalar, 0);

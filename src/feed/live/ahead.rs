@@ -114,8 +114,8 @@ impl Live {
 
     fn fall_back(&mut self, problem: FeedProblem) {
         self.ahead.clear();
-        self.snapshots.fall_back(FeedState::Degraded(problem));
         self.set(FeedState::Degraded(problem));
+        self.snapshots.fall_back(FeedState::Degraded(problem));
     }
 
     /// Begins a block with its index 0.

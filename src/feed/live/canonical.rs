@@ -187,7 +187,9 @@ impl Live {
         let actions = self.judge(&block);
         let view = self.source.remote.restart(block.number(), block.hash());
         let mut hashes = BlockHashes::default();
-        hashes.push(block.number() - 1, block.header.parent_hash);
+        if let Some(parent) = block.number().checked_sub(1) {
+            hashes.push(parent, block.header.parent_hash);
+        }
         hashes.push(block.number(), block.hash());
         self.ahead.clear();
         self.snapshots.begin_anew(canonical_snapshot(view, block, receipts, hashes));

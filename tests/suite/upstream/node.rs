@@ -69,6 +69,8 @@ struct Shared {
     delay: Mutex<Duration>,
     lie: Mutex<Option<Lie>>,
     access_lists: Mutex<Option<AccessLists>>,
+    /// What methods are answered with instead.
+    refusals: Mutex<BTreeMap<&'static str, (i64, &'static str)>>,
     asked: watch::Sender<BTreeMap<String, usize>>,
     sent: watch::Sender<Vec<Bytes>>,
     waves: Mutex<Waves>,
@@ -125,6 +127,7 @@ impl SmallUpstream {
             delay: Mutex::default(),
             lie: Mutex::default(),
             access_lists: Mutex::default(),
+            refusals: Mutex::default(),
             asked: watch::Sender::default(),
             sent: watch::Sender::default(),
             waves: Mutex::default(),
@@ -189,6 +192,15 @@ impl SmallUpstream {
     /// Changes results: given method, params and the true result, returns what is answered.
     pub fn lie(&self, lie: impl Fn(&str, &Value, Value) -> Value + Send + 'static) {
         *lock(&self.shared.lie) = Some(Box::new(lie));
+    }
+
+    /// Refuses a method with this code and text; none: no more.
+    pub fn refuse(&self, method: &'static str, refusal: Option<(i64, &'static str)>) {
+        let mut refusals = lock(&self.shared.refusals);
+        match refusal {
+            Some(refusal) => refusals.insert(method, refusal),
+            None => refusals.remove(method),
+        };
     }
 
     /// Answers `eth_createAccessList`, given its params; without this it is an unknown method.
@@ -463,6 +475,9 @@ impl Shared {
     }
 
     fn read(&self, method: &str, params: &Value) -> Answer {
+        if let Some(refusal) = lock(&self.refusals).get(method) {
+            return Err(*refusal);
+        }
         let chain = self.chain();
         let quantity = |number: u64| json!(format!("{number:#x}"));
         let account = |at: usize| -> Result<_, (i64, &'static str)> {
@@ -485,6 +500,17 @@ impl Shared {
                 Some(block) => json!(block.receipts.as_ref().ok_or((-32000, "the receipts are not known"))?),
                 None => Value::Null,
             },
+            "eth_getTransactionReceipt" => {
+                let mut receipts = chain.canonical.iter().filter_map(|block| block.receipts.as_ref()).flatten();
+                json!(receipts.find(|receipt| receipt["transactionHash"] == params[0]))
+            }
+            "eth_getLogs" => {
+                let at = |field: &str| Ok(find(&chain, &params[0][field])?.map(|block| block.number));
+                let (from, to) = (at("fromBlock")?.unwrap_or_default(), at("toBlock")?.unwrap_or(u64::MAX));
+                let blocks = chain.canonical.iter().filter(|block| (from..=to).contains(&block.number));
+                let receipts = blocks.filter_map(|block| block.receipts.as_ref()).flatten();
+                receipts.flat_map(|receipt| receipt["logs"].as_array().cloned().unwrap_or_default()).collect()
+            }
             "eth_getBalance" => {
                 let (block, address) = account(1)?;
                 json!(block.state.get(&address).map(|account| account.balance).unwrap_or_default())

@@ -1,0 +1,258 @@
+//! Chains that tests make up: blocks of signed transactions, as an upstream serves them and as a builder sends them in parts.
+
+use std::sync::Arc;
+
+use alloy_consensus::{SignableTransaction, TxEip1559, TxEnvelope, TxReceipt, Typed2718};
+use alloy_eips::Encodable2718;
+use alloy_genesis::{Genesis, GenesisAccount};
+use alloy_primitives::{Address, B256, Bloom, Bytes, TxKind, U256, hex};
+use alloy_signer::SignerSync;
+use op_alloy::{consensus::TxDeposit, rpc_types_engine::OpFlashblockPayload};
+use presim::{
+    chain::{BlockHashes, ChainReceipt, ChainSpec, ChainTx, genesis_block, genesis_world, receipts_root_and_bloom},
+    feed::{
+        apply::{Attributes, extend, open_block, seal, stand_on},
+        world::dev_signers,
+    },
+    state::{AccountChange, CodeCache, Snapshot},
+};
+use serde_json::{Value, json};
+
+use crate::{
+    op_stack::{ATTRIBUTED, L1_BLOCK, SEQUENCER_FEE_VAULT, config as op_config},
+    upstream::{Cumulative, Fixture, State, UpstreamBlock, cut},
+};
+
+/// A contract that puts its first word of input into slot 0, and logs it as a topic.
+pub const STORE: Address = Address::repeat_byte(0xc0);
+/// Gets ether in tests.
+pub const SOMEBODY: Address = Address::repeat_byte(0x11);
+/// The chain of the OP stack.
+pub const OP_CHAIN: u64 = 4242;
+/// The chain of Ethereum's rules.
+pub const ETHEREUM: u64 = 31_415;
+
+/// The `config` of a genesis file of [`ETHEREUM`].
+pub fn ethereum_config() -> Value {
+    json!({
+        "chainId": ETHEREUM, "homesteadBlock": 0, "eip150Block": 0, "eip155Block": 0, "eip158Block": 0,
+        "byzantiumBlock": 0, "constantinopleBlock": 0, "petersburgBlock": 0, "istanbulBlock": 0, "berlinBlock": 0,
+        "londonBlock": 0, "terminalTotalDifficulty": 0, "terminalTotalDifficultyPassed": true, "shanghaiTime": 0,
+        "cancunTime": 0, "pragueTime": 0,
+        "blobSchedule": {
+            "cancun": {"target": 3, "max": 6, "baseFeeUpdateFraction": 3_338_477},
+            "prague": {"target": 6, "max": 9, "baseFeeUpdateFraction": 5_007_716},
+        },
+    })
+}
+
+/// A block, and the chain up to it.
+#[derive(Clone)]
+pub struct Built {
+    pub config: Value,
+    pub spec: ChainSpec,
+    /// As an upstream serves it, with the state after it.
+    pub block: UpstreamBlock,
+    snapshot: Arc<Snapshot>,
+    fixture: Fixture,
+    /// What it is after so many of its transactions, less one.
+    cumulative: Vec<Cumulative>,
+}
+
+impl Built {
+    /// The first block of a chain of the OP stack, under Jovian.
+    pub fn op_stack() -> Self {
+        Self::genesis(op_config(OP_CHAIN, "jovian"))
+    }
+
+    /// The first block of a chain of Ethereum's rules, under Prague.
+    pub fn ethereum() -> Self {
+        Self::genesis(ethereum_config())
+    }
+
+    fn genesis(config: Value) -> Self {
+        let genesis: Genesis = serde_json::from_value(json!({
+            "config": config,
+            "alloc": {
+                dev_signers().unwrap()[0].address().to_string(): {"balance": "0x56bc75e2d63100000"},
+                dev_signers().unwrap()[1].address().to_string(): {"balance": "0x56bc75e2d63100000"},
+                L1_BLOCK.to_string(): {"balance": "0x0", "code": "0x00", "storage": ATTRIBUTED.storage()},
+                STORE.to_string(): {"balance": "0x0", "code": "0x5f35805f555f5fa100"},
+            },
+            "difficulty": "0x0", "gasLimit": "0x1c9c380", "nonce": "0x0", "timestamp": "0x65000000",
+            "extraData": "0x01000000fa0000000600000000000f4240", "baseFeePerGas": "0x3b9aca00",
+            "mixHash": B256::ZERO, "coinbase": Address::ZERO,
+        }))
+        .expect("a genesis");
+        let spec = ChainSpec::new(genesis.config.clone(), 1).expect("a chain");
+        let world = genesis_world(&genesis, &CodeCache::new(1 << 20));
+        let sealed = genesis_block(&genesis, &spec, world.state_root());
+        let mut hashes = BlockHashes::default();
+        hashes.push(sealed.number(), sealed.hash());
+        let snapshot = stand_on(world, Arc::new(sealed), hashes);
+        Self::of(config, spec, snapshot, Arc::new(genesis.alloc), Vec::new())
+    }
+
+    /// The next block; `salt` tells it from its siblings. On the OP stack its first transaction is a deposit, which `transactions` have not.
+    pub fn next(&self, transactions: Vec<ChainTx>, salt: u8) -> Self {
+        let parent = self.snapshot.head.header.inner();
+        let attributes = Attributes {
+            timestamp: parent.timestamp + 1,
+            fee_recipient: SEQUENCER_FEE_VAULT,
+            prev_randao: B256::repeat_byte(salt),
+            beacon_root: B256::ZERO,
+            gas_limit: parent.gas_limit,
+        };
+        let mut at = open_block(&self.spec, &self.snapshot, attributes).expect("a block opens");
+        let mut state = State::clone(&self.block.state);
+        put(&mut state, &at.changes);
+        let mut cumulative = Vec::new();
+        let is_op = self.spec.chain_id() == OP_CHAIN;
+        let deposit = is_op.then(|| deposit(parent.number + 1, salt));
+        for tx in deposit.into_iter().chain(transactions) {
+            at = extend(&self.spec, &at.snapshot, at.snapshot.open.as_ref().unwrap(), |sub_block| {
+                sub_block.push(tx.recovered().expect("a sender")).expect("it can be in the block");
+            });
+            put(&mut state, &at.changes);
+            let open = at.snapshot.open.as_ref().unwrap();
+            let (receipts_root, logs_bloom) = receipts_root_and_bloom(&open.receipts);
+            cumulative.push(Cumulative { gas_used: open.header.gas_used, receipts_root, logs_bloom });
+        }
+        let sealed = seal(&self.spec, &at.snapshot, at.snapshot.open.as_ref().unwrap()).expect("it is sealed");
+        put(&mut state, &sealed.changes);
+        Self::of(self.config.clone(), self.spec.clone(), sealed.snapshot, Arc::new(state), cumulative)
+    }
+
+    fn of(config: Value, spec: ChainSpec, snapshot: Snapshot, state: Arc<State>, cumulative: Vec<Cumulative>) -> Self {
+        let (header, body) = (&snapshot.head.header, snapshot.head.body());
+        let mut fields = serde_json::to_value(header.inner()).expect("a header is JSON");
+        fields["hash"] = json!(header.hash());
+        fields["uncles"] = json!([]);
+        fields["withdrawals"] = json!([]);
+        fields["size"] = json!("0x200");
+        let raw: Vec<Bytes> = body.transactions.iter().map(|tx| tx.encoded_2718().into()).collect();
+        let fixture = Fixture { chain_id: spec.chain_id(), block: fields, raw, state: state.clone() };
+        let receipts = body.transactions.iter().zip(&body.receipts);
+        let receipts = receipts.map(|(tx, receipt)| receipt_json(*tx.tx_hash(), tx.ty(), receipt)).collect();
+        let block = fixture.block(Some(state)).with_receipts(receipts);
+        Self { config, spec, block, snapshot: Arc::new(snapshot), fixture, cumulative }
+    }
+
+    pub const fn number(&self) -> u64 {
+        self.block.number
+    }
+
+    pub const fn hash(&self) -> B256 {
+        self.block.hash
+    }
+
+    /// The raw transactions.
+    pub fn raw(&self) -> &[Bytes] {
+        &self.fixture.raw
+    }
+
+    /// Its receipts as its chain has them.
+    pub fn receipts(&self) -> Vec<ChainReceipt> {
+        self.snapshot.head.body().receipts.clone()
+    }
+
+    /// The hash of a transaction.
+    pub fn tx_hash(&self, index: usize) -> B256 {
+        *self.snapshot.head.body().transactions[index].tx_hash()
+    }
+
+    /// The block in sub-blocks of so many transactions.
+    pub fn flashblocks(&self, split: &[usize]) -> Vec<OpFlashblockPayload> {
+        cut(&self.fixture, split, |count| self.after(count))
+    }
+
+    fn after(&self, count: usize) -> Cumulative {
+        let (receipts_root, logs_bloom) = receipts_root_and_bloom(&Vec::<ChainReceipt>::new());
+        let nothing = Cumulative { gas_used: 0, receipts_root, logs_bloom };
+        count.checked_sub(1).map_or(nothing, |at| self.cumulative[at])
+    }
+
+    /// A balance after it.
+    pub fn balance(&self, address: Address) -> U256 {
+        self.block.state.get(&address).map(|account| account.balance).unwrap_or_default()
+    }
+}
+
+/// A transaction of one of the funded accounts.
+pub fn sent_by(who: usize, chain_id: u64, nonce: u64, to: Address, value: u64, input: Bytes) -> ChainTx {
+    let tx = TxEip1559 {
+        chain_id,
+        nonce,
+        gas_limit: 100_000,
+        max_fee_per_gas: 20_000_000_000,
+        max_priority_fee_per_gas: 500,
+        to: TxKind::Call(to),
+        value: U256::from(value),
+        input,
+        ..TxEip1559::default()
+    };
+    let signature = dev_signers().unwrap()[who].sign_hash_sync(&tx.signature_hash()).unwrap();
+    TxEnvelope::from(tx.into_signed(signature)).into()
+}
+
+/// Some wei for somebody.
+pub fn transfer(chain_id: u64, nonce: u64, value: u64) -> ChainTx {
+    sent_by(0, chain_id, nonce, SOMEBODY, value, Bytes::new())
+}
+
+/// A word for [`STORE`].
+pub fn store(chain_id: u64, nonce: u64, word: u64) -> ChainTx {
+    sent_by(0, chain_id, nonce, STORE, 0, U256::from(word).to_be_bytes::<32>().into())
+}
+
+fn deposit(number: u64, salt: u8) -> ChainTx {
+    let mut source_hash = B256::repeat_byte(salt);
+    source_hash[..8].copy_from_slice(&number.to_be_bytes());
+    TxDeposit {
+        source_hash,
+        from: Address::from(hex!("deaddeaddeaddeaddeaddeaddeaddeaddead0001")),
+        to: TxKind::Call(L1_BLOCK),
+        gas_limit: 1_000_000,
+        input: ATTRIBUTED.input(),
+        ..TxDeposit::default()
+    }
+    .into()
+}
+
+fn put(state: &mut State, changes: &[AccountChange]) {
+    for change in changes {
+        let Some((balance, nonce, code)) = &change.info else {
+            state.remove(&change.address);
+            continue;
+        };
+        let known: &mut GenesisAccount = state.entry(change.address).or_default();
+        (known.balance, known.nonce) = (*balance, Some(*nonce));
+        let bytes = code.bytecode.original_bytes();
+        known.code = (!bytes.is_empty()).then_some(bytes);
+        let storage = known.storage.get_or_insert_default();
+        if change.storage_cleared {
+            storage.clear();
+        }
+        storage.extend(change.slots.iter().map(|(slot, value)| (B256::from(*slot), B256::from(*value))));
+    }
+}
+
+/// As a node gives it, with what its block's root covers.
+fn receipt_json(tx: B256, kind: u8, receipt: &ChainReceipt) -> Value {
+    let logs: Vec<Value> = receipt
+        .logs()
+        .iter()
+        .map(|log| json!({"address": log.address, "topics": log.topics(), "data": log.data.data}))
+        .collect();
+    let mut json = json!({
+        "transactionHash": tx, "type": format!("{kind:#x}"), "status": if receipt.status() { "0x1" } else { "0x0" },
+        "cumulativeGasUsed": format!("{:#x}", receipt.cumulative_gas_used()), "logs": logs,
+        "logsBloom": Bloom::from_iter(receipt.logs()),
+    });
+    if let Some(deposit) = receipt.as_deposit() {
+        json["depositNonce"] = deposit.deposit_nonce.map_or(Value::Null, |nonce| json!(format!("{nonce:#x}")));
+        let version = deposit.deposit_receipt_version;
+        json["depositReceiptVersion"] = version.map_or(Value::Null, |version| json!(format!("{version:#x}")));
+    }
+    json
+}

@@ -1,0 +1,186 @@
+//! An upstream that is slow, busy, wrong or away; and what is its to answer.
+
+use std::time::Duration;
+
+use alloy_primitives::{Address, keccak256};
+use presim::state::FeedProblem;
+use serde_json::json;
+
+use super::{
+    built::{Built, ETHEREUM, SOMEBODY, store, transfer},
+    feed, head, health, refused, serve, start,
+};
+use crate::{
+    support::{BOUND, TestNode, hex},
+    upstream::{Fault, SmallUpstream},
+};
+
+/// What a request may take in these tests.
+const DEADLINE: &str = "1500";
+/// That, and what a held up machine adds.
+const ANSWERED: Duration = Duration::from_secs(10);
+
+/// An account that nobody has asked for yet.
+fn fresh(number: u8) -> Address {
+    Address::with_last_byte(number)
+}
+
+/// An upstream of three blocks, and a node on the second.
+async fn pair(flags: &[&str]) -> (SmallUpstream, TestNode, [Built; 3]) {
+    let genesis = Built::ethereum();
+    let one = genesis.next(vec![transfer(ETHEREUM, 0, 7), store(ETHEREUM, 1, 5)], 1);
+    let two = one.next(vec![transfer(ETHEREUM, 2, 8)], 1);
+    let upstream = serve(&[&genesis, &one]).await;
+    let flags = [&["--deadline-ms", DEADLINE], flags].concat();
+    let node = start(&upstream.url(), &genesis.config, &flags).await;
+    (upstream, node, [genesis, one, two])
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_here_is_served_and_what_is_not_is_refused_with_the_cause() {
+    let faults = [
+        (Fault::TooManyRequests, "429"),
+        (Fault::LimitExceeded, "-32005"),
+        (Fault::ServerError, "500"),
+        (Fault::Garbage, "no JSON-RPC response"),
+        (Fault::NoAnswer, ""),
+        (Fault::Closed, ""),
+        (Fault::Silence, "within"),
+    ];
+    let (upstream, node, [_, _, two]) = pair(&["--upstream-timeout-ms", "300"]).await;
+    assert_eq!(node.result("/", "eth_getBalance", json!([SOMEBODY, "latest"])).await, "0x7");
+    for (number, (fault, cause)) in faults.into_iter().enumerate() {
+        upstream.fail(fault, usize::MAX);
+        let params = json!([fresh(100 + number as u8), "latest"]);
+        let told = refused(&node, "eth_getBalance", params.clone(), -32603, ANSWERED).await;
+        assert!(told.contains("upstream") && told.contains(cause), "{fault:?}: {told}");
+        assert_eq!(node.result("/", "eth_getBalance", json!([SOMEBODY, "latest"])).await, "0x7", "{fault:?}");
+        feed(&node, Some(FeedProblem::Upstream)).await;
+        let (status, document, freshness) = health(&node).await;
+        assert_eq!((status, &document["cause"]), (503, &json!("upstream")), "{fault:?}: {document}");
+        assert!(freshness.ends_with("feed=degraded"), "{freshness}");
+        assert_eq!(node.metric("presim_upstream_state"), 0.0, "{fault:?}");
+        assert_eq!(node.metric("presim_feed_state{state=\"upstream\"}"), 1.0, "{fault:?}");
+        upstream.well();
+        feed(&node, None).await;
+        assert_eq!(node.result("/", "eth_getBalance", params).await, "0x0", "{fault:?}");
+        assert_eq!(health(&node).await.1["feed"], "live");
+    }
+    assert!(node.metric("presim_upstream_retries_total") > 0.0);
+    assert!(node.metric("presim_upstream_requests_total{outcome=\"failed\"}") >= 7.0);
+    upstream.push(two.block.clone());
+    head(&node, two.hash()).await;
+    assert_eq!(node.result("/", "eth_getBalance", json!([SOMEBODY, "latest"])).await, "0xf");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_fault_that_passes_is_not_seen_by_who_asked() {
+    let (upstream, node, _) = pair(&["--upstream-poll-ms", "60000"]).await;
+    for (number, fault) in
+        [Fault::TooManyRequests, Fault::LimitExceeded, Fault::ServerError, Fault::Garbage, Fault::Closed]
+            .into_iter()
+            .enumerate()
+    {
+        upstream.fail(fault, 1);
+        let params = json!([fresh(100 + number as u8), "latest"]);
+        assert_eq!(node.result("/", "eth_getBalance", params).await, "0x0", "{fault:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_upstream_that_is_slow_is_waited_for() {
+    let (upstream, node, [_, _, two]) = pair(&[]).await;
+    upstream.delay(Duration::from_millis(100));
+    assert_eq!(node.result("/", "eth_getBalance", json!([fresh(1), "latest"])).await, "0x0");
+    upstream.push(two.block.clone());
+    head(&node, two.hash()).await;
+    assert_eq!(node.metric("presim_upstream_blocks_total{outcome=\"executed\"}"), 1.0);
+    upstream.delay(BOUND);
+    let told = refused(&node, "eth_getBalance", json!([fresh(2), "latest"]), -32603, ANSWERED).await;
+    assert!(told.contains("upstream"), "{told}");
+}
+
+async fn away_and_back(is_socket: bool) {
+    let genesis = Built::ethereum();
+    let one = genesis.next(vec![transfer(ETHEREUM, 0, 7)], 1);
+    let two = one.next(vec![transfer(ETHEREUM, 1, 8)], 1);
+    let upstream = serve(&[&genesis, &one]).await;
+    let url = if is_socket { upstream.ws_url() } else { upstream.url() };
+    let node = start(&url, &genesis.config, &["--deadline-ms", DEADLINE]).await;
+    assert_eq!(node.result("/", "eth_getBalance", json!([SOMEBODY, "latest"])).await, "0x7");
+    upstream.go_away();
+    let told = refused(&node, "eth_getBalance", json!([fresh(1), "latest"]), -32603, ANSWERED).await;
+    assert!(told.contains("upstream"), "{told}");
+    assert_eq!(node.result("/", "eth_getBalance", json!([SOMEBODY, "latest"])).await, "0x7");
+    feed(&node, Some(FeedProblem::Upstream)).await;
+    assert_eq!(health(&node).await.0, 503);
+    // The chain has gone on meanwhile.
+    upstream.push(two.block.clone());
+    upstream.come_back().await;
+    head(&node, two.hash()).await;
+    feed(&node, None).await;
+    assert_eq!(node.result("/", "eth_getBalance", json!([SOMEBODY, "latest"])).await, "0xf");
+    assert_eq!(node.result("/", "eth_getBalance", json!([fresh(1), "latest"])).await, "0x0");
+    assert_eq!(node.metric("presim_upstream_state"), 1.0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_upstream_goes_away_and_comes_back() {
+    away_and_back(false).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_upstream_goes_away_and_comes_back_over_websocket() {
+    away_and_back(true).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn transactions_are_sent_on_and_older_blocks_are_asked_for() {
+    let (upstream, node, [genesis, one, two]) = pair(&[]).await;
+    let raw = two.raw()[0].clone();
+    let hash = node.result("/", "eth_sendRawTransaction", json!([raw])).await;
+    assert_eq!(hash, json!(keccak256(&raw)));
+    assert_eq!(upstream.has_sent(1).await, [raw.clone()]);
+    upstream.refuse("eth_sendRawTransaction", Some((-32000, "nonce too low")));
+    let told = refused(&node, "eth_sendRawTransaction", json!([raw]), -32000, ANSWERED).await;
+    assert_eq!(told, "nonce too low");
+    assert_eq!(upstream.has_sent(1).await.len(), 1);
+    upstream.refuse("eth_sendRawTransaction", None);
+
+    // Before the node began.
+    let block = node.result("/", "eth_getBlockByNumber", json!(["0x0", false])).await;
+    assert_eq!(block["hash"], json!(genesis.hash()));
+    let block = node.result("/", "eth_getBlockByHash", json!([genesis.hash(), false])).await;
+    assert_eq!(block["number"], "0x0");
+    // After it: its own.
+    upstream.push(two.block.clone());
+    head(&node, two.hash()).await;
+    let asked = upstream.asked("eth_getTransactionReceipt");
+    let receipt = node.result("/", "eth_getTransactionReceipt", json!([two.tx_hash(0)])).await;
+    assert_eq!(receipt["blockHash"], json!(two.hash()));
+    assert_eq!(upstream.asked("eth_getTransactionReceipt"), asked);
+    let receipt = node.result("/", "eth_getTransactionReceipt", json!([one.tx_hash(1)])).await;
+    assert_eq!(receipt["transactionHash"], json!(one.tx_hash(1)));
+    let none = node.result("/", "eth_getTransactionReceipt", json!([keccak256("none")])).await;
+    assert!(none.is_null());
+    let logs = node.result("/", "eth_getLogs", json!([{"fromBlock": "0x0", "toBlock": "latest"}])).await;
+    assert_eq!(logs[0]["topics"][0], json!(format!("{:#066x}", 5)), "{logs}");
+    assert_eq!(upstream.asked("eth_getLogs"), 1);
+    let logs = node.result("/", "eth_getLogs", json!([{"fromBlock": hex(two.number()), "toBlock": "latest"}])).await;
+    assert_eq!((logs, upstream.asked("eth_getLogs")), (json!([]), 1));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn safe_and_finalized_are_the_upstreams() {
+    let (upstream, node, [genesis, one, two]) = pair(&[]).await;
+    upstream.change(|chain| (chain.finalized, chain.safe) = (Some(genesis.number()), Some(one.number())));
+    upstream.push(two.block.clone());
+    head(&node, two.hash()).await;
+    let hash = |tag: &'static str| {
+        let node = &node;
+        async move { node.result("/", "eth_getBlockByNumber", json!([tag, false])).await["hash"].clone() }
+    };
+    assert_eq!(hash("safe").await, json!(one.hash()));
+    assert_eq!(hash("finalized").await, json!(genesis.hash()));
+    assert_eq!(node.result("/", "eth_getBalance", json!([SOMEBODY, "safe"])).await, "0x7");
+}

@@ -1,0 +1,114 @@
+//! Live chains: a whole node beside an upstream, with Flashblocks and without.
+
+mod built;
+mod faults;
+mod flags;
+mod reorgs;
+mod rise;
+mod rules;
+
+use std::time::Duration;
+
+use alloy_primitives::{Address, B256};
+use presim::state::{FeedProblem, Published};
+use serde_json::{Value, json};
+
+use crate::{
+    support::{BOUND, TestNode},
+    upstream::{Chain, SmallUpstream},
+};
+
+/// What a test's node has where its flags do not say otherwise: it looks often, and is never too slow.
+const USUAL: [(&str, &str); 4] = [
+    ("--upstream-poll-ms", "20"),
+    ("--upstream-execute-ms", "30000"),
+    ("--flashblocks-apply-ms", "30000"),
+    ("--flashblocks-silent-ms", "60000"),
+];
+
+/// A node beside this upstream, whose chain has this `config`.
+async fn try_start(upstream: &str, config: Option<&Value>, flags: &[&str]) -> eyre::Result<TestNode> {
+    let genesis = config.map(|config| {
+        json!({
+            "config": config, "alloc": {}, "difficulty": "0x0", "gasLimit": "0x1c9c380", "nonce": "0x0",
+            "timestamp": "0x0", "extraData": "0x", "mixHash": B256::ZERO, "coinbase": Address::ZERO,
+        })
+    });
+    let mut all = vec!["--upstream".to_owned(), upstream.to_owned()];
+    all.extend(flags.iter().map(ToString::to_string));
+    for (flag, value) in USUAL {
+        if !flags.contains(&flag) {
+            all.extend([flag.to_owned(), value.to_owned()]);
+        }
+    }
+    // A node starts with a runtime of its own.
+    let starting = tokio::task::spawn_blocking(move || {
+        let folder = tempfile::tempdir()?;
+        if let Some(genesis) = genesis {
+            let file = folder.path().join("genesis.json");
+            std::fs::write(&file, genesis.to_string())?;
+            all.extend(["--genesis".to_owned(), file.display().to_string()]);
+        }
+        let flags: Vec<&str> = all.iter().map(String::as_str).collect();
+        TestNode::try_start(&flags)
+    });
+    tokio::time::timeout(BOUND * 2, starting).await.expect("it starts, or says why not, in time").expect("no panic")
+}
+
+async fn start(upstream: &str, config: &Value, flags: &[&str]) -> TestNode {
+    let started = try_start(upstream, Some(config), flags).await;
+    started.unwrap_or_else(|error| panic!("the node did not start: {error:#}"))
+}
+
+/// An upstream that has these blocks.
+async fn serve(blocks: &[&built::Built]) -> SmallUpstream {
+    let chain = Chain::new(blocks.iter().map(|built| built.block.clone()).collect());
+    SmallUpstream::start(blocks[0].spec.chain_id(), chain).await
+}
+
+/// Waits until what is published is as told.
+async fn until(node: &TestNode, what: &str, mut is_so: impl FnMut(&Published) -> bool) {
+    let mut changes = node.node.snapshots().changes();
+    let wait = async {
+        while !is_so(&node.node.snapshots().load()) {
+            changes.changed().await.expect("the node publishes");
+        }
+    };
+    if tokio::time::timeout(BOUND, wait).await.is_err() {
+        let published = node.node.snapshots().load();
+        let newest = &published.newest;
+        panic!(
+            "{what}: not so in time: the head is {} {}, the newest snapshot is of block {} index {}, the feed is {:?}",
+            published.head().number(),
+            published.head().hash(),
+            newest.header().number,
+            newest.index(),
+            published.feed
+        );
+    }
+}
+
+/// Waits until the newest canonical block is this one.
+async fn head(node: &TestNode, hash: B256) {
+    until(node, "the head", |published| published.head().hash() == hash).await;
+}
+
+/// Waits until the feed has this problem; none: until it is live.
+async fn feed(node: &TestNode, problem: Option<FeedProblem>) {
+    until(node, "the feed", |published| published.feed.problem() == problem).await;
+}
+
+/// What `/health` says: its status, the document, and the header that says how fresh it is.
+async fn health(node: &TestNode) -> (u16, Value, String) {
+    let answer = node.client.get(node.url("/health")).timeout(BOUND).send().await.expect("it answers");
+    let freshness = answer.headers()["x-presim-snapshot"].to_str().expect("a text").to_owned();
+    (answer.status().as_u16(), answer.json().await.expect("JSON"), freshness)
+}
+
+/// That a request is refused with this code within `bound`, and what for.
+async fn refused(node: &TestNode, method: &str, params: Value, code: i64, bound: Duration) -> String {
+    let answered = tokio::time::timeout(bound, node.error("/", method, params)).await;
+    let error = answered.unwrap_or_else(|_| panic!("{method} is not answered within {bound:?}"));
+    assert_eq!(error["code"], code, "{error}");
+    error["message"].as_str().expect("a message").to_owned()
+}
