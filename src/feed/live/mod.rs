@@ -204,10 +204,7 @@ impl Live {
     /// The upstream's newest block is another, or it does not answer.
     async fn meet_head(&mut self) {
         let error = match self.source.heads.newest() {
-            Ok(hash) => match self.follow(hash).await {
-                Ok(()) => None,
-                Err(error) => Some(error),
-            },
+            Ok(hash) => self.follow(hash).await.err(),
             Err(error) => Some(LiveError::Upstream(error)),
         };
         match error {
