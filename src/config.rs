@@ -399,6 +399,11 @@ impl Config {
         let conflict = |flag: &str, why: &str| format!("--upstream and {flag}: {why}");
         let problem = if self.chain.is_some() {
             conflict("--chain", "the blocks come from the upstream: leave one of them out")
+        } else if !self.wallet_key_file.is_empty() {
+            conflict(
+                "--wallet-key-file",
+                "the wallet sends its batches on chains of presim's own alone: leave one of them out",
+            )
         } else if let Some(feed) = self.feed {
             let feed = match feed {
                 FeedName::Devnet => "--feed devnet",

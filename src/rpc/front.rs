@@ -20,7 +20,7 @@ use super::{
 };
 use crate::{
     executor::{Admission, Batch, Executor, LaneName, Ticket},
-    feed::pool::Pool,
+    feed::{pool::Pool, upstream::UpstreamState},
     state::{Meter, Missed, Overlay, Published, SnapshotId, Snapshots, Stopped},
     store::Commit,
     telemetry::Metrics,
@@ -136,6 +136,11 @@ impl Front {
     #[must_use]
     pub fn with_remote(self, remote: Remote) -> Self {
         Self { remote: Some(remote), ..self }
+    }
+
+    /// How the upstream is, where there is one.
+    pub fn upstream(&self) -> Option<UpstreamState> {
+        self.remote.as_ref().map(|remote| remote.fetcher.upstream().state())
     }
 
     /// What is published now.

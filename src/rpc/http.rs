@@ -24,6 +24,7 @@ use super::{
     reply::{ReplyLimits, Session, failure},
     ws,
 };
+use crate::feed::upstream::UpstreamState;
 use crate::state::{FeedProblem, FeedState, Published};
 
 /// An answer: always whole.
@@ -92,7 +93,7 @@ impl HttpService {
         let dialect = match request.uri().path() {
             "/" | "" => self.root,
             "/standard" | "/standard/" => &STANDARD,
-            "/health" => return health(&self.front.published()),
+            "/health" => return health(&self.front.published(), self.front.upstream()),
             _ => {
                 return refuse(
                     StatusCode::NOT_FOUND,
@@ -194,7 +195,7 @@ fn freshness(published: &Published) -> Option<HeaderValue> {
 /// Sub-block times without a snapshot after which a feed counts as stalled.
 const STALLED_AFTER: u128 = 5;
 
-fn health(published: &Published) -> HttpResponse {
+fn health(published: &Published, upstream: Option<UpstreamState>) -> HttpResponse {
     let age = published.newest.published.elapsed().as_millis();
     let problem = match published.feed {
         FeedState::Live { every_ms } if age > STALLED_AFTER * u128::from(every_ms) => {
@@ -220,6 +221,14 @@ fn health(published: &Published) -> HttpResponse {
     }
     out.extend_from_slice(b",\"feed\":");
     encode::string(&mut out, published.feed.as_str());
+    match upstream {
+        None => {}
+        Some(UpstreamState::Ok) => out.extend_from_slice(b",\"upstream\":\"ok\""),
+        Some(UpstreamState::Degraded(problem)) => {
+            out.extend_from_slice(b",\"upstream\":\"degraded\",\"upstreamProblem\":");
+            encode::string(&mut out, &problem);
+        }
+    }
     out.extend_from_slice(format!(",\"ageMs\":{age}}}").as_bytes());
     let mut response = respond(out, Some(published));
     *response.status_mut() = status;

@@ -297,7 +297,9 @@ impl Live {
         };
         for tx in transactions {
             want(Miss::Account(tx.signer()));
-            tx.to().map(|to| want(Miss::Account(to)));
+            if let Some(to) = tx.to() {
+                want(Miss::Account(to));
+            }
             for item in tx.access_list().into_iter().flat_map(|list| &list.0) {
                 want(Miss::Account(item.address));
                 item.storage_keys.iter().for_each(|key| want(Miss::Slot(item.address, (*key).into())));

@@ -79,7 +79,9 @@ pub struct Live {
     status: FeedStatus,
     /// Pre-confirmed blocks that are not canonical yet, oldest first.
     ahead: Vec<Ahead>,
-    /// How long ago the last block was, as the chain's clock has it.
+    /// Why the upstream's newest block is not followed; told of once.
+    problem: Option<String>,
+    /// From one block to the next, as the chain's clock has it.
     block_time: Duration,
     published: Counter,
     publish_seconds: Histogram,
@@ -163,6 +165,7 @@ impl Live {
         };
         Self {
             ahead: Vec::new(),
+            problem: None,
             block_time: Duration::from_secs(source.spec.block_time()),
             status: FeedStatus::new(snapshots.clone(), metrics),
             published: metrics.counter("presim_snapshots_total", "Snapshots published.", &[]),
@@ -201,22 +204,27 @@ impl Live {
     /// The upstream's newest block is another, or it does not answer.
     async fn meet_head(&mut self) {
         let error = match self.source.heads.newest() {
-            Ok(hash) => match self.follow(hash).await {
-                Ok(()) => None,
-                Err(error) => Some(error),
-            },
+            Ok(hash) => self.follow(hash).await.err(),
             Err(error) => Some(LiveError::Upstream(error)),
         };
         match error {
             Some(error) => {
-                tracing::warn!(%error, "the upstream's newest block is not followed");
+                let text = error.to_string();
+                if self.problem.as_ref() != Some(&text) {
+                    tracing::warn!(error = text, "the upstream's newest block is not followed");
+                }
+                self.problem = Some(text);
                 self.source.heads.again();
                 if self.source.flashblocks.is_none() {
                     self.set(FeedState::Degraded(error.problem()));
                 }
             }
-            None if self.source.flashblocks.is_none() => self.set(self.live()),
-            None => {}
+            None => {
+                self.problem = None;
+                if self.source.flashblocks.is_none() {
+                    self.set(self.live());
+                }
+            }
         }
     }
 

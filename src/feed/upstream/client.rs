@@ -158,8 +158,8 @@ impl Upstream {
     /// The first pause, and the longest.
     const FIRST_PAUSE: Duration = Duration::from_millis(20);
     const LONGEST_PAUSE: Duration = Duration::from_secs(5);
-    /// Times that a lost WebSocket connection is opened again by itself, and the first pause between two.
-    const RECONNECTS: u32 = 10;
+    /// A lost WebSocket or IPC connection is opened again by itself, for as long as it takes, with this pause between two tries.
+    const RECONNECTS: u32 = u32::MAX;
     const RECONNECT: Duration = Duration::from_millis(500);
 
     /// Connects.
