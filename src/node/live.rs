@@ -145,6 +145,11 @@ pub async fn begin(
     let upstream = Arc::new(upstream);
     let chain_id = upstream.chain_id(deadline).await.wrap_err_with(failed)?;
     let spec = chain(config, chain_id)?;
+    if live.flashblocks.is_some() && spec.family() != Family::OpStack {
+        return Err(eyre!(
+            "--flashblocks: chain {chain_id} is none of the OP stack, whose sub-blocks these are: leave it out"
+        ));
+    }
     let json = upstream.block(BlockNumberOrTag::Latest, deadline).await.wrap_err_with(failed)?;
     let json = json.ok_or_else(|| eyre!("{}: it has no newest block", failed()))?;
     let head = UpstreamBlock::read(json.get(), spec.family()).wrap_err_with(failed)?;
