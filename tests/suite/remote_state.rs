@@ -167,7 +167,7 @@ impl Setup {
         script: impl FnMut(usize, &Value) -> Reply + Send + 'static,
     ) -> Option<Self> {
         let genesis = shared("bench/genesis.json")?;
-        let node = TestNode::start(&["--genesis", genesis.to_str().unwrap(), "--feed", "static"]);
+        let node = TestNode::start(&["--genesis", genesis.to_str().unwrap(), "--feed", "static", "--block-time", "1"]);
         let proxy = Proxy::start(&node, delay, script).await;
         let Chain { backend, .. } = Chain::load()?;
         let metrics = Metrics::default();
