@@ -167,7 +167,9 @@ impl Setup {
         script: impl FnMut(usize, &Value) -> Reply + Send + 'static,
     ) -> Option<Self> {
         let genesis = shared("bench/genesis.json")?;
-        let node = TestNode::start(&["--genesis", genesis.to_str().unwrap(), "--feed", "static", "--block-time", "1"]);
+        let gas_cap = world::GAS_CAP.to_string();
+        let same = ["--feed", "static", "--block-time", "1", "--gas-cap", &gas_cap];
+        let node = TestNode::start(&[&["--genesis", genesis.to_str().unwrap()], same.as_slice()].concat());
         let proxy = Proxy::start(&node, delay, script).await;
         let Chain { backend, .. } = Chain::load()?;
         let metrics = Metrics::default();
