@@ -346,7 +346,8 @@ async fn what_passes_is_asked_again() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_upstream_that_does_not_answer_rightly_is_an_error_with_its_cause_in_time() {
-    let cases: [(fn() -> Reply, &str); 6] = [
+    type Fault = fn() -> Reply;
+    let cases: [(Fault, &str); 6] = [
         (|| Reply::Answer(429, "slow down".to_owned()), "429"),
         (|| Reply::Answer(200, "<html>".to_owned()), "no JSON-RPC response"),
         (|| Reply::Answer(200, "[]".to_owned()), "no"),
