@@ -66,7 +66,7 @@ pub struct LiveConfig {
     #[arg(long, env = "PRESIM_UPSTREAM_CONCURRENCY", value_name = "N", default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub upstream_concurrency: u32,
     /// How often a request may be run again because the upstream was to be asked for more state; then it is refused (-32603).
-    #[arg(long, env = "PRESIM_UPSTREAM_ROUNDS", value_name = "N", default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    #[arg(long, env = "PRESIM_UPSTREAM_ROUNDS", value_name = "N", default_value_t = 256, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub upstream_rounds: u32,
     /// Milliseconds that executing a new block may take, fetching what it reads included. One that takes longer is shown all the same, and what was known of the state is asked for anew.
     #[arg(long, env = "PRESIM_UPSTREAM_EXECUTE_MS", value_name = "MS", default_value_t = 1_000, value_parser = clap::value_parser!(u64).range(0..=600_000))]

@@ -198,7 +198,10 @@ impl Live {
             tokio::select! {
                 // What is pre-confirmed is judged by what is canonical: that comes first.
                 biased;
-                () = self.source.heads.changed() => self.meet_head().await,
+                tags = self.source.heads.changed() => match tags {
+                    Some(tags) => self.snapshots.set_tags(tags),
+                    None => self.meet_head().await,
+                },
                 event = next(&mut self.source.flashblocks) => self.meet(event).await,
             }
         }

@@ -15,7 +15,7 @@ use backon::{BackoffBuilder, ExponentialBuilder};
 use futures::future::join_all;
 use metrics::{Counter, Gauge, Histogram};
 use serde_json::value::{RawValue, to_raw_value};
-use tokio::sync::Semaphore;
+use tokio::sync::{Notify, Semaphore};
 use tower::Service;
 
 use super::http::Http;
@@ -46,6 +46,8 @@ pub struct Upstream {
     config: UpstreamConfig,
     /// Why the last request failed; none where it did not.
     problem: ArcSwapOption<String>,
+    /// Wakes who pauses before asking again: it answers others.
+    well: Notify,
     meters: Meters,
 }
 
@@ -158,6 +160,8 @@ impl Upstream {
     /// The first pause, and the longest.
     const FIRST_PAUSE: Duration = Duration::from_millis(20);
     const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+    /// A longer pause ends when others are answered: it is there again.
+    const SURE_PAUSE: Duration = Duration::from_millis(250);
     /// A lost WebSocket or IPC connection is opened again by itself, for as long as it takes, with this pause between two tries.
     const RECONNECTS: u32 = u32::MAX;
     const RECONNECT: Duration = Duration::from_millis(500);
@@ -202,7 +206,7 @@ impl Upstream {
         let meters = Meters::new(metrics);
         meters.state.set(1.0);
         let permits = Semaphore::new(config.concurrency.clamp(1, Semaphore::MAX_PERMITS));
-        Ok(Self { client, permits, config, problem: ArcSwapOption::empty(), meters })
+        Ok(Self { client, permits, config, problem: ArcSwapOption::empty(), well: Notify::new(), meters })
     }
 
     /// The client underneath, for subscriptions: [`RpcClient::pubsub_frontend`] tells whether there can be any.
@@ -281,7 +285,10 @@ impl Upstream {
     fn note(&self, problem: Option<&UpstreamError>) {
         match problem {
             Some(problem) => self.problem.store(Some(Arc::new(problem.to_string()))),
-            None if self.problem.load().is_some() => self.problem.store(None),
+            None if self.problem.load().is_some() => {
+                self.problem.store(None);
+                self.well.notify_waiters();
+            }
             None => {}
         }
         self.meters.state.set(if problem.is_some() { 0.0 } else { 1.0 });
@@ -326,10 +333,22 @@ impl Upstream {
                 self.note(Some(error));
             }
             self.meters.retries.increment(1);
-            tokio::time::sleep(pause).await;
+            self.pause(pause, wait.is_some()).await;
         }
         // Each was asked at least once.
         results.into_iter().flatten().collect()
+    }
+
+    /// Pauses before it is asked again: in full where it has asked for that, else until it answers others, if that is sooner.
+    async fn pause(&self, pause: Duration, in_full: bool) {
+        if in_full {
+            return tokio::time::sleep(pause).await;
+        }
+        let sure = pause.min(Self::SURE_PAUSE);
+        // It knows from here on.
+        let well = self.well.notified();
+        tokio::time::sleep(sure).await;
+        let _ = tokio::time::timeout(pause - sure, well).await;
     }
 
     /// Sends a batch once. As many results as asks, in their order.

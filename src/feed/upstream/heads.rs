@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use alloy_primitives::B256;
+use alloy_primitives::{B256, U64};
 use alloy_provider::{Provider, RootProvider};
 use serde::Deserialize;
 use tokio::{
@@ -15,11 +15,13 @@ use tokio::{
 };
 
 use super::client::{Ask, Upstream, UpstreamError};
+use crate::state::Tags;
 
 /// What an upstream last said of its newest block. Told of by its subscription where it has one, else asked for again and again.
 #[derive(Debug)]
 pub struct Heads {
     newest: watch::Receiver<Result<B256, UpstreamError>>,
+    tags: watch::Receiver<Tags>,
     /// When to look at the same once more.
     again: Option<Instant>,
     task: AbortHandle,
@@ -29,6 +31,7 @@ pub struct Heads {
 #[derive(Clone, Debug, Deserialize)]
 struct Head {
     hash: B256,
+    number: U64,
 }
 
 impl Heads {
@@ -39,12 +42,16 @@ impl Heads {
     /// tokio runtime.
     pub fn follow(upstream: Arc<Upstream>, newest: B256, every: Duration) -> Self {
         let (sender, receiver) = watch::channel(Ok(newest));
-        let task = tokio::spawn(follow(upstream, every, sender)).abort_handle();
-        Self { newest: receiver, again: None, task }
+        let (tell_tags, tags) = watch::channel(Tags::default());
+        let following = async move {
+            tokio::join!(follow(upstream.clone(), every, sender), follow_tags(upstream, every, tell_tags))
+        };
+        let task = tokio::spawn(following).abort_handle();
+        Self { newest: receiver, tags, again: None, task }
     }
 
-    /// Waits until there is something new, or it is time to look again.
-    pub async fn changed(&mut self) {
+    /// Waits until there is something new, or it is time to look again. What it says are the newest tags, where that is what is new.
+    pub async fn changed(&mut self) -> Option<Tags> {
         let again = self.again;
         let due = async {
             match again {
@@ -54,8 +61,12 @@ impl Heads {
         };
         tokio::select! {
             // Its sender lives as long as the task, which ends with this.
-            _ = self.newest.changed() => {}
-            () = due => self.again = None,
+            _ = self.newest.changed() => None,
+            () = due => {
+                self.again = None;
+                None
+            }
+            Ok(()) = self.tags.changed() => Some(*self.tags.borrow_and_update()),
         }
     }
 
@@ -83,6 +94,8 @@ impl Drop for Heads {
 const FAILURES: u32 = 3;
 /// How much seldomer it is asked while a subscription tells.
 const SELDOMER: u32 = 8;
+/// The longest between two questions about safe and final blocks.
+const TAGS: Duration = Duration::from_secs(12);
 
 async fn follow(upstream: Arc<Upstream>, every: Duration, sender: watch::Sender<Result<B256, UpstreamError>>) {
     let mut heads = None;
@@ -122,6 +135,27 @@ async fn follow(upstream: Arc<Upstream>, every: Duration, sender: watch::Sender<
                 is_new
             });
         }
+    }
+}
+
+/// Asks which blocks are safe and final. There is no subscription to that, and it changes seldom.
+async fn follow_tags(upstream: Arc<Upstream>, every: Duration, sender: watch::Sender<Tags>) {
+    let every = (every * SELDOMER).min(TAGS);
+    loop {
+        let ask = |tag: &str| Ask::<Option<Head>>::typed("eth_getBlockByNumber", &(tag, false));
+        let deadline = Instant::now() + every.max(Duration::from_secs(1));
+        let answers = upstream.all(vec![ask("safe"), ask("finalized")], deadline).await;
+        let mut known = *sender.borrow();
+        for (answer, tag) in answers.into_iter().zip([&mut known.safe, &mut known.finalized]) {
+            // A chain that has neither says no. What does not answer says nothing.
+            match answer {
+                Ok(head) => *tag = head.map(|head| head.number.to()),
+                Err(UpstreamError::Refused { .. }) => *tag = None,
+                Err(_) => {}
+            }
+        }
+        sender.send_if_modified(|told| std::mem::replace(told, known) != known);
+        sleep(every).await;
     }
 }
 

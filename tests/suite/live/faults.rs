@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use alloy_primitives::{Address, keccak256};
-use presim::state::FeedProblem;
+use presim::state::{FeedProblem, Selector};
 use serde_json::json;
 
 use super::{
     built::{Built, ETHEREUM, SOMEBODY, store, transfer},
-    feed, head, health, refused, serve, start,
+    feed, head, health, refused, serve, start, until,
 };
 use crate::{
     support::{BOUND, TestNode, hex},
@@ -176,6 +176,10 @@ async fn safe_and_finalized_are_the_upstreams() {
     upstream.change(|chain| (chain.finalized, chain.safe) = (Some(genesis.number()), Some(one.number())));
     upstream.push(two.block.clone());
     head(&node, two.hash()).await;
+    until(&node, "tags", |published| {
+        published.select(Selector::Safe).is_ok_and(|safe| safe.head.number() == one.number())
+    })
+    .await;
     let hash = |tag: &'static str| {
         let node = &node;
         async move { node.result("/", "eth_getBlockByNumber", json!([tag, false])).await["hash"].clone() }

@@ -1,5 +1,7 @@
 //! The rules of the feed, as a table: what comes, and what is seen of it.
 
+use std::time::Duration;
+
 use alloy_eips::Decodable2718;
 use alloy_primitives::{B64, B256, U256};
 use op_alloy::{consensus::OpTxEnvelope, rpc_types_engine::OpFlashblockPayload};
@@ -30,6 +32,8 @@ enum Do {
     Reconnect,
     /// The upstream has a new block: on its head, or in the place of it.
     Block(Box<Built>),
+    /// The upstream answers so many milliseconds later than it could.
+    Slow(u64),
     /// Nothing comes.
     Nothing,
 }
@@ -257,8 +261,15 @@ fn cases(blocks: &Blocks) -> Vec<Case> {
         },
         Case {
             name: "slow: what it needs is not here in time",
-            flags: &["--flashblocks-apply-ms", "1"],
-            steps: vec![(send(&a1, 0), Fell(Lagging)), (send(&a1, 1), Still(Lagging))],
+            flags: &["--flashblocks-apply-ms", "1000"],
+            steps: vec![
+                (Slow(4_000), Whatever),
+                (send(&a1, 0), Fell(Lagging)),
+                (send(&a1, 1), Still(Lagging)),
+                (Slow(0), Whatever),
+                (block(&blocks.a1), Still(Lagging)),
+                (send(&a2, 0), Pending(n2, 0)),
+            ],
         },
         case(
             "true receipts and balances",
@@ -411,6 +422,7 @@ impl Stage {
                 self.upstream.push(built.block.clone());
                 head(&self.node, built.hash()).await;
             }
+            Slow(delay) => self.upstream.delay(Duration::from_millis(delay)),
             Nothing => {}
         }
     }
@@ -435,8 +447,10 @@ impl Stage {
                 None
             }
             Fell(problem) | Still(problem) => {
-                feed(node, Some(*problem)).await;
-                until(node, at, |published| published.newest.open.is_none()).await;
+                until(node, at, |published| {
+                    published.feed.problem() == Some(*problem) && published.newest.open.is_none()
+                })
+                .await;
                 Some(*problem)
             }
         };
@@ -549,7 +563,7 @@ async fn a_strict_node_refuses_a_broken_pending() {
     stage.see(0, &Pending(blocks.a1.number(), 0), &mut 0.0).await;
     assert_eq!(stage.node.result("/", "eth_getBalance", params.clone()).await, "0x0");
     stage.act(Send(payloads[2].clone())).await;
-    stage.see(1, &Fell(Gap), &mut 0.0).await;
+    feed(&stage.node, Some(Gap)).await;
     let told = refused(&stage.node, "eth_getBalance", params, -32000, BOUND).await;
     assert!(told.contains("gap") && told.contains("--strict-pending"), "{told}");
     assert_eq!(stage.node.result("/", "eth_getBalance", json!([SOMEBODY, "latest"])).await, "0x0");
