@@ -19,7 +19,7 @@ use crate::{
         Source,
         flashblocks::{self, Rules},
         live::{FlashblockSource, LiveLimits, LiveSource, canonical_snapshot, told_receipts},
-        upstream::{Fetcher, FetcherConfig, Heads, Upstream, UpstreamBlock, UpstreamConfig},
+        upstream::{Fetcher, FetcherConfig, Heads, Upstream, UpstreamBlock, UpstreamConfig, UpstreamState},
     },
     state::{CodeCache, FeedProblem, FeedState, RemoteImage, RemoteState, RemoteStats, Snapshots, Tags},
     store::{read_image, write_image},
@@ -144,7 +144,7 @@ pub async fn begin(
     )
     .await?;
     let upstream = Arc::new(upstream);
-    let chain_id = upstream.chain_id(deadline).await.wrap_err_with(failed)?;
+    let chain_id = patiently(&upstream, upstream.chain_id(deadline)).await.wrap_err_with(failed)?;
     let spec = chain(config, chain_id)?;
     if live.flashblocks.is_some() && spec.family() != Family::OpStack {
         return Err(eyre!(
@@ -233,6 +233,20 @@ pub async fn begin(
         trading: None,
     };
     Ok((start, beside))
+}
+
+/// Says now and then why the upstream has not answered yet.
+async fn patiently<T>(upstream: &Upstream, answer: impl Future<Output = T>) -> T {
+    let mut answer = std::pin::pin!(answer);
+    loop {
+        match tokio::time::timeout(START / 15, &mut answer).await {
+            Ok(answer) => return answer,
+            Err(_) => match upstream.state() {
+                UpstreamState::Ok => tracing::info!("the upstream has not answered yet"),
+                UpstreamState::Degraded(problem) => tracing::warn!(%problem, "the upstream has not answered yet"),
+            },
+        }
+    }
 }
 
 /// What was kept of the upstream's state; what is wrong with it costs the time of fetching that again.
