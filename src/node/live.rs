@@ -131,6 +131,8 @@ pub async fn begin(
     let deadline = Instant::now() + START;
     let failed = || format!("--upstream {endpoint}");
     let live = &config.live;
+    // For what one can do without.
+    let soon = || Instant::now() + 2 * live.timeout();
     tracing::info!("asking the upstream {endpoint} for its newest block");
     let upstream = Upstream::connect(
         UpstreamConfig {
@@ -159,7 +161,7 @@ pub async fn begin(
     }
     let between = match config.block_time {
         Some(set) => set,
-        None => block_time(&upstream, &head, &spec, deadline).await.wrap_err_with(failed)?,
+        None => block_time(&upstream, &head, &spec, soon()).await,
     };
     let spec = spec.with_block_time(between);
     let newest = head.hash();
@@ -173,7 +175,7 @@ pub async fn begin(
         },
         None => (head, None),
     };
-    let receipts = told_receipts(&upstream, &head, deadline).await;
+    let receipts = told_receipts(&upstream, &head, soon()).await;
     let (number, hash) = (head.number(), head.hash());
     let remote = RemoteState::new(most, number, hash);
     let view = remote.newest().ok_or_else(|| eyre!("a cache without its first block"))?;
@@ -214,7 +216,7 @@ pub async fn begin(
         rules: Rules::new(live.flashblocks_ahead as usize, HELD),
     });
     let limits = LiveLimits {
-        wait: PATIENCE,
+        wait: 2 * live.timeout(),
         execute: live.execute(),
         apply: Duration::from_millis(live.flashblocks_apply_ms),
         sub_block: SUB_BLOCK,
@@ -295,15 +297,13 @@ fn chain(config: &Config, chain_id: u64) -> eyre::Result<ChainSpec> {
 }
 
 /// Seconds between the two newest blocks.
-async fn block_time(
-    upstream: &Upstream,
-    head: &UpstreamBlock,
-    spec: &ChainSpec,
-    deadline: Instant,
-) -> eyre::Result<u64> {
+async fn block_time(upstream: &Upstream, head: &UpstreamBlock, spec: &ChainSpec, deadline: Instant) -> u64 {
     // Nobody knows of a chain of one block.
     let usual = spec.block_time();
-    let Some(json) = upstream.block_by_hash(head.header.parent_hash, deadline).await? else { return Ok(usual) };
-    let parent = UpstreamBlock::read(json.get(), spec.family())?;
-    Ok(head.header.timestamp.saturating_sub(parent.header.timestamp).clamp(1, 3600))
+    if head.number() == 0 {
+        return usual;
+    }
+    let json = upstream.block_by_hash(head.header.parent_hash, deadline).await.ok().flatten();
+    let Some(parent) = json.and_then(|json| UpstreamBlock::read(json.get(), spec.family()).ok()) else { return usual };
+    head.header.timestamp.saturating_sub(parent.header.timestamp).clamp(1, 3600)
 }

@@ -8,7 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use alloy_eips::{BlockId, RpcBlockHash, eip2930::AccessList};
+use alloy_eips::{BlockId, BlockNumberOrTag, RpcBlockHash, eip2930::AccessList};
 use alloy_primitives::{B256, U256, map::DefaultHashBuilder};
 use dashmap::{DashMap, Entry};
 use serde::Deserialize;
@@ -17,7 +17,7 @@ use tokio::{runtime::Handle, sync::watch};
 use super::{
     Hints,
     client::{Ask, Upstream, UpstreamError, UpstreamState},
-    wave::Wave,
+    wave::{Naming, Wave},
 };
 use crate::{
     state::{CodeCache, Miss, Missed, RemoteView},
@@ -50,6 +50,8 @@ pub struct Fetcher {
     roots: DashMap<B256, B256, DefaultHashBuilder>,
     /// The upstream said that it has no `eth_createAccessList`.
     no_access_lists: AtomicBool,
+    /// The upstream takes no hash in the place of a block's number.
+    by_number: AtomicBool,
     waves: Count,
     /// Where waves run: what executes blocks and calls does not hold them up.
     runtime: Handle,
@@ -127,6 +129,7 @@ impl Fetcher {
             in_flight: Arc::default(),
             roots: DashMap::default(),
             no_access_lists: AtomicBool::new(false),
+            by_number: AtomicBool::new(false),
             waves: Count(waves),
             runtime: Handle::current(),
         }
@@ -265,12 +268,38 @@ impl Fetcher {
 
     async fn wave(&self, view: &RemoteView, misses: &[Miss], deadline: Instant) -> Result<(), FetchError> {
         let root = if self.config.verify_proofs { Some(self.root(view, deadline).await?) } else { None };
-        let wave = Wave::new(view, misses, self.config.verify_proofs);
-        let learned = wave.send(&self.upstream, &self.codes, root, deadline).await;
+        let prove = self.config.verify_proofs;
+        let send = |naming| {
+            let wave = Wave::new(view, misses, prove, naming);
+            wave.send(&self.upstream, &self.codes, root, deadline)
+        };
+        let mut naming = if self.by_number.load(Relaxed) { Naming::Number } else { Naming::Hash };
+        let mut learned = send(naming).await;
+        let is_refused = matches!(learned.problem, Some(UpstreamError::Refused { code: -32602, .. }));
+        if naming == Naming::Hash && is_refused && learned.values.is_empty() {
+            naming = Naming::Number;
+            learned = send(naming).await;
+            self.by_number.store(learned.problem.is_none(), Relaxed);
+        }
+        if naming == Naming::Number && !self.is_canonical(view, deadline).await? {
+            return Err(FetchError::Replaced { number: view.number(), hash: view.hash() });
+        }
         if !view.state().insert(view, learned.values) {
             return Err(FetchError::Replaced { number: view.number(), hash: view.hash() });
         }
         learned.problem.map_or(Ok(()), |problem| Err(problem.into()))
+    }
+
+    /// Whether the block of `view` is still the upstream's of that number.
+    async fn is_canonical(&self, view: &RemoteView, deadline: Instant) -> Result<bool, FetchError> {
+        #[derive(Debug, Deserialize)]
+        struct Named {
+            hash: B256,
+        }
+        let number = BlockNumberOrTag::Number(view.number());
+        let ask = Ask::<Option<Named>>::typed("eth_getBlockByNumber", &(number, false));
+        let named = self.upstream.one(ask, deadline).await?;
+        Ok(named.is_some_and(|named| named.hash == view.hash()))
     }
 
     /// What the upstream says that some calls will read. Nothing where it cannot say.

@@ -53,17 +53,27 @@ pub(super) struct Learned {
     pub problem: Option<UpstreamError>,
 }
 
+/// How an upstream is told of which block's state is meant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Naming {
+    /// By its hash (EIP-1898): it names the same block whatever the chain does meanwhile.
+    Hash,
+    /// By its number, where the upstream does not know the other.
+    Number,
+}
+
 /// A wave at the block of a view.
 pub(super) struct Wave<'a> {
     view: &'a RemoteView,
+    naming: Naming,
     asks: Vec<Ask<Piece>>,
     about: Vec<About>,
 }
 
 impl<'a> Wave<'a> {
     /// A wave for these misses; where `prove`, with the proofs of all that is in the state.
-    pub fn new(view: &'a RemoteView, misses: &[Miss], prove: bool) -> Self {
-        let mut wave = Self { view, asks: Vec::new(), about: Vec::new() };
+    pub fn new(view: &'a RemoteView, misses: &[Miss], prove: bool, naming: Naming) -> Self {
+        let mut wave = Self { view, naming, asks: Vec::new(), about: Vec::new() };
         let mut proven: HashMap<Address, Vec<U256>> = HashMap::default();
         for miss in misses {
             match *miss {
@@ -93,7 +103,12 @@ impl<'a> Wave<'a> {
     }
 
     fn at(&self) -> BlockId {
-        BlockId::Hash(RpcBlockHash { block_hash: self.view.hash(), require_canonical: Some(false) })
+        match self.naming {
+            Naming::Hash => {
+                BlockId::Hash(RpcBlockHash { block_hash: self.view.hash(), require_canonical: Some(false) })
+            }
+            Naming::Number => self.view.number().into(),
+        }
     }
 
     fn push(&mut self, about: About, ask: Ask<Piece>) {
@@ -151,7 +166,7 @@ impl<'a> Wave<'a> {
         root: Option<B256>,
         deadline: std::time::Instant,
     ) -> Learned {
-        let Self { view, asks, about } = self;
+        let Self { view, asks, about, .. } = self;
         let answers = upstream.all(asks, deadline).await;
         let mut learned = Learned { values: Vec::new(), problem: None };
         let mut accounts: HashMap<Address, Fields> = HashMap::default();
