@@ -140,7 +140,7 @@ async fn transactions_are_sent_on_and_older_blocks_are_asked_for() {
     let raw = two.raw()[0].clone();
     let hash = node.result("/", "eth_sendRawTransaction", json!([raw])).await;
     assert_eq!(hash, json!(keccak256(&raw)));
-    assert_eq!(upstream.has_sent(1).await, [raw.clone()]);
+    assert_eq!(upstream.has_sent(1).await, std::slice::from_ref(&raw));
     upstream.refuse("eth_sendRawTransaction", Some((-32000, "nonce too low")));
     let told = refused(&node, "eth_sendRawTransaction", json!([raw]), -32000, ANSWERED).await;
     assert_eq!(told, "nonce too low");
