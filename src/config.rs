@@ -397,6 +397,13 @@ impl Config {
             return Err(command.error(ErrorKind::MissingRequiredArgument, problem));
         }
         let conflict = |flag: &str, why: &str| format!("--upstream and {flag}: {why}");
+        if self.keep_blocks > MOST_BLOCKS || self.keep_blocks <= live.flashblocks_ahead {
+            let text = format!(
+                "--keep-blocks {}: with --upstream expected more than --flashblocks-ahead ({}), and at most {MOST_BLOCKS}",
+                self.keep_blocks, live.flashblocks_ahead
+            );
+            return Err(command.error(ErrorKind::InvalidValue, text));
+        }
         let problem = if self.chain.is_some() {
             conflict("--chain", "the blocks come from the upstream: leave one of them out")
         } else if !self.wallet_key_file.is_empty() {
@@ -451,6 +458,9 @@ impl Config {
         Ok(())
     }
 }
+
+/// Blocks of an upstream whose state can be told apart.
+const MOST_BLOCKS: u32 = 256;
 
 /// Whether this is what a browser may send as its `Origin`: `*` stands for all, and there is no path in it.
 fn is_origin(text: &str) -> bool {

@@ -12,11 +12,13 @@ pub mod upstream;
 pub mod world;
 
 use std::{
+    panic::AssertUnwindSafe,
     sync::Arc,
     time::{Duration, Instant},
 };
 
 use actix::{Actor, ActorContext, AsyncContext, Context, Handler, Message, WrapFuture};
+use futures::FutureExt;
 use metrics::{Counter, Gauge, Histogram};
 
 use alloy_evm::block::BlockExecutionError;
@@ -173,7 +175,14 @@ impl Actor for StateFeed {
             context.run_interval(self.every, |feed, _| feed.tick());
         }
         if let Some(live) = self.live.take() {
-            context.spawn(live.run().into_actor(self));
+            let snapshots = self.snapshots.clone();
+            let followed = async move {
+                if AssertUnwindSafe(live.run()).catch_unwind().await.is_err() {
+                    tracing::error!("following the upstream has failed, and ended: start the node again");
+                    snapshots.fall_back(FeedState::Degraded(FeedProblem::Execution));
+                }
+            };
+            context.spawn(followed.into_actor(self));
         }
         context.run_interval(Duration::from_millis(100), |feed, _| {
             let newest = feed.snapshots.newest();

@@ -1,6 +1,7 @@
 //! The beginning of a chain that lives elsewhere: the upstream's newest block, and what follows it.
 
 use std::{
+    path::{Path, PathBuf},
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -18,9 +19,10 @@ use crate::{
         Source,
         flashblocks::{self, Rules},
         live::{FlashblockSource, LiveLimits, LiveSource, canonical_snapshot, told_receipts},
-        upstream::{Fetcher, FetcherConfig, Heads, KeptState, Upstream, UpstreamBlock, UpstreamConfig},
+        upstream::{Fetcher, FetcherConfig, Heads, Upstream, UpstreamBlock, UpstreamConfig, UpstreamState},
     },
     state::{CodeCache, FeedProblem, FeedState, RemoteImage, RemoteState, RemoteStats, Snapshots, Tags},
+    store::{read_image, write_image},
     telemetry::Metrics,
 };
 
@@ -47,7 +49,7 @@ pub struct Beside {
     /// What is known of that.
     pub remote: Arc<RemoteState>,
     /// Where that is kept.
-    pub kept: Option<KeptState>,
+    pub kept: Option<PathBuf>,
 }
 
 impl Beside {
@@ -56,9 +58,8 @@ impl Beside {
 
     /// Keeps what is known now, where it is to be kept.
     pub async fn keep(&self) {
-        let Some(kept) = self.kept.clone() else { return };
-        let remote = self.remote.clone();
-        let saved = tokio::task::spawn_blocking(move || kept.save(&remote)).await;
+        let (Some(dir), Some(view)) = (self.kept.clone(), self.remote.newest()) else { return };
+        let saved = tokio::task::spawn_blocking(move || write_image(&dir, &view.state().export(&view))).await;
         if let Ok(Err(error)) = saved {
             tracing::warn!(%error, "what is known of the upstream's state is not kept");
         }
@@ -143,8 +144,13 @@ pub async fn begin(
     )
     .await?;
     let upstream = Arc::new(upstream);
-    let chain_id = upstream.chain_id(deadline).await.wrap_err_with(failed)?;
+    let chain_id = patiently(&upstream, upstream.chain_id(deadline)).await.wrap_err_with(failed)?;
     let spec = chain(config, chain_id)?;
+    if live.flashblocks.is_some() && spec.family() != Family::OpStack {
+        return Err(eyre!(
+            "--flashblocks: chain {chain_id} is none of the OP stack, whose sub-blocks these are: leave it out"
+        ));
+    }
     let json = upstream.block(BlockNumberOrTag::Latest, deadline).await.wrap_err_with(failed)?;
     let json = json.ok_or_else(|| eyre!("{}: it has no newest block", failed()))?;
     let head = UpstreamBlock::read(json.get(), spec.family()).wrap_err_with(failed)?;
@@ -157,8 +163,8 @@ pub async fn begin(
     };
     let spec = spec.with_block_time(between);
     let newest = head.hash();
-    let kept = config.data_dir.as_deref().map(|dir| KeptState::new(dir, chain_id));
-    let image = kept.as_ref().and_then(KeptState::load);
+    let most = (live.cache_mb as usize) << 20;
+    let image = config.data_dir.as_deref().and_then(|dir| kept_image(dir, most));
     // What was known can be brought to the newest block by the blocks between, where these are not too many.
     let (head, image) = match image {
         Some(image) => match resume(&upstream, &image, &head, spec.family(), deadline).await {
@@ -169,7 +175,7 @@ pub async fn begin(
     };
     let receipts = told_receipts(&upstream, &head, deadline).await;
     let (number, hash) = (head.number(), head.hash());
-    let remote = RemoteState::new((live.cache_mb as usize) << 20, number, hash);
+    let remote = RemoteState::new(most, number, hash);
     let view = remote.newest().ok_or_else(|| eyre!("a cache without its first block"))?;
     if let Some(image) = image {
         remote.import(&view, image, codes);
@@ -215,7 +221,7 @@ pub async fn begin(
         verify: live.verify_proofs,
         gap: GAP,
     };
-    let beside = Beside { fetcher: fetcher.clone(), remote: remote.clone(), kept };
+    let beside = Beside { fetcher: fetcher.clone(), remote: remote.clone(), kept: config.data_dir.clone() };
     let source = LiveSource { spec: spec.clone(), fetcher, remote, heads, flashblocks, limits };
     let start = Start {
         spec,
@@ -227,6 +233,28 @@ pub async fn begin(
         trading: None,
     };
     Ok((start, beside))
+}
+
+/// Says now and then why the upstream has not answered yet.
+async fn patiently<T>(upstream: &Upstream, answer: impl Future<Output = T>) -> T {
+    let mut answer = std::pin::pin!(answer);
+    loop {
+        match tokio::time::timeout(START / 15, &mut answer).await {
+            Ok(answer) => return answer,
+            Err(_) => match upstream.state() {
+                UpstreamState::Ok => tracing::info!("the upstream has not answered yet"),
+                UpstreamState::Degraded(problem) => tracing::warn!(%problem, "the upstream has not answered yet"),
+            },
+        }
+    }
+}
+
+/// What was kept of the upstream's state; what is wrong with it costs the time of fetching that again.
+fn kept_image(dir: &Path, most: usize) -> Option<RemoteImage> {
+    read_image(dir, most).unwrap_or_else(|error| {
+        tracing::warn!(%error, "what was kept of the upstream's state is left out");
+        None
+    })
 }
 
 /// The block that an image is of, where the upstream's chain still has it, and not long before `head`.

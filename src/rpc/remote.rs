@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use alloy_eips::RpcBlockHash;
 use alloy_primitives::B256;
 use serde_json::value::RawValue;
 
@@ -9,6 +10,7 @@ use super::{
     encode,
     error::RpcError,
     front::{Front, Job},
+    hex::SlotKey,
     methods::Method,
     wire,
 };
@@ -142,8 +144,13 @@ impl Front {
             let text = "the state has changes that no block has yet: there is no proof of it: expected a block";
             return Err(RpcError::new(-32000, text));
         };
-        let at = alloy_eips::RpcBlockHash { block_hash: view.hash(), require_canonical: Some(false) };
-        let slots: Vec<_> = request.slots.iter().map(|key| alloy_primitives::B256::from(key.slot)).collect();
+        let at = RpcBlockHash { block_hash: view.hash(), require_canonical: Some(false) };
+        // As they were written: an answer repeats them so.
+        let written = |key: &SlotKey| match key.in_full {
+            true => B256::from(key.slot).to_string(),
+            false => format!("{:#x}", key.slot),
+        };
+        let slots: Vec<String> = request.slots.iter().map(written).collect();
         let ask =
             Ask::new("eth_getProof", &(request.address, slots, at), |proof| Ok::<Box<RawValue>, _>(proof.to_owned()));
         let proof = remote.fetcher.upstream().one(ask, job.ticket.deadline()).await.map_err(FetchError::from)?;

@@ -242,6 +242,22 @@ impl Snapshots {
         });
     }
 
+    /// The canonical chain goes back to `number`, from which it takes another branch: what came after it goes at once.
+    pub fn go_back(&self, number: u64, feed: FeedState) {
+        let id = self.next_id();
+        self.replace(|published| {
+            published.feed = feed;
+            let Some(fork) = published.sealed.get(&number) else { return };
+            let mut fork = fork.copy();
+            fork.id = id;
+            let fork = Arc::new(fork);
+            published.forget_from(number + 1);
+            published.sealed.insert(number, fork.clone());
+            published.latest = fork.clone();
+            published.push(fork, self.kept_snapshots);
+        });
+    }
+
     /// Publishes a canonical block of which no ancestor is known: all that was known goes.
     pub fn begin_anew(&self, mut first: Snapshot) {
         first.id = self.next_id();
@@ -279,6 +295,10 @@ impl Snapshots {
     fn prune(&self, published: &mut Published) {
         while published.sealed.len() > self.kept_blocks {
             let (oldest, rest) = published.sealed.without_min();
+            // What is pre-confirmed is on the newest canonical block.
+            if oldest.as_ref().is_some_and(|oldest| oldest.head.number() >= published.latest.head.number()) {
+                break;
+            }
             published.sealed = rest;
             if let Some(oldest) = oldest {
                 published.put_away(&oldest.head);
@@ -524,9 +544,16 @@ impl Published {
         }
     }
 
-    /// The state after `block` is not kept any more: nor is its body, where it can be had again.
+    /// The state after `block` is not kept any more: nor is its body, where it can be had again. An upstream's block is left to the upstream
+    /// as a whole.
     fn put_away(&mut self, block: &SealedBlock) {
-        if let Some(block) = block.without_body() {
+        if self.tags.is_some() {
+            for tx in &block.body().transactions {
+                self.transactions.remove(tx.tx_hash());
+            }
+            self.numbers.remove(&block.hash());
+            self.blocks.remove(&block.number());
+        } else if let Some(block) = block.without_body() {
             self.blocks.insert(block.number(), Arc::new(block));
         }
     }

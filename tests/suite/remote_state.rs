@@ -167,7 +167,9 @@ impl Setup {
         script: impl FnMut(usize, &Value) -> Reply + Send + 'static,
     ) -> Option<Self> {
         let genesis = shared("bench/genesis.json")?;
-        let node = TestNode::start(&["--genesis", genesis.to_str().unwrap(), "--feed", "static"]);
+        let gas_cap = world::GAS_CAP.to_string();
+        let same = ["--feed", "static", "--block-time", "1", "--gas-cap", &gas_cap];
+        let node = TestNode::start(&[&["--genesis", genesis.to_str().unwrap()], same.as_slice()].concat());
         let proxy = Proxy::start(&node, delay, script).await;
         let Chain { backend, .. } = Chain::load()?;
         let metrics = Metrics::default();
@@ -344,8 +346,8 @@ async fn what_passes_is_asked_again() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_upstream_that_does_not_answer_rightly_is_an_error_with_its_cause_in_time() {
-    type Case = (fn() -> Reply, &'static str);
-    let cases: [Case; 6] = [
+    type Fault = fn() -> Reply;
+    let cases: [(Fault, &str); 6] = [
         (|| Reply::Answer(429, "slow down".to_owned()), "429"),
         (|| Reply::Answer(200, "<html>".to_owned()), "no JSON-RPC response"),
         (|| Reply::Answer(200, "[]".to_owned()), "no"),

@@ -32,6 +32,8 @@ use crate::{
 pub(super) struct Ahead {
     /// Its number.
     pub number: u64,
+    /// Its header, as far as it was known when it began.
+    header: Header,
     /// What its producer says of it with its last sub-block.
     diff: OpFlashblockPayloadDelta,
     /// What it has changed so far, each account once.
@@ -56,6 +58,19 @@ impl Ahead {
             (None, Some(open)) => (open.receipts.iter().cloned().collect(), open.header.gas_used),
             (None, None) => Default::default(),
         }
+    }
+
+    /// Whether its transactions saw what those of `header`'s block see.
+    pub fn has_environment_of(&self, header: &Header) -> bool {
+        let own = &self.header;
+        own.parent_hash == header.parent_hash
+            && own.beneficiary == header.beneficiary
+            && own.timestamp == header.timestamp
+            && own.gas_limit == header.gas_limit
+            && own.base_fee_per_gas == header.base_fee_per_gas
+            && own.mix_hash == header.mix_hash
+            && own.parent_beacon_block_root == header.parent_beacon_block_root
+            && own.extra_data == header.extra_data
     }
 
     /// All that it has changed, each account once.
@@ -103,13 +118,17 @@ impl Live {
             };
             if let Err(error) = done {
                 tracing::warn!(%error, "a Flashblock is not applied");
-                let problem = error.problem();
-                if let Some(source) = &mut self.source.flashblocks {
-                    source.rules.fail(problem);
-                }
-                return self.fall_back(problem);
+                return self.fail(error.problem());
             }
         }
+    }
+
+    /// What is pre-confirmed cannot be relied on, for a reason that the rules do not see.
+    pub(super) fn fail(&mut self, problem: FeedProblem) {
+        if let Some(source) = &mut self.source.flashblocks {
+            source.rules.fail(problem);
+        }
+        self.fall_back(problem);
     }
 
     fn fall_back(&mut self, problem: FeedProblem) {
@@ -128,6 +147,9 @@ impl Live {
             Parent::PreConfirmed => Some(self.complete(base.parent_hash)?),
         };
         let latest = self.snapshots.load().latest().clone();
+        if complete.is_none() && latest.head_hash() != base.parent_hash {
+            return Err(LiveError::Gone(base.block_number));
+        }
         let on = match &complete {
             Some(complete) => stand_on(complete.world.clone(), complete.head.clone(), complete.hashes.clone()),
             None => {
@@ -145,6 +167,7 @@ impl Live {
         };
         let mut ahead = Ahead {
             number: base.block_number,
+            header,
             diff: flashblock.diff.clone(),
             changes: AddressMap::default(),
             complete: None,
@@ -218,9 +241,16 @@ impl Live {
         let newest = self.snapshots.newest();
         let latest = self.snapshots.load().latest().clone();
         let gone = || LiveError::Gone(newest.header().number);
-        let open = newest.open.as_ref().ok_or_else(gone)?;
         let view = self.canonical_view(&latest)?;
         let ahead = self.ahead.last_mut().ok_or_else(gone)?;
+        if let Some(sealed) = ahead.complete.clone() {
+            // A builder begins the block after it anew.
+            if sealed.hash() != hash {
+                return Err(gone());
+            }
+            return Ok(self.stand_on_ahead(view, sealed, &newest));
+        }
+        let open = newest.open.as_ref().filter(|open| open.header.number == ahead.number).ok_or_else(gone)?;
         let receipts: Vec<ChainReceipt> = open.receipts.iter().cloned().collect();
         let (root, bloom) = receipts_root_and_bloom(&receipts);
         LiveError::unless_equal("gas_used", open.header.gas_used, ahead.diff.gas_used)?;
@@ -239,13 +269,18 @@ impl Live {
         // Builders may leave the state root out: the next block's parent is its name all the same.
         let sealed = SealedBlock::named(header, hash, transactions, receipts, Vec::new(), withdrawals);
         ahead.complete = Some(sealed.clone());
+        Ok(self.stand_on_ahead(view, sealed, &newest))
+    }
+
+    /// The state after the newest pre-confirmed block: that of the canonical ones, and what those ahead have changed.
+    fn stand_on_ahead(&self, view: RemoteView, sealed: SealedBlock, newest: &Snapshot) -> Snapshot {
         let mut world = World::on(view);
         for ahead in &self.ahead {
             world.apply_many(&ahead.changes());
         }
         let mut hashes = newest.hashes.clone();
         hashes.push(sealed.number(), sealed.hash());
-        Ok(stand_on(world, sealed.into(), hashes))
+        stand_on(world, sealed.into(), hashes)
     }
 
     /// The header of a block as far as its first sub-block tells.

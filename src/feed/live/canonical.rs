@@ -16,8 +16,13 @@ use crate::{
         flashblocks::{Action, CanonicalBlock},
         upstream::{Upstream, UpstreamBlock, receipts},
     },
-    state::{AccountChange, RemoteView, Selector, Snapshot, World},
+    state::{AccountChange, FeedProblem, FeedState, RemoteView, Selector, Snapshot, World},
 };
+
+/// How often an older block has to be the upstream's newest before it is believed that its chain went back.
+const LOOKS: u32 = 8;
+/// Blocks that the newest may be ahead without what is published being called late.
+const BEHIND: usize = 2;
 
 impl Live {
     /// Comes to the upstream's newest block from the newest that is known, by the branch that the new one is on.
@@ -41,13 +46,27 @@ impl Live {
         };
         let head = self.snapshots.load().head().clone();
         match fork {
-            // An upstream of several nodes may tell of an older block again. It is canonical as it was.
-            Some(_) if path.is_empty() => return Ok(()),
+            Some(fork) if fork.hash() == head.hash() => self.looks = 0,
+            // One of several nodes behind an address may be late: only what stays so is a chain that went back.
+            Some(_) if path.is_empty() && self.looks < LOOKS => {
+                self.looks += 1;
+                self.source.heads.again();
+                return Ok(());
+            }
             Some(fork) if fork.number() < head.number() => {
+                self.looks = 0;
                 self.reorgs.increment(1);
                 tracing::warn!(from = head.number(), to = fork.number(), "the upstream took another branch");
-                if self.source.remote.revert_to(fork.number(), fork.hash()).is_none() {
+                if self.source.remote.revert_to(fork.number(), fork.hash()).is_none() && !path.is_empty() {
                     return self.begin_anew(path.swap_remove(0)).await;
+                }
+                // Nothing is answered from the dead branch while the other is taken in.
+                self.ahead.clear();
+                self.snapshots.go_back(fork.number(), FeedState::Degraded(FeedProblem::Reorg));
+                self.set(FeedState::Degraded(FeedProblem::Reorg));
+                if path.is_empty() {
+                    let actions = self.judge(&about(&fork.header, &fork.body().transactions));
+                    self.act(actions, Instant::now(), false).await;
                 }
             }
             Some(_) => {}
@@ -55,6 +74,9 @@ impl Live {
                 tracing::warn!(from = head.number(), "too far behind the upstream: the blocks between are left out");
                 return self.begin_anew(path.swap_remove(0)).await;
             }
+        }
+        if path.len() > BEHIND && self.source.flashblocks.is_none() {
+            self.set(FeedState::Degraded(FeedProblem::Lagging));
         }
         for block in path.into_iter().rev() {
             self.import(block).await?;
@@ -96,11 +118,21 @@ impl Live {
         let (began, number, hash) = (Instant::now(), block.number(), block.hash());
         let parent = self.snapshots.load().select(Selector::Hash(block.header.parent_hash));
         let parent = parent.map_err(|_| LiveError::Gone(number))?;
-        let actions = self.judge(&block);
-        let retired = actions.iter().any(|action| *action == Action::Retire { number });
-        let done = match self.retire(&block).filter(|_| retired) {
+        let actions = self.judge(&about(&block.header, &block.transactions));
+        let told_same = actions.iter().any(|action| *action == Action::Retire { number });
+        let is_void = |action: &Action| matches!(action, Action::Replace { .. } | Action::FallBack(_));
+        // What is void goes before anything that takes time.
+        let (void, rest): (Vec<_>, Vec<_>) = actions.into_iter().partition(is_void);
+        let is_voided = !void.is_empty();
+        let mut keeps_ahead = told_same && !is_voided;
+        let retired = self.retire(&block).filter(|_| told_same);
+        self.act(void, began, false).await;
+        let done = match retired {
             Some(done) => Ok(done),
-            None => self.execute(&block, &parent).await,
+            None => {
+                keeps_ahead = false;
+                self.execute(&block, &parent).await
+            }
         };
         let remote = &self.source.remote;
         let (view, receipts) = match done {
@@ -121,7 +153,6 @@ impl Live {
         let mut hashes = parent.hashes.clone();
         hashes.push(number, hash);
         let snapshot = canonical_snapshot(view, block, receipts, hashes);
-        let keeps_ahead = retired && actions.iter().all(|action| matches!(action, Action::Retire { .. }));
         if keeps_ahead && self.ahead.iter().any(|ahead| ahead.number > number) {
             self.snapshots.confirm(snapshot);
         } else {
@@ -130,23 +161,25 @@ impl Live {
             self.publish_seconds.record(began.elapsed());
         }
         self.ahead.retain(|ahead| keeps_ahead && ahead.number > number);
-        let rest = actions.into_iter().filter(|action| !matches!(action, Action::Retire { .. })).collect();
         self.act(rest, Instant::now(), false).await;
+        if told_same && !keeps_ahead && !is_voided {
+            // The rules took it for the same, and what they keep stands on what it is not.
+            self.fail(FeedProblem::Mismatch);
+        }
         Ok(())
     }
 
     /// What a canonical block means for what is pre-confirmed.
-    fn judge(&mut self, block: &UpstreamBlock) -> Vec<Action> {
-        let Some(source) = &mut self.source.flashblocks else { return Vec::new() };
-        source.rules.canonical(&about(&block.header, &block.transactions))
+    fn judge(&mut self, block: &CanonicalBlock) -> Vec<Action> {
+        self.source.flashblocks.as_mut().map(|source| source.rules.canonical(block)).unwrap_or_default()
     }
 
     /// What a block changed, and its receipts, as it was pre-confirmed, where that is what it is.
     fn retire(&self, block: &UpstreamBlock) -> Option<(Vec<AccountChange>, Vec<ChainReceipt>)> {
         let ahead = self.ahead.first().filter(|ahead| ahead.number == block.number())?;
         let (receipts, gas_used) = ahead.outcome(&self.snapshots.newest());
-        let checked = check(block, gas_used, &receipts);
-        checked.is_ok().then(|| (ahead.changes(), receipts))
+        let is_same = ahead.has_environment_of(&block.header) && check(block, gas_used, &receipts).is_ok();
+        is_same.then(|| (ahead.changes(), receipts))
     }
 
     /// Executes a block on its parent's state, as far as that is known or can be fetched in time.
@@ -184,7 +217,7 @@ impl Live {
     /// Begins again at a block of which no ancestor is known.
     async fn begin_anew(&mut self, block: UpstreamBlock) -> Result<(), LiveError> {
         let receipts = self.receipts(&block).await;
-        let actions = self.judge(&block);
+        let actions = self.judge(&about(&block.header, &block.transactions));
         let view = self.source.remote.restart(block.number(), block.hash());
         let mut hashes = BlockHashes::default();
         if let Some(parent) = block.number().checked_sub(1) {

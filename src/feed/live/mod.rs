@@ -79,6 +79,8 @@ pub struct Live {
     status: FeedStatus,
     /// Pre-confirmed blocks that are not canonical yet, oldest first.
     ahead: Vec<Ahead>,
+    /// How often the upstream has told of an older block than the newest.
+    looks: u32,
     /// Why the upstream's newest block is not followed; told of once.
     problem: Option<String>,
     /// From one block to the next, as the chain's clock has it.
@@ -166,6 +168,7 @@ impl Live {
         Self {
             ahead: Vec::new(),
             problem: None,
+            looks: 0,
             block_time: Duration::from_secs(source.spec.block_time()),
             status: FeedStatus::new(snapshots.clone(), metrics),
             published: metrics.counter("presim_snapshots_total", "Snapshots published.", &[]),

@@ -439,7 +439,9 @@ fn packet<T>(asks: &[&Ask<T>], ids: &[Id]) -> RequestPacket {
 }
 
 fn refusal(method: &'static str, error: &ErrorPayload) -> UpstreamError {
-    if error.is_retry_err() {
+    // Of a block that it does not have yet: one of several nodes behind an address may be late.
+    let is_late = error.code != -32601 && method.starts_with("eth_get") && error.message.contains("not found");
+    if error.is_retry_err() || error.code == -32001 || is_late {
         let problem = format!("error {}: {}", error.code, cut(&error.message));
         return UpstreamError::Unreachable { method, problem, retry_after: None };
     }

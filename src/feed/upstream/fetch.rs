@@ -12,7 +12,7 @@ use alloy_eips::{BlockId, RpcBlockHash, eip2930::AccessList};
 use alloy_primitives::{B256, U256, map::DefaultHashBuilder};
 use dashmap::{DashMap, Entry};
 use serde::Deserialize;
-use tokio::sync::watch;
+use tokio::{runtime::Handle, sync::watch};
 
 use super::{
     Hints,
@@ -51,6 +51,8 @@ pub struct Fetcher {
     /// The upstream said that it has no `eth_createAccessList`.
     no_access_lists: AtomicBool,
     waves: Count,
+    /// Where waves run: what executes blocks and calls does not hold them up.
+    runtime: Handle,
 }
 
 type InFlight = DashMap<(B256, Miss), watch::Receiver<Landed>, DefaultHashBuilder>;
@@ -110,10 +112,12 @@ impl Fetcher {
     const WITH_SLOTS: usize = 8;
     /// Checked roots that are kept.
     const ROOTS: usize = 1024;
+    /// For `eth_createAccessList` to answer.
+    const LISTS: Duration = Duration::from_millis(500);
     /// Values of an access list that are taken.
     const LISTED: usize = 4096;
 
-    /// A fetcher from `upstream`.
+    /// A fetcher from `upstream`, whose waves run on the runtime that this is called on.
     pub fn new(upstream: Arc<Upstream>, codes: Arc<CodeCache>, config: FetcherConfig, metrics: &Metrics) -> Self {
         let waves = metrics.counter("presim_upstream_waves_total", "Waves of state that were fetched.", &[]);
         Self {
@@ -124,6 +128,7 @@ impl Fetcher {
             roots: DashMap::default(),
             no_access_lists: AtomicBool::new(false),
             waves: Count(waves),
+            runtime: Handle::current(),
         }
     }
 
@@ -231,7 +236,7 @@ impl Fetcher {
         if !mine.is_empty() {
             let claim = Claim { in_flight: self.in_flight.clone(), hash: view.hash(), misses: mine, done };
             let (fetcher, view) = (self.clone(), view.clone());
-            tokio::spawn(async move { fetcher.bring(view, claim, lists).await });
+            self.runtime.spawn(async move { fetcher.bring(view, claim, lists).await });
             waiting.push(landing);
         }
         Ok(waiting)
@@ -242,7 +247,10 @@ impl Fetcher {
         let deadline = Instant::now() + self.config.patience;
         self.waves.0.increment(1);
         let wave = self.wave(&view, &claim.misses, deadline);
-        let (result, listed) = tokio::join!(wave, self.access_lists(&view, lists, deadline));
+        let lists = tokio::time::timeout(Self::LISTS, self.access_lists(&view, lists, deadline));
+        let (result, listed) = tokio::join!(wave, lists);
+        // They are a hint: who waits for state waits no longer for them.
+        let listed = listed.unwrap_or_default();
         let mut result = result;
         if !listed.is_empty() && result.is_ok() {
             let mine: Vec<Miss> = listed.into_iter().filter(|miss| !is_known(&view, miss)).collect();

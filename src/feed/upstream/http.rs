@@ -51,6 +51,7 @@ impl Http {
                 && packet.is_error()
                 && retry_after.is_none()
                 && status.as_u16() != 429
+                && !status.is_server_error()
             {
                 return Ok(packet);
             }

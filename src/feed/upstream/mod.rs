@@ -6,7 +6,6 @@ pub mod fetch;
 pub mod heads;
 mod hints;
 mod http;
-pub mod kept;
 mod proof;
 mod wave;
 
@@ -15,4 +14,3 @@ pub use client::{Ask, Upstream, UpstreamConfig, UpstreamError, UpstreamState};
 pub use fetch::{FetchError, Fetcher, FetcherConfig};
 pub use heads::Heads;
 pub use hints::Hints;
-pub use kept::KeptState;

@@ -190,6 +190,7 @@ impl RemoteState {
         prints.sort_unstable();
         prints.dedup();
         self.hashes.insert(parent.number, parent.hash);
+        self.hashes.remove(&number.saturating_sub(Self::HASHES as u64));
         let anchor = chain.push(number, hash, since, Changed::These(prints.into()));
         drop(chain);
         self.evict();
@@ -207,6 +208,7 @@ impl RemoteState {
         }
         if head.number + 1 == number {
             self.hashes.insert(head.number, head.hash);
+            self.hashes.remove(&number.saturating_sub(Self::HASHES as u64));
         } else {
             // The blocks between are not known, nor whether those before them are this one's ancestors.
             self.hashes.clear();

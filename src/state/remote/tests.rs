@@ -9,18 +9,18 @@ use crate::state::{AccountChange, CodeCache};
 const ACCOUNTS: u8 = 3;
 const SLOTS: u8 = 4;
 
-/// An account's number, its balance, whether its storage is cleared, and slots with their values.
-type Changed = (u8, u64, bool, Vec<(u8, u64)>);
+/// An account: its balance, whether its storage is cleared, and the slots that are written then.
+type Change = (u8, u64, bool, Vec<(u8, u64)>);
 
 /// What happens to the chain or the cache.
 #[derive(Clone, Debug)]
 enum Step {
     /// The next block writes these, a cleared storage before its slots.
-    Advance(Vec<Changed>),
+    Advance(Vec<Change>),
     /// The same, and the cache is not told what.
-    Cut(Vec<Changed>),
+    Cut(Vec<Change>),
     /// The same, and its values are not believed.
-    Touch(Vec<Changed>),
+    Touch(Vec<Change>),
     /// A value is fetched at the block so far behind the head.
     Fetch { behind: usize, account: u8, slot: Option<u8> },
     /// So many blocks never were.
@@ -35,7 +35,7 @@ struct Plain {
 }
 
 impl Plain {
-    fn apply(&mut self, changes: &[Changed]) {
+    fn apply(&mut self, changes: &[Change]) {
         for (account, balance, cleared, slots) in changes {
             self.balances.insert(*account, *balance);
             if *cleared {
@@ -52,8 +52,8 @@ fn address(account: u8) -> Address {
     Address::with_last_byte(account + 1)
 }
 
-fn changes(of: &[Changed]) -> Vec<AccountChange> {
-    let change = |(account, balance, cleared, slots): &Changed| AccountChange {
+fn changes(of: &[Change]) -> Vec<AccountChange> {
+    let change = |(account, balance, cleared, slots): &Change| AccountChange {
         address: address(*account),
         // Balance zero: the account is gone.
         info: (*balance != 0).then(|| (U256::from(*balance), 0, Default::default())),
@@ -63,7 +63,7 @@ fn changes(of: &[Changed]) -> Vec<AccountChange> {
     of.iter().map(change).collect()
 }
 
-fn some_changes() -> impl Strategy<Value = Vec<Changed>> {
+fn some_changes() -> impl Strategy<Value = Vec<Change>> {
     let slots = prop::collection::hash_map(0..SLOTS, 0..3_u64, 0..3).prop_map(|slots| slots.into_iter().collect());
     let one = (0..3_u64, prop::bool::weighted(0.2), slots);
     prop::collection::hash_map(0..ACCOUNTS, one, 0..3)
