@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use alloy_eips::RpcBlockHash;
-use alloy_primitives::B256;
+use alloy_primitives::{B256, keccak256};
 use serde_json::value::RawValue;
 
 use super::{
@@ -114,7 +114,13 @@ impl Front {
     /// What the upstream has against it.
     pub(super) async fn send_on(remote: &Remote, raw: &[u8], job: &Job) -> Result<B256, RpcError> {
         let ask = Ask::<B256>::typed("eth_sendRawTransaction", &(const_hex::encode_prefixed(raw),));
-        remote.fetcher.upstream().one(ask, job.ticket.deadline()).await.map_err(upstream_error)
+        match remote.fetcher.upstream().one(ask, job.ticket.deadline()).await {
+            // It was sent once more, because the first answer was lost.
+            Err(UpstreamError::Refused { message, .. }) if message.to_lowercase().contains("already known") => {
+                Ok(keccak256(raw))
+            }
+            sent => sent.map_err(upstream_error),
+        }
     }
 
     /// Waits for something else than `old` to be published.

@@ -188,3 +188,13 @@ async fn safe_and_finalized_are_the_upstreams() {
     assert_eq!(hash("finalized").await, json!(genesis.hash()));
     assert_eq!(node.result("/", "eth_getBalance", json!([SOMEBODY, "safe"])).await, "0x7");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_upstream_that_takes_no_hash_for_a_block_is_asked_by_its_number() {
+    let (upstream, node, [_, _, two]) = pair(&[]).await;
+    upstream.take_no_hashes();
+    assert_eq!(node.result("/", "eth_getBalance", json!([SOMEBODY, "latest"])).await, "0x7");
+    upstream.push(two.block.clone());
+    head(&node, two.block.hash).await;
+    assert_eq!(node.result("/", "eth_getBalance", json!([SOMEBODY, "latest"])).await, "0xf");
+}

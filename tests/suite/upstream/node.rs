@@ -6,7 +6,7 @@ use std::{
     net::SocketAddr,
     sync::{
         Arc, Mutex, MutexGuard,
-        atomic::{AtomicUsize, Ordering::SeqCst},
+        atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst},
     },
     time::Duration,
 };
@@ -69,6 +69,8 @@ struct Shared {
     delay: Mutex<Duration>,
     lie: Mutex<Option<Lie>>,
     access_lists: Mutex<Option<AccessLists>>,
+    /// Whether it knows EIP-1898.
+    no_hashes: AtomicBool,
     /// What methods are answered with instead.
     refusals: Mutex<BTreeMap<&'static str, (i64, &'static str)>>,
     asked: watch::Sender<BTreeMap<String, usize>>,
@@ -127,6 +129,7 @@ impl SmallUpstream {
             delay: Mutex::default(),
             lie: Mutex::default(),
             access_lists: Mutex::default(),
+            no_hashes: AtomicBool::new(false),
             refusals: Mutex::default(),
             asked: watch::Sender::default(),
             sent: watch::Sender::default(),
@@ -201,6 +204,11 @@ impl SmallUpstream {
             Some(refusal) => refusals.insert(method, refusal),
             None => refusals.remove(method),
         };
+    }
+
+    /// Takes no hash in the place of a block's number from now on, as a node that does not know EIP-1898.
+    pub fn take_no_hashes(&self) {
+        self.shared.no_hashes.store(true, SeqCst);
     }
 
     /// Answers `eth_createAccessList`, given its params; without this it is an unknown method.
@@ -477,6 +485,10 @@ impl Shared {
     fn read(&self, method: &str, params: &Value) -> Answer {
         if let Some(refusal) = lock(&self.refusals).get(method) {
             return Err(*refusal);
+        }
+        let names_hash = |param: &Value| param.get("blockHash").is_some();
+        if self.no_hashes.load(SeqCst) && params.as_array().is_some_and(|params| params.iter().any(names_hash)) {
+            return Err((-32602, "invalid argument 1: cannot unmarshal object into a block number"));
         }
         let chain = self.chain();
         let quantity = |number: u64| json!(format!("{number:#x}"));
