@@ -4,6 +4,8 @@
 mod account;
 mod block;
 mod code;
+mod log_numbers;
+mod meter;
 mod overlay;
 mod remote;
 mod roots;
@@ -15,7 +17,9 @@ mod world;
 pub use account::{Account, Code};
 pub use block::{Block, Included};
 pub use code::{CodeCache, CodeStats};
-pub use overlay::{AccountChange, EntryChange, LogMark, LogNumbers, Meter, Overlay, Pause, Stopped};
+pub use log_numbers::{LogMark, LogNumbers};
+pub use meter::{Meter, Pause, Stopped};
+pub use overlay::{AccountChange, EntryChange, Overlay};
 pub use remote::{
     Fetched, ImageAccount, ImageHash, ImageSlot, Miss, Missed, RemoteImage, RemoteState, RemoteStats, RemoteView,
 };
