@@ -129,23 +129,6 @@ impl RemoteState {
     ///
     /// None, and nothing done, where `number` does not come right after the newest block.
     pub fn advance(self: &Arc<Self>, number: u64, hash: B256, changes: &[AccountChange]) -> Option<RemoteView> {
-        self.next(number, hash, changes, true)
-    }
-
-    /// The next block was executed here and does not check: what it touched is known no more. All else is believed.
-    ///
-    /// None, and nothing done, where `number` does not come right after the newest block.
-    pub fn drop_touched(self: &Arc<Self>, number: u64, hash: B256, touched: &[AccountChange]) -> Option<RemoteView> {
-        self.next(number, hash, touched, false)
-    }
-
-    fn next(
-        self: &Arc<Self>,
-        number: u64,
-        hash: B256,
-        changes: &[AccountChange],
-        with_values: bool,
-    ) -> Option<RemoteView> {
         let mut chain = self.chain.write().unwrap_or_else(PoisonError::into_inner);
         let head = chain.head()?;
         if head.number.checked_add(1) != Some(number) {
@@ -160,21 +143,9 @@ impl RemoteState {
                 prints.push(self.cleared_print(&address));
             }
             prints.extend(change.slots.iter().map(|(slot, _)| self.slot_prints(&address, slot)[0]));
-            if !with_values && !self.accounts.contains_key(&address) {
-                continue;
-            }
             self.with(address, |known| {
                 if change.storage_cleared {
                     known.slots.values_mut().for_each(|slot| slot.value.end(number));
-                }
-                if !with_values {
-                    known.info.value.end(number);
-                    for (slot, _) in &change.slots {
-                        if let Some(slot) = known.slots.get_mut(slot) {
-                            slot.value.end(number);
-                        }
-                    }
-                    return;
                 }
                 let fields = change.info.as_ref().map(|(balance, nonce, code)| Fields {
                     balance: *balance,

@@ -44,13 +44,6 @@ impl Codes {
         Some(held)
     }
 
-    /// The code of this hash, if an account that is held has it.
-    pub fn get(&self, hash: &B256) -> Option<Code> {
-        // Let go of only after the place in the table: the last one to hold it takes it out of there.
-        let held = self.by_hash.get(hash)?.upgrade();
-        held.map(|held| held.code.clone())
-    }
-
     /// Bytes held.
     pub fn bytes(&self) -> usize {
         self.bytes.load(Relaxed)

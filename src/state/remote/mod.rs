@@ -157,11 +157,6 @@ impl RemoteState {
         self.misses.fetch_add(misses, Relaxed);
     }
 
-    /// The bytecode of this hash, if an account that is held has it.
-    pub fn code(&self, hash: &B256) -> Option<Code> {
-        self.codes.get(hash)
-    }
-
     /// Puts in what was fetched at the block of `view`. False where that block is of the chain no more: then nothing comes in.
     pub fn insert(&self, view: &RemoteView, values: impl IntoIterator<Item = Fetched>) -> bool {
         for value in values {

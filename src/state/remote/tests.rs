@@ -19,8 +19,6 @@ enum Step {
     Advance(Vec<Change>),
     /// The same, and the cache is not told what.
     Cut(Vec<Change>),
-    /// The same, and its values are not believed.
-    Touch(Vec<Change>),
     /// A value is fetched at the block so far behind the head.
     Fetch { behind: usize, account: u8, slot: Option<u8> },
     /// So many blocks never were.
@@ -74,7 +72,6 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     let step = prop_oneof![
         4 => some_changes().prop_map(Step::Advance),
         1 => some_changes().prop_map(Step::Cut),
-        1 => some_changes().prop_map(Step::Touch),
         8 => (0..4_usize, 0..ACCOUNTS, prop::option::weighted(0.7, 0..SLOTS))
             .prop_map(|(behind, account, slot)| Step::Fetch { behind, account, slot }),
         1 => (1..4_usize).prop_map(Step::Revert),
@@ -116,12 +113,11 @@ fn run(limit: usize, steps: &[Step]) -> Result<Arc<RemoteState>, TestCaseError> 
         let hash = hash(salt as u64 + 1);
         let mut plain = blocks.last().unwrap().1.clone();
         match step {
-            Step::Advance(of) | Step::Cut(of) | Step::Touch(of) => {
+            Step::Advance(of) | Step::Cut(of) => {
                 plain.apply(of);
                 let view = match step {
                     Step::Advance(_) => state.advance(number, hash, &changes(of)),
-                    Step::Cut(_) => state.cut(number, hash),
-                    _ => state.drop_touched(number, hash, &changes(of)),
+                    _ => state.cut(number, hash),
                 };
                 blocks.push((view.expect("it comes next"), plain));
             }
