@@ -99,11 +99,18 @@ impl Meter {
         self.stopped = Some(why);
     }
 
+    /// Counts `cost` ticks where that is no time to look. False where it is: then nothing is counted, and [`Meter::tick`] looks.
+    #[inline]
+    pub const fn take(&mut self, cost: u32) -> bool {
+        let Some(left) = self.fuel.checked_sub(cost) else { return false };
+        self.fuel = left;
+        true
+    }
+
     /// Counts `cost` ticks. False when the run must stop.
     #[inline]
     pub fn tick(&mut self, cost: u32) -> bool {
-        if let Some(left) = self.fuel.checked_sub(cost) {
-            self.fuel = left;
+        if self.take(cost) {
             return true;
         }
         // A dear opcode may be worth several strides at once.

@@ -1,6 +1,7 @@
 //! The EVM that runs are made with: its chain's family's, its loops metered.
 
 mod family;
+mod interpret;
 mod meter;
 mod op_handler;
 mod run;

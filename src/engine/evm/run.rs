@@ -22,6 +22,7 @@ use revm::{
 
 use super::{
     family::{Ethereum, FamilyEvm, Host, InnerEvm, Instructions},
+    interpret::interpret,
     meter::meter,
 };
 use crate::{
@@ -202,7 +203,14 @@ impl<'a, F: FamilyEvm> EvmTr for RunEvm<'a, F> {
     }
 
     fn frame_run(&mut self) -> Result<FrameInitOrResult<Self::Frame>, ContextDbError<Self::Context>> {
-        self.inner.frame_run()
+        let Inner { ctx, instruction, frame_stack, .. } = &mut self.inner;
+        let frame = frame_stack.get();
+        let action = interpret(&mut frame.interpreter, &instruction.instruction_table, ctx);
+        let next = frame.process_next_action::<_, ContextDbError<Self::Context>>(ctx, action)?;
+        if next.is_result() {
+            frame.set_finished(true);
+        }
+        Ok(next)
     }
 
     fn frame_return_result(

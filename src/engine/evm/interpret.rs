@@ -1,0 +1,247 @@
+//! The loop of a run without an inspector.
+//!
+//! Two opcodes in three only move words about: on the stack, in memory that is paid for already, from one place of the code to another. revm
+//! calls a function for each of them, through a table, with all its state in memory; there the time of a run goes. Here a *stretch* of
+//! such opcodes runs with the state in registers. Whatever else there is to do is revm's: each other opcode, and each of these that
+//! would fail, run out of gas, or grow the memory. A stretch ends in front of such an opcode, with everything as it was, and revm's own
+//! instruction decides what becomes of it. So there is no rule here of how a run ends, and none that a fork changes.
+
+use alloy_primitives::U256;
+use revm::{
+    bytecode::{JumpTable, opcode},
+    interpreter::{
+        InstructionTable, Interpreter, InterpreterAction, STACK_LIMIT,
+        interpreter::EthInterpreter,
+        interpreter_types::{Jumps, LoopControl, RuntimeFlag},
+    },
+    primitives::hardfork::SpecId,
+};
+
+use super::meter::Metered;
+use crate::state::Meter;
+
+/// Runs a frame until it ends, or wants another one.
+pub(super) fn interpret<'a, C: Metered<'a>>(
+    frame: &mut Interpreter,
+    instructions: &InstructionTable<EthInterpreter, C>,
+    host: &mut C,
+) -> InterpreterAction {
+    // From this fork on, all that a stretch knows is there.
+    if !frame.runtime_flag.spec_id().is_enabled_in(SpecId::SHANGHAI) {
+        return frame.run_plain(instructions, host);
+    }
+    while frame.bytecode.is_not_end() {
+        stretch(frame, &mut host.db_mut().meter);
+        frame.step(instructions, host);
+    }
+    frame.take_next_action()
+}
+
+/// What the opcodes of a stretch cost, by the names of the yellow paper.
+mod cost {
+    pub(super) const JUMPDEST: u64 = 1;
+    pub(super) const BASE: u64 = 2;
+    pub(super) const VERY_LOW: u64 = 3;
+    pub(super) const LOW: u64 = 5;
+    pub(super) const MID: u64 = 8;
+    pub(super) const HIGH: u64 = 10;
+}
+
+/// Runs opcodes up to the first that is not for a stretch, which may be the very first.
+fn stretch(frame: &mut Interpreter, meter: &mut Meter) {
+    let Interpreter { bytecode, gas: frame_gas, stack, memory, .. } = frame;
+    let Some(jumps) = bytecode.legacy_jump_table() else { return };
+    let mut pc = bytecode.pc();
+    let mut gas = frame_gas.remaining();
+    if stack.data().capacity() < STACK_LIMIT {
+        return;
+    }
+    // Held here, its place and length stay in registers.
+    let mut words = std::mem::take(stack.data_mut());
+    // With revm's padding.
+    let code = bytecode.bytes_slice();
+    let size = memory.len();
+    let memory = &mut *memory.slice_mut(0, size);
+
+    /// What is left after `$cost`.
+    macro_rules! pay {
+        ($cost:expr) => {
+            match gas.checked_sub($cost) {
+                Some(left) => left,
+                None => break,
+            }
+        };
+    }
+    /// What `$value` is, or the end of the stretch.
+    macro_rules! or_end {
+        ($value:expr) => {
+            match $value {
+                Some(value) => value,
+                None => break,
+            }
+        };
+    }
+    macro_rules! push {
+        ($cost:expr, $value:expr, $length:expr) => {{
+            let left = pay!($cost);
+            if words.len() >= STACK_LIMIT {
+                break;
+            }
+            words.push($value);
+            gas = left;
+            pc += $length;
+        }};
+    }
+    /// `$value` of the word on top, in its place.
+    macro_rules! unary {
+        ($cost:expr, |$a:ident| $value:expr) => {{
+            let left = pay!($cost);
+            let top = or_end!(words.last_mut());
+            let $a = *top;
+            *top = $value;
+            gas = left;
+            pc += 1;
+        }};
+    }
+    /// `$value` of the two words on top, in their place.
+    macro_rules! binary {
+        ($cost:expr, |$a:ident, $b:ident| $value:expr) => {{
+            let left = pay!($cost);
+            let [.., under, top] = words.as_mut_slice() else { break };
+            let ($a, $b) = (*top, *under);
+            *under = $value;
+            words.pop();
+            gas = left;
+            pc += 1;
+        }};
+    }
+
+    while let Some(&op) = code.get(pc) {
+        match op {
+            opcode::PUSH0 => push!(cost::BASE, U256::ZERO, 1),
+            opcode::PUSH1..=opcode::PUSH8 => {
+                let length = usize::from(op - opcode::PUSH0);
+                let bytes = or_end!(code.get(pc + 1..).and_then(|after| after.first_chunk()));
+                push!(cost::VERY_LOW, U256::from(u64::from_be_bytes(*bytes) >> (64 - 8 * length)), 1 + length)
+            }
+            opcode::PUSH9..=opcode::PUSH32 => {
+                let length = usize::from(op - opcode::PUSH0);
+                let bytes = or_end!(code.get(pc + 1..).and_then(|after| after.first_chunk()));
+                push!(cost::VERY_LOW, U256::from_be_bytes::<32>(*bytes) >> (256 - 8 * length), 1 + length)
+            }
+            opcode::DUP1..=opcode::DUP16 => {
+                let depth = usize::from(op - opcode::DUP1) + 1;
+                let word = words[or_end!(words.len().checked_sub(depth))];
+                push!(cost::VERY_LOW, word, 1)
+            }
+            opcode::SWAP1..=opcode::SWAP16 => {
+                let left = pay!(cost::VERY_LOW);
+                let depth = usize::from(op - opcode::SWAP1) + 1;
+                let [under @ .., top] = words.as_mut_slice() else { break };
+                let place = or_end!(under.len().checked_sub(depth));
+                std::mem::swap(top, &mut under[place]);
+                gas = left;
+                pc += 1;
+            }
+            opcode::POP => {
+                let left = pay!(cost::BASE);
+                or_end!(words.pop());
+                gas = left;
+                pc += 1;
+            }
+
+            opcode::JUMPDEST => {
+                let left = pay!(cost::JUMPDEST);
+                if !meter.take(1) {
+                    break;
+                }
+                gas = left;
+                pc += 1;
+            }
+            opcode::JUMP => {
+                let left = pay!(cost::MID);
+                let to = or_end!(words.last().and_then(|word| destination(jumps, word)));
+                words.pop();
+                gas = left;
+                pc = to;
+            }
+            opcode::JUMPI => {
+                let left = pay!(cost::HIGH);
+                let [.., condition, target] = words.as_slice() else { break };
+                pc = if condition.is_zero() { pc + 1 } else { or_end!(destination(jumps, target)) };
+                words.truncate(words.len() - 2);
+                gas = left;
+            }
+            opcode::PC => push!(cost::BASE, U256::from(pc), 1),
+            opcode::GAS => push!(cost::BASE, U256::from(gas - cost::BASE), 1),
+
+            opcode::MLOAD => {
+                let left = pay!(cost::VERY_LOW);
+                let top = or_end!(words.last_mut());
+                let bytes = or_end!(small(top).and_then(|at| memory.get(at..)?.first_chunk()));
+                *top = U256::from_be_bytes::<32>(*bytes);
+                gas = left;
+                pc += 1;
+            }
+            opcode::MSTORE => {
+                let left = pay!(cost::VERY_LOW);
+                let [.., value, at] = words.as_slice() else { break };
+                let bytes = or_end!(small(at).and_then(|at| memory.get_mut(at..)?.first_chunk_mut()));
+                *bytes = value.to_be_bytes::<32>();
+                words.truncate(words.len() - 2);
+                gas = left;
+                pc += 1;
+            }
+            opcode::MSIZE => push!(cost::BASE, U256::from(memory.len()), 1),
+
+            opcode::ADD => binary!(cost::VERY_LOW, |a, b| a.wrapping_add(b)),
+            opcode::SUB => binary!(cost::VERY_LOW, |a, b| a.wrapping_sub(b)),
+            opcode::MUL => binary!(cost::LOW, |a, b| a.wrapping_mul(b)),
+            opcode::DIV => binary!(cost::LOW, |a, b| a.checked_div(b).unwrap_or_default()),
+            opcode::MOD => binary!(cost::LOW, |a, b| a.checked_rem(b).unwrap_or_default()),
+
+            opcode::LT => binary!(cost::VERY_LOW, |a, b| U256::from(a < b)),
+            opcode::GT => binary!(cost::VERY_LOW, |a, b| U256::from(a > b)),
+            // Of two with one sign, the signed order is the unsigned one.
+            opcode::SLT => {
+                binary!(cost::VERY_LOW, |a, b| U256::from(if a.bit(255) == b.bit(255) { a < b } else { a.bit(255) }))
+            }
+            opcode::SGT => {
+                binary!(cost::VERY_LOW, |a, b| U256::from(if a.bit(255) == b.bit(255) { a > b } else { b.bit(255) }))
+            }
+            opcode::EQ => binary!(cost::VERY_LOW, |a, b| U256::from(a == b)),
+            opcode::ISZERO => unary!(cost::VERY_LOW, |a| U256::from(a.is_zero())),
+            opcode::AND => binary!(cost::VERY_LOW, |a, b| a & b),
+            opcode::OR => binary!(cost::VERY_LOW, |a, b| a | b),
+            opcode::XOR => binary!(cost::VERY_LOW, |a, b| a ^ b),
+            opcode::NOT => unary!(cost::VERY_LOW, |a| !a),
+            opcode::SHL => binary!(cost::VERY_LOW, |a, b| bits(&a).map_or(U256::ZERO, |bits| b << bits)),
+            opcode::SHR => binary!(cost::VERY_LOW, |a, b| bits(&a).map_or(U256::ZERO, |bits| b >> bits)),
+            _ => break,
+        }
+    }
+    *stack.data_mut() = words;
+    frame_gas.set_remaining(gas);
+    bytecode.absolute_jump(pc);
+}
+
+/// A word as the index that it is, where it is one.
+fn small(word: &U256) -> Option<usize> {
+    match *word.as_limbs() {
+        [low, 0, 0, 0] => usize::try_from(low).ok(),
+        _ => None,
+    }
+}
+
+/// By how many bits a word shifts another, where anything is left of that.
+fn bits(word: &U256) -> Option<usize> {
+    small(word).filter(|bits| *bits < 256)
+}
+
+/// Where a jump to `word` goes, where it may.
+fn destination(jumps: &JumpTable, word: &U256) -> Option<usize> {
+    small(word).filter(|to| jumps.is_valid(*to))
+}
+
+#[cfg(test)]
+mod tests;
