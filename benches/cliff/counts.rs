@@ -4,7 +4,7 @@ use std::{hint::black_box, process::Command};
 
 use alloy_primitives::TxKind;
 use presim::{
-    engine::{self, BaseFeeRule, Call, CallRequest, Rules, SimBlock, Simulation},
+    engine::{BaseFeeRule, Call, CallRequest, Engine, Rules, SimBlock, Simulation},
     state::{CodeCache, Meter, Overlay},
 };
 
@@ -104,12 +104,13 @@ impl Requests {
             estimate_tolerance: 0.0,
         };
         overlay.reset(snapshot.world.clone(), snapshot.hashes.clone(), Meter::default());
+        let mut engine = Engine { spec: &spec, rules: &rules, codes: &codes, overlay };
         match self {
             Self::Call(request) => {
-                black_box(engine::call(&spec, snapshot, request, &rules, &codes, overlay).expect("a result"));
+                black_box(engine.call(snapshot.header(), request).expect("a result"));
             }
             Self::Simulation(request) => {
-                black_box(engine::simulate(&spec, snapshot, request, &rules, &codes, overlay).expect("a result"));
+                black_box(engine.simulate(snapshot, request).expect("a result"));
             }
         }
         overlay.rest();

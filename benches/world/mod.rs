@@ -14,7 +14,7 @@ use std::{
 use alloy_genesis::Genesis;
 use presim::{
     chain::{BlockHashes, ChainSpec, genesis_block, genesis_world},
-    engine::{self, BaseFeeRule, Rules, SimulatedBlock, Simulation},
+    engine::{BaseFeeRule, Engine, Rules, SimulatedBlock, Simulation},
     feed::{
         apply::stand_on,
         pool::{Pool, PoolLimits},
@@ -150,7 +150,8 @@ impl Chain {
     pub fn simulate_within(&self, simulation: &Simulation, overlay: &mut Overlay, meter: Meter) -> Vec<SimulatedBlock> {
         let Backend { spec, codes, .. } = &self.backend;
         overlay.reset(self.snapshot.world.clone(), self.snapshot.hashes.clone(), meter);
-        engine::simulate(spec, &self.snapshot, simulation, &self.rules, codes, overlay).expect("a simulation")
+        let mut engine = Engine { spec, rules: &self.rules, codes, overlay };
+        engine.simulate(&self.snapshot, simulation).expect("a simulation")
     }
 
     /// What a worker does with a request: parse, run, encode. The result is in `out`.

@@ -32,6 +32,7 @@ const ROOMS: &[(&str, &str)] = &[
     ("presim::chain", ROOTS),
     ("presim::engine::fees::unsigned_tx", ROOTS),
     ("revm_precompile", "precompiles"),
+    ("presim::engine::evm::interpret", INTERPRETER),
     ("revm_interpreter", INTERPRETER),
     // The interpreter's loop is inlined into these two.
     ("revm_handler::handler::Handler::execution", INTERPRETER),

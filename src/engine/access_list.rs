@@ -2,20 +2,19 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use alloy_consensus::Header;
 use alloy_eips::eip2930::{AccessList, AccessListItem};
 use revm::context::{TxEnv, result::ExecutionResult, transaction::TransactionType};
 use revm_inspectors::access_list::AccessListInspector;
 
 use super::{
-    call::{Prepared, explain, prepare},
+    Engine,
+    call::{Prepared, explain},
     error::SimulationError,
     evm::{Ethereum, FamilyEvm, OpStack, inspect},
-    request::{CallRequest, Rules},
+    request::CallRequest,
 };
-use crate::{
-    chain::{ChainSpec, Family},
-    state::{CodeCache, Overlay, Snapshot},
-};
+use crate::chain::Family;
 
 /// What a call touches.
 #[derive(Clone, Debug)]
@@ -29,49 +28,44 @@ pub struct Accessed {
     pub simulated: u64,
 }
 
-/// Finds the access list of a call on `snapshot`, in `overlay`, which stands over the snapshot's state. It begins with the call's own
-/// list.
-///
-/// What a call touches may depend on the list, since gas does. So it runs again with what it touched until that adds nothing (geth's
-/// `AccessList`). Each run but the last makes the list longer, which the call pays for: its gas bounds their count.
-pub fn create_access_list(
-    spec: &ChainSpec,
-    snapshot: &Snapshot,
-    request: &CallRequest,
-    rules: &Rules,
-    codes: &CodeCache,
-    overlay: &mut Overlay,
-) -> Result<Accessed, SimulationError> {
-    match spec.family() {
-        Family::Ethereum => search::<Ethereum>(spec, snapshot, request, rules, codes, overlay),
-        Family::OpStack => search::<OpStack>(spec, snapshot, request, rules, codes, overlay),
-    }
-}
-
-fn search<F: FamilyEvm>(
-    spec: &ChainSpec,
-    snapshot: &Snapshot,
-    request: &CallRequest,
-    rules: &Rules,
-    codes: &CodeCache,
-    overlay: &mut Overlay,
-) -> Result<Accessed, SimulationError> {
-    let prepared = prepare::<F>(spec, snapshot, request, rules, codes, overlay)?;
-    let base_fee = prepared.env.block_env.basefee;
-    let mut list = sorted(prepared.tx.access_list.clone());
-    let mut simulated: u64 = 0;
-    loop {
-        overlay.meter.between_calls()?;
-        let Prepared { env, precompiles, tx } = prepared.clone();
-        let mut inspector = AccessListInspector::new(list.clone());
-        let ran = inspect::<F, _>(&mut *overlay, env, precompiles, &mut inspector, with_list(tx, list.clone()));
-        let touched = touched(&inspector);
-        let result = ran.map_err(|error| explain(error, &request.call, base_fee, overlay))?.result;
-        simulated = simulated.saturating_add(result.tx_gas_used());
-        if touched == list {
-            return Ok(Accessed { list, result, simulated });
+impl Engine<'_> {
+    /// Finds the access list of a call in `header`'s block. It begins with the call's own list.
+    ///
+    /// What a call touches may depend on the list, since gas does. So it runs again with what it touched until that adds nothing (geth's
+    /// `AccessList`). Each run but the last makes the list longer, which the call pays for: its gas bounds their count.
+    ///
+    /// # Errors
+    /// That it cannot be run, or was stopped.
+    pub fn create_access_list(&mut self, header: &Header, request: &CallRequest) -> Result<Accessed, SimulationError> {
+        match self.spec.family() {
+            Family::Ethereum => self.access_list_of::<Ethereum>(header, request),
+            Family::OpStack => self.access_list_of::<OpStack>(header, request),
         }
-        list = touched;
+    }
+
+    fn access_list_of<F: FamilyEvm>(
+        &mut self,
+        header: &Header,
+        request: &CallRequest,
+    ) -> Result<Accessed, SimulationError> {
+        let prepared = self.prepare::<F>(header, request)?;
+        let overlay = &mut *self.overlay;
+        let base_fee = prepared.env.block_env.basefee;
+        let mut list = sorted(prepared.tx.access_list.clone());
+        let mut simulated: u64 = 0;
+        loop {
+            overlay.meter.between_calls()?;
+            let Prepared { env, precompiles, tx } = prepared.clone();
+            let mut inspector = AccessListInspector::new(list.clone());
+            let ran = inspect::<F, _>(&mut *overlay, env, precompiles, &mut inspector, with_list(tx, list.clone()));
+            let touched = touched(&inspector);
+            let result = ran.map_err(|error| explain(error, &request.call, base_fee, overlay))?.result;
+            simulated = simulated.saturating_add(result.tx_gas_used());
+            if touched == list {
+                return Ok(Accessed { list, result, simulated });
+            }
+            list = touched;
+        }
     }
 }
 

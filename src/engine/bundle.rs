@@ -7,6 +7,7 @@ use alloy_primitives::{Address, B256, I256, Keccak256, U256};
 use revm::context::result::{EVMError, ExecutionResult};
 
 use super::{
+    Engine,
     error::SimulationError,
     evm::{Ethereum, FamilyEvm, OpStack, RunEvm},
     precompiles::RunPrecompiles,
@@ -63,60 +64,60 @@ pub enum BundleError {
     },
 }
 
-/// Runs `bundle` on `snapshot`, in `overlay`, which stands over the snapshot's state. A bundle for the block being built continues it
-/// (`design.md`, decision 4): after its transactions, with the gas and the blobs that it has left. Any other begins a block.
-pub fn call_bundle(
-    spec: &ChainSpec,
-    snapshot: &Snapshot,
-    bundle: &SignedBundle,
-    rules: &Rules,
-    overlay: &mut Overlay,
-) -> Result<BundleResult, BundleError> {
-    match spec.family() {
-        Family::Ethereum => call_on::<Ethereum>(spec, snapshot, bundle, rules, overlay),
-        Family::OpStack => call_on::<OpStack>(spec, snapshot, bundle, rules, overlay),
-    }
-}
-
-fn call_on<F: FamilyEvm>(
-    spec: &ChainSpec,
-    snapshot: &Snapshot,
-    bundle: &SignedBundle,
-    rules: &Rules,
-    overlay: &mut Overlay,
-) -> Result<BundleResult, BundleError> {
-    let place = Place::of(spec, snapshot, bundle, rules)?;
-    let env = F::env(spec, &place.header);
-    let precompiles = RunPrecompiles::of(env.cfg_env.spec);
-    if place.begins {
-        overlay.push_hash(snapshot.header().number, place.header.parent_hash);
-    }
-    let mut evm = RunEvm::<F>::new(&mut *overlay, env, precompiles);
-    if place.begins {
-        let mut system = SystemCaller::new(spec);
-        let header = &place.header;
-        let called = system
-            .apply_blockhashes_contract_call(header.parent_hash, &mut evm)
-            .and_then(|()| system.apply_beacon_root_contract_call(header.parent_beacon_block_root, &mut evm));
-        if let Err(error) = called {
-            // Whatever the EVM says of a run that was stopped: that it was is the reason.
-            let stopped = evm.db_mut().meter.stopped().map(SimulationError::from);
-            return Err(stopped.unwrap_or_else(|| SimulationError::Refused(format!("system call: {error}"))).into());
+impl Engine<'_> {
+    /// Runs `bundle` on `snapshot`. A bundle for the block being built continues it (`design.md`, decision 4): after its transactions, with the
+    /// gas and the blobs that it has left. Any other begins a block.
+    ///
+    /// # Errors
+    /// That its block cannot be, or one of its transactions not in it.
+    pub fn call_bundle(&mut self, snapshot: &Snapshot, bundle: &SignedBundle) -> Result<BundleResult, BundleError> {
+        match self.spec.family() {
+            Family::Ethereum => self.call_bundle_on::<Ethereum>(snapshot, bundle),
+            Family::OpStack => self.call_bundle_on::<OpStack>(snapshot, bundle),
         }
     }
-    let mut room = Room { spec, place: &place, gas_cap: rules.gas_cap, gas: 0, blob_gas: 0 };
-    let mut hash = Keccak256::new();
-    let mut transactions = Vec::with_capacity(bundle.transactions.len());
-    for (index, tx) in bundle.transactions.iter().enumerate() {
-        evm.db_mut().meter.between_calls().map_err(SimulationError::from)?;
-        let ran = run(&mut evm, tx, &mut room).map_err(|error| match error {
-            error @ (SimulationError::Stopped(_) | SimulationError::Internal(_)) => BundleError::Block(error),
-            error => BundleError::Transaction { index, hash: *tx.tx_hash(), error: Box::new(error) },
-        })?;
-        hash.update(ran.hash);
-        transactions.push(ran);
+
+    fn call_bundle_on<F: FamilyEvm>(
+        &mut self,
+        snapshot: &Snapshot,
+        bundle: &SignedBundle,
+    ) -> Result<BundleResult, BundleError> {
+        let Self { spec, rules, ref mut overlay, .. } = *self;
+        let place = Place::of(spec, snapshot, bundle, rules)?;
+        let env = F::env(spec, &place.header);
+        let precompiles = RunPrecompiles::of(env.cfg_env.spec);
+        if place.begins {
+            overlay.push_hash(snapshot.header().number, place.header.parent_hash);
+        }
+        let mut evm = RunEvm::<F>::new(&mut *overlay, env, precompiles);
+        if place.begins {
+            let mut system = SystemCaller::new(spec);
+            let header = &place.header;
+            let called = system
+                .apply_blockhashes_contract_call(header.parent_hash, &mut evm)
+                .and_then(|()| system.apply_beacon_root_contract_call(header.parent_beacon_block_root, &mut evm));
+            if let Err(error) = called {
+                // Whatever the EVM says of a run that was stopped: that it was is the reason.
+                let stopped = evm.db_mut().meter.stopped().map(SimulationError::from);
+                return Err(stopped
+                    .unwrap_or_else(|| SimulationError::Refused(format!("system call: {error}")))
+                    .into());
+            }
+        }
+        let mut room = Room { spec, place: &place, gas_cap: rules.gas_cap, gas: 0, blob_gas: 0 };
+        let mut hash = Keccak256::new();
+        let mut transactions = Vec::with_capacity(bundle.transactions.len());
+        for (index, tx) in bundle.transactions.iter().enumerate() {
+            evm.db_mut().meter.between_calls().map_err(SimulationError::from)?;
+            let ran = run(&mut evm, tx, &mut room).map_err(|error| match error {
+                error @ (SimulationError::Stopped(_) | SimulationError::Internal(_)) => BundleError::Block(error),
+                error => BundleError::Transaction { index, hash: *tx.tx_hash(), error: Box::new(error) },
+            })?;
+            hash.update(ran.hash);
+            transactions.push(ran);
+        }
+        Ok(BundleResult { hash: hash.finalize(), state_block_number: snapshot.header().number, transactions })
     }
-    Ok(BundleResult { hash: hash.finalize(), state_block_number: snapshot.header().number, transactions })
 }
 
 /// The block that a bundle runs in.

@@ -11,51 +11,65 @@ use revm::{
 };
 
 use super::{
+    Engine,
     error::SimulationError,
     evm::{Ethereum, FamilyEvm, OpStack, RunEvm},
     fees::{Filled, check_chain, max_fee, tx_env},
     overrides,
     precompiles::RunPrecompiles,
-    request::{BaseFeeRule, BlockOverrides, Call, CallRequest, Rules},
+    request::{BaseFeeRule, BlockOverrides, Call, CallRequest},
 };
 use crate::{
     chain::{ChainSpec, Family},
-    state::{CodeCache, Overlay, Snapshot, Stopped},
+    state::{Overlay, Stopped},
 };
 
-/// Runs a call on `snapshot`, in `overlay`, which stands over the snapshot's state. Nothing is kept.
-pub fn call(
-    spec: &ChainSpec,
-    snapshot: &Snapshot,
-    request: &CallRequest,
-    rules: &Rules,
-    codes: &CodeCache,
-    overlay: &mut Overlay,
-) -> Result<ExecutionResult, SimulationError> {
-    match spec.family() {
-        Family::Ethereum => run::<Ethereum>(spec, snapshot, request, rules, codes, overlay),
-        Family::OpStack => run::<OpStack>(spec, snapshot, request, rules, codes, overlay),
+impl Engine<'_> {
+    /// Runs a call in `header`'s block. Nothing is kept.
+    ///
+    /// # Errors
+    /// That it cannot be run, or was stopped.
+    pub fn call(&mut self, header: &Header, request: &CallRequest) -> Result<ExecutionResult, SimulationError> {
+        match self.spec.family() {
+            Family::Ethereum => self.call_on::<Ethereum>(header, request),
+            Family::OpStack => self.call_on::<OpStack>(header, request),
+        }
     }
-}
 
-fn run<F: FamilyEvm>(
-    spec: &ChainSpec,
-    snapshot: &Snapshot,
-    request: &CallRequest,
-    rules: &Rules,
-    codes: &CodeCache,
-    overlay: &mut Overlay,
-) -> Result<ExecutionResult, SimulationError> {
-    let Prepared { env, precompiles, tx } = prepare::<F>(spec, snapshot, request, rules, codes, overlay)?;
-    let base_fee = env.block_env.basefee;
-    let mut evm = RunEvm::<F>::new(overlay, env, precompiles);
-    let ran = evm.run(tx);
-    let too_long = evm.precompiles().was_too_long();
-    evm.rest();
-    if too_long {
-        overlay.meter.stop(Stopped::TooLong);
+    fn call_on<F: FamilyEvm>(
+        &mut self,
+        header: &Header,
+        request: &CallRequest,
+    ) -> Result<ExecutionResult, SimulationError> {
+        let Prepared { env, precompiles, tx } = self.prepare::<F>(header, request)?;
+        let base_fee = env.block_env.basefee;
+        let mut evm = RunEvm::<F>::new(self.overlay, env, precompiles);
+        let ran = evm.run(tx);
+        let too_long = evm.precompiles().was_too_long();
+        evm.rest();
+        if too_long {
+            self.overlay.meter.stop(Stopped::TooLong);
+        }
+        ran.map_err(|error| explain(error, &request.call, base_fee, self.overlay))
     }
-    ran.map_err(|error| explain(error, &request.call, base_fee, overlay))
+
+    /// Applies the state overrides of `request` to the overlay, and makes the rest of what its runs need.
+    pub(super) fn prepare<F: FamilyEvm>(
+        &mut self,
+        header: &Header,
+        request: &CallRequest,
+    ) -> Result<Prepared<F>, SimulationError> {
+        let Self { spec, rules, codes, ref mut overlay } = *self;
+        let call = &request.call;
+        check_chain(call, spec)?;
+        let mut env = environment::<F>(spec, header, &request.block);
+        let mut precompiles = overrides::apply(&request.state, overlay, codes, env.cfg_env.spec)?;
+        if overlay.meter.is_short() {
+            precompiles.keep_short();
+        }
+        let tx = fill::<F>(spec, call, rules.gas_cap, rules.base_fee, &mut env, overlay);
+        Ok(Prepared { env, precompiles, tx })
+    }
 }
 
 /// A call that only has to be run, as often as one likes: its overrides are in the overlay already.
@@ -67,26 +81,6 @@ pub(super) struct Prepared<F: FamilyEvm> {
     pub precompiles: RunPrecompiles,
     /// The call, its gas as asked for within the node's cap.
     pub tx: TxEnv,
-}
-
-/// Applies the state overrides of `request` to `overlay`, and makes the rest of what its runs need.
-pub(super) fn prepare<F: FamilyEvm>(
-    spec: &ChainSpec,
-    snapshot: &Snapshot,
-    request: &CallRequest,
-    rules: &Rules,
-    codes: &CodeCache,
-    overlay: &mut Overlay,
-) -> Result<Prepared<F>, SimulationError> {
-    let call = &request.call;
-    check_chain(call, spec)?;
-    let mut env = environment::<F>(spec, snapshot.header(), &request.block);
-    let mut precompiles = overrides::apply(&request.state, overlay, codes, env.cfg_env.spec)?;
-    if overlay.meter.is_short() {
-        precompiles.keep_short();
-    }
-    let tx = fill::<F>(spec, call, rules.gas_cap, rules.base_fee, &mut env, overlay);
-    Ok(Prepared { env, precompiles, tx })
 }
 
 /// The environment of `header`'s block with its overrides. The fork follows from the block that a call sees, overrides included.

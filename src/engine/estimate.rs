@@ -1,5 +1,6 @@
 //! `eth_estimateGas`: the smallest gas limit with which a call succeeds, searched as geth's `eth/gasestimator` does.
 
+use alloy_consensus::Header;
 use alloy_eips::{eip4844::DATA_GAS_PER_BLOB, eip7825::MAX_TX_GAS_LIMIT_OSAKA};
 use alloy_primitives::{Bytes, TxKind, U256};
 use revm::{
@@ -13,16 +14,14 @@ use revm::{
 };
 
 use super::{
-    call::{Prepared, explain, prepare},
+    Engine,
+    call::{Prepared, explain},
     error::SimulationError,
     evm::{Ethereum, FamilyEvm, OpStack, RunEvm},
     fees::max_fee,
     request::{Call, CallRequest, Rules},
 };
-use crate::{
-    chain::{ChainSpec, Family},
-    state::{CodeCache, Overlay, Snapshot},
-};
+use crate::{chain::Family, state::Overlay};
 
 /// What a call needs to succeed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -45,54 +44,49 @@ pub enum Estimate {
 /// Gas of a transaction that only transfers value.
 const TRANSFER_GAS: u64 = 21_000;
 
-/// Finds the smallest gas limit with which a call succeeds on `snapshot`, in `overlay`, which stands over the snapshot's state.
-///
-/// The search is geth's. Whatever it answers has succeeded; without geth's tolerance ([`Rules::estimate_tolerance`]), one less has failed or is
-/// less than what the call used. A call that does something else when it has less gas, and succeeds all the same, is not searched below what it
-/// used with all the gas it may have.
-pub fn estimate_gas(
-    spec: &ChainSpec,
-    snapshot: &Snapshot,
-    request: &CallRequest,
-    rules: &Rules,
-    codes: &CodeCache,
-    overlay: &mut Overlay,
-) -> Result<Estimate, SimulationError> {
-    match spec.family() {
-        Family::Ethereum => search::<Ethereum>(spec, snapshot, request, rules, codes, overlay),
-        Family::OpStack => search::<OpStack>(spec, snapshot, request, rules, codes, overlay),
-    }
-}
-
-fn search<F: FamilyEvm>(
-    spec: &ChainSpec,
-    snapshot: &Snapshot,
-    request: &CallRequest,
-    rules: &Rules,
-    codes: &CodeCache,
-    overlay: &mut Overlay,
-) -> Result<Estimate, SimulationError> {
-    let prepared = prepare::<F>(spec, snapshot, request, rules, codes, overlay)?;
-    let call = &request.call;
-    let allowance = allowance(call, &prepared, rules, overlay)?;
-    let tolerance = rules.estimate_tolerance;
-    let mut search = Search { call, prepared, overlay, tolerance, simulated: 0 };
-    // Transactions of other fields than a transfer's may need more, so it is tried and not assumed.
-    if search.is_transfer() && search.succeeds(TRANSFER_GAS).unwrap_or(false) {
-        return Ok(Estimate::Gas { limit: TRANSFER_GAS, simulated: search.simulated });
-    }
-    let gas = match search.run(allowance)? {
-        Some(ExecutionResult::Success { gas, .. }) => gas,
-        Some(ExecutionResult::Revert { output, .. }) => return Ok(Estimate::Revert(output)),
-        None | Some(ExecutionResult::Halt { reason: HaltReason::OutOfGas(_), .. }) => {
-            return Ok(Estimate::TooLittle(allowance));
+impl Engine<'_> {
+    /// Finds the smallest gas limit with which a call succeeds in `header`'s block.
+    ///
+    /// The search is geth's. Whatever it answers has succeeded; without geth's tolerance ([`Rules::estimate_tolerance`]), one less has failed or is
+    /// less than what the call used. A call that does something else when it has less gas, and succeeds all the same, is not searched below what it
+    /// used with all the gas it may have.
+    ///
+    /// # Errors
+    /// That it cannot be run, or was stopped.
+    pub fn estimate_gas(&mut self, header: &Header, request: &CallRequest) -> Result<Estimate, SimulationError> {
+        match self.spec.family() {
+            Family::Ethereum => self.estimate_on::<Ethereum>(header, request),
+            Family::OpStack => self.estimate_on::<OpStack>(header, request),
         }
-        Some(ExecutionResult::Halt { reason, .. }) => return Ok(Estimate::Halt(reason)),
-    };
-    // What it used before refunds; in the floor's case (EIP-7623), the floor.
-    let used = gas.total_gas_spent().max(gas.floor_gas());
-    let limit = search.smallest(gas.tx_gas_used(), used, allowance)?;
-    Ok(Estimate::Gas { limit, simulated: search.simulated })
+    }
+
+    fn estimate_on<F: FamilyEvm>(
+        &mut self,
+        header: &Header,
+        request: &CallRequest,
+    ) -> Result<Estimate, SimulationError> {
+        let prepared = self.prepare::<F>(header, request)?;
+        let call = &request.call;
+        let allowance = allowance(call, &prepared, self.rules, self.overlay)?;
+        let tolerance = self.rules.estimate_tolerance;
+        let mut search = Search { call, prepared, overlay: self.overlay, tolerance, simulated: 0 };
+        // Transactions of other fields than a transfer's may need more, so it is tried and not assumed.
+        if search.is_transfer() && search.succeeds(TRANSFER_GAS).unwrap_or(false) {
+            return Ok(Estimate::Gas { limit: TRANSFER_GAS, simulated: search.simulated });
+        }
+        let gas = match search.run(allowance)? {
+            Some(ExecutionResult::Success { gas, .. }) => gas,
+            Some(ExecutionResult::Revert { output, .. }) => return Ok(Estimate::Revert(output)),
+            None | Some(ExecutionResult::Halt { reason: HaltReason::OutOfGas(_), .. }) => {
+                return Ok(Estimate::TooLittle(allowance));
+            }
+            Some(ExecutionResult::Halt { reason, .. }) => return Ok(Estimate::Halt(reason)),
+        };
+        // What it used before refunds; in the floor's case (EIP-7623), the floor.
+        let used = gas.total_gas_spent().max(gas.floor_gas());
+        let limit = search.smallest(gas.tx_gas_used(), used, allowance)?;
+        Ok(Estimate::Gas { limit, simulated: search.simulated })
+    }
 }
 
 /// The most gas that the call may have: what it asks for or else the block's limit, within the transaction cap (EIP-7825), the means of

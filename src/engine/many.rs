@@ -5,19 +5,17 @@ use alloy_evm::EvmEnv;
 use revm::context::{TxEnv, result::ExecutionResult};
 
 use super::{
+    Engine,
     call::{environment, explain, fill},
     error::SimulationError,
     evm::{Ethereum, FamilyEvm, OpStack, RunEvm},
     fees::check_chain,
     overrides,
     precompiles::RunPrecompiles,
-    request::{BlockOverrides, Bundles, Call, Rules},
+    request::{BlockOverrides, Bundles, Call},
     trace::{Trace, TraceBudget, Tracer, trace},
 };
-use crate::{
-    chain::{ChainSpec, Family},
-    state::{CodeCache, Overlay},
-};
+use crate::{chain::Family, state::Overlay};
 
 /// Why bundles of calls were not run to their end.
 #[derive(Debug, thiserror::Error)]
@@ -37,122 +35,117 @@ pub enum ManyError {
     },
 }
 
-/// Runs bundles in `overlay`, in `header`'s block: each call sees what those before it did. One list of results a bundle.
-pub fn call_many(
-    spec: &ChainSpec,
-    header: &Header,
-    request: &Bundles,
-    rules: &Rules,
-    codes: &CodeCache,
-    overlay: &mut Overlay,
-) -> Result<Vec<Vec<ExecutionResult>>, ManyError> {
-    match spec.family() {
-        Family::Ethereum => call_on::<Ethereum>(spec, header, request, rules, codes, overlay),
-        Family::OpStack => call_on::<OpStack>(spec, header, request, rules, codes, overlay),
-    }
-}
-
-fn call_on<F: FamilyEvm>(
-    spec: &ChainSpec,
-    header: &Header,
-    request: &Bundles,
-    rules: &Rules,
-    codes: &CodeCache,
-    overlay: &mut Overlay,
-) -> Result<Vec<Vec<ExecutionResult>>, ManyError> {
-    each_call::<F, _>(spec, header, request, rules, codes, overlay, |call, (tx, env, precompiles), overlay| {
-        let base_fee = env.block_env.basefee;
-        let mut evm = RunEvm::<F>::new(&mut *overlay, env, precompiles);
-        let ran = evm.commit(tx);
-        evm.rest();
-        let ran = ran.map_err(|error| explain(error, call, base_fee, overlay))?;
-        let gas_used = ran.tx_gas_used();
-        Ok((ran, gas_used))
-    })
-}
-
-/// Traces bundles in the same way. All traces together keep to `budget`. Returns the gas that the calls used, too.
-pub fn trace_many(
-    spec: &ChainSpec,
-    header: &Header,
-    request: &Bundles,
-    how: (&Tracer, TraceBudget),
-    rules: &Rules,
-    codes: &CodeCache,
-    overlay: &mut Overlay,
-) -> Result<(Vec<Vec<Trace>>, u64), ManyError> {
-    match spec.family() {
-        Family::Ethereum => trace_on::<Ethereum>(spec, header, request, how, rules, codes, overlay),
-        Family::OpStack => trace_on::<OpStack>(spec, header, request, how, rules, codes, overlay),
-    }
-}
-
-fn trace_on<F: FamilyEvm>(
-    spec: &ChainSpec,
-    header: &Header,
-    request: &Bundles,
-    (tracer, mut budget): (&Tracer, TraceBudget),
-    rules: &Rules,
-    codes: &CodeCache,
-    overlay: &mut Overlay,
-) -> Result<(Vec<Vec<Trace>>, u64), ManyError> {
-    let mut gas_used = 0;
-    let traces = each_call::<F, _>(spec, header, request, rules, codes, overlay, |call, run, overlay| {
-        let (trace, used) = trace::<F>(call, run, tracer, &mut budget, overlay)?;
-        gas_used += used;
-        Ok((trace, used))
-    })?;
-    Ok((traces, gas_used))
-}
-
-/// Hands each call, filled in, to `run`, which keeps its changes and returns its result with the gas that it used.
-///
-/// As Erigon has it, whose method this is: the state overrides are applied once, at the start, and a bundle that does not say has the
-/// block number and the timestamp of the one before, plus one.
-fn each_call<F: FamilyEvm, T>(
-    spec: &ChainSpec,
-    header: &Header,
-    request: &Bundles,
-    rules: &Rules,
-    codes: &CodeCache,
-    overlay: &mut Overlay,
-    mut run: impl FnMut(&Call, (TxEnv, EvmEnv<F::Spec>, RunPrecompiles), &mut Overlay) -> Result<(T, u64), SimulationError>,
-) -> Result<Vec<Vec<T>>, ManyError> {
-    let mut gas_left = rules.gas_cap;
-    let mut results = Vec::with_capacity(request.bundles.len());
-    let (mut number, mut time) = (header.number, header.timestamp);
-    for (index, bundle) in request.bundles.iter().enumerate() {
-        number = bundle.block.number.unwrap_or(number);
-        time = bundle.block.time.unwrap_or(time);
-        let block = BlockOverrides { number: Some(number), time: Some(time), ..bundle.block.clone() };
-        let env = environment::<F>(spec, header, &block);
-        let precompiles = if index == 0 {
-            overrides::apply(&request.state, overlay, codes, env.cfg_env.spec)?
-        } else {
-            overrides::precompiles(&request.state, env.cfg_env.spec)?
-        };
-        let mut done = Vec::with_capacity(bundle.calls.len());
-        for (at, call) in bundle.calls.iter().enumerate() {
-            overlay.meter.between_calls().map_err(SimulationError::from)?;
-            let refused = |error| match error {
-                error @ (SimulationError::Stopped(_) | SimulationError::Internal(_)) => ManyError::Request(error),
-                error => ManyError::Call { bundle: index, call: at, error: Box::new(error) },
-            };
-            check_chain(call, spec).map_err(refused)?;
-            if gas_left == 0 {
-                return Err(refused(SimulationError::Refused(format!(
-                    "no gas is left: the calls before it have used the {} that a request may: give them their gas, or raise --gas-cap",
-                    rules.gas_cap
-                ))));
-            }
-            let mut env = env.clone();
-            let tx = fill::<F>(spec, call, gas_left, rules.base_fee, &mut env, overlay);
-            let (result, gas_used) = run(call, (tx, env, precompiles.clone()), overlay).map_err(refused)?;
-            gas_left = gas_left.saturating_sub(gas_used);
-            done.push(result);
+impl Engine<'_> {
+    /// Runs bundles in `header`'s block: each call sees what those before it did. One list of results a bundle.
+    ///
+    /// # Errors
+    /// That one of the calls cannot be run, or was stopped.
+    pub fn call_many(&mut self, header: &Header, request: &Bundles) -> Result<Vec<Vec<ExecutionResult>>, ManyError> {
+        match self.spec.family() {
+            Family::Ethereum => self.call_many_on::<Ethereum>(header, request),
+            Family::OpStack => self.call_many_on::<OpStack>(header, request),
         }
-        results.push(done);
-        (number, time) = (number.saturating_add(1), time.saturating_add(1));
     }
-    Ok(results)
+
+    fn call_many_on<F: FamilyEvm>(
+        &mut self,
+        header: &Header,
+        request: &Bundles,
+    ) -> Result<Vec<Vec<ExecutionResult>>, ManyError> {
+        self.each_call::<F, _>(header, request, |call, (tx, env, precompiles), overlay| {
+            let base_fee = env.block_env.basefee;
+            let mut evm = RunEvm::<F>::new(&mut *overlay, env, precompiles);
+            let ran = evm.commit(tx);
+            evm.rest();
+            let ran = ran.map_err(|error| explain(error, call, base_fee, overlay))?;
+            let gas_used = ran.tx_gas_used();
+            Ok((ran, gas_used))
+        })
+    }
+
+    /// Traces bundles in the same way. All traces together keep to `budget`. Returns the gas that the calls used, too.
+    ///
+    /// # Errors
+    /// That one of the calls cannot be run, or was stopped, or that the traces take more than they may.
+    pub fn trace_many(
+        &mut self,
+        header: &Header,
+        request: &Bundles,
+        tracer: &Tracer,
+        budget: TraceBudget,
+    ) -> Result<(Vec<Vec<Trace>>, u64), ManyError> {
+        match self.spec.family() {
+            Family::Ethereum => self.trace_many_on::<Ethereum>(header, request, tracer, budget),
+            Family::OpStack => self.trace_many_on::<OpStack>(header, request, tracer, budget),
+        }
+    }
+
+    fn trace_many_on<F: FamilyEvm>(
+        &mut self,
+        header: &Header,
+        request: &Bundles,
+        tracer: &Tracer,
+        mut budget: TraceBudget,
+    ) -> Result<(Vec<Vec<Trace>>, u64), ManyError> {
+        let mut gas_used = 0;
+        let traces = self.each_call::<F, _>(header, request, |call, run, overlay| {
+            let (trace, used) = trace::<F>(call, run, tracer, &mut budget, overlay)?;
+            gas_used += used;
+            Ok((trace, used))
+        })?;
+        Ok((traces, gas_used))
+    }
+
+    /// Hands each call, filled in, to `run`, which keeps its changes and returns its result with the gas that it used.
+    ///
+    /// As Erigon has it, whose method this is: the state overrides are applied once, at the start, and a bundle that does not say has the
+    /// block number and the timestamp of the one before, plus one.
+    fn each_call<F: FamilyEvm, T>(
+        &mut self,
+        header: &Header,
+        request: &Bundles,
+        mut run: impl FnMut(&Call, Filled<F>, &mut Overlay) -> Result<(T, u64), SimulationError>,
+    ) -> Result<Vec<Vec<T>>, ManyError> {
+        let Self { spec, rules, codes, ref mut overlay } = *self;
+        let mut gas_left = rules.gas_cap;
+        let mut results = Vec::with_capacity(request.bundles.len());
+        let (mut number, mut time) = (header.number, header.timestamp);
+        for (index, bundle) in request.bundles.iter().enumerate() {
+            number = bundle.block.number.unwrap_or(number);
+            time = bundle.block.time.unwrap_or(time);
+            let block = BlockOverrides { number: Some(number), time: Some(time), ..bundle.block.clone() };
+            let env = environment::<F>(spec, header, &block);
+            let precompiles = if index == 0 {
+                overrides::apply(&request.state, overlay, codes, env.cfg_env.spec)?
+            } else {
+                overrides::precompiles(&request.state, env.cfg_env.spec)?
+            };
+            let mut done = Vec::with_capacity(bundle.calls.len());
+            for (at, call) in bundle.calls.iter().enumerate() {
+                overlay.meter.between_calls().map_err(SimulationError::from)?;
+                let refused = |error| match error {
+                    error @ (SimulationError::Stopped(_) | SimulationError::Internal(_)) => ManyError::Request(error),
+                    error => ManyError::Call { bundle: index, call: at, error: Box::new(error) },
+                };
+                check_chain(call, spec).map_err(refused)?;
+                if gas_left == 0 {
+                    return Err(refused(SimulationError::Refused(format!(
+                        "no gas is left: the calls before it have used the {} that a request may: give them their gas, or raise --gas-cap",
+                        rules.gas_cap
+                    ))));
+                }
+                let mut env = env.clone();
+                let tx = fill::<F>(spec, call, gas_left, rules.base_fee, &mut env, overlay);
+                let (result, gas_used) = run(call, (tx, env, precompiles.clone()), overlay).map_err(refused)?;
+                gas_left = gas_left.saturating_sub(gas_used);
+                done.push(result);
+            }
+            results.push(done);
+            (number, time) = (number.saturating_add(1), time.saturating_add(1));
+        }
+        Ok(results)
+    }
 }
+
+/// A call that only has to be run, once: its transaction, and where it runs.
+type Filled<F> = (TxEnv, EvmEnv<<F as FamilyEvm>::Spec>, RunPrecompiles);

@@ -19,22 +19,40 @@ mod steps;
 mod trace;
 mod transfers;
 
-pub use access_list::{Accessed, create_access_list};
+pub use access_list::Accessed;
 pub use block_executor::{BlockResult, ChainExecutor};
-pub use bundle::{BundleError, BundleResult, BundleTx, call_bundle};
-pub use call::{call, lift_checks};
+pub use bundle::{BundleError, BundleResult, BundleTx};
+pub use call::lift_checks;
 pub use error::{HaltText, SimulationError, frame_error, revert_reason};
-pub use estimate::{Estimate, estimate_gas};
+pub use estimate::Estimate;
 pub use evm::{Ethereum, FamilyEvm, OpStack, RunEvm};
 pub use fees::market_tx;
-pub use many::{ManyError, call_many, trace_many};
+pub use many::ManyError;
 pub use precompiles::RunPrecompiles;
 pub use replay::{replay, transaction_count};
 pub use request::{
     AccountOverride, BaseFeeRule, BlockOverrides, Bundle, Bundles, Call, CallFees, CallRequest, Rules, SignedBundle,
     SimBlock, Simulation, StateOverrides, StorageOverride,
 };
-pub use simulate::{CallOutcome, CallResult, SimulatedBlock, SimulatedTx, simulate};
+pub use simulate::{CallOutcome, CallResult, SimulatedBlock, SimulatedTx};
 pub use steps::{Slot, Step, StepOptions, Steps};
 pub use trace::{Trace, TraceBudget, Tracer};
 pub use transfers::NumberedLog;
+
+use crate::{
+    chain::ChainSpec,
+    state::{CodeCache, Overlay},
+};
+
+/// What runs need beside their requests. Its methods are what can be asked; each has its file.
+#[derive(Debug)]
+pub struct Engine<'a> {
+    /// The chain.
+    pub spec: &'a ChainSpec,
+    /// What the dialect and the node's settings say.
+    pub rules: &'a Rules,
+    /// Codes that were analysed before.
+    pub codes: &'a CodeCache,
+    /// Where runs write. It stands over the state of the snapshot that they run on.
+    pub overlay: &'a mut Overlay,
+}

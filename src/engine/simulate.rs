@@ -23,6 +23,7 @@ use revm::{
 };
 
 use super::{
+    Engine,
     call::{explain, lift_checks, set_blob_base_fee},
     error::SimulationError,
     evm::{Ethereum, FamilyEvm, OpStack, RunEvm},
@@ -88,43 +89,40 @@ pub enum CallOutcome {
     Halt(HaltReason),
 }
 
-/// Runs `simulation` on `snapshot`, in `overlay`, which stands over the snapshot's state. Where a block is being built, the first
-/// simulated block continues it (`design.md`, decision 4 and ruling 2).
-pub fn simulate(
-    spec: &ChainSpec,
-    snapshot: &Snapshot,
-    simulation: &Simulation,
-    rules: &Rules,
-    codes: &CodeCache,
-    overlay: &mut Overlay,
-) -> Result<Vec<SimulatedBlock>, SimulationError> {
-    match spec.family() {
-        Family::Ethereum => run::<Ethereum>(spec, snapshot, simulation, rules, codes, overlay),
-        Family::OpStack => run::<OpStack>(spec, snapshot, simulation, rules, codes, overlay),
+impl Engine<'_> {
+    /// Runs `simulation` on `snapshot`, in `overlay`, which stands over the snapshot's state. Where a block is being built, the first
+    /// simulated block continues it (`design.md`, decision 4 and ruling 2).
+    pub fn simulate(
+        &mut self,
+        snapshot: &Snapshot,
+        simulation: &Simulation,
+    ) -> Result<Vec<SimulatedBlock>, SimulationError> {
+        match self.spec.family() {
+            Family::Ethereum => self.simulate_on::<Ethereum>(snapshot, simulation),
+            Family::OpStack => self.simulate_on::<OpStack>(snapshot, simulation),
+        }
     }
-}
 
-fn run<F: FamilyEvm>(
-    spec: &ChainSpec,
-    snapshot: &Snapshot,
-    simulation: &Simulation,
-    rules: &Rules,
-    codes: &CodeCache,
-    overlay: &mut Overlay,
-) -> Result<Vec<SimulatedBlock>, SimulationError> {
-    let plan = plan(spec, snapshot, simulation, rules)?;
-    let mut simulator = Simulator {
-        spec,
-        codes,
-        rules,
-        overlay,
-        validation: simulation.validation,
-        trace_transfers: simulation.trace_transfers,
-        gas_left: rules.gas_cap,
-        parent: Cow::Borrowed(&snapshot.head.header),
-        roots: (rules.state_roots && snapshot.world.remote().is_none()).then(|| StateRoots::of(&snapshot.world)),
-    };
-    plan.into_iter().map(|planned| simulator.block::<F>(planned)).collect()
+    fn simulate_on<F: FamilyEvm>(
+        &mut self,
+        snapshot: &Snapshot,
+        simulation: &Simulation,
+    ) -> Result<Vec<SimulatedBlock>, SimulationError> {
+        let Self { spec, rules, codes, ref mut overlay } = *self;
+        let plan = plan(spec, snapshot, simulation, rules)?;
+        let mut simulator = Simulator {
+            spec,
+            codes,
+            rules,
+            overlay,
+            validation: simulation.validation,
+            trace_transfers: simulation.trace_transfers,
+            gas_left: rules.gas_cap,
+            parent: Cow::Borrowed(&snapshot.head.header),
+            roots: (rules.state_roots && snapshot.world.remote().is_none()).then(|| StateRoots::of(&snapshot.world)),
+        };
+        plan.into_iter().map(|planned| simulator.block::<F>(planned)).collect()
+    }
 }
 
 /// A block to simulate: its place is settled, its parent's results are not known yet.
@@ -247,6 +245,10 @@ struct Ran {
 impl Simulator<'_> {
     fn block<F: FamilyEvm>(&mut self, planned: Planned<'_>) -> Result<SimulatedBlock, SimulationError> {
         self.overlay.meter.between_calls()?;
+        // Of blocks before the first, the snapshot knows the hashes.
+        if let Cow::Owned(simulated) = &self.parent {
+            self.overlay.push_hash(simulated.number, simulated.hash());
+        }
         let mut header = self.header(&planned);
         let ran = self.run::<F>(&planned, &header).map_err(|error| {
             // Whatever the EVM says of a run that was stopped: that it was is the reason.
@@ -284,7 +286,6 @@ impl Simulator<'_> {
             ran.transactions.iter().map(|tx| (tx.tx.encoded.len(), tx.tx.tx.tx_type() == TxType::Legacy));
         let size = block_size(&header, transactions, &[], withdrawals.as_ref().map(|list| list.as_slice()));
         let header = header.seal_slow();
-        self.overlay.push_hash(header.number, header.hash());
         self.parent = Cow::Owned(header.clone());
         Ok(SimulatedBlock {
             header,

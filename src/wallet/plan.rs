@@ -11,7 +11,8 @@ use super::{BatchCall, BatchExecutor, BatchRequest, Delegation, SimulatedCall, W
 use crate::{
     chain::{ChainSpec, DEPLOYMENT_PROXY},
     engine::{
-        self, Bundle, Bundles, Call, CallFees, CallRequest, Estimate, HaltText, ManyError, Rules, SimulationError,
+        self, Bundle, Bundles, Call, CallFees, CallRequest, Engine, Estimate, HaltText, ManyError, Rules,
+        SimulationError,
     },
     state::{CodeCache, Meter, Overlay, Snapshot, Stopped},
 };
@@ -291,6 +292,10 @@ impl Planner<'_> {
         }
     }
 
+    fn engine<'e>(&'e self, overlay: &'e mut Overlay) -> Engine<'e> {
+        Engine { spec: self.spec, rules: self.rules, codes: self.codes, overlay }
+    }
+
     /// The most gas of a transaction here.
     fn most_gas(&self) -> u64 {
         let header = self.snapshot.header();
@@ -306,7 +311,7 @@ impl Planner<'_> {
         }
         let most = self.affordable(call, overlay).saturating_sub(reserved).max(TRANSFER_GAS);
         let request = CallRequest { call: Call { gas: Some(most), ..call.clone() }, ..CallRequest::default() };
-        let estimate = engine::estimate_gas(self.spec, self.snapshot, &request, self.rules, self.codes, overlay)?;
+        let estimate = self.engine(overlay).estimate_gas(self.snapshot.header(), &request)?;
         let with_margin = |gas: u64| gas.saturating_add(gas.saturating_mul(self.gas_margin) / 100).min(most);
         Ok(match estimate {
             Estimate::Gas { limit, .. } => {
@@ -354,8 +359,7 @@ impl Planner<'_> {
     fn run_with(&self, call: &Call, gas: u64, overlay: &mut Overlay) -> Result<ExecutionResult, SimulationError> {
         let bundle = Bundle { calls: vec![Call { gas: Some(gas), ..call.clone() }], ..Bundle::default() };
         let request = Bundles { bundles: vec![bundle], ..Bundles::default() };
-        let header = self.snapshot.header();
-        let ran = engine::call_many(self.spec, header, &request, self.rules, self.codes, overlay);
+        let ran = self.engine(overlay).call_many(self.snapshot.header(), &request);
         let mut ran = ran.map_err(|error| match error {
             ManyError::Request(error) => error,
             ManyError::Call { error, .. } => *error,

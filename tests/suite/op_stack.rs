@@ -16,8 +16,7 @@ use presim::{
         receipts_root_and_bloom,
     },
     engine::{
-        BaseFeeRule, BlockOverrides, Call, CallFees, CallOutcome, CallRequest, Rules, SimBlock, Simulation, call,
-        simulate,
+        BaseFeeRule, BlockOverrides, Call, CallFees, CallOutcome, CallRequest, Engine, Rules, SimBlock, Simulation,
     },
     feed::{
         apply::{Attributes, execute_block, extend, open_block, open_block_with, seal, stand_on},
@@ -200,7 +199,8 @@ fn the_calls_of_a_real_block_use_the_same_gas_in_a_simulation() {
     };
     let codes = CodeCache::new(1 << 24);
     let mut overlay = Overlay::new(block.parent.world.clone(), block.parent.hashes.clone());
-    let blocks = simulate(&block.spec, &block.parent, &simulation, &RULES, &codes, &mut overlay).unwrap();
+    let mut engine = Engine { spec: &block.spec, rules: &RULES, codes: &codes, overlay: &mut overlay };
+    let blocks = engine.simulate(&block.parent, &simulation).unwrap();
     assert_eq!(blocks[0].calls.iter().map(|call| call.gas_used).collect::<Vec<_>>(), used);
     // No operator fee is given back that nobody has paid, and none is taken: an unsigned call has no bytes on L1.
     let mut before = Overlay::new(block.parent.world.clone(), block.parent.hashes.clone());
@@ -405,13 +405,15 @@ fn a_free_call_pays_no_vault_and_costs_its_sender_nothing() {
         ..Simulation::default()
     };
     let mut overlay = Overlay::new(chain.head.world.clone(), chain.head.hashes.clone());
-    simulate(&chain.spec, &chain.head, &simulation, &RULES, &codes, &mut overlay).unwrap();
+    let mut engine = Engine { spec: &chain.spec, rules: &RULES, codes: &codes, overlay: &mut overlay };
+    engine.simulate(&chain.head, &simulation).unwrap();
     for address in watched {
         assert_eq!(overlay.balance_and_nonce(address).0, Chain::balance(&chain.head, address), "{address}");
     }
     let request = CallRequest { call: one, ..CallRequest::default() };
     let mut overlay = Overlay::new(chain.head.world.clone(), chain.head.hashes.clone());
-    let ran = call(&chain.spec, &chain.head, &request, &RULES, &codes, &mut overlay).unwrap();
+    let mut engine = Engine { spec: &chain.spec, rules: &RULES, codes: &codes, overlay: &mut overlay };
+    let ran = engine.call(chain.head.header(), &request).unwrap();
     assert!(ran.is_success());
 }
 
@@ -426,7 +428,8 @@ fn a_call_that_pays_for_gas_pays_the_base_fee_vault_and_nothing_for_l1() {
     let blocks = vec![SimBlock { calls: vec![one], ..SimBlock::default() }];
     let simulation = Simulation { blocks, validation: true, ..Simulation::default() };
     let mut overlay = Overlay::new(chain.head.world.clone(), chain.head.hashes.clone());
-    let done = simulate(&chain.spec, &chain.head, &simulation, &RULES, &codes, &mut overlay).unwrap();
+    let mut engine = Engine { spec: &chain.spec, rules: &RULES, codes: &codes, overlay: &mut overlay };
+    let done = engine.simulate(&chain.head, &simulation).unwrap();
     let base_fee = done[0].header.base_fee_per_gas.unwrap();
     let gas = U256::from(21_000);
     assert_eq!(overlay.balance_and_nonce(BASE_FEE_VAULT).0, gas * U256::from(base_fee));

@@ -11,7 +11,7 @@ use serde::{Serialize, Serializer};
 
 use super::{Asked, Backend, Worker};
 use crate::{
-    engine::{self, BundleError, BundleResult, BundleTx, HaltText, SimulationError},
+    engine::{BundleError, BundleResult, BundleTx, HaltText, SimulationError},
     rpc::{
         encode,
         error::RpcError,
@@ -78,7 +78,7 @@ impl Backend {
         }
         let overlay = worker.stand_on(&snapshot);
         let rules = self.rules(dialect);
-        let result = engine::call_bundle(&self.spec, &snapshot, &bundle, &rules, overlay).map_err(refusal)?;
+        let result = self.engine(&rules, overlay).call_bundle(&snapshot, &bundle).map_err(refusal)?;
         let result = CallBundleResult::from(result);
         self.gas.0.increment(result.total_gas_used);
         encode::value(out, &result);

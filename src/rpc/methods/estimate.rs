@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::{Asked, Backend, Worker};
 use crate::{
-    engine::{self, Accessed, CallRequest, Estimate, HaltText},
+    engine::{Accessed, CallRequest, Estimate, HaltText},
     rpc::{dialect::Dialect, encode, error::RpcError, wire},
     state::Snapshot,
 };
@@ -41,7 +41,9 @@ impl Backend {
     ) -> Result<u64, RpcError> {
         let overlay = worker.stand_on(snapshot);
         let rules = self.rules(dialect);
-        let estimate = engine::estimate_gas(&self.spec, snapshot, request, &rules, &self.codes, overlay)
+        let estimate = self
+            .engine(&rules, overlay)
+            .estimate_gas(snapshot.header(), request)
             .map_err(|error| RpcError::from(error).outside_simulation())?;
         match estimate {
             Estimate::Gas { limit, simulated } => {
@@ -67,9 +69,10 @@ impl Backend {
         let snapshot = self.select(published, selector)?;
         let overlay = worker.stand_on(&snapshot);
         let rules = self.rules(dialect);
-        let Accessed { list, result, simulated } =
-            engine::create_access_list(&self.spec, &snapshot, &request, &rules, &self.codes, overlay)
-                .map_err(|error| RpcError::from(error).outside_simulation())?;
+        let Accessed { list, result, simulated } = self
+            .engine(&rules, overlay)
+            .create_access_list(snapshot.header(), &request)
+            .map_err(|error| RpcError::from(error).outside_simulation())?;
         self.gas.0.increment(simulated);
         let gas_used = result.tx_gas_used();
         let error = match result {

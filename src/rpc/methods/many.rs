@@ -17,7 +17,9 @@ impl Backend {
         let request = wire::parse_call_many(params, dialect, &self.limits.shape)?;
         let (snapshot, overlay) = self.stand(published, &request, "params[1].transactionIndex", worker)?;
         let rules = self.rules(dialect);
-        let bundles = engine::call_many(&self.spec, snapshot.header(), &request.bundles, &rules, &self.codes, overlay)
+        let bundles = self
+            .engine(&rules, overlay)
+            .call_many(snapshot.header(), &request.bundles)
             .map_err(|error| refusal(error, in_bundles))?;
         self.gas.0.increment(bundles.iter().flatten().map(ExecutionResult::tx_gas_used).sum());
         encode::list(out, &bundles, |out, bundle| {

@@ -29,7 +29,7 @@ use super::{
 };
 use crate::{
     chain::ChainSpec,
-    engine::Rules,
+    engine::{Engine, Rules},
     executor::LaneName,
     feed::pool::Pool,
     state::{Block, CodeCache, Meter, Overlay, Published, Selector, Snapshot, Stopped},
@@ -441,6 +441,11 @@ impl Backend {
     fn block(&self, published: &Published, selector: Selector) -> Result<Option<Block>, RpcError> {
         self.admit(published, selector)?;
         Ok(published.block(selector)?)
+    }
+
+    /// What runs in `overlay`, under `rules`, go by.
+    fn engine<'a>(&'a self, rules: &'a Rules, overlay: &'a mut Overlay) -> Engine<'a> {
+        Engine { spec: &self.spec, rules, codes: &self.codes, overlay }
     }
 
     fn rules(&self, dialect: &Dialect) -> Rules {

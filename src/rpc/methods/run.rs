@@ -4,7 +4,7 @@ use revm::context::result::ExecutionResult;
 
 use super::{Asked, Backend, Worker};
 use crate::{
-    engine::{self, HaltText},
+    engine::HaltText,
     rpc::{encode, error::RpcError, wire},
 };
 
@@ -18,7 +18,9 @@ impl Backend {
         let snapshot = self.select(published, selector)?;
         let overlay = worker.stand_on(&snapshot);
         let rules = self.rules(dialect);
-        let result = engine::call(&self.spec, &snapshot, &request, &rules, &self.codes, overlay)
+        let result = self
+            .engine(&rules, overlay)
+            .call(snapshot.header(), &request)
             .map_err(|error| RpcError::from(error).outside_simulation())?;
         self.gas.0.increment(result.tx_gas_used());
         match result {
@@ -40,7 +42,7 @@ impl Backend {
         let snapshot = self.select(published, selector)?;
         let overlay = worker.stand_on(&snapshot);
         let rules = self.rules(dialect);
-        let blocks = engine::simulate(&self.spec, &snapshot, &simulation, &rules, &self.codes, overlay)?;
+        let blocks = self.engine(&rules, overlay).simulate(&snapshot, &simulation)?;
         self.gas.0.increment(blocks.iter().map(|block| block.header.gas_used).sum());
         encode::simulation(out, &blocks, dialect, full_transactions, self.limits.max_response)
     }

@@ -5,7 +5,7 @@ use super::{
     many::{in_bundles, refusal},
 };
 use crate::{
-    engine::{self, Trace, TraceBudget},
+    engine::{Trace, TraceBudget},
     rpc::{
         encode,
         error::RpcError,
@@ -52,10 +52,11 @@ impl Backend {
     ) -> Result<Vec<Vec<Trace>>, RpcError> {
         let (snapshot, overlay) = self.stand(asked.published, calls, index, worker)?;
         let rules = self.rules(asked.dialect);
-        let traced = (tracer, TraceBudget::new(self.limits.max_trace));
-        let (traces, gas_used) =
-            engine::trace_many(&self.spec, snapshot.header(), &calls.bundles, traced, &rules, &self.codes, overlay)
-                .map_err(|error| refusal(error, place))?;
+        let budget = TraceBudget::new(self.limits.max_trace);
+        let (traces, gas_used) = self
+            .engine(&rules, overlay)
+            .trace_many(snapshot.header(), &calls.bundles, tracer, budget)
+            .map_err(|error| refusal(error, place))?;
         self.gas.0.increment(gas_used);
         Ok(traces)
     }

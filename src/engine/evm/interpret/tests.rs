@@ -199,7 +199,7 @@ proptest! {
     #[test]
     fn a_program_ends_as_in_revms_own_loop(
         parts in parts(),
-        spec in select(vec![SpecId::MERGE, SpecId::SHANGHAI, SpecId::CANCUN, SpecId::PRAGUE, SpecId::OSAKA]),
+        spec in select(vec![SpecId::MERGE, SpecId::SHANGHAI, SpecId::CANCUN, SpecId::PRAGUE, SpecId::OSAKA, SpecId::AMSTERDAM]),
         gas in prop_oneof![0_u64..400, 0_u64..20_000, Just(300_000)],
     ) {
         let code = assemble(&parts);
@@ -211,11 +211,14 @@ proptest! {
 #[test]
 fn a_stretch_costs_what_revms_instructions_cost() {
     // Each opcode alone, with every amount of gas around its price.
-    for op in 0..=u8::MAX {
-        let code = assemble(&(0..17).map(|_| Part::Push(vec![40])).chain([Part::Byte(op)]).collect::<Vec<_>>());
-        for gas in 17 * 3..17 * 3 + 120 {
-            let end = run(&code, SpecId::PRAGUE, gas, Meter::default(), Loop::Ours);
-            assert_eq!(end, run(&code, SpecId::PRAGUE, gas, Meter::default(), Loop::Revms), "{op:#x} with {gas} gas");
+    for spec in [SpecId::SHANGHAI, SpecId::CANCUN, SpecId::PRAGUE, SpecId::OSAKA, SpecId::AMSTERDAM] {
+        for op in 0..=u8::MAX {
+            let code = assemble(&(0..17).map(|_| Part::Push(vec![40])).chain([Part::Byte(op)]).collect::<Vec<_>>());
+            for gas in 17 * 3..17 * 3 + 120 {
+                let end = run(&code, spec, gas, Meter::default(), Loop::Ours);
+                let expected = run(&code, spec, gas, Meter::default(), Loop::Revms);
+                assert_eq!(end, expected, "{op:#x} of {spec:?} with {gas} gas");
+            }
         }
     }
 }
