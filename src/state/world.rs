@@ -109,6 +109,11 @@ impl World {
         if self.base.is_some() { B256::ZERO } else { self.trie.root_hash() }
     }
 
+    /// The same, by all threads of rayon's global pool: not for the threads of another.
+    pub fn state_root_in_parallel(&self) -> B256 {
+        if self.base.is_some() { B256::ZERO } else { self.trie.root_hash_in_parallel() }
+    }
+
     /// Puts `account`, which is whole, at `address`, in the place of what was there.
     pub fn insert(&mut self, address: Address, account: Account) {
         if let Some(base) = &mut self.base {
@@ -188,6 +193,10 @@ impl World {
 impl TrieValue for Arc<Account> {
     fn encode_value(&self, out: &mut Vec<u8>) {
         self.as_ref().encode_value(out);
+    }
+
+    fn hash_in_parallel(&self) {
+        self.as_ref().hash_in_parallel();
     }
 }
 
