@@ -48,8 +48,8 @@ pub enum Lookup {
 }
 
 impl World {
-    /// Changed accounts that are not worth another thread.
-    const AT_ONCE: usize = 32;
+    /// Changed accounts that are not worth another thread: to wake it, and to have it look for more, would take from requests what is won.
+    const AT_ONCE: usize = 128;
 
     /// The state of an upstream, unchanged.
     pub fn on(view: RemoteView) -> Self {
@@ -147,11 +147,14 @@ impl World {
                 None => self.remove(&change.address),
             });
         }
-        let changed: Vec<(Address, B256, Option<Arc<Account>>)> = changes
-            .par_iter()
-            .with_min_len(Self::AT_ONCE)
-            .map(|change| (change.address, keccak256(change.address), self.changed(change).map(Arc::new)))
-            .collect();
+        let change =
+            |change: &AccountChange| (change.address, keccak256(change.address), self.changed(change).map(Arc::new));
+        let in_parallel = changes.len() >= Self::AT_ONCE;
+        let changed: Vec<(Address, B256, Option<Arc<Account>>)> = if in_parallel {
+            changes.par_iter().with_min_len(Self::AT_ONCE / 4).map(change).collect()
+        } else {
+            changes.iter().map(change).collect()
+        };
         let (accounts, trie) = (&mut self.accounts, &mut self.trie);
         let change_map = || {
             for (address, _, account) in &changed {
@@ -169,7 +172,12 @@ impl World {
                 }
             }
         };
-        rayon::join(change_map, change_trie);
+        if in_parallel {
+            rayon::join(change_map, change_trie);
+        } else {
+            change_map();
+            change_trie();
+        }
     }
 
     /// What an account is after a change; none where it is gone.
