@@ -156,7 +156,7 @@ impl World {
             changes.iter().map(change).collect()
         };
         let (accounts, trie) = (&mut self.accounts, &mut self.trie);
-        let change_map = || {
+        let mut change_map = || {
             for (address, _, account) in &changed {
                 match account {
                     Some(account) => drop(accounts.insert(*address, account.clone())),
@@ -164,7 +164,7 @@ impl World {
                 }
             }
         };
-        let change_trie = || {
+        let mut change_trie = || {
             for (_, path, account) in &changed {
                 match account {
                     Some(account) => trie.insert(*path, account.clone()),
