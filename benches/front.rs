@@ -3,7 +3,12 @@
 //! `cargo bench --bench front`. Eight connections of one client thread to servers in the same process; the table at the end takes the servers
 //! in turn, so that what else the machine does meets them all alike.
 
-use std::{ffi::OsString, hint::black_box, net::SocketAddr, time::Instant};
+use std::{
+    ffi::OsString,
+    hint::black_box,
+    net::SocketAddr,
+    time::{Duration, Instant},
+};
 
 use criterion::{Criterion, Throughput};
 use presim::{config::Config, node::Node};
@@ -128,7 +133,10 @@ fn main() {
         clients
     });
 
-    let mut criterion = Criterion::default().configure_from_args();
+    let mut criterion = Criterion::default()
+        .warm_up_time(Duration::from_millis(500))
+        .measurement_time(Duration::from_secs(2))
+        .configure_from_args();
     {
         let mut group = criterion.benchmark_group("front");
         group.throughput(Throughput::Elements(REQUESTS as u64)).sample_size(10);

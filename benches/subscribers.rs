@@ -23,7 +23,7 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 const SUBSCRIBERS: usize = 1_000;
 /// Phases of each kind, and how long one takes.
 const PHASES: usize = 4;
-const PHASE: Duration = Duration::from_secs(10);
+const PHASE: Duration = Duration::from_secs(6);
 /// The publishing time may grow by this much at the 99th percentile (issue: subscriptions).
 const LIMIT: f64 = 1.2;
 

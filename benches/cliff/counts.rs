@@ -2,10 +2,11 @@
 
 use std::{hint::black_box, process::Command};
 
-use alloy_primitives::TxKind;
+use alloy_primitives::{Address, TxKind};
 use presim::{
+    chain::ChainSpec,
     engine::{BaseFeeRule, Call, CallRequest, Engine, Rules, SimBlock, Simulation},
-    state::{CodeCache, Meter, Overlay},
+    state::{CodeCache, Meter, Overlay, Snapshot},
 };
 
 use crate::{verdict, world};
@@ -65,37 +66,49 @@ pub fn child(arguments: &[String]) {
     let [kind, accounts, pending] = arguments else { panic!("expected what to count, accounts and changed slots") };
     let world = world::build(accounts.parse().expect("accounts"));
     let snapshot = world::snapshot(&world, pending.parse().expect("changed slots"));
-    let call = Call { from: world::address(1), to: TxKind::Call(world::contract()), ..Call::default() };
-    let requests = match kind.as_str() {
-        "call" => Requests::Call(Box::new(CallRequest { call, ..CallRequest::default() })),
-        _ => {
-            let block = SimBlock { calls: vec![call; 3], ..SimBlock::default() };
-            Requests::Simulation(Simulation { blocks: vec![block], trace_transfers: true, validation: false })
-        }
-    };
-    let mut overlay = Overlay::default();
-    let mut one = || requests.run(&snapshot, &mut overlay);
+    let requests: Vec<Request> = (1..=REQUESTS).map(|sender| Request::new(kind, world::address(sender))).collect();
+    let mut worker = Worker { spec: world::spec(), codes: CodeCache::new(1 << 20), overlay: Overlay::default() };
     // What is done once is not a request's cost.
-    (0..20).for_each(|_| one());
-    counted_requests(&mut one);
+    requests.iter().take(20).for_each(|request| worker.run(request, &snapshot));
+    counted_requests(&mut || requests.iter().for_each(|request| worker.run(request, &snapshot)));
 }
 
 /// callgrind counts while this runs.
 #[inline(never)]
-fn counted_requests(one: &mut dyn FnMut()) {
-    (0..REQUESTS).for_each(|_| one());
+fn counted_requests(all: &mut dyn FnMut()) {
+    all();
 }
 
-enum Requests {
+enum Request {
     Call(Box<CallRequest>),
     Simulation(Simulation),
 }
 
-impl Requests {
-    /// As a worker does it: on the newest snapshot, in an overlay that was used before.
-    fn run(&self, snapshot: &presim::state::Snapshot, overlay: &mut Overlay) {
-        let (spec, codes) = (world::spec(), CodeCache::new(1 << 20));
-        let rules = Rules {
+impl Request {
+    /// A call of the contract, or a simulation of three, by `from`: each sender is somewhere else in the maps.
+    fn new(kind: &str, from: Address) -> Self {
+        let call = Call { from, to: TxKind::Call(world::contract()), ..Call::default() };
+        match kind {
+            "call" => Self::Call(Box::new(CallRequest { call, ..CallRequest::default() })),
+            _ => {
+                let block = SimBlock { calls: vec![call; 3], ..SimBlock::default() };
+                Self::Simulation(Simulation { blocks: vec![block], trace_transfers: true, validation: false })
+            }
+        }
+    }
+}
+
+/// What a worker has from one request to the next.
+struct Worker {
+    spec: ChainSpec,
+    codes: CodeCache,
+    overlay: Overlay,
+}
+
+impl Worker {
+    /// On the newest snapshot, in an overlay that was used before.
+    fn run(&mut self, request: &Request, snapshot: &Snapshot) {
+        const RULES: Rules = Rules {
             base_fee: BaseFeeRule::Block,
             block_time: 1,
             state_roots: false,
@@ -103,13 +116,14 @@ impl Requests {
             max_blocks: 256,
             estimate_tolerance: 0.0,
         };
+        let Self { spec, codes, overlay } = self;
         overlay.reset(snapshot.world.clone(), snapshot.hashes.clone(), Meter::default());
-        let mut engine = Engine { spec: &spec, rules: &rules, codes: &codes, overlay };
-        match self {
-            Self::Call(request) => {
+        let mut engine = Engine { spec, rules: &RULES, codes, overlay: &mut *overlay };
+        match request {
+            Request::Call(request) => {
                 black_box(engine.call(snapshot.header(), request).expect("a result"));
             }
-            Self::Simulation(request) => {
+            Request::Simulation(request) => {
                 black_box(engine.simulate(snapshot, request).expect("a result"));
             }
         }

@@ -20,8 +20,8 @@ const BODIES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../shared/bench");
 
 /// The parts, in the order in which they run.
 const PARTS: [&str; 6] = ["overload", "publishing", "scaling", "roots", "seal", "counts"];
-/// Those that end within a minute together: what `cargo bench` runs.
-const SHORT: [&str; 2] = ["scaling", "roots"];
+/// Those that end within two minutes together: what `cargo bench` runs.
+const SHORT: [&str; 3] = ["scaling", "roots", "seal"];
 
 fn main() {
     let asked: Vec<String> = std::env::args().skip(1).filter(|argument| !argument.starts_with('-')).collect();

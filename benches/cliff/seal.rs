@@ -24,7 +24,7 @@ pub fn run() {
                 let before = world.clone();
                 let began = Instant::now();
                 world.apply_many(&changes);
-                black_box(world.state_root());
+                black_box(world.state_root_in_parallel());
                 let took = began.elapsed().as_secs_f64();
                 drop(before);
                 took

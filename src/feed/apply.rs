@@ -174,7 +174,7 @@ pub fn seal(spec: &ChainSpec, on: &Snapshot, open: &OpenBlock) -> Result<Applied
     header.withdrawals_root = withdrawals_root(spec, &header, &world, withdrawals.as_ref());
     header.requests_hash =
         spec.is_prague_active_at_timestamp(header.timestamp).then(|| result.requests.requests_hash());
-    header.state_root = world.state_root();
+    header.state_root = world.state_root_in_parallel();
     let sealed = SealedBlock::new(header, transactions, result.receipts, Vec::new(), withdrawals);
     let mut hashes = on.hashes.clone();
     hashes.push(sealed.number(), sealed.hash());

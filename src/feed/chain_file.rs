@@ -197,7 +197,7 @@ fn check_against_execution(spec: &ChainSpec, header: &Header, executed: &Execute
     let prague = spec.is_prague_active_at_timestamp(header.timestamp);
     let requests_hash = prague.then(|| Requests::requests_hash(&executed.requests));
     check.equal_option("requestsHash", header.requests_hash, requests_hash)?;
-    check.equal("stateRoot", header.state_root, executed.world.state_root())
+    check.equal("stateRoot", header.state_root, executed.world.state_root_in_parallel())
 }
 
 const fn present(there: bool) -> &'static str {

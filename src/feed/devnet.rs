@@ -1,6 +1,9 @@
 //! The devnet: a chain that presim builds itself, a sub-block at a time.
 
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::{
+    thread,
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
+};
 
 use alloy_consensus::transaction::Recovered;
 use alloy_evm::block::BlockExecutionError;
@@ -25,6 +28,8 @@ pub struct Devnet {
     traffic: Option<Traffic>,
     /// Time for the transactions of a sub-block.
     picking: Duration,
+    /// Time in which requests come first.
+    giving_way: Duration,
 }
 
 /// What a tick of the devnet gave.
@@ -46,7 +51,8 @@ impl Devnet {
         traffic: Option<Traffic>,
     ) -> Self {
         // Half of the time: the other half is for publishing and sealing, and for the last transaction, which is not cut short.
-        Self { spec, sub_blocks, fee_recipient, traffic, picking: every / 2 }
+        // An eighth of it is little beside that on a machine that is busy, and more than a sub-block takes on one that is not.
+        Self { spec, sub_blocks, fee_recipient, traffic, picking: every / 2, giving_way: every / 8 }
     }
 
     /// The first block after the head of `on`, on which nothing is being built yet.
@@ -74,12 +80,20 @@ impl Devnet {
         let Some(open) = &on.open else { return self.first(on) };
         let mut best = pool.best(on, self.fees(open));
         let traffic = &mut self.traffic;
-        let (began, picking) = (Instant::now(), self.picking);
+        let (began, picking, giving_way) = (Instant::now(), self.picking, self.giving_way);
         let has_time = || began.elapsed() < picking;
+        // A request that waits for this core goes ahead of the next transaction. Without this it would wait for the scheduler's next
+        // look, milliseconds away.
+        let give_way = || {
+            if began.elapsed() < giving_way {
+                thread::yield_now();
+            }
+        };
         let extended = extend(&self.spec, on, open, |sub_block: &mut SubBlock<'_>| {
             while has_time()
                 && let Some(ready) = best.next(sub_block.room())
             {
+                give_way();
                 let tx = ready.transaction();
                 match sub_block.push(Recovered::clone(tx).convert()) {
                     Ok(()) => best.included(ready),
@@ -91,7 +105,8 @@ impl Devnet {
             }
             // Users come first: background traffic takes what they leave.
             let gas = if has_time() { sub_block.room().gas } else { 0 };
-            for tx in pool.take_own(traffic.iter_mut().flat_map(|traffic| traffic.next(on, gas, pool))) {
+            for tx in pool.take_own(traffic.iter_mut().flat_map(|traffic| traffic.next(on, gas, pool, give_way))) {
+                give_way();
                 if let Err(reason) = sub_block.push(Recovered::clone(&tx).convert()) {
                     tracing::warn!(hash = %tx.tx_hash(), %reason, "a background transaction was left out");
                 }

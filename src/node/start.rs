@@ -104,7 +104,7 @@ fn found(config: &Config, codes: &CodeCache, accounts: &DevAccounts) -> eyre::Re
     } else {
         (genesis_world(&genesis, codes), None)
     };
-    let block = genesis_block(&genesis, &spec, state.state_root());
+    let block = genesis_block(&genesis, &spec, state.state_root_in_parallel());
     let hash = block.hash();
     let mut hashes = BlockHashes::default();
     hashes.push(block.number(), hash);
@@ -174,7 +174,8 @@ fn check_same(config: &Config, codes: &CodeCache, store: &Store, about: &About) 
             let (genesis, file) = read_genesis(path)?;
             if about.genesis_file != Some(file) {
                 let spec = ChainSpec::new(genesis.config.clone(), config.block_time())?;
-                let hash = genesis_block(&genesis, &spec, genesis_world(&genesis, codes).state_root()).hash();
+                let hash =
+                    genesis_block(&genesis, &spec, genesis_world(&genesis, codes).state_root_in_parallel()).hash();
                 if hash != about.genesis {
                     foreign(format!(
                         "it holds the chain of genesis {}, and --genesis {} is {hash}: give its own, or {CURE}",

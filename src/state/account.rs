@@ -201,4 +201,8 @@ impl TrieValue for Account {
     fn encode_value(&self, out: &mut Vec<u8>) {
         alloy_rlp::Encodable::encode(&self.trie_account(), out);
     }
+
+    fn hash_in_parallel(&self) {
+        self.trie.root_hash_in_parallel();
+    }
 }

@@ -12,6 +12,7 @@ use std::{
 };
 
 mod draft;
+mod parallel;
 
 pub use draft::{Draft, DraftValue};
 
@@ -21,6 +22,9 @@ pub trait TrieValue: Clone + PartialEq + Send + Sync {
     ///
     /// Equal values append equal bytes, always: the hash over them is kept for as long as the leaf.
     fn encode_value(&self, out: &mut Vec<u8>);
+
+    /// Computes on several threads, and keeps, what [`encode_value`](Self::encode_value) would else compute on one; where there is any.
+    fn hash_in_parallel(&self) {}
 }
 
 /// A storage slot: the RLP of the integer. A zero slot is an absent one, so a zero is never

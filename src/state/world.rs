@@ -48,8 +48,8 @@ pub enum Lookup {
 }
 
 impl World {
-    /// Changed accounts that are not worth another thread.
-    const AT_ONCE: usize = 32;
+    /// Changed accounts that are not worth another thread: to wake it, and to have it look for more, would take from requests what is won.
+    const AT_ONCE: usize = 128;
 
     /// The state of an upstream, unchanged.
     pub fn on(view: RemoteView) -> Self {
@@ -109,6 +109,11 @@ impl World {
         if self.base.is_some() { B256::ZERO } else { self.trie.root_hash() }
     }
 
+    /// The same, by all threads of rayon's global pool: not for the threads of another.
+    pub fn state_root_in_parallel(&self) -> B256 {
+        if self.base.is_some() { B256::ZERO } else { self.trie.root_hash_in_parallel() }
+    }
+
     /// Puts `account`, which is whole, at `address`, in the place of what was there.
     pub fn insert(&mut self, address: Address, account: Account) {
         if let Some(base) = &mut self.base {
@@ -142,13 +147,16 @@ impl World {
                 None => self.remove(&change.address),
             });
         }
-        let changed: Vec<(Address, B256, Option<Arc<Account>>)> = changes
-            .par_iter()
-            .with_min_len(Self::AT_ONCE)
-            .map(|change| (change.address, keccak256(change.address), self.changed(change).map(Arc::new)))
-            .collect();
+        let change =
+            |change: &AccountChange| (change.address, keccak256(change.address), self.changed(change).map(Arc::new));
+        let in_parallel = changes.len() >= Self::AT_ONCE;
+        let changed: Vec<(Address, B256, Option<Arc<Account>>)> = if in_parallel {
+            changes.par_iter().with_min_len(Self::AT_ONCE / 4).map(change).collect()
+        } else {
+            changes.iter().map(change).collect()
+        };
         let (accounts, trie) = (&mut self.accounts, &mut self.trie);
-        let change_map = || {
+        let mut change_map = || {
             for (address, _, account) in &changed {
                 match account {
                     Some(account) => drop(accounts.insert(*address, account.clone())),
@@ -156,7 +164,7 @@ impl World {
                 }
             }
         };
-        let change_trie = || {
+        let mut change_trie = || {
             for (_, path, account) in &changed {
                 match account {
                     Some(account) => trie.insert(*path, account.clone()),
@@ -164,7 +172,12 @@ impl World {
                 }
             }
         };
-        rayon::join(change_map, change_trie);
+        if in_parallel {
+            rayon::join(change_map, change_trie);
+        } else {
+            change_map();
+            change_trie();
+        }
     }
 
     /// What an account is after a change; none where it is gone.
@@ -188,6 +201,10 @@ impl World {
 impl TrieValue for Arc<Account> {
     fn encode_value(&self, out: &mut Vec<u8>) {
         self.as_ref().encode_value(out);
+    }
+
+    fn hash_in_parallel(&self) {
+        self.as_ref().hash_in_parallel();
     }
 }
 

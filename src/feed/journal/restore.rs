@@ -33,7 +33,7 @@ fn read_codes(transaction: &ReadTransaction, codes: &CodeCache) -> Result<B256Ma
 fn check_head(snapshots: &Snapshots, last: Option<&SealedBlock>) -> Result<(), redb::Error> {
     let published = snapshots.load();
     let sealed = published.select(Selector::Latest).map_err(|error| corrupted(error.to_string()))?;
-    let (root, header) = (sealed.world.state_root(), &sealed.head.header);
+    let (root, header) = (sealed.world.state_root_in_parallel(), &sealed.head.header);
     if let Some(last) = last.filter(|last| last.number() != header.number) {
         return Err(corrupted(format!("there are blocks up to {}, and state up to {}", last.number(), header.number)));
     }

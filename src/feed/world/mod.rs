@@ -179,7 +179,7 @@ pub fn build(
         Ok([artifact.creation_code.as_ref(), &arguments].concat().into())
     };
     let world = genesis_world(genesis, codes);
-    let block = genesis_block(genesis, spec, world.state_root());
+    let block = genesis_block(genesis, spec, world.state_root_in_parallel());
     let mut overlay = Overlay::new(world, BlockHashes::default());
     let accounts: Vec<Address> = signers.iter().map(PrivateKeySigner::address).collect();
     let owner = accounts[0];

@@ -40,9 +40,15 @@ impl Traffic {
         Self { count, chain_id, rng: SmallRng::seed_from_u64(seed), signers, world }
     }
 
-    /// The transactions of the next sub-block on `snapshot`, as many as `gas` is left for. An account that somebody else sends from, as `pool` shows, is left to
-    /// them from then on, so that traffic never takes a nonce that they count on.
-    pub fn next(&mut self, snapshot: &Snapshot, gas: u64, pool: &Pool) -> Vec<Recovered<TxEnvelope>> {
+    /// The transactions of the next sub-block on `snapshot`, as many as `gas` is left for; before each, `give_way` is called. An account that
+    /// somebody else sends from, as `pool` shows, is left to them from then on, so that traffic never takes a nonce that they count on.
+    pub fn next(
+        &mut self,
+        snapshot: &Snapshot,
+        gas: u64,
+        pool: &Pool,
+        give_way: impl Fn(),
+    ) -> Vec<Recovered<TxEnvelope>> {
         self.signers.retain(|signer| !pool.has_sender(&signer.address()));
         if self.signers.is_empty() {
             return Vec::new();
@@ -51,7 +57,11 @@ impl Traffic {
         let mut nonces: AddressMap<u64> = AddressMap::default();
         let each = if self.world.is_some() { SWAP_GAS } else { TRANSFER_GAS };
         let count = u64::from(self.count).min(gas / each);
-        (0..count).filter_map(|_| self.one(snapshot, u128::from(base_fee), &mut nonces)).collect()
+        let one = |_| {
+            give_way();
+            self.one(snapshot, u128::from(base_fee), &mut nonces)
+        };
+        (0..count).filter_map(one).collect()
     }
 
     fn one(

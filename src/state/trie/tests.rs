@@ -358,3 +358,59 @@ proptest! {
         prop_assert_eq!(trie == changed, reversed.get(&other.0) == Some(&other.1));
     }
 }
+
+/// A value with a trie of its own, as an account has its storage.
+#[derive(Clone, Debug, PartialEq)]
+struct Nested(Trie<U256>);
+
+impl TrieValue for Nested {
+    fn encode_value(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(self.0.root_hash().as_slice());
+    }
+
+    fn hash_in_parallel(&self) {
+        self.0.root_hash_in_parallel();
+    }
+}
+
+proptest! {
+    #[test]
+    fn hashed_in_parallel_it_has_the_same_root(changes in vec((0..2_000_u64, 0..3_u64), 0..600), first in 0..600_usize) {
+        let mut trie = Trie::new();
+        let mut model = Model::new();
+        for (index, (key, new)) in changes.into_iter().enumerate() {
+            if index == first {
+                // From here on parts of it are hashed already.
+                trie.root_hash_in_parallel();
+            }
+            let key = hashed_key(key);
+            if new == 0 {
+                trie.remove(key);
+                model.remove(&key);
+            } else {
+                trie.insert(key, value(new));
+                model.insert(key, value(new));
+            }
+        }
+        prop_assert_eq!(trie.root_hash_in_parallel(), root_of(&model));
+    }
+}
+
+#[test]
+fn tries_in_a_trie_are_hashed_in_parallel_too() {
+    let storage = |seed: u64| trie_of((0..500).map(|slot| (hashed_key(slot), value(slot + seed))));
+    let mut outer = Trie::new();
+    (1..=300).for_each(|seed| outer.insert(hashed_key(seed), Nested(storage(seed))));
+    outer.insert(hashed_key(7), Nested(storage(9)));
+    let mut again = Trie::new();
+    (1..=300).for_each(|seed| again.insert(hashed_key(seed), Nested(storage(if seed == 7 { 9 } else { seed }))));
+    assert_eq!(outer.root_hash_in_parallel(), again.root_hash());
+    // One storage alone has changed, below one leaf alone.
+    let mut changed = outer.clone();
+    changed.insert(hashed_key(3), Nested(storage(1_000)));
+    let mut again = Trie::new();
+    outer.iter().for_each(|(key, value)| again.insert(key, value.clone()));
+    again.insert(hashed_key(3), Nested(storage(1_000)));
+    assert_eq!(changed.root_hash_in_parallel(), again.root_hash());
+    assert_ne!(changed.root_hash(), outer.root_hash());
+}

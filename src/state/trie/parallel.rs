@@ -1,0 +1,52 @@
+//! The hashes of one trie by several threads.
+
+use alloy_primitives::B256;
+use rayon::prelude::*;
+
+use super::{Node, NodeKind, Scratch, Trie, TrieValue};
+
+/// A changed part of a trie: its top node, and the depth at which that hangs.
+type Part<'a, V> = (&'a Node<V>, usize);
+
+impl<V: TrieValue> Trie<V> {
+    /// Two forks make as many as 256 parts: enough for all cores.
+    const FORKS: usize = 2;
+    /// Fewer changed parts are not worth waking a thread for.
+    const MANY: usize = 32;
+
+    /// The root hash, as [`root_hash`](Self::root_hash) has it, by all threads of rayon's global pool where much has changed.
+    ///
+    /// Not for the threads of another pool: one that waits there for the others' parts would take up whatever else is queued.
+    pub fn root_hash_in_parallel(&self) -> B256 {
+        let mut parts = Vec::new();
+        if let Some(root) = &self.root {
+            root.changed_parts(0, Self::FORKS, &mut parts);
+        }
+        if parts.len() >= Self::MANY {
+            parts.par_iter().for_each_init(Scratch::default, |scratch, (node, depth)| {
+                node.rlp(*depth, scratch);
+            });
+        }
+        self.root_hash()
+    }
+}
+
+impl<V: TrieValue> Node<V> {
+    /// Lists the changed nodes that are `forks` branches with more than one changed child below this one, and the changed leaves
+    /// above. What such a leaf's own hash stands on is hashed.
+    fn changed_parts<'a>(&'a self, depth: usize, forks: usize, parts: &mut Vec<Part<'a, V>>) {
+        match &self.kind {
+            _ if self.rlp.get().is_some() => {}
+            NodeKind::Branch(branch) if forks > 0 => {
+                let changed = || branch.children.iter().flatten().filter(|child| child.rlp.get().is_none());
+                let forks = if changed().nth(1).is_some() { forks - 1 } else { forks };
+                changed().for_each(|child| child.changed_parts(branch.path.len() + 1, forks, parts));
+            }
+            NodeKind::Branch(_) => parts.push((self, depth)),
+            NodeKind::Leaf { value, .. } => {
+                value.hash_in_parallel();
+                parts.push((self, depth));
+            }
+        }
+    }
+}
