@@ -26,6 +26,8 @@ pub enum Unit {
     Latency,
     Millis,
     PerSecond,
+    /// Numbers of connections, on an axis where each doubling has the same room.
+    Connections,
     /// Quantiles as the number of their nines: log10 of 1 / (1 - quantile).
     Nines,
     Round,
@@ -38,6 +40,7 @@ impl Unit {
             Self::Latency => "latency",
             Self::Millis => "millis",
             Self::PerSecond => "rate",
+            Self::Connections => "connections",
             Self::Nines => "nines",
             Self::Round => "round",
         }
@@ -209,7 +212,7 @@ struct Scale {
 
 impl Scale {
     fn of(values: impl Iterator<Item = f64> + Clone, unit: Unit, places: (f64, f64)) -> Self {
-        let log = unit == Unit::Latency;
+        let log = matches!(unit, Unit::Latency | Unit::Connections);
         let values = values.filter(|value| value.is_finite() && (!log || *value > 0.0));
         let least = values.clone().fold(f64::INFINITY, f64::min);
         let greatest = values.fold(f64::NEG_INFINITY, f64::max);
@@ -219,6 +222,10 @@ impl Scale {
                 // To the next 1, 2 or 5.
                 from = round_number(from, |step, value| step <= value, true);
                 to = round_number(to, |step, value| step >= value, false).max(from * 10.0);
+            }
+            Unit::Connections => {
+                from *= 0.9;
+                to *= 1.1;
             }
             Unit::Round => {
                 from -= 0.5;
@@ -254,6 +261,7 @@ impl Scale {
                 let decades = (low..=high).flat_map(|decade| steps.iter().map(move |step| step * 10_f64.powi(decade)));
                 decades.filter(within).collect()
             }
+            Unit::Connections => (0..17).map(|doubled| f64::from(1 << doubled)).filter(within).collect(),
             Unit::Nines => {
                 let quantiles = [0.0, 0.5, 0.9, 0.99, 0.999, 0.9999, 0.99999, 0.999999];
                 quantiles.into_iter().map(|quantile: f64| -(1.0 - quantile).log10()).filter(within).collect()
