@@ -6,14 +6,13 @@ use crate::{
     args::Args,
     check::Checked,
     fault::Fault,
-    generate::{Bodies, Load},
+    generate::Bodies,
     plan::{Found, Part},
     record::{Interval, Totals},
     report::{
-        Age, Example, Latency, Ratio, Round, Row, Spread, Step, Summary, TargetReport, WorkloadReport, distribution,
-        knee, share,
+        Age, Begin, Example, Latency, Ratio, Round, Row, Spread, Step, Summary, TargetReport, WorkloadReport,
+        distribution, knee, share,
     },
-    schedule::Rate,
     segment::Outcome,
 };
 
@@ -99,7 +98,9 @@ pub fn target_report(
     let mut timeline = Vec::new();
     let mut totals = Totals::new(bodies.kinds.len())?;
     let mut begin = 0.0;
-    for (_, outcome) in outcomes {
+    let mut begins = Vec::new();
+    for (part, outcome) in outcomes {
+        begins.push(Begin { at: begin, offered: part.constant_rate(), connections: part.connections });
         timeline.extend(outcome.rows.into_iter().map(|row| Row { at: row.at + begin, ..row }));
         begin += outcome.measured.as_secs_f64();
         totals.add(outcome.totals);
@@ -120,6 +121,9 @@ pub fn target_report(
     }
     if totals.not_sampled > 0 {
         notes.push(format!("{}: {} samples were not compared: there were too many.", found.target, totals.not_sampled));
+    }
+    if args.reference.is_some() && checked.equal + checked.mismatches == 0 {
+        notes.push(format!("No answer of {} could be compared with the reference.", found.target));
     }
     let generator_cores = used.map(|(used, of)| used / of);
     if generator_cores.is_some_and(|cores| cores > 0.9 * f64::from(args.threads)) {
@@ -168,6 +172,7 @@ pub fn target_report(
         workloads,
         rounds,
         timeline,
+        begins,
         steps,
         knee,
         distribution: distribution(&all.latency),
@@ -199,16 +204,20 @@ fn steps(args: &Args, turns: &[Turn]) -> Result<Vec<Step>, CreationError> {
     for place in 0..places {
         let rounds: Vec<&(Part, Outcome)> = turns.iter().filter_map(|turn| turn.get(place)).collect();
         let Some((part, _)) = rounds.first() else { break };
-        let offered = match part.load {
-            Load::Open { rate: Rate { from, .. }, .. } => Some(from),
-            Load::Closed => None,
-        };
         let all = sum(rounds.iter().copied())?;
         let seconds: f64 = rounds.iter().map(|(_, outcome)| outcome.measured.as_secs_f64()).sum();
         let right: u64 = rounds.iter().map(|(_, outcome)| outcome.right_in_time).sum();
         let (p50, p99) = (all.latency.quantile(0.5), all.latency.quantile(0.99));
         let (achieved, held, errors) = (rate(right as f64, seconds), held(share(&all), p99), all.faults.total());
-        steps.push(Step { offered, connections: part.connections, achieved, p50, p99, errors, held });
+        steps.push(Step {
+            offered: part.constant_rate(),
+            connections: part.connections,
+            achieved,
+            p50,
+            p99,
+            errors,
+            held,
+        });
     }
     Ok(steps)
 }

@@ -56,12 +56,23 @@ pub struct Part {
     pub duration: Duration,
 }
 
+impl Part {
+    /// Arrivals a second; none in a closed loop, or where the rate changes.
+    pub fn constant_rate(&self) -> Option<f64> {
+        match self.load {
+            Load::Open { rate, .. } if rate.from == rate.to => Some(rate.from),
+            _ => None,
+        }
+    }
+}
+
 /// Runs a test. `command` is the command line as the report shows it.
 ///
 /// # Errors
 /// A target cannot be reached or lacks what the requests need; the recorded bodies cannot be read.
 pub async fn run(args: &Args, command: Vec<String>) -> Result<Report> {
     let started = httpdate::fmt_http_date(SystemTime::now());
+    let recorded = recorded(args)?;
     let mut found = Vec::new();
     for (place, url) in args.urls.iter().enumerate() {
         found.push(find(args, url, name(place)).await?);
@@ -72,7 +83,7 @@ pub async fn run(args: &Args, command: Vec<String>) -> Result<Report> {
     };
     let references: Vec<Option<Reference>> =
         found.iter().map(|found| reference_of(found, reference.as_ref())).collect();
-    let bodies = Arc::new(make(args, &found[0].target).await?);
+    let bodies = Arc::new(make(args, recorded, &found[0].target).await?);
     let stop = Arc::new(AtomicBool::new(false));
     tokio::spawn(stop_at_interrupt(stop.clone()));
 
@@ -103,7 +114,7 @@ pub async fn run(args: &Args, command: Vec<String>) -> Result<Report> {
                     max_outstanding: args.max_outstanding as usize,
                     warmup: args.warmup,
                     duration: part.duration,
-                    interval: (turn / INTERVALS).clamp(INTERVAL.0, INTERVAL.1),
+                    interval: interval(turn, part.duration),
                     timeout: args.timeout,
                     sample: args.check_sample,
                     presim: found.presim,
@@ -192,7 +203,16 @@ fn reference_of(found: &Found, named: Option<&Found>) -> Option<Reference> {
     }
 }
 
-async fn make(args: &Args, target: &Target) -> Result<Bodies> {
+/// The recorded bodies, with their place in the mix.
+fn recorded(args: &Args) -> Result<Option<(usize, Vec<body::Body>)>> {
+    let place = args.mix().0.iter().position(|(workload, _)| *workload == Workload::Recorded);
+    match (&args.bodies, place) {
+        (Some(path), Some(place)) => Ok(Some((place, body::read(path, place, args.tag, args.max_body_bytes)?))),
+        _ => Ok(None),
+    }
+}
+
+async fn make(args: &Args, recorded: Option<(usize, Vec<body::Body>)>, target: &Target) -> Result<Bodies> {
     let mix = args.mix();
     let mut kinds: Vec<Vec<body::Body>> = Vec::new();
     if mix.0.iter().any(|(workload, _)| *workload != Workload::Recorded) {
@@ -209,10 +229,8 @@ async fn make(args: &Args, target: &Target) -> Result<Bodies> {
         kinds = workload::make(&mix, &world, making)?;
     }
     kinds.resize_with(mix.0.len(), Vec::new);
-    if let (Some(path), Some(place)) =
-        (&args.bodies, mix.0.iter().position(|(workload, _)| *workload == Workload::Recorded))
-    {
-        kinds[place] = body::read(path, place, args.tag, args.max_body_bytes)?;
+    if let Some((place, bodies)) = recorded {
+        kinds[place] = bodies;
     }
     let kinds = mix.0.iter().zip(kinds).map(|((workload, weight), bodies)| (workload.to_string(), *weight, bodies));
     Ok(Bodies { kinds: kinds.collect() })
@@ -245,12 +263,20 @@ fn parts(args: &Args) -> Vec<Part> {
 
 fn what(args: &Args, found: &Found, round: u32, part: &Part) -> String {
     let round = if args.rounds() > 1 { format!(" round {}", round + 1) } else { String::new() };
-    let load = match part.load {
-        Load::Open { rate, .. } if rate.from == rate.to => format!(" at {:.0}/s", rate.from),
-        Load::Closed if args.connection_steps.is_some() => format!(" on {} connections", part.connections),
-        _ => String::new(),
+    let load = match part.constant_rate() {
+        Some(rate) => format!(" at {rate:.0}/s"),
+        None if args.connection_steps.is_some() => format!(" on {}", plural(part.connections, "connection")),
+        None => String::new(),
     };
     format!("{}{round}{load}", found.target.name)
+}
+
+/// How long the plots' intervals are: all of a part's equally long, as a shorter last one would look like a fall.
+fn interval(turn: Duration, part: Duration) -> Duration {
+    let wanted = (turn / INTERVALS).clamp(INTERVAL.0, INTERVAL.1);
+    let count = (part.as_secs_f64() / wanted.as_secs_f64()).round().max(1.0);
+    // Rounded up, so that nothing is left over.
+    part.div_f64(count) + Duration::from_nanos(1)
 }
 
 /// The load in a sentence.
@@ -301,6 +327,11 @@ fn notes(args: &Args, found: &[Found], reference: Option<&Found>) -> Vec<String>
              (status, return data, gas, logs) without the headers of their blocks.",
             found.target
         ));
+    }
+    if reference.is_some_and(|reference| !reference.presim) && args.tag != Some(Tag::Latest) {
+        notes.push(
+            "The reference is not presim, so that it knows no snapshots: answers at pending are not compared (--tag latest).".to_owned(),
+        );
     }
     for found in found {
         if !found.presim {

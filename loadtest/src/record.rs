@@ -196,8 +196,12 @@ impl Totals {
     }
 
     pub fn example(&mut self, fault: Fault, text: impl FnOnce() -> String) {
-        if self.examples.iter().filter(|(known, _)| *known == fault).count() < EXAMPLES {
-            self.examples.push((fault, text()));
+        let known = || self.examples.iter().filter(|(known, _)| *known == fault);
+        if known().count() < EXAMPLES {
+            let text = text();
+            if known().all(|(_, known)| *known != text) {
+                self.examples.push((fault, text));
+            }
         }
     }
 

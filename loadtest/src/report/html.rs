@@ -317,7 +317,7 @@ pub fn rate(rate: f64) -> String {
 }
 
 /// A count with its thousands apart.
-fn thousands(count: u64) -> String {
+pub fn thousands(count: u64) -> String {
     let digits = count.to_string();
     let mut text = String::new();
     for (place, digit) in digits.chars().enumerate() {

@@ -60,6 +60,8 @@ pub struct TargetReport {
     pub workloads: Vec<WorkloadReport>,
     pub rounds: Vec<Round>,
     pub timeline: Vec<Row>,
+    /// Where in the timeline each load began.
+    pub begins: Vec<Begin>,
     pub steps: Vec<Step>,
     pub knee: Option<Knee>,
     pub distribution: Vec<Quantile>,
@@ -195,6 +197,16 @@ pub struct Row {
     pub answered_share: f64,
     pub latency: Latency,
     pub age: Option<Age>,
+}
+
+/// When a load began.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Begin {
+    /// Seconds of measuring this target before it.
+    pub at: f64,
+    /// Arrivals a second; none in a closed loop, or where the rate changes.
+    pub offered: Option<f64>,
+    pub connections: usize,
 }
 
 /// A load that was tried.

@@ -1,9 +1,9 @@
 //! Which plots a report has.
 
 use super::{
-    Latency, Report, Row, Step, TargetReport,
+    Begin, Latency, Report, Row, Step, TargetReport,
     chart::{Chart, Series, Unit},
-    html::knee_text,
+    html::{knee_text, rate},
 };
 use crate::assertion::format_micros;
 
@@ -41,6 +41,7 @@ pub fn of_target(report: &Report, target: &TargetReport, class: &'static str) ->
             y: ("per second", Unit::PerSecond),
             series: throughput,
             mark: None,
+            borders: borders(target),
         },
         Chart {
             id: id("latency"),
@@ -60,6 +61,7 @@ pub fn of_target(report: &Report, target: &TargetReport, class: &'static str) ->
                 Series::new("longest", "q5", latency(|latency| latency.max)),
             ],
             mark: None,
+            borders: borders(target),
         },
     ];
     if !target.steps.is_empty() {
@@ -79,8 +81,23 @@ pub fn of_target(report: &Report, target: &TargetReport, class: &'static str) ->
             Series::new("oldest", "q5", age(|age| age.max)),
         ],
         mark: None,
+        borders: borders(target),
     });
     charts
+}
+
+/// Steps whose names have room over a plot.
+const MAX_NAMED: usize = 12;
+
+/// Where each of several loads began.
+fn borders(target: &TargetReport) -> Vec<(f64, String)> {
+    let name = |begin: &Begin| match begin.offered {
+        _ if target.begins.len() > MAX_NAMED => String::new(),
+        Some(offered) => rate(offered),
+        None => format!("{} conn.", begin.connections),
+    };
+    let begins = if target.steps.is_empty() || target.begins.len() < 2 { &[] } else { target.begins.as_slice() };
+    begins.iter().map(|begin| (begin.at, name(begin))).collect()
 }
 
 /// The knee, by the rates that were offered or the connections that there were.
@@ -130,6 +147,7 @@ fn knee_charts(report: &Report, target: &TargetReport, class: &'static str) -> [
             y: ("right answers / s", Unit::PerSecond),
             series: throughput,
             mark: mark.clone(),
+            borders: Vec::new(),
         },
         Chart {
             id: id("knee-latency"),
@@ -148,6 +166,7 @@ fn knee_charts(report: &Report, target: &TargetReport, class: &'static str) -> [
                 .dashed(),
             ],
             mark,
+            borders: Vec::new(),
         },
     ]
 }
@@ -170,6 +189,7 @@ pub fn distribution<'a>(targets: impl Iterator<Item = (&'static str, &'a TargetR
         y: ("latency", Unit::Latency),
         series: series.collect(),
         mark: None,
+        borders: Vec::new(),
     }
 }
 
@@ -190,5 +210,6 @@ pub fn rounds(report: &Report) -> Chart {
         y: ("right answers / s", Unit::PerSecond),
         series: rounds(|round| round.throughput),
         mark: None,
+        borders: Vec::new(),
     }
 }

@@ -111,7 +111,8 @@ fn write_target(out: &mut String, target: &TargetReport) -> std::fmt::Result {
         )?;
     }
     if let Some(cores) = summary.generator_cores {
-        writeln!(out, "  generator: {cores:.2} cores, {} sent late, {} reconnects", summary.late, summary.reconnects)?;
+        let late = if summary.offered.is_some() { format!("{} sent late, ", summary.late) } else { String::new() };
+        writeln!(out, "  generator: {cores:.2} cores, {late}{} reconnects", summary.reconnects)?;
     }
     // The intervals of a ramp are for the plot.
     let steps = if target.steps.len() > MAX_STEPS { &[] } else { target.steps.as_slice() };
