@@ -111,12 +111,13 @@ pub fn target_report(
             }
         }
     }
-    for _ in 0..checked.mismatches {
-        all.faults.count(Fault::Mismatch);
-    }
+    // They were counted as right when they came: what is wrong with them was found later.
+    all.right = all.right.saturating_sub(checked.mismatches);
+    all.faults.count_many(Fault::Mismatch, checked.mismatches);
     for (workload, count) in &checked.by_workload {
-        for _ in 0..*count {
-            totals.kinds[*workload].faults.count(Fault::Mismatch);
+        if let Some(kind) = totals.kinds.get_mut(*workload) {
+            kind.right = kind.right.saturating_sub(*count);
+            kind.faults.count_many(Fault::Mismatch, *count);
         }
     }
     if totals.not_sampled > 0 {
