@@ -89,6 +89,7 @@ fn the_report_is_one_page_with_its_plots_and_without_secrets() {
             &server.url(),
             "--steps=100,200,400",
             "--step-duration=300ms",
+            "--knee-p99=3s",
             "--warmup=0s",
             "--header",
             "Authorization: Bearer hush-hush",

@@ -147,7 +147,7 @@ impl State {
         match request["method"].as_str() {
             Some("eth_chainId") => Reply::Result(json!("0x7a69")),
             Some("web3_clientVersion") => Reply::Result(json!("scripted/1")),
-            Some("eth_getBlockByNumber") => Reply::Result(json!({"hash": "0xabcd"})),
+            Some("eth_getBlockByNumber") => Reply::Result(json!({"number": "0x1", "hash": "0xabcd"})),
             Some("eth_getBalance") => Reply::Result(json!("0x0")),
             Some("presim_snapshot") => (self.script)(0, request),
             _ => (self.script)(self.served.fetch_add(1, Ordering::SeqCst) + 1, request),
