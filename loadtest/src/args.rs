@@ -8,8 +8,8 @@ use clap::{Parser, ValueEnum};
 use crate::{
     assertion::{self, Assertion},
     body::Tag,
+    mix::{Mix, Workload},
     target::Header,
-    workload::Mix,
 };
 
 /// What is sent when nothing else is asked for.
@@ -18,18 +18,19 @@ const DEFAULT_MIX: &str = "balance=20,quote=20,code=5,swap=30,sandwich=10,overri
 /// Load tests of JSON-RPC nodes that simulate.
 ///
 /// Sends a mix of calls and simulations made of the target's own world, checks every answer, and writes a table, a JSON and an HTML report.
-/// Without --rate, --ramp or --steps the loop is closed: each connection sends when it has its answer. With one of them it is open: requests arrive
-/// on a clock whether the target keeps up or not, and their latency counts from then on, so that a stall is seen.
+/// With --rate, --ramp or --steps the loop is open: requests arrive on a clock whether the target keeps up or not, and their latency counts from then
+/// on, so that a stall is seen. Else it is closed: each connection sends when it has its answer, with --connections, or --connection-steps one after
+/// another.
 ///
 /// Exit codes: 0 all well, 1 an assertion failed, 2 bad arguments or no target.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "loadtest", version, max_term_width = 110)]
 pub struct Args {
-    /// Where to send: http://HOST:PORT[/PATH] or ws://…. Several take turns with the same requests, and are compared with the first
+    /// Where to send: http://HOST:PORT[/PATH], or https, ws, wss. Several take turns with the same requests, and are compared with the first
     #[arg(default_value = "http://127.0.0.1:8545")]
     pub urls: Vec<String>,
 
-    /// Speak WebSocket with http:// targets too
+    /// Speak WebSocket with http:// and https:// targets too
     #[arg(long, help_heading = "Target")]
     pub ws: bool,
     /// Send this header too, as in "Authorization: Bearer …". Reports show its name alone. Repeat for more
@@ -43,19 +44,23 @@ pub struct Args {
     pub senders: Vec<Address>,
 
     /// Open loop: this many requests a second
-    #[arg(long, value_name = "N", value_parser = rate, conflicts_with_all = ["ramp", "steps"], help_heading = "Load")]
+    #[arg(long, value_name = "N", value_parser = rate, conflicts_with_all = ["ramp", "steps", "connection_steps"], help_heading = "Load")]
     pub rate: Option<f64>,
     /// Open loop: a rate that rises (or falls) evenly over --duration, as in 100..5000
-    #[arg(long, value_name = "A..B", conflicts_with = "steps", help_heading = "Load")]
+    #[arg(long, value_name = "A..B", conflicts_with_all = ["steps", "connection_steps"], help_heading = "Load")]
     pub ramp: Option<Ramp>,
     /// Open loop: one rate after another, each for --step-duration: 500,1000,2000 or 1000..10000x10 for ten from the one to the other
-    #[arg(long, value_name = "RATES", help_heading = "Load")]
+    #[arg(long, value_name = "RATES", conflicts_with = "connection_steps", help_heading = "Load")]
     pub steps: Option<Steps>,
+    /// Closed loop: one number of connections after another, each for --step-duration: 1,2,4,8, or 1..64 for doubling from the one to the other
+    #[arg(long, value_name = "COUNTS", conflicts_with = "connections", help_heading = "Load")]
+    pub connection_steps: Option<ConnectionSteps>,
     /// How long each step lasts
     #[arg(long, value_name = "TIME", default_value = "5s", value_parser = duration, help_heading = "Load")]
     pub step_duration: Duration,
-    /// The knee is the highest rate up to which, at every step (or interval of a ramp), at least 99 % of what arrived was answered right, with a p99
-    /// of at most this
+    /// A step (or interval of a ramp) is held when at least 99 % of its requests were answered right, with a p99 of at most this. The knee of an open
+    /// loop is the highest rate up to which all were held; that of a closed loop is at the fewest connections that bring 95 % of the highest
+    /// throughput among those
     #[arg(long, value_name = "TIME", default_value = "50ms", value_parser = duration, help_heading = "Load")]
     pub knee_p99: Duration,
     /// How arrivals of an open loop are spread
@@ -67,8 +72,15 @@ pub struct Args {
     /// Open loop: requests that may wait for a connection or an answer at once. What arrives past it is not sent, and counted as dropped
     #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..=10_000_000), help_heading = "Load")]
     pub max_outstanding: u32,
-    /// How long a run on a target lasts
-    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = duration, help_heading = "Load")]
+    /// How long a run on a target lasts, without steps
+    #[arg(
+        long,
+        value_name = "TIME",
+        default_value = "10s",
+        value_parser = duration,
+        conflicts_with_all = ["steps", "connection_steps"],
+        help_heading = "Load"
+    )]
     pub duration: Duration,
     /// How long the load is on before anything counts, at each run and step
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = duration_or_none, help_heading = "Load")]
@@ -107,7 +119,8 @@ pub struct Args {
     /// Compare one answer in so many with a reference's, on the same state; 0 for none
     #[arg(long, value_name = "N", default_value_t = 500, help_heading = "Checks")]
     pub check_sample: u64,
-    /// Who gives reference answers: by default the target itself where it is presim, asked again for the same snapshot; else nobody
+    /// Who gives reference answers, on the same chain or on one that has the same state at the same block number; of pending answers it must know the
+    /// snapshots, as a node on the same feed does. By default the target itself where it is presim, asked again for the same state; else nobody
     #[arg(long, value_name = "URL", help_heading = "Checks")]
     pub reference: Option<String>,
     /// Do not subscribe to newFlashblocks: staleness is then known from the answers alone
@@ -154,6 +167,10 @@ pub struct Ramp {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Steps(pub Vec<f64>);
 
+/// Numbers of connections one after another.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConnectionSteps(pub Vec<usize>);
+
 impl Args {
     /// Refuses what cannot go together.
     ///
@@ -166,7 +183,24 @@ impl Args {
         if self.urls.len() > 26 {
             return Err(format!("{} targets, but at most 26 can be compared", self.urls.len()));
         }
-        let recorded = self.mix().0.iter().any(|(workload, _)| *workload == crate::workload::Workload::Recorded);
+        if let Some(least) = self.connection_steps.as_ref().and_then(|steps| steps.0.iter().min())
+            && *least < self.threads as usize
+        {
+            return Err(format!("--connection-steps {least} is less than --threads {}", self.threads));
+        }
+        let about = |metric: &str| self.assertions.iter().find(|assertion| assertion.metric() == metric);
+        if let (Some(assertion), false) = (about("knee"), self.has_knee()) {
+            return Err(format!("--assert {assertion}: a knee is found with --steps, --connection-steps or --ramp"));
+        }
+        if let (Some(assertion), true) = (about("ratio"), self.urls.len() < 2) {
+            return Err(format!(
+                "--assert {assertion}: there is one target; a ratio is that of the first to the second"
+            ));
+        }
+        if self.reference.is_some() && self.check_sample == 0 {
+            return Err("--reference is given, but --check-sample 0 has no answer compared with it".to_owned());
+        }
+        let recorded = self.mix().0.iter().any(|(workload, _)| *workload == Workload::Recorded);
         match (recorded, &self.bodies) {
             (true, None) => Err("--mix has recorded bodies: name their file with --bodies".to_owned()),
             (false, Some(_)) => Err("--bodies is given, but --mix does not have recorded".to_owned()),
@@ -182,6 +216,11 @@ impl Args {
 
     pub fn is_open(&self) -> bool {
         self.rate.is_some() || self.ramp.is_some() || self.steps.is_some()
+    }
+
+    /// The load rises, so that a knee can be found.
+    pub fn has_knee(&self) -> bool {
+        self.ramp.is_some() || self.steps.is_some() || self.connection_steps.is_some()
     }
 
     pub fn connections(&self) -> usize {
@@ -233,6 +272,28 @@ impl FromStr for Steps {
     }
 }
 
+impl FromStr for ConnectionSteps {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let connections = |text: &str| {
+            let count = text.trim().parse().ok().filter(|count| (1..=65_536).contains(count));
+            count.ok_or_else(|| {
+                format!("{text:?} is no number from 1 to 65536; expected 1,2,4,8, or 1..64 for doubling")
+            })
+        };
+        let Some((from, to)) = text.split_once("..") else {
+            return text.split(',').map(connections).collect::<Result<_, _>>().map(Self);
+        };
+        let (from, to) = (connections(from)?, connections(to)?);
+        if from >= to {
+            return Err(format!("{from}..{to} does not rise: expected as in 1..64"));
+        }
+        let doubled = std::iter::successors(Some(from), |count| Some(count * 2));
+        Ok(Self(doubled.take_while(|count| *count < to).chain([to]).collect()))
+    }
+}
+
 fn rate(text: &str) -> Result<f64, String> {
     let rate = text.trim().parse::<f64>().ok().filter(|rate| (1.0..=1e7).contains(rate));
     rate.ok_or_else(|| format!("{text:?} is no rate: expected requests a second, from 1 to 10000000"))
@@ -274,6 +335,15 @@ mod tests {
         assert_eq!("1000..3000x3".parse(), Ok(Steps(vec![1000.0, 2000.0, 3000.0])));
         for wrong in ["", "500,x", "1..2", "1000..2000x1", "0"] {
             assert!(wrong.parse::<Steps>().is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn connection_steps_are_a_list_or_double() {
+        assert_eq!("1,3,2".parse(), Ok(ConnectionSteps(vec![1, 3, 2])));
+        assert_eq!("2..12".parse(), Ok(ConnectionSteps(vec![2, 4, 8, 12])));
+        for wrong in ["", "0", "4..4", "8..1", "1..x", "1,,2"] {
+            assert!(wrong.parse::<ConnectionSteps>().is_err(), "{wrong}");
         }
     }
 

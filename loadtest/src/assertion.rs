@@ -33,7 +33,7 @@ const METRICS: [(&str, Unit, &str); 27] = [
     ("checked", Unit::Count, "sampled answers compared with a reference"),
     ("stale", Unit::Count, "pending answers from a snapshot older than one told of before"),
     ("age_p99", Unit::Time, "age of the snapshots that pending answers came from: p99; also age_p50, age_max"),
-    ("knee", Unit::Count, "the knee, in requests a second (--steps, --ramp)"),
+    ("knee", Unit::Count, "the knee, in requests a second (--steps, --connection-steps, --ramp)"),
     ("ratio", Unit::Count, "throughput of the first target to the second's"),
 ];
 
@@ -121,6 +121,11 @@ impl FromStr for Assertion {
 }
 
 impl Assertion {
+    /// What it is about.
+    pub fn metric(&self) -> &str {
+        &self.metric
+    }
+
     /// What a run came to.
     pub fn verdict(&self, summary: &Summary) -> Verdict {
         let value = summary.metric(&self.metric);

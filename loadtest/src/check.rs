@@ -5,7 +5,7 @@
 //! - An answer at `pending` from presim names its snapshot (`x-presim-snapshot`; over a WebSocket and for batches the connection asks
 //!   `presim_snapshot` before and after, and the two must be equal). The request is asked again with `{"snapshotId": id}`.
 //! - An answer at `latest` is taken between two questions for the head on the same connection, whose hashes must be equal. The request is asked
-//!   again with `{"blockHash": hash}`.
+//!   again with `{"blockHash": hash}`; where the reference's block 0 is another, with the block's number, and compared is what calls did.
 //! - A state that the reference does not keep (any more), or never had, is *not comparable*: a read of nothing at the same selector fails then.
 //! - What changes the state is never asked again. What became of a wallet batch is asked after the run.
 
@@ -16,10 +16,10 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
 use crate::{
-    answer::shown,
     body::select,
-    generate::{Pin, Sample},
+    compare::{Sameness, difference, same},
     rpc::Rpc,
+    sample::{Pin, Sample},
     target::Target,
 };
 
@@ -57,29 +57,32 @@ pub struct Batches {
     pub pending: u64,
 }
 
+/// Who knows better than a target.
+#[derive(Clone, Debug)]
+pub struct Reference {
+    pub target: Target,
+    /// Its block 0 is the target's: it may have blocks with the same hashes.
+    pub same_chain: bool,
+}
+
 /// Compares one sample after another.
 pub struct Checker {
     targets: Vec<Rpc>,
-    /// Who knows better, by target; none where nobody does.
-    references: Vec<Option<Rpc>>,
+    /// By target; none where nobody knows better.
+    references: Vec<Option<(Rpc, Sameness)>>,
     checked: Vec<Checked>,
 }
 
 impl Checker {
-    /// `presim` says of each target whether it is presim: it can be its own reference, as it can be asked about a state again.
-    pub fn new(targets: &[Target], presim: &[bool], reference: Option<&Target>, timeout: Duration) -> Self {
-        let rpc = |target: &Target| Rpc::new(&target.over(false), timeout);
-        let references = targets
-            .iter()
-            .zip(presim)
-            .map(|(target, presim)| match reference {
-                Some(reference) => Some(Rpc::new(reference, timeout)),
-                None => presim.then(|| rpc(target)),
-            })
-            .collect();
+    /// `references` has that of each target, in their order.
+    pub fn new(targets: &[Target], references: Vec<Option<Reference>>, timeout: Duration) -> Self {
+        let known = |reference: Reference| {
+            let sameness = if reference.same_chain { Sameness::All } else { Sameness::Calls };
+            (Rpc::new(&reference.target, timeout), sameness)
+        };
         Self {
-            targets: targets.iter().map(rpc).collect(),
-            references,
+            targets: targets.iter().map(|target| Rpc::new(&target.over(false), timeout)).collect(),
+            references: references.into_iter().map(|reference| reference.map(known)).collect(),
             checked: vec![Checked::default(); targets.len()],
         }
     }
@@ -99,7 +102,7 @@ impl Checker {
         let (target, workload) = (sample.target, sample.workload);
         let compared = match &mut self.references[target] {
             None => Compared::Not("there is no reference"),
-            Some(reference) => compare(reference, &sample).await,
+            Some((reference, sameness)) => compare(reference, *sameness, &sample).await,
         };
         let checked = &mut self.checked[target];
         match compared {
@@ -151,10 +154,11 @@ enum Compared {
     Not(&'static str),
 }
 
-async fn compare(reference: &mut Rpc, sample: &Sample) -> Compared {
+async fn compare(reference: &mut Rpc, sameness: Sameness, sample: &Sample) -> Compared {
     let selector = match &sample.pin {
         Pin::Snapshot(id) => json!({"snapshotId": format!("{id:#x}")}),
-        Pin::Block(hash) => json!({"blockHash": hash}),
+        Pin::Block { hash, .. } if sameness == Sameness::All => json!({"blockHash": hash}),
+        Pin::Block { number, .. } => json!(format!("{number:#x}")),
         Pin::Unknown(why) => return Compared::Not(why),
         Pin::Write => {
             let answer: Value = serde_json::from_slice(&sample.answer).unwrap_or_default();
@@ -174,7 +178,7 @@ async fn compare(reference: &mut Rpc, sample: &Sample) -> Compared {
     let Ok(expected) = reference.send(request.to_string().into()).await else {
         return Compared::Not("the reference did not answer");
     };
-    if results(&answer) == results(&expected) {
+    if same(&answer, &expected, sameness) {
         return Compared::Equal;
     }
     // An error may mean that the reference does not know this state: then it cannot read anything there.
@@ -182,28 +186,5 @@ async fn compare(reference: &mut Rpc, sample: &Sample) -> Compared {
     if reference.call("eth_getBalance", nothing).await.is_err() {
         return Compared::Not("the reference does not have the state");
     }
-    Compared::Mismatch(difference(&selector, &sample.request, &answer, &expected))
-}
-
-/// What was answered, by id, without what carries it: the order in a batch is free.
-fn results(answer: &Value) -> Vec<(String, &Value)> {
-    let one = |answer: &'_ Value| answer["id"].to_string();
-    let result = |answer| -> &Value {
-        let answer: &Value = answer;
-        answer.get("result").unwrap_or_else(|| &answer["error"])
-    };
-    let mut results: Vec<_> = match answer {
-        Value::Array(answers) => answers.iter().map(|answer| (one(answer), result(answer))).collect(),
-        answer => vec![(one(answer), result(answer))],
-    };
-    results.sort_by(|a, b| a.0.cmp(&b.0));
-    results
-}
-
-fn difference(selector: &Value, request: &[u8], answer: &Value, expected: &Value) -> String {
-    let (ours, theirs) = (answer.to_string(), expected.to_string());
-    // What comes before the first difference is no help.
-    let at = ours.bytes().zip(theirs.bytes()).take_while(|(a, b)| a == b).count().saturating_sub(40);
-    let part = |text: &str| shown(text.as_bytes().get(at..).unwrap_or_default());
-    format!("at {selector}: {} … expected {} … for {}", part(&ours), part(&theirs), shown(request))
+    Compared::Mismatch(difference(&selector, &sample.request, &answer, &expected, sameness))
 }

@@ -8,13 +8,14 @@ use hyper::client::conn::http1::{self, SendRequest};
 use hyper_util::rt::TokioIo;
 use tokio::{net::TcpStream, task::AbortHandle};
 use tokio_tungstenite::{
-    WebSocketStream, client_async_with_config,
+    MaybeTlsStream, WebSocketStream, client_async_with_config,
     tungstenite::{Message, Utf8Bytes, client::IntoClientRequest, protocol::WebSocketConfig},
 };
 
 use crate::{
     answer::{Answer, Stamp},
     target::Target,
+    tls::{TlsError, secure},
 };
 
 /// Bytes of an answer: past it the connection is closed.
@@ -25,6 +26,8 @@ pub const MAX_ANSWER: usize = 256 << 20;
 pub enum ConnectionError {
     #[error("cannot connect: {0}")]
     Connect(std::io::Error),
+    #[error("no TLS: {0}")]
+    Tls(#[from] TlsError),
     #[error("the connection ended: {0}")]
     Http(#[from] hyper::Error),
     #[error("no HTTP request: {0}")]
@@ -32,7 +35,7 @@ pub enum ConnectionError {
     #[error("the answer could not be read: {0}")]
     Body(Box<dyn std::error::Error + Send + Sync>),
     #[error("the WebSocket failed: {0}")]
-    WebSocket(#[from] Box<tokio_tungstenite::tungstenite::Error>),
+    WebSocket(Box<tokio_tungstenite::tungstenite::Error>),
     #[error("the WebSocket was closed")]
     Closed,
 }
@@ -44,7 +47,10 @@ impl From<tokio_tungstenite::tungstenite::Error> for ConnectionError {
 }
 
 /// A WebSocket to a target.
-pub type Socket = WebSocketStream<TcpStream>;
+pub type Socket = WebSocketStream<Stream>;
+
+/// What bytes go over.
+type Stream = MaybeTlsStream<TcpStream>;
 
 /// An open connection.
 pub struct Connection {
@@ -134,8 +140,11 @@ pub async fn web_socket(target: &Target) -> Result<Socket, ConnectionError> {
     Ok(client_async_with_config(request, stream, Some(config)).await?.0)
 }
 
-async fn connect(target: &Target) -> Result<TcpStream, ConnectionError> {
+async fn connect(target: &Target) -> Result<Stream, ConnectionError> {
     let stream = TcpStream::connect((target.host.as_str(), target.port)).await.map_err(ConnectionError::Connect)?;
     stream.set_nodelay(true).map_err(ConnectionError::Connect)?;
-    Ok(stream)
+    Ok(match target.tls {
+        true => MaybeTlsStream::Rustls(secure(stream, &target.host).await?),
+        false => MaybeTlsStream::Plain(stream),
+    })
 }

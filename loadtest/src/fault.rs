@@ -86,7 +86,11 @@ pub struct Faults([u64; Fault::ALL.len()]);
 
 impl Faults {
     pub fn count(&mut self, fault: Fault) {
-        self.0[fault as usize] += 1;
+        self.count_many(fault, 1);
+    }
+
+    pub fn count_many(&mut self, fault: Fault, count: u64) {
+        self.0[fault as usize] += count;
     }
 
     pub fn of(&self, fault: Fault) -> u64 {

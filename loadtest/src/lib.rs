@@ -3,31 +3,38 @@
 //! A client like any other: it knows the node by its address alone. From what is asked for to what is found:
 //!
 //! - [`args`]: the command line. [`assertion`]: what a run is held to.
-//! - [`target`], [`connection`], [`rpc`]: where requests go, and how.
-//! - [`world`], [`workload`], [`body`]: what there is to trade with, and the requests made of it.
-//! - [`schedule`], [`clock`], [`generate`]: when requests are sent; the threads that send them.
-//! - [`answer`], [`check`], [`watch`], [`fault`]: whether an answer is right and how fresh it is.
+//! - [`target`], [`connection`], [`tls`], [`rpc`]: where requests go, and how.
+//! - [`world`], [`mix`], [`workload`], [`body`]: what there is to trade with, and the requests made of it.
+//! - [`schedule`], [`clock`], [`queue`], [`generate`], [`client`]: when requests are sent; the threads and connections that send them.
+//! - [`answer`], [`sample`], [`check`], [`compare`], [`watch`], [`fault`]: whether an answer is right and how fresh it is.
 //! - [`record`], [`machine`], [`report`]: what is measured, where, and how it is shown.
-//! - [`plan`], [`segment`], [`progress`]: the runs one after another, one of them, and what is told meanwhile.
+//! - [`plan`], [`segment`], [`progress`], [`findings`]: the runs one after another, one of them, what is told meanwhile, and what they come to.
 
 pub mod answer;
 pub mod args;
 pub mod assertion;
 pub mod body;
 pub mod check;
+pub mod client;
 pub mod clock;
+pub mod compare;
 pub mod connection;
 pub mod fault;
+pub mod findings;
 pub mod generate;
 pub mod machine;
+pub mod mix;
 pub mod plan;
 pub mod progress;
+pub mod queue;
 pub mod record;
 pub mod report;
 pub mod rpc;
+pub mod sample;
 pub mod schedule;
 pub mod segment;
 pub mod target;
+pub mod tls;
 pub mod watch;
 pub mod workload;
 pub mod world;

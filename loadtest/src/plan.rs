@@ -15,39 +15,55 @@ use tokio::sync::mpsc;
 use crate::{
     args::{Args, Ramp, Spread as Arrivals},
     body::{self, Tag},
-    check::{Checked, Checker},
-    fault::Fault,
+    check::{Checker, Reference},
+    findings::{self, Finished, Turn},
     generate::{Bodies, Load, Segment},
     machine::Machine,
+    mix::Workload,
     progress::Progress,
-    record::{Interval, Totals},
-    report::{
-        Age, Example, Latency, Ratio, Report, Round, Row, Spread, Step, Summary, TargetReport, WorkloadReport,
-        distribution, knee, share,
-    },
+    report::{Report, Round},
     rpc::Rpc,
     schedule::Rate,
-    segment::{self, Outcome},
+    segment,
     target::Target,
-    workload::{self, Making, Workload},
+    workload::{self, Making},
     world::World,
 };
 
 /// Samples that wait to be compared.
 const SAMPLES: usize = 256;
-/// Share of what arrives that must be answered right for a rate to be carried.
-const CARRIED: f64 = 0.99;
 /// Intervals of a target's turn: as many as a plot shows well, none shorter than the first bound (about the life of a snapshot, whose age would else
 /// go up and down with the intervals) or longer than the second.
 const INTERVALS: u32 = 120;
 const INTERVAL: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(5));
 
 /// A target as it was found.
-struct Found {
-    target: Target,
-    client: String,
-    presim: bool,
-    chain_id: Value,
+pub struct Found {
+    pub target: Target,
+    /// What it says that it is.
+    pub client: String,
+    pub presim: bool,
+    pub chain_id: Value,
+    /// The hash of its block 0, where it says.
+    pub genesis: Option<String>,
+}
+
+/// A load that lasts for a while.
+#[derive(Clone, Copy, Debug)]
+pub struct Part {
+    pub load: Load,
+    pub connections: usize,
+    pub duration: Duration,
+}
+
+impl Part {
+    /// Arrivals a second; none in a closed loop, or where the rate changes.
+    pub fn constant_rate(&self) -> Option<f64> {
+        match self.load {
+            Load::Open { rate, .. } if rate.from == rate.to => Some(rate.from),
+            _ => None,
+        }
+    }
 }
 
 /// Runs a test. `command` is the command line as the report shows it.
@@ -56,33 +72,35 @@ struct Found {
 /// A target cannot be reached or lacks what the requests need; the recorded bodies cannot be read.
 pub async fn run(args: &Args, command: Vec<String>) -> Result<Report> {
     let started = httpdate::fmt_http_date(SystemTime::now());
+    let recorded = recorded(args)?;
     let mut found = Vec::new();
     for (place, url) in args.urls.iter().enumerate() {
         found.push(find(args, url, name(place)).await?);
     }
     let reference = match &args.reference {
-        Some(url) => Some(find(args, url, "reference".to_owned()).await.wrap_err("--reference")?.target.over(false)),
+        Some(url) => Some(find(args, url, "reference".to_owned()).await.wrap_err("--reference")?),
         None => None,
     };
-    let bodies = Arc::new(make(args, &found[0].target).await?);
+    let references: Vec<Option<Reference>> =
+        found.iter().map(|found| reference_of(found, reference.as_ref())).collect();
+    let bodies = Arc::new(make(args, recorded, &found[0].target).await?);
     let stop = Arc::new(AtomicBool::new(false));
     tokio::spawn(stop_at_interrupt(stop.clone()));
 
     let targets: Vec<Target> = found.iter().map(|found| found.target.clone()).collect();
-    let presim: Vec<bool> = found.iter().map(|found| found.presim).collect();
     let (samples, sampled) = mpsc::channel(SAMPLES);
-    let checker = tokio::spawn(Checker::new(&targets, &presim, reference.as_ref(), args.timeout).run(sampled));
+    let checker = tokio::spawn(Checker::new(&targets, references, args.timeout).run(sampled));
 
     let parts = parts(args);
-    let length: Duration = parts.iter().map(|(_, duration)| args.warmup + *duration).sum();
-    let turn: Duration = parts.iter().map(|(_, duration)| *duration).sum();
+    let length: Duration = parts.iter().map(|part| args.warmup + part.duration).sum();
+    let turn: Duration = parts.iter().map(|part| part.duration).sum();
     let mut progress = Progress::new(length * args.rounds() * found.len() as u32);
-    let mut runs: Vec<Vec<Vec<(Load, Outcome)>>> = found.iter().map(|_| Vec::new()).collect();
+    let mut runs: Vec<Vec<Turn>> = found.iter().map(|_| Vec::new()).collect();
     let mut first_id = 0;
     'all: for round in 0..args.rounds() {
         for (place, found) in found.iter().enumerate() {
             let mut outcomes = Vec::new();
-            for (load, duration) in &parts {
+            for part in &parts {
                 if stop.load(Ordering::Relaxed) {
                     break;
                 }
@@ -90,13 +108,13 @@ pub async fn run(args: &Args, command: Vec<String>) -> Result<Report> {
                     place,
                     target: found.target.clone(),
                     bodies: bodies.clone(),
-                    load: *load,
+                    load: part.load,
                     threads: args.threads as usize,
-                    connections: args.connections(),
+                    connections: part.connections,
                     max_outstanding: args.max_outstanding as usize,
                     warmup: args.warmup,
-                    duration: *duration,
-                    interval: (turn / INTERVALS).clamp(INTERVAL.0, INTERVAL.1),
+                    duration: part.duration,
+                    interval: interval(turn, part.duration),
                     timeout: args.timeout,
                     sample: args.check_sample,
                     presim: found.presim,
@@ -106,13 +124,13 @@ pub async fn run(args: &Args, command: Vec<String>) -> Result<Report> {
                     newest: Arc::new(AtomicU64::new(0)),
                     samples: samples.clone(),
                 };
-                progress.begin(what(args, found, round, load));
+                progress.begin(what(args, found, round, part));
                 let pending =
                     bodies.kinds.iter().any(|(.., bodies)| bodies.iter().any(|body| body.tag == Some(Tag::Pending)));
                 let outcome = segment::run(&segment, found.presim && pending && !args.no_watch, &mut progress).await?;
                 // Ids go on, so that a wallet batch is none that was sent before.
-                first_id += outcome.requests.saturating_mul(2) + 1;
-                outcomes.push((*load, outcome));
+                first_id += outcome.sent.saturating_mul(2) + 1;
+                outcomes.push((*part, outcome));
             }
             if outcomes.is_empty() {
                 break 'all;
@@ -126,14 +144,15 @@ pub async fn run(args: &Args, command: Vec<String>) -> Result<Report> {
     let checked = checker.await.wrap_err("the checker ended by a panic")?;
     progress.end();
 
-    let mut notes = notes(args, &found);
+    let mut notes = notes(args, &found, reference.as_ref());
     let rounds: Vec<Vec<Round>> =
-        runs.iter().map(|rounds| rounds.iter().map(|round| round_of(round)).collect()).collect();
-    let ratios = ratios(&found, &rounds);
+        runs.iter().map(|turns| turns.iter().map(findings::round).collect()).collect::<Result<_, _>>()?;
+    let ratios = findings::ratios(&found, &rounds);
     let mut targets = Vec::new();
-    for (((found, runs), rounds), checked) in found.into_iter().zip(runs).zip(rounds).zip(checked) {
+    for (((found, turns), rounds), checked) in found.into_iter().zip(runs).zip(rounds).zip(checked) {
         let ratio = ratios.first().filter(|_| targets.is_empty()).map(|ratio| ratio.throughput.median);
-        targets.push(target_report(args, found, runs, rounds, checked, &bodies, ratio, &mut notes));
+        let finished = Finished { found, turns, rounds, checked, ratio };
+        targets.push(findings::target_report(args, finished, &bodies, &mut notes)?);
     }
     let assertions = targets.first().map_or_else(Vec::new, |first| {
         args.assertions.iter().map(|assertion| assertion.verdict(&first.summary)).collect()
@@ -168,10 +187,32 @@ async fn find(args: &Args, url: &str, name: String) -> Result<Found> {
     let client = rpc.call("web3_clientVersion", json!([])).await.unwrap_or_default();
     let presim = rpc.call("presim_snapshot", json!([])).await.is_ok();
     let client = client.as_str().unwrap_or("unknown").to_owned();
-    Ok(Found { target, client, presim, chain_id })
+    let block = rpc.call("eth_getBlockByNumber", json!(["0x0", false])).await.unwrap_or_default();
+    let genesis = block["hash"].as_str().map(str::to_owned);
+    Ok(Found { target, client, presim, chain_id, genesis })
 }
 
-async fn make(args: &Args, target: &Target) -> Result<Bodies> {
+/// Who knows better than a target: the one that was named, else the target itself where it can be asked about a state again.
+fn reference_of(found: &Found, named: Option<&Found>) -> Option<Reference> {
+    match named {
+        Some(named) => {
+            let same_chain = named.genesis.is_none() || found.genesis.is_none() || named.genesis == found.genesis;
+            Some(Reference { target: named.target.over(false), same_chain })
+        }
+        None => found.presim.then(|| Reference { target: found.target.over(false), same_chain: true }),
+    }
+}
+
+/// The recorded bodies, with their place in the mix.
+fn recorded(args: &Args) -> Result<Option<(usize, Vec<body::Body>)>> {
+    let place = args.mix().0.iter().position(|(workload, _)| *workload == Workload::Recorded);
+    match (&args.bodies, place) {
+        (Some(path), Some(place)) => Ok(Some((place, body::read(path, place, args.tag, args.max_body_bytes)?))),
+        _ => Ok(None),
+    }
+}
+
+async fn make(args: &Args, recorded: Option<(usize, Vec<body::Body>)>, target: &Target) -> Result<Bodies> {
     let mix = args.mix();
     let mut kinds: Vec<Vec<body::Body>> = Vec::new();
     if mix.0.iter().any(|(workload, _)| *workload != Workload::Recorded) {
@@ -188,43 +229,64 @@ async fn make(args: &Args, target: &Target) -> Result<Bodies> {
         kinds = workload::make(&mix, &world, making)?;
     }
     kinds.resize_with(mix.0.len(), Vec::new);
-    if let (Some(path), Some(place)) =
-        (&args.bodies, mix.0.iter().position(|(workload, _)| *workload == Workload::Recorded))
-    {
-        kinds[place] = body::read(path, place, args.tag, args.max_body_bytes)?;
+    if let Some((place, bodies)) = recorded {
+        kinds[place] = bodies;
     }
     let kinds = mix.0.iter().zip(kinds).map(|((workload, weight), bodies)| (workload.to_string(), *weight, bodies));
     Ok(Bodies { kinds: kinds.collect() })
 }
 
 /// The loads of a turn, with how long each lasts.
-fn parts(args: &Args) -> Vec<(Load, Duration)> {
+fn parts(args: &Args) -> Vec<Part> {
     let poisson = args.arrivals == Arrivals::Poisson;
     let open = |rate| Load::Open { rate, poisson };
     if let Some(steps) = &args.steps {
-        return steps.0.iter().map(|rate| (open(Rate::constant(*rate)), args.step_duration)).collect();
+        let part = |rate: &f64| Part {
+            load: open(Rate::constant(*rate)),
+            connections: args.connections(),
+            duration: args.step_duration,
+        };
+        return steps.0.iter().map(part).collect();
+    }
+    if let Some(steps) = &args.connection_steps {
+        let part =
+            |connections: &usize| Part { load: Load::Closed, connections: *connections, duration: args.step_duration };
+        return steps.0.iter().map(part).collect();
     }
     let load = match (args.rate, args.ramp) {
         (Some(rate), _) => open(Rate::constant(rate)),
         (None, Some(Ramp { from, to })) => open(Rate { from, to }),
         (None, None) => Load::Closed,
     };
-    vec![(load, args.duration)]
+    vec![Part { load, connections: args.connections(), duration: args.duration }]
 }
 
-fn what(args: &Args, found: &Found, round: u32, load: &Load) -> String {
+fn what(args: &Args, found: &Found, round: u32, part: &Part) -> String {
     let round = if args.rounds() > 1 { format!(" round {}", round + 1) } else { String::new() };
-    let rate = match load {
-        Load::Open { rate, .. } if rate.from == rate.to => format!(" at {:.0}/s", rate.from),
-        _ => String::new(),
+    let load = match part.constant_rate() {
+        Some(rate) => format!(" at {rate:.0}/s"),
+        None if args.connection_steps.is_some() => format!(" on {}", plural(part.connections, "connection")),
+        None => String::new(),
     };
-    format!("{}{round}{rate}", found.target.name)
+    format!("{}{round}{load}", found.target.name)
+}
+
+/// How long the plots' intervals are: all of a part's equally long, as a shorter last one would look like a fall.
+fn interval(turn: Duration, part: Duration) -> Duration {
+    let wanted = (turn / INTERVALS).clamp(INTERVAL.0, INTERVAL.1);
+    let count = (part.as_secs_f64() / wanted.as_secs_f64()).round().max(1.0);
+    // Rounded up, so that nothing is left over.
+    part.div_f64(count) + Duration::from_nanos(1)
 }
 
 /// The load in a sentence.
 fn describe(args: &Args) -> String {
     let spread = if args.arrivals == Arrivals::Poisson { "Poisson arrivals" } else { "evenly spaced arrivals" };
-    let connections = format!("{} connections, {} thread(s)", args.connections(), args.threads);
+    let threads = plural(args.threads as usize, "thread");
+    let connections = match &args.connection_steps {
+        Some(_) => threads,
+        None => format!("{}, {threads}", plural(args.connections(), "connection")),
+    };
     let duration = args.duration;
     let load = match (args.rate, args.ramp, &args.steps) {
         (Some(rate), ..) => format!("open loop, {rate} requests/s for {duration:?}, {spread}"),
@@ -235,18 +297,42 @@ fn describe(args: &Args) -> String {
             let rates: Vec<String> = steps.0.iter().map(|rate| format!("{rate:.0}")).collect();
             format!("open loop, {} requests/s, {:?} each, {spread}", rates.join(", "), args.step_duration)
         }
-        _ => format!("closed loop for {duration:?}"),
+        _ => match &args.connection_steps {
+            Some(steps) => {
+                let steps: Vec<String> = steps.0.iter().map(usize::to_string).collect();
+                format!("closed loop on {} connections, {:?} each", steps.join(", "), args.step_duration)
+            }
+            None => format!("closed loop for {duration:?}"),
+        },
     };
     let tag = match (args.tag, &args.bodies) {
         (Some(tag), _) => format!(", at {tag}"),
         (None, None) => ", at pending".to_owned(),
         (None, Some(_)) => String::new(),
     };
-    format!("{load}, {connections}{tag}, after {:?} of warm-up", args.warmup)
+    let warmup = if args.warmup.is_zero() { String::new() } else { format!(", after {:?} of warm-up", args.warmup) };
+    format!("{load}, {connections}{tag}{warmup}")
 }
 
-fn notes(args: &Args, found: &[Found]) -> Vec<String> {
+/// A count with its noun.
+pub fn plural(count: usize, what: &str) -> String {
+    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
+}
+
+fn notes(args: &Args, found: &[Found], reference: Option<&Found>) -> Vec<String> {
     let mut notes = Vec::new();
+    for found in found.iter().filter(|found| reference_of(found, reference).is_some_and(|known| !known.same_chain)) {
+        notes.push(format!(
+            "The reference's block 0 is not that of {}: answers at latest are compared by block number, and of simulations what the calls did \
+             (status, return data, gas, logs) without the headers of their blocks.",
+            found.target
+        ));
+    }
+    if reference.is_some_and(|reference| !reference.presim) && args.tag != Some(Tag::Latest) {
+        notes.push(
+            "The reference is not presim, so that it knows no snapshots: answers at pending are not compared (--tag latest).".to_owned(),
+        );
+    }
     for found in found {
         if !found.presim {
             notes.push(format!("{} is not presim: how fresh its answers are is not known.", found.target));
@@ -264,178 +350,6 @@ fn notes(args: &Args, found: &[Found]) -> Vec<String> {
         );
     }
     notes
-}
-
-fn round_of(outcomes: &[(Load, Outcome)]) -> Round {
-    let all = sum(outcomes);
-    let seconds: f64 = outcomes.iter().map(|(_, outcome)| outcome.measured.as_secs_f64()).sum();
-    let right: u64 = outcomes.iter().map(|(_, outcome)| outcome.right_in_time).sum();
-    Round {
-        throughput: rate(right as f64, seconds),
-        p50: all.latency.quantile(0.5),
-        p99: all.latency.quantile(0.99),
-        errors: all.faults.total(),
-    }
-}
-
-fn sum<'a>(outcomes: impl IntoIterator<Item = &'a (Load, Outcome)>) -> Interval {
-    let mut all = Interval::new(0);
-    for (_, outcome) in outcomes {
-        all.add(&outcome.all);
-    }
-    all
-}
-
-/// The first target to each other, round by round.
-fn ratios(found: &[Found], rounds: &[Vec<Round>]) -> Vec<Ratio> {
-    let of = |other: &[Round], pick: fn(&Round) -> f64| {
-        Spread::of(rounds[0].iter().zip(other).map(|(a, b)| pick(a) / pick(b)).collect())
-    };
-    let others = found.iter().zip(rounds).skip(1);
-    others
-        .filter_map(|(other, rounds)| {
-            Some(Ratio {
-                of: found[0].target.name.clone(),
-                to: other.target.name.clone(),
-                throughput: of(rounds, |round| round.throughput)?,
-                p50: of(rounds, |round| round.p50 as f64)?,
-                p99: of(rounds, |round| round.p99 as f64)?,
-            })
-        })
-        .collect()
-}
-
-#[expect(clippy::too_many_arguments, reason = "all that is known of a target, used once")]
-fn target_report(
-    args: &Args,
-    found: Found,
-    runs: Vec<Vec<(Load, Outcome)>>,
-    rounds: Vec<Round>,
-    checked: Checked,
-    bodies: &Bodies,
-    ratio: Option<f64>,
-    notes: &mut Vec<String>,
-) -> TargetReport {
-    let steps = steps(args, &runs);
-    let knee = knee(&steps);
-    let outcomes: Vec<(Load, Outcome)> = runs.into_iter().flatten().collect();
-    let mut all = sum(&outcomes);
-    let seconds: f64 = outcomes.iter().map(|(_, outcome)| outcome.measured.as_secs_f64()).sum();
-    let right: u64 = outcomes.iter().map(|(_, outcome)| outcome.right_in_time).sum();
-    let requests = outcomes.iter().map(|(_, outcome)| outcome.requests).sum();
-    let used = outcomes
-        .iter()
-        .try_fold((0.0, 0.0), |sum, (_, outcome)| outcome.processor.map(|(used, of)| (sum.0 + used, sum.1 + of)));
-    let mut timeline = Vec::new();
-    let mut totals = Totals::new(bodies.kinds.len());
-    let mut begin = 0.0;
-    for (_, outcome) in outcomes {
-        timeline.extend(outcome.rows.into_iter().map(|row| Row { at: row.at + begin, ..row }));
-        begin += outcome.measured.as_secs_f64();
-        totals.add(outcome.totals);
-        if let Some(why) = outcome.unwatched {
-            let note = format!("{} was not watched for new snapshots: {why}", found.target);
-            if !notes.contains(&note) {
-                notes.push(note);
-            }
-        }
-    }
-    for _ in 0..checked.mismatches {
-        all.faults.count(Fault::Mismatch);
-    }
-    for (workload, count) in &checked.by_workload {
-        for _ in 0..*count {
-            totals.kinds[*workload].faults.count(Fault::Mismatch);
-        }
-    }
-    if totals.not_sampled > 0 {
-        notes.push(format!("{}: {} samples were not compared: there were too many.", found.target, totals.not_sampled));
-    }
-    let generator_cores = used.map(|(used, of)| used / of);
-    if generator_cores.is_some_and(|cores| cores > 0.9 * f64::from(args.threads)) {
-        notes.push(format!(
-            "{}: the generator was busy all the time: it may have been what was measured. More --threads may help, if there are cores for them.",
-            found.target
-        ));
-    }
-    let errors = all.faults.total();
-    let offered = timeline.iter().map(|row| row.offered.map(|rate| rate * row.width)).sum::<Option<f64>>();
-    let summary = Summary {
-        seconds,
-        requests,
-        right: all.right,
-        throughput: rate(right as f64, seconds),
-        offered: offered.filter(|_| args.is_open()).map(|arrivals| rate(arrivals, seconds)),
-        errors,
-        error_rate: rate(errors as f64, (all.right + errors) as f64),
-        faults: all.faults,
-        latency: Latency::from(&all.latency),
-        service: Latency::from(&all.service),
-        refusal_p99_us: (totals.refusals.count() > 0).then(|| totals.refusals.quantile(0.99)),
-        late: all.late,
-        reconnects: totals.reconnects,
-        age: Age::of(&all),
-        checked: checked.equal + checked.mismatches,
-        knee,
-        ratio,
-        generator_cores,
-    };
-    let workloads = bodies
-        .kinds
-        .iter()
-        .zip(&totals.kinds)
-        .map(|((name, weight, _), kind)| WorkloadReport::new(name.clone(), *weight, kind))
-        .collect();
-    let mut examples: Vec<Example> =
-        totals.examples.into_iter().map(|(fault, text)| Example { fault: fault.name(), text }).collect();
-    examples.extend(checked.examples.iter().map(|text| Example { fault: Fault::Mismatch.name(), text: text.clone() }));
-    TargetReport {
-        name: found.target.name.clone(),
-        url: found.target.url(),
-        client: found.client,
-        presim: found.presim,
-        summary,
-        workloads,
-        rounds,
-        timeline,
-        steps,
-        knee,
-        distribution: distribution(&all.latency),
-        checked,
-        examples,
-    }
-}
-
-/// The rates that were tried: the steps, over all rounds, or the intervals of a ramp. That the target falls behind shows in the p99, as latency
-/// counts from the arrival.
-fn steps(args: &Args, runs: &[Vec<(Load, Outcome)>]) -> Vec<Step> {
-    let held = |share: f64, p99: u64| share >= CARRIED && p99 as f64 <= args.knee_p99.as_micros() as f64;
-    if args.ramp.is_some() {
-        let rows = runs.iter().flatten().flat_map(|(_, outcome)| &outcome.rows);
-        let step = |row: &Row| {
-            let errors = (row.errors_per_second * row.width).round() as u64;
-            let Latency { p50, p99, .. } = row.latency;
-            let held = held(row.answered_share, p99);
-            Some(Step { offered: row.offered?, achieved: row.right_per_second, p50, p99, errors, held })
-        };
-        return rows.filter_map(step).collect();
-    }
-    let count = args.steps.as_ref().map_or(0, |steps| steps.0.len());
-    let step = |place: usize| {
-        let rounds: Vec<&(Load, Outcome)> = runs.iter().filter_map(|round| round.get(place)).collect();
-        let Load::Open { rate: Rate { from: offered, .. }, .. } = rounds.first()?.0 else { return None };
-        let all = sum(rounds.iter().copied());
-        let seconds: f64 = rounds.iter().map(|(_, outcome)| outcome.measured.as_secs_f64()).sum();
-        let right: u64 = rounds.iter().map(|(_, outcome)| outcome.right_in_time).sum();
-        let (p50, p99) = (all.latency.quantile(0.5), all.latency.quantile(0.99));
-        let held = held(share(&all), p99);
-        Some(Step { offered, achieved: rate(right as f64, seconds), p50, p99, errors: all.faults.total(), held })
-    };
-    (0..count).filter_map(step).collect()
-}
-
-fn rate(count: f64, seconds: f64) -> f64 {
-    if seconds > 0.0 { count / seconds } else { 0.0 }
 }
 
 /// The first Ctrl-C ends the run with its report, the second ends all.

@@ -40,14 +40,15 @@ impl Progress {
     /// Says how it goes.
     pub fn row(&mut self, row: &Row, faults: &Faults) {
         let left = self.total.saturating_sub(self.begun.elapsed()).as_secs();
-        let line = format!(
-            "{}: {:.0} req/s, p50 {}, p99 {}, {} errors, {left} s left",
-            self.what,
-            row.right_per_second,
-            format_micros(row.latency.p50 as f64),
-            format_micros(row.latency.p99 as f64),
-            faults.total(),
-        );
+        let latency = match row.latency.count {
+            0 => "no answers".to_owned(),
+            _ => {
+                let [p50, p99] = [row.latency.p50, row.latency.p99].map(|micros| format_micros(micros as f64));
+                format!("p50 {p50}, p99 {p99}")
+            }
+        };
+        let (right, errors) = (row.right_per_second, faults.total());
+        let line = format!("{}: {right:.0} right/s, {latency}, {errors} errors, {left} s left", self.what);
         match &self.bar {
             Some(bar) => bar.set_message(line),
             None if self.told.elapsed() >= PATIENCE => {

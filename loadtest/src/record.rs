@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use hdrhistogram::Histogram;
+use hdrhistogram::{CreationError, Histogram};
 
 use crate::fault::{Fault, Faults};
 
@@ -21,19 +21,29 @@ pub struct Hist(Histogram<u64>);
 
 impl Hist {
     /// Of latencies, in microseconds.
-    pub fn latency() -> Self {
+    ///
+    /// # Errors
+    /// The histogram's bounds are refused.
+    pub fn latency() -> Result<Self, CreationError> {
         Self::up_to(MAX_LATENCY_US)
     }
 
     /// Of ages, in milliseconds.
-    pub fn age() -> Self {
+    ///
+    /// # Errors
+    /// The histogram's bounds are refused.
+    pub fn age() -> Result<Self, CreationError> {
         Self::up_to(MAX_AGE_MS)
     }
 
-    fn up_to(max: u64) -> Self {
-        // Only a maximum below 2, or more than five digits, are refused.
-        let Ok(histogram) = Histogram::new_with_max(max.max(2), 3) else { unreachable!("three digits up to {max}") };
-        Self(histogram)
+    fn up_to(max: u64) -> Result<Self, CreationError> {
+        Histogram::new_with_max(max, 3).map(Self)
+    }
+
+    /// One like this, with nothing in it.
+    #[must_use]
+    pub fn emptied(&self) -> Self {
+        Self(Histogram::new_from(&self.0))
     }
 
     pub fn record(&mut self, value: u64) {
@@ -92,12 +102,32 @@ pub struct Interval {
 }
 
 impl Interval {
-    pub fn new(index: usize) -> Self {
+    /// # Errors
+    /// A histogram's bounds are refused.
+    pub fn new() -> Result<Self, CreationError> {
+        let latency = Hist::latency()?;
+        Ok(Self {
+            index: 0,
+            service: latency.clone(),
+            latency,
+            age: Hist::age()?,
+            right: 0,
+            answered: 0,
+            faults: Faults::default(),
+            dated: 0,
+            stale: 0,
+            late: 0,
+        })
+    }
+
+    /// Another one, in which nothing has happened.
+    #[must_use]
+    pub fn emptied(&self, index: usize) -> Self {
         Self {
             index,
-            latency: Hist::latency(),
-            service: Hist::latency(),
-            age: Hist::age(),
+            latency: self.latency.emptied(),
+            service: self.service.emptied(),
+            age: self.age.emptied(),
             right: 0,
             answered: 0,
             faults: Faults::default(),
@@ -129,9 +159,9 @@ pub struct Kind {
     pub faults: Faults,
 }
 
-impl Default for Kind {
-    fn default() -> Self {
-        Self { latency: Hist::latency(), right: 0, faults: Faults::default() }
+impl Kind {
+    fn new() -> Result<Self, CreationError> {
+        Ok(Self { latency: Hist::latency()?, right: 0, faults: Faults::default() })
     }
 }
 
@@ -139,6 +169,8 @@ impl Default for Kind {
 #[derive(Clone, Debug)]
 pub struct Totals {
     pub kinds: Vec<Kind>,
+    /// Requests that were sent, of those that arrived during the run.
+    pub requests: u64,
     /// How long it took to refuse (-32005), in microseconds.
     pub refusals: Hist,
     /// Texts of what was wrong, some of each kind.
@@ -150,19 +182,26 @@ pub struct Totals {
 }
 
 impl Totals {
-    pub fn new(kinds: usize) -> Self {
-        Self {
-            kinds: vec![Kind::default(); kinds],
-            refusals: Hist::latency(),
+    /// # Errors
+    /// A histogram's bounds are refused.
+    pub fn new(kinds: usize) -> Result<Self, CreationError> {
+        Ok(Self {
+            kinds: vec![Kind::new()?; kinds],
+            requests: 0,
+            refusals: Hist::latency()?,
             examples: Vec::new(),
             reconnects: 0,
             not_sampled: 0,
-        }
+        })
     }
 
     pub fn example(&mut self, fault: Fault, text: impl FnOnce() -> String) {
-        if self.examples.iter().filter(|(known, _)| *known == fault).count() < EXAMPLES {
-            self.examples.push((fault, text()));
+        let known = || self.examples.iter().filter(|(known, _)| *known == fault);
+        if known().count() < EXAMPLES {
+            let text = text();
+            if known().all(|(_, known)| *known != text) {
+                self.examples.push((fault, text));
+            }
         }
     }
 
@@ -172,6 +211,7 @@ impl Totals {
             kind.right += more.right;
             kind.faults.add(&more.faults);
         }
+        self.requests += other.requests;
         self.refusals.add(&other.refusals);
         for (fault, text) in other.examples {
             self.example(fault, || text);
@@ -198,8 +238,10 @@ pub struct Done<'a> {
 }
 
 impl Recorder {
-    pub fn new(kinds: usize) -> Self {
-        Self { interval: Interval::new(0), totals: Totals::new(kinds) }
+    /// # Errors
+    /// A histogram's bounds are refused.
+    pub fn new(kinds: usize) -> Result<Self, CreationError> {
+        Ok(Self { interval: Interval::new()?, totals: Totals::new(kinds)? })
     }
 
     pub fn done(&mut self, done: &Done<'_>) {
@@ -235,7 +277,8 @@ impl Recorder {
 
     /// Begins an interval, and returns the one that ended.
     pub fn turn(&mut self, index: usize) -> Interval {
-        std::mem::replace(&mut self.interval, Interval::new(index))
+        let next = self.interval.emptied(index);
+        std::mem::replace(&mut self.interval, next)
     }
 }
 

@@ -37,10 +37,6 @@ impl Rpc {
         Self { target: target.clone(), timeout, connection: None }
     }
 
-    pub fn target(&self) -> &Target {
-        &self.target
-    }
-
     /// Calls a method, and returns its result.
     ///
     /// # Errors

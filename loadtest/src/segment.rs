@@ -27,7 +27,8 @@ pub struct Outcome {
     /// Right answers that came between the beginning and the end.
     pub right_in_time: u64,
     pub totals: Totals,
-    pub requests: u64,
+    /// Requests that were sent, those of the warm-up included: ids go on after them.
+    pub sent: u64,
     /// How long it was measured: less than was asked for where it was ended early.
     pub measured: Duration,
     /// Processor time of the generator, in seconds, and the time that it is of.
@@ -57,14 +58,14 @@ pub async fn run(segment: &Segment, watched: bool, progress: &mut Progress) -> R
         .collect();
     drop(reports);
 
-    let mut collected = Collected::new(segment);
+    let mut collected = Collected::new(segment)?;
     let mut tick = tokio::time::interval(Duration::from_millis(100));
     let mut stopped = None;
     loop {
         tokio::select! {
             report = told.recv() => match report {
                 Some(Report::Interval(interval)) => collected.interval(*interval, progress),
-                Some(Report::Ended { totals, requests }) => collected.ended(*totals, requests),
+                Some(Report::Ended { totals, sent }) => collected.ended(*totals, sent),
                 Some(Report::Failed(why)) => bail!("a generator could not run: {why}"),
                 None => break,
             },
@@ -110,20 +111,20 @@ struct Collected<'a> {
     all: Interval,
     right_in_time: u64,
     totals: Totals,
-    requests: u64,
+    sent: u64,
 }
 
 impl<'a> Collected<'a> {
-    fn new(segment: &'a Segment) -> Self {
-        Self {
+    fn new(segment: &'a Segment) -> Result<Self> {
+        Ok(Self {
             segment,
             open: BTreeMap::new(),
             rows: Vec::new(),
-            all: Interval::new(0),
+            all: Interval::new()?,
             right_in_time: 0,
-            totals: Totals::new(segment.bodies.kinds.len()),
-            requests: 0,
-        }
+            totals: Totals::new(segment.bodies.kinds.len())?,
+            sent: 0,
+        })
     }
 
     fn interval(&mut self, interval: Interval, progress: &mut Progress) {
@@ -147,9 +148,9 @@ impl<'a> Collected<'a> {
         }
     }
 
-    fn ended(&mut self, totals: Totals, requests: u64) {
+    fn ended(&mut self, totals: Totals, sent: u64) {
         self.totals.add(totals);
-        self.requests += requests;
+        self.sent += sent;
     }
 
     /// Takes an interval into the sums; what is after the end has no row.
@@ -189,7 +190,7 @@ impl<'a> Collected<'a> {
             all: self.all,
             right_in_time: self.right_in_time,
             totals: self.totals,
-            requests: self.requests,
+            sent: self.sent,
             measured,
             processor,
             unwatched,

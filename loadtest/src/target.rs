@@ -15,21 +15,32 @@ pub struct Target {
     pub path: String,
     /// Speak WebSocket, not HTTP.
     pub web_socket: bool,
+    /// Speak it over TLS.
+    pub tls: bool,
     /// Sent with each request, or with the WebSocket's handshake.
     pub headers: HeaderMap,
 }
 
 impl Target {
     /// # Errors
-    /// The address is no `http://` or `ws://` URL.
+    /// The address is no URL of HTTP or WebSocket.
     pub fn parse(url: &str, name: String, web_socket: bool, extra: &[Header]) -> Result<Self> {
-        let expected = "expected http://HOST:PORT[/PATH] or ws://HOST:PORT[/PATH]";
+        let expected = "expected http://HOST:PORT[/PATH] (or https, ws, wss)";
         let uri = Uri::from_str(url).map_err(|error| eyre!("{url:?} is no URL: {error}; {expected}"))?;
         let (Some(scheme), Some(authority)) = (uri.scheme_str(), uri.authority()) else {
             bail!("{url:?} is no URL with a scheme and a host; {expected}");
         };
-        if !matches!(scheme, "http" | "ws") {
-            bail!("{url:?}: {scheme}:// is not spoken; {expected}");
+        let (is_web_socket, tls) = match scheme {
+            "http" => (false, false),
+            "https" => (false, true),
+            "ws" => (true, false),
+            "wss" => (true, true),
+            _ => bail!("{url:?}: {scheme}:// is not spoken; {expected}"),
+        };
+        if authority.as_str().contains('@') {
+            bail!(
+                "a target's URL has a user in it: give it with --header \"Authorization: Basic …\", which reports do not show"
+            );
         }
         let host = uri.host().unwrap_or_default().trim_matches(['[', ']']).to_owned();
         let mut headers = HeaderMap::new();
@@ -39,8 +50,8 @@ impl Target {
             headers.insert(name.clone(), value.clone());
         }
         let path = uri.path_and_query().map_or("/", http::uri::PathAndQuery::as_str).to_owned();
-        let web_socket = web_socket || scheme == "ws";
-        Ok(Self { name, host, port: uri.port_u16().unwrap_or(80), path, web_socket, headers })
+        let port = uri.port_u16().unwrap_or(if tls { 443 } else { 80 });
+        Ok(Self { name, host, port, path, web_socket: web_socket || is_web_socket, tls, headers })
     }
 
     /// The same endpoint, over HTTP or WebSocket.
@@ -49,7 +60,12 @@ impl Target {
     }
 
     pub fn url(&self) -> String {
-        let scheme = if self.web_socket { "ws" } else { "http" };
+        let scheme = match (self.web_socket, self.tls) {
+            (false, false) => "http",
+            (false, true) => "https",
+            (true, false) => "ws",
+            (true, true) => "wss",
+        };
         let host = if self.host.contains(':') { format!("[{}]", self.host) } else { self.host.clone() };
         format!("{scheme}://{host}:{}{}", self.port, self.path)
     }

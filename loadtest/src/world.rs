@@ -94,11 +94,7 @@ impl World {
         let accounts = rpc.call("eth_accounts", json!([])).await.unwrap_or_default();
         let signers: Vec<Address> = serde_json::from_value(accounts).unwrap_or_default();
         let senders = if senders.is_empty() { signers.as_slice() } else { senders };
-        ensure!(
-            !senders.is_empty(),
-            "{} has no accounts (eth_accounts): name some that have ether with --senders 0x…,0x…",
-            rpc.target()
-        );
+        ensure!(!senders.is_empty(), "it has no accounts (eth_accounts): name some with --senders 0x…,0x…");
         let senders = senders[..senders.len().min(MAX_SENDERS)].to_vec();
         let market = match router {
             Some(router) => Market::discover(rpc, router, &senders).await?,

@@ -25,7 +25,7 @@ fn a_target_that_nobody_listens_at_is_refused_in_a_line() {
 
 #[test]
 fn a_bad_argument_is_refused_with_what_was_expected() {
-    let cases: [(&[&str], &str); 12] = [
+    let cases: [(&[&str], &str); 19] = [
         (&["--assert", "p98<5ms"], "there are p50"),
         (&["--assert", "p99<5"], "us, ms or s"),
         (&["--rate", "0"], "requests a second"),
@@ -37,7 +37,14 @@ fn a_bad_argument_is_refused_with_what_was_expected() {
         (&["--mix", "swap=1"], "does not have recorded"),
         (&["--header", "nothing"], "NAME: VALUE"),
         (&["--threads", "9", "--connections", "8"], "is less than --threads"),
-        (&["https://127.0.0.1:1"], "https:// is not spoken"),
+        (&["ftp://127.0.0.1:1"], "ftp:// is not spoken"),
+        (&["http://me:secret@127.0.0.1:1"], "--header"),
+        (&["--connection-steps", "4..2"], "does not rise"),
+        (&["--connection-steps", "1,2", "--steps", "1,2"], "cannot be used with"),
+        (&["--steps", "1,2", "--duration", "9s"], "cannot be used with"),
+        (&["--assert", "knee>5"], "--connection-steps or --ramp"),
+        (&["--assert", "ratio>5"], "there is one target"),
+        (&["--reference", "http://127.0.0.1:1", "--check-sample", "0"], "--check-sample 0"),
     ];
     for (arguments, expected) in cases {
         let run = run(arguments);
@@ -82,6 +89,7 @@ fn the_report_is_one_page_with_its_plots_and_without_secrets() {
             &server.url(),
             "--steps=100,200,400",
             "--step-duration=300ms",
+            "--knee-p99=3s",
             "--warmup=0s",
             "--header",
             "Authorization: Bearer hush-hush",
@@ -103,7 +111,7 @@ fn the_report_is_one_page_with_its_plots_and_without_secrets() {
     for outside in ["src=", "href=", "@import", "url(", "fetch(", "XMLHttpRequest"] {
         assert!(!run.html.contains(outside), "the page needs {outside}");
     }
-    assert!(run.html.contains("knee 400/s"), "{}", run.stdout);
+    assert!(run.html.contains("knee ≥ 400/s"), "every step was held: {}", run.stdout);
     assert!(run.html.contains("Authorization") && !run.html.contains("hush-hush"));
     assert!(!run.report.to_string().contains("hush-hush"));
     assert_eq!(run.report["targets"][0]["steps"].as_array().map(Vec::len), Some(3));
@@ -126,6 +134,40 @@ fn the_knee_is_the_last_rate_that_was_carried() {
         "--assert=knee>=120,knee<600",
     ]);
     assert_eq!(run.code, Some(0), "{}{}", run.stdout, run.stderr);
+}
+
+#[test]
+fn the_knee_of_a_closed_loop_is_where_more_connections_bring_no_more() {
+    // Two requests at a time, each for 10 ms: what is more than two connections waits.
+    let places = std::sync::Arc::new(tokio::sync::Semaphore::new(2));
+    let server = Server::start(move |number, _| match number {
+        0 => Reply::Error(-32601),
+        _ => Reply::Within(places.clone(), Duration::from_millis(10), json!("0x1")),
+    });
+    let run = run(&[
+        &server.url(),
+        "--connection-steps=1..8",
+        "--step-duration=600ms",
+        "--warmup=200ms",
+        "--knee-p99=1s",
+        "--assert=knee>100,knee<=200,errors=0",
+    ]);
+    assert_eq!(run.code, Some(0), "{}{}", run.stdout, run.stderr);
+    let target = &run.report["targets"][0];
+    assert_eq!((&target["knee"]["connections"], &target["knee"]["at_least"]), (&json!(2), &json!(false)), "{target}");
+    let steps: Vec<u64> = target["steps"]
+        .as_array()
+        .map_or_else(Vec::new, |steps| steps.iter().filter_map(|step| step["connections"].as_u64()).collect());
+    assert_eq!(steps, [1, 2, 4, 8]);
+    assert!(run.html.contains("id=\"knee-A\"") && run.html.contains("throughput against connections"));
+}
+
+#[test]
+fn requests_of_the_warm_up_are_not_counted() {
+    let server = plain();
+    let run = run(&[&server.url(), "--rate=200", "--duration=500ms", "--warmup=500ms"]);
+    assert_eq!((run.summary("/requests"), run.summary("/right")), (100.0, 100.0), "{}", run.stdout);
+    assert_eq!(server.served(), 200);
 }
 
 #[test]

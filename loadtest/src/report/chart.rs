@@ -4,12 +4,12 @@ use std::fmt::Write as _;
 
 use serde_json::json;
 
-use super::html::escape;
+use super::html::{escape, thousands};
 use crate::assertion::format_micros;
 
 /// Size of a plot, and of the room around it for axes, in the SVG's own units.
 const SIZE: (f64, f64) = (720.0, 300.0);
-const MARGIN: Margin = Margin { left: 66.0, right: 18.0, top: 14.0, bottom: 44.0 };
+const MARGIN: Margin = Margin { left: 66.0, right: 18.0, top: 20.0, bottom: 44.0 };
 
 struct Margin {
     left: f64,
@@ -26,6 +26,8 @@ pub enum Unit {
     Latency,
     Millis,
     PerSecond,
+    /// Numbers of connections, on an axis where each doubling has the same room.
+    Connections,
     /// Quantiles as the number of their nines: log10 of 1 / (1 - quantile).
     Nines,
     Round,
@@ -38,6 +40,7 @@ impl Unit {
             Self::Latency => "latency",
             Self::Millis => "millis",
             Self::PerSecond => "rate",
+            Self::Connections => "connections",
             Self::Nines => "nines",
             Self::Round => "round",
         }
@@ -47,7 +50,8 @@ impl Unit {
         match self {
             // Ticks are round numbers.
             Self::Latency => format_micros(value).replace(".00 ", " ").replace(".0 ", " "),
-            Self::PerSecond if value >= 10_000.0 => format!("{} k", trim(value / 1_000.0)),
+            Self::PerSecond if value >= 100_000.0 => format!("{} k", trim(value / 1_000.0)),
+            Self::PerSecond if value >= 1_000.0 => thousands(value.round() as u64),
             Self::Nines => match value {
                 value if value <= 0.0 => "0 %".to_owned(),
                 value => format!("{} %", trim_to((1.0 - 10_f64.powf(-value)) * 100.0, 6)),
@@ -94,6 +98,8 @@ pub struct Chart {
     pub series: Vec<Series>,
     /// A place on the x axis, and what is there.
     pub mark: Option<(f64, String)>,
+    /// Places on the x axis where something else begins, and what it is.
+    pub borders: Vec<(f64, String)>,
 }
 
 impl Chart {
@@ -153,6 +159,13 @@ impl Chart {
             r#"<text class="label y" transform="translate(13 {middle}) rotate(-90)">{}</text>"#,
             escape(self.y.0)
         )?;
+        for (place, (at, text)) in self.borders.iter().enumerate() {
+            let at = x.place(*at);
+            if place > 0 {
+                write!(out, r#"<line class="border" x1="{at:.1}" x2="{at:.1}" y1="{top}" y2="{bottom}"/>"#)?;
+            }
+            write!(out, r#"<text class="border" x="{:.1}" y="{}">{}</text>"#, at + 3.0, top - 4.0, escape(text))?;
+        }
         if let Some((at, text)) = &self.mark {
             let at = x.place(*at);
             let (anchor, text_at) = if at > (left + right) / 2.0 { ("end", at - 6.0) } else { ("start", at + 6.0) };
@@ -209,7 +222,7 @@ struct Scale {
 
 impl Scale {
     fn of(values: impl Iterator<Item = f64> + Clone, unit: Unit, places: (f64, f64)) -> Self {
-        let log = unit == Unit::Latency;
+        let log = matches!(unit, Unit::Latency | Unit::Connections);
         let values = values.filter(|value| value.is_finite() && (!log || *value > 0.0));
         let least = values.clone().fold(f64::INFINITY, f64::min);
         let greatest = values.fold(f64::NEG_INFINITY, f64::max);
@@ -219,6 +232,10 @@ impl Scale {
                 // To the next 1, 2 or 5.
                 from = round_number(from, |step, value| step <= value, true);
                 to = round_number(to, |step, value| step >= value, false).max(from * 10.0);
+            }
+            Unit::Connections => {
+                from *= 0.9;
+                to *= 1.1;
             }
             Unit::Round => {
                 from -= 0.5;
@@ -254,6 +271,7 @@ impl Scale {
                 let decades = (low..=high).flat_map(|decade| steps.iter().map(move |step| step * 10_f64.powi(decade)));
                 decades.filter(within).collect()
             }
+            Unit::Connections => (0..17).map(|doubled| f64::from(1 << doubled)).filter(within).collect(),
             Unit::Nines => {
                 let quantiles = [0.0, 0.5, 0.9, 0.99, 0.999, 0.9999, 0.99999, 0.999999];
                 quantiles.into_iter().map(|quantile: f64| -(1.0 - quantile).log10()).filter(within).collect()

@@ -3,13 +3,10 @@
 use std::fmt::Write as _;
 
 use super::{
-    Latency, Report, Row, Spread, TargetReport,
-    chart::{Chart, Series, Unit},
+    Knee, Latency, Report, Spread, TargetReport,
+    plots::{self, colour},
 };
-use crate::assertion::format_micros;
-
-/// Colours of targets, in their order.
-const TARGET_COLOURS: [&str; 6] = ["s1", "s2", "s3", "s4", "s5", "s6"];
+use crate::{assertion::format_micros, plan::plural};
 
 /// The report as an HTML page, with its plots, style and script within.
 pub fn html(report: &Report) -> String {
@@ -53,10 +50,6 @@ fn write(out: &mut String, report: &Report) -> std::fmt::Result {
     }
     write_about(out, report)?;
     write!(out, "</main>\n<script>{}</script>\n</body>\n</html>\n", include_str!("page.js"))
-}
-
-fn colour(place: usize) -> &'static str {
-    TARGET_COLOURS[place % TARGET_COLOURS.len()]
 }
 
 fn write_head(out: &mut String, report: &Report) -> std::fmt::Result {
@@ -130,7 +123,11 @@ fn write_tiles(out: &mut String, report: &Report, target: &TargetReport) -> std:
     }
     if !target.steps.is_empty() {
         let limit = format!("p99 ≤ {}", format_micros(report.knee_p99_us));
-        tile("Knee", target.knee.map_or("below the first".to_owned(), rate), limit, "")?;
+        let (value, small) = match target.knee {
+            Some(knee) => (knee_text(&knee), format!("{}{limit}", on(&knee))),
+            None => ("below the first".to_owned(), limit),
+        };
+        tile("Knee", value, small, "")?;
     }
     Ok(())
 }
@@ -177,44 +174,8 @@ fn write_comparison(out: &mut String, report: &Report) -> std::fmt::Result {
         write!(out, "</tr>")?;
     }
     write!(out, "</table></div><div class=\"charts\">")?;
-    let rounds = |pick: fn(&super::Round) -> f64| {
-        let series = report.targets.iter().enumerate().map(|(place, target)| {
-            let points = target.rounds.iter().enumerate().map(|(round, figures)| ((round + 1) as f64, pick(figures)));
-            Series::new(format!("{} {}", target.name, target.url), colour(place), points.collect()).dots()
-        });
-        series.collect()
-    };
-    let chart = Chart {
-        id: "rounds".to_owned(),
-        title: "Throughput by round".to_owned(),
-        note: "Each target's turns, one after another. What moves all of them is the machine.".to_owned(),
-        x: ("round", Unit::Round),
-        y: ("right answers / s", Unit::PerSecond),
-        series: rounds(|round| round.throughput),
-        mark: None,
-    };
     let coloured = report.targets.iter().enumerate().map(|(place, target)| (colour(place), target));
-    write!(out, "{}{}</div>", chart.html(), distribution(coloured, "distribution").html())
-}
-
-fn distribution<'a>(targets: impl Iterator<Item = (&'static str, &'a TargetReport)>, id: &str) -> Chart {
-    let series = targets.map(|(class, target)| {
-        let most = (target.summary.latency.count as f64).log10();
-        let points = target.distribution.iter().map(|point| {
-            let nines = if point.quantile < 1.0 { -(1.0 - point.quantile).log10() } else { most };
-            (nines, (point.latency_us as f64).max(1.0))
-        });
-        Series::new(format!("{} {}", target.name, target.url), class, points.collect())
-    });
-    Chart {
-        id: id.to_owned(),
-        title: "Latency distribution".to_owned(),
-        note: "Share of answers within a latency; the scale gives each further nine the same room. The right end is the longest.".to_owned(),
-        x: ("share of answers", Unit::Nines),
-        y: ("latency", Unit::Latency),
-        series: series.collect(),
-        mark: None,
-    }
+    write!(out, "{}{}</div>", plots::rounds(report).html(), plots::distribution(coloured, "distribution").html())
 }
 
 fn write_target(out: &mut String, report: &Report, target: &TargetReport, class: &'static str) -> std::fmt::Result {
@@ -225,7 +186,7 @@ fn write_target(out: &mut String, report: &Report, target: &TargetReport, class:
         escape(&target.url),
         escape(&target.client)
     )?;
-    for chart in charts(report, target, class) {
+    for chart in plots::of_target(report, target, class) {
         out.push_str(&chart.html());
     }
     write!(out, "</div>")?;
@@ -235,116 +196,6 @@ fn write_target(out: &mut String, report: &Report, target: &TargetReport, class:
     write_workloads(out, target)?;
     write_faults(out, target)?;
     write_checks(out, target)
-}
-
-fn charts(report: &Report, target: &TargetReport, class: &'static str) -> Vec<Chart> {
-    let id = |name: &str| format!("{name}-{}", target.name);
-    let over_time = |pick: &dyn Fn(&Row) -> Option<f64>| -> Vec<(f64, f64)> {
-        target.timeline.iter().filter_map(|row| Some((row.at + row.width / 2.0, pick(row)?))).collect()
-    };
-    let latency = |pick: fn(&Latency) -> u64| {
-        over_time(&|row| (row.latency.count > 0).then(|| (pick(&row.latency) as f64).max(1.0)))
-    };
-    let time = ("time of this target, s", Unit::Seconds);
-    let mut throughput = vec![Series::new("right answers", class, over_time(&|row| Some(row.right_per_second)))];
-    if report.open {
-        throughput.insert(0, Series::new("offered", "neutral", over_time(&|row| row.offered)).dashed());
-    }
-    if target.summary.errors > 0 {
-        throughput.push(Series::new("errors", "wrong", over_time(&|row| Some(row.errors_per_second))));
-    }
-    let mut charts = vec![
-        Chart {
-            id: id("throughput"),
-            title: "Throughput".to_owned(),
-            note: "Right answers a second, by the moment they came.".to_owned(),
-            x: time,
-            y: ("per second", Unit::PerSecond),
-            series: throughput,
-            mark: None,
-        },
-        Chart {
-            id: id("latency"),
-            title: "Latency over time".to_owned(),
-            note: match report.open {
-                true => "From the moment a request was due to its answer.",
-                false => "From sending a request to its answer.",
-            }
-            .to_owned(),
-            x: time,
-            y: ("latency", Unit::Latency),
-            series: vec![
-                Series::new("p50", "q1", latency(|latency| latency.p50)),
-                Series::new("p90", "q2", latency(|latency| latency.p90)),
-                Series::new("p99", "q3", latency(|latency| latency.p99)),
-                Series::new("p99.9", "q4", latency(|latency| latency.p999)),
-                Series::new("longest", "q5", latency(|latency| latency.max)),
-            ],
-            mark: None,
-        },
-    ];
-    if !target.steps.is_empty() {
-        charts.extend(knee_charts(report, target, class));
-    }
-    charts.push(distribution(std::iter::once((class, target)), &id("distribution")));
-    let age = |pick: fn(&super::Age) -> u64| over_time(&|row| Some(pick(row.age.as_ref()?) as f64));
-    charts.push(Chart {
-        id: id("age"),
-        title: "Snapshot age".to_owned(),
-        note: "How old the snapshots were that pending answers came from, when they were answered.".to_owned(),
-        x: time,
-        y: ("age, ms", Unit::Millis),
-        series: vec![
-            Series::new("p50", "q1", age(|age| age.p50)),
-            Series::new("p99", "q3", age(|age| age.p99)),
-            Series::new("oldest", "q5", age(|age| age.max)),
-        ],
-        mark: None,
-    });
-    charts
-}
-
-fn knee_charts(report: &Report, target: &TargetReport, class: &'static str) -> [Chart; 2] {
-    let mut steps = target.steps.clone();
-    steps.sort_by(|a, b| a.offered.total_cmp(&b.offered));
-    let points = |pick: fn(&super::Step) -> f64| -> Vec<(f64, f64)> {
-        steps.iter().map(|step| (step.offered, pick(step))).collect()
-    };
-    let mark = target.knee.map(|knee| (knee, format!("knee {}", rate(knee))));
-    let limit = report.knee_p99_us;
-    let x = ("offered requests / s", Unit::PerSecond);
-    let id = |name: &str| format!("{name}-{}", target.name);
-    [
-        Chart {
-            id: id("knee"),
-            title: "The knee: answered against offered".to_owned(),
-            note: format!(
-                "The knee is the highest rate up to which at least 99 % was answered right, with a p99 of at most {}.",
-                format_micros(limit)
-            ),
-            x,
-            y: ("right answers / s", Unit::PerSecond),
-            series: vec![
-                Series::new("offered", "neutral", points(|step| step.offered)).dashed(),
-                Series::new("right answers", class, points(|step| step.achieved)).dots(),
-            ],
-            mark: mark.clone(),
-        },
-        Chart {
-            id: id("knee-latency"),
-            title: "The knee: latency against offered".to_owned(),
-            note: "Where the queue begins to grow, latency leaves the level it had.".to_owned(),
-            x,
-            y: ("latency", Unit::Latency),
-            series: vec![
-                Series::new("p50", "q1", points(|step| (step.p50 as f64).max(1.0))).dots(),
-                Series::new("p99", "q3", points(|step| (step.p99 as f64).max(1.0))).dots(),
-                Series::new("limit of p99", "neutral", steps.iter().map(|step| (step.offered, limit)).collect())
-                    .dashed(),
-            ],
-            mark,
-        },
-    ]
 }
 
 fn write_workloads(out: &mut String, target: &TargetReport) -> std::fmt::Result {
@@ -451,12 +302,22 @@ fn write_about(out: &mut String, report: &Report) -> std::fmt::Result {
     write!(out, "</dl></div>")
 }
 
-fn rate(rate: f64) -> String {
+/// The knee's rate, for people.
+pub fn knee_text(knee: &Knee) -> String {
+    format!("{}{}", if knee.at_least { "≥ " } else { "" }, rate(knee.rate))
+}
+
+fn on(knee: &Knee) -> String {
+    knee.connections.map_or_else(String::new, |connections| format!("on {}, ", plural(connections, "connection")))
+}
+
+/// A rate for people.
+pub fn rate(rate: f64) -> String {
     format!("{}/s", thousands(rate.round() as u64))
 }
 
 /// A count with its thousands apart.
-fn thousands(count: u64) -> String {
+pub fn thousands(count: u64) -> String {
     let digits = count.to_string();
     let mut text = String::new();
     for (place, digit) in digits.chars().enumerate() {

@@ -2,6 +2,7 @@
 
 mod chart;
 mod html;
+mod plots;
 mod table;
 
 use serde::Serialize;
@@ -59,8 +60,10 @@ pub struct TargetReport {
     pub workloads: Vec<WorkloadReport>,
     pub rounds: Vec<Round>,
     pub timeline: Vec<Row>,
+    /// Where in the timeline each load began.
+    pub begins: Vec<Begin>,
     pub steps: Vec<Step>,
-    pub knee: Option<f64>,
+    pub knee: Option<Knee>,
     pub distribution: Vec<Quantile>,
     pub checked: Checked,
     /// Texts of what was wrong, some of each kind.
@@ -92,6 +95,7 @@ pub struct Summary {
     pub reconnects: u64,
     pub age: Option<Age>,
     pub checked: u64,
+    /// In requests a second.
     pub knee: Option<f64>,
     /// Throughput to that of the second target.
     pub ratio: Option<f64>,
@@ -195,10 +199,22 @@ pub struct Row {
     pub age: Option<Age>,
 }
 
-/// A rate that was tried.
+/// When a load began.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Begin {
+    /// Seconds of measuring this target before it.
+    pub at: f64,
+    /// Arrivals a second; none in a closed loop, or where the rate changes.
+    pub offered: Option<f64>,
+    pub connections: usize,
+}
+
+/// A load that was tried.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Step {
-    pub offered: f64,
+    /// Arrivals a second; none in a closed loop.
+    pub offered: Option<f64>,
+    pub connections: usize,
     /// Right answers a second, by the moment they came.
     pub achieved: f64,
     pub p50: u64,
@@ -206,6 +222,17 @@ pub struct Step {
     pub errors: u64,
     /// It was carried: see `--knee-p99`.
     pub held: bool,
+}
+
+/// The load from which on more load brings no more, or what it brings is too late.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Knee {
+    /// Requests a second: in an open loop those offered, in a closed one those answered right.
+    pub rate: f64,
+    /// Closed loop: connections that bring it.
+    pub connections: Option<usize>,
+    /// The load did not rise past it: the knee may be higher.
+    pub at_least: bool,
 }
 
 /// A point of the distribution.
@@ -317,9 +344,22 @@ pub fn distribution(hist: &Hist) -> Vec<Quantile> {
     if hist.count() == 0 { Vec::new() } else { points.collect() }
 }
 
-/// The knee: the highest of the rates up to which every one was held. None where the first was not.
-pub fn knee(steps: &[Step]) -> Option<f64> {
-    let mut by_rate: Vec<&Step> = steps.iter().collect();
-    by_rate.sort_by(|a, b| a.offered.total_cmp(&b.offered));
-    by_rate.into_iter().take_while(|step| step.held).map(|step| step.offered).last()
+/// Share of the highest throughput that the knee of a closed loop has: from there on more connections bring little but waiting.
+const NEARLY_ALL: f64 = 0.95;
+
+/// The knee among the loads up to which every one was held: in an open loop the highest rate, in a closed loop the fewest connections that bring
+/// nearly the highest throughput. None where the first was not held.
+pub fn knee(steps: &[Step]) -> Option<Knee> {
+    let mut rising: Vec<&Step> = steps.iter().collect();
+    let load = |step: &Step| step.offered.unwrap_or(step.connections as f64);
+    rising.sort_by(|a, b| load(a).total_cmp(&load(b)));
+    let held: Vec<&Step> = rising.iter().copied().take_while(|step| step.held).collect();
+    let (last, all_held) = (held.last()?, held.len() == rising.len());
+    if let Some(rate) = last.offered {
+        return Some(Knee { rate, connections: None, at_least: all_held });
+    }
+    let most = held.iter().map(|step| step.achieved).fold(0.0, f64::max);
+    let knee = held.iter().find(|step| step.achieved >= NEARLY_ALL * most)?;
+    let at_least = all_held && knee.connections == last.connections;
+    Some(Knee { rate: knee.achieved, connections: Some(knee.connections), at_least })
 }

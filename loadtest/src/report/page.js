@@ -6,6 +6,7 @@ const format = {
   rate: v => Math.round(v).toLocaleString("en") + "/s",
   latency: v => v < 1e3 ? trim(v, 0) + " µs" : v < 1e6 ? trim(v / 1e3, v < 1e4 ? 2 : 1) + " ms" : trim(v / 1e6, 2) + " s",
   nines: v => "p" + trim((1 - 10 ** -v) * 100, 5),
+  connections: v => v + (v === 1 ? " connection" : " connections"),
   round: v => "round " + v,
 };
 for (const figure of document.querySelectorAll(".chart")) {

@@ -2,8 +2,8 @@
 
 use std::fmt::Write as _;
 
-use super::{Latency, Report, Spread, TargetReport};
-use crate::assertion::format_micros;
+use super::{Knee, Latency, Report, Spread, TargetReport};
+use crate::{assertion::format_micros, plan::plural};
 
 /// Steps that are shown: where there are more, their knee alone is.
 const MAX_STEPS: usize = 40;
@@ -111,27 +111,38 @@ fn write_target(out: &mut String, target: &TargetReport) -> std::fmt::Result {
         )?;
     }
     if let Some(cores) = summary.generator_cores {
-        writeln!(out, "  generator: {cores:.2} cores, {} sent late, {} reconnects", summary.late, summary.reconnects)?;
+        let late = if summary.offered.is_some() { format!("{} sent late, ", summary.late) } else { String::new() };
+        writeln!(out, "  generator: {cores:.2} cores, {late}{} reconnects", summary.reconnects)?;
     }
     // The intervals of a ramp are for the plot.
     let steps = if target.steps.len() > MAX_STEPS { &[] } else { target.steps.as_slice() };
     for step in steps {
+        let load = match step.offered {
+            Some(offered) => format!("{offered:>8.0}/s offered"),
+            None => format!("{:>6} connection{}", step.connections, if step.connections == 1 { " " } else { "s" }),
+        };
         writeln!(
             out,
-            "  {} {:>8.0}/s offered, {:>8.0}/s right, p50 {:>9}, p99 {:>9}, {} errors",
+            "  {} {load}, {:>8.0}/s right, p50 {:>9}, p99 {:>9}, {} errors",
             if step.held { "held" } else { "    " },
-            step.offered,
             step.achieved,
             format_micros(step.p50 as f64),
             format_micros(step.p99 as f64),
             step.errors
         )?;
     }
-    if !target.steps.is_empty() {
-        match target.knee {
-            Some(knee) => writeln!(out, "  knee: {knee:.0}/s")?,
-            None => writeln!(out, "  knee: below the first rate")?,
-        }
+    if target.steps.is_empty() {
+        return Ok(());
     }
-    Ok(())
+    match target.knee {
+        Some(Knee { rate, connections, at_least }) => {
+            write!(out, "  knee: {}{rate:.0}/s", if at_least { "at least " } else { "" })?;
+            match (connections, at_least) {
+                (Some(connections), _) => writeln!(out, " on {}", plural(connections, "connection")),
+                (None, true) => writeln!(out, ", as every rate was held"),
+                (None, false) => writeln!(out),
+            }
+        }
+        None => writeln!(out, "  knee: below the first step"),
+    }
 }

@@ -20,9 +20,11 @@ use hyper_util::rt::TokioIo;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::{
-    net::{TcpListener, TcpStream},
-    sync::oneshot,
+    io::{AsyncRead, AsyncWrite},
+    net::TcpListener,
+    sync::{Semaphore, oneshot},
 };
+use tokio_rustls::TlsAcceptor;
 use tokio_tungstenite::tungstenite::Message;
 
 /// What a script does with a request.
@@ -39,6 +41,8 @@ pub enum Reply {
     Drop,
     /// The result, then.
     After(Duration, Value),
+    /// The result, then, while it has one of these places.
+    Within(Arc<Semaphore>, Duration, Value),
 }
 
 type Script = dyn Fn(u64, &Value) -> Reply + Send + Sync;
@@ -55,15 +59,28 @@ pub struct Server {
 impl Server {
     /// `script` gets the number of each request of the load, from 1, and the request.
     pub fn start(script: impl Fn(u64, &Value) -> Reply + Send + Sync + 'static) -> Self {
-        Self::start_any(false, script)
+        Self::start_any(false, None, script)
     }
 
     /// The same, over WebSocket.
     pub fn web_socket(script: impl Fn(u64, &Value) -> Reply + Send + Sync + 'static) -> Self {
-        Self::start_any(true, script)
+        Self::start_any(true, None, script)
     }
 
-    fn start_any(web_socket: bool, script: impl Fn(u64, &Value) -> Reply + Send + Sync + 'static) -> Self {
+    /// The same over TLS, as HTTP or WebSocket.
+    pub fn secure(
+        web_socket: bool,
+        tls: TlsAcceptor,
+        script: impl Fn(u64, &Value) -> Reply + Send + Sync + 'static,
+    ) -> Self {
+        Self::start_any(web_socket, Some(tls), script)
+    }
+
+    fn start_any(
+        web_socket: bool,
+        tls: Option<TlsAcceptor>,
+        script: impl Fn(u64, &Value) -> Reply + Send + Sync + 'static,
+    ) -> Self {
         let served = Arc::new(AtomicU64::new(0));
         let asked = Arc::new(AtomicU64::new(0));
         let state = State { script: Arc::new(script), served: served.clone(), asked: asked.clone() };
@@ -79,10 +96,21 @@ impl Server {
                     loop {
                         let (stream, _) = listener.accept().await.expect("a connection");
                         stream.set_nodelay(true).expect("a socket");
-                        match web_socket {
-                            true => drop(tokio::spawn(speak_web_socket(stream, state.clone()))),
-                            false => drop(tokio::spawn(speak_http(stream, state.clone()))),
-                        }
+                        let (tls, state) = (tls.clone(), state.clone());
+                        tokio::spawn(async move {
+                            match (tls, web_socket) {
+                                (None, true) => speak_web_socket(stream, state).await,
+                                (None, false) => speak_http(stream, state).await,
+                                (Some(tls), _) => {
+                                    // A client that does not trust the certificate ends here.
+                                    let Ok(stream) = tls.accept(stream).await else { return };
+                                    match web_socket {
+                                        true => speak_web_socket(stream, state).await,
+                                        false => speak_http(stream, state).await,
+                                    }
+                                }
+                            }
+                        });
                     }
                 };
                 tokio::select! { () = accept => {} _ = stopped => {} }
@@ -119,7 +147,7 @@ impl State {
         match request["method"].as_str() {
             Some("eth_chainId") => Reply::Result(json!("0x7a69")),
             Some("web3_clientVersion") => Reply::Result(json!("scripted/1")),
-            Some("eth_getBlockByNumber") => Reply::Result(json!({"hash": "0xabcd"})),
+            Some("eth_getBlockByNumber") => Reply::Result(json!({"number": "0x1", "hash": "0xabcd"})),
             Some("eth_getBalance") => Reply::Result(json!("0x0")),
             Some("presim_snapshot") => (self.script)(0, request),
             _ => (self.script)(self.served.fetch_add(1, Ordering::SeqCst) + 1, request),
@@ -146,10 +174,16 @@ async fn text(reply: Reply, id: &Value) -> Option<(u16, Option<String>, String)>
             tokio::time::sleep(time).await;
             (200, None, answer(id, result))
         }
+        Reply::Within(places, time, result) => {
+            let place = places.acquire().await;
+            tokio::time::sleep(time).await;
+            drop(place);
+            (200, None, answer(id, result))
+        }
     })
 }
 
-async fn speak_http(stream: TcpStream, state: State) {
+async fn speak_http(stream: impl AsyncRead + AsyncWrite + Unpin, state: State) {
     let service = service_fn(move |request: Request<Incoming>| {
         let state = state.clone();
         async move {
@@ -168,7 +202,7 @@ async fn speak_http(stream: TcpStream, state: State) {
     drop(http1::Builder::new().serve_connection(TokioIo::new(stream), service).await);
 }
 
-async fn speak_web_socket(stream: TcpStream, state: State) {
+async fn speak_web_socket(stream: impl AsyncRead + AsyncWrite + Unpin, state: State) {
     let Ok(mut socket) = tokio_tungstenite::accept_async(stream).await else { return };
     while let Some(Ok(message)) = socket.next().await {
         let Ok(request) = serde_json::from_slice::<Value>(&message.into_data()) else { continue };

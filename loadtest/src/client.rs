@@ -1,0 +1,188 @@
+//! One connection's share of the load: it takes what has arrived, sends it, and has the answer checked and written down.
+
+use std::{
+    rc::Rc,
+    sync::atomic::Ordering,
+    time::{Duration, Instant},
+};
+
+use tokio::time::timeout;
+
+use crate::{
+    answer::{self, Answer, Stamp, Wrong},
+    body::{Body, Tag},
+    connection::{Connection, ConnectionError},
+    fault::Fault,
+    generate::{Generator, Load},
+    record::{Done, LATE, Recorder},
+    sample::{Pin, sample, state},
+};
+
+/// How long to wait before a connection is tried again, at first and at most.
+const BACKOFF: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(1));
+
+/// One connection, made anew whenever it has ended.
+pub async fn client(generator: Rc<Generator>, mut connection: Option<Connection>) {
+    let mut backoff = BACKOFF.0;
+    while !generator.is_over() {
+        let mut open = match connection.take() {
+            Some(open) => open,
+            None => match reopen(&generator).await {
+                Ok(open) => {
+                    backoff = BACKOFF.0;
+                    open
+                }
+                Err(()) => {
+                    give_up_old(&generator);
+                    tokio::time::sleep(backoff).await;
+                    backoff = (backoff * 2).min(BACKOFF.1);
+                    continue;
+                }
+            },
+        };
+        let Some(body) = generator.pick() else { return };
+        let sampled = generator.is_sampled();
+        let Ok(before) = (if sampled { state(&generator, &mut open, body).await } else { Ok(None) }) else { continue };
+        let Some(arrived) = generator.arrival().await else { return };
+        if !open.ready().await {
+            // It ended between two requests, which is no fault of either's.
+            match reopen(&generator).await {
+                Ok(new) => open = new,
+                Err(()) => {
+                    put_back(&generator, arrived);
+                    continue;
+                }
+            }
+        }
+        if let Some(open) = one(&generator, open, body, arrived, sampled, before).await {
+            connection = Some(open);
+        }
+    }
+}
+
+async fn reopen(generator: &Generator) -> Result<Connection, ()> {
+    let opened = timeout(generator.segment.timeout, Connection::open(&generator.segment.target)).await;
+    let now = Instant::now();
+    match opened {
+        Ok(Ok(open)) => {
+            generator.record(now, |recorder| recorder.totals.reconnects += 1);
+            Ok(open)
+        }
+        Ok(Err(error)) => {
+            generator.record(now, |recorder| recorder.fault(Fault::Connect, &error.to_string()));
+            Err(())
+        }
+        Err(_) => {
+            generator.record(now, |recorder| recorder.fault(Fault::Connect, "no connection in time"));
+            Err(())
+        }
+    }
+}
+
+fn put_back(generator: &Generator, arrived: Instant) {
+    if matches!(generator.segment.load, Load::Open { .. }) {
+        generator.queue.waiting.borrow_mut().push_front(arrived);
+        generator.queue.arrived.notify_one();
+    }
+}
+
+/// Ends the requests that have waited for too long while there was no connection.
+fn give_up_old(generator: &Generator) {
+    loop {
+        let first = generator.queue.waiting.borrow().front().copied();
+        match first {
+            Some(arrived) if arrived.elapsed() >= generator.segment.timeout => {
+                generator.queue.waiting.borrow_mut().pop_front();
+                give_up(generator, None, arrived);
+            }
+            _ => return,
+        }
+    }
+}
+
+/// A request that was not sent in time: whoever made it waits no longer.
+fn give_up(generator: &Generator, body: Option<&Body>, arrived: Instant) {
+    generator.record(arrived, |recorder| {
+        let (latency, text) = (arrived.elapsed(), "it waited for a free connection until its time was up");
+        match body {
+            Some(body) => recorder.done(&Done {
+                workload: body.workload,
+                latency,
+                service: None,
+                outcome: Err((Fault::Timeout, text)),
+            }),
+            None => {
+                recorder.interval.latency.record(latency.as_micros() as u64);
+                recorder.fault(Fault::Timeout, text);
+            }
+        }
+    });
+}
+
+/// Sends one request. Gives the connection back when it can be used again.
+async fn one(
+    generator: &Generator,
+    mut open: Connection,
+    body: &Body,
+    arrived: Instant,
+    sampled: bool,
+    before: Option<Pin>,
+) -> Option<Connection> {
+    let segment = &generator.segment;
+    let sent = Instant::now();
+    if sent.saturating_duration_since(arrived) >= segment.timeout {
+        give_up(generator, Some(body), arrived);
+        return Some(open);
+    }
+    let id = generator.next_ids(body.id_count());
+    let request = body.with_ids(id);
+    let newest = segment.newest.load(Ordering::Relaxed);
+    generator.sent.set(generator.sent.get() + 1);
+    generator.record(arrived, |recorder| recorder.totals.requests += 1);
+    generator.queue.in_flight.set(generator.queue.in_flight.get() + 1);
+    let answer = timeout(segment.timeout, open.call(request.clone())).await;
+    generator.queue.in_flight.set(generator.queue.in_flight.get() - 1);
+    let now = Instant::now();
+    let (latency, service) = (now.saturating_duration_since(arrived), now.saturating_duration_since(sent));
+    let outcome = outcome(body, id, &answer);
+    if outcome.is_ok() {
+        generator.record(now, |recorder| recorder.interval.answered += 1);
+    }
+    generator.record(arrived, |recorder| {
+        if sent.saturating_duration_since(arrived) > LATE {
+            recorder.interval.late += 1;
+        }
+        let stamp = answer.as_ref().ok().and_then(|answer| answer.as_ref().ok()?.stamp);
+        if let (Some(stamp), Some(Tag::Pending), Ok(())) = (stamp, body.tag, &outcome) {
+            date(recorder, stamp, newest);
+        }
+        let outcome = outcome.as_ref().copied().map_err(|wrong| (wrong.fault, wrong.text.as_str()));
+        recorder.done(&Done { workload: body.workload, latency, service: Some(service), outcome });
+    });
+    let Ok(Ok(answer)) = answer else { return None };
+    if let Some(stamp) = answer.stamp {
+        // Whoever is told of a snapshot may rely on it: an answer tells of one.
+        segment.newest.fetch_max(stamp.id, Ordering::Relaxed);
+    }
+    if sampled && outcome.is_ok() {
+        sample(generator, &mut open, body, request, answer, before).await.ok()?;
+    }
+    Some(open)
+}
+
+type Called = Result<Result<Answer, ConnectionError>, tokio::time::error::Elapsed>;
+
+fn outcome(body: &Body, id: u64, answer: &Called) -> Result<(), Wrong> {
+    match answer {
+        Ok(Ok(answer)) => answer::check(body, id, answer),
+        Ok(Err(error)) => Err(Wrong { fault: Fault::Disconnected, text: error.to_string() }),
+        Err(_) => Err(Wrong { fault: Fault::Timeout, text: "the target did not answer in time".to_owned() }),
+    }
+}
+
+/// Writes down how old a `pending` answer's state was, and whether the target had told of a newer one before the request was sent.
+pub fn date(recorder: &mut Recorder, stamp: Stamp, newest: u64) {
+    recorder.interval.dated += 1;
+    recorder.interval.stale += u64::from(stamp.id < newest);
+    recorder.interval.age.record(stamp.age_ms);
+}

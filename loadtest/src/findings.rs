@@ -1,0 +1,228 @@
+//! What the runs come to: figures of each target, its knee, and how targets compare.
+
+use hdrhistogram::CreationError;
+
+use crate::{
+    args::Args,
+    check::Checked,
+    fault::Fault,
+    generate::Bodies,
+    plan::{Found, Part},
+    record::{Interval, Totals},
+    report::{
+        Age, Begin, Example, Latency, Ratio, Round, Row, Spread, Step, Summary, TargetReport, WorkloadReport,
+        distribution, knee, share,
+    },
+    segment::Outcome,
+};
+
+/// Share of what arrives that must be answered right for a load to be carried.
+const CARRIED: f64 = 0.99;
+
+/// The parts of one turn of a target, one after another.
+pub type Turn = Vec<(Part, Outcome)>;
+
+/// What a turn came to.
+///
+/// # Errors
+/// A histogram's bounds are refused.
+pub fn round(outcomes: &Turn) -> Result<Round, CreationError> {
+    let all = sum(outcomes)?;
+    let seconds: f64 = outcomes.iter().map(|(_, outcome)| outcome.measured.as_secs_f64()).sum();
+    let right: u64 = outcomes.iter().map(|(_, outcome)| outcome.right_in_time).sum();
+    Ok(Round {
+        throughput: rate(right as f64, seconds),
+        p50: all.latency.quantile(0.5),
+        p99: all.latency.quantile(0.99),
+        errors: all.faults.total(),
+    })
+}
+
+fn sum<'a>(outcomes: impl IntoIterator<Item = &'a (Part, Outcome)>) -> Result<Interval, CreationError> {
+    let mut all = Interval::new()?;
+    for (_, outcome) in outcomes {
+        all.add(&outcome.all);
+    }
+    Ok(all)
+}
+
+/// The first target to each other, round by round.
+pub fn ratios(found: &[Found], rounds: &[Vec<Round>]) -> Vec<Ratio> {
+    let of = |other: &[Round], pick: fn(&Round) -> f64| {
+        Spread::of(rounds[0].iter().zip(other).map(|(a, b)| pick(a) / pick(b)).collect())
+    };
+    let others = found.iter().zip(rounds).skip(1);
+    others
+        .filter_map(|(other, rounds)| {
+            Some(Ratio {
+                of: found[0].target.name.clone(),
+                to: other.target.name.clone(),
+                throughput: of(rounds, |round| round.throughput)?,
+                p50: of(rounds, |round| round.p50 as f64)?,
+                p99: of(rounds, |round| round.p99 as f64)?,
+            })
+        })
+        .collect()
+}
+
+/// What is known of a target when its runs are over.
+pub struct Finished {
+    pub found: Found,
+    pub turns: Vec<Turn>,
+    pub rounds: Vec<Round>,
+    pub checked: Checked,
+    /// Its throughput to the second target's.
+    pub ratio: Option<f64>,
+}
+
+/// The figures of a target. What a reader should know before them goes to `notes`.
+///
+/// # Errors
+/// A histogram's bounds are refused.
+pub fn target_report(
+    args: &Args,
+    finished: Finished,
+    bodies: &Bodies,
+    notes: &mut Vec<String>,
+) -> Result<TargetReport, CreationError> {
+    let Finished { found, turns, rounds, checked, ratio } = finished;
+    let steps = steps(args, &turns)?;
+    let knee = knee(&steps);
+    let outcomes: Turn = turns.into_iter().flatten().collect();
+    let mut all = sum(&outcomes)?;
+    let seconds: f64 = outcomes.iter().map(|(_, outcome)| outcome.measured.as_secs_f64()).sum();
+    let right: u64 = outcomes.iter().map(|(_, outcome)| outcome.right_in_time).sum();
+    let used = outcomes
+        .iter()
+        .try_fold((0.0, 0.0), |sum, (_, outcome)| outcome.processor.map(|(used, of)| (sum.0 + used, sum.1 + of)));
+    let mut timeline = Vec::new();
+    let mut totals = Totals::new(bodies.kinds.len())?;
+    let mut begin = 0.0;
+    let mut begins = Vec::new();
+    for (part, outcome) in outcomes {
+        begins.push(Begin { at: begin, offered: part.constant_rate(), connections: part.connections });
+        timeline.extend(outcome.rows.into_iter().map(|row| Row { at: row.at + begin, ..row }));
+        begin += outcome.measured.as_secs_f64();
+        totals.add(outcome.totals);
+        if let Some(why) = outcome.unwatched {
+            let note = format!("{} was not watched for new snapshots: {why}", found.target);
+            if !notes.contains(&note) {
+                notes.push(note);
+            }
+        }
+    }
+    // They were counted as right when they came: what is wrong with them was found later.
+    all.right = all.right.saturating_sub(checked.mismatches);
+    all.faults.count_many(Fault::Mismatch, checked.mismatches);
+    for (workload, count) in &checked.by_workload {
+        if let Some(kind) = totals.kinds.get_mut(*workload) {
+            kind.right = kind.right.saturating_sub(*count);
+            kind.faults.count_many(Fault::Mismatch, *count);
+        }
+    }
+    if totals.not_sampled > 0 {
+        notes.push(format!("{}: {} samples were not compared: there were too many.", found.target, totals.not_sampled));
+    }
+    if args.reference.is_some() && checked.equal + checked.mismatches == 0 {
+        notes.push(format!("No answer of {} could be compared with the reference.", found.target));
+    }
+    let generator_cores = used.map(|(used, of)| used / of);
+    if generator_cores.is_some_and(|cores| cores > 0.9 * f64::from(args.threads)) {
+        notes.push(format!(
+            "{}: the generator was busy all the time: it may have been what was measured. More --threads may help, if there are cores for them.",
+            found.target
+        ));
+    }
+    let errors = all.faults.total();
+    let offered = timeline.iter().map(|row| row.offered.map(|rate| rate * row.width)).sum::<Option<f64>>();
+    let summary = Summary {
+        seconds,
+        requests: totals.requests,
+        right: all.right,
+        throughput: rate(right as f64, seconds),
+        offered: offered.filter(|_| args.is_open()).map(|arrivals| rate(arrivals, seconds)),
+        errors,
+        error_rate: rate(errors as f64, (all.right + errors) as f64),
+        faults: all.faults,
+        latency: Latency::from(&all.latency),
+        service: Latency::from(&all.service),
+        refusal_p99_us: (totals.refusals.count() > 0).then(|| totals.refusals.quantile(0.99)),
+        late: all.late,
+        reconnects: totals.reconnects,
+        age: Age::of(&all),
+        checked: checked.equal + checked.mismatches,
+        knee: knee.map(|knee| knee.rate),
+        ratio,
+        generator_cores,
+    };
+    let workloads = bodies
+        .kinds
+        .iter()
+        .zip(&totals.kinds)
+        .map(|((name, weight, _), kind)| WorkloadReport::new(name.clone(), *weight, kind))
+        .collect();
+    let mut examples: Vec<Example> =
+        totals.examples.into_iter().map(|(fault, text)| Example { fault: fault.name(), text }).collect();
+    examples.extend(checked.examples.iter().map(|text| Example { fault: Fault::Mismatch.name(), text: text.clone() }));
+    Ok(TargetReport {
+        name: found.target.name.clone(),
+        url: found.target.url(),
+        client: found.client,
+        presim: found.presim,
+        summary,
+        workloads,
+        rounds,
+        timeline,
+        begins,
+        steps,
+        knee,
+        distribution: distribution(&all.latency),
+        checked,
+        examples,
+    })
+}
+
+/// The loads that were tried: the steps, over all rounds, or the intervals of a ramp. That the target falls behind an open loop shows in the p99, as
+/// latency counts from the arrival.
+fn steps(args: &Args, turns: &[Turn]) -> Result<Vec<Step>, CreationError> {
+    let held = |share: f64, p99: u64| share >= CARRIED && p99 as f64 <= args.knee_p99.as_micros() as f64;
+    if args.ramp.is_some() {
+        let rows = turns.iter().flatten().flat_map(|(part, outcome)| outcome.rows.iter().map(|row| (*part, row)));
+        let step = |(part, row): (Part, &Row)| {
+            let errors = (row.errors_per_second * row.width).round() as u64;
+            let Latency { p50, p99, .. } = row.latency;
+            let held = held(row.answered_share, p99);
+            let (offered, connections) = (Some(row.offered?), part.connections);
+            Some(Step { offered, connections, achieved: row.right_per_second, p50, p99, errors, held })
+        };
+        return Ok(rows.filter_map(step).collect());
+    }
+    if args.steps.is_none() && args.connection_steps.is_none() {
+        return Ok(Vec::new());
+    }
+    let places = turns.iter().map(Vec::len).max().unwrap_or(0);
+    let mut steps = Vec::new();
+    for place in 0..places {
+        let rounds: Vec<&(Part, Outcome)> = turns.iter().filter_map(|turn| turn.get(place)).collect();
+        let Some((part, _)) = rounds.first() else { break };
+        let all = sum(rounds.iter().copied())?;
+        let seconds: f64 = rounds.iter().map(|(_, outcome)| outcome.measured.as_secs_f64()).sum();
+        let right: u64 = rounds.iter().map(|(_, outcome)| outcome.right_in_time).sum();
+        let (p50, p99) = (all.latency.quantile(0.5), all.latency.quantile(0.99));
+        let (achieved, held, errors) = (rate(right as f64, seconds), held(share(&all), p99), all.faults.total());
+        steps.push(Step {
+            offered: part.constant_rate(),
+            connections: part.connections,
+            achieved,
+            p50,
+            p99,
+            errors,
+            held,
+        });
+    }
+    Ok(steps)
+}
+
+fn rate(count: f64, seconds: f64) -> f64 {
+    if seconds > 0.0 { count / seconds } else { 0.0 }
+}

@@ -1,0 +1,114 @@
+//! Real nodes under the load test: a node's world becomes requests, and a reference tells a right node from one with another state.
+
+mod support;
+
+use std::{
+    ffi::OsString,
+    path::Path,
+    process::{Command, Output},
+};
+
+use presim::{config::Config, node::Node};
+use serde_json::{Value, json};
+use support::binary;
+use tempfile::TempDir;
+
+/// An account of the genesis below, whose balance is asked for.
+const ACCOUNT: &str = "0x70997970c51812dc3a010c7d01b50e0d17dc79c8";
+/// A contract of it, which returns the ether that its caller has.
+const CONTRACT: &str = "0x00000000000000000000000000000000000000cc";
+
+/// A node in this process, on a free port.
+fn node(flags: &[&str]) -> Node {
+    let args = ["presim", "--listen", "127.0.0.1:0"].iter().chain(flags).map(OsString::from);
+    let config = Config::load(args).unwrap_or_else(|error| panic!("the flags are refused: {error:#}"));
+    Node::start(config).unwrap_or_else(|error| panic!("the node did not start: {error:#}"))
+}
+
+/// A node whose chain stands still, with this balance of the account.
+fn still(folder: &Path, name: &str, balance: &str) -> Node {
+    let genesis = json!({
+        "config": {"chainId": 1337, "terminalTotalDifficulty": 0, "shanghaiTime": 0, "cancunTime": 0, "homesteadBlock": 0, "eip150Block": 0,
+                   "eip155Block": 0, "eip158Block": 0, "byzantiumBlock": 0, "constantinopleBlock": 0, "petersburgBlock": 0, "istanbulBlock": 0,
+                   "berlinBlock": 0, "londonBlock": 0,
+                   "blobSchedule": {"cancun": {"target": 3, "max": 6, "baseFeeUpdateFraction": 3338477}}},
+        "gasLimit": "0x1c9c380", "difficulty": "0x0", "timestamp": "0x6900ffff", "baseFeePerGas": "0x1", "nonce": "0x0",
+        "extraData": "0x", "mixHash": format!("0x{:064x}", 0), "coinbase": format!("0x{:040x}", 0),
+        // CALLER BALANCE PUSH0 MSTORE PUSH1 32 PUSH0 RETURN
+        "alloc": {ACCOUNT: {"balance": balance}, CONTRACT: {"balance": "0x0", "code": "0x33315f5260205ff3"}},
+    });
+    let file = folder.join(name);
+    std::fs::write(&file, genesis.to_string()).expect("a file");
+    node(&["--feed", "static", "--genesis", file.to_str().expect("the path is UTF-8")])
+}
+
+fn url(node: &Node) -> String {
+    format!("http://{}", node.info().listen)
+}
+
+fn output(command: &mut Command) -> (Output, Value) {
+    let folder = TempDir::new().expect("a directory");
+    let report = folder.path().join("report.json");
+    let output = command.arg("--json").arg(&report).output().expect("the binary runs");
+    let report = std::fs::read_to_string(report).unwrap_or_default();
+    (output, serde_json::from_str(&report).unwrap_or_default())
+}
+
+#[test]
+fn a_node_with_another_state_than_the_references_is_caught() {
+    let folder = TempDir::new().expect("a directory");
+    let [right, same, wrong] = [("right", "0x64"), ("same", "0x64"), ("wrong", "0x65")]
+        .map(|(name, balance)| still(folder.path(), name, balance));
+    let call = json!({"from": ACCOUNT, "to": CONTRACT});
+    let bodies = folder.path().join("bodies");
+    let body = |id: u64, method: &str, params: Value| {
+        format!("{}\n", json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params}))
+    };
+    let lines = [
+        body(1, "eth_call", json!([call, "latest"])),
+        body(2, "eth_simulateV1", json!([{"blockStateCalls": [{"calls": [call]}]}, "latest"])),
+    ];
+    std::fs::write(&bodies, lines.concat()).expect("a file");
+    for tag in ["latest", "pending"] {
+        let test = |target: &Node, reference: &Node| {
+            let mut command = binary();
+            command.arg(url(target)).args(["--reference", &url(reference), "--check-sample=2", "--tag", tag]);
+            command.args(["--duration=300ms", "--warmup=0s", "--connections=2", "--assert=mismatches=0,checked>0"]);
+            output(command.arg("--bodies").arg(&bodies))
+        };
+        let (run, report) = test(&same, &right);
+        assert_eq!(run.status.code(), Some(0), "{tag}: {run:?}");
+        assert_eq!(report["notes"], json!([]), "{tag}: they are on one chain");
+        let (run, report) = test(&wrong, &right);
+        assert_eq!(run.status.code(), Some(1), "{tag}: {run:?}");
+        let summary = &report["targets"][0]["summary"];
+        assert_eq!(summary["faults"]["mismatch"], summary["checked"], "{tag}: every answer depends on the balance");
+        let text = String::from_utf8_lossy(&run.stdout).into_owned();
+        assert!(text.contains("FAIL mismatches=0") && text.contains("PASS checked>0"), "{tag}: {text}");
+        assert!(text.contains("block 0 is not that of"), "{tag}: the reader is told why: {text}");
+    }
+}
+
+#[test]
+fn every_kind_of_request_is_answered_right_while_blocks_are_made() {
+    let node = node(&["--sub-block-ms", "50"]);
+    for scheme in ["http", "ws"] {
+        let mut command = binary();
+        command.arg(url(&node).replace("http", scheme)).args([
+            "--mix=balance,quote,code,swap,sandwich,multi,big,override,search,batch,wallet",
+            "--duration=2s",
+            "--warmup=100ms",
+            "--bodies-per-kind=4",
+            "--check-sample=3",
+            "--timeout=60s",
+            "--assert=errors=0,stale=0,mismatches=0,checked>0",
+        ]);
+        let (run, report) = output(&mut command);
+        assert_eq!(run.status.code(), Some(0), "{scheme}: {run:?}");
+        let workloads = report["targets"][0]["workloads"].as_array().cloned().unwrap_or_default();
+        assert_eq!(workloads.len(), 11);
+        for workload in workloads {
+            assert!(workload["right"].as_u64() > Some(0), "{scheme}: {workload}");
+        }
+    }
+}
