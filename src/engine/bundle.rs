@@ -89,7 +89,7 @@ impl Engine<'_> {
         if place.begins {
             overlay.push_hash(snapshot.header().number, place.header.parent_hash);
         }
-        let mut evm = RunEvm::<F>::new(&mut *overlay, env, precompiles);
+        let mut evm = RunEvm::<F>::new(overlay, env, precompiles);
         if place.begins {
             let mut system = SystemCaller::new(spec);
             let header = &place.header;
