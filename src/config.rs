@@ -147,10 +147,10 @@ pub struct Config {
     #[arg(long, env = "PRESIM_QUEUE_BUNDLE", value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000), help_heading = "Limits")]
     pub queue_bundle: Option<u32>,
     /// Milliseconds that a request may be expected to wait for a worker, where more than 8 a worker wait already; one more is refused (-32005).
-    #[arg(long, env = "PRESIM_QUEUE_WAIT_MS", value_name = "MS", default_value_t = 250, value_parser = clap::value_parser!(u64).range(1..=3_600_000), help_heading = "Limits")]
+    #[arg(long, env = "PRESIM_QUEUE_WAIT_MS", value_name = "MS", default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..=3_600_000), help_heading = "Limits")]
     pub queue_wait_ms: u64,
     /// Once a request was refused for that, and until nothing has been refused for a second, a request that would wait longer than this is refused: per cent of what a request takes.
-    #[arg(long, env = "PRESIM_OVERLOAD_WAIT", value_name = "PERCENT", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1_000_000), help_heading = "Limits")]
+    #[arg(long, env = "PRESIM_OVERLOAD_WAIT", value_name = "PERCENT", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=1_000_000), help_heading = "Limits")]
     pub overload_wait: u32,
     /// Bytes of a request body or a WebSocket message.
     #[arg(long, env = "PRESIM_MAX_BODY", value_name = "BYTES", default_value_t = 10 << 20, value_parser = clap::value_parser!(u32).range(64..), help_heading = "Limits")]

@@ -20,6 +20,9 @@ use tokio::{
 /// Connections that a load may open.
 const CONNECTIONS: usize = 768;
 
+/// How often the clock wakes, at most.
+const TICK: Duration = Duration::from_micros(100);
+
 /// Requests that are ready to be sent.
 #[derive(Clone)]
 pub struct Bodies(Rc<Vec<Vec<u8>>>);
@@ -51,6 +54,8 @@ pub struct Seen {
     pub unsent: usize,
     /// Other errors.
     pub errors: usize,
+    /// How late requests were sent: the generator's part of the times above, in seconds.
+    pub late: Vec<f64>,
     /// How long it lasted.
     pub seconds: f64,
 }
@@ -64,14 +69,15 @@ impl Seen {
     /// One line of it.
     pub fn line(&self) -> String {
         format!(
-            "{:8.0} results/s  p50 {:7.2} ms  p99 {:7.2} ms   refused {} (p99 {:.2} ms)  unsent {}  errors {}",
+            "{:8.0} results/s  p50 {:7.2} ms  p99 {:7.2} ms   refused {} (p99 {:.2} ms)  unsent {}  errors {}  sent late p99 {:.2} ms",
             self.rate(),
             quantile(&self.results, 0.5) * 1e3,
             quantile(&self.results, 0.99) * 1e3,
             self.refusals.len(),
             quantile(&self.refusals, 0.99) * 1e3,
             self.unsent,
-            self.errors
+            self.errors,
+            quantile(&self.late, 0.99) * 1e3
         )
     }
 
@@ -122,20 +128,25 @@ pub fn open(to: SocketAddr, bodies: &Bodies, rate: f64, time: Duration) -> Seen 
     std::mem::take(&mut seen[0])
 }
 
+/// One load without a break, told apart by when a request was due: before `warm_up` had passed, or in the `time` after it.
+pub fn open_warm(to: SocketAddr, bodies: &Bodies, rate: f64, warm_up: Duration, time: Duration) -> [Seen; 2] {
+    local(on_clock(to, bodies.clone(), rate, warm_up, time))
+}
+
 /// The same for two loads at once.
 pub fn open_both(to: SocketAddr, loads: [(&Bodies, f64); 2], time: Duration) -> [Seen; 2] {
     local(async {
-        let [(a, rate_a), (b, rate_b)] = loads;
-        let (a, b) = tokio::join!(on_clock(to, a.clone(), rate_a, time), on_clock(to, b.clone(), rate_b, time));
+        let [a, b] = loads.map(|(bodies, rate)| on_clock(to, bodies.clone(), rate, Duration::ZERO, time));
+        let ([_, a], [_, b]) = tokio::join!(a, b);
         [a, b]
     })
 }
 
-async fn on_clock(to: SocketAddr, bodies: Bodies, rate: f64, time: Duration) -> Seen {
+async fn on_clock(to: SocketAddr, bodies: Bodies, rate: f64, warm_up: Duration, time: Duration) -> [Seen; 2] {
+    let seen: Rc<[RefCell<Seen>; 2]> = Rc::default();
     if rate == 0. {
-        return Seen::default();
+        return Default::default();
     }
-    let seen = Rc::new(RefCell::new(Seen::default()));
     let idle: Rc<RefCell<Vec<Connection>>> = Rc::default();
     // Opened before the clock begins: the load is the requests'.
     for _ in 0..CONNECTIONS {
@@ -143,31 +154,31 @@ async fn on_clock(to: SocketAddr, bodies: Bodies, rate: f64, time: Duration) -> 
         idle.borrow_mut().push(connection);
     }
     let began = Instant::now();
-    let mut clock = clock(rate, began, time);
+    let mut clock = clock(rate, began, warm_up + time);
     while let Some(index) = clock.recv().await {
-        let due = began + Duration::from_secs_f64(index as f64 / rate);
+        let after = Duration::from_secs_f64(index as f64 / rate);
+        let (due, part) = (began + after, usize::from(after >= warm_up));
         let Some(mut connection) = idle.borrow_mut().pop() else {
-            seen.borrow_mut().unsent += 1;
+            seen[part].borrow_mut().unsent += 1;
             continue;
         };
         let (seen, idle, bodies) = (seen.clone(), idle.clone(), bodies.clone());
         spawn_local(async move {
+            seen[part].borrow_mut().late.push(due.elapsed().as_secs_f64());
             let answer = connection.ask(&bodies.0[index % bodies.0.len()]).await.unwrap_or(Answer::Error);
-            seen.borrow_mut().take(answer, due.elapsed().as_secs_f64());
+            seen[part].borrow_mut().take(answer, due.elapsed().as_secs_f64());
             idle.borrow_mut().push(connection);
         });
     }
-    let seconds = began.elapsed().as_secs_f64();
     let patience = Instant::now();
     while idle.borrow().len() < CONNECTIONS && patience.elapsed() < Duration::from_secs(10) {
         tokio::time::sleep(Duration::from_millis(2)).await;
     }
-    let mut seen = seen.take();
-    seen.seconds = seconds;
-    seen
+    [(0, warm_up), (1, time)].map(|(part, time)| Seen { seconds: time.as_secs_f64(), ..seen[part].take() })
 }
 
-/// Tells the number of each request when it is due, from a thread of its own: the timer of an event loop is too coarse.
+/// Tells the number of each request when it is due, from a thread of its own: the timer of an event loop is too coarse. It wakes no
+/// more often than each [`TICK`], so that the clock takes no time from the node, which shares its cores.
 fn clock(rate: f64, began: Instant, time: Duration) -> UnboundedReceiver<usize> {
     let (due, requests) = unbounded_channel();
     std::thread::spawn(move || {
@@ -180,7 +191,7 @@ fn clock(rate: f64, began: Instant, time: Duration) -> UnboundedReceiver<usize> 
                 sent += 1;
             }
             let next = began + Duration::from_secs_f64(sent as f64 / rate);
-            std::thread::sleep(next.saturating_duration_since(Instant::now()));
+            std::thread::sleep(next.saturating_duration_since(Instant::now()).max(TICK));
         }
     });
     requests

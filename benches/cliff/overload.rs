@@ -1,6 +1,9 @@
 //! Twice the load that a node can carry: what is admitted keeps its p99, the rest is refused at once, memory stays flat.
 
-use std::{path::Path, time::Duration};
+use std::{
+    path::Path,
+    time::{Duration, Instant},
+};
 
 use crate::{
     load::{self, Bodies, quantile},
@@ -12,7 +15,7 @@ use crate::{
 const TARGET: f64 = 3.0;
 /// How long a refusal may take on the server, in seconds.
 const REFUSED_WITHIN: f64 = 5e-3;
-/// Growth of the resident memory from the first half of the overload to its end.
+/// Growth of the most resident memory from the first half of the overload to the second.
 const GROWTH: f64 = 1.1;
 
 const PROBE: Duration = Duration::from_secs(3);
@@ -31,22 +34,36 @@ pub fn run(folder: &Path, names: &[&str]) {
 }
 
 fn one(folder: &Path, name: &str, bodies: &Bodies) {
-    let node = Node::start(folder, &[]);
+    let node = Node::start_behind_load(folder, &[]);
     let capacity = load::closed(node.address, bodies, 8, PROBE).rate();
     let unloaded = load::open(node.address, bodies, capacity / 10., PROBE);
     println!("{name}: carries {capacity:.0} requests a second");
     println!("  a tenth of it   {}", unloaded.line());
-    let first = load::open(node.address, bodies, 2. * capacity, WARM_UP);
+    // One load without a break: how overload begins is told, how it goes on is judged.
+    let ([first, seen], [before, after]) = std::thread::scope(|scope| {
+        let peaks = scope.spawn(|| [WARM_UP + OVERLOAD / 2, OVERLOAD / 2].map(|time| peak(&node, time)));
+        let seen = load::open_warm(node.address, bodies, 2. * capacity, WARM_UP, OVERLOAD);
+        (seen, peaks.join().expect("the node runs"))
+    });
     println!("  twice, begins   {}", first.line());
-    let before = node.resident();
-    let seen = load::open(node.address, bodies, 2. * capacity, OVERLOAD);
     println!("  twice, goes on  {}", seen.line());
-    let after = node.resident();
+    println!("  resident, MiB: at most {} at first, {} then", before >> 20, after >> 20);
     let ratio = quantile(&seen.results, 0.99) / quantile(&unloaded.results, 0.99);
     verdict(&format!("{name}: p99 of what is admitted, times the unloaded one"), ratio, TARGET);
     verdict(&format!("{name}: memory after and before"), after as f64 / before as f64, GROWTH);
     let refusals = node.histogram("presim_refusal_seconds_bucket", "");
     verdict(&format!("{name}: p99 of a refusal on the server, s"), bucket(&refusals, 0.99), REFUSED_WITHIN);
+}
+
+/// The most that the node has resident in this time.
+fn peak(node: &Node, time: Duration) -> u64 {
+    let began = Instant::now();
+    let mut most = 0;
+    while began.elapsed() < time {
+        most = most.max(node.resident());
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    most
 }
 
 /// Clients that wait for their answers are never refused, as many as 64.

@@ -60,7 +60,7 @@ impl Admission {
     pub const RECOVERY: Duration = Duration::from_secs(1);
 
     /// A wait that an overloaded lane never refuses for: less and the workers would run dry between two arrivals.
-    const SHORT: Duration = Duration::from_micros(500);
+    const SHORT: Duration = Duration::from_micros(200);
 
     /// Requests a worker that may always wait while the lane keeps up: a handful of clients is served, however long what they ask takes.
     const FEW: usize = 8;
@@ -86,19 +86,33 @@ impl Admission {
 
     /// A place for one more request.
     pub fn enter(self: &Arc<Self>) -> Result<Place, NoPlace> {
+        self.enter_if(self.is_overloaded())
+    }
+
+    /// A place for one more request as an overloaded lane gives it: where more than this lane is overloaded.
+    pub fn enter_overloaded(self: &Arc<Self>) -> Result<Place, NoPlace> {
+        self.enter_if(true)
+    }
+
+    fn enter_if(self: &Arc<Self>, overloaded: bool) -> Result<Place, NoPlace> {
         // Taken first, so that two at once never share the last one.
         let place = Place(self.clone());
         let before = self.inside.fetch_add(1, AcqRel);
         let waiting = (before + 1).saturating_sub(self.workers);
         let refused = if waiting > self.most {
             NoPlace::Full
-        } else if waiting > 0 && self.wait(waiting) > self.longest_wait(waiting) {
+        } else if waiting > 0 && self.wait(waiting) > self.longest_wait(waiting, overloaded) {
             NoPlace::TooLong(self.wait(waiting))
         } else {
             return Ok(place);
         };
-        self.overloaded_until.store(nanos(self.began.elapsed() + Self::RECOVERY), Relaxed);
+        self.has_refused();
         Err(refused)
+    }
+
+    /// Something had to be refused: from now on the lane is overloaded.
+    pub fn has_refused(&self) {
+        self.overloaded_until.store(nanos(self.began.elapsed() + Self::RECOVERY), Relaxed);
     }
 
     /// How many wait or run.
@@ -123,8 +137,8 @@ impl Admission {
         Duration::from_nanos(rounds / u64::try_from(self.workers).unwrap_or(u64::MAX))
     }
 
-    fn longest_wait(&self, waiting: usize) -> Duration {
-        if !self.is_overloaded() {
+    fn longest_wait(&self, waiting: usize, overloaded: bool) -> Duration {
+        if !overloaded {
             return if waiting > Self::FEW * self.workers { self.longest } else { Duration::MAX };
         }
         let one = self.mean.load(Relaxed).saturating_add(self.deviation.load(Relaxed).saturating_mul(2));
@@ -207,7 +221,7 @@ mod tests {
         }
         let places: Vec<_> = std::iter::from_fn(|| lane.enter().ok()).collect();
         drop(places);
-        assert!(lane.longest_wait(1) > TOOK * 6, "{:?}", lane.longest_wait(1));
+        assert!(lane.longest_wait(1, true) > TOOK * 6, "{:?}", lane.longest_wait(1, true));
     }
 
     #[test]
@@ -228,6 +242,6 @@ mod tests {
         assert_eq!(places.len(), 102);
         drop(places);
         let places: Vec<_> = std::iter::from_fn(|| lane.enter().ok()).collect();
-        assert_eq!(places.len(), 22);
+        assert_eq!(places.len(), 10);
     }
 }

@@ -9,7 +9,7 @@ mod batch;
 mod lane;
 mod pool;
 
-pub use admission::Admission;
+pub use admission::{Admission, NoPlace, Place};
 pub use batch::{Batch, Turn};
 pub use lane::{Drain, LaneActor, LaneName};
 pub use pool::{Executor, ExecutorConfig, Refused, Ticket};

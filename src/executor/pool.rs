@@ -125,6 +125,7 @@ pub struct Executor {
     pool: Arc<rayon::ThreadPool>,
     pause: Pause,
     workers: usize,
+    overload_wait: u32,
     deadline: Duration,
 }
 
@@ -191,7 +192,8 @@ impl Executor {
             .build()?;
         let passing = shared.clone();
         let pause = Pause::new(move || passing.let_short_calls_pass());
-        Ok(Self { shared, pool: Arc::new(pool), pause, workers, deadline: config.deadline })
+        let ExecutorConfig { overload_wait, deadline, .. } = config;
+        Ok(Self { shared, pool: Arc::new(pool), pause, workers, overload_wait, deadline })
     }
 
     /// A ticket for a request that has just arrived.
@@ -261,9 +263,20 @@ impl Executor {
         self.shared.lane(lane).admission.is_overloaded()
     }
 
+    /// How long a request may expect to wait where too much is asked, in per cent of what one takes.
+    pub const fn overload_wait(&self) -> u32 {
+        self.overload_wait
+    }
+
     /// Refuses every further job.
     pub fn close(&self) {
         self.shared.stopping.store(true, Relaxed);
+    }
+
+    /// Refuses a request of a lane that had no place elsewhere, and counts it as the lane's own: the lane stays overloaded.
+    pub fn refuse(&self, lane: LaneName, no_place: NoPlace) -> Refused {
+        self.shared.lane(lane).admission.has_refused();
+        self.refused(lane, no_place)
     }
 
     fn admit(&self, lane: LaneName, ticket: &Ticket) -> Result<Claim, Refused> {
@@ -275,13 +288,16 @@ impl Executor {
             Some(batch) => batch.enter(lane, &queue.admission),
             None => queue.admission.enter().map(Claim::Own),
         };
-        claim.map_err(|no_place| {
-            queue.refused.increment(1);
-            match no_place {
-                NoPlace::Full => Refused::QueueFull { lane, waiting: queue.admission.most() },
-                NoPlace::TooLong(wait) => Refused::Overloaded { lane, wait },
-            }
-        })
+        claim.map_err(|no_place| self.refused(lane, no_place))
+    }
+
+    fn refused(&self, lane: LaneName, no_place: NoPlace) -> Refused {
+        let queue = self.shared.lane(lane);
+        queue.refused.increment(1);
+        match no_place {
+            NoPlace::Full => Refused::QueueFull { lane, waiting: queue.admission.most() },
+            NoPlace::TooLong(wait) => Refused::Overloaded { lane, wait },
+        }
     }
 
     fn push(&self, lane: LaneName, job: Job) {

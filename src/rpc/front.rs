@@ -2,7 +2,7 @@
 
 use std::{
     sync::{Arc, OnceLock},
-    time::{Duration, Instant},
+    time::Instant,
 };
 
 use bytestring::ByteString;
@@ -13,13 +13,14 @@ use super::{
     access::Client,
     dialect::Dialect,
     error::{Outcome, RpcError},
+    in_place::InPlace,
     methods::{Asked, Backend, Method, Place, RequestLimits},
     remote::{Remote, Rounds},
     subscriptions::Starting,
     wait::Waiters,
 };
 use crate::{
-    executor::{Admission, Batch, Executor, LaneName, Ticket},
+    executor::{Batch, Executor, LaneName, Ticket},
     feed::{pool::Pool, upstream::UpstreamState},
     state::{Meter, Missed, Overlay, Published, SnapshotId, Snapshots, Stopped},
     store::Commit,
@@ -36,7 +37,7 @@ pub struct Front {
     pub(super) waiters: Waiters,
     metrics: Metrics,
     /// Who may run in place.
-    in_place: Arc<Admission>,
+    in_place: InPlace,
     /// Where the state is an upstream's.
     pub(super) remote: Option<Remote>,
     /// By method and outcome; each is there once it has something to count.
@@ -94,9 +95,6 @@ impl Front {
     const IN_PLACE: u32 = 12;
     /// Bytes of parameters that a call may have to be run in place: what has more is a bundle that takes long, or takes long to read.
     const IN_PLACE_BYTES: usize = 8 << 10;
-    /// Requests that may wait at once to run in place, and how long where they are more than a few.
-    const IN_PLACE_WAITING: usize = 1024;
-    const IN_PLACE_WAIT: Duration = Duration::from_millis(2);
 
     /// A front before `backend` whose connections live on so many threads, counting into `metrics`.
     pub fn new(
@@ -109,7 +107,7 @@ impl Front {
     ) -> Self {
         let counts = Method::ALL.iter().map(|_| Default::default()).collect();
         let unknown = Counted::new(metrics, "unknown", Outcome::Invalid);
-        let in_place = Arc::new(Admission::new(io_threads, Self::IN_PLACE_WAITING, Self::IN_PLACE_WAIT, 100));
+        let in_place = InPlace::new(io_threads, executor.overload_wait());
         let refusals = Counted {
             requests: metrics.counter("presim_refusals_total", "Requests refused because a lane was too busy.", &[]),
             seconds: metrics.histogram(
@@ -224,7 +222,10 @@ impl Front {
     /// Runs on the calling thread if few others want to, and what is short ends there; all else goes to a lane.
     ///
     /// Whoever would run here first lets those in who have arrived already. So how many they are is known, and once somebody would wait for
-    /// long, all go to the lane, which refuses what it cannot answer in time: a thread that runs reads nothing, and refuses nothing.
+    /// long, the rest goes to the lane: a thread that runs reads nothing, and refuses nothing.
+    ///
+    /// Where the lane is overloaded, what has no place here is refused. The lane's workers would take the time from this thread, and give each
+    /// answer a way between threads.
     async fn run_here_then_on(
         &self,
         lane: LaneName,
@@ -232,14 +233,19 @@ impl Front {
         job: Job,
         out: Vec<u8>,
     ) -> (Vec<u8>, Result<(), RpcError>) {
-        if self.in_place.is_overloaded() || self.executor.is_overloaded(lane) {
+        let overloaded = self.executor.is_overloaded(lane);
+        if overloaded && self.in_place.often_too_long(lane) {
             return self.run_on(lane, method, job, out).await;
         }
-        let Ok(place) = self.in_place.enter() else { return self.run_on(lane, method, job, out).await };
+        let place = match self.in_place.enter(overloaded) {
+            Ok(place) => place,
+            Err(no_place) if overloaded => return (out, Err(self.executor.refuse(lane, no_place).into())),
+            Err(_) => return self.run_on(lane, method, job, out).await,
+        };
         tokio::task::yield_now().await;
         let (start, began) = (out.len(), Instant::now());
         let ran = self.run_here(method, &job, out, Meter::short(Self::IN_PLACE));
-        place.served(began.elapsed());
+        self.in_place.ended(place, lane, began.elapsed(), ran.too_long);
         let Ran { mut out, result, too_long, missed } = ran;
         if !missed.is_empty() {
             out.truncate(start);

@@ -1,6 +1,7 @@
 //! The threads that connections live on.
 
 use std::{
+    cell::Cell,
     io,
     sync::{
         Arc,
@@ -14,6 +15,15 @@ use tokio::{
     runtime::{Builder, Handle},
     sync::watch,
 };
+
+thread_local! {
+    static INDEX: Cell<usize> = const { Cell::new(0) };
+}
+
+/// Which of the threads this is: 0 as well where it is none of them.
+pub fn index() -> usize {
+    INDEX.get()
+}
 
 /// Threads with an event loop each, and connections dealt out among them.
 ///
@@ -45,6 +55,7 @@ impl IoThreads {
                 let handle = runtime.handle().clone();
                 let mut stopping = stopping.clone();
                 let thread = std::thread::Builder::new().name(format!("presim-io-{index}")).spawn(move || {
+                    INDEX.set(index);
                     runtime.block_on(async move {
                         // An end without a word is one, too.
                         let _ = stopping.wait_for(|stop| *stop).await;

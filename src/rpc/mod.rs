@@ -17,6 +17,7 @@ mod filters;
 mod front;
 mod hex;
 mod http;
+mod in_place;
 mod io;
 mod methods;
 mod remote;
