@@ -78,7 +78,7 @@ fn a_node_with_another_state_than_the_references_is_caught() {
         };
         let (run, report) = test(&same, &right);
         assert_eq!(run.status.code(), Some(0), "{tag}: {run:?}");
-        assert_eq!(report["notes"], json!([]), "{tag}: they are on one chain");
+        assert!(!report["notes"].to_string().contains("block 0"), "{tag}: they are on one chain: {report}");
         let (run, report) = test(&wrong, &right);
         assert_eq!(run.status.code(), Some(1), "{tag}: {run:?}");
         let summary = &report["targets"][0]["summary"];
