@@ -3,7 +3,7 @@
 //! `hop` is an empty job: from handing it over to having its answer, one after another from a task of a runtime as the node's is, and eight at once
 //! as eight connections would. `in_place` is the same job on the thread that asks. The table at the end runs the bodies of `../shared/bench` through
 //! the bundle lane, results built, nothing encoded, beside two threads that run the same calls in revm and nothing else; in turn, so that
-//! what disturbs the machine disturbs both alike.
+//! what disturbs the machine disturbs both alike. Last comes what two workers carry, beside one: in process, where no client takes a core.
 
 mod world;
 
@@ -39,26 +39,34 @@ const ROUNDS: usize = 15;
 const TURN: Duration = Duration::from_millis(300);
 /// The share of bare revm's throughput that is to be reached (issue: speed; `design.md`, ruling 15).
 const TARGET: f64 = 0.9;
+/// How many times the throughput of one worker two are to have.
+const SCALING: f64 = 1.8;
 
 fn main() {
     let metrics = Metrics::default();
+    let executor = start(WORKERS, &metrics);
+    let runtime = Runtime::new().expect("threads");
+    hop(&executor, &runtime, &metrics);
+    if std::env::args().any(|arg| ["--test", "--list", "--profile-time"].contains(&arg.as_str())) {
+        return;
+    }
+    if let Some(chain) = Chain::load().map(Arc::new) {
+        against_bare(&executor, &runtime, &chain);
+        scaling(&executor, &runtime, &chain);
+    }
+}
+
+/// An executor that takes whatever it is given.
+fn start(workers: usize, metrics: &Metrics) -> Executor {
     let config = ExecutorConfig {
-        workers: WORKERS,
+        workers,
         queue_short: 1 << 16,
         queue_bundle: 1 << 16,
         queue_wait: Duration::from_secs(60),
         overload_wait: 100,
         deadline: Duration::from_secs(60),
     };
-    let executor = Executor::start(config, &metrics).expect("threads");
-    let runtime = Runtime::new().expect("threads");
-    hop(&executor, &runtime, &metrics);
-    if std::env::args().any(|arg| ["--test", "--list", "--profile-time"].contains(&arg.as_str())) {
-        return;
-    }
-    if let Some(chain) = Chain::load() {
-        against_bare(&executor, &runtime, &Arc::new(chain));
-    }
+    Executor::start(config, metrics).expect("threads")
 }
 
 fn hop(executor: &Executor, runtime: &Runtime, metrics: &Metrics) {
@@ -133,6 +141,28 @@ fn against_bare(executor: &Executor, runtime: &Runtime, chain: &Arc<Chain>) {
         let verdict = if ratio >= TARGET { "met" } else { "MISSED" };
         println!("{name:14}{:>14}{:>14}{ratio:>10.3}{quartiles:>18}{verdict:>10}", us(ours), us(bare));
     }
+}
+
+/// What two workers carry, beside one.
+fn scaling(two: &Executor, runtime: &Runtime, chain: &Arc<Chain>) {
+    let Some(bodies) = bodies("sim_big") else { return };
+    let requests: Arc<[Request]> = bodies.into_iter().map(|body| Request::new(chain, body)).collect();
+    let one = start(1, &Metrics::default());
+    let count = requests.len().next_multiple_of(2 * AT_ONCE);
+    let mut ratios: Vec<f64> = (0..ROUNDS)
+        .map(|_| {
+            let both = through_executor(two, runtime, chain, &requests, count);
+            through_executor(&one, runtime, chain, &requests, count) / both
+        })
+        .collect();
+    ratios.sort_by(f64::total_cmp);
+    let ratio = median(ratios.clone());
+    let verdict = if ratio >= SCALING { "met" } else { "MISSED" };
+    println!(
+        "\nsim_big: two workers carry {ratio:.3} times what one does, quartiles {:.3} to {:.3}; target {SCALING}: {verdict}",
+        ratios[ROUNDS / 4],
+        ratios[ROUNDS - 1 - ROUNDS / 4]
+    );
 }
 
 /// Seconds that `count` requests take through the bundle lane, all waiting at once.

@@ -1,5 +1,5 @@
 //! Where the cost of a request might change suddenly, and must not: under twice the load, while publishing, with the size of the
-//! state and of what is pending, with the number of workers, with roots. Each claim is printed with its verdict.
+//! state and of what is pending, with roots. Each claim is printed with its verdict.
 //!
 //! `cargo bench --bench cliff` runs the parts that end soon; names of parts (`all` for all of them) and of workloads after `--` run those.
 
@@ -19,9 +19,9 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 const BODIES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../shared/bench");
 
 /// The parts, in the order in which they run.
-const PARTS: [&str; 6] = ["overload", "publishing", "scaling", "roots", "seal", "counts"];
+const PARTS: [&str; 5] = ["overload", "publishing", "roots", "seal", "counts"];
 /// Those that end within two minutes together: what `cargo bench` runs.
-const SHORT: [&str; 3] = ["scaling", "roots", "seal"];
+const SHORT: [&str; 2] = ["roots", "seal"];
 
 fn main() {
     let asked: Vec<String> = std::env::args().skip(1).filter(|argument| !argument.starts_with('-')).collect();
@@ -44,7 +44,6 @@ fn main() {
             _ if !recorded => println!("  skipped: no genesis.json in {BODIES}"),
             "overload" => overload::run(folder, or(&names, &["sim_swap", "sim_sandwich", "sim_multi", "sim_big"])),
             "publishing" => rounds::publishing(folder, or(&names, &["call_quote", "sim_sandwich"])),
-            "scaling" => rounds::scaling(folder, or(&names, &["sim_big"])),
             _ => rounds::roots(folder, or(&names, &["sim_swap", "sim_sandwich", "sim_multi"])),
         }
     }

@@ -31,26 +31,6 @@ pub fn publishing(folder: &Path, names: &[&str]) {
     }
 }
 
-/// What two workers carry, beside one.
-pub fn scaling(folder: &Path, names: &[&str]) {
-    let [two, one] = ["2", "1"].map(|workers| Node::start(folder, &["--workers", workers]));
-    for name in names {
-        let Some(bodies) = Bodies::read(folder, name, "/") else { continue };
-        let [a, b] =
-            [&two, &one].map(|node| move |bodies: &Bodies| load::closed(node.address, bodies, CONNECTIONS, ROUND));
-        report(
-            &format!("{name}: one worker's throughput, times two workers'"),
-            ROUNDS,
-            &bodies,
-            &bodies,
-            &a,
-            &b,
-            &Seen::rate,
-            |ratio| (1. / ratio, 1. / 1.8),
-        );
-    }
-}
-
 /// What `/standard` carries, where roots are computed, beside `/`.
 pub fn roots(folder: &Path, names: &[&str]) {
     let node = Node::start(folder, &[]);
