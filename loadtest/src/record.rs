@@ -106,28 +106,22 @@ impl Interval {
     /// A histogram's bounds are refused.
     pub fn new() -> Result<Self, CreationError> {
         let latency = Hist::latency()?;
-        Ok(Self {
-            index: 0,
-            service: latency.clone(),
-            latency,
-            age: Hist::age()?,
-            right: 0,
-            answered: 0,
-            faults: Faults::default(),
-            dated: 0,
-            stale: 0,
-            late: 0,
-        })
+        Ok(Self::of(0, [latency.clone(), latency], Hist::age()?))
     }
 
     /// Another one, in which nothing has happened.
     #[must_use]
     pub fn emptied(&self, index: usize) -> Self {
+        Self::of(index, [self.latency.emptied(), self.service.emptied()], self.age.emptied())
+    }
+
+    /// Counts of nothing, with these histograms.
+    fn of(index: usize, [latency, service]: [Hist; 2], age: Hist) -> Self {
         Self {
             index,
-            latency: self.latency.emptied(),
-            service: self.service.emptied(),
-            age: self.age.emptied(),
+            latency,
+            service,
+            age,
             right: 0,
             answered: 0,
             faults: Faults::default(),
