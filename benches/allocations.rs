@@ -45,7 +45,7 @@ fn main() {
     for name in WORKLOADS.iter().filter(|name| arguments.is_empty() || arguments.iter().any(|one| one == *name)) {
         let Some(mut bodies) = bodies(name) else { continue };
         bodies.truncate(REQUESTS);
-        let (mut overlay, mut out) = (Overlay::default(), Vec::new());
+        let (mut overlay, mut out) = (Overlay::of_thread(), Vec::new());
         let worker = count(&bodies, |body| chain.answer(body, &mut overlay, &mut out));
         let front = count(&bodies, |body| client.ask(body));
         println!("\n{name}: where a worker allocates\n{:>10}{:>12}  at, called by", "a request", "bytes");

@@ -67,7 +67,7 @@ fn bench(criterion: &mut Criterion, name: &str, chain: &Chain, requests: &[Reque
     let calls: usize = requests.iter().map(Request::calls).sum();
     let mut group = criterion.benchmark_group(name);
     group.throughput(Throughput::Elements(calls as u64));
-    let mut overlay = Overlay::default();
+    let mut overlay = Overlay::of_thread();
     group.bench_function("engine", |bencher| {
         bencher
             .iter(|| requests.iter().for_each(|request| drop(black_box(chain.simulate(&request.sim, &mut overlay)))));
@@ -89,7 +89,7 @@ const ROUNDS: usize = 9;
 fn interleaved(chain: &Chain, requests: &[Request]) -> [f64; 5] {
     let untraced: Vec<Simulation> =
         requests.iter().map(|request| Simulation { trace_transfers: false, ..request.sim.clone() }).collect();
-    let (mut overlay, mut out) = (Overlay::default(), Vec::new());
+    let (mut overlay, mut out) = (Overlay::of_thread(), Vec::new());
     let mut rounds: [Vec<f64>; 5] = Default::default();
     for _ in 0..ROUNDS {
         let times = [

@@ -67,7 +67,7 @@ pub fn child(arguments: &[String]) {
     let world = world::build(accounts.parse().expect("accounts"));
     let snapshot = world::snapshot(&world, pending.parse().expect("changed slots"));
     let requests: Vec<Request> = (1..=REQUESTS).map(|sender| Request::new(kind, world::address(sender))).collect();
-    let mut worker = Worker { spec: world::spec(), codes: CodeCache::new(1 << 20), overlay: Overlay::default() };
+    let mut worker = Worker { spec: world::spec(), codes: CodeCache::new(1 << 20), overlay: Overlay::of_thread() };
     // What is done once is not a request's cost.
     requests.iter().take(20).for_each(|request| worker.run(request, &snapshot));
     counted_requests(&mut || requests.iter().for_each(|request| worker.run(request, &snapshot)));

@@ -400,7 +400,7 @@ impl Executor {
 }
 
 fn borrow_overlay() -> Overlay {
-    OVERLAYS.with_borrow_mut(Vec::pop).unwrap_or_default()
+    OVERLAYS.with_borrow_mut(Vec::pop).unwrap_or_else(Overlay::of_thread)
 }
 
 fn give_back(mut overlay: Overlay) {

@@ -7,6 +7,7 @@ mod code;
 mod log_numbers;
 mod meter;
 mod overlay;
+mod own_codes;
 mod remote;
 mod roots;
 mod snapshot;

@@ -15,6 +15,7 @@ use revm::{
 use super::{
     Account, LogNumbers, Lookup, Meter, Stopped, World,
     account::Code,
+    own_codes::OwnCodes,
     remote::{Cell, Miss, Missed, RemoteView},
 };
 use crate::chain::BlockHashes;
@@ -30,6 +31,8 @@ use crate::chain::BlockHashes;
 pub struct Overlay {
     base: World,
     hashes: BlockHashes,
+    /// The codes of the thread that the runs are on, where it runs the same again and again.
+    codes: Option<Box<OwnCodes>>,
     ids: AddressMap<usize>,
     /// The first `ids.len()` are in use; the rest wait with their maps emptied.
     entries: Vec<Entry>,
@@ -106,6 +109,12 @@ impl Overlay {
     /// An overlay without changes over `base`, which sees `hashes` through `BLOCKHASH`.
     pub fn new(base: World, hashes: BlockHashes) -> Self {
         Self { base, hashes, ..Self::default() }
+    }
+
+    /// An overlay for the runs of one thread, beside which others run the same contracts. It holds copies of their codes, so what a run
+    /// changes is not for a world that lasts.
+    pub fn of_thread() -> Self {
+        Self { codes: Some(Box::new(OwnCodes::new())), ..Self::default() }
     }
 
     /// Forgets all changes and starts again over `base`, in the same memory.
@@ -185,6 +194,7 @@ impl Overlay {
     /// Puts values in the place of an account's own: a state override.
     pub fn set(&mut self, address: Address, balance: Option<U256>, nonce: Option<u64>, code: Option<Code>) {
         let id = self.id(address);
+        let bytecode = code.as_ref().map(|code| self.bytecode(code));
         let entry = &mut self.entries[id];
         let info = entry.info.get_or_insert_with(|| AccountInfo { account_id: Some(id), ..AccountInfo::default() });
         entry.changed = true;
@@ -192,7 +202,7 @@ impl Overlay {
         info.nonce = nonce.unwrap_or(info.nonce);
         if let Some(code) = code {
             info.code_hash = code.hash;
-            info.code = Some(code.bytecode);
+            info.code = bytecode;
         }
     }
 
@@ -263,9 +273,16 @@ impl Overlay {
                 self.entries.push(Entry::default());
             }
             let base = self.base.account(&address).cloned();
+            let info = base.as_ref().map(|account| AccountInfo {
+                balance: account.balance,
+                nonce: account.nonce,
+                code_hash: account.code.hash,
+                account_id: Some(next),
+                code: Some(self.bytecode(&account.code)),
+            });
             let entry = &mut self.entries[next];
             entry.address = address;
-            entry.info = base.as_ref().map(|account| AccountInfo { account_id: Some(next), ..account.info() });
+            entry.info = info;
             entry.base = base;
             (entry.bare, entry.cleared, entry.changed) = (false, false, false);
             if self.base.remote().is_some() {
@@ -273,6 +290,13 @@ impl Overlay {
             }
         }
         id
+    }
+
+    fn bytecode(&mut self, code: &Code) -> Bytecode {
+        match &mut self.codes {
+            Some(codes) => codes.of(code),
+            None => code.bytecode.clone(),
+        }
     }
 
     /// Puts what the remote base has into an entry that is new.
@@ -292,7 +316,10 @@ impl Overlay {
                 Some(info) => {
                     self.hits += 1;
                     // What does not exist has no storage.
-                    let Some(info) = info else { return };
+                    let Some(mut info) = info else { return };
+                    if let Some(codes) = &mut self.codes {
+                        codes.replace(&mut info);
+                    }
                     entry.info = Some(AccountInfo { account_id: Some(id), ..info });
                 }
                 None => self.miss(&view, Miss::Account(address)),

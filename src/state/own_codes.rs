@@ -1,0 +1,140 @@
+//! A thread's own copies of the codes that it runs.
+
+use alloy_primitives::{B256, Bytes, KECCAK256_EMPTY};
+use revm::{
+    bytecode::{Bytecode, JumpTable, opcode},
+    state::AccountInfo,
+};
+
+use super::account::Code;
+
+/// Copies of the codes that one thread runs again and again, for its runs alone.
+///
+/// A [`Bytecode`] has its reference count beside its jump table. Each frame counts itself in and out, so of threads that run the same
+/// contract each takes from the others, all the time, what they jump by. Code that is seen once is not worth a copy: it gets one when it is
+/// seen again, before another takes its place.
+#[derive(Debug)]
+pub(super) struct OwnCodes {
+    /// Of an account that has none.
+    empty: Bytecode,
+    /// By the first byte of the hash.
+    places: Vec<Option<Seen>>,
+}
+
+/// A code that was seen last in its place.
+#[derive(Debug)]
+struct Seen {
+    hash: B256,
+    copy: Option<Bytecode>,
+}
+
+impl OwnCodes {
+    /// Bounds the copies: with what EIP-170 allows a code, they are 7 MiB.
+    const PLACES: usize = 1 << u8::BITS;
+
+    pub(super) fn new() -> Self {
+        let stop = Bytes::from_static(&[opcode::STOP]);
+        Self {
+            empty: Bytecode::new_analyzed(stop, 0, JumpTable::default()),
+            places: std::iter::repeat_with(|| None).take(Self::PLACES).collect(),
+        }
+    }
+
+    /// The copy of `code`, or itself where it has none yet.
+    pub(super) fn of(&mut self, code: &Code) -> Bytecode {
+        self.find(&code.hash, &code.bytecode).unwrap_or_else(|| code.bytecode.clone())
+    }
+
+    /// Puts the copy in the place of the account's code, where it has one.
+    pub(super) fn replace(&mut self, info: &mut AccountInfo) {
+        if let Some(code) = &mut info.code
+            && let Some(copy) = self.find(&info.code_hash, code)
+        {
+            *code = copy;
+        }
+    }
+
+    fn find(&mut self, hash: &B256, code: &Bytecode) -> Option<Bytecode> {
+        if *hash == KECCAK256_EMPTY {
+            return Some(self.empty.clone());
+        }
+        let place = &mut self.places[usize::from(hash[0])];
+        match place {
+            Some(seen) if seen.hash == *hash => Some(seen.copy.get_or_insert_with(|| copy(code)).clone()),
+            _ => {
+                *place = Some(Seen { hash: *hash, copy: None });
+                None
+            }
+        }
+    }
+}
+
+fn copy(code: &Bytecode) -> Bytecode {
+    match code.legacy_jump_table() {
+        Some(jumps) => Bytecode::new_analyzed(Bytes::copy_from_slice(code.bytes_slice()), code.len(), jumps.clone()),
+        // A delegation (EIP-7702) is followed, not run.
+        None => code.clone(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use alloy_primitives::keccak256;
+
+    use super::*;
+
+    fn code(bytes: &'static [u8]) -> Code {
+        let bytes = Bytes::from_static(bytes);
+        Code { hash: keccak256(&bytes), bytecode: Bytecode::new_raw(bytes) }
+    }
+
+    fn is_same(one: &Bytecode, other: &Bytecode) -> bool {
+        std::ptr::eq(one.bytes_ref(), other.bytes_ref())
+    }
+
+    #[test]
+    fn a_code_is_copied_when_it_is_seen_again() {
+        let (mut own, code) = (OwnCodes::new(), code(&[0x60, 0x03, 0x56, 0x5b]));
+        assert!(is_same(&own.of(&code), &code.bytecode));
+        let copied = own.of(&code);
+        assert!(!is_same(&copied, &code.bytecode) && is_same(&copied, &own.of(&code)));
+        assert_eq!(copied, code.bytecode);
+        assert_eq!(copied.bytes_slice(), code.bytecode.bytes_slice());
+        assert_eq!(copied.legacy_jump_table(), code.bytecode.legacy_jump_table());
+    }
+
+    #[test]
+    fn an_account_has_the_copy_of_its_code() {
+        let mut own = OwnCodes::new();
+        let mut info = AccountInfo::default();
+        own.replace(&mut info);
+        assert!(info.code.as_ref().is_some_and(|code| code.is_empty() && is_same(code, &own.empty)));
+        let Code { hash, bytecode } = code(&[0x5b, 0x00]);
+        let mut with_code = AccountInfo { code_hash: hash, code: Some(bytecode.clone()), ..info };
+        own.replace(&mut with_code);
+        own.replace(&mut with_code);
+        assert!(with_code.code.is_some_and(|code| code == bytecode && !is_same(&code, &bytecode)));
+    }
+
+    #[test]
+    fn a_delegation_stays_one() {
+        let mut own = OwnCodes::new();
+        let delegation = Bytecode::new_eip7702(alloy_primitives::Address::repeat_byte(7));
+        let code = Code { hash: delegation.hash_slow(), bytecode: delegation };
+        assert_eq!(own.of(&code).eip7702_address(), own.of(&code).eip7702_address());
+        assert!(own.of(&code).is_eip7702());
+    }
+
+    #[test]
+    fn two_codes_in_one_place_are_not_confused() {
+        let (mut own, one) = (OwnCodes::new(), code(&[0x00]));
+        let mut bytes = (0..=u16::MAX).map(|number| Bytes::copy_from_slice(&number.to_be_bytes()));
+        let other = bytes.find(|bytes| keccak256(bytes)[0] == one.hash[0]).expect("one in 256 is");
+        let other = Code { hash: keccak256(&other), bytecode: Bytecode::new_raw(other) };
+        for _ in 0..3 {
+            assert_eq!(own.of(&one), one.bytecode);
+            assert_eq!(own.of(&one), one.bytecode);
+            assert_eq!(own.of(&other), other.bytecode);
+        }
+    }
+}
