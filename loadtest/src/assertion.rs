@@ -19,7 +19,7 @@ const METRICS: [(&str, Unit, &str); 27] = [
     ("throughput", Unit::Count, "right answers a second"),
     ("requests", Unit::Count, "requests sent"),
     ("errors", Unit::Count, "all that went wrong, of every kind below"),
-    ("error_rate", Unit::Share, "errors among all arrivals"),
+    ("error_rate", Unit::Share, "the share of the arrivals that ended in an error"),
     ("http_status", Unit::Count, "HTTP status other than 200"),
     ("not_json", Unit::Count, "bodies that are no JSON-RPC answer"),
     ("wrong_ids", Unit::Count, "answers with another id"),

@@ -134,6 +134,9 @@ pub fn target_report(
         ));
     }
     let errors = all.faults.total();
+    // In an open loop no arrival ends when a connection cannot be made: it waits for the next try.
+    let tries = if args.is_open() { all.faults.of(Fault::Connect) } else { 0 };
+    let failed = errors - tries;
     let offered = timeline.iter().map(|row| row.offered.map(|rate| rate * row.width)).sum::<Option<f64>>();
     let summary = Summary {
         seconds,
@@ -142,7 +145,7 @@ pub fn target_report(
         throughput: rate(right as f64, seconds),
         offered: offered.filter(|_| args.is_open()).map(|arrivals| rate(arrivals, seconds)),
         errors,
-        error_rate: rate(errors as f64, (all.right + errors) as f64),
+        error_rate: rate(failed as f64, (all.right + failed) as f64),
         faults: all.faults,
         latency: Latency::from(&all.latency),
         service: Latency::from(&all.service),

@@ -6,6 +6,7 @@ use std::{
     sync::{
         Arc, OnceLock,
         atomic::{AtomicU64, Ordering},
+        mpsc,
     },
     time::{Duration, Instant},
 };
@@ -163,6 +164,29 @@ fn a_dropped_connection_is_an_error_each_time_and_is_made_anew() {
     let reconnects = run.summary("/reconnects") as u64;
     assert!((dropped - 1..=dropped).contains(&reconnects), "the last need not be made anew: {}", run.stdout);
     assert_eq!(run.code, Some(1));
+}
+
+#[test]
+fn a_target_that_dies_fails_all_who_arrive_after_it_once_each() {
+    let (die, dead) = mpsc::channel();
+    let server = Server::start(move |number, _| {
+        if number == 100 {
+            die.send(()).expect("somebody waits");
+        }
+        if number == 0 { Reply::Error(-32601) } else { Reply::Result(json!("0x1")) }
+    });
+    let url = server.url();
+    std::thread::spawn(move || {
+        dead.recv().expect("the load comes so far");
+        drop(server);
+    });
+    let run = run(&[&url, "--rate=200", "--connections=4", "--duration=1s", "--warmup=0s", "--timeout=200ms"]);
+    assert!(run.fault("connect") > 0, "it is tried again: {}", run.stdout);
+    let right = run.summary("/right");
+    assert!((99.0..150.0).contains(&right), "{}", run.stdout);
+    let failed = run.summary("/errors") - run.fault("connect") as f64;
+    assert_eq!(right + failed, 200.0, "each arrival ends once: {}", run.stdout);
+    assert!((run.summary("/error_rate") - failed / 200.0).abs() < 1e-9, "{}", run.stdout);
 }
 
 #[test]

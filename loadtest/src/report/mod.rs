@@ -82,7 +82,7 @@ pub struct Summary {
     /// Arrivals a second; none in a closed loop.
     pub offered: Option<f64>,
     pub errors: u64,
-    /// Errors among all that was answered, failed or dropped: between 0 and 1.
+    /// Arrivals that ended in an error, among all: between 0 and 1.
     pub error_rate: f64,
     pub faults: Faults,
     /// From arrival to answer.
