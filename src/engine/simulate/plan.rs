@@ -1,0 +1,106 @@
+//! Where the blocks of a simulation stand: their numbers and times, and what fills the gaps.
+
+use std::borrow::Cow;
+
+use alloy_consensus::Header;
+use alloy_hardforks::EthereumHardforks;
+use alloy_primitives::{Address, B256, U256};
+
+use crate::{
+    chain::{ChainSpec, Family},
+    engine::{
+        error::SimulationError,
+        request::{BlockOverrides, Rules, SimBlock, Simulation},
+    },
+    state::Snapshot,
+};
+
+/// A block to simulate: its place is settled, its parent's results are not known yet.
+pub(super) struct Planned<'a> {
+    pub(super) block: Cow<'a, SimBlock>,
+    pub(super) number: u64,
+    pub(super) time: u64,
+    pub(super) filler: bool,
+    /// The block being built, where this one continues it.
+    pub(super) continues: Option<&'a Header>,
+    /// Header fields that follow from the block before and the overrides.
+    pub(super) gas_limit: u64,
+    pub(super) fee_recipient: Address,
+    pub(super) beacon_root: Option<B256>,
+    pub(super) difficulty: U256,
+}
+
+/// Gives each block its number and time, and fills the gaps.
+pub(super) fn plan<'a>(
+    spec: &ChainSpec,
+    snapshot: &'a Snapshot,
+    simulation: &'a Simulation,
+    rules: &Rules,
+) -> Result<Vec<Planned<'a>>, SimulationError> {
+    let base = snapshot.head.header.inner();
+    let open = snapshot.open.as_ref().map(|open| &open.header);
+    let mut planned: Vec<Planned<'a>> = Vec::with_capacity(simulation.blocks.len());
+    let (mut number, mut time) = (base.number, base.timestamp);
+    // Inherited by each block from the one before.
+    let mut last = (base.gas_limit, base.beneficiary, base.difficulty);
+
+    let mut push = |block: Cow<'a, SimBlock>, number: u64, time: u64, filler: bool| {
+        let continues = open.filter(|open| open.number == number);
+        let (gas_limit, fee_recipient, difficulty) =
+            continues.map_or(last, |o| (o.gas_limit, o.beneficiary, o.difficulty));
+        let overrides = &block.block;
+        let inherited_root = continues.and_then(|open| open.parent_beacon_block_root).unwrap_or_default();
+        let one = Planned {
+            number,
+            time,
+            filler,
+            continues,
+            gas_limit: overrides.gas_limit.unwrap_or(gas_limit),
+            fee_recipient: overrides.fee_recipient.unwrap_or(fee_recipient),
+            beacon_root: spec
+                .is_cancun_active_at_timestamp(time)
+                .then(|| overrides.beacon_root.unwrap_or(inherited_root)),
+            difficulty: if spec.is_post_merge(number) {
+                U256::ZERO
+            } else {
+                overrides.difficulty.unwrap_or(difficulty)
+            },
+            block,
+        };
+        last = (one.gas_limit, one.fee_recipient, one.difficulty);
+        planned.push(one);
+    };
+    // The time of a block that does not say: the open block's own where it is that, else one step after the block before.
+    let default_time = |number: u64, before: u64| match open {
+        Some(open) if open.number == number => open.timestamp,
+        _ => before.saturating_add(rules.block_time),
+    };
+
+    for block in &simulation.blocks {
+        if spec.family() == Family::OpStack && block.block.withdrawals.as_ref().is_some_and(|list| !list.is_empty()) {
+            return Err(SimulationError::Params(
+                "blockOverrides.withdrawals: a block of the OP stack has no withdrawals: expected none".into(),
+            ));
+        }
+        let BlockOverrides { number: asked, time: asked_time, .. } = block.block;
+        let wanted = asked.unwrap_or_else(|| number.saturating_add(1));
+        if wanted <= number {
+            return Err(SimulationError::BlockNumber { number: wanted, previous: number });
+        }
+        let span = wanted - base.number;
+        if span > rules.max_blocks {
+            return Err(SimulationError::TooManyBlocks { span, limit: rules.max_blocks });
+        }
+        for gap in number + 1..wanted {
+            time = default_time(gap, time);
+            push(Cow::Owned(SimBlock::default()), gap, time, true);
+        }
+        let wanted_time = asked_time.unwrap_or_else(|| default_time(wanted, time));
+        if wanted_time <= time {
+            return Err(SimulationError::BlockTime { time: wanted_time, previous: time });
+        }
+        (number, time) = (wanted, wanted_time);
+        push(Cow::Borrowed(block), number, time, false);
+    }
+    Ok(planned)
+}
