@@ -10,6 +10,7 @@ mod overlay;
 mod own_codes;
 mod remote;
 mod roots;
+mod selector;
 mod snapshot;
 mod snapshots;
 mod trie;
@@ -25,7 +26,8 @@ pub use remote::{
     Fetched, ImageAccount, ImageHash, ImageSlot, Miss, Missed, RemoteImage, RemoteState, RemoteStats, RemoteView,
 };
 pub use roots::StateRoots;
+pub use selector::{Selector, UnknownBlock};
 pub use snapshot::{FeedProblem, FeedState, OpenBlock, Snapshot, SnapshotId};
-pub use snapshots::{Published, Selector, Snapshots, Tags, UnknownBlock};
+pub use snapshots::{Published, Snapshots, Tags};
 pub use trie::{Trie, TrieValue};
 pub use world::{Lookup, World};
