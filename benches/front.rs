@@ -1,20 +1,25 @@
-//! The front: requests a second that it answers, beside a jsonrpsee server whose one method does nothing.
+//! The front: requests a second that it answers, beside a jsonrpsee server whose one method does nothing, and beside servers that write the
+//! bytes of presim's own answer and look at nothing: what this machine allows, the client included.
 //!
 //! `cargo bench --bench front`. Eight connections of one client thread to servers in the same process; the table at the end takes the servers
-//! in turn, so that what else the machine does meets them all alike.
+//! in turn, so that what else the machine does meets them all alike. With `../shared/bench` beside the project, the chain is the one recorded
+//! there, and a code of 22 kB is read.
 
 use std::{
     ffi::OsString,
     hint::black_box,
     net::SocketAddr,
+    path::Path,
+    sync::Arc,
     time::{Duration, Instant},
 };
 
+use alloy_primitives::address;
 use criterion::{Criterion, Throughput};
 use presim::{config::Config, node::Node};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
-    net::TcpStream,
+    net::{TcpListener, TcpStream},
     runtime::Runtime,
 };
 
@@ -30,15 +35,18 @@ const ROUNDS: usize = 15;
 /// The share of an empty method's throughput that a look-up must keep (issue: reads).
 const FLOOR: f64 = 0.8;
 
+const GENESIS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../shared/bench/genesis.json");
+
 /// What is asked of a server, and the connections it is asked over.
 struct Client {
-    name: &'static str,
+    name: String,
     request: Vec<u8>,
     streams: Vec<TcpStream>,
 }
 
 impl Client {
-    async fn connect(name: &'static str, server: SocketAddr, method: &str, params: &str) -> Self {
+    /// A client of `server`, and the answer that it had.
+    async fn connect(name: &str, server: SocketAddr, method: &str, params: &str) -> (Self, Vec<u8>) {
         let body = format!(r#"{{"jsonrpc":"2.0","id":1,"method":"{method}","params":{params}}}"#);
         let request = format!(
             "POST / HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
@@ -50,11 +58,11 @@ impl Client {
             stream.set_nodelay(true).expect("a socket option");
             streams.push(stream);
         }
-        let mut client = Self { name, request: request.into_bytes(), streams };
-        let mut buffer = Vec::new();
-        let answer = exchange(&mut client.streams[0], &client.request, &mut buffer).await;
-        assert!(find(answer, b"\"result\"").is_some(), "{name} answers: {}", String::from_utf8_lossy(answer));
-        client
+        let mut client = Self { name: name.to_owned(), request: request.into_bytes(), streams };
+        let mut answer = Vec::new();
+        exchange(&mut client.streams[0], &client.request, &mut answer).await;
+        assert!(find(&answer, b"\"result\"").is_some(), "{name} answers: {}", String::from_utf8_lossy(&answer));
+        (client, answer)
     }
 
     /// Sends `count` requests, each connection its share one after another.
@@ -109,29 +117,60 @@ async fn empty_jsonrpsee() -> SocketAddr {
     address
 }
 
+/// A server that takes whatever arrives for a request, and writes `answer`.
+async fn canned(answer: Vec<u8>) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let (address, answer) = (listener.local_addr().expect("it has an address"), Arc::new(answer));
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            stream.set_nodelay(true).expect("a socket option");
+            let answer = answer.clone();
+            tokio::spawn(async move {
+                let mut request = [0; 4096];
+                while stream.read(&mut request).await.is_ok_and(|length| length > 0) {
+                    if stream.write_all(&answer).await.is_err() {
+                        break;
+                    }
+                }
+            });
+        }
+    });
+    address
+}
+
 fn main() {
     // The server's threads, and one for the client.
     let servers = Runtime::new().expect("threads");
     let client = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a thread");
-    let flags = ["presim", "--listen", "127.0.0.1:0", "--log", "warn"].map(OsString::from);
+    let mut flags = ["presim", "--listen", "127.0.0.1:0", "--log", "warn"].map(OsString::from).to_vec();
+    let recorded = Path::new(GENESIS).exists();
+    if recorded {
+        flags.extend(["--genesis", GENESIS, "--feed", "devnet"].map(OsString::from));
+    }
     let node = Node::start(Config::load(flags).expect("the flags are right")).expect("the node starts");
-    let (presim, weth) = (node.info().listen, node.info().trading.expect("the devnet trades").weth);
-    let account = node.info().accounts[0].address();
+    let (presim, account) = (node.info().listen, node.info().accounts[0].address());
+    // Of the recorded world, a token with a long code; else the devnet's.
+    let contract = match node.info().trading {
+        Some(trading) if !recorded => trading.weth,
+        _ => address!("dc64a140aa3e981100a9beca4e685f962f0cf6c9"),
+    };
     let empty = servers.block_on(empty_jsonrpsee());
 
     let reads = [
         ("eth_getBalance", format!(r#"["{account}","latest"]"#)),
-        ("eth_getStorageAt", format!(r#"["{weth}","0x2","pending"]"#)),
-        ("eth_getCode", format!(r#"["{weth}","latest"]"#)),
+        ("eth_getStorageAt", format!(r#"["{contract}","0x2","pending"]"#)),
+        ("eth_getCode", format!(r#"["{contract}","latest"]"#)),
         ("eth_chainId", "[]".to_owned()),
     ];
-    let mut clients: Vec<Client> = client.block_on(async {
-        let mut clients = vec![Client::connect("empty jsonrpsee method", empty, "empty", "[]").await];
-        for (method, params) in &reads {
-            clients.push(Client::connect(method, presim, method, params).await);
-        }
-        clients
-    });
+    let mut clients = vec![client.block_on(Client::connect("empty jsonrpsee method", empty, "empty", "[]")).0];
+    let mut cans = Vec::new();
+    for (method, params) in &reads {
+        let (asked, answer) = client.block_on(Client::connect(method, presim, method, params));
+        let name = format!("{method}, {} bytes", answer.len());
+        let server = servers.block_on(canned(answer));
+        clients.push(asked);
+        cans.push(client.block_on(Client::connect(&name, server, method, params)).0);
+    }
 
     let mut criterion = Criterion::default()
         .warm_up_time(Duration::from_millis(500))
@@ -141,7 +180,7 @@ fn main() {
         let mut group = criterion.benchmark_group("front");
         group.throughput(Throughput::Elements(REQUESTS as u64)).sample_size(10);
         for one in &mut clients {
-            group.bench_function(one.name, |bencher| bencher.iter(|| client.block_on(one.run(REQUESTS))));
+            group.bench_function(one.name.clone(), |bencher| bencher.iter(|| client.block_on(one.run(REQUESTS))));
         }
         group.finish();
     }
@@ -150,16 +189,22 @@ fn main() {
         return;
     }
 
-    let mut rounds = vec![Vec::with_capacity(ROUNDS); clients.len()];
+    let mut rounds = vec![Vec::with_capacity(ROUNDS); clients.len() + cans.len()];
     for _ in 0..ROUNDS {
-        for (one, results) in clients.iter_mut().zip(&mut rounds) {
+        for (one, results) in clients.iter_mut().chain(&mut cans).zip(&mut rounds) {
             results.push(client.block_on(one.throughput()));
         }
     }
-    println!("\nrequests a second, medians of {ROUNDS} interleaved rounds ({CONNECTIONS} connections); floor {FLOOR}");
     let medians: Vec<f64> = rounds.into_iter().map(median).collect();
-    for (one, requests) in clients.iter().zip(&medians) {
-        println!("{:24} {requests:10.0}  {:.2}", one.name, requests / medians[0]);
+    let (presim, canned) = medians.split_at(clients.len());
+    println!(
+        "\nrequests a second, medians of {ROUNDS} interleaved rounds ({CONNECTIONS} connections); floor {FLOOR} of the empty method"
+    );
+    println!("{:28} {:10.0}", clients[0].name, presim[0]);
+    println!("{:28} {:>10} {:>10} {:>10} {:>16}", "", "presim", "canned", "of canned", "of empty method");
+    for ((can, requests), canned) in cans.iter().zip(&presim[1..]).zip(canned) {
+        let (of_canned, of_empty) = (requests / canned, requests / presim[0]);
+        println!("{:28} {requests:10.0} {canned:10.0} {of_canned:10.2} {of_empty:16.2}", can.name);
     }
 }
 
