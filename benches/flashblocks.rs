@@ -14,7 +14,7 @@ use alloy_primitives::{Address, B256, Bytes, KECCAK256_EMPTY, TxKind, U256, addr
 use alloy_signer::SignerSync;
 use eyre::{WrapErr, ensure, eyre};
 use presim::{
-    chain::{BlockHashes, ChainSpec, ChainTx, SealedBlock},
+    chain::{BlockBody, BlockHashes, ChainSpec, ChainTx, SealedBlock},
     feed::{
         apply::{extend, open_block_with, stand_on},
         upstream::recover,
@@ -141,7 +141,7 @@ fn begin(spec: &ChainSpec) -> eyre::Result<Snapshot> {
         ..Header::default()
     };
     let header = Header { number: 2, timestamp: 1_001, parent_hash: parent.hash_slow(), ..parent.clone() };
-    let head = SealedBlock::new(parent, Vec::new(), Vec::new(), Vec::new(), None);
+    let head = SealedBlock::new(parent, BlockBody::default());
     let remote = RemoteState::new(1 << 30, head.number(), head.hash());
     let view = remote.newest().ok_or_else(|| eyre!("no block"))?;
     let codes = CodeCache::new(1 << 20);

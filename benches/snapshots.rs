@@ -13,7 +13,7 @@ use alloy_consensus::Header;
 use alloy_primitives::{Address, U256, keccak256};
 use criterion::{BatchSize, BenchmarkId, Criterion, Throughput};
 use presim::{
-    chain::{BlockHashes, SealedBlock},
+    chain::{BlockBody, BlockHashes, SealedBlock},
     state::{Account, AccountChange, Code, FeedState, Snapshot, Snapshots, World},
 };
 use rand::{Rng, SeedableRng, rngs::SmallRng};
@@ -197,7 +197,7 @@ fn address(number: u64) -> Address {
 }
 
 fn cell(world: World) -> Snapshots {
-    let head = SealedBlock::new(Header::default(), Vec::new(), Vec::new(), Vec::new(), None);
+    let head = SealedBlock::new(Header::default(), BlockBody::default());
     let mut hashes = BlockHashes::default();
     hashes.push(0, head.hash());
     let first = Snapshot::new(world, Arc::new(head), None, hashes);

@@ -6,7 +6,7 @@ use alloy_consensus::Header;
 use alloy_genesis::ChainConfig;
 use alloy_primitives::{Address, Bytes, U256, keccak256};
 use presim::{
-    chain::{BlockHashes, ChainSpec, SealedBlock},
+    chain::{BlockBody, BlockHashes, ChainSpec, SealedBlock},
     state::{Account, AccountChange, Code, OpenBlock, Snapshot, World},
 };
 use revm::bytecode::Bytecode;
@@ -76,7 +76,7 @@ fn change(account: u64, slots: Vec<(U256, U256)>) -> AccountChange {
 /// A snapshot of a block being built on `world`, which has changed the first `pending` slots of the contract.
 pub fn snapshot(world: &World, pending: u64) -> Snapshot {
     let parent = Header { gas_limit: 30_000_000, ..Header::default() };
-    let head = Arc::new(SealedBlock::new(parent, Vec::new(), Vec::new(), Vec::new(), None));
+    let head = Arc::new(SealedBlock::new(parent, BlockBody::default()));
     let mut hashes = BlockHashes::default();
     hashes.push(0, head.hash());
     let header = Header {

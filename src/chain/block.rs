@@ -48,33 +48,18 @@ pub trait BodyKeeper: std::fmt::Debug + Send + Sync {
 
 impl SealedBlock {
     /// Seals `header` by hashing it. Its roots are the caller's promise.
-    pub fn new(
-        header: Header,
-        transactions: Vec<Recovered<ChainTx>>,
-        receipts: Vec<ChainReceipt>,
-        ommers: Vec<Header>,
-        withdrawals: Option<Withdrawals>,
-    ) -> Self {
-        let body = BlockBody { transactions, receipts, ommers, withdrawals };
-        Self { header: header.seal_slow(), body: Some(body.into()), keeper: OnceLock::new() }
+    pub fn new(header: Header, body: BlockBody) -> Self {
+        Self::named(header.seal_slow(), body)
     }
 
-    /// A block that is known under `hash`, though its header may lack what only its producer knows.
-    pub fn named(
-        header: Header,
-        hash: B256,
-        transactions: Vec<Recovered<ChainTx>>,
-        receipts: Vec<ChainReceipt>,
-        ommers: Vec<Header>,
-        withdrawals: Option<Withdrawals>,
-    ) -> Self {
-        let body = BlockBody { transactions, receipts, ommers, withdrawals };
-        Self { header: Sealed::new_unchecked(header, hash), body: Some(body.into()), keeper: OnceLock::new() }
+    /// A block that is known under a hash, though its header may lack what only its producer knows.
+    pub fn named(header: Sealed<Header>, body: BlockBody) -> Self {
+        Self { header, body: Some(body.into()), keeper: OnceLock::new() }
     }
 
-    /// A block of which only the header is known, under `hash`.
-    pub fn bare(header: Header, hash: B256) -> Self {
-        Self { header: Sealed::new_unchecked(header, hash), body: None, keeper: OnceLock::new() }
+    /// A block of which only the header is known.
+    pub fn bare(header: Sealed<Header>) -> Self {
+        Self { header, body: None, keeper: OnceLock::new() }
     }
 
     /// Whether only its header is known.

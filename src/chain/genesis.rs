@@ -6,7 +6,7 @@ use alloy_genesis::Genesis;
 use alloy_hardforks::EthereumHardforks;
 use alloy_primitives::{B64, B256};
 
-use super::{ChainSpec, SealedBlock};
+use super::{BlockBody, ChainSpec, SealedBlock};
 use crate::state::{Account, CodeCache, World};
 
 /// The state of `alloc`.
@@ -54,5 +54,5 @@ pub fn genesis_block(genesis: &Genesis, spec: &ChainSpec, state_root: B256) -> S
         requests_hash: spec.is_prague_active_at_timestamp(time).then_some(EMPTY_REQUESTS_HASH),
         ..Header::default()
     };
-    SealedBlock::new(header, Vec::new(), Vec::new(), Vec::new(), withdrawals)
+    SealedBlock::new(header, BlockBody { withdrawals, ..BlockBody::default() })
 }

@@ -17,7 +17,8 @@ use op_alloy::consensus::L2_TO_L1_MESSAGE_PASSER_ADDRESS;
 
 use crate::{
     chain::{
-        BlockHashes, ChainReceipt, ChainSpec, ChainTx, Family, SealedBlock, receipts_root_and_bloom, transactions_root,
+        BlockBody, BlockHashes, ChainReceipt, ChainSpec, ChainTx, Family, SealedBlock, receipts_root_and_bloom,
+        transactions_root,
     },
     engine::{BlockResult, ChainExecutor},
     state::{AccountChange, Missed, OpenBlock, Overlay, Snapshot, World},
@@ -175,7 +176,10 @@ pub fn seal(spec: &ChainSpec, on: &Snapshot, open: &OpenBlock) -> Result<Applied
     header.requests_hash =
         spec.is_prague_active_at_timestamp(header.timestamp).then(|| result.requests.requests_hash());
     header.state_root = world.state_root_in_parallel();
-    let sealed = SealedBlock::new(header, transactions, result.receipts, Vec::new(), withdrawals);
+    let sealed = SealedBlock::new(
+        header,
+        BlockBody { transactions, receipts: result.receipts, ommers: Vec::new(), withdrawals },
+    );
     let mut hashes = on.hashes.clone();
     hashes.push(sealed.number(), sealed.hash());
     Ok(Applied { snapshot: stand_on(world, Arc::new(sealed), hashes), changes, missed: overlay.take_missed() })

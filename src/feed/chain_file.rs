@@ -16,7 +16,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use super::apply::{Executed, execute_block, stand_on, withdrawals_root};
 use crate::{
-    chain::{ChainSpec, ChainTx, SealedBlock, receipts_root_and_bloom, transactions_root},
+    chain::{BlockBody, ChainSpec, ChainTx, SealedBlock, receipts_root_and_bloom, transactions_root},
     state::Snapshot,
 };
 
@@ -133,7 +133,8 @@ fn import_block(spec: &ChainSpec, parent: &Snapshot, block: Block<ChainTx>) -> R
     let withdrawals_root = withdrawals_root(spec, &header, &executed.world, body.withdrawals.as_ref());
     check.equal_option("withdrawalsRoot", header.withdrawals_root, withdrawals_root)?;
     check_against_execution(spec, &header, &executed)?;
-    let block = SealedBlock::new(header, transactions, executed.receipts, body.ommers, body.withdrawals);
+    let (receipts, ommers, withdrawals) = (executed.receipts, body.ommers, body.withdrawals);
+    let block = SealedBlock::new(header, BlockBody { transactions, receipts, ommers, withdrawals });
     let mut hashes = parent.hashes.clone();
     hashes.push(number, block.hash());
     Ok(stand_on(executed.world, Arc::new(block), hashes))

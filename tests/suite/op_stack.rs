@@ -95,7 +95,7 @@ impl RealBlock {
         };
         let mut hashes = BlockHashes::default();
         hashes.push(parent.number, header.parent_hash);
-        let head = SealedBlock::new(parent, Vec::new(), Vec::new(), Vec::new(), None);
+        let head = SealedBlock::new(parent, presim::chain::BlockBody::default());
         let world = genesis_world(&genesis, &CodeCache::new(1 << 24));
         Some(Self { spec, header, transactions, parent: stand_on(world, Arc::new(head), hashes) })
     }

@@ -6,7 +6,7 @@ use alloy_consensus::{EMPTY_OMMER_ROOT_HASH, EMPTY_ROOT_HASH, Header, Transactio
 use alloy_eips::{Decodable2718, eip7685::EMPTY_REQUESTS_HASH};
 use alloy_hardforks::EthereumHardforks;
 use alloy_primitives::{
-    Address, B256, U256,
+    Address, B256, Sealed, U256,
     map::{AddressMap, HashMap},
 };
 use op_alloy::{
@@ -16,7 +16,7 @@ use op_alloy::{
 
 use super::{Live, LiveError};
 use crate::{
-    chain::{ChainReceipt, ChainTx, SealedBlock, receipts_root_and_bloom, transactions_root},
+    chain::{BlockBody, ChainReceipt, ChainTx, SealedBlock, receipts_root_and_bloom, transactions_root},
     feed::{
         apply::{extend, open_block_with, stand_on},
         flashblocks::{Action, Flashblock, Parent},
@@ -267,7 +267,10 @@ impl Live {
         let withdrawals = header.withdrawals_root.map(|_| ahead.diff.withdrawals.clone().into());
         let transactions = open.transactions.iter().cloned().collect();
         // Builders may leave the state root out: the next block's parent is its name all the same.
-        let sealed = SealedBlock::named(header, hash, transactions, receipts, Vec::new(), withdrawals);
+        let sealed = SealedBlock::named(
+            Sealed::new_unchecked(header, hash),
+            BlockBody { transactions, receipts, ommers: Vec::new(), withdrawals },
+        );
         ahead.complete = Some(sealed.clone());
         Ok(self.stand_on_ahead(view, sealed, &newest))
     }

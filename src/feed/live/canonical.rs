@@ -10,7 +10,7 @@ use alloy_primitives::{B256, Sealed};
 
 use super::{Live, LiveError};
 use crate::{
-    chain::{BlockHashes, ChainReceipt, ChainTx, SealedBlock, receipts_root_and_bloom},
+    chain::{BlockBody, BlockHashes, ChainReceipt, ChainTx, SealedBlock, receipts_root_and_bloom},
     feed::{
         apply::{execute_block, stand_on},
         flashblocks::{Action, CanonicalBlock},
@@ -263,11 +263,11 @@ pub fn canonical_snapshot(
     hashes: BlockHashes,
 ) -> Snapshot {
     let UpstreamBlock { header, transactions, withdrawals, .. } = block;
-    let hash = header.hash();
-    let header = header.into_inner();
     let sealed = match receipts {
-        Some(receipts) => SealedBlock::named(header, hash, transactions, receipts, Vec::new(), withdrawals),
-        None => SealedBlock::bare(header, hash),
+        Some(receipts) => {
+            SealedBlock::named(header, BlockBody { transactions, receipts, ommers: Vec::new(), withdrawals })
+        }
+        None => SealedBlock::bare(header),
     };
     stand_on(World::on(view), Arc::new(sealed), hashes)
 }

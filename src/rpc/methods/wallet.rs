@@ -11,7 +11,7 @@ use crate::{
     },
     state::{Meter, Overlay, Selector},
     store::Commit,
-    wallet::{Prepared, WalletError},
+    wallet::{BatchStatus, Prepared, WalletError},
 };
 
 /// A batch that has passed the rules.
@@ -84,9 +84,7 @@ impl Backend {
         overlay: &Overlay,
         out: &mut Vec<u8>,
     ) -> Result<(), RpcError> {
-        let id = wire::parse_batch_id(asked.params, asked.dialect)?;
-        let status = use_wallet(asked).and_then(|()| self.wallet.status(id, overlay));
-        encode::calls_status(out, &status.map_err(|error| wallet_error(error, asked.dialect))?);
+        encode::calls_status(out, &self.calls_status(asked, overlay)?);
         Ok(())
     }
 
@@ -97,14 +95,18 @@ impl Backend {
         overlay: &Overlay,
         out: &mut Vec<u8>,
     ) -> Result<(), RpcError> {
-        let id = wire::parse_batch_id(asked.params, asked.dialect)?;
-        let status = use_wallet(asked).and_then(|()| self.wallet.status(id, overlay));
-        let status = status.map_err(|error| wallet_error(error, asked.dialect))?;
+        let status = self.calls_status(asked, overlay)?;
         be_complete(overlay)?;
         let hashes: Vec<_> = status.receipts.iter().map(|receipt| receipt.tx_hash).collect();
         tracing::info!(id = ?status.id.as_str(), state = ?status.state, code = status.state.code(), ?hashes, "a batch's status is to be shown");
         out.extend_from_slice(b"null");
         Ok(())
+    }
+
+    fn calls_status(&self, asked: Asked<'_>, overlay: &Overlay) -> Result<BatchStatus, RpcError> {
+        let id = wire::parse_batch_id(asked.params, asked.dialect)?;
+        let status = use_wallet(asked).and_then(|()| self.wallet.status(id, overlay));
+        status.map_err(|error| wallet_error(error, asked.dialect))
     }
 
     /// `wallet_getCapabilities`.
