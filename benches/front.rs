@@ -148,11 +148,13 @@ fn main() {
         flags.extend(["--genesis", GENESIS, "--feed", "devnet"].map(OsString::from));
     }
     let node = Node::start(Config::load(flags).expect("the flags are right")).expect("the node starts");
-    let (presim, account) = (node.info().listen, node.info().accounts[0].address());
-    // Of the recorded world, a token with a long code; else the devnet's.
-    let contract = match node.info().trading {
-        Some(trading) if !recorded => trading.weth,
-        _ => address!("dc64a140aa3e981100a9beca4e685f962f0cf6c9"),
+    let presim = node.info().listen;
+    // In the recorded world an account and a token with a long code; else the devnet's own.
+    let (account, contract) = match (recorded, node.info().trading) {
+        (false, Some(trading)) => (node.info().accounts[0].address(), trading.weth),
+        _ => {
+            (address!("5ea0000000000000000000000000000000000000"), address!("dc64a140aa3e981100a9beca4e685f962f0cf6c9"))
+        }
     };
     let empty = servers.block_on(empty_jsonrpsee());
 
