@@ -18,6 +18,9 @@ const REFUSED_WITHIN: f64 = 5e-3;
 /// Growth of the most resident memory from the first half of the overload to the second.
 const GROWTH: f64 = 1.1;
 
+/// However long its requests take: as many as may wait for two workers (`--queue-wait-ms`).
+const PATIENT: usize = 16;
+
 const PROBE: Duration = Duration::from_secs(3);
 const WARM_UP: Duration = Duration::from_secs(2);
 const OVERLOAD: Duration = Duration::from_secs(5);
@@ -66,13 +69,13 @@ fn peak(node: &Node, time: Duration) -> u64 {
     most
 }
 
-/// Clients that wait for their answers are never refused, as many as 64.
+/// Clients that wait for their answers are never refused where they are few.
 fn patient(folder: &Path, name: &str) {
     let Some(bodies) = Bodies::read(folder, name, "/") else { return };
     let node = Node::start(folder, &[]);
-    let seen = load::closed(node.address, &bodies, 64, PROBE);
-    println!("{name}: 64 patient clients  {}", seen.line());
-    verdict(&format!("{name}: refusals of 64 patient clients"), (seen.refusals.len() + seen.errors) as f64, 0.);
+    let seen = load::closed(node.address, &bodies, PATIENT, PROBE);
+    println!("{name}: {PATIENT} patient clients  {}", seen.line());
+    verdict(&format!("{name}: refusals of {PATIENT} patient clients"), (seen.refusals.len() + seen.errors) as f64, 0.);
 }
 
 /// The bound of the bucket that has this quantile.
