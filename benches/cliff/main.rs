@@ -3,6 +3,7 @@
 //!
 //! `cargo bench --bench cliff` runs the parts that end soon; names of parts (`all` for all of them) and of workloads after `--` run those.
 
+mod cores;
 mod counts;
 mod load;
 mod node;

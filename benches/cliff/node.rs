@@ -16,21 +16,11 @@ pub struct Node {
 }
 
 impl Node {
-    /// A devnet on the genesis of `folder`, with these flags besides. Returns when it answers.
+    /// A devnet on the genesis of `folder`, with these flags besides, on the cores that the calling thread may use. Returns when it
+    /// answers.
     pub fn start(folder: &Path, flags: &[&str]) -> Self {
-        Self::start_as(Command::new(env!("CARGO_BIN_EXE_presim")), folder, flags)
-    }
-
-    /// The same, with a lower priority than the load has that shares its cores: a load that waits for them is late by itself.
-    pub fn start_behind_load(folder: &Path, flags: &[&str]) -> Self {
-        let mut command = Command::new("nice");
-        command.args(["-n", "5", env!("CARGO_BIN_EXE_presim")]);
-        Self::start_as(command, folder, flags)
-    }
-
-    fn start_as(mut command: Command, folder: &Path, flags: &[&str]) -> Self {
         let (address, metrics) = (free(), free());
-        let mut child = command
+        let mut child = Command::new(env!("CARGO_BIN_EXE_presim"))
             .arg("--genesis")
             .arg(folder.join("genesis.json"))
             .args(["--feed", "devnet", "--log", "warn", "--listen", &address.to_string()])

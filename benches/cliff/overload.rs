@@ -6,6 +6,7 @@ use std::{
 };
 
 use crate::{
+    cores::Cores,
     load::{self, Bodies, quantile},
     node::Node,
     verdict,
@@ -26,25 +27,34 @@ const WARM_UP: Duration = Duration::from_secs(2);
 const OVERLOAD: Duration = Duration::from_secs(5);
 
 /// Runs all of it.
+///
+/// The node has half of the cores and the load the others, as if it came from another machine: on shared ones the load takes what the node
+/// needs, and is late where it waits for them.
 pub fn run(folder: &Path, names: &[&str]) {
+    let all = Cores::of_thread();
+    let [of_node, of_load] = all.halves();
+    println!("  the node has {} of {} cores, the load the others", of_node.count(), all.count());
     for name in names {
         let Some(bodies) = Bodies::read(folder, name, "/") else { continue };
-        one(folder, name, &bodies);
+        of_node.hold();
+        let node = Node::start(folder, &[]);
+        of_load.hold();
+        one(&node, name, &bodies);
     }
+    all.hold();
     for name in names {
         patient(folder, name);
     }
 }
 
-fn one(folder: &Path, name: &str, bodies: &Bodies) {
-    let node = Node::start_behind_load(folder, &[]);
+fn one(node: &Node, name: &str, bodies: &Bodies) {
     let capacity = load::closed(node.address, bodies, 8, PROBE).rate();
     let unloaded = load::open(node.address, bodies, capacity / 10., PROBE);
     println!("{name}: carries {capacity:.0} requests a second");
     println!("  a tenth of it   {}", unloaded.line());
     // One load without a break: how overload begins is told, how it goes on is judged.
     let ([first, seen], [before, after]) = std::thread::scope(|scope| {
-        let peaks = scope.spawn(|| [WARM_UP + OVERLOAD / 2, OVERLOAD / 2].map(|time| peak(&node, time)));
+        let peaks = scope.spawn(|| [WARM_UP + OVERLOAD / 2, OVERLOAD / 2].map(|time| peak(node, time)));
         let seen = load::open_warm(node.address, bodies, 2. * capacity, WARM_UP, OVERLOAD);
         (seen, peaks.join().expect("the node runs"))
     });

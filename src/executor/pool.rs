@@ -244,6 +244,14 @@ impl Executor {
         done
     }
 
+    /// Lets a worker have the calling thread's core where a job waits that none has begun: the system would let a thread that never sleeps
+    /// go on for milliseconds.
+    pub fn give_way(&self) {
+        if !(self.shared.short.jobs.is_empty() && self.shared.bundle.jobs.is_empty()) {
+            std::thread::yield_now();
+        }
+    }
+
     /// Runs `work` on the calling thread, caught if it panics: for what is so short that handing it over would cost more.
     pub fn run_in_place<T>(&self, work: impl FnOnce(&mut Overlay) -> T) -> Result<T, Refused> {
         let mut overlay = borrow_overlay();

@@ -279,6 +279,7 @@ impl Front {
 
     /// Runs on the calling thread.
     fn run_here(&self, method: Method, job: &Job, mut out: Vec<u8>, meter: Meter) -> Ran {
+        self.executor.give_way();
         let ran = self.executor.run_in_place(|overlay| {
             // What acknowledges something runs on a lane.
             let result = self.backend.answer(method, job.asked(), overlay, meter, &mut out).map(drop);
