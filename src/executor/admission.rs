@@ -115,11 +115,6 @@ impl Admission {
         self.overloaded_until.store(nanos(self.began.elapsed() + Self::RECOVERY), Relaxed);
     }
 
-    /// What a request took lately, on the mean.
-    pub fn mean(&self) -> Duration {
-        Duration::from_nanos(self.mean.load(Relaxed))
-    }
-
     /// How many wait or run.
     pub fn inside(&self) -> usize {
         self.inside.load(Acquire)

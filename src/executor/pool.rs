@@ -271,6 +271,16 @@ impl Executor {
         self.shared.lane(lane).admission.is_overloaded()
     }
 
+    /// How many jobs wait or run, in both lanes.
+    pub fn inside(&self) -> usize {
+        self.shared.short.admission.inside() + self.shared.bundle.admission.inside()
+    }
+
+    /// How many workers there are: by default one a core.
+    pub const fn workers(&self) -> usize {
+        self.workers
+    }
+
     /// How long a request may expect to wait where too much is asked, in per cent of what one takes.
     pub const fn overload_wait(&self) -> u32 {
         self.overload_wait

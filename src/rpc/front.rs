@@ -224,8 +224,8 @@ impl Front {
     /// Whoever would run here first lets those in who have arrived already. So how many they are is known, and once somebody would wait for
     /// long, the rest goes to the lane: a thread that runs reads nothing, and refuses nothing.
     ///
-    /// Where the lane is overloaded, what has no place here is refused, if that takes much less than to run it. The lane's workers would take
-    /// the time from this thread, and give each answer a way between threads.
+    /// Where the lane is overloaded, what has no place here is refused unless a core is free: the lane's workers would take the time from
+    /// this thread and those like it, and give each answer a way between threads.
     async fn run_here_then_on(
         &self,
         lane: LaneName,
@@ -239,7 +239,7 @@ impl Front {
         }
         let place = match self.in_place.enter(overloaded) {
             Ok(place) => place,
-            Err(no_place) if overloaded && self.in_place.refusing_pays() => {
+            Err(no_place) if overloaded && self.in_place.busy() + self.executor.inside() >= self.executor.workers() => {
                 return (out, Err(self.executor.refuse(lane, no_place).into()));
             }
             Err(_) => return self.run_on(lane, method, job, out).await,

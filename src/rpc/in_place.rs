@@ -26,10 +26,6 @@ impl InPlace {
     const MOST: usize = 1024;
     const LONGEST: Duration = Duration::from_millis(2);
 
-    /// A run that takes several times what it takes to read a request and refuse it. To refuse many of what is shorter would take the
-    /// time that they need.
-    const WORTH_REFUSING: Duration = Duration::from_micros(120);
-
     /// The places of so many threads; `overload_wait` as in [`ExecutorConfig`](crate::executor::ExecutorConfig).
     pub fn new(threads: usize, overload_wait: u32) -> Self {
         let thread = |_| Arc::new(Admission::new(1, Self::MOST, Self::LONGEST, overload_wait));
@@ -42,9 +38,9 @@ impl InPlace {
         if overloaded { thread.enter_overloaded() } else { thread.enter() }
     }
 
-    /// Whether what runs on the calling thread takes so long that a refusal saves time.
-    pub fn refusing_pays(&self) -> bool {
-        self.here().mean() >= Self::WORTH_REFUSING
+    /// How many of the threads run something, or are about to.
+    pub fn busy(&self) -> usize {
+        self.threads.iter().filter(|thread| thread.inside() > 0).count()
     }
 
     fn here(&self) -> &Arc<Admission> {
