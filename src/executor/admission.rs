@@ -32,6 +32,8 @@ pub struct Admission {
     longest: Duration,
     /// The longest expected wait of an overloaded lane, in per cent of what a request takes.
     wait_percent: u64,
+    /// A wait that is never refused for while fewer than [`Admission::most`] wait.
+    short: Duration,
     /// Requests that wait or run.
     inside: AtomicUsize,
     /// Nanoseconds.
@@ -59,8 +61,8 @@ impl Admission {
     /// How long nothing must have been refused before an overloaded lane has recovered.
     pub const RECOVERY: Duration = Duration::from_secs(1);
 
-    /// A wait that an overloaded lane never refuses for: less and the workers would run dry between two arrivals.
-    const SHORT: Duration = Duration::from_micros(200);
+    /// For `short`, where those who run must be woken for what arrives: less and they would run dry between two arrivals.
+    pub const BETWEEN_ARRIVALS: Duration = Duration::from_micros(200);
 
     /// Requests a worker that may always wait while the lane keeps up: a handful of clients is served, however long what they ask takes.
     const FEW: usize = 8;
@@ -69,13 +71,14 @@ impl Admission {
     const WEIGHT: u64 = 16;
 
     /// `most` requests may wait for `workers`; `longest` and `wait_percent` are `queue_wait` and `overload_wait` of
-    /// [`ExecutorConfig`](super::ExecutorConfig).
-    pub fn new(workers: usize, most: usize, longest: Duration, wait_percent: u32) -> Self {
+    /// [`ExecutorConfig`](super::ExecutorConfig), and a wait of `short` is not refused for.
+    pub fn new(workers: usize, most: usize, longest: Duration, wait_percent: u32, short: Duration) -> Self {
         Self {
             workers: workers.max(1),
             most: most.max(1),
             longest,
             wait_percent: wait_percent.into(),
+            short,
             inside: AtomicUsize::new(0),
             mean: AtomicU64::new(0),
             deviation: AtomicU64::new(0),
@@ -142,7 +145,7 @@ impl Admission {
             return if waiting > Self::FEW * self.workers { self.longest } else { Duration::MAX };
         }
         let one = self.mean.load(Relaxed).saturating_add(self.deviation.load(Relaxed).saturating_mul(2));
-        Duration::from_nanos(one.saturating_mul(self.wait_percent) / 100).max(Self::SHORT)
+        Duration::from_nanos(one.saturating_mul(self.wait_percent) / 100).max(self.short)
     }
 
     /// Learns what a request took. Of two at once one may be lost: it is a mean of many.
@@ -184,7 +187,7 @@ mod tests {
 
     /// A lane of two workers whose requests take [`TOOK`], and in which 8 may wait.
     fn lane() -> Arc<Admission> {
-        let lane = Arc::new(Admission::new(2, 8, LONGEST, 100));
+        let lane = Arc::new(Admission::new(2, 8, LONGEST, 100, Admission::BETWEEN_ARRIVALS));
         (0..100).for_each(|_| lane.enter().expect("a place").served(TOOK));
         lane
     }
@@ -227,7 +230,7 @@ mod tests {
     #[test]
     fn a_lane_that_keeps_up_lets_a_few_wait_for_long_and_many_for_a_moment() {
         for (took, admitted) in [(TOOK, 2 + 16), (TOOK / 5, 2 + 50), (TOOK / 1_000, 2 + 500)] {
-            let lane = Arc::new(Admission::new(2, 500, LONGEST, 100));
+            let lane = Arc::new(Admission::new(2, 500, LONGEST, 100, Admission::BETWEEN_ARRIVALS));
             (0..100).for_each(|_| lane.enter().expect("a place").served(took));
             let places: Vec<_> = std::iter::from_fn(|| lane.enter().ok()).collect();
             assert_eq!(places.len(), admitted, "{took:?}");
@@ -236,7 +239,7 @@ mod tests {
 
     #[test]
     fn many_short_requests_may_wait_so_that_workers_do_not_run_dry() {
-        let lane = Arc::new(Admission::new(2, 100, LONGEST, 100));
+        let lane = Arc::new(Admission::new(2, 100, LONGEST, 100, Admission::BETWEEN_ARRIVALS));
         (0..100).for_each(|_| lane.enter().expect("a place").served(Duration::from_micros(50)));
         let places: Vec<_> = std::iter::from_fn(|| lane.enter().ok()).collect();
         assert_eq!(places.len(), 102);

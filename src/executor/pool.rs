@@ -378,7 +378,13 @@ impl Lane {
         let labels = [("lane", name.as_str())];
         Self {
             name,
-            admission: Arc::new(Admission::new(config.workers, most, config.queue_wait, config.overload_wait)),
+            admission: Arc::new(Admission::new(
+                config.workers,
+                most,
+                config.queue_wait,
+                config.overload_wait,
+                Admission::BETWEEN_ARRIVALS,
+            )),
             jobs: SegQueue::new(),
             running: AtomicUsize::new(0),
             refused: metrics.counter(
