@@ -56,6 +56,7 @@ impl IoThreads {
                 let mut stopping = stopping.clone();
                 let thread = std::thread::Builder::new().name(format!("presim-io-{index}")).spawn(move || {
                     INDEX.set(index);
+                    wake_politely();
                     runtime.block_on(async move {
                         // An end without a word is one, too.
                         let _ = stopping.wait_for(|stop| *stop).await;
@@ -86,6 +87,22 @@ impl IoThreads {
         });
     }
 }
+
+/// Has the calling thread wait, when it wakes, until whoever is on its core pauses or has had his time (`SCHED_BATCH`, sched(7)).
+///
+/// What wakes it is a request, and most often its core is that of a client in the midst of sending more, or of a worker. To take the core
+/// from either for each request costs two switches, and each time there is one request to read where there would soon be several.
+#[cfg(target_os = "linux")]
+fn wake_politely() {
+    let param = libc::sched_param { sched_priority: 0 };
+    // SAFETY: it reads `param`, and changes how the calling thread is scheduled.
+    if unsafe { libc::sched_setscheduler(0, libc::SCHED_BATCH, &raw const param) } != 0 {
+        tracing::debug!(error = %io::Error::last_os_error(), "I/O threads are scheduled as others are");
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+fn wake_politely() {}
 
 impl Drop for IoThreads {
     fn drop(&mut self) {
