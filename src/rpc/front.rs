@@ -239,7 +239,7 @@ impl Front {
         }
         let place = match self.in_place.enter(overloaded) {
             Ok(place) => place,
-            Err(no_place) if overloaded && self.in_place.busy() + self.executor.inside() >= self.executor.workers() => {
+            Err(no_place) if overloaded && self.all_cores_are_busy() => {
                 return (out, Err(self.executor.refuse(lane, no_place).into()));
             }
             Err(_) => return self.run_on(lane, method, job, out).await,
@@ -258,6 +258,12 @@ impl Front {
             return self.run_on(lane, method, job, out).await;
         }
         (out, result)
+    }
+
+    /// Whether as many threads run as there are cores. By default there is a worker a core, and a thread for connections.
+    fn all_cores_are_busy(&self) -> bool {
+        let cores = self.executor.workers().max(self.in_place.threads());
+        self.in_place.busy() + self.executor.inside() >= cores
     }
 
     /// Runs a look-up on the calling thread, and again when what it missed is there.

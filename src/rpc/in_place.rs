@@ -39,6 +39,11 @@ impl InPlace {
         if overloaded { thread.enter_overloaded() } else { thread.enter() }
     }
 
+    /// How many threads there are.
+    pub const fn threads(&self) -> usize {
+        self.threads.len()
+    }
+
     /// How many of the threads run something, or are about to.
     pub fn busy(&self) -> usize {
         self.threads.iter().filter(|thread| thread.inside() > 0).count()
