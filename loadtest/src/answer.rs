@@ -8,6 +8,7 @@ use serde_json::value::RawValue;
 
 use crate::{
     body::{Body, Ids, written},
+    dating::{Stamp, is_answered_by},
     fault::Fault,
 };
 
@@ -21,25 +22,9 @@ const SHOWN: usize = 240;
 pub struct Answer {
     /// The HTTP status; 200 for what came over a WebSocket.
     pub status: u16,
-    /// What `x-presim-snapshot` says.
+    /// The snapshot that it came from, where that is known beside its body.
     pub stamp: Option<Stamp>,
     pub body: bytes::Bytes,
-}
-
-/// Which snapshot an answer came from, and how old it was then.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Stamp {
-    pub id: u64,
-    pub age_ms: u64,
-}
-
-impl Stamp {
-    /// Reads `id=0x109, block=23, index=0, age_ms=101, feed=live`.
-    pub fn parse(header: &str) -> Option<Self> {
-        let field = |name: &str| header.split(',').find_map(|field| field.trim().strip_prefix(name)?.strip_prefix('='));
-        let id = u64::from_str_radix(field("id")?.trim_start_matches("0x"), 16).ok()?;
-        Some(Self { id, age_ms: field("age_ms")?.parse().ok()? })
-    }
 }
 
 /// A fault with what shows it.
@@ -71,11 +56,11 @@ struct RpcError {
     code: i64,
 }
 
-/// Checks status, shape, ids, errors and the status of simulated calls.
+/// Checks status, shape, ids, errors and the status of simulated calls. Returns which snapshot a right answer came from, where that is known.
 ///
 /// # Errors
 /// The first thing that is wrong.
-pub fn check(body: &Body, first_id: u64, answer: &Answer) -> Result<(), Wrong> {
+pub fn check(body: &Body, first_id: u64, answer: &Answer) -> Result<Option<Stamp>, Wrong> {
     let wrong = |fault, text: String| Err(Wrong { fault, text });
     if answer.status != 200 {
         return wrong(Fault::HttpStatus, format!("HTTP {}: {}", answer.status, shown(&answer.body)));
@@ -89,18 +74,23 @@ pub fn check(body: &Body, first_id: u64, answer: &Answer) -> Result<(), Wrong> {
             Ids::Written(_) => id.parse() == Ok(written(first_id)),
             Ids::Recorded(ids) => ids.iter().any(|expected| expected.get() == id),
         };
-        return entry(body, &envelope, right, answer);
+        return entry(body, &envelope, right, answer).map(|()| answer.stamp);
     }
     let envelopes: Vec<Envelope<'_>> = match serde_json::from_slice(&answer.body) {
         Ok(envelopes) => envelopes,
         // A batch refused as a whole is answered by one object.
         Err(error) => match serde_json::from_slice::<Envelope<'_>>(&answer.body) {
-            Ok(envelope) => return entry(body, &envelope, envelope.error.is_some(), answer),
+            Ok(envelope) => return entry(body, &envelope, envelope.error.is_some(), answer).map(|()| None),
             Err(_) => return Err(not_json(error)),
         },
     };
     let mut seen = vec![false; body.id_count() as usize];
+    let mut stamp = None;
     for envelope in &envelopes {
+        if envelope.id.is_some_and(is_answered_by) {
+            stamp = envelope.result.and_then(Stamp::of_result);
+            continue;
+        }
         let id = envelope.id.map_or("", RawValue::get);
         let place = match &body.ids {
             Ids::Written(count) => {
@@ -115,7 +105,7 @@ pub fn check(body: &Body, first_id: u64, answer: &Answer) -> Result<(), Wrong> {
     if missing > 0 {
         return wrong(Fault::WrongId, format!("{missing} of {} entries are not answered", seen.len()));
     }
-    Ok(())
+    Ok(stamp)
 }
 
 fn entry(body: &Body, envelope: &Envelope<'_>, right_id: bool, answer: &Answer) -> Result<(), Wrong> {
@@ -204,12 +194,5 @@ mod tests {
         assert_eq!(fault(true, &answer(r#"{"status" : "0x0"}"#)), Some(Fault::FailedCall));
         assert_eq!(fault(true, &answer(r#"{"status":"0x1","error":"\"status\":\"0x0\""}"#)), None);
         assert_eq!(fault(false, &answer(r#"{"status":"0x0"}"#)), None, "not a simulation");
-    }
-
-    #[test]
-    fn the_snapshot_header_is_read() {
-        let stamp = Stamp::parse("id=0x109, block=23, index=0, age_ms=101, feed=live");
-        assert_eq!(stamp, Some(Stamp { id: 0x109, age_ms: 101 }));
-        assert_eq!(Stamp::parse("something else"), None);
     }
 }

@@ -2,8 +2,8 @@
 //!
 //! What can be compared soundly is only what both were asked about the same state:
 //!
-//! - An answer at `pending` from presim names its snapshot (`x-presim-snapshot`; over a WebSocket and for batches the connection asks
-//!   `presim_snapshot` before and after, and the two must be equal). The request is asked again with `{"snapshotId": id}`.
+//! - An answer at `pending` from presim is [dated](crate::dating); over a WebSocket `presim_snapshot` is asked after it as well, and the two must
+//!   be equal. The request is asked again with `{"snapshotId": id}`.
 //! - An answer at `latest` is taken between two questions for the head on the same connection, whose hashes must be equal. The request is asked
 //!   again with `{"blockHash": hash}`; where the reference's block 0 is another, with the block's number, and compared is what calls did.
 //! - A state that the reference does not keep (any more), or never had, is *not comparable*: a read of nothing at the same selector fails then.
@@ -18,6 +18,7 @@ use tokio::sync::mpsc;
 use crate::{
     body::select,
     compare::{Sameness, difference, same},
+    dating,
     rpc::Rpc,
     sample::{Pin, Sample},
     target::Target,
@@ -169,11 +170,13 @@ async fn compare(reference: &mut Rpc, sameness: Sameness, sample: &Sample) -> Co
         }
     };
     // The request was made here, and the answer was checked to be JSON.
-    let (Ok(mut request), Ok(answer)) =
+    let (Ok(mut request), Ok(mut answer)) =
         (serde_json::from_slice::<Value>(&sample.request), serde_json::from_slice::<Value>(&sample.answer))
     else {
         return Compared::Not("no JSON");
     };
+    dating::forget(&mut request);
+    dating::forget(&mut answer);
     select(&mut request, &selector);
     let Ok(expected) = reference.send(request.to_string().into()).await else {
         return Compared::Not("the reference did not answer");

@@ -9,13 +9,14 @@ use std::{
 use tokio::time::timeout;
 
 use crate::{
-    answer::{self, Answer, Stamp, Wrong},
+    answer::{self, Answer, Wrong},
     body::{Body, Tag},
     connection::{Connection, ConnectionError},
+    dating::{self, Dating, Stamp},
     fault::Fault,
     generate::{Generator, Load},
     record::{Done, LATE, Recorder},
-    sample::{Pin, sample, state},
+    sample::{Pin, head, pin, put_aside},
 };
 
 /// How long to wait before a connection is tried again, at first and at most.
@@ -42,7 +43,8 @@ pub async fn client(generator: Rc<Generator>, mut connection: Option<Connection>
         };
         let Some(body) = generator.pick() else { return };
         let sampled = generator.is_sampled();
-        let Ok(before) = (if sampled { state(&generator, &mut open, body).await } else { Ok(None) }) else { continue };
+        let asks_for_head = sampled && body.tag == Some(Tag::Latest) && !body.writes;
+        let Ok(before) = (if asks_for_head { head(&generator, &mut open).await } else { Ok(None) }) else { continue };
         let Some(arrived) = generator.arrival().await else { return };
         if !open.ready().await {
             // It ended between two requests, which is no fault of either's.
@@ -136,11 +138,13 @@ async fn one(
     }
     let id = generator.next_ids(body.id_count());
     let request = body.with_ids(id);
+    let dating = Dating::of(segment, body);
+    let request = if dating == Dating::Entry { dating::with_question(&request).into() } else { request };
     let newest = segment.newest.load(Ordering::Relaxed);
     generator.sent.set(generator.sent.get() + 1);
     generator.record(arrived, |recorder| recorder.totals.requests += 1);
     generator.queue.in_flight.set(generator.queue.in_flight.get() + 1);
-    let answer = timeout(segment.timeout, open.call(request.clone())).await;
+    let answer = timeout(segment.timeout, open.call_dated(request.clone(), dating)).await;
     generator.queue.in_flight.set(generator.queue.in_flight.get() - 1);
     let now = Instant::now();
     let (latency, service) = (now.saturating_duration_since(arrived), now.saturating_duration_since(sent));
@@ -152,27 +156,30 @@ async fn one(
         if sent.saturating_duration_since(arrived) > LATE {
             recorder.interval.late += 1;
         }
-        let stamp = answer.as_ref().ok().and_then(|answer| answer.as_ref().ok()?.stamp);
-        if let (Some(stamp), Some(Tag::Pending), Ok(())) = (stamp, body.tag, &outcome) {
-            date(recorder, stamp, newest);
+        if let (Ok(Some(stamp)), Some(Tag::Pending)) = (&outcome, body.tag) {
+            date(recorder, *stamp, newest);
         }
-        let outcome = outcome.as_ref().copied().map_err(|wrong| (wrong.fault, wrong.text.as_str()));
+        let outcome = outcome.as_ref().map(|_| ()).map_err(|wrong| (wrong.fault, wrong.text.as_str()));
         recorder.done(&Done { workload: body.workload, latency, service: Some(service), outcome });
     });
     let Ok(Ok(answer)) = answer else { return None };
-    if let Some(stamp) = answer.stamp {
+    let Ok(stamp) = outcome else { return Some(open) };
+    if let Some(stamp) = stamp {
         // Whoever is told of a snapshot may rely on it: an answer tells of one.
         segment.newest.fetch_max(stamp.id, Ordering::Relaxed);
     }
-    if sampled && outcome.is_ok() {
-        sample(generator, &mut open, body, request, answer, before).await.ok()?;
+    if sampled {
+        let dated = stamp.filter(|_| body.tag == Some(Tag::Pending));
+        let before = dated.map(|stamp| Pin::Snapshot(stamp.id)).or(before);
+        let pin = pin(generator, &mut open, body, dating, before).await.ok()?;
+        put_aside(generator, body, request, answer, pin);
     }
     Some(open)
 }
 
 type Called = Result<Result<Answer, ConnectionError>, tokio::time::error::Elapsed>;
 
-fn outcome(body: &Body, id: u64, answer: &Called) -> Result<(), Wrong> {
+fn outcome(body: &Body, id: u64, answer: &Called) -> Result<Option<Stamp>, Wrong> {
     match answer {
         Ok(Ok(answer)) => answer::check(body, id, answer),
         Ok(Err(error)) => Err(Wrong { fault: Fault::Disconnected, text: error.to_string() }),
@@ -181,7 +188,7 @@ fn outcome(body: &Body, id: u64, answer: &Called) -> Result<(), Wrong> {
 }
 
 /// Writes down how old a `pending` answer's state was, and whether the target had told of a newer one before the request was sent.
-pub fn date(recorder: &mut Recorder, stamp: Stamp, newest: u64) {
+fn date(recorder: &mut Recorder, stamp: Stamp, newest: u64) {
     recorder.interval.dated += 1;
     recorder.interval.stale += u64::from(stamp.id < newest);
     recorder.interval.age.record(stamp.age_ms);

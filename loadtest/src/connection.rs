@@ -13,7 +13,8 @@ use tokio_tungstenite::{
 };
 
 use crate::{
-    answer::{Answer, Stamp},
+    answer::Answer,
+    dating::{self, Dating, Stamp},
     target::Target,
     tls::{TlsError, secure},
 };
@@ -91,24 +92,46 @@ impl Connection {
     /// # Errors
     /// The connection ended before the answer did.
     pub async fn call(&mut self, body: Bytes) -> Result<Answer, ConnectionError> {
+        self.call_dated(body, Dating::Header).await
+    }
+
+    /// The same, and learns which snapshot the answer came from.
+    ///
+    /// # Errors
+    /// As [`Self::call`].
+    pub async fn call_dated(&mut self, body: Bytes, dating: Dating) -> Result<Answer, ConnectionError> {
         match &mut self.wire {
             Wire::Http { sender, head, .. } => {
                 let response = sender.send_request(Request::from_parts(*head.clone(), Full::new(body))).await?;
                 let (head, body) = response.into_parts();
-                let stamp = head.headers.get("x-presim-snapshot").and_then(|value| Stamp::parse(value.to_str().ok()?));
+                let stamp =
+                    head.headers.get("x-presim-snapshot").and_then(|value| Stamp::of_header(value.to_str().ok()?));
                 let body = Limited::new(body, MAX_ANSWER).collect().await.map_err(ConnectionError::Body)?.to_bytes();
                 Ok(Answer { status: head.status.as_u16(), stamp, body })
             }
             Wire::WebSocket(socket) => {
                 // Bodies are made of text.
                 let text = Utf8Bytes::try_from(body).map_err(|error| ConnectionError::Body(error.into()))?;
+                let mut asked = dating == Dating::Message;
+                if asked {
+                    socket.feed(Message::text(dating::QUESTION)).await?;
+                }
                 socket.send(Message::Text(text)).await?;
+                let (mut stamp, mut answer) = (None, None);
                 loop {
-                    match socket.next().await.ok_or(ConnectionError::Closed)?? {
-                        Message::Text(text) => return Ok(Answer { status: 200, stamp: None, body: text.into() }),
-                        Message::Binary(body) => return Ok(Answer { status: 200, stamp: None, body }),
+                    let body = match socket.next().await.ok_or(ConnectionError::Closed)?? {
+                        Message::Text(text) => text.into(),
+                        Message::Binary(body) => body,
                         Message::Close(_) => return Err(ConnectionError::Closed),
-                        Message::Ping(_) | Message::Pong(_) | Message::Frame(_) => {}
+                        Message::Ping(_) | Message::Pong(_) | Message::Frame(_) => continue,
+                    };
+                    match if asked { dating::answered(&body) } else { None } {
+                        Some(answered) => (asked, stamp) = (false, answered),
+                        None => answer = Some(body),
+                    }
+                    // Answers may come in any order.
+                    if let Some(body) = answer.take_if(|_| !asked) {
+                        return Ok(Answer { status: 200, stamp, body });
                     }
                 }
             }

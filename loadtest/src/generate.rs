@@ -61,8 +61,8 @@ pub struct Segment {
     pub timeout: Duration,
     /// One request in so many is compared with a reference; none where it is 0.
     pub sample: u64,
-    /// The target is presim: it says which snapshot an answer came from.
-    pub presim: bool,
+    /// The target is asked which snapshot answers came from that do not say it.
+    pub dating: bool,
     pub seed: u64,
     /// The ids of the first request.
     pub first_id: u64,

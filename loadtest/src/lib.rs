@@ -6,7 +6,7 @@
 //! - [`target`], [`connection`], [`tls`], [`rpc`]: where requests go, and how.
 //! - [`world`], [`mix`], [`workload`], [`body`]: what there is to trade with, and the requests made of it.
 //! - [`schedule`], [`clock`], [`queue`], [`generate`], [`client`]: when requests are sent; the threads and connections that send them.
-//! - [`answer`], [`sample`], [`check`], [`compare`], [`watch`], [`fault`]: whether an answer is right and how fresh it is.
+//! - [`answer`], [`sample`], [`check`], [`compare`], [`fault`]: whether an answer is right. [`dating`], [`watch`]: how fresh it is.
 //! - [`record`], [`machine`], [`report`]: what is measured, where, and how it is shown.
 //! - [`plan`], [`segment`], [`progress`], [`findings`]: the runs one after another, one of them, what is told meanwhile, and what they come to.
 
@@ -19,6 +19,7 @@ pub mod client;
 pub mod clock;
 pub mod compare;
 pub mod connection;
+pub mod dating;
 pub mod fault;
 pub mod findings;
 pub mod generate;

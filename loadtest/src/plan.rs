@@ -117,7 +117,7 @@ pub async fn run(args: &Args, command: Vec<String>) -> Result<Report> {
                     interval: interval(turn, part.duration),
                     timeout: args.timeout,
                     sample: args.check_sample,
-                    presim: found.presim,
+                    dating: found.presim && !args.no_dating,
                     seed: args.seed,
                     first_id,
                     stop: stop.clone(),

@@ -235,6 +235,23 @@ fn an_answer_from_a_state_older_than_one_told_of_is_stale() {
 }
 
 #[test]
+fn answers_over_a_web_socket_are_dated_each() {
+    let server = Server::web_socket(|number, request| match (number, request["method"].as_str()) {
+        (0, _) => Reply::Result(json!({"id": "0x10", "ageMs": 7})),
+        _ => Reply::Result(json!("0x1")),
+    });
+    let bodies = r#"{"jsonrpc":"2.0","id":"a","method":"eth_call","params":[{"to":"0x01"},"pending"]}"#;
+    let arguments = [&server.url(), "--ws", "--check-sample=0", "--duration=300ms", "--warmup=0s"];
+    let run_dated = run_on(bodies, &arguments);
+    assert!(run_dated.summary("/right") > 0.0, "{}", run_dated.stdout);
+    assert_eq!(run_dated.summary("/age/answers"), run_dated.summary("/right"), "{}", run_dated.stdout);
+    assert_eq!((run_dated.summary("/age/max"), run_dated.summary("/errors")), (7.0, 0.0), "{}", run_dated.stdout);
+    let undated = run_on(bodies, &[&arguments[..], &["--no-dating"]].concat());
+    assert!(undated.report.pointer("/targets/0/summary/age").is_none_or(Value::is_null), "{}", undated.stdout);
+    assert!(undated.summary("/right") > 0.0, "{}", undated.stdout);
+}
+
+#[test]
 fn a_web_socket_is_tested_and_checked_as_http_is() {
     let server = Server::web_socket(|number, _| match number {
         0 => Reply::Error(-32601),

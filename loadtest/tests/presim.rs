@@ -107,8 +107,13 @@ fn every_kind_of_request_is_answered_right_while_blocks_are_made() {
         assert_eq!(run.status.code(), Some(0), "{scheme}: {run:?}");
         let workloads = report["targets"][0]["workloads"].as_array().cloned().unwrap_or_default();
         assert_eq!(workloads.len(), 11);
-        for workload in workloads {
-            assert!(workload["right"].as_u64() > Some(0), "{scheme}: {workload}");
+        let right = |workload: &Value| workload["right"].as_u64().unwrap_or_default();
+        for workload in &workloads {
+            assert!(right(workload) > 0, "{scheme}: {workload}");
         }
+        // All but the wallet's ask for the pending state.
+        let pending = workloads.iter().filter(|workload| workload["name"] != "wallet").map(right).sum::<u64>();
+        let dated = report["targets"][0]["summary"]["age"]["answers"].as_u64();
+        assert_eq!(dated, Some(pending), "{scheme}: each is dated");
     }
 }

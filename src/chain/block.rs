@@ -10,7 +10,7 @@ use alloy_eips::{
 use alloy_primitives::{B256, Bloom, Sealable, Sealed};
 use alloy_rlp::{Encodable, Header as Rlp};
 
-use super::{ChainReceipt, ChainTx};
+use super::{ChainReceipt, ChainTx, ordered_roots};
 
 /// A block whose header is final: hash, body and receipts.
 ///
@@ -134,15 +134,21 @@ impl BlockHashes {
 /// The root of the receipts' trie and the union of their blooms.
 pub fn receipts_root_and_bloom<'a>(receipts: impl IntoIterator<Item = &'a ChainReceipt>) -> (B256, Bloom) {
     let receipts: Vec<_> = receipts.into_iter().collect();
-    let root = alloy_trie::root::ordered_trie_root_with_encoder(&receipts, |receipt, out| receipt.encode_2718(out));
+    let root = root(receipts.iter().map(|receipt| receipt.encoded_2718()));
     let bloom = receipts.iter().fold(Bloom::ZERO, |all, receipt| all | receipt.bloom());
     (root, bloom)
 }
 
 /// The root of the transactions' trie.
 pub fn transactions_root<'a>(transactions: impl IntoIterator<Item = &'a Recovered<ChainTx>>) -> B256 {
-    let transactions: Vec<_> = transactions.into_iter().collect();
-    alloy_trie::root::ordered_trie_root_with_encoder(&transactions, |tx, out| tx.inner().encode_2718(out))
+    root(transactions.into_iter().map(|tx| tx.inner().encoded_2718()))
+}
+
+fn root(items: impl Iterator<Item = Vec<u8>>) -> B256 {
+    let items: Vec<_> = items.collect();
+    let items: Vec<&[u8]> = items.iter().map(Vec::as_slice).collect();
+    let ([root], _) = ordered_roots([&items], &[]);
+    root
 }
 
 /// Bytes of a block's RLP. Of each transaction it takes the bytes of its encoding (EIP-2718), and whether it is a legacy one.

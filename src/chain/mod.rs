@@ -3,9 +3,11 @@
 mod block;
 mod deployment_proxy;
 mod genesis;
+mod keccak;
 mod known;
 mod l1;
 mod op_stack;
+mod ordered;
 mod receipt;
 mod schedule;
 mod spec;
@@ -18,6 +20,7 @@ pub use deployment_proxy::{DEPLOYMENT_PROXY, DEPLOYMENT_PROXY_CODE, deployment_a
 pub use genesis::{genesis_block, genesis_world};
 pub use l1::{L1Cost, L1Params};
 pub use op_stack::ChainSpecError;
+pub use ordered::ordered_roots;
 pub use receipt::{ChainReceipt, ChainReceiptBuilder};
 pub use spec::{ChainSpec, Family, Fork};
 pub use tx::{ChainTx, ChainTxType, UnknownTxType};

@@ -4,7 +4,7 @@ use alloy_consensus::{
     EthereumTypedTransaction, SignableTransaction, TxEip1559, TxEip4844, TxEip7702, TxLegacy,
     transaction::RlpEcdsaEncodableTx,
 };
-use alloy_primitives::{B256, Signature, TxKind, U256, keccak256};
+use alloy_primitives::{Signature, TxKind, U256};
 use revm::{
     context::{TxEnv, transaction::TransactionType},
     context_interface::either::Either,
@@ -106,9 +106,7 @@ pub(super) fn tx_env(call: &Call, filled: Filled) -> TxEnv {
 pub struct UnsignedTx {
     /// Its fields.
     pub tx: EthereumTypedTransaction<TxEip4844>,
-    /// The hash of its encoding with a signature of zeros.
-    pub hash: B256,
-    /// That encoding (EIP-2718).
+    /// Its encoding (EIP-2718) with a signature of zeros.
     pub encoded: Vec<u8>,
 }
 
@@ -131,7 +129,7 @@ pub(super) fn unsigned_tx(call: &Call, filled: Filled) -> Result<UnsignedTx, Sim
             tx
         }
     };
-    Ok(UnsignedTx { tx, hash: keccak256(&encoded), encoded })
+    Ok(UnsignedTx { tx, encoded })
 }
 
 /// The transaction of a call that pays by EIP-1559: with delegations where it brings some, else with blobs, else a plain one.

@@ -17,7 +17,6 @@ use alloy_hardforks::EthereumHardforks;
 use alloy_op_hardforks::OpHardforks;
 use alloy_primitives::{Address, B256, Bloom, Bytes, Log, Sealable, Sealed, TxKind, logs_bloom};
 use alloy_rlp::Encodable;
-use alloy_trie::root::ordered_trie_root_encoded;
 use op_alloy::consensus::L2_TO_L1_MESSAGE_PASSER_ADDRESS;
 use revm::{
     context::result::{ExecutionResult, HaltReason, ResultGas},
@@ -36,7 +35,7 @@ use super::{
     transfers::NumberedLog,
 };
 use crate::{
-    chain::{ChainSpec, Family, block_size},
+    chain::{ChainSpec, Family, block_size, ordered_roots},
     state::{CodeCache, LogMark, Overlay, Snapshot, StateRoots, Stopped},
 };
 
@@ -64,6 +63,8 @@ pub struct SimulatedTx {
     pub from: Address,
     /// The transaction.
     pub tx: UnsignedTx,
+    /// The hash of its encoding.
+    pub hash: B256,
 }
 
 /// What a call did.
@@ -144,7 +145,8 @@ struct Simulator<'a> {
 /// What the calls of a block did, and what its header needs of it.
 struct Ran {
     calls: Vec<CallResult>,
-    transactions: Vec<SimulatedTx>,
+    /// With their senders.
+    transactions: Vec<(Address, UnsignedTx)>,
     /// Their encodings (EIP-2718).
     receipts: Vec<Vec<u8>>,
     bloom: Bloom,
@@ -170,9 +172,10 @@ impl Simulator<'_> {
         header.gas_used = ran.gas_used;
         header.blob_gas_used = header.excess_blob_gas.map(|_| ran.blob_gas_used);
         header.requests_hash = ran.requests.as_ref().map(Requests::requests_hash);
-        let encoded: Vec<&[u8]> = ran.transactions.iter().map(|tx| tx.tx.encoded.as_slice()).collect();
-        header.transactions_root = ordered_trie_root_encoded(&encoded);
-        header.receipts_root = ordered_trie_root_encoded(&ran.receipts);
+        let transactions: Vec<&[u8]> = ran.transactions.iter().map(|(_, tx)| tx.encoded.as_slice()).collect();
+        let receipts: Vec<&[u8]> = ran.receipts.iter().map(Vec::as_slice).collect();
+        let (roots, hashes) = ordered_roots([&transactions, &receipts], &transactions);
+        [header.transactions_root, header.receipts_root] = roots;
         header.logs_bloom = ran.bloom;
 
         let withdrawals = self
@@ -195,16 +198,16 @@ impl Simulator<'_> {
             // The next block brings its own changes alone.
             self.overlay.settle();
         }
-        let transactions =
-            ran.transactions.iter().map(|tx| (tx.tx.encoded.len(), tx.tx.tx.tx_type() == TxType::Legacy));
-        let size = block_size(&header, transactions, &[], withdrawals.as_ref().map(|list| list.as_slice()));
+        let sizes = ran.transactions.iter().map(|(_, tx)| (tx.encoded.len(), tx.tx.tx_type() == TxType::Legacy));
+        let size = block_size(&header, sizes, &[], withdrawals.as_ref().map(|list| list.as_slice()));
         let header = header.seal_slow();
         self.parent = Cow::Owned(header.clone());
+        let transactions = ran.transactions.into_iter().zip(hashes);
         Ok(SimulatedBlock {
             header,
             filler: planned.filler,
             calls: ran.calls,
-            transactions: ran.transactions,
+            transactions: transactions.map(|((from, tx), hash)| SimulatedTx { from, tx, hash }).collect(),
             withdrawals,
             size,
         })
@@ -313,7 +316,7 @@ impl Simulator<'_> {
             let result = system_call(ran.add(result, marks, call, &listed, self.spec))?;
             self.gas_left = self.gas_left.saturating_sub(result.gas_used);
             ran.calls.push(result);
-            ran.transactions.push(SimulatedTx { from: call.from, tx: listed });
+            ran.transactions.push((call.from, listed));
         }
 
         if self.spec.is_prague_active_at_timestamp(header.timestamp) {

@@ -60,7 +60,7 @@ fn simulated_block(out: &mut Vec<u8>, block: &SimulatedBlock, dialect: &Dialect,
         if full_transactions {
             transaction(out, tx, index as u64, header, hash);
         } else {
-            data(out, tx.tx.hash.as_slice());
+            data(out, tx.hash.as_slice());
         }
     });
     object.key("uncles").extend_from_slice(b"[]");
@@ -72,7 +72,7 @@ fn simulated_block(out: &mut Vec<u8>, block: &SimulatedBlock, dialect: &Dialect,
     let mut log_index = 0;
     list(object.key("calls"), block.calls.iter().enumerate(), |out, (index, call)| {
         let place =
-            LogPlace { header, block_hash: hash, tx_hash: block.transactions[index].tx.hash, tx_index: index as u64 };
+            LogPlace { header, block_hash: hash, tx_hash: block.transactions[index].hash, tx_index: index as u64 };
         call_result(out, call, &place, &mut log_index, dialect);
     });
     object.end();
@@ -107,7 +107,7 @@ fn transaction(out: &mut Vec<u8>, tx: &SimulatedTx, index: u64, header: &Header,
         .quantity("blockTimestamp", header.timestamp)
         .quantity("transactionIndex", index);
     let price = inner.effective_gas_price(header.base_fee_per_gas);
-    transaction_fields(&mut object, inner, inner.nonce(), tx.tx.hash, tx.from, price);
+    transaction_fields(&mut object, inner, inner.nonce(), tx.hash, tx.from, price);
     object.quantity("v", 0).quantity("r", 0).quantity("s", 0);
     if !inner.is_legacy() {
         object.quantity("yParity", 0);

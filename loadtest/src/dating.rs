@@ -1,0 +1,132 @@
+//! Which snapshot an answer came from, where the target is presim.
+//!
+//! An HTTP answer to a single request says it itself (`x-presim-snapshot`). The entries of a batch all run on one snapshot, so that one entry
+//! more, `presim_snapshot`, says it for the batch. On a WebSocket the same is asked in the message before the request's, written with it: the
+//! answer is from that snapshot or a newer one.
+
+use serde::Deserialize;
+use serde_json::{Value, value::RawValue};
+
+use crate::{
+    body::{Body, Tag},
+    generate::Segment,
+};
+
+/// What asks for the snapshot. No other request has its id.
+pub const QUESTION: &str = r#"{"jsonrpc":"2.0","id":"loadtest-dating","method":"presim_snapshot","params":[]}"#;
+/// Its id, as it stands in JSON.
+const ID: &str = r#""loadtest-dating""#;
+
+/// How it comes to be known which snapshot an answer came from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Dating {
+    /// By a header, where there is one.
+    Header,
+    /// By one more entry of the batch.
+    Entry,
+    /// By a message of its own, before the request's.
+    Message,
+}
+
+impl Dating {
+    /// That of a body's answers.
+    pub fn of(segment: &Segment, body: &Body) -> Self {
+        let asks = segment.dating && body.tag == Some(Tag::Pending);
+        match (asks, body.batch, segment.target.web_socket) {
+            (true, true, _) => Self::Entry,
+            (true, false, true) => Self::Message,
+            _ => Self::Header,
+        }
+    }
+}
+
+/// A snapshot, and how old it was when it was named.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stamp {
+    pub id: u64,
+    pub age_ms: u64,
+}
+
+impl Stamp {
+    /// Reads `id=0x109, block=23, index=0, age_ms=101, feed=live`.
+    pub fn of_header(header: &str) -> Option<Self> {
+        let field = |name: &str| header.split(',').find_map(|field| field.trim().strip_prefix(name)?.strip_prefix('='));
+        Some(Self { id: quantity(field("id")?)?, age_ms: field("age_ms")?.parse().ok()? })
+    }
+
+    /// Reads what `presim_snapshot` results in.
+    pub fn of_result(result: &RawValue) -> Option<Self> {
+        #[derive(Deserialize)]
+        #[serde(rename_all = "camelCase")]
+        struct Snapshot<'a> {
+            id: &'a str,
+            age_ms: u64,
+        }
+        let Snapshot { id, age_ms } = serde_json::from_str(result.get()).ok()?;
+        Some(Self { id: quantity(id)?, age_ms })
+    }
+}
+
+fn quantity(text: &str) -> Option<u64> {
+    u64::from_str_radix(text.strip_prefix("0x")?, 16).ok()
+}
+
+/// Whether this is the id of the [`QUESTION`], in an answer.
+pub fn is_answered_by(id: &RawValue) -> bool {
+    id.get() == ID
+}
+
+/// The answer to the [`QUESTION`] where a message is that: the snapshot, if it names one.
+pub fn answered(message: &[u8]) -> Option<Option<Stamp>> {
+    #[derive(Deserialize)]
+    struct Answer<'a> {
+        #[serde(borrow)]
+        id: &'a RawValue,
+        #[serde(borrow)]
+        result: Option<&'a RawValue>,
+    }
+    // Every other message has another id in the same place, and may be long.
+    memchr::memmem::find(&message[..message.len().min(64)], ID.as_bytes())?;
+    let Answer { id, result } = serde_json::from_slice(message).ok()?;
+    is_answered_by(id).then(|| result.and_then(Stamp::of_result))
+}
+
+/// A batch with the [`QUESTION`] as its last entry.
+pub fn with_question(batch: &[u8]) -> Vec<u8> {
+    let entries = batch.trim_ascii_end().strip_suffix(b"]").unwrap_or(batch);
+    [entries, b",", QUESTION.as_bytes(), b"]"].concat()
+}
+
+/// Takes the [`QUESTION`] out of a batch, or its answer out of that to one.
+pub fn forget(batch: &mut Value) {
+    if let Value::Array(entries) = batch {
+        let id = ID.trim_matches('"');
+        entries.retain(|entry| entry["id"] != id);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_snapshot_header_is_read() {
+        let stamp = Stamp::of_header("id=0x109, block=23, index=0, age_ms=101, feed=live");
+        assert_eq!(stamp, Some(Stamp { id: 0x109, age_ms: 101 }));
+        assert_eq!(Stamp::of_header("something else"), None);
+    }
+
+    #[test]
+    fn the_question_and_its_answer_are_told_from_others() {
+        let batch = with_question(br#"[{"jsonrpc":"2.0","id":1,"method":"eth_chainId","params":[]}]"#);
+        let mut batch: Value = serde_json::from_slice(&batch).expect("JSON");
+        assert_eq!(batch[1]["method"], "presim_snapshot");
+        forget(&mut batch);
+        assert_eq!(batch.as_array().map(Vec::len), Some(1));
+        let answer = r#"{"jsonrpc":"2.0","id":"loadtest-dating","result":{"id":"0x1f","block":"0x2","ageMs":12}}"#;
+        assert_eq!(answered(answer.as_bytes()), Some(Some(Stamp { id: 31, age_ms: 12 })));
+        let refused = r#"{"jsonrpc":"2.0","id":"loadtest-dating","error":{"code":-32005,"message":"no"}}"#;
+        assert_eq!(answered(refused.as_bytes()), Some(None));
+        assert_eq!(answered(br#"{"jsonrpc":"2.0","id":1000000007,"result":"loadtest-dating"}"#), None);
+    }
+}
