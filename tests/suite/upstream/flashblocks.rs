@@ -184,6 +184,8 @@ async fn serve(mut stream: TcpStream, shared: Arc<Shared>) {
                 Ok(Order::Send(message)) => if socket.send(message).await.is_err() { break },
                 Ok(Order::Close(frame)) => {
                     let _ = socket.close(Some(frame)).await;
+                    // Until the client has read all there is, and gone.
+                    while let Some(Ok(_)) = socket.next().await {}
                     break;
                 }
                 Ok(Order::Drop) => break,
