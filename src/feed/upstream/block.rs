@@ -12,7 +12,7 @@ use op_alloy::consensus::{DEPOSIT_TX_TYPE_ID, OpDepositReceipt};
 use rayon::prelude::*;
 use serde::{Deserialize, de::DeserializeOwned};
 
-use super::client::{Upstream, UpstreamError};
+use super::{ask::UpstreamError, client::Upstream};
 use crate::chain::{ChainReceipt, ChainTx, Family, UnknownTxType, transactions_root};
 
 /// A block as an upstream tells of it.

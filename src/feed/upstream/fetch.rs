@@ -16,7 +16,8 @@ use tokio::{runtime::Handle, sync::watch};
 
 use super::{
     Hints,
-    client::{Ask, Upstream, UpstreamError, UpstreamState},
+    ask::{Ask, UpstreamError},
+    client::{Upstream, UpstreamState},
     wave::{Naming, Wave},
 };
 use crate::{

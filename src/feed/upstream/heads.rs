@@ -14,7 +14,10 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-use super::client::{Ask, Upstream, UpstreamError};
+use super::{
+    ask::{Ask, UpstreamError},
+    client::Upstream,
+};
 use crate::state::Tags;
 
 /// What an upstream last said of its newest block. Told of by its subscription where it has one, else asked for again and again.

@@ -1,5 +1,6 @@
 //! An upstream node: the client that asks it, and the fetcher that brings its state into the cache.
 
+mod ask;
 pub mod block;
 pub mod client;
 pub mod fetch;
@@ -9,8 +10,9 @@ mod http;
 mod proof;
 mod wave;
 
+pub use ask::{Ask, UpstreamError};
 pub use block::{BlockError, UpstreamBlock, receipts, recover};
-pub use client::{Ask, Upstream, UpstreamConfig, UpstreamError, UpstreamState};
+pub use client::{Upstream, UpstreamConfig, UpstreamState};
 pub use fetch::{FetchError, Fetcher, FetcherConfig};
 pub use heads::Heads;
 pub use hints::Hints;

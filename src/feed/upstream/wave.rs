@@ -7,7 +7,8 @@ use alloy_primitives::{Address, B256, Bytes, U64, U256, map::HashMap};
 use serde::Deserialize;
 
 use super::{
-    client::{Ask, Upstream, UpstreamError},
+    ask::{Ask, UpstreamError},
+    client::Upstream,
     proof::{self, Proof},
 };
 use crate::state::{CodeCache, Fetched, Miss, RemoteView};

@@ -1,0 +1,195 @@
+//! Calls of an upstream: how they are asked as one, and what it means by its answers and failures.
+
+use std::{collections::HashMap, time::Duration};
+
+use alloy_json_rpc::{ErrorPayload, Id, Request, RequestPacket, ResponsePacket, ResponsePayload, SerializedRequest};
+use alloy_transport::{RpcError, TransportError, TransportErrorKind};
+use serde_json::value::{RawValue, to_raw_value};
+
+/// A call, and how its result is read.
+pub struct Ask<T> {
+    pub(super) method: &'static str,
+    params: Box<RawValue>,
+    read: Box<Read<T>>,
+}
+
+type Read<T> = dyn Fn(&RawValue) -> Result<T, String> + Send + Sync;
+
+impl<T> Ask<T> {
+    /// A call of `method` whose result `read` takes; what that does not understand is malformed, and asked again.
+    pub fn new(
+        method: &'static str,
+        params: &impl serde::Serialize,
+        read: impl Fn(&RawValue) -> Result<T, String> + Send + Sync + 'static,
+    ) -> Self {
+        // Plain values: they can be written.
+        let params = to_raw_value(params).unwrap_or_else(|_| RawValue::NULL.to_owned());
+        Self { method, params, read: Box::new(read) }
+    }
+}
+
+impl<T: serde::de::DeserializeOwned + 'static> Ask<T> {
+    /// A call whose result is of a type; `null` is malformed unless the type takes it.
+    pub fn typed(method: &'static str, params: &impl serde::Serialize) -> Self {
+        Self::new(method, params, |result| {
+            serde_json::from_str(result.get()).map_err(|error| format!("{error}: {}", cut(result.get())))
+        })
+    }
+}
+
+/// Why an upstream gave no answer.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum UpstreamError {
+    /// It says no.
+    #[error("upstream: {method}: error {code}: {message}")]
+    Refused {
+        /// What it was asked.
+        method: &'static str,
+        /// Its code.
+        code: i64,
+        /// Its text.
+        message: String,
+    },
+    /// What it says cannot be right.
+    #[error("upstream: {method}: {problem}")]
+    Malformed {
+        /// What it was asked.
+        method: &'static str,
+        /// What is wrong with the answer.
+        problem: String,
+    },
+    /// It is busy, slow or away.
+    #[error("upstream: {method}: {problem}")]
+    Unreachable {
+        /// What it was asked.
+        method: &'static str,
+        /// What happened.
+        problem: String,
+        /// How long it asks to be left alone.
+        retry_after: Option<Duration>,
+    },
+    /// The URL is none that can be used, or nobody is there.
+    #[error("--upstream: {0}")]
+    Connect(String),
+}
+
+impl UpstreamError {
+    /// Whether asking again may help at all, however often.
+    pub(super) const fn may_pass(&self) -> bool {
+        matches!(self, Self::Unreachable { .. })
+    }
+
+    /// Whether the upstream does not have the method.
+    pub const fn is_unknown_method(&self) -> bool {
+        matches!(self, Self::Refused { code: -32601 | -32004, .. })
+    }
+}
+
+/// What the answers to some calls say, each found by its id.
+pub(super) fn read<T>(asks: &[&Ask<T>], ids: &[Id], packet: ResponsePacket) -> Vec<Result<T, UpstreamError>> {
+    let places: HashMap<&Id, usize> = ids.iter().enumerate().map(|(place, id)| (id, place)).collect();
+    let mut answers: Vec<Option<ResponsePayload>> = asks.iter().map(|_| None).collect();
+    let mut for_all = None;
+    let responses = match packet {
+        ResponsePacket::Single(response) => vec![response],
+        ResponsePacket::Batch(responses) => responses,
+    };
+    for response in responses {
+        let place = places.get(&response.id).and_then(|place| answers.get_mut(*place));
+        match (place, response.payload) {
+            (Some(place), payload) => *place = Some(payload),
+            // Some answer a whole batch by one error.
+            (None, ResponsePayload::Failure(error)) => for_all = Some(error),
+            (None, ResponsePayload::Success(_)) => {}
+        }
+    }
+    let read = |(ask, answer): (&&Ask<T>, Option<ResponsePayload>)| {
+        let method = ask.method;
+        match answer {
+            Some(ResponsePayload::Success(result)) => {
+                (ask.read)(&result).map_err(|problem| UpstreamError::Malformed { method, problem })
+            }
+            Some(ResponsePayload::Failure(error)) => Err(refusal(method, &error)),
+            None => Err(match &for_all {
+                Some(error) => refusal(method, error),
+                None => {
+                    UpstreamError::Malformed { method, problem: "the batch's answer has none to this call".to_owned() }
+                }
+            }),
+        }
+    };
+    asks.iter().zip(answers).map(read).collect()
+}
+
+/// The calls as a batch, each with its id.
+pub(super) fn packet<T>(asks: &[&Ask<T>], ids: &[Id]) -> RequestPacket {
+    let serialized = |(ask, id): (&&Ask<T>, &Id)| -> Option<SerializedRequest> {
+        Request::new(ask.method, id.clone(), ask.params.clone()).serialize().ok()
+    };
+    let mut requests: Vec<_> = asks.iter().zip(ids).filter_map(serialized).collect();
+    match requests.pop() {
+        Some(only) if requests.is_empty() => RequestPacket::Single(only),
+        last => {
+            requests.extend(last);
+            RequestPacket::Batch(requests)
+        }
+    }
+}
+
+fn refusal(method: &'static str, error: &ErrorPayload) -> UpstreamError {
+    // Of a block that it does not have yet: one of several nodes behind an address may be late.
+    let is_late = error.code != -32601 && method.starts_with("eth_get") && error.message.contains("not found");
+    if error.is_retry_err() || error.code == -32001 || is_late {
+        let problem = format!("error {}: {}", error.code, cut(&error.message));
+        return UpstreamError::Unreachable { method, problem, retry_after: None };
+    }
+    UpstreamError::Refused { method, code: error.code, message: cut(&error.message) }
+}
+
+pub(super) fn failure(method: &'static str, error: &TransportError) -> UpstreamError {
+    let problem = text_of(error);
+    let unreachable = |retry_after| UpstreamError::Unreachable { method, problem: problem.clone(), retry_after };
+    match error {
+        RpcError::Transport(TransportErrorKind::HttpErrorWithRetryAfter { retry_after, .. }) => {
+            unreachable(Some(*retry_after))
+        }
+        RpcError::Transport(TransportErrorKind::HttpError(http)) if http.status < 500 && http.status != 429 => {
+            UpstreamError::Malformed { method, problem }
+        }
+        RpcError::Transport(TransportErrorKind::NonRetryable(_)) | RpcError::DeserError { .. } => {
+            UpstreamError::Malformed { method, problem }
+        }
+        _ => unreachable(None),
+    }
+}
+
+/// What went wrong, with the cause that the system gives.
+pub(super) fn text_of(error: &TransportError) -> String {
+    let mut text = match error {
+        RpcError::DeserError { err, text } => format!("the answer is no JSON-RPC response: {err}: {text}"),
+        error => error.to_string(),
+    };
+    let mut cause = std::error::Error::source(error).and_then(std::error::Error::source);
+    while let Some(next) = cause {
+        let more = next.to_string();
+        if !text.contains(&more) {
+            text = format!("{text}: {more}");
+        }
+        cause = next.source();
+    }
+    cut(&text)
+}
+
+/// A stranger's text in few words.
+fn cut(text: &str) -> String {
+    const MOST: usize = 300;
+    match text.char_indices().nth(MOST) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text.to_owned(),
+    }
+}
+
+/// Reads a result that may be null.
+pub(super) fn nullable(result: &RawValue) -> Result<Option<Box<RawValue>>, String> {
+    Ok((result.get() != "null").then(|| result.to_owned()))
+}
