@@ -7,6 +7,8 @@ use std::{
     process::{Child, Command, Stdio},
 };
 
+use rustix::process::{Pid, Signal, kill_process};
+
 /// A node that runs until it is dropped.
 pub struct Node {
     child: Child,
@@ -40,6 +42,13 @@ impl Node {
         Self { child, address, metrics }
     }
 
+    /// Stops it, as if it were not there, until what is returned is dropped.
+    pub fn rest(&self) -> Resting {
+        let pid = Pid::from_child(&self.child);
+        kill_process(pid, Signal::STOP).expect("it runs");
+        Resting(pid)
+    }
+
     /// Bytes that it has resident.
     pub fn resident(&self) -> u64 {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).expect("Linux");
@@ -68,6 +77,15 @@ impl Node {
         let mut text = String::new();
         stream.read_to_string(&mut text).expect("it is answered");
         text
+    }
+}
+
+/// A node that is stopped.
+pub struct Resting(Pid);
+
+impl Drop for Resting {
+    fn drop(&mut self) {
+        kill_process(self.0, Signal::CONT).expect("it is stopped");
     }
 }
 

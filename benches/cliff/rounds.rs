@@ -3,6 +3,7 @@
 use std::{path::Path, time::Duration};
 
 use crate::{
+    cores::Cores,
     load::{self, Bodies, Seen, quantile},
     node::Node,
     verdict,
@@ -13,22 +14,38 @@ const ROUND: Duration = Duration::from_secs(2);
 /// For a percentile: a machine's own hiccup spoils a round, and of many short ones few. Five snapshots are published in each.
 const TAIL_ROUNDS: usize = 21;
 const TAIL_ROUND: Duration = Duration::from_secs(1);
+const TAIL_WARM_UP: Duration = Duration::from_millis(300);
 const CONNECTIONS: usize = 8;
 
 /// The p99 while a snapshot is published every 200 ms, with traffic, beside that on a chain that stands still.
+///
+/// The nodes have half of the cores, in turn, and the load the others: on shared ones the p99 is how long the load waits for a core.
 pub fn publishing(folder: &Path, names: &[&str]) {
+    let all = Cores::of_thread();
+    let [of_nodes, of_load] = all.halves();
+    of_nodes.hold();
     let moving = Node::start(folder, &["--traffic", "50"]);
     let still = Node::start(folder, &["--traffic", "0", "--sub-block-ms", "60000"]);
+    of_load.hold();
     for name in names {
         let Some(bodies) = Bodies::read(folder, name, "/") else { continue };
         // At a third of what it can carry: a full machine is another claim's.
-        let rate = load::closed(still.address, &bodies, CONNECTIONS, ROUND).rate() / 3.;
-        let [a, b] =
-            [&moving, &still].map(|node| move |bodies: &Bodies| load::open(node.address, bodies, rate, TAIL_ROUND));
+        let rate = {
+            let _resting = moving.rest();
+            load::closed(still.address, &bodies, CONNECTIONS, ROUND).rate() / 3.
+        };
+        let [a, b] = [(&moving, &still), (&still, &moving)].map(|(node, other)| {
+            move |bodies: &Bodies| {
+                let _resting = other.rest();
+                let [_, seen] = load::open_warm(node.address, bodies, rate, TAIL_WARM_UP, TAIL_ROUND);
+                seen
+            }
+        });
         let p99 = |seen: &Seen| quantile(&seen.results, 0.99);
         let claim = format!("{name} at {rate:.0}/s: p99 while publishing, times standing");
         report(&claim, TAIL_ROUNDS, &bodies, &bodies, &a, &b, &p99, |ratio| (ratio, 1.2));
     }
+    all.hold();
 }
 
 /// What `/standard` carries, where roots are computed, beside `/`.
