@@ -1,6 +1,6 @@
 //! Calls and simulations: the call object, state and block overrides.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, fmt::Display};
 
 use alloy_eips::{eip2930::AccessList, eip4895::Withdrawals, eip7702::SignedAuthorization};
 use alloy_primitives::{Address, B256, TxKind, U256};
@@ -188,7 +188,7 @@ pub fn parse_simulation(
         .block_state_calls
         .into_iter()
         .enumerate()
-        .map(|(index, block)| block.into_block(&format!("params[0].blockStateCalls[{index}]"), dialect))
+        .map(|(index, block)| block.into_block(format_args!("params[0].blockStateCalls[{index}]"), dialect))
         .collect::<Result<_, _>>()?;
     let simulation = Simulation {
         blocks,
@@ -199,7 +199,7 @@ pub fn parse_simulation(
 }
 
 impl CallObject {
-    pub(super) fn into_call(self, place: &str, dialect: &Dialect) -> Result<Call, RpcError> {
+    pub(super) fn into_call(self, place: impl Display, dialect: &Dialect) -> Result<Call, RpcError> {
         let to = match self.to {
             None if dialect.requires_to_and_selector => {
                 return Err(RpcError::params(format!(
@@ -261,27 +261,27 @@ impl CallObject {
 }
 
 impl SimBlockParam {
-    fn into_block(self, place: &str, dialect: &Dialect) -> Result<SimBlock, RpcError> {
+    fn into_block(self, place: impl Display, dialect: &Dialect) -> Result<SimBlock, RpcError> {
         let calls = self.calls.unwrap_or_default().into_iter().enumerate();
         Ok(SimBlock {
             calls: calls
-                .map(|(index, call)| call.into_call(&format!("{place}.calls[{index}]"), dialect))
+                .map(|(index, call)| call.into_call(format_args!("{place}.calls[{index}]"), dialect))
                 .collect::<Result<_, _>>()?,
             state: self
                 .state_overrides
-                .map(|state| state_overrides(state, &format!("{place}.stateOverrides")))
+                .map(|state| state_overrides(state, format_args!("{place}.stateOverrides")))
                 .transpose()?
                 .unwrap_or_default(),
             block: self
                 .block_overrides
-                .map(|block| block_overrides(block, &format!("{place}.blockOverrides")))
+                .map(|block| block_overrides(block, format_args!("{place}.blockOverrides")))
                 .transpose()?
                 .unwrap_or_default(),
         })
     }
 }
 
-pub(super) fn state_overrides(overrides: StateOverridesParam, place: &str) -> Result<StateOverrides, RpcError> {
+pub(super) fn state_overrides(overrides: StateOverridesParam, place: impl Display) -> Result<StateOverrides, RpcError> {
     overrides
         .into_iter()
         .map(|(AddressKey(address), account)| {
@@ -312,7 +312,7 @@ pub(super) fn state_overrides(overrides: StateOverridesParam, place: &str) -> Re
 /// The overrides of the block that a call of `method` runs in. As geth has it, some act between blocks, and a call is in the midst of one.
 pub(super) fn call_block_overrides(
     overrides: BlockOverridesParam,
-    place: &str,
+    place: impl Display,
     method: &str,
 ) -> Result<BlockOverrides, RpcError> {
     let root = overrides.beacon_root.as_ref().map(|_| "beaconRoot");
@@ -324,7 +324,7 @@ pub(super) fn call_block_overrides(
     block_overrides(overrides, place)
 }
 
-fn block_overrides(overrides: BlockOverridesParam, place: &str) -> Result<BlockOverrides, RpcError> {
+fn block_overrides(overrides: BlockOverridesParam, place: impl Display) -> Result<BlockOverrides, RpcError> {
     let number = overrides.number.map(|number| u64::try_from(number.0)).transpose();
     Ok(BlockOverrides {
         number: number.map_err(|_| RpcError::params(format!("{place}.number: out of range: at most 64 bits")))?,

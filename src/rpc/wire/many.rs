@@ -101,19 +101,19 @@ pub(super) fn into_bundles(
         }
     }
     let bundles = bundles.into_iter().enumerate();
-    bundles.map(|(index, bundle)| bundle.into_bundle(&format!("params[0][{index}]"), method, dialect)).collect()
+    bundles.map(|(index, bundle)| bundle.into_bundle(format_args!("params[0][{index}]"), method, dialect)).collect()
 }
 
 impl BundleParam {
-    fn into_bundle(self, place: &str, method: &str, dialect: &Dialect) -> Result<Bundle, RpcError> {
+    fn into_bundle(self, place: impl fmt::Display, method: &str, dialect: &Dialect) -> Result<Bundle, RpcError> {
         let calls = self.transactions.into_iter().enumerate();
         Ok(Bundle {
             calls: calls
-                .map(|(index, call)| call.into_call(&format!("{place}.transactions[{index}]"), dialect))
+                .map(|(index, call)| call.into_call(format_args!("{place}.transactions[{index}]"), dialect))
                 .collect::<Result<_, _>>()?,
             block: self
                 .block_override
-                .map(|block| call_block_overrides(block, &format!("{place}.blockOverride"), method))
+                .map(|block| call_block_overrides(block, format_args!("{place}.blockOverride"), method))
                 .transpose()?
                 .unwrap_or_default(),
         })
