@@ -123,8 +123,8 @@ pub struct Args {
     /// snapshots, as a node on the same feed does. By default the target itself where it is presim, asked again for the same state; else nobody
     #[arg(long, value_name = "URL", help_heading = "Checks")]
     pub reference: Option<String>,
-    /// Do not ask a presim which snapshot its pending answers to batches and over a WebSocket came from (one presim_snapshot each): they are then not
-    /// dated, nor compared with a reference. Answers to single requests over HTTP say it unasked
+    /// Do not ask a presim which snapshot its pending answers to batches and over a WebSocket came from (one presim_snapshot each, in a batch as one
+    /// entry more): they are then not dated, nor compared with a reference. Answers to single requests over HTTP say it unasked
     #[arg(long, help_heading = "Checks")]
     pub no_dating: bool,
     /// Do not subscribe to newFlashblocks: staleness is then known from the answers alone

@@ -2,8 +2,8 @@
 //!
 //! What can be compared soundly is only what both were asked about the same state:
 //!
-//! - An answer at `pending` from presim is [dated](crate::dating); over a WebSocket `presim_snapshot` is asked after it as well, and the two must
-//!   be equal. The request is asked again with `{"snapshotId": id}`.
+//! - An answer at `pending` from presim is [dated](crate::dating); for a single request over a WebSocket `presim_snapshot` is asked after it as well,
+//!   and the two must be equal. The request is asked again with `{"snapshotId": id}`.
 //! - An answer at `latest` is taken between two questions for the head on the same connection, whose hashes must be equal. The request is asked
 //!   again with `{"blockHash": hash}`; where the reference's block 0 is another, with the block's number, and compared is what calls did.
 //! - A state that the reference does not keep (any more), or never had, is *not comparable*: a read of nothing at the same selector fails then.

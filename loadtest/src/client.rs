@@ -163,11 +163,16 @@ async fn one(
         recorder.done(&Done { workload: body.workload, latency, service: Some(service), outcome });
     });
     let Ok(Ok(answer)) = answer else { return None };
-    let Ok(stamp) = outcome else { return Some(open) };
-    if let Some(stamp) = stamp {
-        // Whoever is told of a snapshot may rely on it: an answer tells of one.
+    // Whoever is told of a snapshot may rely on it: an answer tells of one, an error too.
+    if let Some(stamp) = outcome.as_ref().ok().copied().flatten().or(answer.stamp) {
         segment.newest.fetch_max(stamp.id, Ordering::Relaxed);
     }
+    let stamp = match outcome {
+        Ok(stamp) => stamp,
+        // Over a WebSocket nothing tells to which request it belongs, so that all after it might be taken for others.
+        Err(Wrong { fault: Fault::WrongId | Fault::NotJson, .. }) if segment.target.web_socket => return None,
+        Err(_) => return Some(open),
+    };
     if sampled {
         let dated = stamp.filter(|_| body.tag == Some(Tag::Pending));
         let before = dated.map(|stamp| Pin::Snapshot(stamp.id)).or(before);

@@ -119,11 +119,15 @@ impl Connection {
                 socket.send(Message::Text(text)).await?;
                 let (mut stamp, mut answer) = (None, None);
                 loop {
-                    let body = match socket.next().await.ok_or(ConnectionError::Closed)?? {
-                        Message::Text(text) => text.into(),
-                        Message::Binary(body) => body,
-                        Message::Close(_) => return Err(ConnectionError::Closed),
-                        Message::Ping(_) | Message::Pong(_) | Message::Frame(_) => continue,
+                    let body = match socket.next().await {
+                        Some(Ok(Message::Text(text))) => text.into(),
+                        Some(Ok(Message::Binary(body))) => body,
+                        Some(Ok(Message::Ping(_) | Message::Pong(_) | Message::Frame(_))) => continue,
+                        ended => match (answer, ended) {
+                            (Some(body), _) => return Ok(Answer { status: 200, stamp, body }),
+                            (None, Some(Err(error))) => return Err(error.into()),
+                            (None, _) => return Err(ConnectionError::Closed),
+                        },
                     };
                     match if asked { dating::answered(&body) } else { None } {
                         Some(answered) => (asked, stamp) = (false, answered),

@@ -1,8 +1,8 @@
 //! Which snapshot an answer came from, where the target is presim.
 //!
 //! An HTTP answer to a single request says it itself (`x-presim-snapshot`). The entries of a batch all run on one snapshot, so that one entry
-//! more, `presim_snapshot`, says it for the batch. On a WebSocket the same is asked in the message before the request's, written with it: the
-//! answer is from that snapshot or a newer one.
+//! more, `presim_snapshot`, says it for the batch. For a single request on a WebSocket the same is asked in the message before the request's, written
+//! with it: the answer should be from that snapshot or a newer one, and is taken to be from that one.
 
 use serde::Deserialize;
 use serde_json::{Value, value::RawValue};
@@ -16,6 +16,9 @@ use crate::{
 pub const QUESTION: &str = r#"{"jsonrpc":"2.0","id":"loadtest-dating","method":"presim_snapshot","params":[]}"#;
 /// Its id, as it stands in JSON.
 const ID: &str = r#""loadtest-dating""#;
+
+/// Bytes that an answer to it may have.
+const LONGEST_ANSWER: usize = 4 << 10;
 
 /// How it comes to be known which snapshot an answer came from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,7 +46,9 @@ impl Dating {
 /// A snapshot, and how old it was when it was named.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stamp {
+    /// The snapshot's `snapshotId`: higher ones are newer.
     pub id: u64,
+    /// Milliseconds since it was published.
     pub age_ms: u64,
 }
 
@@ -85,8 +90,8 @@ pub fn answered(message: &[u8]) -> Option<Option<Stamp>> {
         #[serde(borrow)]
         result: Option<&'a RawValue>,
     }
-    // Every other message has another id in the same place, and may be long.
-    memchr::memmem::find(&message[..message.len().min(64)], ID.as_bytes())?;
+    // It is short; what is long need not be looked through.
+    memchr::memmem::find(&message[..message.len().min(LONGEST_ANSWER)], ID.as_bytes())?;
     let Answer { id, result } = serde_json::from_slice(message).ok()?;
     is_answered_by(id).then(|| result.and_then(Stamp::of_result))
 }

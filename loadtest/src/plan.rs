@@ -344,6 +344,12 @@ fn notes(args: &Args, found: &[Found], reference: Option<&Found>) -> Vec<String>
             }
         }
     }
+    if !args.no_dating && found.iter().any(|found| found.presim) && found.iter().any(|found| !found.presim) {
+        notes.push(
+            "With batches, and over a WebSocket, presim alone is asked for its snapshot as well: --no-dating has all targets answer the same."
+                .to_owned(),
+        );
+    }
     if found.iter().any(|other| other.chain_id != found[0].chain_id) {
         notes.push(
             "The targets have different chain ids: their answers, and their work, may not be the same.".to_owned(),

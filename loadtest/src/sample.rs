@@ -1,5 +1,7 @@
 //! Answers that are put aside to be compared with a reference, with the state that they came from.
 
+use std::sync::atomic::Ordering;
+
 use bytes::Bytes;
 use serde_json::Value;
 use tokio::time::timeout;
@@ -47,6 +49,9 @@ pub fn put_aside(generator: &Generator, body: &Body, request: Bytes, answer: Ans
     }
 }
 
+/// Why a state is unknown.
+const UNTOLD: &str = "the target does not say which state it answers from";
+
 /// A connection that is of no use any more: an answer that nobody waits for may come on it.
 pub struct Lost;
 
@@ -65,17 +70,25 @@ pub async fn pin(
     if body.writes {
         return Ok(Pin::Write);
     }
-    let Some(before) = before else { return Ok(Pin::Unknown("the target does not say which state it answers from")) };
+    let Some(before) = before else { return Ok(Pin::Unknown(UNTOLD)) };
     let after = match (body.tag, dating) {
         // A header and an entry of the batch say it exactly.
         (Some(Tag::Pending), Dating::Header | Dating::Entry) => return Ok(before),
         (Some(Tag::Pending), Dating::Message) => {
             let answer = ask(generator, open, QUESTION).await?;
-            answered(&answer.body).flatten().map(|stamp| Pin::Snapshot(stamp.id))
+            let stamp = answered(&answer.body).flatten();
+            stamp.map(|stamp| {
+                generator.segment.newest.fetch_max(stamp.id, Ordering::Relaxed);
+                Pin::Snapshot(stamp.id)
+            })
         }
         _ => head(generator, open).await?,
     };
-    Ok(if after.as_ref() == Some(&before) { before } else { Pin::Unknown("the state changed meanwhile") })
+    Ok(match after {
+        Some(after) if after == before => before,
+        Some(_) => Pin::Unknown("the state changed meanwhile"),
+        None => Pin::Unknown(UNTOLD),
+    })
 }
 
 /// The newest sealed block, where the target tells.

@@ -26,7 +26,6 @@ const ROOMS: &[(&str, &str)] = &[
     ("revm_context::journal", JOURNAL),
     ("journaled_state", JOURNAL),
     ("alloy_trie", ROOTS),
-    ("ordered_trie_root", ROOTS),
     ("alloy_rlp", ROOTS),
     ("alloy_consensus", ROOTS),
     ("presim::chain", ROOTS),
