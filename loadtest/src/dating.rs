@@ -10,6 +10,7 @@ use serde_json::{Value, value::RawValue};
 use crate::{
     body::{Body, Tag},
     generate::Segment,
+    rpc::number,
 };
 
 /// What asks for the snapshot. No other request has its id.
@@ -56,7 +57,7 @@ impl Stamp {
     /// Reads `id=0x109, block=23, index=0, age_ms=101, feed=live`.
     pub fn of_header(header: &str) -> Option<Self> {
         let field = |name: &str| header.split(',').find_map(|field| field.trim().strip_prefix(name)?.strip_prefix('='));
-        Some(Self { id: quantity(field("id")?)?, age_ms: field("age_ms")?.parse().ok()? })
+        Some(Self { id: number(field("id")?)?, age_ms: field("age_ms")?.parse().ok()? })
     }
 
     /// Reads what `presim_snapshot` results in.
@@ -68,12 +69,8 @@ impl Stamp {
             age_ms: u64,
         }
         let Snapshot { id, age_ms } = serde_json::from_str(result.get()).ok()?;
-        Some(Self { id: quantity(id)?, age_ms })
+        Some(Self { id: number(id)?, age_ms })
     }
-}
-
-fn quantity(text: &str) -> Option<u64> {
-    u64::from_str_radix(text.strip_prefix("0x")?, 16).ok()
 }
 
 /// Whether this is the id of the [`QUESTION`], in an answer.

@@ -77,5 +77,10 @@ impl Rpc {
 
 /// A quantity as a number.
 pub fn quantity(value: &Value) -> Option<u64> {
-    u64::from_str_radix(value.as_str()?.strip_prefix("0x")?, 16).ok()
+    number(value.as_str()?)
+}
+
+/// A quantity's text as a number.
+pub fn number(quantity: &str) -> Option<u64> {
+    u64::from_str_radix(quantity.strip_prefix("0x")?, 16).ok()
 }
