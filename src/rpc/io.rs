@@ -12,7 +12,7 @@ use std::{
 
 use tokio::{
     net::TcpStream,
-    runtime::{Builder, Handle},
+    runtime::{Builder, Handle, RuntimeMetrics},
     sync::watch,
 };
 
@@ -66,6 +66,11 @@ impl IoThreads {
             })
             .collect::<io::Result<_>>()?;
         Ok(Self { threads, stop })
+    }
+
+    /// What is known of each thread's event loop.
+    pub fn loops(&self) -> Vec<RuntimeMetrics> {
+        self.threads.iter().map(|thread| thread.runtime.metrics()).collect()
     }
 
     /// Hands `stream` to the thread with the fewest connections, which runs what `serve` makes of it to its end.

@@ -8,6 +8,7 @@
 
 mod access;
 mod approve;
+mod awake;
 pub mod dialect;
 mod discover;
 mod encode;
@@ -29,6 +30,7 @@ mod wire;
 mod ws;
 
 pub use access::{Access, AccessConfig, AccessError};
+pub use awake::Awake;
 pub use encode::simulation as encode_simulation;
 pub use envelope::{Body, Request};
 pub use error::{ErrorData, RpcError};
