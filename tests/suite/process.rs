@@ -15,7 +15,7 @@ use clap::CommandFactory;
 use presim::config::Config;
 use serde_json::{Value, json};
 
-use crate::support::shared;
+use crate::support::{say, shared};
 
 /// Environment variables and their values.
 pub type Variables<'a> = &'a [(&'a str, &'a str)];
@@ -454,6 +454,57 @@ async fn metrics_tell_of_the_feed_the_queues_and_the_caches() {
         eventually(name, async || scrape(&presim.http, &metrics).await.contains(&format!("\n{name}")).then_some(()))
             .await;
     }
+}
+
+/// Requests over eight connections, each as soon as the one before is answered, until what it returns is dropped.
+fn flood(presim: &Presim) -> tokio::task::JoinSet<()> {
+    (0..8)
+        .map(|_| {
+            let (http, url) = (presim.http.clone(), presim.url.clone());
+            async move {
+                let body = json!({"jsonrpc": "2.0", "id": 1, "method": "eth_chainId", "params": []}).to_string();
+                loop {
+                    let request = http.post(&url).header("content-type", "application/json").body(body.clone());
+                    request.send().await.expect("it answers").bytes().await.expect("its answer is whole");
+                }
+            }
+        })
+        .collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn cores_are_kept_awake_while_requests_come_fast() {
+    if std::fs::OpenOptions::new().write(true).open("/dev/cpu_dma_latency").is_err() {
+        say("SKIPPED: no leave to write to /dev/cpu_dma_latency");
+        return;
+    }
+    let metrics = free_port();
+    let presim = Presim::start(&["--metrics", &metrics]);
+    let shows = async |line: &str| {
+        eventually(line, async || scrape(&presim.http, &metrics).await.lines().any(|one| one == line).then_some(()))
+            .await;
+    };
+    shows("presim_cores_awake 0").await;
+    let flood = flood(&presim);
+    shows("presim_cores_awake 1").await;
+    drop(flood);
+    shows("presim_cores_awake 0").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn cores_that_cannot_always_be_kept_awake_are_an_error_at_the_start() {
+    if std::fs::OpenOptions::new().write(true).open("/dev/cpu_dma_latency").is_ok() {
+        let metrics = free_port();
+        let presim = Presim::start(&["--metrics", &metrics, "--keep-awake", "always"]);
+        eventually("held for good", async || {
+            scrape(&presim.http, &metrics).await.contains("presim_cores_awake 1\n").then_some(())
+        })
+        .await;
+        return;
+    }
+    let (code, told) = refusal(&["--listen", "127.0.0.1:0", "--keep-awake", "always"], &[]);
+    assert_eq!(code, Some(1), "{told}");
+    assert!(told.contains("/dev/cpu_dma_latency") && told.contains("--keep-awake"), "{told}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
