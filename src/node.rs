@@ -27,8 +27,8 @@ use crate::{
         world::TradingWorld,
     },
     rpc::{
-        Access, AccessConfig, Awake, Backend, Filters, Front, FrontActor, GasCounter, IoThreads, Remote, RequestLimits,
-        Serve, ServerConfig, ShapeLimits, Stop, Subscriptions, SyncTimeouts, Waiters, announce,
+        Access, AccessConfig, Awake, Backend, CPU_DMA_LATENCY, Filters, Front, FrontActor, GasCounter, IoThreads,
+        Remote, RequestLimits, Serve, ServerConfig, ShapeLimits, Stop, Subscriptions, SyncTimeouts, Waiters, announce,
     },
     state::{CodeCache, Snapshots},
     store::Store,
@@ -258,7 +258,10 @@ impl Actors {
             _ => None,
         };
         let io = IoThreads::start(config.io_threads())?;
-        tokio::spawn(Awake::new(config.keep_awake)?.watch(io.loops(), metrics.clone()));
+        let awake = Awake::new(config.keep_awake).wrap_err_with(|| {
+            format!("cannot keep the cores awake: --keep-awake always needs leave to write to {CPU_DMA_LATENCY}")
+        })?;
+        tokio::spawn(awake.watch(io.loops(), metrics.clone()));
         let server = ServerConfig::new(&config);
         let listener = server.bind().await.wrap_err_with(|| {
             format!("cannot listen on {}: is another node running there? --listen takes another address", config.listen)

@@ -14,7 +14,7 @@ use crate::{config::KeepAwake, telemetry::Metrics};
 
 /// As long as somebody has it open, idle cores take no longer to wake than the microseconds written there. At 0 they poll
 /// (<https://docs.kernel.org/power/pm_qos_interface.html>).
-const CPU_DMA_LATENCY: &str = "/dev/cpu_dma_latency";
+pub const CPU_DMA_LATENCY: &str = "/dev/cpu_dma_latency";
 
 /// How often it is looked at how fast requests come.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
@@ -38,10 +38,7 @@ impl Awake {
     /// That the cores are to be awake always, and the system does not let us.
     pub fn new(when: KeepAwake) -> io::Result<Self> {
         let held = match when {
-            KeepAwake::Always => Some(hold(CPU_DMA_LATENCY.as_ref()).map_err(|error| {
-                let text = format!("cannot keep the cores awake: {CPU_DMA_LATENCY}: {error}: --keep-awake always needs leave to write there");
-                io::Error::new(error.kind(), text)
-            })?),
+            KeepAwake::Always => Some(hold(CPU_DMA_LATENCY.as_ref())?),
             KeepAwake::Load | KeepAwake::Never => None,
         };
         Ok(Self { when, held })
@@ -59,7 +56,7 @@ impl Awake {
             // What is held is held while this waits.
             return std::future::pending().await;
         }
-        let mut pace = Pace::default();
+        let mut pace = Pace::new();
         let mut ticks = tokio::time::interval(LOOK_EVERY);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
@@ -89,10 +86,9 @@ fn hold(path: &Path) -> io::Result<File> {
 }
 
 /// Whether requests come fast, told from how often threads had nothing left to do.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Pace {
     dry: u64,
-    fast: bool,
     /// Looks since it was fast.
     slow: u32,
 }
@@ -103,13 +99,16 @@ impl Pace {
     /// Looks until it counts as slow again.
     const SLOW: u32 = 3;
 
+    const fn new() -> Self {
+        Self { dry: 0, slow: Self::SLOW }
+    }
+
     /// `dry`: how often they had nothing left, since they began.
     fn is_fast(&mut self, dry: u64) -> bool {
         let often = dry - self.dry >= Self::FAST;
         self.dry = dry;
-        self.slow = if often { 0 } else { self.slow + 1 };
-        self.fast = often || self.fast && self.slow < Self::SLOW;
-        self.fast
+        self.slow = if often { 0 } else { self.slow.saturating_add(1) };
+        self.slow < Self::SLOW
     }
 }
 
@@ -119,7 +118,7 @@ mod tests {
 
     #[test]
     fn it_is_fast_at_once_and_slow_after_a_while() {
-        let mut pace = Pace::default();
+        let mut pace = Pace::new();
         let counts = [99, 198, 298, 299, 300, 400, 400, 400, 400, 400, 1_000];
         let fast: Vec<bool> = counts.iter().map(|dry| pace.is_fast(*dry)).collect();
         assert_eq!(fast, [false, false, true, true, true, true, true, true, false, false, true]);

@@ -30,7 +30,7 @@ mod wire;
 mod ws;
 
 pub use access::{Access, AccessConfig, AccessError};
-pub use awake::Awake;
+pub use awake::{Awake, CPU_DMA_LATENCY};
 pub use encode::simulation as encode_simulation;
 pub use envelope::{Body, Request};
 pub use error::{ErrorData, RpcError};
