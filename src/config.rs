@@ -166,9 +166,18 @@ pub struct Config {
     /// Entries of a JSON-RPC batch.
     #[arg(long, env = "PRESIM_MAX_BATCH", value_name = "N", default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(1..), help_heading = "Limits")]
     pub max_batch: u32,
-    /// Connections open at once.
+    /// Bytes of bodies, answers and unsent notifications that all connections together may make the node hold, each of them as many as are left free. A body waits for room; an answer that finds none is refused (-32005).
+    #[arg(long, env = "PRESIM_MAX_MEMORY_IO", value_name = "BYTES", default_value_t = 256 << 20, value_parser = clap::value_parser!(u32).range(4096..), help_heading = "Limits")]
+    pub max_memory_io: u32,
+    /// Milliseconds that a connection may stand still before it is closed: until the head of its first request has come, within a body or a message, and while its peer does not read.
+    #[arg(long, env = "PRESIM_IO_TIMEOUT_MS", value_name = "MS", default_value_t = 30_000, value_parser = clap::value_parser!(u64).range(1..=3_600_000), help_heading = "Limits")]
+    pub io_timeout_ms: u64,
+    /// HTTP connections open at once, and as many WebSockets. At the bound the oldest HTTP connection without a request under way is closed for a new one.
     #[arg(long, env = "PRESIM_MAX_CONNECTIONS", value_name = "N", default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(1..), help_heading = "Limits")]
     pub max_connections: u32,
+    /// Connections of one address open at once, HTTP and WebSocket together; of IPv6 a network of 64 bits counts as one. By default 128, and no bound for loopback.
+    #[arg(long, env = "PRESIM_MAX_CONNECTIONS_PER_ADDRESS", value_name = "N", value_parser = clap::value_parser!(u32).range(1..), help_heading = "Limits")]
+    pub max_connections_per_address: Option<u32>,
     /// Requests of one WebSocket connection that may be under way or unsent; past it the connection is closed.
     #[arg(long, env = "PRESIM_MAX_WS_IN_FLIGHT", value_name = "N", default_value_t = 256, value_parser = clap::value_parser!(u32).range(1..), help_heading = "Limits")]
     pub max_ws_in_flight: u32,
@@ -194,7 +203,7 @@ pub struct Config {
     /// Host names that requests may name, besides localhost and the address listened on. Repeat, or separate by commas.
     #[arg(long, env = "PRESIM_ALLOW_HOST", value_name = "HOST", value_delimiter = ',', help_heading = "Access")]
     pub allow_host: Vec<String>,
-    /// Origins whose pages may call from a browser (CORS). Repeat, or separate by commas.
+    /// Origins whose pages may call from a browser, over HTTP (CORS) and WebSocket: `https://app.example`, `chrome-extension://*`, `moz-extension://*`, or `*` for all. Repeat, or separate by commas.
     #[arg(long, env = "PRESIM_ALLOW_ORIGIN", value_name = "ORIGIN", value_delimiter = ',', help_heading = "Access")]
     pub allow_origin: Vec<String>,
 
@@ -314,11 +323,19 @@ impl Config {
                 ),
             ));
         }
+        if let Some(metrics) = self.metrics.filter(|metrics| !metrics.ip().is_loopback() && self.token_file.is_none()) {
+            return Err(command.error(
+                ErrorKind::MissingRequiredArgument,
+                format!(
+                    "--metrics {metrics}: an address that is not loopback needs --token-file: give one, or serve metrics on 127.0.0.1"
+                ),
+            ));
+        }
         if let Some(origin) = self.allow_origin.iter().find(|origin| !is_origin(origin)) {
             return Err(command.error(
                 ErrorKind::InvalidValue,
                 format!(
-                    "--allow-origin {origin}: no origin: expected `*`, or scheme and host like https://app.example"
+                    "--allow-origin {origin}: no origin: expected `*`, `chrome-extension://*`, `moz-extension://*`, or scheme and host like https://app.example"
                 ),
             ));
         }
@@ -420,10 +437,11 @@ impl Config {
 /// Blocks of an upstream whose state can be told apart.
 const MOST_BLOCKS: u32 = 256;
 
-/// Whether this is what a browser may send as its `Origin`: `*` stands for all, and there is no path in it.
+/// Whether `--allow-origin` takes this: `*`, all extensions of a browser, or what a browser may send as its `Origin`, so without a path.
 fn is_origin(text: &str) -> bool {
     let host = text.split_once("://").map_or("", |(_, host)| host);
-    text == "*" || (!host.is_empty() && !host.contains('/') && text.parse::<http::HeaderValue>().is_ok())
+    let is_host = !host.is_empty() && !host.contains(['/', '*']) && text.parse::<http::HeaderValue>().is_ok();
+    matches!(text, "*" | "chrome-extension://*" | "moz-extension://*") || is_host
 }
 
 /// The file of `--config`, or of its variable: needed before the rest can be read.

@@ -27,8 +27,9 @@ use crate::{
         world::TradingWorld,
     },
     rpc::{
-        Access, AccessConfig, Awake, Backend, CPU_DMA_LATENCY, Filters, Front, FrontActor, GasCounter, IoThreads,
-        Remote, RequestLimits, Serve, ServerConfig, ShapeLimits, Stop, Subscriptions, SyncTimeouts, Waiters, announce,
+        Access, AccessConfig, Awake, Backend, CPU_DMA_LATENCY, Filters, Front, FrontActor, GasCounter, IoMemory,
+        IoThreads, MetricsAccess, Remote, RequestLimits, Serve, ServerConfig, ShapeLimits, Stop, Subscriptions,
+        SyncTimeouts, Waiters, announce,
     },
     state::{CodeCache, Snapshots},
     store::Store,
@@ -101,12 +102,12 @@ impl Node {
             }
             None => (begin(&config, &codes, &store)?, None),
         };
-        let access = Access::new(&AccessConfig {
+        let access = Arc::new(Access::new(&AccessConfig {
             token_file: config.token_file.as_deref(),
             wallet_token_file: config.wallet_token_file.as_deref(),
             queue_short: config.queue_short as usize,
             queue_bundle: config.queue_bundle(),
-        })?;
+        })?);
         let snapshots = Arc::new(start.snapshots);
         let info = NodeInfo {
             listen: config.listen,
@@ -209,7 +210,7 @@ struct Parts {
     /// Those of key files.
     keyed: Vec<PrivateKeySigner>,
     snapshots: Arc<Snapshots>,
-    access: Access,
+    access: Arc<Access>,
     metrics: Metrics,
 }
 
@@ -273,9 +274,10 @@ impl Actors {
                 .await
                 .wrap_err_with(|| format!("cannot serve metrics on {address}: --metrics takes another address"))?;
             listening.metrics = Some(listener.local_addr()?);
-            tokio::spawn(crate::rpc::serve_metrics(listener, metrics.clone()));
+            let foreign = !address.ip().is_loopback();
+            let access = MetricsAccess { tokens: foreign.then(|| access.clone()), origins: server.origins().clone() };
+            tokio::spawn(crate::rpc::serve_metrics(listener, metrics.clone(), access));
         }
-        tokio::spawn(keep_up(metrics.clone(), CodeGauges::new(&metrics), codes.clone()));
 
         let limits = PoolLimits {
             transactions: config.pool_transactions as usize,
@@ -295,7 +297,9 @@ impl Actors {
         };
         let lanes =
             [LaneName::Short, LaneName::Bundle].map(|lane| LaneActor::new(lane, executor.clone(), &metrics).start());
-        let subscriptions = Arc::new(Subscriptions::new(config.max_subscriptions as usize, &metrics));
+        let memory = Arc::new(IoMemory::new(config.max_memory_io as usize));
+        tokio::spawn(keep_up(metrics.clone(), MemoryGauges::new(&metrics), codes.clone(), memory.clone()));
+        let subscriptions = Arc::new(Subscriptions::new(config.max_subscriptions as usize, memory.clone(), &metrics));
         tokio::spawn(announce(subscriptions.clone(), snapshots.clone(), pool.clone()));
         let wallet = Wallet {
             spec: spec.clone(),
@@ -349,7 +353,7 @@ impl Actors {
             tokio::spawn(beside.clone().keep_up(RemoteGauges::new(&metrics)));
         }
         let front = Arc::new(front);
-        let front = FrontActor::new(server, io, front, subscriptions, access).start();
+        let front = FrontActor::new(server, io, front, subscriptions, access, memory).start();
         front.send(Serve(listener)).await?;
         Ok((Self { front, lanes, feed, feed_thread, beside, approvals, _socket: socket }, listening))
     }
@@ -384,20 +388,22 @@ fn wallet_policy(config: &Config) -> Policy {
     }
 }
 
-/// Gauges of the bytecode cache.
-struct CodeGauges {
+/// Gauges of the bytecode cache, and of what connections hold.
+struct MemoryGauges {
     chain: Gauge,
     overrides: Gauge,
+    io: Gauge,
 }
 
-impl CodeGauges {
+impl MemoryGauges {
     fn new(metrics: &Metrics) -> Self {
         let gauge = |kind| metrics.gauge("presim_code_cache_bytes", "Bytes of analysed bytecode.", &[("kind", kind)]);
-        Self { chain: gauge("chain"), overrides: gauge("override") }
+        let io = metrics.gauge("presim_io_memory_bytes", "Bytes of bodies, answers and unsent notifications.", &[]);
+        Self { chain: gauge("chain"), overrides: gauge("override"), io }
     }
 }
 
-async fn keep_up(metrics: Metrics, gauges: CodeGauges, codes: Arc<CodeCache>) {
+async fn keep_up(metrics: Metrics, gauges: MemoryGauges, codes: Arc<CodeCache>, memory: Arc<IoMemory>) {
     let mut ticks = tokio::time::interval(Metrics::UPKEEP);
     loop {
         ticks.tick().await;
@@ -405,5 +411,6 @@ async fn keep_up(metrics: Metrics, gauges: CodeGauges, codes: Arc<CodeCache>) {
         let stats = codes.stats();
         gauges.chain.set(stats.chain_bytes as f64);
         gauges.overrides.set(stats.override_bytes as f64);
+        gauges.io.set(memory.held() as f64);
     }
 }

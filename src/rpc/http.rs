@@ -2,7 +2,8 @@
 
 use std::{
     convert::Infallible,
-    future::Future,
+    future::{Future, Ready, ready},
+    num::NonZeroU32,
     pin::Pin,
     sync::Arc,
     task::{Context, Poll},
@@ -11,61 +12,159 @@ use std::{
 
 use bytes::Bytes;
 use bytestring::ByteString;
-use http::{HeaderMap, HeaderValue, Method as HttpMethod, Request, Response, StatusCode, header};
-use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
-use hyper::body::Incoming;
+use futures::future::Either;
+use http::{HeaderMap, HeaderValue, Method as HttpMethod, Request, Response, StatusCode, Uri, Version, header};
+use http_body_util::BodyExt;
+use hyper::body::{Body, Frame, Incoming, SizeHint};
+use tokio::time::timeout;
 
 use super::{
-    access::Access,
+    access::{Access, Client},
+    connections::Entry,
     dialect::{Dialect, STANDARD},
     encode,
     error::RpcError,
     front::Front,
-    reply::{ReplyLimits, Session, failure},
+    link::{Link, UnderWay, Windowed},
+    memory::HeldBytes,
+    origin::Origins,
+    reply::{Reply, ReplyLimits, Session, failure},
     ws,
 };
 use crate::feed::upstream::UpstreamState;
 use crate::state::{FeedProblem, FeedState, Published};
 
 /// An answer: always whole.
-pub type HttpResponse = Response<Full<Bytes>>;
+pub type HttpResponse = Response<AnswerBody>;
+
+/// The bytes of an answer, handed on in parts.
+///
+/// A part goes when the peer has room for it, so that an HTTP/2 answer which does not move is seen. The request counts as under way until all
+/// parts have gone.
+#[derive(Debug, Default)]
+pub struct AnswerBody {
+    rest: Bytes,
+    under_way: Option<UnderWay>,
+    window: Option<Windowed>,
+}
+
+impl AnswerBody {
+    /// Bytes that are handed on at once.
+    const PART: usize = 64 << 10;
+
+    fn new(bytes: impl Into<Bytes>) -> Self {
+        Self { rest: bytes.into(), under_way: None, window: None }
+    }
+}
+
+impl Body for AnswerBody {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        if self.rest.is_empty() {
+            return Poll::Ready(None);
+        }
+        let part = self.rest.len().min(Self::PART);
+        self.window.as_ref().inspect(|window| window.moves());
+        Poll::Ready(Some(Ok(Frame::data(self.rest.split_to(part)))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.rest.is_empty()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        SizeHint::with_exact(self.rest.len() as u64)
+    }
+}
 
 /// What a connection's requests are served with.
 #[derive(Debug)]
 pub struct HttpService {
     pub front: Arc<Front>,
-    pub access: Access,
+    pub access: Arc<Access>,
     pub root: &'static Dialect,
     pub limits: ReplyLimits,
     /// For a body to arrive in.
     pub read_timeout: Duration,
-    pub hosts: Hosts,
     pub sockets: ws::Sockets,
 }
 
-/// Names that a `Host` header may bear: against pages that point a name of theirs at this machine.
-#[derive(Debug)]
-pub struct Hosts(pub Vec<String>);
+/// The first look at a request: the size of its head, and whether its host and the page that sends it are allowed.
+#[derive(Clone, Debug)]
+pub struct Gate<S> {
+    origins: Arc<Origins>,
+    link: Arc<Link>,
+    inner: S,
+}
 
-impl Hosts {
-    /// Whether requests may name this host; the port does not matter.
-    fn allows(&self, headers: &HeaderMap, uri: &http::Uri) -> bool {
-        let named = headers
-            .get(header::HOST)
-            .and_then(|host| host.to_str().ok())
-            .or_else(|| uri.authority().map(|a| a.as_str()));
-        let Some(named) = named else { return false };
-        let name = match named.rsplit_once(':') {
-            Some((name, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => name,
-            _ => named,
-        };
-        self.0.iter().any(|allowed| allowed == "*" || allowed.eq_ignore_ascii_case(name))
+impl<S> Gate<S> {
+    /// Bytes of a request's URI.
+    const LONGEST_URI: usize = 2 << 10;
+    /// Bytes of a request's headers, names and values.
+    const LONGEST_HEAD: usize = 16 << 10;
+
+    /// A gate before `inner`.
+    pub const fn new(origins: Arc<Origins>, link: Arc<Link>, inner: S) -> Self {
+        Self { origins, link, inner }
+    }
+
+    fn check<B>(&self, request: &Request<B>) -> Result<(), (StatusCode, RpcError)> {
+        let (uri, headers) = (request.uri(), request.headers());
+        if length(uri) > Self::LONGEST_URI {
+            let text = format!("URI of {} bytes: at most {}", length(uri), Self::LONGEST_URI);
+            return Err((StatusCode::URI_TOO_LONG, RpcError::limit(text)));
+        }
+        let head: usize = headers.iter().map(|(name, value)| name.as_str().len() + value.len() + 4).sum();
+        if head > Self::LONGEST_HEAD {
+            let text = format!("headers of {head} bytes: at most {}", Self::LONGEST_HEAD);
+            return Err((StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE, RpcError::limit(text)));
+        }
+        self.origins.check_host(headers, uri).map_err(|error| (StatusCode::FORBIDDEN, error))?;
+        // A page that merely looks, as a link or a tab does, can do nothing.
+        let looks = matches!(*request.method(), HttpMethod::GET | HttpMethod::HEAD) && !ws::is_upgrade(request);
+        if !looks {
+            self.origins.check_page(headers, uri).map_err(|error| (StatusCode::FORBIDDEN, error))?;
+        }
+        Ok(())
     }
 }
 
-/// [`HttpService`] as tower has it.
+/// Bytes of a URI.
+fn length(uri: &Uri) -> usize {
+    uri.authority().map_or(0, |authority| authority.as_str().len())
+        + uri.path_and_query().map_or(0, |path| path.as_str().len())
+}
+
+impl<S, B> tower::Service<Request<B>> for Gate<S>
+where
+    S: tower::Service<Request<B>, Response = HttpResponse, Error = Infallible>,
+{
+    type Response = HttpResponse;
+    type Error = Infallible;
+    type Future = Either<Ready<Result<HttpResponse, Infallible>>, S::Future>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        self.inner.poll_ready(cx)
+    }
+
+    fn call(&mut self, request: Request<B>) -> Self::Future {
+        self.link.greet();
+        match self.check(&request) {
+            Ok(()) => Either::Right(self.inner.call(request)),
+            Err((status, error)) => Either::Left(ready(Ok(refuse(status, error)))),
+        }
+    }
+}
+
+/// [`HttpService`] for one connection, as tower has it.
 #[derive(Clone, Debug)]
-pub struct Door(pub Arc<HttpService>);
+pub struct Door {
+    pub service: Arc<HttpService>,
+    pub link: Arc<Link>,
+    pub entry: Arc<Entry>,
+}
 
 impl tower::Service<Request<Incoming>> for Door {
     type Response = HttpResponse;
@@ -77,77 +176,146 @@ impl tower::Service<Request<Incoming>> for Door {
     }
 
     fn call(&mut self, request: Request<Incoming>) -> Self::Future {
-        let service = self.0.clone();
-        Box::pin(async move { Ok(service.serve(request).await) })
+        let door = self.clone();
+        Box::pin(async move {
+            let under_way = door.link.begin();
+            let is_windowed = request.version() == Version::HTTP_2;
+            let mut response = door.serve(request).await;
+            let body = response.body_mut();
+            body.under_way = Some(under_way);
+            body.window = (is_windowed && !body.rest.is_empty()).then(|| door.link.open_window());
+            Ok(response)
+        })
     }
 }
 
-impl HttpService {
-    async fn serve(self: Arc<Self>, request: Request<Incoming>) -> HttpResponse {
-        if !self.hosts.allows(request.headers(), request.uri()) {
-            return refuse(
-                StatusCode::FORBIDDEN,
-                RpcError::request("host not allowed: --allow-host names those that are"),
-            );
+impl Door {
+    async fn serve(&self, request: Request<Incoming>) -> HttpResponse {
+        let service = &self.service;
+        let path = request.uri().path();
+        if path == "/health" {
+            return health(&service.front.published(), service.front.upstream());
         }
-        let dialect = match request.uri().path() {
-            "/" | "" => self.root,
+        let authorization = request.headers().get(header::AUTHORIZATION).map(HeaderValue::as_bytes);
+        let client = service.access.client(authorization);
+        let dialect = match path {
+            "/" | "" => service.root,
             "/standard" | "/standard/" => &STANDARD,
-            "/health" => return health(&self.front.published(), self.front.upstream()),
             _ => {
-                return refuse(
-                    StatusCode::NOT_FOUND,
-                    RpcError::request("no such path: expected /, /standard or /health"),
-                );
+                let error = RpcError::request("no such path: expected /, /standard or /health");
+                return refuse_to(client.ok().flatten().as_deref(), StatusCode::NOT_FOUND, error);
             }
         };
-        let authorization = request.headers().get(header::AUTHORIZATION).map(HeaderValue::as_bytes);
-        let client = match self.access.client(authorization) {
+        let client = match client {
             Ok(client) => client,
             Err(error) => return refuse(StatusCode::UNAUTHORIZED, error),
         };
-        let may_use_wallet = self.access.may_use_wallet(client.as_deref());
-        let session = Session { front: self.front.clone(), dialect, client, may_use_wallet, limits: self.limits };
+        let may_use_wallet = service.access.may_use_wallet(client.as_deref());
+        let session = Session {
+            front: service.front.clone(),
+            dialect,
+            client,
+            may_use_wallet,
+            limits: service.limits,
+            share: self.link.share().clone(),
+        };
         if ws::is_upgrade(&request) {
-            return self.sockets.accept(request, session);
+            return service.sockets.accept(request, session, self.link.clone(), self.entry.clone());
         }
+        let client = session.client.as_deref();
         if request.method() != HttpMethod::POST {
-            return refuse(
-                StatusCode::METHOD_NOT_ALLOWED,
-                RpcError::request("expected a POST with a JSON-RPC body, or a WebSocket upgrade"),
-            );
+            let error = RpcError::request("expected a POST with a JSON-RPC body, or a WebSocket upgrade");
+            return refuse_to(client, StatusCode::METHOD_NOT_ALLOWED, error);
         }
         if !is_json(request.headers()) {
-            return refuse(
-                StatusCode::UNSUPPORTED_MEDIA_TYPE,
-                RpcError::request("content-type: expected application/json"),
-            );
+            let error = RpcError::request("content-type: expected application/json");
+            return refuse_to(client, StatusCode::UNSUPPORTED_MEDIA_TYPE, error);
         }
         match self.read(request.into_body()).await {
-            Ok(body) => {
-                let published = self.front.published();
-                let reply = session.reply(body, &published, None).await;
-                respond(reply.text, reply.single.then_some(&published))
+            Ok((body, held)) => {
+                let published = service.front.published();
+                let Reply { answer, single } = session.reply(body, held, &published, None).await;
+                respond(answer.held.around(answer.text), single.then_some(&published))
             }
-            Err((status, error)) => refuse(status, error),
+            Err((status, error)) => refuse_to(client, status, error),
         }
     }
 
-    async fn read(&self, body: Incoming) -> Result<ByteString, (StatusCode, RpcError)> {
-        let limit = self.limits.max_body;
-        let collected = tokio::time::timeout(self.read_timeout, Limited::new(body, limit).collect()).await;
-        match collected {
-            Ok(Ok(collected)) => ByteString::try_from(collected.to_bytes()).map_err(|error| {
-                (StatusCode::BAD_REQUEST, RpcError::parse(format!("parse error: not UTF-8: {error}")))
-            }),
-            Ok(Err(error)) if error.is::<LengthLimitError>() => {
-                let text = format!("body too large: at most {limit} bytes");
-                Err((StatusCode::PAYLOAD_TOO_LARGE, RpcError::limit(text)))
-            }
-            Ok(Err(error)) => Err((StatusCode::BAD_REQUEST, RpcError::parse(format!("the body broke off: {error}")))),
-            Err(_) => Err((StatusCode::REQUEST_TIMEOUT, RpcError::new(-32016, "the body did not arrive in time"))),
-        }
+    /// Reads a body. It waits unread while the connection may hold no more bytes.
+    async fn read(&self, body: Incoming) -> Result<(ByteString, HeldBytes), (StatusCode, RpcError)> {
+        let late = || (StatusCode::REQUEST_TIMEOUT, RpcError::new(-32016, "the body did not arrive in time"));
+        let (bytes, held) = timeout(self.service.read_timeout + self.link.timeout(), self.collect(body))
+            .await
+            .map_err(|_| late())?
+            .map_err(|problem| match problem {
+                Unread::TooLong(most) => {
+                    let text = format!("body too large: at most {most} bytes");
+                    (StatusCode::PAYLOAD_TOO_LARGE, RpcError::limit(text))
+                }
+                Unread::Late => late(),
+                Unread::NoRoom(bytes) => {
+                    (StatusCode::SERVICE_UNAVAILABLE, self.link.share().memory().full("the body", bytes))
+                }
+                Unread::Broken(error) => {
+                    (StatusCode::BAD_REQUEST, RpcError::parse(format!("the body broke off: {error}")))
+                }
+            })?;
+        let text = ByteString::try_from(bytes)
+            .map_err(|error| (StatusCode::BAD_REQUEST, RpcError::parse(format!("parse error: not UTF-8: {error}"))))?;
+        Ok((text, held))
     }
+
+    async fn collect(&self, mut body: Incoming) -> Result<(Bytes, HeldBytes), Unread> {
+        let most = self.service.limits.max_body;
+        let stated = usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX);
+        if stated > most {
+            return Err(Unread::TooLong(most));
+        }
+        let mut held = self.link.share().clone().nothing();
+        let mut first = Bytes::new();
+        let mut all: Vec<u8> = Vec::new();
+        let mut length = 0;
+        loop {
+            let frame = match timeout(self.link.timeout(), body.frame()).await {
+                Ok(None) => break,
+                Ok(Some(frame)) => frame.map_err(Unread::Broken)?,
+                Err(_) => {
+                    // An HTTP/1 connection ends with its body; one of HTTP/2 takes no further requests.
+                    self.link.close();
+                    return Err(Unread::Late);
+                }
+            };
+            let Ok(part) = frame.into_data() else { continue };
+            length += part.len();
+            if length > most {
+                return Err(Unread::TooLong(most));
+            }
+            let room = timeout(self.link.timeout(), held.wait_to_grow(part.len())).await;
+            room.map_err(|_| Unread::NoRoom(stated.max(length)))?;
+            if first.is_empty() {
+                first = part;
+                continue;
+            }
+            if all.is_empty() {
+                all.reserve_exact(stated.max(length));
+                all.extend_from_slice(&first);
+            }
+            all.extend_from_slice(&part);
+        }
+        Ok((if all.is_empty() { first } else { all.into() }, held))
+    }
+}
+
+/// Why a body was not read.
+enum Unread {
+    /// It has more than so many bytes.
+    TooLong(usize),
+    /// A part of it did not come in time.
+    Late,
+    /// No room came free for its bytes.
+    NoRoom(usize),
+    /// Its connection failed.
+    Broken(hyper::Error),
 }
 
 fn is_json(headers: &HeaderMap) -> bool {
@@ -157,8 +325,8 @@ fn is_json(headers: &HeaderMap) -> bool {
     })
 }
 
-fn respond(body: Vec<u8>, published: Option<&Published>) -> HttpResponse {
-    let mut response = Response::new(Full::new(Bytes::from(body)));
+fn respond(body: impl Into<Bytes>, published: Option<&Published>) -> HttpResponse {
+    let mut response = Response::new(AnswerBody::new(body));
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
     if let Some(freshness) = published.and_then(freshness) {
@@ -172,6 +340,14 @@ pub(super) fn refuse(status: StatusCode, error: RpcError) -> HttpResponse {
     let mut response = respond(failure("null", &error), None);
     *response.status_mut() = status;
     response
+}
+
+/// The same to a client, whose rate it counts against as a request does.
+fn refuse_to(client: Option<&Client>, status: StatusCode, error: RpcError) -> HttpResponse {
+    match client.map(|client| client.admit(NonZeroU32::MIN)) {
+        Some(Err(rate)) => refuse(StatusCode::TOO_MANY_REQUESTS, rate),
+        _ => refuse(status, error),
+    }
 }
 
 /// The newest snapshot when the request arrived, for the header that every single answer bears.

@@ -3,12 +3,14 @@
 //! A body becomes requests in [`envelope`], parameters become the engine's types in [`wire`], results become bytes in [`encode`].
 //! [`reply`] makes the text of an answer of the text of a request, [`front`] takes each through routing, lanes and metrics, [`wait`] lets
 //! one wait for its receipt, [`approve`] for whoever approves it, and [`remote`] for state that an upstream has; [`http`] and [`ws`] are the two doors, behind [`server`]'s one port;
-//! [`io`] has the threads that connections live on. [`subscriptions`] tells connections what is
+//! [`io`] has the threads that connections live on, [`connections`] the table of them, [`link`] what is known of each, [`memory`] the bytes that
+//! they hold, [`origin`] the pages that may call. [`subscriptions`] tells connections what is
 //! new, [`filters`] tells it to those who ask again and again.
 
 mod access;
 mod approve;
 mod awake;
+mod connections;
 pub mod dialect;
 mod discover;
 mod encode;
@@ -20,7 +22,10 @@ mod hex;
 mod http;
 mod in_place;
 mod io;
+mod link;
+mod memory;
 mod methods;
+mod origin;
 mod remote;
 mod reply;
 mod server;
@@ -37,9 +42,10 @@ pub use error::{ErrorData, RpcError};
 pub use filters::Filters;
 pub use front::{Front, Job};
 pub use io::IoThreads;
+pub use memory::IoMemory;
 pub use methods::{Asked, Backend, GasCounter, Method, RequestLimits, SyncTimeouts};
 pub use remote::Remote;
-pub use server::{FrontActor, Serve, ServerConfig, Stop, serve_metrics};
+pub use server::{FrontActor, MetricsAccess, Serve, ServerConfig, Stop, serve_metrics};
 pub use subscriptions::{Subscriptions, announce};
 pub use wait::Waiters;
 pub use wire::{ShapeLimits, parse_call, parse_simulation};

@@ -19,6 +19,8 @@ use super::{
     envelope::{BadRequest, Body, Request},
     error::RpcError,
     front::{Front, Job},
+    memory::{HeldBytes, MemoryShare},
+    methods::Method,
     subscriptions::Starting,
 };
 use crate::{executor::Batch, state::Published};
@@ -47,65 +49,107 @@ pub struct Session {
     pub may_use_wallet: bool,
     /// How much it may ask at once.
     pub limits: ReplyLimits,
+    /// The bytes that its connection makes the node hold.
+    pub share: Arc<MemoryShare>,
 }
 
-/// An answer, envelope included.
+/// The text of an answer, and the bytes that it holds until it is sent.
+#[derive(Debug)]
+pub struct Answer {
+    /// The JSON, envelope included.
+    pub text: Vec<u8>,
+    /// At least as many bytes as the text has.
+    pub held: HeldBytes,
+}
+
+/// The answer to a body.
 #[derive(Debug)]
 pub struct Reply {
-    /// The JSON.
-    pub text: Vec<u8>,
+    /// Its text.
+    pub answer: Answer,
     /// Whether it answers one request, and no batch.
     pub single: bool,
 }
 
 impl Session {
-    /// Answers a body. All its entries run on `published`. Where there is a connection to subscribe on, `starting` collects what is to begin.
-    pub async fn reply(&self, body: ByteString, published: &Arc<Published>, starting: Option<&Arc<Starting>>) -> Reply {
+    /// Answers a body, whose bytes are `held` until its requests have run. All its entries run on `published`. Where there is a connection to
+    /// subscribe on, `starting` collects what is to begin.
+    pub async fn reply(
+        &self,
+        body: ByteString,
+        held: HeldBytes,
+        published: &Arc<Published>,
+        starting: Option<&Arc<Starting>>,
+    ) -> Reply {
         match Body::parse(&body, self.limits.max_batch) {
-            Err(error) => Reply { text: failure("null", &error), single: true },
+            Err(error) => Reply { answer: self.refuse(error), single: true },
             Ok(Body::Single(request)) => {
-                Reply { text: self.one(request, &body, published, starting, None).await, single: true }
+                Reply { answer: self.one(request, &body, Some(held), published, starting, None).await, single: true }
             }
             Ok(Body::Batch(requests)) => {
                 // Answers pile up while others are still made: what they may hold together is counted as they end.
-                let held = AtomicUsize::new(0);
+                let so_far = AtomicUsize::new(0);
+                let most = self.limits.max_response;
                 let batch = self.front.batch();
                 let entries = requests.into_iter().map(|request| async {
-                    if held.load(Relaxed) > self.limits.max_response {
-                        return Vec::new();
+                    if so_far.load(Relaxed) > most {
+                        return None;
                     }
-                    let answer = self.one(request, &body, published, starting, Some(&batch)).await;
-                    let others = held.fetch_add(answer.len() + 1, Relaxed);
-                    if others + answer.len() > self.limits.max_response { Vec::new() } else { answer }
+                    let answer = self.one(request, &body, None, published, starting, Some(&batch)).await;
+                    let others = so_far.fetch_add(answer.text.len() + 1, Relaxed);
+                    (others + answer.text.len() <= most).then_some(answer)
                 });
-                let answers = join_all(entries).await;
-                if held.into_inner() > self.limits.max_response {
-                    if let Some(starting) = starting {
-                        starting.abandon();
+                let answers: Option<Vec<Answer>> = join_all(entries).await.into_iter().collect();
+                drop(held);
+                let answer = match answers {
+                    Some(answers) if so_far.into_inner() <= most => self.join(answers),
+                    _ => {
+                        if let Some(starting) = starting {
+                            starting.abandon();
+                        }
+                        self.small(failure("null", &encode::too_long(most)))
                     }
-                    return Reply { text: failure("null", &encode::too_long(self.limits.max_response)), single: false };
-                }
-                Reply { text: join(&answers), single: false }
+                };
+                Reply { answer, single: false }
             }
         }
     }
 
-    /// The answer to one request, its envelope included.
+    /// Refuses what is no JSON-RPC. It counts against the client's rate as a request does.
+    pub fn refuse(&self, error: RpcError) -> Answer {
+        let error = self.admit().err().unwrap_or(error);
+        self.small(failure("null", &error))
+    }
+
+    /// An answer that is given in any case, because it is small or tells of something that has been done.
+    fn small(&self, text: Vec<u8>) -> Answer {
+        let held = self.share.take_always(text.len());
+        Answer { text, held }
+    }
+
+    fn admit(&self) -> Result<(), RpcError> {
+        self.client.as_ref().map_or(Ok(()), |client| client.admit(NonZeroU32::MIN))
+    }
+
+    /// The answer to one request. Where it came alone its body's bytes are given back before the answer takes any.
     async fn one(
         &self,
         request: Result<Request<'_>, BadRequest<'_>>,
         body: &ByteString,
+        held: Option<HeldBytes>,
         published: &Arc<Published>,
         starting: Option<&Arc<Starting>>,
         batch: Option<&Arc<Batch>>,
-    ) -> Vec<u8> {
+    ) -> Answer {
         let parsed = Instant::now();
         let request = match request {
             Ok(request) => request,
-            Err(BadRequest { id, error }) => return failure(id, &error),
+            Err(BadRequest { id, error }) => {
+                return self.small(failure(id, &self.admit().err().unwrap_or(error)));
+            }
         };
-        if let Some(Err(error)) = self.client.as_ref().map(|client| client.admit(NonZeroU32::MIN)) {
-            return failure(request.id, &error);
+        if let Err(error) = self.admit() {
+            return self.small(failure(request.id, &error));
         }
         let mut out = Vec::with_capacity(512);
         out.extend_from_slice(b"{\"jsonrpc\":\"2.0\",\"id\":");
@@ -122,7 +166,8 @@ impl Session {
             alone: batch.is_none(),
         };
         let (mut out, result) = self.front.run(&request.method, job, out).await;
-        match result {
+        drop(held);
+        let text = match result {
             Ok(()) if out.len() < self.limits.max_response => {
                 out.push(b'}');
                 out
@@ -135,7 +180,32 @@ impl Session {
                 }
                 text
             }
+        };
+        match self.share.take(text.len()) {
+            Some(held) => Answer { text, held },
+            None if Method::by_name(&request.method).is_some_and(Method::commits) => self.small(text),
+            None => self.small(failure(request.id, &self.share.memory().full("the answer", text.len()))),
         }
+    }
+
+    /// The answers of a batch in order, as one array.
+    fn join(&self, answers: Vec<Answer>) -> Answer {
+        let length: usize = answers.iter().map(|answer| answer.text.len() + 1).sum();
+        let mut joined = Answer {
+            text: Vec::with_capacity(length + 1),
+            // The commas and the brackets.
+            held: self.share.take_always(answers.len() + 1),
+        };
+        joined.text.push(b'[');
+        for (index, Answer { text, held }) in answers.into_iter().enumerate() {
+            if index > 0 {
+                joined.text.push(b',');
+            }
+            joined.text.extend_from_slice(&text);
+            joined.held.absorb(held);
+        }
+        joined.text.push(b']');
+        joined
     }
 }
 
@@ -147,19 +217,5 @@ pub fn failure(id: &str, error: &RpcError) -> Vec<u8> {
     out.extend_from_slice(b",\"error\":");
     error.write(&mut out);
     out.push(b'}');
-    out
-}
-
-/// The answers of a batch in order, as one array.
-fn join(answers: &[Vec<u8>]) -> Vec<u8> {
-    let mut out = Vec::with_capacity(answers.iter().map(|answer| answer.len() + 1).sum::<usize>() + 1);
-    out.push(b'[');
-    for (index, answer) in answers.iter().enumerate() {
-        if index > 0 {
-            out.push(b',');
-        }
-        out.extend_from_slice(answer);
-    }
-    out.push(b']');
     out
 }

@@ -12,7 +12,7 @@ use hyper_util::{
 use tokio::{
     net::{TcpListener, TcpStream},
     sync::{OwnedSemaphorePermit, Semaphore, watch},
-    task::JoinHandle,
+    task::AbortHandle,
 };
 use tower::{
     Layer,
@@ -23,11 +23,15 @@ use tower_http::cors::{AllowOrigin, CorsLayer};
 
 use super::{
     access::Access,
+    connections::{ConnectionLimits, Connections, Entry},
     dialect::{Dialect, PROJECT, STANDARD},
     error::RpcError,
     front::Front,
-    http::{Door, Hosts, HttpService, refuse},
+    http::{Door, Gate, HttpService, refuse},
     io::IoThreads,
+    link::{Link, LinkedStream},
+    memory::IoMemory,
+    origin::Origins,
     reply::ReplyLimits,
     subscriptions::Subscriptions,
     ws::{Bounds, Sockets, stopped},
@@ -44,9 +48,9 @@ pub struct ServerConfig {
     root: &'static Dialect,
     limits: ReplyLimits,
     read_timeout: Duration,
-    hosts: Vec<String>,
-    origins: Vec<String>,
-    max_connections: usize,
+    io_timeout: Duration,
+    origins: Arc<Origins>,
+    connections: ConnectionLimits,
     max_in_flight: usize,
     max_unsent: usize,
     max_notifications: usize,
@@ -75,9 +79,12 @@ impl ServerConfig {
                 max_batch: config.max_batch as usize,
             },
             read_timeout: Duration::from_millis(config.deadline_ms),
-            hosts,
-            origins: config.allow_origin.clone(),
-            max_connections: config.max_connections as usize,
+            io_timeout: Duration::from_millis(config.io_timeout_ms),
+            origins: Arc::new(Origins::new(hosts, config.allow_origin.clone())),
+            connections: ConnectionLimits {
+                most: config.max_connections as usize,
+                per_address: config.max_connections_per_address.map(|most| most as usize),
+            },
             max_in_flight: config.max_ws_in_flight as usize,
             max_unsent: config.max_ws_unsent as usize,
             max_notifications: config.max_ws_notifications as usize,
@@ -91,16 +98,16 @@ pub struct FrontActor {
     io: Arc<IoThreads>,
     front: Arc<Front>,
     subscriptions: Arc<Subscriptions>,
-    access: Option<Access>,
+    access: Arc<Access>,
+    memory: Arc<IoMemory>,
     running: Option<Running>,
 }
 
 struct Running {
     stop: watch::Sender<bool>,
-    accepting: JoinHandle<()>,
-    /// Those of HTTP, and those that have become WebSockets.
-    connections: [Arc<Semaphore>; 2],
-    max_connections: usize,
+    accepting: AbortHandle,
+    closing: AbortHandle,
+    connections: Arc<Connections>,
 }
 
 impl FrontActor {
@@ -110,9 +117,10 @@ impl FrontActor {
         io: IoThreads,
         front: Arc<Front>,
         subscriptions: Arc<Subscriptions>,
-        access: Access,
+        access: Arc<Access>,
+        memory: Arc<IoMemory>,
     ) -> Self {
-        Self { config, io: Arc::new(io), front, subscriptions, access: Some(access), running: None }
+        Self { config, io: Arc::new(io), front, subscriptions, access, memory, running: None }
     }
 }
 
@@ -131,6 +139,11 @@ pub struct Serve(pub TcpListener);
 pub struct Stop(pub Duration);
 
 impl ServerConfig {
+    /// The hosts that requests may name, and the pages that may send them.
+    pub const fn origins(&self) -> &Arc<Origins> {
+        &self.origins
+    }
+
     /// Takes the port.
     pub async fn bind(&self) -> io::Result<TcpListener> {
         TcpListener::bind(self.listen).await
@@ -141,13 +154,10 @@ impl Handler<Serve> for FrontActor {
     type Result = ();
 
     fn handle(&mut self, Serve(listener): Serve, _: &mut Self::Context) {
-        let Some(access) = self.access.take() else { return };
         let config = &self.config;
-        let connections = Arc::new(Semaphore::new(config.max_connections));
+        let connections = Arc::new(Connections::new(config.connections, self.memory.clone()));
         let (stop, stopping) = watch::channel(false);
         let sockets = Sockets {
-            // A connection that is upgraded gives its first permit back, and holds one of these.
-            connections: Arc::new(Semaphore::new(config.max_connections)),
             subscriptions: self.subscriptions.clone(),
             bounds: Bounds {
                 max_in_flight: config.max_in_flight,
@@ -156,33 +166,29 @@ impl Handler<Serve> for FrontActor {
             },
             stopping: stopping.clone(),
         };
-        let upgraded = sockets.connections.clone();
         let service = Arc::new(HttpService {
             front: self.front.clone(),
-            access,
+            access: self.access.clone(),
             root: config.root,
             limits: config.limits,
             read_timeout: config.read_timeout,
-            hosts: Hosts(config.hosts.clone()),
             sockets,
         });
         let acceptor = Acceptor {
             io: self.io.clone(),
             connections: connections.clone(),
+            timeout: config.io_timeout,
             overflow: Arc::new(Semaphore::new(OVERFLOW)),
             connection: Connection {
-                door: Door(service),
-                cors: option_layer((!config.origins.is_empty()).then(|| cors(&config.origins))),
+                service,
+                origins: config.origins.clone(),
+                cors: option_layer(config.origins.is_open().then(|| cors(config.origins.clone()))),
                 stopping,
             },
         };
-        let accepting = tokio::spawn(acceptor.run(listener));
-        self.running = Some(Running {
-            stop,
-            accepting,
-            connections: [connections, upgraded],
-            max_connections: config.max_connections,
-        });
+        let accepting = tokio::spawn(acceptor.run(listener)).abort_handle();
+        let closing = tokio::spawn(connections.clone().close_those_that_stand_still(config.io_timeout)).abort_handle();
+        self.running = Some(Running { stop, accepting, closing, connections });
     }
 }
 
@@ -192,30 +198,28 @@ impl Handler<Stop> for FrontActor {
     fn handle(&mut self, Stop(grace): Stop, _: &mut Self::Context) -> Self::Result {
         let running = self.running.take();
         Box::pin(async move {
-            let Some(Running { stop, accepting, connections, max_connections }) = running else { return };
+            let Some(Running { stop, accepting, closing, connections }) = running else { return };
             let _ = stop.send(true);
             accepting.abort();
-            // Every permit back means that every connection has ended.
-            let all = u32::try_from(max_connections).unwrap_or(u32::MAX);
-            let ended = async {
-                for kind in &connections {
-                    let _ = kind.acquire_many(all).await;
-                }
-            };
-            let _ = tokio::time::timeout(grace, ended).await;
+            let _ = tokio::time::timeout(grace, connections.all_ended()).await;
+            closing.abort();
         })
     }
 }
 
-/// How long a connection may be silent before, between and within the heads of requests.
+/// How long a connection may be silent between the heads of requests, and take for each of them.
 const IDLE: Duration = Duration::from_secs(60);
+
+/// Bytes of a connection that are read before anybody asks for them: the most of a head that is parsed, and HTTP/2's windows.
+const READ_AHEAD: usize = 64 << 10;
 
 /// Connections past the limit that are told so; those past these are dropped.
 const OVERFLOW: usize = 64;
 
 struct Acceptor {
     io: Arc<IoThreads>,
-    connections: Arc<Semaphore>,
+    connections: Arc<Connections>,
+    timeout: Duration,
     overflow: Arc<Semaphore>,
     connection: Connection,
 }
@@ -223,7 +227,8 @@ struct Acceptor {
 /// What a connection is served with.
 #[derive(Clone)]
 struct Connection {
-    door: Door,
+    service: Arc<HttpService>,
+    origins: Arc<Origins>,
     /// None where no page may call: then there is nothing to say about it in each answer.
     cors: Either<CorsLayer, Identity>,
     stopping: watch::Receiver<bool>,
@@ -232,12 +237,13 @@ struct Connection {
 impl Acceptor {
     async fn run(self, listener: TcpListener) {
         loop {
-            let Some(stream) = accept(&listener).await else { continue };
+            let Some((stream, peer)) = accept(&listener).await else { continue };
             // Answers are small and wanted at once.
             let _ = stream.set_nodelay(true);
-            if let Ok(permit) = self.connections.clone().try_acquire_owned() {
+            let link = Arc::new(Link::new(self.connections.memory().share(), self.timeout));
+            if let Some(entry) = self.connections.enter(peer.ip(), link.clone()) {
                 let connection = self.connection.clone();
-                self.io.deal(stream, |stream| connection.serve(stream, permit));
+                self.io.deal(stream, |stream| connection.serve(stream, link, Arc::new(entry)));
             } else if let Ok(permit) = self.overflow.clone().try_acquire_owned() {
                 tokio::spawn(turn_away(stream, permit));
             }
@@ -246,25 +252,37 @@ impl Acceptor {
 }
 
 impl Connection {
-    async fn serve(mut self, stream: TcpStream, permit: OwnedSemaphorePermit) {
-        let service = TowerToHyperService::new(self.cors.layer(self.door.clone()));
+    async fn serve(mut self, stream: TcpStream, link: Arc<Link>, entry: Arc<Entry>) {
+        let door = Door { service: self.service, link: link.clone(), entry: entry.clone() };
+        let service = TowerToHyperService::new(Gate::new(self.origins, link.clone(), self.cors.layer(door)));
         let mut builder = auto::Builder::new(TokioExecutor::new());
-        // Against peers that open connections and say nothing, at the start or between two requests.
-        builder.http1().timer(TokioTimer::new()).header_read_timeout(IDLE);
-        builder.http2().timer(TokioTimer::new()).keep_alive_interval(IDLE);
-        let connection = builder.serve_connection_with_upgrades(TokioIo::new(stream), service);
+        // Against peers that say nothing between two requests, or take long for a head.
+        builder.http1().timer(TokioTimer::new()).header_read_timeout(IDLE).max_buf_size(READ_AHEAD);
+        builder
+            .http2()
+            .timer(TokioTimer::new())
+            .keep_alive_interval(IDLE)
+            .max_header_list_size(READ_AHEAD as u32)
+            .initial_stream_window_size(READ_AHEAD as u32)
+            .initial_connection_window_size(READ_AHEAD as u32);
+        let stream = TokioIo::new(LinkedStream::new(stream, link.clone()));
+        let connection = builder.serve_connection_with_upgrades(stream, service);
         tokio::pin!(connection);
         let ended = tokio::select! {
             ended = connection.as_mut() => ended,
+            () = link.closed() => Ok(()),
             () = stopped(&mut self.stopping) => {
                 connection.as_mut().graceful_shutdown();
-                connection.await
+                tokio::select! {
+                    ended = connection => ended,
+                    () = link.closed() => Ok(()),
+                }
             }
         };
         if let Err(error) = ended {
             tracing::debug!(error, "a connection ended");
         }
-        drop(permit);
+        drop(entry);
     }
 }
 
@@ -282,29 +300,57 @@ async fn turn_away(stream: TcpStream, permit: OwnedSemaphorePermit) {
     drop(permit);
 }
 
-fn cors(origins: &[String]) -> CorsLayer {
-    let layer =
-        CorsLayer::new().allow_methods([Method::POST]).allow_headers([header::CONTENT_TYPE, header::AUTHORIZATION]);
-    let layer = layer.expose_headers([HeaderName::from_static("x-presim-snapshot")]);
-    if origins.iter().any(|origin| origin == "*") {
-        return layer.allow_origin(AllowOrigin::any());
-    }
-    layer.allow_origin(AllowOrigin::list(origins.iter().filter_map(|origin| origin.parse().ok())))
+fn cors(origins: Arc<Origins>) -> CorsLayer {
+    CorsLayer::new()
+        .allow_methods([Method::POST])
+        .allow_headers([header::CONTENT_TYPE, header::AUTHORIZATION])
+        .expose_headers([HeaderName::from_static("x-presim-snapshot")])
+        // A page of the internet that is listed may call a node on the user's machine (Private Network Access).
+        .allow_private_network(true)
+        .allow_origin(AllowOrigin::predicate(move |origin, _| {
+            origin.to_str().is_ok_and(|origin| origins.allows(origin))
+        }))
 }
 
 /// Scrapers that may be connected at once; more wait for one to go.
 const SCRAPERS: usize = 16;
 
+/// Who may read the metrics.
+#[derive(Clone, Debug)]
+pub struct MetricsAccess {
+    /// The tokens, where the port can be reached from elsewhere.
+    pub tokens: Option<Arc<Access>>,
+    /// The hosts that a request may name, where no token is asked for.
+    pub origins: Arc<Origins>,
+}
+
+impl MetricsAccess {
+    fn check(&self, request: &http::Request<hyper::body::Incoming>) -> Result<(), (StatusCode, RpcError)> {
+        match &self.tokens {
+            Some(tokens) => {
+                let authorization = request.headers().get(header::AUTHORIZATION).map(HeaderValue::as_bytes);
+                let known = tokens.client(authorization);
+                known.map(drop).map_err(|error| (StatusCode::UNAUTHORIZED, error))
+            }
+            None => {
+                let checked = self.origins.check_host(request.headers(), request.uri());
+                checked.map_err(|error| (StatusCode::FORBIDDEN, error))
+            }
+        }
+    }
+}
+
 /// Serves `GET /metrics` on a port of its own.
-pub async fn serve_metrics(listener: TcpListener, metrics: Metrics) {
+pub async fn serve_metrics(listener: TcpListener, metrics: Metrics, access: MetricsAccess) {
     let connections = Arc::new(Semaphore::new(SCRAPERS));
     while let Ok(permit) = connections.clone().acquire_owned().await {
-        let Some(stream) = accept(&listener).await else { continue };
-        let metrics = metrics.clone();
+        let Some((stream, _)) = accept(&listener).await else { continue };
+        let (metrics, access) = (metrics.clone(), access.clone());
         let service = hyper::service::service_fn(move |request: http::Request<hyper::body::Incoming>| {
-            let (status, text) = match request.uri().path() {
-                "/metrics" => (StatusCode::OK, metrics.render()),
-                _ => (StatusCode::NOT_FOUND, "metrics are at /metrics\n".to_owned()),
+            let (status, text) = match access.check(&request) {
+                Err((status, error)) => (status, format!("{}\n", error.message)),
+                Ok(()) if request.uri().path() == "/metrics" => (StatusCode::OK, metrics.render()),
+                Ok(()) => (StatusCode::NOT_FOUND, "metrics are at /metrics\n".to_owned()),
             };
             let mut response = http::Response::new(http_body_util::Full::new(bytes::Bytes::from(text)));
             *response.status_mut() = status;
@@ -314,17 +360,21 @@ pub async fn serve_metrics(listener: TcpListener, metrics: Metrics) {
         });
         tokio::spawn(async move {
             let mut builder = hyper::server::conn::http1::Builder::new();
-            builder.timer(TokioTimer::new()).header_read_timeout(IDLE);
-            let _ = builder.serve_connection(TokioIo::new(stream), service).await;
+            builder.timer(TokioTimer::new()).header_read_timeout(SCRAPE);
+            // A scraper that reads nothing would keep its place.
+            let _ = tokio::time::timeout(SCRAPE, builder.serve_connection(TokioIo::new(stream), service)).await;
             drop(permit);
         });
     }
 }
 
-/// The next connection; none where it could not be had.
-async fn accept(listener: &TcpListener) -> Option<TcpStream> {
+/// How long one scraper may stay connected: several scrapes, as they come every 15 seconds.
+const SCRAPE: Duration = Duration::from_secs(120);
+
+/// The next connection, and from where it comes; none where it could not be had.
+async fn accept(listener: &TcpListener) -> Option<(TcpStream, SocketAddr)> {
     match listener.accept().await {
-        Ok((stream, _)) => Some(stream),
+        Ok(accepted) => Some(accepted),
         Err(error) => {
             // Out of file descriptors, mostly: connections that end will free some.
             tracing::warn!(%error, "cannot accept a connection");

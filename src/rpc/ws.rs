@@ -1,7 +1,8 @@
 //! The WebSocket door: the same text in, the same text out, many requests under way at once.
 //!
 //! A connection is read by one task and written by another. Requests run side by side, and answers go out as they come. What a client
-//! has under way and has not taken yet is bounded, in count and in bytes; one that goes past that is told why and closed.
+//! has under way and has not taken yet is bounded, in count and in bytes, and counts in the node's memory for connections; one that goes past
+//! that is told why and closed.
 
 use std::{
     sync::{
@@ -21,11 +22,10 @@ use futures::{
     stream::{SplitSink, SplitStream},
 };
 use http::{Request, StatusCode};
-use http_body_util::Full;
 use hyper::{body::Incoming, upgrade::Upgraded};
 use hyper_util::rt::TokioIo;
 use tokio::{
-    sync::{Semaphore, mpsc, watch},
+    sync::{mpsc, watch},
     task::JoinSet,
     time::{Instant, interval, timeout},
 };
@@ -35,22 +35,29 @@ use tokio_tungstenite::{
         self, Message, Utf8Bytes,
         error::{CapacityError, ProtocolError},
         handshake::server::create_response_with_body,
-        protocol::{CloseFrame, Role, WebSocketConfig, frame::coding::CloseCode},
+        protocol::{
+            CloseFrame, Role, WebSocketConfig,
+            frame::{
+                Frame,
+                coding::{CloseCode, Data, OpCode},
+            },
+        },
     },
 };
 
 use super::{
+    connections::Entry,
     error::RpcError,
-    http::{HttpResponse, refuse},
-    reply::{Session, failure},
+    http::{AnswerBody, HttpResponse, refuse},
+    link::{Inbox, Link, Pieces},
+    memory::SharedBytes,
+    reply::{Answer, Session, failure},
     subscriptions::{Notification, Starting, Subscriber, Subscriptions},
 };
 
 /// What all WebSocket connections share.
 #[derive(Debug)]
 pub struct Sockets {
-    /// One permit a connection; there are as many of them as connections may be open.
-    pub connections: Arc<Semaphore>,
     /// What they have subscribed to.
     pub subscriptions: Arc<Subscriptions>,
     /// Bounds of one connection.
@@ -74,12 +81,16 @@ pub struct Bounds {
 const GRACE: Duration = Duration::from_secs(5);
 /// How long what a peer still sends after the close is read.
 const LINGER: Duration = Duration::from_secs(1);
+/// Bytes of one frame: a longer answer goes out in several (RFC 6455, 5.4), so that no connection keeps a buffer as long as its longest answer.
+const FRAME: usize = 64 << 10;
+/// Bytes that wait for the socket: a frame, its header, and the pongs between frames. A pong for which there is no room is left out.
+const WRITE_BUFFER: usize = 2 * FRAME;
 /// How often a peer is asked whether it is still there.
 const PING: Duration = Duration::from_secs(20);
 /// How long a peer may say nothing, not even a pong.
 const SILENCE: Duration = Duration::from_secs(60);
 
-type Socket = WebSocketStream<TokioIo<Upgraded>>;
+type Socket = WebSocketStream<Inbox<TokioIo<Upgraded>>>;
 
 /// Whether a request asks for a WebSocket.
 pub fn is_upgrade<B>(request: &Request<B>) -> bool {
@@ -89,31 +100,40 @@ pub fn is_upgrade<B>(request: &Request<B>) -> bool {
 
 impl Sockets {
     /// Upgrades a request, and serves the connection until it ends.
-    pub fn accept(&self, request: Request<Incoming>, session: Session) -> HttpResponse {
-        let Ok(permit) = self.connections.clone().try_acquire_owned() else {
-            return refuse(StatusCode::SERVICE_UNAVAILABLE, RpcError::limit("too many WebSocket connections are open"));
-        };
-        let response = match create_response_with_body(&request, Full::<Bytes>::default) {
+    pub fn accept(
+        &self,
+        request: Request<Incoming>,
+        session: Session,
+        link: Arc<Link>,
+        entry: Arc<Entry>,
+    ) -> HttpResponse {
+        let response = match create_response_with_body(&request, AnswerBody::default) {
             Ok(response) => response,
             Err(error) => {
                 return refuse(StatusCode::BAD_REQUEST, RpcError::request(format!("WebSocket upgrade: {error}")));
             }
         };
+        if !entry.upgrade() {
+            return refuse(StatusCode::SERVICE_UNAVAILABLE, RpcError::limit("too many WebSocket connections are open"));
+        }
         let (bounds, stopping, subscriptions) = (self.bounds, self.stopping.clone(), self.subscriptions.clone());
         tokio::spawn(async move {
             // Messages a little too long are read and answered; what is far past the limit is not even read.
             let config = WebSocketConfig::default()
                 .max_message_size(Some(session.limits.max_body.saturating_mul(2)))
-                .max_frame_size(Some(session.limits.max_body.saturating_mul(2)));
+                .max_frame_size(Some(session.limits.max_body.saturating_mul(2)))
+                .write_buffer_size(0)
+                .max_write_buffer_size(WRITE_BUFFER);
             match hyper::upgrade::on(request).await {
                 Ok(upgraded) => {
-                    let socket = TokioIo::new(upgraded);
+                    let pieces = Arc::new(Pieces::new(link.clone()));
+                    let socket = Inbox::new(TokioIo::new(upgraded), pieces.clone());
                     let socket = WebSocketStream::from_raw_socket(socket, Role::Server, Some(config)).await;
-                    serve(socket, session, bounds, subscriptions, stopping).await;
+                    serve(socket, link, pieces, session, bounds, subscriptions, stopping).await;
                 }
                 Err(error) => tracing::debug!(%error, "a WebSocket upgrade failed"),
             }
-            drop(permit);
+            drop(entry);
         });
         response
     }
@@ -137,9 +157,9 @@ async fn told_to_end(ending: &mut watch::Receiver<Option<String>>) -> String {
 /// What goes to the writer.
 enum Outgoing {
     /// An answer.
-    Answer(Vec<u8>),
-    /// What a subscription tells.
-    Notification(Notification),
+    Answer(Answer),
+    /// What a subscription tells, and its bytes.
+    Notification(Notification, SharedBytes),
     /// A sign of life.
     Ping,
     /// The end, and its reason.
@@ -158,6 +178,7 @@ struct Owed {
 #[derive(Debug)]
 struct Outlet {
     id: u64,
+    link: Arc<Link>,
     owed: Owed,
     bounds: Bounds,
     out: mpsc::UnboundedSender<Outgoing>,
@@ -168,10 +189,11 @@ struct Outlet {
 }
 
 impl Outlet {
-    fn new(bounds: Bounds, out: mpsc::UnboundedSender<Outgoing>) -> Self {
+    fn new(link: Arc<Link>, bounds: Bounds, out: mpsc::UnboundedSender<Outgoing>) -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let id = NEXT.fetch_add(1, Relaxed);
-        Self { id, owed: Owed::default(), bounds, out, ended: AtomicBool::new(false), ending: watch::Sender::new(None) }
+        let (ended, ending) = (AtomicBool::new(false), watch::Sender::new(None));
+        Self { id, link, owed: Owed::default(), bounds, out, ended, ending }
     }
 
     /// Counts bytes that are to go out; says why where they are too many.
@@ -183,12 +205,26 @@ impl Outlet {
     }
 
     /// Hands an answer to the writer, unless too much waits there already.
-    fn answer(&self, text: Vec<u8>) -> Result<(), String> {
-        self.owe(text.len())?;
-        let _ = self.out.send(Outgoing::Answer(text));
+    fn answer(&self, answer: Answer) -> Result<(), String> {
+        self.owe(answer.text.len())?;
+        let _ = self.out.send(Outgoing::Answer(answer));
         Ok(())
     }
+
+    /// Counts a notification that is to go out; says why where there are too many, or too many bytes.
+    fn owe_notification(&self, size: usize) -> Result<SharedBytes, String> {
+        let most = self.bounds.max_notifications;
+        if self.owed.notifications.fetch_add(1, AcqRel) >= most {
+            return Err(format!("more than {most} notifications are unsent"));
+        }
+        self.owe(size)?;
+        let no_room = || "its unsent notifications find no room (--max-memory-io)".to_owned();
+        self.link.share().try_share(size + ENTRY).ok_or_else(no_room)
+    }
 }
+
+/// Bytes that a notification takes beside its text.
+const ENTRY: usize = 128;
 
 impl Subscriber for Outlet {
     fn id(&self) -> u64 {
@@ -196,14 +232,8 @@ impl Subscriber for Outlet {
     }
 
     fn notify(&self, notification: Notification) -> bool {
-        let most = self.bounds.max_notifications;
-        let room = if self.owed.notifications.fetch_add(1, AcqRel) < most {
-            self.owe(notification.size())
-        } else {
-            Err(format!("more than {most} notifications are unsent"))
-        };
-        match room {
-            Ok(()) => self.out.send(Outgoing::Notification(notification)).is_ok(),
+        match self.owe_notification(notification.size()) {
+            Ok(held) => self.out.send(Outgoing::Notification(notification, held)).is_ok(),
             Err(reason) => {
                 tracing::info!(connection = self.id, reason, "a slow subscriber is dropped");
                 self.ending.send_replace(Some(format!("slow subscriber: {reason}")));
@@ -223,6 +253,8 @@ impl Subscriber for Outlet {
 
 async fn serve(
     socket: Socket,
+    link: Arc<Link>,
+    pieces: Arc<Pieces>,
     session: Session,
     bounds: Bounds,
     subscriptions: Arc<Subscriptions>,
@@ -230,15 +262,21 @@ async fn serve(
 ) {
     let (sink, mut stream) = socket.split();
     let (out, outgoing) = mpsc::unbounded_channel();
-    let outlet = Arc::new(Outlet::new(bounds, out));
+    let grace = GRACE.min(link.timeout());
+    let outlet = Arc::new(Outlet::new(link, bounds, out));
     let mut writer = tokio::spawn(write(sink, outgoing, outlet.clone()));
-    let reader =
-        Reader { session, outlet: outlet.clone(), subscriptions: subscriptions.clone(), running: JoinSet::new() };
+    let reader = Reader {
+        session,
+        outlet: outlet.clone(),
+        pieces,
+        subscriptions: subscriptions.clone(),
+        running: JoinSet::new(),
+    };
     tokio::select! {
         (code, reason) = reader.read(&mut stream, stopping) => {
             subscriptions.forget(outlet.as_ref());
             let _ = outlet.out.send(Outgoing::Close(code, reason));
-            match timeout(GRACE, &mut writer).await {
+            match timeout(grace, &mut writer).await {
                 Ok(Ok(sink)) => linger(sink, stream).await,
                 // A peer that does not take what it is owed is left.
                 _ => writer.abort(),
@@ -253,7 +291,7 @@ async fn serve(
 /// with it.
 async fn linger(sink: SplitSink<Socket, Message>, stream: SplitStream<Socket>) {
     let Ok(mut socket) = sink.reunite(stream) else { return };
-    let _ = timeout(LINGER, tokio::io::copy(socket.get_mut(), &mut tokio::io::sink())).await;
+    let _ = timeout(LINGER, tokio::io::copy(socket.get_mut().uncounted(), &mut tokio::io::sink())).await;
 }
 
 async fn write(
@@ -264,18 +302,20 @@ async fn write(
     let owed = &outlet.owed;
     while let Some(next) = outgoing.recv().await {
         let sent = match next {
-            Outgoing::Answer(text) => {
+            Outgoing::Answer(Answer { text, held }) => {
                 let bytes = text.len();
-                let sent = sink.send(text_message(text)).await;
+                let sent = send(&mut sink, text).await;
+                drop(held);
                 owed.requests.fetch_sub(1, AcqRel);
                 owed.bytes.fetch_sub(bytes, AcqRel);
                 sent
             }
-            Outgoing::Notification(notification) => {
+            Outgoing::Notification(notification, held) => {
                 let bytes = notification.size();
                 // One that is told to end is told why next, and not what it did not take.
                 let is_ending = outlet.ending.borrow().is_some();
-                let sent = if is_ending { Ok(()) } else { sink.send(text_message(notification.text())).await };
+                let sent = if is_ending { Ok(()) } else { send(&mut sink, notification.text()).await };
+                drop((notification, held));
                 owed.notifications.fetch_sub(1, AcqRel);
                 owed.bytes.fetch_sub(bytes, AcqRel);
                 sent
@@ -295,6 +335,24 @@ async fn write(
     sink
 }
 
+/// Sends a text, in several frames where it is long.
+async fn send(sink: &mut SplitSink<Socket, Message>, text: Vec<u8>) -> Result<(), tungstenite::Error> {
+    // Pongs may wait for the socket: a frame needs the buffer to itself.
+    sink.flush().await?;
+    if text.len() <= FRAME {
+        return sink.send(text_message(text)).await;
+    }
+    let mut rest = Bytes::from(text);
+    let mut kind = Data::Text;
+    while !rest.is_empty() {
+        let part = rest.split_to(rest.len().min(FRAME));
+        let frame = Frame::message(part, OpCode::Data(kind), rest.is_empty());
+        sink.send(Message::Frame(frame)).await?;
+        kind = Data::Continue;
+    }
+    Ok(())
+}
+
 /// Answers are JSON and so UTF-8.
 fn text_message(text: Vec<u8>) -> Message {
     match Utf8Bytes::try_from(Bytes::from(text)) {
@@ -307,6 +365,7 @@ fn text_message(text: Vec<u8>) -> Message {
 struct Reader {
     session: Session,
     outlet: Arc<Outlet>,
+    pieces: Arc<Pieces>,
     subscriptions: Arc<Subscriptions>,
     running: JoinSet<Result<(), String>>,
 }
@@ -321,6 +380,7 @@ impl Reader {
         let mut pings = interval(PING);
         let mut heard = Instant::now();
         let mut ending = self.outlet.ending.subscribe();
+        let link = self.outlet.link.clone();
         loop {
             tokio::select! {
                 message = stream.next() => {
@@ -341,6 +401,9 @@ impl Reader {
                     }
                 }
                 reason = told_to_end(&mut ending) => return self.tell(reason),
+                () = link.closed() => {
+                    return self.tell(link.problem().unwrap_or("it stood still (--io-timeout-ms)").to_owned());
+                }
                 _ = pings.tick() => {
                     if heard.elapsed() > SILENCE {
                         return (CloseCode::Away, "no sign of life".to_owned());
@@ -362,8 +425,13 @@ impl Reader {
         let bytes = match message {
             Message::Text(text) => Bytes::from(text),
             Message::Binary(bytes) => bytes,
-            Message::Ping(_) | Message::Pong(_) | Message::Frame(_) | Message::Close(_) => return Ok(()),
+            Message::Ping(payload) | Message::Pong(payload) => {
+                self.pieces.control_frame(payload.len());
+                return Ok(());
+            }
+            Message::Frame(_) | Message::Close(_) => return Ok(()),
         };
+        let held = self.pieces.message();
         let max_in_flight = self.outlet.bounds.max_in_flight;
         if self.outlet.owed.requests.fetch_add(1, AcqRel) >= max_in_flight {
             return Err(format!("more than {max_in_flight} requests are under way or unsent"));
@@ -371,20 +439,21 @@ impl Reader {
         let outlet = self.outlet.clone();
         let limit = self.session.limits.max_body;
         if bytes.len() > limit {
-            return outlet.answer(failure("null", &too_large(limit)));
+            return outlet.answer(self.session.refuse(too_large(limit)));
         }
         let body = match ByteString::try_from(bytes) {
             Ok(body) => body,
             Err(error) => {
-                return outlet.answer(failure("null", &RpcError::parse(format!("parse error: not UTF-8: {error}"))));
+                let error = RpcError::parse(format!("parse error: not UTF-8: {error}"));
+                return outlet.answer(self.session.refuse(error));
             }
         };
         let session = self.session.clone();
         let starting = Arc::new(Starting::new(self.subscriptions.clone(), outlet.clone(), self.session.dialect));
         self.running.spawn(async move {
             let published = session.front.published();
-            let reply = session.reply(body, &published, Some(&starting)).await;
-            starting.begin(|| outlet.answer(reply.text))
+            let reply = session.reply(body, held, &published, Some(&starting)).await;
+            starting.begin(|| outlet.answer(reply.answer))
         });
         Ok(())
     }
@@ -413,7 +482,8 @@ impl Reader {
         let text = failure("null", error);
         self.outlet.owed.requests.fetch_add(1, AcqRel);
         self.outlet.owed.bytes.fetch_add(text.len(), AcqRel);
-        let _ = self.outlet.out.send(Outgoing::Answer(text));
+        let held = self.outlet.link.share().take_always(text.len());
+        let _ = self.outlet.out.send(Outgoing::Answer(Answer { text, held }));
     }
 }
 

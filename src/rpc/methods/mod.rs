@@ -169,6 +169,14 @@ methods! {
 }
 
 impl Method {
+    /// Whether it commits something, so that its answer must not be lost.
+    pub const fn commits(self) -> bool {
+        matches!(
+            self,
+            Self::SendRawTransaction | Self::SendRawTransactionSync | Self::SendTransaction | Self::SendCalls
+        )
+    }
+
     /// Whether it is about blocks and what is in them: of those that presim does not have, another node may know.
     pub const fn is_history(self) -> bool {
         matches!(

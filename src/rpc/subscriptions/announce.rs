@@ -16,6 +16,7 @@ use crate::{
     rpc::{
         dialect::Dialect,
         encode::{self, LogPlace},
+        memory::IoMemory,
         wire::{LogFilter, Shown, Subject},
     },
     state::{Block, Included, Published, SnapshotId, Snapshots},
@@ -156,10 +157,10 @@ impl Subscriptions {
         let list = self.list();
         if list.is_empty() {
             // What is encoded for nobody is not encoded.
-            let mut nobody = Round { list: &[], full: Vec::new() };
+            let mut nobody = Round { list: &[], memory: &self.memory, full: Vec::new() };
             return announce(&mut nobody);
         }
-        let mut round = Round { list: &list, full: Vec::new() };
+        let mut round = Round { list: &list, memory: &self.memory, full: Vec::new() };
         announce(&mut round);
         let full = round.full;
         drop(list);
@@ -182,6 +183,8 @@ impl Subscription {
 /// One round of announcements.
 struct Round<'a> {
     list: &'a [Subscription],
+    /// Where the texts count until they are sent.
+    memory: &'a Arc<IoMemory>,
     /// Connections that could not take theirs.
     full: Vec<u64>,
 }
@@ -191,11 +194,11 @@ struct Round<'a> {
 struct Encoded(Vec<(*const Dialect, Bytes)>);
 
 impl Encoded {
-    fn get(&mut self, dialect: &'static Dialect, encode: impl FnOnce(&mut Vec<u8>)) -> Bytes {
+    fn get(&mut self, dialect: &'static Dialect, memory: &Arc<IoMemory>, encode: impl FnOnce(&mut Vec<u8>)) -> Bytes {
         if let Some((_, known)) = self.0.iter().find(|(one, _)| std::ptr::eq(*one, dialect)) {
             return known.clone();
         }
-        let text = encoded(encode);
+        let text = encoded(memory, encode);
         self.0.push((dialect, text.clone()));
         text
     }
@@ -213,12 +216,12 @@ enum Logs {
 /// The logs of a block that were encoded already, by their index in it.
 type EncodedLogs = HashMap<u64, Bytes>;
 
-fn encoded(encode: impl FnOnce(&mut Vec<u8>)) -> Bytes {
+fn encoded(memory: &Arc<IoMemory>, encode: impl FnOnce(&mut Vec<u8>)) -> Bytes {
     let mut out = Vec::new();
     encode(&mut out);
     // It may be kept for as long as its slowest subscriber takes: without room to grow in.
     out.shrink_to_fit();
-    out.into()
+    memory.shared_text(out)
 }
 
 impl Round<'_> {
@@ -233,7 +236,8 @@ impl Round<'_> {
         for one in self.list {
             match &one.subject {
                 Subject::NewHeads => {
-                    let result = headers.get(one.dialect, |out| encode::header(out, block.header(), one.dialect));
+                    let result =
+                        headers.get(one.dialect, self.memory, |out| encode::header(out, block.header(), one.dialect));
                     self.send(one, result);
                 }
                 Subject::Logs(filter) => self.logs(one, filter, block, Logs::After(0), &mut logs),
@@ -260,16 +264,17 @@ impl Round<'_> {
         for one in self.list {
             match &one.subject {
                 Subject::NewFlashblocks => {
-                    let result = blocks.get(one.dialect, |out| encode::block(out, block, true, one.dialect));
+                    let result =
+                        blocks.get(one.dialect, self.memory, |out| encode::block(out, block, true, one.dialect));
                     self.send(one, result);
                 }
                 Subject::PendingLogs(filter) => self.logs(one, filter, block, Logs::After(known), &mut logs),
                 Subject::NewFlashblockTransactions(shown) => {
                     let each = match shown {
-                        Shown::Hash => {
-                            each(&mut hashes, &fresh, |out, tx| encode::data(out, tx.tx.tx_hash().as_slice()))
-                        }
-                        Shown::Full | Shown::Matching(_) => each(&mut in_full, &fresh, |out, tx| {
+                        Shown::Hash => each(&mut hashes, &fresh, self.memory, |out, tx| {
+                            encode::data(out, tx.tx.tx_hash().as_slice())
+                        }),
+                        Shown::Full | Shown::Matching(_) => each(&mut in_full, &fresh, self.memory, |out, tx| {
                             encode::transaction_with_receipt(out, block, tx);
                         }),
                     };
@@ -290,9 +295,9 @@ impl Round<'_> {
         for one in self.list {
             if let Subject::NewPendingTransactions { full } = one.subject {
                 let result = if full {
-                    in_full.get(one.dialect, |out| encode::pooled_transaction(out, tx))
+                    in_full.get(one.dialect, self.memory, |out| encode::pooled_transaction(out, tx))
                 } else {
-                    hash.get(one.dialect, |out| encode::data(out, tx.tx_hash().as_slice()))
+                    hash.get(one.dialect, self.memory, |out| encode::data(out, tx.tx_hash().as_slice()))
                 };
                 self.send(one, result);
             }
@@ -321,7 +326,7 @@ impl Round<'_> {
                 if filter.matches(log) {
                     let text = encoded_logs
                         .entry(index)
-                        .or_insert_with(|| encoded(|out| encode::log(out, log, &place, index, removed)));
+                        .or_insert_with(|| encoded(self.memory, |out| encode::log(out, log, &place, index, removed)));
                     self.send(one, text.clone());
                 }
             }
@@ -342,10 +347,11 @@ impl Round<'_> {
 fn each<'a>(
     texts: &'a mut Vec<Bytes>,
     fresh: &[Included<'_>],
+    memory: &Arc<IoMemory>,
     encode: impl Fn(&mut Vec<u8>, &Included<'_>),
 ) -> &'a [Bytes] {
     if texts.is_empty() {
-        texts.extend(fresh.iter().map(|included| encoded(|out| encode(out, included))));
+        texts.extend(fresh.iter().map(|included| encoded(memory, |out| encode(out, included))));
     }
     texts
 }

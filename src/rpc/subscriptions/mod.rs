@@ -20,6 +20,7 @@ use super::{
     dialect::Dialect,
     encode,
     error::RpcError,
+    memory::IoMemory,
     methods::Method,
     wire::{self, Subject},
 };
@@ -30,6 +31,8 @@ pub struct Subscriptions {
     list: Mutex<Vec<Subscription>>,
     /// Subscriptions of one connection, at the most.
     most: usize,
+    /// What is told counts here until it is sent.
+    memory: Arc<IoMemory>,
     open: Gauge,
     dropped: Counter,
 }
@@ -101,10 +104,11 @@ pub struct Starting {
 
 impl Subscriptions {
     /// No subscriptions yet; a connection may have up to `most`.
-    pub fn new(most: usize, metrics: &Metrics) -> Self {
+    pub fn new(most: usize, memory: Arc<IoMemory>, metrics: &Metrics) -> Self {
         Self {
             list: Mutex::default(),
             most,
+            memory,
             open: metrics.gauge("presim_subscriptions", "Subscriptions that are open.", &[]),
             dropped: metrics.counter(
                 "presim_subscribers_dropped_total",

@@ -1,0 +1,172 @@
+//! The connections that are open: how many there may be, and which one goes for a new one.
+
+use std::{
+    collections::BTreeMap,
+    net::{IpAddr, Ipv6Addr},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use tokio::sync::watch;
+
+use super::{link::Link, memory::IoMemory};
+
+/// Bounds of how many connections may be open.
+#[derive(Clone, Copy, Debug)]
+pub struct ConnectionLimits {
+    /// HTTP connections, and as many WebSockets (`--max-connections`).
+    pub most: usize,
+    /// Connections of one address, HTTP and WebSocket together (`--max-connections-per-address`); `None` leaves that to
+    /// [`ConnectionLimits::PER_FOREIGN_ADDRESS`].
+    pub per_address: Option<usize>,
+}
+
+impl ConnectionLimits {
+    /// Connections of one address that is not loopback, where no setting says how many.
+    const PER_FOREIGN_ADDRESS: usize = 128;
+
+    fn of_address(&self, address: IpAddr) -> usize {
+        let default = if address.is_loopback() { usize::MAX } else { Self::PER_FOREIGN_ADDRESS };
+        self.per_address.unwrap_or(default)
+    }
+}
+
+/// The connections that are open.
+///
+/// At a bound the oldest HTTP connection on which nothing is under way is closed for the new one, so that silent connections lock nobody out. A
+/// WebSocket is never closed for another: clients keep it open on purpose. The table is looked at when a connection comes, goes or is upgraded, and
+/// by no request.
+#[derive(Debug)]
+pub struct Connections {
+    limits: ConnectionLimits,
+    memory: Arc<IoMemory>,
+    table: Mutex<Table>,
+    /// Connections whose tasks have not ended.
+    alive: watch::Sender<usize>,
+}
+
+#[derive(Debug, Default)]
+struct Table {
+    /// In the order in which they were accepted.
+    open: BTreeMap<u64, Open>,
+    next: u64,
+    web_sockets: usize,
+}
+
+#[derive(Debug)]
+struct Open {
+    link: Arc<Link>,
+    address: IpAddr,
+    is_web_socket: bool,
+}
+
+/// An open connection's entry, removed on drop.
+#[derive(Debug)]
+pub struct Entry {
+    connections: Arc<Connections>,
+    number: u64,
+}
+
+impl Connections {
+    /// No connections yet. What they hold counts in `memory`.
+    pub fn new(limits: ConnectionLimits, memory: Arc<IoMemory>) -> Self {
+        Self { limits, memory, table: Mutex::default(), alive: watch::Sender::new(0) }
+    }
+
+    /// The bytes that all connections hold.
+    pub const fn memory(&self) -> &Arc<IoMemory> {
+        &self.memory
+    }
+
+    /// Enters a connection from `address`, for which an idle one may have to go. `None` where there is no room.
+    pub fn enter(self: &Arc<Self>, address: IpAddr, link: Arc<Link>) -> Option<Entry> {
+        let address = network(address);
+        let mut table = self.table();
+        let of_address = table.open.values().filter(|open| open.address == address).count();
+        if of_address >= self.limits.of_address(address) && !table.evict(|open| open.address == address) {
+            return None;
+        }
+        if table.open.len() - table.web_sockets >= self.limits.most && !table.evict(|_| true) {
+            return None;
+        }
+        let number = table.next;
+        table.next += 1;
+        table.open.insert(number, Open { link, address, is_web_socket: false });
+        self.alive.send_modify(|alive| *alive += 1);
+        Some(Entry { connections: self.clone(), number })
+    }
+
+    /// Closes the connections that stand still, again and again.
+    pub async fn close_those_that_stand_still(self: Arc<Self>, timeout: Duration) {
+        let mut ticks = tokio::time::interval((timeout / 4).max(Duration::from_millis(1)));
+        loop {
+            ticks.tick().await;
+            for open in self.table().open.values() {
+                if let Some(problem) = open.link.problem() {
+                    tracing::debug!(address = %open.address, problem, "a connection is closed");
+                    open.link.close();
+                }
+            }
+        }
+    }
+
+    /// Returns when no connection's task is left.
+    pub async fn all_ended(&self) {
+        let _ = self.alive.subscribe().wait_for(|alive| *alive == 0).await;
+    }
+
+    /// Whoever panicked while it held the table left it whole: each change is one step.
+    fn table(&self) -> MutexGuard<'_, Table> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Table {
+    /// Closes the oldest idle HTTP connection of those that `may` go. False where there is none.
+    fn evict(&mut self, may: impl Fn(&Open) -> bool) -> bool {
+        let idle = |open: &Open| !open.is_web_socket && open.link.is_idle();
+        let oldest = self.open.iter().find(|(_, open)| may(open) && idle(open)).map(|(number, _)| *number);
+        let Some(evicted) = oldest.and_then(|number| self.open.remove(&number)) else { return false };
+        evicted.link.close();
+        true
+    }
+}
+
+impl Entry {
+    /// Counts the connection among the WebSockets from now on. False where there are as many as may be.
+    pub fn upgrade(&self) -> bool {
+        let mut table = self.connections.table();
+        let table = &mut *table;
+        let has_room = table.web_sockets < self.connections.limits.most;
+        match table.open.get_mut(&self.number) {
+            Some(open) if has_room => {
+                table.web_sockets += 1;
+                open.is_web_socket = true;
+                true
+            }
+            // It was evicted in this moment, or there is no room.
+            _ => false,
+        }
+    }
+}
+
+impl Drop for Entry {
+    fn drop(&mut self) {
+        let mut table = self.connections.table();
+        if table.open.remove(&self.number).is_some_and(|open| open.is_web_socket) {
+            table.web_sockets -= 1;
+        }
+        drop(table);
+        self.connections.alive.send_modify(|alive| *alive -= 1);
+    }
+}
+
+/// What counts as one address: of IPv6 the network of 64 bits that one customer has (RFC 6177).
+fn network(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V6(address) if !address.is_loopback() => {
+            Ipv6Addr::from_bits(address.to_bits() & !u128::from(u64::MAX)).into()
+        }
+        address => address,
+    }
+}

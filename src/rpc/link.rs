@@ -1,0 +1,349 @@
+//! A connection as both doors see it: what it holds, whether it moves, and whether it may be closed for another.
+
+use std::{
+    io,
+    pin::Pin,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{
+            AtomicBool, AtomicU64, AtomicUsize,
+            Ordering::{AcqRel, Acquire, Relaxed},
+        },
+    },
+    task::{Context, Poll, ready},
+    time::{Duration, Instant},
+};
+
+use tokio::{
+    io::{AsyncRead, AsyncWrite, ReadBuf},
+    net::TcpStream,
+    sync::Notify,
+};
+
+use super::memory::{HeldBytes, MemoryShare};
+
+/// One connection.
+///
+/// It is closed when it stands still for [`Link::timeout`]: from accept to the first whole head of a request, while the socket takes none of
+/// the bytes that are written, while the parts of an HTTP/2 answer wait for the peer's window, and while a WebSocket message waits for its rest.
+/// [`Link::problem`] tells that, and is asked for every connection now and then.
+#[derive(Debug)]
+pub struct Link {
+    share: Arc<MemoryShare>,
+    timeout: Duration,
+    opened: Instant,
+    /// Whether the head of a request has come.
+    greeted: AtomicBool,
+    /// Requests whose answer is not handed to the socket.
+    under_way: AtomicUsize,
+    /// Milliseconds from `opened` to when the socket took no more; 0 while it takes what is written.
+    blocked: AtomicU64,
+    /// HTTP/2 answers of which parts wait for the peer's window, and milliseconds from `opened` to when a part last went.
+    windowed: AtomicUsize,
+    window_moved: AtomicU64,
+    /// Milliseconds from `opened` to when a message that is not whole yet last moved; 0 where there is none.
+    piece_moved: AtomicU64,
+    close: Notify,
+}
+
+/// A request that is under way, until dropped.
+#[derive(Debug)]
+pub struct UnderWay(Arc<Link>);
+
+/// An answer that goes out by an HTTP/2 window, until dropped.
+#[derive(Debug)]
+pub struct Windowed(Arc<Link>);
+
+impl Link {
+    /// A connection that was accepted just now.
+    pub fn new(share: Arc<MemoryShare>, timeout: Duration) -> Self {
+        Self {
+            share,
+            timeout,
+            opened: Instant::now(),
+            greeted: AtomicBool::new(false),
+            under_way: AtomicUsize::new(0),
+            blocked: AtomicU64::new(0),
+            windowed: AtomicUsize::new(0),
+            window_moved: AtomicU64::new(0),
+            piece_moved: AtomicU64::new(0),
+            close: Notify::new(),
+        }
+    }
+
+    /// The bytes that the connection makes the node hold.
+    pub const fn share(&self) -> &Arc<MemoryShare> {
+        &self.share
+    }
+
+    /// How long the connection may stand still (`--io-timeout-ms`).
+    pub const fn timeout(&self) -> Duration {
+        self.timeout
+    }
+
+    /// Notes that the head of a request has come.
+    pub fn greet(&self) {
+        self.greeted.store(true, Relaxed);
+    }
+
+    /// Begins a request.
+    pub fn begin(self: &Arc<Self>) -> UnderWay {
+        self.under_way.fetch_add(1, AcqRel);
+        UnderWay(self.clone())
+    }
+
+    /// Begins an answer that goes out by an HTTP/2 window.
+    pub fn open_window(self: &Arc<Self>) -> Windowed {
+        self.windowed.fetch_add(1, AcqRel);
+        self.window_moves();
+        Windowed(self.clone())
+    }
+
+    /// Whether nothing is under way, so that the connection may be closed for another.
+    pub fn is_idle(&self) -> bool {
+        self.under_way.load(Acquire) == 0 && self.blocked.load(Relaxed) == 0
+    }
+
+    /// Has the connection closed by the task that runs it.
+    pub fn close(&self) {
+        self.close.notify_one();
+    }
+
+    /// Returns when the connection is to be closed.
+    pub async fn closed(&self) {
+        self.close.notified().await;
+    }
+
+    /// Why the connection must end, if it stands still.
+    pub fn problem(&self) -> Option<&'static str> {
+        let stood_since = |since: u64| self.now().saturating_sub(since) > millis(self.timeout);
+        let blocked = self.blocked.load(Relaxed);
+        if blocked > 0 && stood_since(blocked) {
+            Some("the peer does not read what it is sent")
+        } else if self.windowed.load(Acquire) > 0 && stood_since(self.window_moved.load(Relaxed)) {
+            Some("the peer opens no window for its answers")
+        } else if !self.greeted.load(Relaxed) && stood_since(0) {
+            Some("the head of a first request did not come")
+        } else {
+            let piece = self.piece_moved.load(Relaxed);
+            (piece > 0 && stood_since(piece))
+                .then_some("the rest of a message did not come, or no room for it came free (--max-memory-io)")
+        }
+    }
+
+    fn window_moves(&self) {
+        self.window_moved.store(self.now(), Relaxed);
+    }
+
+    /// Milliseconds since the connection was accepted, and one: 0 stands for never.
+    fn now(&self) -> u64 {
+        millis(self.opened.elapsed()) + 1
+    }
+}
+
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX - 1)
+}
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        self.0.under_way.fetch_sub(1, AcqRel);
+    }
+}
+
+impl Windowed {
+    /// A part of the answer went.
+    pub fn moves(&self) {
+        self.0.window_moves();
+    }
+}
+
+impl Drop for Windowed {
+    fn drop(&mut self) {
+        self.0.window_moves();
+        self.0.windowed.fetch_sub(1, AcqRel);
+    }
+}
+
+/// A connection's socket, which tells its [`Link`] when it takes no more.
+#[derive(Debug)]
+pub struct LinkedStream {
+    stream: TcpStream,
+    link: Arc<Link>,
+}
+
+impl LinkedStream {
+    /// The socket of `link`.
+    pub const fn new(stream: TcpStream, link: Arc<Link>) -> Self {
+        Self { stream, link }
+    }
+
+    fn note<T>(&self, written: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+        match written {
+            // The clock is read when the socket begins to be full, not at each write.
+            Poll::Pending if self.link.blocked.load(Relaxed) == 0 => self.link.blocked.store(self.link.now(), Relaxed),
+            Poll::Pending => {}
+            Poll::Ready(_) => self.link.blocked.store(0, Relaxed),
+        }
+        written
+    }
+}
+
+impl AsyncRead for LinkedStream {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_read(cx, into)
+    }
+}
+
+impl AsyncWrite for LinkedStream {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, from: &[u8]) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.stream).poll_write(cx, from);
+        self.note(written)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        from: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.stream).poll_write_vectored(cx, from);
+        self.note(written)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}
+
+/// What a WebSocket connection reads, as far as the node has room for it.
+///
+/// Bytes of a message that has not come whole are held for the connection. Where it may hold no more, nothing is read until bytes are given back.
+pub struct Inbox<S> {
+    stream: S,
+    pieces: Arc<Pieces>,
+    /// The wait for bytes that are given back, where there is no room.
+    freed: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
+}
+
+/// What has been read of a WebSocket connection and is not a whole message yet.
+#[derive(Debug)]
+pub struct Pieces {
+    link: Arc<Link>,
+    /// Locked by the one task that reads the connection.
+    held: Mutex<HeldBytes>,
+}
+
+impl Pieces {
+    /// Nothing read yet.
+    pub fn new(link: Arc<Link>) -> Self {
+        let held = Mutex::new(link.share.clone().nothing());
+        Self { link, held }
+    }
+
+    /// The bytes of a message that has come whole.
+    pub fn message(&self) -> HeldBytes {
+        self.link.piece_moved.store(0, Relaxed);
+        std::mem::replace(&mut *self.held(), self.link.share.clone().nothing())
+    }
+
+    /// Gives back the bytes of a control frame, which may stand between the pieces of a message (RFC 6455, 5.4).
+    pub fn control_frame(&self, payload: usize) {
+        /// Bytes before the payload of a control frame from a client: two, and its mask.
+        const HEADER: usize = 6;
+        let mut held = self.held();
+        held.shrink(payload + HEADER);
+        if held.is_empty() {
+            self.link.piece_moved.store(0, Relaxed);
+        }
+    }
+
+    /// Whoever panicked while it held the count left it right: each change is one step.
+    fn held(&self) -> MutexGuard<'_, HeldBytes> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Room for so many bytes more.
+    fn grow(&self, bytes: usize) -> bool {
+        self.held().grow(bytes)
+    }
+
+    fn moved(&self) {
+        self.link.piece_moved.store(self.link.now(), Relaxed);
+    }
+}
+
+impl<S> Inbox<S> {
+    /// Bytes that are read at once.
+    const READ: usize = 16 << 10;
+
+    /// What `stream` brings, counted in `pieces`.
+    pub const fn new(stream: S, pieces: Arc<Pieces>) -> Self {
+        Self { stream, pieces, freed: None }
+    }
+
+    /// The stream, to be read without being counted.
+    pub const fn uncounted(&mut self) -> &mut S {
+        &mut self.stream
+    }
+
+    /// Takes room for so many bytes, or waits for it.
+    fn poll_room(&mut self, cx: &mut Context<'_>, bytes: usize) -> Poll<()> {
+        loop {
+            if let Some(freed) = &mut self.freed
+                && freed.as_mut().poll(cx).is_pending()
+            {
+                // The wait is registered: what was given back before it is seen now.
+                if !self.pieces.grow(bytes) {
+                    return Poll::Pending;
+                }
+                self.freed = None;
+                return Poll::Ready(());
+            }
+            if self.pieces.grow(bytes) {
+                self.freed = None;
+                return Poll::Ready(());
+            }
+            self.pieces.moved();
+            let share = self.pieces.link.share.clone();
+            self.freed = Some(Box::pin(async move { share.freed().await }));
+        }
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Inbox<S> {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let most = into.remaining().min(Self::READ);
+        ready!(self.poll_room(cx, most));
+        let mut part = ReadBuf::new(into.initialize_unfilled_to(most));
+        let done = Pin::new(&mut self.stream).poll_read(cx, &mut part);
+        let filled = part.filled().len();
+        into.advance(filled);
+        self.pieces.held().shrink(most - filled);
+        if filled > 0 {
+            self.pieces.moved();
+        }
+        done
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Inbox<S> {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, from: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(cx, from)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}

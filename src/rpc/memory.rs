@@ -1,0 +1,296 @@
+//! The bytes that connections make the node hold: bodies, answers, notifications. One bound for all of them together.
+
+use std::{
+    pin::pin,
+    sync::{
+        Arc,
+        atomic::{
+            AtomicUsize,
+            Ordering::{AcqRel, Acquire, Relaxed},
+        },
+    },
+};
+
+use bytes::Bytes;
+use tokio::sync::Notify;
+
+use super::error::RpcError;
+
+/// The bytes that all connections together may make the node hold (`--max-memory-io`).
+///
+/// A connection may hold as much as is left for everybody else: `n` more bytes are granted if what the connection holds, `n` included, is no
+/// more than what stays free. So one connection has at most half of the bound, `k` greedy ones leave a share of `1 / (k + 1)` free, and nothing
+/// has to know how many there are. (Dynamic thresholds, Choudhury and Hahne 1998, as switches share their buffers.)
+#[derive(Debug)]
+pub struct IoMemory {
+    bound: usize,
+    held: AtomicUsize,
+    /// Told when bytes are given back, if anybody waits for them.
+    freed: Notify,
+    waiting: AtomicUsize,
+}
+
+/// One connection's part of the bytes.
+#[derive(Debug)]
+pub struct MemoryShare {
+    memory: Arc<IoMemory>,
+    held: AtomicUsize,
+}
+
+/// Bytes that count for a connection and for the node. They are given back on drop.
+#[derive(Debug)]
+pub struct HeldBytes {
+    share: Arc<MemoryShare>,
+    bytes: usize,
+}
+
+/// Bytes that count for a connection alone: text that several connections share, and that counts for the node once. Given back on drop.
+#[derive(Debug)]
+pub struct SharedBytes {
+    share: Arc<MemoryShare>,
+    bytes: usize,
+}
+
+impl IoMemory {
+    /// A bound of so many bytes, of which none are held.
+    pub fn new(bound: usize) -> Self {
+        Self { bound, held: AtomicUsize::new(0), freed: Notify::new(), waiting: AtomicUsize::new(0) }
+    }
+
+    /// The part of a new connection.
+    pub fn share(self: &Arc<Self>) -> Arc<MemoryShare> {
+        Arc::new(MemoryShare { memory: self.clone(), held: AtomicUsize::new(0) })
+    }
+
+    /// Bytes that are held now.
+    pub fn held(&self) -> usize {
+        self.held.load(Relaxed)
+    }
+
+    /// Text that connections share: it counts for the node until the last of them has let it go. It is always granted, because it exists
+    /// already; the connections that do not take it run into their own bound ([`MemoryShare::try_share`]).
+    pub fn shared_text(self: &Arc<Self>, text: Vec<u8>) -> Bytes {
+        struct Text(Vec<u8>, Arc<IoMemory>);
+        impl AsRef<[u8]> for Text {
+            fn as_ref(&self) -> &[u8] {
+                &self.0
+            }
+        }
+        impl Drop for Text {
+            fn drop(&mut self) {
+                self.1.give_back(self.0.len());
+            }
+        }
+        self.held.fetch_add(text.len(), AcqRel);
+        Bytes::from_owner(Text(text, self.clone()))
+    }
+
+    fn give_back(&self, bytes: usize) {
+        self.held.fetch_sub(bytes, AcqRel);
+        if self.waiting.load(Acquire) > 0 {
+            self.freed.notify_waiters();
+        }
+    }
+
+    /// The error of a request or an answer for which there was no room.
+    pub fn full(&self, what: &str, bytes: usize) -> RpcError {
+        RpcError::limit(format!(
+            "{what} of {bytes} bytes finds no room: connections may hold {} bytes of bodies, answers and notifications together \
+             (--max-memory-io), and each of them as much as is left free: read the answers that are unread, and try again",
+            self.bound
+        ))
+    }
+}
+
+impl MemoryShare {
+    /// The node's memory that this is a part of.
+    pub const fn memory(&self) -> &Arc<IoMemory> {
+        &self.memory
+    }
+
+    /// Bytes that the connection holds now.
+    pub fn held(&self) -> usize {
+        self.held.load(Relaxed)
+    }
+
+    /// No bytes yet, to be grown.
+    pub const fn nothing(self: Arc<Self>) -> HeldBytes {
+        HeldBytes { share: self, bytes: 0 }
+    }
+
+    /// Takes so many bytes, if the connection may have them.
+    pub fn take(self: &Arc<Self>, bytes: usize) -> Option<HeldBytes> {
+        self.grant(bytes).then(|| HeldBytes { share: self.clone(), bytes })
+    }
+
+    /// Takes so many bytes in any case: for the answer to a request that has committed something.
+    pub fn take_always(self: &Arc<Self>, bytes: usize) -> HeldBytes {
+        self.memory.held.fetch_add(bytes, AcqRel);
+        self.held.fetch_add(bytes, AcqRel);
+        HeldBytes { share: self.clone(), bytes }
+    }
+
+    /// Counts bytes of a [shared text](IoMemory::shared_text) for this connection, if it may have them.
+    pub fn try_share(self: &Arc<Self>, bytes: usize) -> Option<SharedBytes> {
+        let mine = self.held.fetch_add(bytes, AcqRel) + bytes;
+        let shared = SharedBytes { share: self.clone(), bytes };
+        let free = self.memory.bound.saturating_sub(self.memory.held.load(Acquire));
+        (mine <= free).then_some(shared)
+    }
+
+    /// Returns when bytes have been given back since the call. Callers look first, then wait, then look again.
+    pub async fn freed(&self) {
+        struct Waiting<'a>(&'a AtomicUsize);
+        impl Drop for Waiting<'_> {
+            fn drop(&mut self) {
+                self.0.fetch_sub(1, AcqRel);
+            }
+        }
+        self.memory.waiting.fetch_add(1, AcqRel);
+        let _waiting = Waiting(&self.memory.waiting);
+        self.memory.freed.notified().await;
+    }
+
+    fn give_back(&self, bytes: usize) {
+        if bytes > 0 {
+            self.held.fetch_sub(bytes, AcqRel);
+            self.memory.give_back(bytes);
+        }
+    }
+
+    fn grant(&self, bytes: usize) -> bool {
+        let all = self.memory.held.fetch_add(bytes, AcqRel) + bytes;
+        let mine = self.held.fetch_add(bytes, AcqRel) + bytes;
+        let granted = mine <= self.memory.bound.saturating_sub(all);
+        if !granted {
+            // Nobody is told: these bytes were never to be had.
+            self.held.fetch_sub(bytes, AcqRel);
+            self.memory.held.fetch_sub(bytes, AcqRel);
+        }
+        granted
+    }
+}
+
+impl HeldBytes {
+    /// Takes so many bytes more, if the connection may have them.
+    pub fn grow(&mut self, bytes: usize) -> bool {
+        let granted = self.share.grant(bytes);
+        if granted {
+            self.bytes += bytes;
+        }
+        granted
+    }
+
+    /// Waits until the connection may have so many bytes more, and takes them.
+    pub async fn wait_to_grow(&mut self, bytes: usize) {
+        while !self.grow(bytes) {
+            // Looked at once more after the waiter is counted: what was given back between the two is not missed for good.
+            let share = self.share.clone();
+            let mut freed = pin!(share.freed());
+            if futures::poll!(freed.as_mut()).is_pending() {
+                if self.grow(bytes) {
+                    return;
+                }
+                freed.await;
+            }
+        }
+    }
+
+    /// Whether these are no bytes.
+    pub const fn is_empty(&self) -> bool {
+        self.bytes == 0
+    }
+
+    /// Gives so many of the bytes back.
+    pub fn shrink(&mut self, bytes: usize) {
+        let bytes = bytes.min(self.bytes);
+        self.bytes -= bytes;
+        self.share.give_back(bytes);
+    }
+
+    /// Makes the bytes of `other` these.
+    pub fn absorb(&mut self, mut other: Self) {
+        self.bytes += std::mem::take(&mut other.bytes);
+    }
+
+    /// A text that gives these bytes back when its last part has been written and dropped.
+    pub fn around(self, text: Vec<u8>) -> Bytes {
+        struct Text(Vec<u8>, HeldBytes);
+        impl AsRef<[u8]> for Text {
+            fn as_ref(&self) -> &[u8] {
+                &self.0
+            }
+        }
+        let text = Text(text, self);
+        debug_assert!(text.1.bytes >= text.0.len(), "an answer holds what it has taken");
+        Bytes::from_owner(text)
+    }
+}
+
+impl Drop for HeldBytes {
+    fn drop(&mut self) {
+        self.share.give_back(self.bytes);
+    }
+}
+
+impl Drop for SharedBytes {
+    fn drop(&mut self) {
+        self.share.held.fetch_sub(self.bytes, AcqRel);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_connection_may_hold_half_and_greedy_ones_leave_an_equal_share_free() {
+        let memory = Arc::new(IoMemory::new(1_000));
+        let one = memory.share();
+        let held = one.take(500).expect("half");
+        assert!(one.take(1).is_none());
+        drop(held);
+        let shares: Vec<_> = (0..4).map(|_| memory.share()).collect();
+        let mut held = Vec::new();
+        while let Some(more) = shares.iter().find_map(|share| share.take(1)) {
+            held.push(more);
+        }
+        assert_eq!(memory.share().take(200).map(|_| ()), None, "more than is left");
+        assert!(memory.share().take(1_000 / 5 / 2).is_some(), "a newcomer gets its share");
+        drop(held);
+        assert_eq!(memory.held(), 0);
+    }
+
+    #[test]
+    fn text_that_connections_share_counts_once_and_until_the_last_has_let_it_go() {
+        let memory = Arc::new(IoMemory::new(1_000));
+        let text = memory.shared_text(vec![b'x'; 300]);
+        let shares: Vec<_> = (0..3).map(|_| memory.share()).collect();
+        let counted: Vec<_> = shares.iter().map(|share| share.try_share(300).expect("room")).collect();
+        assert_eq!(memory.held(), 300);
+        assert!(shares[0].try_share(500).is_none());
+        drop(counted);
+        let copy = text.clone();
+        drop(text);
+        assert_eq!(memory.held(), 300);
+        drop(copy);
+        assert_eq!(memory.held(), 0);
+    }
+
+    #[tokio::test]
+    async fn whoever_waits_for_bytes_gets_them_when_they_are_given_back() {
+        let memory = Arc::new(IoMemory::new(1_000));
+        let held = memory.share().take(500).expect("half");
+        let mut body = memory.share().nothing();
+        let wait = tokio::spawn(async move {
+            body.wait_to_grow(400).await;
+            body
+        });
+        tokio::task::yield_now().await;
+        assert!(!wait.is_finished());
+        drop(held);
+        let body = wait.await.expect("it ends");
+        assert_eq!(memory.held(), 400);
+        drop(body);
+    }
+}
