@@ -1,0 +1,281 @@
+//! Connections that say nothing, or nothing more: how long they stay, and which of them goes for another.
+
+use std::{
+    net::SocketAddr,
+    time::{Duration, Instant},
+};
+
+use futures::future::join_all;
+use rustix::process::{Resource, getrlimit, setrlimit};
+use serde_json::json;
+use tokio::{
+    io::AsyncWriteExt,
+    net::{TcpSocket, TcpStream},
+};
+
+use crate::{
+    process::Presim,
+    raw::{Answer, Frames, Http1, Http2, Transport, WIDE, address, connect, drain},
+    support::{BOUND, TestNode, request},
+};
+
+const CODE_AT: &str = "0x00000000000000000000000000000000000c0de0";
+/// How long a silent connection may stay, here.
+const TIMEOUT: Duration = Duration::from_millis(500);
+/// Where a connection that must be cut is not cut by then, it is not cut in time.
+const LATE: Duration = Duration::from_secs(5);
+
+/// What a client of HTTP/2 begins with (RFC 9113, 3.4): the preface, and settings that are empty.
+const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+const SETTINGS: &[u8] = &[0, 0, 0, 4, 0, 0, 0, 0, 0];
+/// The first byte of a head of HTTP/2 (HEADERS of stream 1), of which more should come.
+const HALF_HEADERS: &[u8] = &[0, 0, 1, 1, 0, 0, 0, 0, 1, 0x82];
+/// A sign of life of HTTP/2.
+const PING: &[u8] = &[0, 0, 8, 6, 0, 0, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8];
+
+fn at(node: &TestNode) -> SocketAddr {
+    node.node.info().listen
+}
+
+fn impatient() -> TestNode {
+    TestNode::quiet_with(&["--io-timeout-ms", "500"])
+}
+
+/// A node on which bundles that never end take two seconds.
+fn busy(flags: &[&str]) -> TestNode {
+    let slow = ["--deadline-ms", "2000", "--gas-cap", "1000000000000000", "--workers", "2"];
+    TestNode::quiet_with(&[&slow, flags].concat())
+}
+
+fn chain_id() -> String {
+    request(1, "eth_chainId", json!([])).to_string()
+}
+
+fn endless() -> String {
+    let block = json!({
+        "blockOverrides": {"gasLimit": "0x38d7ea4c68000"},
+        "stateOverrides": {CODE_AT: {"code": "0x5b600056"}},
+        "calls": [{"to": CODE_AT}],
+    });
+    request(1, "eth_simulateV1", json!([{"blockStateCalls": [block]}, "pending"])).to_string()
+}
+
+/// Waits until bundles run.
+async fn running(node: &TestNode, bundles: usize) {
+    let began = Instant::now();
+    let line = format!("presim_jobs_running{{lane=\"bundle\"}} {bundles}");
+    while !node.node.metrics().render().lines().any(|shown| shown == line) {
+        assert!(began.elapsed() < BOUND, "{bundles} bundles do not run");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+fn served(answer: &Answer) {
+    assert_eq!((answer.status, &answer.json()["result"]), (200, &json!("0x7a69")), "{answer:?}");
+}
+
+/// A connection that has asked once, and may ask again.
+async fn idle(at: SocketAddr) -> Http1 {
+    let mut connection = Http1::open(at).await;
+    served(&connection.ask(&[], &chain_id()).await);
+    connection
+}
+
+/// Asks on a new connection until it is served: an eviction takes a moment.
+async fn joins(at: SocketAddr) -> Http1 {
+    let began = Instant::now();
+    loop {
+        let mut connection = Http1::open(at).await;
+        connection.send(&[], &chain_id()).await;
+        match connection.read().await {
+            Some(answer) if answer.status == 200 => return connection,
+            other => assert!(began.elapsed() < LATE, "never let in: {other:?}"),
+        }
+    }
+}
+
+/// The node ends this connection.
+async fn goes(connection: &mut Http1) {
+    assert!(drain(&mut connection.stream, LATE).await.is_some(), "it stays open");
+}
+
+// Silence.
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_connection_that_brings_no_whole_head_is_cut() {
+    let node = impatient();
+    let beginnings: [&[u8]; 9] = [
+        b"",
+        b"P",
+        b"POST / HT",
+        b"POST / HTTP/1.1\r\nhost: 127.0.0.1\r\n",
+        b"GET / HTTP/1.1\r\nconnection: Upgrade\r\nupgrade: websocket\r\n",
+        PREFACE,
+        &[PREFACE, SETTINGS].concat(),
+        &[PREFACE, SETTINGS, HALF_HEADERS].concat(),
+        &[PREFACE, SETTINGS, PING].concat(),
+    ];
+    let cut = beginnings.map(async |beginning| {
+        let mut stream = connect(at(&node)).await;
+        let began = Instant::now();
+        stream.write_all(beginning).await.expect("it is taken");
+        let told = String::from_utf8_lossy(beginning);
+        assert!(drain(&mut stream, LATE).await.is_some(), "{told:?} stays open");
+        let after = began.elapsed();
+        assert!(after >= TIMEOUT * 4 / 5, "{told:?} is cut after {after:?}");
+    });
+    join_all(cut).await;
+    served(&idle(at(&node)).await.ask(&[], &chain_id()).await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_head_that_comes_by_drops_is_cut() {
+    let node = impatient();
+    let head: Vec<Vec<u8>> = format!("POST / HTTP/1.1\r\nx: {}", "a".repeat(1_000)).bytes().map(|b| vec![b]).collect();
+    // Signs of life are no request.
+    let pings = [vec![[PREFACE, SETTINGS].concat()], vec![PING.to_vec(); 1_000]].concat();
+    let cut = [head, pings].map(async |drops| {
+        let stream = connect(at(&node)).await;
+        let (mut reads, mut writes) = stream.into_split();
+        let dripping = async {
+            for drop in drops {
+                let _ = writes.write_all(&drop).await;
+                tokio::time::sleep(TIMEOUT / 10).await;
+            }
+        };
+        tokio::select! {
+            ended = drain(&mut reads, LATE) => assert!(ended.is_some(), "it stays open"),
+            () = dripping => panic!("all of it was taken"),
+        }
+    });
+    join_all(cut).await;
+}
+
+// No room.
+
+#[tokio::test(flavor = "multi_thread")]
+async fn past_max_connections_the_oldest_without_a_request_goes() {
+    let node = TestNode::quiet_with(&["--max-connections", "3"]);
+    let mut first = idle(at(&node)).await;
+    let mut second = idle(at(&node)).await;
+    let mut third = Http2::open(at(&node), WIDE).await;
+    served(&third.ask(&[], &chain_id()).await);
+    let mut fourth = joins(at(&node)).await;
+    goes(&mut first).await;
+    for kept in [&mut second, &mut fourth] {
+        served(&kept.ask(&[], &chain_id()).await);
+    }
+    served(&third.ask(&[], &chain_id()).await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_idle_connection_of_http_2_goes_as_well() {
+    let node = TestNode::quiet_with(&["--max-connections", "1"]);
+    let mut idle = Http2::open(at(&node), WIDE).await;
+    served(&idle.ask(&[], &chain_id()).await);
+    let mut next = joins(at(&node)).await;
+    assert!(idle.ended(LATE).await, "it stays open");
+    served(&next.ask(&[], &chain_id()).await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_connection_with_a_request_under_way_stays() {
+    let node = busy(&["--max-connections", "3"]);
+    let mut first = Http1::open(at(&node)).await;
+    first.send(&[], &endless()).await;
+    let mut second = Http2::open(at(&node), WIDE).await;
+    let (answer, mut body) = second.begin(&[]).await;
+    body.send_data(endless().into(), true).expect("it is sent");
+    running(&node, 2).await;
+    let mut third = idle(at(&node)).await;
+    let mut fourth = joins(at(&node)).await;
+    goes(&mut third).await;
+    served(&fourth.ask(&[], &chain_id()).await);
+    assert_eq!(first.read().await.expect("it is answered").code(), -32016);
+    let answer = crate::raw::whole(answer.await.expect("it is answered")).await.expect("it is answered");
+    assert_eq!(answer.code(), -32016, "{answer:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn where_all_have_a_request_under_way_the_next_is_told_so() {
+    for bound in ["--max-connections", "--max-connections-per-address"] {
+        let node = busy(&[bound, "1"]);
+        let mut first = Http1::open(at(&node)).await;
+        first.send(&[], &endless()).await;
+        running(&node, 1).await;
+        let answer = Http1::open(at(&node)).await.ask(&[], &chain_id()).await;
+        assert_eq!((answer.status, answer.code()), (503, -32005), "{bound}: {answer:?}");
+        assert_eq!(first.read().await.expect("it is answered").code(), -32016, "{bound}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_websocket_never_goes_for_another() {
+    for bound in ["--max-connections", "--max-connections-per-address"] {
+        let node = TestNode::quiet_with(&[bound, "2"]);
+        let mut socket = Frames::open(at(&node), &[]).await.expect("it is upgraded");
+        served(&socket.ask(&chain_id()).await);
+        for _ in 0..6 {
+            joins(at(&node)).await;
+        }
+        // Others come, say nothing and stay.
+        let mut silent: Vec<TcpStream> = Vec::new();
+        for _ in 0..6 {
+            silent.push(connect(at(&node)).await);
+        }
+        served(&joins(at(&node)).await.ask(&[], &chain_id()).await);
+        served(&socket.ask(&chain_id()).await);
+    }
+}
+
+/// A connection from another of this machine's addresses.
+async fn from(address: &str, at: SocketAddr) -> Http1 {
+    let socket = TcpSocket::new_v4().expect("there are sockets");
+    socket.bind(format!("{address}:0").parse().expect("an address")).expect("loopback has many addresses");
+    Http1 { at, stream: socket.connect(at).await.expect("it listens") }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn past_the_bound_of_an_address_its_oldest_goes_and_no_other_s() {
+    let node = TestNode::quiet_with(&["--max-connections-per-address", "2"]);
+    let mut other = from("127.0.0.2", at(&node)).await;
+    served(&other.ask(&[], &chain_id()).await);
+    let mut first = idle(at(&node)).await;
+    let mut second = idle(at(&node)).await;
+    let mut third = joins(at(&node)).await;
+    goes(&mut first).await;
+    for kept in [&mut other, &mut second, &mut third] {
+        served(&kept.ask(&[], &chain_id()).await);
+    }
+}
+
+/// Lets this process, and those that it starts, have as many files open as the system allows.
+fn many_files() {
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    setrlimit(Resource::Nofile, limit).expect("a soft limit may be raised to the hard one");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn eleven_hundred_silent_connections_keep_no_honest_client_out() {
+    many_files();
+    let presim = Presim::start(&["--traffic", "0"]);
+    let at = address(&presim.url);
+    let mut socket = Frames::open(at, &[]).await.expect("it is upgraded");
+    let beginnings: [&[u8]; 3] = [b"", b"P", PREFACE];
+    let silent = (0..1_100).map(async |index| {
+        let mut stream = connect(at).await;
+        // The node may have cut it already.
+        let _ = stream.write_all(beginnings[index % beginnings.len()]).await;
+        stream
+    });
+    let silent = join_all(silent).await;
+    for transport in Transport::ALL {
+        let began = Instant::now();
+        served(&transport.ask(at, &[], &chain_id()).await);
+        let took = began.elapsed();
+        assert!(took < Duration::from_secs(1), "{transport:?}: served after {took:?}");
+    }
+    served(&socket.ask(&chain_id()).await);
+    drop(silent);
+}

@@ -1,0 +1,176 @@
+//! What is refused at the door: heads that are too long, metrics for strangers, tokens that ask what is no request.
+
+use std::net::SocketAddr;
+
+use serde_json::{Value, json};
+
+use crate::{
+    process::{file, refusal, text},
+    raw::{Answer, Frames, Headers, Http1, Http2, WIDE, head, whole},
+    support::{TestNode, request},
+};
+
+const TOKEN: &str = "a-token-of-sixteen-bytes-and-more";
+
+fn at(node: &TestNode) -> SocketAddr {
+    node.node.info().listen
+}
+
+fn chain_id() -> String {
+    request(1, "eth_chainId", json!([])).to_string()
+}
+
+fn token_file(rate: u32) -> tempfile::NamedTempFile {
+    file(&format!("[[token]]\nname = \"one\"\ntoken = \"{TOKEN}\"\nrate = {rate}\n"))
+}
+
+// Heads.
+
+/// The answers of HTTP/1 and HTTP/2 to a request to this path.
+async fn both(node: &TestNode, path: &str, headers: Headers<'_>) -> [Answer; 2] {
+    let text = chain_id();
+    let mut http1 = Http1::open(at(node)).await;
+    let head = head(at(node), headers, text.len()).replacen("POST / ", &format!("POST {path} "), 1);
+    http1.write(format!("{head}{text}").as_bytes()).await;
+    let first = http1.read().await.expect("HTTP/1 is answered");
+    let mut http2 = Http2::open(at(node), WIDE).await;
+    let (answer, mut body) = http2.begin_at(path, headers).await;
+    // It may be refused before its body has come.
+    let _ = body.send_data(text.into(), true);
+    let second = whole(answer.await.expect("HTTP/2 is answered")).await.expect("HTTP/2 is answered");
+    [first, second]
+}
+
+fn told(answer: &Answer, status: u16) {
+    assert_eq!(answer.status, status, "{:.300}", answer.body);
+    let body = answer.json();
+    assert!(body["error"]["code"].is_i64() && body["error"]["message"].is_string(), "{body}");
+    assert_eq!((&body["jsonrpc"], &body["id"]), (&json!("2.0"), &Value::Null), "{body}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_head_of_more_than_16_kib_is_431_with_a_json_rpc_body() {
+    let node = TestNode::quiet();
+    for (length, status) in [(15_000, 200), (17_000, 431), (40_000, 431)] {
+        let one = "a".repeat(length);
+        let part = "a".repeat(length / 40);
+        let names: Vec<String> = (0..40).map(|index| format!("x-{index}")).collect();
+        let many: Vec<_> = names.iter().map(|name| (name.as_str(), part.as_str())).collect();
+        for headers in [&[("x-long", one.as_str())][..], &many] {
+            for answer in both(&node, "/", headers).await {
+                if status == 200 {
+                    assert_eq!((answer.status, &answer.json()["result"]), (200, &json!("0x7a69")), "{answer:?}");
+                } else {
+                    told(&answer, status);
+                }
+            }
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_uri_of_more_than_2_kib_is_414_with_a_json_rpc_body() {
+    let node = TestNode::quiet();
+    for (length, status) in [(1_900, 200), (2_100, 414), (10_000, 414)] {
+        for answer in both(&node, &format!("/?{}", "a".repeat(length)), &[]).await {
+            if status == 200 {
+                assert_eq!((answer.status, &answer.json()["result"]), (200, &json!("0x7a69")), "{answer:?}");
+            } else {
+                told(&answer, status);
+            }
+        }
+    }
+}
+
+// Metrics.
+
+async fn scraped(at: SocketAddr, headers: Headers<'_>) -> u16 {
+    let mut connection = Http1::open(at).await;
+    let request = head(at, headers, 0).replacen("POST / ", "GET /metrics ", 1);
+    connection.write(request.as_bytes()).await;
+    connection.read().await.expect("it answers").status
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn metrics_beyond_loopback_need_a_token() {
+    let tokens = token_file(1_000);
+    let node = TestNode::quiet_with(&["--metrics", "0.0.0.0:0", "--token-file", text(tokens.path())]);
+    let port = node.node.info().metrics.expect("they are served").port();
+    let at = SocketAddr::from(([127, 0, 0, 1], port));
+    assert_eq!(scraped(at, &[]).await, 401);
+    for value in [format!("Bearer {TOKEN}x"), "Bearer ".into(), TOKEN.into()] {
+        assert_eq!(scraped(at, &[("authorization", &value)]).await, 401, "{value}");
+    }
+    let right = format!("Bearer {TOKEN}");
+    assert_eq!(scraped(at, &[("authorization", &right)]).await, 200);
+    assert_eq!(scraped(at, &[("authorization", &right), ("host", "evil.example")]).await, 403);
+}
+
+#[test]
+fn metrics_beyond_loopback_without_tokens_are_refused_at_the_start() {
+    let (code, told) = refusal(&["--listen", "127.0.0.1:0", "--metrics", "0.0.0.0:0"], &[]);
+    assert_eq!(code, Some(2), "{told}");
+    assert!(told.contains("--metrics") && told.contains("--token-file"), "{told}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn metrics_are_given_to_allowed_hosts_alone() {
+    let node = TestNode::quiet_with(&["--metrics", "127.0.0.1:0", "--allow-host", "metrics.example"]);
+    let at = node.node.info().metrics.expect("they are served");
+    for (host, status) in [
+        ("127.0.0.1", 200),
+        ("localhost:9000", 200),
+        ("metrics.example", 200),
+        ("evil.example", 403),
+        ("127.0.0.1.evil.example:9000", 403),
+    ] {
+        assert_eq!(scraped(at, &[("host", host)]).await, status, "{host}");
+    }
+}
+
+// Rates.
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_no_json_rpc_counts_against_a_token_s_rate() {
+    let bearer = format!("Bearer {TOKEN}");
+    let headers = [("authorization", bearer.as_str())];
+    for junk in ["", "{", "5", "[]", "{}", "[5]", r#"{"jsonrpc":"2.0","method":"eth_chainId"}"#] {
+        let tokens = token_file(1);
+        let node = TestNode::quiet_with(&["--token-file", text(tokens.path())]);
+        let mut http1 = Http1::open(at(&node)).await;
+        let mut http2 = Http2::open(at(&node), WIDE).await;
+        let mut socket = Frames::open(at(&node), &headers).await.expect("it is upgraded");
+        // The first may be the one of this second.
+        http1.ask(&headers, junk).await;
+        for round in 0..2 {
+            let answers = [
+                http1.ask(&headers, junk).await,
+                http2.ask(&headers, junk).await,
+                socket.ask(junk).await,
+                http1.ask(&headers, &chain_id()).await,
+            ];
+            let limited = answers.iter().filter(|answer| answer.body.contains("-32005")).count();
+            // A second may end in between, and let one more through.
+            assert!(limited >= 3, "{junk:?}, round {round}: {answers:?}");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_no_post_of_json_counts_against_a_token_s_rate() {
+    let bearer = format!("Bearer {TOKEN}");
+    let authorization = ("authorization", bearer.as_str());
+    let text_plain: Headers<'_> = &[authorization, ("content-type", "text/plain")];
+    for (method, headers) in [("GET", &[authorization][..]), ("PUT", &[authorization]), ("POST", text_plain)] {
+        let tokens = token_file(1);
+        let node = TestNode::quiet_with(&["--token-file", text(tokens.path())]);
+        for _ in 0..3 {
+            let mut connection = Http1::open(at(&node)).await;
+            let request = head(at(&node), headers, 0).replacen("POST", method, 1);
+            connection.write(request.as_bytes()).await;
+            connection.read().await.expect("it answers");
+        }
+        let answer = Http1::open(at(&node)).await.ask(&[authorization], &chain_id()).await;
+        assert_eq!(answer.code(), -32005, "{method} {headers:?}: {answer:?}");
+    }
+}

@@ -1,0 +1,196 @@
+//! The bytes that bodies, answers and notifications may take together, and what of them a connection may have.
+
+use std::{net::SocketAddr, time::Duration};
+
+use presim::feed::world::dev_signers;
+use serde_json::{Value, json};
+use tokio::time::{sleep, timeout};
+
+use crate::{
+    raw::{Answer, Frames, Http1, Http2, Transport},
+    stalls::{long_call, long_request, padded},
+    support::{BOUND, TestNode, request},
+};
+
+/// The bound, here: 8 MiB, of which one connection alone may have half.
+const MEMORY: &str = "8388608";
+const NOBODY: &str = "0x000000000000000000000000000000000000abcd";
+
+fn at(node: &TestNode) -> SocketAddr {
+    node.node.info().listen
+}
+
+fn node(flags: &[&str]) -> TestNode {
+    let own = ["--max-memory-io", MEMORY, "--gas-cap", "2000000000", "--deadline-ms", "20000"];
+    TestNode::quiet_with(&[&own, flags].concat())
+}
+
+fn served(answer: &Answer, case: &str) {
+    assert!((200..300).contains(&answer.status), "{case}: {}", answer.status);
+    assert!(answer.json()["result"].is_string(), "{case}: {:.300}", answer.body);
+}
+
+fn refused(answer: &Answer, case: &str) {
+    assert_eq!(answer.code(), -32005, "{case}: {:.300}", answer.body);
+    assert!(answer.message().contains("--max-memory-io"), "{case}: {:.300}", answer.body);
+}
+
+async fn asked(node: &TestNode, transport: Transport, text: &str) -> Answer {
+    transport.ask(at(node), &[], text).await
+}
+
+/// Has an answer of this many bytes wait in the node: its client opens no window for it. Given back when dropped.
+async fn held(node: &TestNode, bytes: usize) -> Http2 {
+    let mut connection = Http2::open(at(node), 0).await;
+    let answer = connection.send(&[], &long_call(bytes).to_string()).await;
+    assert_eq!(answer.status(), 200);
+    let length =
+        answer.headers().get("content-length").map(|length| length.to_str().unwrap().parse::<usize>().unwrap());
+    assert!(length.is_none_or(|length| length >= bytes), "no answer of that length waits: {length:?}");
+    connection
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_connection_alone_may_have_half() {
+    let node = node(&[]);
+    for transport in Transport::ALL {
+        let case = format!("{transport:?}");
+        served(&asked(&node, transport, &long_request(3_500_000)).await, &case);
+        refused(&asked(&node, transport, &long_request(5_000_000)).await, &case);
+        served(&asked(&node, transport, &long_call(3_500_000).to_string()).await, &case);
+        refused(&asked(&node, transport, &long_call(5_000_000).to_string()).await, &case);
+        served(&asked(&node, transport, &long_request(100)).await, &case);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_body_gives_its_bytes_back_before_its_answer_takes_any() {
+    let node = node(&[]);
+    for transport in Transport::ALL {
+        // Either of them is nearly all that a connection may have.
+        let text = padded(&long_call(3_500_000).to_string(), 3_500_000);
+        served(&asked(&node, transport, &text).await, &format!("{transport:?}"));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_one_connection_has_leaves_others_their_share() {
+    let node = node(&[]);
+    let first = held(&node, 3_500_000).await;
+    // 4.9 MB are free, and whoever comes may have half of them.
+    for transport in Transport::ALL {
+        let case = format!("{transport:?} beside one that has much");
+        refused(&asked(&node, transport, &long_call(3_000_000).to_string()).await, &case);
+        served(&asked(&node, transport, &long_call(1_500_000).to_string()).await, &case);
+    }
+    let second = held(&node, 2_000_000).await;
+    let third = held(&node, 1_000_000).await;
+    for transport in Transport::ALL {
+        let case = format!("{transport:?} beside three that have much");
+        refused(&asked(&node, transport, &long_call(1_500_000).to_string()).await, &case);
+        served(&asked(&node, transport, &long_call(500_000).to_string()).await, &case);
+    }
+    // What has gone away is given back.
+    drop((first, second, third));
+    let wait =
+        async { while asked(&node, Transport::Http1, &long_call(3_500_000).to_string()).await.code() == -32005 {} };
+    timeout(BOUND, wait).await.expect("it is given back");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_body_waits_until_there_is_room_for_it() {
+    for transport in Transport::ALL {
+        let node = node(&[]);
+        let first = held(&node, 3_500_000).await;
+        let text = long_request(3_000_000);
+        let asking = asked(&node, transport, &text);
+        tokio::pin!(asking);
+        let early = timeout(Duration::from_millis(400), &mut asking).await;
+        assert!(early.is_err(), "{transport:?}: it did not wait: {early:?}");
+        // Small ones do not wait behind it.
+        served(&asked(&node, Transport::Http1, &long_request(100)).await, "a small one");
+        drop(first);
+        served(&asking.await, &format!("{transport:?}"));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_body_waits_no_longer_than_the_time_out() {
+    let node = node(&["--io-timeout-ms", "600"]);
+    // It is slow, and makes progress all the time.
+    let mut slow = Http2::open(at(&node), 20_000).await;
+    let mut answer = slow.send(&[], &long_call(3_500_000).to_string()).await.into_body();
+    let slow = tokio::spawn(async move {
+        while let Some(Ok(chunk)) = answer.data().await {
+            answer.flow_control().release_capacity(chunk.len()).expect("it may go on");
+            sleep(Duration::from_millis(50)).await;
+        }
+        drop(slow);
+    });
+    let began = std::time::Instant::now();
+    let answer = asked(&node, Transport::Http1, &long_request(3_000_000)).await;
+    assert!(!slow.is_finished(), "the slow one was cut");
+    slow.abort();
+    refused(&answer, "a body that waits");
+    assert!(began.elapsed() < Duration::from_secs(3), "it waited {:?}", began.elapsed());
+}
+
+/// An answer that says what has become of somebody's money is given whatever it takes.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_to_what_has_committed_something_is_always_given() {
+    let node = node(&[]);
+    let from = dev_signers().unwrap().swap_remove(0).address();
+    let send = request(1, "eth_sendTransaction", json!([{"from": from, "to": NOBODY, "value": "0x1"}]));
+    let calls = [json!({"to": NOBODY, "value": "0x1"})];
+    let batch = json!({"version": "2.0.0", "from": from, "chainId": "0x7a69", "atomicRequired": false, "calls": calls});
+    let batch = request(2, "wallet_sendCalls", json!([batch]));
+    for transport in Transport::ALL {
+        let _first = held(&node, 3_500_000).await;
+        let text = json!([send, batch, long_call(3_000_000)]).to_string();
+        let answer = asked(&node, transport, &text).await.json();
+        assert!(answer[0]["result"].is_string(), "{transport:?}: {:.300}", answer.to_string());
+        assert!(answer[1]["result"]["id"].is_string(), "{transport:?}: {:.300}", answer.to_string());
+    }
+}
+
+/// A transaction that logs half a million zero bytes: PUSH3 its length, PUSH0, LOG0, STOP.
+fn loud(from: impl serde::Serialize) -> Value {
+    request(1, "eth_sendTransaction", json!([{"from": from, "data": "0x6207a1205fa000"}]))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn notifications_that_are_not_read_count_as_well() {
+    let node = TestNode::start(&["--traffic", "0", "--sub-block-ms", "20", "--max-memory-io", MEMORY]);
+    let mut socket = Frames::open(at(&node), &[]).await.expect("it is upgraded");
+    let subscribed = socket.ask(&request(1, "eth_subscribe", json!(["logs", {}])).to_string()).await;
+    served(&subscribed, "a subscription");
+    let signers = dev_signers().unwrap();
+    let mut sent = Vec::new();
+    for index in 0..16 {
+        let answer = node.send("/", &loud(signers[index % signers.len()].address())).await;
+        assert!(answer["result"].is_string(), "{answer}");
+        sent.push(answer["result"].clone());
+    }
+    for hash in sent {
+        let mined = async {
+            while node.result("/", "eth_getTransactionReceipt", json!([hash])).await.is_null() {
+                sleep(Duration::from_millis(20)).await;
+            }
+        };
+        timeout(BOUND, mined).await.expect("it is mined");
+    }
+    // Of the 16 MB of notifications it was sent those that the system's buffers took, and told why no more come.
+    let mut texts = Vec::new();
+    while let Some(message) = socket.read().await {
+        texts.push(message.body);
+    }
+    assert!(texts.len() < 16, "all of them came");
+    let last = texts.last().expect("the reason at least");
+    assert!(last.contains("-32005") && last.contains("--max-memory-io"), "{last:.300}");
+    // And what it had is given back.
+    let wait = async {
+        let text = long_request(3_500_000);
+        while Http1::open(at(&node)).await.ask(&[], &text).await.json()["result"].is_null() {}
+    };
+    timeout(BOUND, wait).await.expect("it is given back");
+}

@@ -1,0 +1,267 @@
+//! Pages in a browser: whose requests are served, and whose are not.
+
+use std::net::SocketAddr;
+
+use alloy_primitives::hex;
+use presim::feed::world::{dev_signers, traffic_signers};
+use serde_json::{Value, json};
+
+use crate::{
+    process::{file, text},
+    raw::{Answer, Headers, Http1, Transport},
+    support::{TestNode, request},
+};
+
+/// Nothing is here, and nothing may come here.
+const NOBODY: &str = "0x000000000000000000000000000000000000abcd";
+const EVIL: &str = "https://evil.example";
+
+fn at(node: &TestNode) -> SocketAddr {
+    node.node.info().listen
+}
+
+fn chain_id() -> String {
+    request(1, "eth_chainId", json!([])).to_string()
+}
+
+/// What a node answers to a request with these headers.
+async fn asked(node: &TestNode, transport: Transport, headers: Headers<'_>) -> Answer {
+    transport.ask(at(node), headers, &chain_id()).await
+}
+
+/// The request was served.
+fn served(answer: &Answer, case: &str) {
+    assert_eq!((answer.status, &answer.json()["result"]), (200, &json!("0x7a69")), "{case}: {answer:?}");
+}
+
+/// The request was refused with a body that says how it would not have been.
+fn refused(answer: &Answer, named: &str, case: &str) {
+    assert_eq!(answer.status, 403, "{case}: {answer:?}");
+    let body = answer.json();
+    assert_eq!((&body["jsonrpc"], &body["id"]), (&json!("2.0"), &Value::Null), "{case}: {body}");
+    assert!(body["error"]["code"].is_i64(), "{case}: {body}");
+    let message = answer.message();
+    assert!(message.contains(named) && message.contains("--allow-origin"), "{case}: {message}");
+    assert_eq!(answer.header("access-control-allow-origin"), None, "{case}: {answer:?}");
+}
+
+/// Nonces of all the accounts that the node signs for, and what the target has.
+async fn money(node: &TestNode) -> Vec<Value> {
+    let accounts = node.result("/", "eth_accounts", json!([])).await;
+    let nonces = accounts.as_array().expect("a list").iter();
+    let mut calls: Vec<_> = nonces.map(|account| ("eth_getTransactionCount", json!([account, "pending"]))).collect();
+    calls.push(("eth_getBalance", json!([NOBODY, "pending"])));
+    node.batch("/", &calls).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_page_of_another_origin_sends_nothing() {
+    let keyed = traffic_signers().unwrap().swap_remove(0);
+    let key = file(&hex::encode(keyed.to_bytes()));
+    let node = TestNode::quiet_with(&["--wallet-key-file", text(key.path())]);
+    let before = money(&node).await;
+    let dev = dev_signers().unwrap().swap_remove(0);
+    let batch = |from| {
+        let calls = [json!({"to": NOBODY, "value": "0x1"})];
+        json!([{"version": "2.0.0", "from": from, "chainId": "0x7a69", "atomicRequired": false, "calls": calls}])
+    };
+    let thefts = [
+        request(1, "eth_sendTransaction", json!([{"from": dev.address(), "to": NOBODY, "value": "0x1"}])),
+        request(2, "wallet_sendCalls", batch(dev.address())),
+        request(3, "wallet_sendCalls", batch(keyed.address())),
+    ];
+    let other_port = format!("http://127.0.0.1:{}", at(&node).port() - 1);
+    let cases: [Headers<'_>; 6] = [
+        &[("origin", EVIL)],
+        &[("origin", &other_port)],
+        &[("origin", "null")],
+        // What a page may post without a preflight.
+        &[("origin", EVIL), ("content-type", "text/plain")],
+        &[("sec-fetch-site", "cross-site")],
+        &[("sec-fetch-site", "same-site")],
+    ];
+    for transport in Transport::ALL {
+        for headers in cases {
+            for theft in &thefts {
+                let answer = transport.ask(at(&node), headers, &theft.to_string()).await;
+                assert_eq!(answer.status, 403, "{transport:?} {headers:?}: {answer:?}");
+            }
+        }
+    }
+    assert_eq!(money(&node).await, before);
+    // The same are sent where no page asks for them.
+    for theft in thefts {
+        let answer = node.send("/", &theft).await;
+        assert!(answer.get("result").is_some(), "{answer}");
+    }
+    assert_ne!(money(&node).await, before);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_nodes_own_origin_is_served_and_no_other() {
+    let node = TestNode::quiet_with(&["--allow-host", "sim.example,other.example"]);
+    let own = at(&node).to_string();
+    let port = at(&node).port();
+    let name = format!("localhost:{port}");
+    let origin = |host: &str| format!("http://{host}");
+    let cases = [
+        (own.clone(), origin(&own), true),
+        // A proxy in front of it may speak TLS.
+        (own.clone(), format!("https://{own}"), true),
+        (name.clone(), origin(&name), true),
+        (format!("LOCALHOST:{port}"), origin(&name), true),
+        (format!("[::1]:{port}"), format!("http://[::1]:{port}"), true),
+        ("sim.example".into(), "https://sim.example".into(), true),
+        ("sim.example".into(), "http://sim.example".into(), true),
+        ("sim.example:443".into(), "https://sim.example".into(), true),
+        ("sim.example:8545".into(), "https://sim.example:8545".into(), true),
+        // Another name of the same machine is another origin.
+        (own.clone(), origin(&name), false),
+        (own.clone(), "http://127.0.0.1".into(), false),
+        (own.clone(), format!("http://127.0.0.1:{}", port - 1), false),
+        (own.clone(), format!("http://{own}.evil.example"), false),
+        (own.clone(), format!("http://{own}@evil.example"), false),
+        (own.clone(), format!("http://evil.example/{own}"), false),
+        (own.clone(), format!("http://evil.example#{own}"), false),
+        (own.clone(), own.clone(), false),
+        (own.clone(), "null".into(), false),
+        (own.clone(), "file://".into(), false),
+        (own.clone(), EVIL.into(), false),
+        ("sim.example".into(), "https://sim.example:8443".into(), false),
+        ("sim.example".into(), "https://other.example".into(), false),
+        ("sim.example".into(), "https://a.sim.example".into(), false),
+        ("sim.example:8080".into(), "https://sim.example".into(), false),
+    ];
+    for transport in Transport::ALL {
+        for (host, origin, allowed) in &cases {
+            let answer = asked(&node, transport, &[("host", host), ("origin", origin)]).await;
+            let case = format!("{transport:?}: {origin} asks {host}");
+            if *allowed { served(&answer, &case) } else { refused(&answer, origin, &case) }
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_name_that_is_not_allowed_is_no_own_origin() {
+    let node = TestNode::quiet();
+    for transport in Transport::ALL {
+        let headers = [("host", "evil.example:8545"), ("origin", "http://evil.example:8545")];
+        assert_eq!(asked(&node, transport, &headers).await.status, 403, "{transport:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn origins_are_served_as_they_are_listed() {
+    let page = "https://app.example";
+    let extension = "chrome-extension://nkbihfbeogaeaoehlefnkodbefgpgknn";
+    let firefox = "moz-extension://0f4b2f3c-4a5e-4b0e-9a31-2f3f7a5d1c11";
+    let all = [page, "http://app.example", "https://app.example:8443", extension, firefox, "null", EVIL];
+    // A list, and those of all that it serves.
+    let cases: [(&str, &[&str]); 5] = [
+        (page, &[page]),
+        ("https://app.example:8443,http://app.example", &["http://app.example", "https://app.example:8443"]),
+        ("chrome-extension://*", &[extension]),
+        ("moz-extension://*,https://app.example", &[firefox, page]),
+        ("*", &all),
+    ];
+    for (list, expected) in cases {
+        let node = TestNode::quiet_with(&["--allow-origin", list]);
+        for transport in Transport::ALL {
+            for origin in all {
+                // What a browser says about the page does not matter where its origin is allowed.
+                for site in [None, Some("cross-site"), Some("same-site")] {
+                    let headers = [Some(("origin", origin)), site.map(|site| ("sec-fetch-site", site))];
+                    let headers: Vec<_> = headers.into_iter().flatten().collect();
+                    let answer = asked(&node, transport, &headers).await;
+                    let case = format!("{transport:?}: --allow-origin {list}: {headers:?}");
+                    if expected.contains(&origin) { served(&answer, &case) } else { refused(&answer, origin, &case) }
+                }
+            }
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_star_within_an_origin_stands_for_no_page() {
+    for list in ["https://*", "https://*.example", "http://*,https://*"] {
+        // It may be refused at the start as well.
+        let Ok(node) = TestNode::try_start(&["--traffic", "0", "--allow-origin", list]) else { continue };
+        for transport in Transport::ALL {
+            let answer = asked(&node, transport, &[("origin", EVIL)]).await;
+            refused(&answer, EVIL, &format!("{transport:?}: {list}"));
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_an_origin_a_page_of_another_site_is_told_by_its_browser() {
+    let node = TestNode::quiet();
+    for transport in Transport::ALL {
+        served(&asked(&node, transport, &[]).await, "no page");
+        for site in ["same-origin", "none"] {
+            served(&asked(&node, transport, &[("sec-fetch-site", site)]).await, site);
+        }
+        for site in ["cross-site", "same-site"] {
+            let answer = asked(&node, transport, &[("sec-fetch-site", site)]).await;
+            assert_eq!(answer.status, 403, "{transport:?} {site}: {answer:?}");
+            assert!(answer.json()["error"]["code"].is_i64() && answer.json()["id"].is_null(), "{answer:?}");
+        }
+    }
+}
+
+/// What a browser asks before a page may post JSON.
+async fn preflight(node: &TestNode, origin: &str) -> Answer {
+    let headers = [
+        ("origin", origin),
+        ("access-control-request-method", "POST"),
+        ("access-control-request-headers", "authorization,content-type"),
+        ("access-control-request-private-network", "true"),
+        ("sec-fetch-site", "cross-site"),
+        ("sec-fetch-mode", "cors"),
+    ];
+    let mut connection = Http1::open(at(node)).await;
+    let request = crate::raw::head(at(node), &headers, 0).replacen("POST", "OPTIONS", 1);
+    connection.write(request.as_bytes()).await;
+    connection.read().await.expect("it answers")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_preflight_of_a_listed_origin_allows_what_a_client_needs() {
+    let extension = "chrome-extension://nkbihfbeogaeaoehlefnkodbefgpgknn";
+    let cases = [
+        ("https://app.example,https://b.example", "https://app.example"),
+        ("chrome-extension://*", extension),
+        ("*", "https://app.example"),
+        ("*", "null"),
+    ];
+    for (list, origin) in cases {
+        let node = TestNode::quiet_with(&["--allow-origin", list]);
+        let answer = preflight(&node, origin).await;
+        let case = format!("{list}: {origin}: {answer:?}");
+        assert!([200, 204].contains(&answer.status), "{case}");
+        let header = |name: &str| answer.header(name).unwrap_or_default().to_ascii_lowercase();
+        let allowed = header("access-control-allow-origin");
+        assert!(allowed == origin || (list == "*" && allowed == "*"), "{case}");
+        assert!(header("access-control-allow-methods").contains("post"), "{case}");
+        for name in ["content-type", "authorization"] {
+            assert!(header("access-control-allow-headers").contains(name), "{case}");
+        }
+        assert_eq!(header("access-control-allow-private-network"), "true", "{case}");
+        // And its page may read the answer then.
+        let answer = asked(&node, Transport::Http1, &[("origin", origin), ("sec-fetch-site", "cross-site")]).await;
+        served(&answer, &case);
+        assert_eq!(answer.header("access-control-allow-origin"), Some(allowed.as_str()), "{answer:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_preflight_of_an_origin_that_is_not_listed_allows_nothing() {
+    for flags in [&[][..], &["--allow-origin", "https://app.example,chrome-extension://*"]] {
+        let node = TestNode::quiet_with(flags);
+        for origin in [EVIL, "null", "moz-extension://0f4b2f3c-4a5e-4b0e-9a31-2f3f7a5d1c11"] {
+            let answer = preflight(&node, origin).await;
+            assert_eq!(answer.header("access-control-allow-origin"), None, "{flags:?} {origin}: {answer:?}");
+            assert_eq!(answer.header("access-control-allow-private-network"), None, "{flags:?} {origin}: {answer:?}");
+        }
+    }
+}
