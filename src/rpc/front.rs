@@ -1,7 +1,7 @@
 //! The way of a request: routed, run in place or on a lane, counted.
 
 use std::{
-    sync::{Arc, OnceLock},
+    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
     time::Instant,
 };
 
@@ -14,6 +14,7 @@ use super::{
     dialect::Dialect,
     error::{Outcome, RpcError},
     in_place::InPlace,
+    memory::{HeldBytes, MemoryShare},
     methods::{Asked, Backend, Method, Place, RequestLimits},
     remote::{Remote, Rounds},
     subscriptions::Starting,
@@ -75,8 +76,43 @@ pub struct Job {
     pub ticket: Ticket,
     /// Where it may subscribe: a connection that stays.
     pub starting: Option<Arc<Starting>>,
+    /// The room that its answer takes.
+    pub room: AnswerRoom,
     /// Whether it came alone; the entries of a batch go to the lanes, to run side by side.
     pub alone: bool,
+}
+
+/// The room that an answer takes from when it is made, so that answers which wait for their connection's thread count too.
+#[derive(Clone, Debug)]
+pub struct AnswerRoom(Arc<Mutex<HeldBytes>>);
+
+impl AnswerRoom {
+    /// No room yet, of this share.
+    pub fn of(share: &Arc<MemoryShare>) -> Self {
+        Self(Arc::new(Mutex::new(share.clone().nothing())))
+    }
+
+    /// Takes room for a text, or lets the text go.
+    fn take(&self, text: &mut Vec<u8>) -> Result<(), RpcError> {
+        let mut held = self.held();
+        if held.grow(text.len()) {
+            return Ok(());
+        }
+        let length = std::mem::take(text).len();
+        Err(held.share().memory().full("the answer", length))
+    }
+
+    /// The room that was taken.
+    pub fn taken(&self) -> HeldBytes {
+        let mut held = self.held();
+        let nothing = held.share().clone().nothing();
+        std::mem::replace(&mut *held, nothing)
+    }
+
+    /// Whoever panicked while it held the count left it right: each change is one step.
+    fn held(&self) -> MutexGuard<'_, HeldBytes> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 impl Job {
@@ -321,7 +357,10 @@ impl Front {
         let ticket = job.ticket.clone();
         let ran = self
             .on_lane_after(missed, lane, job, move |backend, job, overlay, meter| {
-                let result = backend.answer(method, job.asked(), overlay, meter, &mut answer);
+                let mut result = backend.answer(method, job.asked(), overlay, meter, &mut answer);
+                if result.is_ok() && !method.commits() && !overlay.has_missed() {
+                    result = job.room.take(&mut answer).and(result);
+                }
                 (answer, result)
             })
             .await;

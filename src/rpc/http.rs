@@ -150,7 +150,7 @@ where
     }
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
-        self.link.greet();
+        self.link.greet(request.version() < Version::HTTP_2 && !ws::is_upgrade(&request));
         match self.check(&request) {
             Ok(()) => Either::Right(self.inner.call(request)),
             Err((status, error)) => Either::Left(ready(Ok(refuse(status, error)))),
@@ -271,13 +271,15 @@ impl Door {
         if stated > most {
             return Err(Unread::TooLong(most));
         }
-        let mut held = self.link.share().clone().nothing();
-        let mut first = Bytes::new();
-        let mut all: Vec<u8> = Vec::new();
-        let mut length = 0;
+        let share = self.link.share();
+        let mut held = share.clone().nothing();
+        let mut parts = BodyParts::default();
+        if !share.can_ever_hold(stated) {
+            return Err(Unread::NoRoom(stated));
+        }
         loop {
             let frame = match timeout(self.link.timeout(), body.frame()).await {
-                Ok(None) => break,
+                Ok(None) => return Ok((parts.whole(), held)),
                 Ok(Some(frame)) => frame.map_err(Unread::Broken)?,
                 Err(_) => {
                     // An HTTP/1 connection ends with its body; one of HTTP/2 takes no further requests.
@@ -286,23 +288,54 @@ impl Door {
                 }
             };
             let Ok(part) = frame.into_data() else { continue };
-            length += part.len();
+            let length = held.bytes() + part.len();
             if length > most {
                 return Err(Unread::TooLong(most));
             }
+            if !share.can_ever_hold(length) {
+                return Err(Unread::NoRoom(length));
+            }
             let room = timeout(self.link.timeout(), held.wait_to_grow(part.len())).await;
             room.map_err(|_| Unread::NoRoom(stated.max(length)))?;
-            if first.is_empty() {
-                first = part;
-                continue;
-            }
-            if all.is_empty() {
-                all.reserve_exact(stated.max(length));
-                all.extend_from_slice(&first);
-            }
-            all.extend_from_slice(&part);
+            parts.push(part);
         }
-        Ok((if all.is_empty() { first } else { all.into() }, held))
+    }
+}
+
+/// The parts of a body. They are put together when all have come: room for the whole that a client announces would be taken before its bytes
+/// are there, and small parts would each keep the buffer that they were read into.
+#[derive(Default)]
+struct BodyParts {
+    /// The only part, as most bodies have one.
+    first: Option<Bytes>,
+    blocks: Vec<Vec<u8>>,
+}
+
+impl BodyParts {
+    const BLOCK: usize = 64 << 10;
+
+    fn push(&mut self, part: Bytes) {
+        if self.first.is_none() && self.blocks.is_empty() {
+            self.first = Some(part);
+            return;
+        }
+        for part in self.first.take().into_iter().chain([part]) {
+            let mut rest = &part[..];
+            while !rest.is_empty() {
+                let room = self.blocks.last().map_or(0, |block| Self::BLOCK - block.len());
+                if room == 0 {
+                    self.blocks.push(Vec::with_capacity(Self::BLOCK));
+                    continue;
+                }
+                let (now, later) = rest.split_at(rest.len().min(room));
+                self.blocks.last_mut().map(|block| block.extend_from_slice(now));
+                rest = later;
+            }
+        }
+    }
+
+    fn whole(self) -> Bytes {
+        self.first.unwrap_or_else(|| self.blocks.concat().into())
     }
 }
 

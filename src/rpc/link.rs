@@ -18,9 +18,10 @@ use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     net::TcpStream,
     sync::Notify,
+    time::{Sleep, sleep},
 };
 
-use super::memory::{HeldBytes, MemoryShare};
+use super::memory::{HeldBytes, IoMemory, MemoryShare};
 
 /// One connection.
 ///
@@ -34,6 +35,8 @@ pub struct Link {
     opened: Instant,
     /// Whether the head of a request has come.
     greeted: AtomicBool,
+    /// Whether bytes that come while nothing is under way are those of a head: after the first of HTTP/1.
+    reads_heads: AtomicBool,
     /// Requests whose answer is not handed to the socket.
     under_way: AtomicUsize,
     /// Milliseconds from `opened` to when the socket took no more; 0 while it takes what is written.
@@ -41,7 +44,7 @@ pub struct Link {
     /// HTTP/2 answers of which parts wait for the peer's window, and milliseconds from `opened` to when a part last went.
     windowed: AtomicUsize,
     window_moved: AtomicU64,
-    /// Milliseconds from `opened` to when a message that is not whole yet last moved; 0 where there is none.
+    /// Milliseconds from `opened` to when a head or a message that is not whole yet last moved; 0 where there is none.
     piece_moved: AtomicU64,
     close: Notify,
 }
@@ -62,6 +65,7 @@ impl Link {
             timeout,
             opened: Instant::now(),
             greeted: AtomicBool::new(false),
+            reads_heads: AtomicBool::new(false),
             under_way: AtomicUsize::new(0),
             blocked: AtomicU64::new(0),
             windowed: AtomicUsize::new(0),
@@ -81,9 +85,11 @@ impl Link {
         self.timeout
     }
 
-    /// Notes that the head of a request has come.
-    pub fn greet(&self) {
+    /// Notes that the head of a request has come; after one of HTTP/1 that is no upgrade, another may come.
+    pub fn greet(&self, is_http1: bool) {
         self.greeted.store(true, Relaxed);
+        self.reads_heads.store(is_http1, Relaxed);
+        self.piece_moved.store(0, Relaxed);
     }
 
     /// Begins a request.
@@ -126,8 +132,9 @@ impl Link {
             Some("the head of a first request did not come")
         } else {
             let piece = self.piece_moved.load(Relaxed);
-            (piece > 0 && stood_since(piece))
-                .then_some("the rest of a message did not come, or no room for it came free (--max-memory-io)")
+            (piece > 0 && stood_since(piece)).then_some(
+                "the rest of a head or a message did not come, or no room for it came free (--max-memory-io)",
+            )
         }
     }
 
@@ -191,7 +198,13 @@ impl LinkedStream {
 
 impl AsyncRead for LinkedStream {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_read(cx, into)
+        let before = into.filled().len();
+        let done = Pin::new(&mut self.stream).poll_read(cx, into);
+        let link = &self.link;
+        if into.filled().len() > before && link.reads_heads.load(Relaxed) && link.under_way.load(Relaxed) == 0 {
+            link.piece_moved.store(link.now(), Relaxed);
+        }
+        done
     }
 }
 
@@ -229,8 +242,8 @@ impl AsyncWrite for LinkedStream {
 pub struct Inbox<S> {
     stream: S,
     pieces: Arc<Pieces>,
-    /// The wait for bytes that are given back, where there is no room.
-    freed: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
+    /// The wait before there is another look, where there is no room.
+    retry: Option<Pin<Box<Sleep>>>,
 }
 
 /// What has been read of a WebSocket connection and is not a whole message yet.
@@ -260,7 +273,7 @@ impl Pieces {
         const HEADER: usize = 6;
         let mut held = self.held();
         held.shrink(payload + HEADER);
-        if held.is_empty() {
+        if held.bytes() == 0 {
             self.link.piece_moved.store(0, Relaxed);
         }
     }
@@ -270,9 +283,13 @@ impl Pieces {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Room for so many bytes more.
-    fn grow(&self, bytes: usize) -> bool {
-        self.held().grow(bytes)
+    /// Bytes of the message that is not whole yet.
+    pub fn bytes(&self) -> usize {
+        self.held().bytes()
+    }
+
+    fn can_ever_hold(&self, more: usize) -> bool {
+        self.link.share.can_ever_hold(self.bytes() + more)
     }
 
     fn moved(&self) {
@@ -286,7 +303,7 @@ impl<S> Inbox<S> {
 
     /// What `stream` brings, counted in `pieces`.
     pub const fn new(stream: S, pieces: Arc<Pieces>) -> Self {
-        Self { stream, pieces, freed: None }
+        Self { stream, pieces, retry: None }
     }
 
     /// The stream, to be read without being counted.
@@ -294,40 +311,40 @@ impl<S> Inbox<S> {
         &mut self.stream
     }
 
-    /// Takes room for so many bytes, or waits for it.
-    fn poll_room(&mut self, cx: &mut Context<'_>, bytes: usize) -> Poll<()> {
+    /// Waits until there is room for another read.
+    fn poll_room(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         loop {
-            if let Some(freed) = &mut self.freed
-                && freed.as_mut().poll(cx).is_pending()
-            {
-                // The wait is registered: what was given back before it is seen now.
-                if !self.pieces.grow(bytes) {
-                    return Poll::Pending;
-                }
-                self.freed = None;
+            if let Some(retry) = &mut self.retry {
+                ready!(retry.as_mut().poll(cx));
+            }
+            if self.pieces.held().has_room(Self::READ) {
+                self.retry = None;
                 return Poll::Ready(());
             }
-            if self.pieces.grow(bytes) {
-                self.freed = None;
-                return Poll::Ready(());
+            if self.retry.is_none() {
+                // From now on it stands still.
+                self.pieces.moved();
             }
-            self.pieces.moved();
-            let share = self.pieces.link.share.clone();
-            self.freed = Some(Box::pin(async move { share.freed().await }));
+            self.retry = Some(Box::pin(sleep(IoMemory::RETRY)));
         }
     }
 }
 
 impl<S: AsyncRead + Unpin> AsyncRead for Inbox<S> {
+    /// # Errors
+    /// Returns an error of the kind `FileTooLarge` if a message is longer than a connection can ever hold.
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        if !self.pieces.can_ever_hold(Self::READ) {
+            return Poll::Ready(Err(io::ErrorKind::FileTooLarge.into()));
+        }
+        ready!(self.poll_room(cx));
         let most = into.remaining().min(Self::READ);
-        ready!(self.poll_room(cx, most));
         let mut part = ReadBuf::new(into.initialize_unfilled_to(most));
         let done = Pin::new(&mut self.stream).poll_read(cx, &mut part);
         let filled = part.filled().len();
         into.advance(filled);
-        self.pieces.held().shrink(most - filled);
         if filled > 0 {
+            self.pieces.held().grow_always(filled);
             self.pieces.moved();
         }
         done

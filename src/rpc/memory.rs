@@ -1,7 +1,6 @@
 //! The bytes that connections make the node hold: bodies, answers, notifications. One bound for all of them together.
 
 use std::{
-    pin::pin,
     sync::{
         Arc,
         atomic::{
@@ -9,10 +8,10 @@ use std::{
             Ordering::{AcqRel, Acquire, Relaxed},
         },
     },
+    time::Duration,
 };
 
 use bytes::Bytes;
-use tokio::sync::Notify;
 
 use super::error::RpcError;
 
@@ -25,9 +24,6 @@ use super::error::RpcError;
 pub struct IoMemory {
     bound: usize,
     held: AtomicUsize,
-    /// Told when bytes are given back, if anybody waits for them.
-    freed: Notify,
-    waiting: AtomicUsize,
 }
 
 /// One connection's part of the bytes.
@@ -54,8 +50,12 @@ pub struct SharedBytes {
 impl IoMemory {
     /// A bound of so many bytes, of which none are held.
     pub fn new(bound: usize) -> Self {
-        Self { bound, held: AtomicUsize::new(0), freed: Notify::new(), waiting: AtomicUsize::new(0) }
+        Self { bound, held: AtomicUsize::new(0) }
     }
+
+    /// How often a body for which there is no room asks again. Nobody is woken when bytes are given back: that happens with each answer, and
+    /// many who wait would slow down everybody who does not.
+    pub const RETRY: Duration = Duration::from_millis(10);
 
     /// The part of a new connection.
     pub fn share(self: &Arc<Self>) -> Arc<MemoryShare> {
@@ -78,18 +78,11 @@ impl IoMemory {
         }
         impl Drop for Text {
             fn drop(&mut self) {
-                self.1.give_back(self.0.len());
+                self.1.held.fetch_sub(self.0.len(), AcqRel);
             }
         }
         self.held.fetch_add(text.len(), AcqRel);
         Bytes::from_owner(Text(text, self.clone()))
-    }
-
-    fn give_back(&self, bytes: usize) {
-        self.held.fetch_sub(bytes, AcqRel);
-        if self.waiting.load(Acquire) > 0 {
-            self.freed.notify_waiters();
-        }
     }
 
     /// The error of a request or an answer for which there was no room.
@@ -138,24 +131,14 @@ impl MemoryShare {
         (mine <= free).then_some(shared)
     }
 
-    /// Returns when bytes have been given back since the call. Callers look first, then wait, then look again.
-    pub async fn freed(&self) {
-        struct Waiting<'a>(&'a AtomicUsize);
-        impl Drop for Waiting<'_> {
-            fn drop(&mut self) {
-                self.0.fetch_sub(1, AcqRel);
-            }
-        }
-        self.memory.waiting.fetch_add(1, AcqRel);
-        let _waiting = Waiting(&self.memory.waiting);
-        self.memory.freed.notified().await;
+    /// Whether a connection can ever hold so many bytes.
+    pub fn can_ever_hold(&self, bytes: usize) -> bool {
+        bytes <= self.memory.bound / 2
     }
 
     fn give_back(&self, bytes: usize) {
-        if bytes > 0 {
-            self.held.fetch_sub(bytes, AcqRel);
-            self.memory.give_back(bytes);
-        }
+        self.held.fetch_sub(bytes, AcqRel);
+        self.memory.held.fetch_sub(bytes, AcqRel);
     }
 
     fn grant(&self, bytes: usize) -> bool {
@@ -163,9 +146,7 @@ impl MemoryShare {
         let mine = self.held.fetch_add(bytes, AcqRel) + bytes;
         let granted = mine <= self.memory.bound.saturating_sub(all);
         if !granted {
-            // Nobody is told: these bytes were never to be had.
-            self.held.fetch_sub(bytes, AcqRel);
-            self.memory.held.fetch_sub(bytes, AcqRel);
+            self.give_back(bytes);
         }
         granted
     }
@@ -181,24 +162,35 @@ impl HeldBytes {
         granted
     }
 
+    /// Takes so many bytes more in any case.
+    pub fn grow_always(&mut self, bytes: usize) {
+        self.absorb(self.share.take_always(bytes));
+    }
+
     /// Waits until the connection may have so many bytes more, and takes them.
     pub async fn wait_to_grow(&mut self, bytes: usize) {
         while !self.grow(bytes) {
-            // Looked at once more after the waiter is counted: what was given back between the two is not missed for good.
-            let share = self.share.clone();
-            let mut freed = pin!(share.freed());
-            if futures::poll!(freed.as_mut()).is_pending() {
-                if self.grow(bytes) {
-                    return;
-                }
-                freed.await;
-            }
+            tokio::time::sleep(IoMemory::RETRY).await;
         }
     }
 
-    /// Whether these are no bytes.
-    pub const fn is_empty(&self) -> bool {
-        self.bytes == 0
+    /// Whether the connection may have so many bytes more now.
+    pub fn has_room(&self, bytes: usize) -> bool {
+        let granted = self.share.grant(bytes);
+        if granted {
+            self.share.give_back(bytes);
+        }
+        granted
+    }
+
+    /// The connection's part that these are of.
+    pub const fn share(&self) -> &Arc<MemoryShare> {
+        &self.share
+    }
+
+    /// How many bytes these are.
+    pub const fn bytes(&self) -> usize {
+        self.bytes
     }
 
     /// Gives so many of the bytes back.

@@ -40,7 +40,7 @@ pub use encode::simulation as encode_simulation;
 pub use envelope::{Body, Request};
 pub use error::{ErrorData, RpcError};
 pub use filters::Filters;
-pub use front::{Front, Job};
+pub use front::{AnswerRoom, Front, Job};
 pub use io::IoThreads;
 pub use memory::IoMemory;
 pub use methods::{Asked, Backend, GasCounter, Method, RequestLimits, SyncTimeouts};

@@ -18,7 +18,7 @@ use super::{
     encode,
     envelope::{BadRequest, Body, Request},
     error::RpcError,
-    front::{Front, Job},
+    front::{AnswerRoom, Front, Job},
     memory::{HeldBytes, MemoryShare},
     methods::Method,
     subscriptions::Starting,
@@ -155,7 +155,9 @@ impl Session {
         out.extend_from_slice(b"{\"jsonrpc\":\"2.0\",\"id\":");
         out.extend_from_slice(request.id.as_bytes());
         out.extend_from_slice(b",\"result\":");
+        let room = AnswerRoom::of(&self.share);
         let job = Job {
+            room: room.clone(),
             params: request.params.map_or(ByteString::from_static("[]"), |params| body.slice_ref(params)),
             published: published.clone(),
             dialect: self.dialect,
@@ -181,11 +183,16 @@ impl Session {
                 text
             }
         };
-        match self.share.take(text.len()) {
-            Some(held) => Answer { text, held },
-            None if Method::by_name(&request.method).is_some_and(Method::commits) => self.small(text),
-            None => self.small(failure(request.id, &self.share.memory().full("the answer", text.len()))),
+        let mut held = room.taken();
+        // What was taken for a text that is not sent is given back, and an envelope's end is added.
+        held.shrink(held.bytes().saturating_sub(text.len()));
+        let more = text.len() - held.bytes();
+        if more <= ENVELOPE || Method::by_name(&request.method).is_some_and(Method::commits) {
+            held.grow_always(more);
+        } else if !held.grow(more) {
+            return self.small(failure(request.id, &self.share.memory().full("the answer", text.len())));
         }
+        Answer { text, held }
     }
 
     /// The answers of a batch in order, as one array.
@@ -208,6 +215,9 @@ impl Session {
         joined
     }
 }
+
+/// Bytes that are granted to any answer: an error, or what stands around a result.
+const ENVELOPE: usize = 256;
 
 /// An error answer.
 pub fn failure(id: &str, error: &RpcError) -> Vec<u8> {

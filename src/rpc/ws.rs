@@ -5,6 +5,7 @@
 //! that is told why and closed.
 
 use std::{
+    io,
     sync::{
         Arc,
         atomic::{
@@ -470,6 +471,11 @@ impl Reader {
                 let error = too_large(self.session.limits.max_body);
                 self.last_words(&error);
                 (CloseCode::Size, error.message.into_owned())
+            }
+            tungstenite::Error::Io(error) if error.kind() == io::ErrorKind::FileTooLarge => {
+                let error = self.outlet.link.share().memory().full("a message", self.pieces.bytes());
+                self.last_words(&error);
+                (CloseCode::Size, "a message finds no room (--max-memory-io)".to_owned())
             }
             tungstenite::Error::Protocol(ProtocolError::ResetWithoutClosingHandshake) => {
                 (CloseCode::Normal, String::new())

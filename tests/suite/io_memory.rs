@@ -155,7 +155,7 @@ async fn an_answer_to_what_has_committed_something_is_always_given() {
 
 /// A transaction that logs half a million zero bytes: PUSH3 its length, PUSH0, LOG0, STOP.
 fn loud(from: impl serde::Serialize) -> Value {
-    request(1, "eth_sendTransaction", json!([{"from": from, "data": "0x6207a1205fa000"}]))
+    request(1, "eth_sendTransaction", json!([{"from": from, "to": null, "data": "0x6207a1205fa000"}]))
 }
 
 #[tokio::test(flavor = "multi_thread")]

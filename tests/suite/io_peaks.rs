@@ -158,7 +158,7 @@ async fn answers_that_nobody_takes_are_bounded_over_websocket() {
         let mut socket = Frames::open(victim.at, &[]).await.expect("it is upgraded");
         socket.send(&long).await;
         // Its head: after that an answer has begun.
-        let _ = timeout(ATTACK, socket.read_head()).await;
+        let _ = timeout(ATTACK, socket.read_frame_head()).await;
         socket
     });
     let sockets = join_all(sockets).await;

@@ -270,6 +270,7 @@ pub fn frame_head(opcode: u8, length: usize) -> Vec<u8> {
     head
 }
 
+const CONTINUE: u8 = 0;
 pub const TEXT: u8 = 1;
 const CLOSE: u8 = 8;
 pub const PING: u8 = 9;
@@ -311,25 +312,32 @@ impl Frames {
     }
 
     async fn read_message(&mut self) -> Option<Answer> {
-        let length = self.read_head().await?;
-        let mut payload = vec![0; length];
-        self.0.stream.read_exact(&mut payload).await.ok()?;
+        let mut payload = Vec::new();
+        loop {
+            let (length, is_last) = self.read_frame_head().await?;
+            let begun = payload.len();
+            payload.resize(begun + length, 0);
+            self.0.stream.read_exact(&mut payload[begun..]).await.ok()?;
+            if is_last {
+                break;
+            }
+        }
         let body = String::from_utf8(payload).expect("a message is text");
         Some(Answer { status: 200, headers: Vec::new(), body })
     }
 
-    /// How long the next message is, of which nothing is read yet; none where the connection has ended.
-    pub async fn read_head(&mut self) -> Option<usize> {
+    /// How long the next frame of a message is, of which nothing is read yet, and whether it is the last; none where the connection has ended.
+    pub async fn read_frame_head(&mut self) -> Option<(usize, bool)> {
         let stream = &mut self.0.stream;
         loop {
-            let (opcode, length) = (stream.read_u8().await.ok()? & 15, stream.read_u8().await.ok()?);
+            let (first, length) = (stream.read_u8().await.ok()?, stream.read_u8().await.ok()?);
             let length = match length {
                 126 => usize::from(stream.read_u16().await.ok()?),
                 127 => stream.read_u64().await.ok()? as usize,
                 short => usize::from(short),
             };
-            match opcode {
-                TEXT => return Some(length),
+            match first & 15 {
+                CONTINUE | TEXT => return Some((length, first & 0x80 != 0)),
                 CLOSE => return None,
                 _ => stream.read_exact(&mut vec![0; length]).await.ok()?,
             };

@@ -23,7 +23,7 @@ use presim::{
         apply::stand_on,
         upstream::{Fetcher, FetcherConfig, Upstream, UpstreamConfig, UpstreamState},
     },
-    rpc::{Front, Job, Remote, RpcError, Waiters, dialect::PROJECT},
+    rpc::{AnswerRoom, Front, IoMemory, Job, Remote, RpcError, Waiters, dialect::PROJECT},
     state::{FeedState, Fetched, RemoteState, Snapshots, World},
     store::{read_image, write_image},
     telemetry::Metrics,
@@ -214,6 +214,7 @@ impl Setup {
 
 async fn ask(front: &Front, method: &str, params: &Value) -> Result<Value, RpcError> {
     let job = Job {
+        room: AnswerRoom::of(&Arc::new(IoMemory::new(1 << 30)).share()),
         params: ByteString::from(params.to_string()),
         published: front.published(),
         dialect: &PROJECT,
