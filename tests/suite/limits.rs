@@ -268,14 +268,20 @@ async fn a_client_that_goes_away_frees_its_worker() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_connection_past_max_connections_is_told_so() {
-    let node = quiet(&["--max-connections", "1"]);
+    let node = quiet(&["--max-connections", "1", "--deadline-ms", "60000", "--gas-cap", ENDLESS_GAS]);
     let other = reqwest::Client::new();
     let ask = || {
         let body = request("eth_chainId", json!([])).to_string();
         other.post(node.url("/")).header("content-type", "application/json").body(body).send()
     };
-    // Says nothing, and takes the node's only place.
-    let held = tokio::net::TcpStream::connect(node.node.info().listen).await.expect("it listens");
+    // Has a request under way, and takes the node's only place.
+    let held = node.client.post(node.url("/")).header("content-type", "application/json");
+    let held = tokio::spawn(held.body(request("eth_simulateV1", endless_bundle()).to_string()).send());
+    let began = Instant::now();
+    while !node.node.metrics().render().contains("presim_jobs_running{lane=\"bundle\"} 1") {
+        assert!(began.elapsed() < Duration::from_secs(20), "the bundle does not run");
+        tokio::task::yield_now().await;
+    }
     let began = Instant::now();
     let refused = loop {
         match ask().await {
@@ -285,7 +291,7 @@ async fn a_connection_past_max_connections_is_told_so() {
     };
     let answer = json_of(&refused);
     assert_eq!((&answer["error"]["code"], &answer["id"]), (&json!(-32005), &Value::Null), "{answer}");
-    drop(held);
+    held.abort();
     let began = Instant::now();
     while !ask().await.is_ok_and(|response| response.status() == 200) {
         assert!(began.elapsed() < Duration::from_secs(10), "never served again");
