@@ -166,7 +166,7 @@ pub struct Config {
     /// Entries of a JSON-RPC batch.
     #[arg(long, env = "PRESIM_MAX_BATCH", value_name = "N", default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(1..), help_heading = "Limits")]
     pub max_batch: u32,
-    /// Bytes of bodies, answers and unsent notifications that all connections together may make the node hold, each of them as many as are left free. A body waits for room; an answer that finds none is refused (-32005).
+    /// Bytes of bodies, answers and unsent notifications that all connections together may make the node hold, each of them a small part always, and else as many as are left free. A body waits for room; an answer that finds none is refused (-32005).
     #[arg(long, env = "PRESIM_MAX_MEMORY_IO", value_name = "BYTES", default_value_t = 256 << 20, value_parser = clap::value_parser!(u32).range(4096..), help_heading = "Limits")]
     pub max_memory_io: u32,
     /// Milliseconds that a connection may stand still before it is closed: until the head of its first request has come, within a body or a message, and while its peer does not read.

@@ -297,7 +297,7 @@ impl Actors {
         };
         let lanes =
             [LaneName::Short, LaneName::Bundle].map(|lane| LaneActor::new(lane, executor.clone(), &metrics).start());
-        let memory = Arc::new(IoMemory::new(config.max_memory_io as usize));
+        let memory = Arc::new(IoMemory::new(config.max_memory_io as usize, 2 * config.max_connections as usize));
         tokio::spawn(keep_up(metrics.clone(), MemoryGauges::new(&metrics), codes.clone(), memory.clone()));
         let subscriptions = Arc::new(Subscriptions::new(config.max_subscriptions as usize, memory.clone(), &metrics));
         tokio::spawn(announce(subscriptions.clone(), snapshots.clone(), pool.clone()));

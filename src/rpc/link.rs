@@ -250,20 +250,32 @@ pub struct Inbox<S> {
 #[derive(Debug)]
 pub struct Pieces {
     link: Arc<Link>,
-    /// Locked by the one task that reads the connection.
+    read: AtomicUsize,
+    /// What these bytes count for. Locked by the one task that reads the connection.
     held: Mutex<HeldBytes>,
 }
 
+/// What bytes of a message that is not whole yet count for. tungstenite takes memory for a whole frame at once; where that is much, the system
+/// gives it in pages of 2 MiB, of which the first may begin before it.
+const fn counted(bytes: usize) -> usize {
+    const LARGE_PAGE: usize = 2 << 20;
+    if bytes <= LARGE_PAGE / 16 { bytes } else { (bytes / LARGE_PAGE + 1) * LARGE_PAGE }
+}
+
 impl Pieces {
+    /// Bytes that are read at once.
+    const READ: usize = 16 << 10;
+
     /// Nothing read yet.
     pub fn new(link: Arc<Link>) -> Self {
         let held = Mutex::new(link.share.clone().nothing());
-        Self { link, held }
+        Self { link, read: AtomicUsize::new(0), held }
     }
 
     /// The bytes of a message that has come whole.
     pub fn message(&self) -> HeldBytes {
         self.link.piece_moved.store(0, Relaxed);
+        self.read.store(0, Relaxed);
         std::mem::replace(&mut *self.held(), self.link.share.clone().nothing())
     }
 
@@ -271,9 +283,12 @@ impl Pieces {
     pub fn control_frame(&self, payload: usize) {
         /// Bytes before the payload of a control frame from a client: two, and its mask.
         const HEADER: usize = 6;
+        let frame = (payload + HEADER).min(self.bytes());
+        let read = self.read.fetch_sub(frame, Relaxed) - frame;
         let mut held = self.held();
-        held.shrink(payload + HEADER);
-        if held.bytes() == 0 {
+        let less = held.bytes().saturating_sub(counted(read));
+        held.shrink(less);
+        if read == 0 {
             self.link.piece_moved.store(0, Relaxed);
         }
     }
@@ -285,11 +300,30 @@ impl Pieces {
 
     /// Bytes of the message that is not whole yet.
     pub fn bytes(&self) -> usize {
-        self.held().bytes()
+        self.read.load(Relaxed)
     }
 
-    fn can_ever_hold(&self, more: usize) -> bool {
-        self.link.share.can_ever_hold(self.bytes() + more)
+    /// How many bytes may be read now.
+    fn room(&self) -> usize {
+        let (read, held) = (self.bytes(), self.held());
+        let more = counted(read + Self::READ).saturating_sub(held.bytes());
+        match held.room(more) {
+            room if room == more => Self::READ,
+            small => small.min(Self::READ),
+        }
+    }
+
+    fn can_ever_hold_more(&self) -> bool {
+        self.link.share.can_ever_hold(counted(self.bytes() + Self::READ))
+    }
+
+    fn add(&self, bytes: usize) {
+        let read = self.read.fetch_add(bytes, Relaxed) + bytes;
+        let mut held = self.held();
+        let more = counted(read).saturating_sub(held.bytes());
+        held.grow_always(more);
+        drop(held);
+        self.moved();
     }
 
     fn moved(&self) {
@@ -298,9 +332,6 @@ impl Pieces {
 }
 
 impl<S> Inbox<S> {
-    /// Bytes that are read at once.
-    const READ: usize = 16 << 10;
-
     /// What `stream` brings, counted in `pieces`.
     pub const fn new(stream: S, pieces: Arc<Pieces>) -> Self {
         Self { stream, pieces, retry: None }
@@ -311,15 +342,16 @@ impl<S> Inbox<S> {
         &mut self.stream
     }
 
-    /// Waits until there is room for another read.
-    fn poll_room(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+    /// Waits until there is room, and says for how many bytes.
+    fn poll_room(&mut self, cx: &mut Context<'_>) -> Poll<usize> {
         loop {
             if let Some(retry) = &mut self.retry {
                 ready!(retry.as_mut().poll(cx));
             }
-            if self.pieces.held().has_room(Self::READ) {
+            let room = self.pieces.room();
+            if room > 0 {
                 self.retry = None;
-                return Poll::Ready(());
+                return Poll::Ready(room);
             }
             if self.retry.is_none() {
                 // From now on it stands still.
@@ -334,18 +366,17 @@ impl<S: AsyncRead + Unpin> AsyncRead for Inbox<S> {
     /// # Errors
     /// Returns an error of the kind `FileTooLarge` if a message is longer than a connection can ever hold.
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        if !self.pieces.can_ever_hold(Self::READ) {
+        if !self.pieces.can_ever_hold_more() {
             return Poll::Ready(Err(io::ErrorKind::FileTooLarge.into()));
         }
-        ready!(self.poll_room(cx));
-        let most = into.remaining().min(Self::READ);
+        let room = ready!(self.poll_room(cx));
+        let most = into.remaining().min(room);
         let mut part = ReadBuf::new(into.initialize_unfilled_to(most));
         let done = Pin::new(&mut self.stream).poll_read(cx, &mut part);
         let filled = part.filled().len();
         into.advance(filled);
         if filled > 0 {
-            self.pieces.held().grow_always(filled);
-            self.pieces.moved();
+            self.pieces.add(filled);
         }
         done
     }

@@ -17,12 +17,17 @@ use super::error::RpcError;
 
 /// The bytes that all connections together may make the node hold (`--max-memory-io`).
 ///
-/// A connection may hold as much as is left for everybody else: `n` more bytes are granted if what the connection holds, `n` included, is no
-/// more than what stays free. So one connection has at most half of the bound, `k` greedy ones leave a share of `1 / (k + 1)` free, and nothing
-/// has to know how many there are. (Dynamic thresholds, Choudhury and Hahne 1998, as switches share their buffers.)
+/// An eighth is kept back, and divided: each connection may always hold its small part of it, which an ordinary request and its answer fit into.
+/// So whoever comes last is served, however much the others hold. Of the rest a connection may hold as much as is left for everybody else: `n`
+/// more bytes are granted if what the connection holds, `n` included, is no more than what stays free (dynamic thresholds, Choudhury and Hahne
+/// 1998, as switches share their buffers). One connection alone gets half of it, and nothing has to know how many there are.
 #[derive(Debug)]
 pub struct IoMemory {
     bound: usize,
+    /// What is kept back for small parts.
+    kept_back: usize,
+    /// What each connection may always hold.
+    small: usize,
     held: AtomicUsize,
 }
 
@@ -48,9 +53,10 @@ pub struct SharedBytes {
 }
 
 impl IoMemory {
-    /// A bound of so many bytes, of which none are held.
-    pub fn new(bound: usize) -> Self {
-        Self { bound, held: AtomicUsize::new(0) }
+    /// A bound of so many bytes, of which none are held, for up to so many connections.
+    pub fn new(bound: usize, connections: usize) -> Self {
+        let kept_back = bound / 8;
+        Self { bound, kept_back, small: kept_back / connections.max(1), held: AtomicUsize::new(0) }
     }
 
     /// How often a body for which there is no room asks again. Nobody is woken when bytes are given back: that happens with each answer, and
@@ -83,6 +89,12 @@ impl IoMemory {
         }
         self.held.fetch_add(text.len(), AcqRel);
         Bytes::from_owner(Text(text, self.clone()))
+    }
+
+    /// How much of the bound a connection may hold while all together hold so much.
+    fn share_of(&self, all: usize) -> usize {
+        let free = self.bound.saturating_sub(all);
+        if free == 0 { 0 } else { free.saturating_sub(self.kept_back).max(self.small) }
     }
 
     /// The error of a request or an answer for which there was no room.
@@ -127,13 +139,12 @@ impl MemoryShare {
     pub fn try_share(self: &Arc<Self>, bytes: usize) -> Option<SharedBytes> {
         let mine = self.held.fetch_add(bytes, AcqRel) + bytes;
         let shared = SharedBytes { share: self.clone(), bytes };
-        let free = self.memory.bound.saturating_sub(self.memory.held.load(Acquire));
-        (mine <= free).then_some(shared)
+        (mine <= self.memory.share_of(self.memory.held.load(Acquire))).then_some(shared)
     }
 
     /// Whether a connection can ever hold so many bytes.
     pub fn can_ever_hold(&self, bytes: usize) -> bool {
-        bytes <= self.memory.bound / 2
+        bytes <= (self.memory.bound - self.memory.kept_back) / 2
     }
 
     fn give_back(&self, bytes: usize) {
@@ -144,7 +155,7 @@ impl MemoryShare {
     fn grant(&self, bytes: usize) -> bool {
         let all = self.memory.held.fetch_add(bytes, AcqRel) + bytes;
         let mine = self.held.fetch_add(bytes, AcqRel) + bytes;
-        let granted = mine <= self.memory.bound.saturating_sub(all);
+        let granted = mine <= self.memory.share_of(all);
         if !granted {
             self.give_back(bytes);
         }
@@ -174,13 +185,14 @@ impl HeldBytes {
         }
     }
 
-    /// Whether the connection may have so many bytes more now.
-    pub fn has_room(&self, bytes: usize) -> bool {
-        let granted = self.share.grant(bytes);
-        if granted {
+    /// How many of so many bytes more the connection may have now: all, the rest of its small part, or none.
+    pub fn room(&self, bytes: usize) -> usize {
+        let small = self.share.memory.small.saturating_sub(self.share.held());
+        let room = if self.share.grant(bytes) { bytes } else { small.min(bytes) };
+        if room == bytes {
             self.share.give_back(bytes);
         }
-        granted
+        room
     }
 
     /// The connection's part that these are of.
@@ -235,54 +247,70 @@ impl Drop for SharedBytes {
 mod tests {
     use super::*;
 
+    /// A bound of which 8,000 are there for all, and 100 for each of ten connections besides.
+    fn memory() -> Arc<IoMemory> {
+        Arc::new(IoMemory::new(8_000, 10))
+    }
+
     #[test]
-    fn one_connection_may_hold_half_and_greedy_ones_leave_an_equal_share_free() {
-        let memory = Arc::new(IoMemory::new(1_000));
-        let one = memory.share();
-        let held = one.take(500).expect("half");
-        assert!(one.take(1).is_none());
+    fn one_connection_alone_may_hold_half_of_what_is_for_all() {
+        let memory = memory();
+        let share = memory.share();
+        assert!(share.can_ever_hold(3_500) && !share.can_ever_hold(3_501));
+        let held = share.take(3_500).expect("half");
+        assert!(share.take(1).is_none());
         drop(held);
-        let shares: Vec<_> = (0..4).map(|_| memory.share()).collect();
+        assert_eq!(memory.held(), 0);
+    }
+
+    #[test]
+    fn whoever_comes_last_has_a_small_part_however_much_the_others_hold() {
+        let memory = memory();
+        let shares: Vec<_> = (0..9).map(|_| memory.share()).collect();
         let mut held = Vec::new();
-        while let Some(more) = shares.iter().find_map(|share| share.take(1)) {
-            held.push(more);
+        for share in &shares {
+            while let Some(more) = share.take(50) {
+                held.push(more);
+            }
         }
-        assert_eq!(memory.share().take(200).map(|_| ()), None, "more than is left");
-        assert!(memory.share().take(1_000 / 5 / 2).is_some(), "a newcomer gets its share");
-        drop(held);
+        let last = memory.share();
+        let small = last.take(100).expect("the small part");
+        assert!(last.take(1).is_none());
+        assert!(memory.held() <= 8_000);
+        drop((held, small));
         assert_eq!(memory.held(), 0);
     }
 
     #[test]
     fn text_that_connections_share_counts_once_and_until_the_last_has_let_it_go() {
-        let memory = Arc::new(IoMemory::new(1_000));
-        let text = memory.shared_text(vec![b'x'; 300]);
+        let memory = memory();
+        let text = memory.shared_text(vec![b'x'; 2_000]);
         let shares: Vec<_> = (0..3).map(|_| memory.share()).collect();
-        let counted: Vec<_> = shares.iter().map(|share| share.try_share(300).expect("room")).collect();
-        assert_eq!(memory.held(), 300);
-        assert!(shares[0].try_share(500).is_none());
+        let counted: Vec<_> = shares.iter().map(|share| share.try_share(2_000).expect("room")).collect();
+        assert_eq!(memory.held(), 2_000);
+        assert!(shares[0].try_share(3_500).is_none());
         drop(counted);
         let copy = text.clone();
         drop(text);
-        assert_eq!(memory.held(), 300);
+        assert_eq!(memory.held(), 2_000);
         drop(copy);
         assert_eq!(memory.held(), 0);
     }
 
     #[tokio::test]
-    async fn whoever_waits_for_bytes_gets_them_when_they_are_given_back() {
-        let memory = Arc::new(IoMemory::new(1_000));
-        let held = memory.share().take(500).expect("half");
+    async fn a_body_waits_until_bytes_are_given_back() {
+        let memory = memory();
+        let held = memory.share().take(3_500).expect("half");
         let mut body = memory.share().nothing();
         let wait = tokio::spawn(async move {
-            body.wait_to_grow(400).await;
+            body.wait_to_grow(3_000).await;
             body
         });
         tokio::task::yield_now().await;
         assert!(!wait.is_finished());
         drop(held);
         let body = wait.await.expect("it ends");
-        assert_eq!(memory.held(), 400);
+        assert_eq!(memory.held(), 3_000);
         drop(body);
     }
 }

@@ -51,7 +51,7 @@ fn told(answer: &Answer, status: u16) {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_head_of_more_than_16_kib_is_431_with_a_json_rpc_body() {
     let node = TestNode::quiet();
-    for (length, status) in [(15_000, 200), (17_000, 431), (40_000, 431)] {
+    for (length, status) in [(14_000, 200), (17_000, 431), (40_000, 431)] {
         let one = "a".repeat(length);
         let part = "a".repeat(length / 40);
         let names: Vec<String> = (0..40).map(|index| format!("x-{index}")).collect();

@@ -12,8 +12,8 @@ use crate::{
     support::{BOUND, TestNode, request},
 };
 
-/// The bound, here: 8 MiB, of which one connection alone may have half.
-const MEMORY: &str = "8388608";
+/// The bound, here: 32 MiB, of which one connection alone may have half of seven eighths, 14.7 MB.
+const MEMORY: &str = "33554432";
 const NOBODY: &str = "0x000000000000000000000000000000000000abcd";
 
 fn at(node: &TestNode) -> SocketAddr {
@@ -21,7 +21,8 @@ fn at(node: &TestNode) -> SocketAddr {
 }
 
 fn node(flags: &[&str]) -> TestNode {
-    let own = ["--max-memory-io", MEMORY, "--gas-cap", "2000000000", "--deadline-ms", "20000"];
+    let own =
+        ["--max-memory-io", MEMORY, "--max-body", "30000000", "--gas-cap", "2000000000", "--deadline-ms", "20000"];
     TestNode::quiet_with(&[&own, flags].concat())
 }
 
@@ -40,14 +41,14 @@ async fn asked(node: &TestNode, transport: Transport, text: &str) -> Answer {
 }
 
 /// Has an answer of this many bytes wait in the node: its client opens no window for it. Given back when dropped.
-async fn held(node: &TestNode, bytes: usize) -> Http2 {
+async fn held(node: &TestNode, bytes: usize) -> (Http2, http::Response<h2::RecvStream>) {
     let mut connection = Http2::open(at(node), 0).await;
     let answer = connection.send(&[], &long_call(bytes).to_string()).await;
     assert_eq!(answer.status(), 200);
     let length =
         answer.headers().get("content-length").map(|length| length.to_str().unwrap().parse::<usize>().unwrap());
     assert!(length.is_none_or(|length| length >= bytes), "no answer of that length waits: {length:?}");
-    connection
+    (connection, answer)
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -55,10 +56,10 @@ async fn a_connection_alone_may_have_half() {
     let node = node(&[]);
     for transport in Transport::ALL {
         let case = format!("{transport:?}");
-        served(&asked(&node, transport, &long_request(3_500_000)).await, &case);
-        refused(&asked(&node, transport, &long_request(5_000_000)).await, &case);
-        served(&asked(&node, transport, &long_call(3_500_000).to_string()).await, &case);
-        refused(&asked(&node, transport, &long_call(5_000_000).to_string()).await, &case);
+        served(&asked(&node, transport, &long_request(12_000_000)).await, &case);
+        refused(&asked(&node, transport, &long_request(20_000_000)).await, &case);
+        served(&asked(&node, transport, &long_call(12_000_000).to_string()).await, &case);
+        refused(&asked(&node, transport, &long_call(20_000_000).to_string()).await, &case);
         served(&asked(&node, transport, &long_request(100)).await, &case);
     }
 }
@@ -68,7 +69,7 @@ async fn a_body_gives_its_bytes_back_before_its_answer_takes_any() {
     let node = node(&[]);
     for transport in Transport::ALL {
         // Either of them is nearly all that a connection may have.
-        let text = padded(&long_call(3_500_000).to_string(), 3_500_000);
+        let text = padded(&long_call(12_000_000).to_string(), 12_000_000);
         served(&asked(&node, transport, &text).await, &format!("{transport:?}"));
     }
 }
@@ -76,24 +77,24 @@ async fn a_body_gives_its_bytes_back_before_its_answer_takes_any() {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_one_connection_has_leaves_others_their_share() {
     let node = node(&[]);
-    let first = held(&node, 3_500_000).await;
-    // 4.9 MB are free, and whoever comes may have half of them.
+    let first = held(&node, 14_000_000).await;
+    // Of 15.4 MB whoever comes may have half.
     for transport in Transport::ALL {
         let case = format!("{transport:?} beside one that has much");
-        refused(&asked(&node, transport, &long_call(3_000_000).to_string()).await, &case);
-        served(&asked(&node, transport, &long_call(1_500_000).to_string()).await, &case);
+        refused(&asked(&node, transport, &long_call(12_000_000).to_string()).await, &case);
+        served(&asked(&node, transport, &long_call(6_000_000).to_string()).await, &case);
     }
-    let second = held(&node, 2_000_000).await;
-    let third = held(&node, 1_000_000).await;
+    let second = held(&node, 7_000_000).await;
+    let third = held(&node, 4_000_000).await;
     for transport in Transport::ALL {
         let case = format!("{transport:?} beside three that have much");
-        refused(&asked(&node, transport, &long_call(1_500_000).to_string()).await, &case);
-        served(&asked(&node, transport, &long_call(500_000).to_string()).await, &case);
+        refused(&asked(&node, transport, &long_call(6_000_000).to_string()).await, &case);
+        served(&asked(&node, transport, &long_call(1_500_000).to_string()).await, &case);
     }
     // What has gone away is given back.
     drop((first, second, third));
     let wait =
-        async { while asked(&node, Transport::Http1, &long_call(3_500_000).to_string()).await.code() == -32005 {} };
+        async { while asked(&node, Transport::Http1, &long_call(12_000_000).to_string()).await.code() == -32005 {} };
     timeout(BOUND, wait).await.expect("it is given back");
 }
 
@@ -101,8 +102,8 @@ async fn what_one_connection_has_leaves_others_their_share() {
 async fn a_body_waits_until_there_is_room_for_it() {
     for transport in Transport::ALL {
         let node = node(&[]);
-        let first = held(&node, 3_500_000).await;
-        let text = long_request(3_000_000);
+        let first = held(&node, 14_000_000).await;
+        let text = long_request(12_000_000);
         let asking = asked(&node, transport, &text);
         tokio::pin!(asking);
         let early = timeout(Duration::from_millis(400), &mut asking).await;
@@ -119,7 +120,7 @@ async fn a_body_waits_no_longer_than_the_time_out() {
     let node = node(&["--io-timeout-ms", "600"]);
     // It is slow, and makes progress all the time.
     let mut slow = Http2::open(at(&node), 20_000).await;
-    let mut answer = slow.send(&[], &long_call(3_500_000).to_string()).await.into_body();
+    let mut answer = slow.send(&[], &long_call(12_000_000).to_string()).await.into_body();
     let slow = tokio::spawn(async move {
         while let Some(Ok(chunk)) = answer.data().await {
             answer.flow_control().release_capacity(chunk.len()).expect("it may go on");
@@ -128,7 +129,7 @@ async fn a_body_waits_no_longer_than_the_time_out() {
         drop(slow);
     });
     let began = std::time::Instant::now();
-    let answer = asked(&node, Transport::Http1, &long_request(3_000_000)).await;
+    let answer = asked(&node, Transport::Http1, &long_request(12_000_000)).await;
     assert!(!slow.is_finished(), "the slow one was cut");
     slow.abort();
     refused(&answer, "a body that waits");
@@ -138,15 +139,15 @@ async fn a_body_waits_no_longer_than_the_time_out() {
 /// An answer that says what has become of somebody's money is given whatever it takes.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_answer_to_what_has_committed_something_is_always_given() {
-    let node = node(&[]);
     let from = dev_signers().unwrap().swap_remove(0).address();
     let send = request(1, "eth_sendTransaction", json!([{"from": from, "to": NOBODY, "value": "0x1"}]));
     let calls = [json!({"to": NOBODY, "value": "0x1"})];
     let batch = json!({"version": "2.0.0", "from": from, "chainId": "0x7a69", "atomicRequired": false, "calls": calls});
     let batch = request(2, "wallet_sendCalls", json!([batch]));
     for transport in Transport::ALL {
-        let _first = held(&node, 3_500_000).await;
-        let text = json!([send, batch, long_call(3_000_000)]).to_string();
+        let node = node(&[]);
+        let _first = held(&node, 14_000_000).await;
+        let text = json!([send, batch, long_call(12_000_000)]).to_string();
         let answer = asked(&node, transport, &text).await.json();
         assert!(answer[0]["result"].is_string(), "{transport:?}: {:.300}", answer.to_string());
         assert!(answer[1]["result"]["id"].is_string(), "{transport:?}: {:.300}", answer.to_string());
@@ -160,7 +161,7 @@ fn loud(from: impl serde::Serialize) -> Value {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn notifications_that_are_not_read_count_as_well() {
-    let node = TestNode::start(&["--traffic", "0", "--sub-block-ms", "20", "--max-memory-io", MEMORY]);
+    let node = TestNode::start(&["--traffic", "0", "--sub-block-ms", "20", "--max-memory-io", "8388608"]);
     let mut socket = Frames::open(at(&node), &[]).await.expect("it is upgraded");
     let subscribed = socket.ask(&request(1, "eth_subscribe", json!(["logs", {}])).to_string()).await;
     served(&subscribed, "a subscription");
@@ -183,8 +184,8 @@ async fn notifications_that_are_not_read_count_as_well() {
     let mut texts = Vec::new();
     while let Some(message) = socket.read().await {
         texts.push(message.body);
+        assert!(texts.len() < 16, "all of them came");
     }
-    assert!(texts.len() < 16, "all of them came");
     let last = texts.last().expect("the reason at least");
     assert!(last.contains("-32005") && last.contains("--max-memory-io"), "{last:.300}");
     // And what it had is given back.

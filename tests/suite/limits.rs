@@ -268,16 +268,20 @@ async fn a_client_that_goes_away_frees_its_worker() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_connection_past_max_connections_is_told_so() {
-    let node = quiet(&["--max-connections", "1", "--deadline-ms", "2000", "--gas-cap", ENDLESS_GAS]);
+    let node = quiet(&["--max-connections", "1", "--deadline-ms", "60000", "--gas-cap", ENDLESS_GAS]);
     let other = reqwest::Client::new();
     let ask = || {
         let body = request("eth_chainId", json!([])).to_string();
         other.post(node.url("/")).header("content-type", "application/json").body(body).send()
     };
-    // A request is under way on the node's only connection.
-    let body = request("eth_simulateV1", endless_bundle()).to_string();
-    let busy = node.client.post(node.url("/")).header("content-type", "application/json").body(body).send();
-    let busy = tokio::spawn(busy);
+    // Has a request under way, and takes the node's only place.
+    let held = node.client.post(node.url("/")).header("content-type", "application/json");
+    let held = tokio::spawn(held.body(request("eth_simulateV1", endless_bundle()).to_string()).send());
+    let began = Instant::now();
+    while !node.node.metrics().render().contains("presim_jobs_running{lane=\"bundle\"} 1") {
+        assert!(began.elapsed() < Duration::from_secs(20), "the bundle does not run");
+        tokio::task::yield_now().await;
+    }
     let began = Instant::now();
     let refused = loop {
         match ask().await {
@@ -287,7 +291,7 @@ async fn a_connection_past_max_connections_is_told_so() {
     };
     let answer = json_of(&refused);
     assert_eq!((&answer["error"]["code"], &answer["id"]), (&json!(-32005), &Value::Null), "{answer}");
-    assert_eq!(busy.await.expect("it ends").expect("an answer").status(), 200);
+    held.abort();
     let began = Instant::now();
     while !ask().await.is_ok_and(|response| response.status() == 200) {
         assert!(began.elapsed() < Duration::from_secs(10), "never served again");
@@ -328,8 +332,8 @@ async fn the_nodes_own_names_and_those_allowed_are_served() {
 #[tokio::test(flavor = "multi_thread")]
 async fn no_page_may_read_answers_by_default() {
     let node = quiet(&[]);
-    let (status, _, headers) = with_header(&node, "origin", "http://page.example").await;
-    assert_eq!((status, headers.get("access-control-allow-origin")), (403, None));
+    let (_, _, headers) = with_header(&node, "origin", "http://page.example").await;
+    assert_eq!(headers.get("access-control-allow-origin"), None);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -341,8 +345,8 @@ async fn only_pages_of_allowed_origins_may_read_answers() {
         headers.get("access-control-allow-origin").map(|value| value.as_bytes()),
         Some(&b"http://page.example"[..])
     );
-    let (status, _, headers) = with_header(&node, "origin", "http://other.example").await;
-    assert_eq!((status, headers.get("access-control-allow-origin")), (403, None));
+    let (_, _, headers) = with_header(&node, "origin", "http://other.example").await;
+    assert_eq!(headers.get("access-control-allow-origin"), None);
 }
 
 #[tokio::test(flavor = "multi_thread")]

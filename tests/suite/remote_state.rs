@@ -214,7 +214,7 @@ impl Setup {
 
 async fn ask(front: &Front, method: &str, params: &Value) -> Result<Value, RpcError> {
     let job = Job {
-        room: AnswerRoom::of(&Arc::new(IoMemory::new(1 << 30)).share()),
+        room: AnswerRoom::of(&Arc::new(IoMemory::new(1 << 30, 1)).share()),
         params: ByteString::from(params.to_string()),
         published: front.published(),
         dialect: &PROJECT,
