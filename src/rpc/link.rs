@@ -4,13 +4,13 @@ use std::{
     io,
     pin::Pin,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc,
         atomic::{
             AtomicBool, AtomicU64, AtomicUsize,
             Ordering::{AcqRel, Acquire, Relaxed},
         },
     },
-    task::{Context, Poll, ready},
+    task::{Context, Poll},
     time::{Duration, Instant},
 };
 
@@ -18,10 +18,9 @@ use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     net::TcpStream,
     sync::Notify,
-    time::{Sleep, sleep},
 };
 
-use super::memory::{HeldBytes, IoMemory, MemoryShare};
+use super::memory::MemoryShare;
 
 /// One connection.
 ///
@@ -89,7 +88,7 @@ impl Link {
     pub fn greet(&self, is_http1: bool) {
         self.greeted.store(true, Relaxed);
         self.reads_heads.store(is_http1, Relaxed);
-        self.piece_moved.store(0, Relaxed);
+        self.piece_is_whole();
     }
 
     /// Begins a request.
@@ -136,6 +135,16 @@ impl Link {
                 "the rest of a head or a message did not come, or no room for it came free (--max-memory-io)",
             )
         }
+    }
+
+    /// Notes that a head or a message came on, and is not whole yet.
+    pub fn piece_moves(&self) {
+        self.piece_moved.store(self.now(), Relaxed);
+    }
+
+    /// Notes that no head and no message is in pieces.
+    pub fn piece_is_whole(&self) {
+        self.piece_moved.store(0, Relaxed);
     }
 
     fn window_moves(&self) {
@@ -202,7 +211,7 @@ impl AsyncRead for LinkedStream {
         let done = Pin::new(&mut self.stream).poll_read(cx, into);
         let link = &self.link;
         if into.filled().len() > before && link.reads_heads.load(Relaxed) && link.under_way.load(Relaxed) == 0 {
-            link.piece_moved.store(link.now(), Relaxed);
+            link.piece_moves();
         }
         done
     }
@@ -225,166 +234,6 @@ impl AsyncWrite for LinkedStream {
 
     fn is_write_vectored(&self) -> bool {
         self.stream.is_write_vectored()
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(cx)
-    }
-}
-
-/// What a WebSocket connection reads, as far as the node has room for it.
-///
-/// Bytes of a message that has not come whole are held for the connection. Where it may hold no more, nothing is read until bytes are given back.
-pub struct Inbox<S> {
-    stream: S,
-    pieces: Arc<Pieces>,
-    /// The wait before there is another look, where there is no room.
-    retry: Option<Pin<Box<Sleep>>>,
-}
-
-/// What has been read of a WebSocket connection and is not a whole message yet.
-#[derive(Debug)]
-pub struct Pieces {
-    link: Arc<Link>,
-    read: AtomicUsize,
-    /// What these bytes count for. Locked by the one task that reads the connection.
-    held: Mutex<HeldBytes>,
-}
-
-/// What bytes of a message that is not whole yet count for. tungstenite takes memory for a whole frame at once; where that is much, the system
-/// gives it in pages of 2 MiB, of which the first may begin before it.
-const fn counted(bytes: usize) -> usize {
-    const LARGE_PAGE: usize = 2 << 20;
-    if bytes <= LARGE_PAGE / 16 { bytes } else { (bytes / LARGE_PAGE + 1) * LARGE_PAGE }
-}
-
-impl Pieces {
-    /// Bytes that are read at once.
-    const READ: usize = 16 << 10;
-
-    /// Nothing read yet.
-    pub fn new(link: Arc<Link>) -> Self {
-        let held = Mutex::new(link.share.clone().nothing());
-        Self { link, read: AtomicUsize::new(0), held }
-    }
-
-    /// The bytes of a message that has come whole.
-    pub fn message(&self) -> HeldBytes {
-        self.link.piece_moved.store(0, Relaxed);
-        self.read.store(0, Relaxed);
-        std::mem::replace(&mut *self.held(), self.link.share.clone().nothing())
-    }
-
-    /// Gives back the bytes of a control frame, which may stand between the pieces of a message (RFC 6455, 5.4).
-    pub fn control_frame(&self, payload: usize) {
-        /// Bytes before the payload of a control frame from a client: two, and its mask.
-        const HEADER: usize = 6;
-        let frame = (payload + HEADER).min(self.bytes());
-        let read = self.read.fetch_sub(frame, Relaxed) - frame;
-        let mut held = self.held();
-        let less = held.bytes().saturating_sub(counted(read));
-        held.shrink(less);
-        if read == 0 {
-            self.link.piece_moved.store(0, Relaxed);
-        }
-    }
-
-    /// Whoever panicked while it held the count left it right: each change is one step.
-    fn held(&self) -> MutexGuard<'_, HeldBytes> {
-        self.held.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Bytes of the message that is not whole yet.
-    pub fn bytes(&self) -> usize {
-        self.read.load(Relaxed)
-    }
-
-    /// How many bytes may be read now.
-    fn room(&self) -> usize {
-        let (read, held) = (self.bytes(), self.held());
-        let more = counted(read + Self::READ).saturating_sub(held.bytes());
-        match held.room(more) {
-            room if room == more => Self::READ,
-            small => small.min(Self::READ),
-        }
-    }
-
-    fn can_ever_hold_more(&self) -> bool {
-        self.link.share.can_ever_hold(counted(self.bytes() + Self::READ))
-    }
-
-    fn add(&self, bytes: usize) {
-        let read = self.read.fetch_add(bytes, Relaxed) + bytes;
-        let mut held = self.held();
-        let more = counted(read).saturating_sub(held.bytes());
-        held.grow_always(more);
-        drop(held);
-        self.moved();
-    }
-
-    fn moved(&self) {
-        self.link.piece_moved.store(self.link.now(), Relaxed);
-    }
-}
-
-impl<S> Inbox<S> {
-    /// What `stream` brings, counted in `pieces`.
-    pub const fn new(stream: S, pieces: Arc<Pieces>) -> Self {
-        Self { stream, pieces, retry: None }
-    }
-
-    /// The stream, to be read without being counted.
-    pub const fn uncounted(&mut self) -> &mut S {
-        &mut self.stream
-    }
-
-    /// Waits until there is room, and says for how many bytes.
-    fn poll_room(&mut self, cx: &mut Context<'_>) -> Poll<usize> {
-        loop {
-            if let Some(retry) = &mut self.retry {
-                ready!(retry.as_mut().poll(cx));
-            }
-            let room = self.pieces.room();
-            if room > 0 {
-                self.retry = None;
-                return Poll::Ready(room);
-            }
-            if self.retry.is_none() {
-                // From now on it stands still.
-                self.pieces.moved();
-            }
-            self.retry = Some(Box::pin(sleep(IoMemory::RETRY)));
-        }
-    }
-}
-
-impl<S: AsyncRead + Unpin> AsyncRead for Inbox<S> {
-    /// # Errors
-    /// Returns an error of the kind `FileTooLarge` if a message is longer than a connection can ever hold.
-    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        if !self.pieces.can_ever_hold_more() {
-            return Poll::Ready(Err(io::ErrorKind::FileTooLarge.into()));
-        }
-        let room = ready!(self.poll_room(cx));
-        let most = into.remaining().min(room);
-        let mut part = ReadBuf::new(into.initialize_unfilled_to(most));
-        let done = Pin::new(&mut self.stream).poll_read(cx, &mut part);
-        let filled = part.filled().len();
-        into.advance(filled);
-        if filled > 0 {
-            self.pieces.add(filled);
-        }
-        done
-    }
-}
-
-impl<S: AsyncWrite + Unpin> AsyncWrite for Inbox<S> {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, from: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(cx, from)
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {

@@ -185,16 +185,6 @@ impl HeldBytes {
         }
     }
 
-    /// How many of so many bytes more the connection may have now: all, the rest of its small part, or none.
-    pub fn room(&self, bytes: usize) -> usize {
-        let small = self.share.memory.small.saturating_sub(self.share.held());
-        let room = if self.share.grant(bytes) { bytes } else { small.min(bytes) };
-        if room == bytes {
-            self.share.give_back(bytes);
-        }
-        room
-    }
-
     /// The connection's part that these are of.
     pub const fn share(&self) -> &Arc<MemoryShare> {
         &self.share

@@ -3,7 +3,8 @@
 //! A body becomes requests in [`envelope`], parameters become the engine's types in [`wire`], results become bytes in [`encode`].
 //! [`reply`] makes the text of an answer of the text of a request, [`front`] takes each through routing, lanes and metrics, [`wait`] lets
 //! one wait for its receipt, [`approve`] for whoever approves it, and [`remote`] for state that an upstream has; [`http`] and [`ws`] are the two doors, behind [`server`]'s one port;
-//! [`io`] has the threads that connections live on, [`connections`] the table of them, [`link`] what is known of each, [`memory`] the bytes that
+//! [`io`] has the threads that connections live on, [`connections`] the table of them, [`link`] what is known of each, [`inbox`] what a
+//! WebSocket reads, [`memory`] the bytes that
 //! they hold, [`origin`] the pages that may call. [`subscriptions`] tells connections what is
 //! new, [`filters`] tells it to those who ask again and again.
 
@@ -21,6 +22,7 @@ mod front;
 mod hex;
 mod http;
 mod in_place;
+mod inbox;
 mod io;
 mod link;
 mod memory;

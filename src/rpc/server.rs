@@ -211,7 +211,7 @@ impl Handler<Stop> for FrontActor {
 const IDLE: Duration = Duration::from_secs(60);
 
 /// Bytes of a connection that are read before anybody asks for them: the most of a head that is parsed, and HTTP/2's windows.
-const READ_AHEAD: usize = 32 << 10;
+const READ_AHEAD: usize = 48 << 10;
 
 /// Connections past the limit that are told so; those past these are dropped.
 const OVERFLOW: usize = 64;
