@@ -2,9 +2,11 @@
 
 mod choices;
 mod live;
+mod secrets;
 
 pub use choices::{ApprovalPolicy, DialectName, FeedName, KeepAwake, RevertPolicy, UpgradePolicy};
 pub use live::{Endpoint, LiveConfig};
+pub use secrets::{is_open_to_others, warn_of_others};
 
 use std::{ffi::OsString, net::SocketAddr, path::PathBuf, time::Duration};
 
