@@ -243,6 +243,11 @@ fn same(a: &[u8], b: &[u8]) -> bool {
 }
 
 impl Client {
+    /// Its name in the file of its token.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
     /// Counts `requests` more against the client's rate.
     pub fn admit(&self, requests: NonZeroU32) -> Result<(), RpcError> {
         match self.limiter.check_n(requests) {

@@ -85,6 +85,7 @@ impl Job {
             params: &self.params,
             published: &self.published,
             dialect: self.dialect,
+            client: self.client.as_deref().map(Client::name),
             may_use_wallet: self.may_use_wallet,
         }
     }
