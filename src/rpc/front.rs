@@ -23,7 +23,7 @@ use crate::{
     executor::{Batch, Executor, LaneName, Ticket},
     feed::{pool::Pool, upstream::UpstreamState},
     state::{Meter, Missed, Overlay, Published, SnapshotId, Snapshots, Stopped},
-    store::Commit,
+    store::{Commit, StoreError},
     telemetry::Metrics,
     wallet::Wallet,
 };
@@ -140,6 +140,11 @@ impl Front {
     /// How the upstream is, where there is one.
     pub fn upstream(&self) -> Option<UpstreamState> {
         self.remote.as_ref().map(|remote| remote.fetcher.upstream().state())
+    }
+
+    /// Why nothing can be stored any more, if so.
+    pub fn store_failure(&self) -> Option<&StoreError> {
+        self.backend.wallet.ledger.store().failure()
     }
 
     /// What is published now.

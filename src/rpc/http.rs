@@ -24,8 +24,11 @@ use super::{
     reply::{ReplyLimits, Session, failure},
     ws,
 };
-use crate::feed::upstream::UpstreamState;
-use crate::state::{FeedProblem, FeedState, Published};
+use crate::{
+    feed::upstream::UpstreamState,
+    state::{FeedProblem, FeedState, Published},
+    store::StoreError,
+};
 
 /// An answer: always whole.
 pub type HttpResponse = Response<Full<Bytes>>;
@@ -93,7 +96,7 @@ impl HttpService {
         let dialect = match request.uri().path() {
             "/" | "" => self.root,
             "/standard" | "/standard/" => &STANDARD,
-            "/health" => return health(&self.front.published(), self.front.upstream()),
+            "/health" => return health(&self.front.published(), self.front.upstream(), self.front.store_failure()),
             _ => {
                 return refuse(
                     StatusCode::NOT_FOUND,
@@ -195,27 +198,27 @@ fn freshness(published: &Published) -> Option<HeaderValue> {
 /// Sub-block times without a snapshot after which a feed counts as stalled.
 const STALLED_AFTER: u128 = 5;
 
-fn health(published: &Published, upstream: Option<UpstreamState>) -> HttpResponse {
+fn health(published: &Published, upstream: Option<UpstreamState>, failure: Option<&StoreError>) -> HttpResponse {
     let age = published.newest.published.elapsed().as_millis();
-    let problem = match published.feed {
-        FeedState::Live { every_ms } if age > STALLED_AFTER * u128::from(every_ms) => {
-            Some(format!("the newest snapshot is {age} ms old, and one should come every {every_ms} ms"))
+    let broken = |why: &str| format!("the feed is broken: {why}; pending is the canonical head");
+    // Clients whose requests need the store read the same of its failure.
+    let problem = match (published.feed, failure.map(ToString::to_string)) {
+        (FeedState::Degraded(FeedProblem::Store), Some(failure)) => Some((FeedProblem::Store, broken(&failure))),
+        (FeedState::Degraded(problem), _) => Some((problem, broken(problem.meaning()))),
+        (FeedState::Live { .. } | FeedState::Static, Some(failure)) => Some((FeedProblem::Store, failure)),
+        (FeedState::Live { every_ms }, None) if age > STALLED_AFTER * u128::from(every_ms) => {
+            let text = format!("the newest snapshot is {age} ms old, and one should come every {every_ms} ms");
+            Some((FeedProblem::Lagging, text))
         }
-        FeedState::Degraded(problem) => {
-            Some(format!("the feed is broken: {}; pending is the canonical head", problem.meaning()))
-        }
-        FeedState::Live { .. } | FeedState::Static => None,
+        (FeedState::Live { .. } | FeedState::Static, None) => None,
     };
-    let cause = problem.as_ref().map(|_| published.feed.problem().unwrap_or(FeedProblem::Lagging));
     let status = if problem.is_some() { StatusCode::SERVICE_UNAVAILABLE } else { StatusCode::OK };
     let mut out = Vec::with_capacity(160);
     out.extend_from_slice(b"{\"status\":");
     encode::string(&mut out, if problem.is_some() { "unhealthy" } else { "ok" });
-    if let Some(problem) = &problem {
+    if let Some((cause, reason)) = &problem {
         out.extend_from_slice(b",\"reason\":");
-        encode::string(&mut out, problem);
-    }
-    if let Some(cause) = cause {
+        encode::string(&mut out, reason);
         out.extend_from_slice(b",\"cause\":");
         encode::string(&mut out, cause.as_str());
     }

@@ -171,8 +171,10 @@ impl Named<'_> {
 #[tokio::test(flavor = "multi_thread")]
 async fn at_the_bound_the_longest_unasked_filter_of_the_client_that_has_most_goes() {
     let tokens = ["a", "b"].map(|name| (name, format!("{name}-token-of-some-length")));
-    let file: String =
-        tokens.iter().map(|(name, token)| format!("[[token]]\nname = \"{name}\"\ntoken = \"{token}\"\nrate = 10000\n")).collect();
+    let file: String = tokens
+        .iter()
+        .map(|(name, token)| format!("[[token]]\nname = \"{name}\"\ntoken = \"{token}\"\nrate = 10000\n"))
+        .collect();
     let file = crate::process::file(&file);
     let node = TestNode::quiet_with(&["--max-filters", "4", "--token-file", crate::process::text(file.path())]);
     let [greedy, modest] = tokens.each_ref().map(|(_, token)| Named { node: &node, token });

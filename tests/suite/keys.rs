@@ -267,19 +267,14 @@ fn keys_and_passwords_that_others_can_read_are_warned_of() {
 fn tokens_that_others_can_read_are_warned_of() {
     let folder = Folder::new();
     let token = "a-token-of-some-length";
-    let [node, wallet] = ["node", "wallet"].map(|name| {
-        folder.file(name, format!("[[token]]\nname = \"{name}\"\ntoken = \"{token}-{name}\"\nrate = 1\n"))
-    });
+    let [node, wallet] = ["node", "wallet"]
+        .map(|name| folder.file(name, format!("[[token]]\nname = \"{name}\"\ntoken = \"{token}-{name}\"\nrate = 1\n")));
     let log_at = |mode: u32| {
         for path in [&node, &wallet] {
             std::fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
         }
-        let config = AccessConfig {
-            token_file: Some(&node),
-            wallet_token_file: Some(&wallet),
-            queue_short: 1,
-            queue_bundle: 1,
-        };
+        let config =
+            AccessConfig { token_file: Some(&node), wallet_token_file: Some(&wallet), queue_short: 1, queue_bundle: 1 };
         logged(|| Access::new(&config).unwrap())
     };
     let log = log_at(0o604);
