@@ -52,7 +52,7 @@ pub struct Hosts(pub Vec<String>);
 
 impl Hosts {
     /// Whether requests may name this host; the port does not matter.
-    fn allows(&self, headers: &HeaderMap, uri: &http::Uri) -> bool {
+    pub(super) fn allows(&self, headers: &HeaderMap, uri: &http::Uri) -> bool {
         let named = headers
             .get(header::HOST)
             .and_then(|host| host.to_str().ok())
@@ -63,6 +63,11 @@ impl Hosts {
             _ => named,
         };
         self.0.iter().any(|allowed| allowed == "*" || allowed.eq_ignore_ascii_case(name))
+    }
+
+    /// The answer to a request that names another host.
+    pub(super) fn refuse() -> HttpResponse {
+        refuse(StatusCode::FORBIDDEN, RpcError::request("host not allowed: --allow-host names those that are"))
     }
 }
 
@@ -88,10 +93,7 @@ impl tower::Service<Request<Incoming>> for Door {
 impl HttpService {
     async fn serve(self: Arc<Self>, request: Request<Incoming>) -> HttpResponse {
         if !self.hosts.allows(request.headers(), request.uri()) {
-            return refuse(
-                StatusCode::FORBIDDEN,
-                RpcError::request("host not allowed: --allow-host names those that are"),
-            );
+            return Hosts::refuse();
         }
         let dialect = match request.uri().path() {
             "/" | "" => self.root,
@@ -160,7 +162,7 @@ fn is_json(headers: &HeaderMap) -> bool {
     })
 }
 
-fn respond(body: Vec<u8>, published: Option<&Published>) -> HttpResponse {
+pub(super) fn respond(body: Vec<u8>, published: Option<&Published>) -> HttpResponse {
     let mut response = Response::new(Full::new(Bytes::from(body)));
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));

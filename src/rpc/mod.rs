@@ -2,7 +2,7 @@
 //!
 //! A body becomes requests in [`envelope`], parameters become the engine's types in [`wire`], results become bytes in [`encode`].
 //! [`reply`] makes the text of an answer of the text of a request, [`front`] takes each through routing, lanes and metrics, [`wait`] lets
-//! one wait for its receipt, [`approve`] for whoever approves it, and [`remote`] for state that an upstream has; [`http`] and [`ws`] are the two doors, behind [`server`]'s one port;
+//! one wait for its receipt, [`approve`] for whoever approves it, and [`remote`] for state that an upstream has; [`http`] and [`ws`] are the two doors, behind [`server`]'s one port, which [`startup`] answers on until the node has started;
 //! [`io`] has the threads that connections live on. [`subscriptions`] tells connections what is
 //! new, [`filters`] tells it to those who ask again and again.
 
@@ -24,6 +24,7 @@ mod methods;
 mod remote;
 mod reply;
 mod server;
+mod startup;
 mod subscriptions;
 mod wait;
 mod wire;
@@ -40,6 +41,7 @@ pub use io::IoThreads;
 pub use methods::{Asked, Backend, GasCounter, Method, RequestLimits, SyncTimeouts};
 pub use remote::Remote;
 pub use server::{FrontActor, Serve, ServerConfig, Stop, serve_metrics};
+pub use startup::{StartupReason, StartupServer};
 pub use subscriptions::{Subscriptions, announce};
 pub use wait::Waiters;
 pub use wire::{ShapeLimits, parse_call, parse_simulation};

@@ -131,6 +131,11 @@ pub struct Serve(pub TcpListener);
 pub struct Stop(pub Duration);
 
 impl ServerConfig {
+    /// Names that a `Host` header may bear.
+    pub(super) fn hosts(&self) -> Hosts {
+        Hosts(self.hosts.clone())
+    }
+
     /// Takes the port.
     pub async fn bind(&self) -> io::Result<TcpListener> {
         TcpListener::bind(self.listen).await
@@ -163,7 +168,7 @@ impl Handler<Serve> for FrontActor {
             root: config.root,
             limits: config.limits,
             read_timeout: config.read_timeout,
-            hosts: Hosts(config.hosts.clone()),
+            hosts: config.hosts(),
             sockets,
         });
         let acceptor = Acceptor {
@@ -322,7 +327,7 @@ pub async fn serve_metrics(listener: TcpListener, metrics: Metrics) {
 }
 
 /// The next connection; none where it could not be had.
-async fn accept(listener: &TcpListener) -> Option<TcpStream> {
+pub(super) async fn accept(listener: &TcpListener) -> Option<TcpStream> {
     match listener.accept().await {
         Ok((stream, _)) => Some(stream),
         Err(error) => {

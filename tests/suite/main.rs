@@ -29,6 +29,7 @@ mod reads;
 mod remote_state;
 mod restart;
 mod sending;
+mod signals;
 mod snapshots;
 mod store_refusals;
 mod subscriptions;
