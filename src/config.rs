@@ -2,9 +2,11 @@
 
 mod choices;
 mod live;
+mod secrets;
 
 pub use choices::{ApprovalPolicy, DialectName, FeedName, KeepAwake, RevertPolicy, UpgradePolicy};
 pub use live::{Endpoint, LiveConfig};
+pub use secrets::{is_open_to_others, warn_of_others};
 
 use std::{ffi::OsString, net::SocketAddr, path::PathBuf, time::Duration};
 
@@ -142,7 +144,7 @@ pub struct Config {
     /// Logs that one eth_getLogs may return.
     #[arg(long, env = "PRESIM_MAX_LOGS", value_name = "N", default_value_t = 20_000, value_parser = clap::value_parser!(u32).range(1..), help_heading = "Limits")]
     pub max_logs: u32,
-    /// Filters (eth_newFilter and its kin) that may be installed; those that nobody asks for five minutes are forgotten.
+    /// Filters (eth_newFilter and its kin) that may be installed. One that nobody asks for five minutes is forgotten; for one more, the longest unasked of the client that has most is.
     #[arg(long, env = "PRESIM_MAX_FILTERS", value_name = "N", default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(1..), help_heading = "Limits")]
     pub max_filters: u32,
     /// Short calls that may wait for a worker, the entries of a batch counted as one; one more is refused (-32005).

@@ -1,7 +1,8 @@
 //! The command line: parse, start, stop; or ask a node that runs.
 
-use std::process::ExitCode;
+use std::{io, process::ExitCode};
 
+use eyre::eyre;
 use presim::{
     command::Command,
     config::{Config, FeedName},
@@ -9,23 +10,18 @@ use presim::{
     telemetry,
     wallet::client,
 };
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::{
+    runtime::{Builder, Runtime},
+    signal::unix::{Signal, SignalKind, signal},
+    sync::oneshot,
+};
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
-    let command = match Command::load(std::env::args_os()) {
-        Ok(command) => command,
-        Err(error) => error.exit(),
-    };
-    let done = match command {
-        Command::Run(config) => run(*config),
-        Command::Wallet(data_dir, task) => {
-            client::run(&data_dir, &task, &mut std::io::stdout()).map_err(eyre::Report::from)
-        }
-    };
-    match done {
+    // Before anything else, so that a signal ends the program in order whenever it comes.
+    match Signals::listen().map_err(eyre::Report::from).and_then(obey) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("error: {error:#}");
@@ -34,30 +30,104 @@ fn main() -> ExitCode {
     }
 }
 
+/// Does what the command line asks for, until a signal comes.
+fn obey(mut signals: Signals) -> eyre::Result<()> {
+    let Some(command) = signals.unless_stopped(|| Command::load(std::env::args_os()))? else { return Ok(()) };
+    match command {
+        Err(error) => error.exit(),
+        Ok(Command::Run(config)) => run(*config, signals),
+        Ok(Command::Wallet(data_dir, task)) => {
+            let asked = signals.unless_stopped(move || client::run(&data_dir, &task, &mut io::stdout()))?;
+            asked.ok_or_else(|| eyre!("interrupted: `presim wallet list` shows the batches that still wait"))??;
+            Ok(())
+        }
+    }
+}
+
+fn run(config: Config, mut signals: Signals) -> eyre::Result<()> {
+    telemetry::init_logs(&config.log, config.log_json)?;
+    let started = signals.unless_stopped(move || {
+        let source = source(&config);
+        let node = Node::start(config)?;
+        print_banner(node.info(), &source);
+        Ok::<_, eyre::Report>(node)
+    })?;
+    let Some(node) = started else {
+        tracing::info!("stopping: the node had not started");
+        return Ok(());
+    };
+    let node = node?;
+    signals.wait();
+    let stopped = signals.unless_stopped(move || {
+        tracing::info!("stopping: what is under way has five seconds to end; another signal ends it at once");
+        node.stop();
+    })?;
+    stopped.ok_or_else(|| eyre!("stopped at once by a second signal: what was under way may not have ended"))
+}
+
 /// The signal of a write past the largest size of a file: the same number on all that Linux runs on but MIPS.
 const SIGXFSZ: i32 = 25;
 
-fn run(config: Config) -> eyre::Result<()> {
-    telemetry::init_logs(&config.log, config.log_json)?;
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    // Heard from before the node starts, so that none is missed while it does.
-    let (mut terminate, mut interrupt) = runtime.block_on(async {
-        Ok::<_, std::io::Error>((signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?))
-    })?;
-    // A file that may grow no more (`ulimit -f`) is a full disk, and no reason to be killed.
-    let _too_large = runtime.block_on(async { signal(SignalKind::from_raw(SIGXFSZ)) })?;
-    let source = source(&config);
-    let node = Node::start(config)?;
-    print_banner(node.info(), &source);
-    runtime.block_on(async {
-        tokio::select! {
-            _ = terminate.recv() => {}
-            _ = interrupt.recv() => {}
+/// SIGTERM and SIGINT (Ctrl-C). From [`listen`](Self::listen) on they kill the process no more, but wait to be heard.
+struct Signals {
+    runtime: Runtime,
+    terminate: Signal,
+    interrupt: Signal,
+    /// A file that may grow no more (`ulimit -f`) is a full disk, and no reason to be killed.
+    _too_large: Signal,
+}
+
+impl Signals {
+    fn listen() -> io::Result<Self> {
+        let runtime = Builder::new_current_thread().enable_all().build()?;
+        let registering = runtime.enter();
+        let [terminate, interrupt] = [signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?];
+        let too_large = signal(SignalKind::from_raw(SIGXFSZ))?;
+        drop(registering);
+        Ok(Self { runtime, terminate, interrupt, _too_large: too_large })
+    }
+
+    /// Waits for a signal.
+    fn wait(&mut self) {
+        let Self { runtime, terminate, interrupt, .. } = self;
+        runtime.block_on(either(terminate, interrupt));
+    }
+
+    /// Does `work` on a thread of its own, and returns its result; `None` if a signal comes first. Then the thread ends with the process,
+    /// wherever it is: what is on the disk outlives that as it outlives `kill -9`.
+    fn unless_stopped<T: Send + 'static>(
+        &mut self,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> io::Result<Option<T>> {
+        let (tell, done) = oneshot::channel();
+        let thread = std::thread::Builder::new().name("presim-main".to_owned()).spawn(move || {
+            let _ = tell.send(work());
+        })?;
+        let Self { runtime, terminate, interrupt, .. } = self;
+        let done = runtime.block_on(async {
+            tokio::select! {
+                biased;
+                done = done => Some(done),
+                () = either(terminate, interrupt) => None,
+            }
+        });
+        match done {
+            None => Ok(None),
+            Some(Ok(done)) => Ok(Some(done)),
+            // It has panicked.
+            Some(Err(_)) => match thread.join() {
+                Err(panic) => std::panic::resume_unwind(panic),
+                Ok(()) => Err(io::Error::other("a thread ended without a result")),
+            },
         }
-    });
-    tracing::info!("stopping: what is under way has five seconds to end");
-    node.stop();
-    Ok(())
+    }
+}
+
+async fn either(terminate: &mut Signal, interrupt: &mut Signal) {
+    tokio::select! {
+        _ = terminate.recv() => {}
+        _ = interrupt.recv() => {}
+    }
 }
 
 /// Where the chain comes from, in a line.

@@ -1,9 +1,16 @@
 //! A running node: its state built, its actors started in order, and stopped in the opposite one.
 
 mod live;
+mod ports;
 mod start;
 
-use std::{net::SocketAddr, path::PathBuf, sync::Arc, thread::JoinHandle, time::Duration};
+use std::{
+    net::{SocketAddr, TcpListener},
+    path::PathBuf,
+    sync::Arc,
+    thread::JoinHandle,
+    time::Duration,
+};
 
 use actix::{Actor, Addr, Arbiter, System};
 use alloy_signer_local::PrivateKeySigner;
@@ -13,6 +20,7 @@ use tokio::{runtime::Runtime, sync::oneshot};
 
 use self::{
     live::{Beside, RemoteGauges},
+    ports::Ports,
     start::{Start, begin},
 };
 use crate::{
@@ -72,17 +80,20 @@ pub struct NodeInfo {
 }
 
 impl Node {
-    /// Builds the state that `config` asks for, or takes it up where its data directory has it, and starts the node. Returns when it answers.
+    /// Builds the state that `config` asks for, or takes it up where its data directory has it, and starts the node. Returns when it answers
+    /// requests; until then `/health` says what the start waits for.
     ///
     /// # Errors
     /// A file that cannot be read or is not right, a block that does not check, a port that is taken.
     pub fn start(config: Config) -> eyre::Result<Self> {
+        let ports = Ports::take(&config)?;
         let metrics = Metrics::default();
+        ports.front.reason().set("it opens its store, and checks it");
         let store = match &config.data_dir {
             Some(dir) => Store::open(dir, &metrics)?,
             None => Store::in_memory(&metrics)?,
         };
-        Self::start_on(store, config, metrics)
+        Self::start_with(ports, store, config, metrics)
     }
 
     /// The same, on a store that is open.
@@ -90,38 +101,58 @@ impl Node {
     /// # Errors
     /// As [`start`](Self::start).
     pub fn start_on(store: Store, config: Config, metrics: Metrics) -> eyre::Result<Self> {
-        let codes = Arc::new(CodeCache::new(config.code_cache));
-        let mut upstream = None;
-        let (start, beside) = match &config.live.upstream {
-            Some(endpoint) => {
-                start::check_foreign(&store)?;
-                let runtime = live::runtime()?;
-                let (start, beside) = runtime.block_on(live::begin(endpoint, &config, &codes, &metrics))?;
-                upstream = Some(runtime);
-                (start, Some(Arc::new(beside)))
-            }
-            None => (begin(&config, &codes, &store)?, None),
-        };
+        Self::start_with(Ports::take(&config)?, store, config, metrics)
+    }
+
+    fn start_with(ports: Ports, store: Store, config: Config, metrics: Metrics) -> eyre::Result<Self> {
         let access = Arc::new(Access::new(&AccessConfig {
             token_file: config.token_file.as_deref(),
             wallet_token_file: config.wallet_token_file.as_deref(),
             queue_short: config.queue_short as usize,
             queue_bundle: config.queue_bundle(),
         })?);
+        let reason = ports.front.reason();
+        reason.set("it reads the keys of its wallet");
+        let keyed = keys::load(&config.wallet_key_file, &config.wallet_password_file)?;
+        let codes = Arc::new(CodeCache::new(config.code_cache));
+        let mut upstream = None;
+        let (start, beside) = match &config.live.upstream {
+            Some(endpoint) => {
+                start::check_foreign(&store)?;
+                let runtime = live::runtime()?;
+                let (start, beside) = runtime.block_on(live::begin(endpoint, &config, &codes, &metrics, reason))?;
+                upstream = Some(runtime);
+                (start, Some(Arc::new(beside)))
+            }
+            None => (begin(&config, &codes, &store, reason)?, None),
+        };
+        reason.set("it starts its threads");
         let snapshots = Arc::new(start.snapshots);
         let info = NodeInfo {
-            listen: config.listen,
-            metrics: config.metrics,
+            listen: ports.front.address(),
+            metrics: ports.metrics.as_ref().map(TcpListener::local_addr).transpose()?,
             chain_id: start.spec.chain_id(),
             head: snapshots.newest().head.number(),
             accounts: if start.builtin { start.accounts.clone() } else { Vec::new() },
             trading: start.trading,
             data_dir: config.data_dir.clone(),
         };
-        let keyed = keys::load(&config.wallet_key_file, &config.wallet_password_file)?;
         let Start { spec, source, journal, accounts, .. } = start;
-        let parts =
-            Parts { config, codes, spec, source, beside, journal, store, accounts, keyed, snapshots, access, metrics };
+        let parts = Parts {
+            ports,
+            config,
+            codes,
+            spec,
+            source,
+            beside,
+            journal,
+            store,
+            accounts,
+            keyed,
+            snapshots,
+            access,
+            metrics,
+        };
         let mut node = Self::spawn(parts, info)?;
         node.upstream = upstream;
         Ok(node)
@@ -159,7 +190,7 @@ impl Node {
         }
     }
 
-    fn spawn(parts: Parts, mut info: NodeInfo) -> eyre::Result<Self> {
+    fn spawn(parts: Parts, info: NodeInfo) -> eyre::Result<Self> {
         let (snapshots, metrics) = (parts.snapshots.clone(), parts.metrics.clone());
         let (stop, stopped) = oneshot::channel();
         let (started, ready) = std::sync::mpsc::channel();
@@ -174,8 +205,8 @@ impl Node {
             });
             system.block_on(async move {
                 match Actors::start(parts).await {
-                    Ok((actors, listening)) => {
-                        let _ = started.send(Ok(listening));
+                    Ok(actors) => {
+                        let _ = started.send(Ok(()));
                         let _ = stopped.await;
                         actors.stop().await;
                     }
@@ -185,8 +216,7 @@ impl Node {
                 }
             });
         })?;
-        let listening = ready.recv().map_err(|_| eyre!("the node's threads ended before it had started"))??;
-        (info.listen, info.metrics) = (listening.front, listening.metrics);
+        ready.recv().map_err(|_| eyre!("the node's threads ended before it had started"))??;
         Ok(Self { info, snapshots, metrics, stop: Some(stop), thread: Some(thread), upstream: None })
     }
 }
@@ -199,6 +229,7 @@ impl Drop for Node {
 
 /// What the actors are made of.
 struct Parts {
+    ports: Ports,
     config: Config,
     codes: Arc<CodeCache>,
     spec: ChainSpec,
@@ -214,12 +245,6 @@ struct Parts {
     metrics: Metrics,
 }
 
-/// The addresses that a node has taken.
-struct Listening {
-    front: SocketAddr,
-    metrics: Option<SocketAddr>,
-}
-
 /// The running actors.
 struct Actors {
     front: Addr<FrontActor>,
@@ -232,9 +257,22 @@ struct Actors {
 }
 
 impl Actors {
-    async fn start(parts: Parts) -> eyre::Result<(Self, Listening)> {
-        let Parts { config, codes, spec, source, beside, journal, store, accounts, keyed, snapshots, access, metrics } =
-            parts;
+    async fn start(parts: Parts) -> eyre::Result<Self> {
+        let Parts {
+            ports,
+            config,
+            codes,
+            spec,
+            source,
+            beside,
+            journal,
+            store,
+            accounts,
+            keyed,
+            snapshots,
+            access,
+            metrics,
+        } = parts;
         let workers = config.workers();
         let executor = Executor::start(
             ExecutorConfig {
@@ -264,19 +302,12 @@ impl Actors {
         })?;
         tokio::spawn(awake.watch(io.loops(), metrics.clone()));
         let server = ServerConfig::new(&config);
-        let listener = server.bind().await.wrap_err_with(|| {
-            format!("cannot listen on {}: is another node running there? --listen takes another address", config.listen)
-        })?;
-        let listen = listener.local_addr()?;
-        let mut listening = Listening { front: listen, metrics: None };
-        if let Some(address) = config.metrics {
-            let listener = tokio::net::TcpListener::bind(address)
-                .await
-                .wrap_err_with(|| format!("cannot serve metrics on {address}: --metrics takes another address"))?;
-            listening.metrics = Some(listener.local_addr()?);
-            let foreign = !address.ip().is_loopback();
+        let Ports { front: startup, metrics: metrics_port } = ports;
+        if let Some(port) = metrics_port {
+            let foreign = !port.local_addr()?.ip().is_loopback();
             let access = MetricsAccess { tokens: foreign.then(|| access.clone()), origins: server.origins().clone() };
-            tokio::spawn(crate::rpc::serve_metrics(listener, metrics.clone(), access));
+            let port = tokio::net::TcpListener::from_std(port)?;
+            tokio::spawn(crate::rpc::serve_metrics(port, metrics.clone(), access));
         }
 
         let limits = PoolLimits {
@@ -354,8 +385,9 @@ impl Actors {
         }
         let front = Arc::new(front);
         let front = FrontActor::new(server, io, front, subscriptions, access, memory).start();
-        front.send(Serve(listener)).await?;
-        Ok((Self { front, lanes, feed, feed_thread, beside, approvals, _socket: socket }, listening))
+        let port = tokio::task::spawn_blocking(|| startup.hand_over()).await??;
+        front.send(Serve(tokio::net::TcpListener::from_std(port)?)).await?;
+        Ok(Self { front, lanes, feed, feed_thread, beside, approvals, _socket: socket })
     }
 
     /// The front first, so that nothing new comes; then the lanes; then the feed. Nobody waits for an approver meanwhile.

@@ -32,12 +32,9 @@ impl Node {
             .spawn()
             .expect("the node starts");
         let mut output = BufReader::new(child.stdout.take().expect("it is piped"));
-        // It says where it listens when it does.
-        while TcpStream::connect(address).is_err() {
-            assert!(child.try_wait().expect("its state").is_none(), "the node has ended");
-            let mut line = String::new();
-            output.read_line(&mut line).expect("its banner");
-        }
+        // It has its port from the beginning, and prints its banner when it answers requests.
+        let banner = output.read_line(&mut String::new()).expect("its banner");
+        assert!(banner > 0, "the node has ended");
         std::thread::spawn(move || std::io::copy(&mut output, &mut std::io::sink()));
         Self { child, address, metrics }
     }

@@ -157,8 +157,13 @@ impl Chain {
     /// What a worker does with a request: parse, run, encode. The result is in `out`.
     pub fn answer(&self, body: &Body, overlay: &mut Overlay, out: &mut Vec<u8>) {
         out.clear();
-        let asked =
-            Asked { params: body.params.get(), published: &self.published, dialect: &PROJECT, may_use_wallet: false };
+        let asked = Asked {
+            params: body.params.get(),
+            published: &self.published,
+            dialect: &PROJECT,
+            client: None,
+            may_use_wallet: false,
+        };
         let _ = self.backend.answer(body.method, asked, overlay, meter(), out).expect("an answer");
         black_box(out);
     }

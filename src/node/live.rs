@@ -21,6 +21,7 @@ use crate::{
         live::{FlashblockSource, LiveLimits, LiveSource, canonical_snapshot, told_receipts},
         upstream::{Fetcher, FetcherConfig, Heads, Upstream, UpstreamBlock, UpstreamConfig, UpstreamState},
     },
+    rpc::StartupReason,
     state::{CodeCache, FeedProblem, FeedState, RemoteImage, RemoteState, RemoteStats, Snapshots, Tags},
     store::{read_image, write_image},
     telemetry::Metrics,
@@ -28,6 +29,8 @@ use crate::{
 
 /// How long the upstream may take for what has to be known before anything can be answered.
 const START: Duration = Duration::from_secs(30);
+/// What the start waits for until the upstream has answered something.
+const FIRST_ANSWER: &str = "it waits for the upstream's first answer";
 /// How long the wave that a request began is tried for.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Values that may be on their way at once.
@@ -127,6 +130,7 @@ pub async fn begin(
     config: &Config,
     codes: &Arc<CodeCache>,
     metrics: &Metrics,
+    reason: &StartupReason,
 ) -> eyre::Result<(Start, Beside)> {
     let deadline = Instant::now() + START;
     let failed = || format!("--upstream {endpoint}");
@@ -134,6 +138,7 @@ pub async fn begin(
     // For what one can do without.
     let soon = || Instant::now() + 2 * live.timeout();
     tracing::info!("asking the upstream {endpoint} for its newest block");
+    reason.set(FIRST_ANSWER);
     let upstream = Upstream::connect(
         UpstreamConfig {
             url: endpoint.url(),
@@ -146,13 +151,14 @@ pub async fn begin(
     )
     .await?;
     let upstream = Arc::new(upstream);
-    let chain_id = patiently(&upstream, upstream.chain_id(deadline)).await.wrap_err_with(failed)?;
+    let chain_id = patiently(&upstream, reason, upstream.chain_id(deadline)).await.wrap_err_with(failed)?;
     let spec = chain(config, chain_id)?;
     if live.flashblocks.is_some() && spec.family() != Family::OpStack {
         return Err(eyre!(
             "--flashblocks: chain {chain_id} is none of the OP stack, whose sub-blocks these are: leave it out"
         ));
     }
+    reason.set("it waits for the upstream's newest block");
     let json = upstream.block(BlockNumberOrTag::Latest, deadline).await.wrap_err_with(failed)?;
     let json = json.ok_or_else(|| eyre!("{}: it has no newest block", failed()))?;
     let head = UpstreamBlock::read(json.get(), spec.family()).wrap_err_with(failed)?;
@@ -237,15 +243,18 @@ pub async fn begin(
     Ok((start, beside))
 }
 
-/// Says now and then why the upstream has not answered yet.
-async fn patiently<T>(upstream: &Upstream, answer: impl Future<Output = T>) -> T {
+/// Says now and then why the upstream has not answered yet, in the log and as the `reason` that the node has not started.
+async fn patiently<T>(upstream: &Upstream, reason: &StartupReason, answer: impl Future<Output = T>) -> T {
     let mut answer = std::pin::pin!(answer);
     loop {
         match tokio::time::timeout(START / 15, &mut answer).await {
             Ok(answer) => return answer,
             Err(_) => match upstream.state() {
                 UpstreamState::Ok => tracing::info!("the upstream has not answered yet"),
-                UpstreamState::Degraded(problem) => tracing::warn!(%problem, "the upstream has not answered yet"),
+                UpstreamState::Degraded(problem) => {
+                    tracing::warn!(%problem, "the upstream has not answered yet");
+                    reason.set(format!("{FIRST_ANSWER}: {problem}"));
+                }
             },
         }
     }

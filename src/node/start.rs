@@ -20,6 +20,7 @@ use crate::{
         publish,
         world::{self, TradingWorld, Traffic},
     },
+    rpc::StartupReason,
     state::{CodeCache, FeedState, Snapshot, Snapshots},
     store::{Store, StoreError},
 };
@@ -38,10 +39,18 @@ pub struct Start {
 }
 
 /// The chain that `config` asks for, as far as it goes before the next sub-block.
-pub fn begin(config: &Config, codes: &CodeCache, store: &Store) -> eyre::Result<Start> {
+///
+/// # Errors
+/// A file that cannot be read or is not right, a block that does not check, a store that holds another chain.
+pub fn begin(config: &Config, codes: &CodeCache, store: &Store, reason: &StartupReason) -> eyre::Result<Start> {
     let accounts = DevAccounts { users: world::dev_signers()?, traffic: world::traffic_signers()? };
     let journal = store.is_durable().then(|| Journal::new(store.clone(), u64::from(config.keep_blocks)));
     let known = if store.is_durable() { About::read(store)? } else { None };
+    reason.set(match (&known, &config.chain) {
+        (_, Some(_)) => "it imports the blocks of --chain",
+        (Some(_), None) => "it takes up the chain of its store",
+        (None, None) => "it builds its first block",
+    });
     let Begun { about, snapshots } = match (known, &journal) {
         (Some(about), Some(journal)) => resume(config, codes, &accounts, store, about, journal)?,
         (_, journal) => {

@@ -1,6 +1,8 @@
 //! Who may use the node and its wallet: bearer tokens, each with a rate and a fair share of the lanes.
 
 use std::{
+    fs::File,
+    io::{self, Read},
     num::NonZeroU32,
     path::Path,
     sync::{
@@ -13,7 +15,10 @@ use governor::{DefaultDirectRateLimiter, Quota, RateLimiter};
 use serde::Deserialize;
 
 use super::error::RpcError;
-use crate::executor::{LaneName, Refused};
+use crate::{
+    config::{is_open_to_others, warn_of_others},
+    executor::{LaneName, Refused},
+};
 
 /// The clients that may use the node, and those of them that may use its wallet.
 ///
@@ -86,7 +91,7 @@ pub enum AccessError {
         #[doc = "The file, after the flag that names it."]
         file: String,
         #[doc = "Why."]
-        source: std::io::Error,
+        source: io::Error,
     },
     /// It is no TOML, or not of the right shape.
     #[error("{file}: {problem}: expected [[token]] tables with name, token and rate")]
@@ -132,10 +137,10 @@ impl Tokens {
     /// The shortest token accepted, in bytes.
     const SHORTEST: usize = 16;
 
-    /// Reads the file that `flag` names.
+    /// Reads the file that `flag` names, and warns in the log if others can read it too.
     fn read(flag: &str, path: &Path) -> Result<Self, AccessError> {
         let file = format!("{flag} {}", path.display());
-        let text = std::fs::read_to_string(path).map_err(|source| AccessError::Read { file: file.clone(), source })?;
+        let (text, open_to_others) = read(path).map_err(|source| AccessError::Read { file: file.clone(), source })?;
         let TokenFile { token: entries } = toml::from_str(&text)
             .map_err(|error| AccessError::Shape { file: file.clone(), problem: problem(&text, &error) })?;
         if entries.is_empty() {
@@ -145,8 +150,20 @@ impl Tokens {
             let problem = format!("token of {name:?}: {} bytes: expected at least {}", token.len(), Self::SHORTEST);
             return Err(AccessError::Token { file, problem });
         }
+        if open_to_others {
+            warn_of_others(path, "tokens");
+        }
         Ok(Self { file, entries })
     }
+}
+
+/// Returns a file's text, and whether others than its owner can read it.
+fn read(path: &Path) -> io::Result<(String, bool)> {
+    let mut file = File::open(path)?;
+    let open_to_others = is_open_to_others(&file)?;
+    let mut text = String::new();
+    file.read_to_string(&mut text)?;
+    Ok((text, open_to_others))
 }
 
 impl Access {
@@ -226,6 +243,11 @@ fn same(a: &[u8], b: &[u8]) -> bool {
 }
 
 impl Client {
+    /// Its name in the file of its token.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
     /// Counts `requests` more against the client's rate.
     pub fn admit(&self, requests: NonZeroU32) -> Result<(), RpcError> {
         match self.limiter.check_n(requests) {

@@ -207,6 +207,8 @@ impl From<StoreError> for RpcError {
     fn from(error: StoreError) -> Self {
         match error {
             StoreError::Busy => Self::limit(error.to_string()),
+            // The log has it from when it failed: every request from then on would repeat it there.
+            StoreError::Failed(_) => Self::new(-32603, error.to_string()),
             other => Self::internal(&other.to_string()),
         }
     }
@@ -235,6 +237,7 @@ pub fn wallet_error(error: WalletError, dialect: &Dialect) -> RpcError {
     match error {
         WalletError::Reverted(data) => (dialect.revert)(data),
         WalletError::Internal(problem) => RpcError::internal(&problem),
+        WalletError::Store(error) => error.into(),
         error => RpcError {
             data: error.detail().map(|detail| ErrorData::Text(detail.to_owned())),
             ..RpcError::new(error.code(), error.to_string())

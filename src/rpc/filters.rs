@@ -1,9 +1,9 @@
 //! Filters that are asked again and again: `eth_newFilter` and its kin, for clients that cannot subscribe.
 //!
-//! A filter is a place to go on from. What nobody has asked for a while is forgotten, as geth does, and there are only so many.
+//! A filter is a place to go on from. One that has not been asked for a while is forgotten, as geth does, and there are only so many.
 
 use std::{
-    collections::HashMap,
+    collections::{BTreeSet, HashMap},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
@@ -20,18 +20,40 @@ use super::{
 const KEPT: Duration = Duration::from_secs(5 * 60);
 
 /// The filters of a node.
+///
+/// Where there are as many as there may be, a new one takes the place of another: of one that nobody has asked for [`KEPT`], else of the
+/// one that has gone unasked for longest among those of the client that has most. So no client keeps another from having filters, and
+/// finding the one to evict takes a look at each client, not at each filter.
 #[derive(Debug)]
 pub struct Filters {
     most: usize,
-    list: Mutex<HashMap<u64, Arc<Mutex<Installed>>>>,
+    list: Mutex<List>,
+}
+
+#[derive(Debug, Default)]
+struct List {
+    installed: HashMap<u64, Installed>,
+    /// The clients that have installed filters: one for each name, and one for all without a name.
+    owners: Vec<Owner>,
 }
 
 /// A filter that a client has installed.
 #[derive(Debug)]
-pub struct Installed {
-    /// What it is about.
-    pub subject: Watched,
-    used: Instant,
+struct Installed {
+    /// Its client's position in [`List::owners`].
+    owner: usize,
+    /// When it was installed or last asked.
+    asked: Instant,
+    subject: Arc<Mutex<Watched>>,
+}
+
+/// A client that has installed filters.
+#[derive(Debug)]
+struct Owner {
+    /// The client's name; `None` for all clients that have none.
+    name: Option<Box<str>>,
+    /// When each of its filters was last asked, and which one it is: the longest unasked first.
+    filters: BTreeSet<(Instant, u64)>,
 }
 
 /// What a filter is about, and how far its client knows it.
@@ -56,53 +78,92 @@ pub enum Watched {
 }
 
 impl Filters {
-    /// No filters yet; there may be up to `most`.
+    /// No filters yet; there may be up to `most`, and always one.
     pub fn new(most: usize) -> Self {
-        Self { most, list: Mutex::default() }
+        Self { most: most.max(1), list: Mutex::default() }
     }
 
-    /// Installs a filter, and returns its id.
-    pub fn install(&self, subject: Watched) -> Result<u64, RpcError> {
+    /// Installs a filter for the client of this name, and returns its id.
+    pub fn install(&self, client: Option<&str>, subject: Watched) -> u64 {
+        // Declared before the lock is taken, so that it is dropped after the lock is released.
+        let _evicted;
         let mut list = lock(&self.list);
-        if list.len() >= self.most {
-            // One that is locked is in use.
-            list.retain(|_, one| one.try_lock().map_or(true, |one| one.used.elapsed() < KEPT));
-        }
-        if list.len() >= self.most {
-            return Err(RpcError::limit(format!(
-                "{} filters are installed already: uninstall those that are done with, or raise --max-filters",
-                self.most
-            )));
+        let owner = list.owner(client);
+        if list.installed.len() >= self.most {
+            _evicted = list.evict_for(owner);
         }
         // Whoever knows an id may ask and uninstall its filter: so nobody can guess one, as in geth.
         let id = loop {
             let id = rand::random();
-            if !list.contains_key(&id) {
+            if !list.installed.contains_key(&id) {
                 break id;
             }
         };
-        list.insert(id, Arc::new(Mutex::new(Installed { subject, used: Instant::now() })));
-        Ok(id)
+        let asked = Instant::now();
+        list.owners[owner].filters.insert((asked, id));
+        list.installed.insert(id, Installed { owner, asked, subject: Arc::new(Mutex::new(subject)) });
+        id
     }
 
     /// Forgets a filter. False where there is none.
     pub fn uninstall(&self, id: u64) -> bool {
-        lock(&self.list).remove(&id).is_some()
+        let removed = lock(&self.list).remove(id);
+        removed.is_some()
     }
 
     /// Does something with a filter; others wait only where they ask for the same one.
     pub fn with<T>(&self, id: u64, act: impl FnOnce(&mut Watched) -> Result<T, RpcError>) -> Result<T, RpcError> {
-        let found = lock(&self.list).get(&id).cloned();
-        let missing = || RpcError::new(-32000, format!("params[0]: filter not found: {id:#x} is none, or no longer"));
-        let found = found.ok_or_else(missing)?;
-        let mut installed = lock(&found);
-        if installed.used.elapsed() >= KEPT {
-            drop(installed);
-            self.uninstall(id);
-            return Err(missing());
+        let subject = lock(&self.list).ask(id);
+        let subject = subject.ok_or_else(|| {
+            RpcError::new(-32000, format!("params[0]: filter not found: {id:#x} is none, or no longer"))
+        })?;
+        act(&mut lock(&subject))
+    }
+}
+
+impl List {
+    /// Returns the position of the client of this name.
+    fn owner(&mut self, name: Option<&str>) -> usize {
+        let known = self.owners.iter().position(|owner| owner.name.as_deref() == name);
+        known.unwrap_or_else(|| {
+            self.owners.push(Owner { name: name.map(Box::from), filters: BTreeSet::new() });
+            self.owners.len() - 1
+        })
+    }
+
+    /// Returns what a filter is about, which now counts as asked; `None` where there is no such filter, or it has just been forgotten.
+    fn ask(&mut self, id: u64) -> Option<Arc<Mutex<Watched>>> {
+        let installed = self.installed.get_mut(&id)?;
+        if installed.asked.elapsed() >= KEPT {
+            self.remove(id);
+            return None;
         }
-        installed.used = Instant::now();
-        act(&mut installed.subject)
+        let (before, now) = (installed.asked, Instant::now());
+        installed.asked = now;
+        let filters = &mut self.owners[installed.owner].filters;
+        filters.remove(&(before, id));
+        filters.insert((now, id));
+        Some(installed.subject.clone())
+    }
+
+    fn remove(&mut self, id: u64) -> Option<Installed> {
+        let removed = self.installed.remove(&id)?;
+        self.owners[removed.owner].filters.remove(&(removed.asked, id));
+        Some(removed)
+    }
+
+    /// Forgets one filter, so that the client at position `newcomer` can install another.
+    fn evict_for(&mut self, newcomer: usize) -> Option<Installed> {
+        let oldest = self.owners.iter().filter_map(|owner| owner.filters.first()).min();
+        let expired = oldest.filter(|(asked, _)| asked.elapsed() >= KEPT);
+        let evicted = expired.or_else(|| {
+            let owners = self.owners.iter().enumerate();
+            // Of those that have as many as any other, the newcomer loses its own.
+            let (_, most) = owners.max_by_key(|(at, owner)| (owner.filters.len(), *at == newcomer))?;
+            most.filters.first()
+        });
+        let &(_, id) = evicted?;
+        self.remove(id)
     }
 }
 

@@ -24,7 +24,7 @@ use crate::{
     executor::{Batch, Executor, LaneName, Ticket},
     feed::{pool::Pool, upstream::UpstreamState},
     state::{Meter, Missed, Overlay, Published, SnapshotId, Snapshots, Stopped},
-    store::Commit,
+    store::{Commit, StoreError},
     telemetry::Metrics,
     wallet::Wallet,
 };
@@ -121,6 +121,7 @@ impl Job {
             params: &self.params,
             published: &self.published,
             dialect: self.dialect,
+            client: self.client.as_deref().map(Client::name),
             may_use_wallet: self.may_use_wallet,
         }
     }
@@ -175,6 +176,11 @@ impl Front {
     /// How the upstream is, where there is one.
     pub fn upstream(&self) -> Option<UpstreamState> {
         self.remote.as_ref().map(|remote| remote.fetcher.upstream().state())
+    }
+
+    /// Why nothing can be stored any more, if so.
+    pub fn store_failure(&self) -> Option<&StoreError> {
+        self.backend.wallet.ledger.store().failure()
     }
 
     /// What is published now.

@@ -31,8 +31,11 @@ use super::{
     reply::{Reply, ReplyLimits, Session, failure},
     ws,
 };
-use crate::feed::upstream::UpstreamState;
-use crate::state::{FeedProblem, FeedState, Published};
+use crate::{
+    feed::upstream::UpstreamState,
+    state::{FeedProblem, FeedState, Published},
+    store::StoreError,
+};
 
 /// An answer: always whole.
 pub type HttpResponse = Response<AnswerBody>;
@@ -129,6 +132,11 @@ impl<S> Gate<S> {
         }
         Ok(())
     }
+
+    /// The answer to a request that names another host.
+    pub(super) fn refuse() -> HttpResponse {
+        refuse(StatusCode::FORBIDDEN, RpcError::request("host not allowed: --allow-host names those that are"))
+    }
 }
 
 /// Bytes of a URI.
@@ -194,7 +202,8 @@ impl Door {
         let service = &self.service;
         let path = request.uri().path();
         if path == "/health" {
-            return health(&service.front.published(), service.front.upstream());
+            let front = &service.front;
+            return health(&front.published(), front.upstream(), front.store_failure());
         }
         let authorization = request.headers().get(header::AUTHORIZATION).map(HeaderValue::as_bytes);
         let client = service.access.client(authorization);
@@ -358,7 +367,7 @@ fn is_json(headers: &HeaderMap) -> bool {
     })
 }
 
-fn respond(body: impl Into<Bytes>, published: Option<&Published>) -> HttpResponse {
+pub(super) fn respond(body: impl Into<Bytes>, published: Option<&Published>) -> HttpResponse {
     let mut response = Response::new(AnswerBody::new(body));
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
@@ -404,27 +413,27 @@ fn freshness(published: &Published) -> Option<HeaderValue> {
 /// Sub-block times without a snapshot after which a feed counts as stalled.
 const STALLED_AFTER: u128 = 5;
 
-fn health(published: &Published, upstream: Option<UpstreamState>) -> HttpResponse {
+fn health(published: &Published, upstream: Option<UpstreamState>, failure: Option<&StoreError>) -> HttpResponse {
     let age = published.newest.published.elapsed().as_millis();
-    let problem = match published.feed {
-        FeedState::Live { every_ms } if age > STALLED_AFTER * u128::from(every_ms) => {
-            Some(format!("the newest snapshot is {age} ms old, and one should come every {every_ms} ms"))
+    let broken = |why: &str| format!("the feed is broken: {why}; pending is the canonical head");
+    // Clients whose requests need the store read the same of its failure.
+    let problem = match (published.feed, failure.map(ToString::to_string)) {
+        (FeedState::Degraded(FeedProblem::Store), Some(failure)) => Some((FeedProblem::Store, broken(&failure))),
+        (FeedState::Degraded(problem), _) => Some((problem, broken(problem.meaning()))),
+        (FeedState::Live { .. } | FeedState::Static, Some(failure)) => Some((FeedProblem::Store, failure)),
+        (FeedState::Live { every_ms }, None) if age > STALLED_AFTER * u128::from(every_ms) => {
+            let text = format!("the newest snapshot is {age} ms old, and one should come every {every_ms} ms");
+            Some((FeedProblem::Lagging, text))
         }
-        FeedState::Degraded(problem) => {
-            Some(format!("the feed is broken: {}; pending is the canonical head", problem.meaning()))
-        }
-        FeedState::Live { .. } | FeedState::Static => None,
+        (FeedState::Live { .. } | FeedState::Static, None) => None,
     };
-    let cause = problem.as_ref().map(|_| published.feed.problem().unwrap_or(FeedProblem::Lagging));
     let status = if problem.is_some() { StatusCode::SERVICE_UNAVAILABLE } else { StatusCode::OK };
     let mut out = Vec::with_capacity(160);
     out.extend_from_slice(b"{\"status\":");
     encode::string(&mut out, if problem.is_some() { "unhealthy" } else { "ok" });
-    if let Some(problem) = &problem {
+    if let Some((cause, reason)) = &problem {
         out.extend_from_slice(b",\"reason\":");
-        encode::string(&mut out, problem);
-    }
-    if let Some(cause) = cause {
+        encode::string(&mut out, reason);
         out.extend_from_slice(b",\"cause\":");
         encode::string(&mut out, cause.as_str());
     }

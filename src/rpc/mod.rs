@@ -2,10 +2,10 @@
 //!
 //! A body becomes requests in [`envelope`], parameters become the engine's types in [`wire`], results become bytes in [`encode`].
 //! [`reply`] makes the text of an answer of the text of a request, [`front`] takes each through routing, lanes and metrics, [`wait`] lets
-//! one wait for its receipt, [`approve`] for whoever approves it, and [`remote`] for state that an upstream has; [`http`] and [`ws`] are the two doors, behind [`server`]'s one port;
-//! [`io`] has the threads that connections live on, [`connections`] the table of them, [`link`] what is known of each, [`inbox`] what a
-//! WebSocket reads, [`memory`] the bytes that
-//! they hold, [`origin`] the pages that may call. [`subscriptions`] tells connections what is
+//! one wait for its receipt, [`approve`] for whoever approves it, and [`remote`] for state that an upstream has; [`http`] and [`ws`] are the two
+//! doors, behind [`server`]'s one port, which [`startup`] answers on until the node has started; [`io`] has the threads that connections live
+//! on, [`connections`] the table of them, [`link`] what is known of each, [`inbox`] what a WebSocket reads, [`memory`] the bytes that they hold,
+//! [`origin`] the pages that may call. [`subscriptions`] tells connections what is
 //! new, [`filters`] tells it to those who ask again and again.
 
 mod access;
@@ -31,6 +31,7 @@ mod origin;
 mod remote;
 mod reply;
 mod server;
+mod startup;
 mod subscriptions;
 mod wait;
 mod wire;
@@ -48,6 +49,7 @@ pub use memory::IoMemory;
 pub use methods::{Asked, Backend, GasCounter, Method, RequestLimits, SyncTimeouts};
 pub use remote::Remote;
 pub use server::{FrontActor, MetricsAccess, Serve, ServerConfig, Stop, serve_metrics};
+pub use startup::{StartupReason, StartupServer};
 pub use subscriptions::{Subscriptions, announce};
 pub use wait::Waiters;
 pub use wire::{ShapeLimits, parse_call, parse_simulation};

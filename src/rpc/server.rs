@@ -10,7 +10,7 @@ use hyper_util::{
     service::TowerToHyperService,
 };
 use tokio::{
-    net::{TcpListener, TcpStream},
+    net::{TcpListener, TcpSocket, TcpStream},
     sync::{OwnedSemaphorePermit, Semaphore, watch},
     task::AbortHandle,
 };
@@ -145,8 +145,17 @@ impl ServerConfig {
     }
 
     /// Takes the port.
-    pub async fn bind(&self) -> io::Result<TcpListener> {
-        TcpListener::bind(self.listen).await
+    ///
+    /// # Errors
+    /// Returns the system's error if the port is taken, or is not for this process.
+    pub fn bind(&self) -> io::Result<TcpListener> {
+        let socket = if self.listen.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
+        socket.set_reuseaddr(true)?;
+        // Connections inherit it. The system tells that a socket takes more only when a third of its buffer is free again: of one as large as it
+        // would grow by itself, a slow peer needs longer for that than it may stand still.
+        socket.set_send_buffer_size(SEND_BUFFER)?;
+        socket.bind(self.listen)?;
+        socket.listen(BACKLOG)
     }
 }
 
@@ -212,6 +221,12 @@ const IDLE: Duration = Duration::from_secs(60);
 
 /// Bytes of a connection that are read before anybody asks for them: the most of a head that is parsed, and HTTP/2's windows.
 const READ_AHEAD: usize = 48 << 10;
+
+/// Bytes that the system may hold of what is sent over a connection.
+const SEND_BUFFER: u32 = 512 << 10;
+
+/// Connections that the system holds until they are accepted.
+const BACKLOG: u32 = 1024;
 
 /// Connections past the limit that are told so; those past these are dropped.
 const OVERFLOW: usize = 64;
@@ -372,7 +387,7 @@ pub async fn serve_metrics(listener: TcpListener, metrics: Metrics, access: Metr
 const SCRAPE: Duration = Duration::from_secs(120);
 
 /// The next connection, and from where it comes; none where it could not be had.
-async fn accept(listener: &TcpListener) -> Option<(TcpStream, SocketAddr)> {
+pub(super) async fn accept(listener: &TcpListener) -> Option<(TcpStream, SocketAddr)> {
     match listener.accept().await {
         Ok(accepted) => Some(accepted),
         Err(error) => {

@@ -101,8 +101,10 @@ pub enum StoreError {
         #[doc = "What it holds, and what to do."]
         problem: String,
     },
-    /// A commit failed.
-    #[error("the store cannot be written: {0}: free the disk or mend it, and start the node again")]
+    /// A commit failed, with the system's words.
+    #[error(
+        "the store failed: {0}: nothing more is published or acknowledged until the disk is mended and the node is started again"
+    )]
     Failed(String),
     /// The node is stopping.
     #[error("the node is stopping")]

@@ -49,10 +49,13 @@ pub enum WalletError {
     /// -32016: the simulation did not end in time.
     #[error("the request ran past its deadline")]
     Deadline,
+    /// The store cannot be read or written.
+    #[error(transparent)]
+    Store(#[from] StoreError),
     /// -32005: a bound.
     #[error("{0}")]
     Limit(String),
-    /// -32603: a fault of presim's, or of its disk.
+    /// -32603: a fault of presim's.
     #[error("{0}")]
     Internal(String),
 }
@@ -92,8 +95,8 @@ impl WalletError {
             Self::TooLarge(_) => 5740,
             Self::Upgrade(_) => 5750,
             Self::Deadline => -32016,
-            Self::Limit(_) => -32005,
-            Self::Internal(_) => -32603,
+            Self::Limit(_) | Self::Store(StoreError::Busy) => -32005,
+            Self::Store(_) | Self::Internal(_) => -32603,
         }
     }
 
@@ -110,7 +113,12 @@ impl WalletError {
             | Self::Unknown(detail)
             | Self::TooLarge(detail)
             | Self::Upgrade(detail) => Some(detail),
-            Self::Reverted(_) | Self::Refused(_) | Self::Deadline | Self::Limit(_) | Self::Internal(_) => None,
+            Self::Reverted(_)
+            | Self::Refused(_)
+            | Self::Deadline
+            | Self::Store(_)
+            | Self::Limit(_)
+            | Self::Internal(_) => None,
         }
     }
 }
@@ -125,14 +133,5 @@ pub(super) fn cut_to(text: &str, most: usize) -> String {
     match text.char_indices().nth(most) {
         Some((end, _)) => format!("{}…", &text[..end]),
         None => text.to_owned(),
-    }
-}
-
-impl From<StoreError> for WalletError {
-    fn from(error: StoreError) -> Self {
-        match error {
-            StoreError::Busy => Self::Limit(error.to_string()),
-            other => Self::Internal(other.to_string()),
-        }
     }
 }

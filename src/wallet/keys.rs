@@ -3,7 +3,6 @@
 use std::{
     fs::File,
     io::Read,
-    os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -14,6 +13,8 @@ use eth_keystore::KeystoreError;
 use indicatif::ProgressBar;
 use serde::Deserialize;
 use zeroize::Zeroizing;
+
+use crate::config::{is_open_to_others, warn_of_others};
 
 /// The most bytes of a key file or a password file.
 const LONGEST_FILE: usize = 64 << 10;
@@ -164,7 +165,7 @@ impl KeyFile {
 fn read(path: &Path) -> Result<(Zeroizing<Vec<u8>>, bool), KeyError> {
     let fail = |source| KeyError::Read { path: path.into(), source };
     let file = File::open(path).map_err(fail)?;
-    let open_to_others = file.metadata().map_err(fail)?.permissions().mode() & 0o077 != 0;
+    let open_to_others = is_open_to_others(&file).map_err(fail)?;
     // Room for all of it from the start: growing would leave copies behind.
     let mut bytes = Zeroizing::new(Vec::with_capacity(LONGEST_FILE + 1));
     file.take(LONGEST_FILE as u64 + 1).read_to_end(&mut bytes).map_err(fail)?;
@@ -172,11 +173,6 @@ fn read(path: &Path) -> Result<(Zeroizing<Vec<u8>>, bool), KeyError> {
         return Err(KeyError::TooLong { path: path.into() });
     }
     Ok((bytes, open_to_others))
-}
-
-fn warn_of_others(path: &Path, what: &str) {
-    let path = path.display();
-    tracing::warn!("{path} has {what} in it, and others than its owner can read it: chmod 600 {path}");
 }
 
 fn decrypt(path: &Path, password: &Path) -> Result<PrivateKeySigner, KeyError> {

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::support::{TestNode, hex, items, number};
+use crate::support::{TestNode, hex, items, number, request};
 
 /// A devnet with quick blocks and no traffic: what happens in it, a test has sent.
 fn quick(flags: &[&str]) -> TestNode {
@@ -129,14 +129,84 @@ async fn what_is_no_filter_is_refused() {
         ("eth_newFilter", json!([{"fromBlock": hash}]), -32602, "params[0].fromBlock"),
         ("eth_newFilter", json!([{"toBlock": {"snapshotId": "0x1"}}]), -32602, "params[0].toBlock"),
         ("eth_newFilter", json!([{"address": "0x1"}]), -32602, "params[0].address"),
-        ("eth_newFilter", json!([{}]), -32005, "2 filters are installed already"),
     ] {
         let error = node.error("/", method, params.clone()).await;
         assert_eq!(error["code"], code, "{method} {params}: {error}");
         assert!(error["message"].as_str().unwrap().contains(text), "{method} {params}: {error}");
     }
-    // One that is forgotten makes room, and is forgotten once.
+    // One is forgotten once.
     assert_eq!(node.result("/", "eth_uninstallFilter", json!([blocks])).await, json!(true));
     assert_eq!(node.result("/", "eth_uninstallFilter", json!([blocks])).await, json!(false));
-    node.result("/", "eth_newFilter", json!([{}])).await;
+}
+
+/// A client with a token of its own.
+struct Named<'a> {
+    node: &'a TestNode,
+    token: &'a str,
+}
+
+impl Named<'_> {
+    async fn call(&self, method: &str, params: Value) -> Value {
+        let post = self.node.client.post(self.node.url("/")).bearer_auth(self.token);
+        let body = request(1, method, params);
+        post.json(&body).send().await.expect("it answers").json().await.expect("JSON")
+    }
+
+    async fn install(&self) -> Value {
+        self.call("eth_newBlockFilter", json!([])).await["result"].take()
+    }
+
+    /// Whether its filter is there; asking for it says that it is used.
+    async fn has(&self, filter: &Value) -> bool {
+        let answer = self.call("eth_getFilterChanges", json!([filter])).await;
+        if answer["result"].is_array() {
+            return true;
+        }
+        let text = answer["error"]["message"].as_str().unwrap_or_default();
+        assert!(answer["error"]["code"] == -32000 && text.contains("filter not found"), "{answer}");
+        false
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn at_the_bound_the_longest_unasked_filter_of_the_client_that_has_most_goes() {
+    let tokens = ["a", "b"].map(|name| (name, format!("{name}-token-of-some-length")));
+    let file: String = tokens
+        .iter()
+        .map(|(name, token)| format!("[[token]]\nname = \"{name}\"\ntoken = \"{token}\"\nrate = 10000\n"))
+        .collect();
+    let file = crate::process::file(&file);
+    let node = TestNode::quiet_with(&["--max-filters", "4", "--token-file", crate::process::text(file.path())]);
+    let [greedy, modest] = tokens.each_ref().map(|(_, token)| Named { node: &node, token });
+    let (first, second, third) = (greedy.install().await, greedy.install().await, greedy.install().await);
+    assert!(greedy.has(&first).await, "now the second has gone unasked for longest");
+    let its = modest.install().await;
+
+    // Another client's place comes from the one that has most.
+    let another = modest.install().await;
+    assert!(!greedy.has(&second).await && greedy.has(&first).await && greedy.has(&third).await);
+    // One that has as many as any other loses its own, however greedy it is.
+    let mut newest = greedy.install().await;
+    assert!(!greedy.has(&first).await, "the longest unasked");
+    for _ in 0..50 {
+        newest = greedy.install().await;
+    }
+    assert!(greedy.has(&newest).await);
+    assert!(modest.has(&its).await && modest.has(&another).await, "others lose nothing by it");
+    assert!(!greedy.has(&third).await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn clients_without_names_share_the_bound_and_lose_the_longest_unasked() {
+    let node = TestNode::quiet_with(&["--max-filters", "2"]);
+    let install = async || node.result("/", "eth_newFilter", json!([{}])).await;
+    let (first, second) = (install().await, install().await);
+    assert_eq!(changes(&node, &first).await, Vec::<Value>::new());
+    let third = install().await;
+    let error = node.error("/", "eth_getFilterChanges", json!([second])).await;
+    let text = format!("params[0]: filter not found: {} is none, or no longer", second.as_str().unwrap());
+    assert_eq!((&error["code"], &error["message"]), (&json!(-32000), &json!(text)));
+    for kept in [first, third] {
+        assert_eq!(changes(&node, &kept).await, Vec::<Value>::new());
+    }
 }

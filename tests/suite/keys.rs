@@ -13,6 +13,7 @@ use alloy_signer::k256::elliptic_curve::rand_core::OsRng;
 use alloy_signer_local::PrivateKeySigner;
 use presim::{
     config::{ApprovalPolicy, Config, RevertPolicy, UpgradePolicy},
+    rpc::{Access, AccessConfig},
     wallet::keys,
 };
 use serde_json::{Value, json};
@@ -229,29 +230,57 @@ impl Write for Log {
     }
 }
 
+/// What is logged while `act` runs.
+fn logged<T>(act: impl FnOnce() -> T) -> String {
+    let log = Log::default();
+    let writer = log.clone();
+    let subscriber = tracing_subscriber::fmt().with_ansi(false).with_writer(move || writer.clone()).finish();
+    tracing::subscriber::with_default(subscriber, act);
+    let bytes = log.0.lock().unwrap().clone();
+    String::from_utf8(bytes).unwrap()
+}
+
+/// Whether this log warns that others can read the file at `path`.
+fn warns(log: &str, path: &Path) -> bool {
+    log.lines().any(|line| line.contains("WARN") && line.contains(&format!("chmod 600 {}", path.display())))
+}
+
 #[test]
 fn keys_and_passwords_that_others_can_read_are_warned_of() {
     let folder = Folder::new();
     let files = [folder.file("raw", KEYS[0]), folder.keystore("keystore", KEYS[1], PASSWORD)];
     let password = folder.file("password", PASSWORD);
-    let logged = |mode: u32| {
+    let log_at = |mode: u32| {
         for path in [&files[0], &password] {
             std::fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
         }
-        let log = Log::default();
-        let writer = log.clone();
-        let subscriber = tracing_subscriber::fmt().with_ansi(false).with_writer(move || writer.clone()).finish();
-        tracing::subscriber::with_default(subscriber, || addresses(&files, std::slice::from_ref(&password)));
-        let bytes = log.0.lock().unwrap().clone();
-        String::from_utf8(bytes).unwrap()
+        logged(|| addresses(&files, std::slice::from_ref(&password)))
     };
-    let warns = |log: &str, path: &Path| {
-        log.lines().any(|line| line.contains("WARN") && line.contains(&format!("chmod 600 {}", path.display())))
-    };
-    let log = logged(0o640);
+    let log = log_at(0o640);
     assert!(warns(&log, &files[0]) && warns(&log, &password), "{log}");
     assert!(!log.contains(PASSWORD) && KEYS.iter().all(|key| !log.contains(key)), "{log}");
-    let log = logged(0o600);
+    let log = log_at(0o600);
+    assert!(!log.contains("WARN"), "{log}");
+}
+
+#[test]
+fn tokens_that_others_can_read_are_warned_of() {
+    let folder = Folder::new();
+    let token = "a-token-of-some-length";
+    let [node, wallet] = ["node", "wallet"]
+        .map(|name| folder.file(name, format!("[[token]]\nname = \"{name}\"\ntoken = \"{token}-{name}\"\nrate = 1\n")));
+    let log_at = |mode: u32| {
+        for path in [&node, &wallet] {
+            std::fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
+        }
+        let config =
+            AccessConfig { token_file: Some(&node), wallet_token_file: Some(&wallet), queue_short: 1, queue_bundle: 1 };
+        logged(|| Access::new(&config).unwrap())
+    };
+    let log = log_at(0o604);
+    assert!(warns(&log, &node) && warns(&log, &wallet), "{log}");
+    assert!(!log.contains(token), "{log}");
+    let log = log_at(0o600);
     assert!(!log.contains("WARN"), "{log}");
 }
 

@@ -35,6 +35,7 @@ mod reads;
 mod remote_state;
 mod restart;
 mod sending;
+mod signals;
 mod snapshots;
 mod stalls;
 mod store_refusals;

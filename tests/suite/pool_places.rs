@@ -11,8 +11,8 @@ use serde_json::{Value, json};
 
 use crate::{
     disk::Disk,
-    power_loss::start_on,
-    process::text,
+    power_loss::{FULL, start_on},
+    process::{file, text},
     support::{BOUND, Socket, TestNode, hex, number},
     witness::{Rpc, transfer},
 };
@@ -160,16 +160,55 @@ async fn a_replacement_that_does_not_come_to_the_disk_replaces_nothing() {
     let (late, raw) = signed(4, 0, GWEI);
     disk.fill();
     // The second comes when it is known that nothing can be written.
-    for fee in [4 * GWEI, 8 * GWEI] {
+    for (fee, after) in [(4 * GWEI, ": it may still be sent when the node is started again"), (8 * GWEI, "")] {
         let answer = rpc.call("eth_sendTransaction", paying(fee)).await;
-        assert_eq!(answer["error"]["code"], -32603, "{answer}");
+        assert_eq!(answer["error"], json!({"code": -32603, "message": format!("{FULL}{after}")}));
         assert!(is_known(&rpc, &first).await);
     }
-    assert_eq!(rpc.call("eth_sendRawTransaction", raw).await["error"]["code"], -32603);
+    assert_eq!(rpc.call("eth_sendRawTransaction", raw).await["error"], json!({"code": -32603, "message": FULL}));
     assert!(!is_known(&rpc, &json!(late)).await);
     node.node.stop();
     let node = start_on(&disk.copy(), &["--traffic", "0", "--sub-block-ms", "300"]);
     assert_eq!(mined(&node, &Rpc::new(node.url("/")), &first).await["status"], "0x1");
+}
+
+/// No feed writes on a chain that stands still: a client is the first to find that the disk is full.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_chain_that_stands_still_says_that_its_disk_is_full_as_its_clients_read_it() {
+    let disk = Disk::default();
+    let forks = [
+        "homestead",
+        "eip150",
+        "eip155",
+        "eip158",
+        "byzantium",
+        "constantinople",
+        "petersburg",
+        "istanbul",
+        "berlin",
+        "london",
+    ];
+    let mut config: Value = forks.iter().map(|fork| (format!("{fork}Block"), json!(0))).collect();
+    config["chainId"] = json!(31337);
+    let alloc = json!({account(4).as_str().unwrap(): {"balance": "0xde0b6b3a7640000"}});
+    let genesis = json!({"config": config, "alloc": alloc, "gasLimit": "0x1c9c380", "difficulty": "0x0"});
+    let genesis = file(&genesis.to_string());
+    let node = start_on(&disk, &["--genesis", text(genesis.path()), "--feed", "static", "--log", "off"]);
+    let rpc = Rpc::new(node.url("/"));
+    let health = async || node.client.get(node.url("/health")).send().await.unwrap();
+    assert_eq!(health().await.status(), 200);
+    disk.fill();
+    let call = json!([{"from": account(4), "to": NOBODY, "value": "0x1"}, "latest"]);
+    let (_, raw) = signed(4, 0, GWEI);
+    let answer = rpc.call("eth_sendRawTransaction", raw).await;
+    let message = format!("{FULL}: it may still be sent when the node is started again");
+    assert_eq!(answer["error"], json!({"code": -32603, "message": message}));
+    let health = health().await;
+    assert_eq!(health.status(), 503);
+    let health: Value = health.json().await.unwrap();
+    assert_eq!((&health["cause"], &health["reason"]), (&json!("store"), &json!(FULL)), "{health}");
+    assert_eq!(health["feed"], "static", "what is published stands, and is answered from: {health}");
+    rpc.result("eth_call", call).await;
 }
 
 /// Background transactions of a sub-block that could not be written are forgotten, and no more are made.

@@ -15,6 +15,10 @@ use crate::{
 /// Power cuts: each kind of them as often as the others.
 const CUTS: usize = 25;
 
+/// What is said of a store whose disk is full.
+pub const FULL: &str = "the store failed: I/O error: No space left on device (os error 28): nothing more is published or acknowledged until the \
+    disk is mended and the node is started again";
+
 /// A node on a disk, quick and with little traffic.
 fn start(disk: &Disk, flags: &[&str]) -> TestNode {
     start_on(disk, &[&["--sub-block-ms", "25", "--sub-blocks", "4", "--traffic", "1"], flags].concat())
@@ -76,20 +80,21 @@ async fn a_full_disk_stops_sending_and_loses_nothing_that_was_answered() {
     node.sealed(2).await;
     eventually("a batch is answered", async || witness.taken().len() > 20).await;
     disk.fill();
-    let health = async || node.client.get(node.url("/health")).send().await.unwrap();
-    eventually("it is seen", async || health().await.status() == 503).await;
+    let health = async || -> Value { node.client.get(node.url("/health")).send().await.unwrap().json().await.unwrap() };
+    eventually("it is seen", async || health().await["feed"] == "degraded").await;
     clients.abort_all();
     while clients.join_next().await.is_some() {}
 
-    let health: Value = health().await.json().await.unwrap();
-    assert_eq!((&health["status"], &health["feed"]), (&json!("unhealthy"), &json!("degraded")));
+    let health = health().await;
+    assert_eq!((&health["status"], &health["cause"]), (&json!("unhealthy"), &json!("store")));
+    assert!(health["reason"].as_str().unwrap().contains(FULL), "{health}");
     let from = node.node.info().accounts[1].address();
     let batch = json!([{"version": "2.0.0", "id": "late", "from": from, "chainId": "0x7a69", "atomicRequired": false,
         "calls": [{"to": from, "value": "0x1"}]}]);
     let sending = json!([{"from": from, "to": from, "value": "0x1"}]);
     for (method, params) in [("wallet_sendCalls", batch), ("eth_sendTransaction", sending)] {
         let answer = rpc.call(method, params).await;
-        assert_eq!(answer["error"]["code"], -32603, "{method}: {answer}");
+        assert_eq!((&answer["error"]["code"], &answer["error"]["message"]), (&json!(-32603), &json!(FULL)), "{method}");
     }
 
     let latest = rpc.result("eth_getBlockByNumber", json!(["latest", true])).await;
@@ -125,10 +130,10 @@ async fn a_broken_feed_is_named_wherever_one_looks_and_strict_pending_refuses() 
     assert_eq!(node.metric("presim_feed_fallbacks_total{reason=\"store\"}"), 0.0);
     disk.fill();
     let health = async || -> Value { node.client.get(node.url("/health")).send().await.unwrap().json().await.unwrap() };
-    eventually("it is seen", async || health().await["cause"] == "store").await;
+    eventually("it is seen", async || health().await["feed"] == "degraded").await;
 
     let health = health().await;
-    let reason = "the feed is broken: the store fails; pending is the canonical head";
+    let reason = format!("the feed is broken: {FULL}; pending is the canonical head");
     assert_eq!((&health["cause"], &health["reason"]), (&json!("store"), &json!(reason)));
     assert_eq!(node.metric("presim_feed_state{state=\"live\"}"), 0.0);
     assert_eq!(node.metric("presim_feed_state{state=\"store\"}"), 1.0);

@@ -14,6 +14,7 @@ use alloy_rlp::{Decodable, Encodable};
 use clap::CommandFactory;
 use presim::config::Config;
 use serde_json::{Value, json};
+use tokio::task::JoinHandle;
 
 use crate::support::{say, shared};
 
@@ -117,7 +118,7 @@ impl Drop for Presim {
 }
 
 /// Asks until there is an answer.
-async fn eventually<T>(what: &str, mut ask: impl AsyncFnMut() -> Option<T>) -> T {
+pub async fn eventually<T>(what: &str, mut ask: impl AsyncFnMut() -> Option<T>) -> T {
     let deadline = Instant::now() + PATIENCE;
     loop {
         if let Some(answer) = ask().await {
@@ -140,7 +141,7 @@ pub fn text(path: &Path) -> &str {
 }
 
 /// A port that nobody listens on.
-fn free_port() -> String {
+pub fn free_port() -> String {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string()
 }
 
@@ -199,21 +200,11 @@ async fn it_ends_well_when_it_is_told_to() {
     }
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn what_is_under_way_is_answered_before_the_end() {
+/// The program in the midst of a call that counts down from `count`, in hex, and returns nothing.
+async fn busy(count: &str) -> (Presim, JoinHandle<reqwest::Result<reqwest::Response>>) {
     let metrics = free_port();
-    let mut presim = Presim::start(&[
-        "--metrics",
-        &metrics,
-        "--gas-cap",
-        "100000000000",
-        "--deadline-ms",
-        "60000",
-        "--traffic",
-        "0",
-    ]);
-    // Counts down from 20 million, or from a million in a build that is not optimised, and returns nothing.
-    let count = if cfg!(debug_assertions) { "000f4240" } else { "01312d00" };
+    let flags = ["--metrics", &metrics, "--gas-cap", "1000000000000", "--deadline-ms", "60000", "--traffic", "0"];
+    let presim = Presim::start(&flags);
     let code = format!("0x63{count}5b600190038060055700");
     let to = "0x00000000000000000000000000000000000abcde";
     let request = json!({"jsonrpc": "2.0", "id": 77, "method": "eth_call", "params": [{"to": to}, "pending", {to: {"code": code}}]});
@@ -227,6 +218,33 @@ async fn what_is_under_way_is_answered_before_the_end() {
     })
     .await;
     assert!(!slow.is_finished(), "the call was not slow");
+    (presim, slow)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_second_signal_ends_at_once_what_would_end_in_order() {
+    // From two billion.
+    let (mut presim, slow) = busy("7fffffff").await;
+    presim.signal("TERM");
+    let mut log = BufReader::new(presim.child.stderr.take().unwrap());
+    let mut told = String::new();
+    while !told.contains("another signal ends it at once") {
+        assert!(log.read_line(&mut told).unwrap() > 0, "{told}");
+    }
+    let began = Instant::now();
+    presim.signal("INT");
+    let status = eventually("it ends", async || presim.child.try_wait().unwrap()).await;
+    assert!(began.elapsed() < Duration::from_secs(2), "{:?}", began.elapsed());
+    log.read_to_string(&mut told).unwrap();
+    assert_eq!(status.code(), Some(1), "{told}");
+    assert!(told.contains("error: stopped at once by a second signal"), "{told}");
+    assert!(slow.await.unwrap().is_err(), "its client is cut off");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_under_way_is_answered_before_the_end() {
+    // 20 million, or a million in a build that is not optimised.
+    let (mut presim, slow) = busy(if cfg!(debug_assertions) { "000f4240" } else { "01312d00" }).await;
     presim.signal("TERM");
     let answer: Value = slow.await.unwrap().expect("it is answered").json().await.unwrap();
     assert_eq!(answer, json!({"jsonrpc": "2.0", "id": 77, "result": "0x"}));

@@ -10,7 +10,7 @@ use crate::{
         filters::Watched,
         wire::{self, LogRange},
     },
-    state::{Block, Meter, Published, Selector},
+    state::{Block, Meter, Selector},
 };
 
 impl Backend {
@@ -33,22 +33,22 @@ impl Backend {
             }
         }
         let next = asked.published.head().number() + 1;
-        self.install(Watched::Logs { filter: Box::new(filter), range, next }, out)
+        self.install(asked, Watched::Logs { filter: Box::new(filter), range, next }, out);
+        Ok(())
     }
 
     /// `eth_newBlockFilter`: hashes of blocks that are sealed from now on.
-    pub(super) fn new_block_filter(&self, published: &Published, out: &mut Vec<u8>) -> Result<(), RpcError> {
-        self.install(Watched::Blocks { next: published.head().number() + 1 }, out)
+    pub(super) fn new_block_filter(&self, asked: Asked<'_>, out: &mut Vec<u8>) {
+        self.install(asked, Watched::Blocks { next: asked.published.head().number() + 1 }, out);
     }
 
     /// `eth_newPendingTransactionFilter`: hashes of transactions that enter the pool from now on.
-    pub(super) fn new_pending_filter(&self, out: &mut Vec<u8>) -> Result<(), RpcError> {
-        self.install(Watched::Pending(self.pool.subscribe()), out)
+    pub(super) fn new_pending_filter(&self, asked: Asked<'_>, out: &mut Vec<u8>) {
+        self.install(asked, Watched::Pending(self.pool.subscribe()), out);
     }
 
-    fn install(&self, subject: Watched, out: &mut Vec<u8>) -> Result<(), RpcError> {
-        encode::quantity(out, self.filters.install(subject)?);
-        Ok(())
+    fn install(&self, asked: Asked<'_>, subject: Watched, out: &mut Vec<u8>) {
+        encode::quantity(out, self.filters.install(asked.client, subject));
     }
 
     /// `eth_uninstallFilter`.

@@ -256,6 +256,8 @@ pub struct Asked<'a> {
     pub published: &'a Published,
     /// How its client speaks.
     pub dialect: &'a Dialect,
+    /// Its client's name, where clients have names.
+    pub client: Option<&'a str>,
     /// Whether its client may use the wallet.
     pub may_use_wallet: bool,
 }
@@ -302,7 +304,7 @@ impl Backend {
         mut meter: Meter,
         out: &mut Vec<u8>,
     ) -> Result<Commit, RpcError> {
-        let Asked { params, published, dialect, .. } = asked;
+        let Asked { params, dialect, .. } = asked;
         let mut commit = Commit::done();
         match method {
             Method::Call => self.call(asked, Worker { overlay, meter }, out)?,
@@ -373,7 +375,7 @@ impl Backend {
             | Method::Snapshot
             | Method::Discover => {
                 wire::parse_none(params, dialect)?;
-                self.answer_plain(method, published, out)?;
+                self.answer_plain(method, asked, out)?;
             }
         }
         if out.len() > self.limits.max_response {
@@ -383,14 +385,15 @@ impl Backend {
     }
 
     /// Answers a method without parameters.
-    fn answer_plain(&self, method: Method, published: &Published, out: &mut Vec<u8>) -> Result<(), RpcError> {
+    fn answer_plain(&self, method: Method, asked: Asked<'_>, out: &mut Vec<u8>) -> Result<(), RpcError> {
+        let published = asked.published;
         match method {
             Method::GasPrice => self.gas_price(published, out),
             Method::MaxPriorityFeePerGas => encode::quantity_u256(out, U256::from(self.wallet.fees.tip(published))),
             Method::BaseFee => self.base_fee(published, out),
             Method::BlobBaseFee => self.blob_base_fee(published, out),
-            Method::NewBlockFilter => return self.new_block_filter(published, out),
-            Method::NewPendingTransactionFilter => return self.new_pending_filter(out),
+            Method::NewBlockFilter => self.new_block_filter(asked, out),
+            Method::NewPendingTransactionFilter => self.new_pending_filter(asked, out),
             Method::BlockNumber => encode::quantity(out, published.head().number()),
             Method::Accounts => self.accounts(out),
             Method::ChainId => encode::quantity(out, self.spec.chain_id()),

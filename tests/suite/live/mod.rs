@@ -6,6 +6,7 @@ mod flags;
 mod reorgs;
 mod rise;
 mod rules;
+mod startup;
 
 use std::time::Duration;
 

@@ -1,0 +1,52 @@
+//! A node whose upstream has not answered yet.
+
+use std::net::TcpListener;
+
+use serde_json::json;
+
+use super::built::Built;
+use crate::{
+    process::{eventually, free_port},
+    signals::Starting,
+    upstream::{Chain, Fault, SmallUpstream},
+};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_whose_upstream_does_not_answer_says_so_and_stops_at_once() {
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let (silent, nobody) = (silent.local_addr().unwrap().to_string(), free_port());
+    for (address, problem, name) in
+        [(&silent, "", "TERM"), (&silent, "no answer within", "INT"), (&nobody, "eth_chainId", "TERM")]
+    {
+        let presim = Starting::spawn(&["--upstream", &format!("http://{address}")]);
+        presim.waits_for("the node is starting: it waits for the upstream's first answer").await;
+        presim.waits_for(problem).await;
+        let (status, answer) = presim.ask("/", "eth_blockNumber").await;
+        assert_eq!((status, &answer["error"]["code"]), (503, &json!(-32000)), "{answer}");
+        let text = answer["error"]["message"].as_str().unwrap();
+        assert!(text.contains("waits for the upstream's first answer") && text.contains(problem), "{answer}");
+        presim.signal(name);
+        presim.ends_in_order();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn once_the_upstream_answers_requests_are_served_on_the_same_port() {
+    // Base: it is known by its chain id.
+    let upstream = SmallUpstream::start(8453, Chain::new(vec![Built::op_stack().block])).await;
+    upstream.fail(Fault::Silence, usize::MAX);
+    let presim = Starting::spawn(&["--upstream", &upstream.url(), "--upstream-timeout-ms", "100"]);
+    presim.waits_for("upstream's first answer").await;
+    upstream.well();
+    // Nobody finds the port closed meanwhile.
+    eventually("it serves", async || {
+        let (status, health) = presim.health().await.expect("it answers");
+        assert!(health["status"] == "starting" || status == 200, "{health}");
+        (status == 200).then_some(())
+    })
+    .await;
+    let (status, answer) = presim.ask("/", "eth_chainId").await;
+    assert_eq!((status, &answer["result"]), (200, &json!("0x2105")), "{answer}");
+    presim.signal("TERM");
+    presim.ends_in_order();
+}

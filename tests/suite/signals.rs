@@ -1,0 +1,219 @@
+//! Signals end the program from its first instruction to its last, and a node that starts says what it waits for.
+
+use std::{
+    io::Read,
+    net::TcpListener,
+    path::{Path, PathBuf},
+    process::{Child, Command, ExitStatus},
+    time::{Duration, Instant},
+};
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::{
+    process::{Presim, command, eventually, free_port, refusal, text},
+    support::{BOUND, request},
+};
+
+/// The program on its way to being a node, ended when the test is.
+pub struct Starting {
+    child: Child,
+    url: String,
+    http: reqwest::Client,
+}
+
+impl Starting {
+    pub fn spawn(flags: &[&str]) -> Self {
+        let listen = free_port();
+        let child = command(&[&["--listen", &listen], flags].concat(), &[]).spawn().expect("the program runs");
+        Self { child, url: format!("http://{listen}"), http: reqwest::Client::new() }
+    }
+
+    /// The status and the document of `/health`; `None` where nobody listens.
+    pub async fn health(&self) -> Option<(u16, Value)> {
+        let answer = self.http.get(format!("{}/health", self.url)).send().await.ok()?;
+        Some((answer.status().as_u16(), answer.json().await.expect("JSON")))
+    }
+
+    /// Waits until `/health` says that the start waits for something with `reason` in it.
+    pub async fn waits_for(&self, reason: &str) {
+        let (status, health) = eventually(reason, async || {
+            let health = self.health().await?;
+            health.1["reason"].as_str().is_some_and(|text| text.contains(reason)).then_some(health)
+        })
+        .await;
+        let (state, cause) = (&health["status"], &health["cause"]);
+        assert_eq!((status, state, cause), (503, &json!("starting"), &json!("connecting")), "{health}");
+    }
+
+    /// The HTTP status and the answer to a request.
+    pub async fn ask(&self, path: &str, method: &str) -> (u16, Value) {
+        let post = self.http.post(format!("{}{path}", self.url)).json(&request(1, method, json!([])));
+        let answer = post.send().await.expect("it answers");
+        (answer.status().as_u16(), answer.json().await.expect("JSON"))
+    }
+
+    pub fn signal(&self, name: &str) {
+        signal(&self.child, name);
+    }
+
+    /// That it ends in order and at once.
+    pub fn ends_in_order(mut self) {
+        let began = Instant::now();
+        let status = ended(&mut self.child);
+        let mut told = String::new();
+        self.child.stderr.take().unwrap().read_to_string(&mut told).unwrap();
+        assert_eq!(status.code(), Some(0), "{status}: {told}");
+        assert!(began.elapsed() < Duration::from_secs(2), "{:?}: {told}", began.elapsed());
+    }
+}
+
+impl Drop for Starting {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn signal(child: &Child, name: &str) {
+    assert!(Command::new("kill").args(["-s", name, &child.id().to_string()]).status().unwrap().success());
+}
+
+fn ended(child: &mut Child) -> ExitStatus {
+    let deadline = Instant::now() + BOUND;
+    loop {
+        if let Some(status) = child.try_wait().unwrap() {
+            return status;
+        }
+        assert!(Instant::now() < deadline, "it does not end");
+        std::thread::yield_now();
+    }
+}
+
+/// Waits until a signal kills the process no more: it is to be heard.
+fn hears_signals(child: &Child) {
+    const SIGTERM: u32 = 15;
+    let deadline = Instant::now() + BOUND;
+    loop {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap();
+        let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).unwrap().trim();
+        if u64::from_str_radix(caught, 16).unwrap() & (1 << (SIGTERM - 1)) != 0 {
+            return;
+        }
+        assert!(Instant::now() < deadline, "it does not hear signals");
+        std::thread::yield_now();
+    }
+}
+
+/// A file that nobody writes, so that whoever opens it waits.
+fn endless(folder: &TempDir) -> PathBuf {
+    let path = folder.path().join("endless");
+    assert!(Command::new("mkfifo").arg(&path).status().unwrap().success());
+    path
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_start_that_takes_long_is_told_of_and_can_be_stopped() {
+    let folder = tempfile::tempdir().unwrap();
+    let endless = endless(&folder);
+    let genesis = folder.path().join("genesis.json");
+    std::fs::write(&genesis, r#"{"config":{"chainId":1},"alloc":{},"gasLimit":"0x1c9c380","difficulty":"0x0"}"#)
+        .unwrap();
+    let cases: [(&[&str], &str, &str); 3] = [
+        (&["--wallet-key-file", text(&endless)], "it reads the keys of its wallet", "TERM"),
+        (&["--genesis", text(&endless)], "it builds its first block", "INT"),
+        (&["--genesis", text(&genesis), "--chain", text(&endless)], "it imports the blocks of --chain", "TERM"),
+    ];
+    for (flags, reason, name) in cases {
+        let presim = Starting::spawn(flags);
+        presim.waits_for(&format!("the node is starting: {reason}")).await;
+        for path in ["/", "/standard", "/nowhere"] {
+            let (status, answer) = presim.ask(path, "eth_chainId").await;
+            let error = json!({"code": -32000, "message": format!("the node is starting: {reason}")});
+            assert_eq!((status, answer), (503, json!({"jsonrpc": "2.0", "id": null, "error": error})));
+        }
+        presim.signal(name);
+        presim.ends_in_order();
+    }
+}
+
+/// Only hosts that the node itself would answer are told anything.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_page_that_points_a_name_at_a_node_that_starts_learns_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let presim = Starting::spawn(&["--genesis", text(&endless(&folder))]);
+    presim.waits_for("the node is starting").await;
+    let request = presim.http.get(format!("{}/health", presim.url)).header("host", "evil.example");
+    let answer = request.send().await.unwrap();
+    assert_eq!(answer.status(), 403);
+    assert!(!answer.text().await.unwrap().contains("starting"));
+}
+
+/// A large body is read to its end, so that its sender sees the answer.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_large_request_to_a_node_that_starts_is_answered() {
+    let folder = tempfile::tempdir().unwrap();
+    let presim = Starting::spawn(&["--genesis", text(&endless(&folder))]);
+    presim.waits_for("the node is starting").await;
+    let answer = presim.http.post(&presim.url).body(vec![b' '; 8 << 20]).send().await.expect("it answers");
+    assert_eq!(answer.status(), 503);
+    let answer: Value = answer.json().await.unwrap();
+    assert_eq!(answer["error"]["code"], -32000, "{answer}");
+}
+
+#[test]
+fn a_command_line_that_takes_long_to_read_can_be_stopped() {
+    let folder = tempfile::tempdir().unwrap();
+    for name in ["TERM", "INT"] {
+        let presim = Starting::spawn(&["--config", text(&endless(&folder))]);
+        hears_signals(&presim.child);
+        presim.signal(name);
+        presim.ends_in_order();
+        std::fs::remove_file(folder.path().join("endless")).unwrap();
+    }
+}
+
+/// From the moment that it hears signals on, at which nothing has been done yet, to when it serves.
+#[test]
+fn a_signal_at_any_moment_of_the_start_ends_it_in_order() {
+    let data = tempfile::tempdir().unwrap();
+    let flags = ["--data-dir", text(data.path()), "--sub-block-ms", "20"];
+    for moment in 0..20 {
+        let presim = Starting::spawn(&flags);
+        hears_signals(&presim.child);
+        std::thread::sleep(Duration::from_millis(moment * 10));
+        presim.signal(if moment % 2 == 0 { "TERM" } else { "INT" });
+        presim.ends_in_order();
+    }
+    // What it left behind is sound.
+    drop(Presim::start(&flags));
+}
+
+#[test]
+fn an_interrupted_approver_does_not_pass_for_one_who_was_heard() {
+    // A node that takes what is said to it, and never answers.
+    let folder = tempfile::tempdir().unwrap();
+    let _node = std::os::unix::net::UnixListener::bind(folder.path().join("wallet.sock")).unwrap();
+    let mut child = command(&["wallet", "approve", "payroll", "--data-dir", text(folder.path())], &[]).spawn().unwrap();
+    hears_signals(&child);
+    signal(&child, "INT");
+    let status = ended(&mut child);
+    let mut told = String::new();
+    child.stderr.take().unwrap().read_to_string(&mut told).unwrap();
+    assert_eq!(status.code(), Some(1), "{told}");
+    assert!(told.contains("error: "), "{told}");
+}
+
+#[test]
+fn a_port_that_is_taken_is_told_of_before_anything_that_takes_long() {
+    let folder = tempfile::tempdir().unwrap();
+    let genesis: &Path = &endless(&folder);
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    for flags in [&["--listen", &address][..], &["--listen", "127.0.0.1:0", "--metrics", &address]] {
+        let (code, told) = refusal(&[flags, &["--genesis", text(genesis)]].concat(), &[]);
+        assert_eq!(code, Some(1), "{told}");
+        assert!(told.contains(&format!("on {address}: ")), "{told}");
+    }
+}
