@@ -196,8 +196,7 @@ pub async fn begin(
     let snapshots = Snapshots::new(
         canonical_snapshot(view, head, receipts, hashes),
         feed,
-        config.keep_blocks as usize,
-        config.keep_snapshots as usize,
+        config.retention(),
     );
     snapshots.set_tags(Tags::default());
     let fetcher = FetcherConfig { patience: PATIENCE, verify_proofs: live.verify_proofs, max_in_flight: IN_FLIGHT };
