@@ -20,7 +20,7 @@ use presim::{
         upstream::recover,
         world::dev_signers,
     },
-    state::{CodeCache, FeedState, Fetched, Miss, RemoteState, Snapshot, Snapshots, World},
+    state::{CodeCache, FeedState, Fetched, Miss, RemoteState, Retention, Snapshot, Snapshots, World},
 };
 
 #[global_allocator]
@@ -28,6 +28,7 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 const TRANSACTIONS: u64 = 571;
 const SUB_BLOCKS: usize = 10;
+const KEPT: Retention = Retention { blocks: 16, snapshots: 64, history: u64::MAX };
 const GAS: u64 = 2_630_000;
 const ROUNDS: usize = 5;
 /// Hashes until little gas is left, and counts in a slot of the caller's.
@@ -92,7 +93,7 @@ fn transactions(spec: &ChainSpec) -> eyre::Result<Vec<ChainTx>> {
 /// Applies the block once: the time of each sub-block.
 fn round(spec: &ChainSpec, transactions: &[ChainTx]) -> eyre::Result<Vec<Duration>> {
     let mut at = begin(spec)?;
-    let snapshots = Snapshots::new(stand_on(at.world.clone(), at.head.clone(), at.hashes.clone()), LIVE, 16, 64);
+    let snapshots = Snapshots::new(stand_on(at.world.clone(), at.head.clone(), at.hashes.clone()), LIVE, KEPT);
     let mut times = Vec::new();
     let size = transactions.len().div_ceil(SUB_BLOCKS);
     for part in transactions.chunks(size) {

@@ -14,7 +14,7 @@ use alloy_primitives::{Address, U256, keccak256};
 use criterion::{BatchSize, BenchmarkId, Criterion, Throughput};
 use presim::{
     chain::{BlockBody, BlockHashes, SealedBlock},
-    state::{Account, AccountChange, Code, FeedState, Snapshot, Snapshots, World},
+    state::{Account, AccountChange, Code, FeedState, Retention, Snapshot, Snapshots, World},
 };
 use rand::{Rng, SeedableRng, rngs::SmallRng};
 
@@ -201,7 +201,11 @@ fn cell(world: World) -> Snapshots {
     let mut hashes = BlockHashes::default();
     hashes.push(0, head.hash());
     let first = Snapshot::new(world, Arc::new(head), None, hashes);
-    Snapshots::new(first, FeedState::Live { every_ms: 1 }, KEPT, KEPT)
+    Snapshots::new(
+        first,
+        FeedState::Live { every_ms: 1 },
+        Retention { blocks: KEPT, snapshots: KEPT, history: u64::MAX },
+    )
 }
 
 /// The snapshot after `on`, its world changed.

@@ -13,6 +13,8 @@ use std::{ffi::OsString, net::SocketAddr, path::PathBuf, time::Duration};
 use alloy_primitives::Address;
 use clap::{CommandFactory, FromArgMatches, Parser, error::ErrorKind};
 
+use crate::state::Retention;
+
 /// What would these calls do on top of the state that the chain has pre-confirmed right now?
 ///
 /// Without arguments: a devnet of its own on 127.0.0.1:8545, with funded accounts and a small trading world.
@@ -79,6 +81,9 @@ pub struct Config {
     /// Blocks whose state answers by number.
     #[arg(long, env = "PRESIM_KEEP_BLOCKS", value_name = "N", default_value_t = 256, value_parser = clap::value_parser!(u32).range(1..=100_000), help_heading = "Source of state")]
     pub keep_blocks: u32,
+    /// Blocks that are kept with their transactions, receipts and logs, besides genesis, or `all`: by default 10000, with --data-dir 100000. What is older answers 4444, and headers stay. Of an upstream's chain, what is older than its state is asked of the upstream.
+    #[arg(long, env = "PRESIM_KEEP_HISTORY", value_name = "BLOCKS", value_parser = parse_history, help_heading = "Source of state")]
+    pub keep_history: Option<u64>,
     /// Snapshots that answer by snapshotId.
     #[arg(long, env = "PRESIM_KEEP_SNAPSHOTS", value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=100_000), help_heading = "Source of state")]
     pub keep_snapshots: u32,
@@ -314,6 +319,13 @@ impl Config {
         }
     }
 
+    /// How much of the past is kept.
+    pub fn retention(&self) -> Retention {
+        let usual = if self.data_dir.is_some() { 100_000 } else { 10_000 };
+        let history = self.keep_history.unwrap_or_else(|| usual.max(self.keep_blocks.into()));
+        Retention { blocks: self.keep_blocks as usize, snapshots: self.keep_snapshots as usize, history }
+    }
+
     /// Whether a node can run with it: the rules that are of more than one setting.
     pub(crate) fn check(&self, command: &mut clap::Command) -> Result<(), clap::Error> {
         if !self.listen.ip().is_loopback() && self.token_file.is_none() {
@@ -346,6 +358,13 @@ impl Config {
                 ErrorKind::MissingRequiredArgument,
                 "--chain needs --genesis: the file of the genesis that its blocks build on",
             ));
+        }
+        if let Some(history) = self.keep_history.filter(|history| *history < self.keep_blocks.into()) {
+            let text = format!(
+                "--keep-history {history}: a block whose state is kept is kept as a whole: expected at least --keep-blocks ({}), or that one lower",
+                self.keep_blocks
+            );
+            return Err(command.error(ErrorKind::InvalidValue, text));
         }
         if self.feed == Some(FeedName::Static) && self.genesis.is_none() {
             return Err(command.error(
@@ -433,6 +452,15 @@ impl Config {
             ));
         }
         Ok(())
+    }
+}
+
+/// Blocks to keep: a number of at least 1, or `all`.
+fn parse_history(text: &str) -> Result<u64, String> {
+    match text.parse() {
+        _ if text == "all" => Ok(u64::MAX),
+        Ok(blocks) if blocks > 0 => Ok(blocks),
+        _ => Err("expected a number of blocks of at least 1, or `all`".to_owned()),
     }
 }
 

@@ -20,7 +20,7 @@ use presim::{
         pool::{Pool, PoolLimits},
     },
     rpc::{Asked, Backend, Filters, GasCounter, Method, RequestLimits, ShapeLimits, SyncTimeouts, dialect::PROJECT},
-    state::{CodeCache, FeedState, Meter, Overlay, Published, Snapshot, Snapshots},
+    state::{CodeCache, FeedState, Meter, Overlay, Published, Retention, Snapshot, Snapshots},
     store::Store,
     telemetry::Metrics,
     wallet::{Accounts, Approvals, Fees, Ledger, Policy, Wallet},
@@ -87,7 +87,8 @@ impl Chain {
         let mut hashes = BlockHashes::default();
         hashes.push(block.number(), block.hash());
         let first = stand_on(world, Arc::new(block), hashes);
-        let snapshots = Arc::new(Snapshots::new(first, FeedState::Static, 1, 1));
+        let snapshots =
+            Arc::new(Snapshots::new(first, FeedState::Static, Retention { blocks: 1, snapshots: 1, history: 1 }));
         let rules = Rules {
             base_fee: BaseFeeRule::Block,
             block_time: spec.block_time(),

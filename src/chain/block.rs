@@ -14,14 +14,14 @@ use super::{ChainReceipt, ChainTx, ordered_roots};
 
 /// A block whose header is final: hash, body and receipts.
 ///
-/// The body may be left where it is kept, and is fetched from there for whoever asks for it.
+/// The body may be left with a keeper, which fetches it for whoever asks. It goes when the block is pruned; the header stays.
 #[derive(Clone, Debug)]
 pub struct SealedBlock {
     /// The header and its hash.
     pub header: Sealed<Header>,
     body: Option<Arc<BlockBody>>,
-    /// Where the body is to be had, where it is kept.
-    keeper: OnceLock<Arc<dyn BodyKeeper>>,
+    /// Fetches the body, where something keeps it.
+    keeper: OnceLock<Arc<dyn BlockKeeper>>,
 }
 
 /// What is in a block.
@@ -37,13 +37,23 @@ pub struct BlockBody {
     pub withdrawals: Option<Withdrawals>,
 }
 
-/// Keeps the bodies of blocks.
-pub trait BodyKeeper: std::fmt::Debug + Send + Sync {
-    /// The body of block `number`, which was given to it.
-    ///
-    /// # Panics
-    /// Where it cannot be read any more: there is no answer that would be right. A worker's panic is answered as a fault of the node.
-    fn body(&self, number: u64) -> BlockBody;
+/// Keeps blocks outside of memory.
+///
+/// # Panics
+/// Methods panic if a block cannot be read any more, because no answer would be right. A worker's panic is answered as a fault of the node.
+pub trait BlockKeeper: std::fmt::Debug + Send + Sync {
+    /// The body of block `number`; `None` if it has been pruned.
+    fn body(&self, number: u64) -> Option<BlockBody>;
+
+    /// The hashes of the transactions of block `number`, in order, which go with its body. `None` if they cannot be read: no panic, as the
+    /// one writer of snapshots asks for them.
+    fn transactions(&self, number: u64) -> Option<Vec<B256>>;
+
+    /// The header of block `number`, which pruning leaves.
+    fn header(&self, number: u64) -> Option<Header>;
+
+    /// The number of the block with this hash, which pruning leaves.
+    fn number(&self, hash: B256) -> Option<u64>;
 }
 
 impl SealedBlock {
@@ -68,13 +78,18 @@ impl SealedBlock {
     }
 
     /// A block whose body is with `keeper`.
-    pub fn kept(header: Header, keeper: Arc<dyn BodyKeeper>) -> Self {
+    pub fn kept(header: Header, keeper: Arc<dyn BlockKeeper>) -> Self {
         Self { header: header.seal_slow(), body: None, keeper: keeper.into() }
     }
 
     /// Its body is with `keeper` too, from now on.
-    pub fn keep(&self, keeper: Arc<dyn BodyKeeper>) {
+    pub fn keep(&self, keeper: Arc<dyn BlockKeeper>) {
         let _first = self.keeper.set(keeper);
+    }
+
+    /// Whether a keeper has it.
+    pub fn is_kept(&self) -> bool {
+        self.keeper.get().is_some()
     }
 
     /// The same block with its body left where it is kept; none where it is kept nowhere else.
@@ -93,18 +108,30 @@ impl SealedBlock {
         self.header.number
     }
 
-    /// The same block with its body at hand.
-    pub fn with_body(&self) -> Self {
-        Self { body: Some(self.body()), ..self.clone() }
+    /// The same block with its body at hand; `None` if it has none any more.
+    pub fn with_body(&self) -> Option<Self> {
+        Some(Self { body: Some(self.find_body()?), ..self.clone() })
     }
 
-    /// What is in it: at hand, or fetched now.
+    /// What is in it: at hand, or fetched now. Empty if only its header is known: where that may be, ask [`find_body`](Self::find_body).
     pub fn body(&self) -> Arc<BlockBody> {
+        self.find_body().unwrap_or_default()
+    }
+
+    /// What is in it: at hand, or fetched now. `None` if only its header is known, because it has been pruned or never was.
+    pub fn find_body(&self) -> Option<Arc<BlockBody>> {
+        match &self.body {
+            Some(body) => Some(body.clone()),
+            None => self.keeper.get()?.body(self.number()).map(Arc::new),
+        }
+    }
+
+    /// The hashes of its transactions, in order; empty if only its header is known, and `None` if its keeper cannot read them.
+    pub fn transaction_hashes(&self) -> Option<Vec<B256>> {
         match (&self.body, self.keeper.get()) {
-            (Some(body), _) => body.clone(),
-            (None, Some(keeper)) => Arc::new(keeper.body(self.number())),
-            // It has the one or the other from the start.
-            (None, None) => Arc::default(),
+            (Some(body), _) => Some(body.transactions.iter().map(|tx| *tx.tx_hash()).collect()),
+            (None, Some(keeper)) => keeper.transactions(self.number()),
+            (None, None) => Some(Vec::new()),
         }
     }
 }

@@ -153,7 +153,7 @@ impl FeedError {
 /// That it cannot be written. Nothing is published then.
 pub fn publish(snapshots: &Snapshots, journal: Option<&Journal>, step: Step) -> Result<(), StoreError> {
     if let Some(journal) = journal {
-        journal.record(&snapshots.newest(), &step)?;
+        journal.record(&snapshots.load(), &step)?;
     }
     let Step { sealed, next } = step;
     match sealed {

@@ -57,7 +57,9 @@ pub fn begin(config: &Config, codes: &CodeCache, store: &Store, reason: &Startup
             let begun = found(config, codes, &accounts)?;
             if let Some(journal) = journal {
                 let (published, head) = (begun.snapshots.load(), begun.snapshots.newest());
-                journal.found(&begun.about, published.blocks(0, u64::MAX).cloned().collect(), &head)?;
+                let blocks = (0..=head.head.number()).filter_map(|number| published.sealed_block(number));
+                journal.found(&begun.about, blocks.collect(), &head)?;
+                begun.snapshots.set_archive(journal.keeper());
             }
             begun
         }
@@ -119,8 +121,7 @@ fn found(config: &Config, codes: &CodeCache, accounts: &DevAccounts) -> eyre::Re
     hashes.push(block.number(), hash);
     let first = stand_on(state, Arc::new(block), hashes);
     let base = stand_on(first.world.clone(), first.head.clone(), first.hashes.clone());
-    let snapshots =
-        Snapshots::new(first, feed_state(config), config.keep_blocks as usize, config.keep_snapshots as usize);
+    let snapshots = Snapshots::new(first, feed_state(config), config.retention());
     let mut chain_file = None;
     if let Some(file) = &config.chain {
         let head = chain_file::import(&spec, base, file, |snapshot| {
@@ -151,14 +152,17 @@ fn resume(
             .foreign("it holds a devnet that has gone on, and --feed static would stop it in the middle: leave --feed static out")
             .into());
     }
+    journal.migrate(&about)?;
+    journal.prune(config.retention().history)?;
     // The states before the base are nowhere but in the chain file.
     let anew = config.chain.is_some() && journal.base()? == about.founded;
     let snapshots = if anew {
         let Begun { snapshots, .. } = found(config, codes, accounts)?;
+        snapshots.set_archive(journal.keeper());
         journal.replay_on(&snapshots, codes)?;
         snapshots
     } else {
-        journal.restore(codes, feed_state(config), config.keep_blocks as usize, config.keep_snapshots as usize)?
+        journal.restore(codes, feed_state(config), config.retention())?
     };
     let head = &snapshots.newest().head;
     tracing::info!(head = head.number(), hash = %head.hash(), "the chain goes on where it was");

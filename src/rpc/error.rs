@@ -20,6 +20,9 @@ use crate::{
 /// EIP-7966: a receipt did not come in time.
 const RECEIPT_TIMEOUT: i32 = 4;
 
+/// What is in a block is not kept any more: geth's code (EIP-4444).
+const PRUNED_HISTORY: i32 = 4444;
+
 /// An error answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RpcError {
@@ -190,7 +193,15 @@ impl From<SimulationError> for RpcError {
 
 impl From<UnknownBlock> for RpcError {
     fn from(error: UnknownBlock) -> Self {
-        Self { unknown_block: true, ..Self::new(-32000, error.to_string()) }
+        let text = error.to_string();
+        let (code, data) = match error {
+            UnknownBlock::History { number, oldest } => {
+                let detail = format!("block {number} is pruned: the oldest after genesis is {oldest} (--keep-history)");
+                (PRUNED_HISTORY, Some(ErrorData::Text(detail)))
+            }
+            _ => (-32000, None),
+        };
+        Self { unknown_block: true, data, ..Self::new(code, text) }
     }
 }
 

@@ -132,11 +132,6 @@ impl<S> Gate<S> {
         }
         Ok(())
     }
-
-    /// The answer to a request that names another host.
-    pub(super) fn refuse() -> HttpResponse {
-        refuse(StatusCode::FORBIDDEN, RpcError::request("host not allowed: --allow-host names those that are"))
-    }
 }
 
 /// Bytes of a URI.

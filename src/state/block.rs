@@ -1,6 +1,6 @@
 //! A block to read, whether it is sealed or still being built.
 
-use std::sync::{Arc, OnceLock};
+use std::{ops::Deref, sync::Arc};
 
 use alloy_consensus::{Header, TxReceipt, Typed2718, transaction::Recovered};
 use alloy_eips::{Encodable2718, eip4895::Withdrawal};
@@ -9,25 +9,59 @@ use alloy_primitives::Sealed;
 use super::{OpenBlock, Snapshot};
 use crate::chain::{BlockBody, ChainReceipt, ChainTx, SealedBlock, block_size};
 
-/// A block with all that is known of it: a sealed one, or the one being built as one snapshot has it. Costs nothing to make or to clone: the
-/// hash of a block being built is only worked out for who asks for its [`header`](Self::header).
+/// A block that is known by its header at least: a sealed one, pruned or not, or the one that a snapshot is building.
+///
+/// Costs nothing to make or to clone: the hash of a block being built is only worked out for who asks for its [`header`](Self::header).
 #[derive(Clone, Debug)]
-pub struct Block {
-    source: Source,
-    /// Of a sealed block, once somebody has asked for it: where it is on the disk, it is fetched once for all who look at this.
-    body: OnceLock<Arc<BlockBody>>,
-}
-
-#[derive(Clone, Debug)]
-enum Source {
+pub enum KnownBlock {
+    /// A sealed one.
     Sealed(Arc<SealedBlock>),
-    /// The block that it is building, or its head where none is.
+    /// The block that a snapshot is building, or its head where none is.
     Newest(Arc<Snapshot>),
 }
 
-enum Body<'a> {
-    Sealed(&'a BlockBody),
-    Open(&'a OpenBlock),
+impl KnownBlock {
+    /// Its header and hash; of a block being built, as far as they go ([`Snapshot::open_block`]).
+    pub fn header(&self) -> &Sealed<Header> {
+        match self {
+            Self::Sealed(block) => &block.header,
+            Self::Newest(snapshot) => snapshot.open_block().map_or(&snapshot.head.header, |(_, header)| header),
+        }
+    }
+
+    /// What its transactions see of its header: number, time, producer, fees and limits. Unlike the rest they are final in a block being
+    /// built, and nothing is hashed for them.
+    pub fn context(&self) -> &Header {
+        match self {
+            Self::Sealed(block) => block.header.inner(),
+            Self::Newest(snapshot) => snapshot.header(),
+        }
+    }
+
+    /// Whether it is still being built.
+    pub fn is_open(&self) -> bool {
+        self.open().is_some()
+    }
+
+    /// Its number.
+    pub fn number(&self) -> u64 {
+        self.context().number
+    }
+
+    fn open(&self) -> Option<&OpenBlock> {
+        match self {
+            Self::Sealed(_) => None,
+            Self::Newest(snapshot) => snapshot.open.as_ref(),
+        }
+    }
+}
+
+/// A block with all that is in it: a sealed one, or the one being built as one snapshot has it.
+#[derive(Clone, Debug)]
+pub struct Block {
+    known: KnownBlock,
+    /// Of a sealed block. Empty in one that is being built.
+    body: Arc<BlockBody>,
 }
 
 /// A transaction where it is in its block, with its receipt and what follows from those before it.
@@ -45,53 +79,38 @@ pub struct Included<'a> {
     pub first_log: u64,
 }
 
+impl Deref for Block {
+    type Target = KnownBlock;
+
+    fn deref(&self) -> &KnownBlock {
+        &self.known
+    }
+}
+
 impl Block {
+    /// A known block with its body, which is fetched where it is not at hand; `None` if only its header is known.
+    pub fn load(known: KnownBlock) -> Option<Self> {
+        let body = match &known {
+            KnownBlock::Sealed(block) => block.find_body()?,
+            KnownBlock::Newest(snapshot) if snapshot.open.is_none() => snapshot.head.find_body()?,
+            KnownBlock::Newest(_) => Arc::default(),
+        };
+        Some(Self { known, body })
+    }
+
     /// The block that `snapshot` is building, or its head where none is.
-    pub fn newest(snapshot: &Arc<Snapshot>) -> Self {
-        Self { source: Source::Newest(snapshot.clone()), body: OnceLock::new() }
+    pub fn newest(snapshot: &Arc<Snapshot>) -> Option<Self> {
+        Self::load(KnownBlock::Newest(snapshot.clone()))
     }
 
-    /// A sealed block.
-    pub fn sealed(block: &Arc<SealedBlock>) -> Self {
-        Self { source: Source::Sealed(block.clone()), body: OnceLock::new() }
-    }
-
-    /// Its header and hash; of a block being built, as far as they go ([`Snapshot::open_block`]).
-    pub fn header(&self) -> &Sealed<Header> {
-        match &self.source {
-            Source::Sealed(block) => &block.header,
-            Source::Newest(snapshot) => snapshot.open_block().map_or(&snapshot.head.header, |(_, header)| header),
-        }
-    }
-
-    /// What its transactions see of its header: number, time, producer, fees and limits. Unlike the rest they are final in a block being
-    /// built, and nothing is hashed for them.
-    pub fn context(&self) -> &Header {
-        match &self.source {
-            Source::Sealed(block) => block.header.inner(),
-            Source::Newest(snapshot) => snapshot.header(),
-        }
-    }
-
-    /// Whether only its header is known.
-    pub fn is_bare(&self) -> bool {
-        match &self.source {
-            Source::Sealed(block) => block.is_bare(),
-            Source::Newest(snapshot) => snapshot.open.is_none() && snapshot.head.is_bare(),
-        }
-    }
-
-    /// Whether it is still being built.
-    pub fn is_open(&self) -> bool {
-        matches!(self.body(), Body::Open(_))
+    /// A sealed block; `None` if only its header is known.
+    pub fn sealed(block: &Arc<SealedBlock>) -> Option<Self> {
+        Self::load(KnownBlock::Sealed(block.clone()))
     }
 
     /// How many transactions are in it.
     pub fn len(&self) -> usize {
-        match self.body() {
-            Body::Sealed(block) => block.transactions.len(),
-            Body::Open(open) => open.transactions.len(),
-        }
+        self.open().map_or(self.body.transactions.len(), |open| open.transactions.len())
     }
 
     /// Whether no transaction is in it.
@@ -101,26 +120,23 @@ impl Block {
 
     /// The headers of its uncles.
     pub fn ommers(&self) -> &[Header] {
-        match self.body() {
-            Body::Sealed(block) => &block.ommers,
-            Body::Open(_) => &[],
-        }
+        &self.body.ommers
     }
 
     /// Its withdrawals: none before Shanghai.
     pub fn withdrawals(&self) -> Option<&[Withdrawal]> {
-        match self.body() {
-            Body::Sealed(block) => block.withdrawals.as_ref().map(|list| list.as_slice()),
-            Body::Open(open) => open.header.withdrawals_root.map(|_| [].as_slice()),
+        match self.open() {
+            Some(open) => open.header.withdrawals_root.map(|_| [].as_slice()),
+            None => self.body.withdrawals.as_ref().map(|list| list.as_slice()),
         }
     }
 
     /// Its transactions in order.
     pub fn transactions(&self) -> impl Iterator<Item = Included<'_>> {
         let (mut used, mut logs) = (0, 0);
-        let receipts: Box<dyn Iterator<Item = (&Recovered<ChainTx>, &ChainReceipt)>> = match self.body() {
-            Body::Sealed(block) => Box::new(block.transactions.iter().zip(&block.receipts)),
-            Body::Open(open) => Box::new(open.transactions.iter().zip(&open.receipts)),
+        let receipts: Box<dyn Iterator<Item = (&Recovered<ChainTx>, &ChainReceipt)>> = match self.open() {
+            Some(open) => Box::new(open.transactions.iter().zip(&open.receipts)),
+            None => Box::new(self.body.transactions.iter().zip(&self.body.receipts)),
         };
         receipts.enumerate().map(move |(index, (tx, receipt))| {
             let cumulative = receipt.cumulative_gas_used();
@@ -140,15 +156,5 @@ impl Block {
     pub fn size(&self) -> usize {
         let transactions = self.transactions().map(|included| (included.tx.encode_2718_len(), included.tx.is_legacy()));
         block_size(self.header(), transactions, self.ommers(), self.withdrawals())
-    }
-
-    fn body(&self) -> Body<'_> {
-        match &self.source {
-            Source::Newest(snapshot) => match &snapshot.open {
-                Some(open) => Body::Open(open),
-                None => Body::Sealed(self.body.get_or_init(|| snapshot.head.body())),
-            },
-            Source::Sealed(block) => Body::Sealed(self.body.get_or_init(|| block.body())),
-        }
     }
 }

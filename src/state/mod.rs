@@ -17,7 +17,7 @@ mod trie;
 mod world;
 
 pub use account::{Account, Code};
-pub use block::{Block, Included};
+pub use block::{Block, Included, KnownBlock};
 pub use code::{CodeCache, CodeStats};
 pub use log_numbers::{LogMark, LogNumbers};
 pub use meter::{Meter, Pause, Stopped};
@@ -28,6 +28,6 @@ pub use remote::{
 pub use roots::StateRoots;
 pub use selector::{Selector, UnknownBlock};
 pub use snapshot::{FeedProblem, FeedState, OpenBlock, Snapshot, SnapshotId};
-pub use snapshots::{Published, Snapshots, Tags};
+pub use snapshots::{Published, Retention, Snapshots, Tags};
 pub use trie::{Trie, TrieValue};
 pub use world::{Lookup, World};

@@ -58,6 +58,14 @@ pub enum UnknownBlock {
         /// The oldest block with state.
         oldest: u64,
     },
+    /// The block was pruned: its header is kept, and what is in it is not. The text is geth's.
+    #[error("pruned history unavailable")]
+    History {
+        /// What was asked for.
+        number: u64,
+        /// The oldest block after genesis that is kept.
+        oldest: u64,
+    },
     /// Only the header of the block is known here.
     #[error("block {number} is known by its header alone")]
     Bare {

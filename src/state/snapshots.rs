@@ -1,13 +1,16 @@
 //! The newest snapshot and the recent ones, to be read without a lock.
 
+mod history;
+
 use std::sync::Arc;
 
 use alloy_primitives::B256;
 use arc_swap::ArcSwap;
 use tokio::sync::watch;
 
-use super::{Block, FeedState, Selector, Snapshot, SnapshotId, UnknownBlock};
-use crate::chain::SealedBlock;
+use self::history::OldHeaders;
+use super::{Block, FeedState, KnownBlock, Selector, Snapshot, SnapshotId, UnknownBlock};
+use crate::chain::{BlockKeeper, SealedBlock};
 
 /// What is published at one moment: the newest snapshot, those before it, and the sealed blocks.
 ///
@@ -27,10 +30,16 @@ pub struct Published {
     recent: imbl::OrdMap<u64, Arc<Snapshot>>,
     /// The snapshot right after each sealed block: its state, with no block open.
     sealed: imbl::OrdMap<u64, Arc<Snapshot>>,
+    /// The numbers of blocks by their hashes; those of pruned blocks are with the archive, where there is one.
     numbers: imbl::HashMap<B256, u64>,
+    /// The sealed blocks but for those that were pruned.
     blocks: imbl::OrdMap<u64, Arc<SealedBlock>>,
-    /// Where each sealed transaction is: its block's number and its index there.
+    /// Where each transaction of those blocks is: its block's number and its index there.
     transactions: imbl::HashMap<B256, (u64, usize)>,
+    /// The headers of the pruned blocks that no archive has.
+    old_headers: OldHeaders,
+    /// What has the headers and hashes of pruned blocks outside of memory.
+    archive: Option<Arc<dyn BlockKeeper>>,
 }
 
 /// The blocks that an upstream calls `safe` and `finalized`, by number.
@@ -42,19 +51,29 @@ pub struct Tags {
     pub finalized: Option<u64>,
 }
 
+/// How much of the past is kept.
+#[derive(Clone, Copy, Debug)]
+pub struct Retention {
+    /// Blocks whose state is kept, at least 1.
+    pub blocks: usize,
+    /// Snapshots that are kept by their ids, at least 1.
+    pub snapshots: usize,
+    /// Blocks that are kept with all that is in them, genesis besides; at least as many as have their state. An upstream's are kept as long as
+    /// their state is.
+    pub history: u64,
+}
+
 /// The lock-free cell that holds what is published. One writer, any number of readers.
 #[derive(Debug)]
 pub struct Snapshots {
     cell: ArcSwap<Published>,
     changed: watch::Sender<SnapshotId>,
-    kept_blocks: usize,
-    kept_snapshots: usize,
+    kept: Retention,
 }
 
 impl Snapshots {
-    /// A cell with its first snapshot, which stands on a sealed block. It will keep the states of the last `kept_blocks` blocks and the
-    /// last `kept_snapshots` snapshots, at least one of each.
-    pub fn new(first: Snapshot, feed: FeedState, kept_blocks: usize, kept_snapshots: usize) -> Self {
+    /// A cell with its first snapshot, which stands on a sealed block. It will keep as much of the past as `kept` says.
+    pub fn new(first: Snapshot, feed: FeedState, kept: Retention) -> Self {
         let first = Arc::new(first);
         let mut published = Published {
             newest: first.clone(),
@@ -66,13 +85,18 @@ impl Snapshots {
             numbers: imbl::HashMap::new(),
             blocks: imbl::OrdMap::new(),
             transactions: imbl::HashMap::new(),
+            old_headers: OldHeaders::default(),
+            archive: None,
         };
         published.add_block(&first);
         Self {
             changed: watch::Sender::new(published.newest.id),
             cell: ArcSwap::from_pointee(published),
-            kept_blocks: kept_blocks.max(1),
-            kept_snapshots: kept_snapshots.max(1),
+            kept: Retention {
+                blocks: kept.blocks.max(1),
+                snapshots: kept.snapshots.max(1),
+                history: kept.history.max(kept.blocks.max(1) as u64),
+            },
         }
     }
 
@@ -94,7 +118,7 @@ impl Snapshots {
     /// Publishes the next sub-block of the block being built, under the next id.
     pub fn publish(&self, mut next: Snapshot) {
         next.id = self.next_id();
-        self.replace(|published| published.push(Arc::new(next), self.kept_snapshots));
+        self.replace(|published| published.push(Arc::new(next), self.kept.snapshots));
     }
 
     /// Publishes a sealed block (`sealed` has no open block), and at once `next`: the empty block on it where the chain goes on.
@@ -108,7 +132,7 @@ impl Snapshots {
             published.add_block(&sealed);
             published.latest = sealed.clone();
             self.prune(published);
-            published.push(next.map_or(sealed, Arc::new), self.kept_snapshots);
+            published.push(next.map_or(sealed, Arc::new), self.kept.snapshots);
         });
     }
 
@@ -122,7 +146,7 @@ impl Snapshots {
             published.add_block(&canonical);
             published.latest = canonical.clone();
             self.prune(published);
-            published.push(canonical, self.kept_snapshots);
+            published.push(canonical, self.kept.snapshots);
         });
     }
 
@@ -143,7 +167,7 @@ impl Snapshots {
                 published.forget_from(open.header().number);
             }
             self.prune(published);
-            published.push(Arc::new(open), self.kept_snapshots);
+            published.push(Arc::new(open), self.kept.snapshots);
         });
     }
 
@@ -170,7 +194,7 @@ impl Snapshots {
             published.forget_from(number + 1);
             published.sealed.insert(number, fork.clone());
             published.latest = fork.clone();
-            published.push(fork, self.kept_snapshots);
+            published.push(fork, self.kept.snapshots);
         });
     }
 
@@ -182,7 +206,7 @@ impl Snapshots {
             published.forget_from(0);
             published.add_block(&first);
             published.latest = first.clone();
-            published.push(first, self.kept_snapshots);
+            published.push(first, self.kept.snapshots);
         });
     }
 
@@ -199,7 +223,7 @@ impl Snapshots {
             let mut again = canonical.copy();
             again.id = id;
             published.forget_from(number + 1);
-            published.push(Arc::new(again), self.kept_snapshots);
+            published.push(Arc::new(again), self.kept.snapshots);
         });
     }
 
@@ -209,7 +233,7 @@ impl Snapshots {
     }
 
     fn prune(&self, published: &mut Published) {
-        while published.sealed.len() > self.kept_blocks {
+        while published.sealed.len() > self.kept.blocks {
             let (oldest, rest) = published.sealed.without_min();
             // What is pre-confirmed is on the newest canonical block.
             if oldest.as_ref().is_some_and(|oldest| oldest.head.number() >= published.latest.head.number()) {
@@ -221,17 +245,23 @@ impl Snapshots {
                 drop_aside(oldest);
             }
         }
+        published.prune(self.kept.history);
     }
 
     /// Puts `next`, the empty block opened on the first block, in its place and under its id: as [`publish_sealed`](Self::publish_sealed) does it.
     pub fn open_first(&self, mut next: Snapshot) {
         next.id = self.cell.load().newest.id;
-        self.replace(|published| published.push(Arc::new(next), self.kept_snapshots));
+        self.replace(|published| published.push(Arc::new(next), self.kept.snapshots));
     }
 
     /// Adds blocks before the first, whose state nobody has, each with the hashes of its transactions.
     pub fn add_history(&self, blocks: impl IntoIterator<Item = (Arc<SealedBlock>, Vec<B256>)>) {
         self.replace(|published| blocks.into_iter().for_each(|(block, hashes)| published.index(&block, hashes)));
+    }
+
+    /// Tells what has the blocks outside of memory, pruned ones with their headers.
+    pub fn set_archive(&self, archive: Arc<dyn BlockKeeper>) {
+        self.replace(|published| published.archive = Some(archive));
     }
 
     /// Tells how the feed is.
@@ -255,6 +285,8 @@ impl Snapshots {
             numbers: last.numbers.clone(),
             blocks: last.blocks.clone(),
             transactions: last.transactions.clone(),
+            old_headers: last.old_headers.clone(),
+            archive: last.archive.clone(),
         };
         change(&mut next);
         let newest = next.newest.id;
@@ -263,9 +295,9 @@ impl Snapshots {
     }
 }
 
-/// Lets go of a snapshot on another thread: freeing what only it held takes as long as making it did.
-fn drop_aside(snapshot: Arc<Snapshot>) {
-    rayon::spawn(move || drop(snapshot));
+/// Drops a snapshot or a block on another thread: freeing what only it held takes as long as making it did.
+fn drop_aside(what: impl Send + 'static) {
+    rayon::spawn(move || drop(what));
 }
 
 impl Published {
@@ -283,7 +315,10 @@ impl Published {
             },
             Selector::Hash(hash) => match self.numbers.get(&hash) {
                 Some(number) => self.sealed(*number),
-                None => self.given_out(hash).cloned().ok_or(UnknownBlock::Hash { hash }),
+                None => match self.given_out(hash) {
+                    Some(snapshot) => Ok(snapshot.clone()),
+                    None => self.sealed(self.pruned_number(hash).ok_or(UnknownBlock::Hash { hash })?),
+                },
             },
             Selector::Snapshot(SnapshotId(id)) => self.recent.get(&id).cloned().ok_or_else(|| UnknownBlock::Snapshot {
                 id,
@@ -301,23 +336,6 @@ impl Published {
     /// The number of the oldest block whose state is kept.
     pub fn oldest_state(&self) -> u64 {
         self.sealed.get_min().map_or(0, |(number, _)| *number)
-    }
-
-    /// Refuses a range of an upstream's blocks that begins before those that are known here.
-    ///
-    /// # Errors
-    /// Which is the oldest that is known.
-    pub fn has_blocks_from(&self, number: u64) -> Result<(), UnknownBlock> {
-        match self.blocks.get_min() {
-            Some((oldest, _)) if self.tags.is_some() && number < *oldest => {
-                Err(UnknownBlock::Pruned { number, oldest: *oldest })
-            }
-            Some(_) if self.tags.is_some() => {
-                let bare = self.blocks.range(number..).find(|(_, block)| block.is_bare());
-                bare.map_or(Ok(()), |(number, _)| Err(UnknownBlock::Bare { number: *number }))
-            }
-            _ => Ok(()),
-        }
     }
 
     /// The newest canonical block.
@@ -351,33 +369,41 @@ impl Published {
         recent.find(|snapshot| snapshot.has_given_out(hash))
     }
 
-    /// The block that `selector` names. Blocks are kept for ever, so this finds those too whose state is not.
+    /// The block that `selector` names, with all that is in it.
     ///
     /// # Errors
-    /// A snapshot that is not kept; a block that does not exist is none.
+    /// Returns an error for a snapshot that is not kept, and for a block of which only the header is known. A block that does not exist is
+    /// none.
     pub fn block(&self, selector: Selector) -> Result<Option<Block>, UnknownBlock> {
-        let sealed = |number: u64| self.blocks.get(&number).map(Block::sealed);
-        let found = match selector {
-            Selector::Pending => match self.pending() {
-                Some(snapshot) => Some(Block::newest(snapshot)),
-                None => Some(Block::sealed(self.head())),
-            },
-            Selector::Latest => Some(Block::sealed(self.head())),
+        let Some(known) = self.find(selector)? else { return Ok(None) };
+        let number = known.number();
+        Block::load(known).map(Some).ok_or_else(|| self.no_body(number))
+    }
+
+    /// The block that `selector` names, pruned or not. Headers are kept for ever, so this finds those too whose state is not kept.
+    ///
+    /// # Errors
+    /// Returns an error for a snapshot that is not kept. A block that does not exist is none.
+    pub fn find(&self, selector: Selector) -> Result<Option<KnownBlock>, UnknownBlock> {
+        let sealed = |number: u64| self.sealed_block(number).map(KnownBlock::Sealed);
+        let head = || KnownBlock::Sealed(self.head().clone());
+        Ok(match selector {
+            Selector::Pending => Some(self.pending().map_or_else(head, |open| KnownBlock::Newest(open.clone()))),
+            Selector::Latest => Some(head()),
             Selector::Safe | Selector::Finalized | Selector::Earliest => sealed(self.tagged(selector)?),
             Selector::Number(number) => match self.pending() {
-                Some(snapshot) if snapshot.header().number == number => Some(Block::newest(snapshot)),
+                Some(open) if open.header().number == number => Some(KnownBlock::Newest(open.clone())),
                 _ => sealed(number),
             },
             Selector::Hash(hash) => match self.numbers.get(&hash) {
                 Some(number) => sealed(*number),
-                None => self.given_out(hash).map(Block::newest),
+                None => match self.given_out(hash) {
+                    Some(open) => Some(KnownBlock::Newest(open.clone())),
+                    None => self.pruned_number(hash).and_then(sealed),
+                },
             },
-            Selector::Snapshot(_) => Some(Block::newest(&self.select(selector)?)),
-        };
-        match found {
-            Some(block) if block.is_bare() => Err(UnknownBlock::Bare { number: block.context().number }),
-            found => Ok(found),
-        }
+            Selector::Snapshot(_) => Some(KnownBlock::Newest(self.select(selector)?)),
+        })
     }
 
     /// The snapshots after `id` that are kept, in order.
@@ -385,7 +411,7 @@ impl Published {
         self.recent.range(id.0 + 1..).map(|(_, snapshot)| snapshot)
     }
 
-    /// The sealed blocks from one number to another, both included, in order.
+    /// The sealed blocks from one number to another, both included, in order, without those that were pruned.
     pub fn blocks(&self, from: u64, to: u64) -> impl Iterator<Item = &Arc<SealedBlock>> {
         self.blocks.range(from..=to).map(|(_, block)| block)
     }
@@ -393,11 +419,16 @@ impl Published {
     /// The block that a transaction is in, the one being built included, and its index there.
     pub fn transaction(&self, hash: &B256) -> Option<(Block, usize)> {
         if let Some((number, index)) = self.transactions.get(hash) {
-            return Some((Block::sealed(self.blocks.get(number)?), *index));
+            return Some((Block::sealed(self.blocks.get(number)?)?, *index));
         }
         let snapshot = self.pending()?;
         let index = snapshot.open.as_ref()?.positions.get(hash)?;
-        Some((Block::newest(snapshot), *index))
+        Some((Block::newest(snapshot)?, *index))
+    }
+
+    /// Whether a transaction is in a sealed block that is not pruned.
+    pub fn is_mined(&self, hash: &B256) -> bool {
+        self.transactions.contains_key(hash)
     }
 
     /// Whether a transaction is in the block being built, be it shown or not.
@@ -419,10 +450,8 @@ impl Published {
     fn forget_from(&mut self, number: u64) {
         while let Some((last, block)) = self.blocks.get_max().filter(|(last, _)| *last >= number) {
             let (last, block) = (*last, block.clone());
+            self.forget_transactions(&block);
             self.numbers.remove(&block.hash());
-            for tx in &block.body().transactions {
-                self.transactions.remove(tx.tx_hash());
-            }
             self.blocks.remove(&last);
             if let Some(dead) = self.sealed.remove(&last) {
                 drop_aside(dead);
@@ -448,8 +477,7 @@ impl Published {
 
     fn add_block(&mut self, snapshot: &Arc<Snapshot>) {
         self.sealed.insert(snapshot.head.number(), snapshot.clone());
-        let hashes: Vec<B256> = snapshot.head.body().transactions.iter().map(|tx| *tx.tx_hash()).collect();
-        self.index(&snapshot.head, hashes);
+        self.index(&snapshot.head, snapshot.head.transaction_hashes().unwrap_or_default());
     }
 
     fn index(&mut self, block: &Arc<SealedBlock>, transactions: impl IntoIterator<Item = B256>) {
@@ -464,13 +492,17 @@ impl Published {
     /// as a whole.
     fn put_away(&mut self, block: &SealedBlock) {
         if self.tags.is_some() {
-            for tx in &block.body().transactions {
-                self.transactions.remove(tx.tx_hash());
-            }
+            self.forget_transactions(block);
             self.numbers.remove(&block.hash());
             self.blocks.remove(&block.number());
         } else if let Some(block) = block.without_body() {
             self.blocks.insert(block.number(), Arc::new(block));
+        }
+    }
+
+    fn forget_transactions(&mut self, block: &SealedBlock) {
+        for hash in block.transaction_hashes().unwrap_or_default() {
+            self.transactions.remove(&hash);
         }
     }
 }

@@ -2,8 +2,10 @@
 
 mod guard;
 mod image;
+mod version;
 
 pub use image::{read_image, write_image};
+pub use version::{FORMAT, write_version};
 
 use std::{
     fs::{self, File, OpenOptions, TryLockError},
@@ -29,7 +31,7 @@ use redb::{
 };
 use tokio::sync::oneshot;
 
-use self::guard::Guarded;
+use self::{guard::Guarded, version::read_version};
 use crate::telemetry::Metrics;
 
 /// The file in the data directory.
@@ -59,6 +61,8 @@ struct Shared {
     writer: Option<JoinHandle<()>>,
     failure: Arc<OnceLock<StoreError>>,
     durable: bool,
+    /// The version of its format when it was opened.
+    version: u32,
     path: PathBuf,
 }
 
@@ -92,6 +96,14 @@ pub enum StoreError {
         path: PathBuf,
         #[doc = "What was seen."]
         problem: String,
+    },
+    /// A program of after this one has written it. It is left as it is.
+    #[error("--data-dir {}: {FILE} is in format {found}, and this presim knows those up to {FORMAT}: start the presim that wrote it, or give another --data-dir. It has been left as it is", path.display())]
+    Newer {
+        #[doc = "The directory."]
+        path: PathBuf,
+        #[doc = "The version of its format."]
+        found: u32,
     },
     /// It holds something else than what this node is to serve. It is left as it is.
     #[error("--data-dir {}: {problem}. It has been left as it is", path.display())]
@@ -262,10 +274,18 @@ impl Store {
             Ok(Err(error)) => return Err(damaged(error.to_string())),
             Err(_) => return Err(damaged("it cannot be read as a database".to_owned())),
         };
+        let failed = |error: redb::Error| StoreError::Open { path: path.to_owned(), problem: error.to_string() };
         if fresh {
-            guarded
-                .let_through()
-                .map_err(|error| StoreError::Open { path: path.to_owned(), problem: error.to_string() })?;
+            guarded.let_through().map_err(|error| failed(error.into()))?;
+            let written = db.begin_write().map_err(redb::Error::from).and_then(|transaction| {
+                write_version(&transaction)?;
+                Ok(transaction.commit()?)
+            });
+            written.map_err(failed)?;
+        }
+        let version = read_version(&db).map_err(failed)?;
+        if version > FORMAT {
+            return Err(StoreError::Newer { path: path.to_owned(), found: version });
         }
         let (writes, waiting) = bounded(WAITING);
         let (db, failure) = (Arc::new(db), Arc::new(OnceLock::new()));
@@ -290,9 +310,15 @@ impl Store {
                 writer: Some(writer),
                 failure,
                 durable,
+                version,
                 path: path.to_owned(),
             }),
         })
+    }
+
+    /// The version of its format when it was opened: at most [`FORMAT`].
+    pub fn version(&self) -> u32 {
+        self.shared.version
     }
 
     /// Whether what is written here outlives the process.

@@ -34,6 +34,9 @@ pub enum WalletError {
     /// 5730: no batch has this id.
     #[error("No batch with the specified batch ID is known")]
     Unknown(String),
+    /// 4444: the blocks that tell of the batch were pruned.
+    #[error("pruned history unavailable")]
+    Pruned(String),
     /// 5740: too many calls, or too large.
     #[error("The batch is too large for the wallet to process")]
     TooLarge(String),
@@ -81,6 +84,12 @@ impl WalletError {
         Self::Unknown(format!("params[0]: {}: expected an id that wallet_sendCalls has answered", cut(id.as_str())))
     }
 
+    /// 4444: the blocks that tell of this batch were pruned.
+    pub fn pruned(id: &BatchId) -> Self {
+        let id = cut(id.as_str());
+        Self::Pruned(format!("params[0]: {id}: it was taken before the oldest block that is kept (--keep-history)"))
+    }
+
     /// The code.
     pub const fn code(&self) -> i32 {
         match self {
@@ -92,6 +101,7 @@ impl WalletError {
             Self::Capability(_) => 5700,
             Self::Duplicate(_) => 5720,
             Self::Unknown(_) => 5730,
+            Self::Pruned(_) => 4444,
             Self::TooLarge(_) => 5740,
             Self::Upgrade(_) => 5750,
             Self::Deadline => -32016,
@@ -111,6 +121,7 @@ impl WalletError {
             | Self::Capability(detail)
             | Self::Duplicate(detail)
             | Self::Unknown(detail)
+            | Self::Pruned(detail)
             | Self::TooLarge(detail)
             | Self::Upgrade(detail) => Some(detail),
             Self::Reverted(_)

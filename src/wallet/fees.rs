@@ -102,10 +102,11 @@ impl Fees {
 fn suggested_tip(published: &Published) -> u128 {
     let mut tips: Vec<u128> = Vec::new();
     // What a broken feed had begun is not what the chain will do.
-    let newest = published.pending().map_or_else(|| Block::sealed(published.head()), Block::newest);
-    let first = newest.context().number.saturating_sub(TIP_BLOCKS - 1);
-    let sealed = published.blocks(first, published.head().number()).map(Block::sealed);
-    for block in sealed.chain(newest.is_open().then_some(newest)) {
+    let open = published.pending().and_then(Block::newest);
+    let newest = open.as_ref().map_or(published.head().number(), |open| open.number());
+    let first = newest.saturating_sub(TIP_BLOCKS - 1);
+    let sealed = published.blocks(first, published.head().number()).filter_map(Block::sealed);
+    for block in sealed.chain(open) {
         let base_fee = block.context().base_fee_per_gas.unwrap_or_default();
         let producer = block.context().beneficiary;
         let mut paid: Vec<u128> = block

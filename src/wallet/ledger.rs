@@ -36,6 +36,8 @@ pub struct TakenBatch {
     pub transactions: Vec<B256>,
     /// The one that deploys the batch executor, where it was not there.
     pub deployment: Option<B256>,
+    /// The newest block when it was taken: its transactions are in later ones. `None` in a record of before this was written.
+    pub taken_on: Option<u64>,
 }
 
 /// The batches on the disk (or, on a node that keeps nothing, in memory), the newest of them, and the ids of those on their way there.

@@ -237,6 +237,7 @@ impl Wallet {
             self.accounts.find(account).ok_or_else(|| WalletError::foreign_account("params[0].from", account))?;
         let (id, claim) = (claim.id().clone(), Arc::new(claim));
         let choosing = signer.choosing();
+        let taken_on = self.pool.published().head().number();
         let mut tries = 0;
         let commit = loop {
             let transactions = self.sign(signer, &plan)?;
@@ -248,6 +249,7 @@ impl Wallet {
                 executor: self.executor().address(),
                 transactions: shown.iter().map(|tx| *tx.tx_hash()).collect(),
                 deployment: deploying.first().map(|tx| *tx.tx_hash()),
+                taken_on: Some(taken_on),
             };
             let write = self.ledger.writing(&id, &taken);
             // The id is claimed until it stands on the disk.
@@ -287,7 +289,7 @@ impl Wallet {
     /// How far a batch has come.
     ///
     /// # Errors
-    /// That no batch has this id.
+    /// That no batch has this id, or that what it did is in blocks that were pruned.
     pub fn status(&self, id: BatchId, overlay: &Overlay) -> Result<BatchStatus, WalletError> {
         let batch = self.ledger.get(&id)?.ok_or_else(|| WalletError::unknown(&id))?;
         // In this order: a transaction leaves the pool only after the snapshot with it was published.
@@ -309,10 +311,16 @@ impl Wallet {
                     };
                     receipts.extend(block.transaction(index).map(receipt));
                 }
+                None if published.is_mined(hash) => return Err(WalletError::pruned(&id)),
                 // While the feed is broken its open block is not shown, and is still what the chain will do if it goes on.
                 None if !waits && !published.is_building(hash) => lost += 1,
                 None => {}
             }
+        }
+        // What is nowhere may have been in a block that was pruned.
+        let first = batch.taken_on.unwrap_or_default() + 1;
+        if lost > 0 && published.has_blocks(first, published.head().number()).is_err() {
+            return Err(WalletError::pruned(&id));
         }
         // What was to deploy the executor may have been replaced, or have failed, as it does where another was quicker. Where nobody did so in
         // time, nothing was there to make the calls.

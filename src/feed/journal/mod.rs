@@ -4,12 +4,18 @@
 //! reads the base and takes the records one after another, so that it comes to the same snapshots with the same numbers, those of the recent
 //! blocks and of the block being built included. As the chain goes on, the base follows it at the distance of the blocks whose state is
 //! kept: with each block that is sealed, the records of the oldest are worked into it. So a sub-block writes what it changed, and no more.
+//!
+//! What is in a block goes when it is pruned ([`prune`]): with the block that is sealed next, in the same commit. Headers stay.
 
+mod format;
+mod progress;
+mod prune;
 mod record;
 mod restore;
 
 use std::sync::Arc;
 
+use alloy_consensus::Header;
 use alloy_genesis::ChainConfig;
 use alloy_primitives::{B256, KECCAK256_EMPTY};
 use redb::{ReadTransaction, ReadableTable, ReadableTableMetadata, TableDefinition, WriteTransaction};
@@ -22,18 +28,17 @@ use self::{
 };
 use super::{apply::Applied, devnet::Step, pool, world::TradingWorld};
 use crate::{
-    chain::{BlockBody, BodyKeeper, SealedBlock},
-    state::{AccountChange, Code, CodeCache, FeedState, Snapshot, Snapshots, World},
-    store::{Store, StoreError, WeakStore},
+    chain::{BlockBody, BlockKeeper, SealedBlock},
+    state::{AccountChange, Code, CodeCache, FeedState, Published, Retention, Snapshot, Snapshots, World},
+    store::{Store, StoreError, WeakStore, write_version},
 };
 
-/// How the tables are laid out. Another number is another layout.
-const LAYOUT: u32 = 1;
-
 const ABOUT: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("about");
-/// Headers, each with the hashes of its block's transactions, by number.
+/// Headers, each with the hashes of its block's transactions unless that was pruned, by number.
 const HEADERS: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("headers");
-/// Bodies with receipts, by number.
+/// The numbers of all blocks by their hashes.
+const NUMBERS: TableDefinition<'_, [u8; 32], u64> = TableDefinition::new("numbers");
+/// Bodies with receipts, by number; none of a pruned block.
 const BODIES: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("bodies");
 /// Records of snapshots by their id; what sealed a block is 0, what opened the next under the same id is 1.
 const JOURNAL: TableDefinition<'_, (u64, u8), &[u8]> = TableDefinition::new("journal");
@@ -45,7 +50,7 @@ const CODES: TableDefinition<'_, [u8; 32], &[u8]> = TableDefinition::new("codes"
 /// The chain that a store holds.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct About {
-    /// The layout of the tables.
+    /// [`format::LAYOUT`] when it was written.
     layout: u32,
     /// The hash of block zero.
     pub genesis: B256,
@@ -64,7 +69,7 @@ pub struct About {
 }
 
 impl About {
-    /// A chain in this layout. Without a genesis file it is the built-in devnet.
+    /// A chain in the newest layout. Without a genesis file it is the built-in devnet.
     pub const fn new(
         genesis: B256,
         genesis_file: Option<B256>,
@@ -74,30 +79,26 @@ impl About {
         trading: Option<TradingWorld>,
     ) -> Self {
         let builtin = genesis_file.is_none();
-        Self { layout: LAYOUT, genesis, builtin, genesis_file, chain_file, founded, config, trading }
+        Self { layout: format::LAYOUT, genesis, builtin, genesis_file, chain_file, founded, config, trading }
     }
 
     /// What `store` holds; none where it holds no chain yet.
     ///
     /// # Errors
-    /// That it cannot be read, or was written by another version.
+    /// Returns an error if it cannot be read.
     pub fn read(store: &Store) -> Result<Option<Self>, StoreError> {
-        #[derive(Deserialize)]
-        struct Layout {
-            layout: u32,
-        }
         store.read(|transaction| {
             let Some(table) = open_if_there(transaction, ABOUT)? else { return Ok(None) };
             let Some(text) = table.get("chain")? else { return Ok(None) };
             let unreadable = |error: serde_json::Error| corrupted(format!("what it is about: {error}"));
-            let Layout { layout } = serde_json::from_slice(text.value()).map_err(unreadable)?;
-            if layout != LAYOUT {
-                return Err(corrupted(format!(
-                    "it is laid out as version {layout}, and this presim reads version {LAYOUT}"
-                )));
-            }
             serde_json::from_slice(text.value()).map(Some).map_err(unreadable)
         })
+    }
+
+    fn write(&self, table: &mut redb::Table<'_, &str, &[u8]>) -> Result<(), redb::Error> {
+        let text = serde_json::to_vec(self).map_err(|error| corrupted(error.to_string()))?;
+        table.insert("chain", text.as_slice())?;
+        Ok(())
     }
 }
 
@@ -128,7 +129,7 @@ impl Journal {
     /// # Errors
     /// That it cannot be written.
     pub fn found(&self, about: &About, blocks: Vec<Arc<SealedBlock>>, head: &Snapshot) -> Result<(), StoreError> {
-        let about = serde_json::to_vec(about).map_err(|error| StoreError::Failed(error.to_string()))?;
+        let about = about.clone();
         let base = Base { number: head.head.number(), id: head.id.0 };
         let world = head.world.clone();
         let keeper = self.keeper();
@@ -154,20 +155,24 @@ impl Journal {
                 }
             }
             let mut table = transaction.open_table(ABOUT)?;
-            table.insert("chain", about.as_slice())?;
+            about.write(&mut table)?;
             write_base(&mut table, base)?;
+            drop(table);
+            write_version(transaction)?;
             transaction.open_table(JOURNAL)?;
             Ok(())
         })?;
-        founded.iter().for_each(|block| block.keep(keeper.clone()));
+        founded.iter().filter(|block| !block.is_bare()).for_each(|block| block.keep(keeper.clone()));
         Ok(())
     }
 
-    /// Writes what made the snapshot after `on`, and waits until it is on the disk. The transactions in it wait in the pool no longer.
+    /// Writes what made the next snapshot after `published`, and waits until it is on the disk. The transactions in it wait in the pool no
+    /// longer, and the blocks that were pruned in memory go from the disk too.
     ///
     /// # Errors
     /// That it cannot be written: then it must not be published.
-    pub fn record(&self, on: &Snapshot, step: &Step) -> Result<(), StoreError> {
+    pub fn record(&self, published: &Published, step: &Step) -> Result<(), StoreError> {
+        let (on, oldest) = (&published.newest, published.oldest_history());
         let id = on.id.0 + 1;
         let before = on.open.as_ref().map_or(0, |open| open.transactions.len());
         let mut codes = new_codes(&on.world, step.sealed.as_ref().unwrap_or(&step.next));
@@ -218,6 +223,7 @@ impl Journal {
                 write_block(transaction, &block)?;
                 // The base itself is one of the states that are kept.
                 follow(transaction, (block.number() + 1).saturating_sub(kept))?;
+                prune::prune(transaction, oldest, prune::AT_ONCE)?;
             }
             Ok(())
         })?;
@@ -232,23 +238,17 @@ impl Journal {
         self.store.failure()
     }
 
-    fn keeper(&self) -> Arc<dyn BodyKeeper> {
-        Arc::new(Bodies(self.store.weak()))
+    /// What fetches blocks from the store.
+    pub fn keeper(&self) -> Arc<dyn BlockKeeper> {
+        Arc::new(Blocks(self.store.weak()))
     }
 
     /// Reads the chain and comes to where it was, under a bar that shows how far it is. The head's state root is checked.
     ///
     /// # Errors
     /// That what is there is not what was written.
-    pub fn restore(
-        &self,
-        codes: &CodeCache,
-        feed: FeedState,
-        kept_blocks: usize,
-        kept_snapshots: usize,
-    ) -> Result<Snapshots, StoreError> {
-        self.store
-            .read(|transaction| Reader::new(transaction, codes, self.keeper())?.read(feed, kept_blocks, kept_snapshots))
+    pub fn restore(&self, codes: &CodeCache, feed: FeedState, kept: Retention) -> Result<Snapshots, StoreError> {
+        self.store.read(|transaction| Reader::new(transaction, codes, self.keeper())?.read(feed, kept))
     }
 
     /// Comes to where the chain was from `snapshots`, whose newest is the base.
@@ -272,46 +272,65 @@ impl Journal {
     /// # Errors
     /// That it cannot be read.
     pub fn base(&self) -> Result<u64, StoreError> {
-        self.store.read(|transaction| Ok(read_base(transaction)?.number))
+        self.store.read(|transaction| Ok(read_base(&transaction.open_table(ABOUT)?)?.number))
     }
 }
 
-/// The bodies in the store.
+/// The blocks in the store.
 #[derive(Debug)]
-struct Bodies(WeakStore);
+struct Blocks(WeakStore);
 
-impl BodyKeeper for Bodies {
-    fn body(&self, number: u64) -> BlockBody {
-        let read = |store: Store| {
-            store.read(|transaction| {
-                let table = transaction.open_table(BODIES)?;
-                let bytes = table.get(number)?.ok_or_else(|| corrupted("it is missing"))?;
-                decode::<StoredBody>(bytes.value())?.read()
-            })
-        };
-        match self.0.upgrade().map(read) {
-            Some(Ok(body)) => body,
-            // See the trait.
-            Some(Err(error)) => panic!("the body of block {number}: {error}"),
-            None => panic!("the body of block {number} is asked for after the node has stopped"),
-        }
+impl Blocks {
+    fn try_read<T>(&self, what: impl FnOnce(&ReadTransaction) -> Result<T, redb::Error>) -> Result<T, StoreError> {
+        self.0.upgrade().ok_or(StoreError::Stopping)?.read(what)
+    }
+
+    fn read<T>(&self, what: impl FnOnce(&ReadTransaction) -> Result<T, redb::Error>) -> T {
+        // See the trait.
+        self.try_read(what).unwrap_or_else(|error| panic!("a block cannot be read: {error}"))
+    }
+
+    fn header(transaction: &ReadTransaction, number: u64) -> Result<Option<StoredHeader>, redb::Error> {
+        transaction.open_table(HEADERS)?.get(number)?.map(|bytes| decode(bytes.value())).transpose()
     }
 }
 
+impl BlockKeeper for Blocks {
+    fn body(&self, number: u64) -> Option<BlockBody> {
+        self.read(|transaction| {
+            let bytes = transaction.open_table(BODIES)?.get(number)?;
+            bytes.map(|bytes| decode::<StoredBody>(bytes.value())?.read()).transpose()
+        })
+    }
+
+    fn transactions(&self, number: u64) -> Option<Vec<B256>> {
+        let read = self.try_read(|transaction| Self::header(transaction, number)).ok()?;
+        Some(read.map_or_else(Vec::new, |stored| stored.read().1))
+    }
+
+    fn header(&self, number: u64) -> Option<Header> {
+        self.read(|transaction| Self::header(transaction, number)).map(|stored| stored.read().0)
+    }
+
+    fn number(&self, hash: B256) -> Option<u64> {
+        self.read(|transaction| Ok(transaction.open_table(NUMBERS)?.get(hash.0)?.map(|number| number.value())))
+    }
+}
+
+/// Writes a block; of one that is known by its header alone, that.
 fn write_block(transaction: &WriteTransaction, block: &SealedBlock) -> Result<(), redb::Error> {
-    let (header, body) = (encode(&StoredHeader::from(block)), encode(&StoredBody::from(&*block.body())));
-    transaction.open_table(HEADERS)?.insert(block.number(), header.as_slice())?;
-    transaction.open_table(BODIES)?.insert(block.number(), body.as_slice())?;
+    transaction.open_table(HEADERS)?.insert(block.number(), encode(&StoredHeader::from(block)).as_slice())?;
+    transaction.open_table(NUMBERS)?.insert(block.hash().0, block.number())?;
+    if let Some(body) = block.find_body() {
+        transaction.open_table(BODIES)?.insert(block.number(), encode(&StoredBody::from(&*body)).as_slice())?;
+    }
     Ok(())
 }
 
 /// Works the oldest records into the base, until it stands on block `number`.
 fn follow(transaction: &WriteTransaction, number: u64) -> Result<(), redb::Error> {
     let mut about = transaction.open_table(ABOUT)?;
-    let mut base = about
-        .get("base")?
-        .ok_or_else(|| corrupted("it does not say where its state stands"))
-        .and_then(|text| parse_base(text.value()))?;
+    let mut base = read_base(&about)?;
     if base.number >= number {
         return Ok(());
     }
@@ -375,9 +394,8 @@ fn write_base(table: &mut redb::Table<'_, &str, &[u8]>, base: Base) -> Result<()
     Ok(())
 }
 
-fn read_base(transaction: &ReadTransaction) -> Result<Base, redb::Error> {
-    let table = transaction.open_table(ABOUT)?;
-    let text = table.get("base")?.ok_or_else(|| corrupted("it does not say where its state stands"))?;
+fn read_base(about: &impl ReadableTable<&'static str, &'static [u8]>) -> Result<Base, redb::Error> {
+    let text = about.get("base")?.ok_or_else(|| corrupted("it does not say where its state stands"))?;
     parse_base(text.value())
 }
 

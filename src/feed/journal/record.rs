@@ -102,13 +102,19 @@ pub struct StoredHeader {
 
 impl From<&SealedBlock> for StoredHeader {
     fn from(block: &SealedBlock) -> Self {
-        let body = block.body();
-        let hashes = body.transactions.iter().flat_map(|tx| tx.tx_hash().0);
-        Self { header: block.header.inner().clone(), hashes: hashes.collect::<Vec<_>>().into() }
+        Self {
+            header: block.header.inner().clone(),
+            hashes: block.transaction_hashes().unwrap_or_default().concat().into(),
+        }
     }
 }
 
 impl StoredHeader {
+    /// The header alone: what is left of a pruned block.
+    pub fn pruned(header: Header) -> Self {
+        Self { header, hashes: Bytes::new() }
+    }
+
     pub fn read(self) -> (Header, Vec<B256>) {
         (self.header, self.hashes.chunks_exact(32).map(B256::from_slice).collect())
     }

@@ -3,17 +3,22 @@
 use std::sync::Arc;
 
 use alloy_primitives::{Address, B256, Bytes, KECCAK256_EMPTY, U256, map::B256Map};
-use indicatif::{ProgressBar, ProgressStyle};
-use redb::{ReadTransaction, ReadableTable, ReadableTableMetadata};
+use indicatif::ProgressBar;
+use redb::{ReadOnlyTable, ReadTransaction, ReadableTable, ReadableTableMetadata};
 
 use super::{
-    ACCOUNTS, CODES, HEADERS, JOURNAL, SLOTS, read_base,
+    ABOUT, ACCOUNTS, BODIES, CODES, HEADERS, JOURNAL, SLOTS,
+    progress::style,
+    prune::oldest_body,
+    read_base,
     record::{Entry, StoredAccount, StoredChange, StoredHeader, corrupted, decode},
 };
 use crate::{
-    chain::{BlockHashes, BodyKeeper, SealedBlock},
+    chain::{BlockHashes, BlockKeeper, SealedBlock},
     feed::apply::stand_on,
-    state::{Account, Code, CodeCache, FeedState, OpenBlock, Selector, Snapshot, SnapshotId, Snapshots, World},
+    state::{
+        Account, Code, CodeCache, FeedState, OpenBlock, Retention, Selector, Snapshot, SnapshotId, Snapshots, World,
+    },
 };
 
 fn read_codes(transaction: &ReadTransaction, codes: &CodeCache) -> Result<B256Map<Code>, redb::Error> {
@@ -50,7 +55,7 @@ fn check_head(snapshots: &Snapshots, last: Option<&SealedBlock>) -> Result<(), r
 pub struct Reader<'a> {
     transaction: &'a ReadTransaction,
     codes: B256Map<Code>,
-    keeper: Arc<dyn BodyKeeper>,
+    keeper: Arc<dyn BlockKeeper>,
 }
 
 /// A block, and the hashes of its transactions.
@@ -61,14 +66,14 @@ impl<'a> Reader<'a> {
     pub fn new(
         transaction: &'a ReadTransaction,
         codes: &CodeCache,
-        keeper: Arc<dyn BodyKeeper>,
+        keeper: Arc<dyn BlockKeeper>,
     ) -> Result<Self, redb::Error> {
         Ok(Self { transaction, codes: read_codes(transaction, codes)?, keeper })
     }
 
     /// The chain from its base on.
-    pub fn read(self, feed: FeedState, kept_blocks: usize, kept_snapshots: usize) -> Result<Snapshots, redb::Error> {
-        let base = read_base(self.transaction)?;
+    pub fn read(self, feed: FeedState, kept: Retention) -> Result<Snapshots, redb::Error> {
+        let base = read_base(&self.transaction.open_table(ABOUT)?)?;
         let mut old = self.blocks()?;
         let last = old.last().map(|(block, _)| block.clone());
         let new = old.split_off(old.partition_point(|(block, _)| block.number() <= base.number));
@@ -76,13 +81,10 @@ impl<'a> Reader<'a> {
             Some((block, _)) if block.number() == base.number => block.clone(),
             _ => return Err(corrupted(format!("block {}, on which its state stands, is missing", base.number))),
         };
-        let mut hashes = BlockHashes::default();
-        for (block, _) in &old[old.len().saturating_sub(BlockHashes::DEPTH)..] {
-            hashes.push(block.number(), block.hash());
-        }
-        let mut first = stand_on(self.world()?, head, hashes);
+        let mut first = stand_on(self.world()?, head, self.hashes(base.number)?);
         first.id = SnapshotId(base.id);
-        let snapshots = Snapshots::new(first, feed, kept_blocks, kept_snapshots);
+        let snapshots = Snapshots::new(first, feed, kept);
+        snapshots.set_archive(self.keeper.clone());
         snapshots.add_history(old);
         self.replay(&snapshots, new)?;
         check_head(&snapshots, last.as_deref())?;
@@ -99,15 +101,34 @@ impl<'a> Reader<'a> {
         check_head(snapshots, last.as_deref())
     }
 
-    /// All blocks, each the child of the one before it. Their bodies stay where they are.
+    /// The hashes that the block after block `head` sees.
+    fn hashes(&self, head: u64) -> Result<BlockHashes, redb::Error> {
+        let mut hashes = BlockHashes::default();
+        let oldest = (head + 1).saturating_sub(BlockHashes::DEPTH as u64);
+        for row in self.transaction.open_table(HEADERS)?.range(oldest..=head)? {
+            let (number, bytes) = row?;
+            hashes.push(number.value(), decode::<StoredHeader>(bytes.value())?.read().0.hash_slow());
+        }
+        Ok(hashes)
+    }
+
+    /// All blocks that are not pruned, each but genesis and the oldest after it the child of the one before it. Their bodies stay where they
+    /// are.
     fn blocks(&self) -> Result<Vec<Listed>, redb::Error> {
-        let table = self.transaction.open_table(HEADERS)?;
-        let bar = ProgressBar::new(table.len()?).with_style(style()).with_message("reading blocks");
-        let mut blocks: Vec<Listed> = Vec::with_capacity(usize::try_from(table.len()?).unwrap_or_default());
-        for row in table.iter()? {
+        let headers: ReadOnlyTable<u64, &[u8]> = self.transaction.open_table(HEADERS)?;
+        let oldest = oldest_body(&headers, &self.transaction.open_table(BODIES)?)?.unwrap_or(u64::MAX);
+        let last = headers.last()?.map_or(0, |(last, _)| last.value());
+        let bar =
+            ProgressBar::new((last + 1).saturating_sub(oldest)).with_style(style()).with_message("reading blocks");
+        let mut blocks: Vec<Listed> = Vec::new();
+        let genesis = headers.iter()?.take(1);
+        for row in genesis.chain(headers.range(oldest..)?) {
             let (header, hashes) = decode::<StoredHeader>(row?.1.value())?.read();
             let block = Arc::new(SealedBlock::kept(header, self.keeper.clone()));
-            if let Some((parent, _)) = blocks.last().filter(|(parent, _)| block.header.parent_hash != parent.hash()) {
+            // After genesis some may be pruned.
+            let parent =
+                blocks.last().filter(|(genesis, _)| blocks.len() > 1 || genesis.number() + 1 == block.number());
+            if let Some((parent, _)) = parent.filter(|(parent, _)| block.header.parent_hash != parent.hash()) {
                 return Err(corrupted(format!("block {} is not the parent of the next", parent.number())));
             }
             blocks.push((block, hashes));
@@ -200,7 +221,9 @@ impl<'a> Reader<'a> {
                     hashes.push(number, block.hash());
                     let world = self.changed(&on.world, changes)?;
                     // Of the recent ones the bodies are asked for again and again.
-                    sealed = Some(Arc::new(stand_on(world, Arc::new(block.with_body()), hashes)));
+                    let block =
+                        block.with_body().ok_or_else(|| corrupted(format!("the body of block {number} is missing")))?;
+                    sealed = Some(Arc::new(stand_on(world, Arc::new(block), hashes)));
                 }
             }
             bar.inc(1);
@@ -230,8 +253,4 @@ impl<'a> Reader<'a> {
 
 fn copy(snapshot: &Snapshot) -> Snapshot {
     stand_on(snapshot.world.clone(), snapshot.head.clone(), snapshot.hashes.clone())
-}
-
-fn style() -> ProgressStyle {
-    ProgressStyle::with_template("{msg} {wide_bar} {pos}/{len} {eta}").unwrap_or_else(|_| ProgressStyle::default_bar())
 }

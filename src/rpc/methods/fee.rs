@@ -10,7 +10,7 @@ use crate::{
         error::RpcError,
         wire::{self, FeeHistoryRequest},
     },
-    state::{Block, Meter, Published, Selector},
+    state::{Block, KnownBlock, Meter, Published, Selector},
 };
 
 /// Blocks of one fee history: geth's bound; a longer one is cut.
@@ -57,7 +57,7 @@ impl Backend {
     pub(super) fn fee_history(&self, asked: Asked<'_>, meter: &mut Meter, out: &mut Vec<u8>) -> Result<(), RpcError> {
         let FeeHistoryRequest { count, newest, percentiles } = wire::parse_fee_history(asked.params, asked.dialect)?;
         let published = asked.published;
-        let Some(last) = self.block(published, newest)? else {
+        let Some(last) = self.find(published, newest)? else {
             let head = published.head().number();
             return Err(RpcError::new(
                 -32000,
@@ -69,29 +69,34 @@ impl Backend {
                 },
             ));
         };
-        let number = last.context().number;
+        let number = last.number();
         // No more blocks than there are.
-        let earliest = published.block(Selector::Earliest)?.map_or(0, |first| first.context().number);
+        let earliest = published.find(Selector::Earliest)?.map_or(0, |first| first.number());
         let count = count.min(MOST_BLOCKS).min(number - earliest + 1);
         let first = number + 1 - count;
         let sealed_end = if last.is_open() { number.saturating_sub(1) } else { number };
-        let blocks: Vec<Block> = (count > 0 && first <= sealed_end)
-            .then(|| published.blocks(first, sealed_end).map(Block::sealed))
+        // Headers outlast what is in their blocks, and without percentiles nothing else is needed.
+        let blocks: Vec<KnownBlock> = (count > 0)
+            .then(|| (first..=sealed_end).filter_map(|number| published.sealed_block(number)).map(KnownBlock::Sealed))
             .into_iter()
             .flatten()
             .chain((count > 0 && last.is_open()).then(|| last.clone()))
             .collect();
-        // Sorting a thousand blocks' transactions takes its time.
+        let mut reward = |known: &KnownBlock, percentiles: &[f64]| -> Result<Vec<u128>, RpcError> {
+            // Sorting a thousand blocks' transactions takes its time.
+            meter.between_calls()?;
+            let block = Block::load(known.clone()).ok_or_else(|| published.no_body(known.number()))?;
+            Ok(rewards(&block, percentiles))
+        };
         let paid = |percentiles: &Vec<f64>| -> Result<Vec<Vec<u128>>, RpcError> {
-            let each = blocks.iter().map(|block| meter.between_calls().map(|()| rewards(block, percentiles)));
-            Ok(each.collect::<Result<_, _>>()?)
+            blocks.iter().map(|known| reward(known, percentiles)).collect()
         };
         let rewards = percentiles.as_ref().map(paid).transpose()?;
         self.write_history(&blocks, first, rewards.as_deref(), out);
         Ok(())
     }
 
-    fn write_history(&self, blocks: &[Block], first: u64, rewards: Option<&[Vec<u128>]>, out: &mut Vec<u8>) {
+    fn write_history(&self, blocks: &[KnownBlock], first: u64, rewards: Option<&[Vec<u128>]>, out: &mut Vec<u8>) {
         let headers = || blocks.iter().map(|block| block.header().inner());
         let last = headers().next_back();
         let mut object = Object::new(out);

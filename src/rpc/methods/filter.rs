@@ -10,7 +10,7 @@ use crate::{
         filters::Watched,
         wire::{self, LogRange},
     },
-    state::{Block, Meter, Selector},
+    state::{Block, Meter, Selector, UnknownBlock},
 };
 
 impl Backend {
@@ -88,7 +88,9 @@ impl Backend {
             match watched {
                 Watched::Blocks { next } => {
                     let mut known = *next;
-                    encode::list(out, published.blocks(known, head).take(most), |out, block| {
+                    // Their headers are there, though some may be pruned already.
+                    let blocks = (known..=head).filter_map(|number| published.sealed_block(number));
+                    encode::list(out, blocks.take(most), |out, block| {
                         known = block.number() + 1;
                         encode::data(out, block.hash().as_slice());
                     });
@@ -96,6 +98,13 @@ impl Backend {
                 }
                 Watched::Logs { filter, range, next } => {
                     let (first, last) = ends(*range, head);
+                    if let Err(pruned @ UnknownBlock::History { oldest, .. }) =
+                        published.has_blocks(first.max(*next), last)
+                    {
+                        // Its client is told once that it came too late, and gets what follows.
+                        *next = oldest;
+                        return Err(pruned.into());
+                    }
                     // Its client knows a block only once the answer is made: a run that is stopped loses no log.
                     let (mut known, mut count) = (*next, 0);
                     out.push(b'[');
@@ -103,7 +112,8 @@ impl Backend {
                         let end = out.len();
                         if filter.matches_bloom(block.header.logs_bloom) {
                             meter.between_calls()?;
-                            filter.write(&Block::sealed(block), &mut count, usize::MAX, out);
+                            let block = Block::sealed(block).ok_or_else(|| published.no_body(block.number()))?;
+                            filter.write(&block, &mut count, usize::MAX, out);
                         }
                         // The ends of the array and of the answer are to come.
                         if out.len() + 2 > self.limits.max_response {

@@ -9,7 +9,7 @@ use crate::{
         error::RpcError,
         wire::{self, LogFilter, LogRange},
     },
-    state::{Block, Meter, Published, Selector},
+    state::{Block, KnownBlock, Meter, Published, Selector},
 };
 
 impl LogFilter {
@@ -72,7 +72,8 @@ impl Backend {
             }
             // The header is at hand: a block that is passed by costs no more than that.
             if filter.matches_bloom(block.header.logs_bloom) {
-                filter.write(&Block::sealed(block), &mut count, most, out);
+                let block = Block::sealed(block).ok_or_else(|| published.no_body(block.number()))?;
+                filter.write(&block, &mut count, most, out);
                 self.bound_logs(count, out.len())?;
             }
         }
@@ -107,8 +108,8 @@ impl Backend {
     ) -> Result<(Option<(u64, u64)>, Option<Block>), RpcError> {
         let number = |selector: Selector, end: &str| match selector {
             Selector::Number(number) => Ok(number),
-            other => match self.block(published, other)? {
-                Some(block) => Ok(block.header().number),
+            other => match self.find(published, other)? {
+                Some(block) => Ok(block.number()),
                 None => Err(RpcError::params(format!("params[0].{end}: unknown block"))),
             },
         };
@@ -118,7 +119,7 @@ impl Backend {
                 "params[0].fromBlock: invalid block range: {from_number} is after toBlock, {to_number}"
             )));
         }
-        published.has_blocks_from(from_number)?;
+        published.has_blocks(from_number, to_number)?;
         let span = (to_number - from_number).saturating_add(1);
         if span > self.limits.max_log_blocks {
             return Err(RpcError::limit(format!(
@@ -126,13 +127,13 @@ impl Backend {
                 self.limits.max_log_blocks
             )));
         }
-        let Some(last) = self.block(published, to)? else {
-            let newest = published.block(Selector::Pending)?.map_or(0, |newest| newest.header().number);
+        let Some(last) = self.find(published, to)? else {
+            let newest = published.find(Selector::Pending)?.map_or(0, |newest| newest.number());
             return Err(RpcError::params(format!(
                 "params[0].toBlock: block range extends beyond the newest block: {to_number}, and that is {newest}"
             )));
         };
-        let open = Some(last).filter(Block::is_open);
+        let open = Some(last).filter(KnownBlock::is_open).and_then(Block::load);
         let last_sealed = if open.is_some() { to_number.checked_sub(1) } else { Some(to_number) };
         let sealed = last_sealed.filter(|last| from_number <= *last).map(|last| (from_number, last));
         Ok((sealed, open))

@@ -32,7 +32,7 @@ use crate::{
     engine::{Engine, Rules},
     executor::LaneName,
     feed::pool::Pool,
-    state::{Block, CodeCache, Meter, Overlay, Published, Selector, Snapshot, Stopped},
+    state::{Block, CodeCache, KnownBlock, Meter, Overlay, Published, Selector, Snapshot, Stopped},
     store::Commit,
     wallet::Wallet,
 };
@@ -413,7 +413,7 @@ impl Backend {
 
     /// `eth_config` (EIP-7910).
     fn fork_config(&self, published: &Published, out: &mut Vec<u8>) -> Result<(), RpcError> {
-        let genesis = published.block(Selector::Earliest)?;
+        let genesis = published.find(Selector::Earliest)?;
         let config = genesis.and_then(|genesis| {
             let (header, hash) = (genesis.header().inner(), genesis.header().hash());
             self.spec.fork_config(header, hash, &published.head().header)
@@ -446,6 +446,12 @@ impl Backend {
             ));
         }
         Ok(())
+    }
+
+    /// The block that `selector` names, if there is one, by its header at least.
+    fn find(&self, published: &Published, selector: Selector) -> Result<Option<KnownBlock>, RpcError> {
+        self.admit(published, selector)?;
+        Ok(published.find(selector)?)
     }
 
     /// The block that `selector` names, if there is one.

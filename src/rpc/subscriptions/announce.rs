@@ -5,7 +5,8 @@ use std::{
     sync::Arc,
 };
 
-use alloy_consensus::{TxEnvelope, TxReceipt, transaction::Recovered};
+use alloy_consensus::{Header, TxEnvelope, TxReceipt, transaction::Recovered};
+use alloy_primitives::Sealed;
 use bytes::Bytes;
 use tokio::sync::broadcast::{self, error::RecvError};
 
@@ -99,8 +100,8 @@ impl Seen {
                     // It begins, perhaps anew.
                     self.open = (open.header.number, 0);
                 }
-                if round.is_about_flashblocks() {
-                    self.flashblock(&Block::newest(snapshot), round);
+                if let Some(block) = Block::newest(snapshot).filter(|_| round.is_about_flashblocks()) {
+                    self.flashblock(&block, round);
                 } else {
                     // Nobody wants the block's roots and hash worked out.
                     self.open = (open.header.number, open.transactions.len());
@@ -119,7 +120,9 @@ impl Seen {
                 && published.blocks(block.number(), block.number()).next().is_none_or(same)
         };
         while let Some(dead) = self.heads.pop_back_if(|block| !is_there(block)) {
-            round.taken_back(&Block::sealed(&dead));
+            if let Some(block) = Block::sealed(&dead) {
+                round.taken_back(&block);
+            }
             self.open = (dead.number(), 0);
         }
     }
@@ -131,10 +134,10 @@ impl Seen {
         for sealed in published.blocks(next, number) {
             let block = Block::sealed(sealed);
             // One that was pre-confirmed as a whole was announced then.
-            if block.context().number >= self.open.0 {
-                self.flashblock(&block, round);
+            if let Some(block) = block.as_ref().filter(|block| block.number() >= self.open.0) {
+                self.flashblock(block, round);
             }
-            round.head(&block);
+            round.head(&sealed.header, block.as_ref());
             self.heads.push_back(sealed.clone());
             if self.heads.len() > Self::TAKEN_BACK {
                 self.heads.pop_front();
@@ -230,17 +233,20 @@ impl Round<'_> {
         self.list.iter().any(Subscription::is_about_flashblocks)
     }
 
-    /// A block was sealed.
-    fn head(&mut self, block: &Block) {
+    /// A block was sealed; perhaps nothing is known of it but its header.
+    fn head(&mut self, header: &Sealed<Header>, block: Option<&Block>) {
         let (mut headers, mut logs) = (Encoded::default(), EncodedLogs::default());
         for one in self.list {
             match &one.subject {
                 Subject::NewHeads => {
-                    let result =
-                        headers.get(one.dialect, self.memory, |out| encode::header(out, block.header(), one.dialect));
+                    let result = headers.get(one.dialect, self.memory, |out| encode::header(out, header, one.dialect));
                     self.send(one, result);
                 }
-                Subject::Logs(filter) => self.logs(one, filter, block, Logs::After(0), &mut logs),
+                Subject::Logs(filter) => {
+                    if let Some(block) = block {
+                        self.logs(one, filter, block, Logs::After(0), &mut logs);
+                    }
+                }
                 _ => {}
             }
         }

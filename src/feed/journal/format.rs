@@ -1,0 +1,64 @@
+//! The format of a chain's tables, and how a store of an older one is brought to it.
+
+use alloy_primitives::B256;
+use redb::ReadableTableMetadata;
+
+use super::{
+    ABOUT, About, HEADERS, Journal, NUMBERS,
+    progress::Progress,
+    record::{StoredHeader, decode},
+};
+use crate::store::{FORMAT, StoreError, write_version};
+
+/// What [`About`] says of the layout. A program from before the store had a version looks at nothing else, and refuses this number.
+pub const LAYOUT: u32 = 2;
+/// Blocks that are indexed in one commit.
+const STEP: usize = 10_000;
+
+impl Journal {
+    /// Brings the store to the newest format. What is new is added first, in steps, and the version is written last: so a store whose migration
+    /// was interrupted opens, and is migrated again.
+    ///
+    /// # Errors
+    /// That it cannot be read or written.
+    pub fn migrate(&self, about: &About) -> Result<(), StoreError> {
+        if self.store.version() == FORMAT {
+            return Ok(());
+        }
+        // Version 0 has no index of blocks by their hashes. Nothing else differs.
+        let count = self.store.read(|transaction| Ok(transaction.open_table(HEADERS)?.len()?))?;
+        let progress = Progress::new(count, "indexing blocks");
+        let (mut done, mut next) = (0, 0);
+        loop {
+            let hashes = self.hashes(next)?;
+            let Some((_, last)) = hashes.last() else { break };
+            (done, next) = (done + hashes.len() as u64, last + 1);
+            self.store.write_now(move |transaction| {
+                let mut table = transaction.open_table(NUMBERS)?;
+                hashes.iter().try_for_each(|(hash, number)| table.insert(hash.0, number).map(drop))?;
+                Ok(())
+            })?;
+            progress.at(done);
+        }
+        let about = About { layout: LAYOUT, ..about.clone() };
+        self.store.write_now(move |transaction| {
+            about.write(&mut transaction.open_table(ABOUT)?)?;
+            write_version(transaction)
+        })?;
+        tracing::info!(blocks = count, "the data directory was brought to format {FORMAT}");
+        Ok(())
+    }
+
+    /// The hashes and numbers of the next blocks from a number on.
+    fn hashes(&self, from: u64) -> Result<Vec<(B256, u64)>, StoreError> {
+        self.store.read(|transaction| {
+            let table = transaction.open_table(HEADERS)?;
+            let rows = table.range(from..)?.take(STEP).map(|row| {
+                let (number, bytes) = row?;
+                let (header, _) = decode::<StoredHeader>(bytes.value())?.read();
+                Ok((header.hash_slow(), number.value()))
+            });
+            rows.collect()
+        })
+    }
+}

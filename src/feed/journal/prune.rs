@@ -1,0 +1,66 @@
+//! Pruning: what is in the oldest blocks goes from the disk, and their headers stay.
+
+use redb::{ReadableTable, WriteTransaction};
+
+use super::{
+    ABOUT, BODIES, HEADERS, Journal,
+    progress::Progress,
+    read_base,
+    record::{StoredHeader, corrupted, decode, encode},
+};
+use crate::store::StoreError;
+
+/// Blocks that are pruned in one commit, at most, beside a block that is sealed.
+pub const AT_ONCE: usize = 16;
+/// The same, before the node has begun.
+const STEP: usize = 1_000;
+
+/// Prunes the blocks after genesis and before `oldest`, up to `most` of them. Never one whose state is kept: a restart reads what is in it.
+pub fn prune(transaction: &WriteTransaction, oldest: u64, most: usize) -> Result<(), redb::Error> {
+    let end = oldest.min(read_base(&transaction.open_table(ABOUT)?)?.number);
+    let (mut headers, mut bodies) = (transaction.open_table(HEADERS)?, transaction.open_table(BODIES)?);
+    for _ in 0..most {
+        let Some(number) = oldest_body(&headers, &bodies)?.filter(|number| *number < end) else { break };
+        let stored = headers.get(number)?.map(|bytes| decode::<StoredHeader>(bytes.value())).transpose()?;
+        let stored = stored.ok_or_else(|| corrupted(format!("block {number} has no header")))?;
+        headers.insert(number, encode(&StoredHeader::pruned(stored.read().0)).as_slice())?;
+        bodies.remove(number)?;
+    }
+    Ok(())
+}
+
+/// The oldest block after genesis that has its body.
+pub fn oldest_body(
+    headers: &impl ReadableTable<u64, &'static [u8]>,
+    bodies: &impl ReadableTable<u64, &'static [u8]>,
+) -> Result<Option<u64>, redb::Error> {
+    let Some((genesis, _)) = headers.first()? else { return Ok(None) };
+    Ok(bodies.range(genesis.value() + 1..)?.next().transpose()?.map(|(number, _)| number.value()))
+}
+
+impl Journal {
+    /// Prunes all but the newest `kept` blocks: many, where the bound was lowered since the last start. In steps, each of which leaves a store that
+    /// opens, under a bar if it takes long.
+    ///
+    /// # Errors
+    /// That it cannot be written.
+    pub fn prune(&self, kept: u64) -> Result<(), StoreError> {
+        let range = || {
+            self.store.read(|transaction| {
+                let (headers, bodies) = (transaction.open_table(HEADERS)?, transaction.open_table(BODIES)?);
+                let head = headers.last()?.map_or(0, |(head, _)| head.value());
+                let base = read_base(&transaction.open_table(ABOUT)?)?.number;
+                let end = (head + 1).saturating_sub(kept).min(base);
+                Ok(oldest_body(&headers, &bodies)?.filter(|first| *first < end).map(|first| first..end))
+            })
+        };
+        let Some(all) = range()? else { return Ok(()) };
+        let progress = Progress::new(all.end - all.start, "pruning blocks");
+        while let Some(left) = range()? {
+            progress.at(left.start - all.start);
+            self.store.write_now(move |transaction| prune(transaction, left.end, STEP))?;
+        }
+        tracing::info!(blocks = all.end - all.start, "old blocks were pruned");
+        Ok(())
+    }
+}
