@@ -8,6 +8,7 @@ mod world;
 use std::{hint::black_box, time::Duration};
 
 use criterion::{BenchmarkId, Criterion, Throughput};
+use jsonrpsee::types::Request;
 use presim::{
     engine::{SimulatedBlock, Simulation},
     rpc::{self, Method, dialect::PROJECT},
@@ -49,8 +50,8 @@ fn parse(criterion: &mut Criterion, name: &str, bodies: &[Body]) {
 }
 
 fn parse_one(body: &Body) {
-    let Ok(rpc::Body::Single(Ok(request))) = rpc::Body::parse(&body.text, 1) else { panic!("one request") };
-    let params = request.params.expect("it has parameters");
+    let request: Request<'_> = serde_json::from_str(&body.text).expect("one request");
+    let params = request.params.as_ref().expect("it has parameters").get();
     match Method::by_name(&request.method) {
         Some(Method::Call) => drop(black_box(rpc::parse_call(params, &PROJECT).expect("a call"))),
         Some(Method::Simulate) => {

@@ -16,6 +16,7 @@ use futures::future::Either;
 use http::{HeaderMap, HeaderValue, Method as HttpMethod, Request, Response, StatusCode, Uri, Version, header};
 use http_body_util::BodyExt;
 use hyper::body::{Body, Frame, Incoming, SizeHint};
+use jsonrpsee::types::Id;
 use tokio::time::timeout;
 
 use super::{
@@ -28,7 +29,7 @@ use super::{
     link::{Link, UnderWay, Windowed},
     memory::HeldBytes,
     origin::Origins,
-    reply::{Reply, ReplyLimits, Session, failure},
+    service::{Reply, ReplyLimits, Session, failure},
     ws,
 };
 use crate::{
@@ -238,8 +239,8 @@ impl Door {
         match self.read(request.into_body()).await {
             Ok((body, held)) => {
                 let published = service.front.published();
-                let Reply { answer, single } = session.reply(body, held, &published, None).await;
-                respond(answer.held.around(answer.text), single.then_some(&published))
+                let Reply { text, single } = session.answer(body, held, &published, None).await;
+                respond(text, single.then_some(&published))
             }
             Err((status, error)) => refuse_to(client, status, error),
         }
@@ -374,7 +375,7 @@ pub(super) fn respond(body: impl Into<Bytes>, published: Option<&Published>) -> 
 
 /// An error of HTTP's, with a JSON-RPC body.
 pub(super) fn refuse(status: StatusCode, error: RpcError) -> HttpResponse {
-    let mut response = respond(failure("null", &error), None);
+    let mut response = respond(failure(&Id::Null, &error), None);
     *response.status_mut() = status;
     response
 }

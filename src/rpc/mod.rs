@@ -1,7 +1,7 @@
 //! The front: servers, methods, the two dialects, error codes, limits.
 //!
-//! A body becomes requests in [`envelope`], parameters become the engine's types in [`wire`], results become bytes in [`encode`].
-//! [`reply`] makes the text of an answer of the text of a request, [`front`] takes each through routing, lanes and metrics, [`wait`] lets
+//! [`service`] makes the text of an answer of the text of a message, by jsonrpsee; parameters become the engine's types in [`wire`], results
+//! become bytes in [`encode`]. [`front`] takes each through routing, lanes and metrics, [`wait`] lets
 //! one wait for its receipt, [`approve`] for whoever approves it, and [`remote`] for state that an upstream has; [`http`] and [`ws`] are the two
 //! doors, behind [`server`]'s one port, which [`startup`] answers on until the node has started; [`io`] has the threads that connections live
 //! on, [`connections`] the table of them, [`link`] what is known of each, [`inbox`] what a WebSocket reads, [`memory`] the bytes that they hold,
@@ -15,7 +15,6 @@ mod connections;
 pub mod dialect;
 mod discover;
 mod encode;
-mod envelope;
 mod error;
 mod filters;
 mod front;
@@ -29,8 +28,8 @@ mod memory;
 mod methods;
 mod origin;
 mod remote;
-mod reply;
 mod server;
+mod service;
 mod startup;
 mod subscriptions;
 mod wait;
@@ -40,7 +39,6 @@ mod ws;
 pub use access::{Access, AccessConfig, AccessError};
 pub use awake::{Awake, CPU_DMA_LATENCY};
 pub use encode::simulation as encode_simulation;
-pub use envelope::{Body, Request};
 pub use error::{ErrorData, RpcError};
 pub use filters::Filters;
 pub use front::{AnswerRoom, Front, Job};

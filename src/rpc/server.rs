@@ -32,7 +32,7 @@ use super::{
     link::{Link, LinkedStream},
     memory::IoMemory,
     origin::Origins,
-    reply::ReplyLimits,
+    service::ReplyLimits,
     subscriptions::Subscriptions,
     ws::{Bounds, Sockets, stopped},
 };

@@ -25,6 +25,7 @@ use futures::{
 use http::{Request, StatusCode};
 use hyper::{body::Incoming, upgrade::Upgraded};
 use hyper_util::rt::TokioIo;
+use jsonrpsee::types::Id;
 use tokio::{
     sync::{mpsc, watch},
     task::JoinSet,
@@ -53,7 +54,7 @@ use super::{
     inbox::{Inbox, Pieces},
     link::Link,
     memory::SharedBytes,
-    reply::{Answer, Session, failure},
+    service::{Session, failure},
     subscriptions::{Notification, Starting, Subscriber, Subscriptions},
 };
 
@@ -159,7 +160,7 @@ async fn told_to_end(ending: &mut watch::Receiver<Option<String>>) -> String {
 /// What goes to the writer.
 enum Outgoing {
     /// An answer.
-    Answer(Answer),
+    Answer(Bytes),
     /// What a subscription tells, and its bytes.
     Notification(Notification, SharedBytes),
     /// A sign of life.
@@ -207,9 +208,9 @@ impl Outlet {
     }
 
     /// Hands an answer to the writer, unless too much waits there already.
-    fn answer(&self, answer: Answer) -> Result<(), String> {
-        self.owe(answer.text.len())?;
-        let _ = self.out.send(Outgoing::Answer(answer));
+    fn answer(&self, text: Bytes) -> Result<(), String> {
+        self.owe(text.len())?;
+        let _ = self.out.send(Outgoing::Answer(text));
         Ok(())
     }
 
@@ -304,10 +305,9 @@ async fn write(
     let owed = &outlet.owed;
     while let Some(next) = outgoing.recv().await {
         let sent = match next {
-            Outgoing::Answer(Answer { text, held }) => {
+            Outgoing::Answer(text) => {
                 let bytes = text.len();
                 let sent = send(&mut sink, text).await;
-                drop(held);
                 owed.requests.fetch_sub(1, AcqRel);
                 owed.bytes.fetch_sub(bytes, AcqRel);
                 sent
@@ -316,7 +316,7 @@ async fn write(
                 let bytes = notification.size();
                 // One that is told to end is told why next, and not what it did not take.
                 let is_ending = outlet.ending.borrow().is_some();
-                let sent = if is_ending { Ok(()) } else { send(&mut sink, notification.text()).await };
+                let sent = if is_ending { Ok(()) } else { send(&mut sink, notification.text().into()).await };
                 drop((notification, held));
                 owed.notifications.fetch_sub(1, AcqRel);
                 owed.bytes.fetch_sub(bytes, AcqRel);
@@ -338,17 +338,16 @@ async fn write(
 }
 
 /// Sends a text, in several frames where it is long.
-async fn send(sink: &mut SplitSink<Socket, Message>, text: Vec<u8>) -> Result<(), tungstenite::Error> {
+async fn send(sink: &mut SplitSink<Socket, Message>, mut text: Bytes) -> Result<(), tungstenite::Error> {
     // Pongs may wait for the socket: a frame needs the buffer to itself.
     sink.flush().await?;
     if text.len() <= FRAME {
         return sink.send(text_message(text)).await;
     }
-    let mut rest = Bytes::from(text);
     let mut kind = Data::Text;
-    while !rest.is_empty() {
-        let part = rest.split_to(rest.len().min(FRAME));
-        let frame = Frame::message(part, OpCode::Data(kind), rest.is_empty());
+    while !text.is_empty() {
+        let part = text.split_to(text.len().min(FRAME));
+        let frame = Frame::message(part, OpCode::Data(kind), text.is_empty());
         sink.send(Message::Frame(frame)).await?;
         kind = Data::Continue;
     }
@@ -356,8 +355,8 @@ async fn send(sink: &mut SplitSink<Socket, Message>, text: Vec<u8>) -> Result<()
 }
 
 /// Answers are JSON and so UTF-8.
-fn text_message(text: Vec<u8>) -> Message {
-    match Utf8Bytes::try_from(Bytes::from(text)) {
+fn text_message(text: Bytes) -> Message {
+    match Utf8Bytes::try_from(text) {
         Ok(text) => Message::Text(text),
         Err(_) => Message::Text(Utf8Bytes::from_static("null")),
     }
@@ -454,8 +453,8 @@ impl Reader {
         let starting = Arc::new(Starting::new(self.subscriptions.clone(), outlet.clone(), self.session.dialect));
         self.running.spawn(async move {
             let published = session.front.published();
-            let reply = session.reply(body, held, &published, Some(&starting)).await;
-            starting.begin(|| outlet.answer(reply.answer))
+            let reply = session.answer(body, held, &published, Some(&starting)).await;
+            starting.begin(|| outlet.answer(reply.text))
         });
         Ok(())
     }
@@ -486,11 +485,11 @@ impl Reader {
     }
 
     fn last_words(&self, error: &RpcError) {
-        let text = failure("null", error);
+        let text = failure(&Id::Null, error);
         self.outlet.owed.requests.fetch_add(1, AcqRel);
         self.outlet.owed.bytes.fetch_add(text.len(), AcqRel);
         let held = self.outlet.link.share().take_always(text.len());
-        let _ = self.outlet.out.send(Outgoing::Answer(Answer { text, held }));
+        let _ = self.outlet.out.send(Outgoing::Answer(held.around(text)));
     }
 }
 

@@ -1,0 +1,380 @@
+//! The JSON-RPC service: from the text of a message to the text of its answer.
+//!
+//! jsonrpsee parses what is asked and calls [`Message`], its [`RpcServiceT`]; the transports are ours (`README.md` says why). An encoded answer
+//! goes around jsonrpsee's own response, which would parse it once more: it travels in the extensions of a response that says nothing.
+
+use std::{
+    num::NonZeroU32,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
+    time::Instant,
+};
+
+use bytes::Bytes;
+use bytestring::ByteString;
+use futures::future::join_all;
+use http::{HeaderValue, header};
+use http_body_util::{BodyExt, Full};
+use jsonrpsee::{
+    core::middleware::{Batch, BatchEntry, Notification, RpcServiceT},
+    server::{BatchRequestConfig, HttpRequest, HttpResponse, MethodResponse, http::call_with_service},
+    types::{Extensions, Id, Request, Response, ResponsePayload, error::TOO_BIG_BATCH_REQUEST_CODE},
+};
+
+use super::{
+    access::Client,
+    dialect::Dialect,
+    encode,
+    error::RpcError,
+    front::{AnswerRoom, Front, Job},
+    memory::{HeldBytes, MemoryShare},
+    methods::Method,
+    subscriptions::Starting,
+};
+use crate::{executor, state::Published};
+
+/// Limits on what is asked at once.
+#[derive(Clone, Copy, Debug)]
+pub struct ReplyLimits {
+    /// Bytes of a body or a message.
+    pub max_body: usize,
+    /// Bytes of an answer.
+    pub max_response: usize,
+    /// Entries of a batch.
+    pub max_batch: usize,
+}
+
+/// One client's conversation: how it speaks, and who answers.
+#[derive(Clone, Debug)]
+pub struct Session {
+    /// Who answers.
+    pub front: Arc<Front>,
+    /// How the client speaks.
+    pub dialect: &'static Dialect,
+    /// Which client it is, where clients have names.
+    pub client: Option<Arc<Client>>,
+    /// Whether it may use the wallet.
+    pub may_use_wallet: bool,
+    /// How much it may ask at once.
+    pub limits: ReplyLimits,
+    /// The bytes that its connection makes the node hold.
+    pub share: Arc<MemoryShare>,
+}
+
+/// The answer to a message.
+#[derive(Debug)]
+pub struct Reply {
+    /// Its JSON, which counts for the connection until it is dropped.
+    pub text: Bytes,
+    /// Whether it answers one request, and no batch.
+    pub single: bool,
+}
+
+/// The requests of one message: all of them run on what was published when it came. Cheap to clone.
+#[derive(Clone, Debug)]
+struct Message(Arc<Parts>);
+
+#[derive(Debug)]
+struct Parts {
+    session: Session,
+    published: Arc<Published>,
+    /// Collects the subscriptions that are to begin, where there is a connection to subscribe on.
+    starting: Option<Arc<Starting>>,
+    /// The bytes of the message. They are given back when it has run.
+    body: Mutex<Option<HeldBytes>>,
+}
+
+/// The text of one request's answer, and the bytes that it holds.
+struct Encoded {
+    text: Vec<u8>,
+    held: HeldBytes,
+}
+
+/// An encoded answer in the extensions of a [`MethodResponse`].
+#[derive(Clone, Debug)]
+struct Answer(Bytes);
+
+impl Session {
+    /// Answers a message, whose bytes are `held` until its requests have run.
+    pub async fn answer(
+        &self,
+        body: ByteString,
+        held: HeldBytes,
+        published: &Arc<Published>,
+        starting: Option<&Arc<Starting>>,
+    ) -> Reply {
+        let text = body.trim_ascii_start();
+        let message = Message(Arc::new(Parts {
+            session: self.clone(),
+            published: published.clone(),
+            starting: starting.cloned(),
+            body: Mutex::new(Some(held)),
+        }));
+        // A short cut: what `call_with_service` would do with one well-formed request, without a copy of the body and a response of its own.
+        if let Ok(request) = serde_json::from_str::<Request<'_>>(text) {
+            let mut response = message.call(request).await;
+            return Reply { text: self.taken(response.extensions_mut()), single: true };
+        }
+        message.through_jsonrpsee(body.slice_ref(text)).await
+    }
+
+    /// Refuses what is no JSON-RPC. It counts against the client's rate as a request does.
+    pub fn refuse(&self, error: RpcError) -> Bytes {
+        self.failure(&Id::Null, &self.admit().err().unwrap_or(error)).around()
+    }
+
+    /// An error answer.
+    fn failure(&self, id: &Id<'_>, error: &RpcError) -> Encoded {
+        self.small(failure(id, error))
+    }
+
+    /// An answer that is given in any case, because it is small or tells of something that has been done.
+    fn small(&self, text: Vec<u8>) -> Encoded {
+        let held = self.share.take_always(text.len());
+        Encoded { text, held }
+    }
+
+    fn admit(&self) -> Result<(), RpcError> {
+        self.client.as_ref().map_or(Ok(()), |client| client.admit(NonZeroU32::MIN))
+    }
+
+    fn taken(&self, extensions: &mut Extensions) -> Bytes {
+        match extensions.remove::<Answer>() {
+            Some(Answer(text)) => text,
+            None => self.refuse(RpcError::internal("a request was answered with nothing")),
+        }
+    }
+}
+
+impl Message {
+    /// Has jsonrpsee take a message apart: a batch, or something that is no request.
+    async fn through_jsonrpsee(self, text: ByteString) -> Reply {
+        let session = &self.0.session;
+        let single = !text.starts_with('[');
+        let mut request = HttpRequest::new(Full::new(text.as_bytes().clone()));
+        *request.method_mut() = http::Method::POST;
+        request.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        let most = u32::try_from(session.limits.max_batch).unwrap_or(u32::MAX);
+        let mut response = call_with_service(request, BatchRequestConfig::Limit(most), u32::MAX, self.clone()).await;
+        let text = match response.extensions_mut().remove::<Answer>() {
+            Some(Answer(text)) => text,
+            None => {
+                let (id, error) = decided_before(&text, response, session.limits.max_batch).await;
+                let error = session.admit().err().unwrap_or(error);
+                session.failure(&id, &error).around()
+            }
+        };
+        Reply { text, single }
+    }
+
+    /// Runs one request.
+    async fn run(&self, request: &Request<'_>, batch: Option<&Arc<executor::Batch>>) -> Encoded {
+        let parsed = Instant::now();
+        let Parts { session, published, starting, body } = &*self.0;
+        if let Err(error) = session.admit() {
+            return session.failure(&request.id, &error);
+        }
+        let out = begun(&request.id, "result");
+        let params = request.params.as_ref().map_or("[]", |params| params.get());
+        let ticket = session.front.ticket();
+        let room = AnswerRoom::of(&session.share);
+        let job = Job {
+            room: room.clone(),
+            params: ByteString::from(params),
+            published: published.clone(),
+            dialect: session.dialect,
+            client: session.client.clone(),
+            may_use_wallet: session.may_use_wallet,
+            ticket: match batch {
+                Some(batch) => ticket.of(batch),
+                None => ticket,
+            },
+            starting: starting.clone(),
+            alone: batch.is_none(),
+        };
+        let (mut out, result) = session.front.run(&request.method, job, out).await;
+        if batch.is_none() {
+            drop(body.lock().unwrap_or_else(PoisonError::into_inner).take());
+        }
+        let most = session.limits.max_response;
+        let text = match result {
+            Ok(()) if out.len() < most => {
+                out.push(b'}');
+                out
+            }
+            Ok(()) => failure(&request.id, &encode::too_long(most)),
+            Err(error) => {
+                let text = failure(&request.id, &error);
+                if error.busy {
+                    session.front.count_refusal(parsed);
+                }
+                text
+            }
+        };
+        let mut held = room.taken();
+        // What was taken for a text that is not sent is given back, and an envelope's end is added.
+        held.shrink(held.bytes().saturating_sub(text.len()));
+        let more = text.len() - held.bytes();
+        if more <= ENVELOPE || Method::by_name(&request.method).is_some_and(Method::commits) {
+            held.grow_always(more);
+        } else if !held.grow(more) {
+            return session.failure(&request.id, &session.share.memory().full("the answer", text.len()));
+        }
+        Encoded { text, held }
+    }
+
+    /// Runs the entries of a batch side by side, and puts their answers together in order.
+    async fn run_batch(&self, entries: Batch<'_>) -> Encoded {
+        let session = &self.0.session;
+        if entries.is_empty() {
+            let error = RpcError::request("invalid request: an empty batch: expected at least one request");
+            return session.failure(&Id::Null, &session.admit().err().unwrap_or(error));
+        }
+        // Answers pile up while others are still made: what they may hold together is counted as they end.
+        let so_far = AtomicUsize::new(0);
+        let most = session.limits.max_response;
+        let batch = session.front.batch();
+        let entries = entries.into_iter().map(async |entry| {
+            if so_far.load(Relaxed) > most {
+                return None;
+            }
+            let answer = match entry {
+                Ok(BatchEntry::Call(request)) => self.run(&request, Some(&batch)).await,
+                Ok(BatchEntry::Notification(_)) => self.without_id(),
+                Err(error) => {
+                    let (_, id) = error.into_parts();
+                    let error = RpcError::request(NOT_A_REQUEST);
+                    session.failure(&id, &session.admit().err().unwrap_or(error))
+                }
+            };
+            let others = so_far.fetch_add(answer.text.len() + 1, Relaxed);
+            (others + answer.text.len() <= most).then_some(answer)
+        });
+        let answers: Option<Vec<Encoded>> = join_all(entries).await.into_iter().collect();
+        drop(self.0.body.lock().unwrap_or_else(PoisonError::into_inner).take());
+        match answers {
+            Some(answers) if so_far.into_inner() <= most => self.join(answers),
+            _ => {
+                if let Some(starting) = &self.0.starting {
+                    starting.abandon();
+                }
+                session.failure(&Id::Null, &encode::too_long(most))
+            }
+        }
+    }
+
+    /// The answers of a batch in order, as one array.
+    fn join(&self, answers: Vec<Encoded>) -> Encoded {
+        let length: usize = answers.iter().map(|answer| answer.text.len() + 1).sum();
+        let mut joined = self.0.session.small(Vec::new());
+        joined.text.reserve_exact(length + 1);
+        for (index, Encoded { text, held }) in answers.into_iter().enumerate() {
+            joined.text.push(if index == 0 { b'[' } else { b',' });
+            joined.text.extend_from_slice(&text);
+            joined.held.absorb(held);
+        }
+        joined.text.push(b']');
+        joined.held.absorb(self.0.session.share.take_always(joined.text.len() + 1 - length));
+        joined
+    }
+
+    /// Refuses a request that has no usable id: jsonrpsee takes it for a notification, of which presim knows none.
+    fn without_id(&self) -> Encoded {
+        let session = &self.0.session;
+        let error = RpcError::request(
+            "invalid request: id: missing or unusable: expected an unsigned integer, a string or null",
+        );
+        session.failure(&Id::Null, &session.admit().err().unwrap_or(error))
+    }
+}
+
+impl RpcServiceT for Message {
+    type MethodResponse = MethodResponse;
+    type NotificationResponse = MethodResponse;
+    type BatchResponse = MethodResponse;
+
+    fn call<'a>(&self, request: Request<'a>) -> impl Future<Output = MethodResponse> + Send + 'a {
+        let message = self.clone();
+        async move { message.run(&request, None).await.into() }
+    }
+
+    fn batch<'a>(&self, requests: Batch<'a>) -> impl Future<Output = MethodResponse> + Send + 'a {
+        let message = self.clone();
+        async move { message.run_batch(requests).await.into() }
+    }
+
+    fn notification<'a>(&self, _: Notification<'a>) -> impl Future<Output = MethodResponse> + Send + 'a {
+        std::future::ready(self.without_id().into())
+    }
+}
+
+impl Encoded {
+    /// The text, which holds its bytes until its last part is dropped.
+    fn around(self) -> Bytes {
+        self.held.around(self.text)
+    }
+}
+
+impl From<Encoded> for MethodResponse {
+    fn from(encoded: Encoded) -> Self {
+        let mut extensions = Extensions::new();
+        extensions.insert(Answer(encoded.around()));
+        Self::notification().with_extensions(extensions)
+    }
+}
+
+/// Bytes that are granted to any answer: an error, or what stands around a result.
+const ENVELOPE: usize = 256;
+
+const NOT_A_REQUEST: &str = "invalid request: expected an object with jsonrpc \"2.0\", an id and a method";
+
+/// The error of a message that jsonrpsee has answered itself, and the id that it found: in the codes and the words of this service.
+///
+/// jsonrpsee has -32700 for all that begins neither as an object nor as an array, and -32010 for a batch that is too long.
+async fn decided_before(text: &str, response: HttpResponse, max_batch: usize) -> (Id<'static>, RpcError) {
+    let body = response.into_body().collect().await.map(|body| body.to_bytes()).unwrap_or_default();
+    let answered = serde_json::from_slice::<Response<'_, ()>>(&body).ok();
+    let id = answered.as_ref().map_or(Id::Null, |answered| answered.id.clone().into_owned());
+    let code = answered.and_then(|answered| match answered.payload {
+        ResponsePayload::Error(error) => Some(error.code()),
+        ResponsePayload::Success(_) => None,
+    });
+    let error = match serde_json::from_str::<serde::de::IgnoredAny>(text) {
+        Err(error) => RpcError::parse(format!("parse error: {error}")),
+        Ok(_) if code == Some(TOO_BIG_BATCH_REQUEST_CODE) => {
+            RpcError::limit(format!("batch of more than {max_batch} requests: send several (--max-batch)"))
+        }
+        Ok(_) => {
+            // What is wrong with it as a request is said by the field.
+            let problem = serde_json::from_str::<Request<'_>>(text).err();
+            let problem = problem.map_or_else(|| NOT_A_REQUEST.to_owned(), |error| format!("invalid request: {error}"));
+            RpcError::request(problem)
+        }
+    };
+    (id, error)
+}
+
+/// An answer up to the value of its result or error.
+fn begun(id: &Id<'_>, member: &str) -> Vec<u8> {
+    let mut out = Vec::with_capacity(512);
+    out.extend_from_slice(b"{\"jsonrpc\":\"2.0\",\"id\":");
+    match id {
+        Id::Null => out.extend_from_slice(b"null"),
+        Id::Number(number) => out.extend_from_slice(itoa::Buffer::new().format(*number).as_bytes()),
+        Id::Str(text) => encode::string(&mut out, text),
+    }
+    out.extend_from_slice(b",\"");
+    out.extend_from_slice(member.as_bytes());
+    out.extend_from_slice(b"\":");
+    out
+}
+
+/// An error answer.
+pub fn failure(id: &Id<'_>, error: &RpcError) -> Vec<u8> {
+    let mut out = begun(id, "error");
+    error.write(&mut out);
+    out.push(b'}');
+    out
+}
