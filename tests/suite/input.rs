@@ -135,7 +135,7 @@ async fn a_request_without_a_usable_id_is_minus_32600_with_id_null() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_usable_id_is_echoed_exactly() {
+async fn a_usable_id_is_echoed() {
     let node = TestNode::quiet();
     let ids =
         ["0", "1", "18446744073709551615", "\"\"", "\"abc\"", "\"-1\"", r#""\u0041\"\\\n""#, "\"ünïcode\"", "null"];
@@ -145,7 +145,9 @@ async fn a_usable_id_is_echoed_exactly() {
             let (_, text) = node.post("/", body).await;
             let answer: Value = serde_json::from_str(&text).expect("JSON");
             assert!(answer.get(key).is_some(), "{id}: {text}");
-            assert!(text.contains(&format!("\"id\":{id},")), "{id}: {text}");
+            // The same value: how its characters are escaped is the node's.
+            let id: Value = serde_json::from_str(id).expect("JSON");
+            assert_eq!(answer["id"], id, "{text}");
         }
     }
 }
