@@ -18,7 +18,7 @@ use std::{
 /// Of the smallest in the last half, how much more the largest may be.
 const SPREAD: f64 = 0.05;
 /// Small enough that most of the time blocks are pruned.
-const FLAGS: [&str; 6] = ["--sub-block-ms", "50", "--keep-blocks", "64", "--keep-history", "128"];
+const FLAGS: [&str; 4] = ["--sub-block-ms", "50", "--keep-history", "256"];
 
 /// What is seen at one moment.
 struct Sample {

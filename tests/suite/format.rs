@@ -74,8 +74,8 @@ async fn a_directory_of_before_there_were_versions_opens_and_says_the_same() {
         assert_eq!(version(dir.path()), Some(FORMAT), "{how}");
     }
     // It goes on, and what was written before is pruned like the rest: known by number and by hash.
-    let quick = ["--sub-block-ms", "10", "--sub-blocks", "1", "--keep-history", "4"];
-    let node = start(dir.path(), &quick).unwrap();
+    let bounds = ["--sub-block-ms", "10", "--sub-blocks", "1", "--keep-blocks", "4", "--keep-history", "4"];
+    let node = TestNode::start(&[&bounds[..], &["--log", "off", "--data-dir", text(dir.path())]].concat());
     node.sealed(20).await;
     let rpc = Rpc::new(node.url("/"));
     let block = result("eth_getBlockByNumber")["hash"].clone();

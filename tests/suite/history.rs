@@ -3,7 +3,7 @@
 use std::{ffi::OsString, pin::pin};
 
 use futures::poll;
-use presim::{config::Config, feed::world::dev_signers};
+use presim::{config::Config, feed::world::traffic_signers};
 use rand::{Rng, SeedableRng, rngs::SmallRng};
 use serde_json::{Value, json};
 
@@ -188,10 +188,10 @@ async fn a_lower_bound_prunes_at_the_start_and_a_higher_one_goes_on_with_what_is
 #[tokio::test(flavor = "multi_thread")]
 async fn lowering_both_bounds_prunes_the_rest_as_the_chain_goes_on() {
     let dir = tempfile::tempdir().unwrap();
-    let data = ["--data-dir", text(dir.path()), "--log", "off"];
+    let data = ["--data-dir", text(dir.path())];
     let node = TestNode::start(&[&QUICK[..6], &["--keep-blocks", "40", "--keep-history", "50"], &data].concat());
     node.sealed(60).await;
-    let account = dev_signers().unwrap()[12].address();
+    let account = traffic_signers().unwrap()[0].address();
     node.node.stop();
     for _ in 0..2 {
         let node = TestNode::start(&[STILL, &data].concat());
