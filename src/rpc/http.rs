@@ -278,7 +278,7 @@ impl Door {
         }
         let share = self.link.share();
         let mut held = share.clone().nothing();
-        let mut parts = BodyParts::default();
+        let mut parts = BodyParts::of(stated);
         if !share.can_ever_hold(stated) {
             return Err(Unread::NoRoom(stated));
         }
@@ -307,10 +307,10 @@ impl Door {
     }
 }
 
-/// The parts of a body. They are put together when all have come: room for the whole that a client announces would be taken before its bytes
-/// are there, and small parts would each keep the buffer that they were read into.
-#[derive(Default)]
+/// The parts of a body: in one block where so little is announced, else in several, which are put together when all have come. Room for all that a
+/// client announces would be taken before its bytes are there, and small parts would each keep the buffer that they were read into.
 struct BodyParts {
+    stated: usize,
     /// The only part, as most bodies have one.
     first: Option<Bytes>,
     blocks: Vec<Vec<u8>>,
@@ -318,6 +318,11 @@ struct BodyParts {
 
 impl BodyParts {
     const BLOCK: usize = 64 << 10;
+
+    /// No parts yet, of a body of which so many bytes are announced.
+    const fn of(stated: usize) -> Self {
+        Self { stated, first: None, blocks: Vec::new() }
+    }
 
     fn push(&mut self, part: Bytes) {
         if self.first.is_none() && self.blocks.is_empty() {
@@ -327,20 +332,24 @@ impl BodyParts {
         for part in self.first.take().into_iter().chain([part]) {
             let mut rest = &part[..];
             while !rest.is_empty() {
-                let room = self.blocks.last().map_or(0, |block| Self::BLOCK - block.len());
-                if room == 0 {
-                    self.blocks.push(Vec::with_capacity(Self::BLOCK));
-                    continue;
+                match self.blocks.last_mut() {
+                    Some(block) if block.len() < block.capacity() => {
+                        let (now, later) = rest.split_at(rest.len().min(block.capacity() - block.len()));
+                        block.extend_from_slice(now);
+                        rest = later;
+                    }
+                    _ => self.blocks.push(Vec::with_capacity(self.stated.clamp(1 << 10, Self::BLOCK))),
                 }
-                let (now, later) = rest.split_at(rest.len().min(room));
-                self.blocks.last_mut().map(|block| block.extend_from_slice(now));
-                rest = later;
             }
         }
     }
 
-    fn whole(self) -> Bytes {
-        self.first.unwrap_or_else(|| self.blocks.concat().into())
+    fn whole(mut self) -> Bytes {
+        match (self.first, self.blocks.len()) {
+            (Some(only), _) => only,
+            (None, 1) => self.blocks.remove(0).into(),
+            (None, _) => self.blocks.concat().into(),
+        }
     }
 }
 

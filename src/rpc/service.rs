@@ -170,19 +170,24 @@ impl Message {
     }
 
     /// Runs one request.
-    async fn run(&self, request: &Request<'_>, batch: Option<&Arc<executor::Batch>>) -> Encoded {
+    async fn run(&self, request: Request<'_>, batch: Option<&Arc<executor::Batch>>) -> Encoded {
         let parsed = Instant::now();
+        let Request { id, method, params, .. } = request;
         let Parts { session, published, starting, body } = &*self.0;
         if let Err(error) = session.admit() {
-            return session.failure(&request.id, &error);
+            return session.failure(&id, &error);
         }
-        let out = begun(&request.id, "result");
-        let params = request.params.as_ref().map_or("[]", |params| params.get());
+        let out = begun(&id, "result");
+        // jsonrpsee has copied them already: they are taken over.
+        let params = match params {
+            Some(params) => ByteString::from(Box::<str>::from(params.into_owned()).into_string()),
+            None => ByteString::from_static("[]"),
+        };
         let ticket = session.front.ticket();
         let room = AnswerRoom::of(&session.share);
         let job = Job {
             room: room.clone(),
-            params: ByteString::from(params),
+            params,
             published: published.clone(),
             dialect: session.dialect,
             client: session.client.clone(),
@@ -194,7 +199,7 @@ impl Message {
             starting: starting.clone(),
             alone: batch.is_none(),
         };
-        let (mut out, result) = session.front.run(&request.method, job, out).await;
+        let (mut out, result) = session.front.run(&method, job, out).await;
         if batch.is_none() {
             drop(body.lock().unwrap_or_else(PoisonError::into_inner).take());
         }
@@ -204,9 +209,9 @@ impl Message {
                 out.push(b'}');
                 out
             }
-            Ok(()) => failure(&request.id, &encode::too_long(most)),
+            Ok(()) => failure(&id, &encode::too_long(most)),
             Err(error) => {
-                let text = failure(&request.id, &error);
+                let text = failure(&id, &error);
                 if error.busy {
                     session.front.count_refusal(parsed);
                 }
@@ -217,10 +222,10 @@ impl Message {
         // What was taken for a text that is not sent is given back, and an envelope's end is added.
         held.shrink(held.bytes().saturating_sub(text.len()));
         let more = text.len() - held.bytes();
-        if more <= ENVELOPE || Method::by_name(&request.method).is_some_and(Method::commits) {
+        if more <= ENVELOPE || Method::by_name(&method).is_some_and(Method::commits) {
             held.grow_always(more);
         } else if !held.grow(more) {
-            return session.failure(&request.id, &session.share.memory().full("the answer", text.len()));
+            return session.failure(&id, &session.share.memory().full("the answer", text.len()));
         }
         Encoded { text, held }
     }
@@ -241,7 +246,7 @@ impl Message {
                 return None;
             }
             let answer = match entry {
-                Ok(BatchEntry::Call(request)) => self.run(&request, Some(&batch)).await,
+                Ok(BatchEntry::Call(request)) => self.run(request, Some(&batch)).await,
                 Ok(BatchEntry::Notification(_)) => self.without_id(),
                 Err(error) => {
                     let (_, id) = error.into_parts();
@@ -297,7 +302,7 @@ impl RpcServiceT for Message {
 
     fn call<'a>(&self, request: Request<'a>) -> impl Future<Output = MethodResponse> + Send + 'a {
         let message = self.clone();
-        async move { message.run(&request, None).await.into() }
+        async move { message.run(request, None).await.into() }
     }
 
     fn batch<'a>(&self, requests: Batch<'a>) -> impl Future<Output = MethodResponse> + Send + 'a {
