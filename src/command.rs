@@ -33,11 +33,14 @@ pub enum WalletTask {
         #[arg(long)]
         json: bool,
     },
-    /// Have a batch signed and sent.
+    /// Have a batch signed and sent. Without DIGEST, the batch is shown first, and the terminal is asked.
     Approve {
         /// The batch: its id, or a beginning of it, six characters at least, that no other waiting batch's id has.
         #[arg(value_name = "ID")]
         id: String,
+        /// The batch's digest as `presim wallet list` shows it, or its first digits, eight at least: no other batch is approved.
+        #[arg(value_name = "DIGEST")]
+        digest: Option<String>,
     },
     /// Refuse a batch: its sender gets error 4001.
     Reject {

@@ -235,7 +235,7 @@ pub struct Config {
     /// Milliseconds that a batch waits for approval; then it is rejected (4001).
     #[arg(long, env = "PRESIM_WALLET_APPROVAL_TIMEOUT_MS", value_name = "MS", default_value_t = 300_000, value_parser = clap::value_parser!(u64).range(1..=86_400_000), help_heading = "Wallet")]
     pub wallet_approval_timeout_ms: u64,
-    /// Batches that may wait for approval; one more is refused (-32005).
+    /// Batches that may wait for approval, withdrawn ones whose ids are still taken counted; one more is refused (-32005).
     #[arg(long, env = "PRESIM_WALLET_MAX_WAITING", value_name = "N", default_value_t = 256, value_parser = clap::value_parser!(u32).range(1..=100_000), help_heading = "Wallet")]
     pub wallet_max_waiting: u32,
     /// Calls of a batch; one of more is refused (5740).

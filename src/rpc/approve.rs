@@ -11,7 +11,7 @@ use crate::executor::LaneName;
 
 impl Front {
     /// Answers when the batch is on the disk. Waiting for the approver holds no worker and has no deadline but its own; when the client goes
-    /// away, the question is withdrawn.
+    /// away, the question is withdrawn, and the approvals keep its id.
     ///
     /// # Errors
     /// Those of `api.md` 7.2.

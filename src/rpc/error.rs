@@ -243,10 +243,14 @@ impl From<Stopped> for RpcError {
     }
 }
 
-/// The wallet's refusal: code and message of `api.md` 7.2, this case in `data`. A revert is what the dialect has for `eth_call`'s.
+/// The wallet's refusal: code and message of `api.md` 7.2, this case in `data`. The dialect says what a revert is, and a batch that cannot be atomic.
 pub fn wallet_error(error: WalletError, dialect: &Dialect) -> RpcError {
     match error {
         WalletError::Reverted(data) => (dialect.revert)(data),
+        WalletError::NotAtomic(detail) => {
+            let (code, message) = dialect.not_atomic;
+            RpcError { data: Some(ErrorData::Text(detail)), ..RpcError::new(code, message) }
+        }
         WalletError::Internal(problem) => RpcError::internal(&problem),
         WalletError::Store(error) => error.into(),
         error => RpcError {

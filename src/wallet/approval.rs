@@ -6,12 +6,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-use alloy_primitives::{Address, Bytes, U256};
+use alloy_primitives::{Address, B256, Bytes, U256};
 use metrics::Gauge;
 use serde::{Deserialize, Serialize};
 use tokio::sync::oneshot;
 
-use super::{BatchId, WalletError};
+use super::{BatchId, DigestPrefix, WalletError, error::cut};
 use crate::telemetry::Metrics;
 
 /// Bytes of an id that are enough of a beginning: `0x` alone would be that of the wrong one sooner or later.
@@ -20,7 +20,11 @@ const SHORTEST_BEGINNING: usize = 6;
 /// The batches that wait for approval.
 ///
 /// A batch waits as long as somebody holds the future of [`ask`](Self::ask), and at most for a time that is set. Decisions and withdrawals
-/// happen under one lock, so that an approver who is told that a batch is approved has approved one that still waited.
+/// happen under one lock, so that an approver who is told that a batch is approved has approved one that still waited. Its digest is compared
+/// under the same lock, so that the batch that is approved is the one that was shown.
+///
+/// A withdrawn batch's id stays taken until the time for its approval would have ended, because an approver may still have that batch in
+/// mind. Waiting batches and ids that are taken so share one bound: each that waits may be withdrawn.
 #[derive(Debug)]
 pub struct Approvals {
     questions: Mutex<Questions>,
@@ -52,6 +56,7 @@ pub struct Asked {
 
 /// A call that an approver is asked about.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct AskedCall {
     /// The callee; none creates a contract.
     pub to: Option<Address>,
@@ -59,6 +64,8 @@ pub struct AskedCall {
     pub value: U256,
     /// Call data.
     pub data: Bytes,
+    /// The gas limit that the client sets for this call (`gasLimitOverride`).
+    pub gas_limit: Option<u64>,
     /// What the simulation said of it.
     pub outcome: String,
 }
@@ -68,15 +75,17 @@ pub struct AskedCall {
 pub struct Question {
     /// What is asked.
     pub asked: Asked,
+    /// The digest of what is asked.
+    pub digest: B256,
     /// How long it has waited.
     pub waited: Duration,
     /// How long it may still wait.
     pub left: Duration,
 }
 
-/// An id, or a beginning of one, that does not name one waiting batch.
+/// Why an approver's decision has no effect.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum NoSuchBatch {
+pub enum DecisionError {
     /// None has it.
     #[error(
         "no batch that waits has the id {0:?}, or one that begins so (six characters at least): `presim wallet list` shows those that do wait"
@@ -87,12 +96,24 @@ pub enum NoSuchBatch {
         "the ids of {1} waiting batches are or begin with {0:?}: give more of the one you mean, or decide on the others first"
     )]
     Ambiguous(String, usize),
+    /// The batch is not the one whose digest was given.
+    #[error("the batch {id:?} that waits now has digest {digest}, not {given}: list it again")]
+    OtherBatch {
+        /// The waiting batch, its id cut where it is long.
+        id: String,
+        /// The digest of the waiting batch.
+        digest: B256,
+        /// The digest that the approver gave.
+        given: DigestPrefix,
+    },
 }
 
 #[derive(Debug, Default)]
 struct Questions {
     /// By the order in which they came.
     waiting: BTreeMap<u64, Waiting>,
+    /// The ids that stay taken, and until when: by the order in which their batches came, which is also that of their times.
+    withdrawn: BTreeMap<u64, (BatchId, Instant)>,
     next: u64,
     stopped: bool,
 }
@@ -100,6 +121,7 @@ struct Questions {
 #[derive(Debug)]
 struct Waiting {
     asked: Asked,
+    digest: B256,
     since: Instant,
     decision: oneshot::Sender<Decision>,
 }
@@ -121,7 +143,7 @@ impl Approvals {
     ///
     /// # Errors
     /// [`WalletError::Rejected`]: the approver says no, or nothing in time, or the node stops. [`WalletError::Limit`]: too many wait
-    /// already. [`WalletError::Duplicate`]: one with the same id waits.
+    /// already, or were withdrawn. [`WalletError::Duplicate`]: the id is taken.
     pub async fn ask(&self, asked: Asked) -> Result<(), WalletError> {
         let (place, mut decision) = self.enter(asked)?;
         let decided = match tokio::time::timeout(self.timeout, &mut decision).await {
@@ -142,23 +164,41 @@ impl Approvals {
         }
     }
 
-    /// Approves the batch with this id, or with the only id that begins so. Returns its id.
-    pub fn approve(&self, id: &str) -> Result<BatchId, NoSuchBatch> {
-        self.decide(id, Decision::Approved)
+    /// Checks that a batch may have this id.
+    ///
+    /// # Errors
+    /// Returns [`WalletError::Duplicate`] if a batch with this id waits, or was withdrawn and could still have been approved.
+    pub fn check_id(&self, id: &BatchId) -> Result<(), WalletError> {
+        self.lock().check_id(id)
+    }
+
+    /// Approves the batch with this id, or with the only id that begins so, if its digest begins as the one given. Returns its id.
+    ///
+    /// # Errors
+    /// Returns [`DecisionError`] if the id does not name one waiting batch, or that batch has another digest.
+    pub fn approve(&self, id: &str, digest: &DigestPrefix) -> Result<BatchId, DecisionError> {
+        self.decide(id, Some(digest), Decision::Approved)
     }
 
     /// Rejects the batch with this id, or with the only id that begins so. Returns its id.
-    pub fn reject(&self, id: &str) -> Result<BatchId, NoSuchBatch> {
-        self.decide(id, Decision::Rejected)
+    ///
+    /// # Errors
+    /// Returns [`DecisionError`] if the id does not name one waiting batch.
+    pub fn reject(&self, id: &str) -> Result<BatchId, DecisionError> {
+        self.decide(id, None, Decision::Rejected)
+    }
+
+    /// Returns the batch with this id, or with the only id that begins so.
+    ///
+    /// # Errors
+    /// Returns [`DecisionError`] if the id does not name one waiting batch.
+    pub fn find(&self, id: &str) -> Result<Question, DecisionError> {
+        self.lock().find(id).map(|(_, one)| one.question(self.timeout))
     }
 
     /// The batches that wait, from the one that has waited longest.
     pub fn waiting(&self) -> Vec<Question> {
-        let waiting = |one: &Waiting| {
-            let waited = one.since.elapsed();
-            Question { asked: one.asked.clone(), waited, left: self.timeout.saturating_sub(waited) }
-        };
-        self.lock().waiting.values().map(waiting).collect()
+        self.lock().waiting.values().map(|one| one.question(self.timeout)).collect()
     }
 
     /// The node stops: rejects all that wait, and all that come.
@@ -174,36 +214,47 @@ impl Approvals {
     }
 
     fn enter(&self, asked: Asked) -> Result<(Place<'_>, oneshot::Receiver<Decision>), WalletError> {
+        let digest = asked.digest();
         let mut questions = self.lock();
         if questions.stopped {
             return Err(stopping());
         }
-        if questions.waiting.values().any(|one| one.asked.id == asked.id) {
-            return Err(WalletError::Duplicate("a batch with this id waits for approval".to_owned()));
-        }
-        if questions.waiting.len() >= self.most {
+        questions.check_id(&asked.id)?;
+        let (waiting, withdrawn) = (questions.waiting.len(), questions.withdrawn.len());
+        if waiting + withdrawn >= self.most {
             return Err(WalletError::Limit(format!(
-                "{} batches wait for approval already: --wallet-max-waiting",
-                questions.waiting.len()
+                "batches that wait for approval: {waiting}; withdrawn ones whose ids are still taken: {withdrawn}: expected fewer than {} in all: --wallet-max-waiting",
+                self.most
             )));
         }
         let number = questions.next;
         questions.next += 1;
         let (decision, decided) = oneshot::channel();
-        questions.waiting.insert(number, Waiting { asked, since: Instant::now(), decision });
+        questions.waiting.insert(number, Waiting { asked, digest, since: Instant::now(), decision });
         self.gauge.set(questions.waiting.len() as f64);
         Ok((Place { approvals: self, number }, decided))
     }
 
-    fn decide(&self, id: &str, decision: Decision) -> Result<BatchId, NoSuchBatch> {
+    fn decide(&self, id: &str, digest: Option<&DigestPrefix>, decision: Decision) -> Result<BatchId, DecisionError> {
         let mut questions = self.lock();
-        let number = questions.find(id)?;
-        let Some(Waiting { asked, decision: waiting, .. }) = questions.waiting.remove(&number) else {
-            return Err(NoSuchBatch::Unknown(id.to_owned()));
-        };
+        let (number, found) = questions.find(id)?;
+        if let Some(given) = digest
+            && !given.begins(&found.digest)
+        {
+            return Err(DecisionError::OtherBatch {
+                id: cut(found.asked.id.as_str()),
+                digest: found.digest,
+                given: given.clone(),
+            });
+        }
+        let unknown = || DecisionError::Unknown(id.to_owned());
+        let Waiting { asked, since, decision: waiting, .. } = questions.waiting.remove(&number).ok_or_else(unknown)?;
         self.gauge.set(questions.waiting.len() as f64);
         // Under the lock: who finds its question gone finds the decision.
-        waiting.send(decision).map_err(|_| NoSuchBatch::Unknown(id.to_owned()))?;
+        if waiting.send(decision).is_err() {
+            questions.withdrawn.insert(number, (asked.id, since + self.timeout));
+            return Err(unknown());
+        }
         tracing::info!(id = ?asked.id.as_str(), ?decision, "an approver has decided on a batch");
         Ok(asked.id)
     }
@@ -215,20 +266,44 @@ impl Approvals {
 
 impl Questions {
     /// The only waiting batch whose id this is, or begins so.
-    fn find(&self, id: &str) -> Result<u64, NoSuchBatch> {
-        let mut found = Vec::new();
-        for (number, waiting) in &self.waiting {
-            // One that is what the others begin with may be a stranger's, who waits for somebody to mean the others.
-            let whole = waiting.asked.id.as_str();
-            if whole == id || (id.len() >= SHORTEST_BEGINNING && whole.starts_with(id)) {
-                found.push(*number);
-            }
+    fn find(&self, id: &str) -> Result<(u64, &Waiting), DecisionError> {
+        // One that is what the others begin with may be a stranger's, who waits for somebody to mean the others.
+        let is_meant = |whole: &str| whole == id || (id.len() >= SHORTEST_BEGINNING && whole.starts_with(id));
+        let mut found = self.waiting.iter().filter(|(_, waiting)| is_meant(waiting.asked.id.as_str()));
+        match (found.next(), found.count()) {
+            (None, _) => Err(DecisionError::Unknown(id.to_owned())),
+            (Some((number, waiting)), 0) => Ok((*number, waiting)),
+            (Some(_), more) => Err(DecisionError::Ambiguous(id.to_owned(), more + 1)),
         }
-        match found.as_slice() {
-            [] => Err(NoSuchBatch::Unknown(id.to_owned())),
-            [number] => Ok(*number),
-            more => Err(NoSuchBatch::Ambiguous(id.to_owned(), more.len())),
+    }
+
+    /// Frees the ids whose time is up, and checks that this one is not taken.
+    fn check_id(&mut self, id: &BatchId) -> Result<(), WalletError> {
+        let now = Instant::now();
+        while let Some(first) = self.withdrawn.first_entry()
+            && first.get().1 <= now
+        {
+            first.remove();
         }
+        if self.waiting.values().any(|one| one.asked.id == *id) {
+            return Err(WalletError::Duplicate("a batch with this id waits for approval".to_owned()));
+        }
+        match self.withdrawn.values().find(|(withdrawn, _)| withdrawn == id) {
+            Some((_, until)) => Err(WalletError::Duplicate(format!(
+                "params[0].id: {}: a batch with this id was withdrawn while it waited for approval, and the id is taken for {} s more: expected another",
+                cut(id.as_str()),
+                (*until - now).as_secs() + 1
+            ))),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Waiting {
+    fn question(&self, timeout: Duration) -> Question {
+        let waited = self.since.elapsed();
+        let left = timeout.saturating_sub(waited);
+        Question { asked: self.asked.clone(), digest: self.digest, waited, left }
     }
 }
 
@@ -239,12 +314,13 @@ struct Place<'a> {
 }
 
 impl Place<'_> {
-    /// Whether it still waited.
+    /// Whether it still waited. Its id stays taken for as long as the batch could have been approved: no longer at all where its time is up.
     fn withdraw(&self) -> bool {
         let mut questions = self.approvals.lock();
-        let waited = questions.waiting.remove(&self.number).is_some();
+        let Some(Waiting { asked, since, .. }) = questions.waiting.remove(&self.number) else { return false };
+        questions.withdrawn.insert(self.number, (asked.id, since + self.approvals.timeout));
         self.approvals.gauge.set(questions.waiting.len() as f64);
-        waited
+        true
     }
 }
 

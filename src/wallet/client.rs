@@ -1,16 +1,17 @@
 //! `presim wallet`: asks a running node, through its socket, and shows the answer.
 
 use std::{
-    io::{self, BufRead, BufReader, ErrorKind, Read, Write},
+    io::{self, BufRead, BufReader, ErrorKind, IsTerminal, Read, Write},
     os::unix::net::UnixStream,
     path::{Path, PathBuf},
     time::Duration,
 };
 
 use alloy_primitives::{Bytes, U256, utils::format_ether};
+use serde::de::Error;
 
 use super::{
-    BatchId, SocketError,
+    BatchId, DigestPrefix, SocketError,
     socket::{Answer, List, Listed, Request, socket_path},
 };
 use crate::command::WalletTask;
@@ -19,6 +20,8 @@ use crate::command::WalletTask;
 const PATIENCE: Duration = Duration::from_secs(30);
 /// The most bytes of an answer.
 const LONGEST_ANSWER: u64 = 1 << 30;
+/// The most bytes of a line that a terminal answers.
+const LONGEST_LINE: u64 = 4096;
 /// Bytes of a call's data that a list shows.
 const SHOWN_DATA: usize = 36;
 /// Characters of an id that a list shows: 32 bytes in hex fit.
@@ -66,6 +69,17 @@ pub enum ClientError {
     /// The node says why not.
     #[error("{0}")]
     Refused(String),
+    /// Nobody can be asked.
+    #[error(
+        "DIGEST: missing, and there is no terminal to show the batch on and to ask: expected the digest that `presim wallet list` shows, or its first eight digits"
+    )]
+    NoTerminal,
+    /// The answer was no.
+    #[error("not approved: {0} still waits, and `presim wallet reject` rejects it")]
+    NotApproved(String),
+    /// The terminal's answer cannot be read.
+    #[error("the terminal cannot be read: {0}")]
+    Read(io::Error),
     /// The answer cannot be shown.
     #[error("the answer cannot be written: {0}")]
     Show(io::Error),
@@ -78,12 +92,16 @@ pub enum ClientError {
 pub fn run(data_dir: &Path, task: &WalletTask, out: &mut impl Write) -> Result<(), ClientError> {
     let path = socket_path(data_dir)?;
     let request = match task {
-        WalletTask::Approve { id } | WalletTask::Reject { id } if id.len() > BatchId::LONGEST => {
+        WalletTask::Approve { id, .. } | WalletTask::Reject { id } if id.len() > BatchId::LONGEST => {
             let text = format!("ID: {} bytes: a batch's id has {} at most", id.len(), BatchId::LONGEST);
             return Err(ClientError::Refused(text));
         }
         WalletTask::List { .. } => Request::List {},
-        WalletTask::Approve { id } => Request::Approve { id: id.clone() },
+        WalletTask::Approve { id, digest: Some(digest) } => {
+            let wrong = |error| ClientError::Refused(format!("DIGEST: {digest:?}: {error}"));
+            Request::Approve { id: id.clone(), digest: digest.parse::<DigestPrefix>().map_err(wrong)? }
+        }
+        WalletTask::Approve { id, digest: None } => confirm(&path, id, out)?,
         WalletTask::Reject { id } => Request::Reject { id: id.clone() },
     };
     let text = match ask(&path, &request)? {
@@ -95,12 +113,35 @@ pub fn run(data_dir: &Path, task: &WalletTask, out: &mut impl Write) -> Result<(
             format!("{}\n", text.map_err(|source| ClientError::Strange { path, source })?)
         }
         Answer::Waiting(list) => table(&list),
+        Answer::Shown(batch) => entry(&batch),
     };
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
         // Who reads has seen enough.
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
         written => written.map_err(ClientError::Show),
     }
+}
+
+/// Shows a batch on the terminal, asks whether to approve it, and returns the request that approves this batch and no other.
+fn confirm(path: &Path, id: &str, out: &mut impl Write) -> Result<Request, ClientError> {
+    if !io::stdin().is_terminal() || !io::stdout().is_terminal() {
+        return Err(ClientError::NoTerminal);
+    }
+    let batch = match ask(path, &Request::Show { id: id.to_owned() })? {
+        Answer::Shown(batch) => batch,
+        Answer::Error { message } => return Err(ClientError::Refused(message)),
+        _ => {
+            let source = serde_json::Error::custom("expected a batch");
+            return Err(ClientError::Strange { path: path.into(), source });
+        }
+    };
+    write!(out, "{}\napprove it? [y/N] ", entry(&batch)).and_then(|()| out.flush()).map_err(ClientError::Show)?;
+    let mut answer = String::new();
+    io::stdin().lock().take(LONGEST_LINE).read_line(&mut answer).map_err(ClientError::Read)?;
+    if !["y", "yes"].contains(&answer.trim().to_ascii_lowercase().as_str()) {
+        return Err(ClientError::NotApproved(shortened(&batch.id)));
+    }
+    Ok(Request::Approve { id: batch.id, digest: batch.digest.into() })
 }
 
 fn ask(path: &Path, request: &Request) -> Result<Answer, ClientError> {
@@ -145,8 +186,9 @@ fn table(list: &List) -> String {
 fn entry(batch: &Listed) -> String {
     let mode = if batch.atomic { "atomic: all calls or none" } else { "one after another: some may fail" };
     let mut text = format!(
-        "\n{}\n  account  {} on chain {}\n  waiting  {} s; rejected in {} s\n  mode     {mode}\n",
+        "\n{}\n  digest   {}\n  account  {} on chain {}\n  waiting  {} s; rejected in {} s\n  mode     {mode}\n",
         shortened(&batch.id),
+        batch.digest,
         batch.from,
         batch.chain_id,
         batch.waited_ms / 1000,
@@ -161,13 +203,15 @@ fn entry(batch: &Listed) -> String {
         batch.transactions,
         ether(batch.most_fees)
     ));
-    let rows: Vec<[String; 5]> = std::iter::once(["#", "TO", "ETHER", "DATA", "SIMULATION"].map(str::to_owned))
-        .chain(batch.calls.iter().enumerate().map(|(index, call)| {
-            let to = call.to.map_or_else(|| "(creates a contract)".to_owned(), |to| to.to_string());
-            [(index + 1).to_string(), to, ether(call.value), data(&call.data), escaped(&call.outcome)]
-        }))
-        .collect();
-    let mut widths = [0; 5];
+    let rows: Vec<[String; 6]> =
+        std::iter::once(["#", "TO", "ETHER", "DATA", "GAS LIMIT", "SIMULATION"].map(str::to_owned))
+            .chain(batch.calls.iter().enumerate().map(|(index, call)| {
+                let to = call.to.map_or_else(|| "(creates a contract)".to_owned(), |to| to.to_string());
+                let gas_limit = call.gas_limit.map_or_else(|| "-".to_owned(), |gas| gas.to_string());
+                [(index + 1).to_string(), to, ether(call.value), data(&call.data), gas_limit, escaped(&call.outcome)]
+            }))
+            .collect();
+    let mut widths = [0; 6];
     for row in &rows {
         for (width, cell) in widths.iter_mut().zip(row) {
             *width = (*width).max(cell.chars().count());

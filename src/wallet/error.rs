@@ -16,9 +16,12 @@ pub enum WalletError {
     /// -32602: not of the right form; the field and what was expected.
     #[error("The wallet cannot parse the request")]
     Shape(String),
-    /// 5710: another chain, or one without EIP-7702 where that is needed.
+    /// 5710: another chain.
     #[error("EIP-7702 not supported on the specified chain ID")]
     Chain(String),
+    /// An atomic batch on a chain without EIP-7702: code and text are the dialect's.
+    #[error("EIP-7702 not supported on the specified chain ID")]
+    NotAtomic(String),
     /// 4100: the account is not the wallet's, or the client may not use the wallet.
     #[error("The requested account and/or method has not been authorized by the user")]
     Unauthorized(String),
@@ -95,7 +98,7 @@ impl WalletError {
         match self {
             Self::Version(_) | Self::Reverted(_) | Self::Refused(_) => -32000,
             Self::Shape(_) => -32602,
-            Self::Chain(_) => 5710,
+            Self::Chain(_) | Self::NotAtomic(_) => 5710,
             Self::Unauthorized(_) => 4100,
             Self::Rejected(_) => 4001,
             Self::Capability(_) => 5700,
@@ -116,6 +119,7 @@ impl WalletError {
             Self::Version(detail)
             | Self::Shape(detail)
             | Self::Chain(detail)
+            | Self::NotAtomic(detail)
             | Self::Unauthorized(detail)
             | Self::Rejected(detail)
             | Self::Capability(detail)

@@ -10,6 +10,7 @@ mod accounts;
 mod approval;
 mod batch;
 pub mod client;
+mod digest;
 mod error;
 mod executor;
 mod fees;
@@ -28,8 +29,9 @@ use alloy_primitives::{Address, TxHash};
 
 pub use self::{
     accounts::{Account, Accounts, Filled, SigningError},
-    approval::{Approvals, Asked, AskedCall, NoSuchBatch, Question},
+    approval::{Approvals, Asked, AskedCall, DecisionError, Question},
     batch::{BatchCall, BatchId, BatchRequest, CallsState, Requested},
+    digest::{DigestPrefix, NoDigest},
     error::WalletError,
     executor::{BatchExecutor, Delegation},
     fees::{FeeError, Fees},
@@ -146,7 +148,11 @@ impl Wallet {
             allow_upgrade: self.policy.allow_upgrade,
         };
         let id = batch.id.clone().unwrap_or_else(BatchId::random);
-        let claim = rules.check(&batch, standing, || self.ledger.reserve(id))?;
+        let claim = rules.check(&batch, standing, || {
+            let claim = self.ledger.reserve(id)?;
+            // In this order: a withdrawn batch gives up its claim only when the approvals know its id.
+            self.approvals.check_id(claim.id()).map(|()| claim)
+        })?;
         let plan = self.plan(&batch, address, published, overlay, meter)?;
         Ok(Prepared { batch, claim, account: address, plan })
     }
@@ -213,6 +219,7 @@ impl Wallet {
             to: call.to,
             value: call.value,
             data: call.data.clone(),
+            gas_limit: call.gas_limit,
             outcome: outcome(index),
         });
         Asked {

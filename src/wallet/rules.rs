@@ -4,11 +4,11 @@
 //! |-|------|------|
 //! | 1 | `version` is `2.0.0` | -32000 |
 //! | 2 | the request has its form: fields, types and patterns of api.md 2.6 | -32602 |
-//! | 3 | `chainId` is the wallet's chain, and that is at Prague where `atomicRequired` is true | 5710 |
+//! | 3 | `chainId` is the wallet's chain, and that is at Prague where `atomicRequired` is true | 5710; the latter 5760 on `/standard` |
 //! | 4 | the client may use the wallet, and `from` is an account of it | 4100 |
 //! | 5 | the approver does not refuse everything | 4001 |
 //! | 6 | each capability that is asked for is supported or optional | 5700 |
-//! | 7 | no other batch has the id | 5720 |
+//! | 7 | no other batch has the id, nor had it and was withdrawn while it could have been approved | 5720 |
 //! | 8 | there are not too many calls, and not too much data in them | 5740 |
 //! | 9 | the account is delegated, or may be, where `atomicRequired` is true | 5750 |
 //!
@@ -90,7 +90,7 @@ impl Rules {
             )));
         }
         if batch.atomic_required && !self.atomic {
-            return Err(WalletError::Chain(
+            return Err(WalletError::NotAtomic(
                 "params[0].atomicRequired: the chain is before Prague, so no account can be delegated: expected false"
                     .into(),
             ));

@@ -11,7 +11,7 @@ use std::{
     time::Duration,
 };
 
-use alloy_primitives::{Address, U256};
+use alloy_primitives::{Address, B256, U256};
 use serde::{Deserialize, Serialize};
 use tokio::{
     io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader},
@@ -20,7 +20,7 @@ use tokio::{
     task::JoinSet,
 };
 
-use super::{Approvals, AskedCall, BatchId, approval::Question};
+use super::{Approvals, AskedCall, BatchId, DigestPrefix, approval::Question};
 
 /// The name of the socket in the data directory.
 pub const SOCKET: &str = "wallet.sock";
@@ -41,10 +41,17 @@ const PATIENCE: Duration = Duration::from_secs(5);
 pub(super) enum Request {
     /// Which batches wait?
     List {},
-    /// Yes.
+    /// What is this batch?
+    Show {
+        /// The batch's id, or a beginning of it.
+        id: String,
+    },
+    /// Yes, to the batch that has this digest.
     Approve {
         /// The batch's id, or a beginning of it.
         id: String,
+        /// The batch's digest, or a beginning of it.
+        digest: DigestPrefix,
     },
     /// No.
     Reject {
@@ -59,6 +66,8 @@ pub(super) enum Request {
 pub(super) enum Answer {
     /// The batches that wait.
     Waiting(List),
+    /// The batch that was asked for.
+    Shown(Box<Listed>),
     /// The batch is to be sent.
     Approved {
         /// Its id.
@@ -91,6 +100,7 @@ pub(super) struct List {
 #[serde(rename_all = "camelCase")]
 pub(super) struct Listed {
     pub(super) id: String,
+    pub(super) digest: B256,
     pub(super) from: Address,
     pub(super) chain_id: u64,
     pub(super) atomic: bool,
@@ -266,13 +276,16 @@ fn answer(line: &[u8], approvals: &Approvals) -> Answer {
     let request = match serde_json::from_slice(line) {
         Ok(request) => request,
         Err(error) => {
-            let expected = r#"{"list":{}}, {"approve":{"id":…}} or {"reject":{"id":…}}"#;
+            let expected = r#"{"list":{}}, {"show":{"id":…}}, {"approve":{"id":…,"digest":…}} or {"reject":{"id":…}}"#;
             return Answer::Error { message: format!("the request: {error}: expected {expected}") };
         }
     };
     let done = match request {
         Request::List {} => return Answer::Waiting(List::new(approvals.waiting())),
-        Request::Approve { id } => approvals.approve(&id).map(|id| Answer::Approved { id: id.as_str().to_owned() }),
+        Request::Show { id } => approvals.find(&id).map(|question| Answer::Shown(Box::new(Listed::new(question)))),
+        Request::Approve { id, digest } => {
+            approvals.approve(&id, &digest).map(|id| Answer::Approved { id: id.as_str().to_owned() })
+        }
         Request::Reject { id } => approvals.reject(&id).map(|id| Answer::Rejected { id: id.as_str().to_owned() }),
     };
     done.unwrap_or_else(|error| Answer::Error { message: error.to_string() })
@@ -297,10 +310,11 @@ impl List {
 }
 
 impl Listed {
-    fn new(Question { asked, waited, left }: Question) -> Self {
+    fn new(Question { asked, digest, waited, left }: Question) -> Self {
         let ms = |duration: Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
         Self {
             id: asked.id.as_str().to_owned(),
+            digest,
             from: asked.from,
             chain_id: asked.chain_id,
             atomic: asked.atomic,

@@ -16,7 +16,7 @@ use alloy_primitives::{Address, Bytes, U256, address, bytes};
 use futures::{FutureExt, future::BoxFuture, poll};
 use presim::{
     telemetry::Metrics,
-    wallet::{ApprovalSocket, Approvals, Asked, AskedCall, BatchId, SOCKET, SocketError, WalletError},
+    wallet::{ApprovalSocket, Approvals, Asked, AskedCall, BatchId, DigestPrefix, SOCKET, SocketError, WalletError},
 };
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -24,6 +24,7 @@ use tempfile::TempDir;
 use crate::{
     process::{Variables, command, file, text},
     support::BOUND,
+    terminal::Terminal,
 };
 
 const ACCOUNT: Address = address!("0xf39Fd6e51aad88F6F4ce6aB8827279cffFb92266");
@@ -35,6 +36,7 @@ fn batch(id: &str) -> Asked {
         to,
         value: U256::from(value),
         data,
+        gas_limit: None,
         outcome: outcome.to_owned(),
     };
     Asked {
@@ -50,6 +52,11 @@ fn batch(id: &str) -> Asked {
             call(None, 0, Bytes::from(vec![0xab; 100]), "reverts: \u{1b}[2Jno \"funds\""),
         ],
     }
+}
+
+/// The digest of such a batch, whatever its name.
+fn digest() -> DigestPrefix {
+    batch("any").digest().into()
 }
 
 /// Room for this many batches, which wait longer than any test.
@@ -135,7 +142,7 @@ async fn a_batch_waits_until_it_is_approved_or_rejected() {
     let approvals = approvals(8);
     let (yes, no) = (wait(&approvals, "yes").await, wait(&approvals, "no").await);
     assert_eq!(ids(&approvals), ["yes", "no"]);
-    assert_eq!(approvals.approve("yes").unwrap().as_str(), "yes");
+    assert_eq!(approvals.approve("yes", &digest()).unwrap().as_str(), "yes");
     assert_eq!(approvals.reject("no").unwrap().as_str(), "no");
     assert!(ids(&approvals).is_empty());
     assert_eq!(outcome(yes).await, Ok(()));
@@ -148,18 +155,127 @@ async fn a_batch_that_nobody_decides_on_in_time_is_rejected() {
     let detail = rejection(outcome(approvals.ask(batch("late"))).await);
     assert!(detail.contains("within 20ms"), "{detail}");
     assert!(ids(&approvals).is_empty());
-    assert!(approvals.approve("late").is_err());
+    assert!(approvals.approve("late", &digest()).is_err());
 }
 
 #[tokio::test]
-async fn who_goes_away_withdraws_the_batch_and_frees_its_place_and_id() {
-    let approvals = approvals(1);
+async fn a_batch_whose_time_was_up_or_that_was_decided_on_leaves_its_id_free() {
+    let approvals = Arc::new(Approvals::new(1, Duration::from_millis(20), &Metrics::default()));
+    for _ in 0..2 {
+        rejection(outcome(approvals.ask(batch("late"))).await);
+    }
+    let approvals = self::approvals(1);
+    let asked = wait(&approvals, "again").await;
+    approvals.reject("again").unwrap();
+    rejection(outcome(asked).await);
+    let asked = wait(&approvals, "again").await;
+    approvals.approve("again", &digest()).unwrap();
+    assert_eq!(outcome(asked).await, Ok(()));
+    let _asked = wait(&approvals, "again").await;
+}
+
+#[tokio::test]
+async fn a_batch_is_approved_under_its_own_digest_alone() {
+    let approvals = approvals(8);
+    let asked = wait(&approvals, "payroll-7").await;
+    let mut other = batch("payroll-7");
+    other.calls[0].value += U256::from(1);
+    let error = approvals.approve("payroll-7", &other.digest().into()).unwrap_err().to_string();
+    let (now, given) = (batch("payroll-7").digest(), other.digest());
+    let expected = format!("the batch \"payroll-7\" that waits now has digest {now}, not {given}: list it again");
+    assert_eq!(error, expected);
+    assert_eq!(ids(&approvals), ["payroll-7"]);
+    approvals.approve("payroll-7", &now.into()).unwrap();
+    assert_eq!(outcome(asked).await, Ok(()));
+}
+
+#[test]
+fn whatever_an_approver_decides_on_changes_the_digest() {
+    let changes: [fn(&mut Asked); 15] = [
+        |_| {},
+        |asked| asked.chain_id += 1,
+        |asked| asked.from = CALLEE,
+        |asked| asked.atomic = false,
+        |asked| asked.upgrade = None,
+        |asked| asked.upgrade = Some(ACCOUNT),
+        |asked| asked.transactions += 1,
+        |asked| asked.calls[0].to = Some(ACCOUNT),
+        |asked| asked.calls[0].to = None,
+        |asked| asked.calls[0].value += U256::from(1),
+        |asked| asked.calls[0].data = bytes!("a9059cbc"),
+        |asked| asked.calls[0].gas_limit = Some(0),
+        |asked| asked.calls[0].gas_limit = Some(21_000),
+        |asked| asked.calls.swap(0, 1),
+        |asked| asked.calls.truncate(1),
+    ];
+    let digests = changes.map(|change| {
+        let mut asked = batch("any");
+        change(&mut asked);
+        asked.digest()
+    });
+    assert_eq!(digests.iter().collect::<std::collections::HashSet<_>>().len(), changes.len(), "{digests:?}");
+    // What is not signed, or not yet known, does not.
+    let mut same = batch("other");
+    same.calls[0].outcome = "reverts".to_owned();
+    same.most_fees += U256::from(1);
+    assert_eq!(same.digest(), digests[0]);
+}
+
+#[test]
+fn eight_digits_of_a_digest_suffice_and_fewer_do_not() {
+    let digest = batch("any").digest();
+    let text = digest.to_string();
+    let (bare, upper) = (text.trim_start_matches("0x"), text[2..].to_uppercase());
+    for given in [&text, &text[..10], bare, &bare[..8], &upper, &upper[..9]] {
+        assert!(given.parse::<DigestPrefix>().unwrap().begins(&digest), "{given}");
+    }
+    for given in ["", "0x", &text[..9], &bare[..7], &format!("{text}0"), "0xabcdefgh", "0x0xabcdef", "abcdef0☃"] {
+        let error = given.parse::<DigestPrefix>().unwrap_err().to_string();
+        assert!(error.contains("8 to 64 in hex") && error.contains("presim wallet list"), "{given}: {error}");
+    }
+    // Of another, or not its beginning.
+    for given in [&bare[1..], "00000000"] {
+        assert!(!given.parse::<DigestPrefix>().unwrap().begins(&digest), "{given}");
+    }
+}
+
+#[tokio::test]
+async fn a_withdrawn_id_stays_taken_until_its_time_is_up() {
+    let approvals = Arc::new(Approvals::new(8, Duration::from_secs(2), &Metrics::default()));
     drop(wait(&approvals, "gone").await);
     assert!(ids(&approvals).is_empty());
-    assert!(approvals.approve("gone").unwrap_err().to_string().contains("\"gone\""));
+    assert!(approvals.approve("gone", &digest()).unwrap_err().to_string().contains("\"gone\""));
+    let error = outcome(approvals.ask(batch("gone"))).await.unwrap_err();
+    assert_eq!(error.code(), 5720, "{error}");
+    let detail = error.detail().unwrap();
+    assert!(detail.contains("params[0].id: gone") && detail.contains("was withdrawn"), "{detail}");
+    // One that came later has had its time.
+    rejection(outcome(approvals.ask(batch("later"))).await);
     let again = wait(&approvals, "gone").await;
-    approvals.approve("gone").unwrap();
+    approvals.approve("gone", &digest()).unwrap();
     assert_eq!(outcome(again).await, Ok(()));
+}
+
+#[tokio::test]
+async fn withdrawn_ids_are_bounded_as_those_that_wait() {
+    let approvals = Arc::new(Approvals::new(3, Duration::from_secs(2), &Metrics::default()));
+    for id in ["a", "b"] {
+        drop(wait(&approvals, id).await);
+    }
+    let last = wait(&approvals, "c").await;
+    let error = outcome(approvals.ask(batch("d"))).await.unwrap_err();
+    assert_eq!(error.code(), -32005, "{error}");
+    let text = error.to_string();
+    assert!(
+        text.contains("wait for approval: 1; ") && text.contains("taken: 2: ") && text.contains("--wallet-max-waiting"),
+        "{text}"
+    );
+    // None of them was forgotten for it.
+    for id in ["a", "b", "c"] {
+        assert_eq!(outcome(approvals.ask(batch(id))).await.unwrap_err().code(), 5720, "{id}");
+    }
+    rejection(outcome(last).await);
+    let _waiting = [wait(&approvals, "a").await, wait(&approvals, "b").await, wait(&approvals, "d").await];
 }
 
 #[tokio::test]
@@ -204,7 +320,7 @@ async fn a_gauge_counts_those_that_wait() {
     shows("2");
     drop(one);
     shows("1");
-    approvals.approve("b").unwrap();
+    approvals.approve("b", &digest()).unwrap();
     shows("0");
 }
 
@@ -214,7 +330,7 @@ async fn a_gauge_counts_those_that_wait() {
 async fn approve_and_reject_end_the_wait() {
     let served = Served::start();
     let (yes, no) = (wait(&served.approvals, "0xaa11").await, wait(&served.approvals, "0xbb22").await);
-    assert_eq!(served.says(&["approve", "0xaa11"]), "approved 0xaa11\n");
+    assert_eq!(served.says(&["approve", "0xaa11", &digest().to_string()]), "approved 0xaa11\n");
     assert_eq!(outcome(yes).await, Ok(()));
     assert_eq!(served.says(&["reject", "0xbb22"]), "rejected 0xbb22\n");
     assert_eq!(rejection(outcome(no).await), "the approver rejected it");
@@ -230,12 +346,17 @@ async fn list_shows_who_sends_what_to_whom() {
     assert!(said.contains("long…longlonglonglong (4000 characters)\n"), "{said}");
     let row = |index: &str| said.lines().find(|line| line.starts_with(index)).unwrap_or_else(|| panic!("{said}"));
     let cells = |index: &str| row(index).split("  ").map(str::trim).filter(|cell| !cell.is_empty()).collect::<Vec<_>>();
-    assert_eq!(cells("  1  "), ["1", &CALLEE.to_string(), "1.5", "0xa9059cbb (4 bytes)", "succeeds"], "{said}");
+    assert_eq!(cells("  1  "), ["1", &CALLEE.to_string(), "1.5", "0xa9059cbb (4 bytes)", "-", "succeeds"], "{said}");
     let data = format!("0x{}… (100 bytes)", "ab".repeat(36));
     // What a terminal would obey is shown, not sent.
-    assert_eq!(cells("  2  "), ["2", "(creates a contract)", "0", &data, "reverts: \\u{1b}[2Jno \"funds\""], "{said}");
+    assert_eq!(
+        cells("  2  "),
+        ["2", "(creates a contract)", "0", &data, "-", "reverts: \\u{1b}[2Jno \"funds\""],
+        "{said}"
+    );
+    let digest = format!("  digest   {}\n", digest());
     let signs = "  signs    2 transactions, for at most 0.00325 ether of gas fees\n";
-    for part in [&ACCOUNT.to_string(), "chain 31337", "rejected in", "all calls or none", "EIP-7702", signs] {
+    for part in [&ACCOUNT.to_string(), "chain 31337", "rejected in", "all calls or none", "EIP-7702", signs, &digest] {
         assert!(said.contains(part), "{part}: {said}");
     }
 }
@@ -251,10 +372,10 @@ async fn list_as_json_has_all_of_the_data() {
         (&json!(0), &json!("0xaa11"), &json!(31_337)),
         "{said}"
     );
-    assert_eq!(batch["from"], json!(ACCOUNT), "{said}");
+    assert_eq!((&batch["from"], &batch["digest"]), (&json!(ACCOUNT), &json!(digest())), "{said}");
     assert_eq!((&batch["atomic"], &batch["upgrade"]), (&json!(true), &json!(CALLEE)), "{said}");
     assert_eq!((&batch["transactions"], &batch["mostFees"]), (&json!(2), &json!("0xb8bdb97852000")), "{said}");
-    let call = json!({"to": CALLEE, "value": "0x14d1120d7b160000", "data": "0xa9059cbb", "outcome": "succeeds"});
+    let call = json!({"to": CALLEE, "value": "0x14d1120d7b160000", "data": "0xa9059cbb", "gasLimit": null, "outcome": "succeeds"});
     assert_eq!(batch["calls"][0], call, "{said}");
     assert_eq!(batch["calls"][1]["data"].as_str().unwrap().len(), 202, "{said}");
     assert!(batch["waitedMs"].is_u64() && batch["leftMs"].as_u64().unwrap() > 3_000_000, "{said}");
@@ -267,7 +388,8 @@ async fn a_beginning_of_an_id_will_do_where_no_other_has_it() {
     for id in ["0xabab", "0xababcd", "0xababce"] {
         waiting.push(wait(&served.approvals, id).await);
     }
-    let told = served.fails(&["approve", "0xababc"]);
+    let digest = &digest().to_string()[..10];
+    let told = served.fails(&["approve", "0xababc", digest]);
     assert!(told.contains("2 waiting batches are or begin with \"0xababc\""), "{told}");
     // Less than six characters are a beginning of anything.
     for unknown in ["0xffff", "", "0x", "0xaba", "0xababcd0"] {
@@ -278,11 +400,73 @@ async fn a_beginning_of_an_id_will_do_where_no_other_has_it() {
     assert!(told.contains("100000 bytes"), "{told}");
     assert_eq!(ids(&served.approvals), ["0xabab", "0xababcd", "0xababce"]);
     // An id that others begin with may be there to be meant by mistake.
-    let told = served.fails(&["approve", "0xabab"]);
+    let told = served.fails(&["approve", "0xabab", digest]);
     assert!(told.contains("3 waiting batches"), "{told}");
-    assert_eq!(served.says(&["approve", "0xababcd"]), "approved 0xababcd\n");
-    assert_eq!(served.says(&["approve", "0xababc"]), "approved 0xababce\n");
-    assert_eq!(served.says(&["approve", "0xabab"]), "approved 0xabab\n");
+    assert_eq!(served.says(&["approve", "0xababcd", digest]), "approved 0xababcd\n");
+    assert_eq!(served.says(&["approve", "0xababc", digest]), "approved 0xababce\n");
+    assert_eq!(served.says(&["approve", "0xabab", digest]), "approved 0xabab\n");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_a_digest_the_batch_is_shown_and_the_terminal_asked() {
+    let served = Served::start();
+    let folder = text(served.folder.path());
+    let asked = wait(&served.approvals, "payroll-7").await;
+    for (typed, is_approved) in [("\n", false), ("n\n", false), ("yesterday\n", false), ("\u{4}", false), ("Y\n", true)]
+    {
+        let mut terminal = Terminal::start(&["wallet", "approve", "payroll", "--data-dir", folder]);
+        let shown = tokio::task::block_in_place(|| terminal.shows("approve it? [y/N] "));
+        for part in ["payroll-7\n", &format!("  digest   {}\n", digest()), "1.5    0xa9059cbb (4 bytes)"] {
+            assert!(shown.contains(part), "{part}: {shown}");
+        }
+        terminal.types(typed);
+        let (status, shown) = tokio::task::block_in_place(|| terminal.ended());
+        assert_eq!(
+            (status.success(), ids(&served.approvals).is_empty()),
+            (is_approved, is_approved),
+            "{typed:?} {shown}"
+        );
+        let said = if is_approved { "approved payroll-7\n" } else { "error: not approved: payroll-7 still waits" };
+        assert!(shown.contains(said), "{typed:?} {shown}");
+    }
+    assert_eq!(outcome(asked).await, Ok(()));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn another_batch_than_the_terminal_showed_is_not_approved() {
+    let served = Served::start();
+    let shown = wait(&served.approvals, "payroll-7").await;
+    let mut terminal = Terminal::start(&["wallet", "approve", "payroll-7", "--data-dir", text(served.folder.path())]);
+    tokio::task::block_in_place(|| terminal.shows("[y/N] "));
+    drop(shown);
+    // Its id begins so, and is free.
+    let (approvals, mut other) = (served.approvals.clone(), batch("payroll-70"));
+    other.calls[0].value = U256::MAX;
+    let digest = other.digest();
+    let mut question = async move { approvals.ask(other).await }.boxed();
+    assert!(poll!(&mut question).is_pending());
+    terminal.types("y\n");
+    let (status, shown) = tokio::task::block_in_place(|| terminal.ended());
+    assert_eq!(status.code(), Some(1), "{shown}");
+    assert!(shown.contains(&format!("error: the batch \"payroll-70\" that waits now has digest {digest}")), "{shown}");
+    assert_eq!(ids(&served.approvals), ["payroll-70"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_a_digest_and_a_terminal_nothing_is_approved() {
+    let served = Served::start();
+    let _waiting = wait(&served.approvals, "payroll-7").await;
+    let told = served.fails(&["approve", "payroll-7"]);
+    assert!(told.contains("DIGEST") && told.contains("terminal") && told.contains("presim wallet list"), "{told}");
+    let told = served.fails(&["approve", "payroll-7", "0x1234567"]);
+    assert!(told.contains("DIGEST: \"0x1234567\": expected") && told.contains("8 to 64 in hex"), "{told}");
+    let told = served.fails(&["approve", "payroll-7", "0x12345678"]);
+    let expected = format!(
+        "error: the batch \"payroll-7\" that waits now has digest {}, not 0x12345678: list it again\n",
+        digest()
+    );
+    assert_eq!(told, expected);
+    assert_eq!(ids(&served.approvals), ["payroll-7"]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -328,7 +512,10 @@ async fn help_tells_of_the_wallet() {
         assert!(help.contains(part), "{part}: {help}");
     }
     let (_, help, _) = presim(&["wallet", "approve", "--help"], &[]);
-    assert!(help.contains("beginning"), "{help}");
+    assert!(
+        help.contains("beginning") && help.contains("[DIGEST]") && help.contains("the terminal is asked"),
+        "{help}"
+    );
     let (_, help, _) = presim(&["--help"], &[]);
     assert!(help.contains("Say yes or no to the batches"), "{help}");
 }
@@ -389,13 +576,15 @@ async fn a_path_too_long_for_a_socket_is_refused_with_what_to_do() {
 async fn a_client_that_sends_garbage_gets_an_error_and_hurts_nobody() {
     let served = Served::start();
     let _waiting = wait(&served.approvals, "0xaa").await;
-    let cases: [(&[u8], &str); 8] = [
+    let cases: [(&[u8], &str); 10] = [
         (b"\n", "expected"),
         (b"hello\n", "expected"),
         (b"\xff\xfe\n", "expected"),
         (b"{\"burn\":{}}\n", "`burn`"),
         (b"{\"approve\":{}}\n", "`id`"),
         (b"{\"approve\":{\"id\":\"0xaa\",\"all\":true}}\n", "`all`"),
+        (b"{\"approve\":{\"id\":\"0xaa\"}}\n", "`digest`"),
+        (b"{\"approve\":{\"id\":\"0xaa\",\"digest\":\"0x1234567\"}}\n", "8 to 64 in hex"),
         (b"{\"approve\":{\"id\":7}}\n", "string"),
         // Cut off: it may have been meant to be longer.
         (b"{\"approve\":{\"id\":\"0xaa\"}}", "end its line"),
@@ -417,7 +606,7 @@ async fn a_client_that_sends_garbage_gets_an_error_and_hurts_nobody() {
     });
     assert!(sent.is_err(), "40 MB of a line are taken");
     assert_eq!(ids(&served.approvals), ["0xaa"]);
-    assert_eq!(served.says(&["approve", "0xaa"]), "approved 0xaa\n");
+    assert_eq!(served.says(&["approve", "0xaa", &digest().to_string()]), "approved 0xaa\n");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -425,6 +614,6 @@ async fn clients_that_stall_do_not_keep_others_out() {
     let served = Served::start();
     let _waiting = wait(&served.approvals, "0xaa").await;
     let stalled: Vec<UnixStream> = (0..20).map(|_| served.connect()).collect();
-    assert_eq!(served.says(&["approve", "0xaa"]), "approved 0xaa\n");
+    assert_eq!(served.says(&["approve", "0xaa", &digest().to_string()]), "approved 0xaa\n");
     drop(stalled);
 }

@@ -43,6 +43,7 @@ mod stalls;
 mod store_refusals;
 mod subscriptions;
 mod support;
+mod terminal;
 mod tracing;
 mod upstream;
 mod vectors;

@@ -25,6 +25,7 @@ fn message(code: i64) -> &'static str {
         5730 => "No batch with the specified batch ID is known",
         5740 => "The batch is too large for the wallet to process",
         5750 => "EIP-7702 upgrade rejected for this chain and account",
+        5760 => "The wallet does not support atomic execution but the request requires it",
         other => panic!("no code of the wallet's: {other}"),
     }
 }
@@ -306,7 +307,7 @@ async fn another_chain_is_5710() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_atomic_batch_before_prague_is_5710() {
+async fn an_atomic_batch_before_prague_is_5710_or_in_the_standard_dialect_5760() {
     let signers = dev_signers().unwrap();
     let mut genesis = dev_genesis(&signers, 1_000);
     (genesis.config.prague_time, genesis.config.osaka_time) = (None, None);
@@ -315,8 +316,13 @@ async fn an_atomic_batch_before_prague_is_5710() {
     let node = TestNode::quiet_with(&["--genesis", file.path().to_str().unwrap(), "--feed", "devnet"]);
     let from = format!("{:?}", signers[0].address());
     let watch = watch_pool(&node).await;
-    let rows: [Row; 1] = [(|params| params[0]["atomicRequired"] = json!(true), 5710, "params[0].atomicRequired")];
-    check_rows(&node, &from, &DIALECTS, &rows).await;
+    for (path, code) in DIALECTS.iter().zip([5710, 5760]) {
+        let rows: [Row; 2] = [
+            (|params| params[0]["atomicRequired"] = json!(true), code, "params[0].atomicRequired"),
+            (|params| params[0]["chainId"] = json!("0x1"), 5710, "params[0].chainId"),
+        ];
+        check_rows(&node, &from, &[path], &rows).await;
+    }
     nothing_was_sent(&node, watch).await;
 }
 

@@ -39,6 +39,8 @@ pub struct Dialect {
     pub counts_reverted_logs: bool,
     /// The error of an `eth_call` that reverted with this data.
     pub revert: fn(Bytes) -> RpcError,
+    /// Code and message of the refusal of an atomic batch on a chain that has no atomic batches.
+    pub not_atomic: (i32, &'static str),
     /// The error of an `eth_call` that the EVM stopped.
     pub halt: fn(String) -> RpcError,
     /// The `error` of a failed call in `eth_callMany`, as JSON: what `eth_call` would have answered.

@@ -25,6 +25,8 @@ pub static PROJECT: Dialect = Dialect {
     counts_reverted_logs: false,
     // api.md 7.1: one message, the reason in `data`.
     revert: |data| RpcError { data: Some(ErrorData::Bytes(data)), ..RpcError::new(-32000, "execution reverted") },
+    // api.md 7.2.
+    not_atomic: (5710, "EIP-7702 not supported on the specified chain ID"),
     halt: |reason| RpcError::new(-32000, reason),
     many_error: |out, error| error.write(out),
     // api.md 2.5: a string, the revert reason.

@@ -28,6 +28,8 @@ pub static STANDARD: Dialect = Dialect {
     shows_early_fields: false,
     counts_reverted_logs: true,
     revert: reverted,
+    // EIP-5792, AtomicityNotSupported.
+    not_atomic: (5760, "The wallet does not support atomic execution but the request requires it"),
     halt: |reason| RpcError::new(-32000, reason),
     // As reth and alloy's types have it.
     many_error: |out, error| encode::string(out, &error.message),

@@ -1,6 +1,6 @@
 //! Batches that somebody is asked about, over HTTP and WebSocket.
 
-use std::{path::Path, time::Duration};
+use std::{path::Path, process::Output, time::Duration};
 
 use alloy_primitives::{U256, bytes};
 use serde_json::{Value, json};
@@ -34,13 +34,26 @@ impl Asking {
         self.chain.data.path()
     }
 
+    /// `presim wallet` with this: exit code, and what it says or, where it fails, why.
+    fn wallet(&self, args: &[&str]) -> (Option<i32>, String) {
+        let all = [&["wallet", "--data-dir", text(self.dir())], args].concat();
+        let Output { status, stdout, stderr } =
+            tokio::task::block_in_place(|| command(&all, &[]).output()).expect("the program runs");
+        (status.code(), String::from_utf8(if status.success() { stdout } else { stderr }).unwrap())
+    }
+
     /// What `presim wallet` says when it works.
     fn says(&self, args: &[&str]) -> String {
-        let all = [&["wallet", "--data-dir", text(self.dir())], args].concat();
-        let output = tokio::task::block_in_place(|| command(&all, &[]).output()).expect("the program runs");
-        let (said, told) = (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap());
-        assert_eq!(output.status.code(), Some(0), "{args:?}: {told}");
+        let (code, said) = self.wallet(args);
+        assert_eq!(code, Some(0), "{args:?}: {said}");
         said
+    }
+
+    /// Approves the batch that is listed under this id.
+    fn approve(&self, id: &str) -> String {
+        let list = self.list();
+        let batch = list.iter().find(|one| one["id"] == id).unwrap_or_else(|| panic!("{id} is not listed: {list:?}"));
+        self.says(&["approve", id, &batch["digest"].as_str().unwrap()[..10]])
     }
 
     fn list(&self) -> Vec<Value> {
@@ -109,7 +122,7 @@ async fn a_batch_is_signed_when_it_is_approved_and_not_before() {
     assert_eq!((nonce(node, account(1)).await, came(node, &watch).await), (0, Vec::new()));
     assert!(node.error("/", "wallet_getCallsStatus", json!(["yes"])).await["code"] == 5730);
 
-    assert_eq!(asking.says(&["approve", "yes"]), "approved yes\n");
+    assert_eq!(asking.approve("yes"), "approved yes\n");
     let answer = answer(asked).await;
     assert_eq!((&answer["result"]["id"], &answer["result"]["status"]), (&json!("yes"), &json!("pending")), "{answer}");
     let status = settled(node, "yes").await;
@@ -137,9 +150,41 @@ async fn a_batch_that_is_rejected_or_too_late_is_4001_and_leaves_its_id_free() {
     assert_eq!((asking.list().len(), came(&asking.node, &watch).await), (0, Vec::new()));
 
     let asked = asking.ask(witness("same")).await;
-    asking.says(&["approve", "same"]);
+    asking.approve("same");
     assert_eq!(answer(asked).await["result"]["id"], "same");
     assert_eq!(came(&asking.node, &watch).await.len(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn another_batch_than_the_one_listed_is_not_signed() {
+    let asking = Asking::start(&[&QUIET]);
+    let watch = watch_pool(&asking.node).await;
+    let payroll = |id, wei: U256| {
+        let calls = json!([{"to": NOBODY, "value": wei}]);
+        named(batch(account(1), false, items(&calls)), id)
+    };
+    let all = U256::from(5_000) * U256::from(10).pow(U256::from(18));
+    let listed = asking.ask(payroll("payroll-7", U256::from(1))).await;
+    let digest = asking.list()[0]["digest"].as_str().unwrap_or_default().to_owned();
+    listed.abort();
+    asking.listed(<[Value]>::is_empty).await;
+
+    // While its approver makes up his mind, its client sends another under its id.
+    let other = asking.send(payroll("payroll-7", all));
+    asking.listed(|list| other.is_finished() || list.len() == 1).await;
+    asking.wallet(&["approve", "payroll-7"]);
+    let refused = answer(other).await;
+    assert_eq!((&refused["error"]["code"], came(&asking.node, &watch).await), (&json!(5720), Vec::new()), "{refused}");
+
+    // And under one that begins so, which may stand for it.
+    let other = asking.ask(payroll("payroll-70", all)).await;
+    for args in [&["approve", "payroll-7", &digest][..], &["approve", "payroll-7"]] {
+        let (code, told) = asking.wallet(args);
+        assert_eq!(code, Some(1), "{args:?}: {told}");
+    }
+    assert_eq!((other.is_finished(), came(&asking.node, &watch).await), (false, Vec::new()));
+    asking.approve("payroll-70");
+    assert_eq!(answer(other).await["result"]["id"], "payroll-70");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -149,15 +194,22 @@ async fn a_client_that_goes_away_withdraws_its_batch() {
     asked.abort();
     asking.listed(<[Value]>::is_empty).await;
     let mut socket = Socket::open(&asking.node, "/").await;
-    socket.write(request(7, "wallet_sendCalls", witness("same")).to_string()).await.unwrap();
+    socket.write(request(7, "wallet_sendCalls", witness("other")).to_string()).await.unwrap();
     asking.listed(|list| list.len() == 1).await;
     drop(socket);
     asking.listed(<[Value]>::is_empty).await;
-    // The id is free, and nothing was signed.
+    // Nothing was signed, and the ids are taken until the node is back.
     assert_eq!(nonce(&asking.node, account(1)).await, 0);
-    let asked = asking.ask(witness("same")).await;
-    asking.says(&["approve", "same"]);
-    assert_eq!(answer(asked).await["result"]["id"], "same");
+    for id in ["same", "other"] {
+        for path in ["/", "/standard"] {
+            let error = refusal(&asking.node, path, witness(id)).await;
+            assert_eq!(error["code"], 5720, "{error}");
+            assert!(error["data"].as_str().unwrap().contains("was withdrawn"), "{error}");
+        }
+    }
+    let Asking { chain, node } = asking;
+    tokio::task::spawn_blocking(move || node.node.stop()).await.unwrap();
+    send(&chain.lasting(&[&QUIET]), witness("same")).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -189,7 +241,7 @@ async fn what_would_revert_by_now_is_refused_after_the_approval() {
         tokio::time::timeout(BOUND, changes.changed()).await.expect("it is mined").unwrap();
     }
     for id in ["first", "second"] {
-        asking.says(&["approve", id]);
+        asking.approve(id);
     }
     let answered = answer(first).await;
     assert_eq!(answered["error"], json!({"code": -32000, "message": "execution reverted", "data": "0x"}), "{answered}");
@@ -200,7 +252,7 @@ async fn what_would_revert_by_now_is_refused_after_the_approval() {
     assert_eq!((&simulated[0]["status"], &simulated[1]["status"]), (&json!("0x0"), &json!("0x1")), "{answered}");
     assert_eq!(settled(node, "second").await["status"], 600);
     let again = asking.ask(named(witness("first"), "first")).await;
-    asking.says(&["approve", "first"]);
+    asking.approve("first");
     assert_eq!(answer(again).await["result"]["id"], "first");
 }
 
@@ -211,18 +263,18 @@ async fn what_would_be_signed_otherwise_than_it_was_approved_is_rejected() {
     let atomic = |from, id| named(batch(from, true, &[call(WITNESS, 0, bytes!("01"))]), id);
     let (first, second) =
         (asking.ask(atomic(account(1), "first")).await, asking.ask(atomic(account(2), "second")).await);
-    asking.says(&["approve", "first"]);
+    asking.approve("first");
     assert_eq!(answer(first).await["result"]["id"], "first");
     assert_eq!(settled(node, "first").await["status"], 200);
     // The executor need not be deployed any more.
-    asking.says(&["approve", "second"]);
+    asking.approve("second");
     let refused = answer(second).await;
     check_rejected(&refused, "approved as 2 transactions, all calls or none, the account delegated to");
     check_rejected(&refused, "would be 1 transaction, all calls or none");
     assert_eq!(nonce(node, account(2)).await, 0);
     let again = asking.ask(atomic(account(2), "second")).await;
     assert_eq!(asking.list()[0]["transactions"], 1);
-    asking.says(&["approve", "second"]);
+    asking.approve("second");
     assert_eq!(answer(again).await["result"]["id"], "second");
     assert_eq!(settled(node, "second").await["status"], 200);
 }
@@ -237,11 +289,11 @@ async fn while_one_waits_its_id_is_taken_and_no_more_wait_than_may() {
     let error = refusal(node, "/", witness("three")).await;
     assert_eq!(error["code"], -32005, "{error}");
     assert!(error["message"].as_str().unwrap().contains("--wallet-max-waiting"), "{error}");
-    asking.says(&["approve", "two"]);
+    asking.approve("two");
     assert_eq!(answer(two).await["result"]["id"], "two");
     let three = asking.ask(witness("three")).await;
     for (id, asked) in [("three", three), ("one", one)] {
-        asking.says(&["approve", id]);
+        asking.approve(id);
         assert_eq!(answer(asked).await["result"]["id"], id);
     }
     assert_eq!(nonce(node, account(1)).await, 3);
@@ -255,7 +307,7 @@ async fn a_socket_answers_others_while_a_batch_of_its_waits() {
     asking.listed(|list| list.len() == 1).await;
     let other = socket.send(request(8, "eth_chainId", json!([])).to_string()).await;
     assert_eq!((&other["id"], &other["result"]), (&json!(8), &json!("0x7a69")));
-    asking.says(&["approve", "socket"]);
+    asking.approve("socket");
     let answer = socket.read().await.expect("it answers");
     assert_eq!((&answer["id"], &answer["result"]["id"]), (&json!(7), &json!("socket")), "{answer}");
     assert_eq!(settled(&asking.node, "socket").await["status"], 200);
@@ -275,9 +327,9 @@ async fn batches_in_an_array_wait_side_by_side() {
     let post = post.body(all.to_string());
     let asked = tokio::spawn(async move { post.send().await.unwrap().json::<Value>().await.unwrap() });
     asking.listed(|list| list.len() == 3).await;
-    for (id, word) in [("a", "approve"), ("b", "reject"), ("c", "approve")] {
-        asking.says(&[word, id]);
-    }
+    asking.approve("a");
+    asking.says(&["reject", "b"]);
+    asking.approve("c");
     let answers = answer(asked).await;
     let said: Vec<_> =
         items(&answers).iter().map(|one| (one["result"]["id"].clone(), one["error"]["code"].clone())).collect();

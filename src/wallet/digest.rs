@@ -1,0 +1,118 @@
+//! The digest of a batch that waits for approval: an approver who names it agrees to this batch and to no other.
+
+use std::{fmt, str::FromStr};
+
+use alloy_primitives::{Address, B256, Bytes, TxKind, U256, keccak256};
+use alloy_rlp::RlpEncodable;
+use serde::{Deserialize, Serialize};
+
+use super::Asked;
+
+/// All of a batch that an approver decides on. Its RLP encoding is canonical, so that two batches with one digest are the same batch.
+///
+/// Gas limits that the client leaves open, fees and nonces are not in it: they are chosen when the batch is signed.
+#[derive(Debug, RlpEncodable)]
+#[rlp(trailing)]
+struct Preimage {
+    chain_id: u64,
+    from: Address,
+    atomic: bool,
+    /// One more than the calls need where the batch executor is deployed first.
+    transactions: u64,
+    calls: Vec<PreimageCall>,
+    /// The code that the account is to be delegated to; the list ends before it where there is none.
+    upgrade: Option<Address>,
+}
+
+#[derive(Debug, RlpEncodable)]
+#[rlp(trailing)]
+struct PreimageCall {
+    to: TxKind,
+    value: U256,
+    data: Bytes,
+    /// `gasLimitOverride`; the list ends before it where there is none.
+    gas_limit: Option<u64>,
+}
+
+impl Asked {
+    /// Returns keccak256 of the RLP list `[chain id, account, atomic, transactions, [[to, value, data, gas limit?], …], delegation?]`.
+    pub fn digest(&self) -> B256 {
+        let call = |call: &super::AskedCall| PreimageCall {
+            to: call.to.into(),
+            value: call.value,
+            data: call.data.clone(),
+            gas_limit: call.gas_limit,
+        };
+        let preimage = Preimage {
+            chain_id: self.chain_id,
+            from: self.from,
+            atomic: self.atomic,
+            transactions: self.transactions as u64,
+            calls: self.calls.iter().map(call).collect(),
+            upgrade: self.upgrade,
+        };
+        keccak256(alloy_rlp::encode(preimage))
+    }
+}
+
+/// The first digits of a digest, or all of them, as an approver gives them.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct DigestPrefix {
+    /// In lower case, without `0x`.
+    digits: String,
+}
+
+/// Text that is not the beginning of a digest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("expected a batch's digest or its first digits, {SHORTEST} to {LONGEST} in hex: `presim wallet list` shows it")]
+pub struct NoDigest;
+
+/// Hex digits that are enough of a digest.
+const SHORTEST: usize = 8;
+/// Hex digits of a whole digest.
+const LONGEST: usize = 64;
+
+impl DigestPrefix {
+    /// Whether this digest begins so.
+    pub fn begins(&self, digest: &B256) -> bool {
+        const_hex::encode(digest).starts_with(&self.digits)
+    }
+}
+
+impl From<B256> for DigestPrefix {
+    fn from(digest: B256) -> Self {
+        Self { digits: const_hex::encode(digest) }
+    }
+}
+
+impl FromStr for DigestPrefix {
+    type Err = NoDigest;
+
+    fn from_str(text: &str) -> Result<Self, NoDigest> {
+        let digits = text.strip_prefix("0x").unwrap_or(text);
+        let is_digest =
+            (SHORTEST..=LONGEST).contains(&digits.len()) && digits.bytes().all(|one| one.is_ascii_hexdigit());
+        if is_digest { Ok(Self { digits: digits.to_ascii_lowercase() }) } else { Err(NoDigest) }
+    }
+}
+
+impl TryFrom<String> for DigestPrefix {
+    type Error = NoDigest;
+
+    fn try_from(text: String) -> Result<Self, NoDigest> {
+        text.parse()
+    }
+}
+
+impl From<DigestPrefix> for String {
+    fn from(digest: DigestPrefix) -> Self {
+        digest.to_string()
+    }
+}
+
+impl fmt::Display for DigestPrefix {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "0x{}", self.digits)
+    }
+}

@@ -1,0 +1,81 @@
+//! The program on a pseudo terminal, as somebody at a keyboard has it.
+
+use std::{
+    fs::File,
+    io::{Read, Write},
+    process::{Child, ExitStatus},
+    sync::mpsc::{Receiver, RecvTimeoutError, channel},
+};
+
+use rustix::pty::{OpenptFlags, grantpt, ioctl_tiocgptpeer, openpt, unlockpt};
+
+use crate::{process::command, support::BOUND};
+
+/// The program running on a terminal, ended when the test is.
+pub struct Terminal {
+    child: Child,
+    keyboard: File,
+    screen: Receiver<Vec<u8>>,
+    shown: Vec<u8>,
+}
+
+impl Terminal {
+    pub fn start(args: &[&str]) -> Self {
+        let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY;
+        let master = openpt(flags).unwrap();
+        grantpt(&master).unwrap();
+        unlockpt(&master).unwrap();
+        let slave = File::from(ioctl_tiocgptpeer(&master, flags).unwrap());
+        let same = || slave.try_clone().unwrap();
+        // The command, and with it what it has of the terminal, ends here: the screen ends with the program.
+        let child = command(args, &[]).stdin(same()).stdout(same()).stderr(same()).spawn().expect("the program runs");
+        let keyboard = File::from(master);
+        let (mut read, (send, screen)) = (keyboard.try_clone().unwrap(), channel());
+        std::thread::spawn(move || {
+            let mut part = [0; 4096];
+            // Linux answers an error where nobody has the other side any more.
+            while let Ok(length @ 1..) = read.read(&mut part) {
+                if send.send(part[..length].to_vec()).is_err() {
+                    break;
+                }
+            }
+        });
+        Self { child, keyboard, screen, shown: Vec::new() }
+    }
+
+    /// Waits until this is on the screen, and returns all that is.
+    pub fn shows(&mut self, text: &str) -> String {
+        while !self.text().contains(text) {
+            let part = self.screen.recv_timeout(BOUND).unwrap_or_else(|_| panic!("no {text:?}: {}", self.text()));
+            self.shown.extend(part);
+        }
+        self.text()
+    }
+
+    pub fn types(&mut self, text: &str) {
+        self.keyboard.write_all(text.as_bytes()).unwrap();
+    }
+
+    /// Waits for the program's end: its status, and all that was on the screen.
+    pub fn ended(mut self) -> (ExitStatus, String) {
+        loop {
+            match self.screen.recv_timeout(BOUND) {
+                Ok(part) => self.shown.extend(part),
+                Err(RecvTimeoutError::Disconnected) => break,
+                Err(RecvTimeoutError::Timeout) => panic!("it does not end: {}", self.text()),
+            }
+        }
+        (self.child.wait().unwrap(), self.text())
+    }
+
+    fn text(&self) -> String {
+        String::from_utf8_lossy(&self.shown).replace("\r\n", "\n")
+    }
+}
+
+impl Drop for Terminal {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
