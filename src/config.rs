@@ -79,7 +79,7 @@ pub struct Config {
     /// Blocks whose state answers by number.
     #[arg(long, env = "PRESIM_KEEP_BLOCKS", value_name = "N", default_value_t = 256, value_parser = clap::value_parser!(u32).range(1..=100_000), help_heading = "Source of state")]
     pub keep_blocks: u32,
-    /// Blocks that are kept with their transactions, receipts and logs, besides genesis, or `all`: 10000, with --data-dir 100000. What is older answers 4444, and headers stay. Of an upstream's chain, what is older than its state is asked of the upstream.
+    /// Blocks that are kept with their transactions, receipts and logs, besides genesis, or `all`: by default 10000, with --data-dir 100000. What is older answers 4444, and headers stay. Of an upstream's chain, what is older than its state is asked of the upstream.
     #[arg(long, env = "PRESIM_KEEP_HISTORY", value_name = "BLOCKS", value_parser = parse_history, help_heading = "Source of state")]
     pub keep_history: Option<u64>,
     /// Snapshots that answer by snapshotId.

@@ -40,14 +40,14 @@ pub struct BlockBody {
 /// Keeps blocks outside of memory.
 ///
 /// # Panics
-/// Each method panics if the block cannot be read any more, because no answer would be right. A worker's panic is answered as a fault of the
-/// node.
+/// Methods panic if a block cannot be read any more, because no answer would be right. A worker's panic is answered as a fault of the node.
 pub trait BlockKeeper: std::fmt::Debug + Send + Sync {
     /// The body of block `number`; `None` if it has been pruned.
     fn body(&self, number: u64) -> Option<BlockBody>;
 
-    /// The hashes of the transactions of block `number`, in order; none if it has been pruned.
-    fn transactions(&self, number: u64) -> Vec<B256>;
+    /// The hashes of the transactions of block `number`, in order, which go with its body. `None` if they cannot be read: no panic, as the
+    /// one writer of snapshots asks for them.
+    fn transactions(&self, number: u64) -> Option<Vec<B256>>;
 
     /// The header of block `number`, which pruning leaves.
     fn header(&self, number: u64) -> Option<Header>;
@@ -126,12 +126,12 @@ impl SealedBlock {
         }
     }
 
-    /// The hashes of its transactions, in order; none if only its header is known.
-    pub fn transaction_hashes(&self) -> Vec<B256> {
+    /// The hashes of its transactions, in order; empty if only its header is known, and `None` if its keeper cannot read them.
+    pub fn transaction_hashes(&self) -> Option<Vec<B256>> {
         match (&self.body, self.keeper.get()) {
-            (Some(body), _) => body.transactions.iter().map(|tx| *tx.tx_hash()).collect(),
+            (Some(body), _) => Some(body.transactions.iter().map(|tx| *tx.tx_hash()).collect()),
             (None, Some(keeper)) => keeper.transactions(self.number()),
-            (None, None) => Vec::new(),
+            (None, None) => Some(Vec::new()),
         }
     }
 }

@@ -193,11 +193,7 @@ pub async fn begin(
         None if hash != newest => FeedState::Degraded(FeedProblem::Connecting),
         None => FeedState::Live { every_ms: spec.block_time().saturating_mul(1000) },
     };
-    let snapshots = Snapshots::new(
-        canonical_snapshot(view, head, receipts, hashes),
-        feed,
-        config.retention(),
-    );
+    let snapshots = Snapshots::new(canonical_snapshot(view, head, receipts, hashes), feed, config.retention());
     snapshots.set_tags(Tags::default());
     let fetcher = FetcherConfig { patience: PATIENCE, verify_proofs: live.verify_proofs, max_in_flight: IN_FLIGHT };
     let fetcher = Arc::new(Fetcher::new(upstream.clone(), codes.clone(), fetcher, metrics));

@@ -4,7 +4,6 @@
 mod account;
 mod block;
 mod code;
-mod history;
 mod log_numbers;
 mod meter;
 mod overlay;

@@ -1,16 +1,16 @@
 //! The newest snapshot and the recent ones, to be read without a lock.
 
-use std::{ops::Range, sync::Arc};
+mod history;
 
-use alloy_primitives::{B256, Sealable};
+use std::sync::Arc;
+
+use alloy_primitives::B256;
 use arc_swap::ArcSwap;
 use tokio::sync::watch;
 
-use super::{Block, FeedState, KnownBlock, Selector, Snapshot, SnapshotId, UnknownBlock, history::OldHeaders};
+use self::history::OldHeaders;
+use super::{Block, FeedState, KnownBlock, Selector, Snapshot, SnapshotId, UnknownBlock};
 use crate::chain::{BlockKeeper, SealedBlock};
-
-/// Blocks that are pruned at once, at most: publishing does not wait for a whole history where the bound was lowered.
-const PRUNED_AT_ONCE: usize = 16;
 
 /// What is published at one moment: the newest snapshot, those before it, and the sealed blocks.
 ///
@@ -338,42 +338,6 @@ impl Published {
         self.sealed.get_min().map_or(0, |(number, _)| *number)
     }
 
-    /// The number of the oldest block after genesis that is kept with what is in it; the next block's where there is none.
-    pub fn oldest_history(&self) -> u64 {
-        self.pruned().end
-    }
-
-    /// The numbers of the pruned blocks: they lie between genesis and the oldest of the others.
-    fn pruned(&self) -> Range<u64> {
-        let after_genesis = self.blocks.get_min().map_or(0, |(genesis, _)| genesis + 1);
-        let oldest = self.blocks.range(after_genesis..).next().map_or(after_genesis, |(oldest, _)| *oldest);
-        after_genesis..oldest
-    }
-
-    /// The number of the pruned block with this hash.
-    fn pruned_number(&self, hash: B256) -> Option<u64> {
-        self.archive.as_ref()?.number(hash).filter(|number| self.pruned().contains(number))
-    }
-
-    /// Refuses a range of blocks, both ends included, of which one was pruned, or is not known here though an upstream has it.
-    ///
-    /// # Errors
-    /// Returns the first such block and the oldest that is known.
-    pub fn has_blocks(&self, from: u64, to: u64) -> Result<(), UnknownBlock> {
-        if self.tags.is_none() {
-            let (pruned, first) = (self.pruned(), from.max(self.pruned().start));
-            let reaches = pruned.contains(&first) && first <= to;
-            return if reaches { Err(UnknownBlock::History { number: first, oldest: pruned.end }) } else { Ok(()) };
-        }
-        match self.blocks.get_min() {
-            Some((oldest, _)) if from < *oldest => Err(UnknownBlock::Pruned { number: from, oldest: *oldest }),
-            _ => {
-                let bare = self.blocks.range(from..).find(|(_, block)| block.is_bare());
-                bare.map_or(Ok(()), |(number, _)| Err(UnknownBlock::Bare { number: *number }))
-            }
-        }
-    }
-
     /// The newest canonical block.
     pub fn head(&self) -> &Arc<SealedBlock> {
         &self.latest.head
@@ -440,26 +404,6 @@ impl Published {
             },
             Selector::Snapshot(_) => Some(KnownBlock::Newest(self.select(selector)?)),
         })
-    }
-
-    /// Why nothing but the header of block `number` is known.
-    pub fn no_body(&self, number: u64) -> UnknownBlock {
-        match self.tags {
-            Some(_) => UnknownBlock::Bare { number },
-            None => UnknownBlock::History { number, oldest: self.oldest_history() },
-        }
-    }
-
-    /// The sealed block of this number; of a pruned one its header alone.
-    pub fn sealed_block(&self, number: u64) -> Option<Arc<SealedBlock>> {
-        if let Some(block) = self.blocks.get(&number) {
-            return Some(block.clone());
-        }
-        if !self.pruned().contains(&number) {
-            return None;
-        }
-        let header = self.old_headers.get(number).or_else(|| self.archive.as_ref()?.header(number))?;
-        Some(Arc::new(SealedBlock::bare(header.seal_slow())))
     }
 
     /// The snapshots after `id` that are kept, in order.
@@ -533,7 +477,7 @@ impl Published {
 
     fn add_block(&mut self, snapshot: &Arc<Snapshot>) {
         self.sealed.insert(snapshot.head.number(), snapshot.clone());
-        self.index(&snapshot.head, snapshot.head.transaction_hashes());
+        self.index(&snapshot.head, snapshot.head.transaction_hashes().unwrap_or_default());
     }
 
     fn index(&mut self, block: &Arc<SealedBlock>, transactions: impl IntoIterator<Item = B256>) {
@@ -556,29 +500,8 @@ impl Published {
         }
     }
 
-    /// Prunes the oldest blocks after genesis, a few at once, until the newest `kept` are left: their headers stay. An upstream's are not pruned,
-    /// but [put away](Self::put_away).
-    fn prune(&mut self, kept: u64) {
-        let first_kept = (self.head().number() + 1).saturating_sub(kept);
-        for _ in 0..PRUNED_AT_ONCE {
-            let number = self.oldest_history();
-            let Some(block) = self.blocks.get(&number).filter(|_| self.tags.is_none() && number < first_kept) else {
-                return;
-            };
-            let block = block.clone();
-            self.forget_transactions(&block);
-            self.blocks.remove(&number);
-            if block.is_kept() {
-                self.numbers.remove(&block.hash());
-            } else {
-                self.old_headers.insert(&block.header);
-            }
-            drop_aside(block);
-        }
-    }
-
     fn forget_transactions(&mut self, block: &SealedBlock) {
-        for hash in block.transaction_hashes() {
+        for hash in block.transaction_hashes().unwrap_or_default() {
             self.transactions.remove(&hash);
         }
     }

@@ -77,7 +77,7 @@ impl Leaves {
 
 impl Disk {
     /// A disk with this on it.
-    fn with(content: Vec<u8>) -> Self {
+    pub fn with(content: Vec<u8>) -> Self {
         Self(Arc::new(Mutex::new(Plates { synced: content.clone(), seen: content, ..Plates::default() })))
     }
 
@@ -98,6 +98,12 @@ impl Disk {
         self.plates().cut = Some(Cut { after, leaves, rng, before: Box::new(before), done });
         tokio::time::timeout(BOUND, cut).await.expect("the disk is written to").expect("the power fails")
     }
+
+    /// Bytes that it has, as its reader sees them.
+    pub fn size(&self) -> usize {
+        self.plates().seen.len()
+    }
+
     /// Another disk with all that was written to this one.
     pub fn copy(&self) -> Self {
         Self::with(self.plates().seen.clone())

@@ -14,6 +14,8 @@ mod estimates;
 mod fees;
 mod filters;
 mod flashblocks;
+mod format;
+mod history;
 mod import;
 mod input;
 mod keys;

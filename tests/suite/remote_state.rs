@@ -184,7 +184,8 @@ impl Setup {
         let head = node.node.snapshots().newest();
         let state = RemoteState::new(64 << 20, head.head.number(), head.head_hash());
         let first = stand_on(World::on(state.newest().unwrap()), head.head.clone(), head.hashes.clone());
-        let snapshots = Arc::new(Snapshots::new(first, FeedState::Static, Retention { blocks: 1, snapshots: 1, history: 1 }));
+        let snapshots =
+            Arc::new(Snapshots::new(first, FeedState::Static, Retention { blocks: 1, snapshots: 1, history: 1 }));
         let config = FetcherConfig { patience: Duration::from_secs(20), verify_proofs, max_in_flight: 100_000 };
         let fetcher = Arc::new(Fetcher::new(upstream, backend.codes.clone(), config, &metrics));
         let executor = ExecutorConfig {

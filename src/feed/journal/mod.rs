@@ -281,13 +281,13 @@ impl Journal {
 struct Blocks(WeakStore);
 
 impl Blocks {
+    fn try_read<T>(&self, what: impl FnOnce(&ReadTransaction) -> Result<T, redb::Error>) -> Result<T, StoreError> {
+        self.0.upgrade().ok_or(StoreError::Stopping)?.read(what)
+    }
+
     fn read<T>(&self, what: impl FnOnce(&ReadTransaction) -> Result<T, redb::Error>) -> T {
-        match self.0.upgrade().map(|store| store.read(what)) {
-            Some(Ok(read)) => read,
-            // See the trait.
-            Some(Err(error)) => panic!("a block cannot be read: {error}"),
-            None => panic!("a block is asked for after the node has stopped"),
-        }
+        // See the trait.
+        self.try_read(what).unwrap_or_else(|error| panic!("a block cannot be read: {error}"))
     }
 
     fn header(transaction: &ReadTransaction, number: u64) -> Result<Option<StoredHeader>, redb::Error> {
@@ -303,8 +303,9 @@ impl BlockKeeper for Blocks {
         })
     }
 
-    fn transactions(&self, number: u64) -> Vec<B256> {
-        self.read(|transaction| Self::header(transaction, number)).map_or_else(Vec::new, |stored| stored.read().1)
+    fn transactions(&self, number: u64) -> Option<Vec<B256>> {
+        let read = self.try_read(|transaction| Self::header(transaction, number)).ok()?;
+        Some(read.map_or_else(Vec::new, |stored| stored.read().1))
     }
 
     fn header(&self, number: u64) -> Option<Header> {

@@ -3,8 +3,9 @@
 use redb::{ReadableTable, WriteTransaction};
 
 use super::{
-    ABOUT, BODIES, HEADERS, Journal, NUMBERS, read_base,
+    ABOUT, BODIES, HEADERS, Journal,
     progress::Progress,
+    read_base,
     record::{StoredHeader, corrupted, decode, encode},
 };
 use crate::store::StoreError;
@@ -18,14 +19,11 @@ const STEP: usize = 1_000;
 pub fn prune(transaction: &WriteTransaction, oldest: u64, most: usize) -> Result<(), redb::Error> {
     let end = oldest.min(read_base(&transaction.open_table(ABOUT)?)?.number);
     let (mut headers, mut bodies) = (transaction.open_table(HEADERS)?, transaction.open_table(BODIES)?);
-    let mut numbers = transaction.open_table(NUMBERS)?;
     for _ in 0..most {
         let Some(number) = oldest_body(&headers, &bodies)?.filter(|number| *number < end) else { break };
         let stored = headers.get(number)?.map(|bytes| decode::<StoredHeader>(bytes.value())).transpose()?;
         let stored = stored.ok_or_else(|| corrupted(format!("block {number} has no header")))?;
-        let header = stored.read().0;
-        numbers.insert(header.hash_slow().0, number)?;
-        headers.insert(number, encode(&StoredHeader::pruned(header)).as_slice())?;
+        headers.insert(number, encode(&StoredHeader::pruned(stored.read().0)).as_slice())?;
         bodies.remove(number)?;
     }
     Ok(())

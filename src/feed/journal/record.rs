@@ -102,7 +102,10 @@ pub struct StoredHeader {
 
 impl From<&SealedBlock> for StoredHeader {
     fn from(block: &SealedBlock) -> Self {
-        Self { header: block.header.inner().clone(), hashes: block.transaction_hashes().concat().into() }
+        Self {
+            header: block.header.inner().clone(),
+            hashes: block.transaction_hashes().unwrap_or_default().concat().into(),
+        }
     }
 }
 

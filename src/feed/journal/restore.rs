@@ -118,14 +118,17 @@ impl<'a> Reader<'a> {
         let headers: ReadOnlyTable<u64, &[u8]> = self.transaction.open_table(HEADERS)?;
         let oldest = oldest_body(&headers, &self.transaction.open_table(BODIES)?)?.unwrap_or(u64::MAX);
         let last = headers.last()?.map_or(0, |(last, _)| last.value());
-        let bar = ProgressBar::new((last + 1).saturating_sub(oldest)).with_style(style()).with_message("reading blocks");
+        let bar =
+            ProgressBar::new((last + 1).saturating_sub(oldest)).with_style(style()).with_message("reading blocks");
         let mut blocks: Vec<Listed> = Vec::new();
         let genesis = headers.iter()?.take(1);
         for row in genesis.chain(headers.range(oldest..)?) {
             let (header, hashes) = decode::<StoredHeader>(row?.1.value())?.read();
             let block = Arc::new(SealedBlock::kept(header, self.keeper.clone()));
-            let parent = blocks.last().map(|(parent, _)| parent).filter(|parent| parent.number() + 1 == block.number());
-            if let Some(parent) = parent.filter(|parent| block.header.parent_hash != parent.hash()) {
+            // After genesis some may be pruned.
+            let parent =
+                blocks.last().filter(|(genesis, _)| blocks.len() > 1 || genesis.number() + 1 == block.number());
+            if let Some((parent, _)) = parent.filter(|(parent, _)| block.header.parent_hash != parent.hash()) {
                 return Err(corrupted(format!("block {} is not the parent of the next", parent.number())));
             }
             blocks.push((block, hashes));
@@ -218,7 +221,8 @@ impl<'a> Reader<'a> {
                     hashes.push(number, block.hash());
                     let world = self.changed(&on.world, changes)?;
                     // Of the recent ones the bodies are asked for again and again.
-                    let block = block.with_body().ok_or_else(|| corrupted(format!("the body of block {number} is missing")))?;
+                    let block =
+                        block.with_body().ok_or_else(|| corrupted(format!("the body of block {number} is missing")))?;
                     sealed = Some(Arc::new(stand_on(world, Arc::new(block), hashes)));
                 }
             }

@@ -1,0 +1,172 @@
+//! What is left of old blocks: they are pruned as new ones come, and their headers stay.
+
+use std::{ops::Range, sync::Arc};
+
+use alloy_consensus::Header;
+use alloy_primitives::{B256, Sealable};
+use alloy_rlp::Decodable;
+
+use super::{Published, drop_aside};
+use crate::{chain::SealedBlock, state::UnknownBlock};
+
+/// Blocks that are pruned at once, at most: publishing does not wait for a whole history where the bound was lowered.
+const PRUNED_AT_ONCE: usize = 16;
+
+impl Published {
+    /// The number of the oldest block after genesis that is kept with what is in it; the next block's where there is none.
+    pub fn oldest_history(&self) -> u64 {
+        self.pruned().end
+    }
+
+    /// The numbers of the pruned blocks: they lie between genesis and the oldest of the others.
+    fn pruned(&self) -> Range<u64> {
+        let after_genesis = self.blocks.get_min().map_or(0, |(genesis, _)| genesis + 1);
+        let oldest = self.blocks.range(after_genesis..).next().map_or(after_genesis, |(oldest, _)| *oldest);
+        after_genesis..oldest
+    }
+
+    /// The number of the pruned block with this hash.
+    pub(super) fn pruned_number(&self, hash: B256) -> Option<u64> {
+        self.archive.as_ref()?.number(hash).filter(|number| self.pruned().contains(number))
+    }
+
+    /// Refuses a range of blocks, both ends included, of which one was pruned, or is not known here though an upstream has it.
+    ///
+    /// # Errors
+    /// Returns the first such block and the oldest that is known.
+    pub fn has_blocks(&self, from: u64, to: u64) -> Result<(), UnknownBlock> {
+        if self.tags.is_none() {
+            let (pruned, first) = (self.pruned(), from.max(self.pruned().start));
+            let reaches = pruned.contains(&first) && first <= to;
+            return if reaches { Err(UnknownBlock::History { number: first, oldest: pruned.end }) } else { Ok(()) };
+        }
+        match self.blocks.get_min() {
+            Some((oldest, _)) if from < *oldest => Err(UnknownBlock::Pruned { number: from, oldest: *oldest }),
+            _ => {
+                let bare = self.blocks.range(from..).find(|(_, block)| block.is_bare());
+                bare.map_or(Ok(()), |(number, _)| Err(UnknownBlock::Bare { number: *number }))
+            }
+        }
+    }
+
+    /// Why nothing but the header of block `number` is known.
+    pub fn no_body(&self, number: u64) -> UnknownBlock {
+        match self.tags {
+            Some(_) => UnknownBlock::Bare { number },
+            None => UnknownBlock::History { number, oldest: self.oldest_history() },
+        }
+    }
+
+    /// The sealed block of this number; of a pruned one its header alone.
+    pub fn sealed_block(&self, number: u64) -> Option<Arc<SealedBlock>> {
+        if let Some(block) = self.blocks.get(&number) {
+            return Some(block.clone());
+        }
+        if !self.pruned().contains(&number) {
+            return None;
+        }
+        let header = self.old_headers.get(number).or_else(|| self.archive.as_ref()?.header(number))?;
+        Some(Arc::new(SealedBlock::bare(header.seal_slow())))
+    }
+
+    /// Prunes the oldest blocks after genesis, a few at once, until the newest `kept` are left: their headers stay. An upstream's are not pruned,
+    /// but [put away](Self::put_away).
+    pub(super) fn prune(&mut self, kept: u64) {
+        let first_kept = (self.head().number() + 1).saturating_sub(kept);
+        for _ in 0..PRUNED_AT_ONCE {
+            let number = self.oldest_history();
+            let Some(block) = self.blocks.get(&number).filter(|_| self.tags.is_none() && number < first_kept) else {
+                return;
+            };
+            let block = block.clone();
+            // While the disk cannot be read nothing is pruned: all else still answers.
+            let Some(hashes) = block.transaction_hashes() else { return };
+            for hash in hashes {
+                self.transactions.remove(&hash);
+            }
+            self.blocks.remove(&number);
+            if block.is_kept() {
+                self.numbers.remove(&block.hash());
+            } else {
+                self.old_headers.insert(&block.header);
+            }
+            drop_aside(block);
+        }
+    }
+}
+
+/// Headers of pruned blocks by number, kept for as long as the chain: so each takes a few hundred bytes. Cheap to clone.
+#[derive(Clone, Debug, Default)]
+pub struct OldHeaders(imbl::OrdMap<u64, Arc<[u8]>>);
+
+impl OldHeaders {
+    /// Adds a header.
+    pub fn insert(&mut self, header: &Header) {
+        self.0.insert(header.number, pack(&alloy_rlp::encode(header)).into());
+    }
+
+    /// The header of block `number`, if it was added.
+    pub fn get(&self, number: u64) -> Option<Header> {
+        let rlp = unpack(self.0.get(&number)?);
+        // What was encoded here can be decoded.
+        Header::decode(&mut rlp.as_slice()).ok()
+    }
+}
+
+/// Writes each run of zeros as a zero and its length: most of a bloom is zeros, and some fields are nothing else.
+fn pack(bytes: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(bytes.len());
+    for run in bytes.chunk_by(|a, b| (*a == 0) == (*b == 0)) {
+        if run[0] != 0 {
+            out.extend_from_slice(run);
+            continue;
+        }
+        for zeros in run.chunks(255) {
+            out.extend([0, zeros.len() as u8]);
+        }
+    }
+    out
+}
+
+/// Reads what [`pack`] has written.
+fn unpack(packed: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(1024);
+    let mut rest = packed.iter();
+    while let Some(byte) = rest.next() {
+        let count = if *byte == 0 { rest.next().copied().unwrap_or_default() } else { 1 };
+        out.resize(out.len() + usize::from(count), *byte);
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use alloy_primitives::{B256, Bloom, Bytes};
+
+    use super::*;
+
+    #[test]
+    fn headers_come_back_as_they_were() {
+        let mut bloom = Bloom::ZERO;
+        bloom.0[3] = 7;
+        bloom.0[255] = 1;
+        let headers = [
+            Header::default(),
+            Header { number: 1, logs_bloom: bloom, nonce: 5_u64.to_be_bytes().into(), ..Header::default() },
+            Header {
+                number: 2,
+                logs_bloom: Bloom::repeat_byte(0xff),
+                mix_hash: B256::repeat_byte(1),
+                ..Header::default()
+            },
+            Header { number: 3, extra_data: Bytes::from(vec![0; 700]), base_fee_per_gas: Some(0), ..Header::default() },
+        ];
+        let mut kept = OldHeaders::default();
+        headers.iter().for_each(|header| kept.insert(header));
+        for header in &headers {
+            assert_eq!(kept.get(header.number).as_ref(), Some(header));
+        }
+        assert_eq!(kept.get(4), None);
+        assert!(kept.0[&1].len() < 300, "{}", kept.0[&1].len());
+    }
+}
