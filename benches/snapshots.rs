@@ -201,7 +201,11 @@ fn cell(world: World) -> Snapshots {
     let mut hashes = BlockHashes::default();
     hashes.push(0, head.hash());
     let first = Snapshot::new(world, Arc::new(head), None, hashes);
-    Snapshots::new(first, FeedState::Live { every_ms: 1 }, Retention { blocks: KEPT, snapshots: KEPT, history: u64::MAX })
+    Snapshots::new(
+        first,
+        FeedState::Live { every_ms: 1 },
+        Retention { blocks: KEPT, snapshots: KEPT, history: u64::MAX },
+    )
 }
 
 /// The snapshot after `on`, its world changed.

@@ -87,7 +87,8 @@ impl Chain {
         let mut hashes = BlockHashes::default();
         hashes.push(block.number(), block.hash());
         let first = stand_on(world, Arc::new(block), hashes);
-        let snapshots = Arc::new(Snapshots::new(first, FeedState::Static, Retention { blocks: 1, snapshots: 1, history: 1 }));
+        let snapshots =
+            Arc::new(Snapshots::new(first, FeedState::Static, Retention { blocks: 1, snapshots: 1, history: 1 }));
         let rules = Rules {
             base_fee: BaseFeeRule::Block,
             block_time: spec.block_time(),
