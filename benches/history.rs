@@ -49,12 +49,14 @@ fn main() {
 
 /// Runs a node for so long, and looks at it each second.
 fn sample(seconds: u64) -> Vec<Sample> {
-    let dir = tempfile::tempdir().expect("a directory");
-    let node = Node::start(dir.path());
+    let folder = tempfile::tempdir().expect("a directory");
+    // The node makes it, for its own user alone.
+    let dir = folder.path().join("data");
+    let node = Node::start(&dir);
     let (began, mut samples) = (Instant::now(), Vec::new());
     for second in 1..=seconds {
         thread::sleep(Duration::from_secs(second).saturating_sub(began.elapsed()));
-        let file = fs::metadata(dir.path().join("presim.redb")).expect("it has a store").len() as f64;
+        let file = fs::metadata(dir.join("presim.redb")).expect("it has a store").len() as f64;
         let sample = Sample { seconds: began.elapsed().as_secs_f64(), memory: node.resident(), file };
         if second % (seconds / 20).max(1) == 0 {
             println!("  {second:>5} of {seconds} s: memory {:.1} MiB, file {:.1} MiB", mib(sample.memory), mib(file));
@@ -87,9 +89,12 @@ const HEIGHT: f64 = 200.;
 const LEFT: f64 = 70.;
 const TOP: f64 = 40.;
 
+/// MiB of something of a sample.
+type Measure = fn(&Sample) -> f64;
+
 /// The samples as an SVG: a panel for memory and one for the file, their last half shaded.
 fn plot(samples: &[Sample]) -> String {
-    let panels: [(&str, fn(&Sample) -> f64); 2] = [("memory", |one| mib(one.memory)), ("file", |one| mib(one.file))];
+    let panels: [(&str, Measure); 2] = [("memory", |one| mib(one.memory)), ("file", |one| mib(one.file))];
     let mut svg = format!(
         "<svg xmlns='http://www.w3.org/2000/svg' width='{}' height='{}' font-family='sans-serif' font-size='12'>\
          <rect width='100%' height='100%' fill='white'/>\n",
