@@ -1,8 +1,9 @@
 //! Signals end the program from its first instruction to its last, and a node that starts says what it waits for.
 
 use std::{
-    io::Read,
+    io::{ErrorKind, Read},
     net::TcpListener,
+    os::unix::net::{UnixListener, UnixStream},
     path::{Path, PathBuf},
     process::{Child, Command, ExitStatus},
     time::{Duration, Instant},
@@ -194,15 +195,29 @@ fn a_signal_at_any_moment_of_the_start_ends_it_in_order() {
 fn an_interrupted_approver_does_not_pass_for_one_who_was_heard() {
     // A node that takes what is said to it, and never answers.
     let folder = tempfile::tempdir().unwrap();
-    let _node = std::os::unix::net::UnixListener::bind(folder.path().join("wallet.sock")).unwrap();
-    let mut child = command(&["wallet", "approve", "payroll", "--data-dir", text(folder.path())], &[]).spawn().unwrap();
-    hears_signals(&child);
+    let node = UnixListener::bind(folder.path().join("wallet.sock")).unwrap();
+    let approve = ["wallet", "approve", "payroll", "0x12345678", "--data-dir", text(folder.path())];
+    let mut child = command(&approve, &[]).spawn().unwrap();
+    let _unanswered = caller(&node, &mut child);
     signal(&child, "INT");
     let status = ended(&mut child);
     let mut told = String::new();
     child.stderr.take().unwrap().read_to_string(&mut told).unwrap();
     assert_eq!(status.code(), Some(1), "{told}");
     assert!(told.contains("error: interrupted"), "{told}");
+}
+
+/// The connection of a child that calls; it panics where the child ends before.
+fn caller(node: &UnixListener, child: &mut Child) -> UnixStream {
+    node.set_nonblocking(true).unwrap();
+    loop {
+        match node.accept() {
+            Ok((stream, _)) => return stream,
+            Err(error) => assert_eq!(error.kind(), ErrorKind::WouldBlock, "{error}"),
+        }
+        assert_eq!(child.try_wait().unwrap(), None, "it ended without a call");
+        std::thread::yield_now();
+    }
 }
 
 #[test]
