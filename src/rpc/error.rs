@@ -1,11 +1,13 @@
-//! JSON-RPC errors: the codes of `design.md`, a text that a client can act on, and data where there is some.
+//! JSON-RPC errors: their codes, a text that a client can act on, and data where there is some.
 
 use std::{
     borrow::Cow,
     sync::atomic::{AtomicU64, Ordering::Relaxed},
 };
 
-use alloy_primitives::{B256, Bytes};
+use alloy_primitives::B256;
+use jsonrpsee::types::{ErrorObject, ErrorObjectOwned};
+use serde::Serialize;
 
 use super::dialect::Dialect;
 use crate::{
@@ -19,82 +21,71 @@ use crate::{
 
 /// EIP-7966: a receipt did not come in time.
 const RECEIPT_TIMEOUT: i32 = 4;
+/// EIP-7966: a transaction cannot be mined as things are.
+const UNREADY: i32 = 5;
 
 /// What is in a block is not kept any more: geth's code (EIP-4444).
 const PRUNED_HISTORY: i32 = 4444;
 
-/// An error answer.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RpcError {
-    /// The code.
-    pub code: i32,
-    /// What was wrong, and what was expected.
-    pub message: Cow<'static, str>,
-    /// What says more, where something does.
-    pub data: Option<ErrorData>,
-    /// Whether the request was not even begun, because too much else is to be done.
-    pub busy: bool,
-    /// Whether it asks for a block that is not kept.
-    pub unknown_block: bool,
-}
-
-/// What says more of an error.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum ErrorData {
-    /// Bytes, like the data of a revert: hex in JSON.
-    Bytes(Bytes),
-    /// What was wrong in this case, where the message is the same for all: a string in JSON.
-    Text(String),
+/// Why a request has no result.
+#[derive(Clone, Debug, PartialEq)]
+pub enum RpcError {
+    /// The error object that answers the request.
+    Answer(ErrorObjectOwned),
+    /// The request names a block that this node does not have. An upstream may have it.
+    UnknownBlock(UnknownBlock),
+    /// The executor did not run the request, or did not run it to its end.
+    Refused(Refused),
 }
 
 impl RpcError {
     /// An error of this code and text.
     pub fn new(code: i32, message: impl Into<Cow<'static, str>>) -> Self {
-        Self { code, message: message.into(), data: None, busy: false, unknown_block: false }
+        Self::Answer(match message.into() {
+            Cow::Borrowed(text) => ErrorObject::borrowed(code, text, None),
+            Cow::Owned(text) => ErrorObject::owned(code, text, None::<()>),
+        })
     }
 
-    /// -32700: this is no JSON.
+    /// An error of this code and text, and its `data`.
+    pub fn with_data(code: i32, message: impl Into<String>, data: impl Serialize) -> Self {
+        Self::Answer(ErrorObject::owned(code, message, Some(data)))
+    }
+
+    /// -32700: the text is not JSON.
     pub fn parse(message: impl Into<Cow<'static, str>>) -> Self {
         Self::new(-32700, message)
     }
 
-    /// -32600: this is JSON and no request.
+    /// -32600: the text is JSON, but not a request.
     pub fn request(message: impl Into<Cow<'static, str>>) -> Self {
         Self::new(-32600, message)
     }
 
-    /// -32601: no such method.
+    /// -32601: there is no such method.
     pub fn method(name: &str) -> Self {
         let shown: String = name.chars().take(80).collect();
         Self::new(-32601, format!("method {shown:?} does not exist: rpc.discover lists those that do"))
     }
 
-    /// -32602: parameters, the field named.
+    /// -32602: the parameters are wrong; the text names the field.
     pub fn params(message: impl Into<Cow<'static, str>>) -> Self {
         Self::new(-32602, message)
     }
 
-    /// -32005: a limit.
+    /// -32005: a limit is reached.
     pub fn limit(message: impl Into<Cow<'static, str>>) -> Self {
         Self::new(-32005, message)
     }
 
-    /// 4: the receipt of a transaction did not come in time (EIP-7966).
-    pub fn receipt_timeout(hash: B256, message: impl Into<Cow<'static, str>>) -> Self {
-        Self { data: Some(ErrorData::Bytes(hash.into())), ..Self::new(RECEIPT_TIMEOUT, message) }
+    /// 4: the receipt of a transaction did not come in time (EIP-7966). `data` is its hash.
+    pub fn receipt_timeout(hash: B256, message: impl Into<String>) -> Self {
+        Self::with_data(RECEIPT_TIMEOUT, message, hash)
     }
 
-    /// 5: a transaction was taken, and is not ready to be mined (EIP-7966).
-    pub fn unready(hash: B256, message: impl Into<Cow<'static, str>>) -> Self {
-        Self { data: Some(ErrorData::Bytes(hash.into())), ..Self::new(5, message) }
-    }
-
-    /// The same error of a method that is no simulation: the codes from -38010 on are those of `eth_simulateV1` alone.
-    pub fn outside_simulation(mut self) -> Self {
-        if (-38099..=-38000).contains(&self.code) || self.code == -32603 {
-            self.code = -32000;
-        }
-        self
+    /// 5: a transaction was taken, and is not ready to be mined (EIP-7966). `data` is its hash.
+    pub fn unready(hash: B256, message: impl Into<String>) -> Self {
+        Self::with_data(UNREADY, message, hash)
     }
 
     /// -32603: a fault of presim's. The log has more under the id that the text names.
@@ -105,37 +96,64 @@ impl RpcError {
         Self::new(-32603, format!("internal error e{id:x}: the log has more under this id"))
     }
 
-    /// The same error, and something to know beside it.
-    pub fn and(mut self, more: &str) -> Self {
-        self.message = format!("{}: {more}", self.message).into();
-        self
+    /// The error of a simulation, answered by another method: the codes from -38010 on are those of `eth_simulateV1` alone.
+    pub fn outside_simulation(self) -> Self {
+        let error = self.into_object();
+        match error.code() {
+            -38099..=-38000 | -32603 => Self::Answer(ErrorObject::owned(-32000, error.message(), error.data())),
+            _ => Self::Answer(error),
+        }
     }
 
-    /// Its name in the metrics.
-    pub const fn outcome(&self) -> Outcome {
-        match self.code {
+    /// The same error, its text changed.
+    pub fn with_message(self, change: impl FnOnce(&str) -> String) -> Self {
+        let error = self.into_object();
+        Self::Answer(ErrorObject::owned(error.code(), change(error.message()), error.data()))
+    }
+
+    /// The code of the error object.
+    pub fn code(&self) -> i32 {
+        match self {
+            Self::Answer(error) => error.code(),
+            Self::UnknownBlock(UnknownBlock::History { .. }) => PRUNED_HISTORY,
+            Self::UnknownBlock(_) => -32000,
+            Self::Refused(refused) => match refused {
+                Refused::QueueFull { .. } | Refused::Overloaded { .. } | Refused::ShareFull { .. } => -32005,
+                Refused::Deadline => -32016,
+                Refused::Panicked { .. } => -32603,
+                Refused::Stopping => -32000,
+            },
+        }
+    }
+
+    /// Whether the request was rejected because too much else is to be done.
+    pub fn is_busy(&self) -> bool {
+        matches!(self, Self::Refused(_)) && self.code() == -32005
+    }
+
+    /// The error object that answers the request.
+    pub fn into_object(self) -> ErrorObjectOwned {
+        let code = self.code();
+        match self {
+            Self::Answer(error) => error,
+            Self::UnknownBlock(error @ UnknownBlock::History { number, oldest }) => {
+                let data = format!("block {number} is pruned: the oldest after genesis is {oldest} (--keep-history)");
+                ErrorObject::owned(code, error.to_string(), Some(data))
+            }
+            Self::UnknownBlock(error) => ErrorObject::owned(code, error.to_string(), None::<()>),
+            Self::Refused(refused) => ErrorObject::owned(code, refused.to_string(), None::<()>),
+        }
+    }
+
+    /// How the request ended, for the metrics.
+    pub fn outcome(&self) -> Outcome {
+        match self.code() {
             -32700 | -32600 | -32601 | -32602 => Outcome::Invalid,
             -32005 => Outcome::Limited,
             -32016 | RECEIPT_TIMEOUT => Outcome::Deadline,
             -32603 => Outcome::Internal,
             _ => Outcome::Refused,
         }
-    }
-
-    /// The `error` object, as JSON.
-    pub fn write(&self, out: &mut Vec<u8>) {
-        out.extend_from_slice(b"{\"code\":");
-        out.extend_from_slice(itoa::Buffer::new().format(self.code).as_bytes());
-        out.extend_from_slice(b",\"message\":");
-        super::encode::string(out, &self.message);
-        if let Some(data) = &self.data {
-            out.extend_from_slice(b",\"data\":");
-            match data {
-                ErrorData::Bytes(bytes) => super::encode::data(out, bytes),
-                ErrorData::Text(text) => super::encode::string(out, text),
-            }
-        }
-        out.push(b'}');
     }
 }
 
@@ -193,15 +211,7 @@ impl From<SimulationError> for RpcError {
 
 impl From<UnknownBlock> for RpcError {
     fn from(error: UnknownBlock) -> Self {
-        let text = error.to_string();
-        let (code, data) = match error {
-            UnknownBlock::History { number, oldest } => {
-                let detail = format!("block {number} is pruned: the oldest after genesis is {oldest} (--keep-history)");
-                (PRUNED_HISTORY, Some(ErrorData::Text(detail)))
-            }
-            _ => (-32000, None),
-        };
-        Self { unknown_block: true, data, ..Self::new(code, text) }
+        Self::UnknownBlock(error)
     }
 }
 
@@ -227,13 +237,7 @@ impl From<StoreError> for RpcError {
 
 impl From<Refused> for RpcError {
     fn from(refused: Refused) -> Self {
-        let code = match refused {
-            Refused::QueueFull { .. } | Refused::Overloaded { .. } | Refused::ShareFull { .. } => -32005,
-            Refused::Deadline => -32016,
-            Refused::Panicked { .. } => -32603,
-            Refused::Stopping => -32000,
-        };
-        Self { busy: code == -32005, ..Self::new(code, refused.to_string()) }
+        Self::Refused(refused)
     }
 }
 
@@ -249,13 +253,13 @@ pub fn wallet_error(error: WalletError, dialect: &Dialect) -> RpcError {
         WalletError::Reverted(data) => (dialect.revert)(data),
         WalletError::NotAtomic(detail) => {
             let (code, message) = dialect.not_atomic;
-            RpcError { data: Some(ErrorData::Text(detail)), ..RpcError::new(code, message) }
+            RpcError::with_data(code, message, detail)
         }
         WalletError::Internal(problem) => RpcError::internal(&problem),
         WalletError::Store(error) => error.into(),
-        error => RpcError {
-            data: error.detail().map(|detail| ErrorData::Text(detail.to_owned())),
-            ..RpcError::new(error.code(), error.to_string())
+        error => match error.detail() {
+            Some(detail) => RpcError::with_data(error.code(), error.to_string(), detail),
+            None => RpcError::new(error.code(), error.to_string()),
         },
     }
 }

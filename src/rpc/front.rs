@@ -453,7 +453,7 @@ pub(super) async fn kept(commit: Commit, ticket: &Ticket) -> Result<(), RpcError
     match tokio::time::timeout_at(ticket.deadline().into(), commit.wait()).await {
         Ok(Ok(())) => Ok(()),
         // Whether the disk has it after all is seen when the store is opened again.
-        Ok(Err(error)) => Err(RpcError::from(error).and("it may still be sent when the node is started again")),
+        Ok(Err(error)) => Err(RpcError::from(error).with_message(|text| format!("{text}: it may still be sent when the node is started again"))),
         Err(_) => Err(RpcError::new(-32016, "the disk has not taken it in time: it may still be sent")),
     }
 }

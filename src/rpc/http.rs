@@ -384,7 +384,7 @@ pub(super) fn respond(body: impl Into<Bytes>, published: Option<&Published>) -> 
 
 /// An error of HTTP's, with a JSON-RPC body.
 pub(super) fn refuse(status: StatusCode, error: RpcError) -> HttpResponse {
-    let mut response = respond(failure(&Id::Null, &error), None);
+    let mut response = respond(failure(&Id::Null, error), None);
     *response.status_mut() = status;
     response
 }

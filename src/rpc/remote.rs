@@ -76,7 +76,7 @@ impl Front {
                 let (mut out, result) = self.run_on(lane, method, job.clone(), out).await;
                 let is_unknown = match &result {
                     Ok(()) => &out[start..] == b"null",
-                    Err(error) => error.unknown_block,
+                    Err(error) => matches!(error, RpcError::UnknownBlock(_)),
                 };
                 if !is_unknown {
                     return (out, result);

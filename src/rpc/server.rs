@@ -363,7 +363,7 @@ pub async fn serve_metrics(listener: TcpListener, metrics: Metrics, access: Metr
         let (metrics, access) = (metrics.clone(), access.clone());
         let service = hyper::service::service_fn(move |request: http::Request<hyper::body::Incoming>| {
             let (status, text) = match access.check(&request) {
-                Err((status, error)) => (status, format!("{}\n", error.message)),
+                Err((status, error)) => (status, format!("{}\n", error.into_object().message())),
                 Ok(()) if request.uri().path() == "/metrics" => (StatusCode::OK, metrics.render()),
                 Ok(()) => (StatusCode::NOT_FOUND, "metrics are at /metrics\n".to_owned()),
             };

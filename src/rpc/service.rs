@@ -122,11 +122,11 @@ impl Session {
 
     /// Refuses what is no JSON-RPC. It counts against the client's rate as a request does.
     pub fn refuse(&self, error: RpcError) -> Bytes {
-        self.failure(&Id::Null, &self.admit().err().unwrap_or(error)).around()
+        self.failure(&Id::Null, self.admit().err().unwrap_or(error)).around()
     }
 
     /// An error answer.
-    fn failure(&self, id: &Id<'_>, error: &RpcError) -> Encoded {
+    fn failure(&self, id: &Id<'_>, error: RpcError) -> Encoded {
         self.small(failure(id, error))
     }
 
@@ -163,7 +163,7 @@ impl Message {
             None => {
                 let (id, error) = decided_before(&text, response, session.limits.max_batch).await;
                 let error = session.admit().err().unwrap_or(error);
-                session.failure(&id, &error).around()
+                session.failure(&id, error).around()
             }
         };
         Reply { text, single }
@@ -175,7 +175,7 @@ impl Message {
         let Request { id, method, params, .. } = request;
         let Parts { session, published, starting, body } = &*self.0;
         if let Err(error) = session.admit() {
-            return session.failure(&id, &error);
+            return session.failure(&id, error);
         }
         let out = begun(&id, "result");
         // jsonrpsee has copied them already: they are taken over.
@@ -209,10 +209,11 @@ impl Message {
                 out.push(b'}');
                 out
             }
-            Ok(()) => failure(&id, &encode::too_long(most)),
+            Ok(()) => failure(&id, encode::too_long(most)),
             Err(error) => {
-                let text = failure(&id, &error);
-                if error.busy {
+                let is_busy = error.is_busy();
+                let text = failure(&id, error);
+                if is_busy {
                     session.front.count_refusal(parsed);
                 }
                 text
@@ -225,7 +226,7 @@ impl Message {
         if more <= ENVELOPE || Method::by_name(&method).is_some_and(Method::commits) {
             held.grow_always(more);
         } else if !held.grow(more) {
-            return session.failure(&id, &session.share.memory().full("the answer", text.len()));
+            return session.failure(&id, session.share.memory().full("the answer", text.len()));
         }
         Encoded { text, held }
     }
@@ -235,7 +236,7 @@ impl Message {
         let session = &self.0.session;
         if entries.is_empty() {
             let error = RpcError::request("invalid request: an empty batch: expected at least one request");
-            return session.failure(&Id::Null, &session.admit().err().unwrap_or(error));
+            return session.failure(&Id::Null, session.admit().err().unwrap_or(error));
         }
         // Answers pile up while others are still made: what they may hold together is counted as they end.
         let so_far = AtomicUsize::new(0);
@@ -251,7 +252,7 @@ impl Message {
                 Err(error) => {
                     let (_, id) = error.into_parts();
                     let error = RpcError::request(NOT_A_REQUEST);
-                    session.failure(&id, &session.admit().err().unwrap_or(error))
+                    session.failure(&id, session.admit().err().unwrap_or(error))
                 }
             };
             let others = so_far.fetch_add(answer.text.len() + 1, Relaxed);
@@ -265,7 +266,7 @@ impl Message {
                 if let Some(starting) = &self.0.starting {
                     starting.abandon();
                 }
-                session.failure(&Id::Null, &encode::too_long(most))
+                session.failure(&Id::Null, encode::too_long(most))
             }
         }
     }
@@ -291,7 +292,7 @@ impl Message {
         let error = RpcError::request(
             "invalid request: id: missing or unusable: expected an unsigned integer, a string or null",
         );
-        session.failure(&Id::Null, &session.admit().err().unwrap_or(error))
+        session.failure(&Id::Null, session.admit().err().unwrap_or(error))
     }
 }
 
@@ -377,9 +378,9 @@ fn begun(id: &Id<'_>, member: &str) -> Vec<u8> {
 }
 
 /// An error answer.
-pub fn failure(id: &Id<'_>, error: &RpcError) -> Vec<u8> {
+pub fn failure(id: &Id<'_>, error: RpcError) -> Vec<u8> {
     let mut out = begun(id, "error");
-    error.write(&mut out);
+    encode::value(&mut out, &error.into_object());
     out.push(b'}');
     out
 }

@@ -461,7 +461,7 @@ impl Reader {
 
     /// The end of a connection that went past a bound: its last message says so, and so does the close.
     fn tell(&self, reason: String) -> (CloseCode, String) {
-        self.last_words(&RpcError::limit(format!("closing the connection: {reason}")));
+        self.last_words(RpcError::limit(format!("closing the connection: {reason}")));
         (CloseCode::Policy, reason)
     }
 
@@ -469,12 +469,12 @@ impl Reader {
         match error {
             tungstenite::Error::Capacity(CapacityError::MessageTooLong { .. }) => {
                 let error = too_large(self.session.limits.max_body);
-                self.last_words(&error);
-                (CloseCode::Size, error.message.into_owned())
+                self.last_words(error.clone());
+                (CloseCode::Size, error.into_object().message().to_owned())
             }
             tungstenite::Error::Io(error) if error.kind() == io::ErrorKind::FileTooLarge => {
                 let error = self.outlet.link.share().memory().full("a message", self.pieces.bytes());
-                self.last_words(&error);
+                self.last_words(error.clone());
                 (CloseCode::Size, "a message finds no room (--max-memory-io)".to_owned())
             }
             tungstenite::Error::Protocol(ProtocolError::ResetWithoutClosingHandshake) => {
@@ -484,7 +484,7 @@ impl Reader {
         }
     }
 
-    fn last_words(&self, error: &RpcError) {
+    fn last_words(&self, error: RpcError) {
         let text = failure(&Id::Null, error);
         self.outlet.owed.requests.fetch_add(1, AcqRel);
         self.outlet.owed.bytes.fetch_add(text.len(), AcqRel);

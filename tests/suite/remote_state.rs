@@ -372,8 +372,9 @@ async fn an_upstream_that_does_not_answer_rightly_is_an_error_with_its_cause_in_
         let began = Instant::now();
         let (method, params) = body("call_quote");
         let error = setup.ask(&method, &params).await.unwrap_err();
-        assert_eq!(error.code, -32603, "{error:?}");
-        assert!(error.message.contains(cause), "{cause}: {error:?}");
+        assert_eq!(error.code(), -32603, "{error:?}");
+        let error = error.into_object();
+        assert!(error.message().contains(cause), "{cause}: {error:?}");
         assert!(began.elapsed() < Duration::from_millis(1_500), "{cause}: after {:?}", began.elapsed());
         // What needs nobody is answered all the same.
         assert_eq!(setup.ask("eth_blockNumber", &json!([])).await.unwrap(), "0x0");
@@ -394,8 +395,9 @@ async fn a_lie_does_not_pass_where_proofs_are_asked_for() {
     };
     let params = json!(["0x5ea0000000000000000000000000000000000000", "latest"]);
     let error = setup.ask("eth_getBalance", &params).await.unwrap_err();
-    assert_eq!(error.code, -32603);
-    assert!(error.message.contains("proof does not check"), "{error:?}");
+    assert_eq!(error.code(), -32603);
+    let error = error.into_object();
+    assert!(error.message().contains("proof does not check"), "{error:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

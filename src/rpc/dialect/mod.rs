@@ -7,6 +7,7 @@ pub use project::PROJECT;
 pub use standard::STANDARD;
 
 use alloy_primitives::Bytes;
+use jsonrpsee::types::ErrorObjectOwned;
 
 use super::error::RpcError;
 use crate::{
@@ -44,7 +45,7 @@ pub struct Dialect {
     /// The error of an `eth_call` that the EVM stopped.
     pub halt: fn(String) -> RpcError,
     /// The `error` of a failed call in `eth_callMany`, as JSON: what `eth_call` would have answered.
-    pub many_error: fn(&mut Vec<u8>, &RpcError),
+    pub many_error: fn(&mut Vec<u8>, &ErrorObjectOwned),
     /// The `error` of a failed call in a simulation, as JSON.
     pub call_error: fn(&mut Vec<u8>, &CallOutcome, &Bytes),
 }

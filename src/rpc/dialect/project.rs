@@ -6,7 +6,7 @@ use crate::{
     engine::{BaseFeeRule, CallOutcome, HaltText, revert_reason},
     rpc::{
         encode,
-        error::{ErrorData, RpcError},
+        error::RpcError,
     },
 };
 
@@ -24,11 +24,11 @@ pub static PROJECT: Dialect = Dialect {
     // As on the chain, where a reverted log was never there.
     counts_reverted_logs: false,
     // api.md 7.1: one message, the reason in `data`.
-    revert: |data| RpcError { data: Some(ErrorData::Bytes(data)), ..RpcError::new(-32000, "execution reverted") },
+    revert: |data| RpcError::with_data(-32000, "execution reverted", data),
     // api.md 7.2.
     not_atomic: (5710, "EIP-7702 not supported on the specified chain ID"),
     halt: |reason| RpcError::new(-32000, reason),
-    many_error: |out, error| error.write(out),
+    many_error: |out, error| encode::value(out, error),
     // api.md 2.5: a string, the revert reason.
     call_error: |out, outcome, data| match outcome {
         CallOutcome::Success => {}

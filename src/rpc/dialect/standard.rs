@@ -1,7 +1,5 @@
 //! execution-apis, as geth speaks it: for client libraries with strict types.
 
-use std::borrow::Cow;
-
 use alloy_primitives::Bytes;
 
 use super::Dialect;
@@ -9,7 +7,7 @@ use crate::{
     engine::{BaseFeeRule, CallOutcome, HaltText, revert_reason},
     rpc::{
         encode,
-        error::{ErrorData, RpcError},
+        error::RpcError,
     },
 };
 
@@ -32,13 +30,13 @@ pub static STANDARD: Dialect = Dialect {
     not_atomic: (5760, "The wallet does not support atomic execution but the request requires it"),
     halt: |reason| RpcError::new(-32000, reason),
     // As reth and alloy's types have it.
-    many_error: |out, error| encode::string(out, &error.message),
+    many_error: |out, error| encode::string(out, error.message()),
     call_error: |out, outcome, data| match outcome {
         CallOutcome::Success => {}
-        CallOutcome::Revert => reverted(data.clone()).write(out),
+        CallOutcome::Revert => encode::value(out, &reverted(data.clone()).into_object()),
         CallOutcome::Halt(reason) => {
             let text = HaltText(reason.clone()).to_string();
-            RpcError::new(VM_ERROR, text).write(out);
+            encode::value(out, &RpcError::new(VM_ERROR, text).into_object());
         }
     },
 };
@@ -49,9 +47,9 @@ const REVERTED: i32 = 3;
 const VM_ERROR: i32 = -32015;
 
 fn reverted(data: Bytes) -> RpcError {
-    let message: Cow<'static, str> = match revert_reason(&data) {
-        Some(reason) => format!("execution reverted: {reason}").into(),
-        None => "execution reverted".into(),
+    let message = match revert_reason(&data) {
+        Some(reason) => format!("execution reverted: {reason}"),
+        None => "execution reverted".to_owned(),
     };
-    RpcError { data: Some(ErrorData::Bytes(data)), ..RpcError::new(REVERTED, message) }
+    RpcError::with_data(REVERTED, message, data)
 }

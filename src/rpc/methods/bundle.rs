@@ -98,7 +98,7 @@ fn refusal(error: BundleError) -> RpcError {
         BundleError::Block(error) => RpcError::from(error).outside_simulation(),
         BundleError::Transaction { index, hash, error } => {
             let error = RpcError::from(*error).outside_simulation();
-            RpcError { message: format!("params[0].txs[{index}] ({hash}): {}", error.message).into(), ..error }
+            error.with_message(|text| format!("params[0].txs[{index}] ({hash}): {text}"))
         }
     }
 }

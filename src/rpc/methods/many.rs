@@ -73,7 +73,7 @@ pub(super) fn refusal(error: ManyError, place: impl FnOnce(usize, usize) -> Stri
         ManyError::Request(error) => RpcError::from(error).outside_simulation(),
         ManyError::Call { bundle, call, error } => {
             let error = RpcError::from(*error).outside_simulation();
-            RpcError { message: format!("{}: {}", place(bundle, call), error.message).into(), ..error }
+            error.with_message(|text| format!("{}: {text}", place(bundle, call)))
         }
     }
 }
@@ -85,10 +85,10 @@ fn call_result(out: &mut Vec<u8>, result: &ExecutionResult, dialect: &Dialect) {
             object.data("value", output.data());
         }
         ExecutionResult::Revert { output, .. } => {
-            (dialect.many_error)(object.key("error"), &(dialect.revert)(output.clone()));
+            (dialect.many_error)(object.key("error"), &(dialect.revert)(output.clone()).into_object());
         }
         ExecutionResult::Halt { reason, .. } => {
-            let error = (dialect.halt)(HaltText(reason.clone()).to_string());
+            let error = (dialect.halt)(HaltText(reason.clone()).to_string()).into_object();
             (dialect.many_error)(object.key("error"), &error);
         }
     }

@@ -85,7 +85,7 @@ pub fn parse_batch(params: &str, dialect: &Dialect) -> Result<BatchRequest, Wall
         let shown: String = version.chars().take(80).collect();
         return Err(WalletError::Version(format!("params[0].version: {shown:?}: expected {VERSION:?}")));
     }
-    let shape = |error: RpcError| WalletError::Shape(error.message.into_owned());
+    let shape = |error: RpcError| WalletError::Shape(error.into_object().message().to_owned());
     let SendParams([FieldsOf(batch)]) = parse(params, dialect).map_err(shape)?;
     if dialect.requires_to_and_selector && batch.from.is_none() {
         return Err(WalletError::Shape("params[0].from: missing: expected an address: 0x and 40 hex digits".into()));
