@@ -11,7 +11,7 @@ use criterion::{BenchmarkId, Criterion, Throughput};
 use jsonrpsee::types::Request;
 use presim::{
     engine::{SimulatedBlock, Simulation},
-    rpc::{self, Method, dialect::PROJECT},
+    rpc::{self, dialect::PROJECT},
     state::Overlay,
 };
 
@@ -32,7 +32,7 @@ fn main() {
     for name in WORKLOADS {
         let Some(bodies) = bodies(name) else { continue };
         parse(&mut criterion, name, &bodies);
-        if bodies.iter().all(|body| body.method == Method::Simulate) {
+        if bodies.iter().all(|body| body.method.name == "eth_simulateV1") {
             let simulated = bodies.iter().map(|body| chain.simulate(&simulation(body), &mut Overlay::default()));
             encode(&mut criterion, name, &simulated.collect::<Vec<_>>());
         }
@@ -52,9 +52,9 @@ fn parse(criterion: &mut Criterion, name: &str, bodies: &[Body]) {
 fn parse_one(body: &Body) {
     let request: Request<'_> = serde_json::from_str(&body.text).expect("one request");
     let params = request.params.as_ref().expect("it has parameters").get();
-    match Method::by_name(&request.method) {
-        Some(Method::Call) => drop(black_box(rpc::parse_call(params, &PROJECT).expect("a call"))),
-        Some(Method::Simulate) => {
+    match &*request.method {
+        "eth_call" => drop(black_box(rpc::parse_call(params, &PROJECT).expect("a call"))),
+        "eth_simulateV1" => {
             drop(black_box(rpc::parse_simulation(params, &PROJECT, &SHAPE).expect("a simulation")));
         }
         method => panic!("no workload has {method:?}"),

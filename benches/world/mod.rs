@@ -19,9 +19,11 @@ use presim::{
         apply::stand_on,
         pool::{Pool, PoolLimits},
     },
-    rpc::{Asked, Backend, Filters, GasCounter, Method, RequestLimits, ShapeLimits, SyncTimeouts, dialect::PROJECT},
+    rpc::{
+        Backend, Filters, GasCounter, Handler, Method, RequestLimits, Run, ShapeLimits, SyncTimeouts, dialect::PROJECT,
+    },
     state::{CodeCache, FeedState, Meter, Overlay, Published, Retention, Snapshot, Snapshots},
-    store::Store,
+    store::{Commit, Store},
     telemetry::Metrics,
     wallet::{Accounts, Approvals, Fees, Ledger, Policy, Wallet},
 };
@@ -49,7 +51,7 @@ pub struct Chain {
 pub struct Body {
     /// The whole request, as a client sends it.
     pub text: String,
-    pub method: Method,
+    pub method: &'static Method,
     pub params: Box<RawValue>,
 }
 
@@ -158,15 +160,20 @@ impl Chain {
     /// What a worker does with a request: parse, run, encode. The result is in `out`.
     pub fn answer(&self, body: &Body, overlay: &mut Overlay, out: &mut Vec<u8>) {
         out.clear();
-        let asked = Asked {
+        let Handler::Run(handler) = body.method.handler else { panic!("{} does not run", body.method.name) };
+        let mut run = Run {
             params: body.params.get(),
             published: &self.published,
             dialect: &PROJECT,
             client: None,
             may_use_wallet: false,
+            overlay,
+            meter: meter(),
+            out: std::mem::take(out),
+            commit: Commit::done(),
         };
-        let _ = self.backend.answer(body.method, asked, overlay, meter(), out).expect("an answer");
-        black_box(out);
+        handler(&self.backend, &mut run).expect("an answer");
+        *out = black_box(run.out);
     }
 }
 

@@ -100,6 +100,11 @@ impl Ticket {
         Self { batch: Some(batch.clone()), ..self }
     }
 
+    /// Whether it is of an entry of a batch.
+    pub const fn is_entry(&self) -> bool {
+        self.batch.is_some()
+    }
+
     /// Waits until its batch may run one more.
     pub async fn turn(&self) -> Option<Turn<'_>> {
         Some(self.batch.as_ref()?.turn().await)

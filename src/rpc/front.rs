@@ -1,29 +1,25 @@
 //! The way of a request: routed, run in place or on a lane, counted.
 
 use std::{
-    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
+    sync::{Arc, OnceLock},
     time::Instant,
 };
 
-use bytestring::ByteString;
 use metrics::{Counter, Histogram};
 use tokio::sync::watch;
 
 use super::{
-    access::Client,
-    dialect::Dialect,
     error::{Outcome, RpcError},
     in_place::InPlace,
-    memory::{HeldBytes, MemoryShare},
-    methods::{Asked, Backend, Method, Place, RequestLimits},
+    methods::{Backend, Handler, Method, Place, RequestLimits, Run, Upstream},
     remote::{Remote, Rounds},
-    subscriptions::Starting,
+    request::{Request, begin},
     wait::Waiters,
 };
 use crate::{
     executor::{Batch, Executor, LaneName, Ticket},
     feed::{pool::Pool, upstream::UpstreamState},
-    state::{Meter, Missed, Overlay, Published, SnapshotId, Snapshots, Stopped},
+    state::{Meter, Missed, Published, SnapshotId, Snapshots, Stopped},
     store::{Commit, StoreError},
     telemetry::Metrics,
     wallet::Wallet,
@@ -59,79 +55,11 @@ impl std::fmt::Debug for Counted {
     }
 }
 
-/// One request on its way.
-#[derive(Clone, Debug)]
-pub struct Job {
-    /// The parameters: a slice of the body.
-    pub params: ByteString,
-    /// What was published when it arrived.
-    pub published: Arc<Published>,
-    /// How its client speaks.
-    pub dialect: &'static Dialect,
-    /// Its client, where clients have names.
-    pub client: Option<Arc<Client>>,
-    /// Whether its client may use the wallet.
-    pub may_use_wallet: bool,
-    /// Its time.
-    pub ticket: Ticket,
-    /// Where it may subscribe: a connection that stays.
-    pub starting: Option<Arc<Starting>>,
-    /// The room that its answer takes.
-    pub room: AnswerRoom,
-    /// Whether it came alone; the entries of a batch go to the lanes, to run side by side.
-    pub alone: bool,
-}
-
-/// The room that an answer takes from when it is made, so that answers which wait for their connection's thread count too.
-#[derive(Clone, Debug)]
-pub struct AnswerRoom(Arc<Mutex<HeldBytes>>);
-
-impl AnswerRoom {
-    /// No room yet, of this share.
-    pub fn of(share: &Arc<MemoryShare>) -> Self {
-        Self(Arc::new(Mutex::new(share.clone().nothing())))
-    }
-
-    /// Takes room for a text, or lets the text go.
-    fn take(&self, text: &mut Vec<u8>) -> Result<(), RpcError> {
-        let mut held = self.held();
-        if held.grow(text.len()) {
-            return Ok(());
-        }
-        let length = std::mem::take(text).len();
-        Err(held.share().memory().full("the answer", length))
-    }
-
-    /// The room that was taken.
-    pub fn taken(&self) -> HeldBytes {
-        let mut held = self.held();
-        let nothing = held.share().clone().nothing();
-        std::mem::replace(&mut *held, nothing)
-    }
-
-    /// Whoever panicked while it held the count left it right: each change is one step.
-    fn held(&self) -> MutexGuard<'_, HeldBytes> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Job {
-    pub(super) fn asked(&self) -> Asked<'_> {
-        Asked {
-            params: &self.params,
-            published: &self.published,
-            dialect: self.dialect,
-            client: self.client.as_deref().map(Client::name),
-            may_use_wallet: self.may_use_wallet,
-        }
-    }
-}
-
 impl Front {
     /// Strides of the meter that a call may run in place: some hundreds of microseconds at most.
-    const IN_PLACE: u32 = 12;
+    const INLINE: u32 = 12;
     /// Bytes of parameters that a call may have to be run in place: what has more is a bundle that takes long, or takes long to read.
-    const IN_PLACE_BYTES: usize = 8 << 10;
+    const INLINE_BYTES: usize = 8 << 10;
 
     /// A front before `backend` whose connections live on so many threads, counting into `metrics`.
     pub fn new(
@@ -218,47 +146,66 @@ impl Front {
         self.executor.batch()
     }
 
-    /// Answers a request: the JSON of its result is appended to `out`, or the error returned. `out` comes back in any case.
-    pub async fn run(&self, method: &str, job: Job, out: Vec<u8>) -> (Vec<u8>, Result<(), RpcError>) {
-        let arrived = Instant::now();
-        let Some(method) = Method::by_name(method) else {
-            let error = RpcError::method(method);
-            self.unknown.count(arrived);
-            return (out, Err(error));
-        };
-        let (out, result) = match method.place() {
-            Place::Connection => Self::subscribe(method, &job, out),
-            Place::Here => self.run_where_read(method, job, out).await,
-            Place::HereThen(lane) if job.alone && job.params.len() <= Self::IN_PLACE_BYTES => {
-                self.run_here_then_on(lane, method, job, out).await
+    /// Answers a request: returns the answer up to the end of its result.
+    ///
+    /// # Errors
+    /// Returns the error that answers the request instead.
+    pub async fn answer(&self, request: Request) -> Result<Vec<u8>, RpcError> {
+        let (arrived, method) = (Instant::now(), request.method);
+        let answer = match (method.handler, &self.remote) {
+            (Handler::Subscribe | Handler::Unsubscribe, _) => Self::subscribe(&request),
+            (Handler::SendAndWait, _) => self.send_and_wait(request).await,
+            (Handler::SendCalls, _) => self.send_calls(request).await,
+            (Handler::Run(run), Some(remote)) if method.upstream != Upstream::Unasked => {
+                self.run_beside(remote, run, request).await
             }
-            Place::On(lane) if let Some(remote) = &self.remote => self.run_beside(remote, lane, method, job, out).await,
-            Place::HereThen(lane) | Place::On(lane) => self.run_on(lane, method, job, out).await,
-            Place::OnThenWait(lane) => self.send_and_wait(lane, job, out).await,
-            Place::OnThenAsk(lane) => self.send_calls(lane, job, out).await,
+            (Handler::Run(run), _) => self.run(run, request).await,
         };
-        let outcome = result.as_ref().map_or_else(RpcError::outcome, |()| Outcome::Ok);
-        self.counts[method as usize][outcome as usize]
-            .get_or_init(|| Counted::new(&self.metrics, method.name(), outcome))
+        let outcome = answer.as_ref().map_or_else(RpcError::outcome, |_| Outcome::Ok);
+        self.counts[method.index][outcome as usize]
+            .get_or_init(|| Counted::new(&self.metrics, method.name, outcome))
             .count(arrived);
-        (out, result)
+        answer
+    }
+
+    /// Counts a request whose method there is not.
+    pub fn count_unknown(&self, parsed: Instant) {
+        self.unknown.count(parsed);
     }
 
     /// Subscribes or unsubscribes, where there is a connection to do so on.
-    fn subscribe(method: Method, job: &Job, mut out: Vec<u8>) -> (Vec<u8>, Result<(), RpcError>) {
-        let result = match &job.starting {
-            Some(starting) => starting.answer(method, &job.params, &mut out),
-            None => Err(RpcError::new(
+    fn subscribe(request: &Request) -> Result<Vec<u8>, RpcError> {
+        let name = request.method.name;
+        let starting = request.starting.as_ref().ok_or_else(|| {
+            RpcError::new(
                 -32601,
-                format!("{} needs a WebSocket connection: notifications have nowhere to go over HTTP", method.name()),
-            )),
-        };
-        (out, result)
+                format!("{name} needs a WebSocket connection: notifications have nowhere to go over HTTP"),
+            )
+        })?;
+        let mut out = begin(&request.id, "result");
+        match request.method.handler {
+            Handler::Subscribe => starting.subscribe(&request.params, &mut out)?,
+            _ => starting.unsubscribe(&request.params, &mut out)?,
+        }
+        Ok(out)
     }
 
     /// Counts the refusal of a request that was parsed then.
     pub fn count_refusal(&self, parsed: Instant) {
         self.refusals.count(parsed);
+    }
+
+    /// Runs a request where its method runs.
+    pub(super) async fn run(&self, run: Runs, request: Request) -> Result<Vec<u8>, RpcError> {
+        match request.method.place {
+            Place::Inline => self.run_look_up(run, request).await,
+            Place::InlineThen(lane) if !request.ticket.is_entry() && request.params.len() <= Self::INLINE_BYTES => {
+                self.run_inline_then_on(lane, run, request).await
+            }
+            Place::InlineThen(lane) | Place::On(lane) => {
+                self.run_on(lane, Missed::default(), request, run).await.map(|((), answer)| answer)
+            }
+        }
     }
 
     /// Runs on the calling thread if few others want to, and what is short ends there; all else goes to a lane.
@@ -268,38 +215,28 @@ impl Front {
     ///
     /// Where the lane is overloaded, what has no place here is refused unless a core is free: the lane's workers would take the time from
     /// this thread and those like it, and give each answer a way between threads.
-    async fn run_here_then_on(
-        &self,
-        lane: LaneName,
-        method: Method,
-        job: Job,
-        out: Vec<u8>,
-    ) -> (Vec<u8>, Result<(), RpcError>) {
+    async fn run_inline_then_on(&self, lane: LaneName, run: Runs, request: Request) -> Result<Vec<u8>, RpcError> {
         let overloaded = self.executor.is_overloaded(lane);
-        if overloaded && self.in_place.often_too_long(lane) {
-            return self.run_on(lane, method, job, out).await;
-        }
-        let place = match self.in_place.enter(overloaded) {
-            Ok(place) => place,
-            Err(no_place) if overloaded && self.all_cores_are_busy() => {
-                return (out, Err(self.executor.refuse(lane, no_place).into()));
+        let mut missed = Missed::default();
+        if !overloaded || !self.in_place.often_too_long(lane) {
+            match self.in_place.enter(overloaded) {
+                Ok(place) => {
+                    tokio::task::yield_now().await;
+                    let began = Instant::now();
+                    let ran = self.run_here(run, &request, Meter::short(Self::INLINE));
+                    self.in_place.ended(place, lane, began.elapsed(), ran.too_long);
+                    if ran.missed.is_empty() && !ran.too_long {
+                        return ran.answer;
+                    }
+                    missed = ran.missed;
+                }
+                Err(no_place) if overloaded && self.all_cores_are_busy() => {
+                    return Err(self.executor.refuse(lane, no_place).into());
+                }
+                Err(_) => {}
             }
-            Err(_) => return self.run_on(lane, method, job, out).await,
-        };
-        tokio::task::yield_now().await;
-        let (start, began) = (out.len(), Instant::now());
-        let ran = self.run_here(method, &job, out, Meter::short(Self::IN_PLACE));
-        self.in_place.ended(place, lane, began.elapsed(), ran.too_long);
-        let Ran { mut out, result, too_long, missed } = ran;
-        if !missed.is_empty() {
-            out.truncate(start);
-            return self.run_on_after(missed, lane, method, job, out).await;
         }
-        if too_long {
-            out.truncate(start);
-            return self.run_on(lane, method, job, out).await;
-        }
-        (out, result)
+        self.run_on(lane, missed, request, run).await.map(|((), answer)| answer)
     }
 
     /// Whether as many threads run as there are cores. By default there is a worker a core, and a thread for connections.
@@ -309,133 +246,76 @@ impl Front {
     }
 
     /// Runs a look-up on the calling thread, and again when what it missed is there.
-    async fn run_where_read(&self, method: Method, mut job: Job, mut out: Vec<u8>) -> (Vec<u8>, Result<(), RpcError>) {
-        let start = out.len();
+    async fn run_look_up(&self, run: Runs, mut request: Request) -> Result<Vec<u8>, RpcError> {
         let mut rounds = Rounds::default();
         loop {
-            let ran = self.run_here(method, &job, out, Meter::default());
+            let ran = self.run_here(run, &request, Meter::default());
             if ran.missed.is_empty() {
-                return (ran.out, ran.result);
+                return ran.answer;
             }
-            out = ran.out;
-            out.truncate(start);
-            if let Err(error) = self.complete(&mut rounds, &ran.missed, &mut job).await {
-                return (out, Err(error));
-            }
+            self.complete(&mut rounds, &ran.missed, &mut request).await?;
         }
     }
 
     /// Runs on the calling thread.
-    fn run_here(&self, method: Method, job: &Job, mut out: Vec<u8>, meter: Meter) -> Ran {
+    fn run_here(&self, run: Runs, request: &Request, meter: Meter) -> Ran {
         self.executor.give_way();
         let ran = self.executor.run_in_place(|overlay| {
-            // What acknowledges something runs on a lane.
-            let result = self.backend.answer(method, job.asked(), overlay, meter, &mut out).map(drop);
-            (result, overlay.meter.stopped() == Some(Stopped::TooLong), overlay.take_missed())
+            // What acknowledges something runs on a lane: nothing is committed here.
+            let (result, out, _) = request.run(overlay, meter, &self.backend, run);
+            let too_long = overlay.meter.stopped() == Some(Stopped::TooLong);
+            Ran { answer: result.map(|()| out), too_long, missed: overlay.take_missed() }
         });
-        match ran {
-            Ok((result, too_long, missed)) => Ran { out, result, too_long, missed },
-            Err(refused) => Ran { out, result: Err(refused.into()), too_long: false, missed: Missed::default() },
-        }
+        ran.unwrap_or_else(|refused| Ran { answer: Err(refused.into()), too_long: false, missed: Missed::default() })
     }
 
-    /// Runs a method on a lane.
-    pub(super) async fn run_on(
+    /// Runs `work` on a lane, in its client's seat there, and waits until what it commits is on the disk. Where the state is an upstream's it
+    /// runs once what a first run has `missed` is there, and again for as long as it misses something.
+    ///
+    /// Returns what `work` returns, and the answer as far as it has made it.
+    pub(super) async fn run_on<T: Send + 'static>(
         &self,
         lane: LaneName,
-        method: Method,
-        job: Job,
-        out: Vec<u8>,
-    ) -> (Vec<u8>, Result<(), RpcError>) {
-        self.run_on_after(Missed::default(), lane, method, job, out).await
-    }
-
-    /// The same, once what a first run has missed is there.
-    async fn run_on_after(
-        &self,
-        missed: Missed,
-        lane: LaneName,
-        method: Method,
-        job: Job,
-        out: Vec<u8>,
-    ) -> (Vec<u8>, Result<(), RpcError>) {
-        let mut answer = out.clone();
-        let ticket = job.ticket.clone();
-        let ran = self
-            .on_lane_after(missed, lane, job, move |backend, job, overlay, meter| {
-                let mut result = backend.answer(method, job.asked(), overlay, meter, &mut answer);
-                if result.is_ok() && !method.commits() && !overlay.has_missed() {
-                    result = job.room.take(&mut answer).and(result);
-                }
-                (answer, result)
-            })
-            .await;
-        match ran {
-            Ok((answer, Ok(commit))) => (answer, kept(commit, &ticket).await),
-            Ok((answer, Err(error))) => (answer, Err(error)),
-            Err(refused) => (out, Err(refused)),
-        }
-    }
-
-    /// Runs `work` on a lane, in its client's seat there.
-    pub(super) async fn on_lane<T: Send + 'static>(
-        &self,
-        lane: LaneName,
-        job: Job,
-        work: impl FnOnce(&Backend, &Job, &mut Overlay, Meter) -> T + Clone + Send + 'static,
-    ) -> Result<T, RpcError> {
-        self.on_lane_after(Missed::default(), lane, job, work).await
-    }
-
-    /// Runs `work` once what a first run has missed is there, and again for as long as it misses something: `work` may do nothing that lasts
-    /// where its overlay [has missed](Overlay::has_missed) something.
-    async fn on_lane_after<T: Send + 'static>(
-        &self,
         mut missed: Missed,
-        lane: LaneName,
-        mut job: Job,
-        work: impl FnOnce(&Backend, &Job, &mut Overlay, Meter) -> T + Clone + Send + 'static,
-    ) -> Result<T, RpcError> {
-        if self.remote.is_none() {
-            return self.once_on_lane(lane, job, work).await.map(|(done, _)| done);
-        }
+        mut request: Request,
+        work: impl FnOnce(&Backend, &mut Run<'_>) -> Result<T, RpcError> + Clone + Send + 'static,
+    ) -> Result<(T, Vec<u8>), RpcError> {
         let mut rounds = Rounds::default();
         loop {
             if !missed.is_empty() {
-                self.complete(&mut rounds, &missed, &mut job).await?;
+                self.complete(&mut rounds, &missed, &mut request).await?;
+                request.ticket = request.ticket.again();
             }
-            let done;
-            let round = Job { ticket: job.ticket.again(), ..job.clone() };
-            (done, missed) = self.once_on_lane(lane, round, work.clone()).await?;
-            if missed.is_empty() {
-                return Ok(done);
+            let ticket = request.ticket.clone();
+            let _turn = ticket.turn().await;
+            let seat = request.caller.client.as_ref().map(|client| client.sit(lane)).transpose()?;
+            let (backend, again, work) = (self.backend.clone(), request.clone(), work.clone());
+            let ran = self.executor.run(lane, ticket.clone(), move |overlay, meter| {
+                let _seat = seat;
+                let (mut result, mut out, commit) = again.run(overlay, meter, &backend, work);
+                let missed = overlay.take_missed();
+                if result.is_ok() && missed.is_empty() && !again.method.commits {
+                    result = again.room.take(&mut out).and(result);
+                }
+                (result, out, commit, missed)
+            });
+            let (result, out, commit, now_missed) = ran.await?;
+            if now_missed.is_empty() {
+                let done = result?;
+                kept(commit, &ticket).await?;
+                return Ok((done, out));
             }
+            missed = now_missed;
         }
-    }
-
-    async fn once_on_lane<T: Send + 'static>(
-        &self,
-        lane: LaneName,
-        job: Job,
-        work: impl FnOnce(&Backend, &Job, &mut Overlay, Meter) -> T + Send + 'static,
-    ) -> Result<(T, Missed), RpcError> {
-        let ticket = job.ticket.clone();
-        let _turn = ticket.turn().await;
-        let seat = job.client.as_ref().map(|client| client.sit(lane)).transpose()?;
-        let backend = self.backend.clone();
-        let ran = self.executor.run(lane, ticket.clone(), move |overlay, meter| {
-            let _seat = seat;
-            let done = work(&backend, &job, overlay, meter);
-            (done, overlay.take_missed())
-        });
-        Ok(ran.await?)
     }
 }
 
+/// A handler that runs.
+pub(super) type Runs = fn(&Backend, &mut Run<'_>) -> Result<(), RpcError>;
+
 /// How a run on the calling thread went.
 struct Ran {
-    out: Vec<u8>,
-    result: Result<(), RpcError>,
+    answer: Result<Vec<u8>, RpcError>,
     /// It was longer than what may be done so.
     too_long: bool,
     /// What it did not find: then the rest says nothing.
@@ -445,15 +325,16 @@ struct Ran {
 /// Waits until what an answer acknowledges is on the disk, as long as its request has time.
 ///
 /// # Errors
-/// That it is not, or not yet.
-pub(super) async fn kept(commit: Commit, ticket: &Ticket) -> Result<(), RpcError> {
+/// Returns an error if the commit failed, or did not finish before the deadline of the request.
+async fn kept(commit: Commit, ticket: &Ticket) -> Result<(), RpcError> {
     if commit.is_done() {
         return Ok(());
     }
     match tokio::time::timeout_at(ticket.deadline().into(), commit.wait()).await {
         Ok(Ok(())) => Ok(()),
         // Whether the disk has it after all is seen when the store is opened again.
-        Ok(Err(error)) => Err(RpcError::from(error).with_message(|text| format!("{text}: it may still be sent when the node is started again"))),
+        Ok(Err(error)) => Err(RpcError::from(error)
+            .with_message(|text| format!("{text}: it may still be sent when the node is started again"))),
         Err(_) => Err(RpcError::new(-32016, "the disk has not taken it in time: it may still be sent")),
     }
 }

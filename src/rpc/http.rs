@@ -29,6 +29,7 @@ use super::{
     link::{Link, UnderWay, Windowed},
     memory::HeldBytes,
     origin::Origins,
+    request::Caller,
     service::{Reply, ReplyLimits, Session, failure},
     ws,
 };
@@ -216,18 +217,13 @@ impl Door {
             Err(error) => return refuse(StatusCode::UNAUTHORIZED, error),
         };
         let may_use_wallet = service.access.may_use_wallet(client.as_deref());
-        let session = Session {
-            front: service.front.clone(),
-            dialect,
-            client,
-            may_use_wallet,
-            limits: service.limits,
-            share: self.link.share().clone(),
-        };
+        let share = self.link.share().clone();
+        let caller = Arc::new(Caller { dialect, client, may_use_wallet, share });
+        let session = Session { front: service.front.clone(), caller, limits: service.limits };
         if ws::is_upgrade(&request) {
             return service.sockets.accept(request, session, self.link.clone(), self.entry.clone());
         }
-        let client = session.client.as_deref();
+        let client = session.caller.client.as_deref();
         if request.method() != HttpMethod::POST {
             let error = RpcError::request("expected a POST with a JSON-RPC body, or a WebSocket upgrade");
             return refuse_to(client, StatusCode::METHOD_NOT_ALLOWED, error);

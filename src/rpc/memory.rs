@@ -2,7 +2,7 @@
 
 use std::{
     sync::{
-        Arc,
+        Arc, Mutex, MutexGuard, PoisonError,
         atomic::{
             AtomicUsize,
             Ordering::{AcqRel, Acquire, Relaxed},
@@ -230,6 +230,39 @@ impl Drop for HeldBytes {
 impl Drop for SharedBytes {
     fn drop(&mut self) {
         self.share.held.fetch_sub(self.bytes, AcqRel);
+    }
+}
+
+/// The room that an answer takes from when it is made, so that answers which wait for their connection's thread count too.
+#[derive(Clone, Debug)]
+pub struct AnswerRoom(Arc<Mutex<HeldBytes>>);
+
+impl AnswerRoom {
+    /// No room yet, of this share.
+    pub fn of(share: &Arc<MemoryShare>) -> Self {
+        Self(Arc::new(Mutex::new(share.clone().nothing())))
+    }
+
+    /// Takes room for a text, or lets the text go.
+    pub fn take(&self, text: &mut Vec<u8>) -> Result<(), RpcError> {
+        let mut held = self.held();
+        if held.grow(text.len()) {
+            return Ok(());
+        }
+        let length = std::mem::take(text).len();
+        Err(held.share().memory().full("the answer", length))
+    }
+
+    /// The room that was taken.
+    pub fn taken(&self) -> HeldBytes {
+        let mut held = self.held();
+        let nothing = held.share().clone().nothing();
+        std::mem::replace(&mut *held, nothing)
+    }
+
+    /// Whoever panicked while it held the count left it right: each change is one step.
+    fn held(&self) -> MutexGuard<'_, HeldBytes> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -1,12 +1,13 @@
 //! The front: servers, methods, the two dialects, error codes, limits.
 //!
-//! [`service`] makes the text of an answer of the text of a message, by jsonrpsee; parameters become the engine's types in [`wire`], results
-//! become bytes in [`encode`]. [`front`] takes each through routing, lanes and metrics, [`wait`] lets
-//! one wait for its receipt, [`approve`] for whoever approves it, and [`remote`] for state that an upstream has; [`http`] and [`ws`] are the two
-//! doors, behind [`server`]'s one port, which [`startup`] answers on until the node has started; [`io`] has the threads that connections live
-//! on, [`connections`] the table of them, [`link`] what is known of each, [`inbox`] what a WebSocket reads, [`memory`] the bytes that they hold,
-//! [`origin`] the pages that may call. [`subscriptions`] tells connections what is
-//! new, [`filters`] tells it to those who ask again and again.
+//! [`http`] and [`ws`] are the two doors, behind [`server`]'s one port, which [`startup`] answers on until the node has started. [`service`] makes
+//! the text of an answer of the text of a message, by jsonrpsee; each request in it is a [`Request`], which [`front`] has run by the table of
+//! [`methods`]. Parameters become the engine's types in [`wire`], results become bytes in [`encode`]. [`wait`] lets a request wait for its
+//! receipt, [`approve`] for whoever approves it, and [`remote`] for state that an upstream has.
+//!
+//! [`io`] has the threads that connections live on, [`connections`] the table of them, [`link`] what is known of each, [`inbox`] what a WebSocket
+//! reads, [`memory`] the bytes that they hold, [`origin`] the pages that may call. [`subscriptions`] sends connections what is new, [`filters`]
+//! answers those who ask for it again and again.
 
 mod access;
 mod approve;
@@ -28,6 +29,7 @@ mod memory;
 mod methods;
 mod origin;
 mod remote;
+mod request;
 mod server;
 mod service;
 mod startup;
@@ -41,12 +43,14 @@ pub use awake::{Awake, CPU_DMA_LATENCY};
 pub use encode::simulation as encode_simulation;
 pub use error::RpcError;
 pub use filters::Filters;
-pub use front::{AnswerRoom, Front, Job};
+pub use front::Front;
 pub use io::IoThreads;
-pub use memory::IoMemory;
-pub use methods::{Asked, Backend, GasCounter, Method, RequestLimits, SyncTimeouts};
+pub use memory::{AnswerRoom, IoMemory};
+pub use methods::{Backend, GasCounter, Handler, Method, RequestLimits, Run, SyncTimeouts};
 pub use remote::Remote;
+pub use request::{Caller, Request};
 pub use server::{FrontActor, MetricsAccess, Serve, ServerConfig, Stop, serve_metrics};
+pub use service::{Reply, ReplyLimits, Session};
 pub use startup::{StartupReason, StartupServer};
 pub use subscriptions::{Subscriptions, announce};
 pub use wait::Waiters;

@@ -9,13 +9,13 @@ use serde_json::value::RawValue;
 use super::{
     encode,
     error::RpcError,
-    front::{Front, Job},
+    front::{Front, Runs},
     hex::SlotKey,
-    methods::Method,
+    methods::Upstream,
+    request::{Request, begin},
     wire,
 };
 use crate::{
-    executor::LaneName,
     feed::upstream::{Ask, FetchError, Fetcher, Hints, UpstreamError},
     state::{Missed, Published},
 };
@@ -34,77 +34,62 @@ pub struct Remote {
 pub(super) struct Rounds(usize);
 
 impl Front {
-    /// Brings in what a run of `job` has missed: it may run again then. No worker waits meanwhile.
+    /// Brings in what a run of `request` has missed: it may run again then. No worker waits meanwhile.
     ///
     /// # Errors
     /// -32603 with the cause, where the upstream does not give it, the time is up, or that was the last round.
-    pub(super) async fn complete(&self, rounds: &mut Rounds, missed: &Missed, job: &mut Job) -> Result<(), RpcError> {
+    pub(super) async fn complete(
+        &self,
+        rounds: &mut Rounds,
+        missed: &Missed,
+        request: &mut Request,
+    ) -> Result<(), RpcError> {
         let Some(remote) = &self.remote else {
             return Err(RpcError::internal("a run has missed state on a chain that is all here"));
         };
-        let hints = (rounds.0 == 0).then(|| Hints::of(&job.params));
+        let hints = (rounds.0 == 0).then(|| Hints::of(&request.params));
         rounds.0 += 1;
         if rounds.0 > remote.rounds {
             return Err(FetchError::Rounds(remote.rounds).into());
         }
-        match remote.fetcher.fetch(missed, hints.as_ref(), job.ticket.deadline()).await {
+        match remote.fetcher.fetch(missed, hints.as_ref(), request.ticket.deadline()).await {
             // Nothing was answered yet: it may as well be asked of the new branch. The entries of a batch are to be of one moment.
-            Err(error @ FetchError::Replaced { .. }) if job.alone => {
+            Err(error @ FetchError::Replaced { .. }) if !request.ticket.is_entry() => {
                 let newer =
-                    tokio::time::timeout_at(job.ticket.deadline().into(), self.newer_than(&job.published)).await;
-                job.published = newer.map_err(|_| RpcError::from(error))?;
+                    tokio::time::timeout_at(request.ticket.deadline().into(), self.newer_than(&request.published))
+                        .await;
+                request.published = newer.map_err(|_| RpcError::from(error))?;
                 Ok(())
             }
             done => Ok(done?),
         }
     }
 
-    /// Runs a method on a lane, beside an upstream: who has what it asks for where presim has not.
-    pub(super) async fn run_beside(
-        &self,
-        remote: &Remote,
-        lane: LaneName,
-        method: Method,
-        job: Job,
-        mut out: Vec<u8>,
-    ) -> (Vec<u8>, Result<(), RpcError>) {
-        let start = out.len();
-        let forwarded = match method {
-            Method::GetProof => self.forward_proof(remote, &job, &mut out).await,
-            Method::SendRawTransaction => Self::forward_raw(remote, &job, &mut out).await,
-            method if method.is_history() => {
-                let (mut out, result) = self.run_on(lane, method, job.clone(), out).await;
-                let is_unknown = match &result {
-                    Ok(()) => &out[start..] == b"null",
-                    Err(error) => matches!(error, RpcError::UnknownBlock(_)),
-                };
-                if !is_unknown {
-                    return (out, result);
-                }
-                out.truncate(start);
-                let forwarded = Self::forward(remote, method, &job, &mut out).await;
-                return (out, forwarded);
+    /// Answers a request that the upstream can answer where presim cannot.
+    pub(super) async fn run_beside(&self, remote: &Remote, run: Runs, request: Request) -> Result<Vec<u8>, RpcError> {
+        let mut out = begin(&request.id, "result");
+        match request.method.upstream {
+            Upstream::Proves => self.forward_proof(remote, &request, &mut out).await?,
+            Upstream::Sends => {
+                let raw = wire::parse_raw(&request.params, request.caller.dialect)?;
+                encode::data(&mut out, Self::send_on(remote, &raw, &request).await?.as_slice());
             }
-            _ => return self.run_on(lane, method, job, out).await,
-        };
-        (out, forwarded)
+            Upstream::IfUnknown | Upstream::Unasked => match self.run(run, request.clone()).await {
+                Ok(answer) if answer[out.len()..] == *b"null" => Self::forward(remote, &request, &mut out).await?,
+                Err(RpcError::UnknownBlock(_)) => Self::forward(remote, &request, &mut out).await?,
+                answered => return answered,
+            },
+        }
+        Ok(out)
     }
 
     /// A question about blocks from before presim began to follow, as it was put.
-    async fn forward(remote: &Remote, method: Method, job: &Job, out: &mut Vec<u8>) -> Result<(), RpcError> {
-        let params = RawValue::from_string(job.params.to_string());
+    async fn forward(remote: &Remote, request: &Request, out: &mut Vec<u8>) -> Result<(), RpcError> {
+        let params = RawValue::from_string(request.params.to_string());
         let params = params.map_err(|error| RpcError::params(format!("params: {error}")))?;
-        let answer = Ask::new(method.name(), &params, |answer| Ok::<Box<RawValue>, _>(answer.to_owned()));
-        let answer = remote.fetcher.upstream().one(answer, job.ticket.deadline()).await.map_err(upstream_error)?;
+        let answer = Ask::new(request.method.name, &params, |answer| Ok::<Box<RawValue>, _>(answer.to_owned()));
+        let answer = remote.fetcher.upstream().one(answer, request.ticket.deadline()).await.map_err(upstream_error)?;
         out.extend_from_slice(answer.get().as_bytes());
-        Ok(())
-    }
-
-    /// Sends a signed transaction on to the upstream (ruling 8).
-    async fn forward_raw(remote: &Remote, job: &Job, out: &mut Vec<u8>) -> Result<(), RpcError> {
-        let raw = wire::parse_raw(&job.params, job.dialect)?;
-        let hash = Self::send_on(remote, &raw, job).await?;
-        encode::data(out, hash.as_slice());
         Ok(())
     }
 
@@ -112,9 +97,9 @@ impl Front {
     ///
     /// # Errors
     /// What the upstream has against it.
-    pub(super) async fn send_on(remote: &Remote, raw: &[u8], job: &Job) -> Result<B256, RpcError> {
+    pub(super) async fn send_on(remote: &Remote, raw: &[u8], request: &Request) -> Result<B256, RpcError> {
         let ask = Ask::<B256>::typed("eth_sendRawTransaction", &(const_hex::encode_prefixed(raw),));
-        match remote.fetcher.upstream().one(ask, job.ticket.deadline()).await {
+        match remote.fetcher.upstream().one(ask, request.ticket.deadline()).await {
             // It was sent once more, because the first answer was lost.
             Err(UpstreamError::Refused { message, .. }) if message.to_lowercase().contains("already known") => {
                 Ok(keccak256(raw))
@@ -142,9 +127,14 @@ impl Front {
     ///
     /// # Errors
     /// That the state has changes that are in no block yet; what the upstream says.
-    pub(super) async fn forward_proof(&self, remote: &Remote, job: &Job, out: &mut Vec<u8>) -> Result<(), RpcError> {
-        let request = wire::parse_proof(&job.params, job.dialect)?;
-        let snapshot = job.published.select(request.selector)?;
+    pub(super) async fn forward_proof(
+        &self,
+        remote: &Remote,
+        request: &Request,
+        out: &mut Vec<u8>,
+    ) -> Result<(), RpcError> {
+        let wanted = wire::parse_proof(&request.params, request.caller.dialect)?;
+        let snapshot = request.published.select(wanted.selector)?;
         let view = snapshot.world.remote().filter(|_| snapshot.world.is_empty());
         let Some(view) = view else {
             let text = "the state has changes that no block has yet: there is no proof of it: expected a block";
@@ -156,10 +146,10 @@ impl Front {
             true => B256::from(key.slot).to_string(),
             false => format!("{:#x}", key.slot),
         };
-        let slots: Vec<String> = request.slots.iter().map(written).collect();
+        let slots: Vec<String> = wanted.slots.iter().map(written).collect();
         let ask =
-            Ask::new("eth_getProof", &(request.address, slots, at), |proof| Ok::<Box<RawValue>, _>(proof.to_owned()));
-        let proof = remote.fetcher.upstream().one(ask, job.ticket.deadline()).await.map_err(FetchError::from)?;
+            Ask::new("eth_getProof", &(wanted.address, slots, at), |proof| Ok::<Box<RawValue>, _>(proof.to_owned()));
+        let proof = remote.fetcher.upstream().one(ask, request.ticket.deadline()).await.map_err(FetchError::from)?;
         out.extend_from_slice(proof.get().as_bytes());
         Ok(())
     }

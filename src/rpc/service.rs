@@ -20,17 +20,16 @@ use http_body_util::{BodyExt, Full};
 use jsonrpsee::{
     core::middleware::{Batch, BatchEntry, Notification, RpcServiceT},
     server::{BatchRequestConfig, HttpRequest, HttpResponse, MethodResponse, http::call_with_service},
-    types::{Extensions, Id, Request, Response, ResponsePayload, error::TOO_BIG_BATCH_REQUEST_CODE},
+    types::{Extensions, Id, Request as Call, Response, ResponsePayload, error::TOO_BIG_BATCH_REQUEST_CODE},
 };
 
 use super::{
-    access::Client,
-    dialect::Dialect,
     encode,
     error::RpcError,
-    front::{AnswerRoom, Front, Job},
-    memory::{HeldBytes, MemoryShare},
+    front::Front,
+    memory::{AnswerRoom, HeldBytes},
     methods::Method,
+    request::{Caller, Request, begin},
     subscriptions::Starting,
 };
 use crate::{executor, state::Published};
@@ -51,16 +50,10 @@ pub struct ReplyLimits {
 pub struct Session {
     /// Who answers.
     pub front: Arc<Front>,
-    /// How the client speaks.
-    pub dialect: &'static Dialect,
-    /// Which client it is, where clients have names.
-    pub client: Option<Arc<Client>>,
-    /// Whether it may use the wallet.
-    pub may_use_wallet: bool,
-    /// How much it may ask at once.
+    /// Who asks.
+    pub caller: Arc<Caller>,
+    /// How much may be asked at once.
     pub limits: ReplyLimits,
-    /// The bytes that its connection makes the node hold.
-    pub share: Arc<MemoryShare>,
 }
 
 /// The answer to a message.
@@ -98,6 +91,9 @@ struct Answer(Bytes);
 
 impl Session {
     /// Answers a message, whose bytes are `held` until its requests have run.
+    ///
+    /// One well-formed request takes a short cut: what [`answer_by_jsonrpsee`](Self::answer_by_jsonrpsee) would do with it, without a copy of
+    /// the body and a response of its own.
     pub async fn answer(
         &self,
         body: ByteString,
@@ -105,19 +101,38 @@ impl Session {
         published: &Arc<Published>,
         starting: Option<&Arc<Starting>>,
     ) -> Reply {
-        let text = body.trim_ascii_start();
-        let message = Message(Arc::new(Parts {
-            session: self.clone(),
-            published: published.clone(),
-            starting: starting.cloned(),
-            body: Mutex::new(Some(held)),
-        }));
-        // A short cut: what `call_with_service` would do with one well-formed request, without a copy of the body and a response of its own.
-        if let Ok(request) = serde_json::from_str::<Request<'_>>(text) {
-            let mut response = message.call(request).await;
+        if let Ok(request) = serde_json::from_str::<Call<'_>>(body.trim_ascii_start()) {
+            let mut response = Message::new(self, held, published, starting).call(request).await;
             return Reply { text: self.taken(response.extensions_mut()), single: true };
         }
-        message.through_jsonrpsee(body.slice_ref(text)).await
+        self.answer_by_jsonrpsee(body, held, published, starting).await
+    }
+
+    /// Answers a message of any form: jsonrpsee takes it apart and calls the [`Message`].
+    pub async fn answer_by_jsonrpsee(
+        &self,
+        body: ByteString,
+        held: HeldBytes,
+        published: &Arc<Published>,
+        starting: Option<&Arc<Starting>>,
+    ) -> Reply {
+        let text = body.slice_ref(body.trim_ascii_start());
+        let single = !text.starts_with('[');
+        let mut request = HttpRequest::new(Full::new(text.as_bytes().clone()));
+        *request.method_mut() = http::Method::POST;
+        request.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        let most = BatchRequestConfig::Limit(u32::try_from(self.limits.max_batch).unwrap_or(u32::MAX));
+        let message = Message::new(self, held, published, starting);
+        let mut response = call_with_service(request, most, u32::MAX, message).await;
+        let text = match response.extensions_mut().remove::<Answer>() {
+            Some(Answer(text)) => text,
+            None => {
+                let (id, error) = decided_before(&text, response, self.limits.max_batch).await;
+                let error = self.admit().err().unwrap_or(error);
+                self.failure(&id, error).around()
+            }
+        };
+        Reply { text, single }
     }
 
     /// Refuses what is no JSON-RPC. It counts against the client's rate as a request does.
@@ -132,12 +147,12 @@ impl Session {
 
     /// An answer that is given in any case, because it is small or tells of something that has been done.
     fn small(&self, text: Vec<u8>) -> Encoded {
-        let held = self.share.take_always(text.len());
+        let held = self.caller.share.take_always(text.len());
         Encoded { text, held }
     }
 
     fn admit(&self) -> Result<(), RpcError> {
-        self.client.as_ref().map_or(Ok(()), |client| client.admit(NonZeroU32::MIN))
+        self.caller.client.as_ref().map_or(Ok(()), |client| client.admit(NonZeroU32::MIN))
     }
 
     fn taken(&self, extensions: &mut Extensions) -> Bytes {
@@ -149,67 +164,57 @@ impl Session {
 }
 
 impl Message {
-    /// Has jsonrpsee take a message apart: a batch, or something that is no request.
-    async fn through_jsonrpsee(self, text: ByteString) -> Reply {
-        let session = &self.0.session;
-        let single = !text.starts_with('[');
-        let mut request = HttpRequest::new(Full::new(text.as_bytes().clone()));
-        *request.method_mut() = http::Method::POST;
-        request.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
-        let most = u32::try_from(session.limits.max_batch).unwrap_or(u32::MAX);
-        let mut response = call_with_service(request, BatchRequestConfig::Limit(most), u32::MAX, self.clone()).await;
-        let text = match response.extensions_mut().remove::<Answer>() {
-            Some(Answer(text)) => text,
-            None => {
-                let (id, error) = decided_before(&text, response, session.limits.max_batch).await;
-                let error = session.admit().err().unwrap_or(error);
-                session.failure(&id, error).around()
-            }
-        };
-        Reply { text, single }
+    fn new(session: &Session, held: HeldBytes, published: &Arc<Published>, starting: Option<&Arc<Starting>>) -> Self {
+        Self(Arc::new(Parts {
+            session: session.clone(),
+            published: published.clone(),
+            starting: starting.cloned(),
+            body: Mutex::new(Some(held)),
+        }))
     }
 
     /// Runs one request.
-    async fn run(&self, request: Request<'_>, batch: Option<&Arc<executor::Batch>>) -> Encoded {
+    async fn run(&self, asked: Call<'_>, batch: Option<&Arc<executor::Batch>>) -> Encoded {
         let parsed = Instant::now();
-        let Request { id, method, params, .. } = request;
+        let Call { id, method: name, params, .. } = asked;
         let Parts { session, published, starting, body } = &*self.0;
         if let Err(error) = session.admit() {
             return session.failure(&id, error);
         }
-        let out = begun(&id, "result");
-        // jsonrpsee has copied them already: they are taken over.
+        let Some(method) = Method::by_name(&name) else {
+            session.front.count_unknown(parsed);
+            return session.failure(&id, RpcError::method(&name));
+        };
+        // jsonrpsee has copied the parameters already: they are taken over.
         let params = match params {
             Some(params) => ByteString::from(Box::<str>::from(params.into_owned()).into_string()),
             None => ByteString::from_static("[]"),
         };
-        let ticket = session.front.ticket();
-        let room = AnswerRoom::of(&session.share);
-        let job = Job {
-            room: room.clone(),
+        let (ticket, room) = (session.front.ticket(), AnswerRoom::of(&session.caller.share));
+        let request = Request {
+            id: id.clone().into_owned(),
+            method,
             params,
+            caller: session.caller.clone(),
             published: published.clone(),
-            dialect: session.dialect,
-            client: session.client.clone(),
-            may_use_wallet: session.may_use_wallet,
             ticket: match batch {
                 Some(batch) => ticket.of(batch),
                 None => ticket,
             },
             starting: starting.clone(),
-            alone: batch.is_none(),
+            room: room.clone(),
         };
-        let (mut out, result) = session.front.run(&method, job, out).await;
+        let answer = session.front.answer(request).await;
         if batch.is_none() {
             drop(body.lock().unwrap_or_else(PoisonError::into_inner).take());
         }
         let most = session.limits.max_response;
-        let text = match result {
-            Ok(()) if out.len() < most => {
-                out.push(b'}');
-                out
+        let text = match answer {
+            Ok(mut answer) if answer.len() < most => {
+                answer.push(b'}');
+                answer
             }
-            Ok(()) => failure(&id, encode::too_long(most)),
+            Ok(_) => failure(&id, encode::too_long(most)),
             Err(error) => {
                 let is_busy = error.is_busy();
                 let text = failure(&id, error);
@@ -223,10 +228,10 @@ impl Message {
         // What was taken for a text that is not sent is given back, and an envelope's end is added.
         held.shrink(held.bytes().saturating_sub(text.len()));
         let more = text.len() - held.bytes();
-        if more <= ENVELOPE || Method::by_name(&method).is_some_and(Method::commits) {
+        if more <= ENVELOPE || method.commits {
             held.grow_always(more);
         } else if !held.grow(more) {
-            return session.failure(&id, session.share.memory().full("the answer", text.len()));
+            return session.failure(&id, session.caller.share.memory().full("the answer", text.len()));
         }
         Encoded { text, held }
     }
@@ -282,7 +287,7 @@ impl Message {
             joined.held.absorb(held);
         }
         joined.text.push(b']');
-        joined.held.absorb(self.0.session.share.take_always(joined.text.len() + 1 - length));
+        joined.held.absorb(self.0.session.caller.share.take_always(joined.text.len() + 1 - length));
         joined
     }
 
@@ -301,7 +306,7 @@ impl RpcServiceT for Message {
     type NotificationResponse = MethodResponse;
     type BatchResponse = MethodResponse;
 
-    fn call<'a>(&self, request: Request<'a>) -> impl Future<Output = MethodResponse> + Send + 'a {
+    fn call<'a>(&self, request: Call<'a>) -> impl Future<Output = MethodResponse> + Send + 'a {
         let message = self.clone();
         async move { message.run(request, None).await.into() }
     }
@@ -354,7 +359,7 @@ async fn decided_before(text: &str, response: HttpResponse, max_batch: usize) ->
         }
         Ok(_) => {
             // What is wrong with it as a request is said by the field.
-            let problem = serde_json::from_str::<Request<'_>>(text).err();
+            let problem = serde_json::from_str::<Call<'_>>(text).err();
             let problem = problem.map_or_else(|| NOT_A_REQUEST.to_owned(), |error| format!("invalid request: {error}"));
             RpcError::request(problem)
         }
@@ -362,24 +367,9 @@ async fn decided_before(text: &str, response: HttpResponse, max_batch: usize) ->
     (id, error)
 }
 
-/// An answer up to the value of its result or error.
-fn begun(id: &Id<'_>, member: &str) -> Vec<u8> {
-    let mut out = Vec::with_capacity(512);
-    out.extend_from_slice(b"{\"jsonrpc\":\"2.0\",\"id\":");
-    match id {
-        Id::Null => out.extend_from_slice(b"null"),
-        Id::Number(number) => out.extend_from_slice(itoa::Buffer::new().format(*number).as_bytes()),
-        Id::Str(text) => encode::string(&mut out, text),
-    }
-    out.extend_from_slice(b",\"");
-    out.extend_from_slice(member.as_bytes());
-    out.extend_from_slice(b"\":");
-    out
-}
-
 /// An error answer.
 pub fn failure(id: &Id<'_>, error: RpcError) -> Vec<u8> {
-    let mut out = begun(id, "error");
+    let mut out = begin(id, "error");
     encode::value(&mut out, &error.into_object());
     out.push(b'}');
     out

@@ -1,16 +1,19 @@
 //! `eth_sendRawTransactionSync` (EIP-7966): a transaction is sent, and its client waits for the receipt.
 
-use bytestring::ByteString;
 use tokio::{sync::Semaphore, time::timeout};
 
 use super::{
     error::RpcError,
-    front::{Front, Job, kept},
-    methods::{Awaited, Method},
+    front::Front,
+    methods::{Awaited, Backend, Run},
     remote::Remote,
+    request::Request,
     wire,
 };
-use crate::executor::LaneName;
+use crate::{executor::LaneName, state::Missed};
+
+/// Where its runs are.
+const LANE: LaneName = LaneName::Short;
 
 /// The seats of those who wait. Waiting holds no worker: a task is woken by each publication, and looks.
 #[derive(Debug)]
@@ -27,51 +30,31 @@ impl Waiters {
 }
 
 impl Front {
-    /// Sends the transaction of `job` and answers its receipt, from the first snapshot that it is in.
+    /// Sends the transaction of `request` and answers its receipt, from the first snapshot that it is in.
     ///
     /// # Errors
     /// As `eth_sendRawTransaction`; -32005 where too many wait; 4 when the time is up, and 5 when the transaction cannot be mined as
     /// things are, both with its hash as data.
-    pub(super) async fn send_and_wait(
-        &self,
-        lane: LaneName,
-        job: Job,
-        out: Vec<u8>,
-    ) -> (Vec<u8>, Result<(), RpcError>) {
+    pub(super) async fn send_and_wait(&self, request: Request) -> Result<Vec<u8>, RpcError> {
         let Ok(_seat) = self.waiters.seats.try_acquire() else {
             let text = format!("too busy: {} requests wait for receipts already", self.waiters.count);
-            return (out, Err(RpcError::limit(text)));
+            return Err(RpcError::limit(text));
         };
-        if let Some(remote) = &self.remote {
-            return match self.send_on_to_await(remote, &job).await {
-                Ok(awaited) => self.wait(lane, awaited, job, out).await,
-                Err(error) => (out, Err(error)),
-            };
-        }
-        let sent = self.on_lane(lane, job.clone(), |backend, job, _, _| backend.send_to_await(job.asked())).await;
-        match sent.and_then(|sent| sent) {
-            Ok((awaited, commit)) => match kept(commit, &job.ticket).await {
-                Ok(()) => self.wait(lane, awaited, job, out).await,
-                Err(error) => (out, Err(error)),
-            },
-            Err(error) => (out, Err(error)),
-        }
+        let awaited = match &self.remote {
+            Some(remote) => self.send_on_to_await(remote, &request).await?,
+            None => self.run_on(LANE, Missed::default(), request.clone(), Backend::send_to_await).await?.0,
+        };
+        self.wait(awaited, request).await
     }
 
     /// Sends a transaction on to the upstream.
-    async fn send_on_to_await(&self, remote: &Remote, job: &Job) -> Result<Awaited, RpcError> {
-        let (raw, timeout) = wire::parse_raw_sync(&job.params, job.dialect)?;
-        let hash = Self::send_on(remote, &raw, job).await?;
+    async fn send_on_to_await(&self, remote: &Remote, request: &Request) -> Result<Awaited, RpcError> {
+        let (raw, timeout) = wire::parse_raw_sync(&request.params, request.caller.dialect)?;
+        let hash = Self::send_on(remote, &raw, request).await?;
         Ok(Awaited { hash, timeout: self.limits().sync.choose(timeout) })
     }
 
-    async fn wait(
-        &self,
-        lane: LaneName,
-        Awaited { hash, timeout: most }: Awaited,
-        job: Job,
-        out: Vec<u8>,
-    ) -> (Vec<u8>, Result<(), RpcError>) {
+    async fn wait(&self, Awaited { hash, timeout: most }: Awaited, request: Request) -> Result<Vec<u8>, RpcError> {
         let mut changes = self.changes();
         let included = async {
             loop {
@@ -92,18 +75,18 @@ impl Front {
         };
         match timeout(most, included).await {
             Ok(Some(published)) => {
-                let params = ByteString::from(format!("[\"{hash}\"]"));
-                let job = Job { params, published, ticket: self.ticket(), ..job };
-                self.run_on(lane, Method::GetTransactionReceipt, job, out).await
+                let request = Request { published, ticket: self.ticket(), ..request };
+                let receipt = move |backend: &Backend, run: &mut Run<'_>| backend.get_transaction_receipt(run, hash);
+                self.run_on(LANE, Missed::default(), request, receipt).await.map(|((), answer)| answer)
             }
             Ok(None) => {
                 let text = "The transaction was added to the transaction pool but left it again: another took its place, or it cannot be mined";
-                (out, Err(RpcError::unready(hash, text)))
+                Err(RpcError::unready(hash, text))
             }
             Err(_) => {
                 let text =
                     format!("The transaction was added to the transaction pool but wasn't processed in {most:?}");
-                (out, Err(RpcError::receipt_timeout(hash, text)))
+                Err(RpcError::receipt_timeout(hash, text))
             }
         }
     }

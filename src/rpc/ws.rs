@@ -450,7 +450,7 @@ impl Reader {
             }
         };
         let session = self.session.clone();
-        let starting = Arc::new(Starting::new(self.subscriptions.clone(), outlet.clone(), self.session.dialect));
+        let starting = Arc::new(Starting::new(self.subscriptions.clone(), outlet.clone(), self.session.caller.dialect));
         self.running.spawn(async move {
             let published = session.front.published();
             let reply = session.answer(body, held, &published, Some(&starting)).await;

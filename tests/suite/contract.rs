@@ -873,6 +873,6 @@ async fn the_document_lists_the_methods_and_no_others() {
     let document = node.result("/", "rpc.discover", json!([])).await;
     let listed: BTreeSet<&str> =
         document["methods"].as_array().unwrap().iter().map(|method| method["name"].as_str().unwrap()).collect();
-    let answered: BTreeSet<&str> = Method::ALL.iter().map(|method| method.name()).collect();
+    let answered: BTreeSet<&str> = Method::ALL.iter().map(|method| method.name).collect();
     assert_eq!(listed, answered);
 }

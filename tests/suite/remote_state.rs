@@ -1,7 +1,7 @@
 //! State that an upstream has: fetched once, in few waves, and never guessed.
 
 #[path = "../../benches/world/mod.rs"]
-mod world;
+pub mod world;
 
 use std::{
     collections::HashMap,
@@ -17,13 +17,14 @@ use bytestring::ByteString;
 use http_body_util::{BodyExt, Full};
 use hyper::body::{Bytes, Incoming};
 use hyper_util::rt::TokioIo;
+use jsonrpsee::types::Id;
 use presim::{
     executor::{Executor, ExecutorConfig},
     feed::{
         apply::stand_on,
         upstream::{Fetcher, FetcherConfig, Upstream, UpstreamConfig, UpstreamState},
     },
-    rpc::{AnswerRoom, Front, IoMemory, Job, Remote, RpcError, Waiters, dialect::PROJECT},
+    rpc::{AnswerRoom, Caller, Front, IoMemory, Method, Remote, Request, RpcError, Waiters, dialect::PROJECT},
     state::{FeedState, Fetched, RemoteState, Retention, Snapshots, World},
     store::{read_image, write_image},
     telemetry::Metrics,
@@ -214,19 +215,20 @@ impl Setup {
 }
 
 async fn ask(front: &Front, method: &str, params: &Value) -> Result<Value, RpcError> {
-    let job = Job {
-        room: AnswerRoom::of(&Arc::new(IoMemory::new(1 << 30, 1)).share()),
+    let share = Arc::new(IoMemory::new(1 << 30, 1)).share();
+    let request = Request {
+        id: Id::Number(1),
+        method: Method::by_name(method).unwrap(),
         params: ByteString::from(params.to_string()),
+        room: AnswerRoom::of(&share),
+        caller: Arc::new(Caller { dialect: &PROJECT, client: None, may_use_wallet: false, share }),
         published: front.published(),
-        dialect: &PROJECT,
-        client: None,
-        may_use_wallet: false,
         ticket: front.ticket(),
         starting: None,
-        alone: true,
     };
-    let (out, result) = front.run(method, job, Vec::new()).await;
-    result.map(|()| serde_json::from_slice(&out).unwrap())
+    let mut answer = front.answer(request).await?;
+    answer.push(b'}');
+    Ok(serde_json::from_slice::<Value>(&answer).unwrap()["result"].take())
 }
 
 /// A request of a workload of the bench.

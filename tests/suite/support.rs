@@ -170,6 +170,11 @@ impl Socket {
         self.stream.send(Message::text(text.into())).await
     }
 
+    /// Sends bytes that need not be text.
+    pub async fn write_binary(&mut self, bytes: Vec<u8>) -> Result<(), Error> {
+        self.stream.send(Message::binary(bytes)).await
+    }
+
     /// The next message; none where the connection has ended.
     pub async fn read(&mut self) -> Option<Value> {
         loop {

@@ -4,10 +4,7 @@ use super::Dialect;
 use crate::{
     chain::ChainSpec,
     engine::{BaseFeeRule, CallOutcome, HaltText, revert_reason},
-    rpc::{
-        encode,
-        error::RpcError,
-    },
+    rpc::{encode, error::RpcError},
 };
 
 /// What `/` speaks unless told otherwise.

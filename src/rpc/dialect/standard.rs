@@ -5,10 +5,7 @@ use alloy_primitives::Bytes;
 use super::Dialect;
 use crate::{
     engine::{BaseFeeRule, CallOutcome, HaltText, revert_reason},
-    rpc::{
-        encode,
-        error::RpcError,
-    },
+    rpc::{encode, error::RpcError},
 };
 
 /// What `/standard` speaks.

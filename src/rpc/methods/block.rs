@@ -1,84 +1,79 @@
 //! Blocks, the transactions in them, and their receipts.
 
-use super::{Asked, Backend};
+use alloy_primitives::B256;
+
+use super::{Backend, Run};
 use crate::{
-    rpc::{
-        encode,
-        error::RpcError,
-        wire::{self, NamesBlock, SelectorParam},
-    },
-    state::{Block, Included},
+    rpc::{encode, error::RpcError},
+    state::{Block, Included, Selector},
 };
 
 const NULL: &[u8] = b"null";
 
 impl Backend {
-    pub(super) fn get_block<B: NamesBlock>(&self, asked: Asked<'_>, out: &mut Vec<u8>) -> Result<(), RpcError> {
-        let (selector, full) = wire::parse_block::<B>(asked.params, asked.dialect)?;
-        match self.block(asked.published, selector)? {
-            Some(block) => encode::block(out, &block, full, asked.dialect),
-            None => out.extend_from_slice(NULL),
+    pub(super) fn get_block(&self, run: &mut Run<'_>, (selector, full): (Selector, bool)) -> Result<(), RpcError> {
+        match self.block(run.published, selector)? {
+            Some(block) => encode::block(&mut run.out, &block, full, run.dialect),
+            None => run.out.extend_from_slice(NULL),
         }
         Ok(())
+    }
+
+    pub(super) fn get_transaction_count_of_block(&self, run: &mut Run<'_>, block: Selector) -> Result<(), RpcError> {
+        self.count(run, block, Block::len)
+    }
+
+    pub(super) fn get_uncle_count(&self, run: &mut Run<'_>, block: Selector) -> Result<(), RpcError> {
+        self.count(run, block, |block| block.ommers().len())
     }
 
     /// How many of something are in a block.
-    pub(super) fn get_count<B: NamesBlock>(
-        &self,
-        asked: Asked<'_>,
-        out: &mut Vec<u8>,
-        count: impl FnOnce(&Block) -> usize,
-    ) -> Result<(), RpcError> {
-        let selector = wire::parse_one_block::<B>(asked.params, asked.dialect)?;
-        match self.block(asked.published, selector)? {
-            Some(block) => encode::quantity(out, count(&block) as u64),
-            None => out.extend_from_slice(NULL),
+    fn count(&self, run: &mut Run<'_>, block: Selector, count: fn(&Block) -> usize) -> Result<(), RpcError> {
+        match self.block(run.published, block)? {
+            Some(block) => encode::quantity(&mut run.out, count(&block) as u64),
+            None => run.out.extend_from_slice(NULL),
         }
         Ok(())
     }
 
-    pub(super) fn get_block_receipts(&self, asked: Asked<'_>, out: &mut Vec<u8>) -> Result<(), RpcError> {
-        let selector = wire::parse_one_block::<SelectorParam>(asked.params, asked.dialect)?;
-        match self.block(asked.published, selector)? {
+    pub(super) fn get_block_receipts(&self, run: &mut Run<'_>, block: Selector) -> Result<(), RpcError> {
+        match self.block(run.published, block)? {
             Some(block) => {
-                encode::list(out, block.transactions(), |out, included| self.receipt(&block, &included, out))
+                encode::list(&mut run.out, block.transactions(), |out, included| self.receipt(&block, &included, out))
             }
-            None => out.extend_from_slice(NULL),
+            None => run.out.extend_from_slice(NULL),
         }
         Ok(())
     }
 
-    pub(super) fn get_transaction(&self, asked: Asked<'_>, out: &mut Vec<u8>) -> Result<(), RpcError> {
-        let hash = wire::parse_hash(asked.params, asked.dialect)?;
+    pub(super) fn get_transaction(&self, run: &mut Run<'_>, hash: B256) -> Result<(), RpcError> {
         let write =
             |block: &Block, included: &Included<'_>, out: &mut Vec<u8>| encode::transaction(out, block, included);
-        let found = asked.published.transaction(&hash);
+        let found = run.published.transaction(&hash);
         if found.is_some() {
-            show(found, out, write);
+            show(found, &mut run.out, write);
         } else if let Some(tx) = self.pool.get(&hash) {
-            encode::pooled_transaction(out, &tx);
+            encode::pooled_transaction(&mut run.out, &tx);
         } else {
             // It may have left the pool since the request came: into what was published meanwhile.
-            show(self.pool.published().transaction(&hash), out, write);
+            show(self.pool.published().transaction(&hash), &mut run.out, write);
         }
         Ok(())
     }
 
-    pub(super) fn get_transaction_at<B: NamesBlock>(
+    pub(super) fn get_transaction_at(
         &self,
-        asked: Asked<'_>,
-        out: &mut Vec<u8>,
+        run: &mut Run<'_>,
+        (selector, index): (Selector, usize),
     ) -> Result<(), RpcError> {
-        let (selector, index) = wire::parse_place::<B>(asked.params, asked.dialect)?;
-        let found = self.block(asked.published, selector)?.map(|block| (block, index));
-        show(found, out, |block, included, out| encode::transaction(out, block, included));
+        let found = self.block(run.published, selector)?.map(|block| (block, index));
+        show(found, &mut run.out, |block, included, out| encode::transaction(out, block, included));
         Ok(())
     }
 
-    pub(super) fn get_transaction_receipt(&self, asked: Asked<'_>, out: &mut Vec<u8>) -> Result<(), RpcError> {
-        let hash = wire::parse_hash(asked.params, asked.dialect)?;
-        let found = asked.published.transaction(&hash);
-        show(found, out, |block, included, out| self.receipt(block, included, out));
+    pub fn get_transaction_receipt(&self, run: &mut Run<'_>, hash: B256) -> Result<(), RpcError> {
+        let found = run.published.transaction(&hash);
+        show(found, &mut run.out, |block, included, out| self.receipt(block, included, out));
         Ok(())
     }
 

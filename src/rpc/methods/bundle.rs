@@ -9,14 +9,10 @@ use alloy_primitives::{Address, B256, Bytes, I256, U256};
 use revm::context::result::ExecutionResult;
 use serde::{Serialize, Serializer};
 
-use super::{Asked, Backend, Worker};
+use super::{Backend, Run};
 use crate::{
     engine::{BundleError, BundleResult, BundleTx, HaltText, SimulationError},
-    rpc::{
-        encode,
-        error::RpcError,
-        wire::{self, ParsedBundle},
-    },
+    rpc::{encode, error::RpcError, wire::ParsedBundle},
 };
 
 /// The result of `eth_callBundle`. Wei are decimal strings, gas and block numbers are numbers. What a producer loses is negative, as in
@@ -65,23 +61,19 @@ struct TxResult {
 impl Backend {
     pub(super) fn call_bundle(
         &self,
-        asked: Asked<'_>,
-        mut worker: Worker<'_>,
-        out: &mut Vec<u8>,
+        run: &mut Run<'_>,
+        ParsedBundle { bundle, state, timeout }: ParsedBundle,
     ) -> Result<(), RpcError> {
-        let Asked { params, published, dialect, .. } = asked;
-        let ParsedBundle { bundle, state, timeout } = wire::parse_bundle(params, dialect, &self.limits.shape)?;
-        let snapshot = self.select(published, state)?;
+        let snapshot = self.select(run.published, state)?;
         let timeout = timeout.filter(|timeout| *timeout > 0).map(Duration::from_millis);
         if let Some(deadline) = timeout.and_then(|timeout| Instant::now().checked_add(timeout)) {
-            worker.meter.shorten(deadline);
+            run.meter.shorten(deadline);
         }
-        let overlay = worker.stand_on(&snapshot);
-        let rules = self.rules(dialect);
-        let result = self.engine(&rules, overlay).call_bundle(&snapshot, &bundle).map_err(refusal)?;
+        let rules = self.rules(run.dialect);
+        let result = self.engine(&rules, run.stand_on(&snapshot)).call_bundle(&snapshot, &bundle).map_err(refusal)?;
         let result = CallBundleResult::from(result);
         self.gas.0.increment(result.total_gas_used);
-        encode::value(out, &result);
+        encode::value(&mut run.out, &result);
         Ok(())
     }
 }

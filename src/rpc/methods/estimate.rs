@@ -4,11 +4,11 @@ use alloy_eips::eip2930::AccessList;
 use revm::context::result::ExecutionResult;
 use serde::Serialize;
 
-use super::{Asked, Backend, Worker};
+use super::{Backend, Run};
 use crate::{
     engine::{Accessed, CallRequest, Estimate, HaltText},
-    rpc::{dialect::Dialect, encode, error::RpcError, wire},
-    state::Snapshot,
+    rpc::{encode, error::RpcError},
+    state::{Selector, Snapshot},
 };
 
 /// The result of `eth_createAccessList`.
@@ -23,11 +23,14 @@ struct AccessListResult {
 }
 
 impl Backend {
-    pub(super) fn estimate_gas(&self, asked: Asked<'_>, worker: Worker<'_>, out: &mut Vec<u8>) -> Result<(), RpcError> {
-        let Asked { params, published, dialect, .. } = asked;
-        let (request, selector) = wire::parse_estimate(params, "eth_estimateGas", dialect)?;
-        let snapshot = self.select(published, selector)?;
-        encode::quantity(out, self.needed_gas(&snapshot, &request, dialect, worker)?);
+    pub(super) fn estimate_gas(
+        &self,
+        run: &mut Run<'_>,
+        (request, selector): (CallRequest, Selector),
+    ) -> Result<(), RpcError> {
+        let snapshot = self.select(run.published, selector)?;
+        let gas = self.needed_gas(&snapshot, &request, run)?;
+        encode::quantity(&mut run.out, gas);
         Ok(())
     }
 
@@ -36,13 +39,11 @@ impl Backend {
         &self,
         snapshot: &Snapshot,
         request: &CallRequest,
-        dialect: &Dialect,
-        worker: Worker<'_>,
+        run: &mut Run<'_>,
     ) -> Result<u64, RpcError> {
-        let overlay = worker.stand_on(snapshot);
-        let rules = self.rules(dialect);
+        let (dialect, rules) = (run.dialect, self.rules(run.dialect));
         let estimate = self
-            .engine(&rules, overlay)
+            .engine(&rules, run.stand_on(snapshot))
             .estimate_gas(snapshot.header(), request)
             .map_err(|error| RpcError::from(error).outside_simulation())?;
         match estimate {
@@ -60,17 +61,13 @@ impl Backend {
 
     pub(super) fn create_access_list(
         &self,
-        asked: Asked<'_>,
-        worker: Worker<'_>,
-        out: &mut Vec<u8>,
+        run: &mut Run<'_>,
+        (request, selector): (CallRequest, Selector),
     ) -> Result<(), RpcError> {
-        let Asked { params, published, dialect, .. } = asked;
-        let (request, selector) = wire::parse_estimate(params, "eth_createAccessList", dialect)?;
-        let snapshot = self.select(published, selector)?;
-        let overlay = worker.stand_on(&snapshot);
-        let rules = self.rules(dialect);
+        let snapshot = self.select(run.published, selector)?;
+        let rules = self.rules(run.dialect);
         let Accessed { list, result, simulated } = self
-            .engine(&rules, overlay)
+            .engine(&rules, run.stand_on(&snapshot))
             .create_access_list(snapshot.header(), &request)
             .map_err(|error| RpcError::from(error).outside_simulation())?;
         self.gas.0.increment(simulated);
@@ -80,7 +77,7 @@ impl Backend {
             ExecutionResult::Revert { .. } => Some("execution reverted".to_owned()),
             ExecutionResult::Halt { reason, .. } => Some(HaltText(reason).to_string()),
         };
-        encode::value(out, &AccessListResult { access_list: list, error, gas_used });
+        encode::value(&mut run.out, &AccessListResult { access_list: list, error, gas_used });
         Ok(())
     }
 }

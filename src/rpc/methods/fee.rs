@@ -3,14 +3,14 @@
 use alloy_consensus::{Header, Transaction};
 use alloy_primitives::U256;
 
-use super::{Asked, Backend};
+use super::{Backend, Run};
 use crate::{
     rpc::{
         encode::{self, Object},
         error::RpcError,
-        wire::{self, FeeHistoryRequest},
+        wire::FeeHistoryRequest,
     },
-    state::{Block, KnownBlock, Meter, Published, Selector},
+    state::{Block, KnownBlock, Selector},
 };
 
 /// Blocks of one fee history: geth's bound; a longer one is cut.
@@ -18,29 +18,40 @@ const MOST_BLOCKS: u64 = 1024;
 
 impl Backend {
     /// `eth_gasPrice`: what a legacy transaction should offer to be in the next block.
-    pub(super) fn gas_price(&self, published: &Published, out: &mut Vec<u8>) {
-        let base_fee = self.wallet.fees.base_fee(published).unwrap_or_default();
-        encode::quantity_u256(out, U256::from(u128::from(base_fee).saturating_add(self.wallet.fees.tip(published))));
+    pub(super) fn gas_price(&self, run: &mut Run<'_>, (): ()) -> Result<(), RpcError> {
+        let base_fee = self.wallet.fees.base_fee(run.published).unwrap_or_default();
+        let price = u128::from(base_fee).saturating_add(self.wallet.fees.tip(run.published));
+        encode::quantity_u256(&mut run.out, U256::from(price));
+        Ok(())
+    }
+
+    /// `eth_maxPriorityFeePerGas`.
+    pub(super) fn max_priority_fee(&self, run: &mut Run<'_>, (): ()) -> Result<(), RpcError> {
+        encode::quantity_u256(&mut run.out, U256::from(self.wallet.fees.tip(run.published)));
+        Ok(())
     }
 
     /// `eth_baseFee`: that of the block being built, or of the next; null before London.
-    pub(super) fn base_fee(&self, published: &Published, out: &mut Vec<u8>) {
-        match self.wallet.fees.base_fee(published) {
-            Some(fee) => encode::quantity(out, fee),
-            None => out.extend_from_slice(b"null"),
+    pub(super) fn base_fee(&self, run: &mut Run<'_>, (): ()) -> Result<(), RpcError> {
+        match self.wallet.fees.base_fee(run.published) {
+            Some(fee) => encode::quantity(&mut run.out, fee),
+            None => run.out.extend_from_slice(b"null"),
         }
+        Ok(())
     }
 
     /// `eth_blobBaseFee`: that of the block being built, or of the next; null before Cancun.
-    pub(super) fn blob_base_fee(&self, published: &Published, out: &mut Vec<u8>) {
+    pub(super) fn blob_base_fee(&self, run: &mut Run<'_>, (): ()) -> Result<(), RpcError> {
+        let published = run.published;
         let fee = match published.pending().and_then(|snapshot| snapshot.open.as_ref()) {
             Some(open) => self.blob_fee(&open.header),
             None => self.next_blob_fee(&published.head().header),
         };
         match fee {
-            Some(fee) => encode::quantity_u256(out, U256::from(fee)),
-            None => out.extend_from_slice(b"null"),
+            Some(fee) => encode::quantity_u256(&mut run.out, U256::from(fee)),
+            None => run.out.extend_from_slice(b"null"),
         }
+        Ok(())
     }
 
     fn blob_fee(&self, header: &Header) -> Option<u128> {
@@ -54,9 +65,12 @@ impl Backend {
     }
 
     /// `eth_feeHistory`.
-    pub(super) fn fee_history(&self, asked: Asked<'_>, meter: &mut Meter, out: &mut Vec<u8>) -> Result<(), RpcError> {
-        let FeeHistoryRequest { count, newest, percentiles } = wire::parse_fee_history(asked.params, asked.dialect)?;
-        let published = asked.published;
+    pub(super) fn fee_history(
+        &self,
+        run: &mut Run<'_>,
+        FeeHistoryRequest { count, newest, percentiles }: FeeHistoryRequest,
+    ) -> Result<(), RpcError> {
+        let published = run.published;
         let Some(last) = self.find(published, newest)? else {
             let head = published.head().number();
             return Err(RpcError::new(
@@ -84,7 +98,7 @@ impl Backend {
             .collect();
         let mut reward = |known: &KnownBlock, percentiles: &[f64]| -> Result<Vec<u128>, RpcError> {
             // Sorting a thousand blocks' transactions takes its time.
-            meter.between_calls()?;
+            run.meter.between_calls()?;
             let block = Block::load(known.clone()).ok_or_else(|| published.no_body(known.number()))?;
             Ok(rewards(&block, percentiles))
         };
@@ -92,7 +106,7 @@ impl Backend {
             blocks.iter().map(|known| reward(known, percentiles)).collect()
         };
         let rewards = percentiles.as_ref().map(paid).transpose()?;
-        self.write_history(&blocks, first, rewards.as_deref(), out);
+        self.write_history(&blocks, first, rewards.as_deref(), &mut run.out);
         Ok(())
     }
 

@@ -2,21 +2,20 @@
 
 use tokio::sync::broadcast::error::TryRecvError;
 
-use super::{Asked, Backend};
+use super::{Backend, Run};
 use crate::{
     rpc::{
         encode,
         error::RpcError,
         filters::Watched,
-        wire::{self, LogRange},
+        wire::{LogFilter, LogRange},
     },
-    state::{Block, Meter, Selector, UnknownBlock},
+    state::{Block, Selector, UnknownBlock},
 };
 
 impl Backend {
     /// `eth_newFilter`: logs of blocks that are sealed from now on.
-    pub(super) fn new_filter(&self, asked: Asked<'_>, out: &mut Vec<u8>) -> Result<(), RpcError> {
-        let (filter, range) = wire::parse_logs(asked.params, asked.dialect)?;
+    pub(super) fn new_filter(&self, run: &mut Run<'_>, (filter, range): (LogFilter, LogRange)) -> Result<(), RpcError> {
         if matches!(range, LogRange::Block(_)) {
             return Err(RpcError::params(
                 "params[0].blockHash: a filter is about blocks to come: expected eth_getLogs for one block",
@@ -32,42 +31,36 @@ impl Backend {
                 }
             }
         }
-        let next = asked.published.head().number() + 1;
-        self.install(asked, Watched::Logs { filter: Box::new(filter), range, next }, out);
-        Ok(())
+        let next = run.published.head().number() + 1;
+        self.install(run, Watched::Logs { filter: Box::new(filter), range, next })
     }
 
     /// `eth_newBlockFilter`: hashes of blocks that are sealed from now on.
-    pub(super) fn new_block_filter(&self, asked: Asked<'_>, out: &mut Vec<u8>) {
-        self.install(asked, Watched::Blocks { next: asked.published.head().number() + 1 }, out);
+    pub(super) fn new_block_filter(&self, run: &mut Run<'_>, (): ()) -> Result<(), RpcError> {
+        let next = run.published.head().number() + 1;
+        self.install(run, Watched::Blocks { next })
     }
 
     /// `eth_newPendingTransactionFilter`: hashes of transactions that enter the pool from now on.
-    pub(super) fn new_pending_filter(&self, asked: Asked<'_>, out: &mut Vec<u8>) {
-        self.install(asked, Watched::Pending(self.pool.subscribe()), out);
+    pub(super) fn new_pending_filter(&self, run: &mut Run<'_>, (): ()) -> Result<(), RpcError> {
+        self.install(run, Watched::Pending(self.pool.subscribe()))
     }
 
-    fn install(&self, asked: Asked<'_>, subject: Watched, out: &mut Vec<u8>) {
-        encode::quantity(out, self.filters.install(asked.client, subject));
+    fn install(&self, run: &mut Run<'_>, subject: Watched) -> Result<(), RpcError> {
+        encode::quantity(&mut run.out, self.filters.install(run.client, subject));
+        Ok(())
     }
 
     /// `eth_uninstallFilter`.
-    pub(super) fn uninstall_filter(&self, asked: Asked<'_>, out: &mut Vec<u8>) -> Result<(), RpcError> {
-        let id = wire::parse_id(asked.params, asked.dialect)?;
-        encode::value(out, &self.filters.uninstall(id));
+    pub(super) fn uninstall_filter(&self, run: &mut Run<'_>, id: u64) -> Result<(), RpcError> {
+        encode::value(&mut run.out, &self.filters.uninstall(id));
         Ok(())
     }
 
     /// `eth_getFilterLogs`: all logs of a filter's range, as `eth_getLogs` has them.
-    pub(super) fn get_filter_logs(
-        &self,
-        asked: Asked<'_>,
-        meter: &mut Meter,
-        out: &mut Vec<u8>,
-    ) -> Result<(), RpcError> {
-        let id = wire::parse_id(asked.params, asked.dialect)?;
+    pub(super) fn get_filter_logs(&self, run: &mut Run<'_>, id: u64) -> Result<(), RpcError> {
         self.filters.with(id, |watched| match watched {
-            Watched::Logs { filter, range, .. } => self.write_logs(asked.published, filter, *range, meter, out),
+            Watched::Logs { filter, range, .. } => self.write_logs(run, filter, *range),
             Watched::Blocks { .. } | Watched::Pending(_) => {
                 Err(RpcError::new(-32000, format!("params[0]: filter {id:#x} is not about logs")))
             }
@@ -75,14 +68,9 @@ impl Backend {
     }
 
     /// `eth_getFilterChanges`: what is new since the filter was last asked. What is too much for one answer is left for the next.
-    pub(super) fn get_filter_changes(
-        &self,
-        asked: Asked<'_>,
-        meter: &mut Meter,
-        out: &mut Vec<u8>,
-    ) -> Result<(), RpcError> {
-        let id = wire::parse_id(asked.params, asked.dialect)?;
-        let (published, most, start) = (asked.published, self.limits.max_logs, out.len());
+    pub(super) fn get_filter_changes(&self, run: &mut Run<'_>, id: u64) -> Result<(), RpcError> {
+        let Run { published, meter, out, .. } = run;
+        let (most, start) = (self.limits.max_logs, out.len());
         let head = published.head().number();
         self.filters.with(id, |watched| {
             match watched {

@@ -2,14 +2,14 @@
 
 use alloy_consensus::TxReceipt;
 
-use super::{Asked, Backend};
+use super::{Backend, Run};
 use crate::{
     rpc::{
         encode::{self, LogPlace},
         error::RpcError,
-        wire::{self, LogFilter, LogRange},
+        wire::{LogFilter, LogRange},
     },
-    state::{Block, KnownBlock, Meter, Published, Selector},
+    state::{Block, KnownBlock, Published, Selector},
 };
 
 impl LogFilter {
@@ -40,20 +40,13 @@ impl LogFilter {
 
 impl Backend {
     /// `eth_getLogs`: costs a look at each block's bloom, and then what matches.
-    pub(super) fn get_logs(&self, asked: Asked<'_>, meter: &mut Meter, out: &mut Vec<u8>) -> Result<(), RpcError> {
-        let (filter, range) = wire::parse_logs(asked.params, asked.dialect)?;
-        self.write_logs(asked.published, &filter, range, meter, out)
+    pub(super) fn get_logs(&self, run: &mut Run<'_>, (filter, range): (LogFilter, LogRange)) -> Result<(), RpcError> {
+        self.write_logs(run, &filter, range)
     }
 
     /// The logs that pass, in a range of blocks.
-    pub(super) fn write_logs(
-        &self,
-        published: &Published,
-        filter: &LogFilter,
-        range: LogRange,
-        meter: &mut Meter,
-        out: &mut Vec<u8>,
-    ) -> Result<(), RpcError> {
+    pub(super) fn write_logs(&self, run: &mut Run<'_>, filter: &LogFilter, range: LogRange) -> Result<(), RpcError> {
+        let Run { published, meter, out, .. } = run;
         let (sealed, last) = match range {
             LogRange::Block(hash) => {
                 let block = published.block(Selector::Hash(hash))?;

@@ -4,47 +4,44 @@ use std::{sync::Arc, time::Instant};
 
 use revm::context::result::ExecutionResult;
 
-use super::{Asked, Backend, Worker};
+use super::{Backend, Run};
 use crate::{
     engine::{self, HaltText, ManyError},
-    rpc::{dialect::Dialect, encode, error::RpcError, wire},
-    state::{Overlay, Published, Selector, Snapshot},
+    rpc::{dialect::Dialect, encode, error::RpcError, wire::ManyRequest},
+    state::{Overlay, Selector, Snapshot},
 };
 
 impl Backend {
-    pub(super) fn call_many(&self, asked: Asked<'_>, worker: Worker<'_>, out: &mut Vec<u8>) -> Result<(), RpcError> {
-        let Asked { params, published, dialect, .. } = asked;
-        let request = wire::parse_call_many(params, dialect, &self.limits.shape)?;
-        let (snapshot, overlay) = self.stand(published, &request, "params[1].transactionIndex", worker)?;
-        let rules = self.rules(dialect);
+    pub(super) fn call_many(&self, run: &mut Run<'_>, request: ManyRequest) -> Result<(), RpcError> {
+        let (dialect, rules) = (run.dialect, self.rules(run.dialect));
+        let (snapshot, overlay) = self.stand(&request, "params[1].transactionIndex", run)?;
         let bundles = self
             .engine(&rules, overlay)
             .call_many(snapshot.header(), &request.bundles)
             .map_err(|error| refusal(error, in_bundles))?;
         self.gas.0.increment(bundles.iter().flatten().map(ExecutionResult::tx_gas_used).sum());
-        encode::list(out, &bundles, |out, bundle| {
+        encode::list(&mut run.out, &bundles, |out, bundle| {
             encode::list(out, bundle, |out, result| call_result(out, result, dialect));
         });
         Ok(())
     }
 
-    /// Brings a worker's overlay to where a request's calls run: after the whole block, or after some of its transactions, which are run again.
+    /// Brings the overlay to where the calls of `request` run: after the whole block, or after some of its transactions, which are run again.
     /// `place` is the field that says so. Returns the snapshot of the block, and the overlay.
     pub(super) fn stand<'a>(
         &self,
-        published: &Published,
-        request: &wire::ManyRequest,
+        request: &ManyRequest,
         place: &str,
-        mut worker: Worker<'a>,
+        run: &'a mut Run<'_>,
     ) -> Result<(Arc<Snapshot>, &'a mut Overlay), RpcError> {
         if let Some(timeout) = request.timeout
             && let Some(deadline) = Instant::now().checked_add(timeout)
         {
-            worker.meter.shorten(deadline);
+            run.meter.shorten(deadline);
         }
-        let snapshot = self.select(published, request.selector)?;
+        let snapshot = self.select(run.published, request.selector)?;
         let Some(index) = request.index else {
-            let overlay = worker.stand_on(&snapshot);
+            let overlay = run.stand_on(&snapshot);
             return Ok((snapshot, overlay));
         };
         let number = snapshot.header().number;
@@ -55,8 +52,8 @@ impl Backend {
         let parent = number.checked_sub(1).ok_or_else(|| {
             RpcError::params(format!("{place}: no transaction in genesis: expected none, or another block"))
         })?;
-        let parent = published.select(Selector::Number(parent))?;
-        let overlay = worker.stand_on(&parent);
+        let parent = run.published.select(Selector::Number(parent))?;
+        let overlay = run.stand_on(&parent);
         engine::replay(&self.spec, &snapshot, count, overlay)?;
         Ok((snapshot, overlay))
     }

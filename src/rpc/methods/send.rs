@@ -2,14 +2,13 @@
 
 use std::time::Duration;
 
-use alloy_primitives::{B256, TxKind, U256};
+use alloy_primitives::{B256, Bytes, TxKind, U256};
 
-use super::{Asked, Backend, Worker};
+use super::{Backend, Run};
 use crate::{
-    engine::CallRequest,
+    engine::{Call, CallRequest},
     feed::pool::Place,
     rpc::{encode, error::RpcError, wire},
-    store::Commit,
     wallet::{FeeError, Filled, NONCE_TRIES, SigningError},
 };
 
@@ -40,20 +39,21 @@ pub struct Awaited {
 
 impl Backend {
     /// `eth_sendRawTransaction`.
-    pub(super) fn send_raw(&self, asked: Asked<'_>, out: &mut Vec<u8>) -> Result<Commit, RpcError> {
-        let raw = wire::parse_raw(asked.params, asked.dialect)?;
+    pub(super) fn send_raw(&self, run: &mut Run<'_>, raw: Bytes) -> Result<(), RpcError> {
         let (hash, commit) = self.pool.add_raw(&raw)?;
-        encode::data(out, hash.as_slice());
-        Ok(commit)
+        encode::data(&mut run.out, hash.as_slice());
+        run.commit = commit;
+        Ok(())
     }
 
     /// The first half of `eth_sendRawTransactionSync` (EIP-7966): the transaction is taken, its receipt is to be waited for.
     ///
     /// # Errors
     /// Those of `eth_sendRawTransaction`; 5 where the transaction waits for another, its hash beside it.
-    pub fn send_to_await(&self, asked: Asked<'_>) -> Result<(Awaited, Commit), RpcError> {
-        let (raw, timeout) = wire::parse_raw_sync(asked.params, asked.dialect)?;
+    pub fn send_to_await(&self, run: &mut Run<'_>) -> Result<Awaited, RpcError> {
+        let (raw, timeout) = wire::parse_raw_sync(run.params, run.dialect)?;
         let (hash, commit) = self.pool.add_raw(&raw)?;
+        run.commit = commit;
         if let Some(nonce) = self.pool.gap_before(&hash) {
             return Err(RpcError::unready(
                 hash,
@@ -62,22 +62,18 @@ impl Backend {
                 ),
             ));
         }
-        Ok((Awaited { hash, timeout: self.limits.sync.choose(timeout) }, commit))
+        Ok(Awaited { hash, timeout: self.limits.sync.choose(timeout) })
     }
 
     /// `eth_accounts`.
-    pub(super) fn accounts(&self, out: &mut Vec<u8>) {
-        encode::list(out, self.wallet.accounts.addresses(), |out, address| encode::data(out, address.as_slice()));
+    pub(super) fn accounts(&self, run: &mut Run<'_>, (): ()) -> Result<(), RpcError> {
+        let addresses = self.wallet.accounts.addresses();
+        encode::list(&mut run.out, addresses, |out, address| encode::data(out, address.as_slice()));
+        Ok(())
     }
 
     /// `eth_sendTransaction`: what the request leaves open is filled in as geth's `setDefaults` does.
-    pub(super) fn send_transaction(
-        &self,
-        asked: Asked<'_>,
-        mut worker: Worker<'_>,
-        out: &mut Vec<u8>,
-    ) -> Result<Commit, RpcError> {
-        let mut call = wire::parse_sending(asked.params, asked.dialect)?;
+    pub(super) fn send_transaction(&self, run: &mut Run<'_>, mut call: Call) -> Result<(), RpcError> {
         let refuse = |text: String| RpcError::new(-32000, text);
         let account = self.wallet.accounts.find(call.from).ok_or_else(|| refuse("unknown account".to_owned()))?;
         if !account.is_open {
@@ -96,7 +92,7 @@ impl Backend {
         if call.to == TxKind::Create && call.data.is_empty() {
             return Err(refuse("contract creation without any data provided".to_owned()));
         }
-        let filled = self.wallet.fees.fill(call.fees, call.authorization_list.is_some(), asked.published);
+        let filled = self.wallet.fees.fill(call.fees, call.authorization_list.is_some(), run.published);
         call.fees = filled.map_err(|error| match error {
             FeeError::PriceWithAuthorizations => RpcError::params(format!("params[0].{error}")),
             other => refuse(other.to_string()),
@@ -106,10 +102,10 @@ impl Backend {
             // On the pre-confirmed state, which it will meet.
             None => {
                 let request = CallRequest { call: call.clone(), ..CallRequest::default() };
-                self.needed_gas(&asked.published.newest, &request, asked.dialect, worker.again())?
+                self.needed_gas(&run.published.newest, &request, run)?
             }
         };
-        worker.be_complete()?;
+        run.be_complete()?;
         let choosing = account.choosing();
         let place = if call.nonce.is_some() { Place::Any } else { Place::Free };
         let mut tries = 0;
@@ -128,7 +124,8 @@ impl Backend {
             }
         };
         drop(choosing);
-        encode::data(out, hash.as_slice());
-        Ok(commit)
+        encode::data(&mut run.out, hash.as_slice());
+        run.commit = commit;
+        Ok(())
     }
 }

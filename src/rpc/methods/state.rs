@@ -2,75 +2,64 @@
 
 use std::sync::Arc;
 
-use alloy_primitives::{Address, B256, Bytes, keccak256};
+use alloy_primitives::{Address, B256, Bytes, U256, keccak256};
 use revm::state::AccountInfo;
 
-use super::{Asked, Backend};
+use super::{Backend, Run};
 use crate::{
     rpc::{
         encode::{self, Object},
         error::RpcError,
-        wire,
+        wire::{ProofRequest, Slots},
     },
-    state::{Account, Overlay, Selector},
+    state::{Account, Selector},
 };
 
 impl Backend {
-    pub(super) fn get_balance(&self, asked: Asked<'_>, overlay: &Overlay, out: &mut Vec<u8>) -> Result<(), RpcError> {
-        let named = wire::parse_account(asked.params, asked.dialect)?;
-        encode::quantity_u256(out, self.account(asked, overlay, named, |account| account.balance)?);
+    pub(super) fn get_balance(&self, run: &mut Run<'_>, named: (Address, Selector)) -> Result<(), RpcError> {
+        let balance = self.account(run, named, |account| account.balance)?;
+        encode::quantity_u256(&mut run.out, balance);
         Ok(())
     }
 
-    pub(super) fn get_transaction_count(
-        &self,
-        asked: Asked<'_>,
-        overlay: &Overlay,
-        out: &mut Vec<u8>,
-    ) -> Result<(), RpcError> {
-        let named = wire::parse_account(asked.params, asked.dialect)?;
-        let nonce = self.account(asked, overlay, named, |account| account.nonce)?;
+    pub(super) fn get_transaction_count(&self, run: &mut Run<'_>, named: (Address, Selector)) -> Result<(), RpcError> {
+        let nonce = self.account(run, named, |account| account.nonce)?;
         // What waits to be mined is as good as sent: a client that sends one after another would else give the same nonce twice.
         let next = match named {
             (address, Selector::Pending) => self.pool.next_nonce(address, nonce),
             _ => nonce,
         };
-        encode::quantity(out, next);
+        encode::quantity(&mut run.out, next);
         Ok(())
     }
 
-    pub(super) fn get_code(&self, asked: Asked<'_>, overlay: &Overlay, out: &mut Vec<u8>) -> Result<(), RpcError> {
-        let named = wire::parse_code(asked.params, asked.dialect)?;
-        let code: Bytes = self.account(asked, overlay, named, |account| {
-            account.code.map(|code| code.original_bytes()).unwrap_or_default()
-        })?;
-        encode::data(out, &code);
+    pub(super) fn get_code(&self, run: &mut Run<'_>, named: (Address, Selector)) -> Result<(), RpcError> {
+        let code: Bytes =
+            self.account(run, named, |account| account.code.map(|code| code.original_bytes()).unwrap_or_default())?;
+        encode::data(&mut run.out, &code);
         Ok(())
     }
 
     pub(super) fn get_storage_at(
         &self,
-        asked: Asked<'_>,
-        overlay: &Overlay,
-        out: &mut Vec<u8>,
+        run: &mut Run<'_>,
+        (address, slot, selector): (Address, U256, Selector),
     ) -> Result<(), RpcError> {
-        let (address, slot, selector) = wire::parse_slot(asked.params, asked.dialect)?;
-        let snapshot = self.select(asked.published, selector)?;
-        let value = overlay.look_up_slot(&snapshot.world, address, slot);
-        encode::data(out, &value.to_be_bytes::<32>());
+        let snapshot = self.select(run.published, selector)?;
+        let value = run.overlay.look_up_slot(&snapshot.world, address, slot);
+        encode::data(&mut run.out, &value.to_be_bytes::<32>());
         Ok(())
     }
 
     /// `eth_getStorageValues`: slots of several accounts at once.
     pub(super) fn get_storage_values(
         &self,
-        asked: Asked<'_>,
-        overlay: &Overlay,
-        out: &mut Vec<u8>,
+        run: &mut Run<'_>,
+        (accounts, selector): (Slots, Selector),
     ) -> Result<(), RpcError> {
-        let (accounts, selector) = wire::parse_slots(asked.params, asked.dialect)?;
-        let snapshot = self.select(asked.published, selector)?;
-        let mut object = Object::new(out);
+        let snapshot = self.select(run.published, selector)?;
+        let overlay = &*run.overlay;
+        let mut object = Object::new(&mut run.out);
         for (address, slots) in accounts {
             encode::list(object.key(&format!("{address:#x}")), slots, |out, slot| {
                 let value = overlay.look_up_slot(&snapshot.world, address, slot);
@@ -82,13 +71,12 @@ impl Backend {
     }
 
     /// `eth_getProof` (EIP-1186).
-    pub(super) fn get_proof(&self, asked: Asked<'_>, out: &mut Vec<u8>) -> Result<(), RpcError> {
-        let request = wire::parse_proof(asked.params, asked.dialect)?;
-        let snapshot = self.select(asked.published, request.selector)?;
+    pub(super) fn get_proof(&self, run: &mut Run<'_>, request: ProofRequest) -> Result<(), RpcError> {
+        let snapshot = self.select(run.published, request.selector)?;
         let absent = Account::default();
         let account = snapshot.world.account(&request.address).map_or(&absent, Arc::as_ref);
         let trie = account.storage_trie();
-        let mut object = Object::new(out);
+        let mut object = Object::new(&mut run.out);
         object.data("address", request.address.as_slice());
         nodes(object.key("accountProof"), &snapshot.world.trie().proof(keccak256(request.address)));
         encode::quantity_u256(object.key("balance"), account.balance);
@@ -116,13 +104,12 @@ impl Backend {
     /// Something of an account in a state; of an account that does not exist, its default.
     fn account<T: Default>(
         &self,
-        asked: Asked<'_>,
-        overlay: &Overlay,
+        run: &Run<'_>,
         (address, selector): (Address, Selector),
         get: impl FnOnce(AccountInfo) -> T,
     ) -> Result<T, RpcError> {
-        let snapshot = self.select(asked.published, selector)?;
-        Ok(overlay.look_up(&snapshot.world, address).map_or_else(T::default, get))
+        let snapshot = self.select(run.published, selector)?;
+        Ok(run.overlay.look_up(&snapshot.world, address).map_or_else(T::default, get))
     }
 }
 

@@ -1,38 +1,27 @@
 //! `debug_traceCall` and `debug_traceCallMany`.
 
 use super::{
-    Asked, Backend, Worker,
+    Backend, Run,
     many::{in_bundles, refusal},
 };
 use crate::{
     engine::{Trace, TraceBudget},
-    rpc::{
-        encode,
-        error::RpcError,
-        wire::{self, TraceRequest},
-    },
+    rpc::{encode, error::RpcError, wire::TraceRequest},
 };
 
 impl Backend {
-    pub(super) fn trace_call(&self, asked: Asked<'_>, worker: Worker<'_>, out: &mut Vec<u8>) -> Result<(), RpcError> {
-        let request = wire::parse_trace_call(asked.params, asked.dialect)?;
-        let bundles = self.trace(asked, &request, "params[2].txIndex", |_, _| "params[0]".to_owned(), worker)?;
+    pub(super) fn trace_call(&self, run: &mut Run<'_>, request: TraceRequest) -> Result<(), RpcError> {
+        let bundles = self.trace(run, &request, "params[2].txIndex", |_, _| "params[0]".to_owned())?;
         match bundles.first().and_then(|bundle| bundle.first()) {
-            Some(trace) => encode::trace(out, trace, self.limits.max_response),
+            Some(trace) => encode::trace(&mut run.out, trace, self.limits.max_response),
             None => Err(RpcError::internal("a call that ran has no trace")),
         }
     }
 
-    pub(super) fn trace_call_many(
-        &self,
-        asked: Asked<'_>,
-        worker: Worker<'_>,
-        out: &mut Vec<u8>,
-    ) -> Result<(), RpcError> {
-        let request = wire::parse_trace_many(asked.params, asked.dialect, &self.limits.shape)?;
-        let bundles = self.trace(asked, &request, "params[1].transactionIndex", in_bundles, worker)?;
+    pub(super) fn trace_call_many(&self, run: &mut Run<'_>, request: TraceRequest) -> Result<(), RpcError> {
+        let bundles = self.trace(run, &request, "params[1].transactionIndex", in_bundles)?;
         let mut encoded = Ok(());
-        encode::list(out, &bundles, |out, bundle| {
+        encode::list(&mut run.out, &bundles, |out, bundle| {
             encode::list(out, bundle, |out, trace| {
                 if encoded.is_ok() {
                     encoded = encode::trace(out, trace, self.limits.max_response);
@@ -44,14 +33,13 @@ impl Backend {
 
     fn trace(
         &self,
-        asked: Asked<'_>,
+        run: &mut Run<'_>,
         TraceRequest { calls, tracer }: &TraceRequest,
         index: &str,
         place: fn(usize, usize) -> String,
-        worker: Worker<'_>,
     ) -> Result<Vec<Vec<Trace>>, RpcError> {
-        let (snapshot, overlay) = self.stand(asked.published, calls, index, worker)?;
-        let rules = self.rules(asked.dialect);
+        let rules = self.rules(run.dialect);
+        let (snapshot, overlay) = self.stand(calls, index, run)?;
         let budget = TraceBudget::new(self.limits.max_trace);
         let (traces, gas_used) = self
             .engine(&rules, overlay)

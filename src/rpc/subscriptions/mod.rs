@@ -21,7 +21,6 @@ use super::{
     encode,
     error::RpcError,
     memory::IoMemory,
-    methods::Method,
     wire::{self, Subject},
 };
 use crate::telemetry::Metrics;
@@ -152,13 +151,15 @@ impl Starting {
         Self { subscriptions, subscriber, dialect, ids: Mutex::default() }
     }
 
-    /// Answers `eth_subscribe` or `eth_unsubscribe`.
-    pub fn answer(&self, method: Method, params: &str, out: &mut Vec<u8>) -> Result<(), RpcError> {
-        if method == Method::Subscribe {
-            let subject = wire::parse_subscribe(params, self.dialect)?;
-            encode::quantity(out, self.subscribe(subject)?);
-            return Ok(());
-        }
+    /// Answers `eth_subscribe`.
+    pub fn subscribe(&self, params: &str, out: &mut Vec<u8>) -> Result<(), RpcError> {
+        let subject = wire::parse_subscribe(params, self.dialect)?;
+        encode::quantity(out, self.start(subject)?);
+        Ok(())
+    }
+
+    /// Answers `eth_unsubscribe`.
+    pub fn unsubscribe(&self, params: &str, out: &mut Vec<u8>) -> Result<(), RpcError> {
         let id = wire::parse_id(params, self.dialect)?;
         if !self.subscriptions.unsubscribe(id, self.subscriber.as_ref()) {
             return Err(RpcError::new(
@@ -170,7 +171,7 @@ impl Starting {
         Ok(())
     }
 
-    fn subscribe(&self, subject: Subject) -> Result<u64, RpcError> {
+    fn start(&self, subject: Subject) -> Result<u64, RpcError> {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let most = self.subscriptions.most;
         let connection = self.subscriber.id();

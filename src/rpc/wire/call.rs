@@ -132,13 +132,15 @@ pub fn parse_call(params: &str, dialect: &Dialect) -> Result<(CallRequest, Selec
     Ok((request, require(selector, dialect)?))
 }
 
-/// A call of a method that says what it needs, and what it runs on.
-pub fn parse_estimate(
-    params: &str,
-    method: &'static str,
-    dialect: &Dialect,
-) -> Result<(CallRequest, Selector), RpcError> {
-    let (request, selector) = call_request(params, method, dialect)?;
+/// `eth_estimateGas`: a call, and what it runs on.
+pub fn parse_estimate(params: &str, dialect: &Dialect) -> Result<(CallRequest, Selector), RpcError> {
+    let (request, selector) = call_request(params, "eth_estimateGas", dialect)?;
+    Ok((request, select(selector)))
+}
+
+/// `eth_createAccessList`: a call, and what it runs on.
+pub fn parse_access_list(params: &str, dialect: &Dialect) -> Result<(CallRequest, Selector), RpcError> {
+    let (request, selector) = call_request(params, "eth_createAccessList", dialect)?;
     Ok((request, select(selector)))
 }
 

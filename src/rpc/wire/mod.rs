@@ -14,17 +14,17 @@ mod subscribe;
 mod trace;
 mod wallet;
 
-pub use block::{NamesBlock, parse_block, parse_hash, parse_one_block, parse_place};
+pub use block::{parse_block, parse_hash, parse_one_block, parse_place};
 pub use bundle::{ParsedBundle, parse_bundle};
-pub use call::{ShapeLimits, parse_call, parse_estimate, parse_simulation};
+pub use call::{ShapeLimits, parse_access_list, parse_call, parse_estimate, parse_simulation};
 pub use fee::{FeeHistoryRequest, parse_fee_history};
 pub use log::{LogFilter, LogRange, parse_logs};
 pub use many::{ManyRequest, parse_call_many};
 pub use send::{parse_raw, parse_raw_sync, parse_sending};
-pub use state::{parse_account, parse_bytes, parse_code, parse_proof, parse_slot, parse_slots};
+pub use state::{ProofRequest, Slots, parse_account, parse_bytes, parse_code, parse_proof, parse_slot, parse_slots};
 pub use subscribe::{Shown, Subject, parse_id, parse_subscribe};
 pub use trace::{TraceRequest, parse_trace_call, parse_trace_many};
-pub use wallet::{parse_batch, parse_batch_id, parse_capabilities};
+pub use wallet::{CapabilitiesRequest, parse_batch, parse_batch_id, parse_capabilities};
 
 use std::{borrow::Cow, fmt};
 

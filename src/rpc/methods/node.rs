@@ -1,0 +1,95 @@
+//! The node and its chain: what needs no parameters but a look.
+
+use alloy_primitives::{Bytes, keccak256};
+
+use super::{Backend, Run};
+use crate::{
+    rpc::{discover, encode, error::RpcError},
+    state::Selector,
+};
+
+impl Backend {
+    pub(super) fn block_number(&self, run: &mut Run<'_>, (): ()) -> Result<(), RpcError> {
+        encode::quantity(&mut run.out, run.published.head().number());
+        Ok(())
+    }
+
+    pub(super) fn chain_id(&self, run: &mut Run<'_>, (): ()) -> Result<(), RpcError> {
+        encode::quantity(&mut run.out, self.spec.chain_id());
+        Ok(())
+    }
+
+    pub(super) fn net_version(&self, run: &mut Run<'_>, (): ()) -> Result<(), RpcError> {
+        encode::string(&mut run.out, &self.spec.chain_id().to_string());
+        Ok(())
+    }
+
+    pub(super) fn net_listening(&self, run: &mut Run<'_>, (): ()) -> Result<(), RpcError> {
+        run.out.extend_from_slice(b"true");
+        Ok(())
+    }
+
+    /// `net_peerCount`: presim follows a feed, and no peers.
+    pub(super) fn net_peer_count(&self, run: &mut Run<'_>, (): ()) -> Result<(), RpcError> {
+        encode::quantity(&mut run.out, 0);
+        Ok(())
+    }
+
+    pub(super) fn syncing(&self, run: &mut Run<'_>, (): ()) -> Result<(), RpcError> {
+        run.out.extend_from_slice(b"false");
+        Ok(())
+    }
+
+    /// `eth_config` (EIP-7910).
+    pub(super) fn fork_config(&self, run: &mut Run<'_>, (): ()) -> Result<(), RpcError> {
+        let genesis = run.published.find(Selector::Earliest)?;
+        let config = genesis.and_then(|genesis| {
+            let (header, hash) = (genesis.header().inner(), genesis.header().hash());
+            self.spec.fork_config(header, hash, &run.published.head().header)
+        });
+        let config = config
+            .ok_or_else(|| RpcError::new(-32000, "eth_config begins with Cancun, and the chain has not come there"))?;
+        encode::value(&mut run.out, &config);
+        Ok(())
+    }
+
+    pub(super) fn client_version(&self, run: &mut Run<'_>, (): ()) -> Result<(), RpcError> {
+        encode::string(&mut run.out, concat!("presim/v", env!("CARGO_PKG_VERSION")));
+        Ok(())
+    }
+
+    /// `web3_sha3`: the Keccak-256 hash of some bytes.
+    pub(super) fn sha3(&self, run: &mut Run<'_>, bytes: Bytes) -> Result<(), RpcError> {
+        encode::data(&mut run.out, keccak256(bytes).as_slice());
+        Ok(())
+    }
+
+    /// `presim_snapshot`: the newest snapshot, its age, and the state of its feed.
+    pub(super) fn snapshot(&self, run: &mut Run<'_>, (): ()) -> Result<(), RpcError> {
+        use std::io::Write;
+        let (published, newest) = (run.published, &run.published.newest);
+        // Writing to memory cannot fail.
+        let _ = write!(
+            run.out,
+            r#"{{"id":"{:#x}","blockNumber":"{:#x}","index":"{:#x}","ageMs":{},"head":{{"number":"{:#x}","hash":"{}"}},"feed":"{}""#,
+            newest.id.0,
+            newest.header().number,
+            newest.index(),
+            newest.published.elapsed().as_millis(),
+            published.head().number(),
+            published.head().hash(),
+            published.feed.as_str(),
+        );
+        if let Some(problem) = published.feed.problem() {
+            let _ = write!(run.out, r#","reason":"{}""#, problem.as_str());
+        }
+        run.out.push(b'}');
+        Ok(())
+    }
+
+    /// `rpc.discover`: the OpenRPC document.
+    pub(super) fn discover(&self, run: &mut Run<'_>, (): ()) -> Result<(), RpcError> {
+        run.out.extend_from_slice(discover::DOCUMENT.as_bytes());
+        Ok(())
+    }
+}

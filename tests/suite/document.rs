@@ -1,0 +1,208 @@
+//! `rpc.discover` and the methods' parameters agree: in number, in what is required, and in the fields of each object.
+
+use std::collections::BTreeSet;
+
+use presim::rpc::Method;
+use serde_json::{Map, Value, json};
+
+use crate::support::TestNode;
+
+const ADDRESS: &str = "0x70997970c51812dc3a010c7d01b50e0d17dc79c8";
+const HASH: &str = "0x0000000000000000000000000000000000000000000000000000000000000001";
+/// A transfer of one wei that the second dev account has signed.
+const SIGNED: &str = "0x02f86e827a6980847735940085174876e80083030d409400000000000000000000000000000000000c01ba0180c001a012646864a06130c8ba1e5051c0f0e58b0b94adf2531132f5f28515d7b7eb4da7a07b7f3d0a9b75aa49daaaa3f10979416c7e271d07df42b5657f3a4fe57a5b2c33";
+
+/// Parameters of each method, all of them, with an object wherever the method takes one.
+fn examples() -> Vec<(&'static str, Value)> {
+    let call = json!({"to": ADDRESS});
+    let accounts = json!({ADDRESS: {}});
+    let bundles = json!([{"transactions": [{"to": ADDRESS}], "blockOverride": {}}]);
+    let block_calls = json!({"calls": [{"to": ADDRESS}], "stateOverrides": {ADDRESS: {}}, "blockOverrides": {}});
+    let options = json!({"stateOverrides": {ADDRESS: {}}, "blockOverrides": {}});
+    let wallet_call = json!({"to": ADDRESS, "value": "0x0", "capabilities": {"gasLimitOverride": {"value": "0xffff"}}});
+    let batch = json!({
+        "version": "2.0.0", "from": ADDRESS, "chainId": "0x7a69", "atomicRequired": false, "calls": [wallet_call],
+        "capabilities": {"other": {"optional": true}},
+    });
+    let bundle = json!({"txs": [SIGNED], "blockNumber": "0x1", "stateBlockNumber": "latest"});
+    let mut examples = vec![
+        ("eth_call", json!([call, "latest", accounts, {}])),
+        ("eth_simulateV1", json!([{"blockStateCalls": [block_calls]}, "latest"])),
+        ("eth_estimateGas", json!([call, "latest", accounts, {}])),
+        ("eth_createAccessList", json!([call, "latest", accounts, {}])),
+        ("eth_callBundle", json!([bundle])),
+        ("eth_callMany", json!([bundles, {"blockNumber": "latest"}, accounts, 1000])),
+        ("debug_traceCall", json!([call, "latest", options])),
+        ("debug_traceCallMany", json!([bundles, {"blockNumber": "latest"}, options])),
+        ("eth_getBalance", json!([ADDRESS, "latest"])),
+        ("eth_getStorageAt", json!([ADDRESS, "0x0", "latest"])),
+        ("eth_getStorageValues", json!([{ADDRESS: ["0x0"]}, "latest"])),
+        ("eth_getTransactionCount", json!([ADDRESS, "latest"])),
+        ("eth_getCode", json!([ADDRESS, "latest"])),
+        ("eth_getProof", json!([ADDRESS, ["0x0"], "latest"])),
+        ("eth_getBlockByNumber", json!(["latest", false])),
+        ("eth_getBlockByHash", json!([HASH, false])),
+        ("eth_getTransactionByBlockNumberAndIndex", json!(["latest", "0x0"])),
+        ("eth_getTransactionByBlockHashAndIndex", json!([HASH, "0x0"])),
+        ("eth_getLogs", json!([{"fromBlock": "latest"}])),
+        ("eth_newFilter", json!([{"fromBlock": "latest"}])),
+        ("eth_feeHistory", json!(["0x1", "latest", [50.0]])),
+        ("eth_subscribe", json!(["logs", {}])),
+        ("eth_sendRawTransaction", json!([SIGNED])),
+        ("eth_sendRawTransactionSync", json!([SIGNED, 1])),
+        ("eth_sendTransaction", json!([{"from": ADDRESS, "to": ADDRESS}])),
+        ("wallet_sendCalls", json!([batch])),
+        ("wallet_getCapabilities", json!([ADDRESS, ["0x7a69"]])),
+        ("web3_sha3", json!(["0x"])),
+    ];
+    let one = |method: &'static str, param: Value| (method, json!([param]));
+    for method in [
+        "eth_getBlockTransactionCountByNumber",
+        "eth_getUncleCountByBlockNumber",
+        "eth_getBlockReceipts",
+        "wallet_getCallsStatus",
+        "wallet_showCallsStatus",
+    ] {
+        examples.push(one(method, json!("latest")));
+    }
+    for method in [
+        "eth_getBlockTransactionCountByHash",
+        "eth_getUncleCountByBlockHash",
+        "eth_getTransactionByHash",
+        "eth_getTransactionReceipt",
+    ] {
+        examples.push(one(method, json!(HASH)));
+    }
+    for method in ["eth_getFilterChanges", "eth_getFilterLogs", "eth_uninstallFilter", "eth_unsubscribe"] {
+        examples.push(one(method, json!("0x1")));
+    }
+    let known: BTreeSet<&str> = examples.iter().map(|(method, _)| *method).collect();
+    let rest = Method::ALL.iter().map(|method| method.name).filter(|name| !known.contains(name));
+    examples.extend(rest.map(|name| (name, json!([]))).collect::<Vec<_>>());
+    examples
+}
+
+/// What a method's parameters are refused for: none where they are understood, whatever comes of the request.
+async fn refusal(node: &TestNode, path: &str, method: &str, params: Value) -> Option<String> {
+    let error = node.call(path, method, params).await["error"].take();
+    // The wallet has one message for all, and says more in `data`.
+    (error["code"] == -32602).then(|| format!("{} {}", error["message"], error["data"]))
+}
+
+/// The document, and its entry of a method.
+async fn document(node: &TestNode) -> impl Fn(&str) -> Vec<Value> {
+    let document = node.result("/", "rpc.discover", json!([])).await;
+    move |method| {
+        let entry = document["methods"].as_array().unwrap().iter().find(|entry| entry["name"] == method);
+        entry.unwrap_or_else(|| panic!("{method} is not in the document"))["params"].as_array().unwrap().clone()
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_method_takes_as_many_parameters_as_the_document_has() {
+    let node = TestNode::quiet();
+    let params_of = document(&node).await;
+    // Over HTTP these two are refused for want of a connection.
+    for (method, params) in examples().into_iter().filter(|(name, _)| !name.ends_with("subscribe")) {
+        let (documented, all) = (params_of(method), params.as_array().unwrap().clone());
+        assert_eq!(all.len(), documented.len(), "{method}: the example has all the parameters of the document");
+        let needed = documented.iter().take_while(|param| param["required"] == true).count();
+        assert!(
+            documented[needed..].iter().all(|param| param["required"] != true),
+            "{method}: required after optional"
+        );
+        for count in 0..=all.len() {
+            let refused = refusal(&node, "/standard", method, json!(all[..count])).await;
+            assert_eq!(refused.is_some(), count < needed, "{method} with {count} parameters: {refused:?}");
+        }
+        let more = [all, vec![Value::Null]].concat();
+        let refused = refusal(&node, "/standard", method, json!(more)).await;
+        assert!(refused.is_some(), "{method} takes more parameters than the document has");
+    }
+}
+
+/// Where in `value` objects are whose fields `schema` names: their pointers in the value, and those fields.
+fn objects(schema: &Value, value: &Value, at: &str, found: &mut Vec<(String, BTreeSet<String>)>) {
+    match value {
+        Value::Object(fields) => {
+            let choices = schema["oneOf"].as_array().into_iter().flatten();
+            let schema =
+                choices.chain([schema]).find(|one| one.get("type") == Some(&json!("object"))).unwrap_or(schema);
+            let named = schema["properties"].as_object();
+            if let Some(named) = named.filter(|_| schema.get("additionalProperties").is_none()) {
+                found.push((at.to_owned(), named.keys().cloned().collect()));
+            }
+            for (name, value) in fields {
+                let of_name = named.and_then(|named| named.get(name)).unwrap_or(&schema["additionalProperties"]);
+                objects(of_name, value, &format!("{at}/{name}"), found);
+            }
+        }
+        Value::Array(items) => {
+            for (index, item) in items.iter().enumerate() {
+                objects(&schema["items"], item, &format!("{at}/{index}"), found);
+            }
+        }
+        _ => {}
+    }
+}
+
+/// Every name that a field of a wire type may have, by the sources of these types: a field's own in camel case, and the aliases.
+fn fields_of_sources() -> BTreeSet<String> {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/src/rpc/wire");
+    let mut names = BTreeSet::new();
+    for entry in std::fs::read_dir(folder).expect("the sources are there") {
+        let text = std::fs::read_to_string(entry.expect("an entry").path()).expect("a source");
+        for line in text.lines().map(str::trim) {
+            let named = line.strip_prefix("#[serde(alias = \"").or(line.strip_prefix("#[serde(rename = \""));
+            if let Some((name, _)) = named.and_then(|rest| rest.split_once('"')) {
+                names.insert(name.to_owned());
+            } else if let Some((name, _)) = line.split_once(": ")
+                && name.bytes().all(|byte| byte == b'_' || byte.is_ascii_lowercase())
+            {
+                let mut words = name.split('_');
+                let first = words.next().unwrap_or_default().to_owned();
+                names.insert(words.fold(first, |name, word| {
+                    let (head, rest) = word.split_at(word.len().min(1));
+                    name + &head.to_ascii_uppercase() + rest
+                }));
+            }
+        }
+    }
+    assert!(names.contains("movePrecompileTo") && names.contains("blobVersionedHashes"), "{names:?}");
+    names
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_object_takes_the_fields_that_the_document_has_and_no_others() {
+    let node = TestNode::quiet();
+    let params_of = document(&node).await;
+    let found: Vec<(&str, Value, Vec<(String, BTreeSet<String>)>)> = examples()
+        .into_iter()
+        .filter(|(name, _)| *name != "eth_subscribe")
+        .map(|(method, params)| {
+            let mut found = Vec::new();
+            for (index, param) in params_of(method).iter().enumerate() {
+                objects(&param["schema"], &params[index], &format!("/{index}"), &mut found);
+            }
+            (method, params, found)
+        })
+        .collect();
+    let documented = found.iter().flat_map(|(.., found)| found).flat_map(|(_, names)| names.clone());
+    let names: BTreeSet<String> = documented.chain(fields_of_sources()).collect();
+    let mut objects = 0;
+    for (method, params, found) in &found {
+        for (at, documented) in found {
+            objects += 1;
+            for name in &names {
+                let mut params = params.clone();
+                let object: &mut Map<String, Value> = params.pointer_mut(at).unwrap().as_object_mut().unwrap();
+                // Last, as a value that no field has; a field that is there keeps its own.
+                object.entry(name.clone()).or_insert(json!({"": []}));
+                let refused = refusal(&node, "/", method, params).await.unwrap_or_default();
+                let unknown = refused.contains(&format!("{name}: unknown field"));
+                assert_eq!(unknown, !documented.contains(name), "{method} {at} {name}: {refused}");
+            }
+        }
+    }
+    assert!(objects > 30, "{objects} objects");
+}

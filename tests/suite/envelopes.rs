@@ -1,0 +1,116 @@
+//! Bodies, well-formed and not: the same answer at both doors, and by both ways inside.
+
+use std::sync::Arc;
+
+use bytestring::ByteString;
+use presim::{
+    executor::{Executor, ExecutorConfig},
+    rpc::{Caller, Front, IoMemory, ReplyLimits, Session, Waiters, dialect::PROJECT},
+    telemetry::Metrics,
+};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use crate::{
+    remote_state::world::Chain,
+    support::{BOUND, Socket, TestNode, say, shared},
+};
+
+/// A body, and the code of the error that it gets.
+#[derive(Deserialize)]
+struct Envelope {
+    body_hex: String,
+    error: Option<i64>,
+}
+
+impl Envelope {
+    fn body(&self) -> Vec<u8> {
+        const_hex::decode(&self.body_hex).expect("hex")
+    }
+}
+
+/// The official bodies; none where they are absent.
+fn envelopes() -> Option<Vec<Envelope>> {
+    let text = std::fs::read_to_string(shared("vectors/envelopes.json")?).expect("it can be read");
+    Some(serde_json::from_str(&text).expect("a list of bodies"))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_body_gets_its_code_at_both_doors() {
+    let Some(envelopes) = envelopes() else { return };
+    let node = TestNode::quiet();
+    let mut socket = Socket::open(&node, "/").await;
+    let mut wrong = 0;
+    for envelope in &envelopes {
+        let body = envelope.body();
+        let (status, text) = node.post("/", body.clone()).await;
+        let over_http: Value = serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}"));
+        // As binary, for some are not UTF-8.
+        socket.write_binary(body.clone()).await.expect("it takes a message");
+        let over_websocket = socket.read().await.expect("it answers");
+        let code = |answer: &Value| answer["error"]["code"].as_i64();
+        let right = code(&over_http) == envelope.error && over_websocket == over_http;
+        wrong += usize::from(!right);
+        let shown: String = String::from_utf8_lossy(body.trim_ascii()).chars().take(76).collect();
+        let codes =
+            [code(&over_http), code(&over_websocket)].map(|code| code.map_or("-".into(), |code| code.to_string()));
+        let verdict = if right { "" } else { "  WRONG" };
+        say(&format!("{shown:76}  HTTP {status} {:>7}  WebSocket {:>7}{verdict}", codes[0], codes[1]));
+    }
+    assert_eq!((envelopes.len(), wrong), (34, 0));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_is_answered_alike_by_the_short_cut_and_by_jsonrpsee() {
+    let Some(genesis) = shared("bench/genesis.json") else { return };
+    let node = TestNode::start(&["--genesis", genesis.to_str().unwrap(), "--feed", "static", "--block-time", "1"]);
+    let Some(Chain { backend, .. }) = Chain::load() else { return };
+    let metrics = Metrics::default();
+    let executor = ExecutorConfig {
+        workers: 1,
+        queue_short: 100,
+        queue_bundle: 100,
+        queue_wait: BOUND,
+        overload_wait: 100,
+        deadline: BOUND,
+    };
+    let executor = Executor::start(executor, &metrics).unwrap();
+    let snapshots = node.node.snapshots().clone();
+    let front = Front::new(Arc::new(backend), snapshots.clone(), executor, Waiters::new(1), 1, &metrics);
+    let share = Arc::new(IoMemory::new(1 << 30, 1)).share();
+    let caller = Caller { dialect: &PROJECT, client: None, may_use_wallet: true, share: share.clone() };
+    let session = Session {
+        front: Arc::new(front),
+        caller: Arc::new(caller),
+        limits: ReplyLimits { max_body: 1 << 20, max_response: 1 << 20, max_batch: 10 },
+    };
+    let mut bodies: Vec<Vec<u8>> =
+        envelopes().into_iter().flatten().filter(|one| one.error.is_none()).map(|one| one.body()).collect();
+    let account = "0x5ea0000000000000000000000000000000000000";
+    for (id, method, params) in [
+        (json!(1), "eth_getBalance", json!([account, "latest"])),
+        (json!("a \"quoted\" id"), "eth_call", json!([{"to": account}, "latest", {account: {"code": "0x60206000f3"}}])),
+        (json!(null), "eth_call", json!([{"to": account}, "latest", {account: {"code": "0x5f5ffd"}}])),
+        (json!(2), "eth_simulateV1", json!([{"blockStateCalls": [{"calls": [{"to": account}]}]}, "latest"])),
+        (json!(3), "eth_call", json!([{"to": account, "foo": 1}, "latest"])),
+        (json!(4), "eth_getBlockByNumber", json!(["0x7", false])),
+        (json!(5), "eth_nothing", json!([])),
+        (json!(6), "eth_subscribe", json!(["newHeads"])),
+    ] {
+        bodies.push(json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params}).to_string().into());
+    }
+    let workloads = ["call_balance", "call_quote", "get_code", "sim_swap", "sim_override", "batch_search"];
+    for workload in workloads {
+        let text = std::fs::read_to_string(shared(&format!("bench/{workload}.ndjson")).unwrap()).unwrap();
+        bodies.extend(text.lines().take(2).map(|line| line.as_bytes().to_vec()));
+    }
+    let published = snapshots.load();
+    for body in bodies {
+        let body = ByteString::try_from(body).expect("UTF-8");
+        let held = || share.clone().nothing();
+        let by_short_cut = session.answer(body.clone(), held(), &published, None).await;
+        let by_jsonrpsee = session.answer_by_jsonrpsee(body.clone(), held(), &published, None).await;
+        assert_eq!(by_short_cut.text, by_jsonrpsee.text, "{body}");
+        assert_eq!(by_short_cut.single, by_jsonrpsee.single, "{body}");
+    }
+}
