@@ -20,7 +20,8 @@ use std::{
 use criterion::{Criterion, Throughput};
 use futures::future::join_all;
 use presim::{
-    executor::{Executor, ExecutorConfig, LaneName},
+    executor::{Executor, ExecutorConfig, Flow, LaneName, Place, Refused, Task},
+    state::{Meter, Missed, Overlay},
     telemetry::Metrics,
 };
 use tokio::runtime::Runtime;
@@ -69,6 +70,33 @@ fn start(workers: usize, metrics: &Metrics) -> Executor {
     Executor::start(config, metrics).expect("threads")
 }
 
+/// What is handed to the executor.
+struct Work<F> {
+    place: Place,
+    work: F,
+}
+
+impl<F: Fn(&mut Overlay, Meter) + Send + Sync + 'static> Task for Work<F> {
+    type Done = ();
+    type Error = Refused;
+
+    fn place(&self) -> Place {
+        self.place
+    }
+
+    fn size(&self) -> usize {
+        0
+    }
+
+    fn run(&self, overlay: &mut Overlay, meter: Meter) {
+        (self.work)(overlay, meter);
+    }
+
+    async fn fetch(&self, _: Missed, _: usize) -> Result<Option<Self>, Refused> {
+        Ok(None)
+    }
+}
+
 fn hop(executor: &Executor, runtime: &Runtime, metrics: &Metrics) {
     let mut criterion = Criterion::default()
         .sample_size(20)
@@ -93,7 +121,9 @@ fn hop(executor: &Executor, runtime: &Runtime, metrics: &Metrics) {
     }
     group.throughput(Throughput::Elements(1));
     group.bench_function("in_place", |bencher| {
-        bencher.iter(|| executor.run_in_place(|overlay| black_box(overlay).log_numbers.restart()))
+        let flow = Flow::new();
+        let work = |overlay: &mut Overlay, _| black_box(overlay).log_numbers.restart();
+        bencher.iter(|| runtime.block_on(executor.submit(Work { place: Place::Inline, work }, executor.ticket(&flow))))
     });
     group.finish();
     criterion.final_summary();
@@ -101,12 +131,13 @@ fn hop(executor: &Executor, runtime: &Runtime, metrics: &Metrics) {
 
 /// The time of `rounds` rounds, in each of which `at_once` empty jobs are handed over and their answers waited for.
 async fn empty_jobs(executor: Executor, lane: LaneName, at_once: usize, rounds: u64) -> Duration {
-    let start = Instant::now();
+    let (start, flow) = (Instant::now(), Flow::new());
     for _ in 0..rounds {
         let jobs = (0..at_once).map(|_| {
-            executor.run(lane, executor.ticket(), |overlay, _| {
+            let work = |overlay: &mut Overlay, _| {
                 black_box(overlay);
-            })
+            };
+            executor.submit(Work { place: Place::On(lane), work }, executor.ticket(&flow))
         });
         assert!(join_all(jobs).await.iter().all(Result::is_ok), "an empty job runs");
     }
@@ -175,13 +206,14 @@ fn through_executor(
     requests: &Arc<[Request]>,
     count: usize,
 ) -> f64 {
-    let start = Instant::now();
+    let (start, flow) = (Instant::now(), Flow::new());
     let jobs = (0..count).map(|number| {
         let (chain, requests) = (chain.clone(), requests.clone());
-        executor.run(LaneName::Bundle, executor.ticket(), move |overlay, meter| {
+        let work = move |overlay: &mut Overlay, meter| {
             let request = &requests[number % requests.len()];
             drop(black_box(chain.simulate_within(&request.sim, overlay, meter)));
-        })
+        };
+        executor.submit(Work { place: Place::On(LaneName::Bundle), work }, executor.ticket(&flow))
     });
     let done = runtime.block_on(join_all(jobs));
     assert!(done.iter().all(Result::is_ok), "a request runs");

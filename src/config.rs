@@ -152,16 +152,16 @@ pub struct Config {
     /// Filters (eth_newFilter and its kin) that may be installed. One that nobody asks for five minutes is forgotten; for one more, the longest unasked of the client that has most is.
     #[arg(long, env = "PRESIM_MAX_FILTERS", value_name = "N", default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(1..), help_heading = "Limits")]
     pub max_filters: u32,
-    /// Short calls that may wait for a worker, the entries of a batch counted as one; one more is refused (-32005).
+    /// Short calls that may wait for a worker, the entries of a batch counted as one, and reads and sends that may; one more is refused (-32005).
     #[arg(long, env = "PRESIM_QUEUE_SHORT", value_name = "N", default_value_t = 4_096, value_parser = clap::value_parser!(u32).range(1..=1_000_000), help_heading = "Limits")]
     pub queue_short: u32,
-    /// Bundles that may wait for a worker; one more is refused (-32005). By default 64 a worker.
-    #[arg(long, env = "PRESIM_QUEUE_BUNDLE", value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000), help_heading = "Limits")]
-    pub queue_bundle: Option<u32>,
+    /// Bundles that may wait for a worker; one more is refused (-32005).
+    #[arg(long, env = "PRESIM_QUEUE_BUNDLE", value_name = "N", default_value_t = 4_096, value_parser = clap::value_parser!(u32).range(1..=1_000_000), help_heading = "Limits")]
+    pub queue_bundle: u32,
     /// Milliseconds that a request may be expected to wait for a worker, where more than 8 a worker wait already; one more is refused (-32005).
-    #[arg(long, env = "PRESIM_QUEUE_WAIT_MS", value_name = "MS", default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..=3_600_000), help_heading = "Limits")]
+    #[arg(long, env = "PRESIM_QUEUE_WAIT_MS", value_name = "MS", default_value_t = 400, value_parser = clap::value_parser!(u64).range(1..=3_600_000), help_heading = "Limits")]
     pub queue_wait_ms: u64,
-    /// Once a request was refused for that, and until nothing has been refused for a second, a request that would wait longer than this is refused: per cent of what a request takes.
+    /// Once a request was refused for that, and until the load has fallen below what the workers can do, a request that would wait longer than this is refused, unless its client asks for less than its share: per cent of what a request takes.
     #[arg(long, env = "PRESIM_OVERLOAD_WAIT", value_name = "PERCENT", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=1_000_000), help_heading = "Limits")]
     pub overload_wait: u32,
     /// Bytes of a request body or a WebSocket message.
@@ -185,7 +185,7 @@ pub struct Config {
     /// Connections of one address open at once, HTTP and WebSocket together; of IPv6 a network of 64 bits counts as one. By default 128, and no bound for loopback.
     #[arg(long, env = "PRESIM_MAX_CONNECTIONS_PER_ADDRESS", value_name = "N", value_parser = clap::value_parser!(u32).range(1..), help_heading = "Limits")]
     pub max_connections_per_address: Option<u32>,
-    /// Requests of one WebSocket connection that may be under way or unsent; past it the connection is closed.
+    /// Requests of one WebSocket connection that may be under way or unsent; as long as there are so many, the connection is not read.
     #[arg(long, env = "PRESIM_MAX_WS_IN_FLIGHT", value_name = "N", default_value_t = 256, value_parser = clap::value_parser!(u32).range(1..), help_heading = "Limits")]
     pub max_ws_in_flight: u32,
     /// Subscriptions of one WebSocket connection.
@@ -299,11 +299,6 @@ impl Config {
     /// Threads that connections live on.
     pub fn io_threads(&self) -> usize {
         self.io_threads.map_or_else(available_cores, usize::from)
-    }
-
-    /// Bundles that may wait.
-    pub fn queue_bundle(&self) -> usize {
-        self.queue_bundle.map_or_else(|| 64 * self.workers(), |bundles| bundles as usize)
     }
 
     /// Milliseconds between sub-blocks as a duration.

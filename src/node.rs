@@ -108,8 +108,6 @@ impl Node {
         let access = Arc::new(Access::new(&AccessConfig {
             token_file: config.token_file.as_deref(),
             wallet_token_file: config.wallet_token_file.as_deref(),
-            queue_short: config.queue_short as usize,
-            queue_bundle: config.queue_bundle(),
         })?);
         let reason = ports.front.reason();
         reason.set("it reads the keys of its wallet");
@@ -278,7 +276,7 @@ impl Actors {
             ExecutorConfig {
                 workers,
                 queue_short: config.queue_short as usize,
-                queue_bundle: config.queue_bundle(),
+                queue_bundle: config.queue_bundle as usize,
                 queue_wait: Duration::from_millis(config.queue_wait_ms),
                 overload_wait: config.overload_wait,
                 deadline: Duration::from_millis(config.deadline_ms),
@@ -377,10 +375,10 @@ impl Actors {
             gas: GasCounter(metrics.counter("presim_gas_simulated_total", "Gas used by simulated calls.", &[])),
         });
         let waiters = Waiters::new(config.max_sync_waiters as usize);
-        let mut front = Front::new(backend, snapshots, executor, waiters, config.io_threads(), &metrics);
+        let mut front = Front::new(backend, snapshots.clone(), executor, waiters, &metrics);
         if let Some(beside) = &beside {
             let (fetcher, rounds) = (beside.fetcher.clone(), config.live.upstream_rounds as usize);
-            front = front.with_remote(Remote { fetcher, rounds });
+            front = front.with_remote(Remote { fetcher, rounds, snapshots });
             tokio::spawn(beside.clone().keep_up(RemoteGauges::new(&metrics)));
         }
         let front = Arc::new(front);

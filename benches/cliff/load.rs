@@ -31,15 +31,20 @@ impl Bodies {
     /// The bodies of a file of `../shared/bench`, at `pending`, for `path`; none where the file is absent.
     pub fn read(folder: &Path, name: &str, path: &str) -> Option<Self> {
         let text = std::fs::read_to_string(folder.join(name).with_extension("ndjson")).ok()?;
-        let bodies = text.lines().map(|line| {
-            let body = line.replace("\"latest\"", "\"pending\"");
+        Some(Self::new(text.lines().map(|line| line.replace("\"latest\"", "\"pending\"")), path, None))
+    }
+
+    /// These bodies for `path`, of the client with this token.
+    pub fn new(bodies: impl IntoIterator<Item = String>, path: &str, token: Option<&str>) -> Self {
+        let token = token.map(|token| format!("authorization: Bearer {token}\r\n")).unwrap_or_default();
+        let bodies = bodies.into_iter().map(|body| {
             let head = format!(
-                "POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
+                "POST {path} HTTP/1.1\r\nhost: localhost\r\n{token}content-type: application/json\r\ncontent-length: {}\r\n\r\n",
                 body.len()
             );
             (head + &body).into_bytes()
         });
-        Some(Self(Rc::new(bodies.collect())))
+        Self(Rc::new(bodies.collect()))
     }
 }
 
@@ -143,9 +148,39 @@ pub fn open_both(to: SocketAddr, loads: [(&Bodies, f64); 2], time: Duration) -> 
 }
 
 async fn on_clock(to: SocketAddr, bodies: Bodies, rate: f64, warm_up: Duration, time: Duration) -> [Seen; 2] {
-    let seen: Rc<[RefCell<Seen>; 2]> = Rc::default();
-    if rate == 0. {
-        return Default::default();
+    let due = (0..(rate * (warm_up + time).as_secs_f64()) as usize).map(|index| index as f64 / rate).collect();
+    let [mut before, mut after] = on_schedule(to, bodies, due, &[warm_up]).await.try_into().unwrap_or_default();
+    (before.seconds, after.seconds) = (warm_up.as_secs_f64(), time.as_secs_f64());
+    [before, after]
+}
+
+/// Requests that are due at these seconds, told apart by when they were: before the first of `marks`, before the second, and so on.
+pub fn scheduled(to: SocketAddr, bodies: &Bodies, due: Vec<f64>, marks: &[Duration]) -> Vec<Seen> {
+    local(on_schedule(to, bodies.clone(), due, marks))
+}
+
+/// Seconds at which requests of a Poisson process arrive between two moments. The same seed gives the same.
+pub fn poisson(rate: f64, from: f64, to: f64, seed: &mut u64) -> Vec<f64> {
+    let mut due = Vec::new();
+    let mut at = from;
+    loop {
+        // xorshift64* (Vigna 2016).
+        *seed ^= *seed >> 12;
+        *seed ^= *seed << 25;
+        *seed ^= *seed >> 27;
+        let uniform = (seed.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 11) as f64 / (1_u64 << 53) as f64;
+        at -= (1. - uniform).ln() / rate;
+        if at >= to {
+            return due;
+        }
+        due.push(at);
+    }
+}
+
+async fn on_schedule(to: SocketAddr, bodies: Bodies, due: Vec<f64>, marks: &[Duration]) -> Vec<Seen> {
+    let seen: Rc<Vec<RefCell<Seen>>> = Rc::new((0..=marks.len()).map(|_| RefCell::default()).collect());
+    if due.is_empty() {
+        return seen.iter().map(RefCell::take).collect();
     }
     let idle: Rc<RefCell<Vec<Connection>>> = Rc::default();
     // Opened before the clock begins: the load is the requests'.
@@ -154,10 +189,10 @@ async fn on_clock(to: SocketAddr, bodies: Bodies, rate: f64, warm_up: Duration, 
         idle.borrow_mut().push(connection);
     }
     let began = Instant::now();
-    let mut clock = clock(rate, began, warm_up + time);
+    let mut clock = clock(due.clone(), began);
     while let Some(index) = clock.recv().await {
-        let after = Duration::from_secs_f64(index as f64 / rate);
-        let (due, part) = (began + after, usize::from(after >= warm_up));
+        let after = Duration::from_secs_f64(due[index]);
+        let (due, part) = (began + after, marks.iter().filter(|mark| after >= **mark).count());
         let Some(mut connection) = idle.borrow_mut().pop() else {
             seen[part].borrow_mut().unsent += 1;
             continue;
@@ -174,23 +209,24 @@ async fn on_clock(to: SocketAddr, bodies: Bodies, rate: f64, warm_up: Duration, 
     while idle.borrow().len() < CONNECTIONS && patience.elapsed() < Duration::from_secs(10) {
         tokio::time::sleep(Duration::from_millis(2)).await;
     }
-    [(0, warm_up), (1, time)].map(|(part, time)| Seen { seconds: time.as_secs_f64(), ..seen[part].take() })
+    seen.iter().map(RefCell::take).collect()
 }
 
 /// Tells the number of each request when it is due, from a thread of its own: the timer of an event loop is too coarse. It wakes no
 /// more often than each [`TICK`], so that the clock takes no time from the node, which shares its cores.
-fn clock(rate: f64, began: Instant, time: Duration) -> UnboundedReceiver<usize> {
-    let (due, requests) = unbounded_channel();
+fn clock(due: Vec<f64>, began: Instant) -> UnboundedReceiver<usize> {
+    let (tell, requests) = unbounded_channel();
     std::thread::spawn(move || {
         let mut sent = 0;
-        while began.elapsed() < time {
-            while (sent as f64 / rate) <= began.elapsed().as_secs_f64() {
-                if due.send(sent).is_err() {
+        while sent < due.len() {
+            while sent < due.len() && due[sent] <= began.elapsed().as_secs_f64() {
+                if tell.send(sent).is_err() {
                     return;
                 }
                 sent += 1;
             }
-            let next = began + Duration::from_secs_f64(sent as f64 / rate);
+            let Some(next) = due.get(sent) else { return };
+            let next = began + Duration::from_secs_f64(*next);
             std::thread::sleep(next.saturating_duration_since(Instant::now()).max(TICK));
         }
     });

@@ -3,11 +3,14 @@
 //!
 //! `cargo bench --bench cliff` runs the parts that end soon; names of parts (`all` for all of them) and of workloads after `--` run those.
 
+mod bursts;
 mod cores;
 mod counts;
+mod fairness;
 mod load;
 mod node;
 mod overload;
+mod recovery;
 mod rounds;
 mod seal;
 mod world;
@@ -20,7 +23,7 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 const BODIES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../shared/bench");
 
 /// The parts, in the order in which they run.
-const PARTS: [&str; 5] = ["overload", "publishing", "roots", "seal", "counts"];
+const PARTS: [&str; 8] = ["fairness", "bursts", "recovery", "overload", "publishing", "roots", "seal", "counts"];
 /// Those that end within two minutes together: what `cargo bench` runs.
 const SHORT: [&str; 2] = ["roots", "seal"];
 
@@ -42,8 +45,11 @@ fn main() {
         match part {
             "seal" => seal::run(),
             "counts" => counts::run(),
+            "fairness" => fairness::run(),
+            "recovery" => recovery::run(),
             _ if !recorded => println!("  skipped: no genesis.json in {BODIES}"),
             "overload" => overload::run(folder, or(&names, &["sim_swap", "sim_sandwich", "sim_multi", "sim_big"])),
+            "bursts" => bursts::run(folder),
             "publishing" => rounds::publishing(folder, or(&names, &["call_quote", "sim_sandwich"])),
             _ => rounds::roots(folder, or(&names, &["sim_swap", "sim_sandwich", "sim_multi"])),
         }

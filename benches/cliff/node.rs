@@ -21,11 +21,16 @@ impl Node {
     /// A devnet on the genesis of `folder`, with these flags besides, on the cores that the calling thread may use. Returns when it
     /// answers.
     pub fn start(folder: &Path, flags: &[&str]) -> Self {
+        let genesis = folder.join("genesis.json");
+        let genesis = ["--genesis", genesis.to_str().expect("the path is UTF-8"), "--feed", "devnet"];
+        Self::devnet(&[&genesis, flags].concat())
+    }
+
+    /// A devnet of its own with these flags.
+    pub fn devnet(flags: &[&str]) -> Self {
         let (address, metrics) = (free(), free());
         let mut child = Command::new(env!("CARGO_BIN_EXE_presim"))
-            .arg("--genesis")
-            .arg(folder.join("genesis.json"))
-            .args(["--feed", "devnet", "--log", "warn", "--listen", &address.to_string()])
+            .args(["--log", "error", "--listen", &address.to_string()])
             .args(["--metrics", &metrics.to_string()])
             .args(flags)
             .stdout(Stdio::piped())

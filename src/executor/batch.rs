@@ -8,26 +8,26 @@ use std::{
 use tokio::sync::{Semaphore, SemaphorePermit};
 
 use super::{
-    LaneName,
-    admission::{Admission, NoPlace, Place},
+    LaneName, Refused,
+    lane::{Lane, Permit},
+    load::Standing,
 };
 
-/// Requests that arrived as one. Together they take one place in a lane, and a few of them are there at a time: a long batch is
+/// Requests that arrived as one. Together they take one permit in a lane, and a few of them are there at a time: a long batch is
 /// admitted like a single request, and holds others up no longer than a few of its entries take.
 #[derive(Debug)]
 pub struct Batch {
     turns: Semaphore,
-    short: Mutex<Stay>,
-    bundle: Mutex<Stay>,
+    stays: [Mutex<Stay>; LaneName::ALL.len()],
 }
 
 /// What a batch has in a lane.
 #[derive(Debug, Default)]
 struct Stay {
     /// There while any of its jobs is in the lane.
-    place: Option<Place>,
+    permit: Option<Permit>,
     jobs: usize,
-    /// What its jobs have taken since it has the place.
+    /// What its jobs have taken since it has the permit.
     took: Duration,
 }
 
@@ -38,18 +38,18 @@ pub struct Turn<'a> {
     _permit: Option<SemaphorePermit<'a>>,
 }
 
-/// A job's claim on its lane, given back when dropped.
+/// What lets a job be in its lane. Released on drop.
 #[derive(Debug)]
 pub enum Claim {
-    /// A place of its own.
-    Own(Place),
-    /// A share of its batch's.
-    Shared(Share),
+    /// A permit of its own.
+    Own(Permit),
+    /// The permit of its batch.
+    Shared(BatchShare),
 }
 
-/// A job's share of its batch's place.
+/// A job's use of its batch's permit.
 #[derive(Debug)]
-pub struct Share {
+pub struct BatchShare {
     batch: Arc<Batch>,
     lane: LaneName,
 }
@@ -57,7 +57,7 @@ pub struct Share {
 impl Batch {
     /// A batch of which `at_once` entries may be in the lanes.
     pub fn new(at_once: usize) -> Self {
-        Self { turns: Semaphore::new(at_once), short: Mutex::default(), bundle: Mutex::default() }
+        Self { turns: Semaphore::new(at_once), stays: Default::default() }
     }
 
     /// Waits until one more entry may be in its lane.
@@ -66,45 +66,44 @@ impl Batch {
         Turn { _permit: self.turns.acquire().await.ok() }
     }
 
-    /// A share of the batch's place in `lane`, which is taken where it has none.
-    pub fn enter(self: &Arc<Self>, lane: LaneName, admission: &Arc<Admission>) -> Result<Claim, NoPlace> {
-        let mut stay = self.stay(lane);
-        if stay.place.is_none() {
-            stay.place = Some(admission.enter()?);
+    /// Lets one more job be in `lane`. The batch takes its permit where it has none.
+    ///
+    /// # Errors
+    /// Returns what [`Lane::admit`] does.
+    pub fn enter(self: &Arc<Self>, lane: &Arc<Lane>, standing: Standing) -> Result<Claim, Refused> {
+        let mut stay = self.stay(lane.name);
+        if stay.permit.is_none() {
+            stay.permit = Some(lane.admit(standing)?);
         }
         stay.jobs += 1;
-        Ok(Claim::Shared(Share { batch: self.clone(), lane }))
+        Ok(Claim::Shared(BatchShare { batch: self.clone(), lane: lane.name }))
     }
 
     fn stay(&self, lane: LaneName) -> MutexGuard<'_, Stay> {
-        let stay = match lane {
-            LaneName::Short => &self.short,
-            LaneName::Bundle => &self.bundle,
-        };
         // Nothing panics with it in hand.
-        stay.lock().unwrap_or_else(PoisonError::into_inner)
+        self.stays[lane as usize].lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Claim {
-    /// Gives the claim back after a run that took this long.
+    /// Releases the claim after a run that took this long.
     pub fn served(self, took: Duration) {
         match self {
-            Self::Own(place) => place.served(took),
+            Self::Own(permit) => permit.served(took),
             Self::Shared(share) => share.batch.stay(share.lane).took += took,
         }
     }
 }
 
-impl Drop for Share {
+impl Drop for BatchShare {
     fn drop(&mut self) {
         let mut stay = self.batch.stay(self.lane);
         stay.jobs -= 1;
         if stay.jobs == 0 {
-            let Stay { place, took, .. } = std::mem::take(&mut *stay);
+            let Stay { permit, took, .. } = std::mem::take(&mut *stay);
             // What was cancelled before it ran tells nothing of what requests take.
-            if let Some(place) = place.filter(|_| !took.is_zero()) {
-                place.served(took);
+            if let Some(permit) = permit.filter(|_| !took.is_zero()) {
+                permit.served(took);
             }
         }
     }

@@ -1,14 +1,11 @@
-//! Who may use the node and its wallet: bearer tokens, each with a rate and a fair share of the lanes.
+//! Who may use the node and its wallet: bearer tokens, each with a rate, and each a client that the scheduler is fair to.
 
 use std::{
     fs::File,
     io::{self, Read},
     num::NonZeroU32,
     path::Path,
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering::AcqRel},
-    },
+    sync::Arc,
 };
 
 use governor::{DefaultDirectRateLimiter, Quota, RateLimiter};
@@ -17,7 +14,7 @@ use serde::Deserialize;
 use super::error::RpcError;
 use crate::{
     config::{is_open_to_others, warn_of_others},
-    executor::{LaneName, Refused},
+    executor::Flow,
 };
 
 /// The clients that may use the node, and those of them that may use its wallet.
@@ -40,10 +37,6 @@ pub struct AccessConfig<'a> {
     pub token_file: Option<&'a Path>,
     /// Tokens for the node and its wallet.
     pub wallet_token_file: Option<&'a Path>,
-    /// Length of the lane of short calls.
-    pub queue_short: usize,
-    /// Length of the lane of bundles.
-    pub queue_bundle: usize,
 }
 
 /// What a client shows to be let in. Shown to nobody.
@@ -64,22 +57,8 @@ pub struct Client {
     wallet: bool,
     rate: NonZeroU32,
     limiter: DefaultDirectRateLimiter,
-    short: Share,
-    bundle: Share,
-}
-
-/// How much of a lane a client may use, and how much it uses.
-#[derive(Debug)]
-struct Share {
-    most: usize,
-    used: AtomicUsize,
-}
-
-/// A client's place in a lane, given back when dropped.
-#[derive(Debug)]
-pub struct Seat {
-    client: Arc<Client>,
-    lane: LaneName,
+    /// The client as the scheduler sees it.
+    flow: Arc<Flow>,
 }
 
 /// A token file that cannot be used.
@@ -167,7 +146,7 @@ fn read(path: &Path) -> io::Result<(String, bool)> {
 }
 
 impl Access {
-    /// Reads the token files. Each of their clients gets an equal share of both lanes.
+    /// Reads the token files.
     ///
     /// # Errors
     /// A file that cannot be read, is not of the right form or has no token; a token that is too short, or two that are the same.
@@ -193,8 +172,7 @@ impl Access {
                     wallet,
                     rate: entry.rate,
                     limiter: RateLimiter::direct(Quota::per_second(entry.rate)),
-                    short: Share::new(config.queue_short / count),
-                    bundle: Share::new(config.queue_bundle / count),
+                    flow: Flow::new(),
                 }));
             }
         }
@@ -256,32 +234,8 @@ impl Client {
         }
     }
 
-    /// Takes a place of the client's share of `lane`.
-    pub fn sit(self: &Arc<Self>, lane: LaneName) -> Result<Seat, Refused> {
-        let share = self.share(lane);
-        if share.used.fetch_add(1, AcqRel) >= share.most {
-            share.used.fetch_sub(1, AcqRel);
-            return Err(Refused::ShareFull { lane, share: share.most });
-        }
-        Ok(Seat { client: self.clone(), lane })
-    }
-
-    const fn share(&self, lane: LaneName) -> &Share {
-        match lane {
-            LaneName::Short => &self.short,
-            LaneName::Bundle => &self.bundle,
-        }
-    }
-}
-
-impl Share {
-    fn new(most: usize) -> Self {
-        Self { most: most.max(1), used: AtomicUsize::new(0) }
-    }
-}
-
-impl Drop for Seat {
-    fn drop(&mut self) {
-        self.client.share(self.lane).used.fetch_sub(1, AcqRel);
+    /// The client as the scheduler sees it.
+    pub const fn flow(&self) -> &Arc<Flow> {
+        &self.flow
     }
 }

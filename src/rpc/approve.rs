@@ -8,10 +8,10 @@ use super::{
     methods::{Admitted, Backend, Run},
     request::Request,
 };
-use crate::{executor::LaneName, state::Missed};
+use crate::executor::{LaneName, Place};
 
 /// Where its runs are.
-const LANE: LaneName = LaneName::Bundle;
+const PLACE: Place = Place::On(LaneName::Bundle);
 
 impl Front {
     /// Answers when the batch is on the disk. Waiting for the approver holds no worker and has no deadline but its own; when the client goes
@@ -20,14 +20,15 @@ impl Front {
     /// # Errors
     /// Returns the errors of EIP-5792, as the wallet gives them.
     pub(super) async fn send_calls(&self, request: Request) -> Result<Vec<u8>, RpcError> {
-        let (admitted, answer) = self.run_on(LANE, Missed::default(), request.clone(), Backend::admit_batch).await?;
+        let (admitted, answer) = self.run_step(PLACE, request.clone(), Backend::admit_batch).await?;
         let Admitted::ToAsk(prepared) = admitted else { return Ok(answer) };
+        drop(request.starting.as_ref().and_then(|starting| starting.release()));
         let wallet = self.wallet();
         let asked = wallet.approvals.ask(wallet.question(&prepared)).await;
         asked.map_err(|error| wallet_error(error, request.caller.dialect))?;
-        let request = Request { published: self.published(), ticket: self.ticket(), ..request };
+        let request = Request { published: self.published(), ticket: self.ticket(&request.caller), ..request };
         let prepared = Arc::new(Mutex::new(Some(prepared)));
         let send = move |backend: &Backend, run: &mut Run<'_>| backend.send_approved_batch(run, &prepared);
-        self.run_on(LANE, Missed::default(), request, send).await.map(|((), answer)| answer)
+        self.run_step(PLACE, request, send).await.map(|((), answer)| answer)
     }
 }

@@ -118,7 +118,7 @@ impl RpcError {
             Self::UnknownBlock(UnknownBlock::History { .. }) => PRUNED_HISTORY,
             Self::UnknownBlock(_) => -32000,
             Self::Refused(refused) => match refused {
-                Refused::QueueFull { .. } | Refused::Overloaded { .. } | Refused::ShareFull { .. } => -32005,
+                Refused::QueueFull { .. } | Refused::Overloaded { .. } => -32005,
                 Refused::Deadline => -32016,
                 Refused::Panicked { .. } => -32603,
                 Refused::Stopping => -32000,
@@ -141,7 +141,14 @@ impl RpcError {
                 ErrorObject::owned(code, error.to_string(), Some(data))
             }
             Self::UnknownBlock(error) => ErrorObject::owned(code, error.to_string(), None::<()>),
-            Self::Refused(refused) => ErrorObject::owned(code, refused.to_string(), None::<()>),
+            Self::Refused(refused) => {
+                let data = refused.busy().map(|(lane, wait, flag)| Rejection {
+                    full: format!("the {lane} lane"),
+                    expected_wait_ms: u64::try_from(wait.as_millis()).unwrap_or(u64::MAX),
+                    flag,
+                });
+                ErrorObject::owned(code, refused.to_string(), data)
+            }
         }
     }
 
@@ -155,6 +162,18 @@ impl RpcError {
             _ => Outcome::Refused,
         }
     }
+}
+
+/// The `data` of a rejection.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Rejection {
+    /// What was full.
+    full: String,
+    /// How long the request would have waited.
+    expected_wait_ms: u64,
+    /// The flag that sets how long it may be, or how many may wait.
+    flag: &'static str,
 }
 
 /// How a request ended, for the metrics.

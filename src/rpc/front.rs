@@ -10,16 +10,15 @@ use tokio::sync::watch;
 
 use super::{
     error::{Outcome, RpcError},
-    in_place::InPlace,
-    methods::{Backend, Handler, Method, Place, RequestLimits, Run, Upstream},
-    remote::{Remote, Rounds},
-    request::{Request, begin},
+    methods::{Backend, Handler, Method, RequestLimits, Run, Upstream},
+    remote::Remote,
+    request::{Caller, Request, begin},
     wait::Waiters,
 };
 use crate::{
-    executor::{Batch, Executor, LaneName, Ticket},
+    executor::{Batch, Executor, Place, Task, Ticket},
     feed::{pool::Pool, upstream::UpstreamState},
-    state::{Meter, Missed, Published, SnapshotId, Snapshots, Stopped},
+    state::{Meter, Missed, Overlay, Published, SnapshotId, Snapshots},
     store::{Commit, StoreError},
     telemetry::Metrics,
     wallet::Wallet,
@@ -33,10 +32,8 @@ pub struct Front {
     executor: Executor,
     pub(super) waiters: Waiters,
     metrics: Metrics,
-    /// Who may run in place.
-    in_place: InPlace,
     /// Where the state is an upstream's.
-    pub(super) remote: Option<Remote>,
+    pub(super) remote: Option<Arc<Remote>>,
     /// By method and outcome; each is there once it has something to count.
     counts: Vec<[OnceLock<Counted>; Outcome::ALL.len()]>,
     unknown: Counted,
@@ -56,23 +53,16 @@ impl std::fmt::Debug for Counted {
 }
 
 impl Front {
-    /// Strides of the meter that a call may run in place: some hundreds of microseconds at most.
-    const INLINE: u32 = 12;
-    /// Bytes of parameters that a call may have to be run in place: what has more is a bundle that takes long, or takes long to read.
-    const INLINE_BYTES: usize = 8 << 10;
-
-    /// A front before `backend` whose connections live on so many threads, counting into `metrics`.
+    /// A front before `backend` counting into `metrics`.
     pub fn new(
         backend: Arc<Backend>,
         snapshots: Arc<Snapshots>,
         executor: Executor,
         waiters: Waiters,
-        io_threads: usize,
         metrics: &Metrics,
     ) -> Self {
         let counts = Method::ALL.iter().map(|_| Default::default()).collect();
         let unknown = Counted::new(metrics, "unknown", Outcome::Invalid);
-        let in_place = InPlace::new(io_threads, executor.overload_wait());
         let refusals = Counted {
             requests: metrics.counter("presim_refusals_total", "Requests refused because a lane was too busy.", &[]),
             seconds: metrics.histogram(
@@ -87,7 +77,6 @@ impl Front {
             executor,
             waiters,
             metrics: metrics.clone(),
-            in_place,
             remote: None,
             counts,
             unknown,
@@ -98,7 +87,7 @@ impl Front {
     /// The same, on state that is an upstream's.
     #[must_use]
     pub fn with_remote(self, remote: Remote) -> Self {
-        Self { remote: Some(remote), ..self }
+        Self { remote: Some(Arc::new(remote)), ..self }
     }
 
     /// How the upstream is, where there is one.
@@ -137,8 +126,8 @@ impl Front {
     }
 
     /// A ticket for a request that has just arrived.
-    pub fn ticket(&self) -> Ticket {
-        self.executor.ticket()
+    pub fn ticket(&self, caller: &Caller) -> Ticket {
+        self.executor.ticket(&caller.flow)
     }
 
     /// Requests that have just arrived as one.
@@ -195,131 +184,84 @@ impl Front {
         self.refusals.count(parsed);
     }
 
-    /// Runs a request where its method runs.
+    /// Runs a request by its handler.
     pub(super) async fn run(&self, run: Runs, request: Request) -> Result<Vec<u8>, RpcError> {
-        match request.method.place {
-            Place::Inline => self.run_look_up(run, request).await,
-            Place::InlineThen(lane) if !request.ticket.is_entry() && request.params.len() <= Self::INLINE_BYTES => {
-                self.run_inline_then_on(lane, run, request).await
-            }
-            Place::InlineThen(lane) | Place::On(lane) => {
-                self.run_on(lane, Missed::default(), request, run).await.map(|((), answer)| answer)
-            }
-        }
+        self.run_step(request.method.place, request, run).await.map(|((), answer)| answer)
     }
 
-    /// Runs on the calling thread if few others want to, and what is short ends there; all else goes to a lane.
-    ///
-    /// Whoever would run here first lets those in who have arrived already. So how many they are is known, and once somebody would wait for
-    /// long, the rest goes to the lane: a thread that runs reads nothing, and refuses nothing.
-    ///
-    /// Where the lane is overloaded, what has no place here is refused unless a core is free: the lane's workers would take the time from
-    /// this thread and those like it, and give each answer a way between threads.
-    async fn run_inline_then_on(&self, lane: LaneName, run: Runs, request: Request) -> Result<Vec<u8>, RpcError> {
-        let overloaded = self.executor.is_overloaded(lane);
-        let mut missed = Missed::default();
-        if !overloaded || !self.in_place.often_too_long(lane) {
-            match self.in_place.enter(overloaded) {
-                Ok(place) => {
-                    tokio::task::yield_now().await;
-                    let began = Instant::now();
-                    let ran = self.run_here(run, &request, Meter::short(Self::INLINE));
-                    self.in_place.ended(place, lane, began.elapsed(), ran.too_long);
-                    if ran.missed.is_empty() && !ran.too_long {
-                        return ran.answer;
-                    }
-                    missed = ran.missed;
-                }
-                Err(no_place) if overloaded && self.all_cores_are_busy() => {
-                    return Err(self.executor.refuse(lane, no_place).into());
-                }
-                Err(_) => {}
-            }
-        }
-        self.run_on(lane, missed, request, run).await.map(|((), answer)| answer)
-    }
-
-    /// Whether as many threads run as there are cores. By default there is a worker a core, and a thread for connections.
-    fn all_cores_are_busy(&self) -> bool {
-        let cores = self.executor.workers().max(self.in_place.threads());
-        self.in_place.busy() + self.executor.inside() >= cores
-    }
-
-    /// Runs a look-up on the calling thread, and again when what it missed is there.
-    async fn run_look_up(&self, run: Runs, mut request: Request) -> Result<Vec<u8>, RpcError> {
-        let mut rounds = Rounds::default();
-        loop {
-            let ran = self.run_here(run, &request, Meter::default());
-            if ran.missed.is_empty() {
-                return ran.answer;
-            }
-            self.complete(&mut rounds, &ran.missed, &mut request).await?;
-        }
-    }
-
-    /// Runs on the calling thread.
-    fn run_here(&self, run: Runs, request: &Request, meter: Meter) -> Ran {
-        self.executor.give_way();
-        let ran = self.executor.run_in_place(|overlay| {
-            // What acknowledges something runs on a lane: nothing is committed here.
-            let (result, out, _) = request.run(overlay, meter, &self.backend, run);
-            let too_long = overlay.meter.stopped() == Some(Stopped::TooLong);
-            Ran { answer: result.map(|()| out), too_long, missed: overlay.take_missed() }
-        });
-        ran.unwrap_or_else(|refused| Ran { answer: Err(refused.into()), too_long: false, missed: Missed::default() })
-    }
-
-    /// Runs `work` on a lane, in its client's seat there, and waits until what it commits is on the disk. Where the state is an upstream's it
-    /// runs once what a first run has `missed` is there, and again for as long as it misses something.
-    ///
-    /// Returns what `work` returns, and the answer as far as it has made it.
-    pub(super) async fn run_on<T: Send + 'static>(
+    /// Runs a step of a request at a place, and waits until what it commits is on the disk. Returns what the step returns, and the answer as far
+    /// as it has made it.
+    pub(super) async fn run_step<T: Send + 'static>(
         &self,
-        lane: LaneName,
-        mut missed: Missed,
-        mut request: Request,
-        work: impl FnOnce(&Backend, &mut Run<'_>) -> Result<T, RpcError> + Clone + Send + 'static,
+        place: Place,
+        request: Request,
+        work: impl Fn(&Backend, &mut Run<'_>) -> Result<T, RpcError> + Clone + Send + Sync + 'static,
     ) -> Result<(T, Vec<u8>), RpcError> {
-        let mut rounds = Rounds::default();
-        loop {
-            if !missed.is_empty() {
-                self.complete(&mut rounds, &missed, &mut request).await?;
-                request.ticket = request.ticket.again();
-            }
-            let ticket = request.ticket.clone();
-            let _turn = ticket.turn().await;
-            let seat = request.caller.client.as_ref().map(|client| client.sit(lane)).transpose()?;
-            let (backend, again, work) = (self.backend.clone(), request.clone(), work.clone());
-            let ran = self.executor.run(lane, ticket.clone(), move |overlay, meter| {
-                let _seat = seat;
-                let (mut result, mut out, commit) = again.run(overlay, meter, &backend, work);
-                let missed = overlay.take_missed();
-                if result.is_ok() && missed.is_empty() && !again.method.commits {
-                    result = again.room.take(&mut out).and(result);
-                }
-                (result, out, commit, missed)
-            });
-            let (result, out, commit, now_missed) = ran.await?;
-            if now_missed.is_empty() {
-                let done = result?;
-                kept(commit, &ticket).await?;
-                return Ok((done, out));
-            }
-            missed = now_missed;
-        }
+        let ticket = request.ticket.clone();
+        let (backend, remote) = (self.backend.clone(), self.remote.clone());
+        let step = Step { backend, remote, place, request, work };
+        let Stepped { result, out, commit } = self.executor.submit(step, ticket.clone()).await?;
+        let done = result?;
+        kept(commit, &ticket).await?;
+        Ok((done, out))
     }
 }
 
 /// A handler that runs.
 pub(super) type Runs = fn(&Backend, &mut Run<'_>) -> Result<(), RpcError>;
 
-/// How a run on the calling thread went.
-struct Ran {
-    answer: Result<Vec<u8>, RpcError>,
-    /// It was longer than what may be done so.
-    too_long: bool,
-    /// What it did not find: then the rest says nothing.
-    missed: Missed,
+/// A request and what is done with it in one go: a handler, or a part of one.
+struct Step<F> {
+    backend: Arc<Backend>,
+    remote: Option<Arc<Remote>>,
+    place: Place,
+    request: Request,
+    work: F,
+}
+
+/// What a step has made.
+struct Stepped<T> {
+    result: Result<T, RpcError>,
+    out: Vec<u8>,
+    commit: Commit,
+}
+
+impl<T, F> Task for Step<F>
+where
+    T: Send + 'static,
+    F: Fn(&Backend, &mut Run<'_>) -> Result<T, RpcError> + Clone + Send + Sync + 'static,
+{
+    type Done = Stepped<T>;
+    type Error = RpcError;
+
+    fn place(&self) -> Place {
+        self.place
+    }
+
+    fn size(&self) -> usize {
+        self.request.params.len()
+    }
+
+    fn run(&self, overlay: &mut Overlay, meter: Meter) -> Stepped<T> {
+        let (mut result, mut out, commit) = self.request.run(&mut *overlay, meter, &self.backend, &self.work);
+        // An answer counts for its connection from when it is made, because it may wait for the connection's thread.
+        if result.is_ok() && !overlay.has_missed() && !self.request.method.commits && self.place != Place::Inline {
+            result = self.request.room.take(&mut out).and(result);
+        }
+        Stepped { result, out, commit }
+    }
+
+    async fn fetch(&self, missed: Missed, round: usize) -> Result<Option<Self>, RpcError> {
+        let Some(remote) = &self.remote else {
+            return Err(RpcError::internal("a run has missed state on a chain that is all here"));
+        };
+        let published = remote.complete(round, &missed, &self.request).await?;
+        Ok(published.map(|published| {
+            let Self { backend, remote, place, request, work } = self;
+            let request = Request { published, ..request.clone() };
+            Self { backend: backend.clone(), remote: remote.clone(), place: *place, request, work: work.clone() }
+        }))
+    }
 }
 
 /// Waits until what an answer acknowledges is on the disk, as long as its request has time.

@@ -34,6 +34,7 @@ use super::{
     ws,
 };
 use crate::{
+    executor::Flow,
     feed::upstream::UpstreamState,
     state::{FeedProblem, FeedState, Published},
     store::StoreError,
@@ -169,6 +170,8 @@ pub struct Door {
     pub service: Arc<HttpService>,
     pub link: Arc<Link>,
     pub entry: Arc<Entry>,
+    /// The connection as the scheduler sees it, where its client has no token.
+    pub flow: Arc<Flow>,
 }
 
 impl tower::Service<Request<Incoming>> for Door {
@@ -218,7 +221,8 @@ impl Door {
         };
         let may_use_wallet = service.access.may_use_wallet(client.as_deref());
         let share = self.link.share().clone();
-        let caller = Arc::new(Caller { dialect, client, may_use_wallet, share });
+        let flow = client.as_deref().map_or(&self.flow, Client::flow).clone();
+        let caller = Arc::new(Caller { dialect, client, may_use_wallet, share, flow });
         let session = Session { front: service.front.clone(), caller, limits: service.limits };
         if ws::is_upgrade(&request) {
             return service.sockets.accept(request, session, self.link.clone(), self.entry.clone());

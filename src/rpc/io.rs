@@ -1,7 +1,6 @@
 //! The threads that connections live on.
 
 use std::{
-    cell::Cell,
     io,
     sync::{
         Arc,
@@ -15,15 +14,6 @@ use tokio::{
     runtime::{Builder, Handle, RuntimeMetrics},
     sync::watch,
 };
-
-thread_local! {
-    static INDEX: Cell<usize> = const { Cell::new(0) };
-}
-
-/// Which of the threads this is: 0 as well where it is none of them.
-pub fn index() -> usize {
-    INDEX.get()
-}
 
 /// Threads with an event loop each, and connections dealt out among them.
 ///
@@ -55,7 +45,6 @@ impl IoThreads {
                 let handle = runtime.handle().clone();
                 let mut stopping = stopping.clone();
                 let thread = std::thread::Builder::new().name(format!("presim-io-{index}")).spawn(move || {
-                    INDEX.set(index);
                     wake_politely();
                     runtime.block_on(async move {
                         // An end without a word is one, too.

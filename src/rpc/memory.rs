@@ -238,14 +238,16 @@ impl Drop for SharedBytes {
 pub struct AnswerRoom(Arc<Mutex<HeldBytes>>);
 
 impl AnswerRoom {
-    /// No room yet, of this share.
-    pub fn of(share: &Arc<MemoryShare>) -> Self {
-        Self(Arc::new(Mutex::new(share.clone().nothing())))
+    /// The room that holds these bytes: a request's body, until its answer is made.
+    pub fn of(held: HeldBytes) -> Self {
+        Self(Arc::new(Mutex::new(held)))
     }
 
-    /// Takes room for a text, or lets the text go.
+    /// Takes room for a text in place of what it held, or lets the text go.
     pub fn take(&self, text: &mut Vec<u8>) -> Result<(), RpcError> {
         let mut held = self.held();
+        let before = held.bytes();
+        held.shrink(before);
         if held.grow(text.len()) {
             return Ok(());
         }

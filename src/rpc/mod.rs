@@ -21,7 +21,6 @@ mod filters;
 mod front;
 mod hex;
 mod http;
-mod in_place;
 mod inbox;
 mod io;
 mod link;

@@ -17,7 +17,7 @@ use super::{
 };
 use crate::{
     feed::upstream::{Ask, FetchError, Fetcher, Hints, UpstreamError},
-    state::{Missed, Published},
+    state::{Missed, Published, Snapshots},
 };
 
 /// How the front completes the state that requests need.
@@ -27,44 +27,54 @@ pub struct Remote {
     pub fetcher: Arc<Fetcher>,
     /// How often one request may miss something.
     pub rounds: usize,
+    /// Where newer snapshots come from.
+    pub snapshots: Arc<Snapshots>,
 }
 
-/// The rounds that a request has had.
-#[derive(Debug, Default)]
-pub(super) struct Rounds(usize);
-
-impl Front {
-    /// Brings in what a run of `request` has missed: it may run again then. No worker waits meanwhile.
+impl Remote {
+    /// Brings in what a run of `request` has missed, `round` times by now: it may run again then. Returns what it runs on instead, where the
+    /// block it was about is no more on the upstream's chain.
     ///
     /// # Errors
     /// -32603 with the cause, where the upstream does not give it, the time is up, or that was the last round.
     pub(super) async fn complete(
         &self,
-        rounds: &mut Rounds,
+        round: usize,
         missed: &Missed,
-        request: &mut Request,
-    ) -> Result<(), RpcError> {
-        let Some(remote) = &self.remote else {
-            return Err(RpcError::internal("a run has missed state on a chain that is all here"));
-        };
-        let hints = (rounds.0 == 0).then(|| Hints::of(&request.params));
-        rounds.0 += 1;
-        if rounds.0 > remote.rounds {
-            return Err(FetchError::Rounds(remote.rounds).into());
+        request: &Request,
+    ) -> Result<Option<Arc<Published>>, RpcError> {
+        let hints = (round == 1).then(|| Hints::of(&request.params));
+        if round > self.rounds {
+            return Err(FetchError::Rounds(self.rounds).into());
         }
-        match remote.fetcher.fetch(missed, hints.as_ref(), request.ticket.deadline()).await {
+        let deadline = request.ticket.deadline();
+        match self.fetcher.fetch(missed, hints.as_ref(), deadline).await {
             // Nothing was answered yet: it may as well be asked of the new branch. The entries of a batch are to be of one moment.
             Err(error @ FetchError::Replaced { .. }) if !request.ticket.is_entry() => {
-                let newer =
-                    tokio::time::timeout_at(request.ticket.deadline().into(), self.newer_than(&request.published))
-                        .await;
-                request.published = newer.map_err(|_| RpcError::from(error))?;
-                Ok(())
+                let newer = tokio::time::timeout_at(deadline.into(), self.newer_than(&request.published)).await;
+                newer.map(Some).map_err(|_| RpcError::from(error))
             }
-            done => Ok(done?),
+            done => Ok(done.map(|()| None)?),
         }
     }
 
+    /// Waits for something else than `old` to be published.
+    async fn newer_than(&self, old: &Arc<Published>) -> Arc<Published> {
+        let mut changes = self.snapshots.changes();
+        loop {
+            let published = self.snapshots.load();
+            if !Arc::ptr_eq(&published, old) {
+                return published;
+            }
+            if changes.changed().await.is_err() {
+                // Nothing is published any more: its time runs out.
+                std::future::pending::<()>().await;
+            }
+        }
+    }
+}
+
+impl Front {
     /// Answers a request that the upstream can answer where presim cannot.
     pub(super) async fn run_beside(&self, remote: &Remote, run: Runs, request: Request) -> Result<Vec<u8>, RpcError> {
         let mut out = begin(&request.id, "result");
@@ -105,21 +115,6 @@ impl Front {
                 Ok(keccak256(raw))
             }
             sent => sent.map_err(upstream_error),
-        }
-    }
-
-    /// Waits for something else than `old` to be published.
-    async fn newer_than(&self, old: &Arc<Published>) -> Arc<Published> {
-        let mut changes = self.changes();
-        loop {
-            let published = self.published();
-            if !Arc::ptr_eq(&published, old) {
-                return published;
-            }
-            if changes.changed().await.is_err() {
-                // Nothing is published any more: its time runs out.
-                std::future::pending::<()>().await;
-            }
         }
     }
 

@@ -14,7 +14,7 @@ use super::{
     subscriptions::Starting,
 };
 use crate::{
-    executor::Ticket,
+    executor::{Flow, Ticket},
     state::{Meter, Overlay, Published},
     store::Commit,
 };
@@ -30,6 +30,8 @@ pub struct Caller {
     pub may_use_wallet: bool,
     /// The bytes that its connection makes the node hold.
     pub share: Arc<MemoryShare>,
+    /// The client as the scheduler sees it: its token's, or its connection's.
+    pub flow: Arc<Flow>,
 }
 
 /// A request: a method, its parameters, and the snapshot it is about. It can be run any number of times.

@@ -38,6 +38,7 @@ use super::{
 };
 use crate::{
     config::{Config, DialectName},
+    executor::Flow,
     telemetry::Metrics,
 };
 
@@ -268,7 +269,7 @@ impl Acceptor {
 
 impl Connection {
     async fn serve(mut self, stream: TcpStream, link: Arc<Link>, entry: Arc<Entry>) {
-        let door = Door { service: self.service, link: link.clone(), entry: entry.clone() };
+        let door = Door { service: self.service, link: link.clone(), entry: entry.clone(), flow: Flow::new() };
         let service = TowerToHyperService::new(Gate::new(self.origins, link.clone(), self.cors.layer(door)));
         let mut builder = auto::Builder::new(TokioExecutor::new());
         // Against peers that say nothing between two requests, or take long for a head.

@@ -14,7 +14,7 @@ use std::{
 
 use bytes::Bytes;
 use bytestring::ByteString;
-use futures::future::join_all;
+use futures::{FutureExt, future::join_all};
 use http::{HeaderValue, header};
 use http_body_util::{BodyExt, Full};
 use jsonrpsee::{
@@ -79,8 +79,9 @@ struct Parts {
     body: Mutex<Option<HeldBytes>>,
 }
 
-/// The text of one request's answer, and the bytes that it holds.
-struct Encoded {
+/// The text of an answer, and the bytes that it holds.
+#[derive(Debug)]
+pub struct Encoded {
     text: Vec<u8>,
     held: HeldBytes,
 }
@@ -102,8 +103,8 @@ impl Session {
         starting: Option<&Arc<Starting>>,
     ) -> Reply {
         if let Ok(request) = serde_json::from_str::<Call<'_>>(body.trim_ascii_start()) {
-            let mut response = Message::new(self, held, published, starting).call(request).await;
-            return Reply { text: self.taken(response.extensions_mut()), single: true };
+            let answer = Message::new(self, held, published, starting).call(request).await;
+            return Reply { text: answer.around(), single: true };
         }
         self.answer_by_jsonrpsee(body, held, published, starting).await
     }
@@ -122,7 +123,7 @@ impl Session {
         *request.method_mut() = http::Method::POST;
         request.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
         let most = BatchRequestConfig::Limit(u32::try_from(self.limits.max_batch).unwrap_or(u32::MAX));
-        let message = Message::new(self, held, published, starting);
+        let message = Carried(Message::new(self, held, published, starting));
         let mut response = call_with_service(request, most, u32::MAX, message).await;
         let text = match response.extensions_mut().remove::<Answer>() {
             Some(Answer(text)) => text,
@@ -154,13 +155,6 @@ impl Session {
     fn admit(&self) -> Result<(), RpcError> {
         self.caller.client.as_ref().map_or(Ok(()), |client| client.admit(NonZeroU32::MIN))
     }
-
-    fn taken(&self, extensions: &mut Extensions) -> Bytes {
-        match extensions.remove::<Answer>() {
-            Some(Answer(text)) => text,
-            None => self.refuse(RpcError::internal("a request was answered with nothing")),
-        }
-    }
 }
 
 impl Message {
@@ -173,11 +167,16 @@ impl Message {
         }))
     }
 
+    /// The bytes of the message's body, which nobody has taken yet.
+    fn body(&self) -> Option<HeldBytes> {
+        self.0.body.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
     /// Runs one request.
     async fn run(&self, asked: Call<'_>, batch: Option<&Arc<executor::Batch>>) -> Encoded {
         let parsed = Instant::now();
         let Call { id, method: name, params, .. } = asked;
-        let Parts { session, published, starting, body } = &*self.0;
+        let Parts { session, published, starting, .. } = &*self.0;
         if let Err(error) = session.admit() {
             return session.failure(&id, error);
         }
@@ -190,7 +189,10 @@ impl Message {
             Some(params) => ByteString::from(Box::<str>::from(params.into_owned()).into_string()),
             None => ByteString::from_static("[]"),
         };
-        let (ticket, room) = (session.front.ticket(), AnswerRoom::of(&session.caller.share));
+        let ticket = session.front.ticket(&session.caller);
+        let nothing = || session.caller.share.clone().nothing();
+        let body = if batch.is_some() { None } else { self.body() };
+        let room = AnswerRoom::of(body.unwrap_or_else(nothing));
         let request = Request {
             id: id.clone().into_owned(),
             method,
@@ -205,9 +207,6 @@ impl Message {
             room: room.clone(),
         };
         let answer = session.front.answer(request).await;
-        if batch.is_none() {
-            drop(body.lock().unwrap_or_else(PoisonError::into_inner).take());
-        }
         let most = session.limits.max_response;
         let text = match answer {
             Ok(mut answer) if answer.len() < most => {
@@ -264,7 +263,7 @@ impl Message {
             (others + answer.text.len() <= most).then_some(answer)
         });
         let answers: Option<Vec<Encoded>> = join_all(entries).await.into_iter().collect();
-        drop(self.0.body.lock().unwrap_or_else(PoisonError::into_inner).take());
+        drop(self.body());
         match answers {
             Some(answers) if so_far.into_inner() <= most => self.join(answers),
             _ => {
@@ -278,16 +277,16 @@ impl Message {
 
     /// The answers of a batch in order, as one array.
     fn join(&self, answers: Vec<Encoded>) -> Encoded {
-        let length: usize = answers.iter().map(|answer| answer.text.len() + 1).sum();
+        let length: usize = answers.iter().map(|answer| answer.text.len()).sum();
         let mut joined = self.0.session.small(Vec::new());
-        joined.text.reserve_exact(length + 1);
+        joined.text.reserve_exact(length + answers.len() + 1);
         for (index, Encoded { text, held }) in answers.into_iter().enumerate() {
             joined.text.push(if index == 0 { b'[' } else { b',' });
             joined.text.extend_from_slice(&text);
             joined.held.absorb(held);
         }
         joined.text.push(b']');
-        joined.held.absorb(self.0.session.caller.share.take_always(joined.text.len() + 1 - length));
+        joined.held.absorb(self.0.session.caller.share.take_always(joined.text.len() - length));
         joined
     }
 
@@ -302,22 +301,44 @@ impl Message {
 }
 
 impl RpcServiceT for Message {
+    type MethodResponse = Encoded;
+    type NotificationResponse = Encoded;
+    type BatchResponse = Encoded;
+
+    fn call<'a>(&self, request: Call<'a>) -> impl Future<Output = Encoded> + Send + 'a {
+        let message = self.clone();
+        async move { message.run(request, None).await }
+    }
+
+    fn batch<'a>(&self, requests: Batch<'a>) -> impl Future<Output = Encoded> + Send + 'a {
+        let message = self.clone();
+        async move { message.run_batch(requests).await }
+    }
+
+    fn notification<'a>(&self, _: Notification<'a>) -> impl Future<Output = Encoded> + Send + 'a {
+        std::future::ready(self.without_id())
+    }
+}
+
+/// A [`Message`] whose answers jsonrpsee can carry.
+#[derive(Clone, Debug)]
+struct Carried(Message);
+
+impl RpcServiceT for Carried {
     type MethodResponse = MethodResponse;
     type NotificationResponse = MethodResponse;
     type BatchResponse = MethodResponse;
 
     fn call<'a>(&self, request: Call<'a>) -> impl Future<Output = MethodResponse> + Send + 'a {
-        let message = self.clone();
-        async move { message.run(request, None).await.into() }
+        self.0.call(request).map(MethodResponse::from)
     }
 
     fn batch<'a>(&self, requests: Batch<'a>) -> impl Future<Output = MethodResponse> + Send + 'a {
-        let message = self.clone();
-        async move { message.run_batch(requests).await.into() }
+        self.0.batch(requests).map(MethodResponse::from)
     }
 
-    fn notification<'a>(&self, _: Notification<'a>) -> impl Future<Output = MethodResponse> + Send + 'a {
-        std::future::ready(self.without_id().into())
+    fn notification<'a>(&self, entry: Notification<'a>) -> impl Future<Output = MethodResponse> + Send + 'a {
+        self.0.notification(entry).map(MethodResponse::from)
     }
 }
 

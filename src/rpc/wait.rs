@@ -10,10 +10,10 @@ use super::{
     request::Request,
     wire,
 };
-use crate::{executor::LaneName, state::Missed};
+use crate::executor::{LaneName, Place};
 
 /// Where its runs are.
-const LANE: LaneName = LaneName::Short;
+const PLACE: Place = Place::On(LaneName::Read);
 
 /// The seats of those who wait. Waiting holds no worker: a task is woken by each publication, and looks.
 #[derive(Debug)]
@@ -42,8 +42,9 @@ impl Front {
         };
         let awaited = match &self.remote {
             Some(remote) => self.send_on_to_await(remote, &request).await?,
-            None => self.run_on(LANE, Missed::default(), request.clone(), Backend::send_to_await).await?.0,
+            None => self.run_step(PLACE, request.clone(), Backend::send_to_await).await?.0,
         };
+        drop(request.starting.as_ref().and_then(|starting| starting.release()));
         self.wait(awaited, request).await
     }
 
@@ -75,9 +76,9 @@ impl Front {
         };
         match timeout(most, included).await {
             Ok(Some(published)) => {
-                let request = Request { published, ticket: self.ticket(), ..request };
+                let request = Request { published, ticket: self.ticket(&request.caller), ..request };
                 let receipt = move |backend: &Backend, run: &mut Run<'_>| backend.get_transaction_receipt(run, hash);
-                self.run_on(LANE, Missed::default(), request, receipt).await.map(|((), answer)| answer)
+                self.run_step(PLACE, request, receipt).await.map(|((), answer)| answer)
             }
             Ok(None) => {
                 let text = "The transaction was added to the transaction pool but left it again: another took its place, or it cannot be mined";

@@ -1,8 +1,8 @@
 //! The WebSocket door: the same text in, the same text out, many requests under way at once.
 //!
-//! A connection is read by one task and written by another. Requests run side by side, and answers go out as they come. What a client
-//! has under way and has not taken yet is bounded, in count and in bytes, and counts in the node's memory for connections; one that goes past
-//! that is told why and closed.
+//! A connection is read by one task and written by another. Requests run side by side, and answers go out as they come. While a client has as many
+//! requests under way or unsent as it may, nothing more is read of it. The bytes that it has not taken yet are bounded too, and count in the
+//! node's memory for connections; a connection that goes past that is told why and closed.
 
 use std::{
     io,
@@ -27,7 +27,7 @@ use hyper::{body::Incoming, upgrade::Upgraded};
 use hyper_util::rt::TokioIo;
 use jsonrpsee::types::Id;
 use tokio::{
-    sync::{mpsc, watch},
+    sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch},
     task::JoinSet,
     time::{Instant, interval, timeout},
 };
@@ -159,8 +159,8 @@ async fn told_to_end(ending: &mut watch::Receiver<Option<String>>) -> String {
 
 /// What goes to the writer.
 enum Outgoing {
-    /// An answer.
-    Answer(Bytes),
+    /// An answer, and its message's permit.
+    Answer(Bytes, Option<OwnedSemaphorePermit>),
     /// What a subscription tells, and its bytes.
     Notification(Notification, SharedBytes),
     /// A sign of life.
@@ -172,7 +172,6 @@ enum Outgoing {
 /// What a connection owes its client.
 #[derive(Debug, Default)]
 struct Owed {
-    requests: AtomicUsize,
     notifications: AtomicUsize,
     bytes: AtomicUsize,
 }
@@ -208,9 +207,9 @@ impl Outlet {
     }
 
     /// Hands an answer to the writer, unless too much waits there already.
-    fn answer(&self, text: Bytes) -> Result<(), String> {
+    fn answer(&self, text: Bytes, permit: Option<OwnedSemaphorePermit>) -> Result<(), String> {
         self.owe(text.len())?;
-        let _ = self.out.send(Outgoing::Answer(text));
+        let _ = self.out.send(Outgoing::Answer(text, permit));
         Ok(())
     }
 
@@ -273,6 +272,7 @@ async fn serve(
         outlet: outlet.clone(),
         pieces,
         subscriptions: subscriptions.clone(),
+        permits: Arc::new(Semaphore::new(bounds.max_in_flight.min(Semaphore::MAX_PERMITS))),
         running: JoinSet::new(),
     };
     tokio::select! {
@@ -305,10 +305,10 @@ async fn write(
     let owed = &outlet.owed;
     while let Some(next) = outgoing.recv().await {
         let sent = match next {
-            Outgoing::Answer(text) => {
+            Outgoing::Answer(text, permit) => {
                 let bytes = text.len();
                 let sent = send(&mut sink, text).await;
-                owed.requests.fetch_sub(1, AcqRel);
+                drop(permit);
                 owed.bytes.fetch_sub(bytes, AcqRel);
                 sent
             }
@@ -368,6 +368,8 @@ struct Reader {
     outlet: Arc<Outlet>,
     pieces: Arc<Pieces>,
     subscriptions: Arc<Subscriptions>,
+    /// For messages under way or unsent.
+    permits: Arc<Semaphore>,
     running: JoinSet<Result<(), String>>,
 }
 
@@ -382,13 +384,22 @@ impl Reader {
         let mut heard = Instant::now();
         let mut ending = self.outlet.ending.subscribe();
         let link = self.outlet.link.clone();
+        let mut permit = None;
         loop {
+            if permit.is_none() {
+                permit = self.permits.clone().try_acquire_owned().ok();
+            }
             tokio::select! {
-                message = stream.next() => {
+                // Backpressure: while as many messages are under way or unsent as may be, nothing is read.
+                granted = self.permits.clone().acquire_owned(), if permit.is_none() => {
+                    permit = granted.ok();
+                    heard = Instant::now();
+                }
+                message = stream.next(), if permit.is_some() => {
                     heard = Instant::now();
                     match message {
                         Some(Ok(message)) => {
-                            if let Err(reason) = self.take(message) {
+                            if let Err(reason) = self.take(message, &mut permit) {
                                 return self.tell(reason);
                             }
                         }
@@ -406,7 +417,7 @@ impl Reader {
                     return self.tell(link.problem().unwrap_or("it stood still (--io-timeout-ms)").to_owned());
                 }
                 _ = pings.tick() => {
-                    if heard.elapsed() > SILENCE {
+                    if permit.is_some() && heard.elapsed() > SILENCE {
                         return (CloseCode::Away, "no sign of life".to_owned());
                     }
                     let _ = self.outlet.out.send(Outgoing::Ping);
@@ -421,8 +432,8 @@ impl Reader {
         }
     }
 
-    /// Begins to answer a message.
-    fn take(&mut self, message: Message) -> Result<(), String> {
+    /// Begins to answer a message, which takes the permit if it asks for an answer.
+    fn take(&mut self, message: Message, permit: &mut Option<OwnedSemaphorePermit>) -> Result<(), String> {
         let bytes = match message {
             Message::Text(text) => Bytes::from(text),
             Message::Binary(bytes) => bytes,
@@ -433,28 +444,26 @@ impl Reader {
             Message::Frame(_) | Message::Close(_) => return Ok(()),
         };
         let held = self.pieces.message();
-        let max_in_flight = self.outlet.bounds.max_in_flight;
-        if self.outlet.owed.requests.fetch_add(1, AcqRel) >= max_in_flight {
-            return Err(format!("more than {max_in_flight} requests are under way or unsent"));
-        }
+        let permit = permit.take();
         let outlet = self.outlet.clone();
         let limit = self.session.limits.max_body;
         if bytes.len() > limit {
-            return outlet.answer(self.session.refuse(too_large(limit)));
+            return outlet.answer(self.session.refuse(too_large(limit)), permit);
         }
         let body = match ByteString::try_from(bytes) {
             Ok(body) => body,
             Err(error) => {
                 let error = RpcError::parse(format!("parse error: not UTF-8: {error}"));
-                return outlet.answer(self.session.refuse(error));
+                return outlet.answer(self.session.refuse(error), permit);
             }
         };
         let session = self.session.clone();
-        let starting = Arc::new(Starting::new(self.subscriptions.clone(), outlet.clone(), self.session.caller.dialect));
+        let dialect = self.session.caller.dialect;
+        let starting = Arc::new(Starting::new(self.subscriptions.clone(), outlet.clone(), dialect, permit));
         self.running.spawn(async move {
             let published = session.front.published();
             let reply = session.answer(body, held, &published, Some(&starting)).await;
-            starting.begin(|| outlet.answer(reply.text))
+            starting.begin(|permit| outlet.answer(reply.text, permit))
         });
         Ok(())
     }
@@ -486,10 +495,9 @@ impl Reader {
 
     fn last_words(&self, error: RpcError) {
         let text = failure(&Id::Null, error);
-        self.outlet.owed.requests.fetch_add(1, AcqRel);
         self.outlet.owed.bytes.fetch_add(text.len(), AcqRel);
         let held = self.outlet.link.share().take_always(text.len());
-        let _ = self.outlet.out.send(Outgoing::Answer(held.around(text)));
+        let _ = self.outlet.out.send(Outgoing::Answer(held.around(text), None));
     }
 }
 

@@ -22,14 +22,14 @@ pub struct Meter {
     stopped: Option<Stopped>,
 }
 
-/// What a run does between two of its calls, where others may be let pass.
+/// What is done whenever a run looks at the clock: another job may run meanwhile.
 #[derive(Clone)]
 pub struct Pause(Arc<dyn Fn() + Send + Sync>);
 
 impl Pause {
-    /// A pause that calls `between`.
-    pub fn new(between: impl Fn() + Send + Sync + 'static) -> Self {
-        Self(Arc::new(between))
+    /// A pause that calls `meanwhile`.
+    pub fn new(meanwhile: impl Fn() + Send + Sync + 'static) -> Self {
+        Self(Arc::new(meanwhile))
     }
 }
 
@@ -59,7 +59,7 @@ impl Meter {
     /// Strides of a run that has missed something: some milliseconds.
     const FOR_NOTHING: u32 = 256;
 
-    /// Stops a run at `deadline`, or when `cancelled` is set. Between two calls of it, `pause` is had.
+    /// Stops a run at `deadline`, or when `cancelled` is set. It is paused whenever it looks at the clock.
     pub fn until(deadline: Instant, cancelled: Arc<AtomicBool>, pause: Option<Pause>) -> Self {
         Self { deadline: Some(deadline), cancelled: Some(cancelled), pause, ..Self::default() }
     }
@@ -69,11 +69,11 @@ impl Meter {
         self.deadline = Some(self.deadline.map_or(deadline, |own| own.min(deadline)));
     }
 
-    /// Between two calls of a run: has its pause, and looks whether it should go on.
+    /// Between two calls of a run: looks whether it should go on.
+    ///
+    /// # Errors
+    /// Returns why the run is stopped, if it is.
     pub fn between_calls(&mut self) -> Result<(), Stopped> {
-        if let Some(Pause(pause)) = &self.pause {
-            pause();
-        }
         self.look();
         self.stopped.map_or(Ok(()), Err)
     }
@@ -87,6 +87,11 @@ impl Meter {
     /// Stops a run that takes more than about `strides` times [`Meter::STRIDE`] ticks.
     pub fn short(strides: u32) -> Self {
         Self { strides_left: Some(strides), ..Self::default() }
+    }
+
+    /// Stops the run also if it takes more than about `strides` times [`Meter::STRIDE`] ticks.
+    pub const fn bound(&mut self, strides: u32) {
+        self.strides_left = Some(strides);
     }
 
     /// Whether the run must be a short one.
@@ -126,10 +131,13 @@ impl Meter {
         self.stopped
     }
 
-    /// Looks at the clock and the flag now.
+    /// Has the pause, and looks at the clock and the flag now.
     #[cold]
     pub fn look(&mut self) -> bool {
         self.fuel = Self::STRIDE;
+        if let Some(Pause(pause)) = &self.pause {
+            pause();
+        }
         if let Some(strides) = &mut self.strides_left {
             if *strides == 0 {
                 self.stopped = Some(Stopped::TooLong);

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bytestring::ByteString;
 use presim::{
-    executor::{Executor, ExecutorConfig},
+    executor::{Executor, ExecutorConfig, Flow},
     rpc::{Caller, Front, IoMemory, ReplyLimits, Session, Waiters, dialect::PROJECT},
     telemetry::Metrics,
 };
@@ -76,9 +76,10 @@ async fn a_request_is_answered_alike_by_the_short_cut_and_by_jsonrpsee() {
     };
     let executor = Executor::start(executor, &metrics).unwrap();
     let snapshots = node.node.snapshots().clone();
-    let front = Front::new(Arc::new(backend), snapshots.clone(), executor, Waiters::new(1), 1, &metrics);
+    let front = Front::new(Arc::new(backend), snapshots.clone(), executor, Waiters::new(1), &metrics);
     let share = Arc::new(IoMemory::new(1 << 30, 1)).share();
-    let caller = Caller { dialect: &PROJECT, client: None, may_use_wallet: true, share: share.clone() };
+    let caller =
+        Caller { dialect: &PROJECT, client: None, may_use_wallet: true, share: share.clone(), flow: Flow::new() };
     let session = Session {
         front: Arc::new(front),
         caller: Arc::new(caller),

@@ -273,8 +273,7 @@ fn tokens_that_others_can_read_are_warned_of() {
         for path in [&node, &wallet] {
             std::fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
         }
-        let config =
-            AccessConfig { token_file: Some(&node), wallet_token_file: Some(&wallet), queue_short: 1, queue_bundle: 1 };
+        let config = AccessConfig { token_file: Some(&node), wallet_token_file: Some(&wallet) };
         logged(|| Access::new(&config).unwrap())
     };
     let log = log_at(0o604);

@@ -466,8 +466,6 @@ fn a_wallet_token_file_keeps_the_wallet_for_its_tokens() {
         let config = AccessConfig {
             token_file: token_file.then(|| file.path()),
             wallet_token_file: wallet_token_file.then(|| wallet.path()),
-            queue_short: 100,
-            queue_bundle: 100,
         };
         Access::new(&config).expect("the files are right")
     };

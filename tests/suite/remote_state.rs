@@ -19,7 +19,7 @@ use hyper::body::{Bytes, Incoming};
 use hyper_util::rt::TokioIo;
 use jsonrpsee::types::Id;
 use presim::{
-    executor::{Executor, ExecutorConfig},
+    executor::{Executor, ExecutorConfig, Flow},
     feed::{
         apply::stand_on,
         upstream::{Fetcher, FetcherConfig, Upstream, UpstreamConfig, UpstreamState},
@@ -198,8 +198,9 @@ impl Setup {
             deadline,
         };
         let executor = Executor::start(executor, &metrics).unwrap();
-        let front = Front::new(Arc::new(backend), snapshots.clone(), executor, Waiters::new(1), 2, &metrics);
-        let front = Arc::new(front.with_remote(Remote { fetcher: fetcher.clone(), rounds: 32 }));
+        let front = Front::new(Arc::new(backend), snapshots.clone(), executor, Waiters::new(1), &metrics);
+        let front =
+            Arc::new(front.with_remote(Remote { fetcher: fetcher.clone(), rounds: 32, snapshots: snapshots.clone() }));
         Some(Self { node, proxy, front, state, snapshots, fetcher })
     }
 
@@ -216,14 +217,16 @@ impl Setup {
 
 async fn ask(front: &Front, method: &str, params: &Value) -> Result<Value, RpcError> {
     let share = Arc::new(IoMemory::new(1 << 30, 1)).share();
+    let room = AnswerRoom::of(share.clone().nothing());
+    let caller = Arc::new(Caller { dialect: &PROJECT, client: None, may_use_wallet: false, share, flow: Flow::new() });
     let request = Request {
         id: Id::Number(1),
         method: Method::by_name(method).unwrap(),
         params: ByteString::from(params.to_string()),
-        room: AnswerRoom::of(&share),
-        caller: Arc::new(Caller { dialect: &PROJECT, client: None, may_use_wallet: false, share }),
+        room,
+        ticket: front.ticket(&caller),
+        caller,
         published: front.published(),
-        ticket: front.ticket(),
         starting: None,
     };
     let mut answer = front.answer(request).await?;

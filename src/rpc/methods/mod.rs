@@ -27,7 +27,7 @@ use super::{
     error::RpcError,
     wire::{self, HashParam, SelectorParam},
 };
-use crate::executor::LaneName;
+use crate::executor::{LaneName, Place};
 
 /// A row of the table: a method, where it runs, and what answers it.
 #[derive(Clone, Copy, Debug)]
@@ -44,17 +44,6 @@ pub struct Method {
     pub upstream: Upstream,
     /// Whether it commits something, so that its answer must not be lost.
     pub commits: bool,
-}
-
-/// Where a method runs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
-    /// Inline: it is a look-up.
-    Inline,
-    /// Inline first, in a small bound; past it, on a lane.
-    InlineThen(LaneName),
-    /// On a lane.
-    On(LaneName),
 }
 
 /// What answers a method.
@@ -85,7 +74,7 @@ pub enum Upstream {
     Sends,
 }
 
-use LaneName::{Bundle, Short};
+use LaneName::{Bundle, Read, Short};
 use Place::{Inline, InlineThen, On};
 
 /// A row whose handler runs: name, place, parser of the parameters, handler. `limited` parsers take the limits of a request's shape too.
@@ -132,81 +121,81 @@ impl Method {
         run!("eth_getTransactionCount", Inline, wire::parse_account, Backend::get_transaction_count),
         run!("eth_getCode", Inline, wire::parse_code, Backend::get_code),
         // Hashes what nobody has asked for yet.
-        run!("eth_getProof", On(Short), wire::parse_proof, Backend::get_proof).upstream(Upstream::Proves),
+        run!("eth_getProof", On(Read), wire::parse_proof, Backend::get_proof).upstream(Upstream::Proves),
         // Blocks, and what is in them. Their answers are long, and the block being built is hashed for the first who asks.
         run!("eth_blockNumber", Inline, wire::parse_none, Backend::block_number),
-        run!("eth_getBlockByNumber", On(Short), wire::parse_block::<SelectorParam>, Backend::get_block).history(),
-        run!("eth_getBlockByHash", On(Short), wire::parse_block::<HashParam>, Backend::get_block).history(),
+        run!("eth_getBlockByNumber", On(Read), wire::parse_block::<SelectorParam>, Backend::get_block).history(),
+        run!("eth_getBlockByHash", On(Read), wire::parse_block::<HashParam>, Backend::get_block).history(),
         run!(
             "eth_getBlockTransactionCountByNumber",
-            On(Short),
+            On(Read),
             wire::parse_one_block::<SelectorParam>,
             Backend::get_transaction_count_of_block
         )
         .history(),
         run!(
             "eth_getBlockTransactionCountByHash",
-            On(Short),
+            On(Read),
             wire::parse_one_block::<HashParam>,
             Backend::get_transaction_count_of_block
         )
         .history(),
         run!(
             "eth_getUncleCountByBlockNumber",
-            On(Short),
+            On(Read),
             wire::parse_one_block::<SelectorParam>,
             Backend::get_uncle_count
         )
         .history(),
-        run!("eth_getUncleCountByBlockHash", On(Short), wire::parse_one_block::<HashParam>, Backend::get_uncle_count)
+        run!("eth_getUncleCountByBlockHash", On(Read), wire::parse_one_block::<HashParam>, Backend::get_uncle_count)
             .history(),
-        run!("eth_getBlockReceipts", On(Short), wire::parse_one_block::<SelectorParam>, Backend::get_block_receipts)
+        run!("eth_getBlockReceipts", On(Read), wire::parse_one_block::<SelectorParam>, Backend::get_block_receipts)
             .history(),
-        run!("eth_getTransactionByHash", On(Short), wire::parse_hash, Backend::get_transaction).history(),
+        run!("eth_getTransactionByHash", On(Read), wire::parse_hash, Backend::get_transaction).history(),
         run!(
             "eth_getTransactionByBlockNumberAndIndex",
-            On(Short),
+            On(Read),
             wire::parse_place::<SelectorParam>,
             Backend::get_transaction_at
         )
         .history(),
         run!(
             "eth_getTransactionByBlockHashAndIndex",
-            On(Short),
+            On(Read),
             wire::parse_place::<HashParam>,
             Backend::get_transaction_at
         )
         .history(),
-        run!("eth_getTransactionReceipt", On(Short), wire::parse_hash, Backend::get_transaction_receipt).history(),
-        run!("eth_getLogs", On(Short), wire::parse_logs, Backend::get_logs).history(),
+        run!("eth_getTransactionReceipt", On(Read), wire::parse_hash, Backend::get_transaction_receipt).history(),
+        run!("eth_getLogs", On(Read), wire::parse_logs, Backend::get_logs).history(),
         // Fees.
-        run!("eth_gasPrice", On(Short), wire::parse_none, Backend::gas_price),
-        run!("eth_maxPriorityFeePerGas", On(Short), wire::parse_none, Backend::max_priority_fee),
+        run!("eth_gasPrice", On(Read), wire::parse_none, Backend::gas_price),
+        run!("eth_maxPriorityFeePerGas", On(Read), wire::parse_none, Backend::max_priority_fee),
         run!("eth_baseFee", Inline, wire::parse_none, Backend::base_fee),
         run!("eth_blobBaseFee", Inline, wire::parse_none, Backend::blob_base_fee),
-        run!("eth_feeHistory", On(Short), wire::parse_fee_history, Backend::fee_history).history(),
+        run!("eth_feeHistory", On(Read), wire::parse_fee_history, Backend::fee_history).history(),
         // Filters, for clients that cannot subscribe.
         run!("eth_newFilter", Inline, wire::parse_logs, Backend::new_filter),
         run!("eth_newBlockFilter", Inline, wire::parse_none, Backend::new_block_filter),
         run!("eth_newPendingTransactionFilter", Inline, wire::parse_none, Backend::new_pending_filter),
-        run!("eth_getFilterChanges", On(Short), wire::parse_id, Backend::get_filter_changes),
-        run!("eth_getFilterLogs", On(Short), wire::parse_id, Backend::get_filter_logs),
+        run!("eth_getFilterChanges", On(Read), wire::parse_id, Backend::get_filter_changes),
+        run!("eth_getFilterLogs", On(Read), wire::parse_id, Backend::get_filter_logs),
         run!("eth_uninstallFilter", Inline, wire::parse_id, Backend::uninstall_filter),
         // Subscriptions.
         Self::new("eth_subscribe", Inline, Handler::Subscribe),
         Self::new("eth_unsubscribe", Inline, Handler::Unsubscribe),
         // Sending. Signatures and blob proofs are worked out.
-        run!("eth_sendRawTransaction", On(Short), wire::parse_raw, Backend::send_raw)
+        run!("eth_sendRawTransaction", On(Read), wire::parse_raw, Backend::send_raw)
             .upstream(Upstream::Sends)
             .commits(),
-        Self::new("eth_sendRawTransactionSync", On(Short), Handler::SendAndWait).upstream(Upstream::Sends).commits(),
-        run!("eth_sendTransaction", On(Short), wire::parse_sending, Backend::send_transaction).commits(),
+        Self::new("eth_sendRawTransactionSync", On(Read), Handler::SendAndWait).upstream(Upstream::Sends).commits(),
+        run!("eth_sendTransaction", On(Read), wire::parse_sending, Backend::send_transaction).commits(),
         run!("eth_accounts", Inline, wire::parse_none, Backend::accounts),
         // The wallet. A batch is simulated, and its calls may be many.
         Self::new("wallet_sendCalls", On(Bundle), Handler::SendCalls).commits(),
-        run!("wallet_getCallsStatus", On(Short), wire::parse_batch_id, Backend::get_calls_status),
-        run!("wallet_showCallsStatus", On(Short), wire::parse_batch_id, Backend::show_calls_status),
-        run!("wallet_getCapabilities", On(Short), wire::parse_capabilities, Backend::get_capabilities),
+        run!("wallet_getCallsStatus", On(Read), wire::parse_batch_id, Backend::get_calls_status),
+        run!("wallet_showCallsStatus", On(Read), wire::parse_batch_id, Backend::show_calls_status),
+        run!("wallet_getCapabilities", On(Read), wire::parse_capabilities, Backend::get_capabilities),
         // The node and its chain.
         run!("eth_chainId", Inline, wire::parse_none, Backend::chain_id),
         run!("net_version", Inline, wire::parse_none, Backend::net_version),
@@ -215,7 +204,7 @@ impl Method {
         run!("eth_syncing", Inline, wire::parse_none, Backend::syncing),
         run!("eth_config", Inline, wire::parse_none, Backend::fork_config),
         run!("web3_clientVersion", Inline, wire::parse_none, Backend::client_version),
-        run!("web3_sha3", On(Short), wire::parse_bytes, Backend::sha3),
+        run!("web3_sha3", On(Read), wire::parse_bytes, Backend::sha3),
         run!("presim_snapshot", Inline, wire::parse_none, Backend::snapshot),
         run!("rpc.discover", Inline, wire::parse_none, Backend::discover),
     ]);

@@ -16,6 +16,8 @@ use std::sync::{
 use bytes::Bytes;
 use metrics::{Counter, Gauge};
 
+use tokio::sync::OwnedSemaphorePermit;
+
 use super::{
     dialect::Dialect,
     encode,
@@ -99,6 +101,8 @@ pub struct Starting {
     dialect: &'static Dialect,
     /// Those that were promised and have not begun.
     ids: Mutex<Vec<u64>>,
+    /// The message's permit to be under way.
+    permit: Mutex<Option<OwnedSemaphorePermit>>,
 }
 
 impl Subscriptions {
@@ -147,8 +151,18 @@ impl Subscriptions {
 
 impl Starting {
     /// What a message of `subscriber` may ask for.
-    pub fn new(subscriptions: Arc<Subscriptions>, subscriber: Arc<dyn Subscriber>, dialect: &'static Dialect) -> Self {
-        Self { subscriptions, subscriber, dialect, ids: Mutex::default() }
+    pub fn new(
+        subscriptions: Arc<Subscriptions>,
+        subscriber: Arc<dyn Subscriber>,
+        dialect: &'static Dialect,
+        permit: Option<OwnedSemaphorePermit>,
+    ) -> Self {
+        Self { subscriptions, subscriber, dialect, ids: Mutex::default(), permit: Mutex::new(permit) }
+    }
+
+    /// Releases the message's permit to be under way: it waits for something that has a bound of its own.
+    pub fn release(&self) -> Option<OwnedSemaphorePermit> {
+        self.permit.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
     /// Answers `eth_subscribe`.
@@ -193,14 +207,15 @@ impl Starting {
         Ok(id)
     }
 
-    /// Sends the answer with `send`, and begins what it promises if that goes well.
-    pub fn begin<E>(&self, send: impl FnOnce() -> Result<(), E>) -> Result<(), E> {
+    /// Sends the answer with `send`, which is given the message's permit, and begins what it promises if that goes well.
+    pub fn begin<E>(&self, send: impl FnOnce(Option<OwnedSemaphorePermit>) -> Result<(), E>) -> Result<(), E> {
+        let permit = self.release();
         if self.ids().is_empty() {
-            return send();
+            return send(permit);
         }
         self.subscriptions.change(|list| {
             // Nothing is announced while the list is held.
-            send()?;
+            send(permit)?;
             let ids = std::mem::take(&mut *self.ids());
             list.iter_mut().filter(|one| ids.contains(&one.id)).for_each(|one| one.has_begun = true);
             Ok(())

@@ -1,0 +1,77 @@
+//! One client floods the node with long calls: what becomes of another's requests.
+//!
+//! 32 connections send `eth_call`s of 50 Mgas, each its next when it has the answer to the last. Another client asks for one thing after another.
+
+use std::{
+    io::Write,
+    sync::atomic::{AtomicBool, Ordering::Relaxed},
+    time::Duration,
+};
+
+use serde_json::{Value, json};
+
+use crate::{
+    load::{self, Bodies, Seen, quantile},
+    node::Node,
+    verdict,
+};
+
+const HEAVY: usize = 32;
+const TIME: Duration = Duration::from_secs(4);
+/// How much longer than idle the p99 may be, in seconds.
+const MORE: f64 = 0.02;
+
+const TO: &str = "0x00000000000000000000000000000000000c0de0";
+/// The first dev account, of the published test mnemonic.
+const DEV: &str = "0xf39fd6e51aad88f6f4ce6ab8827279cfffb92266";
+
+fn body(method: &str, params: &Value) -> String {
+    json!({"jsonrpc": "2.0", "id": 1, "method": method, "params": params}).to_string()
+}
+
+/// Runs all of it.
+pub fn run() {
+    let long = json!([{"to": TO, "gas": "0x2faf080"}, "pending", {TO: {"code": "0x5b600056"}}]);
+    // 200,000 gas: a tenth of a millisecond or two.
+    let short = json!([{"to": TO, "gas": "0x30d40"}, "pending", {TO: {"code": "0x5b60016000540160005560206000f3"}}]);
+    let hash = format!("0x{:064x}", 1);
+    let polite = [
+        ("eth_call", body("eth_call", &short)),
+        ("eth_getTransactionReceipt", body("eth_getTransactionReceipt", &json!([hash]))),
+        ("eth_gasPrice", body("eth_gasPrice", &json!([]))),
+        ("eth_sendTransaction", body("eth_sendTransaction", &json!([{"from": DEV, "to": TO, "gas": "0x5208"}]))),
+    ];
+    let mut tokens = tempfile::NamedTempFile::new().expect("a file");
+    for name in ["heavy", "polite"] {
+        writeln!(tokens, "[[token]]\nname = \"{name}\"\ntoken = \"token-of-{name}-client\"\nrate = 1000000")
+            .expect("a file");
+    }
+    let file = tokens.path().to_str().expect("the path is UTF-8");
+    for (title, flags, has_tokens) in [("two tokens", &["--token-file", file][..], true), ("no tokens", &[], false)] {
+        println!("  {title}");
+        let node = Node::devnet(&[&["--traffic", "0", "--keep-awake", "never"], flags].concat());
+        let token = |name: &str| has_tokens.then(|| format!("token-of-{name}-client"));
+        let bodies = |text: &str, name: &str| Bodies::new([text.to_owned()], "/", token(name).as_deref());
+        let idle: Vec<Seen> =
+            polite.iter().map(|(_, text)| load::closed(node.address, &bodies(text, "polite"), 1, TIME / 4)).collect();
+        let stop = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let heavy = bodies(&body("eth_call", &long), "heavy");
+                while !stop.load(Relaxed) {
+                    load::closed(node.address, &heavy, HEAVY, Duration::from_millis(500));
+                }
+            });
+            std::thread::sleep(Duration::from_secs(1));
+            for ((name, text), idle) in polite.iter().zip(&idle) {
+                let seen = load::closed(node.address, &bodies(text, "polite"), 1, TIME);
+                println!("  {name:28} idle {}", idle.line());
+                println!("  {name:28} now  {}", seen.line());
+                verdict(&format!("{name}: rejected"), seen.refusals.len() as f64, 0.);
+                let more = quantile(&seen.results, 0.99) - quantile(&idle.results, 0.99);
+                verdict(&format!("{name}: p99 more than idle, s"), more, MORE);
+            }
+            stop.store(true, Relaxed);
+        });
+    }
+}

@@ -1,0 +1,84 @@
+//! Who may run on the thread that read the request.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{
+            AtomicUsize,
+            Ordering::{AcqRel, Relaxed},
+        },
+    },
+    time::Duration,
+};
+
+use super::load::{Cost, Standing};
+
+thread_local! {
+    static HERE: Arc<Slot> = Arc::default();
+}
+
+/// What runs inline on a thread, or is about to. A thread runs one request at a time, and what waits for it came over its connections.
+#[derive(Debug, Default)]
+struct Slot {
+    inside: AtomicUsize,
+    cost: Cost,
+}
+
+/// The threads on which requests run inline.
+#[derive(Debug, Default)]
+pub struct Inline {
+    /// Threads that run something, or are about to.
+    busy: Arc<AtomicUsize>,
+}
+
+/// A permit to run inline on a thread. Released on drop.
+#[derive(Debug)]
+pub struct InlinePermit {
+    slot: Arc<Slot>,
+    busy: Arc<AtomicUsize>,
+}
+
+impl Inline {
+    /// Requests that may always wait for a thread while their lane is at ease.
+    const FEW: usize = 8;
+    /// Requests that may wait for a thread, and how long where they are more than a few.
+    const MOST: usize = 1024;
+    const LONGEST: Duration = Duration::from_millis(2);
+
+    /// A permit to run on the calling thread; `None` if its wait would be too long. `overload_wait` is in per cent of what a request takes.
+    pub fn enter(&self, standing: Standing, overload_wait: u32) -> Option<InlinePermit> {
+        let slot = HERE.with(Arc::clone);
+        let before = slot.inside.fetch_add(1, AcqRel);
+        if before == 0 {
+            self.busy.fetch_add(1, Relaxed);
+        }
+        let wait = (before as u64).saturating_mul(slot.cost.mean());
+        let longest = match standing {
+            Standing::AboveShare => slot.cost.most().saturating_mul(overload_wait.into()) / 100,
+            _ if before > Self::FEW => super::load::nanos(Self::LONGEST),
+            _ => u64::MAX,
+        };
+        let permit = InlinePermit { slot, busy: self.busy.clone() };
+        (before == 0 || (before <= Self::MOST && wait <= longest)).then_some(permit)
+    }
+
+    /// How many of the threads run something, or are about to.
+    pub fn busy(&self) -> usize {
+        self.busy.load(Relaxed)
+    }
+}
+
+impl InlinePermit {
+    /// Releases the permit after a run that took this long.
+    pub fn served(self, took: Duration) {
+        self.slot.cost.learn(took);
+    }
+}
+
+impl Drop for InlinePermit {
+    fn drop(&mut self) {
+        if self.slot.inside.fetch_sub(1, AcqRel) == 1 {
+            self.busy.fetch_sub(1, Relaxed);
+        }
+    }
+}

@@ -1,0 +1,661 @@
+//! The executor: where each request runs, and when.
+
+use std::{
+    cell::{Cell, RefCell},
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::{
+        Arc, Weak,
+        atomic::{
+            AtomicBool, AtomicU64, AtomicUsize,
+            Ordering::{AcqRel, Relaxed},
+        },
+    },
+    time::{Duration, Instant},
+};
+
+use metrics::Counter;
+use tokio::sync::oneshot;
+
+use super::{
+    LaneName,
+    batch::{Batch, Claim, Turn},
+    flow::{FairQueue, Flow, QueueName},
+    inline::Inline,
+    lane::Lane,
+    load::Standing,
+};
+use crate::{
+    state::{Meter, Missed, Overlay, Pause, Stopped},
+    telemetry::Metrics,
+};
+
+/// How many workers, and how much may wait for them.
+#[derive(Clone, Copy, Debug)]
+pub struct ExecutorConfig {
+    /// CPU workers.
+    pub workers: usize,
+    /// Requests that may wait in the lane of short calls, and in the lane of reads.
+    pub queue_short: usize,
+    /// Requests that may wait in the lane of bundles.
+    pub queue_bundle: usize,
+    /// How long a request may expect to wait in a lane that is at ease, where more than a few wait already.
+    pub queue_wait: Duration,
+    /// How long a request may expect to wait in an overloaded lane, in per cent of what one takes.
+    pub overload_wait: u32,
+    /// From a job's arrival to its end.
+    pub deadline: Duration,
+}
+
+/// Why a request was not run, or not to its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refused {
+    /// The lane is full.
+    #[error("too busy: {waiting} {lane} requests are waiting already")]
+    QueueFull {
+        /// Which lane.
+        lane: LaneName,
+        /// How many it holds.
+        waiting: usize,
+        /// The expected wait.
+        wait: Duration,
+    },
+    /// The wait would be too long.
+    #[error("too busy: the {lane} lane is overloaded, and the request would wait {} µs", wait.as_micros())]
+    Overloaded {
+        /// Which lane.
+        lane: LaneName,
+        /// The expected wait.
+        wait: Duration,
+        /// Whether the lane was not overloaded before.
+        was_at_ease: bool,
+    },
+    /// Its time was up before a worker was free.
+    #[error("the request waited past its deadline")]
+    Deadline,
+    /// It panicked.
+    #[error("internal error {id:#x}: the log has more under this id")]
+    Panicked {
+        /// What the log calls it.
+        id: u64,
+    },
+    /// The node is stopping.
+    #[error("the node is stopping")]
+    Stopping,
+}
+
+impl Refused {
+    /// The lane that had no room, the expected wait, and the flag that sets how long it may be; `None` if that was not the reason.
+    pub const fn busy(&self) -> Option<(LaneName, Duration, &'static str)> {
+        match *self {
+            Self::QueueFull { lane, wait, .. } => Some((lane, wait, lane.flag())),
+            Self::Overloaded { lane, wait, was_at_ease: true } => Some((lane, wait, "--queue-wait-ms")),
+            Self::Overloaded { lane, wait, was_at_ease: false } => Some((lane, wait, "--overload-wait")),
+            Self::Deadline | Self::Panicked { .. } | Self::Stopping => None,
+        }
+    }
+}
+
+/// Where a request runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// Inline: it is a look-up.
+    Inline,
+    /// Inline first, in a small bound; past it, on a lane.
+    InlineThen(LaneName),
+    /// On a lane.
+    On(LaneName),
+}
+
+/// A request as the executor sees it: work that can be run any number of times, on any thread.
+pub trait Task: Sized + Send + Sync + 'static {
+    /// What a run makes.
+    type Done: Send + 'static;
+    /// Why there is nothing made.
+    type Error: From<Refused>;
+
+    /// Where it runs.
+    fn place(&self) -> Place;
+
+    /// Bytes of its parameters. With more than a few it takes long to read, and is not run inline.
+    fn size(&self) -> usize;
+
+    /// Runs once, in an overlay that it must reset, as long as the meter lets it. A run that [has missed](Overlay::has_missed) state, or that
+    /// was too long for its meter, is repeated: it does nothing that lasts.
+    fn run(&self, overlay: &mut Overlay, meter: Meter) -> Self::Done;
+
+    /// Fetches the state that a run has missed; `round` counts from 1. Returns the task that is run in place of this one, if another is. No worker
+    /// waits meanwhile.
+    ///
+    /// # Errors
+    /// Returns why the state cannot be had.
+    fn fetch(&self, missed: Missed, round: usize) -> impl Future<Output = Result<Option<Self>, Self::Error>> + Send;
+}
+
+/// A request's time, its client, and the batch that it is an entry of.
+#[derive(Clone, Debug)]
+pub struct Ticket {
+    deadline: Instant,
+    flow: Arc<Flow>,
+    batch: Option<Arc<Batch>>,
+}
+
+impl Ticket {
+    /// The same for an entry of `batch`.
+    pub fn of(self, batch: &Arc<Batch>) -> Self {
+        Self { batch: Some(batch.clone()), ..self }
+    }
+
+    /// Whether it is of an entry of a batch.
+    pub const fn is_entry(&self) -> bool {
+        self.batch.is_some()
+    }
+
+    /// When the request must be done.
+    pub const fn deadline(&self) -> Instant {
+        self.deadline
+    }
+
+    /// Waits until its batch may run one more.
+    async fn turn(&self) -> Option<Turn<'_>> {
+        Some(self.batch.as_ref()?.turn().await)
+    }
+}
+
+/// The scheduler. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Executor {
+    shared: Arc<Shared>,
+    pool: Arc<rayon::ThreadPool>,
+    config: ExecutorConfig,
+}
+
+#[derive(Debug)]
+pub struct Shared {
+    lanes: [Arc<Lane>; LaneName::ALL.len()],
+    queues: [FairQueue; QueueName::ALL.len()],
+    inline: Inline,
+    /// What the runs of the workers are paused for.
+    pause: Pause,
+    panics: PanicCounter,
+    turns: AtomicUsize,
+    stopping: AtomicBool,
+    began: Instant,
+    /// When the log was last told of rejections, in seconds from `began`; 0 for never.
+    told: AtomicU64,
+}
+
+/// A counter with a `Debug` that says nothing.
+struct PanicCounter(Counter);
+
+impl std::fmt::Debug for PanicCounter {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Counter")
+    }
+}
+
+thread_local! {
+    /// The memory of this thread's runs: one overlay for its own job, one for a job that runs in its pause.
+    static OVERLAYS: RefCell<Vec<Overlay>> = const { RefCell::new(Vec::new()) };
+    /// When the job of this thread may next be paused for another; `None` while it is.
+    static NEXT_PAUSE: Cell<Option<Instant>> = const { Cell::new(None) };
+}
+
+/// What a run made, and how it ended.
+struct Ran<D> {
+    done: D,
+    /// It was stopped because it was too long for its meter.
+    too_long: bool,
+    /// What it did not find: then the rest says nothing.
+    missed: Missed,
+}
+
+impl Executor {
+    /// Strides of the meter that a request may run inline: some hundreds of microseconds at most.
+    const INLINE: u32 = 12;
+    /// Strides that a request may run in the pause of another: some milliseconds at most.
+    const IN_PAUSE: u32 = 64;
+    /// Bytes of parameters that a request may have to be run inline: what has more is a bundle that takes long, or takes long to read.
+    const INLINE_BYTES: usize = 8 << 10;
+    /// The same, to be run in the pause of another.
+    const IN_PAUSE_BYTES: usize = 64 << 10;
+    /// Every so many turns of a worker begin with a bundle, and with what is long, so that no stream of short calls keeps those waiting for ever.
+    const ROUND: usize = 8;
+
+    /// Starts the workers.
+    ///
+    /// # Errors
+    /// Returns what the system says when it gives no threads.
+    pub fn start(config: ExecutorConfig, metrics: &Metrics) -> Result<Self, rayon::ThreadPoolBuildError> {
+        let shared = Arc::new_cyclic(|shared: &Weak<Shared>| Shared {
+            pause: {
+                let shared = shared.clone();
+                Pause::new(move || {
+                    if let Some(shared) = shared.upgrade() {
+                        shared.let_one_pass();
+                    }
+                })
+            },
+            lanes: LaneName::ALL.map(|name| Arc::new(Lane::new(name, &config, metrics))),
+            queues: Default::default(),
+            inline: Inline::default(),
+            panics: PanicCounter(metrics.counter(
+                "presim_panics_total",
+                "Jobs that panicked and were answered with -32603.",
+                &[],
+            )),
+            turns: AtomicUsize::new(0),
+            stopping: AtomicBool::new(false),
+            began: Instant::now(),
+            told: AtomicU64::new(0),
+        });
+        let pool = rayon::ThreadPoolBuilder::new()
+            .num_threads(config.workers.max(1))
+            .thread_name(|index| format!("presim-worker-{index}"))
+            .build()?;
+        Ok(Self { shared, pool: Arc::new(pool), config })
+    }
+
+    /// A ticket for a request of `flow` that has just arrived.
+    pub fn ticket(&self, flow: &Arc<Flow>) -> Ticket {
+        Ticket { deadline: Instant::now() + self.config.deadline, flow: flow.clone(), batch: None }
+    }
+
+    /// Requests that have just arrived as one.
+    pub fn batch(&self) -> Arc<Batch> {
+        // Some rounds wait behind the one that runs, so that no worker waits for the front.
+        Arc::new(Batch::new(4 * self.config.workers.max(1)))
+    }
+
+    /// Runs a task to its end, and returns what its last run made. Dropping the future cancels it: a run that waits is never begun, and one that
+    /// has begun is stopped.
+    ///
+    /// # Errors
+    /// Returns [`Refused`] if it was rejected, if its time was up before a worker was free, or if it panicked; and what [`Task::fetch`] returns.
+    pub async fn submit<T: Task>(&self, task: T, ticket: Ticket) -> Result<T::Done, T::Error> {
+        let (lane, may_be_inline) = match task.place() {
+            Place::Inline => return self.look_up(task).await,
+            Place::On(lane) => (lane, false),
+            Place::InlineThen(lane) => (lane, !ticket.is_entry() && task.size() <= Self::INLINE_BYTES),
+        };
+        let lane = self.lane(lane);
+        let standing = lane.weigh(&ticket.flow);
+        let mut is_long = task.size() > Self::IN_PAUSE_BYTES;
+        let mut missed = Missed::default();
+        if may_be_inline && let Some(ran) = self.run_inline(lane, &task, &ticket, standing).await? {
+            is_long = ran.too_long && ran.missed.is_empty();
+            if !is_long && ran.missed.is_empty() {
+                return Ok(ran.done);
+            }
+            missed = ran.missed;
+        }
+        let (mut task, mut round) = (Arc::new(task), 0);
+        loop {
+            if !missed.is_empty() {
+                round += 1;
+                if let Some(other) = task.fetch(missed, round).await? {
+                    task = Arc::new(other);
+                }
+            }
+            let ran = self.run_on(lane, &task, &ticket, standing, is_long).await?;
+            if ran.missed.is_empty() {
+                return Ok(ran.done);
+            }
+            missed = ran.missed;
+        }
+    }
+
+    /// Runs a look-up inline, and again when what it has missed is there.
+    async fn look_up<T: Task>(&self, mut task: T) -> Result<T::Done, T::Error> {
+        let mut round = 0;
+        loop {
+            let ran = self.run_here(&task, Meter::default())?;
+            if ran.missed.is_empty() {
+                return Ok(ran.done);
+            }
+            round += 1;
+            if let Some(other) = task.fetch(ran.missed, round).await? {
+                task = other;
+            }
+        }
+    }
+
+    /// Runs a task once inline, in a small bound; `None` if too many wait for the thread.
+    async fn run_inline<T: Task>(
+        &self,
+        lane: &Lane,
+        task: &T,
+        ticket: &Ticket,
+        standing: Standing,
+    ) -> Result<Option<Ran<T::Done>>, Refused> {
+        let known = ticket.flow.lane(lane.name);
+        if standing != Standing::AtEase && known.is_often_too_long() {
+            return Ok(None);
+        }
+        let Some(permit) = self.shared.inline.enter(standing, self.config.overload_wait) else {
+            // The lane's workers would take the time from this thread and those like it, and give each answer a way between threads.
+            if standing == Standing::AboveShare && self.all_cores_are_busy() {
+                let (lane_name, wait) = (lane.name, lane.expected_wait());
+                let refused = Refused::Overloaded { lane: lane_name, wait, was_at_ease: false };
+                return Err(self.rejected(lane, refused));
+            }
+            return Ok(None);
+        };
+        // Whoever would run here first lets those in who have arrived already. So how many they are is known, and once one would wait for long, the
+        // rest goes to the lane: a thread that runs reads nothing, and rejects nothing.
+        tokio::task::yield_now().await;
+        let began = Instant::now();
+        let ran = self.run_here(task, Meter::short(Self::INLINE))?;
+        let took = began.elapsed();
+        permit.served(took);
+        lane.load.serve(took);
+        let too_long = ran.too_long && ran.missed.is_empty();
+        known.learn_length(too_long);
+        if !too_long {
+            known.cost.learn(took);
+        }
+        Ok(Some(ran))
+    }
+
+    /// Runs a task once on a worker.
+    async fn run_on<T: Task>(
+        &self,
+        lane: &Arc<Lane>,
+        task: &Arc<T>,
+        ticket: &Ticket,
+        standing: Standing,
+        is_long: bool,
+    ) -> Result<Ran<T::Done>, Refused> {
+        if self.shared.stopping.load(Relaxed) {
+            return Err(Refused::Stopping);
+        }
+        let _turn = ticket.turn().await;
+        let claim = match &ticket.batch {
+            Some(batch) => batch.enter(lane, standing),
+            None => lane.admit(standing).map(Claim::Own),
+        };
+        let claim = claim.map_err(|refused| self.rejected(lane, refused))?;
+        let (answer, answered) = oneshot::channel();
+        let cancelled = Arc::new(AtomicBool::new(false));
+        let on_drop = CancelOnDrop(Some(cancelled.clone()));
+        let own = ticket.flow.lane(lane.name).cost.mean();
+        let waiting = Waiting {
+            task: task.clone(),
+            ticket: ticket.clone(),
+            cancelled,
+            lane: lane.clone(),
+            claim: Some(claim),
+            answer: Some(answer),
+            arrived: Some(Instant::now()),
+        };
+        let cost = if own == 0 { lane.cost.mean() } else { own };
+        self.shared.push(QueueName::of(lane.name, is_long), &ticket.flow, Job { cost, work: Box::new(waiting) });
+        let shared = self.shared.clone();
+        // One turn for each job: a turn may find its job already done in the pause of another.
+        self.pool.spawn(move || shared.turn());
+        let done = answered.await.unwrap_or(Err(Refused::Stopping));
+        on_drop.disarm();
+        done
+    }
+
+    /// Runs a task on the calling thread, caught if it panics: for what is so short that handing it over would cost more.
+    fn run_here<T: Task>(&self, task: &T, meter: Meter) -> Result<Ran<T::Done>, Refused> {
+        // The system would let a thread that never sleeps go on for milliseconds, while a worker waits for its core.
+        if self.shared.queues.iter().any(|queue| queue.waiting() > 0) {
+            std::thread::yield_now();
+        }
+        let mut overlay = borrow_overlay();
+        let done = run_caught(task, &mut overlay, meter);
+        give_back(overlay);
+        done.map_err(|panic| self.shared.panicked(panic.as_ref()))
+    }
+
+    /// Whether as many threads run as there are cores. By default there is a worker a core, and a thread for connections.
+    fn all_cores_are_busy(&self) -> bool {
+        let inside: usize = self.shared.lanes.iter().map(|lane| lane.inside()).sum();
+        self.shared.inline.busy() + inside >= self.config.workers.max(1)
+    }
+
+    /// Counts a rejection. The first of a minute is a warning in the log.
+    fn rejected(&self, lane: &Lane, refused: Refused) -> Refused {
+        lane.refused.increment(1);
+        let Some((_, wait, flag)) = refused.busy() else { return refused };
+        let (now, told) = (1 + self.shared.began.elapsed().as_secs(), self.shared.told.load(Relaxed));
+        if (told == 0 || now >= told + 60) && self.shared.told.compare_exchange(told, now, Relaxed, Relaxed).is_ok() {
+            tracing::warn!(
+                lane = lane.name.as_str(),
+                wait_ms = wait.as_millis(),
+                flag,
+                "requests are rejected: {refused}"
+            );
+        }
+        refused
+    }
+
+    /// A lane.
+    pub fn lane(&self, lane: LaneName) -> &Arc<Lane> {
+        &self.shared.lanes[lane as usize]
+    }
+
+    /// Jobs that wait in a lane.
+    pub fn waiting(&self, lane: LaneName) -> usize {
+        let queues = [false, true].map(|is_long| QueueName::of(lane, is_long));
+        let waiting = |queue: QueueName| self.shared.queues[queue as usize].waiting();
+        if queues[0] == queues[1] { waiting(queues[0]) } else { queues.map(waiting).iter().sum() }
+    }
+
+    /// Rejects every further job.
+    pub fn close(&self) {
+        self.shared.stopping.store(true, Relaxed);
+    }
+}
+
+impl Shared {
+    fn push(&self, queue: QueueName, flow: &Arc<Flow>, job: Job) {
+        self.queues[queue as usize].push(queue, flow, job);
+    }
+
+    fn pop(&self, queue: QueueName) -> Option<Job> {
+        let lane = match queue {
+            QueueName::Read => LaneName::Read,
+            QueueName::Short | QueueName::LongShort => LaneName::Short,
+            QueueName::Bundle | QueueName::LongBundle => LaneName::Bundle,
+        };
+        self.queues[queue as usize].pop(queue, self.lanes[lane as usize].cost.mean())
+    }
+
+    /// Runs one job: the first of the highest queue that has one. Some turns begin with another queue.
+    fn turn(&self) {
+        let first = match self.turns.fetch_add(1, Relaxed) % Executor::ROUND {
+            0 => Some(QueueName::Bundle),
+            2 | 6 => Some(QueueName::LongShort),
+            4 => Some(QueueName::LongBundle),
+            _ => None,
+        };
+        let mut job = loop {
+            if let Some(job) = first.into_iter().chain(QueueName::ALL).find_map(|queue| self.pop(queue)) {
+                break job;
+            }
+            if self.queues.iter().all(|queue| queue.waiting() == 0) {
+                return;
+            }
+            // Another worker has the client of the job that waits in its hands, for as long as it takes to take one of its jobs.
+            std::thread::yield_now();
+        };
+        NEXT_PAUSE.set(Some(Instant::now()));
+        let mut overlay = borrow_overlay();
+        job.work.run(self, &mut overlay, Bound::Deadline);
+        give_back(overlay);
+        NEXT_PAUSE.set(None);
+    }
+
+    /// In the pause of a run: runs one job that is known to be short, or has a small bound. What such jobs take, the paused run gets next: so a stream
+    /// of them has half of the worker, and the paused run the other.
+    fn let_one_pass(self: &Arc<Self>) {
+        const PASSING: [QueueName; 3] = [QueueName::Read, QueueName::Short, QueueName::Bundle];
+        if PASSING.iter().all(|queue| self.queues[*queue as usize].waiting() == 0) {
+            return;
+        }
+        let Some(next) = NEXT_PAUSE.get() else { return };
+        let began = Instant::now();
+        if began < next {
+            return;
+        }
+        let found = PASSING.into_iter().find_map(|queue| Some((queue, self.pop(queue)?)));
+        let Some((queue, mut job)) = found else { return };
+        NEXT_PAUSE.set(None);
+        let mut overlay = borrow_overlay();
+        let bound = if queue == QueueName::Read { Bound::None } else { Bound::Strides(Executor::IN_PAUSE) };
+        let ended = job.work.run(self, &mut overlay, bound);
+        give_back(overlay);
+        NEXT_PAUSE.set(Some(Instant::now() + began.elapsed()));
+        if !ended {
+            let flow = job.work.flow();
+            self.push(if queue == QueueName::Short { QueueName::LongShort } else { QueueName::LongBundle }, &flow, job);
+            // Its own turn may have come meanwhile, and found nothing.
+            let shared = self.clone();
+            rayon::spawn(move || shared.turn());
+        }
+    }
+
+    fn panicked(&self, panic: &(dyn std::any::Any + Send)) -> Refused {
+        static NEXT: AtomicUsize = AtomicUsize::new(1);
+        let id = NEXT.fetch_add(1, Relaxed) as u64;
+        let text = panic
+            .downcast_ref::<String>()
+            .map(String::as_str)
+            .or_else(|| panic.downcast_ref::<&str>().copied())
+            .unwrap_or("no text");
+        self.panics.0.increment(1);
+        tracing::error!(id, panic = text, "a job panicked");
+        Refused::Panicked { id }
+    }
+}
+
+/// A task that waits for a worker.
+pub struct Job {
+    /// What it is expected to take, in nanoseconds.
+    cost: u64,
+    work: Box<dyn Work>,
+}
+
+impl Job {
+    /// What it is expected to take, in nanoseconds.
+    pub const fn cost(&self) -> u64 {
+        self.cost
+    }
+}
+
+/// What bounds a run.
+#[derive(Clone, Copy)]
+enum Bound {
+    /// Its deadline. It is paused for others.
+    Deadline,
+    /// Its deadline.
+    None,
+    /// Its deadline, and so many strides of the meter.
+    Strides(u32),
+}
+
+/// A task of any type.
+trait Work: Send {
+    /// Runs it, and tells who waits for it. False if it was too long for its bound: then it is to be run again.
+    fn run(&mut self, shared: &Shared, overlay: &mut Overlay, bound: Bound) -> bool;
+
+    /// Its client.
+    fn flow(&self) -> Arc<Flow>;
+}
+
+struct Waiting<T: Task> {
+    task: Arc<T>,
+    ticket: Ticket,
+    /// Nobody waits for it any more.
+    cancelled: Arc<AtomicBool>,
+    lane: Arc<Lane>,
+    claim: Option<Claim>,
+    answer: Option<oneshot::Sender<Result<Ran<T::Done>, Refused>>>,
+    /// When it arrived, until it has begun.
+    arrived: Option<Instant>,
+}
+
+impl<T: Task> Work for Waiting<T> {
+    fn run(&mut self, shared: &Shared, overlay: &mut Overlay, bound: Bound) -> bool {
+        if let Some(arrived) = self.arrived.take() {
+            self.lane.waited.record(arrived.elapsed());
+        }
+        if self.cancelled.load(Relaxed) {
+            return true;
+        }
+        let began = Instant::now();
+        let done = if began >= self.ticket.deadline {
+            Err(Refused::Deadline)
+        } else {
+            let pause = matches!(bound, Bound::Deadline).then(|| shared.pause.clone());
+            let mut meter = Meter::until(self.ticket.deadline, self.cancelled.clone(), pause);
+            if let Bound::Strides(strides) = bound {
+                meter.bound(strides);
+            }
+            self.lane.running.fetch_add(1, AcqRel);
+            let done = run_caught(self.task.as_ref(), overlay, meter);
+            self.lane.running.fetch_sub(1, AcqRel);
+            let took = began.elapsed();
+            self.lane.load.serve(took);
+            if let (Bound::Strides(_), Ok(ran)) = (bound, &done)
+                && ran.too_long
+                && ran.missed.is_empty()
+            {
+                return false;
+            }
+            self.ticket.flow.lane(self.lane.name).cost.learn(took);
+            // Before the answer, so that a client that sends its next request at once finds its permit free.
+            if let Some(claim) = self.claim.take() {
+                claim.served(took);
+            }
+            done.map_err(|panic| shared.panicked(panic.as_ref()))
+        };
+        if let Some(answer) = self.answer.take() {
+            let _ = answer.send(done);
+        }
+        true
+    }
+
+    fn flow(&self) -> Arc<Flow> {
+        self.ticket.flow.clone()
+    }
+}
+
+fn run_caught<T: Task>(
+    task: &T,
+    overlay: &mut Overlay,
+    meter: Meter,
+) -> Result<Ran<T::Done>, Box<dyn std::any::Any + Send>> {
+    catch_unwind(AssertUnwindSafe(|| {
+        let done = task.run(overlay, meter);
+        Ran { done, too_long: overlay.meter.stopped() == Some(Stopped::TooLong), missed: overlay.take_missed() }
+    }))
+}
+
+fn borrow_overlay() -> Overlay {
+    OVERLAYS.with_borrow_mut(Vec::pop).unwrap_or_else(Overlay::of_thread)
+}
+
+fn give_back(mut overlay: Overlay) {
+    overlay.rest();
+    OVERLAYS.with_borrow_mut(|overlays| overlays.push(overlay));
+}
+
+/// Sets the flag when whoever waits goes away before the job has ended.
+struct CancelOnDrop(Option<Arc<AtomicBool>>);
+
+impl CancelOnDrop {
+    fn disarm(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for CancelOnDrop {
+    fn drop(&mut self) {
+        if let Some(flag) = &self.0 {
+            flag.store(true, Relaxed);
+        }
+    }
+}

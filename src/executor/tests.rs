@@ -1,0 +1,178 @@
+//! What clients of a busy executor can rely on.
+
+use std::{
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering::SeqCst},
+    },
+    time::Duration,
+};
+
+use futures::future::join_all;
+use tokio::sync::oneshot;
+
+use super::{Executor, ExecutorConfig, Flow, LaneName, Place, Refused, Task};
+use crate::{
+    state::{Meter, Missed, Overlay},
+    telemetry::Metrics,
+};
+
+/// Longer than anything here takes.
+const BOUND: Duration = Duration::from_secs(30);
+
+struct Work<F> {
+    lane: LaneName,
+    work: F,
+}
+
+impl<F: Fn(&mut Overlay, Meter) + Send + Sync + 'static> Task for Work<F> {
+    type Done = ();
+    type Error = Refused;
+
+    fn place(&self) -> Place {
+        Place::On(self.lane)
+    }
+
+    fn size(&self) -> usize {
+        0
+    }
+
+    fn run(&self, overlay: &mut Overlay, meter: Meter) {
+        (self.work)(overlay, meter);
+    }
+
+    async fn fetch(&self, _: Missed, _: usize) -> Result<Option<Self>, Refused> {
+        Ok(None)
+    }
+}
+
+/// An executor with one worker.
+fn one_worker() -> Executor {
+    let config = ExecutorConfig {
+        workers: 1,
+        queue_short: 100,
+        queue_bundle: 100,
+        queue_wait: BOUND,
+        overload_wait: 100,
+        deadline: BOUND,
+    };
+    Executor::start(config, &Metrics::default()).expect("a thread")
+}
+
+/// Hands over work of a client, and returns its end.
+fn submit(
+    executor: &Executor,
+    flow: &Arc<Flow>,
+    lane: LaneName,
+    work: impl Fn(&mut Overlay, Meter) + Send + Sync + 'static,
+) -> tokio::task::JoinHandle<Result<(), Refused>> {
+    let (executor, flow) = (executor.clone(), flow.clone());
+    tokio::spawn(async move { executor.submit(Work { lane, work }, executor.ticket(&flow)).await })
+}
+
+/// Holds the worker, without a pause, until the first of what is returned is dropped.
+async fn hold(executor: &Executor) -> (std::sync::mpsc::Sender<()>, tokio::task::JoinHandle<Result<(), Refused>>) {
+    let (release, held) = std::sync::mpsc::channel::<()>();
+    let (begun, has_begun) = oneshot::channel();
+    let (held, begun) = (Mutex::new(held), Mutex::new(Some(begun)));
+    let end = submit(executor, &Flow::new(), LaneName::Bundle, move |_, _| {
+        let _ = begun.lock().expect("no panic").take().map(|begun| begun.send(()));
+        let _ = held.lock().expect("no panic").recv();
+    });
+    has_begun.await.expect("it begins");
+    (release, end)
+}
+
+#[tokio::test]
+async fn clients_take_turns() {
+    let executor = one_worker();
+    let (release, held) = hold(&executor).await;
+    let order = Arc::new(Mutex::new(String::new()));
+    let mut ends = Vec::new();
+    for (name, count) in [('a', 12), ('b', 3)] {
+        let flow = Flow::new();
+        for _ in 0..count {
+            let order = order.clone();
+            ends.push(submit(&executor, &flow, LaneName::Bundle, move |_, _| {
+                order.lock().expect("no panic").push(name);
+            }));
+            // Until it waits.
+            tokio::task::yield_now().await;
+        }
+    }
+    drop(release);
+    held.await.expect("no panic").expect("it runs");
+    for end in join_all(ends).await {
+        end.expect("no panic").expect("it runs");
+    }
+    let order = order.lock().expect("no panic").clone();
+    let last = order.rfind('b').expect("all have run");
+    assert!(last < 8, "{order}: the second client does not wait for all of the first");
+}
+
+#[tokio::test]
+async fn a_long_run_lets_others_pass() {
+    let executor = one_worker();
+    for passing in [LaneName::Read, LaneName::Short, LaneName::Bundle] {
+        let passed = Arc::new(AtomicBool::new(false));
+        let (seen, flow) = (passed.clone(), Flow::new());
+        let (begun, has_begun) = oneshot::channel();
+        let begun = Mutex::new(Some(begun));
+        // It ends only when the other has run, and there is no other worker.
+        let long = submit(&executor, &flow, LaneName::Bundle, move |_, mut meter| {
+            let _ = begun.lock().expect("no panic").take().map(|begun| begun.send(()));
+            while !seen.load(SeqCst) && meter.between_calls().is_ok() {}
+        });
+        has_begun.await.expect("it begins");
+        submit(&executor, &Flow::new(), passing, move |_, _| passed.store(true, SeqCst)).await.expect("no panic").expect("it runs");
+        long.await.expect("no panic").expect("it runs");
+    }
+}
+
+#[tokio::test]
+async fn what_is_too_long_to_pass_runs_when_the_worker_is_free() {
+    let executor = one_worker();
+    let tried = Arc::new(AtomicBool::new(false));
+    let (seen, flow) = (tried.clone(), Flow::new());
+    let (begun, has_begun) = oneshot::channel();
+    let begun = Mutex::new(Some(begun));
+    let long = submit(&executor, &flow, LaneName::Bundle, move |_, mut meter| {
+        let _ = begun.lock().expect("no panic").take().map(|begun| begun.send(()));
+        while !seen.load(SeqCst) && meter.between_calls().is_ok() {}
+    });
+    has_begun.await.expect("it begins");
+    let ended = Arc::new(AtomicBool::new(false));
+    let end = ended.clone();
+    let other = submit(&executor, &Flow::new(), LaneName::Short, move |overlay, mut meter| {
+        let is_bounded = meter.is_short();
+        while is_bounded && meter.between_calls().is_ok() {}
+        end.store(!is_bounded, SeqCst);
+        tried.store(true, SeqCst);
+        overlay.meter = meter;
+    });
+    long.await.expect("no panic").expect("it runs");
+    other.await.expect("no panic").expect("it runs");
+    assert!(ended.load(SeqCst), "it has run without the bound");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_job_is_forgotten() {
+    let config = ExecutorConfig {
+        workers: 4,
+        queue_short: 10_000,
+        queue_bundle: 10_000,
+        queue_wait: BOUND,
+        overload_wait: 100,
+        deadline: BOUND,
+    };
+    let executor = Executor::start(config, &Metrics::default()).expect("threads");
+    for _ in 0..50 {
+        let flow = Flow::new();
+        let ends = (0..100).map(|index| {
+            let lane = if index % 2 == 0 { LaneName::Short } else { LaneName::Bundle };
+            submit(&executor, &flow, lane, |_, mut meter| drop(meter.between_calls()))
+        });
+        let ends = tokio::time::timeout(BOUND, join_all(ends)).await.expect("all end");
+        assert!(ends.into_iter().all(|end| end.expect("no panic").is_ok()));
+    }
+}
