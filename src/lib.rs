@@ -6,7 +6,7 @@
 //! - [`rpc`]: the front. Servers, methods, wire types of the two dialects, error codes, limits.
 //! - [`wallet`]: EIP-5792 batches. Rules, signing, approval, durable store.
 //! - [`feed`]: the sources of state, and the one actor that turns what they give into snapshots.
-//! - [`executor`]: lanes and the pool of CPU workers.
+//! - [`executor`]: the scheduler. Where each request runs, when, and which are rejected.
 //! - [`store`]: what survives a restart. One file, many writes to a commit.
 //! - [`engine`]: pure simulation. A snapshot and a request in, a result out.
 //! - [`state`]: immutable worlds, snapshots, history, and the overlay of a run.

@@ -105,6 +105,11 @@ pub fn quantile(values: &[f64], share: f64) -> f64 {
 
 /// `connections` clients that each send their next request when they have the answer to the last, for `time`.
 pub fn closed(to: SocketAddr, bodies: &Bodies, connections: usize, time: Duration) -> Seen {
+    paced(to, bodies, connections, Duration::ZERO, time)
+}
+
+/// The same, each of them no more often than `every`.
+pub fn paced(to: SocketAddr, bodies: &Bodies, connections: usize, every: Duration, time: Duration) -> Seen {
     let seen = Rc::new(RefCell::new(Seen::default()));
     let next = Rc::new(Cell::new(0));
     let began = Instant::now();
@@ -117,6 +122,9 @@ pub fn closed(to: SocketAddr, bodies: &Bodies, connections: usize, time: Duratio
                     let sent = Instant::now();
                     let answer = connection.ask(&bodies.0[turn(&next) % bodies.0.len()]).await.expect("an answer");
                     seen.borrow_mut().take(answer, sent.elapsed().as_secs_f64());
+                    if !every.is_zero() {
+                        tokio::time::sleep_until((sent + every).into()).await;
+                    }
                 }
             }
         });

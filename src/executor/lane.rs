@@ -4,8 +4,8 @@ use std::{
     sync::{
         Arc,
         atomic::{
-            AtomicUsize,
-            Ordering::{AcqRel, Acquire},
+            AtomicU64, AtomicUsize,
+            Ordering::{AcqRel, Acquire, Relaxed},
         },
     },
     time::{Duration, Instant},
@@ -17,7 +17,7 @@ use tokio::sync::Notify;
 
 use super::{
     Executor, ExecutorConfig, Flow, Refused,
-    load::{Cost, Load, Standing},
+    load::{Cost, Load, Standing, nanos},
 };
 use crate::telemetry::Metrics;
 
@@ -62,7 +62,7 @@ impl std::fmt::Display for LaneName {
 
 /// A lane: how many requests wait or run in it, and who else may.
 ///
-/// While it is at ease, a request is admitted if few wait, or if the expected wait is short (`--queue-wait-ms`). While it is overloaded
+/// While it is at ease, a request is admitted if few wait, or if the expected wait is short (`--queue-wait-ms`) and no queue stands. While it is overloaded
 /// ([`Load`]), a request is admitted if it can begin soon (`--overload-wait`), or if its client asks for less than its share. The expected wait
 /// follows from how many are before it and from the mean of what requests take.
 pub struct Lane {
@@ -80,6 +80,9 @@ pub struct Lane {
     /// What a request takes on a worker.
     pub cost: Cost,
     pub load: Load,
+    began: Instant,
+    /// Since when a queue stands, in nanoseconds from `began`; 0 while none does.
+    stands_since: AtomicU64,
     is_empty: Notify,
     pub refused: Counter,
     pub waited: Histogram,
@@ -98,6 +101,8 @@ pub struct Permit(Arc<Lane>);
 impl Lane {
     /// Requests a worker that may always wait while the lane is at ease: a handful of clients is served, however long what they ask takes.
     const FEW: usize = 8;
+    /// Requests a worker that are many, if their wait is long too.
+    const MANY: usize = 64;
     /// A wait that nobody is rejected for: with less, workers would run dry between two arrivals.
     const BETWEEN_ARRIVALS: Duration = Duration::from_micros(200);
 
@@ -116,6 +121,8 @@ impl Lane {
             running: AtomicUsize::new(0),
             cost: Cost::default(),
             load: Load::new(config.workers.max(1)),
+            began: Instant::now(),
+            stands_since: AtomicU64::new(0),
             is_empty: Notify::new(),
             refused: metrics.counter(
                 "presim_queue_refused_total",
@@ -160,6 +167,27 @@ impl Lane {
         self.inside.load(Acquire)
     }
 
+    /// Whether a queue stands, rather than being a burst that is worked off (as CoDel tells them apart, RFC 8289): for longer than a request may
+    /// wait, there were never few who waited. Clients that wait for their answers make such a queue too: so it is only long if they are many, or
+    /// if they wait for long.
+    fn queue_stands(&self, waiting: usize) -> bool {
+        let now = nanos(self.began.elapsed()).max(1);
+        let since = self.stands_since.load(Relaxed);
+        if waiting <= Self::FEW * self.workers {
+            if since > 0 {
+                self.stands_since.store(0, Relaxed);
+            }
+            return false;
+        }
+        if since == 0 {
+            self.stands_since.store(now, Relaxed);
+            return false;
+        }
+        let (wait, most) = (self.wait(waiting), self.queue_wait);
+        let is_long = wait > most / 4 || (waiting > Self::MANY * self.workers && wait > most / 80);
+        is_long && now.saturating_sub(since) > nanos(most)
+    }
+
     /// How long the next request would wait.
     pub fn expected_wait(&self) -> Duration {
         self.wait((self.inside() + 1).saturating_sub(self.workers))
@@ -182,8 +210,15 @@ impl Lane {
 
     fn longest_wait(&self, waiting: usize, standing: Standing) -> Duration {
         match standing {
-            Standing::AtEase if waiting > Self::FEW * self.workers => self.queue_wait,
-            Standing::AtEase | Standing::BelowShare => Duration::MAX,
+            Standing::AtEase => {
+                let stands = self.queue_stands(waiting);
+                match waiting > Self::FEW * self.workers {
+                    true if stands => Duration::ZERO,
+                    true => self.queue_wait,
+                    false => Duration::MAX,
+                }
+            }
+            Standing::BelowShare => Duration::MAX,
             Standing::AboveShare => {
                 let soon = self.cost.most().saturating_mul(self.overload_wait) / 100;
                 Duration::from_nanos(soon).max(Self::BETWEEN_ARRIVALS)

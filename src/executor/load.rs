@@ -60,7 +60,7 @@ impl Cost {
 /// The rate is the most run time a second that was served in a window of the last seconds. It is measured because a core's time does not all go to
 /// runs: where requests are short, most of it goes to reading and writing them.
 ///
-/// While a lane is overloaded each client is weighed in the same way: its bucket drains at its equal share of the rate. A client whose bucket is
+/// While a lane is overloaded each client is weighed in the same way: its bucket drains at its equal share of half the rate. The other half empties the queue. A client whose bucket is
 /// nearly empty asks for less than its share, and is admitted.
 #[derive(Debug)]
 pub struct Load {
@@ -80,7 +80,8 @@ struct Bucket {
     window_began: Instant,
     window: u64,
     clients: [u32; 2],
-    /// Nanoseconds served a nanosecond, in the last windows.
+    /// Nanoseconds served a nanosecond: a hundredth at the least, so that the bucket drains where nothing is served; and in the last windows.
+    rate: f64,
     rates: [f64; Load::WINDOWS],
     rate_window: usize,
     measured: (Instant, u64),
@@ -98,6 +99,7 @@ pub enum Standing {
 }
 
 impl Load {
+    const LEAST_RATE: f64 = 0.01;
     /// Windows in which the rate is looked for.
     const WINDOWS: usize = 32;
     /// How long the lane's excess must have been served for it to be at ease, at the rate: that, or so many requests.
@@ -109,6 +111,8 @@ impl Load {
     const CLIENTS_WINDOW: Duration = Duration::from_millis(250);
     /// Parts of its bucket's depth that a client below its share may have used.
     const QUARTER: f64 = 4.0;
+    /// The part of the rate that is shared out: the rest lets the queue drain, and is for whoever comes when it is short.
+    const SHARED: f64 = 0.5;
 
     /// A lane at ease.
     pub fn new(workers: usize) -> Self {
@@ -123,6 +127,7 @@ impl Load {
                 window_began: now,
                 window: 1,
                 clients: [0; 2],
+                rate: Self::LEAST_RATE,
                 rates: [0.0; Self::WINDOWS],
                 rate_window: 0,
                 measured: (now, 0),
@@ -154,6 +159,7 @@ impl Load {
         bucket.rate_window = (bucket.rate_window + 1) % Self::WINDOWS;
         let index = bucket.rate_window;
         bucket.rates[index] = work as f64 / time.max(1) as f64;
+        bucket.rate = bucket.rates.iter().copied().fold(Self::LEAST_RATE, f64::max);
         bucket.drain(now, cost);
         if self.is_overloaded() && bucket.level <= 0.0 {
             self.is_overloaded.store(false, Release);
@@ -190,7 +196,8 @@ impl Load {
         let clients = f64::from(bucket.clients[0].max(bucket.clients[1]).max(1));
         // A bucket that a few of its own requests fill, or its part of the lane's.
         let most = (depth / clients).max(Self::QUARTER * own);
-        let drained = nanos(now.saturating_duration_since(account.at)) as f64 * bucket.rate() / clients;
+        let share = bucket.rate * Self::SHARED / clients;
+        let drained = nanos(now.saturating_duration_since(account.at)) as f64 * share;
         let level = (account.level.min(most) - drained).max(0.0);
         account.level = (level + own).min(most);
         account.at = now;
@@ -215,17 +222,12 @@ impl Load {
 }
 
 impl Bucket {
-    /// Nanoseconds that the lane serves a nanosecond: a hundredth at the least, so that the bucket drains where nothing is served.
-    fn rate(&self) -> f64 {
-        self.rates.iter().copied().fold(0.01, f64::max)
-    }
-
     fn depth(&self, cost: u64) -> f64 {
-        (nanos(Load::DEPTH) as f64 * self.rate()).max(cost.saturating_mul(Load::DEPTH_REQUESTS) as f64)
+        (nanos(Load::DEPTH) as f64 * self.rate).max(cost.saturating_mul(Load::DEPTH_REQUESTS) as f64)
     }
 
     fn drain(&mut self, now: Instant, cost: u64) {
-        let drained = nanos(now.saturating_duration_since(self.at)) as f64 * self.rate();
+        let drained = nanos(now.saturating_duration_since(self.at)) as f64 * self.rate;
         self.level = (self.level - drained).clamp(0.0, self.depth(cost));
         self.at = now;
     }

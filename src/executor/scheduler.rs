@@ -218,8 +218,8 @@ impl Executor {
     const INLINE_BYTES: usize = 8 << 10;
     /// The same, to be run in the pause of another.
     const IN_PAUSE_BYTES: usize = 64 << 10;
-    /// Every so many turns of a worker begin with a bundle, and with what is long, so that no stream of short calls keeps those waiting for ever.
-    const ROUND: usize = 8;
+    /// Some of so many turns of a worker begin with what is long, and one with a bundle, so that no stream of short calls keeps those waiting for ever.
+    const ROUND: usize = 4;
 
     /// Starts the workers.
     ///
@@ -466,9 +466,9 @@ impl Shared {
     /// Runs one job: the first of the highest queue that has one. Some turns begin with another queue.
     fn turn(&self) {
         let first = match self.turns.fetch_add(1, Relaxed) % Executor::ROUND {
-            0 => Some(QueueName::Bundle),
-            2 | 6 => Some(QueueName::LongShort),
-            4 => Some(QueueName::LongBundle),
+            0 => Some(QueueName::LongBundle),
+            1 => Some(QueueName::LongShort),
+            2 => Some(QueueName::Bundle),
             _ => None,
         };
         let mut job = loop {

@@ -124,7 +124,10 @@ async fn a_long_run_lets_others_pass() {
             while !seen.load(SeqCst) && meter.between_calls().is_ok() {}
         });
         has_begun.await.expect("it begins");
-        submit(&executor, &Flow::new(), passing, move |_, _| passed.store(true, SeqCst)).await.expect("no panic").expect("it runs");
+        submit(&executor, &Flow::new(), passing, move |_, _| passed.store(true, SeqCst))
+            .await
+            .expect("no panic")
+            .expect("it runs");
         long.await.expect("no panic").expect("it runs");
     }
 }
@@ -170,7 +173,9 @@ async fn no_job_is_forgotten() {
         let flow = Flow::new();
         let ends = (0..100).map(|index| {
             let lane = if index % 2 == 0 { LaneName::Short } else { LaneName::Bundle };
-            submit(&executor, &flow, lane, |_, mut meter| drop(meter.between_calls()))
+            submit(&executor, &flow, lane, |_, mut meter| {
+                let _ = meter.between_calls();
+            })
         });
         let ends = tokio::time::timeout(BOUND, join_all(ends)).await.expect("all end");
         assert!(ends.into_iter().all(|end| end.expect("no panic").is_ok()));

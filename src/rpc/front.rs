@@ -1,4 +1,4 @@
-//! The way of a request: routed, run in place or on a lane, counted.
+//! The way of a request: routed by the table of methods, run by the executor, counted.
 
 use std::{
     sync::{Arc, OnceLock},

@@ -48,8 +48,8 @@ pub enum Stopped {
     /// Nobody waits for the answer any more.
     #[error("the request was cancelled")]
     Cancelled,
-    /// It is longer than what may run in place of a queued job.
-    #[error("the request is too long to run in place")]
+    /// It is longer than its bound: it is run again on a worker.
+    #[error("the request is too long to run inline")]
     TooLong,
 }
 
