@@ -338,7 +338,9 @@ mod tests {
         let (mut lane, flow) = (Lane::new(), Flow::new());
         lane.overload(&flow);
         for _ in 0..100 {
-            assert_eq!(lane.ask(&Flow::new(), COST / 3), Standing::AboveShare);
+            let anew = Flow::new();
+            anew.lane(LaneName::Bundle).account().at = lane.now;
+            assert_eq!(lane.ask(&anew, COST / 3), Standing::AboveShare);
         }
     }
 }
