@@ -121,8 +121,11 @@ async fn a_method_takes_as_many_parameters_as_the_document_has() {
     }
 }
 
+/// Objects by their JSON pointers, and the names of the fields that each may have.
+type Objects = Vec<(String, BTreeSet<String>)>;
+
 /// Where in `value` objects are whose fields `schema` names: their pointers in the value, and those fields.
-fn objects(schema: &Value, value: &Value, at: &str, found: &mut Vec<(String, BTreeSet<String>)>) {
+fn objects(schema: &Value, value: &Value, at: &str, found: &mut Objects) {
     match value {
         Value::Object(fields) => {
             let choices = schema["oneOf"].as_array().into_iter().flatten();
@@ -176,11 +179,11 @@ fn fields_of_sources() -> BTreeSet<String> {
 async fn an_object_takes_the_fields_that_the_document_has_and_no_others() {
     let node = TestNode::quiet();
     let params_of = document(&node).await;
-    let found: Vec<(&str, Value, Vec<(String, BTreeSet<String>)>)> = examples()
+    let found: Vec<(&str, Value, Objects)> = examples()
         .into_iter()
         .filter(|(name, _)| *name != "eth_subscribe")
         .map(|(method, params)| {
-            let mut found = Vec::new();
+            let mut found = Objects::new();
             for (index, param) in params_of(method).iter().enumerate() {
                 objects(&param["schema"], &params[index], &format!("/{index}"), &mut found);
             }
