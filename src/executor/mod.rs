@@ -24,10 +24,12 @@ mod inline;
 mod lane;
 mod load;
 mod scheduler;
+mod task;
 #[cfg(test)]
 mod tests;
 
 pub use batch::Batch;
 pub use flow::Flow;
 pub use lane::{Drain, LaneActor, LaneName};
-pub use scheduler::{Executor, ExecutorConfig, Place, Refused, Task, Ticket};
+pub use scheduler::{Executor, ExecutorConfig};
+pub use task::{Place, Refused, Task, Ticket};

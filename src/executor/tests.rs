@@ -46,17 +46,17 @@ impl<F: Fn(&mut Overlay, Meter) + Send + Sync + 'static> Task for Work<F> {
     }
 }
 
-/// An executor with one worker.
-fn one_worker() -> Executor {
+/// An executor that rejects nothing of what is asked here.
+fn with_workers(workers: usize) -> Executor {
     let config = ExecutorConfig {
-        workers: 1,
-        queue_short: 100,
-        queue_bundle: 100,
+        workers,
+        queue_short: 10_000,
+        queue_bundle: 10_000,
         queue_wait: BOUND,
         overload_wait: 100,
         deadline: BOUND,
     };
-    Executor::start(config, &Metrics::default()).expect("a thread")
+    Executor::start(config, &Metrics::default()).expect("threads")
 }
 
 /// Hands over work of a client, and returns its end.
@@ -85,7 +85,7 @@ async fn hold(executor: &Executor) -> (std::sync::mpsc::Sender<()>, tokio::task:
 
 #[tokio::test]
 async fn clients_take_turns() {
-    let executor = one_worker();
+    let executor = with_workers(1);
     let (release, held) = hold(&executor).await;
     let order = Arc::new(Mutex::new(String::new()));
     let mut ends = Vec::new();
@@ -112,7 +112,7 @@ async fn clients_take_turns() {
 
 #[tokio::test]
 async fn a_long_run_lets_others_pass() {
-    let executor = one_worker();
+    let executor = with_workers(1);
     for passing in [LaneName::Read, LaneName::Short, LaneName::Bundle] {
         let passed = Arc::new(AtomicBool::new(false));
         let (seen, flow) = (passed.clone(), Flow::new());
@@ -134,7 +134,7 @@ async fn a_long_run_lets_others_pass() {
 
 #[tokio::test]
 async fn what_is_too_long_to_pass_runs_when_the_worker_is_free() {
-    let executor = one_worker();
+    let executor = with_workers(1);
     let tried = Arc::new(AtomicBool::new(false));
     let (seen, flow) = (tried.clone(), Flow::new());
     let (begun, has_begun) = oneshot::channel();
@@ -160,15 +160,7 @@ async fn what_is_too_long_to_pass_runs_when_the_worker_is_free() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn no_job_is_forgotten() {
-    let config = ExecutorConfig {
-        workers: 4,
-        queue_short: 10_000,
-        queue_bundle: 10_000,
-        queue_wait: BOUND,
-        overload_wait: 100,
-        deadline: BOUND,
-    };
-    let executor = Executor::start(config, &Metrics::default()).expect("threads");
+    let executor = with_workers(4);
     for _ in 0..50 {
         let flow = Flow::new();
         let ends = (0..100).map(|index| {
