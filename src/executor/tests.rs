@@ -83,6 +83,18 @@ async fn hold(executor: &Executor) -> (std::sync::mpsc::Sender<()>, tokio::task:
     (release, end)
 }
 
+/// Begins a bundle that runs until the flag is set, and pauses now and then.
+async fn run_until(executor: &Executor, flag: &Arc<AtomicBool>) -> tokio::task::JoinHandle<Result<(), Refused>> {
+    let (begun, has_begun) = oneshot::channel();
+    let (begun, flag) = (Mutex::new(Some(begun)), flag.clone());
+    let end = submit(executor, &Flow::new(), LaneName::Bundle, move |_, mut meter| {
+        let _ = begun.lock().expect("no panic").take().map(|begun| begun.send(()));
+        while !flag.load(SeqCst) && meter.between_calls().is_ok() {}
+    });
+    has_begun.await.expect("it begins");
+    end
+}
+
 #[tokio::test]
 async fn clients_take_turns() {
     let executor = with_workers(1);
@@ -115,15 +127,8 @@ async fn a_long_run_lets_others_pass() {
     let executor = with_workers(1);
     for passing in [LaneName::Read, LaneName::Short, LaneName::Bundle] {
         let passed = Arc::new(AtomicBool::new(false));
-        let (seen, flow) = (passed.clone(), Flow::new());
-        let (begun, has_begun) = oneshot::channel();
-        let begun = Mutex::new(Some(begun));
-        // It ends only when the other has run, and there is no other worker.
-        let long = submit(&executor, &flow, LaneName::Bundle, move |_, mut meter| {
-            let _ = begun.lock().expect("no panic").take().map(|begun| begun.send(()));
-            while !seen.load(SeqCst) && meter.between_calls().is_ok() {}
-        });
-        has_begun.await.expect("it begins");
+        // There is no other worker: it ends only if the other job has run meanwhile.
+        let long = run_until(&executor, &passed).await;
         submit(&executor, &Flow::new(), passing, move |_, _| passed.store(true, SeqCst))
             .await
             .expect("no panic")
@@ -136,14 +141,7 @@ async fn a_long_run_lets_others_pass() {
 async fn what_is_too_long_to_pass_runs_when_the_worker_is_free() {
     let executor = with_workers(1);
     let tried = Arc::new(AtomicBool::new(false));
-    let (seen, flow) = (tried.clone(), Flow::new());
-    let (begun, has_begun) = oneshot::channel();
-    let begun = Mutex::new(Some(begun));
-    let long = submit(&executor, &flow, LaneName::Bundle, move |_, mut meter| {
-        let _ = begun.lock().expect("no panic").take().map(|begun| begun.send(()));
-        while !seen.load(SeqCst) && meter.between_calls().is_ok() {}
-    });
-    has_begun.await.expect("it begins");
+    let long = run_until(&executor, &tried).await;
     let ended = Arc::new(AtomicBool::new(false));
     let end = ended.clone();
     let other = submit(&executor, &Flow::new(), LaneName::Short, move |overlay, mut meter| {
