@@ -125,8 +125,8 @@ pub struct Config {
     /// Threads that connections live on, where short calls run at once: by default one a core.
     #[arg(long, env = "PRESIM_IO_THREADS", value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024), help_heading = "Limits")]
     pub io_threads: Option<u16>,
-    /// When idle cores are kept from sleeping, for the time it takes to wake them: while requests come fast (`load`), `always` or `never`. Needs leave to write to /dev/cpu_dma_latency (Linux), or is let be.
-    #[arg(long, env = "PRESIM_KEEP_AWAKE", value_name = "WHEN", value_enum, default_value_t = KeepAwake::Load, help_heading = "Limits")]
+    /// When idle cores are kept from sleeping, for the time it takes to wake them: while requests come fast (`load`), `always` or `never`. The other two need leave to write to /dev/cpu_dma_latency (Linux).
+    #[arg(long, env = "PRESIM_KEEP_AWAKE", value_name = "WHEN", value_enum, default_value_t = KeepAwake::Never, help_heading = "Limits")]
     pub keep_awake: KeepAwake,
     /// Gas for a whole request, its calls together.
     #[arg(long, env = "PRESIM_GAS_CAP", value_name = "GAS", default_value_t = 50_000_000, help_heading = "Limits")]

@@ -15,7 +15,6 @@ use std::{
 use actix::{Actor, Addr, Arbiter, System};
 use alloy_signer_local::PrivateKeySigner;
 use eyre::{WrapErr, eyre};
-use metrics::Gauge;
 use tokio::{runtime::Runtime, sync::oneshot};
 
 use self::{
@@ -35,13 +34,13 @@ use crate::{
         world::TradingWorld,
     },
     rpc::{
-        Access, AccessConfig, Awake, Backend, CPU_DMA_LATENCY, Filters, Front, FrontActor, GasCounter, IoMemory,
-        IoThreads, MetricsAccess, Remote, RequestLimits, Serve, ServerConfig, ShapeLimits, Stop, Subscriptions,
-        SyncTimeouts, Waiters, announce,
+        Access, AccessConfig, Awake, Backend, CPU_DMA_LATENCY, Filters, Front, FrontActor, IoMemory, IoThreads,
+        MetricsAccess, Remote, RequestLimits, Serve, ServerConfig, ShapeLimits, Stop, Subscriptions, SyncTimeouts,
+        Waiters, announce,
     },
     state::{CodeCache, Snapshots},
     store::Store,
-    telemetry::Metrics,
+    telemetry::{Gauge, Metrics},
     wallet::{Accounts, ApprovalSocket, Approvals, Fees, Ledger, Policy, Wallet, keys},
 };
 
@@ -246,7 +245,7 @@ struct Parts {
 /// The running actors.
 struct Actors {
     front: Addr<FrontActor>,
-    lanes: [Addr<LaneActor>; 2],
+    lanes: [Addr<LaneActor>; LaneName::ALL.len()],
     feed: Addr<StateFeed>,
     feed_thread: Arbiter,
     beside: Option<Arc<Beside>>,
@@ -295,6 +294,10 @@ impl Actors {
             _ => None,
         };
         let io = IoThreads::start(config.io_threads())?;
+        io.run_on_each(|| {
+            let executor = executor.clone();
+            async move { executor.watch_thread().await }
+        });
         let awake = Awake::new(config.keep_awake).wrap_err_with(|| {
             format!("cannot keep the cores awake: --keep-awake always needs leave to write to {CPU_DMA_LATENCY}")
         })?;
@@ -324,8 +327,7 @@ impl Actors {
             let feed = StateFeed::new(source, journal, config.sub_block(), snapshots.clone(), pool.clone(), &metrics);
             StateFeed::start_in_arbiter(&feed_thread.handle(), move |_| feed)
         };
-        let lanes =
-            [LaneName::Short, LaneName::Bundle].map(|lane| LaneActor::new(lane, executor.clone(), &metrics).start());
+        let lanes = LaneName::ALL.map(|lane| LaneActor::new(lane, executor.clone(), &metrics).start());
         let memory = Arc::new(IoMemory::new(config.max_memory_io as usize, 2 * config.max_connections as usize));
         tokio::spawn(keep_up(metrics.clone(), MemoryGauges::new(&metrics), codes.clone(), memory.clone()));
         let subscriptions = Arc::new(Subscriptions::new(config.max_subscriptions as usize, memory.clone(), &metrics));
@@ -372,7 +374,7 @@ impl Actors {
                 max_response: config.max_response as usize,
             },
             strict_pending: config.strict_pending,
-            gas: GasCounter(metrics.counter("presim_gas_simulated_total", "Gas used by simulated calls.", &[])),
+            gas: metrics.counter("presim_gas_simulated_total", "Gas used by simulated calls.", &[]),
         });
         let waiters = Waiters::new(config.max_sync_waiters as usize);
         let mut front = Front::new(backend, snapshots.clone(), executor, waiters, &metrics);

@@ -1,8 +1,8 @@
 //! What is seen from outside: structured logs, and metrics in the Prometheus format.
 
-use std::{io::IsTerminal, sync::Arc, time::Duration};
+use std::{io::IsTerminal, ops::Deref, sync::Arc, time::Duration};
 
-use metrics::{Counter, Gauge, Histogram, Key, KeyName, Label, Level, Metadata, Recorder, SharedString, Unit};
+use metrics::{Key, KeyName, Label, Level, Metadata, Recorder, SharedString, Unit};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle, PrometheusRecorder};
 
 /// Upper bounds of the buckets of every histogram of times, in seconds: 50 µs to 10 s.
@@ -27,6 +27,31 @@ pub fn init_logs(filter: &str, json: bool) -> Result<(), tracing_subscriber::fil
     // Failing means that logging has been started before, by whoever uses presim as a library.
     let _ = if json { logs.json().try_init() } else { logs.try_init() };
     Ok(())
+}
+
+/// A counter, a gauge or a histogram, which can be shown in types that derive `Debug`.
+#[derive(Clone)]
+pub struct Metric<T>(T);
+
+/// Counts events.
+pub type Counter = Metric<metrics::Counter>;
+/// Shows a value that goes up and down.
+pub type Gauge = Metric<metrics::Gauge>;
+/// Records times, in seconds.
+pub type Histogram = Metric<metrics::Histogram>;
+
+impl<T> Deref for Metric<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.0
+    }
+}
+
+impl<T> std::fmt::Debug for Metric<T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Metric")
+    }
 }
 
 /// A node's metrics. Each node has its own, so that several can live in one process.
@@ -60,13 +85,13 @@ impl Metrics {
     /// A counter. Make it once and keep it: making one looks it up.
     pub fn counter(&self, name: &'static str, help: &'static str, labels: &[(&'static str, &'static str)]) -> Counter {
         self.recorder.describe_counter(KeyName::from(name), None::<Unit>, SharedString::from(help));
-        self.recorder.register_counter(&key(name, labels), &METADATA)
+        Metric(self.recorder.register_counter(&key(name, labels), &METADATA))
     }
 
     /// A gauge.
     pub fn gauge(&self, name: &'static str, help: &'static str, labels: &[(&'static str, &'static str)]) -> Gauge {
         self.recorder.describe_gauge(KeyName::from(name), None::<Unit>, SharedString::from(help));
-        self.recorder.register_gauge(&key(name, labels), &METADATA)
+        Metric(self.recorder.register_gauge(&key(name, labels), &METADATA))
     }
 
     /// A histogram of seconds.
@@ -77,7 +102,7 @@ impl Metrics {
         labels: &[(&'static str, &'static str)],
     ) -> Histogram {
         self.recorder.describe_histogram(KeyName::from(name), Some(Unit::Seconds), SharedString::from(help));
-        self.recorder.register_histogram(&key(name, labels), &METADATA)
+        Metric(self.recorder.register_histogram(&key(name, labels), &METADATA))
     }
 
     /// Everything, as Prometheus reads it.

@@ -19,9 +19,7 @@ use presim::{
         apply::stand_on,
         pool::{Pool, PoolLimits},
     },
-    rpc::{
-        Backend, Filters, GasCounter, Handler, Method, RequestLimits, Run, ShapeLimits, SyncTimeouts, dialect::PROJECT,
-    },
+    rpc::{Backend, Filters, Handler, Method, RequestLimits, Run, ShapeLimits, SyncTimeouts, dialect::PROJECT},
     state::{CodeCache, FeedState, Meter, Overlay, Published, Retention, Snapshot, Snapshots},
     store::{Commit, Store},
     telemetry::Metrics,
@@ -139,7 +137,7 @@ impl Chain {
                 sync: SyncTimeouts { usual: Duration::ZERO, most: Duration::ZERO },
             },
             strict_pending: false,
-            gas: GasCounter(metrics::Counter::noop()),
+            gas: Metrics::default().counter("gas", "", &[]),
         };
         Some(Self { backend, rules, snapshot: snapshots.newest(), published: snapshots.load() })
     }

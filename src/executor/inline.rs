@@ -1,17 +1,20 @@
-//! Who may run on the thread that read the request.
+//! Who may run on the thread that read the request, and whether that thread is behind.
 
 use std::{
     sync::{
         Arc,
         atomic::{
-            AtomicUsize,
+            AtomicBool, AtomicUsize,
             Ordering::{AcqRel, Relaxed},
         },
     },
-    time::Duration,
+    time::{Duration, Instant},
 };
 
-use super::load::{Cost, Standing};
+use super::{
+    lane::Lane,
+    load::{Cost, Standing},
+};
 
 thread_local! {
     static HERE: Arc<Slot> = Arc::default();
@@ -22,6 +25,10 @@ thread_local! {
 struct Slot {
     inside: AtomicUsize,
     cost: Cost,
+    /// Requests that it has read.
+    arrived: AtomicUsize,
+    /// Whether it has been late for long.
+    is_late: AtomicBool,
 }
 
 /// The threads on which requests run inline.
@@ -60,6 +67,43 @@ impl Inline {
         };
         let permit = InlinePermit { slot, busy: self.busy.clone() };
         (before == 0 || (before <= Self::MOST && wait <= longest)).then_some(permit)
+    }
+
+    /// How often it is looked whether a thread is late.
+    const LOOK_EVERY: Duration = Duration::from_millis(25);
+    /// Looks in a row at which it must have been late: a pause of the whole process is one.
+    const LATE_LOOKS: u32 = 4;
+
+    /// Notes that the calling thread has read a request. Returns whether the thread is late.
+    pub fn arrive() -> bool {
+        HERE.with(|slot| {
+            slot.arrived.fetch_add(1, Relaxed);
+            slot.is_late.load(Relaxed)
+        })
+    }
+
+    /// Watches how late the calling thread gets to what is ready, for as long as its event loop runs.
+    ///
+    /// Where requests are short, overload shows nowhere else: a thread that is busy with reading, running and rejecting leaves what comes in the
+    /// sockets, and the lanes are short. As with a [queue that stands](Lane), it is late if for `patience` it was never on time: whatever was ready
+    /// waited for many other requests, and for long.
+    pub async fn watch(patience: Duration) {
+        let slot = HERE.with(Arc::clone);
+        let (mut on_time, mut late_looks) = (Instant::now(), 0);
+        loop {
+            let (due, arrived) = (Instant::now() + Self::LOOK_EVERY, slot.arrived.load(Relaxed));
+            tokio::time::sleep_until(due.into()).await;
+            let late = due.elapsed();
+            let arrived = slot.arrived.load(Relaxed).wrapping_sub(arrived) as f64;
+            // Those that came while this was ready.
+            let before = arrived * late.as_secs_f64() / (Self::LOOK_EVERY + late).as_secs_f64();
+            if Lane::is_long(before as usize, late, patience) {
+                late_looks += 1;
+            } else {
+                (on_time, late_looks) = (Instant::now(), 0);
+            }
+            slot.is_late.store(late_looks >= Self::LATE_LOOKS && on_time.elapsed() > patience, Relaxed);
+        }
     }
 
     /// How many of the threads run something, or are about to.

@@ -12,14 +12,13 @@ use std::{
 };
 
 use actix::{Actor, AsyncContext, Context, Handler, Message, ResponseFuture};
-use metrics::{Counter, Gauge, Histogram};
 use tokio::sync::Notify;
 
 use super::{
     Executor, ExecutorConfig, Flow, Refused,
     load::{Cost, Load, Standing, nanos},
 };
-use crate::telemetry::Metrics;
+use crate::telemetry::{Counter, Gauge, Histogram, Metrics};
 
 /// The lanes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -65,6 +64,7 @@ impl std::fmt::Display for LaneName {
 /// While it is at ease, a request is admitted if few wait, or if the expected wait is short (`--queue-wait-ms`) and no queue stands. While it is overloaded
 /// ([`Load`]), a request is admitted if it can begin soon (`--overload-wait`), or if its client asks for less than its share. The expected wait
 /// follows from how many are before it and from the mean of what requests take.
+#[derive(Debug)]
 pub struct Lane {
     pub name: LaneName,
     workers: usize,
@@ -86,12 +86,6 @@ pub struct Lane {
     is_empty: Notify,
     pub refused: Counter,
     pub waited: Histogram,
-}
-
-impl std::fmt::Debug for Lane {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Lane").field("name", &self.name).field("inside", &self.inside).finish_non_exhaustive()
-    }
 }
 
 /// A permit to wait or run in a lane. Released on drop.
@@ -158,8 +152,13 @@ impl Lane {
         } else {
             return Ok(permit);
         };
-        self.load.reject(self.cost.mean(), Instant::now());
+        self.overload();
         Err(refused)
+    }
+
+    /// More is asked than can be served.
+    pub fn overload(&self) {
+        self.load.overload(self.cost.mean(), Instant::now());
     }
 
     /// Requests that wait or run.
@@ -183,9 +182,13 @@ impl Lane {
             self.stands_since.store(now, Relaxed);
             return false;
         }
-        let (wait, most) = (self.wait(waiting), self.queue_wait);
-        let is_long = wait > most / 4 || (waiting > Self::MANY * self.workers && wait > most / 80);
-        is_long && now.saturating_sub(since) > nanos(most)
+        let is_long = Self::is_long(waiting / self.workers, self.wait(waiting), self.queue_wait);
+        is_long && now.saturating_sub(since) > nanos(self.queue_wait)
+    }
+
+    /// Whether a queue of so many requests before one server is long: they are many, or they wait for long.
+    pub fn is_long(waiting: usize, wait: Duration, most: Duration) -> bool {
+        wait > most / 4 || (waiting > Self::MANY && wait > most / 80)
     }
 
     /// How long the next request would wait.

@@ -49,7 +49,7 @@ impl Cost {
 
 /// How much a lane is asked for, beside what it can serve.
 ///
-/// A lane is at ease until it must reject a request. Then it is overloaded, and admits only what it can begin soon. It is at ease again when the
+/// A lane is at ease until it must reject a request, or until a thread for connections is late for long. Then it is overloaded, and admits only what it can begin soon. It is at ease again when the
 /// load has fallen, and not when rejections happen to stop: a lane that admits little rejects now and then even at 40 % of what it can serve,
 /// since requests come in clusters.
 ///
@@ -204,8 +204,8 @@ impl Load {
         if level <= most / Self::QUARTER { Standing::BelowShare } else { Standing::AboveShare }
     }
 
-    /// A request had to be rejected: the lane is overloaded from now on.
-    pub fn reject(&self, cost: u64, now: Instant) {
+    /// More is asked than can be served: the lane is overloaded from now on.
+    pub fn overload(&self, cost: u64, now: Instant) {
         if self.is_overloaded() {
             return;
         }
@@ -287,7 +287,7 @@ mod tests {
 
         fn overload(&mut self, flow: &Flow) {
             self.run(flow, 0.9, Duration::from_secs(1));
-            self.load.reject(nanos(COST), self.now);
+            self.load.overload(nanos(COST), self.now);
         }
     }
 

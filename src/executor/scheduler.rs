@@ -13,7 +13,6 @@ use std::{
     time::{Duration, Instant},
 };
 
-use metrics::Counter;
 use tokio::sync::oneshot;
 
 use super::{
@@ -27,7 +26,7 @@ use super::{
 };
 use crate::{
     state::{Meter, Missed, Overlay, Pause, Stopped},
-    telemetry::Metrics,
+    telemetry::{Counter, Metrics},
 };
 
 /// How many workers, and how much may wait for them.
@@ -62,21 +61,12 @@ pub struct Shared {
     inline: Inline,
     /// What the runs of the workers are paused for.
     pause: Pause,
-    panics: PanicCounter,
+    panics: Counter,
     turns: AtomicUsize,
     stopping: AtomicBool,
     began: Instant,
     /// When the log was last told of rejections, in seconds from `began`; 0 for never.
     told: AtomicU64,
-}
-
-/// A counter with a `Debug` that says nothing.
-struct PanicCounter(Counter);
-
-impl std::fmt::Debug for PanicCounter {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Counter")
-    }
 }
 
 thread_local! {
@@ -124,11 +114,7 @@ impl Executor {
             lanes: LaneName::ALL.map(|name| Arc::new(Lane::new(name, &config, metrics))),
             queues: Default::default(),
             inline: Inline::default(),
-            panics: PanicCounter(metrics.counter(
-                "presim_panics_total",
-                "Jobs that panicked and were answered with -32603.",
-                &[],
-            )),
+            panics: metrics.counter("presim_panics_total", "Jobs that panicked and were answered with -32603.", &[]),
             turns: AtomicUsize::new(0),
             stopping: AtomicBool::new(false),
             began: Instant::now(),
@@ -144,6 +130,12 @@ impl Executor {
     /// A ticket for a request of `flow` that has just arrived.
     pub fn ticket(&self, flow: &Arc<Flow>) -> Ticket {
         Ticket { deadline: Instant::now() + self.config.deadline, flow: flow.clone(), batch: None }
+    }
+
+    /// Watches whether the calling thread falls behind the requests that its connections send, for as long as its event loop runs. Each thread that
+    /// requests are read on has one.
+    pub async fn watch_thread(&self) {
+        Inline::watch(self.config.queue_wait).await;
     }
 
     /// Requests that have just arrived as one.
@@ -164,7 +156,11 @@ impl Executor {
             Place::InlineThen(lane) => (lane, !ticket.is_entry() && task.size() <= Self::INLINE_BYTES),
         };
         let lane = self.lane(lane);
-        let standing = lane.weigh(&ticket.flow);
+        let mut standing = lane.weigh(&ticket.flow);
+        if Inline::arrive() && standing == Standing::AtEase && lane.name != LaneName::Read {
+            lane.overload();
+            standing = lane.weigh(&ticket.flow);
+        }
         let mut is_long = task.size() > Self::IN_PAUSE_BYTES;
         let mut missed = Missed::default();
         if may_be_inline && let Some(ran) = self.run_inline(lane, &task, &ticket, standing).await? {
@@ -411,7 +407,7 @@ impl Shared {
             .map(String::as_str)
             .or_else(|| panic.downcast_ref::<&str>().copied())
             .unwrap_or("no text");
-        self.panics.0.increment(1);
+        self.panics.increment(1);
         tracing::error!(id, panic = text, "a job panicked");
         Refused::Panicked { id }
     }

@@ -19,7 +19,6 @@ use std::{
 
 use actix::{Actor, ActorContext, AsyncContext, Context, Handler, Message, WrapFuture};
 use futures::FutureExt;
-use metrics::{Counter, Gauge, Histogram};
 
 use alloy_evm::block::BlockExecutionError;
 
@@ -33,7 +32,7 @@ use self::{
 use crate::{
     state::{FeedProblem, FeedState, Snapshots},
     store::StoreError,
-    telemetry::{Metrics, PUBLISH_SECONDS},
+    telemetry::{Counter, Gauge, Histogram, Metrics, PUBLISH_SECONDS},
 };
 
 /// Where the states of a chain come from.

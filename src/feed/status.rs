@@ -2,11 +2,9 @@
 
 use std::sync::Arc;
 
-use metrics::{Counter, Gauge};
-
 use crate::{
     state::{FeedProblem, FeedState, Snapshots},
-    telemetry::Metrics,
+    telemetry::{Counter, Gauge, Metrics},
 };
 
 /// Tells the snapshots and the metrics how the feed is. The feed has one.

@@ -8,7 +8,6 @@ use std::{
 
 use alloy_eips::BlockNumberOrTag;
 use eyre::{WrapErr, eyre};
-use metrics::{Counter, Gauge};
 use tokio::runtime::Runtime;
 
 use super::start::{Start, read_genesis};
@@ -24,7 +23,7 @@ use crate::{
     rpc::StartupReason,
     state::{CodeCache, FeedProblem, FeedState, RemoteImage, RemoteState, RemoteStats, Snapshots, Tags},
     store::{read_image, write_image},
-    telemetry::Metrics,
+    telemetry::{Counter, Gauge, Metrics},
 };
 
 /// How long the upstream may take for what has to be known before anything can be answered.

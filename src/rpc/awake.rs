@@ -7,10 +7,12 @@ use std::{
     time::Duration,
 };
 
-use metrics::Gauge;
 use tokio::{runtime::RuntimeMetrics, time::MissedTickBehavior};
 
-use crate::{config::KeepAwake, telemetry::Metrics};
+use crate::{
+    config::KeepAwake,
+    telemetry::{Gauge, Metrics},
+};
 
 /// As long as somebody has it open, idle cores take no longer to wake than the microseconds written there. At 0 they poll
 /// (<https://docs.kernel.org/power/pm_qos_interface.html>).

@@ -5,7 +5,6 @@ use std::{
     time::Instant,
 };
 
-use metrics::{Counter, Histogram};
 use tokio::sync::watch;
 
 use super::{
@@ -20,7 +19,7 @@ use crate::{
     feed::{pool::Pool, upstream::UpstreamState},
     state::{Meter, Missed, Overlay, Published, SnapshotId, Snapshots},
     store::{Commit, StoreError},
-    telemetry::Metrics,
+    telemetry::{Counter, Histogram, Metrics},
     wallet::Wallet,
 };
 
@@ -41,15 +40,10 @@ pub struct Front {
     refusals: Counted,
 }
 
+#[derive(Debug)]
 struct Counted {
     requests: Counter,
     seconds: Histogram,
-}
-
-impl std::fmt::Debug for Counted {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Counted")
-    }
 }
 
 impl Front {

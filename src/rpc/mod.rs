@@ -45,7 +45,7 @@ pub use filters::Filters;
 pub use front::Front;
 pub use io::IoThreads;
 pub use memory::{AnswerRoom, IoMemory};
-pub use methods::{Backend, GasCounter, Handler, Method, RequestLimits, Run, SyncTimeouts};
+pub use methods::{Backend, Handler, Method, RequestLimits, Run, SyncTimeouts};
 pub use remote::Remote;
 pub use request::{Caller, Request};
 pub use server::{FrontActor, MetricsAccess, Serve, ServerConfig, Stop, serve_metrics};

@@ -4,9 +4,10 @@
 //! goes around jsonrpsee's own response, which would parse it once more: it travels in the extensions of a response that says nothing.
 
 use std::{
+    borrow::Cow,
     num::NonZeroU32,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc,
         atomic::{AtomicUsize, Ordering::Relaxed},
     },
     time::Instant,
@@ -20,8 +21,12 @@ use http_body_util::{BodyExt, Full};
 use jsonrpsee::{
     core::middleware::{Batch, BatchEntry, Notification, RpcServiceT},
     server::{BatchRequestConfig, HttpRequest, HttpResponse, MethodResponse, http::call_with_service},
-    types::{Extensions, Id, Request as Call, Response, ResponsePayload, error::TOO_BIG_BATCH_REQUEST_CODE},
+    types::{
+        Extensions, Id, Request as Call, Response, ResponsePayload, TwoPointZero, error::TOO_BIG_BATCH_REQUEST_CODE,
+    },
 };
+use serde::Deserialize;
+use serde_json::value::RawValue;
 
 use super::{
     encode,
@@ -65,18 +70,13 @@ pub struct Reply {
     pub single: bool,
 }
 
-/// The requests of one message: all of them run on what was published when it came. Cheap to clone.
+/// The requests of one message: all of them run on what was published when it came.
 #[derive(Clone, Debug)]
-struct Message(Arc<Parts>);
-
-#[derive(Debug)]
-struct Parts {
+struct Message {
     session: Session,
     published: Arc<Published>,
     /// Collects the subscriptions that are to begin, where there is a connection to subscribe on.
     starting: Option<Arc<Starting>>,
-    /// The bytes of the message. They are given back when it has run.
-    body: Mutex<Option<HeldBytes>>,
 }
 
 /// The text of an answer, and the bytes that it holds.
@@ -93,8 +93,8 @@ struct Answer(Bytes);
 impl Session {
     /// Answers a message, whose bytes are `held` until its requests have run.
     ///
-    /// One well-formed request takes a short cut: what [`answer_by_jsonrpsee`](Self::answer_by_jsonrpsee) would do with it, without a copy of
-    /// the body and a response of its own.
+    /// One well-formed request takes a short cut: what [`answer_by_jsonrpsee`](Self::answer_by_jsonrpsee) would do with it, without copies of
+    /// the body and of the parameters.
     pub async fn answer(
         &self,
         body: ByteString,
@@ -102,8 +102,12 @@ impl Session {
         published: &Arc<Published>,
         starting: Option<&Arc<Starting>>,
     ) -> Reply {
-        if let Ok(request) = serde_json::from_str::<Call<'_>>(body.trim_ascii_start()) {
-            let answer = Message::new(self, held, published, starting).call(request).await;
+        if let Some(Single { id, method, params, .. }) = Single::parse(&body)
+            && let Some(id) = plain_id(id)
+        {
+            let message = Message::new(self, published, starting);
+            let params = params.map(|params| body.slice_ref(params.get()));
+            let answer = message.run(&id, &method, params, AnswerRoom::of(held), None).await;
             return Reply { text: answer.around(), single: true };
         }
         self.answer_by_jsonrpsee(body, held, published, starting).await
@@ -123,8 +127,9 @@ impl Session {
         *request.method_mut() = http::Method::POST;
         request.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
         let most = BatchRequestConfig::Limit(u32::try_from(self.limits.max_batch).unwrap_or(u32::MAX));
-        let message = Carried(Message::new(self, held, published, starting));
+        let message = Carried(Message::new(self, published, starting));
         let mut response = call_with_service(request, most, u32::MAX, message).await;
+        drop(held);
         let text = match response.extensions_mut().remove::<Answer>() {
             Some(Answer(text)) => text,
             None => {
@@ -157,46 +162,77 @@ impl Session {
     }
 }
 
+/// One well-formed request, as it stands in its message: jsonrpsee's own type copies the parameters.
+#[derive(Deserialize)]
+struct Single<'a> {
+    #[serde(rename = "jsonrpc")]
+    _version: TwoPointZero,
+    #[serde(borrow)]
+    id: &'a RawValue,
+    #[serde(borrow)]
+    method: Cow<'a, str>,
+    #[serde(borrow)]
+    params: Option<&'a RawValue>,
+}
+
+impl<'a> Single<'a> {
+    fn parse(body: &'a str) -> Option<Self> {
+        serde_json::from_str(body).ok()
+    }
+}
+
+/// An id that is read without a parser: null, an unsigned integer or a string without escapes.
+fn plain_id(id: &RawValue) -> Option<Id<'_>> {
+    let text = id.get();
+    if let Ok(number) = text.parse() {
+        return Some(Id::Number(number));
+    }
+    match text.strip_prefix('"').and_then(|text| text.strip_suffix('"')) {
+        Some(text) => (!text.contains('\\')).then_some(Id::Str(Cow::Borrowed(text))),
+        None => (text == "null").then_some(Id::Null),
+    }
+}
+
 impl Message {
-    fn new(session: &Session, held: HeldBytes, published: &Arc<Published>, starting: Option<&Arc<Starting>>) -> Self {
-        Self(Arc::new(Parts {
-            session: session.clone(),
-            published: published.clone(),
-            starting: starting.cloned(),
-            body: Mutex::new(Some(held)),
-        }))
+    fn new(session: &Session, published: &Arc<Published>, starting: Option<&Arc<Starting>>) -> Self {
+        Self { session: session.clone(), published: published.clone(), starting: starting.cloned() }
     }
 
-    /// The bytes of the message's body, which nobody has taken yet.
-    fn body(&self) -> Option<HeldBytes> {
-        self.0.body.lock().unwrap_or_else(PoisonError::into_inner).take()
+    /// Runs one request as jsonrpsee has it.
+    async fn run_call(
+        &self,
+        Call { id, method, params, .. }: Call<'_>,
+        batch: Option<&Arc<executor::Batch>>,
+    ) -> Encoded {
+        // It has copied the parameters already: they are taken over.
+        let params = params.map(|params| ByteString::from(Box::<str>::from(params.into_owned()).into_string()));
+        let room = AnswerRoom::of(self.session.caller.share.clone().nothing());
+        self.run(&id, &method, params, room, batch).await
     }
 
     /// Runs one request.
-    async fn run(&self, asked: Call<'_>, batch: Option<&Arc<executor::Batch>>) -> Encoded {
+    async fn run(
+        &self,
+        id: &Id<'_>,
+        name: &str,
+        params: Option<ByteString>,
+        room: AnswerRoom,
+        batch: Option<&Arc<executor::Batch>>,
+    ) -> Encoded {
         let parsed = Instant::now();
-        let Call { id, method: name, params, .. } = asked;
-        let Parts { session, published, starting, .. } = &*self.0;
+        let Self { session, published, starting } = self;
         if let Err(error) = session.admit() {
-            return session.failure(&id, error);
+            return session.failure(id, error);
         }
-        let Some(method) = Method::by_name(&name) else {
+        let Some(method) = Method::by_name(name) else {
             session.front.count_unknown(parsed);
-            return session.failure(&id, RpcError::method(&name));
-        };
-        // jsonrpsee has copied the parameters already: they are taken over.
-        let params = match params {
-            Some(params) => ByteString::from(Box::<str>::from(params.into_owned()).into_string()),
-            None => ByteString::from_static("[]"),
+            return session.failure(id, RpcError::method(name));
         };
         let ticket = session.front.ticket(&session.caller);
-        let nothing = || session.caller.share.clone().nothing();
-        let body = if batch.is_some() { None } else { self.body() };
-        let room = AnswerRoom::of(body.unwrap_or_else(nothing));
         let request = Request {
             id: id.clone().into_owned(),
             method,
-            params,
+            params: params.unwrap_or_else(|| ByteString::from_static("[]")),
             caller: session.caller.clone(),
             published: published.clone(),
             ticket: match batch {
@@ -213,10 +249,10 @@ impl Message {
                 answer.push(b'}');
                 answer
             }
-            Ok(_) => failure(&id, encode::too_long(most)),
+            Ok(_) => failure(id, encode::too_long(most)),
             Err(error) => {
                 let is_busy = error.is_busy();
-                let text = failure(&id, error);
+                let text = failure(id, error);
                 if is_busy {
                     session.front.count_refusal(parsed);
                 }
@@ -230,14 +266,14 @@ impl Message {
         if more <= ENVELOPE || method.commits {
             held.grow_always(more);
         } else if !held.grow(more) {
-            return session.failure(&id, session.caller.share.memory().full("the answer", text.len()));
+            return session.failure(id, session.caller.share.memory().full("the answer", text.len()));
         }
         Encoded { text, held }
     }
 
     /// Runs the entries of a batch side by side, and puts their answers together in order.
     async fn run_batch(&self, entries: Batch<'_>) -> Encoded {
-        let session = &self.0.session;
+        let session = &self.session;
         if entries.is_empty() {
             let error = RpcError::request("invalid request: an empty batch: expected at least one request");
             return session.failure(&Id::Null, session.admit().err().unwrap_or(error));
@@ -251,7 +287,7 @@ impl Message {
                 return None;
             }
             let answer = match entry {
-                Ok(BatchEntry::Call(request)) => self.run(request, Some(&batch)).await,
+                Ok(BatchEntry::Call(call)) => self.run_call(call, Some(&batch)).await,
                 Ok(BatchEntry::Notification(_)) => self.without_id(),
                 Err(error) => {
                     let (_, id) = error.into_parts();
@@ -263,11 +299,10 @@ impl Message {
             (others + answer.text.len() <= most).then_some(answer)
         });
         let answers: Option<Vec<Encoded>> = join_all(entries).await.into_iter().collect();
-        drop(self.body());
         match answers {
             Some(answers) if so_far.into_inner() <= most => self.join(answers),
             _ => {
-                if let Some(starting) = &self.0.starting {
+                if let Some(starting) = &self.starting {
                     starting.abandon();
                 }
                 session.failure(&Id::Null, encode::too_long(most))
@@ -278,7 +313,7 @@ impl Message {
     /// The answers of a batch in order, as one array.
     fn join(&self, answers: Vec<Encoded>) -> Encoded {
         let length: usize = answers.iter().map(|answer| answer.text.len()).sum();
-        let mut joined = self.0.session.small(Vec::new());
+        let mut joined = self.session.small(Vec::new());
         joined.text.reserve_exact(length + answers.len() + 1);
         for (index, Encoded { text, held }) in answers.into_iter().enumerate() {
             joined.text.push(if index == 0 { b'[' } else { b',' });
@@ -286,13 +321,13 @@ impl Message {
             joined.held.absorb(held);
         }
         joined.text.push(b']');
-        joined.held.absorb(self.0.session.caller.share.take_always(joined.text.len() - length));
+        joined.held.absorb(self.session.caller.share.take_always(joined.text.len() - length));
         joined
     }
 
     /// Refuses a request that has no usable id: jsonrpsee takes it for a notification, of which presim knows none.
     fn without_id(&self) -> Encoded {
-        let session = &self.0.session;
+        let session = &self.session;
         let error = RpcError::request(
             "invalid request: id: missing or unusable: expected an unsigned integer, a string or null",
         );
@@ -307,7 +342,7 @@ impl RpcServiceT for Message {
 
     fn call<'a>(&self, request: Call<'a>) -> impl Future<Output = Encoded> + Send + 'a {
         let message = self.clone();
-        async move { message.run(request, None).await }
+        async move { message.run_call(request, None).await }
     }
 
     fn batch<'a>(&self, requests: Batch<'a>) -> impl Future<Output = Encoded> + Send + 'a {

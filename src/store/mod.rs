@@ -23,7 +23,6 @@ use std::{
 
 use crossbeam::channel::{Receiver, Sender, TrySendError, bounded};
 use indicatif::ProgressBar;
-use metrics::Histogram;
 use redb::{
     Builder, Database, DatabaseError, ReadTransaction, ReadableDatabase, StorageBackend, StorageError,
     WriteTransaction,
@@ -32,7 +31,7 @@ use redb::{
 use tokio::sync::oneshot;
 
 use self::{guard::Guarded, version::read_version};
-use crate::telemetry::Metrics;
+use crate::telemetry::{Histogram, Metrics};
 
 /// The file in the data directory.
 const FILE: &str = "presim.redb";

@@ -7,12 +7,11 @@ use std::{
 };
 
 use alloy_primitives::{Address, B256, Bytes, U256};
-use metrics::Gauge;
 use serde::{Deserialize, Serialize};
 use tokio::sync::oneshot;
 
 use super::{BatchId, DigestPrefix, WalletError, error::cut};
-use crate::telemetry::Metrics;
+use crate::telemetry::{Gauge, Metrics};
 
 /// Bytes of an id that are enough of a beginning: `0x` alone would be that of the wrong one sooner or later.
 const SHORTEST_BEGINNING: usize = 6;

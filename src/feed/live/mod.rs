@@ -15,7 +15,6 @@ use std::{
 
 use alloy_evm::block::BlockExecutionError;
 use alloy_primitives::B256;
-use metrics::{Counter, Histogram};
 
 use self::ahead::Ahead;
 use super::{
@@ -26,7 +25,7 @@ use super::{
 use crate::{
     chain::ChainSpec,
     state::{FeedProblem, FeedState, Missed, RemoteState, Snapshots},
-    telemetry::{Metrics, PUBLISH_SECONDS},
+    telemetry::{Counter, Histogram, Metrics, PUBLISH_SECONDS},
 };
 
 /// What a live chain is followed with.

@@ -12,7 +12,6 @@ use alloy_transport::{Authorization, BoxTransport, TransportError};
 use arc_swap::ArcSwapOption;
 use backon::{BackoffBuilder, ExponentialBuilder};
 use futures::future::join_all;
-use metrics::{Counter, Gauge, Histogram};
 use serde_json::value::RawValue;
 use tokio::sync::{Notify, Semaphore};
 use tower::Service;
@@ -21,7 +20,7 @@ use super::{
     ask::{Ask, UpstreamError, failure, nullable, packet, read, text_of},
     http::Http,
 };
-use crate::telemetry::Metrics;
+use crate::telemetry::{Counter, Gauge, Histogram, Metrics};
 
 /// How an upstream is asked.
 #[derive(Clone, Debug)]

@@ -22,7 +22,7 @@ use super::{
 };
 use crate::{
     state::{CodeCache, Miss, Missed, RemoteView},
-    telemetry::Metrics,
+    telemetry::{Counter, Metrics},
 };
 
 /// How state is fetched.
@@ -53,7 +53,7 @@ pub struct Fetcher {
     no_access_lists: AtomicBool,
     /// The upstream takes no hash in the place of a block's number.
     by_number: AtomicBool,
-    waves: Count,
+    waves: Counter,
     /// Where waves run: what executes blocks and calls does not hold them up.
     runtime: Handle,
 }
@@ -61,14 +61,6 @@ pub struct Fetcher {
 type InFlight = DashMap<(B256, Miss), watch::Receiver<Landed>, DefaultHashBuilder>;
 /// None while it is on its way.
 type Landed = Option<Result<(), FetchError>>;
-
-struct Count(metrics::Counter);
-
-impl std::fmt::Debug for Count {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Count")
-    }
-}
 
 /// Why something could not be fetched.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -131,7 +123,7 @@ impl Fetcher {
             roots: DashMap::default(),
             no_access_lists: AtomicBool::new(false),
             by_number: AtomicBool::new(false),
-            waves: Count(waves),
+            waves,
             runtime: Handle::current(),
         }
     }
@@ -249,7 +241,7 @@ impl Fetcher {
     /// One wave, and after it what access lists told.
     async fn bring(self: Arc<Self>, view: RemoteView, claim: Claim, lists: Option<Hints>) {
         let deadline = Instant::now() + self.config.patience;
-        self.waves.0.increment(1);
+        self.waves.increment(1);
         let wave = self.wave(&view, &claim.misses, deadline);
         let lists = tokio::time::timeout(Self::LISTS, self.access_lists(&view, lists, deadline));
         let (result, listed) = tokio::join!(wave, lists);
@@ -259,7 +251,7 @@ impl Fetcher {
         if !listed.is_empty() && result.is_ok() {
             let mine: Vec<Miss> = listed.into_iter().filter(|miss| !is_known(&view, miss)).collect();
             if !mine.is_empty() {
-                self.waves.0.increment(1);
+                self.waves.increment(1);
                 // What is not needed after all need not be there; what is, is missed again.
                 result = result.and(self.wave(&view, &mine, deadline).await.or(Ok(())));
             }

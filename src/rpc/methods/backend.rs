@@ -10,6 +10,7 @@ use crate::{
     rpc::{dialect::Dialect, error::RpcError, filters::Filters, wire::ShapeLimits},
     state::{Block, CodeCache, KnownBlock, Meter, Overlay, Published, Selector, Snapshot, Stopped},
     store::Commit,
+    telemetry::Counter,
     wallet::Wallet,
 };
 
@@ -31,16 +32,7 @@ pub struct Backend {
     /// Refuse `pending` while the feed is broken.
     pub strict_pending: bool,
     /// Gas simulated, for the metrics.
-    pub gas: GasCounter,
-}
-
-/// Counts simulated gas.
-pub struct GasCounter(pub metrics::Counter);
-
-impl std::fmt::Debug for GasCounter {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("GasCounter")
-    }
+    pub gas: Counter,
 }
 
 /// Limits on a request and its answer.

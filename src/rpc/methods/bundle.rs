@@ -72,7 +72,7 @@ impl Backend {
         let rules = self.rules(run.dialect);
         let result = self.engine(&rules, run.stand_on(&snapshot)).call_bundle(&snapshot, &bundle).map_err(refusal)?;
         let result = CallBundleResult::from(result);
-        self.gas.0.increment(result.total_gas_used);
+        self.gas.increment(result.total_gas_used);
         encode::value(&mut run.out, &result);
         Ok(())
     }

@@ -20,7 +20,7 @@ impl Backend {
             .engine(&rules, run.stand_on(&snapshot))
             .call(snapshot.header(), &request)
             .map_err(|error| RpcError::from(error).outside_simulation())?;
-        self.gas.0.increment(result.tx_gas_used());
+        self.gas.increment(result.tx_gas_used());
         match result {
             ExecutionResult::Success { output, .. } => {
                 encode::data(&mut run.out, output.data());
@@ -42,7 +42,7 @@ impl Backend {
         let snapshot = self.select(run.published, selector)?;
         let rules = self.rules(run.dialect);
         let blocks = self.engine(&rules, run.stand_on(&snapshot)).simulate(&snapshot, &simulation)?;
-        self.gas.0.increment(blocks.iter().map(|block| block.header.gas_used).sum());
+        self.gas.increment(blocks.iter().map(|block| block.header.gas_used).sum());
         encode::simulation(&mut run.out, &blocks, run.dialect, full_transactions, self.limits.max_response)
     }
 }

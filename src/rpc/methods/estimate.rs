@@ -48,7 +48,7 @@ impl Backend {
             .map_err(|error| RpcError::from(error).outside_simulation())?;
         match estimate {
             Estimate::Gas { limit, simulated } => {
-                self.gas.0.increment(simulated);
+                self.gas.increment(simulated);
                 Ok(limit)
             }
             Estimate::Revert(data) => Err((dialect.revert)(data)),
@@ -70,7 +70,7 @@ impl Backend {
             .engine(&rules, run.stand_on(&snapshot))
             .create_access_list(snapshot.header(), &request)
             .map_err(|error| RpcError::from(error).outside_simulation())?;
-        self.gas.0.increment(simulated);
+        self.gas.increment(simulated);
         let gas_used = result.tx_gas_used();
         let error = match result {
             ExecutionResult::Success { .. } => None,

@@ -19,7 +19,7 @@ impl Backend {
             .engine(&rules, overlay)
             .call_many(snapshot.header(), &request.bundles)
             .map_err(|error| refusal(error, in_bundles))?;
-        self.gas.0.increment(bundles.iter().flatten().map(ExecutionResult::tx_gas_used).sum());
+        self.gas.increment(bundles.iter().flatten().map(ExecutionResult::tx_gas_used).sum());
         encode::list(&mut run.out, &bundles, |out, bundle| {
             encode::list(out, bundle, |out, result| call_result(out, result, dialect));
         });

@@ -15,7 +15,7 @@ mod state;
 mod trace;
 mod wallet;
 
-pub use backend::{Backend, GasCounter, RequestLimits, Run};
+pub use backend::{Backend, RequestLimits, Run};
 pub use send::{Awaited, SyncTimeouts};
 pub use wallet::Admitted;
 

@@ -45,7 +45,7 @@ impl Backend {
             .engine(&rules, overlay)
             .trace_many(snapshot.header(), &calls.bundles, tracer, budget)
             .map_err(|error| refusal(error, place))?;
-        self.gas.0.increment(gas_used);
+        self.gas.increment(gas_used);
         Ok(traces)
     }
 }

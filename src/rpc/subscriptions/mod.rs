@@ -14,7 +14,6 @@ use std::sync::{
 };
 
 use bytes::Bytes;
-use metrics::{Counter, Gauge};
 
 use tokio::sync::OwnedSemaphorePermit;
 
@@ -25,7 +24,7 @@ use super::{
     memory::IoMemory,
     wire::{self, Subject},
 };
-use crate::telemetry::Metrics;
+use crate::telemetry::{Counter, Gauge, Metrics};
 
 /// All subscriptions of a node.
 pub struct Subscriptions {

@@ -1,6 +1,6 @@
 //! The batch executor: the contract that an account delegates to by EIP-7702, so that one transaction of it makes all calls of a batch or none.
 //!
-//! Its source is `BatchExecutor.sol`. `solidity/compile.mjs` makes `BatchExecutor.json` of it, from which this module is built.
+//! Its source is `BatchExecutor.sol`. `src/solidity/compile.mjs` makes `BatchExecutor.json` of it, from which this module is built.
 
 use alloy_primitives::{Address, B256, Bytes, U256, b256};
 use alloy_sol_types::{SolCall, SolValue, sol};

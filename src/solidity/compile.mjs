@@ -10,7 +10,7 @@
 import { existsSync, readFileSync, readdirSync, writeFileSync } from "node:fs";
 import solc from "solc";
 
-const root = new URL("../", import.meta.url);
+const root = new URL("../../", import.meta.url);
 
 /**
  * What is compiled: the sources of `folder` (names in it that end in .sol, under `sources`) as one program, and what is kept
