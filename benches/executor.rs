@@ -21,7 +21,8 @@ use criterion::{Criterion, Throughput};
 use futures::future::join_all;
 use presim::{
     executor::{Executor, ExecutorConfig, Flow, LaneName, Place, Refused, Task},
-    state::{Meter, Missed, Overlay},
+    meter::Meter,
+    state::{Missed, Overlay},
     telemetry::Metrics,
 };
 use tokio::runtime::Runtime;

@@ -27,12 +27,8 @@ use crate::{
     config::{ApprovalPolicy, Config, RevertPolicy, UpgradePolicy},
     engine::{BaseFeeRule, Rules},
     executor::{Drain, Executor, ExecutorConfig, LaneActor, LaneName},
-    feed::{
-        Source, StateFeed, StopFeed,
-        journal::Journal,
-        pool::{Pool, PoolLimits},
-        world::TradingWorld,
-    },
+    feed::{Source, StateFeed, StopFeed, journal::Journal, world::TradingWorld},
+    pool::{Pool, PoolLimits},
     rpc::{
         Access, AccessConfig, Awake, Backend, CPU_DMA_LATENCY, Filters, Front, FrontActor, IoMemory, IoThreads,
         MetricsAccess, Remote, RequestLimits, Serve, ServerConfig, ShapeLimits, Stop, Subscriptions, SyncTimeouts,

@@ -6,7 +6,8 @@ use alloy_primitives::{Address, TxKind};
 use presim::{
     chain::ChainSpec,
     engine::{BaseFeeRule, Call, CallRequest, Engine, Rules, SimBlock, Simulation},
-    state::{CodeCache, Meter, Overlay, Snapshot},
+    meter::Meter,
+    state::{CodeCache, Overlay, Snapshot},
 };
 
 use crate::{verdict, world};

@@ -13,14 +13,13 @@ use std::{
 
 use alloy_genesis::Genesis;
 use presim::{
-    chain::{BlockHashes, ChainSpec, genesis_block, genesis_world},
+    chain::{BlockHashes, ChainSpec, genesis_block},
     engine::{BaseFeeRule, Engine, Rules, SimulatedBlock, Simulation},
-    feed::{
-        apply::stand_on,
-        pool::{Pool, PoolLimits},
-    },
+    feed::apply::stand_on,
+    meter::Meter,
+    pool::{Pool, PoolLimits},
     rpc::{Backend, Filters, Handler, Method, RequestLimits, Run, ShapeLimits, SyncTimeouts, dialect::PROJECT},
-    state::{CodeCache, FeedState, Meter, Overlay, Published, Retention, Snapshot, Snapshots},
+    state::{CodeCache, FeedState, Overlay, Published, Retention, Snapshot, Snapshots, World},
     store::{Commit, Store},
     telemetry::Metrics,
     wallet::{Accounts, Approvals, Fees, Ledger, Policy, Wallet},
@@ -82,7 +81,7 @@ impl Chain {
         let genesis: Genesis = serde_json::from_slice(&text).expect("a genesis");
         let spec = ChainSpec::new(genesis.config.clone(), 1).expect("a chain");
         let codes = CodeCache::new(1 << 26);
-        let world = genesis_world(&genesis, &codes);
+        let world = World::of_genesis(&genesis, &codes);
         let block = genesis_block(&genesis, &spec, world.state_root());
         let mut hashes = BlockHashes::default();
         hashes.push(block.number(), block.hash());

@@ -1,4 +1,4 @@
-//! Block zero: the state and the header that a geth-format genesis file describes.
+//! Block zero, as a geth-format genesis file describes it.
 
 use alloy_consensus::{EMPTY_OMMER_ROOT_HASH, EMPTY_ROOT_HASH, Header};
 use alloy_eips::{eip1559::INITIAL_BASE_FEE, eip4895::Withdrawals, eip7685::EMPTY_REQUESTS_HASH};
@@ -7,24 +7,6 @@ use alloy_hardforks::EthereumHardforks;
 use alloy_primitives::{B64, B256};
 
 use super::{BlockBody, ChainSpec, SealedBlock};
-use crate::state::{Account, CodeCache, World};
-
-/// The state of `alloc`.
-pub fn genesis_world(genesis: &Genesis, codes: &CodeCache) -> World {
-    let mut world = World::default();
-    for (address, alloc) in &genesis.alloc {
-        let mut account = Account::default();
-        (account.nonce, account.balance) = (alloc.nonce.unwrap_or_default(), alloc.balance);
-        if let Some(code) = alloc.non_empty_code() {
-            account.code = codes.chain(code.clone());
-        }
-        for (slot, value) in alloc.storage_slots() {
-            account.set_slot(slot.into(), value);
-        }
-        world.insert(*address, account);
-    }
-    world
-}
 
 /// The block zero of `genesis` over its state root, with the fields that its forks ask for.
 pub fn genesis_block(genesis: &Genesis, spec: &ChainSpec, state_root: B256) -> SealedBlock {

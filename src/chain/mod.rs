@@ -17,7 +17,7 @@ pub use block::{
     BlockBody, BlockHashes, BlockKeeper, SealedBlock, block_size, receipts_root_and_bloom, transactions_root,
 };
 pub use deployment_proxy::{DEPLOYMENT_PROXY, DEPLOYMENT_PROXY_CODE, deployment_address, deployment_data};
-pub use genesis::{genesis_block, genesis_world};
+pub use genesis::genesis_block;
 pub use l1::{L1Cost, L1Params};
 pub use op_stack::ChainSpecError;
 pub use ordered::ordered_roots;

@@ -21,7 +21,8 @@ use super::{
 };
 use crate::{
     chain::{ChainSpec, Family},
-    state::{Overlay, Stopped},
+    meter::Stopped,
+    state::Overlay,
 };
 
 impl Engine<'_> {

@@ -6,7 +6,7 @@ use revm::{
     interpreter::{InstructionResult, SuccessOrHalt},
 };
 
-use crate::state::Stopped;
+use crate::meter::Stopped;
 
 /// A request that cannot be simulated.
 #[derive(Debug, thiserror::Error)]

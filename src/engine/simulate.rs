@@ -36,7 +36,8 @@ use super::{
 };
 use crate::{
     chain::{ChainSpec, Family, block_size, ordered_roots},
-    state::{CodeCache, LogMark, Overlay, Snapshot, StateRoots, Stopped},
+    meter::Stopped,
+    state::{CodeCache, LogMark, Overlay, Snapshot, StateRoots},
 };
 
 /// A block that was simulated.

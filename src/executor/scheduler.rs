@@ -25,7 +25,8 @@ use super::{
     task::{Place, Refused, Task, Ticket},
 };
 use crate::{
-    state::{Meter, Missed, Overlay, Pause, Stopped},
+    meter::{Meter, Pause, Stopped},
+    state::{Missed, Overlay},
     telemetry::{Counter, Metrics},
 };
 
@@ -170,6 +171,20 @@ impl Executor {
             }
             missed = ran.missed;
         }
+        // A request that ends inline is not moved with what it takes to wait for a worker.
+        Box::pin(self.run_to_end(lane, task, ticket, standing, is_long, missed)).await
+    }
+
+    /// Runs a task on workers, and again when what it has missed is there.
+    async fn run_to_end<T: Task>(
+        &self,
+        lane: &Arc<Lane>,
+        task: T,
+        ticket: Ticket,
+        standing: Standing,
+        is_long: bool,
+        mut missed: Missed,
+    ) -> Result<T::Done, T::Error> {
         let (mut task, mut round) = (Arc::new(task), 0);
         loop {
             if !missed.is_empty() {

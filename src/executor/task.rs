@@ -10,7 +10,10 @@ use super::{
     batch::{Batch, Turn},
     flow::Flow,
 };
-use crate::state::{Meter, Missed, Overlay};
+use crate::{
+    meter::Meter,
+    state::{Missed, Overlay},
+};
 
 /// Why a request was not run, or not to its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

@@ -13,7 +13,8 @@ use tokio::sync::oneshot;
 
 use super::{Executor, ExecutorConfig, Flow, LaneName, Place, Refused, Task};
 use crate::{
-    state::{Meter, Missed, Overlay},
+    meter::Meter,
+    state::{Missed, Overlay},
     telemetry::Metrics,
 };
 

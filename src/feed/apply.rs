@@ -21,6 +21,7 @@ use crate::{
         transactions_root,
     },
     engine::{BlockResult, ChainExecutor},
+    pool::Room,
     state::{AccountChange, Missed, OpenBlock, Overlay, Snapshot, World},
 };
 
@@ -48,15 +49,6 @@ pub struct Attributes {
     pub beacon_root: B256,
     /// Gas limit.
     pub gas_limit: u64,
-}
-
-/// What is left of a block.
-#[derive(Clone, Copy, Debug)]
-pub struct Room {
-    /// Gas.
-    pub gas: u64,
-    /// Blob gas.
-    pub blob_gas: u64,
 }
 
 /// The first snapshot of a chain: its genesis, or the head of an import.

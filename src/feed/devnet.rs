@@ -11,11 +11,11 @@ use alloy_primitives::{Address, B256, keccak256};
 
 use super::{
     apply::{Applied, Attributes, SubBlock, extend, open_block, seal},
-    pool::{BlockFees, Pool},
     world::Traffic,
 };
 use crate::{
     chain::ChainSpec,
+    pool::{BlockFees, Pool},
     state::{OpenBlock, Snapshot},
 };
 

@@ -6,7 +6,6 @@ pub mod devnet;
 pub mod flashblocks;
 pub mod journal;
 pub mod live;
-pub mod pool;
 pub mod status;
 pub mod upstream;
 pub mod world;
@@ -26,10 +25,10 @@ use self::{
     devnet::{Devnet, Step},
     journal::Journal,
     live::{Live, LiveSource},
-    pool::Pool,
     status::FeedStatus,
 };
 use crate::{
+    pool::Pool,
     state::{FeedProblem, FeedState, Snapshots},
     store::StoreError,
     telemetry::{Counter, Gauge, Histogram, Metrics, PUBLISH_SECONDS},

@@ -9,7 +9,7 @@ use eyre::WrapErr;
 use serde::de::IgnoredAny;
 
 use crate::{
-    chain::{BlockHashes, ChainSpec, genesis_block, genesis_world},
+    chain::{BlockHashes, ChainSpec, genesis_block},
     config::{Config, FeedName},
     feed::{
         Source,
@@ -21,7 +21,7 @@ use crate::{
         world::{self, TradingWorld, Traffic},
     },
     rpc::StartupReason,
-    state::{CodeCache, FeedState, Snapshot, Snapshots},
+    state::{CodeCache, FeedState, Snapshot, Snapshots, World},
     store::{Store, StoreError},
 };
 
@@ -113,7 +113,7 @@ fn found(config: &Config, codes: &CodeCache, accounts: &DevAccounts) -> eyre::Re
         let (state, trading) = world::build(&genesis, &spec, &accounts.all(), codes)?;
         (state, Some(trading))
     } else {
-        (genesis_world(&genesis, codes), None)
+        (World::of_genesis(&genesis, codes), None)
     };
     let block = genesis_block(&genesis, &spec, state.state_root_in_parallel());
     let hash = block.hash();
@@ -188,7 +188,7 @@ fn check_same(config: &Config, codes: &CodeCache, store: &Store, about: &About) 
             if about.genesis_file != Some(file) {
                 let spec = ChainSpec::new(genesis.config.clone(), config.block_time())?;
                 let hash =
-                    genesis_block(&genesis, &spec, genesis_world(&genesis, codes).state_root_in_parallel()).hash();
+                    genesis_block(&genesis, &spec, World::of_genesis(&genesis, codes).state_root_in_parallel()).hash();
                 if hash != about.genesis {
                     foreign(format!(
                         "it holds the chain of genesis {}, and --genesis {} is {hash}: give its own, or {CURE}",

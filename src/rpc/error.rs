@@ -11,12 +11,8 @@ use serde::Serialize;
 
 use super::dialect::Dialect;
 use crate::{
-    engine::SimulationError,
-    executor::Refused,
-    feed::pool::PoolError,
-    state::{Stopped, UnknownBlock},
-    store::StoreError,
-    wallet::WalletError,
+    engine::SimulationError, executor::Refused, meter::Stopped, pool::PoolError, state::UnknownBlock,
+    store::StoreError, wallet::WalletError,
 };
 
 /// EIP-7966: a receipt did not come in time.

@@ -16,8 +16,10 @@ use super::{
 };
 use crate::{
     executor::{Batch, Executor, Place, Task, Ticket},
-    feed::{pool::Pool, upstream::UpstreamState},
-    state::{Meter, Missed, Overlay, Published, SnapshotId, Snapshots},
+    feed::upstream::UpstreamState,
+    meter::Meter,
+    pool::Pool,
+    state::{Missed, Overlay, Published, SnapshotId, Snapshots},
     store::{Commit, StoreError},
     telemetry::{Counter, Histogram, Metrics},
     wallet::Wallet,
@@ -137,10 +139,11 @@ impl Front {
         let (arrived, method) = (Instant::now(), request.method);
         let answer = match (method.handler, &self.remote) {
             (Handler::Subscribe | Handler::Unsubscribe, _) => Self::subscribe(&request),
-            (Handler::SendAndWait, _) => self.send_and_wait(request).await,
-            (Handler::SendCalls, _) => self.send_calls(request).await,
+            // What is rare is large, and would be moved with every request.
+            (Handler::SendAndWait, _) => Box::pin(self.send_and_wait(request)).await,
+            (Handler::SendCalls, _) => Box::pin(self.send_calls(request)).await,
             (Handler::Run(run), Some(remote)) if method.upstream != Upstream::Unasked => {
-                self.run_beside(remote, run, request).await
+                Box::pin(self.run_beside(remote, run, request)).await
             }
             (Handler::Run(run), _) => self.run(run, request).await,
         };

@@ -15,7 +15,8 @@ use super::{
 };
 use crate::{
     executor::{Flow, Ticket},
-    state::{Meter, Overlay, Published},
+    meter::Meter,
+    state::{Overlay, Published},
     store::Commit,
 };
 

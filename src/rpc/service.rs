@@ -110,7 +110,8 @@ impl Session {
             let answer = message.run(&id, &method, params, AnswerRoom::of(held), None).await;
             return Reply { text: answer.around(), single: true };
         }
-        self.answer_by_jsonrpsee(body, held, published, starting).await
+        // What is rare is large, and would be moved with every request.
+        Box::pin(self.answer_by_jsonrpsee(body, held, published, starting)).await
     }
 
     /// Answers a message of any form: jsonrpsee takes it apart and calls the [`Message`].

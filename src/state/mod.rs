@@ -5,7 +5,6 @@ mod account;
 mod block;
 mod code;
 mod log_numbers;
-mod meter;
 mod overlay;
 mod own_codes;
 mod remote;
@@ -20,7 +19,6 @@ pub use account::{Account, Code};
 pub use block::{Block, Included, KnownBlock};
 pub use code::{CodeCache, CodeStats};
 pub use log_numbers::{LogMark, LogNumbers};
-pub use meter::{Meter, Pause, Stopped};
 pub use overlay::{AccountChange, EntryChange, Overlay};
 pub use remote::{
     Fetched, ImageAccount, ImageHash, ImageSlot, Miss, Missed, RemoteImage, RemoteState, RemoteStats, RemoteView,

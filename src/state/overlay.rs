@@ -13,12 +13,15 @@ use revm::{
 };
 
 use super::{
-    Account, LogNumbers, Lookup, Meter, Stopped, World,
+    Account, LogNumbers, Lookup, World,
     account::Code,
     own_codes::OwnCodes,
     remote::{Cell, Miss, Missed, RemoteView},
 };
-use crate::chain::BlockHashes;
+use crate::{
+    chain::BlockHashes,
+    meter::{Meter, Stopped},
+};
 
 /// The changes of a run over a [`World`], and revm's database in it.
 ///

@@ -2,12 +2,13 @@
 
 use std::{convert::Infallible, sync::Arc};
 
+use alloy_genesis::Genesis;
 use alloy_primitives::{Address, B256, U256, keccak256, map::DefaultHashBuilder};
 use rayon::prelude::*;
 use revm::state::AccountInfo;
 
 use super::{
-    Account, RemoteView,
+    Account, CodeCache, RemoteView,
     overlay::AccountChange,
     trie::{Trie, TrieValue},
 };
@@ -50,6 +51,23 @@ pub enum Lookup {
 impl World {
     /// Changed accounts that are not worth another thread: to wake it, and to have it look for more, would take from requests what is won.
     const AT_ONCE: usize = 128;
+
+    /// The state that a geth-format genesis file describes.
+    pub fn of_genesis(genesis: &Genesis, codes: &CodeCache) -> Self {
+        let mut world = Self::default();
+        for (address, alloc) in &genesis.alloc {
+            let mut account = Account::default();
+            (account.nonce, account.balance) = (alloc.nonce.unwrap_or_default(), alloc.balance);
+            if let Some(code) = alloc.non_empty_code() {
+                account.code = codes.chain(code.clone());
+            }
+            for (slot, value) in alloc.storage_slots() {
+                account.set_slot(slot.into(), value);
+            }
+            world.insert(*address, account);
+        }
+        world
+    }
 
     /// The state of an upstream, unchanged.
     pub fn on(view: RemoteView) -> Self {

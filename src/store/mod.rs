@@ -2,9 +2,11 @@
 
 mod guard;
 mod image;
+mod row;
 mod version;
 
 pub use image::{read_image, write_image};
+pub use row::{StoredTx, corrupted, decode, encode, open_if_there};
 pub use version::{FORMAT, write_version};
 
 use std::{

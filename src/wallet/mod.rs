@@ -47,8 +47,9 @@ use self::{
 use crate::{
     chain::{ChainSpec, DEPLOYMENT_PROXY},
     engine::{self, Call, CallFees},
-    feed::pool::{Pool, PoolError},
-    state::{CodeCache, Included, Meter, Overlay, Published, Selector, Snapshot},
+    meter::Meter,
+    pool::{Pool, PoolError},
+    state::{CodeCache, Included, Overlay, Published, Selector, Snapshot},
     store::Commit,
 };
 

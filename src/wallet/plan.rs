@@ -14,7 +14,8 @@ use crate::{
         self, Bundle, Bundles, Call, CallFees, CallRequest, Engine, Estimate, HaltText, ManyError, Rules,
         SimulationError,
     },
-    state::{CodeCache, Meter, Overlay, Snapshot, Stopped},
+    meter::{Meter, Stopped},
+    state::{CodeCache, Overlay, Snapshot},
 };
 
 /// The transactions of a batch, to be signed with nonces that follow each other.

@@ -18,6 +18,7 @@ mod estimates;
 mod fees;
 mod filters;
 mod flashblocks;
+mod floors;
 mod format;
 mod history;
 mod import;

@@ -18,7 +18,7 @@ use revm::{
 };
 
 use super::meter::Metered;
-use crate::state::Meter;
+use crate::meter::Meter;
 
 /// Runs a frame until it ends, or wants another one.
 pub(super) fn interpret<'a, C: Metered<'a>>(

@@ -3,12 +3,8 @@
 use alloy_primitives::B256;
 use redb::ReadableTableMetadata;
 
-use super::{
-    ABOUT, About, HEADERS, Journal, NUMBERS,
-    progress::Progress,
-    record::{StoredHeader, decode},
-};
-use crate::store::{FORMAT, StoreError, write_version};
+use super::{ABOUT, About, HEADERS, Journal, NUMBERS, progress::Progress, record::StoredHeader};
+use crate::store::{FORMAT, StoreError, decode, write_version};
 
 /// What [`About`] says of the layout. A program from before the store had a version looks at nothing else, and refuses this number.
 pub const LAYOUT: u32 = 2;

@@ -21,16 +21,16 @@ use alloy_primitives::{B256, KECCAK256_EMPTY};
 use redb::{ReadTransaction, ReadableTable, ReadableTableMetadata, TableDefinition, WriteTransaction};
 use serde::{Deserialize, Serialize};
 
-pub(super) use self::record::{StoredTx, decode, encode};
 use self::{
-    record::{Entry, StoredAccount, StoredBody, StoredChange, StoredHeader, StoredSubBlock, corrupted},
+    record::{Entry, StoredAccount, StoredBody, StoredChange, StoredHeader, StoredSubBlock},
     restore::Reader,
 };
-use super::{apply::Applied, devnet::Step, pool, world::TradingWorld};
+use super::{apply::Applied, devnet::Step, world::TradingWorld};
 use crate::{
     chain::{BlockBody, BlockKeeper, SealedBlock},
+    pool,
     state::{AccountChange, Code, CodeCache, FeedState, Published, Retention, Snapshot, Snapshots, World},
-    store::{Store, StoreError, WeakStore, write_version},
+    store::{Store, StoreError, WeakStore, corrupted, decode, encode, open_if_there, write_version},
 };
 
 const ABOUT: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("about");
@@ -397,16 +397,4 @@ fn write_base(table: &mut redb::Table<'_, &str, &[u8]>, base: Base) -> Result<()
 fn read_base(about: &impl ReadableTable<&'static str, &'static [u8]>) -> Result<Base, redb::Error> {
     let text = about.get("base")?.ok_or_else(|| corrupted("it does not say where its state stands"))?;
     parse_base(text.value())
-}
-
-/// A table, if it was ever written to.
-pub(super) fn open_if_there<K: redb::Key + 'static, V: redb::Value + 'static>(
-    transaction: &ReadTransaction,
-    table: TableDefinition<'_, K, V>,
-) -> Result<Option<redb::ReadOnlyTable<K, V>>, redb::Error> {
-    match transaction.open_table(table) {
-        Ok(table) => Ok(Some(table)),
-        Err(redb::TableError::TableDoesNotExist(_)) => Ok(None),
-        Err(error) => Err(error.into()),
-    }
 }

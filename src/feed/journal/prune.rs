@@ -2,13 +2,8 @@
 
 use redb::{ReadableTable, WriteTransaction};
 
-use super::{
-    ABOUT, BODIES, HEADERS, Journal,
-    progress::Progress,
-    read_base,
-    record::{StoredHeader, corrupted, decode, encode},
-};
-use crate::store::StoreError;
+use super::{ABOUT, BODIES, HEADERS, Journal, progress::Progress, read_base, record::StoredHeader};
+use crate::store::{StoreError, corrupted, decode, encode};
 
 /// Blocks that are pruned in one commit, at most, beside a block that is sealed.
 pub const AT_ONCE: usize = 16;

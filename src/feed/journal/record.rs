@@ -1,57 +1,16 @@
 //! How blocks, sub-blocks and changes of state are written: RLP throughout, as the chain's own things are.
 
-use alloy_consensus::{
-    Eip658Value, Header, Receipt, ReceiptEnvelope, ReceiptWithBloom, TxReceipt, TxType, Typed2718,
-    transaction::Recovered,
-};
-use alloy_eips::{
-    eip2718::{Decodable2718, Encodable2718},
-    eip4895::{Withdrawal, Withdrawals},
-};
+use alloy_consensus::{Eip658Value, Header, Receipt, ReceiptEnvelope, ReceiptWithBloom, TxReceipt, TxType, Typed2718};
+use alloy_eips::eip4895::{Withdrawal, Withdrawals};
 use alloy_primitives::{Address, B256, Bytes, Log, U256};
-use alloy_rlp::{Decodable, Encodable, RlpDecodable, RlpEncodable};
+use alloy_rlp::{Encodable, RlpDecodable, RlpEncodable};
 use op_alloy::consensus::{DEPOSIT_TX_TYPE_ID, OpDepositReceipt};
 
 use crate::{
     chain::{BlockBody, ChainReceipt, SealedBlock},
     state::{Account, AccountChange, Code},
+    store::{StoredTx, corrupted, decode},
 };
-
-/// The RLP of something.
-pub fn encode(value: &impl Encodable) -> Vec<u8> {
-    alloy_rlp::encode(value)
-}
-
-/// Reads RLP, all of it.
-pub fn decode<T: Decodable>(bytes: &[u8]) -> Result<T, redb::Error> {
-    alloy_rlp::decode_exact(bytes).map_err(|error| corrupted(format!("a record cannot be read: {error}")))
-}
-
-/// What is there cannot have been written by presim.
-pub fn corrupted(problem: impl Into<String>) -> redb::Error {
-    redb::Error::Corrupted(problem.into())
-}
-
-/// A transaction with its sender, so that no signature is worked out again when a chain is opened.
-#[derive(RlpEncodable, RlpDecodable)]
-pub struct StoredTx {
-    sender: Address,
-    raw: Bytes,
-}
-
-impl<T: Encodable2718> From<&Recovered<T>> for StoredTx {
-    fn from(tx: &Recovered<T>) -> Self {
-        Self { sender: tx.signer(), raw: tx.inner().encoded_2718().into() }
-    }
-}
-
-impl StoredTx {
-    pub fn read<T: Decodable2718>(self) -> Result<Recovered<T>, redb::Error> {
-        let tx = T::decode_2718_exact(&self.raw)
-            .map_err(|error| corrupted(format!("a transaction cannot be read: {error}")))?;
-        Ok(Recovered::new_unchecked(tx, self.sender))
-    }
-}
 
 /// A receipt. Its bloom follows from its logs.
 #[derive(RlpEncodable, RlpDecodable)]

@@ -11,7 +11,7 @@ use super::{
     progress::style,
     prune::oldest_body,
     read_base,
-    record::{Entry, StoredAccount, StoredChange, StoredHeader, corrupted, decode},
+    record::{Entry, StoredAccount, StoredChange, StoredHeader},
 };
 use crate::{
     chain::{BlockHashes, BlockKeeper, SealedBlock},
@@ -19,6 +19,7 @@ use crate::{
     state::{
         Account, Code, CodeCache, FeedState, OpenBlock, Retention, Selector, Snapshot, SnapshotId, Snapshots, World,
     },
+    store::{corrupted, decode},
 };
 
 fn read_codes(transaction: &ReadTransaction, codes: &CodeCache) -> Result<B256Map<Code>, redb::Error> {

@@ -19,7 +19,7 @@ use revm::{
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    chain::{BlockHashes, ChainSpec, DEPLOYMENT_PROXY, DEPLOYMENT_PROXY_CODE, genesis_block, genesis_world},
+    chain::{BlockHashes, ChainSpec, DEPLOYMENT_PROXY, DEPLOYMENT_PROXY_CODE, genesis_block},
     engine::{Ethereum, RunEvm, RunPrecompiles, lift_checks},
     state::{CodeCache, Overlay, World},
 };
@@ -178,7 +178,7 @@ pub fn build(
             .ok_or_else(|| WorldError::Step { step: name, problem: "no such artifact".to_owned() })?;
         Ok([artifact.creation_code.as_ref(), &arguments].concat().into())
     };
-    let world = genesis_world(genesis, codes);
+    let world = World::of_genesis(genesis, codes);
     let block = genesis_block(genesis, spec, world.state_root_in_parallel());
     let mut overlay = Overlay::new(world, BlockHashes::default());
     let accounts: Vec<Address> = signers.iter().map(PrivateKeySigner::address).collect();

@@ -8,7 +8,7 @@ use alloy_sol_types::SolCall;
 use rand::{Rng, SeedableRng, rngs::SmallRng};
 
 use super::{IRouter, ONE, TradingWorld};
-use crate::{feed::pool::Pool, state::Snapshot};
+use crate::{pool::Pool, state::Snapshot};
 
 /// Makes a number of transactions for each sub-block; the same seed makes the same choices.
 #[derive(Debug)]

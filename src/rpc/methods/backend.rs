@@ -6,9 +6,10 @@ use super::SyncTimeouts;
 use crate::{
     chain::ChainSpec,
     engine::{Engine, Rules},
-    feed::pool::Pool,
+    meter::{Meter, Stopped},
+    pool::Pool,
     rpc::{dialect::Dialect, error::RpcError, filters::Filters, wire::ShapeLimits},
-    state::{Block, CodeCache, KnownBlock, Meter, Overlay, Published, Selector, Snapshot, Stopped},
+    state::{Block, CodeCache, KnownBlock, Overlay, Published, Selector, Snapshot},
     store::Commit,
     telemetry::Counter,
     wallet::Wallet,

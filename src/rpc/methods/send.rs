@@ -7,7 +7,7 @@ use alloy_primitives::{B256, Bytes, TxKind, U256};
 use super::{Backend, Run};
 use crate::{
     engine::{Call, CallRequest},
-    feed::pool::Place,
+    pool::Place,
     rpc::{encode, error::RpcError, wire},
     wallet::{FeeError, Filled, NONCE_TRIES, SigningError},
 };

@@ -13,7 +13,7 @@ use tokio::sync::broadcast::{self, error::RecvError};
 use super::{Notification, Subscription, Subscriptions};
 use crate::{
     chain::SealedBlock,
-    feed::pool::Pool,
+    pool::Pool,
     rpc::{
         dialect::Dialect,
         encode::{self, LogPlace},

@@ -12,7 +12,7 @@ use serde::Deserialize;
 use super::{SelectorParam, ShapeLimits, parse};
 use crate::{
     engine::SignedBundle,
-    feed::pool::SentTransaction,
+    pool::SentTransaction,
     rpc::{
         dialect::Dialect,
         error::RpcError,

@@ -18,11 +18,11 @@ use alloy_primitives::{Address, B256, map::B256Map};
 use redb::WriteTransaction;
 use tokio::sync::broadcast;
 
-pub(super) use self::keep::forget;
 pub use self::{
-    best::{Best, BlockFees, Ready},
+    best::{Best, BlockFees, Ready, Room},
     decode::SentTransaction,
     error::PoolError,
+    keep::forget,
     queue::{Place, Pooled},
 };
 use self::{

@@ -9,7 +9,15 @@ use std::{
 use alloy_consensus::{Transaction, TxEnvelope, transaction::Recovered};
 
 use super::Pooled;
-use crate::feed::apply::Room;
+
+/// What is left of a block.
+#[derive(Clone, Copy, Debug)]
+pub struct Room {
+    /// Gas.
+    pub gas: u64,
+    /// Blob gas.
+    pub blob_gas: u64,
+}
 
 /// The transactions that could be mined now, best first. A moment's view: what comes into the pool later is not in it.
 #[derive(Debug)]

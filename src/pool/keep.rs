@@ -6,7 +6,7 @@ use alloy_rlp::{RlpDecodable, RlpEncodable};
 use redb::{ReadTransaction, ReadableTable, TableDefinition, WriteTransaction};
 
 use super::Pooled;
-use crate::feed::journal::{StoredTx, decode, encode, open_if_there};
+use crate::store::{StoredTx, decode, encode, open_if_there};
 
 /// Transactions that wait, by their hash.
 const POOL: TableDefinition<'_, [u8; 32], &[u8]> = TableDefinition::new("pool");

@@ -1,0 +1,55 @@
+//! How rows are written and read: RLP throughout, as the chain's own things are.
+
+use alloy_consensus::transaction::Recovered;
+use alloy_eips::eip2718::{Decodable2718, Encodable2718};
+use alloy_primitives::{Address, Bytes};
+use alloy_rlp::{Decodable, Encodable, RlpDecodable, RlpEncodable};
+use redb::{ReadTransaction, TableDefinition};
+
+/// The RLP of something.
+pub fn encode(value: &impl Encodable) -> Vec<u8> {
+    alloy_rlp::encode(value)
+}
+
+/// Reads RLP, all of it.
+pub fn decode<T: Decodable>(bytes: &[u8]) -> Result<T, redb::Error> {
+    alloy_rlp::decode_exact(bytes).map_err(|error| corrupted(format!("a record cannot be read: {error}")))
+}
+
+/// What is there cannot have been written by presim.
+pub fn corrupted(problem: impl Into<String>) -> redb::Error {
+    redb::Error::Corrupted(problem.into())
+}
+
+/// A transaction with its sender, so that no signature is worked out again when a chain is opened.
+#[derive(RlpEncodable, RlpDecodable)]
+pub struct StoredTx {
+    sender: Address,
+    raw: Bytes,
+}
+
+impl<T: Encodable2718> From<&Recovered<T>> for StoredTx {
+    fn from(tx: &Recovered<T>) -> Self {
+        Self { sender: tx.signer(), raw: tx.inner().encoded_2718().into() }
+    }
+}
+
+impl StoredTx {
+    pub fn read<T: Decodable2718>(self) -> Result<Recovered<T>, redb::Error> {
+        let tx = T::decode_2718_exact(&self.raw)
+            .map_err(|error| corrupted(format!("a transaction cannot be read: {error}")))?;
+        Ok(Recovered::new_unchecked(tx, self.sender))
+    }
+}
+
+/// A table, if it was ever written to.
+pub fn open_if_there<K: redb::Key + 'static, V: redb::Value + 'static>(
+    transaction: &ReadTransaction,
+    table: TableDefinition<'_, K, V>,
+) -> Result<Option<redb::ReadOnlyTable<K, V>>, redb::Error> {
+    match transaction.open_table(table) {
+        Ok(table) => Ok(Some(table)),
+        Err(redb::TableError::TableDoesNotExist(_)) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
