@@ -14,9 +14,10 @@ use alloy_primitives::{Address, U256, keccak256};
 use criterion::{BatchSize, BenchmarkId, Criterion, Throughput};
 use presim::{
     chain::{BlockBody, BlockHashes, SealedBlock},
-    state::{Account, AccountChange, Code, FeedState, Retention, Snapshot, Snapshots, World},
+    state::{Account, AccountChange, FeedState, Retention, Snapshot, Snapshots, World},
 };
 use rand::{Rng, SeedableRng, rngs::SmallRng};
+use revm::state::AccountInfo;
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
@@ -162,16 +163,16 @@ impl Shape {
         let slots = (0..count).map(|n| ((first + n) % CHANGED, U256::from(random.random_range(1..u64::MAX))));
         match self {
             Self::OneContract => {
-                vec![change(0, slots.map(|(slot, value)| (U256::from(slot), value)).collect())]
+                vec![change(0, slots.map(|(slot, value)| (U256::from(slot), value)))]
             }
-            Self::ManyContracts => slots.map(|(n, value)| change(1 + n, vec![(U256::ZERO, value)])).collect(),
+            Self::ManyContracts => slots.map(|(n, value)| change(1 + n, [(U256::ZERO, value)])).collect(),
         }
     }
 }
 
-fn change(account: u64, slots: Vec<(U256, U256)>) -> AccountChange {
-    let info = Some((U256::from(1), 1, Code::default()));
-    AccountChange { address: address(account), info, storage_cleared: false, slots }
+fn change(account: u64, slots: impl IntoIterator<Item = (U256, U256)>) -> AccountChange {
+    let info = Some(AccountInfo { balance: U256::from(1), nonce: 1, ..AccountInfo::default() });
+    AccountChange { address: address(account), info, storage_cleared: false, slots: slots.into_iter().collect() }
 }
 
 /// `size` accounts: the first with [`CHANGED`] slots, as many after it with one, the rest with ether alone.

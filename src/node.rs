@@ -27,7 +27,7 @@ use crate::{
     config::{ApprovalPolicy, Config, RevertPolicy, UpgradePolicy},
     engine::{BaseFeeRule, Rules},
     executor::{Drain, Executor, ExecutorConfig, LaneActor, LaneName},
-    feed::{Source, StateFeed, StopFeed, journal::Journal, world::TradingWorld},
+    feed::{Feed, FeedSource, StateFeed, StopFeed, world::TradingWorld},
     pool::{Pool, PoolLimits},
     rpc::{
         Access, AccessConfig, Awake, Backend, CPU_DMA_LATENCY, Filters, Front, FrontActor, IoMemory, IoThreads,
@@ -130,22 +130,9 @@ impl Node {
             trading: start.trading,
             data_dir: config.data_dir.clone(),
         };
-        let Start { spec, source, journal, accounts, .. } = start;
-        let parts = Parts {
-            ports,
-            config,
-            codes,
-            spec,
-            source,
-            beside,
-            journal,
-            store,
-            accounts,
-            keyed,
-            snapshots,
-            access,
-            metrics,
-        };
+        let Start { spec, source, accounts, .. } = start;
+        let parts =
+            Parts { ports, config, codes, spec, source, beside, store, accounts, keyed, snapshots, access, metrics };
         let mut node = Self::spawn(parts, info)?;
         node.upstream = upstream;
         Ok(node)
@@ -226,9 +213,8 @@ struct Parts {
     config: Config,
     codes: Arc<CodeCache>,
     spec: ChainSpec,
-    source: Source,
+    source: Box<dyn FeedSource>,
     beside: Option<Arc<Beside>>,
-    journal: Option<Journal>,
     store: Store,
     accounts: Vec<PrivateKeySigner>,
     /// Those of key files.
@@ -251,21 +237,8 @@ struct Actors {
 
 impl Actors {
     async fn start(parts: Parts) -> eyre::Result<Self> {
-        let Parts {
-            ports,
-            config,
-            codes,
-            spec,
-            source,
-            beside,
-            journal,
-            store,
-            accounts,
-            keyed,
-            snapshots,
-            access,
-            metrics,
-        } = parts;
+        let Parts { ports, config, codes, spec, source, beside, store, accounts, keyed, snapshots, access, metrics } =
+            parts;
         let workers = config.workers();
         let executor = Executor::start(
             ExecutorConfig {
@@ -290,10 +263,6 @@ impl Actors {
             _ => None,
         };
         let io = IoThreads::start(config.io_threads())?;
-        io.run_on_each(|| {
-            let executor = executor.clone();
-            async move { executor.watch_thread().await }
-        });
         let awake = Awake::new(config.keep_awake).wrap_err_with(|| {
             format!("cannot keep the cores awake: --keep-awake always needs leave to write to {CPU_DMA_LATENCY}")
         })?;
@@ -320,7 +289,7 @@ impl Actors {
         // The feed executes blocks: a thread of its own, so that nothing else waits for it.
         let feed_thread = Arbiter::new();
         let feed = {
-            let feed = StateFeed::new(source, journal, config.sub_block(), snapshots.clone(), pool.clone(), &metrics);
+            let feed = StateFeed::new(source, Feed::new(snapshots.clone(), pool.clone(), &metrics));
             StateFeed::start_in_arbiter(&feed_thread.handle(), move |_| feed)
         };
         let lanes = LaneName::ALL.map(|lane| LaneActor::new(lane, executor.clone(), &metrics).start());

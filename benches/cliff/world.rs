@@ -9,7 +9,7 @@ use presim::{
     chain::{BlockBody, BlockHashes, ChainSpec, SealedBlock},
     state::{Account, AccountChange, Code, OpenBlock, Snapshot, World},
 };
-use revm::bytecode::Bytecode;
+use revm::{bytecode::Bytecode, state::AccountInfo};
 
 /// Slots of the contract at [`contract`], and of the accounts with one slot after it.
 pub const SLOTS: u64 = 100_000;
@@ -59,18 +59,23 @@ fn code() -> Code {
 
 /// The first `slots` slots of the contract, changed.
 pub fn one_contract(slots: u64, value: u64) -> Vec<AccountChange> {
-    vec![change(0, (0..slots).map(|slot| (U256::from(slot), U256::from(value))).collect())]
+    vec![change(0, (0..slots).map(|slot| (U256::from(slot), U256::from(value))))]
 }
 
 /// The slot of each of `accounts` accounts, changed.
 pub fn many_contracts(accounts: u64, value: u64) -> Vec<AccountChange> {
-    (1..=accounts).map(|number| change(number, vec![(U256::ZERO, U256::from(value))])).collect()
+    (1..=accounts).map(|number| change(number, [(U256::ZERO, U256::from(value))])).collect()
 }
 
-fn change(account: u64, slots: Vec<(U256, U256)>) -> AccountChange {
-    let code = if account == 0 { code() } else { Code::default() };
-    let info = Some((U256::from(1), 1, code));
-    AccountChange { address: address(account), info, storage_cleared: false, slots }
+fn change(account: u64, slots: impl IntoIterator<Item = (U256, U256)>) -> AccountChange {
+    let Code { hash: code_hash, bytecode } = if account == 0 { code() } else { Code::default() };
+    let info = AccountInfo { balance: U256::from(1), nonce: 1, code_hash, code: Some(bytecode), account_id: None };
+    AccountChange {
+        address: address(account),
+        info: Some(info),
+        storage_cleared: false,
+        slots: slots.into_iter().collect(),
+    }
 }
 
 /// A snapshot of a block being built on `world`, which has changed the first `pending` slots of the contract.

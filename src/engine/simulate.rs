@@ -192,7 +192,7 @@ impl Simulator<'_> {
             header.withdrawals_root = self.parent.withdrawals_root.or(header.withdrawals_root);
         }
         if let Some(roots) = &mut self.roots {
-            header.state_root = roots.after(self.overlay.entry_changes());
+            header.state_root = roots.after(self.overlay.changes());
             if proves_messages {
                 header.withdrawals_root = Some(roots.storage_root_of(L2_TO_L1_MESSAGE_PASSER_ADDRESS));
             }

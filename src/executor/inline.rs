@@ -4,17 +4,16 @@ use std::{
     sync::{
         Arc,
         atomic::{
-            AtomicBool, AtomicUsize,
+            AtomicU64, AtomicUsize,
             Ordering::{AcqRel, Relaxed},
         },
     },
     time::{Duration, Instant},
 };
 
-use super::{
-    lane::Lane,
-    load::{Cost, Standing},
-};
+use tokio::runtime::{Handle, RuntimeMetrics};
+
+use super::load::{Cost, Standing, nanos};
 
 thread_local! {
     static HERE: Arc<Slot> = Arc::default();
@@ -25,10 +24,38 @@ thread_local! {
 struct Slot {
     inside: AtomicUsize,
     cost: Cost,
-    /// Requests that it has read.
-    arrived: AtomicUsize,
-    /// Whether it has been late for long.
-    is_late: AtomicBool,
+    dry: Dry,
+}
+
+/// When a thread's event loop last had nothing left to do.
+#[derive(Debug)]
+struct Dry {
+    /// None outside of an event loop.
+    event_loop: Option<RuntimeMetrics>,
+    began: Instant,
+    /// How often it had nothing left, when that was last asked.
+    count: AtomicU64,
+    /// When that was first seen, in nanoseconds from `began`.
+    seen: AtomicU64,
+}
+
+impl Default for Dry {
+    fn default() -> Self {
+        let event_loop = Handle::try_current().ok().map(|handle| handle.metrics());
+        Self { event_loop, began: Instant::now(), count: AtomicU64::new(0), seen: AtomicU64::new(0) }
+    }
+}
+
+impl Dry {
+    /// Whether it was last dry longer ago than a request may wait for the thread.
+    fn is_behind(&self, now: Instant) -> bool {
+        let Some(event_loop) = &self.event_loop else { return false };
+        let (count, now) = (event_loop.worker_park_count(0), nanos(now.saturating_duration_since(self.began)));
+        if self.count.swap(count, Relaxed) != count {
+            self.seen.store(now, Relaxed);
+        }
+        now.saturating_sub(self.seen.load(Relaxed)) > nanos(Inline::LONGEST)
+    }
 }
 
 /// The threads on which requests run inline.
@@ -62,48 +89,17 @@ impl Inline {
         let wait = (before as u64).saturating_mul(slot.cost.mean());
         let longest = match standing {
             Standing::AboveShare => slot.cost.most().saturating_mul(overload_wait.into()) / 100,
-            _ if before > Self::FEW => super::load::nanos(Self::LONGEST),
+            _ if before > Self::FEW => nanos(Self::LONGEST),
             _ => u64::MAX,
         };
         let permit = InlinePermit { slot, busy: self.busy.clone() };
         (before == 0 || (before <= Self::MOST && wait <= longest)).then_some(permit)
     }
 
-    /// How often it is looked whether a thread is late.
-    const LOOK_EVERY: Duration = Duration::from_millis(25);
-    /// Looks in a row at which it must have been late: a pause of the whole process is one.
-    const LATE_LOOKS: u32 = 4;
-
-    /// Notes that the calling thread has read a request. Returns whether the thread is late.
-    pub fn arrive() -> bool {
-        HERE.with(|slot| {
-            slot.arrived.fetch_add(1, Relaxed);
-            slot.is_late.load(Relaxed)
-        })
-    }
-
-    /// Watches how late the calling thread gets to what is ready, for as long as its event loop runs.
-    ///
-    /// Where requests are short, overload shows nowhere else: a thread that is busy with reading, running and rejecting leaves what comes in the
-    /// sockets, and the lanes are short. As with a [queue that stands](Lane), it is late if for `patience` it was never on time: whatever was ready
-    /// waited for many other requests, and for long.
-    pub async fn watch(patience: Duration) {
-        let slot = HERE.with(Arc::clone);
-        let (mut on_time, mut late_looks) = (Instant::now(), 0);
-        loop {
-            let (due, arrived) = (Instant::now() + Self::LOOK_EVERY, slot.arrived.load(Relaxed));
-            tokio::time::sleep_until(due.into()).await;
-            let late = due.elapsed();
-            let arrived = slot.arrived.load(Relaxed).wrapping_sub(arrived) as f64;
-            // Those that came while this was ready.
-            let before = arrived * late.as_secs_f64() / (Self::LOOK_EVERY + late).as_secs_f64();
-            if Lane::is_long(before as usize, late, patience) {
-                late_looks += 1;
-            } else {
-                (on_time, late_looks) = (Instant::now(), 0);
-            }
-            slot.is_late.store(late_looks >= Self::LATE_LOOKS && on_time.elapsed() > patience, Relaxed);
-        }
+    /// Notes that the calling thread has read a request. Returns whether the thread is behind: for long it has not run dry, so what comes waits
+    /// in the sockets, where nobody sees it.
+    pub fn is_behind() -> bool {
+        HERE.with(|slot| slot.dry.is_behind(Instant::now()))
     }
 
     /// How many of the threads run something, or are about to.

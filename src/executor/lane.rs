@@ -152,13 +152,8 @@ impl Lane {
         } else {
             return Ok(permit);
         };
-        self.overload();
-        Err(refused)
-    }
-
-    /// More is asked than can be served.
-    pub fn overload(&self) {
         self.load.overload(self.cost.mean(), Instant::now());
+        Err(refused)
     }
 
     /// Requests that wait or run.
@@ -182,13 +177,9 @@ impl Lane {
             self.stands_since.store(now, Relaxed);
             return false;
         }
-        let is_long = Self::is_long(waiting / self.workers, self.wait(waiting), self.queue_wait);
-        is_long && now.saturating_sub(since) > nanos(self.queue_wait)
-    }
-
-    /// Whether a queue of so many requests before one server is long: they are many, or they wait for long.
-    pub fn is_long(waiting: usize, wait: Duration, most: Duration) -> bool {
-        wait > most / 4 || (waiting > Self::MANY && wait > most / 80)
+        let (wait, most) = (self.wait(waiting), self.queue_wait);
+        let is_long = wait > most / 4 || (waiting > Self::MANY * self.workers && wait > most / 80);
+        is_long && now.saturating_sub(since) > nanos(most)
     }
 
     /// How long the next request would wait.

@@ -133,12 +133,6 @@ impl Executor {
         Ticket { deadline: Instant::now() + self.config.deadline, flow: flow.clone(), batch: None }
     }
 
-    /// Watches whether the calling thread falls behind the requests that its connections send, for as long as its event loop runs. Each thread that
-    /// requests are read on has one.
-    pub async fn watch_thread(&self) {
-        Inline::watch(self.config.queue_wait).await;
-    }
-
     /// Requests that have just arrived as one.
     pub fn batch(&self) -> Arc<Batch> {
         // Some rounds wait behind the one that runs, so that no worker waits for the front.
@@ -157,10 +151,9 @@ impl Executor {
             Place::InlineThen(lane) => (lane, !ticket.is_entry() && task.size() <= Self::INLINE_BYTES),
         };
         let lane = self.lane(lane);
-        let mut standing = lane.weigh(&ticket.flow);
-        if Inline::arrive() && standing == Standing::AtEase && lane.name != LaneName::Read {
-            lane.overload();
-            standing = lane.weigh(&ticket.flow);
+        let standing = lane.weigh(&ticket.flow);
+        if Inline::is_behind() && standing == Standing::AboveShare {
+            return Err(self.overloaded(lane).into());
         }
         let mut is_long = task.size() > Self::IN_PAUSE_BYTES;
         let mut missed = Missed::default();
@@ -231,9 +224,7 @@ impl Executor {
         let Some(permit) = self.shared.inline.enter(standing, self.config.overload_wait) else {
             // The lane's workers would take the time from this thread and those like it, and give each answer a way between threads.
             if standing == Standing::AboveShare && self.all_cores_are_busy() {
-                let (lane_name, wait) = (lane.name, lane.expected_wait());
-                let refused = Refused::Overloaded { lane: lane_name, wait, was_at_ease: false };
-                return Err(self.rejected(lane, refused));
+                return Err(self.overloaded(lane));
             }
             return Ok(None);
         };
@@ -310,6 +301,12 @@ impl Executor {
     fn all_cores_are_busy(&self) -> bool {
         let inside: usize = self.shared.lanes.iter().map(|lane| lane.inside()).sum();
         self.shared.inline.busy() + inside >= self.config.workers.max(1)
+    }
+
+    /// Rejects a request of a client above its share, which cannot begin soon.
+    fn overloaded(&self, lane: &Lane) -> Refused {
+        let wait = lane.expected_wait();
+        self.rejected(lane, Refused::Overloaded { lane: lane.name, wait, was_at_ease: false })
     }
 
     /// Counts a rejection. The first of a minute is a warning in the log.

@@ -9,14 +9,20 @@ use alloy_consensus::transaction::Recovered;
 use alloy_evm::block::BlockExecutionError;
 use alloy_primitives::{Address, B256, keccak256};
 
+use futures::{FutureExt, future::LocalBoxFuture};
+use tokio::time::{MissedTickBehavior, interval_at};
+
 use super::{
+    Feed, FeedSource,
     apply::{Applied, Attributes, SubBlock, extend, open_block, seal},
+    journal::Journal,
     world::Traffic,
 };
 use crate::{
     chain::ChainSpec,
     pool::{BlockFees, Pool},
-    state::{OpenBlock, Snapshot},
+    state::{FeedProblem, FeedState, OpenBlock, Snapshot, Snapshots},
+    store::StoreError,
 };
 
 /// Builds the next snapshot from the last.
@@ -128,4 +134,98 @@ impl Devnet {
         let blob = self.spec.blob_params(open.header.timestamp).and_then(|params| open.header.blob_fee(params));
         BlockFees { base: open.header.base_fee_per_gas.unwrap_or_default(), blob: blob.unwrap_or_default() }
     }
+}
+
+/// A [`Devnet`] that goes on by itself.
+#[derive(Debug)]
+pub struct DevnetSource {
+    /// Builds what comes next.
+    pub devnet: Devnet,
+    /// Where there is one, what is published is on the disk before.
+    pub journal: Option<Journal>,
+    /// From one sub-block to the next.
+    pub every: Duration,
+}
+
+impl FeedSource for DevnetSource {
+    fn run(mut self: Box<Self>, mut feed: Feed) -> LocalBoxFuture<'static, ()> {
+        let mut ticks = interval_at((Instant::now() + self.every).into(), self.every);
+        // One that is late makes the next late: two at once would be of no use.
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        async move {
+            loop {
+                ticks.tick().await;
+                self.go_on(&mut feed);
+            }
+        }
+        .boxed_local()
+    }
+}
+
+impl DevnetSource {
+    /// Builds and publishes the next sub-block.
+    fn go_on(&mut self, feed: &mut Feed) {
+        let began = Instant::now();
+        if let Err(error) = self.publish_next(feed) {
+            feed.pool.drop_own();
+            if feed.status.set(FeedState::Degraded(error.problem())) {
+                tracing::error!(%error, "the devnet cannot go on");
+            }
+            return;
+        }
+        feed.pool.advance();
+        if feed.status.is_degraded() {
+            tracing::info!("the devnet goes on");
+            let every_ms = u64::try_from(self.every.as_millis()).unwrap_or(u64::MAX);
+            feed.status.set(FeedState::Live { every_ms });
+        }
+        feed.count(began);
+    }
+
+    fn publish_next(&mut self, feed: &Feed) -> Result<(), DevnetError> {
+        if let Some(failure) = self.journal.as_ref().and_then(Journal::failure) {
+            // It would come to nothing, and subscribers would be told of transactions that never come.
+            return Err(failure.clone().into());
+        }
+        let step = self.devnet.step(&feed.snapshots.newest(), &feed.pool)?;
+        Ok(publish(&feed.snapshots, self.journal.as_ref(), step)?)
+    }
+}
+
+/// Why nothing can be published.
+#[derive(Debug, thiserror::Error)]
+enum DevnetError {
+    #[error(transparent)]
+    Execution(#[from] BlockExecutionError),
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+impl DevnetError {
+    const fn problem(&self) -> FeedProblem {
+        match self {
+            Self::Execution(_) => FeedProblem::Execution,
+            Self::Store(_) => FeedProblem::Store,
+        }
+    }
+}
+
+/// Publishes a step, once it is on the disk where there is a journal.
+///
+/// # Errors
+/// That it cannot be written. Nothing is published then.
+pub fn publish(snapshots: &Snapshots, journal: Option<&Journal>, step: Step) -> Result<(), StoreError> {
+    if let Some(journal) = journal {
+        journal.record(&snapshots.load(), &step)?;
+    }
+    let Step { sealed, next } = step;
+    match sealed {
+        None => snapshots.publish(next.snapshot),
+        Some(sealed) => {
+            let head = &sealed.snapshot.head;
+            tracing::debug!(number = head.number(), hash = %head.hash(), "sealed");
+            snapshots.publish_sealed(sealed.snapshot, Some(next.snapshot));
+        }
+    }
+    Ok(())
 }

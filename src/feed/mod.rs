@@ -17,166 +17,105 @@ use std::{
 };
 
 use actix::{Actor, ActorContext, AsyncContext, Context, Handler, Message, WrapFuture};
-use futures::FutureExt;
+use futures::{FutureExt, future::LocalBoxFuture};
 
-use alloy_evm::block::BlockExecutionError;
-
-use self::{
-    devnet::{Devnet, Step},
-    journal::Journal,
-    live::{Live, LiveSource},
-    status::FeedStatus,
-};
+use self::status::FeedStatus;
 use crate::{
     pool::Pool,
     state::{FeedProblem, FeedState, Snapshots},
-    store::StoreError,
     telemetry::{Counter, Gauge, Histogram, Metrics, PUBLISH_SECONDS},
 };
 
-/// Where the states of a chain come from.
-#[derive(Debug)]
-pub enum Source {
-    /// From nowhere: the chain stands still.
-    Static,
-    /// Blocks that are built here.
-    Devnet(Box<Devnet>),
-    /// A chain that lives elsewhere.
-    Live(Box<LiveSource>),
+/// A source of a chain's states. Whoever adds one implements this, and [`node`](crate::node) chooses it.
+pub trait FeedSource: std::fmt::Debug + Send {
+    /// Publishes the states of the chain, one after the other, as long as it is polled. It ends only where there is nothing more to come.
+    fn run(self: Box<Self>, feed: Feed) -> LocalBoxFuture<'static, ()>;
 }
 
-/// The only writer of snapshots. Ticks its source, publishes what comes.
-pub struct StateFeed {
-    source: Option<Devnet>,
-    live: Option<Live>,
-    journal: Option<Journal>,
-    every: Duration,
-    status: FeedStatus,
-    snapshots: Arc<Snapshots>,
-    pool: Arc<Pool>,
+/// What a source publishes with. There is one, so the source is the only writer of snapshots.
+#[derive(Debug)]
+pub struct Feed {
+    /// Where the states go.
+    pub snapshots: Arc<Snapshots>,
+    /// What was sent and is in no block yet.
+    pub pool: Arc<Pool>,
+    /// How the feed is.
+    pub status: FeedStatus,
+    /// The node's metrics.
+    pub metrics: Metrics,
     published: Counter,
     publish_seconds: Histogram,
-    age: Gauge,
-    block: Gauge,
-    pooled: Gauge,
 }
 
-impl StateFeed {
-    /// A feed of `source`. A devnet is asked for a sub-block of what waits in `pool`, `every` so often. With a `journal`, what is published is
-    /// on the disk before.
-    pub fn new(
-        source: Source,
-        journal: Option<Journal>,
-        every: Duration,
-        snapshots: Arc<Snapshots>,
-        pool: Arc<Pool>,
-        metrics: &Metrics,
-    ) -> Self {
-        let (source, live) = match source {
-            Source::Static => (None, None),
-            Source::Devnet(devnet) => (Some(*devnet), None),
-            Source::Live(source) => (None, Some(Live::new(*source, snapshots.clone(), metrics))),
-        };
+impl Feed {
+    /// A feed into `snapshots`.
+    pub fn new(snapshots: Arc<Snapshots>, pool: Arc<Pool>, metrics: &Metrics) -> Self {
         Self {
-            source,
-            live,
-            journal,
-            every,
             status: FeedStatus::new(snapshots.clone(), metrics),
-            snapshots,
-            pool,
             published: metrics.counter("presim_snapshots_total", "Snapshots published.", &[]),
             publish_seconds: metrics.histogram(
                 PUBLISH_SECONDS,
                 "From taking a sub-block to its snapshot being published.",
                 &[],
             ),
+            metrics: metrics.clone(),
+            snapshots,
+            pool,
+        }
+    }
+
+    /// Counts a snapshot that was published just now, of what was taken in `since`.
+    pub fn count(&self, since: Instant) {
+        self.published.increment(1);
+        self.publish_seconds.record(since.elapsed());
+    }
+}
+
+/// A chain that stands still.
+#[derive(Debug)]
+pub struct Still;
+
+impl FeedSource for Still {
+    fn run(self: Box<Self>, _: Feed) -> LocalBoxFuture<'static, ()> {
+        std::future::ready(()).boxed_local()
+    }
+}
+
+/// The only writer of snapshots: it runs the source of the chain.
+pub struct StateFeed {
+    /// Until it runs.
+    source: Option<(Box<dyn FeedSource>, Feed)>,
+    snapshots: Arc<Snapshots>,
+    pool: Arc<Pool>,
+    age: Gauge,
+    block: Gauge,
+    pooled: Gauge,
+}
+
+impl StateFeed {
+    /// A feed of `source`.
+    pub fn new(source: Box<dyn FeedSource>, feed: Feed) -> Self {
+        let (snapshots, pool, metrics) = (feed.snapshots.clone(), feed.pool.clone(), &feed.metrics);
+        Self {
             age: metrics.gauge("presim_snapshot_age_seconds", "Age of the newest snapshot.", &[]),
             block: metrics.gauge("presim_head_number", "Number of the newest sealed block.", &[]),
             pooled: metrics.gauge("presim_pool_transactions", "Transactions that wait to be mined.", &[]),
+            source: Some((source, feed)),
+            snapshots,
+            pool,
         }
     }
-
-    fn tick(&mut self) {
-        let Some(source) = &mut self.source else { return };
-        let began = Instant::now();
-        let newest = self.snapshots.newest();
-        let published = match self.journal.as_ref().and_then(Journal::failure) {
-            // It would come to nothing, and subscribers would be told of transactions that never come.
-            Some(failure) => Err(FeedError::from(failure.clone())),
-            None => source
-                .step(&newest, &self.pool)
-                .map_err(FeedError::from)
-                .and_then(|step| publish(&self.snapshots, self.journal.as_ref(), step).map_err(FeedError::from)),
-        };
-        if let Err(error) = published {
-            self.pool.drop_own();
-            if self.status.set(FeedState::Degraded(error.problem())) {
-                tracing::error!(%error, "the devnet cannot go on");
-            }
-            return;
-        }
-        self.pool.advance();
-        if self.status.is_degraded() {
-            tracing::info!("the devnet goes on");
-            let every_ms = u64::try_from(self.every.as_millis()).unwrap_or(u64::MAX);
-            self.status.set(FeedState::Live { every_ms });
-        }
-        self.published.increment(1);
-        self.publish_seconds.record(began.elapsed());
-    }
-}
-
-/// Why nothing can be published.
-#[derive(Debug, thiserror::Error)]
-enum FeedError {
-    #[error(transparent)]
-    Execution(#[from] BlockExecutionError),
-    #[error(transparent)]
-    Store(#[from] StoreError),
-}
-
-impl FeedError {
-    const fn problem(&self) -> FeedProblem {
-        match self {
-            Self::Execution(_) => FeedProblem::Execution,
-            Self::Store(_) => FeedProblem::Store,
-        }
-    }
-}
-
-/// Publishes a step, once it is on the disk where there is a journal.
-///
-/// # Errors
-/// That it cannot be written. Nothing is published then.
-pub fn publish(snapshots: &Snapshots, journal: Option<&Journal>, step: Step) -> Result<(), StoreError> {
-    if let Some(journal) = journal {
-        journal.record(&snapshots.load(), &step)?;
-    }
-    let Step { sealed, next } = step;
-    match sealed {
-        None => snapshots.publish(next.snapshot),
-        Some(sealed) => {
-            let head = &sealed.snapshot.head;
-            tracing::debug!(number = head.number(), hash = %head.hash(), "sealed");
-            snapshots.publish_sealed(sealed.snapshot, Some(next.snapshot));
-        }
-    }
-    Ok(())
 }
 
 impl Actor for StateFeed {
     type Context = Context<Self>;
 
     fn started(&mut self, context: &mut Self::Context) {
-        if self.source.is_some() {
-            context.run_interval(self.every, |feed, _| feed.tick());
-        }
-        if let Some(live) = self.live.take() {
+        if let Some((source, feed)) = self.source.take() {
             let snapshots = self.snapshots.clone();
             let followed = async move {
-                if AssertUnwindSafe(live.run()).catch_unwind().await.is_err() {
-                    tracing::error!("following the upstream has failed, and ended: start the node again");
+                if AssertUnwindSafe(source.run(feed)).catch_unwind().await.is_err() {
+                    tracing::error!("the feed has failed, and ended: start the node again");
                     snapshots.fall_back(FeedState::Degraded(FeedProblem::Execution));
                 }
             };

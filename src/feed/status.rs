@@ -8,6 +8,7 @@ use crate::{
 };
 
 /// Tells the snapshots and the metrics how the feed is. The feed has one.
+#[derive(Debug)]
 pub struct FeedStatus {
     state: FeedState,
     snapshots: Arc<Snapshots>,

@@ -15,7 +15,6 @@ use crate::{
     chain::{BlockHashes, ChainSpec, Family},
     config::{Config, Endpoint},
     feed::{
-        Source,
         flashblocks::{self, Rules},
         live::{FlashblockSource, LiveLimits, LiveSource, canonical_snapshot, told_receipts},
         upstream::{Fetcher, FetcherConfig, Heads, Upstream, UpstreamBlock, UpstreamConfig, UpstreamState},
@@ -225,15 +224,8 @@ pub async fn begin(
     };
     let beside = Beside { fetcher: fetcher.clone(), remote: remote.clone(), kept: config.data_dir.clone() };
     let source = LiveSource { spec: spec.clone(), fetcher, remote, heads, flashblocks, limits };
-    let start = Start {
-        spec,
-        snapshots,
-        source: Source::Live(Box::new(source)),
-        journal: None,
-        accounts: Vec::new(),
-        builtin: false,
-        trading: None,
-    };
+    let start =
+        Start { spec, snapshots, source: Box::new(source), accounts: Vec::new(), builtin: false, trading: None };
     Ok((start, beside))
 }
 

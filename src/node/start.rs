@@ -12,12 +12,11 @@ use crate::{
     chain::{BlockHashes, ChainSpec, genesis_block},
     config::{Config, FeedName},
     feed::{
-        Source,
+        FeedSource, Still,
         apply::stand_on,
         chain_file,
-        devnet::Devnet,
+        devnet::{Devnet, DevnetSource, publish},
         journal::{About, Journal},
-        publish,
         world::{self, TradingWorld, Traffic},
     },
     rpc::StartupReason,
@@ -29,8 +28,7 @@ use crate::{
 pub struct Start {
     pub spec: ChainSpec,
     pub snapshots: Snapshots,
-    pub source: Source,
-    pub journal: Option<Journal>,
+    pub source: Box<dyn FeedSource>,
     /// The accounts that the node signs for.
     pub accounts: Vec<PrivateKeySigner>,
     /// Whether the chain is the built-in devnet.
@@ -66,23 +64,20 @@ pub fn begin(config: &Config, codes: &CodeCache, store: &Store, reason: &Startup
     };
     let spec = ChainSpec::new(about.config.clone(), config.block_time())?;
     let head = snapshots.newest();
-    let source = match config.feed() {
-        FeedName::Devnet => Source::Devnet(devnet(config, &spec, &head, &accounts, about.trading).into()),
-        FeedName::Static => Source::Static,
-    };
-    if let Source::Devnet(devnet) = &source
-        && head.open.is_none()
-    {
-        let first = devnet.first(&head).wrap_err("the first block cannot be opened")?;
-        publish(&snapshots, journal.as_ref(), first)?;
-    }
+    let (builtin, trading) = (about.builtin, about.trading.clone());
     // On a chain that stands still nothing is mined, so no account of the node's is offered to send from.
-    let signers = match &source {
-        Source::Devnet(_) => funded(&accounts.users, &head),
-        Source::Static | Source::Live(_) => Vec::new(),
+    let (source, signers): (Box<dyn FeedSource>, _) = match config.feed() {
+        FeedName::Static => (Box::new(Still), Vec::new()),
+        FeedName::Devnet => {
+            let devnet = devnet(config, &spec, &head, &accounts, about.trading);
+            if head.open.is_none() {
+                let first = devnet.first(&head).wrap_err("the first block cannot be opened")?;
+                publish(&snapshots, journal.as_ref(), first)?;
+            }
+            (Box::new(DevnetSource { devnet, journal, every: config.sub_block() }), funded(&accounts.users, &head))
+        }
     };
-    let (builtin, trading) = (about.builtin, about.trading);
-    Ok(Start { spec, snapshots, source, journal, accounts: signers, builtin, trading })
+    Ok(Start { spec, snapshots, source, accounts: signers, builtin, trading })
 }
 
 /// Refuses a store that holds a chain of presim's own, where an upstream's is to be followed.

@@ -1,6 +1,9 @@
 //! One account: balance, nonce, code, and its storage as a map to read and a trie to prove.
 
-use alloy_primitives::{B256, KECCAK256_EMPTY, U256, keccak256, map::DefaultHashBuilder};
+use alloy_primitives::{
+    Address, B256, KECCAK256_EMPTY, U256, keccak256,
+    map::{DefaultHashBuilder, HashMap},
+};
 use alloy_trie::TrieAccount;
 use revm::{bytecode::Bytecode, state::AccountInfo};
 
@@ -43,6 +46,38 @@ pub struct Code {
     pub hash: B256,
     /// The bytes and their jump table.
     pub bytecode: Bytecode,
+}
+
+impl Code {
+    /// The code of an account as revm reads it.
+    pub fn of(info: &AccountInfo) -> Self {
+        Self { hash: info.code_hash, bytecode: info.code.clone().unwrap_or_default() }
+    }
+}
+
+/// The net change of one account.
+#[derive(Clone, Debug, Default)]
+pub struct AccountChange {
+    /// Which account.
+    pub address: Address,
+    /// The account now, its code included; none where it is gone.
+    pub info: Option<AccountInfo>,
+    /// Whether the storage of before is gone.
+    pub storage_cleared: bool,
+    /// Slots written.
+    pub slots: HashMap<U256, U256>,
+}
+
+impl AccountChange {
+    /// Makes it this change and then a later one of the same account.
+    pub fn then(&mut self, later: Self) {
+        self.info = later.info;
+        if later.storage_cleared {
+            self.storage_cleared = true;
+            self.slots.clear();
+        }
+        self.slots.extend(later.slots);
+    }
 }
 
 impl Default for Code {
@@ -110,8 +145,8 @@ impl Account {
         }
     }
 
-    /// Stores values in many slots, each key once.
-    pub fn set_slots(&mut self, written: &[(U256, U256)]) {
+    /// Stores values in many slots.
+    pub fn set_slots(&mut self, written: &HashMap<U256, U256>) {
         if written.len() < Self::AT_ONCE || self.kind != Kind::Whole {
             return written.iter().for_each(|(key, value)| self.set_slot(*key, *value));
         }

@@ -15,11 +15,11 @@ mod snapshots;
 mod trie;
 mod world;
 
-pub use account::{Account, Code};
+pub use account::{Account, AccountChange, Code};
 pub use block::{Block, Included, KnownBlock};
 pub use code::{CodeCache, CodeStats};
 pub use log_numbers::{LogMark, LogNumbers};
-pub use overlay::{AccountChange, EntryChange, Overlay};
+pub use overlay::Overlay;
 pub use remote::{
     Fetched, ImageAccount, ImageHash, ImageSlot, Miss, Missed, RemoteImage, RemoteState, RemoteStats, RemoteView,
 };

@@ -13,7 +13,7 @@ use revm::{
 };
 
 use super::{
-    Account, LogNumbers, Lookup, World,
+    Account, AccountChange, LogNumbers, Lookup, World,
     account::Code,
     own_codes::OwnCodes,
     remote::{Cell, Miss, Missed, RemoteView},
@@ -51,21 +51,18 @@ pub struct Overlay {
 
 #[derive(Debug, Default)]
 struct Entry {
-    address: Address,
     /// The account in the base, whose slots show through unless cleared.
     base: Option<Arc<Account>>,
     /// Where the rest of its slots are: with the remote base.
     remote: Option<Remote>,
-    /// The account now, its code included; none where it does not exist.
-    info: Option<AccountInfo>,
     /// Whether the base's slots are gone.
     bare: bool,
-    /// Whether slots were forgotten, and whether anything changed, since the overlay last [settled](Overlay::settle).
-    cleared: bool,
-    changed: bool,
-    /// Slots written since then, and before.
-    slots: HashMap<U256, U256>,
+    /// Slots that were written before the overlay last [settled](Overlay::settle).
     settled: HashMap<U256, U256>,
+    /// Whether anything changed since then.
+    is_changed: bool,
+    /// The account now, its code included; and what was done to its storage since then.
+    now: AccountChange,
 }
 
 /// An account of a remote base.
@@ -74,32 +71,6 @@ struct Remote {
     view: RemoteView,
     /// None where nothing is known of it.
     cell: Option<Arc<Cell>>,
-}
-
-/// The change of one account, as the overlay holds it.
-#[derive(Clone, Copy, Debug)]
-pub struct EntryChange<'a> {
-    /// Which account.
-    pub address: Address,
-    /// The account now; none where it is gone.
-    pub info: Option<&'a AccountInfo>,
-    /// Whether the storage of before is gone.
-    pub storage_cleared: bool,
-    /// Slots written.
-    pub slots: &'a HashMap<U256, U256>,
-}
-
-/// The net change of one account.
-#[derive(Clone, Debug)]
-pub struct AccountChange {
-    /// Which account.
-    pub address: Address,
-    /// Balance in wei, nonce and code; none where the account is gone.
-    pub info: Option<(U256, u64, Code)>,
-    /// Whether the storage of before is gone.
-    pub storage_cleared: bool,
-    /// Slots written.
-    pub slots: Vec<(U256, U256)>,
 }
 
 impl Overlay {
@@ -125,8 +96,8 @@ impl Overlay {
         for entry in &mut self.entries[..self.ids.len()] {
             entry.base = None;
             entry.remote = None;
-            entry.info = None;
-            for slots in [&mut entry.slots, &mut entry.settled] {
+            entry.now.info = None;
+            for slots in [&mut entry.now.slots, &mut entry.settled] {
                 slots.clear();
                 if slots.capacity() > Self::KEPT_SLOTS {
                     *slots = HashMap::default();
@@ -191,7 +162,7 @@ impl Overlay {
     /// The balance of `address` in wei, and its nonce, as the run sees them now.
     pub fn balance_and_nonce(&mut self, address: Address) -> (U256, u64) {
         let id = self.id(address);
-        self.entries[id].info.as_ref().map_or((U256::ZERO, 0), |info| (info.balance, info.nonce))
+        self.entries[id].now.info.as_ref().map_or((U256::ZERO, 0), |info| (info.balance, info.nonce))
     }
 
     /// Puts values in the place of an account's own: a state override.
@@ -199,8 +170,8 @@ impl Overlay {
         let id = self.id(address);
         let bytecode = code.as_ref().map(|code| self.bytecode(code));
         let entry = &mut self.entries[id];
-        let info = entry.info.get_or_insert_with(|| AccountInfo { account_id: Some(id), ..AccountInfo::default() });
-        entry.changed = true;
+        let info = entry.now.info.get_or_insert_with(|| AccountInfo { account_id: Some(id), ..AccountInfo::default() });
+        entry.is_changed = true;
         info.balance = balance.unwrap_or(info.balance);
         info.nonce = nonce.unwrap_or(info.nonce);
         if let Some(code) = code {
@@ -213,7 +184,7 @@ impl Overlay {
     pub fn clear_storage(&mut self, address: Address) {
         let id = self.id(address);
         let entry = &mut self.entries[id];
-        entry.changed = true;
+        entry.is_changed = true;
         entry.clear();
     }
 
@@ -221,31 +192,13 @@ impl Overlay {
     pub fn set_slot(&mut self, address: Address, slot: U256, value: U256) {
         let id = self.id(address);
         let entry = &mut self.entries[id];
-        entry.changed = true;
-        entry.slots.insert(slot, value);
+        entry.is_changed = true;
+        entry.now.slots.insert(slot, value);
     }
 
     /// The net change of every account that changed since the overlay last [settled](Overlay::settle).
-    pub fn changes(&self) -> impl Iterator<Item = AccountChange> {
-        self.entry_changes().map(|change| AccountChange {
-            address: change.address,
-            info: change.info.map(|info| {
-                let bytecode = info.code.clone().unwrap_or_default();
-                (info.balance, info.nonce, Code { hash: info.code_hash, bytecode })
-            }),
-            storage_cleared: change.storage_cleared,
-            slots: change.slots.iter().map(|(slot, value)| (*slot, *value)).collect(),
-        })
-    }
-
-    /// The same, without a copy.
-    pub fn entry_changes(&self) -> impl Iterator<Item = EntryChange<'_>> {
-        self.entries[..self.ids.len()].iter().filter(|entry| entry.changed).map(|entry| EntryChange {
-            address: entry.address,
-            info: entry.info.as_ref(),
-            storage_cleared: entry.cleared,
-            slots: &entry.slots,
-        })
+    pub fn changes(&self) -> impl Iterator<Item = &AccountChange> {
+        self.entries[..self.ids.len()].iter().filter(|entry| entry.is_changed).map(|entry| &entry.now)
     }
 
     /// The base with the changes applied.
@@ -255,16 +208,16 @@ impl Overlay {
 
     /// The base with the changes applied, and the changes.
     pub fn changed(&self) -> (World, Vec<AccountChange>) {
-        let (mut world, changes) = (self.base.clone(), self.changes().collect::<Vec<_>>());
+        let (mut world, changes) = (self.base.clone(), self.changes().cloned().collect::<Vec<_>>());
         world.apply_many(&changes);
         (world, changes)
     }
 
     /// From here on, [`Overlay::changes`] tells what is new. What is read stays the same.
     pub fn settle(&mut self) {
-        for entry in self.entries[..self.ids.len()].iter_mut().filter(|entry| entry.changed) {
-            entry.settled.extend(entry.slots.drain());
-            (entry.cleared, entry.changed) = (false, false);
+        for entry in self.entries[..self.ids.len()].iter_mut().filter(|entry| entry.is_changed) {
+            entry.settled.extend(entry.now.slots.drain());
+            (entry.now.storage_cleared, entry.is_changed) = (false, false);
         }
     }
 
@@ -284,10 +237,10 @@ impl Overlay {
                 code: Some(self.bytecode(&account.code)),
             });
             let entry = &mut self.entries[next];
-            entry.address = address;
-            entry.info = info;
+            entry.now.address = address;
+            entry.now.info = info;
             entry.base = base;
-            (entry.bare, entry.cleared, entry.changed) = (false, false, false);
+            (entry.bare, entry.now.storage_cleared, entry.is_changed) = (false, false, false);
             if self.base.remote().is_some() {
                 self.read_remote(next);
             }
@@ -310,10 +263,10 @@ impl Overlay {
         let view = match is_partial {
             Some(false) => None,
             Some(true) => self.base.remote(),
-            None => self.base.remote_of(&entry.address),
+            None => self.base.remote_of(&entry.now.address),
         };
         let Some(view) = view.cloned() else { return };
-        let (address, cell) = (entry.address, view.cell(&entry.address));
+        let (address, cell) = (entry.now.address, view.cell(&entry.now.address));
         if is_partial.is_none() {
             match cell.as_ref().and_then(|cell| view.info_of(cell)) {
                 Some(info) => {
@@ -323,7 +276,7 @@ impl Overlay {
                     if let Some(codes) = &mut self.codes {
                         codes.replace(&mut info);
                     }
-                    entry.info = Some(AccountInfo { account_id: Some(id), ..info });
+                    entry.now.info = Some(AccountInfo { account_id: Some(id), ..info });
                 }
                 None => self.miss(&view, Miss::Account(address)),
             }
@@ -362,7 +315,7 @@ impl Overlay {
             self.hits += 1;
             return value;
         }
-        let (view, miss) = (view.clone(), Miss::Slot(entry.address, slot));
+        let (view, miss) = (view.clone(), Miss::Slot(entry.now.address, slot));
         self.miss(&view, miss);
         U256::ZERO
     }
@@ -371,7 +324,7 @@ impl Overlay {
 impl Entry {
     /// The value of a slot, unless the remote base has it.
     fn held_slot(&self, slot: &U256) -> Option<U256> {
-        if let Some(value) = self.slots.get(slot).or_else(|| self.settled.get(slot)) {
+        if let Some(value) = self.now.slots.get(slot).or_else(|| self.settled.get(slot)) {
             return Some(*value);
         }
         match &self.base {
@@ -383,8 +336,8 @@ impl Entry {
 
     /// Forgets the storage.
     fn clear(&mut self) {
-        (self.bare, self.cleared) = (true, true);
-        self.slots.clear();
+        (self.bare, self.now.storage_cleared) = (true, true);
+        self.now.slots.clear();
         self.settled.clear();
     }
 }
@@ -394,7 +347,7 @@ impl Database for Overlay {
 
     fn basic(&mut self, address: Address) -> Result<Option<AccountInfo>, Infallible> {
         let id = self.id(address);
-        Ok(self.entries[id].info.clone())
+        Ok(self.entries[id].now.info.clone())
     }
 
     fn code_by_hash(&mut self, _: B256) -> Result<Bytecode, Infallible> {
@@ -408,7 +361,7 @@ impl Database for Overlay {
     }
 
     fn storage_by_account_id(&mut self, address: Address, id: usize, slot: U256) -> Result<U256, Infallible> {
-        debug_assert_eq!(self.entries[id].address, address);
+        debug_assert_eq!(self.entries[id].now.address, address);
         Ok(self.slot(id, slot))
     }
 
@@ -432,7 +385,7 @@ impl DatabaseRef for Overlay {
 
     fn basic_ref(&self, address: Address) -> Result<Option<AccountInfo>, Infallible> {
         if let Some(id) = self.ids.get(&address) {
-            return Ok(self.entries[*id].info.clone());
+            return Ok(self.entries[*id].now.info.clone());
         }
         Ok(self.look_up(&self.base, address))
     }
@@ -482,11 +435,11 @@ impl Overlay {
             }
             let id = self.id(address);
             let entry = &mut self.entries[id];
-            entry.changed = true;
+            entry.is_changed = true;
             // An account that is touched and left empty does not exist (EIP-161); revm marks as created those that
             // earlier forks keep.
             if account.is_selfdestructed() || (account.is_empty() && !account.is_created()) {
-                entry.info = None;
+                entry.now.info = None;
                 entry.clear();
                 continue;
             }
@@ -495,10 +448,10 @@ impl Overlay {
             }
             for (slot, value) in account.storage {
                 if value.is_changed() {
-                    entry.slots.insert(slot, value.present_value);
+                    entry.now.slots.insert(slot, value.present_value);
                 }
             }
-            entry.info = Some(AccountInfo { account_id: Some(id), ..account.info });
+            entry.now.info = Some(AccountInfo { account_id: Some(id), ..account.info });
         }
     }
 }

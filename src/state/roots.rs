@@ -6,8 +6,7 @@ use alloy_primitives::{Address, B256, U256, keccak256, map::AddressMap};
 use alloy_trie::{EMPTY_ROOT_HASH, TrieAccount};
 
 use super::{
-    Account, World,
-    overlay::EntryChange,
+    Account, AccountChange, World,
     trie::{Draft, DraftValue, Scratch, TrieValue},
 };
 
@@ -35,11 +34,11 @@ impl<'a> StateRoots<'a> {
     }
 
     /// The state root after `changes`, which come on top of those before.
-    pub fn after<'b>(&mut self, changes: impl IntoIterator<Item = EntryChange<'b>>) -> B256 {
+    pub fn after<'b>(&mut self, changes: impl IntoIterator<Item = &'b AccountChange>) -> B256 {
         for change in changes {
             let path = keccak256(change.address);
-            let storage_root = self.storage_root(&change);
-            match change.info {
+            let storage_root = self.storage_root(change);
+            match &change.info {
                 Some(info) => {
                     let (nonce, balance, code_hash) = (info.nonce, info.balance, info.code_hash);
                     self.accounts.insert(path, Leaf(TrieAccount { nonce, balance, storage_root, code_hash }));
@@ -58,7 +57,7 @@ impl<'a> StateRoots<'a> {
         }
     }
 
-    fn storage_root(&mut self, change: &EntryChange<'_>) -> B256 {
+    fn storage_root(&mut self, change: &AccountChange) -> B256 {
         if change.storage_cleared || change.info.is_none() {
             self.storages.insert(change.address, Draft::empty());
         }
@@ -70,7 +69,7 @@ impl<'a> StateRoots<'a> {
             .storages
             .entry(change.address)
             .or_insert_with(|| base.map_or_else(Draft::empty, |account| Draft::of(account.storage_trie())));
-        for (key, value) in change.slots {
+        for (key, value) in &change.slots {
             let path = keccak256(key.to_be_bytes::<32>());
             if value.is_zero() {
                 storage.remove(path);

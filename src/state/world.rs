@@ -8,8 +8,7 @@ use rayon::prelude::*;
 use revm::state::AccountInfo;
 
 use super::{
-    Account, CodeCache, RemoteView,
-    overlay::AccountChange,
+    Account, AccountChange, Code, CodeCache, RemoteView,
     trie::{Trie, TrieValue},
 };
 
@@ -200,14 +199,14 @@ impl World {
 
     /// What an account is after a change; none where it is gone.
     fn changed(&self, change: &AccountChange) -> Option<Account> {
-        let (balance, nonce, code) = change.info.as_ref()?;
+        let info = change.info.as_ref()?;
         let held = self.account(&change.address).map(|known| Account::clone(known));
         let mut account = held.unwrap_or_else(|| match &self.base {
             None => Account::default(),
             Some(base) if base.gone.contains(&change.address) => Account::untracked(),
             Some(_) => Account::partial(),
         });
-        (account.balance, account.nonce, account.code) = (*balance, *nonce, code.clone());
+        (account.balance, account.nonce, account.code) = (info.balance, info.nonce, Code::of(info));
         if change.storage_cleared {
             account.clear_storage();
         }

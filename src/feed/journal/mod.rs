@@ -377,9 +377,9 @@ fn stored(changes: &[AccountChange]) -> Vec<StoredChange> {
 /// The code that the changes of `applied` bring to accounts of `before`.
 fn new_codes(before: &World, applied: &Applied) -> Vec<Code> {
     let brought = applied.changes.iter().filter_map(|change| {
-        let (_, _, code) = change.info.as_ref()?;
+        let info = change.info.as_ref()?;
         let known = before.account(&change.address).map_or(KECCAK256_EMPTY, |account| account.code.hash);
-        (code.hash != known && code.hash != KECCAK256_EMPTY).then(|| code.clone())
+        (info.code_hash != known && info.code_hash != KECCAK256_EMPTY).then(|| Code::of(info))
     });
     brought.collect()
 }

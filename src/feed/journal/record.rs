@@ -5,6 +5,7 @@ use alloy_eips::eip4895::{Withdrawal, Withdrawals};
 use alloy_primitives::{Address, B256, Bytes, Log, U256};
 use alloy_rlp::{Encodable, RlpDecodable, RlpEncodable};
 use op_alloy::consensus::{DEPOSIT_TX_TYPE_ID, OpDepositReceipt};
+use revm::state::AccountInfo;
 
 use crate::{
     chain::{BlockBody, ChainReceipt, SealedBlock},
@@ -144,10 +145,10 @@ pub struct StoredSlot {
 
 impl From<&AccountChange> for StoredChange {
     fn from(change: &AccountChange) -> Self {
-        let account = change.info.as_ref().map(|(balance, nonce, code)| StoredAccount {
-            balance: *balance,
-            nonce: *nonce,
-            code_hash: code.hash,
+        let account = change.info.as_ref().map(|info| StoredAccount {
+            balance: info.balance,
+            nonce: info.nonce,
+            code_hash: info.code_hash,
         });
         Self {
             address: change.address,
@@ -161,11 +162,15 @@ impl From<&AccountChange> for StoredChange {
 impl StoredChange {
     /// The change, its code found by `code`.
     pub fn read(self, code: impl Fn(B256) -> Result<Code, redb::Error>) -> Result<AccountChange, redb::Error> {
-        let info = self
-            .account
-            .into_iter()
-            .next()
-            .map(|account| code(account.code_hash).map(|code| (account.balance, account.nonce, code)));
+        let info = self.account.into_iter().next().map(|account| -> Result<_, redb::Error> {
+            Ok(AccountInfo {
+                balance: account.balance,
+                nonce: account.nonce,
+                code_hash: account.code_hash,
+                code: Some(code(account.code_hash)?.bytecode),
+                account_id: None,
+            })
+        });
         Ok(AccountChange {
             address: self.address,
             info: info.transpose()?,

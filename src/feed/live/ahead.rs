@@ -7,7 +7,7 @@ use alloy_eips::{Decodable2718, eip7685::EMPTY_REQUESTS_HASH};
 use alloy_hardforks::EthereumHardforks;
 use alloy_primitives::{
     Address, B256, Sealed, U256,
-    map::{AddressMap, HashMap},
+    map::{AddressMap, Entry},
 };
 use op_alloy::{
     consensus::OpReceipt,
@@ -22,9 +22,7 @@ use crate::{
         flashblocks::{Action, Flashblock, Parent},
         upstream::recover,
     },
-    state::{
-        AccountChange, Code, FeedProblem, FeedState, Lookup, Miss, Missed, OpenBlock, RemoteView, Snapshot, World,
-    },
+    state::{AccountChange, FeedProblem, FeedState, Lookup, Miss, Missed, OpenBlock, RemoteView, Snapshot, World},
 };
 
 /// A pre-confirmed block that is not canonical yet.
@@ -37,17 +35,9 @@ pub(super) struct Ahead {
     /// What its producer says of it with its last sub-block.
     diff: OpFlashblockPayloadDelta,
     /// What it has changed so far, each account once.
-    changes: AddressMap<Change>,
+    changes: AddressMap<AccountChange>,
     /// It as a whole, once the next one has begun.
     complete: Option<SealedBlock>,
-}
-
-/// The net change of an account, to which more may come.
-#[derive(Debug, Default)]
-struct Change {
-    info: Option<(U256, u64, Code)>,
-    storage_cleared: bool,
-    slots: HashMap<U256, U256>,
 }
 
 impl Ahead {
@@ -75,24 +65,15 @@ impl Ahead {
 
     /// All that it has changed, each account once.
     pub fn changes(&self) -> Vec<AccountChange> {
-        let change = |(address, change): (&Address, &Change)| AccountChange {
-            address: *address,
-            info: change.info.clone(),
-            storage_cleared: change.storage_cleared,
-            slots: change.slots.iter().map(|(slot, value)| (*slot, *value)).collect(),
-        };
-        self.changes.iter().map(change).collect()
+        self.changes.values().cloned().collect()
     }
 
     fn add(&mut self, changes: Vec<AccountChange>) {
         for change in changes {
-            let known = self.changes.entry(change.address).or_default();
-            known.info = change.info;
-            if change.storage_cleared {
-                known.storage_cleared = true;
-                known.slots.clear();
+            match self.changes.entry(change.address) {
+                Entry::Vacant(place) => drop(place.insert(change)),
+                Entry::Occupied(known) => known.into_mut().then(change),
             }
-            known.slots.extend(change.slots);
         }
     }
 }
@@ -134,7 +115,7 @@ impl Live {
     fn fall_back(&mut self, problem: FeedProblem) {
         self.ahead.clear();
         self.set(FeedState::Degraded(problem));
-        self.snapshots.fall_back(FeedState::Degraded(problem));
+        self.feed.snapshots.fall_back(FeedState::Degraded(problem));
     }
 
     /// Begins a block with its index 0.
@@ -146,7 +127,7 @@ impl Live {
             Parent::Canonical => None,
             Parent::PreConfirmed => Some(self.complete(base.parent_hash)?),
         };
-        let latest = self.snapshots.load().latest().clone();
+        let latest = self.feed.snapshots.load().latest().clone();
         if complete.is_none() && latest.head_hash() != base.parent_hash {
             return Err(LiveError::Gone(base.block_number));
         }
@@ -176,21 +157,21 @@ impl Live {
         let (snapshot, changes) = self.apply(&opened.snapshot, flashblock, received).await?;
         ahead.add(changes);
         self.ahead.push(ahead);
-        self.snapshots.publish_pre_confirmed(complete, snapshot);
-        self.count(received);
+        self.feed.snapshots.publish_pre_confirmed(complete, snapshot);
+        self.feed.count(received);
         self.set(self.live());
         Ok(())
     }
 
     /// Adds the next sub-block to the newest block.
     async fn extend(&mut self, flashblock: &Flashblock, received: Instant) -> Result<(), LiveError> {
-        let newest = self.snapshots.newest();
+        let newest = self.feed.snapshots.newest();
         let (snapshot, changes) = self.apply(&newest, flashblock, received).await?;
         let Some(ahead) = self.ahead.last_mut() else { return Err(LiveError::Gone(newest.header().number)) };
         ahead.add(changes);
         ahead.diff = flashblock.diff.clone();
-        self.snapshots.publish_pre_confirmed(None, snapshot);
-        self.count(received);
+        self.feed.snapshots.publish_pre_confirmed(None, snapshot);
+        self.feed.count(received);
         Ok(())
     }
 
@@ -238,8 +219,8 @@ impl Live {
     /// The newest pre-confirmed block as a whole, now that one was begun on it under this hash: the state after it, with no block open. It stands
     /// on the newest canonical state, so that what lies between does not pile up.
     fn complete(&mut self, hash: B256) -> Result<Snapshot, LiveError> {
-        let newest = self.snapshots.newest();
-        let latest = self.snapshots.load().latest().clone();
+        let newest = self.feed.snapshots.newest();
+        let latest = self.feed.snapshots.load().latest().clone();
         let gone = || LiveError::Gone(newest.header().number);
         let view = self.canonical_view(&latest)?;
         let ahead = self.ahead.last_mut().ok_or_else(gone)?;
@@ -350,11 +331,6 @@ impl Live {
     fn canonical_view(&self, latest: &Snapshot) -> Result<RemoteView, LiveError> {
         let (number, hash) = (latest.head.number(), latest.head_hash());
         self.source.remote.view(number, hash).ok_or(LiveError::Gone(number))
-    }
-
-    fn count(&self, received: Instant) {
-        self.published.increment(1);
-        self.publish_seconds.record(received.elapsed());
     }
 }
 

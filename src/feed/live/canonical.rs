@@ -44,7 +44,7 @@ impl Live {
             hash = block.header.parent_hash;
             path.push(block);
         };
-        let head = self.snapshots.load().head().clone();
+        let head = self.feed.snapshots.load().head().clone();
         match fork {
             Some(fork) if fork.hash() == head.hash() => self.looks = 0,
             // One of several nodes behind an address may be late: only what stays so is a chain that went back.
@@ -62,7 +62,7 @@ impl Live {
                 }
                 // Nothing is answered from the dead branch while the other is taken in.
                 self.ahead.clear();
-                self.snapshots.go_back(fork.number(), FeedState::Degraded(FeedProblem::Reorg));
+                self.feed.snapshots.go_back(fork.number(), FeedState::Degraded(FeedProblem::Reorg));
                 self.set(FeedState::Degraded(FeedProblem::Reorg));
                 if path.is_empty() {
                     let actions = self.judge(&about(&fork.header, &fork.body().transactions));
@@ -101,7 +101,7 @@ impl Live {
 
     /// The canonical block of this hash, if its state is kept.
     fn canonical(&self, hash: B256) -> Option<Arc<SealedBlock>> {
-        let published = self.snapshots.load();
+        let published = self.feed.snapshots.load();
         let known = published.select(Selector::Hash(hash)).ok()?;
         let is_canonical = known.open.is_none() && known.head.number() <= published.head().number();
         is_canonical.then(|| known.head.clone())
@@ -109,14 +109,14 @@ impl Live {
 
     /// The number of the oldest block that a branch can begin at.
     fn oldest(&self) -> u64 {
-        self.snapshots.load().oldest_state()
+        self.feed.snapshots.load().oldest_state()
     }
 
     /// Takes the next canonical block in, as it was pre-confirmed, or by executing it; where that cannot be done, what is known of the state
     /// is known no more.
     async fn import(&mut self, block: UpstreamBlock) -> Result<(), LiveError> {
         let (began, number, hash) = (Instant::now(), block.number(), block.hash());
-        let parent = self.snapshots.load().select(Selector::Hash(block.header.parent_hash));
+        let parent = self.feed.snapshots.load().select(Selector::Hash(block.header.parent_hash));
         let parent = parent.map_err(|_| LiveError::Gone(number))?;
         let actions = self.judge(&about(&block.header, &block.transactions));
         let told_same = actions.iter().any(|action| *action == Action::Retire { number });
@@ -154,11 +154,10 @@ impl Live {
         hashes.push(number, hash);
         let snapshot = canonical_snapshot(view, block, receipts, hashes);
         if keeps_ahead && self.ahead.iter().any(|ahead| ahead.number > number) {
-            self.snapshots.confirm(snapshot);
+            self.feed.snapshots.confirm(snapshot);
         } else {
-            self.snapshots.publish_canonical(snapshot);
-            self.published.increment(1);
-            self.publish_seconds.record(began.elapsed());
+            self.feed.snapshots.publish_canonical(snapshot);
+            self.feed.count(began);
         }
         self.ahead.retain(|ahead| keeps_ahead && ahead.number > number);
         self.act(rest, Instant::now(), false).await;
@@ -177,7 +176,7 @@ impl Live {
     /// What a block changed, and its receipts, as it was pre-confirmed, where that is what it is.
     fn retire(&self, block: &UpstreamBlock) -> Option<(Vec<AccountChange>, Vec<ChainReceipt>)> {
         let ahead = self.ahead.first().filter(|ahead| ahead.number == block.number())?;
-        let (receipts, gas_used) = ahead.outcome(&self.snapshots.newest());
+        let (receipts, gas_used) = ahead.outcome(&self.feed.snapshots.newest());
         let is_same = ahead.has_environment_of(&block.header) && check(block, gas_used, &receipts).is_ok();
         is_same.then(|| (ahead.changes(), receipts))
     }
@@ -225,7 +224,7 @@ impl Live {
         }
         hashes.push(block.number(), block.hash());
         self.ahead.clear();
-        self.snapshots.begin_anew(canonical_snapshot(view, block, receipts, hashes));
+        self.feed.snapshots.begin_anew(canonical_snapshot(view, block, receipts, hashes));
         self.act(actions, Instant::now(), false).await;
         Ok(())
     }

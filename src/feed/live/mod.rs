@@ -15,17 +15,18 @@ use std::{
 
 use alloy_evm::block::BlockExecutionError;
 use alloy_primitives::B256;
+use futures::{FutureExt, future::LocalBoxFuture};
 
 use self::ahead::Ahead;
 use super::{
+    Feed, FeedSource,
     flashblocks::{Event, Events, Rules},
-    status::FeedStatus,
     upstream::{BlockError, FetchError, Fetcher, Heads, UpstreamError},
 };
 use crate::{
     chain::ChainSpec,
-    state::{FeedProblem, FeedState, Missed, RemoteState, Snapshots},
-    telemetry::{Counter, Histogram, Metrics, PUBLISH_SECONDS},
+    state::{FeedProblem, FeedState, Missed, RemoteState},
+    telemetry::Counter,
 };
 
 /// What a live chain is followed with.
@@ -72,10 +73,9 @@ pub struct LiveLimits {
 }
 
 /// Follows a live chain. The only writer of its snapshots.
-pub struct Live {
+struct Live {
     source: LiveSource,
-    snapshots: Arc<Snapshots>,
-    status: FeedStatus,
+    feed: Feed,
     /// Pre-confirmed blocks that are not canonical yet, oldest first.
     ahead: Vec<Ahead>,
     /// How often the upstream has told of an older block than the newest.
@@ -84,8 +84,6 @@ pub struct Live {
     problem: Option<String>,
     /// From one block to the next, as the chain's clock has it.
     block_time: Duration,
-    published: Counter,
-    publish_seconds: Histogram,
     executed: Counter,
     skipped: Counter,
     mismatched: Counter,
@@ -157,38 +155,37 @@ impl LiveError {
     }
 }
 
+impl FeedSource for LiveSource {
+    fn run(self: Box<Self>, feed: Feed) -> LocalBoxFuture<'static, ()> {
+        Live::new(*self, feed).run().boxed_local()
+    }
+}
+
 impl Live {
-    /// Follows `source`, and publishes to `snapshots`, which begin with a canonical block of it.
-    pub fn new(source: LiveSource, snapshots: Arc<Snapshots>, metrics: &Metrics) -> Self {
+    /// Follows `source`, and publishes to `feed`, whose snapshots begin with a canonical block of it.
+    fn new(source: LiveSource, feed: Feed) -> Self {
         let blocks = |outcome| {
             let help = "Canonical blocks of the upstream, by what became of what was known of its state.";
-            metrics.counter("presim_upstream_blocks_total", help, &[("outcome", outcome)])
+            feed.metrics.counter("presim_upstream_blocks_total", help, &[("outcome", outcome)])
         };
         Self {
             ahead: Vec::new(),
             problem: None,
             looks: 0,
             block_time: Duration::from_secs(source.spec.block_time()),
-            status: FeedStatus::new(snapshots.clone(), metrics),
-            published: metrics.counter("presim_snapshots_total", "Snapshots published.", &[]),
-            publish_seconds: metrics.histogram(
-                PUBLISH_SECONDS,
-                "From taking a sub-block to its snapshot being published.",
-                &[],
-            ),
             executed: blocks("executed"),
             skipped: blocks("not_executed"),
             mismatched: blocks("mismatch"),
-            reorgs: metrics.counter("presim_reorgs_total", "Times that the upstream took another branch.", &[]),
-            snapshots,
+            reorgs: feed.metrics.counter("presim_reorgs_total", "Times that the upstream took another branch.", &[]),
             source,
+            feed,
         }
     }
 
     /// Follows the chain for as long as it is polled.
-    pub async fn run(mut self) {
+    async fn run(mut self) {
         if let Some(source) = &mut self.source.flashblocks {
-            let head = self.snapshots.load().head().clone();
+            let head = self.feed.snapshots.load().head().clone();
             // Nothing has been pre-confirmed that it could bear upon.
             source.rules.canonical(&canonical::about(&head.header, &head.body().transactions));
         }
@@ -198,7 +195,7 @@ impl Live {
                 // What is pre-confirmed is judged by what is canonical: that comes first.
                 biased;
                 tags = self.source.heads.changed() => match tags {
-                    Some(tags) => self.snapshots.set_tags(tags),
+                    Some(tags) => self.feed.snapshots.set_tags(tags),
                     None => self.meet_head().await,
                 },
                 event = next(&mut self.source.flashblocks) => self.meet(event).await,
@@ -275,7 +272,7 @@ impl Live {
     }
 
     fn set(&mut self, state: FeedState) {
-        if self.status.set(state) {
+        if self.feed.status.set(state) {
             match state.problem() {
                 Some(problem) => tracing::warn!("the feed is degraded: {}", problem.meaning()),
                 None => tracing::info!("the feed is live"),

@@ -18,7 +18,7 @@ use super::{
     cell::{Cell, Fields, Known},
     versions::OPEN,
 };
-use crate::state::AccountChange;
+use crate::state::{AccountChange, Code};
 
 /// The newest blocks, without a gap, the oldest first. There is always one.
 #[derive(Debug)]
@@ -142,15 +142,15 @@ impl RemoteState {
             if change.storage_cleared {
                 prints.push(self.cleared_print(&address));
             }
-            prints.extend(change.slots.iter().map(|(slot, _)| self.slot_prints(&address, slot)[0]));
+            prints.extend(change.slots.keys().map(|slot| self.slot_prints(&address, slot)[0]));
             self.with(address, |known| {
                 if change.storage_cleared {
                     known.slots.values_mut().for_each(|slot| slot.value.end(number));
                 }
-                let fields = change.info.as_ref().map(|(balance, nonce, code)| Fields {
-                    balance: *balance,
-                    nonce: *nonce,
-                    code: self.codes.hold(code),
+                let fields = change.info.as_ref().map(|info| Fields {
+                    balance: info.balance,
+                    nonce: info.nonce,
+                    code: self.codes.hold(&Code::of(info)),
                 });
                 known.info.value.begin(number, since, fields, oldest);
                 for (slot, value) in &change.slots {

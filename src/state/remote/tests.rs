@@ -2,6 +2,7 @@ use std::{collections::HashMap, sync::Arc};
 
 use alloy_primitives::{Address, B256, U256, keccak256};
 use proptest::prelude::*;
+use revm::state::AccountInfo;
 
 use super::{Fetched, RemoteState, RemoteView};
 use crate::state::{AccountChange, CodeCache};
@@ -54,7 +55,7 @@ fn changes(of: &[Change]) -> Vec<AccountChange> {
     let change = |(account, balance, cleared, slots): &Change| AccountChange {
         address: address(*account),
         // Balance zero: the account is gone.
-        info: (*balance != 0).then(|| (U256::from(*balance), 0, Default::default())),
+        info: (*balance != 0).then(|| AccountInfo { balance: U256::from(*balance), ..AccountInfo::default() }),
         storage_cleared: *cleared,
         slots: slots.iter().map(|(slot, value)| (U256::from(*slot), U256::from(*value))).collect(),
     };

@@ -14,7 +14,7 @@ use presim::{
         apply::{Attributes, extend, open_block, seal, stand_on},
         world::dev_signers,
     },
-    state::{AccountChange, CodeCache, Snapshot, World},
+    state::{AccountChange, Code, CodeCache, Snapshot, World},
 };
 use serde_json::{Value, json};
 
@@ -221,13 +221,13 @@ fn deposit(number: u64, salt: u8) -> ChainTx {
 
 fn put(state: &mut State, changes: &[AccountChange]) {
     for change in changes {
-        let Some((balance, nonce, code)) = &change.info else {
+        let Some(info) = &change.info else {
             state.remove(&change.address);
             continue;
         };
         let known: &mut GenesisAccount = state.entry(change.address).or_default();
-        (known.balance, known.nonce) = (*balance, Some(*nonce));
-        let bytes = code.bytecode.original_bytes();
+        (known.balance, known.nonce) = (info.balance, Some(info.nonce));
+        let bytes = Code::of(info).bytecode.original_bytes();
         known.code = (!bytes.is_empty()).then_some(bytes);
         let storage = known.storage.get_or_insert_default();
         if change.storage_cleared {
