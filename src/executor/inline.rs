@@ -89,8 +89,10 @@ impl Inline {
         let wait = (before as u64).saturating_mul(slot.cost.mean());
         let longest = match standing {
             Standing::AboveShare => slot.cost.most().saturating_mul(overload_wait.into()) / 100,
-            _ if before > Self::FEW => nanos(Self::LONGEST),
-            _ => u64::MAX,
+            // A worker would take the time from this thread and those like it.
+            Standing::BelowShare => u64::MAX,
+            Standing::AtEase if before > Self::FEW => nanos(Self::LONGEST),
+            Standing::AtEase => u64::MAX,
         };
         let permit = InlinePermit { slot, busy: self.busy.clone() };
         (before == 0 || (before <= Self::MOST && wait <= longest)).then_some(permit)
