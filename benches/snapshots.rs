@@ -14,7 +14,7 @@ use alloy_primitives::{Address, U256, keccak256};
 use criterion::{BatchSize, BenchmarkId, Criterion, Throughput};
 use presim::{
     chain::{BlockBody, BlockHashes, SealedBlock},
-    state::{Account, AccountChange, FeedState, Retention, Snapshot, Snapshots, World},
+    state::{Account, AccountChange, FeedState, LocalWorld, Retention, Snapshot, Snapshots},
 };
 use rand::{Rng, SeedableRng, rngs::SmallRng};
 use revm::state::AccountInfo;
@@ -75,7 +75,7 @@ fn take(criterion: &mut Criterion) {
 
 /// A sub-block's changes, from the world before to the new snapshot in readers' hands; the oldest kept one is let go. Target: 5 ms,
 /// and no more than twice the time at a hundred times the size.
-fn publish(criterion: &mut Criterion, size: u64, world: &World) {
+fn publish(criterion: &mut Criterion, size: u64, world: &LocalWorld) {
     let mut group = criterion.benchmark_group("publish");
     group.throughput(Throughput::Elements(CHANGED));
     for shape in Shape::ALL {
@@ -94,7 +94,7 @@ fn publish(criterion: &mut Criterion, size: u64, world: &World) {
 }
 
 /// The state root after a sub-block's changes to a world whose root was known.
-fn seal(criterion: &mut Criterion, size: u64, world: &World) {
+fn seal(criterion: &mut Criterion, size: u64, world: &LocalWorld) {
     let start = Instant::now();
     black_box(world.state_root());
     eprintln!("seal: the first root of {size} accounts took {:.2} s", start.elapsed().as_secs_f64());
@@ -118,7 +118,7 @@ fn seal(criterion: &mut Criterion, size: u64, world: &World) {
 }
 
 /// How much memory 256 worlds take that differ in 100 slots each.
-fn memory(size: u64, world: &World, shape: Shape) {
+fn memory(size: u64, world: &LocalWorld, shape: Shape) {
     const WORLDS: u64 = 256;
     const SLOTS: u64 = 100;
     let mut random = SmallRng::seed_from_u64(2);
@@ -176,9 +176,9 @@ fn change(account: u64, slots: impl IntoIterator<Item = (U256, U256)>) -> Accoun
 }
 
 /// `size` accounts: the first with [`CHANGED`] slots, as many after it with one, the rest with ether alone.
-fn build(size: u64) -> World {
+fn build(size: u64) -> LocalWorld {
     let start = Instant::now();
-    let mut world = World::default();
+    let mut world = LocalWorld::default();
     for number in 0..size {
         let mut account = Account::default();
         (account.balance, account.nonce) = (U256::from(1), 1);
@@ -197,7 +197,7 @@ fn address(number: u64) -> Address {
     Address::from_word(keccak256(number.to_be_bytes()))
 }
 
-fn cell(world: World) -> Snapshots {
+fn cell(world: LocalWorld) -> Snapshots {
     let head = SealedBlock::new(Header::default(), BlockBody::default());
     let mut hashes = BlockHashes::default();
     hashes.push(0, head.hash());
@@ -210,8 +210,8 @@ fn cell(world: World) -> Snapshots {
 }
 
 /// The snapshot after `on`, its world changed.
-fn after(on: &Snapshot, change: impl FnOnce(&mut World)) -> Snapshot {
-    let mut world = on.world.clone();
+fn after(on: &Snapshot, change: impl FnOnce(&mut LocalWorld)) -> Snapshot {
+    let mut world = on.world.clone().into_local().expect("all of it is here");
     change(&mut world);
     Snapshot::new(world, on.head.clone(), None, on.hashes.clone())
 }

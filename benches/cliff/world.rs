@@ -7,7 +7,7 @@ use alloy_genesis::ChainConfig;
 use alloy_primitives::{Address, Bytes, U256, keccak256};
 use presim::{
     chain::{BlockBody, BlockHashes, ChainSpec, SealedBlock},
-    state::{Account, AccountChange, Code, OpenBlock, Snapshot, World},
+    state::{Account, AccountChange, Code, LocalWorld, OpenBlock, Snapshot},
 };
 use revm::{bytecode::Bytecode, state::AccountInfo};
 
@@ -35,8 +35,8 @@ pub fn contract() -> Address {
 }
 
 /// The contract with [`SLOTS`] slots, [`HOLDERS`] accounts with one, and accounts with ether alone: `size` in all.
-pub fn build(size: u64) -> World {
-    let mut world = World::default();
+pub fn build(size: u64) -> LocalWorld {
+    let mut world = LocalWorld::default();
     for number in 0..size {
         let mut account = Account::default();
         (account.balance, account.nonce) = (U256::from(1), 1);
@@ -79,7 +79,7 @@ fn change(account: u64, slots: impl IntoIterator<Item = (U256, U256)>) -> Accoun
 }
 
 /// A snapshot of a block being built on `world`, which has changed the first `pending` slots of the contract.
-pub fn snapshot(world: &World, pending: u64) -> Snapshot {
+pub fn snapshot(world: &LocalWorld, pending: u64) -> Snapshot {
     let parent = Header { gas_limit: 30_000_000, ..Header::default() };
     let head = Arc::new(SealedBlock::new(parent, BlockBody::default()));
     let mut hashes = BlockHashes::default();

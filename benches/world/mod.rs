@@ -19,7 +19,7 @@ use presim::{
     meter::Meter,
     pool::{Pool, PoolLimits},
     rpc::{Backend, Filters, Handler, Method, RequestLimits, Run, ShapeLimits, SyncTimeouts, dialect::PROJECT},
-    state::{CodeCache, FeedState, Overlay, Published, Retention, Snapshot, Snapshots, World},
+    state::{CodeCache, FeedState, LocalWorld, Overlay, Published, Retention, Snapshot, Snapshots},
     store::{Commit, Store},
     telemetry::Metrics,
     wallet::{Accounts, Approvals, Fees, Ledger, Policy, Wallet},
@@ -81,7 +81,7 @@ impl Chain {
         let genesis: Genesis = serde_json::from_slice(&text).expect("a genesis");
         let spec = ChainSpec::new(genesis.config.clone(), 1).expect("a chain");
         let codes = CodeCache::new(1 << 26);
-        let world = World::of_genesis(&genesis, &codes);
+        let world = LocalWorld::of_genesis(&genesis, &codes);
         let block = genesis_block(&genesis, &spec, world.state_root());
         let mut hashes = BlockHashes::default();
         hashes.push(block.number(), block.hash());

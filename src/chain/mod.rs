@@ -3,6 +3,7 @@
 mod block;
 mod deployment_proxy;
 mod genesis;
+mod header;
 mod keccak;
 mod known;
 mod l1;
@@ -18,6 +19,7 @@ pub use block::{
 };
 pub use deployment_proxy::{DEPLOYMENT_PROXY, DEPLOYMENT_PROXY_CODE, deployment_address, deployment_data};
 pub use genesis::genesis_block;
+pub use header::{Attributes, BlockTotals};
 pub use l1::{L1Cost, L1Params};
 pub use op_stack::ChainSpecError;
 pub use ordered::ordered_roots;

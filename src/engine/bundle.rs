@@ -183,19 +183,15 @@ fn next_header(spec: &ChainSpec, snapshot: &Snapshot, number: u64, bundle: &Sign
     let parent = snapshot.open_block().map_or(&snapshot.head.header, |(_, header)| header);
     let steps = rules.block_time.saturating_mul(number - parent.number);
     let timestamp = bundle.timestamp.unwrap_or_else(|| parent.timestamp.saturating_add(steps));
-    Header {
-        parent_hash: parent.hash(),
-        number,
+    let attributes = Attributes {
         timestamp,
-        beneficiary: parent.beneficiary,
+        fee_recipient: parent.beneficiary,
+        prev_randao: B256::ZERO,
+        beacon_root: B256::ZERO,
         gas_limit: parent.gas_limit,
-        difficulty: if spec.is_post_merge(number) { U256::ZERO } else { parent.difficulty },
-        base_fee_per_gas: spec.next_base_fee(parent, number, timestamp),
-        extra_data: spec.next_extra_data(parent, timestamp),
-        excess_blob_gas: spec.next_excess_blob_gas(parent, timestamp),
-        parent_beacon_block_root: spec.is_cancun_active_at_timestamp(timestamp).then_some(B256::ZERO),
-        ..Header::default()
-    }
+    };
+    let difficulty = if spec.is_post_merge(number) { U256::ZERO } else { parent.difficulty };
+    Header { difficulty, ..spec.next_header(parent, number, attributes) }
 }
 
 /// What of the block the bundle has used, and may.

@@ -124,7 +124,7 @@ impl Engine<'_> {
             trace_transfers: simulation.trace_transfers,
             gas_left: rules.gas_cap,
             parent: Cow::Borrowed(&snapshot.head.header),
-            roots: (rules.state_roots && snapshot.world.remote().is_none()).then(|| StateRoots::of(&snapshot.world)),
+            roots: snapshot.world.local().filter(|_| rules.state_roots).map(StateRoots::of),
         };
         plan.into_iter().map(|planned| simulator.block::<F>(planned)).collect()
     }
@@ -170,14 +170,18 @@ impl Simulator<'_> {
             // Whatever the EVM says of a run that was stopped: that it was is the reason.
             self.overlay.meter.stopped().map_or(error, SimulationError::from)
         })?;
-        header.gas_used = ran.gas_used;
-        header.blob_gas_used = header.excess_blob_gas.map(|_| ran.blob_gas_used);
         header.requests_hash = ran.requests.as_ref().map(Requests::requests_hash);
         let transactions: Vec<&[u8]> = ran.transactions.iter().map(|(_, tx)| tx.encoded.as_slice()).collect();
         let receipts: Vec<&[u8]> = ran.receipts.iter().map(Vec::as_slice).collect();
-        let (roots, hashes) = ordered_roots([&transactions, &receipts], &transactions);
-        [header.transactions_root, header.receipts_root] = roots;
-        header.logs_bloom = ran.bloom;
+        let ([transactions_root, receipts_root], hashes) = ordered_roots([&transactions, &receipts], &transactions);
+        BlockTotals {
+            gas_used: ran.gas_used,
+            blob_gas_used: ran.blob_gas_used,
+            transactions_root,
+            receipts_root,
+            logs_bloom: ran.bloom,
+        }
+        .close(&mut header);
 
         let withdrawals = self
             .spec
@@ -227,22 +231,17 @@ impl Simulator<'_> {
                 None => self.spec.next_base_fee(parent, planned.number, planned.time),
             }
         });
-        Header {
-            parent_hash: self.parent.hash(),
-            ommers_hash: EMPTY_OMMER_ROOT_HASH,
-            beneficiary: planned.fee_recipient,
-            difficulty: planned.difficulty,
-            number: planned.number,
-            gas_limit: planned.gas_limit,
+        let attributes = Attributes {
             timestamp: planned.time,
-            mix_hash: overrides.prev_randao.unwrap_or_default(),
-            extra_data: self.spec.next_extra_data(parent, planned.time),
+            fee_recipient: planned.fee_recipient,
+            prev_randao: overrides.prev_randao.unwrap_or_default(),
+            beacon_root: planned.beacon_root,
+            gas_limit: planned.gas_limit,
+        };
+        Header {
+            difficulty: planned.difficulty,
             base_fee_per_gas: base_fee,
-            excess_blob_gas: self.spec.next_excess_blob_gas(parent, planned.time),
-            parent_beacon_block_root: planned.beacon_root,
-            // Zero until it is computed, and where it is not.
-            state_root: B256::ZERO,
-            ..Header::default()
+            ..self.spec.next_header(&self.parent, planned.number, attributes)
         }
     }
 

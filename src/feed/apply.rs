@@ -2,27 +2,19 @@
 
 use std::sync::Arc;
 
-use alloy_consensus::{
-    EMPTY_OMMER_ROOT_HASH, EMPTY_ROOT_HASH, Eip658Value, Header, ReceiptEnvelope, transaction::Recovered,
-};
-use alloy_eips::{
-    eip4895::Withdrawals,
-    eip7685::{EMPTY_REQUESTS_HASH, Requests},
-};
+use alloy_consensus::{EMPTY_ROOT_HASH, Eip658Value, Header, ReceiptEnvelope, transaction::Recovered};
+use alloy_eips::{eip4895::Withdrawals, eip7685::Requests};
 use alloy_evm::block::BlockExecutionError;
 use alloy_hardforks::EthereumHardforks;
 use alloy_op_hardforks::OpHardforks;
-use alloy_primitives::{Address, B256};
+use alloy_primitives::B256;
 use op_alloy::consensus::L2_TO_L1_MESSAGE_PASSER_ADDRESS;
 
 use crate::{
-    chain::{
-        BlockBody, BlockHashes, ChainReceipt, ChainSpec, ChainTx, Family, SealedBlock, receipts_root_and_bloom,
-        transactions_root,
-    },
+    chain::{Attributes, BlockBody, BlockHashes, BlockTotals, ChainReceipt, ChainSpec, ChainTx, Family, SealedBlock},
     engine::{BlockResult, ChainExecutor},
     pool::Room,
-    state::{AccountChange, Missed, OpenBlock, Overlay, Snapshot, World},
+    state::{AccountChange, LocalWorld, Missed, OpenBlock, Overlay, Snapshot, World},
 };
 
 /// A snapshot that was made from another, and how its state differs from that one's.
@@ -36,48 +28,14 @@ pub struct Applied {
     pub missed: Missed,
 }
 
-/// What a block's producer decides about it.
-#[derive(Clone, Copy, Debug)]
-pub struct Attributes {
-    /// Seconds.
-    pub timestamp: u64,
-    /// Who gets the fees.
-    pub fee_recipient: Address,
-    /// EIP-4399.
-    pub prev_randao: B256,
-    /// EIP-4788.
-    pub beacon_root: B256,
-    /// Gas limit.
-    pub gas_limit: u64,
-}
-
 /// The first snapshot of a chain: its genesis, or the head of an import.
-pub fn stand_on(world: World, head: Arc<SealedBlock>, hashes: BlockHashes) -> Snapshot {
+pub fn stand_on(world: impl Into<World>, head: Arc<SealedBlock>, hashes: BlockHashes) -> Snapshot {
     Snapshot::new(world, head, None, hashes)
 }
 
 /// Opens the next block on the head of `on`: empty, its pre-block system calls done.
 pub fn open_block(spec: &ChainSpec, on: &Snapshot, attributes: Attributes) -> Result<Applied, BlockExecutionError> {
-    let parent = on.head.header.inner();
-    let (number, timestamp) = (parent.number + 1, attributes.timestamp);
-    let header = Header {
-        parent_hash: on.head_hash(),
-        ommers_hash: EMPTY_OMMER_ROOT_HASH,
-        number,
-        timestamp,
-        beneficiary: attributes.fee_recipient,
-        mix_hash: attributes.prev_randao,
-        gas_limit: attributes.gas_limit,
-        base_fee_per_gas: spec.next_base_fee(parent, number, timestamp),
-        extra_data: spec.next_extra_data(parent, timestamp),
-        excess_blob_gas: spec.next_excess_blob_gas(parent, timestamp),
-        blob_gas_used: spec.is_cancun_active_at_timestamp(timestamp).then_some(0),
-        parent_beacon_block_root: spec.is_cancun_active_at_timestamp(timestamp).then_some(attributes.beacon_root),
-        // As a block with neither has them; sealing puts in what there is.
-        withdrawals_root: spec.is_shanghai_active_at_timestamp(timestamp).then_some(EMPTY_ROOT_HASH),
-        requests_hash: spec.is_prague_active_at_timestamp(timestamp).then_some(EMPTY_REQUESTS_HASH),
-        ..Header::default()
-    };
+    let header = spec.next_header(&on.head.header, on.head.number() + 1, attributes);
     open_block_with(spec, on, header)
 }
 
@@ -160,14 +118,12 @@ pub fn seal(spec: &ChainSpec, on: &Snapshot, open: &OpenBlock) -> Result<Applied
 
     let transactions: Vec<_> = open.transactions.iter().cloned().collect();
     let mut header = open.header.clone();
-    header.gas_used = result.gas_used;
-    header.blob_gas_used = header.blob_gas_used.map(|_| result.blob_gas_used);
-    header.transactions_root = transactions_root(&transactions);
-    (header.receipts_root, header.logs_bloom) = receipts_root_and_bloom(&result.receipts);
+    BlockTotals::of(&transactions, &result.receipts, result.gas_used, result.blob_gas_used).close(&mut header);
     header.withdrawals_root = withdrawals_root(spec, &header, &world, withdrawals.as_ref());
     header.requests_hash =
         spec.is_prague_active_at_timestamp(header.timestamp).then(|| result.requests.requests_hash());
-    header.state_root = world.state_root_in_parallel();
+    let local = world.local().ok_or_else(|| BlockExecutionError::msg("a block on an upstream's state has no root"))?;
+    header.state_root = local.state_root_in_parallel();
     let sealed = SealedBlock::new(
         header,
         BlockBody { transactions, receipts: result.receipts, ommers: Vec::new(), withdrawals },
@@ -238,8 +194,10 @@ fn run(
             executed => executed?,
         }
         if with_roots {
-            let root = executor.overlay().changed_world().state_root();
-            if let Some(ChainReceipt::Signed(ReceiptEnvelope::Legacy(receipt))) = executor.receipts_mut().last_mut() {
+            let root = executor.overlay().changed_world().local().map(LocalWorld::state_root);
+            if let (Some(root), Some(ChainReceipt::Signed(ReceiptEnvelope::Legacy(receipt)))) =
+                (root, executor.receipts_mut().last_mut())
+            {
                 receipt.receipt.status = Eip658Value::PostState(root);
             }
         }

@@ -14,12 +14,12 @@ use tokio::time::{MissedTickBehavior, interval_at};
 
 use super::{
     Feed, FeedSource,
-    apply::{Applied, Attributes, SubBlock, extend, open_block, seal},
+    apply::{Applied, SubBlock, extend, open_block, seal},
     journal::Journal,
     world::Traffic,
 };
 use crate::{
-    chain::ChainSpec,
+    chain::{Attributes, ChainSpec},
     pool::{BlockFees, Pool},
     state::{FeedProblem, FeedState, OpenBlock, Snapshot, Snapshots},
     store::StoreError,

@@ -20,7 +20,7 @@ use crate::{
         world::{self, TradingWorld, Traffic},
     },
     rpc::StartupReason,
-    state::{CodeCache, FeedState, Snapshot, Snapshots, World},
+    state::{CodeCache, FeedState, LocalWorld, Snapshot, Snapshots},
     store::{Store, StoreError},
 };
 
@@ -108,7 +108,7 @@ fn found(config: &Config, codes: &CodeCache, accounts: &DevAccounts) -> eyre::Re
         let (state, trading) = world::build(&genesis, &spec, &accounts.all(), codes)?;
         (state, Some(trading))
     } else {
-        (World::of_genesis(&genesis, codes), None)
+        (LocalWorld::of_genesis(&genesis, codes), None)
     };
     let block = genesis_block(&genesis, &spec, state.state_root_in_parallel());
     let hash = block.hash();
@@ -183,7 +183,8 @@ fn check_same(config: &Config, codes: &CodeCache, store: &Store, about: &About) 
             if about.genesis_file != Some(file) {
                 let spec = ChainSpec::new(genesis.config.clone(), config.block_time())?;
                 let hash =
-                    genesis_block(&genesis, &spec, World::of_genesis(&genesis, codes).state_root_in_parallel()).hash();
+                    genesis_block(&genesis, &spec, LocalWorld::of_genesis(&genesis, codes).state_root_in_parallel())
+                        .hash();
                 if hash != about.genesis {
                     foreign(format!(
                         "it holds the chain of genesis {}, and --genesis {} is {hash}: give its own, or {CURE}",

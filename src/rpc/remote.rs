@@ -130,7 +130,7 @@ impl Front {
     ) -> Result<(), RpcError> {
         let wanted = wire::parse_proof(&request.params, request.caller.dialect)?;
         let snapshot = request.published.select(wanted.selector)?;
-        let view = snapshot.world.remote().filter(|_| snapshot.world.is_empty());
+        let view = snapshot.world.remote().filter(|_| snapshot.world.is_unchanged_remote());
         let Some(view) = view else {
             let text = "the state has changes that no block has yet: there is no proof of it: expected a block";
             return Err(RpcError::new(-32000, text));

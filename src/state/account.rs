@@ -169,6 +169,17 @@ impl Account {
         rayon::join(change_map, change_trie);
     }
 
+    /// What it is after a change; none where it is gone.
+    pub(super) fn changed(mut self, change: &AccountChange) -> Option<Self> {
+        let info = change.info.as_ref()?;
+        (self.balance, self.nonce, self.code) = (info.balance, info.nonce, Code::of(info));
+        if change.storage_cleared {
+            self.clear_storage();
+        }
+        self.set_slots(&change.slots);
+        Some(self)
+    }
+
     /// Forgets all storage.
     pub fn clear_storage(&mut self) {
         self.slots = Slots::default();

@@ -28,4 +28,4 @@ pub use selector::{Selector, UnknownBlock};
 pub use snapshot::{FeedProblem, FeedState, OpenBlock, Snapshot, SnapshotId};
 pub use snapshots::{Published, Retention, Snapshots, Tags};
 pub use trie::{Trie, TrieValue};
-pub use world::{Lookup, World};
+pub use world::{LocalWorld, Lookup, RemoteWorld, World};

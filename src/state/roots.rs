@@ -6,16 +6,16 @@ use alloy_primitives::{Address, B256, U256, keccak256, map::AddressMap};
 use alloy_trie::{EMPTY_ROOT_HASH, TrieAccount};
 
 use super::{
-    Account, AccountChange, World,
+    Account, AccountChange, LocalWorld,
     trie::{Draft, DraftValue, Scratch, TrieValue},
 };
 
-/// The state root of a [`World`] after changes, block by block, without the world that they would make.
+/// The state root of a [`LocalWorld`] after changes, block by block, without the world that they would make.
 ///
 /// Only tries are changed, not the maps that are read from: a run reads its changes in its own overlay.
 #[derive(Debug)]
 pub struct StateRoots<'a> {
-    world: &'a World,
+    world: &'a LocalWorld,
     accounts: Draft<'a, Arc<Account>, Leaf>,
     /// The storage of the accounts in which it changed.
     storages: AddressMap<Draft<'a, U256, U256>>,
@@ -28,7 +28,7 @@ struct Leaf(TrieAccount);
 
 impl<'a> StateRoots<'a> {
     /// Begins with the state of `world`.
-    pub fn of(world: &'a World) -> Self {
+    pub fn of(world: &'a LocalWorld) -> Self {
         let accounts = Draft::of(world.trie());
         Self { world, accounts, storages: AddressMap::default(), scratch: Scratch::default() }
     }

@@ -8,8 +8,8 @@ use std::{
 use alloy_consensus::{Header, transaction::Recovered};
 use alloy_primitives::{B256, Sealable, Sealed};
 
-use super::World;
-use crate::chain::{BlockHashes, ChainReceipt, ChainTx, SealedBlock, receipts_root_and_bloom, transactions_root};
+use super::{LocalWorld, World};
+use crate::chain::{BlockHashes, BlockTotals, ChainReceipt, ChainTx, SealedBlock};
 
 /// The number of a snapshot: rises by one with each that is published.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -64,6 +64,11 @@ impl OpenBlock {
         }
     }
 
+    /// What its transactions so far make of its header.
+    pub fn totals(&self) -> BlockTotals {
+        BlockTotals::of(&self.transactions, &self.receipts, self.header.gas_used, self.blob_gas_used)
+    }
+
     /// Appends a transaction that was executed. Its receipt is the caller's to add.
     pub fn push(&mut self, tx: Recovered<ChainTx>) {
         self.positions.insert(*tx.tx_hash(), self.transactions.len());
@@ -73,11 +78,11 @@ impl OpenBlock {
 
 impl Snapshot {
     /// A snapshot that is not published yet: its id is given when it is.
-    pub fn new(world: World, head: Arc<SealedBlock>, open: Option<OpenBlock>, hashes: BlockHashes) -> Self {
+    pub fn new(world: impl Into<World>, head: Arc<SealedBlock>, open: Option<OpenBlock>, hashes: BlockHashes) -> Self {
         Self {
             id: SnapshotId::default(),
             published: Instant::now(),
-            world,
+            world: world.into(),
             head,
             open,
             hashes,
@@ -106,10 +111,9 @@ impl Snapshot {
         let open = self.open.as_ref()?;
         let header = self.provisional.get_or_init(|| {
             let mut header = open.header.clone();
-            header.transactions_root = transactions_root(&open.transactions);
-            (header.receipts_root, header.logs_bloom) = receipts_root_and_bloom(&open.receipts);
-            header.blob_gas_used = header.blob_gas_used.map(|_| open.blob_gas_used);
-            header.state_root = self.world.state_root();
+            open.totals().close(&mut header);
+            // Of an upstream's state no root is known before its block is.
+            header.state_root = self.world.local().map_or(B256::ZERO, LocalWorld::state_root);
             header.seal_slow()
         });
         Some((open, header))

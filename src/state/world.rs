@@ -8,7 +8,7 @@ use rayon::prelude::*;
 use revm::state::AccountInfo;
 
 use super::{
-    Account, AccountChange, Code, CodeCache, RemoteView,
+    Account, AccountChange, CodeCache, RemoteView,
     trie::{Trie, TrieValue},
 };
 
@@ -17,23 +17,30 @@ type Accounts = imbl::GenericHashMap<Address, Arc<Account>, DefaultHashBuilder, 
 
 /// Every account of a chain at one moment.
 ///
-/// A structure-sharing map to read from and a lazily hashed trie to prove with, over the same accounts. A clone costs two
-/// reference counts, whatever the size; a changed clone costs what changed: the paths to the changed accounts are new, all else is
-/// shared. So hundreds of worlds that differ little are kept for the price of their differences.
-///
-/// A world may stand [on](World::on) the state of an upstream. Then it holds what was changed since, and what it does not hold is looked up
-/// there, as far as the cache knows it. Such a world has no trie: a part of a state has no root.
-#[derive(Clone, Debug, Default)]
-pub struct World {
-    accounts: Accounts,
-    trie: Trie<Arc<Account>>,
-    base: Option<Base>,
+/// A clone costs a few reference counts, whatever the size; a changed clone costs what changed: the paths to the changed accounts are new, all
+/// else is shared. So hundreds of worlds that differ little are kept for the price of their differences.
+#[derive(Clone, Debug)]
+pub enum World {
+    /// All of the state is here.
+    Local(LocalWorld),
+    /// The state is an upstream's.
+    Remote(RemoteWorld),
 }
 
-/// The state of an upstream, less what was taken away since.
+/// A state that is all here: a structure-sharing map to read from and a lazily hashed trie to prove with, over the same accounts.
+#[derive(Clone, Debug, Default)]
+pub struct LocalWorld {
+    accounts: Accounts,
+    trie: Trie<Arc<Account>>,
+}
+
+/// The state of an upstream after a block, and what was changed since. What is not here is looked up there, as far as the cache knows it. It
+/// has no trie: a part of a state has no root.
 #[derive(Clone, Debug)]
-struct Base {
+pub struct RemoteWorld {
     view: RemoteView,
+    /// Accounts that were changed.
+    changed: Accounts,
     /// Accounts that exist no more.
     gone: Gone,
 }
@@ -48,6 +55,90 @@ pub enum Lookup {
 }
 
 impl World {
+    /// The state of an upstream, unchanged.
+    pub fn on(view: RemoteView) -> Self {
+        Self::Remote(RemoteWorld { view, changed: Accounts::default(), gone: Gone::default() })
+    }
+
+    /// The world, where all of the state is here.
+    pub const fn local(&self) -> Option<&LocalWorld> {
+        match self {
+            Self::Local(local) => Some(local),
+            Self::Remote(_) => None,
+        }
+    }
+
+    /// The same, for good.
+    pub fn into_local(self) -> Option<LocalWorld> {
+        match self {
+            Self::Local(local) => Some(local),
+            Self::Remote(_) => None,
+        }
+    }
+
+    /// The state of an upstream that it stands on; none where all of it is here.
+    pub const fn remote(&self) -> Option<&RemoteView> {
+        match self {
+            Self::Local(_) => None,
+            Self::Remote(remote) => Some(&remote.view),
+        }
+    }
+
+    /// The same of an account that it does not hold: none where it is known to be gone.
+    pub(super) fn remote_of(&self, address: &Address) -> Option<&RemoteView> {
+        match self {
+            Self::Local(_) => None,
+            Self::Remote(remote) => (!remote.is_gone(address)).then_some(&remote.view),
+        }
+    }
+
+    /// The account at `address`, here or in the upstream's state.
+    pub fn look_up(&self, address: &Address) -> Lookup {
+        if let Some(account) = self.account(address) {
+            return Lookup::Known(Some(account.info()));
+        }
+        match self.remote_of(address).map(|view| view.account(address)) {
+            None => Lookup::Known(None),
+            Some(Some(info)) => Lookup::Known(info),
+            Some(None) => Lookup::Unknown,
+        }
+    }
+
+    /// The account at `address`, if it is held here: of an upstream's state, [`look_up`](Self::look_up) asks that too.
+    pub fn account(&self, address: &Address) -> Option<&Arc<Account>> {
+        match self {
+            Self::Local(local) => local.accounts.get(address),
+            Self::Remote(remote) => remote.changed.get(address),
+        }
+    }
+
+    /// Whether it is an upstream's state as that has it.
+    pub fn is_unchanged_remote(&self) -> bool {
+        matches!(self, Self::Remote(remote) if remote.changed.is_empty() && remote.gone.is_empty())
+    }
+
+    /// Applies what a run changed.
+    pub fn apply_many(&mut self, changes: &[AccountChange]) {
+        match self {
+            Self::Local(local) => local.apply_many(changes),
+            Self::Remote(remote) => changes.iter().for_each(|change| remote.apply(change)),
+        }
+    }
+}
+
+impl Default for World {
+    fn default() -> Self {
+        Self::Local(LocalWorld::default())
+    }
+}
+
+impl From<LocalWorld> for World {
+    fn from(local: LocalWorld) -> Self {
+        Self::Local(local)
+    }
+}
+
+impl LocalWorld {
     /// Changed accounts that are not worth another thread: to wake it, and to have it look for more, would take from requests what is won.
     const AT_ONCE: usize = 128;
 
@@ -68,104 +159,46 @@ impl World {
         world
     }
 
-    /// The state of an upstream, unchanged.
-    pub fn on(view: RemoteView) -> Self {
-        Self { base: Some(Base { view, gone: Gone::default() }), ..Self::default() }
-    }
-
-    /// The state of an upstream that it stands on; none where all of it is here.
-    pub fn remote(&self) -> Option<&RemoteView> {
-        self.base.as_ref().map(|base| &base.view)
-    }
-
-    /// The same of an account that it does not hold: none where it is known to be gone.
-    pub(super) fn remote_of(&self, address: &Address) -> Option<&RemoteView> {
-        let base = self.base.as_ref()?;
-        (base.gone.is_empty() || !base.gone.contains(address)).then_some(&base.view)
-    }
-
-    /// The account at `address`, here or in the remote base.
-    pub fn look_up(&self, address: &Address) -> Lookup {
-        if let Some(account) = self.account(address) {
-            return Lookup::Known(Some(account.info()));
-        }
-        match self.remote_of(address).map(|view| view.account(address)) {
-            None => Lookup::Known(None),
-            Some(Some(info)) => Lookup::Known(info),
-            Some(None) => Lookup::Unknown,
-        }
-    }
-
-    /// The account at `address`, if it is held here: where there is a remote base, [`look_up`](Self::look_up) asks that too.
+    /// The account at `address`.
     pub fn account(&self, address: &Address) -> Option<&Arc<Account>> {
         self.accounts.get(address)
     }
 
-    /// How many accounts are held.
-    pub fn len(&self) -> usize {
-        self.accounts.len()
-    }
-
-    /// Whether no account is held.
-    pub fn is_empty(&self) -> bool {
-        self.accounts.is_empty()
-    }
-
-    /// All accounts that are held, in no order.
+    /// All accounts, in no order.
     pub fn accounts(&self) -> impl Iterator<Item = (&Address, &Arc<Account>)> {
         self.accounts.iter()
     }
 
-    /// The account trie; empty where there is a remote base.
+    /// The account trie.
     pub const fn trie(&self) -> &Trie<Arc<Account>> {
         &self.trie
     }
 
-    /// The state root. Hashes what has changed since it was last asked for. Zero, which is no root, where there is a remote base.
+    /// The state root. Hashes what has changed since it was last asked for.
     pub fn state_root(&self) -> B256 {
-        if self.base.is_some() { B256::ZERO } else { self.trie.root_hash() }
+        self.trie.root_hash()
     }
 
     /// The same, by all threads of rayon's global pool: not for the threads of another.
     pub fn state_root_in_parallel(&self) -> B256 {
-        if self.base.is_some() { B256::ZERO } else { self.trie.root_hash_in_parallel() }
+        self.trie.root_hash_in_parallel()
     }
 
     /// Puts `account`, which is whole, at `address`, in the place of what was there.
     pub fn insert(&mut self, address: Address, account: Account) {
-        if let Some(base) = &mut self.base {
-            base.gone.remove(&address);
-            self.accounts.insert(address, Arc::new(account));
-            return;
-        }
         let account = Arc::new(account);
         self.trie.insert(keccak256(address), account.clone());
         self.accounts.insert(address, account);
     }
 
-    /// Removes the account at `address`.
-    pub fn remove(&mut self, address: &Address) {
-        if let Some(base) = &mut self.base {
-            base.gone.insert(*address);
-            self.accounts.remove(address);
-            return;
-        }
-        if self.accounts.remove(address).is_some() {
-            self.trie.remove(keccak256(address));
-        }
-    }
-
     /// Applies what a run changed: each account by itself first, and then the map and the trie, which do not need each other, side
     /// by side.
     pub fn apply_many(&mut self, changes: &[AccountChange]) {
-        if self.base.is_some() {
-            return changes.iter().for_each(|change| match self.changed(change) {
-                Some(account) => self.insert(change.address, account),
-                None => self.remove(&change.address),
-            });
-        }
-        let change =
-            |change: &AccountChange| (change.address, keccak256(change.address), self.changed(change).map(Arc::new));
+        let change = |change: &AccountChange| {
+            let known = self.account(&change.address).map(|known| Account::clone(known));
+            let changed = known.unwrap_or_default().changed(change).map(Arc::new);
+            (change.address, keccak256(change.address), changed)
+        };
         let in_parallel = changes.len() >= Self::AT_ONCE;
         let changed: Vec<(Address, B256, Option<Arc<Account>>)> = if in_parallel {
             changes.par_iter().with_min_len(Self::AT_ONCE / 4).map(change).collect()
@@ -196,22 +229,28 @@ impl World {
             change_trie();
         }
     }
+}
 
-    /// What an account is after a change; none where it is gone.
-    fn changed(&self, change: &AccountChange) -> Option<Account> {
-        let info = change.info.as_ref()?;
-        let held = self.account(&change.address).map(|known| Account::clone(known));
-        let mut account = held.unwrap_or_else(|| match &self.base {
-            None => Account::default(),
-            Some(base) if base.gone.contains(&change.address) => Account::untracked(),
-            Some(_) => Account::partial(),
-        });
-        (account.balance, account.nonce, account.code) = (info.balance, info.nonce, Code::of(info));
-        if change.storage_cleared {
-            account.clear_storage();
+impl RemoteWorld {
+    fn is_gone(&self, address: &Address) -> bool {
+        !self.gone.is_empty() && self.gone.contains(address)
+    }
+
+    fn apply(&mut self, change: &AccountChange) {
+        let address = change.address;
+        let known = self.changed.get(&address).map(|known| Account::clone(known));
+        // Of what has gone, nothing is the upstream's any more.
+        let begins = || if self.is_gone(&address) { Account::untracked() } else { Account::partial() };
+        match known.unwrap_or_else(begins).changed(change) {
+            Some(account) => {
+                self.gone.remove(&address);
+                self.changed.insert(address, Arc::new(account));
+            }
+            None => {
+                self.gone.insert(address);
+                self.changed.remove(&address);
+            }
         }
-        account.set_slots(&change.slots);
-        Some(account)
     }
 }
 
@@ -225,7 +264,7 @@ impl TrieValue for Arc<Account> {
     }
 }
 
-impl revm::DatabaseRef for World {
+impl revm::DatabaseRef for LocalWorld {
     type Error = Infallible;
 
     fn basic_ref(&self, address: Address) -> Result<Option<AccountInfo>, Infallible> {

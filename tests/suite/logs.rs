@@ -8,12 +8,12 @@ use alloy_primitives::{Address, B256, Bytes, TxKind, U256};
 use alloy_rlp::Encodable;
 use alloy_signer::SignerSync;
 use presim::{
-    chain::{BlockHashes, ChainSpec, genesis_block},
+    chain::{Attributes, BlockHashes, ChainSpec, genesis_block},
     feed::{
-        apply::{Attributes, extend, open_block, seal, stand_on},
+        apply::{extend, open_block, seal, stand_on},
         world::{dev_genesis, dev_signers},
     },
-    state::{CodeCache, World},
+    state::{CodeCache, LocalWorld},
 };
 use serde_json::{Value, json};
 
@@ -44,7 +44,7 @@ fn node_with(blocks: &[Vec<Topics>], flags: &[&str]) -> TestNode {
         genesis.alloc.insert(address, GenesisAccount { code: Some(code), ..GenesisAccount::default() });
     }
     let (spec, codes) = (ChainSpec::new(genesis.config.clone(), 12).unwrap(), CodeCache::new(1 << 20));
-    let world = World::of_genesis(&genesis, &codes);
+    let world = LocalWorld::of_genesis(&genesis, &codes);
     let block = genesis_block(&genesis, &spec, world.state_root());
     let mut hashes = BlockHashes::default();
     hashes.push(block.number(), block.hash());

@@ -12,16 +12,17 @@ use alloy_signer_local::PrivateKeySigner;
 use op_alloy::consensus::TxDeposit;
 use presim::{
     chain::{
-        BlockHashes, ChainReceipt, ChainSpec, ChainTx, Family, SealedBlock, genesis_block, receipts_root_and_bloom,
+        Attributes, BlockHashes, ChainReceipt, ChainSpec, ChainTx, Family, SealedBlock, genesis_block,
+        receipts_root_and_bloom,
     },
     engine::{
         BaseFeeRule, BlockOverrides, Call, CallFees, CallOutcome, CallRequest, Engine, Rules, SimBlock, Simulation,
     },
     feed::{
-        apply::{Attributes, execute_block, extend, open_block, open_block_with, seal, stand_on},
+        apply::{execute_block, extend, open_block, open_block_with, seal, stand_on},
         world::dev_signers,
     },
-    state::{CodeCache, Overlay, Snapshot, World},
+    state::{CodeCache, LocalWorld, Overlay, Snapshot},
 };
 use serde_json::{Value, json};
 
@@ -95,7 +96,7 @@ impl RealBlock {
         let mut hashes = BlockHashes::default();
         hashes.push(parent.number, header.parent_hash);
         let head = SealedBlock::new(parent, presim::chain::BlockBody::default());
-        let world = World::of_genesis(&genesis, &CodeCache::new(1 << 24));
+        let world = LocalWorld::of_genesis(&genesis, &CodeCache::new(1 << 24));
         Some(Self { spec, header, transactions, parent: stand_on(world, Arc::new(head), hashes) })
     }
 
@@ -318,7 +319,7 @@ impl Chain {
         });
         let parsed: Genesis = serde_json::from_value(genesis.clone()).unwrap();
         let spec = ChainSpec::new(parsed.config.clone(), 2).unwrap();
-        let world = World::of_genesis(&parsed, &CodeCache::new(1 << 20));
+        let world = LocalWorld::of_genesis(&parsed, &CodeCache::new(1 << 20));
         let block = genesis_block(&parsed, &spec, world.state_root());
         let mut hashes = BlockHashes::default();
         hashes.push(block.number(), block.hash());

@@ -26,7 +26,7 @@ pub(super) struct Planned<'a> {
     /// Header fields that follow from the block before and the overrides.
     pub(super) gas_limit: u64,
     pub(super) fee_recipient: Address,
-    pub(super) beacon_root: Option<B256>,
+    pub(super) beacon_root: B256,
     pub(super) difficulty: U256,
 }
 
@@ -57,9 +57,7 @@ pub(super) fn plan<'a>(
             continues,
             gas_limit: overrides.gas_limit.unwrap_or(gas_limit),
             fee_recipient: overrides.fee_recipient.unwrap_or(fee_recipient),
-            beacon_root: spec
-                .is_cancun_active_at_timestamp(time)
-                .then(|| overrides.beacon_root.unwrap_or(inherited_root)),
+            beacon_root: overrides.beacon_root.unwrap_or(inherited_root),
             difficulty: if spec.is_post_merge(number) {
                 U256::ZERO
             } else {

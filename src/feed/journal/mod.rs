@@ -29,7 +29,7 @@ use super::{apply::Applied, devnet::Step, world::TradingWorld};
 use crate::{
     chain::{BlockBody, BlockKeeper, SealedBlock},
     pool,
-    state::{AccountChange, Code, CodeCache, FeedState, Published, Retention, Snapshot, Snapshots, World},
+    state::{AccountChange, Code, CodeCache, FeedState, LocalWorld, Published, Retention, Snapshot, Snapshots, World},
     store::{Store, StoreError, WeakStore, corrupted, decode, encode, open_if_there, write_version},
 };
 
@@ -141,7 +141,7 @@ impl Journal {
             let (mut accounts, mut slots) = (transaction.open_table(ACCOUNTS)?, transaction.open_table(SLOTS)?);
             let mut codes = transaction.open_table(CODES)?;
             // In order, as the tables are: that is quicker than out of it.
-            let mut all: Vec<_> = world.accounts().collect();
+            let mut all: Vec<_> = world.local().into_iter().flat_map(LocalWorld::accounts).collect();
             all.sort_unstable_by_key(|(address, _)| **address);
             for (address, account) in all {
                 accounts.insert(address.0.0, encode(&StoredAccount::from(&**account)).as_slice())?;

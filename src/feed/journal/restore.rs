@@ -17,7 +17,8 @@ use crate::{
     chain::{BlockHashes, BlockKeeper, SealedBlock},
     feed::apply::stand_on,
     state::{
-        Account, Code, CodeCache, FeedState, OpenBlock, Retention, Selector, Snapshot, SnapshotId, Snapshots, World,
+        Account, Code, CodeCache, FeedState, LocalWorld, OpenBlock, Retention, Selector, Snapshot, SnapshotId,
+        Snapshots,
     },
     store::{corrupted, decode},
 };
@@ -39,14 +40,16 @@ fn read_codes(transaction: &ReadTransaction, codes: &CodeCache) -> Result<B256Ma
 fn check_head(snapshots: &Snapshots, last: Option<&SealedBlock>) -> Result<(), redb::Error> {
     let published = snapshots.load();
     let sealed = published.select(Selector::Latest).map_err(|error| corrupted(error.to_string()))?;
-    let (root, header) = (sealed.world.state_root_in_parallel(), &sealed.head.header);
+    let (root, header) = (sealed.world.local().map(LocalWorld::state_root_in_parallel), &sealed.head.header);
     if let Some(last) = last.filter(|last| last.number() != header.number) {
         return Err(corrupted(format!("there are blocks up to {}, and state up to {}", last.number(), header.number)));
     }
-    if root != header.state_root {
+    if root != Some(header.state_root) {
         return Err(corrupted(format!(
-            "the state of block {} is not what its header says: expected root {}, got {root}",
-            header.number, header.state_root
+            "the state of block {} is not what its header says: expected root {}, got {}",
+            header.number,
+            header.state_root,
+            root.unwrap_or_default()
         )));
     }
     Ok(())
@@ -140,12 +143,12 @@ impl<'a> Reader<'a> {
     }
 
     /// The state that the base is.
-    fn world(&self) -> Result<World, redb::Error> {
+    fn world(&self) -> Result<LocalWorld, redb::Error> {
         let (accounts, slots) = (self.transaction.open_table(ACCOUNTS)?, self.transaction.open_table(SLOTS)?);
         let bar = ProgressBar::new(accounts.len()?).with_style(style()).with_message("reading accounts");
         let mut slots = slots.iter()?;
         let mut next = slots.next().transpose()?;
-        let mut world = World::default();
+        let mut world = LocalWorld::default();
         for row in accounts.iter()? {
             let (address, bytes) = row?;
             let address = Address::from(address.value());

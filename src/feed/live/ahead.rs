@@ -138,7 +138,7 @@ impl Live {
                 stand_on(world, latest.head.clone(), latest.hashes.clone())
             }
         };
-        let header = self.header(base, &flashblock.diff);
+        let header = self.header(&on.head.header, base, &flashblock.diff);
         let opened = loop {
             let opened = open_block_with(&self.source.spec, &on, header.clone())?;
             if opened.missed.is_empty() {
@@ -232,19 +232,13 @@ impl Live {
             return Ok(self.stand_on_ahead(view, sealed, &newest));
         }
         let open = newest.open.as_ref().filter(|open| open.header.number == ahead.number).ok_or_else(gone)?;
-        let receipts: Vec<ChainReceipt> = open.receipts.iter().cloned().collect();
-        let (root, bloom) = receipts_root_and_bloom(&receipts);
-        LiveError::unless_equal("gas_used", open.header.gas_used, ahead.diff.gas_used)?;
-        LiveError::unless_equal("receipts_root", root, ahead.diff.receipts_root)?;
-        LiveError::unless_equal("logs_bloom", bloom, ahead.diff.logs_bloom)?;
-        let header = Header {
-            state_root: ahead.diff.state_root,
-            transactions_root: transactions_root(&open.transactions),
-            receipts_root: root,
-            logs_bloom: bloom,
-            blob_gas_used: open.header.blob_gas_used.map(|_| open.blob_gas_used),
-            ..open.header.clone()
-        };
+        let totals = open.totals();
+        LiveError::unless_equal("gas_used", totals.gas_used, ahead.diff.gas_used)?;
+        LiveError::unless_equal("receipts_root", totals.receipts_root, ahead.diff.receipts_root)?;
+        LiveError::unless_equal("logs_bloom", totals.logs_bloom, ahead.diff.logs_bloom)?;
+        let mut header = Header { state_root: ahead.diff.state_root, ..open.header.clone() };
+        totals.close(&mut header);
+        let receipts = open.receipts.iter().cloned().collect();
         let withdrawals = header.withdrawals_root.map(|_| ahead.diff.withdrawals.clone().into());
         let transactions = open.transactions.iter().cloned().collect();
         // Builders may leave the state root out: the next block's parent is its name all the same.
@@ -268,30 +262,31 @@ impl Live {
     }
 
     /// The header of a block as far as its first sub-block tells.
-    fn header(&self, base: &OpFlashblockPayloadBase, diff: &OpFlashblockPayloadDelta) -> Header {
+    fn header(
+        &self,
+        parent: &Sealed<Header>,
+        base: &OpFlashblockPayloadBase,
+        diff: &OpFlashblockPayloadDelta,
+    ) -> Header {
         let spec = &self.source.spec;
-        let time = base.timestamp;
-        let cancun = spec.is_cancun_active_at_timestamp(time);
-        Header {
-            parent_hash: base.parent_hash,
-            ommers_hash: EMPTY_OMMER_ROOT_HASH,
-            beneficiary: base.fee_recipient,
-            number: base.block_number,
+        let attributes = Attributes {
+            timestamp: base.timestamp,
+            fee_recipient: base.fee_recipient,
+            prev_randao: base.prev_randao,
+            beacon_root: base.parent_beacon_block_root,
             gas_limit: base.gas_limit,
-            timestamp: time,
-            mix_hash: base.prev_randao,
+        };
+        let next = spec.next_header(parent, base.block_number, attributes);
+        Header {
+            // What the producer says is what holds.
+            parent_hash: base.parent_hash,
             extra_data: base.extra_data.clone(),
             base_fee_per_gas: Some(base.base_fee_per_gas.saturating_to()),
-            transactions_root: EMPTY_ROOT_HASH,
-            receipts_root: EMPTY_ROOT_HASH,
-            parent_beacon_block_root: cancun.then_some(base.parent_beacon_block_root),
-            blob_gas_used: cancun.then_some(0),
-            excess_blob_gas: cancun.then_some(0),
-            withdrawals_root: spec
-                .is_shanghai_active_at_timestamp(time)
-                .then_some(if diff.withdrawals_root.is_zero() { EMPTY_ROOT_HASH } else { diff.withdrawals_root }),
-            requests_hash: spec.is_prague_active_at_timestamp(time).then_some(EMPTY_REQUESTS_HASH),
-            ..Header::default()
+            excess_blob_gas: next.blob_gas_used,
+            withdrawals_root: next
+                .withdrawals_root
+                .map(|none| if diff.withdrawals_root.is_zero() { none } else { diff.withdrawals_root }),
+            ..next
         }
     }
 

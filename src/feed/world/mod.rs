@@ -21,7 +21,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     chain::{BlockHashes, ChainSpec, DEPLOYMENT_PROXY, DEPLOYMENT_PROXY_CODE, genesis_block},
     engine::{Ethereum, RunEvm, RunPrecompiles, lift_checks},
-    state::{CodeCache, Overlay, World},
+    state::{CodeCache, LocalWorld, Overlay},
 };
 
 /// The mnemonic that the ecosystem's test tools share. Its keys are known to everybody.
@@ -170,7 +170,7 @@ pub fn build(
     spec: &ChainSpec,
     signers: &[PrivateKeySigner],
     codes: &CodeCache,
-) -> Result<(World, TradingWorld), WorldError> {
+) -> Result<(LocalWorld, TradingWorld), WorldError> {
     let artifacts: BTreeMap<String, Artifact> = serde_json::from_str(include_str!("artifacts.json"))?;
     let code = |name: &'static str, arguments: Vec<u8>| -> Result<Bytes, WorldError> {
         let artifact = artifacts
@@ -178,9 +178,9 @@ pub fn build(
             .ok_or_else(|| WorldError::Step { step: name, problem: "no such artifact".to_owned() })?;
         Ok([artifact.creation_code.as_ref(), &arguments].concat().into())
     };
-    let world = World::of_genesis(genesis, codes);
-    let block = genesis_block(genesis, spec, world.state_root_in_parallel());
-    let mut overlay = Overlay::new(world, BlockHashes::default());
+    let mut state = LocalWorld::of_genesis(genesis, codes);
+    let block = genesis_block(genesis, spec, state.state_root_in_parallel());
+    let mut overlay = Overlay::new(state.clone().into(), BlockHashes::default());
     let accounts: Vec<Address> = signers.iter().map(PrivateKeySigner::address).collect();
     let owner = accounts[0];
     let tokens = |count: u128| U256::from(count * ONE);
@@ -248,7 +248,8 @@ pub fn build(
     for account in &accounts {
         overlay.set(*account, Some(U256::from(BALANCE)), (*account != owner).then_some(0), None);
     }
-    Ok((overlay.changed_world(), world))
+    state.apply_many(&overlay.changes().cloned().collect::<Vec<_>>());
+    Ok((state, world))
 }
 
 /// Runs the steps of the set-up.

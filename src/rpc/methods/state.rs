@@ -73,12 +73,15 @@ impl Backend {
     /// `eth_getProof` (EIP-1186).
     pub(super) fn get_proof(&self, run: &mut Run<'_>, request: ProofRequest) -> Result<(), RpcError> {
         let snapshot = self.select(run.published, request.selector)?;
+        let world = snapshot.world.local();
+        let world =
+            world.ok_or_else(|| RpcError::internal("a proof of an upstream's state is the upstream's to give"))?;
         let absent = Account::default();
-        let account = snapshot.world.account(&request.address).map_or(&absent, Arc::as_ref);
+        let account = world.account(&request.address).map_or(&absent, Arc::as_ref);
         let trie = account.storage_trie();
         let mut object = Object::new(&mut run.out);
         object.data("address", request.address.as_slice());
-        nodes(object.key("accountProof"), &snapshot.world.trie().proof(keccak256(request.address)));
+        nodes(object.key("accountProof"), &world.trie().proof(keccak256(request.address)));
         encode::quantity_u256(object.key("balance"), account.balance);
         object
             .data("codeHash", account.code.hash.as_slice())

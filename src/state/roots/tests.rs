@@ -64,14 +64,14 @@ proptest! {
         known in vec((addresses(), values(), vec((slots(), values()), 0..20)), 0..20),
         ops in ops(),
     ) {
-        let mut base = World::default();
+        let mut base = LocalWorld::default();
         for (address, balance, slots) in known {
             let mut account = Account::default();
             (account.balance, account.nonce) = (balance, 1);
             account.set_slots(&slots.into_iter().collect());
             base.insert(address, account);
         }
-        let mut overlay = Overlay::new(base.clone(), BlockHashes::default());
+        let mut overlay = Overlay::new(base.clone().into(), BlockHashes::default());
         let mut roots = StateRoots::of(&base);
         let mut world = base.clone();
         for op in ops.into_iter().chain([Op::EndBlock]) {

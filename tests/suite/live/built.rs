@@ -9,12 +9,12 @@ use alloy_primitives::{Address, B256, Bloom, Bytes, TxKind, U256, hex};
 use alloy_signer::SignerSync;
 use op_alloy::{consensus::TxDeposit, rpc_types_engine::OpFlashblockPayload};
 use presim::{
-    chain::{BlockHashes, ChainReceipt, ChainSpec, ChainTx, genesis_block, receipts_root_and_bloom},
+    chain::{Attributes, BlockHashes, ChainReceipt, ChainSpec, ChainTx, genesis_block, receipts_root_and_bloom},
     feed::{
-        apply::{Attributes, extend, open_block, seal, stand_on},
+        apply::{extend, open_block, seal, stand_on},
         world::dev_signers,
     },
-    state::{AccountChange, Code, CodeCache, Snapshot, World},
+    state::{AccountChange, Code, CodeCache, LocalWorld, Snapshot},
 };
 use serde_json::{Value, json};
 
@@ -85,7 +85,7 @@ impl Built {
         }))
         .expect("a genesis");
         let spec = ChainSpec::new(genesis.config.clone(), 1).expect("a chain");
-        let world = World::of_genesis(&genesis, &CodeCache::new(1 << 20));
+        let world = LocalWorld::of_genesis(&genesis, &CodeCache::new(1 << 20));
         let sealed = genesis_block(&genesis, &spec, world.state_root());
         let mut hashes = BlockHashes::default();
         hashes.push(sealed.number(), sealed.hash());

@@ -1,0 +1,88 @@
+//! Headers: of a block that begins, and what its transactions make of it.
+
+use alloy_consensus::{EMPTY_OMMER_ROOT_HASH, EMPTY_ROOT_HASH, Header, transaction::Recovered};
+use alloy_eips::eip7685::EMPTY_REQUESTS_HASH;
+use alloy_hardforks::EthereumHardforks;
+use alloy_primitives::{Address, B256, Bloom, Sealed};
+
+use super::{ChainReceipt, ChainSpec, ChainTx, receipts_root_and_bloom, transactions_root};
+
+/// What a block's producer decides about it.
+#[derive(Clone, Copy, Debug)]
+pub struct Attributes {
+    /// Seconds.
+    pub timestamp: u64,
+    /// Who gets the fees.
+    pub fee_recipient: Address,
+    /// EIP-4399.
+    pub prev_randao: B256,
+    /// EIP-4788; what it is before Cancun says nothing.
+    pub beacon_root: B256,
+    /// Gas limit.
+    pub gas_limit: u64,
+}
+
+impl ChainSpec {
+    /// The header of block `number` on `parent` before anything has run: what follows from the parent is computed, and what follows from
+    /// transactions, withdrawals and requests is as a block without has it. The state root is zero until it is computed.
+    pub fn next_header(&self, parent: &Sealed<Header>, number: u64, attributes: Attributes) -> Header {
+        let timestamp = attributes.timestamp;
+        let cancun = self.is_cancun_active_at_timestamp(timestamp);
+        Header {
+            parent_hash: parent.hash(),
+            ommers_hash: EMPTY_OMMER_ROOT_HASH,
+            beneficiary: attributes.fee_recipient,
+            state_root: B256::ZERO,
+            number,
+            gas_limit: attributes.gas_limit,
+            timestamp,
+            mix_hash: attributes.prev_randao,
+            extra_data: self.next_extra_data(parent, timestamp),
+            base_fee_per_gas: self.next_base_fee(parent, number, timestamp),
+            excess_blob_gas: self.next_excess_blob_gas(parent, timestamp),
+            blob_gas_used: cancun.then_some(0),
+            parent_beacon_block_root: cancun.then_some(attributes.beacon_root),
+            withdrawals_root: self.is_shanghai_active_at_timestamp(timestamp).then_some(EMPTY_ROOT_HASH),
+            requests_hash: self.is_prague_active_at_timestamp(timestamp).then_some(EMPTY_REQUESTS_HASH),
+            ..Header::default()
+        }
+    }
+}
+
+/// What the transactions of a block make of its header.
+#[derive(Clone, Copy, Debug)]
+pub struct BlockTotals {
+    /// Gas that they used.
+    pub gas_used: u64,
+    /// Blob gas that they used.
+    pub blob_gas_used: u64,
+    /// The root of their trie.
+    pub transactions_root: B256,
+    /// The root of their receipts' trie.
+    pub receipts_root: B256,
+    /// The union of their logs' blooms.
+    pub logs_bloom: Bloom,
+}
+
+impl BlockTotals {
+    /// The totals of transactions that have used so much gas and blob gas.
+    pub fn of<'a>(
+        transactions: impl IntoIterator<Item = &'a Recovered<ChainTx>>,
+        receipts: impl IntoIterator<Item = &'a ChainReceipt>,
+        gas_used: u64,
+        blob_gas_used: u64,
+    ) -> Self {
+        let (receipts_root, logs_bloom) = receipts_root_and_bloom(receipts);
+        let transactions_root = transactions_root(transactions);
+        Self { gas_used, blob_gas_used, transactions_root, receipts_root, logs_bloom }
+    }
+
+    /// Puts them into the header that the block began with.
+    pub fn close(&self, header: &mut Header) {
+        header.gas_used = self.gas_used;
+        header.blob_gas_used = header.blob_gas_used.map(|_| self.blob_gas_used);
+        header.transactions_root = self.transactions_root;
+        header.receipts_root = self.receipts_root;
+        header.logs_bloom = self.logs_bloom;
+    }
+}
