@@ -32,7 +32,8 @@ impl Chain {
     /// The calls of `request` in revm and nothing else; with `SYSTEM`, also the system calls that begin and end each block.
     /// `seen` gets the gas of each call.
     pub fn bare<const SYSTEM: bool>(&self, request: &Request, mut seen: impl FnMut(u64)) {
-        let mut evm = Context::mainnet().with_db(CacheDB::new(&self.snapshot.world)).build_mainnet();
+        let world = self.snapshot.world.local().expect("all of it is here");
+        let mut evm = Context::mainnet().with_db(CacheDB::new(world)).build_mainnet();
         let mut gas_left = GAS_CAP;
         for (block, (env, parent)) in request.sim.blocks.iter().zip(&request.envs) {
             evm.ctx.cfg = env.cfg_env.clone();

@@ -2,7 +2,6 @@
 
 use alloy_consensus::{Header, Transaction, TxEnvelope, transaction::Recovered};
 use alloy_evm::{Evm, FromRecoveredTx, block::SystemCaller};
-use alloy_hardforks::EthereumHardforks;
 use alloy_primitives::{Address, B256, I256, Keccak256, U256};
 use revm::context::result::{EVMError, ExecutionResult};
 
@@ -14,7 +13,7 @@ use super::{
     request::{Rules, SignedBundle},
 };
 use crate::{
-    chain::{ChainSpec, Family},
+    chain::{Attributes, ChainSpec, Family},
     state::{Overlay, Snapshot},
 };
 

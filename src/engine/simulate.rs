@@ -4,7 +4,7 @@ mod plan;
 
 use std::borrow::Cow;
 
-use alloy_consensus::{EMPTY_OMMER_ROOT_HASH, Header, Receipt, ReceiptWithBloom, TxType};
+use alloy_consensus::{Header, Receipt, ReceiptWithBloom, TxType};
 use alloy_eips::{
     eip4844::DATA_GAS_PER_BLOB, eip4895::Withdrawals, eip6110::MAINNET_DEPOSIT_CONTRACT_ADDRESS, eip7685::Requests,
 };
@@ -35,7 +35,7 @@ use super::{
     transfers::NumberedLog,
 };
 use crate::{
-    chain::{ChainSpec, Family, block_size, ordered_roots},
+    chain::{Attributes, BlockTotals, ChainSpec, Family, block_size, ordered_roots},
     meter::Stopped,
     state::{CodeCache, LogMark, Overlay, Snapshot, StateRoots},
 };

@@ -17,7 +17,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use super::apply::{Executed, execute_block, stand_on, withdrawals_root};
 use crate::{
     chain::{BlockBody, ChainSpec, ChainTx, SealedBlock, receipts_root_and_bloom, transactions_root},
-    state::Snapshot,
+    state::{LocalWorld, Snapshot},
 };
 
 /// How far a block's gas limit may be from its parent's: less than this part of it (yellow paper, 4.4.4).

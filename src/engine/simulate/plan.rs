@@ -3,7 +3,6 @@
 use std::borrow::Cow;
 
 use alloy_consensus::Header;
-use alloy_hardforks::EthereumHardforks;
 use alloy_primitives::{Address, B256, U256};
 
 use crate::{

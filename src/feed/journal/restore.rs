@@ -18,7 +18,7 @@ use crate::{
     feed::apply::stand_on,
     state::{
         Account, Code, CodeCache, FeedState, LocalWorld, OpenBlock, Retention, Selector, Snapshot, SnapshotId,
-        Snapshots,
+        Snapshots, World,
     },
     store::{corrupted, decode},
 };

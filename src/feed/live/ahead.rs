@@ -2,9 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use alloy_consensus::{EMPTY_OMMER_ROOT_HASH, EMPTY_ROOT_HASH, Header, Transaction, TxReceipt, transaction::Recovered};
-use alloy_eips::{Decodable2718, eip7685::EMPTY_REQUESTS_HASH};
-use alloy_hardforks::EthereumHardforks;
+use alloy_consensus::{Header, Transaction, TxReceipt, transaction::Recovered};
+use alloy_eips::Decodable2718;
 use alloy_primitives::{
     Address, B256, Sealed, U256,
     map::{AddressMap, Entry},
@@ -16,7 +15,7 @@ use op_alloy::{
 
 use super::{Live, LiveError};
 use crate::{
-    chain::{BlockBody, ChainReceipt, ChainTx, SealedBlock, receipts_root_and_bloom, transactions_root},
+    chain::{Attributes, BlockBody, ChainReceipt, ChainTx, SealedBlock},
     feed::{
         apply::{extend, open_block_with, stand_on},
         flashblocks::{Action, Flashblock, Parent},
