@@ -263,6 +263,10 @@ impl Actors {
             _ => None,
         };
         let io = IoThreads::start(config.io_threads())?;
+        io.run_on_each(|| {
+            let executor = executor.clone();
+            async move { executor.watch_thread().await }
+        });
         let awake = Awake::new(config.keep_awake).wrap_err_with(|| {
             format!("cannot keep the cores awake: --keep-awake always needs leave to write to {CPU_DMA_LATENCY}")
         })?;

@@ -4,7 +4,7 @@ use std::{
     sync::{
         Arc,
         atomic::{
-            AtomicU64, AtomicUsize,
+            AtomicBool, AtomicU64, AtomicUsize,
             Ordering::{AcqRel, Relaxed},
         },
     },
@@ -25,6 +25,10 @@ struct Slot {
     inside: AtomicUsize,
     cost: Cost,
     dry: Dry,
+    /// Requests that it has read.
+    read: AtomicUsize,
+    /// Whether it has had a long queue in its sockets for long.
+    is_swamped: AtomicBool,
 }
 
 /// When a thread's event loop last had nothing left to do.
@@ -98,10 +102,47 @@ impl Inline {
         (before == 0 || (before <= Self::MOST && wait <= longest)).then_some(permit)
     }
 
-    /// Notes that the calling thread has read a request. Returns whether the thread is behind: for long it has not run dry, so what comes waits
-    /// in the sockets, where nobody sees it.
-    pub fn is_behind() -> bool {
-        HERE.with(|slot| slot.dry.is_behind(Instant::now()))
+    /// How often it is looked at a thread's queue.
+    const LOOK_EVERY: Duration = Duration::from_millis(25);
+    /// Looks in a row that must have found a long one: a pause of the whole process is one.
+    const LONG_LOOKS: u32 = 4;
+    /// Requests that are a long queue of a thread, if their wait is long too.
+    const MANY: f64 = 32.0;
+
+    /// Notes that the calling thread has read a request. Returns whether too much waits in the thread's sockets, where nobody sees it: whether the
+    /// thread has had more to do than it can for long; or, where it is known that it has (`standing`), whether it did not run dry lately.
+    pub fn read(standing: Standing) -> bool {
+        HERE.with(|slot| {
+            slot.read.fetch_add(1, Relaxed);
+            match standing {
+                Standing::AtEase => slot.is_swamped.load(Relaxed),
+                Standing::BelowShare => false,
+                Standing::AboveShare => slot.dry.is_behind(Instant::now()),
+            }
+        })
+    }
+
+    /// Watches the queue in the calling thread's sockets, for as long as its event loop runs.
+    ///
+    /// Whatever becomes ready waits as long as all that was ready before it takes. So a timer is late by that time, and what was read in it is how
+    /// many waited. As with the queue of a [lane](super::lane::Lane), it is long if they are many and wait for long, and stands if it was never
+    /// short for `patience`.
+    pub async fn watch(patience: Duration) {
+        let slot = HERE.with(Arc::clone);
+        let (mut short, mut long_looks) = (Instant::now(), 0);
+        loop {
+            let (due, read) = (Instant::now() + Self::LOOK_EVERY, slot.read.load(Relaxed));
+            tokio::time::sleep_until(due.into()).await;
+            let late = due.elapsed();
+            let read = slot.read.load(Relaxed).wrapping_sub(read) as f64;
+            let waited = read * late.as_secs_f64() / (Self::LOOK_EVERY + late).as_secs_f64();
+            if waited > Self::MANY && late > patience / 80 {
+                long_looks += 1;
+            } else {
+                (short, long_looks) = (Instant::now(), 0);
+            }
+            slot.is_swamped.store(long_looks >= Self::LONG_LOOKS && short.elapsed() > patience, Relaxed);
+        }
     }
 
     /// How many of the threads run something, or are about to.

@@ -152,8 +152,13 @@ impl Lane {
         } else {
             return Ok(permit);
         };
-        self.load.overload(self.cost.mean(), Instant::now());
+        self.overload();
         Err(refused)
+    }
+
+    /// More is asked than can be served.
+    pub fn overload(&self) {
+        self.load.overload(self.cost.mean(), Instant::now());
     }
 
     /// Requests that wait or run.

@@ -49,7 +49,7 @@ impl Cost {
 
 /// How much a lane is asked for, beside what it can serve.
 ///
-/// A lane is at ease until it must reject a request. Then it is overloaded, and admits only what it can begin soon. It is at ease again when the
+/// A lane is at ease until it must reject a request, or until a queue stands in the sockets of a thread that reads. Then it is overloaded, and admits only what it can begin soon. It is at ease again when the
 /// load has fallen, and not when rejections happen to stop: a lane that admits little rejects now and then even at 40 % of what it can serve,
 /// since requests come in clusters.
 ///

@@ -133,6 +133,11 @@ impl Executor {
         Ticket { deadline: Instant::now() + self.config.deadline, flow: flow.clone(), batch: None }
     }
 
+    /// Watches what waits in the sockets of the calling thread, for as long as its event loop runs. Each thread that reads requests has one.
+    pub async fn watch_thread(&self) {
+        Inline::watch(self.config.queue_wait).await;
+    }
+
     /// Requests that have just arrived as one.
     pub fn batch(&self) -> Arc<Batch> {
         // Some rounds wait behind the one that runs, so that no worker waits for the front.
@@ -151,9 +156,13 @@ impl Executor {
             Place::InlineThen(lane) => (lane, !ticket.is_entry() && task.size() <= Self::INLINE_BYTES),
         };
         let lane = self.lane(lane);
-        let standing = lane.weigh(&ticket.flow);
-        if Inline::is_behind() && standing == Standing::AboveShare {
-            return Err(self.overloaded(lane).into());
+        let mut standing = lane.weigh(&ticket.flow);
+        if Inline::read(standing) && lane.name != LaneName::Read {
+            if standing == Standing::AboveShare {
+                return Err(self.overloaded(lane).into());
+            }
+            lane.overload();
+            standing = lane.weigh(&ticket.flow);
         }
         let mut is_long = task.size() > Self::IN_PAUSE_BYTES;
         let mut missed = Missed::default();

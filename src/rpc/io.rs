@@ -64,6 +64,13 @@ impl IoThreads {
         self.threads.iter().map(|thread| thread.runtime.metrics()).collect()
     }
 
+    /// Runs what `task` makes on each thread, until the threads stop.
+    pub fn run_on_each<F: Future<Output = ()> + Send + 'static>(&self, task: impl Fn() -> F) {
+        for thread in &self.threads {
+            thread.runtime.spawn(task());
+        }
+    }
+
     /// Hands `stream` to the thread with the fewest connections, which runs what `serve` makes of it to its end.
     pub fn deal<F: Future<Output = ()> + Send + 'static>(
         &self,

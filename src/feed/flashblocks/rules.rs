@@ -22,14 +22,16 @@ use crate::state::FeedProblem;
 /// a known parent, and nothing else: a sub-block is never put on a state that lacks one before it.
 ///
 /// A block that a canonical one takes the place of, with all that was built on it, is gone for good: late sub-blocks of it are stale.
+///
+/// `T` is what the caller has made of a block that was given out. It stays with its block, and goes with it.
 #[derive(Debug)]
-pub struct Rules {
+pub struct Rules<T = ()> {
     max_ahead: usize,
     max_held: usize,
     /// The newest canonical blocks, oldest first, each the parent of the next.
     canonical: VecDeque<(u64, B256)>,
     /// The chain ahead, oldest first; numbers rise by one.
-    ahead: VecDeque<Ahead>,
+    ahead: VecDeque<Ahead<T>>,
     /// Blocks of which nothing more is wanted.
     gone: VecDeque<PayloadId>,
     problem: Option<FeedProblem>,
@@ -139,7 +141,7 @@ pub struct CanonicalBlock {
 
 /// A block of the chain ahead.
 #[derive(Debug)]
-struct Ahead {
+struct Ahead<T> {
     number: u64,
     parent: B256,
     id: PayloadId,
@@ -152,9 +154,11 @@ struct Ahead {
     hash: Option<B256>,
     /// Its sub-blocks, while they are held.
     held: Vec<Arc<Flashblock>>,
+    /// What was made of it; none until it is given out.
+    made: Option<T>,
 }
 
-impl Rules {
+impl<T> Rules<T> {
     /// The rules before anything has happened. At most `max_ahead` blocks are kept ahead of the canonical head (at least one), and at most
     /// `max_held` bytes of sub-blocks until their parent is known.
     pub fn new(max_ahead: usize, max_held: usize) -> Self {
@@ -176,6 +180,28 @@ impl Rules {
     /// How many pre-confirmed blocks are ahead of the canonical head.
     pub fn blocks_ahead(&self) -> usize {
         if self.problem.is_some() { 0 } else { self.ahead.len() }
+    }
+
+    /// Keeps what was made of the block of this number, for as long as it is in the chain ahead.
+    pub fn keep(&mut self, number: u64, made: T) {
+        if let Some(block) = self.ahead.iter_mut().find(|block| block.number == number) {
+            block.made = Some(made);
+        }
+    }
+
+    /// What was made of the blocks of the chain ahead, the oldest first.
+    pub fn made(&self) -> impl DoubleEndedIterator<Item = &T> {
+        self.ahead.iter().filter_map(|block| block.made.as_ref())
+    }
+
+    /// What was made of the newest of them.
+    pub fn newest_made(&mut self) -> Option<&mut T> {
+        self.ahead.iter_mut().rev().find_map(|block| block.made.as_mut())
+    }
+
+    /// Lets go of all that was made.
+    pub fn let_go(&mut self) {
+        self.ahead.iter_mut().for_each(|block| block.made = None);
     }
 
     /// A sub-block has come.
@@ -408,7 +434,7 @@ impl Rules {
     }
 }
 
-impl Ahead {
+impl<T> Ahead<T> {
     /// A block with its index 0.
     fn new(flashblock: &Flashblock, number: u64, parent: B256) -> Self {
         let mut block = Self {
@@ -420,6 +446,7 @@ impl Ahead {
             receipts_root: B256::ZERO,
             hash: None,
             held: Vec::new(),
+            made: None,
         };
         block.add(flashblock);
         block

@@ -18,17 +18,17 @@ use crate::{
     chain::{Attributes, BlockBody, ChainReceipt, ChainTx, SealedBlock},
     feed::{
         apply::{extend, open_block_with, stand_on},
-        flashblocks::{Action, Flashblock, Parent},
+        flashblocks::{Action, Flashblock, Parent, Rules},
         upstream::recover,
     },
     state::{AccountChange, FeedProblem, FeedState, Lookup, Miss, Missed, OpenBlock, RemoteView, Snapshot, World},
 };
 
-/// A pre-confirmed block that is not canonical yet.
+/// What was made of a pre-confirmed block that is not canonical yet.
 #[derive(Debug)]
-pub(super) struct Ahead {
+pub struct PreConfirmed {
     /// Its number.
-    pub number: u64,
+    pub(super) number: u64,
     /// Its header, as far as it was known when it began.
     header: Header,
     /// What its producer says of it with its last sub-block.
@@ -39,9 +39,9 @@ pub(super) struct Ahead {
     complete: Option<SealedBlock>,
 }
 
-impl Ahead {
+impl PreConfirmed {
     /// Its receipts and its gas, so far; `newest` is the newest snapshot, which is of this block unless it is complete.
-    pub fn outcome(&self, newest: &Snapshot) -> (Vec<ChainReceipt>, u64) {
+    pub(super) fn outcome(&self, newest: &Snapshot) -> (Vec<ChainReceipt>, u64) {
         match (&self.complete, &newest.open) {
             (Some(complete), _) => (complete.body().receipts.clone(), complete.header.gas_used),
             (None, Some(open)) => (open.receipts.iter().cloned().collect(), open.header.gas_used),
@@ -50,7 +50,7 @@ impl Ahead {
     }
 
     /// Whether its transactions saw what those of `header`'s block see.
-    pub fn has_environment_of(&self, header: &Header) -> bool {
+    pub(super) fn has_environment_of(&self, header: &Header) -> bool {
         let own = &self.header;
         own.parent_hash == header.parent_hash
             && own.beneficiary == header.beneficiary
@@ -63,7 +63,7 @@ impl Ahead {
     }
 
     /// All that it has changed, each account once.
-    pub fn changes(&self) -> Vec<AccountChange> {
+    pub(super) fn changes(&self) -> Vec<AccountChange> {
         self.changes.values().cloned().collect()
     }
 
@@ -89,12 +89,8 @@ impl Live {
                     self.fall_back(problem);
                     Ok(())
                 }
-                Action::Replace { number, .. } => {
-                    self.ahead.retain(|ahead| ahead.number < number);
-                    Ok(())
-                }
-                // Where the canonical block is taken in.
-                Action::Retire { .. } | Action::Ignore(_) => Ok(()),
+                // The rules have let go of it; the canonical block is taken in where it came from.
+                Action::Replace { .. } | Action::Retire { .. } | Action::Ignore(_) => Ok(()),
             };
             if let Err(error) = done {
                 tracing::warn!(%error, "a Flashblock is not applied");
@@ -112,7 +108,6 @@ impl Live {
     }
 
     fn fall_back(&mut self, problem: FeedProblem) {
-        self.ahead.clear();
         self.set(FeedState::Degraded(problem));
         self.feed.snapshots.fall_back(FeedState::Degraded(problem));
     }
@@ -145,7 +140,7 @@ impl Live {
             }
             self.fetch(opened.missed, received, time).await?;
         };
-        let mut ahead = Ahead {
+        let mut ahead = PreConfirmed {
             number: base.block_number,
             header,
             diff: flashblock.diff.clone(),
@@ -155,7 +150,9 @@ impl Live {
         ahead.add(opened.changes);
         let (snapshot, changes) = self.apply(&opened.snapshot, flashblock, received).await?;
         ahead.add(changes);
-        self.ahead.push(ahead);
+        if let Some(rules) = self.rules() {
+            rules.keep(base.block_number, ahead);
+        }
         self.feed.snapshots.publish_pre_confirmed(complete, snapshot);
         self.feed.count(received);
         self.set(self.live());
@@ -166,7 +163,7 @@ impl Live {
     async fn extend(&mut self, flashblock: &Flashblock, received: Instant) -> Result<(), LiveError> {
         let newest = self.feed.snapshots.newest();
         let (snapshot, changes) = self.apply(&newest, flashblock, received).await?;
-        let Some(ahead) = self.ahead.last_mut() else { return Err(LiveError::Gone(newest.header().number)) };
+        let ahead = self.rules().and_then(Rules::newest_made).ok_or(LiveError::Gone(newest.header().number))?;
         ahead.add(changes);
         ahead.diff = flashblock.diff.clone();
         self.feed.snapshots.publish_pre_confirmed(None, snapshot);
@@ -222,7 +219,7 @@ impl Live {
         let latest = self.feed.snapshots.load().latest().clone();
         let gone = || LiveError::Gone(newest.header().number);
         let view = self.canonical_view(&latest)?;
-        let ahead = self.ahead.last_mut().ok_or_else(gone)?;
+        let ahead = self.rules().and_then(Rules::newest_made).ok_or_else(gone)?;
         if let Some(sealed) = ahead.complete.clone() {
             // A builder begins the block after it anew.
             if sealed.hash() != hash {
@@ -252,7 +249,7 @@ impl Live {
     /// The state after the newest pre-confirmed block: that of the canonical ones, and what those ahead have changed.
     fn stand_on_ahead(&self, view: RemoteView, sealed: SealedBlock, newest: &Snapshot) -> Snapshot {
         let mut world = World::on(view);
-        for ahead in &self.ahead {
+        for ahead in self.made() {
             world.apply_many(&ahead.changes());
         }
         let mut hashes = newest.hashes.clone();

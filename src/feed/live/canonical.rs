@@ -61,7 +61,7 @@ impl Live {
                     return self.begin_anew(path.swap_remove(0)).await;
                 }
                 // Nothing is answered from the dead branch while the other is taken in.
-                self.ahead.clear();
+                self.let_go();
                 self.feed.snapshots.go_back(fork.number(), FeedState::Degraded(FeedProblem::Reorg));
                 self.set(FeedState::Degraded(FeedProblem::Reorg));
                 if path.is_empty() {
@@ -118,6 +118,8 @@ impl Live {
         let (began, number, hash) = (Instant::now(), block.number(), block.hash());
         let parent = self.feed.snapshots.load().select(Selector::Hash(block.header.parent_hash));
         let parent = parent.map_err(|_| LiveError::Gone(number))?;
+        // Before the rules let go of it.
+        let retired = self.retire(&block);
         let actions = self.judge(&about(&block.header, &block.transactions));
         let told_same = actions.iter().any(|action| *action == Action::Retire { number });
         let is_void = |action: &Action| matches!(action, Action::Replace { .. } | Action::FallBack(_));
@@ -125,9 +127,8 @@ impl Live {
         let (void, rest): (Vec<_>, Vec<_>) = actions.into_iter().partition(is_void);
         let is_voided = !void.is_empty();
         let mut keeps_ahead = told_same && !is_voided;
-        let retired = self.retire(&block).filter(|_| told_same);
         self.act(void, began, false).await;
-        let done = match retired {
+        let done = match retired.filter(|_| told_same) {
             Some(done) => Ok(done),
             None => {
                 keeps_ahead = false;
@@ -153,13 +154,15 @@ impl Live {
         let mut hashes = parent.hashes.clone();
         hashes.push(number, hash);
         let snapshot = canonical_snapshot(view, block, receipts, hashes);
-        if keeps_ahead && self.ahead.iter().any(|ahead| ahead.number > number) {
+        if !keeps_ahead {
+            self.let_go();
+        }
+        if self.made().next().is_some() {
             self.feed.snapshots.confirm(snapshot);
         } else {
             self.feed.snapshots.publish_canonical(snapshot);
             self.feed.count(began);
         }
-        self.ahead.retain(|ahead| keeps_ahead && ahead.number > number);
         self.act(rest, Instant::now(), false).await;
         if told_same && !keeps_ahead && !is_voided {
             // The rules took it for the same, and what they keep stands on what it is not.
@@ -175,7 +178,7 @@ impl Live {
 
     /// What a block changed, and its receipts, as it was pre-confirmed, where that is what it is.
     fn retire(&self, block: &UpstreamBlock) -> Option<(Vec<AccountChange>, Vec<ChainReceipt>)> {
-        let ahead = self.ahead.first().filter(|ahead| ahead.number == block.number())?;
+        let ahead = self.made().next().filter(|ahead| ahead.number == block.number())?;
         let (receipts, gas_used) = ahead.outcome(&self.feed.snapshots.newest());
         let is_same = ahead.has_environment_of(&block.header) && check(block, gas_used, &receipts).is_ok();
         is_same.then(|| (ahead.changes(), receipts))
@@ -223,7 +226,7 @@ impl Live {
             hashes.push(parent, block.header.parent_hash);
         }
         hashes.push(block.number(), block.hash());
-        self.ahead.clear();
+        self.let_go();
         self.feed.snapshots.begin_anew(canonical_snapshot(view, block, receipts, hashes));
         self.act(actions, Instant::now(), false).await;
         Ok(())

@@ -6,6 +6,7 @@
 mod ahead;
 mod canonical;
 
+pub use self::ahead::PreConfirmed;
 pub use self::canonical::{canonical_snapshot, told_receipts};
 
 use std::{
@@ -17,7 +18,6 @@ use alloy_evm::block::BlockExecutionError;
 use alloy_primitives::B256;
 use futures::{FutureExt, future::LocalBoxFuture};
 
-use self::ahead::Ahead;
 use super::{
     Feed, FeedSource,
     flashblocks::{Event, Events, Rules},
@@ -52,7 +52,7 @@ pub struct FlashblockSource {
     /// What comes.
     pub events: Events,
     /// What it means.
-    pub rules: Rules,
+    pub rules: Rules<PreConfirmed>,
 }
 
 /// Bounds of a live chain.
@@ -76,8 +76,6 @@ pub struct LiveLimits {
 struct Live {
     source: LiveSource,
     feed: Feed,
-    /// Pre-confirmed blocks that are not canonical yet, oldest first.
-    ahead: Vec<Ahead>,
     /// How often the upstream has told of an older block than the newest.
     looks: u32,
     /// Why the upstream's newest block is not followed; told of once.
@@ -169,7 +167,6 @@ impl Live {
             feed.metrics.counter("presim_upstream_blocks_total", help, &[("outcome", outcome)])
         };
         Self {
-            ahead: Vec::new(),
             problem: None,
             looks: 0,
             block_time: Duration::from_secs(source.spec.block_time()),
@@ -260,6 +257,23 @@ impl Live {
             None => std::future::pending().await,
         };
         self.act(actions, Instant::now(), false).await;
+    }
+
+    /// The rules of the stream, where there is one.
+    fn rules(&mut self) -> Option<&mut Rules<PreConfirmed>> {
+        self.source.flashblocks.as_mut().map(|source| &mut source.rules)
+    }
+
+    /// The pre-confirmed blocks that are not canonical yet, oldest first.
+    fn made(&self) -> impl Iterator<Item = &PreConfirmed> {
+        self.source.flashblocks.iter().flat_map(|source| source.rules.made())
+    }
+
+    /// Forgets what was made of pre-confirmed blocks.
+    fn let_go(&mut self) {
+        if let Some(rules) = self.rules() {
+            rules.let_go();
+        }
     }
 
     /// How the feed is while all is well.

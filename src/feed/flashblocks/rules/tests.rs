@@ -400,7 +400,7 @@ fn no_more_bytes_are_held_than_allowed() {
 
 #[test]
 fn no_more_sub_blocks_are_taken_for_one_block_than_allowed() {
-    let mut rules = Rules::new(3, 0);
+    let mut rules: Rules = Rules::new(3, 0);
     rules.canonical(&plain(10));
     let mut sub = on_canonical(11, 1).sub(0);
     for index in 0..MAX_SUB_BLOCKS as u64 {
