@@ -497,7 +497,7 @@ async fn cores_are_kept_awake_while_requests_come_fast() {
         return;
     }
     let metrics = free_port();
-    let presim = Presim::start(&["--metrics", &metrics]);
+    let presim = Presim::start(&["--metrics", &metrics, "--keep-awake", "load"]);
     let shows = async |line: &str| {
         eventually(line, async || scrape(&presim.http, &metrics).await.lines().any(|one| one == line).then_some(()))
             .await;
