@@ -2,9 +2,8 @@
 
 use std::{fmt, str::FromStr};
 
-use serde::Serialize;
 
-use crate::report::Summary;
+use crate::report::{Summary, Verdict, text::format_micros};
 
 /// What can be asserted, with what it is measured in and what it is.
 const METRICS: [(&str, Unit, &str); 27] = [
@@ -87,15 +86,6 @@ impl Op {
             Self::Not => (value - limit).abs() >= 1e-9,
         }
     }
-}
-
-/// Whether an assertion holds.
-#[derive(Clone, Debug, Serialize)]
-pub struct Verdict {
-    pub assertion: String,
-    /// What was measured; none where there is nothing to measure, and the assertion fails.
-    pub measured: Option<String>,
-    pub holds: bool,
 }
 
 impl FromStr for Assertion {
@@ -194,17 +184,6 @@ pub fn help() -> String {
         text += &format!("  {name:12} {unit:10} {what}\n");
     }
     text
-}
-
-/// A time for people: three digits and a unit.
-pub fn format_micros(micros: f64) -> String {
-    match micros {
-        micros if micros < 1_000.0 => format!("{micros:.0} µs"),
-        micros if micros < 10_000.0 => format!("{:.2} ms", micros / 1e3),
-        micros if micros < 100_000.0 => format!("{:.1} ms", micros / 1e3),
-        micros if micros < 1_000_000.0 => format!("{:.0} ms", micros / 1e3),
-        micros => format!("{:.2} s", micros / 1e6),
-    }
 }
 
 #[cfg(test)]

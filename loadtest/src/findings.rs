@@ -6,14 +6,14 @@ use crate::{
     args::Args,
     check::Checked,
     fault::Fault,
-    generate::Bodies,
-    plan::{Found, Part},
+    generate::{Bodies, Part},
     record::{Interval, Totals},
     report::{
         Age, Begin, Example, Latency, Ratio, Round, Row, Spread, Step, Summary, TargetReport, WorkloadReport,
         distribution, knee, share,
     },
     segment::Outcome,
+    target::Found,
 };
 
 /// Share of what arrives that must be answered right for a load to be carried.

@@ -37,6 +37,24 @@ pub enum Load {
     Open { rate: Rate, poisson: bool },
 }
 
+/// A load that lasts for a while.
+#[derive(Clone, Copy, Debug)]
+pub struct Part {
+    pub load: Load,
+    pub connections: usize,
+    pub duration: Duration,
+}
+
+impl Part {
+    /// Arrivals a second; none in a closed loop, or where the rate changes.
+    pub fn constant_rate(&self) -> Option<f64> {
+        match self.load {
+            Load::Open { rate, .. } if rate.from == rate.to => Some(rate.from),
+            _ => None,
+        }
+    }
+}
+
 /// All bodies of a run, with how often each kind comes.
 #[derive(Debug)]
 pub struct Bodies {

@@ -17,15 +17,15 @@ use crate::{
     body::{self, Tag},
     check::{Checker, Reference},
     findings::{self, Finished, Turn},
-    generate::{Bodies, Load, Segment},
+    generate::{Bodies, Load, Part, Segment},
     machine::Machine,
     mix::Workload,
     progress::Progress,
-    report::{Report, Round},
+    report::{Report, Round, text::plural},
     rpc::Rpc,
     schedule::Rate,
     segment,
-    target::Target,
+    target::{Found, Target},
     workload::{self, Making},
     world::World,
 };
@@ -36,35 +36,6 @@ const SAMPLES: usize = 256;
 /// go up and down with the intervals) or longer than the second.
 const INTERVALS: u32 = 120;
 const INTERVAL: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(5));
-
-/// A target as it was found.
-pub struct Found {
-    pub target: Target,
-    /// What it says that it is.
-    pub client: String,
-    pub presim: bool,
-    pub chain_id: Value,
-    /// The hash of its block 0, where it says.
-    pub genesis: Option<String>,
-}
-
-/// A load that lasts for a while.
-#[derive(Clone, Copy, Debug)]
-pub struct Part {
-    pub load: Load,
-    pub connections: usize,
-    pub duration: Duration,
-}
-
-impl Part {
-    /// Arrivals a second; none in a closed loop, or where the rate changes.
-    pub fn constant_rate(&self) -> Option<f64> {
-        match self.load {
-            Load::Open { rate, .. } if rate.from == rate.to => Some(rate.from),
-            _ => None,
-        }
-    }
-}
 
 /// Runs a test. `command` is the command line as the report shows it.
 ///
@@ -312,11 +283,6 @@ fn describe(args: &Args) -> String {
     };
     let warmup = if args.warmup.is_zero() { String::new() } else { format!(", after {:?} of warm-up", args.warmup) };
     format!("{load}, {connections}{tag}{warmup}")
-}
-
-/// A count with its noun.
-pub fn plural(count: usize, what: &str) -> String {
-    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }
 
 fn notes(args: &Args, found: &[Found], reference: Option<&Found>) -> Vec<String> {

@@ -7,7 +7,10 @@ use std::{
 
 use indicatif::{ProgressBar, ProgressStyle};
 
-use crate::{assertion::format_micros, fault::Faults, report::Row};
+use crate::{
+    fault::Faults,
+    report::{Row, text::format_micros},
+};
 
 /// Between two lines where stderr is no terminal.
 const PATIENCE: Duration = Duration::from_secs(5);

@@ -4,6 +4,7 @@ use std::{fmt, str::FromStr};
 
 use eyre::{Result, bail, eyre};
 use http::{HeaderMap, HeaderName, HeaderValue, Uri, header};
+use serde_json::Value;
 
 /// A JSON-RPC endpoint.
 #[derive(Clone, Debug)]
@@ -95,4 +96,15 @@ impl FromStr for Header {
         value.set_sensitive(true);
         Ok(Self { name, value })
     }
+}
+
+/// A target as it was found.
+pub struct Found {
+    pub target: Target,
+    /// What it says that it is.
+    pub client: String,
+    pub presim: bool,
+    pub chain_id: Value,
+    /// The hash of its block 0, where it says.
+    pub genesis: Option<String>,
 }

@@ -8,8 +8,8 @@ use std::{
 use tokio::sync::{Semaphore, SemaphorePermit};
 
 use super::{
-    LaneName, Refused,
-    lane::{Lane, Permit},
+    flow::LaneName,
+    lane::{Lane, Permit, Refused},
     load::Standing,
 };
 

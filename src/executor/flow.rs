@@ -1,16 +1,56 @@
-//! Clients, and queues that are fair among them.
+//! Clients, their jobs, and queues that are fair among clients.
 
 use std::sync::{
-    Arc, Mutex, MutexGuard, PoisonError,
+    Arc,
     atomic::{
-        AtomicBool, AtomicI64, AtomicU64, AtomicUsize,
+        AtomicBool, AtomicI64, AtomicUsize,
         Ordering::{AcqRel, Acquire, Relaxed, SeqCst},
     },
 };
 
 use crossbeam::queue::SegQueue;
 
-use super::{LaneName, load::Cost, scheduler::Job};
+use super::load::FlowLane;
+use crate::{meter::Pause, state::Overlay, telemetry::Counter};
+
+/// The lanes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum LaneName {
+    /// Reads of what is known, and sends.
+    Read,
+    /// Single calls.
+    Short,
+    /// Simulations of bundles.
+    Bundle,
+}
+
+impl LaneName {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Read, Self::Short, Self::Bundle];
+
+    /// Its name in metrics and errors.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Read => "read",
+            Self::Short => "short",
+            Self::Bundle => "bundle",
+        }
+    }
+
+    /// The flag that sets how many requests may wait in it.
+    pub const fn flag(self) -> &'static str {
+        match self {
+            Self::Read | Self::Short => "--queue-short",
+            Self::Bundle => "--queue-bundle",
+        }
+    }
+}
+
+impl std::fmt::Display for LaneName {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
 
 /// The queues of the workers, in the order of their priority.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,38 +99,12 @@ struct FlowQueue {
     credit: AtomicI64,
 }
 
-/// What is known of a client's requests in one lane.
-#[derive(Debug)]
-pub struct FlowLane {
-    /// What one takes.
-    pub cost: Cost,
-    /// How many of them are too long to run inline, lately: of 65,536.
-    too_long: AtomicU64,
-    /// The client's use of the lane, weighed by its [`Load`](super::load::Load).
-    account: Mutex<Account>,
-}
-
-/// A client's use of an overloaded lane: a leaky bucket, which drains at the client's fair share of what the lane serves.
-#[derive(Debug)]
-pub struct Account {
-    /// Nanoseconds of work. Infinite until it is first weighed, so that a client gets no share by coming anew for each request.
-    pub level: f64,
-    /// When the level was that.
-    pub at: std::time::Instant,
-    /// The window in which the client was last counted.
-    pub window: u64,
-}
-
 impl Flow {
     /// A client of whom nothing is known yet.
     pub fn new() -> Arc<Self> {
         Arc::new(Self {
             queues: Default::default(),
-            lanes: std::array::from_fn(|_| FlowLane {
-                cost: Cost::default(),
-                too_long: AtomicU64::new(0),
-                account: Mutex::new(Account { level: f64::INFINITY, at: std::time::Instant::now(), window: 0 }),
-            }),
+            lanes: Default::default(),
         })
     }
 
@@ -100,28 +114,41 @@ impl Flow {
     }
 }
 
-impl FlowLane {
-    /// Samples in the mean, about.
-    const WEIGHT: u64 = 16;
-    /// A quarter.
-    const LARGE: u64 = 1 << 14;
+/// A task that waits for a worker.
+pub struct Job {
+    /// What it is expected to take, in nanoseconds.
+    pub cost: u64,
+    /// Runs it.
+    pub work: Box<dyn Work>,
+}
 
-    /// Learns whether a request was too long to run inline. Of two at once one may be lost: it is a mean of many.
-    pub fn learn_length(&self, too_long: bool) {
-        let share = self.too_long.load(Relaxed);
-        let new = if too_long { (1 << 16) / Self::WEIGHT } else { 0 };
-        self.too_long.store(share - share / Self::WEIGHT + new, Relaxed);
-    }
+/// What bounds a run.
+#[derive(Clone, Copy)]
+pub enum Bound {
+    /// Its deadline. It is paused for others.
+    Deadline,
+    /// Its deadline.
+    None,
+    /// Its deadline, and so many strides of the meter.
+    Strides(u32),
+}
 
-    /// Whether many are too long to run inline: then trying is a waste where there is no time to waste.
-    pub fn is_often_too_long(&self) -> bool {
-        self.too_long.load(Relaxed) > Self::LARGE
-    }
+/// A task of any type.
+pub trait Work: Send {
+    /// Runs it, and tells who waits for it. False if it was too long for its bound: then it is to be run again.
+    fn run(&mut self, beside: &Beside, overlay: &mut Overlay, bound: Bound) -> bool;
 
-    /// The client's use of the lane. Whoever panicked while it held the account left it whole.
-    pub fn account(&self) -> MutexGuard<'_, Account> {
-        self.account.lock().unwrap_or_else(PoisonError::into_inner)
-    }
+    /// Its client.
+    fn flow(&self) -> Arc<Flow>;
+}
+
+/// What a run has of its worker.
+#[derive(Debug)]
+pub struct Beside {
+    /// What the run is paused for.
+    pub pause: Pause,
+    /// Jobs that panicked.
+    pub panics: Counter,
 }
 
 /// A queue whose clients take turns, by the time that their jobs take (deficit round robin, Shreedhar and Varghese 1995).
@@ -163,7 +190,7 @@ impl FairQueue {
                 queue.credit.store(0, Relaxed);
             }
             if let Some(job) = &job {
-                queue.credit.fetch_sub(i64::try_from(job.cost()).unwrap_or(i64::MAX), Relaxed);
+                queue.credit.fetch_sub(i64::try_from(job.cost).unwrap_or(i64::MAX), Relaxed);
             }
             // What was pushed meanwhile may have found the flow listed.
             if !queue.jobs.is_empty() {

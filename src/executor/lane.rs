@@ -1,4 +1,4 @@
-//! The lanes: their bounds, their figures and their end.
+//! The lanes: their bounds, whom they admit, and why not.
 
 use std::{
     sync::{
@@ -11,51 +11,77 @@ use std::{
     time::{Duration, Instant},
 };
 
-use actix::{Actor, AsyncContext, Context, Handler, Message, ResponseFuture};
 use tokio::sync::Notify;
 
 use super::{
-    Executor, ExecutorConfig, Flow, Refused,
+    flow::{Flow, LaneName},
     load::{Cost, Load, Standing, nanos},
 };
-use crate::telemetry::{Counter, Gauge, Histogram, Metrics};
+use crate::telemetry::{Counter, Histogram, Metrics};
 
-/// The lanes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum LaneName {
-    /// Reads of what is known, and sends.
-    Read,
-    /// Single calls.
-    Short,
-    /// Simulations of bundles.
-    Bundle,
+/// How many workers, and how much may wait for them.
+#[derive(Clone, Copy, Debug)]
+pub struct ExecutorConfig {
+    /// CPU workers.
+    pub workers: usize,
+    /// Requests that may wait in the lane of short calls, and in the lane of reads.
+    pub queue_short: usize,
+    /// Requests that may wait in the lane of bundles.
+    pub queue_bundle: usize,
+    /// How long a request may expect to wait in a lane that is at ease, where more than a few wait already.
+    pub queue_wait: Duration,
+    /// How long a request may expect to wait in an overloaded lane, in per cent of what one takes.
+    pub overload_wait: u32,
+    /// From a job's arrival to its end.
+    pub deadline: Duration,
 }
 
-impl LaneName {
-    /// All of them.
-    pub const ALL: [Self; 3] = [Self::Read, Self::Short, Self::Bundle];
-
-    /// Its name in metrics and errors.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Read => "read",
-            Self::Short => "short",
-            Self::Bundle => "bundle",
-        }
-    }
-
-    /// The flag that sets how many requests may wait in it.
-    pub const fn flag(self) -> &'static str {
-        match self {
-            Self::Read | Self::Short => "--queue-short",
-            Self::Bundle => "--queue-bundle",
-        }
-    }
+/// Why a request was not run, or not to its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refused {
+    /// The lane is full.
+    #[error("too busy: {waiting} {lane} requests are waiting already")]
+    QueueFull {
+        /// Which lane.
+        lane: LaneName,
+        /// How many it holds.
+        waiting: usize,
+        /// The expected wait.
+        wait: Duration,
+    },
+    /// The wait would be too long.
+    #[error("too busy: the {lane} lane is overloaded, and the request would wait {} µs", wait.as_micros())]
+    Overloaded {
+        /// Which lane.
+        lane: LaneName,
+        /// The expected wait.
+        wait: Duration,
+        /// Whether the lane was not overloaded before.
+        was_at_ease: bool,
+    },
+    /// Its time was up before a worker was free.
+    #[error("the request waited past its deadline")]
+    Deadline,
+    /// It panicked.
+    #[error("internal error {id:#x}: the log has more under this id")]
+    Panicked {
+        /// What the log calls it.
+        id: u64,
+    },
+    /// The node is stopping.
+    #[error("the node is stopping")]
+    Stopping,
 }
 
-impl std::fmt::Display for LaneName {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(self.as_str())
+impl Refused {
+    /// The lane that had no room, the expected wait, and the flag that sets how long it may be; `None` if that was not the reason.
+    pub const fn busy(&self) -> Option<(LaneName, Duration, &'static str)> {
+        match *self {
+            Self::QueueFull { lane, wait, .. } => Some((lane, wait, lane.flag())),
+            Self::Overloaded { lane, wait, was_at_ease: true } => Some((lane, wait, "--queue-wait-ms")),
+            Self::Overloaded { lane, wait, was_at_ease: false } => Some((lane, wait, "--overload-wait")),
+            Self::Deadline | Self::Panicked { .. } | Self::Stopping => None,
+        }
     }
 }
 
@@ -238,60 +264,5 @@ impl Drop for Permit {
         if self.0.inside.fetch_sub(1, AcqRel) == 1 {
             self.0.is_empty.notify_waiters();
         }
-    }
-}
-
-/// Owns one lane's figures and its orderly end. Jobs do not pass through it: they go straight to the lane's queue.
-pub struct LaneActor {
-    lane: Arc<Lane>,
-    executor: Executor,
-    waiting: Gauge,
-    running: Gauge,
-    overloaded: Gauge,
-}
-
-impl LaneActor {
-    /// How often the figures are taken.
-    const INTERVAL: Duration = Duration::from_millis(100);
-
-    /// The actor of `lane`.
-    pub fn new(lane: LaneName, executor: Executor, metrics: &Metrics) -> Self {
-        let labels = [("lane", lane.as_str())];
-        Self {
-            lane: executor.lane(lane).clone(),
-            executor,
-            waiting: metrics.gauge("presim_queue_depth", "Jobs that wait for a worker.", &labels),
-            running: metrics.gauge("presim_jobs_running", "Jobs that run.", &labels),
-            overloaded: metrics.gauge("presim_queue_overloaded", "1 while the lane is overloaded, else 0.", &labels),
-        }
-    }
-}
-
-impl Actor for LaneActor {
-    type Context = Context<Self>;
-
-    fn started(&mut self, context: &mut Self::Context) {
-        context.run_interval(Self::INTERVAL, |actor, _| {
-            let lane = &actor.lane;
-            lane.load.measure(lane.cost.mean(), Instant::now());
-            actor.waiting.set(actor.executor.waiting(lane.name) as f64);
-            actor.running.set(lane.running.load(Acquire) as f64);
-            actor.overloaded.set(f64::from(u8::from(lane.load.is_overloaded())));
-        });
-    }
-}
-
-/// Take no further jobs, and answer when none is left.
-#[derive(Debug, Message)]
-#[rtype(result = "()")]
-pub struct Drain;
-
-impl Handler<Drain> for LaneActor {
-    type Result = ResponseFuture<()>;
-
-    fn handle(&mut self, _: Drain, _: &mut Self::Context) -> Self::Result {
-        self.executor.close();
-        let lane = self.lane.clone();
-        Box::pin(async move { lane.drained().await })
     }
 }

@@ -11,7 +11,6 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::flow::FlowLane;
 
 /// What a request takes, in nanoseconds: a mean and a mean deviation with exponential weights, as TCP's round trips have them (RFC 6298).
 #[derive(Debug, Default)]
@@ -44,6 +43,58 @@ impl Cost {
         let weigh = |mean: u64, new: u64| mean - mean / Self::WEIGHT + new / Self::WEIGHT;
         self.deviation.store(weigh(self.deviation.load(Relaxed), took.abs_diff(mean)), Relaxed);
         self.mean.store(weigh(mean, took), Relaxed);
+    }
+}
+
+/// What is known of a client's requests in one lane.
+#[derive(Debug, Default)]
+pub struct FlowLane {
+    /// What one takes.
+    pub cost: Cost,
+    /// How many of them are too long to run inline, lately: of 65,536.
+    too_long: AtomicU64,
+    /// The client's use of the lane, weighed by its [`Load`].
+    account: Mutex<Account>,
+}
+
+/// A client's use of an overloaded lane: a leaky bucket, which drains at the client's fair share of what the lane serves.
+#[derive(Debug)]
+pub struct Account {
+    /// Nanoseconds of work. Infinite until it is first weighed, so that a client gets no share by coming anew for each request.
+    pub level: f64,
+    /// When the level was that.
+    pub at: Instant,
+    /// The window in which the client was last counted.
+    pub window: u64,
+}
+
+impl Default for Account {
+    fn default() -> Self {
+        Self { level: f64::INFINITY, at: Instant::now(), window: 0 }
+    }
+}
+
+impl FlowLane {
+    /// Samples in the mean, about.
+    const WEIGHT: u64 = 16;
+    /// A quarter.
+    const LARGE: u64 = 1 << 14;
+
+    /// Learns whether a request was too long to run inline. Of two at once one may be lost: it is a mean of many.
+    pub fn learn_length(&self, too_long: bool) {
+        let share = self.too_long.load(Relaxed);
+        let new = if too_long { (1 << 16) / Self::WEIGHT } else { 0 };
+        self.too_long.store(share - share / Self::WEIGHT + new, Relaxed);
+    }
+
+    /// Whether many are too long to run inline: then trying is a waste where there is no time to waste.
+    pub fn is_often_too_long(&self) -> bool {
+        self.too_long.load(Relaxed) > Self::LARGE
+    }
+
+    /// The client's use of the lane. Whoever panicked while it held the account left it whole.
+    pub fn account(&self) -> MutexGuard<'_, Account> {
+        self.account.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -18,9 +18,11 @@
 //!
 //! The entries of a batch share one permit ([`batch`]), and a few of them run at a time.
 
+mod actor;
 mod batch;
 mod flow;
 mod inline;
+mod job;
 mod lane;
 mod load;
 mod scheduler;
@@ -28,8 +30,9 @@ mod task;
 #[cfg(test)]
 mod tests;
 
+pub use actor::{Drain, LaneActor};
 pub use batch::Batch;
-pub use flow::Flow;
-pub use lane::{Drain, LaneActor, LaneName};
-pub use scheduler::{Executor, ExecutorConfig};
-pub use task::{Place, Refused, Task, Ticket};
+pub use flow::{Flow, LaneName};
+pub use lane::{ExecutorConfig, Refused};
+pub use scheduler::Executor;
+pub use task::{Place, Task, Ticket};

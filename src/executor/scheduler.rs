@@ -2,7 +2,6 @@
 
 use std::{
     cell::{Cell, RefCell},
-    panic::{AssertUnwindSafe, catch_unwind},
     sync::{
         Arc, Weak,
         atomic::{
@@ -16,36 +15,19 @@ use std::{
 use tokio::sync::oneshot;
 
 use super::{
-    LaneName,
     batch::{Batch, Claim},
-    flow::{FairQueue, Flow, QueueName},
+    flow::{Beside, Bound, FairQueue, Flow, Job, LaneName, QueueName},
     inline::Inline,
-    lane::Lane,
+    job::{CancelOnDrop, Ran, Waiting, panicked, run_caught},
+    lane::{ExecutorConfig, Lane, Refused},
     load::Standing,
-    task::{Place, Refused, Task, Ticket},
+    task::{Place, Task, Ticket},
 };
 use crate::{
-    meter::{Meter, Pause, Stopped},
+    meter::{Meter, Pause},
     state::{Missed, Overlay},
-    telemetry::{Counter, Metrics},
+    telemetry::Metrics,
 };
-
-/// How many workers, and how much may wait for them.
-#[derive(Clone, Copy, Debug)]
-pub struct ExecutorConfig {
-    /// CPU workers.
-    pub workers: usize,
-    /// Requests that may wait in the lane of short calls, and in the lane of reads.
-    pub queue_short: usize,
-    /// Requests that may wait in the lane of bundles.
-    pub queue_bundle: usize,
-    /// How long a request may expect to wait in a lane that is at ease, where more than a few wait already.
-    pub queue_wait: Duration,
-    /// How long a request may expect to wait in an overloaded lane, in per cent of what one takes.
-    pub overload_wait: u32,
-    /// From a job's arrival to its end.
-    pub deadline: Duration,
-}
 
 /// The scheduler. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -60,9 +42,7 @@ pub struct Shared {
     lanes: [Arc<Lane>; LaneName::ALL.len()],
     queues: [FairQueue; QueueName::ALL.len()],
     inline: Inline,
-    /// What the runs of the workers are paused for.
-    pause: Pause,
-    panics: Counter,
+    beside: Beside,
     turns: AtomicUsize,
     stopping: AtomicBool,
     began: Instant,
@@ -75,15 +55,6 @@ thread_local! {
     static OVERLAYS: RefCell<Vec<Overlay>> = const { RefCell::new(Vec::new()) };
     /// When the job of this thread may next be paused for another; `None` while it is.
     static NEXT_PAUSE: Cell<Option<Instant>> = const { Cell::new(None) };
-}
-
-/// What a run made, and how it ended.
-struct Ran<D> {
-    done: D,
-    /// It was stopped because it was too long for its meter.
-    too_long: bool,
-    /// What it did not find: then the rest says nothing.
-    missed: Missed,
 }
 
 impl Executor {
@@ -104,18 +75,24 @@ impl Executor {
     /// Returns what the system says when it gives no threads.
     pub fn start(config: ExecutorConfig, metrics: &Metrics) -> Result<Self, rayon::ThreadPoolBuildError> {
         let shared = Arc::new_cyclic(|shared: &Weak<Shared>| Shared {
-            pause: {
-                let shared = shared.clone();
-                Pause::new(move || {
-                    if let Some(shared) = shared.upgrade() {
-                        shared.let_one_pass();
-                    }
-                })
+            beside: Beside {
+                pause: {
+                    let shared = shared.clone();
+                    Pause::new(move || {
+                        if let Some(shared) = shared.upgrade() {
+                            shared.let_one_pass();
+                        }
+                    })
+                },
+                panics: metrics.counter(
+                    "presim_panics_total",
+                    "Jobs that panicked and were answered with -32603.",
+                    &[],
+                ),
             },
             lanes: LaneName::ALL.map(|name| Arc::new(Lane::new(name, &config, metrics))),
             queues: Default::default(),
             inline: Inline::default(),
-            panics: metrics.counter("presim_panics_total", "Jobs that panicked and were answered with -32603.", &[]),
             turns: AtomicUsize::new(0),
             stopping: AtomicBool::new(false),
             began: Instant::now(),
@@ -303,7 +280,7 @@ impl Executor {
         let mut overlay = borrow_overlay();
         let done = run_caught(task, &mut overlay, meter);
         give_back(overlay);
-        done.map_err(|panic| self.shared.panicked(panic.as_ref()))
+        done.map_err(|panic| panicked(&self.shared.beside.panics, panic.as_ref()))
     }
 
     /// Whether as many threads run as there are cores. By default there is a worker a core, and a thread for connections.
@@ -386,7 +363,7 @@ impl Shared {
         };
         NEXT_PAUSE.set(Some(Instant::now()));
         let mut overlay = borrow_overlay();
-        job.work.run(self, &mut overlay, Bound::Deadline);
+        job.work.run(&self.beside, &mut overlay, Bound::Deadline);
         give_back(overlay);
         NEXT_PAUSE.set(None);
     }
@@ -408,7 +385,7 @@ impl Shared {
         NEXT_PAUSE.set(None);
         let mut overlay = borrow_overlay();
         let bound = if queue == QueueName::Read { Bound::None } else { Bound::Strides(Executor::IN_PAUSE) };
-        let ended = job.work.run(self, &mut overlay, bound);
+        let ended = job.work.run(&self.beside, &mut overlay, bound);
         give_back(overlay);
         NEXT_PAUSE.set(Some(Instant::now() + began.elapsed()));
         if !ended {
@@ -419,122 +396,6 @@ impl Shared {
             rayon::spawn(move || shared.turn());
         }
     }
-
-    fn panicked(&self, panic: &(dyn std::any::Any + Send)) -> Refused {
-        static NEXT: AtomicUsize = AtomicUsize::new(1);
-        let id = NEXT.fetch_add(1, Relaxed) as u64;
-        let text = panic
-            .downcast_ref::<String>()
-            .map(String::as_str)
-            .or_else(|| panic.downcast_ref::<&str>().copied())
-            .unwrap_or("no text");
-        self.panics.increment(1);
-        tracing::error!(id, panic = text, "a job panicked");
-        Refused::Panicked { id }
-    }
-}
-
-/// A task that waits for a worker.
-pub struct Job {
-    /// What it is expected to take, in nanoseconds.
-    cost: u64,
-    work: Box<dyn Work>,
-}
-
-impl Job {
-    /// What it is expected to take, in nanoseconds.
-    pub const fn cost(&self) -> u64 {
-        self.cost
-    }
-}
-
-/// What bounds a run.
-#[derive(Clone, Copy)]
-enum Bound {
-    /// Its deadline. It is paused for others.
-    Deadline,
-    /// Its deadline.
-    None,
-    /// Its deadline, and so many strides of the meter.
-    Strides(u32),
-}
-
-/// A task of any type.
-trait Work: Send {
-    /// Runs it, and tells who waits for it. False if it was too long for its bound: then it is to be run again.
-    fn run(&mut self, shared: &Shared, overlay: &mut Overlay, bound: Bound) -> bool;
-
-    /// Its client.
-    fn flow(&self) -> Arc<Flow>;
-}
-
-struct Waiting<T: Task> {
-    task: Arc<T>,
-    ticket: Ticket,
-    /// Nobody waits for it any more.
-    cancelled: Arc<AtomicBool>,
-    lane: Arc<Lane>,
-    claim: Option<Claim>,
-    answer: Option<oneshot::Sender<Result<Ran<T::Done>, Refused>>>,
-    /// When it arrived, until it has begun.
-    arrived: Option<Instant>,
-}
-
-impl<T: Task> Work for Waiting<T> {
-    fn run(&mut self, shared: &Shared, overlay: &mut Overlay, bound: Bound) -> bool {
-        if let Some(arrived) = self.arrived.take() {
-            self.lane.waited.record(arrived.elapsed());
-        }
-        if self.cancelled.load(Relaxed) {
-            return true;
-        }
-        let began = Instant::now();
-        let done = if began >= self.ticket.deadline {
-            Err(Refused::Deadline)
-        } else {
-            let pause = matches!(bound, Bound::Deadline).then(|| shared.pause.clone());
-            let mut meter = Meter::until(self.ticket.deadline, self.cancelled.clone(), pause);
-            if let Bound::Strides(strides) = bound {
-                meter.bound(strides);
-            }
-            self.lane.running.fetch_add(1, AcqRel);
-            let done = run_caught(self.task.as_ref(), overlay, meter);
-            self.lane.running.fetch_sub(1, AcqRel);
-            let took = began.elapsed();
-            self.lane.load.serve(took);
-            if let (Bound::Strides(_), Ok(ran)) = (bound, &done)
-                && ran.too_long
-                && ran.missed.is_empty()
-            {
-                return false;
-            }
-            self.ticket.flow.lane(self.lane.name).cost.learn(took);
-            // Before the answer, so that a client that sends its next request at once finds its permit free.
-            if let Some(claim) = self.claim.take() {
-                claim.served(took);
-            }
-            done.map_err(|panic| shared.panicked(panic.as_ref()))
-        };
-        if let Some(answer) = self.answer.take() {
-            let _ = answer.send(done);
-        }
-        true
-    }
-
-    fn flow(&self) -> Arc<Flow> {
-        self.ticket.flow.clone()
-    }
-}
-
-fn run_caught<T: Task>(
-    task: &T,
-    overlay: &mut Overlay,
-    meter: Meter,
-) -> Result<Ran<T::Done>, Box<dyn std::any::Any + Send>> {
-    catch_unwind(AssertUnwindSafe(|| {
-        let done = task.run(overlay, meter);
-        Ran { done, too_long: overlay.meter.stopped() == Some(Stopped::TooLong), missed: overlay.take_missed() }
-    }))
 }
 
 fn borrow_overlay() -> Overlay {
@@ -544,21 +405,4 @@ fn borrow_overlay() -> Overlay {
 fn give_back(mut overlay: Overlay) {
     overlay.rest();
     OVERLAYS.with_borrow_mut(|overlays| overlays.push(overlay));
-}
-
-/// Sets the flag when whoever waits goes away before the job has ended.
-struct CancelOnDrop(Option<Arc<AtomicBool>>);
-
-impl CancelOnDrop {
-    fn disarm(mut self) {
-        self.0 = None;
-    }
-}
-
-impl Drop for CancelOnDrop {
-    fn drop(&mut self) {
-        if let Some(flag) = &self.0 {
-            flag.store(true, Relaxed);
-        }
-    }
 }

@@ -1,68 +1,16 @@
-//! What is handed to the executor: a task and its ticket, and why it may not be run.
+//! What is handed to the executor: a task and its ticket.
 
-use std::{
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{sync::Arc, time::Instant};
 
 use super::{
-    LaneName,
     batch::{Batch, Turn},
-    flow::Flow,
+    flow::{Flow, LaneName},
+    lane::Refused,
 };
 use crate::{
     meter::Meter,
     state::{Missed, Overlay},
 };
-
-/// Why a request was not run, or not to its end.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Refused {
-    /// The lane is full.
-    #[error("too busy: {waiting} {lane} requests are waiting already")]
-    QueueFull {
-        /// Which lane.
-        lane: LaneName,
-        /// How many it holds.
-        waiting: usize,
-        /// The expected wait.
-        wait: Duration,
-    },
-    /// The wait would be too long.
-    #[error("too busy: the {lane} lane is overloaded, and the request would wait {} µs", wait.as_micros())]
-    Overloaded {
-        /// Which lane.
-        lane: LaneName,
-        /// The expected wait.
-        wait: Duration,
-        /// Whether the lane was not overloaded before.
-        was_at_ease: bool,
-    },
-    /// Its time was up before a worker was free.
-    #[error("the request waited past its deadline")]
-    Deadline,
-    /// It panicked.
-    #[error("internal error {id:#x}: the log has more under this id")]
-    Panicked {
-        /// What the log calls it.
-        id: u64,
-    },
-    /// The node is stopping.
-    #[error("the node is stopping")]
-    Stopping,
-}
-
-impl Refused {
-    /// The lane that had no room, the expected wait, and the flag that sets how long it may be; `None` if that was not the reason.
-    pub const fn busy(&self) -> Option<(LaneName, Duration, &'static str)> {
-        match *self {
-            Self::QueueFull { lane, wait, .. } => Some((lane, wait, lane.flag())),
-            Self::Overloaded { lane, wait, was_at_ease: true } => Some((lane, wait, "--queue-wait-ms")),
-            Self::Overloaded { lane, wait, was_at_ease: false } => Some((lane, wait, "--overload-wait")),
-            Self::Deadline | Self::Panicked { .. } | Self::Stopping => None,
-        }
-    }
-}
 
 /// Where a request runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -28,6 +28,15 @@ pub struct Applied {
     pub missed: Missed,
 }
 
+/// The next sub-block of a chain that is built here.
+#[derive(Debug)]
+pub struct Step {
+    /// The block that was sealed by it, if it was the block's last sub-block.
+    pub sealed: Option<Applied>,
+    /// The newest snapshot: the sub-block, or the empty block opened on the sealed one.
+    pub next: Applied,
+}
+
 /// The first snapshot of a chain: its genesis, or the head of an import.
 pub fn stand_on(world: impl Into<World>, head: Arc<SealedBlock>, hashes: BlockHashes) -> Snapshot {
     Snapshot::new(world, head, None, hashes)

@@ -14,7 +14,7 @@ use tokio::time::{MissedTickBehavior, interval_at};
 
 use super::{
     Feed, FeedSource,
-    apply::{Applied, SubBlock, extend, open_block, seal},
+    apply::{Applied, Step, SubBlock, extend, open_block, seal},
     journal::Journal,
     world::Traffic,
 };
@@ -36,15 +36,6 @@ pub struct Devnet {
     picking: Duration,
     /// Time in which requests come first.
     giving_way: Duration,
-}
-
-/// What a tick of the devnet gave.
-#[derive(Debug)]
-pub struct Step {
-    /// The block that was sealed by it, if it was the block's last sub-block.
-    pub sealed: Option<Applied>,
-    /// The newest snapshot: the sub-block, or the empty block opened on the sealed one.
-    pub next: Applied,
 }
 
 impl Devnet {

@@ -64,7 +64,7 @@ pub fn begin(config: &Config, codes: &CodeCache, store: &Store, reason: &Startup
     };
     let spec = ChainSpec::new(about.config.clone(), config.block_time())?;
     let head = snapshots.newest();
-    let (builtin, trading) = (about.builtin, about.trading.clone());
+    let (builtin, trading) = (about.builtin, about.trading);
     // On a chain that stands still nothing is mined, so no account of the node's is offered to send from.
     let (source, signers): (Box<dyn FeedSource>, _) = match config.feed() {
         FeedName::Static => (Box::new(Still), Vec::new()),

@@ -1,11 +1,42 @@
-//! What a transaction does to its sender's account, and what the account must allow: geth's `ValidateTransactionWithState`.
+//! A transaction that waits: what it does to its sender's account, and what the account must allow: geth's `ValidateTransactionWithState`.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering::Relaxed},
+};
 
 use alloy_consensus::{Transaction, TxEnvelope, Typed2718, transaction::Recovered};
 use alloy_eips::eip2718::EIP4844_TX_TYPE_ID;
 use alloy_primitives::U256;
 
-use super::{PoolError, queue::Pooled};
+use super::PoolError;
 use crate::state::Account;
+
+/// A transaction that waits.
+#[derive(Debug)]
+pub struct Pooled {
+    /// The transaction.
+    pub tx: Arc<Recovered<TxEnvelope>>,
+    /// The how manieth it was to come: of two that pay the same, the earlier is mined first.
+    pub arrived: u64,
+    /// The sender's nonce once it is mined.
+    pub(super) next: u64,
+    /// Bytes.
+    pub(super) size: usize,
+    /// The most it can cost its sender, wei.
+    pub(super) cost: U256,
+    /// This node signed it: nothing drives it out.
+    pub own: bool,
+    /// It is not on the disk yet: it is not mined, and nobody is told of it.
+    pub(super) held: AtomicBool,
+}
+
+impl Pooled {
+    /// Whether it is still on its way to the disk.
+    pub(super) fn is_held(&self) -> bool {
+        self.held.load(Relaxed)
+    }
+}
 
 /// How much more a blob transaction must pay than the one whose place it takes, in per cent: as geth has it.
 const BLOB_PRICE_BUMP: u32 = 100;

@@ -19,11 +19,12 @@ use redb::WriteTransaction;
 use tokio::sync::broadcast;
 
 pub use self::{
+    account::Pooled,
     best::{Best, BlockFees, Ready, Room},
     decode::SentTransaction,
     error::PoolError,
     keep::forget,
-    queue::{Place, Pooled},
+    queue::Place,
 };
 use self::{
     keep::StoredTransaction,

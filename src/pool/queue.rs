@@ -16,35 +16,9 @@ use alloy_primitives::{
 
 use super::{
     PoolError, PoolLimits,
-    account::{check_account, check_replacement, cost_of, nonce_after},
+    account::{Pooled, check_account, check_replacement, cost_of, nonce_after},
 };
 use crate::state::World;
-
-/// A transaction that waits.
-#[derive(Debug)]
-pub struct Pooled {
-    /// The transaction.
-    pub tx: Arc<Recovered<TxEnvelope>>,
-    /// The how manieth it was to come: of two that pay the same, the earlier is mined first.
-    pub arrived: u64,
-    /// The sender's nonce once it is mined.
-    next: u64,
-    /// Bytes.
-    size: usize,
-    /// The most it can cost its sender, wei.
-    pub(super) cost: U256,
-    /// This node signed it: nothing drives it out.
-    pub own: bool,
-    /// It is not on the disk yet: it is not mined, and nobody is told of it.
-    held: AtomicBool,
-}
-
-impl Pooled {
-    /// Whether it is still on its way to the disk.
-    pub(super) fn is_held(&self) -> bool {
-        self.held.load(Relaxed)
-    }
-}
 
 /// How a transaction comes in.
 #[derive(Clone, Copy, Debug)]

@@ -4,8 +4,7 @@ use std::fmt::Write as _;
 
 use serde_json::json;
 
-use super::html::{escape, thousands};
-use crate::assertion::format_micros;
+use super::text::{escape, format_micros, thousands};
 
 /// Size of a plot, and of the room around it for axes, in the SVG's own units.
 const SIZE: (f64, f64) = (720.0, 300.0);

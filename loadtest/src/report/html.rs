@@ -5,8 +5,8 @@ use std::fmt::Write as _;
 use super::{
     Knee, Latency, Report, Spread, TargetReport,
     plots::{self, colour},
+    text::{escape, format_micros, knee_text, plural, rate, thousands},
 };
-use crate::{assertion::format_micros, plan::plural};
 
 /// The report as an HTML page, with its plots, style and script within.
 pub fn html(report: &Report) -> String {
@@ -14,22 +14,6 @@ pub fn html(report: &Report) -> String {
     // Writing to a string does not fail.
     let _ = write(&mut page, report);
     page
-}
-
-/// Text within HTML, or within an attribute.
-pub fn escape(text: &str) -> String {
-    let mut escaped = String::with_capacity(text.len());
-    for c in text.chars() {
-        match c {
-            '&' => escaped.push_str("&amp;"),
-            '<' => escaped.push_str("&lt;"),
-            '>' => escaped.push_str("&gt;"),
-            '"' => escaped.push_str("&quot;"),
-            '\'' => escaped.push_str("&#39;"),
-            c => escaped.push(c),
-        }
-    }
-    escaped
 }
 
 fn write(out: &mut String, report: &Report) -> std::fmt::Result {
@@ -302,31 +286,8 @@ fn write_about(out: &mut String, report: &Report) -> std::fmt::Result {
     write!(out, "</dl></div>")
 }
 
-/// The knee's rate, for people.
-pub fn knee_text(knee: &Knee) -> String {
-    format!("{}{}", if knee.at_least { "≥ " } else { "" }, rate(knee.rate))
-}
-
 fn on(knee: &Knee) -> String {
     knee.connections.map_or_else(String::new, |connections| format!("on {}, ", plural(connections, "connection")))
-}
-
-/// A rate for people.
-pub fn rate(rate: f64) -> String {
-    format!("{}/s", thousands(rate.round() as u64))
-}
-
-/// A count with its thousands apart.
-pub fn thousands(count: u64) -> String {
-    let digits = count.to_string();
-    let mut text = String::new();
-    for (place, digit) in digits.chars().enumerate() {
-        if place > 0 && (digits.len() - place).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
 }
 
 fn capital(text: &str) -> String {

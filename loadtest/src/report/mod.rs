@@ -4,6 +4,7 @@ mod chart;
 mod html;
 mod plots;
 mod table;
+pub mod text;
 
 use serde::Serialize;
 
@@ -11,7 +12,6 @@ pub use html::html;
 pub use table::table;
 
 use crate::{
-    assertion::Verdict,
     check::Checked,
     fault::Faults,
     machine::Machine,
@@ -68,6 +68,15 @@ pub struct TargetReport {
     pub checked: Checked,
     /// Texts of what was wrong, some of each kind.
     pub examples: Vec<Example>,
+}
+
+/// Whether an assertion holds.
+#[derive(Clone, Debug, Serialize)]
+pub struct Verdict {
+    pub assertion: String,
+    /// What was measured; none where there is nothing to measure, and the assertion fails.
+    pub measured: Option<String>,
+    pub holds: bool,
 }
 
 /// The figures of a run.

@@ -3,9 +3,8 @@
 use super::{
     Begin, Latency, Report, Row, Step, TargetReport,
     chart::{Chart, Series, Unit},
-    html::{knee_text, rate},
+    text::{format_micros, knee_text, rate},
 };
-use crate::assertion::format_micros;
 
 /// Colours of targets, in their order.
 const TARGET_COLOURS: [&str; 6] = ["s1", "s2", "s3", "s4", "s5", "s6"];

@@ -2,8 +2,10 @@
 
 use std::fmt::Write as _;
 
-use super::{Knee, Latency, Report, Spread, TargetReport};
-use crate::{assertion::format_micros, plan::plural};
+use super::{
+    Knee, Latency, Report, Spread, TargetReport,
+    text::{format_micros, plural},
+};
 
 /// Steps that are shown: where there are more, their knee alone is.
 const MAX_STEPS: usize = 40;

@@ -19,7 +19,7 @@ use revm::{
     primitives::hardfork::SpecId,
 };
 
-use super::{RunEvm, op_handler::CallHandler};
+use super::{RunEvm, op_handler::{CallHandler, OpError};
 use crate::{
     chain::{ChainSpec, ChainTx, Fork},
     engine::precompiles::RunPrecompiles,
@@ -131,8 +131,6 @@ impl FamilyEvm for Ethereum {
 /// The OP stack: deposits, and fees for what a transaction costs on L1.
 #[derive(Clone, Copy, Debug)]
 pub struct OpStack;
-
-pub(super) type OpError = EVMError<Infallible, OpTransactionError>;
 
 impl FamilyEvm for OpStack {
     type Spec = OpSpecId;

@@ -2,17 +2,19 @@
 
 use std::convert::Infallible;
 
-use op_revm::{OpHaltReason, api::exec::OpContextTr, handler::OpHandler};
+use op_revm::{OpHaltReason, OpTransactionError, api::exec::OpContextTr, handler::OpHandler};
 use revm::{
     Database,
-    context::result::{ExecutionResult, ResultGas},
+    context::result::{EVMError, ExecutionResult, ResultGas},
     context_interface::{Cfg, ContextTr},
     handler::{EthFrame, EvmTr, FrameResult, Handler},
     inspector::{Inspector, InspectorEvmTr, InspectorHandler},
     interpreter::{InitialAndFloorGas, interpreter::EthInterpreter},
 };
 
-use super::family::OpError;
+
+/// Why a transaction of the OP stack does not run.
+pub(super) type OpError = EVMError<Infallible, OpTransactionError>;
 
 /// op-revm's handler gives the base fee vault its part of every transaction's gas. A call that offers no gas price, and is let past the base
 /// fee, has paid none of it: the vault gets nothing of it either, as in op-geth, and no ether comes from nowhere.

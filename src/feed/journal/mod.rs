@@ -25,7 +25,10 @@ use self::{
     record::{Entry, StoredAccount, StoredBody, StoredChange, StoredHeader, StoredSubBlock},
     restore::Reader,
 };
-use super::{apply::Applied, devnet::Step, world::TradingWorld};
+use super::{
+    apply::{Applied, Step},
+    world::TradingWorld,
+};
 use crate::{
     chain::{BlockBody, BlockKeeper, SealedBlock},
     pool,

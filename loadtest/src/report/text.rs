@@ -1,0 +1,58 @@
+//! Numbers and text as a report shows them.
+
+use super::Knee;
+
+/// Text within HTML, or within an attribute.
+pub fn escape(text: &str) -> String {
+    let mut escaped = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '&' => escaped.push_str("&amp;"),
+            '<' => escaped.push_str("&lt;"),
+            '>' => escaped.push_str("&gt;"),
+            '"' => escaped.push_str("&quot;"),
+            '\'' => escaped.push_str("&#39;"),
+            c => escaped.push(c),
+        }
+    }
+    escaped
+}
+
+/// The knee's rate, for people.
+pub fn knee_text(knee: &Knee) -> String {
+    format!("{}{}", if knee.at_least { "≥ " } else { "" }, rate(knee.rate))
+}
+
+/// A rate for people.
+pub fn rate(rate: f64) -> String {
+    format!("{}/s", thousands(rate.round() as u64))
+}
+
+/// A count with its thousands apart.
+pub fn thousands(count: u64) -> String {
+    let digits = count.to_string();
+    let mut text = String::new();
+    for (place, digit) in digits.chars().enumerate() {
+        if place > 0 && (digits.len() - place).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// A time for people: three digits and a unit.
+pub fn format_micros(micros: f64) -> String {
+    match micros {
+        micros if micros < 1_000.0 => format!("{micros:.0} µs"),
+        micros if micros < 10_000.0 => format!("{:.2} ms", micros / 1e3),
+        micros if micros < 100_000.0 => format!("{:.1} ms", micros / 1e3),
+        micros if micros < 1_000_000.0 => format!("{:.0} ms", micros / 1e3),
+        micros => format!("{:.2} s", micros / 1e6),
+    }
+}
+
+/// A count with its noun.
+pub fn plural(count: usize, what: &str) -> String {
+    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
+}

@@ -1,0 +1,140 @@
+//! A task that waits for a worker, and how it is run.
+
+use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::{
+        Arc,
+        atomic::{
+            AtomicBool, AtomicUsize,
+            Ordering::{AcqRel, Relaxed},
+        },
+    },
+    time::Instant,
+};
+
+use tokio::sync::oneshot;
+
+use super::{
+    batch::Claim,
+    flow::{Beside, Bound, Flow, Work},
+    lane::{Lane, Refused},
+    task::{Task, Ticket},
+};
+use crate::{
+    meter::{Meter, Stopped},
+    state::{Missed, Overlay},
+    telemetry::Counter,
+};
+
+/// What a run made, and how it ended.
+pub struct Ran<D> {
+    pub done: D,
+    /// It was stopped because it was too long for its meter.
+    pub too_long: bool,
+    /// What it did not find: then the rest says nothing.
+    pub missed: Missed,
+}
+
+/// A task that waits.
+pub struct Waiting<T: Task> {
+    pub task: Arc<T>,
+    pub ticket: Ticket,
+    /// Nobody waits for it any more.
+    pub cancelled: Arc<AtomicBool>,
+    pub lane: Arc<Lane>,
+    pub claim: Option<Claim>,
+    pub answer: Option<oneshot::Sender<Result<Ran<T::Done>, Refused>>>,
+    /// When it arrived, until it has begun.
+    pub arrived: Option<Instant>,
+}
+
+impl<T: Task> Work for Waiting<T> {
+    fn run(&mut self, beside: &Beside, overlay: &mut Overlay, bound: Bound) -> bool {
+        if let Some(arrived) = self.arrived.take() {
+            self.lane.waited.record(arrived.elapsed());
+        }
+        if self.cancelled.load(Relaxed) {
+            return true;
+        }
+        let began = Instant::now();
+        let done = if began >= self.ticket.deadline {
+            Err(Refused::Deadline)
+        } else {
+            let pause = matches!(bound, Bound::Deadline).then(|| beside.pause.clone());
+            let mut meter = Meter::until(self.ticket.deadline, self.cancelled.clone(), pause);
+            if let Bound::Strides(strides) = bound {
+                meter.bound(strides);
+            }
+            self.lane.running.fetch_add(1, AcqRel);
+            let done = run_caught(self.task.as_ref(), overlay, meter);
+            self.lane.running.fetch_sub(1, AcqRel);
+            let took = began.elapsed();
+            self.lane.load.serve(took);
+            if let (Bound::Strides(_), Ok(ran)) = (bound, &done)
+                && ran.too_long
+                && ran.missed.is_empty()
+            {
+                return false;
+            }
+            self.ticket.flow.lane(self.lane.name).cost.learn(took);
+            // Before the answer, so that a client that sends its next request at once finds its permit free.
+            if let Some(claim) = self.claim.take() {
+                claim.served(took);
+            }
+            done.map_err(|panic| panicked(&beside.panics, panic.as_ref()))
+        };
+        if let Some(answer) = self.answer.take() {
+            let _ = answer.send(done);
+        }
+        true
+    }
+
+    fn flow(&self) -> Arc<Flow> {
+        self.ticket.flow.clone()
+    }
+}
+
+/// Runs a task, and catches what panics.
+pub fn run_caught<T: Task>(
+    task: &T,
+    overlay: &mut Overlay,
+    meter: Meter,
+) -> Result<Ran<T::Done>, Box<dyn std::any::Any + Send>> {
+    catch_unwind(AssertUnwindSafe(|| {
+        let done = task.run(overlay, meter);
+        Ran { done, too_long: overlay.meter.stopped() == Some(Stopped::TooLong), missed: overlay.take_missed() }
+    }))
+}
+
+
+/// Counts a panic and writes it to the log. Returns the error that answers the request.
+pub fn panicked(panics: &Counter, panic: &(dyn std::any::Any + Send)) -> Refused {
+    static NEXT: AtomicUsize = AtomicUsize::new(1);
+    let id = NEXT.fetch_add(1, Relaxed) as u64;
+    let text = panic
+        .downcast_ref::<String>()
+        .map(String::as_str)
+        .or_else(|| panic.downcast_ref::<&str>().copied())
+        .unwrap_or("no text");
+    panics.increment(1);
+    tracing::error!(id, panic = text, "a job panicked");
+    Refused::Panicked { id }
+}
+
+/// Sets the flag when whoever waits goes away before the job has ended.
+pub struct CancelOnDrop(pub Option<Arc<AtomicBool>>);
+
+impl CancelOnDrop {
+    /// It has ended.
+    pub fn disarm(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for CancelOnDrop {
+    fn drop(&mut self) {
+        if let Some(flag) = &self.0 {
+            flag.store(true, Relaxed);
+        }
+    }
+}
