@@ -2,7 +2,6 @@
 
 use std::{fmt, str::FromStr};
 
-
 use crate::report::{Summary, Verdict, text::format_micros};
 
 /// What can be asserted, with what it is measured in and what it is.

@@ -9,7 +9,7 @@ use std::{
 };
 
 use eyre::{Context, Result};
-use serde_json::{Value, json};
+use serde_json::json;
 use tokio::sync::mpsc;
 
 use crate::{

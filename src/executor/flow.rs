@@ -102,10 +102,7 @@ struct FlowQueue {
 impl Flow {
     /// A client of whom nothing is known yet.
     pub fn new() -> Arc<Self> {
-        Arc::new(Self {
-            queues: Default::default(),
-            lanes: Default::default(),
-        })
+        Arc::new(Self { queues: Default::default(), lanes: Default::default() })
     }
 
     /// What is known of its requests in a lane.

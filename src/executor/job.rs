@@ -106,7 +106,6 @@ pub fn run_caught<T: Task>(
     }))
 }
 
-
 /// Counts a panic and writes it to the log. Returns the error that answers the request.
 pub fn panicked(panics: &Counter, panic: &(dyn std::any::Any + Send)) -> Refused {
     static NEXT: AtomicUsize = AtomicUsize::new(1);

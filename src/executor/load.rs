@@ -11,7 +11,6 @@ use std::{
     time::{Duration, Instant},
 };
 
-
 /// What a request takes, in nanoseconds: a mean and a mean deviation with exponential weights, as TCP's round trips have them (RFC 6298).
 #[derive(Debug, Default)]
 pub struct Cost {

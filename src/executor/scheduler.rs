@@ -4,12 +4,9 @@ use std::{
     cell::{Cell, RefCell},
     sync::{
         Arc, Weak,
-        atomic::{
-            AtomicBool, AtomicU64, AtomicUsize,
-            Ordering::{AcqRel, Relaxed},
-        },
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed},
     },
-    time::{Duration, Instant},
+    time::Instant,
 };
 
 use tokio::sync::oneshot;

@@ -19,7 +19,10 @@ use revm::{
     primitives::hardfork::SpecId,
 };
 
-use super::{RunEvm, op_handler::{CallHandler, OpError};
+use super::{
+    RunEvm,
+    op_handler::{CallHandler, OpError},
+};
 use crate::{
     chain::{ChainSpec, ChainTx, Fork},
     engine::precompiles::RunPrecompiles,

@@ -12,7 +12,6 @@ use revm::{
     interpreter::{InitialAndFloorGas, interpreter::EthInterpreter},
 };
 
-
 /// Why a transaction of the OP stack does not run.
 pub(super) type OpError = EVMError<Infallible, OpTransactionError>;
 
