@@ -13,7 +13,8 @@ use super::{
     overrides,
     precompiles::RunPrecompiles,
     request::{BlockOverrides, Bundles, Call},
-    trace::{Trace, TraceBudget, Tracer, trace},
+    recorder::trace,
+    trace::{Trace, TraceBudget, Tracer},
 };
 use crate::{chain::Family, state::Overlay};
 

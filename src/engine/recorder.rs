@@ -1,11 +1,12 @@
 //! The inspector behind all tracers, which keeps to a bound in bytes.
 
+use alloy_evm::EvmEnv;
 use alloy_primitives::{Address, Log};
 use alloy_rpc_types_trace::geth::{CallConfig, FlatCallConfig, FourByteFrame, PreStateConfig, PreStateFrame};
 use revm::inspector::JournalExt;
 use revm::{
     Inspector,
-    context::result::ResultAndState,
+    context::{TxEnv, result::ResultAndState},
     context_interface::ContextTr,
     context_interface::JournalTr,
     context_interface::context::ContextError,
@@ -21,6 +22,11 @@ use revm_inspectors::tracing::{
 };
 
 use super::{
+    call::explain,
+    error::SimulationError,
+    evm::{FamilyEvm, inspect},
+    precompiles::RunPrecompiles,
+    request::Call,
     steps::StepLog,
     trace::{Trace, TraceBudget, Tracer},
 };
@@ -317,4 +323,30 @@ impl<'a, C: ContextTr<Db = &'a mut Overlay, Journal: JournalExt>> Inspector<C> f
             Inspector::<C>::selfdestruct(inspector, contract, target, value);
         }
     }
+}
+
+/// Runs a call that is filled in, keeps its changes in `overlay`, and returns its trace with the gas that it used.
+pub(super) fn trace<F: FamilyEvm>(
+    call: &Call,
+    (tx, env, precompiles): (TxEnv, EvmEnv<F::Spec>, RunPrecompiles),
+    tracer: &Tracer,
+    budget: &mut TraceBudget,
+    overlay: &mut Overlay,
+) -> Result<(Trace, u64), SimulationError> {
+    let base_fee = env.block_env.basefee;
+    let block_number = env.block_env.number.saturating_to();
+    let (gas_limit, caller) = (tx.gas_limit, tx.caller);
+    let mut recorder = Recorder::new(tracer, *budget);
+    let ran = inspect::<F, _>(&mut *overlay, env, precompiles, &mut recorder, tx);
+    let too_long = SimulationError::TraceTooLong { limit: budget.limit };
+    if recorder.is_over() {
+        return Err(too_long);
+    }
+    let ran = ran.map_err(|error| explain(error, call, base_fee, overlay))?;
+    let seen = Seen { ran: &ran, gas_limit, caller, block_number, before: overlay };
+    let (trace, left) = recorder.finish(&seen).ok_or(too_long)?;
+    *budget = left;
+    let gas_used = ran.result.tx_gas_used();
+    revm::DatabaseCommit::commit(overlay, ran.state);
+    Ok((trace, gas_used))
 }

@@ -1,21 +1,10 @@
-//! Traces of calls: which there are, and the run that makes one.
+//! Traces of calls: which there are.
 
-use alloy_evm::EvmEnv;
 use alloy_primitives::Bytes;
 use alloy_rpc_types_trace::geth::{CallConfig, FlatCallConfig, FourByteFrame, PreStateConfig, PreStateFrame};
-use revm::context::TxEnv;
 use revm_inspectors::tracing::types::CallTraceNode;
 
-use super::{
-    call::explain,
-    error::SimulationError,
-    evm::{FamilyEvm, inspect},
-    precompiles::RunPrecompiles,
-    recorder::Recorder,
-    request::Call,
-    steps::{StepOptions, Steps},
-};
-use crate::state::Overlay;
+use super::steps::{StepOptions, Steps};
 
 /// What of a call is traced: geth's native tracers and its struct logger.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -118,30 +107,4 @@ impl TraceBudget {
             None => false,
         }
     }
-}
-
-/// Runs a call that is filled in, keeps its changes in `overlay`, and returns its trace with the gas that it used.
-pub(super) fn trace<F: FamilyEvm>(
-    call: &Call,
-    (tx, env, precompiles): (TxEnv, EvmEnv<F::Spec>, RunPrecompiles),
-    tracer: &Tracer,
-    budget: &mut TraceBudget,
-    overlay: &mut Overlay,
-) -> Result<(Trace, u64), SimulationError> {
-    let base_fee = env.block_env.basefee;
-    let block_number = env.block_env.number.saturating_to();
-    let (gas_limit, caller) = (tx.gas_limit, tx.caller);
-    let mut recorder = Recorder::new(tracer, *budget);
-    let ran = inspect::<F, _>(&mut *overlay, env, precompiles, &mut recorder, tx);
-    let too_long = SimulationError::TraceTooLong { limit: budget.limit };
-    if recorder.is_over() {
-        return Err(too_long);
-    }
-    let ran = ran.map_err(|error| explain(error, call, base_fee, overlay))?;
-    let seen = super::recorder::Seen { ran: &ran, gas_limit, caller, block_number, before: overlay };
-    let (trace, left) = recorder.finish(&seen).ok_or(too_long)?;
-    *budget = left;
-    let gas_used = ran.result.tx_gas_used();
-    revm::DatabaseCommit::commit(overlay, ran.state);
-    Ok((trace, gas_used))
 }

@@ -42,7 +42,7 @@ impl Actor for LaneActor {
     fn started(&mut self, context: &mut Self::Context) {
         context.run_interval(Self::INTERVAL, |actor, _| {
             let lane = &actor.lane;
-            lane.load.measure(lane.cost.mean(), Instant::now());
+            lane.load.measure(Instant::now());
             actor.waiting.set(actor.executor.waiting(lane.name) as f64);
             actor.running.set(lane.running.load(Acquire) as f64);
             actor.overloaded.set(f64::from(u8::from(lane.load.is_overloaded())));

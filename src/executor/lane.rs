@@ -158,7 +158,7 @@ impl Lane {
         if !self.load.is_overloaded() {
             return Standing::AtEase;
         }
-        self.load.weigh(flow.lane(self.name), self.cost.mean(), Instant::now())
+        self.load.weigh(flow.lane(self.name), Instant::now())
     }
 
     /// Admits a request of this standing.
@@ -184,7 +184,7 @@ impl Lane {
 
     /// More is asked than can be served.
     pub fn overload(&self) {
-        self.load.overload(self.cost.mean(), Instant::now());
+        self.load.overload(Instant::now());
     }
 
     /// Requests that wait or run.

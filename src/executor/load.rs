@@ -116,6 +116,8 @@ impl FlowLane {
 pub struct Load {
     workers: usize,
     is_overloaded: AtomicBool,
+    /// What a request takes, on a worker or inline.
+    cost: Cost,
     /// Nanoseconds of run time that were served.
     served: AtomicU64,
     bucket: Mutex<Bucket>,
@@ -170,6 +172,7 @@ impl Load {
         Self {
             workers,
             is_overloaded: AtomicBool::new(false),
+            cost: Cost::default(),
             served: AtomicU64::new(0),
             bucket: Mutex::new(Bucket {
                 level: 0.0,
@@ -192,11 +195,13 @@ impl Load {
 
     /// Counts what was served.
     pub fn serve(&self, took: Duration) {
+        self.cost.learn(took);
         self.served.fetch_add(nanos(took), Relaxed);
     }
 
-    /// Measures the rate. Called every tenth of a second or so. `cost` is what a request takes, in nanoseconds.
-    pub fn measure(&self, cost: u64, now: Instant) {
+    /// Measures the rate. Called every tenth of a second or so.
+    pub fn measure(&self, now: Instant) {
+        let cost = self.cost.mean();
         let served = self.served.load(Relaxed);
         let mut bucket = self.bucket();
         let (began, before) = bucket.measured;
@@ -216,11 +221,12 @@ impl Load {
         }
     }
 
-    /// Weighs a request that arrives, of a client that `lane` is about. `cost` is what a request of the lane takes, in nanoseconds.
-    pub fn weigh(&self, lane: &FlowLane, cost: u64, now: Instant) -> Standing {
+    /// Weighs a request that arrives, of a client that `lane` is about.
+    pub fn weigh(&self, lane: &FlowLane, now: Instant) -> Standing {
         if !self.is_overloaded() {
             return Standing::AtEase;
         }
+        let cost = self.cost.mean();
         let mut bucket = self.bucket();
         bucket.drain(now, cost);
         if bucket.level <= 0.0 {
@@ -255,12 +261,12 @@ impl Load {
     }
 
     /// More is asked than can be served: the lane is overloaded from now on.
-    pub fn overload(&self, cost: u64, now: Instant) {
+    pub fn overload(&self, now: Instant) {
         if self.is_overloaded() {
             return;
         }
         let mut bucket = self.bucket();
-        bucket.level = bucket.depth(cost);
+        bucket.level = bucket.depth(self.cost.mean());
         bucket.at = now;
         self.is_overloaded.store(true, Release);
     }
@@ -315,11 +321,11 @@ mod tests {
             self.now += after;
             while self.now - self.measured > Duration::from_millis(100) {
                 self.measured += Duration::from_millis(100);
-                self.load.measure(nanos(COST), self.measured);
+                self.load.measure(self.measured);
             }
             let known = flow.lane(LaneName::Bundle);
             known.cost.learn(COST);
-            let standing = self.load.weigh(known, nanos(COST), self.now);
+            let standing = self.load.weigh(known, self.now);
             if standing != Standing::AboveShare || self.free <= self.now + COST {
                 self.free = self.free.max(self.now) + COST;
                 self.load.serve(COST);
@@ -337,7 +343,7 @@ mod tests {
 
         fn overload(&mut self, flow: &Flow) {
             self.run(flow, 0.9, Duration::from_secs(1));
-            self.load.overload(nanos(COST), self.now);
+            self.load.overload(self.now);
         }
     }
 

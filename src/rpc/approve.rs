@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 
 use super::{
-    error::{RpcError, wallet_error},
+    error::RpcError,
     front::Front,
     methods::{Admitted, Backend, Run},
     request::Request,
@@ -25,7 +25,7 @@ impl Front {
         drop(request.starting.as_ref().and_then(|starting| starting.release()));
         let wallet = self.wallet();
         let asked = wallet.approvals.ask(wallet.question(&prepared)).await;
-        asked.map_err(|error| wallet_error(error, request.caller.dialect))?;
+        asked.map_err(|error| request.caller.dialect.wallet_error(error))?;
         let request = Request { published: self.published(), ticket: self.ticket(&request.caller), ..request };
         let prepared = Arc::new(Mutex::new(Some(prepared)));
         let send = move |backend: &Backend, run: &mut Run<'_>| backend.send_approved_batch(run, &prepared);

@@ -9,7 +9,6 @@ use alloy_primitives::B256;
 use jsonrpsee::types::{ErrorObject, ErrorObjectOwned};
 use serde::Serialize;
 
-use super::dialect::Dialect;
 use crate::{
     engine::SimulationError, executor::Refused, meter::Stopped, pool::PoolError, state::UnknownBlock,
     store::StoreError, wallet::WalletError,
@@ -259,22 +258,5 @@ impl From<Refused> for RpcError {
 impl From<Stopped> for RpcError {
     fn from(stopped: Stopped) -> Self {
         SimulationError::Stopped(stopped).into()
-    }
-}
-
-/// The wallet's refusal: code and message of `api.md` 7.2, this case in `data`. The dialect says what a revert is, and a batch that cannot be atomic.
-pub fn wallet_error(error: WalletError, dialect: &Dialect) -> RpcError {
-    match error {
-        WalletError::Reverted(data) => (dialect.revert)(data),
-        WalletError::NotAtomic(detail) => {
-            let (code, message) = dialect.not_atomic;
-            RpcError::with_data(code, message, detail)
-        }
-        WalletError::Internal(problem) => RpcError::internal(&problem),
-        WalletError::Store(error) => error.into(),
-        error => match error.detail() {
-            Some(detail) => RpcError::with_data(error.code(), error.to_string(), detail),
-            None => RpcError::new(error.code(), error.to_string()),
-        },
     }
 }

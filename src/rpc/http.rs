@@ -13,10 +13,9 @@ use std::{
 use bytes::Bytes;
 use bytestring::ByteString;
 use futures::future::Either;
-use http::{HeaderMap, HeaderValue, Method as HttpMethod, Request, Response, StatusCode, Uri, Version, header};
+use http::{HeaderMap, HeaderValue, Method as HttpMethod, Request, StatusCode, Uri, Version, header};
 use http_body_util::BodyExt;
-use hyper::body::{Body, Frame, Incoming, SizeHint};
-use jsonrpsee::types::Id;
+use hyper::body::{Body, Incoming};
 use tokio::time::timeout;
 
 use super::{
@@ -26,11 +25,12 @@ use super::{
     encode,
     error::RpcError,
     front::Front,
-    link::{Link, UnderWay, Windowed},
+    link::Link,
     memory::HeldBytes,
     origin::Origins,
     request::Caller,
-    service::{Reply, ReplyLimits, Session, failure},
+    response::{HttpResponse, refuse, respond},
+    service::{Reply, ReplyLimits, Session},
     ws,
 };
 use crate::{
@@ -39,51 +39,6 @@ use crate::{
     state::{FeedProblem, FeedState, Published},
     store::StoreError,
 };
-
-/// An answer: always whole.
-pub type HttpResponse = Response<AnswerBody>;
-
-/// The bytes of an answer, handed on in parts.
-///
-/// A part goes when the peer has room for it, so that an HTTP/2 answer which does not move is seen. The request counts as under way until all
-/// parts have gone.
-#[derive(Debug, Default)]
-pub struct AnswerBody {
-    rest: Bytes,
-    under_way: Option<UnderWay>,
-    window: Option<Windowed>,
-}
-
-impl AnswerBody {
-    /// Bytes that are handed on at once.
-    const PART: usize = 64 << 10;
-
-    fn new(bytes: impl Into<Bytes>) -> Self {
-        Self { rest: bytes.into(), under_way: None, window: None }
-    }
-}
-
-impl Body for AnswerBody {
-    type Data = Bytes;
-    type Error = Infallible;
-
-    fn poll_frame(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        if self.rest.is_empty() {
-            return Poll::Ready(None);
-        }
-        let part = self.rest.len().min(Self::PART);
-        self.window.as_ref().inspect(|window| window.moves());
-        Poll::Ready(Some(Ok(Frame::data(self.rest.split_to(part)))))
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.rest.is_empty()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        SizeHint::with_exact(self.rest.len() as u64)
-    }
-}
 
 /// What a connection's requests are served with.
 #[derive(Debug)]
@@ -372,47 +327,12 @@ fn is_json(headers: &HeaderMap) -> bool {
     })
 }
 
-pub(super) fn respond(body: impl Into<Bytes>, published: Option<&Published>) -> HttpResponse {
-    let mut response = Response::new(AnswerBody::new(body));
-    let headers = response.headers_mut();
-    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    if let Some(freshness) = published.and_then(freshness) {
-        headers.insert("x-presim-snapshot", freshness);
-    }
-    response
-}
-
-/// An error of HTTP's, with a JSON-RPC body.
-pub(super) fn refuse(status: StatusCode, error: RpcError) -> HttpResponse {
-    let mut response = respond(failure(&Id::Null, error), None);
-    *response.status_mut() = status;
-    response
-}
-
 /// The same to a client, whose rate it counts against as a request does.
 fn refuse_to(client: Option<&Client>, status: StatusCode, error: RpcError) -> HttpResponse {
     match client.map(|client| client.admit(NonZeroU32::MIN)) {
         Some(Err(rate)) => refuse(StatusCode::TOO_MANY_REQUESTS, rate),
         _ => refuse(status, error),
     }
-}
-
-/// The newest snapshot when the request arrived, for the header that every single answer bears.
-fn freshness(published: &Published) -> Option<HeaderValue> {
-    let newest = &published.newest;
-    let mut text = Vec::with_capacity(96);
-    let mut decimal = itoa::Buffer::new();
-    text.extend_from_slice(b"id=");
-    encode::hex(&mut text, newest.id.0);
-    text.extend_from_slice(b", block=");
-    text.extend_from_slice(decimal.format(newest.header().number).as_bytes());
-    text.extend_from_slice(b", index=");
-    text.extend_from_slice(decimal.format(newest.index()).as_bytes());
-    text.extend_from_slice(b", age_ms=");
-    text.extend_from_slice(decimal.format(newest.published.elapsed().as_millis()).as_bytes());
-    text.extend_from_slice(b", feed=");
-    text.extend_from_slice(published.feed.as_str().as_bytes());
-    HeaderValue::from_maybe_shared(Bytes::from(text)).ok()
 }
 
 /// Sub-block times without a snapshot after which a feed counts as stalled.

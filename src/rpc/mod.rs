@@ -29,6 +29,7 @@ mod methods;
 mod origin;
 mod remote;
 mod request;
+mod response;
 mod server;
 mod service;
 mod startup;

@@ -27,7 +27,7 @@ use tokio::{
 use super::{
     encode,
     error::RpcError,
-    http::{HttpResponse, refuse, respond},
+    response::{HttpResponse, refuse, respond},
     origin::Origins,
     server::{ServerConfig, accept},
 };

@@ -50,10 +50,10 @@ use tokio_tungstenite::{
 use super::{
     connections::Entry,
     error::RpcError,
-    http::{AnswerBody, HttpResponse, refuse},
     inbox::{Inbox, Pieces},
     link::Link,
     memory::SharedBytes,
+    response::{AnswerBody, HttpResponse, refuse},
     service::{Session, failure},
     subscriptions::{Notification, Starting, Subscriber, Subscriptions},
 };

@@ -13,6 +13,7 @@ use super::error::RpcError;
 use crate::{
     chain::ChainSpec,
     engine::{BaseFeeRule, CallOutcome},
+    wallet::WalletError,
 };
 
 /// One way to speak.
@@ -48,4 +49,24 @@ pub struct Dialect {
     pub many_error: fn(&mut Vec<u8>, &ErrorObjectOwned),
     /// The `error` of a failed call in a simulation, as JSON.
     pub call_error: fn(&mut Vec<u8>, &CallOutcome, &Bytes),
+}
+
+impl Dialect {
+    /// The wallet's refusal: code and message of `api.md` 7.2, this case in `data`. The dialect says what a revert is, and a batch that cannot be
+    /// atomic.
+    pub fn wallet_error(&self, error: WalletError) -> RpcError {
+        match error {
+            WalletError::Reverted(data) => (self.revert)(data),
+            WalletError::NotAtomic(detail) => {
+                let (code, message) = self.not_atomic;
+                RpcError::with_data(code, message, detail)
+            }
+            WalletError::Internal(problem) => RpcError::internal(&problem),
+            WalletError::Store(error) => error.into(),
+            error => match error.detail() {
+                Some(detail) => RpcError::with_data(error.code(), error.to_string(), detail),
+                None => RpcError::new(error.code(), error.to_string()),
+            },
+        }
+    }
 }

@@ -6,7 +6,7 @@ use super::{Backend, Run};
 use crate::{
     rpc::{
         encode,
-        error::{RpcError, wallet_error},
+        error::RpcError,
         wire::{self, CapabilitiesRequest},
     },
     state::Selector,
@@ -26,7 +26,7 @@ impl Backend {
     /// The first half of `wallet_sendCalls`: up to where somebody has to be asked, or to its end where nobody has.
     pub fn admit_batch(&self, run: &mut Run<'_>) -> Result<Admitted, RpcError> {
         let dialect = run.dialect;
-        let refuse = |error| wallet_error(error, dialect);
+        let refuse = |error| dialect.wallet_error(error);
         let batch = wire::parse_batch(run.params, dialect).map_err(refuse)?;
         self.admit(run.published, Selector::Pending)?;
         let meter = std::mem::take(&mut run.meter);
@@ -53,7 +53,7 @@ impl Backend {
         let meter = std::mem::take(&mut run.meter);
         let renewed = self.wallet.renew(prepared, run.published, run.overlay, meter);
         run.be_complete()?;
-        renewed.map_err(|error| wallet_error(error, run.dialect))?;
+        renewed.map_err(|error| run.dialect.wallet_error(error))?;
         let Some(prepared) = place.take() else {
             return Err(RpcError::internal("a batch was to be sent again"));
         };
@@ -67,7 +67,7 @@ impl Backend {
         if run.out.len() >= self.limits.max_response {
             return Err(encode::too_long(self.limits.max_response));
         }
-        run.commit = self.wallet.submit(prepared).map_err(|error| wallet_error(error, run.dialect))?;
+        run.commit = self.wallet.submit(prepared).map_err(|error| run.dialect.wallet_error(error))?;
         Ok(())
     }
 
@@ -90,13 +90,13 @@ impl Backend {
 
     fn calls_status(&self, run: &Run<'_>, id: BatchId) -> Result<BatchStatus, RpcError> {
         let status = use_wallet(run).and_then(|()| self.wallet.status(id, run.overlay));
-        status.map_err(|error| wallet_error(error, run.dialect))
+        status.map_err(|error| run.dialect.wallet_error(error))
     }
 
     /// `wallet_getCapabilities`.
     pub(super) fn get_capabilities(&self, run: &mut Run<'_>, request: CapabilitiesRequest) -> Result<(), RpcError> {
         let support = use_wallet(run).and_then(|()| self.wallet.support(request.account, run.published, run.overlay));
-        let support = support.map_err(|error| wallet_error(error, run.dialect))?;
+        let support = support.map_err(|error| run.dialect.wallet_error(error))?;
         let chain_id = self.spec.chain_id();
         encode::capabilities(&mut run.out, request.asks_for(chain_id).then_some((chain_id, support)));
         Ok(())

@@ -1,0 +1,101 @@
+//! What HTTP answers with: a body that is handed on in parts, a freshness, an error.
+
+use std::{
+    convert::Infallible,
+    pin::Pin,
+    task::{Context, Poll},
+};
+
+use bytes::Bytes;
+use http::{HeaderValue, Response, StatusCode, header};
+use hyper::body::{Body, Frame, SizeHint};
+use jsonrpsee::types::Id;
+
+use super::{
+    encode,
+    error::RpcError,
+    link::{UnderWay, Windowed},
+    service::failure,
+};
+use crate::state::Published;
+
+/// An answer: always whole.
+pub type HttpResponse = Response<AnswerBody>;
+
+/// The bytes of an answer, handed on in parts.
+///
+/// A part goes when the peer has room for it, so that an HTTP/2 answer which does not move is seen. The request counts as under way until all
+/// parts have gone.
+#[derive(Debug, Default)]
+pub struct AnswerBody {
+    pub rest: Bytes,
+    pub under_way: Option<UnderWay>,
+    pub window: Option<Windowed>,
+}
+
+impl AnswerBody {
+    /// Bytes that are handed on at once.
+    const PART: usize = 64 << 10;
+
+    fn new(bytes: impl Into<Bytes>) -> Self {
+        Self { rest: bytes.into(), under_way: None, window: None }
+    }
+}
+
+impl Body for AnswerBody {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        if self.rest.is_empty() {
+            return Poll::Ready(None);
+        }
+        let part = self.rest.len().min(Self::PART);
+        self.window.as_ref().inspect(|window| window.moves());
+        Poll::Ready(Some(Ok(Frame::data(self.rest.split_to(part)))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.rest.is_empty()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        SizeHint::with_exact(self.rest.len() as u64)
+    }
+}
+
+/// An answer with a JSON body, and the freshness of what was published when its request arrived.
+pub(super) fn respond(body: impl Into<Bytes>, published: Option<&Published>) -> HttpResponse {
+    let mut response = Response::new(AnswerBody::new(body));
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    if let Some(freshness) = published.and_then(freshness) {
+        headers.insert("x-presim-snapshot", freshness);
+    }
+    response
+}
+
+/// An error of HTTP's, with a JSON-RPC body.
+pub(super) fn refuse(status: StatusCode, error: RpcError) -> HttpResponse {
+    let mut response = respond(failure(&Id::Null, error), None);
+    *response.status_mut() = status;
+    response
+}
+
+/// The newest snapshot when the request arrived, for the header that every single answer bears.
+fn freshness(published: &Published) -> Option<HeaderValue> {
+    let newest = &published.newest;
+    let mut text = Vec::with_capacity(96);
+    let mut decimal = itoa::Buffer::new();
+    text.extend_from_slice(b"id=");
+    encode::hex(&mut text, newest.id.0);
+    text.extend_from_slice(b", block=");
+    text.extend_from_slice(decimal.format(newest.header().number).as_bytes());
+    text.extend_from_slice(b", index=");
+    text.extend_from_slice(decimal.format(newest.index()).as_bytes());
+    text.extend_from_slice(b", age_ms=");
+    text.extend_from_slice(decimal.format(newest.published.elapsed().as_millis()).as_bytes());
+    text.extend_from_slice(b", feed=");
+    text.extend_from_slice(published.feed.as_str().as_bytes());
+    HeaderValue::from_maybe_shared(Bytes::from(text)).ok()
+}
