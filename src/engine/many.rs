@@ -12,8 +12,8 @@ use super::{
     fees::check_chain,
     overrides,
     precompiles::RunPrecompiles,
-    request::{BlockOverrides, Bundles, Call},
     recorder::trace,
+    request::{BlockOverrides, Bundles, Call},
     trace::{Trace, TraceBudget, Tracer},
 };
 use crate::{chain::Family, state::Overlay};

@@ -10,8 +10,7 @@ use jsonrpsee::types::{ErrorObject, ErrorObjectOwned};
 use serde::Serialize;
 
 use crate::{
-    engine::SimulationError, executor::Refused, meter::Stopped, pool::PoolError, state::UnknownBlock,
-    store::StoreError, wallet::WalletError,
+    engine::SimulationError, executor::Refused, meter::Stopped, pool::PoolError, state::UnknownBlock, store::StoreError,
 };
 
 /// EIP-7966: a receipt did not come in time.

@@ -27,8 +27,8 @@ use tokio::{
 use super::{
     encode,
     error::RpcError,
-    response::{HttpResponse, refuse, respond},
     origin::Origins,
+    response::{HttpResponse, refuse, respond},
     server::{ServerConfig, accept},
 };
 use crate::state::FeedProblem;
