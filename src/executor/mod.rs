@@ -13,8 +13,9 @@
 //! least half of its worker.
 //!
 //! **Which.** Each lane has a bound on how many wait ([`lane`]). While a lane is at ease it admits bursts: whatever the workers can finish within
-//! `--queue-wait-ms`. Once it must reject, it is overloaded until its measured load has fallen ([`load`]). While it is overloaded it admits what can
-//! begin soon, so that admitted requests are answered about as fast as ever, and each request of a client that asks for less than its share.
+//! `--queue-wait-ms`. Once it must reject, or once a queue stands in the sockets of a thread that reads ([`inline`]), it is overloaded until its
+//! measured load has fallen ([`load`]). While it is overloaded it admits what can begin soon, so that admitted requests are answered about as fast as
+//! ever, and each request of a client that asks for less than its share.
 //!
 //! The entries of a batch share one permit ([`batch`]), and a few of them run at a time.
 
