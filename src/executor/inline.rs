@@ -4,14 +4,12 @@ use std::{
     sync::{
         Arc,
         atomic::{
-            AtomicBool, AtomicU64, AtomicUsize,
+            AtomicU64, AtomicUsize,
             Ordering::{AcqRel, Relaxed},
         },
     },
     time::{Duration, Instant},
 };
-
-use tokio::runtime::{Handle, RuntimeMetrics};
 
 use super::load::{Cost, Standing, nanos};
 
@@ -24,42 +22,10 @@ thread_local! {
 struct Slot {
     inside: AtomicUsize,
     cost: Cost,
-    dry: Dry,
     /// Requests that it has read.
     read: AtomicUsize,
-    /// Whether it has had a long queue in its sockets for long.
-    is_swamped: AtomicBool,
-}
-
-/// When a thread's event loop last had nothing left to do.
-#[derive(Debug)]
-struct Dry {
-    /// None outside of an event loop.
-    event_loop: Option<RuntimeMetrics>,
-    began: Instant,
-    /// How often it had nothing left, when that was last asked.
-    count: AtomicU64,
-    /// When that was first seen, in nanoseconds from `began`.
-    seen: AtomicU64,
-}
-
-impl Default for Dry {
-    fn default() -> Self {
-        let event_loop = Handle::try_current().ok().map(|handle| handle.metrics());
-        Self { event_loop, began: Instant::now(), count: AtomicU64::new(0), seen: AtomicU64::new(0) }
-    }
-}
-
-impl Dry {
-    /// Whether it was last dry longer ago than a request may wait for the thread.
-    fn is_behind(&self, now: Instant) -> bool {
-        let Some(event_loop) = &self.event_loop else { return false };
-        let (count, now) = (event_loop.worker_park_count(0), nanos(now.saturating_duration_since(self.began)));
-        if self.count.swap(count, Relaxed) != count {
-            self.seen.store(now, Relaxed);
-        }
-        now.saturating_sub(self.seen.load(Relaxed)) > nanos(Inline::LONGEST)
-    }
+    /// How long a long queue has stood in its sockets, in nanoseconds; 0 if none does.
+    stood: AtomicU64,
 }
 
 /// The threads on which requests run inline.
@@ -92,11 +58,9 @@ impl Inline {
         }
         let wait = (before as u64).saturating_mul(slot.cost.mean());
         let longest = match standing {
-            Standing::AboveShare => slot.cost.most().saturating_mul(overload_wait.into()) / 100,
-            // A worker would take the time from this thread and those like it.
-            Standing::BelowShare => u64::MAX,
-            Standing::AtEase if before > Self::FEW => nanos(Self::LONGEST),
-            Standing::AtEase => u64::MAX,
+            Standing::AboveShare | Standing::BelowShare => slot.cost.most().saturating_mul(overload_wait.into()) / 100,
+            Standing::AtEase | Standing::Unknown if before > Self::FEW => nanos(Self::LONGEST),
+            Standing::AtEase | Standing::Unknown => u64::MAX,
         };
         let permit = InlinePermit { slot, busy: self.busy.clone() };
         (before == 0 || (before <= Self::MOST && wait <= longest)).then_some(permit)
@@ -105,28 +69,22 @@ impl Inline {
     /// How often it is looked at a thread's queue.
     const LOOK_EVERY: Duration = Duration::from_millis(25);
     /// Looks in a row that must have found a long one: a pause of the whole process is one.
-    const LONG_LOOKS: u32 = 4;
+    const LONG_LOOKS: u32 = 2;
     /// Requests that are a long queue of a thread, if their wait is long too.
     const MANY: f64 = 32.0;
 
-    /// Notes that the calling thread has read a request. Returns whether too much waits in the thread's sockets, where nobody sees it: whether the
-    /// thread has had more to do than it can for long; or, where it is known that it has (`standing`), whether it did not run dry lately.
-    pub fn read(standing: Standing) -> bool {
+    /// Notes that the calling thread has read a request. Returns how long a long queue has stood in the thread's sockets, where nobody else sees it.
+    pub fn read() -> Duration {
         HERE.with(|slot| {
             slot.read.fetch_add(1, Relaxed);
-            match standing {
-                Standing::AtEase => slot.is_swamped.load(Relaxed),
-                Standing::BelowShare => false,
-                Standing::AboveShare => slot.dry.is_behind(Instant::now()),
-            }
+            Duration::from_nanos(slot.stood.load(Relaxed))
         })
     }
 
     /// Watches the queue in the calling thread's sockets, for as long as its event loop runs.
     ///
     /// Whatever becomes ready waits as long as all that was ready before it takes. So a timer is late by that time, and what was read in it is how
-    /// many waited. As with the queue of a [lane](super::lane::Lane), it is long if they are many and wait for long, and stands if it was never
-    /// short for `patience`.
+    /// many waited. As with the queue of a [lane](super::lane::Lane), it is long if they are many and wait for long: an eightieth of `patience`.
     pub async fn watch(patience: Duration) {
         let slot = HERE.with(Arc::clone);
         let (mut short, mut long_looks) = (Instant::now(), 0);
@@ -141,7 +99,8 @@ impl Inline {
             } else {
                 (short, long_looks) = (Instant::now(), 0);
             }
-            slot.is_swamped.store(long_looks >= Self::LONG_LOOKS && short.elapsed() > patience, Relaxed);
+            let stood = if long_looks < Self::LONG_LOOKS { 0 } else { nanos(short.elapsed()) };
+            slot.stood.store(stood, Relaxed);
         }
     }
 

@@ -123,6 +123,8 @@ impl Lane {
     const FEW: usize = 8;
     /// Requests a worker that are many, if their wait is long too.
     const MANY: usize = 64;
+    /// A burst may wait for a part of the time that the lane has been at ease: for one of so many.
+    const PATIENCE: u32 = 4;
     /// A wait that nobody is rejected for: with less, workers would run dry between two arrivals.
     const BETWEEN_ARRIVALS: Duration = Duration::from_micros(200);
 
@@ -187,6 +189,12 @@ impl Lane {
         self.load.overload(Instant::now());
     }
 
+    /// How long a burst may wait: `--queue-wait-ms`, and less where the lane was overloaded lately. At a load about what the workers can do a lane is
+    /// at ease every now and then, and that is no time for bursts.
+    pub fn patience(&self) -> Duration {
+        self.queue_wait.min(self.load.at_ease_for() / Self::PATIENCE)
+    }
+
     /// Requests that wait or run.
     pub fn inside(&self) -> usize {
         self.inside.load(Acquire)
@@ -208,7 +216,7 @@ impl Lane {
             self.stands_since.store(now, Relaxed);
             return false;
         }
-        let (wait, most) = (self.wait(waiting), self.queue_wait);
+        let (wait, most) = (self.wait(waiting), self.patience());
         let is_long = wait > most / 4 || (waiting > Self::MANY * self.workers && wait > most / 80);
         is_long && now.saturating_sub(since) > nanos(most)
     }
@@ -239,12 +247,12 @@ impl Lane {
                 let stands = self.queue_stands(waiting);
                 match waiting > Self::FEW * self.workers {
                     true if stands => Duration::ZERO,
-                    true => self.queue_wait,
+                    true => self.patience(),
                     false => Duration::MAX,
                 }
             }
             Standing::BelowShare => Duration::MAX,
-            Standing::AboveShare => {
+            Standing::AboveShare | Standing::Unknown => {
                 let soon = self.cost.most().saturating_mul(self.overload_wait) / 100;
                 Duration::from_nanos(soon).max(Self::BETWEEN_ARRIVALS)
             }

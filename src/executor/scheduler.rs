@@ -130,14 +130,11 @@ impl Executor {
             Place::InlineThen(lane) => (lane, !ticket.is_entry() && task.size() <= Self::INLINE_BYTES),
         };
         let lane = self.lane(lane);
-        let mut standing = lane.weigh(&ticket.flow);
-        if Inline::read(standing) && lane.name != LaneName::Read {
-            if standing == Standing::AboveShare {
-                return Err(self.overloaded(lane).into());
-            }
+        if Inline::read() > lane.patience() && lane.name != LaneName::Read {
             lane.overload();
-            standing = lane.weigh(&ticket.flow);
         }
+        let standing = lane.weigh(&ticket.flow);
+        let _share = lane.load.share(standing, ticket.flow.lane(lane.name));
         let mut is_long = task.size() > Self::IN_PAUSE_BYTES;
         let mut missed = Missed::default();
         if may_be_inline && let Some(ran) = self.run_inline(lane, &task, &ticket, standing).await? {
@@ -220,10 +217,7 @@ impl Executor {
         permit.served(took);
         lane.load.serve(took);
         let too_long = ran.too_long && ran.missed.is_empty();
-        known.learn_length(too_long);
-        if !too_long {
-            known.cost.learn(took);
-        }
+        known.learn_inline(took, too_long, &lane.cost);
         Ok(Some(ran))
     }
 
