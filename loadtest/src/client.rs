@@ -15,8 +15,9 @@ use crate::{
     dating::{self, Dating, Stamp},
     fault::Fault,
     generate::{Generator, Load},
+    pin::{head, pin, put_aside},
     record::{Done, LATE, Recorder},
-    sample::{Pin, head, pin, put_aside},
+    sample::Pin,
 };
 
 /// How long to wait before a connection is tried again, at first and at most.
@@ -138,7 +139,7 @@ async fn one(
     }
     let id = generator.next_ids(body.id_count());
     let request = body.with_ids(id);
-    let dating = Dating::of(segment, body);
+    let dating = Dating::of(segment.dating, segment.target.web_socket, body);
     let request = if dating == Dating::Entry { dating::with_question(&request).into() } else { request };
     let newest = segment.newest.load(Ordering::Relaxed);
     generator.sent.set(generator.sent.get() + 1);

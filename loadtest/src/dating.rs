@@ -9,8 +9,7 @@ use serde_json::{Value, value::RawValue};
 
 use crate::{
     body::{Body, Tag},
-    generate::Segment,
-    rpc::number,
+    quantity::number,
 };
 
 /// What asks for the snapshot. No other request has its id.
@@ -34,9 +33,9 @@ pub enum Dating {
 
 impl Dating {
     /// That of a body's answers.
-    pub fn of(segment: &Segment, body: &Body) -> Self {
-        let asks = segment.dating && body.tag == Some(Tag::Pending);
-        match (asks, body.batch, segment.target.web_socket) {
+    pub fn of(is_asked: bool, web_socket: bool, body: &Body) -> Self {
+        let asks = is_asked && body.tag == Some(Tag::Pending);
+        match (asks, body.batch, web_socket) {
             (true, true, _) => Self::Entry,
             (true, false, true) => Self::Message,
             _ => Self::Header,

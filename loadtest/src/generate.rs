@@ -1,30 +1,26 @@
-//! The generator: one thread with some of the connections, which sends requests when they are due, or when an answer has come.
+//! What a generator is made of: a load, and what the tasks of its thread share.
 //!
 //! In an open loop requests arrive on a clock and wait in a queue for a connection that is free. Latency counts from the arrival, so that a stall of
 //! the target is seen by all who arrive while it lasts, as its users would see it; it cannot hold back the requests that would have shown it.
 
 use std::{
     cell::{Cell, RefCell},
-    rc::Rc,
     sync::{
-        Arc, Barrier,
+        Arc,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::{Duration, Instant},
 };
 
 use rand::{Rng, SeedableRng, rngs::SmallRng};
-use tokio::{sync::mpsc, task::LocalSet, time::timeout};
+use tokio::sync::mpsc;
 
 use crate::{
     body::Body,
-    client::client,
-    connection::Connection,
-    fault::Fault,
-    queue::{Queue, arrive},
+    queue::Queue,
     record::{Interval, Recorder, Totals},
     sample::Sample,
-    schedule::{Arrivals, Rate},
+    schedule::Rate,
     target::Target,
 };
 
@@ -102,118 +98,10 @@ pub enum Report {
     Failed(String),
 }
 
-/// Runs one generator to the end of its segment.
-pub fn run(segment: &Segment, thread: usize, barrier: &Barrier, reports: &mpsc::UnboundedSender<Report>) {
-    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
-        Ok(runtime) => runtime,
-        Err(error) => {
-            barrier.wait();
-            drop(reports.send(Report::Failed(format!("no runtime: {error}"))));
-            return;
-        }
-    };
-    let recorder = match Recorder::new(segment.bodies.kinds.len()) {
-        Ok(recorder) => recorder,
-        Err(error) => {
-            barrier.wait();
-            drop(reports.send(Report::Failed(format!("no histogram: {error}"))));
-            return;
-        }
-    };
-    let (totals, sent) = LocalSet::new().block_on(&runtime, generate(segment, thread, recorder, barrier, reports));
-    drop(reports.send(Report::Ended { totals: Box::new(totals), sent }));
-}
-
-async fn generate(
-    segment: &Segment,
-    thread: usize,
-    recorder: Recorder,
-    barrier: &Barrier,
-    reports: &mpsc::UnboundedSender<Report>,
-) -> (Totals, u64) {
-    let share = |of: usize| of / segment.threads + usize::from(thread < of % segment.threads);
-    let open = (0..share(segment.connections)).map(|_| timeout(segment.timeout, Connection::open(&segment.target)));
-    let connections = futures::future::join_all(open).await;
-    barrier.wait();
-    let begun = Instant::now();
-    let start = begun + segment.warmup;
-    let generator = Rc::new(Generator {
-        segment: segment.clone(),
-        start,
-        end: start + segment.duration,
-        recorder: RefCell::new(recorder),
-        queue: Queue::default(),
-        rng: RefCell::new(SmallRng::seed_from_u64(segment.seed.wrapping_add(thread as u64))),
-        // Each thread has ids of its own, in turn.
-        id: Cell::new(segment.first_id + (thread as u64) * (1 << 31)),
-        sent: Cell::new(0),
-        until_sample: Cell::new(segment.sample),
-    });
-    let scheduler = match segment.load {
-        Load::Open { rate, poisson } => {
-            let rng = poisson.then(|| SmallRng::seed_from_u64(segment.seed.rotate_left(32) ^ thread as u64));
-            let offset = thread as f64 / segment.threads as f64;
-            let arrivals = Arrivals::new(rate.share(segment.threads), segment.warmup, segment.duration, offset, rng);
-            let most = share(segment.max_outstanding).max(1);
-            Some(tokio::task::spawn_local(arrive(generator.clone(), arrivals, begun, most)))
-        }
-        Load::Closed => None,
-    };
-    let clients: Vec<_> = connections
-        .into_iter()
-        .map(|connection| {
-            let connection = match connection {
-                Ok(Ok(connection)) => Some(connection),
-                Ok(Err(error)) => {
-                    generator.record(start, |recorder| recorder.fault(Fault::Connect, &error.to_string()));
-                    None
-                }
-                Err(_) => {
-                    generator.record(start, |recorder| recorder.fault(Fault::Connect, "no connection in time"));
-                    None
-                }
-            };
-            tokio::task::spawn_local(client(generator.clone(), connection))
-        })
-        .collect();
-    let turns = tokio::task::spawn_local(turn(generator.clone(), reports.clone()));
-    if let Some(scheduler) = scheduler {
-        // A panic in a task ends with it: the others still tell what they saw.
-        drop(scheduler.await);
-        generator.queue.close();
-    }
-    for client in clients {
-        drop(client.await);
-    }
-    turns.abort();
-    // What ended during the run and what ended after it do not belong together: the turn is taken even when the ticker was not in time.
-    let last = generator.recorder.borrow_mut().turn(0);
-    drop(reports.send(Report::Interval(Box::new(last))));
-    let sent = generator.sent.get();
-    let totals = generator.recorder.borrow().totals.clone();
-    (totals, sent)
-}
-
-/// Sends off each interval when it has ended.
-async fn turn(generator: Rc<Generator>, reports: mpsc::UnboundedSender<Report>) {
-    let Segment { interval, duration, .. } = generator.segment;
-    let mut index = 0;
-    let mut end = Duration::ZERO;
-    while end < duration {
-        end = (end + interval).min(duration);
-        tokio::time::sleep_until((generator.start + end).into()).await;
-        index += 1;
-        let ended = generator.recorder.borrow_mut().turn(index);
-        if reports.send(Report::Interval(Box::new(ended))).is_err() {
-            return;
-        }
-    }
-}
-
 /// What the tasks of a thread share.
 pub struct Generator {
     pub segment: Segment,
-    start: Instant,
+    pub start: Instant,
     end: Instant,
     pub recorder: RefCell<Recorder>,
     pub queue: Queue,
@@ -224,6 +112,23 @@ pub struct Generator {
 }
 
 impl Generator {
+    /// The generator of this number, whose run begins after the warm-up.
+    pub fn new(segment: &Segment, thread: usize, begun: Instant, recorder: Recorder) -> Self {
+        let start = begun + segment.warmup;
+        Self {
+            segment: segment.clone(),
+            start,
+            end: start + segment.duration,
+            recorder: RefCell::new(recorder),
+            queue: Queue::default(),
+            rng: RefCell::new(SmallRng::seed_from_u64(segment.seed.wrapping_add(thread as u64))),
+            // Each thread has ids of its own, in turn.
+            id: Cell::new(segment.first_id + (thread as u64) * (1 << 31)),
+            sent: Cell::new(0),
+            until_sample: Cell::new(segment.sample),
+        }
+    }
+
     /// Ctrl-C was pressed.
     pub fn stopped(&self) -> bool {
         self.segment.stop.load(Ordering::Relaxed)

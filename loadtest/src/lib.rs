@@ -3,10 +3,10 @@
 //! A client like any other: it knows the node by its address alone. From what is asked for to what is found:
 //!
 //! - [`args`]: the command line. [`assertion`]: what a run is held to.
-//! - [`target`], [`connection`], [`tls`], [`rpc`]: where requests go, and how.
+//! - [`target`], [`connection`], [`tls`], [`rpc`], [`quantity`]: where requests go, and how.
 //! - [`world`], [`mix`], [`workload`], [`body`]: what there is to trade with, and the requests made of it.
-//! - [`schedule`], [`clock`], [`queue`], [`generate`], [`client`]: when requests are sent; the threads and connections that send them.
-//! - [`answer`], [`sample`], [`check`], [`compare`], [`fault`]: whether an answer is right. [`dating`], [`watch`]: how fresh it is.
+//! - [`schedule`], [`clock`], [`queue`], [`generate`], [`client`], [`thread`](mod@thread): when requests are sent; the connections and threads that send them.
+//! - [`answer`], [`sample`], [`pin`], [`check`], [`compare`], [`fault`]: whether an answer is right. [`dating`], [`watch`]: how fresh it is.
 //! - [`record`], [`machine`], [`report`]: what is measured, where, and how it is shown.
 //! - [`plan`], [`segment`], [`progress`], [`findings`]: the runs one after another, one of them, what is told meanwhile, and what they come to.
 
@@ -25,8 +25,10 @@ pub mod findings;
 pub mod generate;
 pub mod machine;
 pub mod mix;
+pub mod pin;
 pub mod plan;
 pub mod progress;
+pub mod quantity;
 pub mod queue;
 pub mod record;
 pub mod report;
@@ -35,6 +37,7 @@ pub mod sample;
 pub mod schedule;
 pub mod segment;
 pub mod target;
+pub mod thread;
 pub mod tls;
 pub mod watch;
 pub mod workload;

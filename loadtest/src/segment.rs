@@ -10,11 +10,12 @@ use eyre::{Result, bail};
 use tokio::sync::mpsc;
 
 use crate::{
-    generate::{self, Load, Report, Segment},
+    generate::{Load, Report, Segment},
     machine::processor_seconds,
     progress::Progress,
     record::{Interval, Totals},
     report::{Age, Latency, Row, share},
+    thread,
     watch::watch,
 };
 
@@ -53,7 +54,7 @@ pub async fn run(segment: &Segment, watched: bool, progress: &mut Progress) -> R
     let threads: Vec<_> = (0..segment.threads)
         .map(|thread| {
             let (segment, barrier, reports) = (segment.clone(), barrier.clone(), reports.clone());
-            std::thread::spawn(move || generate::run(&segment, thread, &barrier, &reports))
+            std::thread::spawn(move || thread::run(&segment, thread, &barrier, &reports))
         })
         .collect();
     drop(reports);

@@ -12,7 +12,7 @@ use futures::{SinkExt, StreamExt};
 use serde_json::{Value, json};
 use tokio_tungstenite::tungstenite::Message;
 
-use crate::{connection::web_socket, rpc::quantity, target::Target};
+use crate::{connection::web_socket, quantity::quantity, target::Target};
 
 /// The id of the subscription's request, and of what is asked at each notification.
 const SUBSCRIBE: u64 = 1;

@@ -5,7 +5,7 @@ use alloy_sol_types::{SolCall, sol};
 use eyre::{Context, Result, bail, ensure, eyre};
 use serde_json::{Value, json};
 
-use crate::rpc::{Rpc, quantity};
+use crate::{quantity::quantity, rpc::Rpc};
 
 /// Accounts that requests come from, at most.
 const MAX_SENDERS: usize = 32;

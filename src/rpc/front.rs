@@ -5,14 +5,15 @@ use std::{
     time::Instant,
 };
 
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 
 use super::{
+    encode,
     error::{Outcome, RpcError},
     methods::{Backend, Handler, Method, RequestLimits, Run, Upstream},
     remote::Remote,
     request::{Caller, Request, begin},
-    wait::Waiters,
+    wire,
 };
 use crate::{
     executor::{Batch, Executor, Place, Task, Ticket},
@@ -40,6 +41,20 @@ pub struct Front {
     unknown: Counted,
     /// Those that were not begun, because too much else is to be done.
     refusals: Counted,
+}
+
+/// The seats of those who wait for receipts. Waiting holds no worker: a task is woken by each publication, and looks.
+#[derive(Debug)]
+pub struct Waiters {
+    pub(super) seats: Semaphore,
+    pub(super) count: usize,
+}
+
+impl Waiters {
+    /// Seats for `count`.
+    pub fn new(count: usize) -> Self {
+        Self { seats: Semaphore::new(count.min(Semaphore::MAX_PERMITS)), count }
+    }
 }
 
 #[derive(Debug)]
@@ -152,6 +167,24 @@ impl Front {
             .get_or_init(|| Counted::new(&self.metrics, method.name, outcome))
             .count(arrived);
         answer
+    }
+
+    /// Answers a request that the upstream can answer where presim cannot.
+    async fn run_beside(&self, remote: &Remote, run: Runs, request: Request) -> Result<Vec<u8>, RpcError> {
+        let mut out = begin(&request.id, "result");
+        match request.method.upstream {
+            Upstream::Proves => remote.forward_proof(&request, &mut out).await?,
+            Upstream::Sends => {
+                let raw = wire::parse_raw(&request.params, request.caller.dialect)?;
+                encode::data(&mut out, remote.send_on(&raw, &request).await?.as_slice());
+            }
+            Upstream::IfUnknown | Upstream::Unasked => match self.run(run, request.clone()).await {
+                Ok(answer) if answer[out.len()..] == *b"null" => remote.forward(&request, &mut out).await?,
+                Err(RpcError::UnknownBlock(_)) => remote.forward(&request, &mut out).await?,
+                answered => return answered,
+            },
+        }
+        Ok(out)
     }
 
     /// Counts a request whose method there is not.

@@ -43,7 +43,7 @@ pub use awake::{Awake, CPU_DMA_LATENCY};
 pub use encode::simulation as encode_simulation;
 pub use error::RpcError;
 pub use filters::Filters;
-pub use front::Front;
+pub use front::{Front, Waiters};
 pub use io::IoThreads;
 pub use memory::{AnswerRoom, IoMemory};
 pub use methods::{Backend, Handler, Method, RequestLimits, Run, SyncTimeouts};
@@ -53,5 +53,5 @@ pub use server::{FrontActor, MetricsAccess, Serve, ServerConfig, Stop, serve_met
 pub use service::{Reply, ReplyLimits, Session};
 pub use startup::{StartupReason, StartupServer};
 pub use subscriptions::{Subscriptions, announce};
-pub use wait::Waiters;
+
 pub use wire::{ShapeLimits, parse_call, parse_simulation};

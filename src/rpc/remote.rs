@@ -6,15 +6,7 @@ use alloy_eips::RpcBlockHash;
 use alloy_primitives::{B256, keccak256};
 use serde_json::value::RawValue;
 
-use super::{
-    encode,
-    error::RpcError,
-    front::{Front, Runs},
-    hex::SlotKey,
-    methods::Upstream,
-    request::{Request, begin},
-    wire,
-};
+use super::{error::RpcError, hex::SlotKey, request::Request, wire};
 use crate::{
     feed::upstream::{Ask, FetchError, Fetcher, Hints, UpstreamError},
     state::{Missed, Published, Snapshots},
@@ -72,33 +64,13 @@ impl Remote {
             }
         }
     }
-}
-
-impl Front {
-    /// Answers a request that the upstream can answer where presim cannot.
-    pub(super) async fn run_beside(&self, remote: &Remote, run: Runs, request: Request) -> Result<Vec<u8>, RpcError> {
-        let mut out = begin(&request.id, "result");
-        match request.method.upstream {
-            Upstream::Proves => self.forward_proof(remote, &request, &mut out).await?,
-            Upstream::Sends => {
-                let raw = wire::parse_raw(&request.params, request.caller.dialect)?;
-                encode::data(&mut out, Self::send_on(remote, &raw, &request).await?.as_slice());
-            }
-            Upstream::IfUnknown | Upstream::Unasked => match self.run(run, request.clone()).await {
-                Ok(answer) if answer[out.len()..] == *b"null" => Self::forward(remote, &request, &mut out).await?,
-                Err(RpcError::UnknownBlock(_)) => Self::forward(remote, &request, &mut out).await?,
-                answered => return answered,
-            },
-        }
-        Ok(out)
-    }
 
     /// A question about blocks from before presim began to follow, as it was put.
-    async fn forward(remote: &Remote, request: &Request, out: &mut Vec<u8>) -> Result<(), RpcError> {
+    pub(super) async fn forward(&self, request: &Request, out: &mut Vec<u8>) -> Result<(), RpcError> {
         let params = RawValue::from_string(request.params.to_string());
         let params = params.map_err(|error| RpcError::params(format!("params: {error}")))?;
         let answer = Ask::new(request.method.name, &params, |answer| Ok::<Box<RawValue>, _>(answer.to_owned()));
-        let answer = remote.fetcher.upstream().one(answer, request.ticket.deadline()).await.map_err(upstream_error)?;
+        let answer = self.fetcher.upstream().one(answer, request.ticket.deadline()).await.map_err(upstream_error)?;
         out.extend_from_slice(answer.get().as_bytes());
         Ok(())
     }
@@ -107,9 +79,9 @@ impl Front {
     ///
     /// # Errors
     /// What the upstream has against it.
-    pub(super) async fn send_on(remote: &Remote, raw: &[u8], request: &Request) -> Result<B256, RpcError> {
+    pub(super) async fn send_on(&self, raw: &[u8], request: &Request) -> Result<B256, RpcError> {
         let ask = Ask::<B256>::typed("eth_sendRawTransaction", &(const_hex::encode_prefixed(raw),));
-        match remote.fetcher.upstream().one(ask, request.ticket.deadline()).await {
+        match self.fetcher.upstream().one(ask, request.ticket.deadline()).await {
             // It was sent once more, because the first answer was lost.
             Err(UpstreamError::Refused { message, .. }) if message.to_lowercase().contains("already known") => {
                 Ok(keccak256(raw))
@@ -122,12 +94,7 @@ impl Front {
     ///
     /// # Errors
     /// That the state has changes that are in no block yet; what the upstream says.
-    pub(super) async fn forward_proof(
-        &self,
-        remote: &Remote,
-        request: &Request,
-        out: &mut Vec<u8>,
-    ) -> Result<(), RpcError> {
+    pub(super) async fn forward_proof(&self, request: &Request, out: &mut Vec<u8>) -> Result<(), RpcError> {
         let wanted = wire::parse_proof(&request.params, request.caller.dialect)?;
         let snapshot = request.published.select(wanted.selector)?;
         let view = snapshot.world.remote().filter(|_| snapshot.world.is_unchanged_remote());
@@ -144,7 +111,7 @@ impl Front {
         let slots: Vec<String> = wanted.slots.iter().map(written).collect();
         let ask =
             Ask::new("eth_getProof", &(wanted.address, slots, at), |proof| Ok::<Box<RawValue>, _>(proof.to_owned()));
-        let proof = remote.fetcher.upstream().one(ask, request.ticket.deadline()).await.map_err(FetchError::from)?;
+        let proof = self.fetcher.upstream().one(ask, request.ticket.deadline()).await.map_err(FetchError::from)?;
         out.extend_from_slice(proof.get().as_bytes());
         Ok(())
     }

@@ -1,6 +1,6 @@
 //! `eth_sendRawTransactionSync` (EIP-7966): a transaction is sent, and its client waits for the receipt.
 
-use tokio::{sync::Semaphore, time::timeout};
+use tokio::time::timeout;
 
 use super::{
     error::RpcError,
@@ -14,20 +14,6 @@ use crate::executor::{LaneName, Place};
 
 /// Where its runs are.
 const PLACE: Place = Place::On(LaneName::Read);
-
-/// The seats of those who wait. Waiting holds no worker: a task is woken by each publication, and looks.
-#[derive(Debug)]
-pub struct Waiters {
-    seats: Semaphore,
-    count: usize,
-}
-
-impl Waiters {
-    /// Seats for `count`.
-    pub fn new(count: usize) -> Self {
-        Self { seats: Semaphore::new(count.min(Semaphore::MAX_PERMITS)), count }
-    }
-}
 
 impl Front {
     /// Sends the transaction of `request` and answers its receipt, from the first snapshot that it is in.
@@ -51,7 +37,7 @@ impl Front {
     /// Sends a transaction on to the upstream.
     async fn send_on_to_await(&self, remote: &Remote, request: &Request) -> Result<Awaited, RpcError> {
         let (raw, timeout) = wire::parse_raw_sync(&request.params, request.caller.dialect)?;
-        let hash = Self::send_on(remote, &raw, request).await?;
+        let hash = remote.send_on(&raw, request).await?;
         Ok(Awaited { hash, timeout: self.limits().sync.choose(timeout) })
     }
 

@@ -1,0 +1,154 @@
+//! One thread of the generator, with some of the connections: it sends requests when they are due, or when an answer has come.
+
+use std::{
+    rc::Rc,
+    sync::Barrier,
+    time::{Duration, Instant},
+};
+
+use rand::{SeedableRng, rngs::SmallRng};
+use tokio::{sync::mpsc, task::LocalSet, time::timeout};
+
+use crate::{
+    client::client,
+    clock::Timer,
+    connection::Connection,
+    fault::Fault,
+    generate::{Generator, Load, Report, Segment},
+    record::{Recorder, Totals},
+    schedule::Arrivals,
+};
+
+/// Arrivals nearer to one another than this are sent together: each wake-up of the clock costs what a request does.
+const TICK: Duration = Duration::from_micros(50);
+
+/// Runs one generator to the end of its segment.
+pub fn run(segment: &Segment, thread: usize, barrier: &Barrier, reports: &mpsc::UnboundedSender<Report>) {
+    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            barrier.wait();
+            drop(reports.send(Report::Failed(format!("no runtime: {error}"))));
+            return;
+        }
+    };
+    let recorder = match Recorder::new(segment.bodies.kinds.len()) {
+        Ok(recorder) => recorder,
+        Err(error) => {
+            barrier.wait();
+            drop(reports.send(Report::Failed(format!("no histogram: {error}"))));
+            return;
+        }
+    };
+    let (totals, sent) = LocalSet::new().block_on(&runtime, generate(segment, thread, recorder, barrier, reports));
+    drop(reports.send(Report::Ended { totals: Box::new(totals), sent }));
+}
+
+async fn generate(
+    segment: &Segment,
+    thread: usize,
+    recorder: Recorder,
+    barrier: &Barrier,
+    reports: &mpsc::UnboundedSender<Report>,
+) -> (Totals, u64) {
+    let share = |of: usize| of / segment.threads + usize::from(thread < of % segment.threads);
+    let open = (0..share(segment.connections)).map(|_| timeout(segment.timeout, Connection::open(&segment.target)));
+    let connections = futures::future::join_all(open).await;
+    barrier.wait();
+    let begun = Instant::now();
+    let generator = Rc::new(Generator::new(segment, thread, begun, recorder));
+    let scheduler = match segment.load {
+        Load::Open { rate, poisson } => {
+            let rng = poisson.then(|| SmallRng::seed_from_u64(segment.seed.rotate_left(32) ^ thread as u64));
+            let offset = thread as f64 / segment.threads as f64;
+            let arrivals = Arrivals::new(rate.share(segment.threads), segment.warmup, segment.duration, offset, rng);
+            let most = share(segment.max_outstanding).max(1);
+            Some(tokio::task::spawn_local(arrive(generator.clone(), arrivals, begun, most)))
+        }
+        Load::Closed => None,
+    };
+    let clients: Vec<_> = connections
+        .into_iter()
+        .map(|connection| {
+            let connection = match connection {
+                Ok(Ok(connection)) => Some(connection),
+                Ok(Err(error)) => {
+                    generator.record(generator.start, |recorder| recorder.fault(Fault::Connect, &error.to_string()));
+                    None
+                }
+                Err(_) => {
+                    generator
+                        .record(generator.start, |recorder| recorder.fault(Fault::Connect, "no connection in time"));
+                    None
+                }
+            };
+            tokio::task::spawn_local(client(generator.clone(), connection))
+        })
+        .collect();
+    let turns = tokio::task::spawn_local(turn(generator.clone(), reports.clone()));
+    if let Some(scheduler) = scheduler {
+        // A panic in a task ends with it: the others still tell what they saw.
+        drop(scheduler.await);
+        generator.queue.close();
+    }
+    for client in clients {
+        drop(client.await);
+    }
+    turns.abort();
+    // What ended during the run and what ended after it do not belong together: the turn is taken even when the ticker was not in time.
+    let last = generator.recorder.borrow_mut().turn(0);
+    drop(reports.send(Report::Interval(Box::new(last))));
+    let sent = generator.sent.get();
+    let totals = generator.recorder.borrow().totals.clone();
+    (totals, sent)
+}
+
+/// Sends off each interval when it has ended.
+async fn turn(generator: Rc<Generator>, reports: mpsc::UnboundedSender<Report>) {
+    let Segment { interval, duration, .. } = generator.segment;
+    let mut index = 0;
+    let mut end = Duration::ZERO;
+    while end < duration {
+        end = (end + interval).min(duration);
+        tokio::time::sleep_until((generator.start + end).into()).await;
+        index += 1;
+        let ended = generator.recorder.borrow_mut().turn(index);
+        if reports.send(Report::Interval(Box::new(ended))).is_err() {
+            return;
+        }
+    }
+}
+
+/// Puts arrivals into the queue when they are due.
+pub async fn arrive(generator: Rc<Generator>, arrivals: Arrivals, begun: Instant, most: usize) {
+    let timer = match Timer::new() {
+        Ok(timer) => timer,
+        Err(error) => {
+            return generator.recorder.borrow_mut().fault(Fault::Dropped, &format!("there is no clock: {error}"));
+        }
+    };
+    let mut now = Instant::now();
+    for arrival in arrivals {
+        let due = begun + arrival;
+        if due > now {
+            // Not to be woken for each when there are many.
+            if timer.sleep_until(due.max(now + TICK)).await.is_err() {
+                tokio::time::sleep_until(due.into()).await;
+            }
+            now = Instant::now();
+        }
+        if generator.stopped() {
+            generator.queue.waiting.borrow_mut().clear();
+            return;
+        }
+        let mut waiting = generator.queue.waiting.borrow_mut();
+        if waiting.len() + generator.queue.in_flight.get() >= most {
+            generator.record(due, |recorder| {
+                recorder.fault(Fault::Dropped, "as many requests as --max-outstanding allows were waiting");
+            });
+        } else {
+            waiting.push_back(due);
+            generator.queue.arrived.notify_one();
+        }
+    }
+}
