@@ -123,7 +123,7 @@ impl Lane {
     const FEW: usize = 8;
     /// Requests a worker that are many, if their wait is long too.
     const MANY: usize = 64;
-    /// A burst may wait for a part of the time that the lane has been at ease: for one of so many.
+    /// A queue may stand in the sockets for a part of the time that the lane has been at ease: for one of so many.
     const PATIENCE: u32 = 4;
     /// A wait that nobody is rejected for: with less, workers would run dry between two arrivals.
     const BETWEEN_ARRIVALS: Duration = Duration::from_micros(200);
@@ -189,8 +189,8 @@ impl Lane {
         self.load.overload(Instant::now());
     }
 
-    /// How long a burst may wait: `--queue-wait-ms`, and less where the lane was overloaded lately. At a load about what the workers can do a lane is
-    /// at ease every now and then, and that is no time for bursts.
+    /// How long a queue may stand in the sockets of a thread: `--queue-wait-ms`, and less where the lane was overloaded lately. At a load about what
+    /// the workers can do a lane is at ease every now and then, and the queue in the sockets is the same one as before.
     pub fn patience(&self) -> Duration {
         self.queue_wait.min(self.load.at_ease_for() / Self::PATIENCE)
     }
@@ -216,7 +216,7 @@ impl Lane {
             self.stands_since.store(now, Relaxed);
             return false;
         }
-        let (wait, most) = (self.wait(waiting), self.patience());
+        let (wait, most) = (self.wait(waiting), self.queue_wait);
         let is_long = wait > most / 4 || (waiting > Self::MANY * self.workers && wait > most / 80);
         is_long && now.saturating_sub(since) > nanos(most)
     }
@@ -247,7 +247,7 @@ impl Lane {
                 let stands = self.queue_stands(waiting);
                 match waiting > Self::FEW * self.workers {
                     true if stands => Duration::ZERO,
-                    true => self.patience(),
+                    true => self.queue_wait,
                     false => Duration::MAX,
                 }
             }
