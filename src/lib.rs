@@ -1,20 +1,25 @@
-//! presim: what would these calls do on top of the state that the chain has pre-confirmed right now?
+//! presim keeps the pre-confirmed state of an EVM chain and answers over JSON-RPC what calls and bundles would do on it.
 //!
-//! The floors of the house, from the top; each may use those below it and knows nothing of those above:
+//! Users run the program: `cargo run --release` starts a node on `127.0.0.1:8545` with a devnet, and `presim --help` lists every flag. The
+//! `README.md` beside `Cargo.toml` begins with a first simulation; `src/README.md` explains the architecture.
 //!
-//! - [`node`]: wires the actors together; start and shutdown order.
-//! - [`rpc`]: the front. Servers, methods, wire types of the two dialects, error codes, limits.
-//! - [`wallet`]: EIP-5792 batches. Rules, signing, approval, durable store.
-//! - [`command`]: what a command line asks for.
-//! - [`feed`]: the sources of state, and the one actor that turns what they give into snapshots.
-//! - [`pool`]: what was sent and is in no block yet.
-//! - [`executor`]: the scheduler. Where each request runs, when, and which are rejected.
-//! - [`engine`]: pure simulation. A snapshot and a request in, a result out.
-//! - [`store`]: what survives a restart. One file, many writes to a commit.
+//! Programs that embed a node parse a [`config::Config`] and hand it to [`node`].
+//!
+//! The modules are floors. Each uses those below it, and knows nothing of those above:
+//!
+//! - [`node`]: wires the actors together, and defines the order of start and shutdown.
+//! - [`rpc`]: servers, methods, wire types of the two dialects, error codes and limits.
+//! - [`wallet`]: EIP-5792 batches: rules, signing, approval and the ledger.
+//! - [`command`]: the command line: run a node, or talk to a running one.
+//! - [`feed`]: the sources of state, and the one actor that turns them into snapshots.
+//! - [`pool`]: the transaction pool.
+//! - [`executor`]: the scheduler: where and when each request runs, and which requests are rejected.
+//! - [`engine`]: pure simulation, from a snapshot and a request to a result.
+//! - [`store`]: the durable store: one file, and group commits.
 //! - [`config`]: the settings, from flags, environment and file.
 //! - [`state`]: immutable worlds, snapshots, history, and the overlay of a run.
-//! - [`chain`]: what a chain is. Forks, genesis, blocks.
-//! - [`meter`]: how long a run may go on.
+//! - [`chain`]: chain rules: forks, genesis, blocks and headers.
+//! - [`meter`]: bounds on how long a run may take.
 //! - [`telemetry`]: logs and metrics.
 
 pub mod chain;
@@ -32,7 +37,7 @@ pub mod store;
 pub mod telemetry;
 pub mod wallet;
 
-/// The README's Rust compiles.
+/// The Rust of these READMEs compiles.
 #[cfg(doctest)]
-#[doc = include_str!("../README.md")]
-struct Readme;
+#[doc = include_str!("../tests/clients/README.md")]
+struct ClientsReadme;

@@ -209,3 +209,46 @@ async fn an_object_takes_the_fields_that_the_document_has_and_no_others() {
     }
     assert!(objects > 30, "{objects} objects");
 }
+
+/// The tables of flags, made from the flags themselves.
+fn flags() -> String {
+    let command = <presim::config::Config as clap::CommandFactory>::command();
+    let shown = |argument: &&clap::Arg| argument.get_long().is_some() && argument.get_help_heading().is_some();
+    let mut headings: Vec<&str> = command.get_arguments().filter_map(clap::Arg::get_help_heading).collect();
+    let mut seen = BTreeSet::new();
+    headings.retain(|heading| seen.insert(*heading));
+    let mut text = String::new();
+    for heading in headings {
+        text += &format!("### {heading}\n\n| flag | default | meaning |\n|---|---|---|\n");
+        let arguments = command.get_arguments().filter(shown);
+        for argument in arguments.filter(|argument| argument.get_help_heading() == Some(heading)) {
+            let long = argument.get_long().expect("it was filtered");
+            let takes_value = argument.get_action().takes_values();
+            let value = argument.get_value_names().filter(|_| takes_value).map(|names| format!(" {}", names[0]));
+            let defaults: Vec<_> = argument.get_default_values().iter().map(|value| value.to_string_lossy()).collect();
+            let default =
+                if takes_value && !defaults.is_empty() { format!("`{}`", defaults.join(",")) } else { "–".into() };
+            let help = argument.get_help().expect("every flag has a help").to_string().replace('|', "\\|");
+            text += &format!("| `--{long}{}` | {default} | {help} |\n", value.unwrap_or_default());
+        }
+        text += "\n";
+    }
+    text
+}
+
+/// `PRESIM_WRITE_DOCS=1` writes the tables in the place of comparing them.
+#[test]
+fn the_readme_has_every_flag_with_its_default_and_its_help() {
+    const BEGINNING: &str =
+        "<!-- The tables of flags begin: `PRESIM_WRITE_DOCS=1 cargo test document` writes them. -->\n\n";
+    const END: &str = "<!-- The tables of flags end. -->";
+    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src/config/README.md");
+    let text = std::fs::read_to_string(&path).unwrap();
+    let (before, rest) = text.split_once(BEGINNING).expect("the mark before the tables");
+    let (tables, after) = rest.split_once(END).expect("the mark after the tables");
+    if std::env::var_os("PRESIM_WRITE_DOCS").is_some() {
+        std::fs::write(&path, format!("{before}{BEGINNING}{}{END}{after}", flags())).unwrap();
+        return;
+    }
+    assert!(tables == flags(), "{} is not what the flags say: PRESIM_WRITE_DOCS=1 writes it", path.display());
+}
