@@ -1,7 +1,7 @@
-//! What a warm request allocates: how often, how many bytes, and where.
+//! The allocations of a warm request: how many, how many bytes, and where.
 //!
-//! `cargo bench --bench allocations [WORKLOAD ...]`. Counted by dhat, so nothing here depends on the machine. `worker` is what a worker does with
-//! a request: parse, run, encode. `front` is the whole way of one over HTTP, from the socket to the socket.
+//! `cargo bench --bench allocations [WORKLOAD ...]`. dhat counts them, so the result does not depend on the machine.
+//! `worker` is a worker's part: parse, run, encode. `front` is the whole HTTP request, from socket to socket.
 
 mod world;
 
@@ -24,9 +24,9 @@ use crate::world::{BODIES, Body, Chain, bodies};
 static ALLOCATOR: dhat::Alloc = dhat::Alloc;
 
 const WORKLOADS: [&str; 6] = ["call_balance", "call_quote", "sim_swap", "sim_sandwich", "sim_multi", "sim_big"];
-/// Requests that are counted, at the most.
+/// The maximum number of requests to count.
 const REQUESTS: usize = 40;
-/// Sites that are shown.
+/// The number of sites to show.
 const SITES: usize = 15;
 
 fn main() {
@@ -62,11 +62,11 @@ fn main() {
     }
 }
 
-/// What a request allocates.
+/// The allocations of one request, on average.
 struct Allocations {
     count: f64,
     bytes: f64,
-    /// The most frequent first.
+    /// The most frequent site first.
     sites: Vec<Site>,
 }
 
@@ -76,7 +76,7 @@ struct Site {
     bytes: f64,
 }
 
-/// Counts what `answer` allocates for one of `bodies`, once it has answered all of them.
+/// Counts what `answer` allocates for one of `bodies`, after it has answered each of them once.
 fn count(bodies: &[Body], mut answer: impl FnMut(&Body)) -> Allocations {
     bodies.iter().for_each(&mut answer);
     let file = tempfile::NamedTempFile::new().expect("a file");
@@ -101,7 +101,7 @@ fn count(bodies: &[Body], mut answer: impl FnMut(&Body)) -> Allocations {
     Allocations { count: each(stats.total_blocks), bytes: each(stats.total_bytes), sites }
 }
 
-/// dhat's file, as far as it is needed.
+/// The needed part of dhat's output file.
 #[derive(Deserialize)]
 struct Profile {
     #[serde(rename = "pps")]
@@ -116,13 +116,13 @@ struct Point {
     bytes: u64,
     #[serde(rename = "tbk")]
     blocks: u64,
-    /// The innermost first.
+    /// Indices of frames, the innermost first.
     #[serde(rename = "fs")]
     frames: Vec<usize>,
 }
 
 impl Profile {
-    /// The innermost frame that is not of an allocator or a collection, and the innermost of presim's own.
+    /// Names the innermost frame outside allocators and collections, and the innermost frame of presim.
     fn place(&self, point: &Point, ours: &BTreeSet<String>) -> String {
         let frames: Vec<Frame<'_>> = point.frames.iter().filter_map(|at| Frame::parse(self.frames.get(*at)?)).collect();
         let caller = frames.iter().find(|frame| ours.contains(frame.file()));
@@ -134,10 +134,10 @@ impl Profile {
     }
 }
 
-/// A frame as dhat writes it: `0x1234: name<generics> (end/of/path.rs:line:column)`.
+/// A frame in dhat's format: `0x1234: name<generics> (end/of/path.rs:line:column)`.
 struct Frame<'a> {
     name: &'a str,
-    /// The end of its path, its line and its column.
+    /// The end of the path, the line and the column.
     place: &'a str,
 }
 
@@ -182,7 +182,7 @@ impl fmt::Display for Frame<'_> {
     }
 }
 
-/// The files of presim as dhat names files: the last three parts of their paths.
+/// Returns presim's source files as dhat names files: by the last three components of their paths.
 fn own_files() -> BTreeSet<String> {
     let mut folders = vec![PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/src"))];
     let mut files = BTreeSet::new();
@@ -200,7 +200,7 @@ fn own_files() -> BTreeSet<String> {
     files
 }
 
-/// One connection, which allocates nothing while it asks.
+/// A connection that allocates nothing during a request.
 struct Client {
     stream: TcpStream,
     head: Vec<u8>,
@@ -235,7 +235,7 @@ impl Client {
     }
 }
 
-/// How long an answer is with its head, once the head is there.
+/// Returns the length of an answer including its head, once the head is complete.
 fn length(answer: &[u8]) -> Option<usize> {
     const LENGTH: &[u8] = b"content-length: ";
     let head = memchr::memmem::find(answer, b"\r\n\r\n")?;

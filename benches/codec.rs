@@ -1,7 +1,7 @@
-//! JSON alone: bytes a second that are parsed, and that are encoded.
+//! The throughput of JSON parsing and encoding, in bytes a second.
 //!
-//! The bodies of `../shared/bench`. `parse` goes from the text of a request to what the engine takes: envelope and parameters. `encode` goes from
-//! what the engine gave for it to the text of the result.
+//! Runs the bodies of `../shared/bench`. `parse` turns the text of a request, envelope and parameters, into the input
+//! of the engine. `encode` turns the engine's output into the text of the result.
 
 mod world;
 

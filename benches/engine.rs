@@ -1,8 +1,8 @@
-//! What a simulation costs, beside what revm alone costs for the same calls.
+//! The cost of a simulation, compared with revm alone on the same calls.
 //!
-//! The bodies of `../shared/bench`, each body one request on its genesis. `engine` is [`engine::simulate`] in a reused overlay, all
-//! results built. `bare_revm` is the least anybody could do: the same calls in the same order on a `CacheDB`, committed, and their
-//! results thrown away. `answer` is what a worker does with a request: parse, simulate, encode.
+//! Runs the bodies of `../shared/bench`, one request each, on their genesis. `engine` is [`engine::simulate`] in a
+//! reused overlay, with all results built. `bare_revm` is the lower bound: the same calls in the same order on a
+//! `CacheDB`, committed, with their results dropped. `answer` is a worker's part of a request: parse, simulate, encode.
 
 mod world;
 
@@ -20,7 +20,7 @@ use crate::world::{Chain, bare::Request, bodies, median};
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 const WORKLOADS: [&str; 4] = ["sim_swap", "sim_sandwich", "sim_multi", "sim_big"];
-/// The most that presim may cost, as a multiple of bare revm.
+/// The maximum cost of presim, as a multiple of bare revm.
 const TARGET: f64 = 1.25;
 
 fn main() {
@@ -30,7 +30,7 @@ fn main() {
         .warm_up_time(Duration::from_millis(300))
         .measurement_time(Duration::from_millis(1200))
         .configure_from_args();
-    // A profile of one bench should show that bench alone.
+    // When profiling, the comparison is skipped, so that the profile shows only the benches.
     let profiling = std::env::args().any(|argument| argument == "--profile-time");
     let mut ratios = Vec::new();
     for name in WORKLOADS {
@@ -84,8 +84,8 @@ fn bench(criterion: &mut Criterion, name: &str, chain: &Chain, requests: &[Reque
 
 const ROUNDS: usize = 9;
 
-/// Seconds a request: engine, bare revm, bare revm with system calls, answer, and the engine without traced transfers. One after
-/// the other in each round, so that what disturbs the machine disturbs them alike.
+/// Returns the seconds per request of: engine, bare revm, bare revm with system calls, answer, engine without traced
+/// transfers. Each round runs all of them in turn, so that disturbances of the machine affect all alike.
 fn interleaved(chain: &Chain, requests: &[Request]) -> [f64; 5] {
     let untraced: Vec<Simulation> =
         requests.iter().map(|request| Simulation { trace_transfers: false, ..request.sim.clone() }).collect();

@@ -1,9 +1,10 @@
-//! The executor: what the way to a worker and back costs, and how near two workers come to two cores of bare revm.
+//! The executor: the cost of passing a job to a worker and back, and two workers compared with two cores of bare revm.
 //!
-//! `hop` is an empty job: from handing it over to having its answer, one after another from a task of a runtime as the node's is, and eight at once
-//! as eight connections would. `in_place` is the same job on the thread that asks. The table at the end runs the bodies of `../shared/bench` through
-//! the bundle lane, results built, nothing encoded, beside two threads that run the same calls in revm and nothing else; in turn, so that
-//! what disturbs the machine disturbs both alike. Last comes what two workers carry, beside one: in process, where no client takes a core.
+//! `hop` is an empty job from submission to answer, submitted by a task of a runtime like the node's: one at a time,
+//! and eight at once as eight connections would. `in_place` is the same job on the caller's thread. The table at the
+//! end runs the bodies of `../shared/bench` through the bundle lane, results built but not encoded, and compares two
+//! threads that run the same calls in revm only. Both take turns, so that disturbances of the machine affect both
+//! alike. Last is the throughput of two workers compared with one, in process, where no client uses a core.
 
 mod world;
 
@@ -33,15 +34,15 @@ use crate::world::{Chain, bare::Request, bodies, median};
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 const WORKERS: usize = 2;
-/// Jobs in flight where several are.
+/// The number of concurrent jobs, in benches with several.
 const AT_ONCE: usize = 8;
-/// Times that each side has its turn for the table.
+/// The number of turns of each side in the table.
 const ROUNDS: usize = 15;
-/// The least time of a turn.
+/// The minimum duration of a turn.
 const TURN: Duration = Duration::from_millis(300);
-/// The share of bare revm's throughput that is to be reached (issue: speed; `design.md`, ruling 15).
+/// The minimum throughput, as a share of bare revm's.
 const TARGET: f64 = 0.9;
-/// How many times the throughput of one worker two are to have.
+/// The minimum throughput of two workers, as a multiple of one worker's.
 const SCALING: f64 = 1.8;
 
 fn main() {
@@ -58,7 +59,7 @@ fn main() {
     }
 }
 
-/// An executor that takes whatever it is given.
+/// Starts an executor that rejects nothing.
 fn start(workers: usize, metrics: &Metrics) -> Executor {
     let config = ExecutorConfig {
         workers,
@@ -71,7 +72,7 @@ fn start(workers: usize, metrics: &Metrics) -> Executor {
     Executor::start(config, metrics).expect("threads")
 }
 
-/// What is handed to the executor.
+/// A job for the executor.
 struct Work<F> {
     place: Place,
     work: F,
@@ -110,7 +111,7 @@ fn hop(executor: &Executor, runtime: &Runtime, metrics: &Metrics) {
             group.throughput(Throughput::Elements(at_once as u64));
             group.bench_function(format!("{lane}_{at_once}_at_once"), |bencher| {
                 bencher.iter_custom(|rounds| {
-                    // What they record is folded away now and then, as the node does it.
+                    // The recorded samples are aggregated regularly, as in the node.
                     metrics.upkeep();
                     let executor = executor.clone();
                     runtime
@@ -130,7 +131,7 @@ fn hop(executor: &Executor, runtime: &Runtime, metrics: &Metrics) {
     criterion.final_summary();
 }
 
-/// The time of `rounds` rounds, in each of which `at_once` empty jobs are handed over and their answers waited for.
+/// Returns the time of `rounds` rounds. Each round submits `at_once` empty jobs and waits for their answers.
 async fn empty_jobs(executor: Executor, lane: LaneName, at_once: usize, rounds: u64) -> Duration {
     let (start, flow) = (Instant::now(), Flow::new());
     for _ in 0..rounds {
@@ -153,7 +154,7 @@ fn against_bare(executor: &Executor, runtime: &Runtime, chain: &Arc<Chain>) {
     for name in ["sim_swap", "sim_sandwich", "sim_multi", "sim_big"] {
         let Some(bodies) = bodies(name) else { continue };
         let requests: Arc<[Request]> = bodies.into_iter().map(|body| Request::new(chain, body)).collect();
-        // As many as take about a turn, and a multiple of the workers.
+        // Enough requests for about one turn, in a multiple of the workers.
         let (start, mut count) = (Instant::now(), 0);
         while start.elapsed() < TURN || count % WORKERS > 0 {
             chain.bare::<false>(&requests[count % requests.len()], |_| {});
@@ -175,12 +176,12 @@ fn against_bare(executor: &Executor, runtime: &Runtime, chain: &Arc<Chain>) {
     }
 }
 
-/// What two workers carry, beside one; and two threads of bare revm, which have nothing in common but the machine.
+/// Compares the throughput of two workers with one, and of two threads of bare revm, which share nothing, with one.
 fn scaling(two: &Executor, runtime: &Runtime, chain: &Arc<Chain>) {
     let Some(bodies) = bodies("sim_big") else { return };
     let requests: Arc<[Request]> = bodies.into_iter().map(|body| Request::new(chain, body)).collect();
     let one = start(1, &Metrics::default());
-    // So many that it matters little which worker ends last.
+    // Enough requests that the worker which ends last has little effect.
     let count = 8 * AT_ONCE;
     let (mut ours, mut bare) = (Vec::new(), Vec::new());
     for _ in 0..ROUNDS {
@@ -199,7 +200,7 @@ fn scaling(two: &Executor, runtime: &Runtime, chain: &Arc<Chain>) {
     println!("threads of bare revm {:.3}  {:.3} to {:.3}", bare.0, bare.1, bare.2);
 }
 
-/// Seconds that `count` requests take through the bundle lane, all waiting at once.
+/// Runs `count` requests through the bundle lane, all queued at once. Returns the seconds taken.
 fn through_executor(
     executor: &Executor,
     runtime: &Runtime,
@@ -221,7 +222,7 @@ fn through_executor(
     start.elapsed().as_secs_f64()
 }
 
-/// The same in revm alone, each of the threads taking the next request when it is free.
+/// Runs `count` requests in bare revm; each thread takes the next request when it is free. Returns the seconds taken.
 fn on_threads(threads: usize, chain: &Chain, requests: &[Request], count: usize) -> f64 {
     let (start, next) = (Instant::now(), AtomicUsize::new(0));
     thread::scope(|scope| {

@@ -1,7 +1,7 @@
-//! A large block that arrives as sub-blocks: each costs what its own transactions cost, whatever came before it.
+//! A large block in sub-blocks: each sub-block costs only its own transactions, not those before it.
 //!
-//! 571 transactions, 1.5 Ggas together, in ten sub-blocks, on an OP-stack chain whose state is an upstream's and known. Printed is the time
-//! of each: its transactions' senders recovered, executed, its snapshot published.
+//! 571 transactions with 1.5 Ggas in ten sub-blocks, on an OP-stack chain whose state is an upstream's and already
+//! cached. Prints the time of each sub-block: recovery of the senders, execution, and publication of its snapshot.
 
 use std::{
     hint::black_box,
@@ -31,7 +31,7 @@ const SUB_BLOCKS: usize = 10;
 const KEPT: Retention = Retention { blocks: 16, snapshots: 64, history: u64::MAX };
 const GAS: u64 = 2_630_000;
 const ROUNDS: usize = 5;
-/// Hashes until little gas is left, and counts in a slot of the caller's.
+/// Hashes until little gas is left, and counts in a slot of the caller.
 const BURNER: Address = address!("00000000000000000000000000000000000b0a7e");
 const BURNER_CODE: Bytes = bytes!("5b6020600020505a61ea60106000573354600101335500");
 
@@ -58,7 +58,7 @@ fn main() -> eyre::Result<()> {
     Ok(())
 }
 
-/// All forks of the OP stack from the start.
+/// Returns a chain with all forks of the OP stack from the start.
 fn chain() -> eyre::Result<ChainSpec> {
     let forks = ["regolith", "canyon", "ecotone", "fjord", "granite", "holocene", "isthmus", "jovian"];
     let mut config = serde_json::json!({
@@ -90,7 +90,7 @@ fn transactions(spec: &ChainSpec) -> eyre::Result<Vec<ChainTx>> {
         .collect()
 }
 
-/// Applies the block once: the time of each sub-block.
+/// Applies the block once and returns the time of each sub-block.
 fn round(spec: &ChainSpec, transactions: &[ChainTx]) -> eyre::Result<Vec<Duration>> {
     let mut at = begin(spec)?;
     let snapshots = Snapshots::new(stand_on(at.world.clone(), at.head.clone(), at.hashes.clone()), LIVE, KEPT);
@@ -125,7 +125,7 @@ fn round(spec: &ChainSpec, transactions: &[ChainTx]) -> eyre::Result<Vec<Duratio
 
 const LIVE: FeedState = FeedState::Live { every_ms: 200 };
 
-/// The open block on a state that is all known.
+/// Returns the open block on a state without cache misses.
 fn begin(spec: &ChainSpec) -> eyre::Result<Snapshot> {
     let parent = Header {
         number: 1,
@@ -137,7 +137,7 @@ fn begin(spec: &ChainSpec) -> eyre::Result<Snapshot> {
         excess_blob_gas: Some(0),
         parent_beacon_block_root: Some(B256::ZERO),
         requests_hash: Some(B256::ZERO),
-        // Jovian's: denominator 250, elasticity 6, no least base fee.
+        // Jovian: denominator 250, elasticity 6, no minimum base fee.
         extra_data: bytes!("01000000fa000000060000000000000000"),
         ..Header::default()
     };
@@ -159,7 +159,7 @@ fn begin(spec: &ChainSpec) -> eyre::Result<Snapshot> {
     let mut hashes = BlockHashes::default();
     hashes.push(head.number(), head.hash());
     let on = stand_on(World::on(view.clone()), Arc::new(head), hashes);
-    // What else the block reads exists nowhere: it is found as the feed finds it.
+    // All other state that the block reads is empty. It is discovered by cache misses, as in the feed.
     let txs = transactions(spec)?;
     loop {
         let opened = open_block_with(spec, &on, header.clone())?;
@@ -167,7 +167,7 @@ fn begin(spec: &ChainSpec) -> eyre::Result<Snapshot> {
         let open = opened.snapshot.open.clone().ok_or_else(|| eyre!("no block is open"))?;
         let tried = extend(spec, &opened.snapshot, &open, |sub_block| {
             for tx in first {
-                // Whether it can be included is seen when all is known.
+                // Failures are ignored here, because the state may still be incomplete.
                 let _ = sub_block.push(tx);
             }
         });

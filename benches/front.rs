@@ -1,9 +1,9 @@
-//! The front: requests a second that it answers, beside a jsonrpsee server whose one method does nothing, and beside servers that write the
-//! bytes of presim's own answer and look at nothing: what this machine allows, the client included.
+//! The front's requests a second. Compared are a jsonrpsee server with an empty method, and servers that write the
+//! bytes of presim's answer without reading the request: the maximum of this machine, client included.
 //!
-//! `cargo bench --bench front`. Eight connections of one client thread to servers in the same process; the table at the end takes the servers
-//! in turn, so that what else the machine does meets them all alike. With `../shared/bench` beside the project, the chain is the one recorded
-//! there, and a code of 22 kB is read.
+//! `cargo bench --bench front`. One client thread uses eight connections to servers in the same process. For the table
+//! at the end, the servers take turns, so that disturbances of the machine affect all alike. With `../shared/bench`
+//! beside the project, the recorded chain is used, and a code of 22 kB is read.
 
 use std::{
     ffi::OsString,
@@ -26,18 +26,18 @@ use tokio::{
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// Connections of the client.
+/// The number of the client's connections.
 const CONNECTIONS: usize = 8;
-/// Requests of one measurement, over all connections.
+/// The number of requests of one measurement, over all connections.
 const REQUESTS: usize = 4_000;
-/// Times that each server has its turn for the table.
+/// The number of turns of each server in the table.
 const ROUNDS: usize = 15;
-/// The share of an empty method's throughput that a look-up with a short answer must keep (issue: reads).
+/// The minimum throughput of a look-up with a short answer, as a share of an empty method's.
 const FLOOR: f64 = 0.8;
 
 const GENESIS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../shared/bench/genesis.json");
 
-/// What is asked of a server, and the connections it is asked over.
+/// A request to a server, and the connections that it is sent over.
 struct Client {
     name: String,
     request: Vec<u8>,
@@ -45,7 +45,7 @@ struct Client {
 }
 
 impl Client {
-    /// A client of `server`, and the answer that it had.
+    /// Connects to `server`. Returns the client and the server's answer.
     async fn connect(name: &str, server: SocketAddr, method: &str, params: &str) -> (Self, Vec<u8>) {
         let body = format!(r#"{{"jsonrpc":"2.0","id":1,"method":"{method}","params":{params}}}"#);
         let request = format!(
@@ -65,7 +65,7 @@ impl Client {
         (client, answer)
     }
 
-    /// Sends `count` requests, each connection its share one after another.
+    /// Sends `count` requests, divided over the connections, each of which sends its share in sequence.
     async fn run(&mut self, count: usize) {
         let request = &self.request;
         let each = self.streams.iter_mut().map(|stream| async move {
@@ -77,7 +77,7 @@ impl Client {
         futures::future::join_all(each).await;
     }
 
-    /// Requests a second.
+    /// Returns the requests answered a second.
     async fn throughput(&mut self) -> f64 {
         let began = Instant::now();
         self.run(REQUESTS).await;
@@ -85,13 +85,13 @@ impl Client {
     }
 }
 
-/// One request and its whole answer.
+/// Sends one request and reads the whole answer.
 async fn exchange<'a>(stream: &mut TcpStream, request: &[u8], buffer: &'a mut Vec<u8>) -> &'a [u8] {
     stream.write_all(request).await.expect("it is sent");
     buffer.clear();
     loop {
         stream.read_buf(buffer).await.expect("it is answered");
-        // Both servers write their headers in lower case. Reading them must cost a client little: it is not what is measured.
+        // Both servers write header names in lower case. The parsing is minimal, because the client is not measured.
         let Some(head) = find(buffer, b"\r\n\r\n") else { continue };
         let length = find(&buffer[..head], b"content-length: ").map(|at| &buffer[at + 16..head]);
         let digits = length.expect("the answer has a length").iter().take_while(|byte| byte.is_ascii_digit());
@@ -107,7 +107,7 @@ fn find(text: &[u8], what: &[u8]) -> Option<usize> {
     memchr::memmem::find(text, what)
 }
 
-/// A jsonrpsee server with one method that returns a constant.
+/// Starts a jsonrpsee server with one method that returns a constant.
 async fn empty_jsonrpsee() -> SocketAddr {
     let server = jsonrpsee::server::ServerBuilder::default().build("127.0.0.1:0").await.expect("a free port");
     let address = server.local_addr().expect("it has an address");
@@ -117,7 +117,7 @@ async fn empty_jsonrpsee() -> SocketAddr {
     address
 }
 
-/// A server that takes whatever arrives for a request, and writes `answer`.
+/// Starts a server that takes anything it reads for a request and writes `answer`.
 async fn canned(answer: Vec<u8>) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let (address, answer) = (listener.local_addr().expect("it has an address"), Arc::new(answer));
@@ -139,7 +139,7 @@ async fn canned(answer: Vec<u8>) -> SocketAddr {
 }
 
 fn main() {
-    // The server's threads, and one for the client.
+    // One runtime for the servers, and one thread for the client.
     let servers = Runtime::new().expect("threads");
     let client = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a thread");
     let mut flags = ["presim", "--listen", "127.0.0.1:0", "--log", "warn"].map(OsString::from).to_vec();
@@ -149,7 +149,7 @@ fn main() {
     }
     let node = Node::start(Config::load(flags).expect("the flags are right")).expect("the node starts");
     let presim = node.info().listen;
-    // In the recorded world an account and a token with a long code; else the devnet's own.
+    // In the recorded world, an account and a token with a long code; otherwise the devnet's own.
     let (account, contract) = match (recorded, node.info().trading) {
         (false, Some(trading)) => (node.info().accounts[0].address(), trading.weth),
         _ => {

@@ -1,8 +1,8 @@
-//! How memory and file grow, or do not, while old blocks are pruned: a node in a process of its own builds twenty sub-blocks a second with
-//! traffic, and its resident memory and its file are looked at each second. The verdict is about the last half; a plot shows all of it.
+//! The growth of memory and file while old blocks are pruned. A node in a process of its own builds twenty sub-blocks a
+//! second with traffic; memory and file size are sampled each second. The verdict covers the last half, a plot all.
 //!
-//! `cargo bench --bench history -- run` takes ten minutes, `-- --hour` an hour, `-- --seconds N` a short look, whose verdict tells little. Without
-//! one of these nothing is run.
+//! `cargo bench --bench history -- run` takes ten minutes, `-- --hour` an hour. `-- --seconds N` is a short look whose
+//! verdict means little. Without one of these arguments, nothing runs.
 
 use std::{
     fmt::Write as _,
@@ -15,17 +15,17 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Of the smallest in the last half, how much more the largest may be.
+/// The maximum by which the largest value of the last half may exceed the smallest, as a share of the smallest.
 const SPREAD: f64 = 0.05;
-/// Small enough that most of the time blocks are pruned.
+/// The history is short enough that blocks are pruned during most of the run.
 const FLAGS: [&str; 4] = ["--sub-block-ms", "50", "--keep-history", "256"];
 
-/// What is seen at one moment.
+/// The sizes at one moment.
 struct Sample {
     seconds: f64,
-    /// Bytes of resident memory.
+    /// Resident memory in bytes.
     memory: f64,
-    /// Bytes of the store's file.
+    /// Size of the store's file in bytes.
     file: f64,
 }
 
@@ -47,10 +47,10 @@ fn main() {
     println!("  plot: {}", svg.display());
 }
 
-/// Runs a node for so long, and looks at it each second.
+/// Runs a node for this many seconds and samples it each second.
 fn sample(seconds: u64) -> Vec<Sample> {
     let folder = tempfile::tempdir().expect("a directory");
-    // The node makes it, for its own user alone.
+    // The node creates the directory, with access for its own user only.
     let dir = folder.path().join("data");
     let node = Node::start(&dir);
     let (began, mut samples) = (Instant::now(), Vec::new());
@@ -83,16 +83,16 @@ fn mib(bytes: f64) -> f64 {
     bytes / f64::from(1 << 20)
 }
 
-/// Size of a panel of the plot, and of the room around it.
+/// The size of a panel of the plot, and the margins.
 const WIDTH: f64 = 720.;
 const HEIGHT: f64 = 200.;
 const LEFT: f64 = 70.;
 const TOP: f64 = 40.;
 
-/// MiB of something of a sample.
+/// A size in a sample, in MiB.
 type Measure = fn(&Sample) -> f64;
 
-/// The samples as an SVG: a panel for memory and one for the file, their last half shaded.
+/// Plots the samples as an SVG: a panel for memory and one for the file, with the last half shaded.
 fn plot(samples: &[Sample]) -> String {
     let panels: [(&str, Measure); 2] = [("memory", |one| mib(one.memory)), ("file", |one| mib(one.file))];
     let mut svg = format!(
@@ -146,7 +146,7 @@ impl Node {
             .stdout(Stdio::piped())
             .spawn()
             .expect("the node starts");
-        // It prints its banner when it answers.
+        // The node prints its banner once it answers requests.
         let mut output = BufReader::new(child.stdout.take().expect("it is piped"));
         let mut line = String::new();
         while !line.contains("curl ") {
@@ -157,7 +157,7 @@ impl Node {
         Self(child)
     }
 
-    /// Bytes that it has resident.
+    /// Returns the node's resident memory in bytes.
     fn resident(&self) -> f64 {
         let status = fs::read_to_string(format!("/proc/{}/status", self.0.id())).expect("Linux, and it runs");
         let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("it is there");

@@ -1,6 +1,6 @@
-//! The roots over a block's transactions and receipts, with the transactions' hashes: side by side, and one after another.
+//! The roots of a block's transactions and receipts, with the transactions' hashes: in parallel and in sequence.
 //!
-//! Transactions of 300 bytes and receipts of 900, as swaps have them.
+//! Transactions have 300 bytes and receipts 900, like those of swaps.
 
 use std::{hint::black_box, time::Duration};
 
@@ -20,7 +20,7 @@ fn main() {
         .configure_from_args();
     let mut group = criterion.benchmark_group("lists");
     for count in [1, 3, 20, 200] {
-        // No two alike, as in a block.
+        // All entries differ, as in a block.
         let list = |length| (0..count).map(|place| vec![place as u8; length]).collect::<Vec<_>>();
         let (transactions, receipts) = (list(300), list(900));
         let [transactions, receipts] =

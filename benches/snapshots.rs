@@ -1,4 +1,4 @@
-//! What it costs to take, publish, seal and keep states, at two sizes of world.
+//! The cost of taking, publishing, sealing and keeping states, at two sizes of world.
 
 use std::{
     hint::black_box,
@@ -23,9 +23,9 @@ use revm::state::AccountInfo;
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 const SIZES: [u64; 2] = [10_000, 1_000_000];
-/// Slots that a sub-block changes.
+/// The number of slots that a sub-block changes.
 const CHANGED: u64 = 1_000;
-/// As many as the node keeps by default.
+/// The node's default number of kept snapshots.
 const KEPT: usize = 64;
 
 fn main() {
@@ -46,7 +46,7 @@ fn main() {
     criterion.final_summary();
 }
 
-/// Taking a snapshot while another thread publishes one every 200 µs.
+/// Takes a snapshot while another thread publishes one every 200 µs.
 fn take(criterion: &mut Criterion) {
     let snapshots = Arc::new(cell(build(1_000)));
     let done = Arc::new(AtomicBool::new(false));
@@ -73,8 +73,8 @@ fn take(criterion: &mut Criterion) {
     eprintln!("take: {published} snapshots were published meanwhile, in {:.2} s", time.as_secs_f64());
 }
 
-/// A sub-block's changes, from the world before to the new snapshot in readers' hands; the oldest kept one is let go. Target: 5 ms,
-/// and no more than twice the time at a hundred times the size.
+/// Publishes a sub-block's changes: from the world before them to the new snapshot in readers' hands, with the oldest
+/// snapshot evicted. The target is 5 ms, and at most twice the time at a hundred times the size.
 fn publish(criterion: &mut Criterion, size: u64, world: &LocalWorld) {
     let mut group = criterion.benchmark_group("publish");
     group.throughput(Throughput::Elements(CHANGED));
@@ -84,7 +84,7 @@ fn publish(criterion: &mut Criterion, size: u64, world: &LocalWorld) {
         let publish = |changes: Vec<AccountChange>| {
             snapshots.publish(after(&snapshots.newest(), |world| world.apply_many(&changes)))
         };
-        // From here on each new snapshot pushes an old one out.
+        // From here on, each new snapshot evicts an old one.
         (0..KEPT).for_each(|_| publish(shape.changes(CHANGED, &mut random)));
         group.bench_function(BenchmarkId::new(shape.name(), size), |bencher| {
             bencher.iter_batched(|| shape.changes(CHANGED, &mut random), publish, BatchSize::PerIteration);
@@ -93,7 +93,7 @@ fn publish(criterion: &mut Criterion, size: u64, world: &LocalWorld) {
     group.finish();
 }
 
-/// The state root after a sub-block's changes to a world whose root was known.
+/// Computes the state root after a sub-block's changes, from a world with a known root.
 fn seal(criterion: &mut Criterion, size: u64, world: &LocalWorld) {
     let start = Instant::now();
     black_box(world.state_root());
@@ -117,7 +117,7 @@ fn seal(criterion: &mut Criterion, size: u64, world: &LocalWorld) {
     group.finish();
 }
 
-/// How much memory 256 worlds take that differ in 100 slots each.
+/// Measures the memory of 256 worlds that differ in 100 slots each.
 fn memory(size: u64, world: &LocalWorld, shape: Shape) {
     const WORLDS: u64 = 256;
     const SLOTS: u64 = 100;
@@ -140,7 +140,7 @@ fn memory(size: u64, world: &LocalWorld, shape: Shape) {
     black_box(worlds);
 }
 
-/// Where the changed slots are.
+/// The distribution of the changed slots.
 #[derive(Clone, Copy)]
 enum Shape {
     OneContract,
@@ -157,7 +157,7 @@ impl Shape {
         }
     }
 
-    /// New values for `count` slots out of [`CHANGED`].
+    /// Returns new values for `count` of the [`CHANGED`] slots.
     fn changes(self, count: u64, random: &mut SmallRng) -> Vec<AccountChange> {
         let first = random.random_range(0..CHANGED);
         let slots = (0..count).map(|n| ((first + n) % CHANGED, U256::from(random.random_range(1..u64::MAX))));
@@ -175,7 +175,7 @@ fn change(account: u64, slots: impl IntoIterator<Item = (U256, U256)>) -> Accoun
     AccountChange { address: address(account), info, storage_cleared: false, slots: slots.into_iter().collect() }
 }
 
-/// `size` accounts: the first with [`CHANGED`] slots, as many after it with one, the rest with ether alone.
+/// Builds `size` accounts: the first with [`CHANGED`] slots, as many after it with one, the rest with ether only.
 fn build(size: u64) -> LocalWorld {
     let start = Instant::now();
     let mut world = LocalWorld::default();
@@ -192,7 +192,7 @@ fn build(size: u64) -> LocalWorld {
     world
 }
 
-/// Spread as addresses are, and the same in each run.
+/// Returns an address, spread like real addresses and the same in each run.
 fn address(number: u64) -> Address {
     Address::from_word(keccak256(number.to_be_bytes()))
 }
@@ -209,14 +209,14 @@ fn cell(world: LocalWorld) -> Snapshots {
     )
 }
 
-/// The snapshot after `on`, its world changed.
+/// Returns a snapshot after `on` with a changed world.
 fn after(on: &Snapshot, change: impl FnOnce(&mut LocalWorld)) -> Snapshot {
     let mut world = on.world.clone().into_local().expect("all of it is here");
     change(&mut world);
     Snapshot::new(world, on.head.clone(), None, on.hashes.clone())
 }
 
-/// Bytes of memory that the process has resident.
+/// Returns this process's resident memory in bytes.
 fn resident() -> u64 {
     const PAGE: u64 = 4096;
     let statm = std::fs::read_to_string("/proc/self/statm").expect("Linux");

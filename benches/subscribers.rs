@@ -1,7 +1,7 @@
-//! What subscribers cost the feed: the time to publish a snapshot with a thousand of them and with none.
+//! The cost of subscribers for the feed: the time to publish a snapshot with a thousand subscribers and with none.
 //!
-//! `cargo bench --bench subscribers`. The subscribers are connections of another process, as they are in life. Phases with and without them take
-//! turns on one node, and the node's own histogram is read at the end of each.
+//! `cargo bench --bench subscribers`. The subscribers are connections of another process, as in production. Phases with
+//! and without them alternate on one node, and the node's own histogram is read at the end of each.
 
 use std::{
     env,
@@ -21,10 +21,10 @@ use tokio_tungstenite::{connect_async, tungstenite::Message};
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 const SUBSCRIBERS: usize = 1_000;
-/// Phases of each kind, and how long one takes.
+/// The number of phases of each kind. `PHASE` is the duration of one.
 const PHASES: usize = 4;
 const PHASE: Duration = Duration::from_secs(6);
-/// The publishing time may grow by this much at the 99th percentile (issue: subscriptions).
+/// The maximum growth of the publishing time at the 99th percentile.
 const LIMIT: f64 = 1.2;
 
 fn main() {
@@ -57,7 +57,7 @@ fn main() {
     println!("ratio at p99: {:.2}", counts[1].percentile(0.99) / counts[0].percentile(0.99));
 }
 
-/// How often it took how long: upper bounds in seconds, and how many came under each.
+/// A cumulative histogram: upper bounds in seconds, and the number of samples at or below each.
 #[derive(Default)]
 struct Histogram(Vec<(f64, f64)>);
 
@@ -83,7 +83,7 @@ impl Histogram {
         self.0.last().map_or(0.0, |(_, count)| *count)
     }
 
-    /// Between the bounds of its bucket, as Prometheus does it.
+    /// Returns a percentile, interpolated within its bucket as Prometheus does.
     fn percentile(&self, part: f64) -> f64 {
         let rank = self.total() * part;
         let (mut low, mut under) = (0.0, 0.0);
@@ -97,7 +97,7 @@ impl Histogram {
     }
 }
 
-/// The process that subscribes. Ended when dropped.
+/// The process that subscribes, which is ended when dropped.
 struct Subscribers(Child);
 
 impl Subscribers {
@@ -120,7 +120,7 @@ impl Drop for Subscribers {
     }
 }
 
-/// Subscribes, and takes what comes until it is ended.
+/// Subscribes and reads notifications until the process is ended.
 fn subscribe(node: SocketAddr) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a thread");
     runtime.block_on(async {

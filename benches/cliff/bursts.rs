@@ -1,4 +1,4 @@
-//! Searchers send all at once, at each sub-block: single simulations over WebSockets, every 320 ms.
+//! Searchers who all send at each sub-block: single simulations over WebSockets, every 320 ms.
 
 use std::{
     path::Path,
@@ -13,7 +13,6 @@ use crate::{load::quantile, node::Node, verdict};
 const EVERY: Duration = Duration::from_millis(320);
 const ROUNDS: usize = 12;
 
-/// Runs all of it.
 pub fn run(folder: &Path) {
     let Ok(text) = std::fs::read_to_string(folder.join("sim_swap.ndjson")) else { return };
     let bodies: Vec<String> = text.lines().map(|line| line.replace("\"latest\"", "\"pending\"")).collect();
@@ -48,7 +47,7 @@ pub fn run(folder: &Path) {
 struct Seen {
     served: usize,
     rejected: usize,
-    /// Seconds from a burst's begin to its last answer.
+    /// Seconds from the start of a burst to its last answer.
     rounds: Vec<f64>,
 }
 

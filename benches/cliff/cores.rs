@@ -1,4 +1,4 @@
-//! Which cores run what.
+//! The assignment of processor cores to threads.
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
@@ -6,18 +6,17 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 pub struct Cores(Vec<usize>);
 
 impl Cores {
-    /// Those that the calling thread may use.
+    /// Returns the cores that the calling thread may use.
     pub fn of_thread() -> Self {
         let set = sched_getaffinity(None).expect("the system tells them");
         Self((0..CpuSet::MAX_CPU).filter(|core| set.is_set(*core)).collect())
     }
 
-    /// How many they are.
     pub const fn count(&self) -> usize {
         self.0.len()
     }
 
-    /// The first half and the second; all of them twice where there is one.
+    /// Returns the first and the second half, or all cores twice if there is only one.
     pub fn halves(&self) -> [Self; 2] {
         match self.0.split_at(self.count() / 2) {
             ([], all) => [Self(all.to_vec()), Self(all.to_vec())],
@@ -25,7 +24,7 @@ impl Cores {
         }
     }
 
-    /// From now on the calling thread runs on these, and what it starts.
+    /// Restricts the calling thread, and the threads and processes that it starts, to these cores.
     pub fn hold(&self) {
         let mut set = CpuSet::new();
         self.0.iter().for_each(|core| set.set(*core));

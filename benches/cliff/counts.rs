@@ -1,4 +1,4 @@
-//! Instructions of a request, whatever is pending and however large the state is: counted by callgrind in a child of this program.
+//! Instructions per request, which must not depend on the pending changes or the state's size, by callgrind.
 
 use std::{hint::black_box, process::Command};
 
@@ -12,14 +12,13 @@ use presim::{
 
 use crate::{verdict, world};
 
-/// The argument with which the program is its own child: what to count, accounts, changed slots.
+/// The argument that makes this program its own child, followed by: what to count, accounts, changed slots.
 pub const CHILD: &str = "count";
 
 const REQUESTS: u64 = 200;
 const SMALL: u64 = 1_001;
 const LARGE: u64 = 1_000_000;
 
-/// Counts, and compares.
 pub fn run() {
     if Command::new("valgrind").arg("--version").output().is_err() {
         println!("  skipped: no valgrind here");
@@ -42,7 +41,7 @@ fn spread(a: u64, b: u64) -> f64 {
     a.max(b) as f64 / a.min(b) as f64
 }
 
-/// Instructions of one request.
+/// Returns the instructions of one request.
 fn count(kind: &str, accounts: u64, pending: u64) -> u64 {
     let folder = tempfile::tempdir().expect("a folder");
     let out = folder.path().join("counts");
@@ -62,19 +61,19 @@ fn count(kind: &str, accounts: u64, pending: u64) -> u64 {
     }
 }
 
-/// What the child does.
+/// Runs the requests as the child under callgrind.
 pub fn child(arguments: &[String]) {
     let [kind, accounts, pending] = arguments else { panic!("expected what to count, accounts and changed slots") };
     let world = world::build(accounts.parse().expect("accounts"));
     let snapshot = world::snapshot(&world, pending.parse().expect("changed slots"));
     let requests: Vec<Request> = (1..=REQUESTS).map(|sender| Request::new(kind, world::address(sender))).collect();
     let mut worker = Worker { spec: world::spec(), codes: CodeCache::new(1 << 20), overlay: Overlay::of_thread() };
-    // What is done once is not a request's cost.
+    // One-time work is not part of a request's cost.
     requests.iter().take(20).for_each(|request| worker.run(request, &snapshot));
     counted_requests(&mut || requests.iter().for_each(|request| worker.run(request, &snapshot)));
 }
 
-/// callgrind counts while this runs.
+/// callgrind counts only while this function runs.
 #[inline(never)]
 fn counted_requests(all: &mut dyn FnMut()) {
     all();
@@ -86,7 +85,7 @@ enum Request {
 }
 
 impl Request {
-    /// A call of the contract, or a simulation of three, by `from`: each sender is somewhere else in the maps.
+    /// Returns a call of the contract, or a simulation of three, by `from`. Each sender is elsewhere in the maps.
     fn new(kind: &str, from: Address) -> Self {
         let call = Call { from, to: TxKind::Call(world::contract()), ..Call::default() };
         match kind {
@@ -99,7 +98,7 @@ impl Request {
     }
 }
 
-/// What a worker has from one request to the next.
+/// What a worker keeps between requests.
 struct Worker {
     spec: ChainSpec,
     codes: CodeCache,
@@ -107,7 +106,7 @@ struct Worker {
 }
 
 impl Worker {
-    /// On the newest snapshot, in an overlay that was used before.
+    /// Runs a request on `snapshot` in a reused overlay.
     fn run(&mut self, request: &Request, snapshot: &Snapshot) {
         const RULES: Rules = Rules {
             base_fee: BaseFeeRule::Block,

@@ -1,6 +1,6 @@
-//! One client floods the node with long calls: what becomes of another's requests.
+//! Fairness: the latency of one client's requests while another client floods the node with long calls.
 //!
-//! 32 connections send `eth_call`s of 50 Mgas, each its next when it has the answer to the last. Another client asks for one thing after another.
+//! 32 connections send `eth_call`s of 50 Mgas, each the next after the last answer. The other client has one at a time.
 
 use std::{
     io::Write,
@@ -18,9 +18,9 @@ use crate::{
 
 const HEAVY: usize = 32;
 const TIME: Duration = Duration::from_secs(4);
-/// How often the other client asks: less than its share, a thirty-third of two cores.
+/// The interval of the other client's requests, which stay below its share, a thirty-third of two cores.
 const EVERY: Duration = Duration::from_millis(5);
-/// How much longer than idle the p99 may be, in seconds.
+/// The maximum by which the p99 may exceed the idle one, in seconds.
 const MORE: f64 = 0.02;
 
 const TO: &str = "0x00000000000000000000000000000000000c0de0";
@@ -31,10 +31,9 @@ fn body(method: &str, params: &Value) -> String {
     json!({"jsonrpc": "2.0", "id": 1, "method": method, "params": params}).to_string()
 }
 
-/// Runs all of it.
 pub fn run() {
     let long = json!([{"to": TO, "gas": "0x2faf080"}, "pending", {TO: {"code": "0x5b600056"}}]);
-    // 200,000 gas: a tenth of a millisecond or two.
+    // 200,000 gas, which take one or two tenths of a millisecond.
     let short = json!([{"to": TO, "gas": "0x30d40"}, "pending", {TO: {"code": "0x5b60016000540160005560206000f3"}}]);
     let hash = format!("0x{:064x}", 1);
     let polite = [

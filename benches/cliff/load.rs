@@ -1,4 +1,4 @@
-//! Load over HTTP: on a clock, as fast as answers come, or one request at a time.
+//! Load over HTTP: on a schedule, as fast as answers arrive, or one request at a time.
 
 use std::{
     cell::{Cell, RefCell},
@@ -17,10 +17,10 @@ use tokio::{
     task::{LocalSet, spawn_local},
 };
 
-/// Connections that a load may open.
+/// The maximum number of connections of a load.
 const CONNECTIONS: usize = 768;
 
-/// How often the clock wakes, at most.
+/// The minimum interval at which the clock wakes.
 const TICK: Duration = Duration::from_micros(100);
 
 /// Requests that are ready to be sent.
@@ -28,13 +28,13 @@ const TICK: Duration = Duration::from_micros(100);
 pub struct Bodies(Rc<Vec<Vec<u8>>>);
 
 impl Bodies {
-    /// The bodies of a file of `../shared/bench`, at `pending`, for `path`; none where the file is absent.
+    /// Reads the bodies of a file of `../shared/bench`, changed to `pending`, for `path`. `None` if it does not exist.
     pub fn read(folder: &Path, name: &str, path: &str) -> Option<Self> {
         let text = std::fs::read_to_string(folder.join(name).with_extension("ndjson")).ok()?;
         Some(Self::new(text.lines().map(|line| line.replace("\"latest\"", "\"pending\"")), path, None))
     }
 
-    /// These bodies for `path`, of the client with this token.
+    /// Prepares these bodies for `path`, with this client's token.
     pub fn new(bodies: impl IntoIterator<Item = String>, path: &str, token: Option<&str>) -> Self {
         let token = token.map(|token| format!("authorization: Bearer {token}\r\n")).unwrap_or_default();
         let bodies = bodies.into_iter().map(|body| {
@@ -48,30 +48,30 @@ impl Bodies {
     }
 }
 
-/// What a load saw.
+/// The outcome of a load.
 #[derive(Default)]
 pub struct Seen {
-    /// Times of the results, in seconds: on a clock from when each was due.
+    /// Latencies of the results in seconds. On a schedule, they count from when each request was due.
     pub results: Vec<f64>,
-    /// Times of the refusals with -32005.
+    /// Latencies of the rejections with -32005, in seconds.
     pub refusals: Vec<f64>,
-    /// Requests that were due while all connections were in use: what a client without a bound would have sent.
+    /// Requests that were due while all connections were in use, which an unbounded client would have sent.
     pub unsent: usize,
-    /// Other errors.
+    /// The number of other errors.
     pub errors: usize,
-    /// How late requests were sent: the generator's part of the times above, in seconds.
+    /// Delays with which requests were sent, in seconds. They are the load generator's part of the latencies.
     pub late: Vec<f64>,
-    /// How long it lasted.
+    /// The duration of the load in seconds.
     pub seconds: f64,
 }
 
 impl Seen {
-    /// Results a second.
+    /// Returns the results per second.
     pub fn rate(&self) -> f64 {
         self.results.len() as f64 / self.seconds
     }
 
-    /// One line of it.
+    /// Formats the outcome in one line.
     pub fn line(&self) -> String {
         format!(
             "{:8.0} results/s  p50 {:7.2} ms  p99 {:7.2} ms   refused {} (p99 {:.2} ms)  unsent {}  errors {}  sent late p99 {:.2} ms",
@@ -95,7 +95,7 @@ impl Seen {
     }
 }
 
-/// The value below which `share` of `values` are; zero where there are none.
+/// Returns the value that `share` of `values` do not exceed, or zero if there are none.
 pub fn quantile(values: &[f64], share: f64) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -103,12 +103,12 @@ pub fn quantile(values: &[f64], share: f64) -> f64 {
     sorted.get(at.saturating_sub(1)).copied().unwrap_or_default()
 }
 
-/// `connections` clients that each send their next request when they have the answer to the last, for `time`.
+/// Runs `connections` clients for `time`. Each sends its next request after the answer to its last.
 pub fn closed(to: SocketAddr, bodies: &Bodies, connections: usize, time: Duration) -> Seen {
     paced(to, bodies, connections, Duration::ZERO, time)
 }
 
-/// The same, each of them no more often than `every`.
+/// Like [`closed`], but each client sends at most one request per `every`.
 pub fn paced(to: SocketAddr, bodies: &Bodies, connections: usize, every: Duration, time: Duration) -> Seen {
     let seen = Rc::new(RefCell::new(Seen::default()));
     let next = Rc::new(Cell::new(0));
@@ -135,18 +135,18 @@ pub fn paced(to: SocketAddr, bodies: &Bodies, connections: usize, every: Duratio
     seen
 }
 
-/// `rate` requests a second for `time`, evenly spaced, whatever becomes of them.
+/// Sends `rate` requests a second for `time`, evenly spaced and independent of the answers.
 pub fn open(to: SocketAddr, bodies: &Bodies, rate: f64, time: Duration) -> Seen {
     let mut seen = open_both(to, [(bodies, rate), (bodies, 0.)], time);
     std::mem::take(&mut seen[0])
 }
 
-/// One load without a break, told apart by when a request was due: before `warm_up` had passed, or in the `time` after it.
+/// Sends one uninterrupted load. Separates requests due before `warm_up` from those due in the `time` after it.
 pub fn open_warm(to: SocketAddr, bodies: &Bodies, rate: f64, warm_up: Duration, time: Duration) -> [Seen; 2] {
     local(on_clock(to, bodies.clone(), rate, warm_up, time))
 }
 
-/// The same for two loads at once.
+/// Runs two loads at once, like [`open`].
 pub fn open_both(to: SocketAddr, loads: [(&Bodies, f64); 2], time: Duration) -> [Seen; 2] {
     local(async {
         let [a, b] = loads.map(|(bodies, rate)| on_clock(to, bodies.clone(), rate, Duration::ZERO, time));
@@ -162,12 +162,12 @@ async fn on_clock(to: SocketAddr, bodies: Bodies, rate: f64, warm_up: Duration, 
     [before, after]
 }
 
-/// Requests that are due at these seconds, told apart by when they were: before the first of `marks`, before the second, and so on.
+/// Sends requests that are due at these seconds, and separates them by `marks`: due before the first, the second, …
 pub fn scheduled(to: SocketAddr, bodies: &Bodies, due: Vec<f64>, marks: &[Duration]) -> Vec<Seen> {
     local(on_schedule(to, bodies.clone(), due, marks))
 }
 
-/// Seconds at which requests of a Poisson process arrive between two moments. The same seed gives the same.
+/// Returns the arrival times of a Poisson process between two moments, in seconds. They depend only on the seed.
 pub fn poisson(rate: f64, from: f64, to: f64, seed: &mut u64) -> Vec<f64> {
     let mut due = Vec::new();
     let mut at = from;
@@ -191,7 +191,7 @@ async fn on_schedule(to: SocketAddr, bodies: Bodies, due: Vec<f64>, marks: &[Dur
         return seen.iter().map(RefCell::take).collect();
     }
     let idle: Rc<RefCell<Vec<Connection>>> = Rc::default();
-    // Opened before the clock begins: the load is the requests'.
+    // Connections are opened before the clock starts, because only requests are measured.
     for _ in 0..CONNECTIONS {
         let connection = Connection::open(to).await.expect("it listens");
         idle.borrow_mut().push(connection);
@@ -220,8 +220,8 @@ async fn on_schedule(to: SocketAddr, bodies: Bodies, due: Vec<f64>, marks: &[Dur
     seen.iter().map(RefCell::take).collect()
 }
 
-/// Tells the number of each request when it is due, from a thread of its own: the timer of an event loop is too coarse. It wakes no
-/// more often than each [`TICK`], so that the clock takes no time from the node, which shares its cores.
+/// Sends the index of each request when it is due. A thread of its own is used because the timers of an event loop are
+/// too coarse. It wakes at most once per [`TICK`], so that it takes little time from the node on its cores.
 fn clock(due: Vec<f64>, began: Instant) -> UnboundedReceiver<usize> {
     let (tell, requests) = unbounded_channel();
     std::thread::spawn(move || {
@@ -285,7 +285,7 @@ impl Connection {
                 break &self.buffer[head + 4..];
             }
         };
-        // An error is short, and stands at the beginning.
+        // An error answer is short, so its error is at the start.
         let start = &body[..body.len().min(200)];
         Ok(if memchr::memmem::find(start, b"\"error\":{\"code\":-32005").is_some() {
             Answer::Refused

@@ -1,7 +1,7 @@
-//! Where the cost of a request might change suddenly, and must not: under twice the load, while publishing, with the size of the
-//! state and of what is pending, with roots. Each claim is printed with its verdict.
+//! Sudden changes of a request's cost that must not happen: at twice the load, while publishing, with the size of the
+//! state and of the pending changes, with roots. Each claim is printed with its verdict.
 //!
-//! `cargo bench --bench cliff` runs the parts that end soon; names of parts (`all` for all of them) and of workloads after `--` run those.
+//! `cargo bench --bench cliff` runs the short parts. Part names (`all` for all) and workloads after `--` select others.
 
 mod bursts;
 mod cores;
@@ -24,7 +24,7 @@ const BODIES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../shared/bench");
 
 /// The parts, in the order in which they run.
 const PARTS: [&str; 8] = ["fairness", "bursts", "recovery", "overload", "publishing", "roots", "seal", "counts"];
-/// Those that end within two minutes together: what `cargo bench` runs.
+/// The parts that `cargo bench` runs, which end within two minutes together.
 const SHORT: [&str; 2] = ["roots", "seal"];
 
 fn main() {
@@ -56,12 +56,12 @@ fn main() {
     }
 }
 
-/// What was asked for, else all.
+/// Returns what was asked for, or all if nothing was.
 fn or<'a>(asked: &'a [&'a str], all: &'a [&'a str]) -> &'a [&'a str] {
     if asked.is_empty() { all } else { asked }
 }
 
-/// Prints a claim, what was measured, and whether it holds: `value` is at most `most`.
+/// Prints a claim, the measured value, and whether it is at most `most`.
 fn verdict(claim: &str, value: f64, most: f64) {
     let verdict = if value <= most { "met" } else { "MISSED" };
     println!("  {claim}: {value:.3}, at most {most:.3} ({verdict})");

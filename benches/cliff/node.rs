@@ -12,21 +12,21 @@ use rustix::process::{Pid, Signal, kill_process};
 /// A node that runs until it is dropped.
 pub struct Node {
     child: Child,
-    /// Where it listens.
+    /// The address on which the node serves requests.
     pub address: SocketAddr,
     metrics: SocketAddr,
 }
 
 impl Node {
-    /// A devnet on the genesis of `folder`, with these flags besides, on the cores that the calling thread may use. Returns when it
-    /// answers.
+    /// Starts a devnet on the genesis of `folder` with further flags, on the cores that the calling thread may use.
+    /// Returns once it answers.
     pub fn start(folder: &Path, flags: &[&str]) -> Self {
         let genesis = folder.join("genesis.json");
         let genesis = ["--genesis", genesis.to_str().expect("the path is UTF-8"), "--feed", "devnet"];
         Self::devnet(&[&genesis, flags].concat())
     }
 
-    /// A devnet of its own with these flags.
+    /// Starts a devnet on its own genesis with these flags.
     pub fn devnet(flags: &[&str]) -> Self {
         let (address, metrics) = (free(), free());
         let mut child = Command::new(env!("CARGO_BIN_EXE_presim"))
@@ -37,28 +37,28 @@ impl Node {
             .spawn()
             .expect("the node starts");
         let mut output = BufReader::new(child.stdout.take().expect("it is piped"));
-        // It has its port from the beginning, and prints its banner when it answers requests.
+        // The node listens from the start and prints its banner once it answers requests.
         let banner = output.read_line(&mut String::new()).expect("its banner");
         assert!(banner > 0, "the node has ended");
         std::thread::spawn(move || std::io::copy(&mut output, &mut std::io::sink()));
         Self { child, address, metrics }
     }
 
-    /// Stops it, as if it were not there, until what is returned is dropped.
+    /// Suspends the node's process until the returned value is dropped.
     pub fn rest(&self) -> Resting {
         let pid = Pid::from_child(&self.child);
         kill_process(pid, Signal::STOP).expect("it runs");
         Resting(pid)
     }
 
-    /// Bytes that it has resident.
+    /// Returns the node's resident memory in bytes.
     pub fn resident(&self) -> u64 {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).expect("Linux");
         let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("it is there");
         line.trim().trim_end_matches(" kB").trim().parse::<u64>().expect("a number") << 10
     }
 
-    /// The buckets of a histogram: upper bounds in seconds, and how many samples are at most that. Of all labels whose line has `label`.
+    /// Returns a histogram's upper bounds in seconds and cumulative counts, summed over the lines with `label`.
     pub fn histogram(&self, name: &str, label: &str) -> Vec<(f64, u64)> {
         let mut buckets: Vec<(f64, u64)> = Vec::new();
         for line in self.scrape().lines().filter(|line| line.starts_with(name) && line.contains(label)) {
@@ -82,7 +82,7 @@ impl Node {
     }
 }
 
-/// A node that is stopped.
+/// A suspended node, which resumes on drop.
 pub struct Resting(Pid);
 
 impl Drop for Resting {

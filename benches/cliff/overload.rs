@@ -1,4 +1,4 @@
-//! Twice the load that a node can carry: what is admitted keeps its p99, the rest is refused at once, memory stays flat.
+//! Twice the load that a node can carry: admitted requests keep their p99, the rest is rejected, memory stays flat.
 
 use std::{
     path::Path,
@@ -12,24 +12,24 @@ use crate::{
     verdict,
 };
 
-/// The most that the p99 of what is admitted may be, as a multiple of the unloaded one.
+/// The maximum p99 of admitted requests, as a multiple of the unloaded one.
 const TARGET: f64 = 3.0;
-/// How long a refusal may take on the server, in seconds.
+/// The maximum time to reject a request on the server, in seconds.
 const REFUSED_WITHIN: f64 = 5e-3;
-/// Growth of the most resident memory from the first half of the overload to the second.
+/// The maximum growth of the peak memory from the first half of the overload to the second.
 const GROWTH: f64 = 1.1;
 
-/// However long its requests take: as many as may wait for two workers (`--queue-wait-ms`).
+/// The number of clients whose requests may all wait for two workers, however long they take (`--queue-wait-ms`).
 const PATIENT: usize = 16;
 
 const PROBE: Duration = Duration::from_secs(3);
 const WARM_UP: Duration = Duration::from_secs(2);
 const OVERLOAD: Duration = Duration::from_secs(5);
 
-/// Runs all of it.
+/// Runs the overload on each workload.
 ///
-/// The node has half of the cores and the load the others, as if it came from another machine: on shared ones the load takes what the node
-/// needs, and is late where it waits for them.
+/// The node has half of the cores and the load generator the others, as if it ran on another machine. On shared cores,
+/// the generator would take time that the node needs, and would send late while it waits for them.
 pub fn run(folder: &Path, names: &[&str]) {
     let all = Cores::of_thread();
     let [of_node, of_load] = all.halves();
@@ -52,7 +52,7 @@ fn one(node: &Node, name: &str, bodies: &Bodies) {
     let unloaded = load::open(node.address, bodies, capacity / 10., PROBE);
     println!("{name}: carries {capacity:.0} requests a second");
     println!("  a tenth of it   {}", unloaded.line());
-    // One load without a break: how overload begins is told, how it goes on is judged.
+    // One uninterrupted load: the beginning of the overload is printed, the rest is judged.
     let ([first, seen], [before, after]) = std::thread::scope(|scope| {
         let peaks = scope.spawn(|| [WARM_UP + OVERLOAD / 2, OVERLOAD / 2].map(|time| peak(node, time)));
         let seen = load::open_warm(node.address, bodies, 2. * capacity, WARM_UP, OVERLOAD);
@@ -68,7 +68,7 @@ fn one(node: &Node, name: &str, bodies: &Bodies) {
     verdict(&format!("{name}: p99 of a refusal on the server, s"), bucket(&refusals, 0.99), REFUSED_WITHIN);
 }
 
-/// The most that the node has resident in this time.
+/// Returns the maximum resident memory of the node in this time.
 fn peak(node: &Node, time: Duration) -> u64 {
     let began = Instant::now();
     let mut most = 0;
@@ -79,7 +79,7 @@ fn peak(node: &Node, time: Duration) -> u64 {
     most
 }
 
-/// Clients that wait for their answers are never refused where they are few.
+/// Checks that a few clients that wait for their answers are never rejected.
 fn patient(folder: &Path, name: &str) {
     let Some(bodies) = Bodies::read(folder, name, "/") else { return };
     let node = Node::start(folder, &[]);
@@ -88,7 +88,7 @@ fn patient(folder: &Path, name: &str) {
     verdict(&format!("{name}: refusals of {PATIENT} patient clients"), (seen.refusals.len() + seen.errors) as f64, 0.);
 }
 
-/// The bound of the bucket that has this quantile.
+/// Returns the upper bound of the bucket that contains this quantile.
 fn bucket(buckets: &[(f64, u64)], share: f64) -> f64 {
     let total = buckets.iter().map(|bucket| bucket.1).max().unwrap_or_default();
     buckets.iter().find(|bucket| bucket.1 as f64 >= share * total as f64).map_or(f64::INFINITY, |bucket| bucket.0)

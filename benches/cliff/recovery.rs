@@ -1,6 +1,6 @@
-//! A load that has fallen: what is rejected from when it has.
+//! Recovery: requests that are still rejected after the load has fallen.
 //!
-//! One worker, simulations of 4 ms, Poisson arrivals: three times what the worker can do for 1.5 s, then a part of it for ten.
+//! One worker, simulations of 4 ms, Poisson arrivals: three times the worker's capacity for 1.5 s, then less for ten.
 
 use std::time::Duration;
 
@@ -12,16 +12,16 @@ use crate::{
     verdict,
 };
 
-/// Runs, of which the median is judged.
+/// The number of runs, of which the median is judged.
 const RUNS: u64 = 5;
 const BURST: f64 = 1.5;
 const AFTER: f64 = 10.;
-/// What a simulation is to take.
+/// The intended duration of a simulation.
 const TAKES: Duration = Duration::from_millis(4);
-/// The most that may be rejected, as a part of all.
+/// The maximum share of rejected requests.
 const MOST: f64 = 0.01;
 
-/// A simulation that burns so much gas.
+/// Returns a simulation that burns this much gas.
 fn body(gas: u64) -> String {
     let to = "0x00000000000000000000000000000000000c0de0";
     let block =
@@ -30,10 +30,9 @@ fn body(gas: u64) -> String {
     json!({"jsonrpc": "2.0", "id": 1, "method": "eth_simulateV1", "params": params}).to_string()
 }
 
-/// Runs all of it.
 pub fn run() {
     let node = Node::devnet(&["--workers", "1", "--traffic", "0", "--keep-awake", "never"]);
-    // By a first guess, how much gas is burnt in the time.
+    // A first guess measures how much gas is burnt per second.
     let guess = 2_000_000;
     let second = Duration::from_secs(1);
     let rate = load::closed(node.address, &Bodies::new([body(guess)], "/", None), 2, second).rate();

@@ -1,4 +1,4 @@
-//! Claims of the form "this is so many times that", measured in turn on two running nodes or paths, round by round.
+//! Claims that compare two running nodes or paths, measured in turn, round by round.
 
 use std::{path::Path, time::Duration};
 
@@ -11,15 +11,15 @@ use crate::{
 
 const ROUNDS: usize = 5;
 const ROUND: Duration = Duration::from_secs(2);
-/// For a percentile: a machine's own hiccup spoils a round, and of many short ones few. Five snapshots are published in each.
+/// Percentiles need many short rounds, because a hiccup spoils one. Five snapshots are published in each.
 const TAIL_ROUNDS: usize = 21;
 const TAIL_ROUND: Duration = Duration::from_secs(1);
 const TAIL_WARM_UP: Duration = Duration::from_millis(300);
 const CONNECTIONS: usize = 8;
 
-/// The p99 while a snapshot is published every 200 ms, with traffic, beside that on a chain that stands still.
+/// Compares the p99 while a snapshot is published every 200 ms, with traffic, with that on a static chain.
 ///
-/// The nodes have half of the cores, in turn, and the load the others: on shared ones the p99 is how long the load waits for a core.
+/// The nodes use half of the cores in turn and the load the others, or the p99 would be the load's wait for a core.
 pub fn publishing(folder: &Path, names: &[&str]) {
     let all = Cores::of_thread();
     let [of_nodes, of_load] = all.halves();
@@ -29,7 +29,7 @@ pub fn publishing(folder: &Path, names: &[&str]) {
     of_load.hold();
     for name in names {
         let Some(bodies) = Bodies::read(folder, name, "/") else { continue };
-        // At a third of what it can carry: a full machine is another claim's.
+        // A third of the capacity, because a fully loaded machine is not this claim's subject.
         let rate = {
             let _resting = moving.rest();
             load::closed(still.address, &bodies, CONNECTIONS, ROUND).rate() / 3.
@@ -48,7 +48,7 @@ pub fn publishing(folder: &Path, names: &[&str]) {
     all.hold();
 }
 
-/// What `/standard` carries, where roots are computed, beside `/`.
+/// Compares the throughput of `/standard`, which computes roots, with that of `/`.
 pub fn roots(folder: &Path, names: &[&str]) {
     let node = Node::start(folder, &[]);
     for name in names {

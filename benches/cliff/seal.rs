@@ -1,4 +1,4 @@
-//! What publishing and sealing 1,000 changed slots costs on a million accounts, the state root included.
+//! The cost of publishing and sealing 1,000 changed slots on a million accounts, including the state root.
 
 use std::{hint::black_box, time::Instant};
 
@@ -7,10 +7,9 @@ use crate::{load::quantile, verdict, world};
 const ACCOUNTS: u64 = 1_000_000;
 const CHANGED: u64 = 1_000;
 const ROUNDS: u64 = 50;
-/// Seconds.
+/// The maximum median in seconds.
 const TARGET: f64 = 10e-3;
 
-/// Measures both shapes.
 pub fn run() {
     let base = world::build(ACCOUNTS);
     black_box(base.state_root());

@@ -1,4 +1,4 @@
-//! Worlds of a given size, and what a block being built has changed in them.
+//! Worlds of a given size, and the changes of a block being built on them.
 
 use std::sync::Arc;
 
@@ -11,12 +11,12 @@ use presim::{
 };
 use revm::{bytecode::Bytecode, state::AccountInfo};
 
-/// Slots of the contract at [`contract`], and of the accounts with one slot after it.
+/// The number of slots of the contract at [`contract`].
 pub const SLOTS: u64 = 100_000;
-/// Accounts with one slot each.
+/// The number of accounts with one slot each.
 pub const HOLDERS: u64 = 1_000;
 
-/// A chain with the forks to Cancun, whose system contracts are absent: a request does what it asks for and nothing else.
+/// Returns a chain with the forks up to Cancun and without system contracts, so that a request runs only its own calls.
 pub fn spec() -> ChainSpec {
     let config = r#"{"chainId":1,"homesteadBlock":0,"eip150Block":0,"eip155Block":0,"eip158Block":0,"byzantiumBlock":0,
         "constantinopleBlock":0,"petersburgBlock":0,"istanbulBlock":0,"berlinBlock":0,"londonBlock":0,
@@ -24,17 +24,17 @@ pub fn spec() -> ChainSpec {
     ChainSpec::new(serde_json::from_str::<ChainConfig>(config).expect("a chain"), 1).expect("a chain")
 }
 
-/// The address of account `number`: spread as addresses are, and the same in each run.
+/// Returns the address of account `number`, spread like real addresses and the same in each run.
 pub fn address(number: u64) -> Address {
     Address::from_word(keccak256(number.to_be_bytes()))
 }
 
-/// The contract: reads its first sixteen slots, and writes one.
+/// Returns the address of the contract, which reads its first sixteen slots and writes one.
 pub fn contract() -> Address {
     address(0)
 }
 
-/// The contract with [`SLOTS`] slots, [`HOLDERS`] accounts with one, and accounts with ether alone: `size` in all.
+/// Builds `size` accounts: the contract with [`SLOTS`] slots, [`HOLDERS`] with one slot each, the rest with ether only.
 pub fn build(size: u64) -> LocalWorld {
     let mut world = LocalWorld::default();
     for number in 0..size {
@@ -57,12 +57,12 @@ fn code() -> Code {
     Code { hash: keccak256(&bytes), bytecode: Bytecode::new_raw(Bytes::from(bytes)) }
 }
 
-/// The first `slots` slots of the contract, changed.
+/// Changes the first `slots` slots of the contract.
 pub fn one_contract(slots: u64, value: u64) -> Vec<AccountChange> {
     vec![change(0, (0..slots).map(|slot| (U256::from(slot), U256::from(value))))]
 }
 
-/// The slot of each of `accounts` accounts, changed.
+/// Changes the slot of each of `accounts` accounts.
 pub fn many_contracts(accounts: u64, value: u64) -> Vec<AccountChange> {
     (1..=accounts).map(|number| change(number, [(U256::ZERO, U256::from(value))])).collect()
 }
@@ -78,7 +78,7 @@ fn change(account: u64, slots: impl IntoIterator<Item = (U256, U256)>) -> Accoun
     }
 }
 
-/// A snapshot of a block being built on `world`, which has changed the first `pending` slots of the contract.
+/// Returns a snapshot of a block being built on `world`, which has changed the first `pending` slots of the contract.
 pub fn snapshot(world: &LocalWorld, pending: u64) -> Snapshot {
     let parent = Header { gas_limit: 30_000_000, ..Header::default() };
     let head = Arc::new(SealedBlock::new(parent, BlockBody::default()));

@@ -1,4 +1,4 @@
-//! What revm alone costs for the calls of a request: the least anybody could do.
+//! The cost of a request's calls in revm alone, as a lower bound.
 
 use alloy_eips::{
     eip2935::HISTORY_STORAGE_ADDRESS, eip4788::BEACON_ROOTS_ADDRESS, eip7002::WITHDRAWAL_REQUEST_PREDEPLOY_ADDRESS,
@@ -20,16 +20,16 @@ use serde::Deserialize;
 
 use super::{Body, Chain, GAS_CAP};
 
-/// A body, parsed, and what the bare loop needs to know beforehand.
+/// A parsed body, and what the bare loop needs precomputed.
 pub struct Request {
     pub body: Body,
     pub sim: Simulation,
-    /// The environment of each block, as the engine's own headers have it; and the parent's hash.
+    /// The environment of each block, by the engine's own headers, and the hash of its parent.
     envs: Vec<(EvmEnv, B256)>,
 }
 
 impl Chain {
-    /// The calls of `request` in revm and nothing else; with `SYSTEM`, also the system calls that begin and end each block.
+    /// Runs the calls of `request` in revm only; with `SYSTEM`, also the system calls that begin and end each block.
     /// `seen` gets the gas of each call.
     pub fn bare<const SYSTEM: bool>(&self, request: &Request, mut seen: impl FnMut(u64)) {
         let world = self.snapshot.world.local().expect("all of it is here");
@@ -97,7 +97,7 @@ fn override_account<D: revm::DatabaseRef<Error: std::fmt::Debug>>(
 }
 
 impl Request {
-    /// A body as the bare loop needs it.
+    /// Parses a body and prepares it for the bare loop.
     pub fn new(chain: &Chain, body: Body) -> Self {
         let Params(payload, _) = serde_json::from_str(body.params.get()).expect("parameters as the bench knows them");
         let sim = payload.into();
@@ -116,12 +116,12 @@ impl Request {
         request
     }
 
-    /// Calls in it.
+    /// Returns the number of calls in the request.
     pub fn calls(&self) -> usize {
         self.sim.blocks.iter().map(|block| block.calls.len()).sum()
     }
 
-    /// That all three ways do the same work.
+    /// Checks that all three ways use the same gas.
     fn check(&self, chain: &Chain, blocks: &[SimulatedBlock]) {
         let engine: Vec<u64> = blocks.iter().flat_map(|block| &block.calls).map(|call| call.gas_used).collect();
         let (mut bare, mut with_system) = (Vec::new(), Vec::new());
@@ -132,7 +132,7 @@ impl Request {
     }
 }
 
-/// The parameters as `../shared/bench` has them. A field that is not here stops the bench.
+/// The parameters in `../shared/bench`. An unknown field stops the bench.
 #[derive(Deserialize)]
 struct Params(Payload, #[expect(dead_code, reason = "all bodies run on `latest`")] String);
 

@@ -1,4 +1,4 @@
-//! The world of `../shared/bench` for the benches: its chain, standing still at its genesis, and the requests of its workloads.
+//! The world of `../shared/bench`: its chain, static at its genesis, and the requests of its workloads.
 
 #![allow(dead_code, reason = "each bench uses its part of it")]
 
@@ -27,16 +27,16 @@ use presim::{
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-/// Where the genesis and the workloads are.
+/// The folder of the genesis and the workloads.
 pub const BODIES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../shared/bench");
-/// Gas for a whole request.
+/// The gas limit of a whole request.
 pub const GAS_CAP: u64 = 1 << 40;
-/// What a request may ask for.
+/// The limits of a request's shape.
 pub const SHAPE: ShapeLimits = ShapeLimits { max_blocks: 256, max_block_calls: 5_000, max_calls: 10_000 };
-/// Bytes of an answer.
+/// The maximum size of an answer in bytes.
 pub const MAX_RESPONSE: usize = 1 << 28;
 
-/// The chain of the bodies, standing still at its genesis.
+/// The chain of the bodies, static at its genesis.
 pub struct Chain {
     pub backend: Backend,
     pub rules: Rules,
@@ -52,7 +52,7 @@ pub struct Body {
     pub params: Box<RawValue>,
 }
 
-/// The requests of a workload; none, and a line that says so, where they are not there.
+/// Reads the requests of a workload. If they do not exist, prints a line and returns `None`.
 pub fn bodies(workload: &str) -> Option<Vec<Body>> {
     #[derive(Deserialize)]
     struct Envelope {
@@ -72,7 +72,7 @@ pub fn bodies(workload: &str) -> Option<Vec<Body>> {
 }
 
 impl Chain {
-    /// The chain; none, and a line that says so, where its genesis is not there.
+    /// Loads the chain. If its genesis does not exist, prints a line and returns `None`.
     pub fn load() -> Option<Self> {
         let Ok(text) = std::fs::read(Path::new(BODIES).join("genesis.json")) else {
             println!("skipped: no genesis.json in {BODIES}");
@@ -141,12 +141,12 @@ impl Chain {
         Some(Self { backend, rules, snapshot: snapshots.newest(), published: snapshots.load() })
     }
 
-    /// What a simulation gives, in a reused overlay.
+    /// Runs a simulation in a reused overlay.
     pub fn simulate(&self, simulation: &Simulation, overlay: &mut Overlay) -> Vec<SimulatedBlock> {
         self.simulate_within(simulation, overlay, meter())
     }
 
-    /// The same, as long as `meter` lets it run.
+    /// Runs a simulation until it ends or `meter` stops it.
     pub fn simulate_within(&self, simulation: &Simulation, overlay: &mut Overlay, meter: Meter) -> Vec<SimulatedBlock> {
         let Backend { spec, codes, .. } = &self.backend;
         overlay.reset(self.snapshot.world.clone(), self.snapshot.hashes.clone(), meter);
@@ -154,7 +154,7 @@ impl Chain {
         engine.simulate(&self.snapshot, simulation).expect("a simulation")
     }
 
-    /// What a worker does with a request: parse, run, encode. The result is in `out`.
+    /// Does a worker's part of a request: parse, run, encode. The result is in `out`.
     pub fn answer(&self, body: &Body, overlay: &mut Overlay, out: &mut Vec<u8>) {
         out.clear();
         let Handler::Run(handler) = body.method.handler else { panic!("{} does not run", body.method.name) };
@@ -174,12 +174,11 @@ impl Chain {
     }
 }
 
-/// As long as a worker of the node would let a request run.
+/// Returns a meter that is far from its limits.
 pub fn meter() -> Meter {
     Meter::until(Instant::now() + Duration::from_secs(60), Arc::default(), None)
 }
 
-/// The middle one.
 pub fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     values[values.len() / 2]

@@ -1,4 +1,4 @@
-//! What every answer is checked for: cheaply, as the generator shares its machine with the target.
+//! Checks every answer. The checks are cheap, because the generator shares its machine with the target.
 
 use std::sync::LazyLock;
 
@@ -12,22 +12,22 @@ use crate::{
     fault::Fault,
 };
 
-/// The JSON-RPC code with which a target refuses what it cannot take on (EIP-1474: limit exceeded).
+/// The JSON-RPC code with which a target rejects requests that it has no capacity for (EIP-1474: limit exceeded).
 const LIMIT_EXCEEDED: i64 = -32005;
-/// Bytes of a wrong answer that a report shows.
+/// Most bytes of a wrong answer that a report shows.
 const SHOWN: usize = 240;
 
-/// An answer as it came.
+/// An answer as it was received.
 #[derive(Debug)]
 pub struct Answer {
-    /// The HTTP status; 200 for what came over a WebSocket.
+    /// The HTTP status; 200 for an answer over a WebSocket.
     pub status: u16,
-    /// The snapshot that it came from, where that is known beside its body.
+    /// The snapshot that the answer came from, if a header or another message names it.
     pub stamp: Option<Stamp>,
     pub body: bytes::Bytes,
 }
 
-/// A fault with what shows it.
+/// A fault, and the text that shows it.
 #[derive(Debug)]
 pub struct Wrong {
     pub fault: Fault,
@@ -46,7 +46,7 @@ struct Envelope<'a> {
     error: Option<&'a RawValue>,
 }
 
-/// A member that is there though it is null.
+/// Reads a member that is present, even if it is null.
 fn present<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<&'de RawValue>, D::Error> {
     <&RawValue>::deserialize(deserializer).map(Some)
 }
@@ -56,10 +56,10 @@ struct RpcError {
     code: i64,
 }
 
-/// Checks status, shape, ids, errors and the status of simulated calls. Returns which snapshot a right answer came from, where that is known.
+/// Checks status, shape, ids, errors and simulated calls. Returns the snapshot that the answer came from, if known.
 ///
 /// # Errors
-/// The first thing that is wrong.
+/// Returns the first fault found.
 pub fn check(body: &Body, first_id: u64, answer: &Answer) -> Result<Option<Stamp>, Wrong> {
     let wrong = |fault, text: String| Err(Wrong { fault, text });
     if answer.status != 200 {
@@ -78,7 +78,7 @@ pub fn check(body: &Body, first_id: u64, answer: &Answer) -> Result<Option<Stamp
     }
     let envelopes: Vec<Envelope<'_>> = match serde_json::from_slice(&answer.body) {
         Ok(envelopes) => envelopes,
-        // A batch refused as a whole is answered by one object.
+        // A target that rejects a whole batch answers with one object.
         Err(error) => match serde_json::from_slice::<Envelope<'_>>(&answer.body) {
             Ok(envelope) => return entry(body, &envelope, envelope.error.is_some(), answer).map(|()| None),
             Err(_) => return Err(not_json(error)),
@@ -130,8 +130,8 @@ fn entry(body: &Body, envelope: &Envelope<'_>, right_id: bool, answer: &Answer) 
     }
 }
 
-/// Whether JSON has a member `status` that is `"0x0"`. In JSON the bytes `"status"` before a colon are a member's name wherever they stand: within
-/// a string a quote is escaped. So nothing else need be parsed.
+/// Returns whether the JSON has a member `status` with the value `"0x0"`. The bytes `"status"` before a colon are
+/// always a member's name, because quotes within a string are escaped. So nothing else needs parsing.
 fn has_failed_call(json: &[u8]) -> bool {
     static STATUS: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(br#""status""#));
     STATUS.find_iter(json).any(|at| {
@@ -141,7 +141,7 @@ fn has_failed_call(json: &[u8]) -> bool {
     })
 }
 
-/// The beginning of a body, for people.
+/// Returns the start of a body as text, for a report.
 pub fn shown(body: &[u8]) -> String {
     let cut = &body[..body.len().min(SHOWN)];
     let text = String::from_utf8_lossy(cut).into_owned();

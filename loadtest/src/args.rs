@@ -12,67 +12,68 @@ use crate::{
     target::Header,
 };
 
-/// What is sent when nothing else is asked for.
+/// The mix that is sent by default.
 const DEFAULT_MIX: &str = "balance=20,quote=20,code=5,swap=30,sandwich=10,override=5,multi=2,batch=2,search=1";
 
-/// Load tests of JSON-RPC nodes that simulate.
+/// Load tests JSON-RPC nodes that simulate.
 ///
-/// Sends a mix of calls and simulations made of the target's own world, checks every answer, and writes a table, a JSON and an HTML report.
-/// With --rate, --ramp or --steps the loop is open: requests arrive on a clock whether the target keeps up or not, and their latency counts from then
-/// on, so that a stall is seen. Else it is closed: each connection sends when it has its answer, with --connections, or --connection-steps one after
-/// another.
+/// Sends a mix of calls and simulations built from the target's own accounts and markets, checks every answer, and
+/// writes a table, a JSON and an HTML report. With --rate, --ramp or --steps the loop is open: requests arrive on a
+/// clock whether or not the target keeps up, and latency counts from the arrival, so that a stall shows. Otherwise the
+/// loop is closed: each connection sends its next request when it has its answer, on --connections connections, or on
+/// each number of --connection-steps in turn.
 ///
-/// Exit codes: 0 all well, 1 an assertion failed, 2 bad arguments or no target.
+/// Exit codes: 0 if all is well, 1 if an assertion failed, 2 for bad arguments or an unusable target.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "loadtest", version, max_term_width = 110)]
 pub struct Args {
-    /// Where to send: http://HOST:PORT[/PATH], or https, ws, wss. Several take turns with the same requests, and are compared with the first
+    /// Test these targets: http://HOST:PORT[/PATH], or https, ws, wss. Several take turns, compared with the first
     #[arg(default_value = "http://127.0.0.1:8545")]
     pub urls: Vec<String>,
 
-    /// Speak WebSocket with http:// and https:// targets too
+    /// Use WebSocket for http:// and https:// targets too
     #[arg(long, help_heading = "Target")]
     pub ws: bool,
-    /// Send this header too, as in "Authorization: Bearer …". Reports show its name alone. Repeat for more
+    /// Send this header too, as in "Authorization: Bearer …". Reports show only its name. Repeat for more
     #[arg(long, value_name = "NAME: VALUE", help_heading = "Target")]
     pub header: Vec<Header>,
-    /// The Uniswap V2 router whose markets the requests are about
+    /// Build the requests from the markets of this Uniswap V2 router
     #[arg(long, value_name = "ADDRESS", default_value_t = address!("0xDc64a140Aa3E981100a9becA4E685f962f0cF6C9"), help_heading = "Target")]
     pub router: Address,
-    /// Accounts that requests come from, in the place of eth_accounts: the first 32. Separate by commas
+    /// Send requests from the first 32 of these accounts instead of those of eth_accounts. Separate by commas
     #[arg(long, value_name = "ADDRESS", value_delimiter = ',', help_heading = "Target")]
     pub senders: Vec<Address>,
 
-    /// Open loop: this many requests a second
+    /// Open loop: send this many requests per second
     #[arg(long, value_name = "N", value_parser = rate, conflicts_with_all = ["ramp", "steps", "connection_steps"], help_heading = "Load")]
     pub rate: Option<f64>,
-    /// Open loop: a rate that rises (or falls) evenly over --duration, as in 100..5000
+    /// Open loop: change the rate evenly over --duration, as in 100..5000
     #[arg(long, value_name = "A..B", conflicts_with_all = ["steps", "connection_steps"], help_heading = "Load")]
     pub ramp: Option<Ramp>,
-    /// Open loop: one rate after another, each for --step-duration: 500,1000,2000 or 1000..10000x10 for ten from the one to the other
+    /// Open loop: run these rates for --step-duration each: 500,1000,2000, or 1000..10000x10 for ten from first to last
     #[arg(long, value_name = "RATES", conflicts_with = "connection_steps", help_heading = "Load")]
     pub steps: Option<Steps>,
-    /// Closed loop: one number of connections after another, each for --step-duration: 1,2,4,8, or 1..64 for doubling from the one to the other
+    /// Closed loop: use these numbers of connections for --step-duration each: 1,2,4,8, or 1..64 to double up to 64
     #[arg(long, value_name = "COUNTS", conflicts_with = "connections", help_heading = "Load")]
     pub connection_steps: Option<ConnectionSteps>,
-    /// How long each step lasts
+    /// Run each step for this long
     #[arg(long, value_name = "TIME", default_value = "5s", value_parser = duration, help_heading = "Load")]
     pub step_duration: Duration,
-    /// A step (or interval of a ramp) is held when at least 99 % of its requests were answered right, with a p99 of at most this. The knee of an open
-    /// loop is the highest rate up to which all were held; that of a closed loop is at the fewest connections that bring 95 % of the highest
-    /// throughput among those
+    /// Count a step (or interval of a ramp) as held only if its p99 is at most this, and at least 99 % of its requests
+    /// were answered right. The knee of an open loop is the highest rate up to which all were held; that of a closed
+    /// loop is at the fewest connections that bring 95 % of the highest throughput among those
     #[arg(long, value_name = "TIME", default_value = "50ms", value_parser = duration, help_heading = "Load")]
     pub knee_p99: Duration,
-    /// How arrivals of an open loop are spread
+    /// Spread the arrivals of an open loop in this way
     #[arg(long, value_enum, default_value_t = Spread::Even, help_heading = "Load")]
     pub arrivals: Spread,
-    /// Connections, with one request under way on each: by default 8, or 64 in an open loop
+    /// Open this many connections, with one request in flight on each: by default 8, or 64 in an open loop
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65_536), help_heading = "Load")]
     pub connections: Option<u32>,
-    /// Open loop: requests that may wait for a connection or an answer at once. What arrives past it is not sent, and counted as dropped
+    /// Open loop: let this many requests wait for a connection or an answer. More are not sent, and count as dropped
     #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..=10_000_000), help_heading = "Load")]
     pub max_outstanding: u32,
-    /// How long a run on a target lasts, without steps
+    /// Run on each target for this long, if there are no steps
     #[arg(
         long,
         value_name = "TIME",
@@ -82,49 +83,51 @@ pub struct Args {
         help_heading = "Load"
     )]
     pub duration: Duration,
-    /// How long the load is on before anything counts, at each run and step
+    /// Apply the load for this long before anything counts, at each run and step
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = duration_or_none, help_heading = "Load")]
     pub warmup: Duration,
-    /// How often each of several targets has its turn: by default 3 times, or once where there is one target
+    /// Give each target this many turns: by default 3, or 1 if there is one target
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000), help_heading = "Load")]
     pub rounds: Option<u32>,
-    /// How long an answer may take; then the connection is closed
+    /// Wait this long for an answer, then close the connection
     #[arg(long, value_name = "TIME", default_value = "5s", value_parser = duration, help_heading = "Load")]
     pub timeout: Duration,
-    /// Threads that generate load
+    /// Generate load on this many threads
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=256), help_heading = "Load")]
     pub threads: u32,
 
-    /// Kinds of requests with their weights, as in swap=5,quote=3. Kinds: balance, quote, code, swap, sandwich, multi, big, override, search, batch,
-    /// wallet, recorded (see the README) [default: recorded with --bodies, else balance=20,quote=20,code=5,swap=30,sandwich=10,override=5,multi=2,
-    /// batch=2,search=1]
+    /// Send these kinds of requests with these weights, as in swap=5,quote=3. Kinds: balance, quote, code, swap,
+    /// sandwich, multi, big, override, search, batch, wallet, recorded (see the README) [default: recorded with
+    /// --bodies, else balance=20,quote=20,code=5,swap=30,sandwich=10,override=5,multi=2,batch=2,search=1]
     #[arg(long, value_name = "KIND=N,…", help_heading = "Requests")]
     pub mix: Option<Mix>,
-    /// Recorded JSON-RPC bodies, one a line, sent with their ids as they are
+    /// Send the recorded JSON-RPC bodies of this file, one per line, with their ids as they are
     #[arg(long, value_name = "FILE", help_heading = "Requests")]
     pub bodies: Option<PathBuf>,
-    /// The state that is asked for: by default pending, and in recorded bodies what they have
+    /// Ask for this state: by default pending, and in recorded bodies the state that they name
     #[arg(long, value_enum, help_heading = "Requests")]
     pub tag: Option<Tag>,
-    /// The same seed makes the same requests in the same order
+    /// Choose the requests by this seed: the same seed makes the same requests in the same order
     #[arg(long, value_name = "N", default_value_t = 1, help_heading = "Requests")]
     pub seed: u64,
-    /// Bodies made of each kind
+    /// Make this many bodies of each kind
     #[arg(long, value_name = "N", default_value_t = 256, value_parser = clap::value_parser!(u32).range(1..=1_000_000), help_heading = "Requests")]
     pub bodies_per_kind: u32,
-    /// Bytes of all bodies together
+    /// Limit the bytes of all bodies together
     #[arg(long, value_name = "BYTES", default_value_t = 268_435_456, help_heading = "Requests")]
     pub max_body_bytes: u64,
 
-    /// Compare one answer in so many with a reference's, on the same state; 0 for none
+    /// Compare one answer in this many with a reference's, on the same state; 0 compares none
     #[arg(long, value_name = "N", default_value_t = 500, help_heading = "Checks")]
     pub check_sample: u64,
-    /// Who gives reference answers, on the same chain or on one that has the same state at the same block number; of pending answers it must know the
-    /// snapshots, as a node on the same feed does. By default the target itself where it is presim, asked again for the same state; else nobody
+    /// Take reference answers from this node, on the same chain or on one that has the same state at the same block
+    /// number. For pending answers it must know the target's snapshots, as a node on the same feed does. By default a
+    /// target that is presim is its own reference, asked again for the same state; other targets have none
     #[arg(long, value_name = "URL", help_heading = "Checks")]
     pub reference: Option<String>,
-    /// Do not ask a presim which snapshot its pending answers to batches and over a WebSocket came from (one presim_snapshot each, in a batch as one
-    /// entry more): they are then not dated, nor compared with a reference. Answers to single requests over HTTP say it unasked
+    /// Do not ask presim for the snapshot of pending answers to batches and over a WebSocket (one presim_snapshot each,
+    /// in a batch as one more entry). Such answers are then not dated, nor compared with a reference. Answers to single
+    /// requests over HTTP name their snapshot anyway
     #[arg(long, help_heading = "Checks")]
     pub no_dating: bool,
     /// Do not subscribe to newFlashblocks: staleness is then known from the answers alone
@@ -134,7 +137,7 @@ pub struct Args {
         long = "assert",
         value_name = "ASSERTIONS",
         value_delimiter = ',',
-        help = "Conditions, as in p99<5ms,errors=0; the exit code is 1 when one does not hold. Repeat for more; --help lists them all",
+        help = "Check these conditions, as in p99<5ms,errors=0; the exit code is 1 if one fails. Repeat for more; --help lists all",
         long_help = assertion::help(),
         help_heading = "Checks"
     )]
@@ -143,43 +146,43 @@ pub struct Args {
     /// Write report.html and report.json into this directory
     #[arg(long, value_name = "DIR", help_heading = "Output")]
     pub out: Option<PathBuf>,
-    /// Write the HTML report here
+    /// Write the HTML report to this file
     #[arg(long, value_name = "FILE", help_heading = "Output")]
     pub html: Option<PathBuf>,
-    /// Write the JSON report here
+    /// Write the JSON report to this file
     #[arg(long, value_name = "FILE", help_heading = "Output")]
     pub json: Option<PathBuf>,
 }
 
-/// How arrivals are spread.
+/// The spread of arrivals in an open loop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Spread {
-    /// All equally far from one another
+    /// At equal distances
     Even,
-    /// A Poisson process: many independent users
+    /// As a Poisson process: many independent users
     Poisson,
 }
 
-/// A rate that changes.
+/// A rate that changes linearly, in requests per second.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Ramp {
     pub from: f64,
     pub to: f64,
 }
 
-/// Rates one after another.
+/// Rates to run one after another, in requests per second.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Steps(pub Vec<f64>);
 
-/// Numbers of connections one after another.
+/// Numbers of connections to run one after another.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConnectionSteps(pub Vec<usize>);
 
 impl Args {
-    /// Refuses what cannot go together.
+    /// Rejects arguments that cannot go together.
     ///
     /// # Errors
-    /// What is wrong, by the arguments' names.
+    /// Returns a text that names the arguments and the conflict.
     pub fn check(&self) -> Result<(), String> {
         if self.connections() < self.threads as usize {
             return Err(format!("--connections {} is less than --threads {}", self.connections(), self.threads));
@@ -194,25 +197,25 @@ impl Args {
         }
         let about = |metric: &str| self.assertions.iter().find(|assertion| assertion.metric() == metric);
         if let (Some(assertion), false) = (about("knee"), self.has_knee()) {
-            return Err(format!("--assert {assertion}: a knee is found with --steps, --connection-steps or --ramp"));
+            return Err(format!("--assert {assertion}: a knee needs --steps, --connection-steps or --ramp"));
         }
         if let (Some(assertion), true) = (about("ratio"), self.urls.len() < 2) {
             return Err(format!(
-                "--assert {assertion}: there is one target; a ratio is that of the first to the second"
+                "--assert {assertion}: there is one target, but a ratio compares the first with the second"
             ));
         }
         if self.reference.is_some() && self.check_sample == 0 {
-            return Err("--reference is given, but --check-sample 0 has no answer compared with it".to_owned());
+            return Err("--reference is given, but --check-sample 0 compares no answer with it".to_owned());
         }
         let recorded = self.mix().0.iter().any(|(workload, _)| *workload == Workload::Recorded);
         match (recorded, &self.bodies) {
-            (true, None) => Err("--mix has recorded bodies: name their file with --bodies".to_owned()),
+            (true, None) => Err("--mix has recorded bodies: give their file with --bodies".to_owned()),
             (false, Some(_)) => Err("--bodies is given, but --mix does not have recorded".to_owned()),
             _ => Ok(()),
         }
     }
 
-    /// The kinds of requests.
+    /// Returns the mix, or its default.
     pub fn mix(&self) -> Mix {
         let default = if self.bodies.is_some() { "recorded=1" } else { DEFAULT_MIX };
         self.mix.clone().unwrap_or_else(|| default.parse().unwrap_or(Mix(Vec::new())))
@@ -222,7 +225,7 @@ impl Args {
         self.rate.is_some() || self.ramp.is_some() || self.steps.is_some()
     }
 
-    /// The load rises, so that a knee can be found.
+    /// Returns whether the load changes, so that a knee can be found.
     pub fn has_knee(&self) -> bool {
         self.ramp.is_some() || self.steps.is_some() || self.connection_steps.is_some()
     }
@@ -283,7 +286,7 @@ impl FromStr for ConnectionSteps {
         let connections = |text: &str| {
             let count = text.trim().parse().ok().filter(|count| (1..=65_536).contains(count));
             count.ok_or_else(|| {
-                format!("{text:?} is no number from 1 to 65536; expected 1,2,4,8, or 1..64 for doubling")
+                format!("{text:?} is not a number from 1 to 65536; expected 1,2,4,8, or 1..64 for doubling")
             })
         };
         let Some((from, to)) = text.split_once("..") else {
@@ -291,7 +294,7 @@ impl FromStr for ConnectionSteps {
         };
         let (from, to) = (connections(from)?, connections(to)?);
         if from >= to {
-            return Err(format!("{from}..{to} does not rise: expected as in 1..64"));
+            return Err(format!("{from}..{to} does not rise: expected a range as in 1..64"));
         }
         let doubled = std::iter::successors(Some(from), |count| Some(count * 2));
         Ok(Self(doubled.take_while(|count| *count < to).chain([to]).collect()))
@@ -300,7 +303,7 @@ impl FromStr for ConnectionSteps {
 
 fn rate(text: &str) -> Result<f64, String> {
     let rate = text.trim().parse::<f64>().ok().filter(|rate| (1.0..=1e7).contains(rate));
-    rate.ok_or_else(|| format!("{text:?} is no rate: expected requests a second, from 1 to 10000000"))
+    rate.ok_or_else(|| format!("{text:?} is not a rate: expected requests per second, from 1 to 10000000"))
 }
 
 fn duration(text: &str) -> Result<Duration, String> {
@@ -309,7 +312,7 @@ fn duration(text: &str) -> Result<Duration, String> {
 }
 
 fn duration_or_none(text: &str) -> Result<Duration, String> {
-    let expected = || format!("{text:?} is no time: expected a number with us, ms, s or m, up to a day, as in 10s");
+    let expected = || format!("{text:?} is not a time: expected a number with us, ms, s or m, up to a day, as in 10s");
     let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let number: f64 = text[..digits].parse().map_err(|_| expected())?;
     let seconds = match text[digits..].trim() {

@@ -1,41 +1,41 @@
-//! What a run is held to: `p99<5ms,errors=0`.
+//! Conditions on the figures of a run, such as `p99<5ms,errors=0`.
 
 use std::{fmt, str::FromStr};
 
 use crate::report::{Summary, Verdict, text::format_micros};
 
-/// What can be asserted, with what it is measured in and what it is.
+/// The metrics of assertions, with their units and help texts.
 const METRICS: [(&str, Unit, &str); 27] = [
-    ("p50", Unit::Time, "latency that half of the answers do not exceed"),
+    ("p50", Unit::Time, "the latency that half of the answers do not exceed"),
     ("p90", Unit::Time, "… 90 %"),
     ("p95", Unit::Time, "… 95 %"),
     ("p99", Unit::Time, "… 99 %"),
     ("p999", Unit::Time, "… 99.9 %"),
     ("max", Unit::Time, "the longest latency"),
     ("mean", Unit::Time, "the mean latency"),
-    ("refusal_p99", Unit::Time, "p99 of the time to refuse with -32005"),
-    ("throughput", Unit::Count, "right answers a second"),
+    ("refusal_p99", Unit::Time, "p99 of the time to reject with -32005"),
+    ("throughput", Unit::Count, "right answers per second"),
     ("requests", Unit::Count, "requests sent"),
-    ("errors", Unit::Count, "all that went wrong, of every kind below"),
+    ("errors", Unit::Count, "all errors, of every kind below"),
     ("error_rate", Unit::Share, "the share of the arrivals that ended in an error"),
     ("http_status", Unit::Count, "HTTP status other than 200"),
-    ("not_json", Unit::Count, "bodies that are no JSON-RPC answer"),
+    ("not_json", Unit::Count, "bodies that are not JSON-RPC answers"),
     ("wrong_ids", Unit::Count, "answers with another id"),
     ("rpc_errors", Unit::Count, "JSON-RPC errors other than -32005"),
     ("refused", Unit::Count, "JSON-RPC errors -32005"),
     ("failed_calls", Unit::Count, "answers with a simulated call that failed"),
-    ("mismatches", Unit::Count, "sampled answers that are not the reference's"),
+    ("mismatches", Unit::Count, "sampled answers that differ from the reference's"),
     ("timeouts", Unit::Count, "requests without an answer in time"),
-    ("disconnects", Unit::Count, "requests whose connection ended, and connections that could not be made"),
-    ("dropped", Unit::Count, "arrivals not sent, as --max-outstanding were waiting"),
+    ("disconnects", Unit::Count, "requests whose connection ended, and failed connection attempts"),
+    ("dropped", Unit::Count, "arrivals not sent because --max-outstanding were waiting"),
     ("checked", Unit::Count, "sampled answers compared with a reference"),
-    ("stale", Unit::Count, "pending answers from a snapshot older than one told of before"),
+    ("stale", Unit::Count, "pending answers from a snapshot older than one announced before"),
     ("age_p99", Unit::Time, "age of the snapshots that pending answers came from: p99; also age_p50, age_max"),
-    ("knee", Unit::Count, "the knee, in requests a second (--steps, --connection-steps, --ramp)"),
-    ("ratio", Unit::Count, "throughput of the first target to the second's"),
+    ("knee", Unit::Count, "the knee, in requests per second (--steps, --connection-steps, --ramp)"),
+    ("ratio", Unit::Count, "throughput of the first target divided by the second's"),
 ];
 
-/// What a value is measured in.
+/// The unit of a metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Unit {
     Time,
@@ -43,12 +43,12 @@ enum Unit {
     Share,
 }
 
-/// A condition on a run's first target.
+/// A condition on the figures of the first target.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Assertion {
     metric: String,
     op: Op,
-    /// In microseconds, a count, or a share between 0 and 1.
+    /// A time in microseconds, a count, or a share between 0 and 1.
     limit: f64,
     text: String,
 }
@@ -64,7 +64,7 @@ enum Op {
 }
 
 impl Op {
-    /// Those of two signs first.
+    /// The operators. Those of two characters come first, because the first match counts.
     const ALL: [(&'static str, Self); 7] = [
         ("<=", Self::AtMost),
         (">=", Self::AtLeast),
@@ -93,10 +93,10 @@ impl FromStr for Assertion {
     fn from_str(text: &str) -> Result<Self, String> {
         let text = text.trim();
         let at = text.find(['<', '>', '=', '!']).ok_or_else(|| {
-            format!("{text:?} is no assertion: expected METRIC OP VALUE, as in p99<5ms; {}", metrics())
+            format!("{text:?} is not an assertion: expected METRIC OP VALUE, as in p99<5ms; {}", metrics())
         })?;
         let name = text[..at].trim();
-        let unit = unit_of(name).ok_or_else(|| format!("{name:?} is no metric; {}", metrics()))?;
+        let unit = unit_of(name).ok_or_else(|| format!("{name:?} is not a metric; {}", metrics()))?;
         let rest = &text[at..];
         let (sign, op) = Op::ALL
             .into_iter()
@@ -104,18 +104,18 @@ impl FromStr for Assertion {
             .ok_or_else(|| format!("{text:?}: expected one of < <= > >= = != after {name}"))?;
         let value = rest[sign.len()..].trim();
         let limit =
-            limit(value, unit).map_err(|expected| format!("{text:?}: {value:?} is no value of {name}: {expected}"))?;
+            limit(value, unit).map_err(|expected| format!("{text:?}: {value:?} is invalid for {name}: {expected}"))?;
         Ok(Self { metric: name.to_owned(), op, limit, text: text.to_owned() })
     }
 }
 
 impl Assertion {
-    /// What it is about.
+    /// Returns the metric that the condition is about.
     pub fn metric(&self) -> &str {
         &self.metric
     }
 
-    /// What a run came to.
+    /// Compares the figures of a run with the condition.
     pub fn verdict(&self, summary: &Summary) -> Verdict {
         let value = summary.metric(&self.metric);
         let unit = unit_of(&self.metric).unwrap_or(Unit::Count);
@@ -169,10 +169,10 @@ fn metrics() -> String {
     format!("there are {}, age_p50, age_max", names.join(", "))
 }
 
-/// The grammar with all metrics, for `--help`.
+/// Returns the grammar of assertions with all metrics, for `--help`.
 pub fn help() -> String {
     let mut text =
-        "METRIC OP VALUE, separated by commas, about the first target; OP is one of < <= > >= = !=. Metrics:\n\n"
+        "Conditions on the first target, METRIC OP VALUE, separated by commas; OP is one of < <= > >= = !=. Metrics:\n\n"
             .to_owned();
     for (name, unit, what) in METRICS {
         let unit = match unit {

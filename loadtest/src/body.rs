@@ -1,4 +1,4 @@
-//! Request bodies, made before the run, into which only the ids are written while it lasts.
+//! Request bodies, which are made before the run. During the run only their ids are written.
 
 use std::{fmt, path::Path};
 
@@ -7,14 +7,14 @@ use eyre::{Context, Result, bail, ensure};
 use serde::Deserialize;
 use serde_json::{Value, value::RawValue};
 
-/// The least id that is written into a body: with it, and the 9e9 that follow, all ids have the same length.
+/// The least id that is written into a body. All of the 9e9 ids from it on have the same length.
 pub const FIRST_ID: u64 = 1_000_000_000;
-/// Digits of a written id.
+/// Number of digits of a written id.
 const ID_DIGITS: usize = 10;
-/// How many ids there are of that length.
+/// Number of ids of that length.
 const IDS: u64 = 9_000_000_000;
 
-/// Which state the body asks for.
+/// The state that a body asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Tag {
     /// The newest sealed block.
@@ -32,36 +32,36 @@ impl fmt::Display for Tag {
     }
 }
 
-/// Who waits for what: the ids that the answer must have.
+/// The ids that an answer must have.
 #[derive(Clone, Debug)]
 pub enum Ids {
-    /// This many in a row, from the one that was written.
+    /// This many ids in a row, from the one that was written.
     Written(u64),
-    /// Those of a recorded body, as they stand there.
+    /// The ids of a recorded body, as written there.
     Recorded(Vec<Box<RawValue>>),
 }
 
 /// A request body of a workload.
 #[derive(Clone, Debug)]
 pub struct Body {
-    /// Its place in the mix.
+    /// Index of the body's kind in the mix.
     pub workload: usize,
     pub ids: Ids,
-    /// It is a JSON-RPC batch.
+    /// Whether the body is a JSON-RPC batch.
     pub batch: bool,
-    /// The one state it asks for; none where it asks for several, or for one that is not `latest` or `pending`.
+    /// The one state asked for; `None` if there are several, or one that is neither `latest` nor `pending`.
     pub tag: Option<Tag>,
-    /// Answers have simulated calls, whose status says whether they failed.
+    /// Whether answers hold simulated calls, whose status says whether they failed.
     pub simulates: bool,
-    /// It changes the target's state: asked again it would be answered otherwise.
+    /// Whether the request changes the target's state, so that a second answer would differ.
     pub writes: bool,
     text: Vec<u8>,
-    /// Where ids are written, and what is added to the first.
+    /// Byte offsets of the ids, and what is added to the first id there.
     splices: Vec<(usize, u64)>,
 }
 
 impl Body {
-    /// Bytes that it takes.
+    /// Returns the size of the body in bytes.
     pub fn len(&self) -> usize {
         self.text.len()
     }
@@ -70,7 +70,7 @@ impl Body {
         self.text.is_empty()
     }
 
-    /// The body with ids from `first` on: any number, of which the last digits are taken.
+    /// Returns the body with ids from `first` on, each as [`written`] gives it.
     pub fn with_ids(&self, first: u64) -> Bytes {
         if self.splices.is_empty() {
             return Bytes::copy_from_slice(&self.text);
@@ -86,7 +86,7 @@ impl Body {
         text.into()
     }
 
-    /// How many ids it takes.
+    /// Returns how many ids the body takes.
     pub fn id_count(&self) -> u64 {
         match &self.ids {
             Ids::Written(count) => *count,
@@ -95,12 +95,12 @@ impl Body {
     }
 }
 
-/// The id that stands for any number.
+/// Returns the id that is written for `number`. The numbers past the last id begin anew.
 pub fn written(number: u64) -> u64 {
     FIRST_ID + (number % IDS)
 }
 
-/// A body that is being written.
+/// A body under construction.
 #[derive(Default)]
 pub struct Draft {
     text: Vec<u8>,
@@ -110,7 +110,7 @@ pub struct Draft {
 }
 
 impl Draft {
-    /// Begins a batch: each request after it is an entry of it.
+    /// Begins a batch, whose entries are the requests added to it.
     pub fn batch() -> Self {
         Self { text: b"[".to_vec(), ..Self::default() }
     }
@@ -120,7 +120,7 @@ impl Draft {
         self.request_with(method, |draft| draft.push(params))
     }
 
-    /// Adds a request whose parameters may have ids written into them.
+    /// Adds a request whose parameters may contain ids.
     pub fn request_with(&mut self, method: &str, params: impl FnOnce(&mut Self)) -> &mut Self {
         if self.entries > 0 {
             self.push(",");
@@ -139,7 +139,7 @@ impl Draft {
         self.text.extend_from_slice(text.as_bytes());
     }
 
-    /// The id of the request being written.
+    /// Adds the id of the current request.
     pub fn push_id(&mut self) {
         self.splices.push((self.text.len(), self.entries));
         self.text.extend_from_slice(&[b'0'; ID_DIGITS]);
@@ -161,10 +161,11 @@ struct Recorded {
     method: String,
 }
 
-/// Reads recorded bodies, one a line. With a tag, `latest` and `pending` among their parameters become that tag.
+/// Reads recorded bodies, one per line. If `tag` is given, it replaces `latest` and `pending` among their parameters.
 ///
 /// # Errors
-/// The file cannot be read, has more than `max_bytes`, or has a line that is no JSON-RPC request or batch, with its number.
+/// Returns an error if the file cannot be read, has more than `max_bytes` or no request, or if a line is not a JSON-RPC
+/// request or batch with an id; the error then names the line.
 pub fn read(path: &Path, workload: usize, tag: Option<Tag>, max_bytes: u64) -> Result<Vec<Body>> {
     let length =
         std::fs::metadata(path).wrap_err_with(|| format!("--bodies {}: cannot be read", path.display()))?.len();
@@ -182,12 +183,12 @@ pub fn read(path: &Path, workload: usize, tag: Option<Tag>, max_bytes: u64) -> R
                 .wrap_err_with(|| format!("--bodies {}: line {}", path.display(), number + 1))
         })
         .collect::<Result<_>>()?;
-    ensure!(!bodies.is_empty(), "--bodies {}: no request in it; expected JSON-RPC bodies, one a line", path.display());
+    ensure!(!bodies.is_empty(), "--bodies {}: has no request; expected JSON-RPC bodies, one per line", path.display());
     Ok(bodies)
 }
 
 fn recorded(line: &str, workload: usize, tag: Option<Tag>) -> Result<Body> {
-    let mut value: Value = serde_json::from_str(line).wrap_err("no JSON")?;
+    let mut value: Value = serde_json::from_str(line).wrap_err("not JSON")?;
     let text = match tag {
         Some(tag) => {
             select(&mut value, &Value::String(tag.to_string()));
@@ -198,12 +199,12 @@ fn recorded(line: &str, workload: usize, tag: Option<Tag>) -> Result<Body> {
     let batch = value.is_array();
     let requests: Vec<Recorded> =
         if batch { serde_json::from_str(line) } else { serde_json::from_str(line).map(|request| vec![request]) }
-            .wrap_err("no JSON-RPC request or batch of them")?;
+            .wrap_err("not a JSON-RPC request or batch")?;
     let simulates = requests.iter().any(|request| request.method == "eth_simulateV1");
     let writes = requests.iter().any(|request| request.method.contains("send") || request.method.contains("Filter"));
     let ids: Vec<_> = requests.into_iter().filter_map(|request| request.id).collect();
     if ids.is_empty() {
-        bail!("no id: nobody would wait for an answer");
+        bail!("no id: a request without an id gets no answer");
     }
     let tag = tag_of(&value);
     Ok(Body {
@@ -218,7 +219,7 @@ fn recorded(line: &str, workload: usize, tag: Option<Tag>) -> Result<Body> {
     })
 }
 
-/// The one tag among the parameters of a request, or of all requests of a batch.
+/// Returns the one tag among the parameters of a request, or of all requests of a batch.
 fn tag_of(value: &Value) -> Option<Tag> {
     let each = |request: &Value| {
         let params = request.get("params")?.as_array()?;
@@ -239,7 +240,7 @@ fn tag_of(value: &Value) -> Option<Tag> {
     }
 }
 
-/// Puts a block selector where a request, or each of a batch, has `latest` or `pending`.
+/// Replaces `latest` and `pending` in a request, or in each of a batch, with a block selector.
 pub fn select(value: &mut Value, selector: &Value) {
     match value {
         Value::Array(requests) => requests.iter_mut().for_each(|request| select(request, selector)),

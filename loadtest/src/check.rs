@@ -1,13 +1,14 @@
 //! Compares sampled answers with a reference's.
 //!
-//! What can be compared soundly is only what both were asked about the same state:
+//! A comparison is sound only if both answers are about the same state:
 //!
-//! - An answer at `pending` from presim is [dated](crate::dating); for a single request over a WebSocket `presim_snapshot` is asked after it as well,
-//!   and the two must be equal. The request is asked again with `{"snapshotId": id}`.
-//! - An answer at `latest` is taken between two questions for the head on the same connection, whose hashes must be equal. The request is asked
-//!   again with `{"blockHash": hash}`; where the reference's block 0 is another, with the block's number, and compared is what calls did.
-//! - A state that the reference does not keep (any more), or never had, is *not comparable*: a read of nothing at the same selector fails then.
-//! - What changes the state is never asked again. What became of a wallet batch is asked after the run.
+//! - An answer at `pending` from presim is [dated](crate::dating), for single requests over a WebSocket both before and
+//!   after it: the two snapshots must be equal. The request is asked again with `{"snapshotId": id}`.
+//! - An answer at `latest` is taken between two questions for the head on the same connection, whose hashes must be
+//!   equal. The request is asked again with `{"blockHash": hash}`. If the reference's block 0 is another, it is asked
+//!   with the block's number, and only the results of calls are compared.
+//! - A sample whose state the reference lacks is *not comparable*. Then a read at that state fails.
+//! - A request that changes the state is never asked again. The outcome of wallet batches is asked for after the run.
 
 use std::{collections::HashMap, time::Duration};
 
@@ -24,33 +25,33 @@ use crate::{
     target::Target,
 };
 
-/// Wallet batches whose end is asked for, at most.
+/// Most wallet batches whose outcome is asked for.
 const MAX_BATCHES: usize = 1_000;
-/// How long a wallet batch may take to be in a block after the run.
+/// Longest time that a wallet batch may take to be in a block after the run.
 const BATCH_PATIENCE: Duration = Duration::from_secs(10);
-/// Mismatches whose text is kept.
+/// Most mismatches whose text is kept.
 const EXAMPLES: usize = 3;
 
-/// What came of the samples of one target.
+/// The outcome of the samples of one target.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Checked {
-    /// Answers that are the reference's.
+    /// Number of answers equal to the reference's.
     pub equal: u64,
-    /// Answers that are not.
+    /// Number of answers that differ from the reference's.
     pub mismatches: u64,
-    /// Mismatches by workload, in the order of the mix.
+    /// Number of mismatches by index of the workload in the mix.
     #[serde(skip)]
     pub by_workload: HashMap<usize, u64>,
     pub examples: Vec<String>,
-    /// Samples that could not be compared, with why.
+    /// Number of samples that could not be compared, by reason.
     pub not_comparable: HashMap<String, u64>,
-    /// What became of sampled wallet batches.
+    /// The outcome of sampled wallet batches.
     pub wallet: Batches,
     #[serde(skip)]
     batches: Vec<String>,
 }
 
-/// Wallet batches after the run.
+/// Numbers of sampled wallet batches by their state after the run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Batches {
     pub confirmed: u64,
@@ -58,24 +59,24 @@ pub struct Batches {
     pub pending: u64,
 }
 
-/// Who knows better than a target.
+/// A node whose answers count as right.
 #[derive(Clone, Debug)]
 pub struct Reference {
     pub target: Target,
-    /// Its block 0 is the target's: it may have blocks with the same hashes.
+    /// Whether its block 0 is the target's, so that it may have blocks with the same hashes.
     pub same_chain: bool,
 }
 
-/// Compares one sample after another.
+/// Compares samples with the references, one after another.
 pub struct Checker {
     targets: Vec<Rpc>,
-    /// By target; none where nobody knows better.
+    /// The reference of each target; `None` if it has none.
     references: Vec<Option<(Rpc, Sameness)>>,
     checked: Vec<Checked>,
 }
 
 impl Checker {
-    /// `references` has that of each target, in their order.
+    /// Creates a checker. `references` holds the reference of each of `targets`, in the same order.
     pub fn new(targets: &[Target], references: Vec<Option<Reference>>, timeout: Duration) -> Self {
         let known = |reference: Reference| {
             let sameness = if reference.same_chain { Sameness::All } else { Sameness::Calls };
@@ -88,7 +89,7 @@ impl Checker {
         }
     }
 
-    /// Compares what comes until nobody sends samples any more, then asks what became of wallet batches.
+    /// Compares samples until their channel closes, then asks for the outcome of wallet batches.
     pub async fn run(mut self, mut samples: mpsc::Receiver<Sample>) -> Vec<Checked> {
         while let Some(sample) = samples.recv().await {
             self.compare(sample).await;
@@ -131,7 +132,7 @@ impl Checker {
             let end = loop {
                 let status = rpc.call("wallet_getCallsStatus", json!([id])).await;
                 let status = status.ok().and_then(|status| status.get("status")?.as_u64());
-                // EIP-5792: 1xx is under way, 200 is done, all else failed in part or whole.
+                // EIP-5792: 1xx is pending, 200 is confirmed, and all others failed in part or whole.
                 match status {
                     Some(100..=199) if tokio::time::Instant::now() < until => {
                         tokio::time::sleep(Duration::from_millis(50)).await;
@@ -169,11 +170,11 @@ async fn compare(reference: &mut Rpc, sameness: Sameness, sample: &Sample) -> Co
             };
         }
     };
-    // The request was made here, and the answer was checked to be JSON.
+    // Neither fails: the request was made here, and the answer was checked to be JSON.
     let (Ok(mut request), Ok(mut answer)) =
         (serde_json::from_slice::<Value>(&sample.request), serde_json::from_slice::<Value>(&sample.answer))
     else {
-        return Compared::Not("no JSON");
+        return Compared::Not("the sample is not JSON");
     };
     dating::forget(&mut request);
     dating::forget(&mut answer);
@@ -184,7 +185,7 @@ async fn compare(reference: &mut Rpc, sameness: Sameness, sample: &Sample) -> Co
     if same(&answer, &expected, sameness) {
         return Compared::Equal;
     }
-    // An error may mean that the reference does not know this state: then it cannot read anything there.
+    // An error may mean that the reference does not have this state: then it cannot read anything there.
     let nothing = json!(["0x0000000000000000000000000000000000000000", selector]);
     if reference.call("eth_getBalance", nothing).await.is_err() {
         return Compared::Not("the reference does not have the state");

@@ -1,4 +1,4 @@
-//! One connection's share of the load: it takes what has arrived, sends it, and has the answer checked and written down.
+//! One connection's share of the load: takes arrivals, sends requests, and has the answers checked and recorded.
 
 use std::{
     rc::Rc,
@@ -20,10 +20,10 @@ use crate::{
     sample::Pin,
 };
 
-/// How long to wait before a connection is tried again, at first and at most.
+/// First and longest delay before a connection is tried again.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(1));
 
-/// One connection, made anew whenever it has ended.
+/// Runs one connection, which is opened anew whenever it has ended.
 pub async fn client(generator: Rc<Generator>, mut connection: Option<Connection>) {
     let mut backoff = BACKOFF.0;
     while !generator.is_over() {
@@ -48,7 +48,7 @@ pub async fn client(generator: Rc<Generator>, mut connection: Option<Connection>
         let Ok(before) = (if asks_for_head { head(&generator, &mut open).await } else { Ok(None) }) else { continue };
         let Some(arrived) = generator.arrival().await else { return };
         if !open.ready().await {
-            // It ended between two requests, which is no fault of either's.
+            // A connection that ends between two requests is a fault of neither.
             match reopen(&generator).await {
                 Ok(new) => open = new,
                 Err(()) => {
@@ -89,7 +89,7 @@ fn put_back(generator: &Generator, arrived: Instant) {
     }
 }
 
-/// Ends the requests that have waited for too long while there was no connection.
+/// Times out the requests that have waited too long without a connection.
 fn give_up_old(generator: &Generator) {
     loop {
         let first = generator.queue.waiting.borrow().front().copied();
@@ -103,10 +103,10 @@ fn give_up_old(generator: &Generator) {
     }
 }
 
-/// A request that was not sent in time: whoever made it waits no longer.
+/// Records a timeout for a request that was not sent in time.
 fn give_up(generator: &Generator, body: Option<&Body>, arrived: Instant) {
     generator.record(arrived, |recorder| {
-        let (latency, text) = (arrived.elapsed(), "it waited for a free connection until its time was up");
+        let (latency, text) = (arrived.elapsed(), "the request waited for a free connection until its timeout");
         match body {
             Some(body) => recorder.done(&Done {
                 workload: body.workload,
@@ -122,7 +122,7 @@ fn give_up(generator: &Generator, body: Option<&Body>, arrived: Instant) {
     });
 }
 
-/// Sends one request. Gives the connection back when it can be used again.
+/// Sends one request. Returns the connection if it can be used again.
 async fn one(
     generator: &Generator,
     mut open: Connection,
@@ -164,13 +164,13 @@ async fn one(
         recorder.done(&Done { workload: body.workload, latency, service: Some(service), outcome });
     });
     let Ok(Ok(answer)) = answer else { return None };
-    // Whoever is told of a snapshot may rely on it: an answer tells of one, an error too.
+    // An answer that names a snapshot, even an error, announces it: later answers must not be older.
     if let Some(stamp) = outcome.as_ref().ok().copied().flatten().or(answer.stamp) {
         segment.newest.fetch_max(stamp.id, Ordering::Relaxed);
     }
     let stamp = match outcome {
         Ok(stamp) => stamp,
-        // Over a WebSocket nothing tells to which request it belongs, so that all after it might be taken for others.
+        // Over a WebSocket the answer belongs to an unknown request, so that later answers might be mixed up.
         Err(Wrong { fault: Fault::WrongId | Fault::NotJson, .. }) if segment.target.web_socket => return None,
         Err(_) => return Some(open),
     };
@@ -193,7 +193,7 @@ fn outcome(body: &Body, id: u64, answer: &Called) -> Result<Option<Stamp>, Wrong
     }
 }
 
-/// Writes down how old a `pending` answer's state was, and whether the target had told of a newer one before the request was sent.
+/// Records the age of a `pending` answer's snapshot, and whether a newer one was announced before the request was sent.
 fn date(recorder: &mut Recorder, stamp: Stamp, newest: u64) {
     recorder.interval.dated += 1;
     recorder.interval.stale += u64::from(stamp.id < newest);

@@ -1,8 +1,8 @@
-//! A timer fine enough for arrivals: tokio's own rounds up to a millisecond, which would be most of the latency of a short call.
+//! A timer for arrivals. Tokio's timer rounds up to a millisecond, which would be most of the latency of a short call.
 
 use std::{io, time::Instant};
 
-/// Sleeps until a moment, to within some microseconds where the system has timers of its own as files (Linux), else to within a millisecond.
+/// Sleeps until a moment: to within some microseconds if the system has timers as files (Linux), else to a millisecond.
 pub struct Timer {
     #[cfg(target_os = "linux")]
     fd: tokio::io::unix::AsyncFd<std::os::fd::OwnedFd>,
@@ -11,7 +11,7 @@ pub struct Timer {
 #[cfg(target_os = "linux")]
 impl Timer {
     /// # Errors
-    /// The system gives no timer.
+    /// Returns an error if the system provides no timer.
     pub fn new() -> io::Result<Self> {
         use rustix::time::{TimerfdClockId, TimerfdFlags, timerfd_create};
         let fd = timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC)?;
@@ -23,10 +23,10 @@ impl Timer {
         Ok(Self { fd })
     }
 
-    /// Returns at once when the moment has passed.
+    /// Sleeps until `moment`. Returns at once if it has passed.
     ///
     /// # Errors
-    /// The timer cannot be set or read.
+    /// Returns an error if the timer cannot be set or read.
     pub async fn sleep_until(&self, moment: Instant) -> io::Result<()> {
         use rustix::time::{Itimerspec, TimerfdTimerFlags, Timespec, timerfd_settime};
         let left = moment.saturating_duration_since(Instant::now());
@@ -51,15 +51,15 @@ impl Timer {
 #[cfg(not(target_os = "linux"))]
 impl Timer {
     /// # Errors
-    /// None here.
+    /// Never returns an error.
     pub fn new() -> io::Result<Self> {
         Ok(Self {})
     }
 
-    /// Returns at once when the moment has passed.
+    /// Sleeps until `moment`. Returns at once if it has passed.
     ///
     /// # Errors
-    /// None here.
+    /// Never returns an error.
     pub async fn sleep_until(&self, moment: Instant) -> io::Result<()> {
         tokio::time::sleep_until(moment.into()).await;
         Ok(())

@@ -1,25 +1,25 @@
-//! What is the same in two answers: all of it where both nodes are on one chain, else what the calls did.
+//! Compares two answers: as a whole if both nodes are on one chain, else only the results of their calls.
 
 use serde_json::{Value, json};
 
 use crate::answer::shown;
 
-/// How much of two answers must be equal.
+/// The parts of two answers that must be equal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sameness {
-    /// Everything but the order in a batch, which is free.
+    /// Everything except the order in a batch, which is free.
     All,
-    /// What calls did. Headers of simulated blocks, and with them the hashes in logs, come from a chain's own head; texts and codes of errors are a
-    /// client's own.
+    /// The results of calls. Headers of simulated blocks, and with them the hashes in logs, follow from a chain's own
+    /// head; texts and codes of errors depend on the client.
     Calls,
 }
 
-/// Whether two answers, or batches of them, say the same.
+/// Returns whether two answers, or batches of them, are the same.
 pub fn same(a: &Value, b: &Value, sameness: Sameness) -> bool {
     results(a, sameness) == results(b, sameness)
 }
 
-/// What was answered, by id.
+/// Returns the results of an answer or a batch of them, sorted by id.
 fn results(answer: &Value, sameness: Sameness) -> Vec<(String, Value)> {
     let one = |answer: &Value| {
         let result = match (answer.get("result"), sameness) {
@@ -38,7 +38,7 @@ fn results(answer: &Value, sameness: Sameness) -> Vec<(String, Value)> {
     results
 }
 
-/// Of simulated blocks, what their calls did; all else as it is.
+/// Reduces simulated blocks to the results of their calls. Other results stay as they are.
 fn calls(result: &Value) -> Value {
     let of_log = |log: &Value| json!([log["address"], log["topics"], log["data"]]);
     let of_call = |call: &Value| {
@@ -50,14 +50,14 @@ fn calls(result: &Value) -> Value {
     blocks.map_or_else(|| result.clone(), Value::Array)
 }
 
-/// Where two answers that are not the same part, for people.
+/// Describes where two different answers part, for a report.
 pub fn difference(selector: &Value, request: &[u8], answer: &Value, expected: &Value, sameness: Sameness) -> String {
     let text = |answer: &Value| {
         let results: Vec<Value> = results(answer, sameness).into_iter().map(|(_, result)| result).collect();
         Value::Array(results).to_string()
     };
     let (ours, theirs) = (text(answer), text(expected));
-    // What comes before the first difference is no help.
+    // The text before the first difference does not help.
     let at = ours.bytes().zip(theirs.bytes()).take_while(|(a, b)| a == b).count().saturating_sub(40);
     let part = |text: &str| shown(text.as_bytes().get(at..).unwrap_or_default());
     format!("at {selector}: got {}, expected {}, for {}", part(&ours), part(&theirs), shown(request))

@@ -19,19 +19,19 @@ use crate::{
     tls::{TlsError, secure},
 };
 
-/// Bytes of an answer: past it the connection is closed.
+/// Most bytes of an answer. The connection is closed beyond that.
 pub const MAX_ANSWER: usize = 256 << 20;
 
-/// Why a connection is of no use any more.
+/// Why a connection cannot be used any more.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectionError {
     #[error("cannot connect: {0}")]
     Connect(std::io::Error),
-    #[error("no TLS: {0}")]
+    #[error("cannot set up TLS: {0}")]
     Tls(#[from] TlsError),
     #[error("the connection ended: {0}")]
     Http(#[from] hyper::Error),
-    #[error("no HTTP request: {0}")]
+    #[error("cannot build the HTTP request: {0}")]
     Request(#[from] http::Error),
     #[error("the answer could not be read: {0}")]
     Body(Box<dyn std::error::Error + Send + Sync>),
@@ -50,10 +50,10 @@ impl From<tokio_tungstenite::tungstenite::Error> for ConnectionError {
 /// A WebSocket to a target.
 pub type Socket = WebSocketStream<Stream>;
 
-/// What bytes go over.
+/// The byte stream of a connection, with or without TLS.
 type Stream = MaybeTlsStream<TcpStream>;
 
-/// An open connection.
+/// An open connection to a target.
 pub struct Connection {
     wire: Wire,
 }
@@ -65,13 +65,13 @@ enum Wire {
 
 impl Connection {
     /// # Errors
-    /// Nobody listens there, or not for this protocol.
+    /// Returns an error if no server listens at the target, or if it does not speak the protocol.
     pub async fn open(target: &Target) -> Result<Self, ConnectionError> {
         if target.web_socket {
             return Ok(Self { wire: Wire::WebSocket(Box::new(web_socket(target).await?)) });
         }
         let (sender, connection) = http1::handshake(TokioIo::new(connect(target).await?)).await?;
-        // What ends it is told to the request under way as well.
+        // The request in flight gets the connection's error as well.
         let driver = tokio::spawn(async { drop(connection.await) }).abort_handle();
         let request = Request::builder().method(Method::POST).uri(target.path.as_str()).body(())?;
         let (mut head, ()) = request.into_parts();
@@ -79,7 +79,7 @@ impl Connection {
         Ok(Self { wire: Wire::Http { sender, head: Box::new(head), driver } })
     }
 
-    /// Whether a request can be sent: a server may have closed the connection between two of them, as it may at any time.
+    /// Returns whether a request can be sent. A server may close the connection between two requests at any time.
     pub async fn ready(&mut self) -> bool {
         match &mut self.wire {
             Wire::Http { sender, .. } => sender.ready().await.is_ok(),
@@ -87,18 +87,18 @@ impl Connection {
         }
     }
 
-    /// Sends a body and waits for its answer. A caller that waits no longer must let go of the connection: the answer may still come.
+    /// Sends a body and waits for its answer. A caller that gives up must drop the connection: the answer may follow.
     ///
     /// # Errors
-    /// The connection ended before the answer did.
+    /// Returns an error if the connection ends before the answer does.
     pub async fn call(&mut self, body: Bytes) -> Result<Answer, ConnectionError> {
         self.call_dated(body, Dating::Header).await
     }
 
-    /// The same, and learns which snapshot the answer came from.
+    /// Sends a body like [`Self::call`], and learns which snapshot the answer came from.
     ///
     /// # Errors
-    /// As [`Self::call`].
+    /// Returns an error in the same cases as [`Self::call`].
     pub async fn call_dated(&mut self, body: Bytes, dating: Dating) -> Result<Answer, ConnectionError> {
         match &mut self.wire {
             Wire::Http { sender, head, .. } => {
@@ -110,7 +110,7 @@ impl Connection {
                 Ok(Answer { status: head.status.as_u16(), stamp, body })
             }
             Wire::WebSocket(socket) => {
-                // Bodies are made of text.
+                // The conversion does not fail, because bodies are made of text.
                 let text = Utf8Bytes::try_from(body).map_err(|error| ConnectionError::Body(error.into()))?;
                 let mut asked = dating == Dating::Message;
                 if asked {
@@ -154,7 +154,7 @@ impl Drop for Connection {
 /// Opens a WebSocket to a target.
 ///
 /// # Errors
-/// Nobody listens there, or not for WebSockets.
+/// Returns an error if no server listens at the target, or if it does not speak WebSocket.
 pub async fn web_socket(target: &Target) -> Result<Socket, ConnectionError> {
     let stream = connect(target).await?;
     let mut request = target.over(true).url().into_client_request()?;

@@ -1,8 +1,9 @@
-//! Which snapshot an answer came from, where the target is presim.
+//! Finds the snapshot that an answer came from, if the target is presim.
 //!
-//! An HTTP answer to a single request says it itself (`x-presim-snapshot`). The entries of a batch all run on one snapshot, so that one entry
-//! more, `presim_snapshot`, says it for the batch. For a single request on a WebSocket the same is asked in the message before the request's, written
-//! with it: the answer should be from that snapshot or a newer one, and is taken to be from that one.
+//! An HTTP answer to a single request names it in a header (`x-presim-snapshot`). All entries of a batch run on one
+//! snapshot, so that one more entry, `presim_snapshot`, names it for the batch. For a single request over a WebSocket,
+//! `presim_snapshot` is asked in the message before the request's, written together with it: the answer should be from
+//! that snapshot or a newer one, and counts as from that one.
 
 use serde::Deserialize;
 use serde_json::{Value, value::RawValue};
@@ -12,18 +13,18 @@ use crate::{
     quantity::number,
 };
 
-/// What asks for the snapshot. No other request has its id.
+/// The request for the snapshot. No other request has its id.
 pub const QUESTION: &str = r#"{"jsonrpc":"2.0","id":"loadtest-dating","method":"presim_snapshot","params":[]}"#;
-/// Its id, as it stands in JSON.
+/// The id of the [`QUESTION`], as written in JSON.
 const ID: &str = r#""loadtest-dating""#;
 
-/// Bytes that an answer to it may have.
+/// Most bytes of an answer to the [`QUESTION`].
 const LONGEST_ANSWER: usize = 4 << 10;
 
-/// How it comes to be known which snapshot an answer came from.
+/// The way in which the snapshot of an answer becomes known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Dating {
-    /// By a header, where there is one.
+    /// By a header, if the answer has it.
     Header,
     /// By one more entry of the batch.
     Entry,
@@ -32,7 +33,7 @@ pub enum Dating {
 }
 
 impl Dating {
-    /// That of a body's answers.
+    /// Returns the dating of the answers to a body.
     pub fn of(is_asked: bool, web_socket: bool, body: &Body) -> Self {
         let asks = is_asked && body.tag == Some(Tag::Pending);
         match (asks, body.batch, web_socket) {
@@ -43,23 +44,23 @@ impl Dating {
     }
 }
 
-/// A snapshot, and how old it was when it was named.
+/// A snapshot, and its age when the target named it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stamp {
-    /// The snapshot's `snapshotId`: higher ones are newer.
+    /// The snapshot's `snapshotId`. Newer snapshots have higher ones.
     pub id: u64,
-    /// Milliseconds since it was published.
+    /// Milliseconds from the snapshot's publication until the target named it.
     pub age_ms: u64,
 }
 
 impl Stamp {
-    /// Reads `id=0x109, block=23, index=0, age_ms=101, feed=live`.
+    /// Reads a header such as `id=0x109, block=23, index=0, age_ms=101, feed=live`.
     pub fn of_header(header: &str) -> Option<Self> {
         let field = |name: &str| header.split(',').find_map(|field| field.trim().strip_prefix(name)?.strip_prefix('='));
         Some(Self { id: number(field("id")?)?, age_ms: field("age_ms")?.parse().ok()? })
     }
 
-    /// Reads what `presim_snapshot` results in.
+    /// Reads the result of `presim_snapshot`.
     pub fn of_result(result: &RawValue) -> Option<Self> {
         #[derive(Deserialize)]
         #[serde(rename_all = "camelCase")]
@@ -72,12 +73,12 @@ impl Stamp {
     }
 }
 
-/// Whether this is the id of the [`QUESTION`], in an answer.
+/// Returns whether `id`, in an answer, is that of the [`QUESTION`].
 pub fn is_answered_by(id: &RawValue) -> bool {
     id.get() == ID
 }
 
-/// The answer to the [`QUESTION`] where a message is that: the snapshot, if it names one.
+/// Returns `Some` if the message answers the [`QUESTION`]: the snapshot, if the answer names one.
 pub fn answered(message: &[u8]) -> Option<Option<Stamp>> {
     #[derive(Deserialize)]
     struct Answer<'a> {
@@ -86,19 +87,19 @@ pub fn answered(message: &[u8]) -> Option<Option<Stamp>> {
         #[serde(borrow)]
         result: Option<&'a RawValue>,
     }
-    // It is short; what is long need not be looked through.
+    // The answer is short, so a long message need not be searched to its end.
     memchr::memmem::find(&message[..message.len().min(LONGEST_ANSWER)], ID.as_bytes())?;
     let Answer { id, result } = serde_json::from_slice(message).ok()?;
     is_answered_by(id).then(|| result.and_then(Stamp::of_result))
 }
 
-/// A batch with the [`QUESTION`] as its last entry.
+/// Returns a batch with the [`QUESTION`] as its last entry.
 pub fn with_question(batch: &[u8]) -> Vec<u8> {
     let entries = batch.trim_ascii_end().strip_suffix(b"]").unwrap_or(batch);
     [entries, b",", QUESTION.as_bytes(), b"]"].concat()
 }
 
-/// Takes the [`QUESTION`] out of a batch, or its answer out of that to one.
+/// Removes the [`QUESTION`] from a batch, or the answer to it from the answer to a batch.
 pub fn forget(batch: &mut Value) {
     if let Value::Array(entries) = batch {
         let id = ID.trim_matches('"');

@@ -1,4 +1,4 @@
-//! What can go wrong with a request, each kind counted apart.
+//! The kinds of faults of a request, each counted apart.
 
 use serde::Serialize;
 
@@ -6,27 +6,27 @@ use serde::Serialize;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Fault {
-    /// HTTP answered with another status than 200.
+    /// The HTTP status is not 200.
     HttpStatus,
-    /// The body is not JSON, or no JSON-RPC answer.
+    /// The body is not JSON, or not a JSON-RPC answer.
     NotJson,
     /// The id is not the request's.
     WrongId,
-    /// A JSON-RPC error.
+    /// The answer is a JSON-RPC error other than -32005.
     RpcError,
-    /// The JSON-RPC error -32005: the target has too much to do, and says so.
+    /// The answer is the JSON-RPC error -32005, with which the target sheds load.
     Refused,
     /// A simulated call has the status `0x0`.
     FailedCall,
-    /// The answer is not the reference's.
+    /// The answer differs from the reference's.
     Mismatch,
-    /// No answer in time.
+    /// No answer arrived in time.
     Timeout,
     /// The connection ended before the answer.
     Disconnected,
-    /// No connection could be made.
+    /// No connection could be opened.
     Connect,
-    /// Open loop: as many requests as `--max-outstanding` allows were waiting, so this one was never sent.
+    /// Open loop: the request was not sent, because as many as `--max-outstanding` allows were waiting.
     Dropped,
 }
 
@@ -45,7 +45,7 @@ impl Fault {
         Self::Dropped,
     ];
 
-    /// The name that assertions and the JSON report use.
+    /// Returns the name of the fault in reports.
     pub fn name(self) -> &'static str {
         match self {
             Self::HttpStatus => "http_status",
@@ -62,7 +62,7 @@ impl Fault {
         }
     }
 
-    /// What it means, for the report.
+    /// Returns a description of the fault for reports.
     pub fn meaning(self) -> &'static str {
         match self {
             Self::HttpStatus => "HTTP status other than 200",
@@ -80,7 +80,7 @@ impl Fault {
     }
 }
 
-/// How often each kind happened.
+/// The number of faults of each kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Faults([u64; Fault::ALL.len()]);
 
@@ -107,7 +107,7 @@ impl Faults {
         }
     }
 
-    /// The kinds that happened.
+    /// Iterates over the kinds that happened, with their numbers.
     pub fn iter(&self) -> impl Iterator<Item = (Fault, u64)> {
         Fault::ALL.into_iter().map(|fault| (fault, self.of(fault))).filter(|(_, count)| *count > 0)
     }

@@ -1,4 +1,4 @@
-//! What the runs come to: figures of each target, its knee, and how targets compare.
+//! Evaluates the runs: the figures of each target, its knee, and how targets compare.
 
 use hdrhistogram::CreationError;
 
@@ -16,16 +16,16 @@ use crate::{
     target::Found,
 };
 
-/// Share of what arrives that must be answered right for a load to be carried.
+/// Share of the arrivals that must be answered right for a load to be held.
 const CARRIED: f64 = 0.99;
 
-/// The parts of one turn of a target, one after another.
+/// The parts of one turn of a target in order, with their outcomes.
 pub type Turn = Vec<(Part, Outcome)>;
 
-/// What a turn came to.
+/// Evaluates one turn of a target.
 ///
 /// # Errors
-/// A histogram's bounds are refused.
+/// Returns [`CreationError`] if a histogram cannot be created.
 pub fn round(outcomes: &Turn) -> Result<Round, CreationError> {
     let all = sum(outcomes)?;
     let seconds: f64 = outcomes.iter().map(|(_, outcome)| outcome.measured.as_secs_f64()).sum();
@@ -46,7 +46,7 @@ fn sum<'a>(outcomes: impl IntoIterator<Item = &'a (Part, Outcome)>) -> Result<In
     Ok(all)
 }
 
-/// The first target to each other, round by round.
+/// Compares the first target with each other one, round by round.
 pub fn ratios(found: &[Found], rounds: &[Vec<Round>]) -> Vec<Ratio> {
     let of = |other: &[Round], pick: fn(&Round) -> f64| {
         Spread::of(rounds[0].iter().zip(other).map(|(a, b)| pick(a) / pick(b)).collect())
@@ -65,20 +65,20 @@ pub fn ratios(found: &[Found], rounds: &[Vec<Round>]) -> Vec<Ratio> {
         .collect()
 }
 
-/// What is known of a target when its runs are over.
+/// The results of all runs on a target.
 pub struct Finished {
     pub found: Found,
     pub turns: Vec<Turn>,
     pub rounds: Vec<Round>,
     pub checked: Checked,
-    /// Its throughput to the second target's.
+    /// The ratio of its throughput to the second target's; `None` for all but the first of several targets.
     pub ratio: Option<f64>,
 }
 
-/// The figures of a target. What a reader should know before them goes to `notes`.
+/// Evaluates a target, and adds what a reader should know before the figures to `notes`.
 ///
 /// # Errors
-/// A histogram's bounds are refused.
+/// Returns [`CreationError`] if a histogram cannot be created.
 pub fn target_report(
     args: &Args,
     finished: Finished,
@@ -111,7 +111,7 @@ pub fn target_report(
             }
         }
     }
-    // They were counted as right when they came: what is wrong with them was found later.
+    // Mismatches were counted as right when they arrived, because they were found later.
     all.right = all.right.saturating_sub(checked.mismatches);
     all.faults.count_many(Fault::Mismatch, checked.mismatches);
     for (workload, count) in &checked.by_workload {
@@ -134,7 +134,7 @@ pub fn target_report(
         ));
     }
     let errors = all.faults.total();
-    // In an open loop no arrival ends when a connection cannot be made: it waits for the next try.
+    // In an open loop a failed connection attempt ends no request: it waits for the next attempt.
     let tries = if args.is_open() { all.faults.of(Fault::Connect) } else { 0 };
     let failed = errors - tries;
     let offered = timeline.iter().map(|row| row.offered.map(|rate| rate * row.width)).sum::<Option<f64>>();
@@ -185,8 +185,8 @@ pub fn target_report(
     })
 }
 
-/// The loads that were tried: the steps, over all rounds, or the intervals of a ramp. That the target falls behind an open loop shows in the p99, as
-/// latency counts from the arrival.
+/// Returns the loads that were tried: the steps, over all rounds, or the intervals of a ramp. A target that falls
+/// behind an open loop shows in the p99, because latency counts from the arrival.
 fn steps(args: &Args, turns: &[Turn]) -> Result<Vec<Step>, CreationError> {
     let held = |share: f64, p99: u64| share >= CARRIED && p99 as f64 <= args.knee_p99.as_micros() as f64;
     if args.ramp.is_some() {

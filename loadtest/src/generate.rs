@@ -1,7 +1,7 @@
-//! What a generator is made of: a load, and what the tasks of its thread share.
+//! The parts of a generator: its load, and the state that the tasks of its thread share.
 //!
-//! In an open loop requests arrive on a clock and wait in a queue for a connection that is free. Latency counts from the arrival, so that a stall of
-//! the target is seen by all who arrive while it lasts, as its users would see it; it cannot hold back the requests that would have shown it.
+//! In an open loop requests arrive on a clock and wait in a queue for a free connection. Latency counts from the
+//! arrival, so that all requests that arrive during a stall show it, as users would see it; it cannot hold them back.
 
 use std::{
     cell::{Cell, RefCell},
@@ -24,16 +24,16 @@ use crate::{
     target::Target,
 };
 
-/// When requests are sent.
+/// The timing of requests.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Load {
-    /// Each connection sends when it has the answer to what it sent before.
+    /// Each connection sends its next request when it has the answer to the last one.
     Closed,
-    /// On a clock.
+    /// Requests arrive on a clock.
     Open { rate: Rate, poisson: bool },
 }
 
-/// A load that lasts for a while.
+/// A load with its duration.
 #[derive(Clone, Copy, Debug)]
 pub struct Part {
     pub load: Load,
@@ -42,7 +42,7 @@ pub struct Part {
 }
 
 impl Part {
-    /// Arrivals a second; none in a closed loop, or where the rate changes.
+    /// Returns the arrivals per second; `None` in a closed loop, or if the rate changes.
     pub fn constant_rate(&self) -> Option<f64> {
         match self.load {
             Load::Open { rate, .. } if rate.from == rate.to => Some(rate.from),
@@ -51,17 +51,17 @@ impl Part {
     }
 }
 
-/// All bodies of a run, with how often each kind comes.
+/// All bodies of a run, with the weights of their kinds.
 #[derive(Debug)]
 pub struct Bodies {
-    /// By workload, in the order of the mix.
+    /// Name, weight and bodies of each workload, in the order of the mix.
     pub kinds: Vec<(String, u32, Vec<Body>)>,
 }
 
 /// A run of one load on one target.
 #[derive(Clone)]
 pub struct Segment {
-    /// The target's place among the targets.
+    /// Index of the target among the targets.
     pub place: usize,
     pub target: Target,
     pub bodies: Arc<Bodies>,
@@ -73,32 +73,32 @@ pub struct Segment {
     pub duration: Duration,
     pub interval: Duration,
     pub timeout: Duration,
-    /// One request in so many is compared with a reference; none where it is 0.
+    /// One request in this many is compared with a reference; 0 for none.
     pub sample: u64,
-    /// The target is asked which snapshot answers came from that do not say it.
+    /// Whether the target is asked for the snapshot of answers that do not name it.
     pub dating: bool,
     pub seed: u64,
-    /// The ids of the first request.
+    /// The first id of the segment's requests.
     pub first_id: u64,
     pub stop: Arc<AtomicBool>,
-    /// The newest snapshot that the target has told of.
+    /// The id of the newest snapshot that the target has announced.
     pub newest: Arc<AtomicU64>,
     pub samples: mpsc::Sender<Sample>,
 }
 
-/// What generators tell while they run.
+/// A message from a generator to its segment.
 pub enum Report {
     Interval(Box<Interval>),
     Ended {
         totals: Box<Totals>,
-        /// Requests that were sent, those of the warm-up included.
+        /// Number of requests that were sent, including those of the warm-up.
         sent: u64,
     },
-    /// A generator could not run.
+    /// The generator could not run, for this reason.
     Failed(String),
 }
 
-/// What the tasks of a thread share.
+/// The state that the tasks of a thread share.
 pub struct Generator {
     pub segment: Segment,
     pub start: Instant,
@@ -112,7 +112,7 @@ pub struct Generator {
 }
 
 impl Generator {
-    /// The generator of this number, whose run begins after the warm-up.
+    /// Creates the generator of this thread, whose run begins after the warm-up.
     pub fn new(segment: &Segment, thread: usize, begun: Instant, recorder: Recorder) -> Self {
         let start = begun + segment.warmup;
         Self {
@@ -122,26 +122,26 @@ impl Generator {
             recorder: RefCell::new(recorder),
             queue: Queue::default(),
             rng: RefCell::new(SmallRng::seed_from_u64(segment.seed.wrapping_add(thread as u64))),
-            // Each thread has ids of its own, in turn.
+            // Each thread has a range of ids of its own.
             id: Cell::new(segment.first_id + (thread as u64) * (1 << 31)),
             sent: Cell::new(0),
             until_sample: Cell::new(segment.sample),
         }
     }
 
-    /// Ctrl-C was pressed.
+    /// Returns whether the run was stopped by Ctrl-C.
     pub fn stopped(&self) -> bool {
         self.segment.stop.load(Ordering::Relaxed)
     }
 
-    /// Writes down what belongs to the run: what arrived during the warm-up does not.
+    /// Records an event if its request belongs to the run: those that arrived during the warm-up do not.
     pub fn record(&self, arrived: Instant, record: impl FnOnce(&mut Recorder)) {
         if arrived >= self.start {
             record(&mut self.recorder.borrow_mut());
         }
     }
 
-    /// The next request: of a kind as the mix has it.
+    /// Picks the next request, with the probabilities of the mix.
     pub fn pick(&self) -> Option<&Body> {
         let mut rng = self.rng.borrow_mut();
         let kinds = &self.segment.bodies.kinds;
@@ -155,7 +155,7 @@ impl Generator {
         bodies.get(rng.random_range(0..bodies.len().max(1)))
     }
 
-    /// Whether the next answer is to be compared with a reference's.
+    /// Returns whether the next answer is to be compared with a reference's.
     pub fn is_sampled(&self) -> bool {
         let left = self.until_sample.get();
         if left == 0 {
@@ -165,12 +165,12 @@ impl Generator {
         left == 1
     }
 
-    /// Takes so many ids, and returns the first.
+    /// Takes `count` ids, and returns the first.
     pub fn next_ids(&self, count: u64) -> u64 {
         self.id.replace(self.id.get() + count)
     }
 
-    /// When the next request arrives; none when the run is over.
+    /// Waits for the next request, and returns when it arrived; `None` when the run is over.
     pub async fn arrival(&self) -> Option<Instant> {
         match self.segment.load {
             Load::Open { .. } => self.queue.take().await,
@@ -181,7 +181,7 @@ impl Generator {
         }
     }
 
-    /// No request will be due any more.
+    /// Returns whether no request will be due any more.
     pub fn is_over(&self) -> bool {
         match self.segment.load {
             Load::Open { .. } => self.queue.closed.get() && self.queue.waiting.borrow().is_empty(),

@@ -1,14 +1,17 @@
-//! loadtest: how much of a real mix of calls and simulations does a JSON-RPC node carry, how fast, and are its answers right?
+//! Measures how much of a real mix of calls and simulations a JSON-RPC node carries, how fast, and how correctly.
 //!
-//! A client like any other: it knows the node by its address alone. From what is asked for to what is found:
+//! The load test is a client like any other: it knows a node only by its address. Its modules, in the order of a test:
 //!
-//! - [`args`]: the command line. [`assertion`]: what a run is held to.
-//! - [`target`], [`connection`], [`tls`], [`rpc`], [`quantity`]: where requests go, and how.
-//! - [`world`], [`mix`], [`workload`], [`body`]: what there is to trade with, and the requests made of it.
-//! - [`schedule`], [`clock`], [`queue`], [`generate`], [`client`], [`thread`](mod@thread): when requests are sent; the connections and threads that send them.
-//! - [`answer`], [`sample`], [`pin`], [`check`], [`compare`], [`fault`]: whether an answer is right. [`dating`], [`watch`]: how fresh it is.
-//! - [`record`], [`machine`], [`report`]: what is measured, where, and how it is shown.
-//! - [`plan`], [`segment`], [`progress`], [`findings`]: the runs one after another, one of them, what is told meanwhile, and what they come to.
+//! - [`args`]: the command line. [`assertion`]: the conditions on a run.
+//! - [`target`], [`connection`], [`tls`], [`rpc`], [`quantity`]: the targets, and the connections to them.
+//! - [`world`], [`mix`], [`workload`], [`body`]: the accounts and markets of a target, and the requests made from them.
+//! - [`schedule`], [`clock`], [`queue`], [`generate`], [`client`], [`thread`](mod@thread): the timing of requests, and
+//!   the connections and threads that send them.
+//! - [`answer`], [`sample`], [`pin`], [`check`], [`compare`], [`fault`]: whether an answer is right. [`dating`],
+//!   [`watch`]: how fresh it is.
+//! - [`record`], [`machine`], [`report`]: the figures, the machine that they were measured on, and the reports.
+//! - [`plan`], [`segment`], [`progress`], [`findings`]: the sequence of runs, a single run, the progress display, and
+//!   the evaluation.
 
 pub mod answer;
 pub mod args;
@@ -50,18 +53,18 @@ use eyre::{Context, Result};
 
 use crate::{args::Args, report::Report};
 
-/// The exit code when an assertion does not hold.
+/// The exit code if an assertion fails.
 const NOT_HELD: u8 = 1;
 /// The exit code for bad arguments, or a target that cannot be tested.
 const REFUSED: u8 = 2;
 
-/// Does what a command line asks for, and says on stderr what stands in the way.
+/// Runs a command line, and reports on stderr why it could not.
 pub fn command(words: impl IntoIterator<Item = OsString>) -> ExitCode {
     let words: Vec<OsString> = words.into_iter().collect();
     let args = match Args::try_parse_from(&words) {
         Ok(args) => args,
         Err(error) => {
-            // clap's own texts; a closed pipe is nobody's loss.
+            // An error of the output, such as a closed pipe, does not matter.
             drop(error.print());
             return if error.use_stderr() { REFUSED.into() } else { ExitCode::SUCCESS };
         }
@@ -81,11 +84,11 @@ pub fn command(words: impl IntoIterator<Item = OsString>) -> ExitCode {
     }
 }
 
-/// Makes the directories of the reports, so that a run is not for nothing.
+/// Creates the reports' files before the run, so that no run is wasted.
 fn writable(args: &Args) -> Result<()> {
     for file in [args.html(), args.json()].into_iter().flatten() {
         if let Some(folder) = file.parent().filter(|folder| !folder.as_os_str().is_empty()) {
-            fs::create_dir_all(folder).wrap_err_with(|| format!("{}: cannot be made", folder.display()))?;
+            fs::create_dir_all(folder).wrap_err_with(|| format!("{}: cannot be created", folder.display()))?;
         }
         fs::write(&file, "").wrap_err_with(|| format!("{}: cannot be written", file.display()))?;
     }
@@ -108,7 +111,7 @@ fn write(args: &Args, report: &Report) -> Result<()> {
     Ok(())
 }
 
-/// The command line as reports show it: what is in a header may be a secret.
+/// Returns the command line as reports show it, without the values of headers, which may be secrets.
 fn shown(words: &[OsString]) -> Vec<String> {
     let mut hide = false;
     words

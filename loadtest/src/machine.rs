@@ -1,14 +1,14 @@
-//! Where the load came from: figures mean little without it.
+//! The machine of the generator, without which the figures mean little.
 
 use std::fs;
 
 use serde::Serialize;
 
-/// The machine of the generator, as far as the system tells.
+/// The machine of the generator, as far as the system describes it.
 #[derive(Clone, Debug, Serialize)]
 pub struct Machine {
     pub processor: String,
-    /// Threads that run at once.
+    /// Number of threads that can run at once.
     pub cores: usize,
     pub memory_gib: Option<f64>,
     pub system: String,
@@ -32,10 +32,10 @@ impl Machine {
     }
 }
 
-/// Processor time that this process has used, in seconds; none where the system does not tell (it is not Linux).
+/// Returns the processor time that this process has used, in seconds; `None` if the system is not Linux.
 pub fn processor_seconds() -> Option<f64> {
-    // Clock ticks of user and system time, the 14th and 15th field; the name before them may have spaces. There are 100 ticks to a second on every
-    // Linux (USER_HZ).
+    // Clock ticks of user and system time, the 14th and 15th field. The name before them may contain spaces. Every
+    // Linux has 100 ticks per second (USER_HZ).
     let stat = fs::read_to_string("/proc/self/stat").ok()?;
     let mut fields = stat.rsplit_once(')')?.1.split_whitespace().skip(11);
     let ticks: f64 = fields.next()?.parse::<f64>().ok()? + fields.next()?.parse::<f64>().ok()?;

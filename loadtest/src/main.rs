@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-// The generator shares its machine with what it measures: the less it costs, the more it can show.
+// The generator shares its machine with the target: the less it costs, the more load it can generate.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 

@@ -1,4 +1,4 @@
-//! Kinds of requests, and how often each comes.
+//! Kinds of requests, and their weights.
 
 use std::fmt;
 
@@ -9,13 +9,13 @@ use clap::ValueEnum;
 pub enum Workload {
     /// eth_call: an ERC-20 balance
     Balance,
-    /// eth_call: what the router would give for an amount, along a path of pairs
+    /// eth_call: the router's output for an amount, along a path of pairs
     Quote,
     /// eth_getCode of a contract
     Code,
     /// eth_simulateV1: one swap
     Swap,
-    /// eth_simulateV1: a swap between an attacker's buy and sale, with the attacker's balance overridden and transfers traced
+    /// eth_simulateV1: a swap between an attacker's buy and sale, with overridden balances and traced transfers
     Sandwich,
     /// eth_simulateV1: a bundle of 5 blocks with 5 swaps each
     Multi,
@@ -34,7 +34,7 @@ pub enum Workload {
 }
 
 impl Workload {
-    /// It trades on, or reads, the markets of a router.
+    /// Returns whether the workload trades on, or reads, the markets of a router.
     pub fn needs_market(self) -> bool {
         !matches!(self, Self::Wallet | Self::Recorded)
     }
@@ -46,7 +46,7 @@ impl fmt::Display for Workload {
     }
 }
 
-/// Kinds of requests with how often each comes, relative to the others.
+/// Kinds of requests with their relative weights.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mix(pub Vec<(Workload, u32)>);
 
@@ -59,9 +59,9 @@ impl std::str::FromStr for Mix {
             let (name, weight) = part.split_once('=').unwrap_or((part, "1"));
             let workload = Workload::from_str(name.trim(), true).map_err(|_| {
                 let names: Vec<String> = Workload::value_variants().iter().map(ToString::to_string).collect();
-                format!("{name:?} is no workload; there are {}", names.join(", "))
+                format!("{name:?} is not a workload; there are {}", names.join(", "))
             })?;
-            let weight = weight.trim().parse().map_err(|_| format!("{part:?}: the weight is no whole number"))?;
+            let weight = weight.trim().parse().map_err(|_| format!("{part:?}: the weight is not a whole number"))?;
             if mix.iter().any(|(known, _)| *known == workload) {
                 return Err(format!("{workload} is named twice"));
             }

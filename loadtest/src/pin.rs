@@ -1,4 +1,4 @@
-//! The state that an answer came from, found while its connection is at hand.
+//! Finds the state that an answer came from, while its connection is at hand.
 
 use std::sync::atomic::Ordering;
 
@@ -25,17 +25,17 @@ pub fn put_aside(generator: &Generator, body: &Body, request: Bytes, answer: Ans
     }
 }
 
-/// Why a state is unknown.
+/// The reason of an unknown state, if the target does not name it.
 const UNTOLD: &str = "the target does not say which state it answers from";
 
-/// A connection that is of no use any more: an answer that nobody waits for may come on it.
+/// A connection that cannot be used any more, because an unexpected answer may come on it.
 pub struct Lost;
 
-/// The state that an answer came from, which has just come; `before` is what is known of it by now. States only go forward, so that an answer between
-/// two equal ones came from that one.
+/// Returns the state of an answer that has just come; `before` is what is known of it so far. States only move forward,
+/// so an answer between two equal states came from that one.
 ///
 /// # Errors
-/// The target did not say it in time, or the connection ended.
+/// Returns [`Lost`] if the target does not answer in time, or if the connection ends.
 pub async fn pin(
     generator: &Generator,
     open: &mut Connection,
@@ -48,7 +48,7 @@ pub async fn pin(
     }
     let Some(before) = before else { return Ok(Pin::Unknown(UNTOLD)) };
     let after = match (body.tag, dating) {
-        // A header and an entry of the batch say it exactly.
+        // A header and an entry of the batch name the state exactly.
         (Some(Tag::Pending), Dating::Header | Dating::Entry) => return Ok(before),
         (Some(Tag::Pending), Dating::Message) => {
             let answer = ask(generator, open, QUESTION).await?;
@@ -67,10 +67,10 @@ pub async fn pin(
     })
 }
 
-/// The newest sealed block, where the target tells.
+/// Returns the newest sealed block; `None` if the target does not name it.
 ///
 /// # Errors
-/// As [`pin`].
+/// Returns [`Lost`] if the target does not answer in time, or if the connection ends.
 pub async fn head(generator: &Generator, open: &mut Connection) -> Result<Option<Pin>, Lost> {
     let question = r#"{"jsonrpc":"2.0","id":1,"method":"eth_getBlockByNumber","params":["latest",false]}"#;
     let answer = ask(generator, open, question).await?;

@@ -1,4 +1,4 @@
-//! A whole test: the targets are looked at, requests are made, each target has its turns, and what came of it is put together.
+//! Runs a whole test: examines the targets, makes requests, gives each target its turns, and assembles the report.
 
 use std::{
     sync::{
@@ -30,17 +30,17 @@ use crate::{
     world::World,
 };
 
-/// Samples that wait to be compared.
+/// Most samples that wait to be compared.
 const SAMPLES: usize = 256;
-/// Intervals of a target's turn: as many as a plot shows well, none shorter than the first bound (about the life of a snapshot, whose age would else
-/// go up and down with the intervals) or longer than the second.
+/// Intervals of a target's turn: as many as a plot shows well. None is shorter than the first bound (about the life of
+/// a snapshot, whose age would otherwise go up and down with the intervals) or longer than the second.
 const INTERVALS: u32 = 120;
 const INTERVAL: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(5));
 
 /// Runs a test. `command` is the command line as the report shows it.
 ///
 /// # Errors
-/// A target cannot be reached or lacks what the requests need; the recorded bodies cannot be read.
+/// Returns an error if a target cannot be reached or lacks what the requests need, or if `--bodies` cannot be read.
 pub async fn run(args: &Args, command: Vec<String>) -> Result<Report> {
     let started = httpdate::fmt_http_date(SystemTime::now());
     let recorded = recorded(args)?;
@@ -99,7 +99,7 @@ pub async fn run(args: &Args, command: Vec<String>) -> Result<Report> {
                 let pending =
                     bodies.kinds.iter().any(|(.., bodies)| bodies.iter().any(|body| body.tag == Some(Tag::Pending)));
                 let outcome = segment::run(&segment, found.presim && pending && !args.no_watch, &mut progress).await?;
-                // Ids go on, so that a wallet batch is none that was sent before.
+                // The ids go on, so that no wallet batch repeats one that was sent before.
                 first_id += outcome.sent.saturating_mul(2) + 1;
                 outcomes.push((*part, outcome));
             }
@@ -112,7 +112,7 @@ pub async fn run(args: &Args, command: Vec<String>) -> Result<Report> {
     let ended_early = stop.load(Ordering::Relaxed);
     drop(samples);
     progress.begin("checking".to_owned());
-    let checked = checker.await.wrap_err("the checker ended by a panic")?;
+    let checked = checker.await.wrap_err("the checker panicked")?;
     progress.end();
 
     let mut notes = notes(args, &found, reference.as_ref());
@@ -146,7 +146,7 @@ pub async fn run(args: &Args, command: Vec<String>) -> Result<Report> {
 }
 
 fn name(place: usize) -> String {
-    // There are at most 26 targets.
+    // `Args::check` allows at most 26 targets.
     char::from(b'A' + (place % 26) as u8).to_string()
 }
 
@@ -163,7 +163,7 @@ async fn find(args: &Args, url: &str, name: String) -> Result<Found> {
     Ok(Found { target, client, presim, chain_id, genesis })
 }
 
-/// Who knows better than a target: the one that was named, else the target itself where it can be asked about a state again.
+/// Returns the reference of a target: the named node, else the target itself if it can be asked about a state again.
 fn reference_of(found: &Found, named: Option<&Found>) -> Option<Reference> {
     match named {
         Some(named) => {
@@ -174,7 +174,7 @@ fn reference_of(found: &Found, named: Option<&Found>) -> Option<Reference> {
     }
 }
 
-/// The recorded bodies, with their place in the mix.
+/// Reads the recorded bodies, and returns them with their index in the mix.
 fn recorded(args: &Args) -> Result<Option<(usize, Vec<body::Body>)>> {
     let place = args.mix().0.iter().position(|(workload, _)| *workload == Workload::Recorded);
     match (&args.bodies, place) {
@@ -207,7 +207,7 @@ async fn make(args: &Args, recorded: Option<(usize, Vec<body::Body>)>, target: &
     Ok(Bodies { kinds: kinds.collect() })
 }
 
-/// The loads of a turn, with how long each lasts.
+/// Returns the loads of a turn with their durations.
 fn parts(args: &Args) -> Vec<Part> {
     let poisson = args.arrivals == Arrivals::Poisson;
     let open = |rate| Load::Open { rate, poisson };
@@ -242,15 +242,15 @@ fn what(args: &Args, found: &Found, round: u32, part: &Part) -> String {
     format!("{}{round}{load}", found.target.name)
 }
 
-/// How long the plots' intervals are: all of a part's equally long, as a shorter last one would look like a fall.
+/// Returns the length of the plots' intervals, equal in a part because a shorter last one would look like a fall.
 fn interval(turn: Duration, part: Duration) -> Duration {
     let wanted = (turn / INTERVALS).clamp(INTERVAL.0, INTERVAL.1);
     let count = (part.as_secs_f64() / wanted.as_secs_f64()).round().max(1.0);
-    // Rounded up, so that nothing is left over.
+    // Rounded up, so that there is no remainder.
     part.div_f64(count) + Duration::from_nanos(1)
 }
 
-/// The load in a sentence.
+/// Describes the load in a sentence.
 fn describe(args: &Args) -> String {
     let spread = if args.arrivals == Arrivals::Poisson { "Poisson arrivals" } else { "evenly spaced arrivals" };
     let threads = plural(args.threads as usize, "thread");
@@ -324,12 +324,12 @@ fn notes(args: &Args, found: &[Found], reference: Option<&Found>) -> Vec<String>
     notes
 }
 
-/// The first Ctrl-C ends the run with its report, the second ends all.
+/// Ends the run with its report at the first Ctrl-C, and the process at the second.
 async fn stop_at_interrupt(stop: Arc<AtomicBool>) {
     if tokio::signal::ctrl_c().await.is_err() {
         return;
     }
-    eprintln!("ending early: the report follows; once more to leave at once");
+    eprintln!("ending early: the report follows; press Ctrl-C again to quit at once");
     stop.store(true, Ordering::Relaxed);
     if tokio::signal::ctrl_c().await.is_ok() {
         std::process::exit(130);

@@ -1,4 +1,4 @@
-//! What is told while a test runs: a line that stays where it is on a terminal, else a line now and then.
+//! The progress display: a bar on a terminal, else a line now and then.
 
 use std::{
     io::IsTerminal,
@@ -12,14 +12,14 @@ use crate::{
     report::{Row, text::format_micros},
 };
 
-/// Between two lines where stderr is no terminal.
+/// Time between two lines if stderr is not a terminal.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Tells how far a test has come.
+/// Shows the progress of a test on stderr.
 pub struct Progress {
     bar: Option<ProgressBar>,
     begun: Instant,
-    /// How long all of it will take.
+    /// Expected duration of the whole test.
     total: Duration,
     told: Instant,
     what: String,
@@ -35,12 +35,12 @@ impl Progress {
         Self { bar, begun: Instant::now(), total, told: Instant::now(), what: String::new() }
     }
 
-    /// Says which run begins.
+    /// Sets the name of the run that begins.
     pub fn begin(&mut self, what: String) {
         self.what = what;
     }
 
-    /// Says how it goes.
+    /// Shows the figures of the last interval.
     pub fn row(&mut self, row: &Row, faults: &Faults) {
         let left = self.total.saturating_sub(self.begun.elapsed()).as_secs();
         let latency = match row.latency.count {
@@ -62,14 +62,14 @@ impl Progress {
         }
     }
 
-    /// Moves on with the time.
+    /// Moves the bar on with the time.
     pub fn tick(&self) {
         if let Some(bar) = &self.bar {
             bar.set_position(self.begun.elapsed().min(self.total).as_millis() as u64);
         }
     }
 
-    /// Says something that stays.
+    /// Prints a line that stays.
     pub fn say(&self, line: &str) {
         match &self.bar {
             Some(bar) => bar.println(line),

@@ -1,4 +1,4 @@
-//! Arrivals of an open loop that wait for a connection.
+//! The queue of an open loop, in which arrivals wait for a connection.
 
 use std::{
     cell::{Cell, RefCell},
@@ -18,13 +18,13 @@ pub struct Queue {
 }
 
 impl Queue {
-    /// Says that no more will arrive.
+    /// Closes the queue, because no more requests will arrive.
     pub fn close(&self) {
         self.closed.set(true);
         self.arrived.notify_waiters();
     }
 
-    /// The arrival that has waited longest; none when no more will come.
+    /// Takes the arrival that has waited longest. Returns `None` when the queue is closed and empty.
     pub async fn take(&self) -> Option<Instant> {
         loop {
             let first = self.waiting.borrow_mut().pop_front();

@@ -1,4 +1,4 @@
-//! What a generator writes down: histograms and counts, by interval and by workload.
+//! The records of a generator: histograms and counts, by interval and by workload.
 
 use std::time::Duration;
 
@@ -6,32 +6,32 @@ use hdrhistogram::{CreationError, Histogram};
 
 use crate::fault::{Fault, Faults};
 
-/// Longest latency told apart, in microseconds: two minutes. What is longer counts as this.
+/// Longest latency in a histogram, in microseconds: two minutes. A longer one counts as this.
 const MAX_LATENCY_US: u64 = 120_000_000;
-/// Oldest snapshot told apart, in milliseconds: one hour.
+/// Oldest age in a histogram, in milliseconds: one hour.
 const MAX_AGE_MS: u64 = 3_600_000;
-/// Wrong answers of each kind whose text is kept.
+/// Most texts that are kept of each kind of fault.
 const EXAMPLES: usize = 3;
-/// An open-loop request is sent late when it has waited for longer than this for a free connection.
+/// An open-loop request is late if it waits longer than this for a free connection.
 pub const LATE: Duration = Duration::from_millis(1);
 
-/// A histogram of three significant digits.
+/// A histogram with three significant digits.
 #[derive(Clone, Debug)]
 pub struct Hist(Histogram<u64>);
 
 impl Hist {
-    /// Of latencies, in microseconds.
+    /// Creates a histogram of latencies, in microseconds.
     ///
     /// # Errors
-    /// The histogram's bounds are refused.
+    /// Returns [`CreationError`] if the histogram's bounds are invalid.
     pub fn latency() -> Result<Self, CreationError> {
         Self::up_to(MAX_LATENCY_US)
     }
 
-    /// Of ages, in milliseconds.
+    /// Creates a histogram of ages, in milliseconds.
     ///
     /// # Errors
-    /// The histogram's bounds are refused.
+    /// Returns [`CreationError`] if the histogram's bounds are invalid.
     pub fn age() -> Result<Self, CreationError> {
         Self::up_to(MAX_AGE_MS)
     }
@@ -40,7 +40,7 @@ impl Hist {
         Histogram::new_with_max(max, 3).map(Self)
     }
 
-    /// One like this, with nothing in it.
+    /// Returns an empty histogram with the same bounds.
     #[must_use]
     pub fn emptied(&self) -> Self {
         Self(Histogram::new_from(&self.0))
@@ -66,36 +66,36 @@ impl Hist {
         self.0.mean()
     }
 
-    /// The value that this share of all values, between 0 and 1, does not exceed.
+    /// Returns the value that this share of all values, between 0 and 1, does not exceed.
     pub fn quantile(&self, share: f64) -> u64 {
         self.0.value_at_quantile(share).min(self.0.max())
     }
 
-    /// How many values are greater.
+    /// Returns how many values are greater than `value`.
     pub fn count_above(&self, value: u64) -> u64 {
         self.0.len() - self.0.count_between(0, value)
     }
 }
 
-/// What happened in one interval of a run.
+/// The events of one interval of a run.
 #[derive(Clone, Debug)]
 pub struct Interval {
-    /// Its place; the last is everything after the end of the run, while answers were still waited for.
+    /// Index of the interval. The last one covers the time after the run, while answers are still awaited.
     pub index: usize,
-    /// From arrival to answer, of right answers and of those that did not come in time.
+    /// Latency from arrival to answer, of right answers and of requests that timed out.
     pub latency: Hist,
-    /// From sending to answer, of the same.
+    /// Latency from sending to answer, of the same.
     pub service: Hist,
     /// Ages of the snapshots that `pending` answers came from.
     pub age: Hist,
-    /// Right answers to what arrived during the run.
+    /// Right answers to requests that arrived during the run.
     pub right: u64,
-    /// Right answers that came in this interval, to what arrived during the warm-up too: the throughput.
+    /// Right answers received in this interval, including those to requests of the warm-up: the throughput.
     pub answered: u64,
     pub faults: Faults,
-    /// `pending` answers of which the snapshot is known.
+    /// `pending` answers whose snapshot is known.
     pub dated: u64,
-    /// Those from a snapshot older than one that the target had told of before the request was sent.
+    /// `pending` answers from a snapshot older than one that the target had announced before the request was sent.
     pub stale: u64,
     /// Requests that waited for a free connection for longer than [`LATE`].
     pub late: u64,
@@ -103,19 +103,19 @@ pub struct Interval {
 
 impl Interval {
     /// # Errors
-    /// A histogram's bounds are refused.
+    /// Returns [`CreationError`] if a histogram's bounds are invalid.
     pub fn new() -> Result<Self, CreationError> {
         let latency = Hist::latency()?;
         Ok(Self::of(0, [latency.clone(), latency], Hist::age()?))
     }
 
-    /// Another one, in which nothing has happened.
+    /// Returns an empty interval with this index.
     #[must_use]
     pub fn emptied(&self, index: usize) -> Self {
         Self::of(index, [self.latency.emptied(), self.service.emptied()], self.age.emptied())
     }
 
-    /// Counts of nothing, with these histograms.
+    /// Creates an interval with these histograms, and with all counts at zero.
     fn of(index: usize, [latency, service]: [Hist; 2], age: Hist) -> Self {
         Self {
             index,
@@ -131,7 +131,7 @@ impl Interval {
         }
     }
 
-    /// Adds what another generator saw, or what another interval had.
+    /// Adds the events of another generator or another interval.
     pub fn add(&mut self, other: &Self) {
         self.latency.add(&other.latency);
         self.service.add(&other.service);
@@ -145,7 +145,7 @@ impl Interval {
     }
 }
 
-/// What one workload of the mix did.
+/// The events of one workload of the mix.
 #[derive(Clone, Debug)]
 pub struct Kind {
     pub latency: Hist,
@@ -159,25 +159,25 @@ impl Kind {
     }
 }
 
-/// What a generator saw in all of a run, beside its intervals.
+/// The events of a generator over a whole run, beside its intervals.
 #[derive(Clone, Debug)]
 pub struct Totals {
     pub kinds: Vec<Kind>,
-    /// Requests that were sent, of those that arrived during the run.
+    /// Requests that were sent, without those that arrived during the warm-up.
     pub requests: u64,
-    /// How long it took to refuse (-32005), in microseconds.
+    /// Time that the target took to reject requests (-32005), in microseconds.
     pub refusals: Hist,
-    /// Texts of what was wrong, some of each kind.
+    /// Texts of faults, some of each kind.
     pub examples: Vec<(Fault, String)>,
-    /// Connections made after the first ones.
+    /// Connections opened after the first ones.
     pub reconnects: u64,
-    /// Sampled answers that were not compared, as the checker had too many to do.
+    /// Sampled answers that were not compared, because too many waited for the checker.
     pub not_sampled: u64,
 }
 
 impl Totals {
     /// # Errors
-    /// A histogram's bounds are refused.
+    /// Returns [`CreationError`] if a histogram's bounds are invalid.
     pub fn new(kinds: usize) -> Result<Self, CreationError> {
         Ok(Self {
             kinds: vec![Kind::new()?; kinds],
@@ -215,25 +215,25 @@ impl Totals {
     }
 }
 
-/// One generator's pen.
+/// The records of one generator.
 pub struct Recorder {
     pub interval: Interval,
     pub totals: Totals,
 }
 
-/// What became of a request that was sent, or was to be.
+/// The outcome of a request that was sent, or was due.
 pub struct Done<'a> {
     pub workload: usize,
-    /// From arrival to answer.
+    /// Time from arrival to answer.
     pub latency: Duration,
-    /// From sending to answer; none where it was never sent.
+    /// Time from sending to answer; `None` if the request was never sent.
     pub service: Option<Duration>,
     pub outcome: Result<(), (Fault, &'a str)>,
 }
 
 impl Recorder {
     /// # Errors
-    /// A histogram's bounds are refused.
+    /// Returns [`CreationError`] if a histogram's bounds are invalid.
     pub fn new(kinds: usize) -> Result<Self, CreationError> {
         Ok(Self { interval: Interval::new()?, totals: Totals::new(kinds)? })
     }
@@ -263,13 +263,13 @@ impl Recorder {
         }
     }
 
-    /// Something that went wrong and is no workload's.
+    /// Counts a fault, and keeps its text as an example. A fault of a workload also counts there.
     pub fn fault(&mut self, fault: Fault, text: &str) {
         self.interval.faults.count(fault);
         self.totals.example(fault, || text.to_owned());
     }
 
-    /// Begins an interval, and returns the one that ended.
+    /// Begins the interval with this index, and returns the one that ended.
     pub fn turn(&mut self, index: usize) -> Interval {
         let next = self.interval.emptied(index);
         std::mem::replace(&mut self.interval, next)

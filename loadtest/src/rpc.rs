@@ -1,4 +1,4 @@
-//! A client for what is asked beside the load: the target's world, reference answers, how fresh it is.
+//! A client for requests beside the load, about a target's world, reference answers and freshness.
 
 use std::time::Duration;
 
@@ -19,13 +19,13 @@ pub enum RpcError {
     Timeout(Duration),
     #[error("HTTP status {0}")]
     Status(u16),
-    #[error("no JSON: {0}")]
+    #[error("the answer is not JSON: {0}")]
     NotJson(#[from] serde_json::Error),
-    #[error("{0}")]
+    #[error("the target answered an error: {0}")]
     Answered(Value),
 }
 
-/// A connection that is made when it is needed, and made anew when it has ended.
+/// A connection that is opened when it is needed, and again when it has ended.
 pub struct Rpc {
     target: Target,
     timeout: Duration,
@@ -40,7 +40,7 @@ impl Rpc {
     /// Calls a method, and returns its result.
     ///
     /// # Errors
-    /// There was no answer, or it is an error.
+    /// Returns an error if no answer arrives in time, or if the answer is an error.
     pub async fn call(&mut self, method: &str, params: Value) -> Result<Value, RpcError> {
         let body = json!({"jsonrpc": "2.0", "id": 1, "method": method, "params": params}).to_string();
         let mut answer: Value = self.send(body.into()).await?;
@@ -50,10 +50,10 @@ impl Rpc {
         }
     }
 
-    /// Sends a body, and returns the answer's.
+    /// Sends a body, and returns the body of the answer.
     ///
     /// # Errors
-    /// There was no answer, or it is no JSON.
+    /// Returns an error if no answer arrives in time, or if the answer's status is not 200 or its body is not JSON.
     pub async fn send(&mut self, body: Bytes) -> Result<Value, RpcError> {
         let send = async {
             let mut connection = match self.connection.take() {

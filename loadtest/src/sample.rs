@@ -1,10 +1,10 @@
-//! Answers that are put aside to be compared with a reference.
+//! Answers that wait to be compared with a reference's.
 
 use bytes::Bytes;
 
 /// An answer to compare with a reference.
 pub struct Sample {
-    /// The target's place.
+    /// Index of the target among the targets.
     pub target: usize,
     pub request: Bytes,
     pub workload: usize,
@@ -16,13 +16,13 @@ pub struct Sample {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Pin {
     Snapshot(u64),
-    /// The head, where the request asked for it.
+    /// The head, if the request asked for it.
     Block {
         number: u64,
         hash: String,
     },
-    /// It may be any of several.
+    /// One of several states, for this reason.
     Unknown(&'static str),
-    /// The request changed the state: it is not asked again, but what became of it can be.
+    /// The state was changed by the request, which is not asked again; only its outcome can be.
     Write,
 }

@@ -1,10 +1,10 @@
-//! When requests arrive.
+//! The times at which requests arrive.
 
 use std::time::Duration;
 
 use rand::{Rng, rngs::SmallRng};
 
-/// The rate of arrivals over a run, in requests a second. It changes linearly from its first to its last value.
+/// The rate of arrivals over a run, in requests per second. It changes linearly from the first to the last value.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Rate {
     pub from: f64,
@@ -16,23 +16,23 @@ impl Rate {
         Self { from: rate, to: rate }
     }
 
-    /// The same shape for one of several generators that share the load.
+    /// Returns the rate of one of `of` generators that share the load.
     pub fn share(self, of: usize) -> Self {
         let of = of as f64;
         Self { from: self.from / of, to: self.to / of }
     }
 
-    /// Requests that arrive between two moments of a run that lasts `total`; what is before the run begins comes at its first rate.
+    /// Returns how many requests arrive between two moments of a run that lasts `total`.
     pub fn arrivals(self, start: Duration, end: Duration, total: Duration) -> f64 {
         let until = |t: f64| self.from * t + (self.to - self.from) * t * t / (2.0 * total.as_secs_f64());
         until(end.min(total).as_secs_f64()) - until(start.min(total).as_secs_f64())
     }
 }
 
-/// The moments at which requests arrive, one after another, counted from the beginning of the warm-up.
+/// The times at which requests arrive, from the beginning of the warm-up, which has the first rate.
 ///
-/// With N(t) requests having arrived by the time t, the n-th arrives at the inverse of N. Evenly spaced arrivals are at n = 1, 2, 3, …; a Poisson
-/// process with the same rate has them at the sums of exponentially distributed steps of mean 1.
+/// With N(t) requests having arrived by the time t, the n-th arrives at the inverse of N. Evenly spaced arrivals are at
+/// n = 1, 2, 3, …; a Poisson process of the same rate has them at sums of exponentially distributed steps of mean 1.
 pub struct Arrivals {
     rate: Rate,
     warmup: f64,
@@ -42,7 +42,7 @@ pub struct Arrivals {
 }
 
 impl Arrivals {
-    /// `offset`, between 0 and 1, shifts evenly spaced arrivals by part of their distance, so that generators take turns.
+    /// Creates arrivals. `offset`, from 0 to 1, shifts even ones by part of their distance, so generators take turns.
     pub fn new(rate: Rate, warmup: Duration, duration: Duration, offset: f64, poisson: Option<SmallRng>) -> Self {
         Self { rate, warmup: warmup.as_secs_f64(), duration: duration.as_secs_f64(), count: offset, poisson }
     }
@@ -62,7 +62,7 @@ impl Arrivals {
             let under_root = from * from + 2.0 * slope * count;
             (under_root.max(0.0).sqrt() - from) / slope
         };
-        // A falling ramp has fewer arrivals than a root exists for.
+        // The root also exists for counts past the last arrival of a falling ramp.
         let ends = count >= (from + to) / 2.0 * self.duration || at >= self.duration;
         (!ends).then_some(self.warmup + at)
     }

@@ -1,4 +1,4 @@
-//! Runs one segment: its threads, and what they tell, put together by interval.
+//! Runs one segment: starts its threads, and adds up their reports by interval.
 
 use std::{
     collections::BTreeMap,
@@ -19,29 +19,29 @@ use crate::{
     watch::watch,
 };
 
-/// What a segment came to.
+/// The outcome of a segment.
 pub struct Outcome {
-    /// Intervals of the run, without what ended after it.
+    /// Intervals of the run, without requests that ended after it.
     pub rows: Vec<Row>,
-    /// All of it, what ended after the run included.
+    /// The sum of all intervals, including requests that ended after the run.
     pub all: Interval,
-    /// Right answers that came between the beginning and the end.
+    /// Right answers received between the beginning and the end of the run.
     pub right_in_time: u64,
     pub totals: Totals,
-    /// Requests that were sent, those of the warm-up included: ids go on after them.
+    /// Requests that were sent, including those of the warm-up. Later ids follow theirs.
     pub sent: u64,
-    /// How long it was measured: less than was asked for where it was ended early.
+    /// Measured duration, which is shorter than the segment's if the run was ended early.
     pub measured: Duration,
-    /// Processor time of the generator, in seconds, and the time that it is of.
+    /// Processor time of the generator and the time in which it was used, in seconds; `None` if unknown.
     pub processor: Option<(f64, f64)>,
-    /// Why the target was not watched, or not to the end.
+    /// Why the target was not watched to the end; `None` if it was, or if it was not to be.
     pub unwatched: Option<String>,
 }
 
-/// Runs a segment to its end. `watched` has the target's announcements followed meanwhile.
+/// Runs a segment to its end. If `watched`, follows the target's announcements meanwhile.
 ///
 /// # Errors
-/// A generator could not run.
+/// Returns an error if a generator cannot run or panics.
 pub async fn run(segment: &Segment, watched: bool, progress: &mut Progress) -> Result<Outcome> {
     let (reports, mut told) = mpsc::unbounded_channel();
     let watcher = watched.then(|| {
@@ -83,7 +83,7 @@ pub async fn run(segment: &Segment, watched: bool, progress: &mut Progress) -> R
     }
     for thread in threads {
         if thread.join().is_err() {
-            bail!("a generator ended by a panic");
+            bail!("a generator thread panicked");
         }
     }
     let unwatched = match watcher {
@@ -103,10 +103,10 @@ pub async fn run(segment: &Segment, watched: bool, progress: &mut Progress) -> R
     Ok(collected.outcome(measured, processor, unwatched))
 }
 
-/// What the threads have told so far.
+/// The sums of the threads' reports so far.
 struct Collected<'a> {
     segment: &'a Segment,
-    /// Intervals that not all threads have told of.
+    /// Intervals that not all threads have reported, with the number of threads that have.
     open: BTreeMap<usize, (Interval, usize)>,
     rows: Vec<Row>,
     all: Interval,
@@ -154,7 +154,7 @@ impl<'a> Collected<'a> {
         self.sent += sent;
     }
 
-    /// Takes an interval into the sums; what is after the end has no row.
+    /// Adds an interval to the sums. An interval after the end of the run has no row.
     fn close(&mut self, interval: Interval, measured: Duration) {
         let Segment { interval: width, load, duration, .. } = *self.segment;
         let start = width.mul_f64(interval.index as f64);

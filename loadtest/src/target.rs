@@ -1,4 +1,4 @@
-//! Where requests go.
+//! The endpoints that requests go to.
 
 use std::{fmt, str::FromStr};
 
@@ -9,14 +9,14 @@ use serde_json::Value;
 /// A JSON-RPC endpoint.
 #[derive(Clone, Debug)]
 pub struct Target {
-    /// As the report calls it: `A`, `B`, …
+    /// Name in the report: `A`, `B`, …
     pub name: String,
     pub host: String,
     pub port: u16,
     pub path: String,
-    /// Speak WebSocket, not HTTP.
+    /// Whether to speak WebSocket rather than HTTP.
     pub web_socket: bool,
-    /// Speak it over TLS.
+    /// Whether to use TLS.
     pub tls: bool,
     /// Sent with each request, or with the WebSocket's handshake.
     pub headers: HeaderMap,
@@ -24,23 +24,23 @@ pub struct Target {
 
 impl Target {
     /// # Errors
-    /// The address is no URL of HTTP or WebSocket.
+    /// Returns an error if `url` is not an HTTP or WebSocket URL, or contains a user.
     pub fn parse(url: &str, name: String, web_socket: bool, extra: &[Header]) -> Result<Self> {
         let expected = "expected http://HOST:PORT[/PATH] (or https, ws, wss)";
-        let uri = Uri::from_str(url).map_err(|error| eyre!("{url:?} is no URL: {error}; {expected}"))?;
+        let uri = Uri::from_str(url).map_err(|error| eyre!("{url:?} is not a URL: {error}; {expected}"))?;
         let (Some(scheme), Some(authority)) = (uri.scheme_str(), uri.authority()) else {
-            bail!("{url:?} is no URL with a scheme and a host; {expected}");
+            bail!("{url:?} has no scheme or no host; {expected}");
         };
         let (is_web_socket, tls) = match scheme {
             "http" => (false, false),
             "https" => (false, true),
             "ws" => (true, false),
             "wss" => (true, true),
-            _ => bail!("{url:?}: {scheme}:// is not spoken; {expected}"),
+            _ => bail!("{url:?}: unsupported scheme {scheme}://; {expected}"),
         };
         if authority.as_str().contains('@') {
             bail!(
-                "a target's URL has a user in it: give it with --header \"Authorization: Basic …\", which reports do not show"
+                "a target's URL contains a user: give it with --header \"Authorization: Basic …\", which reports do not show"
             );
         }
         let host = uri.host().unwrap_or_default().trim_matches(['[', ']']).to_owned();
@@ -55,7 +55,7 @@ impl Target {
         Ok(Self { name, host, port, path, web_socket: web_socket || is_web_socket, tls, headers })
     }
 
-    /// The same endpoint, over HTTP or WebSocket.
+    /// Returns the same endpoint, over WebSocket or HTTP.
     pub fn over(&self, web_socket: bool) -> Self {
         Self { web_socket, ..self.clone() }
     }
@@ -78,7 +78,7 @@ impl fmt::Display for Target {
     }
 }
 
-/// A header of the command line. Its value may be a secret: reports do not show it.
+/// A header of the command line. Reports do not show its value, which may be a secret.
 #[derive(Clone, Debug)]
 pub struct Header {
     pub name: HeaderName,
@@ -98,13 +98,13 @@ impl FromStr for Header {
     }
 }
 
-/// A target as it was found.
+/// A target, and what it answered about itself before the run.
 pub struct Found {
     pub target: Target,
-    /// What it says that it is.
+    /// The client version that the target reports, or `unknown`.
     pub client: String,
     pub presim: bool,
     pub chain_id: Value,
-    /// The hash of its block 0, where it says.
+    /// The hash of its block 0; `None` if the target does not report it.
     pub genesis: Option<String>,
 }

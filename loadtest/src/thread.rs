@@ -1,4 +1,4 @@
-//! One thread of the generator, with some of the connections: it sends requests when they are due, or when an answer has come.
+//! One thread of the generator, with some of the connections. Sends requests when they are due, or when an answer came.
 
 use std::{
     rc::Rc,
@@ -19,7 +19,7 @@ use crate::{
     schedule::Arrivals,
 };
 
-/// Arrivals nearer to one another than this are sent together: each wake-up of the clock costs what a request does.
+/// Arrivals closer together than this are sent together, because each wake-up of the clock costs as much as a request.
 const TICK: Duration = Duration::from_micros(50);
 
 /// Runs one generator to the end of its segment.
@@ -28,7 +28,7 @@ pub fn run(segment: &Segment, thread: usize, barrier: &Barrier, reports: &mpsc::
         Ok(runtime) => runtime,
         Err(error) => {
             barrier.wait();
-            drop(reports.send(Report::Failed(format!("no runtime: {error}"))));
+            drop(reports.send(Report::Failed(format!("cannot start a runtime: {error}"))));
             return;
         }
     };
@@ -36,7 +36,7 @@ pub fn run(segment: &Segment, thread: usize, barrier: &Barrier, reports: &mpsc::
         Ok(recorder) => recorder,
         Err(error) => {
             barrier.wait();
-            drop(reports.send(Report::Failed(format!("no histogram: {error}"))));
+            drop(reports.send(Report::Failed(format!("cannot create a histogram: {error}"))));
             return;
         }
     };
@@ -87,7 +87,7 @@ async fn generate(
         .collect();
     let turns = tokio::task::spawn_local(turn(generator.clone(), reports.clone()));
     if let Some(scheduler) = scheduler {
-        // A panic in a task ends with it: the others still tell what they saw.
+        // A panic ends only its task: the others still report what they saw.
         drop(scheduler.await);
         generator.queue.close();
     }
@@ -95,7 +95,7 @@ async fn generate(
         drop(client.await);
     }
     turns.abort();
-    // What ended during the run and what ended after it do not belong together: the turn is taken even when the ticker was not in time.
+    // The last interval is taken even if the ticker was late, so that it holds only what ended after the run.
     let last = generator.recorder.borrow_mut().turn(0);
     drop(reports.send(Report::Interval(Box::new(last))));
     let sent = generator.sent.get();
@@ -103,7 +103,7 @@ async fn generate(
     (totals, sent)
 }
 
-/// Sends off each interval when it has ended.
+/// Reports each interval when it has ended.
 async fn turn(generator: Rc<Generator>, reports: mpsc::UnboundedSender<Report>) {
     let Segment { interval, duration, .. } = generator.segment;
     let mut index = 0;
@@ -119,19 +119,19 @@ async fn turn(generator: Rc<Generator>, reports: mpsc::UnboundedSender<Report>) 
     }
 }
 
-/// Puts arrivals into the queue when they are due.
+/// Queues arrivals when they are due.
 pub async fn arrive(generator: Rc<Generator>, arrivals: Arrivals, begun: Instant, most: usize) {
     let timer = match Timer::new() {
         Ok(timer) => timer,
         Err(error) => {
-            return generator.recorder.borrow_mut().fault(Fault::Dropped, &format!("there is no clock: {error}"));
+            return generator.recorder.borrow_mut().fault(Fault::Dropped, &format!("cannot create a timer: {error}"));
         }
     };
     let mut now = Instant::now();
     for arrival in arrivals {
         let due = begun + arrival;
         if due > now {
-            // Not to be woken for each when there are many.
+            // Sleeps for at least a tick, so that not every arrival of many causes a wake-up.
             if timer.sleep_until(due.max(now + TICK)).await.is_err() {
                 tokio::time::sleep_until(due.into()).await;
             }

@@ -1,4 +1,4 @@
-//! TLS of `https://` and `wss://` targets, with the certificates that the system trusts (or those of `SSL_CERT_FILE`).
+//! TLS for `https://` and `wss://` targets, with the certificates that the system trusts (or those of `SSL_CERT_FILE`).
 
 use std::sync::{Arc, OnceLock};
 
@@ -9,36 +9,36 @@ use tokio_rustls::{
     rustls::{ClientConfig, RootCertStore, crypto::aws_lc_rs, pki_types::ServerName},
 };
 
-/// Why there is no TLS connection.
+/// Why a TLS connection could not be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
-    #[error("no certificate that this system trusts can be read; name a file of them in SSL_CERT_FILE")]
+    #[error("cannot read any certificate that this system trusts; name a file of certificates in SSL_CERT_FILE")]
     NoRoots,
     #[error(transparent)]
     Setup(#[from] tokio_rustls::rustls::Error),
-    #[error("{0:?} is no name that a certificate can have")]
+    #[error("{0:?} is not a host name that a certificate can have")]
     Name(String),
     #[error(transparent)]
     Handshake(#[from] std::io::Error),
 }
 
-/// Makes a connection one with TLS.
+/// Adds TLS to a connection.
 ///
 /// # Errors
-/// The server's certificate is not trusted or is another host's, or it does not speak TLS.
+/// Returns an error if the server's certificate is not trusted or is another host's, or if it does not speak TLS.
 pub async fn secure(stream: TcpStream, host: &str) -> Result<TlsStream<TcpStream>, TlsError> {
     let name = ServerName::try_from(host.to_owned()).map_err(|_| TlsError::Name(host.to_owned()))?;
     Ok(connector()?.connect(name, stream).await?)
 }
 
-/// The certificates are read once.
+/// Returns the connector, which reads the certificates once.
 fn connector() -> Result<TlsConnector, TlsError> {
     static CONNECTOR: OnceLock<TlsConnector> = OnceLock::new();
     if let Some(connector) = CONNECTOR.get() {
         return Ok(connector.clone());
     }
     let mut roots = RootCertStore::empty();
-    // Some that cannot be used are in many systems' stores.
+    // The stores of many systems contain certificates that cannot be used.
     roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
     if roots.is_empty() {
         return Err(TlsError::NoRoots);

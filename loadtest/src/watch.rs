@@ -1,4 +1,4 @@
-//! Listens to what a target tells of its pre-confirmed state, so that an answer from an older one can be told.
+//! Follows a target's announcements of its pre-confirmed state, so that answers from an older one are noticed.
 
 use std::{
     sync::{
@@ -14,15 +14,15 @@ use tokio_tungstenite::tungstenite::Message;
 
 use crate::{connection::web_socket, quantity::quantity, target::Target};
 
-/// The id of the subscription's request, and of what is asked at each notification.
+/// Ids of the subscription's request, and of the request at each notification.
 const SUBSCRIBE: u64 = 1;
 const SNAPSHOT: u64 = 2;
 
-/// Subscribes to `newFlashblocks`, and asks for the snapshot whenever one is announced: what the target then says it had is what later requests may
-/// rely on. Ends only when the target does; returns why.
+/// Subscribes to `newFlashblocks`, and asks for the snapshot at each announcement: later requests may rely on the
+/// snapshot that the target then names. Returns only if the connection fails or ends, with the reason.
 pub async fn watch(target: &Target, timeout: Duration, newest: Arc<AtomicU64>) -> String {
     let Ok(opened) = tokio::time::timeout(timeout, web_socket(target)).await else {
-        return "no WebSocket in time".to_owned();
+        return "no WebSocket could be opened in time".to_owned();
     };
     let mut socket = match opened {
         Ok(socket) => socket,
@@ -40,7 +40,7 @@ pub async fn watch(target: &Target, timeout: Duration, newest: Arc<AtomicU64>) -
             Ok(_) => continue,
             Err(error) => return error.to_string(),
         };
-        // A notification carries a whole block, of which nothing is needed.
+        // A notification carries a whole block, which is not needed.
         if text.contains(r#""method":"eth_subscription""#) {
             if let Err(error) = socket.send(request(SNAPSHOT, "presim_snapshot", json!([]))).await {
                 return error.to_string();

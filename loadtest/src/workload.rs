@@ -1,4 +1,4 @@
-//! Makes the requests that people send to such a node, of a target's world.
+//! Makes requests like those that users send to such a node, from a target's world.
 
 use alloy_primitives::{Address, Bytes, U256, hex};
 use alloy_sol_types::SolCall;
@@ -12,45 +12,45 @@ use crate::{
     world::{IErc20, IRouter, Market, World},
 };
 
-/// Seconds since 1970 of the deadline that swaps have: no block is as late.
+/// Deadline of swaps, in seconds since 1970. No block is that late.
 const DEADLINE: u64 = 99_999_999_999;
 /// Blocks, and calls in each, of `multi` and `big`.
 const MULTI: (usize, usize) = (5, 5);
 const BIG: (usize, usize) = (20, 20);
 /// Entries of the JSON-RPC batches of `search` and `batch`.
 const BATCH: usize = 32;
-/// Where `override` puts code that is not on the chain.
+/// The address at which `override` puts code that is not on the chain.
 const UNDEPLOYED: Address = Address::new(*b"\xc0\xde\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0");
 
-/// What bodies are made with.
+/// Settings for making bodies.
 #[derive(Clone, Copy, Debug)]
 pub struct Making {
     pub tag: Tag,
     pub seed: u64,
-    /// Bodies of each kind.
+    /// Number of bodies of each kind.
     pub count: usize,
-    /// Bytes of all bodies together.
+    /// Most bytes of all bodies together.
     pub max_bytes: u64,
 }
 
-/// Makes the bodies of each kind of a mix, in its order; those of `Recorded` are not made here. The same seed makes the same bodies.
+/// Makes the bodies of each kind of a mix in order, except `Recorded`. The same seed makes the same bodies.
 ///
 /// # Errors
-/// The world lacks what a kind needs, which the error names.
+/// Returns an error if the world lacks what a kind needs, or if a kind's share of `max_bytes` does not hold one body.
 pub fn make(mix: &Mix, world: &World, making: Making) -> Result<Vec<Vec<Body>>> {
     let market = world.market.as_ref();
     if let Some((workload, _)) = mix.0.iter().find(|(workload, _)| workload.needs_market() && market.is_none()) {
         return Err(eyre!(
-            "the workload {workload} needs a Uniswap V2 router, and there is no contract at the one asked for: give its address with --router, \
+            "the workload {workload} needs a Uniswap V2 router, but there is no contract at the router's address: set it with --router, \
              or use --mix wallet or --bodies FILE"
         ));
     }
     let mut left = making.max_bytes;
     let mut all = Vec::new();
     for (place, (workload, _)) in mix.0.iter().enumerate() {
-        // A share each, so that the large ones leave room for the others.
+        // Each kind has a share, so that large ones leave room for the others.
         let share = left / (mix.0.len() - place) as u64;
-        // A kind's bodies do not depend on what else is in the mix.
+        // The seed depends on the kind alone, so that a kind's bodies do not depend on the rest of the mix.
         let rng = SmallRng::seed_from_u64(making.seed ^ (*workload as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15));
         let mut maker = Maker { world, tag: making.tag, rng };
         let (mut bodies, mut bytes) = (Vec::new(), 0);
@@ -68,7 +68,7 @@ pub fn make(mix: &Mix, world: &World, making: Making) -> Result<Vec<Vec<Body>>> 
         }
         ensure!(
             !bodies.is_empty() || *workload == Workload::Recorded,
-            "--max-body-bytes {}: no body of {workload} fits into its share of it",
+            "--max-body-bytes {}: no body of {workload} fits into its share",
             making.max_bytes
         );
         left -= bytes.min(left);
@@ -83,7 +83,7 @@ struct Maker<'a> {
     rng: SmallRng,
 }
 
-/// A call object and whether its sender must be given ether for it.
+/// A call object, and the sender to be given ether for it, if any.
 struct Trade {
     call: Value,
     pays: Option<Address>,
@@ -149,7 +149,7 @@ impl Maker<'_> {
         draft.request("eth_call", &json!([call, self.tag.to_string()]).to_string());
     }
 
-    /// A swap by an account that owns a token, or of ether.
+    /// Makes a swap by an account that owns a token, or a swap of ether.
     fn trade(&mut self, market: &Market) -> Result<Trade> {
         if market.holdings.is_empty() {
             let sender = self.sender()?;
@@ -159,7 +159,7 @@ impl Maker<'_> {
         }
         let holding = self.one_of(&market.holdings)?;
         let path = self.path(market, holding.token)?;
-        // Bundles have many swaps of one account.
+        // The amount is small, because bundles have many swaps of one account.
         let amount = self.amount(market, &path)?.min(holding.amount / U256::from(1_000)).max(U256::from(1_000));
         let owner = holding.owner;
         let swap = IRouter::swapExactTokensForTokensCall {
@@ -187,7 +187,7 @@ impl Maker<'_> {
         Ok(())
     }
 
-    /// The same trade with one amount after another, as one looks for the best.
+    /// Makes the same trade with one amount after another, like a search for the best one.
     fn search(&mut self, draft: &mut Draft, market: &Market) -> Result<()> {
         let path = self.path(market, market.weth)?;
         let least = self.amount(market, &path)? / U256::from(BATCH);
@@ -198,7 +198,8 @@ impl Maker<'_> {
         Ok(())
     }
 
-    /// The attacker buys, the victim buys dearer, the attacker sells half of what it got at the least: prices may have moved since they were asked.
+    /// Makes a sandwich: the attacker buys, the victim buys at a higher price, and the attacker sells half of the
+    /// expected amount, because prices may have moved since they were read.
     fn sandwich_of(&mut self, market: &Market, path: Vec<Address>, amount: U256) -> Result<Vec<Trade>> {
         let (attacker, victim) = (self.sender()?, self.sender()?);
         let bought = path.last().copied().unwrap_or(market.weth);
@@ -242,7 +243,7 @@ impl Maker<'_> {
         Ok(())
     }
 
-    /// Whoever pays is given ether in the first block: what accounts have is not looked at.
+    /// Adds a simulation. Payers are given ether in the first block, because the balances of accounts are not read.
     fn simulate(&self, draft: &mut Draft, blocks: &[Vec<Trade>], trace_transfers: bool) {
         let payers = blocks.iter().flatten().filter_map(|trade| trade.pays);
         let overrides: serde_json::Map<String, Value> =
@@ -261,11 +262,11 @@ impl Maker<'_> {
         draft.request("eth_simulateV1", &json!([payload, self.tag.to_string()]).to_string());
     }
 
-    /// A batch for the node's wallet. Its id is the request's own beside the seed's, so that it is no batch's of before.
+    /// Makes a batch for the node's wallet. Its id holds the time and the request's id, so that none repeats another.
     fn wallet(&mut self, place: usize) -> Result<Body> {
         ensure!(
             !self.world.signers.is_empty(),
-            "the workload wallet needs an account that the target signs for, and eth_accounts names none"
+            "the workload wallet needs an account that the target signs for, but eth_accounts names none"
         );
         let from = self.one_of(&self.world.signers)?;
         let run: u64 = std::time::SystemTime::now()
@@ -303,9 +304,9 @@ impl Maker<'_> {
         self.one_of(&market.paths_from(from)).map_err(|_| eyre!("no pair of the router's factory trades {from}"))
     }
 
-    /// An amount that moves the price little: between a millionth and a thousandth of what the first pair holds.
+    /// Returns an amount that moves the price little: between a millionth and a thousandth of the first pair's reserve.
     fn amount(&mut self, market: &Market, path: &[Address]) -> Result<U256> {
-        let [from, to, ..] = path else { return Err(eyre!("a path of one token")) };
+        let [from, to, ..] = path else { return Err(eyre!("a path needs two tokens")) };
         let [reserve, _] = market.reserves([*from, *to]).ok_or_else(|| eyre!("no pair of {from} and {to}"))?;
         let share = 10_f64.powf(self.rng.random_range(3.0..6.0));
         Ok((reserve / U256::from(share as u64)).max(U256::from(1_000)))
@@ -323,7 +324,7 @@ fn buy(market: &Market, buyer: Address, path: Vec<Address>, amount: U256) -> Tra
     Trade { call, pays: Some(buyer) }
 }
 
-/// What a path gives for an amount by the pairs' reserves, as Uniswap V2 reckons: 0.3 % stay with each pair.
+/// Returns what a path gives for an amount, by the pairs' reserves and Uniswap V2's rule: 0.3 % stay with each pair.
 fn quote(market: &Market, path: &[Address], amount: U256) -> Option<U256> {
     path.windows(2).try_fold(amount, |amount, hop| {
         let [from, to] = market.reserves([hop[0], hop[1]])?;
@@ -332,7 +333,7 @@ fn quote(market: &Market, path: &[Address], amount: U256) -> Option<U256> {
     })
 }
 
-/// Enough ether for any trade here.
+/// Returns enough ether for any trade here.
 fn wealth() -> U256 {
     U256::from(10).pow(U256::from(24))
 }
@@ -341,7 +342,7 @@ fn data(call: &impl SolCall) -> Bytes {
     call.abi_encode().into()
 }
 
-/// A storage slot or value.
+/// Encodes a storage slot or value.
 fn word(value: U256) -> String {
     hex::encode_prefixed(value.to_be_bytes::<32>())
 }

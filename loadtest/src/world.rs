@@ -1,4 +1,4 @@
-//! What there is to trade with on a target: asked of it before the run, so that every request is about its own accounts and contracts.
+//! The accounts and markets of a target, read before the run so that every request is about its own contracts.
 
 use alloy_primitives::{Address, Bytes, U256, hex};
 use alloy_sol_types::{SolCall, sol};
@@ -7,9 +7,9 @@ use serde_json::{Value, json};
 
 use crate::{quantity::quantity, rpc::Rpc};
 
-/// Accounts that requests come from, at most.
+/// Most accounts that requests come from.
 const MAX_SENDERS: usize = 32;
-/// Pairs of the factory that are looked at.
+/// Most pairs of the factory that are read.
 const MAX_PAIRS: u64 = 16;
 
 sol! {
@@ -43,25 +43,25 @@ sol! {
 #[derive(Clone, Debug)]
 pub struct World {
     pub chain_id: u64,
-    /// Accounts that requests come from; never empty.
+    /// Accounts that requests come from. Never empty.
     pub senders: Vec<Address>,
-    /// Those of them that the node signs for.
+    /// Accounts that the node signs for.
     pub signers: Vec<Address>,
-    /// None where there is no router.
+    /// `None` if no workload needs a router, or if there is no code at its address.
     pub market: Option<Market>,
 }
 
-/// A router and what it trades.
+/// A router, and the pairs that it trades.
 #[derive(Clone, Debug)]
 pub struct Market {
     pub router: Address,
     pub weth: Address,
-    /// The code of WETH.
+    /// The deployed code of WETH.
     pub weth_code: Bytes,
     pub factory: Address,
-    /// Never empty.
+    /// The pairs with reserves. Never empty.
     pub pairs: Vec<Pair>,
-    /// What senders own of tokens and have let the router take.
+    /// Tokens of the senders that the router may take.
     pub holdings: Vec<Holding>,
 }
 
@@ -82,19 +82,19 @@ pub struct Holding {
 }
 
 impl World {
-    /// Asks a target for its world: without a router, for its accounts alone. `senders` stand in the place of `eth_accounts`.
+    /// Reads the world of a target; without a router, only its accounts. `senders` replace those of `eth_accounts`.
     ///
     /// # Errors
-    /// The target does not answer, or has no accounts and none were given.
+    /// Returns an error if the target does not answer, or if it has no accounts and `senders` is empty.
     pub async fn discover(rpc: &mut Rpc, router: Option<Address>, senders: &[Address]) -> Result<Self> {
         let chain_id = rpc.call("eth_chainId", json!([])).await.wrap_err("eth_chainId")?;
         let chain_id =
-            quantity(&chain_id).ok_or_else(|| eyre!("eth_chainId answered {chain_id}, which is no quantity"))?;
-        // Not every node has accounts, or the method.
+            quantity(&chain_id).ok_or_else(|| eyre!("eth_chainId answered {chain_id}, which is not a quantity"))?;
+        // A node may lack accounts, or the method.
         let accounts = rpc.call("eth_accounts", json!([])).await.unwrap_or_default();
         let signers: Vec<Address> = serde_json::from_value(accounts).unwrap_or_default();
         let senders = if senders.is_empty() { signers.as_slice() } else { senders };
-        ensure!(!senders.is_empty(), "it has no accounts (eth_accounts): name some with --senders 0x…,0x…");
+        ensure!(!senders.is_empty(), "the target has no accounts (eth_accounts): name some with --senders 0x…,0x…");
         let senders = senders[..senders.len().min(MAX_SENDERS)].to_vec();
         let market = match router {
             Some(router) => Market::discover(rpc, router, &senders).await?,
@@ -123,7 +123,7 @@ impl Market {
                 [call(rpc, address, IPair::token0Call {}).await?, call(rpc, address, IPair::token1Call {}).await?];
             let reserves = call(rpc, address, IPair::getReservesCall {}).await?;
             let reserves = [U256::from(reserves.reserve0), U256::from(reserves.reserve1)];
-            // What has next to nothing in it cannot be traded on.
+            // A pair with next to no reserves cannot be traded on.
             if reserves.iter().all(|reserve| *reserve > U256::from(1_000_000)) {
                 pairs.push(Pair { address, tokens, reserves });
             }
@@ -149,7 +149,7 @@ impl Market {
         Ok(Some(Self { router, weth, weth_code, factory, pairs, holdings }))
     }
 
-    /// What can be traded for a token: of the tokens' pairs, each other side, and what that trades for.
+    /// Returns the paths of two and three tokens that begin with `token`.
     pub fn paths_from(&self, token: Address) -> Vec<Vec<Address>> {
         let mut paths: Vec<Vec<Address>> = self.others(token).map(|other| vec![token, other]).collect();
         for path in paths.clone() {
@@ -168,7 +168,7 @@ impl Market {
         })
     }
 
-    /// What the market of two tokens holds of the first, and of the second.
+    /// Returns the reserves of the pair of two tokens, in their order.
     pub fn reserves(&self, tokens: [Address; 2]) -> Option<[U256; 2]> {
         self.pairs.iter().find_map(|pair| match pair.tokens {
             [a, b] if [a, b] == tokens => Some(pair.reserves),

@@ -14,7 +14,7 @@ use std::{
 use serde_json::{Value, json};
 use support::{Reply, Server, run, run_on};
 
-/// Answers at once but for 200 ms of its second half second.
+/// Starts a server that answers at once, except for 200 ms of its second half second.
 fn stalling() -> Server {
     let first: OnceLock<Instant> = OnceLock::new();
     Server::start(move |number, _| {
@@ -35,10 +35,10 @@ fn a_stall_of_200_ms_is_felt_by_all_who_arrive_in_an_open_loop() {
     assert_eq!(run.summary("/errors"), 0.0, "a stall is no error");
     assert_eq!(run.summary("/requests"), 750.0, "arrivals do not wait for the target");
     let (p90, p99, max) = (run.summary("/latency/p90"), run.summary("/latency/p99"), run.summary("/latency/max"));
-    // 100 of 750 arrive during the stall, and wait for what is left of it.
+    // 100 of 750 requests arrive during the stall, and wait for the rest of it.
     assert!(max >= 195_000.0 && p99 >= 170_000.0 && p90 >= 20_000.0, "p90 {p90}, p99 {p99}, max {max} µs");
     assert!(run.summary("/late") >= 80.0, "most of them waited for a connection: {}", run.summary("/late"));
-    // The four under way are all that waited once they were sent: what a test without a clock would have seen.
+    // Only the four requests in flight waited after they were sent. A test without a clock would have seen no others.
     assert!(run.summary("/service/p99") < 100_000.0, "{}", run.summary("/service/p99"));
 }
 
@@ -171,13 +171,13 @@ fn a_target_that_dies_fails_all_who_arrive_after_it_once_each() {
     let (die, dead) = mpsc::channel();
     let server = Server::start(move |number, _| {
         if number == 100 {
-            die.send(()).expect("somebody waits");
+            die.send(()).expect("the receiver waits");
         }
         if number == 0 { Reply::Error(-32601) } else { Reply::Result(json!("0x1")) }
     });
     let url = server.url();
     std::thread::spawn(move || {
-        dead.recv().expect("the load comes so far");
+        dead.recv().expect("the load reaches request 100");
         drop(server);
     });
     let run = run(&[&url, "--rate=200", "--connections=4", "--duration=1s", "--warmup=0s", "--timeout=200ms"]);

@@ -1,4 +1,4 @@
-//! The command line: what it refuses, what it writes, and what its exit codes say.
+//! The command line: the arguments that it rejects, the reports that it writes, and its exit codes.
 
 mod support;
 
@@ -28,7 +28,7 @@ fn a_bad_argument_is_refused_with_what_was_expected() {
     let cases: [(&[&str], &str); 19] = [
         (&["--assert", "p98<5ms"], "there are p50"),
         (&["--assert", "p99<5"], "us, ms or s"),
-        (&["--rate", "0"], "requests a second"),
+        (&["--rate", "0"], "requests per second"),
         (&["--rate", "5", "--ramp", "1..2"], "cannot be used with"),
         (&["--ramp", "5"], "expected A..B"),
         (&["--steps", "1..2x1"], "2 to 1000 steps"),
@@ -37,7 +37,7 @@ fn a_bad_argument_is_refused_with_what_was_expected() {
         (&["--mix", "swap=1"], "does not have recorded"),
         (&["--header", "nothing"], "NAME: VALUE"),
         (&["--threads", "9", "--connections", "8"], "is less than --threads"),
-        (&["ftp://127.0.0.1:1"], "ftp:// is not spoken"),
+        (&["ftp://127.0.0.1:1"], "unsupported scheme ftp://"),
         (&["http://me:secret@127.0.0.1:1"], "--header"),
         (&["--connection-steps", "4..2"], "does not rise"),
         (&["--connection-steps", "1,2", "--steps", "1,2"], "cannot be used with"),
@@ -119,7 +119,7 @@ fn the_report_is_one_page_with_its_plots_and_without_secrets() {
 
 #[test]
 fn the_knee_is_the_last_rate_that_was_carried() {
-    // 4 connections that take 20 ms each carry 200 a second.
+    // 4 connections with 20 ms per request carry 200 requests per second.
     let server = Server::start(|number, _| match number {
         0 => Reply::Error(-32601),
         _ => Reply::After(Duration::from_millis(20), json!("0x1")),
@@ -138,7 +138,7 @@ fn the_knee_is_the_last_rate_that_was_carried() {
 
 #[test]
 fn the_knee_of_a_closed_loop_is_where_more_connections_bring_no_more() {
-    // Two requests at a time, each for 10 ms: what is more than two connections waits.
+    // The server answers two requests at a time, in 10 ms each, so that more than two connections wait.
     let places = std::sync::Arc::new(tokio::sync::Semaphore::new(2));
     let server = Server::start(move |number, _| match number {
         0 => Reply::Error(-32601),
@@ -147,7 +147,7 @@ fn the_knee_of_a_closed_loop_is_where_more_connections_bring_no_more() {
     let run = run(&[
         &server.url(),
         "--connection-steps=1..8",
-        // Long enough that a request more or less is far below the 5 % that a knee is told by.
+        // Long enough that one request more or less is far below the 5 % that decide on a knee.
         "--step-duration=1500ms",
         "--warmup=200ms",
         "--knee-p99=1s",
@@ -217,7 +217,7 @@ fn an_interrupt_ends_the_run_with_its_report() {
         .stdout(std::process::Stdio::piped())
         .spawn()
         .expect("the binary runs");
-    // It is under way when it has sent something of its load.
+    // The run has begun when some requests of its load were sent.
     let begun = std::time::Instant::now();
     while server.asked() < 20 {
         assert!(begun.elapsed() < Duration::from_secs(20), "nothing was sent");
@@ -225,7 +225,7 @@ fn an_interrupt_ends_the_run_with_its_report() {
     }
     let kill = std::process::Command::new("kill").args(["-INT", &child.id().to_string()]).status().expect("kill runs");
     assert!(kill.success());
-    assert_eq!(child.wait().expect("it ends").code(), Some(0));
+    assert_eq!(child.wait().expect("the run ends").code(), Some(0));
     let report = std::fs::read_to_string(folder.path().join("report.json")).expect("a report");
     let report: Value = serde_json::from_str(&report).expect("JSON");
     assert_eq!(report["ended_early"], true);

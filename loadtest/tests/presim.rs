@@ -1,4 +1,4 @@
-//! Real nodes under the load test: a node's world becomes requests, and a reference tells a right node from one with another state.
+//! Real nodes under the load test: it makes requests from a node's world, and a reference reveals another state.
 
 mod support;
 
@@ -13,19 +13,19 @@ use serde_json::{Value, json};
 use support::binary;
 use tempfile::TempDir;
 
-/// An account of the genesis below, whose balance is asked for.
+/// An account of the genesis below, whose balance is read.
 const ACCOUNT: &str = "0x70997970c51812dc3a010c7d01b50e0d17dc79c8";
-/// A contract of it, which returns the ether that its caller has.
+/// A contract of that genesis, which returns the balance of its caller.
 const CONTRACT: &str = "0x00000000000000000000000000000000000000cc";
 
-/// A node in this process, on a free port.
+/// Starts a node in this process, on a free port.
 fn node(flags: &[&str]) -> Node {
     let args = ["presim", "--listen", "127.0.0.1:0"].iter().chain(flags).map(OsString::from);
     let config = Config::load(args).unwrap_or_else(|error| panic!("the flags are refused: {error:#}"));
     Node::start(config).unwrap_or_else(|error| panic!("the node did not start: {error:#}"))
 }
 
-/// A node whose chain stands still, with this balance of the account.
+/// Starts a node with a static chain, on which the account has this balance.
 fn still(folder: &Path, name: &str, balance: &str) -> Node {
     let genesis = json!({
         "config": {"chainId": 1337, "terminalTotalDifficulty": 0, "shanghaiTime": 0, "cancunTime": 0, "homesteadBlock": 0, "eip150Block": 0,
@@ -111,7 +111,7 @@ fn every_kind_of_request_is_answered_right_while_blocks_are_made() {
         for workload in &workloads {
             assert!(right(workload) > 0, "{scheme}: {workload}");
         }
-        // All but the wallet's ask for the pending state.
+        // All workloads but the wallet's ask for the pending state.
         let pending = workloads.iter().filter(|workload| workload["name"] != "wallet").map(right).sum::<u64>();
         let dated = report["targets"][0]["summary"]["age"]["answers"].as_u64();
         assert_eq!(dated, Some(pending), "{scheme}: each is dated");

@@ -1,4 +1,4 @@
-//! Targets that speak TLS.
+//! Tests of targets that speak TLS.
 
 mod support;
 
@@ -13,7 +13,7 @@ use tokio_rustls::{
     rustls::{ServerConfig, crypto::aws_lc_rs, pki_types::PrivateKeyDer},
 };
 
-/// A certificate of `localhost` that is its own root, written into the folder, and what a server needs to show it.
+/// Writes a self-signed certificate of `localhost` into the folder, and returns the server's side of TLS with it.
 fn localhost(folder: &Path) -> TlsAcceptor {
     let CertifiedKey { cert, signing_key } =
         rcgen::generate_simple_self_signed(["localhost".to_owned()]).expect("a certificate");
@@ -64,5 +64,5 @@ fn a_server_that_does_not_speak_tls_is_refused_in_a_line() {
     let run = run(&url, folder.path(), &folder.path().join("root.pem"));
     let stderr = String::from_utf8_lossy(&run.stderr);
     assert_eq!(run.status.code(), Some(2), "{run:?}");
-    assert!(stderr.lines().count() == 1 && stderr.contains("no TLS"), "{stderr}");
+    assert!(stderr.lines().count() == 1 && stderr.contains("cannot set up TLS"), "{stderr}");
 }

@@ -1,4 +1,4 @@
-//! The actors of the lanes: their figures, and their orderly end.
+//! The lane actors, which export the lanes' metrics and drain the lanes at shutdown.
 
 use std::{
     sync::{Arc, atomic::Ordering::Acquire},
@@ -10,7 +10,7 @@ use actix::{Actor, AsyncContext, Context, Handler, Message, ResponseFuture};
 use super::{flow::LaneName, lane::Lane, scheduler::Executor};
 use crate::telemetry::{Gauge, Metrics};
 
-/// Owns one lane's figures and its orderly end. Jobs do not pass through it: they go straight to the lane's queue.
+/// Exports one lane's metrics and drains it at shutdown. Jobs go straight to the lane's queue, not through the actor.
 pub struct LaneActor {
     lane: Arc<Lane>,
     executor: Executor,
@@ -20,17 +20,17 @@ pub struct LaneActor {
 }
 
 impl LaneActor {
-    /// How often the figures are taken.
+    /// Interval at which the lane's load is measured and its gauges are set.
     const INTERVAL: Duration = Duration::from_millis(100);
 
-    /// The actor of `lane`.
+    /// Creates the actor of `lane` and registers its gauges with `metrics`.
     pub fn new(lane: LaneName, executor: Executor, metrics: &Metrics) -> Self {
         let labels = [("lane", lane.as_str())];
         Self {
             lane: executor.lane(lane).clone(),
             executor,
-            waiting: metrics.gauge("presim_queue_depth", "Jobs that wait for a worker.", &labels),
-            running: metrics.gauge("presim_jobs_running", "Jobs that run.", &labels),
+            waiting: metrics.gauge("presim_queue_depth", "Jobs waiting for a worker.", &labels),
+            running: metrics.gauge("presim_jobs_running", "Jobs running on a worker.", &labels),
             overloaded: metrics.gauge("presim_queue_overloaded", "1 while the lane is overloaded, else 0.", &labels),
         }
     }
@@ -50,7 +50,7 @@ impl Actor for LaneActor {
     }
 }
 
-/// Take no further jobs, and answer when none is left.
+/// Closes the executor to new jobs. The message is answered when no request waits or runs in the lane.
 #[derive(Debug, Message)]
 #[rtype(result = "()")]
 pub struct Drain;

@@ -1,4 +1,4 @@
-//! Requests that arrived as one: a JSON-RPC batch.
+//! JSON-RPC batches: requests that arrived as one.
 
 use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -13,41 +13,38 @@ use super::{
     load::Standing,
 };
 
-/// Requests that arrived as one. Together they take one permit in a lane, and a few of them are there at a time: a long batch is
-/// admitted like a single request, and holds others up no longer than a few of its entries take.
+/// Requests that arrived as one. They share one permit in a lane, and only a few of them are in the lanes at a time: a
+/// long batch is admitted like a single request, and delays others no longer than a few of its entries take.
 #[derive(Debug)]
 pub struct Batch {
     turns: Semaphore,
     stays: [Mutex<Stay>; LaneName::ALL.len()],
 }
 
-/// What a batch has in a lane.
+/// A batch's jobs in one lane, and the permit that they share.
 #[derive(Debug, Default)]
 struct Stay {
-    /// There while any of its jobs is in the lane.
+    /// `Some` while any of the jobs is in the lane.
     permit: Option<Permit>,
     jobs: usize,
-    /// What its jobs have taken since it has the permit.
+    /// Total run time of the jobs since the permit was taken.
     took: Duration,
 }
 
-/// The right of an entry to be in its lane.
+/// The right of an entry to be in its lane. Released on drop.
 #[derive(Debug)]
 pub struct Turn<'a> {
-    /// Given back when dropped.
     _permit: Option<SemaphorePermit<'a>>,
 }
 
-/// What lets a job be in its lane. Released on drop.
+/// A job's claim to be in its lane: a permit of its own, or a share of its batch's permit. Released on drop.
 #[derive(Debug)]
 pub enum Claim {
-    /// A permit of its own.
     Own(Permit),
-    /// The permit of its batch.
     Shared(BatchShare),
 }
 
-/// A job's use of its batch's permit.
+/// A job's share of its batch's permit.
 #[derive(Debug)]
 pub struct BatchShare {
     batch: Arc<Batch>,
@@ -55,21 +52,21 @@ pub struct BatchShare {
 }
 
 impl Batch {
-    /// A batch of which `at_once` entries may be in the lanes.
+    /// Creates a batch of which at most `at_once` entries are in the lanes at a time.
     pub fn new(at_once: usize) -> Self {
         Self { turns: Semaphore::new(at_once), stays: Default::default() }
     }
 
     /// Waits until one more entry may be in its lane.
     pub async fn turn(&self) -> Turn<'_> {
-        // It fails only where the semaphore is closed, and nobody closes it.
+        // `acquire` fails only if the semaphore is closed, and it never is.
         Turn { _permit: self.turns.acquire().await.ok() }
     }
 
-    /// Lets one more job be in `lane`. The batch takes its permit where it has none.
+    /// Adds a job to `lane`, and takes the batch's permit there if the batch holds none.
     ///
     /// # Errors
-    /// Returns what [`Lane::admit`] does.
+    /// Returns the error of [`Lane::admit`] if the batch needs a permit and `lane` rejects it.
     pub fn enter(self: &Arc<Self>, lane: &Arc<Lane>, standing: Standing) -> Result<Claim, Refused> {
         let mut stay = self.stay(lane.name);
         if stay.permit.is_none() {
@@ -80,13 +77,13 @@ impl Batch {
     }
 
     fn stay(&self, lane: LaneName) -> MutexGuard<'_, Stay> {
-        // Nothing panics with it in hand.
+        // No code panics while it holds this lock.
         self.stays[lane as usize].lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Claim {
-    /// Releases the claim after a run that took this long.
+    /// Releases the claim after a run of length `took`, which counts towards the lane's cost.
     pub fn served(self, took: Duration) {
         match self {
             Self::Own(permit) => permit.served(took),
@@ -101,7 +98,7 @@ impl Drop for BatchShare {
         stay.jobs -= 1;
         if stay.jobs == 0 {
             let Stay { permit, took, .. } = std::mem::take(&mut *stay);
-            // What was cancelled before it ran tells nothing of what requests take.
+            // A batch cancelled before any of its jobs ran says nothing about the cost of requests.
             if let Some(permit) = permit.filter(|_| !took.is_zero()) {
                 permit.served(took);
             }

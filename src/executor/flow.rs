@@ -1,4 +1,4 @@
-//! Clients, their jobs, and queues that are fair among clients.
+//! Clients, their jobs, and the queues that share the workers fairly among clients.
 
 use std::sync::{
     Arc,
@@ -13,22 +13,22 @@ use crossbeam::queue::SegQueue;
 use super::load::FlowLane;
 use crate::{meter::Pause, state::Overlay, telemetry::Counter};
 
-/// The lanes.
+/// The name of a lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum LaneName {
-    /// Reads of what is known, and sends.
+    /// Reads that execute no call, and sends.
     Read,
     /// Single calls.
     Short,
-    /// Simulations of bundles.
+    /// Simulations of bundles, and other requests of many calls.
     Bundle,
 }
 
 impl LaneName {
-    /// All of them.
+    /// All lanes, in the order of their discriminants.
     pub const ALL: [Self; 3] = [Self::Read, Self::Short, Self::Bundle];
 
-    /// Its name in metrics and errors.
+    /// Returns the lane's name in metrics and errors.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Read => "read",
@@ -37,7 +37,7 @@ impl LaneName {
         }
     }
 
-    /// The flag that sets how many requests may wait in it.
+    /// Returns the flag that sets how many requests may wait in the lane.
     pub const fn flag(self) -> &'static str {
         match self {
             Self::Read | Self::Short => "--queue-short",
@@ -52,25 +52,22 @@ impl std::fmt::Display for LaneName {
     }
 }
 
-/// The queues of the workers, in the order of their priority.
+/// The name of a worker queue. The variants are in the order of priority.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QueueName {
-    /// Reads of what is known, and sends.
     Read,
-    /// Calls.
     Short,
-    /// Bundles.
     Bundle,
-    /// Calls that were too long to run inline, or in the pause of another run.
+    /// Calls too long to run inline or in the pause of another run.
     LongShort,
-    /// Bundles that were.
+    /// Bundles too long for either.
     LongBundle,
 }
 
 impl QueueName {
     pub const ALL: [Self; 5] = [Self::Read, Self::Short, Self::Bundle, Self::LongShort, Self::LongBundle];
 
-    /// The queue of a lane's jobs.
+    /// Returns the queue for a job of `lane`.
     pub const fn of(lane: LaneName, is_long: bool) -> Self {
         match (lane, is_long) {
             (LaneName::Read, _) => Self::Read,
@@ -82,7 +79,7 @@ impl QueueName {
     }
 }
 
-/// A client as the scheduler sees it: a token, or a connection without one.
+/// A client as the scheduler sees it: a bearer token, or a connection without one.
 #[derive(Debug)]
 pub struct Flow {
     queues: [FlowQueue; QueueName::ALL.len()],
@@ -93,19 +90,19 @@ pub struct Flow {
 #[derive(Debug, Default)]
 struct FlowQueue {
     jobs: SegQueue<Job>,
-    /// Whether the queue's list has the client.
+    /// Whether the client is in the queue's list of clients.
     is_listed: AtomicBool,
-    /// Nanoseconds that its jobs may take before it is another client's turn. Negative after a job that took more.
+    /// Run time in nanoseconds until the next client's turn. Negative after a job that cost more than was left.
     credit: AtomicI64,
 }
 
 impl Flow {
-    /// A client of whom nothing is known yet.
+    /// Creates a client without samples.
     pub fn new() -> Arc<Self> {
         Arc::new(Self { queues: Default::default(), lanes: Default::default() })
     }
 
-    /// What is known of its requests in a lane.
+    /// Returns the statistics of the client's requests in `lane`.
     pub const fn lane(&self, lane: LaneName) -> &FlowLane {
         &self.lanes[lane as usize]
     }
@@ -113,46 +110,44 @@ impl Flow {
 
 /// A task that waits for a worker.
 pub struct Job {
-    /// What it is expected to take, in nanoseconds.
+    /// Expected run time, in nanoseconds.
     pub cost: u64,
-    /// Runs it.
     pub work: Box<dyn Work>,
 }
 
-/// What bounds a run.
+/// The bound of a run on a worker. Every run also ends at its deadline.
 #[derive(Clone, Copy)]
 pub enum Bound {
-    /// Its deadline. It is paused for others.
+    /// No bound but the deadline. The run pauses for other jobs.
     Deadline,
-    /// Its deadline.
+    /// No bound but the deadline. The run does not pause.
     None,
-    /// Its deadline, and so many strides of the meter.
+    /// At most this many strides of the meter. The run does not pause.
     Strides(u32),
 }
 
-/// A task of any type.
+/// A queued task of any type.
 pub trait Work: Send {
-    /// Runs it, and tells who waits for it. False if it was too long for its bound: then it is to be run again.
+    /// Runs the task and answers its request. Returns false if the task exceeded `bound` and must run again.
     fn run(&mut self, beside: &Beside, overlay: &mut Overlay, bound: Bound) -> bool;
 
-    /// Its client.
     fn flow(&self) -> Arc<Flow>;
 }
 
-/// What a run has of its worker.
+/// The hooks that a worker gives to every run.
 #[derive(Debug)]
 pub struct Beside {
-    /// What the run is paused for.
+    /// Called whenever a run pauses: runs one other job.
     pub pause: Pause,
-    /// Jobs that panicked.
+    /// Counts the jobs that panicked.
     pub panics: Counter,
 }
 
-/// A queue whose clients take turns, by the time that their jobs take (deficit round robin, Shreedhar and Varghese 1995).
+/// A queue that shares run time fairly among clients (deficit round robin, Shreedhar and Varghese 1995).
 ///
-/// The list has each client with jobs once. A turn takes the first client off it. If the client has credit, one of its jobs is taken and charged
-/// to it, and the client goes to the end of the list if it has more. If not, it goes to the end with a quantum more credit. A client without
-/// jobs has no credit to keep, so nobody saves up turns.
+/// The list holds each client with jobs once. A turn removes the first client. If it has credit, one of its jobs is
+/// taken and charged to it, and the client goes to the end of the list if it has more jobs. Otherwise it goes to the
+/// end with another quantum of credit. A client without jobs loses its credit, so that no client saves up turns.
 #[derive(Debug, Default)]
 pub struct FairQueue {
     flows: SegQueue<Arc<Flow>>,
@@ -160,7 +155,6 @@ pub struct FairQueue {
 }
 
 impl FairQueue {
-    /// Adds a job of its flow.
     pub fn push(&self, name: QueueName, flow: &Arc<Flow>, job: Job) {
         let queue = &flow.queues[name as usize];
         self.waiting.fetch_add(1, AcqRel);
@@ -168,13 +162,13 @@ impl FairQueue {
         self.list(queue, flow);
     }
 
-    /// Takes the next job. `quantum` is what a job takes in the mean, in nanoseconds.
+    /// Takes the next job. `quantum` is the mean run time of a job, in nanoseconds.
     pub fn pop(&self, name: QueueName, quantum: u64) -> Option<Job> {
         let quantum = i64::try_from(quantum).unwrap_or(i64::MAX).max(1_000);
         while let Some(flow) = self.flows.pop() {
             let queue = &flow.queues[name as usize];
             if self.flows.is_empty() {
-                // Alone it waits for nobody, and owes nobody.
+                // The only client competes with no other, so it starts without credit or debt.
                 queue.credit.store(0, Relaxed);
             } else if queue.credit.load(Relaxed) < 0 {
                 queue.credit.fetch_add(quantum, Relaxed);
@@ -189,7 +183,7 @@ impl FairQueue {
             if let Some(job) = &job {
                 queue.credit.fetch_sub(i64::try_from(job.cost).unwrap_or(i64::MAX), Relaxed);
             }
-            // What was pushed meanwhile may have found the flow listed.
+            // A job pushed meanwhile may have found the flow still listed.
             if !queue.jobs.is_empty() {
                 self.list(queue, &flow);
             }
@@ -201,7 +195,6 @@ impl FairQueue {
         None
     }
 
-    /// Jobs that wait.
     pub fn waiting(&self) -> usize {
         self.waiting.load(Acquire)
     }

@@ -1,4 +1,4 @@
-//! Who may run on the thread that read the request, and whether that thread is behind.
+//! Admits requests to run on the thread that read them, and detects when such a thread falls behind.
 
 use std::{
     sync::{
@@ -17,21 +17,21 @@ thread_local! {
     static HERE: Arc<Slot> = Arc::default();
 }
 
-/// What runs inline on a thread, or is about to. A thread runs one request at a time, and what waits for it came over its connections.
+/// The inline requests of one thread, which runs one at a time while the others from its connections wait.
 #[derive(Debug, Default)]
 struct Slot {
     inside: AtomicUsize,
     cost: Cost,
-    /// Requests that it has read.
+    /// Number of requests that the thread has read.
     read: AtomicUsize,
-    /// How long a long queue has stood in its sockets, in nanoseconds; 0 if none does.
+    /// Nanoseconds for which the thread's sockets have held a long queue; 0 if they hold none.
     stood: AtomicU64,
 }
 
 /// The threads on which requests run inline.
 #[derive(Debug, Default)]
 pub struct Inline {
-    /// Threads that run something, or are about to.
+    /// Number of threads that run a request inline or are about to.
     busy: Arc<AtomicUsize>,
 }
 
@@ -43,13 +43,14 @@ pub struct InlinePermit {
 }
 
 impl Inline {
-    /// Requests that may always wait for a thread while their lane is at ease.
+    /// Number of requests that may always wait for a thread while their lane is at ease.
     const FEW: usize = 8;
-    /// Requests that may wait for a thread, and how long where they are more than a few.
+    /// Most requests that may wait for a thread, and their longest expected wait if they are more than [`Self::FEW`].
     const MOST: usize = 1024;
     const LONGEST: Duration = Duration::from_millis(2);
 
-    /// A permit to run on the calling thread; `None` if its wait would be too long. `overload_wait` is in per cent of what a request takes.
+    /// Returns a permit to run on the calling thread, or `None` if the expected wait is too long. `overload_wait` is in
+    /// per cent of a request's run time.
     pub fn enter(&self, standing: Standing, overload_wait: u32) -> Option<InlinePermit> {
         let slot = HERE.with(Arc::clone);
         let before = slot.inside.fetch_add(1, AcqRel);
@@ -66,14 +67,14 @@ impl Inline {
         (before == 0 || (before <= Self::MOST && wait <= longest)).then_some(permit)
     }
 
-    /// How often it is looked at a thread's queue.
+    /// Time between two samples of a thread's queue.
     const LOOK_EVERY: Duration = Duration::from_millis(25);
-    /// Looks in a row that must have found a long one: a pause of the whole process is one.
+    /// Consecutive samples that must show a long queue. One is not enough: a pause of the whole process looks the same.
     const LONG_LOOKS: u32 = 2;
-    /// Requests that are a long queue of a thread, if their wait is long too.
+    /// Number of waiting requests above which a thread's queue is long, if their wait is long too.
     const MANY: f64 = 32.0;
 
-    /// Notes that the calling thread has read a request. Returns how long a long queue has stood in the thread's sockets, where nobody else sees it.
+    /// Counts a request that the calling thread has read. Returns how long its sockets have held a long queue.
     pub fn read() -> Duration {
         HERE.with(|slot| {
             slot.read.fetch_add(1, Relaxed);
@@ -81,10 +82,11 @@ impl Inline {
         })
     }
 
-    /// Watches the queue in the calling thread's sockets, for as long as its event loop runs.
+    /// Estimates the queue in the calling thread's sockets, for as long as the thread's event loop runs.
     ///
-    /// Whatever becomes ready waits as long as all that was ready before it takes. So a timer is late by that time, and what was read in it is how
-    /// many waited. As with the queue of a [lane](super::lane::Lane), it is long if they are many and wait for long: an eightieth of `patience`.
+    /// An event waits until all events that were ready before it are handled. So a timer is late by that time, and the
+    /// requests read meanwhile are those that waited. As in a [lane](super::lane::Lane), the queue is long if many
+    /// requests wait, and wait for longer than an eightieth of `patience`.
     pub async fn watch(patience: Duration) {
         let slot = HERE.with(Arc::clone);
         let (mut short, mut long_looks) = (Instant::now(), 0);
@@ -104,14 +106,13 @@ impl Inline {
         }
     }
 
-    /// How many of the threads run something, or are about to.
     pub fn busy(&self) -> usize {
         self.busy.load(Relaxed)
     }
 }
 
 impl InlinePermit {
-    /// Releases the permit after a run that took this long.
+    /// Releases the permit after a run of length `took`, which counts towards the thread's cost.
     pub fn served(self, took: Duration) {
         self.slot.cost.learn(took);
     }

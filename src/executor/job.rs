@@ -1,4 +1,4 @@
-//! A task that waits for a worker, and how it is run.
+//! Tasks that wait for a worker, and their runs.
 
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
@@ -26,25 +26,25 @@ use crate::{
     telemetry::Counter,
 };
 
-/// What a run made, and how it ended.
+/// The result of one run, and how the run ended.
 pub struct Ran<D> {
     pub done: D,
-    /// It was stopped because it was too long for its meter.
+    /// Whether the run was stopped because it exceeded the bound of its meter.
     pub too_long: bool,
-    /// What it did not find: then the rest says nothing.
+    /// State that the run did not find. If there is any, the other fields mean nothing.
     pub missed: Missed,
 }
 
-/// A task that waits.
+/// A queued task, with its ticket, its claim on the lane and the channel for its answer.
 pub struct Waiting<T: Task> {
     pub task: Arc<T>,
     pub ticket: Ticket,
-    /// Nobody waits for it any more.
+    /// Set when the request no longer waits for the answer.
     pub cancelled: Arc<AtomicBool>,
     pub lane: Arc<Lane>,
     pub claim: Option<Claim>,
     pub answer: Option<oneshot::Sender<Result<Ran<T::Done>, Refused>>>,
-    /// When it arrived, until it has begun.
+    /// When the task was queued; `None` once its first run has begun.
     pub arrived: Option<Instant>,
 }
 
@@ -77,7 +77,7 @@ impl<T: Task> Work for Waiting<T> {
                 return false;
             }
             self.ticket.flow.lane(self.lane.name).cost.learn(took);
-            // Before the answer, so that a client that sends its next request at once finds its permit free.
+            // The claim is released before the answer is sent, so that the client's next request finds the permit free.
             if let Some(claim) = self.claim.take() {
                 claim.served(took);
             }
@@ -94,7 +94,7 @@ impl<T: Task> Work for Waiting<T> {
     }
 }
 
-/// Runs a task, and catches what panics.
+/// Runs a task. Returns the payload if the task panics.
 pub fn run_caught<T: Task>(
     task: &T,
     overlay: &mut Overlay,
@@ -120,11 +120,11 @@ pub fn panicked(panics: &Counter, panic: &(dyn std::any::Any + Send)) -> Refused
     Refused::Panicked { id }
 }
 
-/// Sets the flag when whoever waits goes away before the job has ended.
+/// Cancels a job by setting the flag, if its request is dropped before the job ends.
 pub struct CancelOnDrop(pub Option<Arc<AtomicBool>>);
 
 impl CancelOnDrop {
-    /// It has ended.
+    /// Leaves the flag unset, because the job has ended.
     pub fn disarm(mut self) {
         self.0 = None;
     }

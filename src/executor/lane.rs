@@ -1,4 +1,4 @@
-//! The lanes: their bounds, whom they admit, and why not.
+//! The lanes: their bounds, and the rules by which they admit and reject requests.
 
 use std::{
     sync::{
@@ -19,53 +19,53 @@ use super::{
 };
 use crate::telemetry::{Counter, Histogram, Metrics};
 
-/// How many workers, and how much may wait for them.
+/// The number of workers, and the bounds on the requests that wait for them.
 #[derive(Clone, Copy, Debug)]
 pub struct ExecutorConfig {
-    /// CPU workers.
+    /// Number of CPU workers; 0 counts as 1.
     pub workers: usize,
-    /// Requests that may wait in the lane of short calls, and in the lane of reads.
+    /// Most requests that may wait in the lane of short calls. The lane of reads has the same bound.
     pub queue_short: usize,
-    /// Requests that may wait in the lane of bundles.
+    /// Most requests that may wait in the lane of bundles.
     pub queue_bundle: usize,
-    /// How long a request may expect to wait in a lane that is at ease, where more than a few wait already.
+    /// Longest expected wait in a lane at ease, if more than a few requests wait there already.
     pub queue_wait: Duration,
-    /// How long a request may expect to wait in an overloaded lane, in per cent of what one takes.
+    /// Longest expected wait in an overloaded lane, in per cent of a request's run time.
     pub overload_wait: u32,
-    /// From a job's arrival to its end.
+    /// Time from a request's arrival to its deadline.
     pub deadline: Duration,
 }
 
-/// Why a request was not run, or not to its end.
+/// Why a request was not run, or not run to its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refused {
-    /// The lane is full.
+    /// The lane holds as many waiting requests as it may.
     #[error("too busy: {waiting} {lane} requests are waiting already")]
     QueueFull {
-        /// Which lane.
+        /// The lane that rejected the request.
         lane: LaneName,
-        /// How many it holds.
+        /// Number of requests that wait, which is the lane's bound.
         waiting: usize,
-        /// The expected wait.
+        /// The expected wait of the request.
         wait: Duration,
     },
-    /// The wait would be too long.
+    /// The request was expected to wait too long.
     #[error("too busy: the {lane} lane is overloaded, and the request would wait {} µs", wait.as_micros())]
     Overloaded {
-        /// Which lane.
+        /// The lane that rejected the request.
         lane: LaneName,
-        /// The expected wait.
+        /// The expected wait of the request.
         wait: Duration,
-        /// Whether the lane was not overloaded before.
+        /// Whether the lane was at ease until this request.
         was_at_ease: bool,
     },
-    /// Its time was up before a worker was free.
+    /// The deadline passed before a worker was free.
     #[error("the request waited past its deadline")]
     Deadline,
-    /// It panicked.
+    /// The run panicked.
     #[error("internal error {id:#x}: the log has more under this id")]
     Panicked {
-        /// What the log calls it.
+        /// The id of the panic in the log.
         id: u64,
     },
     /// The node is stopping.
@@ -74,7 +74,7 @@ pub enum Refused {
 }
 
 impl Refused {
-    /// The lane that had no room, the expected wait, and the flag that sets how long it may be; `None` if that was not the reason.
+    /// Returns the lane that had no room, the expected wait, and the flag that bounds it; `None` for any other reason.
     pub const fn busy(&self) -> Option<(LaneName, Duration, &'static str)> {
         match *self {
             Self::QueueFull { lane, wait, .. } => Some((lane, wait, lane.flag())),
@@ -85,29 +85,29 @@ impl Refused {
     }
 }
 
-/// A lane: how many requests wait or run in it, and who else may.
+/// A lane: the number of requests that wait or run in it, and the rules by which it admits more.
 ///
-/// While it is at ease, a request is admitted if few wait, or if the expected wait is short (`--queue-wait-ms`) and no queue stands. While it is overloaded
-/// ([`Load`]), a request is admitted if it can begin soon (`--overload-wait`), or if its client asks for less than its share. The expected wait
-/// follows from how many are before it and from the mean of what requests take.
+/// A lane at ease admits a request if few wait, or if the expected wait is short (`--queue-wait-ms`) and there is no
+/// standing queue. An overloaded lane ([`Load`]) admits a request if it can begin soon (`--overload-wait`), or if its
+/// client asks for less than its share. The expected wait follows from the requests ahead and their mean run time.
 #[derive(Debug)]
 pub struct Lane {
     pub name: LaneName,
     workers: usize,
-    /// Requests that may wait.
+    /// Most requests that may wait.
     most: usize,
     queue_wait: Duration,
-    /// The longest expected wait of an overloaded lane, in per cent of what a request takes.
+    /// Longest expected wait while the lane is overloaded, in per cent of a request's run time.
     overload_wait: u64,
-    /// Requests that wait or run.
+    /// Number of requests that wait or run.
     inside: AtomicUsize,
-    /// Jobs that run.
+    /// Number of jobs that run on a worker.
     pub running: AtomicUsize,
-    /// What a request takes on a worker.
+    /// The run time of a request on a worker.
     pub cost: Cost,
     pub load: Load,
     began: Instant,
-    /// Since when a queue stands, in nanoseconds from `began`; 0 while none does.
+    /// When more than a few requests began to wait, in nanoseconds from `began`; 0 while few wait.
     stands_since: AtomicU64,
     is_empty: Notify,
     pub refused: Counter,
@@ -119,13 +119,13 @@ pub struct Lane {
 pub struct Permit(Arc<Lane>);
 
 impl Lane {
-    /// Requests a worker that may always wait while the lane is at ease: a handful of clients is served, however long what they ask takes.
+    /// Requests per worker that may always wait while the lane is at ease: a few clients with long requests are served.
     const FEW: usize = 8;
-    /// Requests a worker that are many, if their wait is long too.
+    /// Requests per worker above which a standing queue counts as long at a shorter wait.
     const MANY: usize = 64;
-    /// A queue may stand in the sockets for a part of the time that the lane has been at ease: for one of so many.
+    /// A queue may stand in the sockets for the time that the lane has been at ease, divided by this.
     const PATIENCE: u32 = 4;
-    /// A wait that nobody is rejected for: with less, workers would run dry between two arrivals.
+    /// No request is rejected for a wait up to this, because workers would otherwise run dry between two arrivals.
     const BETWEEN_ARRIVALS: Duration = Duration::from_micros(200);
 
     pub fn new(name: LaneName, config: &ExecutorConfig, metrics: &Metrics) -> Self {
@@ -148,14 +148,14 @@ impl Lane {
             is_empty: Notify::new(),
             refused: metrics.counter(
                 "presim_queue_refused_total",
-                "Requests refused because their lane was full or overloaded.",
+                "Requests rejected because their lane was full or overloaded.",
                 &labels,
             ),
-            waited: metrics.histogram("presim_queue_wait_seconds", "From a job's arrival to its start.", &labels),
+            waited: metrics.histogram("presim_queue_wait_seconds", "Time from a job's arrival to its start.", &labels),
         }
     }
 
-    /// How a request of `flow` that has just arrived stands to the load.
+    /// Returns the standing of a request of `flow` that has just arrived.
     pub fn weigh(&self, flow: &Flow) -> Standing {
         if !self.load.is_overloaded() {
             return Standing::AtEase;
@@ -166,9 +166,10 @@ impl Lane {
     /// Admits a request of this standing.
     ///
     /// # Errors
-    /// Returns [`Refused::QueueFull`] if as many wait as may, and [`Refused::Overloaded`] if the wait would be too long.
+    /// Returns [`Refused::QueueFull`] if as many requests wait as may, and [`Refused::Overloaded`] if the expected wait
+    /// is too long for the standing. Either error leaves the lane overloaded.
     pub fn admit(self: &Arc<Self>, standing: Standing) -> Result<Permit, Refused> {
-        // Taken first, so that two at once never share the last one.
+        // The permit is taken before the check, so that two requests at once never share the last one.
         let permit = Permit(self.clone());
         let inside = self.inside.fetch_add(1, AcqRel) + 1;
         let waiting = inside.saturating_sub(self.workers);
@@ -184,25 +185,24 @@ impl Lane {
         Err(refused)
     }
 
-    /// More is asked than can be served.
     pub fn overload(&self) {
         self.load.overload(Instant::now());
     }
 
-    /// How long a queue may stand in the sockets of a thread: `--queue-wait-ms`, and less where the lane was overloaded lately. At a load about what
-    /// the workers can do a lane is at ease every now and then, and the queue in the sockets is the same one as before.
+    /// Returns how long a queue may stand in the sockets of a thread: `--queue-wait-ms`, or less if the lane was
+    /// overloaded lately. A lane loaded near its capacity is at ease now and then, with the same queue in the sockets.
     pub fn patience(&self) -> Duration {
         self.queue_wait.min(self.load.at_ease_for() / Self::PATIENCE)
     }
 
-    /// Requests that wait or run.
     pub fn inside(&self) -> usize {
         self.inside.load(Acquire)
     }
 
-    /// Whether a queue stands, rather than being a burst that is worked off (as CoDel tells them apart, RFC 8289): for longer than a request may
-    /// wait, there were never few who waited. Clients that wait for their answers make such a queue too: so it is only long if they are many, or
-    /// if they wait for long.
+    /// Returns whether the lane has a long standing queue, rather than a burst that is being worked off (CoDel's
+    /// distinction, RFC 8289): for longer than a request may wait, there were always more than a few waiting requests.
+    /// Clients that wait for their answers cause such a queue too, so it is only long if many requests wait, or if they
+    /// wait for long.
     fn queue_stands(&self, waiting: usize) -> bool {
         let now = nanos(self.began.elapsed()).max(1);
         let since = self.stands_since.load(Relaxed);
@@ -221,12 +221,12 @@ impl Lane {
         is_long && now.saturating_sub(since) > nanos(most)
     }
 
-    /// How long the next request would wait.
+    /// Returns the expected wait of the next request.
     pub fn expected_wait(&self) -> Duration {
         self.wait((self.inside() + 1).saturating_sub(self.workers))
     }
 
-    /// Waits until nothing waits and nothing runs.
+    /// Waits until no request waits or runs in the lane.
     pub async fn drained(&self) {
         loop {
             let emptied = self.is_empty.notified();
@@ -261,7 +261,7 @@ impl Lane {
 }
 
 impl Permit {
-    /// Releases the permit after a run that took this long.
+    /// Releases the permit after a run of length `took`, which counts towards the lane's cost.
     pub fn served(self, took: Duration) {
         self.0.cost.learn(took);
     }

@@ -1,4 +1,4 @@
-//! What requests take, and whether a lane is asked for more than it can serve.
+//! Measures the cost of requests, and whether a lane is asked for more than it can serve.
 
 use std::{
     sync::{
@@ -11,7 +11,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// What a request takes, in nanoseconds: a mean and a mean deviation with exponential weights, as TCP's round trips have them (RFC 6298).
+/// The run time of requests in nanoseconds: a mean and a mean deviation with exponential weights, as in RFC 6298.
 #[derive(Debug, Default)]
 pub struct Cost {
     mean: AtomicU64,
@@ -19,20 +19,20 @@ pub struct Cost {
 }
 
 impl Cost {
-    /// Samples in a mean, about.
+    /// Approximate number of samples in the mean.
     const WEIGHT: u64 = 16;
 
-    /// The mean: 0 while nothing is known.
+    /// Returns the mean; 0 before the first sample.
     pub fn mean(&self) -> u64 {
         self.mean.load(Relaxed)
     }
 
-    /// What hardly a request exceeds: the mean and twice the deviation.
+    /// Returns the mean plus twice the deviation, which few requests exceed.
     pub fn most(&self) -> u64 {
         self.mean().saturating_add(self.deviation.load(Relaxed).saturating_mul(2))
     }
 
-    /// Learns what a request took. Of two at once one may be lost: it is a mean of many.
+    /// Adds a sample. One of two concurrent samples may be lost, which does not matter to a mean of many.
     pub fn learn(&self, took: Duration) {
         let (took, mean) = (nanos(took), self.mean());
         if mean == 0 {
@@ -45,25 +45,24 @@ impl Cost {
     }
 }
 
-/// What is known of a client's requests in one lane.
+/// The statistics of a client's requests in one lane.
 #[derive(Debug, Default)]
 pub struct FlowLane {
-    /// What one takes.
     pub cost: Cost,
-    /// How many of them are too long to run inline, lately: of 65,536.
+    /// The recent share of requests that were too long to run inline, in 65,536ths.
     too_long: AtomicU64,
-    /// The client's use of the lane, weighed by its [`Load`].
+    /// The client's use of the lane while it is overloaded; [`Load::weigh`] updates it.
     account: Mutex<Account>,
 }
 
-/// A client's use of an overloaded lane: a leaky bucket, which drains at the client's fair share of what the lane serves.
+/// A client's use of an overloaded lane: a leaky bucket that drains at the client's fair share of the lane's rate.
 #[derive(Debug)]
 pub struct Account {
-    /// Nanoseconds of work.
+    /// Admitted run time that has not drained yet, in nanoseconds.
     pub level: f64,
-    /// When the level was that.
+    /// When the level was last updated.
     pub at: Instant,
-    /// The window in which the client was last counted.
+    /// Number of the window in which the client was last counted.
     pub window: u64,
 }
 
@@ -74,13 +73,13 @@ impl Default for Account {
 }
 
 impl FlowLane {
-    /// Samples in the mean, about.
+    /// Approximate number of samples in the share.
     const WEIGHT: u64 = 16;
-    /// A quarter.
+    /// Above this share, a quarter, requests are often too long.
     const LARGE: u64 = 1 << 14;
 
-    /// Learns what a run inline took, and whether that was too long. Then what it takes is known of its runs on workers: where there was none yet, it is
-    /// about the mean `on_workers`. Of two at once one may be lost: it is a mean of many.
+    /// Adds an inline run. The cost of a run that was too long is learnt when it runs again on a worker; for a client
+    /// without samples it is until then the mean `on_workers`. One of two concurrent samples may be lost.
     pub fn learn_inline(&self, took: Duration, too_long: bool, on_workers: &Cost) {
         let is_first = self.cost.mean() == 0;
         let share = self.too_long.load(Relaxed);
@@ -93,59 +92,61 @@ impl FlowLane {
         }
     }
 
-    /// Whether many are too long to run inline: then trying is a waste where there is no time to waste.
+    /// Returns whether the client's requests are often too long to run inline, so that an overloaded lane does not try.
     pub fn is_often_too_long(&self) -> bool {
         self.too_long.load(Relaxed) > Self::LARGE
     }
 
-    /// 0 if its requests are short, 1 if they are not, or may not be.
+    /// Returns 0 if the client's requests are short, 1 if they are often too long to run inline or have no samples yet.
     fn class(&self) -> usize {
         usize::from(self.cost.mean() == 0 || self.is_often_too_long())
     }
 
-    /// The client's use of the lane. Whoever panicked while it held the account left it whole.
+    /// Locks the client's account. A panic leaves it consistent, so a poisoned lock is taken all the same.
     pub fn account(&self) -> MutexGuard<'_, Account> {
         self.account.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// How much a lane is asked for, beside what it can serve.
+/// The load of a lane: the work that clients ask for, compared with what the lane can serve.
 ///
-/// A lane is at ease until it must reject a request, or until a queue stands in the sockets of a thread that reads. Then it is overloaded, and admits only what it can begin soon. It is at ease again when the
-/// load has fallen, and not when rejections happen to stop: a lane that admits little rejects now and then even at 40 % of what it can serve,
-/// since requests come in clusters.
+/// A lane is at ease until it must reject a request, or until a standing queue builds up in the sockets of a thread
+/// that reads requests. Then it is overloaded, and admits only requests that can begin soon. It is at ease again when
+/// the load has fallen, not when rejections happen to stop: a lane that admits little rejects now and then even at 40 %
+/// of its capacity, since requests come in clusters.
 ///
-/// So the load is measured: a leaky bucket is filled by what each arriving request takes, admitted or not, and drains at the rate that the lane has
-/// shown it can serve. It is full when the lane becomes overloaded. While more is asked than can be served it stays full. When less is asked it
-/// drains at the difference, and the lane is at ease when it is empty.
+/// The load is measured with a leaky bucket. Each arriving request, admitted or not, fills it by the request's cost,
+/// and it drains at the rate that the lane has shown it can serve. It is full when the lane becomes overloaded, and
+/// stays full while clients ask for more than can be served. When they ask for less, it drains at the difference, and
+/// the lane is at ease when the bucket is empty.
 ///
-/// The rate is the most run time a second that was served in a window of the last seconds. It is measured because a core's time does not all go to
-/// runs: where requests are short, most of it goes to reading and writing them.
+/// The rate is the highest run time per second among the last windows. It is measured because a core does not spend all
+/// of its time on runs: if requests are short, most of the time goes to reading and writing them.
 ///
-/// While a lane is overloaded each client is weighed in the same way: its bucket is filled by what is admitted because it asks for less than its
-/// share, and drains at its equal share of most of the rate. The rest empties the queue. A client whose bucket is nearly empty asks for less than
-/// its share, and is admitted, unless many such requests came at once. Clients of whom nothing is known yet have one share together, because nobody
-/// may get more by coming anew for each request.
+/// An overloaded lane weighs each client in the same way. Requests that are admitted because the client asks for less
+/// than its share fill the client's bucket, which drains at an equal share of most of the rate; the rest of the rate
+/// empties the queue. A client whose bucket is nearly empty is admitted, unless many such requests come at once.
+/// Clients without samples have one share together, so that no client gains by appearing as a new one for each request.
 #[derive(Debug)]
 pub struct Load {
     workers: usize,
     is_overloaded: AtomicBool,
     began: Instant,
-    /// When it was last at ease again, in nanoseconds from `began`; 0 if it always was.
+    /// When the lane was last at ease again after an overload, in nanoseconds from `began`; 0 for never.
     eased: AtomicU64,
-    /// What a request takes, on a worker or inline.
+    /// The run time of a request, on a worker or inline.
     cost: Cost,
-    /// Nanoseconds of run time that were served.
+    /// Total run time served, in nanoseconds.
     served: AtomicU64,
-    /// Requests of clients below their share that wait or run: of those whose requests are short, and of those whose are too long to run inline. The
-    /// long ones let the short ones pass.
+    /// Waiting or running requests of clients below their share, by [`FlowLane::class`], so that long requests do not
+    /// hold up short ones.
     shared: [AtomicUsize; 2],
-    /// The clients of whom nothing is known yet.
+    /// The share of all clients without samples.
     newcomers: FlowLane,
     bucket: Mutex<Bucket>,
 }
 
-/// A request of a client below its share, which waits or runs. Released on drop.
+/// Counts a waiting or running request of a client below its share. Released on drop.
 #[derive(Debug)]
 pub struct SharePermit<'a>(&'a AtomicUsize);
 
@@ -157,53 +158,54 @@ impl Drop for SharePermit<'_> {
 
 #[derive(Debug)]
 struct Bucket {
-    /// Nanoseconds of run time.
+    /// Run time that has not drained yet, in nanoseconds.
     level: f64,
     at: Instant,
-    /// When the window of clients began, its number, the clients in it, and those in the one before.
+    /// The window in which clients are counted: its start, its number, the clients in it, and those in the one before.
     window_began: Instant,
     window: u64,
     clients: [u32; 2],
-    /// Nanoseconds served a nanosecond: a hundredth at the least, so that the bucket drains where nothing is served; and in the last windows.
+    /// Run time served per time, at least [`Load::LEAST_RATE`] so that the bucket drains if nothing is served; and its
+    /// values in the last windows.
     rate: f64,
     rates: [f64; Load::WINDOWS],
     rate_window: usize,
     measured: (Instant, u64),
 }
 
-/// How a request stands to the load of its lane.
+/// The standing of a request to the load of its lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Standing {
     /// The lane is at ease.
     AtEase,
     /// The lane is overloaded, and the client asks for less than its share.
     BelowShare,
-    /// The lane is overloaded, and the client asks for its share or more, or many do who ask for less.
+    /// The lane is overloaded, and the client asks for its share or more, or too many others ask for less.
     AboveShare,
-    /// The lane is overloaded, nothing is known of the client, and others of whom nothing is known ask for more than their share.
+    /// The lane is overloaded, and the client is one of those without samples, who ask for more than their share.
     Unknown,
 }
 
 impl Load {
     const LEAST_RATE: f64 = 0.01;
-    /// Windows in which the rate is looked for.
+    /// Number of windows of which the highest rate counts.
     const WINDOWS: usize = 10;
-    /// How long the lane's excess must have been served for it to be at ease, at the rate: that, or so many requests.
+    /// Depth of the lane's bucket: the work of this time at the current rate, or of this many requests if that is more.
     const DEPTH: Duration = Duration::from_millis(75);
     const DEPTH_REQUESTS: u64 = 16;
-    /// Requests that must have been served for a window's rate to say something.
+    /// A window is long enough to serve this many requests, so that its rate means something.
     const WINDOW_REQUESTS: u64 = 16;
-    /// How long clients are counted.
+    /// Length of the window in which clients are counted.
     const CLIENTS_WINDOW: Duration = Duration::from_millis(250);
-    /// Parts of its bucket's depth that a client below its share may have used.
+    /// A client below its share has used at most one part in this many of its bucket's depth.
     const QUARTER: f64 = 4.0;
-    /// The part of the rate that is shared out: the rest lets the queue drain, and is for whoever comes when it is short.
+    /// The part of the rate that clients share. The rest drains the queue, or serves requests that find it short.
     const SHARED: f64 = 0.8;
-    /// How long clients below their share may wait for one another: that, or for so many requests.
+    /// Longest expected wait of a client below its share: this time, or that of this many requests if it is longer.
     const SHARED_WAIT: Duration = Duration::from_micros(200);
     const SHARED_REQUESTS: u64 = 2;
 
-    /// A lane at ease.
+    /// Creates the load of a lane at ease.
     pub fn new(workers: usize) -> Self {
         let now = Instant::now();
         Self {
@@ -229,12 +231,11 @@ impl Load {
         }
     }
 
-    /// Whether the lane is overloaded.
     pub fn is_overloaded(&self) -> bool {
         self.is_overloaded.load(Acquire)
     }
 
-    /// How long the lane has been at ease since it was overloaded.
+    /// Returns the time since the lane's last overload ended; [`Duration::MAX`] if none has ended.
     pub fn at_ease_for(&self) -> Duration {
         match self.eased.load(Relaxed) {
             0 => Duration::MAX,
@@ -247,20 +248,20 @@ impl Load {
         self.is_overloaded.store(false, Release);
     }
 
-    /// Counts what was served.
+    /// Adds a run of length `took` to the run time served.
     pub fn serve(&self, took: Duration) {
         self.cost.learn(took);
         self.served.fetch_add(nanos(took), Relaxed);
     }
 
-    /// Measures the rate. Called every tenth of a second or so.
+    /// Measures the rate, and ends the overload if the bucket is empty. Called about every tenth of a second.
     pub fn measure(&self, now: Instant) {
         let cost = self.cost.mean();
         let served = self.served.load(Relaxed);
         let mut bucket = self.bucket();
         let (began, before) = bucket.measured;
         let (time, work) = (nanos(now.saturating_duration_since(began)), served - before);
-        // A long request counts when it ends: windows are long where requests are.
+        // A run counts only when it ends, so windows must be long if requests are.
         if time < cost.saturating_mul(Self::WINDOW_REQUESTS) / self.workers as u64 && work > 0 {
             return;
         }
@@ -275,7 +276,7 @@ impl Load {
         }
     }
 
-    /// Weighs a request that arrives, of a client that `lane` is about.
+    /// Weighs an arriving request of the client whose statistics are `lane`.
     pub fn weigh(&self, lane: &FlowLane, now: Instant) -> Standing {
         if !self.is_overloaded() {
             return Standing::AtEase;
@@ -304,7 +305,7 @@ impl Load {
             bucket.clients[0] += 1;
         }
         let clients = f64::from(bucket.clients[0].max(bucket.clients[1]).max(1));
-        // A bucket that a few of its own requests fill, or its part of the lane's.
+        // The depth of the client's bucket: a few of its own requests, or its part of the lane's depth.
         let most = (depth / clients).max(Self::QUARTER * own as f64);
         let share = bucket.rate * Self::SHARED / clients;
         let drained = nanos(now.saturating_duration_since(account.at)) as f64 * share;
@@ -319,7 +320,7 @@ impl Load {
         Standing::BelowShare
     }
 
-    /// Counts a request of this standing among those of clients below their share, if it is one.
+    /// Counts a request among those of clients below their share, if its standing is that.
     pub fn share(&self, standing: Standing, lane: &FlowLane) -> Option<SharePermit<'_>> {
         (standing == Standing::BelowShare).then(|| {
             let shared = &self.shared[lane.class()];
@@ -328,7 +329,6 @@ impl Load {
         })
     }
 
-    /// More is asked than can be served: the lane is overloaded from now on.
     pub fn overload(&self, now: Instant) {
         if self.is_overloaded() {
             return;
@@ -339,7 +339,7 @@ impl Load {
         self.is_overloaded.store(true, Release);
     }
 
-    /// Whoever panicked while it held the bucket left it whole.
+    /// Locks the bucket. A panic leaves it consistent, so a poisoned lock is taken all the same.
     fn bucket(&self) -> MutexGuard<'_, Bucket> {
         self.bucket.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -357,7 +357,7 @@ impl Bucket {
     }
 }
 
-/// A time in nanoseconds.
+/// Converts a time to nanoseconds, saturating at [`u64::MAX`].
 pub fn nanos(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
@@ -369,11 +369,11 @@ mod tests {
 
     const COST: Duration = Duration::from_millis(4);
 
-    /// A lane of one worker, as it is on a clock of its own.
+    /// A lane of one worker, on a simulated clock.
     struct Lane {
         load: Load,
         now: Instant,
-        /// When the worker has done what it was given.
+        /// When the worker finishes the requests that it was given.
         free: Instant,
         measured: Instant,
     }
@@ -384,7 +384,8 @@ mod tests {
             Self { load: Load::new(1), now, free: now, measured: now }
         }
 
-        /// A request of `flow`, after some time. Returns its standing; it is served if it need not wait for more than one other.
+        /// Sends a request of `flow` after some time and returns its standing. A request above its share is served only
+        /// if it waits for at most one other.
         fn ask(&mut self, flow: &Flow, after: Duration) -> Standing {
             self.now += after;
             while self.now - self.measured > Duration::from_millis(100) {
@@ -401,7 +402,7 @@ mod tests {
             standing
         }
 
-        /// A load of this part of what the worker can do, for some time.
+        /// Asks for this share of what the worker can do, for some time.
         fn run(&mut self, flow: &Flow, share: f64, time: Duration) {
             let end = self.now + time;
             while self.now < end {
@@ -465,7 +466,7 @@ mod tests {
             lane.ask(&flow, COST / 3);
             lane.load.weigh(Flow::new().lane(LaneName::Bundle), lane.now)
         });
-        // Four fifths of the rate for two clients, of whom each asks for three times the rate.
+        // Two clients, each of which asks for three times the rate, share four fifths of it.
         let admitted = anew.filter(|standing| *standing == Standing::BelowShare).count();
         assert!((110..160).contains(&admitted), "{admitted} of 1,000");
     }

@@ -1,4 +1,4 @@
-//! The executor: where each request runs, and when.
+//! The executor: decides where and when each request runs.
 
 use std::{
     cell::{Cell, RefCell},
@@ -26,7 +26,7 @@ use crate::{
     telemetry::Metrics,
 };
 
-/// The scheduler. Cheap to clone.
+/// Runs requests inline or on the workers of a rayon pool. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Executor {
     shared: Arc<Shared>,
@@ -43,33 +43,33 @@ pub struct Shared {
     turns: AtomicUsize,
     stopping: AtomicBool,
     began: Instant,
-    /// When the log was last told of rejections, in seconds from `began`; 0 for never.
+    /// When a rejection was last logged, in seconds from `began`; 0 for never.
     told: AtomicU64,
 }
 
 thread_local! {
-    /// The memory of this thread's runs: one overlay for its own job, one for a job that runs in its pause.
+    /// The overlays of this thread's runs: one for its own job, one for a job that runs in its pause.
     static OVERLAYS: RefCell<Vec<Overlay>> = const { RefCell::new(Vec::new()) };
-    /// When the job of this thread may next be paused for another; `None` while it is.
+    /// When the job of this thread may next be paused for another; `None` while it is paused.
     static NEXT_PAUSE: Cell<Option<Instant>> = const { Cell::new(None) };
 }
 
 impl Executor {
-    /// Strides of the meter that a request may run inline: some hundreds of microseconds at most.
+    /// Bound of an inline run, in strides of the meter: some hundreds of microseconds at most.
     const INLINE: u32 = 12;
-    /// Strides that a request may run in the pause of another: some milliseconds at most.
+    /// Bound of a run in the pause of another, in strides: some milliseconds at most.
     const IN_PAUSE: u32 = 64;
-    /// Bytes of parameters that a request may have to be run inline: what has more is a bundle that takes long, or takes long to read.
+    /// Most bytes of parameters of a request that runs inline. A request with more takes long to run, or to parse.
     const INLINE_BYTES: usize = 8 << 10;
-    /// The same, to be run in the pause of another.
+    /// Most bytes of parameters of a request that runs in the pause of another.
     const IN_PAUSE_BYTES: usize = 64 << 10;
-    /// Some of so many turns of a worker begin with what is long, and one with a bundle, so that no stream of short calls keeps those waiting for ever.
+    /// Turns in a round. Two begin with long jobs and one with bundles, so that short calls keep none waiting forever.
     const ROUND: usize = 4;
 
     /// Starts the workers.
     ///
     /// # Errors
-    /// Returns what the system says when it gives no threads.
+    /// Returns [`rayon::ThreadPoolBuildError`] if the system does not provide the threads.
     pub fn start(config: ExecutorConfig, metrics: &Metrics) -> Result<Self, rayon::ThreadPoolBuildError> {
         let shared = Arc::new_cyclic(|shared: &Weak<Shared>| Shared {
             beside: Beside {
@@ -102,27 +102,28 @@ impl Executor {
         Ok(Self { shared, pool: Arc::new(pool), config })
     }
 
-    /// A ticket for a request of `flow` that has just arrived.
+    /// Creates a ticket for a request of `flow` that has just arrived. Its deadline counts from now.
     pub fn ticket(&self, flow: &Arc<Flow>) -> Ticket {
         Ticket { deadline: Instant::now() + self.config.deadline, flow: flow.clone(), batch: None }
     }
 
-    /// Watches what waits in the sockets of the calling thread, for as long as its event loop runs. Each thread that reads requests has one.
+    /// Estimates the queue in the calling thread's sockets. Each thread that reads requests runs one such future.
     pub async fn watch_thread(&self) {
         Inline::watch(self.config.queue_wait).await;
     }
 
-    /// Requests that have just arrived as one.
+    /// Creates the batch of requests that have just arrived as one.
     pub fn batch(&self) -> Arc<Batch> {
-        // Some rounds wait behind the one that runs, so that no worker waits for the front.
+        // Several entries per worker may be in the lanes, so that no worker idles until the front submits the next.
         Arc::new(Batch::new(4 * self.config.workers.max(1)))
     }
 
-    /// Runs a task to its end, and returns what its last run made. Dropping the future cancels it: a run that waits is never begun, and one that
-    /// has begun is stopped.
+    /// Runs a task to its end, and returns the result of its last run. Dropping the future cancels the task: a run that
+    /// waits never begins, and a run that has begun is stopped.
     ///
     /// # Errors
-    /// Returns [`Refused`] if it was rejected, if its time was up before a worker was free, or if it panicked; and what [`Task::fetch`] returns.
+    /// Returns [`Refused`] if the request was rejected, if its deadline passed before a worker was free, if it
+    /// panicked, or if the node is stopping. Returns the error of [`Task::fetch`] if state cannot be fetched.
     pub async fn submit<T: Task>(&self, task: T, ticket: Ticket) -> Result<T::Done, T::Error> {
         let (lane, may_be_inline) = match task.place() {
             Place::Inline => return self.look_up(task).await,
@@ -144,11 +145,11 @@ impl Executor {
             }
             missed = ran.missed;
         }
-        // A request that ends inline is not moved with what it takes to wait for a worker.
+        // The box keeps the future small for requests that end inline.
         Box::pin(self.run_to_end(lane, task, ticket, standing, is_long, missed)).await
     }
 
-    /// Runs a task on workers, and again when what it has missed is there.
+    /// Runs a task on workers, and again whenever the state that it missed has been fetched.
     async fn run_to_end<T: Task>(
         &self,
         lane: &Arc<Lane>,
@@ -174,7 +175,7 @@ impl Executor {
         }
     }
 
-    /// Runs a look-up inline, and again when what it has missed is there.
+    /// Runs a look-up inline, and again whenever the state that it missed has been fetched.
     async fn look_up<T: Task>(&self, mut task: T) -> Result<T::Done, T::Error> {
         let mut round = 0;
         loop {
@@ -189,7 +190,7 @@ impl Executor {
         }
     }
 
-    /// Runs a task once inline, in a small bound; `None` if too many wait for the thread.
+    /// Runs a task once inline with a small bound. Returns `None` if the task must run on a worker instead.
     async fn run_inline<T: Task>(
         &self,
         lane: &Lane,
@@ -202,14 +203,14 @@ impl Executor {
             return Ok(None);
         }
         let Some(permit) = self.shared.inline.enter(standing, self.config.overload_wait) else {
-            // The lane's workers would take the time from this thread and those like it, and give each answer a way between threads.
+            // The lane's workers would only take time from the inline threads, and move each answer between threads.
             if standing == Standing::AboveShare && self.all_cores_are_busy() {
                 return Err(self.overloaded(lane));
             }
             return Ok(None);
         };
-        // Whoever would run here first lets those in who have arrived already. So how many they are is known, and once one would wait for long, the
-        // rest goes to the lane: a thread that runs reads nothing, and rejects nothing.
+        // Yields once before running, so that requests which have already arrived are admitted or rejected first: a
+        // thread that runs a request reads and rejects none.
         tokio::task::yield_now().await;
         let began = Instant::now();
         let ran = self.run_here(task, Meter::short(Self::INLINE))?;
@@ -255,16 +256,16 @@ impl Executor {
         let cost = if own == 0 { lane.cost.mean() } else { own };
         self.shared.push(QueueName::of(lane.name, is_long), &ticket.flow, Job { cost, work: Box::new(waiting) });
         let shared = self.shared.clone();
-        // One turn for each job: a turn may find its job already done in the pause of another.
+        // Each job spawns one turn. A turn may find that its job has already run in the pause of another.
         self.pool.spawn(move || shared.turn());
         let done = answered.await.unwrap_or(Err(Refused::Stopping));
         on_drop.disarm();
         done
     }
 
-    /// Runs a task on the calling thread, caught if it panics: for what is so short that handing it over would cost more.
+    /// Runs a task on the calling thread and catches its panic. Handing a short task to a worker would cost more.
     fn run_here<T: Task>(&self, task: &T, meter: Meter) -> Result<Ran<T::Done>, Refused> {
-        // The system would let a thread that never sleeps go on for milliseconds, while a worker waits for its core.
+        // The system may let a thread that never sleeps continue for milliseconds while a worker waits for its core.
         if self.shared.queues.iter().any(|queue| queue.waiting() > 0) {
             std::thread::yield_now();
         }
@@ -274,19 +275,19 @@ impl Executor {
         done.map_err(|panic| panicked(&self.shared.beside.panics, panic.as_ref()))
     }
 
-    /// Whether as many threads run as there are cores. By default there is a worker a core, and a thread for connections.
+    /// Returns whether requests occupy as many threads as there are workers. By default there is one worker per core.
     fn all_cores_are_busy(&self) -> bool {
         let inside: usize = self.shared.lanes.iter().map(|lane| lane.inside()).sum();
         self.shared.inline.busy() + inside >= self.config.workers.max(1)
     }
 
-    /// Rejects a request of a client above its share, which cannot begin soon.
+    /// Rejects a request of a client above its share that cannot begin soon.
     fn overloaded(&self, lane: &Lane) -> Refused {
         let wait = lane.expected_wait();
         self.rejected(lane, Refused::Overloaded { lane: lane.name, wait, was_at_ease: false })
     }
 
-    /// Counts a rejection. The first of a minute is a warning in the log.
+    /// Counts a rejection, and logs a warning at most once a minute.
     fn rejected(&self, lane: &Lane, refused: Refused) -> Refused {
         lane.refused.increment(1);
         let Some((_, wait, flag)) = refused.busy() else { return refused };
@@ -302,19 +303,19 @@ impl Executor {
         refused
     }
 
-    /// A lane.
+    /// Returns the lane with this name.
     pub fn lane(&self, lane: LaneName) -> &Arc<Lane> {
         &self.shared.lanes[lane as usize]
     }
 
-    /// Jobs that wait in a lane.
+    /// Returns the number of jobs that wait in a lane.
     pub fn waiting(&self, lane: LaneName) -> usize {
         let queues = [false, true].map(|is_long| QueueName::of(lane, is_long));
         let waiting = |queue: QueueName| self.shared.queues[queue as usize].waiting();
         if queues[0] == queues[1] { waiting(queues[0]) } else { queues.map(waiting).iter().sum() }
     }
 
-    /// Rejects every further job.
+    /// Rejects every further job that is to run on a worker.
     pub fn close(&self) {
         self.shared.stopping.store(true, Relaxed);
     }
@@ -334,7 +335,7 @@ impl Shared {
         self.queues[queue as usize].pop(queue, self.lanes[lane as usize].cost.mean())
     }
 
-    /// Runs one job: the first of the highest queue that has one. Some turns begin with another queue.
+    /// Runs one job: the first of the highest queue that has one. Some turns begin with a lower queue.
     fn turn(&self) {
         let first = match self.turns.fetch_add(1, Relaxed) % Executor::ROUND {
             0 => Some(QueueName::LongBundle),
@@ -349,7 +350,7 @@ impl Shared {
             if self.queues.iter().all(|queue| queue.waiting() == 0) {
                 return;
             }
-            // Another worker has the client of the job that waits in its hands, for as long as it takes to take one of its jobs.
+            // Another worker has taken the waiting job's client off the list, for as long as it takes to pop one job.
             std::thread::yield_now();
         };
         NEXT_PAUSE.set(Some(Instant::now()));
@@ -359,8 +360,8 @@ impl Shared {
         NEXT_PAUSE.set(None);
     }
 
-    /// In the pause of a run: runs one job that is known to be short, or has a small bound. What such jobs take, the paused run gets next: so a stream
-    /// of them has half of the worker, and the paused run the other.
+    /// Runs one job in the pause of another: a read, or a job with a small bound. The paused run then gets as much time
+    /// as that job took, so that a stream of such jobs has half of the worker, and the paused run the other half.
     fn let_one_pass(self: &Arc<Self>) {
         const PASSING: [QueueName; 3] = [QueueName::Read, QueueName::Short, QueueName::Bundle];
         if PASSING.iter().all(|queue| self.queues[*queue as usize].waiting() == 0) {
@@ -382,7 +383,7 @@ impl Shared {
         if !ended {
             let flow = job.work.flow();
             self.push(if queue == QueueName::Short { QueueName::LongShort } else { QueueName::LongBundle }, &flow, job);
-            // Its own turn may have come meanwhile, and found nothing.
+            // The turn spawned for this job may have passed meanwhile, and found nothing.
             let shared = self.clone();
             rayon::spawn(move || shared.turn());
         }

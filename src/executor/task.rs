@@ -1,4 +1,4 @@
-//! What is handed to the executor: a task and its ticket.
+//! The executor's input: a task and its ticket.
 
 use std::{sync::Arc, time::Instant};
 
@@ -12,43 +12,43 @@ use crate::{
     state::{Missed, Overlay},
 };
 
-/// Where a request runs.
+/// The place where a request runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
-    /// Inline: it is a look-up.
+    /// Inline, because the request is a look-up.
     Inline,
-    /// Inline first, in a small bound; past it, on a lane.
+    /// Inline first, with a small bound; on a worker of the lane if it exceeds the bound.
     InlineThen(LaneName),
-    /// On a lane.
+    /// On a worker of the lane.
     On(LaneName),
 }
 
-/// A request as the executor sees it: work that can be run any number of times, on any thread.
+/// A request as the executor sees it: work that can run any number of times, on any thread.
 pub trait Task: Sized + Send + Sync + 'static {
-    /// What a run makes.
+    /// The result of a run.
     type Done: Send + 'static;
-    /// Why there is nothing made.
+    /// The error that answers a request without a result.
     type Error: From<Refused>;
 
-    /// Where it runs.
+    /// Returns where the task runs.
     fn place(&self) -> Place;
 
-    /// Bytes of its parameters. With more than a few it takes long to read, and is not run inline.
+    /// Returns the size of the parameters in bytes. A task with large ones takes long to parse, and never runs inline.
     fn size(&self) -> usize;
 
-    /// Runs once, in an overlay that it must reset, as long as the meter lets it. A run that [has missed](Overlay::has_missed) state, or that
-    /// was too long for its meter, is repeated: it does nothing that lasts.
+    /// Runs once, for as long as `meter` allows. The task must reset `overlay` first. The executor repeats a run that
+    /// [has missed](Overlay::has_missed) state or was too long for its meter, so such a run must have no other effect.
     fn run(&self, overlay: &mut Overlay, meter: Meter) -> Self::Done;
 
-    /// Fetches the state that a run has missed; `round` counts from 1. Returns the task that is run in place of this one, if another is. No worker
-    /// waits meanwhile.
+    /// Fetches the state that a run has missed; `round` counts from 1. Returns a task to run in place of this one, if
+    /// there is one. No worker waits meanwhile.
     ///
     /// # Errors
-    /// Returns why the state cannot be had.
+    /// Returns an error if the state cannot be fetched.
     fn fetch(&self, missed: Missed, round: usize) -> impl Future<Output = Result<Option<Self>, Self::Error>> + Send;
 }
 
-/// A request's time, its client, and the batch that it is an entry of.
+/// The deadline of a request, its client, and the batch of which it is an entry.
 #[derive(Clone, Debug)]
 pub struct Ticket {
     pub(super) deadline: Instant,
@@ -57,22 +57,22 @@ pub struct Ticket {
 }
 
 impl Ticket {
-    /// The same for an entry of `batch`.
+    /// Turns the ticket into that of an entry of `batch`.
     pub fn of(self, batch: &Arc<Batch>) -> Self {
         Self { batch: Some(batch.clone()), ..self }
     }
 
-    /// Whether it is of an entry of a batch.
+    /// Returns whether the request is an entry of a batch.
     pub const fn is_entry(&self) -> bool {
         self.batch.is_some()
     }
 
-    /// When the request must be done.
+    /// Returns the time by which the request must be done.
     pub const fn deadline(&self) -> Instant {
         self.deadline
     }
 
-    /// Waits until its batch may run one more.
+    /// Waits until the batch may run one more entry. Returns `None` at once if the request is not in a batch.
     pub(super) async fn turn(&self) -> Option<Turn<'_>> {
         Some(self.batch.as_ref()?.turn().await)
     }

@@ -1,4 +1,4 @@
-//! What clients of a busy executor can rely on.
+//! Tests of what clients of a busy executor can rely on.
 
 use std::{
     sync::{
@@ -18,7 +18,7 @@ use crate::{
     telemetry::Metrics,
 };
 
-/// Longer than anything here takes.
+/// A time limit that no test reaches.
 const BOUND: Duration = Duration::from_secs(30);
 
 struct Work<F> {
@@ -47,7 +47,7 @@ impl<F: Fn(&mut Overlay, Meter) + Send + Sync + 'static> Task for Work<F> {
     }
 }
 
-/// An executor that rejects nothing of what is asked here.
+/// Starts an executor that rejects nothing that these tests submit.
 fn with_workers(workers: usize) -> Executor {
     let config = ExecutorConfig {
         workers,
@@ -57,10 +57,10 @@ fn with_workers(workers: usize) -> Executor {
         overload_wait: 100,
         deadline: BOUND,
     };
-    Executor::start(config, &Metrics::default()).expect("threads")
+    Executor::start(config, &Metrics::default()).expect("the workers start")
 }
 
-/// Hands over work of a client, and returns its end.
+/// Submits work of a client, and returns a handle to its end.
 fn submit(
     executor: &Executor,
     flow: &Arc<Flow>,
@@ -71,7 +71,7 @@ fn submit(
     tokio::spawn(async move { executor.submit(Work { lane, work }, executor.ticket(&flow)).await })
 }
 
-/// Holds the worker, without a pause, until the first of what is returned is dropped.
+/// Occupies the worker, without a pause, until the returned sender is dropped.
 async fn hold(executor: &Executor) -> (std::sync::mpsc::Sender<()>, tokio::task::JoinHandle<Result<(), Refused>>) {
     let (release, held) = std::sync::mpsc::channel::<()>();
     let (begun, has_begun) = oneshot::channel();
@@ -80,7 +80,7 @@ async fn hold(executor: &Executor) -> (std::sync::mpsc::Sender<()>, tokio::task:
         let _ = begun.lock().expect("no panic").take().map(|begun| begun.send(()));
         let _ = held.lock().expect("no panic").recv();
     });
-    has_begun.await.expect("it begins");
+    has_begun.await.expect("the job begins");
     (release, end)
 }
 
@@ -92,7 +92,7 @@ async fn run_until(executor: &Executor, flag: &Arc<AtomicBool>) -> tokio::task::
         let _ = begun.lock().expect("no panic").take().map(|begun| begun.send(()));
         while !flag.load(SeqCst) && meter.between_calls().is_ok() {}
     });
-    has_begun.await.expect("it begins");
+    has_begun.await.expect("the job begins");
     end
 }
 
@@ -109,17 +109,17 @@ async fn clients_take_turns() {
             ends.push(submit(&executor, &flow, LaneName::Bundle, move |_, _| {
                 order.lock().expect("no panic").push(name);
             }));
-            // Until it waits.
+            // Lets the job reach the queue.
             tokio::task::yield_now().await;
         }
     }
     drop(release);
-    held.await.expect("no panic").expect("it runs");
+    held.await.expect("no panic").expect("the job runs");
     for end in join_all(ends).await {
-        end.expect("no panic").expect("it runs");
+        end.expect("no panic").expect("the job runs");
     }
     let order = order.lock().expect("no panic").clone();
-    let last = order.rfind('b').expect("all have run");
+    let last = order.rfind('b').expect("all jobs have run");
     assert!(last < 8, "{order}: the second client does not wait for all of the first");
 }
 
@@ -128,13 +128,13 @@ async fn a_long_run_lets_others_pass() {
     let executor = with_workers(1);
     for passing in [LaneName::Read, LaneName::Short, LaneName::Bundle] {
         let passed = Arc::new(AtomicBool::new(false));
-        // There is no other worker: it ends only if the other job has run meanwhile.
+        // There is no other worker: the long run ends only if the other job runs in its pause.
         let long = run_until(&executor, &passed).await;
         submit(&executor, &Flow::new(), passing, move |_, _| passed.store(true, SeqCst))
             .await
             .expect("no panic")
-            .expect("it runs");
-        long.await.expect("no panic").expect("it runs");
+            .expect("the job runs");
+        long.await.expect("no panic").expect("the job runs");
     }
 }
 
@@ -152,8 +152,8 @@ async fn what_is_too_long_to_pass_runs_when_the_worker_is_free() {
         tried.store(true, SeqCst);
         overlay.meter = meter;
     });
-    long.await.expect("no panic").expect("it runs");
-    other.await.expect("no panic").expect("it runs");
+    long.await.expect("no panic").expect("the job runs");
+    other.await.expect("no panic").expect("the job runs");
     assert!(ended.load(SeqCst), "it has run without the bound");
 }
 
@@ -168,7 +168,7 @@ async fn no_job_is_forgotten() {
                 let _ = meter.between_calls();
             })
         });
-        let ends = tokio::time::timeout(BOUND, join_all(ends)).await.expect("all end");
+        let ends = tokio::time::timeout(BOUND, join_all(ends)).await.expect("all jobs end in time");
         assert!(ends.into_iter().all(|end| end.expect("no panic").is_ok()));
     }
 }

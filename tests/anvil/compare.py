@@ -1,7 +1,7 @@
-"""Asks two nodes the same, and tells where they differ: compare.py URL_A URL_B BODIES_DIR.
+"""Sends two nodes the same requests and reports differences: compare.py URL_A URL_B BODIES_DIR.
 
-A is a presim on an upstream, B one that has the same state itself. Hashes of blocks are left out: the upstream's first block has no state root,
-and every hash after it follows from that."""
+A is a presim on an upstream, B one with the same state of its own. Block hashes are not compared, because the
+upstream's first block has no state root, and every later hash depends on it."""
 
 import json
 import pathlib

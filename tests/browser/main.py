@@ -16,7 +16,7 @@ import urllib.request
 
 BINARY, CHROMIUM = sys.argv[1:3]
 TARGET = "0x00000000000000000000000000000000beefcafe"
-# The ways that a page may use where its origin is listed: the others are no JSON.
+# The ways that a page of a listed origin may use. The others do not send JSON.
 OPEN = {"fetch of JSON", "WebSocket"}
 PATIENCE = 60
 FLAGS = (
@@ -28,7 +28,7 @@ reports = queue.Queue()
 
 
 class Page(http.server.BaseHTTPRequestHandler):
-    """Serves the page, and takes its report."""
+    """Serves the page and receives its report."""
 
     def do_GET(self):
         found = urllib.parse.urlsplit(self.path).path == "/"
@@ -82,15 +82,15 @@ class Node:
         return answer["result"]
 
     def seen(self):
-        """The nonces of all accounts, with what waits in the pool, and what the target has."""
+        """Returns the pending nonces of all accounts and the pending balance of the target."""
         nonces = [int(self.result("eth_getTransactionCount", account, "pending"), 16) for account in self.result("eth_accounts")]
         return nonces, int(self.result("eth_getBalance", TARGET, "pending"), 16)
 
 
 def browse(url):
-    """Opens a page in a browser that is new, and returns what the page reports."""
+    """Opens a page in a new browser and returns the page's report."""
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
-        # A group of its own, to be ended as a whole. A port for debugging keeps the browser open.
+        # The browser has a process group of its own, to be killed as a whole. The debugging port keeps it open.
         command = [CHROMIUM, *FLAGS, f"--user-data-dir={profile}", "--remote-debugging-port=0", url]
         with tempfile.TemporaryFile() as log:
             browser = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
@@ -105,7 +105,7 @@ def browse(url):
 
 
 def attack(node, page):
-    """Has the page try all its ways, and returns those that it says have sent something."""
+    """Has the page try all its ways. Returns those that it reports as successful."""
     asked = {"node": node.address, "from": node.result("eth_accounts")[0], "to": TARGET, "chainId": node.result("eth_chainId")}
     report = browse(f"{page}/?{urllib.parse.urlencode(asked)}")
     for way, method, outcome in report["results"]:
@@ -119,13 +119,13 @@ def main():
     port = server.server_address[1]
     failures = []
 
-    # Of another port, which is the same site to a browser, and of another name, which is another site.
+    # Another port is the same site to a browser; another name is another site.
     for page in (f"http://127.0.0.1:{port}", f"http://localhost:{port}"):
         print(f"-- {page} is not listed")
         with Node() as node:
             before = node.seen()
             sent = attack(node, page)
-            # What was taken would be mined within a second.
+            # An accepted transaction would be mined within a second.
             time.sleep(1)
             after = node.seen()
         if sent:

@@ -1,4 +1,4 @@
-//! alloy against a devnet: what a searcher's program does, each claim checked on its value.
+//! alloy against a devnet: the steps of a searcher's program, each checked by value.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ use crate::support::TestNode;
 const WETH: Address = address!("0x5FbDB2315678afecb367f032d93F642f64180aa3");
 const ALPHA: Address = address!("0x9fE46736679d2D9a65F0992F2272dE9f3c7fa6e0");
 const ROUTER: Address = address!("0xDc64a140Aa3E981100a9becA4E685f962f0cF6C9");
-/// WETH is its token0, ALPHA its token1.
+/// A pair whose token0 is WETH and whose token1 is ALPHA.
 const PAIR: Address = address!("0xee48C640427246F01f96c32897AD9B6ab6964fE7");
 
 sol! {
@@ -44,7 +44,7 @@ sol! {
     }
 }
 
-/// A devnet whose accounts are the test's alone, with a block twice a second.
+/// Starts a devnet whose accounts only the test uses, with a block twice a second.
 fn devnet() -> TestNode {
     TestNode::start(&["--traffic", "0", "--sub-block-ms", "50"])
 }
@@ -54,7 +54,7 @@ fn signer(index: u32) -> Result<PrivateKeySigner> {
     Ok(MnemonicBuilder::<English>::default().phrase(phrase).index(index)?.build()?)
 }
 
-/// What a constant-product pair gives for `amount_in`, after its fee of 0.3 %.
+/// Returns the output of a constant-product pair for `amount_in`, after its fee of 0.3 %.
 fn amount_out(amount_in: U256, reserve_in: U256, reserve_out: U256) -> U256 {
     let after_fee = amount_in * U256::from(997);
     after_fee * reserve_out / (reserve_in * U256::from(1000) + after_fee)
@@ -144,7 +144,7 @@ async fn alloy_simulates_a_bundle_where_it_would_land() -> Result<()> {
     let (searcher, victim) = (signer(1)?.address(), signer(2)?.address());
     let (reserve0, reserve1) = reserves(&provider).await?;
 
-    // Buy before another's purchase, sell after it.
+    // Buys before another's purchase and sells after it.
     let (stake, theirs) = (parse_ether("10")?, parse_ether("20")?);
     let mine = amount_out(stake, reserve0, reserve1);
     let (r0, r1) = (reserve0 + stake, reserve1 - mine);
@@ -220,7 +220,7 @@ async fn alloy_sends_with_a_wallet_and_finds_its_logs_at_pending() -> Result<()>
     assert_eq!((transfer.from, transfer.to, transfer.value), (PAIR, account, out));
     assert_eq!(logs[0].transaction_hash, Some(receipt.transaction_hash));
 
-    // The block being built has it, unless it has been sealed meanwhile.
+    // The transaction is in the block being built, or in a sealed block by now.
     let pending = provider.get_block(BlockId::pending()).full().await?.ok_or_eyre("a pending block")?;
     let holder = if pending.header.number == block {
         pending

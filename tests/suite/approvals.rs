@@ -1,4 +1,4 @@
-//! Batches that wait for approval, and `presim wallet`, which decides on them.
+//! Batches that wait for approval, and `presim wallet`, which approves and rejects them.
 
 use std::{
     io::{Read, Write},
@@ -30,7 +30,7 @@ use crate::{
 const ACCOUNT: Address = address!("0xf39Fd6e51aad88F6F4ce6aB8827279cffFb92266");
 const CALLEE: Address = address!("0x5FbDB2315678afecb367f032d93F642f64180aa3");
 
-/// A batch of this name, with two calls.
+/// Returns a batch with this id and two calls.
 fn batch(id: &str) -> Asked {
     let call = |to, value: u64, data, outcome: &str| AskedCall {
         to,
@@ -54,19 +54,19 @@ fn batch(id: &str) -> Asked {
     }
 }
 
-/// The digest of such a batch, whatever its name.
+/// Returns the digest of such a batch, which does not depend on its id.
 fn digest() -> DigestPrefix {
     batch("any").digest().into()
 }
 
-/// Room for this many batches, which wait longer than any test.
+/// Returns approvals that hold this many batches, with a timeout longer than any test.
 fn approvals(most: usize) -> Arc<Approvals> {
     Arc::new(Approvals::new(most, Duration::from_secs(3_600), &Metrics::default()))
 }
 
 type Question = BoxFuture<'static, Result<(), WalletError>>;
 
-/// Asks, and returns when the batch waits.
+/// Asks for approval and returns once the batch waits.
 async fn wait(approvals: &Arc<Approvals>, id: &str) -> Question {
     let (approvals, asked) = (approvals.clone(), batch(id));
     let mut question = async move { approvals.ask(asked).await }.boxed();
@@ -103,19 +103,19 @@ impl Served {
         Self { approvals, folder, socket }
     }
 
-    /// `presim wallet` with this: exit code, output, errors.
+    /// Runs `presim wallet` with these arguments. Returns exit code, output and errors.
     fn wallet(&self, args: &[&str]) -> (Option<i32>, String, String) {
         presim(&[&["wallet", "--data-dir", text(self.folder.path())], args].concat(), &[])
     }
 
-    /// What `presim wallet` says when it works.
+    /// Runs `presim wallet`, which must succeed, and returns its output.
     fn says(&self, args: &[&str]) -> String {
         let (code, said, told) = self.wallet(args);
         assert_eq!(code, Some(0), "{args:?}: {told}");
         said
     }
 
-    /// What `presim wallet` says when it fails: one line.
+    /// Runs `presim wallet`, which must fail with one line of error, and returns it.
     fn fails(&self, args: &[&str]) -> String {
         let (code, said, told) = self.wallet(args);
         assert_eq!((code, said.as_str(), told.lines().count()), (Some(1), "", 1), "{args:?}: {told}");
@@ -214,7 +214,7 @@ fn whatever_an_approver_decides_on_changes_the_digest() {
         asked.digest()
     });
     assert_eq!(digests.iter().collect::<std::collections::HashSet<_>>().len(), changes.len(), "{digests:?}");
-    // What is not signed, or not yet known, does not.
+    // Fields that are not signed or not yet known do not change the digest.
     let mut same = batch("other");
     same.calls[0].outcome = "reverts".to_owned();
     same.most_fees += U256::from(1);
@@ -233,7 +233,7 @@ fn eight_digits_of_a_digest_suffice_and_fewer_do_not() {
         let error = given.parse::<DigestPrefix>().unwrap_err().to_string();
         assert!(error.contains("8 to 64 in hex") && error.contains("presim wallet list"), "{given}: {error}");
     }
-    // Of another, or not its beginning.
+    // The digest of another batch, or a part that is not its beginning.
     for given in [&bare[1..], "00000000"] {
         assert!(!given.parse::<DigestPrefix>().unwrap().begins(&digest), "{given}");
     }
@@ -249,7 +249,7 @@ async fn a_withdrawn_id_stays_taken_until_its_time_is_up() {
     assert_eq!(error.code(), 5720, "{error}");
     let detail = error.detail().unwrap();
     assert!(detail.contains("params[0].id: gone") && detail.contains("was withdrawn"), "{detail}");
-    // One that came later has had its time.
+    // A batch that came later has timed out, so the first id's time is over as well.
     rejection(outcome(approvals.ask(batch("later"))).await);
     let again = wait(&approvals, "gone").await;
     approvals.approve("gone", &digest()).unwrap();
@@ -270,7 +270,7 @@ async fn withdrawn_ids_are_bounded_as_those_that_wait() {
         text.contains("wait for approval: 1; ") && text.contains("taken: 2: ") && text.contains("--wallet-max-waiting"),
         "{text}"
     );
-    // None of them was forgotten for it.
+    // All three ids are still remembered.
     for id in ["a", "b", "c"] {
         assert_eq!(outcome(approvals.ask(batch(id))).await.unwrap_err().code(), 5720, "{id}");
     }
@@ -348,7 +348,7 @@ async fn list_shows_who_sends_what_to_whom() {
     let cells = |index: &str| row(index).split("  ").map(str::trim).filter(|cell| !cell.is_empty()).collect::<Vec<_>>();
     assert_eq!(cells("  1  "), ["1", &CALLEE.to_string(), "1.5", "0xa9059cbb (4 bytes)", "-", "succeeds"], "{said}");
     let data = format!("0x{}… (100 bytes)", "ab".repeat(36));
-    // What a terminal would obey is shown, not sent.
+    // Terminal control characters are escaped.
     assert_eq!(
         cells("  2  "),
         ["2", "(creates a contract)", "0", &data, "-", "reverts: \\u{1b}[2Jno \"funds\""],
@@ -391,7 +391,7 @@ async fn a_beginning_of_an_id_will_do_where_no_other_has_it() {
     let digest = &digest().to_string()[..10];
     let told = served.fails(&["approve", "0xababc", digest]);
     assert!(told.contains("2 waiting batches are or begin with \"0xababc\""), "{told}");
-    // Less than six characters are a beginning of anything.
+    // A prefix needs at least six characters.
     for unknown in ["0xffff", "", "0x", "0xaba", "0xababcd0"] {
         let told = served.fails(&["reject", unknown]);
         assert!(told.contains(&format!("{unknown:?}")) && told.contains("presim wallet list"), "{told}");
@@ -399,7 +399,7 @@ async fn a_beginning_of_an_id_will_do_where_no_other_has_it() {
     let told = served.fails(&["reject", &"0".repeat(100_000)]);
     assert!(told.contains("100000 bytes"), "{told}");
     assert_eq!(ids(&served.approvals), ["0xabab", "0xababcd", "0xababce"]);
-    // An id that others begin with may be there to be meant by mistake.
+    // An id that other ids begin with is refused, because another batch may be meant.
     let told = served.fails(&["approve", "0xabab", digest]);
     assert!(told.contains("3 waiting batches"), "{told}");
     assert_eq!(served.says(&["approve", "0xababcd", digest]), "approved 0xababcd\n");
@@ -439,7 +439,7 @@ async fn another_batch_than_the_terminal_showed_is_not_approved() {
     let mut terminal = Terminal::start(&["wallet", "approve", "payroll-7", "--data-dir", text(served.folder.path())]);
     tokio::task::block_in_place(|| terminal.shows("[y/N] "));
     drop(shown);
-    // Its id begins so, and is free.
+    // The id of the other batch begins with the one that was shown, which is free now.
     let (approvals, mut other) = (served.approvals.clone(), batch("payroll-70"));
     other.calls[0].value = U256::MAX;
     let digest = other.digest();
@@ -586,7 +586,7 @@ async fn a_client_that_sends_garbage_gets_an_error_and_hurts_nobody() {
         (b"{\"approve\":{\"id\":\"0xaa\"}}\n", "`digest`"),
         (b"{\"approve\":{\"id\":\"0xaa\",\"digest\":\"0x1234567\"}}\n", "8 to 64 in hex"),
         (b"{\"approve\":{\"id\":7}}\n", "string"),
-        // Cut off: it may have been meant to be longer.
+        // A request without a line end may be cut off.
         (b"{\"approve\":{\"id\":\"0xaa\"}}", "end its line"),
     ];
     for (sent, expected) in cases {
@@ -599,7 +599,7 @@ async fn a_client_that_sends_garbage_gets_an_error_and_hurts_nobody() {
         let message = answer["error"]["message"].as_str().unwrap_or_else(|| panic!("{answer}"));
         assert!(message.contains(expected), "{expected}: {answer}");
     }
-    // Without end: it is cut off, however much comes.
+    // A line without end is cut off.
     let mut stream = served.connect();
     let sent = tokio::task::block_in_place(|| {
         std::iter::repeat_n([b'x'; 4096], 10_000).try_for_each(|part| stream.write_all(&part))

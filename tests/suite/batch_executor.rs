@@ -1,4 +1,4 @@
-//! The batch executor: what an account that has delegated to it does, and what it takes from others.
+//! The batch executor: what an account that delegated to it does, and what it accepts from other accounts.
 
 use alloy_consensus::{SignableTransaction, TxEip7702, TxEnvelope};
 use alloy_eips::{Encodable2718, eip7702::Authorization};
@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use crate::support::{TestNode, items, number};
 
 sol! {
-    // ERC-7821 and what else others ask of an account, written down from the standards: not what the contract's build says.
+    // ERC-7821 and what else contracts call on accounts, from the standards and not from the contract's build.
     interface IAccount {
         function execute(bytes32 mode, bytes calldata executionData) external payable;
         function supportsExecutionMode(bytes32 mode) external view returns (bool);
@@ -41,31 +41,31 @@ sol! {
 
 /// Logs its call data, with its caller and its value as topics.
 const WITNESS: Address = address!("0x000000000000000000000000000000000000c0d1");
-/// Logs what GAS gives as its first instruction, which is what it was given less 2.
+/// Logs the result of GAS as its first instruction, which is its gas less 2.
 const METER: Address = address!("0x000000000000000000000000000000000000c0d2");
 /// Reverts with its call data.
 const REVERTER: Address = address!("0x000000000000000000000000000000000000c0d3");
-/// An account that has delegated to the meter.
+/// An account that has delegated to [`METER`].
 const DELEGATED_METER: Address = address!("0x000000000000000000000000000000000000c0d4");
-/// Nothing is here.
+/// An address without an account.
 const NOBODY: Address = address!("0x000000000000000000000000000000000000abcd");
 const ETHER: u64 = 1_000_000_000_000_000_000;
 
-/// A devnet in which nothing happens by itself, and accounts that have delegated to the executor in each simulation.
+/// A devnet in which nothing happens by itself. State overrides delegate its accounts to the executor.
 struct Bench {
     node: TestNode,
     account: Address,
     stranger: Address,
 }
 
-/// What became of a call.
+/// The outcome of a call.
 #[derive(Debug, PartialEq)]
 enum Outcome {
-    /// It succeeded: what it returned, and its logs' topics and data.
+    /// The call succeeded: its return data, and the topics and data of its logs.
     Done(Bytes, Vec<(Vec<B256>, Bytes)>),
-    /// It reverted with this, and left no logs.
+    /// The call reverted with this data and left no logs.
     Reverted(Bytes),
-    /// It failed otherwise.
+    /// The call failed for another reason.
     Failed(Value),
 }
 
@@ -88,7 +88,7 @@ impl Bench {
         })
     }
 
-    /// Simulates calls one after another.
+    /// Simulates calls in order.
     async fn run(&self, calls: Vec<Value>) -> Vec<Outcome> {
         let params = json!([{"blockStateCalls": [{"stateOverrides": self.overrides(), "calls": calls}]}, "pending"]);
         let blocks = self.node.result("/standard", "eth_simulateV1", params).await;
@@ -99,29 +99,29 @@ impl Bench {
         self.run(vec![call]).await.pop().expect("one call has one outcome")
     }
 
-    /// The account's call to itself, as its own transaction makes it.
+    /// Returns the account's call to itself, as its own transaction makes it.
     fn own(&self, data: impl AsRef<[u8]>) -> Value {
         json!({"from": self.account, "to": self.account, "input": hex::encode_prefixed(data), "gas": "0x1e8480"})
     }
 
-    /// A batch of the account, in the mode without `opData`.
+    /// Returns a batch of the account in the mode without `opData`.
     fn plain(&self, calls: &[Call]) -> Value {
         self.own(execute(mode("01000000000000000000"), batch(calls)))
     }
 
-    /// A batch of the account with a gas limit for each call.
+    /// Returns a batch of the account with a gas limit for each call.
     fn limited(&self, calls: &[Call], limits: &[u64]) -> Value {
         let limits: Vec<U256> = limits.iter().copied().map(U256::from).collect();
         let data = (calls.to_vec(), Bytes::from(limits.abi_encode())).abi_encode_params();
         self.own(execute(mode("01000000000078210001"), data))
     }
 
-    /// What the witness logs when the account calls it.
+    /// Returns the log of the witness for a call from the account.
     fn seen(&self, value: u64, data: impl Into<Bytes>) -> (Vec<B256>, Bytes) {
         (vec![self.account.into_word(), U256::from(value).into()], data.into())
     }
 
-    /// A view of the account.
+    /// Calls a view function of the account.
     async fn view<C: SolCall>(&self, to: Address, call: C) -> C::Return {
         let params = json!([{"to": to, "input": hex::encode_prefixed(call.abi_encode())}, "pending", self.overrides()]);
         let answer = self.node.result("/standard", "eth_call", params).await;
@@ -143,12 +143,12 @@ fn outcome(call: &Value) -> Outcome {
     Outcome::Reverted(call["error"].get("data").map(bytes).unwrap_or_default())
 }
 
-/// The code of an account that has delegated to this contract.
+/// Returns the code of an account that has delegated to this contract.
 fn designator(to: Address) -> Bytes {
     [&hex!("ef0100")[..], to.as_slice()].concat().into()
 }
 
-/// A mode that begins with these bytes.
+/// Returns the mode that begins with these bytes.
 fn mode(start: &str) -> B256 {
     B256::right_padding_from(&hex::decode(start).unwrap())
 }
@@ -157,7 +157,7 @@ fn execute(mode: B256, data: Vec<u8>) -> Vec<u8> {
     IAccount::executeCall { mode, executionData: data.into() }.abi_encode()
 }
 
-/// `abi.encode(Call[])`.
+/// Encodes calls as `abi.encode(Call[])`.
 fn batch(calls: &[Call]) -> Vec<u8> {
     calls.abi_encode()
 }
@@ -166,7 +166,7 @@ fn call(to: Address, value: u64, data: impl Into<Bytes>) -> Call {
     Call { to, value: U256::from(value), data: data.into() }
 }
 
-/// A call that reads what an account has.
+/// Returns a call that reads an account's balance.
 fn balance_of(address: Address) -> Value {
     json!({"to": null, "input": format!("0x73{}315f5260205ff3", hex::encode(address))})
 }
@@ -197,7 +197,7 @@ async fn calls_are_made_in_order_by_the_account_with_their_values_and_data() {
         assert_eq!(outcomes[0], Outcome::Done(Bytes::new(), seen.clone()));
         assert_eq!((word(&outcomes[1]), word(&outcomes[2])), (U256::from(8), U256::from(ETHER)));
     }
-    // The mode with `opData` takes a batch without it too, or with an empty one; so does a mode whose free bytes are used.
+    // The mode with `opData` also accepts missing or empty `opData`; a mode's free bytes are ignored.
     let with_op_data = mode("01000000000078210001");
     let empty = (calls.to_vec(), Bytes::new()).abi_encode_params();
     let free = mode("01000000000000000000ffffffffffffffffffffffffffffffffffffffffffff");
@@ -223,7 +223,7 @@ async fn all_calls_are_made_or_none_and_the_first_failure_is_told_unchanged() {
             assert_eq!(word(&outcomes[1]), U256::ZERO);
         }
     }
-    // More than the account has: the EVM refuses the call, and says nothing.
+    // The value exceeds the account's balance: the EVM fails the call without return data.
     let mut poor = call(NOBODY, 0, vec![]);
     poor.value = U256::MAX;
     assert_eq!(bench.one(bench.plain(&[call(WITNESS, 1, vec![]), poor])).await, Outcome::Reverted(Bytes::new()));
@@ -238,7 +238,7 @@ async fn only_the_account_itself_has_calls_made() {
             json!({"from": bench.stranger, "to": to, "input": hex::encode_prefixed(&data), "gas": "0x1e8480"});
         assert_eq!(bench.one(from_outside).await, reverted(Unauthorized { caller: bench.stranger }));
     }
-    // Nor does the contract for the account: it is not the account.
+    // The executor contract cannot act for the account either, because it is not the account.
     let through = bench.plain(&[call(BatchExecutor::default_address(), 0, data)]);
     assert_eq!(bench.one(through).await, reverted(Unauthorized { caller: bench.account }));
 }
@@ -263,7 +263,7 @@ async fn the_address_0_is_the_account_without_op_data_and_itself_with_it() {
     let calls = [call(Address::ZERO, 0, inner)];
     let seen = Outcome::Done(Bytes::new(), vec![bench.seen(0, vec![1])]);
     assert_eq!(bench.one(bench.plain(&calls)).await, seen);
-    // The account that is really there has delegated too, and tells who calls it.
+    // The account at the real address 0 has also delegated, and its error names its caller.
     assert_eq!(bench.one(bench.limited(&calls, &[0])).await, reverted(Unauthorized { caller: bench.account }));
 
     let calls = [call(Address::ZERO, 3, vec![])];
@@ -277,7 +277,7 @@ async fn the_address_0_is_the_account_without_op_data_and_itself_with_it() {
 async fn a_gas_limit_is_what_the_callee_has() {
     let bench = Bench::new();
     for to in [METER, DELEGATED_METER] {
-        // With value, the stipend of 2300 is a part of the limit, and the least that the callee has.
+        // With value, the stipend of 2300 is part of the limit, and the minimum that the callee gets.
         for (limit, value, has) in [(50_000, 0, 50_000), (50_000, 1, 50_000), (2_301, 1, 2_301), (1_500, 1, 2_300)] {
             let Outcome::Done(_, logs) = bench.one(bench.limited(&[call(to, value, vec![])], &[limit])).await else {
                 panic!("{limit} gas and {value} wei: the call fails")
@@ -285,17 +285,17 @@ async fn a_gas_limit_is_what_the_callee_has() {
             assert_eq!(U256::from_be_slice(&logs[0].1) + U256::from(2), U256::from(has), "{limit} gas, {value} wei");
         }
     }
-    // Too little for the callee: it fails, and the batch with it.
+    // A limit that is too low for the callee makes it fail, and the batch with it.
     let calls = [call(WITNESS, 0, vec![]), call(METER, 0, vec![])];
     assert_eq!(bench.one(bench.limited(&calls, &[0, 100])).await, Outcome::Reverted(Bytes::new()));
-    // 0 is no limit.
+    // 0 means no limit.
     let Outcome::Done(_, logs) = bench.one(bench.limited(&[call(METER, 0, vec![])], &[0])).await else {
         panic!("it fails")
     };
     assert!(U256::from_be_slice(&logs[0].1) > U256::from(1_800_000));
 }
 
-/// The EVM gives a callee less than it is asked for where 63/64 of what is left is less, and says nothing (EIP-150).
+/// The EVM silently gives a callee less than the requested gas if 63/64 of the remaining gas is less (EIP-150).
 #[tokio::test(flavor = "multi_thread")]
 async fn a_call_that_cannot_have_its_gas_limit_is_not_made() {
     let bench = Bench::new();
@@ -320,14 +320,14 @@ async fn a_call_that_cannot_have_its_gas_limit_is_not_made() {
                         refused += 1;
                         assert_eq!(made, 0, "more gas is refused where less was enough");
                     }
-                    // Not even enough to read the batch.
+                    // The gas does not even suffice to read the batch.
                     other => assert_eq!((refused, made), (0, 0), "{other:?}"),
                 }
             }
             assert!(made > 0 && refused > 0, "limit {limit}, value {value}: {made} made, {refused} refused");
         }
     }
-    // The index is the call's.
+    // The error has the index of the call.
     let batch = bench.limited(&[call(METER, 0, vec![]), call(METER, 0, vec![])], &[1_000, u64::MAX]);
     assert_eq!(bench.one(batch).await, reverted(NotEnoughGas { index: U256::from(1), gasLimit: U256::from(u64::MAX) }));
 }
@@ -350,7 +350,7 @@ async fn two_modes_are_supported_and_others_refused() {
         ("01000000000000000000ffffffffffffffffffffffffffffffffffffffffffff", true),
         ("01000000000078210001", true),
         ("01000000000078210001ffffffffffffffffffffffffffffffffffffffffffff", true),
-        // One call; a batch that goes on after a failure; a reserved byte; batches of batches; an encoding of others; nothing.
+        // Single call; continue after failures; reserved byte; batch of batches; other selector; unknown call type.
         ("00000000000000000000", false),
         ("01010000000000000000", false),
         ("01000000000100000000", false),
@@ -381,7 +381,7 @@ async fn what_is_no_batch_makes_no_call() {
         data[at * 32..][..32].copy_from_slice(&word.to_be_bytes::<32>());
         data
     };
-    // Words: 0 where the array is, 1 its length, 2 where the first call is, 3 its callee, 5 where its data are, 6 their length.
+    // Words: 0 array offset, 1 array length, 2 offset of the first call, 3 callee, 5 data offset, 6 data length.
     let mut cases = vec![vec![], vec![0; 31], whole[..whole.len() - 32].to_vec()];
     cases.extend([0, 1, 2, 3, 5, 6].map(|at| with(at, U256::MAX)));
     cases.extend([0, 1, 2, 5, 6].map(|at| with(at, U256::from(1) << 63)));
@@ -389,7 +389,7 @@ async fn what_is_no_batch_makes_no_call() {
     cases.push((calls.to_vec(), Bytes::from(vec![1])).abi_encode_params());
     for data in cases {
         for start in ["01000000000000000000", "01000000000078210001"] {
-            // In the first mode, `opData` is nothing but what follows the batch.
+            // In the first mode, `opData` is just trailing data after the batch.
             if start == "01000000000000000000" && data.get(31) == Some(&64) {
                 continue;
             }
@@ -419,7 +419,7 @@ async fn the_account_takes_tokens() {
 async fn the_account_takes_ether() {
     let bench = Bench::new();
     let sent = json!({"from": bench.stranger, "to": bench.account, "value": "0x5"});
-    // A contract that passes its value on with no gas but the stipend, as Solidity's `transfer` does, and returns how that went.
+    // A contract that forwards its value with only the stipend, like Solidity's `transfer`, and returns the outcome.
     let code = format!("0x5f5f5f5f3473{}5ff15f5260205ff3", hex::encode(bench.account));
     let passed = json!({"from": bench.stranger, "to": null, "value": "0x3", "input": code});
     let outcomes = bench.run(vec![balance_of(bench.account), sent, passed, balance_of(bench.account)]).await;
@@ -443,7 +443,7 @@ async fn the_accounts_own_signature_is_valid_and_no_other() {
     let signers = dev_signers().unwrap();
     let order = uint!(0xFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFEBAAEDCE6AF48A03BBFD25E8CD0364141_U256);
     let (valid, invalid) = (hex!("1626ba7e"), hex!("ffffffff"));
-    // Several, so that both values of v are among them.
+    // Several rounds, so that both values of v occur.
     for round in 0..4u8 {
         let hash = B256::repeat_byte(round);
         let own = signers[1].sign_hash_sync(&hash).unwrap();
@@ -468,14 +468,14 @@ async fn the_accounts_own_signature_is_valid_and_no_other() {
             assert_eq!(bench.view(bench.account, call).await, expected, "a signature {what}");
         }
     }
-    // What nobody can have signed is nobody's signature, the address 0's included.
+    // A signature that recovers to no account is invalid, also for address 0.
     let mut nobody = vec![0; 65];
     nobody[64] = 27;
     let call = IAccount::isValidSignatureCall { hash: B256::ZERO, signature: nobody.into() };
     assert_eq!(bench.view(Address::ZERO, call).await, invalid);
 }
 
-// What presim makes of it.
+// What presim derives from a batch.
 
 fn batch_call(to: Option<Address>, gas_limit: Option<u64>, data: Vec<u8>) -> BatchCall {
     BatchCall { to, value: U256::from(1), data: data.into(), gas_limit, capabilities: vec![] }
@@ -526,11 +526,11 @@ fn an_accounts_code_says_whom_it_has_delegated_to() {
     assert_eq!(executor.delegation(&raw(designator(NOBODY))), Delegation::Other(NOBODY));
     assert_eq!(other.delegation(&raw(designator(NOBODY))), Delegation::Executor);
     assert_eq!(executor.delegation(&raw(BatchExecutor::runtime_code().clone())), Delegation::Contract);
-    // Nobody knows how to deploy what a setting names.
+    // presim cannot deploy an executor whose address is set by configuration.
     assert_eq!((executor.deployment().is_some(), other.deployment().is_some()), (true, false));
 }
 
-/// The receipt of a transaction, once it is mined.
+/// Sends a transaction and returns its receipt once it is mined.
 async fn sent(node: &TestNode, tx: TxEip7702, signer: &PrivateKeySigner) -> Value {
     let signature = signer.sign_hash_sync(&tx.signature_hash()).unwrap();
     let raw = Bytes::from(TxEnvelope::from(tx.into_signed(signature)).encoded_2718());
@@ -559,10 +559,10 @@ async fn the_executor_deploys_where_it_is_said_to_and_an_account_delegates_to_it
     };
     tokio::time::timeout(crate::support::BOUND, deployed).await.expect("it is deployed in time");
     assert_eq!(node.result("/", "eth_getCode", code).await, json!(BatchExecutor::runtime_code()));
-    // Once.
+    // A second deployment fails.
     assert_eq!(node.error("/standard", "eth_call", json!([tx, "pending"])).await["code"], 3);
 
-    // One transaction delegates and makes the calls.
+    // One transaction delegates the account and makes the calls.
     let authorization = Authorization { chain_id: U256::from(31337), address: executor.address(), nonce: 1 };
     let signature = owner.sign_hash_sync(&authorization.signature_hash()).unwrap();
     let calls = [batch_call(Some(NOBODY), None, vec![]), batch_call(Some(WITNESS), Some(50_000), vec![])];

@@ -7,7 +7,8 @@ use crate::{
     witness::Rpc,
 };
 
-/// An account's delegation of itself uses up the nonce after its transaction's (EIP-7702): what is signed while that waits comes after both.
+/// An account that delegates itself also uses up the nonce after its transaction's (EIP-7702). A batch that is signed
+/// while the delegating transaction waits must use the nonce after both.
 #[tokio::test(flavor = "multi_thread")]
 async fn batches_behind_one_that_delegates_their_account_are_mined() {
     let node = TestNode::start(&["--traffic", "0", "--sub-block-ms", "1000"]);

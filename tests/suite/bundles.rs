@@ -1,4 +1,4 @@
-//! `eth_callBundle`: signed transactions on the devnet, with what Flashbots documents of them.
+//! `eth_callBundle`: signed transactions on the devnet, and the results that Flashbots documents.
 
 use alloy_consensus::{
     BlobTransactionSidecar, SignableTransaction, TxEip1559, TxEip2930, TxEip4844, TxEip4844WithSidecar, TxEip7702,
@@ -22,15 +22,15 @@ const ETHER: u128 = 1_000_000_000 * GWEI;
 const CHAIN_ID: u64 = 31_337;
 /// Seconds between blocks of a node that [`TestNode::quiet`] starts.
 const BLOCK_TIME: u64 = 600;
-/// Who gets the fees, where a test does not leave it to the node.
+/// The fee recipient, in tests that set it.
 const COINBASE: Address = address!("00000000000000000000000000000000000c01ba");
-/// Code that sends its producer what it is called with: CALL(GAS, COINBASE, CALLVALUE).
+/// Code that forwards its value to the fee recipient: CALL(GAS, COINBASE, CALLVALUE).
 const PAYS: &str = "5f5f5f5f34415af100";
 
-/// Accounts that sign, and the block that their transactions are for.
+/// A node whose accounts sign, and the block that their transactions are for.
 struct Bench {
     node: TestNode,
-    /// The block being built: its number, and its base fee.
+    /// The number of the block being built. `base_fee` is its base fee.
     open: u64,
     base_fee: u128,
 }
@@ -58,7 +58,7 @@ impl Bench {
         tx.into_signed(signature).into()
     }
 
-    /// A dynamic-fee transaction of an account: 100 gwei at the most, a tip of 2 gwei.
+    /// Returns a dynamic-fee transaction with a maximum fee of 100 gwei and a tip of 2 gwei.
     fn tx(&self, nonce: u64, to: impl Into<TxKind>, value: u128, input: impl Into<Bytes>) -> TxEip1559 {
         TxEip1559 {
             chain_id: CHAIN_ID,
@@ -73,7 +73,7 @@ impl Bench {
         }
     }
 
-    /// A bundle for the block being built, with further fields.
+    /// Returns a bundle for the block being built, with further fields.
     fn bundle(&self, txs: &[TxEnvelope], more: Value) -> Value {
         let mut bundle = json!({
             "txs": txs.iter().map(raw).collect::<Vec<_>>(),
@@ -97,21 +97,21 @@ fn raw(tx: &TxEnvelope) -> String {
     hex::encode_prefixed(tx.encoded_2718())
 }
 
-/// Code that creates a contract with this code, of less than 256 bytes.
+/// Returns code that creates a contract with this code of less than 256 bytes.
 fn creating(code: &str) -> Bytes {
     let code = hex::decode(code).unwrap();
     let length = u8::try_from(code.len()).unwrap();
     [&[0x60, length, 0x60, 0x0a, 0x5f, 0x39, 0x60, length, 0x5f, 0xf3][..], &code].concat().into()
 }
 
-/// Code that creates a contract whose code is the words that these opcodes leave: what the bundle shows as its value.
+/// Returns code that creates a contract whose code, which is the bundle's `value`, is the words these opcodes push.
 fn showing(opcodes: &[&str]) -> Bytes {
     let stores: String =
         opcodes.iter().enumerate().map(|(index, opcode)| format!("{opcode}60{:02x}52", 32 * index)).collect();
     hex::decode(format!("{stores}60{:02x}5ff3", 32 * opcodes.len())).unwrap().into()
 }
 
-/// The words of a value.
+/// Splits a `value` into words.
 fn words(value: &Value) -> Vec<U256> {
     let bytes = hex::decode(value.as_str().unwrap_or_else(|| panic!("no value: {value}"))).unwrap();
     bytes.chunks(32).map(U256::from_be_slice).collect()
@@ -121,7 +121,7 @@ fn words(value: &Value) -> Vec<U256> {
 async fn a_bundle_tells_what_its_producer_gets() {
     let bench = Bench::new().await;
     let (a1, a2) = (bench.address(1), bench.address(2));
-    // A tip of 2 gwei; a tip of what the fee leaves over the base fee, 1 gwei; and one price of base fee and 5 gwei.
+    // A tip of 2 gwei; a tip that the fee cap limits to 1 gwei; a gas price of the base fee plus 5 gwei.
     let capped = TxEip1559 {
         max_fee_per_gas: bench.base_fee + GWEI,
         max_priority_fee_per_gas: GWEI + 1,
@@ -163,10 +163,10 @@ async fn a_bundle_tells_what_its_producer_gets() {
         "totalGasUsed": 63_000,
     });
     assert_eq!(result, expected);
-    // The type that client libraries read it with.
+    // The type with which client libraries read the response.
     let typed: EthCallBundleResponse = serde_json::from_value(result).unwrap();
     assert_eq!(typed.coinbase_diff, U256::from(8 * 21_000 * GWEI));
-    // The node's own chain is as it was.
+    // The node's own chain is unchanged.
     assert_eq!(bench.node.result("/", "eth_getTransactionCount", json!([a1, "pending"])).await, "0x0");
 }
 
@@ -205,7 +205,7 @@ async fn a_producer_that_pays_loses() {
     let txs = [bench.sign(1, bench.tx(0, COINBASE, ETHER, Bytes::new()))];
     let result = bench.run(&txs, json!({"coinbase": bench.address(1)})).await;
     let tip = 21_000 * 2 * GWEI;
-    // The tip is its own; the base fee is burnt.
+    // The fee recipient sends: the tip returns to it, and the base fee is burnt.
     let lost = ETHER + 21_000 * bench.base_fee;
     assert_eq!(result["coinbaseDiff"], format!("-{lost}"));
     assert_eq!(result["ethSentToCoinbase"], format!("-{}", lost + tip));
@@ -215,7 +215,7 @@ async fn a_producer_that_pays_loses() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_transaction_that_fails_pays_and_the_others_run() {
     let bench = Bench::new().await;
-    // Reverts with a word of 42; reverts with nothing; stops at no opcode.
+    // Reverts with a word of 42; reverts without data; executes an invalid opcode.
     let failing = ["602a5f5260205ffd", "5f5ffd", "fe"];
     let mut txs = Vec::new();
     for (nonce, code) in failing.iter().enumerate() {
@@ -289,17 +289,17 @@ async fn all_types_of_transactions_run() {
                 input: Bytes::new(),
             },
         ),
-        // What the delegation left: the code's hash of the third account.
+        // Shows the result of the delegation: the code hash of the third account.
         bench.sign(1, bench.tx(3, TxKind::Create, 0, showing(&[&format!("73{}3f", hex::encode(bench.address(3)))]))),
     ];
     let result = bench.run(&txs, json!({})).await;
     let gas = |index: usize| result["results"][index]["gasUsed"].as_u64().unwrap();
-    // A fifth of what an authorization of an account that exists costs comes back, at the most.
+    // The refund for an authorization of an existing account is capped at a fifth of the gas used.
     assert_eq!((gas(0), gas(1), gas(2)), (21_000 + 2_400 + 1_900, 21_000, 46_000 - 46_000 / 5));
     let designator = [&hex!("ef0100")[..], COINBASE.as_slice()].concat();
     assert_eq!(words(&result["results"][3]["value"]), [U256::from_be_bytes(keccak256(designator).0)]);
 
-    // The same blob transaction as the network sends it, its blob with it: the bundle is the same.
+    // The blob transaction in its network form, with its blob, gives the same result.
     let TxEnvelope::Eip4844(bare) = &txs[1] else { panic!("a blob transaction") };
     let sidecar = BlobTransactionSidecar::new(vec![Blob::ZERO], vec![Bytes48::ZERO], vec![Bytes48::ZERO]);
     let pooled = TxEip4844WithSidecar::from_tx_and_sidecar(blob, sidecar);
@@ -331,7 +331,7 @@ async fn blobs_are_bounded_by_the_block() {
             },
         )
     };
-    // Nine in a block, six in a transaction (EIP-7691, EIP-7594).
+    // A block has at most nine blobs, a transaction six (EIP-7691, EIP-7594).
     assert_eq!(bench.run(&[blobs(0, 6), blobs(1, 3)], json!({})).await["totalGasUsed"], 42_000);
     let error = bench.refuse(&[blobs(0, 6), blobs(1, 4)], json!({})).await;
     let message = error["message"].as_str().unwrap();
@@ -358,7 +358,7 @@ async fn a_bundle_on_a_sealed_block_begins_the_next() {
     let bench = Bench::new().await;
     let head = bench.node.result("/", "eth_getBlockByNumber", json!(["latest"])).await;
     let field = |name: &str| -> U256 { head[name].as_str().unwrap().parse().unwrap() };
-    // The same, and what EIP-2935's and EIP-4788's contracts say of the parent and of this block's time: a STATICCALL with one word.
+    // The same, and the parent's hash and beacon root by the contracts of EIP-2935 and EIP-4788, each by a STATICCALL.
     let ask = |word: &str, contract: &str| format!("{word}5f52602061010060205f73{contract}5afa5061010051");
     let history = ask("60014303", "0000f90827f1c53a10cb7a02335b175320002935");
     let roots = ask("42", "000f3df6d732807ef1319fb7b8bb8522d0beac02");
@@ -389,7 +389,7 @@ async fn a_bundle_on_a_sealed_block_begins_the_next() {
         ];
         assert_eq!(seen, expected, "{path}");
     }
-    // Everything that can be given is what the block has. Numbers come as quantities or as JSON numbers.
+    // The block has every given value. Numbers are quantities or JSON numbers.
     let given = json!({
         "stateBlockNumber": {"blockNumber": "0x0"},
         "blockNumber": "0x5",
@@ -413,7 +413,7 @@ async fn a_bundle_on_a_sealed_block_begins_the_next() {
 async fn a_bundle_has_the_state_and_the_gas_that_the_block_being_built_left() {
     let flags = ["--traffic", "3", "--sub-block-ms", "20", "--sub-blocks", "10000", "--keep-snapshots", "10000"];
     let bench = Bench::on(TestNode::start(&flags)).await;
-    // A snapshot in which something has been used.
+    // Finds a snapshot whose block has used some gas.
     let (snapshot, used) = loop {
         let snapshot = bench.node.result("/", "presim_snapshot", json!([])).await["id"].take();
         let block = bench.node.result("/", "eth_getBlockByNumber", json!([{"snapshotId": snapshot}])).await;
@@ -428,7 +428,7 @@ async fn a_bundle_has_the_state_and_the_gas_that_the_block_being_built_left() {
     let nonce = async |index: usize| {
         number(&bench.node.result("/", "eth_getTransactionCount", json!([bench.address(index), state])).await)
     };
-    // A second transaction of each shows that the first was committed in the bundle alone.
+    // Each account's second transaction is valid only if the bundle commits the first.
     let mut txs = Vec::new();
     for index in 1..4 {
         let first = nonce(index).await;
@@ -471,7 +471,7 @@ async fn the_ends_of_all_ranges_are_a_block_too() {
     });
     let result = bench.run(&tx, given).await;
     assert_eq!(words(&result["results"][0]["value"]), [U256::from(u64::MAX); 3]);
-    // A base fee that nobody can pay.
+    // The base fee is higher than the maximum fee.
     let error = bench.refuse(&tx, json!({"baseFee": most})).await;
     assert!(error["message"].as_str().unwrap().contains("max fee per gas less than block base fee"), "{error}");
 }
@@ -510,7 +510,7 @@ async fn a_transaction_that_the_block_cannot_have_refuses_the_bundle() {
         assert!(message.starts_with(&place), "{message}\n{place}");
         assert!(error["code"] == -32000 || error["code"] == -32602, "{error}");
     }
-    // A nonce that the bundle itself has used.
+    // The bundle itself has used the nonce.
     let error = bench.refuse(&[good(), good()], json!({})).await;
     assert!(error["message"].as_str().unwrap().contains("nonce too low"), "{error}");
 }
@@ -532,7 +532,7 @@ async fn malformed_bundles_are_refused_by_the_name_of_the_field() {
     };
     let mut unsigned = hex::decode(&tx).unwrap();
     let end = unsigned.len();
-    // The signature's s becomes larger than the curve's order.
+    // Sets the signature's s to a value above the curve's order.
     unsigned[end - 32..].fill(0xff);
     let head = bench.open - 1;
     let cases = [
@@ -569,7 +569,7 @@ async fn malformed_bundles_are_refused_by_the_name_of_the_field() {
     }
     let error = bench.node.error("/", "eth_callBundle", with("stateBlockNumber", json!("0x99"))).await;
     assert_eq!(error["code"], -32000, "{error}");
-    // What the node itself accepts of all that is the bundle that the cases were made of.
+    // The bundle that the cases were made of is valid.
     assert_eq!(bench.node.result("/", "eth_callBundle", good).await["totalGasUsed"], 21_000);
 }
 
@@ -590,7 +590,7 @@ async fn the_transactions_of_a_bundle_and_their_gas_are_bounded_by_settings() {
 async fn a_bundle_ends_at_the_time_that_its_client_gives_it() {
     let flags = ["--traffic", "0", "--sub-block-ms", "60000", "--gas-cap", "60000000", "--deadline-ms", "60000"];
     let bench = Bench::on(TestNode::start(&flags)).await;
-    // Three that go round until their gas is out, which takes longer than a millisecond.
+    // Three endless loops, which run out of gas only after more than a millisecond.
     let endless = |nonce| {
         let tx = bench.tx(nonce, TxKind::Create, 0, hex!("5b5f56"));
         bench.sign(1, TxEip1559 { gas_limit: 1 << 24, ..tx })
@@ -598,7 +598,7 @@ async fn a_bundle_ends_at_the_time_that_its_client_gives_it() {
     let txs = [endless(0), endless(1), endless(2)];
     let error = bench.refuse(&txs, json!({"timeout": 1})).await;
     assert_eq!(error["code"], -32016, "{error}");
-    // Zero is the node's own time.
+    // A timeout of zero means the node's own deadline.
     let result = bench.run(&txs, json!({"timeout": 0})).await;
     assert_eq!(result["results"][2]["error"], "out of gas");
 }

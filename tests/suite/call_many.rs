@@ -1,4 +1,4 @@
-//! `eth_callMany`, and calls in the middle of a block: on the devnet's blocks while they grow, and on the official chain's.
+//! `eth_callMany`, and calls in the middle of a block, on the devnet's growing blocks and on the official chain's.
 
 use std::time::{Duration, Instant};
 
@@ -10,9 +10,9 @@ use crate::{
     tracing::{PROBE, TRADER, swap},
 };
 
-/// NUMBER, TIMESTAMP, COINBASE, BASEFEE and the balance of the caller, a word each.
+/// Returns NUMBER, TIMESTAMP, COINBASE, BASEFEE and the balance of the caller, a word each.
 const ENVIRONMENT: &str = "0x435f52426020524160405248606052333160805260a05ff3";
-/// Counts in its slot 0, and returns the count.
+/// Increments its slot 0 and returns the new value.
 const COUNTER: &str = "0x5f54600101805f555f5260205ff3";
 
 fn word(value: &Value) -> U256 {
@@ -24,7 +24,7 @@ fn words(result: &Value) -> Vec<U256> {
     hex::decode(text).unwrap().chunks(32).map(U256::from_be_slice).collect()
 }
 
-/// A contract that returns the balance of `account`.
+/// Returns the code of a contract that returns the balance of `account`.
 fn balance_of(account: Address) -> String {
     format!("0x73{}315f5260205ff3", hex::encode(account))
 }
@@ -41,7 +41,7 @@ async fn each_call_sees_what_those_before_it_did() {
     assert_eq!(results[1], json!([]));
     assert_eq!(words(&results[2][0])[0], U256::from(3));
 
-    // The same swaps as a simulation's.
+    // Simulates the same swaps for comparison.
     let swaps = vec![swap(U256::ONE); 3];
     let bundles = json!([{"transactions": swaps}]);
     let results = node.result("/", "eth_callMany", json!([bundles, {"blockNumber": "latest"}])).await;
@@ -84,7 +84,7 @@ async fn a_call_that_fails_has_the_error_of_its_dialect_and_changes_nothing() {
     let failing = Address::with_last_byte(0xfa);
     let state = json!({
         PROBE.to_string(): {"code": COUNTER},
-        // Counts in the slot of the counter by a call of it, then INVALID.
+        // Calls the counter, which increments its slot, then executes INVALID.
         failing.to_string(): {"code": "0x5f5f5f5f5f620abcde5af1fe"},
     });
     let transactions = json!([{"to": failing, "gas": "0x30d40"}, {"to": PROBE}, swap(U256::MAX)]);
@@ -98,7 +98,7 @@ async fn a_call_that_fails_has_the_error_of_its_dialect_and_changes_nothing() {
     let refused = node.error("/", "eth_call", json!([swap(U256::MAX), "latest"])).await;
     assert_eq!(reverted, json!({"error": refused}));
 
-    // As reth has it: a text.
+    // As in reth, the error is a string.
     let results = node.result("/standard", "eth_callMany", params).await;
     assert_eq!(results[0][0], json!({"error": "invalid opcode: INVALID"}));
     assert_eq!(results[0][2], json!({"error": "execution reverted: Router: insufficient output amount"}));
@@ -106,7 +106,7 @@ async fn a_call_that_fails_has_the_error_of_its_dialect_and_changes_nothing() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_open_block_can_be_entered_after_any_of_its_transactions() {
-    // Many transactions in one block that is never sealed while the test runs.
+    // One block gets many transactions, because it is never sealed while the test runs.
     let node = TestNode::start(&["--sub-block-ms", "50", "--sub-blocks", "10000", "--keep-snapshots", "100000"]);
     let deadline = Instant::now() + Duration::from_secs(60);
     let (at, block) = loop {
@@ -142,7 +142,7 @@ async fn the_open_block_can_be_entered_after_any_of_its_transactions() {
     assert_eq!(balance(json!(transactions.len())).await, all);
     assert_ne!(balance(json!(1)).await, before, "the first transaction has cost its sender gas");
 
-    // Each transaction traced where it stands has the nonce that it has.
+    // Traced at its own index, each transaction sees its own nonce.
     let trace = |index: Option<String>| {
         let (node, at) = (&node, &at);
         async move {
@@ -162,7 +162,7 @@ async fn the_open_block_can_be_entered_after_any_of_its_transactions() {
     assert!(text.starts_with("params[1].transactionIndex: ") && text.contains("out of range"), "{text}");
 }
 
-/// The fields of a transaction that its call has.
+/// Returns the call with the fields of a transaction.
 fn as_call(tx: &Value) -> Value {
     let mut call = json!({});
     for field in [
@@ -232,7 +232,7 @@ async fn a_historic_block_is_entered_at_its_ends_as_its_own_and_its_parents_stat
         let block = node.result("/standard", "eth_getBlockByNumber", json!([at, true])).await;
         let Some(tx) = block["transactions"].as_array().unwrap().first() else { continue };
         let sender: Address = tx["from"].as_str().unwrap().parse().unwrap();
-        // Code with nothing newer than Frontier: the chain begins there. The balance of the sender, stored and returned.
+        // Stores and returns the sender's balance, with Frontier's opcodes only, because the chain begins there.
         let code = format!("0x73{}3160005260206000f3", hex::encode(sender));
         let state = json!({PROBE.to_string(): {"code": code}});
         let read = |index: i64| {
@@ -326,7 +326,7 @@ async fn bad_bundles_are_refused_and_their_field_named() {
         assert_eq!(error["code"], code, "{params}: {answer}");
         assert!(error["message"].as_str().unwrap().contains(text), "{params}: expected {text:?} in {error}");
     }
-    // As Erigon and reth: a state context and its fields may be absent.
+    // As in Erigon and reth, a state context and its fields are optional.
     for params in [json!([one]), json!([one, {}]), json!([one, null, null, null])] {
         assert_eq!(node.result("/", "eth_callMany", params).await, json!([[{"value": "0x"}]]));
     }

@@ -1,4 +1,4 @@
-//! Connections that say nothing, or nothing more: how long they stay, and which of them goes for another.
+//! Silent and idle connections: how long they stay, and which of them is closed to make room.
 
 use std::{
     net::SocketAddr,
@@ -21,17 +21,17 @@ use crate::{
 };
 
 const CODE_AT: &str = "0x00000000000000000000000000000000000c0de0";
-/// How long a silent connection may stay, here.
+/// The timeout of silent connections in these tests.
 const TIMEOUT: Duration = Duration::from_millis(500);
-/// Where a connection that must be cut is not cut by then, it is not cut in time.
+/// If a connection is still open after this time, it was not closed in time.
 const LATE: Duration = Duration::from_secs(5);
 
-/// What a client of HTTP/2 begins with (RFC 9113, 3.4): the preface, and settings that are empty.
+/// The start of an HTTP/2 connection (RFC 9113, 3.4): the preface, and empty settings.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 const SETTINGS: &[u8] = &[0, 0, 0, 4, 0, 0, 0, 0, 0];
-/// The first byte of a head of HTTP/2 (HEADERS of stream 1), of which more should come.
+/// The first byte of an incomplete HTTP/2 head (HEADERS of stream 1).
 const HALF_HEADERS: &[u8] = &[0, 0, 1, 1, 0, 0, 0, 0, 1, 0x82];
-/// A sign of life of HTTP/2.
+/// A PING frame of HTTP/2.
 const PING: &[u8] = &[0, 0, 8, 6, 0, 0, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8];
 
 fn at(node: &TestNode) -> SocketAddr {
@@ -42,7 +42,7 @@ fn impatient() -> TestNode {
     TestNode::quiet_with(&["--io-timeout-ms", "500"])
 }
 
-/// A node on which bundles that never end take four seconds.
+/// Starts a node on which endless bundles take four seconds.
 fn busy(flags: &[&str]) -> TestNode {
     let slow = ["--deadline-ms", "4000", "--gas-cap", "1000000000000000", "--workers", "2"];
     TestNode::quiet_with(&[&slow, flags].concat())
@@ -61,7 +61,7 @@ fn endless() -> String {
     request(1, "eth_simulateV1", json!([{"blockStateCalls": [block]}, "pending"])).to_string()
 }
 
-/// Waits until bundles run.
+/// Waits until this many bundles run.
 async fn running(node: &TestNode, bundles: usize) {
     let began = Instant::now();
     let line = format!("presim_jobs_running{{lane=\"bundle\"}} {bundles}");
@@ -75,14 +75,14 @@ fn served(answer: &Answer) {
     assert_eq!((answer.status, &answer.json()["result"]), (200, &json!("0x7a69")), "{answer:?}");
 }
 
-/// A connection that has asked once, and may ask again.
+/// Opens a connection and sends one request on it.
 async fn idle(at: SocketAddr) -> Http1 {
     let mut connection = Http1::open(at).await;
     served(&connection.ask(&[], &chain_id()).await);
     connection
 }
 
-/// Asks on a new connection until it is served: an eviction takes a moment.
+/// Opens connections until one is served, because an eviction takes a moment.
 async fn joins(at: SocketAddr) -> Http1 {
     let began = Instant::now();
     loop {
@@ -95,7 +95,7 @@ async fn joins(at: SocketAddr) -> Http1 {
     }
 }
 
-/// The node ends this connection.
+/// Checks that the node closes this connection.
 async fn goes(connection: &mut Http1) {
     assert!(drain(&mut connection.stream, LATE).await.is_some(), "it stays open");
 }
@@ -133,7 +133,7 @@ async fn a_connection_that_brings_no_whole_head_is_cut() {
 async fn a_head_that_comes_by_drops_is_cut() {
     let node = impatient();
     let head: Vec<Vec<u8>> = format!("POST / HTTP/1.1\r\nx: {}", "a".repeat(1_000)).bytes().map(|b| vec![b]).collect();
-    // Signs of life are no request.
+    // Pings do not count as requests.
     let pings = [vec![[PREFACE, SETTINGS].concat()], vec![PING.to_vec(); 1_000]].concat();
     let cut = [head, pings].map(async |drops| {
         let stream = connect(at(&node)).await;
@@ -219,7 +219,7 @@ async fn a_websocket_never_goes_for_another() {
         for _ in 0..6 {
             joins(at(&node)).await;
         }
-        // Others come, say nothing and stay.
+        // Other connections are opened and stay silent.
         let mut silent: Vec<TcpStream> = Vec::new();
         for _ in 0..6 {
             silent.push(connect(at(&node)).await);
@@ -229,7 +229,7 @@ async fn a_websocket_never_goes_for_another() {
     }
 }
 
-/// A connection from another of this machine's addresses.
+/// Opens a connection from another address of this machine.
 async fn from(address: &str, at: SocketAddr) -> Http1 {
     let socket = TcpSocket::new_v4().expect("there are sockets");
     socket.bind(format!("{address}:0").parse().expect("an address")).expect("loopback has many addresses");
@@ -250,7 +250,7 @@ async fn past_the_bound_of_an_address_its_oldest_goes_and_no_other_s() {
     }
 }
 
-/// Lets this process, and those that it starts, have as many files open as the system allows.
+/// Raises the limit of open files, for this process and its children, to the maximum.
 fn many_files() {
     let mut limit = getrlimit(Resource::Nofile);
     limit.current = limit.maximum;
@@ -263,11 +263,11 @@ async fn eleven_hundred_silent_connections_keep_no_honest_client_out() {
     let presim = Presim::start(&["--traffic", "0"]);
     let at = address(&presim.url);
     let mut socket = Frames::open(at, &[]).await.expect("it is upgraded");
-    // One after the other: of many at once the system takes some that the node never sees.
+    // One after the other, because the system may accept some of many simultaneous ones without the node seeing them.
     let mut silent = Vec::new();
     for beginning in [b"", &b"P"[..], PREFACE].into_iter().cycle().take(1_100) {
         let mut stream = connect(at).await;
-        // The node may have cut it already.
+        // The node may already have closed it.
         let _ = stream.write_all(beginning).await;
         silent.push(stream);
     }

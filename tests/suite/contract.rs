@@ -1,4 +1,4 @@
-//! The contract of `/`, row by row of `api.md` as the rulings settle it, and where `/standard` differs.
+//! The API contract of `/`, row by row, and its differences on `/standard`.
 
 use std::collections::BTreeSet;
 
@@ -8,27 +8,27 @@ use serde_json::{Value, json};
 
 use crate::support::{TestNode, number};
 
-/// An address that nothing is at: tests put their own code there.
+/// An address without an account, where tests put their code.
 const CODE_AT: &str = "0x00000000000000000000000000000000000c0de0";
 /// Another such address.
 const OTHER: &str = "0x00000000000000000000000000000000000c0de1";
-/// Where nothing is ever put.
+/// An address that stays without an account.
 const NOBODY: &str = "0x00000000000000000000000000000000000000fe";
-/// Who logs the transfers of the native currency.
+/// The address of the logs of native currency transfers.
 const EMITTER: &str = "0xeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeee";
 const GWEI: u64 = 1_000_000_000;
 
-/// Code that returns the word which these opcodes leave on the stack.
+/// Returns code that returns the word which these opcodes leave on the stack.
 fn returning(opcodes: &str) -> String {
     format!("0x{opcodes}60005260206000f3")
 }
 
-/// Code that reverts with these bytes, at most 255.
+/// Returns code that reverts with these bytes, at most 255.
 fn reverting(data: &[u8]) -> String {
     format!("0x60{len:02x}600c60003960{len:02x}6000fd{data}", len = data.len(), data = hex::encode(data))
 }
 
-/// ABI of `Error(string)` with a text of up to 32 bytes.
+/// Encodes `Error(string)` with a text of up to 32 bytes.
 fn error_string(text: &str) -> Vec<u8> {
     let mut data = hex!("08c379a0").to_vec();
     data.extend_from_slice(&U256::from(32).to_be_bytes::<32>());
@@ -50,27 +50,27 @@ fn account(node: &TestNode, index: usize) -> String {
     format!("{:?}", node.node.info().accounts[index].address())
 }
 
-/// The wrapped ether of the devnet.
+/// Returns the address of the devnet's wrapped ether.
 fn weth(node: &TestNode) -> Address {
     node.node.info().trading.expect("the devnet has a trading world").weth
 }
 
-/// Calldata of a function of one address.
+/// Encodes calldata of a function with one address parameter.
 fn with_address(signature: &str, address: &str) -> String {
     format!("0x{}{:0>64}", hex::encode(&keccak256(signature)[..4]), address.trim_start_matches("0x"))
 }
 
-/// `eth_call` of code that is put at [`CODE_AT`].
+/// Returns `eth_call` parameters that run this code at [`CODE_AT`].
 fn calling(code: &str) -> Value {
     json!([{"to": CODE_AT}, "pending", {CODE_AT: {"code": code}}])
 }
 
-/// A bundle of one block of one call of code that is put at [`CODE_AT`].
+/// Returns a bundle of one block with one call, which runs this code at [`CODE_AT`].
 fn bundle(code: &str) -> Value {
     json!([{"blockStateCalls": [{"stateOverrides": {CODE_AT: {"code": code}}, "calls": [{"to": CODE_AT}]}]}, "pending"])
 }
 
-/// The first call's result of the first block.
+/// Returns the result of the first call of the first block.
 fn first_call(blocks: &Value) -> &Value {
     &blocks[0]["calls"][0]
 }
@@ -634,7 +634,7 @@ async fn a_log_bears_its_address_topics_data_and_place() {
     }
 }
 
-/// Logs of a bundle of one call with or without `traceTransfers`.
+/// Returns the logs of a bundle of one call with or without `traceTransfers`.
 async fn logs_of(node: &TestNode, trace: bool, state: Value, call: Value) -> Vec<Value> {
     let params =
         json!([{"traceTransfers": trace, "blockStateCalls": [{"stateOverrides": state, "calls": [call]}]}, "pending"]);
@@ -696,7 +696,7 @@ async fn a_contract_that_is_created_with_ether_gets_it_in_a_log() {
     let sender = account(&node, 0);
     let nonce = number(&node.result("/", "eth_getTransactionCount", json!([sender, "pending"])).await);
     let created = sender.parse::<Address>().unwrap().create(nonce);
-    // It returns no code, and writes an empty log first.
+    // The init code writes an empty log and returns no code.
     let logs =
         logs_of(&node, true, json!({}), json!({"from": sender, "to": null, "value": "0x5", "data": "0x5f5fa0"})).await;
     assert_eq!(logs.len(), 2);
@@ -707,7 +707,7 @@ async fn a_contract_that_is_created_with_ether_gets_it_in_a_log() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_transfer_that_cannot_be_made_is_no_log_but_counts_as_one_in_geth() {
     let node = TestNode::quiet();
-    // CALL(gas, OTHER, 3 wei), which it has not; LOG0(0, 0).
+    // CALL(gas, OTHER, 3 wei) without the balance for it; LOG0(0, 0).
     let code = format!("0x5f5f5f5f600373{}5af15f5fa000", &OTHER[2..]);
     let block = json!({"stateOverrides": {CODE_AT: {"code": code, "balance": "0x0"}}, "calls": [{"to": CODE_AT}]});
     for (path, index) in [("/", "0x0"), ("/standard", "0x1")] {
@@ -858,9 +858,9 @@ async fn the_code_of_a_contract_is_its_bytecode() {
     for selector in ["pending", "latest", "earliest"] {
         let code = node.result("/", "eth_getCode", json!([weth(&node), selector])).await;
         assert!(is_hex(&code));
-        // What solc begins every contract with.
+        // solc begins every contract with these bytes.
         assert!(code.as_str().is_some_and(|code| code.starts_with("0x60806040") && code.len() > 1_000), "{code}");
-        // It runs as the contract does, wherever it is put.
+        // The code behaves the same at another address.
         let data = with_address("balanceOf(address)", NOBODY);
         let params = json!([{"to": CODE_AT, "data": data}, selector, {CODE_AT: {"code": code}}]);
         assert_eq!(node.result("/", "eth_call", params).await, word(0));

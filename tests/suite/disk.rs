@@ -1,4 +1,4 @@
-//! A disk that can lose its power and can be full.
+//! A disk that can lose power and can be full.
 
 use std::{
     fmt::{self, Debug, Formatter},
@@ -13,33 +13,33 @@ use tokio::sync::oneshot;
 
 use crate::support::BOUND;
 
-/// What a disk writes whole or not at all.
+/// The bytes that a disk writes atomically.
 const SECTOR: usize = 512;
-/// `ENOSPC`.
+/// The error code `ENOSPC`.
 const NO_SPACE: i32 = 28;
 
-/// What stands on the disk, and what was written since it was last synced: with the power goes any of that.
+/// A disk. It remembers the writes since the last sync, any of which a power cut may lose.
 #[derive(Clone, Debug, Default)]
 pub struct Disk(Arc<Mutex<Plates>>);
 
 #[derive(Debug, Default)]
 struct Plates {
     synced: Vec<u8>,
-    /// Since then, in order.
+    /// The writes since the last sync, in order.
     steps: Vec<Step>,
-    /// What readers see: all of it.
+    /// The content that readers see, with all writes.
     seen: Vec<u8>,
     full: bool,
     cut: Option<Cut>,
 }
 
-/// A power cut that is to come.
+/// A scheduled power cut.
 struct Cut {
-    /// Writes and syncs until then.
+    /// The number of writes and syncs before the cut.
     after: usize,
     leaves: Leaves,
     rng: SmallRng,
-    /// Called right before.
+    /// Called right before the cut.
     before: Box<dyn FnOnce() + Send>,
     done: oneshot::Sender<(Disk, bool)>,
 }
@@ -56,18 +56,16 @@ enum Step {
     SetLen(usize),
 }
 
-/// What of the unsynced a power cut leaves.
+/// The unsynced writes that survive a power cut.
 #[derive(Clone, Copy, Debug)]
 pub enum Leaves {
-    /// Nothing.
     Nothing,
-    /// The first of the writes, up to some moment.
+    /// The writes up to a random one.
     First,
-    /// Any of the writes.
+    /// A random selection of the writes.
     Some,
-    /// Any sectors of any of the writes.
+    /// A random selection of the sectors of the writes.
     Torn,
-    /// All.
     All,
 }
 
@@ -76,7 +74,7 @@ impl Leaves {
 }
 
 impl Disk {
-    /// A disk with this on it.
+    /// Creates a disk with this content.
     pub fn with(content: Vec<u8>) -> Self {
         Self(Arc::new(Mutex::new(Plates { synced: content.clone(), seen: content, ..Plates::default() })))
     }
@@ -85,8 +83,8 @@ impl Disk {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Another disk, with what would stand on this one if its power failed `after` so many more writes and syncs; and whether something was not
-    /// synced then. `before` is called right before.
+    /// Cuts the power after `after` more writes and syncs, right after a call of `before`. Returns a disk with the
+    /// surviving content, and whether there were unsynced writes.
     pub async fn cut(
         &self,
         after: usize,
@@ -99,24 +97,24 @@ impl Disk {
         tokio::time::timeout(BOUND, cut).await.expect("the disk is written to").expect("the power fails")
     }
 
-    /// Bytes that it has, as its reader sees them.
+    /// Returns the size in bytes that readers see.
     pub fn size(&self) -> usize {
         self.plates().seen.len()
     }
 
-    /// Another disk with all that was written to this one.
+    /// Returns another disk with everything that was written to this one.
     pub fn copy(&self) -> Self {
         Self::with(self.plates().seen.clone())
     }
 
-    /// Nothing more can be written.
+    /// Fails all later writes.
     pub fn fill(&self) {
         self.plates().full = true;
     }
 }
 
 impl Plates {
-    /// A write or a sync is about to be made.
+    /// Called before each write and sync.
     fn step(&mut self) -> io::Result<()> {
         if let Some(mut cut) = self.cut.take() {
             if cut.after == 0 {
@@ -131,7 +129,7 @@ impl Plates {
         if self.full { Err(io::Error::from_raw_os_error(NO_SPACE)) } else { Ok(()) }
     }
 
-    /// What would stand on the disk if its power failed now.
+    /// Returns the content that would survive if the power failed now.
     fn left(&self, leaves: Leaves, rng: &mut SmallRng) -> Vec<u8> {
         let mut content = self.synced.clone();
         let last = rng.random_range(0..=self.steps.len());

@@ -1,4 +1,4 @@
-//! `rpc.discover` and the methods' parameters agree: in number, in what is required, and in the fields of each object.
+//! `rpc.discover` agrees with the methods: number of parameters, required parameters, and fields of each object.
 
 use std::collections::BTreeSet;
 
@@ -12,7 +12,7 @@ const HASH: &str = "0x0000000000000000000000000000000000000000000000000000000000
 /// A transfer of one wei that the second dev account has signed.
 const SIGNED: &str = "0x02f86e827a6980847735940085174876e80083030d409400000000000000000000000000000000000c01ba0180c001a012646864a06130c8ba1e5051c0f0e58b0b94adf2531132f5f28515d7b7eb4da7a07b7f3d0a9b75aa49daaaa3f10979416c7e271d07df42b5657f3a4fe57a5b2c33";
 
-/// Parameters of each method, all of them, with an object wherever the method takes one.
+/// Returns all parameters of each method, with an object wherever the method takes one.
 fn examples() -> Vec<(&'static str, Value)> {
     let call = json!({"to": ADDRESS});
     let accounts = json!({ADDRESS: {}});
@@ -82,14 +82,14 @@ fn examples() -> Vec<(&'static str, Value)> {
     examples
 }
 
-/// What a method's parameters are refused for: none where they are understood, whatever comes of the request.
+/// Returns why a method's parameters are refused, or `None` if they are accepted, whatever the request's result.
 async fn refusal(node: &TestNode, path: &str, method: &str, params: Value) -> Option<String> {
     let error = node.call(path, method, params).await["error"].take();
-    // The wallet has one message for all, and says more in `data`.
+    // The wallet has one message for all errors and gives the reason in `data`.
     (error["code"] == -32602).then(|| format!("{} {}", error["message"], error["data"]))
 }
 
-/// The document, and its entry of a method.
+/// Reads the document. Returns a function that gives the parameters of a method.
 async fn document(node: &TestNode) -> impl Fn(&str) -> Vec<Value> {
     let document = node.result("/", "rpc.discover", json!([])).await;
     move |method| {
@@ -102,7 +102,7 @@ async fn document(node: &TestNode) -> impl Fn(&str) -> Vec<Value> {
 async fn a_method_takes_as_many_parameters_as_the_document_has() {
     let node = TestNode::quiet();
     let params_of = document(&node).await;
-    // Over HTTP these two are refused for want of a connection.
+    // Over HTTP these two methods are always refused.
     for (method, params) in examples().into_iter().filter(|(name, _)| !name.ends_with("subscribe")) {
         let (documented, all) = (params_of(method), params.as_array().unwrap().clone());
         assert_eq!(all.len(), documented.len(), "{method}: the example has all the parameters of the document");
@@ -124,7 +124,7 @@ async fn a_method_takes_as_many_parameters_as_the_document_has() {
 /// Objects by their JSON pointers, and the names of the fields that each may have.
 type Objects = Vec<(String, BTreeSet<String>)>;
 
-/// Where in `value` objects are whose fields `schema` names: their pointers in the value, and those fields.
+/// Collects the objects in `value` whose fields `schema` names: their JSON pointers, and the names of those fields.
 fn objects(schema: &Value, value: &Value, at: &str, found: &mut Objects) {
     match value {
         Value::Object(fields) => {
@@ -149,7 +149,7 @@ fn objects(schema: &Value, value: &Value, at: &str, found: &mut Objects) {
     }
 }
 
-/// Every name that a field of a wire type may have, by the sources of these types: a field's own in camel case, and the aliases.
+/// Returns every field name of a wire type in the sources: fields in camel case, renames and aliases.
 fn fields_of_sources() -> BTreeSet<String> {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/src/rpc/wire");
     let mut names = BTreeSet::new();
@@ -199,7 +199,7 @@ async fn an_object_takes_the_fields_that_the_document_has_and_no_others() {
             for name in &names {
                 let mut params = params.clone();
                 let object: &mut Map<String, Value> = params.pointer_mut(at).unwrap().as_object_mut().unwrap();
-                // Last, as a value that no field has; a field that is there keeps its own.
+                // The field is added last, with a value that no field accepts; an existing field keeps its value.
                 object.entry(name.clone()).or_insert(json!({"": []}));
                 let refused = refusal(&node, "/", method, params).await.unwrap_or_default();
                 let unknown = refused.contains(&format!("{name}: unknown field"));

@@ -1,4 +1,4 @@
-//! What is refused at the door: heads that are too long, metrics for strangers, tokens that ask what is no request.
+//! Requests refused before they are parsed: long heads, metrics for strangers, and tokens whose junk exceeds the rate.
 
 use std::net::SocketAddr;
 
@@ -26,7 +26,7 @@ fn token_file(rate: u32) -> tempfile::NamedTempFile {
 
 // Heads.
 
-/// The answers of HTTP/1 and HTTP/2 to a request to this path.
+/// Sends a request to this path over HTTP/1 and HTTP/2 and returns the answers.
 async fn both(node: &TestNode, path: &str, headers: Headers<'_>) -> [Answer; 2] {
     let text = chain_id();
     let mut http1 = Http1::open(at(node)).await;
@@ -35,7 +35,7 @@ async fn both(node: &TestNode, path: &str, headers: Headers<'_>) -> [Answer; 2] 
     let first = http1.read().await.expect("HTTP/1 is answered");
     let mut http2 = Http2::open(at(node), WIDE).await;
     let (answer, mut body) = http2.begin_at(path, headers).await;
-    // It may be refused before its body has come.
+    // The request may be refused before its body has arrived.
     let _ = body.send_data(text.into(), true);
     let second = whole(answer.await.expect("HTTP/2 is answered")).await.expect("HTTP/2 is answered");
     [first, second]
@@ -103,7 +103,7 @@ async fn metrics_beyond_loopback_need_a_token() {
     }
     let right = format!("Bearer {TOKEN}");
     assert_eq!(scraped(at, &[("authorization", &right)]).await, 200);
-    // Whoever scrapes from elsewhere may know the node by any name.
+    // With a token, the node may be scraped under any host name.
     assert_eq!(scraped(at, &[("authorization", &right), ("host", "metrics.example")]).await, 200);
 }
 
@@ -141,7 +141,7 @@ async fn what_is_no_json_rpc_counts_against_a_token_s_rate() {
         let mut http1 = Http1::open(at(&node)).await;
         let mut http2 = Http2::open(at(&node), WIDE).await;
         let mut socket = Frames::open(at(&node), &headers).await.expect("it is upgraded");
-        // The first may be the one of this second.
+        // This request may use up the rate of the current second.
         http1.ask(&headers, junk).await;
         for round in 0..2 {
             let answers = [
@@ -151,7 +151,7 @@ async fn what_is_no_json_rpc_counts_against_a_token_s_rate() {
                 http1.ask(&headers, &chain_id()).await,
             ];
             let limited = answers.iter().filter(|answer| answer.body.contains("-32005")).count();
-            // A second may end in between, and let one more through.
+            // The second may end in between, which allows one more request.
             assert!(limited >= 3, "{junk:?}, round {round}: {answers:?}");
         }
     }

@@ -1,4 +1,4 @@
-//! The program is killed, again and again, while clients send: what it has answered stands.
+//! The program is killed again and again while clients send: its answers must stay true.
 
 use std::{sync::Arc, time::Duration};
 
@@ -10,7 +10,7 @@ use crate::{
     witness::{Rpc, Witness, seed},
 };
 
-/// How often it is killed, unless `PRESIM_TEST_KILLS` says.
+/// The number of kills, unless `PRESIM_TEST_KILLS` sets it.
 const KILLS: u32 = 50;
 
 #[tokio::test(flavor = "multi_thread")]
@@ -41,7 +41,7 @@ async fn what_was_answered_outlives_fifty_kills_and_nothing_is_sent_twice() {
         let rpc = Rpc::new(&presim.url);
         witness.check(&rpc).await;
         let clients = witness.clients(&rpc, rng.random());
-        // A moment that nothing in the program has a part in.
+        // The kill comes at a moment that is unrelated to what the program does.
         tokio::time::sleep(Duration::from_millis(rng.random_range(20..400))).await;
         presim.child.kill().unwrap();
         presim.child.wait().unwrap();

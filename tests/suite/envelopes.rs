@@ -1,4 +1,4 @@
-//! Bodies, well-formed and not: the same answer at both doors, and by both ways inside.
+//! Well-formed and malformed bodies: HTTP and WebSocket give the same answer, as do both internal code paths.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use crate::{
     support::{BOUND, Socket, TestNode, say, shared},
 };
 
-/// A body, and the code of the error that it gets.
+/// A body, and the code of the error that answers it.
 #[derive(Deserialize)]
 struct Envelope {
     body_hex: String,
@@ -29,7 +29,7 @@ impl Envelope {
     }
 }
 
-/// The official bodies; none where they are absent.
+/// Reads the bodies of the test vectors; `None` if the file does not exist.
 fn envelopes() -> Option<Vec<Envelope>> {
     let text = std::fs::read_to_string(shared("vectors/envelopes.json")?).expect("it can be read");
     Some(serde_json::from_str(&text).expect("a list of bodies"))
@@ -45,7 +45,7 @@ async fn a_body_gets_its_code_at_both_doors() {
         let body = envelope.body();
         let (status, text) = node.post("/", body.clone()).await;
         let over_http: Value = serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}"));
-        // As binary, for some are not UTF-8.
+        // A binary message, because some bodies are not UTF-8.
         socket.write_binary(body.clone()).await.expect("it takes a message");
         let over_websocket = socket.read().await.expect("it answers");
         let code = |answer: &Value| answer["error"]["code"].as_i64();

@@ -14,23 +14,23 @@ sol! {
     }
 }
 
-/// Addresses that nothing is at: tests put their own code there.
+/// Addresses without an account, where tests put their code.
 const CODE_AT: &str = "0x00000000000000000000000000000000000c0de0";
 const OTHER: &str = "0x00000000000000000000000000000000000c0de1";
-/// Where nothing is ever put.
+/// An address that stays without an account.
 const NOBODY: &str = "0x00000000000000000000000000000000000000fe";
-/// The most gas of a transaction (EIP-7825).
+/// The gas limit of a transaction (EIP-7825).
 const TX_GAS_CAP: u64 = 1 << 24;
-/// Code that goes round for ever.
+/// Code that loops forever.
 const LOOP: &str = "0x5b5f56";
-/// Five slots are written: more than 100,000 gas.
+/// Code that writes five slots, for more than 100,000 gas.
 const FIVE_SLOTS: &str = "0x6001600155600160025560016003556001600455600160055500";
 
 fn account(node: &TestNode, index: usize) -> Address {
     node.node.info().accounts[index].address()
 }
 
-/// A swap of 1,000 ALPHA for BETA by the second account, with this deadline.
+/// Returns a swap of 1,000 ALPHA for BETA by the second account, with this deadline.
 fn swap(node: &TestNode, deadline: U256) -> Value {
     let world = node.node.info().trading.expect("the devnet has a trading world");
     let trader = account(node, 1);
@@ -44,7 +44,7 @@ fn swap(node: &TestNode, deadline: U256) -> Value {
     json!({"from": trader, "to": world.router, "data": Bytes::from(call.abi_encode())})
 }
 
-/// Code that calls [`OTHER`] with all but a 64th of its gas (EIP-150), and reverts where that fails.
+/// Returns code that calls [`OTHER`] with all but 1/64 of its gas (EIP-150) and reverts if the call fails.
 fn forwarding() -> String {
     format!("0x5f5f5f5f5f73{}5af115602157005b5f5ffd", OTHER.trim_start_matches("0x"))
 }
@@ -54,7 +54,7 @@ fn with(mut object: Value, field: &str, value: Value) -> Value {
     object
 }
 
-/// What the call uses, refunds taken off, with more gas than it needs.
+/// Returns the gas that the call uses, after refunds, when its limit is not a constraint.
 async fn gas_used(node: &TestNode, call: &Value, state: &Value) -> u64 {
     let block = json!({"calls": [call], "stateOverrides": state});
     let blocks = node.result("/", "eth_simulateV1", json!([{"blockStateCalls": [block]}, "pending"])).await;
@@ -62,7 +62,7 @@ async fn gas_used(node: &TestNode, call: &Value, state: &Value) -> u64 {
     number(&blocks[0]["calls"][0]["gasUsed"])
 }
 
-/// An estimate that `eth_call` confirms: the call succeeds with it, and with one less it does not.
+/// Returns the estimate and checks by `eth_call` that it suffices and that one gas less does not.
 async fn exact_estimate(node: &TestNode, call: &Value, state: &Value) -> u64 {
     let estimate = number(&node.result("/", "eth_estimateGas", json!([call, "pending", state])).await);
     let params = |gas: u64| json!([with(call.clone(), "gas", json!(format!("{gas:#x}"))), "pending", state]);
@@ -75,10 +75,10 @@ async fn exact_estimate(node: &TestNode, call: &Value, state: &Value) -> u64 {
 async fn an_estimate_is_the_smallest_limit_that_succeeds() {
     let node = TestNode::quiet();
     let (a1, a2) = (account(&node, 1), account(&node, 2));
-    // Whether the estimate is more than what the call uses in the end.
+    // The last field is whether the estimate exceeds the gas used.
     let cases = [
         ("a transfer", json!({"from": a1, "to": a2, "value": "0x1"}), json!({}), false),
-        // The lock of the pair is put back: that is a refund.
+        // The pair resets its lock, which gives a refund.
         ("a swap", swap(&node, U256::MAX), json!({}), true),
         ("a refund", json!({"to": CODE_AT}), json!({CODE_AT: {"code": "0x5f5f5500", "state": {"0x0": "0x1"}}}), true),
         (
@@ -87,7 +87,7 @@ async fn an_estimate_is_the_smallest_limit_that_succeeds() {
             json!({CODE_AT: {"code": forwarding()}, OTHER: {"code": FIVE_SLOTS}}),
             true,
         ),
-        // Returns 32 bytes as code.
+        // The init code returns 32 bytes as code.
         ("a creation", json!({"from": a1, "to": null, "data": "0x60205ff3"}), json!({}), false),
         (
             "calldata at the floor's price",
@@ -130,11 +130,11 @@ async fn estimates_are_what_the_gas_schedule_says() {
             call_to(json!({"blobVersionedHashes": [blob], "maxFeePerBlobGas": "0x1"})),
             21_000,
         ),
-        // Half of it comes back, which no limit can count on.
+        // Part of this is refunded, but the gas limit must cover all of it.
         ("EIP-7702: an authorization", call_to(json!({"authorizationList": [authorization]})), 21_000 + 25_000),
         ("EIP-7623: the floor", call_to(json!({"data": format!("0x{}", "ff".repeat(1_000))})), 21_000 + 40 * 1_000),
         ("EIP-2028: sixteen a byte, and the floor is more", call_to(json!({"data": "0xff"})), 21_000 + 40),
-        // 32,000 for the creation, 2 for a word of code, 3 + 2 + 2 + 16 + 4 + 16 + 16 for running and calldata, 200 for each byte deployed.
+        // 32,000 for the creation, 2 per word of init code, the calldata, the execution, and 200 per deployed byte.
         (
             "EIP-3860: a creation",
             json!({"from": account(&node, 1), "to": null, "data": "0x60205ff3"}),
@@ -157,7 +157,7 @@ async fn an_estimate_sees_the_overrides_of_block_and_state() {
     let estimate = node.result("/", "eth_estimateGas", json!([call, "pending", state, block])).await;
     assert_eq!(number(&estimate), 21_000 + 2 + 3 + 3 + 3 + 10 + 1);
 
-    // A poor sender is rich by an override, and pays at a price.
+    // An override gives the sender its funds, and the call has a gas price.
     let call = json!({"from": NOBODY, "to": account(&node, 1), "value": "0x1", "gasPrice": "0x77359400"});
     let rich = json!({NOBODY: {"balance": "0xde0b6b3a7640000"}});
     assert_eq!(number(&node.result("/", "eth_estimateGas", json!([call, "pending", rich])).await), 21_000);
@@ -166,7 +166,7 @@ async fn an_estimate_sees_the_overrides_of_block_and_state() {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_probes_of_an_estimate_leave_nothing_behind() {
     let node = TestNode::quiet();
-    // Does nothing once its slot is set, and sets it, with gas that has to be searched for.
+    // Does nothing if its slot is set; otherwise sets it and needs gas that a search must find.
     let code = format!("0x5f5415600757005b60015f55{}", &forwarding()[2..].replace("602157005b", "602d57005b"));
     let state = json!({CODE_AT: {"code": code}, OTHER: {"code": FIVE_SLOTS}});
     let call = json!({"to": CODE_AT});
@@ -178,7 +178,7 @@ async fn the_probes_of_an_estimate_leave_nothing_behind() {
 #[tokio::test(flavor = "multi_thread")]
 async fn without_a_block_the_estimate_is_at_latest_on_standard() {
     let node = TestNode::quiet();
-    // Succeeds in the block being built alone: NUMBER, PUSH1 the open block's, EQ.
+    // Succeeds only in the block being built: NUMBER, PUSH1 the open block's, EQ.
     let open = number(&node.result("/", "eth_getBlockByNumber", json!(["pending"])).await["number"]);
     assert!(open < 0x100);
     let state = json!({CODE_AT: {"code": format!("0x4360{open:02x}14600a575f5ffd5b00")}});
@@ -194,7 +194,7 @@ async fn what_cannot_succeed_is_refused_in_geths_words() {
     let code = |code: &str| json!({CODE_AT: {"code": code}});
     let call = json!({"to": CODE_AT});
     let poor = json!({"from": NOBODY, "to": a1, "gasPrice": "0x77359400"});
-    // What 20,999 gas cost at 2 gwei.
+    // The price of 20,999 gas at 2 gwei.
     let almost = json!({NOBODY: {"balance": format!("{:#x}", 20_999_u64 * 2_000_000_000)}});
     let blobs = json!({"from": a1, "to": NOBODY, "gasPrice": "0x77359400", "maxFeePerBlobGas": format!("{:#x}", 10_u128.pow(18)), "blobVersionedHashes": [format!("0x01{}", "00".repeat(31))]});
     let cases = [
@@ -302,7 +302,7 @@ async fn malformed_parameters_are_named() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn runs_end_at_the_deadline() {
-    // Before Osaka nothing but the node's own cap bounds the gas of a call: this one goes round for minutes.
+    // Before Osaka, only the node's cap bounds the gas of a call. This one loops for minutes.
     let mut genesis = dev_genesis(&dev_signers().unwrap(), 1_000);
     genesis.config.osaka_time = None;
     let file = tempfile::NamedTempFile::new().unwrap();
@@ -352,16 +352,16 @@ async fn what_is_warm_anyway_is_listed_for_slots_alone() {
         let params = json!([call, "pending", {CODE_AT: {"code": code}}]);
         node.result("/standard", "eth_createAccessList", params).await["accessList"].take()
     };
-    // BALANCE of the sender, of itself, and of a precompile; then of somebody too.
+    // BALANCE of the sender, the contract itself and a precompile; below, also of another account.
     let looks = "0x333150303150600131506000";
     let call = json!({"from": a1, "to": CODE_AT});
     assert_eq!(list(looks, call.clone()).await, json!([]));
     let somebody = json!([{"address": "0x0000000000000000000000000000000000000101", "storageKeys": []}]);
     assert_eq!(list("0x333150303150600131506101013150", call.clone()).await, somebody);
-    // Its own slot.
+    // A slot of the contract itself.
     let slot = |slot: u8| format!("0x{slot:064x}");
     assert_eq!(list("0x60075450", call.clone()).await, json!([{"address": CODE_AT, "storageKeys": [slot(7)]}]));
-    // A list that the call brings along: what is warm anyway goes, what has slots stays, each once and in order.
+    // Of a given list, warm addresses without slots are removed; the rest is sorted and has no duplicates.
     let brought = json!([
         {"address": CODE_AT, "storageKeys": []},
         {"address": OTHER, "storageKeys": [slot(2), slot(1), slot(2)]},
@@ -372,7 +372,7 @@ async fn what_is_warm_anyway_is_listed_for_slots_alone() {
         {"address": OTHER, "storageKeys": [slot(1), slot(2)]},
     ]);
     assert_eq!(list(looks, with(call.clone(), "accessList", brought)).await, expected);
-    // An authority (EIP-7702): loaded before the call begins.
+    // An authority (EIP-7702) is loaded before the call begins.
     let authority = account(&node, 3);
     let authorization = {
         let unsigned = alloy_eips::eip7702::Authorization { chain_id: U256::ZERO, address: Address::ZERO, nonce: 0 };
@@ -382,7 +382,7 @@ async fn what_is_warm_anyway_is_listed_for_slots_alone() {
     let look = format!("0x73{}3150", hex::encode(authority));
     assert_eq!(list(&look, call.clone()).await, json!([{"address": authority, "storageKeys": []}]));
     assert_eq!(list(&look, with(call, "authorizationList", json!([authorization]))).await, json!([]));
-    // The contract that is created, by itself and with a slot of its own.
+    // The created contract is listed only with slots.
     let created = a1.create(number(&node.result("/", "eth_getTransactionCount", json!([a1, "pending"])).await));
     let creation = |code: &str| json!({"from": a1, "data": code});
     assert_eq!(list("0x", creation("0x3031503331505f5ff3")).await, json!([]));
@@ -393,7 +393,7 @@ async fn what_is_warm_anyway_is_listed_for_slots_alone() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_list_that_changes_what_is_touched_is_followed_to_its_end() {
     let node = TestNode::quiet();
-    // Reads slot 0, and slot 1 only where that was warm: GAS before less GAS after is under 1,000.
+    // Reads slot 0, and slot 1 if slot 0 was warm, that is if the GAS before less the GAS after is under 1,000.
     let code = "0x5a5f54505a90036103e811600f57005b60015450";
     let params = json!([{"to": CODE_AT}, "pending", {CODE_AT: {"code": code}}]);
     let result = node.result("/", "eth_createAccessList", params).await;

@@ -1,4 +1,4 @@
-//! Fees worked out again from the blocks, the fork schedule, and what the node says of itself.
+//! Fees recomputed from the blocks, the fork schedule, and the node's information about itself.
 
 use std::{collections::BTreeMap, fs};
 
@@ -29,7 +29,7 @@ impl Whole {
         self.block.get(name).map_or(0, number)
     }
 
-    /// What each transaction paid above the base fee, in wei a unit of gas, and the gas that it used; in order of the former.
+    /// Returns the tip of each transaction, in wei per gas, and its gas used, ordered by tip.
     fn tips(&self) -> Vec<(u64, u64)> {
         let base_fee = self.field("baseFeePerGas");
         let tip = |receipt: &Value| (number(&receipt["effectiveGasPrice"]) - base_fee, number(&receipt["gasUsed"]));
@@ -38,7 +38,7 @@ impl Whole {
         tips
     }
 
-    /// The tip at each percentile of the gas: with the gas laid out in a row, the tip paid for the unit there.
+    /// Returns the tip at each percentile of the gas used: with the gas in order of tip, the tip of that unit of gas.
     fn rewards(&self, percentiles: &[u64]) -> Vec<Value> {
         let tips = self.tips();
         let at = |percentile: u64| {
@@ -150,7 +150,7 @@ async fn the_fee_history_follows_from_the_blocks() {
         let lengths = ["reward", "baseFeePerGas", "gasUsedRatio", "baseFeePerBlobGas", "blobGasUsedRatio"]
             .map(|field| items(&history[field]).len());
         assert_eq!(lengths, [0, 1, 0, 1, 0].map(|more| wanted.len() + more));
-        // The next block's fees are told before it is there.
+        // The fees of the next block are known before it exists.
         let last = wanted.last().expect("a block");
         let next = match blocks.get(newest as usize + 1) {
             Some(next) => next.field("baseFeePerGas"),

@@ -1,10 +1,10 @@
-//! Filters that are asked again and again, for clients that cannot subscribe.
+//! Polled filters, for clients that cannot subscribe.
 
 use serde_json::{Value, json};
 
 use crate::support::{TestNode, hex, items, number, request};
 
-/// A devnet with quick blocks and no traffic: what happens in it, a test has sent.
+/// Starts a devnet with quick blocks and without traffic, so that a test sends all its transactions.
 fn quick(flags: &[&str]) -> TestNode {
     TestNode::start(&[&["--traffic", "0", "--sub-block-ms", "20", "--sub-blocks", "2"], flags].concat())
 }
@@ -44,7 +44,7 @@ async fn a_filter_tells_each_log_once() {
     let third = deposit(&node, 4).await;
     assert_eq!(changes(&node, &filter).await, [items(&second["logs"]), items(&third["logs"])].concat());
 
-    // All of its range, though it was told of already.
+    // Returns all logs of the range, including those that were already returned.
     let all: Vec<Value> =
         [&before, &first, &second, &third].iter().flat_map(|receipt| items(&receipt["logs"]).to_vec()).collect();
     let range = node.result("/", "eth_getFilterLogs", json!([filter])).await;
@@ -134,7 +134,7 @@ async fn what_is_no_filter_is_refused() {
         assert_eq!(error["code"], code, "{method} {params}: {error}");
         assert!(error["message"].as_str().unwrap().contains(text), "{method} {params}: {error}");
     }
-    // One is forgotten once.
+    // A filter is removed only once.
     assert_eq!(node.result("/", "eth_uninstallFilter", json!([blocks])).await, json!(true));
     assert_eq!(node.result("/", "eth_uninstallFilter", json!([blocks])).await, json!(false));
 }
@@ -156,7 +156,7 @@ impl Named<'_> {
         self.call("eth_newBlockFilter", json!([])).await["result"].take()
     }
 
-    /// Whether its filter is there; asking for it says that it is used.
+    /// Returns whether the client's filter still exists. The poll counts as a use.
     async fn has(&self, filter: &Value) -> bool {
         let answer = self.call("eth_getFilterChanges", json!([filter])).await;
         if answer["result"].is_array() {
@@ -182,10 +182,10 @@ async fn at_the_bound_the_longest_unasked_filter_of_the_client_that_has_most_goe
     assert!(greedy.has(&first).await, "now the second has gone unasked for longest");
     let its = modest.install().await;
 
-    // Another client's place comes from the one that has most.
+    // Another client's filter evicts one of the client that has most.
     let another = modest.install().await;
     assert!(!greedy.has(&second).await && greedy.has(&first).await && greedy.has(&third).await);
-    // One that has as many as any other loses its own, however greedy it is.
+    // A client that has as many as any other evicts its own filters.
     let mut newest = greedy.install().await;
     assert!(!greedy.has(&first).await, "the longest unasked");
     for _ in 0..50 {

@@ -1,4 +1,4 @@
-//! The Flashblocks stream: what it tells of a server that does what servers do.
+//! The Flashblocks stream: the events that it reports for each behaviour of a server.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::{
     upstream::{FlashblocksServer, compress},
 };
 
-/// Bounds that a test can wait for.
+/// Returns settings with timeouts that a test can wait for.
 fn settings(url: &str) -> Settings {
     Settings {
         min_backoff: Duration::from_millis(1),
@@ -52,7 +52,7 @@ async fn connected(events: &mut Events) {
     assert!(matches!(event, Event::Connected), "{event:?}");
 }
 
-/// A server and a stream that is connected to it.
+/// Starts a server and a stream that is connected to it.
 async fn pair(change: impl FnOnce(&mut Settings)) -> (FlashblocksServer, Events) {
     let server = FlashblocksServer::start().await;
     let mut settings = settings(&server.url());
@@ -207,7 +207,7 @@ async fn too_slow(change: impl FnOnce(&mut Settings)) {
     for index in 0..SENT {
         server.send(&payload(index));
     }
-    // A message that cannot be overtaken, so that all of them have been read.
+    // The close cannot overtake messages, so all of them have been read.
     server.close("done");
     server.open(0).await;
     let (mut seen, mut missed) = (0, 0);

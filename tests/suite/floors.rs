@@ -1,4 +1,4 @@
-//! The floors of the house: each uses those below it alone.
+//! The layers of the crate: each uses only those below it.
 
 use std::{
     collections::BTreeSet,
@@ -6,7 +6,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// The floors from the top, as `src/lib.rs` lists them.
+/// Returns the layers from the top, as `src/lib.rs` lists them.
 fn floors() -> Vec<String> {
     let text = fs::read_to_string(source("lib.rs")).unwrap();
     let floors = text.lines().filter_map(|line| line.strip_prefix("//! - [`")?.split_once('`'));
@@ -17,7 +17,7 @@ fn source(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("src").join(path)
 }
 
-/// The Rust of a floor: its file, and all in its folder.
+/// Returns the Rust files of a layer: its file, and all files in its folder.
 fn files_of(floor: &str) -> Vec<PathBuf> {
     let mut files = Vec::new();
     let mut pending = vec![source(floor), source(&format!("{floor}.rs"))];
@@ -31,7 +31,7 @@ fn files_of(floor: &str) -> Vec<PathBuf> {
     files
 }
 
-/// The modules of this crate that a file names: `crate::one::…`, and each first name of `use crate::{one::…, two::…}`.
+/// Returns the modules of this crate that a file names: `crate::one::…`, and the first names of `use crate::{one::…}`.
 fn used(text: &str) -> BTreeSet<String> {
     let code: String =
         text.lines().filter(|line| !line.trim_start().starts_with("//")).flat_map(|line| [line, "\n"]).collect();
@@ -59,7 +59,7 @@ fn used(text: &str) -> BTreeSet<String> {
     used
 }
 
-/// The name that a text begins with, unless it is no module's.
+/// Returns the name that a text begins with, if it can be a module's.
 fn word(text: &str) -> Option<String> {
     let end = text.find(|character: char| !character.is_alphanumeric() && character != '_')?;
     let word = &text[..end];

@@ -1,4 +1,4 @@
-//! The version of a store's format: an older one is migrated, a newer one is refused untouched.
+//! The version of a store's format: an older store is migrated, a newer one is refused unchanged.
 
 use std::{
     fs,
@@ -25,7 +25,7 @@ const FILE: &str = "presim.redb";
 const STILL: &[&str] = &["--traffic", "0", "--sub-block-ms", "60000", "--keep-blocks", "4", "--log", "off"];
 const STORE: TableDefinition<'_, &str, u32> = TableDefinition::new("store");
 
-/// A file of the directory that was written before stores bore a version.
+/// Reads a file of the directory that was written before stores had a version.
 fn old(name: &str) -> Vec<u8> {
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/suite/fixtures/format-0").join(name);
     let mut content = Vec::new();
@@ -33,7 +33,7 @@ fn old(name: &str) -> Vec<u8> {
     content
 }
 
-/// What the program that wrote it answered on it: methods, parameters and results.
+/// Returns the answers of the program that wrote the store: methods, parameters and results.
 fn answers() -> Vec<(String, Value, Value)> {
     serde_json::from_slice(&old("answers.json.br")).unwrap()
 }
@@ -45,7 +45,7 @@ async fn says_the_same(node: &TestNode, how: &str) {
     }
 }
 
-/// The version of the store in a directory; none where it bears none.
+/// Returns the version of the store in a directory; `None` if it has none.
 fn version(dir: &Path) -> Option<u32> {
     let db = Database::open(dir.join(FILE)).unwrap();
     let table = db.begin_read().unwrap().open_table(STORE).ok()?;
@@ -73,7 +73,7 @@ async fn a_directory_of_before_there_were_versions_opens_and_says_the_same() {
         node.node.stop();
         assert_eq!(version(dir.path()), Some(FORMAT), "{how}");
     }
-    // It goes on, and what was written before is pruned like the rest: known by number and by hash.
+    // The chain continues, and the migrated blocks are pruned like any others, by number and by hash.
     let bounds = ["--sub-block-ms", "10", "--sub-blocks", "1", "--keep-blocks", "4", "--keep-history", "4"];
     let node = TestNode::start(&[&bounds[..], &["--log", "off", "--data-dir", text(dir.path())]].concat());
     node.sealed(20).await;
@@ -93,7 +93,7 @@ async fn a_directory_of_before_there_were_versions_opens_and_says_the_same() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_power_cut_while_a_store_is_migrated_leaves_one_that_opens() {
-    // Opening it takes some writes, migrating it the others.
+    // The first writes open the store, the others migrate it.
     for after in (0..60).step_by(3) {
         let leaves = Leaves::ALL[after % Leaves::ALL.len()];
         let disk = Disk::with(old("presim.redb.br"));

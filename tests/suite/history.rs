@@ -1,4 +1,4 @@
-//! `--keep-history`: old blocks are pruned from memory and from the disk, and their headers stay.
+//! `--keep-history`: old blocks are pruned from memory and disk, and their headers stay.
 
 use std::{ffi::OsString, pin::pin};
 
@@ -16,7 +16,7 @@ use crate::{
 };
 
 const PATHS: [&str; 2] = ["/", "/standard"];
-/// A block with every sub-block, soon pruned.
+/// Flags for a block with every sub-block and early pruning.
 const QUICK: &[&str] = &[
     "--sub-block-ms",
     "10",
@@ -31,17 +31,17 @@ const QUICK: &[&str] = &[
     "--log",
     "off",
 ];
-/// The same standing still.
+/// Flags with the same bounds for a chain without new blocks.
 const STILL: &[&str] =
     &["--sub-block-ms", "60000", "--traffic", "0", "--keep-blocks", "3", "--keep-history", "6", "--log", "off"];
 
-/// A block while it is there.
+/// Returns a block before it is pruned.
 async fn block(node: &TestNode, at: u64) -> Value {
     node.sealed(at).await;
     node.result("/", "eth_getBlockByNumber", json!([hex(at), true])).await
 }
 
-/// A pruned block is refused by number and by hash, its transactions are not known, and its neighbours are there.
+/// Checks that a pruned block is refused, its transactions are unknown, and its header and genesis stay.
 async fn is_pruned(node: &TestNode, block: &Value) {
     let (at, hash) = (&block["number"], &block["hash"]);
     for path in PATHS {
@@ -74,10 +74,10 @@ async fn is_pruned(node: &TestNode, block: &Value) {
             assert_eq!(node.result(path, "eth_getTransactionByHash", json!([tx["hash"]])).await, Value::Null);
             assert_eq!(node.result(path, "eth_getTransactionReceipt", json!([tx["hash"]])).await, Value::Null);
         }
-        // Its header is there, and what follows from that.
+        // The header is kept, and answers that need only headers work.
         let fees = node.result(path, "eth_feeHistory", json!(["0x1", at, null])).await;
         assert_eq!((&fees["oldestBlock"], &fees["baseFeePerGas"][0]), (at, &block["baseFeePerGas"]), "{fees}");
-        // Its state is gone as that of any old block.
+        // The state is pruned like that of any old block.
         let error = node.error(path, "eth_getBalance", json!([block["miner"], {"blockHash": hash}])).await;
         let message = error["message"].as_str().unwrap();
         assert!(error["code"] == -32000 && message.contains("is not kept: the oldest kept is"), "{error}");
@@ -90,7 +90,7 @@ async fn is_pruned(node: &TestNode, block: &Value) {
     }
 }
 
-/// As many of the newest blocks are there as `kept` says, genesis besides, and none before them.
+/// Checks that exactly the newest `kept` blocks and genesis are kept.
 async fn keeps(node: &TestNode, kept: u64) {
     let published = node.node.snapshots().load();
     let head = published.head().number();
@@ -184,7 +184,7 @@ async fn a_lower_bound_prunes_at_the_start_and_a_higher_one_goes_on_with_what_is
     is_pruned(&node, &second).await;
 }
 
-/// What is in a block is needed for as long as a restart runs it again.
+/// Blocks that a restart executes again are needed until then.
 #[tokio::test(flavor = "multi_thread")]
 async fn lowering_both_bounds_prunes_the_rest_as_the_chain_goes_on() {
     let dir = tempfile::tempdir().unwrap();
@@ -220,7 +220,7 @@ async fn a_filter_whose_blocks_are_pruned_is_told_once_and_goes_on() {
     assert_eq!((&error["code"], &error["message"]), (&json!(4444), &json!("pruned history unavailable")));
     let error = node.error("/", "eth_getFilterLogs", json!([ranged])).await;
     assert_eq!(error["code"], 4444, "{error}");
-    // The hashes are those of headers.
+    // Block hashes come from headers, which are kept.
     let hashes = node.result("/", "eth_getFilterChanges", json!([blocks])).await;
     assert!(items(&hashes).len() >= 29, "{hashes}");
 }
@@ -258,7 +258,7 @@ async fn the_file_is_used_again() {
         sizes.push(disk.size());
     }
     say(&format!("600 blocks: {} bytes of file if 16 are kept, {} if all are", sizes[0], sizes[1]));
-    // It grows by doubling, so its size is coarse. Headers stay.
+    // The file grows by doubling, so its size is coarse. Headers stay.
     assert!(2 * sizes[0] <= sizes[1], "{sizes:?}");
 }
 
@@ -277,7 +277,7 @@ async fn power_cuts_while_blocks_are_pruned_leave_a_store_that_opens() {
         let (left, _) = cutting.await;
         node.node.stop();
         disk = left;
-        // A lower bound, so that a cut may meet the pruning of a start, too.
+        // A lower bound on some starts, so that a cut may also hit the pruning at the start.
         let bound = if cut % 2 == 0 { "20" } else { "4" };
         let node = start_on(&disk, &[&STILL[..6], &["--keep-history", bound, "--log", "off"]].concat());
         let rpc = Rpc::new(node.url("/"));

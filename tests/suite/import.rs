@@ -1,4 +1,4 @@
-//! A chain from files: what a node imports, and where it stops when a block is not right.
+//! A chain from files: what a node imports, and the errors for invalid blocks.
 
 use std::{
     fs,
@@ -15,7 +15,7 @@ use crate::support::{TestNode, number, shared};
 
 type ChainBlock = Block<TxEnvelope>;
 
-/// The official chain: where its files are, and its blocks.
+/// The official chain: the folder of its files, and its blocks.
 struct Chain {
     folder: PathBuf,
     bytes: Vec<u8>,
@@ -38,14 +38,14 @@ impl Chain {
         self.folder.join("genesis.json").to_str().unwrap().to_owned()
     }
 
-    /// What a node says that is to import these bytes; it must refuse them.
+    /// Returns the error of a node that imports these bytes, which it must refuse.
     fn refusal(&self, bytes: &[u8]) -> String {
         let file = tempfile::NamedTempFile::new().unwrap();
         fs::write(file.path(), bytes).unwrap();
         refusal(&["--genesis", &self.genesis(), "--chain", text(file.path())])
     }
 
-    /// The chain with the header of its block `number` changed.
+    /// Returns the chain with the header of its block `number` changed.
     fn with(&self, number: u64, change: impl FnOnce(&mut Header)) -> Vec<u8> {
         let mut blocks = self.blocks.clone();
         let block = blocks.iter_mut().find(|block| block.header.number == number).expect("the chain has the block");
@@ -55,7 +55,7 @@ impl Chain {
         bytes
     }
 
-    /// The first block whose header is so.
+    /// Returns the number of the first block whose header satisfies a condition.
     fn first(&self, what: &str, is: impl Fn(&Header) -> bool) -> u64 {
         let found = self.blocks.iter().find(|block| is(&block.header));
         found.unwrap_or_else(|| panic!("the chain has no block with {what}")).header.number
@@ -256,16 +256,16 @@ fn a_change_that_execution_cannot_see_is_found_at_the_next_block() {
     assert!(told.contains("block 11: parentHash: expected "), "{told}");
 }
 
-/// What a case does to a header.
+/// A change of a header.
 type Change = fn(&mut Header);
 
-/// The last block: no block after it tells that something is wrong with it.
+/// The last block is changed, so that no later block reveals the error.
 #[test]
 fn a_header_that_breaks_a_rule_of_the_protocol_is_refused() {
     let Some(chain) = Chain::load() else { return };
     let last = chain.blocks.last().unwrap().header.number;
     let cases: [(&str, Change); 4] = [
-        // The yellow paper, 4.4.5: less than a 1,024th away from the parent's.
+        // Yellow Paper, 4.4.5: the limit differs from the parent's by less than 1/1024.
         ("gasLimit", |header| header.gas_limit *= 2),
         ("extraData", |header| header.extra_data = vec![0; 33].into()),
         // EIP-3675, from the merge on.
@@ -341,7 +341,7 @@ fn a_refusal_says_its_reason_once() {
     assert_eq!(told.matches("unexpected string").count(), 1, "{told}");
 }
 
-/// As geth asks for them: a chain without a gas limit or a state is nobody's.
+/// As in geth, the gas limit and the state are required.
 #[test]
 fn a_genesis_without_its_required_fields_is_refused() {
     for content in ["{}", r#"{"name": "a package", "version": "1.0.0"}"#] {

@@ -1,4 +1,4 @@
-//! Input that is wrong, hostile or absurd: one valid answer each, and the node goes on.
+//! Wrong, hostile and absurd input: each gets one valid answer, and the node continues.
 
 use std::time::{Duration, Instant};
 
@@ -11,14 +11,14 @@ use serde_json::{Map, Value, json};
 
 use crate::support::TestNode;
 
-/// An address that nothing is at: tests put their own code there.
+/// An address without an account, where tests put their code.
 const CODE_AT: &str = "0x00000000000000000000000000000000000c0de0";
 /// The second dev account.
 const ACCOUNT: &str = "0x70997970c51812dc3a010c7d01b50e0d17dc79c8";
 /// A transfer of one wei that the second dev account has signed.
 const SIGNED: &str = "0x02f86e827a6980847735940085174876e80083030d409400000000000000000000000000000000000c01ba0180c001a012646864a06130c8ba1e5051c0f0e58b0b94adf2531132f5f28515d7b7eb4da7a07b7f3d0a9b75aa49daaaa3f10979416c7e271d07df42b5657f3a4fe57a5b2c33";
 
-/// What is wrong with an answer as JSON-RPC 2.0 has it; nothing where it is right.
+/// Returns what violates JSON-RPC 2.0 in an answer; `None` if it is valid.
 fn fault(answer: &Value) -> Option<&'static str> {
     let Some(answer) = answer.as_object() else { return Some("no object") };
     if answer.get("jsonrpc") != Some(&json!("2.0")) {
@@ -35,7 +35,7 @@ fn fault(answer: &Value) -> Option<&'static str> {
     }
 }
 
-/// Posts a body that must be answered by one error without a batch around it, and returns the answer.
+/// Posts a body that must be answered by one error outside a batch, and returns the answer.
 async fn refused(node: &TestNode, body: impl Into<reqwest::Body>) -> Value {
     let (_, text) = node.post("/", body).await;
     let answer: Value = serde_json::from_str(&text).unwrap_or_else(|error| panic!("no JSON: {error}: {text}"));
@@ -48,7 +48,7 @@ async fn serves(node: &TestNode) {
     assert_eq!(node.result("/", "eth_chainId", json!([])).await, "0x7a69");
 }
 
-// What is no JSON.
+// Invalid JSON.
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_no_json_is_minus_32700_with_id_null() {
@@ -72,7 +72,7 @@ async fn what_is_no_json_is_minus_32700_with_id_null() {
     serves(&node).await;
 }
 
-// What is JSON and no request.
+// JSON that is not a request.
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_no_request_is_minus_32600() {
@@ -145,7 +145,7 @@ async fn a_usable_id_is_echoed() {
             let (_, text) = node.post("/", body).await;
             let answer: Value = serde_json::from_str(&text).expect("JSON");
             assert!(answer.get(key).is_some(), "{id}: {text}");
-            // The same value: how its characters are escaped is the node's.
+            // The values are compared, because the node may escape characters differently.
             let id: Value = serde_json::from_str(id).expect("JSON");
             assert_eq!(answer["id"], id, "{text}");
         }
@@ -211,7 +211,7 @@ async fn parameters_that_are_no_array_are_minus_32602() {
     }
 }
 
-/// Sends each value as `field` of an otherwise right call object, on its own and in a bundle.
+/// Sends each value as `field` of an otherwise valid call object, alone and in a bundle. All must be refused.
 async fn refuses_in_a_call(node: &TestNode, field: &str, values: &[Value]) {
     for value in values {
         let mut call = json!({"to": CODE_AT});
@@ -422,7 +422,7 @@ async fn numbers_at_the_edge_of_their_range_are_answered() {
     serves(&node).await;
 }
 
-// Bombs.
+// Resource exhaustion.
 
 #[tokio::test(flavor = "multi_thread")]
 async fn brackets_a_hundred_thousand_deep_are_refused() {
@@ -452,7 +452,7 @@ async fn brackets_a_hundred_thousand_deep_are_refused() {
     serves(&node).await;
 }
 
-/// The error of a call of this code, which must come soon.
+/// Runs a call of this code, which must fail soon, and returns the error.
 async fn stops(code: &str) -> Value {
     let node = TestNode::quiet();
     let began = Instant::now();
@@ -468,7 +468,7 @@ async fn stops(code: &str) -> Value {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn memory_without_end_is_out_of_gas() {
-    // MSTORE at 2^32 - 1, at 2^64 - 1, at 2^256 - 1; RETURN of as much; KECCAK256 of as much.
+    // MSTORE at 2^32 - 1, at 2^64 - 1, at 2^256 - 1; RETURN and KECCAK256 of 2^32 - 1 bytes.
     let codes =
         ["0x600163ffffffff52", "0x600167ffffffffffffffff52", "0x60015f1952", "0x63ffffffff5ff3", "0x63ffffffff5f20"];
     for code in codes {
@@ -498,7 +498,7 @@ async fn contracts_that_create_themselves_without_end_are_stopped() {
     assert!([json!(-32000), json!(-32016)].contains(&error["code"]), "{error}");
 }
 
-// Whatever comes.
+// Generated input.
 
 fn hex_text() -> impl Strategy<Value = String> {
     prop_oneof![
@@ -544,7 +544,7 @@ fn key() -> impl Strategy<Value = String> {
     prop_oneof![4 => prop::sample::select(NAMES).prop_map(str::to_owned), 1 => hex_text(), 1 => ".{0,8}"]
 }
 
-/// Any JSON, its words those of requests.
+/// Generates any JSON, with the words of requests.
 fn any_json() -> impl Strategy<Value = Value> {
     let leaf = prop_oneof![
         Just(Value::Null),
@@ -646,7 +646,7 @@ fn valid_request() -> impl Strategy<Value = Value> {
     prop_oneof![4 => prop::sample::select(requests.to_vec()), 1 => Just(batch)]
 }
 
-/// Puts `new` in the place of the value that the `steps` lead to.
+/// Replaces the value to which the `steps` lead by `new`.
 fn replace(at: &mut Value, steps: &[prop::sample::Index], new: Value) {
     match (steps.split_first(), at) {
         (Some((step, rest)), Value::Array(items)) if !items.is_empty() => {
@@ -661,7 +661,7 @@ fn replace(at: &mut Value, steps: &[prop::sample::Index], new: Value) {
     }
 }
 
-/// Bodies: any JSON, requests with any parameters, right requests with a value replaced, or with bytes changed.
+/// Generates bodies: any JSON, requests with any parameters, and valid requests with changed values or bytes.
 fn body() -> impl Strategy<Value = Vec<u8>> {
     let bytes = |value: Value| value.to_string().into_bytes();
     prop_oneof![
@@ -696,7 +696,7 @@ fn body() -> impl Strategy<Value = Vec<u8>> {
     ]
 }
 
-/// Sends a body to both dialects; the error says what was wrong with an answer.
+/// Sends a body to both dialects. The error describes what was wrong with an answer.
 async fn is_answered(node: &TestNode, body: &[u8]) -> Result<(), String> {
     let sent: Option<Value> = serde_json::from_slice(body).ok();
     for path in ["/", "/standard"] {

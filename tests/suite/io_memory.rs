@@ -1,4 +1,4 @@
-//! The bytes that bodies, answers and notifications may take together, and what of them a connection may have.
+//! The total bytes of bodies, answers and notifications, and the share of one connection.
 
 use std::{net::SocketAddr, time::Duration};
 
@@ -12,7 +12,7 @@ use crate::{
     support::{BOUND, TestNode, request},
 };
 
-/// The bound, here: 32 MiB, of which one connection alone may have half of seven eighths, 14.7 MB.
+/// The bound in these tests: 32 MiB. One connection alone may have half of seven eighths of it, 14.7 MB.
 const MEMORY: &str = "33554432";
 const NOBODY: &str = "0x000000000000000000000000000000000000abcd";
 
@@ -40,7 +40,7 @@ async fn asked(node: &TestNode, transport: Transport, text: &str) -> Answer {
     transport.ask(at(node), &[], text).await
 }
 
-/// Has an answer of this many bytes wait in the node: its client opens no window for it. Given back when dropped.
+/// Makes an answer of this many bytes wait in the node, because the client opens no window. Released on drop.
 async fn held(node: &TestNode, bytes: usize) -> (Http2, http::Response<h2::RecvStream>) {
     let mut connection = Http2::open(at(node), 0).await;
     let answer = connection.send(&[], &long_call(bytes).to_string()).await;
@@ -68,7 +68,7 @@ async fn a_connection_alone_may_have_half() {
 async fn a_body_gives_its_bytes_back_before_its_answer_takes_any() {
     let node = node(&[]);
     for transport in Transport::ALL {
-        // Either of them is nearly all that a connection may have.
+        // The body and the answer are each almost the limit of a connection.
         let text = padded(&long_call(12_000_000).to_string(), 12_000_000);
         served(&asked(&node, transport, &text).await, &format!("{transport:?}"));
     }
@@ -78,7 +78,7 @@ async fn a_body_gives_its_bytes_back_before_its_answer_takes_any() {
 async fn what_one_connection_has_leaves_others_their_share() {
     let node = node(&[]);
     let first = held(&node, 14_000_000).await;
-    // Of 15.4 MB whoever comes may have half.
+    // 15.4 MB are left, of which a new connection may have half.
     for transport in Transport::ALL {
         let case = format!("{transport:?} beside one that has much");
         refused(&asked(&node, transport, &long_call(12_000_000).to_string()).await, &case);
@@ -91,7 +91,7 @@ async fn what_one_connection_has_leaves_others_their_share() {
         refused(&asked(&node, transport, &long_call(6_000_000).to_string()).await, &case);
         served(&asked(&node, transport, &long_call(1_500_000).to_string()).await, &case);
     }
-    // What has gone away is given back.
+    // The memory of closed connections is released.
     drop((first, second, third));
     let wait =
         async { while asked(&node, Transport::Http1, &long_call(12_000_000).to_string()).await.code() == -32005 {} };
@@ -108,7 +108,7 @@ async fn a_body_waits_until_there_is_room_for_it() {
         tokio::pin!(asking);
         let early = timeout(Duration::from_millis(400), &mut asking).await;
         assert!(early.is_err(), "{transport:?}: it did not wait: {early:?}");
-        // Small ones do not wait behind it.
+        // Small bodies do not wait behind the large one.
         served(&asked(&node, Transport::Http1, &long_request(100)).await, "a small one");
         drop(first);
         served(&asking.await, &format!("{transport:?}"));
@@ -118,7 +118,7 @@ async fn a_body_waits_until_there_is_room_for_it() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_body_waits_no_longer_than_the_time_out() {
     let node = node(&["--io-timeout-ms", "600"]);
-    // It is slow, and makes progress all the time.
+    // The slow client makes progress all the time.
     let mut slow = Http2::open(at(&node), 20_000).await;
     let mut answer = slow.send(&[], &long_call(12_000_000).to_string()).await.into_body();
     let slow = tokio::spawn(async move {
@@ -136,7 +136,7 @@ async fn a_body_waits_no_longer_than_the_time_out() {
     assert!(began.elapsed() < Duration::from_secs(3), "it waited {:?}", began.elapsed());
 }
 
-/// An answer that says what has become of somebody's money is given whatever it takes.
+/// An answer to a request that has committed something is never rejected for lack of memory.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_answer_to_what_has_committed_something_is_always_given() {
     let from = dev_signers().unwrap().swap_remove(0).address();
@@ -154,7 +154,7 @@ async fn an_answer_to_what_has_committed_something_is_always_given() {
     }
 }
 
-/// A transaction that logs half a million zero bytes: PUSH3 its length, PUSH0, LOG0, STOP.
+/// Returns a transaction that logs half a million zero bytes: PUSH3 its length, PUSH0, LOG0, STOP.
 fn loud(from: impl serde::Serialize) -> Value {
     request(1, "eth_sendTransaction", json!([{"from": from, "to": null, "data": "0x6207a1205fa000"}]))
 }
@@ -180,7 +180,7 @@ async fn notifications_that_are_not_read_count_as_well() {
         };
         timeout(BOUND, mined).await.expect("it is mined");
     }
-    // Of the 16 MB of notifications it was sent those that the system's buffers took, and told why no more come.
+    // Of the 16 MB of notifications, the client gets what fits into the system's buffers, and the reason for the close.
     let mut texts = Vec::new();
     while let Some(message) = socket.read().await {
         texts.push(message.body);
@@ -188,7 +188,7 @@ async fn notifications_that_are_not_read_count_as_well() {
     }
     let last = texts.last().expect("the reason at least");
     assert!(last.contains("-32005") && last.contains("--max-memory-io"), "{last:.300}");
-    // And what it had is given back.
+    // The memory of the notifications is released.
     let wait = async {
         let text = long_request(3_500_000);
         while Http1::open(at(&node)).await.ask(&[], &text).await.json()["result"].is_null() {}

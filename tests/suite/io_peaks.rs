@@ -1,4 +1,4 @@
-//! What a node's memory comes to while clients send what they do not end, and ask for what they do not take.
+//! The memory of a node whose clients send requests without end and do not read the answers.
 
 use std::{net::SocketAddr, time::Duration};
 
@@ -18,12 +18,12 @@ use crate::{
     support::{request, say},
 };
 
-/// What the node may take above what it has when nothing happens.
+/// The memory that the node may use above its idle memory.
 const MOST_MIB: u64 = 300;
-/// The longest that an attack goes on for.
+/// The maximum duration of an attack.
 const ATTACK: Duration = Duration::from_secs(8);
 
-/// A node in a process of its own, and its memory before anything happens.
+/// A node in a process of its own, and its memory when idle.
 struct Victim {
     presim: Presim,
     at: SocketAddr,
@@ -36,13 +36,13 @@ impl Victim {
         let at = address(&presim.url);
         let mut victim = Self { presim, at, idle: 0 };
         victim.serves().await;
-        // The peak is told from here on (proc(5), clear_refs).
+        // Resets the peak (proc(5), clear_refs).
         std::fs::write(format!("/proc/{}/clear_refs", victim.presim.child.id()), "5").expect("a peak can be reset");
         victim.idle = victim.mib("VmRSS");
         victim
     }
 
-    /// A line of the process's status, in MiB.
+    /// Returns a line of the process's status, in MiB.
     fn mib(&self, name: &str) -> u64 {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.presim.child.id())).expect("it runs");
         let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
@@ -50,7 +50,7 @@ impl Victim {
         kib.parse::<u64>().expect("a number") / 1_024
     }
 
-    /// An honest client is served, by all ways.
+    /// Checks that an honest client is served over every transport.
     async fn serves(&self) {
         let text = request(1, "eth_chainId", json!([])).to_string();
         for transport in Transport::ALL {
@@ -59,8 +59,8 @@ impl Victim {
         }
     }
 
-    /// What the attack makes the node hold stays within its bound, and honest clients are served. What the node had for a moment beside it, to
-    /// make its answers, the allocator gives back while it works.
+    /// Checks that the memory falls to its bound while honest clients are served. The memory of finished answers may be
+    /// above it for a moment, until the allocator returns it.
     async fn stands(&self, attack: &str) {
         let began = Instant::now();
         loop {
@@ -75,14 +75,14 @@ impl Victim {
     }
 }
 
-/// Writes until the node takes no more for a second, ends the connection, or has taken `length` bytes.
+/// Writes until the node accepts no more for a second, closes the connection, or has accepted `length` bytes.
 async fn push(stream: &mut TcpStream, bytes: &[u8], length: usize) {
     let began = Instant::now();
     let mut pushed = 0;
     while pushed < length && began.elapsed() < ATTACK {
         let part = &bytes[..bytes.len().min(length - pushed)];
         match timeout(Duration::from_secs(1), stream.write(part)).await {
-            // A frame that is cut would be read as another one.
+            // The rest of a frame must follow, because the next frame would be read as its continuation.
             Ok(Ok(written @ 1..)) if written < part.len() => {
                 let rest = timeout(Duration::from_secs(1), stream.write_all(&part[written..])).await;
                 if !matches!(rest, Ok(Ok(()))) {
@@ -101,16 +101,16 @@ async fn pings_whose_pongs_nobody_reads_are_bounded() {
     let victim = Victim::start().await;
     let mut socket = Frames::open(victim.at, &[]).await.expect("it is upgraded");
     let pings = frame(PING, &[0; 125]).repeat(500);
-    // A gigabyte of them.
+    // One gigabyte of pings.
     push(&mut socket.0.stream, &pings, 16_000 * pings.len()).await;
     victim.stands("pings").await;
 }
 
-/// Answers that wait: 40 of 45 MB.
+/// Unread answers: 40 of 45 MB.
 const ANSWERS: usize = 40;
 const ANSWER: usize = 45_000_000;
 
-/// Waits until the node's memory has not grown for a second: all that it will do of itself is done.
+/// Waits until the node's memory has not grown for a second.
 async fn settled(victim: &Victim) {
     let began = Instant::now();
     let (mut peak, mut since) = (victim.mib("VmHWM"), Instant::now());
@@ -130,7 +130,7 @@ async fn answers_that_nobody_takes_are_bounded_over_http_1() {
     let connections = (0..ANSWERS).map(async |_| {
         let mut connection = Http1::open(victim.at).await;
         connection.send(&[], &long).await;
-        // An answer has begun, of whatever kind.
+        // Waits until an answer has begun, whatever it is.
         let _ = timeout(ATTACK, connection.stream.peek(&mut [0])).await;
         connection
     });
@@ -164,7 +164,7 @@ async fn answers_that_nobody_takes_are_bounded_over_websocket() {
     let sockets = (0..ANSWERS).map(async |_| {
         let mut socket = Frames::open(victim.at, &[]).await.expect("it is upgraded");
         socket.send(&long).await;
-        // Its head: after that an answer has begun.
+        // When its head arrives, the answer has begun.
         let _ = timeout(ATTACK, socket.read_frame_head()).await;
         socket
     });
@@ -174,7 +174,7 @@ async fn answers_that_nobody_takes_are_bounded_over_websocket() {
     drop(sockets);
 }
 
-/// Bodies that do not end: 150 of which 10 MB are there.
+/// Unfinished bodies: 150, of which 10 MB each are sent.
 const BODIES: usize = 150;
 const BODY: usize = 10_000_000;
 
@@ -218,7 +218,7 @@ async fn bodies_that_do_not_end_are_bounded_over_http_2() {
     let spaces = Bytes::from(vec![b' '; BODY]);
     let mut bodies = Vec::new();
     for _ in 0..BODIES {
-        // As many as the node takes at once.
+        // The node limits how many streams it accepts.
         let Ok((answer, mut body)) = timeout(Duration::from_secs(1), connection.begin(&[])).await else { break };
         let _ = body.send_data(spaces.clone(), false);
         bodies.push((answer, body));

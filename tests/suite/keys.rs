@@ -1,4 +1,4 @@
-//! The files of the wallet's keys: what they may hold, and what is said of one that cannot be used.
+//! The wallet's key files: their allowed contents, and the errors for unusable files.
 
 use std::{
     ffi::OsString,
@@ -45,7 +45,7 @@ impl Folder {
         path
     }
 
-    /// A keystore of one of the keys.
+    /// Creates a keystore of one of the keys.
     fn keystore(&self, name: &str, key: &str, password: &str) -> PathBuf {
         let key = const_hex::decode(key).unwrap();
         PrivateKeySigner::encrypt_keystore(self.0.path(), &mut OsRng, key, password, Some(name)).unwrap();
@@ -58,7 +58,7 @@ fn addresses(files: &[PathBuf], passwords: &[PathBuf]) -> Vec<String> {
     signers.iter().map(|signer| signer.address().to_string()).collect()
 }
 
-/// What is said of files that cannot be used: never a key.
+/// Returns the error for unusable files, and checks that it contains no key.
 fn refusal(files: &[PathBuf], passwords: &[PathBuf]) -> String {
     let error = keys::load(files, passwords).map(|signers| signers.len()).expect_err("they are used");
     for told in [format!("{error}"), format!("{error:?}")] {
@@ -135,7 +135,7 @@ fn a_file_that_is_no_key_is_named_with_what_was_expected() {
     }
 }
 
-/// Each of these would have the library panic, or take all the memory there is, or is of another kind.
+/// Without a check, the library would panic on each of these, use all memory, or read another format.
 #[test]
 fn a_keystore_that_is_not_right_is_refused_and_its_field_named() {
     let folder = Folder::new();
@@ -181,7 +181,8 @@ fn a_keystore_that_is_not_right_is_refused_and_its_field_named() {
     assert!(told.contains("crypto.kdfparams.c"), "{told}");
 }
 
-/// The test vector of the definition: <https://ethereum.org/en/developers/docs/data-structures-and-encoding/web3-secret-storage/>
+/// The test vector of the definition:
+/// <https://ethereum.org/en/developers/docs/data-structures-and-encoding/web3-secret-storage/>
 #[test]
 fn a_keystore_by_pbkdf2_loads_as_the_definition_has_it() {
     let folder = Folder::new();
@@ -230,7 +231,7 @@ impl Write for Log {
     }
 }
 
-/// What is logged while `act` runs.
+/// Returns what is logged while `act` runs.
 fn logged<T>(act: impl FnOnce() -> T) -> String {
     let log = Log::default();
     let writer = log.clone();
@@ -240,7 +241,7 @@ fn logged<T>(act: impl FnOnce() -> T) -> String {
     String::from_utf8(bytes).unwrap()
 }
 
-/// Whether this log warns that others can read the file at `path`.
+/// Returns whether this log warns that others can read the file at `path`.
 fn warns(log: &str, path: &Path) -> bool {
     log.lines().any(|line| line.contains("WARN") && line.contains(&format!("chmod 600 {}", path.display())))
 }

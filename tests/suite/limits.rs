@@ -1,4 +1,4 @@
-//! Every limit that requests can meet: its code, and that the next request is served all the same.
+//! Every limit that a request can exceed: its error code, and that later requests are still served.
 
 use std::{
     ffi::OsString,
@@ -16,24 +16,24 @@ use tempfile::NamedTempFile;
 
 use crate::support::{TestNode, number};
 
-/// An address that nothing is at: tests put their own code there.
+/// An address without an account, where tests put their code.
 const CODE_AT: &str = "0x00000000000000000000000000000000000c0de0";
 /// Code that never ends.
 const LOOP: &str = "0x5b600056";
-/// More gas than can be burnt in any deadline here.
+/// More gas than any deadline here allows to burn.
 const ENDLESS_GAS: &str = "1000000000000000";
 
-/// A node in which nothing happens by itself, with these flags besides.
+/// Starts a node in which nothing happens by itself, with further flags.
 fn quiet(flags: &[&str]) -> TestNode {
     TestNode::start(&[&["--traffic", "0", "--sub-block-ms", "60000"], flags].concat())
 }
 
-/// Parameters of a call that does not end before its deadline.
+/// Returns the parameters of a call that runs until its deadline.
 fn endless_call() -> Value {
     json!([{"to": CODE_AT}, "pending", {CODE_AT: {"code": LOOP}}])
 }
 
-/// Parameters of a bundle that does not end before its deadline.
+/// Returns the parameters of a bundle that runs until its deadline.
 fn endless_bundle() -> Value {
     let block = json!({
         "blockOverrides": {"gasLimit": "0x38d7ea4c68000"},
@@ -43,7 +43,7 @@ fn endless_bundle() -> Value {
     json!([{"blockStateCalls": [block]}, "pending"])
 }
 
-/// Parameters of a bundle that ends at once.
+/// Returns the parameters of a bundle that ends at once.
 fn short_bundle() -> Value {
     json!([{"blockStateCalls": [{"calls": [{"to": CODE_AT}]}]}, "pending"])
 }
@@ -56,7 +56,7 @@ fn json_of(text: &str) -> Value {
     serde_json::from_str(text).unwrap_or_else(|error| panic!("no JSON: {error}: {text}"))
 }
 
-/// The next requests are served, a call and a bundle among them.
+/// Checks that the next requests, among them a call and a bundle, are served.
 async fn serves(node: &TestNode) {
     assert_eq!(node.result("/", "eth_chainId", json!([])).await, "0x7a69");
     assert_eq!(node.result("/", "eth_call", json!([{"to": CODE_AT}, "pending"])).await, "0x");
@@ -109,7 +109,7 @@ async fn an_answer_past_max_response_is_refused() {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_answers_of_a_batch_count_together() {
     let node = quiet(&["--max-response", "4096"]);
-    // RETURN(0, 1024): each fits, four of them do not.
+    // RETURN(0, 1024): one answer fits, four together do not.
     let fits = request("eth_call", json!([{"to": CODE_AT}, "pending", {CODE_AT: {"code": "0x6104006000f3"}}]));
     assert_eq!(node.send("/", &json!([fits])).await[0]["result"].as_str().map(str::len), Some(2050));
     let answer = node.send("/", &json!([fits, fits, fits, fits])).await;
@@ -197,7 +197,7 @@ async fn entries_of_a_batch_are_stopped_at_their_deadline_each() {
 
 // Queues.
 
-/// Floods a lane and counts what was refused at once and what ran into its deadline.
+/// Floods a lane. Returns how many requests were rejected at once, and how many ran into their deadline.
 async fn flood(node: &TestNode, method: &str, params: &Value, count: usize) -> (usize, usize) {
     let answers = join_all((0..count).map(|_| node.call("/", method, params.clone()))).await;
     let coded = |code: i32| answers.iter().filter(|answer| answer["error"]["code"] == code).count();
@@ -237,8 +237,7 @@ async fn what_a_full_lane_refuses_does_not_wait_for_a_worker() {
     let node = quiet(&["--workers", "1", "--queue-bundle", "2", "--deadline-ms", "1500", "--gas-cap", ENDLESS_GAS]);
     let (full, _) = flood(&node, "eth_simulateV1", &endless_bundle(), 40).await;
     assert_eq!(node.metric("presim_refusal_seconds_count"), full as f64);
-    // It takes some microseconds (`cargo bench --bench cliff -- overload`), but other tests may have the cores just then. The worker is
-    // busy for 1.5 seconds.
+    // A rejection takes microseconds, but other tests may use the cores. The worker is busy for 1.5 seconds.
     let quick = node.metric("presim_refusal_seconds_bucket{le=\"0.5\"}");
     assert_eq!(quick, full as f64, "refusals within half a second");
 }
@@ -274,7 +273,7 @@ async fn a_connection_past_max_connections_is_told_so() {
         let body = request("eth_chainId", json!([])).to_string();
         other.post(node.url("/")).header("content-type", "application/json").body(body).send()
     };
-    // Has a request under way, and takes the node's only place.
+    // This connection has a request running and uses the only slot.
     let held = node.client.post(node.url("/")).header("content-type", "application/json");
     let held = tokio::spawn(held.body(request("eth_simulateV1", endless_bundle()).to_string()).send());
     let began = Instant::now();
@@ -298,9 +297,9 @@ async fn a_connection_past_max_connections_is_told_so() {
     }
 }
 
-// Who may ask.
+// Access.
 
-/// Status and JSON of a request with this header besides.
+/// Sends a request with this header. Returns status, JSON and headers.
 async fn with_header(node: &TestNode, name: &str, value: &str) -> (u16, Value, reqwest::header::HeaderMap) {
     let request = node.client.post(node.url("/")).header("content-type", "application/json").header(name, value);
     let response = request.body(self::request("eth_chainId", json!([])).to_string()).send().await.expect("it answers");
@@ -369,7 +368,7 @@ async fn a_preflight_of_an_allowed_origin_allows_post() {
     assert!(header("access-control-allow-headers").contains("content-type"));
 }
 
-/// A token file with this text.
+/// Creates a token file with this text.
 fn tokens(text: &str) -> NamedTempFile {
     let mut file = NamedTempFile::new().expect("a file can be made");
     file.write_all(text.as_bytes()).expect("it can be written");
@@ -441,7 +440,7 @@ async fn with_a_wallet_token_file_alone_the_node_needs_no_token() {
     serves(&node).await;
     let (status, answer, _) = with_header(&node, "authorization", &format!("Bearer {WALLET}")).await;
     assert_eq!((status, &answer["result"]), (200, &json!("0x7a69")));
-    // Who says who he is must be somebody.
+    // A request that presents a token must present a known one.
     for value in [format!("Bearer {FAST}"), "Bearer ".to_owned(), WALLET.to_owned()] {
         assert_eq!(with_header(&node, "authorization", &value).await.0, 401, "{value}");
     }
@@ -469,7 +468,7 @@ fn a_wallet_token_file_keeps_the_wallet_for_its_tokens() {
         };
         Access::new(&config).expect("the files are right")
     };
-    // Which file there is, the token of a request, and whether it may use the wallet; none where it may not even use the node.
+    // Which files exist, the token of a request, and whether it may use the wallet (`None`: not even the node).
     let cases = [
         (false, false, None, Some(true)),
         (false, false, Some(FAST), Some(true)),

@@ -1,4 +1,4 @@
-//! `eth_getLogs`: filters, ranges that end in `pending`, bounds, and what it costs.
+//! `eth_getLogs`: filters, ranges up to `pending`, bounds, and cost.
 
 use std::{fs, sync::Arc, time::Instant};
 
@@ -21,7 +21,7 @@ use crate::support::{TestNode, hex, items, number, say, without_block_hash};
 
 const PATHS: [&str; 2] = ["/", "/standard"];
 
-/// A contract that writes a log with `topics` topics, the words of its input, and the word after them as data.
+/// Returns a contract that writes a log with `topics` topics from the words of its input, and the next word as data.
 fn emitter(topics: u8) -> (Address, Bytes) {
     let mut code = vec![0x60, 0x20, 0x60, 32 * topics, 0x5f, 0x37];
     (0..topics).rev().for_each(|index| code.extend([0x60, 32 * index, 0x35]));
@@ -33,10 +33,10 @@ fn word(value: u64) -> B256 {
     U256::from(value).into()
 }
 
-/// A log to be written: its topics. Its data counts.
+/// The topics of a log to write. Its data is a counter.
 type Topics = Vec<u64>;
 
-/// A node that stands on a chain with these logs: a transaction each, a block a list.
+/// Starts a node on a chain with these logs: one transaction per log, one block per list.
 fn node_with(blocks: &[Vec<Topics>], flags: &[&str]) -> TestNode {
     let signers = dev_signers().expect("the mnemonic is right");
     let mut genesis = dev_genesis(&signers, 1_700_000_000);
@@ -99,7 +99,7 @@ async fn logs(node: &TestNode, path: &str, filter: &Value) -> Vec<Value> {
     items(&node.result(path, "eth_getLogs", json!([filter])).await).to_vec()
 }
 
-/// The logs of blocks, from their receipts, each checked to know its place.
+/// Returns the logs of blocks from their receipts, and checks the position fields of each.
 async fn from_receipts(node: &TestNode, from: u64, to: u64) -> Vec<Value> {
     let mut all = Vec::new();
     for at in from..=to {
@@ -122,7 +122,7 @@ fn of_receipts(receipts: &Value) -> Vec<Value> {
     all
 }
 
-/// Whether a log passes, as geth says it: a log has at least as many topics as the filter has positions, and one of each's alternatives.
+/// Returns whether a log matches, by geth's rule: every position of the filter needs a topic among its alternatives.
 fn passes(log: &Value, addresses: &[Value], topics: &[Vec<Value>]) -> bool {
     let own = items(&log["topics"]);
     (addresses.is_empty() || addresses.contains(&log["address"]))
@@ -179,7 +179,7 @@ async fn a_filter_passes_what_it_says_and_nothing_else() {
             let got = logs(&node, path, &filter).await;
             let list = |value: &Value| match value {
                 Value::Null => Vec::new(),
-                // Null among alternatives stands for any.
+                // Null among the alternatives matches any topic.
                 Value::Array(all) if all.contains(&any) => Vec::new(),
                 Value::Array(all) => all.clone(),
                 one => vec![one.clone()],
@@ -254,7 +254,7 @@ async fn a_range_may_end_in_the_block_being_built() {
         let hash = node.result(path, "eth_getBlockByNumber", json!([hex(open)])).await["hash"].clone();
         assert_eq!(logs(&node, path, &json!({"blockHash": hash})).await, sealed);
         assert!(sealed.iter().all(|log| log["blockHash"] == hash));
-        // The snapshot has it still as it was.
+        // The snapshot still has the block unchanged.
         let moment = json!({"snapshotId": answers[4]["id"]});
         assert_eq!(logs(&node, path, &json!({"fromBlock": moment, "toBlock": moment})).await, pending);
         assert_eq!(logs(&node, path, &json!({"fromBlock": "0x1", "toBlock": moment})).await, items(&answers[0]));
@@ -271,7 +271,7 @@ async fn the_block_being_built_answers_by_its_hash_too() {
         let body: Vec<Value> =
             calls.iter().map(|(method, params)| crate::support::request(1, method, params.clone())).collect();
         let answers = node.send("/", &json!(body)).await;
-        // Where the next sub-block has come in between, its hash is another.
+        // If a sub-block arrived in between, the hash is no longer that of the block being built.
         if answers[0].get("result").is_some_and(|logs| !items(logs).is_empty()) {
             assert_eq!(items(&answers[0]["result"]), of_receipts(&answers[1]["result"]));
             return;
@@ -302,7 +302,7 @@ async fn what_is_too_wide_is_refused_by_its_bound() {
             assert_eq!(error["code"], -32005, "{filter}: {error}");
             assert!(error["message"].as_str().is_some_and(|message| message.contains(text)), "{filter}: {error}");
         }
-        // A filter brings it under the bound of results.
+        // A narrower filter stays within the bound of results.
         let narrow = json!({"fromBlock": "0x3", "toBlock": "0x5", "topics": [word(2)]});
         assert!(logs(&node, path, &narrow).await.is_empty());
     }
@@ -365,7 +365,7 @@ async fn bad_filters_are_named() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_range_costs_what_matches_in_it() {
-    // Each block has a log, so that no bloom is empty; one is asked for.
+    // Each block has a log, so that no bloom is empty. One log matches.
     let blocks: Vec<Vec<Topics>> = (0..256).map(|index| vec![vec![if index == 100 { 77 } else { 1 }]]).collect();
     let node = node_with(&blocks, &[]);
     let filter = json!({"fromBlock": "0x1", "toBlock": "0x100", "address": emitter(1).0, "topics": [word(77)]});

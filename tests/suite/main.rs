@@ -1,4 +1,4 @@
-//! presim from outside: real nodes, real HTTP, real values.
+//! Tests presim from outside: real nodes, real HTTP, real values.
 
 #[path = "../clients/alloy.rs"]
 mod alloy;

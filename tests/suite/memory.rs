@@ -1,4 +1,4 @@
-//! Runs use memory again: what one leaves there, the next does not see.
+//! Runs reuse memory: no run sees what an earlier one left.
 
 use presim::feed::world::{dev_genesis, dev_signers};
 use serde_json::{Value, json};
@@ -8,8 +8,8 @@ use crate::support::TestNode;
 const PROBE: &str = "0x00000000000000000000000000000000000c0de1";
 const DIRT: &str = "0x00000000000000000000000000000000000c0de2";
 
-/// Returns, a word each: MSIZE, TLOAD(1), SLOAD(1), a word of fresh memory, the gas of a first BALANCE of an account that the dirt has
-/// touched, and RETURNDATASIZE.
+/// Returns, a word each: MSIZE, TLOAD(1), SLOAD(1), a word of fresh memory, the gas of a first BALANCE of the account
+/// that [`dirt`] touches, and RETURNDATASIZE.
 const PROBE_CODE: &str = concat!(
     "0x",
     "59600052",
@@ -21,8 +21,8 @@ const PROBE_CODE: &str = concat!(
     "60c06000f3"
 );
 
-/// Writes transient and persistent storage, memory and a log, touches the account, calls itself as deep as its gas lets it, and ends as
-/// `end` says.
+/// Returns code that writes transient and persistent storage, memory and a log, touches the account, calls itself as
+/// deep as its gas allows, and ends with `end`.
 fn dirt(end: &str) -> String {
     let writes = concat!("600160015d", "6001600155", "60ff61010052", "60206000a0");
     let touch = "7300000000000000000000000000000000000beef03150";
@@ -32,23 +32,23 @@ fn dirt(end: &str) -> String {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_run_sees_nothing_of_those_before_it() {
-    // One thread, so that every run has the memory of the one before.
+    // One thread, so that every run reuses the memory of the one before.
     let node = TestNode::quiet_with(&["--io-threads", "1", "--workers", "1", "--deadline-ms", "2000"]);
     let probe = || json!([{"to": PROBE}, "pending", {PROBE: {"code": PROBE_CODE}}]);
     let clean = node.result("/", "eth_call", probe()).await;
     let words: Vec<&str> = (0..6).map(|word| &clean.as_str().unwrap()[2 + 64 * word..][..64]).collect();
     let word = |value: u64| format!("{value:064x}");
-    // A first touch costs 2,600, and the opcodes around it 10.
+    // A first touch costs 2,600; the opcodes around it add their own.
     let gas = word(2_600 + 3 + 2 + 2);
     assert_eq!(words, [&word(0), &word(0), &word(0), &word(0), &gas, &word(0)]);
 
-    // It stops, reverts, fails, or goes round until the deadline.
+    // The code stops, reverts, fails, or loops until the deadline.
     for code in [dirt("00"), dirt("60006000fd"), dirt("fe"), "0x5b600056".to_owned()] {
         let call = json!([{"to": DIRT}, "pending", {DIRT: {"code": code}}]);
         node.call("/", "eth_call", call).await;
         assert_eq!(node.result("/", "eth_call", probe()).await, clean, "after {code}");
 
-        // In a simulation, each call is a transaction of its own: transient storage and warm accounts end with it.
+        // In a simulation, each call is a transaction: transient storage and warm accounts end with it.
         let block = json!({
             "stateOverrides": {PROBE: {"code": PROBE_CODE}, DIRT: {"code": dirt("00")}},
             "calls": [{"to": DIRT}, {"to": PROBE}],
@@ -71,7 +71,7 @@ async fn precompiles_are_warm_from_their_fork_on_whatever_ran_before() {
     std::fs::write(file.path(), serde_json::to_vec(&genesis).unwrap()).unwrap();
     let path = file.path().to_str().unwrap();
     let node = TestNode::start(&["--genesis", path, "--feed", "static", "--io-threads", "1"]);
-    // The gas of BALANCE of the address of P256VERIFY (EIP-7951).
+    // Measures the gas of BALANCE of the address of P256VERIFY (EIP-7951).
     let code = "0x5a61010031505a900360005260206000f3";
     for _ in 0..3 {
         for (time, gas) in [(osaka - 1, 2_600), (osaka, 100)] {

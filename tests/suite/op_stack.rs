@@ -1,4 +1,4 @@
-//! Chains of the OP stack: real blocks, deposits, what a transaction pays for L1, and base fees.
+//! Chains of the OP stack: real blocks, deposits, L1 fees, and base fees.
 
 use std::{fmt::Write, sync::Arc};
 
@@ -34,7 +34,7 @@ const BASE_FEE_VAULT: Address = address!("42000000000000000000000000000000000000
 const L1_FEE_VAULT: Address = address!("420000000000000000000000000000000000001A");
 const OPERATOR_FEE_VAULT: Address = address!("420000000000000000000000000000000000001b");
 
-/// A genesis `config` with the forks of the OP stack, up to `last`, from the start.
+/// Returns a genesis `config` with the forks of the OP stack up to `last`, all active from the start.
 pub fn config(chain_id: u64, last: &str) -> Value {
     let forks = ["regolith", "canyon", "ecotone", "fjord", "granite", "holocene", "isthmus", "jovian"];
     let mut config = json!({
@@ -55,7 +55,7 @@ fn spec(chain_id: u64, last: &str) -> ChainSpec {
     ChainSpec::new(serde_json::from_value(config(chain_id, last)).unwrap(), 2).unwrap()
 }
 
-/// A block that some chain has, with the state that it was executed on.
+/// A block of a real chain, with the state that it was executed on.
 struct RealBlock {
     spec: ChainSpec,
     header: Header,
@@ -80,7 +80,7 @@ impl RealBlock {
             .iter()
             .map(|raw| ChainTx::decode_2718_exact(raw).expect("a transaction").recovered().expect("a sender"))
             .collect();
-        // Its parent, as far as anybody looks: the rest of it is not known.
+        // The parent, with the fields that execution reads. The others are not known.
         let parent = Header {
             number: header.number - 1,
             timestamp: header.timestamp - 1,
@@ -100,7 +100,7 @@ impl RealBlock {
         Some(Self { spec, header, transactions, parent: stand_on(world, Arc::new(head), hashes) })
     }
 
-    /// That these receipts are the block's own.
+    /// Checks that these receipts are the block's own.
     fn check<'a>(&self, receipts: impl IntoIterator<Item = &'a ChainReceipt>, gas_used: u64, how: &str) {
         let (root, bloom) = receipts_root_and_bloom(receipts);
         assert_eq!(gas_used, self.header.gas_used, "{how}");
@@ -139,7 +139,7 @@ fn a_real_block_is_the_same_however_it_is_cut_into_sub_blocks() {
     }
 }
 
-/// A transaction as an unsigned call.
+/// Converts a transaction to an unsigned call.
 fn as_call(tx: &ChainTx, from: Address) -> Call {
     let fees = match tx.gas_price() {
         Some(price) => CallFees::GasPrice(price),
@@ -202,19 +202,19 @@ fn the_calls_of_a_real_block_use_the_same_gas_in_a_simulation() {
     let mut engine = Engine { spec: &block.spec, rules: &RULES, codes: &codes, overlay: &mut overlay };
     let blocks = engine.simulate(&block.parent, &simulation).unwrap();
     assert_eq!(blocks[0].calls.iter().map(|call| call.gas_used).collect::<Vec<_>>(), used);
-    // No operator fee is given back that nobody has paid, and none is taken: an unsigned call has no bytes on L1.
+    // No operator fee is charged or refunded, and no L1 fee charged: an unsigned call has no bytes on L1.
     let mut before = Overlay::new(block.parent.world.clone(), block.parent.hashes.clone());
     for vault in [L1_FEE_VAULT, OPERATOR_FEE_VAULT] {
         assert_eq!(overlay.balance_and_nonce(vault), before.balance_and_nonce(vault), "{vault}");
     }
-    // The header goes on as the chain's own does.
+    // The simulated header continues the chain's own.
     let simulated = &blocks[0].header;
     assert_eq!(simulated.extra_data, header.extra_data);
     assert_eq!(simulated.requests_hash, header.requests_hash);
     assert!(blocks[0].calls.iter().any(|call| call.outcome == CallOutcome::Success));
 }
 
-/// The L1 attributes of a Jovian block: what the sequencer puts first into each.
+/// The L1 attributes of a Jovian block, which the sequencer sets in the first transaction of each block.
 pub struct Attributed {
     base_fee_scalar: u32,
     blob_base_fee_scalar: u32,
@@ -236,7 +236,7 @@ pub const ATTRIBUTED: Attributed = Attributed {
 };
 
 impl Attributed {
-    /// `setL1BlockValuesJovian` (<https://specs.optimism.io/protocol/jovian/l1-attributes.html>).
+    /// Encodes `setL1BlockValuesJovian` (<https://specs.optimism.io/protocol/jovian/l1-attributes.html>).
     pub fn input(&self) -> Bytes {
         let mut input = hex!("3db6be2b").to_vec();
         input.extend(self.base_fee_scalar.to_be_bytes());
@@ -251,7 +251,7 @@ impl Attributed {
         input.into()
     }
 
-    /// Where the `L1Block` contract has them.
+    /// Returns the storage of the `L1Block` contract with these values.
     pub fn storage(&self) -> Value {
         let word = |text: String| format!("0x{text:0>64}");
         let slot = |number: u64| word(format!("{number:x}"));
@@ -279,15 +279,15 @@ impl Attributed {
         .into()
     }
 
-    /// What a transaction of these bytes pays for L1, from Fjord on
-    /// (<https://specs.optimism.io/protocol/fjord/exec-engine.html>). Its estimated size is the least there is, 100 bytes.
+    /// Returns the L1 fee of a transaction with the minimum estimated size of 100 bytes, from Fjord on
+    /// (<https://specs.optimism.io/protocol/fjord/exec-engine.html>).
     fn l1_fee(&self) -> U256 {
         let a_byte = U256::from(16 * u64::from(self.base_fee_scalar)) * U256::from(self.base_fee)
             + U256::from(self.blob_base_fee_scalar) * U256::from(self.blob_base_fee);
         U256::from(100_000_000) * a_byte / U256::from(1_000_000_000_000_u64)
     }
 
-    /// What it pays the operator, from Jovian on (<https://specs.optimism.io/protocol/jovian/exec-engine.html>).
+    /// Returns the operator fee, from Jovian on (<https://specs.optimism.io/protocol/jovian/exec-engine.html>).
     fn operator_fee(&self, gas: u64) -> U256 {
         U256::from(gas) * U256::from(self.operator_scalar) * U256::from(100) + U256::from(self.operator_constant)
     }
@@ -309,11 +309,11 @@ impl Chain {
             "alloc": {
                 signer.address().to_string(): { "balance": "0x56bc75e2d63100000" },
                 L1_BLOCK.to_string(): { "balance": "0x0", "code": "0x00", "storage": ATTRIBUTED.storage() },
-                // It ends with an opcode that is none.
+                // The code is an invalid opcode.
                 Address::repeat_byte(0xfe).to_string(): { "balance": "0x0", "code": "0xfe" },
             },
             "difficulty": "0x0", "gasLimit": "0x1c9c380", "nonce": "0x0", "timestamp": "0x65000000",
-            // Denominator 250, elasticity 6, lowest base fee 1,000,000.
+            // Denominator 250, elasticity 6, minimum base fee 1,000,000.
             "extraData": "0x01000000fa0000000600000000000f4240",
             "baseFeePerGas": "0x3b9aca00", "mixHash": B256::ZERO, "coinbase": Address::ZERO,
         });
@@ -449,9 +449,9 @@ fn a_deposit_that_fails_keeps_its_mint_and_uses_all_its_gas() {
         TxDeposit { from, to, mint, value, gas_limit, ..TxDeposit::default() }.into()
     };
     let cases = [
-        // It sends more than it has.
+        // The value exceeds the balance.
         deposit(TxKind::Call(Address::repeat_byte(0x33)), 7, 1_000_000),
-        // Its callee halts.
+        // The callee halts.
         deposit(TxKind::Call(Address::repeat_byte(0xfe)), 10, 3),
     ];
     let after = chain.with(&open, cases.into());
@@ -520,7 +520,7 @@ async fn a_chain_file_with_deposits_is_served_with_the_fields_of_the_op_stack() 
     std::fs::write(path("genesis.json"), chain.genesis.to_string()).unwrap();
     std::fs::write(path("chain.rlp"), file).unwrap();
     let flags = ["--genesis", &path("genesis.json"), "--chain", &path("chain.rlp"), "--data-dir", &path("data")];
-    // Once imported, and once as it was kept.
+    // The second start reads the stored blocks instead of importing.
     for _ in 0..2 {
         let node = TestNode::start(&flags);
         for dialect in ["/", "/standard"] {
@@ -536,7 +536,7 @@ async fn a_chain_file_with_deposits_is_served_with_the_fields_of_the_op_stack() 
             let second = &block["transactions"][1];
             assert_eq!((&second["mint"], &second["to"]), (&json!("0x9"), &Value::Null));
             assert_eq!(block["transactions"][2].get("sourceHash"), None);
-            // The types of the OP stack's own library take them.
+            // The types of the OP stack's own library accept the block.
             let _typed: Vec<op_alloy::rpc_types::Transaction> =
                 serde_json::from_value(block["transactions"].clone()).expect("transactions of the OP stack");
 
@@ -551,7 +551,7 @@ async fn a_chain_file_with_deposits_is_served_with_the_fields_of_the_op_stack() 
             let l1 = &typed[2].l1_block_info;
             assert_eq!(l1.l1_fee, Some(ATTRIBUTED.l1_fee().to()));
             assert_eq!(l1.l1_gas_price, Some(u128::from(ATTRIBUTED.base_fee)));
-            // 100 bytes of 16 gas.
+            // 100 bytes of 16 gas each.
             assert_eq!(l1.l1_gas_used, Some(1_600));
             assert_eq!(l1.l1_base_fee_scalar, Some(5_227));
             assert_eq!(l1.l1_blob_base_fee_scalar, Some(1_014_213));
@@ -565,7 +565,7 @@ async fn a_chain_file_with_deposits_is_served_with_the_fields_of_the_op_stack() 
     }
 }
 
-/// A parent, and the base fee of the block on it.
+/// The parameters of a parent, and the base fee of the block on it.
 struct BaseFee {
     fork: &'static str,
     gas_used: u64,
@@ -574,7 +574,7 @@ struct BaseFee {
     expected: u64,
 }
 
-/// Gas limit 60,000,000 and base fee 1,000,000,000 throughout, so a target of 10,000,000 for elasticity 6.
+/// All cases have a gas limit of 60,000,000 and a base fee of 1,000,000,000: the target at elasticity 6 is 10,000,000.
 #[test]
 fn the_base_fee_follows_the_rules_of_its_fork() {
     let holocene = &hex!("00 00000032 0000000a");
@@ -584,20 +584,20 @@ fn the_base_fee_follows_the_rules_of_its_fork() {
     let cases = [
         // Denominator 50 before Canyon: 1e9 + 1e9 * 1/1 / 50.
         BaseFee { fork: "regolith", gas_used: 20_000_000, footprint: 0, extra_data: &[], expected: 1_020_000_000 },
-        // 250 from it on.
+        // Denominator 250 from Canyon on.
         BaseFee { fork: "canyon", gas_used: 20_000_000, footprint: 0, extra_data: &[], expected: 1_004_000_000 },
         BaseFee { fork: "granite", gas_used: 0, footprint: 0, extra_data: &[], expected: 996_000_000 },
-        // What the header says from Holocene on: denominator 50, elasticity 10, so a target of 6,000,000.
+        // From Holocene on, the header has the parameters: denominator 50, elasticity 10, so a target of 6,000,000.
         BaseFee { fork: "holocene", gas_used: 12_000_000, footprint: 0, extra_data: holocene, expected: 1_020_000_000 },
-        // Zeros stand for the constants, and so do bytes that say nothing.
+        // Zeros mean the constants, and so do malformed bytes.
         BaseFee { fork: "holocene", gas_used: 20_000_000, footprint: 0, extra_data: defaults, expected: 1_004_000_000 },
         BaseFee { fork: "isthmus", gas_used: 20_000_000, footprint: 0, extra_data: &[9], expected: 1_004_000_000 },
         // Before Jovian, blob gas does not count.
         BaseFee { fork: "isthmus", gas_used: 0, footprint: 12_000_000, extra_data: holocene, expected: 980_000_000 },
-        // From it on, the DA footprint does where it is more than the gas.
+        // From Jovian on, the DA footprint counts if it is higher than the gas used.
         BaseFee { fork: "jovian", gas_used: 0, footprint: 12_000_000, extra_data: jovian, expected: 1_020_000_000 },
         BaseFee { fork: "jovian", gas_used: 6_000_000, footprint: 5, extra_data: jovian, expected: 1_000_000_000 },
-        // And the fee has a lowest value.
+        // The fee has a minimum.
         BaseFee { fork: "jovian", gas_used: 0, footprint: 0, extra_data: floor, expected: 2_000_000_000 },
     ];
     for case in cases {
@@ -643,7 +643,7 @@ fn a_header_carries_the_parameters_of_the_base_fee_on() {
     };
     assert_eq!(carried("granite", b"text"), Bytes::new());
     assert_eq!(carried("holocene", &hex!("00 00000032 0000000a")), Bytes::from(hex!("00 00000032 0000000a")));
-    // The constants where the parent says nothing.
+    // The constants are used if the parent has no parameters.
     assert_eq!(carried("holocene", &[]), Bytes::from(hex!("00 000000fa 00000006")));
     let jovian = hex!("01 00000032 0000000a 0000000000000005");
     assert_eq!(carried("jovian", &hex!("01 00000032 0000000a 0000000000000005")), Bytes::from(jovian));
@@ -660,7 +660,7 @@ fn known_networks_have_the_forks_of_their_family() {
         }
     }
     assert!(ChainSpec::known(4_242).is_none());
-    // Base had Jovian on 2 December 2025, 16:00:01 UTC; mainnet its second change of blob parameters on 7 January 2026.
+    // Base activated Jovian on 2 December 2025, 16:00:01 UTC; mainnet its second blob parameter fork on 7 January 2026.
     let fork = |time| ChainSpec::known(8_453).unwrap().fork(&Header { timestamp: time, ..Header::default() });
     assert_eq!(fork(1_764_691_200), presim::chain::Fork::OpStack(op_revm::OpSpecId::ISTHMUS));
     assert_eq!(fork(1_764_691_201), presim::chain::Fork::OpStack(op_revm::OpSpecId::JOVIAN));

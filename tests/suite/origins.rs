@@ -1,4 +1,4 @@
-//! Pages in a browser: whose requests are served, and whose are not.
+//! Requests of pages in a browser: which origins are served and which are refused.
 
 use std::net::SocketAddr;
 
@@ -12,7 +12,7 @@ use crate::{
     support::{TestNode, request},
 };
 
-/// Nothing is here, and nothing may come here.
+/// An address without an account, which must receive nothing.
 const NOBODY: &str = "0x000000000000000000000000000000000000abcd";
 const EVIL: &str = "https://evil.example";
 
@@ -24,17 +24,17 @@ fn chain_id() -> String {
     request(1, "eth_chainId", json!([])).to_string()
 }
 
-/// What a node answers to a request with these headers.
+/// Sends a request with these headers.
 async fn asked(node: &TestNode, transport: Transport, headers: Headers<'_>) -> Answer {
     transport.ask(at(node), headers, &chain_id()).await
 }
 
-/// The request was served.
+/// Checks that the request was served.
 fn served(answer: &Answer, case: &str) {
     assert_eq!((answer.status, &answer.json()["result"]), (200, &json!("0x7a69")), "{case}: {answer:?}");
 }
 
-/// The request was refused with a body that says how it would not have been.
+/// Checks that the request was refused with a body that says how to allow the origin.
 fn refused(answer: &Answer, named: &str, case: &str) {
     assert_eq!(answer.status, 403, "{case}: {answer:?}");
     let body = answer.json();
@@ -45,7 +45,7 @@ fn refused(answer: &Answer, named: &str, case: &str) {
     assert_eq!(answer.header("access-control-allow-origin"), None, "{case}: {answer:?}");
 }
 
-/// Nonces of all the accounts that the node signs for, and what the target has.
+/// Returns the nonces of all accounts that the node signs for, and the target's balance.
 async fn money(node: &TestNode) -> Vec<Value> {
     let accounts = node.result("/", "eth_accounts", json!([])).await;
     let nonces = accounts.as_array().expect("a list").iter();
@@ -75,7 +75,7 @@ async fn a_page_of_another_origin_sends_nothing() {
         &[("origin", EVIL)],
         &[("origin", &other_port)],
         &[("origin", "null")],
-        // What a page may post without a preflight.
+        // A content type that a page may post without a preflight.
         &[("origin", EVIL), ("content-type", "text/plain")],
         &[("sec-fetch-site", "cross-site")],
         &[("sec-fetch-site", "same-site")],
@@ -89,7 +89,7 @@ async fn a_page_of_another_origin_sends_nothing() {
         }
     }
     assert_eq!(money(&node).await, before);
-    // The same are sent where no page asks for them.
+    // The same requests are accepted without a page's headers.
     for theft in thefts {
         let answer = node.send("/", &theft).await;
         assert!(answer.get("result").is_some(), "{answer}");
@@ -106,7 +106,7 @@ async fn the_nodes_own_origin_is_served_and_no_other() {
     let origin = |host: &str| format!("http://{host}");
     let cases = [
         (own.clone(), origin(&own), true),
-        // A proxy in front of it may speak TLS.
+        // A proxy in front of the node may terminate TLS.
         (own.clone(), format!("https://{own}"), true),
         (name.clone(), origin(&name), true),
         (format!("LOCALHOST:{port}"), origin(&name), true),
@@ -156,7 +156,7 @@ async fn origins_are_served_as_they_are_listed() {
     let extension = "chrome-extension://nkbihfbeogaeaoehlefnkodbefgpgknn";
     let firefox = "moz-extension://0f4b2f3c-4a5e-4b0e-9a31-2f3f7a5d1c11";
     let all = [page, "http://app.example", "https://app.example:8443", extension, firefox, "null", EVIL];
-    // A list, and those of all that it serves.
+    // The list of allowed origins, and those that it serves.
     let cases: [(&str, &[&str]); 5] = [
         (page, &[page]),
         ("https://app.example:8443,http://app.example", &["http://app.example", "https://app.example:8443"]),
@@ -168,7 +168,7 @@ async fn origins_are_served_as_they_are_listed() {
         let node = TestNode::quiet_with(&["--allow-origin", list]);
         for transport in Transport::ALL {
             for origin in all {
-                // What a browser says about the page does not matter where its origin is allowed.
+                // If the origin is allowed, the browser's `sec-fetch-site` does not matter.
                 for site in [None, Some("cross-site"), Some("same-site")] {
                     let headers = [Some(("origin", origin)), site.map(|site| ("sec-fetch-site", site))];
                     let headers: Vec<_> = headers.into_iter().flatten().collect();
@@ -184,7 +184,7 @@ async fn origins_are_served_as_they_are_listed() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_star_within_an_origin_stands_for_no_page() {
     for list in ["https://*", "https://*.example", "http://*,https://*"] {
-        // It may be refused at the start as well.
+        // The flag may also be rejected at the start.
         let Ok(node) = TestNode::try_start(&["--traffic", "0", "--allow-origin", list]) else { continue };
         for transport in Transport::ALL {
             let answer = asked(&node, transport, &[("origin", EVIL)]).await;
@@ -209,7 +209,7 @@ async fn without_an_origin_a_page_of_another_site_is_told_by_its_browser() {
     }
 }
 
-/// What a browser asks before a page may post JSON.
+/// Sends the preflight of a page that wants to post JSON.
 async fn preflight(node: &TestNode, origin: &str) -> Answer {
     let headers = [
         ("origin", origin),
@@ -247,7 +247,7 @@ async fn a_preflight_of_a_listed_origin_allows_what_a_client_needs() {
             assert!(header("access-control-allow-headers").contains(name), "{case}");
         }
         assert_eq!(header("access-control-allow-private-network"), "true", "{case}");
-        // And its page may read the answer then.
+        // The page may then read the answer.
         let answer = asked(&node, Transport::Http1, &[("origin", origin), ("sec-fetch-site", "cross-site")]).await;
         served(&answer, &case);
         assert_eq!(answer.header("access-control-allow-origin"), Some(allowed.as_str()), "{answer:?}");

@@ -1,4 +1,4 @@
-//! What was acknowledged and waits is not lost to what comes after it.
+//! An acknowledged transaction that waits is not lost to later ones.
 
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ fn batch(from: Value, atomic: bool) -> Value {
     json!([{"version": "2.0.0", "from": from, "chainId": "0x7a69", "atomicRequired": atomic, "calls": calls}])
 }
 
-/// A transfer of an account of the test mnemonic, signed by its holder.
+/// Signs a transfer of an account of the test mnemonic.
 fn signed(index: usize, nonce: u64, tip: u128) -> (B256, Value) {
     let signer = &dev_signers().unwrap()[index];
     let tx = transfer(signer, nonce, NOBODY.parse().unwrap(), 1, tip);
@@ -36,12 +36,11 @@ fn account(index: usize) -> Value {
     json!(dev_signers().unwrap()[index].address())
 }
 
-/// Whether a transaction is known.
 async fn is_known(rpc: &Rpc, hash: &Value) -> bool {
     !rpc.result("eth_getTransactionByHash", json!([hash])).await.is_null()
 }
 
-/// The receipt of a transaction, once it is mined.
+/// Waits until a transaction is mined and returns its receipt.
 async fn mined(node: &TestNode, rpc: &Rpc, hash: &Value) -> Value {
     let mut changes = node.node.snapshots().changes();
     let wait = async {
@@ -56,19 +55,20 @@ async fn mined(node: &TestNode, rpc: &Rpc, hash: &Value) -> Value {
     tokio::time::timeout(BOUND, wait).await.unwrap_or_else(|_| panic!("{hash} is not mined"))
 }
 
-/// An authorization of the account itself needs the nonce after its transaction's (EIP-7702): one that waits there, behind a gap, keeps it.
+/// An account's own authorization needs the nonce after its transaction's (EIP-7702). The batch must leave that nonce
+/// to a transaction that waits behind a gap.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_delegating_batch_leaves_the_nonces_of_those_behind_a_gap() {
     let node = TestNode::start(&["--traffic", "0", "--sub-block-ms", "300"]);
     let rpc = Rpc::new(node.url("/"));
-    // The second finds the executor deployed.
+    // For the second account, the executor is already deployed.
     for from in [account(1), account(2)] {
         let nonce = number(&rpc.result("eth_getTransactionCount", json!([from, "pending"])).await);
         let sending = json!([{"from": from, "to": NOBODY, "value": "0x1", "nonce": hex(nonce + 1)}]);
         let behind = rpc.result("eth_sendTransaction", sending).await;
         let id = rpc.result("wallet_sendCalls", batch(from.clone(), true)).await["batchId"].take();
         assert!(is_known(&rpc, &behind).await);
-        // The gap is filled, by the batch's own deployment or by this.
+        // The gap is filled, by the batch's own deployment or by this transaction.
         let last = rpc.result("eth_sendTransaction", json!([{"from": from, "to": NOBODY, "value": "0x1"}])).await;
         assert_eq!(mined(&node, &rpc, &last).await["status"], "0x1");
         let receipt = mined(&node, &rpc, &behind).await;
@@ -90,7 +90,7 @@ async fn a_delegating_batch_leaves_the_nonces_of_those_behind_a_gap() {
     }
 }
 
-/// The same of a signed transaction, which has its nonces from somebody else: it is refused.
+/// In a signed transaction the nonces are given, so it is refused.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_authorization_does_not_use_up_the_nonce_of_one_that_waits() {
     let node = TestNode::quiet();
@@ -117,8 +117,8 @@ async fn an_authorization_does_not_use_up_the_nonce_of_one_that_waits() {
     assert!(is_known(&rpc, &json!(behind)).await);
 }
 
-/// The first of two transactions drives one out, the second finds no room: none of it has happened. And what waits over a restart is not
-/// measured by bounds that have become narrower.
+/// The batch's first transaction evicts another, and its second finds no room: both effects are undone. Transactions
+/// that wait over a restart are not evicted by narrower bounds.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_refused_batch_gives_back_the_places_that_it_took() {
     let data = tempfile::tempdir().unwrap();
@@ -128,7 +128,7 @@ async fn a_refused_batch_gives_back_the_places_that_it_took() {
     };
     let node = start("2", "60000");
     let rpc = Rpc::new(node.url("/"));
-    // Nothing drives out what the node has signed.
+    // The node's own transactions are not evicted.
     let own = rpc.result("eth_sendTransaction", json!([{"from": account(3), "to": NOBODY, "value": "0x1"}])).await;
     let cheap = rpc.result("eth_sendRawTransaction", signed(4, 0, 1).1).await;
     let answer = rpc.call("wallet_sendCalls", batch(account(1), false)).await;
@@ -145,7 +145,7 @@ async fn a_refused_batch_gives_back_the_places_that_it_took() {
     }
 }
 
-/// What takes the place of another and cannot be written gives it back.
+/// A replacement that cannot be written is undone.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_replacement_that_does_not_come_to_the_disk_replaces_nothing() {
     let disk = Disk::default();
@@ -159,7 +159,7 @@ async fn a_replacement_that_does_not_come_to_the_disk_replaces_nothing() {
     let first = rpc.result("eth_sendTransaction", paying(2 * GWEI)).await;
     let (late, raw) = signed(4, 0, GWEI);
     disk.fill();
-    // The second comes when it is known that nothing can be written.
+    // The second replacement comes after the store is known to have failed.
     for (fee, after) in [(4 * GWEI, ": it may still be sent when the node is started again"), (8 * GWEI, "")] {
         let answer = rpc.call("eth_sendTransaction", paying(fee)).await;
         assert_eq!(answer["error"], json!({"code": -32603, "message": format!("{FULL}{after}")}));
@@ -172,7 +172,7 @@ async fn a_replacement_that_does_not_come_to_the_disk_replaces_nothing() {
     assert_eq!(mined(&node, &Rpc::new(node.url("/")), &first).await["status"], "0x1");
 }
 
-/// No feed writes on a chain that stands still: a client is the first to find that the disk is full.
+/// The feed of a static chain does not write, so a client's request is the first to find the disk full.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_chain_that_stands_still_says_that_its_disk_is_full_as_its_clients_read_it() {
     let disk = Disk::default();
@@ -211,7 +211,7 @@ async fn a_chain_that_stands_still_says_that_its_disk_is_full_as_its_clients_rea
     rpc.result("eth_call", call).await;
 }
 
-/// Background transactions of a sub-block that could not be written are forgotten, and no more are made.
+/// Background transactions of a sub-block that could not be written are dropped, and no more are made.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_feed_whose_store_has_failed_gathers_nothing() {
     let disk = Disk::default();

@@ -1,4 +1,4 @@
-//! The power fails, or the disk is full: what was answered stands.
+//! The power fails, or the disk is full: acknowledged data stays.
 
 use std::{ffi::OsString, path::Path, sync::Arc, time::Duration};
 
@@ -12,19 +12,19 @@ use crate::{
     witness::{Rpc, Witness, seed},
 };
 
-/// Power cuts: each kind of them as often as the others.
+/// The number of power cuts, in equal numbers of each kind.
 const CUTS: usize = 25;
 
-/// What is said of a store whose disk is full.
+/// The error of a store whose disk is full.
 pub const FULL: &str = "the store failed: I/O error: No space left on device (os error 28): nothing more is published or acknowledged until the \
     disk is mended and the node is started again";
 
-/// A node on a disk, quick and with little traffic.
+/// Starts a node on a disk, with quick sub-blocks and little traffic.
 fn start(disk: &Disk, flags: &[&str]) -> TestNode {
     start_on(disk, &[&["--sub-block-ms", "25", "--sub-blocks", "4", "--traffic", "1"], flags].concat())
 }
 
-/// A node on a disk.
+/// Starts a node on a disk.
 pub fn start_on(disk: &Disk, flags: &[&str]) -> TestNode {
     let own = ["presim", "--listen", "127.0.0.1:0"];
     let config = Config::load(own.iter().chain(flags).map(OsString::from)).unwrap();
@@ -45,12 +45,12 @@ async fn what_was_answered_outlives_power_cuts() {
     let mut disk = Disk::default();
     let mut dirty = 0;
     for cut in 0..CUTS {
-        // A small window of states, so that cuts meet the base as it is moved.
+        // Few states are kept, so that cuts hit the moves of the base.
         let node = start(&disk, &["--keep-blocks", "3"]);
         let rpc = Rpc::new(node.url("/"));
         witness.check(&rpc).await;
         let clients = witness.clients(&rpc, rng.random());
-        // A moment that nothing in the node has a part in.
+        // The cut comes at a moment that is unrelated to what the node does.
         tokio::time::sleep(Duration::from_millis(rng.random_range(50..400))).await;
         let (frozen, leaves) = (witness.clone(), Leaves::ALL[cut % Leaves::ALL.len()]);
         let (after, random) = (rng.random_range(0..100), SmallRng::from_rng(&mut rng));
@@ -76,7 +76,7 @@ async fn a_full_disk_stops_sending_and_loses_nothing_that_was_answered() {
     let node = start(&disk, &["--log", "off"]);
     let rpc = Rpc::new(node.url("/"));
     let mut clients = witness.clients(&rpc, 1);
-    // Something in a sealed block and something after it.
+    // Ensures data in a sealed block and data after it.
     node.sealed(2).await;
     eventually("a batch is answered", async || witness.taken().len() > 20).await;
     disk.fill();

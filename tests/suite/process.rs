@@ -1,4 +1,4 @@
-//! The program itself: what it prints, what it obeys, how it ends.
+//! The program itself: its output, its settings, and how it ends.
 
 use std::{
     io::{BufRead, BufReader, Read},
@@ -18,12 +18,11 @@ use tokio::task::JoinHandle;
 
 use crate::support::{say, shared};
 
-/// Environment variables and their values.
 pub type Variables<'a> = &'a [(&'a str, &'a str)];
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// The program, without the environment's settings.
+/// Returns a command that runs the program without the environment's settings.
 pub fn command(flags: &[&str], env: &[(&str, &str)]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_presim"));
     for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("PRESIM_")) {
@@ -33,7 +32,7 @@ pub fn command(flags: &[&str], env: &[(&str, &str)]) -> Command {
     command
 }
 
-/// Runs the program to its end, which must come by itself.
+/// Runs the program until it ends by itself. Returns the exit code and its errors.
 pub fn refusal(flags: &[&str], env: &[(&str, &str)]) -> (Option<i32>, String) {
     let mut child = command(flags, env).spawn().expect("the program runs");
     let deadline = Instant::now() + PATIENCE;
@@ -48,7 +47,7 @@ pub fn refusal(flags: &[&str], env: &[(&str, &str)]) -> (Option<i32>, String) {
     (status.code(), String::from_utf8(stderr).unwrap())
 }
 
-/// The program running, ended when the test is.
+/// A running program, which is ended when dropped.
 pub struct Presim {
     pub child: Child,
     banner: String,
@@ -57,7 +56,7 @@ pub struct Presim {
 }
 
 impl Presim {
-    /// Starts it on a free port, and waits for its banner.
+    /// Starts the program on a free port and waits for its banner.
     pub fn start(flags: &[&str]) -> Self {
         Self::start_with(&[&["--listen", "127.0.0.1:0"], flags].concat(), &[])
     }
@@ -101,7 +100,7 @@ impl Presim {
         assert!(Command::new("kill").args(["-s", name, &id]).status().unwrap().success());
     }
 
-    /// Waits for its end: the status, and what it wrote to stderr.
+    /// Waits for the program's end. Returns the status and the rest of its stderr.
     pub async fn ended(&mut self) -> (ExitStatus, String) {
         let status = eventually("it ends", async || self.child.try_wait().unwrap()).await;
         let mut told = String::new();
@@ -129,7 +128,7 @@ pub async fn eventually<T>(what: &str, mut ask: impl AsyncFnMut() -> Option<T>) 
     }
 }
 
-/// A file with this in it.
+/// Creates a file with this content.
 pub fn file(content: &str) -> tempfile::NamedTempFile {
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(file.path(), content).unwrap();
@@ -140,7 +139,7 @@ pub fn text(path: &Path) -> &str {
     path.to_str().expect("the path is UTF-8")
 }
 
-/// A port that nobody listens on.
+/// Returns an address with a port on which nothing listens.
 pub fn free_port() -> String {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string()
 }
@@ -157,7 +156,7 @@ async fn the_curl_of_the_banner_simulates_a_call() {
     let answer = presim.post(body.to_owned()).await;
     let call = &answer["result"][0]["calls"][0];
     assert_eq!(call["status"], "0x1", "{answer}");
-    // 100,000 ALPHA, give or take what the traffic has traded.
+    // 100,000 ALPHA, more or less what the traffic has traded.
     assert_eq!(call["returnData"].as_str().unwrap().len(), 66, "{answer}");
     assert!(call["returnData"].as_str().unwrap()[2..].bytes().any(|digit| digit != b'0'), "{answer}");
 }
@@ -200,7 +199,7 @@ async fn it_ends_well_when_it_is_told_to() {
     }
 }
 
-/// The program in the midst of a call that counts down from `count`, in hex, and returns nothing.
+/// Starts the program and a call that counts down from `count`, in hex, and returns nothing.
 async fn busy(count: &str) -> (Presim, JoinHandle<reqwest::Result<reqwest::Response>>) {
     let metrics = free_port();
     let flags = ["--metrics", &metrics, "--gas-cap", "1000000000000", "--deadline-ms", "60000", "--traffic", "0"];
@@ -223,7 +222,7 @@ async fn busy(count: &str) -> (Presim, JoinHandle<reqwest::Result<reqwest::Respo
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_second_signal_ends_at_once_what_would_end_in_order() {
-    // From two billion.
+    // Counts down from two billion.
     let (mut presim, slow) = busy("7fffffff").await;
     presim.signal("TERM");
     let mut log = BufReader::new(presim.child.stderr.take().unwrap());
@@ -243,7 +242,7 @@ async fn a_second_signal_ends_at_once_what_would_end_in_order() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_under_way_is_answered_before_the_end() {
-    // 20 million, or a million in a build that is not optimised.
+    // Counts down from 20 million, or from a million in an unoptimised build.
     let (mut presim, slow) = busy(if cfg!(debug_assertions) { "000f4240" } else { "01312d00" }).await;
     presim.signal("TERM");
     let answer: Value = slow.await.unwrap().expect("it is answered").json().await.unwrap();
@@ -358,7 +357,7 @@ async fn the_file_has_words_numbers_switches_and_lists() {
         let request = presim.http.get(format!("{}/health", presim.url)).header("host", host);
         assert_eq!(request.send().await.unwrap().status(), status, "{host}");
     }
-    // The standard dialect does not ask for a block.
+    // The standard dialect does not require a block.
     presim.result("eth_call", json!([{}])).await;
     presim.signal("TERM");
     let (_, told) = presim.ended().await;
@@ -474,7 +473,7 @@ async fn metrics_tell_of_the_feed_the_queues_and_the_caches() {
     }
 }
 
-/// Requests over eight connections, each as soon as the one before is answered, until what it returns is dropped.
+/// Sends requests over eight connections, each after the last answer, until the returned set is dropped.
 fn flood(presim: &Presim) -> tokio::task::JoinSet<()> {
     (0..8)
         .map(|_| {
@@ -543,7 +542,7 @@ async fn health_is_200_while_sub_blocks_come() {
     assert!(health.get("reason").is_none(), "{text}");
 }
 
-/// Every sub-block has more transactions than a millisecond has time for.
+/// Every sub-block has more transactions than can be executed in a millisecond.
 #[tokio::test(flavor = "multi_thread")]
 async fn health_is_503_with_the_reason_while_the_feed_does_not_keep_up() {
     let presim = Presim::start(&["--sub-block-ms", "1", "--traffic", "2000", "--log", "off"]);

@@ -1,4 +1,4 @@
-//! Clients that do what no library lets one do: requests with any header, answers that are not read, frames by hand.
+//! Clients that do what libraries do not allow: requests with any header, unread answers, hand-made frames.
 
 use std::{net::SocketAddr, time::Duration};
 
@@ -15,10 +15,9 @@ use tokio::{
 
 use crate::support::BOUND;
 
-/// Headers and their values.
 pub type Headers<'a> = &'a [(&'a str, &'a str)];
 
-/// The ways to a node.
+/// A protocol by which a client reaches a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Transport {
     Http1,
@@ -29,8 +28,7 @@ pub enum Transport {
 impl Transport {
     pub const ALL: [Self; 3] = [Self::Http1, Self::Http2, Self::WebSocket];
 
-    /// Sends one text over a connection of its own. Over WebSocket the headers are those of the upgrade, and the answer is that of the
-    /// upgrade where it is refused.
+    /// Sends one text over a new connection. On a WebSocket, `headers` go with the upgrade; its refusal is the answer.
     pub async fn ask(self, at: SocketAddr, headers: Headers<'_>, text: &str) -> Answer {
         match self {
             Self::Http1 => Http1::open(at).await.ask(headers, text).await,
@@ -43,10 +41,10 @@ impl Transport {
     }
 }
 
-/// What a node answers.
+/// The answer of a node.
 #[derive(Clone, Debug)]
 pub struct Answer {
-    /// 200 for a message of a WebSocket.
+    /// The HTTP status; 200 for a WebSocket message.
     pub status: u16,
     pub headers: Vec<(String, String)>,
     pub body: String,
@@ -61,23 +59,22 @@ impl Answer {
         self.headers.iter().find_map(|(key, value)| key.eq_ignore_ascii_case(name).then_some(value.as_str()))
     }
 
-    /// The code of its error; 0 where it has none.
+    /// Returns the error code, or 0 if there is no error.
     pub fn code(&self) -> i64 {
         self.json()["error"]["code"].as_i64().unwrap_or_default()
     }
 
-    /// The message of its error.
     pub fn message(&self) -> String {
         self.json()["error"]["message"].as_str().unwrap_or_else(|| panic!("no error: {self:?}")).to_owned()
     }
 }
 
-/// The address of a URL that a node's banner has.
+/// Parses the address in a URL of the node's banner.
 pub fn address(url: &str) -> SocketAddr {
     url.trim_start_matches("http://").trim_end_matches('/').parse().unwrap_or_else(|error| panic!("{url}: {error}"))
 }
 
-/// A connection that takes little before it is read: what a node cannot send then stays in the node.
+/// Opens a connection with a small receive buffer, so that unread answers stay in the node.
 pub async fn connect(at: SocketAddr) -> TcpStream {
     let socket = if at.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }.expect("there are sockets");
     socket.set_recv_buffer_size(32 << 10).expect("a buffer can be small");
@@ -86,12 +83,12 @@ pub async fn connect(at: SocketAddr) -> TcpStream {
     stream
 }
 
-/// Reads until the other side ends the connection, and returns how many bytes came; none where it does not end within `patience`.
+/// Reads until the connection ends. Returns the number of bytes, or `None` if it is open after `patience`.
 pub async fn drain(stream: &mut (impl AsyncRead + Unpin), patience: Duration) -> Option<usize> {
     let mut buffer = vec![0; 1 << 16];
     let mut count = 0;
     let all = async {
-        // A reset is an end, too.
+        // A reset is also an end.
         while let Ok(read @ 1..) = stream.read(&mut buffer).await {
             count += read;
         }
@@ -99,7 +96,7 @@ pub async fn drain(stream: &mut (impl AsyncRead + Unpin), patience: Duration) ->
     timeout(patience, all).await.ok().map(|()| count)
 }
 
-/// The head of a POST to `/`, whose body is `length` bytes, with these headers besides or in the place of the usual ones.
+/// Builds the head of a POST to `/` with a body of `length` bytes. `headers` add to the usual ones or replace them.
 pub fn head(at: SocketAddr, headers: Headers<'_>, length: usize) -> String {
     let usual = [
         ("host", at.to_string()),
@@ -112,7 +109,6 @@ pub fn head(at: SocketAddr, headers: Headers<'_>, length: usize) -> String {
     format!("POST / HTTP/1.1\r\n{lines}\r\n")
 }
 
-/// A connection of HTTP/1.1.
 pub struct Http1 {
     pub at: SocketAddr,
     pub stream: TcpStream,
@@ -123,13 +119,13 @@ impl Http1 {
         Self { at, stream: connect(at).await }
     }
 
-    /// Sends a request, as far as the node takes it.
+    /// Sends a request, as far as the node reads it.
     pub async fn send(&mut self, headers: Headers<'_>, text: &str) {
         let head = head(self.at, headers, text.len());
         self.write(&[head.as_bytes(), text.as_bytes()].concat()).await;
     }
 
-    /// Writes these bytes, as far as the node takes them: it may answer and close before it has them all.
+    /// Writes these bytes, as far as the node reads them: it may answer and close before it has read them all.
     pub async fn write(&mut self, bytes: &[u8]) {
         let _ = timeout(BOUND, self.stream.write_all(bytes)).await.expect("it reads or closes");
     }
@@ -139,7 +135,7 @@ impl Http1 {
         self.read().await.expect("it answers")
     }
 
-    /// The next answer; none where the connection ends before it is whole.
+    /// Returns the next answer, or `None` if the connection ends before it is complete.
     pub async fn read(&mut self) -> Option<Answer> {
         timeout(BOUND, self.read_whole()).await.expect("something comes")
     }
@@ -152,7 +148,7 @@ impl Http1 {
         Some(answer)
     }
 
-    /// The next answer without its body, and how long that is; none where the connection ends before.
+    /// Returns the next answer without its body, and the body's length; `None` if the connection ends before.
     pub async fn read_head(&mut self) -> Option<(Answer, usize)> {
         let mut head = Vec::new();
         while !head.ends_with(b"\r\n\r\n") {
@@ -169,7 +165,7 @@ impl Http1 {
     }
 }
 
-/// A window that lets every answer through.
+/// A window that is larger than every answer.
 pub const WIDE: u32 = 1 << 30;
 
 /// A connection of HTTP/2 with prior knowledge.
@@ -181,7 +177,7 @@ pub struct Http2 {
 }
 
 impl Http2 {
-    /// Opens one whose every answer may be `window` bytes ahead of what has been read of it.
+    /// Opens a connection. Each answer may run `window` bytes ahead of the reader.
     pub async fn open(at: SocketAddr, window: u32) -> Self {
         let mut builder = h2::client::Builder::new();
         builder.initial_window_size(window).initial_connection_window_size(WIDE);
@@ -189,12 +185,12 @@ impl Http2 {
         Self { at, sender, connection: tokio::spawn(connection) }
     }
 
-    /// Begins a request to `/` whose body is still to come.
+    /// Begins a request to `/` and leaves its body open.
     pub async fn begin(&mut self, headers: Headers<'_>) -> (h2::client::ResponseFuture, SendStream<Bytes>) {
         self.begin_at("/", headers).await
     }
 
-    /// The same, to this path.
+    /// Like [`begin`](Self::begin), to this path.
     pub async fn begin_at(
         &mut self,
         path: &str,
@@ -214,10 +210,10 @@ impl Http2 {
         self.sender.send_request(request.body(()).expect("a request"), false).expect("it is sent")
     }
 
-    /// Sends a request, and returns its answer as far as its head.
+    /// Sends a request and returns its answer as soon as the head has arrived.
     pub async fn send(&mut self, headers: Headers<'_>, text: &str) -> Response<RecvStream> {
         let (response, mut body) = self.begin(headers).await;
-        // The node may have answered already, by the head alone.
+        // The node may already have answered, because of the head alone.
         let _ = body.send_data(Bytes::copy_from_slice(text.as_bytes()), true);
         timeout(BOUND, response).await.expect("it answers in time").expect("it answers")
     }
@@ -227,20 +223,20 @@ impl Http2 {
         whole(response).await.expect("the answer is whole")
     }
 
-    /// Waits until the node has ended the connection; false where it does not within `patience`.
+    /// Waits until the node ends the connection. Returns false if it does not within `patience`.
     pub async fn ended(&mut self, patience: Duration) -> bool {
         timeout(patience, &mut self.connection).await.is_ok()
     }
 }
 
-/// Closes the connection, as a client does that goes away.
+/// Closes the connection abruptly, as a client that disappears.
 impl Drop for Http2 {
     fn drop(&mut self) {
         self.connection.abort();
     }
 }
 
-/// An answer of HTTP/2 to its end; none where it breaks off.
+/// Reads an HTTP/2 answer to its end. Returns `None` if it breaks off.
 pub async fn whole(response: Response<RecvStream>) -> Option<Answer> {
     let (head, mut body) = response.into_parts();
     let mut bytes = Vec::new();
@@ -254,12 +250,12 @@ pub async fn whole(response: Response<RecvStream>) -> Option<Answer> {
     Some(Answer { status: head.status.as_u16(), headers, body: String::from_utf8(bytes).expect("a body is text") })
 }
 
-/// A frame of a WebSocket client. Its mask is zero, so that bytes stand in it as they are.
+/// Builds a frame of a WebSocket client. The mask is zero, so the payload is unchanged.
 pub fn frame(opcode: u8, payload: &[u8]) -> Vec<u8> {
     [frame_head(opcode, payload.len()), payload.to_vec()].concat()
 }
 
-/// The head of a whole message, or of a control frame, of this length.
+/// Builds the head of an unfragmented message or a control frame of this length.
 pub fn frame_head(opcode: u8, length: usize) -> Vec<u8> {
     let mut head = vec![0x80 | opcode];
     match length {
@@ -283,7 +279,7 @@ impl Frames {
     /// Upgrades a connection.
     ///
     /// # Errors
-    /// The answer of a node that does not upgrade it.
+    /// Returns the node's answer if it refuses the upgrade.
     pub async fn open(at: SocketAddr, headers: Headers<'_>) -> Result<Self, Answer> {
         let mut connection = Http1::open(at).await;
         let upgrade = [
@@ -307,7 +303,7 @@ impl Frames {
         self.read().await.expect("it answers")
     }
 
-    /// The next message; none where the connection has ended.
+    /// Returns the next message, or `None` if the connection has ended.
     pub async fn read(&mut self) -> Option<Answer> {
         timeout(BOUND, self.read_message()).await.expect("something comes")
     }
@@ -327,7 +323,7 @@ impl Frames {
         Some(Answer { status: 200, headers: Vec::new(), body })
     }
 
-    /// How long the next frame of a message is, of which nothing is read yet, and whether it is the last; none where the connection has ended.
+    /// Reads a frame's head. Returns its length and whether it is the last; `None` if the connection has ended.
     pub async fn read_frame_head(&mut self) -> Option<(usize, bool)> {
         let stream = &mut self.0.stream;
         loop {

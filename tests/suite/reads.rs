@@ -14,10 +14,10 @@ use crate::support::{TestNode, hex, items, number, without_block_hash};
 
 const PATHS: [&str; 2] = ["/", "/standard"];
 
-/// An address that no account is at.
+/// An address without an account.
 const NOBODY: Address = address!("0x00000000000000000000000000000000000abcde");
 
-/// A devnet that trades, with a block every hundred milliseconds and every snapshot kept that a test can want.
+/// Starts a devnet that trades, with a block every hundred milliseconds, and that keeps all snapshots of a test.
 fn busy(flags: &[&str]) -> TestNode {
     TestNode::start(&[&["--sub-block-ms", "10", "--keep-snapshots", "100000"], flags].concat())
 }
@@ -30,7 +30,7 @@ fn accounts(node: &TestNode) -> Vec<Address> {
     node.node.info().accounts.iter().map(|signer| signer.address()).collect()
 }
 
-/// The id of a moment with transactions in the block being built, to ask about again.
+/// Waits for a snapshot with transactions in the block being built, and returns its id.
 async fn a_moment(node: &TestNode) -> Value {
     node.sealed(2).await;
     loop {
@@ -49,7 +49,7 @@ async fn look_ups_are_what_the_evm_reads() {
     let world = node.node.info().trading.expect("the devnet trades");
     for path in PATHS {
         for who in accounts(&node).into_iter().chain([NOBODY, world.weth]) {
-            // ADDRESS' balance: PUSH20 who BALANCE, returned.
+            // Returns the account's balance: PUSH20 who BALANCE.
             let code = format!("0x73{}315f5260205ff3", &format!("{who:#x}")[2..]);
             let seen =
                 node.result(path, "eth_call", json!([{"to": NOBODY}, at, {NOBODY.to_string(): {"code": code}}])).await;
@@ -58,7 +58,7 @@ async fn look_ups_are_what_the_evm_reads() {
         }
         let mut values = Vec::new();
         for slot in 0..8u64 {
-            // SLOAD of the slot, run in the place of the token's own code, over its storage.
+            // SLOAD of the slot, in place of the token's own code and on its storage.
             let code = format!("0x60{slot:02x}545f5260205ff3");
             let seen = node
                 .result(path, "eth_call", json!([{"to": world.alpha}, at, {world.alpha.to_string(): {"code": code}}]))
@@ -105,7 +105,7 @@ async fn a_nonce_counts_the_transactions_so_far() {
     }
 }
 
-/// Checks a proof against a state root: of the account, or that it is none, and of each slot.
+/// Checks a proof against a state root: that of the account or of its absence, and that of each slot.
 fn verify(proof: &EIP1186AccountProofResponse, root: B256) {
     let account = TrieAccount {
         nonce: proof.nonce,
@@ -157,7 +157,7 @@ async fn proofs_hold_against_the_state_root_of_their_block() {
             let proved: Vec<B256> = token.storage_proof.iter().map(|slot| slot.value.into()).collect();
             assert_eq!(proved, values, "{path} {at}");
             assert!(proved.contains(&B256::ZERO) && proved.iter().any(|value| !value.is_zero()), "{proved:?}");
-            // A key is named as it was asked for.
+            // A key is returned as it was requested.
             assert_eq!(answers[1]["storageProof"][1]["key"], "0x1");
             assert_eq!(answers[1]["storageProof"][8]["key"], json!(B256::repeat_byte(0x77)));
         }
@@ -168,7 +168,7 @@ fn verify_fails(proof: &EIP1186AccountProofResponse, root: B256) -> bool {
     verify_proof(root, Nibbles::unpack(keccak256(proof.address)), None, &proof.account_proof).is_err()
 }
 
-/// Checks all of a block that follows from the rest of it: hash, roots, bloom, gas, size. `block` has its transactions in full.
+/// Checks every derived part of a block: hash, roots, bloom, gas, size. `block` has full transactions.
 fn check_block(block: &Value, receipts: &Value) {
     let typed_block: Block = typed(block);
     let told = typed_block.header.hash;
@@ -279,7 +279,7 @@ async fn what_is_in_a_block_is_found_by_count_by_index_and_by_hash() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_pre_confirmed_receipt_is_the_sealed_one_but_for_the_block_hash() {
-    // Blocks long enough to ask twice about the same one.
+    // The blocks last long enough to ask twice about the same one.
     let node = busy(&["--sub-blocks", "60"]);
     for path in PATHS {
         let (block, receipts) = loop {
@@ -415,7 +415,7 @@ async fn a_block_outlives_its_state() {
     }
 }
 
-/// Snapshots that are to be seen while the devnet publishes.
+/// The number of snapshots to observe while the devnet publishes.
 const SNAPSHOTS: usize = 30;
 
 #[tokio::test(flavor = "multi_thread")]
@@ -469,7 +469,7 @@ async fn a_hash_that_was_given_out_for_the_block_being_built_names_its_state() {
     for path in PATHS {
         let pending = node.result(path, "eth_getBlockByNumber", json!(["pending", false])).await;
         let snapshot = json!({"blockHash": pending["hash"]});
-        // The block goes on, and the hash still names the moment that it was given out for.
+        // The block continues, but the hash still names the state that it was returned for.
         node.sealed(number(&pending["number"])).await;
         assert_eq!(node.result(path, "eth_getBlockByHash", json!([pending["hash"], false])).await, pending);
         let calls = [

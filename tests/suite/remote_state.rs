@@ -1,4 +1,4 @@
-//! State that an upstream has: fetched once, in few waves, and never guessed.
+//! State of an upstream: fetched once, in few waves, and never guessed.
 
 #[path = "../../benches/world/mod.rs"]
 pub mod world;
@@ -35,13 +35,13 @@ use tokio::sync::Notify;
 use self::world::Chain;
 use crate::support::{TestNode, say, shared};
 
-/// What stands between presim and its upstream does with a request.
+/// How the proxy between presim and its upstream handles a request.
 enum Reply {
-    /// Hands it on, and the answer back.
+    /// Forwards the request and the answer.
     Pass,
-    /// Answers it so.
+    /// Answers with this status and body.
     Answer(u16, String),
-    /// Hands it on, and changes the answer.
+    /// Forwards the request and changes the answer.
     Change(fn(&mut Value)),
     /// Never answers.
     Hang,
@@ -49,14 +49,14 @@ enum Reply {
 
 type Script = Box<dyn FnMut(usize, &Value) -> Reply + Send>;
 
-/// A proxy before a node: counts, waits, and does what a script says.
+/// A scripted proxy before a node, which counts and delays requests.
 struct Proxy {
     url: String,
-    /// Groups of requests that were under way together.
+    /// The number of groups of concurrent requests.
     waves: AtomicUsize,
     under_way: AtomicUsize,
     requests: AtomicUsize,
-    /// By method and parameters.
+    /// The number of calls by method and parameters.
     calls: Mutex<HashMap<String, usize>>,
     gone: Notify,
 }
@@ -150,7 +150,7 @@ impl Proxy {
     }
 }
 
-/// The world of the bench on a node, and a front whose state comes from there.
+/// The benchmark world on a node, and a front whose state comes from that node.
 struct Setup {
     node: TestNode,
     proxy: Arc<Proxy>,
@@ -204,12 +204,12 @@ impl Setup {
         Some(Self { node, proxy, front, state, snapshots, fetcher })
     }
 
-    /// The front's answer.
+    /// Asks the front.
     async fn ask(&self, method: &str, params: &Value) -> Result<Value, RpcError> {
         ask(&self.front, method, params).await
     }
 
-    /// The same of the node whose state is all there.
+    /// Asks the node, whose state is local.
     async fn expected(&self, method: &str, params: &Value) -> Value {
         self.node.result("/", method, params.clone()).await
     }
@@ -234,7 +234,7 @@ async fn ask(front: &Front, method: &str, params: &Value) -> Result<Value, RpcEr
     Ok(serde_json::from_slice::<Value>(&answer).unwrap()["result"].take())
 }
 
-/// A request of a workload of the bench.
+/// Returns the first request of a benchmark workload.
 fn body(workload: &str) -> (String, Value) {
     let text = std::fs::read_to_string(shared(&format!("bench/{workload}.ndjson")).unwrap()).unwrap();
     let request: Value = serde_json::from_str(text.lines().next().unwrap()).unwrap();
@@ -381,7 +381,7 @@ async fn an_upstream_that_does_not_answer_rightly_is_an_error_with_its_cause_in_
         let error = error.into_object();
         assert!(error.message().contains(cause), "{cause}: {error:?}");
         assert!(began.elapsed() < Duration::from_millis(1_500), "{cause}: after {:?}", began.elapsed());
-        // What needs nobody is answered all the same.
+        // A request that needs no upstream is still answered.
         assert_eq!(setup.ask("eth_blockNumber", &json!([])).await.unwrap(), "0x0");
         setup.proxy.gone.notify_waiters();
     }
@@ -441,7 +441,7 @@ fn an_image_on_the_disk_is_what_was_written_or_nothing() {
     assert!(read_image(dir.path(), 1 << 20).unwrap_err().to_string().contains("not as it was written"));
 }
 
-/// The process's memory that is in use.
+/// Returns the resident memory of this process in bytes.
 fn resident() -> usize {
     let status = std::fs::read_to_string("/proc/self/statm").unwrap();
     status.split(' ').nth(1).unwrap().parse::<usize>().unwrap() * 4096
@@ -449,7 +449,7 @@ fn resident() -> usize {
 
 #[test]
 fn a_hundred_thousand_slots_are_less_than_64_mib() {
-    // In a process where nothing else happens.
+    // The test runs in a process of its own, so that other tests do not change its memory.
     const ALONE: &str = "PRESIM_TEST_ALONE";
     if std::env::var_os(ALONE).is_none() {
         let test = "remote_state::a_hundred_thousand_slots_are_less_than_64_mib";

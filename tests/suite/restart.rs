@@ -1,4 +1,4 @@
-//! A node that is started again goes on where it was.
+//! A restarted node continues where it stopped.
 
 use std::{fs, path::Path, time::Instant};
 
@@ -25,14 +25,14 @@ fn start(dir: &Path, flags: &[&str]) -> (TestNode, Rpc) {
     (node, rpc)
 }
 
-/// Nothing happens in it by itself.
+/// The flags of a devnet in which nothing happens by itself.
 const STILL: &[&str] = &["--traffic", "0", "--sub-block-ms", "60000"];
 
-/// Questions whose answers never change, and the answers.
+/// Requests whose answers never change, and the answers.
 struct Facts(Vec<(&'static str, Value, Value)>);
 
 impl Facts {
-    /// Of the sealed blocks up to `head`, and of accounts at these states.
+    /// Asks about the sealed blocks up to `head`, and about accounts at these states.
     async fn ask(rpc: &Rpc, head: u64, states: impl IntoIterator<Item = Value>, accounts: &[Address]) -> Self {
         let mut asked = vec![("eth_getLogs", json!([{"fromBlock": "0x0", "toBlock": quantity(head)}]))];
         for block in 0..=head {
@@ -169,7 +169,7 @@ async fn the_open_block_goes_on() {
     }
 }
 
-// What waits.
+// Waiting transactions.
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_waits_goes_on_waiting_and_is_mined_in_its_order() {
@@ -211,7 +211,7 @@ async fn what_waits_goes_on_waiting_and_is_mined_in_its_order() {
     node.sealed(1).await;
     let block = rpc.result("eth_getBlockByNumber", json!(["0x1", false])).await;
     assert_eq!(block["transactions"], json!([dearest, dear, early, late]));
-    // What was missing comes, and what waited for it since before the restarts goes with it.
+    // The missing transaction arrives, and the one that has waited for it since before the restarts is mined with it.
     let missing = send(&rpc, &transfer(&signers[3], 0, to, 1, GWEI)).await;
     let mut changes = node.node.snapshots().changes();
     while rpc.result("eth_getTransactionReceipt", json!([gap])).await.is_null() {
@@ -220,7 +220,7 @@ async fn what_waits_goes_on_waiting_and_is_mined_in_its_order() {
     assert!(rpc.result("eth_getTransactionReceipt", json!([missing])).await.is_object());
 }
 
-/// Nothing is mined there, and what waits is kept.
+/// Nothing is mined on a static chain, but its waiting transactions are kept.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_chain_that_stands_still_keeps_its_pool_and_its_states() {
     let Some(folder) = shared("vectors/execution-apis") else { return };
@@ -255,10 +255,11 @@ async fn a_chain_that_stands_still_keeps_its_pool_and_its_states() {
 
 // The base.
 
-/// Stores its second word under its first; called with nothing, it destroys itself.
+/// Stores its second word under its first; called without data, it destroys itself.
 const RUNTIME: [u8; 15] = hex!("36600657 33ff 5b 602035 600035 55 00");
 
-/// A genesis before Cancun, where what destroys itself is gone, and its storage with it; `doomed` and `kept` have the code and some storage.
+/// Returns a genesis before Cancun, where SELFDESTRUCT deletes the account and its storage. `doomed` and `kept` have
+/// [`RUNTIME`] and some storage.
 fn shanghai(doomed: Address, kept: Address) -> Value {
     let mut genesis = serde_json::to_value(dev_genesis(&dev_signers().unwrap(), 1_000)).unwrap();
     let config = genesis["config"].as_object_mut().unwrap();
@@ -293,7 +294,7 @@ async fn what_changed_in_blocks_whose_states_are_gone_is_in_the_state() {
         "--keep-blocks",
         "3",
     ];
-    // Stores 7 under 7, and leaves the code.
+    // Stores 7 under 7 and deploys the code.
     let init = hex!("6007600755 600f 6011 6000 39 600f 6000 f3");
     let init = Bytes::from([&init[..], &RUNTIME].concat());
     let proxy = presim::chain::DEPLOYMENT_PROXY;
@@ -303,7 +304,7 @@ async fn what_changed_in_blocks_whose_states_are_gone_is_in_the_state() {
         [U256::from(key).to_be_bytes::<32>(), U256::from(value).to_be_bytes::<32>()].concat().into()
     };
     let nothing = bytes!("");
-    // Each in a block of its own.
+    // Each step is in a block of its own.
     let steps = [
         (doomed, store(3, 3)),
         (doomed, store(1, 0)),
@@ -395,9 +396,9 @@ async fn a_large_genesis_goes_on() {
     assert_eq!(head(&rpc).await, sealed);
 }
 
-// How long it takes.
+// Start-up time.
 
-/// Blocks of a long chain: without optimisation it takes its time to make them.
+/// The length of a long chain; shorter in unoptimised builds, which take long to make it.
 const LONG: u64 = if cfg!(debug_assertions) { 1_000 } else { 10_000 };
 
 #[tokio::test(flavor = "multi_thread")]

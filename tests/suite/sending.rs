@@ -1,4 +1,4 @@
-//! Transactions: taken or refused, waiting, mined, and their receipts waited for.
+//! Sent transactions: accepted or refused, waiting, mined, and waiting for receipts.
 
 use std::{
     collections::{BTreeSet, HashSet},
@@ -33,16 +33,16 @@ const GWEI: u128 = 1_000_000_000;
 const ETHER: u128 = 1_000_000_000_000_000_000;
 /// An address without an account.
 const TO: Address = address!("0x00000000000000000000000000000000000abcde");
-/// Longer than anything here may take.
+/// An upper limit of what a test waits for.
 const BOUND: Duration = Duration::from_secs(30);
 
-/// One of the user's nine accounts that have sent nothing: the very first has set up the devnet's contracts.
+/// Returns one of the user's nine unused accounts; the first account has set up the devnet's contracts.
 fn key(index: usize) -> PrivateKeySigner {
     static KEYS: LazyLock<Vec<PrivateKeySigner>> = LazyLock::new(|| dev_signers().unwrap());
     KEYS[index + 1].clone()
 }
 
-/// All accounts of the test mnemonic.
+/// Returns all accounts of the test mnemonic.
 fn mnemonic() -> impl Iterator<Item = PrivateKeySigner> {
     let words = "test test test test test test test test test test test junk";
     let parent = MnemonicBuilder::<English>::default().phrase(words).index(0).unwrap().build_parent_key().unwrap();
@@ -117,7 +117,7 @@ where
     sign(tx, signer).encoded_2718().into()
 }
 
-/// The network form of a blob transaction.
+/// Encodes a blob transaction in its network form.
 fn raw_blob(tx: TxEip4844, sidecar: impl Into<BlobTransactionSidecarVariant>, signer: &PrivateKeySigner) -> Bytes {
     let signature = signer.sign_hash_sync(&tx.signature_hash()).unwrap();
     let tx = TxEip4844WithSidecar::from_tx_and_sidecar(tx, sidecar.into());
@@ -156,7 +156,7 @@ async fn nonce(node: &TestNode, of: Address) -> u64 {
     snapshot.world.account(&of).map_or(0, |account| account.nonce)
 }
 
-/// Waits until the newest snapshots have the transaction; returns how many snapshots after the newest at the call it came.
+/// Waits until a snapshot has the transaction. Returns the number of snapshots since the call.
 async fn mined(node: &TestNode, hash: &Value) -> u64 {
     let hash: B256 = hash.as_str().unwrap().parse().unwrap();
     let snapshots = node.node.snapshots();
@@ -174,12 +174,12 @@ async fn mined(node: &TestNode, hash: &Value) -> u64 {
     tokio::time::timeout(BOUND, wait).await.expect("it is mined")
 }
 
-/// A devnet without traffic whose sub-blocks come quickly.
+/// Starts a devnet without traffic and with quick sub-blocks.
 fn devnet(flags: &[&str]) -> TestNode {
     TestNode::start(&[&["--traffic", "0", "--sub-block-ms", "50"], flags].concat())
 }
 
-/// A chain that stands still, on which these have ether.
+/// Starts a static chain on which these accounts have ether.
 fn static_node(signers: &[PrivateKeySigner], flags: &[&str]) -> (TestNode, tempfile::NamedTempFile) {
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(file.path(), serde_json::to_vec(&dev_genesis(signers, 1_000)).unwrap()).unwrap();
@@ -187,7 +187,7 @@ fn static_node(signers: &[PrivateKeySigner], flags: &[&str]) -> (TestNode, tempf
     (TestNode::start(&all), file)
 }
 
-// Each type.
+// Transaction types.
 
 #[tokio::test(flavor = "multi_thread")]
 async fn transactions_of_each_plain_type_are_mined() {
@@ -237,7 +237,7 @@ async fn a_blob_transaction_is_mined_without_its_blobs() {
     let shown = node.result("/", "eth_getTransactionByHash", json!([bare.tx_hash()])).await;
     assert_eq!(shown["blobVersionedHashes"], json!(hashes(&cells)));
 
-    // The older proofs are taken too, as geth takes them from clients that do not know Osaka.
+    // The older proofs are accepted too: geth accepts them from clients that do not know Osaka.
     let plain_proofs: BlobTransactionSidecar = blobs(b"blob proof").build_4844().unwrap();
     let tx = blob_tx(1, plain_proofs.versioned_hashes().collect());
     let receipt = send_sync(&node, &raw_blob(tx, plain_proofs, &key(0))).await;
@@ -247,7 +247,7 @@ async fn a_blob_transaction_is_mined_without_its_blobs() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_delegation_that_was_sent_works() {
     let node = devnet(&[]);
-    // Its code returns 42.
+    // The created code returns 42.
     let create = TxLegacy {
         gas_limit: 200_000,
         to: TxKind::Create,
@@ -270,12 +270,12 @@ async fn a_delegation_that_was_sent_works() {
     assert_eq!(code, json!(format!("0xef0100{}", hex::encode(code_at))));
     let answer = node.result("/", "eth_call", json!([{"to": authority.address()}, "pending"])).await;
     assert_eq!(answer, json!(B256::with_last_byte(42)));
-    // Who has delegated its account still sends from it (EIP-3607 as EIP-7702 has it).
+    // An account with a delegation can still send (EIP-3607 as changed by EIP-7702).
     let receipt = send_sync(&node, &raw(TxEip1559 { gas_limit: 30_000, ..plain(1) }, &authority)).await;
     assert_eq!(receipt["status"], "0x1");
 }
 
-// What is refused.
+// Refusals.
 
 #[tokio::test(flavor = "multi_thread")]
 async fn each_refusal_is_geths() {
@@ -526,13 +526,13 @@ async fn a_contract_sends_nothing() {
     assert_eq!((code, message), (-32000, format!("sender not an eoa: address {}, codehash: {hash}", key(0).address())));
 }
 
-// What waits.
+// Waiting transactions.
 
 #[tokio::test(flavor = "multi_thread")]
 async fn behind_a_nonce_gap_a_transaction_waits_until_it_is_filled() {
     let node = devnet(&[]);
     let (later, last) = (send(&node, &raw(plain(1), &key(0))).await, send(&node, &raw(plain(2), &key(0))).await);
-    // Another's is mined meanwhile, and twice more: the gap is what holds it back, and nothing else.
+    // Three transactions of another account are mined meanwhile: only the gap holds this one back.
     for nonce in 0..3 {
         send_sync(&node, &raw(plain(nonce), &key(1))).await;
     }
@@ -603,7 +603,7 @@ async fn a_full_pool_keeps_what_pays_more() {
     let dear = send(&node, &raw(paying(0, 30), &key(2))).await;
     let (code, message) = refusal(&node, &raw(paying(5, 1_000), &key(3))).await;
     assert_eq!((code, message.as_str()), (-32000, "txpool is full"), "one that cannot be mined yet");
-    // What cannot be mined goes first, then what pays less.
+    // A transaction that cannot be mined is evicted first, then the one that pays least.
     let next = send(&node, &raw(paying(0, 20), &key(3))).await;
     let there = async |hash: &Value| !node.result("/", "eth_getTransactionByHash", json!([hash])).await.is_null();
     assert_eq!((there(&gapped).await, there(&cheap).await), (false, true));
@@ -670,7 +670,7 @@ async fn a_receipt_that_was_waited_for_is_the_one_that_is_asked_for() {
         assert_eq!(receipt["blockNumber"], "0x1");
         let hash = &receipt["transactionHash"];
         let mut asked = node.result("/", "eth_getTransactionReceipt", json!([hash])).await;
-        // The block being built has another hash with each sub-block.
+        // The hash of the block being built changes with each sub-block.
         asked["blockHash"] = receipt["blockHash"].clone();
         assert_eq!(asked["logs"], receipt["logs"]);
         assert_eq!(asked, receipt);
@@ -725,7 +725,7 @@ async fn those_who_wait_are_bounded_and_hold_no_worker() {
         tokio::time::timeout(BOUND, async { (waits(0).await, waits(1).await) }).await.expect("both are taken");
         let refused = wait(2).await;
         assert_eq!(refused, json!({"code": -32005, "message": "too busy: 2 requests wait for receipts already"}));
-        // It was not taken.
+        // The refused transaction is not in the pool.
         send(&node, &raw(plain(0), &key(2))).await;
     };
     tokio::select! {
@@ -733,7 +733,7 @@ async fn those_who_wait_are_bounded_and_hold_no_worker() {
         error = wait(1) => panic!("it waits no more: {error}"),
         () = others => {}
     }
-    // Whoever goes away leaves its seat.
+    // A client that disconnects frees its slot.
     let error = tokio::time::timeout(BOUND, async {
         loop {
             let tx = raw(plain(0), &key(3));
@@ -750,7 +750,7 @@ async fn those_who_wait_are_bounded_and_hold_no_worker() {
 async fn how_long_one_waits_is_a_setting() {
     let (node, _genesis) =
         static_node(&dev_signers().unwrap(), &["--sync-timeout-ms", "100", "--max-sync-timeout-ms", "300"]);
-    // An hour is cut, nothing and zero are the usual.
+    // An hour is cut to the maximum; zero and null mean the default.
     for (index, (asked, waited)) in
         [(json!(3_600_000), "300ms"), (json!(0), "100ms"), (json!(null), "100ms")].into_iter().enumerate()
     {
@@ -798,7 +798,7 @@ async fn a_transaction_is_in_the_next_sub_block_of_a_devnet_with_traffic() {
         slowest = slowest.max(began.elapsed());
     }
     say(&format!("SENDING: ten transactions, the slowest was mined after {slowest:?}"));
-    // One that comes while a sub-block is being made is in the one after it.
+    // A transaction that arrives while a sub-block is being built is in the one after it.
     assert!(after.iter().all(|snapshots| *snapshots <= 2), "{after:?}");
     assert!(after.iter().filter(|snapshots| **snapshots <= 1).count() >= 8, "{after:?}");
 }
@@ -806,7 +806,7 @@ async fn a_transaction_is_in_the_next_sub_block_of_a_devnet_with_traffic() {
 #[tokio::test(flavor = "multi_thread")]
 async fn whoever_pays_more_is_mined_first_and_each_in_the_order_of_its_nonces() {
     let node = TestNode::start(&["--traffic", "0", "--sub-block-ms", "3000"]);
-    // Right after a sub-block there is time to send all before the next.
+    // Right after a sub-block there is time to send all of them before the next one.
     let mut changes = node.node.snapshots().changes();
     tokio::time::timeout(BOUND, changes.changed()).await.expect("the next comes").unwrap();
     let paying = |nonce: u64, tip: u128| TxEip1559 { max_priority_fee_per_gas: tip * GWEI, ..plain(nonce) };
@@ -826,7 +826,7 @@ async fn whoever_pays_more_is_mined_first_and_each_in_the_order_of_its_nonces() 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_does_not_fit_the_block_waits_for_the_next() {
     let node = TestNode::start(&["--traffic", "0", "--sub-block-ms", "100", "--sub-blocks", "5"]);
-    // Each uses all of its gas: an endless loop at the top of a creation.
+    // Each transaction uses all of its gas: the init code is an endless loop.
     let burn = |nonce: u64| TxEip1559 {
         gas_limit: 16_000_000,
         to: TxKind::Create,
@@ -838,7 +838,7 @@ async fn what_does_not_fit_the_block_waits_for_the_next() {
     for nonce in 0..5 {
         last = send(&node, &raw(burn(nonce), &key(0))).await;
     }
-    // Nobody else is held up by it.
+    // Other accounts are not delayed.
     let receipt = send_sync(&node, &raw(plain(0), &key(1))).await;
     assert_eq!(receipt["status"], "0x1");
     mined(&node, &last).await;
@@ -852,7 +852,7 @@ async fn what_does_not_fit_the_block_waits_for_the_next() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_transaction_that_can_no_longer_be_paid_leaves_the_pool() {
     let node = devnet(&[]);
-    // Its code gives all the ether of its account away.
+    // The created code sends all of its account's ether away.
     let create = TxLegacy {
         gas_limit: 200_000,
         to: TxKind::Create,
@@ -906,7 +906,7 @@ async fn thirty_two_accounts_send_at_once() {
     assert_eq!(balance(&node, TO).await, U256::from(32));
 }
 
-// Accounts of the node's.
+// Accounts that the node signs for.
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_node_signs_for_its_accounts() {
@@ -932,12 +932,12 @@ async fn the_node_signs_for_its_accounts() {
     }
     assert_eq!(balance(&node, TO).await, U256::from(5));
 
-    // Without gas: what it needs, to the unit.
+    // Without `gas`, the exact gas that the transfer needs is set.
     let hash = node.result("/", "eth_sendTransaction", json!([{"from": from, "to": TO, "value": "0x1"}])).await;
     mined(&node, &hash).await;
     let shown = node.result("/", "eth_getTransactionByHash", json!([hash])).await;
     assert_eq!(shown["gas"], "0x5208");
-    // A contract of one byte.
+    // The created contract has one byte of code.
     let create = json!([{"from": from, "to": null, "data": "0x600160005360016000f3"}]);
     let hash = node.result("/", "eth_sendTransaction", create).await;
     mined(&node, &hash).await;
@@ -945,7 +945,7 @@ async fn the_node_signs_for_its_accounts() {
     assert_eq!(receipt["status"], "0x1", "{receipt}");
     let code = node.result("/", "eth_getCode", json!([receipt["contractAddress"], "pending"])).await;
     assert_eq!(code, "0x01");
-    // What would revert is not sent.
+    // A transaction that would revert is not sent.
     let reverts = json!([{"from": from, "to": null, "data": "0x60006000fd"}]);
     let error = node.error("/", "eth_sendTransaction", reverts).await;
     assert_eq!(error, json!({"code": -32000, "message": "execution reverted", "data": "0x"}));
@@ -1007,7 +1007,7 @@ async fn no_two_transactions_of_one_account_get_the_same_nonce() {
 
 // Background traffic.
 
-/// Who has sent what is in the newest snapshots of a node, once there are some.
+/// Returns the senders in the block being built, over `snapshots` changes of the newest snapshot.
 async fn senders(node: &TestNode, snapshots: u64) -> HashSet<Address> {
     let mut changes = node.node.snapshots().changes();
     let mut senders = HashSet::new();
@@ -1040,7 +1040,7 @@ async fn on_another_genesis_traffic_leaves_an_account_to_whoever_sends_from_it()
     let both: HashSet<Address> = [key(0).address(), key(1).address()].into();
     assert_eq!(senders(&node, 6).await, both);
     assert_eq!(node.result("/", "eth_accounts", json!([])).await, json!([key(0).address(), key(1).address()]));
-    // Its nonces are taken by traffic until its user has one in the pool: the node finds the next.
+    // Traffic uses the account's nonces until the user has a transaction in the pool; the node assigns the next nonce.
     let tx = json!({"from": key(0).address(), "to": TO, "value": "0x1", "gas": "0x5208"});
     let send = async {
         loop {
@@ -1061,7 +1061,7 @@ async fn on_another_genesis_traffic_leaves_an_account_to_whoever_sends_from_it()
     assert_eq!(nonce(&node, key(0).address()).await, from);
 }
 
-// Who is told.
+// Notifications.
 
 #[tokio::test(flavor = "multi_thread")]
 async fn subscribers_are_told_of_transactions_when_they_can_be_mined() {

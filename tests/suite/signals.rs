@@ -1,4 +1,4 @@
-//! Signals end the program from its first instruction to its last, and a node that starts says what it waits for.
+//! Signals end the program at any moment of its life, and a starting node reports what it waits for.
 
 use std::{
     io::{ErrorKind, Read},
@@ -17,7 +17,7 @@ use crate::{
     support::{BOUND, request},
 };
 
-/// The program on its way to being a node, ended when the test is.
+/// A starting program, which is ended when dropped.
 pub struct Starting {
     child: Child,
     url: String,
@@ -31,13 +31,13 @@ impl Starting {
         Self { child, url: format!("http://{listen}"), http: reqwest::Client::new() }
     }
 
-    /// The status and the document of `/health`; `None` where nobody listens.
+    /// Returns the status and the document of `/health`, or `None` if nothing listens.
     pub async fn health(&self) -> Option<(u16, Value)> {
         let answer = self.http.get(format!("{}/health", self.url)).send().await.ok()?;
         Some((answer.status().as_u16(), answer.json().await.expect("JSON")))
     }
 
-    /// Waits until `/health` says that the start waits for something with `reason` in it.
+    /// Waits until the reason in `/health` contains `reason`.
     pub async fn waits_for(&self, reason: &str) {
         let (status, health) = eventually(reason, async || {
             let health = self.health().await?;
@@ -48,7 +48,7 @@ impl Starting {
         assert_eq!((status, state, cause), (503, &json!("starting"), &json!("connecting")), "{health}");
     }
 
-    /// The HTTP status and the answer to a request.
+    /// Sends a request. Returns the HTTP status and the answer.
     pub async fn ask(&self, path: &str, method: &str) -> (u16, Value) {
         let post = self.http.post(format!("{}{path}", self.url)).json(&request(1, method, json!([])));
         let answer = post.send().await.expect("it answers");
@@ -59,7 +59,7 @@ impl Starting {
         signal(&self.child, name);
     }
 
-    /// That it ends in order and at once.
+    /// Checks that the program ends in order and at once.
     pub fn ends_in_order(mut self) {
         let began = Instant::now();
         let status = ended(&mut self.child);
@@ -92,7 +92,7 @@ fn ended(child: &mut Child) -> ExitStatus {
     }
 }
 
-/// Waits until a signal kills the process no more: it is to be heard.
+/// Waits until the process handles SIGTERM.
 fn hears_signals(child: &Child) {
     const SIGTERM: u32 = 15;
     let deadline = Instant::now() + BOUND;
@@ -107,7 +107,7 @@ fn hears_signals(child: &Child) {
     }
 }
 
-/// A file that nobody writes, so that whoever opens it waits.
+/// Creates a file that nothing writes to, so that opening it blocks.
 fn endless(folder: &TempDir) -> PathBuf {
     let path = folder.path().join("endless");
     assert!(Command::new("mkfifo").arg(&path).status().unwrap().success());
@@ -139,7 +139,7 @@ async fn a_start_that_takes_long_is_told_of_and_can_be_stopped() {
     }
 }
 
-/// Only hosts that the node itself would answer are told anything.
+/// As on a running node, requests for other hosts are refused.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_page_that_points_a_name_at_a_node_that_starts_learns_nothing() {
     let folder = tempfile::tempdir().unwrap();
@@ -175,7 +175,7 @@ fn a_command_line_that_takes_long_to_read_can_be_stopped() {
     }
 }
 
-/// From the moment that it hears signals on, at which nothing has been done yet, to when it serves.
+/// The moments range from the installation of the signal handlers to a node that serves.
 #[test]
 fn a_signal_at_any_moment_of_the_start_ends_it_in_order() {
     let data = tempfile::tempdir().unwrap();
@@ -187,13 +187,13 @@ fn a_signal_at_any_moment_of_the_start_ends_it_in_order() {
         presim.signal(if moment % 2 == 0 { "TERM" } else { "INT" });
         presim.ends_in_order();
     }
-    // What it left behind is sound.
+    // The data directory that it leaves can be opened.
     drop(Presim::start(&flags));
 }
 
 #[test]
 fn an_interrupted_approver_does_not_pass_for_one_who_was_heard() {
-    // A node that takes what is said to it, and never answers.
+    // A node that reads the request and never answers.
     let folder = tempfile::tempdir().unwrap();
     let node = UnixListener::bind(folder.path().join("wallet.sock")).unwrap();
     let approve = ["wallet", "approve", "payroll", "0x12345678", "--data-dir", text(folder.path())];
@@ -207,7 +207,7 @@ fn an_interrupted_approver_does_not_pass_for_one_who_was_heard() {
     assert!(told.contains("error: interrupted"), "{told}");
 }
 
-/// The connection of a child that calls; it panics where the child ends before.
+/// Accepts a connection of the child. Panics if the child ends before it connects.
 fn caller(node: &UnixListener, child: &mut Child) -> UnixStream {
     node.set_nonblocking(true).unwrap();
     loop {

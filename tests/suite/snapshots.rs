@@ -1,4 +1,4 @@
-//! What a request runs on: selectors, snapshots that can be had again, batches, the open block, and the devnet under load.
+//! The state that a request runs on: selectors, retained snapshots, batches, the open block, and the devnet under load.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -21,7 +21,7 @@ sol! {
     }
 }
 
-/// An address without an account: calls get code there by an override.
+/// An address without an account, where overrides put code.
 const PROBE: Address = address!("0x00000000000000000000000000000000000abcde");
 
 const NUMBER: &[u8] = &[0x43];
@@ -36,7 +36,7 @@ fn block_hash(number: u64) -> Vec<u8> {
     [&[0x67], number.to_be_bytes().as_slice(), &[0x40]].concat()
 }
 
-/// Code that returns the word each of these pieces pushes.
+/// Returns code that returns the word that each of these pieces pushes.
 fn returning<T: AsRef<[u8]>>(pieces: &[T]) -> Bytes {
     let mut code = Vec::new();
     for (index, piece) in pieces.iter().enumerate() {
@@ -51,7 +51,7 @@ fn returning<T: AsRef<[u8]>>(pieces: &[T]) -> Bytes {
     code.into()
 }
 
-/// `eth_call`'s parameters that read these words at `at`.
+/// Returns `eth_call` parameters that read these words at `at`.
 fn probe<T: AsRef<[u8]>>(pieces: &[T], at: &Value) -> Value {
     json!([{"to": PROBE}, at, {PROBE.to_string(): {"code": returning(pieces)}}])
 }
@@ -69,7 +69,7 @@ async fn read_number(node: &TestNode, at: Value) -> u64 {
     read(node, "/", &[NUMBER], at).await[0].to()
 }
 
-/// The blocks of a simulation.
+/// Returns the blocks of a simulation.
 async fn simulate(node: &TestNode, path: &str, blocks: Value, at: Value) -> Value {
     node.result(path, "eth_simulateV1", json!([{"blockStateCalls": blocks}, at])).await
 }
@@ -78,7 +78,7 @@ async fn snapshot(node: &TestNode) -> Value {
     node.result("/", "presim_snapshot", json!([])).await
 }
 
-/// The first snapshot for which this is so.
+/// Waits for the first snapshot that satisfies a condition.
 async fn until(node: &TestNode, what: &str, is: impl Fn(&Value) -> bool) -> Value {
     let wait = async {
         loop {
@@ -91,7 +91,7 @@ async fn until(node: &TestNode, what: &str, is: impl Fn(&Value) -> bool) -> Valu
     tokio::time::timeout(Duration::from_secs(30), wait).await.unwrap_or_else(|_| panic!("{what}: not within 30 s"))
 }
 
-/// An answer to one request with what its header tells: id, block and index.
+/// The answer to one request, with the id, block and index of its header.
 struct Answer {
     value: Value,
     id: u64,
@@ -123,12 +123,12 @@ fn dev_accounts(node: &TestNode) -> Vec<Address> {
     node.node.info().accounts.iter().map(|account| account.address()).collect()
 }
 
-/// What tells one state of a devnet with traffic from another: the ether of all who trade, which fees make less of.
+/// Returns code pieces that read the balances of all traders. Fees reduce their sum, so it identifies a state.
 fn everybody() -> Vec<Vec<u8>> {
     traffic_signers().unwrap().into_iter().map(|signer| balance(signer.address())).collect()
 }
 
-/// A chain that stands still on the devnet's genesis, its time 1,000.
+/// Starts a static chain on the devnet's genesis with timestamp 1,000.
 fn static_node(flags: &[&str]) -> (TestNode, tempfile::NamedTempFile) {
     let file = tempfile::NamedTempFile::new().unwrap();
     let genesis = dev_genesis(&dev_signers().unwrap(), 1_000);
@@ -250,7 +250,7 @@ async fn a_pruned_block_is_refused_with_the_oldest_kept() {
             ("eth_simulateV1", json!([{"blockStateCalls": [{}]}, selector])),
         ] {
             let answer = answer(&node, method, params).await;
-            // The head is the block before the open one; it and the two before it are kept.
+            // The head is the parent of the open block. The head and the two blocks before it are kept.
             let text = format!("state of block {block} is not kept: the oldest kept is {}", answer.block - 3);
             assert_eq!(answer.value["error"], json!({"code": -32000, "message": text}), "{method} at {selector}");
         }
@@ -362,7 +362,7 @@ async fn a_snapshot_that_has_not_been_is_refused() {
     assert_eq!(error["message"], "snapshot 0x2 is not kept: those from 0x0 to 0x1 are");
 }
 
-/// So that a refusal that says "those from a to b are kept" is true of each.
+/// The error "those from a to b are kept" relies on this.
 #[tokio::test(flavor = "multi_thread")]
 async fn snapshots_are_numbered_without_gaps() {
     let node = TestNode::start(&[&FAST[..], &["--keep-snapshots", "100000"]].concat());
@@ -436,7 +436,7 @@ async fn no_answer_mixes_two_snapshots() {
     }
 }
 
-// The open block (ruling 2).
+// The open block.
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_simulation_at_pending_continues_the_open_block() {
@@ -455,7 +455,7 @@ async fn a_simulation_at_pending_continues_the_open_block() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn blocks_after_the_open_one_follow_at_the_block_time_or_at_12_seconds_on_standard() {
-    // 3 sub-blocks of 20 s: a minute.
+    // 3 sub-blocks of 20 s make a block time of one minute.
     let node = TestNode::start(&["--traffic", "0", "--sub-block-ms", "20000", "--sub-blocks", "3"]);
     for (path, step) in [("/", 60), ("/standard", 12)] {
         let blocks = simulate(&node, path, json!([{}, {}, {}]), json!("pending")).await;
@@ -597,7 +597,7 @@ async fn sealed_blocks_chain() {
 async fn the_hashes_of_blocks_in_the_history_contract_are_the_chain_s() {
     let node = TestNode::start(&FAST);
     until(&node, "head 5", |snapshot| number(&snapshot["head"]["number"]) >= 5).await;
-    // EIP-2935.
+    // The contract of EIP-2935.
     let history = "0x0000F90827F1C53a10cb7A02335B175320002935";
     for block in 0..4_u64 {
         let hash = simulate(&node, "/", json!([{}]), hex(block)).await[0]["parentHash"].take();
@@ -606,7 +606,7 @@ async fn the_hashes_of_blocks_in_the_history_contract_are_the_chain_s() {
     }
 }
 
-/// What ALPHA is worth in BETA, which each swap changes.
+/// Returns the price of ALPHA in BETA, which each swap changes.
 fn quote(node: &TestNode, at: Value) -> Value {
     let world = node.node.info().trading.expect("the devnet has its trading world");
     let call = IRouter::getAmountsOutCall {

@@ -1,4 +1,4 @@
-//! Peers that stop in the midst of a body or an answer, and others that are only slow.
+//! Peers that stop in the middle of a body or an answer, and peers that are only slow.
 
 use std::{net::SocketAddr, time::Duration};
 
@@ -12,11 +12,11 @@ use crate::{
 };
 
 const CODE_AT: &str = "0x00000000000000000000000000000000000c0de0";
-/// How long reading or writing may make no progress, here.
+/// The timeout of reads and writes without progress in these tests.
 const TIMEOUT: Duration = Duration::from_millis(500);
-/// Where a connection that must be cut is not cut by then, it is not cut in time.
+/// If a connection is still open after this time, it was not closed in time.
 const LATE: Duration = Duration::from_millis(3_000);
-/// More than the system's own buffers hold.
+/// More bytes than the system's buffers hold.
 const LONG: usize = 24_000_000;
 
 fn at(node: &TestNode) -> SocketAddr {
@@ -31,18 +31,18 @@ fn chain_id() -> String {
     request(1, "eth_chainId", json!([])).to_string()
 }
 
-/// A call whose answer has about this many bytes: RETURN(0, half of them), in hex.
+/// Returns a call whose answer has about this many bytes: RETURN(0, half of them), in hex.
 pub fn long_call(bytes: usize) -> Value {
     let code = format!("0x63{:08x}6000f3", bytes / 2);
     request(1, "eth_call", json!([{"to": CODE_AT}, "pending", {CODE_AT: {"code": code}}]))
 }
 
-/// A request that is made this many bytes long: white space may follow JSON.
+/// Pads a request to this many bytes with trailing white space.
 pub fn padded(request: &str, bytes: usize) -> String {
     request.to_owned() + &" ".repeat(bytes - request.len())
 }
 
-/// A short request of this many bytes.
+/// Returns a short request padded to this many bytes.
 pub fn long_request(bytes: usize) -> String {
     padded(&chain_id(), bytes)
 }
@@ -51,7 +51,7 @@ fn served(answer: &Answer) {
     assert_eq!((answer.status, &answer.json()["result"]), (200, &json!("0x7a69")), "{answer:?}");
 }
 
-// What stops.
+// Stalled peers.
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_body_that_stops_ends_its_connection() {
@@ -69,7 +69,7 @@ async fn a_body_that_stops_ends_its_connection() {
         body.send_data(half.to_vec().into(), false).expect("it is sent");
         assert!(connection.ended(LATE).await, "HTTP/2 stays open");
     };
-    // A frame that is not whole, and a message of which another frame should come.
+    // An incomplete frame, and an incomplete message.
     let broken = [[frame_head(TEXT, text.len()), half.to_vec()].concat(), {
         let mut first = frame(TEXT, half);
         first[0] &= 0x7f;
@@ -101,7 +101,7 @@ async fn an_answer_that_is_not_taken_ends_its_connection() {
     let http1 = async {
         let mut connection = Http1::open(at(&node)).await;
         connection.send(&[], &long).await;
-        // Nothing tells a peer that does not read that the other side has gone: the time must pass.
+        // A peer that does not read is not notified of the close, so the test waits.
         connection.stream.peek(&mut [0]).await.expect("the answer begins");
         sleep(LATE).await;
         let came = drain(&mut connection.stream, BOUND).await.expect("HTTP/1 stays open");
@@ -147,9 +147,9 @@ async fn signs_of_life_keep_no_answer_that_is_not_taken() {
     assert!(tokio::time::timeout(LATE, ended).await.is_ok(), "it stays open");
 }
 
-// What is slow.
+// Slow peers.
 
-/// Parts of a request, far enough from each other that all of them take much longer than the time-out.
+/// Passes a request on in parts with pauses, so that all of them take much longer than the timeout.
 async fn by_parts(text: &[u8], mut take: impl AsyncFnMut(&[u8], bool)) {
     let parts: Vec<&[u8]> = text.chunks(text.len().div_ceil(15)).collect();
     for (index, part) in parts.iter().enumerate() {
@@ -185,9 +185,9 @@ async fn a_body_that_comes_slowly_is_read() {
     tokio::join!(http1, http2, websocket);
 }
 
-/// Reads this many bytes with pauses, which take much longer than the time-out.
+/// Reads this many bytes with pauses that add up to much more than the timeout.
 async fn sip(stream: &mut TcpStream, length: usize) {
-    // A node sees progress when a third of the system's buffer is free again: 1.4 of 4 MB.
+    // The node sees progress when a third of the system's buffer is free again: 1.4 of 4 MB.
     let mut part = vec![0; 1 << 20];
     let mut left = length;
     while left > 0 {
@@ -244,7 +244,7 @@ async fn an_answer_that_is_taken_slowly_comes_whole() {
     tokio::join!(http1, websocket, http2);
 }
 
-// What only waits.
+// Requests that only wait.
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_request_that_runs_longer_than_the_time_out_is_answered() {

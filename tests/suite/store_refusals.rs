@@ -1,4 +1,4 @@
-//! A data directory that a node cannot go on with is refused with what to do, and left as it was found.
+//! A data directory that a node cannot use is refused with advice and left unchanged.
 
 use std::{
     fs,
@@ -19,10 +19,10 @@ use crate::{
 };
 
 const FILE: &str = "presim.redb";
-/// Places that are damaged, one at a time: in the header, and anywhere.
+/// The number of bits that are flipped, one at a time: in the header, in used pages, and anywhere.
 const FLIPS: usize = 60;
 
-/// A data directory with a chain in it, and what a client may ask of it.
+/// A data directory with a chain, and answers of a node on it.
 struct Kept {
     dir: TempDir,
     content: Vec<u8>,
@@ -41,7 +41,7 @@ fn try_start(dir: &Path, flags: &[&str]) -> Result<TestNode, String> {
 }
 
 impl Kept {
-    /// Some blocks, a batch, and a transaction behind a gap, by a node that was stopped.
+    /// Creates a store with some blocks, a batch and a transaction behind a gap, and stops its node.
     async fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
         let quick =
@@ -58,7 +58,7 @@ impl Kept {
         let hash = rpc.result("eth_sendRawTransaction", json!([raw])).await;
         node.node.stop();
 
-        // What it says when it stands still is what it says of this file.
+        // The answers of a static node on a copy of this file are recorded.
         let content = fs::read(dir.path().join(FILE)).unwrap();
         let node = start(dir.path(), &[]);
         let rpc = Rpc::new(node.url("/"));
@@ -87,7 +87,8 @@ impl Kept {
         self.dir.path().join(FILE)
     }
 
-    /// A node on this file is refused for damage and leaves it as it is, or says what the whole one says.
+    /// Starts a node on this file. It must either refuse the file as damaged and leave it unchanged, or give the
+    /// recorded answers. Returns whether it refused.
     async fn check(&self, content: &[u8], how: &str) -> bool {
         fs::write(self.file(), content).unwrap();
         match try_start(self.dir.path(), &[]) {
@@ -120,7 +121,7 @@ async fn a_damaged_store_is_refused_and_left_as_it_is_or_does_no_harm() {
     let seed = seed();
     let mut rng = SmallRng::seed_from_u64(seed);
     let len = kept.content.len();
-    // The header, of which each byte counts; the pages that are in use; anywhere.
+    // The header, in which every byte matters; the pages in use; any place.
     let used: Vec<usize> = (0..len).filter(|at| kept.content[*at] != 0).collect();
     let mut places: Vec<usize> = (0..FLIPS / 3).map(|_| rng.random_range(0..320)).collect();
     places.extend((0..FLIPS / 3).map(|_| used[rng.random_range(0..used.len())]));
@@ -198,7 +199,7 @@ async fn a_second_node_on_a_directory_is_refused() {
     rpc.result("eth_blockNumber", json!([])).await;
 }
 
-/// Of many that begin on an empty directory at once, one has it.
+/// If several nodes start on an empty directory at once, one of them opens it.
 #[tokio::test(flavor = "multi_thread")]
 async fn of_nodes_that_begin_on_one_directory_at_once_one_has_it() {
     for _ in 0..5 {
@@ -220,14 +221,15 @@ async fn of_nodes_that_begin_on_one_directory_at_once_one_has_it() {
     }
 }
 
-/// A genesis of this timestamp, so that another is another chain.
+/// Writes a genesis with this timestamp; another timestamp makes another chain.
 fn genesis(dir: &Path, timestamp: u64) -> String {
     let file = dir.join(format!("genesis-{timestamp}.json"));
     fs::write(&file, serde_json::to_vec(&dev_genesis(&dev_signers().unwrap(), timestamp)).unwrap()).unwrap();
     text(&file).to_owned()
 }
 
-/// Starts on a directory that was made with `made`, with `given`: refused with all of these words, the file left as it is.
+/// Starts with `given` on a directory that was made with `made`. The start must fail with all of these words and leave
+/// the file unchanged.
 #[track_caller]
 fn is_refused(made: &[&str], given: &[&str], words: &[&str]) {
     let dir = tempfile::tempdir().unwrap();
@@ -266,7 +268,7 @@ async fn a_store_of_another_chain_is_refused_with_what_to_do_and_left_as_it_is()
     );
 }
 
-/// The same genesis written in another way is the same chain.
+/// The same genesis in another JSON layout is the same chain.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_genesis_that_is_laid_out_anew_is_the_same_chain() {
     let files = tempfile::tempdir().unwrap();
@@ -285,7 +287,7 @@ async fn a_store_that_began_with_other_blocks_is_refused() {
     let (genesis, chain) = (folder.join("genesis.json"), folder.join("chain.rlp"));
     let files = tempfile::tempdir().unwrap();
     let bytes = fs::read(&chain).unwrap();
-    // The first block alone: another chain file on the same genesis.
+    // A chain file with only the first block, on the same genesis.
     let first = alloy_rlp::Header::decode(&mut &bytes[..]).unwrap().length_with_payload();
     let shorter = files.path().join("shorter.rlp");
     fs::write(&shorter, &bytes[..first]).unwrap();

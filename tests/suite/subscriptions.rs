@@ -1,4 +1,4 @@
-//! Subscriptions over real WebSockets: what is sent, once and in order, to whom, and when a connection is let go.
+//! Subscriptions over WebSockets: each message is sent once, in order, to the right subscribers; slow ones are closed.
 
 use std::{collections::BTreeMap, time::Instant};
 
@@ -9,21 +9,21 @@ use crate::support::{BOUND, Socket, TestNode, hex, items, number, request, say, 
 
 const PATHS: [&str; 2] = ["/", "/standard"];
 
-/// A devnet that trades, with a block every hundred milliseconds.
+/// Starts a devnet that trades, with a block every hundred milliseconds.
 fn busy(flags: &[&str]) -> TestNode {
     TestNode::start(&[&["--sub-block-ms", "10"], flags].concat())
 }
 
-/// The `Transfer` event of the devnet's tokens.
+/// Returns the topic of the tokens' `Transfer` event.
 fn transfer() -> B256 {
     alloy_primitives::keccak256("Transfer(address,address,uint256)")
 }
 
-/// What a connection was sent, by subscription, until a condition holds.
+/// The notifications of a connection, by subscription.
 struct Heard(BTreeMap<String, Vec<Value>>);
 
 impl Heard {
-    /// Reads notifications until `enough` says so.
+    /// Reads notifications until `enough` returns true.
     async fn until(socket: &mut Socket, enough: impl Fn(&Self) -> bool) -> Self {
         let mut heard = Self(BTreeMap::new());
         let began = Instant::now();
@@ -41,7 +41,7 @@ impl Heard {
     }
 }
 
-/// Subscribes with one message, so that all begin at the same moment.
+/// Subscribes with one message, so that all subscriptions begin at the same moment.
 async fn subscribe_at_once<const N: usize>(socket: &mut Socket, subjects: [Value; N]) -> [Value; N] {
     let batch = subjects.map(|params| request(1, "eth_subscribe", params));
     let answers = socket.send(json!(batch.as_slice()).to_string()).await;
@@ -52,7 +52,7 @@ async fn subscribe_at_once<const N: usize>(socket: &mut Socket, subjects: [Value
     })
 }
 
-/// A block without what only a block has: its header.
+/// Returns the header of a block, by removing the fields that only a block has.
 fn header_of(mut block: Value) -> Value {
     let fields = block.as_object_mut().expect("a block");
     for field in ["transactions", "uncles", "withdrawals", "size"] {
@@ -79,7 +79,7 @@ async fn every_head_is_told_once_and_in_order() {
     }
 }
 
-/// The transactions of the blocks from one number to another.
+/// Returns the transactions of the blocks `from` to `to`.
 async fn transactions(node: &TestNode, path: &str, from: u64, to: u64) -> Vec<Value> {
     let mut all = Vec::new();
     for at in from..=to {
@@ -109,7 +109,7 @@ async fn every_log_is_told_once_pre_confirmed_first_and_sealed_then() {
         let [heads, logs, transfers, pending, pending_transfers, nothing] =
             subscribe_at_once(&mut socket, subjects).await;
         let heard = Heard::until(&mut socket, |heard| heard.of(&heads).len() == 4).await;
-        // From the second head on, all of a block was subscribed.
+        // From the second head on, the subscriptions cover whole blocks.
         let numbers: Vec<u64> = heard.of(&heads).iter().map(|head| number(&head["number"])).collect();
         let (from, to) = (numbers[1], numbers[2]);
         let within = |id: &Value| -> Vec<Value> {
@@ -157,7 +157,7 @@ async fn a_flashblock_is_the_block_so_far() {
                 assert_eq!(without_block_hashes(old), without_block_hashes(&new[..old.len()]), "{path}");
                 assert_eq!(before["parentHash"], after["parentHash"]);
             } else {
-                // The last of a block is the sealed one, and the next begins empty on it.
+                // The last notification of a block is the sealed block. The next block begins empty on it.
                 assert_eq!(number(&after["number"]), number(&before["number"]) + 1);
                 assert_eq!(after["parentHash"], before["hash"]);
                 assert!(new.is_empty());
@@ -188,7 +188,7 @@ async fn every_transaction_is_told_once_and_in_order() {
         let numbers: Vec<u64> = heard.of(&heads).iter().map(|head| number(&head["number"])).collect();
         let all = transactions(&node, path, numbers[1], numbers[5]).await;
         assert!(all.len() > 20, "the devnet trades");
-        // What was told of the first block may be a part of it, and of the next some may be told already.
+        // Notifications may begin in the middle of the first block and continue into the block after the last.
         let begins = |told: &[Value]| told.iter().position(|one| *one == all[0]["hash"]).expect("the first is told");
         let told = heard.of(&hashes);
         assert_eq!(told, heard.of(&by_default), "{path}");
@@ -196,7 +196,7 @@ async fn every_transaction_is_told_once_and_in_order() {
         let wanted: Vec<Value> = all.iter().map(|tx| tx["hash"].clone()).collect();
         assert_eq!(told[start..start + wanted.len()], wanted, "{path}");
 
-        // In full: the transaction and its receipt in one.
+        // In full, a notification has the transaction and the fields of its receipt.
         let told = &heard.of(&full)[start..start + all.len()];
         for (tx, told) in all.iter().zip(told) {
             let receipt = node.result(path, "eth_getTransactionReceipt", json!([tx["hash"]])).await;
@@ -231,7 +231,7 @@ async fn after_unsubscribing_nothing_comes() {
             }
         };
         assert_eq!(answer["result"], true, "{answer}");
-        // Snapshots go on, and what comes next over the connection is the answer.
+        // Snapshots continue, but the next message on the connection is the answer.
         node.sealed(node.node.snapshots().newest().head.number() + 2).await;
         let again = socket.call("eth_unsubscribe", json!([id])).await;
         assert_eq!(again["error"]["code"], -32000, "{again}");
@@ -281,7 +281,7 @@ async fn what_cannot_be_subscribed_to_is_named() {
             assert!(answer["error"]["code"] == -32602 && message.contains(text), "{params} on {path}: {answer}");
         }
     }
-    // Blocks mean nothing to a subscription: libraries send them along, a strict client is told.
+    // A subscription has no block range. Libraries send one nevertheless, so only `/` rejects it.
     let with_blocks = json!(["logs", {"fromBlock": "latest"}]);
     let refused = Socket::open(&node, "/").await.call("eth_subscribe", with_blocks.clone()).await;
     assert_eq!(refused["error"]["code"], -32602, "{refused}");
@@ -328,7 +328,7 @@ async fn a_batch_that_is_too_long_to_answer_subscribes_to_nothing() {
     let mut socket = Socket::open(&node, "/").await;
     let long = request(2, "rpc.discover", json!([]));
     let batch = json!([request(1, "eth_subscribe", json!(["newHeads"])), long.clone(), long.clone()]);
-    // Each alone is too long, and answered so; together with these the batch is.
+    // Each long answer becomes an error of its own; with these calls the batch is too long as a whole.
     let calls: Vec<_> = (0..40).map(|id| request(id, "eth_getBlockByNumber", json!(["0x0", false]))).collect();
     let batch = json!([items(&batch), &calls].concat());
     let answer = socket.send(batch.to_string()).await;
@@ -352,7 +352,7 @@ async fn a_connection_may_have_so_many_subscriptions() {
     assert!(refused["error"]["message"].as_str().is_some_and(|text| text.contains("3 subscriptions already")));
     assert_eq!(socket.call("eth_unsubscribe", json!([ids[1]])).await["result"], true);
     socket.subscribe(json!(["logs"])).await;
-    // Another connection has its own.
+    // The limit is per connection.
     Socket::open(&node, "/").await.subscribe(json!(["newHeads"])).await;
 }
 
@@ -360,7 +360,7 @@ async fn a_connection_may_have_so_many_subscriptions() {
 async fn messages_under_way_do_not_lift_the_bound() {
     let node = TestNode::quiet_with(&["--max-subscriptions", "3", "--workers", "1", "--deadline-ms", "500"]);
     let mut socket = Socket::open(&node, "/").await;
-    // Each answer waits for a call that runs until its deadline: none has begun when the next is asked for.
+    // Each batch waits for a call that runs until its deadline, so no subscription has begun before the next batch.
     let code_at = "0x00000000000000000000000000000000000c0de0";
     let endless = json!([{"to": code_at}, "pending", {code_at: {"code": "0x5b600056"}}]);
     let batch = |id: u64| {
@@ -386,7 +386,7 @@ async fn messages_under_way_do_not_lift_the_bound() {
     assert_eq!((subscribed, refused), (3, 5));
 }
 
-/// Waits until a metric shows this.
+/// Waits until a metric has this value.
 async fn shows(node: &TestNode, name: &str, value: f64) {
     let began = Instant::now();
     while node.metric(name) != value {
@@ -423,7 +423,7 @@ async fn a_slow_subscriber_is_told_why_and_let_go_and_nobody_else_notices() {
         let node = TestNode::start(&["--sub-block-ms", "5", "--traffic", "8", flag, most]);
         let (mut slow, mut quick) = (Socket::open(&node, "/").await, Socket::open(&node, "/").await);
         let heads = quick.subscribe(json!(["newHeads"])).await;
-        // It asks for much, many times over, and reads nothing.
+        // The slow client subscribes many times and reads nothing.
         let batch: Vec<_> = (0..100).map(|id| request(id, "eth_subscribe", json!(["newFlashblocks"]))).collect();
         slow.write(json!(batch).to_string()).await.expect("it takes a message");
         let mut numbers = Vec::new();
@@ -432,7 +432,7 @@ async fn a_slow_subscriber_is_told_why_and_let_go_and_nobody_else_notices() {
             assert!(began.elapsed() < BOUND, "it is not let go");
             numbers.push(number(&quick.notification(&heads).await["number"]));
         }
-        // It reads now: some of what it was sent, and then why no more comes.
+        // It now reads some of the notifications, and then the reason for the close.
         let mut last = Value::Null;
         while let Some(message) = slow.read().await {
             last = message;
@@ -450,7 +450,7 @@ async fn a_slow_subscriber_is_told_why_and_let_go_and_nobody_else_notices() {
     }
 }
 
-/// The count of a histogram's samples at or below each bound, in order; the last is of all.
+/// Returns the cumulative count of a histogram at each bound, in order; the last is the total.
 fn buckets(node: &TestNode, name: &str) -> Vec<(f64, f64)> {
     node.node.metrics().upkeep();
     let text = node.node.metrics().render();
@@ -461,7 +461,7 @@ fn buckets(node: &TestNode, name: &str) -> Vec<(f64, f64)> {
     text.lines().filter_map(bucket).collect()
 }
 
-/// The upper bound of the bucket that the 99th percentile of what came after `before` is in, and how many came.
+/// Returns the bound of the bucket with the 99th percentile of the samples since `before`, and their number.
 fn p99(before: &[(f64, f64)], after: &[(f64, f64)]) -> (f64, f64) {
     let since = |index: usize| after[index].1 - before.get(index).map_or(0.0, |bucket| bucket.1);
     let all = since(after.len() - 1);

@@ -11,39 +11,39 @@ use tokio_tungstenite::{
     tungstenite::{Error, Message, protocol::CloseFrame},
 };
 
-/// Longer than anything that a test waits for may take.
+/// An upper limit of what a test waits for.
 pub const BOUND: Duration = Duration::from_secs(30);
 
-/// A node that runs while the test does.
+/// A node that runs until it is dropped.
 pub struct TestNode {
     pub node: Node,
     pub client: reqwest::Client,
 }
 
 impl TestNode {
-    /// A node with these flags, on a free port.
+    /// Starts a node with these flags on a free port.
     pub fn start(flags: &[&str]) -> Self {
         Self::try_start(flags).unwrap_or_else(|error| panic!("the node did not start: {error:#}"))
     }
 
-    /// The same, for flags that a node may refuse.
+    /// Like [`start`](Self::start), but returns the error if the node rejects the flags.
     pub fn try_start(flags: &[&str]) -> eyre::Result<Self> {
         let args = ["presim", "--listen", "127.0.0.1:0"].iter().chain(flags).map(OsString::from);
         let node = Node::start(Config::load(args)?)?;
         Ok(Self { node, client: reqwest::Client::new() })
     }
 
-    /// A devnet without traffic and with slow blocks: nothing happens in it by itself.
+    /// Starts a devnet without traffic and with slow blocks, in which nothing happens by itself.
     pub fn quiet() -> Self {
         Self::quiet_with(&[])
     }
 
-    /// The same, with more flags.
+    /// Like [`quiet`](Self::quiet), with more flags.
     pub fn quiet_with(flags: &[&str]) -> Self {
         Self::start(&[&["--traffic", "0", "--sub-block-ms", "60000"], flags].concat())
     }
 
-    /// The official chain of execution-apis, as it stands; none where it is absent.
+    /// Starts a node on the unmodified chain of execution-apis. Returns `None` if its files do not exist.
     pub fn official() -> Option<Self> {
         let folder = shared("vectors/execution-apis")?;
         let file = |name: &str| folder.join(name).to_str().expect("the path is UTF-8").to_owned();
@@ -54,32 +54,32 @@ impl TestNode {
         format!("http://{}{path}", self.node.info().listen)
     }
 
-    /// Posts a body, and returns status and text.
+    /// Posts a body. Returns the status and the text of the answer.
     pub async fn post(&self, path: &str, body: impl Into<reqwest::Body>) -> (u16, String) {
         let request = self.client.post(self.url(path)).header("content-type", "application/json").body(body);
         let response = request.send().await.expect("the node answers");
         (response.status().as_u16(), response.text().await.expect("the answer is text"))
     }
 
-    /// Posts a JSON value, and returns the answer's.
+    /// Posts a JSON value. Returns the answer's JSON.
     pub async fn send(&self, path: &str, body: &Value) -> Value {
         let (_, text) = self.post(path, body.to_string()).await;
         serde_json::from_str(&text).unwrap_or_else(|error| panic!("no JSON: {error}: {text}"))
     }
 
-    /// Calls a method, and returns the whole answer.
+    /// Calls a method and returns the whole answer.
     pub async fn call(&self, path: &str, method: &str, params: Value) -> Value {
         self.send(path, &request(1, method, params)).await
     }
 
-    /// Calls a method that must succeed, and returns its result.
+    /// Calls a method that must succeed and returns its result.
     pub async fn result(&self, path: &str, method: &str, params: Value) -> Value {
         let mut answer = self.call(path, method, params).await;
         assert!(answer.get("error").is_none(), "{method} failed: {answer}");
         answer["result"].take()
     }
 
-    /// Calls methods in one batch, all of which must succeed, and returns their results: they are of one moment.
+    /// Calls methods in one batch, so that all see the same snapshot. All must succeed. Returns their results.
     pub async fn batch(&self, path: &str, calls: &[(&str, Value)]) -> Vec<Value> {
         let calls: Vec<Value> =
             calls.iter().enumerate().map(|(id, (method, params))| request(id as u64, method, params.clone())).collect();
@@ -102,14 +102,14 @@ impl TestNode {
         tokio::time::timeout(BOUND, wait).await.unwrap_or_else(|_| panic!("block {number} is not sealed in time"));
     }
 
-    /// What a counter or a gauge shows.
+    /// Returns the value of a counter or a gauge.
     pub fn metric(&self, name: &str) -> f64 {
         let text = self.node.metrics().render();
         let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
         line.unwrap_or_else(|| panic!("{name} is not shown: {text}")).parse().expect("a number")
     }
 
-    /// Calls a method that must fail, and returns its error.
+    /// Calls a method that must fail and returns its error.
     pub async fn error(&self, path: &str, method: &str, params: Value) -> Value {
         let mut answer = self.call(path, method, params).await;
         assert!(answer.get("result").is_none(), "{method} did not fail: {answer}");
@@ -117,7 +117,7 @@ impl TestNode {
     }
 }
 
-/// A file beside the project that a test may read; none where it is absent, with a line that says what is skipped.
+/// Returns the path of a file beside the project. If it does not exist, prints what is skipped and returns `None`.
 pub fn shared(path: &str) -> Option<PathBuf> {
     let file = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../shared").join(path);
     if file.exists() {
@@ -127,36 +127,34 @@ pub fn shared(path: &str) -> Option<PathBuf> {
     None
 }
 
-/// Says something that is to be seen though the test passes: the harness keeps back only what the printing macros write.
+/// Prints a line even if the test passes: the harness captures only the output of the printing macros.
 pub fn say(line: &str) {
     let _ = writeln!(std::io::stderr(), "{line}");
 }
 
-/// A quantity as a number.
+/// Parses a quantity.
 pub fn number(value: &Value) -> u64 {
     let text = value.as_str().unwrap_or_else(|| panic!("no quantity: {value}"));
     u64::from_str_radix(text.trim_start_matches("0x"), 16).unwrap_or_else(|error| panic!("{text}: {error}"))
 }
 
-/// A quantity's text.
+/// Formats a quantity.
 pub fn hex(number: u64) -> Value {
     json!(format!("{number:#x}"))
 }
 
-/// The elements of an array.
 pub fn items(value: &Value) -> &[Value] {
     value.as_array().unwrap_or_else(|| panic!("no array: {value}"))
 }
 
-/// A request.
 pub fn request(id: u64, method: &str, params: Value) -> Value {
     json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params})
 }
 
-/// A client's end of a WebSocket connection.
+/// The client's end of a WebSocket connection.
 pub struct Socket {
     stream: WebSocketStream<MaybeTlsStream<TcpStream>>,
-    /// Why the node closed it, once it has.
+    /// The node's close frame, once it has sent one.
     pub closed: Option<CloseFrame>,
 }
 
@@ -170,12 +168,12 @@ impl Socket {
         self.stream.send(Message::text(text.into())).await
     }
 
-    /// Sends bytes that need not be text.
+    /// Sends a binary message, which need not be UTF-8.
     pub async fn write_binary(&mut self, bytes: Vec<u8>) -> Result<(), Error> {
         self.stream.send(Message::binary(bytes)).await
     }
 
-    /// The next message; none where the connection has ended.
+    /// Returns the next message, or `None` if the connection has ended.
     pub async fn read(&mut self) -> Option<Value> {
         loop {
             match tokio::time::timeout(BOUND, self.stream.next()).await.expect("something comes") {
@@ -203,14 +201,14 @@ impl Socket {
         self.send(request(1, method, params).to_string()).await
     }
 
-    /// Subscribes where nothing else can come before the answer, and returns the id.
+    /// Subscribes and returns the id. No notification may arrive before the answer.
     pub async fn subscribe(&mut self, params: Value) -> Value {
         let mut answer = self.call("eth_subscribe", params).await;
         assert!(answer["result"].is_string(), "{answer}");
         answer["result"].take()
     }
 
-    /// The next notification of a subscription; those of others are passed by.
+    /// Returns the next notification of a subscription and skips those of others.
     pub async fn notification(&mut self, id: &Value) -> Value {
         loop {
             let mut message = self.read().await.expect("a notification comes");
@@ -222,7 +220,7 @@ impl Socket {
     }
 }
 
-/// A transaction, a receipt, a log or a list of such without what sealing their block changes.
+/// Removes what sealing the block changes (`blockHash`) from a transaction, a receipt, a log or a list of them.
 pub fn without_block_hash(value: &Value) -> Value {
     match value {
         Value::Object(fields) => {

@@ -1,4 +1,4 @@
-//! The program on a pseudo terminal, as somebody at a keyboard has it.
+//! The program on a pseudo terminal, as a user at a keyboard runs it.
 
 use std::{
     fs::File,
@@ -11,7 +11,7 @@ use rustix::pty::{OpenptFlags, grantpt, ioctl_tiocgptpeer, openpt, unlockpt};
 
 use crate::{process::command, support::BOUND};
 
-/// The program running on a terminal, ended when the test is.
+/// A program on a terminal, which is ended when dropped.
 pub struct Terminal {
     child: Child,
     keyboard: File,
@@ -27,13 +27,13 @@ impl Terminal {
         unlockpt(&master).unwrap();
         let slave = File::from(ioctl_tiocgptpeer(&master, flags).unwrap());
         let same = || slave.try_clone().unwrap();
-        // The command, and with it what it has of the terminal, ends here: the screen ends with the program.
+        // The command is dropped here, and with it the terminal's handles, so that the screen ends with the program.
         let child = command(args, &[]).stdin(same()).stdout(same()).stderr(same()).spawn().expect("the program runs");
         let keyboard = File::from(master);
         let (mut read, (send, screen)) = (keyboard.try_clone().unwrap(), channel());
         std::thread::spawn(move || {
             let mut part = [0; 4096];
-            // Linux answers an error where nobody has the other side any more.
+            // Linux returns an error when the other side is closed.
             while let Ok(length @ 1..) = read.read(&mut part) {
                 if send.send(part[..length].to_vec()).is_err() {
                     break;
@@ -43,7 +43,7 @@ impl Terminal {
         Self { child, keyboard, screen, shown: Vec::new() }
     }
 
-    /// Waits until this is on the screen, and returns all that is.
+    /// Waits until this text is on the screen, and returns the whole screen.
     pub fn shows(&mut self, text: &str) -> String {
         while !self.text().contains(text) {
             let part = self.screen.recv_timeout(BOUND).unwrap_or_else(|_| panic!("no {text:?}: {}", self.text()));
@@ -56,7 +56,7 @@ impl Terminal {
         self.keyboard.write_all(text.as_bytes()).unwrap();
     }
 
-    /// Waits for the program's end: its status, and all that was on the screen.
+    /// Waits for the program's end. Returns the status and the whole screen.
     pub fn ended(mut self) -> (ExitStatus, String) {
         loop {
             match self.screen.recv_timeout(BOUND) {

@@ -1,5 +1,5 @@
-//! `debug_traceCall` and `debug_traceCallMany`: what the tracers tell of calls in the trading world, against what a simulation of the
-//! same calls gives.
+//! `debug_traceCall` and `debug_traceCallMany`: the traces of calls in the trading world, compared with simulations of
+//! the same calls.
 
 use std::time::{Duration, Instant};
 
@@ -19,19 +19,19 @@ pub const ALPHA: Address = address!("0x9fE46736679d2D9a65F0992F2272dE9f3c7fa6e0"
 pub const BETA: Address = address!("0xe7f1725E7734CE288F8367e1Bb143E90bb3F0512");
 pub const PAIR: Address = address!("0x29E8a5C605502EDe39C69d75DEb36483dDda2C9D");
 pub const ROUTER: Address = address!("0xDc64a140Aa3E981100a9becA4E685f962f0cF6C9");
-/// a1 of the trading world.
+/// Account a1 of the trading world.
 pub const TRADER: Address = address!("0x70997970C51812dc3A010C7d01b50e0d17dc79C8");
 /// An address without an account.
 pub const PROBE: Address = address!("0x00000000000000000000000000000000000abcde");
 
-/// What 1,000 ALPHA give on the fresh state.
+/// The BETA that 1,000 ALPHA buy on the fresh state.
 const THOUSAND_ALPHA_IN_BETA: u128 = 996_006_981_039_903_216_493;
 
 fn ether(count: u64) -> U256 {
     U256::from(count) * U256::from(10).pow(U256::from(18))
 }
 
-/// A swap of 1,000 ALPHA for at least so much BETA.
+/// Returns a swap of 1,000 ALPHA for at least this much BETA.
 pub fn swap(least: U256) -> Value {
     let swap = IRouter::swapExactTokensForTokensCall {
         amountIn: ether(1000),
@@ -43,7 +43,7 @@ pub fn swap(least: U256) -> Value {
     json!({"from": TRADER, "to": ROUTER, "data": Bytes::from(swap.abi_encode())})
 }
 
-/// The slot of `account`'s balance in a token.
+/// Returns the slot of `account`'s balance in a token.
 fn balance_slot(account: Address) -> String {
     keccak256((account, U256::ZERO).abi_encode()).to_string()
 }
@@ -61,7 +61,7 @@ async fn simulate(node: &TestNode, call: Value) -> Value {
         .take()
 }
 
-/// All frames of `callTracer`'s answer, each before those in it.
+/// Returns all frames of a `callTracer` result, each before its children.
 fn frames(root: &Value) -> Vec<&Value> {
     let mut all = vec![root];
     for call in root["calls"].as_array().into_iter().flatten() {
@@ -92,7 +92,7 @@ async fn the_frames_of_a_swap_are_a_tree_and_use_what_its_simulation_uses() {
     let amounts = <Vec<U256>>::abi_decode(&hex::decode(traced["output"].as_str().unwrap()).unwrap()).unwrap();
     assert_eq!(amounts, [ether(1000), U256::from(THOUSAND_ALPHA_IN_BETA)]);
 
-    // The router takes the tokens to the pair, and lets it swap; the pair hands out BETA and looks at both balances.
+    // The router moves the tokens to the pair and calls its swap; the pair sends BETA and reads both balances.
     let all = frames(&traced);
     let found = |from: Address, to: Address, selector_: &str| {
         all.iter().any(|f| f["from"] == json!(from) && f["to"] == json!(to) && selector(f) == selector_)
@@ -141,7 +141,7 @@ async fn a_reverting_call_is_a_trace_with_its_reason_and_without_logs() {
     assert_eq!(traced["output"], simulated["returnData"]);
     assert!(frames(&traced).iter().all(|frame| frame.get("logs").is_none()), "{traced}");
 
-    // Logs that a failing frame wrote are not there, nor are those of frames in it.
+    // The logs of a failing frame and of the frames in it are left out.
     let code = |code: &str| json!({"stateOverrides": {PROBE.to_string(): {"code": code}}, "tracer": "callTracer", "tracerConfig": {"withLog": true}});
     let kept = trace(&node, json!({"to": PROBE}), code("0x5f5fa000")).await;
     assert_eq!(kept["logs"].as_array().map(Vec::len), Some(1));
@@ -171,7 +171,7 @@ async fn the_prestate_is_what_the_state_holds_before_the_call() {
     assert_eq!(trader["nonce"].as_u64().unwrap_or(0), nonce, "a nonce of zero is not shown");
     assert_eq!(trader["balance"], node.result("/", "eth_getBalance", json!([TRADER, "latest"])).await);
 
-    // What a call creates was not there before: CREATE of a contract without code, whose address is its only state.
+    // A created account is not in the prestate. CREATE deploys no code, so the address is its only state.
     let created = "0x5f5f5ff000";
     let options = |diff: bool| json!({"tracer": "prestateTracer", "tracerConfig": {"diffMode": diff}, "stateOverrides": {PROBE.to_string(): {"code": created}}});
     let address = format!("{:#x}", PROBE.create(0));
@@ -205,7 +205,7 @@ async fn the_difference_is_what_the_call_changes() {
     assert_eq!(at("post", &alpha, PAIR) - at("pre", &alpha, PAIR), ether(1000));
     assert_eq!(at("post", &beta, TRADER) - at("pre", &beta, TRADER), out);
     assert_eq!(at("pre", &beta, PAIR) - at("post", &beta, PAIR), out);
-    // The router and the tokens' code are as before.
+    // The router and the code of the tokens are unchanged.
     assert!(swapped["post"].get(format!("{ROUTER:#x}")).is_none(), "{swapped}");
     assert!(swapped["post"][&alpha].get("code").is_none(), "{swapped}");
 
@@ -216,7 +216,7 @@ async fn the_difference_is_what_the_call_changes() {
     let (trader, probe) = (format!("{TRADER:#x}"), format!("{PROBE:#x}"));
     let spent = word(&paid["pre"][&trader]["balance"]) - word(&paid["post"][&trader]["balance"]);
     assert_eq!(spent, U256::from(21_000 * price + 5));
-    // A nonce of zero is not shown.
+    // A nonce of zero is left out.
     assert_eq!(paid["post"][&trader]["nonce"], paid["pre"][&trader]["nonce"].as_u64().unwrap_or(0) + 1);
     assert_eq!(paid["post"][&probe]["balance"], "0x5");
 }
@@ -240,7 +240,7 @@ async fn the_counts_of_functions_are_those_of_the_frames() {
     assert_eq!(mux["prestateTracer"], trace(&node, swap(U256::ONE), diff).await);
     assert_eq!(mux["4byteTracer"], trace(&node, swap(U256::ONE), json!({"tracer": "4byteTracer"})).await);
 
-    // A precompile is a fancy opcode, no function: PUSH0 ×5, the identity precompile, GAS, CALL with four bytes.
+    // A precompile call has no selector: PUSH0 ×5, the identity precompile, GAS, CALL with four bytes.
     let options =
         json!({"tracer": "4byteTracer", "stateOverrides": {PROBE.to_string(): {"code": "0x5f5f60045f5f60045af100"}}});
     assert_eq!(trace(&node, json!({"to": PROBE, "data": "0x01020304"}), options).await, json!({"0x01020304-0": 1}));
@@ -264,7 +264,7 @@ async fn flat_frames_are_those_of_the_tree_with_their_addresses() {
         assert_eq!(at, *frame, "{}", shown["traceAddress"]);
     }
 
-    // A contract that calls another and then destroys itself: that comes last, in both.
+    // A contract that calls another and then destroys itself: the SELFDESTRUCT comes last in both tracers.
     let options = |tracer: &str| json!({"tracer": tracer, "stateOverrides": {PROBE.to_string(): {"code": "0x5f5f5f5f5f60ee5af15060bbff", "balance": "0x7"}}});
     let tree = trace(&node, json!({"to": PROBE}), options("callTracer")).await;
     let kinds: Vec<&Value> = tree["calls"].as_array().unwrap().iter().map(|call| &call["type"]).collect();
@@ -285,7 +285,7 @@ async fn the_struct_logger_tells_each_opcode_as_geth_does() {
     let traced =
         trace(&node, call.clone(), json!({"stateOverrides": state, "enableMemory": true, "enableReturnData": true}))
             .await;
-    // 100,000 less the intrinsic 21,000; SSTORE of a cold slot from zero is 2,100 and 20,000, SLOAD of a warm one 100 (EIP-2929).
+    // 100,000 less the intrinsic 21,000. SSTORE of a cold slot from zero: 2,100 + 20,000; warm SLOAD: 100 (EIP-2929).
     let expected: &[(u64, &str, u64, u64, &[&str])] = &[
         (0, "PUSH1", 79_000, 3, &[]),
         (2, "PUSH1", 78_997, 3, &["0x2"]),
@@ -333,7 +333,7 @@ async fn the_struct_logger_tells_each_opcode_as_geth_does() {
 async fn the_struct_logger_counts_refunds_over_frames_and_tells_what_could_not_run() {
     let node = TestNode::quiet();
     let inner = address!("0x00000000000000000000000000000000000000ef");
-    // The inner contract clears its slot 0, which is 4,800 of refund (EIP-3529); the outer calls it and stops.
+    // The inner contract clears its slot 0, for a refund of 4,800 (EIP-3529). The outer one calls it and stops.
     let state = json!({
         PROBE.to_string(): {"code": "0x5f5f5f5f5f60ef5af100"},
         inner.to_string(): {"code": "0x5f5f5500", "state": {format!("{:#066x}", 0): format!("{:#066x}", 1)}},
@@ -354,7 +354,7 @@ async fn the_struct_logger_counts_refunds_over_frames_and_tells_what_could_not_r
             json!(["STOP", 1, 4800]),
         ]
     );
-    // The call's cost holds what it passes on: all but a 64th of what is left after the cold account's 2,600.
+    // The call's cost includes the gas that it passes on: all but 1/64 of what is left after the cold account's 2,600.
     let (call, child) = (&steps[7], &steps[8]);
     let left = call["gas"].as_u64().unwrap() - 2600;
     assert_eq!(child["gas"].as_u64().unwrap(), left - left / 64);
@@ -392,7 +392,7 @@ async fn overrides_of_state_and_block_hold_in_a_trace() {
     let words: Vec<U256> = output.chunks(32).map(U256::from_be_slice).collect();
     let beneficiary = U256::from_be_slice(BETA.as_slice());
     assert_eq!(words, [U256::from(0x1234), U256::from(0x7777_7777), beneficiary, U256::from(9), U256::from(0x77)]);
-    // A free call has no base fee for geth.
+    // For geth, a call without a gas price has a base fee of 0.
     let standard = node.result("/standard", "debug_traceCall", json!([call, "pending", options])).await;
     let output = hex::decode(standard["output"].as_str().unwrap()).unwrap();
     assert_eq!(U256::from_be_slice(&output[96..128]), U256::ZERO);
@@ -421,7 +421,7 @@ async fn traces_of_bundles_see_what_the_calls_before_them_did() {
     assert_ne!(traces[0]["output"], traces[1]["output"], "the second swap gives less");
     assert_ne!(traces[1]["output"], traces[2]["output"], "and the third less again");
 
-    // The gas of a request is for all its calls.
+    // The gas cap covers all calls of a request.
     let small = TestNode::start(&["--traffic", "0", "--sub-block-ms", "60000", "--gas-cap", "50000"]);
     let call = json!({"to": PROBE});
     let params = json!([[{"transactions": [call, call, call]}], {"blockNumber": "latest"}, {"tracer": "callTracer"}]);
@@ -430,20 +430,20 @@ async fn traces_of_bundles_see_what_the_calls_before_them_did() {
     assert!(error["message"].as_str().unwrap().contains("intrinsic gas too low: have 8000, want 21000"), "{error}");
 }
 
-/// What a contract may do without end to make a trace long, and the tracer that records it.
+/// Code that makes a trace long by repeating one thing without end, and the tracer that records it.
 const LOOPS: &[(&str, &str, Option<&str>)] = &[
     // JUMPDEST, PUSH0, JUMP
     ("steps", "0x5b5f56", None),
-    // One MiB of memory, read in a loop.
+    // Reads one MiB of memory in a loop.
     ("memory", "0x5f620fffff535b5f5150600556", None),
     // CALL of an empty account in a loop.
     ("frames", "0x5b5f5f5f5f5f60ee5af1505f56", Some("callTracer")),
     ("flat frames", "0x5b5f5f5f5f5f60ee5af1505f56", Some("flatCallTracer")),
     // LOG0 in a loop.
     ("logs", "0x5b5f5fa05f56", Some("callTracer")),
-    // BALANCE of one account after another.
+    // BALANCE of a new account each time.
     ("accounts", "0x5f5b600101803150600156", Some("prestateTracer")),
-    // A counter as the selector of a call, in a loop.
+    // CALL with a counter as its selector.
     ("selectors", "0x5f5b6001018060e01b5f525f5f60045f5f60ee5af150600156", Some("4byteTracer")),
 ];
 
@@ -461,7 +461,7 @@ async fn no_trace_takes_more_memory_than_it_may() {
         assert_eq!(error["code"], -32005, "{what}: {error}");
         assert!(error["message"].as_str().unwrap().contains("--max-trace-bytes"), "{what}: {error}");
     }
-    // The bound is for all traces of a request together.
+    // The bound covers all traces of a request.
     let (call, options) = (swap(U256::ONE), json!({"disableStack": true}));
     trace(&node, call.clone(), options.clone()).await;
     let params = json!([[{"transactions": vec![call; 20]}], {"blockNumber": "latest"}, options]);
@@ -471,12 +471,12 @@ async fn no_trace_takes_more_memory_than_it_may() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_trace_as_deep_as_the_evm_goes_is_told() {
     let node = TestNode::start(&["--traffic", "0", "--sub-block-ms", "60000", "--gas-cap", "18446744073709551615"]);
-    // A contract that calls itself until that is too deep.
+    // A contract that calls itself until the call depth limit.
     let state = json!({PROBE.to_string(): {"code": "0x5f5f5f5f5f305af100"}});
     for (tracer, frame) in [("callTracer", "\"type\":\"CALL\""), ("flatCallTracer", "\"type\":\"call\"")] {
         let body = json!({"jsonrpc": "2.0", "id": 1, "method": "debug_traceCall", "params":
             [{"to": PROBE, "gas": "0xffffffffffff"}, "latest", {"tracer": tracer, "stateOverrides": state}]});
-        // Deeper than a JSON parser goes: the frames are counted in the text.
+        // The nesting is too deep for a JSON parser, so the frames are counted in the text.
         let (status, text) = node.post("/", body.to_string()).await;
         assert_eq!(status, 200);
         assert_eq!(text.matches(frame).count(), 1026, "{tracer}");
@@ -510,7 +510,7 @@ async fn an_endless_trace_ends_with_its_deadline() {
         assert!(began.elapsed() >= Duration::from_millis(150), "{method}");
         assert!(began.elapsed() < Duration::from_secs(20), "{method}: {:?}", began.elapsed());
     }
-    // A request cannot give itself more time than the node does.
+    // A request cannot exceed the node's own time limit.
     let node = TestNode::start(&[
         "--traffic",
         "0",
@@ -636,7 +636,7 @@ async fn bad_input_is_refused_and_its_field_named() {
         assert_eq!(error["code"], code, "{method} {params}: {answer}");
         assert!(error["message"].as_str().unwrap().contains(text), "{method} {params}: expected {text:?} in {error}");
     }
-    // As geth: fields that it does not know are nothing to it.
+    // As in geth, unknown fields are ignored.
     node.result(
         "/standard",
         "debug_traceCall",

@@ -1,4 +1,4 @@
-//! The official test vectors of execution-apis, on `/standard`, over real HTTP, on the chain that they were made on.
+//! The official test vectors of execution-apis, over HTTP on `/standard`, on the chain that they were made on.
 
 use std::{fs, path::Path};
 
@@ -58,7 +58,7 @@ async fn the_official_vectors_pass_on_the_imported_chain() {
     assert!(failures.is_empty(), "{} vectors failed:\n{}", failures.len(), failures.join("\n"));
 }
 
-/// Sends each request of a file, and compares the answer with the one it expects.
+/// Sends each request of a file and compares the answer with the expected one.
 async fn run(node: &TestNode, file: &Path) -> Result<(), String> {
     let content = fs::read_to_string(file).unwrap();
     let only_well_formed = content.lines().any(|line| line.starts_with("// speconly:"));
@@ -79,7 +79,7 @@ async fn run(node: &TestNode, file: &Path) -> Result<(), String> {
     Ok(())
 }
 
-/// The comparison leaves out the text of errors.
+/// Removes the text of the error, which is not compared.
 fn without_message(mut answer: Value) -> Value {
     if let Some(error) = answer.get_mut("error").and_then(Value::as_object_mut) {
         error.remove("message");

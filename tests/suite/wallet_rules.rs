@@ -1,4 +1,4 @@
-//! The rules of the wallet: a row for each rule and code of `api.md` 7.2, their order, and the form of what it answers.
+//! The rules of the wallet: a row for each rule and error code, their order, and the form of the answers.
 
 use std::io::Write;
 
@@ -8,11 +8,11 @@ use tempfile::NamedTempFile;
 
 use crate::support::{TestNode, request};
 
-/// Where nothing is ever put, and whose key nobody has.
+/// An address that tests never fund, and whose key nobody has.
 const NOBODY: &str = "0x00000000000000000000000000000000000000fe";
 const DIALECTS: [&str; 2] = ["/", "/standard"];
 
-/// The messages of `api.md` 7.2, and EIP-5792's of an id that is not known.
+/// Returns the message of each error code; that of an unknown id (5730) is EIP-5792's.
 fn message(code: i64) -> &'static str {
     match code {
         -32602 => "The wallet cannot parse the request",
@@ -34,13 +34,13 @@ fn account(node: &TestNode, index: usize) -> String {
     format!("{:?}", node.node.info().accounts[index].address())
 }
 
-/// The parameters of a batch that breaks no rule.
+/// Returns the parameters of a batch that breaks no rule.
 fn batch(from: &str) -> Value {
     let calls = json!([{"to": NOBODY, "value": "0x1"}, {"to": NOBODY, "value": "0x0", "data": "0x00ff"}]);
     json!([{"version": "2.0.0", "from": from, "chainId": "0x7a69", "atomicRequired": false, "calls": calls}])
 }
 
-/// The parameters of a batch with a change.
+/// Returns the parameters of a batch with a change.
 fn changed(from: &str, change: Change) -> Value {
     let mut params = batch(from);
     change(&mut params);
@@ -53,7 +53,7 @@ fn remove(object: &mut Value, field: &str) {
 
 type Change = fn(&mut Value);
 
-/// A change of a batch that breaks no rule: the code of what it breaks then, and a part of `data`.
+/// A change that makes a valid batch break a rule, the error code, and a part of the error's `data`.
 type Row = (Change, i64, &'static str);
 
 fn check_refusal(answer: &Value, code: i64, detail: &str, what: &str) {
@@ -63,7 +63,7 @@ fn check_refusal(answer: &Value, code: i64, detail: &str, what: &str) {
     assert!(data.contains(detail), "{what}: data without {detail:?}: {answer}");
 }
 
-/// Sends each row's batch from this account in each of the dialects, and checks that it is refused as the row says.
+/// Sends each row's batch from this account in each dialect and checks that it is refused as the row says.
 async fn check_rows(node: &TestNode, from: &str, paths: &[&str], rows: &[Row]) {
     for (change, code, detail) in rows {
         for path in paths {
@@ -74,7 +74,7 @@ async fn check_rows(node: &TestNode, from: &str, paths: &[&str], rows: &[Row]) {
     }
 }
 
-/// Checks the answer to a batch that was taken, and returns its id.
+/// Checks the answer to an accepted batch and returns its id.
 fn taken(answer: &Value, what: &str) -> String {
     let result = &answer["result"];
     assert_eq!(result["status"], "pending", "{what}: {answer}");
@@ -83,7 +83,7 @@ fn taken(answer: &Value, what: &str) -> String {
     result["id"].as_str().unwrap_or_else(|| panic!("{what}: no id: {answer}")).to_owned()
 }
 
-/// Sends the batch with each of these changes in each of the dialects, and checks that it is taken.
+/// Sends the batch with each of these changes in each dialect and checks that it is accepted.
 async fn check_taken(node: &TestNode, from: &str, paths: &[&str], changes: &[Change]) {
     for change in changes {
         for path in paths {
@@ -94,7 +94,7 @@ async fn check_taken(node: &TestNode, from: &str, paths: &[&str], changes: &[Cha
     }
 }
 
-/// Watches the pool, to which nothing of a batch that is refused may come.
+/// Installs a filter on the pool, which must see no transaction of a refused batch.
 async fn watch_pool(node: &TestNode) -> Value {
     node.result("/", "eth_newPendingTransactionFilter", json!([])).await
 }
@@ -130,7 +130,7 @@ async fn a_batch_of_the_wrong_form_is_minus_32602_and_names_the_field() {
     let from = account(&node, 0);
     let watch = watch_pool(&node).await;
     let rows: [Row; 67] = [
-        // The parameters.
+        // Parameters.
         (|params| *params = params[0].take(), -32602, "params: expected an array"),
         (|params| *params = json!([]), -32602, "params: invalid length 0"),
         (|params| *params = json!([params[0], params[0]]), -32602, "params"),
@@ -139,17 +139,17 @@ async fn a_batch_of_the_wrong_form_is_minus_32602_and_names_the_field() {
         (|params| *params = json!(["2.0.0"]), -32602, "params[0]"),
         (|params| *params = json!([["2.0.0"]]), -32602, "params[0]"),
         (|params| *params = json!([{}]), -32602, "version"),
-        // The version.
+        // Version.
         (|params| remove(&mut params[0], "version"), -32602, "version"),
         (|params| params[0]["version"] = json!(2), -32602, "params[0].version"),
         (|params| params[0]["version"] = json!(null), -32602, "params[0].version"),
         (|params| params[0]["version"] = json!(["2.0.0"]), -32602, "params[0].version"),
-        // The id.
+        // Id.
         (|params| params[0]["id"] = json!(""), -32602, "params[0].id"),
         (|params| params[0]["id"] = json!(1), -32602, "params[0].id"),
         (|params| params[0]["id"] = json!({}), -32602, "params[0].id"),
         (|params| params[0]["id"] = json!("a".repeat(8_195)), -32602, "params[0].id"),
-        // The sender.
+        // Sender.
         (|params| params[0]["from"] = json!(&NOBODY[..41]), -32602, "params[0].from"),
         (|params| params[0]["from"] = json!(format!("{NOBODY}0")), -32602, "params[0].from"),
         (|params| params[0]["from"] = json!(NOBODY.replace("fe", "fg")), -32602, "params[0].from"),
@@ -158,7 +158,7 @@ async fn a_batch_of_the_wrong_form_is_minus_32602_and_names_the_field() {
         (|params| params[0]["from"] = json!(format!("0x{}", &NOBODY[..40])), -32602, "params[0].from"),
         (|params| params[0]["from"] = json!(""), -32602, "params[0].from"),
         (|params| params[0]["from"] = json!(254), -32602, "params[0].from"),
-        // The chain.
+        // Chain.
         (|params| remove(&mut params[0], "chainId"), -32602, "chainId"),
         (|params| params[0]["chainId"] = json!("0x7A69"), -32602, "params[0].chainId"),
         (|params| params[0]["chainId"] = json!("0x07a69"), -32602, "params[0].chainId"),
@@ -169,12 +169,12 @@ async fn a_batch_of_the_wrong_form_is_minus_32602_and_names_the_field() {
         (|params| params[0]["chainId"] = json!("0x+7a69"), -32602, "params[0].chainId"),
         (|params| params[0]["chainId"] = json!(31_337), -32602, "params[0].chainId"),
         (|params| params[0]["chainId"] = json!(null), -32602, "params[0].chainId"),
-        // Whether it is atomic.
+        // Atomicity.
         (|params| remove(&mut params[0], "atomicRequired"), -32602, "atomicRequired"),
         (|params| params[0]["atomicRequired"] = json!("true"), -32602, "params[0].atomicRequired"),
         (|params| params[0]["atomicRequired"] = json!(1), -32602, "params[0].atomicRequired"),
         (|params| params[0]["atomicRequired"] = json!(null), -32602, "params[0].atomicRequired"),
-        // The calls.
+        // Calls.
         (|params| remove(&mut params[0], "calls"), -32602, "calls"),
         (|params| params[0]["calls"] = json!([]), -32602, "params[0].calls: empty"),
         (|params| params[0]["calls"] = params[0]["calls"][0].take(), -32602, "params[0].calls"),
@@ -230,7 +230,7 @@ async fn what_api_md_requires_is_required_on_root_alone() {
     let rows: [Row; 9] = [
         (|params| remove(&mut params[0], "from"), -32602, "params[0].from: missing"),
         (|params| params[0]["from"] = json!(null), -32602, "params[0].from: missing"),
-        // It creates a contract where it may be absent.
+        // Where `to` may be absent, the call creates a contract.
         (|params| remove(&mut params[0]["calls"][1], "to"), -32602, "params[0].calls[1].to: missing"),
         (|params| params[0]["calls"][1]["to"] = json!(null), -32602, "params[0].calls[1].to: missing"),
         (|params| remove(&mut params[0]["calls"][1], "value"), -32602, "params[0].calls[1].value: missing"),
@@ -255,7 +255,7 @@ async fn a_batch_that_breaks_no_rule_is_taken() {
         |params| params[0]["calls"][1]["data"] = json!("0x"),
         |params| params[0]["capabilities"] = json!({}),
         |params| params[0]["capabilities"] = json!({"atomic": {}}),
-        // Optional, whatever is in it.
+        // An optional capability may contain anything.
         |params| {
             params[0]["capabilities"] =
                 json!({"x": {"optional": true, "any": [1, -1, 0.5, null, true, "a", {"b": [{}]}]}});
@@ -298,7 +298,7 @@ async fn another_chain_is_5710() {
     let rows: [Row; 4] = [
         (|params| params[0]["chainId"] = json!("0x1"), 5710, "params[0].chainId: 0x1: expected 0x7a69"),
         (|params| params[0]["chainId"] = json!("0x0"), 5710, "params[0].chainId: 0x0: expected 0x7a69"),
-        // The chain's id, and 2^64.
+        // The chain's id plus 2^64.
         (|params| params[0]["chainId"] = json!("0x10000000000007a69"), 5710, "params[0].chainId"),
         (|params| params[0]["chainId"] = json!(format!("0x7a69{}", "0".repeat(1_000))), 5710, "params[0].chainId"),
     ];
@@ -365,7 +365,7 @@ async fn a_capability_that_is_not_supported_and_not_optional_is_5700() {
             "params[0].capabilities.x",
         ),
         (|params| params[0]["calls"][1]["capabilities"] = json!({"x": {}}), 5700, "params[0].calls[1].capabilities.x"),
-        // Each in the other's place.
+        // Each capability at the other's level.
         (
             |params| params[0]["capabilities"] = json!({"gasLimitOverride": {"value": "0x5208"}}),
             5700,
@@ -394,15 +394,15 @@ async fn an_id_that_a_batch_has_is_5720() {
     for (path, other) in [("/", "/standard"), ("/standard", "/")] {
         let id = format!("the first on {path}");
         taken(&node.call(path, "wallet_sendCalls", with_id(&first, &id)).await, path);
-        // In either dialect, and from another account too.
+        // The id is taken in both dialects and for other accounts.
         for (again, from) in [(path, &first), (other, &first), (path, &second)] {
             let answer = node.call(again, "wallet_sendCalls", with_id(from, &id)).await;
             check_refusal(&answer, 5720, "params[0].id", again);
         }
-        // Another id is free, even where it differs by its case alone.
+        // Another id is free, even if it differs only in case.
         taken(&node.call(path, "wallet_sendCalls", with_id(&first, &id.to_uppercase())).await, path);
     }
-    // An id that was made is as taken as one that was given.
+    // An id that the node generated is taken as well.
     let made = taken(&node.call("/", "wallet_sendCalls", batch(&first)).await, "/");
     check_refusal(&node.call("/", "wallet_sendCalls", with_id(&first, &made)).await, 5720, "params[0].id", "/");
 }
@@ -415,7 +415,7 @@ async fn too_many_calls_or_too_much_data_are_5740() {
     let rows: [Row; 3] = [
         (|params| set_calls(params, 4, 0), 5740, "params[0].calls: 4 calls: expected at most 3"),
         (|params| set_calls(params, 1, 101), 5740, "params[0].calls: 101 bytes of data in all: expected at most 100"),
-        // Each alone would do.
+        // Each call alone would be within the bound.
         (|params| set_calls(params, 2, 51), 5740, "params[0].calls: 102 bytes"),
     ];
     check_rows(&node, &from, &DIALECTS, &rows).await;
@@ -445,9 +445,9 @@ async fn an_upgrade_that_policy_denies_is_5750() {
     check_taken(&node, &from, &DIALECTS, &[|_| {}]).await;
 }
 
-// Their order.
+// The order of the rules.
 
-/// What breaks each rule, in the order of the rules; none where it is the node's policy.
+/// A change that breaks each rule, in the order of the rules; `None` for the node's policy.
 const VIOLATIONS: [(i64, Option<Change>); 9] = [
     (-32000, Some(|params| params[0]["version"] = json!("1.0"))),
     (-32602, Some(|params| params[0]["calls"][0]["data"] = json!("0x0"))),
@@ -470,7 +470,7 @@ async fn of_two_broken_rules_the_first_is_told() {
     let breaking = VIOLATIONS.iter().filter_map(|(code, change)| Some((*code, (*change)?)));
     for (index, (code, earlier)) in breaking.clone().enumerate() {
         for (other, later) in breaking.clone().skip(index + 1) {
-            // The later rule's change first: the other's is in what it makes.
+            // The later rule's change comes first, because the earlier one is applied to its result.
             let mut params = changed(&from, later);
             earlier(&mut params);
             for path in DIALECTS {
@@ -513,7 +513,7 @@ async fn a_batch_that_is_refused_after_its_id_was_found_free_leaves_it_free() {
     }
 }
 
-// Who may use the wallet.
+// Access to the wallet.
 
 const NODE_TOKEN: &str = "a-token-for-the-node";
 const WALLET_TOKEN: &str = "a-token-for-the-wallet";
@@ -524,7 +524,7 @@ fn token_file(name: &str, token: &str) -> NamedTempFile {
     file
 }
 
-/// Calls a method with a bearer token, or without.
+/// Calls a method with a bearer token or without one.
 async fn call_with(node: &TestNode, path: &str, token: Option<&str>, method: &str, params: Value) -> Value {
     let post = node.client.post(node.url(path)).header("content-type", "application/json");
     let post = token.into_iter().fold(post, |post, token| post.header("authorization", format!("Bearer {token}")));
@@ -550,11 +550,11 @@ async fn with_a_wallet_token_file_only_its_tokens_may_use_the_wallet() {
                 let answer = call_with(&node, path, stranger, method, params).await;
                 check_refusal(&answer, 4100, "Authorization: Bearer", &format!("{path} {method}"));
             }
-            // The node is theirs all the same.
+            // The rest of the node stays accessible.
             assert_eq!(call_with(&node, path, stranger, "eth_chainId", json!([])).await["result"], "0x7a69");
             let answer = call_with(&node, path, Some(WALLET_TOKEN), "wallet_sendCalls", batch(&from)).await;
             taken(&answer, path);
-            // What comes before the account in the order is told to whoever asks.
+            // Rules that come before the account's are reported to any client.
             let params = changed(&from, |params| params[0]["chainId"] = json!("0x1"));
             check_refusal(&call_with(&node, path, stranger, "wallet_sendCalls", params).await, 5710, "", path);
         }
@@ -585,7 +585,7 @@ async fn a_batch_that_was_taken_has_a_status() {
         let status = node.result(path, "wallet_getCallsStatus", json!([id])).await;
         assert_eq!((&status["version"], &status["id"]), (&json!("2.0.0"), &json!(id)), "{status}");
         assert_eq!((&status["chainId"], &status["atomic"]), (&json!("0x7a69"), &json!(false)), "{status}");
-        // Nothing is in a block before the next sub-block.
+        // No transaction is in a block before the next sub-block.
         assert_eq!((&status["status"], status.get("receipts")), (&json!(100), None), "{status}");
         assert_eq!(node.result(path, "wallet_showCallsStatus", json!([id])).await, Value::Null);
     }

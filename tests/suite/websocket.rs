@@ -1,13 +1,13 @@
-//! The WebSocket door: the same answers as over HTTP, its own bounds, and its end.
+//! The WebSocket endpoint: the same answers as over HTTP, its own limits, and how connections end.
 
 use serde_json::{Value, json};
 use tokio_tungstenite::{connect_async, tungstenite::Error};
 
 use crate::support::{BOUND, Socket, TestNode, request};
 
-/// An address that nothing is at: tests put their own code there.
+/// An address without an account, where tests put their code.
 const CODE_AT: &str = "0x00000000000000000000000000000000000c0de0";
-/// A bundle that runs until its deadline.
+/// Builds a bundle that runs until its deadline.
 fn endless_bundle(id: u64) -> String {
     let block = json!({
         "blockOverrides": {"gasLimit": "0x38d7ea4c68000"},
@@ -17,7 +17,7 @@ fn endless_bundle(id: u64) -> String {
     request(id, "eth_simulateV1", json!([{"blockStateCalls": [block]}, "pending"])).to_string()
 }
 
-/// A node on which such bundles take as long as they may.
+/// Starts a node on which such a bundle may run until its deadline.
 fn slow(deadline_ms: &str, flags: &[&str]) -> TestNode {
     let slow = ["--workers", "1", "--deadline-ms", deadline_ms, "--gas-cap", "1000000000000000"];
     TestNode::quiet_with(&[&slow, flags].concat())
@@ -187,7 +187,7 @@ async fn an_answer_past_max_response_is_refused() {
     // RETURN(0, size)
     let returning =
         |size: u16| json!([{"to": CODE_AT}, "pending", {CODE_AT: {"code": format!("0x61{size:04x}6000f3")}}]);
-    // The second is too long only with its envelope.
+    // The second answer is too long only with its JSON-RPC envelope.
     let batch = Value::Array(vec![request(1, "eth_call", returning(1_024)); 4]).to_string();
     let mut codes = Vec::new();
     for sent in [
@@ -257,7 +257,7 @@ async fn a_client_that_goes_away_frees_the_worker() {
     let node = slow("60000", &[]);
     let mut socket = Socket::open(&node, "/").await;
     socket.write(endless_bundle(1)).await.expect("it takes a message");
-    // Answered after the bundle was read, so the bundle is on its way.
+    // This answer arrives after the bundle was read, so the bundle is running.
     socket.call("eth_chainId", json!([])).await;
     drop(socket);
     let params = json!([{"blockStateCalls": [{}]}, "pending"]);

@@ -1,4 +1,4 @@
-//! Clients that send without a pause, and what they were told: a node has to stand by it, however it ended.
+//! Clients that send without a pause and record the answers. A node has to stand by its answers, however it ended.
 
 use std::{
     collections::HashMap,
@@ -21,9 +21,9 @@ use crate::support::{BOUND, hex, items, number, request};
 
 const CHAIN: u64 = 31337;
 const GWEI: u128 = 1_000_000_000;
-/// Entries of one JSON-RPC batch.
+/// The number of entries in one JSON-RPC batch.
 const MANY: usize = 500;
-/// Clients that send batches; they share the accounts from the second to the fourth.
+/// Clients that send batches; they share the second to the fourth account.
 const WALLET_CLIENTS: usize = 4;
 /// Clients that send signed transactions, each from an account of its own.
 const RAW_CLIENTS: usize = 2;
@@ -40,7 +40,7 @@ impl Rpc {
         Self { url: url.into(), http: reqwest::Client::new() }
     }
 
-    /// The whole answer, and the header that says of which snapshot it is; none where the node is no more.
+    /// Sends a request. Returns the whole answer and the snapshot id from its header, or `None` if the node is gone.
     async fn try_send(&self, body: &Value) -> Option<(Value, Option<u64>)> {
         let request = self.http.post(&self.url).header("content-type", "application/json").body(body.to_string());
         let response = request.send().await.ok()?;
@@ -63,13 +63,13 @@ impl Rpc {
         answer["result"].take()
     }
 
-    /// The newest snapshot's id.
+    /// Returns the id of the newest snapshot.
     pub async fn snapshot(&self) -> u64 {
         let (_, id) = self.try_send(&request(1, "eth_blockNumber", json!([]))).await.expect("the node answers");
         id.expect("a single answer bears x-presim-snapshot")
     }
 
-    /// The whole answers of one method to each of these parameters.
+    /// Calls one method with each of these parameters and returns the whole answers.
     pub async fn each(&self, method: &str, params: impl IntoIterator<Item = Value>) -> Vec<Value> {
         let params: Vec<Value> = params.into_iter().collect();
         let mut answers = Vec::with_capacity(params.len());
@@ -82,7 +82,7 @@ impl Rpc {
         answers
     }
 
-    /// The same, of a method that must succeed.
+    /// Like [`each`](Self::each), for a method that must succeed. Returns the results.
     pub async fn results(&self, method: &str, params: impl IntoIterator<Item = Value>) -> Vec<Value> {
         let result = |mut answer: Value| {
             assert!(answer.get("error").is_none(), "{method}: {answer}");
@@ -97,7 +97,7 @@ fn snapshot_id(header: &str) -> u64 {
     number(&json!(id))
 }
 
-/// What an answer says of the thing that was sent. A fault of the node's own says nothing: the disk may have it or not.
+/// Classifies an answer. An internal error (-32603) leaves the outcome open: the disk may have the item or not.
 fn told(answer: &Value) -> Told {
     match answer["error"]["code"].as_i64() {
         None => Told::Taken,
@@ -106,18 +106,18 @@ fn told(answer: &Value) -> Told {
     }
 }
 
-/// What became of a thing that was sent.
+/// What a client knows of an item that it sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Told {
-    /// Nobody knows.
+    /// The outcome is unknown.
     Nothing,
-    /// It was acknowledged.
+    /// The node acknowledged it.
     Taken,
-    /// It was refused.
+    /// The node rejected it.
     Refused,
 }
 
-/// A batch, each of its calls a sum of its own to an address of its own.
+/// A batch. Each of its calls sends a unique sum to a unique address.
 #[derive(Clone, Debug)]
 struct Batch {
     id: String,
@@ -138,7 +138,7 @@ impl Batch {
     }
 }
 
-/// A signed transaction, which gives a sum of its own to an address of its own.
+/// A signed transaction that sends a unique sum to a unique address.
 #[derive(Clone, Debug)]
 struct Sent {
     hash: B256,
@@ -150,24 +150,24 @@ struct Sent {
 
 #[derive(Debug, Default)]
 struct Record {
-    /// What is told from now on was not told by the node that is asked next.
+    /// While set, answers are not recorded, because the disk copy that the next node starts on may lack them.
     frozen: bool,
     batches: Vec<Batch>,
     sent: Vec<Sent>,
-    /// Sealed blocks, by their number, of which the newest is to be checked.
+    /// Hashes of sealed blocks by number. The newest one is still to be checked.
     blocks: HashMap<u64, Value>,
     newest: u64,
-    /// Receipts, without the hash of their block, which is another when it is sealed; and whether they have been checked.
+    /// Receipts without their block hash, which changes when the block is sealed, and whether they were checked.
     receipts: HashMap<B256, (Value, bool)>,
     snapshot: u64,
     refusals: Vec<String>,
 }
 
-/// What clients were told by a node and by those that took its place.
+/// The answers of a node and of its successors to their clients.
 #[derive(Debug, Default)]
 pub struct Witness(Mutex<Record>);
 
-/// How much there was.
+/// Totals of a run.
 #[derive(Clone, Copy, Default)]
 pub struct Counts {
     pub batches: usize,
@@ -175,7 +175,7 @@ pub struct Counts {
     pub atomic: usize,
     pub calls: usize,
     pub raw: usize,
-    /// Batches of which nothing was heard, and that were sent all the same.
+    /// Batches that were taken although no answer arrived.
     pub unheard: usize,
     pub receipts: usize,
     pub blocks: u64,
@@ -194,28 +194,28 @@ impl Witness {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Nothing that is told from now on counts: a copy of the disk is about to be taken.
+    /// Stops recording answers, because the disk is about to be copied.
     pub fn freeze(&self) {
         self.record().frozen = true;
     }
 
-    /// What the next node tells counts.
+    /// Records answers again.
     pub fn thaw(&self) {
         self.record().frozen = false;
     }
 
-    /// What clients were refused.
+    /// Returns the rejections that clients received.
     pub fn refusals(&self) -> Vec<String> {
         self.record().refusals.clone()
     }
 
-    /// The ids of the batches that were acknowledged so far.
+    /// Returns the ids of the batches that were acknowledged so far.
     pub fn taken(&self) -> Vec<String> {
         let record = self.record();
         record.batches.iter().filter(|batch| batch.told == Told::Taken).map(|batch| batch.id.clone()).collect()
     }
 
-    /// Clients that send to a node until it is gone, or until they are ended.
+    /// Starts clients that send to a node until it is gone or they are aborted.
     pub fn clients(self: &Arc<Self>, rpc: &Rpc, seed: u64) -> JoinSet<()> {
         let signers = dev_signers().unwrap();
         let mut clients = JoinSet::new();
@@ -286,7 +286,7 @@ impl Witness {
         }
     }
 
-    /// Looks at what is published.
+    /// Records published blocks, receipts and snapshots.
     async fn watch(self: Arc<Self>, rpc: Rpc) {
         loop {
             let calls = json!([
@@ -313,7 +313,7 @@ impl Witness {
         }
     }
 
-    /// A node that has taken the place of another stands by what that one said, as far as it was not checked before.
+    /// Checks that a successor stands by all answers of its predecessor that were not checked before.
     pub async fn check(&self, rpc: &Rpc) {
         let (snapshot, head, receipts, batches, sent) = {
             let mut record = self.record();
@@ -369,7 +369,8 @@ impl Witness {
         }
     }
 
-    /// Waits until all is mined: what was answered has landed once, what was refused has not, and of the rest nothing has twice.
+    /// Waits until everything is mined. Checks that each acknowledged item landed once, no rejected item landed, and no
+    /// other item landed twice.
     pub async fn finish(&self, rpc: &Rpc) -> Counts {
         let (batches, sent, blocks, receipts) = {
             let record = self.record();
@@ -427,8 +428,8 @@ impl Witness {
         counts
     }
 
-    /// The blocks that were seen are in the chain, each of its blocks is the child of the one before it, and no account has sent under
-    /// a nonce twice.
+    /// Checks that the chain contains the blocks that were seen, each block is the child of the one before it, and no
+    /// account used a nonce twice.
     async fn check_chain(&self, rpc: &Rpc, seen: &HashMap<u64, Value>) -> u64 {
         let head = number(&rpc.result("eth_blockNumber", json!([])).await);
         let blocks = rpc.results("eth_getBlockByNumber", (0..=head).map(|block| json!([hex(block), true]))).await;
@@ -443,7 +444,7 @@ impl Witness {
             for tx in items(&block["transactions"]) {
                 let nonce = number(&tx["nonce"]);
                 let next = next.entry(tx["from"].as_str().unwrap().to_owned()).or_insert(nonce);
-                // An authorization that an account signs for itself uses up a nonce, too.
+                // An authorization that an account signs for itself also uses up a nonce.
                 assert!(nonce >= *next, "block {at}: {tx}");
                 *next = nonce + 1;
             }
@@ -457,7 +458,7 @@ async fn balances(rpc: &Rpc, of: impl IntoIterator<Item = Address>) -> Vec<U256>
     all.iter().map(|balance| balance.as_str().unwrap().parse().unwrap()).collect()
 }
 
-/// A receipt without what sealing its block changes.
+/// Removes from a receipt what sealing its block changes.
 fn unsealed(receipt: &Value) -> Value {
     crate::support::without_block_hash(receipt)
 }
@@ -470,7 +471,7 @@ fn address_of(kind: u16, index: usize, call: usize) -> Address {
     bytes.into()
 }
 
-/// A transfer of wei, signed, with a tip in wei a unit of gas.
+/// Signs a transfer. `value` is in wei, `tip` in wei per gas.
 pub fn transfer(signer: &PrivateKeySigner, nonce: u64, to: Address, value: u64, tip: u128) -> TxEnvelope {
     let tx = TxEip1559 {
         chain_id: CHAIN,
@@ -486,7 +487,7 @@ pub fn transfer(signer: &PrivateKeySigner, nonce: u64, to: Address, value: u64, 
     tx.into_signed(signature).into()
 }
 
-/// The seed of what is random in a test: another each time, unless `PRESIM_TEST_SEED` says.
+/// Returns the seed for the random parts of a test: `PRESIM_TEST_SEED`, or a random one.
 pub fn seed() -> u64 {
     match std::env::var("PRESIM_TEST_SEED") {
         Ok(text) => text.parse().unwrap_or_else(|error| panic!("PRESIM_TEST_SEED={text}: {error}")),

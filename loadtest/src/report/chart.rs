@@ -1,4 +1,4 @@
-//! Line charts as SVG within the page: drawn here, so that they are there without a script; a script adds the values under the pointer.
+//! Line charts as SVG within the page. They show without a script; a script adds the values under the pointer.
 
 use std::fmt::Write as _;
 
@@ -6,7 +6,7 @@ use serde_json::json;
 
 use super::text::{escape, format_micros, thousands};
 
-/// Size of a plot, and of the room around it for axes, in the SVG's own units.
+/// Size of a plot, and the margins for its axes, in the SVG's own units.
 const SIZE: (f64, f64) = (720.0, 300.0);
 const MARGIN: Margin = Margin { left: 66.0, right: 18.0, top: 20.0, bottom: 44.0 };
 
@@ -17,7 +17,7 @@ struct Margin {
     bottom: f64,
 }
 
-/// What an axis measures.
+/// The quantity on an axis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unit {
     Seconds,
@@ -25,7 +25,7 @@ pub enum Unit {
     Latency,
     Millis,
     PerSecond,
-    /// Numbers of connections, on an axis where each doubling has the same room.
+    /// Numbers of connections, on an axis where each doubling takes the same room.
     Connections,
     /// Quantiles as the number of their nines: log10 of 1 / (1 - quantile).
     Nines,
@@ -47,7 +47,7 @@ impl Unit {
 
     fn format(self, value: f64) -> String {
         match self {
-            // Ticks are round numbers.
+            // Ticks are round numbers, so zeros after the point mean nothing.
             Self::Latency => format_micros(value).replace(".00 ", " ").replace(".0 ", " "),
             Self::PerSecond if value >= 100_000.0 => format!("{} k", trim(value / 1_000.0)),
             Self::PerSecond if value >= 1_000.0 => thousands(value.round() as u64),
@@ -60,13 +60,12 @@ impl Unit {
     }
 }
 
-/// A line of a chart.
 pub struct Series {
     pub name: String,
-    /// Its colour: a class of the page's style.
+    /// The colour, as a class of the page's style.
     pub class: &'static str,
     pub dashed: bool,
-    /// Draw each point too.
+    /// Whether to draw each point too.
     pub dots: bool,
     pub points: Vec<(f64, f64)>,
 }
@@ -87,22 +86,22 @@ impl Series {
 
 /// A line chart with its title and legend.
 pub struct Chart {
-    /// Names it in the page.
+    /// The id of the figure in the page.
     pub id: String,
     pub title: String,
-    /// A sentence on how to read it.
+    /// A sentence on how to read the chart.
     pub note: String,
     pub x: (&'static str, Unit),
     pub y: (&'static str, Unit),
     pub series: Vec<Series>,
-    /// A place on the x axis, and what is there.
+    /// A marked value on the x axis, and its label.
     pub mark: Option<(f64, String)>,
-    /// Places on the x axis where something else begins, and what it is.
+    /// Values on the x axis where another load begins, and their labels.
     pub borders: Vec<(f64, String)>,
 }
 
 impl Chart {
-    /// The figure; nothing where there is nothing to draw.
+    /// Returns the figure, or an empty string if there is nothing to draw.
     pub fn html(&self) -> String {
         let mut html = String::new();
         let points = || self.series.iter().flat_map(|series| &series.points);
@@ -196,7 +195,7 @@ impl Chart {
         write!(out, r#"<line class="cursor" y1="{top}" y2="{bottom}"/></svg><output></output></figure>"#)
     }
 
-    /// What the script needs to say which values are under the pointer.
+    /// Returns the data from which the script shows the values under the pointer.
     fn data(&self, x: &Scale, y: &Scale) -> String {
         let series: Vec<_> = self
             .series
@@ -210,7 +209,7 @@ impl Chart {
     }
 }
 
-/// From values to places.
+/// Maps values to places on an axis.
 struct Scale {
     unit: Unit,
     log: bool,
@@ -228,7 +227,7 @@ impl Scale {
         let (mut from, mut to) = if least <= greatest { (least, greatest) } else { (1.0, 10.0) };
         match unit {
             Unit::Latency => {
-                // To the next 1, 2 or 5.
+                // The bounds are the next 1, 2 or 5 times a power of ten.
                 from = round_number(from, |step, value| step <= value, true);
                 to = round_number(to, |step, value| step >= value, false).max(from * 10.0);
             }
@@ -284,7 +283,7 @@ impl Scale {
     }
 }
 
-/// A distance of ticks: 1, 2 or 5 times a power of ten, that makes four to ten of them.
+/// Returns the distance of ticks: 1, 2 or 5 times a power of ten, for four to ten ticks.
 fn step(length: f64) -> f64 {
     let rough = length / 6.0;
     let power = 10_f64.powf(rough.log10().floor());

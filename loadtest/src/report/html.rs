@@ -1,4 +1,4 @@
-//! The report as one page that needs nothing beside itself.
+//! The report as one HTML page that needs no other file.
 
 use std::fmt::Write as _;
 
@@ -8,7 +8,7 @@ use super::{
     text::{escape, format_micros, knee_text, plural, rate, thousands},
 };
 
-/// The report as an HTML page, with its plots, style and script within.
+/// Returns the report as an HTML page, with its plots, style and script.
 pub fn html(report: &Report) -> String {
     let mut page = String::new();
     // Writing to a string does not fail.

@@ -1,4 +1,4 @@
-//! What a load test found: the same for the table, the JSON and the HTML.
+//! The report of a load test, shown as a table, as JSON and as HTML.
 
 mod chart;
 mod html;
@@ -18,63 +18,63 @@ use crate::{
     record::{Hist, Interval, Kind},
 };
 
-/// Quantiles of the distribution plot: the nines between them are evenly spaced there.
+/// Quantiles of the distribution plot, on which all nines take the same room.
 const QUANTILES: [f64; 25] = [
     0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.75, 0.8, 0.85, 0.9, 0.925, 0.95, 0.965, 0.98, 0.99, 0.995, 0.9975, 0.999,
     0.9995, 0.9999, 0.99995, 0.99999, 1.0,
 ];
 
-/// A whole load test.
+/// The report of a whole load test.
 #[derive(Debug, Serialize)]
 pub struct Report {
-    /// When it began, in HTTP's date format.
+    /// When the test began, in HTTP's date format.
     pub started: String,
     /// The command line, without the values of headers.
     pub command: Vec<String>,
     pub machine: Machine,
-    /// What was sent, in a sentence.
+    /// The load in a sentence.
     pub load: String,
     pub mix: String,
     pub open: bool,
-    /// The limit that the knee's p99 has, in microseconds.
+    /// Longest p99 of a held step, in microseconds.
     pub knee_p99_us: f64,
     pub seed: u64,
-    /// It was ended by Ctrl-C.
+    /// Whether Ctrl-C ended the test.
     pub ended_early: bool,
     pub targets: Vec<TargetReport>,
     pub ratios: Vec<Ratio>,
     pub assertions: Vec<Verdict>,
-    /// What a reader should know before the figures.
+    /// Remarks that a reader should know before the figures.
     pub notes: Vec<String>,
 }
 
-/// What one target did, in all of its rounds.
+/// The figures of one target over all of its rounds.
 #[derive(Debug, Serialize)]
 pub struct TargetReport {
     pub name: String,
     pub url: String,
-    /// What it says that it is.
+    /// The client version that the target reports.
     pub client: String,
     pub presim: bool,
     pub summary: Summary,
     pub workloads: Vec<WorkloadReport>,
     pub rounds: Vec<Round>,
     pub timeline: Vec<Row>,
-    /// Where in the timeline each load began.
+    /// The beginning of each load in the timeline.
     pub begins: Vec<Begin>,
     pub steps: Vec<Step>,
     pub knee: Option<Knee>,
     pub distribution: Vec<Quantile>,
     pub checked: Checked,
-    /// Texts of what was wrong, some of each kind.
+    /// Texts of faults, some of each kind.
     pub examples: Vec<Example>,
 }
 
-/// Whether an assertion holds.
+/// The verdict on an assertion.
 #[derive(Clone, Debug, Serialize)]
 pub struct Verdict {
     pub assertion: String,
-    /// What was measured; none where there is nothing to measure, and the assertion fails.
+    /// The measured value; `None` if nothing was measured, and the assertion fails.
     pub measured: Option<String>,
     pub holds: bool,
 }
@@ -82,31 +82,31 @@ pub struct Verdict {
 /// The figures of a run.
 #[derive(Clone, Debug, Serialize)]
 pub struct Summary {
-    /// Measured, without warm-ups, in seconds.
+    /// Measured time in seconds, without warm-ups.
     pub seconds: f64,
     pub requests: u64,
     pub right: u64,
-    /// Right answers a second, by the moment of the answer.
+    /// Right answers per second, by the time of the answer.
     pub throughput: f64,
-    /// Arrivals a second; none in a closed loop.
+    /// Arrivals per second; `None` in a closed loop.
     pub offered: Option<f64>,
     pub errors: u64,
-    /// Arrivals that ended in an error, among all: between 0 and 1.
+    /// Share of all arrivals that ended in an error, between 0 and 1.
     pub error_rate: f64,
     pub faults: Faults,
-    /// From arrival to answer.
+    /// Latency from arrival to answer.
     pub latency: Latency,
-    /// From sending to answer.
+    /// Latency from sending to answer.
     pub service: Latency,
     pub refusal_p99_us: Option<u64>,
-    /// Requests that waited for a free connection for more than a millisecond.
+    /// Requests that waited longer than a millisecond for a free connection.
     pub late: u64,
     pub reconnects: u64,
     pub age: Option<Age>,
     pub checked: u64,
-    /// In requests a second.
+    /// The rate of the knee, in requests per second.
     pub knee: Option<f64>,
-    /// Throughput to that of the second target.
+    /// Ratio of the throughput to the second target's.
     pub ratio: Option<f64>,
     /// Processor time of the generator, in cores.
     pub generator_cores: Option<f64>,
@@ -140,7 +140,7 @@ impl From<&Hist> for Latency {
     }
 }
 
-/// How old the snapshots of `pending` answers were, in milliseconds, and how many were older than need be.
+/// The age of the snapshots of `pending` answers, in milliseconds, and how many of the answers were stale.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Age {
     pub answers: u64,
@@ -151,7 +151,7 @@ pub struct Age {
 }
 
 impl Age {
-    /// None where no answer said its age.
+    /// Returns `None` if no answer named its snapshot.
     pub fn of(interval: &Interval) -> Option<Self> {
         let hist = &interval.age;
         (interval.dated > 0).then(|| Self {
@@ -164,7 +164,7 @@ impl Age {
     }
 }
 
-/// What one kind of request did.
+/// The figures of one kind of request.
 #[derive(Debug, Serialize)]
 pub struct WorkloadReport {
     pub name: String,
@@ -182,7 +182,7 @@ impl WorkloadReport {
     }
 }
 
-/// One turn of a target.
+/// The figures of one turn of a target.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Round {
     pub throughput: f64,
@@ -194,26 +194,26 @@ pub struct Round {
 /// An interval of the plots.
 #[derive(Clone, Debug, Serialize)]
 pub struct Row {
-    /// Seconds of measuring this target before its end.
+    /// Start of the interval, in seconds of measuring this target.
     pub at: f64,
-    /// Its length in seconds.
+    /// Length in seconds.
     pub width: f64,
-    /// Arrivals a second; none in a closed loop.
+    /// Arrivals per second; `None` in a closed loop.
     pub offered: Option<f64>,
     pub right_per_second: f64,
     pub errors_per_second: f64,
-    /// Right answers among all that ended, between 0 and 1; 0 where nothing did.
+    /// Share of right answers among all requests that ended, between 0 and 1; 0 if none ended.
     pub answered_share: f64,
     pub latency: Latency,
     pub age: Option<Age>,
 }
 
-/// When a load began.
+/// The beginning of a load.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Begin {
-    /// Seconds of measuring this target before it.
+    /// Seconds of measuring this target before the load began.
     pub at: f64,
-    /// Arrivals a second; none in a closed loop, or where the rate changes.
+    /// Arrivals per second; `None` in a closed loop, or if the rate changes.
     pub offered: Option<f64>,
     pub connections: usize,
 }
@@ -221,45 +221,45 @@ pub struct Begin {
 /// A load that was tried.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Step {
-    /// Arrivals a second; none in a closed loop.
+    /// Arrivals per second; `None` in a closed loop.
     pub offered: Option<f64>,
     pub connections: usize,
-    /// Right answers a second, by the moment they came.
+    /// Right answers per second, by the time of the answer.
     pub achieved: f64,
     pub p50: u64,
     pub p99: u64,
     pub errors: u64,
-    /// It was carried: see `--knee-p99`.
+    /// Whether the target held the load: see `--knee-p99`.
     pub held: bool,
 }
 
-/// The load from which on more load brings no more, or what it brings is too late.
+/// The load beyond which more load brings no more right answers, or brings them too late.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Knee {
-    /// Requests a second: in an open loop those offered, in a closed one those answered right.
+    /// Requests per second: those offered in an open loop, those answered right in a closed one.
     pub rate: f64,
-    /// Closed loop: connections that bring it.
+    /// The connections that bring the rate, in a closed loop.
     pub connections: Option<usize>,
-    /// The load did not rise past it: the knee may be higher.
+    /// Whether the load did not rise past the knee, which may then be higher.
     pub at_least: bool,
 }
 
-/// A point of the distribution.
+/// A point of the latency distribution.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Quantile {
     pub quantile: f64,
     pub latency_us: u64,
 }
 
-/// A wrong answer, or what else went wrong.
+/// The text of a fault.
 #[derive(Clone, Debug, Serialize)]
 pub struct Example {
     pub fault: &'static str,
     pub text: String,
 }
 
-/// How the first target compares with another: each figure is the median over rounds of the first's to the other's, with the least and the
-/// greatest.
+/// The first target compared with another. Each figure is the median over rounds of the first's to the other's, with
+/// the least and the greatest.
 #[derive(Clone, Debug, Serialize)]
 pub struct Ratio {
     pub of: String,
@@ -278,7 +278,7 @@ pub struct Spread {
 }
 
 impl Spread {
-    /// None where there is nothing to compare.
+    /// Returns `None` if there is no finite value.
     pub fn of(mut values: Vec<f64>) -> Option<Self> {
         values.retain(|value| value.is_finite());
         values.sort_by(f64::total_cmp);
@@ -289,18 +289,18 @@ impl Spread {
 }
 
 impl Report {
-    /// Whether all assertions hold.
+    /// Returns whether all assertions hold.
     pub fn holds(&self) -> bool {
         self.assertions.iter().all(|verdict| verdict.holds)
     }
 }
 
 impl Summary {
-    /// The value of an assertion's metric: microseconds, a count, or a share. None where it was not measured.
+    /// Returns the value of an assertion's metric: microseconds, a count, or a share; `None` if it was not measured.
     pub fn metric(&self, name: &str) -> Option<f64> {
         use crate::fault::Fault;
         let count = |count: u64| Some(count as f64);
-        // Without a single answer there is no latency that could be said to hold.
+        // Without an answer, no assertion on latency holds.
         let micros = |micros: u64| (self.latency.count > 0).then_some(micros as f64);
         let of = |fault| count(self.faults.of(fault));
         let millis = |pick: fn(&Age) -> u64| self.age.as_ref().map(|age| pick(age) as f64 * 1e3);
@@ -339,13 +339,13 @@ impl Summary {
     }
 }
 
-/// Right answers among all that ended, between 0 and 1; 0 where nothing did.
+/// Returns the share of right answers among all requests that ended, between 0 and 1; 0 if none ended.
 pub fn share(interval: &Interval) -> f64 {
     let all = interval.right + interval.faults.total();
     if all == 0 { 0.0 } else { interval.right as f64 / all as f64 }
 }
 
-/// The distribution of a histogram, up to the quantile that a single answer decides.
+/// Returns the distribution of a histogram, up to the quantile that a single answer decides.
 pub fn distribution(hist: &Hist) -> Vec<Quantile> {
     let count = hist.count() as f64;
     let shown = QUANTILES.into_iter().filter(|quantile| *quantile >= 1.0 || (1.0 - quantile) * count >= 1.0);
@@ -353,11 +353,11 @@ pub fn distribution(hist: &Hist) -> Vec<Quantile> {
     if hist.count() == 0 { Vec::new() } else { points.collect() }
 }
 
-/// Share of the highest throughput that the knee of a closed loop has: from there on more connections bring little but waiting.
+/// Share of the highest throughput that a closed loop has at its knee. More connections bring little but waiting.
 const NEARLY_ALL: f64 = 0.95;
 
-/// The knee among the loads up to which every one was held: in an open loop the highest rate, in a closed loop the fewest connections that bring
-/// nearly the highest throughput. None where the first was not held.
+/// Returns the knee among the loads up to which every one was held: in an open loop the highest rate, in a closed loop
+/// the fewest connections that bring nearly the highest throughput. Returns `None` if the first load was not held.
 pub fn knee(steps: &[Step]) -> Option<Knee> {
     let mut rising: Vec<&Step> = steps.iter().collect();
     let load = |step: &Step| step.offered.unwrap_or(step.connections as f64);

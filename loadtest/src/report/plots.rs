@@ -1,4 +1,4 @@
-//! Which plots a report has.
+//! The plots of a report.
 
 use super::{
     Begin, Latency, Report, Row, Step, TargetReport,
@@ -6,15 +6,13 @@ use super::{
     text::{format_micros, knee_text, rate},
 };
 
-/// Colours of targets, in their order.
 const TARGET_COLOURS: [&str; 6] = ["s1", "s2", "s3", "s4", "s5", "s6"];
 
-/// The colour of the target at a place: a class of the page's style.
+/// Returns the colour of the target at this index: a class of the page's style.
 pub fn colour(place: usize) -> &'static str {
     TARGET_COLOURS[place % TARGET_COLOURS.len()]
 }
 
-/// All plots of one target.
 pub fn of_target(report: &Report, target: &TargetReport, class: &'static str) -> Vec<Chart> {
     let id = |name: &str| format!("{name}-{}", target.name);
     let over_time = |pick: &dyn Fn(&Row) -> Option<f64>| -> Vec<(f64, f64)> {
@@ -85,10 +83,10 @@ pub fn of_target(report: &Report, target: &TargetReport, class: &'static str) ->
     charts
 }
 
-/// Steps whose names have room over a plot.
+/// Most steps whose names have room over a plot.
 const MAX_NAMED: usize = 12;
 
-/// Where each of several loads began.
+/// Returns the beginning of each of several loads, with its name.
 fn borders(target: &TargetReport) -> Vec<(f64, String)> {
     let name = |begin: &Begin| match begin.offered {
         _ if target.begins.len() > MAX_NAMED => String::new(),
@@ -99,7 +97,7 @@ fn borders(target: &TargetReport) -> Vec<(f64, String)> {
     begins.iter().map(|begin| (begin.at, name(begin))).collect()
 }
 
-/// The knee, by the rates that were offered or the connections that there were.
+/// Returns the plots of the knee, by offered rate or by number of connections.
 fn knee_charts(report: &Report, target: &TargetReport, class: &'static str) -> [Chart; 2] {
     let open = target.steps.iter().all(|step| step.offered.is_some());
     let load = |step: &Step| step.offered.unwrap_or(step.connections as f64);
@@ -170,7 +168,6 @@ fn knee_charts(report: &Report, target: &TargetReport, class: &'static str) -> [
     ]
 }
 
-/// The distributions of some targets.
 pub fn distribution<'a>(targets: impl Iterator<Item = (&'static str, &'a TargetReport)>, id: &str) -> Chart {
     let series = targets.map(|(class, target)| {
         let most = (target.summary.latency.count as f64).log10();
@@ -192,7 +189,7 @@ pub fn distribution<'a>(targets: impl Iterator<Item = (&'static str, &'a TargetR
     }
 }
 
-/// Targets in turn: the throughput of each turn.
+/// Returns the plot of each target's throughput in each of its turns.
 pub fn rounds(report: &Report) -> Chart {
     let rounds = |pick: fn(&super::Round) -> f64| {
         let series = report.targets.iter().enumerate().map(|(place, target)| {

@@ -1,4 +1,4 @@
-//! The report on a terminal.
+//! The report as text for a terminal.
 
 use std::fmt::Write as _;
 
@@ -7,10 +7,10 @@ use super::{
     text::{format_micros, plural},
 };
 
-/// Steps that are shown: where there are more, their knee alone is.
+/// Most steps that are shown. If there are more, only the knee is.
 const MAX_STEPS: usize = 40;
 
-/// The report as text.
+/// Returns the report as text.
 pub fn table(report: &Report) -> String {
     let mut text = String::new();
     // Writing to a string does not fail.
@@ -116,7 +116,7 @@ fn write_target(out: &mut String, target: &TargetReport) -> std::fmt::Result {
         let late = if summary.offered.is_some() { format!("{} sent late, ", summary.late) } else { String::new() };
         writeln!(out, "  generator: {cores:.2} cores, {late}{} reconnects", summary.reconnects)?;
     }
-    // The intervals of a ramp are for the plot.
+    // Many steps, such as the intervals of a ramp, are only plotted.
     let steps = if target.steps.len() > MAX_STEPS { &[] } else { target.steps.as_slice() };
     for step in steps {
         let load = match step.offered {

@@ -1,8 +1,8 @@
-//! Numbers and text as a report shows them.
+//! Formats numbers and text for reports.
 
 use super::Knee;
 
-/// Text within HTML, or within an attribute.
+/// Escapes text for HTML content and attributes.
 pub fn escape(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for c in text.chars() {
@@ -18,17 +18,17 @@ pub fn escape(text: &str) -> String {
     escaped
 }
 
-/// The knee's rate, for people.
+/// Formats the rate of a knee.
 pub fn knee_text(knee: &Knee) -> String {
     format!("{}{}", if knee.at_least { "≥ " } else { "" }, rate(knee.rate))
 }
 
-/// A rate for people.
+/// Formats a rate in requests per second.
 pub fn rate(rate: f64) -> String {
     format!("{}/s", thousands(rate.round() as u64))
 }
 
-/// A count with its thousands apart.
+/// Formats a count with thousands separators.
 pub fn thousands(count: u64) -> String {
     let digits = count.to_string();
     let mut text = String::new();
@@ -41,7 +41,7 @@ pub fn thousands(count: u64) -> String {
     text
 }
 
-/// A time for people: three digits and a unit.
+/// Formats a time with three digits and a unit.
 pub fn format_micros(micros: f64) -> String {
     match micros {
         micros if micros < 1_000.0 => format!("{micros:.0} µs"),
@@ -52,7 +52,7 @@ pub fn format_micros(micros: f64) -> String {
     }
 }
 
-/// A count with its noun.
+/// Formats a count with its noun.
 pub fn plural(count: usize, what: &str) -> String {
     format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }

@@ -1,4 +1,4 @@
-//! Servers that answer as a script says, and the load test's binary run against them.
+//! Scripted servers, and the load test's binary run against them.
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
 use std::{
@@ -27,21 +27,21 @@ use tokio::{
 use tokio_rustls::TlsAcceptor;
 use tokio_tungstenite::tungstenite::Message;
 
-/// What a script does with a request.
+/// A script's reply to a request.
 pub enum Reply {
     Result(Value),
-    /// The result, with this in `x-presim-snapshot`.
+    /// The result, with this `x-presim-snapshot` header.
     From(String, Value),
     Error(i64),
-    /// A body as it is, with an HTTP status.
+    /// A raw body, with an HTTP status.
     Raw(u16, String),
     /// The result under another id.
     WrongId(Value),
-    /// The connection ends.
+    /// No answer: the connection ends.
     Drop,
-    /// The result, then.
+    /// The result, after this time.
     After(Duration, Value),
-    /// The result, then, while it has one of these places.
+    /// The result, after this time with a permit of the semaphore.
     Within(Arc<Semaphore>, Duration, Value),
 }
 
@@ -50,24 +50,23 @@ type Script = dyn Fn(u64, &Value) -> Reply + Send + Sync;
 /// A server that runs until it is dropped.
 pub struct Server {
     pub address: SocketAddr,
-    /// Requests of the load: all but those that the load test asks for itself.
+    /// Requests of the load, without the load test's own queries.
     pub served: Arc<AtomicU64>,
     asked: Arc<AtomicU64>,
     _stop: oneshot::Sender<()>,
 }
 
 impl Server {
-    /// `script` gets the number of each request of the load, from 1, and the request.
+    /// Starts a server. `script` gets the number of each request of the load, from 1, and the request.
     pub fn start(script: impl Fn(u64, &Value) -> Reply + Send + Sync + 'static) -> Self {
         Self::start_any(false, None, script)
     }
 
-    /// The same, over WebSocket.
     pub fn web_socket(script: impl Fn(u64, &Value) -> Reply + Send + Sync + 'static) -> Self {
         Self::start_any(true, None, script)
     }
 
-    /// The same over TLS, as HTTP or WebSocket.
+    /// Starts a server over TLS, for HTTP or WebSocket.
     pub fn secure(
         web_socket: bool,
         tls: TlsAcceptor,
@@ -102,7 +101,7 @@ impl Server {
                                 (None, true) => speak_web_socket(stream, state).await,
                                 (None, false) => speak_http(stream, state).await,
                                 (Some(tls), _) => {
-                                    // A client that does not trust the certificate ends here.
+                                    // The handshake fails if the client does not trust the certificate.
                                     let Ok(stream) = tls.accept(stream).await else { return };
                                     match web_socket {
                                         true => speak_web_socket(stream, state).await,
@@ -127,7 +126,7 @@ impl Server {
         self.served.load(Ordering::SeqCst)
     }
 
-    /// Requests of every kind.
+    /// Returns the number of requests of every kind.
     pub fn asked(&self) -> u64 {
         self.asked.load(Ordering::SeqCst)
     }
@@ -141,7 +140,7 @@ struct State {
 }
 
 impl State {
-    /// What the load test asks beside the load has its answer here, unless the script is asked for a snapshot.
+    /// Answers the load test's own queries, except `presim_snapshot`, which goes to the script as number 0.
     fn reply(&self, request: &Value) -> Reply {
         self.asked.fetch_add(1, Ordering::SeqCst);
         match request["method"].as_str() {
@@ -159,7 +158,7 @@ fn answer(id: &Value, result: Value) -> String {
     json!({"jsonrpc": "2.0", "id": id, "result": result}).to_string()
 }
 
-/// HTTP status, snapshot header and body; none where the connection is to end.
+/// Returns the HTTP status, the snapshot header and the body; `None` if the connection is to end.
 async fn text(reply: Reply, id: &Value) -> Option<(u16, Option<String>, String)> {
     Some(match reply {
         Reply::Result(result) => (200, None, answer(id, result)),
@@ -218,17 +217,17 @@ pub struct Run {
     pub code: Option<i32>,
     pub stdout: String,
     pub stderr: String,
-    /// The JSON report; null where none was written.
+    /// The JSON report; null if none was written.
     pub report: Value,
     pub html: String,
 }
 
-/// Runs the load test with these arguments, on recorded bodies that ask for an account's code at `latest`.
+/// Runs the load test with these arguments, on a recorded `eth_call` at `latest`.
 pub fn run(arguments: &[&str]) -> Run {
     run_on(r#"{"jsonrpc":"2.0","id":7,"method":"eth_call","params":[{"to":"0x01"},"latest"]}"#, arguments)
 }
 
-/// The same on other bodies.
+/// Runs the load test with these arguments, on other bodies.
 pub fn run_on(bodies: &str, arguments: &[&str]) -> Run {
     let folder = TempDir::new().expect("a directory");
     let file = |name: &str| folder.path().join(name);
@@ -252,7 +251,7 @@ pub fn binary() -> Command {
 }
 
 impl Run {
-    /// A number of the first target's summary, as in `/faults/wrong_id`.
+    /// Returns a number of the first target's summary, as in `/faults/wrong_id`.
     pub fn summary(&self, pointer: &str) -> f64 {
         let value = self.report.pointer(&format!("/targets/0/summary{pointer}"));
         value.and_then(Value::as_f64).unwrap_or_else(|| panic!("no {pointer}: {}\n{}", self.stdout, self.stderr))

@@ -1,4 +1,4 @@
-// ethers v6 against a presim devnet. PRESIM_URL names the node; each claim is one line, the first that fails ends with exit code 1.
+// ethers v6 against a presim devnet. PRESIM_URL is the node's URL. Each claim prints one line; the first failure ends with exit code 1.
 import { isDeepStrictEqual } from 'node:util'
 import {
   Contract, HDNodeWallet, JsonRpcProvider, MaxUint256, WebSocketProvider, ZeroAddress, concat, getAddress, getCreateAddress, hexlify,
@@ -44,7 +44,7 @@ const routerAbi = [
 const [alpha, pair, router] = [[ALPHA, tokenAbi], [PAIR, pairAbi], [ROUTER, routerAbi]].map(([to, abi]) => new Contract(to, abi, wallet))
 const pending = { blockTag: 'pending' }
 
-/** What a constant-product pair gives for `amountIn`, after its fee of 0.3 %. */
+/** Returns the output of a constant-product pair for `amountIn`, after its fee of 0.3 %. */
 const amountOut = (amountIn, reserveIn, reserveOut) => (amountIn * 997n * reserveOut) / (reserveIn * 1000n + amountIn * 997n)
 
 function fail(what, actual, expected) {
@@ -55,13 +55,13 @@ function claim(what, actual, expected) {
   if (!isDeepStrictEqual(actual, expected)) fail(what, actual, expected)
   console.log(`ok  ${what}`)
 }
-/** What a call that must be refused reverted with. */
+/** Returns the revert of a call that must be refused. */
 const revertOf = (promise) =>
   promise.then(
     (value) => fail('the call is refused', value, 'a revert'),
     (error) => (isCallException(error) && error.revert ? [error.revert.name, ...error.revert.args] : fail('a revert is decoded', error, 'a CALL_EXCEPTION')),
   )
-/** Runs `work` again when a block was sealed meanwhile, so that all that it read belongs to one head. */
+/** Repeats `work` if a block was sealed meanwhile, so that all of its reads belong to one head. */
 async function atOneHead(work) {
   for (;;) {
     const head = await provider.getBlockNumber()
@@ -70,7 +70,7 @@ async function atOneHead(work) {
   }
 }
 
-/** The reads of a program that only looks; `/` and `/standard` answer them alike. */
+/** Checks the reads of a read-only program, which have the same answers on `/` and `/standard`. */
 async function reads(path, provider) {
   const [token, market] = [alpha.connect(provider), router.connect(provider)]
   const say = (what, actual, expected) => claim(`${path}: ${what}`, actual, expected)
@@ -128,7 +128,7 @@ async function sending() {
   claim('sendTransaction and wait', [receipt.status, receipt.gasUsed, receipt.from, receipt.to], [1, 21000n, wallet.address, receiver])
   claim('its receiver has the ether', await provider.getBalance(receiver, 'pending'), parseEther('1.5'))
   claim('its sender paid it and the gas', await provider.getBalance(wallet.address, 'pending'), before - parseEther('1.5') - receipt.gasUsed * receipt.gasPrice)
-  // `wait` took a pre-confirmed receipt if there was one at its first look; this waits until the block is sealed.
+  // `wait` may have returned a pre-confirmed receipt; this waits until the block is sealed.
   const sealed = await provider.waitForTransaction(sent.hash)
   const block = await provider.getBlock(sealed.blockNumber, true)
   claim('waitForTransaction gives the sealed receipt', [sealed.blockHash, sealed.blockNumber], [block.hash, receipt.blockNumber])
@@ -155,7 +155,7 @@ async function sending() {
   claim('contract.on over WebSocket hears it', [...heard.args, heard.log.transactionHash], [PAIR, receiver, out, swap.hash])
   claim('a pending transaction is announced over WebSocket', announced.has(swap.hash), true)
 
-  // A contract that answers 42 to everything.
+  // A contract that returns 42 for every call.
   const deployed = await (await wallet.sendTransaction({ data: '0x600a600c600039600a6000f3602a60005260206000f3' })).wait()
   claim('a contract is where its creator and nonce say', deployed.contractAddress, getCreateAddress({ from: wallet.address, nonce: swap.nonce + 1 }))
   claim('it runs', BigInt(await provider.call({ to: deployed.contractAddress, blockTag: 'pending' })), 42n)
@@ -180,13 +180,13 @@ async function bundle() {
     [42000n, 42000n * tip, 12345n, 42000n * tip + 12345n].map(String))
 }
 
-/** The parameters of a batch, in the form that `/` takes too: `to` and `value` in each call. */
+/** Returns the parameters of a batch in the form that `/` requires: `to` and `value` in each call. */
 const batchOf = (calls, more = {}) => {
   const valued = calls.map((call) => ({ value: '0x0', ...call }))
   return [{ version: '2.0.0', from: batcher.address, chainId: '0x7a69', atomicRequired: false, calls: valued, ...more }]
 }
 const callTo = (contract, name, args) => ({ to: contract.target, data: contract.interface.encodeFunctionData(name, args) })
-/** Asks for a batch's status until it is in a block or can be in none. */
+/** Polls a batch's status until it is final. */
 async function carriedOut(provider, id) {
   for (;;) {
     const status = await provider.send('wallet_getCallsStatus', [id])
@@ -194,7 +194,7 @@ async function carriedOut(provider, id) {
     await new Promise((resolve) => setTimeout(resolve, 50))
   }
 }
-/** What a node refuses a request with: code, message and data. */
+/** Returns the error of a refused request: code, message and data. */
 const refusalOf = (promise) =>
   promise.then(
     (value) => fail('the request is refused', value, 'an error'),
@@ -206,7 +206,7 @@ const refusalOf = (promise) =>
 const codeOf = async (promise) => (await refusalOf(promise)).slice(0, 2)
 const etherOf = (address) => provider.getBalance(address, 'pending')
 
-/** The life of a batch, which is the same on `/` and `/standard`, the text of a revert aside. */
+/** Checks the life of batches, which is the same on `/` and `/standard` except for the text of a revert. */
 async function batches(path, provider) {
   const say = (what, actual, expected) => claim(`${path}: ${what}`, actual, expected)
   const send = (...batch) => provider.send('wallet_sendCalls', batchOf(...batch))
@@ -287,7 +287,7 @@ async function batches(path, provider) {
   say('a capability that is optional is left out, gasLimitOverride is kept to',
     [succeeded, (await provider.getTransaction(transactionHash)).gasLimit, await alpha.balanceOf(A, pending)], ['0x1', 123456n, 2n])
 
-  // The account takes its delegation back, as any wallet may.
+  // The account revokes its delegation, as any wallet may.
   const taken = await batcher.getNonce('pending')
   const authorization = await batcher.authorize({ address: ZeroAddress, nonce: taken + 1, chainId: 31337 })
   await (await batcher.sendTransaction({ type: 4, to: batcher.address, nonce: taken, authorizationList: [authorization] })).wait()

@@ -1,4 +1,4 @@
-// viem against a presim devnet. PRESIM_URL names the node; each claim is one line, the first that fails ends with exit code 1.
+// viem against a presim devnet. PRESIM_URL is the node's URL. Each claim prints one line; the first failure ends with exit code 1.
 import { randomBytes } from 'node:crypto'
 import { isDeepStrictEqual } from 'node:util'
 import {
@@ -19,7 +19,7 @@ const socket = createPublicClient({ chain: foundry, transport: webSocket(url.rep
 const phrase = 'test test test test test test test test test test test junk'
 const account = mnemonicToAccount(phrase, { addressIndex: 1 })
 const wallet = createWalletClient({ account, chain: foundry, transport: http(url) })
-// Who sends batches, whose key is the node's to sign with: the client has the address alone.
+// The sender of batches. The node signs for it; the client has only the address.
 const owner = mnemonicToAccount(phrase, { addressIndex: 5 })
 const batcher = createWalletClient({ account: owner.address, chain: foundry, transport: http(url), pollingInterval: 100 })
 const other = '0x15d34AAf54267DB7D7c367839AAf71A00a2C6A65'
@@ -47,12 +47,12 @@ const abi = parseAbi([
 ])
 const never = 2n ** 256n - 1n
 
-/** What a constant-product pair gives for `amountIn`, after its fee of 0.3 %. */
+/** Returns the output of a constant-product pair for `amountIn`, after its fee of 0.3 %. */
 const amountOut = (amountIn, reserveIn, reserveOut) => (amountIn * 997n * reserveOut) / (reserveIn * 1000n + amountIn * 997n)
 const contract = (address, functionName, args = []) => ({ address, abi, functionName, args })
 const read = (address, functionName, args, block = { blockTag: 'pending' }) =>
   client.readContract({ ...contract(address, functionName, args), ...block })
-/** Calls of a simulation: `to`, and what the reader of a contract would write. */
+/** Returns a call of a simulation: `to`, and the fields of `readContract`. */
 const callTo = (to, functionName, args = [], more = {}) => ({ to, abi, functionName, args, ...more })
 const buy = (from, value, minimum = 0n) => callTo(ROUTER, 'swapExactETHForTokens', [minimum, [WETH, ALPHA], from, never], { from, value })
 const sell = (from, amount) => callTo(ROUTER, 'swapExactTokensForETH', [amount, 0n, [ALPHA, WETH], from, never], { from })
@@ -65,14 +65,14 @@ function claim(what, actual, expected) {
   if (!isDeepStrictEqual(actual, expected)) fail(what, actual, expected)
   console.log(`ok  ${what}`)
 }
-/** What a contract reverted with: its error's name and arguments. */
+/** Returns the name and arguments of a contract's revert. */
 function revertOf(error) {
   const revert = error instanceof BaseError ? error.walk((cause) => cause instanceof ContractFunctionRevertedError) : null
   if (!revert) fail('a revert is decoded', error, 'a ContractFunctionRevertedError')
   return [revert.data?.errorName, ...(revert.data?.args ?? [])]
 }
 const refusalOf = (promise) => promise.then((value) => fail('the call is refused', value, 'a revert'), revertOf)
-/** Runs `work` again when a block was sealed meanwhile, so that all that it read belongs to one head. */
+/** Repeats `work` if a block was sealed meanwhile, so that all of its reads belong to one head. */
 async function atOneHead(work) {
   for (;;) {
     const head = await client.getBlockNumber()
@@ -182,7 +182,7 @@ async function simulations() {
   claim('simulateCalls: asset changes are exact', assetChanges.map(({ token, value }) => [token.symbol, token.decimals, value.diff]).filter(([, , diff]) => diff),
     [['ETH', 18, -parseEther('1')], ['ALPHA', 18, out]])
 
-  // A bundle where it would land: buy before another's purchase, sell after it.
+  // A sandwich on the block being built: buys before another's purchase and sells after it.
   const [stake, theirs] = [parseEther('10'), parseEther('20')]
   const mine = amountOut(stake, reserve0, reserve1)
   const [r0, r1] = [reserve0 + stake, reserve1 - mine]
@@ -269,7 +269,7 @@ async function sending() {
   claim('getLogs up to pending finds the Transfer', logs.map((log) => [log.args, log.transactionHash, log.blockNumber, log.logIndex]),
     [[{ from: PAIR, to: receiver, value: out }, swapped.transactionHash, swapped.blockNumber, swap.logIndex - 2]])
 
-  // Waiting gives the receipt that was there first, so it is read again: sealing has changed the block's hash in it.
+  // The wait may return the pre-confirmed receipt. It is read again, because sealing changes its block hash.
   await client.waitForTransactionReceipt({ hash: swapped.transactionHash, confirmations: 2 })
   const sealed = await client.getTransactionReceipt({ hash: swapped.transactionHash })
   const { hash: blockHash } = await client.getBlock({ blockNumber: swapped.blockNumber })
@@ -284,12 +284,12 @@ async function sending() {
 
 const nonceOf = (address) => client.getTransactionCount({ address, blockTag: 'pending' })
 const etherOf = (address) => client.getBalance({ address, blockTag: 'pending' })
-/** Sends a batch, and waits until it is in a block or can be in none. */
+/** Sends a batch and waits until its status is final. */
 const carryOut = async (batch) => {
   const { id } = await batcher.sendCalls(batch)
   return batcher.waitForCallsStatus({ id })
 }
-/** The kind of error that a refused request ends with, and what it says of this case. */
+/** Returns the cause of this kind in the error of a request that must be refused. */
 const kindOf = (promise, kind) =>
   promise.then(
     (value) => fail('the request is refused', value, kind.name),
@@ -359,7 +359,7 @@ async function partsOfBatches() {
   claim('a batch whose only call reverts: 500', [none.statusCode, none.status, none.receipts.map(({ status }) => status)],
     [500, 'failure', ['reverted']])
 
-  // viem's sendCalls has no capabilities of calls, so its request is written out.
+  // viem's sendCalls does not support capabilities of single calls, so the request is written out.
   const limited = async (gas) => {
     const data = encodeFunctionData(callTo(ALPHA, 'transfer', [A, 5n]))
     const call = { to: ALPHA, data, capabilities: { gasLimitOverride: { value: numberToHex(gas) } } }
@@ -457,7 +457,7 @@ async function refusedBatches(id) {
   const optional = await carryOut({ capabilities: { paymasterService: { ...paymasterService, optional: true } }, calls })
   claim('one that is optional is left out', [optional.statusCode, await etherOf(calls[0].to)], [200, 1n])
 
-  // The account takes its delegation back, as any wallet may.
+  // The account revokes its delegation, as any wallet may.
   const signer = createWalletClient({ account: owner, chain: foundry, transport: http(url) })
   const authorization = await signer.signAuthorization({ contractAddress: zeroAddress, executor: 'self' })
   const hash = await signer.sendTransaction({ to: owner.address, authorizationList: [authorization] })

@@ -1,4 +1,4 @@
-"""web3.py against a presim devnet. PRESIM_URL names the node; each claim is one line, the first that fails ends with exit code 1."""
+"""web3.py against a presim devnet. PRESIM_URL is the node's URL. Each claim prints one line; the first failure ends with exit code 1."""
 
 import asyncio
 import os
@@ -68,7 +68,7 @@ def nobody():
 
 
 def amount_out(amount_in, reserve_in, reserve_out):
-    """What a constant-product pair gives for `amount_in`, after its fee of 0.3 %."""
+    """Returns the output of a constant-product pair for `amount_in`, after its fee of 0.3 %."""
     return amount_in * 997 * reserve_out // (reserve_in * 1000 + amount_in * 997)
 
 
@@ -84,7 +84,7 @@ def claim(what, actual, expected):
 
 
 def refusal(call):
-    """The error that a call must end with."""
+    """Returns the error of a call that must be refused."""
     try:
         return fail("the call is refused", call(), "a revert")
     except ContractLogicError as error:
@@ -92,7 +92,7 @@ def refusal(call):
 
 
 def at_one_head(work):
-    """Runs `work` again when a block was sealed meanwhile, so that all that it read belongs to one head."""
+    """Repeats `work` if a block was sealed meanwhile, so that all of its reads belong to one head."""
     while True:
         head = w3.eth.block_number
         result = work(head)
@@ -101,7 +101,7 @@ def at_one_head(work):
 
 
 def reads(path, w3):
-    """The reads of a program that only looks; `/` and `/standard` answer them alike."""
+    """Checks the reads of a read-only program, which have the same answers on `/` and `/standard`."""
 
     def say(what, actual, expected):
         claim(f"{path}: {what}", actual, expected)
@@ -176,7 +176,7 @@ def simulation():
 
 
 def sign(transaction):
-    """The transaction with what it lacks filled in, signed, as bytes."""
+    """Fills in missing fields of a transaction, signs it, and returns its bytes."""
     fees = {"maxPriorityFeePerGas": w3.eth.max_priority_fee}
     fees["maxFeePerGas"] = 2 * w3.eth.get_block("pending").baseFeePerGas + fees["maxPriorityFeePerGas"]
     filled = {"from": account.address, "chainId": w3.eth.chain_id, "nonce": w3.eth.get_transaction_count(account.address, "pending"),
@@ -187,7 +187,7 @@ def sign(transaction):
 
 
 def send(transaction):
-    """Sends it, and returns its receipt as soon as there is one: it is pre-confirmed then."""
+    """Sends a transaction and returns its first receipt, which may be pre-confirmed."""
     return w3.eth.wait_for_transaction_receipt(w3.eth.send_raw_transaction(sign(transaction)), timeout=20)
 
 
@@ -207,7 +207,7 @@ def sending():
 
 
 def buy(receiver):
-    """Buys ALPHA for 2 ether, and returns the amount and the receipt."""
+    """Buys ALPHA for 2 ether. Returns the amount and the receipt."""
     reserve0, reserve1, _ = pair.functions.getReserves().call(block_identifier="pending")
     out = amount_out(2 * ETHER, reserve0, reserve1)
     receipt = send({"to": ROUTER, "value": 2 * ETHER,
@@ -250,7 +250,7 @@ def main():
         simulation()
         sending()
         asyncio.run(watching())
-    except Exception as error:  # noqa: BLE001: whatever it is, it is told
+    except Exception as error:  # noqa: BLE001: every error is reported
         fail("every request is answered", error, "an answer")
     print("web3.py: all claims hold")
 

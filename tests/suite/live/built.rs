@@ -1,4 +1,4 @@
-//! Chains that tests make up: blocks of signed transactions, as an upstream serves them and as a builder sends them in parts.
+//! Chains built by tests: blocks of signed transactions, served by an upstream or sent by a builder in sub-blocks.
 
 use std::sync::Arc;
 
@@ -23,16 +23,16 @@ use crate::{
     upstream::{Cumulative, Fixture, State, UpstreamBlock, cut},
 };
 
-/// A contract that puts its first word of input into slot 0, and logs it as a topic.
+/// A contract that stores its first word of input in slot 0 and logs it as a topic.
 pub const STORE: Address = Address::repeat_byte(0xc0);
-/// Gets ether in tests.
+/// The recipient of ether in tests.
 pub const SOMEBODY: Address = Address::repeat_byte(0x11);
-/// The chain of the OP stack.
+/// The id of the OP-stack chain.
 pub const OP_CHAIN: u64 = 4242;
-/// The chain of Ethereum's rules.
+/// The id of the chain with Ethereum's rules.
 pub const ETHEREUM: u64 = 31_415;
 
-/// The `config` of a genesis file of [`ETHEREUM`].
+/// Returns the `config` of a genesis file of [`ETHEREUM`].
 pub fn ethereum_config() -> Value {
     json!({
         "chainId": ETHEREUM, "homesteadBlock": 0, "eip150Block": 0, "eip155Block": 0, "eip158Block": 0,
@@ -51,21 +51,21 @@ pub fn ethereum_config() -> Value {
 pub struct Built {
     pub config: Value,
     pub spec: ChainSpec,
-    /// As an upstream serves it, with the state after it.
+    /// The block as an upstream serves it, with the state after it.
     pub block: UpstreamBlock,
     snapshot: Arc<Snapshot>,
     fixture: Fixture,
-    /// What it is after so many of its transactions, less one.
+    /// The cumulative fields after each transaction, the first at index 0.
     cumulative: Vec<Cumulative>,
 }
 
 impl Built {
-    /// The first block of a chain of the OP stack, under Jovian.
+    /// Builds the first block of an OP-stack chain under Jovian.
     pub fn op_stack() -> Self {
         Self::genesis(op_config(OP_CHAIN, "jovian"))
     }
 
-    /// The first block of a chain of Ethereum's rules, under Prague.
+    /// Builds the first block of a chain with Ethereum's rules under Prague.
     pub fn ethereum() -> Self {
         Self::genesis(ethereum_config())
     }
@@ -93,7 +93,7 @@ impl Built {
         Self::of(config, spec, snapshot, Arc::new(genesis.alloc), Vec::new())
     }
 
-    /// The next block; `salt` tells it from its siblings. On the OP stack its first transaction is a deposit, which `transactions` have not.
+    /// Builds the next block; `salt` distinguishes siblings. On the OP stack, a deposit precedes `transactions`.
     pub fn next(&self, transactions: Vec<ChainTx>, salt: u8) -> Self {
         let parent = self.snapshot.head.header.inner();
         let attributes = Attributes {
@@ -146,22 +146,19 @@ impl Built {
         self.block.hash
     }
 
-    /// The raw transactions.
     pub fn raw(&self) -> &[Bytes] {
         &self.fixture.raw
     }
 
-    /// Its receipts as its chain has them.
     pub fn receipts(&self) -> Vec<ChainReceipt> {
         self.snapshot.head.body().receipts.clone()
     }
 
-    /// The hash of a transaction.
     pub fn tx_hash(&self, index: usize) -> B256 {
         *self.snapshot.head.body().transactions[index].tx_hash()
     }
 
-    /// The block in sub-blocks of so many transactions.
+    /// Cuts the block into sub-blocks of this many transactions.
     pub fn flashblocks(&self, split: &[usize]) -> Vec<OpFlashblockPayload> {
         cut(&self.fixture, split, |count| self.after(count))
     }
@@ -172,13 +169,13 @@ impl Built {
         count.checked_sub(1).map_or(nothing, |at| self.cumulative[at])
     }
 
-    /// A balance after it.
+    /// Returns a balance after the block.
     pub fn balance(&self, address: Address) -> U256 {
         self.block.state.get(&address).map(|account| account.balance).unwrap_or_default()
     }
 }
 
-/// A transaction of one of the funded accounts.
+/// Signs a transaction of one of the funded accounts.
 pub fn sent_by(who: usize, chain_id: u64, nonce: u64, to: Address, value: u64, input: Bytes) -> ChainTx {
     let tx = TxEip1559 {
         chain_id,
@@ -195,12 +192,12 @@ pub fn sent_by(who: usize, chain_id: u64, nonce: u64, to: Address, value: u64, i
     TxEnvelope::from(tx.into_signed(signature)).into()
 }
 
-/// Some wei for somebody.
+/// Signs a transfer of `value` wei to [`SOMEBODY`].
 pub fn transfer(chain_id: u64, nonce: u64, value: u64) -> ChainTx {
     sent_by(0, chain_id, nonce, SOMEBODY, value, Bytes::new())
 }
 
-/// A word for [`STORE`].
+/// Signs a transaction that stores a word in [`STORE`].
 pub fn store(chain_id: u64, nonce: u64, word: u64) -> ChainTx {
     sent_by(0, chain_id, nonce, STORE, 0, U256::from(word).to_be_bytes::<32>().into())
 }
@@ -237,7 +234,7 @@ fn put(state: &mut State, changes: &[AccountChange]) {
     }
 }
 
-/// As a node gives it, with what its block's root covers.
+/// Returns a receipt in JSON-RPC form, with the fields that the receipts root covers.
 fn receipt_json(tx: B256, kind: u8, receipt: &ChainReceipt) -> Value {
     let logs: Vec<Value> = receipt
         .logs()

@@ -1,4 +1,4 @@
-//! An upstream that is slow, busy, wrong or away; and what is its to answer.
+//! An upstream that is slow, overloaded, wrong or unreachable, and requests that only the upstream can answer.
 
 use std::time::Duration;
 
@@ -15,17 +15,17 @@ use crate::{
     upstream::{Fault, SmallUpstream},
 };
 
-/// What a request may take in these tests.
+/// The deadline of a request in these tests, in ms.
 const DEADLINE: &str = "1500";
-/// That, and what a held up machine adds.
+/// The deadline plus a margin for a slow machine.
 const ANSWERED: Duration = Duration::from_secs(10);
 
-/// An account that nobody has asked for yet.
+/// Returns an account that no test has requested yet.
 fn fresh(number: u8) -> Address {
     Address::with_last_byte(number)
 }
 
-/// An upstream of three blocks, and a node on the second.
+/// Starts an upstream of three blocks, and a node on the second.
 async fn pair(flags: &[&str]) -> (SmallUpstream, TestNode, [Built; 3]) {
     let genesis = Built::ethereum();
     let one = genesis.next(vec![transfer(ETHEREUM, 0, 7), store(ETHEREUM, 1, 5)], 1);
@@ -114,7 +114,7 @@ async fn away_and_back(is_socket: bool) {
     assert_eq!(node.result("/", "eth_getBalance", json!([SOMEBODY, "latest"])).await, "0x7");
     feed(&node, Some(FeedProblem::Upstream)).await;
     assert_eq!(health(&node).await.0, 503);
-    // The chain has gone on meanwhile.
+    // The chain has continued meanwhile.
     upstream.push(two.block.clone());
     upstream.come_back().await;
     head(&node, two.hash()).await;
@@ -147,12 +147,12 @@ async fn transactions_are_sent_on_and_older_blocks_are_asked_for() {
     assert_eq!(upstream.has_sent(1).await.len(), 1);
     upstream.refuse("eth_sendRawTransaction", None);
 
-    // Before the node began.
+    // Blocks before the node's start come from the upstream.
     let block = node.result("/", "eth_getBlockByNumber", json!(["0x0", false])).await;
     assert_eq!(block["hash"], json!(genesis.hash()));
     let block = node.result("/", "eth_getBlockByHash", json!([genesis.hash(), false])).await;
     assert_eq!(block["number"], "0x0");
-    // After it: its own.
+    // Blocks after its start are its own.
     upstream.push(two.block.clone());
     head(&node, two.hash()).await;
     let asked = upstream.asked("eth_getTransactionReceipt");

@@ -1,4 +1,4 @@
-//! Combinations of flags that no node runs with.
+//! Combinations of flags that a node rejects.
 
 use serde_json::{Value, json};
 
@@ -57,7 +57,7 @@ async fn a_chain_that_is_not_the_one_meant_is_refused_with_the_reason() {
     other["chainId"] = json!(5);
     refused(&upstream.url(), Some(&other), &[], &["--genesis", "config.chainId is 5", "31415"]).await;
     refused(&upstream.url(), None, &[], &["--upstream", "chain 31415", "--genesis"]).await;
-    // The address is told, what may be secret in it is not.
+    // The error shows the address, but not the parts of the URL that may be secret.
     let secret = upstream.url().replace("http://", "http://user:secret@") + "/key-of-mine";
     upstream.fail(Fault::Garbage, usize::MAX);
     let told = refusal(try_start(&secret, Some(&built.config), &[]).await, "garbage");
@@ -68,7 +68,7 @@ async fn a_chain_that_is_not_the_one_meant_is_refused_with_the_reason() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_chain_is_known_by_its_name_without_a_genesis() {
     let built = Built::op_stack();
-    // Base.
+    // The chain id of Base.
     let chain = crate::upstream::Chain::new(vec![built.block.clone()]);
     let upstream = crate::upstream::SmallUpstream::start(8453, chain).await;
     let node = try_start(&upstream.url(), None, &[]).await.unwrap();

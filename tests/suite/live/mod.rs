@@ -1,4 +1,4 @@
-//! Live chains: a whole node beside an upstream, with Flashblocks and without.
+//! Live chains: a whole node with an upstream, with and without Flashblocks.
 
 mod built;
 mod faults;
@@ -19,7 +19,7 @@ use crate::{
     upstream::{Chain, SmallUpstream},
 };
 
-/// What a test's node has where its flags do not say otherwise: it looks often, and is never too slow.
+/// The default settings, which a test's flags override: frequent polling and generous timeouts.
 const USUAL: [(&str, &str); 4] = [
     ("--upstream-poll-ms", "20"),
     ("--upstream-execute-ms", "30000"),
@@ -27,7 +27,7 @@ const USUAL: [(&str, &str); 4] = [
     ("--flashblocks-silent-ms", "60000"),
 ];
 
-/// A node beside this upstream, whose chain has this `config`.
+/// Starts a node with this upstream, whose chain has this `config`.
 async fn try_start(upstream: &str, config: Option<&Value>, flags: &[&str]) -> eyre::Result<TestNode> {
     let genesis = config.map(|config| {
         json!({
@@ -42,7 +42,7 @@ async fn try_start(upstream: &str, config: Option<&Value>, flags: &[&str]) -> ey
             all.extend([flag.to_owned(), value.to_owned()]);
         }
     }
-    // A node starts with a runtime of its own.
+    // A node starts a runtime of its own, which is not possible on a thread of another one.
     let starting = tokio::task::spawn_blocking(move || {
         let folder = tempfile::tempdir()?;
         if let Some(genesis) = genesis {
@@ -61,13 +61,13 @@ async fn start(upstream: &str, config: &Value, flags: &[&str]) -> TestNode {
     started.unwrap_or_else(|error| panic!("the node did not start: {error:#}"))
 }
 
-/// An upstream that has these blocks.
+/// Starts an upstream that has these blocks.
 async fn serve(blocks: &[&built::Built]) -> SmallUpstream {
     let chain = Chain::new(blocks.iter().map(|built| built.block.clone()).collect());
     SmallUpstream::start(blocks[0].spec.chain_id(), chain).await
 }
 
-/// Waits until what is published is as told.
+/// Waits until the published state satisfies a condition.
 async fn until(node: &TestNode, what: &str, mut is_so: impl FnMut(&Published) -> bool) {
     let mut changes = node.node.snapshots().changes();
     let wait = async {
@@ -94,19 +94,19 @@ async fn head(node: &TestNode, hash: B256) {
     until(node, "the head", |published| published.head().hash() == hash).await;
 }
 
-/// Waits until the feed has this problem; none: until it is live.
+/// Waits until the feed has this problem; `None` means until it is live.
 async fn feed(node: &TestNode, problem: Option<FeedProblem>) {
     until(node, "the feed", |published| published.feed.problem() == problem).await;
 }
 
-/// What `/health` says: its status, the document, and the header that says how fresh it is.
+/// Returns the status, the document and the freshness header of `/health`.
 async fn health(node: &TestNode) -> (u16, Value, String) {
     let answer = node.client.get(node.url("/health")).timeout(BOUND).send().await.expect("it answers");
     let freshness = answer.headers()["x-presim-snapshot"].to_str().expect("a text").to_owned();
     (answer.status().as_u16(), answer.json().await.expect("JSON"), freshness)
 }
 
-/// That a request is refused with this code within `bound`, and what for.
+/// Checks that a request is refused with this code within `bound`, and returns the message.
 async fn refused(node: &TestNode, method: &str, params: Value, code: i64, bound: Duration) -> String {
     let answered = tokio::time::timeout(bound, node.error("/", method, params)).await;
     let error = answered.unwrap_or_else(|_| panic!("{method} is not answered within {bound:?}"));

@@ -1,4 +1,4 @@
-//! An upstream that takes another branch.
+//! An upstream that reorganises.
 
 use alloy_primitives::{B256, U256};
 use presim::state::SnapshotId;
@@ -10,7 +10,7 @@ use super::{
 };
 use crate::support::{BOUND, Socket, TestNode, hex, number};
 
-/// Blocks of one transfer and one word each, from `nonce` on.
+/// Builds blocks of one transfer and one stored word each, with nonces from `first_nonce` on.
 fn branch(on: &Built, length: usize, first_nonce: u64, value: u64, salt: u8) -> Vec<Built> {
     let mut blocks: Vec<Built> = Vec::new();
     for at in 0..length as u64 {
@@ -21,7 +21,7 @@ fn branch(on: &Built, length: usize, first_nonce: u64, value: u64, salt: u8) -> 
     blocks
 }
 
-/// That what `latest` shows is the state after this block.
+/// Checks that `latest` shows the state after this block.
 async fn shows(node: &TestNode, built: &Built) {
     let slot = built.block.state[&STORE].storage.as_ref().and_then(|storage| storage.get(&B256::ZERO)).copied();
     for block in [json!("latest"), json!(hex(built.number())), json!(built.hash())] {
@@ -101,7 +101,7 @@ async fn reorg(depth: usize, is_socket: bool) {
             (&json!(built.hash()), &json!(false), &json!(word))
         );
     }
-    // And it goes on.
+    // The feed continues on the new branch.
     let next = branch[depth].next(vec![transfer(ETHEREUM, 4 + 2 * depth as u64, 5)], 2);
     upstream.push(next.block.clone());
     head(&node, next.hash()).await;

@@ -1,4 +1,4 @@
-//! A block that a real chain has, over a whole node: from the upstream, as Flashblocks, and as a simulation.
+//! A real block on a whole node: from the upstream, as Flashblocks, and as a simulation.
 
 use std::sync::Arc;
 
@@ -14,10 +14,10 @@ use crate::{
     upstream::{Chain, Cumulative, Fixture, FlashblocksServer, SmallUpstream, cut},
 };
 
-/// An upstream whose newest block is the fixture's parent.
+/// Starts an upstream whose newest block is the fixture's parent.
 async fn upstream(fixture: &Fixture) -> SmallUpstream {
     let mut parent = fixture.parent();
-    // Nobody has the receipts of that block, and its header is not known.
+    // The parent's receipts and header are not known.
     parent.receipts = None;
     parent.fields["gasUsed"] = json!("0x5208");
     SmallUpstream::start(fixture.chain_id, Chain::new(vec![parent])).await
@@ -31,14 +31,14 @@ fn hash(fixture: &Fixture) -> B256 {
     serde_json::from_value(fixture.block["hash"].clone()).unwrap()
 }
 
-/// That a block has the gas, the receipts and the bloom of the fixture's header.
+/// Checks that a block has the gas, the receipts and the bloom of the fixture's header.
 fn is_the_block(block: &Value, fixture: &Fixture) {
     for field in ["gasUsed", "receiptsRoot", "logsBloom", "number", "transactionsRoot"] {
         assert_eq!(block[field], fixture.block[field], "{field}");
     }
 }
 
-/// That the newest block is the fixture's, executed here.
+/// Checks that the newest block is the fixture's and was executed by the node.
 async fn is_executed(node: &TestNode, fixture: &Fixture) {
     let latest = node.result("/", "eth_getBlockByNumber", json!(["latest", false])).await;
     is_the_block(&latest, fixture);
@@ -59,7 +59,7 @@ async fn is_executed(node: &TestNode, fixture: &Fixture) {
         assert!(receipt.get("depositNonce").is_none());
     }
     assert_eq!(receipts.last().unwrap()["cumulativeGasUsed"], fixture.block["gasUsed"]);
-    // One that has it says the same of a transaction alone.
+    // The receipt of a single transaction is the same.
     let one = node.result("/", "eth_getTransactionReceipt", json!([receipts[3]["transactionHash"]])).await;
     assert_eq!(&one, &receipts[3]);
 }
@@ -81,7 +81,7 @@ async fn a_real_block_is_followed_by_asking() {
 async fn a_real_block_is_followed_by_a_subscription() {
     let Some(fixture) = Fixture::rise() else { return };
     let upstream = upstream(&fixture).await;
-    // It would be asked only after minutes.
+    // Polling would find the block only after a minute.
     let node = node(&fixture, &upstream.ws_url(), &["--upstream-poll-ms", "60000"]).await;
     upstream.is_asked("eth_subscribe", 1).await;
     upstream.push(fixture.block(None));
@@ -89,7 +89,7 @@ async fn a_real_block_is_followed_by_a_subscription() {
     is_executed(&node, &fixture).await;
 }
 
-/// The fixture in sub-blocks. What a block is before its end is not checked: its producer says anything there.
+/// Cuts the fixture into sub-blocks. The cumulative fields are zero, because the node does not check them.
 fn sub_blocks(fixture: &Fixture, split: &[usize]) -> Vec<OpFlashblockPayload> {
     cut(fixture, split, |_| Cumulative { gas_used: 0, receipts_root: B256::ZERO, logs_bloom: Bloom::ZERO })
 }
@@ -136,12 +136,13 @@ async fn a_real_block_is_the_same_in_any_sub_blocks() {
         head(&node, hash(&fixture)).await;
         is_executed(&node, &fixture).await;
         assert_eq!((health(&node).await.1["feed"].as_str(), fallen(&node)), (Some("live"), 0.0), "{split:?}");
-        // Nothing was fetched for it when it came: it was known.
+        // The block was known when the upstream served it, so nothing was fetched.
         assert_eq!(node.metric("presim_upstream_blocks_total{outcome=\"not_executed\"}"), 0.0);
     }
 }
 
-/// The calls of the block as a simulation has them: deposits excluded, the block's own context, each call with its gas, nonce, price and lists.
+/// Returns the block's calls as a simulation in the block's own context, without deposits. Each call has the gas,
+/// nonce, price and access list of its transaction.
 fn simulation(fixture: &Fixture) -> Value {
     let calls: Vec<Value> = fixture
         .decoded()
@@ -199,11 +200,11 @@ async fn the_calls_of_a_real_block_use_the_same_gas_in_a_simulation() {
     let parent = format!("{:#x}", fixture.header().number - 1);
     let mut seen = Vec::new();
     for path in ["/", "/standard"] {
-        // What the deposit does (it tells of L1) bears on fees of L1 alone, and an unsigned call pays none.
+        // The deposit only changes L1 fees, which unsigned calls do not pay, so it is left out.
         let params = json!([simulation(&fixture), parent]);
         seen.push((format!("{path} at the parent"), simulated(node.result(path, "eth_simulateV1", params).await)));
     }
-    // The same with the deposit in its place: on the sub-block that has it alone.
+    // The same calls after the deposit: on the sub-block that contains only it.
     server.send(&sub_blocks(&fixture, &[1, 6])[0]);
     pending(&node, fixture.header().number, 0).await;
     let mut on_pending = simulation(&fixture);
@@ -225,7 +226,7 @@ async fn a_block_that_is_not_what_it_says_is_not_executed() {
     let Some(fixture) = Fixture::rise() else { return };
     let upstream = upstream(&fixture).await;
     let node = node(&fixture, &upstream.url(), &[]).await;
-    // Every balance of the senders is a lie that makes them too poor: the block cannot be executed on it.
+    // The upstream claims balances of zero, so that the block cannot be executed on its state.
     let mut poor = (*fixture.state).clone();
     poor.values_mut().for_each(|account| account.balance = Default::default());
     upstream.change(|chain| chain.canonical[0].state = Arc::new(poor));
@@ -237,7 +238,7 @@ async fn a_block_that_is_not_what_it_says_is_not_executed() {
     let latest = tokio::time::timeout(BOUND, node.result("/", "eth_getBlockByNumber", json!(["latest", true]))).await;
     let latest = latest.expect("it answers");
     assert_eq!((&latest["hash"], &latest["gasUsed"]), (&fixture.block["hash"], &fixture.block["gasUsed"]));
-    // The state is the upstream's, asked for anew.
+    // The state is fetched from the upstream again.
     let (address, account) = fixture.state.iter().find(|(_, account)| !account.balance.is_zero()).unwrap();
     assert_eq!(node.result("/", "eth_getBalance", json!([address, "latest"])).await, json!(account.balance));
 }

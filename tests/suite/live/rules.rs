@@ -1,4 +1,4 @@
-//! The rules of the feed, as a table: what comes, and what is seen of it.
+//! The rules of the feed as a table: events, and their visible effects.
 
 use std::time::Duration;
 
@@ -18,37 +18,37 @@ use crate::{
     upstream::{FlashblocksServer, SmallUpstream},
 };
 
-/// What happens.
+/// An event.
 enum Do {
-    /// A sub-block comes.
+    /// A sub-block arrives.
     Send(OpFlashblockPayload),
-    /// The same, compressed.
+    /// A sub-block arrives, compressed.
     Brotli(OpFlashblockPayload),
-    /// A sub-block comes as this JSON.
+    /// A sub-block arrives as this JSON.
     Json(Value),
-    /// A message comes that is no sub-block.
+    /// A message arrives that is not a sub-block.
     Garbage,
-    /// The connection is lost, and there again when the node has opened it anew.
+    /// The connection is lost, and the node reconnects.
     Reconnect,
-    /// The upstream has a new block: on its head, or in the place of it.
+    /// The upstream has a new block, which extends or replaces its head.
     Block(Box<Built>),
-    /// The upstream answers so many milliseconds later than it could.
+    /// The upstream delays its answers by this many milliseconds.
     Slow(u64),
-    /// Nothing comes.
+    /// No event.
     Nothing,
 }
 
-/// What is to be seen then. What a step leaves as it was is seen by the next ones.
+/// The expected effect of an event. State that a step leaves unchanged stays visible in the next steps.
 enum Then {
-    /// `pending` is a block after this sub-block of it, and the feed is live.
+    /// The feed is live, and `pending` is this block at this sub-block index.
     Pending(u64, u32),
     /// The feed is live, and nothing is pre-confirmed.
     Canonical,
-    /// The feed has this problem, newly, and `pending` is the canonical head.
+    /// The feed newly has this problem, and `pending` is the canonical head.
     Fell(FeedProblem),
-    /// The problem is as it was.
+    /// The problem is unchanged.
     Still(FeedProblem),
-    /// Nothing is looked at.
+    /// Nothing is checked.
     Whatever,
 }
 
@@ -60,7 +60,7 @@ struct Case {
     steps: Vec<(Do, Then)>,
 }
 
-/// The blocks of the table: the head, `a` blocks on it, their siblings, and a sibling of the head.
+/// The blocks of the table: the head, its parent and sibling, the `a` blocks on the head, and their siblings.
 struct Blocks {
     before: Built,
     head: Built,
@@ -96,7 +96,7 @@ impl Blocks {
     }
 }
 
-/// A block in five sub-blocks: 1, 1, 2, 0 and 1 transactions.
+/// A block in five sub-blocks of 1, 1, 2, 0 and 1 transactions.
 const SPLIT: [usize; 5] = [1, 1, 2, 0, 1];
 
 fn cases(blocks: &Blocks) -> Vec<Case> {
@@ -386,13 +386,13 @@ fn cases(blocks: &Blocks) -> Vec<Case> {
     ]
 }
 
-/// A node, and what it follows.
+/// A node, and the servers that it follows.
 struct Stage {
     name: &'static str,
     upstream: SmallUpstream,
     server: FlashblocksServer,
     node: TestNode,
-    /// Sub-blocks sent, so that it can be told when all were read.
+    /// The number of connections that the node has opened to the server.
     connections: usize,
 }
 
@@ -427,7 +427,7 @@ impl Stage {
         }
     }
 
-    /// Looks at everything that shows how the feed is.
+    /// Checks everything that shows the state of the feed.
     async fn see(&self, step: usize, then: &Then, fallbacks: &mut f64) {
         let (node, at) = (&self.node, format!("{}, step {step}", self.name));
         let at = at.as_str();
@@ -475,7 +475,7 @@ impl Stage {
                 let reason = document["reason"].as_str().expect("a reason");
                 assert!(reason.contains(problem.meaning()), "{at}: {reason}");
             }
-            // A test that the machine held up is no stalled feed.
+            // A delay of the test itself is not a stalled feed.
             None => assert!(status == 200 || number_of(&document["ageMs"]) > 1_000, "{at}: {document}"),
         }
         let shown = |state: &str| node.metric(&format!("presim_feed_state{{state=\"{state}\"}}"));
@@ -494,7 +494,7 @@ fn number_of(value: &Value) -> u64 {
     value.as_u64().expect("a number")
 }
 
-/// All fallbacks so far.
+/// Returns the number of all fallbacks so far.
 fn fallen(node: &TestNode) -> f64 {
     let of =
         |problem: FeedProblem| node.metric(&format!("presim_feed_fallbacks_total{{reason=\"{}\"}}", problem.as_str()));

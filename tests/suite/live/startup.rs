@@ -32,13 +32,13 @@ async fn a_node_whose_upstream_does_not_answer_says_so_and_stops_at_once() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn once_the_upstream_answers_requests_are_served_on_the_same_port() {
-    // Base: it is known by its chain id.
+    // The chain id is Base's, which presim knows.
     let upstream = SmallUpstream::start(8453, Chain::new(vec![Built::op_stack().block])).await;
     upstream.fail(Fault::Silence, usize::MAX);
     let presim = Starting::spawn(&["--upstream", &upstream.url(), "--upstream-timeout-ms", "100"]);
     presim.waits_for("upstream's first answer").await;
     upstream.well();
-    // Nobody finds the port closed meanwhile.
+    // The port is never closed meanwhile.
     eventually("it serves", async || {
         let (status, health) = presim.health().await.expect("it answers");
         assert!(health["status"] == "starting" || status == 200, "{health}");

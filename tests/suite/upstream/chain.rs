@@ -1,4 +1,4 @@
-//! Blocks and states that an upstream serves.
+//! The blocks and states that a test upstream serves.
 
 use std::{collections::BTreeMap, fs, path::Path, sync::Arc};
 
@@ -17,26 +17,26 @@ use serde_json::{Value, json};
 
 use crate::support::{number, shared};
 
-/// Accounts as a genesis file has them.
+/// Accounts, in the form of a genesis file.
 pub type State = BTreeMap<Address, GenesisAccount>;
 
-/// A block, and the state after it.
+/// A block and the state after it.
 #[derive(Clone, Debug)]
 pub struct UpstreamBlock {
     pub number: u64,
     pub hash: B256,
     pub parent_hash: B256,
-    /// Its fields as JSON-RPC gives them, `transactions` left out.
+    /// The block's fields in JSON-RPC form, without `transactions`.
     pub fields: Value,
-    /// Its transactions as JSON-RPC gives them in full.
+    /// The transactions in JSON-RPC form, complete.
     pub transactions: Vec<Value>,
-    /// Its receipts as JSON-RPC gives them, where they are known.
+    /// The receipts in JSON-RPC form; `None` if they are not known.
     pub receipts: Option<Vec<Value>>,
     pub state: Arc<State>,
 }
 
 impl UpstreamBlock {
-    /// A block as `eth_getBlockByNumber` gives it with full transactions, from any node.
+    /// Creates a block from what any node answers to `eth_getBlockByNumber` with full transactions.
     pub fn from_json(block: &Value, state: Arc<State>) -> Self {
         let mut fields = block.clone();
         let transactions = match fields.as_object_mut().expect("a block").remove("transactions") {
@@ -48,7 +48,7 @@ impl UpstreamBlock {
         Self { number, hash: own, parent_hash: parent, fields, transactions, receipts: None, state }
     }
 
-    /// An empty block on this one, with the state that it leaves; `salt` tells it from its siblings. Its hash is that of its header.
+    /// Builds an empty child block with this state after it. `salt` distinguishes siblings. The hash is the header's.
     pub fn next(&self, state: Arc<State>, salt: u8) -> Self {
         let mut header: Header = serde_json::from_value(self.fields.clone()).expect("a header");
         header.parent_hash = self.hash;
@@ -61,7 +61,7 @@ impl UpstreamBlock {
         Self::with_header(header, state)
     }
 
-    /// An empty block with this header.
+    /// Builds an empty block with this header.
     pub fn with_header(header: Header, state: Arc<State>) -> Self {
         let mut fields = serde_json::to_value(&header).expect("a header is JSON");
         let hash = header.hash_slow();
@@ -74,13 +74,12 @@ impl UpstreamBlock {
         block
     }
 
-    /// With the receipts that it has.
     pub fn with_receipts(mut self, receipts: Vec<Value>) -> Self {
         self.receipts = Some(receipts);
         self
     }
 
-    /// As JSON-RPC gives it.
+    /// Returns the block in JSON-RPC form, with full transactions or with their hashes.
     pub fn json(&self, full: bool) -> Value {
         let mut block = self.fields.clone();
         let transactions = self.transactions.iter().map(|tx| if full { tx.clone() } else { tx["hash"].clone() });
@@ -89,20 +88,20 @@ impl UpstreamBlock {
     }
 }
 
-/// The canonical chain of an upstream, and the blocks that were.
+/// The canonical chain of an upstream, and the blocks that were reorganised away.
 #[derive(Clone, Debug)]
 pub struct Chain {
-    /// Oldest first; numbers rise by one.
+    /// Oldest first, with consecutive numbers.
     pub canonical: Vec<UpstreamBlock>,
-    /// Blocks of branches that were left, still to be had by hash.
+    /// Blocks of abandoned branches, which are still served by hash.
     pub left: Vec<UpstreamBlock>,
-    /// The newest final block, and the newest safe one; the oldest block where none is set.
+    /// The newest finalized block and the newest safe block; `None` means the oldest block.
     pub finalized: Option<u64>,
     pub safe: Option<u64>,
 }
 
 impl Chain {
-    /// A chain of these blocks, at least one.
+    /// Creates a chain of these blocks. There must be at least one.
     pub fn new(canonical: Vec<UpstreamBlock>) -> Self {
         assert!(!canonical.is_empty(), "an upstream has a block");
         Self { canonical, left: Vec::new(), finalized: None, safe: None }
@@ -121,7 +120,7 @@ impl Chain {
         self.canonical.iter().chain(&self.left).rev().find(|block| block.hash == hash)
     }
 
-    /// Puts a block on its parent: blocks of the branch that it leaves are canonical no more.
+    /// Appends a block to its parent. The blocks of the branch that it replaces are no longer canonical.
     pub fn put(&mut self, block: UpstreamBlock) {
         let kept = self.canonical.iter().take_while(|known| known.number < block.number).count();
         let left = self.canonical.split_off(kept);
@@ -132,24 +131,24 @@ impl Chain {
     }
 }
 
-/// A recorded block: what it was executed on, its raw transactions and its header.
+/// A recorded block: its header, its raw transactions, and the state that it was executed on.
 #[derive(Clone, Debug)]
 pub struct Fixture {
     pub chain_id: u64,
-    /// The header's fields as JSON-RPC gives them.
+    /// The header's fields in JSON-RPC form.
     pub block: Value,
     pub raw: Vec<Bytes>,
-    /// The state before it, as far as it reads any.
+    /// The state before the block, limited to what the block reads.
     pub state: Arc<State>,
 }
 
 impl Fixture {
-    /// The recorded block of `../shared/fixtures`; none where it is absent.
+    /// Reads the recorded block of `../shared/fixtures`. Returns `None` if the file does not exist.
     pub fn rise() -> Option<Self> {
         Some(Self::read(&shared("fixtures/rise-8138510.json")?))
     }
 
-    /// Any other file of that shape.
+    /// Reads a fixture from another file of the same format.
     pub fn read(path: &Path) -> Self {
         let text = fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
         let json: Value = serde_json::from_str(&text).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
@@ -161,28 +160,27 @@ impl Fixture {
         }
     }
 
-    /// The header.
     pub fn header(&self) -> Header {
         serde_json::from_value(self.block.clone()).expect("a header")
     }
 
-    /// Its parent, with the state before the block. Only its hash is known of it, and nothing hashes to that: the other fields are those of
-    /// the block, one block earlier.
+    /// Returns the parent, with the state before the block. Only the parent's hash is real. The other fields are the
+    /// block's own, one block earlier, and do not hash to it.
     pub fn parent(&self) -> UpstreamBlock {
         let mut fields = self.parent_header();
         fields["hash"] = self.block["parentHash"].clone();
         UpstreamBlock::from_json(&fields, self.state.clone()).with_receipts(Vec::new())
     }
 
-    /// The block on [`parent`](Self::parent), with the state after it: that of the parent, unless the caller knows better.
+    /// Returns the block on [`parent`](Self::parent). `after` is the state after it, by default the parent's.
     pub fn block(&self, after: Option<Arc<State>>) -> UpstreamBlock {
         let mut fields = self.block.clone();
         fields["transactions"] = json!(self.transactions());
         UpstreamBlock::from_json(&fields, after.unwrap_or_else(|| self.state.clone()))
     }
 
-    /// The same on a parent whose hash is that of its header, for who checks that. The block's own hash changes with it; gas, receipts
-    /// and bloom do not.
+    /// Returns the same block on a parent whose hash is that of its header, for tests that check the hash. The block's
+    /// own hash changes; its gas, receipts and bloom do not.
     pub fn on_hashed_parent(&self) -> Self {
         let mut header: Header = serde_json::from_value(self.parent_header()).expect("a header");
         header.transactions_root = alloy_consensus::EMPTY_ROOT_HASH;
@@ -208,7 +206,6 @@ impl Fixture {
         fields
     }
 
-    /// The transactions, decoded.
     pub fn decoded(&self) -> Vec<OpTxEnvelope> {
         let decode = |raw: &Bytes| OpTxEnvelope::decode_2718_exact(raw).expect("a transaction of the OP stack");
         self.raw.iter().map(decode).collect()
@@ -239,7 +236,7 @@ impl Fixture {
     }
 }
 
-/// What a slot of an account holds.
+/// Returns the value of a storage slot.
 pub fn slot(state: &State, address: &Address, slot: B256) -> U256 {
     let account = state.get(address).and_then(|account| account.storage.as_ref());
     account.and_then(|storage| storage.get(&slot)).map_or(U256::ZERO, |value| (*value).into())

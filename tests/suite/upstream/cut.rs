@@ -1,4 +1,4 @@
-//! A block cut into sub-blocks, as its builder would have sent them.
+//! Cuts a block into sub-blocks, as its builder would have sent them.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use op_alloy::rpc_types_engine::{
 
 use super::Fixture;
 
-/// A block after some of its transactions.
+/// The cumulative fields of a block after some of its transactions.
 #[derive(Clone, Copy, Debug)]
 pub struct Cumulative {
     pub gas_used: u64,
@@ -18,8 +18,8 @@ pub struct Cumulative {
     pub logs_bloom: Bloom,
 }
 
-/// Cuts a block: `split` is how many transactions each index has, all of them together. `after` tells what the block is after its first
-/// so many transactions, and is not asked for the whole: that is the header. The metadata has the block number alone.
+/// Cuts a block into sub-blocks of `split[index]` transactions. `after(n)` returns the block's fields after its first
+/// `n` transactions and is not called for all of them. The metadata has only the block number.
 pub fn cut(fixture: &Fixture, split: &[usize], after: impl Fn(usize) -> Cumulative) -> Vec<OpFlashblockPayload> {
     assert_eq!(split.iter().sum::<usize>(), fixture.raw.len(), "the split has all transactions");
     let header = fixture.header();
@@ -51,7 +51,7 @@ pub fn cut(fixture: &Fixture, split: &[usize], after: impl Fn(usize) -> Cumulati
             },
             false => after(done),
         };
-        // A block that is not whole has a state root and a hash too, of its own.
+        // A partial block has a state root and a hash of its own.
         let own = |salt: u8| keccak256([hash.as_slice(), &[salt], &(index as u64).to_be_bytes()].concat());
         let diff = OpFlashblockPayloadDelta {
             state_root: if is_last { header.state_root } else { own(1) },

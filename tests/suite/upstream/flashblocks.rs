@@ -1,4 +1,4 @@
-//! A Flashblocks server that does what its test tells it.
+//! A Flashblocks server that a test controls.
 
 use std::{
     io::Write,
@@ -29,7 +29,7 @@ use tokio_tungstenite::{
 
 use crate::support::BOUND;
 
-/// A WebSocket server on a port of its own. What it sends goes to all clients that are connected at that moment.
+/// A WebSocket server on a port of its own. It sends each message to all clients that are connected at that moment.
 pub struct FlashblocksServer {
     address: SocketAddr,
     shared: Arc<Shared>,
@@ -38,10 +38,10 @@ pub struct FlashblocksServer {
 
 struct Shared {
     orders: broadcast::Sender<Order>,
-    /// Connections opened or refused so far, and open now.
+    /// The number of connections opened or refused so far. `open` is the number open now.
     opened: watch::Sender<usize>,
     open: watch::Sender<usize>,
-    /// Nothing is sent or read while it is set.
+    /// While set, nothing is sent or read.
     stalled: watch::Sender<bool>,
     refusing: AtomicBool,
 }
@@ -77,17 +77,17 @@ impl FlashblocksServer {
         format!("ws://{}/ws", self.address)
     }
 
-    /// How many connections have been opened or refused so far.
+    /// Returns how many connections have been opened or refused so far.
     pub fn connections(&self) -> usize {
         *self.shared.opened.borrow()
     }
 
-    /// Waits until so many connections have been opened or refused, from the first on. Those that are open get what is sent from then on.
+    /// Waits until `count` connections have been opened or refused. Those that are open get all later messages.
     pub async fn connected(&self, count: usize) {
         reaches(&self.shared.opened, |opened| *opened >= count, "connections").await;
     }
 
-    /// Waits until so many connections are open.
+    /// Waits until exactly `count` connections are open.
     pub async fn open(&self, count: usize) {
         reaches(&self.shared.open, |open| *open == count, "open connections").await;
     }
@@ -108,33 +108,32 @@ impl FlashblocksServer {
         self.send_message(Message::text(json.to_string()));
     }
 
-    /// Sends anything.
     pub fn send_message(&self, message: Message) {
         self.order(Order::Send(message));
     }
 
-    /// Ends all connections without a word.
+    /// Ends all connections without a close frame.
     pub fn drop_connections(&self) {
         self.order(Order::Drop);
     }
 
-    /// Closes all connections as the protocol has it.
+    /// Closes all connections with a close frame.
     pub fn close(&self, reason: &'static str) {
         self.order(Order::Close(CloseFrame { code: CloseCode::Restart, reason: reason.into() }));
     }
 
-    /// Connections stay open while it is stalled, and nothing is sent or read on them, pings neither. What was to be sent is sent after.
+    /// Stalls or resumes. Stalled connections stay open without reads, sends and pings; messages are sent later.
     pub fn stall(&self, stalled: bool) {
         self.shared.stalled.send_replace(stalled);
     }
 
-    /// New connections are answered with HTTP status 503 while it refuses.
+    /// Refuses new connections with HTTP status 503, or accepts them again.
     pub fn refuse(&self, refusing: bool) {
         self.shared.refusing.store(refusing, SeqCst);
     }
 
     fn order(&self, order: Order) {
-        // An error is that nobody is connected.
+        // Sending fails if no client is connected.
         let _ = self.shared.orders.send(order);
     }
 }
@@ -146,7 +145,7 @@ impl Drop for FlashblocksServer {
     }
 }
 
-/// JSON as the stream's binary messages have it.
+/// Compresses JSON as the binary messages of the stream do.
 pub fn compress(bytes: &[u8]) -> Vec<u8> {
     let mut out = Vec::new();
     brotli::CompressorWriter::new(&mut out, 4096, 5, 22).write_all(bytes).expect("memory takes it");
@@ -184,7 +183,7 @@ async fn serve(mut stream: TcpStream, shared: Arc<Shared>) {
                 Ok(Order::Send(message)) => if socket.send(message).await.is_err() { break },
                 Ok(Order::Close(frame)) => {
                     let _ = socket.close(Some(frame)).await;
-                    // Until the client has read all there is, and gone.
+                    // Reads until the client has read everything and disconnected.
                     while let Some(Ok(_)) = socket.next().await {}
                     break;
                 }

@@ -1,8 +1,8 @@
-//! What a live chain's node stands on, in memory and on loopback: an upstream node, and a Flashblocks server.
+//! The services of a live chain, in memory and on loopback: an upstream node and a Flashblocks server.
 //!
-//! - [`SmallUpstream`] serves blocks and state over HTTP and WebSocket, with every fault that a real one shows, and counts what it is asked.
-//! - [`Chain`] and [`UpstreamBlock`] are what it serves; [`Fixture`] makes both of a recorded block.
-//! - [`FlashblocksServer`] sends what a test tells it to; [`cut`] makes sub-blocks of a block.
+//! - [`SmallUpstream`] serves blocks and state, shows every fault of a real upstream, and counts the requests.
+//! - [`Chain`] and [`UpstreamBlock`] are the data it serves; [`Fixture`] makes both of a recorded block.
+//! - [`FlashblocksServer`] sends the messages that a test gives it; [`cut`] makes sub-blocks of a block.
 
 mod chain;
 mod cut;

@@ -1,4 +1,4 @@
-//! An upstream node over blocks and states in memory.
+//! An upstream node that serves blocks and states from memory.
 
 use std::{
     collections::BTreeMap,
@@ -30,17 +30,17 @@ use tokio_tungstenite::{accept_async, tungstenite::Message};
 use super::{Chain, UpstreamBlock, chain::slot};
 use crate::support::BOUND;
 
-/// A JSON-RPC node on a port of its own: HTTP, and WebSocket with `newHeads`, both at the same address; batches on either.
+/// A JSON-RPC node on a port of its own: HTTP, and WebSocket with `newHeads`, at the same address, both with batches.
 ///
-/// It serves its [`Chain`] and nothing else: a method that it does not know is -32601, a block that it has not is null, and state of a block
-/// that it has not is -32000. Tests change the chain ([`push`](Self::push), [`reorganise`](Self::reorganise)), make it fail
-/// ([`fail`](Self::fail), [`delay`](Self::delay), [`lie`](Self::lie), [`go_away`](Self::go_away)) and ask what it was asked.
+/// It serves its [`Chain`] and nothing else: an unknown method is -32601, an unknown block is null, and the state of an
+/// unknown block is -32000. Tests change the chain ([`push`](Self::push), [`reorganise`](Self::reorganise)), make it
+/// fail ([`fail`](Self::fail), [`delay`](Self::delay), [`lie`](Self::lie), [`go_away`](Self::go_away)) and count calls.
 pub struct SmallUpstream {
     shared: Arc<Shared>,
     accepting: Mutex<AbortHandle>,
 }
 
-/// How requests are answered wrongly. WebSocket connections are closed where HTTP has a status of its own.
+/// A way to answer requests wrongly. WebSocket connections are closed where HTTP would return an error status.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// HTTP status 429.
@@ -49,13 +49,13 @@ pub enum Fault {
     LimitExceeded,
     /// HTTP status 500.
     ServerError,
-    /// Bytes that are no JSON.
+    /// A body that is not JSON.
     Garbage,
-    /// JSON that is no answer to anything.
+    /// JSON that is not a JSON-RPC response.
     NoAnswer,
-    /// The connection ends instead of an answer.
+    /// The connection is closed without an answer.
     Closed,
-    /// No answer ever.
+    /// No answer is ever sent.
     Silence,
 }
 
@@ -64,14 +64,14 @@ struct Shared {
     chain_id: u64,
     chain: Mutex<Chain>,
     heads: broadcast::Sender<Value>,
-    /// The fault, and how many requests it lasts.
+    /// The fault, and the number of requests it still applies to.
     fault: Mutex<Option<(Fault, usize)>>,
     delay: Mutex<Duration>,
     lie: Mutex<Option<Lie>>,
     access_lists: Mutex<Option<AccessLists>>,
-    /// Whether it knows EIP-1898.
+    /// Whether requests with an EIP-1898 block hash are rejected.
     no_hashes: AtomicBool,
-    /// What methods are answered with instead.
+    /// The error code and message that a method is answered with.
     refusals: Mutex<BTreeMap<&'static str, (i64, &'static str)>>,
     asked: watch::Sender<BTreeMap<String, usize>>,
     sent: watch::Sender<Vec<Bytes>>,
@@ -83,16 +83,16 @@ struct Shared {
 type Lie = Box<dyn Fn(&str, &Value, Value) -> Value + Send>;
 type AccessLists = Box<dyn Fn(&Value) -> Value + Send>;
 
-/// Reads of state in waves: a wave is what is asked before any of it is answered.
+/// Counts waves of state reads. A wave is the set of requests that arrive before any of them is answered.
 #[derive(Default)]
 struct Waves {
     count: usize,
-    /// Whether nothing of the newest has been answered.
+    /// Whether no request of the newest wave has been answered.
     open: bool,
 }
 
 impl Waves {
-    /// Something is asked: returns the wave that it is in.
+    /// Records a request and returns its wave.
     fn ask(&mut self) -> usize {
         if !self.open {
             *self = Self { count: self.count + 1, open: true };
@@ -100,13 +100,13 @@ impl Waves {
         self.count
     }
 
-    /// Something of this wave is answered.
+    /// Records that a request of this wave is answered.
     fn answer(&mut self, wave: usize) {
         self.open &= wave != self.count;
     }
 }
 
-/// Methods that read state: those that waves are counted of.
+/// The methods that read state, which [`Waves`] counts.
 const STATE: [&str; 6] = [
     "eth_getBalance",
     "eth_getTransactionCount",
@@ -117,7 +117,7 @@ const STATE: [&str; 6] = [
 ];
 
 impl SmallUpstream {
-    /// Serves this chain.
+    /// Starts a node that serves this chain.
     pub async fn start(chain_id: u64, chain: Chain) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let shared = Arc::new(Shared {
@@ -149,55 +149,54 @@ impl SmallUpstream {
         format!("ws://{}", self.shared.address)
     }
 
-    /// Puts a block on its parent and tells subscribers.
+    /// Appends a block to its parent and notifies subscribers.
     pub fn push(&self, block: UpstreamBlock) {
         self.reorganise(vec![block]);
     }
 
-    /// Puts blocks on the parent of the first; those that were there are canonical no more. Tells subscribers of each.
+    /// Appends blocks to the parent of the first, replacing the branch there. Notifies subscribers of each block.
     pub fn reorganise(&self, branch: Vec<UpstreamBlock>) {
         let mut chain = self.shared.chain();
         let heads: Vec<Value> = branch.iter().map(|block| block.fields.clone()).collect();
         branch.into_iter().for_each(|block| chain.put(block));
-        // In the lock, so that who is told can ask.
+        // The lock is held so that a notified subscriber can already read the block.
         for head in heads {
             let _ = self.shared.heads.send(head);
         }
     }
 
-    /// Changes the chain without telling subscribers.
+    /// Changes the chain without notifying subscribers.
     pub fn change(&self, change: impl FnOnce(&mut Chain)) {
         change(&mut self.shared.chain());
     }
 
-    /// The newest block.
     pub fn head(&self) -> UpstreamBlock {
         self.shared.chain().head().clone()
     }
 
-    /// Answers so many requests (a batch is one) with a fault; `usize::MAX`: until it is [well](Self::well) again.
+    /// Answers so many requests (a batch is one) with a fault; `usize::MAX` means until [`well`](Self::well).
     pub fn fail(&self, fault: Fault, requests: usize) {
         *lock(&self.shared.fault) = Some((fault, requests));
     }
 
-    /// No fault, no delay, no lie.
+    /// Removes the fault, the delay and the lie.
     pub fn well(&self) {
         *lock(&self.shared.fault) = None;
         *lock(&self.shared.lie) = None;
         self.delay(Duration::ZERO);
     }
 
-    /// Answers come so much later than they could.
+    /// Delays every answer by this much.
     pub fn delay(&self, delay: Duration) {
         *lock(&self.shared.delay) = delay;
     }
 
-    /// Changes results: given method, params and the true result, returns what is answered.
+    /// Changes results: `lie` gets the method, the params and the true result, and returns the result to send.
     pub fn lie(&self, lie: impl Fn(&str, &Value, Value) -> Value + Send + 'static) {
         *lock(&self.shared.lie) = Some(Box::new(lie));
     }
 
-    /// Refuses a method with this code and text; none: no more.
+    /// Answers a method with this error code and message; `None` restores its true answer.
     pub fn refuse(&self, method: &'static str, refusal: Option<(i64, &'static str)>) {
         let mut refusals = lock(&self.shared.refusals);
         match refusal {
@@ -206,29 +205,29 @@ impl SmallUpstream {
         };
     }
 
-    /// Takes no hash in the place of a block's number from now on, as a node that does not know EIP-1898.
+    /// Rejects block hashes in place of block numbers from now on, as a node without EIP-1898 does.
     pub fn take_no_hashes(&self) {
         self.shared.no_hashes.store(true, SeqCst);
     }
 
-    /// Answers `eth_createAccessList`, given its params; without this it is an unknown method.
+    /// Answers `eth_createAccessList` from its params. Without this, the method is unknown.
     pub fn access_lists(&self, answer: impl Fn(&Value) -> Value + Send + 'static) {
         *lock(&self.shared.access_lists) = Some(Box::new(answer));
     }
 
-    /// Ends all connections and takes no more.
+    /// Ends all connections and accepts no more.
     pub fn go_away(&self) {
         lock(&self.accepting).abort();
         self.shared.gone.send_replace(true);
     }
 
-    /// Is there again, at the same address.
+    /// Accepts connections again, at the same address.
     pub async fn come_back(&self) {
         let listener = timeout(BOUND, async {
             loop {
                 match TcpListener::bind(self.shared.address).await {
                     Ok(listener) => return listener,
-                    // The listener of before is closed when its task has ended.
+                    // The old listener closes when its task has ended.
                     Err(error) if error.kind() == io::ErrorKind::AddrInUse => tokio::task::yield_now().await,
                     Err(error) => panic!("the port is not to be had again: {error}"),
                 }
@@ -239,22 +238,22 @@ impl SmallUpstream {
         *lock(&self.accepting) = accept(listener, self.shared.clone());
     }
 
-    /// How many connections there have been.
+    /// Returns how many connections have been opened.
     pub fn connections(&self) -> usize {
         self.shared.connections.load(SeqCst)
     }
 
-    /// How many newHeads subscriptions there are.
+    /// Returns the number of newHeads subscriptions.
     pub fn subscribers(&self) -> usize {
         self.shared.heads.receiver_count()
     }
 
-    /// How often a method was asked for, in batches and out of them.
+    /// Returns how often a method was requested, alone and in batches.
     pub fn asked(&self, method: &str) -> usize {
         self.shared.asked.borrow().get(method).copied().unwrap_or_default()
     }
 
-    /// Waits until a method was asked for so often.
+    /// Waits until a method was requested at least `times` times.
     pub async fn is_asked(&self, method: &str, times: usize) {
         let mut asked = self.shared.asked.subscribe();
         let reached = asked.wait_for(|asked| asked.get(method).copied().unwrap_or_default() >= times);
@@ -262,17 +261,17 @@ impl SmallUpstream {
         waited.unwrap_or_else(|_| panic!("{method} is not asked {times} times in time")).expect("the server runs");
     }
 
-    /// How many waves of reads of state there have been: sets of requests that were asked before any of them was answered.
+    /// Returns the number of waves of state reads so far.
     pub fn waves(&self) -> usize {
         lock(&self.shared.waves).count
     }
 
-    /// The raw transactions that were sent.
+    /// Returns the raw transactions that were sent.
     pub fn sent(&self) -> Vec<Bytes> {
         self.shared.sent.borrow().clone()
     }
 
-    /// Waits until so many transactions were sent.
+    /// Waits until at least `count` transactions were sent, and returns them.
     pub async fn has_sent(&self, count: usize) -> Vec<Bytes> {
         let mut sent = self.shared.sent.subscribe();
         let waited = timeout(BOUND, sent.wait_for(|sent| sent.len() >= count)).await;
@@ -307,14 +306,14 @@ fn accept(listener: TcpListener, shared: Arc<Shared>) -> AbortHandle {
     task.abort_handle()
 }
 
-/// One connection: an upgrade begins with GET, and all else is POST.
+/// Serves one connection. An upgrade begins with GET; every other request is POST.
 async fn serve(stream: TcpStream, shared: Arc<Shared>) {
     let mut first = [0; 1];
     match stream.peek(&mut first).await {
         Ok(1) if first == *b"G" => serve_socket(stream, shared).await,
         _ => {
             let service = service_fn(|request| post(request, shared.clone()));
-            // An error is the connection's end.
+            // An error only means that the connection ended.
             let _ = http1::Builder::new().serve_connection(TokioIo::new(stream), service).await;
         }
     }
@@ -360,14 +359,14 @@ async fn serve_socket(stream: TcpStream, shared: Arc<Shared>) {
     }
 }
 
-/// What one WebSocket has subscribed to.
+/// The subscriptions of one WebSocket.
 struct Subscriptions {
     heads: Option<broadcast::Receiver<Value>>,
     ids: Vec<String>,
 }
 
 impl Subscriptions {
-    /// The next head; never, where nothing is subscribed to.
+    /// Returns the next head, or waits forever without a subscription.
     async fn next(&mut self) -> Value {
         match &mut self.heads {
             Some(heads) => heads.recv().await.expect("the server runs, and a test has fewer blocks than it keeps"),
@@ -559,7 +558,7 @@ impl Shared {
 
 const UNKNOWN: (i64, &str) = (-32601, "the method does not exist/is not available");
 
-/// The block of a tag, a number, a hash, or an EIP-1898 object.
+/// Finds the block of a tag, a number, a hash or an EIP-1898 object.
 fn find<'a>(chain: &'a Chain, selector: &Value) -> Result<Option<&'a UpstreamBlock>, (i64, &'static str)> {
     let wrong = (-32602, "expected a block");
     if let Some(hash) = selector.get("blockHash") {

@@ -1,4 +1,4 @@
-//! The servers of the tests do what tests count on.
+//! Tests of the test servers themselves.
 
 use std::{sync::Arc, time::Duration};
 
@@ -19,7 +19,7 @@ use crate::support::{BOUND, items, request};
 
 const SOMEBODY: Address = Address::repeat_byte(0x11);
 
-/// A state in which somebody has so much.
+/// Returns a state with one account that has this balance.
 fn state(balance: u64) -> Arc<State> {
     let storage = [(B256::with_last_byte(1), B256::with_last_byte(7))].into();
     let account = GenesisAccount { nonce: Some(3), balance: U256::from(balance), ..Default::default() };
@@ -27,7 +27,7 @@ fn state(balance: u64) -> Arc<State> {
     Arc::new([(SOMEBODY, account)].into())
 }
 
-/// An upstream with one block, number 100.
+/// Starts an upstream with a single block, number 100.
 async fn upstream() -> (SmallUpstream, UpstreamBlock) {
     let header = Header { number: 100, timestamp: 1_000, base_fee_per_gas: Some(7), ..Default::default() };
     let first = UpstreamBlock::with_header(header, state(1));

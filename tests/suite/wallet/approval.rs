@@ -1,4 +1,4 @@
-//! Batches that somebody is asked about, over HTTP and WebSocket.
+//! Batches that need approval, over HTTP and WebSocket.
 
 use std::{path::Path, process::Output, time::Duration};
 
@@ -17,7 +17,7 @@ use crate::{
 
 const ASK: [&str; 2] = ["--wallet-approval", "ask"];
 
-/// A node that asks, and the directory that its approver finds it by.
+/// A node that asks for approval, and the chain whose directory its approver connects by.
 struct Asking {
     chain: Chain,
     node: TestNode,
@@ -34,7 +34,7 @@ impl Asking {
         self.chain.data.path()
     }
 
-    /// `presim wallet` with this: exit code, and what it says or, where it fails, why.
+    /// Runs `presim wallet` with these arguments. Returns the exit code, and its output or error.
     fn wallet(&self, args: &[&str]) -> (Option<i32>, String) {
         let all = [&["wallet", "--data-dir", text(self.dir())], args].concat();
         let Output { status, stdout, stderr } =
@@ -42,7 +42,7 @@ impl Asking {
         (status.code(), String::from_utf8(if status.success() { stdout } else { stderr }).unwrap())
     }
 
-    /// What `presim wallet` says when it works.
+    /// Runs `presim wallet`, which must succeed, and returns its output.
     fn says(&self, args: &[&str]) -> String {
         let (code, said) = self.wallet(args);
         assert_eq!(code, Some(0), "{args:?}: {said}");
@@ -61,7 +61,7 @@ impl Asking {
         items(&said["batches"]).to_vec()
     }
 
-    /// Waits until the list is as it should be.
+    /// Waits until the list satisfies a condition and returns it.
     async fn listed(&self, is: impl Fn(&[Value]) -> bool) -> Vec<Value> {
         let wait = async {
             loop {
@@ -75,7 +75,7 @@ impl Asking {
         tokio::time::timeout(BOUND, wait).await.unwrap_or_else(|_| panic!("not listed so: {:?}", self.list()))
     }
 
-    /// Sends a batch, which waits from then on.
+    /// Sends a batch and returns once it waits for approval.
     async fn ask(&self, params: Value) -> JoinHandle<Value> {
         let id = params[0]["id"].clone();
         let asked = self.send(params);
@@ -111,7 +111,7 @@ async fn a_batch_is_signed_when_it_is_approved_and_not_before() {
     let watch = watch_pool(node).await;
     let calls = [call(WITNESS, 3, bytes!("aa")), call(GATE, 0, bytes!())];
     let asked = asking.ask(named(batch(account(1), true, &calls), "yes")).await;
-    // Waiting has no deadline but its own.
+    // A waiting batch is not subject to `--deadline-ms`.
     let list = asking.listed(|list| list[0]["waitedMs"].as_u64().unwrap() > 1_000).await;
     let one = &list[0];
     assert_eq!((&one["id"], &one["from"], &one["chainId"]), (&json!("yes"), &json!(account(1)), &json!(31_337)));
@@ -134,7 +134,7 @@ async fn a_batch_is_signed_when_it_is_approved_and_not_before() {
         let receipt = node.result("/", "eth_getTransactionReceipt", json!([hash])).await;
         paid += U256::from(number(&receipt["gasUsed"])) * U256::from(number(&receipt["effectiveGasPrice"]));
     }
-    // It is a bound, and not a wild one.
+    // The listed maximum is a bound, and not more than ten times the actual fees.
     assert!(paid < most && most < U256::from(10) * paid, "{paid} {most}");
 }
 
@@ -169,14 +169,14 @@ async fn another_batch_than_the_one_listed_is_not_signed() {
     listed.abort();
     asking.listed(<[Value]>::is_empty).await;
 
-    // While its approver makes up his mind, its client sends another under its id.
+    // While the approver decides, the client sends another batch under the same id.
     let other = asking.send(payroll("payroll-7", all));
     asking.listed(|list| other.is_finished() || list.len() == 1).await;
     asking.wallet(&["approve", "payroll-7"]);
     let refused = answer(other).await;
     assert_eq!((&refused["error"]["code"], came(&asking.node, &watch).await), (&json!(5720), Vec::new()), "{refused}");
 
-    // And under one that begins so, which may stand for it.
+    // The client sends another batch whose id begins with the approved one, which must not match it.
     let other = asking.ask(payroll("payroll-70", all)).await;
     for args in [&["approve", "payroll-7", &digest][..], &["approve", "payroll-7"]] {
         let (code, told) = asking.wallet(args);
@@ -198,7 +198,7 @@ async fn a_client_that_goes_away_withdraws_its_batch() {
     asking.listed(|list| list.len() == 1).await;
     drop(socket);
     asking.listed(<[Value]>::is_empty).await;
-    // Nothing was signed, and the ids are taken until the node is back.
+    // Nothing was signed, and the ids stay taken until the node restarts.
     assert_eq!(nonce(&asking.node, account(1)).await, 0);
     for id in ["same", "other"] {
         for path in ["/", "/standard"] {
@@ -219,7 +219,7 @@ async fn a_node_that_stops_rejects_what_waits() {
     let Asking { chain, node } = asking;
     tokio::task::spawn_blocking(move || node.node.stop()).await.unwrap();
     check_rejected(&answer(asked).await, "the node stops");
-    // Nothing of it is left when it is back.
+    // After the restart, nothing of the batch is left.
     let node = chain.lasting(&[&QUIET]);
     assert_eq!(nonce(&node, account(1)).await, 0);
     send(&node, witness("late")).await;
@@ -246,7 +246,7 @@ async fn what_would_revert_by_now_is_refused_after_the_approval() {
     let answered = answer(first).await;
     assert_eq!(answered["error"], json!({"code": -32000, "message": "execution reverted", "data": "0x"}), "{answered}");
     assert_eq!(nonce(node, account(1)).await, 0);
-    // What is sent all the same is marked as it is now.
+    // The batch that is sent anyway has the results of a simulation after the approval.
     let answered = answer(second).await;
     let simulated = &answered["result"]["capabilities"]["simulation"]["calls"];
     assert_eq!((&simulated[0]["status"], &simulated[1]["status"]), (&json!("0x0"), &json!("0x1")), "{answered}");
@@ -266,7 +266,7 @@ async fn what_would_be_signed_otherwise_than_it_was_approved_is_rejected() {
     asking.approve("first");
     assert_eq!(answer(first).await["result"]["id"], "first");
     assert_eq!(settled(node, "first").await["status"], 200);
-    // The executor need not be deployed any more.
+    // The executor is deployed by now, so the batch would be another than the approved one.
     asking.approve("second");
     let refused = answer(second).await;
     check_rejected(&refused, "approved as 2 transactions, all calls or none, the account delegated to");
@@ -346,7 +346,7 @@ async fn what_is_refused_by_a_rule_or_by_the_simulation_asks_nobody() {
         (batch(account(1), true, &[call(super::REVERTER, 0, bytes!())]), -32000),
         (batch(account(1), false, &[dear]), -32000),
     ] {
-        // It would wait for minutes.
+        // A batch that asked for approval would wait for minutes.
         let refused = tokio::time::timeout(Duration::from_secs(20), refusal(&asking.node, "/", params)).await;
         assert_eq!(refused.expect("at once")["code"], code);
     }

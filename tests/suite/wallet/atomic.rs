@@ -30,7 +30,7 @@ async fn delegate(node: &TestNode, index: usize, to: Address) {
     assert_eq!(code(node, account(index)).await, designator(to));
 }
 
-/// A transaction of an account that delegates itself.
+/// Returns a signed transaction of an account that delegates itself.
 async fn delegating(node: &TestNode, index: usize, to: Address) -> Bytes {
     let signer = key(index);
     let nonce = nonce(node, signer.address()).await;
@@ -49,7 +49,7 @@ async fn delegating(node: &TestNode, index: usize, to: Address) -> Bytes {
     raw(tx, &signer)
 }
 
-/// A batch that cannot go wrong.
+/// Returns a batch that cannot fail.
 fn witnesses(from: Address, atomic: bool) -> Value {
     batch(from, atomic, &[call(WITNESS, 7, bytes!("aa")), call(NOBODY, 1, bytes!()), call(WITNESS, 0, bytes!("bb"))])
 }
@@ -77,14 +77,14 @@ async fn the_first_batch_deploys_the_executor_and_delegates_and_later_ones_need_
         (&json!("0x4"), &json!(format!("{from:?}")), &json!("0x0"))
     );
     assert_eq!(items(&sent["authorizationList"]).len(), 1, "{sent}");
-    // The deployment, the batch, and its authorization.
+    // One nonce each for the deployment, the batch, and its authorization.
     assert_eq!((number(&sent["nonce"]), nonce(&node, from).await), (1, 3), "{sent}");
     assert_eq!(code(&node, executor).await, *BatchExecutor::runtime_code());
     assert_eq!(code(&node, from).await, designator(executor));
     assert_eq!((capability(&node, from).await, capability(&node, other).await), (json!("supported"), json!("ready")));
     assert_eq!(balance(&node, NOBODY).await, U256::from(1));
 
-    // Delegated, it goes as one even where it need not.
+    // The batch of a delegated account is atomic even if the client does not require it.
     for (required, at) in [(true, 3), (false, 4)] {
         let (id, _) = send(&node, witnesses(from, required)).await;
         let status = settled(&node, &id).await;
@@ -94,7 +94,7 @@ async fn the_first_batch_deploys_the_executor_and_delegates_and_later_ones_need_
         assert_eq!(nonce(&node, from).await, at + 1);
     }
 
-    // Nobody deploys what is there.
+    // The executor is not deployed again.
     let (id, _) = send(&node, witnesses(other, true)).await;
     let status = settled(&node, &id).await;
     check_witnesses(&status, other);
@@ -109,7 +109,7 @@ async fn a_batch_is_executed_though_a_transaction_before_it_takes_the_delegation
     let (first, _) = send(&node, witnesses(from, true)).await;
     check_witnesses(&settled(&node, &first).await, from);
     for (to, required) in [(Address::ZERO, true), (REVERTER, true), (REVERTER, false)] {
-        // Both wait for the same sub-block, or for two that follow each other.
+        // Both wait for the same sub-block, or for two consecutive ones.
         let away = delegating(&node, 1, to).await;
         node.result("/", "eth_sendRawTransaction", json!([away])).await;
         let before = balance(&node, NOBODY).await;
@@ -148,7 +148,7 @@ async fn the_nonce_that_an_authorization_uses_is_left_out_by_what_comes_after_it
     let (chain, from) = (Chain::new(), account(1));
     let node = chain.lasting(&[&QUIET]);
     let (atomic, _) = send(&node, witnesses(from, true)).await;
-    // The deployment has 0, the batch 1, its authorization 2.
+    // The deployment has nonce 0, the batch 1, its authorization 2.
     assert_eq!(nonce(&node, from).await, 3);
     let (sequential, _) =
         send(&node, batch(from, false, &[call(WITNESS, 0, bytes!("01")), call(NOBODY, 1, bytes!())])).await;
@@ -157,13 +157,13 @@ async fn the_nonce_that_an_authorization_uses_is_left_out_by_what_comes_after_it
     assert_eq!(nonce(&node, from).await, 6);
     node.node.stop();
 
-    // It is known of what waited over a restart, too.
+    // After a restart, the nonces of waiting transactions are still counted.
     let node = chain.lasting(&[&QUIET]);
     assert_eq!(nonce(&node, from).await, 6);
     node.node.stop();
     let node = chain.lasting(&[&["--sub-block-ms", "1000"]]);
     check_witnesses(&settled(&node, &atomic).await, from);
-    // All in the same sub-block: nothing is missing between them.
+    // All are in the same sub-block, because no nonce between them is missing.
     let status = node.result("/", "wallet_getCallsStatus", json!([sequential])).await;
     assert_eq!((&status["status"], successes(&status)), (&json!(200), vec![true; 2]), "{status}");
     assert_eq!(balance(&node, NOBODY).await, U256::from(3));
@@ -188,7 +188,7 @@ async fn a_batch_that_would_revert_is_refused_with_what_it_reverts_with() {
         let error = refusal(&node, "/standard", params(data.clone())).await;
         assert_eq!(error, json!({"code": 3, "message": message, "data": data}));
     }
-    // What the calls do together counts.
+    // The calls are simulated together.
     let error = refusal(&node, "/", batch(from, true, &[call(GATE, 0, bytes!("01")), call(GATE, 0, bytes!())])).await;
     assert_eq!(error["message"], "execution reverted", "{error}");
     assert_eq!((came(&node, &watch).await, nonce(&node, from).await), (Vec::new(), 0));
@@ -207,9 +207,9 @@ async fn a_batch_that_would_revert_is_sent_where_that_is_the_policy() {
         assert_eq!((&status["status"], &status["atomic"]), (&json!(500), &json!(true)), "{status}");
         assert_eq!(successes(&status), [false], "{status}");
     }
-    // All or nothing: it was nothing.
+    // The batch is all or nothing: no call took effect.
     assert_eq!(balance(&node, WITNESS).await, U256::ZERO);
-    // It is delegated all the same, and can make calls.
+    // The delegation took effect nevertheless, so the account can make calls.
     let (id, _) = send(&node, witnesses(from, true)).await;
     check_witnesses(&settled(&node, &id).await, from);
 }
@@ -229,10 +229,10 @@ async fn where_upgrades_are_denied_only_a_delegated_account_has_atomic_batches()
     check_witnesses(&settled(&node, &id).await, from);
     let error = refusal(&node, "/", witnesses(other, true)).await;
     assert_eq!(error["code"], 5750, "{error}");
-    // One that delegated to something else is not delegated to the executor.
+    // An account that delegated to another contract is not delegated to the executor.
     delegate(&node, 2, WITNESS).await;
     assert_eq!(refusal(&node, "/", witnesses(other, true)).await["code"], 5750);
-    // Its calls one by one are as before.
+    // A sequential batch of the account works as before.
     let (id, _) = send(&node, witnesses(other, false)).await;
     let status = settled(&node, &id).await;
     assert_eq!((&status["status"], &status["atomic"]), (&json!(200), &json!(false)), "{status}");
@@ -280,7 +280,7 @@ async fn a_gas_limit_override_is_what_the_callee_has() {
         |index: usize| U256::abi_decode(&logs[index]["data"].as_str().unwrap().parse::<Bytes>().unwrap()).unwrap();
     assert_eq!([seen(0), seen(1), seen(3)], [54_319, 12_343, 999_998].map(U256::from), "{logs:?}");
 
-    // Too little for the callee fails the batch.
+    // A limit that is too low for the callee fails the batch.
     let error = refusal(&node, "/", batch(from, true, &[limited(call(METER, 0, bytes!()), 100)])).await;
     assert_eq!((&error["code"], &error["message"]), (&json!(-32000), &json!("execution reverted")), "{error}");
 }
@@ -288,10 +288,10 @@ async fn a_gas_limit_override_is_what_the_callee_has() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_batch_that_needs_more_gas_than_a_transaction_may_have_is_too_large() {
     let (chain, from) = (Chain::new(), account(1));
-    // Without optimisation ten million gas take a while.
+    // Ten million gas take a while in an unoptimised build.
     let node = chain.node(&[&QUIET, &["--deadline-ms", "60000"]]);
     let watch = watch_pool(&node).await;
-    // Each of them about ten million.
+    // Each call uses about ten million gas.
     let turns = call(LOOP, 0, U256::from(400_000).to_be_bytes_vec());
     for calls in [vec![turns.clone(); 2], vec![turns.clone(), limited(turns.clone(), 12_000_000)]] {
         let error = refusal(&node, "/", named(batch(from, true, &calls), "large")).await;
@@ -303,10 +303,10 @@ async fn a_batch_that_needs_more_gas_than_a_transaction_may_have_is_too_large() 
         assert!(error["data"].as_str().unwrap().contains("16777216 gas"), "{error}");
     }
     assert_eq!(came(&node, &watch).await, [] as [Value; 0]);
-    // One is not too much, and one by one they are not either.
+    // One call is not too large, nor are two in a sequential batch.
     send(&node, named(batch(from, true, std::slice::from_ref(&turns)), "large")).await;
     send(&node, batch(account(2), false, &[turns.clone(), turns])).await;
-    // What never ends is not too large: no gas would do.
+    // An endless call is not too large: no amount of gas would suffice.
     let endless = call(LOOP, 0, U256::ZERO.to_be_bytes_vec());
     let error = refusal(&node, "/", batch(account(3), true, &[endless])).await;
     assert_eq!((&error["code"], &error["data"]), (&json!(-32000), &json!("0x")), "{error}");
@@ -316,7 +316,7 @@ async fn a_batch_that_needs_more_gas_than_a_transaction_may_have_is_too_large() 
 async fn a_batch_that_fits_into_a_transaction_with_its_upgrade_is_sent() {
     let (chain, from) = (Chain::new(), account(1));
     let node = chain.node(&[&QUICK, &["--deadline-ms", "60000"]]);
-    // 26 gas a turn: 14.6 million, more than the most with the margin, and less without.
+    // 26 gas a turn: 14.6 million, which exceeds the maximum with the margin, but not without it.
     let turns = call(LOOP, 0, U256::from(561_600).to_be_bytes_vec());
     let (id, _) = send(&node, batch(from, true, &[turns])).await;
     let status = settled(&node, &id).await;

@@ -12,7 +12,7 @@ use crate::{
     support::{TestNode, items, request},
 };
 
-/// An account that is none of the devnet's, and the file of its key.
+/// Returns an account that the devnet does not have, and its key file.
 fn keyed() -> (PrivateKeySigner, NamedTempFile) {
     let signer = traffic_signers().unwrap().swap_remove(0);
     let file = file(&hex::encode(signer.to_bytes()));
@@ -35,7 +35,7 @@ async fn an_account_of_a_key_file_sends_batches_and_nothing_else() {
     let error = node.error("/", "eth_sendTransaction", json!([{"from": from, "to": NOBODY, "value": "0x1"}])).await;
     assert_eq!(error["code"], -32000, "{error}");
     assert!(error["message"].as_str().unwrap().contains("wallet_sendCalls"), "{error}");
-    // The devnet's own are open as before.
+    // The devnet's own accounts stay usable.
     node.result("/", "eth_sendTransaction", json!([{"from": account(0), "to": NOBODY, "value": "0x1"}])).await;
 }
 
@@ -55,7 +55,7 @@ async fn on_a_chain_that_stands_still_the_wallet_is_off_until_it_has_a_key() {
     let node = chain.node(&[&still, &["--wallet-key-file", text(key.path())]]);
     let (id, capabilities) = send(&node, batch(from, false, &[call(WITNESS, 0, bytes!("01"))])).await;
     assert_eq!(capabilities["simulation"]["calls"][0]["status"], "0x1", "{capabilities}");
-    // Nothing is mined here: it waits.
+    // No block is mined here, so the batch waits.
     assert_eq!(status(&node, &id).await["status"], 100);
     assert_eq!(refusal(&node, "/", batch(account(0), false, &[call(WITNESS, 0, bytes!())])).await["code"], 4100);
 }
@@ -103,7 +103,7 @@ async fn a_token_of_the_wallet_sends_a_batch_and_sees_its_status() {
         tokio::time::timeout(crate::support::BOUND, changes.changed()).await.expect("it goes on").unwrap();
     };
     assert_eq!((&status["result"]["status"], items(&status["result"]["receipts"]).len()), (&json!(200), 1), "{status}");
-    // Somebody else's eyes see nothing of it.
+    // Another client cannot see the batch.
     let (_, answer) = call_with(&node, Some(NODE_TOKEN), "wallet_getCallsStatus", json!([id])).await;
     assert_eq!(answer["error"]["code"], 4100, "{answer}");
 }

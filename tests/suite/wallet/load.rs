@@ -1,4 +1,4 @@
-//! Batches a second, each on the disk before it is answered.
+//! A load of batches, each stored on the disk before it is answered.
 
 use std::{
     sync::{Arc, Mutex},
@@ -16,23 +16,23 @@ use crate::{
     support::{TestNode, request},
 };
 
-/// Batches sent in a second, whether or not those before have been answered (issue: the wallet).
+/// Batches sent in a second, whether or not earlier ones have been answered.
 const RATE: u64 = 500;
 
-/// `PRESIM_LOAD_SECONDS` has it run longer.
+/// `PRESIM_LOAD_SECONDS` sets how long it runs, 2 seconds by default.
 #[tokio::test(flavor = "multi_thread")]
 async fn five_hundred_batches_a_second_are_taken_to_the_disk_and_mined() {
     let seconds =
         std::env::var("PRESIM_LOAD_SECONDS").map_or(2, |text| text.parse::<u64>().expect("a number of seconds"));
     let data = TempDir::new().unwrap();
     let node = TestNode::start(&["--data-dir", text(data.path()), "--traffic", "0", "--max-connections", "4000"]);
-    // Built once: what is measured is the node.
+    // The bodies are built beforehand, so that only the node is measured.
     let bodies: Vec<String> = (0..10)
         .map(|index| {
             request(1, "wallet_sendCalls", batch(account(index), false, &[call(NOBODY, 1, bytes!())])).to_string()
         })
         .collect();
-    // Connections are open before the clock runs.
+    // Connections are opened before the clock runs.
     let warm = (0..64).map(|_| node.post("/", request(1, "eth_chainId", serde_json::json!([])).to_string()));
     futures::future::join_all(warm).await;
 
@@ -59,7 +59,7 @@ async fn five_hundred_batches_a_second_are_taken_to_the_disk_and_mined() {
     let took = began.elapsed();
     let latencies = std::mem::take(&mut *latencies.lock().unwrap());
     let all = sorted(latencies.iter().map(|(_, latency)| *latency));
-    // Of the seconds' own, the median: a disk or a core that somebody else has for a while is not the node's.
+    // Takes the median of the p99 of each second, so that another process using the disk or a core has little effect.
     let in_second = |second| latencies.iter().filter(move |(at, _)| *at == second).map(|(_, latency)| *latency);
     let p99 = at(&sorted((0..seconds).map(|second| at(&sorted(in_second(second)), 990))), 500);
     println!(
@@ -86,7 +86,7 @@ fn sorted(latencies: impl Iterator<Item = Duration>) -> Vec<Duration> {
     latencies
 }
 
-/// What so many of a thousand are below.
+/// Returns the value at this many per mille of the sorted durations.
 fn at(sorted: &[Duration], per_mille: usize) -> Duration {
     sorted[(sorted.len() - 1) * per_mille / 1000]
 }

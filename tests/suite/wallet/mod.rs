@@ -1,4 +1,4 @@
-//! Batches from end to end: sent over HTTP, mined, and told of.
+//! Batches from end to end: sent over HTTP, mined, and their status read.
 
 mod approval;
 mod atomic;
@@ -27,42 +27,42 @@ use crate::{
 
 /// Logs its call data, with its caller and its value as topics.
 const WITNESS: Address = address!("0x000000000000000000000000000000000000c0d1");
-/// Logs what GAS gives as its first instruction, which is what it was given less 2.
+/// Logs the result of GAS as its first instruction, which is its gas less 2.
 const METER: Address = address!("0x000000000000000000000000000000000000c0d2");
 /// Reverts with its call data.
 const REVERTER: Address = address!("0x000000000000000000000000000000000000c0d3");
 /// Closes when it is called with data, and from then on reverts when it is called without.
 const GATE: Address = address!("0x000000000000000000000000000000000000c0d4");
-/// Turns as often as its call data says, for 26 gas each time.
+/// Loops as often as its call data says, for 26 gas each time.
 const LOOP: Address = address!("0x000000000000000000000000000000000000c0d5");
 /// Reverts with a reason of 2 MiB, for some nine million gas.
 const SHOUTER: Address = address!("0x000000000000000000000000000000000000c0d6");
-/// Begins with an instruction that there is not.
+/// Begins with an invalid opcode.
 const HALTER: Address = address!("0x000000000000000000000000000000000000c0d7");
-/// Takes memory for some 330,000 gas, and then comes to an instruction that there is not.
+/// Expands memory for some 330,000 gas and then executes an invalid opcode.
 const LATE_HALTER: Address = address!("0x000000000000000000000000000000000000c0d8");
-/// Nothing is here.
+/// An address without an account.
 const NOBODY: Address = address!("0x000000000000000000000000000000000000abcd");
 
-/// The deployment proxy takes fees on the devnet's blocks from nobody: address 0 would get them.
+/// The fee recipient of the devnet's blocks. Without it, address 0 would receive the fees.
 const FEES: &str = "0x00000000000000000000000000000000000000fe";
 
 const QUIET: [&str; 2] = ["--sub-block-ms", "60000"];
 const QUICK: [&str; 2] = ["--sub-block-ms", "50"];
 
-/// A devnet on a genesis with contracts to test with. What it keeps outlives its nodes.
+/// A devnet on a genesis with test contracts. Its data directory outlives its nodes.
 struct Chain {
     genesis: NamedTempFile,
     data: TempDir,
 }
 
 impl Chain {
-    /// One on which all accounts of the test mnemonic that presim knows have ether.
+    /// Creates a chain on which all accounts of the test mnemonic that presim knows have ether.
     fn new() -> Self {
         Self::of(&[dev_signers().unwrap(), traffic_signers().unwrap()].concat())
     }
 
-    /// One on which these have ether.
+    /// Creates a chain on which these accounts have ether.
     fn of(signers: &[PrivateKeySigner]) -> Self {
         let mut genesis = dev_genesis(signers, 1_000);
         let contracts = [
@@ -82,7 +82,7 @@ impl Chain {
         Self { genesis: file, data: TempDir::new().unwrap() }
     }
 
-    /// A node that ends with the process, without traffic.
+    /// Starts a node without traffic and without a data directory.
     fn node(&self, flags: &[&[&str]]) -> TestNode {
         self.with_traffic("0", flags)
     }
@@ -92,19 +92,19 @@ impl Chain {
         TestNode::start(&[&all, &flags.concat()[..]].concat())
     }
 
-    /// A node that goes on with what the last such had.
+    /// Starts a node that continues from the data directory.
     fn lasting(&self, flags: &[&[&str]]) -> TestNode {
         let data: &[&str] = &["--data-dir", text(self.data.path())];
         self.node(&[&[data], flags].concat())
     }
 }
 
-/// The key of one of the first ten accounts.
+/// Returns the key of one of the first ten accounts.
 fn key(index: usize) -> PrivateKeySigner {
     dev_signers().unwrap().swap_remove(index)
 }
 
-/// One of the first ten accounts.
+/// Returns one of the first ten accounts.
 fn account(index: usize) -> Address {
     key(index).address()
 }
@@ -127,7 +127,7 @@ fn named(mut params: Value, id: &str) -> Value {
     params
 }
 
-/// Sends a batch that is to be taken, and returns its id and what is said of it.
+/// Sends a batch that must be accepted. Returns its id and the capabilities of the answer.
 async fn send(node: &TestNode, params: Value) -> (String, Value) {
     send_to(node, "/", params).await
 }
@@ -138,7 +138,7 @@ async fn send_to(node: &TestNode, path: &str, params: Value) -> (String, Value) 
     (id, result["capabilities"].take())
 }
 
-/// Sends a batch that is to be refused.
+/// Sends a batch that must be refused.
 async fn refusal(node: &TestNode, path: &str, params: Value) -> Value {
     node.error(path, "wallet_sendCalls", params).await
 }
@@ -147,7 +147,7 @@ async fn status(node: &TestNode, id: &str) -> Value {
     node.result("/", "wallet_getCallsStatus", json!([id])).await
 }
 
-/// The first status that this is true of, looked at after each publication.
+/// Waits for the first status that satisfies a condition, checking after each publication.
 async fn status_when(node: &TestNode, id: &str, is: impl Fn(&Value) -> bool) -> Value {
     let mut changes = node.node.snapshots().changes();
     let wait = async {
@@ -162,12 +162,12 @@ async fn status_when(node: &TestNode, id: &str, is: impl Fn(&Value) -> bool) -> 
     tokio::time::timeout(BOUND, wait).await.unwrap_or_else(|_| panic!("{id} does not come to be so"))
 }
 
-/// The status of a batch, once it is no longer pending.
+/// Waits until a batch is no longer pending and returns its status.
 async fn settled(node: &TestNode, id: &str) -> Value {
     status_when(node, id, |status| status["status"] != 100).await
 }
 
-/// The transactions of a status that has receipts, in order.
+/// Returns the transactions of a status with receipts, in order.
 async fn transactions(node: &TestNode, status: &Value) -> Vec<Value> {
     let mut all = Vec::new();
     for receipt in items(&status["receipts"]) {
@@ -176,12 +176,12 @@ async fn transactions(node: &TestNode, status: &Value) -> Vec<Value> {
     all
 }
 
-/// Whether each receipt of a status says that its transaction succeeded.
+/// Returns whether each transaction of a status succeeded.
 fn successes(status: &Value) -> Vec<bool> {
     items(&status["receipts"]).iter().map(|receipt| receipt["status"] == "0x1").collect()
 }
 
-/// The next nonce of an account, what waits in the pool counted.
+/// Returns the next nonce of an account, including transactions in the pool.
 async fn nonce(node: &TestNode, of: Address) -> u64 {
     number(&node.result("/", "eth_getTransactionCount", json!([of, "pending"])).await)
 }
@@ -195,18 +195,18 @@ async fn code(node: &TestNode, of: Address) -> Bytes {
     serde_json::from_value(node.result("/", "eth_getCode", json!([of, "pending"])).await).unwrap()
 }
 
-/// The code of an account that is delegated (EIP-7702).
+/// Returns the code of an account that is delegated (EIP-7702).
 fn designator(to: Address) -> Bytes {
     [&[0xef, 0x01, 0x00], to.as_slice()].concat().into()
 }
 
-/// What the witness logs, as topics and data.
+/// Returns the witness's log without its position.
 fn witnessed(by: Address, value: u64, data: impl Into<Bytes>) -> Value {
     let topics = [by.into_word(), B256::from(U256::from(value))];
     json!({"address": WITNESS, "topics": topics, "data": data.into()})
 }
 
-/// The logs of a receipt without what places them.
+/// Returns the logs of a receipt without their position.
 fn logs(receipt: &Value) -> Vec<Value> {
     let log = |log: &Value| {
         let address: Address = serde_json::from_value(log["address"].clone()).unwrap();
@@ -215,12 +215,12 @@ fn logs(receipt: &Value) -> Vec<Value> {
     items(&receipt["logs"]).iter().map(log).collect()
 }
 
-/// A filter that sees what comes to the pool.
+/// Installs a filter for transactions that enter the pool.
 async fn watch_pool(node: &TestNode) -> Value {
     node.result("/", "eth_newPendingTransactionFilter", json!([])).await
 }
 
-/// What has come to the pool since this was last asked.
+/// Returns the transactions that entered the pool since the last call.
 async fn came(node: &TestNode, watch: &Value) -> Vec<Value> {
     items(&node.result("/", "eth_getFilterChanges", json!([watch])).await).to_vec()
 }
@@ -234,7 +234,7 @@ where
     TxEnvelope::from(tx.into_signed(signature)).encoded_2718().into()
 }
 
-/// Sends a signed transaction, and returns its receipt when it is in a block.
+/// Sends a signed transaction and returns its receipt once it is in a block.
 async fn mine(node: &TestNode, raw: Bytes) -> Value {
     node.result("/", "eth_sendRawTransactionSync", json!([raw, 10_000])).await
 }

@@ -1,4 +1,4 @@
-//! Many who send at once: every call lands once, and no nonce is used twice or left out.
+//! Many concurrent senders: every call lands once, and no nonce is used twice or left out.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,20 +13,21 @@ use crate::support::{BOUND, TestNode, items, number, request, say};
 const SENDERS: u64 = 32;
 const ROUNDS: u64 = 3;
 
-/// What a sender got for what it sent.
+/// What a sender sent and got accepted.
 enum Taken {
-    /// A batch: its id and how many calls it has.
+    /// A batch: its id and number of calls.
     Batch(String, usize),
     /// A transaction of `eth_sendTransaction`.
     Transaction(B256),
 }
 
-/// A call's data: nobody else's.
+/// Returns unique data for a call.
 fn marker(sender: u64, round: u64, call: u64) -> Bytes {
     Bytes::from(((sender << 32) | (round << 16) | call).to_be_bytes())
 }
 
-/// One sender: in each round a batch of three calls, an atomic one of two, and a transaction of its own. Returns what was taken and the marks it left.
+/// Runs one sender: in each round a batch of three calls, an atomic batch of two, and a transaction. Returns what was
+/// accepted and the calls' markers.
 async fn sender(client: reqwest::Client, url: String, index: u64, from: Address) -> (Vec<Taken>, Vec<Bytes>) {
     let (mut taken, mut marks) = (Vec::new(), Vec::new());
     for round in 0..ROUNDS {
@@ -39,7 +40,7 @@ async fn sender(client: reqwest::Client, url: String, index: u64, from: Address)
             ("wallet_sendCalls", batch(from, true, &to_witness(&two))),
             ("eth_sendTransaction", json!([{"from": from, "to": WITNESS, "data": one[0]}])),
         ];
-        // Each sender in another order.
+        // Each sender uses another order.
         for step in 0..3 {
             let (method, params) = &steps[(step + index as usize) % 3];
             let post = client.post(&url).header("content-type", "application/json");
@@ -61,7 +62,7 @@ async fn sender(client: reqwest::Client, url: String, index: u64, from: Address)
     (taken, marks)
 }
 
-/// All transactions in blocks, by sender and nonce.
+/// Returns all transactions in blocks by sender and nonce.
 async fn mined(node: &TestNode) -> BTreeMap<Address, Vec<(u64, B256)>> {
     let mut all: BTreeMap<Address, Vec<(u64, B256)>> = BTreeMap::new();
     let pending = node.result("/", "eth_getBlockByNumber", json!(["pending", true])).await;
@@ -81,7 +82,7 @@ async fn mined(node: &TestNode) -> BTreeMap<Address, Vec<(u64, B256)>> {
     all
 }
 
-/// Has all send at once, waits until all is mined, and counts.
+/// Runs all senders at once, waits until everything is mined, and counts.
 async fn check(node: &TestNode, from: &[Address], what: &str) {
     let mut senders = JoinSet::new();
     for index in 0..SENDERS {
@@ -94,7 +95,7 @@ async fn check(node: &TestNode, from: &[Address], what: &str) {
         marks.extend(left);
     }
 
-    // All of it is mined, and nothing reverts.
+    // Everything is mined, and nothing reverts.
     let mut hashes = BTreeSet::new();
     let mut batches: Vec<Vec<B256>> = Vec::new();
     for one in &taken {
@@ -122,7 +123,7 @@ async fn check(node: &TestNode, from: &[Address], what: &str) {
         assert!(hashes.insert(*hash), "{what}: {hash} is of two");
     }
 
-    // Every call has left its mark once.
+    // Every call has left its marker once.
     let filter = json!([{"fromBlock": "0x0", "toBlock": "pending", "address": WITNESS}]);
     let logs = node.result("/", "eth_getLogs", filter).await;
     let mut seen: BTreeMap<Bytes, usize> = BTreeMap::new();
@@ -134,7 +135,7 @@ async fn check(node: &TestNode, from: &[Address], what: &str) {
     }
     assert!(seen.is_empty(), "{what}: calls that nobody sent: {seen:?}");
 
-    // Nonces are used once each, without gaps, and those of a batch follow each other.
+    // Each nonce is used once, without gaps, and those of a batch are consecutive.
     let mined = mined(node).await;
     let nonces: BTreeMap<B256, (Address, u64)> =
         mined.iter().flat_map(|(from, all)| all.iter().map(|(nonce, hash)| (*hash, (*from, *nonce)))).collect();
@@ -148,7 +149,7 @@ async fn check(node: &TestNode, from: &[Address], what: &str) {
     for from in from {
         let all = &mined[from];
         count += all.len();
-        // An authorization uses a nonce too, the one after its transaction's.
+        // An authorization also uses a nonce, the one after its transaction's.
         let mut next = all[0].0;
         for (nonce, hash) in all {
             assert_eq!(*nonce, next, "{what}: {from}: {all:?}");
@@ -184,7 +185,7 @@ async fn of_32_senders_on_ten_accounts_every_call_lands_once() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn background_traffic_of_the_same_accounts_takes_no_nonce_of_theirs() {
-    // The accounts that traffic prefers have nothing here.
+    // The accounts that traffic prefers have no ether here.
     let chain = Chain::of(&dev_signers().unwrap());
     let node = chain.with_traffic("20", &[&["--sub-block-ms", "100"]]);
     node.sealed(1).await;

@@ -1,4 +1,4 @@
-//! Batches that are not atomic: a transaction for each call.
+//! Batches that are not atomic: one transaction for each call.
 
 use alloy_primitives::{Bytes, U256, bytes};
 use alloy_sol_types::{Revert, SolCall, SolError, sol};
@@ -27,7 +27,7 @@ fn reason(text: &str) -> Bytes {
     Revert { reason: text.to_owned() }.abi_encode().into()
 }
 
-/// What the simulation said of each call: whether it succeeds, and why not.
+/// Returns for each simulated call whether it succeeds, and its error.
 fn simulated(capabilities: &Value) -> Vec<(bool, Option<&str>)> {
     let calls = items(&capabilities["simulation"]["calls"]).iter();
     calls.map(|call| (call["status"] == "0x1", call["error"].as_str())).collect()
@@ -137,7 +137,7 @@ async fn a_call_that_halts_has_little_gas_to_lose() {
     assert_eq!(said, [halted, (true, None), halted, halted], "{capabilities}");
     let status = settled(&node, &id).await;
     assert_eq!((&status["status"], successes(&status)), (&json!(600), vec![false, true, false, false]), "{status}");
-    // Two bytes that are not zero cost 80 gas at least (EIP-7623).
+    // Two non-zero bytes cost at least 80 gas (EIP-7623).
     for (index, used) in [(0, 121_000), (2, 121_080), (3, 121_000)] {
         assert_eq!(number(&status["receipts"][index]["gasUsed"]), used, "{status}");
         assert_eq!(number(&capabilities["simulation"]["calls"][index]["gasUsed"]), used, "{capabilities}");
@@ -155,7 +155,7 @@ async fn a_call_that_needs_more_gas_than_there_is_refuses_the_batch() {
     assert_eq!(error["code"], 5740, "{error}");
     let detail = error["data"].as_str().unwrap();
     assert!(detail.starts_with("params[0].calls[1]: ") && detail.contains("16777216 gas"), "{error}");
-    // An account that can pay for a tenth of a million gas, at three gwei or more.
+    // The account can pay for 100,000 gas, at three gwei or more.
     let mut emptying = call(NOBODY, 0, bytes!());
     let left = U256::from(10).pow(U256::from(15));
     emptying["value"] = json!(format!("{:#x}", balance(&node, account(2)).await - left));
@@ -239,7 +239,7 @@ async fn an_approval_counts_for_the_trade_after_it() {
 async fn a_call_to_nobody_creates_a_contract_on_standard() {
     let (chain, from) = (Chain::new(), account(1));
     let node = chain.node(&[&QUICK]);
-    // Returns the one byte 5b.
+    // The init code returns the one byte 5b.
     let mut params = batch(from, false, &[call(NOBODY, 1, bytes!()), json!({"data": "0x605b5f5360015ff3"})]);
     params[0]["calls"][1]["to"] = Value::Null;
     let (id, capabilities) = send_to(&node, "/standard", params).await;
@@ -260,7 +260,7 @@ async fn a_gas_limit_override_is_the_gas_limit_of_the_transaction() {
         limited(call(NOBODY, 1, bytes!()), 0x12345),
         limited(call(NOBODY, 1, bytes!()), 21_000),
         call(NOBODY, 1, bytes!()),
-        // Enough to begin with, and not enough to end.
+        // Enough to begin, but not to finish.
         limited(call(WITNESS, 0, bytes!("01")), 21_100),
     ];
     let (id, capabilities) = send(&node, batch(from, false, &calls)).await;
@@ -289,7 +289,7 @@ async fn what_cannot_be_sent_sends_nothing_and_leaves_its_id_free() {
     ];
     for (id, bad, code, expected) in cases {
         for path in ["/", "/standard"] {
-            // After one that could be sent.
+            // The bad call comes after one that could be sent.
             let params = named(batch(from, false, &[good.clone(), bad.clone()]), id);
             let error = refusal(&node, path, params).await;
             assert_eq!(error["code"], code, "{id}: {error}");
@@ -314,7 +314,7 @@ async fn value_and_sender_may_be_absent_on_standard() {
     let (id, _) = send_to(&node, "/standard", params).await;
     let status = settled(&node, &id).await;
     assert_eq!(status["status"], 200, "{status}");
-    // From the first account.
+    // The receipts' logs show the first account as the sender.
     for receipt in items(&status["receipts"]) {
         assert_eq!(logs(receipt), [witnessed(account(0), 0, bytes!())]);
     }
@@ -389,7 +389,7 @@ async fn a_batch_that_depends_on_one_that_still_waits_has_gas_enough() {
     };
     let (_, _) = send(&node, batch(from, false, &[approve(amount)])).await;
     let (id, capabilities) = send(&node, batch(from, false, &[call(world.router, 0, swap.abi_encode())])).await;
-    // The simulation runs on what is in a sub-block, and not on what waits for one.
+    // The simulation sees the newest sub-block, but not the transactions that wait for the next.
     assert!(!simulated(&capabilities)[0].0, "{capabilities}");
     let status = settled(&node, &id).await;
     assert_eq!(status["status"], 200, "{status} {capabilities}");

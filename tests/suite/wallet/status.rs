@@ -1,4 +1,4 @@
-//! What `wallet_getCallsStatus` tells, from the answer to the sealed block.
+//! The results of `wallet_getCallsStatus`, from the answer to the sealed block.
 
 use alloy_consensus::TxEip1559;
 use alloy_primitives::{B256, U256, bytes};
@@ -11,7 +11,7 @@ use super::{
 };
 use crate::support::{BOUND, TestNode, items, number};
 
-/// Each receipt of a status is what `eth_getTransactionReceipt` has.
+/// Checks that each receipt of a status equals that of `eth_getTransactionReceipt`.
 async fn check_receipts(node: &TestNode, status: &Value) {
     for receipt in items(&status["receipts"]) {
         let whole = node.result("/", "eth_getTransactionReceipt", json!([receipt["transactionHash"]])).await;
@@ -29,11 +29,11 @@ async fn check_receipts(node: &TestNode, status: &Value) {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_batch_is_confirmed_by_the_sub_block_that_has_it_and_then_by_the_sealed_block() {
     let (chain, from) = (Chain::new(), account(1));
-    // Room in time to see it before, between and after.
+    // Leaves time to read the status before, between and after sub-blocks.
     let node = chain.node(&[&["--sub-block-ms", "500", "--sub-blocks", "4"]]);
     let watch = watch_pool(&node).await;
     let mut changes = node.node.snapshots().changes();
-    // At the beginning of a block.
+    // Starts at the beginning of a block.
     let wait = async {
         while node.node.snapshots().newest().open.as_ref().is_none_or(|open| open.index != 0) {
             changes.changed().await.unwrap();
@@ -48,7 +48,7 @@ async fn a_batch_is_confirmed_by_the_sub_block_that_has_it_and_then_by_the_seale
         came(&node, &watch).await.into_iter().map(|hash| serde_json::from_value(hash).unwrap()).collect();
     assert_eq!(hashes.len(), 3);
 
-    // The first publication with the transactions has the status with it.
+    // The first publication with the transactions also has the status.
     changes.mark_unchanged();
     let wait = async {
         loop {
@@ -99,18 +99,18 @@ async fn a_batch_whose_transactions_are_replaced_has_failed() {
     let one = [call(WITNESS, 0, bytes!("01"))];
     let (alone, _) = send(&node, batch(from, false, &one)).await;
     let (partly, _) = send(&node, batch(from, false, &[one.clone(), one.clone()].concat())).await;
-    // An atomic batch, and what deploys its executor.
+    // An atomic batch, and the deployment of its executor.
     let (atomic, _) = send(&node, batch(account(2), true, &one)).await;
     for (key, nonce) in [(key(1), 0), (key(1), 2), (key(2), 1)] {
         node.result("/", "eth_sendRawTransaction", json!([raw(replacement(nonce), &key)])).await;
     }
-    // Not while what takes its place waits itself: it could still be dropped.
+    // The batches have not failed while the replacements wait, because those could still be dropped.
     assert_eq!((nonce(&node, from).await, nonce(&node, account(2)).await), (3, 2));
     node.node.stop();
 
     let node = chain.lasting(&[&QUICK]);
     for (id, code, receipts) in [(&alone, 400, 0), (&partly, 600, 1), (&atomic, 400, 0)] {
-        // The transactions that are left are mined in their order.
+        // The remaining transactions are mined in order.
         status_when(&node, &partly, |status| status["status"] != 100).await;
         let status = settled(&node, id).await;
         let count = status.get("receipts").map_or(0, |receipts| items(receipts).len());
@@ -140,7 +140,7 @@ async fn an_atomic_batch_whose_deployment_is_replaced_is_not_confirmed() {
     let node = chain.lasting(&[&QUICK]);
     let status = settled(&node, &id).await;
     assert_eq!(status["status"], 500, "{status}");
-    // And it stays so when the executor comes to be there.
+    // The status stays the same after the executor is deployed.
     let (next, _) = send(&node, batch(account(2), true, &[call(WITNESS, 0, bytes!("02"))])).await;
     assert_eq!(settled(&node, &next).await["status"], 200);
     assert_eq!(self::status(&node, &id).await["status"], 500);
@@ -163,7 +163,7 @@ async fn an_atomic_batch_whose_deployment_is_replaced_is_confirmed_where_another
         ..TxEip1559::default()
     };
     node.result("/", "eth_sendRawTransaction", json!([raw(tx.clone(), &key(1))])).await;
-    // It pays most, so it is mined first.
+    // This deployment pays most, so it is mined first.
     let deployment = BatchExecutor::new(None).deployment().unwrap();
     tx = TxEip1559 {
         gas_limit: 3_000_000,
