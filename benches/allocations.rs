@@ -18,7 +18,7 @@ use dhat::{HeapStats, Profiler};
 use presim::{config::Config, node::Node, state::Overlay};
 use serde::Deserialize;
 
-use crate::world::{BODIES, Body, Chain, bodies};
+use crate::world::{BODIES, BodiesChain, Body, bodies};
 
 #[global_allocator]
 static ALLOCATOR: dhat::Alloc = dhat::Alloc;
@@ -34,7 +34,7 @@ fn main() {
     if std::env::args().any(|argument| argument == "--test" || argument == "--list") {
         return;
     }
-    let Some(chain) = Chain::load() else { return };
+    let Some(chain) = BodiesChain::load() else { return };
     let genesis = Path::new(BODIES).join("genesis.json").into_os_string();
     let flags = ["presim", "--listen", "127.0.0.1:0", "--log", "error", "--genesis"].map(OsString::from);
     let config = Config::load(flags.into_iter().chain([genesis])).expect("the flags are right");

@@ -15,7 +15,7 @@ use presim::{
     state::Overlay,
 };
 
-use crate::world::{Body, Chain, MAX_RESPONSE, SHAPE, bodies};
+use crate::world::{BodiesChain, Body, MAX_RESPONSE, SHAPE, bodies};
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
@@ -23,7 +23,7 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 const WORKLOADS: [&str; 6] = ["call_balance", "call_quote", "sim_swap", "sim_sandwich", "sim_override", "sim_big"];
 
 fn main() {
-    let Some(chain) = Chain::load() else { return };
+    let Some(chain) = BodiesChain::load() else { return };
     let mut criterion = Criterion::default()
         .sample_size(20)
         .warm_up_time(Duration::from_millis(500))

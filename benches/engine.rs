@@ -14,7 +14,7 @@ use std::{
 use criterion::{Criterion, Throughput};
 use presim::{engine::Simulation, state::Overlay};
 
-use crate::world::{Chain, bare::Request, bodies, median};
+use crate::world::{BodiesChain, bare::Request, bodies, median};
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
@@ -24,7 +24,7 @@ const WORKLOADS: [&str; 4] = ["sim_swap", "sim_sandwich", "sim_multi", "sim_big"
 const TARGET: f64 = 1.25;
 
 fn main() {
-    let Some(chain) = Chain::load() else { return };
+    let Some(chain) = BodiesChain::load() else { return };
     let mut criterion = Criterion::default()
         .sample_size(15)
         .warm_up_time(Duration::from_millis(300))
@@ -63,7 +63,7 @@ fn main() {
     criterion.final_summary();
 }
 
-fn bench(criterion: &mut Criterion, name: &str, chain: &Chain, requests: &[Request]) {
+fn bench(criterion: &mut Criterion, name: &str, chain: &BodiesChain, requests: &[Request]) {
     let calls: usize = requests.iter().map(Request::calls).sum();
     let mut group = criterion.benchmark_group(name);
     group.throughput(Throughput::Elements(calls as u64));
@@ -86,7 +86,7 @@ const ROUNDS: usize = 9;
 
 /// Returns the seconds per request of: engine, bare revm, bare revm with system calls, answer, engine without traced
 /// transfers. Each round runs all of them in turn, so that disturbances of the machine affect all alike.
-fn interleaved(chain: &Chain, requests: &[Request]) -> [f64; 5] {
+fn interleaved(chain: &BodiesChain, requests: &[Request]) -> [f64; 5] {
     let untraced: Vec<Simulation> =
         requests.iter().map(|request| Simulation { trace_transfers: false, ..request.sim.clone() }).collect();
     let (mut overlay, mut out) = (Overlay::of_thread(), Vec::new());

@@ -21,14 +21,14 @@ use std::{
 use criterion::{Criterion, Throughput};
 use futures::future::join_all;
 use presim::{
-    executor::{Executor, ExecutorConfig, Flow, LaneName, Place, Refused, Task},
+    executor::{Executor, ExecutorConfig, Flow, LaneName, Refused, RunPlace, Task},
     meter::Meter,
     state::{Missed, Overlay},
     telemetry::Metrics,
 };
 use tokio::runtime::Runtime;
 
-use crate::world::{Chain, bare::Request, bodies, median};
+use crate::world::{BodiesChain, bare::Request, bodies, median};
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
@@ -53,7 +53,7 @@ fn main() {
     if std::env::args().any(|arg| ["--test", "--list", "--profile-time"].contains(&arg.as_str())) {
         return;
     }
-    if let Some(chain) = Chain::load().map(Arc::new) {
+    if let Some(chain) = BodiesChain::load().map(Arc::new) {
         against_bare(&executor, &runtime, &chain);
         scaling(&executor, &runtime, &chain);
     }
@@ -74,7 +74,7 @@ fn start(workers: usize, metrics: &Metrics) -> Executor {
 
 /// A job for the executor.
 struct Work<F> {
-    place: Place,
+    place: RunPlace,
     work: F,
 }
 
@@ -82,7 +82,7 @@ impl<F: Fn(&mut Overlay, Meter) + Send + Sync + 'static> Task for Work<F> {
     type Done = ();
     type Error = Refused;
 
-    fn place(&self) -> Place {
+    fn place(&self) -> RunPlace {
         self.place
     }
 
@@ -125,7 +125,8 @@ fn hop(executor: &Executor, runtime: &Runtime, metrics: &Metrics) {
     group.bench_function("in_place", |bencher| {
         let flow = Flow::new();
         let work = |overlay: &mut Overlay, _| black_box(overlay).log_numbers.restart();
-        bencher.iter(|| runtime.block_on(executor.submit(Work { place: Place::Inline, work }, executor.ticket(&flow))))
+        bencher
+            .iter(|| runtime.block_on(executor.submit(Work { place: RunPlace::Inline, work }, executor.ticket(&flow))))
     });
     group.finish();
     criterion.final_summary();
@@ -139,14 +140,14 @@ async fn empty_jobs(executor: Executor, lane: LaneName, at_once: usize, rounds: 
             let work = |overlay: &mut Overlay, _| {
                 black_box(overlay);
             };
-            executor.submit(Work { place: Place::On(lane), work }, executor.ticket(&flow))
+            executor.submit(Work { place: RunPlace::On(lane), work }, executor.ticket(&flow))
         });
         assert!(join_all(jobs).await.iter().all(Result::is_ok), "an empty job runs");
     }
     start.elapsed()
 }
 
-fn against_bare(executor: &Executor, runtime: &Runtime, chain: &Arc<Chain>) {
+fn against_bare(executor: &Executor, runtime: &Runtime, chain: &Arc<BodiesChain>) {
     println!(
         "\n{WORKERS} workers beside {WORKERS} threads of bare revm, {ROUNDS} interleaved rounds; target {TARGET} of its throughput"
     );
@@ -177,7 +178,7 @@ fn against_bare(executor: &Executor, runtime: &Runtime, chain: &Arc<Chain>) {
 }
 
 /// Compares the throughput of two workers with one, and of two threads of bare revm, which share nothing, with one.
-fn scaling(two: &Executor, runtime: &Runtime, chain: &Arc<Chain>) {
+fn scaling(two: &Executor, runtime: &Runtime, chain: &Arc<BodiesChain>) {
     let Some(bodies) = bodies("sim_big") else { return };
     let requests: Arc<[Request]> = bodies.into_iter().map(|body| Request::new(chain, body)).collect();
     let one = start(1, &Metrics::default());
@@ -204,7 +205,7 @@ fn scaling(two: &Executor, runtime: &Runtime, chain: &Arc<Chain>) {
 fn through_executor(
     executor: &Executor,
     runtime: &Runtime,
-    chain: &Arc<Chain>,
+    chain: &Arc<BodiesChain>,
     requests: &Arc<[Request]>,
     count: usize,
 ) -> f64 {
@@ -215,7 +216,7 @@ fn through_executor(
             let request = &requests[number % requests.len()];
             drop(black_box(chain.simulate_within(&request.sim, overlay, meter)));
         };
-        executor.submit(Work { place: Place::On(LaneName::Bundle), work }, executor.ticket(&flow))
+        executor.submit(Work { place: RunPlace::On(LaneName::Bundle), work }, executor.ticket(&flow))
     });
     let done = runtime.block_on(join_all(jobs));
     assert!(done.iter().all(Result::is_ok), "a request runs");
@@ -223,7 +224,7 @@ fn through_executor(
 }
 
 /// Runs `count` requests in bare revm; each thread takes the next request when it is free. Returns the seconds taken.
-fn on_threads(threads: usize, chain: &Chain, requests: &[Request], count: usize) -> f64 {
+fn on_threads(threads: usize, chain: &BodiesChain, requests: &[Request], count: usize) -> f64 {
     let (start, next) = (Instant::now(), AtomicUsize::new(0));
     thread::scope(|scope| {
         for _ in 0..threads {

@@ -16,7 +16,7 @@ pub enum Command {
 }
 
 #[derive(Clone, Debug, Subcommand)]
-enum Task {
+enum CommandTask {
     /// Say yes or no to the batches that wait in a node run with --wallet-approval ask.
     ///
     /// The node is the one that runs with this --data-dir; it is spoken to through a Unix socket there, which only its own user may open.
@@ -56,14 +56,14 @@ impl Command {
     /// # Errors
     /// What clap says of what cannot be used, a request for help among it; printing it is up to the caller.
     pub fn load(args: impl IntoIterator<Item = OsString>) -> Result<Self, clap::Error> {
-        let command = Task::augment_subcommands(Config::command());
+        let command = CommandTask::augment_subcommands(Config::command());
         let (config, mut matches, mut command) = Config::read(command, args)?;
         if matches.subcommand_name().is_none() {
             config.check(&mut command)?;
             return Ok(Self::Run(Box::new(config)));
         }
-        let Task::Wallet(task) =
-            Task::from_arg_matches_mut(&mut matches).map_err(|error| error.format(&mut command))?;
+        let CommandTask::Wallet(task) =
+            CommandTask::from_arg_matches_mut(&mut matches).map_err(|error| error.format(&mut command))?;
         let Some(data_dir) = config.data_dir else {
             return Err(command.error(
                 ErrorKind::MissingRequiredArgument,

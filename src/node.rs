@@ -18,21 +18,21 @@ use eyre::{WrapErr, eyre};
 use tokio::{runtime::Runtime, sync::oneshot};
 
 use self::{
-    live::{Beside, RemoteGauges},
+    live::{RemoteGauges, UpstreamParts},
     ports::Ports,
     start::{Start, begin},
 };
 use crate::{
     chain::ChainSpec,
     config::{ApprovalPolicy, Config, RevertPolicy, UpgradePolicy},
-    engine::{BaseFeeRule, Rules},
+    engine::{BaseFeeRule, SimulationRules},
     executor::{Drain, Executor, ExecutorConfig, LaneActor, LaneName},
     feed::{Feed, FeedSource, StateFeed, StopFeed, world::TradingWorld},
     pool::{Pool, PoolLimits},
     rpc::{
         Access, AccessConfig, Awake, Backend, CPU_DMA_LATENCY, Filters, Front, FrontActor, IoMemory, IoThreads,
-        MetricsAccess, Remote, RequestLimits, Serve, ServerConfig, ShapeLimits, Stop, Subscriptions, SyncTimeouts,
-        Waiters, announce,
+        MetricsAccess, RequestLimits, Serve, ServerConfig, ShapeLimits, StateCompletion, Stop, Subscriptions,
+        SyncTimeouts, Waiters, announce,
     },
     state::{CodeCache, Snapshots},
     store::Store,
@@ -214,7 +214,7 @@ struct Parts {
     codes: Arc<CodeCache>,
     spec: ChainSpec,
     source: Box<dyn FeedSource>,
-    beside: Option<Arc<Beside>>,
+    beside: Option<Arc<UpstreamParts>>,
     store: Store,
     accounts: Vec<PrivateKeySigner>,
     /// Those of key files.
@@ -230,7 +230,7 @@ struct Actors {
     lanes: [Addr<LaneActor>; LaneName::ALL.len()],
     feed: Addr<StateFeed>,
     feed_thread: Arbiter,
-    beside: Option<Arc<Beside>>,
+    beside: Option<Arc<UpstreamParts>>,
     approvals: Arc<Approvals>,
     _socket: Option<ApprovalSocket>,
 }
@@ -310,7 +310,7 @@ impl Actors {
             approvals: approvals.clone(),
             ledger: Ledger::new(store, u64::from(config.wallet_keep_batches)),
             policy: wallet_policy(&config),
-            rules: Rules {
+            rules: SimulationRules {
                 base_fee: BaseFeeRule::Block,
                 block_time: spec.block_time(),
                 state_roots: false,
@@ -349,7 +349,7 @@ impl Actors {
         let mut front = Front::new(backend, snapshots.clone(), executor, waiters, &metrics);
         if let Some(beside) = &beside {
             let (fetcher, rounds) = (beside.fetcher.clone(), config.live.upstream_rounds as usize);
-            front = front.with_remote(Remote { fetcher, rounds, snapshots });
+            front = front.with_remote(StateCompletion { fetcher, rounds, snapshots });
             tokio::spawn(beside.clone().keep_up(RemoteGauges::new(&metrics)));
         }
         let front = Arc::new(front);

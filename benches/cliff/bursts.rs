@@ -25,12 +25,12 @@ pub fn run(folder: &Path) {
             let (url, bodies) = (url.clone(), bodies.clone());
             runtime.spawn(client(url, bodies, each))
         });
-        let seen: Vec<Seen> = runtime
+        let seen: Vec<BurstOutcome> = runtime
             .block_on(futures::future::join_all(clients))
             .into_iter()
             .map(|seen| seen.expect("no panic"))
             .collect();
-        let sum = |of: fn(&Seen) -> usize| seen.iter().map(of).sum::<usize>();
+        let sum = |of: fn(&BurstOutcome) -> usize| seen.iter().map(of).sum::<usize>();
         let (served, rejected) = (sum(|seen| seen.served), sum(|seen| seen.rejected));
         let slowest: Vec<f64> = seen.iter().flat_map(|seen| seen.rounds.clone()).collect();
         let name = format!("{count} over {connections}");
@@ -44,7 +44,7 @@ pub fn run(folder: &Path) {
 }
 
 #[derive(Default)]
-struct Seen {
+struct BurstOutcome {
     served: usize,
     rejected: usize,
     /// Seconds from the start of a burst to its last answer.
@@ -52,11 +52,11 @@ struct Seen {
 }
 
 /// Sends `each` requests at once, [`ROUNDS`] times.
-async fn client(url: String, bodies: Vec<String>, each: usize) -> Seen {
+async fn client(url: String, bodies: Vec<String>, each: usize) -> BurstOutcome {
     let (socket, _) = connect_async(url).await.expect("it listens");
     let (mut sink, mut stream) = socket.split();
     let mut clock = tokio::time::interval(EVERY);
-    let mut seen = Seen::default();
+    let mut seen = BurstOutcome::default();
     for _ in 0..ROUNDS {
         clock.tick().await;
         let began = Instant::now();

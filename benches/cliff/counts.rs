@@ -5,7 +5,7 @@ use std::{hint::black_box, process::Command};
 use alloy_primitives::{Address, TxKind};
 use presim::{
     chain::ChainSpec,
-    engine::{BaseFeeRule, Call, CallRequest, Engine, Rules, SimBlock, Simulation},
+    engine::{BaseFeeRule, Call, CallRequest, Engine, SimBlock, Simulation, SimulationRules},
     meter::Meter,
     state::{CodeCache, Overlay, Snapshot},
 };
@@ -108,7 +108,7 @@ struct Worker {
 impl Worker {
     /// Runs a request on `snapshot` in a reused overlay.
     fn run(&mut self, request: &Request, snapshot: &Snapshot) {
-        const RULES: Rules = Rules {
+        const RULES: SimulationRules = SimulationRules {
             base_fee: BaseFeeRule::Block,
             block_time: 1,
             state_roots: false,

@@ -11,7 +11,7 @@ use std::{
 use serde_json::{Value, json};
 
 use crate::{
-    load::{self, Bodies, Seen, quantile},
+    load::{self, Bodies, LoadOutcome, quantile},
     node::Node,
     verdict,
 };
@@ -53,7 +53,7 @@ pub fn run() {
         let node = Node::devnet(&[&["--traffic", "0", "--keep-awake", "never"], flags].concat());
         let token = |name: &str| has_tokens.then(|| format!("token-of-{name}-client"));
         let bodies = |text: &str, name: &str| Bodies::new([text.to_owned()], "/", token(name).as_deref());
-        let idle: Vec<Seen> =
+        let idle: Vec<LoadOutcome> =
             polite.iter().map(|(_, text)| load::paced(node.address, &bodies(text, "polite"), 1, EVERY, TIME)).collect();
         let stop = AtomicBool::new(false);
         std::thread::scope(|scope| {

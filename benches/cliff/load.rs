@@ -50,7 +50,7 @@ impl Bodies {
 
 /// The outcome of a load.
 #[derive(Default)]
-pub struct Seen {
+pub struct LoadOutcome {
     /// Latencies of the results in seconds. On a schedule, they count from when each request was due.
     pub results: Vec<f64>,
     /// Latencies of the rejections with -32005, in seconds.
@@ -65,7 +65,7 @@ pub struct Seen {
     pub seconds: f64,
 }
 
-impl Seen {
+impl LoadOutcome {
     /// Returns the results per second.
     pub fn rate(&self) -> f64 {
         self.results.len() as f64 / self.seconds
@@ -104,13 +104,13 @@ pub fn quantile(values: &[f64], share: f64) -> f64 {
 }
 
 /// Runs `connections` clients for `time`. Each sends its next request after the answer to its last.
-pub fn closed(to: SocketAddr, bodies: &Bodies, connections: usize, time: Duration) -> Seen {
+pub fn closed(to: SocketAddr, bodies: &Bodies, connections: usize, time: Duration) -> LoadOutcome {
     paced(to, bodies, connections, Duration::ZERO, time)
 }
 
 /// Like [`closed`], but each client sends at most one request per `every`.
-pub fn paced(to: SocketAddr, bodies: &Bodies, connections: usize, every: Duration, time: Duration) -> Seen {
-    let seen = Rc::new(RefCell::new(Seen::default()));
+pub fn paced(to: SocketAddr, bodies: &Bodies, connections: usize, every: Duration, time: Duration) -> LoadOutcome {
+    let seen = Rc::new(RefCell::new(LoadOutcome::default()));
     let next = Rc::new(Cell::new(0));
     let began = Instant::now();
     local(async {
@@ -136,18 +136,18 @@ pub fn paced(to: SocketAddr, bodies: &Bodies, connections: usize, every: Duratio
 }
 
 /// Sends `rate` requests a second for `time`, evenly spaced and independent of the answers.
-pub fn open(to: SocketAddr, bodies: &Bodies, rate: f64, time: Duration) -> Seen {
+pub fn open(to: SocketAddr, bodies: &Bodies, rate: f64, time: Duration) -> LoadOutcome {
     let mut seen = open_both(to, [(bodies, rate), (bodies, 0.)], time);
     std::mem::take(&mut seen[0])
 }
 
 /// Sends one uninterrupted load. Separates requests due before `warm_up` from those due in the `time` after it.
-pub fn open_warm(to: SocketAddr, bodies: &Bodies, rate: f64, warm_up: Duration, time: Duration) -> [Seen; 2] {
+pub fn open_warm(to: SocketAddr, bodies: &Bodies, rate: f64, warm_up: Duration, time: Duration) -> [LoadOutcome; 2] {
     local(on_clock(to, bodies.clone(), rate, warm_up, time))
 }
 
 /// Runs two loads at once, like [`open`].
-pub fn open_both(to: SocketAddr, loads: [(&Bodies, f64); 2], time: Duration) -> [Seen; 2] {
+pub fn open_both(to: SocketAddr, loads: [(&Bodies, f64); 2], time: Duration) -> [LoadOutcome; 2] {
     local(async {
         let [a, b] = loads.map(|(bodies, rate)| on_clock(to, bodies.clone(), rate, Duration::ZERO, time));
         let ([_, a], [_, b]) = tokio::join!(a, b);
@@ -155,7 +155,7 @@ pub fn open_both(to: SocketAddr, loads: [(&Bodies, f64); 2], time: Duration) -> 
     })
 }
 
-async fn on_clock(to: SocketAddr, bodies: Bodies, rate: f64, warm_up: Duration, time: Duration) -> [Seen; 2] {
+async fn on_clock(to: SocketAddr, bodies: Bodies, rate: f64, warm_up: Duration, time: Duration) -> [LoadOutcome; 2] {
     let due = (0..(rate * (warm_up + time).as_secs_f64()) as usize).map(|index| index as f64 / rate).collect();
     let [mut before, mut after] = on_schedule(to, bodies, due, &[warm_up]).await.try_into().unwrap_or_default();
     (before.seconds, after.seconds) = (warm_up.as_secs_f64(), time.as_secs_f64());
@@ -163,7 +163,7 @@ async fn on_clock(to: SocketAddr, bodies: Bodies, rate: f64, warm_up: Duration, 
 }
 
 /// Sends requests that are due at these seconds, and separates them by `marks`: due before the first, the second, …
-pub fn scheduled(to: SocketAddr, bodies: &Bodies, due: Vec<f64>, marks: &[Duration]) -> Vec<Seen> {
+pub fn scheduled(to: SocketAddr, bodies: &Bodies, due: Vec<f64>, marks: &[Duration]) -> Vec<LoadOutcome> {
     local(on_schedule(to, bodies.clone(), due, marks))
 }
 
@@ -185,8 +185,8 @@ pub fn poisson(rate: f64, from: f64, to: f64, seed: &mut u64) -> Vec<f64> {
     }
 }
 
-async fn on_schedule(to: SocketAddr, bodies: Bodies, due: Vec<f64>, marks: &[Duration]) -> Vec<Seen> {
-    let seen: Rc<Vec<RefCell<Seen>>> = Rc::new((0..=marks.len()).map(|_| RefCell::default()).collect());
+async fn on_schedule(to: SocketAddr, bodies: Bodies, due: Vec<f64>, marks: &[Duration]) -> Vec<LoadOutcome> {
+    let seen: Rc<Vec<RefCell<LoadOutcome>>> = Rc::new((0..=marks.len()).map(|_| RefCell::default()).collect());
     if due.is_empty() {
         return seen.iter().map(RefCell::take).collect();
     }

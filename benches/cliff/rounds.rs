@@ -4,7 +4,7 @@ use std::{path::Path, time::Duration};
 
 use crate::{
     cores::Cores,
-    load::{self, Bodies, Seen, quantile},
+    load::{self, Bodies, LoadOutcome, quantile},
     node::Node,
     verdict,
 };
@@ -41,7 +41,7 @@ pub fn publishing(folder: &Path, names: &[&str]) {
                 seen
             }
         });
-        let p99 = |seen: &Seen| quantile(&seen.results, 0.99);
+        let p99 = |seen: &LoadOutcome| quantile(&seen.results, 0.99);
         let claim = format!("{name} at {rate:.0}/s: p99 while publishing, times standing");
         report(&claim, TAIL_ROUNDS, &bodies, &bodies, &a, &b, &p99, |ratio| (ratio, 1.2));
     }
@@ -62,7 +62,7 @@ pub fn roots(folder: &Path, names: &[&str]) {
             &project,
             &run,
             &run,
-            &Seen::rate,
+            &LoadOutcome::rate,
             |ratio| (1. / ratio, 1. / 0.6),
         );
     }
@@ -75,9 +75,9 @@ fn report(
     rounds: usize,
     for_a: &Bodies,
     for_b: &Bodies,
-    a: &dyn Fn(&Bodies) -> Seen,
-    b: &dyn Fn(&Bodies) -> Seen,
-    measure: &dyn Fn(&Seen) -> f64,
+    a: &dyn Fn(&Bodies) -> LoadOutcome,
+    b: &dyn Fn(&Bodies) -> LoadOutcome,
+    measure: &dyn Fn(&LoadOutcome) -> f64,
     judge: impl Fn(f64) -> (f64, f64),
 ) {
     let pairs: Vec<(f64, f64)> = (0..rounds).map(|_| (measure(&a(for_a)), measure(&b(for_b)))).collect();

@@ -18,7 +18,7 @@ use revm::{
 };
 use serde::Deserialize;
 
-use super::{Body, Chain, GAS_CAP};
+use super::{BodiesChain, Body, GAS_CAP};
 
 /// A parsed body, and what the bare loop needs precomputed.
 pub struct Request {
@@ -28,7 +28,7 @@ pub struct Request {
     envs: Vec<(EvmEnv, B256)>,
 }
 
-impl Chain {
+impl BodiesChain {
     /// Runs the calls of `request` in revm only; with `SYSTEM`, also the system calls that begin and end each block.
     /// `seen` gets the gas of each call.
     pub fn bare<const SYSTEM: bool>(&self, request: &Request, mut seen: impl FnMut(u64)) {
@@ -98,7 +98,7 @@ fn override_account<D: revm::DatabaseRef<Error: std::fmt::Debug>>(
 
 impl Request {
     /// Parses a body and prepares it for the bare loop.
-    pub fn new(chain: &Chain, body: Body) -> Self {
+    pub fn new(chain: &BodiesChain, body: Body) -> Self {
         let Params(payload, _) = serde_json::from_str(body.params.get()).expect("parameters as the bench knows them");
         let sim = payload.into();
         let blocks = chain.simulate(&sim, &mut Overlay::default());
@@ -122,7 +122,7 @@ impl Request {
     }
 
     /// Checks that all three ways use the same gas.
-    fn check(&self, chain: &Chain, blocks: &[SimulatedBlock]) {
+    fn check(&self, chain: &BodiesChain, blocks: &[SimulatedBlock]) {
         let engine: Vec<u64> = blocks.iter().flat_map(|block| &block.calls).map(|call| call.gas_used).collect();
         let (mut bare, mut with_system) = (Vec::new(), Vec::new());
         chain.bare::<false>(self, |gas| bare.push(gas));

@@ -14,11 +14,11 @@ use std::{
 use alloy_genesis::Genesis;
 use presim::{
     chain::{BlockHashes, ChainSpec, genesis_block},
-    engine::{BaseFeeRule, Engine, Rules, SimulatedBlock, Simulation},
+    engine::{BaseFeeRule, Engine, SimulatedBlock, Simulation, SimulationRules},
     feed::apply::stand_on,
     meter::Meter,
     pool::{Pool, PoolLimits},
-    rpc::{Backend, Filters, Handler, Method, RequestLimits, Run, ShapeLimits, SyncTimeouts, dialect::PROJECT},
+    rpc::{Backend, Filters, Handler, MethodRoute, RequestLimits, Run, ShapeLimits, SyncTimeouts, dialect::PROJECT},
     state::{CodeCache, FeedState, LocalWorld, Overlay, Published, Retention, Snapshot, Snapshots},
     store::{Commit, Store},
     telemetry::Metrics,
@@ -37,9 +37,9 @@ pub const SHAPE: ShapeLimits = ShapeLimits { max_blocks: 256, max_block_calls: 5
 pub const MAX_RESPONSE: usize = 1 << 28;
 
 /// The chain of the bodies, static at its genesis.
-pub struct Chain {
+pub struct BodiesChain {
     pub backend: Backend,
-    pub rules: Rules,
+    pub rules: SimulationRules,
     pub snapshot: Arc<Snapshot>,
     pub published: Arc<Published>,
 }
@@ -48,7 +48,7 @@ pub struct Chain {
 pub struct Body {
     /// The whole request, as a client sends it.
     pub text: String,
-    pub method: &'static Method,
+    pub method: &'static MethodRoute,
     pub params: Box<RawValue>,
 }
 
@@ -66,12 +66,12 @@ pub fn bodies(workload: &str) -> Option<Vec<Body>> {
     };
     let bodies = text.lines().map(|line| {
         let Envelope { method, params } = serde_json::from_str(line).expect("a request");
-        Body { text: line.to_owned(), method: Method::by_name(&method).expect("a method"), params }
+        Body { text: line.to_owned(), method: MethodRoute::by_name(&method).expect("a method"), params }
     });
     Some(bodies.collect())
 }
 
-impl Chain {
+impl BodiesChain {
     /// Loads the chain. If its genesis does not exist, prints a line and returns `None`.
     pub fn load() -> Option<Self> {
         let Ok(text) = std::fs::read(Path::new(BODIES).join("genesis.json")) else {
@@ -88,7 +88,7 @@ impl Chain {
         let first = stand_on(world, Arc::new(block), hashes);
         let snapshots =
             Arc::new(Snapshots::new(first, FeedState::Static, Retention { blocks: 1, snapshots: 1, history: 1 }));
-        let rules = Rules {
+        let rules = SimulationRules {
             base_fee: BaseFeeRule::Block,
             block_time: spec.block_time(),
             state_roots: false,

@@ -52,7 +52,7 @@ fn present<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<&'de Raw
 }
 
 #[derive(Deserialize)]
-struct RpcError {
+struct ErrorCode {
     code: i64,
 }
 
@@ -122,7 +122,7 @@ fn entry(body: &Body, envelope: &Envelope<'_>, right_id: bool, answer: &Answer) 
             false => Ok(()),
         },
         (None, Some(error)) => {
-            let code = serde_json::from_str::<RpcError>(error.get()).map(|error| error.code);
+            let code = serde_json::from_str::<ErrorCode>(error.get()).map(|error| error.code);
             let fault = if matches!(code, Ok(LIMIT_EXCEEDED)) { Fault::Refused } else { Fault::RpcError };
             Err(Wrong { fault, text: shown(error.get().as_bytes()) })
         }

@@ -65,8 +65,8 @@ pub struct Args {
     #[arg(long, value_name = "TIME", default_value = "50ms", value_parser = duration, help_heading = "Load")]
     pub knee_p99: Duration,
     /// Spread the arrivals of an open loop in this way
-    #[arg(long, value_enum, default_value_t = Spread::Even, help_heading = "Load")]
-    pub arrivals: Spread,
+    #[arg(long, value_enum, default_value_t = ArrivalSpacing::Even, help_heading = "Load")]
+    pub arrivals: ArrivalSpacing,
     /// Open this many connections, with one request in flight on each: by default 8, or 64 in an open loop
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65_536), help_heading = "Load")]
     pub connections: Option<u32>,
@@ -156,7 +156,7 @@ pub struct Args {
 
 /// The spread of arrivals in an open loop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Spread {
+pub enum ArrivalSpacing {
     /// At equal distances
     Even,
     /// As a Poisson process: many independent users

@@ -5,39 +5,39 @@ use std::{fmt, str::FromStr};
 use crate::report::{Summary, Verdict, text::format_micros};
 
 /// The metrics of assertions, with their units and help texts.
-const METRICS: [(&str, Unit, &str); 27] = [
-    ("p50", Unit::Time, "the latency that half of the answers do not exceed"),
-    ("p90", Unit::Time, "… 90 %"),
-    ("p95", Unit::Time, "… 95 %"),
-    ("p99", Unit::Time, "… 99 %"),
-    ("p999", Unit::Time, "… 99.9 %"),
-    ("max", Unit::Time, "the longest latency"),
-    ("mean", Unit::Time, "the mean latency"),
-    ("refusal_p99", Unit::Time, "p99 of the time to reject with -32005"),
-    ("throughput", Unit::Count, "right answers per second"),
-    ("requests", Unit::Count, "requests sent"),
-    ("errors", Unit::Count, "all errors, of every kind below"),
-    ("error_rate", Unit::Share, "the share of the arrivals that ended in an error"),
-    ("http_status", Unit::Count, "HTTP status other than 200"),
-    ("not_json", Unit::Count, "bodies that are not JSON-RPC answers"),
-    ("wrong_ids", Unit::Count, "answers with another id"),
-    ("rpc_errors", Unit::Count, "JSON-RPC errors other than -32005"),
-    ("refused", Unit::Count, "JSON-RPC errors -32005"),
-    ("failed_calls", Unit::Count, "answers with a simulated call that failed"),
-    ("mismatches", Unit::Count, "sampled answers that differ from the reference's"),
-    ("timeouts", Unit::Count, "requests without an answer in time"),
-    ("disconnects", Unit::Count, "requests whose connection ended, and failed connection attempts"),
-    ("dropped", Unit::Count, "arrivals not sent because --max-outstanding were waiting"),
-    ("checked", Unit::Count, "sampled answers compared with a reference"),
-    ("stale", Unit::Count, "pending answers from a snapshot older than one announced before"),
-    ("age_p99", Unit::Time, "age of the snapshots that pending answers came from: p99; also age_p50, age_max"),
-    ("knee", Unit::Count, "the knee, in requests per second (--steps, --connection-steps, --ramp)"),
-    ("ratio", Unit::Count, "throughput of the first target divided by the second's"),
+const METRICS: [(&str, MetricUnit, &str); 27] = [
+    ("p50", MetricUnit::Time, "the latency that half of the answers do not exceed"),
+    ("p90", MetricUnit::Time, "… 90 %"),
+    ("p95", MetricUnit::Time, "… 95 %"),
+    ("p99", MetricUnit::Time, "… 99 %"),
+    ("p999", MetricUnit::Time, "… 99.9 %"),
+    ("max", MetricUnit::Time, "the longest latency"),
+    ("mean", MetricUnit::Time, "the mean latency"),
+    ("refusal_p99", MetricUnit::Time, "p99 of the time to reject with -32005"),
+    ("throughput", MetricUnit::Count, "right answers per second"),
+    ("requests", MetricUnit::Count, "requests sent"),
+    ("errors", MetricUnit::Count, "all errors, of every kind below"),
+    ("error_rate", MetricUnit::Share, "the share of the arrivals that ended in an error"),
+    ("http_status", MetricUnit::Count, "HTTP status other than 200"),
+    ("not_json", MetricUnit::Count, "bodies that are not JSON-RPC answers"),
+    ("wrong_ids", MetricUnit::Count, "answers with another id"),
+    ("rpc_errors", MetricUnit::Count, "JSON-RPC errors other than -32005"),
+    ("refused", MetricUnit::Count, "JSON-RPC errors -32005"),
+    ("failed_calls", MetricUnit::Count, "answers with a simulated call that failed"),
+    ("mismatches", MetricUnit::Count, "sampled answers that differ from the reference's"),
+    ("timeouts", MetricUnit::Count, "requests without an answer in time"),
+    ("disconnects", MetricUnit::Count, "requests whose connection ended, and failed connection attempts"),
+    ("dropped", MetricUnit::Count, "arrivals not sent because --max-outstanding were waiting"),
+    ("checked", MetricUnit::Count, "sampled answers compared with a reference"),
+    ("stale", MetricUnit::Count, "pending answers from a snapshot older than one announced before"),
+    ("age_p99", MetricUnit::Time, "age of the snapshots that pending answers came from: p99; also age_p50, age_max"),
+    ("knee", MetricUnit::Count, "the knee, in requests per second (--steps, --connection-steps, --ramp)"),
+    ("ratio", MetricUnit::Count, "throughput of the first target divided by the second's"),
 ];
 
 /// The unit of a metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Unit {
+enum MetricUnit {
     Time,
     Count,
     Share,
@@ -118,13 +118,13 @@ impl Assertion {
     /// Compares the figures of a run with the condition.
     pub fn verdict(&self, summary: &Summary) -> Verdict {
         let value = summary.metric(&self.metric);
-        let unit = unit_of(&self.metric).unwrap_or(Unit::Count);
+        let unit = unit_of(&self.metric).unwrap_or(MetricUnit::Count);
         Verdict {
             assertion: self.text.clone(),
             measured: value.map(|value| match unit {
-                Unit::Time => format_micros(value),
-                Unit::Share => format!("{:.3} %", value * 100.0),
-                Unit::Count => format!("{}", (value * 1000.0).round() / 1000.0),
+                MetricUnit::Time => format_micros(value),
+                MetricUnit::Share => format!("{:.3} %", value * 100.0),
+                MetricUnit::Count => format!("{}", (value * 1000.0).round() / 1000.0),
             }),
             holds: value.is_some_and(|value| self.op.holds(value, self.limit)),
         }
@@ -137,28 +137,28 @@ impl fmt::Display for Assertion {
     }
 }
 
-fn unit_of(name: &str) -> Option<Unit> {
+fn unit_of(name: &str) -> Option<MetricUnit> {
     match name {
-        "age_p50" | "age_max" => Some(Unit::Time),
+        "age_p50" | "age_max" => Some(MetricUnit::Time),
         _ => METRICS.iter().find(|(known, ..)| *known == name).map(|(_, unit, _)| *unit),
     }
 }
 
-fn limit(text: &str, unit: Unit) -> Result<f64, &'static str> {
+fn limit(text: &str, unit: MetricUnit) -> Result<f64, &'static str> {
     let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let (number, suffix) = (&text[..digits], text[digits..].trim());
     let expected = match unit {
-        Unit::Time => "expected a number with us, ms or s, as in 5ms",
-        Unit::Count => "expected a number without a unit, as in 0",
-        Unit::Share => "expected a share, as in 0.1%",
+        MetricUnit::Time => "expected a number with us, ms or s, as in 5ms",
+        MetricUnit::Count => "expected a number without a unit, as in 0",
+        MetricUnit::Share => "expected a share, as in 0.1%",
     };
     let number: f64 = number.parse().map_err(|_| expected)?;
     let factor = match (unit, suffix) {
-        (Unit::Time, "us" | "µs") => 1.0,
-        (Unit::Time, "ms") => 1e3,
-        (Unit::Time, "s") => 1e6,
-        (Unit::Share, "%") => 0.01,
-        (Unit::Share | Unit::Count, "") => 1.0,
+        (MetricUnit::Time, "us" | "µs") => 1.0,
+        (MetricUnit::Time, "ms") => 1e3,
+        (MetricUnit::Time, "s") => 1e6,
+        (MetricUnit::Share, "%") => 0.01,
+        (MetricUnit::Share | MetricUnit::Count, "") => 1.0,
         _ => return Err(expected),
     };
     Ok(number * factor)
@@ -176,9 +176,9 @@ pub fn help() -> String {
             .to_owned();
     for (name, unit, what) in METRICS {
         let unit = match unit {
-            Unit::Time => "us, ms, s",
-            Unit::Count => "number",
-            Unit::Share => "%",
+            MetricUnit::Time => "us, ms, s",
+            MetricUnit::Count => "number",
+            MetricUnit::Share => "%",
         };
         text += &format!("  {name:12} {unit:10} {what}\n");
     }

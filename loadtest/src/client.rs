@@ -14,9 +14,9 @@ use crate::{
     connection::{Connection, ConnectionError},
     dating::{self, Dating, Stamp},
     fault::Fault,
-    generate::{Generator, Load},
+    generate::{Generator, LoopKind},
     pin::{head, pin, put_aside},
-    record::{Done, LATE, Recorder},
+    record::{LATE, Recorder, RequestOutcome},
     sample::Pin,
 };
 
@@ -83,7 +83,7 @@ async fn reopen(generator: &Generator) -> Result<Connection, ()> {
 }
 
 fn put_back(generator: &Generator, arrived: Instant) {
-    if matches!(generator.segment.load, Load::Open { .. }) {
+    if matches!(generator.segment.load, LoopKind::Open { .. }) {
         generator.queue.waiting.borrow_mut().push_front(arrived);
         generator.queue.arrived.notify_one();
     }
@@ -108,7 +108,7 @@ fn give_up(generator: &Generator, body: Option<&Body>, arrived: Instant) {
     generator.record(arrived, |recorder| {
         let (latency, text) = (arrived.elapsed(), "the request waited for a free connection until its timeout");
         match body {
-            Some(body) => recorder.done(&Done {
+            Some(body) => recorder.done(&RequestOutcome {
                 workload: body.workload,
                 latency,
                 service: None,
@@ -161,7 +161,7 @@ async fn one(
             date(recorder, *stamp, newest);
         }
         let outcome = outcome.as_ref().map(|_| ()).map_err(|wrong| (wrong.fault, wrong.text.as_str()));
-        recorder.done(&Done { workload: body.workload, latency, service: Some(service), outcome });
+        recorder.done(&RequestOutcome { workload: body.workload, latency, service: Some(service), outcome });
     });
     let Ok(Ok(answer)) = answer else { return None };
     // An answer that names a snapshot, even an error, announces it: later answers must not be older.

@@ -81,7 +81,7 @@ pub fn is_answered_by(id: &RawValue) -> bool {
 /// Returns `Some` if the message answers the [`QUESTION`]: the snapshot, if the answer names one.
 pub fn answered(message: &[u8]) -> Option<Option<Stamp>> {
     #[derive(Deserialize)]
-    struct Answer<'a> {
+    struct DatedAnswer<'a> {
         #[serde(borrow)]
         id: &'a RawValue,
         #[serde(borrow)]
@@ -89,7 +89,7 @@ pub fn answered(message: &[u8]) -> Option<Option<Stamp>> {
     }
     // The answer is short, so a long message need not be searched to its end.
     memchr::memmem::find(&message[..message.len().min(LONGEST_ANSWER)], ID.as_bytes())?;
-    let Answer { id, result } = serde_json::from_slice(message).ok()?;
+    let DatedAnswer { id, result } = serde_json::from_slice(message).ok()?;
     is_answered_by(id).then(|| result.and_then(Stamp::of_result))
 }
 

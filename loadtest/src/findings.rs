@@ -9,7 +9,7 @@ use crate::{
     generate::{Bodies, Part},
     record::{Interval, Totals},
     report::{
-        Age, Begin, Example, Latency, Ratio, Round, Row, Spread, Step, Summary, TargetReport, WorkloadReport,
+        Age, Begin, Example, Latency, MedianRange, Ratio, Round, Row, Step, Summary, TargetReport, WorkloadReport,
         distribution, knee, share,
     },
     segment::Outcome,
@@ -49,7 +49,7 @@ fn sum<'a>(outcomes: impl IntoIterator<Item = &'a (Part, Outcome)>) -> Result<In
 /// Compares the first target with each other one, round by round.
 pub fn ratios(found: &[Found], rounds: &[Vec<Round>]) -> Vec<Ratio> {
     let of = |other: &[Round], pick: fn(&Round) -> f64| {
-        Spread::of(rounds[0].iter().zip(other).map(|(a, b)| pick(a) / pick(b)).collect())
+        MedianRange::of(rounds[0].iter().zip(other).map(|(a, b)| pick(a) / pick(b)).collect())
     };
     let others = found.iter().zip(rounds).skip(1);
     others

@@ -26,7 +26,7 @@ use crate::{
 
 /// The timing of requests.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Load {
+pub enum LoopKind {
     /// Each connection sends its next request when it has the answer to the last one.
     Closed,
     /// Requests arrive on a clock.
@@ -36,7 +36,7 @@ pub enum Load {
 /// A load with its duration.
 #[derive(Clone, Copy, Debug)]
 pub struct Part {
-    pub load: Load,
+    pub load: LoopKind,
     pub connections: usize,
     pub duration: Duration,
 }
@@ -45,7 +45,7 @@ impl Part {
     /// Returns the arrivals per second; `None` in a closed loop, or if the rate changes.
     pub fn constant_rate(&self) -> Option<f64> {
         match self.load {
-            Load::Open { rate, .. } if rate.from == rate.to => Some(rate.from),
+            LoopKind::Open { rate, .. } if rate.from == rate.to => Some(rate.from),
             _ => None,
         }
     }
@@ -65,7 +65,7 @@ pub struct Segment {
     pub place: usize,
     pub target: Target,
     pub bodies: Arc<Bodies>,
-    pub load: Load,
+    pub load: LoopKind,
     pub threads: usize,
     pub connections: usize,
     pub max_outstanding: usize,
@@ -87,7 +87,7 @@ pub struct Segment {
 }
 
 /// A message from a generator to its segment.
-pub enum Report {
+pub enum GeneratorMessage {
     Interval(Box<Interval>),
     Ended {
         totals: Box<Totals>,
@@ -173,8 +173,8 @@ impl Generator {
     /// Waits for the next request, and returns when it arrived; `None` when the run is over.
     pub async fn arrival(&self) -> Option<Instant> {
         match self.segment.load {
-            Load::Open { .. } => self.queue.take().await,
-            Load::Closed => {
+            LoopKind::Open { .. } => self.queue.take().await,
+            LoopKind::Closed => {
                 let now = Instant::now();
                 (now < self.end && !self.stopped()).then_some(now)
             }
@@ -184,8 +184,8 @@ impl Generator {
     /// Returns whether no request will be due any more.
     pub fn is_over(&self) -> bool {
         match self.segment.load {
-            Load::Open { .. } => self.queue.closed.get() && self.queue.waiting.borrow().is_empty(),
-            Load::Closed => Instant::now() >= self.end || self.stopped(),
+            LoopKind::Open { .. } => self.queue.closed.get() && self.queue.waiting.borrow().is_empty(),
+            LoopKind::Closed => Instant::now() >= self.end || self.stopped(),
         }
     }
 }

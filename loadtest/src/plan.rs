@@ -13,11 +13,11 @@ use serde_json::json;
 use tokio::sync::mpsc;
 
 use crate::{
-    args::{Args, Ramp, Spread as Arrivals},
+    args::{Args, ArrivalSpacing as Arrivals, Ramp},
     body::{self, Tag},
     check::{Checker, Reference},
     findings::{self, Finished, Turn},
-    generate::{Bodies, Load, Part, Segment},
+    generate::{Bodies, LoopKind, Part, Segment},
     machine::Machine,
     mix::Workload,
     progress::Progress,
@@ -210,7 +210,7 @@ async fn make(args: &Args, recorded: Option<(usize, Vec<body::Body>)>, target: &
 /// Returns the loads of a turn with their durations.
 fn parts(args: &Args) -> Vec<Part> {
     let poisson = args.arrivals == Arrivals::Poisson;
-    let open = |rate| Load::Open { rate, poisson };
+    let open = |rate| LoopKind::Open { rate, poisson };
     if let Some(steps) = &args.steps {
         let part = |rate: &f64| Part {
             load: open(Rate::constant(*rate)),
@@ -220,14 +220,17 @@ fn parts(args: &Args) -> Vec<Part> {
         return steps.0.iter().map(part).collect();
     }
     if let Some(steps) = &args.connection_steps {
-        let part =
-            |connections: &usize| Part { load: Load::Closed, connections: *connections, duration: args.step_duration };
+        let part = |connections: &usize| Part {
+            load: LoopKind::Closed,
+            connections: *connections,
+            duration: args.step_duration,
+        };
         return steps.0.iter().map(part).collect();
     }
     let load = match (args.rate, args.ramp) {
         (Some(rate), _) => open(Rate::constant(rate)),
         (None, Some(Ramp { from, to })) => open(Rate { from, to }),
-        (None, None) => Load::Closed,
+        (None, None) => LoopKind::Closed,
     };
     vec![Part { load, connections: args.connections(), duration: args.duration }]
 }

@@ -147,13 +147,13 @@ impl Interval {
 
 /// The events of one workload of the mix.
 #[derive(Clone, Debug)]
-pub struct Kind {
+pub struct WorkloadTotals {
     pub latency: Hist,
     pub right: u64,
     pub faults: Faults,
 }
 
-impl Kind {
+impl WorkloadTotals {
     fn new() -> Result<Self, CreationError> {
         Ok(Self { latency: Hist::latency()?, right: 0, faults: Faults::default() })
     }
@@ -162,7 +162,7 @@ impl Kind {
 /// The events of a generator over a whole run, beside its intervals.
 #[derive(Clone, Debug)]
 pub struct Totals {
-    pub kinds: Vec<Kind>,
+    pub kinds: Vec<WorkloadTotals>,
     /// Requests that were sent, without those that arrived during the warm-up.
     pub requests: u64,
     /// Time that the target took to reject requests (-32005), in microseconds.
@@ -180,7 +180,7 @@ impl Totals {
     /// Returns [`CreationError`] if a histogram's bounds are invalid.
     pub fn new(kinds: usize) -> Result<Self, CreationError> {
         Ok(Self {
-            kinds: vec![Kind::new()?; kinds],
+            kinds: vec![WorkloadTotals::new()?; kinds],
             requests: 0,
             refusals: Hist::latency()?,
             examples: Vec::new(),
@@ -222,7 +222,7 @@ pub struct Recorder {
 }
 
 /// The outcome of a request that was sent, or was due.
-pub struct Done<'a> {
+pub struct RequestOutcome<'a> {
     pub workload: usize,
     /// Time from arrival to answer.
     pub latency: Duration,
@@ -238,7 +238,7 @@ impl Recorder {
         Ok(Self { interval: Interval::new()?, totals: Totals::new(kinds)? })
     }
 
-    pub fn done(&mut self, done: &Done<'_>) {
+    pub fn done(&mut self, done: &RequestOutcome<'_>) {
         let latency = micros(done.latency);
         let kind = &mut self.totals.kinds[done.workload];
         if matches!(done.outcome, Ok(()) | Err((Fault::Timeout, _))) {

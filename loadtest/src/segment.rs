@@ -10,7 +10,7 @@ use eyre::{Result, bail};
 use tokio::sync::mpsc;
 
 use crate::{
-    generate::{Load, Report, Segment},
+    generate::{GeneratorMessage, LoopKind, Segment},
     machine::processor_seconds,
     progress::Progress,
     record::{Interval, Totals},
@@ -65,9 +65,9 @@ pub async fn run(segment: &Segment, watched: bool, progress: &mut Progress) -> R
     loop {
         tokio::select! {
             report = told.recv() => match report {
-                Some(Report::Interval(interval)) => collected.interval(*interval, progress),
-                Some(Report::Ended { totals, sent }) => collected.ended(*totals, sent),
-                Some(Report::Failed(why)) => bail!("a generator could not run: {why}"),
+                Some(GeneratorMessage::Interval(interval)) => collected.interval(*interval, progress),
+                Some(GeneratorMessage::Ended { totals, sent }) => collected.ended(*totals, sent),
+                Some(GeneratorMessage::Failed(why)) => bail!("a generator could not run: {why}"),
                 None => break,
             },
             _ = tick.tick() => {
@@ -162,8 +162,8 @@ impl<'a> Collected<'a> {
         if end > start {
             let seconds = (end - start).as_secs_f64();
             let offered = match load {
-                Load::Open { rate, .. } => Some(rate.arrivals(start, end, duration) / seconds),
-                Load::Closed => None,
+                LoopKind::Open { rate, .. } => Some(rate.arrivals(start, end, duration) / seconds),
+                LoopKind::Closed => None,
             };
             self.right_in_time += interval.answered;
             self.rows.push(Row {

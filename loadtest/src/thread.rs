@@ -14,7 +14,7 @@ use crate::{
     clock::Timer,
     connection::Connection,
     fault::Fault,
-    generate::{Generator, Load, Report, Segment},
+    generate::{Generator, GeneratorMessage, LoopKind, Segment},
     record::{Recorder, Totals},
     schedule::Arrivals,
 };
@@ -23,12 +23,12 @@ use crate::{
 const TICK: Duration = Duration::from_micros(50);
 
 /// Runs one generator to the end of its segment.
-pub fn run(segment: &Segment, thread: usize, barrier: &Barrier, reports: &mpsc::UnboundedSender<Report>) {
+pub fn run(segment: &Segment, thread: usize, barrier: &Barrier, reports: &mpsc::UnboundedSender<GeneratorMessage>) {
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {
             barrier.wait();
-            drop(reports.send(Report::Failed(format!("cannot start a runtime: {error}"))));
+            drop(reports.send(GeneratorMessage::Failed(format!("cannot start a runtime: {error}"))));
             return;
         }
     };
@@ -36,12 +36,12 @@ pub fn run(segment: &Segment, thread: usize, barrier: &Barrier, reports: &mpsc::
         Ok(recorder) => recorder,
         Err(error) => {
             barrier.wait();
-            drop(reports.send(Report::Failed(format!("cannot create a histogram: {error}"))));
+            drop(reports.send(GeneratorMessage::Failed(format!("cannot create a histogram: {error}"))));
             return;
         }
     };
     let (totals, sent) = LocalSet::new().block_on(&runtime, generate(segment, thread, recorder, barrier, reports));
-    drop(reports.send(Report::Ended { totals: Box::new(totals), sent }));
+    drop(reports.send(GeneratorMessage::Ended { totals: Box::new(totals), sent }));
 }
 
 async fn generate(
@@ -49,7 +49,7 @@ async fn generate(
     thread: usize,
     recorder: Recorder,
     barrier: &Barrier,
-    reports: &mpsc::UnboundedSender<Report>,
+    reports: &mpsc::UnboundedSender<GeneratorMessage>,
 ) -> (Totals, u64) {
     let share = |of: usize| of / segment.threads + usize::from(thread < of % segment.threads);
     let open = (0..share(segment.connections)).map(|_| timeout(segment.timeout, Connection::open(&segment.target)));
@@ -58,14 +58,14 @@ async fn generate(
     let begun = Instant::now();
     let generator = Rc::new(Generator::new(segment, thread, begun, recorder));
     let scheduler = match segment.load {
-        Load::Open { rate, poisson } => {
+        LoopKind::Open { rate, poisson } => {
             let rng = poisson.then(|| SmallRng::seed_from_u64(segment.seed.rotate_left(32) ^ thread as u64));
             let offset = thread as f64 / segment.threads as f64;
             let arrivals = Arrivals::new(rate.share(segment.threads), segment.warmup, segment.duration, offset, rng);
             let most = share(segment.max_outstanding).max(1);
             Some(tokio::task::spawn_local(arrive(generator.clone(), arrivals, begun, most)))
         }
-        Load::Closed => None,
+        LoopKind::Closed => None,
     };
     let clients: Vec<_> = connections
         .into_iter()
@@ -97,14 +97,14 @@ async fn generate(
     turns.abort();
     // The last interval is taken even if the ticker was late, so that it holds only what ended after the run.
     let last = generator.recorder.borrow_mut().turn(0);
-    drop(reports.send(Report::Interval(Box::new(last))));
+    drop(reports.send(GeneratorMessage::Interval(Box::new(last))));
     let sent = generator.sent.get();
     let totals = generator.recorder.borrow().totals.clone();
     (totals, sent)
 }
 
 /// Reports each interval when it has ended.
-async fn turn(generator: Rc<Generator>, reports: mpsc::UnboundedSender<Report>) {
+async fn turn(generator: Rc<Generator>, reports: mpsc::UnboundedSender<GeneratorMessage>) {
     let Segment { interval, duration, .. } = generator.segment;
     let mut index = 0;
     let mut end = Duration::ZERO;
@@ -113,7 +113,7 @@ async fn turn(generator: Rc<Generator>, reports: mpsc::UnboundedSender<Report>) 
         tokio::time::sleep_until((generator.start + end).into()).await;
         index += 1;
         let ended = generator.recorder.borrow_mut().turn(index);
-        if reports.send(Report::Interval(Box::new(ended))).is_err() {
+        if reports.send(GeneratorMessage::Interval(Box::new(ended))).is_err() {
             return;
         }
     }

@@ -54,7 +54,7 @@ mod lanes {
 
     /// A message on its way.
     #[derive(Clone, Copy)]
-    struct Lane {
+    struct HashLane {
         message: usize,
         /// Bytes of it that the state has taken in.
         taken: usize,
@@ -68,12 +68,12 @@ mod lanes {
         let mut waiting: Vec<usize> = (0..messages.len()).collect();
         waiting.sort_unstable_by_key(|message| Reverse(messages[*message].len()));
         let mut waiting = waiting.into_iter();
-        let mut lanes: [Option<Lane>; LANES] = [None; LANES];
+        let mut lanes: [Option<HashLane>; LANES] = [None; LANES];
         let mut state: State = [_mm512_setzero_si512(); 25];
         loop {
             for lane in &mut lanes {
                 if lane.is_none() {
-                    *lane = waiting.next().map(|message| Lane { message, taken: 0 });
+                    *lane = waiting.next().map(|message| HashLane { message, taken: 0 });
                 }
             }
             if lanes.iter().all(Option::is_none) {
@@ -83,7 +83,7 @@ mod lanes {
             let mut blocks = [&[0; RATE]; LANES];
             let mut ended = [None; LANES];
             for (place, (lane, padded)) in lanes.iter_mut().zip(&mut padded).enumerate() {
-                let Some(Lane { message, taken }) = lane else { continue };
+                let Some(HashLane { message, taken }) = lane else { continue };
                 let rest = &messages[*message][*taken..];
                 if let Some(block) = rest.first_chunk() {
                     blocks[place] = block;

@@ -8,7 +8,7 @@ use alloy_hardforks::{EthereumChainHardforks, EthereumHardfork as F, EthereumHar
 use alloy_op_hardforks::OpChainHardforks;
 use alloy_primitives::{Address, U256, address};
 
-use super::{ChainSpec, op_stack::OpStack};
+use super::{ChainSpec, op_stack::OpStackParams};
 
 /// Seconds between blocks.
 const ETHEREUM_BLOCK_TIME: u64 = 12;
@@ -23,7 +23,7 @@ impl ChainSpec {
         };
         let op_stack = |forks: OpChainHardforks, base_fee: P, canyon: P| {
             let config = ChainConfig { chain_id, ..ChainConfig::default() };
-            Self::op_stack(config, OP_STACK_BLOCK_TIME, OpStack::known(forks, base_fee, canyon))
+            Self::op_stack(config, OP_STACK_BLOCK_TIME, OpStackParams::known(forks, base_fee, canyon))
         };
         Some(match chain_id {
             1 => ethereum(EthereumChainHardforks::mainnet(), address!("00000000219ab540356cBB839Cbe05303d7705Fa")),

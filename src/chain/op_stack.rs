@@ -34,7 +34,7 @@ pub enum ChainSpecError {
 
 /// What an OP-stack chain has beside Ethereum's rules.
 #[derive(Clone, Debug)]
-pub(super) struct OpStack {
+pub(super) struct OpStackParams {
     pub forks: OpChainHardforks,
     /// How the base fee moves before Canyon, and from it on; from Holocene on, headers say so themselves.
     base_fee: BaseFeeParams,
@@ -50,7 +50,7 @@ struct HeaderParams {
     min_base_fee: Option<u64>,
 }
 
-impl OpStack {
+impl OpStackParams {
     /// A network that is known by name.
     pub const fn known(forks: OpChainHardforks, base_fee: BaseFeeParams, base_fee_canyon: BaseFeeParams) -> Self {
         Self { forks, base_fee, base_fee_canyon }

@@ -11,7 +11,7 @@ use super::keccak::keccak256_each;
 /// Leaves are most of what is hashed, and need nothing of one another: those of all lists, and the others, are hashed side by side.
 pub fn ordered_roots<const LISTS: usize>(lists: [&[&[u8]]; LISTS], others: &[&[u8]]) -> ([B256; LISTS], Vec<B256>) {
     let mut text = Vec::with_capacity(lists.iter().flat_map(|list| *list).map(|item| item.len() + LEAF_OVERHEAD).sum());
-    let leaves = lists.map(|list| Leaf::all_of(list, &mut text));
+    let leaves = lists.map(|list| ListLeaf::all_of(list, &mut text));
     let messages: Vec<&[u8]> =
         leaves.iter().flatten().map(|leaf| &text[leaf.from..leaf.to]).chain(others.iter().copied()).collect();
     let mut hashes = keccak256_each(&messages);
@@ -37,7 +37,7 @@ pub fn ordered_roots<const LISTS: usize>(lists: [&[&[u8]]; LISTS], others: &[&[u
 const LEAF_OVERHEAD: usize = 24;
 
 /// A list's item in its trie.
-struct Leaf<'a> {
+struct ListLeaf<'a> {
     key: Nibbles,
     item: &'a [u8],
     /// Nibbles of the key above the leaf: those that it has in common with another key, and one more.
@@ -47,7 +47,7 @@ struct Leaf<'a> {
     to: usize,
 }
 
-impl<'a> Leaf<'a> {
+impl<'a> ListLeaf<'a> {
     /// Those of a list, in the order of their keys. Their RLP is appended to `text`.
     fn all_of(list: &[&'a [u8]], text: &mut Vec<u8>) -> Vec<Self> {
         let key = |place| {

@@ -18,7 +18,7 @@ use revm::{
     primitives::hardfork::SpecId,
 };
 
-use super::op_stack::{ChainSpecError, OpStack};
+use super::op_stack::{ChainSpecError, OpStackParams};
 
 /// The fork schedule and the constants of a chain, read from a geth-format `config`.
 #[derive(Clone, Debug)]
@@ -27,7 +27,7 @@ pub struct ChainSpec {
     blobs: BlobScheduleBlobParams,
     block_time: u64,
     /// Of a chain of the OP stack.
-    op_stack: Option<OpStack>,
+    op_stack: Option<OpStackParams>,
 }
 
 /// Whose rules a chain follows.
@@ -67,7 +67,7 @@ impl ChainSpec {
     /// # Errors
     /// A field of the OP stack's that is malformed.
     pub fn new(config: ChainConfig, block_time: u64) -> Result<Self, ChainSpecError> {
-        Ok(match OpStack::of(&config)? {
+        Ok(match OpStackParams::of(&config)? {
             Some(op_stack) => Self::op_stack(config, block_time, op_stack),
             None => Self::ethereum(config, block_time),
         })
@@ -77,7 +77,7 @@ impl ChainSpec {
         Self { blobs: config.blob_schedule_blob_params(), config, block_time, op_stack: None }
     }
 
-    pub(super) fn op_stack(config: ChainConfig, block_time: u64, op_stack: OpStack) -> Self {
+    pub(super) fn op_stack(config: ChainConfig, block_time: u64, op_stack: OpStackParams) -> Self {
         Self { op_stack: Some(op_stack), ..Self::ethereum(config, block_time) }
     }
 

@@ -9,7 +9,7 @@ use revm_inspectors::access_list::AccessListInspector;
 
 use super::{
     Engine,
-    call::{Prepared, explain},
+    call::{PreparedCall, explain},
     error::SimulationError,
     evm::{Ethereum, FamilyEvm, OpStack, inspect},
     request::CallRequest,
@@ -55,7 +55,7 @@ impl Engine<'_> {
         let mut simulated: u64 = 0;
         loop {
             overlay.meter.between_calls()?;
-            let Prepared { env, precompiles, tx } = prepared.clone();
+            let PreparedCall { env, precompiles, tx } = prepared.clone();
             let mut inspector = AccessListInspector::new(list.clone());
             let ran = inspect::<F, _>(&mut *overlay, env, precompiles, &mut inspector, with_list(tx, list.clone()));
             let touched = touched(&inspector);

@@ -20,12 +20,12 @@ use crate::{
 
 /// Executes a block's system calls and transactions in an overlay. It may begin in the middle of a block
 /// ([`resume`](Self::resume)): what was executed before is in the state, and is not run again.
-pub struct ChainExecutor<'a>(Executor<'a>);
+pub struct ChainExecutor<'a>(FamilyExecutor<'a>);
 
 type EthereumExecutor<'a> = EthBlockExecutor<'a, RunEvm<'a, Ethereum>, &'a ChainSpec, ChainReceiptBuilder>;
 type OpStackExecutor<'a> = OpBlockExecutor<RunEvm<'a, OpStack>, ChainReceiptBuilder, &'a ChainSpec>;
 
-enum Executor<'a> {
+enum FamilyExecutor<'a> {
     Ethereum(Box<EthereumExecutor<'a>>),
     OpStack(Box<OpStackExecutor<'a>>),
 }
@@ -72,7 +72,7 @@ impl<'a> ChainExecutor<'a> {
                     slot_number: None,
                 };
                 let evm = evm(spec, overlay, header);
-                Executor::Ethereum(Box::new(EthBlockExecutor::new(evm, context, spec, ChainReceiptBuilder)))
+                FamilyExecutor::Ethereum(Box::new(EthBlockExecutor::new(evm, context, spec, ChainReceiptBuilder)))
             }
             Family::OpStack => {
                 let context = OpBlockExecutionCtx {
@@ -81,7 +81,7 @@ impl<'a> ChainExecutor<'a> {
                     extra_data: header.extra_data.clone(),
                 };
                 let evm = evm(spec, overlay, header);
-                Executor::OpStack(Box::new(OpBlockExecutor::new(evm, context, spec, ChainReceiptBuilder)))
+                FamilyExecutor::OpStack(Box::new(OpBlockExecutor::new(evm, context, spec, ChainReceiptBuilder)))
             }
         })
     }
@@ -89,11 +89,11 @@ impl<'a> ChainExecutor<'a> {
     /// Goes on in the middle of the block, after transactions that have used so much gas, and so much of what `blobGasUsed` counts.
     pub fn resume(&mut self, gas_used: u64, blob_gas_used: u64) {
         match &mut self.0 {
-            Executor::Ethereum(executor) => {
+            FamilyExecutor::Ethereum(executor) => {
                 executor.cumulative_tx_gas_used = gas_used;
                 executor.blob_gas_used = blob_gas_used;
             }
-            Executor::OpStack(executor) => {
+            FamilyExecutor::OpStack(executor) => {
                 executor.gas_used = gas_used;
                 executor.da_footprint_used = blob_gas_used;
             }
@@ -106,8 +106,8 @@ impl<'a> ChainExecutor<'a> {
     /// That one of them fails.
     pub fn begin(&mut self) -> Result<(), BlockExecutionError> {
         match &mut self.0 {
-            Executor::Ethereum(executor) => executor.apply_pre_execution_changes(),
-            Executor::OpStack(executor) => executor.apply_pre_execution_changes(),
+            FamilyExecutor::Ethereum(executor) => executor.apply_pre_execution_changes(),
+            FamilyExecutor::OpStack(executor) => executor.apply_pre_execution_changes(),
         }
     }
 
@@ -121,12 +121,12 @@ impl<'a> ChainExecutor<'a> {
             BlockExecutionError::Validation(BlockValidationError::Other(Box::new(ForeignType { found, expected })))
         };
         match &mut self.0 {
-            Executor::Ethereum(_) if tx.as_deposit().is_some() => return Err(foreign("Ethereum's, 0x0 to 0x4")),
-            Executor::Ethereum(executor) => executor.execute_transaction(tx)?,
-            Executor::OpStack(_) if tx.is_eip4844() => {
+            FamilyExecutor::Ethereum(_) if tx.as_deposit().is_some() => return Err(foreign("Ethereum's, 0x0 to 0x4")),
+            FamilyExecutor::Ethereum(executor) => executor.execute_transaction(tx)?,
+            FamilyExecutor::OpStack(_) if tx.is_eip4844() => {
                 return Err(foreign("the OP stack's: 0x0, 0x1, 0x2, 0x4 and 0x7e"));
             }
-            Executor::OpStack(executor) => executor.execute_transaction(tx)?,
+            FamilyExecutor::OpStack(executor) => executor.execute_transaction(tx)?,
         };
         Ok(())
     }
@@ -134,32 +134,32 @@ impl<'a> ChainExecutor<'a> {
     /// Gas used so far, with that of what came before.
     pub fn gas_used(&self) -> u64 {
         match &self.0 {
-            Executor::Ethereum(executor) => executor.cumulative_tx_gas_used,
-            Executor::OpStack(executor) => executor.gas_used,
+            FamilyExecutor::Ethereum(executor) => executor.cumulative_tx_gas_used,
+            FamilyExecutor::OpStack(executor) => executor.gas_used,
         }
     }
 
     /// What `blobGasUsed` counts, so far: blob gas, or on the OP stack from Jovian on the DA footprint.
     pub fn blob_gas_used(&self) -> u64 {
         match &self.0 {
-            Executor::Ethereum(executor) => executor.blob_gas_used,
-            Executor::OpStack(executor) => executor.da_footprint_used,
+            FamilyExecutor::Ethereum(executor) => executor.blob_gas_used,
+            FamilyExecutor::OpStack(executor) => executor.da_footprint_used,
         }
     }
 
     /// The receipts of what it has executed.
     pub fn receipts_mut(&mut self) -> &mut Vec<ChainReceipt> {
         match &mut self.0 {
-            Executor::Ethereum(executor) => &mut executor.receipts,
-            Executor::OpStack(executor) => &mut executor.receipts,
+            FamilyExecutor::Ethereum(executor) => &mut executor.receipts,
+            FamilyExecutor::OpStack(executor) => &mut executor.receipts,
         }
     }
 
     /// The overlay that it works in.
     pub fn overlay(&mut self) -> &mut Overlay {
         match &mut self.0 {
-            Executor::Ethereum(executor) => executor.evm.db_mut(),
-            Executor::OpStack(executor) => executor.evm.db_mut(),
+            FamilyExecutor::Ethereum(executor) => executor.evm.db_mut(),
+            FamilyExecutor::OpStack(executor) => executor.evm.db_mut(),
         }
     }
 
@@ -175,8 +175,8 @@ impl<'a> ChainExecutor<'a> {
         let receipts = self.receipts_mut();
         receipts.splice(..0, before);
         let result = match self.0 {
-            Executor::Ethereum(executor) => executor.finish()?.1,
-            Executor::OpStack(executor) => executor.finish()?.1,
+            FamilyExecutor::Ethereum(executor) => executor.finish()?.1,
+            FamilyExecutor::OpStack(executor) => executor.finish()?.1,
         };
         Ok(BlockResult {
             receipts: result.receipts,

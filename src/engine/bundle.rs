@@ -10,7 +10,7 @@ use super::{
     error::SimulationError,
     evm::{Ethereum, FamilyEvm, OpStack, RunEvm},
     precompiles::RunPrecompiles,
-    request::{Rules, SignedBundle},
+    request::{SignedBundle, SimulationRules},
 };
 use crate::{
     chain::{Attributes, ChainSpec, Family},
@@ -82,7 +82,7 @@ impl Engine<'_> {
         bundle: &SignedBundle,
     ) -> Result<BundleResult, BundleError> {
         let Self { spec, rules, ref mut overlay, .. } = *self;
-        let place = Place::of(spec, snapshot, bundle, rules)?;
+        let place = BundleBlock::of(spec, snapshot, bundle, rules)?;
         let env = F::env(spec, &place.header);
         let precompiles = RunPrecompiles::of(env.cfg_env.spec);
         if place.begins {
@@ -103,7 +103,7 @@ impl Engine<'_> {
                     .into());
             }
         }
-        let mut room = Room { spec, place: &place, gas_cap: rules.gas_cap, gas: 0, blob_gas: 0 };
+        let mut room = BundleGas { spec, place: &place, gas_cap: rules.gas_cap, gas: 0, blob_gas: 0 };
         let mut hash = Keccak256::new();
         let mut transactions = Vec::with_capacity(bundle.transactions.len());
         for (index, tx) in bundle.transactions.iter().enumerate() {
@@ -120,7 +120,7 @@ impl Engine<'_> {
 }
 
 /// The block that a bundle runs in.
-struct Place {
+struct BundleBlock {
     header: Header,
     /// Whether the bundle is the first in it.
     begins: bool,
@@ -129,12 +129,12 @@ struct Place {
     blob_gas_used: u64,
 }
 
-impl Place {
+impl BundleBlock {
     fn of(
         spec: &ChainSpec,
         snapshot: &Snapshot,
         bundle: &SignedBundle,
-        rules: &Rules,
+        rules: &SimulationRules,
     ) -> Result<Self, SimulationError> {
         let number = bundle.number;
         let parent = snapshot.header();
@@ -178,7 +178,13 @@ impl Place {
 
 /// The header of a block on what `snapshot` holds, as simulations have it. Where that is a block being built, it has the hash that it would
 /// have if nothing more came.
-fn next_header(spec: &ChainSpec, snapshot: &Snapshot, number: u64, bundle: &SignedBundle, rules: &Rules) -> Header {
+fn next_header(
+    spec: &ChainSpec,
+    snapshot: &Snapshot,
+    number: u64,
+    bundle: &SignedBundle,
+    rules: &SimulationRules,
+) -> Header {
     let parent = snapshot.open_block().map_or(&snapshot.head.header, |(_, header)| header);
     let steps = rules.block_time.saturating_mul(number - parent.number);
     let timestamp = bundle.timestamp.unwrap_or_else(|| parent.timestamp.saturating_add(steps));
@@ -194,15 +200,15 @@ fn next_header(spec: &ChainSpec, snapshot: &Snapshot, number: u64, bundle: &Sign
 }
 
 /// What of the block the bundle has used, and may.
-struct Room<'a> {
+struct BundleGas<'a> {
     spec: &'a ChainSpec,
-    place: &'a Place,
+    place: &'a BundleBlock,
     gas_cap: u64,
     gas: u64,
     blob_gas: u64,
 }
 
-impl Room<'_> {
+impl BundleGas<'_> {
     /// Refuses a transaction that the block, or the node, has no room for.
     fn admit(&self, tx: &TxEnvelope) -> Result<(), SimulationError> {
         let chain = self.spec.chain_id();
@@ -243,7 +249,7 @@ impl Room<'_> {
 fn run<F: FamilyEvm>(
     evm: &mut RunEvm<'_, F>,
     tx: &Recovered<TxEnvelope>,
-    room: &mut Room<'_>,
+    room: &mut BundleGas<'_>,
 ) -> Result<BundleTx, SimulationError> {
     room.admit(tx)?;
     let header = &room.place.header;

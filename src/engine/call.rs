@@ -14,7 +14,7 @@ use super::{
     Engine,
     error::SimulationError,
     evm::{Ethereum, FamilyEvm, OpStack, RunEvm},
-    fees::{Filled, check_chain, max_fee, tx_env},
+    fees::{FilledCall, check_chain, max_fee, tx_env},
     overrides,
     precompiles::RunPrecompiles,
     request::{BaseFeeRule, BlockOverrides, Call, CallRequest},
@@ -42,7 +42,7 @@ impl Engine<'_> {
         header: &Header,
         request: &CallRequest,
     ) -> Result<ExecutionResult, SimulationError> {
-        let Prepared { env, precompiles, tx } = self.prepare::<F>(header, request)?;
+        let PreparedCall { env, precompiles, tx } = self.prepare::<F>(header, request)?;
         let base_fee = env.block_env.basefee;
         let mut evm = RunEvm::<F>::new(self.overlay, env, precompiles);
         let ran = evm.run(tx);
@@ -59,7 +59,7 @@ impl Engine<'_> {
         &mut self,
         header: &Header,
         request: &CallRequest,
-    ) -> Result<Prepared<F>, SimulationError> {
+    ) -> Result<PreparedCall<F>, SimulationError> {
         let Self { spec, rules, codes, ref mut overlay } = *self;
         let call = &request.call;
         check_chain(call, spec)?;
@@ -69,13 +69,13 @@ impl Engine<'_> {
             precompiles.keep_short();
         }
         let tx = fill::<F>(spec, call, rules.gas_cap, rules.base_fee, &mut env, overlay);
-        Ok(Prepared { env, precompiles, tx })
+        Ok(PreparedCall { env, precompiles, tx })
     }
 }
 
 /// A call that only has to be run, as often as one likes: its overrides are in the overlay already.
 #[derive(Clone, Debug)]
-pub(super) struct Prepared<F: FamilyEvm> {
+pub(super) struct PreparedCall<F: FamilyEvm> {
     /// The block that it sees, and the checks that it must pass.
     pub env: EvmEnv<F::Spec>,
     /// The precompiles that overrides left.
@@ -112,7 +112,7 @@ pub(super) fn fill<F: FamilyEvm>(
     overlay: &mut Overlay,
 ) -> TxEnv {
     let nonce = call.nonce.unwrap_or_else(|| overlay.balance_and_nonce(call.from).1);
-    let filled = Filled {
+    let filled = FilledCall {
         gas: call.gas.map_or(gas_cap, |gas| gas.min(gas_cap)),
         nonce: nonce.min(u64::MAX - 1),
         chain_id: spec.chain_id(),

@@ -15,11 +15,11 @@ use revm::{
 
 use super::{
     Engine,
-    call::{Prepared, explain},
+    call::{PreparedCall, explain},
     error::SimulationError,
     evm::{Ethereum, FamilyEvm, OpStack, RunEvm},
     fees::max_fee,
-    request::{Call, CallRequest, Rules},
+    request::{Call, CallRequest, SimulationRules},
 };
 use crate::{chain::Family, state::Overlay};
 
@@ -47,7 +47,7 @@ const TRANSFER_GAS: u64 = 21_000;
 impl Engine<'_> {
     /// Finds the smallest gas limit with which a call succeeds in `header`'s block.
     ///
-    /// The search is geth's. Whatever it answers has succeeded; without geth's tolerance ([`Rules::estimate_tolerance`]), one less has failed or is
+    /// The search is geth's. Whatever it answers has succeeded; without geth's tolerance ([`SimulationRules::estimate_tolerance`]), one less has failed or is
     /// less than what the call used. A call that does something else when it has less gas, and succeeds all the same, is not searched below what it
     /// used with all the gas it may have.
     ///
@@ -93,8 +93,8 @@ impl Engine<'_> {
 /// its sender where it pays for gas, and the node's cap.
 fn allowance<F: FamilyEvm>(
     call: &Call,
-    prepared: &Prepared<F>,
-    rules: &Rules,
+    prepared: &PreparedCall<F>,
+    rules: &SimulationRules,
     overlay: &mut Overlay,
 ) -> Result<u64, SimulationError> {
     let fork: SpecId = prepared.env.cfg_env.spec.into();
@@ -136,7 +136,7 @@ fn allowance<F: FamilyEvm>(
 /// Runs of one call with different gas limits, each from the same state.
 struct Search<'a, F: FamilyEvm> {
     call: &'a Call,
-    prepared: Prepared<F>,
+    prepared: PreparedCall<F>,
     overlay: &'a mut Overlay,
     tolerance: f64,
     simulated: u64,
@@ -153,7 +153,7 @@ impl<F: FamilyEvm> Search<'_, F> {
     /// Runs the call with a gas limit. None where it cannot even begin with that.
     fn run(&mut self, gas: u64) -> Result<Option<ExecutionResult>, SimulationError> {
         self.overlay.meter.between_calls()?;
-        let Prepared { env, precompiles, tx } = self.prepared.clone();
+        let PreparedCall { env, precompiles, tx } = self.prepared.clone();
         let base_fee = env.block_env.basefee;
         let tx = TxEnv { gas_limit: gas, ..tx };
         let mut evm = RunEvm::<F>::new(self.overlay, env, precompiles);

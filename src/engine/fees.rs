@@ -20,7 +20,7 @@ const NO_SIGNATURE: Signature = Signature::new(U256::ZERO, U256::ZERO, false);
 
 /// What a call runs with, once the block has filled in what the request left open.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Filled {
+pub(super) struct FilledCall {
     pub gas: u64,
     pub nonce: u64,
     pub chain_id: u64,
@@ -28,7 +28,7 @@ pub(super) struct Filled {
     pub market: bool,
 }
 
-impl Filled {
+impl FilledCall {
     /// What the call pays here: before London there is no market, and a call without a gas price pays nothing.
     fn fees(&self, call: &Call) -> CallFees {
         match call.fees {
@@ -64,7 +64,7 @@ pub(super) const fn max_fee(call: &Call) -> u128 {
 }
 
 /// The call as the EVM takes it.
-pub(super) fn tx_env(call: &Call, filled: Filled) -> TxEnv {
+pub(super) fn tx_env(call: &Call, filled: FilledCall) -> TxEnv {
     let (price, priority) = match filled.fees(call) {
         CallFees::GasPrice(price) => (price, None),
         CallFees::Market { max_fee, max_priority } => {
@@ -112,9 +112,9 @@ pub struct UnsignedTx {
 
 /// The call as a transaction without a signature. The type is geth's choice: dynamic fee unless the call has a gas price, blobs
 /// or delegations.
-pub(super) fn unsigned_tx(call: &Call, filled: Filled) -> Result<UnsignedTx, SimulationError> {
+pub(super) fn unsigned_tx(call: &Call, filled: FilledCall) -> Result<UnsignedTx, SimulationError> {
     let mut encoded = Vec::with_capacity(160 + call.data.len());
-    let Filled { gas: gas_limit, nonce, chain_id, .. } = filled;
+    let FilledCall { gas: gas_limit, nonce, chain_id, .. } = filled;
     let tx = match filled.fees(call) {
         CallFees::GasPrice(gas_price) => {
             // With chain id zero, the form that EIP-155 signs ends in three zeros: exactly the transaction with v, r and s of zero.

@@ -105,7 +105,7 @@ impl Engine<'_> {
         &mut self,
         header: &Header,
         request: &Bundles,
-        mut run: impl FnMut(&Call, Filled<F>, &mut Overlay) -> Result<(T, u64), SimulationError>,
+        mut run: impl FnMut(&Call, CallSetup<F>, &mut Overlay) -> Result<(T, u64), SimulationError>,
     ) -> Result<Vec<Vec<T>>, ManyError> {
         let Self { spec, rules, codes, ref mut overlay } = *self;
         let mut gas_left = rules.gas_cap;
@@ -149,4 +149,4 @@ impl Engine<'_> {
 }
 
 /// A call that only has to be run, once: its transaction, and where it runs.
-type Filled<F> = (TxEnv, EvmEnv<<F as FamilyEvm>::Spec>, RunPrecompiles);
+type CallSetup<F> = (TxEnv, EvmEnv<<F as FamilyEvm>::Spec>, RunPrecompiles);

@@ -31,11 +31,11 @@ pub use many::ManyError;
 pub use precompiles::RunPrecompiles;
 pub use replay::{replay, transaction_count};
 pub use request::{
-    AccountOverride, BaseFeeRule, BlockOverrides, Bundle, Bundles, Call, CallFees, CallRequest, Rules, SignedBundle,
-    SimBlock, Simulation, StateOverrides, StorageOverride,
+    AccountOverride, BaseFeeRule, BlockOverrides, Bundle, Bundles, Call, CallFees, CallRequest, SignedBundle, SimBlock,
+    Simulation, SimulationRules, StateOverrides, StorageOverride,
 };
 pub use simulate::{CallOutcome, CallResult, SimulatedBlock, SimulatedTx};
-pub use steps::{Slot, Step, StepOptions, Steps};
+pub use steps::{StepOptions, StepSlot, Steps, TraceStep};
 pub use trace::{Trace, TraceBudget, Tracer};
 pub use transfers::NumberedLog;
 
@@ -50,7 +50,7 @@ pub struct Engine<'a> {
     /// The chain.
     pub spec: &'a ChainSpec,
     /// What the dialect and the node's settings say.
-    pub rules: &'a Rules,
+    pub rules: &'a SimulationRules,
     /// Codes that were analysed before.
     pub codes: &'a CodeCache,
     /// Where runs write. It stands over the state of the snapshot that they run on.

@@ -70,7 +70,7 @@ enum Recording {
 }
 
 /// A run that has ended, and what it saw.
-pub(super) struct Seen<'a> {
+pub(super) struct EndedRun<'a> {
     pub ran: &'a ResultAndState,
     /// The gas limit of its transaction, and the sender.
     pub gas_limit: u64,
@@ -99,7 +99,7 @@ impl Recorder {
     }
 
     /// The trace, and what is left of the budget. None where it is too long.
-    pub(super) fn finish(mut self, seen: &Seen<'_>) -> Option<(Trace, TraceBudget)> {
+    pub(super) fn finish(mut self, seen: &EndedRun<'_>) -> Option<(Trace, TraceBudget)> {
         let recordings = std::mem::take(&mut self.recordings);
         let mut traces = Vec::with_capacity(recordings.len());
         for recording in recordings {
@@ -195,7 +195,7 @@ impl Recording {
         }
     }
 
-    fn finish(self, seen: &Seen<'_>, budget: &mut TraceBudget) -> Option<Trace> {
+    fn finish(self, seen: &EndedRun<'_>, budget: &mut TraceBudget) -> Option<Trace> {
         let gas_used = seen.ran.result.tx_gas_used();
         let frames = |mut inspector: TracingInspector| {
             inspector.set_transaction_gas_limit(seen.gas_limit);
@@ -343,7 +343,7 @@ pub(super) fn trace<F: FamilyEvm>(
         return Err(too_long);
     }
     let ran = ran.map_err(|error| explain(error, call, base_fee, overlay))?;
-    let seen = Seen { ran: &ran, gas_limit, caller, block_number, before: overlay };
+    let seen = EndedRun { ran: &ran, gas_limit, caller, block_number, before: overlay };
     let (trace, left) = recorder.finish(&seen).ok_or(too_long)?;
     *budget = left;
     let gas_used = ran.result.tx_gas_used();

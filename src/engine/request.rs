@@ -218,7 +218,7 @@ pub struct Bundle {
 
 /// What a caller of the engine decides: limits, and where the dialects differ.
 #[derive(Clone, Copy, Debug)]
-pub struct Rules {
+pub struct SimulationRules {
     /// The base fee where nothing else sets it.
     pub base_fee: BaseFeeRule,
     /// Seconds between simulated blocks.

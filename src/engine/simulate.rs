@@ -23,15 +23,15 @@ use revm::{
     database::DatabaseCommitExt,
 };
 
-use self::plan::{Planned, plan};
+use self::plan::{PlannedBlock, plan};
 use super::{
     Engine,
     call::{explain, lift_checks, set_blob_base_fee},
     error::SimulationError,
     evm::{Ethereum, FamilyEvm, OpStack, RunEvm},
-    fees::{Filled, UnsignedTx, check_chain, tx_env, unsigned_tx},
+    fees::{FilledCall, UnsignedTx, check_chain, tx_env, unsigned_tx},
     overrides,
-    request::{BaseFeeRule, Call, Rules, Simulation},
+    request::{BaseFeeRule, Call, Simulation, SimulationRules},
     transfers::NumberedLog,
 };
 use crate::{
@@ -133,7 +133,7 @@ impl Engine<'_> {
 struct Simulator<'a> {
     spec: &'a ChainSpec,
     codes: &'a CodeCache,
-    rules: &'a Rules,
+    rules: &'a SimulationRules,
     overlay: &'a mut Overlay,
     validation: bool,
     trace_transfers: bool,
@@ -144,7 +144,7 @@ struct Simulator<'a> {
 }
 
 /// What the calls of a block did, and what its header needs of it.
-struct Ran {
+struct BlockRun {
     calls: Vec<CallResult>,
     /// With their senders.
     transactions: Vec<(Address, UnsignedTx)>,
@@ -159,7 +159,7 @@ struct Ran {
 }
 
 impl Simulator<'_> {
-    fn block<F: FamilyEvm>(&mut self, planned: Planned<'_>) -> Result<SimulatedBlock, SimulationError> {
+    fn block<F: FamilyEvm>(&mut self, planned: PlannedBlock<'_>) -> Result<SimulatedBlock, SimulationError> {
         self.overlay.meter.between_calls()?;
         // Of blocks before the first, the snapshot knows the hashes.
         if let Cow::Owned(simulated) = &self.parent {
@@ -219,7 +219,7 @@ impl Simulator<'_> {
     }
 
     /// The header before its calls have run.
-    fn header(&self, planned: &Planned<'_>) -> Header {
+    fn header(&self, planned: &PlannedBlock<'_>) -> Header {
         let overrides = &planned.block.block;
         let parent = self.parent.inner();
         let base_fee = overrides.base_fee.map(Some).unwrap_or_else(|| {
@@ -245,7 +245,7 @@ impl Simulator<'_> {
         }
     }
 
-    fn run<F: FamilyEvm>(&mut self, planned: &Planned<'_>, header: &Header) -> Result<Ran, SimulationError> {
+    fn run<F: FamilyEvm>(&mut self, planned: &PlannedBlock<'_>, header: &Header) -> Result<BlockRun, SimulationError> {
         let mut env = F::env(self.spec, header);
         lift_checks(&mut env);
         env.cfg_env.disable_nonce_check = !self.validation;
@@ -261,7 +261,7 @@ impl Simulator<'_> {
 
         // What the block being built has used is gone; `gasUsed` counts the simulated calls alone.
         let available = header.gas_limit.saturating_sub(planned.continues.map_or(0, |open| open.gas_used));
-        let mut ran = Ran {
+        let mut ran = BlockRun {
             calls: Vec::with_capacity(planned.block.calls.len()),
             transactions: Vec::with_capacity(planned.block.calls.len()),
             receipts: Vec::with_capacity(planned.block.calls.len()),
@@ -282,7 +282,8 @@ impl Simulator<'_> {
 
         for call in &planned.block.calls {
             evm.db_mut().meter.between_calls()?;
-            let place = Place { spec: self.spec, gas_left: self.gas_left, available, used: ran.gas_used, market };
+            let place =
+                CallPosition { spec: self.spec, gas_left: self.gas_left, available, used: ran.gas_used, market };
             let filled = place.fill(call, evm.db_mut())?;
             let listed = unsigned_tx(call, filled)?;
             let mut tx = tx_env(call, filled);
@@ -342,7 +343,7 @@ impl Simulator<'_> {
 }
 
 /// Where in its block a call stands.
-struct Place<'a> {
+struct CallPosition<'a> {
     spec: &'a ChainSpec,
     /// Gas that the request has left.
     gas_left: u64,
@@ -353,16 +354,16 @@ struct Place<'a> {
     market: bool,
 }
 
-impl Place<'_> {
+impl CallPosition<'_> {
     /// Gives a call the gas and the nonce that it does not name.
-    fn fill(&self, call: &Call, overlay: &mut Overlay) -> Result<Filled, SimulationError> {
+    fn fill(&self, call: &Call, overlay: &mut Overlay) -> Result<FilledCall, SimulationError> {
         check_chain(call, self.spec)?;
         let remaining = self.available.saturating_sub(self.used);
         let asked = call.gas.unwrap_or(remaining);
         if asked > remaining {
             return Err(SimulationError::BlockGasLimit { used: self.used, limit: self.available, asked });
         }
-        Ok(Filled {
+        Ok(FilledCall {
             gas: asked.min(self.gas_left),
             nonce: call.nonce.unwrap_or_else(|| overlay.balance_and_nonce(call.from).1),
             chain_id: self.spec.chain_id(),
@@ -371,7 +372,7 @@ impl Place<'_> {
     }
 }
 
-impl Ran {
+impl BlockRun {
     /// Counts what a call did, and writes its receipt. `marks` are those of its logs.
     ///
     /// # Errors

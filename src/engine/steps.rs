@@ -30,7 +30,7 @@ pub struct StepOptions {
 
 /// One opcode, and what was there before it ran.
 #[derive(Clone, Debug)]
-pub struct Step {
+pub struct TraceStep {
     /// Where in the code.
     pub pc: usize,
     /// The opcode.
@@ -52,12 +52,12 @@ pub struct Step {
     /// What the last call returned.
     pub return_data: Bytes,
     /// The slot that it reads or writes.
-    pub slot: Option<Box<Slot>>,
+    pub slot: Option<Box<StepSlot>>,
 }
 
 /// A slot that a step reads or writes.
 #[derive(Clone, Copy, Debug)]
-pub struct Slot {
+pub struct StepSlot {
     /// Whose.
     pub address: Address,
     /// Which.
@@ -68,13 +68,13 @@ pub struct Slot {
 
 /// The steps in the order of what happened. They lie in blocks that never move, so that what they take is what is counted.
 #[derive(Debug, Default)]
-pub struct Steps(Vec<Vec<Step>>);
+pub struct Steps(Vec<Vec<TraceStep>>);
 
 impl Steps {
     const BLOCK: usize = 64;
 
     /// In order.
-    pub fn iter(&self) -> impl Iterator<Item = &Step> {
+    pub fn iter(&self) -> impl Iterator<Item = &TraceStep> {
         self.0.iter().flatten()
     }
 
@@ -87,15 +87,15 @@ impl Steps {
         match self.0.last() {
             Some(block) if block.len() < Self::BLOCK => 0,
             // The list of blocks doubles, and is moved.
-            _ => Self::BLOCK * size_of::<Step>() + 3 * size_of::<Vec<Step>>(),
+            _ => Self::BLOCK * size_of::<TraceStep>() + 3 * size_of::<Vec<TraceStep>>(),
         }
     }
 
-    fn last(&mut self) -> Option<&mut Step> {
+    fn last(&mut self) -> Option<&mut TraceStep> {
         self.0.last_mut().and_then(|block| block.last_mut())
     }
 
-    fn push(&mut self, step: Step) {
+    fn push(&mut self, step: TraceStep) {
         match self.0.last_mut() {
             Some(block) if block.len() < Self::BLOCK => block.push(step),
             _ => {
@@ -145,7 +145,7 @@ impl StepLog {
         let stack = if self.options.stack { size_of::<U256>() * at.stack.len() } else { 0 };
         let memory = if self.options.memory { at.memory.size() } else { 0 };
         let returned = if self.options.return_data { at.return_data.buffer().len() } else { 0 };
-        self.steps.next_cost() + size_of::<Slot>() + stack + memory + returned
+        self.steps.next_cost() + size_of::<StepSlot>() + stack + memory + returned
     }
 
     fn is_full(&self) -> bool {
@@ -161,7 +161,7 @@ impl StepLog {
         let op = at.bytecode.opcode();
         let depth = self.refunds.len();
         let slot = self.options.storage.then(|| slot(op, at)).flatten();
-        let mut spared = if slot.is_none() { size_of::<Slot>() } else { 0 };
+        let mut spared = if slot.is_none() { size_of::<StepSlot>() } else { 0 };
         let memory = self.options.memory.then(|| match self.unchanged_memory(depth, at.memory.size()) {
             Some(memory) => {
                 spared += memory.len();
@@ -170,7 +170,7 @@ impl StepLog {
             None => Bytes::copy_from_slice(&at.memory.context_memory()),
         });
         let outer: i64 = self.refunds[..depth.saturating_sub(1)].iter().sum();
-        self.steps.push(Step {
+        self.steps.push(TraceStep {
             pc: at.bytecode.pc(),
             op,
             gas: at.gas.remaining(),
@@ -217,13 +217,13 @@ impl StepLog {
 }
 
 /// The slot that `op` reads or writes; one that is read gets its value after the step.
-fn slot(op: u8, at: &At) -> Option<Slot> {
+fn slot(op: u8, at: &At) -> Option<StepSlot> {
     let address = at.input.target_address();
     let stack = at.stack.data();
     let key = *stack.last()?;
     match op {
-        opcode::SLOAD => Some(Slot { address, key, value: U256::ZERO }),
-        opcode::SSTORE => Some(Slot { address, key, value: *stack.get(stack.len().checked_sub(2)?)? }),
+        opcode::SLOAD => Some(StepSlot { address, key, value: U256::ZERO }),
+        opcode::SSTORE => Some(StepSlot { address, key, value: *stack.get(stack.len().checked_sub(2)?)? }),
         _ => None,
     }
 }

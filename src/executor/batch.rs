@@ -9,8 +9,8 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 
 use super::{
     flow::LaneName,
-    lane::{Lane, Permit, Refused},
-    load::Standing,
+    lane::{Lane, LanePermit, Refused},
+    load::LoadStanding,
 };
 
 /// Requests that arrived as one. They share one permit in a lane, and only a few of them are in the lanes at a time: a
@@ -18,14 +18,14 @@ use super::{
 #[derive(Debug)]
 pub struct Batch {
     turns: Semaphore,
-    stays: [Mutex<Stay>; LaneName::ALL.len()],
+    stays: [Mutex<BatchLane>; LaneName::ALL.len()],
 }
 
 /// A batch's jobs in one lane, and the permit that they share.
 #[derive(Debug, Default)]
-struct Stay {
+struct BatchLane {
     /// `Some` while any of the jobs is in the lane.
-    permit: Option<Permit>,
+    permit: Option<LanePermit>,
     jobs: usize,
     /// Total run time of the jobs since the permit was taken.
     took: Duration,
@@ -33,14 +33,14 @@ struct Stay {
 
 /// The right of an entry to be in its lane. Released on drop.
 #[derive(Debug)]
-pub struct Turn<'a> {
+pub struct EntryPermit<'a> {
     _permit: Option<SemaphorePermit<'a>>,
 }
 
 /// A job's claim to be in its lane: a permit of its own, or a share of its batch's permit. Released on drop.
 #[derive(Debug)]
-pub enum Claim {
-    Own(Permit),
+pub enum LaneClaim {
+    Own(LanePermit),
     Shared(BatchShare),
 }
 
@@ -58,31 +58,31 @@ impl Batch {
     }
 
     /// Waits until one more entry may be in its lane.
-    pub async fn turn(&self) -> Turn<'_> {
+    pub async fn turn(&self) -> EntryPermit<'_> {
         // `acquire` fails only if the semaphore is closed, and it never is.
-        Turn { _permit: self.turns.acquire().await.ok() }
+        EntryPermit { _permit: self.turns.acquire().await.ok() }
     }
 
     /// Adds a job to `lane`, and takes the batch's permit there if the batch holds none.
     ///
     /// # Errors
     /// Returns the error of [`Lane::admit`] if the batch needs a permit and `lane` rejects it.
-    pub fn enter(self: &Arc<Self>, lane: &Arc<Lane>, standing: Standing) -> Result<Claim, Refused> {
+    pub fn enter(self: &Arc<Self>, lane: &Arc<Lane>, standing: LoadStanding) -> Result<LaneClaim, Refused> {
         let mut stay = self.stay(lane.name);
         if stay.permit.is_none() {
             stay.permit = Some(lane.admit(standing)?);
         }
         stay.jobs += 1;
-        Ok(Claim::Shared(BatchShare { batch: self.clone(), lane: lane.name }))
+        Ok(LaneClaim::Shared(BatchShare { batch: self.clone(), lane: lane.name }))
     }
 
-    fn stay(&self, lane: LaneName) -> MutexGuard<'_, Stay> {
+    fn stay(&self, lane: LaneName) -> MutexGuard<'_, BatchLane> {
         // No code panics while it holds this lock.
         self.stays[lane as usize].lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Claim {
+impl LaneClaim {
     /// Releases the claim after a run of length `took`, which counts towards the lane's cost.
     pub fn served(self, took: Duration) {
         match self {
@@ -97,7 +97,7 @@ impl Drop for BatchShare {
         let mut stay = self.batch.stay(self.lane);
         stay.jobs -= 1;
         if stay.jobs == 0 {
-            let Stay { permit, took, .. } = std::mem::take(&mut *stay);
+            let BatchLane { permit, took, .. } = std::mem::take(&mut *stay);
             // A batch cancelled before any of its jobs ran says nothing about the cost of requests.
             if let Some(permit) = permit.filter(|_| !took.is_zero()) {
                 permit.served(took);

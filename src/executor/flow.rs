@@ -112,7 +112,7 @@ impl Flow {
 pub struct Job {
     /// Expected run time, in nanoseconds.
     pub cost: u64,
-    pub work: Box<dyn Work>,
+    pub work: Box<dyn QueuedWork>,
 }
 
 /// The bound of a run on a worker. Every run also ends at its deadline.
@@ -127,16 +127,16 @@ pub enum Bound {
 }
 
 /// A queued task of any type.
-pub trait Work: Send {
+pub trait QueuedWork: Send {
     /// Runs the task and answers its request. Returns false if the task exceeded `bound` and must run again.
-    fn run(&mut self, beside: &Beside, overlay: &mut Overlay, bound: Bound) -> bool;
+    fn run(&mut self, beside: &WorkerHooks, overlay: &mut Overlay, bound: Bound) -> bool;
 
     fn flow(&self) -> Arc<Flow>;
 }
 
 /// The hooks that a worker gives to every run.
 #[derive(Debug)]
-pub struct Beside {
+pub struct WorkerHooks {
     /// Called whenever a run pauses: runs one other job.
     pub pause: Pause,
     /// Counts the jobs that panicked.

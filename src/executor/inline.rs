@@ -11,15 +11,15 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::load::{Cost, Standing, nanos};
+use super::load::{Cost, LoadStanding, nanos};
 
 thread_local! {
-    static HERE: Arc<Slot> = Arc::default();
+    static HERE: Arc<ThreadSlot> = Arc::default();
 }
 
 /// The inline requests of one thread, which runs one at a time while the others from its connections wait.
 #[derive(Debug, Default)]
-struct Slot {
+struct ThreadSlot {
     inside: AtomicUsize,
     cost: Cost,
     /// Number of requests that the thread has read.
@@ -38,7 +38,7 @@ pub struct Inline {
 /// A permit to run inline on a thread. Released on drop.
 #[derive(Debug)]
 pub struct InlinePermit {
-    slot: Arc<Slot>,
+    slot: Arc<ThreadSlot>,
     busy: Arc<AtomicUsize>,
 }
 
@@ -51,7 +51,7 @@ impl Inline {
 
     /// Returns a permit to run on the calling thread, or `None` if the expected wait is too long. `overload_wait` is in
     /// per cent of a request's run time.
-    pub fn enter(&self, standing: Standing, overload_wait: u32) -> Option<InlinePermit> {
+    pub fn enter(&self, standing: LoadStanding, overload_wait: u32) -> Option<InlinePermit> {
         let slot = HERE.with(Arc::clone);
         let before = slot.inside.fetch_add(1, AcqRel);
         if before == 0 {
@@ -59,9 +59,11 @@ impl Inline {
         }
         let wait = (before as u64).saturating_mul(slot.cost.mean());
         let longest = match standing {
-            Standing::AboveShare | Standing::BelowShare => slot.cost.most().saturating_mul(overload_wait.into()) / 100,
-            Standing::AtEase | Standing::Unknown if before > Self::FEW => nanos(Self::LONGEST),
-            Standing::AtEase | Standing::Unknown => u64::MAX,
+            LoadStanding::AboveShare | LoadStanding::BelowShare => {
+                slot.cost.most().saturating_mul(overload_wait.into()) / 100
+            }
+            LoadStanding::AtEase | LoadStanding::Unknown if before > Self::FEW => nanos(Self::LONGEST),
+            LoadStanding::AtEase | LoadStanding::Unknown => u64::MAX,
         };
         let permit = InlinePermit { slot, busy: self.busy.clone() };
         (before == 0 || (before <= Self::MOST && wait <= longest)).then_some(permit)

@@ -15,8 +15,8 @@ use std::{
 use tokio::sync::oneshot;
 
 use super::{
-    batch::Claim,
-    flow::{Beside, Bound, Flow, Work},
+    batch::LaneClaim,
+    flow::{Bound, Flow, QueuedWork, WorkerHooks},
     lane::{Lane, Refused},
     task::{Task, Ticket},
 };
@@ -27,7 +27,7 @@ use crate::{
 };
 
 /// The result of one run, and how the run ended.
-pub struct Ran<D> {
+pub struct RunOutcome<D> {
     pub done: D,
     /// Whether the run was stopped because it exceeded the bound of its meter.
     pub too_long: bool,
@@ -36,20 +36,20 @@ pub struct Ran<D> {
 }
 
 /// A queued task, with its ticket, its claim on the lane and the channel for its answer.
-pub struct Waiting<T: Task> {
+pub struct QueuedTask<T: Task> {
     pub task: Arc<T>,
     pub ticket: Ticket,
     /// Set when the request no longer waits for the answer.
     pub cancelled: Arc<AtomicBool>,
     pub lane: Arc<Lane>,
-    pub claim: Option<Claim>,
-    pub answer: Option<oneshot::Sender<Result<Ran<T::Done>, Refused>>>,
+    pub claim: Option<LaneClaim>,
+    pub answer: Option<oneshot::Sender<Result<RunOutcome<T::Done>, Refused>>>,
     /// When the task was queued; `None` once its first run has begun.
     pub arrived: Option<Instant>,
 }
 
-impl<T: Task> Work for Waiting<T> {
-    fn run(&mut self, beside: &Beside, overlay: &mut Overlay, bound: Bound) -> bool {
+impl<T: Task> QueuedWork for QueuedTask<T> {
+    fn run(&mut self, beside: &WorkerHooks, overlay: &mut Overlay, bound: Bound) -> bool {
         if let Some(arrived) = self.arrived.take() {
             self.lane.waited.record(arrived.elapsed());
         }
@@ -99,10 +99,10 @@ pub fn run_caught<T: Task>(
     task: &T,
     overlay: &mut Overlay,
     meter: Meter,
-) -> Result<Ran<T::Done>, Box<dyn std::any::Any + Send>> {
+) -> Result<RunOutcome<T::Done>, Box<dyn std::any::Any + Send>> {
     catch_unwind(AssertUnwindSafe(|| {
         let done = task.run(overlay, meter);
-        Ran { done, too_long: overlay.meter.stopped() == Some(Stopped::TooLong), missed: overlay.take_missed() }
+        RunOutcome { done, too_long: overlay.meter.stopped() == Some(Stopped::TooLong), missed: overlay.take_missed() }
     }))
 }
 

@@ -15,7 +15,7 @@ use tokio::sync::Notify;
 
 use super::{
     flow::{Flow, LaneName},
-    load::{Cost, Load, Standing, nanos},
+    load::{Cost, Load, LoadStanding, nanos},
 };
 use crate::telemetry::{Counter, Histogram, Metrics};
 
@@ -116,7 +116,7 @@ pub struct Lane {
 
 /// A permit to wait or run in a lane. Released on drop.
 #[derive(Debug)]
-pub struct Permit(Arc<Lane>);
+pub struct LanePermit(Arc<Lane>);
 
 impl Lane {
     /// Requests per worker that may always wait while the lane is at ease: a few clients with long requests are served.
@@ -156,9 +156,9 @@ impl Lane {
     }
 
     /// Returns the standing of a request of `flow` that has just arrived.
-    pub fn weigh(&self, flow: &Flow) -> Standing {
+    pub fn weigh(&self, flow: &Flow) -> LoadStanding {
         if !self.load.is_overloaded() {
-            return Standing::AtEase;
+            return LoadStanding::AtEase;
         }
         self.load.weigh(flow.lane(self.name), Instant::now())
     }
@@ -168,16 +168,16 @@ impl Lane {
     /// # Errors
     /// Returns [`Refused::QueueFull`] if as many requests wait as may, and [`Refused::Overloaded`] if the expected wait
     /// is too long for the standing. Either error leaves the lane overloaded.
-    pub fn admit(self: &Arc<Self>, standing: Standing) -> Result<Permit, Refused> {
+    pub fn admit(self: &Arc<Self>, standing: LoadStanding) -> Result<LanePermit, Refused> {
         // The permit is taken before the check, so that two requests at once never share the last one.
-        let permit = Permit(self.clone());
+        let permit = LanePermit(self.clone());
         let inside = self.inside.fetch_add(1, AcqRel) + 1;
         let waiting = inside.saturating_sub(self.workers);
         let wait = self.wait(waiting);
         let refused = if waiting > self.most {
             Refused::QueueFull { lane: self.name, waiting: self.most, wait }
         } else if self.name != LaneName::Read && waiting > 0 && wait > self.longest_wait(waiting, standing) {
-            Refused::Overloaded { lane: self.name, wait, was_at_ease: standing == Standing::AtEase }
+            Refused::Overloaded { lane: self.name, wait, was_at_ease: standing == LoadStanding::AtEase }
         } else {
             return Ok(permit);
         };
@@ -241,9 +241,9 @@ impl Lane {
         Duration::from_nanos((waiting as u64).saturating_mul(self.cost.mean()) / self.workers as u64)
     }
 
-    fn longest_wait(&self, waiting: usize, standing: Standing) -> Duration {
+    fn longest_wait(&self, waiting: usize, standing: LoadStanding) -> Duration {
         match standing {
-            Standing::AtEase => {
+            LoadStanding::AtEase => {
                 let stands = self.queue_stands(waiting);
                 match waiting > Self::FEW * self.workers {
                     true if stands => Duration::ZERO,
@@ -251,8 +251,8 @@ impl Lane {
                     false => Duration::MAX,
                 }
             }
-            Standing::BelowShare => Duration::MAX,
-            Standing::AboveShare | Standing::Unknown => {
+            LoadStanding::BelowShare => Duration::MAX,
+            LoadStanding::AboveShare | LoadStanding::Unknown => {
                 let soon = self.cost.most().saturating_mul(self.overload_wait) / 100;
                 Duration::from_nanos(soon).max(Self::BETWEEN_ARRIVALS)
             }
@@ -260,14 +260,14 @@ impl Lane {
     }
 }
 
-impl Permit {
+impl LanePermit {
     /// Releases the permit after a run of length `took`, which counts towards the lane's cost.
     pub fn served(self, took: Duration) {
         self.0.cost.learn(took);
     }
 }
 
-impl Drop for Permit {
+impl Drop for LanePermit {
     fn drop(&mut self) {
         if self.0.inside.fetch_sub(1, AcqRel) == 1 {
             self.0.is_empty.notify_waiters();

@@ -52,12 +52,12 @@ pub struct FlowLane {
     /// The recent share of requests that were too long to run inline, in 65,536ths.
     too_long: AtomicU64,
     /// The client's use of the lane while it is overloaded; [`Load::weigh`] updates it.
-    account: Mutex<Account>,
+    account: Mutex<ClientBucket>,
 }
 
 /// A client's use of an overloaded lane: a leaky bucket that drains at the client's fair share of the lane's rate.
 #[derive(Debug)]
-pub struct Account {
+pub struct ClientBucket {
     /// Admitted run time that has not drained yet, in nanoseconds.
     pub level: f64,
     /// When the level was last updated.
@@ -66,7 +66,7 @@ pub struct Account {
     pub window: u64,
 }
 
-impl Default for Account {
+impl Default for ClientBucket {
     fn default() -> Self {
         Self { level: 0.0, at: Instant::now(), window: 0 }
     }
@@ -103,7 +103,7 @@ impl FlowLane {
     }
 
     /// Locks the client's account. A panic leaves it consistent, so a poisoned lock is taken all the same.
-    pub fn account(&self) -> MutexGuard<'_, Account> {
+    pub fn account(&self) -> MutexGuard<'_, ClientBucket> {
         self.account.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -143,7 +143,7 @@ pub struct Load {
     shared: [AtomicUsize; 2],
     /// The share of all clients without samples.
     newcomers: FlowLane,
-    bucket: Mutex<Bucket>,
+    bucket: Mutex<LaneBucket>,
 }
 
 /// Counts a waiting or running request of a client below its share. Released on drop.
@@ -157,7 +157,7 @@ impl Drop for SharePermit<'_> {
 }
 
 #[derive(Debug)]
-struct Bucket {
+struct LaneBucket {
     /// Run time that has not drained yet, in nanoseconds.
     level: f64,
     at: Instant,
@@ -175,7 +175,7 @@ struct Bucket {
 
 /// The standing of a request to the load of its lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Standing {
+pub enum LoadStanding {
     /// The lane is at ease.
     AtEase,
     /// The lane is overloaded, and the client asks for less than its share.
@@ -217,7 +217,7 @@ impl Load {
             served: AtomicU64::new(0),
             shared: Default::default(),
             newcomers: FlowLane::default(),
-            bucket: Mutex::new(Bucket {
+            bucket: Mutex::new(LaneBucket {
                 level: 0.0,
                 at: now,
                 window_began: now,
@@ -277,20 +277,20 @@ impl Load {
     }
 
     /// Weighs an arriving request of the client whose statistics are `lane`.
-    pub fn weigh(&self, lane: &FlowLane, now: Instant) -> Standing {
+    pub fn weigh(&self, lane: &FlowLane, now: Instant) -> LoadStanding {
         if !self.is_overloaded() {
-            return Standing::AtEase;
+            return LoadStanding::AtEase;
         }
         let cost = self.cost.mean();
         let mut bucket = self.bucket();
         bucket.drain(now, cost);
         if bucket.level <= 0.0 {
             self.ease(now);
-            return Standing::AtEase;
+            return LoadStanding::AtEase;
         }
         let (lane, own, above) = match lane.cost.mean() {
-            0 => (&self.newcomers, cost, Standing::Unknown),
-            own => (lane, own, Standing::AboveShare),
+            0 => (&self.newcomers, cost, LoadStanding::Unknown),
+            own => (lane, own, LoadStanding::AboveShare),
         };
         let depth = bucket.depth(cost);
         bucket.level = (bucket.level + own as f64).min(depth);
@@ -317,12 +317,12 @@ impl Load {
             return above;
         }
         account.level += own as f64;
-        Standing::BelowShare
+        LoadStanding::BelowShare
     }
 
     /// Counts a request among those of clients below their share, if its standing is that.
-    pub fn share(&self, standing: Standing, lane: &FlowLane) -> Option<SharePermit<'_>> {
-        (standing == Standing::BelowShare).then(|| {
+    pub fn share(&self, standing: LoadStanding, lane: &FlowLane) -> Option<SharePermit<'_>> {
+        (standing == LoadStanding::BelowShare).then(|| {
             let shared = &self.shared[lane.class()];
             shared.fetch_add(1, Relaxed);
             SharePermit(shared)
@@ -340,12 +340,12 @@ impl Load {
     }
 
     /// Locks the bucket. A panic leaves it consistent, so a poisoned lock is taken all the same.
-    fn bucket(&self) -> MutexGuard<'_, Bucket> {
+    fn bucket(&self) -> MutexGuard<'_, LaneBucket> {
         self.bucket.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Bucket {
+impl LaneBucket {
     fn depth(&self, cost: u64) -> f64 {
         (nanos(Load::DEPTH) as f64 * self.rate).max(cost.saturating_mul(Load::DEPTH_REQUESTS) as f64)
     }
@@ -370,7 +370,7 @@ mod tests {
     const COST: Duration = Duration::from_millis(4);
 
     /// A lane of one worker, on a simulated clock.
-    struct Lane {
+    struct SimulatedLane {
         load: Load,
         now: Instant,
         /// When the worker finishes the requests that it was given.
@@ -378,7 +378,7 @@ mod tests {
         measured: Instant,
     }
 
-    impl Lane {
+    impl SimulatedLane {
         fn new() -> Self {
             let now = Instant::now();
             Self { load: Load::new(1), now, free: now, measured: now }
@@ -386,7 +386,7 @@ mod tests {
 
         /// Sends a request of `flow` after some time and returns its standing. A request above its share is served only
         /// if it waits for at most one other.
-        fn ask(&mut self, flow: &Flow, after: Duration) -> Standing {
+        fn ask(&mut self, flow: &Flow, after: Duration) -> LoadStanding {
             self.now += after;
             while self.now - self.measured > Duration::from_millis(100) {
                 self.measured += Duration::from_millis(100);
@@ -395,7 +395,7 @@ mod tests {
             let known = flow.lane(LaneName::Bundle);
             known.cost.learn(COST);
             let standing = self.load.weigh(known, self.now);
-            if standing != Standing::AboveShare || self.free <= self.now + COST {
+            if standing != LoadStanding::AboveShare || self.free <= self.now + COST {
                 self.free = self.free.max(self.now) + COST;
                 self.load.serve(COST);
             }
@@ -418,7 +418,7 @@ mod tests {
 
     #[test]
     fn a_lane_is_overloaded_as_long_as_more_is_asked_than_it_can_do() {
-        let (mut lane, flow) = (Lane::new(), Flow::new());
+        let (mut lane, flow) = (SimulatedLane::new(), Flow::new());
         lane.overload(&flow);
         for _ in 0..100 {
             lane.run(&flow, 1.5, Duration::from_millis(100));
@@ -429,7 +429,7 @@ mod tests {
     #[test]
     fn a_lane_is_at_ease_soon_after_the_load_has_fallen() {
         for (share, within) in [(0.4, 300), (0.8, 1_000)] {
-            let (mut lane, flow) = (Lane::new(), Flow::new());
+            let (mut lane, flow) = (SimulatedLane::new(), Flow::new());
             lane.overload(&flow);
             lane.run(&flow, 3.0, Duration::from_millis(1_500));
             assert!(lane.load.is_overloaded());
@@ -440,7 +440,7 @@ mod tests {
 
     #[test]
     fn a_client_below_its_share_is_told_from_one_above() {
-        let (mut lane, greedy, modest) = (Lane::new(), Flow::new(), Flow::new());
+        let (mut lane, greedy, modest) = (SimulatedLane::new(), Flow::new(), Flow::new());
         lane.overload(&greedy);
         let mut standings = [Vec::new(), Vec::new()];
         for round in 0..2_000 {
@@ -452,7 +452,7 @@ mod tests {
         }
         let [greedy, modest] = standings.map(|all| {
             let late = &all[all.len() / 4..];
-            late.iter().filter(|one| **one == Standing::AboveShare).count() as f64 / late.len() as f64
+            late.iter().filter(|one| **one == LoadStanding::AboveShare).count() as f64 / late.len() as f64
         });
         assert!(greedy > 0.8, "{greedy} of the greedy client's requests are above its share");
         assert_eq!(modest, 0.0);
@@ -460,14 +460,14 @@ mod tests {
 
     #[test]
     fn who_comes_anew_for_each_request_has_the_share_of_one() {
-        let (mut lane, flow) = (Lane::new(), Flow::new());
+        let (mut lane, flow) = (SimulatedLane::new(), Flow::new());
         lane.overload(&flow);
         let anew = (0..1_000).map(|_| {
             lane.ask(&flow, COST / 3);
             lane.load.weigh(Flow::new().lane(LaneName::Bundle), lane.now)
         });
         // Two clients, each of which asks for three times the rate, share four fifths of it.
-        let admitted = anew.filter(|standing| *standing == Standing::BelowShare).count();
+        let admitted = anew.filter(|standing| *standing == LoadStanding::BelowShare).count();
         assert!((110..160).contains(&admitted), "{admitted} of 1,000");
     }
 }

@@ -38,4 +38,4 @@ pub use batch::Batch;
 pub use flow::{Flow, LaneName};
 pub use lane::{ExecutorConfig, Refused};
 pub use scheduler::Executor;
-pub use task::{Place, Task, Ticket};
+pub use task::{RunPlace, Task, Ticket};

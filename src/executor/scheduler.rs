@@ -12,13 +12,13 @@ use std::{
 use tokio::sync::oneshot;
 
 use super::{
-    batch::{Batch, Claim},
-    flow::{Beside, Bound, FairQueue, Flow, Job, LaneName, QueueName},
+    batch::{Batch, LaneClaim},
+    flow::{Bound, FairQueue, Flow, Job, LaneName, QueueName, WorkerHooks},
     inline::Inline,
-    job::{CancelOnDrop, Ran, Waiting, panicked, run_caught},
+    job::{CancelOnDrop, QueuedTask, RunOutcome, panicked, run_caught},
     lane::{ExecutorConfig, Lane, Refused},
-    load::Standing,
-    task::{Place, Task, Ticket},
+    load::LoadStanding,
+    task::{RunPlace, Task, Ticket},
 };
 use crate::{
     meter::{Meter, Pause},
@@ -29,17 +29,17 @@ use crate::{
 /// Runs requests inline or on the workers of a rayon pool. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Executor {
-    shared: Arc<Shared>,
+    shared: Arc<ExecutorState>,
     pool: Arc<rayon::ThreadPool>,
     config: ExecutorConfig,
 }
 
 #[derive(Debug)]
-pub struct Shared {
+pub struct ExecutorState {
     lanes: [Arc<Lane>; LaneName::ALL.len()],
     queues: [FairQueue; QueueName::ALL.len()],
     inline: Inline,
-    beside: Beside,
+    beside: WorkerHooks,
     turns: AtomicUsize,
     stopping: AtomicBool,
     began: Instant,
@@ -71,8 +71,8 @@ impl Executor {
     /// # Errors
     /// Returns [`rayon::ThreadPoolBuildError`] if the system does not provide the threads.
     pub fn start(config: ExecutorConfig, metrics: &Metrics) -> Result<Self, rayon::ThreadPoolBuildError> {
-        let shared = Arc::new_cyclic(|shared: &Weak<Shared>| Shared {
-            beside: Beside {
+        let shared = Arc::new_cyclic(|shared: &Weak<ExecutorState>| ExecutorState {
+            beside: WorkerHooks {
                 pause: {
                     let shared = shared.clone();
                     Pause::new(move || {
@@ -126,9 +126,9 @@ impl Executor {
     /// panicked, or if the node is stopping. Returns the error of [`Task::fetch`] if state cannot be fetched.
     pub async fn submit<T: Task>(&self, task: T, ticket: Ticket) -> Result<T::Done, T::Error> {
         let (lane, may_be_inline) = match task.place() {
-            Place::Inline => return self.look_up(task).await,
-            Place::On(lane) => (lane, false),
-            Place::InlineThen(lane) => (lane, !ticket.is_entry() && task.size() <= Self::INLINE_BYTES),
+            RunPlace::Inline => return self.look_up(task).await,
+            RunPlace::On(lane) => (lane, false),
+            RunPlace::InlineThen(lane) => (lane, !ticket.is_entry() && task.size() <= Self::INLINE_BYTES),
         };
         let lane = self.lane(lane);
         if Inline::read() > lane.patience() && lane.name != LaneName::Read {
@@ -155,7 +155,7 @@ impl Executor {
         lane: &Arc<Lane>,
         task: T,
         ticket: Ticket,
-        standing: Standing,
+        standing: LoadStanding,
         is_long: bool,
         mut missed: Missed,
     ) -> Result<T::Done, T::Error> {
@@ -196,15 +196,15 @@ impl Executor {
         lane: &Lane,
         task: &T,
         ticket: &Ticket,
-        standing: Standing,
-    ) -> Result<Option<Ran<T::Done>>, Refused> {
+        standing: LoadStanding,
+    ) -> Result<Option<RunOutcome<T::Done>>, Refused> {
         let known = ticket.flow.lane(lane.name);
-        if standing != Standing::AtEase && known.is_often_too_long() {
+        if standing != LoadStanding::AtEase && known.is_often_too_long() {
             return Ok(None);
         }
         let Some(permit) = self.shared.inline.enter(standing, self.config.overload_wait) else {
             // The lane's workers would only take time from the inline threads, and move each answer between threads.
-            if standing == Standing::AboveShare && self.all_cores_are_busy() {
+            if standing == LoadStanding::AboveShare && self.all_cores_are_busy() {
                 return Err(self.overloaded(lane));
             }
             return Ok(None);
@@ -228,23 +228,23 @@ impl Executor {
         lane: &Arc<Lane>,
         task: &Arc<T>,
         ticket: &Ticket,
-        standing: Standing,
+        standing: LoadStanding,
         is_long: bool,
-    ) -> Result<Ran<T::Done>, Refused> {
+    ) -> Result<RunOutcome<T::Done>, Refused> {
         if self.shared.stopping.load(Relaxed) {
             return Err(Refused::Stopping);
         }
         let _turn = ticket.turn().await;
         let claim = match &ticket.batch {
             Some(batch) => batch.enter(lane, standing),
-            None => lane.admit(standing).map(Claim::Own),
+            None => lane.admit(standing).map(LaneClaim::Own),
         };
         let claim = claim.map_err(|refused| self.rejected(lane, refused))?;
         let (answer, answered) = oneshot::channel();
         let cancelled = Arc::new(AtomicBool::new(false));
         let on_drop = CancelOnDrop(Some(cancelled.clone()));
         let own = ticket.flow.lane(lane.name).cost.mean();
-        let waiting = Waiting {
+        let waiting = QueuedTask {
             task: task.clone(),
             ticket: ticket.clone(),
             cancelled,
@@ -264,7 +264,7 @@ impl Executor {
     }
 
     /// Runs a task on the calling thread and catches its panic. Handing a short task to a worker would cost more.
-    fn run_here<T: Task>(&self, task: &T, meter: Meter) -> Result<Ran<T::Done>, Refused> {
+    fn run_here<T: Task>(&self, task: &T, meter: Meter) -> Result<RunOutcome<T::Done>, Refused> {
         // The system may let a thread that never sleeps continue for milliseconds while a worker waits for its core.
         if self.shared.queues.iter().any(|queue| queue.waiting() > 0) {
             std::thread::yield_now();
@@ -321,7 +321,7 @@ impl Executor {
     }
 }
 
-impl Shared {
+impl ExecutorState {
     fn push(&self, queue: QueueName, flow: &Arc<Flow>, job: Job) {
         self.queues[queue as usize].push(queue, flow, job);
     }

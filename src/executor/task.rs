@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Instant};
 
 use super::{
-    batch::{Batch, Turn},
+    batch::{Batch, EntryPermit},
     flow::{Flow, LaneName},
     lane::Refused,
 };
@@ -14,7 +14,7 @@ use crate::{
 
 /// The place where a request runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum RunPlace {
     /// Inline, because the request is a look-up.
     Inline,
     /// Inline first, with a small bound; on a worker of the lane if it exceeds the bound.
@@ -31,7 +31,7 @@ pub trait Task: Sized + Send + Sync + 'static {
     type Error: From<Refused>;
 
     /// Returns where the task runs.
-    fn place(&self) -> Place;
+    fn place(&self) -> RunPlace;
 
     /// Returns the size of the parameters in bytes. A task with large ones takes long to parse, and never runs inline.
     fn size(&self) -> usize;
@@ -73,7 +73,7 @@ impl Ticket {
     }
 
     /// Waits until the batch may run one more entry. Returns `None` at once if the request is not in a batch.
-    pub(super) async fn turn(&self) -> Option<Turn<'_>> {
+    pub(super) async fn turn(&self) -> Option<EntryPermit<'_>> {
         Some(self.batch.as_ref()?.turn().await)
     }
 }

@@ -11,7 +11,7 @@ use std::{
 use futures::future::join_all;
 use tokio::sync::oneshot;
 
-use super::{Executor, ExecutorConfig, Flow, LaneName, Place, Refused, Task};
+use super::{Executor, ExecutorConfig, Flow, LaneName, Refused, RunPlace, Task};
 use crate::{
     meter::Meter,
     state::{Missed, Overlay},
@@ -30,8 +30,8 @@ impl<F: Fn(&mut Overlay, Meter) + Send + Sync + 'static> Task for Work<F> {
     type Done = ();
     type Error = Refused;
 
-    fn place(&self) -> Place {
-        Place::On(self.lane)
+    fn place(&self) -> RunPlace {
+        RunPlace::On(self.lane)
     }
 
     fn size(&self) -> usize {

@@ -13,7 +13,7 @@ use op_alloy::consensus::L2_TO_L1_MESSAGE_PASSER_ADDRESS;
 use crate::{
     chain::{Attributes, BlockBody, BlockHashes, BlockTotals, ChainReceipt, ChainSpec, ChainTx, Family, SealedBlock},
     engine::{BlockResult, ChainExecutor},
-    pool::Room,
+    pool::BlockSpace,
     state::{AccountChange, LocalWorld, Missed, OpenBlock, Overlay, Snapshot, World},
 };
 
@@ -30,7 +30,7 @@ pub struct Applied {
 
 /// The next sub-block of a chain that is built here.
 #[derive(Debug)]
-pub struct Step {
+pub struct SubBlockStep {
     /// The block that was sealed by it, if it was the block's last sub-block.
     pub sealed: Option<Applied>,
     /// The newest snapshot: the sub-block, or the empty block opened on the sealed one.
@@ -96,8 +96,8 @@ pub struct SubBlock<'a> {
 
 impl SubBlock<'_> {
     /// What is left of the block.
-    pub fn room(&self) -> Room {
-        Room {
+    pub fn room(&self) -> BlockSpace {
+        BlockSpace {
             gas: self.gas_limit.saturating_sub(self.executor.gas_used()),
             blob_gas: self.max_blob_gas.saturating_sub(self.executor.blob_gas_used()),
         }

@@ -14,7 +14,7 @@ use tokio::time::{MissedTickBehavior, interval_at};
 
 use super::{
     Feed, FeedSource,
-    apply::{Applied, Step, SubBlock, extend, open_block, seal},
+    apply::{Applied, SubBlock, SubBlockStep, extend, open_block, seal},
     journal::Journal,
     world::Traffic,
 };
@@ -53,8 +53,8 @@ impl Devnet {
     }
 
     /// The first block after the head of `on`, on which nothing is being built yet.
-    pub fn first(&self, on: &Snapshot) -> Result<Step, BlockExecutionError> {
-        Ok(Step { sealed: None, next: self.open(on)? })
+    pub fn first(&self, on: &Snapshot) -> Result<SubBlockStep, BlockExecutionError> {
+        Ok(SubBlockStep { sealed: None, next: self.open(on)? })
     }
 
     /// Opens the block after the head of `on`.
@@ -73,7 +73,7 @@ impl Devnet {
 
     /// The next sub-block, of what waits in `pool` first and then of background traffic; with the last of a block, its seal and the
     /// next block. What would make the sub-block late waits for the next.
-    pub fn step(&mut self, on: &Snapshot, pool: &Pool) -> Result<Step, BlockExecutionError> {
+    pub fn step(&mut self, on: &Snapshot, pool: &Pool) -> Result<SubBlockStep, BlockExecutionError> {
         let Some(open) = &on.open else { return self.first(on) };
         let mut best = pool.best(on, self.fees(open));
         let traffic = &mut self.traffic;
@@ -115,9 +115,9 @@ impl Devnet {
                 let next = self.open(&sealed.snapshot)?;
                 // The last sub-block is published sealed: what it changed comes before what sealing did.
                 sealed.changes.splice(..0, extended.changes);
-                Ok(Step { sealed: Some(sealed), next })
+                Ok(SubBlockStep { sealed: Some(sealed), next })
             }
-            _ => Ok(Step { sealed: None, next: extended }),
+            _ => Ok(SubBlockStep { sealed: None, next: extended }),
         }
     }
 
@@ -205,11 +205,11 @@ impl DevnetError {
 ///
 /// # Errors
 /// That it cannot be written. Nothing is published then.
-pub fn publish(snapshots: &Snapshots, journal: Option<&Journal>, step: Step) -> Result<(), StoreError> {
+pub fn publish(snapshots: &Snapshots, journal: Option<&Journal>, step: SubBlockStep) -> Result<(), StoreError> {
     if let Some(journal) = journal {
         journal.record(&snapshots.load(), &step)?;
     }
-    let Step { sealed, next } = step;
+    let SubBlockStep { sealed, next } = step;
     match sealed {
         None => snapshots.publish(next.snapshot),
         Some(sealed) => {

@@ -15,7 +15,7 @@ use crate::{
     chain::{BlockHashes, ChainSpec, Family},
     config::{Config, Endpoint},
     feed::{
-        flashblocks::{self, Rules},
+        flashblocks::{self, FlashblockSequence},
         live::{FlashblockSource, LiveLimits, LiveSource, canonical_snapshot, told_receipts},
         upstream::{Fetcher, FetcherConfig, Heads, Upstream, UpstreamBlock, UpstreamConfig, UpstreamState},
     },
@@ -44,7 +44,7 @@ const SUB_BLOCK: Duration = Duration::from_millis(200);
 
 /// What else of the node is about the upstream.
 #[derive(Debug)]
-pub struct Beside {
+pub struct UpstreamParts {
     /// Brings its state.
     pub fetcher: Arc<Fetcher>,
     /// What is known of that.
@@ -53,7 +53,7 @@ pub struct Beside {
     pub kept: Option<PathBuf>,
 }
 
-impl Beside {
+impl UpstreamParts {
     /// Between two times that what is known is kept.
     const EVERY: Duration = Duration::from_secs(60);
 
@@ -129,7 +129,7 @@ pub async fn begin(
     codes: &Arc<CodeCache>,
     metrics: &Metrics,
     reason: &StartupReason,
-) -> eyre::Result<(Start, Beside)> {
+) -> eyre::Result<(Start, UpstreamParts)> {
     let deadline = Instant::now() + START;
     let failed = || format!("--upstream {endpoint}");
     let live = &config.live;
@@ -212,7 +212,7 @@ pub async fn begin(
             max_decoded: live.flashblocks_max_bytes as usize,
             ..flashblocks::Settings::new(url)
         }),
-        rules: Rules::new(live.flashblocks_ahead as usize, HELD),
+        rules: FlashblockSequence::new(live.flashblocks_ahead as usize, HELD),
     });
     let limits = LiveLimits {
         wait: 2 * live.timeout(),
@@ -222,7 +222,7 @@ pub async fn begin(
         verify: live.verify_proofs,
         gap: GAP,
     };
-    let beside = Beside { fetcher: fetcher.clone(), remote: remote.clone(), kept: config.data_dir.clone() };
+    let beside = UpstreamParts { fetcher: fetcher.clone(), remote: remote.clone(), kept: config.data_dir.clone() };
     let source = LiveSource { spec: spec.clone(), fetcher, remote, heads, flashblocks, limits };
     let start =
         Start { spec, snapshots, source: Box::new(source), accounts: Vec::new(), builtin: false, trading: None };

@@ -16,7 +16,7 @@ use crate::{
         apply::stand_on,
         chain_file,
         devnet::{Devnet, DevnetSource, publish},
-        journal::{About, Journal},
+        journal::{ChainIdentity, Journal},
         world::{self, TradingWorld, Traffic},
     },
     rpc::StartupReason,
@@ -43,7 +43,7 @@ pub struct Start {
 pub fn begin(config: &Config, codes: &CodeCache, store: &Store, reason: &StartupReason) -> eyre::Result<Start> {
     let accounts = DevAccounts { users: world::dev_signers()?, traffic: world::traffic_signers()? };
     let journal = store.is_durable().then(|| Journal::new(store.clone(), u64::from(config.keep_blocks)));
-    let known = if store.is_durable() { About::read(store)? } else { None };
+    let known = if store.is_durable() { ChainIdentity::read(store)? } else { None };
     reason.set(match (&known, &config.chain) {
         (_, Some(_)) => "it imports the blocks of --chain",
         (Some(_), None) => "it takes up the chain of its store",
@@ -82,7 +82,7 @@ pub fn begin(config: &Config, codes: &CodeCache, store: &Store, reason: &Startup
 
 /// Refuses a store that holds a chain of presim's own, where an upstream's is to be followed.
 pub fn check_foreign(store: &Store) -> eyre::Result<()> {
-    if store.is_durable() && About::read(store)?.is_some() {
+    if store.is_durable() && ChainIdentity::read(store)?.is_some() {
         let text = "it holds a chain of presim's own, and --upstream follows another: give another --data-dir";
         return Err(store.foreign(text).into());
     }
@@ -91,7 +91,7 @@ pub fn check_foreign(store: &Store) -> eyre::Result<()> {
 
 /// A chain, and what it is.
 struct Begun {
-    about: About,
+    about: ChainIdentity,
     snapshots: Snapshots,
 }
 
@@ -128,7 +128,7 @@ fn found(config: &Config, codes: &CodeCache, accounts: &DevAccounts) -> eyre::Re
         chain_file = Some(file_hash(file, "--chain")?);
     }
     let founded = snapshots.newest().head.number();
-    let about = About::new(hash, genesis_file, chain_file, founded, genesis.config, trading);
+    let about = ChainIdentity::new(hash, genesis_file, chain_file, founded, genesis.config, trading);
     Ok(Begun { about, snapshots })
 }
 
@@ -138,7 +138,7 @@ fn resume(
     codes: &CodeCache,
     accounts: &DevAccounts,
     store: &Store,
-    about: About,
+    about: ChainIdentity,
     journal: &Journal,
 ) -> eyre::Result<Begun> {
     check_same(config, codes, store, &about)?;
@@ -165,7 +165,7 @@ fn resume(
 }
 
 /// Refuses a store that holds another chain than the flags name.
-fn check_same(config: &Config, codes: &CodeCache, store: &Store, about: &About) -> eyre::Result<()> {
+fn check_same(config: &Config, codes: &CodeCache, store: &Store, about: &ChainIdentity) -> eyre::Result<()> {
     const CURE: &str = "give another --data-dir";
     let foreign = |problem: String| -> Result<(), StoreError> { Err(store.foreign(problem)) };
     match &config.genesis {

@@ -12,7 +12,7 @@ use super::Pooled;
 
 /// What is left of a block.
 #[derive(Clone, Copy, Debug)]
-pub struct Room {
+pub struct BlockSpace {
     /// Gas.
     pub gas: u64,
     /// Blob gas.
@@ -51,7 +51,7 @@ impl Best {
 
     /// The best transaction that `room` is left for. Its sender's next is handed out when this one was [`included`](Self::included);
     /// senders whose next does not fit are passed over.
-    pub fn next(&mut self, room: Room) -> Option<Ready> {
+    pub fn next(&mut self, room: BlockSpace) -> Option<Ready> {
         loop {
             let ready = self.heap.pop()?;
             let tx = ready.transaction();

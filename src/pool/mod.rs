@@ -20,11 +20,11 @@ use tokio::sync::broadcast;
 
 pub use self::{
     account::Pooled,
-    best::{Best, BlockFees, Ready, Room},
+    best::{Best, BlockFees, BlockSpace, Ready},
     decode::SentTransaction,
     error::PoolError,
     keep::forget,
-    queue::Place,
+    queue::PoolPlace,
 };
 use self::{
     keep::StoredTransaction,
@@ -69,19 +69,19 @@ pub struct Pool {
     limits: PoolLimits,
     snapshots: Arc<Snapshots>,
     store: Option<Store>,
-    inner: Mutex<Inner>,
+    inner: Mutex<PoolState>,
     ready: broadcast::Sender<Arc<Recovered<TxEnvelope>>>,
 }
 
 /// What is written with transactions.
-struct Beside {
+struct PoolCommit {
     store: Store,
     write: Change,
     then: Done,
 }
 
 #[derive(Debug, Default)]
-struct Inner {
+struct PoolState {
     queue: Queue,
     /// Of the producer's own for the sub-block under way: never in the queue, found by their hash all the same.
     own: B256Map<Arc<Recovered<TxEnvelope>>>,
@@ -107,7 +107,7 @@ impl Pool {
         for (arrived, own, tx) in kept {
             let hash = *tx.tx_hash();
             inner.queue.arrive_after(arrived - 1);
-            let coming = Coming { own, held: false, place: Place::Former };
+            let coming = Coming { own, held: false, place: PoolPlace::Former };
             if let Err(reason) = inner.queue.insert(tx.into(), coming, &newest.world, &self.limits) {
                 tracing::warn!(%hash, %reason, "a transaction that waited cannot any longer: it is forgotten");
                 gone.push(hash);
@@ -132,14 +132,14 @@ impl Pool {
         if self.lock().queue.get(&hash).is_some() {
             return Err(PoolError::AlreadyKnown);
         }
-        Ok((hash, self.add_all([sent], false, Place::Any, None)?))
+        Ok((hash, self.add_all([sent], false, PoolPlace::Any, None)?))
     }
 
     /// Takes a transaction that this node has signed, as [`add_raw`](Self::add_raw) does. Where the node chose its nonce too, `place` is a free one.
     ///
     /// # Errors
     /// What geth's pool says of it; that its place is not free.
-    pub fn add_signed(self: &Arc<Self>, tx: Recovered<TxEnvelope>, place: Place) -> Result<Commit, PoolError> {
+    pub fn add_signed(self: &Arc<Self>, tx: Recovered<TxEnvelope>, place: PoolPlace) -> Result<Commit, PoolError> {
         self.add_all([tx.into()], true, place, None)
     }
 
@@ -156,16 +156,16 @@ impl Pool {
         then: impl FnOnce(Result<(), StoreError>) + Send + 'static,
     ) -> Result<Commit, PoolError> {
         let sent = transactions.into_iter().map(SentTransaction::from);
-        let beside = Beside { store: store.clone(), write: Box::new(beside), then: Box::new(then) };
-        self.add_all(sent, true, Place::Free, Some(beside))
+        let beside = PoolCommit { store: store.clone(), write: Box::new(beside), then: Box::new(then) };
+        self.add_all(sent, true, PoolPlace::Free, Some(beside))
     }
 
     fn add_all(
         self: &Arc<Self>,
         sent: impl IntoIterator<Item = SentTransaction>,
         own: bool,
-        place: Place,
-        beside: Option<Beside>,
+        place: PoolPlace,
+        beside: Option<PoolCommit>,
     ) -> Result<Commit, PoolError> {
         let head = self.snapshots.newest();
         let check = |sent| rules::check(&self.spec, head.header(), self.limits.min_tip, sent).map(Checked::from);
@@ -201,7 +201,7 @@ impl Pool {
         self: &Arc<Self>,
         queue: &mut Queue,
         coming: &[Arc<Pooled>],
-        beside: Option<Beside>,
+        beside: Option<PoolCommit>,
     ) -> Result<Commit, PoolError> {
         let Some(store) = beside.as_ref().map(|beside| &beside.store).or(self.store.as_ref()).cloned() else {
             queue.take_left();
@@ -388,7 +388,7 @@ impl Pool {
     }
 
     /// A panic under the lock leaves the pool as it was between two of its changes: it is used on.
-    fn lock(&self) -> MutexGuard<'_, Inner> {
+    fn lock(&self) -> MutexGuard<'_, PoolState> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

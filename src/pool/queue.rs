@@ -28,12 +28,12 @@ pub(super) struct Coming {
     /// It is on its way to the disk.
     pub held: bool,
     /// Which places it may take.
-    pub place: Place,
+    pub place: PoolPlace,
 }
 
 /// Which places a transaction may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum PoolPlace {
     /// Another's too, where it pays more: its sender chose its nonce.
     Any,
     /// Only a free one: this node chose its nonce, and can choose another.
@@ -153,14 +153,14 @@ impl Queue {
         let sender = self.senders.get(&address);
         let replaced = sender.and_then(|sender| sender.by_nonce.get(&nonce)).cloned();
         let queued = sender.map_or(U256::ZERO, |sender| sender.cost);
-        if coming.place == Place::Free && sender.is_some_and(|sender| sender.is_taken(nonce)) {
+        if coming.place == PoolPlace::Free && sender.is_some_and(|sender| sender.is_taken(nonce)) {
             return Err(PoolError::NonceTaken { nonce });
         }
         check_account(&tx, world.account(&address).map(AsRef::as_ref), cost, queued, replaced.as_deref())?;
         if let Some(replaced) = &replaced {
             check_replacement(&tx, &replaced.tx, limits.price_bump)?;
         }
-        if coming.place != Place::Former {
+        if coming.place != PoolPlace::Former {
             // It would use up the nonce of one that waits.
             if let Some((used, _)) = sender.and_then(|sender| sender.by_nonce.range(nonce + 1..next).next()) {
                 return Err(PoolError::NonceUsedUp { nonce: *used });

@@ -8,10 +8,10 @@ use super::{
     methods::{Admitted, Backend, Run},
     request::Request,
 };
-use crate::executor::{LaneName, Place};
+use crate::executor::{LaneName, RunPlace};
 
 /// Where its runs are.
-const PLACE: Place = Place::On(LaneName::Bundle);
+const PLACE: RunPlace = RunPlace::On(LaneName::Bundle);
 
 impl Front {
     /// Answers when the batch is on the disk. Waiting for the approver holds no worker and has no deadline but its own; when the client goes

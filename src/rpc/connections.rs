@@ -62,7 +62,7 @@ struct Open {
 
 /// An open connection's entry, removed on drop.
 #[derive(Debug)]
-pub struct Entry {
+pub struct ConnectionEntry {
     connections: Arc<Connections>,
     number: u64,
 }
@@ -79,7 +79,7 @@ impl Connections {
     }
 
     /// Enters a connection from `address`, for which an idle one may have to go. `None` where there is no room.
-    pub fn enter(self: &Arc<Self>, address: IpAddr, link: Arc<Link>) -> Option<Entry> {
+    pub fn enter(self: &Arc<Self>, address: IpAddr, link: Arc<Link>) -> Option<ConnectionEntry> {
         let address = network(address);
         let mut table = self.table();
         let of_address = table.open.values().filter(|open| open.address == address).count();
@@ -93,7 +93,7 @@ impl Connections {
         table.next += 1;
         table.open.insert(number, Open { link, address, is_web_socket: false });
         self.alive.send_modify(|alive| *alive += 1);
-        Some(Entry { connections: self.clone(), number })
+        Some(ConnectionEntry { connections: self.clone(), number })
     }
 
     /// Closes the connections that stand still, again and again.
@@ -132,7 +132,7 @@ impl Table {
     }
 }
 
-impl Entry {
+impl ConnectionEntry {
     /// Counts the connection among the WebSockets from now on. False where there are as many as may be.
     pub fn upgrade(&self) -> bool {
         let mut table = self.connections.table();
@@ -150,7 +150,7 @@ impl Entry {
     }
 }
 
-impl Drop for Entry {
+impl Drop for ConnectionEntry {
     fn drop(&mut self) {
         let mut table = self.connections.table();
         if table.open.remove(&self.number).is_some_and(|open| open.is_web_socket) {

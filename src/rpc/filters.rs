@@ -27,11 +27,11 @@ const KEPT: Duration = Duration::from_secs(5 * 60);
 #[derive(Debug)]
 pub struct Filters {
     most: usize,
-    list: Mutex<List>,
+    list: Mutex<FilterList>,
 }
 
 #[derive(Debug, Default)]
-struct List {
+struct FilterList {
     installed: HashMap<u64, Installed>,
     /// The clients that have installed filters: one for each name, and one for all without a name.
     owners: Vec<Owner>,
@@ -40,7 +40,7 @@ struct List {
 /// A filter that a client has installed.
 #[derive(Debug)]
 struct Installed {
-    /// Its client's position in [`List::owners`].
+    /// Its client's position in [`FilterList::owners`].
     owner: usize,
     /// When it was installed or last asked.
     asked: Instant,
@@ -121,7 +121,7 @@ impl Filters {
     }
 }
 
-impl List {
+impl FilterList {
     /// Returns the position of the client of this name.
     fn owner(&mut self, name: Option<&str>) -> usize {
         let known = self.owners.iter().position(|owner| owner.name.as_deref() == name);

@@ -10,13 +10,13 @@ use tokio::sync::{Semaphore, watch};
 use super::{
     encode,
     error::{Outcome, RpcError},
-    methods::{Backend, Handler, Method, RequestLimits, Run, Upstream},
-    remote::Remote,
+    methods::{Backend, Handler, MethodRoute, RequestLimits, Run, UpstreamUse},
+    remote::StateCompletion,
     request::{Caller, Request, begin},
     wire,
 };
 use crate::{
-    executor::{Batch, Executor, Place, Task, Ticket},
+    executor::{Batch, Executor, RunPlace, Task, Ticket},
     feed::upstream::UpstreamState,
     meter::Meter,
     pool::Pool,
@@ -35,7 +35,7 @@ pub struct Front {
     pub(super) waiters: Waiters,
     metrics: Metrics,
     /// Where the state is an upstream's.
-    pub(super) remote: Option<Arc<Remote>>,
+    pub(super) remote: Option<Arc<StateCompletion>>,
     /// By method and outcome; each is there once it has something to count.
     counts: Vec<[OnceLock<Counted>; Outcome::ALL.len()]>,
     unknown: Counted,
@@ -72,7 +72,7 @@ impl Front {
         waiters: Waiters,
         metrics: &Metrics,
     ) -> Self {
-        let counts = Method::ALL.iter().map(|_| Default::default()).collect();
+        let counts = MethodRoute::ALL.iter().map(|_| Default::default()).collect();
         let unknown = Counted::new(metrics, "unknown", Outcome::Invalid);
         let refusals = Counted {
             requests: metrics.counter("presim_refusals_total", "Requests refused because a lane was too busy.", &[]),
@@ -97,7 +97,7 @@ impl Front {
 
     /// The same, on state that is an upstream's.
     #[must_use]
-    pub fn with_remote(self, remote: Remote) -> Self {
+    pub fn with_remote(self, remote: StateCompletion) -> Self {
         Self { remote: Some(Arc::new(remote)), ..self }
     }
 
@@ -157,7 +157,7 @@ impl Front {
             // What is rare is large, and would be moved with every request.
             (Handler::SendAndWait, _) => Box::pin(self.send_and_wait(request)).await,
             (Handler::SendCalls, _) => Box::pin(self.send_calls(request)).await,
-            (Handler::Run(run), Some(remote)) if method.upstream != Upstream::Unasked => {
+            (Handler::Run(run), Some(remote)) if method.upstream != UpstreamUse::Unasked => {
                 Box::pin(self.run_beside(remote, run, request)).await
             }
             (Handler::Run(run), _) => self.run(run, request).await,
@@ -170,15 +170,15 @@ impl Front {
     }
 
     /// Answers a request that the upstream can answer where presim cannot.
-    async fn run_beside(&self, remote: &Remote, run: Runs, request: Request) -> Result<Vec<u8>, RpcError> {
+    async fn run_beside(&self, remote: &StateCompletion, run: Runs, request: Request) -> Result<Vec<u8>, RpcError> {
         let mut out = begin(&request.id, "result");
         match request.method.upstream {
-            Upstream::Proves => remote.forward_proof(&request, &mut out).await?,
-            Upstream::Sends => {
+            UpstreamUse::Proves => remote.forward_proof(&request, &mut out).await?,
+            UpstreamUse::Sends => {
                 let raw = wire::parse_raw(&request.params, request.caller.dialect)?;
                 encode::data(&mut out, remote.send_on(&raw, &request).await?.as_slice());
             }
-            Upstream::IfUnknown | Upstream::Unasked => match self.run(run, request.clone()).await {
+            UpstreamUse::IfUnknown | UpstreamUse::Unasked => match self.run(run, request.clone()).await {
                 Ok(answer) if answer[out.len()..] == *b"null" => remote.forward(&request, &mut out).await?,
                 Err(RpcError::UnknownBlock(_)) => remote.forward(&request, &mut out).await?,
                 answered => return answered,
@@ -223,13 +223,13 @@ impl Front {
     /// as it has made it.
     pub(super) async fn run_step<T: Send + 'static>(
         &self,
-        place: Place,
+        place: RunPlace,
         request: Request,
         work: impl Fn(&Backend, &mut Run<'_>) -> Result<T, RpcError> + Clone + Send + Sync + 'static,
     ) -> Result<(T, Vec<u8>), RpcError> {
         let ticket = request.ticket.clone();
         let (backend, remote) = (self.backend.clone(), self.remote.clone());
-        let step = Step { backend, remote, place, request, work };
+        let step = RequestStep { backend, remote, place, request, work };
         let Stepped { result, out, commit } = self.executor.submit(step, ticket.clone()).await?;
         let done = result?;
         kept(commit, &ticket).await?;
@@ -241,10 +241,10 @@ impl Front {
 pub(super) type Runs = fn(&Backend, &mut Run<'_>) -> Result<(), RpcError>;
 
 /// A request and what is done with it in one go: a handler, or a part of one.
-struct Step<F> {
+struct RequestStep<F> {
     backend: Arc<Backend>,
-    remote: Option<Arc<Remote>>,
-    place: Place,
+    remote: Option<Arc<StateCompletion>>,
+    place: RunPlace,
     request: Request,
     work: F,
 }
@@ -256,7 +256,7 @@ struct Stepped<T> {
     commit: Commit,
 }
 
-impl<T, F> Task for Step<F>
+impl<T, F> Task for RequestStep<F>
 where
     T: Send + 'static,
     F: Fn(&Backend, &mut Run<'_>) -> Result<T, RpcError> + Clone + Send + Sync + 'static,
@@ -264,7 +264,7 @@ where
     type Done = Stepped<T>;
     type Error = RpcError;
 
-    fn place(&self) -> Place {
+    fn place(&self) -> RunPlace {
         self.place
     }
 
@@ -275,7 +275,7 @@ where
     fn run(&self, overlay: &mut Overlay, meter: Meter) -> Stepped<T> {
         let (mut result, mut out, commit) = self.request.run(&mut *overlay, meter, &self.backend, &self.work);
         // An answer counts for its connection from when it is made, because it may wait for the connection's thread.
-        if result.is_ok() && !overlay.has_missed() && !self.request.method.commits && self.place != Place::Inline {
+        if result.is_ok() && !overlay.has_missed() && !self.request.method.commits && self.place != RunPlace::Inline {
             result = self.request.room.take(&mut out).and(result);
         }
         Stepped { result, out, commit }

@@ -136,9 +136,9 @@ fn shown(text: &str) -> String {
 }
 
 /// Reads a string and gives it to a parser.
-struct Text<F>(&'static str, F);
+struct ParsedText<F>(&'static str, F);
 
-impl<T, F: FnOnce(&str) -> Result<T, Cow<'static, str>>> Visitor<'_> for Text<F> {
+impl<T, F: FnOnce(&str) -> Result<T, Cow<'static, str>>> Visitor<'_> for ParsedText<F> {
     type Value = T;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -152,7 +152,7 @@ impl<T, F: FnOnce(&str) -> Result<T, Cow<'static, str>>> Visitor<'_> for Text<F>
 
 impl<'de, T: Integer> Deserialize<'de> for Quantity<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_str(Text("a quantity, like \"0x1f\"", |text: &str| {
+        deserializer.deserialize_str(ParsedText("a quantity, like \"0x1f\"", |text: &str| {
             let value = parse_quantity(text)?;
             T::from_u256(value).map(Quantity).ok_or_else(|| format!("out of range: at most {}", T::NAME).into())
         }))
@@ -193,7 +193,7 @@ impl<'de, T: Integer> Deserialize<'de> for Number<T> {
 
 impl<'de> Deserialize<'de> for Data {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_str(Text("hex data, like \"0x\" or \"0x00ff\"", |text: &str| {
+        deserializer.deserialize_str(ParsedText("hex data, like \"0x\" or \"0x00ff\"", |text: &str| {
             decode(text).map(|bytes| Self(bytes.into()))
         }))
     }
@@ -202,19 +202,19 @@ impl<'de> Deserialize<'de> for Data {
 impl<'de, const N: usize> Deserialize<'de> for Fixed<N> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let what = if N == 20 { "an address: 0x and 40 hex digits" } else { "32 bytes: 0x and 64 hex digits" };
-        deserializer.deserialize_str(Text(what, |text: &str| decode_fixed(text).map(Self)))
+        deserializer.deserialize_str(ParsedText(what, |text: &str| decode_fixed(text).map(Self)))
     }
 }
 
 impl<'de> Deserialize<'de> for Word {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_str(Text(WORD, |text: &str| parse_word(text).map(Self)))
+        deserializer.deserialize_str(ParsedText(WORD, |text: &str| parse_word(text).map(Self)))
     }
 }
 
 impl<'de> Deserialize<'de> for SlotKey {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_str(Text(WORD, |text: &str| {
+        deserializer.deserialize_str(ParsedText(WORD, |text: &str| {
             // geth counts bytes, and a last half one as a whole.
             parse_word(text).map(|slot| Self { slot, in_full: text.len() >= 65 })
         }))

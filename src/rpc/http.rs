@@ -20,7 +20,7 @@ use tokio::time::timeout;
 
 use super::{
     access::{Access, Client},
-    connections::Entry,
+    connections::ConnectionEntry,
     dialect::{Dialect, STANDARD},
     encode,
     error::RpcError,
@@ -124,7 +124,7 @@ where
 pub struct Door {
     pub service: Arc<HttpService>,
     pub link: Arc<Link>,
-    pub entry: Arc<Entry>,
+    pub entry: Arc<ConnectionEntry>,
     /// The connection as the scheduler sees it, where its client has no token.
     pub flow: Arc<Flow>,
 }

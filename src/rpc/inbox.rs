@@ -65,7 +65,7 @@ impl Pieces {
 pub struct Inbox<S> {
     stream: BufReader<S>,
     pieces: Arc<Pieces>,
-    head: Head,
+    head: FrameHead,
     /// Bytes of the current frame's payload that were not handed on.
     left: usize,
     /// The wait before there is another look, where there is no room.
@@ -74,7 +74,7 @@ pub struct Inbox<S> {
 
 /// The head of a frame, as far as it has come (RFC 6455, 5.2).
 #[derive(Default)]
-struct Head {
+struct FrameHead {
     bytes: [u8; 14],
     read: usize,
     handed_on: usize,
@@ -82,7 +82,7 @@ struct Head {
     has_room: bool,
 }
 
-impl Head {
+impl FrameHead {
     /// Bytes of the head, as far as it can be told.
     fn length(&self) -> usize {
         if self.read < 2 {
@@ -117,7 +117,7 @@ impl<S: AsyncRead + Unpin> Inbox<S> {
     /// What `stream` brings, counted in `pieces`.
     pub fn new(stream: S, pieces: Arc<Pieces>) -> Self {
         let stream = BufReader::with_capacity(Self::AHEAD, stream);
-        Self { stream, pieces, head: Head::default(), left: 0, retry: None }
+        Self { stream, pieces, head: FrameHead::default(), left: 0, retry: None }
     }
 
     /// The stream, to be read without being counted.
@@ -169,7 +169,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Inbox<S> {
         if this.left == 0 && this.head.handed_on == this.head.read {
             // The next frame.
             if this.head.handed_on > 0 {
-                this.head = Head::default();
+                this.head = FrameHead::default();
             }
         }
         if !this.head.has_room {

@@ -76,19 +76,19 @@ impl IoMemory {
     /// Text that connections share: it counts for the node until the last of them has let it go. It is always granted, because it exists
     /// already; the connections that do not take it run into their own bound ([`MemoryShare::try_share`]).
     pub fn shared_text(self: &Arc<Self>, text: Vec<u8>) -> Bytes {
-        struct Text(Vec<u8>, Arc<IoMemory>);
-        impl AsRef<[u8]> for Text {
+        struct SharedText(Vec<u8>, Arc<IoMemory>);
+        impl AsRef<[u8]> for SharedText {
             fn as_ref(&self) -> &[u8] {
                 &self.0
             }
         }
-        impl Drop for Text {
+        impl Drop for SharedText {
             fn drop(&mut self) {
                 self.1.held.fetch_sub(self.0.len(), AcqRel);
             }
         }
         self.held.fetch_add(text.len(), AcqRel);
-        Bytes::from_owner(Text(text, self.clone()))
+        Bytes::from_owner(SharedText(text, self.clone()))
     }
 
     /// How much of the bound a connection may hold while all together hold so much.
@@ -209,13 +209,13 @@ impl HeldBytes {
 
     /// A text that gives these bytes back when its last part has been written and dropped.
     pub fn around(self, text: Vec<u8>) -> Bytes {
-        struct Text(Vec<u8>, HeldBytes);
-        impl AsRef<[u8]> for Text {
+        struct HeldText(Vec<u8>, HeldBytes);
+        impl AsRef<[u8]> for HeldText {
             fn as_ref(&self) -> &[u8] {
                 &self.0
             }
         }
-        let text = Text(text, self);
+        let text = HeldText(text, self);
         debug_assert!(text.1.bytes >= text.0.len(), "an answer holds what it has taken");
         Bytes::from_owner(text)
     }

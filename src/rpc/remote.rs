@@ -14,7 +14,7 @@ use crate::{
 
 /// How the front completes the state that requests need.
 #[derive(Debug)]
-pub struct Remote {
+pub struct StateCompletion {
     /// Brings it in.
     pub fetcher: Arc<Fetcher>,
     /// How often one request may miss something.
@@ -23,7 +23,7 @@ pub struct Remote {
     pub snapshots: Arc<Snapshots>,
 }
 
-impl Remote {
+impl StateCompletion {
     /// Brings in what a run of `request` has missed, `round` times by now: it may run again then. Returns what it runs on instead, where the
     /// block it was about is no more on the upstream's chain.
     ///

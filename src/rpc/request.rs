@@ -10,7 +10,7 @@ use super::{
     dialect::Dialect,
     encode,
     memory::{AnswerRoom, MemoryShare},
-    methods::{Backend, Method, Run},
+    methods::{Backend, MethodRoute, Run},
     subscriptions::Starting,
 };
 use crate::{
@@ -41,7 +41,7 @@ pub struct Request {
     /// The id that its answer bears.
     pub id: Id<'static>,
     /// The method.
-    pub method: &'static Method,
+    pub method: &'static MethodRoute,
     /// The parameters, as JSON.
     pub params: ByteString,
     /// Who asks.

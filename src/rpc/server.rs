@@ -23,7 +23,7 @@ use tower_http::cors::{AllowOrigin, CorsLayer};
 
 use super::{
     access::Access,
-    connections::{ConnectionLimits, Connections, Entry},
+    connections::{ConnectionEntry, ConnectionLimits, Connections},
     dialect::{Dialect, PROJECT, STANDARD},
     error::RpcError,
     front::Front,
@@ -269,7 +269,7 @@ impl Acceptor {
 }
 
 impl Connection {
-    async fn serve(mut self, stream: TcpStream, link: Arc<Link>, entry: Arc<Entry>) {
+    async fn serve(mut self, stream: TcpStream, link: Arc<Link>, entry: Arc<ConnectionEntry>) {
         let door = Door { service: self.service, link: link.clone(), entry: entry.clone(), flow: Flow::new() };
         let service = TowerToHyperService::new(Gate::new(self.origins, link.clone(), self.cors.layer(door)));
         let mut builder = auto::Builder::new(TokioExecutor::new());

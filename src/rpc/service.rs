@@ -33,7 +33,7 @@ use super::{
     error::RpcError,
     front::Front,
     memory::{AnswerRoom, HeldBytes},
-    methods::Method,
+    methods::MethodRoute,
     request::{Caller, Request, begin},
     subscriptions::Starting,
 };
@@ -88,7 +88,7 @@ pub struct Encoded {
 
 /// An encoded answer in the extensions of a [`MethodResponse`].
 #[derive(Clone, Debug)]
-struct Answer(Bytes);
+struct EncodedAnswer(Bytes);
 
 impl Session {
     /// Answers a message, whose bytes are `held` until its requests have run.
@@ -131,8 +131,8 @@ impl Session {
         let message = Carried(Message::new(self, published, starting));
         let mut response = call_with_service(request, most, u32::MAX, message).await;
         drop(held);
-        let text = match response.extensions_mut().remove::<Answer>() {
-            Some(Answer(text)) => text,
+        let text = match response.extensions_mut().remove::<EncodedAnswer>() {
+            Some(EncodedAnswer(text)) => text,
             None => {
                 let (id, error) = decided_before(&text, response, self.limits.max_batch).await;
                 let error = self.admit().err().unwrap_or(error);
@@ -225,7 +225,7 @@ impl Message {
         if let Err(error) = session.admit() {
             return session.failure(id, error);
         }
-        let Some(method) = Method::by_name(name) else {
+        let Some(method) = MethodRoute::by_name(name) else {
             session.front.count_unknown(parsed);
             return session.failure(id, RpcError::method(name));
         };
@@ -388,7 +388,7 @@ impl Encoded {
 impl From<Encoded> for MethodResponse {
     fn from(encoded: Encoded) -> Self {
         let mut extensions = Extensions::new();
-        extensions.insert(Answer(encoded.around()));
+        extensions.insert(EncodedAnswer(encoded.around()));
         Self::notification().with_extensions(extensions)
     }
 }

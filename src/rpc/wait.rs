@@ -6,14 +6,14 @@ use super::{
     error::RpcError,
     front::Front,
     methods::{Awaited, Backend, Run},
-    remote::Remote,
+    remote::StateCompletion,
     request::Request,
     wire,
 };
-use crate::executor::{LaneName, Place};
+use crate::executor::{LaneName, RunPlace};
 
 /// Where its runs are.
-const PLACE: Place = Place::On(LaneName::Read);
+const PLACE: RunPlace = RunPlace::On(LaneName::Read);
 
 impl Front {
     /// Sends the transaction of `request` and answers its receipt, from the first snapshot that it is in.
@@ -35,7 +35,7 @@ impl Front {
     }
 
     /// Sends a transaction on to the upstream.
-    async fn send_on_to_await(&self, remote: &Remote, request: &Request) -> Result<Awaited, RpcError> {
+    async fn send_on_to_await(&self, remote: &StateCompletion, request: &Request) -> Result<Awaited, RpcError> {
         let (raw, timeout) = wire::parse_raw_sync(&request.params, request.caller.dialect)?;
         let hash = remote.send_on(&raw, request).await?;
         Ok(Awaited { hash, timeout: self.limits().sync.choose(timeout) })

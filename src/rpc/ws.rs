@@ -48,7 +48,7 @@ use tokio_tungstenite::{
 };
 
 use super::{
-    connections::Entry,
+    connections::ConnectionEntry,
     error::RpcError,
     inbox::{Inbox, Pieces},
     link::Link,
@@ -108,7 +108,7 @@ impl Sockets {
         request: Request<Incoming>,
         session: Session,
         link: Arc<Link>,
-        entry: Arc<Entry>,
+        entry: Arc<ConnectionEntry>,
     ) -> HttpResponse {
         let response = match create_response_with_body(&request, AnswerBody::default) {
             Ok(response) => response,
@@ -267,7 +267,7 @@ async fn serve(
     let grace = GRACE.min(link.timeout());
     let outlet = Arc::new(Outlet::new(link, bounds, out));
     let mut writer = tokio::spawn(write(sink, outgoing, outlet.clone()));
-    let reader = Reader {
+    let reader = ConnectionReader {
         session,
         outlet: outlet.clone(),
         pieces,
@@ -363,7 +363,7 @@ fn text_message(text: Bytes) -> Message {
 }
 
 /// Reads a connection, and runs what it asks.
-struct Reader {
+struct ConnectionReader {
     session: Session,
     outlet: Arc<Outlet>,
     pieces: Arc<Pieces>,
@@ -373,7 +373,7 @@ struct Reader {
     running: JoinSet<Result<(), String>>,
 }
 
-impl Reader {
+impl ConnectionReader {
     /// Reads until the connection is to end, and says why it is.
     async fn read(
         mut self,

@@ -25,12 +25,12 @@ pub struct Account {
     slots: Slots,
     /// The same slots under the Keccak hash of their key: the storage root. Empty where `kind` says that none is kept.
     trie: Trie<U256>,
-    kind: Kind,
+    kind: StorageKind,
 }
 
 /// What of an account's storage is here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+enum StorageKind {
     /// All of it, with its trie.
     Whole,
     /// All of it, in a world that keeps no tries.
@@ -94,7 +94,7 @@ impl Default for Account {
             code: Code::default(),
             slots: Slots::default(),
             trie: Trie::default(),
-            kind: Kind::Whole,
+            kind: StorageKind::Whole,
         }
     }
 }
@@ -105,17 +105,17 @@ impl Account {
 
     /// An account of a world on a remote base: what is not written here is in the base.
     pub(super) fn partial() -> Self {
-        Self { kind: Kind::Partial, ..Self::default() }
+        Self { kind: StorageKind::Partial, ..Self::default() }
     }
 
     /// An account of such a world that has nothing in the base.
     pub(super) fn untracked() -> Self {
-        Self { kind: Kind::Untracked, ..Self::default() }
+        Self { kind: StorageKind::Untracked, ..Self::default() }
     }
 
     /// Whether slots that are not here are in the remote base.
     pub(super) fn is_partial(&self) -> bool {
-        self.kind == Kind::Partial
+        self.kind == StorageKind::Partial
     }
 
     /// The value of storage slot `key`, if it is here. Of an account that is whole, it always is.
@@ -131,7 +131,7 @@ impl Account {
 
     /// Stores `value` in slot `key`.
     pub fn set_slot(&mut self, key: U256, value: U256) {
-        if self.kind != Kind::Whole {
+        if self.kind != StorageKind::Whole {
             return self.set_untracked(key, value);
         }
         let path = keccak256(key.to_be_bytes::<32>());
@@ -147,7 +147,7 @@ impl Account {
 
     /// Stores values in many slots.
     pub fn set_slots(&mut self, written: &HashMap<U256, U256>) {
-        if written.len() < Self::AT_ONCE || self.kind != Kind::Whole {
+        if written.len() < Self::AT_ONCE || self.kind != StorageKind::Whole {
             return written.iter().for_each(|(key, value)| self.set_slot(*key, *value));
         }
         let (slots, trie) = (&mut self.slots, &mut self.trie);
@@ -184,8 +184,8 @@ impl Account {
     pub fn clear_storage(&mut self) {
         self.slots = Slots::default();
         self.trie = Trie::default();
-        if self.kind == Kind::Partial {
-            self.kind = Kind::Untracked;
+        if self.kind == StorageKind::Partial {
+            self.kind = StorageKind::Untracked;
         }
     }
 
@@ -237,8 +237,8 @@ impl PartialEq for Account {
             && self.code.hash == other.code.hash
             && self.kind == other.kind
             && match self.kind {
-                Kind::Whole => self.trie == other.trie,
-                Kind::Untracked | Kind::Partial => self.slots == other.slots,
+                StorageKind::Whole => self.trie == other.trie,
+                StorageKind::Untracked | StorageKind::Partial => self.slots == other.slots,
             }
     }
 }

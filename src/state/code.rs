@@ -18,13 +18,13 @@ use super::account::Code;
 /// A world holds its own references to the code of its accounts, so evicting an entry only forgets the shortcut.
 #[derive(Debug)]
 pub struct CodeCache {
-    chain: Part,
-    overrides: Part,
+    chain: CodeShard,
+    overrides: CodeShard,
     limit: usize,
 }
 
 #[derive(Debug, Default)]
-struct Part {
+struct CodeShard {
     codes: DashMap<Bytes, Code, DefaultHashBuilder>,
     order: SegQueue<Bytes>,
     bytes: AtomicUsize,
@@ -42,7 +42,7 @@ pub struct CodeStats {
 impl CodeCache {
     /// A cache that holds up to `limit` bytes of code.
     pub fn new(limit: usize) -> Self {
-        Self { chain: Part::default(), overrides: Part::default(), limit }
+        Self { chain: CodeShard::default(), overrides: CodeShard::default(), limit }
     }
 
     /// The analysed form of code that belongs to the chain's state.
@@ -63,7 +63,7 @@ impl CodeCache {
         CodeStats { chain_bytes: self.chain.bytes.load(Relaxed), override_bytes: self.overrides.bytes.load(Relaxed) }
     }
 
-    fn get(&self, part: &Part, code: Bytes) -> Code {
+    fn get(&self, part: &CodeShard, code: Bytes) -> Code {
         if code.is_empty() {
             return Code { hash: KECCAK256_EMPTY, bytecode: Bytecode::default() };
         }
@@ -89,7 +89,7 @@ impl CodeCache {
     }
 }
 
-impl Part {
+impl CodeShard {
     fn insert(&self, code: Bytes, made: Code) {
         // A private copy: the bytes may be a view into a request body of megabytes.
         let key = Bytes::copy_from_slice(&code);

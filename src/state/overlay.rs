@@ -38,7 +38,7 @@ pub struct Overlay {
     codes: Option<Box<OwnCodes>>,
     ids: AddressMap<usize>,
     /// The first `ids.len()` are in use; the rest wait with their maps emptied.
-    entries: Vec<Entry>,
+    entries: Vec<OverlayEntry>,
     /// What was not known of a remote base. It stays when the overlay is reset, until it is [taken](Overlay::take_missed).
     missed: RefCell<Missed>,
     /// Reads of the remote base that found something, until they are counted.
@@ -50,11 +50,11 @@ pub struct Overlay {
 }
 
 #[derive(Debug, Default)]
-struct Entry {
+struct OverlayEntry {
     /// The account in the base, whose slots show through unless cleared.
     base: Option<Arc<Account>>,
     /// Where the rest of its slots are: with the remote base.
-    remote: Option<Remote>,
+    remote: Option<RemoteAccount>,
     /// Whether the base's slots are gone.
     bare: bool,
     /// Slots that were written before the overlay last [settled](Overlay::settle).
@@ -67,7 +67,7 @@ struct Entry {
 
 /// An account of a remote base.
 #[derive(Debug)]
-struct Remote {
+struct RemoteAccount {
     view: RemoteView,
     /// None where nothing is known of it.
     cell: Option<Arc<Cell>>,
@@ -226,7 +226,7 @@ impl Overlay {
         let id = *self.ids.entry(address).or_insert(next);
         if id == next {
             if next == self.entries.len() {
-                self.entries.push(Entry::default());
+                self.entries.push(OverlayEntry::default());
             }
             let base = self.base.account(&address).cloned();
             let info = base.as_ref().map(|account| AccountInfo {
@@ -281,7 +281,7 @@ impl Overlay {
                 None => self.miss(&view, Miss::Account(address)),
             }
         }
-        self.entries[id].remote = Some(Remote { view, cell });
+        self.entries[id].remote = Some(RemoteAccount { view, cell });
     }
 
     #[cold]
@@ -310,7 +310,7 @@ impl Overlay {
     /// A slot that nothing but the remote base has.
     fn remote_slot(&mut self, id: usize, slot: U256) -> U256 {
         let entry = &self.entries[id];
-        let Some(Remote { view, cell }) = &entry.remote else { return U256::ZERO };
+        let Some(RemoteAccount { view, cell }) = &entry.remote else { return U256::ZERO };
         if let Some(value) = cell.as_ref().and_then(|cell| view.slot_of(cell, &slot)) {
             self.hits += 1;
             return value;
@@ -321,7 +321,7 @@ impl Overlay {
     }
 }
 
-impl Entry {
+impl OverlayEntry {
     /// The value of a slot, unless the remote base has it.
     fn held_slot(&self, slot: &U256) -> Option<U256> {
         if let Some(value) = self.now.slots.get(slot).or_else(|| self.settled.get(slot)) {
@@ -401,7 +401,7 @@ impl DatabaseRef for Overlay {
         if let Some(value) = entry.held_slot(&slot) {
             return Ok(value);
         }
-        let Some(Remote { view, cell }) = &entry.remote else { return Ok(U256::ZERO) };
+        let Some(RemoteAccount { view, cell }) = &entry.remote else { return Ok(U256::ZERO) };
         Ok(cell.as_ref().and_then(|cell| view.slot_of(cell, &slot)).unwrap_or_else(|| {
             self.note_miss(view, Miss::Slot(address, slot));
             U256::ZERO

@@ -18,12 +18,12 @@ pub(super) struct OwnCodes {
     /// Of an account that has none.
     empty: Bytecode,
     /// By the first byte of the hash.
-    places: Vec<Option<Seen>>,
+    places: Vec<Option<CachedCode>>,
 }
 
 /// A code that was seen last in its place.
 #[derive(Debug)]
-struct Seen {
+struct CachedCode {
     hash: B256,
     copy: Option<Bytecode>,
 }
@@ -62,7 +62,7 @@ impl OwnCodes {
         match place {
             Some(seen) if seen.hash == *hash => Some(seen.copy.get_or_insert_with(|| copy(code)).clone()),
             _ => {
-                *place = Some(Seen { hash: *hash, copy: None });
+                *place = Some(CachedCode { hash: *hash, copy: None });
                 None
             }
         }

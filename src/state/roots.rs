@@ -16,7 +16,7 @@ use super::{
 #[derive(Debug)]
 pub struct StateRoots<'a> {
     world: &'a LocalWorld,
-    accounts: Draft<'a, Arc<Account>, Leaf>,
+    accounts: Draft<'a, Arc<Account>, AccountLeaf>,
     /// The storage of the accounts in which it changed.
     storages: AddressMap<Draft<'a, U256, U256>>,
     scratch: Scratch,
@@ -24,7 +24,7 @@ pub struct StateRoots<'a> {
 
 /// An account as the account trie has it.
 #[derive(Clone, Debug, PartialEq)]
-struct Leaf(TrieAccount);
+struct AccountLeaf(TrieAccount);
 
 impl<'a> StateRoots<'a> {
     /// Begins with the state of `world`.
@@ -41,7 +41,7 @@ impl<'a> StateRoots<'a> {
             match &change.info {
                 Some(info) => {
                     let (nonce, balance, code_hash) = (info.nonce, info.balance, info.code_hash);
-                    self.accounts.insert(path, Leaf(TrieAccount { nonce, balance, storage_root, code_hash }));
+                    self.accounts.insert(path, AccountLeaf(TrieAccount { nonce, balance, storage_root, code_hash }));
                 }
                 None => self.accounts.remove(path),
             }
@@ -85,13 +85,13 @@ impl<'a> StateRoots<'a> {
     }
 }
 
-impl TrieValue for Leaf {
+impl TrieValue for AccountLeaf {
     fn encode_value(&self, out: &mut Vec<u8>) {
         alloy_rlp::Encodable::encode(&self.0, out);
     }
 }
 
-impl DraftValue<Arc<Account>> for Leaf {
+impl DraftValue<Arc<Account>> for AccountLeaf {
     fn is(&self, known: &Arc<Account>) -> bool {
         self.0 == known.trie_account()
     }

@@ -71,7 +71,7 @@ pub struct Trie<V> {
 
 /// A node and the hash of all below it.
 #[derive(Clone, Debug)]
-struct Node<V> {
+struct TrieNode<V> {
     /// How the parent refers to this node; unset when something changed since it was last hashed.
     rlp: OnceLock<RlpNode>,
     kind: NodeKind<V>,
@@ -87,7 +87,7 @@ enum NodeKind<V> {
     Branch(Branch<V>),
 }
 
-type Child<V> = Option<Arc<Node<V>>>;
+type Child<V> = Option<Arc<TrieNode<V>>>;
 
 /// A branch node, with the extension node before it where the specification has one.
 #[derive(Clone, Debug)]
@@ -112,7 +112,7 @@ impl<V> Trie<V> {
 
     /// All entries, in the order of their keys.
     pub fn iter(&self) -> impl Iterator<Item = (B256, &V)> {
-        let mut pending: Vec<&Node<V>> = self.root.as_deref().into_iter().collect();
+        let mut pending: Vec<&TrieNode<V>> = self.root.as_deref().into_iter().collect();
         iter::from_fn(move || {
             loop {
                 match &pending.pop()?.kind {
@@ -143,9 +143,9 @@ impl<V: TrieValue> Trie<V> {
         if self.get(key) == Some(&value) {
             return;
         }
-        let leaf = Arc::new(Node::new(NodeKind::Leaf { key, value }));
+        let leaf = Arc::new(TrieNode::new(NodeKind::Leaf { key, value }));
         match &mut self.root {
-            Some(root) => Node::insert(root, &Nibbles::unpack_array(&key.0), leaf),
+            Some(root) => TrieNode::insert(root, &Nibbles::unpack_array(&key.0), leaf),
             None => self.root = Some(leaf),
         }
     }
@@ -156,7 +156,7 @@ impl<V: TrieValue> Trie<V> {
             return;
         }
         match &mut self.root {
-            Some(root) if root.is_branch() => Node::remove(root, &Nibbles::unpack_array(&key.0)),
+            Some(root) if root.is_branch() => TrieNode::remove(root, &Nibbles::unpack_array(&key.0)),
             _ => self.root = None,
         }
     }
@@ -216,11 +216,11 @@ impl<V> Default for Trie<V> {
 /// Equal contents. What both tries share is not looked into.
 impl<V: PartialEq> PartialEq for Trie<V> {
     fn eq(&self, other: &Self) -> bool {
-        Node::same(&self.root, &other.root)
+        TrieNode::same(&self.root, &other.root)
     }
 }
 
-impl<V> Node<V> {
+impl<V> TrieNode<V> {
     const fn new(kind: NodeKind<V>) -> Self {
         Self { rlp: OnceLock::new(), kind }
     }
@@ -238,7 +238,7 @@ impl<V> Node<V> {
     }
 }
 
-impl<V: PartialEq> Node<V> {
+impl<V: PartialEq> TrieNode<V> {
     fn same(a: &Child<V>, b: &Child<V>) -> bool {
         let (Some(a), Some(b)) = (a, b) else { return a.is_none() && b.is_none() };
         if Arc::ptr_eq(a, b) {
@@ -255,7 +255,7 @@ impl<V: PartialEq> Node<V> {
     }
 }
 
-impl<V: TrieValue> Node<V> {
+impl<V: TrieValue> TrieNode<V> {
     /// The node in `slot`, for a change in it or in where it hangs: copied if it is shared, its hash
     /// forgotten.
     fn changed(slot: &mut Arc<Self>) -> &mut Self {

@@ -19,7 +19,7 @@ use redb::{BackendError, StorageBackend};
 /// see them; [`let_through`](Self::let_through) makes them, and from then on this is the backend beneath.
 #[derive(Debug)]
 pub struct Guarded<B> {
-    inner: Arc<Inner<B>>,
+    inner: Arc<GuardState<B>>,
 }
 
 impl<B> Clone for Guarded<B> {
@@ -29,7 +29,7 @@ impl<B> Clone for Guarded<B> {
 }
 
 #[derive(Debug)]
-struct Inner<B> {
+struct GuardState<B> {
     beneath: B,
     through: AtomicBool,
     held: Mutex<Held>,
@@ -39,11 +39,11 @@ struct Inner<B> {
 struct Held {
     /// The length as it would be.
     len: u64,
-    steps: Vec<Step>,
+    steps: Vec<DiskStep>,
 }
 
 #[derive(Debug)]
-enum Step {
+enum DiskStep {
     Write { offset: u64, data: Vec<u8> },
     SetLen(u64),
     Sync,
@@ -52,7 +52,7 @@ enum Step {
 impl<B: StorageBackend> Guarded<B> {
     pub fn new(beneath: B) -> Self {
         let held = Held { len: beneath.len().unwrap_or_default(), steps: Vec::new() };
-        Self { inner: Arc::new(Inner { beneath, through: AtomicBool::new(false), held: Mutex::new(held) }) }
+        Self { inner: Arc::new(GuardState { beneath, through: AtomicBool::new(false), held: Mutex::new(held) }) }
     }
 
     pub fn is_empty(&self) -> io::Result<bool> {
@@ -65,9 +65,9 @@ impl<B: StorageBackend> Guarded<B> {
         let Some(mut held) = inner.held() else { return Ok(()) };
         for step in &held.steps {
             match step {
-                Step::Write { offset, data } => inner.beneath.write(*offset, data)?,
-                Step::SetLen(len) => inner.beneath.set_len(*len)?,
-                Step::Sync => inner.beneath.sync_data()?,
+                DiskStep::Write { offset, data } => inner.beneath.write(*offset, data)?,
+                DiskStep::SetLen(len) => inner.beneath.set_len(*len)?,
+                DiskStep::Sync => inner.beneath.sync_data()?,
             }
         }
         held.steps = Vec::new();
@@ -76,7 +76,7 @@ impl<B: StorageBackend> Guarded<B> {
     }
 }
 
-impl<B> Inner<B> {
+impl<B> GuardState<B> {
     /// What is held back, unless nothing is any more.
     fn held(&self) -> Option<MutexGuard<'_, Held>> {
         if self.through.load(Acquire) {
@@ -88,7 +88,7 @@ impl<B> Inner<B> {
     }
 }
 
-impl<B: StorageBackend> Inner<B> {
+impl<B: StorageBackend> GuardState<B> {
     fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
         let Some(held) = self.held() else { return self.beneath.read(offset, out) };
         let end = offset + out.len() as u64;
@@ -100,7 +100,7 @@ impl<B: StorageBackend> Inner<B> {
         self.beneath.read(offset, &mut out[..there])?;
         for step in &held.steps {
             match step {
-                Step::Write { offset: at, data } => {
+                DiskStep::Write { offset: at, data } => {
                     let (from, to) = (offset.max(*at), end.min(at + data.len() as u64));
                     if from < to {
                         let part = &data[(from - at) as usize..(to - at) as usize];
@@ -108,8 +108,8 @@ impl<B: StorageBackend> Inner<B> {
                     }
                 }
                 // What was cut off is zero when the file grows again.
-                Step::SetLen(len) if *len < end => out[len.saturating_sub(offset) as usize..].fill(0),
-                Step::SetLen(_) | Step::Sync => {}
+                DiskStep::SetLen(len) if *len < end => out[len.saturating_sub(offset) as usize..].fill(0),
+                DiskStep::SetLen(_) | DiskStep::Sync => {}
             }
         }
         Ok(())
@@ -128,20 +128,20 @@ impl<B: StorageBackend> StorageBackend for Guarded<B> {
     fn set_len(&self, len: u64) -> io::Result<()> {
         let Some(mut held) = self.inner.held() else { return self.inner.beneath.set_len(len) };
         held.len = len;
-        held.steps.push(Step::SetLen(len));
+        held.steps.push(DiskStep::SetLen(len));
         Ok(())
     }
 
     fn sync_data(&self) -> io::Result<()> {
         let Some(mut held) = self.inner.held() else { return self.inner.beneath.sync_data() };
-        held.steps.push(Step::Sync);
+        held.steps.push(DiskStep::Sync);
         Ok(())
     }
 
     fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
         let Some(mut held) = self.inner.held() else { return self.inner.beneath.write(offset, data) };
         held.len = held.len.max(offset + data.len() as u64);
-        held.steps.push(Step::Write { offset, data: data.to_vec() });
+        held.steps.push(DiskStep::Write { offset, data: data.to_vec() });
         Ok(())
     }
 

@@ -15,11 +15,11 @@ use crate::engine::{Call, CallFees, SimulationError, market_tx};
 
 /// The accounts that the node signs for.
 #[derive(Debug, Default)]
-pub struct Accounts(Vec<Account>);
+pub struct Accounts(Vec<SigningAccount>);
 
 /// An account, and the key that speaks for it.
 #[derive(Debug)]
-pub struct Account {
+pub struct SigningAccount {
     signer: PrivateKeySigner,
     /// `eth_sendTransaction` signs for it too, which asks nobody: it is one of the devnet's, whose keys everybody knows.
     pub is_open: bool,
@@ -29,7 +29,7 @@ pub struct Account {
 
 /// What is filled into a call to make a transaction of it.
 #[derive(Clone, Copy, Debug)]
-pub struct Filled {
+pub struct TxFields {
     /// EIP-155 chain id.
     pub chain_id: u64,
     /// The sender's nonce.
@@ -52,10 +52,11 @@ pub enum SigningError {
 impl Accounts {
     /// The devnet's own accounts, and those of key files. One that is both is the devnet's.
     pub fn new(open: Vec<PrivateKeySigner>, keyed: Vec<PrivateKeySigner>) -> Self {
-        let mut accounts: Vec<Account> = open.into_iter().map(|signer| Account::new(signer, true)).collect();
+        let mut accounts: Vec<SigningAccount> =
+            open.into_iter().map(|signer| SigningAccount::new(signer, true)).collect();
         for signer in keyed {
             if !accounts.iter().any(|account| account.address() == signer.address()) {
-                accounts.push(Account::new(signer, false));
+                accounts.push(SigningAccount::new(signer, false));
             }
         }
         Self(accounts)
@@ -63,21 +64,21 @@ impl Accounts {
 
     /// Their addresses.
     pub fn addresses(&self) -> impl Iterator<Item = Address> {
-        self.0.iter().map(Account::address)
+        self.0.iter().map(SigningAccount::address)
     }
 
     /// The first.
-    pub fn first(&self) -> Option<&Account> {
+    pub fn first(&self) -> Option<&SigningAccount> {
         self.0.first()
     }
 
     /// The account at `address`.
-    pub fn find(&self, address: Address) -> Option<&Account> {
+    pub fn find(&self, address: Address) -> Option<&SigningAccount> {
         self.0.iter().find(|account| account.address() == address)
     }
 }
 
-impl Account {
+impl SigningAccount {
     fn new(signer: PrivateKeySigner, is_open: bool) -> Self {
         Self { signer, is_open, choosing: Mutex::default() }
     }
@@ -96,8 +97,8 @@ impl Account {
     ///
     /// # Errors
     /// Authorizations without a callee; a key that does not sign.
-    pub fn sign(&self, call: Call, filled: Filled) -> Result<Recovered<TxEnvelope>, SigningError> {
-        let Filled { chain_id, nonce, gas: gas_limit } = filled;
+    pub fn sign(&self, call: Call, filled: TxFields) -> Result<Recovered<TxEnvelope>, SigningError> {
+        let TxFields { chain_id, nonce, gas: gas_limit } = filled;
         let CallFees::GasPrice(gas_price) = call.fees else {
             return self.signed(market_tx(&call, chain_id, nonce, gas_limit)?);
         };

@@ -110,7 +110,7 @@ pub enum DecisionError {
 #[derive(Debug, Default)]
 struct Questions {
     /// By the order in which they came.
-    waiting: BTreeMap<u64, Waiting>,
+    waiting: BTreeMap<u64, WaitingBatch>,
     /// The ids that stay taken, and until when: by the order in which their batches came, which is also that of their times.
     withdrawn: BTreeMap<u64, (BatchId, Instant)>,
     next: u64,
@@ -118,7 +118,7 @@ struct Questions {
 }
 
 #[derive(Debug)]
-struct Waiting {
+struct WaitingBatch {
     asked: Asked,
     digest: B256,
     since: Instant,
@@ -212,7 +212,7 @@ impl Approvals {
         drop(waiting);
     }
 
-    fn enter(&self, asked: Asked) -> Result<(Place<'_>, oneshot::Receiver<Decision>), WalletError> {
+    fn enter(&self, asked: Asked) -> Result<(WaitingPermit<'_>, oneshot::Receiver<Decision>), WalletError> {
         let digest = asked.digest();
         let mut questions = self.lock();
         if questions.stopped {
@@ -229,9 +229,9 @@ impl Approvals {
         let number = questions.next;
         questions.next += 1;
         let (decision, decided) = oneshot::channel();
-        questions.waiting.insert(number, Waiting { asked, digest, since: Instant::now(), decision });
+        questions.waiting.insert(number, WaitingBatch { asked, digest, since: Instant::now(), decision });
         self.gauge.set(questions.waiting.len() as f64);
-        Ok((Place { approvals: self, number }, decided))
+        Ok((WaitingPermit { approvals: self, number }, decided))
     }
 
     fn decide(&self, id: &str, digest: Option<&DigestPrefix>, decision: Decision) -> Result<BatchId, DecisionError> {
@@ -247,7 +247,8 @@ impl Approvals {
             });
         }
         let unknown = || DecisionError::Unknown(id.to_owned());
-        let Waiting { asked, since, decision: waiting, .. } = questions.waiting.remove(&number).ok_or_else(unknown)?;
+        let WaitingBatch { asked, since, decision: waiting, .. } =
+            questions.waiting.remove(&number).ok_or_else(unknown)?;
         self.gauge.set(questions.waiting.len() as f64);
         // Under the lock: who finds its question gone finds the decision.
         if waiting.send(decision).is_err() {
@@ -265,7 +266,7 @@ impl Approvals {
 
 impl Questions {
     /// The only waiting batch whose id this is, or begins so.
-    fn find(&self, id: &str) -> Result<(u64, &Waiting), DecisionError> {
+    fn find(&self, id: &str) -> Result<(u64, &WaitingBatch), DecisionError> {
         // One that is what the others begin with may be a stranger's, who waits for somebody to mean the others.
         let is_meant = |whole: &str| whole == id || (id.len() >= SHORTEST_BEGINNING && whole.starts_with(id));
         let mut found = self.waiting.iter().filter(|(_, waiting)| is_meant(waiting.asked.id.as_str()));
@@ -298,7 +299,7 @@ impl Questions {
     }
 }
 
-impl Waiting {
+impl WaitingBatch {
     fn question(&self, timeout: Duration) -> Question {
         let waited = self.since.elapsed();
         let left = timeout.saturating_sub(waited);
@@ -307,23 +308,23 @@ impl Waiting {
 }
 
 /// A place among those that wait, given back when dropped.
-struct Place<'a> {
+struct WaitingPermit<'a> {
     approvals: &'a Approvals,
     number: u64,
 }
 
-impl Place<'_> {
+impl WaitingPermit<'_> {
     /// Whether it still waited. Its id stays taken for as long as the batch could have been approved: no longer at all where its time is up.
     fn withdraw(&self) -> bool {
         let mut questions = self.approvals.lock();
-        let Some(Waiting { asked, since, .. }) = questions.waiting.remove(&self.number) else { return false };
+        let Some(WaitingBatch { asked, since, .. }) = questions.waiting.remove(&self.number) else { return false };
         questions.withdrawn.insert(self.number, (asked.id, since + self.approvals.timeout));
         self.approvals.gauge.set(questions.waiting.len() as f64);
         true
     }
 }
 
-impl Drop for Place<'_> {
+impl Drop for WaitingPermit<'_> {
     fn drop(&mut self) {
         self.withdraw();
     }

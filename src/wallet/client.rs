@@ -12,7 +12,7 @@ use serde::de::Error;
 
 use super::{
     BatchId, DigestPrefix, SocketError,
-    socket::{Answer, List, Listed, Request, socket_path},
+    socket::{Listed, SocketAnswer, SocketRequest, WaitingList, socket_path},
 };
 use crate::command::WalletTask;
 
@@ -96,24 +96,24 @@ pub fn run(data_dir: &Path, task: &WalletTask, out: &mut impl Write) -> Result<(
             let text = format!("ID: {} bytes: a batch's id has {} at most", id.len(), BatchId::LONGEST);
             return Err(ClientError::Refused(text));
         }
-        WalletTask::List { .. } => Request::List {},
+        WalletTask::List { .. } => SocketRequest::List {},
         WalletTask::Approve { id, digest: Some(digest) } => {
             let wrong = |error| ClientError::Refused(format!("DIGEST: {digest:?}: {error}"));
-            Request::Approve { id: id.clone(), digest: digest.parse::<DigestPrefix>().map_err(wrong)? }
+            SocketRequest::Approve { id: id.clone(), digest: digest.parse::<DigestPrefix>().map_err(wrong)? }
         }
         WalletTask::Approve { id, digest: None } => confirm(&path, id, out)?,
-        WalletTask::Reject { id } => Request::Reject { id: id.clone() },
+        WalletTask::Reject { id } => SocketRequest::Reject { id: id.clone() },
     };
     let text = match ask(&path, &request)? {
-        Answer::Error { message } => return Err(ClientError::Refused(message)),
-        Answer::Approved { id } => format!("approved {}\n", plain(&id)),
-        Answer::Rejected { id } => format!("rejected {}\n", plain(&id)),
-        Answer::Waiting(list) if matches!(task, WalletTask::List { json: true }) => {
+        SocketAnswer::Error { message } => return Err(ClientError::Refused(message)),
+        SocketAnswer::Approved { id } => format!("approved {}\n", plain(&id)),
+        SocketAnswer::Rejected { id } => format!("rejected {}\n", plain(&id)),
+        SocketAnswer::Waiting(list) if matches!(task, WalletTask::List { json: true }) => {
             let text = serde_json::to_string_pretty(&list).map(|text| without_controls(&text));
             format!("{}\n", text.map_err(|source| ClientError::Strange { path, source })?)
         }
-        Answer::Waiting(list) => table(&list),
-        Answer::Shown(batch) => entry(&batch),
+        SocketAnswer::Waiting(list) => table(&list),
+        SocketAnswer::Shown(batch) => entry(&batch),
     };
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
         // Who reads has seen enough.
@@ -123,13 +123,13 @@ pub fn run(data_dir: &Path, task: &WalletTask, out: &mut impl Write) -> Result<(
 }
 
 /// Shows a batch on the terminal, asks whether to approve it, and returns the request that approves this batch and no other.
-fn confirm(path: &Path, id: &str, out: &mut impl Write) -> Result<Request, ClientError> {
+fn confirm(path: &Path, id: &str, out: &mut impl Write) -> Result<SocketRequest, ClientError> {
     if !io::stdin().is_terminal() || !io::stdout().is_terminal() {
         return Err(ClientError::NoTerminal);
     }
-    let batch = match ask(path, &Request::Show { id: id.to_owned() })? {
-        Answer::Shown(batch) => batch,
-        Answer::Error { message } => return Err(ClientError::Refused(message)),
+    let batch = match ask(path, &SocketRequest::Show { id: id.to_owned() })? {
+        SocketAnswer::Shown(batch) => batch,
+        SocketAnswer::Error { message } => return Err(ClientError::Refused(message)),
         _ => {
             let source = serde_json::Error::custom("expected a batch");
             return Err(ClientError::Strange { path: path.into(), source });
@@ -141,10 +141,10 @@ fn confirm(path: &Path, id: &str, out: &mut impl Write) -> Result<Request, Clien
     if !["y", "yes"].contains(&answer.trim().to_ascii_lowercase().as_str()) {
         return Err(ClientError::NotApproved(shortened(&batch.id)));
     }
-    Ok(Request::Approve { id: batch.id, digest: batch.digest.into() })
+    Ok(SocketRequest::Approve { id: batch.id, digest: batch.digest.into() })
 }
 
-fn ask(path: &Path, request: &Request) -> Result<Answer, ClientError> {
+fn ask(path: &Path, request: &SocketRequest) -> Result<SocketAnswer, ClientError> {
     let broken = |source| ClientError::Broken { path: path.into(), source };
     let strange = |source| ClientError::Strange { path: path.into(), source };
     let mut stream = UnixStream::connect(path).map_err(|source| match source.kind() {
@@ -167,7 +167,7 @@ fn ask(path: &Path, request: &Request) -> Result<Answer, ClientError> {
     serde_json::from_slice(&answer).map_err(strange)
 }
 
-fn table(list: &List) -> String {
+fn table(list: &WaitingList) -> String {
     let count = list.batches.len() + list.more;
     let mut text = match count {
         0 => return "no batch waits for approval\n".to_owned(),

@@ -50,7 +50,7 @@ pub struct Ledger {
 
 /// A claim to an id: no other batch has it while this is held, nor after its batch was written.
 #[derive(Debug)]
-pub struct Claim {
+pub struct IdClaim {
     id: BatchId,
     reserved: Arc<Mutex<HashSet<BatchId>>>,
 }
@@ -70,12 +70,12 @@ impl Ledger {
     ///
     /// # Errors
     /// That another batch has it.
-    pub fn reserve(&self, id: BatchId) -> Result<Claim, WalletError> {
+    pub fn reserve(&self, id: BatchId) -> Result<IdClaim, WalletError> {
         if !lock(&self.reserved).insert(id.clone()) {
             return Err(WalletError::taken(&id));
         }
         // From here on nobody else can write it; one that was written before is there to be read.
-        let claim = Claim { id, reserved: self.reserved.clone() };
+        let claim = IdClaim { id, reserved: self.reserved.clone() };
         match self.get(&claim.id)? {
             Some(_) => Err(WalletError::taken(&claim.id)),
             None => Ok(claim),
@@ -124,14 +124,14 @@ impl Ledger {
     }
 }
 
-impl Claim {
+impl IdClaim {
     /// The id.
     pub const fn id(&self) -> &BatchId {
         &self.id
     }
 }
 
-impl Drop for Claim {
+impl Drop for IdClaim {
     fn drop(&mut self) {
         lock(&self.reserved).remove(&self.id);
     }

@@ -28,7 +28,7 @@ use alloy_hardforks::EthereumHardforks;
 use alloy_primitives::{Address, TxHash};
 
 pub use self::{
-    accounts::{Account, Accounts, Filled, SigningError},
+    accounts::{Accounts, SigningAccount, SigningError, TxFields},
     approval::{Approvals, Asked, AskedCall, DecisionError, Question},
     batch::{BatchCall, BatchId, BatchRequest, CallsState, Requested},
     digest::{DigestPrefix, NoDigest},
@@ -36,13 +36,13 @@ pub use self::{
     executor::{BatchExecutor, Delegation},
     fees::{FeeError, Fees},
     ledger::{Ledger, TakenBatch},
-    rules::{Rules, Standing},
+    rules::{BatchSender, WalletRules},
     socket::{ApprovalSocket, SOCKET, SocketError},
     status::{AtomicSupport, BatchStatus, CallsReceipt, SimulatedCall, Submitted},
 };
 use self::{
-    ledger::Claim,
-    plan::{Plan, Planned, Planner},
+    ledger::IdClaim,
+    plan::{Plan, PlannedTx, Planner},
 };
 use crate::{
     chain::{ChainSpec, DEPLOYMENT_PROXY},
@@ -97,19 +97,19 @@ pub struct Wallet {
     /// What it does where there is a choice.
     pub policy: Policy,
     /// How its simulations run.
-    pub rules: engine::Rules,
+    pub rules: engine::SimulationRules,
 }
 
 /// A batch that has passed the rules and was simulated: nothing of it is signed yet. Dropping it frees its id.
 #[derive(Debug)]
-pub struct Prepared {
+pub struct PreparedBatch {
     batch: BatchRequest,
-    claim: Claim,
+    claim: IdClaim,
     account: Address,
     plan: Plan,
 }
 
-impl Prepared {
+impl PreparedBatch {
     /// What its client is told once it is sent.
     pub fn submitted(&self) -> Submitted {
         Submitted { id: self.claim.id().clone(), simulation: self.plan.simulation.clone() }
@@ -128,19 +128,19 @@ impl Wallet {
         published: &Published,
         overlay: &mut Overlay,
         meter: Meter,
-    ) -> Result<Prepared, WalletError> {
+    ) -> Result<PreparedBatch, WalletError> {
         let snapshot = pending(published)?;
         let account = match batch.from {
             Some(from) => self.accounts.find(from),
             None => self.accounts.first(),
         };
-        let address = account.map_or(Address::ZERO, Account::address);
-        let standing = Standing {
+        let address = account.map_or(Address::ZERO, SigningAccount::address);
+        let standing = BatchSender {
             client,
             account: account.is_some(),
             delegated: self.delegation(&snapshot, address, overlay) == Delegation::Executor,
         };
-        let rules = Rules {
+        let rules = WalletRules {
             chain_id: self.spec.chain_id(),
             atomic: self.is_prague(&snapshot),
             deny: self.policy.deny,
@@ -155,7 +155,7 @@ impl Wallet {
             self.approvals.check_id(claim.id()).map(|()| claim)
         })?;
         let plan = self.plan(&batch, address, published, overlay, meter)?;
-        Ok(Prepared { batch, claim, account: address, plan })
+        Ok(PreparedBatch { batch, claim, account: address, plan })
     }
 
     /// Simulates a batch that was approved again, at what is `pending` now: some time has gone by since it was.
@@ -164,7 +164,7 @@ impl Wallet {
     /// What the simulation says; that something else would be signed than what was approved.
     pub fn renew(
         &self,
-        prepared: &mut Prepared,
+        prepared: &mut PreparedBatch,
         published: &Published,
         overlay: &mut Overlay,
         meter: Meter,
@@ -206,8 +206,8 @@ impl Wallet {
     }
 
     /// What an approver is asked about a batch.
-    pub fn question(&self, prepared: &Prepared) -> Asked {
-        let Prepared { batch, claim, account, plan } = prepared;
+    pub fn question(&self, prepared: &PreparedBatch) -> Asked {
+        let PreparedBatch { batch, claim, account, plan } = prepared;
         let outcome = |index: usize| match plan.simulation.get(index) {
             Some(SimulatedCall { error: Some(error), .. }) => format!("fails: {error}"),
             Some(SimulatedCall { gas_used, error: None }) => format!("succeeds, {gas_used} gas"),
@@ -239,8 +239,8 @@ impl Wallet {
     ///
     /// # Errors
     /// That the pool does not take it; then none of it is sent.
-    pub fn submit(&self, prepared: Prepared) -> Result<Commit, WalletError> {
-        let Prepared { batch: _, claim, account, plan } = prepared;
+    pub fn submit(&self, prepared: PreparedBatch) -> Result<Commit, WalletError> {
+        let PreparedBatch { batch: _, claim, account, plan } = prepared;
         let signer =
             self.accounts.find(account).ok_or_else(|| WalletError::foreign_account("params[0].from", account))?;
         let (id, claim) = (claim.id().clone(), Arc::new(claim));
@@ -273,12 +273,12 @@ impl Wallet {
     }
 
     /// Signs the transactions of a plan with the next nonces of their account.
-    fn sign(&self, signer: &Account, plan: &Plan) -> Result<Vec<Recovered<TxEnvelope>>, WalletError> {
+    fn sign(&self, signer: &SigningAccount, plan: &Plan) -> Result<Vec<Recovered<TxEnvelope>>, WalletError> {
         let chain_id = self.spec.chain_id();
         let last = plan.transactions.len().saturating_sub(1);
         let mut next = 0;
         let mut transactions = Vec::with_capacity(plan.transactions.len());
-        for (index, Planned { call, gas }) in plan.transactions.iter().enumerate() {
+        for (index, PlannedTx { call, gas }) in plan.transactions.iter().enumerate() {
             let upgrade = plan.upgrade.filter(|_| index == last);
             // One behind a gap may have a nonce between, or the nonce that the authorization needs.
             let nonce = self.pool.next_nonces(signer.address(), next, if upgrade.is_some() { 2 } else { 1 });
@@ -289,7 +289,7 @@ impl Wallet {
                 call.authorization_list =
                     Some(vec![signer.authorize(executor, chain_id, nonce + 1).map_err(unsigned)?]);
             }
-            transactions.push(signer.sign(call, Filled { chain_id, nonce, gas: *gas }).map_err(unsigned)?);
+            transactions.push(signer.sign(call, TxFields { chain_id, nonce, gas: *gas }).map_err(unsigned)?);
         }
         Ok(transactions)
     }

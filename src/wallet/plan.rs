@@ -11,8 +11,8 @@ use super::{BatchCall, BatchExecutor, BatchRequest, Delegation, SimulatedCall, W
 use crate::{
     chain::{ChainSpec, DEPLOYMENT_PROXY},
     engine::{
-        self, Bundle, Bundles, Call, CallFees, CallRequest, Engine, Estimate, HaltText, ManyError, Rules,
-        SimulationError,
+        self, Bundle, Bundles, Call, CallFees, CallRequest, Engine, Estimate, HaltText, ManyError, SimulationError,
+        SimulationRules,
     },
     meter::{Meter, Stopped},
     state::{CodeCache, Overlay, Snapshot},
@@ -22,7 +22,7 @@ use crate::{
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// In order.
-    pub transactions: Vec<Planned>,
+    pub transactions: Vec<PlannedTx>,
     /// Whether the last of them makes all calls or none. What comes before it deploys the batch executor.
     pub atomic: bool,
     /// The code that the last of them delegates the account to.
@@ -52,7 +52,7 @@ impl Plan {
 
     /// The most that its transactions can cost in fees for gas, in wei.
     pub fn most_fees(&self) -> U256 {
-        let cost = |planned: &Planned| U256::from(planned.gas) * U256::from(most_price(planned.call.fees));
+        let cost = |planned: &PlannedTx| U256::from(planned.gas) * U256::from(most_price(planned.call.fees));
         self.transactions.iter().map(cost).fold(U256::ZERO, U256::saturating_add)
     }
 }
@@ -71,7 +71,7 @@ impl std::fmt::Display for Terms {
 
 /// A transaction to be signed.
 #[derive(Clone, Debug)]
-pub struct Planned {
+pub struct PlannedTx {
     /// All but the nonce, the gas and the authorization.
     pub call: Call,
     /// Gas limit.
@@ -83,7 +83,7 @@ pub struct Planned {
 pub struct Planner<'a> {
     pub spec: &'a ChainSpec,
     pub codes: &'a CodeCache,
-    pub rules: &'a Rules,
+    pub rules: &'a SimulationRules,
     pub executor: BatchExecutor,
     /// Gas above what was needed, in per cent.
     pub gas_margin: u64,
@@ -100,14 +100,14 @@ pub struct Planner<'a> {
 }
 
 /// How a call went, with the gas limit that it is to have.
-struct Ran {
+struct PlannedRun {
     result: ExecutionResult,
     gas: u64,
     /// Whether it needs more gas than a transaction may have.
     too_dear: bool,
 }
 
-impl Ran {
+impl PlannedRun {
     /// Why it failed, if it did, in [`LONGEST_REASON`] characters at most.
     fn failure(&self) -> Option<String> {
         let reason = match &self.result {
@@ -177,7 +177,7 @@ impl Planner<'_> {
                 )));
             }
             simulation.push(SimulatedCall { gas_used: ran.result.tx_gas_used(), error: ran.failure() });
-            transactions.push(Planned { call, gas: ran.gas });
+            transactions.push(PlannedTx { call, gas: ran.gas });
         }
         Ok(Plan { transactions, atomic: false, upgrade: None, simulation, failure: None })
     }
@@ -199,7 +199,7 @@ impl Planner<'_> {
             if !ran.result.is_success() {
                 return Err(WalletError::Upgrade(format!("the batch executor cannot be deployed at {executor}")));
             }
-            transactions.push(Planned { call: deployment, gas: ran.gas });
+            transactions.push(PlannedTx { call: deployment, gas: ran.gas });
         }
         let upgrade = match delegation {
             // Whatever waits before it: it is delegated when the batch is mined.
@@ -244,7 +244,7 @@ impl Planner<'_> {
         if ran.too_dear || gas > self.most_gas() {
             return Err(self.too_large("params[0].calls", affordable));
         }
-        transactions.push(Planned { call, gas });
+        transactions.push(PlannedTx { call, gas });
         Ok(Plan { transactions, atomic: true, upgrade, simulation: Vec::new(), failure: ran.failure() })
     }
 
@@ -306,9 +306,9 @@ impl Planner<'_> {
 
     /// Runs a call, keeps what it did, and tells the gas limit that it is to have: its own, else what it needed and a margin. Of the gas that
     /// its transaction can have, `reserved` is for something else.
-    fn run(&self, call: &Call, reserved: u64, overlay: &mut Overlay) -> Result<Ran, SimulationError> {
+    fn run(&self, call: &Call, reserved: u64, overlay: &mut Overlay) -> Result<PlannedRun, SimulationError> {
         if let Some(gas) = call.gas {
-            return Ok(Ran { result: self.run_with(call, gas, overlay)?, gas, too_dear: false });
+            return Ok(PlannedRun { result: self.run_with(call, gas, overlay)?, gas, too_dear: false });
         }
         let most = self.affordable(call, overlay).saturating_sub(reserved).max(TRANSFER_GAS);
         let request = CallRequest { call: Call { gas: Some(most), ..call.clone() }, ..CallRequest::default() };
@@ -319,13 +319,13 @@ impl Planner<'_> {
                 let result = self.run_with(call, limit, overlay)?;
                 // What only moves ether needs what it needs.
                 let gas = if limit == TRANSFER_GAS { limit } else { with_margin(limit) };
-                Ran { result, gas, too_dear: false }
+                PlannedRun { result, gas, too_dear: false }
             }
             // It fails with all the gas it can have. On the chain it may not: it gets twice what it used.
             Estimate::Revert(_) => {
                 let result = self.run_with(call, most, overlay)?;
                 let gas = with_margin(result.tx_gas_used().saturating_mul(2));
-                Ran { result, gas, too_dear: false }
+                PlannedRun { result, gas, too_dear: false }
             }
             // It uses up all it has, however much that is. With little it may run out before it comes to what halts it: the reason stays.
             Estimate::Halt(halted) => {
@@ -334,11 +334,11 @@ impl Planner<'_> {
                 if let ExecutionResult::Halt { reason, .. } = &mut result {
                     *reason = halted;
                 }
-                Ran { result, gas, too_dear: false }
+                PlannedRun { result, gas, too_dear: false }
             }
             Estimate::TooLittle(_) => {
                 let result = self.run_with(call, most, overlay)?;
-                Ran { result, gas: most, too_dear: true }
+                PlannedRun { result, gas: most, too_dear: true }
             }
         })
     }

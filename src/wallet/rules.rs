@@ -12,7 +12,7 @@
 //! | 8 | there are not too many calls, and not too much data in them | 5740 |
 //! | 9 | the account is delegated, or may be, where `atomicRequired` is true | 5750 |
 //!
-//! The first two are checked where the request is parsed, the others by [`Rules::check`]. What follows needs the batch to run or somebody to
+//! The first two are checked where the request is parsed, the others by [`WalletRules::check`]. What follows needs the batch to run or somebody to
 //! look at it, so it comes last: the plan of an atomic batch (-32602 where it creates a contract, which is a matter of its form, and is seen
 //! only here, as the calls of other batches may do so), the simulation (the code of a revert; 5740 where more gas is needed than a transaction
 //! may have), then the approver's answer (4001).
@@ -21,7 +21,7 @@ use super::{BatchRequest, Requested, WalletError, error::cut};
 
 /// The rules that a wallet has, as its chain and its settings make them.
 #[derive(Clone, Copy, Debug)]
-pub struct Rules {
+pub struct WalletRules {
     /// EIP-155 id of the wallet's chain.
     pub chain_id: u64,
     /// Whether the chain has EIP-7702: it is at Prague or past it.
@@ -38,7 +38,7 @@ pub struct Rules {
 
 /// How a request stands to the wallet.
 #[derive(Clone, Copy, Debug)]
-pub struct Standing {
+pub struct BatchSender {
     /// Whether its client may use the wallet.
     pub client: bool,
     /// Whether the account that is to send it is one of the wallet's. Where the request names none: whether the wallet has one.
@@ -47,7 +47,7 @@ pub struct Standing {
     pub delegated: bool,
 }
 
-impl Rules {
+impl WalletRules {
     /// The capability of a batch that the wallet supports; that it is atomic is what `atomicRequired` says.
     const OF_A_BATCH: &str = "atomic";
     /// The capability of a call that the wallet supports.
@@ -58,12 +58,12 @@ impl Rules {
     ///
     /// # Errors
     /// The first rule that is broken, what was wrong and what was expected.
-    pub fn check<Claim>(
+    pub fn check<IdClaim>(
         &self,
         batch: &BatchRequest,
-        standing: Standing,
-        reserve: impl FnOnce() -> Result<Claim, WalletError>,
-    ) -> Result<Claim, WalletError> {
+        standing: BatchSender,
+        reserve: impl FnOnce() -> Result<IdClaim, WalletError>,
+    ) -> Result<IdClaim, WalletError> {
         self.check_chain(batch)?;
         check_account(batch, standing)?;
         if self.deny {
@@ -113,7 +113,7 @@ impl Rules {
     }
 }
 
-fn check_account(batch: &BatchRequest, standing: Standing) -> Result<(), WalletError> {
+fn check_account(batch: &BatchRequest, standing: BatchSender) -> Result<(), WalletError> {
     if !standing.client {
         return Err(WalletError::no_wallet_token());
     }
@@ -130,17 +130,17 @@ fn check_capabilities(batch: &BatchRequest) -> Result<(), WalletError> {
     let unsupported = |asked: &[Requested], supported: &str| {
         asked.iter().find(|one| !one.optional && one.name != supported).map(|one| cut(&one.name))
     };
-    if let Some(name) = unsupported(&batch.capabilities, Rules::OF_A_BATCH) {
+    if let Some(name) = unsupported(&batch.capabilities, WalletRules::OF_A_BATCH) {
         return Err(WalletError::Capability(format!(
             "params[0].capabilities.{name}: not supported for a batch: expected {}, or optional: true",
-            Rules::OF_A_BATCH
+            WalletRules::OF_A_BATCH
         )));
     }
     for (index, call) in batch.calls.iter().enumerate() {
-        if let Some(name) = unsupported(&call.capabilities, Rules::OF_A_CALL) {
+        if let Some(name) = unsupported(&call.capabilities, WalletRules::OF_A_CALL) {
             return Err(WalletError::Capability(format!(
                 "params[0].calls[{index}].capabilities.{name}: not supported for a call: expected {}, or optional: true",
-                Rules::OF_A_CALL
+                WalletRules::OF_A_CALL
             )));
         }
     }

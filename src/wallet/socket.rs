@@ -38,7 +38,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// A request.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub(super) enum Request {
+pub(super) enum SocketRequest {
     /// Which batches wait?
     List {},
     /// What is this batch?
@@ -63,9 +63,9 @@ pub(super) enum Request {
 /// An answer.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) enum Answer {
+pub(super) enum SocketAnswer {
     /// The batches that wait.
-    Waiting(List),
+    Waiting(WaitingList),
     /// The batch that was asked for.
     Shown(Box<Listed>),
     /// The batch is to be sent.
@@ -88,7 +88,7 @@ pub(super) enum Answer {
 /// The batches that wait.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct List {
+pub(super) struct WaitingList {
     /// From the one that has waited longest.
     pub(super) batches: Vec<Listed>,
     /// How many more wait, for which a list has no room.
@@ -265,33 +265,37 @@ async fn converse(mut stream: UnixStream, approvals: &Approvals) -> io::Result<(
     write.shutdown().await
 }
 
-fn answer(line: &[u8], approvals: &Approvals) -> Answer {
+fn answer(line: &[u8], approvals: &Approvals) -> SocketAnswer {
     if line.len() > LONGEST_REQUEST {
-        return Answer::Error { message: format!("the request has more than {LONGEST_REQUEST} bytes") };
+        return SocketAnswer::Error { message: format!("the request has more than {LONGEST_REQUEST} bytes") };
     }
     // An end without a line's end may be a part of a request.
     let Some(line) = line.strip_suffix(b"\n") else {
-        return Answer::Error { message: "the request does not end its line".to_owned() };
+        return SocketAnswer::Error { message: "the request does not end its line".to_owned() };
     };
     let request = match serde_json::from_slice(line) {
         Ok(request) => request,
         Err(error) => {
             let expected = r#"{"list":{}}, {"show":{"id":…}}, {"approve":{"id":…,"digest":…}} or {"reject":{"id":…}}"#;
-            return Answer::Error { message: format!("the request: {error}: expected {expected}") };
+            return SocketAnswer::Error { message: format!("the request: {error}: expected {expected}") };
         }
     };
     let done = match request {
-        Request::List {} => return Answer::Waiting(List::new(approvals.waiting())),
-        Request::Show { id } => approvals.find(&id).map(|question| Answer::Shown(Box::new(Listed::new(question)))),
-        Request::Approve { id, digest } => {
-            approvals.approve(&id, &digest).map(|id| Answer::Approved { id: id.as_str().to_owned() })
+        SocketRequest::List {} => return SocketAnswer::Waiting(WaitingList::new(approvals.waiting())),
+        SocketRequest::Show { id } => {
+            approvals.find(&id).map(|question| SocketAnswer::Shown(Box::new(Listed::new(question))))
         }
-        Request::Reject { id } => approvals.reject(&id).map(|id| Answer::Rejected { id: id.as_str().to_owned() }),
+        SocketRequest::Approve { id, digest } => {
+            approvals.approve(&id, &digest).map(|id| SocketAnswer::Approved { id: id.as_str().to_owned() })
+        }
+        SocketRequest::Reject { id } => {
+            approvals.reject(&id).map(|id| SocketAnswer::Rejected { id: id.as_str().to_owned() })
+        }
     };
-    done.unwrap_or_else(|error| Answer::Error { message: error.to_string() })
+    done.unwrap_or_else(|error| SocketAnswer::Error { message: error.to_string() })
 }
 
-impl List {
+impl WaitingList {
     fn new(waiting: Vec<Question>) -> Self {
         let count = waiting.len();
         let (mut batches, mut length) = (Vec::new(), 0);

@@ -52,7 +52,7 @@ const NOBODY: Address = address!("0x000000000000000000000000000000000000abcd");
 const ETHER: u64 = 1_000_000_000_000_000_000;
 
 /// A devnet in which nothing happens by itself. State overrides delegate its accounts to the executor.
-struct Bench {
+struct DelegatedDevnet {
     node: TestNode,
     account: Address,
     stranger: Address,
@@ -69,7 +69,7 @@ enum Outcome {
     Failed(Value),
 }
 
-impl Bench {
+impl DelegatedDevnet {
     fn new() -> Self {
         let node = TestNode::quiet();
         let [account, stranger] = [1, 2].map(|index| node.node.info().accounts[index].address());
@@ -182,7 +182,7 @@ fn reverted(error: impl SolError) -> Outcome {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn calls_are_made_in_order_by_the_account_with_their_values_and_data() {
-    let bench = Bench::new();
+    let bench = DelegatedDevnet::new();
     let long: Vec<u8> = (0..10_001).map(|index| index as u8).collect();
     let calls = [
         call(WITNESS, 0, vec![]),
@@ -213,7 +213,7 @@ async fn calls_are_made_in_order_by_the_account_with_their_values_and_data() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn all_calls_are_made_or_none_and_the_first_failure_is_told_unchanged() {
-    let bench = Bench::new();
+    let bench = DelegatedDevnet::new();
     let custom = Unauthorized { caller: WITNESS }.abi_encode();
     for data in [custom, vec![], vec![0xff], vec![3; 1_000]] {
         let calls = [call(WITNESS, 5, vec![]), call(REVERTER, 0, data.clone()), call(REVERTER, 0, vec![9])];
@@ -231,7 +231,7 @@ async fn all_calls_are_made_or_none_and_the_first_failure_is_told_unchanged() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn only_the_account_itself_has_calls_made() {
-    let bench = Bench::new();
+    let bench = DelegatedDevnet::new();
     let data = execute(mode("01000000000000000000"), batch(&[call(WITNESS, 0, vec![])]));
     for to in [bench.account, BatchExecutor::default_address()] {
         let from_outside =
@@ -245,7 +245,7 @@ async fn only_the_account_itself_has_calls_made() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_batch_may_be_in_a_batch() {
-    let bench = Bench::new();
+    let bench = DelegatedDevnet::new();
     let inner = |calls: &[Call]| execute(mode("01000000000000000000"), batch(calls));
     let deepest = inner(&[call(WITNESS, 2, vec![2])]);
     let middle = inner(&[call(WITNESS, 1, vec![1]), call(bench.account, 0, deepest), call(WITNESS, 3, vec![3])]);
@@ -258,7 +258,7 @@ async fn a_batch_may_be_in_a_batch() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_address_0_is_the_account_without_op_data_and_itself_with_it() {
-    let bench = Bench::new();
+    let bench = DelegatedDevnet::new();
     let inner = execute(mode("01000000000000000000"), batch(&[call(WITNESS, 0, vec![1])]));
     let calls = [call(Address::ZERO, 0, inner)];
     let seen = Outcome::Done(Bytes::new(), vec![bench.seen(0, vec![1])]);
@@ -275,7 +275,7 @@ async fn the_address_0_is_the_account_without_op_data_and_itself_with_it() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_gas_limit_is_what_the_callee_has() {
-    let bench = Bench::new();
+    let bench = DelegatedDevnet::new();
     for to in [METER, DELEGATED_METER] {
         // With value, the stipend of 2300 is part of the limit, and the minimum that the callee gets.
         for (limit, value, has) in [(50_000, 0, 50_000), (50_000, 1, 50_000), (2_301, 1, 2_301), (1_500, 1, 2_300)] {
@@ -298,7 +298,7 @@ async fn a_gas_limit_is_what_the_callee_has() {
 /// The EVM silently gives a callee less than the requested gas if 63/64 of the remaining gas is less (EIP-150).
 #[tokio::test(flavor = "multi_thread")]
 async fn a_call_that_cannot_have_its_gas_limit_is_not_made() {
-    let bench = Bench::new();
+    let bench = DelegatedDevnet::new();
     for limit in [30_000u64, 3_000_000] {
         for (to, value) in [(METER, 0), (DELEGATED_METER, 1)] {
             let batch = bench.limited(&[call(to, value, vec![])], &[limit]);
@@ -334,7 +334,7 @@ async fn a_call_that_cannot_have_its_gas_limit_is_not_made() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn each_call_has_a_gas_limit_where_one_has() {
-    let bench = Bench::new();
+    let bench = DelegatedDevnet::new();
     let calls = [call(WITNESS, 0, vec![]), call(WITNESS, 0, vec![])];
     for limits in [&[][..], &[50_000], &[50_000; 3]] {
         let error = GasLimitCountMismatch { gasLimits: U256::from(limits.len()), calls: U256::from(2) };
@@ -344,7 +344,7 @@ async fn each_call_has_a_gas_limit_where_one_has() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn two_modes_are_supported_and_others_refused() {
-    let bench = Bench::new();
+    let bench = DelegatedDevnet::new();
     let cases = [
         ("01000000000000000000", true),
         ("01000000000000000000ffffffffffffffffffffffffffffffffffffffffffff", true),
@@ -373,7 +373,7 @@ async fn two_modes_are_supported_and_others_refused() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_no_batch_makes_no_call() {
-    let bench = Bench::new();
+    let bench = DelegatedDevnet::new();
     let calls = [call(WITNESS, 0, vec![1])];
     let whole = batch(&calls);
     let with = |at: usize, word: U256| {
@@ -401,7 +401,7 @@ async fn what_is_no_batch_makes_no_call() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_account_takes_tokens() {
-    let bench = Bench::new();
+    let bench = DelegatedDevnet::new();
     let (operator, from, id, data) = (bench.stranger, NOBODY, U256::from(1), Bytes::from(vec![1, 2, 3]));
     let one = IAccount::onERC721ReceivedCall { operator, from, id, data: data.clone() };
     assert_eq!(bench.view(bench.account, one).await, hex!("150b7a02"));
@@ -417,7 +417,7 @@ async fn the_account_takes_tokens() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_account_takes_ether() {
-    let bench = Bench::new();
+    let bench = DelegatedDevnet::new();
     let sent = json!({"from": bench.stranger, "to": bench.account, "value": "0x5"});
     // A contract that forwards its value with only the stipend, like Solidity's `transfer`, and returns the outcome.
     let code = format!("0x5f5f5f5f3473{}5ff15f5260205ff3", hex::encode(bench.account));
@@ -430,7 +430,7 @@ async fn the_account_takes_ether() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_call_that_no_function_is_for_succeeds_as_on_an_account_without_code() {
-    let bench = Bench::new();
+    let bench = DelegatedDevnet::new();
     let sent = json!({"from": bench.stranger, "to": bench.account, "value": "0x5", "input": "0x12345678aabb"});
     let outcomes = bench.run(vec![balance_of(bench.account), sent, balance_of(bench.account)]).await;
     assert_eq!(outcomes[1], Outcome::Done(Bytes::new(), vec![]));
@@ -439,7 +439,7 @@ async fn a_call_that_no_function_is_for_succeeds_as_on_an_account_without_code()
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_accounts_own_signature_is_valid_and_no_other() {
-    let bench = Bench::new();
+    let bench = DelegatedDevnet::new();
     let signers = dev_signers().unwrap();
     let order = uint!(0xFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFEBAAEDCE6AF48A03BBFD25E8CD0364141_U256);
     let (valid, invalid) = (hex!("1626ba7e"), hex!("ffffffff"));
@@ -483,7 +483,7 @@ fn batch_call(to: Option<Address>, gas_limit: Option<u64>, data: Vec<u8>) -> Bat
 
 #[tokio::test(flavor = "multi_thread")]
 async fn call_data_does_what_the_batch_says() {
-    let bench = Bench::new();
+    let bench = DelegatedDevnet::new();
     let some = Some(WITNESS);
     let zero = Some(Address::ZERO);
     let cases = [

@@ -28,14 +28,14 @@ const COINBASE: Address = address!("00000000000000000000000000000000000c01ba");
 const PAYS: &str = "5f5f5f5f34415af100";
 
 /// A node whose accounts sign, and the block that their transactions are for.
-struct Bench {
+struct SigningNode {
     node: TestNode,
     /// The number of the block being built. `base_fee` is its base fee.
     open: u64,
     base_fee: u128,
 }
 
-impl Bench {
+impl SigningNode {
     async fn new() -> Self {
         Self::on(TestNode::quiet()).await
     }
@@ -119,7 +119,7 @@ fn words(value: &Value) -> Vec<U256> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_bundle_tells_what_its_producer_gets() {
-    let bench = Bench::new().await;
+    let bench = SigningNode::new().await;
     let (a1, a2) = (bench.address(1), bench.address(2));
     // A tip of 2 gwei; a tip that the fee cap limits to 1 gwei; a gas price of the base fee plus 5 gwei.
     let capped = TxEip1559 {
@@ -172,7 +172,7 @@ async fn a_bundle_tells_what_its_producer_gets() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_a_contract_pays_the_producer_is_told_apart_from_fees() {
-    let bench = Bench::new().await;
+    let bench = SigningNode::new().await;
     let payer = bench.address(1).create(0);
     let txs = [
         bench.sign(1, bench.tx(0, TxKind::Create, 0, creating(PAYS))),
@@ -201,7 +201,7 @@ async fn what_a_contract_pays_the_producer_is_told_apart_from_fees() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_producer_that_pays_loses() {
-    let bench = Bench::new().await;
+    let bench = SigningNode::new().await;
     let txs = [bench.sign(1, bench.tx(0, COINBASE, ETHER, Bytes::new()))];
     let result = bench.run(&txs, json!({"coinbase": bench.address(1)})).await;
     let tip = 21_000 * 2 * GWEI;
@@ -214,7 +214,7 @@ async fn a_producer_that_pays_loses() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_transaction_that_fails_pays_and_the_others_run() {
-    let bench = Bench::new().await;
+    let bench = SigningNode::new().await;
     // Reverts with a word of 42; reverts without data; executes an invalid opcode.
     let failing = ["602a5f5260205ffd", "5f5ffd", "fe"];
     let mut txs = Vec::new();
@@ -241,7 +241,7 @@ async fn a_transaction_that_fails_pays_and_the_others_run() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn all_types_of_transactions_run() {
-    let bench = Bench::new().await;
+    let bench = SigningNode::new().await;
     let to = bench.address(2);
     let listed = AccessList(vec![AccessListItem { address: COINBASE, storage_keys: vec![B256::ZERO] }]);
     let blob = TxEip4844 {
@@ -311,7 +311,7 @@ async fn all_types_of_transactions_run() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn blobs_are_bounded_by_the_block() {
-    let bench = Bench::new().await;
+    let bench = SigningNode::new().await;
     let blobs = |nonce: u64, count: usize| {
         let versioned = |index: usize| B256::from((U256::from(1) << 248) + U256::from(index));
         bench.sign(
@@ -342,7 +342,7 @@ async fn blobs_are_bounded_by_the_block() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_bundle_at_pending_continues_the_block_being_built() {
-    let bench = Bench::new().await;
+    let bench = SigningNode::new().await;
     let block = bench.node.result("/", "eth_getBlockByNumber", json!(["pending"])).await;
     // NUMBER, TIMESTAMP, BASEFEE, COINBASE, PREVRANDAO, GASLIMIT, BLOCKHASH of the parent.
     let tx =
@@ -355,7 +355,7 @@ async fn a_bundle_at_pending_continues_the_block_being_built() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_bundle_on_a_sealed_block_begins_the_next() {
-    let bench = Bench::new().await;
+    let bench = SigningNode::new().await;
     let head = bench.node.result("/", "eth_getBlockByNumber", json!(["latest"])).await;
     let field = |name: &str| -> U256 { head[name].as_str().unwrap().parse().unwrap() };
     // The same, and the parent's hash and beacon root by the contracts of EIP-2935 and EIP-4788, each by a STATICCALL.
@@ -412,7 +412,7 @@ async fn a_bundle_on_a_sealed_block_begins_the_next() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_bundle_has_the_state_and_the_gas_that_the_block_being_built_left() {
     let flags = ["--traffic", "3", "--sub-block-ms", "20", "--sub-blocks", "10000", "--keep-snapshots", "10000"];
-    let bench = Bench::on(TestNode::start(&flags)).await;
+    let bench = SigningNode::on(TestNode::start(&flags)).await;
     // Finds a snapshot whose block has used some gas.
     let (snapshot, used) = loop {
         let snapshot = bench.node.result("/", "presim_snapshot", json!([])).await["id"].take();
@@ -447,7 +447,7 @@ async fn a_bundle_has_the_state_and_the_gas_that_the_block_being_built_left() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_bundle_past_the_block_being_built_stands_on_it() {
-    let bench = Bench::new().await;
+    let bench = SigningNode::new().await;
     let open = bench.node.result("/", "eth_getBlockByNumber", json!(["pending"])).await;
     let tx = bench.sign(1, bench.tx(0, TxKind::Create, 0, showing(&["43", "42", "6001430340"])));
     let result = bench.run(&[tx], json!({"blockNumber": bench.open + 1})).await;
@@ -459,7 +459,7 @@ async fn a_bundle_past_the_block_being_built_stands_on_it() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_ends_of_all_ranges_are_a_block_too() {
-    let bench = Bench::new().await;
+    let bench = SigningNode::new().await;
     let most = format!("{:#x}", u64::MAX);
     let tx = [bench.sign(1, bench.tx(0, TxKind::Create, 0, showing(&["43", "42", "45"])))];
     let given = json!({
@@ -478,7 +478,7 @@ async fn the_ends_of_all_ranges_are_a_block_too() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_transaction_that_the_block_cannot_have_refuses_the_bundle() {
-    let bench = Bench::new().await;
+    let bench = SigningNode::new().await;
     let good = || bench.sign(1, bench.tx(0, COINBASE, 1, Bytes::new()));
     let (a2, rich) = (bench.address(2), 10_000 * ETHER);
     let tx = |nonce, value| bench.tx(nonce, COINBASE, value, Bytes::new());
@@ -517,7 +517,7 @@ async fn a_transaction_that_the_block_cannot_have_refuses_the_bundle() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn malformed_bundles_are_refused_by_the_name_of_the_field() {
-    let bench = Bench::new().await;
+    let bench = SigningNode::new().await;
     let tx = raw(&bench.sign(1, bench.tx(0, COINBASE, 1, Bytes::new())));
     let good = bench.bundle(&[], json!({"txs": [tx]}));
     let with = |field: &str, value: Value| {
@@ -576,7 +576,7 @@ async fn malformed_bundles_are_refused_by_the_name_of_the_field() {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_transactions_of_a_bundle_and_their_gas_are_bounded_by_settings() {
     let flags = ["--traffic", "0", "--sub-block-ms", "60000", "--max-block-calls", "2", "--gas-cap", "221000"];
-    let bench = Bench::on(TestNode::start(&flags)).await;
+    let bench = SigningNode::on(TestNode::start(&flags)).await;
     let txs: Vec<_> = (0..3).map(|nonce| bench.sign(1, bench.tx(nonce, COINBASE, 1, Bytes::new()))).collect();
     let error = bench.refuse(&txs, json!({})).await;
     assert_eq!(error, json!({"code": -32005, "message": "params[0].txs: too many transactions: 3, at most 2"}));
@@ -589,7 +589,7 @@ async fn the_transactions_of_a_bundle_and_their_gas_are_bounded_by_settings() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_bundle_ends_at_the_time_that_its_client_gives_it() {
     let flags = ["--traffic", "0", "--sub-block-ms", "60000", "--gas-cap", "60000000", "--deadline-ms", "60000"];
-    let bench = Bench::on(TestNode::start(&flags)).await;
+    let bench = SigningNode::on(TestNode::start(&flags)).await;
     // Three endless loops, which run out of gas only after more than a millisecond.
     let endless = |nonce| {
         let tx = bench.tx(nonce, TxKind::Create, 0, hex!("5b5f56"));

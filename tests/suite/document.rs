@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use presim::rpc::Method;
+use presim::rpc::MethodRoute;
 use serde_json::{Map, Value, json};
 
 use crate::support::TestNode;
@@ -77,7 +77,7 @@ fn examples() -> Vec<(&'static str, Value)> {
         examples.push(one(method, json!("0x1")));
     }
     let known: BTreeSet<&str> = examples.iter().map(|(method, _)| *method).collect();
-    let rest = Method::ALL.iter().map(|method| method.name).filter(|name| !known.contains(name));
+    let rest = MethodRoute::ALL.iter().map(|method| method.name).filter(|name| !known.contains(name));
     examples.extend(rest.map(|name| (name, json!([]))).collect::<Vec<_>>());
     examples
 }

@@ -12,25 +12,25 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::{
-    remote_state::world::Chain,
+    remote_state::world::BodiesChain,
     support::{BOUND, Socket, TestNode, say, shared},
 };
 
 /// A body, and the code of the error that answers it.
 #[derive(Deserialize)]
-struct Envelope {
+struct BadBody {
     body_hex: String,
     error: Option<i64>,
 }
 
-impl Envelope {
+impl BadBody {
     fn body(&self) -> Vec<u8> {
         const_hex::decode(&self.body_hex).expect("hex")
     }
 }
 
 /// Reads the bodies of the test vectors; `None` if the file does not exist.
-fn envelopes() -> Option<Vec<Envelope>> {
+fn envelopes() -> Option<Vec<BadBody>> {
     let text = std::fs::read_to_string(shared("vectors/envelopes.json")?).expect("it can be read");
     Some(serde_json::from_str(&text).expect("a list of bodies"))
 }
@@ -64,7 +64,7 @@ async fn a_body_gets_its_code_at_both_doors() {
 async fn a_request_is_answered_alike_by_the_short_cut_and_by_jsonrpsee() {
     let Some(genesis) = shared("bench/genesis.json") else { return };
     let node = TestNode::start(&["--genesis", genesis.to_str().unwrap(), "--feed", "static", "--block-time", "1"]);
-    let Some(Chain { backend, .. }) = Chain::load() else { return };
+    let Some(BodiesChain { backend, .. }) = BodiesChain::load() else { return };
     let metrics = Metrics::default();
     let executor = ExecutorConfig {
         workers: 1,

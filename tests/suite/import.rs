@@ -16,13 +16,13 @@ use crate::support::{TestNode, number, shared};
 type ChainBlock = Block<TxEnvelope>;
 
 /// The official chain: the folder of its files, and its blocks.
-struct Chain {
+struct OfficialChain {
     folder: PathBuf,
     bytes: Vec<u8>,
     blocks: Vec<ChainBlock>,
 }
 
-impl Chain {
+impl OfficialChain {
     fn load() -> Option<Self> {
         let folder = shared("vectors/execution-apis")?;
         let bytes = fs::read(folder.join("chain.rlp")).unwrap();
@@ -75,7 +75,7 @@ fn refusal(flags: &[&str]) -> String {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_imported_chain_ends_at_its_head() {
-    let Some(chain) = Chain::load() else { return };
+    let Some(chain) = OfficialChain::load() else { return };
     let told: Value = serde_json::from_slice(&fs::read(chain.folder.join("headfcu.json")).unwrap()).unwrap();
     let file = chain.folder.join("chain.rlp");
     let node = TestNode::start(&["--genesis", &chain.genesis(), "--chain", text(&file), "--feed", "static"]);
@@ -87,7 +87,7 @@ async fn the_imported_chain_ends_at_its_head() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_imported_chain_stands_still_unless_told_otherwise() {
-    let Some(chain) = Chain::load() else { return };
+    let Some(chain) = OfficialChain::load() else { return };
     let file = chain.folder.join("chain.rlp");
     let node = TestNode::start(&["--genesis", &chain.genesis(), "--chain", text(&file)]);
     assert_eq!(node.result("/", "presim_snapshot", json!([])).await["feed"], "static");
@@ -95,7 +95,7 @@ async fn an_imported_chain_stands_still_unless_told_otherwise() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn every_imported_block_answers_by_its_number_and_by_its_hash() {
-    let Some(chain) = Chain::load() else { return };
+    let Some(chain) = OfficialChain::load() else { return };
     let file = chain.folder.join("chain.rlp");
     let node = TestNode::start(&["--genesis", &chain.genesis(), "--chain", text(&file)]);
     for block in &chain.blocks {
@@ -110,7 +110,7 @@ async fn every_imported_block_answers_by_its_number_and_by_its_hash() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_devnet_builds_on_an_imported_chain() {
-    let Some(chain) = Chain::load() else { return };
+    let Some(chain) = OfficialChain::load() else { return };
     let (file, head) = (chain.folder.join("chain.rlp"), &chain.blocks.last().unwrap().header);
     let node = TestNode::start(&[
         "--genesis",
@@ -141,7 +141,7 @@ async fn the_devnet_builds_on_an_imported_chain() {
 
 #[test]
 fn a_block_that_does_not_agree_stops_the_import_and_is_named_with_field_and_both_values() {
-    let Some(chain) = Chain::load() else { return };
+    let Some(chain) = OfficialChain::load() else { return };
     let wrong = B256::repeat_byte(0x5a);
     let (legacy, london) = (2, chain.first("a base fee", |header| header.base_fee_per_gas.is_some()));
     let shanghai = chain.first("withdrawals", |header| header.withdrawals_root.is_some());
@@ -251,7 +251,7 @@ fn a_block_that_does_not_agree_stops_the_import_and_is_named_with_field_and_both
 
 #[test]
 fn a_change_that_execution_cannot_see_is_found_at_the_next_block() {
-    let Some(chain) = Chain::load() else { return };
+    let Some(chain) = OfficialChain::load() else { return };
     let told = chain.refusal(&chain.with(10, |header| header.mix_hash = B256::repeat_byte(1)));
     assert!(told.contains("block 11: parentHash: expected "), "{told}");
 }
@@ -262,7 +262,7 @@ type Change = fn(&mut Header);
 /// The last block is changed, so that no later block reveals the error.
 #[test]
 fn a_header_that_breaks_a_rule_of_the_protocol_is_refused() {
-    let Some(chain) = Chain::load() else { return };
+    let Some(chain) = OfficialChain::load() else { return };
     let last = chain.blocks.last().unwrap().header.number;
     let cases: [(&str, Change); 4] = [
         // Yellow Paper, 4.4.5: the limit differs from the parent's by less than 1/1024.
@@ -289,7 +289,7 @@ fn a_header_that_breaks_a_rule_of_the_protocol_is_refused() {
 
 #[test]
 fn blocks_in_the_wrong_order_are_refused() {
-    let Some(chain) = Chain::load() else { return };
+    let Some(chain) = OfficialChain::load() else { return };
     let mut bytes = Vec::new();
     chain.blocks.iter().skip(1).for_each(|block| block.encode(&mut bytes));
     let told = chain.refusal(&bytes);
@@ -298,7 +298,7 @@ fn blocks_in_the_wrong_order_are_refused() {
 
 #[test]
 fn a_truncated_file_names_the_last_good_block() {
-    let Some(chain) = Chain::load() else { return };
+    let Some(chain) = OfficialChain::load() else { return };
     let last = chain.blocks.last().unwrap();
     let told = chain.refusal(&chain.bytes[..chain.bytes.len() - 7]);
     let offset = chain.bytes.len() - last.length();
@@ -308,7 +308,7 @@ fn a_truncated_file_names_the_last_good_block() {
 
 #[test]
 fn garbage_is_no_chain() {
-    let Some(chain) = Chain::load() else { return };
+    let Some(chain) = OfficialChain::load() else { return };
     for garbage in [&b"this is no RLP"[..], &[0xff; 64], &[0; 64], &[0xc0]] {
         let told = chain.refusal(garbage);
         assert!(told.contains("block after 0, at byte 0: "), "{garbage:02x?}: {told}");
@@ -317,7 +317,7 @@ fn garbage_is_no_chain() {
 
 #[test]
 fn garbage_after_good_blocks_says_where_it_begins() {
-    let Some(chain) = Chain::load() else { return };
+    let Some(chain) = OfficialChain::load() else { return };
     let last = chain.blocks.last().unwrap().header.number;
     let told = chain.refusal(&[&chain.bytes[..], b"more"].concat());
     assert!(told.contains(&format!("block after {last}, at byte {}: ", chain.bytes.len())), "{told}");
@@ -325,7 +325,7 @@ fn garbage_after_good_blocks_says_where_it_begins() {
 
 #[test]
 fn files_that_are_not_there_are_named() {
-    let Some(chain) = Chain::load() else { return };
+    let Some(chain) = OfficialChain::load() else { return };
     let told = refusal(&["--genesis", &chain.genesis(), "--chain", "/nowhere/chain.rlp"]);
     assert!(told.contains("--chain /nowhere/chain.rlp") && told.contains("No such file"), "{told}");
     let told = refusal(&["--genesis", "/nowhere/genesis.json"]);
@@ -334,7 +334,7 @@ fn files_that_are_not_there_are_named() {
 
 #[test]
 fn a_refusal_says_its_reason_once() {
-    let Some(chain) = Chain::load() else { return };
+    let Some(chain) = OfficialChain::load() else { return };
     let told = refusal(&["--genesis", &chain.genesis(), "--chain", "/nowhere/chain.rlp"]);
     assert_eq!(told.matches("No such file").count(), 1, "{told}");
     let told = chain.refusal(b"this is no RLP");

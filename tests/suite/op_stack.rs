@@ -16,7 +16,8 @@ use presim::{
         receipts_root_and_bloom,
     },
     engine::{
-        BaseFeeRule, BlockOverrides, Call, CallFees, CallOutcome, CallRequest, Engine, Rules, SimBlock, Simulation,
+        BaseFeeRule, BlockOverrides, Call, CallFees, CallOutcome, CallRequest, Engine, SimBlock, Simulation,
+        SimulationRules,
     },
     feed::{
         apply::{execute_block, extend, open_block, open_block_with, seal, stand_on},
@@ -161,7 +162,7 @@ fn as_call(tx: &ChainTx, from: Address) -> Call {
     }
 }
 
-const RULES: Rules = Rules {
+const RULES: SimulationRules = SimulationRules {
     base_fee: BaseFeeRule::Block,
     block_time: 1,
     state_roots: true,
@@ -294,14 +295,14 @@ impl Attributed {
 }
 
 /// A small chain of the OP stack under Jovian.
-struct Chain {
+struct JovianChain {
     spec: ChainSpec,
     genesis: Value,
     signer: PrivateKeySigner,
     head: Snapshot,
 }
 
-impl Chain {
+impl JovianChain {
     fn new() -> Self {
         let signer = dev_signers().unwrap()[0].clone();
         let genesis = json!({
@@ -369,10 +370,10 @@ impl Chain {
 
 #[test]
 fn a_signed_transaction_pays_each_vault_its_part() {
-    let chain = Chain::new();
+    let chain = JovianChain::new();
     let open = chain.open();
     let base_fee = open.header().base_fee_per_gas.unwrap();
-    let before = Chain::balance(&open, chain.signer.address());
+    let before = JovianChain::balance(&open, chain.signer.address());
     let tx = chain.transfer(0);
     assert!(tx.encode_2718_len() < 150, "so short that the least size counts");
     let after = chain.with(&open, vec![ATTRIBUTED.deposit(), tx]);
@@ -385,17 +386,17 @@ fn a_signed_transaction_pays_each_vault_its_part() {
     ];
     for (vault, part) in parts {
         assert!(!part.is_zero());
-        assert_eq!(Chain::balance(&after, vault), part, "{vault}");
+        assert_eq!(JovianChain::balance(&after, vault), part, "{vault}");
     }
     let paid: U256 = parts.iter().map(|(_, part)| *part).sum();
-    assert_eq!(before - Chain::balance(&after, chain.signer.address()), paid + U256::from(5));
+    assert_eq!(before - JovianChain::balance(&after, chain.signer.address()), paid + U256::from(5));
     // 100 bytes of 400 gas each.
     assert_eq!(after.open.as_ref().unwrap().blob_gas_used, 40_000);
 }
 
 #[test]
 fn a_free_call_pays_no_vault_and_costs_its_sender_nothing() {
-    let chain = Chain::new();
+    let chain = JovianChain::new();
     let codes = CodeCache::new(1 << 20);
     let watched = [chain.signer.address(), SEQUENCER_FEE_VAULT, BASE_FEE_VAULT, L1_FEE_VAULT, OPERATOR_FEE_VAULT];
     let from = chain.signer.address();
@@ -408,7 +409,7 @@ fn a_free_call_pays_no_vault_and_costs_its_sender_nothing() {
     let mut engine = Engine { spec: &chain.spec, rules: &RULES, codes: &codes, overlay: &mut overlay };
     engine.simulate(&chain.head, &simulation).unwrap();
     for address in watched {
-        assert_eq!(overlay.balance_and_nonce(address).0, Chain::balance(&chain.head, address), "{address}");
+        assert_eq!(overlay.balance_and_nonce(address).0, JovianChain::balance(&chain.head, address), "{address}");
     }
     let request = CallRequest { call: one, ..CallRequest::default() };
     let mut overlay = Overlay::new(chain.head.world.clone(), chain.head.hashes.clone());
@@ -419,7 +420,7 @@ fn a_free_call_pays_no_vault_and_costs_its_sender_nothing() {
 
 #[test]
 fn a_call_that_pays_for_gas_pays_the_base_fee_vault_and_nothing_for_l1() {
-    let chain = Chain::new();
+    let chain = JovianChain::new();
     let codes = CodeCache::new(1 << 20);
     let price = 10_000_000_000;
     let from = chain.signer.address();
@@ -435,13 +436,13 @@ fn a_call_that_pays_for_gas_pays_the_base_fee_vault_and_nothing_for_l1() {
     assert_eq!(overlay.balance_and_nonce(BASE_FEE_VAULT).0, gas * U256::from(base_fee));
     assert_eq!(overlay.balance_and_nonce(L1_FEE_VAULT).0, U256::ZERO);
     assert_eq!(overlay.balance_and_nonce(OPERATOR_FEE_VAULT).0, U256::ZERO);
-    let spent = Chain::balance(&chain.head, from) - overlay.balance_and_nonce(from).0;
+    let spent = JovianChain::balance(&chain.head, from) - overlay.balance_and_nonce(from).0;
     assert_eq!(spent, gas * U256::from(price));
 }
 
 #[test]
 fn a_deposit_that_fails_keeps_its_mint_and_uses_all_its_gas() {
-    let chain = Chain::new();
+    let chain = JovianChain::new();
     let open = chain.open();
     let from = Address::repeat_byte(0x22);
     let deposit = |to: TxKind, mint: u128, value: u64| -> ChainTx {
@@ -458,7 +459,7 @@ fn a_deposit_that_fails_keeps_its_mint_and_uses_all_its_gas() {
     let block = after.open.as_ref().unwrap();
     let account = after.world.account(&from).unwrap();
     assert_eq!((account.nonce, account.balance), (2, U256::from(17)));
-    assert_eq!(Chain::balance(&after, Address::repeat_byte(0xfe)), U256::ZERO);
+    assert_eq!(JovianChain::balance(&after, Address::repeat_byte(0xfe)), U256::ZERO);
     for (at, receipt) in block.receipts.iter().enumerate() {
         let deposit = receipt.as_deposit().unwrap();
         assert!(!receipt.status());
@@ -469,7 +470,7 @@ fn a_deposit_that_fails_keeps_its_mint_and_uses_all_its_gas() {
 
 #[test]
 fn each_family_refuses_what_only_the_other_has() {
-    let chain = Chain::new();
+    let chain = JovianChain::new();
     let open = chain.open();
     let mut blobs = None;
     extend(&chain.spec, &open, open.open.as_ref().unwrap(), |sub_block| {
@@ -500,7 +501,7 @@ fn each_family_refuses_what_only_the_other_has() {
 
 #[tokio::test]
 async fn a_chain_file_with_deposits_is_served_with_the_fields_of_the_op_stack() {
-    let chain = Chain::new();
+    let chain = JovianChain::new();
     let created: ChainTx = TxDeposit {
         from: Address::repeat_byte(0x22),
         mint: 9,

@@ -24,7 +24,9 @@ use presim::{
         apply::stand_on,
         upstream::{Fetcher, FetcherConfig, Upstream, UpstreamConfig, UpstreamState},
     },
-    rpc::{AnswerRoom, Caller, Front, IoMemory, Method, Remote, Request, RpcError, Waiters, dialect::PROJECT},
+    rpc::{
+        AnswerRoom, Caller, Front, IoMemory, MethodRoute, Request, RpcError, StateCompletion, Waiters, dialect::PROJECT,
+    },
     state::{FeedState, Fetched, RemoteState, Retention, Snapshots, World},
     store::{read_image, write_image},
     telemetry::Metrics,
@@ -32,11 +34,11 @@ use presim::{
 use serde_json::{Value, json};
 use tokio::sync::Notify;
 
-use self::world::Chain;
+use self::world::BodiesChain;
 use crate::support::{TestNode, say, shared};
 
 /// How the proxy between presim and its upstream handles a request.
-enum Reply {
+enum ProxyReply {
     /// Forwards the request and the answer.
     Pass,
     /// Answers with this status and body.
@@ -47,7 +49,7 @@ enum Reply {
     Hang,
 }
 
-type Script = Box<dyn FnMut(usize, &Value) -> Reply + Send>;
+type Script = Box<dyn FnMut(usize, &Value) -> ProxyReply + Send>;
 
 /// A scripted proxy before a node, which counts and delays requests.
 struct Proxy {
@@ -65,7 +67,7 @@ impl Proxy {
     async fn start(
         node: &TestNode,
         delay: Duration,
-        script: impl FnMut(usize, &Value) -> Reply + Send + 'static,
+        script: impl FnMut(usize, &Value) -> ProxyReply + Send + 'static,
     ) -> Arc<Self> {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let proxy = Arc::new(Self {
@@ -125,8 +127,8 @@ impl Proxy {
             sent.json::<Value>().await.unwrap()
         };
         let answer = match reply {
-            Reply::Pass => (200, pass.await.to_string()),
-            Reply::Change(change) => {
+            ProxyReply::Pass => (200, pass.await.to_string()),
+            ProxyReply::Change(change) => {
                 let mut answer = pass.await;
                 match &mut answer {
                     Value::Array(all) => all.iter_mut().for_each(change),
@@ -134,8 +136,8 @@ impl Proxy {
                 }
                 (200, answer.to_string())
             }
-            Reply::Answer(status, text) => (status, text),
-            Reply::Hang => {
+            ProxyReply::Answer(status, text) => (status, text),
+            ProxyReply::Hang => {
                 self.gone.notified().await;
                 (500, String::new())
             }
@@ -165,14 +167,14 @@ impl Setup {
         delay: Duration,
         deadline: Duration,
         verify_proofs: bool,
-        script: impl FnMut(usize, &Value) -> Reply + Send + 'static,
+        script: impl FnMut(usize, &Value) -> ProxyReply + Send + 'static,
     ) -> Option<Self> {
         let genesis = shared("bench/genesis.json")?;
         let gas_cap = world::GAS_CAP.to_string();
         let same = ["--feed", "static", "--block-time", "1", "--gas-cap", &gas_cap];
         let node = TestNode::start(&[&["--genesis", genesis.to_str().unwrap()], same.as_slice()].concat());
         let proxy = Proxy::start(&node, delay, script).await;
-        let Chain { backend, .. } = Chain::load()?;
+        let BodiesChain { backend, .. } = BodiesChain::load()?;
         let metrics = Metrics::default();
         let config = UpstreamConfig {
             url: proxy.url.clone(),
@@ -199,8 +201,11 @@ impl Setup {
         };
         let executor = Executor::start(executor, &metrics).unwrap();
         let front = Front::new(Arc::new(backend), snapshots.clone(), executor, Waiters::new(1), &metrics);
-        let front =
-            Arc::new(front.with_remote(Remote { fetcher: fetcher.clone(), rounds: 32, snapshots: snapshots.clone() }));
+        let front = Arc::new(front.with_remote(StateCompletion {
+            fetcher: fetcher.clone(),
+            rounds: 32,
+            snapshots: snapshots.clone(),
+        }));
         Some(Self { node, proxy, front, state, snapshots, fetcher })
     }
 
@@ -221,7 +226,7 @@ async fn ask(front: &Front, method: &str, params: &Value) -> Result<Value, RpcEr
     let caller = Arc::new(Caller { dialect: &PROJECT, client: None, may_use_wallet: false, share, flow: Flow::new() });
     let request = Request {
         id: Id::Number(1),
-        method: Method::by_name(method).unwrap(),
+        method: MethodRoute::by_name(method).unwrap(),
         params: ByteString::from(params.to_string()),
         room,
         ticket: front.ticket(&caller),
@@ -251,7 +256,7 @@ const NEAR: Duration = Duration::from_millis(50);
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_cold_swap_takes_four_waves_and_a_warm_one_none() {
-    let Some(setup) = Setup::start(NEAR, MINUTE, false, |_, _| Reply::Pass).await else { return };
+    let Some(setup) = Setup::start(NEAR, MINUTE, false, |_, _| ProxyReply::Pass).await else { return };
     let (method, params) = body("sim_swap");
     let expected = setup.expected(&method, &params).await;
     let answer = setup.ask(&method, &params).await.unwrap();
@@ -267,12 +272,12 @@ async fn a_cold_swap_takes_four_waves_and_a_warm_one_none() {
 #[tokio::test(flavor = "multi_thread")]
 async fn without_access_lists_a_cold_swap_takes_eight_waves() {
     let refuse = |_, request: &Value| match is_access_list(request) {
-        true => Reply::Answer(
+        true => ProxyReply::Answer(
             200,
             json!({"jsonrpc": "2.0", "id": 0, "error": {"code": -32601, "message": "the method does not exist"}})
                 .to_string(),
         ),
-        false => Reply::Pass,
+        false => ProxyReply::Pass,
     };
     let Some(setup) = Setup::start(NEAR, MINUTE, false, refuse).await else { return };
     let (method, params) = body("sim_swap");
@@ -287,7 +292,9 @@ async fn without_access_lists_a_cold_swap_takes_eight_waves() {
 #[tokio::test(flavor = "multi_thread")]
 async fn answers_are_those_of_local_state() {
     for verify_proofs in [false, true] {
-        let Some(setup) = Setup::start(Duration::ZERO, MINUTE, verify_proofs, |_, _| Reply::Pass).await else { return };
+        let Some(setup) = Setup::start(Duration::ZERO, MINUTE, verify_proofs, |_, _| ProxyReply::Pass).await else {
+            return;
+        };
         for workload in
             ["sim_swap", "sim_sandwich", "sim_multi", "sim_override", "call_quote", "call_balance", "get_code"]
         {
@@ -316,7 +323,7 @@ async fn answers_are_those_of_local_state() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_a_thousand_requests_want_is_fetched_once() {
-    let Some(setup) = Setup::start(NEAR, MINUTE, false, |_, _| Reply::Pass).await else { return };
+    let Some(setup) = Setup::start(NEAR, MINUTE, false, |_, _| ProxyReply::Pass).await else { return };
     let token = "0xe7f1725e7734ce288f8367e1bb143e90bb3f0512";
     let params = json!([token, "0x7", "latest"]);
     let expected = setup.expected("eth_getStorageAt", &params).await;
@@ -341,8 +348,9 @@ async fn what_passes_is_asked_again() {
         [(429, "slow down".to_owned()), (200, busy), (503, String::new()), (200, "<html>".to_owned()), (200, short)]
     {
         let answer = text.clone();
-        let script =
-            move |number, _: &Value| if number < 2 { Reply::Answer(status, answer.clone()) } else { Reply::Pass };
+        let script = move |number, _: &Value| {
+            if number < 2 { ProxyReply::Answer(status, answer.clone()) } else { ProxyReply::Pass }
+        };
         let Some(setup) = Setup::start(Duration::ZERO, MINUTE, false, script).await else { return };
         let (method, params) = body("call_quote");
         let expected = setup.expected(&method, &params).await;
@@ -353,16 +361,16 @@ async fn what_passes_is_asked_again() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_upstream_that_does_not_answer_rightly_is_an_error_with_its_cause_in_time() {
-    type Fault = fn() -> Reply;
+    type Fault = fn() -> ProxyReply;
     let cases: [(Fault, &str); 6] = [
-        (|| Reply::Answer(429, "slow down".to_owned()), "429"),
-        (|| Reply::Answer(200, "<html>".to_owned()), "no JSON-RPC response"),
-        (|| Reply::Answer(200, "[]".to_owned()), "no"),
-        (|| Reply::Hang, "in time"),
-        (|| Reply::Change(|answer| answer["result"] = Value::Null), "null"),
+        (|| ProxyReply::Answer(429, "slow down".to_owned()), "429"),
+        (|| ProxyReply::Answer(200, "<html>".to_owned()), "no JSON-RPC response"),
+        (|| ProxyReply::Answer(200, "[]".to_owned()), "no"),
+        (|| ProxyReply::Hang, "in time"),
+        (|| ProxyReply::Change(|answer| answer["result"] = Value::Null), "null"),
         (
             || {
-                Reply::Change(|answer| {
+                ProxyReply::Change(|answer| {
                     *answer = json!({"jsonrpc": "2.0", "id": answer["id"], "error": {"code": -32000, "message": "missing trie node"}});
                 })
             },
@@ -394,7 +402,8 @@ async fn a_lie_does_not_pass_where_proofs_are_asked_for() {
             answer["result"]["balance"] = json!("0x1234");
         }
     };
-    let Some(setup) = Setup::start(Duration::ZERO, Duration::from_secs(3), true, move |_, _| Reply::Change(lie)).await
+    let Some(setup) =
+        Setup::start(Duration::ZERO, Duration::from_secs(3), true, move |_, _| ProxyReply::Change(lie)).await
     else {
         return;
     };
@@ -407,7 +416,7 @@ async fn a_lie_does_not_pass_where_proofs_are_asked_for() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_request_whose_block_dies_goes_on_with_the_one_that_replaced_it() {
-    let Some(setup) = Setup::start(Duration::ZERO, MINUTE, false, |_, _| Reply::Pass).await else { return };
+    let Some(setup) = Setup::start(Duration::ZERO, MINUTE, false, |_, _| ProxyReply::Pass).await else { return };
     let (method, params) = body("call_quote");
     let expected = setup.expected(&method, &params).await;
     let dead = setup.state.newest().unwrap();

@@ -92,14 +92,14 @@ async fn until(node: &TestNode, what: &str, is: impl Fn(&Value) -> bool) -> Valu
 }
 
 /// The answer to one request, with the id, block and index of its header.
-struct Answer {
+struct DatedAnswer {
     value: Value,
     id: u64,
     block: u64,
     index: u64,
 }
 
-async fn answer(node: &TestNode, method: &str, params: Value) -> Answer {
+async fn answer(node: &TestNode, method: &str, params: Value) -> DatedAnswer {
     let body = json!({"jsonrpc": "2.0", "id": 1, "method": method, "params": params});
     let request = node.client.post(node.url("/")).json(&body);
     let response = request.send().await.expect("the node answers");
@@ -107,7 +107,7 @@ async fn answer(node: &TestNode, method: &str, params: Value) -> Answer {
     let fields = header_fields(header.to_str().unwrap());
     let value = response.json().await.expect("the answer is JSON");
     let id = u64::from_str_radix(fields["id"].trim_start_matches("0x"), 16).unwrap();
-    Answer { value, id, block: fields["block"].parse().unwrap(), index: fields["index"].parse().unwrap() }
+    DatedAnswer { value, id, block: fields["block"].parse().unwrap(), index: fields["index"].parse().unwrap() }
 }
 
 fn header_fields(text: &str) -> BTreeMap<String, String> {

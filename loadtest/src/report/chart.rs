@@ -19,7 +19,7 @@ struct Margin {
 
 /// The quantity on an axis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Unit {
+pub enum AxisUnit {
     Seconds,
     /// Microseconds, on a logarithmic axis.
     Latency,
@@ -32,7 +32,7 @@ pub enum Unit {
     Round,
 }
 
-impl Unit {
+impl AxisUnit {
     fn name(self) -> &'static str {
         match self {
             Self::Seconds => "seconds",
@@ -91,8 +91,8 @@ pub struct Chart {
     pub title: String,
     /// A sentence on how to read the chart.
     pub note: String,
-    pub x: (&'static str, Unit),
-    pub y: (&'static str, Unit),
+    pub x: (&'static str, AxisUnit),
+    pub y: (&'static str, AxisUnit),
     pub series: Vec<Series>,
     /// A marked value on the x axis, and its label.
     pub mark: Option<(f64, String)>,
@@ -211,7 +211,7 @@ impl Chart {
 
 /// Maps values to places on an axis.
 struct Scale {
-    unit: Unit,
+    unit: AxisUnit,
     log: bool,
     from: f64,
     to: f64,
@@ -219,32 +219,32 @@ struct Scale {
 }
 
 impl Scale {
-    fn of(values: impl Iterator<Item = f64> + Clone, unit: Unit, places: (f64, f64)) -> Self {
-        let log = matches!(unit, Unit::Latency | Unit::Connections);
+    fn of(values: impl Iterator<Item = f64> + Clone, unit: AxisUnit, places: (f64, f64)) -> Self {
+        let log = matches!(unit, AxisUnit::Latency | AxisUnit::Connections);
         let values = values.filter(|value| value.is_finite() && (!log || *value > 0.0));
         let least = values.clone().fold(f64::INFINITY, f64::min);
         let greatest = values.fold(f64::NEG_INFINITY, f64::max);
         let (mut from, mut to) = if least <= greatest { (least, greatest) } else { (1.0, 10.0) };
         match unit {
-            Unit::Latency => {
+            AxisUnit::Latency => {
                 // The bounds are the next 1, 2 or 5 times a power of ten.
                 from = round_number(from, |step, value| step <= value, true);
                 to = round_number(to, |step, value| step >= value, false).max(from * 10.0);
             }
-            Unit::Connections => {
+            AxisUnit::Connections => {
                 from *= 0.9;
                 to *= 1.1;
             }
-            Unit::Round => {
+            AxisUnit::Round => {
                 from -= 0.5;
                 to += 0.5;
             }
-            Unit::PerSecond | Unit::Millis => {
+            AxisUnit::PerSecond | AxisUnit::Millis => {
                 from = 0.0;
                 let step = step(to.max(1.0));
                 to = (to.max(1.0) * 1.04 / step).ceil() * step;
             }
-            Unit::Seconds | Unit::Nines => {
+            AxisUnit::Seconds | AxisUnit::Nines => {
                 from = 0.0;
                 to = to.max(0.1);
             }
@@ -263,18 +263,18 @@ impl Scale {
     fn ticks(&self) -> Vec<f64> {
         let within = |tick: &f64| *tick >= self.from * 0.999 && *tick <= self.to * 1.001;
         match self.unit {
-            Unit::Latency => {
+            AxisUnit::Latency => {
                 let (low, high) = (self.from.log10().floor() as i32, self.to.log10().ceil() as i32);
                 let steps: &[f64] = if high - low > 3 { &[1.0] } else { &[1.0, 2.0, 5.0] };
                 let decades = (low..=high).flat_map(|decade| steps.iter().map(move |step| step * 10_f64.powi(decade)));
                 decades.filter(within).collect()
             }
-            Unit::Connections => (0..17).map(|doubled| f64::from(1 << doubled)).filter(within).collect(),
-            Unit::Nines => {
+            AxisUnit::Connections => (0..17).map(|doubled| f64::from(1 << doubled)).filter(within).collect(),
+            AxisUnit::Nines => {
                 let quantiles = [0.0, 0.5, 0.9, 0.99, 0.999, 0.9999, 0.99999, 0.999999];
                 quantiles.into_iter().map(|quantile: f64| -(1.0 - quantile).log10()).filter(within).collect()
             }
-            Unit::Round => (self.from.ceil() as i64..=self.to.floor() as i64).map(|round| round as f64).collect(),
+            AxisUnit::Round => (self.from.ceil() as i64..=self.to.floor() as i64).map(|round| round as f64).collect(),
             _ => {
                 let step = step(self.to - self.from);
                 (0..=50).map(|tick| f64::from(tick) * step).filter(within).collect()

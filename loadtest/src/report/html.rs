@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use super::{
-    Knee, Latency, Report, Spread, TargetReport,
+    Knee, Latency, MedianRange, Report, TargetReport,
     plots::{self, colour},
     text::{escape, format_micros, knee_text, plural, rate, thousands},
 };
@@ -152,7 +152,7 @@ fn write_comparison(out: &mut String, report: &Report) -> std::fmt::Result {
     )?;
     for ratio in &report.ratios {
         write!(out, "<tr><td>{} / {}, median of rounds</td>", ratio.of, ratio.to)?;
-        for Spread { median, least, greatest } in [ratio.throughput, ratio.p50, ratio.p99] {
+        for MedianRange { median, least, greatest } in [ratio.throughput, ratio.p50, ratio.p99] {
             write!(out, "<td>{median:.2}</td><td class=\"soft\">{least:.2} … {greatest:.2}</td>")?;
         }
         write!(out, "</tr>")?;
@@ -185,7 +185,7 @@ fn write_target(out: &mut String, report: &Report, target: &TargetReport, class:
 fn write_workloads(out: &mut String, target: &TargetReport) -> std::fmt::Result {
     write!(
         out,
-        "<h3 style=\"margin:18px 0 8px\">Workloads</h3><div class=\"scroll\"><table><tr><th>Kind</th><th>Weight</th><th>Right</th><th>Errors</th>\
+        "<h3 style=\"margin:18px 0 8px\">Workloads</h3><div class=\"scroll\"><table><tr><th>WorkloadTotals</th><th>Weight</th><th>Right</th><th>Errors</th>\
          <th>mean</th><th>p50</th><th>p90</th><th>p99</th><th>p99.9</th><th>longest</th></tr>"
     )?;
     let mut line = |name: &str, weight: String, right: u64, errors: u64, latency: &Latency| {
@@ -215,7 +215,7 @@ fn write_faults(out: &mut String, target: &TargetReport) -> std::fmt::Result {
     }
     write!(
         out,
-        "<h3 style=\"margin:18px 0 8px\">What went wrong</h3><div class=\"scroll\"><table><tr><th>Kind</th><th>Count</th>\
+        "<h3 style=\"margin:18px 0 8px\">What went wrong</h3><div class=\"scroll\"><table><tr><th>WorkloadTotals</th><th>Count</th>\
          <th class=\"text\">For example</th></tr>"
     )?;
     for (fault, count) in target.summary.faults.iter() {

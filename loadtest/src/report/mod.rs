@@ -15,7 +15,7 @@ use crate::{
     check::Checked,
     fault::Faults,
     machine::Machine,
-    record::{Hist, Interval, Kind},
+    record::{Hist, Interval, WorkloadTotals},
 };
 
 /// Quantiles of the distribution plot, on which all nines take the same room.
@@ -176,7 +176,7 @@ pub struct WorkloadReport {
 }
 
 impl WorkloadReport {
-    pub fn new(name: String, weight: u32, kind: &Kind) -> Self {
+    pub fn new(name: String, weight: u32, kind: &WorkloadTotals) -> Self {
         let errors = kind.faults.total();
         Self { name, weight, right: kind.right, errors, faults: kind.faults, latency: Latency::from(&kind.latency) }
     }
@@ -264,20 +264,20 @@ pub struct Example {
 pub struct Ratio {
     pub of: String,
     pub to: String,
-    pub throughput: Spread,
-    pub p50: Spread,
-    pub p99: Spread,
+    pub throughput: MedianRange,
+    pub p50: MedianRange,
+    pub p99: MedianRange,
 }
 
 /// A median with its extremes.
 #[derive(Clone, Copy, Debug, Serialize)]
-pub struct Spread {
+pub struct MedianRange {
     pub median: f64,
     pub least: f64,
     pub greatest: f64,
 }
 
-impl Spread {
+impl MedianRange {
     /// Returns `None` if there is no finite value.
     pub fn of(mut values: Vec<f64>) -> Option<Self> {
         values.retain(|value| value.is_finite());

@@ -2,7 +2,7 @@
 
 use super::{
     Begin, Latency, Report, Row, Step, TargetReport,
-    chart::{Chart, Series, Unit},
+    chart::{AxisUnit, Chart, Series},
     text::{format_micros, knee_text, rate},
 };
 
@@ -21,7 +21,7 @@ pub fn of_target(report: &Report, target: &TargetReport, class: &'static str) ->
     let latency = |pick: fn(&Latency) -> u64| {
         over_time(&|row| (row.latency.count > 0).then(|| (pick(&row.latency) as f64).max(1.0)))
     };
-    let time = ("time of this target, s", Unit::Seconds);
+    let time = ("time of this target, s", AxisUnit::Seconds);
     let mut throughput = vec![Series::new("right answers", class, over_time(&|row| Some(row.right_per_second)))];
     if report.open {
         throughput.insert(0, Series::new("offered", "neutral", over_time(&|row| row.offered)).dashed());
@@ -35,7 +35,7 @@ pub fn of_target(report: &Report, target: &TargetReport, class: &'static str) ->
             title: "Throughput".to_owned(),
             note: "Right answers a second, by the moment they came.".to_owned(),
             x: time,
-            y: ("per second", Unit::PerSecond),
+            y: ("per second", AxisUnit::PerSecond),
             series: throughput,
             mark: None,
             borders: borders(target),
@@ -49,7 +49,7 @@ pub fn of_target(report: &Report, target: &TargetReport, class: &'static str) ->
             }
             .to_owned(),
             x: time,
-            y: ("latency", Unit::Latency),
+            y: ("latency", AxisUnit::Latency),
             series: vec![
                 Series::new("p50", "q1", latency(|latency| latency.p50)),
                 Series::new("p90", "q2", latency(|latency| latency.p90)),
@@ -71,7 +71,7 @@ pub fn of_target(report: &Report, target: &TargetReport, class: &'static str) ->
         title: "Snapshot age".to_owned(),
         note: "How old the snapshots were that pending answers came from, when they were answered.".to_owned(),
         x: time,
-        y: ("age, ms", Unit::Millis),
+        y: ("age, ms", AxisUnit::Millis),
         series: vec![
             Series::new("p50", "q1", age(|age| age.p50)),
             Series::new("p99", "q3", age(|age| age.p99)),
@@ -112,14 +112,14 @@ fn knee_charts(report: &Report, target: &TargetReport, class: &'static str) -> [
     let limit = format_micros(report.knee_p99_us);
     let (x, against, note) = match open {
         true => (
-            ("offered requests / s", Unit::PerSecond),
+            ("offered requests / s", AxisUnit::PerSecond),
             "offered",
             format!(
                 "The knee is the highest rate up to which at least 99 % was answered right, with a p99 of at most {limit}."
             ),
         ),
         false => (
-            ("connections", Unit::Connections),
+            ("connections", AxisUnit::Connections),
             "connections",
             format!(
                 "The knee is at the fewest connections that bring 95 % of the highest throughput at which at least 99 % was answered right, with a \
@@ -141,7 +141,7 @@ fn knee_charts(report: &Report, target: &TargetReport, class: &'static str) -> [
             title: format!("The knee: throughput against {against}"),
             note,
             x,
-            y: ("right answers / s", Unit::PerSecond),
+            y: ("right answers / s", AxisUnit::PerSecond),
             series: throughput,
             mark: mark.clone(),
             borders: Vec::new(),
@@ -151,7 +151,7 @@ fn knee_charts(report: &Report, target: &TargetReport, class: &'static str) -> [
             title: format!("The knee: latency against {against}"),
             note: "Where the queue begins to grow, latency leaves the level it had.".to_owned(),
             x,
-            y: ("latency", Unit::Latency),
+            y: ("latency", AxisUnit::Latency),
             series: vec![
                 Series::new("p50", "q1", points(|step| (step.p50 as f64).max(1.0))).dots(),
                 Series::new("p99", "q3", points(|step| (step.p99 as f64).max(1.0))).dots(),
@@ -181,8 +181,8 @@ pub fn distribution<'a>(targets: impl Iterator<Item = (&'static str, &'a TargetR
         id: id.to_owned(),
         title: "Latency distribution".to_owned(),
         note: "Share of answers within a latency; the scale gives each further nine the same room. The right end is the longest.".to_owned(),
-        x: ("share of answers", Unit::Nines),
-        y: ("latency", Unit::Latency),
+        x: ("share of answers", AxisUnit::Nines),
+        y: ("latency", AxisUnit::Latency),
         series: series.collect(),
         mark: None,
         borders: Vec::new(),
@@ -202,8 +202,8 @@ pub fn rounds(report: &Report) -> Chart {
         id: "rounds".to_owned(),
         title: "Throughput by round".to_owned(),
         note: "Each target's turns, one after another. What moves all of them is the machine.".to_owned(),
-        x: ("round", Unit::Round),
-        y: ("right answers / s", Unit::PerSecond),
+        x: ("round", AxisUnit::Round),
+        y: ("right answers / s", AxisUnit::PerSecond),
         series: rounds(|round| round.throughput),
         mark: None,
         borders: Vec::new(),

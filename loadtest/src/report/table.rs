@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use super::{
-    Knee, Latency, Report, Spread, TargetReport,
+    Knee, Latency, MedianRange, Report, TargetReport,
     text::{format_micros, plural},
 };
 
@@ -33,7 +33,7 @@ fn write(out: &mut String, report: &Report) -> std::fmt::Result {
     if !report.ratios.is_empty() {
         writeln!(out, "\nratios, medians over rounds [least, greatest]")?;
         for ratio in &report.ratios {
-            let spread = |s: Spread| format!("{:.2} [{:.2}, {:.2}]", s.median, s.least, s.greatest);
+            let spread = |s: MedianRange| format!("{:.2} [{:.2}, {:.2}]", s.median, s.least, s.greatest);
             writeln!(
                 out,
                 "  {}/{}: throughput {}, p50 {}, p99 {}",

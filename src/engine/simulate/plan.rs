@@ -9,13 +9,13 @@ use crate::{
     chain::{ChainSpec, Family},
     engine::{
         error::SimulationError,
-        request::{BlockOverrides, Rules, SimBlock, Simulation},
+        request::{BlockOverrides, SimBlock, Simulation, SimulationRules},
     },
     state::Snapshot,
 };
 
 /// A block to simulate: its place is settled, its parent's results are not known yet.
-pub(super) struct Planned<'a> {
+pub(super) struct PlannedBlock<'a> {
     pub(super) block: Cow<'a, SimBlock>,
     pub(super) number: u64,
     pub(super) time: u64,
@@ -34,11 +34,11 @@ pub(super) fn plan<'a>(
     spec: &ChainSpec,
     snapshot: &'a Snapshot,
     simulation: &'a Simulation,
-    rules: &Rules,
-) -> Result<Vec<Planned<'a>>, SimulationError> {
+    rules: &SimulationRules,
+) -> Result<Vec<PlannedBlock<'a>>, SimulationError> {
     let base = snapshot.head.header.inner();
     let open = snapshot.open.as_ref().map(|open| &open.header);
-    let mut planned: Vec<Planned<'a>> = Vec::with_capacity(simulation.blocks.len());
+    let mut planned: Vec<PlannedBlock<'a>> = Vec::with_capacity(simulation.blocks.len());
     let (mut number, mut time) = (base.number, base.timestamp);
     // Inherited by each block from the one before.
     let mut last = (base.gas_limit, base.beneficiary, base.difficulty);
@@ -49,7 +49,7 @@ pub(super) fn plan<'a>(
             continues.map_or(last, |o| (o.gas_limit, o.beneficiary, o.difficulty));
         let overrides = &block.block;
         let inherited_root = continues.and_then(|open| open.parent_beacon_block_root).unwrap_or_default();
-        let one = Planned {
+        let one = PlannedBlock {
             number,
             time,
             filler,

@@ -149,7 +149,7 @@ impl Metadata {
             }
         };
         let unread = &mut metadata.unread;
-        metadata.block_number = optional::<Quantity>(&fields, "block_number", unread).map(|quantity| quantity.0);
+        metadata.block_number = optional::<JsonNumber>(&fields, "block_number", unread).map(|quantity| quantity.0);
         metadata.new_account_balances = optional(&fields, "new_account_balances", unread);
         metadata.receipts = optional::<BTreeMap<B256, AnyReceipt>>(&fields, "receipts", unread)
             .map(|receipts| receipts.into_iter().map(|(hash, receipt)| (hash, receipt.0)).collect());
@@ -185,9 +185,9 @@ struct Wire<'a> {
 }
 
 /// A number as JSON has it, or as Ethereum's JSON has it.
-struct Quantity(u64);
+struct JsonNumber(u64);
 
-impl<'de> Deserialize<'de> for Quantity {
+impl<'de> Deserialize<'de> for JsonNumber {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let number = U256::deserialize(deserializer)?;
         number.try_into().map(Self).map_err(|_| D::Error::custom("expected a number of at most 64 bits"))

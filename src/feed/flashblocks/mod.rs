@@ -9,5 +9,5 @@ pub mod rules;
 pub mod stream;
 
 pub use decode::{DecodeError, Flashblock, Metadata};
-pub use rules::{Action, CanonicalBlock, Ignored, Parent, Replaced, Rules};
+pub use rules::{Action, CanonicalBlock, FlashblockSequence, Ignored, Parent, Replaced};
 pub use stream::{Event, Events, Settings, StreamError, open};

@@ -25,7 +25,7 @@ use crate::state::FeedProblem;
 ///
 /// `T` is what the caller has made of a block that was given out. It stays with its block, and goes with it.
 #[derive(Debug)]
-pub struct Rules<T = ()> {
+pub struct FlashblockSequence<T = ()> {
     max_ahead: usize,
     max_held: usize,
     /// The newest canonical blocks, oldest first, each the parent of the next.
@@ -42,7 +42,7 @@ pub const MAX_SUB_BLOCKS: usize = 1024;
 /// How many canonical blocks, and blocks of which nothing more is wanted, are remembered.
 const REMEMBERED: usize = 64;
 
-/// What to do. The actions of one answer are to be done in order; if one of them cannot be done, [`Rules::fail`] is to be told, and
+/// What to do. The actions of one answer are to be done in order; if one of them cannot be done, [`FlashblockSequence::fail`] is to be told, and
 /// the rest of that answer is void.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
@@ -158,7 +158,7 @@ struct Ahead<T> {
     made: Option<T>,
 }
 
-impl<T> Rules<T> {
+impl<T> FlashblockSequence<T> {
     /// The rules before anything has happened. At most `max_ahead` blocks are kept ahead of the canonical head (at least one), and at most
     /// `max_held` bytes of sub-blocks until their parent is known.
     pub fn new(max_ahead: usize, max_held: usize) -> Self {

@@ -3,10 +3,10 @@
 use alloy_primitives::B256;
 use redb::ReadableTableMetadata;
 
-use super::{ABOUT, About, HEADERS, Journal, NUMBERS, progress::Progress, record::StoredHeader};
+use super::{ABOUT, ChainIdentity, HEADERS, Journal, NUMBERS, progress::Progress, record::StoredHeader};
 use crate::store::{FORMAT, StoreError, decode, write_version};
 
-/// What [`About`] says of the layout. A program from before the store had a version looks at nothing else, and refuses this number.
+/// What [`ChainIdentity`] says of the layout. A program from before the store had a version looks at nothing else, and refuses this number.
 pub const LAYOUT: u32 = 2;
 /// Blocks that are indexed in one commit.
 const STEP: usize = 10_000;
@@ -17,7 +17,7 @@ impl Journal {
     ///
     /// # Errors
     /// That it cannot be read or written.
-    pub fn migrate(&self, about: &About) -> Result<(), StoreError> {
+    pub fn migrate(&self, about: &ChainIdentity) -> Result<(), StoreError> {
         if self.store.version() == FORMAT {
             return Ok(());
         }
@@ -36,7 +36,7 @@ impl Journal {
             })?;
             progress.at(done);
         }
-        let about = About { layout: LAYOUT, ..about.clone() };
+        let about = ChainIdentity { layout: LAYOUT, ..about.clone() };
         self.store.write_now(move |transaction| {
             about.write(&mut transaction.open_table(ABOUT)?)?;
             write_version(transaction)

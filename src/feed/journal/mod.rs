@@ -22,11 +22,11 @@ use redb::{ReadTransaction, ReadableTable, ReadableTableMetadata, TableDefinitio
 use serde::{Deserialize, Serialize};
 
 use self::{
-    record::{Entry, StoredAccount, StoredBody, StoredChange, StoredHeader, StoredSubBlock},
-    restore::Reader,
+    record::{JournalEntry, StoredAccount, StoredBody, StoredChange, StoredHeader, StoredSubBlock},
+    restore::JournalReader,
 };
 use super::{
-    apply::{Applied, Step},
+    apply::{Applied, SubBlockStep},
     world::TradingWorld,
 };
 use crate::{
@@ -52,7 +52,7 @@ const CODES: TableDefinition<'_, [u8; 32], &[u8]> = TableDefinition::new("codes"
 
 /// The chain that a store holds.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct About {
+pub struct ChainIdentity {
     /// [`format::LAYOUT`] when it was written.
     layout: u32,
     /// The hash of block zero.
@@ -71,7 +71,7 @@ pub struct About {
     pub trading: Option<TradingWorld>,
 }
 
-impl About {
+impl ChainIdentity {
     /// A chain in the newest layout. Without a genesis file it is the built-in devnet.
     pub const fn new(
         genesis: B256,
@@ -131,7 +131,12 @@ impl Journal {
     ///
     /// # Errors
     /// That it cannot be written.
-    pub fn found(&self, about: &About, blocks: Vec<Arc<SealedBlock>>, head: &Snapshot) -> Result<(), StoreError> {
+    pub fn found(
+        &self,
+        about: &ChainIdentity,
+        blocks: Vec<Arc<SealedBlock>>,
+        head: &Snapshot,
+    ) -> Result<(), StoreError> {
         let about = about.clone();
         let base = Base { number: head.head.number(), id: head.id.0 };
         let world = head.world.clone();
@@ -174,7 +179,7 @@ impl Journal {
     ///
     /// # Errors
     /// That it cannot be written: then it must not be published.
-    pub fn record(&self, published: &Published, step: &Step) -> Result<(), StoreError> {
+    pub fn record(&self, published: &Published, step: &SubBlockStep) -> Result<(), StoreError> {
         let (on, oldest) = (&published.newest, published.oldest_history());
         let id = on.id.0 + 1;
         let before = on.open.as_ref().map_or(0, |open| open.transactions.len());
@@ -184,7 +189,7 @@ impl Journal {
         if let Some(sealed) = &step.sealed {
             let head = sealed.snapshot.head.clone();
             included.extend(head.body().transactions[before..].iter().map(|tx| *tx.tx_hash()));
-            entries.push(((id, 0), Entry::Seal { number: head.number(), changes: stored(&sealed.changes) }));
+            entries.push(((id, 0), JournalEntry::Seal { number: head.number(), changes: stored(&sealed.changes) }));
             codes.extend(new_codes(&sealed.snapshot.world, &step.next));
             block = Some(head);
         }
@@ -193,12 +198,12 @@ impl Journal {
             let changes = stored(&step.next.changes);
             let opened = on.open.is_none() || step.sealed.is_some();
             let entry = if opened {
-                Entry::Open { header: Box::new(open.header.clone()), changes }
+                JournalEntry::Open { header: Box::new(open.header.clone()), changes }
             } else {
                 // By index: a walk to where they begin would cost what the block holds already.
                 let new = before..open.transactions.len();
                 included.extend(new.clone().map(|at| *open.transactions[at].tx_hash()));
-                Entry::SubBlock(StoredSubBlock {
+                JournalEntry::SubBlock(StoredSubBlock {
                     index: open.index,
                     gas_used: open.header.gas_used,
                     blob_gas_used: open.blob_gas_used,
@@ -251,7 +256,7 @@ impl Journal {
     /// # Errors
     /// That what is there is not what was written.
     pub fn restore(&self, codes: &CodeCache, feed: FeedState, kept: Retention) -> Result<Snapshots, StoreError> {
-        self.store.read(|transaction| Reader::new(transaction, codes, self.keeper())?.read(feed, kept))
+        self.store.read(|transaction| JournalReader::new(transaction, codes, self.keeper())?.read(feed, kept))
     }
 
     /// Comes to where the chain was from `snapshots`, whose newest is the base.
@@ -259,7 +264,7 @@ impl Journal {
     /// # Errors
     /// That what is there is not what was written.
     pub fn replay_on(&self, snapshots: &Snapshots, codes: &CodeCache) -> Result<(), StoreError> {
-        self.store.read(|transaction| Reader::new(transaction, codes, self.keeper())?.go_on(snapshots))
+        self.store.read(|transaction| JournalReader::new(transaction, codes, self.keeper())?.go_on(snapshots))
     }
 
     /// Whether anything was published after the base.
@@ -340,12 +345,13 @@ fn follow(transaction: &WriteTransaction, number: u64) -> Result<(), redb::Error
     let mut journal = transaction.open_table(JOURNAL)?;
     let (mut accounts, mut slots) = (transaction.open_table(ACCOUNTS)?, transaction.open_table(SLOTS)?);
     while base.number < number {
-        let Some((key, entry)) = journal.pop_first()?.map(|(key, entry)| (key.value(), Entry::read(entry.value())))
+        let Some((key, entry)) =
+            journal.pop_first()?.map(|(key, entry)| (key.value(), JournalEntry::read(entry.value())))
         else {
             return Err(corrupted("records of its newest blocks are missing"));
         };
         let entry = entry?;
-        if let Entry::Seal { number, .. } = &entry {
+        if let JournalEntry::Seal { number, .. } = &entry {
             base = Base { number: *number, id: key.0 };
         }
         for change in entry.changes() {

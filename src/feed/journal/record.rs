@@ -181,7 +181,7 @@ impl StoredChange {
 }
 
 /// What a published snapshot was made of, on the one before it.
-pub enum Entry {
+pub enum JournalEntry {
     /// The next block was opened.
     Open { header: Box<Header>, changes: Vec<StoredChange> },
     /// The open block grew by a sub-block.
@@ -218,7 +218,7 @@ const OPEN: u8 = 0;
 const SUB_BLOCK: u8 = 1;
 const SEAL: u8 = 2;
 
-impl Entry {
+impl JournalEntry {
     /// Its kind, and then its RLP.
     pub fn write(self) -> Vec<u8> {
         let mut out = Vec::with_capacity(1024);

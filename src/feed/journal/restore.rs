@@ -11,7 +11,7 @@ use super::{
     progress::style,
     prune::oldest_body,
     read_base,
-    record::{Entry, StoredAccount, StoredChange, StoredHeader},
+    record::{JournalEntry, StoredAccount, StoredChange, StoredHeader},
 };
 use crate::{
     chain::{BlockHashes, BlockKeeper, SealedBlock},
@@ -56,7 +56,7 @@ fn check_head(snapshots: &Snapshots, last: Option<&SealedBlock>) -> Result<(), r
 }
 
 /// Comes to where the chain was.
-pub struct Reader<'a> {
+pub struct JournalReader<'a> {
     transaction: &'a ReadTransaction,
     codes: B256Map<Code>,
     keeper: Arc<dyn BlockKeeper>,
@@ -65,7 +65,7 @@ pub struct Reader<'a> {
 /// A block, and the hashes of its transactions.
 type Listed = (Arc<SealedBlock>, Vec<B256>);
 
-impl<'a> Reader<'a> {
+impl<'a> JournalReader<'a> {
     /// A reader of what was committed, which leaves the bodies of blocks with `keeper`.
     pub fn new(
         transaction: &'a ReadTransaction,
@@ -194,8 +194,8 @@ impl<'a> Reader<'a> {
                 Some(sealed) => Arc::clone(sealed),
                 None => snapshots.newest(),
             };
-            match Entry::read(bytes.value())? {
-                Entry::Open { header, changes } => {
+            match JournalEntry::read(bytes.value())? {
+                JournalEntry::Open { header, changes } => {
                     let next = self.after(&on, changes, OpenBlock::new(*header))?;
                     match sealed.take() {
                         // `publish_sealed` wants the sealed one for itself.
@@ -204,7 +204,7 @@ impl<'a> Reader<'a> {
                         None => snapshots.publish(next),
                     }
                 }
-                Entry::SubBlock(sub_block) => {
+                JournalEntry::SubBlock(sub_block) => {
                     let open = on.open.as_ref().ok_or_else(|| corrupted("a sub-block belongs to no block"))?;
                     let mut open = open.clone();
                     open.index = sub_block.index;
@@ -217,7 +217,7 @@ impl<'a> Reader<'a> {
                     }
                     snapshots.publish(self.after(&on, sub_block.changes, open)?);
                 }
-                Entry::Seal { number, changes } => {
+                JournalEntry::Seal { number, changes } => {
                     let Some(block) = blocks.next().filter(|block| block.number() == number) else {
                         return Err(corrupted(format!("block {number} is missing")));
                     };

@@ -18,7 +18,7 @@ use crate::{
     chain::{Attributes, BlockBody, ChainReceipt, ChainTx, SealedBlock},
     feed::{
         apply::{extend, open_block_with, stand_on},
-        flashblocks::{Action, Flashblock, Parent, Rules},
+        flashblocks::{Action, Flashblock, FlashblockSequence, Parent},
         upstream::recover,
     },
     state::{AccountChange, FeedProblem, FeedState, Lookup, Miss, Missed, OpenBlock, RemoteView, Snapshot, World},
@@ -163,7 +163,8 @@ impl Live {
     async fn extend(&mut self, flashblock: &Flashblock, received: Instant) -> Result<(), LiveError> {
         let newest = self.feed.snapshots.newest();
         let (snapshot, changes) = self.apply(&newest, flashblock, received).await?;
-        let ahead = self.rules().and_then(Rules::newest_made).ok_or(LiveError::Gone(newest.header().number))?;
+        let ahead =
+            self.rules().and_then(FlashblockSequence::newest_made).ok_or(LiveError::Gone(newest.header().number))?;
         ahead.add(changes);
         ahead.diff = flashblock.diff.clone();
         self.feed.snapshots.publish_pre_confirmed(None, snapshot);
@@ -219,7 +220,7 @@ impl Live {
         let latest = self.feed.snapshots.load().latest().clone();
         let gone = || LiveError::Gone(newest.header().number);
         let view = self.canonical_view(&latest)?;
-        let ahead = self.rules().and_then(Rules::newest_made).ok_or_else(gone)?;
+        let ahead = self.rules().and_then(FlashblockSequence::newest_made).ok_or_else(gone)?;
         if let Some(sealed) = ahead.complete.clone() {
             // A builder begins the block after it anew.
             if sealed.hash() != hash {

@@ -20,7 +20,7 @@ use futures::{FutureExt, future::LocalBoxFuture};
 
 use super::{
     Feed, FeedSource,
-    flashblocks::{Event, Events, Rules},
+    flashblocks::{Event, Events, FlashblockSequence},
     upstream::{BlockError, FetchError, Fetcher, Heads, UpstreamError},
 };
 use crate::{
@@ -52,7 +52,7 @@ pub struct FlashblockSource {
     /// What comes.
     pub events: Events,
     /// What it means.
-    pub rules: Rules<PreConfirmed>,
+    pub rules: FlashblockSequence<PreConfirmed>,
 }
 
 /// Bounds of a live chain.
@@ -260,7 +260,7 @@ impl Live {
     }
 
     /// The rules of the stream, where there is one.
-    fn rules(&mut self) -> Option<&mut Rules<PreConfirmed>> {
+    fn rules(&mut self) -> Option<&mut FlashblockSequence<PreConfirmed>> {
         self.source.flashblocks.as_mut().map(|source| &mut source.rules)
     }
 

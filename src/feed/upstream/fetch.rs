@@ -230,7 +230,7 @@ impl Fetcher {
         }
         let lists = hints.filter(|hints| !hints.calls.is_empty() && !self.no_access_lists.load(Relaxed)).cloned();
         if !mine.is_empty() {
-            let claim = Claim { in_flight: self.in_flight.clone(), hash: view.hash(), misses: mine, done };
+            let claim = FetchClaim { in_flight: self.in_flight.clone(), hash: view.hash(), misses: mine, done };
             let (fetcher, view) = (self.clone(), view.clone());
             self.runtime.spawn(async move { fetcher.bring(view, claim, lists).await });
             waiting.push(landing);
@@ -239,7 +239,7 @@ impl Fetcher {
     }
 
     /// One wave, and after it what access lists told.
-    async fn bring(self: Arc<Self>, view: RemoteView, claim: Claim, lists: Option<Hints>) {
+    async fn bring(self: Arc<Self>, view: RemoteView, claim: FetchClaim, lists: Option<Hints>) {
         let deadline = Instant::now() + self.config.patience;
         self.waves.increment(1);
         let wave = self.wave(&view, &claim.misses, deadline);
@@ -343,14 +343,14 @@ impl Fetcher {
 }
 
 /// What a wave fetches. However it ends, others may fetch it then.
-struct Claim {
+struct FetchClaim {
     in_flight: Arc<InFlight>,
     hash: B256,
     misses: Vec<Miss>,
     done: watch::Sender<Landed>,
 }
 
-impl Claim {
+impl FetchClaim {
     fn land(mut self, result: Result<(), FetchError>) {
         // First, so that whoever is woken and misses one again fetches it anew.
         self.release();
@@ -358,7 +358,7 @@ impl Claim {
     }
 }
 
-impl Claim {
+impl FetchClaim {
     fn release(&mut self) {
         for miss in self.misses.drain(..) {
             self.in_flight.remove(&(self.hash, miss));
@@ -366,7 +366,7 @@ impl Claim {
     }
 }
 
-impl Drop for Claim {
+impl Drop for FetchClaim {
     fn drop(&mut self) {
         self.release();
     }

@@ -32,7 +32,7 @@ pub struct Heads {
 
 /// A header, as far as it is needed: what else is in it comes with the block.
 #[derive(Clone, Debug, Deserialize)]
-struct Head {
+struct UpstreamHead {
     hash: B256,
     number: U64,
 }
@@ -124,7 +124,7 @@ async fn follow(upstream: Arc<Upstream>, every: Duration, sender: watch::Sender<
             Some(Err(broadcast::error::RecvError::Lagged(_))) | None => {
                 // At least a moment, however short the pause is: a slow answer is an answer.
                 let deadline = Instant::now() + pause.max(Duration::from_secs(1));
-                let ask = Ask::<Head>::typed("eth_getBlockByNumber", &("latest", false));
+                let ask = Ask::<UpstreamHead>::typed("eth_getBlockByNumber", &("latest", false));
                 upstream.one(ask, deadline).await.map(|head| head.hash)
             }
         };
@@ -145,7 +145,7 @@ async fn follow(upstream: Arc<Upstream>, every: Duration, sender: watch::Sender<
 async fn follow_tags(upstream: Arc<Upstream>, every: Duration, sender: watch::Sender<Tags>) {
     let every = (every * SELDOMER).min(TAGS);
     loop {
-        let ask = |tag: &str| Ask::<Option<Head>>::typed("eth_getBlockByNumber", &(tag, false));
+        let ask = |tag: &str| Ask::<Option<UpstreamHead>>::typed("eth_getBlockByNumber", &(tag, false));
         let deadline = Instant::now() + every.max(Duration::from_secs(1));
         let answers = upstream.all(vec![ask("safe"), ask("finalized")], deadline).await;
         let mut known = *sender.borrow();
@@ -163,10 +163,11 @@ async fn follow_tags(upstream: Arc<Upstream>, every: Duration, sender: watch::Se
 }
 
 /// A subscription to new heads; none where there can be none, or not now.
-async fn subscribe(upstream: &Upstream, every: Duration) -> Option<broadcast::Receiver<Head>> {
+async fn subscribe(upstream: &Upstream, every: Duration) -> Option<broadcast::Receiver<UpstreamHead>> {
     upstream.client().pubsub_frontend()?;
     let provider: RootProvider = RootProvider::new(upstream.client().clone());
-    let subscribed = timeout(every.max(Duration::from_secs(1)), provider.subscribe::<_, Head>(("newHeads",))).await;
+    let subscribed =
+        timeout(every.max(Duration::from_secs(1)), provider.subscribe::<_, UpstreamHead>(("newHeads",))).await;
     let mut heads = match subscribed {
         Ok(Ok(heads)) => heads,
         Ok(Err(error)) => {

@@ -25,7 +25,7 @@ enum Piece {
 
 /// What a piece is of.
 #[derive(Clone, Copy, Debug)]
-enum About {
+enum PieceTarget {
     Account(Address),
     Slot(Address, U256),
     /// An ancestor, and then the block itself.
@@ -35,7 +35,7 @@ enum About {
 
 /// An account's fields as they come.
 #[derive(Debug, Default)]
-struct Fields {
+struct FetchedFields {
     balance: Option<U256>,
     nonce: Option<u64>,
     code: Option<Bytes>,
@@ -68,7 +68,7 @@ pub(super) struct Wave<'a> {
     view: &'a RemoteView,
     naming: Naming,
     asks: Vec<Ask<Piece>>,
-    about: Vec<About>,
+    about: Vec<PieceTarget>,
 }
 
 impl<'a> Wave<'a> {
@@ -85,7 +85,7 @@ impl<'a> Wave<'a> {
                         wave.account(address);
                     }
                     let code = |code: Bytes| Piece::Code(code);
-                    wave.state(About::Account(address), "eth_getCode", address, code);
+                    wave.state(PieceTarget::Account(address), "eth_getCode", address, code);
                 }
                 Miss::Slot(address, slot) if prove => proven.entry(address).or_default().push(slot),
                 Miss::Slot(address, slot) => wave.slot(address, slot),
@@ -98,7 +98,7 @@ impl<'a> Wave<'a> {
                 let proof = serde_json::from_str(raw.get()).map_err(|error| error.to_string())?;
                 Ok(Piece::Proof(Box::new(proof)))
             });
-            wave.push(About::Proof(address), ask);
+            wave.push(PieceTarget::Proof(address), ask);
         }
         wave
     }
@@ -112,7 +112,7 @@ impl<'a> Wave<'a> {
         }
     }
 
-    fn push(&mut self, about: About, ask: Ask<Piece>) {
+    fn push(&mut self, about: PieceTarget, ask: Ask<Piece>) {
         self.asks.push(ask);
         self.about.push(about);
     }
@@ -120,7 +120,7 @@ impl<'a> Wave<'a> {
     /// A call of a method that takes an address and a block.
     fn state<T: serde::de::DeserializeOwned + 'static>(
         &mut self,
-        about: About,
+        about: PieceTarget,
         method: &'static str,
         address: Address,
         piece: fn(T) -> Piece,
@@ -132,8 +132,10 @@ impl<'a> Wave<'a> {
     }
 
     fn account(&mut self, address: Address) {
-        self.state(About::Account(address), "eth_getBalance", address, Piece::Balance);
-        self.state(About::Account(address), "eth_getTransactionCount", address, |nonce: U64| Piece::Nonce(nonce.to()));
+        self.state(PieceTarget::Account(address), "eth_getBalance", address, Piece::Balance);
+        self.state(PieceTarget::Account(address), "eth_getTransactionCount", address, |nonce: U64| {
+            Piece::Nonce(nonce.to())
+        });
     }
 
     fn slot(&mut self, address: Address, slot: U256) {
@@ -142,7 +144,7 @@ impl<'a> Wave<'a> {
             // Some leave the zeros in front away.
             serde_json::from_str(raw.get()).map(Piece::Slot).map_err(|error| error.to_string())
         });
-        self.push(About::Slot(address, slot), ask);
+        self.push(PieceTarget::Slot(address, slot), ask);
     }
 
     /// The block of that number is an ancestor as long as this one is the upstream's block of its own number.
@@ -155,7 +157,7 @@ impl<'a> Wave<'a> {
                     false => Err(format!("block {of} was asked for, and the answer is block {}", block.number)),
                 }
             });
-            self.push(About::Hash(number), ask);
+            self.push(PieceTarget::Hash(number), ask);
         }
     }
 
@@ -170,7 +172,7 @@ impl<'a> Wave<'a> {
         let Self { view, asks, about, .. } = self;
         let answers = upstream.all(asks, deadline).await;
         let mut learned = Learned { values: Vec::new(), problem: None };
-        let mut accounts: HashMap<Address, Fields> = HashMap::default();
+        let mut accounts: HashMap<Address, FetchedFields> = HashMap::default();
         let mut proofs = Vec::new();
         let mut hashes: HashMap<u64, Vec<BlockName>> = HashMap::default();
         for (about, answer) in about.into_iter().zip(answers) {
@@ -182,18 +184,20 @@ impl<'a> Wave<'a> {
                 }
             };
             match (about, piece) {
-                (About::Account(address), Piece::Balance(balance)) => {
+                (PieceTarget::Account(address), Piece::Balance(balance)) => {
                     accounts.entry(address).or_default().balance = Some(balance)
                 }
-                (About::Account(address), Piece::Nonce(nonce)) => {
+                (PieceTarget::Account(address), Piece::Nonce(nonce)) => {
                     accounts.entry(address).or_default().nonce = Some(nonce)
                 }
-                (About::Account(address), Piece::Code(code)) => accounts.entry(address).or_default().code = Some(code),
-                (About::Slot(address, slot), Piece::Slot(value)) => {
+                (PieceTarget::Account(address), Piece::Code(code)) => {
+                    accounts.entry(address).or_default().code = Some(code)
+                }
+                (PieceTarget::Slot(address, slot), Piece::Slot(value)) => {
                     learned.values.push(Fetched::Slot { address, slot, value });
                 }
-                (About::Hash(number), Piece::Block(block)) => hashes.entry(number).or_default().push(block),
-                (About::Proof(address), Piece::Proof(proof)) => proofs.push((address, proof)),
+                (PieceTarget::Hash(number), Piece::Block(block)) => hashes.entry(number).or_default().push(block),
+                (PieceTarget::Proof(address), Piece::Proof(proof)) => proofs.push((address, proof)),
                 _ => {}
             }
         }
@@ -219,7 +223,7 @@ impl<'a> Wave<'a> {
             }
         }
         for (address, fields) in accounts {
-            if let Fields { balance: Some(balance), nonce: Some(nonce), code: Some(code) } = fields {
+            if let FetchedFields { balance: Some(balance), nonce: Some(nonce), code: Some(code) } = fields {
                 let code = codes.chain(code);
                 learned.values.push(Fetched::Account { address, balance, nonce, code });
             }

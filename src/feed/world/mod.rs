@@ -79,7 +79,7 @@ pub enum WorldError {
     Mnemonic(#[from] alloy_signer_local::LocalSignerError),
     /// A step of the set-up failed.
     #[error("the trading world: {step}: {problem}")]
-    Step {
+    SubBlockStep {
         #[doc = "Which one."]
         step: &'static str,
         #[doc = "What happened."]
@@ -175,7 +175,7 @@ pub fn build(
     let code = |name: &'static str, arguments: Vec<u8>| -> Result<Bytes, WorldError> {
         let artifact = artifacts
             .get(name)
-            .ok_or_else(|| WorldError::Step { step: name, problem: "no such artifact".to_owned() })?;
+            .ok_or_else(|| WorldError::SubBlockStep { step: name, problem: "no such artifact".to_owned() })?;
         Ok([artifact.creation_code.as_ref(), &arguments].concat().into())
     };
     let mut state = LocalWorld::of_genesis(genesis, codes);
@@ -260,7 +260,7 @@ struct Setup<E> {
 impl<E: Evm<Tx = TxEnv, DB: DatabaseCommit>> Setup<E> {
     fn create(&mut self, step: &'static str, from: Address, code: Bytes) -> Result<Address, WorldError> {
         let result = self.run(step, TxEnv { caller: from, kind: TxKind::Create, data: code, ..TxEnv::default() })?;
-        result.created_address().ok_or_else(|| WorldError::Step { step, problem: "created nothing".to_owned() })
+        result.created_address().ok_or_else(|| WorldError::SubBlockStep { step, problem: "created nothing".to_owned() })
     }
 
     fn call(
@@ -283,9 +283,10 @@ impl<E: Evm<Tx = TxEnv, DB: DatabaseCommit>> Setup<E> {
     fn run(&mut self, step: &'static str, mut tx: TxEnv) -> Result<ExecutionResult<E::HaltReason>, WorldError> {
         // More than the largest step takes.
         tx.gas_limit = 3_000_000;
-        let done = self.evm.transact_raw(tx).map_err(|error| WorldError::Step { step, problem: error.to_string() })?;
+        let done =
+            self.evm.transact_raw(tx).map_err(|error| WorldError::SubBlockStep { step, problem: error.to_string() })?;
         if !done.result.is_success() {
-            return Err(WorldError::Step { step, problem: format!("{:?}", done.result) });
+            return Err(WorldError::SubBlockStep { step, problem: format!("{:?}", done.result) });
         }
         self.evm.db_mut().commit(done.state);
         Ok(done.result)

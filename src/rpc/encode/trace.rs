@@ -9,7 +9,7 @@ use revm_inspectors::tracing::types::CallTraceNode;
 
 use super::{Object, bounded_value, check_length, data, quantity_u256, string, value};
 use crate::{
-    engine::{Step, Steps, Trace, frame_error},
+    engine::{Steps, Trace, TraceStep, frame_error},
     rpc::error::RpcError,
 };
 
@@ -71,7 +71,7 @@ fn steps(
     Ok(())
 }
 
-fn step(out: &mut Vec<u8>, step: &Step, slots: Option<&BTreeMap<U256, U256>>) {
+fn step(out: &mut Vec<u8>, step: &TraceStep, slots: Option<&BTreeMap<U256, U256>>) {
     let mut object = Object::new(out);
     value(object.key("pc"), &step.pc);
     match OpCode::new(step.op) {

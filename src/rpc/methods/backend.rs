@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::SyncTimeouts;
 use crate::{
     chain::ChainSpec,
-    engine::{Engine, Rules},
+    engine::{Engine, SimulationRules},
     meter::{Meter, Stopped},
     pool::Pool,
     rpc::{dialect::Dialect, error::RpcError, filters::Filters, wire::ShapeLimits},
@@ -144,12 +144,12 @@ impl Backend {
     }
 
     /// What runs in `overlay`, under `rules`, go by.
-    pub(super) fn engine<'a>(&'a self, rules: &'a Rules, overlay: &'a mut Overlay) -> Engine<'a> {
+    pub(super) fn engine<'a>(&'a self, rules: &'a SimulationRules, overlay: &'a mut Overlay) -> Engine<'a> {
         Engine { spec: &self.spec, rules, codes: &self.codes, overlay }
     }
 
-    pub(super) fn rules(&self, dialect: &Dialect) -> Rules {
-        Rules {
+    pub(super) fn rules(&self, dialect: &Dialect) -> SimulationRules {
+        SimulationRules {
             base_fee: dialect.base_fee,
             block_time: (dialect.block_time)(&self.spec),
             state_roots: dialect.state_roots,

@@ -27,21 +27,21 @@ use super::{
     error::RpcError,
     wire::{self, HashParam, SelectorParam},
 };
-use crate::executor::{LaneName, Place};
+use crate::executor::{LaneName, RunPlace};
 
 /// A row of the table: a method, where it runs, and what answers it.
 #[derive(Clone, Copy, Debug)]
-pub struct Method {
+pub struct MethodRoute {
     /// The name on the wire.
     pub name: &'static str,
-    /// The row's number in [`Method::ALL`].
+    /// The row's number in [`MethodRoute::ALL`].
     pub index: usize,
     /// Where it runs.
-    pub place: Place,
+    pub place: RunPlace,
     /// What answers it.
     pub handler: Handler,
     /// What becomes of a request where the state is an upstream's.
-    pub upstream: Upstream,
+    pub upstream: UpstreamUse,
     /// Whether it commits something, so that its answer must not be lost.
     pub commits: bool,
 }
@@ -63,7 +63,7 @@ pub enum Handler {
 
 /// What becomes of a request where the state is an upstream's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Upstream {
+pub enum UpstreamUse {
     /// It is answered here.
     Unasked,
     /// It is answered here, unless the block or the transaction is not known here: then the upstream is asked.
@@ -75,12 +75,12 @@ pub enum Upstream {
 }
 
 use LaneName::{Bundle, Read, Short};
-use Place::{Inline, InlineThen, On};
+use RunPlace::{Inline, InlineThen, On};
 
 /// A row whose handler runs: name, place, parser of the parameters, handler. `limited` parsers take the limits of a request's shape too.
 macro_rules! run {
     ($name:literal, $place:expr, limited $parse:path, $handler:path) => {
-        Method::new(
+        MethodRoute::new(
             $name,
             $place,
             Handler::Run(|backend, run| {
@@ -90,7 +90,7 @@ macro_rules! run {
         )
     };
     ($name:literal, $place:expr, $parse:path, $handler:path) => {
-        Method::new(
+        MethodRoute::new(
             $name,
             $place,
             Handler::Run(|backend, run| {
@@ -101,7 +101,7 @@ macro_rules! run {
     };
 }
 
-impl Method {
+impl MethodRoute {
     /// All of them.
     pub const ALL: &[Self] = &numbered([
         // Calls and bundles. A small simulation ends before it could be handed over.
@@ -121,7 +121,7 @@ impl Method {
         run!("eth_getTransactionCount", Inline, wire::parse_account, Backend::get_transaction_count),
         run!("eth_getCode", Inline, wire::parse_code, Backend::get_code),
         // Hashes what nobody has asked for yet.
-        run!("eth_getProof", On(Read), wire::parse_proof, Backend::get_proof).upstream(Upstream::Proves),
+        run!("eth_getProof", On(Read), wire::parse_proof, Backend::get_proof).upstream(UpstreamUse::Proves),
         // Blocks, and what is in them. Their answers are long, and the block being built is hashed for the first who asks.
         run!("eth_blockNumber", Inline, wire::parse_none, Backend::block_number),
         run!("eth_getBlockByNumber", On(Read), wire::parse_block::<SelectorParam>, Backend::get_block).history(),
@@ -186,9 +186,9 @@ impl Method {
         Self::new("eth_unsubscribe", Inline, Handler::Unsubscribe),
         // Sending. Signatures and blob proofs are worked out.
         run!("eth_sendRawTransaction", On(Read), wire::parse_raw, Backend::send_raw)
-            .upstream(Upstream::Sends)
+            .upstream(UpstreamUse::Sends)
             .commits(),
-        Self::new("eth_sendRawTransactionSync", On(Read), Handler::SendAndWait).upstream(Upstream::Sends).commits(),
+        Self::new("eth_sendRawTransactionSync", On(Read), Handler::SendAndWait).upstream(UpstreamUse::Sends).commits(),
         run!("eth_sendTransaction", On(Read), wire::parse_sending, Backend::send_transaction).commits(),
         run!("eth_accounts", Inline, wire::parse_none, Backend::accounts),
         // The wallet. A batch is simulated, and its calls may be many.
@@ -211,22 +211,22 @@ impl Method {
 
     /// The method of this name.
     pub fn by_name(name: &str) -> Option<&'static Self> {
-        static BY_NAME: LazyLock<HashMap<&str, &Method>> =
-            LazyLock::new(|| Method::ALL.iter().map(|method| (method.name, method)).collect());
+        static BY_NAME: LazyLock<HashMap<&str, &MethodRoute>> =
+            LazyLock::new(|| MethodRoute::ALL.iter().map(|method| (method.name, method)).collect());
         BY_NAME.get(name).copied()
     }
 
-    const fn new(name: &'static str, place: Place, handler: Handler) -> Self {
-        Self { name, index: 0, place, handler, upstream: Upstream::Unasked, commits: false }
+    const fn new(name: &'static str, place: RunPlace, handler: Handler) -> Self {
+        Self { name, index: 0, place, handler, upstream: UpstreamUse::Unasked, commits: false }
     }
 
-    const fn upstream(self, upstream: Upstream) -> Self {
+    const fn upstream(self, upstream: UpstreamUse) -> Self {
         Self { upstream, ..self }
     }
 
     /// It is about blocks and what is in them: of those that are not known here, an upstream may know.
     const fn history(self) -> Self {
-        self.upstream(Upstream::IfUnknown)
+        self.upstream(UpstreamUse::IfUnknown)
     }
 
     const fn commits(self) -> Self {
@@ -235,7 +235,7 @@ impl Method {
 }
 
 /// The rows with their numbers.
-const fn numbered<const N: usize>(mut rows: [Method; N]) -> [Method; N] {
+const fn numbered<const N: usize>(mut rows: [MethodRoute; N]) -> [MethodRoute; N] {
     let mut index = 0;
     while index < N {
         rows[index].index = index;

@@ -7,9 +7,9 @@ use alloy_primitives::{B256, Bytes, TxKind, U256};
 use super::{Backend, Run};
 use crate::{
     engine::{Call, CallRequest},
-    pool::Place,
+    pool::PoolPlace,
     rpc::{encode, error::RpcError, wire},
-    wallet::{FeeError, Filled, NONCE_TRIES, SigningError},
+    wallet::{FeeError, NONCE_TRIES, SigningError, TxFields},
 };
 
 /// How long `eth_sendRawTransactionSync` waits.
@@ -107,11 +107,11 @@ impl Backend {
         };
         run.be_complete()?;
         let choosing = account.choosing();
-        let place = if call.nonce.is_some() { Place::Any } else { Place::Free };
+        let place = if call.nonce.is_some() { PoolPlace::Any } else { PoolPlace::Free };
         let mut tries = 0;
         let (hash, commit) = loop {
             let nonce = call.nonce.unwrap_or_else(|| self.pool.next_nonce(call.from, 0));
-            let signed = account.sign(call.clone(), Filled { chain_id: want, nonce, gas });
+            let signed = account.sign(call.clone(), TxFields { chain_id: want, nonce, gas });
             let tx = signed.map_err(|error| match error {
                 SigningError::Call(error) => error.into(),
                 SigningError::Key(error) => RpcError::internal(&error.to_string()),
@@ -119,7 +119,7 @@ impl Backend {
             let hash = *tx.tx_hash();
             match self.pool.add_signed(tx, place) {
                 // Somebody else who has the key was quicker.
-                Err(error) if error.is_nonce() && place == Place::Free && tries < NONCE_TRIES => tries += 1,
+                Err(error) if error.is_nonce() && place == PoolPlace::Free && tries < NONCE_TRIES => tries += 1,
                 done => break (hash, done?),
             }
         };

@@ -10,7 +10,7 @@ use crate::{
         wire::{self, CapabilitiesRequest},
     },
     state::Selector,
-    wallet::{BatchId, BatchStatus, Prepared, WalletError},
+    wallet::{BatchId, BatchStatus, PreparedBatch, WalletError},
 };
 
 /// A batch that has passed the rules.
@@ -19,7 +19,7 @@ pub enum Admitted {
     /// It is on its way; its answer is written.
     Sent,
     /// Somebody has to be asked about it.
-    ToAsk(Box<Prepared>),
+    ToAsk(Box<PreparedBatch>),
 }
 
 impl Backend {
@@ -43,7 +43,7 @@ impl Backend {
     pub fn send_approved_batch(
         &self,
         run: &mut Run<'_>,
-        prepared: &Mutex<Option<Box<Prepared>>>,
+        prepared: &Mutex<Option<Box<PreparedBatch>>>,
     ) -> Result<(), RpcError> {
         self.admit(run.published, Selector::Pending)?;
         let mut place = prepared.lock().unwrap_or_else(PoisonError::into_inner);
@@ -61,7 +61,7 @@ impl Backend {
     }
 
     /// Signs a batch whose answer can be given: an answer that is refused for its length would hide that the batch is sent.
-    fn sign_calls(&self, run: &mut Run<'_>, prepared: Prepared) -> Result<(), RpcError> {
+    fn sign_calls(&self, run: &mut Run<'_>, prepared: PreparedBatch) -> Result<(), RpcError> {
         encode::submitted(&mut run.out, &prepared.submitted());
         // The envelope has one byte more.
         if run.out.len() >= self.limits.max_response {

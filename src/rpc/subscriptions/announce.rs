@@ -41,7 +41,7 @@ async fn announce_each(
     mut pooled: broadcast::Receiver<Arc<Recovered<TxEnvelope>>>,
 ) {
     let mut changes = snapshots.changes();
-    let mut seen = Seen::at(&snapshots.load());
+    let mut seen = LastAnnounced::at(&snapshots.load());
     let mut pool_is_open = true;
     loop {
         tokio::select! {
@@ -69,7 +69,7 @@ async fn announce_each(
 }
 
 /// How far it has come.
-struct Seen {
+struct LastAnnounced {
     snapshot: SnapshotId,
     /// The newest canonical blocks, the last one last: a reorg takes them back.
     heads: VecDeque<Arc<SealedBlock>>,
@@ -77,7 +77,7 @@ struct Seen {
     open: (u64, usize),
 }
 
-impl Seen {
+impl LastAnnounced {
     /// Blocks that a reorg can take back. A deeper one is followed from where it is.
     const TAKEN_BACK: usize = 256;
 
@@ -194,9 +194,9 @@ struct Round<'a> {
 
 /// What was encoded already, by dialect: most subscriptions of a kind want the very same bytes.
 #[derive(Default)]
-struct Encoded(Vec<(*const Dialect, Bytes)>);
+struct EncodedByDialect(Vec<(*const Dialect, Bytes)>);
 
-impl Encoded {
+impl EncodedByDialect {
     fn get(&mut self, dialect: &'static Dialect, memory: &Arc<IoMemory>, encode: impl FnOnce(&mut Vec<u8>)) -> Bytes {
         if let Some((_, known)) = self.0.iter().find(|(one, _)| std::ptr::eq(*one, dialect)) {
             return known.clone();
@@ -235,7 +235,7 @@ impl Round<'_> {
 
     /// A block was sealed; perhaps nothing is known of it but its header.
     fn head(&mut self, header: &Sealed<Header>, block: Option<&Block>) {
-        let (mut headers, mut logs) = (Encoded::default(), EncodedLogs::default());
+        let (mut headers, mut logs) = (EncodedByDialect::default(), EncodedLogs::default());
         for one in self.list {
             match &one.subject {
                 Subject::NewHeads => {
@@ -264,7 +264,7 @@ impl Round<'_> {
 
     /// A sub-block came: `known` of the block's transactions are known already.
     fn flashblock(&mut self, block: &Block, known: usize) {
-        let (mut blocks, mut logs) = (Encoded::default(), EncodedLogs::default());
+        let (mut blocks, mut logs) = (EncodedByDialect::default(), EncodedLogs::default());
         let fresh: Vec<Included<'_>> = block.transactions().skip(known).collect();
         let (mut hashes, mut in_full): (Vec<Bytes>, Vec<Bytes>) = (Vec::new(), Vec::new());
         for one in self.list {
@@ -297,7 +297,7 @@ impl Round<'_> {
 
     /// A transaction entered the pool.
     fn pooled(&mut self, tx: &Recovered<TxEnvelope>) {
-        let (mut hash, mut in_full) = (Encoded::default(), Encoded::default());
+        let (mut hash, mut in_full) = (EncodedByDialect::default(), EncodedByDialect::default());
         for one in self.list {
             if let Subject::NewPendingTransactions { full } = one.subject {
                 let result = if full {

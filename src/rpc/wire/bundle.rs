@@ -24,12 +24,12 @@ use crate::{
 /// `eth_callBundle`'s parameter: the bundle.
 #[derive(Debug, Deserialize)]
 #[serde(expecting = "1 parameter: the bundle")]
-struct BundleParams([BundleParam; 1]);
+struct BundleParams([FlashbotsBundleParam; 1]);
 
 /// A bundle as Flashbots documents it.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct BundleParam {
+struct FlashbotsBundleParam {
     txs: Vec<Data>,
     block_number: Number<u64>,
     state_block_number: SelectorParam,

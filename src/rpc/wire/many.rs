@@ -35,7 +35,7 @@ pub struct ManyRequest {
 #[derive(Debug, Deserialize)]
 #[serde(expecting = "1 to 4 parameters: bundles, state context, state overrides, timeout in milliseconds")]
 struct CallManyParams(
-    Vec<BundleParam>,
+    Vec<CallManyBundleParam>,
     #[serde(default)] Option<StateContextParam>,
     #[serde(default)] Option<StateOverridesParam>,
     #[serde(default)] Option<Milliseconds>,
@@ -43,7 +43,7 @@ struct CallManyParams(
 
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct BundleParam {
+pub(super) struct CallManyBundleParam {
     transactions: Vec<CallObject>,
     #[serde(alias = "blockOverrides")]
     block_override: Option<BlockOverridesParam>,
@@ -77,7 +77,7 @@ pub fn parse_call_many(params: &str, dialect: &Dialect, limits: &ShapeLimits) ->
 
 /// The bundles that are the first parameter of `method`, within the limits of a simulation's blocks.
 pub(super) fn into_bundles(
-    bundles: Vec<BundleParam>,
+    bundles: Vec<CallManyBundleParam>,
     method: &str,
     dialect: &Dialect,
     limits: &ShapeLimits,
@@ -104,7 +104,7 @@ pub(super) fn into_bundles(
     bundles.map(|(index, bundle)| bundle.into_bundle(format_args!("params[0][{index}]"), method, dialect)).collect()
 }
 
-impl BundleParam {
+impl CallManyBundleParam {
     fn into_bundle(self, place: impl fmt::Display, method: &str, dialect: &Dialect) -> Result<Bundle, RpcError> {
         let calls = self.transactions.into_iter().enumerate();
         Ok(Bundle {

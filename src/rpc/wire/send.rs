@@ -28,7 +28,7 @@ struct RawSyncParams(Data, #[serde(default)] Option<Number<u64>>);
 /// `eth_sendTransaction`'s parameter.
 #[derive(Debug, Deserialize)]
 #[serde(expecting = "1 parameter: a transaction")]
-struct SendParams([CallObject; 1]);
+struct SendTransactionParams([CallObject; 1]);
 
 /// The bytes of a signed transaction.
 pub fn parse_raw(params: &str, dialect: &Dialect) -> Result<Bytes, RpcError> {
@@ -44,6 +44,6 @@ pub fn parse_raw_sync(params: &str, dialect: &Dialect) -> Result<(Bytes, Option<
 
 /// A transaction that the node is to sign.
 pub fn parse_sending(params: &str, dialect: &Dialect) -> Result<Call, RpcError> {
-    let SendParams([call]) = parse(params, dialect)?;
+    let SendTransactionParams([call]) = parse(params, dialect)?;
     call.into_call("params[0]", dialect)
 }

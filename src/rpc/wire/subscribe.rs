@@ -15,16 +15,16 @@ use crate::rpc::{dialect::Dialect, error::RpcError, hex::Quantity};
 
 #[derive(Debug, Deserialize)]
 #[serde(expecting = "1 or 2 parameters: what to subscribe to, options")]
-struct SubscribeParams(Kind, #[serde(default)] Option<Options>);
+struct SubscribeParams(SubscriptionKind, #[serde(default)] Option<Options>);
 
 #[derive(Debug, Deserialize)]
 #[serde(expecting = "1 parameter: the id of a subscription or filter")]
-struct IdParams(Quantity<u64>, #[serde(skip)] ());
+struct SubscriptionIdParams(Quantity<u64>, #[serde(skip)] ());
 
 /// The names that geth and the Flashblocks networks give.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase")]
-enum Kind {
+enum SubscriptionKind {
     NewHeads,
     Logs,
     NewPendingTransactions,
@@ -90,16 +90,20 @@ pub fn parse_subscribe(params: &str, dialect: &Dialect) -> Result<Subject, RpcEr
         Some(Options::Full(_)) => Err(wrong("a filter with address and topics")),
     };
     match (kind, options) {
-        (Kind::NewHeads, None) => Ok(Subject::NewHeads),
-        (Kind::NewFlashblocks, None) => Ok(Subject::NewFlashblocks),
-        (Kind::NewHeads | Kind::NewFlashblocks, Some(_)) => Err(wrong("nothing: this subscription has no options")),
-        (Kind::Logs, options) => Ok(Subject::Logs(filter(options)?)),
-        (Kind::PendingLogs, options) => Ok(Subject::PendingLogs(filter(options)?)),
-        (Kind::NewPendingTransactions, options) => Ok(Subject::NewPendingTransactions { full: full(options)? }),
-        (Kind::NewFlashblockTransactions, Some(options @ Options::Filter(_))) => {
+        (SubscriptionKind::NewHeads, None) => Ok(Subject::NewHeads),
+        (SubscriptionKind::NewFlashblocks, None) => Ok(Subject::NewFlashblocks),
+        (SubscriptionKind::NewHeads | SubscriptionKind::NewFlashblocks, Some(_)) => {
+            Err(wrong("nothing: this subscription has no options"))
+        }
+        (SubscriptionKind::Logs, options) => Ok(Subject::Logs(filter(options)?)),
+        (SubscriptionKind::PendingLogs, options) => Ok(Subject::PendingLogs(filter(options)?)),
+        (SubscriptionKind::NewPendingTransactions, options) => {
+            Ok(Subject::NewPendingTransactions { full: full(options)? })
+        }
+        (SubscriptionKind::NewFlashblockTransactions, Some(options @ Options::Filter(_))) => {
             Ok(Subject::NewFlashblockTransactions(Shown::Matching(Box::new(filter(Some(options))?))))
         }
-        (Kind::NewFlashblockTransactions, options) => {
+        (SubscriptionKind::NewFlashblockTransactions, options) => {
             let shown = if full(options)? { Shown::Full } else { Shown::Hash };
             Ok(Subject::NewFlashblockTransactions(shown))
         }
@@ -108,7 +112,7 @@ pub fn parse_subscribe(params: &str, dialect: &Dialect) -> Result<Subject, RpcEr
 
 /// The id of a subscription or a filter.
 pub fn parse_id(params: &str, dialect: &Dialect) -> Result<u64, RpcError> {
-    let IdParams(Quantity(id), ()) = parse(params, dialect)?;
+    let SubscriptionIdParams(Quantity(id), ()) = parse(params, dialect)?;
     Ok(id)
 }
 

@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::{
     SelectorParam, ShapeLimits,
     call::{BlockOverridesParam, CallObject, StateOverridesParam, call_block_overrides, state_overrides},
-    many::{BundleParam, ManyRequest, StateContextParam, into_bundles},
+    many::{CallManyBundleParam, ManyRequest, StateContextParam, into_bundles},
     parse, parse_aside, select,
 };
 use crate::{
@@ -35,7 +35,7 @@ struct TraceCallParams(CallObject, #[serde(default)] Option<SelectorParam>, #[se
 #[derive(Debug, Deserialize)]
 #[serde(expecting = "1 to 3 parameters: bundles, state context, options")]
 struct TraceManyParams(
-    Vec<BundleParam>,
+    Vec<CallManyBundleParam>,
     #[serde(default)] Option<StateContextParam>,
     #[serde(default)] Option<ManyOptions>,
 );

@@ -27,12 +27,12 @@ const GAS_LIMIT: &str = "gasLimitOverride";
 /// `wallet_sendCalls`' parameter.
 #[derive(Debug, Deserialize)]
 #[serde(expecting = "1 parameter: the batch")]
-struct SendParams([FieldsOf<BatchParam>; 1]);
+struct SendCallsParams([FieldsOf<BatchParam>; 1]);
 
 /// `wallet_getCallsStatus`' parameter, and `wallet_showCallsStatus`'.
 #[derive(Debug, Deserialize)]
 #[serde(expecting = "1 parameter: the id of a batch")]
-struct IdParams([IdParam; 1]);
+struct BatchIdParams([IdParam; 1]);
 
 /// `wallet_getCapabilities`' parameters.
 #[derive(Debug, Deserialize)]
@@ -86,7 +86,7 @@ pub fn parse_batch(params: &str, dialect: &Dialect) -> Result<BatchRequest, Wall
         return Err(WalletError::Version(format!("params[0].version: {shown:?}: expected {VERSION:?}")));
     }
     let shape = |error: RpcError| WalletError::Shape(error.into_object().message().to_owned());
-    let SendParams([FieldsOf(batch)]) = parse(params, dialect).map_err(shape)?;
+    let SendCallsParams([FieldsOf(batch)]) = parse(params, dialect).map_err(shape)?;
     if dialect.requires_to_and_selector && batch.from.is_none() {
         return Err(WalletError::Shape("params[0].from: missing: expected an address: 0x and 40 hex digits".into()));
     }
@@ -106,7 +106,7 @@ pub fn parse_batch(params: &str, dialect: &Dialect) -> Result<BatchRequest, Wall
 
 /// The id of `wallet_getCallsStatus` and `wallet_showCallsStatus`.
 pub fn parse_batch_id(params: &str, dialect: &Dialect) -> Result<BatchId, RpcError> {
-    let IdParams([IdParam(id)]) = parse(params, dialect)?;
+    let BatchIdParams([IdParam(id)]) = parse(params, dialect)?;
     Ok(id)
 }
 
@@ -152,10 +152,10 @@ fn version(params: &str) -> Option<Cow<'_, str>> {
 
     /// A string, borrowed unless it is escaped.
     #[derive(Deserialize)]
-    struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
+    struct CowText<'a>(#[serde(borrow)] Cow<'a, str>);
 
     let First(Versioned { version }) = serde_json::from_str(params).ok()?;
-    serde_json::from_str(version.get()).ok().map(|Text(text)| text)
+    serde_json::from_str(version.get()).ok().map(|CowText(text)| text)
 }
 
 impl CallParam {

@@ -18,14 +18,14 @@ pub(crate) struct Cell(RwLock<Known>);
 #[derive(Debug, Default)]
 pub(super) struct Known {
     /// Balance, nonce and code; none where it does not exist.
-    pub info: Used<Versions<Option<Fields>>>,
+    pub info: Used<Versions<Option<AccountFields>>>,
     /// Its slots.
     pub slots: HashMap<U256, Used<Versions<U256>>>,
 }
 
 /// An account's fields.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Fields {
+pub(super) struct AccountFields {
     pub balance: U256,
     pub nonce: u64,
     pub code: Option<Arc<HeldCode>>,
@@ -58,7 +58,7 @@ impl Cell {
         let known = self.read();
         let fields = known.info.value.at(block, since)?;
         known.info.mark();
-        Some(fields.as_ref().map(Fields::info))
+        Some(fields.as_ref().map(AccountFields::info))
     }
 
     /// A slot at a block.
@@ -79,7 +79,7 @@ impl Cell {
     }
 }
 
-impl Fields {
+impl AccountFields {
     fn info(&self) -> AccountInfo {
         let code = self.code.as_ref().map(|held| held.code.clone()).unwrap_or_default();
         AccountInfo {

@@ -15,14 +15,14 @@ use alloy_primitives::B256;
 
 use super::{
     RemoteState, RemoteView,
-    cell::{Cell, Fields, Known},
+    cell::{AccountFields, Cell, Known},
     versions::OPEN,
 };
 use crate::state::{AccountChange, Code};
 
 /// The newest blocks, without a gap, the oldest first. There is always one.
 #[derive(Debug)]
-pub(super) struct Chain {
+pub(super) struct RecentBlocks {
     blocks: VecDeque<Recorded>,
     /// Ends when the chain begins again: blocks that are kept no more are then dead too.
     era: Arc<AtomicBool>,
@@ -60,7 +60,7 @@ impl Anchor {
     }
 }
 
-impl Chain {
+impl RecentBlocks {
     /// Blocks that are kept: as many as states are.
     const KEPT: usize = 256;
 
@@ -147,7 +147,7 @@ impl RemoteState {
                 if change.storage_cleared {
                     known.slots.values_mut().for_each(|slot| slot.value.end(number));
                 }
-                let fields = change.info.as_ref().map(|info| Fields {
+                let fields = change.info.as_ref().map(|info| AccountFields {
                     balance: info.balance,
                     nonce: info.nonce,
                     code: self.codes.hold(&Code::of(info)),
@@ -223,7 +223,7 @@ impl RemoteState {
         RemoteView { state: self.clone(), anchor }
     }
 
-    pub(super) fn chain(&self) -> RwLockReadGuard<'_, Chain> {
+    pub(super) fn chain(&self) -> RwLockReadGuard<'_, RecentBlocks> {
         self.chain.read().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -238,7 +238,7 @@ impl RemoteState {
             let before = older(&known);
             change(&mut known);
             let after = older(&known);
-            self.recount::<Option<Fields>>(before.0, after.0);
+            self.recount::<Option<AccountFields>>(before.0, after.0);
             self.recount::<alloy_primitives::U256>(before.1, after.1);
         }
     }

@@ -3,7 +3,7 @@
 use alloy_primitives::{Address, B256, Bytes, U256, map::HashMap};
 use alloy_rlp::{RlpDecodable, RlpEncodable};
 
-use super::{Fetched, RemoteState, RemoteView, cell::Fields};
+use super::{Fetched, RemoteState, RemoteView, cell::AccountFields};
 use crate::state::CodeCache;
 
 /// All that is known of the state after one block.
@@ -71,7 +71,7 @@ impl RemoteState {
             });
             let mut account = ImageAccount { address: *entry.key(), slots: slots.collect(), ..ImageAccount::default() };
             account.is_known = info.is_some();
-            if let Some(Some(Fields { balance, nonce, code })) = info {
+            if let Some(Some(AccountFields { balance, nonce, code })) = info {
                 (account.balance, account.nonce) = (*balance, *nonce);
                 if let Some(held) = code {
                     account.code = *places.entry(held.code.hash).or_insert_with(|| {

@@ -24,8 +24,8 @@ use dashmap::DashMap;
 use revm::state::AccountInfo;
 
 use self::{
-    cell::{Fields, Known, Used},
-    chain::{Anchor, Chain},
+    cell::{AccountFields, Known, Used},
+    chain::{Anchor, RecentBlocks},
     codes::Codes,
     versions::Versions,
 };
@@ -48,7 +48,7 @@ use super::Code;
 pub struct RemoteState {
     accounts: DashMap<Address, Arc<Cell>, DefaultHashBuilder>,
     hashes: DashMap<u64, B256, DefaultHashBuilder>,
-    chain: RwLock<Chain>,
+    chain: RwLock<RecentBlocks>,
     codes: Arc<Codes>,
     /// Every entry once, in the order in which they came.
     order: SegQueue<(Address, Option<U256>)>,
@@ -127,7 +127,7 @@ impl RemoteState {
         Arc::new(Self {
             accounts: DashMap::default(),
             hashes: DashMap::default(),
-            chain: RwLock::new(Chain::new(number, hash)),
+            chain: RwLock::new(RecentBlocks::new(number, hash)),
             codes: Arc::default(),
             order: SegQueue::new(),
             fingerprints: DefaultHashBuilder::default(),
@@ -169,7 +169,7 @@ impl RemoteState {
                 Fetched::Account { address, balance, nonce, code } => {
                     let until = chain.next_change(block, &[self.account_print(&address)]);
                     let exists = !balance.is_zero() || nonce != 0 || !code.bytecode.is_empty();
-                    let fields = exists.then(|| Fields { balance, nonce, code: self.codes.hold(&code) });
+                    let fields = exists.then(|| AccountFields { balance, nonce, code: self.codes.hold(&code) });
                     self.with(address, |known| known.info.value.insert(block, until, since, fields, oldest));
                 }
                 Fetched::Slot { address, slot, value } => {
@@ -221,7 +221,7 @@ impl RemoteState {
         let before = known.info.value.count_older();
         let changed = change(&mut known);
         known.info.mark();
-        self.recount::<Option<Fields>>(before, known.info.value.count_older());
+        self.recount::<Option<AccountFields>>(before, known.info.value.count_older());
         drop(known);
         // After it is in the table: whoever looks for what has to go finds it there.
         if is_new {
@@ -293,7 +293,7 @@ impl RemoteState {
             !known.info.take_mark() && known.slots.is_empty()
         })?;
         let older = cell.read().info.value.count_older();
-        Some(Self::ACCOUNT_BYTES + older * Versions::<Option<Fields>>::BYTES)
+        Some(Self::ACCOUNT_BYTES + older * Versions::<Option<AccountFields>>::BYTES)
     }
 
     fn evict_slot(&self, address: &Address, slot: &U256) -> Option<usize> {

@@ -3,7 +3,7 @@
 use alloy_primitives::{B256, keccak256};
 use alloy_trie::{EMPTY_ROOT_HASH, Nibbles, TrieMask, nodes::RlpNode};
 
-use super::{Node, NodeKind, Scratch, Trie, TrieValue};
+use super::{NodeKind, Scratch, Trie, TrieNode, TrieValue};
 
 /// A value that may take the place of a trie's own.
 pub trait DraftValue<V>: TrieValue {
@@ -26,27 +26,27 @@ impl DraftValue<Self> for alloy_primitives::U256 {
 /// `V` are the trie's values, `W` those that the changes bring.
 #[derive(Debug)]
 pub struct Draft<'a, V, W> {
-    root: Child<'a, V>,
+    root: DraftChild<'a, V>,
     /// The draft's own nodes. One that a later change replaced stays until the draft goes.
-    leaves: Vec<Leaf<W>>,
-    branches: Vec<Branch<'a, V>>,
+    leaves: Vec<DraftLeaf<W>>,
+    branches: Vec<DraftBranch<'a, V>>,
 }
 
 /// What hangs below a branch, or is the root.
 #[derive(Debug)]
-enum Child<'a, V> {
+enum DraftChild<'a, V> {
     None,
     /// The trie's, at the depth at which the trie has it.
-    Kept(&'a Node<V>),
+    Kept(&'a TrieNode<V>),
     /// The trie's at another depth, so that how its parent referred to it is of no use.
-    Moved(&'a Node<V>),
+    Moved(&'a TrieNode<V>),
     /// The draft's, by their places.
     Leaf(usize),
     Branch(usize),
 }
 
 #[derive(Debug)]
-struct Leaf<W> {
+struct DraftLeaf<W> {
     key: B256,
     value: W,
     /// How the parent refers to it, once hashed; the same for branches.
@@ -54,58 +54,58 @@ struct Leaf<W> {
 }
 
 #[derive(Debug)]
-struct Branch<'a, V> {
+struct DraftBranch<'a, V> {
     /// From the root to where the children part.
     path: Nibbles,
-    children: [Child<'a, V>; 16],
+    children: [DraftChild<'a, V>; 16],
     rlp: Option<RlpNode>,
 }
 
-impl<V> Clone for Child<'_, V> {
+impl<V> Clone for DraftChild<'_, V> {
     fn clone(&self) -> Self {
         *self
     }
 }
 
-impl<V> Copy for Child<'_, V> {}
+impl<V> Copy for DraftChild<'_, V> {}
 
 impl<'a, V: TrieValue, W: DraftValue<V>> Draft<'a, V, W> {
     /// A draft of no changes to the empty trie.
     pub const fn empty() -> Self {
-        Self { root: Child::None, leaves: Vec::new(), branches: Vec::new() }
+        Self { root: DraftChild::None, leaves: Vec::new(), branches: Vec::new() }
     }
 
     /// A draft of no changes to `trie`.
     pub fn of(trie: &'a Trie<V>) -> Self {
-        Self { root: trie.root.as_deref().map_or(Child::None, Child::Kept), ..Self::empty() }
+        Self { root: trie.root.as_deref().map_or(DraftChild::None, DraftChild::Kept), ..Self::empty() }
     }
 
     /// Sets the value of `key`.
     pub fn insert(&mut self, key: B256, value: W) {
         let path = Nibbles::unpack_array(&key.0);
         let known = match self.leaf(key, &path) {
-            Child::Kept(node) | Child::Moved(node) => {
+            DraftChild::Kept(node) | DraftChild::Moved(node) => {
                 matches!(&node.kind, NodeKind::Leaf { value: known, .. } if value.is(known))
             }
-            Child::Leaf(index) => self.leaves[index].value == value,
-            Child::None | Child::Branch(_) => false,
+            DraftChild::Leaf(index) => self.leaves[index].value == value,
+            DraftChild::None | DraftChild::Branch(_) => false,
         };
         if !known {
-            self.root = self.insert_below(self.root, &path, Leaf { key, value, rlp: None });
+            self.root = self.insert_below(self.root, &path, DraftLeaf { key, value, rlp: None });
         }
     }
 
     /// Removes `key`.
     pub fn remove(&mut self, key: B256) {
         let path = Nibbles::unpack_array(&key.0);
-        if !matches!(self.leaf(key, &path), Child::None) {
+        if !matches!(self.leaf(key, &path), DraftChild::None) {
             self.root = self.remove_below(self.root, &path);
         }
     }
 
     /// The root hash. Hashes what changed since it was last asked for.
     pub fn root_hash(&mut self, scratch: &mut Scratch) -> B256 {
-        if matches!(self.root, Child::None) {
+        if matches!(self.root, DraftChild::None) {
             return EMPTY_ROOT_HASH;
         }
         let rlp = self.rlp(self.root, 0, scratch);
@@ -113,121 +113,124 @@ impl<'a, V: TrieValue, W: DraftValue<V>> Draft<'a, V, W> {
     }
 
     /// The leaf of `key`, if there is one.
-    fn leaf(&self, key: B256, path: &Nibbles) -> Child<'a, V> {
+    fn leaf(&self, key: B256, path: &Nibbles) -> DraftChild<'a, V> {
         let mut child = self.root;
         loop {
             child = match child {
-                Child::None => return Child::None,
-                Child::Leaf(index) if self.leaves[index].key == key => return child,
-                Child::Leaf(_) => return Child::None,
-                Child::Branch(index) => {
+                DraftChild::None => return DraftChild::None,
+                DraftChild::Leaf(index) if self.leaves[index].key == key => return child,
+                DraftChild::Leaf(_) => return DraftChild::None,
+                DraftChild::Branch(index) => {
                     let branch = &self.branches[index];
                     branch.children[nibble(path, branch.path.len())]
                 }
-                Child::Kept(node) | Child::Moved(node) => match &node.kind {
+                DraftChild::Kept(node) | DraftChild::Moved(node) => match &node.kind {
                     NodeKind::Leaf { key: found, .. } if *found == key => return child,
-                    NodeKind::Leaf { .. } => return Child::None,
-                    NodeKind::Branch(branch) => branch.child(path).as_deref().map_or(Child::None, Child::Kept),
+                    NodeKind::Leaf { .. } => return DraftChild::None,
+                    NodeKind::Branch(branch) => {
+                        branch.child(path).as_deref().map_or(DraftChild::None, DraftChild::Kept)
+                    }
                 },
             }
         }
     }
 
     /// What `child` is once `leaf` is at `path` in it.
-    fn insert_below(&mut self, child: Child<'a, V>, path: &Nibbles, leaf: Leaf<W>) -> Child<'a, V> {
+    fn insert_below(&mut self, child: DraftChild<'a, V>, path: &Nibbles, leaf: DraftLeaf<W>) -> DraftChild<'a, V> {
         let Some(child_path) = self.path(child) else { return self.push_leaf(leaf) };
         let fork = path.common_prefix_length(&child_path);
         if fork == path.len() {
-            if let Child::Leaf(index) = child {
+            if let DraftChild::Leaf(index) = child {
                 self.leaves[index] = leaf;
                 return child;
             }
             self.push_leaf(leaf)
         } else if fork < child_path.len() {
-            let mut children = [Child::None; 16];
+            let mut children = [DraftChild::None; 16];
             children[nibble(&child_path, fork)] = self.moved(child);
             children[nibble(path, fork)] = self.push_leaf(leaf);
-            self.push_branch(Branch { path: path.slice(..fork), children, rlp: None })
+            self.push_branch(DraftBranch { path: path.slice(..fork), children, rlp: None })
         } else {
             let Some(index) = self.own(child) else { return child };
             let below = nibble(path, child_path.len());
             self.branches[index].children[below] = self.insert_below(self.branches[index].children[below], path, leaf);
-            Child::Branch(index)
+            DraftChild::Branch(index)
         }
     }
 
     /// What `child` is without the leaf at `path`, which is in it.
-    fn remove_below(&mut self, child: Child<'a, V>, path: &Nibbles) -> Child<'a, V> {
-        let Some(index) = self.own(child) else { return Child::None };
+    fn remove_below(&mut self, child: DraftChild<'a, V>, path: &Nibbles) -> DraftChild<'a, V> {
+        let Some(index) = self.own(child) else { return DraftChild::None };
         let below = nibble(path, self.branches[index].path.len());
         self.branches[index].children[below] = self.remove_below(self.branches[index].children[below], path);
-        let mut left = self.branches[index].children.into_iter().filter(|child| !matches!(child, Child::None));
+        let mut left = self.branches[index].children.into_iter().filter(|child| !matches!(child, DraftChild::None));
         match (left.next(), left.next()) {
             (Some(last), None) => self.moved(last),
-            _ => Child::Branch(index),
+            _ => DraftChild::Branch(index),
         }
     }
 
     /// The place of the branch `child` among the draft's own, to be changed; none where it is a leaf, or nothing.
-    fn own(&mut self, child: Child<'a, V>) -> Option<usize> {
+    fn own(&mut self, child: DraftChild<'a, V>) -> Option<usize> {
         match child {
-            Child::Branch(index) => {
+            DraftChild::Branch(index) => {
                 self.branches[index].rlp = None;
                 Some(index)
             }
-            Child::Kept(Node { kind: NodeKind::Branch(branch), .. })
-            | Child::Moved(Node { kind: NodeKind::Branch(branch), .. }) => {
-                let children =
-                    std::array::from_fn(|nibble| branch.children[nibble].as_deref().map_or(Child::None, Child::Kept));
-                self.branches.push(Branch { path: branch.path, children, rlp: None });
+            DraftChild::Kept(TrieNode { kind: NodeKind::Branch(branch), .. })
+            | DraftChild::Moved(TrieNode { kind: NodeKind::Branch(branch), .. }) => {
+                let children = std::array::from_fn(|nibble| {
+                    branch.children[nibble].as_deref().map_or(DraftChild::None, DraftChild::Kept)
+                });
+                self.branches.push(DraftBranch { path: branch.path, children, rlp: None });
                 Some(self.branches.len() - 1)
             }
-            Child::Kept(_) | Child::Moved(_) | Child::Leaf(_) | Child::None => None,
+            DraftChild::Kept(_) | DraftChild::Moved(_) | DraftChild::Leaf(_) | DraftChild::None => None,
         }
     }
 
     /// `child` at another depth.
-    fn moved(&mut self, child: Child<'a, V>) -> Child<'a, V> {
+    fn moved(&mut self, child: DraftChild<'a, V>) -> DraftChild<'a, V> {
         match child {
-            Child::Kept(node) => return Child::Moved(node),
-            Child::Leaf(index) => self.leaves[index].rlp = None,
-            Child::Branch(index) => self.branches[index].rlp = None,
-            Child::None | Child::Moved(_) => {}
+            DraftChild::Kept(node) => return DraftChild::Moved(node),
+            DraftChild::Leaf(index) => self.leaves[index].rlp = None,
+            DraftChild::Branch(index) => self.branches[index].rlp = None,
+            DraftChild::None | DraftChild::Moved(_) => {}
         }
         child
     }
 
-    fn push_leaf(&mut self, leaf: Leaf<W>) -> Child<'a, V> {
+    fn push_leaf(&mut self, leaf: DraftLeaf<W>) -> DraftChild<'a, V> {
         self.leaves.push(leaf);
-        Child::Leaf(self.leaves.len() - 1)
+        DraftChild::Leaf(self.leaves.len() - 1)
     }
 
-    fn push_branch(&mut self, branch: Branch<'a, V>) -> Child<'a, V> {
+    fn push_branch(&mut self, branch: DraftBranch<'a, V>) -> DraftChild<'a, V> {
         self.branches.push(branch);
-        Child::Branch(self.branches.len() - 1)
+        DraftChild::Branch(self.branches.len() - 1)
     }
 
-    fn path(&self, child: Child<'a, V>) -> Option<Nibbles> {
+    fn path(&self, child: DraftChild<'a, V>) -> Option<Nibbles> {
         match child {
-            Child::None => None,
-            Child::Kept(node) | Child::Moved(node) => Some(node.path()),
-            Child::Leaf(index) => Some(Nibbles::unpack_array(&self.leaves[index].key.0)),
-            Child::Branch(index) => Some(self.branches[index].path),
+            DraftChild::None => None,
+            DraftChild::Kept(node) | DraftChild::Moved(node) => Some(node.path()),
+            DraftChild::Leaf(index) => Some(Nibbles::unpack_array(&self.leaves[index].key.0)),
+            DraftChild::Branch(index) => Some(self.branches[index].path),
         }
     }
 
     /// How a parent refers to `child`, which hangs at `depth` nibbles below the root.
-    fn rlp(&mut self, child: Child<'a, V>, depth: usize, scratch: &mut Scratch) -> RlpNode {
+    fn rlp(&mut self, child: DraftChild<'a, V>, depth: usize, scratch: &mut Scratch) -> RlpNode {
         match child {
-            Child::None => RlpNode::default(),
-            Child::Kept(node) => node.rlp(depth, scratch).clone(),
-            Child::Moved(node) => node.encode(depth, scratch),
-            Child::Leaf(index) => {
+            DraftChild::None => RlpNode::default(),
+            DraftChild::Kept(node) => node.rlp(depth, scratch).clone(),
+            DraftChild::Moved(node) => node.encode(depth, scratch),
+            DraftChild::Leaf(index) => {
                 let leaf = &mut self.leaves[index];
                 let hash = || RlpNode::from_rlp(scratch.encode_leaf(&leaf.key, depth, &leaf.value));
                 leaf.rlp.get_or_insert_with(hash).clone()
             }
-            Child::Branch(index) => {
+            DraftChild::Branch(index) => {
                 if let Some(rlp) = &self.branches[index].rlp {
                     return rlp.clone();
                 }
@@ -236,7 +239,7 @@ impl<'a, V: TrieValue, W: DraftValue<V>> Draft<'a, V, W> {
                 let mut mask = TrieMask::default();
                 for nibble in 0..16_u8 {
                     let child = self.branches[index].children[usize::from(nibble)];
-                    if !matches!(child, Child::None) {
+                    if !matches!(child, DraftChild::None) {
                         let rlp = self.rlp(child, path.len() + 1, scratch);
                         scratch.children.push(rlp);
                         mask.set_bit(nibble);

@@ -3,10 +3,10 @@
 use alloy_primitives::B256;
 use rayon::prelude::*;
 
-use super::{Node, NodeKind, Scratch, Trie, TrieValue};
+use super::{NodeKind, Scratch, Trie, TrieNode, TrieValue};
 
 /// A changed part of a trie: its top node, and the depth at which that hangs.
-type Part<'a, V> = (&'a Node<V>, usize);
+type Subtrie<'a, V> = (&'a TrieNode<V>, usize);
 
 impl<V: TrieValue> Trie<V> {
     /// Two forks make as many as 256 parts: enough for all cores.
@@ -31,10 +31,10 @@ impl<V: TrieValue> Trie<V> {
     }
 }
 
-impl<V: TrieValue> Node<V> {
+impl<V: TrieValue> TrieNode<V> {
     /// Lists the changed nodes that are `forks` branches with more than one changed child below this one, and the changed leaves
     /// above. What such a leaf's own hash stands on is hashed.
-    fn changed_parts<'a>(&'a self, depth: usize, forks: usize, parts: &mut Vec<Part<'a, V>>) {
+    fn changed_parts<'a>(&'a self, depth: usize, forks: usize, parts: &mut Vec<Subtrie<'a, V>>) {
         match &self.kind {
             _ if self.rlp.get().is_some() => {}
             NodeKind::Branch(branch) if forks > 0 => {

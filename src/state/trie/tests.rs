@@ -51,7 +51,7 @@ fn root_of(model: &Model) -> B256 {
     builder.root()
 }
 
-fn root_pointer<V>(trie: &Trie<V>) -> Option<*const Node<V>> {
+fn root_pointer<V>(trie: &Trie<V>) -> Option<*const TrieNode<V>> {
     trie.root.as_ref().map(Arc::as_ptr)
 }
 

@@ -17,7 +17,7 @@ mod contract {
 
 sol! {
     // The contract takes calls as bytes: its ABI does not say what they are.
-    struct Call {
+    struct ExecutorCall {
         address to;
         uint256 value;
         bytes data;
@@ -112,7 +112,7 @@ impl BatchExecutor {
     }
 }
 
-fn encode(index: usize, call: &BatchCall) -> Result<Call, WalletError> {
+fn encode(index: usize, call: &BatchCall) -> Result<ExecutorCall, WalletError> {
     let Some(to) = call.to else {
         let problem =
             "null or absent, expected an address: a batch that is executed atomically cannot create a contract";
@@ -125,5 +125,5 @@ fn encode(index: usize, call: &BatchCall) -> Result<Call, WalletError> {
             "params[0].calls[{index}].capabilities.gasLimitOverride.value: {problem}"
         )));
     }
-    Ok(Call { to, value: call.value, data: call.data.clone() })
+    Ok(ExecutorCall { to, value: call.value, data: call.data.clone() })
 }

@@ -69,7 +69,7 @@ async fn a_chain_that_is_not_the_one_meant_is_refused_with_the_reason() {
 async fn a_chain_is_known_by_its_name_without_a_genesis() {
     let built = Built::op_stack();
     // The chain id of Base.
-    let chain = crate::upstream::Chain::new(vec![built.block.clone()]);
+    let chain = crate::upstream::UpstreamChain::new(vec![built.block.clone()]);
     let upstream = crate::upstream::SmallUpstream::start(8453, chain).await;
     let node = try_start(&upstream.url(), None, &[]).await.unwrap();
     assert_eq!(node.result("/", "eth_chainId", json!([])).await, "0x2105");

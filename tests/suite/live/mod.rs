@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 
 use crate::{
     support::{BOUND, TestNode},
-    upstream::{Chain, SmallUpstream},
+    upstream::{SmallUpstream, UpstreamChain},
 };
 
 /// The default settings, which a test's flags override: frequent polling and generous timeouts.
@@ -63,7 +63,7 @@ async fn start(upstream: &str, config: &Value, flags: &[&str]) -> TestNode {
 
 /// Starts an upstream that has these blocks.
 async fn serve(blocks: &[&built::Built]) -> SmallUpstream {
-    let chain = Chain::new(blocks.iter().map(|built| built.block.clone()).collect());
+    let chain = UpstreamChain::new(blocks.iter().map(|built| built.block.clone()).collect());
     SmallUpstream::start(blocks[0].spec.chain_id(), chain).await
 }
 

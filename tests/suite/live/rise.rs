@@ -11,7 +11,7 @@ use super::{head, health, start, until};
 use crate::{
     op_stack::config,
     support::{BOUND, TestNode, items, number},
-    upstream::{Chain, Cumulative, Fixture, FlashblocksServer, SmallUpstream, cut},
+    upstream::{Cumulative, Fixture, FlashblocksServer, SmallUpstream, UpstreamChain, cut},
 };
 
 /// Starts an upstream whose newest block is the fixture's parent.
@@ -20,7 +20,7 @@ async fn upstream(fixture: &Fixture) -> SmallUpstream {
     // The parent's receipts and header are not known.
     parent.receipts = None;
     parent.fields["gasUsed"] = json!("0x5208");
-    SmallUpstream::start(fixture.chain_id, Chain::new(vec![parent])).await
+    SmallUpstream::start(fixture.chain_id, UpstreamChain::new(vec![parent])).await
 }
 
 async fn node(fixture: &Fixture, url: &str, flags: &[&str]) -> TestNode {

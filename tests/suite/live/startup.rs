@@ -8,7 +8,7 @@ use super::built::Built;
 use crate::{
     process::{eventually, free_port},
     signals::Starting,
-    upstream::{Chain, Fault, SmallUpstream},
+    upstream::{Fault, SmallUpstream, UpstreamChain},
 };
 
 #[tokio::test(flavor = "multi_thread")]
@@ -33,7 +33,7 @@ async fn a_node_whose_upstream_does_not_answer_says_so_and_stops_at_once() {
 #[tokio::test(flavor = "multi_thread")]
 async fn once_the_upstream_answers_requests_are_served_on_the_same_port() {
     // The chain id is Base's, which presim knows.
-    let upstream = SmallUpstream::start(8453, Chain::new(vec![Built::op_stack().block])).await;
+    let upstream = SmallUpstream::start(8453, UpstreamChain::new(vec![Built::op_stack().block])).await;
     upstream.fail(Fault::Silence, usize::MAX);
     let presim = Starting::spawn(&["--upstream", &upstream.url(), "--upstream-timeout-ms", "100"]);
     presim.waits_for("upstream's first answer").await;

@@ -90,7 +90,7 @@ impl UpstreamBlock {
 
 /// The canonical chain of an upstream, and the blocks that were reorganised away.
 #[derive(Clone, Debug)]
-pub struct Chain {
+pub struct UpstreamChain {
     /// Oldest first, with consecutive numbers.
     pub canonical: Vec<UpstreamBlock>,
     /// Blocks of abandoned branches, which are still served by hash.
@@ -100,7 +100,7 @@ pub struct Chain {
     pub safe: Option<u64>,
 }
 
-impl Chain {
+impl UpstreamChain {
     /// Creates a chain of these blocks. There must be at least one.
     pub fn new(canonical: Vec<UpstreamBlock>) -> Self {
         assert!(!canonical.is_empty(), "an upstream has a block");

@@ -32,11 +32,11 @@ use crate::support::BOUND;
 /// A WebSocket server on a port of its own. It sends each message to all clients that are connected at that moment.
 pub struct FlashblocksServer {
     address: SocketAddr,
-    shared: Arc<Shared>,
+    shared: Arc<StreamState>,
     task: AbortHandle,
 }
 
-struct Shared {
+struct StreamState {
     orders: broadcast::Sender<Order>,
     /// The number of connections opened or refused so far. `open` is the number open now.
     opened: watch::Sender<usize>,
@@ -57,7 +57,7 @@ impl FlashblocksServer {
     pub async fn start() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = listener.local_addr().expect("an address");
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(StreamState {
             orders: broadcast::Sender::new(65_536),
             opened: watch::Sender::new(0),
             open: watch::Sender::new(0),
@@ -158,7 +158,7 @@ async fn reaches(counter: &watch::Sender<usize>, reached: impl FnMut(&usize) -> 
     waited.unwrap_or_else(|_| panic!("not so many {what} in time")).expect("the server runs");
 }
 
-async fn serve(mut stream: TcpStream, shared: Arc<Shared>) {
+async fn serve(mut stream: TcpStream, shared: Arc<StreamState>) {
     if shared.refusing.load(SeqCst) {
         let _ = stream
             .write_all(b"HTTP/1.1 503 Service Unavailable\r\ncontent-length: 0\r\nconnection: close\r\n\r\n")

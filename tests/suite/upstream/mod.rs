@@ -1,7 +1,7 @@
 //! The services of a live chain, in memory and on loopback: an upstream node and a Flashblocks server.
 //!
 //! - [`SmallUpstream`] serves blocks and state, shows every fault of a real upstream, and counts the requests.
-//! - [`Chain`] and [`UpstreamBlock`] are the data it serves; [`Fixture`] makes both of a recorded block.
+//! - [`UpstreamChain`] and [`UpstreamBlock`] are the data it serves; [`Fixture`] makes both of a recorded block.
 //! - [`FlashblocksServer`] sends the messages that a test gives it; [`cut`] makes sub-blocks of a block.
 
 mod chain;
@@ -10,7 +10,7 @@ mod flashblocks;
 mod node;
 mod tests;
 
-pub use chain::{Chain, Fixture, State, UpstreamBlock};
+pub use chain::{Fixture, State, UpstreamBlock, UpstreamChain};
 pub use cut::{Cumulative, cut};
 pub use flashblocks::{FlashblocksServer, compress};
 pub use node::{Fault, SmallUpstream};

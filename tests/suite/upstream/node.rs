@@ -27,16 +27,16 @@ use tokio::{
 };
 use tokio_tungstenite::{accept_async, tungstenite::Message};
 
-use super::{Chain, UpstreamBlock, chain::slot};
+use super::{UpstreamBlock, UpstreamChain, chain::slot};
 use crate::support::BOUND;
 
 /// A JSON-RPC node on a port of its own: HTTP, and WebSocket with `newHeads`, at the same address, both with batches.
 ///
-/// It serves its [`Chain`] and nothing else: an unknown method is -32601, an unknown block is null, and the state of an
+/// It serves its [`UpstreamChain`] and nothing else: an unknown method is -32601, an unknown block is null, and the state of an
 /// unknown block is -32000. Tests change the chain ([`push`](Self::push), [`reorganise`](Self::reorganise)), make it
 /// fail ([`fail`](Self::fail), [`delay`](Self::delay), [`lie`](Self::lie), [`go_away`](Self::go_away)) and count calls.
 pub struct SmallUpstream {
-    shared: Arc<Shared>,
+    shared: Arc<NodeState>,
     accepting: Mutex<AbortHandle>,
 }
 
@@ -59,10 +59,10 @@ pub enum Fault {
     Silence,
 }
 
-struct Shared {
+struct NodeState {
     address: SocketAddr,
     chain_id: u64,
-    chain: Mutex<Chain>,
+    chain: Mutex<UpstreamChain>,
     heads: broadcast::Sender<Value>,
     /// The fault, and the number of requests it still applies to.
     fault: Mutex<Option<(Fault, usize)>>,
@@ -118,9 +118,9 @@ const STATE: [&str; 6] = [
 
 impl SmallUpstream {
     /// Starts a node that serves this chain.
-    pub async fn start(chain_id: u64, chain: Chain) -> Self {
+    pub async fn start(chain_id: u64, chain: UpstreamChain) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(NodeState {
             address: listener.local_addr().expect("an address"),
             chain_id,
             chain: Mutex::new(chain),
@@ -166,7 +166,7 @@ impl SmallUpstream {
     }
 
     /// Changes the chain without notifying subscribers.
-    pub fn change(&self, change: impl FnOnce(&mut Chain)) {
+    pub fn change(&self, change: impl FnOnce(&mut UpstreamChain)) {
         change(&mut self.shared.chain());
     }
 
@@ -289,7 +289,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().expect("no thread panics with it")
 }
 
-fn accept(listener: TcpListener, shared: Arc<Shared>) -> AbortHandle {
+fn accept(listener: TcpListener, shared: Arc<NodeState>) -> AbortHandle {
     let task = tokio::spawn(async move {
         while let Ok((stream, _)) = listener.accept().await {
             shared.connections.fetch_add(1, SeqCst);
@@ -307,7 +307,7 @@ fn accept(listener: TcpListener, shared: Arc<Shared>) -> AbortHandle {
 }
 
 /// Serves one connection. An upgrade begins with GET; every other request is POST.
-async fn serve(stream: TcpStream, shared: Arc<Shared>) {
+async fn serve(stream: TcpStream, shared: Arc<NodeState>) {
     let mut first = [0; 1];
     match stream.peek(&mut first).await {
         Ok(1) if first == *b"G" => serve_socket(stream, shared).await,
@@ -319,7 +319,7 @@ async fn serve(stream: TcpStream, shared: Arc<Shared>) {
     }
 }
 
-async fn post(request: Request<Incoming>, shared: Arc<Shared>) -> Result<Response<Full<Body>>, io::Error> {
+async fn post(request: Request<Incoming>, shared: Arc<NodeState>) -> Result<Response<Full<Body>>, io::Error> {
     let body = request.into_body().collect().await.map_err(io::Error::other)?.to_bytes();
     let (status, text) = match shared.reply(&body, None).await {
         Reply::Text(text) => (StatusCode::OK, text),
@@ -331,7 +331,7 @@ async fn post(request: Request<Incoming>, shared: Arc<Shared>) -> Result<Respons
     response.body(Full::from(text)).map_err(io::Error::other)
 }
 
-async fn serve_socket(stream: TcpStream, shared: Arc<Shared>) {
+async fn serve_socket(stream: TcpStream, shared: Arc<NodeState>) {
     let Ok(mut socket) = accept_async(stream).await else { return };
     let mut subscriptions = Subscriptions { heads: None, ids: Vec::new() };
     loop {
@@ -374,7 +374,7 @@ impl Subscriptions {
         }
     }
 
-    fn add(&mut self, shared: &Shared) -> Value {
+    fn add(&mut self, shared: &NodeState) -> Value {
         self.heads.get_or_insert_with(|| shared.heads.subscribe());
         let id = format!("{:#x}", self.ids.len() + 1);
         self.ids.push(id.clone());
@@ -398,8 +398,8 @@ enum Reply {
 
 type Answer = Result<Value, (i64, &'static str)>;
 
-impl Shared {
-    fn chain(&self) -> MutexGuard<'_, Chain> {
+impl NodeState {
+    fn chain(&self) -> MutexGuard<'_, UpstreamChain> {
         lock(&self.chain)
     }
 
@@ -559,7 +559,7 @@ impl Shared {
 const UNKNOWN: (i64, &str) = (-32601, "the method does not exist/is not available");
 
 /// Finds the block of a tag, a number, a hash or an EIP-1898 object.
-fn find<'a>(chain: &'a Chain, selector: &Value) -> Result<Option<&'a UpstreamBlock>, (i64, &'static str)> {
+fn find<'a>(chain: &'a UpstreamChain, selector: &Value) -> Result<Option<&'a UpstreamBlock>, (i64, &'static str)> {
     let wrong = (-32602, "expected a block");
     if let Some(hash) = selector.get("blockHash") {
         let hash: B256 = serde_json::from_value(hash.clone()).map_err(|_| wrong)?;

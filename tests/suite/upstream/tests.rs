@@ -31,7 +31,7 @@ fn state(balance: u64) -> Arc<State> {
 async fn upstream() -> (SmallUpstream, UpstreamBlock) {
     let header = Header { number: 100, timestamp: 1_000, base_fee_per_gas: Some(7), ..Default::default() };
     let first = UpstreamBlock::with_header(header, state(1));
-    (SmallUpstream::start(31337, Chain::new(vec![first.clone()])).await, first)
+    (SmallUpstream::start(31337, UpstreamChain::new(vec![first.clone()])).await, first)
 }
 
 async fn post(upstream: &SmallUpstream, body: Value) -> reqwest::Result<reqwest::Response> {
@@ -203,7 +203,7 @@ async fn an_upstream_goes_away_and_comes_back() {
 async fn a_recorded_block_is_served_after_its_parent() {
     let Some(fixture) = Fixture::rise() else { return };
     for fixture in [fixture.on_hashed_parent(), fixture] {
-        let upstream = SmallUpstream::start(fixture.chain_id, Chain::new(vec![fixture.parent()])).await;
+        let upstream = SmallUpstream::start(fixture.chain_id, UpstreamChain::new(vec![fixture.parent()])).await;
         let parent = result(&upstream, "eth_getBlockByNumber", json!(["latest", true])).await;
         assert_eq!((&parent["hash"], &parent["number"]), (&fixture.block["parentHash"], &json!("0x7c2f0d")));
         upstream.push(fixture.block(None));

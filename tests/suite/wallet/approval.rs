@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 
 use super::{
-    Chain, GATE, NOBODY, QUICK, QUIET, WITNESS, account, batch, call, came, named, nonce, refusal, send, settled,
+    GATE, NOBODY, QUICK, QUIET, WITNESS, WalletChain, account, batch, call, came, named, nonce, refusal, send, settled,
     watch_pool,
 };
 use crate::{
@@ -19,13 +19,13 @@ const ASK: [&str; 2] = ["--wallet-approval", "ask"];
 
 /// A node that asks for approval, and the chain whose directory its approver connects by.
 struct Asking {
-    chain: Chain,
+    chain: WalletChain,
     node: TestNode,
 }
 
 impl Asking {
     fn start(flags: &[&[&str]]) -> Self {
-        let chain = Chain::new();
+        let chain = WalletChain::new();
         let node = chain.lasting(&[&[&ASK[..]], flags].concat());
         Self { chain, node }
     }

@@ -9,8 +9,8 @@ use presim::{feed::world::dev_signers, wallet::BatchExecutor};
 use serde_json::{Value, json};
 
 use super::{
-    Chain, FEES, GATE, LOOP, METER, NOBODY, QUICK, QUIET, REVERTER, WITNESS, account, balance, batch, call, came, code,
-    designator, key, limited, logs, mine, named, nonce, raw, refusal, send, settled, successes, transactions,
+    FEES, GATE, LOOP, METER, NOBODY, QUICK, QUIET, REVERTER, WITNESS, WalletChain, account, balance, batch, call, came,
+    code, designator, key, limited, logs, mine, named, nonce, raw, refusal, send, settled, successes, transactions,
     watch_pool, witnessed,
 };
 use crate::support::{TestNode, items, number};
@@ -63,7 +63,7 @@ fn check_witnesses(status: &Value, from: Address) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_first_batch_deploys_the_executor_and_delegates_and_later_ones_need_not() {
-    let (chain, from, other) = (Chain::new(), account(1), account(2));
+    let (chain, from, other) = (WalletChain::new(), account(1), account(2));
     let node = chain.node(&[&QUICK]);
     let executor = BatchExecutor::default_address();
     assert_eq!((code(&node, executor).await, capability(&node, from).await), (Bytes::new(), json!("ready")));
@@ -104,7 +104,7 @@ async fn the_first_batch_deploys_the_executor_and_delegates_and_later_ones_need_
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_batch_is_executed_though_a_transaction_before_it_takes_the_delegation_away() {
-    let (chain, from) = (Chain::new(), account(1));
+    let (chain, from) = (WalletChain::new(), account(1));
     let node = chain.node(&[&["--sub-block-ms", "400"]]);
     let (first, _) = send(&node, witnesses(from, true)).await;
     check_witnesses(&settled(&node, &first).await, from);
@@ -125,14 +125,14 @@ async fn a_batch_is_executed_though_a_transaction_before_it_takes_the_delegation
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_account_whose_executor_cannot_be_there_is_not_ready() {
-    let node = Chain::new().node(&[&QUIET, &["--wallet-executor", "0x00000000000000000000000000000000000ababa"]]);
+    let node = WalletChain::new().node(&[&QUIET, &["--wallet-executor", "0x00000000000000000000000000000000000ababa"]]);
     assert_eq!(capability(&node, account(1)).await, json!("unsupported"));
     assert_eq!(refusal(&node, "/", witnesses(account(1), true)).await["code"], 5750);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn two_first_batches_at_once_both_go() {
-    let (chain, from) = (Chain::new(), account(1));
+    let (chain, from) = (WalletChain::new(), account(1));
     let node = chain.node(&[&["--sub-block-ms", "400"]]);
     let mut ids = Vec::new();
     for from in [from, from, account(2)] {
@@ -145,7 +145,7 @@ async fn two_first_batches_at_once_both_go() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_nonce_that_an_authorization_uses_is_left_out_by_what_comes_after_it() {
-    let (chain, from) = (Chain::new(), account(1));
+    let (chain, from) = (WalletChain::new(), account(1));
     let node = chain.lasting(&[&QUIET]);
     let (atomic, _) = send(&node, witnesses(from, true)).await;
     // The deployment has nonce 0, the batch 1, its authorization 2.
@@ -171,7 +171,7 @@ async fn the_nonce_that_an_authorization_uses_is_left_out_by_what_comes_after_it
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_batch_that_would_revert_is_refused_with_what_it_reverts_with() {
-    let (chain, from) = (Chain::new(), account(1));
+    let (chain, from) = (WalletChain::new(), account(1));
     let node = chain.node(&[&QUIET]);
     let watch = watch_pool(&node).await;
     let params = |data: Bytes| {
@@ -198,7 +198,7 @@ async fn a_batch_that_would_revert_is_refused_with_what_it_reverts_with() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_batch_that_would_revert_is_sent_where_that_is_the_policy() {
-    let (chain, from) = (Chain::new(), account(1));
+    let (chain, from) = (WalletChain::new(), account(1));
     let node = chain.node(&[&QUICK, &["--wallet-revert", "send"]]);
     let calls = [call(WITNESS, 3, bytes!("01")), call(REVERTER, 0, reason("not today"))];
     for _ in 0..2 {
@@ -216,7 +216,7 @@ async fn a_batch_that_would_revert_is_sent_where_that_is_the_policy() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn where_upgrades_are_denied_only_a_delegated_account_has_atomic_batches() {
-    let (chain, from, other) = (Chain::new(), account(1), account(2));
+    let (chain, from, other) = (WalletChain::new(), account(1), account(2));
     let node = chain.lasting(&[&QUICK]);
     let (id, _) = send(&node, witnesses(from, true)).await;
     check_witnesses(&settled(&node, &id).await, from);
@@ -240,7 +240,7 @@ async fn where_upgrades_are_denied_only_a_delegated_account_has_atomic_batches()
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_delegation_to_something_else_is_replaced() {
-    let (chain, from) = (Chain::new(), account(1));
+    let (chain, from) = (WalletChain::new(), account(1));
     let node = chain.node(&[&QUICK]);
     delegate(&node, 1, REVERTER).await;
     assert_eq!(capability(&node, from).await, "ready");
@@ -251,7 +251,7 @@ async fn a_delegation_to_something_else_is_replaced() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_address_0_is_a_callee_like_others() {
-    let (chain, from) = (Chain::new(), account(1));
+    let (chain, from) = (WalletChain::new(), account(1));
     let node = chain.node(&[&QUICK]);
     let before = balance(&node, Address::ZERO).await;
     let calls = [call(Address::ZERO, 7, bytes!()), call(WITNESS, 0, bytes!("01"))];
@@ -264,7 +264,7 @@ async fn the_address_0_is_a_callee_like_others() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_gas_limit_override_is_what_the_callee_has() {
-    let (chain, from) = (Chain::new(), account(1));
+    let (chain, from) = (WalletChain::new(), account(1));
     let node = chain.node(&[&QUICK]);
     let calls = [
         limited(call(METER, 0, bytes!()), 54_321),
@@ -287,7 +287,7 @@ async fn a_gas_limit_override_is_what_the_callee_has() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_batch_that_needs_more_gas_than_a_transaction_may_have_is_too_large() {
-    let (chain, from) = (Chain::new(), account(1));
+    let (chain, from) = (WalletChain::new(), account(1));
     // Ten million gas take a while in an unoptimised build.
     let node = chain.node(&[&QUIET, &["--deadline-ms", "60000"]]);
     let watch = watch_pool(&node).await;
@@ -314,7 +314,7 @@ async fn a_batch_that_needs_more_gas_than_a_transaction_may_have_is_too_large() 
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_batch_that_fits_into_a_transaction_with_its_upgrade_is_sent() {
-    let (chain, from) = (Chain::new(), account(1));
+    let (chain, from) = (WalletChain::new(), account(1));
     let node = chain.node(&[&QUICK, &["--deadline-ms", "60000"]]);
     // 26 gas a turn: 14.6 million, which exceeds the maximum with the margin, but not without it.
     let turns = call(LOOP, 0, U256::from(561_600).to_be_bytes_vec());
@@ -327,7 +327,7 @@ async fn a_batch_that_fits_into_a_transaction_with_its_upgrade_is_sent() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_executor_that_is_not_there_is_refused_with_what_to_do() {
-    let (chain, from) = (Chain::new(), account(1));
+    let (chain, from) = (WalletChain::new(), account(1));
     let node = chain.node(&[&QUIET, &["--wallet-executor", &NOBODY.to_string()]]);
     let watch = watch_pool(&node).await;
     let error = refusal(&node, "/", named(witnesses(from, true), "x")).await;
@@ -340,7 +340,7 @@ async fn an_executor_that_is_not_there_is_refused_with_what_to_do() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn without_the_deployment_proxy_the_executor_must_be_named() {
-    let mut chain = Chain::new();
+    let mut chain = WalletChain::new();
     let mut genesis: Value = serde_json::from_slice(&std::fs::read(chain.genesis.path()).unwrap()).unwrap();
     let proxy = format!("{:?}", presim::chain::DEPLOYMENT_PROXY);
     assert!(genesis["alloc"].as_object_mut().unwrap().remove(&proxy).is_some());
@@ -353,7 +353,7 @@ async fn without_the_deployment_proxy_the_executor_must_be_named() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_call_that_the_account_cannot_pay_fails_the_batch() {
-    let (chain, from) = (Chain::new(), account(1));
+    let (chain, from) = (WalletChain::new(), account(1));
     let node = chain.node(&[&QUIET]);
     let watch = watch_pool(&node).await;
     let mut dear = call(NOBODY, 0, bytes!());
@@ -366,7 +366,7 @@ async fn a_call_that_the_account_cannot_pay_fails_the_batch() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn all_accounts_become_delegated_by_their_first_batch() {
-    let chain = Chain::new();
+    let chain = WalletChain::new();
     let node = chain.node(&[&QUICK]);
     for signer in dev_signers().unwrap() {
         let (id, _) = send(&node, witnesses(signer.address(), true)).await;

@@ -6,7 +6,9 @@ use presim::feed::world::traffic_signers;
 use serde_json::{Value, json};
 use tempfile::NamedTempFile;
 
-use super::{Chain, NOBODY, QUICK, WITNESS, account, batch, call, logs, refusal, send, settled, status, witnessed};
+use super::{
+    NOBODY, QUICK, WITNESS, WalletChain, account, batch, call, logs, refusal, send, settled, status, witnessed,
+};
 use crate::{
     process::{file, text},
     support::{TestNode, items, request},
@@ -22,7 +24,7 @@ fn keyed() -> (PrivateKeySigner, NamedTempFile) {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_account_of_a_key_file_sends_batches_and_nothing_else() {
     let (signer, key) = keyed();
-    let (chain, from) = (Chain::new(), signer.address());
+    let (chain, from) = (WalletChain::new(), signer.address());
     let node = chain.node(&[&QUICK, &["--wallet-key-file", text(key.path())]]);
     let accounts: Vec<Bytes> = serde_json::from_value(node.result("/", "eth_accounts", json!([])).await).unwrap();
     assert_eq!((accounts.len(), &accounts[10][..]), (11, from.as_slice()));
@@ -42,7 +44,7 @@ async fn an_account_of_a_key_file_sends_batches_and_nothing_else() {
 #[tokio::test(flavor = "multi_thread")]
 async fn on_a_chain_that_stands_still_the_wallet_is_off_until_it_has_a_key() {
     let (signer, key) = keyed();
-    let (chain, from) = (Chain::new(), signer.address());
+    let (chain, from) = (WalletChain::new(), signer.address());
     let still = ["--feed", "static"];
     let node = chain.node(&[&still]);
     assert_eq!(node.result("/", "eth_accounts", json!([])).await, json!([]));
@@ -78,7 +80,7 @@ async fn call_with(node: &TestNode, token: Option<&str>, method: &str, params: V
 async fn a_token_of_the_wallet_sends_a_batch_and_sees_its_status() {
     let (signer, key) = keyed();
     let (tokens, wallet) = (token_file("node", NODE_TOKEN), token_file("wallet", WALLET_TOKEN));
-    let (chain, from) = (Chain::new(), signer.address());
+    let (chain, from) = (WalletChain::new(), signer.address());
     let flags = [
         ["--wallet-key-file", text(key.path())],
         ["--token-file", text(tokens.path())],

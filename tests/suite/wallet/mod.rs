@@ -51,12 +51,12 @@ const QUIET: [&str; 2] = ["--sub-block-ms", "60000"];
 const QUICK: [&str; 2] = ["--sub-block-ms", "50"];
 
 /// A devnet on a genesis with test contracts. Its data directory outlives its nodes.
-struct Chain {
+struct WalletChain {
     genesis: NamedTempFile,
     data: TempDir,
 }
 
-impl Chain {
+impl WalletChain {
     /// Creates a chain on which all accounts of the test mnemonic that presim knows have ether.
     fn new() -> Self {
         Self::of(&[dev_signers().unwrap(), traffic_signers().unwrap()].concat())

@@ -7,7 +7,7 @@ use presim::feed::world::dev_signers;
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
-use super::{Chain, WITNESS, account, batch, call};
+use super::{WITNESS, WalletChain, account, batch, call};
 use crate::support::{BOUND, TestNode, items, number, request, say};
 
 const SENDERS: u64 = 32;
@@ -171,14 +171,14 @@ async fn check(node: &TestNode, from: &[Address], what: &str) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn of_32_senders_on_one_account_every_call_lands_once() {
-    let chain = Chain::new();
+    let chain = WalletChain::new();
     let node = chain.lasting(&[&["--sub-block-ms", "100"]]);
     check(&node, &[account(1)], "one account").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn of_32_senders_on_ten_accounts_every_call_lands_once() {
-    let chain = Chain::new();
+    let chain = WalletChain::new();
     let node = chain.lasting(&[&["--sub-block-ms", "100"]]);
     check(&node, &accounts(), "all accounts").await;
 }
@@ -186,7 +186,7 @@ async fn of_32_senders_on_ten_accounts_every_call_lands_once() {
 #[tokio::test(flavor = "multi_thread")]
 async fn background_traffic_of_the_same_accounts_takes_no_nonce_of_theirs() {
     // The accounts that traffic prefers have no ether here.
-    let chain = Chain::of(&dev_signers().unwrap());
+    let chain = WalletChain::of(&dev_signers().unwrap());
     let node = chain.with_traffic("20", &[&["--sub-block-ms", "100"]]);
     node.sealed(1).await;
     assert!(!mined(&node).await.is_empty(), "there is traffic");

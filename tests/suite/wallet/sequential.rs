@@ -5,9 +5,9 @@ use alloy_sol_types::{Revert, SolCall, SolError, sol};
 use serde_json::{Value, json};
 
 use super::{
-    Chain, GATE, HALTER, LATE_HALTER, LOOP, NOBODY, QUICK, QUIET, REVERTER, SHOUTER, WITNESS, account, balance, batch,
-    call, came, code, limited, logs, named, nonce, refusal, send, send_to, settled, status, successes, transactions,
-    watch_pool, witnessed,
+    GATE, HALTER, LATE_HALTER, LOOP, NOBODY, QUICK, QUIET, REVERTER, SHOUTER, WITNESS, WalletChain, account, balance,
+    batch, call, came, code, limited, logs, named, nonce, refusal, send, send_to, settled, status, successes,
+    transactions, watch_pool, witnessed,
 };
 use crate::support::{TestNode, hex, items, number};
 
@@ -35,7 +35,7 @@ fn simulated(capabilities: &Value) -> Vec<(bool, Option<&str>)> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn each_call_is_a_transaction_in_the_order_of_the_calls() {
-    let (chain, from) = (Chain::new(), account(1));
+    let (chain, from) = (WalletChain::new(), account(1));
     let node = chain.node(&[&QUICK]);
     // Some nonces are used already.
     let (first, _) = send(&node, batch(from, false, &[call(NOBODY, 1, bytes!())])).await;
@@ -60,7 +60,7 @@ async fn each_call_is_a_transaction_in_the_order_of_the_calls() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn later_calls_go_when_an_earlier_reverts() {
-    let (chain, from) = (Chain::new(), account(1));
+    let (chain, from) = (WalletChain::new(), account(1));
     let node = chain.node(&[&QUICK]);
     let calls = [
         call(WITNESS, 0, bytes!("01")),
@@ -81,7 +81,7 @@ async fn later_calls_go_when_an_earlier_reverts() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_reason_of_any_length_is_told_in_short() {
-    let (chain, from) = (Chain::new(), account(1));
+    let (chain, from) = (WalletChain::new(), account(1));
     let node =
         chain.node(&[&QUIET, &["--deadline-ms", "60000", "--max-response", "131072", "--gas-cap", "1000000000"]]);
     let watch = watch_pool(&node).await;
@@ -96,7 +96,7 @@ async fn a_reason_of_any_length_is_told_in_short() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_calls_of_a_batch_have_the_gas_of_a_request_together() {
-    let (chain, from) = (Chain::new(), account(1));
+    let (chain, from) = (WalletChain::new(), account(1));
     let node = chain.node(&[&QUIET, &["--gas-cap", "100000"]]);
     let transfers = |count: usize| batch(from, false, &vec![call(NOBODY, 1, bytes!()); count]);
     send(&node, transfers(4)).await;
@@ -110,7 +110,7 @@ async fn the_calls_of_a_batch_have_the_gas_of_a_request_together() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_batch_whose_answer_would_be_too_long_is_not_sent() {
-    let (chain, from) = (Chain::new(), account(1));
+    let (chain, from) = (WalletChain::new(), account(1));
     let node = chain.node(&[&QUIET, &["--max-response", "1024"]]);
     let watch = watch_pool(&node).await;
     let error = refusal(&node, "/", named(batch(from, false, &vec![call(NOBODY, 1, bytes!()); 50]), "long")).await;
@@ -123,7 +123,7 @@ async fn a_batch_whose_answer_would_be_too_long_is_not_sent() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_call_that_halts_has_little_gas_to_lose() {
-    let (chain, from) = (Chain::new(), account(1));
+    let (chain, from) = (WalletChain::new(), account(1));
     let node = chain.node(&[&QUICK]);
     let calls = [
         call(HALTER, 0, bytes!()),
@@ -146,7 +146,7 @@ async fn a_call_that_halts_has_little_gas_to_lose() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_call_that_needs_more_gas_than_there_is_refuses_the_batch() {
-    let chain = Chain::new();
+    let chain = WalletChain::new();
     let node = chain.node(&[&QUIET, &["--deadline-ms", "60000"]]);
     let watch = watch_pool(&node).await;
     let turns = |count: u64| call(LOOP, 0, U256::from(count).to_be_bytes_vec());
@@ -168,7 +168,7 @@ async fn a_call_that_needs_more_gas_than_there_is_refuses_the_batch() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn where_all_revert_the_status_is_500() {
-    let (chain, from) = (Chain::new(), account(1));
+    let (chain, from) = (WalletChain::new(), account(1));
     let node = chain.node(&[&QUICK]);
     let calls = [call(REVERTER, 0, bytes!()), call(REVERTER, 5, reason("no"))];
     let (id, capabilities) = send(&node, batch(from, false, &calls)).await;
@@ -180,7 +180,7 @@ async fn where_all_revert_the_status_is_500() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_call_is_simulated_on_what_those_before_it_did() {
-    let (chain, from) = (Chain::new(), account(1));
+    let (chain, from) = (WalletChain::new(), account(1));
     let node = chain.node(&[&QUICK]);
     let calls = [call(GATE, 0, bytes!()), call(GATE, 0, bytes!("01")), call(GATE, 0, bytes!())];
     let (id, capabilities) = send(&node, batch(from, false, &calls)).await;
@@ -237,7 +237,7 @@ async fn an_approval_counts_for_the_trade_after_it() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_call_to_nobody_creates_a_contract_on_standard() {
-    let (chain, from) = (Chain::new(), account(1));
+    let (chain, from) = (WalletChain::new(), account(1));
     let node = chain.node(&[&QUICK]);
     // The init code returns the one byte 5b.
     let mut params = batch(from, false, &[call(NOBODY, 1, bytes!()), json!({"data": "0x605b5f5360015ff3"})]);
@@ -254,7 +254,7 @@ async fn a_call_to_nobody_creates_a_contract_on_standard() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_gas_limit_override_is_the_gas_limit_of_the_transaction() {
-    let (chain, from) = (Chain::new(), account(1));
+    let (chain, from) = (WalletChain::new(), account(1));
     let node = chain.node(&[&QUICK]);
     let calls = [
         limited(call(NOBODY, 1, bytes!()), 0x12345),
@@ -276,7 +276,7 @@ async fn a_gas_limit_override_is_the_gas_limit_of_the_transaction() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_cannot_be_sent_sends_nothing_and_leaves_its_id_free() {
-    let (chain, from) = (Chain::new(), account(1));
+    let (chain, from) = (WalletChain::new(), account(1));
     let node = chain.node(&[&QUIET]);
     let watch = watch_pool(&node).await;
     let good = call(NOBODY, 1, bytes!());
@@ -307,7 +307,7 @@ async fn what_cannot_be_sent_sends_nothing_and_leaves_its_id_free() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn value_and_sender_may_be_absent_on_standard() {
-    let chain = Chain::new();
+    let chain = WalletChain::new();
     let node = chain.node(&[&QUICK]);
     let mut params = batch(account(0), false, &[json!({"to": WITNESS}), json!({"to": WITNESS, "value": "0x0"})]);
     params[0].as_object_mut().unwrap().remove("from");
@@ -322,7 +322,7 @@ async fn value_and_sender_may_be_absent_on_standard() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_batch_may_have_one_call() {
-    let (chain, from) = (Chain::new(), account(1));
+    let (chain, from) = (WalletChain::new(), account(1));
     let node = chain.node(&[&QUICK]);
     let (id, _) = send(&node, batch(from, false, &[call(WITNESS, 0, bytes!("07"))])).await;
     let status = settled(&node, &id).await;
@@ -331,7 +331,7 @@ async fn a_batch_may_have_one_call() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_gas_margin_is_added_to_what_the_simulation_needed() {
-    let chain = Chain::new();
+    let chain = WalletChain::new();
     let mut limits = Vec::new();
     for margin in ["0", "100"] {
         let node = chain.node(&[&QUICK, &["--wallet-gas-margin", margin]]);
@@ -345,7 +345,7 @@ async fn the_gas_margin_is_added_to_what_the_simulation_needed() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_tip_is_at_least_what_the_pool_takes() {
-    let (chain, from) = (Chain::new(), account(1));
+    let (chain, from) = (WalletChain::new(), account(1));
     let least = 3_000_000_001;
     let node = chain.node(&[&QUICK, &["--pool-min-tip", &least.to_string()]]);
     assert_eq!(node.result("/", "eth_maxPriorityFeePerGas", json!([])).await, hex(least));
@@ -357,7 +357,7 @@ async fn the_tip_is_at_least_what_the_pool_takes() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn batches_one_after_another_take_nonces_that_follow() {
-    let (chain, from) = (Chain::new(), account(1));
+    let (chain, from) = (WalletChain::new(), account(1));
     let node = chain.node(&[&QUIET]);
     let mut ids = Vec::new();
     for count in 1..=4 {

@@ -6,8 +6,8 @@ use presim::wallet::BatchExecutor;
 use serde_json::{Value, json};
 
 use super::{
-    Chain, NOBODY, QUICK, QUIET, REVERTER, WITNESS, account, batch, call, came, key, nonce, raw, send, settled, status,
-    status_when, watch_pool,
+    NOBODY, QUICK, QUIET, REVERTER, WITNESS, WalletChain, account, batch, call, came, key, nonce, raw, send, settled,
+    status, status_when, watch_pool,
 };
 use crate::support::{BOUND, TestNode, items, number};
 
@@ -28,7 +28,7 @@ async fn check_receipts(node: &TestNode, status: &Value) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_batch_is_confirmed_by_the_sub_block_that_has_it_and_then_by_the_sealed_block() {
-    let (chain, from) = (Chain::new(), account(1));
+    let (chain, from) = (WalletChain::new(), account(1));
     // Leaves time to read the status before, between and after sub-blocks.
     let node = chain.node(&[&["--sub-block-ms", "500", "--sub-blocks", "4"]]);
     let watch = watch_pool(&node).await;
@@ -84,7 +84,7 @@ async fn a_batch_is_confirmed_by_the_sub_block_that_has_it_and_then_by_the_seale
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_batch_whose_transactions_are_replaced_has_failed() {
-    let (chain, from) = (Chain::new(), account(1));
+    let (chain, from) = (WalletChain::new(), account(1));
     let node = chain.lasting(&[&QUIET]);
     let replacement = |nonce| TxEip1559 {
         chain_id: 31_337,
@@ -122,7 +122,7 @@ async fn a_batch_whose_transactions_are_replaced_has_failed() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_atomic_batch_whose_deployment_is_replaced_is_not_confirmed() {
-    let (chain, from) = (Chain::new(), account(1));
+    let (chain, from) = (WalletChain::new(), account(1));
     let node = chain.lasting(&[&QUIET]);
     let (id, _) = send(&node, batch(from, true, &[call(WITNESS, 5, bytes!("01"))])).await;
     let tx = TxEip1559 {
@@ -148,7 +148,7 @@ async fn an_atomic_batch_whose_deployment_is_replaced_is_not_confirmed() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_atomic_batch_whose_deployment_is_replaced_is_confirmed_where_another_deployed() {
-    let chain = Chain::new();
+    let chain = WalletChain::new();
     let node = chain.lasting(&[&QUIET]);
     let one = [call(WITNESS, 5, bytes!("01"))];
     let (id, _) = send(&node, batch(account(1), true, &one)).await;
@@ -183,7 +183,7 @@ async fn an_atomic_batch_whose_deployment_is_replaced_is_confirmed_where_another
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_batch_stays_what_it_was_when_the_state_of_its_block_is_gone() {
-    let (chain, from) = (Chain::new(), account(1));
+    let (chain, from) = (WalletChain::new(), account(1));
     let flags = ["--sub-block-ms", "20", "--sub-blocks", "1", "--keep-blocks", "2"];
     let node = chain.lasting(&[&flags]);
     let calls = [call(WITNESS, 0, bytes!("01"))];

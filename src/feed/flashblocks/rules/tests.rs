@@ -88,7 +88,7 @@ enum On {
     Disconnected,
 }
 
-fn apply(rules: &mut Rules, on: On) -> Vec<Action> {
+fn apply(rules: &mut FlashblockSequence, on: On) -> Vec<Action> {
     match on {
         On::Sub(built, index) => rules.flashblock(Arc::new(built.sub(index))),
         On::Changed(flashblock) => rules.flashblock(flashblock),
@@ -116,8 +116,8 @@ fn name(flashblock: &Flashblock) -> u8 {
 }
 
 /// Runs a history and compares each answer.
-fn history(steps: impl IntoIterator<Item = (On, &'static str)>) -> Rules {
-    let mut rules = Rules::new(3, 20_000);
+fn history(steps: impl IntoIterator<Item = (On, &'static str)>) -> FlashblockSequence {
+    let mut rules = FlashblockSequence::new(3, 20_000);
     for (at, (on, expected)) in steps.into_iter().enumerate() {
         let asked = format!("step {at}: {on:?}");
         assert_eq!(words(&apply(&mut rules, on)), expected, "{asked}");
@@ -391,7 +391,7 @@ fn no_more_blocks_are_kept_ahead_than_allowed() {
 #[test]
 fn no_more_bytes_are_held_than_allowed() {
     let stranger = Built { number: 12, name: 5, parent: B256::repeat_byte(9) };
-    let mut rules = Rules::new(3, 20_000);
+    let mut rules = FlashblockSequence::new(3, 20_000);
     for index in 0..40 {
         let expected = if index < 20 { "ignore held" } else { "ignore waiting" };
         assert_eq!(words(&apply(&mut rules, On::Sub(stranger, index))), expected, "{index}");
@@ -400,7 +400,7 @@ fn no_more_bytes_are_held_than_allowed() {
 
 #[test]
 fn no_more_sub_blocks_are_taken_for_one_block_than_allowed() {
-    let mut rules: Rules = Rules::new(3, 0);
+    let mut rules: FlashblockSequence = FlashblockSequence::new(3, 0);
     rules.canonical(&plain(10));
     let mut sub = on_canonical(11, 1).sub(0);
     for index in 0..MAX_SUB_BLOCKS as u64 {
@@ -468,12 +468,12 @@ fn nothing_is_given_out_before_a_canonical_block_is_known() {
 
 /// What a caller that does as the rules say has pre-confirmed: blocks with the number of their sub-blocks.
 #[derive(Debug, Default)]
-struct Caller {
+struct PreconfirmedByCaller {
     head: Option<u64>,
     blocks: Vec<(u64, B64, u64)>,
 }
 
-impl Caller {
+impl PreconfirmedByCaller {
     fn act(&mut self, action: &Action) {
         match action {
             Action::Open { flashblock, parent } => {
@@ -530,8 +530,8 @@ proptest! {
     fn whatever_comes_nothing_stands_on_what_is_not_there_and_the_next_index_0_recovers(
         history in proptest::collection::vec(events(), 0..80),
     ) {
-        let mut rules = Rules::new(3, 8_000);
-        let mut caller = Caller::default();
+        let mut rules = FlashblockSequence::new(3, 8_000);
+        let mut caller = PreconfirmedByCaller::default();
         for on in history {
             if let On::Canonical(block) = &on
                 && !rules.canonical.contains(&(block.number, block.hash))
