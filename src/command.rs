@@ -1,4 +1,4 @@
-//! What the program is asked to do: run a node, or speak to one that runs.
+//! The command line: run a node, or talk to a running one.
 
 use std::{ffi::OsString, path::PathBuf};
 
@@ -6,55 +6,58 @@ use clap::{CommandFactory, FromArgMatches, Subcommand, error::ErrorKind};
 
 use crate::config::Config;
 
-/// What a command line asks for.
+/// The action that a command line requests.
 #[derive(Clone, Debug)]
 pub enum Command {
-    /// To run a node.
+    /// Run a node.
     Run(Box<Config>),
-    /// To say yes or no to the batches of a node that keeps its socket in this directory.
+    /// Approve or reject batches of the node whose socket is in this directory.
     Wallet(PathBuf, WalletTask),
 }
 
 #[derive(Clone, Debug, Subcommand)]
 enum CommandTask {
-    /// Say yes or no to the batches that wait in a node run with --wallet-approval ask.
+    /// Approve or reject the batches that wait in a node run with --wallet-approval ask.
     ///
-    /// The node is the one that runs with this --data-dir; it is spoken to through a Unix socket there, which only its own user may open.
+    /// The node is the one that runs with this --data-dir. The command talks to it over a Unix socket there, which only
+    /// the node's user can open.
     #[command(subcommand)]
     Wallet(WalletTask),
 }
 
-/// What to do about the batches that wait for approval.
+/// The action on the batches that wait for approval.
 #[derive(Clone, Debug, PartialEq, Eq, Subcommand)]
 pub enum WalletTask {
-    /// Show the batches that wait: who sends what to whom, and what the simulation said.
+    /// Show the waiting batches: senders, calls, and the results of their simulation.
     List {
-        /// One JSON value, with all of each call's data.
+        /// Print one JSON value, with the full data of each call.
         #[arg(long)]
         json: bool,
     },
-    /// Have a batch signed and sent. Without DIGEST, the batch is shown first, and the terminal is asked.
+    /// Sign and send a batch. Without DIGEST, show the batch first, and ask on the terminal.
     Approve {
-        /// The batch: its id, or a beginning of it, six characters at least, that no other waiting batch's id has.
+        /// The batch's id, or a beginning of it with at least six characters that no other waiting batch's id has.
         #[arg(value_name = "ID")]
         id: String,
-        /// The batch's digest as `presim wallet list` shows it, or its first digits, eight at least: no other batch is approved.
+        /// The batch's digest as `presim wallet list` shows it, or at least its first eight digits. A batch with
+        /// another digest is not approved.
         #[arg(value_name = "DIGEST")]
         digest: Option<String>,
     },
-    /// Refuse a batch: its sender gets error 4001.
+    /// Reject a batch. Its sender gets error 4001.
     Reject {
-        /// The batch: its id, or a beginning of it, six characters at least, that no other waiting batch's id has.
+        /// The batch's id, or a beginning of it with at least six characters that no other waiting batch's id has.
         #[arg(value_name = "ID")]
         id: String,
     },
 }
 
 impl Command {
-    /// What a command line asks for, its first word the program, with the environment and the file that they name.
+    /// Parses a command line, whose first word is the program, with the environment and the file that they name.
     ///
     /// # Errors
-    /// What clap says of what cannot be used, a request for help among it; printing it is up to the caller.
+    ///
+    /// Returns clap's error for an invalid setting, or for a request for help. The caller prints it.
     pub fn load(args: impl IntoIterator<Item = OsString>) -> Result<Self, clap::Error> {
         let command = CommandTask::augment_subcommands(Config::command());
         let (config, mut matches, mut command) = Config::read(command, args)?;

@@ -1,4 +1,4 @@
-//! One configuration, from flags, `PRESIM_*` environment variables and a TOML file, in that order of precedence.
+//! The settings, from flags, `PRESIM_*` environment variables and a TOML file, in that order of precedence.
 
 mod choices;
 mod live;
@@ -15,17 +15,17 @@ use clap::{CommandFactory, FromArgMatches, Parser, error::ErrorKind};
 
 use crate::state::Retention;
 
-/// What would these calls do on top of the state that the chain has pre-confirmed right now?
+/// Simulates calls and bundles on the newest pre-confirmed state of an EVM chain.
 ///
-/// Without arguments: a devnet of its own on 127.0.0.1:8545, with funded accounts and a small trading world.
-/// Every flag can also be set as PRESIM_<FLAG> in the environment, or as `flag = value` in the file of --config.
+/// Without arguments, it runs a devnet of its own on 127.0.0.1:8545, with funded accounts and a small trading world.
+/// Every flag can also be set as `PRESIM_<FLAG>` in the environment, or as `flag = value` in the file of --config.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "presim", version, max_term_width = 120)]
 pub struct Config {
-    /// Read settings from this TOML file, one `flag = value` a line. Flags and environment win over it.
+    /// Read settings from this TOML file, one `flag = value` per line. Flags and environment take precedence over it.
     #[arg(long, env = "PRESIM_CONFIG", value_name = "FILE", global = true, help_heading = "General")]
     pub config: Option<PathBuf>,
-    /// Where to listen for HTTP and WebSocket. An address that is not loopback needs --token-file.
+    /// Listen on this address for HTTP and WebSocket. An address that is not loopback needs --token-file.
     #[arg(
         long,
         env = "PRESIM_LISTEN",
@@ -34,134 +34,147 @@ pub struct Config {
         help_heading = "General"
     )]
     pub listen: SocketAddr,
-    /// Keep the chain, the transactions that wait and the wallet's batches in this directory, and go on with what is there. Without it all
-    /// ends with the process.
+    /// Keep the chain, the pool's transactions and the wallet's batches in this directory, and continue from there on a
+    /// restart. Without it, all state ends with the process.
     #[arg(long, env = "PRESIM_DATA_DIR", value_name = "DIR", global = true, help_heading = "General")]
     pub data_dir: Option<PathBuf>,
-    /// What `/` speaks: `project`, presim's own contract, or `standard`, execution-apis as geth has it. `/standard` is always the latter.
+    /// Dialect of `/`: `project`, presim's own contract, or `standard`, execution-apis in geth's manner. `/standard`
+    /// always has the latter.
     #[arg(long, env = "PRESIM_DIALECT", value_enum, default_value_t = DialectName::Project, help_heading = "General")]
     pub dialect: DialectName,
     /// Serve Prometheus metrics at http://ADDR:PORT/metrics.
     #[arg(long, env = "PRESIM_METRICS", value_name = "ADDR:PORT", help_heading = "General")]
     pub metrics: Option<SocketAddr>,
-    /// What is logged: a level, or directives like `presim=debug,info`.
+    /// What to log: a level, or directives like `presim=debug,info`.
     #[arg(long, env = "PRESIM_LOG", value_name = "FILTER", default_value = "info", help_heading = "General")]
     pub log: String,
-    /// Log JSON, one object a line.
+    /// Log in JSON, one object per line.
     #[arg(long, env = "PRESIM_LOG_JSON", help_heading = "General")]
     pub log_json: bool,
 
-    /// Begin with this geth-format genesis in the place of the built-in devnet's.
+    /// Begin with this genesis file in geth's format instead of the built-in devnet's.
     #[arg(long, env = "PRESIM_GENESIS", value_name = "FILE", help_heading = "Source of state")]
     pub genesis: Option<PathBuf>,
-    /// Import these blocks (RLP, one after another) on the genesis, each checked against its header. Needs --genesis.
+    /// Import these blocks (consecutive RLP) on the genesis, each checked against its header. Needs --genesis.
     #[arg(long, env = "PRESIM_CHAIN", value_name = "FILE", help_heading = "Source of state")]
     pub chain: Option<PathBuf>,
-    /// `devnet` builds blocks on what there is, `static` stands still. By default static with --chain, else devnet.
+    /// Source of new blocks: `devnet` builds them here, `static` has none. The default is static with --chain, else
+    /// devnet.
     #[arg(long, env = "PRESIM_FEED", value_enum, help_heading = "Source of state")]
     pub feed: Option<FeedName>,
-    /// Background transactions in each sub-block of the devnet: 0 for none.
+    /// Background transactions in each sub-block of the devnet; 0 for none.
     #[arg(long, env = "PRESIM_TRAFFIC", value_name = "N", default_value_t = 4, help_heading = "Source of state")]
     pub traffic: u32,
-    /// Seed of the background traffic: the same seed trades the same way.
+    /// Seed of the background traffic. The same seed makes the same trades.
     #[arg(long, env = "PRESIM_TRAFFIC_SEED", value_name = "N", default_value_t = 1, help_heading = "Source of state")]
     pub traffic_seed: u64,
     /// Milliseconds between the devnet's sub-blocks.
     #[arg(long, env = "PRESIM_SUB_BLOCK_MS", value_name = "MS", default_value_t = 200, value_parser = clap::value_parser!(u64).range(1..=60_000), help_heading = "Source of state")]
     pub sub_block_ms: u64,
-    /// Sub-blocks in a sealed block.
+    /// Sub-blocks per sealed block.
     #[arg(long, env = "PRESIM_SUB_BLOCKS", value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=10_000), help_heading = "Source of state")]
     pub sub_blocks: u32,
-    /// Seconds between blocks, as simulations of several blocks assume them: of a chain that stands still 12 by default, of an upstream's what its newest blocks have.
+    /// Seconds between blocks in simulations of several blocks. The default is 12 for a static chain, and the time
+    /// between the newest blocks for an upstream's.
     #[arg(long, env = "PRESIM_BLOCK_TIME", value_name = "S", value_parser = clap::value_parser!(u64).range(1..=86_400), help_heading = "Source of state")]
     pub block_time: Option<u64>,
-    /// Who gets the fees of the devnet's blocks.
+    /// Receiver of the fees of the devnet's blocks.
     #[arg(long, env = "PRESIM_FEE_RECIPIENT", value_name = "ADDRESS", default_value_t = Address::ZERO, help_heading = "Source of state")]
     pub fee_recipient: Address,
-    /// Blocks whose state answers by number.
+    /// Blocks whose state is retained, and answers by number.
     #[arg(long, env = "PRESIM_KEEP_BLOCKS", value_name = "N", default_value_t = 256, value_parser = clap::value_parser!(u32).range(1..=100_000), help_heading = "Source of state")]
     pub keep_blocks: u32,
-    /// Blocks that are kept with their transactions, receipts and logs, besides genesis, or `all`: by default 10000, with --data-dir 100000. What is older answers 4444, and headers stay. Of an upstream's chain, what is older than its state is asked of the upstream.
+    /// Blocks that are retained with transactions, receipts and logs, besides genesis, or `all`. The default is 10000,
+    /// and 100000 with --data-dir. Older blocks answer 4444, but their headers stay. On an upstream's chain, requests
+    /// for older blocks than the retained states go to the upstream.
     #[arg(long, env = "PRESIM_KEEP_HISTORY", value_name = "BLOCKS", value_parser = parse_history, help_heading = "Source of state")]
     pub keep_history: Option<u64>,
-    /// Snapshots that answer by snapshotId.
+    /// Snapshots that are retained, and answer by snapshotId.
     #[arg(long, env = "PRESIM_KEEP_SNAPSHOTS", value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=100_000), help_heading = "Source of state")]
     pub keep_snapshots: u32,
-    /// Refuse `pending` while the feed is broken, in the place of answering from the canonical head.
+    /// Refuse `pending` while the feed is degraded, instead of answering from the canonical head.
     #[arg(long, env = "PRESIM_STRICT_PENDING", help_heading = "Source of state")]
     pub strict_pending: bool,
-    /// A chain that lives elsewhere.
+    /// Settings of a chain that an upstream node serves.
     #[command(flatten)]
     pub live: LiveConfig,
 
-    /// Transactions that may wait in the pool.
+    /// Transactions that the pool may hold.
     #[arg(long, env = "PRESIM_POOL_TRANSACTIONS", value_name = "N", default_value_t = 5_120, value_parser = clap::value_parser!(u32).range(1..=1_000_000), help_heading = "Sending")]
     pub pool_transactions: u32,
-    /// Transactions of one account that may wait in the pool.
+    /// Transactions of one account that the pool may hold.
     #[arg(long, env = "PRESIM_POOL_ACCOUNT_TRANSACTIONS", value_name = "N", default_value_t = 1_024, value_parser = clap::value_parser!(u32).range(1..=1_000_000), help_heading = "Sending")]
     pub pool_account_transactions: u32,
-    /// Bytes of the transactions that may wait in the pool, blobs not counted: they are checked and let go.
+    /// Bytes of transactions that the pool may hold, without blobs, which are dropped after their check.
     #[arg(long, env = "PRESIM_POOL_BYTES", value_name = "BYTES", default_value_t = 160 << 20, help_heading = "Sending")]
     pub pool_bytes: usize,
-    /// Per cent that a transaction must pay more than the one in the pool whose nonce it has; at least 100 where there are blobs.
+    /// Per cent by which a transaction must pay more than the one in the pool that it replaces; at least 100 for blob
+    /// transactions.
     #[arg(long, env = "PRESIM_POOL_PRICE_BUMP", value_name = "PERCENT", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=10_000), help_heading = "Sending")]
     pub pool_price_bump: u32,
-    /// The least tip of a transaction, in wei a unit of gas.
+    /// Lowest tip of a transaction, in wei per unit of gas.
     #[arg(long, env = "PRESIM_POOL_MIN_TIP", value_name = "WEI", default_value_t = 1, help_heading = "Sending")]
     pub pool_min_tip: u64,
-    /// Milliseconds that eth_sendRawTransactionSync waits where its client does not say.
+    /// Milliseconds that `eth_sendRawTransactionSync` waits if its client does not say.
     #[arg(long, env = "PRESIM_SYNC_TIMEOUT_MS", value_name = "MS", default_value_t = 2_000, value_parser = clap::value_parser!(u64).range(1..=3_600_000), help_heading = "Sending")]
     pub sync_timeout_ms: u64,
-    /// The most milliseconds that a client may let eth_sendRawTransactionSync wait.
+    /// Longest wait in milliseconds that a client may request of `eth_sendRawTransactionSync`.
     #[arg(long, env = "PRESIM_MAX_SYNC_TIMEOUT_MS", value_name = "MS", default_value_t = 60_000, value_parser = clap::value_parser!(u64).range(1..=3_600_000), help_heading = "Sending")]
     pub max_sync_timeout_ms: u64,
-    /// Requests of eth_sendRawTransactionSync that may wait at once; one more is refused (-32005) before its transaction is taken.
+    /// Requests of `eth_sendRawTransactionSync` that may wait at once. One more is rejected (-32005) before its
+    /// transaction is accepted.
     #[arg(long, env = "PRESIM_MAX_SYNC_WAITERS", value_name = "N", default_value_t = 1_024, value_parser = clap::value_parser!(u32).range(1..=1_000_000), help_heading = "Sending")]
     pub max_sync_waiters: u32,
 
-    /// CPU workers that simulate: by default one a core.
+    /// CPU workers for simulations. The default is one per core.
     #[arg(long, env = "PRESIM_WORKERS", value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024), help_heading = "Limits")]
     pub workers: Option<u16>,
-    /// Threads that connections live on, where short calls run at once: by default one a core.
+    /// Threads for connections, which also run short calls inline. The default is one per core.
     #[arg(long, env = "PRESIM_IO_THREADS", value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024), help_heading = "Limits")]
     pub io_threads: Option<u16>,
-    /// When idle cores are kept from sleeping, for the time it takes to wake them: while requests come fast (`load`), `always` or `never`. The other two need leave to write to /dev/cpu_dma_latency (Linux).
+    /// When to keep idle cores from sleeping, which saves the time to wake them: while requests arrive fast (`load`),
+    /// `always` or `never`. The first two need write access to `/dev/cpu_dma_latency` (Linux).
     #[arg(long, env = "PRESIM_KEEP_AWAKE", value_name = "WHEN", value_enum, default_value_t = KeepAwake::Never, help_heading = "Limits")]
     pub keep_awake: KeepAwake,
-    /// Gas for a whole request, its calls together.
+    /// Gas for all calls of a request together.
     #[arg(long, env = "PRESIM_GAS_CAP", value_name = "GAS", default_value_t = 50_000_000, help_heading = "Limits")]
     pub gas_cap: u64,
-    /// Milliseconds from the arrival of a request to its end; what takes longer is stopped (-32016).
+    /// Milliseconds from the arrival of a request to its deadline. A request that takes longer is stopped (-32016).
     #[arg(long, env = "PRESIM_DEADLINE_MS", value_name = "MS", default_value_t = 5_000, value_parser = clap::value_parser!(u64).range(1..), help_heading = "Limits")]
     pub deadline_ms: u64,
-    /// Blocks a simulation may span, gaps included, and bundles in one `eth_callMany`.
+    /// Blocks that a simulation may span, gaps included, and bundles in one `eth_callMany`.
     #[arg(long, env = "PRESIM_MAX_BLOCKS", value_name = "N", default_value_t = 256, help_heading = "Limits")]
     pub max_blocks: u64,
-    /// Calls in one simulated block, and transactions in one eth_callBundle.
+    /// Calls in one simulated block, and transactions in one `eth_callBundle`.
     #[arg(long, env = "PRESIM_MAX_BLOCK_CALLS", value_name = "N", default_value_t = 5_000, help_heading = "Limits")]
     pub max_block_calls: usize,
     /// Calls in a whole simulation, and in all bundles of an `eth_callMany`.
     #[arg(long, env = "PRESIM_MAX_CALLS", value_name = "N", default_value_t = 10_000, help_heading = "Limits")]
     pub max_calls: usize,
-    /// Blocks that one eth_getLogs may span.
+    /// Blocks that one `eth_getLogs` may span.
     #[arg(long, env = "PRESIM_MAX_LOG_BLOCKS", value_name = "N", default_value_t = 100_000, value_parser = clap::value_parser!(u64).range(1..), help_heading = "Limits")]
     pub max_log_blocks: u64,
-    /// Logs that one eth_getLogs may return.
+    /// Logs that one `eth_getLogs` may return.
     #[arg(long, env = "PRESIM_MAX_LOGS", value_name = "N", default_value_t = 20_000, value_parser = clap::value_parser!(u32).range(1..), help_heading = "Limits")]
     pub max_logs: u32,
-    /// Filters (eth_newFilter and its kin) that may be installed. One that nobody asks for five minutes is forgotten; for one more, the longest unasked of the client that has most is.
+    /// Filters (`eth_newFilter` and its kin) that may be installed. A filter that is not polled for five minutes is
+    /// dropped. One more filter evicts the longest unpolled one of the client that has most.
     #[arg(long, env = "PRESIM_MAX_FILTERS", value_name = "N", default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(1..), help_heading = "Limits")]
     pub max_filters: u32,
-    /// Short calls that may wait for a worker, the entries of a batch counted as one, and reads and sends that may; one more is refused (-32005).
+    /// Short calls that may wait for a worker (a batch's entries count as one), and, separately, reads and sends. One
+    /// more is rejected (-32005).
     #[arg(long, env = "PRESIM_QUEUE_SHORT", value_name = "N", default_value_t = 4_096, value_parser = clap::value_parser!(u32).range(1..=1_000_000), help_heading = "Limits")]
     pub queue_short: u32,
-    /// Bundles that may wait for a worker; one more is refused (-32005).
+    /// Bundles that may wait for a worker. One more is rejected (-32005).
     #[arg(long, env = "PRESIM_QUEUE_BUNDLE", value_name = "N", default_value_t = 4_096, value_parser = clap::value_parser!(u32).range(1..=1_000_000), help_heading = "Limits")]
     pub queue_bundle: u32,
-    /// Milliseconds that a request may be expected to wait for a worker, where more than 8 a worker wait already; one more is refused (-32005).
+    /// Longest expected wait for a worker in milliseconds, if more than 8 requests per worker wait already. A request
+    /// that would wait longer is rejected (-32005).
     #[arg(long, env = "PRESIM_QUEUE_WAIT_MS", value_name = "MS", default_value_t = 400, value_parser = clap::value_parser!(u64).range(1..=3_600_000), help_heading = "Limits")]
     pub queue_wait_ms: u64,
-    /// Once a request was refused for that, and until the load has fallen below what the workers can do, a request that would wait longer than this is refused, unless its client asks for less than its share: per cent of what a request takes.
+    /// Longest wait in an overloaded lane, in per cent of a request's run time. A lane is overloaded from its first
+    /// rejection for the expected wait until the load is below its capacity. Requests of a client below its share are
+    /// admitted all the same.
     #[arg(long, env = "PRESIM_OVERLOAD_WAIT", value_name = "PERCENT", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=1_000_000), help_heading = "Limits")]
     pub overload_wait: u32,
     /// Bytes of a request body or a WebSocket message.
@@ -173,51 +186,59 @@ pub struct Config {
     /// Entries of a JSON-RPC batch.
     #[arg(long, env = "PRESIM_MAX_BATCH", value_name = "N", default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(1..), help_heading = "Limits")]
     pub max_batch: u32,
-    /// Bytes of bodies, answers and unsent notifications that all connections together may make the node hold, each of them a small part always, and else as many as are left free. A body waits for room; an answer that finds none is refused (-32005).
+    /// Bytes of bodies, answers and unsent notifications that all connections together may make the node hold. Each may
+    /// always hold a small part, and else as many as are left free. A body waits for room; an answer without room is
+    /// rejected (-32005).
     #[arg(long, env = "PRESIM_MAX_MEMORY_IO", value_name = "BYTES", default_value_t = 256 << 20, value_parser = clap::value_parser!(u32).range(4096..), help_heading = "Limits")]
     pub max_memory_io: u32,
-    /// Milliseconds that a connection may stand still before it is closed: until the head of its first request has come, within a body or a message, and while its peer does not read.
+    /// Milliseconds that a connection may stall before it is closed: until the head of its first request has arrived,
+    /// within a body or a message, and while its peer does not read.
     #[arg(long, env = "PRESIM_IO_TIMEOUT_MS", value_name = "MS", default_value_t = 30_000, value_parser = clap::value_parser!(u64).range(1..=3_600_000), help_heading = "Limits")]
     pub io_timeout_ms: u64,
-    /// HTTP connections open at once, and as many WebSockets. At the bound the oldest HTTP connection without a request under way is closed for a new one.
+    /// Open HTTP connections, and, separately, open WebSocket connections. At the bound, the oldest HTTP connection
+    /// without a request under way is closed for a new one.
     #[arg(long, env = "PRESIM_MAX_CONNECTIONS", value_name = "N", default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(1..), help_heading = "Limits")]
     pub max_connections: u32,
-    /// Connections of one address open at once, HTTP and WebSocket together; of IPv6 a network of 64 bits counts as one. By default 128, and no bound for loopback.
+    /// Open connections per address, HTTP and WebSocket together. An IPv6 network of 64 bits counts as one address. The
+    /// default is 128, and no bound for loopback.
     #[arg(long, env = "PRESIM_MAX_CONNECTIONS_PER_ADDRESS", value_name = "N", value_parser = clap::value_parser!(u32).range(1..), help_heading = "Limits")]
     pub max_connections_per_address: Option<u32>,
-    /// Requests of one WebSocket connection that may be under way or unsent; as long as there are so many, the connection is not read.
+    /// Requests of one WebSocket connection that may be under way or unsent. At the bound, the connection is not read.
     #[arg(long, env = "PRESIM_MAX_WS_IN_FLIGHT", value_name = "N", default_value_t = 256, value_parser = clap::value_parser!(u32).range(1..), help_heading = "Limits")]
     pub max_ws_in_flight: u32,
     /// Subscriptions of one WebSocket connection.
     #[arg(long, env = "PRESIM_MAX_SUBSCRIPTIONS", value_name = "N", default_value_t = 128, value_parser = clap::value_parser!(u32).range(1..), help_heading = "Limits")]
     pub max_subscriptions: u32,
-    /// Notifications that one WebSocket connection may have unsent; past it the connection is closed.
+    /// Unsent notifications of one WebSocket connection. Beyond the bound, the connection is closed.
     #[arg(long, env = "PRESIM_MAX_WS_NOTIFICATIONS", value_name = "N", default_value_t = 8_192, value_parser = clap::value_parser!(u32).range(1..), help_heading = "Limits")]
     pub max_ws_notifications: u32,
-    /// Bytes that one WebSocket connection may have unsent; past it the connection is closed.
+    /// Unsent bytes of one WebSocket connection. Beyond the bound, the connection is closed.
     #[arg(long, env = "PRESIM_MAX_WS_UNSENT", value_name = "BYTES", default_value_t = 128 << 20, value_parser = clap::value_parser!(u32).range(1024..), help_heading = "Limits")]
     pub max_ws_unsent: u32,
-    /// Bytes that the traces of a request may take while it runs; one that would take more is stopped (-32005).
+    /// Bytes that the traces of a request may take while it runs. A request that needs more is stopped (-32005).
     #[arg(long, env = "PRESIM_MAX_TRACE_BYTES", value_name = "BYTES", default_value_t = 256 << 20, help_heading = "Limits")]
     pub max_trace_bytes: usize,
-    /// Bytes of analysed bytecode kept. Each thread has copies of up to 512 codes that it runs again and again besides, 14 MiB at most.
+    /// Bytes of analysed bytecode that are cached. In addition, each thread has copies of up to 512 codes that it runs
+    /// repeatedly, at most 14 MiB.
     #[arg(long, env = "PRESIM_CODE_CACHE", value_name = "BYTES", default_value_t = 256 << 20, help_heading = "Limits")]
     pub code_cache: usize,
 
-    /// Bearer tokens that may use the node: a TOML file of [[token]] tables with `name`, `token` and `rate` (requests a second).
+    /// Bearer tokens that may use the node: a TOML file of `[[token]]` tables with `name`, `token` and `rate` (requests
+    /// per second).
     #[arg(long, env = "PRESIM_TOKEN_FILE", value_name = "FILE", help_heading = "Access")]
     pub token_file: Option<PathBuf>,
-    /// Host names that requests may name, besides localhost and the address listened on. Repeat, or separate by commas.
+    /// Host names that requests may name, besides localhost and the listening address. Repeat, or separate by commas.
     #[arg(long, env = "PRESIM_ALLOW_HOST", value_name = "HOST", value_delimiter = ',', help_heading = "Access")]
     pub allow_host: Vec<String>,
     /// Origins whose pages may call from a browser, over HTTP (CORS) and WebSocket: `https://app.example`, `chrome-extension://*`, `moz-extension://*`, or `*` for all. Repeat, or separate by commas.
     #[arg(long, env = "PRESIM_ALLOW_ORIGIN", value_name = "ORIGIN", value_delimiter = ',', help_heading = "Access")]
     pub allow_origin: Vec<String>,
 
-    /// The key of an account that the wallet signs for: an encrypted keystore (Web3 secret storage), or a file of one private key in hex. Repeat, or separate by commas.
+    /// Key of an account that the wallet signs for: an encrypted keystore (Web3 secret storage), or a file with one
+    /// private key in hex. Repeat, or separate by commas.
     #[arg(long, env = "PRESIM_WALLET_KEY_FILE", value_name = "FILE", value_delimiter = ',', help_heading = "Wallet")]
     pub wallet_key_file: Vec<PathBuf>,
-    /// The password of the keystores, its first line: one file for all of them, or one each in their order.
+    /// Password of the keystores, in the first line of the file: one file for all keystores, or one for each, in order.
     #[arg(
         long,
         env = "PRESIM_WALLET_PASSWORD_FILE",
@@ -226,53 +247,62 @@ pub struct Config {
         help_heading = "Wallet"
     )]
     pub wallet_password_file: Vec<PathBuf>,
-    /// Bearer tokens that may use the node and its wallet, and no others the wallet: a file like --token-file's.
+    /// Bearer tokens that may use the node and its wallet, in a file like --token-file's. No other token may then use
+    /// the wallet.
     #[arg(long, env = "PRESIM_WALLET_TOKEN_FILE", value_name = "FILE", help_heading = "Wallet")]
     pub wallet_token_file: Option<PathBuf>,
-    /// Who says yes to a batch: `auto` always, `deny` never, `ask` whoever runs `presim wallet approve ID`. `ask` needs --data-dir.
+    /// Who approves batches: `auto` approves all, `deny` rejects all, and `ask` waits for `presim wallet approve ID`.
+    /// `ask` needs --data-dir.
     #[arg(long, env = "PRESIM_WALLET_APPROVAL", value_name = "POLICY", value_enum, default_value_t = ApprovalPolicy::Auto, help_heading = "Wallet")]
     pub wallet_approval: ApprovalPolicy,
-    /// Milliseconds that a batch waits for approval; then it is rejected (4001).
+    /// Milliseconds that a batch waits for approval before it is rejected (4001).
     #[arg(long, env = "PRESIM_WALLET_APPROVAL_TIMEOUT_MS", value_name = "MS", default_value_t = 300_000, value_parser = clap::value_parser!(u64).range(1..=86_400_000), help_heading = "Wallet")]
     pub wallet_approval_timeout_ms: u64,
-    /// Batches that may wait for approval, withdrawn ones whose ids are still taken counted; one more is refused (-32005).
+    /// Batches that may wait for approval, including withdrawn ones whose ids are still taken. One more is rejected
+    /// (-32005).
     #[arg(long, env = "PRESIM_WALLET_MAX_WAITING", value_name = "N", default_value_t = 256, value_parser = clap::value_parser!(u32).range(1..=100_000), help_heading = "Wallet")]
     pub wallet_max_waiting: u32,
-    /// Calls of a batch; one of more is refused (5740).
+    /// Calls of a batch. A batch with more is refused (5740).
     #[arg(long, env = "PRESIM_WALLET_MAX_CALLS", value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=100_000), help_heading = "Wallet")]
     pub wallet_max_calls: u32,
-    /// Bytes of call data of a batch, its calls together; one of more is refused (5740).
+    /// Bytes of call data of a batch, all calls together. A batch with more is refused (5740).
     #[arg(long, env = "PRESIM_WALLET_MAX_BYTES", value_name = "BYTES", default_value_t = 128 << 10, help_heading = "Wallet")]
     pub wallet_max_bytes: u32,
-    /// Whether an account may be delegated to the batch executor (EIP-7702), as an atomic batch needs; where not, it is refused (5750).
+    /// Whether an account may be delegated to the batch executor (EIP-7702), which atomic batches need. If not, they
+    /// are refused (5750).
     #[arg(long, env = "PRESIM_WALLET_UPGRADE", value_name = "POLICY", value_enum, default_value_t = UpgradePolicy::Allow, help_heading = "Wallet")]
     pub wallet_upgrade: UpgradePolicy,
-    /// What becomes of an atomic batch that reverts when it is simulated: `refuse` it with the reason, or `send` it all the same.
+    /// What to do with an atomic batch that reverts in simulation: `refuse` it with the reason, or `send` it all the
+    /// same.
     #[arg(long, env = "PRESIM_WALLET_REVERT", value_name = "POLICY", value_enum, default_value_t = RevertPolicy::Refuse, help_heading = "Wallet")]
     pub wallet_revert: RevertPolicy,
-    /// A batch executor (ERC-7821) that accounts are delegated to, in the place of presim's own.
+    /// Address of another batch executor (ERC-7821) for accounts to delegate to, instead of presim's own.
     #[arg(long, env = "PRESIM_WALLET_EXECUTOR", value_name = "ADDRESS", help_heading = "Wallet")]
     pub wallet_executor: Option<Address>,
-    /// Per cent of gas that a batch's transactions may use above what its simulation needed.
+    /// Per cent of gas that a batch's transactions may use in addition to what the simulation needed.
     #[arg(long, env = "PRESIM_WALLET_GAS_MARGIN", value_name = "PERCENT", default_value_t = 25, value_parser = clap::value_parser!(u32).range(0..=10_000), help_heading = "Wallet")]
     pub wallet_gas_margin: u32,
-    /// Batches that are remembered, their ids with them; the oldest is forgotten when there is one more.
+    /// Batches that are retained with their ids. One more evicts the oldest.
     #[arg(long, env = "PRESIM_WALLET_KEEP_BATCHES", value_name = "N", default_value_t = 1_000_000, value_parser = clap::value_parser!(u32).range(1..), help_heading = "Wallet")]
     pub wallet_keep_batches: u32,
 }
 
 impl Config {
-    /// The configuration of a command line, its first word the program, the environment and the file that they name.
+    /// Returns the settings of a command line, whose first word is the program, with the environment and the file that
+    /// they name.
     ///
     /// # Errors
-    /// What clap says of a flag, a variable or a line of the file that cannot be used; printing it is up to the caller.
+    ///
+    /// Returns clap's error for an invalid flag, variable or line of the file, or for a request for help. The caller
+    /// prints it.
     pub fn load(args: impl IntoIterator<Item = OsString>) -> Result<Self, clap::Error> {
         let (config, _, mut command) = Self::read(Self::command(), args)?;
         config.check(&mut command)?;
         Ok(config)
     }
 
-    /// The configuration, not yet checked; what else `command` found in the command line; and `command` with the file's settings.
+    /// Returns the settings, not yet checked; the other matches of `command`; and `command` with the file's settings as
+    /// defaults.
     pub(crate) fn read(
         mut command: clap::Command,
         args: impl IntoIterator<Item = OsString>,
@@ -286,27 +316,27 @@ impl Config {
         Ok((config, matches, command))
     }
 
-    /// The feed, where none is named: a chain from a file stands still.
+    /// Returns the feed, where none is named: a chain from a file stands still.
     pub fn feed(&self) -> FeedName {
         self.feed.unwrap_or(if self.chain.is_some() { FeedName::Static } else { FeedName::Devnet })
     }
 
-    /// CPU workers.
+    /// Returns the number of CPU workers.
     pub fn workers(&self) -> usize {
         self.workers.map_or_else(available_cores, usize::from)
     }
 
-    /// Threads that connections live on.
+    /// Returns the number of threads for connections.
     pub fn io_threads(&self) -> usize {
         self.io_threads.map_or_else(available_cores, usize::from)
     }
 
-    /// Milliseconds between sub-blocks as a duration.
+    /// Returns the time between sub-blocks.
     pub const fn sub_block(&self) -> Duration {
         Duration::from_millis(self.sub_block_ms)
     }
 
-    /// Seconds between the blocks of the chain: the devnet's own, or what was set for one that stands still.
+    /// Returns the seconds between blocks: the devnet's own, or the setting for a static chain.
     pub fn block_time(&self) -> u64 {
         match self.feed() {
             FeedName::Devnet => (self.sub_block_ms * u64::from(self.sub_blocks)).div_ceil(1000),
@@ -314,14 +344,14 @@ impl Config {
         }
     }
 
-    /// How much of the past is kept.
+    /// Returns how much of the past is retained.
     pub fn retention(&self) -> Retention {
         let usual = if self.data_dir.is_some() { 100_000 } else { 10_000 };
         let history = self.keep_history.unwrap_or_else(|| usual.max(self.keep_blocks.into()));
         Retention { blocks: self.keep_blocks as usize, snapshots: self.keep_snapshots as usize, history }
     }
 
-    /// Whether a node can run with it: the rules that are of more than one setting.
+    /// Returns whether a node can run with it: the rules that are of more than one setting.
     pub(crate) fn check(&self, command: &mut clap::Command) -> Result<(), clap::Error> {
         if !self.listen.ip().is_loopback() && self.token_file.is_none() {
             return Err(command.error(
@@ -428,7 +458,7 @@ impl Config {
                 "--wallet-password-file needs --wallet-key-file: the keystore that it is the password of",
             ));
         }
-        // How many of the files are keystores is known once they are read.
+        // The number of keystores among the files is known only after reading them.
         if passwords > 1 && passwords > keys {
             return Err(command.error(
                 ErrorKind::WrongNumberOfValues,
@@ -450,7 +480,7 @@ impl Config {
     }
 }
 
-/// Blocks to keep: a number of at least 1, or `all`.
+/// Parses the number of blocks to retain: at least 1, or `all`.
 fn parse_history(text: &str) -> Result<u64, String> {
     match text.parse() {
         _ if text == "all" => Ok(u64::MAX),
@@ -459,17 +489,18 @@ fn parse_history(text: &str) -> Result<u64, String> {
     }
 }
 
-/// Blocks of an upstream whose state can be told apart.
+/// The most blocks of an upstream whose states can be retained.
 const MOST_BLOCKS: u32 = 256;
 
-/// Whether `--allow-origin` takes this: `*`, all extensions of a browser, or what a browser may send as its `Origin`, so without a path.
+/// Returns whether `--allow-origin` takes this: `*`, all extensions of a browser, or what a browser may send as its
+/// `Origin`, so without a path.
 fn is_origin(text: &str) -> bool {
     let host = text.split_once("://").map_or("", |(_, host)| host);
     let is_host = !host.is_empty() && !host.contains(['/', '*']) && text.parse::<http::HeaderValue>().is_ok();
     matches!(text, "*" | "chrome-extension://*" | "moz-extension://*") || is_host
 }
 
-/// The file of `--config`, or of its variable: needed before the rest can be read.
+/// Returns the file of `--config`, or of its variable: needed before the rest can be read.
 fn config_path(args: &[OsString]) -> Option<PathBuf> {
     let mut args = args.iter().skip(1);
     while let Some(arg) = args.next() {
@@ -484,7 +515,7 @@ fn config_path(args: &[OsString]) -> Option<PathBuf> {
     std::env::var_os("PRESIM_CONFIG").map(PathBuf::from)
 }
 
-/// Makes the values of the file the defaults of their flags, so that flags and environment win over them.
+/// Sets the file's values as defaults of their flags, so that flags and environment take precedence.
 fn with_file(mut command: clap::Command, path: &std::path::Path) -> Result<clap::Command, clap::Error> {
     let shown = path.display();
     let fail = |text: String| command.clone().error(ErrorKind::InvalidValue, text);

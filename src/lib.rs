@@ -22,6 +22,8 @@
 //! - [`meter`]: bounds on how long a run may take.
 //! - [`telemetry`]: logs and metrics.
 
+#![warn(missing_docs)]
+
 pub mod chain;
 pub mod command;
 pub mod config;
@@ -37,7 +39,7 @@ pub mod store;
 pub mod telemetry;
 pub mod wallet;
 
-/// The Rust of these READMEs compiles.
+/// The Rust examples of these READMEs, as doc tests.
 #[cfg(doctest)]
 #[doc = include_str!("../tests/clients/README.md")]
 struct ClientsReadme;

@@ -1,4 +1,4 @@
-//! The command line: parse, start, stop; or ask a node that runs.
+//! The program: parses its command line, and runs a node or talks to a running one.
 
 use std::{io, process::ExitCode};
 
@@ -20,7 +20,7 @@ use tokio::{
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
-    // Before anything else, so that a signal ends the program in order whenever it comes.
+    // Before anything else, so that a signal always ends the program in order.
     match Signals::listen().map_err(eyre::Report::from).and_then(obey) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -30,11 +30,11 @@ fn main() -> ExitCode {
     }
 }
 
-/// Does what the command line asks for, until a signal comes.
+/// Executes the command, until a signal arrives.
 fn obey(mut signals: Signals) -> eyre::Result<()> {
-    let interrupted = || Err(eyre!("interrupted: `presim wallet list` shows the batches that still wait"));
+    let interrupted = || Err(eyre!("interrupted: see which batches still wait with `presim wallet list`"));
     let Some(command) = signals.unless_stopped(|| Command::load(std::env::args_os()))? else {
-        // A node has nothing to end yet; who approves a batch is not to be told that it is done.
+        // A node has nothing to end yet. An approver must not take the end for a success.
         return if std::env::args_os().any(|arg| arg == "wallet") { interrupted() } else { Ok(()) };
     };
     match command {
@@ -64,21 +64,22 @@ fn run(config: Config, mut signals: Signals) -> eyre::Result<()> {
     let node = node?;
     signals.wait();
     let stopped = signals.unless_stopped(move || {
-        tracing::info!("stopping: what is under way has five seconds to end; another signal ends it at once");
+        tracing::info!("stopping: requests under way have five seconds to end; another signal ends them at once");
         node.stop();
     })?;
-    stopped.ok_or_else(|| eyre!("stopped at once by a second signal: what was under way may not have ended"))
+    stopped.ok_or_else(|| eyre!("stopped at once by a second signal: requests under way may not have ended"))
 }
 
-/// The signal of a write past the largest size of a file: the same number on all that Linux runs on but MIPS.
+/// The signal of a write beyond the largest size of a file. The number is the same on all of Linux's platforms but
+/// MIPS.
 const SIGXFSZ: i32 = 25;
 
-/// SIGTERM and SIGINT (Ctrl-C). From [`listen`](Self::listen) on they kill the process no more, but wait to be heard.
+/// SIGTERM and SIGINT (Ctrl-C). From [`listen`](Self::listen) on they do not kill the process, but wait to be received.
 struct Signals {
     runtime: Runtime,
     terminate: Signal,
     interrupt: Signal,
-    /// A file that may grow no more (`ulimit -f`) is a full disk, and no reason to be killed.
+    /// Received so that a file that may not grow (`ulimit -f`) counts as a full disk instead of killing the process.
     _too_large: Signal,
 }
 
@@ -98,8 +99,8 @@ impl Signals {
         runtime.block_on(either(terminate, interrupt));
     }
 
-    /// Does `work` on a thread of its own, and returns its result; `None` if a signal comes first. Then the thread ends with the process,
-    /// wherever it is: what is on the disk outlives that as it outlives `kill -9`.
+    /// Does `work` on a thread of its own, and returns its result; `None` if a signal arrives first. The thread then
+    /// ends with the process at any point, because the data on disk survives that as it survives `kill -9`.
     fn unless_stopped<T: Send + 'static>(
         &mut self,
         work: impl FnOnce() -> T + Send + 'static,
@@ -119,7 +120,7 @@ impl Signals {
         match done {
             None => Ok(None),
             Some(Ok(done)) => Ok(Some(done)),
-            // It has panicked.
+            // The thread has panicked.
             Some(Err(_)) => match thread.join() {
                 Err(panic) => std::panic::resume_unwind(panic),
                 Ok(()) => Err(io::Error::other("a thread ended without a result")),
@@ -135,7 +136,7 @@ async fn either(terminate: &mut Signal, interrupt: &mut Signal) {
     }
 }
 
-/// Where the chain comes from, in a line.
+/// Returns the source of the chain, in a line.
 fn source(config: &Config) -> String {
     if let Some(upstream) = &config.live.upstream {
         let stream = match &config.live.flashblocks {
@@ -183,7 +184,7 @@ fn print_banner(info: &NodeInfo, source: &str) {
     println!("\ntry it:\n{}", example(info, &url));
 }
 
-/// One `curl` that simulates something on this very chain.
+/// Returns a `curl` command that simulates something on this chain.
 fn example(info: &NodeInfo, url: &str) -> String {
     let call = match (info.accounts.first(), &info.trading) {
         (Some(account), Some(trading)) => format!(

@@ -1,4 +1,4 @@
-//! How long a run may go on.
+//! Bounds on how long a run may take.
 
 use std::{
     sync::{
@@ -8,10 +8,10 @@ use std::{
     time::Instant,
 };
 
-/// Counts the loops of a run, and now and then looks whether it should still go on.
+/// Counts the loops of a run, and checks at intervals whether the run may continue.
 ///
-/// Every EVM loop passes a `JUMPDEST` and every recursion a call; the engine ticks on both. A tick is one decrement; only each
-/// [`Meter::STRIDE`]th reads the clock and the cancel flag. So a run that stays in its bounds pays nothing that can be measured.
+/// Every EVM loop passes a `JUMPDEST` and every recursion a call, so the engine ticks on both. A tick is one decrement.
+/// Only each `Meter::STRIDE`th reads the clock and the cancel flag, so the meter costs a run nothing measurable.
 #[derive(Debug, Default)]
 pub struct Meter {
     fuel: u32,
@@ -22,12 +22,12 @@ pub struct Meter {
     stopped: Option<Stopped>,
 }
 
-/// What is done whenever a run looks at the clock: another job may run meanwhile.
+/// A callback that a run invokes whenever it reads the clock, so that another job may run in between.
 #[derive(Clone)]
 pub struct Pause(Arc<dyn Fn() + Send + Sync>);
 
 impl Pause {
-    /// A pause that calls `meanwhile`.
+    /// Creates a pause that calls `meanwhile`.
     pub fn new(meanwhile: impl Fn() + Send + Sync + 'static) -> Self {
         Self(Arc::new(meanwhile))
     }
@@ -39,72 +39,72 @@ impl std::fmt::Debug for Pause {
     }
 }
 
-/// Why a run was stopped before its end.
+/// The reason why a run was stopped before its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Stopped {
-    /// Its time was up.
+    /// The deadline has passed.
     #[error("the request ran past its deadline")]
     Deadline,
-    /// Nobody waits for the answer any more.
+    /// No client waits for the answer any more.
     #[error("the request was cancelled")]
     Cancelled,
-    /// It is longer than its bound: it is run again on a worker.
+    /// The run is longer than its bound. The request runs again, on a worker.
     #[error("the request is too long to run inline")]
     TooLong,
 }
 
 impl Meter {
-    /// Ticks between two looks at the clock: some tens of microseconds.
+    /// Ticks between two reads of the clock: some tens of microseconds.
     const STRIDE: u32 = 4096;
-    /// Strides of a run that has missed something: some milliseconds.
+    /// Strides left to a run that has missed state: some milliseconds.
     const FOR_NOTHING: u32 = 256;
 
-    /// Stops a run at `deadline`, or when `cancelled` is set. It is paused whenever it looks at the clock.
+    /// Creates a meter that stops a run at `deadline` or when `cancelled` is set. Each read of the clock calls `pause`.
     pub fn until(deadline: Instant, cancelled: Arc<AtomicBool>, pause: Option<Pause>) -> Self {
         Self { deadline: Some(deadline), cancelled: Some(cancelled), pause, ..Self::default() }
     }
 
-    /// Stops the run at `deadline` where that is before its own: a request may shorten what the node allows, never lengthen it.
+    /// Moves the deadline to `deadline` if that is earlier: a request may shorten the node's limit, never extend it.
     pub fn shorten(&mut self, deadline: Instant) {
         self.deadline = Some(self.deadline.map_or(deadline, |own| own.min(deadline)));
     }
 
-    /// Between two calls of a run: looks whether it should go on.
+    /// Checks the bounds between two calls of a run.
     ///
     /// # Errors
-    /// Returns why the run is stopped, if it is.
+    /// Returns the [`Stopped`] reason if the run must stop.
     pub fn between_calls(&mut self) -> Result<(), Stopped> {
         self.look();
         self.stopped.map_or(Ok(()), Err)
     }
 
-    /// Stops a run soon that has turned out to be for nothing: it only looks for what else it will need.
+    /// Bounds a run that has missed state. Its result is discarded; it continues only to find what else it will miss.
     pub fn hurry(&mut self) {
         self.strides_left = Some(self.strides_left.map_or(Self::FOR_NOTHING, |left| left.min(Self::FOR_NOTHING)));
         self.fuel = self.fuel.min(Self::STRIDE);
     }
 
-    /// Stops a run that takes more than about `strides` times [`Meter::STRIDE`] ticks.
+    /// Creates a meter that stops a run after about `strides` times `Meter::STRIDE` ticks.
     pub fn short(strides: u32) -> Self {
         Self { strides_left: Some(strides), ..Self::default() }
     }
 
-    /// Stops the run also if it takes more than about `strides` times [`Meter::STRIDE`] ticks.
+    /// Also stops the run after about `strides` times `Meter::STRIDE` ticks.
     pub const fn bound(&mut self, strides: u32) {
         self.strides_left = Some(strides);
     }
 
-    /// Whether the run must be a short one.
+    /// Returns whether the run is bounded in strides, and so must be short.
     pub const fn is_short(&self) -> bool {
         self.strides_left.is_some()
     }
 
-    /// Ends the run for a reason that the meter itself does not see.
+    /// Stops the run for a reason that the meter itself does not detect.
     pub const fn stop(&mut self, why: Stopped) {
         self.stopped = Some(why);
     }
 
-    /// Counts `cost` ticks where that is no time to look. False where it is: then nothing is counted, and [`Meter::tick`] looks.
+    /// Counts `cost` ticks if the stride has so many left. If not, returns false, and [`Meter::tick`] must count them.
     #[inline]
     pub const fn take(&mut self, cost: u32) -> bool {
         let Some(left) = self.fuel.checked_sub(cost) else { return false };
@@ -112,13 +112,13 @@ impl Meter {
         true
     }
 
-    /// Counts `cost` ticks. False when the run must stop.
+    /// Counts `cost` ticks. Returns false if the run must stop.
     #[inline]
     pub fn tick(&mut self, cost: u32) -> bool {
         if self.take(cost) {
             return true;
         }
-        // A dear opcode may be worth several strides at once.
+        // An expensive opcode may take several strides at once.
         let strides = 1 + cost / Self::STRIDE;
         if let Some(left) = &mut self.strides_left {
             *left = left.saturating_sub(strides - 1);
@@ -126,12 +126,12 @@ impl Meter {
         self.look()
     }
 
-    /// Why the run was stopped, if it was.
+    /// Returns why the run was stopped, or `None` if it was not.
     pub const fn stopped(&self) -> Option<Stopped> {
         self.stopped
     }
 
-    /// Has the pause, and looks at the clock and the flag now.
+    /// Invokes the pause, then checks all bounds. Returns false if the run must stop.
     #[cold]
     pub fn look(&mut self) -> bool {
         self.fuel = Self::STRIDE;

@@ -1,4 +1,4 @@
-//! A running node: its state built, its actors started in order, and stopped in the opposite one.
+//! A running node: builds its state, starts its actors in order, and stops them in the opposite order.
 
 mod live;
 mod ports;
@@ -40,10 +40,10 @@ use crate::{
     wallet::{Accounts, ApprovalSocket, Approvals, Fees, Ledger, Policy, Wallet, keys},
 };
 
-/// How long requests that are under way may take to end when the node stops.
+/// The time that requests under way may take to end when the node stops.
 const GRACE: Duration = Duration::from_secs(5);
 
-/// A node that runs. Dropping it stops it.
+/// A running node. Dropping it stops it.
 #[derive(Debug)]
 pub struct Node {
     info: NodeInfo,
@@ -55,31 +55,33 @@ pub struct Node {
     upstream: Option<Runtime>,
 }
 
-/// What a banner tells of a node.
+/// The facts about a node that its banner shows.
 #[derive(Clone, Debug)]
 pub struct NodeInfo {
-    /// Where it listens.
+    /// The address on which it listens.
     pub listen: SocketAddr,
-    /// Where its metrics are served.
+    /// The address of its metrics.
     pub metrics: Option<SocketAddr>,
-    /// EIP-155 chain id.
+    /// The chain id (EIP-155).
     pub chain_id: u64,
-    /// The number of the block it began on.
+    /// The number of the block that it began with.
     pub head: u64,
-    /// Accounts of the test mnemonic that it gave ether to.
+    /// The funded accounts of the test mnemonic.
     pub accounts: Vec<PrivateKeySigner>,
-    /// The contracts to trade with.
+    /// The contracts of the trading world.
     pub trading: Option<TradingWorld>,
-    /// Where it is kept; none where it ends with the process.
+    /// The data directory; `None` if the state ends with the process.
     pub data_dir: Option<PathBuf>,
 }
 
 impl Node {
-    /// Builds the state that `config` asks for, or takes it up where its data directory has it, and starts the node. Returns when it answers
-    /// requests; until then `/health` says what the start waits for.
+    /// Builds or restores the state for `config`, and starts the node. Returns when it answers requests; until then
+    /// `/health` names the current step.
     ///
     /// # Errors
-    /// A file that cannot be read or is not right, a block that does not check, a port that is taken.
+    ///
+    /// Returns an error that names the flag if a file cannot be read or is invalid, a block is invalid, or a port is
+    /// taken.
     pub fn start(config: Config) -> eyre::Result<Self> {
         let ports = Ports::take(&config)?;
         let metrics = Metrics::default();
@@ -91,10 +93,11 @@ impl Node {
         Self::start_with(ports, store, config, metrics)
     }
 
-    /// The same, on a store that is open.
+    /// Starts the node on an open store.
     ///
     /// # Errors
-    /// As [`start`](Self::start).
+    ///
+    /// Returns an error as [`start`](Self::start) does.
     pub fn start_on(store: Store, config: Config, metrics: Metrics) -> eyre::Result<Self> {
         Self::start_with(Ports::take(&config)?, store, config, metrics)
     }
@@ -138,22 +141,22 @@ impl Node {
         Ok(node)
     }
 
-    /// What a banner tells.
+    /// Returns the facts for the banner.
     pub const fn info(&self) -> &NodeInfo {
         &self.info
     }
 
-    /// What it publishes.
+    /// Returns the published snapshots.
     pub const fn snapshots(&self) -> &Arc<Snapshots> {
         &self.snapshots
     }
 
-    /// Its metrics.
+    /// Returns the metrics.
     pub const fn metrics(&self) -> &Metrics {
         &self.metrics
     }
 
-    /// Stops accepting, lets what is under way end (5 s at most), and returns when all is down.
+    /// Stops accepting, lets requests under way end (for at most 5 s), and returns when everything has stopped.
     pub fn stop(mut self) {
         self.shut_down();
     }
@@ -176,7 +179,7 @@ impl Node {
         let (started, ready) = std::sync::mpsc::channel();
         let thread = std::thread::Builder::new().name("presim-actors".to_owned()).spawn(move || {
             let system = System::with_tokio_rt(|| {
-                // Building a runtime fails only where the system gives no threads: nothing could be done then.
+                // Building a runtime fails only if the system gives no threads. Nothing could be done then.
                 tokio::runtime::Builder::new_multi_thread()
                     .enable_all()
                     .thread_name("presim-tasks")
@@ -196,7 +199,7 @@ impl Node {
                 }
             });
         })?;
-        ready.recv().map_err(|_| eyre!("the node's threads ended before it had started"))??;
+        ready.recv().map_err(|_| eyre!("the node's threads ended before the start was complete"))??;
         Ok(Self { info, snapshots, metrics, stop: Some(stop), thread: Some(thread), upstream: None })
     }
 }
@@ -207,7 +210,7 @@ impl Drop for Node {
     }
 }
 
-/// What the actors are made of.
+/// The parts from which the actors are made.
 struct Parts {
     ports: Ports,
     config: Config,
@@ -217,7 +220,7 @@ struct Parts {
     beside: Option<Arc<UpstreamParts>>,
     store: Store,
     accounts: Vec<PrivateKeySigner>,
-    /// Those of key files.
+    /// The accounts of key files.
     keyed: Vec<PrivateKeySigner>,
     snapshots: Arc<Snapshots>,
     access: Arc<Access>,
@@ -268,7 +271,7 @@ impl Actors {
             async move { executor.watch_thread().await }
         });
         let awake = Awake::new(config.keep_awake).wrap_err_with(|| {
-            format!("cannot keep the cores awake: --keep-awake always needs leave to write to {CPU_DMA_LATENCY}")
+            format!("cannot keep the cores awake: --keep-awake always needs write access to {CPU_DMA_LATENCY}")
         })?;
         tokio::spawn(awake.watch(io.loops(), metrics.clone()));
         let server = ServerConfig::new(&config);
@@ -290,7 +293,7 @@ impl Actors {
         let kept = store.is_durable().then(|| store.clone());
         let pool = Arc::new(Pool::new(spec.clone(), limits, snapshots.clone(), kept));
         pool.restore()?;
-        // The feed executes blocks: a thread of its own, so that nothing else waits for it.
+        // The feed executes blocks, so it has a thread of its own that nothing else waits for.
         let feed_thread = Arbiter::new();
         let feed = {
             let feed = StateFeed::new(source, Feed::new(snapshots.clone(), pool.clone(), &metrics));
@@ -316,7 +319,7 @@ impl Actors {
                 state_roots: false,
                 gas_cap: config.gas_cap,
                 max_blocks: config.max_blocks,
-                // geth's: it is less than the margin, and a call that takes long is run a few times, not dozens.
+                // geth's tolerance. It is less than the margin, and a slow call runs a few times instead of dozens.
                 estimate_tolerance: 0.015,
             },
         };
@@ -359,7 +362,8 @@ impl Actors {
         Ok(Self { front, lanes, feed, feed_thread, beside, approvals, _socket: socket })
     }
 
-    /// The front first, so that nothing new comes; then the lanes; then the feed. Nobody waits for an approver meanwhile.
+    /// Stops the front first, so that no requests arrive, then the lanes, and then the feed. No request waits for an
+    /// approver meanwhile.
     async fn stop(self) {
         self.approvals.stop();
         let _ = self.front.send(Stop(GRACE)).await;
@@ -368,7 +372,7 @@ impl Actors {
         }
         let _ = self.feed.send(StopFeed).await;
         self.feed_thread.stop();
-        // Its thread holds the store until it has ended.
+        // The feed's thread holds the store until it has ended.
         let _ = tokio::task::spawn_blocking(|| self.feed_thread.join()).await;
         if let Some(beside) = &self.beside {
             beside.keep().await;
@@ -389,7 +393,7 @@ fn wallet_policy(config: &Config) -> Policy {
     }
 }
 
-/// Gauges of the bytecode cache, and of what connections hold.
+/// Gauges of the bytecode cache, and of the bytes that connections hold.
 struct MemoryGauges {
     chain: Gauge,
     overrides: Gauge,

@@ -1,43 +1,48 @@
-//! What is seen from outside: structured logs, and metrics in the Prometheus format.
+//! Observability: structured logs, and metrics in the Prometheus format.
 
 use std::{io::IsTerminal, ops::Deref, sync::Arc, time::Duration};
 
 use metrics::{Key, KeyName, Label, Level, Metadata, Recorder, SharedString, Unit};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle, PrometheusRecorder};
 
-/// Upper bounds of the buckets of every histogram of times, in seconds: 50 µs to 10 s.
+/// The upper bounds of the buckets of time histograms, in seconds: 50 µs to 10 s.
 const SECONDS: [f64; 17] =
     [5e-5, 1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 1e-2, 2e-2, 5e-2, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0];
 
-/// The histogram of the time to publish: what the feed is judged by.
+/// The name of the histogram of the time to publish, by which the feed is judged.
 pub const PUBLISH_SECONDS: &str = "presim_publish_seconds";
 
-/// The same for the time to publish, where a few per cent are to be seen: from 50 µs on, each a tenth above the one before, to about 2 s.
+/// Returns finer buckets for the time to publish, in which a few per cent can be seen: from 50 µs on, each a tenth
+/// above the one before, to about 2 s.
 fn fine_seconds() -> Vec<f64> {
     std::iter::successors(Some(5e-5), |bound| Some(bound * 1.1)).take_while(|bound| *bound < 2.0).collect()
 }
 
-/// Starts logging: `filter` is a level or directives. Called once by the program; a second call changes nothing.
+/// Starts logging. `filter` is a level, or directives. Called once by the program; a second call changes nothing.
+///
+/// # Errors
+///
+/// Returns the parser's error if `filter` is invalid.
 pub fn init_logs(filter: &str, json: bool) -> Result<(), tracing_subscriber::filter::ParseError> {
     let filter = tracing_subscriber::EnvFilter::builder().parse(filter)?;
     let logs = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)
         .with_ansi(std::io::stderr().is_terminal());
-    // Failing means that logging has been started before, by whoever uses presim as a library.
+    // Fails if a program that uses presim as a library has started logging before.
     let _ = if json { logs.json().try_init() } else { logs.try_init() };
     Ok(())
 }
 
-/// A counter, a gauge or a histogram, which can be shown in types that derive `Debug`.
+/// A counter, a gauge or a histogram, for types that derive `Debug`.
 #[derive(Clone)]
 pub struct Metric<T>(T);
 
-/// Counts events.
+/// A counter of events.
 pub type Counter = Metric<metrics::Counter>;
-/// Shows a value that goes up and down.
+/// A gauge of a value that goes up and down.
 pub type Gauge = Metric<metrics::Gauge>;
-/// Records times, in seconds.
+/// A histogram of times in seconds.
 pub type Histogram = Metric<metrics::Histogram>;
 
 impl<T> Deref for Metric<T> {
@@ -54,7 +59,7 @@ impl<T> std::fmt::Debug for Metric<T> {
     }
 }
 
-/// A node's metrics. Each node has its own, so that several can live in one process.
+/// A node's metrics. Each node has its own, so that several can run in one process.
 #[derive(Clone)]
 pub struct Metrics {
     recorder: Arc<PrometheusRecorder>,
@@ -73,7 +78,7 @@ impl Default for Metrics {
         let builder = builder
             .set_buckets_for_metric(Matcher::Suffix("_seconds".into()), &SECONDS)
             .and_then(|builder| builder.set_buckets_for_metric(Matcher::Full(PUBLISH_SECONDS.into()), &fine_seconds()));
-        // Only an empty list of buckets is refused.
+        // Only an empty list of buckets is rejected.
         let builder = builder.unwrap_or_else(|_| PrometheusBuilder::new());
         let recorder = builder.build_recorder();
         let handle = recorder.handle();
@@ -82,19 +87,19 @@ impl Default for Metrics {
 }
 
 impl Metrics {
-    /// A counter. Make it once and keep it: making one looks it up.
+    /// Returns a counter. Create it once and keep it, because creating it looks it up.
     pub fn counter(&self, name: &'static str, help: &'static str, labels: &[(&'static str, &'static str)]) -> Counter {
         self.recorder.describe_counter(KeyName::from(name), None::<Unit>, SharedString::from(help));
         Metric(self.recorder.register_counter(&key(name, labels), &METADATA))
     }
 
-    /// A gauge.
+    /// Returns a gauge.
     pub fn gauge(&self, name: &'static str, help: &'static str, labels: &[(&'static str, &'static str)]) -> Gauge {
         self.recorder.describe_gauge(KeyName::from(name), None::<Unit>, SharedString::from(help));
         Metric(self.recorder.register_gauge(&key(name, labels), &METADATA))
     }
 
-    /// A histogram of seconds.
+    /// Returns a histogram of seconds.
     pub fn histogram(
         &self,
         name: &'static str,
@@ -105,15 +110,15 @@ impl Metrics {
         Metric(self.recorder.register_histogram(&key(name, labels), &METADATA))
     }
 
-    /// Everything, as Prometheus reads it.
+    /// Returns all metrics in Prometheus' text format.
     pub fn render(&self) -> String {
         self.handle.render()
     }
 
-    /// How often [`Metrics::upkeep`] must be called.
+    /// The interval at which [`Metrics::upkeep`] must be called.
     pub const UPKEEP: Duration = Duration::from_secs(5);
 
-    /// Folds recorded samples into their buckets; without it they pile up between two scrapes.
+    /// Merges recorded samples into their buckets. Without it, they accumulate between two scrapes.
     pub fn upkeep(&self) {
         self.handle.run_upkeep();
     }

@@ -1,4 +1,4 @@
-//! Searchers who all send at each sub-block: single simulations over WebSockets, every 320 ms.
+//! Searchers who all send at each sub-block: single simulations over `WebSockets`, every 320 ms.
 
 use std::{
     path::Path,

@@ -40,7 +40,7 @@ pub struct Args {
     /// Build the requests from the markets of this Uniswap V2 router
     #[arg(long, value_name = "ADDRESS", default_value_t = address!("0xDc64a140Aa3E981100a9becA4E685f962f0cF6C9"), help_heading = "Target")]
     pub router: Address,
-    /// Send requests from the first 32 of these accounts instead of those of eth_accounts. Separate by commas
+    /// Send requests from the first 32 of these accounts instead of those of `eth_accounts`. Separate by commas
     #[arg(long, value_name = "ADDRESS", value_delimiter = ',', help_heading = "Target")]
     pub senders: Vec<Address>,
 
@@ -125,7 +125,7 @@ pub struct Args {
     /// target that is presim is its own reference, asked again for the same state; other targets have none
     #[arg(long, value_name = "URL", help_heading = "Checks")]
     pub reference: Option<String>,
-    /// Do not ask presim for the snapshot of pending answers to batches and over a WebSocket (one presim_snapshot each,
+    /// Do not ask presim for the snapshot of pending answers to batches and over a WebSocket (one `presim_snapshot` each,
     /// in a batch as one more entry). Such answers are then not dated, nor compared with a reference. Answers to single
     /// requests over HTTP name their snapshot anyway
     #[arg(long, help_heading = "Checks")]

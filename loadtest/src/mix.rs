@@ -7,27 +7,27 @@ use clap::ValueEnum;
 /// A kind of request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Workload {
-    /// eth_call: an ERC-20 balance
+    /// `eth_call`: an ERC-20 balance
     Balance,
-    /// eth_call: the router's output for an amount, along a path of pairs
+    /// `eth_call`: the router's output for an amount, along a path of pairs
     Quote,
-    /// eth_getCode of a contract
+    /// `eth_getCode` of a contract
     Code,
-    /// eth_simulateV1: one swap
+    /// `eth_simulateV1`: one swap
     Swap,
-    /// eth_simulateV1: a swap between an attacker's buy and sale, with overridden balances and traced transfers
+    /// `eth_simulateV1`: a swap between an attacker's buy and sale, with overridden balances and traced transfers
     Sandwich,
-    /// eth_simulateV1: a bundle of 5 blocks with 5 swaps each
+    /// `eth_simulateV1`: a bundle of 5 blocks with 5 swaps each
     Multi,
-    /// eth_simulateV1: a bundle of 20 blocks with 20 swaps each
+    /// `eth_simulateV1`: a bundle of 20 blocks with 20 swaps each
     Big,
-    /// eth_simulateV1 on a contract that is not deployed: its code, a balance and a storage slot overridden
+    /// `eth_simulateV1` on a contract that is not deployed: its code, a balance and a storage slot overridden
     Override,
     /// a JSON-RPC batch of 32 simulations that look for the best amount of one trade
     Search,
     /// a JSON-RPC batch of 32 reads: balances, quotes, code
     Batch,
-    /// wallet_sendCalls: two payments of 1 wei. Changes the target's chain; not in the default mix
+    /// `wallet_sendCalls`: two payments of 1 wei. Changes the target's chain; not in the default mix
     Wallet,
     /// the bodies of --bodies FILE
     Recorded,

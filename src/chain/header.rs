@@ -1,4 +1,4 @@
-//! Headers: of a block that begins, and what its transactions make of it.
+//! Headers: of a block that begins, and the fields that follow from its transactions.
 
 use alloy_consensus::{EMPTY_OMMER_ROOT_HASH, EMPTY_ROOT_HASH, Header, transaction::Recovered};
 use alloy_eips::eip7685::EMPTY_REQUESTS_HASH;
@@ -7,24 +7,25 @@ use alloy_primitives::{Address, B256, Bloom, Sealed};
 
 use super::{ChainReceipt, ChainSpec, ChainTx, receipts_root_and_bloom, transactions_root};
 
-/// What a block's producer decides about it.
+/// The header fields that a block's producer decides.
 #[derive(Clone, Copy, Debug)]
 pub struct Attributes {
-    /// Seconds.
+    /// The timestamp in seconds.
     pub timestamp: u64,
-    /// Who gets the fees.
+    /// The receiver of the fees.
     pub fee_recipient: Address,
-    /// EIP-4399.
+    /// The randomness of the beacon chain (EIP-4399).
     pub prev_randao: B256,
-    /// EIP-4788; what it is before Cancun says nothing.
+    /// The root of the parent beacon block (EIP-4788). Ignored before Cancun.
     pub beacon_root: B256,
-    /// Gas limit.
+    /// The gas limit.
     pub gas_limit: u64,
 }
 
 impl ChainSpec {
-    /// The header of block `number` on `parent` before anything has run: what follows from the parent is computed, and what follows from
-    /// transactions, withdrawals and requests is as a block without has it. The state root is zero until it is computed.
+    /// Returns the header of block `number` on `parent` before any transaction: the fields that follow from the parent
+    /// are computed, and those that follow from transactions, withdrawals and requests are the ones of an empty block.
+    /// The state root is zero until it is computed.
     pub fn next_header(&self, parent: &Sealed<Header>, number: u64, attributes: Attributes) -> Header {
         let timestamp = attributes.timestamp;
         let cancun = self.is_cancun_active_at_timestamp(timestamp);
@@ -49,23 +50,23 @@ impl ChainSpec {
     }
 }
 
-/// What the transactions of a block make of its header.
+/// The header fields that follow from the transactions of a block.
 #[derive(Clone, Copy, Debug)]
 pub struct BlockTotals {
-    /// Gas that they used.
+    /// Gas used.
     pub gas_used: u64,
-    /// Blob gas that they used.
+    /// Blob gas used.
     pub blob_gas_used: u64,
-    /// The root of their trie.
+    /// The root of the trie of transactions.
     pub transactions_root: B256,
-    /// The root of their receipts' trie.
+    /// The root of the trie of receipts.
     pub receipts_root: B256,
-    /// The union of their logs' blooms.
+    /// The union of the receipts' blooms.
     pub logs_bloom: Bloom,
 }
 
 impl BlockTotals {
-    /// The totals of transactions that have used so much gas and blob gas.
+    /// Returns the totals of transactions that have used so much gas and blob gas.
     pub fn of<'a>(
         transactions: impl IntoIterator<Item = &'a Recovered<ChainTx>>,
         receipts: impl IntoIterator<Item = &'a ChainReceipt>,
@@ -77,7 +78,7 @@ impl BlockTotals {
         Self { gas_used, blob_gas_used, transactions_root, receipts_root, logs_bloom }
     }
 
-    /// Puts them into the header that the block began with.
+    /// Writes the fields into the header that the block began with.
     pub fn close(&self, header: &mut Header) {
         header.gas_used = self.gas_used;
         header.blob_gas_used = header.blob_gas_used.map(|_| self.blob_gas_used);

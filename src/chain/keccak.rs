@@ -1,18 +1,19 @@
-//! Keccak-256 of several messages side by side.
+//! Keccak-256 of several messages in parallel lanes.
 //!
-//! One hash is a chain of permutations, each of which waits for the one before. The hashes of several messages are independent: with vectors of
-//! eight words, one pass over the rounds permutes for eight messages in one and a half times what one takes alone.
+//! One hash is a chain of permutations, each of which depends on the one before. The hashes of several messages are
+//! independent: with vectors of eight words, one pass over the rounds permutes for eight messages in one and a half
+//! times what one message takes alone.
 
 use alloy_primitives::{B256, keccak256};
 
-/// Bytes that a permutation takes in.
+/// Bytes that a permutation absorbs.
 const RATE: usize = 136;
 
-/// The hash of each message, in their order.
+/// Returns the hash of each message, in their order.
 pub fn keccak256_each(messages: &[&[u8]]) -> Vec<B256> {
     #[cfg(target_arch = "x86_64")]
     if lanes::pay_for(messages) && std::arch::is_x86_feature_detected!("avx512f") {
-        // SAFETY: the processor has what the function is compiled for.
+        // SAFETY: the processor has the instructions that the function is compiled for.
         return unsafe { lanes::keccak256_each(messages) };
     }
     messages.iter().map(keccak256).collect()
@@ -26,25 +27,26 @@ mod lanes {
 
     use super::RATE;
 
-    /// Messages at once.
+    /// Messages that are hashed at once.
     const LANES: usize = 8;
 
     /// The words of a state, each of all lanes: word `x + 5 * y` is lane (x, y) of [FIPS 202](https://doi.org/10.6028/NIST.FIPS.202), 3.1.
     type State = [__m512i; 25];
 
-    /// What ι adds to the first word, by round (FIPS 202, 3.2.5).
+    /// The constants that ι adds to the first word, by round (FIPS 202, 3.2.5).
     const IOTA: [i64; 24] = iota();
 
-    /// By how many bits ρ turns each word (FIPS 202, 3.2.2).
+    /// The numbers of bits by which ρ rotates each word (FIPS 202, 3.2.2).
     const RHO: [i64; 25] = rho();
 
-    /// The first operand, the second and the third, each xored with the others.
+    /// The truth table of the exclusive or of three operands.
     const XOR: i32 = 0b1001_0110;
 
-    /// The first operand, xored with the third where the second has no bit.
+    /// The truth table of the first operand, xored with the third where the second has no bit.
     const CHI: i32 = 0b1101_0010;
 
-    /// Whether hashing these side by side is quicker than one after another: a pass takes up to one and a half times as long as a permutation of one.
+    /// Returns whether hashing these side by side is quicker than one after another: a pass takes up to one and a half
+    /// times as long as a permutation of one.
     pub fn pay_for(messages: &[&[u8]]) -> bool {
         let blocks = |message: &&[u8]| message.len() / RATE + 1;
         let all: usize = messages.iter().map(blocks).sum();
@@ -52,19 +54,19 @@ mod lanes {
         2 * all >= 3 * longest.max(all.div_ceil(LANES))
     }
 
-    /// A message on its way.
+    /// A message being hashed.
     #[derive(Clone, Copy)]
     struct HashLane {
         message: usize,
-        /// Bytes of it that the state has taken in.
+        /// Bytes of the message that the state has absorbed.
         taken: usize,
     }
 
-    /// The hash of each message, in their order.
+    /// Returns the hash of each message, in their order.
     #[target_feature(enable = "avx512f")]
     pub fn keccak256_each(messages: &[&[u8]]) -> Vec<B256> {
         let mut hashes = vec![B256::ZERO; messages.len()];
-        // The longest first, so that the lanes end at about the same time.
+        // Longest first, so that the lanes end at about the same time.
         let mut waiting: Vec<usize> = (0..messages.len()).collect();
         waiting.sort_unstable_by_key(|message| Reverse(messages[*message].len()));
         let mut waiting = waiting.into_iter();
@@ -113,7 +115,7 @@ mod lanes {
         }
     }
 
-    /// Takes in a block of each lane.
+    /// Absorbs a block of each lane.
     #[target_feature(enable = "avx512f")]
     #[inline]
     fn absorb(state: &mut State, blocks: [&[[u8; 8]]; LANES]) {
@@ -123,14 +125,14 @@ mod lanes {
         }
     }
 
-    /// A lane's part of a word.
+    /// Returns a lane's part of a word.
     #[target_feature(enable = "avx512f")]
     #[inline]
     fn word_of(word: __m512i, lane: i64) -> i64 {
         _mm_cvtsi128_si64(_mm512_castsi512_si128(_mm512_permutexvar_epi64(_mm512_set1_epi64(lane), word)))
     }
 
-    /// Keccak-f\[1600\] of each lane (FIPS 202, 3.3 and 3.4).
+    /// Applies Keccak-f\[1600\] to each lane (FIPS 202, 3.3 and 3.4).
     #[target_feature(enable = "avx512f")]
     #[inline]
     fn permute(state: &mut State) {
@@ -140,7 +142,7 @@ mod lanes {
                 let three = _mm512_ternarylogic_epi64::<XOR>(state[x], state[x + 5], state[x + 10]);
                 columns[x] = _mm512_ternarylogic_epi64::<XOR>(three, state[x + 15], state[x + 20]);
             }
-            // θ, ρ and π: each word is mixed with two columns, turned, and put in another place.
+            // θ, ρ and π: each word is mixed with two columns, rotated, and moved.
             let mut turned = *state;
             for y in 0..5 {
                 for x in 0..5 {
@@ -159,7 +161,8 @@ mod lanes {
         }
     }
 
-    /// The constants of ι: bit 2^j - 1 of round i is bit 0 of the register of FIPS 202's algorithm 5 after j + 7 i steps.
+    /// Returns the constants of ι: bit 2^j - 1 of round i is bit 0 of the register of FIPS 202's algorithm 5 after j +
+    /// 7 i steps.
     const fn iota() -> [i64; 24] {
         let mut constants = [0; 24];
         let mut register = 1_u8;
@@ -176,7 +179,8 @@ mod lanes {
         constants
     }
 
-    /// The offsets of ρ: from (1, 0) on, step t turns its word by (t + 1)(t + 2) / 2 and goes on at (y, 2 x + 3 y).
+    /// Returns the offsets of ρ: from (1, 0) on, step t rotates its word by (t + 1)(t + 2) / 2 and continues at (y, 2 x
+    /// + 3 y).
     const fn rho() -> [i64; 25] {
         let mut offsets = [0; 25];
         let (mut x, mut y, mut t) = (1, 0, 0);
@@ -195,7 +199,8 @@ mod tests {
 
     #[test]
     fn each_message_has_its_own_hash() {
-        // Around the borders of one to three blocks, and more messages than there are lanes, so that lanes end at different times.
+        // Lengths around the borders of one to three blocks, and more messages than lanes, so that lanes end at
+        // different times.
         let text: Vec<u8> = (0..2_000_u32).map(|at| (at * at % 251) as u8).collect();
         let lengths = [0, 1, 31, 32, 134, 135, 136, 137, 271, 272, 273, 407, 408, 900, 1_999, 2_000];
         for count in 0..=lengths.len() {

@@ -15,7 +15,8 @@ const ETHEREUM_BLOCK_TIME: u64 = 12;
 const OP_STACK_BLOCK_TIME: u64 = 2;
 
 impl ChainSpec {
-    /// The chain of a known id: Ethereum's mainnet, Sepolia, Holesky and Hoodi; OP mainnet, OP Sepolia, Base and Base Sepolia.
+    /// Returns the chain of a known id: Ethereum's mainnet, Sepolia, Holesky and Hoodi; OP mainnet, OP Sepolia, Base
+    /// and Base Sepolia.
     pub fn known(chain_id: u64) -> Option<Self> {
         type P = BaseFeeParams;
         let ethereum = |forks: EthereumChainHardforks, deposits: Address| {
@@ -41,7 +42,7 @@ impl ChainSpec {
     }
 }
 
-/// The geth-format `config` of a network whose forks are known.
+/// Returns the geth-format `config` of a network whose forks are known.
 fn config(chain_id: u64, forks: &EthereumChainHardforks, deposits: Address) -> ChainConfig {
     let block = |fork| match forks.ethereum_fork_activation(fork) {
         ForkCondition::Block(at) => Some(at),
@@ -52,7 +53,7 @@ fn config(chain_id: u64, forks: &EthereumChainHardforks, deposits: Address) -> C
         ForkCondition::TTD { fork_block, total_difficulty, .. } => (fork_block, total_difficulty),
         _ => (None, U256::ZERO),
     };
-    // The parameter changes are the same on all of them (EIP-7892).
+    // All these networks change the parameters in the same way (EIP-7892).
     let blobs = [
         ("cancun", BlobParams::cancun()),
         ("prague", BlobParams::prague()),

@@ -1,53 +1,53 @@
-//! What a transaction of the OP stack costs on L1: the parameters that its block begins with, and what follows from them.
+//! L1 costs of OP-stack transactions, by the parameters that each block begins with.
 
 use alloy_primitives::{U256, hex};
 use op_revm::{L1BlockInfo, OpSpecId, estimate_tx_compressed_size};
 
-/// `setL1BlockValues`: each argument a word.
+/// The selector of `setL1BlockValues`, whose arguments take a word each.
 const BEDROCK: [u8; 4] = hex!("015d8eb9");
-/// `setL1BlockValuesEcotone`, `…Isthmus` and `…Jovian`: packed, each longer than the one before
-/// (<https://specs.optimism.io/protocol/jovian/l1-attributes.html>).
+/// The selectors of `setL1BlockValuesEcotone`, `…Isthmus` and `…Jovian`, whose arguments are packed, each list longer
+/// than the one before (<https://specs.optimism.io/protocol/jovian/l1-attributes.html>).
 const ECOTONE: [u8; 4] = hex!("440a5e20");
 const ISTHMUS: [u8; 4] = hex!("098999be");
 const JOVIAN: [u8; 4] = hex!("3db6be2b");
 /// The scale of the scalar before Ecotone.
 const SCALAR_DECIMALS: f64 = 1e6;
-/// How [`estimate_tx_compressed_size`] scales bytes.
+/// The factor by which [`estimate_tx_compressed_size`] scales bytes.
 const SIZE_DECIMALS: u64 = 1_000_000;
 
 /// The L1 parameters of a block, from the call data of its first transaction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct L1Params {
     info: L1BlockInfo,
-    /// Whose cost function holds: in the first block of Ecotone it is still Bedrock's.
+    /// The fork whose cost function applies. The first block of Ecotone still has Bedrock's.
     spec: OpSpecId,
 }
 
-/// What a receipt says of its transaction's cost on L1.
+/// The L1 cost of a transaction, as its receipt reports it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct L1Cost {
-    /// Base fee of L1, in wei.
+    /// The base fee of L1, in wei.
     pub gas_price: U256,
-    /// Gas that its bytes would use there.
+    /// Gas that the transaction's bytes would use on L1.
     pub gas_used: U256,
-    /// What it pays for it, in wei.
+    /// The fee for the L1 data, in wei.
     pub fee: U256,
-    /// Before Ecotone.
+    /// The scalar before Ecotone.
     pub fee_scalar: Option<f64>,
-    /// From Ecotone on, in parts of a million.
+    /// The base fee's scalar from Ecotone on, in millionths.
     pub base_fee_scalar: Option<u64>,
-    /// From Ecotone on, in wei.
+    /// The blob base fee from Ecotone on, in wei.
     pub blob_base_fee: Option<U256>,
-    /// From Ecotone on, in parts of a million.
+    /// The blob base fee's scalar from Ecotone on, in millionths.
     pub blob_base_fee_scalar: Option<u64>,
-    /// From Isthmus on, where the chain has an operator fee: its two parameters, the second in wei.
+    /// The operator fee's scalar and constant (in wei) from Isthmus on, if the chain has one.
     pub operator_fee: Option<(u64, u64)>,
-    /// From Jovian on: gas a byte, and the gas that its bytes count.
+    /// From Jovian on, the gas per byte, and the gas that the transaction's bytes count.
     pub da_footprint: Option<(u16, u64)>,
 }
 
 impl L1Params {
-    /// Those that `input` sets, in a block of fork `spec`; none where it sets none.
+    /// Returns the parameters that `input` sets in a block of fork `spec`; `None` if it sets none.
     pub fn of(input: &[u8], spec: OpSpecId) -> Option<Self> {
         let at = Bytes(input);
         let selector = at.read::<4>(0)?;
@@ -76,7 +76,7 @@ impl L1Params {
         Some(Self { info, spec })
     }
 
-    /// What a signed transaction of these bytes (EIP-2718) costs.
+    /// Returns the cost of a signed transaction with these bytes (EIP-2718).
     pub fn cost(&self, encoded: &[u8]) -> L1Cost {
         let Self { info, spec } = self;
         let ecotone = info.l1_blob_base_fee.is_some();

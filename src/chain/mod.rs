@@ -1,4 +1,4 @@
-//! What a chain is: its forks, its genesis, its blocks and how they are sealed, and the EVM environment of each.
+//! Chain rules: forks, genesis, blocks and their seals, and the EVM environment of each block.
 
 mod block;
 mod deployment_proxy;

@@ -1,4 +1,4 @@
-//! The rules of an OP-stack chain: its forks, its base fee, and what its headers carry for it.
+//! The rules of an OP-stack chain: its forks, its base fee, and the header fields that the base fee needs.
 
 use alloy_consensus::Header;
 use alloy_eips::{calc_next_block_base_fee, eip1559::BaseFeeParams};
@@ -12,17 +12,17 @@ use op_alloy::{
     rpc_types::{OpBaseFeeInfo, OpGenesisInfo},
 };
 
-/// The key of a genesis `config` that makes its chain one of the OP stack.
+/// The key in a genesis `config` that marks a chain of the OP stack.
 const OPTIMISM: &str = "optimism";
-/// What op-geth takes for a constant that the genesis leaves out.
+/// op-geth's defaults for constants that the genesis leaves out.
 const DEFAULT_ELASTICITY: u64 = 6;
 const DEFAULT_DENOMINATOR: u64 = 50;
 const DEFAULT_DENOMINATOR_CANYON: u64 = 250;
 
-/// A genesis `config` that describes no chain.
+/// The reason why a genesis `config` describes no chain.
 #[derive(Debug, thiserror::Error)]
 pub enum ChainSpecError {
-    /// A field of the OP stack's is malformed.
+    /// A field of the OP stack is malformed.
     #[error("config.{field}: {problem}")]
     Field {
         #[doc = "Which."]
@@ -32,34 +32,35 @@ pub enum ChainSpecError {
     },
 }
 
-/// What an OP-stack chain has beside Ethereum's rules.
+/// The rules of an OP-stack chain beside Ethereum's.
 #[derive(Clone, Debug)]
 pub(super) struct OpStackParams {
     pub forks: OpChainHardforks,
-    /// How the base fee moves before Canyon, and from it on; from Holocene on, headers say so themselves.
+    /// The parameters of the base fee before Canyon, and from Canyon on. From Holocene on, headers hold them.
     base_fee: BaseFeeParams,
     base_fee_canyon: BaseFeeParams,
 }
 
-/// What a header says about the base fee of the next block.
+/// The parameters of the next block's base fee, as a header holds them.
 #[derive(Clone, Copy, Debug)]
 struct HeaderParams {
     elasticity: u32,
     denominator: u32,
-    /// Wei; none before Jovian.
+    /// The lowest base fee in wei; `None` before Jovian.
     min_base_fee: Option<u64>,
 }
 
 impl OpStackParams {
-    /// A network that is known by name.
+    /// Creates a network that is known by name.
     pub const fn known(forks: OpChainHardforks, base_fee: BaseFeeParams, base_fee_canyon: BaseFeeParams) -> Self {
         Self { forks, base_fee, base_fee_canyon }
     }
 
-    /// What a geth-format `config` says; none where the chain is not of the OP stack.
+    /// Reads a `config` in geth's format; `None` if the chain is not of the OP stack.
     ///
     /// # Errors
-    /// A field that is malformed.
+    ///
+    /// Returns [`ChainSpecError::Field`] if a field is malformed.
     pub fn of(config: &ChainConfig) -> Result<Option<Self>, ChainSpecError> {
         let fields = &config.extra_fields;
         let Some(fees) = fields.get_deserialized::<OpBaseFeeInfo>(OPTIMISM) else { return Ok(None) };
@@ -85,11 +86,11 @@ impl OpStackParams {
         }))
     }
 
-    /// The base fee, in wei, of a block on `parent` at `timestamp`.
+    /// Returns the base fee, in wei, of a block on `parent` at `timestamp`.
     ///
-    /// [Holocene](https://specs.optimism.io/protocol/holocene/exec-engine.html#base-fee-computation) has the parent's header say how it
-    /// moves; [Jovian](https://specs.optimism.io/protocol/jovian/exec-engine.html) adds a lowest base fee, and counts the block's DA
-    /// footprint where that is more than its gas.
+    /// From [Holocene](https://specs.optimism.io/protocol/holocene/exec-engine.html#base-fee-computation) on, the
+    /// parent's header has the parameters. [Jovian](https://specs.optimism.io/protocol/jovian/exec-engine.html) adds a
+    /// lowest base fee, and counts the block's DA footprint if it is more than its gas.
     pub fn next_base_fee(&self, parent: &Header, timestamp: u64) -> u64 {
         let said = self.header_params(parent);
         let params = match said {
@@ -103,17 +104,18 @@ impl OpStackParams {
         let used = parent.gas_used.max(footprint).min(parent.gas_limit);
         let fee = parent.base_fee_per_gas.unwrap_or_default();
         let target = u128::from(parent.gas_limit) / params.elasticity_multiplier;
-        // No header that was checked has so low a limit.
+        // No checked header has a gas limit this low.
         let Some(times) = u128::from(used).checked_div(target) else { return fee };
-        // A full block multiplies the fee at the most so often: one that an override put at the end of the range cannot rise past it.
+        // The largest factor by which a full block multiplies the fee. A base fee that an override put at the end of
+        // the range does not overflow.
         let highest = u64::try_from(u128::from(u64::MAX) / (times + 2)).unwrap_or(u64::MAX);
         let fee = fee.min(highest);
         let next = calc_next_block_base_fee(used, parent.gas_limit, fee, params);
         next.max(said.and_then(|said| said.min_base_fee).unwrap_or_default())
     }
 
-    /// What the header of a block on `parent` at `timestamp` carries for the base fee of the one after: the parent's own, in the form
-    /// of the fork that is active then. Empty before Holocene.
+    /// Returns the `extraData` of a block on `parent` at `timestamp`, which holds the parameters of the next base fee:
+    /// the parent's own, in the format of the active fork. Empty before Holocene.
     pub fn next_extra_data(&self, parent: &Header, timestamp: u64) -> Bytes {
         if !self.forks.is_holocene_active_at_timestamp(timestamp) {
             return Bytes::new();
@@ -131,16 +133,17 @@ impl OpStackParams {
         } else {
             encode_holocene_extra_data(params, default)
         };
-        // It fails only for constants of more than 32 bits, which no chain has; the parent's bytes are as good then.
+        // Encoding fails only for constants of more than 32 bits, which no chain has. The parent's bytes are a valid
+        // answer then.
         encoded.unwrap_or_else(|_| parent.extra_data.clone())
     }
 
-    /// The constants at `timestamp`, where no header says otherwise.
+    /// Returns the parameters at `timestamp`, for headers that hold none.
     fn params_at(&self, timestamp: u64) -> BaseFeeParams {
         if self.forks.is_canyon_active_at_timestamp(timestamp) { self.base_fee_canyon } else { self.base_fee }
     }
 
-    /// What `header` says; none before Holocene, or where its bytes are not what they should be.
+    /// Returns the parameters in `header`; `None` before Holocene, or if the bytes are malformed.
     fn header_params(&self, header: &Header) -> Option<HeaderParams> {
         if self.forks.is_jovian_active_at_timestamp(header.timestamp) {
             let (elasticity, denominator, min) = decode_jovian_extra_data(&header.extra_data).ok()?;
@@ -156,7 +159,7 @@ impl OpStackParams {
 
 fn forks(info: &OpGenesisInfo) -> OpChainHardforks {
     let time = |at: Option<u64>| at.map_or(ForkCondition::Never, ForkCondition::Timestamp);
-    // Each of them, in order: the list is looked up by position.
+    // All of them, in order, because the list is indexed by position.
     OpChainHardforks::new([
         (OpHardfork::Bedrock, ForkCondition::Block(info.bedrock_block.unwrap_or_default())),
         (OpHardfork::Regolith, time(info.regolith_time)),

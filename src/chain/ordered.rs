@@ -1,4 +1,4 @@
-//! Roots over ordered lists: of a block's transactions and receipts.
+//! Roots of ordered lists: of a block's transactions and receipts.
 
 use alloy_primitives::B256;
 use alloy_rlp::Encodable;
@@ -6,9 +6,11 @@ use alloy_trie::{EMPTY_ROOT_HASH, HashBuilder, Nibbles, nodes::LeafNodeRef, root
 
 use super::keccak::keccak256_each;
 
-/// The root of each list's trie, in which an item is under the RLP of its place (yellow paper, section 4.3), and the hash of each of `others`.
+/// Returns the root of each list's trie, in which an item's key is the RLP of its index (yellow paper, section 4.3),
+/// and the hash of each of `others`.
 ///
-/// Leaves are most of what is hashed, and need nothing of one another: those of all lists, and the others, are hashed side by side.
+/// Most of the hashing is of leaves, which are independent: those of all lists, and the others, are hashed in parallel
+/// lanes.
 pub fn ordered_roots<const LISTS: usize>(lists: [&[&[u8]]; LISTS], others: &[&[u8]]) -> ([B256; LISTS], Vec<B256>) {
     let mut text = Vec::with_capacity(lists.iter().flat_map(|list| *list).map(|item| item.len() + LEAF_OVERHEAD).sum());
     let leaves = lists.map(|list| ListLeaf::all_of(list, &mut text));
@@ -23,7 +25,7 @@ pub fn ordered_roots<const LISTS: usize>(lists: [&[&[u8]]; LISTS], others: &[&[u
         for (leaf, hash) in leaves.into_iter().zip(&mut hashes) {
             match count {
                 1 => return hash,
-                // What is shorter than a hash stands in its parent itself.
+                // A node shorter than a hash is embedded in its parent.
                 _ if leaf.to - leaf.from < B256::len_bytes() => builder.add_leaf(leaf.key, leaf.item),
                 _ => builder.add_branch(leaf.key.slice(..leaf.depth), hash, false),
             }
@@ -33,22 +35,22 @@ pub fn ordered_roots<const LISTS: usize>(lists: [&[&[u8]]; LISTS], others: &[&[u
     (roots, of_others)
 }
 
-/// Bytes that a leaf has beside its item, at most: two headers and the path.
+/// The most bytes that a leaf has beside its item: two headers and the path.
 const LEAF_OVERHEAD: usize = 24;
 
 /// A list's item in its trie.
 struct ListLeaf<'a> {
     key: Nibbles,
     item: &'a [u8],
-    /// Nibbles of the key above the leaf: those that it has in common with another key, and one more.
+    /// Nibbles of the key above the leaf: the longest prefix shared with another key, and one more.
     depth: usize,
-    /// Where its RLP is.
+    /// The range of its RLP.
     from: usize,
     to: usize,
 }
 
 impl<'a> ListLeaf<'a> {
-    /// Those of a list, in the order of their keys. Their RLP is appended to `text`.
+    /// Returns the leaves of a list in the order of their keys, and appends their RLP to `text`.
     fn all_of(list: &[&'a [u8]], text: &mut Vec<u8>) -> Vec<Self> {
         let key = |place| {
             let index: usize = adjust_index_for_rlp(place, list.len());
@@ -79,7 +81,7 @@ mod tests {
 
     #[test]
     fn the_roots_are_those_of_the_tries_built_leaf_by_leaf() {
-        // Items that stand in their parent, and such that do not; keys of one, two and three bytes.
+        // Items that are embedded in their parent and items that are not, with keys of one, two and three bytes.
         for length in [1, 27, 28, 29, 30, 31, 300] {
             for count in [0, 1, 2, 3, 15, 16, 17, 127, 128, 129, 255, 256, 257, 300] {
                 let items: Vec<Vec<u8>> =

@@ -16,15 +16,15 @@ use super::tx::{ChainTx, ChainTxType};
 /// A receipt as a block has it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ChainReceipt {
-    /// Of a signed transaction.
+    /// The receipt of a signed transaction.
     Signed(ReceiptEnvelope),
-    /// Of a deposit: with its sender's nonce from Regolith on, and its version from Canyon on
+    /// The receipt of a deposit, with its sender's nonce from Regolith on and its version from Canyon on
     /// (<https://specs.optimism.io/protocol/deposits.html#deposit-receipt>).
     Deposit(OpDepositReceiptWithBloom),
 }
 
 impl ChainReceipt {
-    /// It as a deposit's receipt, where it is one.
+    /// Returns the deposit's receipt, if this is one.
     pub const fn as_deposit(&self) -> Option<&OpDepositReceipt> {
         match self {
             Self::Signed(_) => None,
@@ -134,7 +134,7 @@ impl ReceiptBuilder for ChainReceiptBuilder {
     type Transaction = ChainTx;
     type Receipt = ChainReceipt;
 
-    /// Ethereum's executor is given no deposits.
+    /// Ethereum's executor receives no deposits.
     fn build_receipt<E: Evm>(&self, ctx: ReceiptBuilderCtx<'_, ChainTxType, E>) -> ChainReceipt {
         match ctx.tx_type {
             ChainTxType::Signed(kind) => Self::signed(kind, ctx),

@@ -11,23 +11,23 @@ use revm::precompile::{PrecompileSpecId, Precompiles};
 
 use super::ChainSpec;
 
-/// Mainnet's deposit contract is part of its configuration; a chain that names none has it at zero, as geth shows it.
+/// The deposit contract of a chain that names none. geth shows the zero address, and so does presim.
 const NO_DEPOSIT_CONTRACT: Address = Address::ZERO;
 
 impl ChainSpec {
-    /// The fork that is active in `head`, the next one, and the last that is scheduled. None before Cancun, as EIP-7910 knows no earlier fork,
-    /// and on the OP stack, whose forks it does not know.
+    /// Returns the active fork of `head`, the next one, and the last that is scheduled. `None` before Cancun, because
+    /// EIP-7910 knows no earlier fork, and on the OP stack, whose forks it does not know.
     pub fn fork_config(&self, genesis: &Header, genesis_hash: B256, head: &Header) -> Option<EthConfig> {
         let times = self.fork_times();
         let config = |time: u64| self.one_fork(genesis, genesis_hash, time);
-        // Forks from the start count as activated at zero.
+        // Forks that are active from the start count as activated at zero.
         let active = times.iter().copied().filter(|time| *time <= head.timestamp).max()?;
         let next = times.iter().copied().find(|time| *time > head.timestamp);
         let last = next.and(times.last().copied());
         Some(EthConfig { current: config(active)?, next: next.and_then(config), last: last.and_then(config) })
     }
 
-    /// The timestamps at which forks become active, in order.
+    /// Returns the timestamps at which forks become active, in order.
     fn fork_times(&self) -> BTreeSet<u64> {
         let c = &self.config;
         [
@@ -48,7 +48,7 @@ impl ChainSpec {
     }
 
     fn one_fork(&self, genesis: &Header, genesis_hash: B256, time: u64) -> Option<EthForkConfig> {
-        // A header past every block fork, in which those by time decide.
+        // A header after every fork by block number, so that only timestamps decide.
         let header = Header { number: u64::MAX, timestamp: time.max(genesis.timestamp), ..genesis.clone() };
         let spec = self.evm_fork(&header);
         let precompiles: BTreeMap<String, Address> = Precompiles::new(PrecompileSpecId::from_spec_id(spec))
@@ -74,7 +74,8 @@ impl ChainSpec {
         })
     }
 
-    /// EIP-2124 with the timestamps of EIP-6122: the genesis hash and every fork up to `time`, those from the start left out.
+    /// Returns the fork hash of EIP-2124 with the timestamps of EIP-6122: over the genesis hash and every fork up to
+    /// `time`, without those active from the start.
     fn fork_hash(&self, genesis: &Header, genesis_hash: B256, time: u64) -> ForkHash {
         let c = &self.config;
         let blocks: BTreeSet<u64> = [

@@ -1,4 +1,4 @@
-//! The rules of one chain: which fork is active when, and what follows from it.
+//! The rules of one chain: its schedule of forks, and everything that follows from it.
 
 use alloy_consensus::Header;
 use alloy_eips::{
@@ -26,25 +26,25 @@ pub struct ChainSpec {
     pub(super) config: ChainConfig,
     blobs: BlobScheduleBlobParams,
     block_time: u64,
-    /// Of a chain of the OP stack.
+    /// The OP stack's rules, if the chain belongs to it.
     op_stack: Option<OpStackParams>,
 }
 
-/// Whose rules a chain follows.
+/// The family whose rules a chain follows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Family {
-    /// Ethereum's own.
+    /// Ethereum.
     Ethereum,
-    /// The OP stack's (<https://specs.optimism.io>).
+    /// The OP stack (<https://specs.optimism.io>).
     OpStack,
 }
 
 /// A fork of either family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fork {
-    /// One of Ethereum.
+    /// A fork of Ethereum.
     Ethereum(SpecId),
-    /// One of the OP stack.
+    /// A fork of the OP stack.
     OpStack(OpSpecId),
 }
 
@@ -61,11 +61,12 @@ impl From<OpSpecId> for Fork {
 }
 
 impl ChainSpec {
-    /// A chain by the `config` of its genesis: one of the OP stack where that has an `optimism` object. `block_time` is its usual distance
-    /// between blocks, in seconds.
+    /// Creates a chain from the `config` of its genesis. A `config` with an `optimism` object is of the OP stack.
+    /// `block_time` is the usual time between blocks, in seconds.
     ///
     /// # Errors
-    /// A field of the OP stack's that is malformed.
+    ///
+    /// Returns [`ChainSpecError::Field`] if a field of the OP stack is malformed.
     pub fn new(config: ChainConfig, block_time: u64) -> Result<Self, ChainSpecError> {
         Ok(match OpStackParams::of(&config)? {
             Some(op_stack) => Self::op_stack(config, block_time, op_stack),
@@ -81,38 +82,38 @@ impl ChainSpec {
         Self { op_stack: Some(op_stack), ..Self::ethereum(config, block_time) }
     }
 
-    /// Whose rules it follows.
+    /// Returns the family whose rules the chain follows.
     pub const fn family(&self) -> Family {
         if self.op_stack.is_some() { Family::OpStack } else { Family::Ethereum }
     }
 
-    /// EIP-155 chain id.
+    /// Returns the chain id (EIP-155).
     pub const fn chain_id(&self) -> u64 {
         self.config.chain_id
     }
 
-    /// The same chain, where blocks are `block_time` seconds from one another.
+    /// Returns the chain with another time between blocks, in seconds.
     #[must_use]
     pub fn with_block_time(self, block_time: u64) -> Self {
         Self { block_time, ..self }
     }
 
-    /// The usual distance between two blocks, in seconds.
+    /// Returns the usual distance between two blocks, in seconds.
     pub const fn block_time(&self) -> u64 {
         self.block_time
     }
 
-    /// The environment in which the transactions of `header`'s block run, by Ethereum's rules.
+    /// Returns the environment in which the transactions of `header`'s block run, by Ethereum's rules.
     pub fn evm_env(&self, header: &Header) -> EvmEnv {
         EvmEnv::for_eth_block(header, self, self.chain_id(), self.blob_params(header.timestamp))
     }
 
-    /// The same by the rules of the OP stack.
+    /// Returns the environment of a block by the rules of the OP stack.
     pub fn op_evm_env(&self, header: &Header) -> EvmEnv<OpSpecId> {
         evm_env_for_op_block(header, self, self.chain_id())
     }
 
-    /// The fork of Ethereum whose EVM `header`'s block has.
+    /// Returns the fork of Ethereum whose EVM `header`'s block has.
     pub fn evm_fork(&self, header: &Header) -> SpecId {
         match self.family() {
             Family::Ethereum => self.evm_env(header).cfg_env.spec,
@@ -120,7 +121,7 @@ impl ChainSpec {
         }
     }
 
-    /// The fork of its family in `header`'s block.
+    /// Returns the fork of its family in `header`'s block.
     pub fn fork(&self, header: &Header) -> Fork {
         match self.family() {
             Family::Ethereum => Fork::Ethereum(self.evm_fork(header)),
@@ -128,8 +129,8 @@ impl ChainSpec {
         }
     }
 
-    /// Target, maximum and price curve of blobs at `timestamp` (EIP-7840, EIP-7892); none before Cancun, and none on the OP stack, which has
-    /// no blobs.
+    /// Returns target, maximum and price curve of blobs at `timestamp` (EIP-7840, EIP-7892); `None` before Cancun, and
+    /// on the OP stack, which has no blobs.
     pub fn blob_params(&self, timestamp: u64) -> Option<BlobParams> {
         if self.op_stack.is_some() {
             None
@@ -146,7 +147,8 @@ impl ChainSpec {
         }
     }
 
-    /// The base fee, in wei, of block `number` at `timestamp` on `parent` (EIP-1559, and the OP stack's rules for it); none before London.
+    /// Returns the base fee, in wei, of block `number` at `timestamp` on `parent` (EIP-1559 and the OP stack's rules);
+    /// `None` before London.
     pub fn next_base_fee(&self, parent: &Header, number: u64, timestamp: u64) -> Option<u64> {
         if !self.is_london_active_at_block(number) {
             return None;
@@ -155,18 +157,19 @@ impl ChainSpec {
         if let Some(op_stack) = &self.op_stack {
             return Some(op_stack.next_base_fee(parent, timestamp));
         }
-        // A block adds at most an eighth: a fee that an override put at the end of the range cannot rise past it.
+        // A block adds at most an eighth. A base fee that an override put at the end of the range does not overflow.
         let parent = Header { base_fee_per_gas: Some(fee.min(u64::MAX / 9 * 8)), ..parent.clone() };
         parent.next_block_base_fee(BaseFeeParams::ethereum())
     }
 
-    /// What a header on `parent` at `timestamp` has to carry in its `extraData`: on the OP stack, from Holocene on, how the base fee of the
-    /// block after it is computed. Empty elsewhere.
+    /// Returns the `extraData` that a header on `parent` at `timestamp` must have: on the OP stack from Holocene on,
+    /// the parameters of the next base fee. Empty otherwise.
     pub fn next_extra_data(&self, parent: &Header, timestamp: u64) -> Bytes {
         self.op_stack.as_ref().map(|op_stack| op_stack.next_extra_data(parent, timestamp)).unwrap_or_default()
     }
 
-    /// The excess blob gas of a block on `parent` at `timestamp` (EIP-4844, EIP-7918); none before Cancun. Always zero on the OP stack.
+    /// Returns the excess blob gas of a block on `parent` at `timestamp` (EIP-4844, EIP-7918); `None` before Cancun.
+    /// Always zero on the OP stack.
     pub fn next_excess_blob_gas(&self, parent: &Header, timestamp: u64) -> Option<u64> {
         if self.op_stack.is_some() {
             return self.is_ecotone_active_at_timestamp(timestamp).then_some(0);
@@ -175,7 +178,7 @@ impl ChainSpec {
         Some(parent.next_block_excess_blob_gas(params).unwrap_or_default())
     }
 
-    /// Whether a block in `env` has a base fee: from London on.
+    /// Returns whether a block in `env` has a base fee: from London on.
     pub fn is_market<S: Copy + Into<SpecId>>(&self, env: &EvmEnv<S, BlockEnv>) -> bool
     where
         CfgEnv<S>: Clone,
@@ -183,7 +186,7 @@ impl ChainSpec {
         env.cfg_env.spec.into().is_enabled_in(SpecId::LONDON)
     }
 
-    /// Whether blocks at `number` are produced by proof of stake (EIP-3675).
+    /// Returns whether blocks at `number` are produced by proof of stake (EIP-3675).
     pub fn is_post_merge(&self, number: u64) -> bool {
         self.is_paris_active_at_block(number)
     }
@@ -240,7 +243,7 @@ impl EthereumHardforks for ChainSpec {
     }
 }
 
-/// Never, on a chain of Ethereum's own family.
+/// No fork of the OP stack is ever active on a chain of Ethereum's family.
 impl OpHardforks for ChainSpec {
     fn op_fork_activation(&self, fork: OpHardfork) -> ForkCondition {
         self.op_stack.as_ref().map_or(ForkCondition::Never, |op_stack| op_stack.forks.op_fork_activation(fork))

@@ -16,17 +16,17 @@ use revm::context::TxEnv;
 #[derive(Clone, Debug, TransactionEnvelope)]
 #[envelope(tx_type_name = ChainTxType, serde_cfg(any()))]
 pub enum ChainTx {
-    /// One that its sender has signed.
+    /// A transaction that its sender has signed.
     #[envelope(flatten)]
     Signed(TxEnvelope),
-    /// One that an OP-stack chain derives from L1: without a signature
+    /// A transaction that an OP-stack chain derives from L1, without a signature
     /// (<https://specs.optimism.io/protocol/deposits.html>).
     #[envelope(ty = 126)]
     Deposit(Sealed<TxDeposit>),
 }
 
 impl ChainTx {
-    /// Its hash.
+    /// Returns the transaction's hash.
     pub fn tx_hash(&self) -> &B256 {
         match self {
             Self::Signed(tx) => tx.tx_hash(),
@@ -34,7 +34,7 @@ impl ChainTx {
         }
     }
 
-    /// It as a deposit, where it is one.
+    /// Returns the deposit, if this is one.
     pub const fn as_deposit(&self) -> Option<&Sealed<TxDeposit>> {
         match self {
             Self::Signed(_) => None,
@@ -42,10 +42,11 @@ impl ChainTx {
         }
     }
 
-    /// It with its sender: recovered from the signature, or as the deposit names it.
+    /// Returns the transaction with its sender: recovered from the signature, or named by the deposit.
     ///
     /// # Errors
-    /// A signature that is none.
+    ///
+    /// Returns a [`RecoveryError`] if the signature is invalid.
     pub fn recovered(self) -> Result<Recovered<Self>, RecoveryError> {
         let sender = self.recover_signer()?;
         Ok(Recovered::new_unchecked(self, sender))
@@ -80,7 +81,7 @@ impl SignerRecoverable for ChainTx {
     }
 }
 
-/// Ethereum's rules know no deposits: the executor refuses one before it is asked for this.
+/// Ethereum's rules have no deposits. The executor rejects a deposit before it calls this.
 impl FromRecoveredTx<ChainTx> for TxEnv {
     fn from_recovered_tx(tx: &ChainTx, sender: Address) -> Self {
         match tx {
@@ -115,7 +116,7 @@ impl FromTxWithEncoded<ChainTx> for OpTx {
     }
 }
 
-/// A transaction of a type that no block here can have: the synthetic one of type 0x7d.
+/// A transaction type that cannot be in a block here: the synthetic type 0x7d.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
 #[error("transaction of type {0:#04x}: expected a signed transaction or a deposit (0x7e)")]
 pub struct UnknownTxType(pub u8);

@@ -1,8 +1,8 @@
-//! Settings that are one of a few words.
+//! Settings with a few named values.
 
 use clap::ValueEnum;
 
-/// Who says what `/` speaks.
+/// The dialect of `/`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum DialectName {
     /// presim's own contract.
@@ -11,19 +11,19 @@ pub enum DialectName {
     Standard,
 }
 
-/// Whether the chain goes on.
+/// The source of new blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum FeedName {
-    /// Blocks are built.
+    /// Blocks are built here.
     Devnet,
-    /// The chain stands still.
+    /// There are no new blocks.
     Static,
 }
 
 /// When idle cores are kept from sleeping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum KeepAwake {
-    /// While requests come fast, where the system lets us.
+    /// While requests arrive fast, if the system allows it.
     Load,
     /// As long as the node runs.
     Always,
@@ -31,31 +31,31 @@ pub enum KeepAwake {
     Never,
 }
 
-/// Who says yes to a batch of the wallet's.
+/// The approval of the wallet's batches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum ApprovalPolicy {
-    /// Nobody need: it is sent.
+    /// Every batch is approved.
     Auto,
-    /// Nobody can: it is rejected.
+    /// Every batch is rejected.
     Deny,
-    /// Somebody at the node: it waits for `presim wallet approve`.
+    /// Batches wait for `presim wallet approve`.
     Ask,
 }
 
 /// Whether the wallet may delegate an account to the batch executor (EIP-7702).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum UpgradePolicy {
-    /// It may.
+    /// The wallet may delegate accounts.
     Allow,
-    /// It may not: only an account that is delegated already sends atomically.
+    /// It may not. Only accounts that are delegated already send atomically.
     Deny,
 }
 
-/// What becomes of an atomic batch that reverts when it is simulated.
+/// The treatment of an atomic batch that reverts in simulation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum RevertPolicy {
-    /// It is refused with the reason, and nothing is signed.
+    /// The batch is refused with the reason, and nothing is signed.
     Refuse,
-    /// It is sent, and may revert on the chain too.
+    /// The batch is sent, and may revert on the chain, too.
     Send,
 }

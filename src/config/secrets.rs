@@ -1,4 +1,4 @@
-//! Files with secrets in them: keys, passwords, tokens.
+//! Files with secrets: keys, passwords, tokens.
 
 use std::{fs::File, io, os::unix::fs::PermissionsExt, path::Path};
 
@@ -10,8 +10,8 @@ pub fn is_open_to_others(file: &File) -> io::Result<bool> {
     Ok(file.metadata()?.permissions().mode() & 0o077 != 0)
 }
 
-/// Warns in the log that others may read the file at `path`, which has `what` in it, and says how to keep them out.
+/// Logs a warning that other users may read the file at `path`, which holds `what`, and says how to prevent it.
 pub fn warn_of_others(path: &Path, what: &str) {
     let path = path.display();
-    tracing::warn!("{path} has {what} in it, and others than its owner can read it: chmod 600 {path}");
+    tracing::warn!("{path} contains {what} and can be read by other users: run `chmod 600 {path}`");
 }

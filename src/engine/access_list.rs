@@ -1,4 +1,4 @@
-//! `eth_createAccessList`: the accounts and slots that a call touches, as the access list (EIP-2930) with which it touches no others.
+//! `eth_createAccessList`: the access list (EIP-2930) of all accounts and slots that a call with this list touches.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,26 +16,26 @@ use super::{
 };
 use crate::chain::Family;
 
-/// What a call touches.
+/// The accounts and slots that a call touches.
 #[derive(Clone, Debug)]
 pub struct Accessed {
-    /// Ordered by address, each one's slots by key. The sender, the callee or created contract, the precompiles and the authorities
-    /// (EIP-7702) are warm anyway: they are in it only for slots.
+    /// The access list, ordered by address and slot. The sender, the callee or created contract, the precompiles and
+    /// the authorities (EIP-7702) are always warm, so the list has them only for their slots.
     pub list: AccessList,
-    /// How the call ended with this list.
+    /// The result of the call with this list.
     pub result: ExecutionResult,
-    /// Gas that all the runs used together.
+    /// Gas used by all runs together.
     pub simulated: u64,
 }
 
 impl Engine<'_> {
-    /// Finds the access list of a call in `header`'s block. It begins with the call's own list.
+    /// Finds the access list of a call in `header`'s block, beginning with the call's own list.
     ///
-    /// What a call touches may depend on the list, since gas does. So it runs again with what it touched until that adds nothing (geth's
-    /// `AccessList`). Each run but the last makes the list longer, which the call pays for: its gas bounds their count.
+    /// The accounts and slots touched may depend on the list, because gas does. So the call runs with a growing list
+    /// until a run adds nothing (geth's `AccessList`). The call pays for each entry, so its gas bounds the runs.
     ///
     /// # Errors
-    /// That it cannot be run, or was stopped.
+    /// Returns a [`SimulationError`] if the call or an override is refused, or if the meter stopped the run.
     pub fn create_access_list(&mut self, header: &Header, request: &CallRequest) -> Result<Accessed, SimulationError> {
         match self.spec.family() {
             Family::Ethereum => self.access_list_of::<Ethereum>(header, request),
@@ -69,21 +69,21 @@ impl Engine<'_> {
     }
 }
 
-/// The call with an access list: where its type has none, it becomes that of EIP-2930.
+/// Returns the call with an access list. A legacy call with a list becomes a call of type EIP-2930.
 fn with_list(tx: TxEnv, access_list: AccessList) -> TxEnv {
     let legacy = tx.tx_type == TransactionType::Legacy as u8;
     let tx_type = if legacy && !access_list.is_empty() { TransactionType::Eip2930 as u8 } else { tx.tx_type };
     TxEnv { tx_type, access_list, ..tx }
 }
 
-/// What a run touched, besides what is warm anyway.
+/// Returns the accounts and slots that a run touched, without those that are always warm.
 fn touched(inspector: &AccessListInspector) -> AccessList {
     let mut list = inspector.access_list();
     list.0.retain(|item| !item.storage_keys.is_empty() || !inspector.excluded().contains(&item.address));
     sorted(list)
 }
 
-/// Each address once, with each slot once, in order.
+/// Returns the list in order, with each address once, and each of its slots once.
 fn sorted(list: AccessList) -> AccessList {
     let mut slots = BTreeMap::<_, BTreeSet<_>>::new();
     for item in list.0 {

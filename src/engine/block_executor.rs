@@ -1,4 +1,4 @@
-//! The executor of real blocks, by the rules of the chain's family.
+//! Executes real blocks by the rules of the chain's family.
 
 use alloy_consensus::{Header, Typed2718, transaction::Recovered};
 use alloy_eips::{eip4895::Withdrawals, eip7685::Requests};
@@ -19,7 +19,7 @@ use crate::{
 };
 
 /// Executes a block's system calls and transactions in an overlay. It may begin in the middle of a block
-/// ([`resume`](Self::resume)): what was executed before is in the state, and is not run again.
+/// ([`resume`](Self::resume)): the changes of the earlier part are in the state, and do not run again.
 pub struct ChainExecutor<'a>(FamilyExecutor<'a>);
 
 type EthereumExecutor<'a> = EthBlockExecutor<'a, RunEvm<'a, Ethereum>, &'a ChainSpec, ChainReceiptBuilder>;
@@ -30,16 +30,16 @@ enum FamilyExecutor<'a> {
     OpStack(Box<OpStackExecutor<'a>>),
 }
 
-/// What executing the transactions of a block gave.
+/// The result of executing a block.
 #[derive(Debug, Default)]
 pub struct BlockResult {
-    /// Of its transactions.
+    /// The receipts of the block's transactions.
     pub receipts: Vec<ChainReceipt>,
-    /// EIP-7685; none on the OP stack.
+    /// Requests (EIP-7685). Empty on the OP stack.
     pub requests: Requests,
-    /// Gas used.
+    /// Gas used by the transactions.
     pub gas_used: u64,
-    /// What `blobGasUsed` counts: blob gas, or on the OP stack from Jovian on the DA footprint.
+    /// The value of `blobGasUsed`: blob gas, or on the OP stack from Jovian on the DA footprint.
     pub blob_gas_used: u64,
 }
 
@@ -52,7 +52,7 @@ struct ForeignType {
 }
 
 impl<'a> ChainExecutor<'a> {
-    /// The executor of `header`'s block, on the state that `overlay` has. On the OP stack there are no withdrawals and no uncles.
+    /// Creates the executor of `header`'s block on the state in `overlay`. The OP stack has no withdrawals or uncles.
     pub fn new(
         spec: &'a ChainSpec,
         overlay: &'a mut Overlay,
@@ -86,7 +86,7 @@ impl<'a> ChainExecutor<'a> {
         })
     }
 
-    /// Goes on in the middle of the block, after transactions that have used so much gas, and so much of what `blobGasUsed` counts.
+    /// Resumes in the middle of the block, after transactions that used this gas, and this part of `blobGasUsed`.
     pub fn resume(&mut self, gas_used: u64, blob_gas_used: u64) {
         match &mut self.0 {
             FamilyExecutor::Ethereum(executor) => {
@@ -100,10 +100,10 @@ impl<'a> ChainExecutor<'a> {
         }
     }
 
-    /// The system calls, and the changes of a fork, that come before the first transaction.
+    /// Runs the system calls and applies the changes of a fork that come before the first transaction.
     ///
     /// # Errors
-    /// That one of them fails.
+    /// Returns a [`BlockExecutionError`] if one of them fails.
     pub fn begin(&mut self) -> Result<(), BlockExecutionError> {
         match &mut self.0 {
             FamilyExecutor::Ethereum(executor) => executor.apply_pre_execution_changes(),
@@ -114,7 +114,7 @@ impl<'a> ChainExecutor<'a> {
     /// Executes the next transaction.
     ///
     /// # Errors
-    /// That it cannot be in the block; it leaves no trace then.
+    /// Returns a [`BlockExecutionError`] if the transaction is invalid in the block. It then changes nothing.
     pub fn execute(&mut self, tx: &Recovered<ChainTx>) -> Result<(), BlockExecutionError> {
         let foreign = |expected| {
             let found = tx.inner().ty();
@@ -131,7 +131,7 @@ impl<'a> ChainExecutor<'a> {
         Ok(())
     }
 
-    /// Gas used so far, with that of what came before.
+    /// Returns the gas used so far, including the part of the block that did not run here.
     pub fn gas_used(&self) -> u64 {
         match &self.0 {
             FamilyExecutor::Ethereum(executor) => executor.cumulative_tx_gas_used,
@@ -139,7 +139,7 @@ impl<'a> ChainExecutor<'a> {
         }
     }
 
-    /// What `blobGasUsed` counts, so far: blob gas, or on the OP stack from Jovian on the DA footprint.
+    /// Returns `blobGasUsed` so far: blob gas, or on the OP stack from Jovian on the DA footprint.
     pub fn blob_gas_used(&self) -> u64 {
         match &self.0 {
             FamilyExecutor::Ethereum(executor) => executor.blob_gas_used,
@@ -147,7 +147,7 @@ impl<'a> ChainExecutor<'a> {
         }
     }
 
-    /// The receipts of what it has executed.
+    /// Returns the receipts of the transactions that this executor has executed.
     pub fn receipts_mut(&mut self) -> &mut Vec<ChainReceipt> {
         match &mut self.0 {
             FamilyExecutor::Ethereum(executor) => &mut executor.receipts,
@@ -155,7 +155,7 @@ impl<'a> ChainExecutor<'a> {
         }
     }
 
-    /// The overlay that it works in.
+    /// Returns the overlay with the changes of the block.
     pub fn overlay(&mut self) -> &mut Overlay {
         match &mut self.0 {
             FamilyExecutor::Ethereum(executor) => executor.evm.db_mut(),
@@ -163,11 +163,11 @@ impl<'a> ChainExecutor<'a> {
         }
     }
 
-    /// What comes after the last transaction: rewards, withdrawals, requests. `before` are the receipts of what was executed before it
-    /// went on.
+    /// Applies rewards, withdrawals and requests, which come after the last transaction. `before` are the receipts of
+    /// the transactions before [`resume`](Self::resume).
     ///
     /// # Errors
-    /// That a system call fails.
+    /// Returns a [`BlockExecutionError`] if a system call fails.
     pub fn finish(
         mut self,
         before: impl IntoIterator<Item = ChainReceipt>,

@@ -1,4 +1,4 @@
-//! `eth_callBundle`: signed transactions in the block that they are meant for, and what its producer gets for them.
+//! `eth_callBundle`: signed transactions in the block that they are meant for, and the producer's revenue.
 
 use alloy_consensus::{Header, Transaction, TxEnvelope, transaction::Recovered};
 use alloy_evm::{Evm, FromRecoveredTx, block::SystemCaller};
@@ -17,58 +17,58 @@ use crate::{
     state::{Overlay, Snapshot},
 };
 
-/// A bundle that was run.
+/// The result of a bundle.
 #[derive(Debug)]
 pub struct BundleResult {
-    /// The keccak hash of its transactions' hashes, one after the other.
+    /// The keccak hash of the concatenated hashes of the transactions.
     pub hash: B256,
-    /// The number of the block whose state it ran on.
+    /// The number of the block whose state the bundle ran on.
     pub state_block_number: u64,
-    /// What its transactions did, in order.
+    /// The results of the transactions, in order.
     pub transactions: Vec<BundleTx>,
 }
 
-/// What a transaction of a bundle did.
+/// The result of a transaction of a bundle.
 #[derive(Debug)]
 pub struct BundleTx {
-    /// Its hash.
+    /// The transaction's hash.
     pub hash: B256,
-    /// Its sender.
+    /// The sender.
     pub from: Address,
-    /// Its callee; none where it creates a contract.
+    /// The callee. `None` if the transaction creates a contract.
     pub to: Option<Address>,
-    /// How it ended.
+    /// The EVM's result, with output and logs.
     pub result: ExecutionResult,
-    /// What the block's producer has more after it than before, wei: fees and what it was sent. Negative where it pays itself.
+    /// Change of the producer's balance, wei: fees and direct payments. Negative if the producer itself pays.
     pub coinbase_diff: I256,
-    /// What the producer gets for its gas, wei: the base fee is burnt, and not in it.
+    /// Fees for gas that the producer gets, wei. They exclude the base fee, which is burnt.
     pub gas_fees: U256,
 }
 
-/// Why a bundle cannot be run. All of it is refused then: no part of it can land.
+/// The reason why a bundle is refused. It is refused as a whole, because no part of it can land.
 #[derive(Debug, thiserror::Error)]
 pub enum BundleError {
-    /// Its block cannot be.
+    /// The block is invalid, the run was stopped, or the node has a fault.
     #[error(transparent)]
     Block(#[from] SimulationError),
-    /// One of its transactions cannot be in that block.
+    /// A transaction is invalid in the block.
     #[error("transaction {index} ({hash}): {error}")]
     Transaction {
-        #[doc = "Which, from 0."]
+        #[doc = "Index of the transaction, from 0."]
         index: usize,
-        #[doc = "Its hash."]
+        #[doc = "Hash of the transaction."]
         hash: B256,
-        #[doc = "Why."]
+        #[doc = "The reason."]
         error: Box<SimulationError>,
     },
 }
 
 impl Engine<'_> {
-    /// Runs `bundle` on `snapshot`. A bundle for the block being built continues it (`design.md`, decision 4): after its transactions, with the
-    /// gas and the blobs that it has left. Any other begins a block.
+    /// Runs `bundle` on `snapshot`. A bundle for the block being built runs after that block's transactions, with the
+    /// gas and the blobs that the block has left. Any other bundle begins a block.
     ///
     /// # Errors
-    /// That its block cannot be, or one of its transactions not in it.
+    /// Returns [`BundleError::Transaction`] if a transaction is invalid in the block, else [`BundleError::Block`].
     pub fn call_bundle(&mut self, snapshot: &Snapshot, bundle: &SignedBundle) -> Result<BundleResult, BundleError> {
         match self.spec.family() {
             Family::Ethereum => self.call_bundle_on::<Ethereum>(snapshot, bundle),
@@ -96,7 +96,7 @@ impl Engine<'_> {
                 .apply_blockhashes_contract_call(header.parent_hash, &mut evm)
                 .and_then(|()| system.apply_beacon_root_contract_call(header.parent_beacon_block_root, &mut evm));
             if let Err(error) = called {
-                // Whatever the EVM says of a run that was stopped: that it was is the reason.
+                // If the meter stopped the run, that is the reason, whatever the EVM's error says.
                 let stopped = evm.db_mut().meter.stopped().map(SimulationError::from);
                 return Err(stopped
                     .unwrap_or_else(|| SimulationError::Refused(format!("system call: {error}")))
@@ -119,12 +119,11 @@ impl Engine<'_> {
     }
 }
 
-/// The block that a bundle runs in.
 struct BundleBlock {
     header: Header,
-    /// Whether the bundle is the first in it.
+    /// Whether the bundle begins the block.
     begins: bool,
-    /// Gas, and blob gas, that the block has used before the bundle.
+    /// Gas, and blob gas, used in the block before the bundle.
     gas_used: u64,
     blob_gas_used: u64,
 }
@@ -176,8 +175,8 @@ impl BundleBlock {
     }
 }
 
-/// The header of a block on what `snapshot` holds, as simulations have it. Where that is a block being built, it has the hash that it would
-/// have if nothing more came.
+/// Returns the header of block `number` on the newest block of `snapshot`, with the defaults of simulations. A parent
+/// that is being built has the hash that it would have if nothing were added.
 fn next_header(
     spec: &ChainSpec,
     snapshot: &Snapshot,
@@ -199,7 +198,7 @@ fn next_header(
     Header { difficulty, ..spec.next_header(parent, number, attributes) }
 }
 
-/// What of the block the bundle has used, and may.
+/// Gas and blob gas that the bundle has used, and the limits of the block and the node.
 struct BundleGas<'a> {
     spec: &'a ChainSpec,
     place: &'a BundleBlock,
@@ -209,7 +208,7 @@ struct BundleGas<'a> {
 }
 
 impl BundleGas<'_> {
-    /// Refuses a transaction that the block, or the node, has no room for.
+    /// Checks that a transaction fits the chain, the block and the node's cap.
     fn admit(&self, tx: &TxEnvelope) -> Result<(), SimulationError> {
         let chain = self.spec.chain_id();
         if let Some(have) = tx.chain_id().filter(|have| *have != chain) {
@@ -222,7 +221,7 @@ impl BundleGas<'_> {
         }
         if tx.gas_limit() > self.gas_cap.saturating_sub(self.gas) {
             return Err(SimulationError::Refused(format!(
-                "the node's gas cap: the bundle has used {} of {}, the transaction's gas limit is {}",
+                "the node's gas cap (--gas-cap): the bundle has used {} of {}, the transaction's gas limit is {}",
                 self.gas,
                 self.gas_cap,
                 tx.gas_limit()
@@ -231,7 +230,7 @@ impl BundleGas<'_> {
         let blob_gas = tx.blob_gas_used().unwrap_or_default();
         if tx.is_eip4844() && self.spec.family() == Family::OpStack {
             return Err(SimulationError::Refused(
-                "a chain of the OP stack has no blob transactions: expected another type than 0x3".into(),
+                "a chain of the OP stack has no blob transactions: expected a type other than 0x3".into(),
             ));
         }
         let most = self.spec.blob_params(header.timestamp).map_or(0, |params| params.max_blob_gas_per_block());
@@ -245,7 +244,7 @@ impl BundleGas<'_> {
     }
 }
 
-/// Runs a transaction, and keeps what it changes.
+/// Runs a transaction, and keeps its changes.
 fn run<F: FamilyEvm>(
     evm: &mut RunEvm<'_, F>,
     tx: &Recovered<TxEnvelope>,
@@ -263,7 +262,7 @@ fn run<F: FamilyEvm>(
     let gas_used = done.tx_gas_used();
     room.gas = room.gas.saturating_add(gas_used);
     room.blob_gas = room.blob_gas.saturating_add(tx.blob_gas_used().unwrap_or_default());
-    // No price is below the base fee here: the EVM has refused those.
+    // No price is below the base fee here, because the EVM has refused such transactions.
     let price = match header.base_fee_per_gas {
         Some(base_fee) => tx.effective_tip_per_gas(base_fee).unwrap_or_default(),
         None => tx.max_fee_per_gas(),
@@ -278,7 +277,7 @@ fn run<F: FamilyEvm>(
     })
 }
 
-/// What an error of the EVM means to the one who sent `tx`.
+/// Converts an error of the EVM into the error for the sender of `tx`. A stop by the meter takes precedence.
 fn explain<E: std::fmt::Display>(
     error: EVMError<E>,
     tx: &Recovered<TxEnvelope>,

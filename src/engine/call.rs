@@ -1,4 +1,4 @@
-//! `eth_call`.
+//! `eth_call`, and the preparation of calls for the other methods.
 
 use alloy_consensus::Header;
 use alloy_evm::{Evm, EvmEnv};
@@ -26,10 +26,10 @@ use crate::{
 };
 
 impl Engine<'_> {
-    /// Runs a call in `header`'s block. Nothing is kept.
+    /// Runs a call in `header`'s block, and discards its changes.
     ///
     /// # Errors
-    /// That it cannot be run, or was stopped.
+    /// Returns a [`SimulationError`] if the call or an override is refused, or if the meter stopped the run.
     pub fn call(&mut self, header: &Header, request: &CallRequest) -> Result<ExecutionResult, SimulationError> {
         match self.spec.family() {
             Family::Ethereum => self.call_on::<Ethereum>(header, request),
@@ -54,7 +54,7 @@ impl Engine<'_> {
         ran.map_err(|error| explain(error, &request.call, base_fee, self.overlay))
     }
 
-    /// Applies the state overrides of `request` to the overlay, and makes the rest of what its runs need.
+    /// Applies the state overrides of `request` to the overlay, and returns all else that its runs need.
     pub(super) fn prepare<F: FamilyEvm>(
         &mut self,
         header: &Header,
@@ -73,18 +73,18 @@ impl Engine<'_> {
     }
 }
 
-/// A call that only has to be run, as often as one likes: its overrides are in the overlay already.
+/// A call that is ready to run any number of times. Its state overrides are in the overlay.
 #[derive(Clone, Debug)]
 pub(super) struct PreparedCall<F: FamilyEvm> {
-    /// The block that it sees, and the checks that it must pass.
+    /// The block that the call sees, and the checks that it must pass.
     pub env: EvmEnv<F::Spec>,
-    /// The precompiles that overrides left.
+    /// The precompiles that remain under the overrides.
     pub precompiles: RunPrecompiles,
-    /// The call, its gas as asked for within the node's cap.
+    /// The call, with its gas limited to the node's cap.
     pub tx: TxEnv,
 }
 
-/// The environment of `header`'s block with its overrides. The fork follows from the block that a call sees, overrides included.
+/// Returns the environment of `header`'s block with overrides, which also determine the fork.
 pub(super) fn environment<F: FamilyEvm>(
     spec: &ChainSpec,
     header: &Header,
@@ -101,8 +101,8 @@ pub(super) fn environment<F: FamilyEvm>(
     env
 }
 
-/// The transaction of a call in `env`: gas up to `gas_cap`, the account's nonce where it names none. Lifts what an unsigned call need
-/// not pass, and sets the base fee that it sees.
+/// Returns the transaction of a call, with at most `gas_cap` gas, and the account's nonce if the call has none. Lifts
+/// the checks of `env` that an unsigned call need not pass, and sets the base fee that the call sees.
 pub(super) fn fill<F: FamilyEvm>(
     spec: &ChainSpec,
     call: &Call,
@@ -130,7 +130,7 @@ pub(super) fn fill<F: FamilyEvm>(
     tx_env(call, filled)
 }
 
-/// Lifts the checks that no unsigned call can pass, or that it need not.
+/// Lifts the checks that an unsigned call cannot or need not pass.
 pub fn lift_checks<S>(env: &mut EvmEnv<S>) {
     let cfg = &mut env.cfg_env;
     cfg.disable_nonce_check = true;
@@ -140,7 +140,7 @@ pub fn lift_checks<S>(env: &mut EvmEnv<S>) {
     cfg.tx_chain_id_check = false;
 }
 
-/// What an error of the EVM means to the one who sent `call`.
+/// Converts an error of the EVM into the error for the sender of `call`. A stop by the meter takes precedence.
 pub(super) fn explain<E: std::fmt::Display>(
     error: EVMError<E>,
     call: &Call,
@@ -163,7 +163,7 @@ pub(super) fn explain<E: std::fmt::Display>(
     }
 }
 
-/// Puts the block overrides that a call sees into `env`.
+/// Applies the block overrides that a call sees to `env`.
 pub(super) fn override_block(overrides: &BlockOverrides, env: &mut BlockEnv) {
     use alloy_primitives::U256;
     env.number = overrides.number.map_or(env.number, U256::from);
@@ -180,7 +180,6 @@ pub(super) fn override_block(overrides: &BlockOverrides, env: &mut BlockEnv) {
     }
 }
 
-/// Sets the price of blob gas, in wei.
 pub(super) fn set_blob_base_fee(env: &mut BlockEnv, price: u128) {
     let excess_blob_gas = env.blob_excess_gas_and_price.map_or(0, |blob| blob.excess_blob_gas);
     env.blob_excess_gas_and_price = Some(BlobExcessGasAndPrice { excess_blob_gas, blob_gasprice: price });

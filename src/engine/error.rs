@@ -1,4 +1,4 @@
-//! What the chain's rules refuse, with the codes of execution-apis.
+//! The errors of the engine, with the JSON-RPC codes of execution-apis.
 
 use alloy_primitives::{Address, U256};
 use revm::{
@@ -8,128 +8,128 @@ use revm::{
 
 use crate::meter::Stopped;
 
-/// A request that cannot be simulated.
+/// The reason why a request cannot be simulated.
 #[derive(Debug, thiserror::Error)]
 pub enum SimulationError {
-    /// -38010
+    /// -38010: the call's nonce is below the sender's.
     #[error("nonce too low: address {address}, tx: {tx} state: {state}")]
     NonceTooLow {
         #[doc = "The sender."]
         address: Address,
         #[doc = "The call's nonce."]
         tx: u64,
-        #[doc = "The account's."]
+        #[doc = "The sender's nonce in the state."]
         state: u64,
     },
-    /// -38011
+    /// -38011: the call's nonce is above the sender's.
     #[error("nonce too high: address {address}, tx: {tx} state: {state}")]
     NonceTooHigh {
         #[doc = "The sender."]
         address: Address,
         #[doc = "The call's nonce."]
         tx: u64,
-        #[doc = "The account's."]
+        #[doc = "The sender's nonce in the state."]
         state: u64,
     },
-    /// -38012
+    /// -38012: the call offers less for its gas than the block's base fee.
     #[error(
         "max fee per gas less than block base fee: address {address}, maxFeePerGas: {max_fee}, baseFee: {base_fee}"
     )]
     BaseFeeTooHigh {
         #[doc = "The sender."]
         address: Address,
-        #[doc = "Offered, wei."]
+        #[doc = "The most that the call pays for a unit of gas, wei."]
         max_fee: u128,
-        #[doc = "Asked, wei."]
+        #[doc = "The block's base fee, wei."]
         base_fee: u64,
     },
-    /// -38013
+    /// -38013: the call's gas is below its intrinsic cost or its floor.
     #[error("intrinsic gas too low: have {have}, want {want}")]
     IntrinsicGas {
-        #[doc = "The call's gas."]
+        #[doc = "The call's gas limit."]
         have: u64,
-        #[doc = "What it needs before it runs."]
+        #[doc = "The least gas that the call needs."]
         want: u64,
     },
-    /// -38014
+    /// -38014: the sender cannot pay for gas and value.
     #[error("insufficient funds for gas * price + value: address {address} have {have} want {want}")]
     InsufficientFunds {
         #[doc = "The sender."]
         address: Address,
-        #[doc = "Its balance, wei."]
+        #[doc = "The sender's balance, wei."]
         have: U256,
-        #[doc = "What the call may cost, wei."]
+        #[doc = "The most that the call may cost, wei."]
         want: U256,
     },
-    /// -38015
+    /// -38015: the call's gas limit is above the gas that the block has left.
     #[error("block gas limit reached: {used} used of {limit}, the call asks for {asked}")]
     BlockGasLimit {
-        #[doc = "Used so far."]
+        #[doc = "Gas used in the block so far."]
         used: u64,
-        #[doc = "The block's limit."]
+        #[doc = "Gas that the block offers."]
         limit: u64,
-        #[doc = "The call's gas."]
+        #[doc = "The call's gas limit."]
         asked: u64,
     },
-    /// -38020
+    /// -38020: a block's number is not above that of the previous block.
     #[error("block numbers must be in order: {number} <= {previous}")]
     BlockNumber {
-        #[doc = "Asked for."]
+        #[doc = "The number asked for."]
         number: u64,
-        #[doc = "The block before."]
+        #[doc = "The previous block's number."]
         previous: u64,
     },
-    /// -38021
+    /// -38021: a block's timestamp is not above that of the previous block.
     #[error("block timestamps must be in order: {time} <= {previous}")]
     BlockTime {
-        #[doc = "Asked for."]
+        #[doc = "The timestamp asked for, seconds."]
         time: u64,
-        #[doc = "The block before."]
+        #[doc = "The previous block's timestamp, seconds."]
         previous: u64,
     },
-    /// -38025
+    /// -38025: the code that creates a contract is too long.
     #[error("max initcode size exceeded: code size {size}, limit {limit}")]
     InitCodeSize {
-        #[doc = "Bytes of code."]
+        #[doc = "Size of the code, bytes."]
         size: usize,
-        #[doc = "The most allowed (EIP-3860)."]
+        #[doc = "The limit of EIP-3860, bytes."]
         limit: usize,
     },
-    /// -38026
-    #[error("too many blocks: {span} past the base, at most {limit}")]
+    /// -38026: the simulation spans too many blocks, gaps included.
+    #[error("too many blocks: {span} after the base block, at most {limit}")]
     TooManyBlocks {
-        #[doc = "How far the last block is."]
+        #[doc = "Distance of the block from the base block."]
         span: u64,
-        #[doc = "The most allowed."]
+        #[doc = "The longest distance allowed."]
         limit: u64,
     },
-    /// -32005
+    /// -32005: the traces of the request take too much memory.
     #[error(
-        "trace too long: it would take more than {limit} bytes (--max-trace-bytes): expected a call that does less, or a tracer that records less"
+        "trace too long: it would take more than {limit} bytes (--max-trace-bytes): expected a shorter call, or a tracer that records less"
     )]
     TraceTooLong {
         #[doc = "Bytes that the traces of a request may take."]
         limit: usize,
     },
-    /// -32602
+    /// -32602: a parameter is invalid.
     #[error("{0}")]
     Params(String),
-    /// -32000
+    /// -32000: the chain's rules, or the node's limits, refuse the request.
     #[error("{0}")]
     Refused(String),
-    /// -32603: a transaction that the fork does not know or that breaks a rule of its type; geth's code for it.
+    /// -32603, as in geth: the fork does not know the transaction's type, or the transaction breaks a rule of its type.
     #[error("{0}")]
     Invalid(String),
-    /// -32603
+    /// -32603: a fault of the node.
     #[error("{0}")]
     Internal(String),
-    /// Stopped before its end: -32016, or nobody is left to answer.
+    /// -32016: the run was stopped before its end. If it was cancelled, no client is left to answer.
     #[error(transparent)]
     Stopped(#[from] Stopped),
 }
 
 impl SimulationError {
-    /// The JSON-RPC error code, as execution-apis and the errors of `design.md` have them.
+    /// Returns the JSON-RPC error code. Codes from -38010 to -38026 are those of execution-apis.
     pub const fn code(&self) -> i32 {
         match self {
             Self::NonceTooLow { .. } => -38010,
@@ -150,7 +150,7 @@ impl SimulationError {
         }
     }
 
-    /// What revm's validation of a call means to the client who sent it.
+    /// Converts an error of revm's validation of a call into the error for the client.
     pub(super) fn invalid(
         error: InvalidTransaction,
         from: Address,
@@ -187,7 +187,7 @@ impl SimulationError {
     }
 }
 
-/// The reason in the data of a revert: of `Error(string)`, or of `Panic(uint256)` in words.
+/// Returns the reason in a revert's data: the text of `Error(string)`, or a text for the code of `Panic(uint256)`.
 pub fn revert_reason(data: &[u8]) -> Option<String> {
     use alloy_sol_types::{Panic, Revert, SolError};
     if let Ok(revert) = Revert::abi_decode(data) {
@@ -200,7 +200,7 @@ pub fn revert_reason(data: &[u8]) -> Option<String> {
     })
 }
 
-/// Why a call stopped without a revert, in the words that geth uses.
+/// The reason why a call ended without a revert. Displays geth's text for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HaltText(pub HaltReason);
 
@@ -213,7 +213,7 @@ impl std::fmt::Display for HaltText {
             }
             H::OutOfGas(_) => "out of gas",
             H::InvalidFEOpcode => "invalid opcode: INVALID",
-            // revm does not say which.
+            // revm does not report which opcode it was.
             H::OpcodeNotFound | H::NotActivated => "invalid opcode",
             H::InvalidJump => "invalid jump destination",
             H::StackUnderflow => "stack underflow",
@@ -232,7 +232,7 @@ impl std::fmt::Display for HaltText {
     }
 }
 
-/// Why a frame failed, in the words of geth's `callTracer`; none where it did not.
+/// Returns why a frame failed, in the words of geth's `callTracer`, or `None` if it did not fail.
 pub fn frame_error(result: InstructionResult) -> Option<String> {
     match SuccessOrHalt::<HaltReason>::from(result) {
         SuccessOrHalt::Revert => Some("execution reverted".to_owned()),

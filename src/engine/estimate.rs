@@ -1,4 +1,4 @@
-//! `eth_estimateGas`: the smallest gas limit with which a call succeeds, searched as geth's `eth/gasestimator` does.
+//! `eth_estimateGas`: searches the smallest gas limit with which a call succeeds, as geth's `eth/gasestimator` does.
 
 use alloy_consensus::Header;
 use alloy_eips::{eip4844::DATA_GAS_PER_BLOB, eip7825::MAX_TX_GAS_LIMIT_OSAKA};
@@ -23,21 +23,21 @@ use super::{
 };
 use crate::{chain::Family, state::Overlay};
 
-/// What a call needs to succeed.
+/// The gas that a call needs to succeed, or the reason why it fails.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Estimate {
-    /// It succeeds with this gas limit, and not with less.
+    /// The call succeeds with this gas limit.
     Gas {
-        /// The limit.
+        /// The gas limit.
         limit: u64,
-        /// Gas that all the runs of the search used together.
+        /// Gas used by all runs of the search.
         simulated: u64,
     },
-    /// With all the gas it may have, it reverts with this data.
+    /// With all the gas it may have, the call reverts with this data.
     Revert(Bytes),
-    /// With all the gas it may have, the EVM stops it, and not for want of gas.
+    /// With all the gas it may have, the EVM stops the call, and not for lack of gas.
     Halt(HaltReason),
-    /// It needs more than the gas it may have, which is this.
+    /// The call needs more than the gas it may have, which is this value.
     TooLittle(u64),
 }
 
@@ -47,12 +47,12 @@ const TRANSFER_GAS: u64 = 21_000;
 impl Engine<'_> {
     /// Finds the smallest gas limit with which a call succeeds in `header`'s block.
     ///
-    /// The search is geth's. Whatever it answers has succeeded; without geth's tolerance ([`SimulationRules::estimate_tolerance`]), one less has failed or is
-    /// less than what the call used. A call that does something else when it has less gas, and succeeds all the same, is not searched below what it
-    /// used with all the gas it may have.
+    /// The search is geth's. The call has succeeded with the limit that is returned. Without a tolerance
+    /// ([`SimulationRules::estimate_tolerance`]), it has failed with one less, or has used more than that. The search
+    /// does not go below the gas that the call used with all it may have, even if it could do something else with less.
     ///
     /// # Errors
-    /// That it cannot be run, or was stopped.
+    /// Returns a [`SimulationError`] if the call or an override is refused, or if the meter stopped the run.
     pub fn estimate_gas(&mut self, header: &Header, request: &CallRequest) -> Result<Estimate, SimulationError> {
         match self.spec.family() {
             Family::Ethereum => self.estimate_on::<Ethereum>(header, request),
@@ -70,7 +70,7 @@ impl Engine<'_> {
         let allowance = allowance(call, &prepared, self.rules, self.overlay)?;
         let tolerance = self.rules.estimate_tolerance;
         let mut search = Search { call, prepared, overlay: self.overlay, tolerance, simulated: 0 };
-        // Transactions of other fields than a transfer's may need more, so it is tried and not assumed.
+        // Fields that a plain transfer lacks may cost more gas, so this limit is tried and not assumed.
         if search.is_transfer() && search.succeeds(TRANSFER_GAS).unwrap_or(false) {
             return Ok(Estimate::Gas { limit: TRANSFER_GAS, simulated: search.simulated });
         }
@@ -82,15 +82,15 @@ impl Engine<'_> {
             }
             Some(ExecutionResult::Halt { reason, .. }) => return Ok(Estimate::Halt(reason)),
         };
-        // What it used before refunds; in the floor's case (EIP-7623), the floor.
+        // The gas used before refunds, or the floor (EIP-7623) if that is higher.
         let used = gas.total_gas_spent().max(gas.floor_gas());
         let limit = search.smallest(gas.tx_gas_used(), used, allowance)?;
         Ok(Estimate::Gas { limit, simulated: search.simulated })
     }
 }
 
-/// The most gas that the call may have: what it asks for or else the block's limit, within the transaction cap (EIP-7825), the means of
-/// its sender where it pays for gas, and the node's cap.
+/// Returns the most gas that the call may have: its own limit or else the block's, capped by the transaction limit
+/// (EIP-7825), by the sender's balance if the call pays for gas, and by the node's cap.
 fn allowance<F: FamilyEvm>(
     call: &Call,
     prepared: &PreparedCall<F>,
@@ -133,7 +133,7 @@ fn allowance<F: FamilyEvm>(
     Ok(most.min(rules.gas_cap))
 }
 
-/// Runs of one call with different gas limits, each from the same state.
+/// Runs one call with different gas limits, each time from the same state.
 struct Search<'a, F: FamilyEvm> {
     call: &'a Call,
     prepared: PreparedCall<F>,
@@ -143,14 +143,14 @@ struct Search<'a, F: FamilyEvm> {
 }
 
 impl<F: FamilyEvm> Search<'_, F> {
-    /// Whether the call only transfers value: it has no data, and its callee no code.
+    /// Returns whether the call only transfers value: it has no data, and its callee has no code.
     fn is_transfer(&mut self) -> bool {
         let TxKind::Call(to) = self.call.to else { return false };
         let Ok(callee) = self.overlay.basic(to);
         self.call.data.is_empty() && callee.is_none_or(|account| account.is_empty_code_hash())
     }
 
-    /// Runs the call with a gas limit. None where it cannot even begin with that.
+    /// Runs the call with a gas limit. Returns `None` if the limit does not even allow the call to begin.
     fn run(&mut self, gas: u64) -> Result<Option<ExecutionResult>, SimulationError> {
         self.overlay.meter.between_calls()?;
         let PreparedCall { env, precompiles, tx } = self.prepared.clone();
@@ -160,7 +160,7 @@ impl<F: FamilyEvm> Search<'_, F> {
         let ran = evm.run(tx);
         evm.rest();
         match ran {
-            // What the run changed is dropped: the next one starts from the overrides alone.
+            // The run's changes are discarded, so the next run starts from the overrides alone.
             Ok(ran) => {
                 self.simulated = self.simulated.saturating_add(ran.tx_gas_used());
                 Ok(Some(ran))
@@ -180,11 +180,11 @@ impl<F: FamilyEvm> Search<'_, F> {
         Ok(self.run(gas)?.is_some_and(|result| result.is_success()))
     }
 
-    /// The smallest limit that succeeds, where one of `allowance` does, and then uses `charged` gas after refunds and `used` before.
+    /// Finds the smallest limit that succeeds. With `allowance`, the call used `used` gas, and `charged` after refunds.
     fn smallest(&mut self, charged: u64, used: u64, allowance: u64) -> Result<u64, SimulationError> {
         let (mut fails, mut succeeds) = (charged.saturating_sub(1), allowance);
-        // Most calls need just what they use, and what calls leave to their callers (EIP-150) is seldom more than a 64th. A search that
-        // need not be exact asks for the latter alone, as geth does.
+        // Most calls need exactly the gas they use, and the part that calls leave to their callers (EIP-150) is seldom
+        // more than a 64th. A search that need not be exact tries only the second limit, as geth does.
         let likely = [used, used.saturating_add(CALL_STIPEND).saturating_mul(64) / 63];
         let exact = self.tolerance == 0.0;
         for gas in likely.into_iter().skip(usize::from(!exact)) {
@@ -196,7 +196,7 @@ impl<F: FamilyEvm> Search<'_, F> {
                 fails = gas;
             }
         }
-        // Refunds make the first bound too low. One run tells whether what was used is the answer.
+        // Refunds make the first lower bound too low. One run shows whether the gas used is the answer.
         if exact && succeeds == used && fails + 1 < succeeds {
             match self.succeeds(used - 1)? {
                 true => succeeds = used - 1,
@@ -204,7 +204,7 @@ impl<F: FamilyEvm> Search<'_, F> {
             }
         }
         while fails + 1 < succeeds && (succeeds - fails) as f64 / succeeds as f64 >= self.tolerance {
-            // Few calls need much more than they use: the search keeps to the low side.
+            // Few calls need much more gas than they use, so the search keeps to the low side.
             let middle = (fails + (succeeds - fails) / 2).min(fails.saturating_mul(2));
             match self.succeeds(middle)? {
                 true => succeeds = middle,

@@ -1,4 +1,4 @@
-//! From a call's fields to the transaction that the EVM runs, and to the one that a simulated block lists.
+//! Converts a call into the transaction that the EVM runs, and into the one that a simulated block lists.
 
 use alloy_consensus::{
     EthereumTypedTransaction, SignableTransaction, TxEip1559, TxEip4844, TxEip7702, TxLegacy,
@@ -18,7 +18,7 @@ use crate::chain::{ChainSpec, Family};
 
 const NO_SIGNATURE: Signature = Signature::new(U256::ZERO, U256::ZERO, false);
 
-/// What a call runs with, once the block has filled in what the request left open.
+/// The values with which a call runs, after the block has filled in what the request left open.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct FilledCall {
     pub gas: u64,
@@ -29,7 +29,7 @@ pub(super) struct FilledCall {
 }
 
 impl FilledCall {
-    /// What the call pays here: before London there is no market, and a call without a gas price pays nothing.
+    /// Returns the fees that the call pays. Before London, a call without a gas price pays nothing.
     fn fees(&self, call: &Call) -> CallFees {
         match call.fees {
             CallFees::Market { .. } if !self.market => CallFees::GasPrice(0),
@@ -38,7 +38,7 @@ impl FilledCall {
     }
 }
 
-/// Refuses a chain id that is not the chain's, and what its family does not have.
+/// Refuses the id of another chain, and blobs on the OP stack.
 pub(super) fn check_chain(call: &Call, spec: &ChainSpec) -> Result<(), SimulationError> {
     if call.blob_hashes.is_some() && spec.family() == Family::OpStack {
         return Err(SimulationError::Params(
@@ -54,7 +54,7 @@ pub(super) fn check_chain(call: &Call, spec: &ChainSpec) -> Result<(), Simulatio
     }
 }
 
-/// The most wei a call pays a unit of gas.
+/// Returns the most that a call pays for a unit of gas, in wei.
 pub(super) const fn max_fee(call: &Call) -> u128 {
     match call.fees {
         CallFees::GasPrice(price) => price,
@@ -63,7 +63,6 @@ pub(super) const fn max_fee(call: &Call) -> u128 {
     }
 }
 
-/// The call as the EVM takes it.
 pub(super) fn tx_env(call: &Call, filled: FilledCall) -> TxEnv {
     let (price, priority) = match filled.fees(call) {
         CallFees::GasPrice(price) => (price, None),
@@ -71,7 +70,7 @@ pub(super) fn tx_env(call: &Call, filled: FilledCall) -> TxEnv {
             (max_fee.unwrap_or_default(), filled.market.then(|| max_priority.unwrap_or_default()))
         }
     };
-    // Blobs and delegations keep their type with a plain gas price too: it is then both fee and priority fee.
+    // A call with blobs or delegations keeps its type with a plain gas price, which is then both fee and priority fee.
     let (kind, priority) = if call.authorization_list.is_some() {
         (TransactionType::Eip7702, priority.or(Some(price)))
     } else if call.blob_hashes.is_some() {
@@ -101,23 +100,23 @@ pub(super) fn tx_env(call: &Call, filled: FilledCall) -> TxEnv {
     }
 }
 
-/// The transaction that a simulated block lists for a call: it bears no signature.
+/// The transaction that a simulated block lists for a call, without a signature.
 #[derive(Clone, Debug)]
 pub struct UnsignedTx {
-    /// Its fields.
+    /// The transaction's fields.
     pub tx: EthereumTypedTransaction<TxEip4844>,
-    /// Its encoding (EIP-2718) with a signature of zeros.
+    /// The transaction's encoding (EIP-2718) with a signature of zeros.
     pub encoded: Vec<u8>,
 }
 
-/// The call as a transaction without a signature. The type is geth's choice: dynamic fee unless the call has a gas price, blobs
-/// or delegations.
+/// Returns the call as a transaction without a signature. The type is geth's choice: dynamic fee, unless the call has a
+/// gas price, blobs or delegations.
 pub(super) fn unsigned_tx(call: &Call, filled: FilledCall) -> Result<UnsignedTx, SimulationError> {
     let mut encoded = Vec::with_capacity(160 + call.data.len());
     let FilledCall { gas: gas_limit, nonce, chain_id, .. } = filled;
     let tx = match filled.fees(call) {
         CallFees::GasPrice(gas_price) => {
-            // With chain id zero, the form that EIP-155 signs ends in three zeros: exactly the transaction with v, r and s of zero.
+            // With chain id zero, the form that EIP-155 signs ends in three zeros, in the places of v, r and s.
             let (value, input) = (call.value, call.data.clone());
             let tx = TxLegacy { chain_id: Some(0), nonce, gas_price, gas_limit, to: call.to, value, input };
             tx.encode_for_signing(&mut encoded);
@@ -132,10 +131,10 @@ pub(super) fn unsigned_tx(call: &Call, filled: FilledCall) -> Result<UnsignedTx,
     Ok(UnsignedTx { tx, encoded })
 }
 
-/// The transaction of a call that pays by EIP-1559: with delegations where it brings some, else with blobs, else a plain one.
+/// Returns the transaction of a call with market fees: EIP-7702 for delegations, EIP-4844 for blobs, else EIP-1559.
 ///
 /// # Errors
-/// Blobs or delegations, and no callee.
+/// Returns [`SimulationError::Params`] if the call has blobs or delegations, and no callee.
 pub fn market_tx(
     call: &Call,
     chain_id: u64,

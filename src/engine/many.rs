@@ -1,4 +1,4 @@
-//! `eth_callMany` and the traces of calls: calls that see what those before them did.
+//! `eth_callMany` and the traces of calls: each call sees the changes of the previous ones.
 
 use alloy_consensus::Header;
 use alloy_evm::EvmEnv;
@@ -18,29 +18,29 @@ use super::{
 };
 use crate::{chain::Family, state::Overlay};
 
-/// Why bundles of calls were not run to their end.
+/// The reason why bundles of calls did not run to their end.
 #[derive(Debug, thiserror::Error)]
 pub enum ManyError {
-    /// For a reason that is no one call's.
+    /// A reason that belongs to no single call: an override, a stop by the meter, or a fault of the node.
     #[error(transparent)]
     Request(#[from] SimulationError),
-    /// One of the calls cannot run.
+    /// A call is refused.
     #[error("call {call} of bundle {bundle}: {error}")]
     Call {
-        #[doc = "In which bundle, from 0."]
+        #[doc = "Index of the bundle, from 0."]
         bundle: usize,
-        #[doc = "Which, from 0."]
+        #[doc = "Index of the call in its bundle, from 0."]
         call: usize,
-        #[doc = "Why."]
+        #[doc = "The reason."]
         error: Box<SimulationError>,
     },
 }
 
 impl Engine<'_> {
-    /// Runs bundles in `header`'s block: each call sees what those before it did. One list of results a bundle.
+    /// Runs bundles in `header`'s block, one call after another. Returns one list of results per bundle.
     ///
     /// # Errors
-    /// That one of the calls cannot be run, or was stopped.
+    /// Returns [`ManyError::Call`] if a call is refused, else [`ManyError::Request`].
     pub fn call_many(&mut self, header: &Header, request: &Bundles) -> Result<Vec<Vec<ExecutionResult>>, ManyError> {
         match self.spec.family() {
             Family::Ethereum => self.call_many_on::<Ethereum>(header, request),
@@ -64,10 +64,10 @@ impl Engine<'_> {
         })
     }
 
-    /// Traces bundles in the same way. All traces together keep to `budget`. Returns the gas that the calls used, too.
+    /// Traces bundles, with `budget` for all traces. Returns one list of traces per bundle, and the gas used.
     ///
     /// # Errors
-    /// That one of the calls cannot be run, or was stopped, or that the traces take more than they may.
+    /// Returns [`ManyError::Call`] if a call is refused or its trace exceeds the budget, else [`ManyError::Request`].
     pub fn trace_many(
         &mut self,
         header: &Header,
@@ -97,10 +97,10 @@ impl Engine<'_> {
         Ok((traces, gas_used))
     }
 
-    /// Hands each call, filled in, to `run`, which keeps its changes and returns its result with the gas that it used.
+    /// Passes each call, filled in, to `run`, which keeps the call's changes and returns its result and the gas used.
     ///
-    /// As Erigon has it, whose method this is: the state overrides are applied once, at the start, and a bundle that does not say has the
-    /// block number and the timestamp of the one before, plus one.
+    /// The rules are those of Erigon, which introduced `eth_callMany`. State overrides apply once, at the start. The
+    /// default block number and timestamp of a bundle are those of the previous bundle, plus one.
     fn each_call<F: FamilyEvm, T>(
         &mut self,
         header: &Header,
@@ -131,7 +131,7 @@ impl Engine<'_> {
                 check_chain(call, spec).map_err(refused)?;
                 if gas_left == 0 {
                     return Err(refused(SimulationError::Refused(format!(
-                        "no gas is left: the calls before it have used the {} that a request may: give them their gas, or raise --gas-cap",
+                        "no gas is left: the previous calls have used the {} that a request may use: set the gas of each call, or raise --gas-cap",
                         rules.gas_cap
                     ))));
                 }
@@ -148,5 +148,5 @@ impl Engine<'_> {
     }
 }
 
-/// A call that only has to be run, once: its transaction, and where it runs.
+/// A call that is ready to run once: its transaction, environment and precompiles.
 type CallSetup<F> = (TxEnv, EvmEnv<<F as FamilyEvm>::Spec>, RunPrecompiles);

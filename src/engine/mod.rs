@@ -1,4 +1,4 @@
-//! Simulation, pure: a snapshot and a request in, a result out. No actors, no clocks of its own, no I/O.
+//! Pure simulation, from a snapshot and a request to a result. No actors, no clocks of its own, no I/O.
 
 mod access_list;
 mod block_executor;
@@ -44,15 +44,15 @@ use crate::{
     state::{CodeCache, Overlay},
 };
 
-/// What runs need beside their requests. Its methods are what can be asked; each has its file.
+/// The resources of runs, besides their requests. Each kind of request is a method, in a file of its own.
 #[derive(Debug)]
 pub struct Engine<'a> {
-    /// The chain.
+    /// The chain's rules.
     pub spec: &'a ChainSpec,
-    /// What the dialect and the node's settings say.
+    /// The rules of the dialect and of the node's settings.
     pub rules: &'a SimulationRules,
-    /// Codes that were analysed before.
+    /// The cache of analysed bytecode.
     pub codes: &'a CodeCache,
-    /// Where runs write. It stands over the state of the snapshot that they run on.
+    /// The writes of runs, over the state of the snapshot that they run on.
     pub overlay: &'a mut Overlay,
 }

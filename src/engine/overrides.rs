@@ -1,4 +1,4 @@
-//! State overrides, in geth's order and with its refusals.
+//! State overrides, in geth's order and with geth's refusals.
 
 use alloy_primitives::Address;
 
@@ -12,8 +12,8 @@ use crate::{
     state::{CodeCache, Overlay},
 };
 
-/// Applies `overrides` to `overlay`, and returns the precompiles that are left: an account that is overridden in any way is none any
-/// more.
+/// Applies `overrides` to `overlay`, and returns the remaining precompiles. An account with any override is not a
+/// precompile any more.
 pub(super) fn apply(
     overrides: &StateOverrides,
     overlay: &mut Overlay,
@@ -26,7 +26,7 @@ pub(super) fn apply(
     precompiles(overrides, fork)
 }
 
-/// The precompiles of a fork that `overrides` leave.
+/// Returns the precompiles of a fork that remain under `overrides`.
 pub(super) fn precompiles(
     overrides: &StateOverrides,
     fork: impl Into<Fork>,
@@ -50,7 +50,7 @@ fn apply_account(address: Address, account: &AccountOverride, overlay: &mut Over
         StorageOverride::Diff(slots) => slots,
     };
     if !slots.is_empty() {
-        // Slots live in an account: one that has none yet comes into being with them.
+        // Slots belong to an account, so an account that does not exist yet is created with them.
         overlay.set(address, None, None, None);
     }
     for (slot, value) in slots {

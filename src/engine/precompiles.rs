@@ -1,4 +1,4 @@
-//! The precompiles of a run: the fork's own, less those that overrides took away, plus those that they moved.
+//! The precompiles of a run: the fork's, without those that overrides removed, and with those that overrides moved.
 
 use alloy_evm::precompiles::PrecompilesMap;
 use alloy_primitives::Address;
@@ -14,22 +14,23 @@ use crate::chain::Fork;
 
 /// The precompiles of a run.
 ///
-/// Overriding a precompile's account takes its code away, but leaves its address as warm as the fork makes it: the access list of a
-/// transaction begins with the fork's precompiles (EIP-2929), whatever a request has put there.
+/// Overriding a precompile's account removes the precompile, but its address stays as warm as the fork makes it: the
+/// accessed addresses of a transaction begin with the fork's precompiles (EIP-2929), whatever a request overrides.
 #[derive(Clone, Debug)]
 pub struct RunPrecompiles {
     fork: &'static Precompiles,
     active: PrecompilesMap,
-    /// Gas that they may still use, where only short runs are wanted; and whether one wanted more.
+    /// Gas that precompiles may still use. `None` if the run need not be short.
     short: Option<u64>,
+    /// Whether a precompile needed more than that.
     too_long: bool,
 }
 
-/// Gas that the precompiles of a run that must be short may use together: some tens of microseconds of the dearest.
+/// Gas that all precompiles of a short run may use together: some tens of microseconds of the most expensive one.
 const SHORT_GAS: u64 = 100_000;
 
 impl RunPrecompiles {
-    /// Those of a fork.
+    /// Returns the precompiles of a fork.
     pub fn of(fork: impl Into<Fork>) -> Self {
         let fork = match fork.into() {
             Fork::Ethereum(spec) => Precompiles::new(PrecompileSpecId::from_spec_id(spec)),
@@ -38,29 +39,29 @@ impl RunPrecompiles {
         Self { fork, active: PrecompilesMap::from_static(fork), short: None, too_long: false }
     }
 
-    /// Stops a run in which precompiles would take long. The meter cannot: it sees only what is between two opcodes.
+    /// Stops the run if its precompiles would take long. The meter cannot do that, because it ticks only on opcodes.
     pub const fn keep_short(&mut self) {
         self.short = Some(SHORT_GAS);
     }
 
-    /// Whether a run was stopped for that.
+    /// Returns whether the run was stopped because its precompiles would take long.
     pub const fn was_too_long(&self) -> bool {
         self.too_long
     }
 
-    /// Whether a precompile is at `address`.
+    /// Returns whether a precompile is at `address`.
     pub fn is_at(&self, address: &Address) -> bool {
         self.active.get(address).is_some()
     }
 
-    /// Takes the precompile at `address` away, if one is there.
+    /// Removes the precompile at `address`, if there is one.
     pub fn remove(&mut self, address: &Address) {
         if self.is_at(address) {
             self.active.apply_precompile(address, |_| None);
         }
     }
 
-    /// Puts the precompile at `from` at `to` as well, in the place of what is there.
+    /// Copies the precompile at `from` to `to`, and replaces the precompile there, if any.
     pub fn copy(&mut self, from: &Address, to: Address) {
         let mut found = None;
         self.active.ensure_dynamic_precompiles();
@@ -87,12 +88,12 @@ where
         if self.active.get(&inputs.bytecode_address).is_none() {
             return Ok(None);
         }
-        // What a precompile does and costs does not depend on the gas that is left over, unless it is too little.
+        // The result and the cost of a precompile do not depend on its gas limit, unless the limit is too low.
         let bounded = CallInputs { gas_limit: inputs.gas_limit.min(*left), ..inputs.clone() };
         let Some(mut result) = self.active.run(context, &bounded)? else { return Ok(None) };
         if result.result == InstructionResult::PrecompileOOG && inputs.gas_limit > *left {
             self.too_long = true;
-            return Err("the precompiles take too long to run in place".to_owned());
+            return Err("the precompiles take too long to run inline".to_owned());
         }
         let used = result.gas.total_gas_spent();
         *left = left.saturating_sub(used);

@@ -1,4 +1,4 @@
-//! The inspector behind all tracers, which keeps to a bound in bytes.
+//! The inspector behind all tracers. It bounds the bytes that traces take.
 
 use alloy_evm::EvmEnv;
 use alloy_primitives::{Address, Log};
@@ -32,30 +32,30 @@ use super::{
 };
 use crate::state::Overlay;
 
-/// Bytes that a frame takes: its node in a vector that doubles and is moved, and its place among its parent's children.
+/// Bytes of a frame: its node in a vector that doubles and is moved, and its entry among its parent's children.
 const FRAME: usize = 3 * size_of::<CallTraceNode>() + 64;
-/// Bytes that a recording takes before it has any: its first nodes.
+/// Bytes of a recording without any frame: its first nodes.
 const RECORDING: usize = size_of::<Recording>() + 8 * size_of::<CallTraceNode>();
-/// Bytes that a log takes in the same way, its topics included.
+/// Bytes of a log, in a vector that doubles too, with its topics.
 const LOG: usize = 3 * size_of::<CallLog>() + 4 * 32 + 64;
-/// Bytes that one function in the counts of `4byteTracer` takes, its name in the answer included.
+/// Bytes of one function in the counts of `4byteTracer`, with its name in the answer.
 const SELECTOR: usize = 256;
-/// Bytes that an account takes in an answer of `prestateTracer`, before and after, and a slot of it.
+/// Bytes of an account, and of a slot, in an answer of `prestateTracer`, before and after.
 const ACCOUNT: usize = 1024;
 const SLOT: usize = 512;
 
-/// Records what a [`Tracer`] asks for, in at most as many bytes as it may.
+/// Records what a [`Tracer`] asks for, within a budget of bytes.
 ///
-/// Each hook first takes from the budget what recording may cost at the most. Where there is not enough left, nothing is recorded any
-/// more and the run stops. So the memory of a trace never exceeds the bound, whatever a contract does.
+/// Each hook first takes from the budget the most that its record may cost. If too little is left, recording ends and
+/// the run stops. So the memory of a trace never exceeds the budget, whatever a contract does.
 #[derive(Debug)]
 pub(super) struct Recorder {
     recordings: Vec<Recording>,
-    /// The names of the recordings, where they are several.
+    /// The names of the recordings of a mux. `None` for any other tracer.
     names: Option<Vec<&'static str>>,
     budget: TraceBudget,
     over: bool,
-    /// Open frames.
+    /// Number of open frames.
     depth: usize,
 }
 
@@ -69,14 +69,14 @@ enum Recording {
     Noop,
 }
 
-/// A run that has ended, and what it saw.
+/// A run that has ended, with its transaction and its initial state.
 pub(super) struct EndedRun<'a> {
     pub ran: &'a ResultAndState,
-    /// The gas limit of its transaction, and the sender.
+    /// The gas limit of the transaction, and its sender.
     pub gas_limit: u64,
     pub caller: Address,
     pub block_number: u64,
-    /// The state before it.
+    /// The state before the run.
     pub before: &'a Overlay,
 }
 
@@ -93,12 +93,12 @@ impl Recorder {
         recorder
     }
 
-    /// Whether the run was stopped because the trace had become too long.
+    /// Returns whether the run was stopped because the trace exceeds the budget.
     pub(super) const fn is_over(&self) -> bool {
         self.over
     }
 
-    /// The trace, and what is left of the budget. None where it is too long.
+    /// Returns the trace and the rest of the budget, or `None` if the trace exceeds the budget.
     pub(super) fn finish(mut self, seen: &EndedRun<'_>) -> Option<(Trace, TraceBudget)> {
         let recordings = std::mem::take(&mut self.recordings);
         let mut traces = Vec::with_capacity(recordings.len());
@@ -112,7 +112,7 @@ impl Recorder {
         Some((trace, self.budget))
     }
 
-    /// Takes bytes from the budget. False from the moment on when they do not suffice: nothing may be recorded any more.
+    /// Takes bytes from the budget. Once too few are left, always returns false, and nothing may be recorded any more.
     fn take(&mut self, bytes: usize) -> bool {
         self.over = self.over || !self.budget.take(bytes);
         !self.over
@@ -122,7 +122,7 @@ impl Recorder {
         *context.error() = Err(ContextError::Custom(String::new()));
     }
 
-    /// The recordings that record a frame: the outermost, or another.
+    /// Returns the inspectors that record a frame, given whether it is the outermost.
     fn frames(&mut self, outermost: bool) -> impl Iterator<Item = &mut TracingInspector> {
         self.recordings.iter_mut().filter_map(move |one| one.frames(outermost))
     }
@@ -131,7 +131,7 @@ impl Recorder {
         self.recordings.iter_mut().filter_map(|one| if let Recording::Steps(log) = one { Some(log) } else { None })
     }
 
-    /// Begins a frame with `bytes` of input. Returns whether it is the outermost; none where nothing may be recorded any more.
+    /// Begins a frame with `bytes` of input. Returns whether it is the outermost, or `None` if the budget is exceeded.
     fn enter(&mut self, context: &mut impl ContextTr, bytes: usize) -> Option<bool> {
         let outermost = self.depth == 0;
         self.depth += 1;
@@ -144,13 +144,13 @@ impl Recorder {
         Some(outermost)
     }
 
-    /// Ends a frame with `bytes` of output, in the same way.
+    /// Ends a frame with `bytes` of output. Returns the same as [`Self::enter`].
     fn leave(&mut self, context: &mut impl ContextTr, bytes: usize) -> Option<bool> {
         self.depth -= 1;
         let outermost = self.depth == 0;
         self.steps().for_each(StepLog::leave);
         let frames = self.frames(outermost).count();
-        // Once the trace is too long, frames end that were never recorded.
+        // Once the budget is exceeded, frames end that were never recorded.
         if self.over || !self.take(frames.saturating_mul(bytes)) {
             Self::stop(context);
             return None;
@@ -171,14 +171,14 @@ impl From<&Tracer> for Recording {
             }
             Tracer::PreState(config) => Self::PreState(*config),
             Tracer::FourByte => Self::FourByte(FourByteInspector::default()),
-            // The edge lets no mux into a mux.
+            // The parser of requests rejects a mux in a mux.
             Tracer::Noop | Tracer::Mux(_) => Self::Noop,
         }
     }
 }
 
 impl Recording {
-    /// The inspector of its frames, where it records this one: the outermost, or another.
+    /// Returns the inspector of frames if it records this frame, given whether the frame is the outermost.
     fn frames(&mut self, outermost: bool) -> Option<&mut TracingInspector> {
         match self {
             Self::FlatCalls(inspector, _) => Some(inspector),
@@ -187,7 +187,7 @@ impl Recording {
         }
     }
 
-    /// The same, where it records logs, too.
+    /// Returns the inspector of frames if it records this frame and its logs.
     fn logs(&mut self, outermost: bool) -> Option<&mut TracingInspector> {
         match self {
             Self::Calls(_, config) if config.with_log.unwrap_or_default() => self.frames(outermost),
@@ -228,7 +228,7 @@ impl Recording {
                 let Ok(mut frame) =
                     GethTraceBuilder::new(Vec::new()).geth_prestate_traces(seen.ran, &config, seen.before);
                 if let PreStateFrame::Default(accounts) = &mut frame {
-                    // geth: a contract that the call creates had no state before, unless somebody had sent it ether.
+                    // As in geth, a contract that the call creates had no state before, unless it already held ether.
                     let created = seen.ran.state.iter().filter(|(_, account)| account.is_created());
                     for (address, _) in created {
                         if accounts.0.get(address).is_some_and(|before| before.balance == Some(U256::ZERO)) {
@@ -267,7 +267,7 @@ impl<'a, C: ContextTr<Db = &'a mut Overlay, Journal: JournalExt>> Inspector<C> f
             return Self::stop(context);
         }
         for inspector in self.recordings.iter_mut().filter_map(|one| one.logs(outermost)) {
-            // Numbering a log looks at every frame so far: that is paid for, too.
+            // Numbering a log visits every frame so far, so the meter ticks for that, too.
             let frames = u32::try_from(inspector.traces().nodes().len() / 64).unwrap_or(u32::MAX);
             context.db_mut().meter.tick(1 + frames);
             Inspector::<C>::log(inspector, context, log.clone());
@@ -279,7 +279,7 @@ impl<'a, C: ContextTr<Db = &'a mut Overlay, Journal: JournalExt>> Inspector<C> f
         for inspector in self.frames(outermost) {
             inspector.call(context, inputs);
         }
-        // geth: precompiles are just fancy opcodes.
+        // As in geth, a precompile counts as an opcode, not as a contract with functions.
         let is_precompile = context.journal_ref().precompile_addresses().contains(&inputs.bytecode_address);
         let mut added = 0;
         for recording in &mut self.recordings {
@@ -318,14 +318,14 @@ impl<'a, C: ContextTr<Db = &'a mut Overlay, Journal: JournalExt>> Inspector<C> f
     }
 
     fn selfdestruct(&mut self, contract: Address, target: Address, value: U256) {
-        // geth shows it as a frame in its frame: `onlyTopCall` leaves it out.
+        // geth shows a self-destruct as a frame within the contract's, so `onlyTopCall` omits it.
         for inspector in self.frames(false) {
             Inspector::<C>::selfdestruct(inspector, contract, target, value);
         }
     }
 }
 
-/// Runs a call that is filled in, keeps its changes in `overlay`, and returns its trace with the gas that it used.
+/// Runs a call that is filled in, and keeps its changes in `overlay`. Returns its trace and the gas used.
 pub(super) fn trace<F: FamilyEvm>(
     call: &Call,
     (tx, env, precompiles): (TxEnv, EvmEnv<F::Spec>, RunPrecompiles),

@@ -1,4 +1,4 @@
-//! Real transactions again: the state in the middle of a block.
+//! Runs the transactions of a block again, to restore the state in the middle of the block.
 
 use alloy_consensus::{Header, transaction::Recovered};
 use alloy_evm::block::BlockExecutionError;
@@ -9,16 +9,16 @@ use crate::{
     state::{Overlay, Snapshot},
 };
 
-/// How many transactions the newest block of `snapshot` has: those so far, where it is being built.
+/// Returns the number of transactions in the newest block of `snapshot`: those so far, if it is being built.
 pub fn transaction_count(snapshot: &Snapshot) -> usize {
     snapshot.open.as_ref().map_or(snapshot.head.body().transactions.len(), |open| open.transactions.len())
 }
 
-/// Brings `overlay`, which stands over the state of the parent of `snapshot`'s newest block, into the middle of that block: its pre-block
-/// system calls and its first `count` transactions have run.
+/// Runs the pre-block system calls and the first `count` transactions of `snapshot`'s newest block. `overlay` must be
+/// over the state of that block's parent.
 ///
 /// # Errors
-/// That the run was stopped, or a transaction that was in the block cannot run, which is a fault.
+/// Returns [`SimulationError::Stopped`] if the run was stopped, or [`SimulationError::Internal`] if part of it fails.
 pub fn replay(
     spec: &ChainSpec,
     snapshot: &Snapshot,

@@ -1,19 +1,19 @@
-//! What is asked of the engine, already parsed: nothing here can be malformed, only refused by the chain's rules.
+//! Requests to the engine, already parsed: they cannot be malformed, only refused by the chain's rules.
 
 use alloy_consensus::{TxEnvelope, transaction::Recovered};
 use alloy_eips::{eip2930::AccessList, eip4895::Withdrawals, eip7702::SignedAuthorization};
 use alloy_primitives::{Address, B256, Bytes, TxKind, U256};
 
-/// A call as a request describes it: what is absent gets its default from the block it runs in.
+/// A call as a request describes it. An absent field gets its default from the block in which the call runs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Call {
     /// The sender; the zero address by default.
     pub from: Address,
     /// The callee, or the creation of a contract.
     pub to: TxKind,
-    /// Gas limit.
+    /// Gas limit. `None` allows all the gas of the block or of the node's cap.
     pub gas: Option<u64>,
-    /// What is paid for gas.
+    /// The price that the call offers for gas.
     pub fees: CallFees,
     /// Value transferred, in wei.
     pub value: U256,
@@ -21,28 +21,28 @@ pub struct Call {
     pub data: Bytes,
     /// The sender's nonce; its current one by default.
     pub nonce: Option<u64>,
-    /// EIP-155 chain id; must be the chain's own where given.
+    /// EIP-155 chain id. If present, it must be the chain's own.
     pub chain_id: Option<U256>,
-    /// EIP-2930.
+    /// Access list (EIP-2930).
     pub access_list: Option<AccessList>,
-    /// EIP-4844: versioned hashes of the blobs.
+    /// Versioned hashes of the blobs (EIP-4844).
     pub blob_hashes: Option<Vec<B256>>,
-    /// EIP-4844: wei a unit of blob gas, at the most.
+    /// The most that the call pays for a unit of blob gas, in wei (EIP-4844).
     pub max_fee_per_blob_gas: Option<u128>,
-    /// EIP-7702.
+    /// Signed delegations (EIP-7702).
     pub authorization_list: Option<Vec<SignedAuthorization>>,
 }
 
-/// What a call pays a unit of gas, in wei.
+/// The price that a call offers for a unit of gas, in wei.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CallFees {
-    /// One price, as before EIP-1559.
+    /// A single price, as before EIP-1559.
     GasPrice(u128),
-    /// EIP-1559. Absent is zero, and both absent is a call that pays nothing.
+    /// EIP-1559 fees. An absent fee is zero; a call without either pays nothing.
     Market {
-        /// The most it pays.
+        /// The most that the call pays in total.
         max_fee: Option<u128>,
-        /// The most it pays to the block's producer.
+        /// The most that the call pays to the block's producer.
         max_priority: Option<u128>,
     },
 }
@@ -54,7 +54,7 @@ impl Default for CallFees {
 }
 
 impl CallFees {
-    /// Whether the call offers nothing for its gas.
+    /// Returns whether the call offers nothing for its gas.
     pub const fn is_free(&self) -> bool {
         match self {
             Self::GasPrice(price) => *price == 0,
@@ -65,37 +65,37 @@ impl CallFees {
     }
 }
 
-/// Values in the place of an account's own.
+/// Values that replace an account's own. `None` keeps the account's value.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AccountOverride {
     /// Balance in wei.
     pub balance: Option<U256>,
-    /// Nonce.
+    /// Next nonce of the account.
     pub nonce: Option<u64>,
-    /// Bytecode.
+    /// Bytecode; empty for an account without code.
     pub code: Option<Bytes>,
-    /// Storage.
+    /// Storage slots.
     pub storage: StorageOverride,
-    /// Moves the precompile that is here to this address.
+    /// The address to which the precompile at this account moves.
     pub move_precompile_to: Option<Address>,
 }
 
-/// Slots in the place of an account's own.
+/// Storage slots that replace an account's own.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum StorageOverride {
-    /// The storage stays as it is.
+    /// The account keeps its storage.
     #[default]
     Keep,
-    /// `state`: these slots and no others.
+    /// `state`: the account has these slots and no others.
     Replace(Vec<(U256, U256)>),
-    /// `stateDiff`: these slots, and all others as they are.
+    /// `stateDiff`: these slots change, and all others stay.
     Diff(Vec<(U256, U256)>),
 }
 
-/// State overrides, ordered by address: what an error names first does not depend on a hash.
+/// State overrides, ordered by address, so that the account that an error names does not depend on hash order.
 pub type StateOverrides = Vec<(Address, AccountOverride)>;
 
-/// Values in the place of a block's own.
+/// Values that replace a block's own. `None` keeps the block's value.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct BlockOverrides {
     /// Block number.
@@ -104,24 +104,24 @@ pub struct BlockOverrides {
     pub time: Option<u64>,
     /// Gas limit.
     pub gas_limit: Option<u64>,
-    /// Who gets the fees.
+    /// The recipient of the fees.
     pub fee_recipient: Option<Address>,
-    /// EIP-4399.
+    /// The block's `prevRandao` (EIP-4399).
     pub prev_randao: Option<B256>,
     /// Base fee in wei.
     pub base_fee: Option<u64>,
     /// Price of a unit of blob gas in wei.
     pub blob_base_fee: Option<u128>,
-    /// EIP-4788.
+    /// Root of the parent beacon block (EIP-4788).
     pub beacon_root: Option<B256>,
-    /// EIP-4895.
+    /// Withdrawals (EIP-4895).
     pub withdrawals: Option<Withdrawals>,
-    /// Difficulty, before the merge.
+    /// Difficulty. Ignored from the merge on.
     pub difficulty: Option<U256>,
 }
 
 impl BlockOverrides {
-    /// These, and where they say nothing `others`; its number and its time only where `first`, as later blocks follow from the first.
+    /// Fills absent values from `others`, number and time only if `first`, because later blocks follow from the first.
     pub fn or(self, others: &Self, first: bool) -> Self {
         let (number, time) = if first { (others.number, others.time) } else { (None, None) };
         Self {
@@ -139,30 +139,30 @@ impl BlockOverrides {
     }
 }
 
-/// An `eth_call`.
+/// The parameters of an `eth_call`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CallRequest {
     /// The call.
     pub call: Call,
-    /// Applied to the state before it.
+    /// Overrides of the state before the call.
     pub state: StateOverrides,
-    /// Applied to the block it runs in.
+    /// Overrides of the block in which the call runs.
     pub block: BlockOverrides,
 }
 
-/// An `eth_simulateV1`.
+/// The parameters of an `eth_simulateV1`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Simulation {
     /// The blocks, in order.
     pub blocks: Vec<SimBlock>,
-    /// Report transfers of the native currency as logs.
+    /// Whether transfers of the native currency are reported as logs.
     pub trace_transfers: bool,
-    /// Check nonces, fees and base fee as for real transactions.
+    /// Whether nonces, fees and the base fee are checked as for real transactions.
     pub validation: bool,
 }
 
 impl Simulation {
-    /// How many calls it has, in all its blocks.
+    /// Returns the number of calls in all blocks.
     pub fn calls(&self) -> usize {
         self.blocks.iter().map(|block| block.calls.len()).sum()
     }
@@ -171,73 +171,73 @@ impl Simulation {
 /// One block of a simulation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SimBlock {
-    /// Applied before the block's first call.
+    /// Overrides of the state before the block's first call.
     pub state: StateOverrides,
-    /// The block's own fields.
+    /// Overrides of the block's fields.
     pub block: BlockOverrides,
     /// The calls, in order.
     pub calls: Vec<Call>,
 }
 
-/// An `eth_callBundle`.
+/// The parameters of an `eth_callBundle`. An absent field keeps the block's own value.
 #[derive(Clone, Debug)]
 pub struct SignedBundle {
     /// Signed transactions with their senders, in order.
     pub transactions: Vec<Recovered<TxEnvelope>>,
-    /// The block that they are meant for.
+    /// The number of the block that the bundle is meant for.
     pub number: u64,
-    /// That block's timestamp in seconds.
+    /// The block's timestamp in seconds.
     pub timestamp: Option<u64>,
-    /// Who gets its fees.
+    /// The recipient of the block's fees.
     pub coinbase: Option<Address>,
-    /// Its gas limit.
+    /// The block's gas limit.
     pub gas_limit: Option<u64>,
-    /// Its difficulty, before the merge.
+    /// The block's difficulty. Ignored from the merge on.
     pub difficulty: Option<U256>,
-    /// Its base fee in wei.
+    /// The block's base fee in wei.
     pub base_fee: Option<u64>,
 }
 
-/// Bundles of calls that run one after another, each on what those before it left: `eth_callMany`, and the traces of calls.
+/// Bundles of calls, each on the state that the previous one left: `eth_callMany`, and the traces of calls.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Bundles {
-    /// Applied to the state before the first call.
+    /// Overrides of the state before the first call.
     pub state: StateOverrides,
-    /// In order.
+    /// The bundles, in order.
     pub bundles: Vec<Bundle>,
 }
 
-/// Calls in one block.
+/// Calls that run in one block.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Bundle {
-    /// In order.
+    /// The calls, in order.
     pub calls: Vec<Call>,
-    /// Applied to the block they run in.
+    /// Overrides of the block in which the calls run.
     pub block: BlockOverrides,
 }
 
-/// What a caller of the engine decides: limits, and where the dialects differ.
+/// The rules that a caller of the engine sets: limits, and the points in which the dialects differ.
 #[derive(Clone, Copy, Debug)]
 pub struct SimulationRules {
-    /// The base fee where nothing else sets it.
+    /// The base fee of calls without validation.
     pub base_fee: BaseFeeRule,
     /// Seconds between simulated blocks.
     pub block_time: u64,
-    /// Whether state roots are computed; they are zero where not.
+    /// Whether state roots are computed. If not, they are zero.
     pub state_roots: bool,
-    /// Gas for a whole request, its calls together.
+    /// Gas that all calls of a request may use together.
     pub gas_cap: u64,
-    /// Blocks a simulation may span, gaps included.
+    /// Number of blocks that a simulation may span, gaps included.
     pub max_blocks: u64,
-    /// How far above the smallest gas limit an estimate may be, as a part of it; zero for exactly that.
+    /// How far an estimate may be above the smallest gas limit, as a fraction of the estimate. Zero means exact.
     pub estimate_tolerance: f64,
 }
 
-/// What base fee a call without validation sees.
+/// The base fee that a call without validation sees.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BaseFeeRule {
-    /// The block's own; a call that offers no gas price pays nothing all the same.
+    /// The block's own. A call that offers no gas price still pays nothing.
     Block,
-    /// geth's: zero in a simulation, and in a call that offers no gas price.
+    /// geth's rule: zero in a simulation, and in a call that offers no gas price.
     ZeroWhenFree,
 }

@@ -1,4 +1,4 @@
-//! `eth_simulateV1`: bundles of calls in blocks that follow one another, each block with its overrides, header and roots.
+//! `eth_simulateV1`: calls in consecutive blocks, each block with its overrides, header and roots.
 
 mod plan;
 
@@ -43,17 +43,17 @@ use crate::{
 /// A block that was simulated.
 #[derive(Debug)]
 pub struct SimulatedBlock {
-    /// Its header; the state root is zero where none was computed.
+    /// The header. Its state root is zero if none was computed.
     pub header: Sealed<Header>,
-    /// Whether nobody asked for it: it fills a gap between block numbers.
+    /// Whether the request did not ask for the block, which fills a gap between block numbers.
     pub filler: bool,
-    /// What the calls did, in order.
+    /// The results of the calls, in order.
     pub calls: Vec<CallResult>,
     /// The calls as transactions, in order.
     pub transactions: Vec<SimulatedTx>,
-    /// Withdrawals (EIP-4895), from Shanghai on.
+    /// Withdrawals (EIP-4895). `None` before Shanghai.
     pub withdrawals: Option<Withdrawals>,
-    /// Bytes of the block's RLP.
+    /// Size of the block's RLP, in bytes.
     pub size: usize,
 }
 
@@ -62,41 +62,44 @@ pub struct SimulatedBlock {
 pub struct SimulatedTx {
     /// The sender.
     pub from: Address,
-    /// The transaction.
+    /// The transaction, without a signature.
     pub tx: UnsignedTx,
-    /// The hash of its encoding.
+    /// The hash of the transaction's encoding (EIP-2718).
     pub hash: B256,
 }
 
-/// What a call did.
+/// The result of a call.
 #[derive(Debug)]
 pub struct CallResult {
-    /// How it ended.
+    /// The way in which the call ended.
     pub outcome: CallOutcome,
-    /// Gas used, refunds taken off.
+    /// Gas used, after refunds.
     pub gas_used: u64,
-    /// Gas used at the peak, before refunds.
+    /// Gas used before refunds, or the floor (EIP-7623) if that is higher.
     pub max_used_gas: u64,
-    /// What it returned, or the data of its revert.
+    /// The call's output, or the data of its revert.
     pub return_data: Bytes,
-    /// Its logs, transfers of the native currency among them where asked for. A call that failed has none.
+    /// Logs, including transfers of the native currency if the request traces them. Empty if the call failed.
     pub logs: Vec<NumberedLog>,
 }
 
-/// How a call ended.
+/// The way in which a call ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CallOutcome {
-    /// It did all it wanted.
+    /// The call ran to its end.
     Success,
-    /// It reverted itself; the reason is in its return data.
+    /// The call reverted. Its return data contains the reason.
     Revert,
-    /// The EVM stopped it.
+    /// The EVM stopped the call.
     Halt(HaltReason),
 }
 
 impl Engine<'_> {
-    /// Runs `simulation` on `snapshot`, in `overlay`, which stands over the snapshot's state. Where a block is being built, the first
-    /// simulated block continues it (`design.md`, decision 4 and ruling 2).
+    /// Runs `simulation` on `snapshot`, whose state must be under the overlay. A simulated block with the number of the
+    /// block being built continues that block, because the calls would land there.
+    ///
+    /// # Errors
+    /// Returns a [`SimulationError`] if a block or a call is refused, or if the meter stopped the run.
     pub fn simulate(
         &mut self,
         snapshot: &Snapshot,
@@ -139,19 +142,18 @@ struct Simulator<'a> {
     trace_transfers: bool,
     gas_left: u64,
     parent: Cow<'a, Sealed<Header>>,
-    /// The tries after the block before, where roots are asked for.
+    /// The tries after the previous block. `None` if no roots are computed.
     roots: Option<StateRoots<'a>>,
 }
 
-/// What the calls of a block did, and what its header needs of it.
+/// The results of a block's calls, and the values that its header needs.
 struct BlockRun {
     calls: Vec<CallResult>,
-    /// With their senders.
     transactions: Vec<(Address, UnsignedTx)>,
-    /// Their encodings (EIP-2718).
+    /// The encoded receipts (EIP-2718).
     receipts: Vec<Vec<u8>>,
     bloom: Bloom,
-    /// Deposit requests among their logs (EIP-6110).
+    /// The deposit requests in the logs (EIP-6110).
     deposits: Vec<u8>,
     gas_used: u64,
     blob_gas_used: u64,
@@ -161,13 +163,13 @@ struct BlockRun {
 impl Simulator<'_> {
     fn block<F: FamilyEvm>(&mut self, planned: PlannedBlock<'_>) -> Result<SimulatedBlock, SimulationError> {
         self.overlay.meter.between_calls()?;
-        // Of blocks before the first, the snapshot knows the hashes.
+        // The snapshot knows the hashes of the blocks before the first simulated one.
         if let Cow::Owned(simulated) = &self.parent {
             self.overlay.push_hash(simulated.number, simulated.hash());
         }
         let mut header = self.header(&planned);
         let ran = self.run::<F>(&planned, &header).map_err(|error| {
-            // Whatever the EVM says of a run that was stopped: that it was is the reason.
+            // If the meter stopped the run, that is the reason, whatever the EVM's error says.
             self.overlay.meter.stopped().map_or(error, SimulationError::from)
         })?;
         header.requests_hash = ran.requests.as_ref().map(Requests::requests_hash);
@@ -189,10 +191,10 @@ impl Simulator<'_> {
             .then(|| planned.block.block.withdrawals.clone().unwrap_or_default());
         header.withdrawals_root =
             withdrawals.as_ref().map(|list| alloy_consensus::proofs::calculate_withdrawals_root(list));
-        // From Isthmus on it proves what was withdrawn to L1 (<https://specs.optimism.io/protocol/isthmus/exec-engine.html>).
+        // Since Isthmus, this proves withdrawals to L1 (<https://specs.optimism.io/protocol/isthmus/exec-engine.html>).
         let proves_messages = self.spec.is_isthmus_active_at_timestamp(planned.time);
         if proves_messages {
-            // Where no root is computed, what was withdrawn before stands.
+            // If no root is computed, the parent's stays.
             header.withdrawals_root = self.parent.withdrawals_root.or(header.withdrawals_root);
         }
         if let Some(roots) = &mut self.roots {
@@ -200,7 +202,7 @@ impl Simulator<'_> {
             if proves_messages {
                 header.withdrawals_root = Some(roots.storage_root_of(L2_TO_L1_MESSAGE_PASSER_ADDRESS));
             }
-            // The next block brings its own changes alone.
+            // From here on, the overlay reports only the next block's changes.
             self.overlay.settle();
         }
         let sizes = ran.transactions.iter().map(|(_, tx)| (tx.encoded.len(), tx.tx.tx_type() == TxType::Legacy));
@@ -218,7 +220,7 @@ impl Simulator<'_> {
         })
     }
 
-    /// The header before its calls have run.
+    /// Returns a block's header as it is before the calls run.
     fn header(&self, planned: &PlannedBlock<'_>) -> Header {
         let overrides = &planned.block.block;
         let parent = self.parent.inner();
@@ -259,7 +261,7 @@ impl Simulator<'_> {
         let market = self.spec.is_market(&env);
         let blob_base_fee = env.block_env.blob_excess_gas_and_price.map_or(0, |blob| blob.blob_gasprice);
 
-        // What the block being built has used is gone; `gasUsed` counts the simulated calls alone.
+        // The gas that the block being built has used is not available. `gasUsed` counts only the simulated calls.
         let available = header.gas_limit.saturating_sub(planned.continues.map_or(0, |open| open.gas_used));
         let mut ran = BlockRun {
             calls: Vec::with_capacity(planned.block.calls.len()),
@@ -288,7 +290,7 @@ impl Simulator<'_> {
             let listed = unsigned_tx(call, filled)?;
             let mut tx = tx_env(call, filled);
             if !self.validation {
-                // Nonces are not checked here, and revm takes none at the very end of the range.
+                // Nonces are not checked here, and revm rejects a nonce of `u64::MAX`.
                 tx.nonce = tx.nonce.min(u64::MAX - 1);
                 if tx.max_fee_per_blob_gas == 0 {
                     tx.max_fee_per_blob_gas = blob_base_fee;
@@ -310,7 +312,7 @@ impl Simulator<'_> {
                 }
             };
             if wraps {
-                // Without validation the account's nonce wraps, as geth's does.
+                // Without validation, the account's nonce wraps around, as in geth.
                 evm.db_mut().set(call.from, None, Some(0), None);
             }
             let marks = evm.db().log_numbers.standing(result.logs().len());
@@ -342,12 +344,12 @@ impl Simulator<'_> {
     }
 }
 
-/// Where in its block a call stands.
+/// The gas and the rules that a call finds at its position in a block.
 struct CallPosition<'a> {
     spec: &'a ChainSpec,
-    /// Gas that the request has left.
+    /// Gas that the whole request has left.
     gas_left: u64,
-    /// Gas of the block for simulated calls, and what of it is used.
+    /// Gas of the block for simulated calls, and the used part of it.
     available: u64,
     used: u64,
     /// Whether the block has a base fee.
@@ -355,7 +357,7 @@ struct CallPosition<'a> {
 }
 
 impl CallPosition<'_> {
-    /// Gives a call the gas and the nonce that it does not name.
+    /// Returns a call's gas and nonce, with defaults for what the call does not name.
     fn fill(&self, call: &Call, overlay: &mut Overlay) -> Result<FilledCall, SimulationError> {
         check_chain(call, self.spec)?;
         let remaining = self.available.saturating_sub(self.used);
@@ -373,10 +375,10 @@ impl CallPosition<'_> {
 }
 
 impl BlockRun {
-    /// Counts what a call did, and writes its receipt. `marks` are those of its logs.
+    /// Adds a call's gas, logs and receipt to the block, and returns the call's result. `marks` are those of its logs.
     ///
     /// # Errors
-    /// A log of the deposit contract that is none of its own.
+    /// Returns `BlockValidationError::DepositRequestDecode` if a log of the deposit contract cannot be decoded.
     fn add(
         &mut self,
         result: ExecutionResult,
@@ -417,7 +419,7 @@ fn system_call<T, E: std::fmt::Display>(result: Result<T, E>) -> Result<T, Simul
     result.map_err(|error| SimulationError::Refused(format!("system call: {error}")))
 }
 
-/// A receipt as EIP-2718 has it.
+/// Returns a receipt's encoding (EIP-2718).
 fn encoded(kind: TxType, receipt: &ReceiptWithBloom<Receipt<&Log>>) -> Vec<u8> {
     let mut out = Vec::with_capacity(receipt.length() + 1);
     if kind != TxType::Legacy {

@@ -1,4 +1,4 @@
-//! geth's struct logger: every opcode of a call with what was there before it.
+//! geth's struct logger: every opcode of a call, with the state of the machine before it.
 
 use alloy_primitives::{Address, Bytes, U256};
 use revm::{
@@ -13,67 +13,67 @@ use revm::{
 
 use super::error::HaltText;
 
-/// What is recorded at each step.
+/// The data that is recorded at each step.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StepOptions {
-    /// The memory.
+    /// Whether to record the memory.
     pub memory: bool,
-    /// The stack.
+    /// Whether to record the stack.
     pub stack: bool,
-    /// The slots that the contract has read and written so far, where it reads or writes one.
+    /// Whether to record the storage slots that the contract reads and writes.
     pub storage: bool,
-    /// What the last call returned.
+    /// Whether to record the data that the last call returned.
     pub return_data: bool,
-    /// The most steps; zero is no limit.
+    /// The highest number of steps. Zero means no limit.
     pub limit: usize,
 }
 
-/// One opcode, and what was there before it ran.
+/// One opcode, and the state of the machine before it ran.
 #[derive(Clone, Debug)]
 pub struct TraceStep {
-    /// Where in the code.
+    /// The opcode's offset in the code.
     pub pc: usize,
-    /// The opcode.
+    /// The opcode's byte.
     pub op: u8,
-    /// Gas left.
+    /// Gas left before the opcode.
     pub gas: u64,
-    /// Gas that it cost, what it passed on to a call included.
+    /// Gas that the opcode cost, including gas passed on to a call.
     pub gas_cost: u64,
-    /// 1 in the outermost call.
+    /// Depth of the call; 1 for the outermost.
     pub depth: usize,
     /// The refund counter of the transaction.
     pub refund: u64,
-    /// Why it could not run, in geth's words.
+    /// The reason why the opcode could not run, in geth's words.
     pub error: Option<Box<str>>,
-    /// The stack, its top last.
+    /// The stack, with its top last. `None` if not recorded.
     pub stack: Option<Box<[U256]>>,
-    /// The memory.
+    /// The memory. `None` if not recorded.
     pub memory: Option<Bytes>,
-    /// What the last call returned.
+    /// The data that the last call returned. Empty if not recorded.
     pub return_data: Bytes,
-    /// The slot that it reads or writes.
+    /// The slot that the opcode reads or writes. `None` for other opcodes, or if not recorded.
     pub slot: Option<Box<StepSlot>>,
 }
 
-/// A slot that a step reads or writes.
+/// A storage slot that a step reads or writes.
 #[derive(Clone, Copy, Debug)]
 pub struct StepSlot {
-    /// Whose.
+    /// The contract that the slot belongs to.
     pub address: Address,
-    /// Which.
+    /// The slot's key.
     pub key: U256,
-    /// Its value after the step.
+    /// The slot's value after the step.
     pub value: U256,
 }
 
-/// The steps in the order of what happened. They lie in blocks that never move, so that what they take is what is counted.
+/// The steps of a call, in order. They lie in blocks that never move, so that the bytes counted are the bytes used.
 #[derive(Debug, Default)]
 pub struct Steps(Vec<Vec<TraceStep>>);
 
 impl Steps {
     const BLOCK: usize = 64;
 
-    /// In order.
+    /// Returns the steps in order.
     pub fn iter(&self) -> impl Iterator<Item = &TraceStep> {
         self.0.iter().flatten()
     }
@@ -82,11 +82,11 @@ impl Steps {
         self.0.last().map_or(0, |last| (self.0.len() - 1) * Self::BLOCK + last.len())
     }
 
-    /// Bytes that the next step's place takes: nothing where the last block has room.
+    /// Returns the bytes to allocate for the next step: zero if the last block has room.
     fn next_cost(&self) -> usize {
         match self.0.last() {
             Some(block) if block.len() < Self::BLOCK => 0,
-            // The list of blocks doubles, and is moved.
+            // The list of blocks doubles when it is full, and is moved.
             _ => Self::BLOCK * size_of::<TraceStep>() + 3 * size_of::<Vec<TraceStep>>(),
         }
     }
@@ -109,14 +109,13 @@ impl Steps {
 
 type At = Interpreter<EthInterpreter>;
 
-/// Records the steps of a call.
 #[derive(Debug)]
 pub(super) struct StepLog {
     options: StepOptions,
     steps: Steps,
-    /// Whether the step that runs was recorded.
+    /// Whether the step that runs is recorded.
     recording: bool,
-    /// The refunds of the open frames as they were after their last steps; revm counts by frame, geth by transaction.
+    /// The refund counters of the open frames after their last steps: revm counts per frame, geth per transaction.
     refunds: Vec<i64>,
 }
 
@@ -137,7 +136,7 @@ impl StepLog {
         self.refunds.pop();
     }
 
-    /// At the most how many bytes recording the next step takes.
+    /// Returns the most bytes that the record of the next step may take.
     pub(super) fn cost(&self, at: &At) -> usize {
         if self.is_full() {
             return 0;
@@ -152,7 +151,7 @@ impl StepLog {
         self.options.limit != 0 && self.steps.len() >= self.options.limit
     }
 
-    /// Records what is there before a step. Returns how many bytes of [`StepLog::cost`] were not needed.
+    /// Records the state before a step. Returns the bytes of [`StepLog::cost`] that the record did not need.
     pub(super) fn begin(&mut self, at: &At) -> usize {
         self.recording = !self.is_full();
         if !self.recording {
@@ -186,7 +185,7 @@ impl StepLog {
         spared
     }
 
-    /// Completes the step that has run.
+    /// Completes the record of the step that has run.
     pub(super) fn end(&mut self, at: &mut At) {
         if let Some(refund) = self.refunds.last_mut() {
             *refund = at.gas.refunded();
@@ -208,7 +207,7 @@ impl StepLog {
         }
     }
 
-    /// The memory of the step before, where it is still that.
+    /// Returns the memory of the previous step if it is still the same.
     fn unchanged_memory(&mut self, depth: usize, size: usize) -> Option<Bytes> {
         let before = self.steps.last().filter(|step| step.depth == depth)?;
         let memory = before.memory.as_ref().filter(|memory| memory.len() == size)?;
@@ -216,7 +215,7 @@ impl StepLog {
     }
 }
 
-/// The slot that `op` reads or writes; one that is read gets its value after the step.
+/// Returns the slot that `op` reads or writes. A slot that is read gets its value after the step.
 fn slot(op: u8, at: &At) -> Option<StepSlot> {
     let address = at.input.target_address();
     let stack = at.stack.data();
@@ -228,7 +227,7 @@ fn slot(op: u8, at: &At) -> Option<StepSlot> {
     }
 }
 
-/// Why an opcode was not even begun; what fails in its course is told by its frame, not by its step, as geth has it.
+/// Returns why an opcode could not begin. As in geth, a failure in its course belongs to its frame, not to its step.
 fn unable(result: InstructionResult, op: u8, stack: usize) -> Option<Box<str>> {
     let (inputs, outputs) = OpCode::new(op).map_or((0, 0), |op| (op.inputs(), op.outputs()));
     let SuccessOrHalt::<HaltReason>::Halt(reason) = SuccessOrHalt::from(result) else { return None };

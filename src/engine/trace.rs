@@ -1,4 +1,4 @@
-//! Traces of calls: which there are.
+//! The tracers of calls, their traces, and the memory that traces may take.
 
 use alloy_primitives::Bytes;
 use alloy_rpc_types_trace::geth::{CallConfig, FlatCallConfig, FourByteFrame, PreStateConfig, PreStateFrame};
@@ -6,7 +6,7 @@ use revm_inspectors::tracing::types::CallTraceNode;
 
 use super::steps::{StepOptions, Steps};
 
-/// What of a call is traced: geth's native tracers and its struct logger.
+/// A tracer of calls: geth's struct logger, or one of geth's native tracers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Tracer {
     /// The struct logger: each opcode.
@@ -17,16 +17,16 @@ pub enum Tracer {
     FlatCalls(FlatCallConfig),
     /// `prestateTracer`: the accounts and slots that the call needs, or how it changes them.
     PreState(PreStateConfig),
-    /// `4byteTracer`: how often which function was called with how much data.
+    /// `4byteTracer`: the number of calls per function selector and size of the data.
     FourByte,
-    /// `noopTracer`: nothing.
+    /// `noopTracer`: records nothing.
     Noop,
-    /// `muxTracer`: several at once, by their names; never one of these in another.
+    /// `muxTracer`: several tracers at once. A mux never contains another mux.
     Mux(Vec<Tracer>),
 }
 
 impl Tracer {
-    /// geth's name for it; the struct logger has none.
+    /// Returns geth's name of the tracer. The name of the struct logger is empty.
     pub const fn name(&self) -> &'static str {
         match self {
             Self::Steps(_) => "",
@@ -40,64 +40,64 @@ impl Tracer {
     }
 }
 
-/// What a tracer recorded of a call.
+/// The trace of a call.
 #[derive(Debug)]
 pub enum Trace {
-    /// Of [`Tracer::Steps`].
+    /// The trace of [`Tracer::Steps`].
     Steps {
-        /// In order.
+        /// The steps, in order.
         steps: Steps,
         /// Gas that the call used.
         gas_used: u64,
-        /// Whether it reverted or was stopped.
+        /// Whether the call reverted, or the EVM stopped it.
         failed: bool,
-        /// What it returned, or the data of its revert.
+        /// The call's output, or the data of its revert.
         output: Bytes,
     },
-    /// Of [`Tracer::Calls`].
+    /// The trace of [`Tracer::Calls`].
     Calls {
-        /// The frames; each after its parent, the outermost first.
+        /// The frames: the outermost first, and each after its parent.
         frames: Vec<CallTraceNode>,
-        /// Whether logs were asked for.
+        /// Whether the trace includes logs.
         with_logs: bool,
         /// Gas that the call used.
         gas_used: u64,
     },
-    /// Of [`Tracer::FlatCalls`].
+    /// The trace of [`Tracer::FlatCalls`].
     FlatCalls {
-        /// The frames; each after its parent, the outermost first.
+        /// The frames: the outermost first, and each after its parent.
         frames: Vec<CallTraceNode>,
-        /// The block that the call saw.
+        /// The number of the block that the call saw.
         block_number: u64,
-        /// Whether errors are told in Parity's words, not in geth's.
+        /// Whether errors are in Parity's words, not in geth's.
         parity_errors: bool,
     },
-    /// Of [`Tracer::PreState`].
+    /// The trace of [`Tracer::PreState`].
     PreState(PreStateFrame),
-    /// Of [`Tracer::FourByte`].
+    /// The trace of [`Tracer::FourByte`].
     FourByte(FourByteFrame),
-    /// Of [`Tracer::Noop`].
+    /// The empty trace of [`Tracer::Noop`].
     Noop,
-    /// Of [`Tracer::Mux`].
+    /// The traces of [`Tracer::Mux`], with the names of their tracers.
     Mux(Vec<(&'static str, Trace)>),
 }
 
-/// How much memory the traces of a request may take.
+/// The memory that the traces of a request may take.
 #[derive(Clone, Copy, Debug)]
 pub struct TraceBudget {
-    /// Bytes in all: the setting.
+    /// Bytes in total, as set by `--max-trace-bytes`.
     pub limit: usize,
-    /// Bytes of it that are left.
+    /// Bytes left.
     pub left: usize,
 }
 
 impl TraceBudget {
-    /// All of `limit` bytes.
+    /// Returns an unused budget of `limit` bytes.
     pub const fn new(limit: usize) -> Self {
         Self { limit, left: limit }
     }
 
-    /// Takes `bytes` away. False when there are not so many.
+    /// Takes `bytes` from the budget. Returns false, and takes nothing, if fewer are left.
     pub(super) const fn take(&mut self, bytes: usize) -> bool {
         match self.left.checked_sub(bytes) {
             Some(left) => {

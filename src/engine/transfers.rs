@@ -1,4 +1,4 @@
-//! `traceTransfers`: transfers of the native currency as ERC-20 logs among the real ones, in the order of what happened.
+//! `traceTransfers`: transfers of the native currency as ERC-20 logs, in order among the real logs.
 
 use alloy_primitives::{Address, B256, Log, LogData, U256, address, b256};
 use revm::{
@@ -8,32 +8,32 @@ use revm::{
 
 use crate::state::Overlay;
 
-/// The address that such a log bears (execution-apis, `eth_simulateV1`).
+/// The address in the log of a transfer (execution-apis, `eth_simulateV1`).
 const EMITTER: Address = address!("eeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeee");
 /// The topic of `Transfer(address,address,uint256)`.
 const TRANSFER: B256 = b256!("ddf252ad1be2c89b69c2b068fc378daa952ba7f163c4a11628f55a4df523b3ef");
 
-/// A log, and its number among all that its block wrote, those included that were reverted.
+/// A log with its number among all logs of its block, including reverted ones.
 #[derive(Clone, Debug)]
 pub struct NumberedLog {
-    /// The number, from 0.
+    /// The log's number, from 0.
     pub number: u64,
-    /// The log.
+    /// The log itself.
     pub log: Log,
 }
 
-/// Native currency that changes hands.
+/// A transfer of the native currency.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Transfer {
     pub from: Address,
-    /// None: the contract that its frame creates.
+    /// The recipient. `None` for the contract that the frame creates.
     pub to: Option<Address>,
-    /// Wei.
+    /// Value in wei.
     pub value: U256,
 }
 
 impl Transfer {
-    /// What a frame begins with, where it moves any.
+    /// Returns the transfer with which a frame begins, or `None` if the frame transfers nothing.
     pub(super) fn of(frame: &FrameInput) -> Option<Self> {
         let transfer = match frame {
             FrameInput::Call(call) => Self {
@@ -47,7 +47,7 @@ impl Transfer {
         (!transfer.value.is_zero()).then_some(transfer)
     }
 
-    /// Writes it as a log of the frame that is open: who takes that back takes this back.
+    /// Writes the transfer as a log of the open frame, so that a revert of the frame also reverts the log.
     pub(super) fn log<'a>(self, created: Address, context: &mut impl ContextTr<Db = &'a mut Overlay>) {
         let topics = vec![TRANSFER, self.from.into_word(), self.to.unwrap_or(created).into_word()];
         let data = LogData::new_unchecked(topics, self.value.to_be_bytes::<32>().into());

@@ -199,7 +199,7 @@ impl Lane {
         self.inside.load(Acquire)
     }
 
-    /// Returns whether the lane has a long standing queue, rather than a burst that is being worked off (CoDel's
+    /// Returns whether the lane has a long standing queue, rather than a burst that is being worked off (`CoDel`'s
     /// distinction, RFC 8289): for longer than a request may wait, there were always more than a few waiting requests.
     /// Clients that wait for their answers cause such a queue too, so it is only long if many requests wait, or if they
     /// wait for long.

@@ -30,7 +30,7 @@ pub trait Task: Sized + Send + Sync + 'static {
     /// The error that answers a request without a result.
     type Error: From<Refused>;
 
-    /// Returns where the task runs.
+    /// Returns the place where the task runs.
     fn place(&self) -> RunPlace;
 
     /// Returns the size of the parameters in bytes. A task with large ones takes long to parse, and never runs inline.

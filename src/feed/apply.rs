@@ -1,4 +1,5 @@
-//! From one snapshot to the next: opening a block, extending it by a sub-block, sealing it; and whole blocks at once.
+//! From one snapshot to the next: opening a block, extending it by a sub-block, and sealing it; and executing whole
+//! blocks.
 
 use std::sync::Arc;
 
@@ -17,43 +18,48 @@ use crate::{
     state::{AccountChange, LocalWorld, Missed, OpenBlock, Overlay, Snapshot, World},
 };
 
-/// A snapshot that was made from another, and how its state differs from that one's.
+/// A snapshot made from another, and the changes of state between them.
 #[derive(Debug)]
 pub struct Applied {
     /// The snapshot.
     pub snapshot: Snapshot,
-    /// What changed, each account once.
+    /// The changes, each account once.
     pub changes: Vec<AccountChange>,
-    /// What was not known of an upstream's state: where there is any, all the rest is wrong.
+    /// State of an upstream that was not known. Unless empty, everything else here is invalid.
     pub missed: Missed,
 }
 
 /// The next sub-block of a chain that is built here.
 #[derive(Debug)]
 pub struct SubBlockStep {
-    /// The block that was sealed by it, if it was the block's last sub-block.
+    /// The sealed block, if this was its last sub-block.
     pub sealed: Option<Applied>,
     /// The newest snapshot: the sub-block, or the empty block opened on the sealed one.
     pub next: Applied,
 }
 
-/// The first snapshot of a chain: its genesis, or the head of an import.
+/// Returns the first snapshot of a chain: its genesis, or the head of an import.
 pub fn stand_on(world: impl Into<World>, head: Arc<SealedBlock>, hashes: BlockHashes) -> Snapshot {
     Snapshot::new(world, head, None, hashes)
 }
 
-/// Opens the next block on the head of `on`: empty, its pre-block system calls done.
+/// Opens the next block on the head of `on`: empty, after its pre-block system calls.
+///
+/// # Errors
+///
+/// Returns a [`BlockExecutionError`] if a system call fails.
 pub fn open_block(spec: &ChainSpec, on: &Snapshot, attributes: Attributes) -> Result<Applied, BlockExecutionError> {
     let header = spec.next_header(&on.head.header, on.head.number() + 1, attributes);
     open_block_with(spec, on, header)
 }
 
-/// Opens the next block on the head of `on` with a header that is given: what its producer has settled is in it (number, time, fee
-/// recipient, randomness, gas limit, base fee, extra data, beacon root), and what follows from its transactions is not: gas, roots
-/// and bloom are counted and computed here. Its pre-block system calls are done.
+/// Opens the next block on the head of `on` with a given header, after its pre-block system calls. The header holds
+/// what its producer has decided: number, time, fee recipient, randomness, gas limit, base fee, extra data and beacon
+/// root. Gas, roots and bloom are computed here.
 ///
 /// # Errors
-/// That one of them fails.
+///
+/// Returns a [`BlockExecutionError`] if a system call fails.
 pub fn open_block_with(spec: &ChainSpec, on: &Snapshot, header: Header) -> Result<Applied, BlockExecutionError> {
     let header = Header { gas_used: 0, blob_gas_used: header.blob_gas_used.map(|_| 0), ..header };
     let mut overlay = Overlay::new(on.world.clone(), on.hashes.clone());
@@ -66,8 +72,8 @@ pub fn open_block_with(spec: &ChainSpec, on: &Snapshot, header: Header) -> Resul
     Ok(next(on, &mut overlay, OpenBlock::new(header)))
 }
 
-/// Extends the block being built by a sub-block of what `fill` puts into it. Costs what the transactions use and change, whatever the
-/// block or the state holds already.
+/// Extends the block being built by a sub-block that `fill` fills. Costs what its transactions use and change, whatever
+/// the block or the state holds already.
 pub fn extend(spec: &ChainSpec, on: &Snapshot, open: &OpenBlock, fill: impl FnOnce(&mut SubBlock<'_>)) -> Applied {
     let mut overlay = Overlay::new(on.world.clone(), on.hashes.clone());
     let mut executor = ChainExecutor::new(spec, &mut overlay, &open.header, None, &[]);
@@ -86,7 +92,7 @@ pub fn extend(spec: &ChainSpec, on: &Snapshot, open: &OpenBlock, fill: impl FnOn
     next(on, &mut overlay, grown)
 }
 
-/// A sub-block on its way.
+/// A sub-block being filled.
 pub struct SubBlock<'a> {
     executor: ChainExecutor<'a>,
     transactions: Vec<Recovered<ChainTx>>,
@@ -95,7 +101,7 @@ pub struct SubBlock<'a> {
 }
 
 impl SubBlock<'_> {
-    /// What is left of the block.
+    /// Returns the gas that the block has left.
     pub fn room(&self) -> BlockSpace {
         BlockSpace {
             gas: self.gas_limit.saturating_sub(self.executor.gas_used()),
@@ -103,12 +109,16 @@ impl SubBlock<'_> {
         }
     }
 
-    /// Whether something was looked for that is not known of an upstream's state.
+    /// Returns whether something was looked for that is not known of an upstream's state.
     pub fn has_missed(&mut self) -> bool {
         self.executor.overlay().has_missed()
     }
 
-    /// Executes a transaction at the end of the sub-block. One that cannot be included leaves no trace.
+    /// Executes a transaction at the end of the sub-block.
+    ///
+    /// # Errors
+    ///
+    /// Returns a [`BlockExecutionError`] if the transaction cannot be included. It then changes nothing.
     pub fn push(&mut self, tx: Recovered<ChainTx>) -> Result<(), BlockExecutionError> {
         self.executor.execute(&tx)?;
         self.transactions.push(tx);
@@ -116,7 +126,11 @@ impl SubBlock<'_> {
     }
 }
 
-/// Seals the block being built: withdrawals, requests, roots, hash.
+/// Seals the block being built: withdrawals, requests, roots and hash.
+///
+/// # Errors
+///
+/// Returns a [`BlockExecutionError`] if a system call fails.
 pub fn seal(spec: &ChainSpec, on: &Snapshot, open: &OpenBlock) -> Result<Applied, BlockExecutionError> {
     let withdrawals = spec.is_shanghai_active_at_timestamp(open.header.timestamp).then(Withdrawals::default);
     let mut overlay = Overlay::new(on.world.clone(), on.hashes.clone());
@@ -142,18 +156,18 @@ pub fn seal(spec: &ChainSpec, on: &Snapshot, open: &OpenBlock) -> Result<Applied
     Ok(Applied { snapshot: stand_on(world, Arc::new(sealed), hashes), changes, missed: overlay.take_missed() })
 }
 
-/// What executing a whole block gave.
+/// The result of executing a whole block.
 #[derive(Debug)]
 pub struct Executed {
-    /// The state after it.
+    /// The state after the block.
     pub world: World,
-    /// What changed, each account once.
+    /// The changes, each account once.
     pub changes: Vec<AccountChange>,
-    /// What was not known of an upstream's state: where there is any, all the rest is wrong.
+    /// State of an upstream that was not known. Unless empty, everything else here is invalid.
     pub missed: Missed,
-    /// Its receipts; those before Byzantium carry the state root after their transaction.
+    /// The receipts. Those before Byzantium hold the state root after their transaction.
     pub receipts: Vec<ChainReceipt>,
-    /// EIP-7685.
+    /// The requests (EIP-7685).
     pub requests: Requests,
     /// Gas used.
     pub gas_used: u64,
@@ -161,7 +175,11 @@ pub struct Executed {
     pub blob_gas_used: u64,
 }
 
-/// Executes a whole block as its header has it, on the state of its parent.
+/// Executes a whole block by its header, on the state of its parent.
+///
+/// # Errors
+///
+/// Returns a [`BlockExecutionError`] if the block is invalid.
 pub fn execute_block(
     spec: &ChainSpec,
     parent: &Snapshot,
@@ -174,7 +192,7 @@ pub fn execute_block(
     let result = run(spec, &mut overlay, header, transactions, ommers, withdrawals);
     let missed = overlay.take_missed();
     let BlockResult { receipts, requests, gas_used, blob_gas_used } = match result {
-        // It failed for want of what is missing, or might have.
+        // The failure may be caused by the missing state.
         Err(_) if !missed.is_empty() => BlockResult::default(),
         result => result?,
     };
@@ -198,7 +216,7 @@ fn run(
     let with_roots = spec.family() == Family::Ethereum && !spec.is_byzantium_active_at_block(header.number);
     for tx in transactions {
         match executor.execute(tx) {
-            // What the others miss is wanted too.
+            // The following transactions run too, to find what else is missing.
             Err(_) if executor.overlay().has_missed() => continue,
             executed => executed?,
         }
@@ -214,8 +232,8 @@ fn run(
     executor.finish([])
 }
 
-/// What a header on the state `world` has as its `withdrawalsRoot`: the root of its withdrawals, from Shanghai on; on the OP stack from
-/// Isthmus on the storage root of the contract by which one withdraws to L1
+/// Returns the `withdrawalsRoot` of a header on the state `world`: the root of its withdrawals from Shanghai on; on the
+/// OP stack from Isthmus on, the storage root of the contract for withdrawals to L1
 /// (<https://specs.optimism.io/protocol/isthmus/exec-engine.html>).
 pub fn withdrawals_root(
     spec: &ChainSpec,

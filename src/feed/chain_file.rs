@@ -1,4 +1,4 @@
-//! A chain from a file: blocks in RLP, one after another, each executed and checked against its header.
+//! Importing a chain from a file: consecutive blocks in RLP, each executed and checked against its header.
 
 use std::{
     fmt::Display,
@@ -20,67 +20,71 @@ use crate::{
     state::{LocalWorld, Snapshot},
 };
 
-/// How far a block's gas limit may be from its parent's: less than this part of it (yellow paper, 4.4.4).
+/// A block's gas limit must differ from its parent's by less than this part of it (yellow paper, 4.4.4).
 const GAS_LIMIT_BOUND_DIVISOR: u64 = 1024;
 /// The lowest gas limit (yellow paper, 4.4.4).
 const MINIMUM_GAS_LIMIT: u64 = 5_000;
-/// Bytes of `extraData` (yellow paper, 4.4.4).
+/// The most bytes of `extraData` (yellow paper, 4.4.4).
 const MAXIMUM_EXTRA_DATA: usize = 32;
 
-/// A chain file that cannot be imported.
+/// The reason why a chain file cannot be imported.
 #[derive(Debug, thiserror::Error)]
 pub enum ImportError {
     /// The file cannot be read.
     #[error("{}: cannot be read", path.display())]
     Read {
-        /// The file.
+        /// The file's path.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: std::io::Error,
     },
-    /// What stands where the next block should is no block.
+    /// The bytes at the position of the next block are not a block.
     #[error("block after {last}, at byte {offset}: expected a block in RLP")]
     Decode {
-        /// The last good block.
+        /// The number of the last good block.
         last: u64,
-        /// Where it begins in the file.
+        /// The offset in the file at which the bad bytes begin.
         offset: usize,
-        /// What is wrong with it.
+        /// The decoder's error.
         source: alloy_rlp::Error,
     },
-    /// A block's header does not agree with its parent or with what executing it gave.
+    /// A header field disagrees with the parent, or with the result of execution.
     #[error("block {number}: {field}: expected {expected}, got {got}")]
     Mismatch {
-        /// The block.
+        /// The block's number.
         number: u64,
         /// The header's field.
         field: &'static str,
-        /// What it must be.
+        /// The required value.
         expected: String,
-        /// What the block says, or its execution gave.
+        /// The value in the block, or from its execution.
         got: String,
     },
-    /// The signature of a transaction belongs to nobody.
+    /// A transaction's signature is invalid.
     #[error("block {number}: transaction {index}: signature")]
     Signature {
-        /// The block.
+        /// The block's number.
         number: u64,
-        /// Its position in the block.
+        /// The transaction's index in the block.
         index: usize,
-        /// What is wrong with it.
+        /// The recovery's error.
         source: alloy_consensus::crypto::RecoveryError,
     },
     /// A transaction of the block cannot be executed.
     #[error("block {number}: a transaction cannot be executed")]
     Execution {
-        /// The block.
+        /// The block's number.
         number: u64,
-        /// What the executor said.
+        /// The executor's error.
         source: BlockExecutionError,
     },
 }
 
-/// Imports the blocks of `file` on `base`, handing each result to `keep`, and returns the last. A bar shows how far it is.
+/// Imports the blocks of `file` on `base`, passes each result to `keep`, and returns the last. Shows a progress bar.
+///
+/// # Errors
+///
+/// Returns an [`ImportError`] if the file cannot be read, or for the first bad block.
 pub fn import(
     spec: &ChainSpec,
     base: Snapshot,
@@ -206,7 +210,7 @@ const fn present(there: bool) -> &'static str {
     if there { "present" } else { "absent" }
 }
 
-/// Compares fields of one block.
+/// A comparison of the fields of one block.
 struct Check {
     number: u64,
 }

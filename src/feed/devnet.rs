@@ -25,21 +25,21 @@ use crate::{
     store::StoreError,
 };
 
-/// Builds the next snapshot from the last.
+/// The builder of the devnet's snapshots.
 #[derive(Debug)]
 pub struct Devnet {
     spec: ChainSpec,
     sub_blocks: u32,
     fee_recipient: Address,
     traffic: Option<Traffic>,
-    /// Time for the transactions of a sub-block.
+    /// The time for the transactions of a sub-block.
     picking: Duration,
-    /// Time in which requests come first.
+    /// The time in which waiting requests run first.
     giving_way: Duration,
 }
 
 impl Devnet {
-    /// A devnet with `sub_blocks` sub-blocks a block, `every` so often one.
+    /// Creates a devnet with `sub_blocks` sub-blocks per block, one at each interval `every`.
     pub fn new(
         spec: ChainSpec,
         sub_blocks: u32,
@@ -47,12 +47,17 @@ impl Devnet {
         fee_recipient: Address,
         traffic: Option<Traffic>,
     ) -> Self {
-        // Half of the time: the other half is for publishing and sealing, and for the last transaction, which is not cut short.
-        // An eighth of it is little beside that on a machine that is busy, and more than a sub-block takes on one that is not.
+        // Half of the interval. The other half is for publishing, sealing, and the last transaction, which is not cut
+        // short. On a busy machine an eighth is little beside that, and on an idle one it is more than a sub-block
+        // takes.
         Self { spec, sub_blocks, fee_recipient, traffic, picking: every / 2, giving_way: every / 8 }
     }
 
-    /// The first block after the head of `on`, on which nothing is being built yet.
+    /// Returns the first block after the head of `on`, on which nothing is being built yet.
+    ///
+    /// # Errors
+    ///
+    /// Returns a [`BlockExecutionError`] if a system call fails.
     pub fn first(&self, on: &Snapshot) -> Result<SubBlockStep, BlockExecutionError> {
         Ok(SubBlockStep { sealed: None, next: self.open(on)? })
     }
@@ -71,16 +76,21 @@ impl Devnet {
         open_block(&self.spec, on, attributes)
     }
 
-    /// The next sub-block, of what waits in `pool` first and then of background traffic; with the last of a block, its seal and the
-    /// next block. What would make the sub-block late waits for the next.
+    /// Returns the next sub-block: first the transactions that wait in `pool`, then background traffic. The last
+    /// sub-block of a block comes with its seal and the next block. Transactions that would make the sub-block late
+    /// wait for the next.
+    ///
+    /// # Errors
+    ///
+    /// Returns a [`BlockExecutionError`] if a system call fails.
     pub fn step(&mut self, on: &Snapshot, pool: &Pool) -> Result<SubBlockStep, BlockExecutionError> {
         let Some(open) = &on.open else { return self.first(on) };
         let mut best = pool.best(on, self.fees(open));
         let traffic = &mut self.traffic;
         let (began, picking, giving_way) = (Instant::now(), self.picking, self.giving_way);
         let has_time = || began.elapsed() < picking;
-        // A request that waits for this core goes ahead of the next transaction. Without this it would wait for the scheduler's next
-        // look, milliseconds away.
+        // A request that waits for this core runs before the next transaction. Without the pause, it would wait
+        // milliseconds for the operating system's scheduler.
         let give_way = || {
             if began.elapsed() < giving_way {
                 thread::yield_now();
@@ -95,17 +105,17 @@ impl Devnet {
                 match sub_block.push(Recovered::clone(tx).convert()) {
                     Ok(()) => best.included(ready),
                     Err(reason) => {
-                        tracing::info!(hash = %tx.tx_hash(), %reason, "a transaction cannot be mined and has left the pool");
+                        tracing::info!(hash = %tx.tx_hash(), %reason, "a transaction cannot be mined and is dropped from the pool");
                         pool.remove(tx.tx_hash());
                     }
                 }
             }
-            // Users come first: background traffic takes what they leave.
+            // Users come first. Background traffic takes the gas that they leave.
             let gas = if has_time() { sub_block.room().gas } else { 0 };
             for tx in pool.take_own(traffic.iter_mut().flat_map(|traffic| traffic.next(on, gas, pool, give_way))) {
                 give_way();
                 if let Err(reason) = sub_block.push(Recovered::clone(&tx).convert()) {
-                    tracing::warn!(hash = %tx.tx_hash(), %reason, "a background transaction was left out");
+                    tracing::warn!(hash = %tx.tx_hash(), %reason, "a background transaction was skipped");
                 }
             }
         });
@@ -113,7 +123,7 @@ impl Devnet {
             Some(open) if open.index >= self.sub_blocks => {
                 let mut sealed = seal(&self.spec, &extended.snapshot, open)?;
                 let next = self.open(&sealed.snapshot)?;
-                // The last sub-block is published sealed: what it changed comes before what sealing did.
+                // The last sub-block is published sealed, so its changes come before those of sealing.
                 sealed.changes.splice(..0, extended.changes);
                 Ok(SubBlockStep { sealed: Some(sealed), next })
             }
@@ -127,21 +137,21 @@ impl Devnet {
     }
 }
 
-/// A [`Devnet`] that goes on by itself.
+/// A [`Devnet`] that runs by itself.
 #[derive(Debug)]
 pub struct DevnetSource {
-    /// Builds what comes next.
+    /// The builder.
     pub devnet: Devnet,
-    /// Where there is one, what is published is on the disk before.
+    /// The journal, if there is one. Every snapshot is on disk before it is published.
     pub journal: Option<Journal>,
-    /// From one sub-block to the next.
+    /// The interval between sub-blocks.
     pub every: Duration,
 }
 
 impl FeedSource for DevnetSource {
     fn run(mut self: Box<Self>, mut feed: Feed) -> LocalBoxFuture<'static, ()> {
         let mut ticks = interval_at((Instant::now() + self.every).into(), self.every);
-        // One that is late makes the next late: two at once would be of no use.
+        // A late sub-block delays the next one, because two at once would be of no use.
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         async move {
             loop {
@@ -160,13 +170,13 @@ impl DevnetSource {
         if let Err(error) = self.publish_next(feed) {
             feed.pool.drop_own();
             if feed.status.set(FeedState::Degraded(error.problem())) {
-                tracing::error!(%error, "the devnet cannot go on");
+                tracing::error!(%error, "the devnet cannot continue");
             }
             return;
         }
         feed.pool.advance();
         if feed.status.is_degraded() {
-            tracing::info!("the devnet goes on");
+            tracing::info!("the devnet continues");
             let every_ms = u64::try_from(self.every.as_millis()).unwrap_or(u64::MAX);
             feed.status.set(FeedState::Live { every_ms });
         }
@@ -175,7 +185,7 @@ impl DevnetSource {
 
     fn publish_next(&mut self, feed: &Feed) -> Result<(), DevnetError> {
         if let Some(failure) = self.journal.as_ref().and_then(Journal::failure) {
-            // It would come to nothing, and subscribers would be told of transactions that never come.
+            // The sub-block could not be written, and subscribers would hear of transactions that never come.
             return Err(failure.clone().into());
         }
         let step = self.devnet.step(&feed.snapshots.newest(), &feed.pool)?;
@@ -183,7 +193,7 @@ impl DevnetSource {
     }
 }
 
-/// Why nothing can be published.
+/// The reason why nothing can be published.
 #[derive(Debug, thiserror::Error)]
 enum DevnetError {
     #[error(transparent)]
@@ -201,10 +211,11 @@ impl DevnetError {
     }
 }
 
-/// Publishes a step, once it is on the disk where there is a journal.
+/// Publishes a step, after writing it to the journal if there is one.
 ///
 /// # Errors
-/// That it cannot be written. Nothing is published then.
+///
+/// Returns a [`StoreError`] if the step cannot be written. It is not published then.
 pub fn publish(snapshots: &Snapshots, journal: Option<&Journal>, step: SubBlockStep) -> Result<(), StoreError> {
     if let Some(journal) = journal {
         journal.record(&snapshots.load(), &step)?;

@@ -1,4 +1,4 @@
-//! Sources of state, and the one writer that turns what they give into snapshots.
+//! The sources of state, and the one writer that turns them into snapshots.
 
 pub mod apply;
 pub mod chain_file;
@@ -26,20 +26,20 @@ use crate::{
     telemetry::{Counter, Gauge, Histogram, Metrics, PUBLISH_SECONDS},
 };
 
-/// A source of a chain's states. Whoever adds one implements this, and [`node`](crate::node) chooses it.
+/// A source of a chain's states. A new source implements this trait, and [`node`](crate::node) selects it.
 pub trait FeedSource: std::fmt::Debug + Send {
-    /// Publishes the states of the chain, one after the other, as long as it is polled. It ends only where there is nothing more to come.
+    /// Publishes the states of the chain, for as long as it is polled. Resolves only if no more states will come.
     fn run(self: Box<Self>, feed: Feed) -> LocalBoxFuture<'static, ()>;
 }
 
-/// What a source publishes with. There is one, so the source is the only writer of snapshots.
+/// The means by which a source publishes. There is one value, so the source is the only writer of snapshots.
 #[derive(Debug)]
 pub struct Feed {
-    /// Where the states go.
+    /// The cell of published snapshots.
     pub snapshots: Arc<Snapshots>,
-    /// What was sent and is in no block yet.
+    /// The transactions that are in no block yet.
     pub pool: Arc<Pool>,
-    /// How the feed is.
+    /// The health of the feed.
     pub status: FeedStatus,
     /// The node's metrics.
     pub metrics: Metrics,
@@ -48,7 +48,7 @@ pub struct Feed {
 }
 
 impl Feed {
-    /// A feed into `snapshots`.
+    /// Creates a feed into `snapshots`.
     pub fn new(snapshots: Arc<Snapshots>, pool: Arc<Pool>, metrics: &Metrics) -> Self {
         Self {
             status: FeedStatus::new(snapshots.clone(), metrics),
@@ -64,14 +64,14 @@ impl Feed {
         }
     }
 
-    /// Counts a snapshot that was published just now, of what was taken in `since`.
+    /// Counts a snapshot that was just published, of input that arrived at `since`.
     pub fn count(&self, since: Instant) {
         self.published.increment(1);
         self.publish_seconds.record(since.elapsed());
     }
 }
 
-/// A chain that stands still.
+/// A chain without a feed.
 #[derive(Debug)]
 pub struct Still;
 
@@ -81,9 +81,9 @@ impl FeedSource for Still {
     }
 }
 
-/// The only writer of snapshots: it runs the source of the chain.
+/// The only writer of snapshots: an actor that runs the chain's source.
 pub struct StateFeed {
-    /// Until it runs.
+    /// The source, until it runs.
     source: Option<(Box<dyn FeedSource>, Feed)>,
     snapshots: Arc<Snapshots>,
     pool: Arc<Pool>,
@@ -93,7 +93,7 @@ pub struct StateFeed {
 }
 
 impl StateFeed {
-    /// A feed of `source`.
+    /// Creates a feed of `source`.
     pub fn new(source: Box<dyn FeedSource>, feed: Feed) -> Self {
         let (snapshots, pool, metrics) = (feed.snapshots.clone(), feed.pool.clone(), &feed.metrics);
         Self {
@@ -115,7 +115,7 @@ impl Actor for StateFeed {
             let snapshots = self.snapshots.clone();
             let followed = async move {
                 if AssertUnwindSafe(source.run(feed)).catch_unwind().await.is_err() {
-                    tracing::error!("the feed has failed, and ended: start the node again");
+                    tracing::error!("the feed has failed and ended: restart the node");
                     snapshots.fall_back(FeedState::Degraded(FeedProblem::Execution));
                 }
             };
@@ -130,7 +130,7 @@ impl Actor for StateFeed {
     }
 }
 
-/// Publish nothing more.
+/// Stops publishing.
 #[derive(Debug, Message)]
 #[rtype(result = "()")]
 pub struct StopFeed;

@@ -1,4 +1,4 @@
-//! How the feed is, as clients and metrics see it.
+//! The health of the feed, for clients and metrics.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use crate::{
     telemetry::{Counter, Gauge, Metrics},
 };
 
-/// Tells the snapshots and the metrics how the feed is. The feed has one.
+/// The writer of the feed's health into snapshots and metrics. The feed has one.
 #[derive(Debug)]
 pub struct FeedStatus {
     state: FeedState,
@@ -18,7 +18,7 @@ pub struct FeedStatus {
 }
 
 impl FeedStatus {
-    /// The status that `snapshots` begin with.
+    /// Returns the status that `snapshots` begin with.
     pub fn new(snapshots: Arc<Snapshots>, metrics: &Metrics) -> Self {
         let gauge = |state| {
             let help = "1 for the state that the feed is in (live, static, or why it is degraded), 0 for the others.";
@@ -35,17 +35,17 @@ impl FeedStatus {
         status
     }
 
-    /// How the feed is.
+    /// Returns the health of the feed.
     pub const fn state(&self) -> FeedState {
         self.state
     }
 
-    /// Whether `pending` is the canonical head because the feed is broken.
+    /// Returns whether `pending` is the canonical head because the feed is broken.
     pub const fn is_degraded(&self) -> bool {
         self.state.is_degraded()
     }
 
-    /// Sets how the feed is, and returns whether that is new. A state of another reason is another state.
+    /// Sets the feed's health, and returns whether it has changed. Another reason counts as a change.
     pub fn set(&mut self, state: FeedState) -> bool {
         if state == self.state {
             return false;
@@ -57,7 +57,7 @@ impl FeedStatus {
             }
         }
         self.show();
-        // Who sees that it is so finds it in the metrics too.
+        // Set last, so that a client that sees the state finds it in the metrics, too.
         self.snapshots.set_feed(state);
         true
     }

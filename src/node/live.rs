@@ -1,4 +1,4 @@
-//! The beginning of a chain that lives elsewhere: the upstream's newest block, and what follows it.
+//! The start on a live chain: the upstream's newest block, and the parts that follow it.
 
 use std::{
     path::{Path, PathBuf},
@@ -25,48 +25,48 @@ use crate::{
     telemetry::{Counter, Gauge, Metrics},
 };
 
-/// How long the upstream may take for what has to be known before anything can be answered.
+/// The time that the upstream may take for the data without which nothing can be answered.
 const START: Duration = Duration::from_secs(30);
-/// What the start waits for until the upstream has answered something.
+/// The step of the start before the upstream's first answer.
 const FIRST_ANSWER: &str = "it waits for the upstream's first answer";
-/// How long the wave that a request began is tried for.
+/// The time-out of a wave that a request began.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Values that may be on their way at once.
+/// Values that may be fetched at once.
 const IN_FLIGHT: usize = 1 << 18;
 /// Bytes of one answer of the upstream.
 const ANSWER: usize = 256 << 20;
-/// The bytes of sub-blocks that wait for their parent, at most.
+/// The most bytes of sub-blocks that wait for their parent.
 const HELD: usize = 64 << 20;
-/// Blocks that are caught up with one by one.
+/// The most blocks that are caught up with one by one.
 const GAP: usize = 64;
-/// Between the sub-blocks of a stream of Flashblocks.
+/// The time between the sub-blocks of a Flashblocks stream.
 const SUB_BLOCK: Duration = Duration::from_millis(200);
 
-/// What else of the node is about the upstream.
+/// The parts of a node that concern its upstream.
 #[derive(Debug)]
 pub struct UpstreamParts {
-    /// Brings its state.
+    /// Fetches the upstream's state.
     pub fetcher: Arc<Fetcher>,
-    /// What is known of that.
+    /// The cache of that state.
     pub remote: Arc<RemoteState>,
-    /// Where that is kept.
+    /// The directory in which the cache is stored, if it is.
     pub kept: Option<PathBuf>,
 }
 
 impl UpstreamParts {
-    /// Between two times that what is known is kept.
+    /// The time between two writes of the cache.
     const EVERY: Duration = Duration::from_secs(60);
 
-    /// Keeps what is known now, where it is to be kept.
+    /// Stores the cache now, if it is to be stored.
     pub async fn keep(&self) {
         let (Some(dir), Some(view)) = (self.kept.clone(), self.remote.newest()) else { return };
         let saved = tokio::task::spawn_blocking(move || write_image(&dir, &view.state().export(&view))).await;
         if let Ok(Err(error)) = saved {
-            tracing::warn!(%error, "what is known of the upstream's state is not kept");
+            tracing::warn!(%error, "the cache of the upstream's state cannot be stored");
         }
     }
 
-    /// Keeps what is known now and then, and shows how much that is.
+    /// Stores the cache at intervals, and shows its size.
     pub async fn keep_up(self: Arc<Self>, gauges: RemoteGauges) {
         let mut shown = tokio::time::interval(Metrics::UPKEEP);
         let mut keep = tokio::time::interval_at(tokio::time::Instant::now() + Self::EVERY, Self::EVERY);
@@ -79,7 +79,7 @@ impl UpstreamParts {
     }
 }
 
-/// What the metrics tell of the cache of an upstream's state.
+/// The gauges of the cache of an upstream's state.
 pub struct RemoteGauges {
     entries: Gauge,
     bytes: Gauge,
@@ -89,7 +89,7 @@ pub struct RemoteGauges {
 }
 
 impl RemoteGauges {
-    /// Those of a node.
+    /// Creates the gauges in a node's metrics.
     pub fn new(metrics: &Metrics) -> Self {
         let reads = |found| {
             let help = "Reads of the upstream's state, by whether it was known.";
@@ -117,7 +117,7 @@ impl RemoteGauges {
     }
 }
 
-/// The threads on which the upstream is talked to: what executes blocks and calls does not hold them up.
+/// Returns the threads on which the upstream is talked to: what executes blocks and calls does not hold them up.
 pub fn runtime() -> std::io::Result<Runtime> {
     tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().thread_name("presim-upstream").build()
 }
@@ -133,7 +133,7 @@ pub async fn begin(
     let deadline = Instant::now() + START;
     let failed = || format!("--upstream {endpoint}");
     let live = &config.live;
-    // For what one can do without.
+    // For data that is not essential.
     let soon = || Instant::now() + 2 * live.timeout();
     tracing::info!("asking the upstream {endpoint} for its newest block");
     reason.set(FIRST_ANSWER);
@@ -153,12 +153,12 @@ pub async fn begin(
     let spec = chain(config, chain_id)?;
     if live.flashblocks.is_some() && spec.family() != Family::OpStack {
         return Err(eyre!(
-            "--flashblocks: chain {chain_id} is none of the OP stack, whose sub-blocks these are: leave it out"
+            "--flashblocks: chain {chain_id} does not belong to the OP stack, which has Flashblocks: leave the flag out"
         ));
     }
     reason.set("it waits for the upstream's newest block");
     let json = upstream.block(BlockNumberOrTag::Latest, deadline).await.wrap_err_with(failed)?;
-    let json = json.ok_or_else(|| eyre!("{}: it has no newest block", failed()))?;
+    let json = json.ok_or_else(|| eyre!("{}: the upstream has no newest block", failed()))?;
     let head = UpstreamBlock::read(json.get(), spec.family()).wrap_err_with(failed)?;
     if live.verify_proofs {
         head.check(spec.family()).wrap_err_with(failed)?;
@@ -171,7 +171,7 @@ pub async fn begin(
     let newest = head.hash();
     let most = (live.cache_mb as usize) << 20;
     let image = config.data_dir.as_deref().and_then(|dir| kept_image(dir, most));
-    // What was known can be brought to the newest block by the blocks between, where these are not too many.
+    // The stored state can be advanced to the newest block by executing the blocks between, if they are not too many.
     let (head, image) = match image {
         Some(image) => match resume(&upstream, &image, &head, spec.family(), deadline).await {
             Some(block) => (block, Some(image)),
@@ -182,10 +182,14 @@ pub async fn begin(
     let receipts = told_receipts(&upstream, &head, soon()).await;
     let (number, hash) = (head.number(), head.hash());
     let remote = RemoteState::new(most, number, hash);
-    let view = remote.newest().ok_or_else(|| eyre!("a cache without its first block"))?;
+    let view = remote.newest().ok_or_else(|| eyre!("the cache lost its first block"))?;
     if let Some(image) = image {
         remote.import(&view, image, codes);
-        tracing::info!(number, values = remote.stats().entries, "the upstream's state is known as it was kept");
+        tracing::info!(
+            number,
+            values = remote.stats().entries,
+            "the stored cache of the upstream's state was restored"
+        );
     }
     let mut hashes = BlockHashes::default();
     if let Some(parent) = number.checked_sub(1) {
@@ -204,7 +208,7 @@ pub async fn begin(
     let heads = Heads::follow(upstream, newest, live.poll());
     let flashblocks = live.flashblocks.clone().map(|url| FlashblockSource {
         events: flashblocks::open(flashblocks::Settings {
-            // Asked twice at least before it counts as lost.
+            // At least two pings before the connection counts as lost.
             ping_every: Duration::from_millis(live.flashblocks_idle_ms) / 3,
             idle_timeout: Duration::from_millis(live.flashblocks_idle_ms),
             silent_after: Duration::from_millis(live.flashblocks_silent_ms),
@@ -229,7 +233,8 @@ pub async fn begin(
     Ok((start, beside))
 }
 
-/// Says now and then why the upstream has not answered yet, in the log and as the `reason` that the node has not started.
+/// Reports at intervals why the upstream has not answered yet, in the log and as the `reason` why the node has not
+/// started.
 async fn patiently<T>(upstream: &Upstream, reason: &StartupReason, answer: impl Future<Output = T>) -> T {
     let mut answer = std::pin::pin!(answer);
     loop {
@@ -246,15 +251,16 @@ async fn patiently<T>(upstream: &Upstream, reason: &StartupReason, answer: impl 
     }
 }
 
-/// What was kept of the upstream's state; what is wrong with it costs the time of fetching that again.
+/// Returns the stored cache of the upstream's state. If it is invalid, the state has to be fetched again, and nothing
+/// else is lost.
 fn kept_image(dir: &Path, most: usize) -> Option<RemoteImage> {
     read_image(dir, most).unwrap_or_else(|error| {
-        tracing::warn!(%error, "what was kept of the upstream's state is left out");
+        tracing::warn!(%error, "the stored cache of the upstream's state is ignored");
         None
     })
 }
 
-/// The block that an image is of, where the upstream's chain still has it, and not long before `head`.
+/// Returns the block that an image is of, where the upstream's chain still has it, and not long before `head`.
 async fn resume(
     upstream: &Upstream,
     image: &RemoteImage,
@@ -264,26 +270,27 @@ async fn resume(
 ) -> Option<UpstreamBlock> {
     let behind = head.number().checked_sub(image.number)?;
     if behind > GAP as u64 {
-        tracing::info!(behind, "what was kept of the upstream's state is too old");
+        tracing::info!(behind, "the stored cache of the upstream's state is too old");
         return None;
     }
     let json = upstream.block(image.number.into(), deadline).await.ok()??;
     UpstreamBlock::read(json.get(), family).ok().filter(|block| block.hash() == image.hash)
 }
 
-/// The rules of the upstream's chain: those of its genesis where one is given, else of the network that has this id.
+/// Returns the rules of the upstream's chain: those of its genesis where one is given, else of the network that has
+/// this id.
 fn chain(config: &Config, chain_id: u64) -> eyre::Result<ChainSpec> {
     let block_time = config.block_time.unwrap_or(1);
     let Some(path) = &config.genesis else {
         return ChainSpec::known(chain_id).ok_or_else(|| {
-            eyre!("--upstream: chain {chain_id} is none that presim knows by name: give --genesis, the geth-format genesis file whose `config` has its forks")
+            eyre!("--upstream: chain {chain_id} is not a known network: give --genesis, a genesis file in geth's format whose `config` has the chain's forks")
         });
     };
     let (genesis, _) = read_genesis(path)?;
     let spec = ChainSpec::new(genesis.config, block_time).wrap_err_with(|| format!("--genesis {}", path.display()))?;
     if spec.chain_id() != chain_id {
         return Err(eyre!(
-            "--genesis {}: config.chainId is {}, and the upstream's chain is {chain_id}: give the genesis of that",
+            "--genesis {}: config.chainId is {}, but the upstream's chain is {chain_id}: give the genesis of that chain",
             path.display(),
             spec.chain_id()
         ));
@@ -291,9 +298,9 @@ fn chain(config: &Config, chain_id: u64) -> eyre::Result<ChainSpec> {
     Ok(spec)
 }
 
-/// Seconds between the two newest blocks.
+/// Returns the seconds between the two newest blocks.
 async fn block_time(upstream: &Upstream, head: &UpstreamBlock, spec: &ChainSpec, deadline: Instant) -> u64 {
-    // Nobody knows of a chain of one block.
+    // A chain of one block has no time between blocks.
     let usual = spec.block_time();
     if head.number() == 0 {
         return usual;

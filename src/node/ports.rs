@@ -1,4 +1,5 @@
-//! The ports of a node, taken before the long work of its start: a port that is taken is told at once, and the start can be asked about.
+//! The ports of a node, bound before the long work of its start, so that a taken port is reported at once, and the
+//! start can be queried.
 
 use std::net::{SocketAddr, TcpListener};
 
@@ -12,20 +13,24 @@ use crate::{
 /// The ports that a node serves on.
 #[derive(Debug)]
 pub struct Ports {
-    /// The port for requests, which answers what the start waits for.
+    /// The port for requests, which answers with the current step of the start.
     pub front: StartupServer,
     /// The port for metrics.
     pub metrics: Option<TcpListener>,
 }
 
 impl Ports {
-    /// Takes the ports that `config` names.
+    /// Binds the ports of `config`.
     ///
     /// # Errors
-    /// Returns an error that names the flag if a port is taken, or is not for this process.
+    ///
+    /// Returns an error that names the flag if a port is taken, or is not allowed for this process.
     pub fn take(config: &Config) -> eyre::Result<Self> {
         let front = StartupServer::bind(ServerConfig::new(config)).wrap_err_with(|| {
-            format!("cannot listen on {}: is another node running there? --listen takes another address", config.listen)
+            format!(
+                "cannot listen on {}: is another node running there? give another address with --listen",
+                config.listen
+            )
         })?;
         let bind = |address: SocketAddr| {
             let listener = TcpListener::bind(address)?;
@@ -34,7 +39,7 @@ impl Ports {
         };
         let metrics = config.metrics.map(|address| {
             bind(address)
-                .wrap_err_with(|| format!("cannot serve metrics on {address}: --metrics takes another address"))
+                .wrap_err_with(|| format!("cannot serve metrics on {address}: give another address with --metrics"))
         });
         Ok(Self { front, metrics: metrics.transpose()? })
     }

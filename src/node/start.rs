@@ -1,4 +1,4 @@
-//! The chain that a node begins with: built anew, or taken up where the store has it.
+//! The chain that a node begins with: new, or restored from the store.
 
 use std::{path::Path, sync::Arc};
 
@@ -36,10 +36,12 @@ pub struct Start {
     pub trading: Option<TradingWorld>,
 }
 
-/// The chain that `config` asks for, as far as it goes before the next sub-block.
+/// Returns the chain for `config`, up to its newest sub-block.
 ///
 /// # Errors
-/// A file that cannot be read or is not right, a block that does not check, a store that holds another chain.
+///
+/// Returns an error that names the flag if a file cannot be read or is invalid, a block is invalid, or the store holds
+/// another chain.
 pub fn begin(config: &Config, codes: &CodeCache, store: &Store, reason: &StartupReason) -> eyre::Result<Start> {
     let accounts = DevAccounts { users: world::dev_signers()?, traffic: world::traffic_signers()? };
     let journal = store.is_durable().then(|| Journal::new(store.clone(), u64::from(config.keep_blocks)));
@@ -65,7 +67,7 @@ pub fn begin(config: &Config, codes: &CodeCache, store: &Store, reason: &Startup
     let spec = ChainSpec::new(about.config.clone(), config.block_time())?;
     let head = snapshots.newest();
     let (builtin, trading) = (about.builtin, about.trading);
-    // On a chain that stands still nothing is mined, so no account of the node's is offered to send from.
+    // Nothing is mined on a static chain, so no account of the node is offered to send from.
     let (source, signers): (Box<dyn FeedSource>, _) = match config.feed() {
         FeedName::Static => (Box::new(Still), Vec::new()),
         FeedName::Devnet => {
@@ -80,7 +82,7 @@ pub fn begin(config: &Config, codes: &CodeCache, store: &Store, reason: &Startup
     Ok(Start { spec, snapshots, source, accounts: signers, builtin, trading })
 }
 
-/// Refuses a store that holds a chain of presim's own, where an upstream's is to be followed.
+/// Refuses a store that holds a chain of presim's own, if an upstream's is to be followed.
 pub fn check_foreign(store: &Store) -> eyre::Result<()> {
     if store.is_durable() && ChainIdentity::read(store)?.is_some() {
         let text = "it holds a chain of presim's own, and --upstream follows another: give another --data-dir";
@@ -89,13 +91,13 @@ pub fn check_foreign(store: &Store) -> eyre::Result<()> {
     Ok(())
 }
 
-/// A chain, and what it is.
+/// A chain, with its origin.
 struct Begun {
     about: ChainIdentity,
     snapshots: Snapshots,
 }
 
-/// Begins the chain of `config`: its genesis, and the blocks of a file on it.
+/// Creates the chain of `config`: its genesis, and the blocks of a file on it.
 fn found(config: &Config, codes: &CodeCache, accounts: &DevAccounts) -> eyre::Result<Begun> {
     let given = config.genesis.as_deref().map(read_genesis).transpose()?;
     let builtin = given.is_none();
@@ -132,7 +134,7 @@ fn found(config: &Config, codes: &CodeCache, accounts: &DevAccounts) -> eyre::Re
     Ok(Begun { about, snapshots })
 }
 
-/// Takes up the chain that the store holds, if it is the one that `config` asks for.
+/// Restores the stored chain, if it is the one of `config`.
 fn resume(
     config: &Config,
     codes: &CodeCache,
@@ -149,7 +151,7 @@ fn resume(
     }
     journal.migrate(&about)?;
     journal.prune(config.retention().history)?;
-    // The states before the base are nowhere but in the chain file.
+    // The states before the base are only in the chain file.
     let anew = config.chain.is_some() && journal.base()? == about.founded;
     let snapshots = if anew {
         let Begun { snapshots, .. } = found(config, codes, accounts)?;
@@ -160,7 +162,7 @@ fn resume(
         journal.restore(codes, feed_state(config), config.retention())?
     };
     let head = &snapshots.newest().head;
-    tracing::info!(head = head.number(), hash = %head.hash(), "the chain goes on where it was");
+    tracing::info!(head = head.number(), hash = %head.hash(), "the chain continues where it was");
     Ok(Begun { about, snapshots })
 }
 
@@ -216,7 +218,7 @@ fn feed_state(config: &Config) -> FeedState {
     }
 }
 
-/// A genesis file, and the hash of its bytes.
+/// Returns a genesis file, and the hash of its bytes.
 pub fn read_genesis(path: &Path) -> eyre::Result<(Genesis, B256)> {
     let text = std::fs::read(path).wrap_err_with(|| format!("--genesis {}", path.display()))?;
     let genesis = parse_genesis(&text)
@@ -230,9 +232,9 @@ fn file_hash(path: &Path, flag: &str) -> eyre::Result<B256> {
 
 /// Accounts of the test mnemonic.
 struct DevAccounts {
-    /// The first ten.
+    /// The first ten accounts.
     users: Vec<PrivateKeySigner>,
-    /// The ten after them.
+    /// The next ten accounts.
     traffic: Vec<PrivateKeySigner>,
 }
 
@@ -242,7 +244,7 @@ impl DevAccounts {
     }
 }
 
-/// Those of `signers` that have ether.
+/// Returns those of `signers` that have ether.
 fn funded(signers: &[PrivateKeySigner], at: &Snapshot) -> Vec<PrivateKeySigner> {
     let has = |signer: &&PrivateKeySigner| {
         at.world.account(&signer.address()).is_some_and(|account| !account.balance.is_zero())
@@ -250,7 +252,7 @@ fn funded(signers: &[PrivateKeySigner], at: &Snapshot) -> Vec<PrivateKeySigner> 
     signers.iter().filter(has).cloned().collect()
 }
 
-/// A geth-format genesis. It must have what geth asks for; alloy fills in the rest.
+/// Parses a genesis in geth's format. Fields that geth requires must be there; alloy fills in the others.
 fn parse_genesis(text: &[u8]) -> serde_json::Result<Genesis> {
     #[derive(serde::Deserialize)]
     #[serde(rename_all = "camelCase")]
@@ -275,7 +277,7 @@ fn devnet(
     accounts: &DevAccounts,
     trading: Option<TradingWorld>,
 ) -> Devnet {
-    // Rather from accounts that nobody counts on the nonces of.
+    // Prefers accounts whose nonces no client relies on.
     let mut signers = funded(&accounts.traffic, head);
     if signers.is_empty() {
         signers = funded(&accounts.users, head);
@@ -283,10 +285,10 @@ fn devnet(
     let traffic = if config.traffic == 0 {
         None
     } else if spec.next_base_fee(&head.head.header, head.head.number() + 1, head.head.header.timestamp).is_none() {
-        tracing::info!("no background traffic: it pays by EIP-1559, and this chain has not come to London");
+        tracing::info!("no background traffic: it needs EIP-1559 fees, and this chain is before London");
         None
     } else if signers.is_empty() {
-        tracing::info!("no background traffic: none of the test mnemonic's accounts has funds on this genesis");
+        tracing::info!("no background traffic: no account of the test mnemonic has funds in this genesis");
         None
     } else {
         Some(Traffic::new(config.traffic, config.traffic_seed, spec.chain_id(), signers, trading))

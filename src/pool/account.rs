@@ -1,4 +1,5 @@
-//! A transaction that waits: what it does to its sender's account, and what the account must allow: geth's `ValidateTransactionWithState`.
+//! A transaction in the pool: its effect on its sender's account, and the conditions that the account must meet (geth's
+//! `ValidateTransactionWithState`).
 
 use std::sync::{
     Arc,
@@ -12,36 +13,37 @@ use alloy_primitives::U256;
 use super::PoolError;
 use crate::state::Account;
 
-/// A transaction that waits.
+/// A transaction in the pool.
 #[derive(Debug)]
 pub struct Pooled {
     /// The transaction.
     pub tx: Arc<Recovered<TxEnvelope>>,
-    /// The how manieth it was to come: of two that pay the same, the earlier is mined first.
+    /// The position in the order of arrival. Of two transactions with the same price, the earlier is mined first.
     pub arrived: u64,
-    /// The sender's nonce once it is mined.
+    /// The sender's nonce after the transaction.
     pub(super) next: u64,
-    /// Bytes.
+    /// The size in bytes.
     pub(super) size: usize,
-    /// The most it can cost its sender, wei.
+    /// The highest cost to the sender, in wei.
     pub(super) cost: U256,
-    /// This node signed it: nothing drives it out.
+    /// Whether this node signed the transaction. Such a transaction is never evicted.
     pub own: bool,
-    /// It is not on the disk yet: it is not mined, and nobody is told of it.
+    /// Whether the transaction is not on disk yet. Until then it is not mined, and subscribers are not notified of it.
     pub(super) held: AtomicBool,
 }
 
 impl Pooled {
-    /// Whether it is still on its way to the disk.
+    /// Returns whether it is still on its way to the disk.
     pub(super) fn is_held(&self) -> bool {
         self.held.load(Relaxed)
     }
 }
 
-/// How much more a blob transaction must pay than the one whose place it takes, in per cent: as geth has it.
+/// The percentage by which a blob transaction must pay more than the one that it replaces, as in geth.
 const BLOB_PRICE_BUMP: u32 = 100;
 
-/// The sender's nonce once a transaction is mined. An authorization of its own account uses the nonce after it (EIP-7702).
+/// Returns the sender's nonce after a transaction. An authorization of the sender's own account uses the nonce after
+/// the transaction's (EIP-7702).
 pub(super) fn nonce_after(tx: &Recovered<TxEnvelope>) -> u64 {
     let mut next = tx.nonce() + 1;
     for authorization in tx.authorization_list().unwrap_or_default() {
@@ -54,7 +56,7 @@ pub(super) fn nonce_after(tx: &Recovered<TxEnvelope>) -> u64 {
     next
 }
 
-/// The most that a transaction can cost its sender: gas, blob gas and value, wei.
+/// Returns the most that a transaction can cost its sender: gas, blob gas and value, wei.
 pub(super) fn cost_of(tx: &TxEnvelope) -> U256 {
     let gas = U256::from(tx.gas_limit()).saturating_mul(U256::from(tx.max_fee_per_gas()));
     let blobs = U256::from(tx.blob_gas_used().unwrap_or_default())
@@ -82,7 +84,7 @@ pub(super) fn check_account(
     if balance < cost {
         return Err(PoolError::Funds { balance, cost });
     }
-    // In the place of another, only what it costs more counts.
+    // For a replacement, only the additional cost counts.
     let more = replaced.map_or(cost, |replaced| cost.saturating_sub(replaced.cost));
     if balance < queued.saturating_add(more) {
         return Err(PoolError::QueuedFunds { balance, queued, cost: more });
@@ -90,7 +92,7 @@ pub(super) fn check_account(
     Ok(())
 }
 
-/// A transaction takes another's place only where each of its fees is higher by the bump, in per cent.
+/// Checks that each fee of a replacement is higher by the bump, in per cent.
 pub(super) fn check_replacement(new: &TxEnvelope, old: &TxEnvelope, bump: u32) -> Result<(), PoolError> {
     let blobs = [new, old].iter().any(|tx| tx.ty() == EIP4844_TX_TYPE_ID);
     let bump = if blobs { bump.max(BLOB_PRICE_BUMP) } else { bump };

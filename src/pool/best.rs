@@ -1,4 +1,4 @@
-//! The order in which transactions are mined: whoever pays the producer most first, each sender's by nonce.
+//! The order in which transactions are mined: by the fee for the producer, and each sender's by nonce.
 
 use std::{
     cmp::{Ordering, Reverse},
@@ -10,7 +10,7 @@ use alloy_consensus::{Transaction, TxEnvelope, transaction::Recovered};
 
 use super::Pooled;
 
-/// What is left of a block.
+/// The gas that a block has left.
 #[derive(Clone, Copy, Debug)]
 pub struct BlockSpace {
     /// Gas.
@@ -19,23 +19,23 @@ pub struct BlockSpace {
     pub blob_gas: u64,
 }
 
-/// The transactions that could be mined now, best first. A moment's view: what comes into the pool later is not in it.
+/// The transactions that could be mined now, best first. A view at one moment, without transactions that arrive later.
 #[derive(Debug)]
 pub struct Best {
     fees: BlockFees,
     heap: BinaryHeap<Ready>,
 }
 
-/// What a block asks for gas, in wei.
+/// The prices of gas in a block, in wei.
 #[derive(Clone, Copy, Debug)]
 pub struct BlockFees {
-    /// A unit of gas; zero before London.
+    /// The price per unit of gas; zero before London.
     pub base: u64,
-    /// A unit of blob gas; zero before Cancun.
+    /// The price per unit of blob gas; zero before Cancun.
     pub blob: u128,
 }
 
-/// A transaction whose turn it is, and those of its sender that can follow.
+/// The next transaction of a sender, and those that can follow it.
 #[derive(Debug)]
 pub struct Ready {
     tip: u128,
@@ -49,8 +49,8 @@ impl Best {
         Self { fees, heap }
     }
 
-    /// The best transaction that `room` is left for. Its sender's next is handed out when this one was [`included`](Self::included);
-    /// senders whose next does not fit are passed over.
+    /// Returns the best transaction that fits into `room`. Its sender's next is returned after
+    /// [`included`](Self::included) was called; senders whose next one does not fit are skipped.
     pub fn next(&mut self, room: BlockSpace) -> Option<Ready> {
         loop {
             let ready = self.heap.pop()?;
@@ -61,14 +61,14 @@ impl Best {
         }
     }
 
-    /// The transaction is in the block: its sender's next may follow.
+    /// Notes that the block includes the transaction, so that its sender's next may follow.
     pub fn included(&mut self, ready: Ready) {
         self.heap.extend(self.fees.head_of(ready.following));
     }
 }
 
 impl BlockFees {
-    /// The first of a sender's transactions, if it pays what the block asks.
+    /// Returns the first of a sender's transactions, if it pays the block's price.
     fn head_of(self, mut run: VecDeque<Arc<Pooled>>) -> Option<Ready> {
         let next = run.pop_front()?;
         let tip = next.tx.effective_tip_per_gas(self.base)?;
@@ -78,7 +78,7 @@ impl BlockFees {
 }
 
 impl Ready {
-    /// The transaction.
+    /// Returns the transaction.
     pub fn transaction(&self) -> &Arc<Recovered<TxEnvelope>> {
         &self.next.tx
     }

@@ -1,4 +1,4 @@
-//! From the bytes that a client sends to a transaction.
+//! Decoding transactions that clients send.
 
 use alloy_consensus::{
     EthereumTxEnvelope, TxEip4844Variant, TxEip4844WithSidecar, TxEnvelope, TxLegacy,
@@ -16,18 +16,23 @@ use super::PoolError;
 /// A transaction as it was sent.
 #[derive(Clone, Debug)]
 pub struct SentTransaction {
-    /// As a block holds it: a blob transaction bare.
+    /// The transaction as a block holds it, without a sidecar.
     pub tx: TxEnvelope,
     /// The blobs, commitments and proofs of a blob transaction in its network form.
     pub sidecar: Option<BlobTransactionSidecarVariant>,
-    /// Bytes of what was sent.
+    /// The size of the sent bytes.
     pub size: usize,
-    /// Who signed it, where that is known.
+    /// The signer, if known.
     pub signer: Option<Address>,
 }
 
 impl SentTransaction {
-    /// Decodes an EIP-2718 transaction: blob transactions in their network form, with the proofs of EIP-4844 or of EIP-7594.
+    /// Decodes an EIP-2718 transaction. Blob transactions are in their network form, with the proofs of EIP-4844 or of
+    /// EIP-7594.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`PoolError::Malformed`] or [`PoolError::UnknownType`] if the bytes are not a transaction.
     pub fn decode(raw: &[u8]) -> Result<Self, PoolError> {
         match raw {
             [] | [..=0x7f] => return Err(PoolError::Malformed("typed transaction too short".to_owned())),
@@ -38,7 +43,8 @@ impl SentTransaction {
         }
         let size = raw.len();
         if !is_network_blob(raw) {
-            // What begins like a list is a legacy transaction: alloy calls one that it cannot read an unexpected type.
+            // Bytes that begin like a list are a legacy transaction. For an invalid one, alloy would report an
+            // unexpected type.
             let tx = if raw[0] >= alloy_rlp::EMPTY_LIST_CODE {
                 decode_legacy(raw).map_err(|error| PoolError::Malformed(format!("rlp: {error}")))?
             } else {
@@ -66,7 +72,7 @@ impl From<Recovered<TxEnvelope>> for SentTransaction {
     }
 }
 
-/// A legacy transaction, and nothing after it.
+/// Returns a legacy transaction, and nothing after it.
 fn decode_legacy(mut raw: &[u8]) -> alloy_rlp::Result<TxEnvelope> {
     let tx = TxLegacy::rlp_decode_signed(&mut raw)?;
     if !raw.is_empty() {
@@ -75,7 +81,8 @@ fn decode_legacy(mut raw: &[u8]) -> alloy_rlp::Result<TxEnvelope> {
     Ok(TxEnvelope::Legacy(tx))
 }
 
-/// Whether these are the bytes of a blob transaction with its blobs: a list whose first item is a list, the transaction itself.
+/// Returns whether these are the bytes of a blob transaction with its blobs: a list whose first item is a list, the
+/// transaction itself.
 fn is_network_blob(raw: &[u8]) -> bool {
     let Some((&EIP4844_TX_TYPE_ID, mut rest)) = raw.split_first() else { return false };
     let mut is_list = || Header::decode(&mut rest).is_ok_and(|header| header.list);

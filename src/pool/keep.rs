@@ -1,4 +1,4 @@
-//! What waits, on the disk.
+//! The pool's transactions on disk.
 
 use alloy_consensus::{TxEnvelope, transaction::Recovered};
 use alloy_primitives::B256;
@@ -8,10 +8,10 @@ use redb::{ReadTransaction, ReadableTable, TableDefinition, WriteTransaction};
 use super::Pooled;
 use crate::store::{StoredTx, decode, encode, open_if_there};
 
-/// Transactions that wait, by their hash.
+/// The pool's transactions by hash.
 const POOL: TableDefinition<'_, [u8; 32], &[u8]> = TableDefinition::new("pool");
 
-/// A transaction that waits, as it is written.
+/// A transaction in the pool, as it is stored.
 #[derive(RlpEncodable, RlpDecodable)]
 pub struct StoredTransaction {
     arrived: u64,
@@ -36,7 +36,11 @@ pub fn write(
     Ok(())
 }
 
-/// Those that wait no longer.
+/// Removes transactions that have left the pool.
+///
+/// # Errors
+///
+/// Returns redb's error if the table cannot be written.
 pub fn forget(transaction: &WriteTransaction, hashes: impl IntoIterator<Item = B256>) -> Result<(), redb::Error> {
     let mut table = transaction.open_table(POOL)?;
     for hash in hashes {
@@ -45,7 +49,7 @@ pub fn forget(transaction: &WriteTransaction, hashes: impl IntoIterator<Item = B
     Ok(())
 }
 
-/// All that wait, in the order of their coming: when each came, whether this node signed it, and itself.
+/// Returns all transactions in order of arrival: position, whether this node signed it, and the transaction.
 pub fn read(transaction: &ReadTransaction) -> Result<Vec<(u64, bool, Recovered<TxEnvelope>)>, redb::Error> {
     let Some(table) = open_if_there(transaction, POOL)? else { return Ok(Vec::new()) };
     let mut kept = Vec::new();

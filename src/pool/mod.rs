@@ -1,7 +1,8 @@
-//! The transaction pool: what was sent and is not yet in a block.
+//! The transaction pool: transactions that were sent and are not in a block yet.
 //!
-//! It refuses what geth's pools refuse, in their words. What they have against floods from a public network is left out: one transaction in
-//! flight for delegated accounts, accounts reserved to blobs or to all else, an age after which what waits is dropped.
+//! The pool rejects the same transactions as geth's pools, in the same words. Their protection against floods from a
+//! public network is left out: one transaction in flight for delegated accounts, accounts reserved for blobs or for all
+//! else, and dropping by age.
 
 mod account;
 mod best;
@@ -36,33 +37,33 @@ use crate::{
     store::{Change, Commit, Done, Store, StoreError},
 };
 
-/// Transactions that a subscriber to [`Pool::subscribe`] may be behind before it misses some.
+/// The number of transactions by which a subscriber to [`Pool::subscribe`] may fall behind before it misses some.
 const BROADCAST: usize = 4_096;
 
 /// Bounds and prices of a pool.
 #[derive(Clone, Copy, Debug)]
 pub struct PoolLimits {
-    /// Transactions in all.
+    /// Transactions in total.
     pub transactions: usize,
-    /// Transactions of one account.
+    /// Transactions per account.
     pub per_account: usize,
     /// Bytes of all transactions together.
     pub bytes: usize,
-    /// How much more a transaction must pay than the one whose place it takes, in per cent.
+    /// The percentage by which a transaction must pay more than the one that it replaces.
     pub price_bump: u32,
-    /// The least tip, in wei a unit of gas.
+    /// The lowest tip, in wei per unit of gas.
     pub min_tip: u128,
 }
 
-/// The pool, shared by those who send and the one who builds.
+/// The pool, shared by the senders and the builder.
 ///
-/// What costs time, signatures and blob proofs, is checked before its lock is taken; what depends on the accounts is checked under
-/// it, against the snapshot that is the newest at that moment. A block's transactions leave the pool ([`advance`](Self::advance))
-/// only after its snapshot was published, so under the lock each transaction sent is in the newest snapshot or in the pool, and
-/// the next nonce that follows from both is right.
+/// Checks that cost time (signatures and blob proofs) happen before the lock is taken. Checks that depend on accounts
+/// happen under the lock, against the newest snapshot at that moment. The transactions of a block leave the pool
+/// ([`advance`](Self::advance)) only after its snapshot was published. So under the lock every sent transaction is in
+/// the newest snapshot or in the pool, and the next nonce that follows from both is right.
 ///
-/// Where there is a store, a transaction has its place here at once, and is *held*: it is mined and told of when it is on the disk. What leaves
-/// without being mined is forgotten there, too.
+/// With a store, a new transaction enters the pool at once but is *held*: it is mined, and subscribers are notified of
+/// it, when it is on disk. A transaction that leaves without being mined is removed from the disk, too.
 #[derive(Debug)]
 pub struct Pool {
     spec: ChainSpec,
@@ -73,7 +74,7 @@ pub struct Pool {
     ready: broadcast::Sender<Arc<Recovered<TxEnvelope>>>,
 }
 
-/// What is written with transactions.
+/// The change that is written together with transactions.
 struct PoolCommit {
     store: Store,
     write: Change,
@@ -83,21 +84,23 @@ struct PoolCommit {
 #[derive(Debug, Default)]
 struct PoolState {
     queue: Queue,
-    /// Of the producer's own for the sub-block under way: never in the queue, found by their hash all the same.
+    /// The producer's own transactions of the current sub-block. They are never in the queue, but found by hash.
     own: B256Map<Arc<Recovered<TxEnvelope>>>,
 }
 
 impl Pool {
-    /// An empty pool that checks against what `snapshots` publishes, and keeps what waits in `store`, if there is one.
+    /// Creates an empty pool that checks against the snapshots in `snapshots`, and keeps its transactions in `store`,
+    /// if there is one.
     pub fn new(spec: ChainSpec, limits: PoolLimits, snapshots: Arc<Snapshots>, store: Option<Store>) -> Self {
         Self { spec, limits, snapshots, store, inner: Mutex::default(), ready: broadcast::Sender::new(BROADCAST) }
     }
 
-    /// Takes in what waited when the node last ended, though the bounds be narrower now. What the accounts allow no longer is forgotten, with a
-    /// line in the log.
+    /// Restores the transactions of the last run, even if the bounds are narrower now. Transactions that the accounts
+    /// no longer allow are dropped with a log line.
     ///
     /// # Errors
-    /// That the store cannot be read.
+    ///
+    /// Returns a [`StoreError`] if the store cannot be read.
     pub fn restore(&self) -> Result<(), StoreError> {
         let Some(store) = &self.store else { return Ok(()) };
         let kept = store.read(keep::read)?;
@@ -109,7 +112,7 @@ impl Pool {
             inner.queue.arrive_after(arrived - 1);
             let coming = Coming { own, held: false, place: PoolPlace::Former };
             if let Err(reason) = inner.queue.insert(tx.into(), coming, &newest.world, &self.limits) {
-                tracing::warn!(%hash, %reason, "a transaction that waited cannot any longer: it is forgotten");
+                tracing::warn!(%hash, %reason, "a transaction of the pool is no longer valid and is dropped");
                 gone.push(hash);
             }
         }
@@ -118,11 +121,12 @@ impl Pool {
         Ok(())
     }
 
-    /// Takes a transaction as a client sends it: EIP-2718 bytes, blob transactions with their sidecar. It is to be acknowledged when it
-    /// is on the disk.
+    /// Adds a transaction as a client sends it: EIP-2718 bytes, blob transactions with their sidecar. It may be
+    /// acknowledged once the [`Commit`] resolves.
     ///
     /// # Errors
-    /// What geth's pool says of it.
+    ///
+    /// Returns the [`PoolError`] that geth's pool would.
     pub fn add_raw(self: &Arc<Self>, raw: &[u8]) -> Result<(B256, Commit), PoolError> {
         let sent = SentTransaction::decode(raw)?;
         if !sent.tx.is_replay_protected() {
@@ -135,19 +139,24 @@ impl Pool {
         Ok((hash, self.add_all([sent], false, PoolPlace::Any, None)?))
     }
 
-    /// Takes a transaction that this node has signed, as [`add_raw`](Self::add_raw) does. Where the node chose its nonce too, `place` is a free one.
+    /// Adds a transaction that this node has signed, as [`add_raw`](Self::add_raw) does. `place` is [`PoolPlace::Free`]
+    /// if the node has chosen the nonce, too.
     ///
     /// # Errors
-    /// What geth's pool says of it; that its place is not free.
+    ///
+    /// Returns the [`PoolError`] that geth's pool would, or [`PoolError::NonceTaken`] if the place is not free.
     pub fn add_signed(self: &Arc<Self>, tx: Recovered<TxEnvelope>, place: PoolPlace) -> Result<Commit, PoolError> {
         self.add_all([tx.into()], true, place, None)
     }
 
-    /// Takes transactions that this node has signed with nonces of its choice, in their order, all or none of them. `beside` is written to `store` with them, and
-    /// `then` is called when that is done, or has failed. Until then they are held.
+    /// Adds transactions that this node has signed with nonces of its choice, in order, all or none of them. `beside`
+    /// is written to `store` in the same commit, and `then` is called when that commit has succeeded or failed. Until
+    /// then they are held.
     ///
     /// # Errors
-    /// What geth's pool says of the first that it does not take; that a nonce is taken. Whatever made room for them is there again then.
+    ///
+    /// Returns the [`PoolError`] of the first transaction that is rejected, for example [`PoolError::NonceTaken`]. The
+    /// transactions that were evicted for the others are then back in the pool.
     pub fn add_own(
         self: &Arc<Self>,
         transactions: impl IntoIterator<Item = Recovered<TxEnvelope>>,
@@ -195,8 +204,8 @@ impl Pool {
         }
     }
 
-    /// Writes transactions that have their place, and lets them go on when they are on the disk. What they drove out is forgotten with it. An error
-    /// leaves that in the queue's record of what left.
+    /// Writes transactions that are in the pool, and releases them when they are on disk. The transactions evicted for
+    /// them are removed in the same commit. On an error they stay in the queue's record of what left.
     fn keep(
         self: &Arc<Self>,
         queue: &mut Queue,
@@ -232,7 +241,8 @@ impl Pool {
         Ok(commit)
     }
 
-    /// Held transactions have come to the disk; or they never will, and what left for them is there again if it is on the disk.
+    /// Ends the hold of transactions: `kept` says whether they are on disk. If not, they are removed, and transactions
+    /// evicted for them return if they are still on disk.
     fn let_go(&self, coming: &[Arc<Pooled>], mut left: Vec<Left>, kept: bool) {
         let mut inner = self.lock();
         let newest = self.snapshots.newest();
@@ -246,33 +256,34 @@ impl Pool {
         }
     }
 
-    /// Forgets transactions on the disk, some time soon: whoever finds one again after a restart sees that it cannot wait.
+    /// Removes transactions from the disk at some later time. If a crash prevents it, the restart finds that they
+    /// cannot be in the pool.
     fn forget(&self, hashes: Vec<B256>) {
         if let Some(store) = self.store.as_ref().filter(|_| !hashes.is_empty()) {
             let _soon = store.write(move |transaction| forget(transaction, hashes));
         }
     }
 
-    /// The transaction with this hash, while it waits and is on the disk: before that, nobody is told of it.
+    /// Returns the transaction with this hash, if it is in the pool and on disk.
     pub fn get(&self, hash: &B256) -> Option<Arc<Recovered<TxEnvelope>>> {
         let inner = self.lock();
         let pooled = inner.queue.get(hash).filter(|pooled| !pooled.is_held());
         pooled.map(|pooled| pooled.tx.clone()).or_else(|| inner.own.get(hash).cloned())
     }
 
-    /// Whether the transaction with this hash has its place here, on the disk or on its way there. One is on the disk a moment before the pool
-    /// hears of it.
+    /// Returns whether the transaction with this hash is in the pool, on disk or not yet.
     pub fn has_place(&self, hash: &B256) -> bool {
         self.lock().queue.get(hash).is_some()
     }
 
-    /// The nonce of the next transaction of `address`, where its account is at `state_nonce`: the first, from there on, that none of
-    /// those in the pool uses, for itself or for an authorization of its sender's. Never less than what the newest snapshot says, though the caller's be older.
+    /// Returns the next nonce of `address`, whose account is at `state_nonce`: the first one from there on that no
+    /// transaction in the pool uses, for itself or for an authorization of its sender. Never less than the nonce in the
+    /// newest snapshot, even if the caller's snapshot is older.
     pub fn next_nonce(&self, address: Address, state_nonce: u64) -> u64 {
         self.next_nonces(address, state_nonce, 1)
     }
 
-    /// The same, for one that uses `count` nonces in a row: the first of them.
+    /// Returns the first of `count` consecutive free nonces, as [`next_nonce`](Self::next_nonce) does for one.
     pub fn next_nonces(&self, address: Address, state_nonce: u64, count: u64) -> u64 {
         let inner = self.lock();
         let newest = self.snapshots.newest();
@@ -281,7 +292,7 @@ impl Pool {
         inner.queue.next_nonces(&address, nonce.max(state_nonce).max(own.unwrap_or_default()), count)
     }
 
-    /// The nonce that is missing before the transaction with this hash can be mined, if it waits and one is.
+    /// Returns the nonce that is missing before the transaction with this hash can be mined, if it waits and one is.
     pub fn gap_before(&self, hash: &B256) -> Option<u64> {
         let inner = self.lock();
         let tx = &inner.queue.get(hash)?.tx;
@@ -290,45 +301,45 @@ impl Pool {
         Some(inner.queue.next_nonce(&tx.signer(), nonce)).filter(|gap| *gap < tx.nonce())
     }
 
-    /// What is published now, and so at least what had left the pool before this was called.
+    /// Returns the published state, which includes every block whose transactions had left the pool before the call.
     pub fn published(&self) -> Arc<Published> {
         self.snapshots.load()
     }
 
-    /// How many transactions wait, those behind a nonce gap included.
+    /// Returns the number of transactions, those behind a nonce gap included.
     pub fn len(&self) -> usize {
         self.lock().queue.len()
     }
 
-    /// Whether none waits.
+    /// Returns whether none waits.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Whether `address` has a transaction here.
+    /// Returns whether `address` has a transaction here.
     pub fn has_sender(&self, address: &Address) -> bool {
         self.lock().queue.has_sender(address)
     }
 
-    /// Whether a transaction of `address` waits that delegates its own account, to whomever (EIP-7702).
+    /// Returns whether a transaction of `address` waits that delegates its own account, to whomever (EIP-7702).
     pub fn delegates(&self, address: &Address) -> bool {
         self.lock().queue.delegates(address)
     }
 
-    /// The transactions that could be mined on `on` at these fees, the best first.
+    /// Returns the transactions that could be mined on `on` at these fees, the best first.
     pub fn best(&self, on: &Snapshot, fees: BlockFees) -> Best {
         Best::new(fees, self.lock().queue.runs(&on.world))
     }
 
-    /// Takes out a transaction that can never be mined.
+    /// Removes a transaction that can never be mined.
     pub fn remove(&self, hash: &B256) {
         let mut inner = self.lock();
         inner.queue.remove(hash);
         self.forget(inner.queue.take_left().iter().map(Left::hash).collect());
     }
 
-    /// Takes out what has been mined, or can no longer be. To be called after each publication. Costs a look at each sender's account,
-    /// nothing where the pool is empty.
+    /// Removes transactions that were mined, or can no longer be. To be called after each publication. Costs one
+    /// look-up per sender, and nothing if the pool is empty.
     pub fn advance(&self) {
         let mut inner = self.lock();
         inner.own.clear();
@@ -338,7 +349,7 @@ impl Pool {
         let published = self.snapshots.load();
         let world = &published.newest.world;
         inner.queue.drop_used(world);
-        // What was mined has been forgotten with the record of its sub-block.
+        // Mined transactions were removed from the disk by the commit of their sub-block.
         let left = inner.queue.take_left();
         let unmined = left.iter().map(Left::hash).filter(|hash| published.transaction(hash).is_none());
         self.forget(unmined.collect());
@@ -347,9 +358,9 @@ impl Pool {
         }
     }
 
-    /// Transactions that the producer adds of its own, but for those of accounts that somebody else sends from. Subscribers are told of them before
-    /// their sub-block is published. They do not wait here; [`get`](Self::get) finds them, and their nonces count as taken, until
-    /// [`advance`](Self::advance).
+    /// Adds the producer's own transactions, except those of accounts with transactions in the pool. Subscribers are
+    /// notified of them before their sub-block is published. They are not queued, but [`get`](Self::get) finds them and
+    /// their nonces count as used until [`advance`](Self::advance).
     pub fn take_own(
         &self,
         transactions: impl IntoIterator<Item = Recovered<TxEnvelope>>,
@@ -370,24 +381,24 @@ impl Pool {
         taken
     }
 
-    /// Lets go of what [`take_own`](Self::take_own) took: its sub-block does not come.
+    /// Drops the transactions of [`take_own`](Self::take_own), because their sub-block does not come.
     pub fn drop_own(&self) {
         self.lock().own.clear();
     }
 
-    /// Transactions as they become ready to be mined: at once, or when the gap before them is filled.
+    /// Subscribes to transactions as they become ready to be mined: at once, or when the gap before them is filled.
     pub fn subscribe(&self) -> broadcast::Receiver<Arc<Recovered<TxEnvelope>>> {
         self.ready.subscribe()
     }
 
     fn tell(&self, ready: Vec<Arc<Recovered<TxEnvelope>>>) {
         for tx in ready {
-            // Nobody may be listening.
+            // Fails if there is no subscriber.
             let _ = self.ready.send(tx);
         }
     }
 
-    /// A panic under the lock leaves the pool as it was between two of its changes: it is used on.
+    /// Returns a panic under the lock leaves the pool as it was between two of its changes: it is used on.
     fn lock(&self) -> MutexGuard<'_, PoolState> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -1,4 +1,4 @@
-//! The transactions that wait, by sender and nonce, and the bounds on them.
+//! The queued transactions by sender and nonce, and their bounds.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -20,33 +20,33 @@ use super::{
 };
 use crate::state::World;
 
-/// How a transaction comes in.
+/// The conditions under which a transaction enters the queue.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Coming {
-    /// This node signed it.
+    /// Whether this node signed it.
     pub own: bool,
-    /// It is on its way to the disk.
+    /// Whether it is not on disk yet.
     pub held: bool,
-    /// Which places it may take.
+    /// The places that it may take.
     pub place: PoolPlace,
 }
 
-/// Which places a transaction may take.
+/// The places in the queue that a transaction may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PoolPlace {
-    /// Another's too, where it pays more: its sender chose its nonce.
+    /// A free place, or that of another transaction with a lower price: the sender has chosen the nonce.
     Any,
-    /// Only a free one: this node chose its nonce, and can choose another.
+    /// Only a free place: this node has chosen the nonce, and can choose another.
     Free,
-    /// The one that it had before the node was started again. The bounds were asked then.
+    /// The place that it had before a restart. The bounds were checked then.
     Former,
 }
 
-/// What has left for another, or for good.
+/// A transaction that was evicted or replaced, or that can never be mined.
 #[derive(Clone, Debug)]
 pub(super) struct Left {
     pub pooled: Arc<Pooled>,
-    /// [`Sender::told`] before.
+    /// The value of [`Sender::told`] before.
     told: u64,
 }
 
@@ -56,13 +56,14 @@ impl Left {
     }
 }
 
-/// A transaction that has been checked by its form, and what is known of it by that. To be made before the pool is locked: it costs time.
+/// A transaction whose form was checked, with the results of the check. To be made before the pool is locked, because
+/// it costs time.
 #[derive(Debug)]
 pub(super) struct Checked {
     pub tx: Recovered<TxEnvelope>,
-    /// Bytes.
+    /// The size in bytes.
     size: usize,
-    /// The sender's nonce once it is mined.
+    /// The sender's nonce after the transaction.
     next: u64,
 }
 
@@ -72,24 +73,24 @@ impl From<Recovered<TxEnvelope>> for Checked {
     }
 }
 
-/// One sender's transactions.
+/// The transactions of one sender.
 #[derive(Debug, Default)]
 struct Sender {
     by_nonce: BTreeMap<u64, Arc<Pooled>>,
-    /// The most that they can cost together, wei.
+    /// The highest cost of all of them together, in wei.
     cost: U256,
-    /// The nonce before which all were ready to be mined once, and have been told of.
+    /// The nonce up to which subscribers were notified of the transactions.
     told: u64,
 }
 
-/// All transactions that wait.
+/// All transactions in the pool.
 #[derive(Debug, Default)]
 pub(super) struct Queue {
     senders: AddressMap<Sender>,
     by_hash: B256Map<Arc<Pooled>>,
     bytes: usize,
     arrivals: u64,
-    /// What has left since this was last taken.
+    /// Transactions that left since the record was last taken.
     left: Vec<Left>,
 }
 
@@ -106,18 +107,18 @@ impl Queue {
         self.senders.contains_key(sender)
     }
 
-    /// Whether a transaction of `sender` waits that delegates its own account, to whomever (EIP-7702).
+    /// Returns whether a transaction of `sender` waits that delegates its own account, to whomever (EIP-7702).
     pub(super) fn delegates(&self, sender: &Address) -> bool {
         let of_it = self.senders.get(sender).into_iter().flat_map(|sender| sender.by_nonce.values());
         of_it.into_iter().any(|pooled| pooled.next > pooled.tx.nonce() + 1)
     }
 
-    /// The first nonce from `nonce` on that no transaction of `sender` has.
+    /// Returns the first nonce from `nonce` on that no transaction of `sender` has.
     pub(super) fn next_nonce(&self, sender: &Address, nonce: u64) -> u64 {
         self.senders.get(sender).map_or(nonce, |sender| sender.first_gap(nonce))
     }
 
-    /// The first of `count` nonces in a row, from `nonce` on, that no transaction of `sender` has.
+    /// Returns the first of `count` nonces in a row, from `nonce` on, that no transaction of `sender` has.
     pub(super) fn next_nonces(&self, sender: &Address, nonce: u64, count: u64) -> u64 {
         let Some(sender) = self.senders.get(sender) else { return nonce };
         let mut first = sender.first_gap(nonce);
@@ -127,7 +128,7 @@ impl Queue {
         first
     }
 
-    /// Each sender's transactions that can be mined one after another on `world`.
+    /// Returns each sender's transactions that can be mined consecutively on `world`.
     pub(super) fn runs(&self, world: &World) -> impl Iterator<Item = VecDeque<Arc<Pooled>>> {
         self.senders.iter().map(|(address, sender)| {
             let nonce = nonce_of(world, address);
@@ -135,8 +136,13 @@ impl Queue {
         })
     }
 
-    /// Takes a transaction, checked by its form, if the accounts of `world` allow it: geth's `ValidateTransactionWithState`, the
-    /// replacement rule and the bounds, in its order. Returns what has become ready to be mined by it.
+    /// Inserts a transaction whose form was checked, if the accounts of `world` allow it: geth's
+    /// `ValidateTransactionWithState`, the replacement rule and the bounds, in this order. Returns the transactions
+    /// that became ready to be mined.
+    ///
+    /// # Errors
+    ///
+    /// Returns the [`PoolError`] of the first check that fails.
     pub(super) fn insert(
         &mut self,
         checked: Checked,
@@ -161,7 +167,7 @@ impl Queue {
             check_replacement(&tx, &replaced.tx, limits.price_bump)?;
         }
         if coming.place != PoolPlace::Former {
-            // It would use up the nonce of one that waits.
+            // The authorization would use the nonce of a transaction in the pool.
             if let Some((used, _)) = sender.and_then(|sender| sender.by_nonce.range(nonce + 1..next).next()) {
                 return Err(PoolError::NonceUsedUp { nonce: *used });
             }
@@ -193,17 +199,17 @@ impl Queue {
         Ok(Vec::new())
     }
 
-    /// What has become ready because `pooled` may be mined now.
+    /// Returns the transactions that became ready because `pooled` may be mined now.
     fn newly_ready_from(&mut self, pooled: &Pooled, world: &World) -> Vec<Arc<Recovered<TxEnvelope>>> {
         let (address, nonce) = (pooled.tx.signer(), pooled.tx.nonce());
         if self.senders.get(&address).is_some_and(|sender| nonce < sender.told) {
-            // It takes the place of one that was told of; those after it were too.
+            // It replaces a transaction of which subscribers were notified, as they were of those after it.
             return vec![pooled.tx.clone()];
         }
         self.newly_ready(&address, world)
     }
 
-    /// Takes out a transaction that cannot be mined. Those of its sender after it wait for another in its place.
+    /// Removes a transaction that cannot be mined. Its sender's later ones wait for another in its place.
     pub(super) fn remove(&mut self, hash: &B256) {
         if let Some(pooled) = self.take(hash)
             && let Some(sender) = self.senders.get_mut(&pooled.tx.signer())
@@ -227,7 +233,8 @@ impl Queue {
         Some(pooled)
     }
 
-    /// The transaction is on the disk: it may be mined, if it has not left since. Returns what has become ready by that.
+    /// Releases a transaction that is on disk: it may be mined, if it has not left since. Returns the transactions that
+    /// became ready.
     pub(super) fn release(&mut self, pooled: &Arc<Pooled>, world: &World) -> Vec<Arc<Recovered<TxEnvelope>>> {
         pooled.held.store(false, Relaxed);
         match self.by_hash.get(pooled.tx.tx_hash()) {
@@ -236,8 +243,8 @@ impl Queue {
         }
     }
 
-    /// Takes out again what is not to come after all, and takes in again what left for it: each in its old place, unless that is taken by one that
-    /// is on the disk, or its nonce is used.
+    /// Removes transactions that failed to reach the disk, and restores those evicted for them, each in its old place
+    /// unless a transaction on disk has it or its nonce is used.
     pub(super) fn undo(&mut self, coming: &[Arc<Pooled>], left: Vec<Left>, world: &World) {
         for pooled in coming.iter().rev() {
             if self.by_hash.get(pooled.tx.tx_hash()).is_some_and(|there| Arc::ptr_eq(there, pooled)) {
@@ -250,7 +257,8 @@ impl Queue {
             if nonce < nonce_of(world, &address) || there.as_ref().is_some_and(|there| !there.is_held()) {
                 continue;
             }
-            // What came meanwhile and is not on the disk will not be there either: a store that has failed once takes nothing more.
+            // A later transaction that is not on disk will not be either, because a store that has failed once takes
+            // nothing more.
             if let Some(there) = there {
                 self.take(there.tx.tx_hash());
             }
@@ -264,22 +272,22 @@ impl Queue {
         self.left.clear();
     }
 
-    /// What has left since [`take_left`](Self::take_left).
+    /// Returns the transactions that left since [`take_left`](Self::take_left).
     pub(super) fn left(&self) -> &[Left] {
         &self.left
     }
 
-    /// What has left since this was last asked.
+    /// Takes the record of the transactions that left.
     pub(super) fn take_left(&mut self) -> Vec<Left> {
         std::mem::take(&mut self.left)
     }
 
-    /// Those that come from now on come after the `arrived`th.
+    /// Sets the position in the order of arrival after which new transactions count.
     pub(super) fn arrive_after(&mut self, arrived: u64) {
         self.arrivals = self.arrivals.max(arrived);
     }
 
-    /// Takes out what can never be mined on `world` or after it: nonces that are used.
+    /// Removes transactions that can never be mined on `world` or after it, because their nonces are used.
     pub(super) fn drop_used(&mut self, world: &World) {
         let used: Vec<B256> = self
             .senders
@@ -292,24 +300,24 @@ impl Queue {
         }
     }
 
-    /// The transactions of `sender` that have become ready to be mined since this was last asked, in order.
+    /// Returns the transactions of `sender` that have become ready to be mined since this was last asked, in order.
     pub(super) fn newly_ready(&mut self, address: &Address, world: &World) -> Vec<Arc<Recovered<TxEnvelope>>> {
         let Some(sender) = self.senders.get_mut(address) else { return Vec::new() };
-        // None is missing before those that were told of: what follows them is all that can be new.
+        // Transactions up to `told` have no gap, so only later ones can be new.
         let from = nonce_of(world, address).max(sender.told);
         let ready: Vec<_> = sender.ready(from).cloned().collect();
         sender.told = ready.last().map_or(from, |last| last.next);
         ready.iter().map(|pooled| pooled.tx.clone()).collect()
     }
 
-    /// All senders that have a transaction here.
+    /// Returns all senders with a transaction here.
     pub(super) fn senders(&self) -> Vec<Address> {
         self.senders.keys().copied().collect()
     }
 
-    /// Makes room for a transaction, in the place of `replaced` or for one more. As in geth, one that cannot be mined yet drives nothing
-    /// out; one that can drives out first those that cannot, then those that pay less. Only a sender's last is driven out, so that none is
-    /// left behind a gap.
+    /// Makes room for a transaction, in place of `replaced` or for one more. As in geth, a transaction that cannot be
+    /// mined yet evicts nothing. One that can evicts first those that cannot, then those with a lower price. Only a
+    /// sender's last is evicted, so that none is left behind a gap.
     fn make_room(
         &mut self,
         tx: &Recovered<TxEnvelope>,
@@ -340,7 +348,7 @@ impl Queue {
             .iter()
             .filter_map(|(other, sender)| {
                 let (last, pooled) = sender.by_nonce.last_key_value().filter(|(_, pooled)| !pooled.own)?;
-                // Of its own sender's, one that comes after it gives way too.
+                // A later one of the same sender is evicted, too.
                 if *other == address && *last <= nonce {
                     return None;
                 }
@@ -360,7 +368,7 @@ impl Queue {
             driven_out.push(hash);
         }
         if !over.is_none() {
-            // Where all that wait are the node's own, no price helps.
+            // If all others are the node's own, no price helps.
             let may_give_way = self.by_hash.values().any(|pooled| !pooled.own);
             return Err(if may_give_way { PoolError::Underpriced } else { PoolError::Full });
         }
@@ -371,7 +379,7 @@ impl Queue {
     }
 }
 
-/// By how much the pool is too full.
+/// The amount by which the pool exceeds its bounds.
 struct Over {
     transactions: usize,
     bytes: usize,
@@ -384,17 +392,18 @@ impl Over {
 }
 
 impl Sender {
-    /// The transactions from `nonce` on without a gap. One whose nonce an authorization before it uses is passed over.
+    /// Returns the transactions from `nonce` on without a gap. A transaction whose nonce is used by an earlier
+    /// authorization is skipped.
     fn run(&self, nonce: u64) -> impl Iterator<Item = &Arc<Pooled>> {
         std::iter::successors(self.by_nonce.get(&nonce), |pooled| self.by_nonce.get(&pooled.next))
     }
 
-    /// Those of them that may be mined now: nothing passes one that is not on the disk yet.
+    /// Returns those that may be mined now. A transaction that is not on disk yet blocks the ones after it.
     fn ready(&self, nonce: u64) -> impl Iterator<Item = &Arc<Pooled>> {
         self.run(nonce).take_while(|pooled| !pooled.is_held())
     }
 
-    /// Whether a transaction has this nonce, or an authorization of the one before it uses it.
+    /// Returns whether a transaction has this nonce, or an authorization of the one before it uses it.
     fn is_taken(&self, nonce: u64) -> bool {
         self.by_nonce.range(..=nonce).next_back().is_some_and(|(_, pooled)| nonce < pooled.next)
     }

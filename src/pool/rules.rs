@@ -1,4 +1,4 @@
-//! What a transaction must be whatever the accounts hold: geth's `ValidateTransaction`, in its order.
+//! Checks of a transaction that do not depend on accounts: geth's `ValidateTransaction`, in its order.
 
 use alloy_consensus::{
     Header, Transaction, TxEnvelope, Typed2718,
@@ -21,12 +21,17 @@ use revm::{
 use super::{PoolError, SentTransaction};
 use crate::chain::{ChainSpec, Family};
 
-/// Bytes of a transaction without blobs: geth's four slots of 32 KiB.
+/// The most bytes of a transaction without blobs: geth's four slots of 32 KiB.
 const MAX_SIZE: usize = 4 * 32 * 1024;
-/// Bytes of a blob transaction and its sidecar, as geth has it.
+/// The most bytes of a blob transaction with its sidecar, as in geth.
 const MAX_BLOB_SIZE: usize = 1024 * 1024;
 
-/// Checks a transaction for a block like `head`, and finds who signed it. Costs a signature's recovery, and the proofs of its blobs.
+/// Checks a transaction for a block like `head`, and recovers its signer. Costs the recovery of a signature, and the
+/// checks of blob proofs.
+///
+/// # Errors
+///
+/// Returns the [`PoolError`] of the first check that fails.
 pub fn check(
     spec: &ChainSpec,
     head: &Header,
@@ -115,7 +120,7 @@ fn recover(spec: &ChainSpec, tx: &TxEnvelope) -> Result<alloy_primitives::Addres
 
 fn check_intrinsic_gas(spec: &ChainSpec, head: &Header, tx: &TxEnvelope) -> Result<(), PoolError> {
     let gas = tx.gas_limit();
-    // geth's pool always counts as from Homestead on.
+    // geth's pool always applies at least the rules of Homestead.
     let fork = spec.evm_fork(head).max(SpecId::HOMESTEAD);
     let accesses = tx.access_list();
     let needed = calculate_initial_tx_gas(
@@ -135,10 +140,11 @@ fn check_intrinsic_gas(spec: &ChainSpec, head: &Header, tx: &TxEnvelope) -> Resu
     Ok(())
 }
 
-/// EIP-4844's rules for a blob transaction and its sidecar, in the order of geth's `validateBlobTx`.
+/// Checks a blob transaction and its sidecar by EIP-4844, in the order of geth's `validateBlobTx`.
 ///
-/// From Osaka on the network form bears cell proofs (EIP-7594). geth still takes the older form from clients, and turns it into
-/// the newer; nobody here asks for the blobs later, so its own proofs are checked, which is as good and a hundred times quicker.
+/// From Osaka on the network form has cell proofs (EIP-7594). geth still accepts the older form from clients, and
+/// converts it. Nothing here needs the blobs later, so the older form's own proofs are checked, which is as good and a
+/// hundred times faster.
 fn check_blobs(
     hashes: &[alloy_primitives::B256],
     fee: u128,

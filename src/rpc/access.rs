@@ -1,4 +1,4 @@
-//! Who may use the node and its wallet: bearer tokens, each with a rate, and each a client that the scheduler is fair to.
+//! Access to the node and its wallet: bearer tokens, each with a rate limit and a client of its own in the scheduler.
 
 use std::{
     fs::File,
@@ -17,29 +17,29 @@ use crate::{
     executor::Flow,
 };
 
-/// The clients that may use the node, and those of them that may use its wallet.
+/// The clients that may use the node, and those that may use its wallet.
 ///
-/// A token of either file may use the node. Without a token file, those without a token may too. With a wallet token file only its tokens
-/// may use the wallet; without one, whoever may use the node may.
+/// A token of either file may use the node. Without a token file, requests without a token may, too. With a wallet
+/// token file, only its tokens may use the wallet; without one, every client of the node may.
 #[derive(Debug, Default)]
 pub struct Access {
     clients: Vec<Arc<Client>>,
     /// Whether a request without a token is refused.
     node_needs_token: bool,
-    /// Whether a token must be in the wallet token file for the wallet.
+    /// Whether the wallet requires a token of the wallet token file.
     wallet_needs_token: bool,
 }
 
-/// The files that name clients, and what these share.
+/// The token files, and the rate limit of each token.
 #[derive(Clone, Copy, Debug)]
 pub struct AccessConfig<'a> {
-    /// Tokens for the node alone.
+    /// The file of tokens for the node alone.
     pub token_file: Option<&'a Path>,
-    /// Tokens for the node and its wallet.
+    /// The file of tokens for the node and its wallet.
     pub wallet_token_file: Option<&'a Path>,
 }
 
-/// What a client shows to be let in. Shown to nobody.
+/// A client's secret. Never printed.
 struct Token(String);
 
 impl std::fmt::Debug for Token {
@@ -48,12 +48,12 @@ impl std::fmt::Debug for Token {
     }
 }
 
-/// A client with a token of its own.
+/// A client with a token.
 #[derive(Debug)]
 pub struct Client {
     name: String,
     token: Token,
-    /// Whether the token is of the wallet token file.
+    /// Whether the token is in the wallet token file.
     wallet: bool,
     rate: NonZeroU32,
     limiter: DefaultDirectRateLimiter,
@@ -61,10 +61,10 @@ pub struct Client {
     flow: Arc<Flow>,
 }
 
-/// A token file that cannot be used.
+/// The reason why a token file cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum AccessError {
-    /// It cannot be read.
+    /// The file cannot be read.
     #[error("{file}: {source}")]
     Read {
         #[doc = "The file, after the flag that names it."]
@@ -72,7 +72,7 @@ pub enum AccessError {
         #[doc = "Why."]
         source: io::Error,
     },
-    /// It is no TOML, or not of the right shape.
+    /// The file is not TOML, or not of the right shape.
     #[error("{file}: {problem}: expected [[token]] tables with name, token and rate")]
     Shape {
         #[doc = "The file, after the flag that names it."]
@@ -80,7 +80,7 @@ pub enum AccessError {
         #[doc = "Why. The line is not shown: there may be a token in it."]
         problem: String,
     },
-    /// A token is too easy to guess, or used twice, or there is none.
+    /// A token is too easy to guess or used twice, or there is none.
     #[error("{file}: {problem}")]
     Token {
         #[doc = "The file, after the flag that names it."]
@@ -105,9 +105,9 @@ struct TokenEntry {
     rate: NonZeroU32,
 }
 
-/// A token file that has been read.
+/// The content of a token file.
 struct Tokens {
-    /// Itself, after the flag that names it.
+    /// The file's path, after the flag that names it.
     file: String,
     entries: Vec<TokenEntry>,
 }
@@ -116,7 +116,7 @@ impl Tokens {
     /// The shortest token accepted, in bytes.
     const SHORTEST: usize = 16;
 
-    /// Reads the file that `flag` names, and warns in the log if others can read it too.
+    /// Reads the file that `flag` names, and logs a warning if other users can read it.
     fn read(flag: &str, path: &Path) -> Result<Self, AccessError> {
         let file = format!("{flag} {}", path.display());
         let (text, open_to_others) = read(path).map_err(|source| AccessError::Read { file: file.clone(), source })?;
@@ -149,7 +149,9 @@ impl Access {
     /// Reads the token files.
     ///
     /// # Errors
-    /// A file that cannot be read, is not of the right form or has no token; a token that is too short, or two that are the same.
+    ///
+    /// Returns an [`AccessError`] if a file cannot be read, has the wrong shape or no token, or if a token is too short
+    /// or occurs twice.
     pub fn new(config: &AccessConfig<'_>) -> Result<Self, AccessError> {
         let read = |flag, path: Option<&Path>| path.map(|path| Tokens::read(flag, path)).transpose();
         let node = read("--token-file", config.token_file)?;
@@ -179,15 +181,16 @@ impl Access {
         Ok(Self { clients, node_needs_token, wallet_needs_token })
     }
 
-    /// The client that an `Authorization` header names; none where it has no name and needs none.
+    /// Returns the client that an `Authorization` header names; `None` if there is no header and none is needed.
     ///
     /// # Errors
-    /// There is no such header where one is needed, or there is one whose token is in no file.
+    ///
+    /// Returns an [`RpcError`] if the header is missing but needed, or its token is in no file.
     pub fn client(&self, authorization: Option<&[u8]>) -> Result<Option<Arc<Client>>, RpcError> {
         if self.clients.is_empty() || (authorization.is_none() && !self.node_needs_token) {
             return Ok(None);
         }
-        // The scheme's name is in any case (RFC 9110, 11.1).
+        // The name of the scheme is case-insensitive (RFC 9110, 11.1).
         let token = authorization
             .and_then(|value| value.split_at_checked(SCHEME.len()))
             .and_then(|(scheme, token)| scheme.eq_ignore_ascii_case(SCHEME).then_some(token));
@@ -200,41 +203,47 @@ impl Access {
         })
     }
 
-    /// Whether this client, or one without a name, may use the wallet.
+    /// Returns whether this client, or one without a name, may use the wallet.
     pub fn may_use_wallet(&self, client: Option<&Client>) -> bool {
         !self.wallet_needs_token || client.is_some_and(|client| client.wallet)
     }
 }
 
-/// What stands before a token in its header.
+/// The part of the header before the token.
 const SCHEME: &[u8] = b"Bearer ";
 
-/// What is wrong with a token file, and in which line, without the line.
+/// Returns the problem of a token file and its line number, without the content of the line.
 fn problem(text: &str, error: &toml::de::Error) -> String {
     let before = error.span().map_or("", |span| text.get(..span.start).unwrap_or_default());
     format!("line {}: {}", before.matches('\n').count() + 1, error.message())
 }
 
-/// Compares in a time that does not tell how much was right.
+/// Compares in constant time.
 fn same(a: &[u8], b: &[u8]) -> bool {
     a.len() == b.len() && a.iter().zip(b).fold(0, |differs, (a, b)| differs | (a ^ b)) == 0
 }
 
 impl Client {
-    /// Its name in the file of its token.
+    /// Returns the client's name in the token file.
     pub fn name(&self) -> &str {
         &self.name
     }
 
     /// Counts `requests` more against the client's rate.
+    ///
+    /// # Errors
+    ///
+    /// Returns -32005 if the rate is exceeded.
     pub fn admit(&self, requests: NonZeroU32) -> Result<(), RpcError> {
         match self.limiter.check_n(requests) {
             Ok(Ok(())) => Ok(()),
-            _ => Err(RpcError::limit(format!("rate limit: {:?} may send {} requests a second", self.name, self.rate))),
+            _ => {
+                Err(RpcError::limit(format!("rate limit: {:?} may send {} requests per second", self.name, self.rate)))
+            }
         }
     }
 
-    /// The client as the scheduler sees it.
+    /// Returns the client as the scheduler sees it.
     pub const fn flow(&self) -> &Arc<Flow> {
         &self.flow
     }

@@ -1,4 +1,4 @@
-//! `wallet_sendCalls`: a batch is admitted, asked about where that is the policy, and sent.
+//! `wallet_sendCalls`: a batch is admitted, approved if policy requires it, and sent.
 
 use std::sync::{Arc, Mutex};
 
@@ -10,15 +10,16 @@ use super::{
 };
 use crate::executor::{LaneName, RunPlace};
 
-/// Where its runs are.
+/// The place of the method's runs.
 const PLACE: RunPlace = RunPlace::On(LaneName::Bundle);
 
 impl Front {
-    /// Answers when the batch is on the disk. Waiting for the approver holds no worker and has no deadline but its own; when the client goes
-    /// away, the question is withdrawn, and the approvals keep its id.
+    /// Sends the batch, and answers when it is on disk. Waiting for the approver holds no worker and has its own
+    /// deadline only. If the client disconnects, the batch is withdrawn, and the approvals keep its id.
     ///
     /// # Errors
-    /// Returns the errors of EIP-5792, as the wallet gives them.
+    ///
+    /// Returns the wallet's error, with a code of EIP-5792.
     pub(super) async fn send_calls(&self, request: Request) -> Result<Vec<u8>, RpcError> {
         let (admitted, answer) = self.run_step(PLACE, request.clone(), Backend::admit_batch).await?;
         let Admitted::ToAsk(prepared) = admitted else { return Ok(answer) };

@@ -1,4 +1,4 @@
-//! Cores that do not sleep while requests come fast.
+//! Keeping cores awake while requests arrive fast.
 
 use std::{
     fs::{File, OpenOptions},
@@ -14,30 +14,31 @@ use crate::{
     telemetry::{Gauge, Metrics},
 };
 
-/// As long as somebody has it open, idle cores take no longer to wake than the microseconds written there. At 0 they poll
+/// While this file is open, idle cores take no longer to wake than the microseconds written to it. At 0 they poll
 /// (<https://docs.kernel.org/power/pm_qos_interface.html>).
 pub const CPU_DMA_LATENCY: &str = "/dev/cpu_dma_latency";
 
-/// How often it is looked at how fast requests come.
+/// The interval at which the pace of requests is measured.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 /// Keeps the cores awake when [`KeepAwake`] says so.
 ///
-/// A core with nothing to do sleeps, and takes 20 to 50 µs to wake on a virtual machine, where a sleeping core is the host's until then.
-/// Many a call takes less, and its client sleeps and wakes as well. While a thousand times a second a thread runs dry, the sleep is not
-/// worth it. With fewer requests than that, or none, cores sleep as they like.
+/// An idle core sleeps, and takes 20 to 50 µs to wake on a virtual machine, where a sleeping core belongs to the host
+/// until then. Many calls take less, and their clients sleep and wake as well. While a thread runs dry a thousand times
+/// a second, sleeping is not worth it. With fewer requests, cores sleep as usual.
 #[derive(Debug)]
 pub struct Awake {
     when: KeepAwake,
-    /// What keeps them awake, when they are.
+    /// The open file, while the cores are kept awake.
     held: Option<File>,
 }
 
 impl Awake {
-    /// Nothing is held yet, unless it is for good.
+    /// Creates the watcher. Holds nothing yet, unless the cores are to be always awake.
     ///
     /// # Errors
-    /// That the cores are to be awake always, and the system does not let us.
+    ///
+    /// Returns the system's error if the cores are to be always awake and the system does not allow it.
     pub fn new(when: KeepAwake) -> io::Result<Self> {
         let held = match when {
             KeepAwake::Always => Some(hold(CPU_DMA_LATENCY.as_ref())?),
@@ -46,7 +47,7 @@ impl Awake {
         Ok(Self { when, held })
     }
 
-    /// Watches how often the threads behind `loops` run dry, for as long as the process lives.
+    /// Measures how often the threads behind `loops` run dry, for as long as the process lives.
     pub async fn watch(mut self, loops: Vec<RuntimeMetrics>, metrics: Metrics) {
         let gauge: Gauge = metrics.gauge(
             "presim_cores_awake",
@@ -55,7 +56,7 @@ impl Awake {
         );
         gauge.set(f64::from(u8::from(self.held.is_some())));
         if self.when != KeepAwake::Load {
-            // What is held is held while this waits.
+            // The file stays open while this future waits.
             return std::future::pending().await;
         }
         let mut pace = Pace::new();
@@ -68,7 +69,7 @@ impl Awake {
                 (true, None) => match hold(CPU_DMA_LATENCY.as_ref()) {
                     Ok(file) => self.held = Some(file),
                     Err(error) => {
-                        tracing::info!(%error, "idle cores sleep between two requests, and waking takes time: write access to {CPU_DMA_LATENCY} lets presim keep them awake under load");
+                        tracing::info!(%error, "idle cores sleep between two requests, and waking takes time: grant write access to {CPU_DMA_LATENCY} to keep them awake under load");
                         return;
                     }
                 },
@@ -80,32 +81,32 @@ impl Awake {
     }
 }
 
-/// Has the cores awake until what it returns is dropped.
+/// Keeps the cores awake until the returned file is dropped.
 fn hold(path: &Path) -> io::Result<File> {
     let mut file = OpenOptions::new().write(true).open(path)?;
     file.write_all(&0_i32.to_ne_bytes())?;
     Ok(file)
 }
 
-/// Whether requests come fast, told from how often threads had nothing left to do.
+/// The pace of requests, measured by how often threads ran dry.
 #[derive(Debug)]
 struct Pace {
     dry: u64,
-    /// Looks since it was fast.
+    /// The number of measurements since the pace was fast.
     slow: u32,
 }
 
 impl Pace {
-    /// Times in [`LOOK_EVERY`].
+    /// The number of times in [`LOOK_EVERY`] from which on the pace is fast.
     const FAST: u64 = 100;
-    /// Looks until it counts as slow again.
+    /// The number of measurements until the pace counts as slow again.
     const SLOW: u32 = 3;
 
     const fn new() -> Self {
         Self { dry: 0, slow: Self::SLOW }
     }
 
-    /// `dry`: how often they had nothing left, since they began.
+    /// Returns whether requests arrive fast. `dry` is how often the threads have run dry since they began.
     fn is_fast(&mut self, dry: u64) -> bool {
         let often = dry - self.dry >= Self::FAST;
         self.dry = dry;

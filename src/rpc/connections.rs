@@ -1,4 +1,4 @@
-//! The connections that are open: how many there may be, and which one goes for a new one.
+//! The open connections: their bounds, and the choice of one to close for a new one.
 
 use std::{
     collections::BTreeMap,
@@ -11,18 +11,18 @@ use tokio::sync::watch;
 
 use super::{link::Link, memory::IoMemory};
 
-/// Bounds of how many connections may be open.
+/// Bounds on the number of open connections.
 #[derive(Clone, Copy, Debug)]
 pub struct ConnectionLimits {
-    /// HTTP connections, and as many WebSockets (`--max-connections`).
+    /// The number of HTTP connections, and of WebSocket connections (`--max-connections`).
     pub most: usize,
-    /// Connections of one address, HTTP and WebSocket together (`--max-connections-per-address`); `None` leaves that to
+    /// The number of connections per address, HTTP and WebSocket together (`--max-connections-per-address`); `None` for
     /// [`ConnectionLimits::PER_FOREIGN_ADDRESS`].
     pub per_address: Option<usize>,
 }
 
 impl ConnectionLimits {
-    /// Connections of one address that is not loopback, where no setting says how many.
+    /// The default number of connections per address that is not loopback.
     const PER_FOREIGN_ADDRESS: usize = 128;
 
     fn of_address(&self, address: IpAddr) -> usize {
@@ -31,23 +31,23 @@ impl ConnectionLimits {
     }
 }
 
-/// The connections that are open.
+/// The open connections.
 ///
-/// At a bound the oldest HTTP connection on which nothing is under way is closed for the new one, so that silent connections lock nobody out. A
-/// WebSocket is never closed for another: clients keep it open on purpose. The table is looked at when a connection comes, goes or is upgraded, and
-/// by no request.
+/// At a bound, the oldest HTTP connection without a request under way is closed for the new one, so that silent
+/// connections cannot lock others out. A WebSocket connection is never closed for another, because clients keep it open
+/// on purpose. The table is used when a connection opens, closes or is upgraded, and by no request.
 #[derive(Debug)]
 pub struct Connections {
     limits: ConnectionLimits,
     memory: Arc<IoMemory>,
     table: Mutex<Table>,
-    /// Connections whose tasks have not ended.
+    /// The number of connections whose tasks have not ended.
     alive: watch::Sender<usize>,
 }
 
 #[derive(Debug, Default)]
 struct Table {
-    /// In the order in which they were accepted.
+    /// The connections in the order in which they were accepted.
     open: BTreeMap<u64, Open>,
     next: u64,
     web_sockets: usize,
@@ -68,17 +68,17 @@ pub struct ConnectionEntry {
 }
 
 impl Connections {
-    /// No connections yet. What they hold counts in `memory`.
+    /// Creates an empty table. The bytes that connections hold count in `memory`.
     pub fn new(limits: ConnectionLimits, memory: Arc<IoMemory>) -> Self {
         Self { limits, memory, table: Mutex::default(), alive: watch::Sender::new(0) }
     }
 
-    /// The bytes that all connections hold.
+    /// Returns the bytes that all connections hold.
     pub const fn memory(&self) -> &Arc<IoMemory> {
         &self.memory
     }
 
-    /// Enters a connection from `address`, for which an idle one may have to go. `None` where there is no room.
+    /// Adds a connection from `address`, and closes an idle one if necessary. Returns `None` if there is no room.
     pub fn enter(self: &Arc<Self>, address: IpAddr, link: Arc<Link>) -> Option<ConnectionEntry> {
         let address = network(address);
         let mut table = self.table();
@@ -96,7 +96,7 @@ impl Connections {
         Some(ConnectionEntry { connections: self.clone(), number })
     }
 
-    /// Closes the connections that stand still, again and again.
+    /// Closes stalled connections, at intervals.
     pub async fn close_those_that_stand_still(self: Arc<Self>, timeout: Duration) {
         let mut ticks = tokio::time::interval((timeout / 4).max(Duration::from_millis(1)));
         loop {
@@ -115,14 +115,15 @@ impl Connections {
         let _ = self.alive.subscribe().wait_for(|alive| *alive == 0).await;
     }
 
-    /// Whoever panicked while it held the table left it whole: each change is one step.
+    /// Locks the table. A panic leaves it consistent, because each change is one step, so a poisoned lock is taken all
+    /// the same.
     fn table(&self) -> MutexGuard<'_, Table> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Table {
-    /// Closes the oldest idle HTTP connection of those that `may` go. False where there is none.
+    /// Closes the oldest idle HTTP connection for which `may` is true. Returns false if there is none.
     fn evict(&mut self, may: impl Fn(&Open) -> bool) -> bool {
         let idle = |open: &Open| !open.is_web_socket && open.link.is_idle();
         let oldest = self.open.iter().find(|(_, open)| may(open) && idle(open)).map(|(number, _)| *number);
@@ -133,7 +134,8 @@ impl Table {
 }
 
 impl ConnectionEntry {
-    /// Counts the connection among the WebSockets from now on. False where there are as many as may be.
+    /// Counts the connection among the WebSocket connections from now on. Returns false if their number is at its
+    /// bound.
     pub fn upgrade(&self) -> bool {
         let mut table = self.connections.table();
         let table = &mut *table;
@@ -144,7 +146,7 @@ impl ConnectionEntry {
                 open.is_web_socket = true;
                 true
             }
-            // It was evicted in this moment, or there is no room.
+            // The connection was just evicted, or there is no room.
             _ => false,
         }
     }
@@ -161,7 +163,8 @@ impl Drop for ConnectionEntry {
     }
 }
 
-/// What counts as one address: of IPv6 the network of 64 bits that one customer has (RFC 6177).
+/// Returns the address by which connections are counted: for IPv6 the network of 64 bits that one customer has (RFC
+/// 6177).
 fn network(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) if !address.is_loopback() => {

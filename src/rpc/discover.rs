@@ -1,4 +1,4 @@
-//! `rpc.discover`: what this node answers, as an OpenRPC document.
+//! `rpc.discover`: an `OpenRPC` document of the node's methods.
 
-/// The document.
+/// The `OpenRPC` document.
 pub const DOCUMENT: &str = include_str!("openrpc.json");

@@ -1,4 +1,4 @@
-//! JSON-RPC errors: their codes, a text that a client can act on, and data where there is some.
+//! JSON-RPC errors: their codes, a text that a client can act on, and optional data.
 
 use std::{
     borrow::Cow,
@@ -13,15 +13,15 @@ use crate::{
     engine::SimulationError, executor::Refused, meter::Stopped, pool::PoolError, state::UnknownBlock, store::StoreError,
 };
 
-/// EIP-7966: a receipt did not come in time.
+/// EIP-7966: no receipt came in time.
 const RECEIPT_TIMEOUT: i32 = 4;
-/// EIP-7966: a transaction cannot be mined as things are.
+/// EIP-7966: a transaction cannot be mined at present.
 const UNREADY: i32 = 5;
 
-/// What is in a block is not kept any more: geth's code (EIP-4444).
+/// geth's code for pruned blocks (EIP-4444).
 const PRUNED_HISTORY: i32 = 4444;
 
-/// Why a request has no result.
+/// The reason why a request has no result.
 #[derive(Clone, Debug, PartialEq)]
 pub enum RpcError {
     /// The error object that answers the request.
@@ -33,7 +33,7 @@ pub enum RpcError {
 }
 
 impl RpcError {
-    /// An error of this code and text.
+    /// Creates an error with this code and text.
     pub fn new(code: i32, message: impl Into<Cow<'static, str>>) -> Self {
         Self::Answer(match message.into() {
             Cow::Borrowed(text) => ErrorObject::borrowed(code, text, None),
@@ -41,56 +41,58 @@ impl RpcError {
         })
     }
 
-    /// An error of this code and text, and its `data`.
+    /// Creates an error with this code, text and `data`.
     pub fn with_data(code: i32, message: impl Into<String>, data: impl Serialize) -> Self {
         Self::Answer(ErrorObject::owned(code, message, Some(data)))
     }
 
-    /// -32700: the text is not JSON.
+    /// Creates -32700: the text is not JSON.
     pub fn parse(message: impl Into<Cow<'static, str>>) -> Self {
         Self::new(-32700, message)
     }
 
-    /// -32600: the text is JSON, but not a request.
+    /// Creates -32600: the text is JSON, but not a request.
     pub fn request(message: impl Into<Cow<'static, str>>) -> Self {
         Self::new(-32600, message)
     }
 
-    /// -32601: there is no such method.
+    /// Creates -32601: there is no such method.
     pub fn method(name: &str) -> Self {
         let shown: String = name.chars().take(80).collect();
         Self::new(-32601, format!("method {shown:?} does not exist: rpc.discover lists those that do"))
     }
 
-    /// -32602: the parameters are wrong; the text names the field.
+    /// Creates -32602: the parameters are wrong. The text names the field.
     pub fn params(message: impl Into<Cow<'static, str>>) -> Self {
         Self::new(-32602, message)
     }
 
-    /// -32005: a limit is reached.
+    /// Creates -32005: a limit is reached.
     pub fn limit(message: impl Into<Cow<'static, str>>) -> Self {
         Self::new(-32005, message)
     }
 
-    /// 4: the receipt of a transaction did not come in time (EIP-7966). `data` is its hash.
+    /// Creates 4: the receipt of a transaction did not come in time (EIP-7966). `data` is the transaction's hash.
     pub fn receipt_timeout(hash: B256, message: impl Into<String>) -> Self {
         Self::with_data(RECEIPT_TIMEOUT, message, hash)
     }
 
-    /// 5: a transaction was taken, and is not ready to be mined (EIP-7966). `data` is its hash.
+    /// Creates 5: a transaction was accepted, but is not ready to be mined (EIP-7966). `data` is the transaction's
+    /// hash.
     pub fn unready(hash: B256, message: impl Into<String>) -> Self {
         Self::with_data(UNREADY, message, hash)
     }
 
-    /// -32603: a fault of presim's. The log has more under the id that the text names.
+    /// Creates -32603: an internal error. The text names an id under which the log has more.
     pub fn internal(problem: &str) -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let id = NEXT.fetch_add(1, Relaxed);
         tracing::error!(id, problem, "an internal error was answered");
-        Self::new(-32603, format!("internal error e{id:x}: the log has more under this id"))
+        Self::new(-32603, format!("internal error e{id:x}: search the log for this id"))
     }
 
-    /// The error of a simulation, answered by another method: the codes from -38010 on are those of `eth_simulateV1` alone.
+    /// Returns the error of a simulation, answered by another method: the codes from -38010 on are those of
+    /// `eth_simulateV1` alone.
     pub fn outside_simulation(self) -> Self {
         let error = self.into_object();
         match error.code() {
@@ -99,13 +101,13 @@ impl RpcError {
         }
     }
 
-    /// The same error, its text changed.
+    /// Returns the same error, its text changed.
     pub fn with_message(self, change: impl FnOnce(&str) -> String) -> Self {
         let error = self.into_object();
         Self::Answer(ErrorObject::owned(error.code(), change(error.message()), error.data()))
     }
 
-    /// The code of the error object.
+    /// Returns the code of the error object.
     pub fn code(&self) -> i32 {
         match self {
             Self::Answer(error) => error.code(),
@@ -120,12 +122,12 @@ impl RpcError {
         }
     }
 
-    /// Whether the request was rejected because too much else is to be done.
+    /// Returns whether the request was rejected because too much else is to be done.
     pub fn is_busy(&self) -> bool {
         matches!(self, Self::Refused(_)) && self.code() == -32005
     }
 
-    /// The error object that answers the request.
+    /// Returns the error object that answers the request.
     pub fn into_object(self) -> ErrorObjectOwned {
         let code = self.code();
         match self {
@@ -146,7 +148,7 @@ impl RpcError {
         }
     }
 
-    /// How the request ended, for the metrics.
+    /// Returns the outcome of the request, for the metrics.
     pub fn outcome(&self) -> Outcome {
         match self.code() {
             -32700 | -32600 | -32601 | -32602 => Outcome::Invalid,
@@ -162,36 +164,36 @@ impl RpcError {
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Rejection {
-    /// What was full.
+    /// The name of the full queue.
     full: String,
-    /// How long the request would have waited.
+    /// The expected wait of the request in milliseconds.
     expected_wait_ms: u64,
-    /// The flag that sets how long it may be, or how many may wait.
+    /// The flag that bounds the wait, or the number of waiting requests.
     flag: &'static str,
 }
 
-/// How a request ended, for the metrics.
+/// The outcome of a request, for the metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// With a result.
+    /// The request has a result.
     Ok,
-    /// The request was not understood.
+    /// The request is invalid.
     Invalid,
-    /// The chain's rules said no, a revert included.
+    /// The chain's rules rejected the request, reverts included.
     Refused,
     /// A limit was reached.
     Limited,
     /// The deadline passed.
     Deadline,
-    /// A fault of presim's.
+    /// An internal error.
     Internal,
 }
 
 impl Outcome {
-    /// All of them.
+    /// All outcomes.
     pub const ALL: [Self; 6] = [Self::Ok, Self::Invalid, Self::Refused, Self::Limited, Self::Deadline, Self::Internal];
 
-    /// The label.
+    /// Returns the label.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Ok => "ok",
@@ -211,7 +213,7 @@ impl From<SimulationError> for RpcError {
             return Self::internal(problem);
         }
         match error {
-            // geth's wording: what the chain's rules refuse of a call begins so.
+            // geth begins the errors of a call with this text.
             SimulationError::NonceTooLow { .. }
             | SimulationError::NonceTooHigh { .. }
             | SimulationError::BaseFeeTooHigh { .. }
@@ -241,7 +243,7 @@ impl From<StoreError> for RpcError {
     fn from(error: StoreError) -> Self {
         match error {
             StoreError::Busy => Self::limit(error.to_string()),
-            // The log has it from when it failed: every request from then on would repeat it there.
+            // The failure was logged when it happened. Here it would be logged again for every request.
             StoreError::Failed(_) => Self::new(-32603, error.to_string()),
             other => Self::internal(&other.to_string()),
         }

@@ -1,6 +1,7 @@
-//! Filters that are asked again and again: `eth_newFilter` and its kin, for clients that cannot subscribe.
+//! Filters for polling: `eth_newFilter` and its kin, for clients that cannot subscribe.
 //!
-//! A filter is a place to go on from. One that has not been asked for a while is forgotten, as geth does, and there are only so many.
+//! A filter holds a position in the chain. A filter that is not polled for a while is dropped, as in geth, and their
+//! number is bounded.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -16,14 +17,14 @@ use super::{
     wire::{LogFilter, LogRange},
 };
 
-/// How long a filter is kept that nobody asks: geth's.
+/// The time after which a filter that is not polled is dropped, as in geth.
 const KEPT: Duration = Duration::from_secs(5 * 60);
 
 /// The filters of a node.
 ///
-/// Where there are as many as there may be, a new one takes the place of another: of one that nobody has asked for [`KEPT`], else of the
-/// one that has gone unasked for longest among those of the client that has most. So no client keeps another from having filters, and
-/// finding the one to evict takes a look at each client, not at each filter.
+/// At the bound, a new filter evicts one that was not polled for [`KEPT`], else the longest unpolled one of the client
+/// that has most filters. So no client can keep another from having filters, and choosing the filter to evict takes one
+/// look per client, not per filter.
 #[derive(Debug)]
 pub struct Filters {
     most: usize,
@@ -33,52 +34,52 @@ pub struct Filters {
 #[derive(Debug, Default)]
 struct FilterList {
     installed: HashMap<u64, Installed>,
-    /// The clients that have installed filters: one for each name, and one for all without a name.
+    /// The clients that have filters: one for each name, and one for all clients without a name.
     owners: Vec<Owner>,
 }
 
-/// A filter that a client has installed.
+/// A filter of a client.
 #[derive(Debug)]
 struct Installed {
-    /// Its client's position in [`FilterList::owners`].
+    /// The client's index in [`FilterList::owners`].
     owner: usize,
-    /// When it was installed or last asked.
+    /// The time of the installation or of the last poll.
     asked: Instant,
     subject: Arc<Mutex<Watched>>,
 }
 
-/// A client that has installed filters.
+/// A client that has filters.
 #[derive(Debug)]
 struct Owner {
-    /// The client's name; `None` for all clients that have none.
+    /// The client's name; `None` for all clients without one.
     name: Option<Box<str>>,
-    /// When each of its filters was last asked, and which one it is: the longest unasked first.
+    /// The filters by the time of the last poll, the longest unpolled first.
     filters: BTreeSet<(Instant, u64)>,
 }
 
-/// What a filter is about, and how far its client knows it.
+/// The subject of a filter, and the position up to which its client knows it.
 #[derive(Debug)]
 pub enum Watched {
-    /// The hashes of sealed blocks.
+    /// Hashes of sealed blocks.
     Blocks {
-        /// The first that its client does not know.
+        /// The first block that the client does not know.
         next: u64,
     },
-    /// The logs that pass, of sealed blocks.
+    /// Matching logs of sealed blocks.
     Logs {
-        /// Which logs.
+        /// The conditions on logs.
         filter: Box<LogFilter>,
-        /// Which blocks.
+        /// The range of blocks.
         range: LogRange,
-        /// The first block that its client does not know.
+        /// The first block that the client does not know.
         next: u64,
     },
-    /// The hashes of transactions that enter the pool.
+    /// Hashes of transactions that enter the pool.
     Pending(broadcast::Receiver<Arc<Recovered<TxEnvelope>>>),
 }
 
 impl Filters {
-    /// No filters yet; there may be up to `most`, and always one.
+    /// Creates an empty list of up to `most` filters, at least one.
     pub fn new(most: usize) -> Self {
         Self { most: most.max(1), list: Mutex::default() }
     }
@@ -92,7 +93,7 @@ impl Filters {
         if list.installed.len() >= self.most {
             _evicted = list.evict_for(owner);
         }
-        // Whoever knows an id may ask and uninstall its filter: so nobody can guess one, as in geth.
+        // Anybody who knows an id may poll and uninstall its filter, so ids cannot be guessed, as in geth.
         let id = loop {
             let id = rand::random();
             if !list.installed.contains_key(&id) {
@@ -105,17 +106,21 @@ impl Filters {
         id
     }
 
-    /// Forgets a filter. False where there is none.
+    /// Removes a filter. Returns false if there is none.
     pub fn uninstall(&self, id: u64) -> bool {
         let removed = lock(&self.list).remove(id);
         removed.is_some()
     }
 
-    /// Does something with a filter; others wait only where they ask for the same one.
+    /// Applies `act` to a filter. Only requests for the same filter wait for one another.
+    ///
+    /// # Errors
+    ///
+    /// Returns -32000 if there is no such filter, or the error of `act`.
     pub fn with<T>(&self, id: u64, act: impl FnOnce(&mut Watched) -> Result<T, RpcError>) -> Result<T, RpcError> {
         let subject = lock(&self.list).ask(id);
         let subject = subject.ok_or_else(|| {
-            RpcError::new(-32000, format!("params[0]: filter not found: {id:#x} is none, or no longer"))
+            RpcError::new(-32000, format!("params[0]: filter not found: {id:#x}: no such filter, or it has expired"))
         })?;
         act(&mut lock(&subject))
     }
@@ -131,7 +136,8 @@ impl FilterList {
         })
     }
 
-    /// Returns what a filter is about, which now counts as asked; `None` where there is no such filter, or it has just been forgotten.
+    /// Returns the subject of a filter, and counts as a poll; `None` if there is no such filter, or it has just
+    /// expired.
     fn ask(&mut self, id: u64) -> Option<Arc<Mutex<Watched>>> {
         let installed = self.installed.get_mut(&id)?;
         if installed.asked.elapsed() >= KEPT {
@@ -152,13 +158,13 @@ impl FilterList {
         Some(removed)
     }
 
-    /// Forgets one filter, so that the client at position `newcomer` can install another.
+    /// Evicts one filter, so that the client at index `newcomer` can install another.
     fn evict_for(&mut self, newcomer: usize) -> Option<Installed> {
         let oldest = self.owners.iter().filter_map(|owner| owner.filters.first()).min();
         let expired = oldest.filter(|(asked, _)| asked.elapsed() >= KEPT);
         let evicted = expired.or_else(|| {
             let owners = self.owners.iter().enumerate();
-            // Of those that have as many as any other, the newcomer loses its own.
+            // If several clients have most filters, the newcomer loses one of its own.
             let (_, most) = owners.max_by_key(|(at, owner)| (owner.filters.len(), *at == newcomer))?;
             most.filters.first()
         });
@@ -167,7 +173,8 @@ impl FilterList {
     }
 }
 
-/// Whoever panicked while it held a filter left it whole: each change is one step.
+/// Locks a filter. A panic leaves it consistent, because each change is one step, so a poisoned lock is taken all the
+/// same.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

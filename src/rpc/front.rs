@@ -1,4 +1,4 @@
-//! The way of a request: routed by the table of methods, run by the executor, counted.
+//! The path of a request: routed by the table of methods, run by the executor, and counted.
 
 use std::{
     sync::{Arc, OnceLock},
@@ -26,7 +26,7 @@ use crate::{
     wallet::Wallet,
 };
 
-/// What both doors hand their requests to.
+/// The handler of all requests, whatever their transport.
 #[derive(Debug)]
 pub struct Front {
     backend: Arc<Backend>,
@@ -34,16 +34,16 @@ pub struct Front {
     executor: Executor,
     pub(super) waiters: Waiters,
     metrics: Metrics,
-    /// Where the state is an upstream's.
+    /// The completion of state from an upstream, if there is one.
     pub(super) remote: Option<Arc<StateCompletion>>,
-    /// By method and outcome; each is there once it has something to count.
+    /// Counters by method and outcome, each created on its first use.
     counts: Vec<[OnceLock<Counted>; Outcome::ALL.len()]>,
     unknown: Counted,
-    /// Those that were not begun, because too much else is to be done.
+    /// The counter of requests that were rejected because of load.
     refusals: Counted,
 }
 
-/// The seats of those who wait for receipts. Waiting holds no worker: a task is woken by each publication, and looks.
+/// Permits to wait for receipts. Waiting holds no worker: each publication wakes the task, which looks for its receipt.
 #[derive(Debug)]
 pub struct Waiters {
     pub(super) seats: Semaphore,
@@ -51,7 +51,7 @@ pub struct Waiters {
 }
 
 impl Waiters {
-    /// Seats for `count`.
+    /// Creates `count` permits.
     pub fn new(count: usize) -> Self {
         Self { seats: Semaphore::new(count.min(Semaphore::MAX_PERMITS)), count }
     }
@@ -64,7 +64,7 @@ struct Counted {
 }
 
 impl Front {
-    /// A front before `backend` counting into `metrics`.
+    /// Creates a front before `backend` counting into `metrics`.
     pub fn new(
         backend: Arc<Backend>,
         snapshots: Arc<Snapshots>,
@@ -95,66 +95,67 @@ impl Front {
         }
     }
 
-    /// The same, on state that is an upstream's.
+    /// Returns the same, on state that is an upstream's.
     #[must_use]
     pub fn with_remote(self, remote: StateCompletion) -> Self {
         Self { remote: Some(Arc::new(remote)), ..self }
     }
 
-    /// How the upstream is, where there is one.
+    /// Returns the health of the upstream, if there is one.
     pub fn upstream(&self) -> Option<UpstreamState> {
         self.remote.as_ref().map(|remote| remote.fetcher.upstream().state())
     }
 
-    /// Why nothing can be stored any more, if so.
+    /// Returns the reason why nothing can be stored any more, if there is one.
     pub fn store_failure(&self) -> Option<&StoreError> {
         self.backend.wallet.ledger.store().failure()
     }
 
-    /// What is published now.
+    /// Returns what is published now.
     pub fn published(&self) -> Arc<Published> {
         self.snapshots.load()
     }
 
-    /// Wakes whoever waits for what is published next.
+    /// Returns a receiver that wakes on each publication.
     pub(super) fn changes(&self) -> watch::Receiver<SnapshotId> {
         self.snapshots.changes()
     }
 
-    /// Limits on requests.
+    /// Returns the limits on requests.
     pub(super) fn limits(&self) -> &RequestLimits {
         &self.backend.limits
     }
 
-    /// The transaction pool.
+    /// Returns the transaction pool.
     pub(super) fn pool(&self) -> &Pool {
         &self.backend.pool
     }
 
-    /// The wallet.
+    /// Returns the wallet.
     pub(super) fn wallet(&self) -> &Wallet {
         &self.backend.wallet
     }
 
-    /// A ticket for a request that has just arrived.
+    /// Returns a ticket for a request that has just arrived.
     pub fn ticket(&self, caller: &Caller) -> Ticket {
         self.executor.ticket(&caller.flow)
     }
 
-    /// Requests that have just arrived as one.
+    /// Creates a batch of requests that have just arrived together.
     pub fn batch(&self) -> Arc<Batch> {
         self.executor.batch()
     }
 
-    /// Answers a request: returns the answer up to the end of its result.
+    /// Runs a request. Returns the answer up to the end of its result.
     ///
     /// # Errors
+    ///
     /// Returns the error that answers the request instead.
     pub async fn answer(&self, request: Request) -> Result<Vec<u8>, RpcError> {
         let (arrived, method) = (Instant::now(), request.method);
         let answer = match (method.handler, &self.remote) {
             (Handler::Subscribe | Handler::Unsubscribe, _) => Self::subscribe(&request),
-            // What is rare is large, and would be moved with every request.
+            // Boxed, because rare futures are large and would be moved with every request.
             (Handler::SendAndWait, _) => Box::pin(self.send_and_wait(request)).await,
             (Handler::SendCalls, _) => Box::pin(self.send_calls(request)).await,
             (Handler::Run(run), Some(remote)) if method.upstream != UpstreamUse::Unasked => {
@@ -169,7 +170,7 @@ impl Front {
         answer
     }
 
-    /// Answers a request that the upstream can answer where presim cannot.
+    /// Runs a request, and asks the upstream if presim cannot answer it.
     async fn run_beside(&self, remote: &StateCompletion, run: Runs, request: Request) -> Result<Vec<u8>, RpcError> {
         let mut out = begin(&request.id, "result");
         match request.method.upstream {
@@ -187,18 +188,18 @@ impl Front {
         Ok(out)
     }
 
-    /// Counts a request whose method there is not.
+    /// Counts a request with an unknown method.
     pub fn count_unknown(&self, parsed: Instant) {
         self.unknown.count(parsed);
     }
 
-    /// Subscribes or unsubscribes, where there is a connection to do so on.
+    /// Subscribes or unsubscribes, if the request's connection can.
     fn subscribe(request: &Request) -> Result<Vec<u8>, RpcError> {
         let name = request.method.name;
         let starting = request.starting.as_ref().ok_or_else(|| {
             RpcError::new(
                 -32601,
-                format!("{name} needs a WebSocket connection: notifications have nowhere to go over HTTP"),
+                format!("{name} needs a WebSocket connection: notifications cannot be sent over HTTP"),
             )
         })?;
         let mut out = begin(&request.id, "result");
@@ -209,7 +210,7 @@ impl Front {
         Ok(out)
     }
 
-    /// Counts the refusal of a request that was parsed then.
+    /// Counts the rejection of a request that was parsed at `parsed`.
     pub fn count_refusal(&self, parsed: Instant) {
         self.refusals.count(parsed);
     }
@@ -219,8 +220,8 @@ impl Front {
         self.run_step(request.method.place, request, run).await.map(|((), answer)| answer)
     }
 
-    /// Runs a step of a request at a place, and waits until what it commits is on the disk. Returns what the step returns, and the answer as far
-    /// as it has made it.
+    /// Runs a step of a request at a place, and waits until its commit is on disk. Returns the step's value, and the
+    /// answer as far as the step has written it.
     pub(super) async fn run_step<T: Send + 'static>(
         &self,
         place: RunPlace,
@@ -237,10 +238,10 @@ impl Front {
     }
 }
 
-/// A handler that runs.
+/// The type of handlers that run on a snapshot.
 pub(super) type Runs = fn(&Backend, &mut Run<'_>) -> Result<(), RpcError>;
 
-/// A request and what is done with it in one go: a handler, or a part of one.
+/// A request with the work that is done in one run: a handler, or a part of one.
 struct RequestStep<F> {
     backend: Arc<Backend>,
     remote: Option<Arc<StateCompletion>>,
@@ -249,7 +250,7 @@ struct RequestStep<F> {
     work: F,
 }
 
-/// What a step has made.
+/// The outcome of a step.
 struct Stepped<T> {
     result: Result<T, RpcError>,
     out: Vec<u8>,
@@ -274,7 +275,8 @@ where
 
     fn run(&self, overlay: &mut Overlay, meter: Meter) -> Stepped<T> {
         let (mut result, mut out, commit) = self.request.run(&mut *overlay, meter, &self.backend, &self.work);
-        // An answer counts for its connection from when it is made, because it may wait for the connection's thread.
+        // An answer counts for its connection from the moment when it is made, because it may wait for the connection's
+        // thread.
         if result.is_ok() && !overlay.has_missed() && !self.request.method.commits && self.place != RunPlace::Inline {
             result = self.request.room.take(&mut out).and(result);
         }
@@ -283,7 +285,7 @@ where
 
     async fn fetch(&self, missed: Missed, round: usize) -> Result<Option<Self>, RpcError> {
         let Some(remote) = &self.remote else {
-            return Err(RpcError::internal("a run has missed state on a chain that is all here"));
+            return Err(RpcError::internal("a run has missed state on a chain whose state is local"));
         };
         let published = remote.complete(round, &missed, &self.request).await?;
         Ok(published.map(|published| {
@@ -294,20 +296,21 @@ where
     }
 }
 
-/// Waits until what an answer acknowledges is on the disk, as long as its request has time.
+/// Waits until the commit that an answer acknowledges is on disk, until the request's deadline.
 ///
 /// # Errors
-/// Returns an error if the commit failed, or did not finish before the deadline of the request.
+///
+/// Returns an error if the commit failed, or did not finish before the request's deadline.
 async fn kept(commit: Commit, ticket: &Ticket) -> Result<(), RpcError> {
     if commit.is_done() {
         return Ok(());
     }
     match tokio::time::timeout_at(ticket.deadline().into(), commit.wait()).await {
         Ok(Ok(())) => Ok(()),
-        // Whether the disk has it after all is seen when the store is opened again.
+        // Whether the write reached the disk after all is seen when the store is opened again.
         Ok(Err(error)) => Err(RpcError::from(error)
-            .with_message(|text| format!("{text}: it may still be sent when the node is started again"))),
-        Err(_) => Err(RpcError::new(-32016, "the disk has not taken it in time: it may still be sent")),
+            .with_message(|text| format!("{text}: it may still be sent after a restart of the node"))),
+        Err(_) => Err(RpcError::new(-32016, "it was not on disk in time: it may still be sent")),
     }
 }
 

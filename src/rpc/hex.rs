@@ -1,4 +1,4 @@
-//! Hex as JSON-RPC has it: quantities without leading zeros, data in whole bytes, both with a `0x`.
+//! Hex in JSON-RPC: quantities without leading zeros, data in whole bytes, both with a `0x`.
 
 use std::{borrow::Cow, fmt, marker::PhantomData};
 
@@ -12,7 +12,7 @@ use serde::{
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Quantity<T>(pub T);
 
-/// A number as a quantity or as JSON has it, where clients send both.
+/// A number as a quantity or as a JSON number, because clients send both.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Number<T>(pub T);
 
@@ -24,24 +24,24 @@ pub struct Data(pub Bytes);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Fixed<const N: usize>(pub [u8; N]);
 
-/// A storage slot or value: 32 bytes; shorter hex is filled up with zeros in front, as geth takes it.
+/// A storage slot or value: 32 bytes. Shorter hex is padded with zeros in front, as in geth.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Word(pub U256);
 
-/// A storage slot whose proof is asked for, and the way its client writes it: the answer names it the same way, as geth does.
+/// A storage slot of a proof, with the client's spelling, because the answer repeats it, as in geth.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SlotKey {
     /// The slot.
     pub slot: U256,
-    /// Whether it was written with all its 32 bytes.
+    /// Whether the slot was written with all its 32 bytes.
     pub in_full: bool,
 }
 
-/// An integer that a quantity may stand for.
+/// An integer that a quantity can hold.
 pub trait Integer: Sized {
-    /// What it is called in an error.
+    /// The name of the type in errors.
     const NAME: &'static str;
-    /// The value, if it is in range.
+    /// Returns the value, if it is in range.
     fn from_u256(value: U256) -> Option<Self>;
 }
 
@@ -67,7 +67,7 @@ impl Integer for U256 {
 }
 
 impl<const N: usize> Fixed<N> {
-    /// The address or hash that it is.
+    /// Returns the address or hash that it is.
     pub fn into<T: From<[u8; N]>>(self) -> T {
         T::from(self.0)
     }
@@ -85,7 +85,7 @@ impl From<Fixed<32>> for B256 {
     }
 }
 
-/// The value of a quantity.
+/// Returns the value of a quantity.
 pub fn parse_quantity(text: &str) -> Result<U256, Cow<'static, str>> {
     let digits = text.strip_prefix("0x").ok_or("a quantity begins with 0x")?;
     if digits.is_empty() {
@@ -121,12 +121,12 @@ fn decode_fixed<const N: usize>(text: &str) -> Result<[u8; N], Cow<'static, str>
     Ok(bytes)
 }
 
-/// A hash from its text.
+/// Returns a hash from its text.
 pub fn parse_fixed(text: &str) -> Result<B256, Cow<'static, str>> {
     decode_fixed(text).map(B256::new)
 }
 
-/// As much of a value as an error should show.
+/// Returns as much of a value as an error should show.
 fn shown(text: &str) -> String {
     const MOST: usize = 80;
     match text.char_indices().nth(MOST) {
@@ -135,7 +135,7 @@ fn shown(text: &str) -> String {
     }
 }
 
-/// Reads a string and gives it to a parser.
+/// A visitor that passes a string to a parser.
 struct ParsedText<F>(&'static str, F);
 
 impl<T, F: FnOnce(&str) -> Result<T, Cow<'static, str>>> Visitor<'_> for ParsedText<F> {
@@ -215,7 +215,7 @@ impl<'de> Deserialize<'de> for Word {
 impl<'de> Deserialize<'de> for SlotKey {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         deserializer.deserialize_str(ParsedText(WORD, |text: &str| {
-            // geth counts bytes, and a last half one as a whole.
+            // geth counts bytes, and a half byte as a whole one.
             parse_word(text).map(|slot| Self { slot, in_full: text.len() >= 65 })
         }))
     }

@@ -1,4 +1,4 @@
-//! The HTTP door: JSON-RPC in POST bodies, answered without going through a router of strings; health; the way to WebSocket.
+//! The HTTP transport: JSON-RPC in POST bodies without a router, `/health`, and the upgrade to WebSocket.
 
 use std::{
     convert::Infallible,
@@ -40,19 +40,19 @@ use crate::{
     store::StoreError,
 };
 
-/// What a connection's requests are served with.
+/// The service of a connection's requests.
 #[derive(Debug)]
 pub struct HttpService {
     pub front: Arc<Front>,
     pub access: Arc<Access>,
     pub root: &'static Dialect,
     pub limits: ReplyLimits,
-    /// For a body to arrive in.
+    /// The time-out for a body to arrive.
     pub read_timeout: Duration,
     pub sockets: ws::Sockets,
 }
 
-/// The first look at a request: the size of its head, and whether its host and the page that sends it are allowed.
+/// The first check of a request: the size of its head, its host, and the page that sends it.
 #[derive(Clone, Debug)]
 pub struct Gate<S> {
     origins: Arc<Origins>,
@@ -61,12 +61,12 @@ pub struct Gate<S> {
 }
 
 impl<S> Gate<S> {
-    /// Bytes of a request's URI.
+    /// The most bytes of a request's URI.
     const LONGEST_URI: usize = 2 << 10;
-    /// Bytes of a request's headers, names and values.
+    /// The most bytes of a request's headers, names and values.
     const LONGEST_HEAD: usize = 16 << 10;
 
-    /// A gate before `inner`.
+    /// Creates a gate before `inner`.
     pub const fn new(origins: Arc<Origins>, link: Arc<Link>, inner: S) -> Self {
         Self { origins, link, inner }
     }
@@ -83,7 +83,7 @@ impl<S> Gate<S> {
             return Err((StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE, RpcError::limit(text)));
         }
         self.origins.check_host(headers, uri).map_err(|error| (StatusCode::FORBIDDEN, error))?;
-        // A page that merely looks, as a link or a tab does, can do nothing.
+        // A page that merely reads, like a link or a tab, can do no harm.
         let looks = matches!(*request.method(), HttpMethod::GET | HttpMethod::HEAD) && !ws::is_upgrade(request);
         if !looks {
             self.origins.check_page(headers, uri).map_err(|error| (StatusCode::FORBIDDEN, error))?;
@@ -92,7 +92,7 @@ impl<S> Gate<S> {
     }
 }
 
-/// Bytes of a URI.
+/// Returns the length of a URI in bytes.
 fn length(uri: &Uri) -> usize {
     uri.authority().map_or(0, |authority| authority.as_str().len())
         + uri.path_and_query().map_or(0, |path| path.as_str().len())
@@ -119,13 +119,13 @@ where
     }
 }
 
-/// [`HttpService`] for one connection, as tower has it.
+/// The [`HttpService`] of one connection, as a tower service.
 #[derive(Clone, Debug)]
 pub struct Door {
     pub service: Arc<HttpService>,
     pub link: Arc<Link>,
     pub entry: Arc<ConnectionEntry>,
-    /// The connection as the scheduler sees it, where its client has no token.
+    /// The scheduler's client for this connection, unless the request has a token.
     pub flow: Arc<Flow>,
 }
 
@@ -201,7 +201,11 @@ impl Door {
         }
     }
 
-    /// Reads a body. It waits unread while the connection may hold no more bytes.
+    /// Reads a body. It stays unread while the connection may hold no more bytes.
+    ///
+    /// # Errors
+    ///
+    /// Returns the HTTP status and the error that answer the request.
     async fn read(&self, body: Incoming) -> Result<(ByteString, HeldBytes), (StatusCode, RpcError)> {
         let late = || (StatusCode::REQUEST_TIMEOUT, RpcError::new(-32016, "the body did not arrive in time"));
         let (bytes, held) = timeout(self.service.read_timeout + self.link.timeout(), self.collect(body))
@@ -217,7 +221,7 @@ impl Door {
                     (StatusCode::SERVICE_UNAVAILABLE, self.link.share().memory().full("the body", bytes))
                 }
                 Unread::Broken(error) => {
-                    (StatusCode::BAD_REQUEST, RpcError::parse(format!("the body broke off: {error}")))
+                    (StatusCode::BAD_REQUEST, RpcError::parse(format!("the body ended early: {error}")))
                 }
             })?;
         let text = ByteString::try_from(bytes)
@@ -242,7 +246,7 @@ impl Door {
                 Ok(None) => return Ok((parts.whole(), held)),
                 Ok(Some(frame)) => frame.map_err(Unread::Broken)?,
                 Err(_) => {
-                    // An HTTP/1 connection ends with its body; one of HTTP/2 takes no further requests.
+                    // An HTTP/1 connection ends with its body, and an HTTP/2 connection takes no further requests.
                     self.link.close();
                     return Err(Unread::Late);
                 }
@@ -262,11 +266,12 @@ impl Door {
     }
 }
 
-/// The parts of a body: in one block where so little is announced, else in several, which are put together when all have come. Room for all that a
-/// client announces would be taken before its bytes are there, and small parts would each keep the buffer that they were read into.
+/// The parts of a body: in one block if few bytes are announced, else in several, which are joined when all have
+/// arrived. Reserving the announced size would take memory before its bytes are there, and small parts would each keep
+/// the buffer that they were read into.
 struct BodyParts {
     stated: usize,
-    /// The only part, as most bodies have one.
+    /// The only part, which most bodies have.
     first: Option<Bytes>,
     blocks: Vec<Vec<u8>>,
 }
@@ -274,7 +279,7 @@ struct BodyParts {
 impl BodyParts {
     const BLOCK: usize = 64 << 10;
 
-    /// No parts yet, of a body of which so many bytes are announced.
+    /// Creates a list of parts for a body of `stated` bytes.
     const fn of(stated: usize) -> Self {
         Self { stated, first: None, blocks: Vec::new() }
     }
@@ -308,15 +313,15 @@ impl BodyParts {
     }
 }
 
-/// Why a body was not read.
+/// The reason why a body was not read.
 enum Unread {
-    /// It has more than so many bytes.
+    /// The body exceeds this many bytes.
     TooLong(usize),
-    /// A part of it did not come in time.
+    /// A part of the body did not arrive in time.
     Late,
-    /// No room came free for its bytes.
+    /// No room became free for its bytes.
     NoRoom(usize),
-    /// Its connection failed.
+    /// The connection failed.
     Broken(hyper::Error),
 }
 
@@ -327,7 +332,7 @@ fn is_json(headers: &HeaderMap) -> bool {
     })
 }
 
-/// The same to a client, whose rate it counts against as a request does.
+/// Returns the same to a client, whose rate it counts against as a request does.
 fn refuse_to(client: Option<&Client>, status: StatusCode, error: RpcError) -> HttpResponse {
     match client.map(|client| client.admit(NonZeroU32::MIN)) {
         Some(Err(rate)) => refuse(StatusCode::TOO_MANY_REQUESTS, rate),
@@ -335,13 +340,13 @@ fn refuse_to(client: Option<&Client>, status: StatusCode, error: RpcError) -> Ht
     }
 }
 
-/// Sub-block times without a snapshot after which a feed counts as stalled.
+/// The number of sub-block times without a snapshot after which a feed counts as stalled.
 const STALLED_AFTER: u128 = 5;
 
 fn health(published: &Published, upstream: Option<UpstreamState>, failure: Option<&StoreError>) -> HttpResponse {
     let age = published.newest.published.elapsed().as_millis();
     let broken = |why: &str| format!("the feed is broken: {why}; pending is the canonical head");
-    // Clients whose requests need the store read the same of its failure.
+    // Clients whose requests need the store see the same text of its failure.
     let problem = match (published.feed, failure.map(ToString::to_string)) {
         (FeedState::Degraded(FeedProblem::Store), Some(failure)) => Some((FeedProblem::Store, broken(&failure))),
         (FeedState::Degraded(problem), _) => Some((problem, broken(problem.meaning()))),

@@ -1,7 +1,7 @@
-//! What a WebSocket connection reads, as far as the node has room for it.
+//! Reading a WebSocket connection only as far as the node has room.
 //!
-//! tungstenite takes memory for a whole frame when it sees its head, however little of it has come. So each head is read here first, and is handed
-//! on when the node has room for its frame; until then the connection is not read.
+//! tungstenite allocates a whole frame when it has its head, however little of the frame has arrived. So each head is
+//! read here first, and passed on when the node has room for its frame. Until then the connection is not read.
 
 use std::{
     io,
@@ -20,28 +20,28 @@ use super::{
     memory::{HeldBytes, IoMemory},
 };
 
-/// The bytes of the message that is being read: those of all its frames whose heads have come.
+/// The bytes of the message being read: of all its frames whose heads have arrived.
 #[derive(Debug)]
 pub struct Pieces {
     link: Arc<Link>,
-    /// Locked by the one task that reads the connection.
+    /// Only locked by the one task that reads the connection.
     held: Mutex<HeldBytes>,
 }
 
 impl Pieces {
-    /// Nothing read yet.
+    /// Creates an empty count.
     pub fn new(link: Arc<Link>) -> Self {
         let held = Mutex::new(link.share().clone().nothing());
         Self { link, held }
     }
 
-    /// The bytes of a message that has come whole.
+    /// Returns the bytes of a message that has come whole.
     pub fn message(&self) -> HeldBytes {
         self.link.piece_is_whole();
         std::mem::replace(&mut *self.held(), self.link.share().clone().nothing())
     }
 
-    /// Gives back the bytes of a control frame, which may stand between the frames of a message (RFC 6455, 5.4).
+    /// Releases the bytes of a control frame, which may come between the frames of a message (RFC 6455, 5.4).
     pub fn control_frame(&self, payload: usize) {
         let mut held = self.held();
         held.shrink(payload);
@@ -50,40 +50,41 @@ impl Pieces {
         }
     }
 
-    /// How many bytes these are.
+    /// Returns the number of bytes.
     pub fn bytes(&self) -> usize {
         self.held().bytes()
     }
 
-    /// Whoever panicked while it held the count left it right: each change is one step.
+    /// Locks the count. A panic leaves it consistent, because each change is one step, so a poisoned lock is taken all
+    /// the same.
     fn held(&self) -> MutexGuard<'_, HeldBytes> {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// The stream of a connection, frame by frame.
+/// The stream of a connection, read frame by frame.
 pub struct Inbox<S> {
     stream: BufReader<S>,
     pieces: Arc<Pieces>,
     head: FrameHead,
-    /// Bytes of the current frame's payload that were not handed on.
+    /// Bytes of the current frame's payload that were not passed on yet.
     left: usize,
-    /// The wait before there is another look, where there is no room.
+    /// The pause before the next try, if there is no room.
     retry: Option<Pin<Box<Sleep>>>,
 }
 
-/// The head of a frame, as far as it has come (RFC 6455, 5.2).
+/// The head of a frame, as far as it has arrived (RFC 6455, 5.2).
 #[derive(Default)]
 struct FrameHead {
     bytes: [u8; 14],
     read: usize,
     handed_on: usize,
-    /// Whether there is room for its frame.
+    /// Whether the node has room for the frame.
     has_room: bool,
 }
 
 impl FrameHead {
-    /// Bytes of the head, as far as it can be told.
+    /// Returns the length of the head in bytes, as far as it can be told.
     fn length(&self) -> usize {
         if self.read < 2 {
             return 2;
@@ -92,7 +93,7 @@ impl FrameHead {
         2 + mask + self.extended()
     }
 
-    /// Bytes that say how long the payload is, beside the seven bits.
+    /// Returns the number of bytes that hold the length of the payload, beside the seven bits.
     const fn extended(&self) -> usize {
         match self.bytes[1] & 0x7f {
             126 => 2,
@@ -101,7 +102,7 @@ impl FrameHead {
         }
     }
 
-    /// Bytes of the payload. The head has come whole.
+    /// Returns the length of the payload in bytes. The head must be complete.
     fn payload(&self) -> usize {
         let short = usize::from(self.bytes[1] & 0x7f);
         let extended = &self.bytes[2..2 + self.extended()];
@@ -111,21 +112,21 @@ impl FrameHead {
 }
 
 impl<S: AsyncRead + Unpin> Inbox<S> {
-    /// Bytes that are read ahead.
+    /// The number of bytes that are read ahead.
     const AHEAD: usize = 8 << 10;
 
-    /// What `stream` brings, counted in `pieces`.
+    /// Creates an inbox of `stream`, counted in `pieces`.
     pub fn new(stream: S, pieces: Arc<Pieces>) -> Self {
         let stream = BufReader::with_capacity(Self::AHEAD, stream);
         Self { stream, pieces, head: FrameHead::default(), left: 0, retry: None }
     }
 
-    /// The stream, to be read without being counted.
+    /// Returns the stream, to be read without being counted.
     pub fn uncounted(&mut self) -> &mut S {
         self.stream.get_mut()
     }
 
-    /// Reads the head of the next frame. False where the stream ends before it.
+    /// Reads the head of the next frame. Returns false if the stream ends before it.
     fn poll_head(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<bool>> {
         while self.head.read < self.head.length() {
             let ahead = ready!(Pin::new(&mut self.stream).poll_fill_buf(cx))?;
@@ -141,9 +142,10 @@ impl<S: AsyncRead + Unpin> Inbox<S> {
         Poll::Ready(Ok(true))
     }
 
-    /// Waits until there is room for the frame whose head has come, and takes it.
+    /// Waits until there is room for the frame whose head has arrived, and takes it.
     ///
     /// # Errors
+    ///
     /// Returns an error of the kind `FileTooLarge` if a connection can never hold as much.
     fn poll_room(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let payload = self.head.payload();
@@ -167,7 +169,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Inbox<S> {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let this = &mut *self;
         if this.left == 0 && this.head.handed_on == this.head.read {
-            // The next frame.
+            // The next frame begins.
             if this.head.handed_on > 0 {
                 this.head = FrameHead::default();
             }

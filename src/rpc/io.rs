@@ -1,4 +1,4 @@
-//! The threads that connections live on.
+//! The threads of connections.
 
 use std::{
     io,
@@ -15,10 +15,10 @@ use tokio::{
     sync::watch,
 };
 
-/// Threads with an event loop each, and connections dealt out among them.
+/// Threads with an event loop each, among which connections are distributed.
 ///
-/// A connection stays on its thread: what it asks is read there, run there where it is short, and answered there. So no thread wakes
-/// another for it, which would cost more than many a call does.
+/// A connection stays on its thread: its requests are read there, run there if they are short, and answered there. So
+/// no thread wakes another for them, which would cost more than many calls do.
 #[derive(Debug)]
 pub struct IoThreads {
     threads: Vec<IoThread>,
@@ -36,20 +36,21 @@ impl IoThreads {
     /// Starts `count` threads, at least one.
     ///
     /// # Errors
-    /// What the system says when it gives no threads, or no event loops.
+    ///
+    /// Returns the system's error if it gives no threads, or no event loops.
     pub fn start(count: usize) -> io::Result<Self> {
         let (stop, stopping) = watch::channel(false);
         let threads = (0..count.max(1))
             .map(|index| {
-                // What a worker has finished goes before what is yet to be read: by default it gets one turn in 31 while there is more to read,
-                // and under overload waits for seconds.
+                // Results of workers come before unread requests. By default tokio looks at them once in 31 turns, so
+                // under overload they would wait for seconds.
                 let runtime = Builder::new_current_thread().global_queue_interval(1).enable_all().build()?;
                 let handle = runtime.handle().clone();
                 let mut stopping = stopping.clone();
                 let thread = std::thread::Builder::new().name(format!("presim-io-{index}")).spawn(move || {
                     wake_politely();
                     runtime.block_on(async move {
-                        // An end without a word is one, too.
+                        // A dropped sender ends the thread, too.
                         let _ = stopping.wait_for(|stop| *stop).await;
                     });
                 })?;
@@ -59,19 +60,19 @@ impl IoThreads {
         Ok(Self { threads, stop })
     }
 
-    /// What is known of each thread's event loop.
+    /// Returns the metrics of each thread's event loop.
     pub fn loops(&self) -> Vec<RuntimeMetrics> {
         self.threads.iter().map(|thread| thread.runtime.metrics()).collect()
     }
 
-    /// Runs what `task` makes on each thread, until the threads stop.
+    /// Runs the future of `task` on each thread, until the threads stop.
     pub fn run_on_each<F: Future<Output = ()> + Send + 'static>(&self, task: impl Fn() -> F) {
         for thread in &self.threads {
             thread.runtime.spawn(task());
         }
     }
 
-    /// Hands `stream` to the thread with the fewest connections, which runs what `serve` makes of it to its end.
+    /// Gives `stream` to the thread with the fewest connections, which runs the future of `serve` to its end.
     pub fn deal<F: Future<Output = ()> + Send + 'static>(
         &self,
         stream: TcpStream,
@@ -82,7 +83,7 @@ impl IoThreads {
         let seat = Seat::take(&thread.connections);
         thread.runtime.spawn(async move {
             let _seat = seat;
-            // It was registered with the event loop that accepted it.
+            // The stream was registered with the event loop that accepted it.
             match TcpStream::from_std(stream) {
                 Ok(stream) => serve(stream).await,
                 Err(error) => tracing::warn!(%error, "cannot serve a connection"),
@@ -91,16 +92,17 @@ impl IoThreads {
     }
 }
 
-/// Has the calling thread wait, when it wakes, until whoever is on its core pauses or has had his time (`SCHED_BATCH`, sched(7)).
+/// Makes the calling thread wait, on wake-up, until the current thread of its core pauses or its time slice ends
+/// (`SCHED_BATCH`, sched(7)).
 ///
-/// What wakes it is a request, and most often its core is that of a client in the midst of sending more, or of a worker. To take the core
-/// from either for each request costs two switches, and each time there is one request to read where there would soon be several.
+/// Requests wake the thread, and its core is mostly that of a worker, or of a client that is sending more. Preempting
+/// either for each request costs two switches, and finds one request to read where there would soon be several.
 #[cfg(target_os = "linux")]
 fn wake_politely() {
     let param = libc::sched_param { sched_priority: 0 };
-    // SAFETY: it reads `param`, and changes how the calling thread is scheduled.
+    // SAFETY: the call reads `param`, and changes how the calling thread is scheduled.
     if unsafe { libc::sched_setscheduler(0, libc::SCHED_BATCH, &raw const param) } != 0 {
-        tracing::debug!(error = %io::Error::last_os_error(), "I/O threads are scheduled as others are");
+        tracing::debug!(error = %io::Error::last_os_error(), "I/O threads are scheduled like other threads");
     }
 }
 
@@ -118,7 +120,7 @@ impl Drop for IoThreads {
     }
 }
 
-/// A connection's place on its thread.
+/// A connection in the count of its thread.
 struct Seat(Arc<AtomicUsize>);
 
 impl Seat {

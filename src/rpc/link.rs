@@ -1,4 +1,4 @@
-//! A connection as both doors see it: what it holds, whether it moves, and whether it may be closed for another.
+//! A connection as both transports see it: the bytes it holds, its progress, and whether it may be closed for another.
 
 use std::{
     io,
@@ -24,40 +24,43 @@ use super::memory::MemoryShare;
 
 /// One connection.
 ///
-/// It is closed when it stands still for [`Link::timeout`]: from accept to the first whole head of a request, while the socket takes none of
-/// the bytes that are written, while the parts of an HTTP/2 answer wait for the peer's window, and while a WebSocket message waits for its rest.
-/// [`Link::problem`] tells that, and is asked for every connection now and then.
+/// A connection is closed when it stalls for [`Link::timeout`]: from accept to the first complete head of a request;
+/// while the socket takes none of the written bytes; while the parts of an HTTP/2 answer wait for the peer's window;
+/// and while a WebSocket message is incomplete. [`Link::problem`] reports a stall, and is called for every connection
+/// at intervals.
 #[derive(Debug)]
 pub struct Link {
     share: Arc<MemoryShare>,
     timeout: Duration,
     opened: Instant,
-    /// Whether the head of a request has come.
+    /// Whether the head of a request has arrived.
     greeted: AtomicBool,
-    /// Whether bytes that come while nothing is under way are those of a head: after the first of HTTP/1.
+    /// Whether bytes that arrive while nothing is under way belong to a head, which they do after the first request of
+    /// HTTP/1.
     reads_heads: AtomicBool,
-    /// Requests whose answer is not handed to the socket.
+    /// Requests whose answer is not written to the socket yet.
     under_way: AtomicUsize,
     /// Milliseconds from `opened` to when the socket took no more; 0 while it takes what is written.
     blocked: AtomicU64,
-    /// HTTP/2 answers of which parts wait for the peer's window, and milliseconds from `opened` to when a part last went.
+    /// The number of HTTP/2 answers whose parts wait for the peer's window, and the milliseconds from `opened` to when
+    /// a part was last sent.
     windowed: AtomicUsize,
     window_moved: AtomicU64,
-    /// Milliseconds from `opened` to when a head or a message that is not whole yet last moved; 0 where there is none.
+    /// Milliseconds from `opened` to the last progress of an incomplete head or message; 0 if there is none.
     piece_moved: AtomicU64,
     close: Notify,
 }
 
-/// A request that is under way, until dropped.
+/// A request under way, until dropped.
 #[derive(Debug)]
 pub struct UnderWay(Arc<Link>);
 
-/// An answer that goes out by an HTTP/2 window, until dropped.
+/// An answer that is sent through an HTTP/2 window, until dropped.
 #[derive(Debug)]
 pub struct Windowed(Arc<Link>);
 
 impl Link {
-    /// A connection that was accepted just now.
+    /// Creates a connection that was just accepted.
     pub fn new(share: Arc<MemoryShare>, timeout: Duration) -> Self {
         Self {
             share,
@@ -74,17 +77,17 @@ impl Link {
         }
     }
 
-    /// The bytes that the connection makes the node hold.
+    /// Returns the bytes that the connection makes the node hold.
     pub const fn share(&self) -> &Arc<MemoryShare> {
         &self.share
     }
 
-    /// How long the connection may stand still (`--io-timeout-ms`).
+    /// Returns the time that the connection may stall (`--io-timeout-ms`).
     pub const fn timeout(&self) -> Duration {
         self.timeout
     }
 
-    /// Notes that the head of a request has come; after one of HTTP/1 that is no upgrade, another may come.
+    /// Notes that the head of a request has arrived. After one of HTTP/1 that is not an upgrade, another may follow.
     pub fn greet(&self, is_http1: bool) {
         self.greeted.store(true, Relaxed);
         self.reads_heads.store(is_http1, Relaxed);
@@ -97,19 +100,19 @@ impl Link {
         UnderWay(self.clone())
     }
 
-    /// Begins an answer that goes out by an HTTP/2 window.
+    /// Begins an answer that is sent through an HTTP/2 window.
     pub fn open_window(self: &Arc<Self>) -> Windowed {
         self.windowed.fetch_add(1, AcqRel);
         self.window_moves();
         Windowed(self.clone())
     }
 
-    /// Whether nothing is under way, so that the connection may be closed for another.
+    /// Returns whether nothing is under way, so that the connection may be closed for another.
     pub fn is_idle(&self) -> bool {
         self.under_way.load(Acquire) == 0 && self.blocked.load(Relaxed) == 0
     }
 
-    /// Has the connection closed by the task that runs it.
+    /// Requests that the connection's task closes it.
     pub fn close(&self) {
         self.close.notify_one();
     }
@@ -119,7 +122,7 @@ impl Link {
         self.close.notified().await;
     }
 
-    /// Why the connection must end, if it stands still.
+    /// Returns the reason to close the connection, if it stalls.
     pub fn problem(&self) -> Option<&'static str> {
         let stood_since = |since: u64| self.now().saturating_sub(since) > millis(self.timeout);
         let blocked = self.blocked.load(Relaxed);
@@ -137,12 +140,12 @@ impl Link {
         }
     }
 
-    /// Notes that a head or a message came on, and is not whole yet.
+    /// Notes progress of a head or a message that is not complete yet.
     pub fn piece_moves(&self) {
         self.piece_moved.store(self.now(), Relaxed);
     }
 
-    /// Notes that no head and no message is in pieces.
+    /// Notes that no head and no message is incomplete.
     pub fn piece_is_whole(&self) {
         self.piece_moved.store(0, Relaxed);
     }
@@ -151,7 +154,7 @@ impl Link {
         self.window_moved.store(self.now(), Relaxed);
     }
 
-    /// Milliseconds since the connection was accepted, and one: 0 stands for never.
+    /// Returns the milliseconds since the connection was accepted, plus one, because 0 means never.
     fn now(&self) -> u64 {
         millis(self.opened.elapsed()) + 1
     }
@@ -168,7 +171,7 @@ impl Drop for UnderWay {
 }
 
 impl Windowed {
-    /// A part of the answer went.
+    /// Notes that a part of the answer was sent.
     pub fn moves(&self) {
         self.0.window_moves();
     }
@@ -181,7 +184,7 @@ impl Drop for Windowed {
     }
 }
 
-/// A connection's socket, which tells its [`Link`] when it takes no more.
+/// A connection's socket, which notes in its [`Link`] when it takes no more bytes.
 #[derive(Debug)]
 pub struct LinkedStream {
     stream: TcpStream,
@@ -189,14 +192,14 @@ pub struct LinkedStream {
 }
 
 impl LinkedStream {
-    /// The socket of `link`.
+    /// Returns the socket of `link`.
     pub const fn new(stream: TcpStream, link: Arc<Link>) -> Self {
         Self { stream, link }
     }
 
     fn note<T>(&self, written: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
         match written {
-            // The clock is read when the socket begins to be full, not at each write.
+            // The clock is read when the socket's buffer becomes full, not on each write.
             Poll::Pending if self.link.blocked.load(Relaxed) == 0 => self.link.blocked.store(self.link.now(), Relaxed),
             Poll::Pending => {}
             Poll::Ready(_) => self.link.blocked.store(0, Relaxed),

@@ -1,4 +1,4 @@
-//! The bytes that connections make the node hold: bodies, answers, notifications. One bound for all of them together.
+//! The bytes that connections make the node hold (bodies, answers and notifications), under one bound.
 
 use std::{
     sync::{
@@ -17,35 +17,37 @@ use super::error::RpcError;
 
 /// The bytes that all connections together may make the node hold (`--max-memory-io`).
 ///
-/// An eighth is kept back, and divided: each connection may always hold its small part of it, which an ordinary request and its answer fit into.
-/// So whoever comes last is served, however much the others hold. Of the rest a connection may hold as much as is left for everybody else: `n`
-/// more bytes are granted if what the connection holds, `n` included, is no more than what stays free (dynamic thresholds, Choudhury and Hahne
-/// 1998, as switches share their buffers). One connection alone gets half of it, and nothing has to know how many there are.
+/// An eighth is reserved and divided: each connection may always hold its small part of it, into which an ordinary
+/// request and its answer fit. So the newest client is served however much the others hold. Of the rest a connection
+/// may hold as much as is left for all others: `n` more bytes are granted if the bytes that the connection holds, `n`
+/// included, are no more than those that stay free (dynamic thresholds, Choudhury and Hahne 1998, by which switches
+/// share their buffers). A single connection gets half of the rest, and the number of connections need not be known.
 #[derive(Debug)]
 pub struct IoMemory {
     bound: usize,
-    /// What is kept back for small parts.
+    /// The bytes that are reserved for small parts.
     kept_back: usize,
-    /// What each connection may always hold.
+    /// The bytes that each connection may always hold.
     small: usize,
     held: AtomicUsize,
 }
 
-/// One connection's part of the bytes.
+/// The share of one connection.
 #[derive(Debug)]
 pub struct MemoryShare {
     memory: Arc<IoMemory>,
     held: AtomicUsize,
 }
 
-/// Bytes that count for a connection and for the node. They are given back on drop.
+/// Bytes that count for a connection and for the node. Released on drop.
 #[derive(Debug)]
 pub struct HeldBytes {
     share: Arc<MemoryShare>,
     bytes: usize,
 }
 
-/// Bytes that count for a connection alone: text that several connections share, and that counts for the node once. Given back on drop.
+/// Bytes that count for a connection alone, because several connections share the text and it counts for the node once.
+/// Released on drop.
 #[derive(Debug)]
 pub struct SharedBytes {
     share: Arc<MemoryShare>,
@@ -53,28 +55,29 @@ pub struct SharedBytes {
 }
 
 impl IoMemory {
-    /// A bound of so many bytes, of which none are held, for up to so many connections.
+    /// Creates a bound of `bound` bytes for up to `connections` connections.
     pub fn new(bound: usize, connections: usize) -> Self {
         let kept_back = bound / 8;
         Self { bound, kept_back, small: kept_back / connections.max(1), held: AtomicUsize::new(0) }
     }
 
-    /// How often a body for which there is no room asks again. Nobody is woken when bytes are given back: that happens with each answer, and
-    /// many who wait would slow down everybody who does not.
+    /// The interval at which a body without room tries again. Released bytes wake no one, because that happens with
+    /// each answer, and many who wait would slow down everybody who does not.
     pub const RETRY: Duration = Duration::from_millis(10);
 
-    /// The part of a new connection.
+    /// Returns the part of a new connection.
     pub fn share(self: &Arc<Self>) -> Arc<MemoryShare> {
         Arc::new(MemoryShare { memory: self.clone(), held: AtomicUsize::new(0) })
     }
 
-    /// Bytes that are held now.
+    /// Returns the bytes that are held now.
     pub fn held(&self) -> usize {
         self.held.load(Relaxed)
     }
 
-    /// Text that connections share: it counts for the node until the last of them has let it go. It is always granted, because it exists
-    /// already; the connections that do not take it run into their own bound ([`MemoryShare::try_share`]).
+    /// Returns a text that connections share. It counts for the node until the last of them drops it. It is always
+    /// granted, because it exists already. Connections that do not take it reach their own bound
+    /// ([`MemoryShare::try_share`]).
     pub fn shared_text(self: &Arc<Self>, text: Vec<u8>) -> Bytes {
         struct SharedText(Vec<u8>, Arc<IoMemory>);
         impl AsRef<[u8]> for SharedText {
@@ -91,13 +94,13 @@ impl IoMemory {
         Bytes::from_owner(SharedText(text, self.clone()))
     }
 
-    /// How much of the bound a connection may hold while all together hold so much.
+    /// Returns the bytes that a connection may hold while all together hold `all`.
     fn share_of(&self, all: usize) -> usize {
         let free = self.bound.saturating_sub(all);
         if free == 0 { 0 } else { free.saturating_sub(self.kept_back).max(self.small) }
     }
 
-    /// The error of a request or an answer for which there was no room.
+    /// Returns the error of a request or an answer for which there was no room.
     pub fn full(&self, what: &str, bytes: usize) -> RpcError {
         RpcError::limit(format!(
             "{what} of {bytes} bytes finds no room: connections may hold {} bytes of bodies, answers and notifications together \
@@ -108,27 +111,27 @@ impl IoMemory {
 }
 
 impl MemoryShare {
-    /// The node's memory that this is a part of.
+    /// Returns the node's memory that this is a part of.
     pub const fn memory(&self) -> &Arc<IoMemory> {
         &self.memory
     }
 
-    /// Bytes that the connection holds now.
+    /// Returns the bytes that the connection holds now.
     pub fn held(&self) -> usize {
         self.held.load(Relaxed)
     }
 
-    /// No bytes yet, to be grown.
+    /// Returns a holder of no bytes, which can grow.
     pub const fn nothing(self: Arc<Self>) -> HeldBytes {
         HeldBytes { share: self, bytes: 0 }
     }
 
-    /// Takes so many bytes, if the connection may have them.
+    /// Takes `bytes`, if the connection may have them.
     pub fn take(self: &Arc<Self>, bytes: usize) -> Option<HeldBytes> {
         self.grant(bytes).then(|| HeldBytes { share: self.clone(), bytes })
     }
 
-    /// Takes so many bytes in any case: for the answer to a request that has committed something.
+    /// Takes `bytes` in any case, for the answer to a request that has committed something.
     pub fn take_always(self: &Arc<Self>, bytes: usize) -> HeldBytes {
         self.memory.held.fetch_add(bytes, AcqRel);
         self.held.fetch_add(bytes, AcqRel);
@@ -142,7 +145,7 @@ impl MemoryShare {
         (mine <= self.memory.share_of(self.memory.held.load(Acquire))).then_some(shared)
     }
 
-    /// Whether a connection can ever hold so many bytes.
+    /// Returns whether a connection can ever hold so many bytes.
     pub fn can_ever_hold(&self, bytes: usize) -> bool {
         bytes <= (self.memory.bound - self.memory.kept_back) / 2
     }
@@ -164,7 +167,7 @@ impl MemoryShare {
 }
 
 impl HeldBytes {
-    /// Takes so many bytes more, if the connection may have them.
+    /// Takes `bytes` more, if the connection may have them. Returns whether it did.
     pub fn grow(&mut self, bytes: usize) -> bool {
         let granted = self.share.grant(bytes);
         if granted {
@@ -173,41 +176,41 @@ impl HeldBytes {
         granted
     }
 
-    /// Takes so many bytes more in any case.
+    /// Takes `bytes` more in any case.
     pub fn grow_always(&mut self, bytes: usize) {
         self.absorb(self.share.take_always(bytes));
     }
 
-    /// Waits until the connection may have so many bytes more, and takes them.
+    /// Waits until the connection may have `bytes` more, and takes them.
     pub async fn wait_to_grow(&mut self, bytes: usize) {
         while !self.grow(bytes) {
             tokio::time::sleep(IoMemory::RETRY).await;
         }
     }
 
-    /// The connection's part that these are of.
+    /// Returns the connection's part that these are of.
     pub const fn share(&self) -> &Arc<MemoryShare> {
         &self.share
     }
 
-    /// How many bytes these are.
+    /// Returns the number of bytes.
     pub const fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Gives so many of the bytes back.
+    /// Releases `bytes` of the bytes.
     pub fn shrink(&mut self, bytes: usize) {
         let bytes = bytes.min(self.bytes);
         self.bytes -= bytes;
         self.share.give_back(bytes);
     }
 
-    /// Makes the bytes of `other` these.
+    /// Adds the bytes of `other` to these.
     pub fn absorb(&mut self, mut other: Self) {
         self.bytes += std::mem::take(&mut other.bytes);
     }
 
-    /// A text that gives these bytes back when its last part has been written and dropped.
+    /// Returns a text that gives these bytes back when its last part has been written and dropped.
     pub fn around(self, text: Vec<u8>) -> Bytes {
         struct HeldText(Vec<u8>, HeldBytes);
         impl AsRef<[u8]> for HeldText {
@@ -233,17 +236,22 @@ impl Drop for SharedBytes {
     }
 }
 
-/// The room that an answer takes from when it is made, so that answers which wait for their connection's thread count too.
+/// The memory of an answer, which counts from the moment when the answer is made, so that answers that wait for their
+/// connection's thread count, too.
 #[derive(Clone, Debug)]
 pub struct AnswerRoom(Arc<Mutex<HeldBytes>>);
 
 impl AnswerRoom {
-    /// The room that holds these bytes: a request's body, until its answer is made.
+    /// Returns the room that holds these bytes: a request's body, until its answer is made.
     pub fn of(held: HeldBytes) -> Self {
         Self(Arc::new(Mutex::new(held)))
     }
 
-    /// Takes room for a text in place of what it held, or lets the text go.
+    /// Takes memory for a text in place of the bytes held before.
+    ///
+    /// # Errors
+    ///
+    /// Returns -32005 and drops the text if the connection may not have them.
     pub fn take(&self, text: &mut Vec<u8>) -> Result<(), RpcError> {
         let mut held = self.held();
         let before = held.bytes();
@@ -255,14 +263,15 @@ impl AnswerRoom {
         Err(held.share().memory().full("the answer", length))
     }
 
-    /// The room that was taken.
+    /// Returns the room that was taken.
     pub fn taken(&self) -> HeldBytes {
         let mut held = self.held();
         let nothing = held.share().clone().nothing();
         std::mem::replace(&mut *held, nothing)
     }
 
-    /// Whoever panicked while it held the count left it right: each change is one step.
+    /// Locks the count. A panic leaves it consistent, because each change is one step, so a poisoned lock is taken all
+    /// the same.
     fn held(&self) -> MutexGuard<'_, HeldBytes> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -272,7 +281,7 @@ impl AnswerRoom {
 mod tests {
     use super::*;
 
-    /// A bound of which 8,000 are there for all, and 100 for each of ten connections besides.
+    /// Returns a bound of which 8,000 are there for all, and 100 for each of ten connections besides.
     fn memory() -> Arc<IoMemory> {
         Arc::new(IoMemory::new(8_000, 10))
     }

@@ -1,13 +1,14 @@
-//! The front: servers, methods, the two dialects, error codes, limits.
+//! The front: servers, methods, the two dialects, error codes and limits.
 //!
-//! [`http`] and [`ws`] are the two doors, behind [`server`]'s one port, which [`startup`] answers on until the node has started. [`service`] makes
-//! the text of an answer of the text of a message, by jsonrpsee; each request in it is a [`Request`], which [`front`] has run by the table of
-//! [`methods`]. Parameters become the engine's types in [`wire`], results become bytes in [`encode`]. [`wait`] lets a request wait for its
-//! receipt, [`approve`] for whoever approves it, and [`remote`] for state that an upstream has.
+//! [`http`] and [`ws`] are the two transports, behind the one port of [`server`], on which [`startup`] answers until
+//! the node has started. [`service`] turns the text of a message into the text of its answer, by jsonrpsee. Each
+//! request in a message is a [`Request`], which [`front`] runs by the table of [`methods`]. [`wire`] parses parameters
+//! into the engine's types, and [`encode`] writes results. [`wait`] lets a request wait for its receipt, [`approve`]
+//! for an approval, and [`remote`] for state of an upstream.
 //!
-//! [`io`] has the threads that connections live on, [`connections`] the table of them, [`link`] what is known of each, [`inbox`] what a WebSocket
-//! reads, [`memory`] the bytes that they hold, [`origin`] the pages that may call. [`subscriptions`] sends connections what is new, [`filters`]
-//! answers those who ask for it again and again.
+//! [`io`] has the threads of connections, [`connections`] the table of them, [`link`] the state of each, [`inbox`] the
+//! bytes that a WebSocket connection reads, [`memory`] the bytes that they hold, and [`origin`] the pages that may
+//! call. [`subscriptions`] notifies connections of news, and [`filters`] answers clients that poll.
 
 mod access;
 mod approve;

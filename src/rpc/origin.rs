@@ -1,8 +1,8 @@
-//! Which pages may call: the rule against a browser that is made to call by a page of somebody else's.
+//! The pages that may call: the rule against a browser whose page belongs to somebody else.
 //!
-//! A browser sends any page's requests to a node on the user's machine, WebSocket upgrades included, and says where the page is from:
-//! `Origin` (RFC 6454), or `Sec-Fetch-Site` (Fetch Metadata) where there is no origin. A page that points a name of its own at this machine
-//! is known by its `Host`.
+//! A browser sends any page's requests to a node on the user's machine, WebSocket upgrades included, and names the
+//! page's origin in `Origin` (RFC 6454), or in `Sec-Fetch-Site` (Fetch Metadata) if there is no origin. A page whose
+//! own host name resolves to this machine is recognized by its `Host`.
 
 use http::{HeaderMap, Uri, header};
 
@@ -16,19 +16,20 @@ pub struct Origins {
 }
 
 impl Origins {
-    /// `hosts` are names without ports, or `*`; `origins` are as `--allow-origin` takes them.
+    /// Creates the rule. `hosts` are names without ports, or `*`; `origins` are values of `--allow-origin`.
     pub const fn new(hosts: Vec<String>, origins: Vec<String>) -> Self {
         Self { hosts, origins }
     }
 
-    /// Whether any page of another origin may call.
+    /// Returns whether any page of another origin may call.
     pub const fn is_open(&self) -> bool {
         !self.origins.is_empty()
     }
 
-    /// Checks the `Host` of a request; the port does not matter.
+    /// Checks the `Host` of a request, whatever its port.
     ///
     /// # Errors
+    ///
     /// Returns an error if the request names a host that is not allowed, or none.
     pub fn check_host(&self, headers: &HeaderMap, uri: &Uri) -> Result<(), RpcError> {
         let named = host(headers, uri).map(|host| without_port(host).0);
@@ -36,18 +37,19 @@ impl Origins {
             return Ok(());
         }
         let named = named.map_or_else(|| "no Host".to_owned(), |name| format!("Host {name:?}"));
-        Err(RpcError::request(format!("host not allowed: {named}: --allow-host names those that are")))
+        Err(RpcError::request(format!("host not allowed: {named}: list it with --allow-host")))
     }
 
-    /// Checks that no page calls which may not. The host of the request must have been checked before.
+    /// Checks that the sending page may call. The host of the request must have been checked before.
     ///
     /// # Errors
+    ///
     /// Returns an error if the request is from a page whose origin is neither this node nor listed.
     pub fn check_page(&self, headers: &HeaderMap, uri: &Uri) -> Result<(), RpcError> {
         let Some(origin) = headers.get(header::ORIGIN) else {
             return match headers.get("sec-fetch-site").map(http::HeaderValue::as_bytes) {
                 Some(site @ (b"cross-site" | b"same-site")) => Err(RpcError::request(format!(
-                    "page not allowed: Sec-Fetch-Site: {}: a page of another origin calls and does not say which: \
+                    "page not allowed: Sec-Fetch-Site: {}: a page of another origin calls without naming its origin: \
                      --allow-origin names those that may",
                     String::from_utf8_lossy(site)
                 ))),
@@ -59,12 +61,10 @@ impl Origins {
             return Ok(());
         }
         let shown: String = String::from_utf8_lossy(origin.as_bytes()).chars().take(200).collect();
-        Err(RpcError::request(format!(
-            "origin not allowed: {shown:?}: --allow-origin names those whose pages may call"
-        )))
+        Err(RpcError::request(format!("origin not allowed: {shown:?}: list it with --allow-origin")))
     }
 
-    /// Whether pages of this origin are listed.
+    /// Returns whether pages of this origin are listed.
     pub fn allows(&self, origin: &str) -> bool {
         let is_listed = |listed: &String| match listed.strip_suffix("://*") {
             _ if listed == "*" => true,
@@ -75,7 +75,7 @@ impl Origins {
     }
 }
 
-/// Whether a page of `origin` was served by `host` itself.
+/// Returns whether a page of `origin` was served by `host` itself.
 fn is_same(origin: &str, host: &str) -> bool {
     let Some((scheme, origin)) = origin.split_once("://") else { return false };
     let usual = match scheme {
@@ -87,13 +87,13 @@ fn is_same(origin: &str, host: &str) -> bool {
     name.eq_ignore_ascii_case(host) && port.unwrap_or(usual) == host_port.unwrap_or(usual)
 }
 
-/// The host and port that a request is sent to.
+/// Returns the host and port that a request is sent to.
 fn host<'a>(headers: &'a HeaderMap, uri: &'a Uri) -> Option<&'a str> {
     let named = headers.get(header::HOST).and_then(|host| host.to_str().ok());
     named.or_else(|| uri.authority().map(http::uri::Authority::as_str))
 }
 
-/// A host and its port, if it has one.
+/// Returns a host and its port, if it has one.
 fn without_port(host: &str) -> (&str, Option<&str>) {
     match host.rsplit_once(':') {
         Some((name, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => (name, Some(port)),
@@ -107,7 +107,8 @@ mod tests {
 
     use super::*;
 
-    /// Whether a request with this `Origin` and `Sec-Fetch-Site` is served at `127.0.0.1:8545`, where these origins are listed.
+    /// Returns whether a request with this `Origin` and `Sec-Fetch-Site` is served at `127.0.0.1:8545`, where these
+    /// origins are listed.
     fn is_served(listed: &[&str], origin: Option<&str>, site: Option<&str>) -> bool {
         let mut headers = HeaderMap::new();
         let value = |text: &str| text.parse::<HeaderValue>().expect("a header");

@@ -1,4 +1,4 @@
-//! Requests on the state of an upstream: run, fetch what was missed, run again.
+//! Requests on the state of an upstream: run, fetch the missed state, run again.
 
 use std::sync::Arc;
 
@@ -12,23 +12,25 @@ use crate::{
     state::{Missed, Published, Snapshots},
 };
 
-/// How the front completes the state that requests need.
+/// The completion of state that requests need and the cache does not have.
 #[derive(Debug)]
 pub struct StateCompletion {
-    /// Brings it in.
+    /// Fetches missed state.
     pub fetcher: Arc<Fetcher>,
-    /// How often one request may miss something.
+    /// The most rounds of one request that may miss state.
     pub rounds: usize,
-    /// Where newer snapshots come from.
+    /// The published snapshots, for a newer one.
     pub snapshots: Arc<Snapshots>,
 }
 
 impl StateCompletion {
-    /// Brings in what a run of `request` has missed, `round` times by now: it may run again then. Returns what it runs on instead, where the
-    /// block it was about is no more on the upstream's chain.
+    /// Fetches the state that a run of `request` has missed, for the `round`th time, so that it can run again. Returns
+    /// another snapshot to run on if the request's block is no longer part of the upstream's chain.
     ///
     /// # Errors
-    /// -32603 with the cause, where the upstream does not give it, the time is up, or that was the last round.
+    ///
+    /// Returns -32603 with the cause if the upstream does not return the state, the deadline has passed, or this was
+    /// the last round.
     pub(super) async fn complete(
         &self,
         round: usize,
@@ -41,7 +43,8 @@ impl StateCompletion {
         }
         let deadline = request.ticket.deadline();
         match self.fetcher.fetch(missed, hints.as_ref(), deadline).await {
-            // Nothing was answered yet: it may as well be asked of the new branch. The entries of a batch are to be of one moment.
+            // Nothing was answered yet, so the request can run on the new branch. Entries of a batch cannot, because
+            // all of them run on one snapshot.
             Err(error @ FetchError::Replaced { .. }) if !request.ticket.is_entry() => {
                 let newer = tokio::time::timeout_at(deadline.into(), self.newer_than(&request.published)).await;
                 newer.map(Some).map_err(|_| RpcError::from(error))
@@ -50,7 +53,7 @@ impl StateCompletion {
         }
     }
 
-    /// Waits for something else than `old` to be published.
+    /// Waits for a newer publication than `old`.
     async fn newer_than(&self, old: &Arc<Published>) -> Arc<Published> {
         let mut changes = self.snapshots.changes();
         loop {
@@ -59,13 +62,13 @@ impl StateCompletion {
                 return published;
             }
             if changes.changed().await.is_err() {
-                // Nothing is published any more: its time runs out.
+                // Nothing is published any more, so the request's deadline ends the wait.
                 std::future::pending::<()>().await;
             }
         }
     }
 
-    /// A question about blocks from before presim began to follow, as it was put.
+    /// Returns a question about blocks from before presim began to follow, as it was put.
     pub(super) async fn forward(&self, request: &Request, out: &mut Vec<u8>) -> Result<(), RpcError> {
         let params = RawValue::from_string(request.params.to_string());
         let params = params.map_err(|error| RpcError::params(format!("params: {error}")))?;
@@ -75,14 +78,15 @@ impl StateCompletion {
         Ok(())
     }
 
-    /// Sends a signed transaction on to the upstream. Its hash is the upstream's answer.
+    /// Forwards a signed transaction to the upstream, and returns its hash.
     ///
     /// # Errors
-    /// What the upstream has against it.
+    ///
+    /// Returns the upstream's error.
     pub(super) async fn send_on(&self, raw: &[u8], request: &Request) -> Result<B256, RpcError> {
         let ask = Ask::<B256>::typed("eth_sendRawTransaction", &(const_hex::encode_prefixed(raw),));
         match self.fetcher.upstream().one(ask, request.ticket.deadline()).await {
-            // It was sent once more, because the first answer was lost.
+            // The transaction was sent twice, because the first answer was lost.
             Err(UpstreamError::Refused { message, .. }) if message.to_lowercase().contains("already known") => {
                 Ok(keccak256(raw))
             }
@@ -90,10 +94,11 @@ impl StateCompletion {
         }
     }
 
-    /// `eth_getProof` of a state that is the upstream's: only who has all of it can prove it.
+    /// Answers `eth_getProof` of an upstream's state, which only the upstream can prove.
     ///
     /// # Errors
-    /// That the state has changes that are in no block yet; what the upstream says.
+    ///
+    /// Returns an error if the state has changes that are in no canonical block, or the upstream's error.
     pub(super) async fn forward_proof(&self, request: &Request, out: &mut Vec<u8>) -> Result<(), RpcError> {
         let wanted = wire::parse_proof(&request.params, request.caller.dialect)?;
         let snapshot = request.published.select(wanted.selector)?;
@@ -103,7 +108,7 @@ impl StateCompletion {
             return Err(RpcError::new(-32000, text));
         };
         let at = RpcBlockHash { block_hash: view.hash(), require_canonical: Some(false) };
-        // As they were written: an answer repeats them so.
+        // In the client's spelling, which the answer repeats.
         let written = |key: &SlotKey| match key.in_full {
             true => B256::from(key.slot).to_string(),
             false => format!("{:#x}", key.slot),
@@ -117,7 +122,7 @@ impl StateCompletion {
     }
 }
 
-/// What an upstream refuses is refused in its words.
+/// Returns the upstream's error, with its code and text if it has answered.
 fn upstream_error(error: UpstreamError) -> RpcError {
     match error {
         UpstreamError::Refused { code, message, .. } => RpcError::new(i32::try_from(code).unwrap_or(-32000), message),

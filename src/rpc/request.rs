@@ -1,4 +1,4 @@
-//! One request on its way, from the text that asked for it to its answer.
+//! One request, from its text to its answer.
 
 use std::sync::Arc;
 
@@ -20,44 +20,44 @@ use crate::{
     store::Commit,
 };
 
-/// The client of a connection: how it speaks, and what it may.
+/// The client of a connection: its dialect and its rights.
 #[derive(Debug)]
 pub struct Caller {
-    /// How it speaks.
+    /// The dialect.
     pub dialect: &'static Dialect,
-    /// Which client it is, where clients have tokens.
+    /// The client of the token, if there is one.
     pub client: Option<Arc<Client>>,
-    /// Whether it may use the wallet.
+    /// Whether the client may use the wallet.
     pub may_use_wallet: bool,
-    /// The bytes that its connection makes the node hold.
+    /// The connection's share of memory.
     pub share: Arc<MemoryShare>,
-    /// The client as the scheduler sees it: its token's, or its connection's.
+    /// The scheduler's client: that of the token, or of the connection.
     pub flow: Arc<Flow>,
 }
 
-/// A request: a method, its parameters, and the snapshot it is about. It can be run any number of times.
+/// A request: a method, its parameters, and the snapshot it runs on. It can run any number of times.
 #[derive(Clone, Debug)]
 pub struct Request {
-    /// The id that its answer bears.
+    /// The id of the answer.
     pub id: Id<'static>,
     /// The method.
     pub method: &'static MethodRoute,
-    /// The parameters, as JSON.
+    /// The parameters as JSON.
     pub params: ByteString,
-    /// Who asks.
+    /// The client.
     pub caller: Arc<Caller>,
-    /// The chain as it was when the message arrived.
+    /// The publication at the time of the message's arrival.
     pub published: Arc<Published>,
-    /// Its deadline, and the batch that it is an entry of.
+    /// The deadline, and the batch that the request is an entry of.
     pub ticket: Ticket,
-    /// Where it may subscribe: `None` over HTTP.
+    /// The subscriptions that the message starts; `None` over HTTP.
     pub starting: Option<Arc<Starting>>,
-    /// The memory that its answer takes.
+    /// The memory that the answer takes.
     pub room: AnswerRoom,
 }
 
 impl Request {
-    /// Runs the request once, in `overlay`, as long as `meter` lets it. `work` is a handler, or a step of one.
+    /// Runs the request once, in `overlay`, within the bounds of `meter`. `work` is a handler, or a step of one.
     pub fn run<'a, T>(
         &'a self,
         overlay: &'a mut Overlay,
@@ -81,7 +81,7 @@ impl Request {
     }
 }
 
-/// An answer up to the value of its `result` or its `error`.
+/// Returns an answer up to the value of its `result` or its `error`.
 pub fn begin(id: &Id<'_>, member: &str) -> Vec<u8> {
     let mut out = Vec::with_capacity(512);
     out.extend_from_slice(b"{\"jsonrpc\":\"2.0\",\"id\":");

@@ -1,4 +1,4 @@
-//! What HTTP answers with: a body that is handed on in parts, a freshness, an error.
+//! HTTP responses: bodies in parts, cache headers, and errors.
 
 use std::{
     convert::Infallible,
@@ -19,13 +19,13 @@ use super::{
 };
 use crate::state::Published;
 
-/// An answer: always whole.
+/// A response whose body is complete in memory.
 pub type HttpResponse = Response<AnswerBody>;
 
-/// The bytes of an answer, handed on in parts.
+/// The bytes of a response, sent in parts.
 ///
-/// A part goes when the peer has room for it, so that an HTTP/2 answer which does not move is seen. The request counts as under way until all
-/// parts have gone.
+/// A part is sent when the peer has room for it, so that a stalled HTTP/2 response is noticed. The request counts as
+/// under way until all parts are sent.
 #[derive(Debug, Default)]
 pub struct AnswerBody {
     pub rest: Bytes,
@@ -34,7 +34,7 @@ pub struct AnswerBody {
 }
 
 impl AnswerBody {
-    /// Bytes that are handed on at once.
+    /// The bytes of a part.
     const PART: usize = 64 << 10;
 
     fn new(bytes: impl Into<Bytes>) -> Self {
@@ -64,7 +64,7 @@ impl Body for AnswerBody {
     }
 }
 
-/// An answer with a JSON body, and the freshness of what was published when its request arrived.
+/// Returns a response with a JSON body. A response to a request names the newest snapshot at its arrival.
 pub(super) fn respond(body: impl Into<Bytes>, published: Option<&Published>) -> HttpResponse {
     let mut response = Response::new(AnswerBody::new(body));
     let headers = response.headers_mut();
@@ -75,14 +75,14 @@ pub(super) fn respond(body: impl Into<Bytes>, published: Option<&Published>) -> 
     response
 }
 
-/// An error of HTTP's, with a JSON-RPC body.
+/// Returns an error of HTTP's, with a JSON-RPC body.
 pub(super) fn refuse(status: StatusCode, error: RpcError) -> HttpResponse {
     let mut response = respond(failure(&Id::Null, error), None);
     *response.status_mut() = status;
     response
 }
 
-/// The newest snapshot when the request arrived, for the header that every single answer bears.
+/// Returns the header with the newest snapshot, for answers to a single request.
 fn freshness(published: &Published) -> Option<HeaderValue> {
     let newest = &published.newest;
     let mut text = Vec::with_capacity(96);

@@ -1,4 +1,4 @@
-//! The one port: accepts connections, bounds them, and ends them in order.
+//! The server of the one port: accepts connections, bounds them, and closes them in order.
 
 use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 
@@ -43,7 +43,7 @@ use crate::{
     telemetry::Metrics,
 };
 
-/// What a server serves with.
+/// The settings of a server.
 #[derive(Clone, Debug)]
 pub struct ServerConfig {
     listen: SocketAddr,
@@ -59,7 +59,7 @@ pub struct ServerConfig {
 }
 
 impl ServerConfig {
-    /// The server's part of the configuration.
+    /// Returns the server's part of the configuration.
     pub fn new(config: &Config) -> Self {
         let mut hosts = vec!["localhost".to_owned(), "127.0.0.1".to_owned(), "[::1]".to_owned()];
         if !config.listen.ip().is_unspecified() {
@@ -94,7 +94,7 @@ impl ServerConfig {
     }
 }
 
-/// Owns the server: its port, its connections, its end.
+/// The actor that owns the server, its port and its connections.
 pub struct FrontActor {
     config: ServerConfig,
     io: Arc<IoThreads>,
@@ -113,7 +113,7 @@ struct Running {
 }
 
 impl FrontActor {
-    /// A server that is not listening yet.
+    /// Creates a server that does not listen yet.
     pub fn new(
         config: ServerConfig,
         io: IoThreads,
@@ -130,31 +130,33 @@ impl Actor for FrontActor {
     type Context = Context<Self>;
 }
 
-/// Serve the connections of this listener.
+/// Serves the connections of this listener.
 #[derive(Debug, Message)]
 #[rtype(result = "()")]
 pub struct Serve(pub TcpListener);
 
-/// Accept no more, let what is under way end, at most for this long.
+/// Accepts no more connections, and lets requests under way end, at most for this long.
 #[derive(Debug, Message)]
 #[rtype(result = "()")]
 pub struct Stop(pub Duration);
 
 impl ServerConfig {
-    /// The hosts that requests may name, and the pages that may send them.
+    /// Returns the hosts that requests may name, and the pages that may send them.
     pub const fn origins(&self) -> &Arc<Origins> {
         &self.origins
     }
 
-    /// Takes the port.
+    /// Binds the port.
     ///
     /// # Errors
-    /// Returns the system's error if the port is taken, or is not for this process.
+    ///
+    /// Returns the system's error if the port is taken, or not allowed for this process.
     pub fn bind(&self) -> io::Result<TcpListener> {
         let socket = if self.listen.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
         socket.set_reuseaddr(true)?;
-        // Connections inherit it. The system tells that a socket takes more only when a third of its buffer is free again: of one as large as it
-        // would grow by itself, a slow peer needs longer for that than it may stand still.
+        // Connections inherit the size. The system reports a socket as writable only when a third of its buffer is free
+        // again. With a buffer of the size to which it grows by itself, that takes a slow peer longer than it may
+        // stall.
         socket.set_send_buffer_size(SEND_BUFFER)?;
         socket.bind(self.listen)?;
         socket.listen(BACKLOG)
@@ -218,19 +220,19 @@ impl Handler<Stop> for FrontActor {
     }
 }
 
-/// How long a connection may be silent between the heads of requests, and take for each of them.
+/// The time that a connection may be silent between requests, and may take for the head of each.
 const IDLE: Duration = Duration::from_secs(60);
 
-/// Bytes of a connection that are read before anybody asks for them: the most of a head that is parsed, and HTTP/2's windows.
+/// Bytes that are read ahead of a connection: the longest head, and HTTP/2's windows.
 const READ_AHEAD: usize = 48 << 10;
 
-/// Bytes that the system may hold of what is sent over a connection.
+/// Bytes that the system may buffer of the data sent over a connection.
 const SEND_BUFFER: u32 = 512 << 10;
 
-/// Connections that the system holds until they are accepted.
+/// Connections that the system queues until they are accepted.
 const BACKLOG: u32 = 1024;
 
-/// Connections past the limit that are told so; those past these are dropped.
+/// Connections beyond the limit that get an error. Connections beyond these are dropped.
 const OVERFLOW: usize = 64;
 
 struct Acceptor {
@@ -241,12 +243,12 @@ struct Acceptor {
     connection: Connection,
 }
 
-/// What a connection is served with.
+/// The parts that serve a connection.
 #[derive(Clone)]
 struct Connection {
     service: Arc<HttpService>,
     origins: Arc<Origins>,
-    /// None where no page may call: then there is nothing to say about it in each answer.
+    /// Absent if no page may call, because then the headers are not needed.
     cors: Either<CorsLayer, Identity>,
     stopping: watch::Receiver<bool>,
 }
@@ -255,7 +257,7 @@ impl Acceptor {
     async fn run(self, listener: TcpListener) {
         loop {
             let Some((stream, peer)) = accept(&listener).await else { continue };
-            // Answers are small and wanted at once.
+            // Answers are small and urgent.
             let _ = stream.set_nodelay(true);
             let link = Arc::new(Link::new(self.connections.memory().share(), self.timeout));
             if let Some(entry) = self.connections.enter(peer.ip(), link.clone()) {
@@ -273,7 +275,7 @@ impl Connection {
         let door = Door { service: self.service, link: link.clone(), entry: entry.clone(), flow: Flow::new() };
         let service = TowerToHyperService::new(Gate::new(self.origins, link.clone(), self.cors.layer(door)));
         let mut builder = auto::Builder::new(TokioExecutor::new());
-        // Against peers that say nothing between two requests, or take long for a head.
+        // Against peers that are silent between requests, or slow with a head.
         builder.http1().timer(TokioTimer::new()).header_read_timeout(IDLE).max_buf_size(READ_AHEAD);
         builder
             .http2()
@@ -303,7 +305,7 @@ impl Connection {
     }
 }
 
-/// Answers the first request of a connection past the limit with the limit, and closes.
+/// Answers the first request of a connection beyond the limit with an error, and closes the connection.
 async fn turn_away(stream: TcpStream, permit: OwnedSemaphorePermit) {
     let service = tower::service_fn(|_: http::Request<hyper::body::Incoming>| async {
         let mut response = refuse(StatusCode::SERVICE_UNAVAILABLE, RpcError::limit("too many connections are open"));
@@ -322,22 +324,22 @@ fn cors(origins: Arc<Origins>) -> CorsLayer {
         .allow_methods([Method::POST])
         .allow_headers([header::CONTENT_TYPE, header::AUTHORIZATION])
         .expose_headers([HeaderName::from_static("x-presim-snapshot")])
-        // A page of the internet that is listed may call a node on the user's machine (Private Network Access).
+        // A listed page of the internet may call a node on the user's machine (Private Network Access).
         .allow_private_network(true)
         .allow_origin(AllowOrigin::predicate(move |origin, _| {
             origin.to_str().is_ok_and(|origin| origins.allows(origin))
         }))
 }
 
-/// Scrapers that may be connected at once; more wait for one to go.
+/// Scrapers that may be connected at once. More wait for one to disconnect.
 const SCRAPERS: usize = 16;
 
-/// Who may read the metrics.
+/// The access to the metrics.
 #[derive(Clone, Debug)]
 pub struct MetricsAccess {
-    /// The tokens, where the port can be reached from elsewhere.
+    /// The tokens, if the port can be reached from other machines.
     pub tokens: Option<Arc<Access>>,
-    /// The hosts that a request may name, where no token is asked for.
+    /// The hosts that a request may name, if no token is needed.
     pub origins: Arc<Origins>,
 }
 
@@ -378,22 +380,22 @@ pub async fn serve_metrics(listener: TcpListener, metrics: Metrics, access: Metr
         tokio::spawn(async move {
             let mut builder = hyper::server::conn::http1::Builder::new();
             builder.timer(TokioTimer::new()).header_read_timeout(SCRAPE);
-            // A scraper that reads nothing would keep its place.
+            // A scraper that reads nothing would keep its permit.
             let _ = tokio::time::timeout(SCRAPE, builder.serve_connection(TokioIo::new(stream), service)).await;
             drop(permit);
         });
     }
 }
 
-/// How long one scraper may stay connected: several scrapes, as they come every 15 seconds.
+/// The time that a scraper may stay connected: several scrapes at their usual interval of 15 seconds.
 const SCRAPE: Duration = Duration::from_secs(120);
 
-/// The next connection, and from where it comes; none where it could not be had.
+/// Accepts the next connection with its address; `None` if that failed.
 pub(super) async fn accept(listener: &TcpListener) -> Option<(TcpStream, SocketAddr)> {
     match listener.accept().await {
         Ok(accepted) => Some(accepted),
         Err(error) => {
-            // Out of file descriptors, mostly: connections that end will free some.
+            // Mostly a lack of file descriptors. Connections that end will free some.
             tracing::warn!(%error, "cannot accept a connection");
             tokio::time::sleep(Duration::from_millis(20)).await;
             None

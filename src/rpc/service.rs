@@ -1,7 +1,8 @@
 //! The JSON-RPC service: from the text of a message to the text of its answer.
 //!
-//! jsonrpsee parses what is asked and calls [`Message`], its [`RpcServiceT`]; the transports are ours (`README.md` says why). An encoded answer
-//! goes around jsonrpsee's own response, which would parse it once more: it travels in the extensions of a response that says nothing.
+//! jsonrpsee parses messages and calls [`Message`], their [`RpcServiceT`]. The transports are presim's own, for the
+//! reasons in `README.md`. An encoded answer bypasses jsonrpsee's response, which would parse it again: it is carried
+//! in the extensions of an empty response.
 
 use std::{
     borrow::Cow,
@@ -39,7 +40,7 @@ use super::{
 };
 use crate::{executor, state::Published};
 
-/// Limits on what is asked at once.
+/// Limits on one message and its answer.
 #[derive(Clone, Copy, Debug)]
 pub struct ReplyLimits {
     /// Bytes of a body or a message.
@@ -50,32 +51,32 @@ pub struct ReplyLimits {
     pub max_batch: usize,
 }
 
-/// One client's conversation: how it speaks, and who answers.
+/// One client's session: its dialect, its rights, and the front.
 #[derive(Clone, Debug)]
 pub struct Session {
-    /// Who answers.
+    /// The front that answers.
     pub front: Arc<Front>,
-    /// Who asks.
+    /// The client.
     pub caller: Arc<Caller>,
-    /// How much may be asked at once.
+    /// The limits.
     pub limits: ReplyLimits,
 }
 
 /// The answer to a message.
 #[derive(Debug)]
 pub struct Reply {
-    /// Its JSON, which counts for the connection until it is dropped.
+    /// The JSON, which counts for the connection until it is dropped.
     pub text: Bytes,
-    /// Whether it answers one request, and no batch.
+    /// Whether it answers a single request and not a batch.
     pub single: bool,
 }
 
-/// The requests of one message: all of them run on what was published when it came.
+/// The requests of one message. All of them run on the snapshot at its arrival.
 #[derive(Clone, Debug)]
 struct Message {
     session: Session,
     published: Arc<Published>,
-    /// Collects the subscriptions that are to begin, where there is a connection to subscribe on.
+    /// The subscriptions that the message starts, if its connection can subscribe.
     starting: Option<Arc<Starting>>,
 }
 
@@ -93,8 +94,8 @@ struct EncodedAnswer(Bytes);
 impl Session {
     /// Answers a message, whose bytes are `held` until its requests have run.
     ///
-    /// One well-formed request takes a short cut: what [`answer_by_jsonrpsee`](Self::answer_by_jsonrpsee) would do with it, without copies of
-    /// the body and of the parameters.
+    /// A single well-formed request takes a short cut, which does what
+    /// [`answer_by_jsonrpsee`](Self::answer_by_jsonrpsee) would, without copying the body and the parameters.
     pub async fn answer(
         &self,
         body: ByteString,
@@ -110,11 +111,11 @@ impl Session {
             let answer = message.run(&id, &method, params, AnswerRoom::of(held), None).await;
             return Reply { text: answer.around(), single: true };
         }
-        // What is rare is large, and would be moved with every request.
+        // Boxed, because rare futures are large and would be moved with every request.
         Box::pin(self.answer_by_jsonrpsee(body, held, published, starting)).await
     }
 
-    /// Answers a message of any form: jsonrpsee takes it apart and calls the [`Message`].
+    /// Answers a message of any form: jsonrpsee parses it and calls the [`Message`].
     pub async fn answer_by_jsonrpsee(
         &self,
         body: ByteString,
@@ -142,17 +143,17 @@ impl Session {
         Reply { text, single }
     }
 
-    /// Refuses what is no JSON-RPC. It counts against the client's rate as a request does.
+    /// Returns the answer to a text that is not JSON-RPC. It counts against the client's rate as a request does.
     pub fn refuse(&self, error: RpcError) -> Bytes {
         self.failure(&Id::Null, self.admit().err().unwrap_or(error)).around()
     }
 
-    /// An error answer.
+    /// Returns an error answer.
     fn failure(&self, id: &Id<'_>, error: RpcError) -> Encoded {
         self.small(failure(id, error))
     }
 
-    /// An answer that is given in any case, because it is small or tells of something that has been done.
+    /// Returns an answer that is always granted, because it is small or reports something that has been done.
     fn small(&self, text: Vec<u8>) -> Encoded {
         let held = self.caller.share.take_always(text.len());
         Encoded { text, held }
@@ -163,7 +164,7 @@ impl Session {
     }
 }
 
-/// One well-formed request, as it stands in its message: jsonrpsee's own type copies the parameters.
+/// A single well-formed request within its message. jsonrpsee's own type would copy the parameters.
 #[derive(Deserialize)]
 struct Single<'a> {
     #[serde(rename = "jsonrpc")]
@@ -182,7 +183,7 @@ impl<'a> Single<'a> {
     }
 }
 
-/// An id that is read without a parser: null, an unsigned integer or a string without escapes.
+/// Returns an id that is read without a parser: null, an unsigned integer or a string without escapes.
 fn plain_id(id: &RawValue) -> Option<Id<'_>> {
     let text = id.get();
     if let Ok(number) = text.parse() {
@@ -199,13 +200,13 @@ impl Message {
         Self { session: session.clone(), published: published.clone(), starting: starting.cloned() }
     }
 
-    /// Runs one request as jsonrpsee has it.
+    /// Runs one request of jsonrpsee's type.
     async fn run_call(
         &self,
         Call { id, method, params, .. }: Call<'_>,
         batch: Option<&Arc<executor::Batch>>,
     ) -> Encoded {
-        // It has copied the parameters already: they are taken over.
+        // jsonrpsee has copied the parameters, so the copy is used.
         let params = params.map(|params| ByteString::from(Box::<str>::from(params.into_owned()).into_string()));
         let room = AnswerRoom::of(self.session.caller.share.clone().nothing());
         self.run(&id, &method, params, room, batch).await
@@ -261,7 +262,7 @@ impl Message {
             }
         };
         let mut held = room.taken();
-        // What was taken for a text that is not sent is given back, and an envelope's end is added.
+        // Bytes for text that is not sent are released, and the end of the envelope is added.
         held.shrink(held.bytes().saturating_sub(text.len()));
         let more = text.len() - held.bytes();
         if more <= ENVELOPE || method.commits {
@@ -272,14 +273,14 @@ impl Message {
         Encoded { text, held }
     }
 
-    /// Runs the entries of a batch side by side, and puts their answers together in order.
+    /// Runs the entries of a batch concurrently, and joins their answers in order.
     async fn run_batch(&self, entries: Batch<'_>) -> Encoded {
         let session = &self.session;
         if entries.is_empty() {
             let error = RpcError::request("invalid request: an empty batch: expected at least one request");
             return session.failure(&Id::Null, session.admit().err().unwrap_or(error));
         }
-        // Answers pile up while others are still made: what they may hold together is counted as they end.
+        // Finished answers wait for the others, so their total is bounded while they end.
         let so_far = AtomicUsize::new(0);
         let most = session.limits.max_response;
         let batch = session.front.batch();
@@ -311,7 +312,7 @@ impl Message {
         }
     }
 
-    /// The answers of a batch in order, as one array.
+    /// Returns the answers of a batch in order, as one array.
     fn join(&self, answers: Vec<Encoded>) -> Encoded {
         let length: usize = answers.iter().map(|answer| answer.text.len()).sum();
         let mut joined = self.session.small(Vec::new());
@@ -326,7 +327,7 @@ impl Message {
         joined
     }
 
-    /// Refuses a request that has no usable id: jsonrpsee takes it for a notification, of which presim knows none.
+    /// Rejects a request without a usable id. jsonrpsee takes it for a notification, and presim has none.
     fn without_id(&self) -> Encoded {
         let session = &self.session;
         let error = RpcError::request(
@@ -379,7 +380,7 @@ impl RpcServiceT for Carried {
 }
 
 impl Encoded {
-    /// The text, which holds its bytes until its last part is dropped.
+    /// Returns the text, which holds its bytes until its last part is dropped.
     fn around(self) -> Bytes {
         self.held.around(self.text)
     }
@@ -393,14 +394,16 @@ impl From<Encoded> for MethodResponse {
     }
 }
 
-/// Bytes that are granted to any answer: an error, or what stands around a result.
+/// Bytes that are granted to any answer: an error, or the envelope of a result.
 const ENVELOPE: usize = 256;
 
 const NOT_A_REQUEST: &str = "invalid request: expected an object with jsonrpc \"2.0\", an id and a method";
 
-/// The error of a message that jsonrpsee has answered itself, and the id that it found: in the codes and the words of this service.
+/// Returns the error of a message that jsonrpsee has answered itself, with the id that it found, in the codes and words
+/// of this service.
 ///
-/// jsonrpsee has -32700 for all that begins neither as an object nor as an array, and -32010 for a batch that is too long.
+/// jsonrpsee answers -32700 to everything that begins neither as an object nor as an array, and -32010 to a batch that
+/// is too long.
 async fn decided_before(text: &str, response: HttpResponse, max_batch: usize) -> (Id<'static>, RpcError) {
     let body = response.into_body().collect().await.map(|body| body.to_bytes()).unwrap_or_default();
     let answered = serde_json::from_slice::<Response<'_, ()>>(&body).ok();
@@ -415,7 +418,7 @@ async fn decided_before(text: &str, response: HttpResponse, max_batch: usize) ->
             RpcError::limit(format!("batch of more than {max_batch} requests: send several (--max-batch)"))
         }
         Ok(_) => {
-            // What is wrong with it as a request is said by the field.
+            // The error names the field that makes it an invalid request.
             let problem = serde_json::from_str::<Call<'_>>(text).err();
             let problem = problem.map_or_else(|| NOT_A_REQUEST.to_owned(), |error| format!("invalid request: {error}"));
             RpcError::request(problem)
@@ -424,7 +427,7 @@ async fn decided_before(text: &str, response: HttpResponse, max_batch: usize) ->
     (id, error)
 }
 
-/// An error answer.
+/// Returns an error answer.
 pub fn failure(id: &Id<'_>, error: RpcError) -> Vec<u8> {
     let mut out = begin(id, "error");
     encode::value(&mut out, &error.into_object());

@@ -1,4 +1,5 @@
-//! The port while the node starts: `/health` says what the start waits for, every other request is refused with the same words.
+//! The port during the node's start: `/health` says what the start waits for, and every other request is refused with
+//! the same words.
 
 use std::{
     convert::Infallible,
@@ -33,17 +34,17 @@ use super::{
 };
 use crate::state::FeedProblem;
 
-/// Connections that are answered at once; more wait to be accepted.
+/// Connections that are answered at once. More wait to be accepted.
 const CONNECTIONS: u32 = 64;
-/// How long a connection may take for its one request and the answer.
+/// The time-out of a connection for its one request and the answer.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// What the start of a node waits for, as a clause: "it imports the blocks of --chain". Clones share it.
+/// The current step of a node's start, as a clause: "it imports the blocks of --chain". Clones share it.
 #[derive(Clone, Debug, Default)]
 pub struct StartupReason(Arc<ArcSwap<String>>);
 
 impl StartupReason {
-    /// From now on the start waits for this.
+    /// Sets the current step.
     pub fn set(&self, reason: impl Into<String>) {
         self.0.store(Arc::new(reason.into()));
     }
@@ -53,9 +54,10 @@ impl StartupReason {
     }
 }
 
-/// Holds the port of a node from the beginning of its start, on a thread of its own, until the front takes the port over.
+/// The server of a node's port from the beginning of its start, on a thread of its own, until the front takes over the
+/// port.
 ///
-/// Each connection gets one answer and is closed, so that the next request comes over a connection of the front's.
+/// Each connection gets one answer and is closed, so that the next request comes over a connection of the front.
 #[derive(Debug)]
 pub struct StartupServer {
     address: SocketAddr,
@@ -66,9 +68,10 @@ pub struct StartupServer {
 }
 
 impl StartupServer {
-    /// Takes the port that `server` names, and answers on it.
+    /// Binds the port of `server`, and answers on it.
     ///
     /// # Errors
+    ///
     /// Returns the system's error if it gives no port or no thread.
     pub fn bind(server: ServerConfig) -> io::Result<Self> {
         let reason = StartupReason::default();
@@ -85,7 +88,7 @@ impl StartupServer {
                     () = answers.give(&listener, &connections) => {}
                     _ = stopped => {}
                 }
-                // All permits back: every connection has its answer.
+                // When all permits are back, every connection has its answer.
                 let _ = timeout(PATIENCE, connections.acquire_many(CONNECTIONS)).await;
                 listener.into_std()
             })
@@ -97,20 +100,21 @@ impl StartupServer {
         }
     }
 
-    /// The address of the port.
+    /// Returns the address of the port.
     pub const fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// What the answers say that the start waits for.
+    /// Returns the current step of the start, which the answers show.
     pub const fn reason(&self) -> &StartupReason {
         &self.reason
     }
 
-    /// Accepts no more connections, answers those that it has accepted (for a second at most), and returns the port.
+    /// Stops accepting, answers the accepted connections (for at most a second), and returns the port.
     ///
     /// # Errors
-    /// Returns an error if the thread has panicked, or the system's if it does not give the port back.
+    ///
+    /// Returns an error if the thread has panicked, or the system's if the port cannot be taken over.
     pub fn hand_over(mut self) -> io::Result<StdListener> {
         drop(self.stop.take());
         end(self.thread.take())
@@ -118,7 +122,7 @@ impl StartupServer {
 }
 
 impl Drop for StartupServer {
-    /// Gives the port back to the system.
+    /// Closes the port.
     fn drop(&mut self) {
         drop(self.stop.take());
         let _ = end(self.thread.take());
@@ -133,7 +137,7 @@ fn ended_early() -> io::Error {
     io::Error::other("the thread that answers while the node starts has failed")
 }
 
-/// What is answered while the node starts.
+/// The answers during the start.
 struct Answers {
     origins: Arc<Origins>,
     reason: StartupReason,
@@ -148,12 +152,12 @@ impl Answers {
         }
     }
 
-    /// One request, one answer.
+    /// Reads one request, and answers it.
     async fn converse(self: Arc<Self>, stream: TcpStream, permit: OwnedSemaphorePermit) {
         let service = service_fn(move |request: Request<Incoming>| {
             let answer = self.to(&request);
             async move {
-                // A connection that is closed with something unread loses its answer on the way.
+                // Closing a connection with unread data would lose its answer.
                 let mut body = request.into_body();
                 while let Some(Ok(_)) = body.frame().await {}
                 Ok::<_, Infallible>(answer)

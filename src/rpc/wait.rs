@@ -12,15 +12,16 @@ use super::{
 };
 use crate::executor::{LaneName, RunPlace};
 
-/// Where its runs are.
+/// The place of the method's runs.
 const PLACE: RunPlace = RunPlace::On(LaneName::Read);
 
 impl Front {
-    /// Sends the transaction of `request` and answers its receipt, from the first snapshot that it is in.
+    /// Sends the transaction of `request` and answers with its receipt, from the first snapshot with the transaction.
     ///
     /// # Errors
-    /// As `eth_sendRawTransaction`; -32005 where too many wait; 4 when the time is up, and 5 when the transaction cannot be mined as
-    /// things are, both with its hash as data.
+    ///
+    /// Returns the errors of `eth_sendRawTransaction`; -32005 if too many requests wait; 4 at the deadline, and 5 if
+    /// the transaction cannot be mined at present, both with its hash as data.
     pub(super) async fn send_and_wait(&self, request: Request) -> Result<Vec<u8>, RpcError> {
         let Ok(_seat) = self.waiters.seats.try_acquire() else {
             let text = format!("too busy: {} requests wait for receipts already", self.waiters.count);
@@ -34,7 +35,7 @@ impl Front {
         self.wait(awaited, request).await
     }
 
-    /// Sends a transaction on to the upstream.
+    /// Forwards a transaction to the upstream.
     async fn send_on_to_await(&self, remote: &StateCompletion, request: &Request) -> Result<Awaited, RpcError> {
         let (raw, timeout) = wire::parse_raw_sync(&request.params, request.caller.dialect)?;
         let hash = remote.send_on(&raw, request).await?;
@@ -45,7 +46,7 @@ impl Front {
         let mut changes = self.changes();
         let included = async {
             loop {
-                // In this order: a transaction leaves the pool only after the snapshot with it was published.
+                // In this order, because a transaction leaves the pool only after the snapshot with it was published.
                 let waits = self.remote.is_some() || self.pool().get(&hash).is_some();
                 let published = self.published();
                 if published.transaction(&hash).is_some() {
@@ -55,7 +56,7 @@ impl Front {
                     return None;
                 }
                 if changes.changed().await.is_err() {
-                    // Nothing is published any more: its time runs out.
+                    // Nothing is published any more, so the request's deadline ends the wait.
                     std::future::pending::<()>().await;
                 }
             }

@@ -1,8 +1,9 @@
-//! The WebSocket door: the same text in, the same text out, many requests under way at once.
+//! The WebSocket transport: the same messages as over HTTP, with many under way at once.
 //!
-//! A connection is read by one task and written by another. Requests run side by side, and answers go out as they come. While a client has as many
-//! requests under way or unsent as it may, nothing more is read of it. The bytes that it has not taken yet are bounded too, and count in the
-//! node's memory for connections; a connection that goes past that is told why and closed.
+//! One task reads a connection and another writes it. Requests run concurrently, and answers are sent as they are made.
+//! While a client has its bound of messages under way or unsent, nothing more is read from it. The bytes that it has
+//! not taken yet are bounded, too, and count in the node's memory for connections. A connection beyond that bound is
+//! sent the reason and closed.
 
 use std::{
     io,
@@ -58,21 +59,21 @@ use super::{
     subscriptions::{Notification, Starting, Subscriber, Subscriptions},
 };
 
-/// What all WebSocket connections share.
+/// The state that all WebSocket connections share.
 #[derive(Debug)]
 pub struct Sockets {
-    /// What they have subscribed to.
+    /// The subscriptions.
     pub subscriptions: Arc<Subscriptions>,
-    /// Bounds of one connection.
+    /// The bounds of one connection.
     pub bounds: Bounds,
     /// Turns true when the node stops.
     pub stopping: watch::Receiver<bool>,
 }
 
-/// Bounds of one connection.
+/// The bounds of one connection.
 #[derive(Clone, Copy, Debug)]
 pub struct Bounds {
-    /// Requests under way or unsent.
+    /// Messages under way or unsent.
     pub max_in_flight: usize,
     /// Bytes unsent.
     pub max_unsent: usize,
@@ -80,22 +81,23 @@ pub struct Bounds {
     pub max_notifications: usize,
 }
 
-/// How long a connection that ends may take to send what it owes.
+/// The time that an ending connection may take to send its last messages.
 const GRACE: Duration = Duration::from_secs(5);
-/// How long what a peer still sends after the close is read.
+/// The time during which a peer's data is read after the close.
 const LINGER: Duration = Duration::from_secs(1);
-/// Bytes of one frame: a longer answer goes out in several (RFC 6455, 5.4), so that no connection keeps a buffer as long as its longest answer.
+/// The most bytes of one frame. A longer answer is sent in several (RFC 6455, 5.4), so that no connection keeps a
+/// buffer as long as its longest answer.
 const FRAME: usize = 64 << 10;
-/// Bytes that wait for the socket: a frame, its header, and the pongs between frames. A pong for which there is no room is left out.
+/// Bytes that wait for the socket: a frame, its header, and the pongs between frames. A pong without room is dropped.
 const WRITE_BUFFER: usize = 2 * FRAME;
-/// How often a peer is asked whether it is still there.
+/// The interval of pings.
 const PING: Duration = Duration::from_secs(20);
-/// How long a peer may say nothing, not even a pong.
+/// The time that a peer may send nothing, not even a pong.
 const SILENCE: Duration = Duration::from_secs(60);
 
 type Socket = WebSocketStream<Inbox<TokioIo<Upgraded>>>;
 
-/// Whether a request asks for a WebSocket.
+/// Returns whether a request asks for a WebSocket.
 pub fn is_upgrade<B>(request: &Request<B>) -> bool {
     let upgrade = request.headers().get(http::header::UPGRADE).map(http::HeaderValue::as_bytes);
     upgrade.is_some_and(|value| value.eq_ignore_ascii_case(b"websocket"))
@@ -121,7 +123,8 @@ impl Sockets {
         }
         let (bounds, stopping, subscriptions) = (self.bounds, self.stopping.clone(), self.subscriptions.clone());
         tokio::spawn(async move {
-            // Messages a little too long are read and answered; what is far past the limit is not even read.
+            // Messages slightly beyond the limit are read and answered with an error. Messages far beyond it are not
+            // read.
             let config = WebSocketConfig::default()
                 .max_message_size(Some(session.limits.max_body.saturating_mul(2)))
                 .max_frame_size(Some(session.limits.max_body.saturating_mul(2)))
@@ -152,31 +155,31 @@ async fn told_to_end(ending: &mut watch::Receiver<Option<String>>) -> String {
     let told = ending.wait_for(Option::is_some).await.ok().and_then(|reason| reason.clone());
     match told {
         Some(reason) => reason,
-        // Nobody is left who could tell.
+        // The sender is gone, so the node never stops.
         None => std::future::pending().await,
     }
 }
 
-/// What goes to the writer.
+/// A message for the writer.
 enum Outgoing {
     /// An answer, and its message's permit.
     Answer(Bytes, Option<OwnedSemaphorePermit>),
-    /// What a subscription tells, and its bytes.
+    /// A notification, and its bytes.
     Notification(Notification, SharedBytes),
-    /// A sign of life.
+    /// A ping.
     Ping,
-    /// The end, and its reason.
+    /// The close, and its reason.
     Close(CloseCode, String),
 }
 
-/// What a connection owes its client.
+/// The bytes and notifications that are not sent yet.
 #[derive(Debug, Default)]
 struct Owed {
     notifications: AtomicUsize,
     bytes: AtomicUsize,
 }
 
-/// What goes out of a connection, and what may.
+/// The sending end of a connection, with its bounds.
 #[derive(Debug)]
 struct Outlet {
     id: u64,
@@ -184,9 +187,9 @@ struct Outlet {
     owed: Owed,
     bounds: Bounds,
     out: mpsc::UnboundedSender<Outgoing>,
-    /// Nothing can be subscribed any more.
+    /// Whether nothing can be subscribed any more.
     ended: AtomicBool,
-    /// Why the connection must end, once it must.
+    /// The reason why the connection must end, once there is one.
     ending: watch::Sender<Option<String>>,
 }
 
@@ -198,7 +201,7 @@ impl Outlet {
         Self { id, link, owed: Owed::default(), bounds, out, ended, ending }
     }
 
-    /// Counts bytes that are to go out; says why where they are too many.
+    /// Counts bytes to be sent. Returns the reason to close if there are too many.
     fn owe(&self, bytes: usize) -> Result<(), String> {
         if self.owed.bytes.fetch_add(bytes, AcqRel) + bytes > self.bounds.max_unsent {
             return Err(format!("more than {} bytes are unsent", self.bounds.max_unsent));
@@ -206,14 +209,14 @@ impl Outlet {
         Ok(())
     }
 
-    /// Hands an answer to the writer, unless too much waits there already.
+    /// Passes an answer to the writer, unless too much waits there already.
     fn answer(&self, text: Bytes, permit: Option<OwnedSemaphorePermit>) -> Result<(), String> {
         self.owe(text.len())?;
         let _ = self.out.send(Outgoing::Answer(text, permit));
         Ok(())
     }
 
-    /// Counts a notification that is to go out; says why where there are too many, or too many bytes.
+    /// Counts a notification to be sent. Returns the reason to close if there are too many, or too many bytes.
     fn owe_notification(&self, size: usize) -> Result<SharedBytes, String> {
         let most = self.bounds.max_notifications;
         if self.owed.notifications.fetch_add(1, AcqRel) >= most {
@@ -225,7 +228,7 @@ impl Outlet {
     }
 }
 
-/// Bytes that a notification takes beside its text.
+/// The bytes of a notification beside its text.
 const ENTRY: usize = 128;
 
 impl Subscriber for Outlet {
@@ -237,7 +240,7 @@ impl Subscriber for Outlet {
         match self.owe_notification(notification.size()) {
             Ok(held) => self.out.send(Outgoing::Notification(notification, held)).is_ok(),
             Err(reason) => {
-                tracing::info!(connection = self.id, reason, "a slow subscriber is dropped");
+                tracing::info!(connection = self.id, reason, "a slow subscriber is disconnected");
                 self.ending.send_replace(Some(format!("slow subscriber: {reason}")));
                 false
             }
@@ -281,17 +284,17 @@ async fn serve(
             let _ = outlet.out.send(Outgoing::Close(code, reason));
             match timeout(grace, &mut writer).await {
                 Ok(Ok(sink)) => linger(sink, stream).await,
-                // A peer that does not take what it is owed is left.
+                // A peer that does not take the last messages is disconnected.
                 _ => writer.abort(),
             }
         }
-        // The peer is gone: what it asked for is dropped with the reader.
+        // The peer is gone, so its requests are dropped with the reader.
         _ = &mut writer => subscriptions.forget(outlet.as_ref()),
     }
 }
 
-/// Reads on for a moment what the peer is still sending: closing on unread bytes would reset the connection, and our last words
-/// with it.
+/// Reads for a moment what the peer is still sending, because closing with unread bytes would reset the connection and
+/// lose the last messages.
 async fn linger(sink: SplitSink<Socket, Message>, stream: SplitStream<Socket>) {
     let Ok(mut socket) = sink.reunite(stream) else { return };
     let _ = timeout(LINGER, tokio::io::copy(socket.get_mut().uncounted(), &mut tokio::io::sink())).await;
@@ -314,7 +317,7 @@ async fn write(
             }
             Outgoing::Notification(notification, held) => {
                 let bytes = notification.size();
-                // One that is told to end is told why next, and not what it did not take.
+                // An ending connection is sent the reason next, and no further messages.
                 let is_ending = outlet.ending.borrow().is_some();
                 let sent = if is_ending { Ok(()) } else { send(&mut sink, notification.text().into()).await };
                 drop((notification, held));
@@ -337,9 +340,9 @@ async fn write(
     sink
 }
 
-/// Sends a text, in several frames where it is long.
+/// Sends a text, in several frames if it is long.
 async fn send(sink: &mut SplitSink<Socket, Message>, mut text: Bytes) -> Result<(), tungstenite::Error> {
-    // Pongs may wait for the socket: a frame needs the buffer to itself.
+    // Pongs may wait for the socket, and a frame needs the buffer to itself.
     sink.flush().await?;
     if text.len() <= FRAME {
         return sink.send(text_message(text)).await;
@@ -354,7 +357,7 @@ async fn send(sink: &mut SplitSink<Socket, Message>, mut text: Bytes) -> Result<
     Ok(())
 }
 
-/// Answers are JSON and so UTF-8.
+/// Returns the text as a message. JSON is valid UTF-8.
 fn text_message(text: Bytes) -> Message {
     match Utf8Bytes::try_from(text) {
         Ok(text) => Message::Text(text),
@@ -362,19 +365,19 @@ fn text_message(text: Bytes) -> Message {
     }
 }
 
-/// Reads a connection, and runs what it asks.
+/// The reader of a connection, which runs its requests.
 struct ConnectionReader {
     session: Session,
     outlet: Arc<Outlet>,
     pieces: Arc<Pieces>,
     subscriptions: Arc<Subscriptions>,
-    /// For messages under way or unsent.
+    /// Permits for messages under way or unsent.
     permits: Arc<Semaphore>,
     running: JoinSet<Result<(), String>>,
 }
 
 impl ConnectionReader {
-    /// Reads until the connection is to end, and says why it is.
+    /// Reads until the connection is to end, and returns the reason.
     async fn read(
         mut self,
         stream: &mut SplitStream<Socket>,
@@ -390,7 +393,7 @@ impl ConnectionReader {
                 permit = self.permits.clone().try_acquire_owned().ok();
             }
             tokio::select! {
-                // Backpressure: while as many messages are under way or unsent as may be, nothing is read.
+                // Backpressure: at the bound of messages under way or unsent, nothing is read.
                 granted = self.permits.clone().acquire_owned(), if permit.is_none() => {
                     permit = granted.ok();
                     heard = Instant::now();
@@ -423,7 +426,7 @@ impl ConnectionReader {
                     let _ = self.outlet.out.send(Outgoing::Ping);
                 }
                 () = stopped(&mut stopping) => {
-                    // What is under way is still answered.
+                    // Requests under way are still answered.
                     let all = async { while self.running.join_next().await.is_some() {} };
                     let _ = timeout(GRACE, all).await;
                     return (CloseCode::Away, "the node is stopping".to_owned());
@@ -432,7 +435,7 @@ impl ConnectionReader {
         }
     }
 
-    /// Begins to answer a message, which takes the permit if it asks for an answer.
+    /// Starts to answer a message, which takes the permit if it needs an answer.
     fn take(&mut self, message: Message, permit: &mut Option<OwnedSemaphorePermit>) -> Result<(), String> {
         let bytes = match message {
             Message::Text(text) => Bytes::from(text),
@@ -468,7 +471,7 @@ impl ConnectionReader {
         Ok(())
     }
 
-    /// The end of a connection that went past a bound: its last message says so, and so does the close.
+    /// Returns the close of a connection beyond a bound, after sending it the reason as its last message.
     fn tell(&self, reason: String) -> (CloseCode, String) {
         self.last_words(RpcError::limit(format!("closing the connection: {reason}")));
         (CloseCode::Policy, reason)

@@ -17,39 +17,40 @@ type Slots = imbl::GenericHashMap<U256, U256, DefaultHashBuilder, imbl::shared_p
 pub struct Account {
     /// Balance in wei.
     pub balance: U256,
-    /// Transactions sent, or contracts created.
+    /// The number of transactions sent, or of contracts created.
     pub nonce: u64,
     /// The analysed bytecode with its hash.
     pub code: Code,
-    /// The slots that are not zero. Of a partial account those that were written, zero or not.
+    /// The slots that are not zero. A partial account has the slots that were written, zero or not.
     slots: Slots,
-    /// The same slots under the Keccak hash of their key: the storage root. Empty where `kind` says that none is kept.
+    /// The same slots under the Keccak hash of their keys, for the storage root. Empty unless `kind` is
+    /// [`StorageKind::Whole`].
     trie: Trie<U256>,
     kind: StorageKind,
 }
 
-/// What of an account's storage is here.
+/// How much of an account's storage is held here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum StorageKind {
-    /// All of it, with its trie.
+    /// All slots, with their trie.
     Whole,
-    /// All of it, in a world that keeps no tries.
+    /// All slots, in a world that keeps no tries.
     Untracked,
-    /// What was written; the rest is the remote base's.
+    /// The slots that were written. The remote base has the others.
     Partial,
 }
 
 /// Bytecode, analysed, with the Keccak hash of its bytes.
 #[derive(Clone, Debug)]
 pub struct Code {
-    /// Keccak hash of the bytes; `KECCAK256_EMPTY` where there are none.
+    /// Keccak hash of the bytes; `KECCAK256_EMPTY` if there are none.
     pub hash: B256,
-    /// The bytes and their jump table.
+    /// The bytes with their jump table.
     pub bytecode: Bytecode,
 }
 
 impl Code {
-    /// The code of an account as revm reads it.
+    /// Returns the code of an account as revm reads it.
     pub fn of(info: &AccountInfo) -> Self {
         Self { hash: info.code_hash, bytecode: info.code.clone().unwrap_or_default() }
     }
@@ -58,18 +59,18 @@ impl Code {
 /// The net change of one account.
 #[derive(Clone, Debug, Default)]
 pub struct AccountChange {
-    /// Which account.
+    /// The account's address.
     pub address: Address,
-    /// The account now, its code included; none where it is gone.
+    /// The account after the change, its code included; `None` if it no longer exists.
     pub info: Option<AccountInfo>,
-    /// Whether the storage of before is gone.
+    /// Whether all earlier slots were deleted.
     pub storage_cleared: bool,
-    /// Slots written.
+    /// The slots that were written, and their new values.
     pub slots: HashMap<U256, U256>,
 }
 
 impl AccountChange {
-    /// Makes it this change and then a later one of the same account.
+    /// Appends a later change of the same account to this one.
     pub fn then(&mut self, later: Self) {
         self.info = later.info;
         if later.storage_cleared {
@@ -100,31 +101,31 @@ impl Default for Account {
 }
 
 impl Account {
-    /// Changed slots that are not worth another thread.
+    /// Up to this many changed slots, a second thread costs more than it saves.
     const AT_ONCE: usize = 64;
 
-    /// An account of a world on a remote base: what is not written here is in the base.
+    /// Returns an account of a world on a remote base: the base has the slots that are not written here.
     pub(super) fn partial() -> Self {
         Self { kind: StorageKind::Partial, ..Self::default() }
     }
 
-    /// An account of such a world that has nothing in the base.
+    /// Returns an account of such a world of which the base has nothing.
     pub(super) fn untracked() -> Self {
         Self { kind: StorageKind::Untracked, ..Self::default() }
     }
 
-    /// Whether slots that are not here are in the remote base.
+    /// Returns whether the remote base has the slots that are not held here.
     pub(super) fn is_partial(&self) -> bool {
         self.kind == StorageKind::Partial
     }
 
-    /// The value of storage slot `key`, if it is here. Of an account that is whole, it always is.
+    /// Returns the value of storage slot `key` if it is held here. Always `Some` unless the account is partial.
     pub(super) fn known_slot(&self, key: &U256) -> Option<U256> {
         let value = self.slots.get(key).copied();
         if self.is_partial() { value } else { Some(value.unwrap_or_default()) }
     }
 
-    /// The value of storage slot `key`; zero where nothing was stored.
+    /// Returns the value of storage slot `key`; zero if nothing was stored.
     pub fn slot(&self, key: &U256) -> U256 {
         self.slots.get(key).copied().unwrap_or_default()
     }
@@ -169,7 +170,7 @@ impl Account {
         rayon::join(change_map, change_trie);
     }
 
-    /// What it is after a change; none where it is gone.
+    /// Returns the account after `change`; `None` if it no longer exists.
     pub(super) fn changed(mut self, change: &AccountChange) -> Option<Self> {
         let info = change.info.as_ref()?;
         (self.balance, self.nonce, self.code) = (info.balance, info.nonce, Code::of(info));
@@ -180,7 +181,7 @@ impl Account {
         Some(self)
     }
 
-    /// Forgets all storage.
+    /// Deletes all storage.
     pub fn clear_storage(&mut self) {
         self.slots = Slots::default();
         self.trie = Trie::default();
@@ -197,17 +198,17 @@ impl Account {
         }
     }
 
-    /// The slots that are not zero, in no order.
+    /// Returns the slots that are not zero, in no particular order.
     pub fn slots(&self) -> impl Iterator<Item = (&U256, &U256)> {
         self.slots.iter()
     }
 
-    /// The storage trie; of an account in a world on a remote base, an empty one.
+    /// Returns the storage trie. Empty for an account of a world on a remote base.
     pub const fn storage_trie(&self) -> &Trie<U256> {
         &self.trie
     }
 
-    /// The account as the account trie has it.
+    /// Returns the account as the account trie has it.
     pub fn trie_account(&self) -> TrieAccount {
         TrieAccount {
             nonce: self.nonce,
@@ -217,7 +218,7 @@ impl Account {
         }
     }
 
-    /// The account as revm reads it, with its code.
+    /// Returns the account as revm reads it, with its code.
     pub fn info(&self) -> AccountInfo {
         AccountInfo {
             balance: self.balance,
@@ -231,7 +232,7 @@ impl Account {
 
 impl PartialEq for Account {
     fn eq(&self, other: &Self) -> bool {
-        // Tries share what did not change, so this walks the differences alone, and hashes nothing.
+        // Tries share what did not change, so the comparison walks the differences only, and hashes nothing.
         self.balance == other.balance
             && self.nonce == other.nonce
             && self.code.hash == other.code.hash

@@ -9,19 +9,19 @@ use alloy_primitives::Sealed;
 use super::{OpenBlock, Snapshot};
 use crate::chain::{BlockBody, ChainReceipt, ChainTx, SealedBlock, block_size};
 
-/// A block that is known by its header at least: a sealed one, pruned or not, or the one that a snapshot is building.
+/// A block of which at least the header is known: sealed (pruned or not), or being built by a snapshot.
 ///
-/// Costs nothing to make or to clone: the hash of a block being built is only worked out for who asks for its [`header`](Self::header).
+/// Cheap to make and to clone, because the hash of a block being built is computed only by [`header`](Self::header).
 #[derive(Clone, Debug)]
 pub enum KnownBlock {
-    /// A sealed one.
+    /// A sealed block.
     Sealed(Arc<SealedBlock>),
-    /// The block that a snapshot is building, or its head where none is.
+    /// The block that the snapshot is building, or the snapshot's head if it builds none.
     Newest(Arc<Snapshot>),
 }
 
 impl KnownBlock {
-    /// Its header and hash; of a block being built, as far as they go ([`Snapshot::open_block`]).
+    /// Returns the header and its hash. A block being built has a provisional header ([`Snapshot::open_block`]).
     pub fn header(&self) -> &Sealed<Header> {
         match self {
             Self::Sealed(block) => &block.header,
@@ -29,8 +29,8 @@ impl KnownBlock {
         }
     }
 
-    /// What its transactions see of its header: number, time, producer, fees and limits. Unlike the rest they are final in a block being
-    /// built, and nothing is hashed for them.
+    /// Returns the header fields that transactions see: number, time, producer, fees and limits. Unlike the others,
+    /// they are final while the block is being built, and reading them hashes nothing.
     pub fn context(&self) -> &Header {
         match self {
             Self::Sealed(block) => block.header.inner(),
@@ -38,12 +38,12 @@ impl KnownBlock {
         }
     }
 
-    /// Whether it is still being built.
+    /// Returns whether the block is still being built.
     pub fn is_open(&self) -> bool {
         self.open().is_some()
     }
 
-    /// Its number.
+    /// Returns the block number.
     pub fn number(&self) -> u64 {
         self.context().number
     }
@@ -56,15 +56,15 @@ impl KnownBlock {
     }
 }
 
-/// A block with all that is in it: a sealed one, or the one being built as one snapshot has it.
+/// A block with its whole body: sealed, or being built as one snapshot has it.
 #[derive(Clone, Debug)]
 pub struct Block {
     known: KnownBlock,
-    /// Of a sealed block. Empty in one that is being built.
+    /// The body of a sealed block; empty for a block being built.
     body: Arc<BlockBody>,
 }
 
-/// A transaction where it is in its block, with its receipt and what follows from those before it.
+/// A transaction in its block, with its receipt and the values that depend on the transactions before it.
 #[derive(Clone, Copy, Debug)]
 pub struct Included<'a> {
     /// Its index in the block.
@@ -73,9 +73,9 @@ pub struct Included<'a> {
     pub tx: &'a Recovered<ChainTx>,
     /// Its receipt.
     pub receipt: &'a ChainReceipt,
-    /// Gas that it used alone.
+    /// Gas used by this transaction alone.
     pub gas_used: u64,
-    /// The index of its first log in the block.
+    /// The index in the block of the transaction's first log.
     pub first_log: u64,
 }
 
@@ -88,7 +88,8 @@ impl Deref for Block {
 }
 
 impl Block {
-    /// A known block with its body, which is fetched where it is not at hand; `None` if only its header is known.
+    /// Returns a known block with its body, which is fetched if it is not in memory; `None` if only the header is
+    /// known.
     pub fn load(known: KnownBlock) -> Option<Self> {
         let body = match &known {
             KnownBlock::Sealed(block) => block.find_body()?,
@@ -98,32 +99,32 @@ impl Block {
         Some(Self { known, body })
     }
 
-    /// The block that `snapshot` is building, or its head where none is.
+    /// Returns the block that `snapshot` is building, or its head if it builds none.
     pub fn newest(snapshot: &Arc<Snapshot>) -> Option<Self> {
         Self::load(KnownBlock::Newest(snapshot.clone()))
     }
 
-    /// A sealed block; `None` if only its header is known.
+    /// Returns a sealed block; `None` if only its header is known.
     pub fn sealed(block: &Arc<SealedBlock>) -> Option<Self> {
         Self::load(KnownBlock::Sealed(block.clone()))
     }
 
-    /// How many transactions are in it.
+    /// Returns the number of transactions.
     pub fn len(&self) -> usize {
         self.open().map_or(self.body.transactions.len(), |open| open.transactions.len())
     }
 
-    /// Whether no transaction is in it.
+    /// Returns whether the block has no transactions.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The headers of its uncles.
+    /// Returns the headers of the uncles.
     pub fn ommers(&self) -> &[Header] {
         &self.body.ommers
     }
 
-    /// Its withdrawals: none before Shanghai.
+    /// Returns the withdrawals; `None` before Shanghai.
     pub fn withdrawals(&self) -> Option<&[Withdrawal]> {
         match self.open() {
             Some(open) => open.header.withdrawals_root.map(|_| [].as_slice()),
@@ -131,7 +132,7 @@ impl Block {
         }
     }
 
-    /// Its transactions in order.
+    /// Returns the transactions in order.
     pub fn transactions(&self) -> impl Iterator<Item = Included<'_>> {
         let (mut used, mut logs) = (0, 0);
         let receipts: Box<dyn Iterator<Item = (&Recovered<ChainTx>, &ChainReceipt)>> = match self.open() {
@@ -147,12 +148,12 @@ impl Block {
         })
     }
 
-    /// The transaction at `index`.
+    /// Returns the transaction at `index`.
     pub fn transaction(&self, index: usize) -> Option<Included<'_>> {
         self.transactions().nth(index)
     }
 
-    /// Bytes of its RLP.
+    /// Returns the length of the block's RLP in bytes.
     pub fn size(&self) -> usize {
         let transactions = self.transactions().map(|included| (included.tx.encode_2718_len(), included.tx.is_legacy()));
         block_size(self.header(), transactions, self.ommers(), self.withdrawals())

@@ -1,4 +1,4 @@
-//! The bytecode cache: a contract's code is hashed and analysed once, not once a request.
+//! The bytecode cache. A contract's code is hashed and analysed once, not once per request.
 
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
@@ -11,11 +11,11 @@ use super::account::Code;
 
 /// Analysed bytecode by its bytes, bounded in bytes.
 ///
-/// Two parts share the bound: code that the chain holds, and code that requests bring along as overrides. Override code
-/// is evicted first and oldest first, so that no flood of made-up contracts pushes out what is really called. The key is the code
-/// itself: finding 24 KiB by a fast hash and one comparison costs a tenth of its Keccak hash.
+/// Two parts share the bound: code of the chain, and code that requests bring as overrides. Override code is evicted
+/// first, oldest first, so that a flood of made-up contracts cannot evict the code that is really called. The key is
+/// the code itself, because finding 24 KiB by a fast hash and one comparison costs a tenth of its Keccak hash.
 ///
-/// A world holds its own references to the code of its accounts, so evicting an entry only forgets the shortcut.
+/// A world holds its own references to the code of its accounts, so evicting an entry only drops the shortcut.
 #[derive(Debug)]
 pub struct CodeCache {
     chain: CodeShard,
@@ -30,7 +30,7 @@ struct CodeShard {
     bytes: AtomicUsize,
 }
 
-/// What a cache holds.
+/// The number of bytes a [`CodeCache`] holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CodeStats {
     /// Bytes of code from the chain.
@@ -40,17 +40,17 @@ pub struct CodeStats {
 }
 
 impl CodeCache {
-    /// A cache that holds up to `limit` bytes of code.
+    /// Creates a cache of up to `limit` bytes of code.
     pub fn new(limit: usize) -> Self {
         Self { chain: CodeShard::default(), overrides: CodeShard::default(), limit }
     }
 
-    /// The analysed form of code that belongs to the chain's state.
+    /// Returns the analysed form of code that belongs to the chain's state.
     pub fn chain(&self, code: Bytes) -> Code {
         self.get(&self.chain, code)
     }
 
-    /// The analysed form of code that a request puts in the place of an account's own.
+    /// Returns the analysed form of code that a request sets as an account's override.
     pub fn overriding(&self, code: Bytes) -> Code {
         if let Some(known) = self.chain.codes.get(&code) {
             return known.clone();
@@ -58,7 +58,7 @@ impl CodeCache {
         self.get(&self.overrides, code)
     }
 
-    /// How much is held.
+    /// Returns the cache's current size.
     pub fn stats(&self) -> CodeStats {
         CodeStats { chain_bytes: self.chain.bytes.load(Relaxed), override_bytes: self.overrides.bytes.load(Relaxed) }
     }
@@ -70,7 +70,8 @@ impl CodeCache {
         if let Some(known) = part.codes.get(&code) {
             return known.clone();
         }
-        // What begins like a delegation (EIP-7702) and is none is code like any other: it fails when it runs.
+        // Bytes that look like a delegation (EIP-7702) but are not valid ones are ordinary code, which fails when it
+        // runs.
         let bytecode = Bytecode::new_raw_checked(code.clone()).unwrap_or_else(|_| Bytecode::new_legacy(code.clone()));
         let made = Code { hash: keccak256(&code), bytecode };
         if code.len() <= self.limit {
@@ -91,7 +92,7 @@ impl CodeCache {
 
 impl CodeShard {
     fn insert(&self, code: Bytes, made: Code) {
-        // A private copy: the bytes may be a view into a request body of megabytes.
+        // The key is a copy, because the bytes may be a view into a request body of megabytes.
         let key = Bytes::copy_from_slice(&code);
         if self.codes.insert(key.clone(), made).is_none() {
             self.bytes.fetch_add(key.len(), Relaxed);

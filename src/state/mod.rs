@@ -1,5 +1,5 @@
 //! Immutable state: accounts and their tries in a structure-sharing world, snapshots of it with their block context,
-//! the recent history of those, the cache of an upstream's state, and the overlay in which a run keeps its own changes.
+//! their recent history, the cache of an upstream's state, and the overlay of a run.
 
 mod account;
 mod block;

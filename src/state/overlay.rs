@@ -1,4 +1,4 @@
-//! What one run has changed, over a world that it must not change.
+//! The writes of one run over a world that the run cannot change.
 
 use std::{cell::RefCell, convert::Infallible, sync::Arc};
 
@@ -23,45 +23,47 @@ use crate::{
     meter::{Meter, Stopped},
 };
 
-/// The changes of a run over a [`World`], and revm's database in it.
+/// The changes of a run over a [`World`], as a revm database.
 ///
-/// Accounts get a number when they are first read; revm hands it back with each storage access, so that a slot costs one look-up by
-/// its key and none by its address. [`Overlay::reset`] keeps the memory: a worker uses one overlay for all its runs.
+/// Accounts get a number when they are first read. revm passes it with each storage access, so a slot costs one look-up
+/// by its key and none by its address. [`Overlay::reset`] keeps the memory, so a worker uses one overlay for all its
+/// runs.
 ///
-/// Over a world on a remote base, a run may look for what is not known yet. It goes on with zero, or no account, and finds what else it will
-/// need; what it gives is wrong, and [`Overlay::take_missed`] tells so. Only what comes of a run that missed nothing may be given out.
+/// Over a world on a remote base, a run may read state that is not known yet. The run then continues with zero or with
+/// no account, to find what else it will need. Its result is wrong, and [`Overlay::take_missed`] says so: only the
+/// result of a run that missed nothing may be returned.
 #[derive(Debug, Default)]
 pub struct Overlay {
     base: World,
     hashes: BlockHashes,
-    /// The codes of the thread that the runs are on, where it runs the same again and again.
+    /// Copies of codes for the thread of the runs, if it runs the same codes repeatedly.
     codes: Option<Box<OwnCodes>>,
     ids: AddressMap<usize>,
-    /// The first `ids.len()` are in use; the rest wait with their maps emptied.
+    /// The entries. The first `ids.len()` are in use; the others keep their emptied maps for reuse.
     entries: Vec<OverlayEntry>,
-    /// What was not known of a remote base. It stays when the overlay is reset, until it is [taken](Overlay::take_missed).
+    /// State of a remote base that was not known. Kept across resets until it is [taken](Overlay::take_missed).
     missed: RefCell<Missed>,
-    /// Reads of the remote base that found something, until they are counted.
+    /// Reads of the remote base that found a value and are not counted yet.
     hits: u64,
-    /// What may stop the run.
+    /// The bounds that may stop the run.
     pub meter: Meter,
-    /// The numbers of the logs of the call that runs.
+    /// The numbers of the current call's logs.
     pub log_numbers: LogNumbers,
 }
 
 #[derive(Debug, Default)]
 struct OverlayEntry {
-    /// The account in the base, whose slots show through unless cleared.
+    /// The account in the base. Its slots are visible unless `bare`.
     base: Option<Arc<Account>>,
-    /// Where the rest of its slots are: with the remote base.
+    /// The remote base that has the other slots.
     remote: Option<RemoteAccount>,
-    /// Whether the base's slots are gone.
+    /// Whether the base's slots were deleted.
     bare: bool,
-    /// Slots that were written before the overlay last [settled](Overlay::settle).
+    /// Slots written before the overlay last [settled](Overlay::settle).
     settled: HashMap<U256, U256>,
-    /// Whether anything changed since then.
+    /// Whether anything changed since the overlay last settled.
     is_changed: bool,
-    /// The account now, its code included; and what was done to its storage since then.
+    /// The account now, code included, and the changes of its storage since the overlay last settled.
     now: AccountChange,
 }
 
@@ -69,29 +71,29 @@ struct OverlayEntry {
 #[derive(Debug)]
 struct RemoteAccount {
     view: RemoteView,
-    /// None where nothing is known of it.
+    /// `None` if nothing is known of the account.
     cell: Option<Arc<Cell>>,
 }
 
 impl Overlay {
-    /// Accounts, and slots of an account, whose memory is kept from run to run.
+    /// The number of accounts, and of slots per account, whose memory is kept from run to run.
     const KEPT: usize = 1 << 10;
     const KEPT_SLOTS: usize = 1 << 8;
-    /// Things that runs may miss before they are fetched.
+    /// The number of misses after which runs stop, so that they are fetched.
     const MISSES: usize = 1 << 12;
 
-    /// An overlay without changes over `base`, which sees `hashes` through `BLOCKHASH`.
+    /// Creates an overlay without changes over `base`. `BLOCKHASH` reads `hashes`.
     pub fn new(base: World, hashes: BlockHashes) -> Self {
         Self { base, hashes, ..Self::default() }
     }
 
-    /// An overlay for the runs of one thread, beside which others run the same contracts. It holds copies of their codes, so what a run
-    /// changes is not for a world that lasts.
+    /// Creates an overlay for the runs of one thread while other threads run the same contracts. It holds copies of
+    /// their codes, so its changes must not enter a world that lasts.
     pub fn of_thread() -> Self {
         Self { codes: Some(Box::new(OwnCodes::new())), ..Self::default() }
     }
 
-    /// Forgets all changes and starts again over `base`, in the same memory.
+    /// Drops all changes and starts again over `base`, in the same memory.
     pub fn reset(&mut self, base: World, hashes: BlockHashes, meter: Meter) {
         for entry in &mut self.entries[..self.ids.len()] {
             entry.base = None;
@@ -114,24 +116,26 @@ impl Overlay {
         self.log_numbers.show_transfers(false);
     }
 
-    /// Lets go of the base and of more memory than a usual run needs.
+    /// Drops the base, and the memory that a usual run does not need.
     pub fn rest(&mut self) {
         self.reset(World::default(), BlockHashes::default(), Meter::default());
         self.take_missed();
         self.entries.truncate(Self::KEPT);
     }
 
-    /// Whether something was missed since it was last [taken](Self::take_missed): then nothing may be done with what runs gave.
+    /// Returns whether anything was missed since the last [`take_missed`](Self::take_missed). If so, results of runs
+    /// are invalid.
     pub fn has_missed(&self) -> bool {
         !self.missed.borrow().is_empty()
     }
 
-    /// What was not known of a remote base since this was last asked.
+    /// Takes the state of a remote base that runs found unknown since the last call.
     pub fn take_missed(&mut self) -> Missed {
         self.missed.take()
     }
 
-    /// The account at `address` in `world`, which need not be the base; none where it does not exist. Where that is not known, it is missed.
+    /// Returns the account at `address` in `world`, which need not be the base; `None` if it does not exist. Notes a
+    /// miss if that is not known.
     pub fn look_up(&self, world: &World, address: Address) -> Option<AccountInfo> {
         match world.look_up(&address) {
             Lookup::Known(info) => info,
@@ -142,7 +146,7 @@ impl Overlay {
         }
     }
 
-    /// A storage slot in `world`, which need not be the base. Where that is not known, it is missed.
+    /// Returns a storage slot in `world`, which need not be the base. Notes a miss if it is not known.
     pub fn look_up_slot(&self, world: &World, address: Address, slot: U256) -> U256 {
         if let Some(value) = world.account(&address).and_then(|account| account.known_slot(&slot)) {
             return value;
@@ -154,18 +158,18 @@ impl Overlay {
         })
     }
 
-    /// Makes the hash of a block known to `BLOCKHASH`.
+    /// Adds a block hash that `BLOCKHASH` can read.
     pub fn push_hash(&mut self, number: u64, hash: B256) {
         self.hashes.push(number, hash);
     }
 
-    /// The balance of `address` in wei, and its nonce, as the run sees them now.
+    /// Returns the balance of `address` in wei, and its nonce, as the run sees them now.
     pub fn balance_and_nonce(&mut self, address: Address) -> (U256, u64) {
         let id = self.id(address);
         self.entries[id].now.info.as_ref().map_or((U256::ZERO, 0), |info| (info.balance, info.nonce))
     }
 
-    /// Puts values in the place of an account's own: a state override.
+    /// Applies a state override of balance, nonce and code; `None` leaves a value as it is.
     pub fn set(&mut self, address: Address, balance: Option<U256>, nonce: Option<u64>, code: Option<Code>) {
         let id = self.id(address);
         let bytecode = code.as_ref().map(|code| self.bytecode(code));
@@ -180,7 +184,7 @@ impl Overlay {
         }
     }
 
-    /// Forgets the storage of `address`: what `state` in a state override begins with.
+    /// Deletes the storage of `address`, as the `state` field of a state override requires.
     pub fn clear_storage(&mut self, address: Address) {
         let id = self.id(address);
         let entry = &mut self.entries[id];
@@ -196,24 +200,24 @@ impl Overlay {
         entry.now.slots.insert(slot, value);
     }
 
-    /// The net change of every account that changed since the overlay last [settled](Overlay::settle).
+    /// Returns the net change of every account that changed since the overlay last [settled](Overlay::settle).
     pub fn changes(&self) -> impl Iterator<Item = &AccountChange> {
         self.entries[..self.ids.len()].iter().filter(|entry| entry.is_changed).map(|entry| &entry.now)
     }
 
-    /// The base with the changes applied.
+    /// Returns the base with the changes applied.
     pub fn changed_world(&self) -> World {
         self.changed().0
     }
 
-    /// The base with the changes applied, and the changes.
+    /// Returns the base with the changes applied, and the changes.
     pub fn changed(&self) -> (World, Vec<AccountChange>) {
         let (mut world, changes) = (self.base.clone(), self.changes().cloned().collect::<Vec<_>>());
         world.apply_many(&changes);
         (world, changes)
     }
 
-    /// From here on, [`Overlay::changes`] tells what is new. What is read stays the same.
+    /// Settles the changes: [`Overlay::changes`] begins anew, and reads return the same as before.
     pub fn settle(&mut self) {
         for entry in self.entries[..self.ids.len()].iter_mut().filter(|entry| entry.is_changed) {
             entry.settled.extend(entry.now.slots.drain());
@@ -255,7 +259,7 @@ impl Overlay {
         }
     }
 
-    /// Puts what the remote base has into an entry that is new.
+    /// Fills a new entry from the remote base.
     #[cold]
     fn read_remote(&mut self, id: usize) {
         let entry = &mut self.entries[id];
@@ -271,7 +275,7 @@ impl Overlay {
             match cell.as_ref().and_then(|cell| view.info_of(cell)) {
                 Some(info) => {
                     self.hits += 1;
-                    // What does not exist has no storage.
+                    // An account that does not exist has no storage.
                     let Some(mut info) = info else { return };
                     if let Some(codes) = &mut self.codes {
                         codes.replace(&mut info);
@@ -293,7 +297,7 @@ impl Overlay {
         }
     }
 
-    /// Returns how many there are now.
+    /// Notes a miss. Returns the number of misses now.
     fn note_miss(&self, view: &RemoteView, miss: Miss) -> usize {
         view.state().count(0, 1);
         self.missed.borrow_mut().push(view, miss)
@@ -307,7 +311,7 @@ impl Overlay {
         self.remote_slot(id, slot)
     }
 
-    /// A slot that nothing but the remote base has.
+    /// Returns a slot that only the remote base has.
     fn remote_slot(&mut self, id: usize, slot: U256) -> U256 {
         let entry = &self.entries[id];
         let Some(RemoteAccount { view, cell }) = &entry.remote else { return U256::ZERO };
@@ -322,7 +326,7 @@ impl Overlay {
 }
 
 impl OverlayEntry {
-    /// The value of a slot, unless the remote base has it.
+    /// Returns a slot's value; `None` if only the remote base has it.
     fn held_slot(&self, slot: &U256) -> Option<U256> {
         if let Some(value) = self.now.slots.get(slot).or_else(|| self.settled.get(slot)) {
             return Some(*value);
@@ -334,7 +338,7 @@ impl OverlayEntry {
         }
     }
 
-    /// Forgets the storage.
+    /// Deletes the storage.
     fn clear(&mut self) {
         (self.bare, self.now.storage_cleared) = (true, true);
         self.now.slots.clear();
@@ -351,7 +355,7 @@ impl Database for Overlay {
     }
 
     fn code_by_hash(&mut self, _: B256) -> Result<Bytecode, Infallible> {
-        // `basic` hands every account out with its code, so revm never asks.
+        // `basic` returns every account with its code, so revm never asks.
         Ok(Bytecode::default())
     }
 
@@ -379,7 +383,7 @@ impl Database for Overlay {
     }
 }
 
-/// Reads as [`Database`] does, and numbers no account.
+/// Reads as [`Database`] does, without giving accounts a number.
 impl DatabaseRef for Overlay {
     type Error = Infallible;
 
@@ -391,7 +395,7 @@ impl DatabaseRef for Overlay {
     }
 
     fn code_by_hash_ref(&self, _: B256) -> Result<Bytecode, Infallible> {
-        // `basic_ref` hands every account out with its code.
+        // `basic_ref` returns every account with its code.
         Ok(Bytecode::default())
     }
 
@@ -427,7 +431,7 @@ impl DatabaseCommit for Overlay {
 }
 
 impl Overlay {
-    /// Takes the changes of a run out of their map, whose memory stays.
+    /// Drains the changes of a run from their map, which keeps its memory.
     pub fn absorb(&mut self, changes: &mut AddressMap<RunAccount>) {
         for (address, account) in changes.drain() {
             if !account.is_touched() {
@@ -436,8 +440,8 @@ impl Overlay {
             let id = self.id(address);
             let entry = &mut self.entries[id];
             entry.is_changed = true;
-            // An account that is touched and left empty does not exist (EIP-161); revm marks as created those that
-            // earlier forks keep.
+            // A touched, empty account does not exist (EIP-161). revm marks the ones that earlier forks keep as
+            // created.
             if account.is_selfdestructed() || (account.is_empty() && !account.is_created()) {
                 entry.now.info = None;
                 entry.clear();

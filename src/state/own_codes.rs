@@ -8,20 +8,20 @@ use revm::{
 
 use super::account::Code;
 
-/// Copies of the codes that one thread runs again and again, for its runs alone.
+/// Copies of the codes that one thread runs repeatedly, for its runs alone.
 ///
-/// A [`Bytecode`] has its reference count beside its jump table. Each frame counts itself in and out, so of threads that run the same
-/// contract each takes from the others, all the time, what they jump by. Code that is seen once is not worth a copy: it gets one when it is
-/// seen again, before another takes its place.
+/// A [`Bytecode`] has its reference count beside its jump table, and each frame changes the count. Threads that run the
+/// same contract therefore invalidate each other's cache line of the table that they jump by. A code is copied when it
+/// is seen a second time before another code takes its slot.
 #[derive(Debug)]
 pub(super) struct OwnCodes {
-    /// Of an account that has none.
+    /// The code of an account without code.
     empty: Bytecode,
-    /// By the first byte of the hash.
+    /// The copies by the first byte of the hash.
     places: Vec<Option<CachedCode>>,
 }
 
-/// A code that was seen last in its place.
+/// The code that was seen last in its slot.
 #[derive(Debug)]
 struct CachedCode {
     hash: B256,
@@ -29,7 +29,7 @@ struct CachedCode {
 }
 
 impl OwnCodes {
-    /// Bounds the copies: with what EIP-170 allows a code, they are 7 MiB.
+    /// The number of copies. At the size that EIP-170 allows, they take 7 MiB.
     const PLACES: usize = 1 << u8::BITS;
 
     pub(super) fn new() -> Self {
@@ -40,12 +40,12 @@ impl OwnCodes {
         }
     }
 
-    /// The copy of `code`, or itself where it has none yet.
+    /// Returns the copy of `code`, or `code` itself if it has none yet.
     pub(super) fn of(&mut self, code: &Code) -> Bytecode {
         self.find(&code.hash, &code.bytecode).unwrap_or_else(|| code.bytecode.clone())
     }
 
-    /// Puts the copy in the place of the account's code, where it has one.
+    /// Replaces the account's code by its copy, if there is one.
     pub(super) fn replace(&mut self, info: &mut AccountInfo) {
         if let Some(code) = &mut info.code
             && let Some(copy) = self.find(&info.code_hash, code)

@@ -1,4 +1,4 @@
-//! The state roots of blocks that are simulated.
+//! The state roots of simulated blocks.
 
 use std::sync::Arc;
 
@@ -10,14 +10,14 @@ use super::{
     trie::{Draft, DraftValue, Scratch, TrieValue},
 };
 
-/// The state root of a [`LocalWorld`] after changes, block by block, without the world that they would make.
+/// The state root of a [`LocalWorld`] after changes, block by block, without building the changed world.
 ///
-/// Only tries are changed, not the maps that are read from: a run reads its changes in its own overlay.
+/// Only tries are changed, not the maps that are read, because a run reads its changes in its own overlay.
 #[derive(Debug)]
 pub struct StateRoots<'a> {
     world: &'a LocalWorld,
     accounts: Draft<'a, Arc<Account>, AccountLeaf>,
-    /// The storage of the accounts in which it changed.
+    /// The storage tries of the accounts whose storage changed.
     storages: AddressMap<Draft<'a, U256, U256>>,
     scratch: Scratch,
 }
@@ -27,13 +27,13 @@ pub struct StateRoots<'a> {
 struct AccountLeaf(TrieAccount);
 
 impl<'a> StateRoots<'a> {
-    /// Begins with the state of `world`.
+    /// Starts with the state of `world`.
     pub fn of(world: &'a LocalWorld) -> Self {
         let accounts = Draft::of(world.trie());
         Self { world, accounts, storages: AddressMap::default(), scratch: Scratch::default() }
     }
 
-    /// The state root after `changes`, which come on top of those before.
+    /// Returns the state root after `changes`, which come on top of those before.
     pub fn after<'b>(&mut self, changes: impl IntoIterator<Item = &'b AccountChange>) -> B256 {
         for change in changes {
             let path = keccak256(change.address);
@@ -49,7 +49,7 @@ impl<'a> StateRoots<'a> {
         self.accounts.root_hash(&mut self.scratch)
     }
 
-    /// The root of an account's storage after the changes so far.
+    /// Returns the root of an account's storage after the changes so far.
     pub fn storage_root_of(&mut self, address: Address) -> B256 {
         match self.storages.get_mut(&address) {
             Some(storage) => storage.root_hash(&mut self.scratch),

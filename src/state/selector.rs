@@ -1,32 +1,32 @@
-//! How a request names the state that it runs on, and what is told where nothing goes by that name.
+//! Selectors of the state that a request runs on, and the errors for those that select nothing.
 
 use alloy_primitives::B256;
 
 use super::SnapshotId;
 
-/// Names the state that a request runs on.
+/// A selector of the state that a request runs on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Selector {
     /// The newest sealed block.
     Latest,
     /// The newest snapshot.
     Pending,
-    /// The newest block that is safe.
+    /// The newest safe block.
     Safe,
     /// The newest final block.
     Finalized,
     /// The oldest block: genesis.
     Earliest,
-    /// A sealed block by its number, or the one being built.
+    /// A sealed block by its number, or the block being built.
     Number(u64),
     /// A sealed block by its hash.
     Hash(B256),
-    /// A snapshot by its number, exactly as `pending` was when it was the newest.
+    /// A snapshot by its id, exactly as `pending` was when it was the newest.
     Snapshot(SnapshotId),
 }
 
 impl Selector {
-    /// The tag, where it is one.
+    /// Returns the tag's name; `None` if the selector is not a tag.
     pub(super) const fn name(self) -> &'static str {
         match self {
             Self::Latest => "latest",
@@ -39,59 +39,59 @@ impl Selector {
     }
 }
 
-/// A selector that names nothing that is kept.
+/// The reason why a selector selects nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum UnknownBlock {
-    /// The chain has not come so far.
-    #[error("header not found: block {number} is past the newest, {newest}")]
+    /// The chain has not reached the block.
+    #[error("header not found: block {number} is after the newest, {newest}")]
     Future {
-        /// What was asked for.
+        /// The requested number.
         number: u64,
         /// The newest block.
         newest: u64,
     },
-    /// The block exists, its state is no longer kept.
-    #[error("state of block {number} is not kept: the oldest kept is {oldest}")]
+    /// The block exists, but its state is no longer retained.
+    #[error("state of block {number} is not retained: the oldest retained is {oldest}")]
     Pruned {
-        /// What was asked for.
+        /// The requested number.
         number: u64,
         /// The oldest block with state.
         oldest: u64,
     },
-    /// The block was pruned: its header is kept, and what is in it is not. The text is geth's.
+    /// The block was pruned: its header is retained, its body is not. The text is geth's.
     #[error("pruned history unavailable")]
     History {
-        /// What was asked for.
+        /// The requested number.
         number: u64,
-        /// The oldest block after genesis that is kept.
+        /// The oldest block after genesis with a body.
         oldest: u64,
     },
     /// Only the header of the block is known here.
-    #[error("block {number} is known by its header alone")]
+    #[error("block {number} is known only by its header")]
     Bare {
-        /// Its number.
+        /// The block's number.
         number: u64,
     },
-    /// The upstream has not said which block a tag is.
+    /// The upstream has not named the block of this tag.
     #[error("header not found: the upstream names no {tag} block")]
     Untagged {
-        /// What was asked for.
+        /// The requested tag.
         tag: &'static str,
     },
-    /// No block with that hash is kept.
+    /// No retained block has this hash.
     #[error("header not found: no block with hash {hash}")]
     Hash {
-        /// What was asked for.
+        /// The requested hash.
         hash: B256,
     },
-    /// No such snapshot is kept.
-    #[error("snapshot {id:#x} is not kept: those from {oldest:#x} to {newest:#x} are")]
+    /// No retained snapshot has this id.
+    #[error("snapshot {id:#x} is not retained: those from {oldest:#x} to {newest:#x} are")]
     Snapshot {
-        /// What was asked for.
+        /// The requested id.
         id: u64,
-        /// The oldest kept.
+        /// The oldest retained id.
         oldest: u64,
-        /// The newest.
+        /// The newest id.
         newest: u64,
     },
 }

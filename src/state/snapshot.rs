@@ -1,4 +1,4 @@
-//! A moment of the chain: state, block and history together, never changed.
+//! A snapshot: state, block and history at one moment, immutable.
 
 use std::{
     sync::{Arc, OnceLock},
@@ -11,35 +11,35 @@ use alloy_primitives::{B256, Sealable, Sealed};
 use super::{LocalWorld, World};
 use crate::chain::{BlockHashes, BlockTotals, ChainReceipt, ChainTx, SealedBlock};
 
-/// The number of a snapshot: rises by one with each that is published.
+/// The id of a snapshot, one more than that of the snapshot published before.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SnapshotId(pub u64);
 
-/// The chain at one moment. A request takes one and sees nothing else, so that state and block context always agree.
+/// The chain at one moment. A request runs on one snapshot only, so its state and its block context always agree.
 #[derive(Debug)]
 pub struct Snapshot {
-    /// Which snapshot of this node it is: given by [`Snapshots`](super::Snapshots) when it is published.
+    /// The snapshot's id on this node, assigned by [`Snapshots`](super::Snapshots) on publication.
     pub id: SnapshotId,
-    /// When it was published.
+    /// The time of publication.
     pub published: Instant,
-    /// The state after the last transaction in it.
+    /// The state after the snapshot's last transaction.
     pub world: World,
     /// The newest sealed block.
     pub head: Arc<SealedBlock>,
-    /// The block being built on the head; none on a chain that stands still.
+    /// The block being built on the head; `None` on a chain without a feed.
     pub open: Option<OpenBlock>,
-    /// The hashes of the head and of the blocks before it.
+    /// The hashes of the head and of its ancestors.
     pub hashes: BlockHashes,
-    /// The header of the open block as far as it goes: worked out when somebody first wants to see it.
+    /// The provisional header of the open block, computed on first use.
     provisional: OnceLock<Sealed<Header>>,
 }
 
-/// A block being built: what is known of it so far.
+/// A block being built, as far as it has been built.
 #[derive(Clone, Debug)]
 pub struct OpenBlock {
-    /// Its header; gas, roots and bloom are not final.
+    /// The header. Gas, roots and bloom are not final.
     pub header: Header,
-    /// How many sub-blocks are in it, the empty one that opened it not counted.
+    /// The number of sub-blocks in the block, without the empty one that opened it.
     pub index: u32,
     /// Blob gas used so far.
     pub blob_gas_used: u64,
@@ -47,12 +47,12 @@ pub struct OpenBlock {
     pub transactions: imbl::Vector<Recovered<ChainTx>>,
     /// Their receipts.
     pub receipts: imbl::Vector<ChainReceipt>,
-    /// Where in the block each transaction is, by its hash.
+    /// The index of each transaction in the block, by its hash.
     pub positions: imbl::HashMap<B256, usize>,
 }
 
 impl OpenBlock {
-    /// A block with nothing in it.
+    /// Creates a block with nothing in it.
     pub fn new(header: Header) -> Self {
         Self {
             header,
@@ -64,12 +64,12 @@ impl OpenBlock {
         }
     }
 
-    /// What its transactions so far make of its header.
+    /// Returns the header fields that follow from the transactions so far.
     pub fn totals(&self) -> BlockTotals {
         BlockTotals::of(&self.transactions, &self.receipts, self.header.gas_used, self.blob_gas_used)
     }
 
-    /// Appends a transaction that was executed. Its receipt is the caller's to add.
+    /// Appends an executed transaction. The caller adds its receipt.
     pub fn push(&mut self, tx: Recovered<ChainTx>) {
         self.positions.insert(*tx.tx_hash(), self.transactions.len());
         self.transactions.push_back(tx);
@@ -77,7 +77,7 @@ impl OpenBlock {
 }
 
 impl Snapshot {
-    /// A snapshot that is not published yet: its id is given when it is.
+    /// Creates a snapshot without an id. Publication assigns the id.
     pub fn new(world: impl Into<World>, head: Arc<SealedBlock>, open: Option<OpenBlock>, hashes: BlockHashes) -> Self {
         Self {
             id: SnapshotId::default(),
@@ -90,7 +90,7 @@ impl Snapshot {
         }
     }
 
-    /// The same moment as another snapshot, as old as this one.
+    /// Returns another snapshot of the same moment, with the same age.
     pub fn copy(&self) -> Self {
         Self {
             id: self.id,
@@ -103,71 +103,72 @@ impl Snapshot {
         }
     }
 
-    /// The open block and its header as it would be if nothing more came: roots, bloom, gas and hash of what is in it so far.
+    /// Returns the open block and its provisional header: roots, bloom, gas and hash of its content so far.
     ///
-    /// What sealing adds (withdrawals, the post-block system calls) is not in it, so the hash is never the one that the sealed block will
-    /// have. It names this moment of the block, and strictly typed clients get a hash where they must have one.
+    /// Sealing adds withdrawals and the post-block system calls, so the provisional hash is never the hash of the
+    /// sealed block. It identifies this moment of the block, for strictly typed clients that need a hash.
     pub fn open_block(&self) -> Option<(&OpenBlock, &Sealed<Header>)> {
         let open = self.open.as_ref()?;
         let header = self.provisional.get_or_init(|| {
             let mut header = open.header.clone();
             open.totals().close(&mut header);
-            // Of an upstream's state no root is known before its block is.
+            // An upstream's state root is unknown until the block is sealed.
             header.state_root = self.world.local().map_or(B256::ZERO, LocalWorld::state_root);
             header.seal_slow()
         });
         Some((open, header))
     }
 
-    /// Whether this is the hash that was given out for the block being built here. Nothing is hashed for the question.
+    /// Returns whether this is the hash that was returned for the block being built here. Computes no hash.
     pub fn has_given_out(&self, hash: B256) -> bool {
         self.provisional.get().is_some_and(|header| header.hash() == hash)
     }
 
-    /// The header that a call at this snapshot runs under: the open block's where there is one, else the head's.
+    /// Returns the header for calls at this snapshot: the open block's if there is one, else the head's.
     pub fn header(&self) -> &Header {
         self.open.as_ref().map_or_else(|| self.head.header.inner(), |open| &open.header)
     }
 
-    /// The hash of the head.
+    /// Returns the hash of the head.
     pub fn head_hash(&self) -> B256 {
         self.head.hash()
     }
 
-    /// The index of the newest sub-block in the block being built.
+    /// Returns the index of the newest sub-block in the block being built.
     pub fn index(&self) -> u32 {
         self.open.as_ref().map_or(0, |open| open.index)
     }
 }
 
-/// Whether the source of sub-blocks does what it should.
+/// The health of the source of sub-blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FeedState {
-    /// Sub-blocks come, each with its distance to the next in milliseconds.
+    /// Sub-blocks arrive on time.
     Live {
         /// Milliseconds between sub-blocks.
         every_ms: u64,
     },
-    /// The chain stands still, and should.
+    /// The chain has no feed, by configuration.
     Static,
     /// The feed is broken: `pending` is the canonical head.
     Degraded(FeedProblem),
 }
 
-/// Why a feed is degraded. The names are for programs, and do not change.
+/// The reason why a feed is degraded. Programs read the names, so they do not change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum FeedProblem {
-    /// Nothing has come since the start.
+    /// Nothing has arrived since the start.
     Connecting,
-    /// The connection was lost, and nothing has been taken from a new one yet.
+    /// The connection was lost, and nothing has arrived on a new one yet.
     Disconnected,
     /// A sub-block is missing.
     Gap,
-    /// A sub-block is another one than was due: an index again with other content, or another builder's in the middle of a block.
+    /// A sub-block is not the one that was due: its index was sent before with other content, or the builder changed in
+    /// the middle of a block.
     OutOfOrder,
-    /// A block was begun on a parent that is neither canonical nor pre-confirmed.
+    /// A block began on a parent that is neither canonical nor pre-confirmed.
     UnknownParent,
-    /// The canonical chain has taken another branch than the pre-confirmed blocks are on.
+    /// The canonical chain took another branch than the pre-confirmed blocks.
     Reorg,
     /// A canonical block, or the execution of a sub-block, differs from what was pre-confirmed.
     Mismatch,
@@ -175,14 +176,14 @@ pub enum FeedProblem {
     Execution,
     /// The upstream node does not answer, or the pre-confirmed blocks are too far ahead of it.
     Upstream,
-    /// Sub-blocks come later than they should, or faster than they are applied.
+    /// Sub-blocks arrive later than they should, or faster than they are applied.
     Lagging,
-    /// What is published cannot be stored.
+    /// The store does not take what is published.
     Store,
 }
 
 impl FeedProblem {
-    /// All of them.
+    /// All problems.
     pub const ALL: [Self; 11] = [
         Self::Connecting,
         Self::Disconnected,
@@ -197,7 +198,7 @@ impl FeedProblem {
         Self::Store,
     ];
 
-    /// Its name.
+    /// Returns the problem's name, as programs read it.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Connecting => "connecting",
@@ -214,7 +215,7 @@ impl FeedProblem {
         }
     }
 
-    /// What it means, for people.
+    /// Returns an explanation for people.
     pub const fn meaning(self) -> &'static str {
         match self {
             Self::Connecting => "nothing has come from it yet",
@@ -233,7 +234,7 @@ impl FeedProblem {
 }
 
 impl FeedState {
-    /// The word for it: `live`, `static` or `degraded`.
+    /// Returns the word for it: `live`, `static` or `degraded`.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Live { .. } => "live",
@@ -242,7 +243,7 @@ impl FeedState {
         }
     }
 
-    /// Why it is degraded; none where it is not.
+    /// Returns the reason why the feed is degraded; `None` if it is not.
     pub const fn problem(self) -> Option<FeedProblem> {
         match self {
             Self::Live { .. } | Self::Static => None,
@@ -250,7 +251,7 @@ impl FeedState {
         }
     }
 
-    /// Whether the feed is broken, so that `pending` is the canonical head.
+    /// Returns whether the feed is broken, so that `pending` is the canonical head.
     pub const fn is_degraded(self) -> bool {
         self.problem().is_some()
     }

@@ -1,4 +1,4 @@
-//! The newest snapshot and the recent ones, to be read without a lock.
+//! The newest snapshot and the recent ones, read without a lock.
 
 mod history;
 
@@ -12,58 +12,58 @@ use self::history::OldHeaders;
 use super::{Block, FeedState, KnownBlock, Selector, Snapshot, SnapshotId, UnknownBlock};
 use crate::chain::{BlockKeeper, SealedBlock};
 
-/// What is published at one moment: the newest snapshot, those before it, and the sealed blocks.
+/// The published state of the chain at one moment: the newest snapshot, those before it, and the sealed blocks.
 ///
-/// All in one immutable value, so that a reader who loads it once sees tags that belong together. Publishing makes the next
-/// one: its maps share structure with the last, so this costs what was added.
+/// One immutable value, so that a reader who loads it once sees tags that belong together. Publishing makes the next
+/// value, whose maps share their structure with the last, so it costs only the additions.
 #[derive(Debug)]
 pub struct Published {
     /// The newest snapshot.
     pub newest: Arc<Snapshot>,
-    /// How the feed is.
+    /// The health of the feed.
     pub feed: FeedState,
-    /// The snapshot right after the newest canonical block. Blocks on it that are pre-confirmed and complete are not canonical yet.
+    /// The snapshot right after the newest canonical block. Complete pre-confirmed blocks on it are not canonical yet.
     latest: Arc<Snapshot>,
-    /// What an upstream calls its tags; none on a chain of presim's own, where all that is sealed is final.
+    /// The upstream's tags; `None` on presim's own chain, where every sealed block is final.
     tags: Option<Tags>,
-    /// Recent snapshots by their number.
+    /// Recent snapshots by their ids.
     recent: imbl::OrdMap<u64, Arc<Snapshot>>,
-    /// The snapshot right after each sealed block: its state, with no block open.
+    /// The snapshot right after each sealed block, with no block open.
     sealed: imbl::OrdMap<u64, Arc<Snapshot>>,
-    /// The numbers of blocks by their hashes; those of pruned blocks are with the archive, where there is one.
+    /// The numbers of blocks by their hashes. The archive, if there is one, has those of pruned blocks.
     numbers: imbl::HashMap<B256, u64>,
-    /// The sealed blocks but for those that were pruned.
+    /// The sealed blocks that are not pruned.
     blocks: imbl::OrdMap<u64, Arc<SealedBlock>>,
-    /// Where each transaction of those blocks is: its block's number and its index there.
+    /// The block number and the index of each transaction in those blocks.
     transactions: imbl::HashMap<B256, (u64, usize)>,
-    /// The headers of the pruned blocks that no archive has.
+    /// The headers of the pruned blocks that are not in the archive.
     old_headers: OldHeaders,
-    /// What has the headers and hashes of pruned blocks outside of memory.
+    /// The storage outside of memory for headers and hashes of pruned blocks.
     archive: Option<Arc<dyn BlockKeeper>>,
 }
 
-/// The blocks that an upstream calls `safe` and `finalized`, by number.
+/// The upstream's `safe` and `finalized` blocks, by number.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tags {
-    /// The newest block that is safe.
+    /// The newest safe block.
     pub safe: Option<u64>,
     /// The newest final block.
     pub finalized: Option<u64>,
 }
 
-/// How much of the past is kept.
+/// How much of the past is retained.
 #[derive(Clone, Copy, Debug)]
 pub struct Retention {
-    /// Blocks whose state is kept, at least 1.
+    /// Blocks whose state is retained, at least 1.
     pub blocks: usize,
-    /// Snapshots that are kept by their ids, at least 1.
+    /// Snapshots that are retained by id, at least 1.
     pub snapshots: usize,
-    /// Blocks that are kept with all that is in them, genesis besides; at least as many as have their state. An upstream's are kept as long as
-    /// their state is.
+    /// Blocks that are retained with their bodies, besides genesis; at least as many as `blocks`. An upstream's blocks
+    /// are retained as long as their states.
     pub history: u64,
 }
 
-/// The lock-free cell that holds what is published. One writer, any number of readers.
+/// The lock-free cell that holds what is published. It has one writer and any number of readers.
 #[derive(Debug)]
 pub struct Snapshots {
     cell: ArcSwap<Published>,
@@ -72,7 +72,8 @@ pub struct Snapshots {
 }
 
 impl Snapshots {
-    /// A cell with its first snapshot, which stands on a sealed block. It will keep as much of the past as `kept` says.
+    /// Creates a cell with its first snapshot, whose head is a sealed block. `kept` says how much of the past is
+    /// retained.
     pub fn new(first: Snapshot, feed: FeedState, kept: Retention) -> Self {
         let first = Arc::new(first);
         let mut published = Published {
@@ -100,17 +101,17 @@ impl Snapshots {
         }
     }
 
-    /// What is published now: one atomic load.
+    /// Returns what is published now, by one atomic load.
     pub fn load(&self) -> Arc<Published> {
         self.cell.load_full()
     }
 
-    /// The newest snapshot.
+    /// Returns the newest snapshot.
     pub fn newest(&self) -> Arc<Snapshot> {
         self.cell.load().newest.clone()
     }
 
-    /// Wakes whoever waits for what is published next. It tells only that something was: what, is to be loaded.
+    /// Returns a receiver that wakes on each publication. The receiver loads the publication itself.
     pub fn changes(&self) -> watch::Receiver<SnapshotId> {
         self.changed.subscribe()
     }
@@ -121,7 +122,8 @@ impl Snapshots {
         self.replace(|published| published.push(Arc::new(next), self.kept.snapshots));
     }
 
-    /// Publishes a sealed block (`sealed` has no open block), and at once `next`: the empty block on it where the chain goes on.
+    /// Publishes a sealed block (`sealed` has no open block), together with `next`, the empty block on it if the chain
+    /// goes on.
     pub fn publish_sealed(&self, mut sealed: Snapshot, mut next: Option<Snapshot>) {
         sealed.id = self.next_id();
         if let Some(next) = &mut next {
@@ -136,8 +138,8 @@ impl Snapshots {
         });
     }
 
-    /// Publishes the next canonical block of an upstream (`canonical` has no open block). Whatever was known from its number on goes: the dead
-    /// branch of a reorg, and what was pre-confirmed otherwise.
+    /// Publishes the next canonical block of an upstream (`canonical` has no open block). Everything from its number on
+    /// is removed: the dead branch of a reorg, and blocks that were pre-confirmed otherwise.
     pub fn publish_canonical(&self, mut canonical: Snapshot) {
         canonical.id = self.next_id();
         let canonical = Arc::new(canonical);
@@ -150,8 +152,9 @@ impl Snapshots {
         });
     }
 
-    /// Publishes a sub-block of a pre-confirmed block: `open` has it. Where it is the first of its block, `complete` is the state after the
-    /// pre-confirmed block before it. What was pre-confirmed from the open block's number on, or from the complete one's, goes.
+    /// Publishes a sub-block of a pre-confirmed block, which is the open block of `open`. If it is the first of its
+    /// block, `complete` is the state after the pre-confirmed block before it. Everything pre-confirmed from the open
+    /// block's number on, or from the complete one's, is removed.
     pub fn publish_pre_confirmed(&self, complete: Option<Snapshot>, mut open: Snapshot) {
         open.id = self.next_id();
         let complete = complete.map(|mut complete| {
@@ -171,7 +174,8 @@ impl Snapshots {
         });
     }
 
-    /// A pre-confirmed block has become canonical as it was: `canonical` takes its place, and what is pre-confirmed on it stays.
+    /// Publishes a pre-confirmed block as canonical without a change: `canonical` replaces it, and the pre-confirmed
+    /// blocks on it stay.
     pub fn confirm(&self, mut canonical: Snapshot) {
         self.replace(|published| {
             let number = canonical.head.number();
@@ -182,7 +186,8 @@ impl Snapshots {
         });
     }
 
-    /// The canonical chain goes back to `number`, from which it takes another branch: what came after it goes at once.
+    /// Returns the canonical chain to block `number`, from which it takes another branch. Everything after it is
+    /// removed at once.
     pub fn go_back(&self, number: u64, feed: FeedState) {
         let id = self.next_id();
         self.replace(|published| {
@@ -198,7 +203,7 @@ impl Snapshots {
         });
     }
 
-    /// Publishes a canonical block of which no ancestor is known: all that was known goes.
+    /// Publishes a canonical block without known ancestors. Everything known before is removed.
     pub fn begin_anew(&self, mut first: Snapshot) {
         first.id = self.next_id();
         let first = Arc::new(first);
@@ -210,7 +215,7 @@ impl Snapshots {
         });
     }
 
-    /// Forgets what was pre-confirmed: the newest snapshot is the canonical one again, and the feed is as told.
+    /// Removes what was pre-confirmed: the newest snapshot is the canonical one again, and the feed is in state `feed`.
     pub fn fall_back(&self, feed: FeedState) {
         let id = self.next_id();
         self.replace(|published| {
@@ -227,7 +232,7 @@ impl Snapshots {
         });
     }
 
-    /// Tells which blocks the upstream calls safe and final.
+    /// Sets the blocks that the upstream calls safe and final.
     pub fn set_tags(&self, tags: Tags) {
         self.replace(|published| published.tags = Some(tags));
     }
@@ -235,7 +240,7 @@ impl Snapshots {
     fn prune(&self, published: &mut Published) {
         while published.sealed.len() > self.kept.blocks {
             let (oldest, rest) = published.sealed.without_min();
-            // What is pre-confirmed is on the newest canonical block.
+            // Pre-confirmed blocks are built on the newest canonical block.
             if oldest.as_ref().is_some_and(|oldest| oldest.head.number() >= published.latest.head.number()) {
                 break;
             }
@@ -248,23 +253,24 @@ impl Snapshots {
         published.prune(self.kept.history);
     }
 
-    /// Puts `next`, the empty block opened on the first block, in its place and under its id: as [`publish_sealed`](Self::publish_sealed) does it.
+    /// Replaces the first block by `next`, the empty block opened on it, under the same id, as
+    /// [`publish_sealed`](Self::publish_sealed) does.
     pub fn open_first(&self, mut next: Snapshot) {
         next.id = self.cell.load().newest.id;
         self.replace(|published| published.push(Arc::new(next), self.kept.snapshots));
     }
 
-    /// Adds blocks before the first, whose state nobody has, each with the hashes of its transactions.
+    /// Adds blocks before the first, whose states are unknown, each with the hashes of its transactions.
     pub fn add_history(&self, blocks: impl IntoIterator<Item = (Arc<SealedBlock>, Vec<B256>)>) {
         self.replace(|published| blocks.into_iter().for_each(|(block, hashes)| published.index(&block, hashes)));
     }
 
-    /// Tells what has the blocks outside of memory, pruned ones with their headers.
+    /// Sets the storage for blocks outside of memory.
     pub fn set_archive(&self, archive: Arc<dyn BlockKeeper>) {
         self.replace(|published| published.archive = Some(archive));
     }
 
-    /// Tells how the feed is.
+    /// Sets the health of the feed.
     pub fn set_feed(&self, feed: FeedState) {
         self.replace(|published| published.feed = feed);
     }
@@ -295,16 +301,20 @@ impl Snapshots {
     }
 }
 
-/// Drops a snapshot or a block on another thread: freeing what only it held takes as long as making it did.
+/// Drops a snapshot or a block on another thread, because freeing its memory takes as long as making it did.
 fn drop_aside(what: impl Send + 'static) {
     rayon::spawn(move || drop(what));
 }
 
 impl Published {
-    /// The snapshot that `selector` names.
+    /// Returns the snapshot that `selector` selects.
+    ///
+    /// # Errors
+    ///
+    /// Returns an [`UnknownBlock`] if there is no such block, or its state is not retained.
     pub fn select(&self, selector: Selector) -> Result<Arc<Snapshot>, UnknownBlock> {
         match selector {
-            // While the feed is broken, what it had begun is not what the chain will do (ruling 6).
+            // While the feed is degraded, its open block is not what the chain will do.
             Selector::Pending if self.feed.is_degraded() => Ok(self.latest.clone()),
             Selector::Pending => Ok(self.newest.clone()),
             Selector::Latest => Ok(self.latest.clone()),
@@ -328,62 +338,65 @@ impl Published {
         }
     }
 
-    /// The state right after the newest canonical block.
+    /// Returns the state right after the newest canonical block.
     pub const fn latest(&self) -> &Arc<Snapshot> {
         &self.latest
     }
 
-    /// The number of the oldest block whose state is kept.
+    /// Returns the number of the oldest block whose state is kept.
     pub fn oldest_state(&self) -> u64 {
         self.sealed.get_min().map_or(0, |(number, _)| *number)
     }
 
-    /// The newest canonical block.
+    /// Returns the newest canonical block.
     pub fn head(&self) -> &Arc<SealedBlock> {
         &self.latest.head
     }
 
-    /// The number of the block that a tag names.
+    /// Returns the number of the block that a tag names.
     fn tagged(&self, tag: Selector) -> Result<u64, UnknownBlock> {
         let newest = self.head().number();
         let known = |number: Option<u64>| number.ok_or(UnknownBlock::Untagged { tag: tag.name() });
         match (tag, self.tags) {
             (Selector::Safe, Some(tags)) => known(tags.safe),
             (Selector::Finalized, Some(tags)) => known(tags.finalized),
-            // An upstream's blocks are known from where presim began to follow.
+            // An upstream's blocks are known from the one at which presim began to follow.
             (Selector::Earliest, Some(_)) => Ok(0),
             (Selector::Earliest, None) => Ok(self.blocks.get_min().map_or(0, |(number, _)| *number)),
-            // A chain of presim's own seals what it publishes: nothing that is sealed is ever taken back.
+            // Blocks that presim seals are never reverted.
             _ => Ok(newest),
         }
     }
 
-    /// The snapshot whose open block `pending` is: the newest, unless none is being built or the feed is broken.
+    /// Returns the snapshot whose open block `pending` is: the newest, unless it builds none or the feed is degraded.
     pub fn pending(&self) -> Option<&Arc<Snapshot>> {
         (!self.feed.is_degraded() && self.newest.open.is_some()).then_some(&self.newest)
     }
 
-    /// The snapshot, of those kept, whose open block was given out under this hash: receipts and logs of pre-confirmed transactions bear it.
+    /// Returns the retained snapshot whose open block was returned under this hash, as in receipts and logs of
+    /// pre-confirmed transactions.
     fn given_out(&self, hash: B256) -> Option<&Arc<Snapshot>> {
         let mut recent = self.recent.iter().rev().map(|(_, snapshot)| snapshot);
         recent.find(|snapshot| snapshot.has_given_out(hash))
     }
 
-    /// The block that `selector` names, with all that is in it.
+    /// Returns the block that `selector` selects, with its body; `None` if there is no such block.
     ///
     /// # Errors
-    /// Returns an error for a snapshot that is not kept, and for a block of which only the header is known. A block that does not exist is
-    /// none.
+    ///
+    /// Returns an [`UnknownBlock`] if the snapshot is not retained, or only the header of the block is known.
     pub fn block(&self, selector: Selector) -> Result<Option<Block>, UnknownBlock> {
         let Some(known) = self.find(selector)? else { return Ok(None) };
         let number = known.number();
         Block::load(known).map(Some).ok_or_else(|| self.no_body(number))
     }
 
-    /// The block that `selector` names, pruned or not. Headers are kept for ever, so this finds those too whose state is not kept.
+    /// Returns the block that `selector` selects, pruned or not; `None` if there is no such block. Headers are never
+    /// pruned, so this finds blocks whose state is not retained, too.
     ///
     /// # Errors
-    /// Returns an error for a snapshot that is not kept. A block that does not exist is none.
+    ///
+    /// Returns an [`UnknownBlock`] if the snapshot is not retained.
     pub fn find(&self, selector: Selector) -> Result<Option<KnownBlock>, UnknownBlock> {
         let sealed = |number: u64| self.sealed_block(number).map(KnownBlock::Sealed);
         let head = || KnownBlock::Sealed(self.head().clone());
@@ -406,17 +419,17 @@ impl Published {
         })
     }
 
-    /// The snapshots after `id` that are kept, in order.
+    /// Returns the retained snapshots after `id`, in order.
     pub fn snapshots_after(&self, id: SnapshotId) -> impl Iterator<Item = &Arc<Snapshot>> {
         self.recent.range(id.0 + 1..).map(|(_, snapshot)| snapshot)
     }
 
-    /// The sealed blocks from one number to another, both included, in order, without those that were pruned.
+    /// Returns the sealed blocks of a range, both ends included, in order, without pruned ones.
     pub fn blocks(&self, from: u64, to: u64) -> impl Iterator<Item = &Arc<SealedBlock>> {
         self.blocks.range(from..=to).map(|(_, block)| block)
     }
 
-    /// The block that a transaction is in, the one being built included, and its index there.
+    /// Returns the block of a transaction, possibly the one being built, and the transaction's index there.
     pub fn transaction(&self, hash: &B256) -> Option<(Block, usize)> {
         if let Some((number, index)) = self.transactions.get(hash) {
             return Some((Block::sealed(self.blocks.get(number)?)?, *index));
@@ -426,12 +439,12 @@ impl Published {
         Some((Block::newest(snapshot)?, *index))
     }
 
-    /// Whether a transaction is in a sealed block that is not pruned.
+    /// Returns whether a transaction is in a sealed block that is not pruned.
     pub fn is_mined(&self, hash: &B256) -> bool {
         self.transactions.contains_key(hash)
     }
 
-    /// Whether a transaction is in the block being built, be it shown or not.
+    /// Returns whether a transaction is in the block being built, visible or not.
     pub fn is_building(&self, hash: &B256) -> bool {
         self.newest.open.as_ref().is_some_and(|open| open.positions.contains_key(hash))
     }
@@ -446,7 +459,7 @@ impl Published {
         })
     }
 
-    /// Forgets the blocks from `number` on, and the snapshots on them or of them.
+    /// Removes the blocks from `number` on, and the snapshots on them or of them.
     fn forget_from(&mut self, number: u64) {
         while let Some((last, block)) = self.blocks.get_max().filter(|(last, _)| *last >= number) {
             let (last, block) = (*last, block.clone());
@@ -488,8 +501,8 @@ impl Published {
         }
     }
 
-    /// The state after `block` is not kept any more: nor is its body, where it can be had again. An upstream's block is left to the upstream
-    /// as a whole.
+    /// Stops retaining the state after `block`, and its body if the archive has it. An upstream's block is removed as a
+    /// whole.
     fn put_away(&mut self, block: &SealedBlock) {
         if self.tags.is_some() {
             self.forget_transactions(block);

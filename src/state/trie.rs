@@ -16,19 +16,18 @@ mod parallel;
 
 pub use draft::{Draft, DraftValue};
 
-/// What a leaf holds.
+/// The value of a leaf.
 pub trait TrieValue: Clone + PartialEq + Send + Sync {
     /// Appends the bytes the trie commits to: the RLP of the value.
     ///
-    /// Equal values append equal bytes, always: the hash over them is kept for as long as the leaf.
+    /// Equal values must append equal bytes, because their hash is cached for as long as the leaf.
     fn encode_value(&self, out: &mut Vec<u8>);
 
-    /// Computes on several threads, and keeps, what [`encode_value`](Self::encode_value) would else compute on one; where there is any.
+    /// Computes on several threads, and caches, what [`encode_value`](Self::encode_value) would compute on one.
     fn hash_in_parallel(&self) {}
 }
 
-/// A storage slot: the RLP of the integer. A zero slot is an absent one, so a zero is never
-/// inserted: callers [remove](Trie::remove) the key.
+/// A storage slot, as the RLP of the integer. Callers [remove](Trie::remove) a zero slot and never insert it.
 impl TrieValue for U256 {
     fn encode_value(&self, out: &mut Vec<u8>) {
         self.encode(out);
@@ -65,14 +64,14 @@ impl TrieValue for U256 {
 /// [specification]: https://ethereum.github.io/yellowpaper/paper.pdf#appendix.D
 #[derive(Clone, Debug)]
 pub struct Trie<V> {
-    /// The top node; none when the trie is empty.
+    /// The top node; `None` if the trie is empty.
     root: Child<V>,
 }
 
-/// A node and the hash of all below it.
+/// A node, and the hash of the subtrie below it.
 #[derive(Clone, Debug)]
 struct TrieNode<V> {
-    /// How the parent refers to this node; unset when something changed since it was last hashed.
+    /// The reference by which the parent refers to this node; unset if anything below changed since it was last hashed.
     rlp: OnceLock<RlpNode>,
     kind: NodeKind<V>,
 }
@@ -80,7 +79,7 @@ struct TrieNode<V> {
 #[derive(Clone, Debug)]
 enum NodeKind<V> {
     Leaf {
-        /// The full key, as it was given.
+        /// The full key.
         key: B256,
         value: V,
     },
@@ -89,28 +88,28 @@ enum NodeKind<V> {
 
 type Child<V> = Option<Arc<TrieNode<V>>>;
 
-/// A branch node, with the extension node before it where the specification has one.
+/// A branch node, together with the extension node above it, if the specification has one.
 #[derive(Clone, Debug)]
 struct Branch<V> {
-    /// From the root to where the children part: at most 63 nibbles.
+    /// The nibbles from the root to where the children part, at most 63.
     path: Nibbles,
-    /// By the nibble after the path; two at least are there. All sixteen have a place: to store
-    /// just those there are took 15 % less memory in a storage trie of a million slots and 4 % less
-    /// in an account trie, but made a lookup half as slow again.
+    /// The children by the nibble after the path, at least two. Storing only those that exist took 15 % less memory in
+    /// a storage trie of a million slots and 4 % less in an account trie, but made a look-up half as slow again.
     children: Box<[Child<V>; 16]>,
 }
 
 impl<V> Trie<V> {
-    /// The empty trie.
+    /// Returns the empty trie.
     pub const fn new() -> Self {
         Self { root: None }
     }
 
+    /// Returns whether the trie has no entries.
     pub const fn is_empty(&self) -> bool {
         self.root.is_none()
     }
 
-    /// All entries, in the order of their keys.
+    /// Returns all entries, in the order of their keys.
     pub fn iter(&self) -> impl Iterator<Item = (B256, &V)> {
         let mut pending: Vec<&TrieNode<V>> = self.root.as_deref().into_iter().collect();
         iter::from_fn(move || {
@@ -125,6 +124,7 @@ impl<V> Trie<V> {
         })
     }
 
+    /// Returns the value of `key`, if there is one.
     pub fn get(&self, key: B256) -> Option<&V> {
         let path = Nibbles::unpack_array(&key.0);
         let mut node = self.root.as_deref()?;
@@ -161,19 +161,19 @@ impl<V: TrieValue> Trie<V> {
         }
     }
 
-    /// The root hash, [`EMPTY_ROOT_HASH`] when the trie is empty.
+    /// Returns the root hash; [`EMPTY_ROOT_HASH`] if the trie is empty.
     ///
-    /// Hashes what changed since it was last asked for, here or in a clone.
+    /// Hashes only what changed since the last call, here or in a clone.
     pub fn root_hash(&self) -> B256 {
         let Some(root) = &self.root else { return EMPTY_ROOT_HASH };
         let rlp = root.rlp(0, &mut Scratch::default());
-        // No root of keys this long encodes to less than 32 bytes; if one did, this would be its hash.
+        // No root of keys this long encodes to less than 32 bytes. If one did, this would be its hash.
         rlp.as_hash().unwrap_or_else(|| keccak256(rlp))
     }
 
-    /// The RLP of the nodes from the root down to the leaf of `key`, or to the node that shows that
-    /// there is none: what `eth_getProof` returns. A node shorter than 32 bytes is part of its
-    /// parent and not listed. The proof from an empty trie is empty.
+    /// Returns the RLP of the nodes from the root down to the leaf of `key`, or to the node that proves its absence, as
+    /// `eth_getProof` returns them. A node shorter than 32 bytes is part of its parent and not listed. The proof from
+    /// an empty trie is empty.
     pub fn proof(&self, key: B256) -> Vec<Bytes> {
         let path = Nibbles::unpack_array(&key.0);
         let mut proof = Vec::new();
@@ -213,7 +213,7 @@ impl<V> Default for Trie<V> {
     }
 }
 
-/// Equal contents. What both tries share is not looked into.
+/// Compares contents. Subtries that both tries share are skipped.
 impl<V: PartialEq> PartialEq for Trie<V> {
     fn eq(&self, other: &Self) -> bool {
         TrieNode::same(&self.root, &other.root)
@@ -229,7 +229,7 @@ impl<V> TrieNode<V> {
         matches!(self.kind, NodeKind::Branch(_))
     }
 
-    /// From the root to the leaf, or to where the children of the branch part.
+    /// Returns the nibbles from the root to the leaf, or to where the children of the branch part.
     const fn path(&self) -> Nibbles {
         match &self.kind {
             NodeKind::Leaf { key, .. } => Nibbles::unpack_array(&key.0),
@@ -256,15 +256,14 @@ impl<V: PartialEq> TrieNode<V> {
 }
 
 impl<V: TrieValue> TrieNode<V> {
-    /// The node in `slot`, for a change in it or in where it hangs: copied if it is shared, its hash
-    /// forgotten.
+    /// Returns the node in `slot` for a change: copied if it is shared, and without its cached hash.
     fn changed(slot: &mut Arc<Self>) -> &mut Self {
         let node = Arc::make_mut(slot);
         node.rlp.take();
         node
     }
 
-    /// Puts `leaf` at `path`, which begins with the path of the parent of `slot`.
+    /// Inserts `leaf` at `path`, which begins with the path of the parent of `slot`.
     fn insert(slot: &mut Arc<Self>, path: &Nibbles, leaf: Arc<Self>) {
         let slot_path = slot.path();
         let fork = path.common_prefix_length(&slot_path);
@@ -285,7 +284,7 @@ impl<V: TrieValue> TrieNode<V> {
         }
     }
 
-    /// Removes the leaf at `path`, which is below the branch in `slot`.
+    /// Removes the leaf at `path` below the branch in `slot`.
     fn remove(slot: &mut Arc<Self>, path: &Nibbles) {
         let NodeKind::Branch(branch) = &mut Self::changed(slot).kind else { return };
         match branch.child_mut(path) {
@@ -294,14 +293,14 @@ impl<V: TrieValue> TrieNode<V> {
         }
         let mut left = branch.children.iter().flatten();
         if let (Some(last), None) = (left.next(), left.next()) {
-            // It takes the place of the branch: first the branch lets go of it, so that it is not
-            // copied unless another trie has it too.
+            // The only child left replaces the branch. The branch drops it first, so that it is copied only if another
+            // trie has it too.
             *slot = Arc::clone(last);
             Self::changed(slot);
         }
     }
 
-    /// How a parent refers to this node, which hangs at `depth` nibbles below the root.
+    /// Returns the reference by which a parent refers to this node at `depth` nibbles below the root.
     fn rlp(&self, depth: usize, scratch: &mut Scratch) -> &RlpNode {
         if let Some(rlp) = self.rlp.get() {
             return rlp;
@@ -310,7 +309,7 @@ impl<V: TrieValue> TrieNode<V> {
         self.rlp.get_or_init(|| rlp)
     }
 
-    /// The same, whatever depth it was hashed at before; the nodes below it are where they were.
+    /// Returns the reference without using the cache of this node. The nodes below it have not moved.
     fn encode(&self, depth: usize, scratch: &mut Scratch) -> RlpNode {
         match &self.kind {
             NodeKind::Leaf { key, value } => RlpNode::from_rlp(scratch.encode_leaf(key, depth, value)),
@@ -323,7 +322,7 @@ impl<V: TrieValue> TrieNode<V> {
 }
 
 impl<V> Branch<V> {
-    /// The child on the way to `path`: a whole key, or the path of a node below.
+    /// Returns the child on the way to `path`: a whole key, or the path of a node below.
     fn child(&self, path: &Nibbles) -> &Child<V> {
         &self.children[self.nibble(path)]
     }
@@ -333,19 +332,19 @@ impl<V> Branch<V> {
     }
 
     fn nibble(&self, path: &Nibbles) -> usize {
-        // In range: keys part before their end, so a branch's path is shorter than any below it.
+        // In range, because keys part before their end, so a branch's path is shorter than any path below it.
         path.get_unchecked(self.path.len()).into()
     }
 }
 
-/// The buffers of a hashing pass: it allocates once and not per node.
+/// The buffers of a hashing pass, so that it allocates once and not per node.
 #[derive(Debug, Default)]
 pub struct Scratch {
-    /// The children of the branches being encoded, those of the deepest last.
+    /// The children of the branches being encoded, those of the deepest branch last.
     children: Vec<RlpNode>,
-    /// A value, before it becomes part of its leaf.
+    /// A value before it is written into its leaf.
     value: Vec<u8>,
-    /// The node last encoded.
+    /// The node that was encoded last.
     node: Vec<u8>,
 }
 
@@ -359,7 +358,7 @@ impl Scratch {
         &self.node
     }
 
-    /// The branch alone, without the extension before it.
+    /// Returns the branch alone, without the extension before it.
     fn encode_branch<V: TrieValue>(&mut self, branch: &Branch<V>) -> &[u8] {
         let above = self.children.len();
         let mut mask = TrieMask::default();
@@ -372,7 +371,8 @@ impl Scratch {
         self.encode_children(above, mask)
     }
 
-    /// A branch of the last children, those from place `above` on, at the nibbles in `mask`. They are taken away.
+    /// Returns a branch of the last children, from index `above` on, at the nibbles in `mask`, and removes them from
+    /// the buffer.
     fn encode_children(&mut self, above: usize, mask: TrieMask) -> &[u8] {
         self.node.clear();
         BranchNodeRef::new(&self.children, mask).encode(&mut self.node);
@@ -380,7 +380,8 @@ impl Scratch {
         &self.node
     }
 
-    /// How a parent at `depth` refers to the branch at `path`, itself `branch`: through an extension, unless it hangs right there.
+    /// Returns the reference to `branch`, which is at `path`, for a parent at `depth`: through an extension, unless it
+    /// is directly below the parent.
     fn reach(&mut self, branch: RlpNode, path: &Nibbles, depth: usize) -> RlpNode {
         if path.len() == depth {
             return branch;
@@ -388,7 +389,7 @@ impl Scratch {
         RlpNode::from_rlp(self.encode_extension(path, depth, &branch))
     }
 
-    /// The extension from `depth` to the branch at `path`, which `child` refers to.
+    /// Returns the extension from `depth` to the branch at `path`, which `child` refers to.
     fn encode_extension(&mut self, path: &Nibbles, depth: usize, child: &RlpNode) -> &[u8] {
         self.node.clear();
         ExtensionNodeRef::new(&path.slice(depth..), child).encode(&mut self.node);

@@ -1,4 +1,4 @@
-//! The whole state at one moment.
+//! The world state: all accounts after a block or a sub-block.
 
 use std::{convert::Infallible, sync::Arc};
 
@@ -15,52 +15,54 @@ use super::{
 type Gone = imbl::GenericHashSet<Address, DefaultHashBuilder, imbl::shared_ptr::DefaultSharedPtr>;
 type Accounts = imbl::GenericHashMap<Address, Arc<Account>, DefaultHashBuilder, imbl::shared_ptr::DefaultSharedPtr>;
 
-/// Every account of a chain at one moment.
+/// All accounts of a chain at one moment.
 ///
-/// A clone costs a few reference counts, whatever the size; a changed clone costs what changed: the paths to the changed accounts are new, all
-/// else is shared. So hundreds of worlds that differ little are kept for the price of their differences.
+/// A clone costs a few reference counts, whatever the size. A changed clone costs its changes: the paths to the changed
+/// accounts are new, everything else is shared. Hundreds of worlds that differ little therefore take little more memory
+/// than one.
 #[derive(Clone, Debug)]
 pub enum World {
-    /// All of the state is here.
+    /// All of the state is local.
     Local(LocalWorld),
     /// The state is an upstream's.
     Remote(RemoteWorld),
 }
 
-/// A state that is all here: a structure-sharing map to read from and a lazily hashed trie to prove with, over the same accounts.
+/// A state that is wholly local: over the same accounts, a structure-sharing map to read from and a lazily hashed trie
+/// to prove with.
 #[derive(Clone, Debug, Default)]
 pub struct LocalWorld {
     accounts: Accounts,
     trie: Trie<Arc<Account>>,
 }
 
-/// The state of an upstream after a block, and what was changed since. What is not here is looked up there, as far as the cache knows it. It
-/// has no trie: a part of a state has no root.
+/// The state of an upstream after a block, and the changes since. State that is not held here is looked up in the
+/// cache, as far as it is known. This world has no trie, because a part of a state has no root.
 #[derive(Clone, Debug)]
 pub struct RemoteWorld {
     view: RemoteView,
     /// Accounts that were changed.
     changed: Accounts,
-    /// Accounts that exist no more.
+    /// Accounts that no longer exist.
     gone: Gone,
 }
 
-/// What a world says of an account.
+/// The result of looking up an account.
 #[derive(Clone, Debug)]
 pub enum Lookup {
-    /// There is this one, or none.
+    /// The account; `None` if it does not exist.
     Known(Option<AccountInfo>),
-    /// It is not known yet: the upstream knows.
+    /// The cache does not know the account. The upstream does.
     Unknown,
 }
 
 impl World {
-    /// The state of an upstream, unchanged.
+    /// Returns the state of an upstream, unchanged.
     pub fn on(view: RemoteView) -> Self {
         Self::Remote(RemoteWorld { view, changed: Accounts::default(), gone: Gone::default() })
     }
 
-    /// The world, where all of the state is here.
+    /// Returns the world if all of its state is local.
     pub const fn local(&self) -> Option<&LocalWorld> {
         match self {
             Self::Local(local) => Some(local),
@@ -68,7 +70,7 @@ impl World {
         }
     }
 
-    /// The same, for good.
+    /// Returns the world by value if all of its state is local.
     pub fn into_local(self) -> Option<LocalWorld> {
         match self {
             Self::Local(local) => Some(local),
@@ -76,7 +78,7 @@ impl World {
         }
     }
 
-    /// The state of an upstream that it stands on; none where all of it is here.
+    /// Returns the upstream's state that it is based on; `None` if all state is local.
     pub const fn remote(&self) -> Option<&RemoteView> {
         match self {
             Self::Local(_) => None,
@@ -84,7 +86,7 @@ impl World {
         }
     }
 
-    /// The same of an account that it does not hold: none where it is known to be gone.
+    /// Returns the upstream's state if it has the account; `None` if the account is known not to exist there any more.
     pub(super) fn remote_of(&self, address: &Address) -> Option<&RemoteView> {
         match self {
             Self::Local(_) => None,
@@ -92,7 +94,7 @@ impl World {
         }
     }
 
-    /// The account at `address`, here or in the upstream's state.
+    /// Returns the account at `address`, here or in the upstream's state.
     pub fn look_up(&self, address: &Address) -> Lookup {
         if let Some(account) = self.account(address) {
             return Lookup::Known(Some(account.info()));
@@ -104,7 +106,8 @@ impl World {
         }
     }
 
-    /// The account at `address`, if it is held here: of an upstream's state, [`look_up`](Self::look_up) asks that too.
+    /// Returns the account at `address`, if it is held here: of an upstream's state, [`look_up`](Self::look_up) asks
+    /// that too.
     pub fn account(&self, address: &Address) -> Option<&Arc<Account>> {
         match self {
             Self::Local(local) => local.accounts.get(address),
@@ -112,12 +115,12 @@ impl World {
         }
     }
 
-    /// Whether it is an upstream's state as that has it.
+    /// Returns whether it is an upstream's state as that has it.
     pub fn is_unchanged_remote(&self) -> bool {
         matches!(self, Self::Remote(remote) if remote.changed.is_empty() && remote.gone.is_empty())
     }
 
-    /// Applies what a run changed.
+    /// Applies the changes of a run.
     pub fn apply_many(&mut self, changes: &[AccountChange]) {
         match self {
             Self::Local(local) => local.apply_many(changes),
@@ -139,10 +142,10 @@ impl From<LocalWorld> for World {
 }
 
 impl LocalWorld {
-    /// Changed accounts that are not worth another thread: to wake it, and to have it look for more, would take from requests what is won.
+    /// Up to this many changed accounts, a second thread costs requests more than it saves here.
     const AT_ONCE: usize = 128;
 
-    /// The state that a geth-format genesis file describes.
+    /// Returns the state that a geth-format genesis file describes.
     pub fn of_genesis(genesis: &Genesis, codes: &CodeCache) -> Self {
         let mut world = Self::default();
         for (address, alloc) in &genesis.alloc {
@@ -159,40 +162,41 @@ impl LocalWorld {
         world
     }
 
-    /// The account at `address`.
+    /// Returns the account at `address`.
     pub fn account(&self, address: &Address) -> Option<&Arc<Account>> {
         self.accounts.get(address)
     }
 
-    /// All accounts, in no order.
+    /// Returns all accounts, in no particular order.
     pub fn accounts(&self) -> impl Iterator<Item = (&Address, &Arc<Account>)> {
         self.accounts.iter()
     }
 
-    /// The account trie.
+    /// Returns the account trie.
     pub const fn trie(&self) -> &Trie<Arc<Account>> {
         &self.trie
     }
 
-    /// The state root. Hashes what has changed since it was last asked for.
+    /// Returns the state root. Hashes only what changed since the last call.
     pub fn state_root(&self) -> B256 {
         self.trie.root_hash()
     }
 
-    /// The same, by all threads of rayon's global pool: not for the threads of another.
+    /// Returns the state root, computed on all threads of rayon's global pool. Must not be called on a thread of
+    /// another pool.
     pub fn state_root_in_parallel(&self) -> B256 {
         self.trie.root_hash_in_parallel()
     }
 
-    /// Puts `account`, which is whole, at `address`, in the place of what was there.
+    /// Inserts `account`, which is whole, at `address`, replacing what was there.
     pub fn insert(&mut self, address: Address, account: Account) {
         let account = Arc::new(account);
         self.trie.insert(keccak256(address), account.clone());
         self.accounts.insert(address, account);
     }
 
-    /// Applies what a run changed: each account by itself first, and then the map and the trie, which do not need each other, side
-    /// by side.
+    /// Applies the changes of a run: first each account by itself, then the map and the trie in parallel, because they
+    /// are independent.
     pub fn apply_many(&mut self, changes: &[AccountChange]) {
         let change = |change: &AccountChange| {
             let known = self.account(&change.address).map(|known| Account::clone(known));
@@ -239,7 +243,7 @@ impl RemoteWorld {
     fn apply(&mut self, change: &AccountChange) {
         let address = change.address;
         let known = self.changed.get(&address).map(|known| Account::clone(known));
-        // Of what has gone, nothing is the upstream's any more.
+        // The upstream's storage of a deleted account does not count.
         let begins = || if self.is_gone(&address) { Account::untracked() } else { Account::partial() };
         match known.unwrap_or_else(begins).changed(change) {
             Some(account) => {
@@ -272,7 +276,7 @@ impl revm::DatabaseRef for LocalWorld {
     }
 
     fn code_by_hash_ref(&self, _: B256) -> Result<revm::bytecode::Bytecode, Infallible> {
-        // `basic_ref` hands every account out with its code, so revm never asks.
+        // `basic_ref` returns every account with its code, so revm never asks.
         Ok(revm::bytecode::Bytecode::default())
     }
 
@@ -281,7 +285,7 @@ impl revm::DatabaseRef for LocalWorld {
     }
 
     fn block_hash_ref(&self, _: u64) -> Result<B256, Infallible> {
-        // A world knows no blocks: a snapshot does.
+        // A world has no blocks. Snapshots have them.
         Ok(B256::ZERO)
     }
 }

@@ -1,4 +1,4 @@
-//! Looks before it touches: a backend that keeps writes to itself until what it holds is known to be sound.
+//! A storage backend that holds back writes until the content is known to be sound.
 
 use std::{
     io,
@@ -14,9 +14,11 @@ use std::{
 
 use redb::{BackendError, StorageBackend};
 
-/// Opening a database repairs it where its last user was killed, and a check of it may roll it back to where it is sound. Neither may
-/// happen to a file that turns out to be damaged for good, or to hold what the node is not to serve. So all writes wait here, in order, and reads
-/// see them; [`let_through`](Self::let_through) makes them, and from then on this is the backend beneath.
+/// A backend whose writes wait in memory, in order, while reads see them.
+///
+/// Opening a database repairs it if its last user was killed, and a check may roll it back to a sound state. Neither
+/// may happen to a file that turns out to be damaged beyond repair, or to hold another chain than the node is to serve.
+/// [`let_through`](Self::let_through) executes the writes, and from then on this is the backend beneath.
 #[derive(Debug)]
 pub struct Guarded<B> {
     inner: Arc<GuardState<B>>,
@@ -37,7 +39,7 @@ struct GuardState<B> {
 
 #[derive(Debug, Default)]
 struct Held {
-    /// The length as it would be.
+    /// The length that the file would have.
     len: u64,
     steps: Vec<DiskStep>,
 }
@@ -59,7 +61,7 @@ impl<B: StorageBackend> Guarded<B> {
         Ok(self.inner.beneath.len()? == 0)
     }
 
-    /// Does what was held back, and holds nothing back any more.
+    /// Executes the held writes, and holds none from then on.
     pub fn let_through(&self) -> io::Result<()> {
         let inner = &*self.inner;
         let Some(mut held) = inner.held() else { return Ok(()) };
@@ -77,13 +79,13 @@ impl<B: StorageBackend> Guarded<B> {
 }
 
 impl<B> GuardState<B> {
-    /// What is held back, unless nothing is any more.
+    /// Returns the held writes, unless they were let through.
     fn held(&self) -> Option<MutexGuard<'_, Held>> {
         if self.through.load(Acquire) {
             return None;
         }
         let held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
-        // It may have been let through meanwhile.
+        // They may have been let through meanwhile.
         (!self.through.load(Acquire)).then_some(held)
     }
 }
@@ -107,7 +109,7 @@ impl<B: StorageBackend> GuardState<B> {
                         out[(from - offset) as usize..(to - offset) as usize].copy_from_slice(part);
                     }
                 }
-                // What was cut off is zero when the file grows again.
+                // Bytes that were cut off are zero when the file grows again.
                 DiskStep::SetLen(len) if *len < end => out[len.saturating_sub(offset) as usize..].fill(0),
                 DiskStep::SetLen(_) | DiskStep::Sync => {}
             }

@@ -1,4 +1,4 @@
-//! What was known of an upstream's state, between two starts: a file of its own beside the store, which may be lost without harm.
+//! The cached state of an upstream between two runs: a file of its own beside the store, whose loss does no harm.
 
 use std::{
     fs::File,
@@ -10,15 +10,16 @@ use alloy_primitives::{B256, keccak256};
 
 use crate::state::RemoteImage;
 
-/// The file in the data directory.
+/// The file's name in the data directory.
 const FILE: &str = "upstream-state.bin";
-/// What it begins with: its kind and version. The hash of the rest follows, and then the image as RLP.
+/// The first bytes of the file: kind and version. The hash of the rest follows, and then the image as RLP.
 const MAGIC: &[u8; 8] = b"presimU1";
 
-/// Puts an image in the place of the one before, whole or not at all.
+/// Replaces the image, atomically.
 ///
 /// # Errors
-/// What the system says.
+///
+/// Returns the system's error if the file cannot be written.
 pub fn write_image(dir: &Path, image: &RemoteImage) -> io::Result<()> {
     let encoded = alloy_rlp::encode(image);
     let mut file = tempfile::NamedTempFile::new_in(dir)?;
@@ -30,10 +31,11 @@ pub fn write_image(dir: &Path, image: &RemoteImage) -> io::Result<()> {
     File::open(dir)?.sync_all()
 }
 
-/// The image that was written last, of up to `most` bytes; none where there is none.
+/// Returns the image that was written last, of up to `most` bytes; `None` if there is none.
 ///
 /// # Errors
-/// What the system says; `InvalidData` where the file is not as it was written.
+///
+/// Returns the system's error if the file cannot be read, and `InvalidData` if it is not as it was written.
 pub fn read_image(dir: &Path, most: usize) -> io::Result<Option<RemoteImage>> {
     let file = match File::open(dir.join(FILE)) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),

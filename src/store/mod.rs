@@ -1,4 +1,4 @@
-//! What survives a restart: one file, written by one thread, many writes to a commit.
+//! Durable storage: one file, written by one thread, with many writes per commit.
 
 mod guard;
 mod image;
@@ -35,22 +35,23 @@ use tokio::sync::oneshot;
 use self::{guard::Guarded, version::read_version};
 use crate::telemetry::{Histogram, Metrics};
 
-/// The file in the data directory.
+/// The file's name in the data directory.
 const FILE: &str = "presim.redb";
-/// Writes that may wait for the writer; one more is refused.
+/// The number of writes that may wait for the writer.
 const WAITING: usize = 16_384;
-/// Writes that share a commit.
+/// The number of writes that share a commit.
 const GROUP: usize = 1_024;
-/// Bytes of the file that are kept in memory.
+/// Bytes of the file that are cached in memory.
 const CACHE: usize = 64 << 20;
 
-/// An embedded database. Cheap to clone; the last clone closes it.
+/// An embedded database. Cheap to clone; dropping the last clone closes it.
 ///
-/// A write is a closure over a transaction. One thread takes all that wait, runs them in the order of their coming in one transaction,
-/// commits it to the disk, and only then tells each that it is done: so a thousand clients who wait for the disk wait for it once, together.
-/// What came before a write is on the disk no later than the write itself.
+/// A write is a closure over a transaction. One thread takes all waiting writes, runs them in order of arrival in one
+/// transaction, commits it to the disk, and then notifies each of them. So a thousand clients that wait for the disk
+/// wait for one commit. A write is never on disk before an earlier one.
 ///
-/// Where a commit fails (a full disk), nothing more is written: every later write fails with the same error, until the node is started again.
+/// After a failed commit (a full disk), nothing more is written: every later write fails with the same error, until the
+/// node is restarted.
 #[derive(Clone, Debug)]
 pub struct Store {
     shared: Arc<Shared>,
@@ -62,7 +63,7 @@ struct Shared {
     writer: Option<JoinHandle<()>>,
     failure: Arc<OnceLock<StoreError>>,
     durable: bool,
-    /// The version of its format when it was opened.
+    /// The version of the format at the time of opening.
     version: u32,
     path: PathBuf,
 }
@@ -73,7 +74,7 @@ impl std::fmt::Debug for Shared {
     }
 }
 
-/// Why a store cannot be opened, read or written.
+/// The reason why a store cannot be opened, read or written.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StoreError {
     /// The directory or the file cannot be used.
@@ -84,37 +85,37 @@ pub enum StoreError {
         #[doc = "What the system said."]
         problem: String,
     },
-    /// Another process has it open.
-    #[error("--data-dir {}: another node has it open: stop that one, or give this one a directory of its own", path.display())]
+    /// Another process has the store open.
+    #[error("--data-dir {}: another node uses it: stop that node, or give this one another directory", path.display())]
     InUse {
         #[doc = "The directory."]
         path: PathBuf,
     },
-    /// What is in it is not what was written there. It is left as it is.
-    #[error("--data-dir {}: {FILE} is damaged: {problem}. It has been left as it is: put a copy of it in its place, or move it away to begin anew", path.display())]
+    /// The content is not what was written. It is left as it is.
+    #[error("--data-dir {}: {FILE} is damaged: {problem}. The file was not changed: replace it by a copy, or move it away to begin anew", path.display())]
     Damaged {
         #[doc = "The directory."]
         path: PathBuf,
         #[doc = "What was seen."]
         problem: String,
     },
-    /// A program of after this one has written it. It is left as it is.
-    #[error("--data-dir {}: {FILE} is in format {found}, and this presim knows those up to {FORMAT}: start the presim that wrote it, or give another --data-dir. It has been left as it is", path.display())]
+    /// A newer program has written the store. It is left as it is.
+    #[error("--data-dir {}: {FILE} is in format {found}, and this presim supports formats up to {FORMAT}: start the presim that wrote it, or give another --data-dir. The file was not changed", path.display())]
     Newer {
         #[doc = "The directory."]
         path: PathBuf,
         #[doc = "The version of its format."]
         found: u32,
     },
-    /// It holds something else than what this node is to serve. It is left as it is.
-    #[error("--data-dir {}: {problem}. It has been left as it is", path.display())]
+    /// The store holds something else than this node is to serve. It is left as it is.
+    #[error("--data-dir {}: {problem}. The file was not changed", path.display())]
     Foreign {
         #[doc = "The directory."]
         path: PathBuf,
         #[doc = "What it holds, and what to do."]
         problem: String,
     },
-    /// A commit failed, with the system's words.
+    /// A commit failed, with the system's error.
     #[error(
         "the store failed: {0}: nothing more is published or acknowledged until the disk is mended and the node is started again"
     )]
@@ -122,42 +123,43 @@ pub enum StoreError {
     /// The node is stopping.
     #[error("the node is stopping")]
     Stopping,
-    /// Too much waits for the disk.
+    /// Too many writes wait for the disk.
     #[error("too busy: {WAITING} writes wait for the disk already")]
     Busy,
 }
 
-/// What a write does to the tables.
+/// The change of the tables by a write.
 pub type Change = Box<dyn FnOnce(&WriteTransaction) -> Result<(), redb::Error> + Send>;
-/// What is to happen when it is known how a write went.
+/// A callback for the outcome of a write.
 pub type Done = Box<dyn FnOnce(Result<(), StoreError>) + Send>;
 
-/// A write on its way.
+/// A waiting write.
 struct Write {
     change: Change,
     done: Done,
 }
 
-/// The promise of a write: waiting for it is waiting for the disk.
+/// The pending outcome of a write, which resolves when the write is on disk.
 #[derive(Debug)]
 #[must_use = "nothing may be acknowledged before it is on the disk"]
 pub struct Commit(Option<oneshot::Receiver<Result<(), StoreError>>>);
 
 impl Commit {
-    /// One that there is nothing to wait for.
+    /// Returns a commit that has succeeded already.
     pub const fn done() -> Self {
         Self(None)
     }
 
-    /// Whether there is nothing to wait for.
+    /// Returns whether there is nothing to wait for.
     pub const fn is_done(&self) -> bool {
         self.0.is_none()
     }
 
-    /// Waits until it is on the disk.
+    /// Waits until the write is on disk.
     ///
     /// # Errors
-    /// That it is not, and never will be.
+    ///
+    /// Returns a [`StoreError`] if the write failed.
     pub async fn wait(self) -> Result<(), StoreError> {
         match self.0 {
             None => Ok(()),
@@ -166,50 +168,52 @@ impl Commit {
     }
 }
 
-/// A store that may have been closed: holding this does not keep it open.
+/// A reference to a store that does not keep it open.
 #[derive(Clone, Debug)]
 pub struct WeakStore(Weak<Shared>);
 
 impl WeakStore {
-    /// The store, while it is open.
+    /// Returns the store, while it is open.
     pub fn upgrade(&self) -> Option<Store> {
         self.0.upgrade().map(|shared| Store { shared })
     }
 }
 
 impl Store {
-    /// What knows the store and does not keep it open.
+    /// Returns a reference that does not keep the store open.
     pub fn weak(&self) -> WeakStore {
         WeakStore(Arc::downgrade(&self.shared))
     }
 
-    /// Opens the store in a directory, which is made where it is not there.
+    /// Opens the store in a directory, which is created if it does not exist.
     ///
-    /// The whole file is checked before a byte of it is changed, and none is before something is written: what is damaged, or is not what the
-    /// node is to serve, stays as it was found.
+    /// The whole file is checked before a byte of it changes, and it changes only when something is written. A damaged
+    /// file, or one that the node is not to serve, stays as it was found.
     ///
     /// # Errors
-    /// That the directory cannot be used, that another node has the store open, or that it is damaged.
+    ///
+    /// Returns [`StoreError::Open`] if the directory cannot be used, [`StoreError::InUse`] if another node has the
+    /// store open, and [`StoreError::Damaged`] or [`StoreError::Newer`] if it cannot be read.
     pub fn open(dir: &Path, metrics: &Metrics) -> Result<Self, StoreError> {
         let failed = |error: io::Error| StoreError::Open { path: dir.to_owned(), problem: error.to_string() };
-        // Nobody else has business with it: it holds signed transactions, and the approver's socket.
+        // Private to the user, because it holds signed transactions and the approver's socket.
         if !dir.try_exists().map_err(failed)? {
             fs::DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(failed)?;
-            // Its own name is to outlive a power failure, too.
+            // The directory's own entry has to survive a power failure, too.
             if let Some(parent) = dir.canonicalize().map_err(failed)?.parent() {
                 File::open(parent).and_then(|parent| parent.sync_all()).map_err(failed)?;
             }
         }
         let path = dir.join(FILE);
         if !path.try_exists().map_err(failed)? {
-            // One at a time: nobody may begin anew what somebody else has just begun.
+            // Locked, so that only one process at a time can create the file.
             let alone = File::open(dir).map_err(failed)?;
             alone.try_lock().map_err(|error| match error {
                 TryLockError::WouldBlock => StoreError::InUse { path: dir.to_owned() },
                 TryLockError::Error(error) => failed(error),
             })?;
             if !path.try_exists().map_err(failed)? {
-                // Made under another name, so that a file under its own is always a whole one.
+                // Created under another name, so that a file under its own name is always complete.
                 let fresh = dir.join(format!("{FILE}.new"));
                 let file = file_options().create(true).truncate(true).open(&fresh).map_err(failed)?;
                 drop(Self::on(backend(dir, file)?, dir, true, metrics)?);
@@ -222,23 +226,25 @@ impl Store {
         }
         let store = Self::on(backend(dir, file)?, dir, true, metrics)?;
         if fs::metadata(dir).map_err(failed)?.permissions().mode() & 0o077 != 0 {
-            tracing::warn!("others than its owner may look into {}: chmod 700 it", dir.display());
+            tracing::warn!("other users can read {}: run `chmod 700` on it", dir.display());
         }
         Ok(store)
     }
 
-    /// A store on a backend of one's own, which is shown as `name` in errors.
+    /// Creates a store on another backend, which errors call `name`.
     ///
     /// # Errors
-    /// As [`open`](Self::open).
+    ///
+    /// Returns a [`StoreError`] as [`open`](Self::open) does.
     pub fn open_on(backend: impl StorageBackend, name: &Path, metrics: &Metrics) -> Result<Self, StoreError> {
         Self::on(backend, name, true, metrics)
     }
 
-    /// A store in memory, which ends with the process.
+    /// Creates a store in memory, which ends with the process.
     ///
     /// # Errors
-    /// That there is no memory.
+    ///
+    /// Returns [`StoreError::Open`] if the database cannot be created.
     pub fn in_memory(metrics: &Metrics) -> Result<Self, StoreError> {
         Self::on(InMemoryBackend::new(), Path::new("memory"), false, metrics)
     }
@@ -249,7 +255,7 @@ impl Store {
         let fresh = guarded.is_empty().map_err(|error| damaged(error.to_string()))?;
         let spinner = ProgressBar::new_spinner().with_message(format!("checking {}", path.join(FILE).display()));
         spinner.enable_steady_tick(Duration::from_millis(100));
-        // A database that is not what it should be may make its reader panic: that is damage too.
+        // A damaged database may make its reader panic, which counts as damage, too.
         let opened = catch_unwind(AssertUnwindSafe(|| {
             let repaired = Arc::new(AtomicBool::new(false));
             let seen = repaired.clone();
@@ -257,7 +263,7 @@ impl Store {
                 .set_cache_size(CACHE)
                 .set_repair_callback(move |_| seen.store(true, Relaxed))
                 .create_with_backend(guarded.clone())?;
-            // After a kill it has been checked already, on the way to being opened.
+            // After a kill the file was checked while it was opened.
             let sound = fresh || repaired.load(Relaxed) || db.check_integrity()?;
             Ok::<_, DatabaseError>((db, sound))
         }));
@@ -267,7 +273,7 @@ impl Store {
             Ok(Ok((_, false))) => return Err(damaged("its checksums do not agree with what it holds".to_owned())),
             Ok(Err(DatabaseError::DatabaseAlreadyOpen)) => return Err(StoreError::InUse { path: path.to_owned() }),
             Ok(Err(DatabaseError::Storage(StorageError::Io(error))))
-                // The system's own words: the rest redb says of what it has read.
+                // The system's own error. redb's other errors are about the content.
                 if error.raw_os_error().is_some() =>
             {
                 return Err(StoreError::Open { path: path.to_owned(), problem: error.to_string() });
@@ -317,25 +323,26 @@ impl Store {
         })
     }
 
-    /// The version of its format when it was opened: at most [`FORMAT`].
+    /// Returns the version of its format when it was opened: at most [`FORMAT`].
     pub fn version(&self) -> u32 {
         self.shared.version
     }
 
-    /// Whether what is written here outlives the process.
+    /// Returns whether the store outlives the process.
     pub fn is_durable(&self) -> bool {
         self.shared.durable
     }
 
-    /// Why nothing can be written any more, if so.
+    /// Returns the reason why nothing can be written any more, if there is one.
     pub fn failure(&self) -> Option<&StoreError> {
         self.shared.failure.get()
     }
 
-    /// Reads from what has been committed.
+    /// Reads the committed data.
     ///
     /// # Errors
-    /// What `read` says, and that the file cannot be read.
+    ///
+    /// Returns a [`StoreError`] if the file cannot be read, or `read` fails.
     pub fn read<T>(&self, read: impl FnOnce(&ReadTransaction) -> Result<T, redb::Error>) -> Result<T, StoreError> {
         let begun = self.shared.db.begin_read().map_err(redb::Error::from);
         begun.and_then(|transaction| read(&transaction)).map_err(|error| {
@@ -347,15 +354,17 @@ impl Store {
         })
     }
 
-    /// Refuses what it holds: it is something else than what this node is to serve. `problem` tells what, and what to do.
+    /// Returns an error that rejects the content, because this node is to serve something else. `problem` says what,
+    /// and what to do.
     pub fn foreign(&self, problem: impl Into<String>) -> StoreError {
         StoreError::Foreign { path: self.shared.path.clone(), problem: problem.into() }
     }
 
-    /// Hands a write to the writer. Never waits itself: the promise does.
+    /// Queues a write and returns at once.
     ///
     /// # Errors
-    /// That too many wait, or that nothing can be written any more.
+    ///
+    /// Returns [`StoreError::Busy`] if too many writes wait, and the reason if nothing can be written any more.
     pub fn write(
         &self,
         change: impl FnOnce(&WriteTransaction) -> Result<(), redb::Error> + Send + 'static,
@@ -363,7 +372,12 @@ impl Store {
         self.write_then(change, |_| ())
     }
 
-    /// The same, and `then` is called with how it went, on the writer's thread, before the promise is kept.
+    /// Queues a write as [`write`](Self::write) does. `then` is called with the outcome, on the writer's thread, before the
+    /// [`Commit`] resolves.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error as [`write`](Self::write) does.
     pub fn write_then(
         &self,
         change: impl FnOnce(&WriteTransaction) -> Result<(), redb::Error> + Send + 'static,
@@ -383,10 +397,11 @@ impl Store {
         Ok(Commit(Some(told)))
     }
 
-    /// Writes, and blocks the calling thread until it is on the disk.
+    /// Writes, and blocks the calling thread until the write is on disk.
     ///
     /// # Errors
-    /// That it is not.
+    ///
+    /// Returns a [`StoreError`] if the write failed.
     pub fn write_now(
         &self,
         change: impl FnOnce(&WriteTransaction) -> Result<(), redb::Error> + Send + 'static,
@@ -424,7 +439,7 @@ fn backend(dir: &Path, file: File) -> Result<FileBackend, StoreError> {
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        // The writer ends when nobody can write any more, what waits still done.
+        // The writer ends when the last sender is dropped, after the waiting writes.
         drop(self.writes.take());
         if let Some(writer) = self.writer.take().filter(|writer| writer.thread().id() != thread::current().id()) {
             let _ = writer.join();
@@ -432,10 +447,10 @@ impl Drop for Shared {
     }
 }
 
-/// The one who writes.
+/// The thread that writes.
 struct Writer {
     db: Arc<Database>,
-    /// To be called before anything is written.
+    /// Called before the first write.
     begin: Box<dyn Fn() -> io::Result<()> + Send>,
     failure: Arc<OnceLock<StoreError>>,
     seconds: Histogram,
@@ -450,7 +465,7 @@ impl Writer {
             let how = match self.failure.get() {
                 Some(failure) => Err(failure.clone()),
                 None => self.commit(changes).map_err(|problem| {
-                    tracing::error!(problem, "the store cannot be written: nothing more will be");
+                    tracing::error!(problem, "the store cannot be written: nothing more is written until a restart");
                     self.failure.get_or_init(|| StoreError::Failed(problem)).clone()
                 }),
             };
@@ -458,18 +473,19 @@ impl Writer {
             for done in dones {
                 let how = how.clone();
                 if catch_unwind(AssertUnwindSafe(|| done(how))).is_err() {
-                    tracing::error!("who waited for a write panicked when it was told");
+                    tracing::error!("the callback of a write panicked");
                 }
             }
         }
     }
 
-    /// Commits changes, or tells what the problem is: a panic is one like any other, as this thread must go on to tell who waits.
+    /// Commits changes, or returns the problem. A panic is a problem like any other, because this thread must go on to
+    /// notify those who wait.
     fn commit(&self, changes: Vec<Change>) -> Result<(), String> {
         let committed = catch_unwind(AssertUnwindSafe(|| {
             (self.begin)()?;
             let transaction = self.db.begin_write()?;
-            // Dropped without a commit, it leaves nothing behind.
+            // On an error the transaction is dropped without a commit, and leaves nothing behind.
             changes.into_iter().try_for_each(|change| change(&transaction))?;
             Ok::<_, redb::Error>(transaction.commit()?)
         }));

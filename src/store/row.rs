@@ -1,4 +1,4 @@
-//! How rows are written and read: RLP throughout, as the chain's own things are.
+//! The encoding of rows: RLP throughout, as on the chain itself.
 
 use alloy_consensus::transaction::Recovered;
 use alloy_eips::eip2718::{Decodable2718, Encodable2718};
@@ -6,22 +6,26 @@ use alloy_primitives::{Address, Bytes};
 use alloy_rlp::{Decodable, Encodable, RlpDecodable, RlpEncodable};
 use redb::{ReadTransaction, TableDefinition};
 
-/// The RLP of something.
+/// Returns the RLP of something.
 pub fn encode(value: &impl Encodable) -> Vec<u8> {
     alloy_rlp::encode(value)
 }
 
-/// Reads RLP, all of it.
+/// Decodes RLP, which must end with the bytes.
+///
+/// # Errors
+///
+/// Returns a corruption if the bytes are not such a value.
 pub fn decode<T: Decodable>(bytes: &[u8]) -> Result<T, redb::Error> {
     alloy_rlp::decode_exact(bytes).map_err(|error| corrupted(format!("a record cannot be read: {error}")))
 }
 
-/// What is there cannot have been written by presim.
+/// Returns the error for a row that presim cannot have written.
 pub fn corrupted(problem: impl Into<String>) -> redb::Error {
     redb::Error::Corrupted(problem.into())
 }
 
-/// A transaction with its sender, so that no signature is worked out again when a chain is opened.
+/// A transaction with its sender, so that opening a chain recovers no signatures.
 #[derive(RlpEncodable, RlpDecodable)]
 pub struct StoredTx {
     sender: Address,
@@ -35,6 +39,11 @@ impl<T: Encodable2718> From<&Recovered<T>> for StoredTx {
 }
 
 impl StoredTx {
+    /// Decodes the transaction.
+    ///
+    /// # Errors
+    ///
+    /// Returns a corruption if the bytes are not a transaction.
     pub fn read<T: Decodable2718>(self) -> Result<Recovered<T>, redb::Error> {
         let tx = T::decode_2718_exact(&self.raw)
             .map_err(|error| corrupted(format!("a transaction cannot be read: {error}")))?;
@@ -42,7 +51,11 @@ impl StoredTx {
     }
 }
 
-/// A table, if it was ever written to.
+/// Returns a table, if it was ever written to.
+///
+/// # Errors
+///
+/// Returns redb's error if the table cannot be opened.
 pub fn open_if_there<K: redb::Key + 'static, V: redb::Value + 'static>(
     transaction: &ReadTransaction,
     table: TableDefinition<'_, K, V>,

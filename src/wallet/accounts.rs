@@ -17,40 +17,42 @@ use crate::engine::{Call, CallFees, SimulationError, market_tx};
 #[derive(Debug, Default)]
 pub struct Accounts(Vec<SigningAccount>);
 
-/// An account, and the key that speaks for it.
+/// An account with its key.
 #[derive(Debug)]
 pub struct SigningAccount {
     signer: PrivateKeySigner,
-    /// `eth_sendTransaction` signs for it too, which asks nobody: it is one of the devnet's, whose keys everybody knows.
+    /// Whether `eth_sendTransaction` signs for the account without asking. True for the devnet's accounts, whose keys
+    /// are public.
     pub is_open: bool,
-    /// Held from the choice of a nonce until its transaction is in the pool, so that no two get the same.
+    /// Locked from the choice of a nonce until its transaction is in the pool, so that no two transactions get the same
+    /// nonce.
     choosing: Mutex<()>,
 }
 
-/// What is filled into a call to make a transaction of it.
+/// The fields that complete a call to a transaction.
 #[derive(Clone, Copy, Debug)]
 pub struct TxFields {
-    /// EIP-155 chain id.
+    /// The chain id (EIP-155).
     pub chain_id: u64,
     /// The sender's nonce.
     pub nonce: u64,
-    /// Gas limit.
+    /// The gas limit.
     pub gas: u64,
 }
 
-/// Why nothing is signed.
+/// The reason why nothing is signed.
 #[derive(Debug, thiserror::Error)]
 pub enum SigningError {
-    /// The call is no transaction.
+    /// The call is not a valid transaction.
     #[error(transparent)]
     Call(#[from] SimulationError),
-    /// The key refuses.
+    /// The signer failed.
     #[error("signing: {0}")]
     Key(#[from] alloy_signer::Error),
 }
 
 impl Accounts {
-    /// The devnet's own accounts, and those of key files. One that is both is the devnet's.
+    /// Returns the devnet's own accounts and those of key files. An account that is both is the devnet's.
     pub fn new(open: Vec<PrivateKeySigner>, keyed: Vec<PrivateKeySigner>) -> Self {
         let mut accounts: Vec<SigningAccount> =
             open.into_iter().map(|signer| SigningAccount::new(signer, true)).collect();
@@ -62,17 +64,17 @@ impl Accounts {
         Self(accounts)
     }
 
-    /// Their addresses.
+    /// Returns the addresses of the accounts.
     pub fn addresses(&self) -> impl Iterator<Item = Address> {
         self.0.iter().map(SigningAccount::address)
     }
 
-    /// The first.
+    /// Returns the first.
     pub fn first(&self) -> Option<&SigningAccount> {
         self.0.first()
     }
 
-    /// The account at `address`.
+    /// Returns the account at `address`.
     pub fn find(&self, address: Address) -> Option<&SigningAccount> {
         self.0.iter().find(|account| account.address() == address)
     }
@@ -83,20 +85,22 @@ impl SigningAccount {
         Self { signer, is_open, choosing: Mutex::default() }
     }
 
-    /// Its address.
+    /// Returns the account's address.
     pub const fn address(&self) -> Address {
         self.signer.address()
     }
 
-    /// To be held from the choice of a nonce until its transaction is in the pool.
+    /// Locks the choice of a nonce, until its transaction is in the pool.
     pub fn choosing(&self) -> MutexGuard<'_, ()> {
         self.choosing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes a transaction of a call: of the type that its fees, lists and authorizations ask for.
+    /// Signs a call as a transaction of the type that its fees, lists and authorizations require.
     ///
     /// # Errors
-    /// Authorizations without a callee; a key that does not sign.
+    ///
+    /// Returns [`SigningError::Call`] if the call has authorizations but no callee, and [`SigningError::Key`] if the
+    /// key fails.
     pub fn sign(&self, call: Call, filled: TxFields) -> Result<Recovered<TxEnvelope>, SigningError> {
         let TxFields { chain_id, nonce, gas: gas_limit } = filled;
         let CallFees::GasPrice(gas_price) = call.fees else {
@@ -126,10 +130,12 @@ impl SigningAccount {
         })
     }
 
-    /// Lets the account be delegated to the code at `address` by its own transaction that has the nonce before `nonce` (EIP-7702).
+    /// Signs an authorization (EIP-7702) of the code at `address`, for the account's own transaction with the nonce
+    /// before `nonce`.
     ///
     /// # Errors
-    /// A key that does not sign.
+    ///
+    /// Returns [`SigningError::Key`] if the key fails.
     pub fn authorize(&self, address: Address, chain_id: u64, nonce: u64) -> Result<SignedAuthorization, SigningError> {
         let authorization = Authorization { chain_id: U256::from(chain_id), address, nonce };
         let signature = self.sign_hash(authorization.signature_hash())?;

@@ -1,4 +1,4 @@
-//! The batches that wait for somebody to say yes or no.
+//! The batches that wait for approval.
 
 use std::{
     collections::BTreeMap,
@@ -13,17 +13,18 @@ use tokio::sync::oneshot;
 use super::{BatchId, DigestPrefix, WalletError, error::cut};
 use crate::telemetry::{Gauge, Metrics};
 
-/// Bytes of an id that are enough of a beginning: `0x` alone would be that of the wrong one sooner or later.
+/// The shortest beginning of an id in bytes. With less, such as `0x` alone, it would sooner or later be that of the
+/// wrong batch.
 const SHORTEST_BEGINNING: usize = 6;
 
 /// The batches that wait for approval.
 ///
-/// A batch waits as long as somebody holds the future of [`ask`](Self::ask), and at most for a time that is set. Decisions and withdrawals
-/// happen under one lock, so that an approver who is told that a batch is approved has approved one that still waited. Its digest is compared
-/// under the same lock, so that the batch that is approved is the one that was shown.
+/// A batch waits as long as the future of [`ask`](Self::ask) lives, and at most for a time that is set. Decisions and
+/// withdrawals happen under one lock, so that an approver who reads that a batch is approved has approved one that
+/// still waited. The digest is compared under the same lock, so that the approved batch is the one that was shown.
 ///
-/// A withdrawn batch's id stays taken until the time for its approval would have ended, because an approver may still have that batch in
-/// mind. Waiting batches and ids that are taken so share one bound: each that waits may be withdrawn.
+/// A withdrawn batch's id stays taken until the time for its approval would have ended, because an approver may still
+/// have that batch in mind. Waiting batches and such ids share one bound, because each waiting batch may be withdrawn.
 #[derive(Debug)]
 pub struct Approvals {
     questions: Mutex<Questions>,
@@ -32,73 +33,73 @@ pub struct Approvals {
     gauge: Gauge,
 }
 
-/// What an approver is asked: a batch as it is to be signed.
+/// A batch as an approver sees it, ready to be signed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Asked {
     /// The batch.
     pub id: BatchId,
-    /// The account that sends it.
+    /// The account that sends the batch.
     pub from: Address,
-    /// EIP-155 chain id.
+    /// The chain id (EIP-155).
     pub chain_id: u64,
-    /// All calls or none.
+    /// Whether all calls are made or none.
     pub atomic: bool,
-    /// The code that the account is to be delegated to (EIP-7702), where the batch needs that.
+    /// The code to which the account is to be delegated (EIP-7702), if the batch needs that.
     pub upgrade: Option<Address>,
-    /// How many transactions are to be signed, one that deploys the batch executor included.
+    /// The number of transactions to sign, one that deploys the batch executor included.
     pub transactions: usize,
-    /// The most that they can cost in fees for gas as it was simulated, in wei.
+    /// The highest fees of the transactions for gas, as simulated, in wei.
     pub most_fees: U256,
-    /// Its calls, in order.
+    /// The calls, in order.
     pub calls: Vec<AskedCall>,
 }
 
-/// A call that an approver is asked about.
+/// A call as an approver sees it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct AskedCall {
-    /// The callee; none creates a contract.
+    /// The callee; `None` for the creation of a contract.
     pub to: Option<Address>,
-    /// Wei.
+    /// The value in wei.
     pub value: U256,
-    /// Call data.
+    /// The call data.
     pub data: Bytes,
     /// The gas limit that the client sets for this call (`gasLimitOverride`).
     pub gas_limit: Option<u64>,
-    /// What the simulation said of it.
+    /// The outcome of the simulation.
     pub outcome: String,
 }
 
 /// A batch that waits.
 #[derive(Clone, Debug)]
 pub struct Question {
-    /// What is asked.
+    /// The batch.
     pub asked: Asked,
-    /// The digest of what is asked.
+    /// The batch's digest.
     pub digest: B256,
-    /// How long it has waited.
+    /// The time that the batch has waited.
     pub waited: Duration,
-    /// How long it may still wait.
+    /// The time that the batch may still wait.
     pub left: Duration,
 }
 
-/// Why an approver's decision has no effect.
+/// The reason why an approver's decision has no effect.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DecisionError {
-    /// None has it.
+    /// No waiting batch has this id.
     #[error(
         "no batch that waits has the id {0:?}, or one that begins so (six characters at least): `presim wallet list` shows those that do wait"
     )]
     Unknown(String),
-    /// Several are it, or begin with it.
+    /// Several waiting batches have this id, or begin with it.
     #[error(
         "the ids of {1} waiting batches are or begin with {0:?}: give more of the one you mean, or decide on the others first"
     )]
     Ambiguous(String, usize),
-    /// The batch is not the one whose digest was given.
-    #[error("the batch {id:?} that waits now has digest {digest}, not {given}: list it again")]
+    /// The batch has another digest than the one given.
+    #[error("the waiting batch {id:?} has digest {digest}, not {given}: list the batches again")]
     OtherBatch {
-        /// The waiting batch, its id cut where it is long.
+        /// The waiting batch's id, shortened if it is long.
         id: String,
         /// The digest of the waiting batch.
         digest: B256,
@@ -109,9 +110,9 @@ pub enum DecisionError {
 
 #[derive(Debug, Default)]
 struct Questions {
-    /// By the order in which they came.
+    /// The waiting batches in order of arrival.
     waiting: BTreeMap<u64, WaitingBatch>,
-    /// The ids that stay taken, and until when: by the order in which their batches came, which is also that of their times.
+    /// The ids that stay taken, and until when, in order of arrival, which is also the order of their times.
     withdrawn: BTreeMap<u64, (BatchId, Instant)>,
     next: u64,
     stopped: bool,
@@ -132,17 +133,19 @@ enum Decision {
 }
 
 impl Approvals {
-    /// For at most `most` batches at once, each of which waits for `timeout` at most.
+    /// Creates a queue for at most `most` batches at once, each of which waits at most for `timeout`.
     pub fn new(most: usize, timeout: Duration, metrics: &Metrics) -> Self {
         let gauge = metrics.gauge("presim_wallet_waiting", "Batches that wait for approval.", &[]);
         Self { questions: Mutex::default(), most, timeout, gauge }
     }
 
-    /// Waits until the batch is approved. Dropping the future withdraws the question at once.
+    /// Waits until the batch is approved. Dropping the future withdraws the batch at once.
     ///
     /// # Errors
-    /// [`WalletError::Rejected`]: the approver says no, or nothing in time, or the node stops. [`WalletError::Limit`]: too many wait
-    /// already, or were withdrawn. [`WalletError::Duplicate`]: the id is taken.
+    ///
+    /// Returns [`WalletError::Rejected`] if the approver rejects the batch, or does not decide in time, or the node
+    /// stops; [`WalletError::Limit`] if too many batches wait or were withdrawn; and [`WalletError::Duplicate`] if the
+    /// id is taken.
     pub async fn ask(&self, asked: Asked) -> Result<(), WalletError> {
         let (place, mut decision) = self.enter(asked)?;
         let decided = match tokio::time::timeout(self.timeout, &mut decision).await {
@@ -153,7 +156,7 @@ impl Approvals {
                     self.timeout
                 )));
             }
-            // Decided at the last moment.
+            // A decision may have come at the last moment.
             Err(_) => decision.try_recv().ok(),
         };
         match decided {
@@ -171,17 +174,20 @@ impl Approvals {
         self.lock().check_id(id)
     }
 
-    /// Approves the batch with this id, or with the only id that begins so, if its digest begins as the one given. Returns its id.
+    /// Approves the batch with this id, or with the only id that begins so, if its digest begins as the one given.
+    /// Returns the batch's id.
     ///
     /// # Errors
+    ///
     /// Returns [`DecisionError`] if the id does not name one waiting batch, or that batch has another digest.
     pub fn approve(&self, id: &str, digest: &DigestPrefix) -> Result<BatchId, DecisionError> {
         self.decide(id, Some(digest), Decision::Approved)
     }
 
-    /// Rejects the batch with this id, or with the only id that begins so. Returns its id.
+    /// Rejects the batch with this id, or with the only id that begins so. Returns the batch's id.
     ///
     /// # Errors
+    ///
     /// Returns [`DecisionError`] if the id does not name one waiting batch.
     pub fn reject(&self, id: &str) -> Result<BatchId, DecisionError> {
         self.decide(id, None, Decision::Rejected)
@@ -195,12 +201,12 @@ impl Approvals {
         self.lock().find(id).map(|(_, one)| one.question(self.timeout))
     }
 
-    /// The batches that wait, from the one that has waited longest.
+    /// Returns the batches that wait, from the one that has waited longest.
     pub fn waiting(&self) -> Vec<Question> {
         self.lock().waiting.values().map(|one| one.question(self.timeout)).collect()
     }
 
-    /// The node stops: rejects all that wait, and all that come.
+    /// Rejects all batches, waiting and future ones, because the node stops.
     pub fn stop(&self) {
         let waiting = {
             let mut questions = self.lock();
@@ -208,7 +214,7 @@ impl Approvals {
             std::mem::take(&mut questions.waiting)
         };
         self.gauge.set(0);
-        // Who waits hears that nobody can decide any more.
+        // Dropping the senders rejects the batches, because no one can decide any more.
         drop(waiting);
     }
 
@@ -250,7 +256,7 @@ impl Approvals {
         let WaitingBatch { asked, since, decision: waiting, .. } =
             questions.waiting.remove(&number).ok_or_else(unknown)?;
         self.gauge.set(questions.waiting.len() as f64);
-        // Under the lock: who finds its question gone finds the decision.
+        // Sent under the lock, so that a batch that finds its entry gone finds the decision.
         if waiting.send(decision).is_err() {
             questions.withdrawn.insert(number, (asked.id, since + self.timeout));
             return Err(unknown());
@@ -265,9 +271,10 @@ impl Approvals {
 }
 
 impl Questions {
-    /// The only waiting batch whose id this is, or begins so.
+    /// Returns the only waiting batch whose id this is, or begins so.
     fn find(&self, id: &str) -> Result<(u64, &WaitingBatch), DecisionError> {
-        // One that is what the others begin with may be a stranger's, who waits for somebody to mean the others.
+        // An id that is the beginning of others may be a stranger's, made to be taken for the others. So an exact match
+        // counts only together with those.
         let is_meant = |whole: &str| whole == id || (id.len() >= SHORTEST_BEGINNING && whole.starts_with(id));
         let mut found = self.waiting.iter().filter(|(_, waiting)| is_meant(waiting.asked.id.as_str()));
         match (found.next(), found.count()) {
@@ -277,7 +284,7 @@ impl Questions {
         }
     }
 
-    /// Frees the ids whose time is up, and checks that this one is not taken.
+    /// Frees the ids whose time has passed, and checks that this one is not taken.
     fn check_id(&mut self, id: &BatchId) -> Result<(), WalletError> {
         let now = Instant::now();
         while let Some(first) = self.withdrawn.first_entry()
@@ -307,14 +314,15 @@ impl WaitingBatch {
     }
 }
 
-/// A place among those that wait, given back when dropped.
+/// A permit to wait for approval. Released on drop.
 struct WaitingPermit<'a> {
     approvals: &'a Approvals,
     number: u64,
 }
 
 impl WaitingPermit<'_> {
-    /// Whether it still waited. Its id stays taken for as long as the batch could have been approved: no longer at all where its time is up.
+    /// Withdraws the batch. Returns whether it was still waiting. Its id stays taken for as long as the batch could
+    /// have been approved, and not at all if that time has passed.
     fn withdraw(&self) -> bool {
         let mut questions = self.approvals.lock();
         let Some(WaitingBatch { asked, since, .. }) = questions.waiting.remove(&self.number) else { return false };

@@ -1,64 +1,64 @@
-//! A batch: what is asked for, already parsed, and what has become of it.
+//! A batch, parsed, and the states that it goes through.
 
 use alloy_primitives::{Address, Bytes, U256};
 
-/// Names a batch: what its sender gave, or 32 random bytes in hex.
+/// The id of a batch: given by its client, or 32 random bytes in hex.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct BatchId(String);
 
-/// `wallet_sendCalls`: api.md 2.6 and EIP-5792. Its form has been checked, its version too.
+/// The request of `wallet_sendCalls` (EIP-5792). Its form and its version are valid.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BatchRequest {
-    /// Its name, where its sender gave one.
+    /// The id, if the client gave one.
     pub id: Option<BatchId>,
-    /// The account that is to send it; the wallet's first where none is named.
+    /// The account that is to send the batch; `None` for the wallet's first.
     pub from: Option<Address>,
-    /// EIP-155 chain id; none where it is past 64 bits, as no chain's is.
+    /// The chain id (EIP-155); `None` if it exceeds 64 bits, as no chain's does.
     pub chain_id: Option<u64>,
-    /// All calls or none.
+    /// Whether all calls must be made or none.
     pub atomic_required: bool,
     /// The calls, in order: at least one.
     pub calls: Vec<BatchCall>,
-    /// The capabilities asked for the batch as a whole.
+    /// The capabilities requested for the batch as a whole.
     pub capabilities: Vec<Requested>,
 }
 
 /// One call of a batch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BatchCall {
-    /// The callee; none creates a contract.
+    /// The callee; `None` for the creation of a contract.
     pub to: Option<Address>,
-    /// Wei.
+    /// The value in wei.
     pub value: U256,
-    /// Call data.
+    /// The call data.
     pub data: Bytes,
-    /// The capability `gasLimitOverride`: the gas limit of this call.
+    /// The gas limit of this call (the capability `gasLimitOverride`).
     pub gas_limit: Option<u64>,
-    /// The other capabilities asked for this call.
+    /// The other capabilities requested for this call.
     pub capabilities: Vec<Requested>,
 }
 
-/// A capability that a request asks for, by its name.
+/// A requested capability.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Requested {
-    /// Its name.
+    /// The capability's name.
     pub name: String,
-    /// Whether the batch may be sent without it.
+    /// Whether the batch may be sent without the capability.
     pub optional: bool,
 }
 
-/// How far a batch has come: the codes of EIP-5792's `wallet_getCallsStatus`.
+/// The state of a batch, by the codes of EIP-5792's `wallet_getCallsStatus`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CallsState {
-    /// 100: not all of it is in a block.
+    /// 100: a part of the batch is not in a block yet.
     Pending,
-    /// 200: all of it is in a block, and nothing reverted.
+    /// 200: the whole batch is in blocks, and nothing reverted.
     Confirmed,
-    /// 400: none of it is in a block, and none can be any more.
+    /// 400: nothing of the batch is in a block, or can be any more.
     Failed,
-    /// 500: it reverted, and nothing of it but its gas is on the chain.
+    /// 500: the batch reverted, and only its gas is on the chain.
     Reverted,
-    /// 600: a part of it reverted or can be in no block any more, and another is on the chain.
+    /// 600: a part of the batch reverted or can no longer be in a block, and another part is on the chain.
     PartlyReverted,
 }
 
@@ -66,24 +66,24 @@ impl BatchId {
     /// The most characters of an id: 4096 bytes in hex (EIP-5792).
     pub const LONGEST: usize = 8194;
 
-    /// This text as an id, if it is not empty and not too long.
+    /// Returns this text as an id; `None` if it is empty or too long.
     pub fn new(text: String) -> Option<Self> {
         (1..=Self::LONGEST).contains(&text.len()).then_some(Self(text))
     }
 
-    /// An id that nobody else has: 32 random bytes.
+    /// Creates an id of 32 random bytes.
     pub fn random() -> Self {
         Self(format!("{:#x}", alloy_primitives::B256::random()))
     }
 
-    /// Its text.
+    /// Returns the id's text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 }
 
 impl CallsState {
-    /// The code.
+    /// Returns the code.
     pub const fn code(self) -> u16 {
         match self {
             Self::Pending => 100,

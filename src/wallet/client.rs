@@ -1,4 +1,4 @@
-//! `presim wallet`: asks a running node, through its socket, and shows the answer.
+//! `presim wallet`: sends a request to a running node through its socket, and shows the answer.
 
 use std::{
     io::{self, BufRead, BufReader, ErrorKind, IsTerminal, Read, Write},
@@ -16,79 +16,80 @@ use super::{
 };
 use crate::command::WalletTask;
 
-/// How long a node may take to answer: longer than it lets others, who came before, keep it waiting.
+/// The time-out for the node's answer. Longer than the node's own time-out for earlier clients.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// The most bytes of an answer.
 const LONGEST_ANSWER: u64 = 1 << 30;
-/// The most bytes of a line that a terminal answers.
+/// The most bytes of a line from the terminal.
 const LONGEST_LINE: u64 = 4096;
-/// Bytes of a call's data that a list shows.
+/// The bytes of a call's data that a list shows.
 const SHOWN_DATA: usize = 36;
-/// Characters of an id that a list shows: 32 bytes in hex fit.
+/// The characters of an id that a list shows: enough for 32 bytes in hex.
 const SHOWN_ID: usize = 72;
-/// Characters of its end in them.
+/// The characters of the id's end among them.
 const SHOWN_END: usize = 16;
 
-/// A request that has had no good answer.
+/// The reason why a request failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
-    /// The path is no socket's.
+    /// The path cannot be a socket's.
     #[error(transparent)]
     Path(#[from] SocketError),
-    /// Nobody listens.
+    /// No process listens on the socket.
     #[error(
         "no node that asks for approval runs with this data directory: nobody listens at {}: start one with --wallet-approval ask and this --data-dir",
         path.display()
     )]
     Nobody {
-        /// The socket.
+        /// The socket's path.
         path: PathBuf,
     },
-    /// Not the node's user.
-    #[error("{}: may not be opened: run this as the user that the node runs as", path.display())]
+    /// The caller is not the node's user.
+    #[error("{}: permission denied: run this as the user of the node", path.display())]
     Denied {
-        /// The socket.
+        /// The socket's path.
         path: PathBuf,
     },
-    /// The conversation broke off.
+    /// The connection failed.
     #[error("{}: the node does not answer: {source}", path.display())]
     Broken {
-        /// The socket.
+        /// The socket's path.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// An answer that is none.
-    #[error("{}: the answer is not one of this version's: {source}: does the node run another version?", path.display())]
+    /// The answer cannot be parsed.
+    #[error("{}: the answer cannot be parsed: {source}: does the node run another version?", path.display())]
     Strange {
-        /// The socket.
+        /// The socket's path.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The parser's error.
         source: serde_json::Error,
     },
-    /// The node says why not.
+    /// The node refuses, with this reason.
     #[error("{0}")]
     Refused(String),
-    /// Nobody can be asked.
+    /// There is no terminal to ask at.
     #[error(
         "DIGEST: missing, and there is no terminal to show the batch on and to ask: expected the digest that `presim wallet list` shows, or its first eight digits"
     )]
     NoTerminal,
-    /// The answer was no.
-    #[error("not approved: {0} still waits, and `presim wallet reject` rejects it")]
+    /// The user did not confirm.
+    #[error("not approved: {0} still waits: reject it with `presim wallet reject`")]
     NotApproved(String),
     /// The terminal's answer cannot be read.
     #[error("the terminal cannot be read: {0}")]
     Read(io::Error),
-    /// The answer cannot be shown.
+    /// The answer cannot be printed.
     #[error("the answer cannot be written: {0}")]
     Show(io::Error),
 }
 
-/// Does what is asked with the node of this data directory, and writes what came of it.
+/// Executes a task at the node of this data directory, and writes the outcome to `out`.
 ///
 /// # Errors
-/// Nobody listens, or the node refuses.
+///
+/// Returns a [`ClientError`] if the node cannot be reached, or refuses.
 pub fn run(data_dir: &Path, task: &WalletTask, out: &mut impl Write) -> Result<(), ClientError> {
     let path = socket_path(data_dir)?;
     let request = match task {
@@ -116,13 +117,14 @@ pub fn run(data_dir: &Path, task: &WalletTask, out: &mut impl Write) -> Result<(
         SocketAnswer::Shown(batch) => entry(&batch),
     };
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
-        // Who reads has seen enough.
+        // The reader has closed the pipe.
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
         written => written.map_err(ClientError::Show),
     }
 }
 
-/// Shows a batch on the terminal, asks whether to approve it, and returns the request that approves this batch and no other.
+/// Shows a batch on the terminal, asks whether to approve it, and returns the request that approves this batch and no
+/// other.
 fn confirm(path: &Path, id: &str, out: &mut impl Write) -> Result<SocketRequest, ClientError> {
     if !io::stdin().is_terminal() || !io::stdout().is_terminal() {
         return Err(ClientError::NoTerminal);
@@ -225,13 +227,13 @@ fn entry(batch: &Listed) -> String {
     text
 }
 
-/// An amount of wei in ether, without the zeros at its end.
+/// Returns an amount of wei in ether, without the zeros at its end.
 fn ether(wei: U256) -> String {
     let text = format_ether(wei);
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
-/// The first bytes of some data, and how many there are.
+/// Returns the first bytes of some data, and how many there are.
 fn data(bytes: &Bytes) -> String {
     match bytes.get(..SHOWN_DATA) {
         Some(first) if bytes.len() > SHOWN_DATA => {
@@ -250,7 +252,8 @@ fn shortened(id: &str) -> String {
     format!("{}…{} ({count} characters)", part(0, SHOWN_ID - SHOWN_END), part(count - SHOWN_END, SHOWN_END))
 }
 
-/// Text of a sender's or a contract's, so that no two texts look the same and no terminal obeys one: what is not plain stands in quotes, escaped.
+/// Escapes a stranger's text, so that no two texts look the same and no terminal interprets one. A text that is not
+/// plain is quoted.
 fn plain(text: &str) -> String {
     let is_plain = |letter: char| letter.is_ascii_graphic() && !matches!(letter, '"' | '\\');
     if !text.is_empty() && text.chars().all(is_plain) {
@@ -259,7 +262,7 @@ fn plain(text: &str) -> String {
     format!("\"{}\"", text.escape_default())
 }
 
-/// A contract's words among ours: nothing that a terminal would obey.
+/// Returns a contract's words among ours: nothing that a terminal would obey.
 fn escaped(text: &str) -> String {
     let escape = |letter: char| match letter {
         '"' | '\'' => letter.to_string(),
@@ -268,7 +271,8 @@ fn escaped(text: &str) -> String {
     text.chars().map(escape).collect()
 }
 
-/// JSON with the control characters escaped that it may have as they are (U+007F to U+009F): an id is a stranger's text, and terminals obey some.
+/// Escapes the control characters that JSON may hold unescaped (U+007F to U+009F), because an id is a stranger's text,
+/// and terminals interpret some of them.
 fn without_controls(json: &str) -> String {
     let escaped = json.chars().map(|letter| match letter {
         '\u{7f}'..='\u{9f}' => format!("\\u{:04x}", u32::from(letter)),

@@ -1,4 +1,4 @@
-//! The digest of a batch that waits for approval: an approver who names it agrees to this batch and to no other.
+//! The digest of a batch that waits for approval. An approver who names it agrees to this batch and to no other.
 
 use std::{fmt, str::FromStr};
 
@@ -8,19 +8,20 @@ use serde::{Deserialize, Serialize};
 
 use super::Asked;
 
-/// All of a batch that an approver decides on. Its RLP encoding is canonical, so that two batches with one digest are the same batch.
+/// Everything about a batch that an approver decides on. Its RLP encoding is canonical, so two batches with one digest
+/// are the same batch.
 ///
-/// Gas limits that the client leaves open, fees and nonces are not in it: they are chosen when the batch is signed.
+/// Gas limits that the client leaves open, fees and nonces are not included, because they are chosen on signing.
 #[derive(Debug, RlpEncodable)]
 #[rlp(trailing)]
 struct Preimage {
     chain_id: u64,
     from: Address,
     atomic: bool,
-    /// One more than the calls need where the batch executor is deployed first.
+    /// The number of transactions: one more than the calls need if the batch executor is deployed first.
     transactions: u64,
     calls: Vec<PreimageCall>,
-    /// The code that the account is to be delegated to; the list ends before it where there is none.
+    /// The code to which the account is to be delegated. If there is none, the list ends before it.
     upgrade: Option<Address>,
 }
 
@@ -30,7 +31,7 @@ struct PreimageCall {
     to: TxKind,
     value: U256,
     data: Bytes,
-    /// `gasLimitOverride`; the list ends before it where there is none.
+    /// The `gasLimitOverride`. If there is none, the list ends before it.
     gas_limit: Option<u64>,
 }
 
@@ -55,26 +56,26 @@ impl Asked {
     }
 }
 
-/// The first digits of a digest, or all of them, as an approver gives them.
+/// A digest or its beginning, as an approver gives it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct DigestPrefix {
-    /// In lower case, without `0x`.
+    /// The digits in lower case, without `0x`.
     digits: String,
 }
 
-/// Text that is not the beginning of a digest.
+/// The text is not the beginning of a digest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("expected a batch's digest or its first digits, {SHORTEST} to {LONGEST} in hex: `presim wallet list` shows it")]
 pub struct NoDigest;
 
-/// Hex digits that are enough of a digest.
+/// The fewest hex digits of a beginning.
 const SHORTEST: usize = 8;
-/// Hex digits of a whole digest.
+/// The hex digits of a whole digest.
 const LONGEST: usize = 64;
 
 impl DigestPrefix {
-    /// Whether this digest begins so.
+    /// Returns whether this digest begins so.
     pub fn begins(&self, digest: &B256) -> bool {
         const_hex::encode(digest).starts_with(&self.digits)
     }

@@ -1,4 +1,4 @@
-//! What a transaction that the node signs pays for its gas.
+//! The fees of transactions that the node signs.
 
 use alloy_consensus::Transaction;
 use arc_swap::ArcSwapOption;
@@ -9,23 +9,24 @@ use crate::{
     state::{Block, Published, SnapshotId},
 };
 
-/// Blocks that a suggested tip looks back on, tips taken of each, and the percentile of them all that is suggested: geth's.
+/// geth's rule for the suggested tip: the number of blocks it looks back on, the tips taken of each, and the percentile
+/// of all.
 const TIP_BLOCKS: u64 = 20;
 const TIPS_A_BLOCK: usize = 3;
 const TIP_PERCENTILE: usize = 60;
-/// Tips below this, in wei, tell nothing: geth's.
+/// Tips below this many wei are ignored, as in geth.
 const IGNORED_TIP: u128 = 2;
-/// What is suggested where nobody has paid a tip, and the most that ever is: 1 and 500 gwei.
+/// The suggestion if no tips were paid, and the highest suggestion: 1 and 500 gwei.
 const DEFAULT_TIP: u128 = 1_000_000_000;
 const MOST_TIP: u128 = 500_000_000_000;
 
-/// The fees of the chain's next block, and what one should offer.
+/// The fees of the next block, and the suggested ones.
 #[derive(Debug)]
 pub struct Fees {
     spec: ChainSpec,
-    /// Wei a unit of gas, below which the pool takes nothing.
+    /// The pool's lowest tip, in wei per unit of gas.
     min_tip: u128,
-    /// The tip suggested at the snapshot for which it was last asked.
+    /// The tip suggested at the snapshot for which it was last computed.
     tip: ArcSwapOption<(SnapshotId, u128)>,
 }
 
@@ -33,28 +34,28 @@ pub struct Fees {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FeeError {
     /// Transactions with authorizations (EIP-7702) pay by EIP-1559.
-    #[error("gasPrice: not of a transaction with authorizations: expected maxFeePerGas")]
+    #[error("gasPrice: not supported with authorizations: expected maxFeePerGas")]
     PriceWithAuthorizations,
     /// EIP-1559 is not active.
     #[error("maxFeePerGas and maxPriorityFeePerGas are not valid before London is active")]
     BeforeLondon,
-    /// The tip is more than the whole fee.
+    /// The tip exceeds the whole fee.
     #[error("maxFeePerGas ({fee}) < maxPriorityFeePerGas ({tip})")]
     TipAboveFee {
-        /// The most for a unit of gas, wei.
+        /// The highest total price per unit of gas, in wei.
         fee: u128,
-        /// The tip in it, wei.
+        /// The tip, in wei.
         tip: u128,
     },
 }
 
 impl Fees {
-    /// The fees of a chain, where the pool takes no tip below `min_tip` wei a unit of gas.
+    /// Creates the fees of a chain whose pool rejects tips below `min_tip` wei per unit of gas.
     pub const fn new(spec: ChainSpec, min_tip: u128) -> Self {
         Self { spec, min_tip, tip: ArcSwapOption::const_empty() }
     }
 
-    /// The base fee, in wei, of the block being built, or of the next; none before London.
+    /// Returns the base fee, in wei, of the block being built, or of the next; `None` before London.
     pub fn base_fee(&self, published: &Published) -> Option<u64> {
         let head = published.head().header.inner();
         match published.pending().and_then(|snapshot| snapshot.open.as_ref()) {
@@ -63,8 +64,8 @@ impl Fees {
         }
     }
 
-    /// The tip, in wei a unit of gas, that got transactions into the last blocks, the one being built included; at least the least that the
-    /// pool takes.
+    /// Returns the tip, in wei per unit of gas, that transactions in the last blocks have paid, the block being built
+    /// included; at least the pool's lowest tip.
     pub fn tip(&self, published: &Published) -> u128 {
         let id = published.newest.id;
         if let Some(known) = self.tip.load().as_ref().filter(|known| known.0 == id) {
@@ -75,10 +76,12 @@ impl Fees {
         tip
     }
 
-    /// What is offered: what `asked` says, else the suggested tip, and twice the base fee beside it (geth's `setDefaults`).
+    /// Returns the fees to offer: those in `asked`, and for missing ones the suggested tip and twice the base fee
+    /// (geth's `setDefaults`).
     ///
     /// # Errors
-    /// That no transaction can offer this.
+    ///
+    /// Returns a [`FeeError`] if no transaction can offer these fees.
     pub fn fill(&self, asked: CallFees, authorizes: bool, published: &Published) -> Result<CallFees, FeeError> {
         let (max_fee, max_priority) = match (asked, self.base_fee(published)) {
             (CallFees::GasPrice(_), _) if authorizes => return Err(FeeError::PriceWithAuthorizations),
@@ -101,7 +104,7 @@ impl Fees {
 
 fn suggested_tip(published: &Published) -> u128 {
     let mut tips: Vec<u128> = Vec::new();
-    // What a broken feed had begun is not what the chain will do.
+    // The open block of a degraded feed is not what the chain will do.
     let open = published.pending().and_then(Block::newest);
     let newest = open.as_ref().map_or(published.head().number(), |open| open.number());
     let first = newest.saturating_sub(TIP_BLOCKS - 1);

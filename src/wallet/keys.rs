@@ -1,4 +1,4 @@
-//! The accounts that the wallet signs for, from files: encrypted keystores, and raw keys.
+//! The wallet's accounts from files: encrypted keystores, and raw keys.
 
 use std::{
     fs::File,
@@ -18,90 +18,94 @@ use crate::config::{is_open_to_others, warn_of_others};
 
 /// The most bytes of a key file or a password file.
 const LONGEST_FILE: usize = 64 << 10;
-/// The most memory that scrypt may take, in bytes: four times what geth's keystores ask for.
+/// The most memory of scrypt in bytes: four times that of geth's keystores.
 const MOST_SCRYPT_MEMORY: u64 = 1 << 30;
-/// The most work of scrypt, n * r * p: 32 times what geth's keystores ask for.
+/// The most work of scrypt, n * r * p: 32 times that of geth's keystores.
 const MOST_SCRYPT_WORK: u64 = 1 << 26;
-/// The most rounds of PBKDF2: 38 times what geth's keystores ask for.
+/// The most rounds of PBKDF2: 38 times those of geth's keystores.
 const MOST_PBKDF2_ROUNDS: u64 = 10_000_000;
 
-/// A file that gives no key. No text of a key is ever in it.
+/// The reason why a file gives no key. No variant ever contains text of a key.
 #[derive(Debug, thiserror::Error)]
 pub enum KeyError {
     /// A file cannot be read.
     #[error("{}: cannot be read: {source}", path.display())]
     Read {
-        /// The file.
+        /// The file's path.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: std::io::Error,
     },
-    /// A file is longer than any key or password.
-    #[error("{}: more than {LONGEST_FILE} bytes: neither a key nor a password is as long", path.display())]
+    /// A file is too long for a key or a password.
+    #[error("{}: more than {LONGEST_FILE} bytes: too long for a key or a password", path.display())]
     TooLong {
-        /// The file.
+        /// The file's path.
         path: PathBuf,
     },
-    /// A key file of neither form.
+    /// A file is neither a keystore nor a raw key.
     #[error("{}: expected a keystore (Web3 secret storage, JSON), or one private key: 64 hex digits", path.display())]
     Neither {
-        /// The file.
+        /// The file's path.
         path: PathBuf,
     },
-    /// A number that is no key of the curve.
-    #[error("{}: its number is no private key: expected one from 1 to the order of secp256k1 less 1", path.display())]
+    /// A number is not a valid key of the curve.
+    #[error("{}: not a private key: expected a number from 1 to the order of secp256k1 less 1", path.display())]
     NoKey {
-        /// The file.
+        /// The file's path.
         path: PathBuf,
     },
-    /// A keystore that is not as it should be.
+    /// A keystore is malformed.
     #[error("{}: the keystore's {problem}", path.display())]
     Keystore {
-        /// The file.
+        /// The file's path.
         path: PathBuf,
-        /// The field, and what was expected.
+        /// The field, and the expected value.
         problem: String,
     },
-    /// A keystore that its password does not open.
+    /// The password does not open the keystore.
     #[error("{}: the password in {} is wrong", path.display(), password.display())]
     Password {
-        /// The keystore.
+        /// The keystore's path.
         path: PathBuf,
-        /// The password's file.
+        /// The path of the password file.
         password: PathBuf,
     },
-    /// A keystore, and no password.
+    /// A keystore has no password.
     #[error("{}: a keystore needs its password: give --wallet-password-file", path.display())]
     NoPassword {
-        /// The keystore.
+        /// The keystore's path.
         path: PathBuf,
     },
-    /// More passwords than one, and not one for each keystore.
+    /// There are several passwords, but not one for each keystore.
     #[error(
         "--wallet-password-file: {passwords} files for {keystores} keystores: give one for all of them, or one each in their order"
     )]
     Count {
-        /// How many passwords are given.
+        /// The number of passwords.
         passwords: usize,
-        /// How many of the key files are keystores.
+        /// The number of keystores.
         keystores: usize,
     },
-    /// Two files with the key of the same account.
-    #[error("{}: the key of {address}, as {} has it: give it once", path.display(), first.display())]
+    /// Two files hold the key of the same account.
+    #[error("{}: the same key of {address} as in {}: give it once", path.display(), first.display())]
     Twice {
-        /// The second file.
+        /// The path of the second file.
         path: PathBuf,
-        /// The first.
+        /// The path of the first file.
         first: PathBuf,
-        /// The account.
+        /// The account's address.
         address: Address,
     },
 }
 
-/// The signers of these key files, in their order. A keystore's password is the first line of its file in `passwords`: one serves all
-/// keystores, else the first is for the first keystore, and so on.
+/// Returns the signers of these key files, in order. A keystore's password is the first line of its file in
+/// `passwords`: a single one is for all keystores, else the first is for the first keystore, and so on.
 ///
-/// It takes about a second for each keystore. Keys and passwords that others can read are warned of in the log.
+/// Takes about a second per keystore. Logs a warning for files that other users can read.
+///
+/// # Errors
+///
+/// Returns a [`KeyError`] for the first file that gives no key.
 pub fn load(files: &[PathBuf], passwords: &[PathBuf]) -> Result<Vec<PrivateKeySigner>, KeyError> {
     let files = files.iter().map(|path| KeyFile::read(path)).collect::<Result<Vec<_>, _>>()?;
     let keystores = files.iter().filter(|file| matches!(file.form, Form::Keystore)).count();
@@ -138,7 +142,7 @@ struct KeyFile {
 }
 
 enum Form {
-    /// Encrypted, its form and its costs checked.
+    /// An encrypted key whose form and costs are checked.
     Keystore,
     Raw(Box<PrivateKeySigner>),
 }
@@ -161,12 +165,12 @@ impl KeyFile {
     }
 }
 
-/// A file's bytes, and whether others than its owner can read it.
+/// Returns a file's bytes, and whether others than its owner can read it.
 fn read(path: &Path) -> Result<(Zeroizing<Vec<u8>>, bool), KeyError> {
     let fail = |source| KeyError::Read { path: path.into(), source };
     let file = File::open(path).map_err(fail)?;
     let open_to_others = is_open_to_others(&file).map_err(fail)?;
-    // Room for all of it from the start: growing would leave copies behind.
+    // Allocated in full, because growing would leave copies of the key behind.
     let mut bytes = Zeroizing::new(Vec::with_capacity(LONGEST_FILE + 1));
     file.take(LONGEST_FILE as u64 + 1).read_to_end(&mut bytes).map_err(fail)?;
     if bytes.len() > LONGEST_FILE {
@@ -193,7 +197,7 @@ fn decrypt(path: &Path, password: &Path) -> Result<PrivateKeySigner, KeyError> {
         LocalSignerError::EthKeystoreError(KeystoreError::MacMismatch) => {
             KeyError::Password { path: path.into(), password: password.into() }
         }
-        // The rest of its form has been checked.
+        // The other fields have been checked.
         LocalSignerError::EthKeystoreError(KeystoreError::SerdeJson(_)) => problem("id: expected a UUID"),
         LocalSignerError::EthKeystoreError(KeystoreError::StdIo(_)) => problem("file: cannot be read a second time"),
         LocalSignerError::EthKeystoreError(_) => problem("crypto.kdfparams: no parameters of scrypt"),
@@ -201,7 +205,7 @@ fn decrypt(path: &Path, password: &Path) -> Result<PrivateKeySigner, KeyError> {
     })
 }
 
-/// The parts of a keystore that decrypting relies on.
+/// The fields of a keystore that decryption relies on.
 #[derive(Deserialize)]
 struct Keystore {
     version: u64,
@@ -234,13 +238,17 @@ struct KdfParams {
     prf: Option<String>,
 }
 
-/// Whether this is a keystore that can be decrypted, at a cost that is not absurd: which field is not right, and what was expected.
+/// Checks that this is a keystore that can be decrypted at a reasonable cost.
 ///
-/// The library takes the lengths and the costs in a keystore as they are, and would panic or run out of memory on some.
+/// The library uses the lengths and costs in a keystore unchecked, and would panic or run out of memory on some.
 /// <https://ethereum.org/en/developers/docs/data-structures-and-encoding/web3-secret-storage/>
+///
+/// # Errors
+///
+/// Returns the field that is wrong, and the expected value.
 fn check_keystore(text: &[u8]) -> Result<(), String> {
     let mut json = serde_json::Deserializer::from_slice(text);
-    // What the parser says may quote the file: only the place is told.
+    // The parser's message may quote the file, so only the position is shown.
     let Keystore { version, crypto } = serde_path_to_error::deserialize(&mut json).map_err(|error| {
         let (path, inner) = (error.path().to_string(), error.inner());
         let place = format!("line {} column {}", inner.line(), inner.column());

@@ -1,4 +1,4 @@
-//! The batches that were taken, and the ids that are in use.
+//! The accepted batches, and the ids in use.
 
 use std::{
     collections::HashSet,
@@ -12,35 +12,37 @@ use redb::{ReadableTable, ReadableTableMetadata, TableDefinition, WriteTransacti
 use super::{BatchId, WalletError};
 use crate::store::{Store, StoreError};
 
-/// Batches by their id.
+/// Batches by id.
 const BATCHES: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("batches");
-/// Their ids in the order of their coming.
+/// Ids in order of arrival.
 const ORDER: TableDefinition<'_, u64, &str> = TableDefinition::new("batch order");
 
-/// Batches that are forgotten for one that comes, where there are too many.
+/// The most batches that are removed at once to make room.
 const FORGOTTEN_AT_ONCE: u64 = 16;
 
-/// A batch that was taken. How far it has come is not written: that follows from the chain.
+/// An accepted batch. Its state is not stored, because it follows from the chain.
 #[derive(Clone, Debug, PartialEq, Eq, RlpEncodable, RlpDecodable)]
 #[rlp(trailing)]
 pub struct TakenBatch {
-    /// Who sends it.
+    /// The account that sends the batch.
     pub from: Address,
-    /// EIP-155 chain id.
+    /// The chain id (EIP-155).
     pub chain_id: u64,
-    /// Whether it is sent as one.
+    /// Whether the batch is one transaction.
     pub atomic: bool,
-    /// The contract that executes it, where it is sent as one.
+    /// The contract that executes the batch, if it is atomic.
     pub executor: Address,
-    /// Its transactions, but for one that deploys the batch executor.
+    /// The transactions, without the one that deploys the batch executor.
     pub transactions: Vec<B256>,
-    /// The one that deploys the batch executor, where it was not there.
+    /// The transaction that deploys the batch executor, if it was needed.
     pub deployment: Option<B256>,
-    /// The newest block when it was taken: its transactions are in later ones. `None` in a record of before this was written.
+    /// The newest block when the batch was accepted. Its transactions are in later blocks. `None` in records older than
+    /// this field.
     pub taken_on: Option<u64>,
 }
 
-/// The batches on the disk (or, on a node that keeps nothing, in memory), the newest of them, and the ids of those on their way there.
+/// The stored batches (in memory on a node without a data directory), the newest of them, and the ids of those being
+/// written.
 #[derive(Clone, Debug)]
 pub struct Ledger {
     store: Store,
@@ -48,7 +50,7 @@ pub struct Ledger {
     kept: u64,
 }
 
-/// A claim to an id: no other batch has it while this is held, nor after its batch was written.
+/// A claim to an id. While it is held, and after the batch was written, no other batch gets the id.
 #[derive(Debug)]
 pub struct IdClaim {
     id: BatchId,
@@ -56,12 +58,12 @@ pub struct IdClaim {
 }
 
 impl Ledger {
-    /// A ledger in `store` that keeps the last `kept` batches.
+    /// Creates a ledger in `store` that retains the last `kept` batches.
     pub fn new(store: Store, kept: u64) -> Self {
         Self { store, reserved: Arc::default(), kept }
     }
 
-    /// Where it is kept.
+    /// Returns the store.
     pub const fn store(&self) -> &Store {
         &self.store
     }
@@ -69,12 +71,13 @@ impl Ledger {
     /// Claims an id.
     ///
     /// # Errors
-    /// That another batch has it.
+    ///
+    /// Returns [`WalletError::Duplicate`] if another batch has the id.
     pub fn reserve(&self, id: BatchId) -> Result<IdClaim, WalletError> {
         if !lock(&self.reserved).insert(id.clone()) {
             return Err(WalletError::taken(&id));
         }
-        // From here on nobody else can write it; one that was written before is there to be read.
+        // From here on no other request can write the id, and a batch written before is visible below.
         let claim = IdClaim { id, reserved: self.reserved.clone() };
         match self.get(&claim.id)? {
             Some(_) => Err(WalletError::taken(&claim.id)),
@@ -82,10 +85,11 @@ impl Ledger {
         }
     }
 
-    /// The batch with this id, if it was taken.
+    /// Returns the batch with this id, if there is one.
     ///
     /// # Errors
-    /// That the store cannot be read.
+    ///
+    /// Returns a [`StoreError`] if the store cannot be read.
     pub fn get(&self, id: &BatchId) -> Result<Option<TakenBatch>, StoreError> {
         self.store.read(|transaction| {
             let table = match transaction.open_table(BATCHES) {
@@ -101,7 +105,7 @@ impl Ledger {
         })
     }
 
-    /// What writes a batch under an id that is claimed. The oldest is forgotten where there are too many.
+    /// Returns the write of a batch under a claimed id. The write removes the oldest batches beyond the bound.
     pub fn writing(
         &self,
         id: &BatchId,
@@ -113,7 +117,7 @@ impl Ledger {
             batches.insert(id.as_str(), bytes.as_slice())?;
             let next = order.last()?.map_or(0, |(number, _)| number.value() + 1);
             order.insert(next, id.as_str())?;
-            // A few at a time where the bound was lowered: others wait for this commit.
+            // A few at a time, because others wait for this commit.
             for _ in 0..order.len()?.saturating_sub(kept).min(FORGOTTEN_AT_ONCE) {
                 if let Some((_, oldest)) = order.pop_first()? {
                     batches.remove(oldest.value())?;
@@ -125,7 +129,7 @@ impl Ledger {
 }
 
 impl IdClaim {
-    /// The id.
+    /// Returns the id.
     pub const fn id(&self) -> &BatchId {
         &self.id
     }

@@ -1,10 +1,11 @@
 //! EIP-5792 batches: rules, signing, approval, durable store.
 //!
-//! A batch comes parsed. [`Wallet::admit`] checks the [`rules`] and claims its id, and [`plan`] runs it at `pending` and tells which
-//! transactions carry it out. Where somebody is to be asked, [`approval`] waits for the answer that comes over the [`socket`].
-//! [`Wallet::submit`] then chooses nonces and signs ([`accounts`]), and the transactions take their places in the pool while they are written to
-//! the disk together with the batch ([`ledger`]). The client is answered when they are there, and not before that does anybody else see them.
-//! How far a batch has come is not kept: [`Wallet::status`] reads it off the chain.
+//! Batches arrive parsed. [`Wallet::admit`] checks the [`rules`] and claims the id, and [`mod@plan`] simulates the
+//! batch at `pending` and finds its transactions. If somebody is to be asked, [`approval`] waits for the decision,
+//! which arrives over the [`socket`]. [`Wallet::submit`] then chooses nonces and signs ([`accounts`]), and the
+//! transactions enter the pool, held, while they are written to the disk together with the batch ([`ledger`]). Only
+//! when they are on disk is the client answered, and does anybody else see them. The state of a batch is not stored:
+//! [`Wallet::status`] reads it from the chain.
 
 mod accounts;
 mod approval;
@@ -53,54 +54,54 @@ use crate::{
     store::Commit,
 };
 
-/// How often nonces are chosen anew where somebody else took them meanwhile.
+/// The number of times nonces are chosen anew if somebody else took them meanwhile.
 pub const NONCE_TRIES: u32 = 8;
 
-/// What a wallet does where its user may choose.
+/// The wallet's settings.
 #[derive(Clone, Copy, Debug)]
 pub struct Policy {
-    /// Somebody is asked about each batch.
+    /// Whether an approver is asked about each batch.
     pub ask: bool,
-    /// Every batch is rejected.
+    /// Whether every batch is rejected.
     pub deny: bool,
-    /// Calls of a batch.
+    /// The most calls of a batch.
     pub max_calls: usize,
-    /// Bytes of call data of a batch.
+    /// The most bytes of call data of a batch.
     pub max_bytes: usize,
-    /// Accounts may be delegated to the batch executor.
+    /// Whether accounts may be delegated to the batch executor.
     pub allow_upgrade: bool,
-    /// An atomic batch that reverts when it is simulated is refused.
+    /// Whether an atomic batch that reverts in simulation is refused.
     pub refuse_reverts: bool,
-    /// Gas above what a simulation needed, in per cent.
+    /// Gas in addition to what a simulation needed, in per cent.
     pub gas_margin: u64,
-    /// The batch executor, where it is not presim's own.
+    /// The address of another batch executor than presim's own, if set.
     pub executor: Option<Address>,
 }
 
 /// The wallet.
 #[derive(Debug)]
 pub struct Wallet {
-    /// The chain.
+    /// The chain's rules.
     pub spec: ChainSpec,
-    /// Analysed bytecode.
+    /// The cache of analysed codes.
     pub codes: Arc<CodeCache>,
-    /// Where its transactions wait.
+    /// The pool for the wallet's transactions.
     pub pool: Arc<Pool>,
-    /// Its accounts.
+    /// The accounts that the wallet signs for.
     pub accounts: Accounts,
-    /// What its transactions pay.
+    /// The fees of the wallet's transactions.
     pub fees: Fees,
-    /// Who is asked.
+    /// The batches that wait for approval.
     pub approvals: Arc<Approvals>,
-    /// What it has taken.
+    /// The accepted batches.
     pub ledger: Ledger,
-    /// What it does where there is a choice.
+    /// The wallet's settings.
     pub policy: Policy,
-    /// How its simulations run.
+    /// The settings of simulations.
     pub rules: engine::SimulationRules,
 }
 
-/// A batch that has passed the rules and was simulated: nothing of it is signed yet. Dropping it frees its id.
+/// A batch that has passed the rules and was simulated, but not signed. Dropping it frees its id.
 #[derive(Debug)]
 pub struct PreparedBatch {
     batch: BatchRequest,
@@ -110,17 +111,19 @@ pub struct PreparedBatch {
 }
 
 impl PreparedBatch {
-    /// What its client is told once it is sent.
+    /// Returns the answer for the client once the batch is sent.
     pub fn submitted(&self) -> Submitted {
         Submitted { id: self.claim.id().clone(), simulation: self.plan.simulation.clone() }
     }
 }
 
 impl Wallet {
-    /// Checks a batch by the rules, claims its id, and simulates it at `pending`. `client` tells whether its client may use the wallet.
+    /// Checks a batch by the rules, claims its id, and simulates it at `pending`. `client` says whether its client may
+    /// use the wallet.
     ///
     /// # Errors
-    /// The first rule that it breaks; what the simulation says.
+    ///
+    /// Returns the [`WalletError`] of the first rule that the batch breaks, or of the simulation.
     pub fn admit(
         &self,
         batch: BatchRequest,
@@ -151,17 +154,19 @@ impl Wallet {
         let id = batch.id.clone().unwrap_or_else(BatchId::random);
         let claim = rules.check(&batch, standing, || {
             let claim = self.ledger.reserve(id)?;
-            // In this order: a withdrawn batch gives up its claim only when the approvals know its id.
+            // In this order, because a withdrawn batch drops its claim only when the approvals know its id.
             self.approvals.check_id(claim.id()).map(|()| claim)
         })?;
         let plan = self.plan(&batch, address, published, overlay, meter)?;
         Ok(PreparedBatch { batch, claim, account: address, plan })
     }
 
-    /// Simulates a batch that was approved again, at what is `pending` now: some time has gone by since it was.
+    /// Simulates an approved batch again at the current `pending`, because time has passed since.
     ///
     /// # Errors
-    /// What the simulation says; that something else would be signed than what was approved.
+    ///
+    /// Returns the [`WalletError`] of the simulation, or one that says that something else would be signed than was
+    /// approved.
     pub fn renew(
         &self,
         prepared: &mut PreparedBatch,
@@ -205,7 +210,7 @@ impl Wallet {
         planner.plan(batch, account, overlay, meter)
     }
 
-    /// What an approver is asked about a batch.
+    /// Returns a batch as an approver sees it.
     pub fn question(&self, prepared: &PreparedBatch) -> Asked {
         let PreparedBatch { batch, claim, account, plan } = prepared;
         let outcome = |index: usize| match plan.simulation.get(index) {
@@ -235,10 +240,11 @@ impl Wallet {
         }
     }
 
-    /// Signs a batch and sends it on its way: it is taken when the promise is kept.
+    /// Signs and sends a batch. It is accepted when the [`Commit`] resolves.
     ///
     /// # Errors
-    /// That the pool does not take it; then none of it is sent.
+    ///
+    /// Returns a [`WalletError`] if the pool rejects a transaction. Nothing is sent then.
     pub fn submit(&self, prepared: PreparedBatch) -> Result<Commit, WalletError> {
         let PreparedBatch { batch: _, claim, account, plan } = prepared;
         let signer =
@@ -260,10 +266,10 @@ impl Wallet {
                 taken_on: Some(taken_on),
             };
             let write = self.ledger.writing(&id, &taken);
-            // The id is claimed until it stands on the disk.
+            // The id stays claimed until it is on disk.
             let claimed = claim.clone();
             match self.pool.add_own(transactions, self.ledger.store(), write, move |_| drop(claimed)) {
-                // Somebody else who has the key was quicker with a raw transaction. What was signed has gone nowhere.
+                // A raw transaction of the same account took the nonce first. Nothing of what was signed was sent.
                 Err(error) if error.is_nonce() && tries < NONCE_TRIES => tries += 1,
                 done => break done?,
             }
@@ -280,12 +286,12 @@ impl Wallet {
         let mut transactions = Vec::with_capacity(plan.transactions.len());
         for (index, PlannedTx { call, gas }) in plan.transactions.iter().enumerate() {
             let upgrade = plan.upgrade.filter(|_| index == last);
-            // One behind a gap may have a nonce between, or the nonce that the authorization needs.
+            // A nonce between may be taken by a transaction behind a gap, or needed by the authorization.
             let nonce = self.pool.next_nonces(signer.address(), next, if upgrade.is_some() { 2 } else { 1 });
             next = nonce + 1;
             let mut call = Call { gas: None, ..call.clone() };
             if let Some(executor) = upgrade {
-                // The transaction itself uses up the nonce before.
+                // The transaction itself uses the nonce before.
                 call.authorization_list =
                     Some(vec![signer.authorize(executor, chain_id, nonce + 1).map_err(unsigned)?]);
             }
@@ -294,13 +300,14 @@ impl Wallet {
         Ok(transactions)
     }
 
-    /// How far a batch has come.
+    /// Returns the state of a batch.
     ///
     /// # Errors
-    /// That no batch has this id, or that what it did is in blocks that were pruned.
+    ///
+    /// Returns [`WalletError::Unknown`] if no batch has this id, and [`WalletError::Pruned`] if its blocks were pruned.
     pub fn status(&self, id: BatchId, overlay: &Overlay) -> Result<BatchStatus, WalletError> {
         let batch = self.ledger.get(&id)?.ok_or_else(|| WalletError::unknown(&id))?;
-        // In this order: a transaction leaves the pool only after the snapshot with it was published.
+        // In this order, because a transaction leaves the pool only after the snapshot with it was published.
         let waiting: Vec<bool> = batch.transactions.iter().map(|hash| self.pool.has_place(hash)).collect();
         let published = self.pool.published();
         let mut receipts = Vec::with_capacity(waiting.len());
@@ -320,18 +327,18 @@ impl Wallet {
                     receipts.extend(block.transaction(index).map(receipt));
                 }
                 None if published.is_mined(hash) => return Err(WalletError::pruned(&id)),
-                // While the feed is broken its open block is not shown, and is still what the chain will do if it goes on.
+                // A degraded feed's open block is not shown, but is what the chain does if the feed recovers.
                 None if !waits && !published.is_building(hash) => lost += 1,
                 None => {}
             }
         }
-        // What is nowhere may have been in a block that was pruned.
+        // A transaction that is nowhere may have been in a pruned block.
         let first = batch.taken_on.unwrap_or_default() + 1;
         if lost > 0 && published.has_blocks(first, published.head().number()).is_err() {
             return Err(WalletError::pruned(&id));
         }
-        // What was to deploy the executor may have been replaced, or have failed, as it does where another was quicker. Where nobody did so in
-        // time, nothing was there to make the calls.
+        // The deployment of the executor may have been replaced, or have failed because another deployment came first.
+        // If there was none in time, no contract was there to make the calls.
         if batch.deployment.is_some_and(|hash| !has_succeeded(&published, &hash)) {
             for receipt in &mut receipts {
                 receipt.success &= was_deployed_before(&published, batch.executor, receipt, overlay);
@@ -341,10 +348,11 @@ impl Wallet {
         Ok(BatchStatus { id, chain_id: batch.chain_id, state, atomic: batch.atomic, receipts })
     }
 
-    /// Whether batches of an account can be atomic.
+    /// Returns whether batches of an account can be atomic.
     ///
     /// # Errors
-    /// That the account is not the wallet's.
+    ///
+    /// Returns [`WalletError::Unauthorized`] if the account is not the wallet's.
     pub fn support(
         &self,
         account: Address,
@@ -364,7 +372,7 @@ impl Wallet {
         })
     }
 
-    /// Whether the batch executor is there, or can be.
+    /// Returns whether the batch executor is there, or can be.
     fn can_be_executed(&self, snapshot: &Snapshot, overlay: &Overlay) -> bool {
         let has_code = |address| has_code(snapshot, address, overlay);
         has_code(self.executor().address()) || (self.executor().deployment().is_some() && has_code(DEPLOYMENT_PROXY))
@@ -384,24 +392,24 @@ impl Wallet {
     }
 }
 
-/// What batches run on.
+/// Returns the snapshot that batches run on.
 fn pending(published: &Published) -> Result<Arc<Snapshot>, WalletError> {
     published.select(Selector::Pending).map_err(|error| WalletError::Refused(error.to_string()))
 }
 
-/// Whether a transaction is in a block, and succeeded there.
+/// Returns whether a transaction is in a block, and succeeded there.
 fn has_succeeded(published: &Published, hash: &TxHash) -> bool {
     let found = published.transaction(hash);
     found.and_then(|(block, index)| block.transaction(index).map(|included| included.receipt.status())).unwrap_or(false)
 }
 
-/// Whether there is code at an address.
+/// Returns whether there is code at an address.
 fn has_code(at: &Snapshot, address: Address, overlay: &Overlay) -> bool {
     overlay.look_up(&at.world, address).is_some_and(|account| !account.is_empty_code_hash())
 }
 
-/// Whether the batch executor was there when the transaction of this receipt ran: since the block before, or by a transaction before it in its
-/// own. Where that state is kept no more, it is taken to have been there if it is now.
+/// Returns whether the batch executor existed when the transaction of this receipt ran: in the parent block, or by an
+/// earlier transaction of the same block. If that state is no longer retained, the current state decides.
 fn was_deployed_before(published: &Published, executor: Address, receipt: &CallsReceipt, overlay: &Overlay) -> bool {
     let is_there = |at: &Snapshot| has_code(at, executor, overlay);
     match published.select(Selector::Number(receipt.block_number.saturating_sub(1))) {
@@ -417,7 +425,8 @@ fn was_deployed_before(published: &Published, executor: Address, receipt: &Calls
     })
 }
 
-/// How far a batch of `count` transactions is, of which those with `receipts` are in a block and `lost` can be in none any more.
+/// Returns the state of a batch of `count` transactions, of which those with `receipts` are in a block and `lost` ones
+/// can never be.
 fn state_of(count: usize, receipts: &[CallsReceipt], lost: usize) -> CallsState {
     let succeeded = receipts.iter().filter(|receipt| receipt.success).count();
     match receipts.len() {

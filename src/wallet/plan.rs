@@ -1,4 +1,4 @@
-//! From a batch to the transactions that carry it out, each with the gas that it turned out to need.
+//! From a batch to its transactions, each with the gas that it needs.
 
 use alloy_eips::{eip7702::constants::PER_EMPTY_ACCOUNT_COST, eip7825::MAX_TX_GAS_LIMIT_OSAKA};
 use alloy_hardforks::EthereumHardforks;
@@ -18,39 +18,40 @@ use crate::{
     state::{CodeCache, Overlay, Snapshot},
 };
 
-/// The transactions of a batch, to be signed with nonces that follow each other.
+/// The transactions of a batch, to be signed with consecutive nonces.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// In order.
+    /// The transactions, in order.
     pub transactions: Vec<PlannedTx>,
-    /// Whether the last of them makes all calls or none. What comes before it deploys the batch executor.
+    /// Whether the last transaction makes all calls or none. The ones before it deploy the batch executor.
     pub atomic: bool,
-    /// The code that the last of them delegates the account to.
+    /// The code to which the last transaction delegates the account.
     pub upgrade: Option<Address>,
-    /// What each call did, where each was run alone.
+    /// The result of each call, if each was run alone.
     pub simulation: Vec<SimulatedCall>,
-    /// Why all of them would fail together, where policy does not refuse that.
+    /// The reason why all calls together would fail, if policy does not refuse that.
     pub failure: Option<String>,
 }
 
-/// What of a plan an approver agrees to, beside the calls: where it has changed, something else would be signed.
+/// The parts of a plan that an approver agrees to, beside the calls. If they have changed, something else would be
+/// signed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Terms {
     /// Whether all calls are made or none.
     pub atomic: bool,
-    /// The code that the account is to be delegated to.
+    /// The code to which the account is to be delegated.
     pub upgrade: Option<Address>,
-    /// How many transactions are to be signed.
+    /// The number of transactions to sign.
     pub transactions: usize,
 }
 
 impl Plan {
-    /// What an approver agrees to.
+    /// Returns the parts of the plan that an approver agrees to.
     pub fn terms(&self) -> Terms {
         Terms { atomic: self.atomic, upgrade: self.upgrade, transactions: self.transactions.len() }
     }
 
-    /// The most that its transactions can cost in fees for gas, in wei.
+    /// Returns the most that its transactions can cost in fees for gas, in wei.
     pub fn most_fees(&self) -> U256 {
         let cost = |planned: &PlannedTx| U256::from(planned.gas) * U256::from(most_price(planned.call.fees));
         self.transactions.iter().map(cost).fold(U256::ZERO, U256::saturating_add)
@@ -72,43 +73,43 @@ impl std::fmt::Display for Terms {
 /// A transaction to be signed.
 #[derive(Clone, Debug)]
 pub struct PlannedTx {
-    /// All but the nonce, the gas and the authorization.
+    /// The call, without nonce, gas and authorization.
     pub call: Call,
-    /// Gas limit.
+    /// The gas limit.
     pub gas: u64,
 }
 
-/// What plans are made with.
+/// The inputs of a plan.
 #[derive(Clone, Copy, Debug)]
 pub struct Planner<'a> {
     pub spec: &'a ChainSpec,
     pub codes: &'a CodeCache,
     pub rules: &'a SimulationRules,
     pub executor: BatchExecutor,
-    /// Gas above what was needed, in per cent.
+    /// Gas in addition to what was needed, in per cent.
     pub gas_margin: u64,
-    /// Refuse an atomic batch that reverts.
+    /// Whether an atomic batch that reverts is refused.
     pub refuse_reverts: bool,
-    /// The state to run on.
+    /// The snapshot to run on.
     pub snapshot: &'a Snapshot,
-    /// What each transaction pays.
+    /// The fees of each transaction.
     pub fees: CallFees,
-    /// Something of the account waits that may delegate it to another before the batch is mined.
+    /// Whether the pool holds a transaction that may re-delegate the account before the batch is mined.
     pub delegation_waits: bool,
-    /// Accounts may be delegated.
+    /// Whether accounts may be delegated.
     pub allow_upgrade: bool,
 }
 
-/// How a call went, with the gas limit that it is to have.
+/// The result of a call, with the gas limit for its transaction.
 struct PlannedRun {
     result: ExecutionResult,
     gas: u64,
-    /// Whether it needs more gas than a transaction may have.
+    /// Whether the call needs more gas than a transaction may have.
     too_dear: bool,
 }
 
 impl PlannedRun {
-    /// Why it failed, if it did, in [`LONGEST_REASON`] characters at most.
+    /// Returns the reason of the failure, in at most [`LONGEST_REASON`] characters; `None` if the call succeeded.
     fn failure(&self) -> Option<String> {
         let reason = match &self.result {
             ExecutionResult::Success { .. } => return None,
@@ -120,11 +121,13 @@ impl PlannedRun {
 }
 
 impl Planner<'_> {
-    /// Runs a batch of `account`'s on the snapshot, in `overlay`, as long as `meter` lets it, and plans its transactions.
+    /// Runs a batch of `account` on the snapshot, in `overlay`, within the bounds of `meter`, and plans its
+    /// transactions.
     ///
     /// # Errors
-    /// That the chain's rules refuse a transaction of it; of an atomic batch, that it reverts (where policy refuses that), that it needs
-    /// more gas than a transaction may have, or that the batch executor cannot be there.
+    ///
+    /// Returns a [`WalletError`] if the chain's rules reject a transaction. For an atomic batch, also if it reverts
+    /// (and policy refuses that), needs more gas than a transaction may have, or the batch executor cannot be deployed.
     pub fn plan(
         &self,
         batch: &BatchRequest,
@@ -138,7 +141,7 @@ impl Planner<'_> {
             return self.atomic(batch, account, delegation, overlay);
         }
         let sequential = self.sequential(batch, account, overlay)?;
-        // An account that is delegated already can make several calls at once, where that does no less than one after another.
+        // A delegated account can make several calls at once, if that has the same effect as one after another.
         let succeeds = sequential.simulation.iter().all(|call| call.error.is_none());
         let creates = batch.calls.iter().any(|call| call.to.is_none());
         let is_delegated = delegation == Delegation::Executor && !self.delegation_waits;
@@ -202,7 +205,7 @@ impl Planner<'_> {
             transactions.push(PlannedTx { call: deployment, gas: ran.gas });
         }
         let upgrade = match delegation {
-            // Whatever waits before it: it is delegated when the batch is mined.
+            // The account is delegated when the batch is mined, whatever is mined before it.
             Delegation::Executor if self.delegation_waits && self.allow_upgrade => Some(executor),
             Delegation::Executor if self.delegation_waits => {
                 return Err(WalletError::Upgrade(format!(
@@ -216,7 +219,7 @@ impl Planner<'_> {
             }
         };
         if upgrade.is_some() {
-            // As the authorization will have it, which is not signed yet.
+            // The code after the authorization, which is not signed yet.
             let code = Bytecode::new_eip7702(executor).original_bytes();
             overlay.set(account, None, None, Some(self.codes.overriding(code)));
         }
@@ -248,7 +251,8 @@ impl Planner<'_> {
         Ok(Plan { transactions, atomic: true, upgrade, simulation: Vec::new(), failure: ran.failure() })
     }
 
-    /// What stands at `place` needs more gas than `affordable`, which its account can pay, or than a transaction may have.
+    /// Returns the error for a call or batch, named by `place`, that needs more gas than `affordable`, which its
+    /// account can pay, or than a transaction may have.
     fn too_large(&self, place: &str, affordable: u64) -> WalletError {
         let most = self.most_gas();
         if affordable < most {
@@ -259,15 +263,15 @@ impl Planner<'_> {
         WalletError::TooLarge(format!("{place}: more than {most} gas is needed, the most of one transaction"))
     }
 
-    /// Whether a call that fails with the most gas of a transaction succeeds with all that a request may use.
+    /// Returns whether a call that fails with the most gas of a transaction succeeds with all that a request may use.
     fn would_succeed_with_more(&self, call: &Call, overlay: &mut Overlay) -> Result<bool, WalletError> {
-        // Gas that no transaction can have is paid by nobody.
+        // Gas that no transaction can have is never paid.
         let free = Call { fees: CallFees::default(), ..call.clone() };
         let ran = self.run_with(&free, self.rules.gas_cap, overlay);
         Ok(ran.map_err(|error| refused("params[0].calls", error))?.is_success())
     }
 
-    /// The call that deploys the batch executor.
+    /// Returns the call that deploys the batch executor.
     fn deployment(&self, overlay: &Overlay) -> Result<BatchCall, WalletError> {
         let executor = self.executor.address();
         let deployment = self.executor.deployment().ok_or_else(|| {
@@ -297,15 +301,15 @@ impl Planner<'_> {
         Engine { spec: self.spec, rules: self.rules, codes: self.codes, overlay }
     }
 
-    /// The most gas of a transaction here.
+    /// Returns the most gas of a transaction here.
     fn most_gas(&self) -> u64 {
         let header = self.snapshot.header();
         let most = header.gas_limit.min(self.rules.gas_cap);
         if self.spec.is_osaka_active_at_timestamp(header.timestamp) { most.min(MAX_TX_GAS_LIMIT_OSAKA) } else { most }
     }
 
-    /// Runs a call, keeps what it did, and tells the gas limit that it is to have: its own, else what it needed and a margin. Of the gas that
-    /// its transaction can have, `reserved` is for something else.
+    /// Runs a call and keeps its changes. Returns the result with the gas limit for its transaction: the call's own,
+    /// else the gas it needed with a margin. `reserved` is gas of the same transaction for something else.
     fn run(&self, call: &Call, reserved: u64, overlay: &mut Overlay) -> Result<PlannedRun, SimulationError> {
         if let Some(gas) = call.gas {
             return Ok(PlannedRun { result: self.run_with(call, gas, overlay)?, gas, too_dear: false });
@@ -317,17 +321,19 @@ impl Planner<'_> {
         Ok(match estimate {
             Estimate::Gas { limit, .. } => {
                 let result = self.run_with(call, limit, overlay)?;
-                // What only moves ether needs what it needs.
+                // A plain transfer needs no margin.
                 let gas = if limit == TRANSFER_GAS { limit } else { with_margin(limit) };
                 PlannedRun { result, gas, too_dear: false }
             }
-            // It fails with all the gas it can have. On the chain it may not: it gets twice what it used.
+            // The call reverts with all available gas. On the chain it may succeed, so its transaction gets twice the
+            // gas it used.
             Estimate::Revert(_) => {
                 let result = self.run_with(call, most, overlay)?;
                 let gas = with_margin(result.tx_gas_used().saturating_mul(2));
                 PlannedRun { result, gas, too_dear: false }
             }
-            // It uses up all it has, however much that is. With little it may run out before it comes to what halts it: the reason stays.
+            // The call uses all the gas that it has, whatever that is. With little gas it may run out before it halts,
+            // so the reason is kept.
             Estimate::Halt(halted) => {
                 let gas = self.intrinsic_gas(call).saturating_add(HALTING_GAS).min(most);
                 let mut result = self.run_with(call, gas, overlay)?;
@@ -343,14 +349,15 @@ impl Planner<'_> {
         })
     }
 
-    /// The most gas that a transaction can have and its sender can pay, at least what any transaction needs.
+    /// Returns the most gas that a transaction can have and its sender can pay; at least the intrinsic gas of a
+    /// transfer.
     fn affordable(&self, call: &Call, overlay: &mut Overlay) -> u64 {
         let left = overlay.balance_and_nonce(call.from).0.saturating_sub(call.value);
         let paid: u64 = left.checked_div(U256::from(most_price(call.fees))).unwrap_or(U256::MAX).saturating_to();
         self.most_gas().min(paid).max(TRANSFER_GAS)
     }
 
-    /// What a transaction of this call needs to begin.
+    /// Returns the intrinsic gas of a transaction with this call.
     fn intrinsic_gas(&self, call: &Call) -> u64 {
         let fork = self.spec.evm_fork(self.snapshot.header());
         let needed = calculate_initial_tx_gas(fork, &call.data, call.to.is_create(), 0, 0, 0);
@@ -371,15 +378,15 @@ impl Planner<'_> {
     }
 }
 
-/// Gas of a transaction that only transfers ether.
+/// Gas of a plain transfer.
 const TRANSFER_GAS: u64 = 21_000;
-/// Gas beyond the intrinsic of a transaction that halts when it is simulated: what it is given is lost, and nothing tells how much it would need
-/// where it did not halt.
+/// Gas beyond the intrinsic gas for a transaction that halts in simulation. It loses all its gas, and the simulation
+/// does not tell how much it would need otherwise.
 const HALTING_GAS: u64 = 100_000;
-/// Characters of the reason of a failure, which a contract may make as long as its gas allows.
+/// The most characters of a failure's reason, which a contract may make as long as its gas allows.
 const LONGEST_REASON: usize = 256;
 
-/// The most that a unit of gas can cost, in wei.
+/// Returns the most that a unit of gas can cost, in wei.
 fn most_price(fees: CallFees) -> u128 {
     match fees {
         CallFees::GasPrice(price) => price,
@@ -395,7 +402,7 @@ fn refused(what: &str, error: SimulationError) -> WalletError {
     }
 }
 
-/// The reason in the data of a revert, where it has one.
+/// Returns the reason in the data of a revert, if there is one.
 fn revert_text(data: &[u8]) -> String {
     engine::revert_reason(data).unwrap_or_else(|| "execution reverted".to_owned())
 }

@@ -1,69 +1,72 @@
-//! The rules of `wallet_sendCalls`, in the one order in which they are checked: the first that a request breaks is its answer.
+//! The rules of `wallet_sendCalls`, in the order in which they are checked. A batch is answered by the first that it
+//! breaks.
 //!
 //! | | Rule | Code |
 //! |-|------|------|
 //! | 1 | `version` is `2.0.0` | -32000 |
-//! | 2 | the request has its form: fields, types and patterns of api.md 2.6 | -32602 |
-//! | 3 | `chainId` is the wallet's chain, and that is at Prague where `atomicRequired` is true | 5710; the latter 5760 on `/standard` |
-//! | 4 | the client may use the wallet, and `from` is an account of it | 4100 |
-//! | 5 | the approver does not refuse everything | 4001 |
-//! | 6 | each capability that is asked for is supported or optional | 5700 |
-//! | 7 | no other batch has the id, nor had it and was withdrawn while it could have been approved | 5720 |
+//! | 2 | the fields of the request have their types and patterns | -32602 |
+//! | 3 | `chainId` is the wallet's chain, which is at Prague if `atomicRequired` is true | 5710; the latter 5760 on `/standard` |
+//! | 4 | the client may use the wallet, and `from` is one of its accounts | 4100 |
+//! | 5 | the wallet does not reject every batch | 4001 |
+//! | 6 | each requested capability is supported or optional | 5700 |
+//! | 7 | no other batch has the id, and none had it that was withdrawn but could still have been approved | 5720 |
 //! | 8 | there are not too many calls, and not too much data in them | 5740 |
-//! | 9 | the account is delegated, or may be, where `atomicRequired` is true | 5750 |
+//! | 9 | if `atomicRequired` is true, the account is delegated or may be | 5750 |
 //!
-//! The first two are checked where the request is parsed, the others by [`WalletRules::check`]. What follows needs the batch to run or somebody to
-//! look at it, so it comes last: the plan of an atomic batch (-32602 where it creates a contract, which is a matter of its form, and is seen
-//! only here, as the calls of other batches may do so), the simulation (the code of a revert; 5740 where more gas is needed than a transaction
-//! may have), then the approver's answer (4001).
+//! The parser checks the first two, and [`WalletRules::check`] the others. Checks that run the batch or ask a person come
+//! last: the plan of an atomic batch (-32602 if it creates a contract, because batches that are not atomic may do so), the
+//! simulation (the code of a revert, or 5740 if more gas is needed than a transaction may have), and the approver's
+//! decision (4001).
 
 use super::{BatchRequest, Requested, WalletError, error::cut};
 
-/// The rules that a wallet has, as its chain and its settings make them.
+/// The rules of a wallet, from its chain and its settings.
 #[derive(Clone, Copy, Debug)]
 pub struct WalletRules {
-    /// EIP-155 id of the wallet's chain.
+    /// The id of the wallet's chain (EIP-155).
     pub chain_id: u64,
-    /// Whether the chain has EIP-7702: it is at Prague or past it.
+    /// Whether the chain has EIP-7702, which it has from Prague on.
     pub atomic: bool,
-    /// Refuse every batch.
+    /// Whether every batch is refused.
     pub deny: bool,
     /// The most calls of a batch.
     pub max_calls: usize,
-    /// The most bytes of call data of a batch, its calls together.
+    /// The most bytes of call data of a batch.
     pub max_bytes: usize,
-    /// Delegate accounts that are not yet delegated to the batch executor.
+    /// Whether accounts may be delegated to the batch executor.
     pub allow_upgrade: bool,
 }
 
-/// How a request stands to the wallet.
+/// The rights of a request's client and account.
 #[derive(Clone, Copy, Debug)]
 pub struct BatchSender {
-    /// Whether its client may use the wallet.
+    /// Whether the client may use the wallet.
     pub client: bool,
-    /// Whether the account that is to send it is one of the wallet's. Where the request names none: whether the wallet has one.
+    /// Whether the sending account is one of the wallet's; if the request names none, whether the wallet has any
+    /// account.
     pub account: bool,
     /// Whether that account is delegated to the batch executor.
     pub delegated: bool,
 }
 
 impl WalletRules {
-    /// The capability of a batch that the wallet supports; that it is atomic is what `atomicRequired` says.
+    /// The supported capability of a batch. The field `atomicRequired` decides whether the batch is atomic.
     const OF_A_BATCH: &str = "atomic";
-    /// The capability of a call that the wallet supports.
+    /// The supported capability of a call.
     const OF_A_CALL: &str = "gasLimitOverride";
 
-    /// Checks a batch whose form is right. `reserve` takes its id, so that no other batch has it from then on, or finds it taken ([`WalletError::taken`]); what it
-    /// returns is the batch's claim to the id, and is dropped where a later rule refuses the batch: dropping it must free the id.
+    /// Checks a batch whose form is valid. `reserve` claims its id, or returns [`WalletError::taken`]. If a later rule
+    /// refuses the batch, the claim is dropped, which must free the id.
     ///
     /// # Errors
-    /// The first rule that is broken, what was wrong and what was expected.
-    pub fn check<IdClaim>(
+    ///
+    /// Returns the [`WalletError`] of the first rule that the batch breaks.
+    pub fn check<Claim>(
         &self,
         batch: &BatchRequest,
         standing: BatchSender,
-        reserve: impl FnOnce() -> Result<IdClaim, WalletError>,
-    ) -> Result<IdClaim, WalletError> {
+        reserve: impl FnOnce() -> Result<Claim, WalletError>,
+    ) -> Result<Claim, WalletError> {
         self.check_chain(batch)?;
         check_account(batch, standing)?;
         if self.deny {

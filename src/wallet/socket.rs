@@ -1,4 +1,5 @@
-//! The Unix socket through which whoever runs the node says yes or no: one line of JSON asks, one line answers.
+//! The Unix socket through which the node's user approves and rejects batches: a request is one line of JSON, and so is
+//! its answer.
 
 use std::{
     io,
@@ -22,80 +23,80 @@ use tokio::{
 
 use super::{Approvals, AskedCall, BatchId, DigestPrefix, approval::Question};
 
-/// The name of the socket in the data directory.
+/// The socket's name in the data directory.
 pub const SOCKET: &str = "wallet.sock";
-/// Bytes of a socket's path, as Unix has it (`sun_path`, its last byte a zero).
+/// The most bytes of a socket's path on Unix (`sun_path`, whose last byte is zero).
 const LONGEST_PATH: usize = 107;
-/// Connections served at once; more wait.
+/// The number of connections served at once. More connections wait.
 const MOST_CONNECTIONS: usize = 16;
-/// Bytes of a request: the longest id fits, each of its bytes escaped.
+/// The most bytes of a request: the longest id fits, with each byte escaped.
 const LONGEST_REQUEST: usize = 6 * BatchId::LONGEST + 1024;
-/// Bytes of data and text after which a list ends; the rest is counted.
+/// Bytes of data and text after which a list ends. The rest is only counted.
 const LONG_LIST: usize = 8 << 20;
-/// How long a client may take to ask, and then to take the answer.
+/// The time-out for a client to send its request, and then to read the answer.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// A request.
+/// A request over the socket.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(super) enum SocketRequest {
-    /// Which batches wait?
+    /// Lists the waiting batches.
     List {},
-    /// What is this batch?
+    /// Shows a batch.
     Show {
         /// The batch's id, or a beginning of it.
         id: String,
     },
-    /// Yes, to the batch that has this digest.
+    /// Approves the batch if it has this digest.
     Approve {
         /// The batch's id, or a beginning of it.
         id: String,
         /// The batch's digest, or a beginning of it.
         digest: DigestPrefix,
     },
-    /// No.
+    /// Rejects the batch.
     Reject {
         /// The batch's id, or a beginning of it.
         id: String,
     },
 }
 
-/// An answer.
+/// An answer over the socket.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) enum SocketAnswer {
-    /// The batches that wait.
+    /// The waiting batches.
     Waiting(WaitingList),
-    /// The batch that was asked for.
+    /// The requested batch.
     Shown(Box<Listed>),
-    /// The batch is to be sent.
+    /// The batch is approved, and will be sent.
     Approved {
-        /// Its id.
+        /// The batch's id.
         id: String,
     },
-    /// The batch is refused.
+    /// The batch is rejected.
     Rejected {
-        /// Its id.
+        /// The batch's id.
         id: String,
     },
-    /// It cannot be done.
+    /// The request failed.
     Error {
-        /// Why.
+        /// The reason.
         message: String,
     },
 }
 
-/// The batches that wait.
+/// The waiting batches.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct WaitingList {
-    /// From the one that has waited longest.
+    /// The batches, the one that has waited longest first.
     pub(super) batches: Vec<Listed>,
-    /// How many more wait, for which a list has no room.
+    /// The number of further batches that do not fit into the list.
     pub(super) more: usize,
 }
 
-/// A batch that waits.
+/// A waiting batch.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Listed {
@@ -104,14 +105,14 @@ pub(super) struct Listed {
     pub(super) from: Address,
     pub(super) chain_id: u64,
     pub(super) atomic: bool,
-    /// The code that the account is to be delegated to.
+    /// The code to which the account is to be delegated.
     pub(super) upgrade: Option<Address>,
-    /// How many are to be signed.
+    /// The number of transactions to sign.
     pub(super) transactions: usize,
-    /// The most that they can cost in fees for gas, in wei.
+    /// The highest fees of the transactions for gas, in wei.
     pub(super) most_fees: U256,
     pub(super) waited_ms: u64,
-    /// When it is rejected.
+    /// The milliseconds until the batch is rejected.
     pub(super) left_ms: u64,
     pub(super) calls: Vec<AskedCall>,
 }
@@ -120,53 +121,55 @@ pub(super) struct Listed {
 #[derive(Debug)]
 pub struct ApprovalSocket {
     path: PathBuf,
-    /// Which file it is.
+    /// Device and inode of the socket's file.
     identity: Option<(u64, u64)>,
-    /// Ends with it.
+    /// The task that serves the socket, which ends with this value.
     _serving: JoinSet<()>,
 }
 
-/// A socket that cannot be made.
+/// The reason why a socket cannot be created.
 #[derive(Debug, thiserror::Error)]
 pub enum SocketError {
-    /// The path does not fit in a socket's address.
+    /// The path does not fit into a socket's address.
     #[error(
         "{}: {} bytes: a Unix socket's path has {LONGEST_PATH} at most: give a --data-dir with a shorter path",
         path.display(), path.as_os_str().len()
     )]
     TooLong {
-        /// The path.
+        /// The socket's path.
         path: PathBuf,
     },
-    /// Something else is in its place.
-    #[error("{}: something that is no socket is in the place of the wallet's: move it away", path.display())]
+    /// Another kind of file is at the socket's path.
+    #[error("{}: another file is at the path of the wallet's socket: move it away", path.display())]
     Taken {
-        /// The path.
+        /// The socket's path.
         path: PathBuf,
     },
-    /// A node answers there.
+    /// Another node listens there.
     #[error("{}: another node listens there: give each node a --data-dir of its own", path.display())]
     InUse {
-        /// The path.
+        /// The socket's path.
         path: PathBuf,
     },
-    /// The system refuses.
+    /// The system refuses an operation.
     #[error("{}: {problem}: {source}", path.display())]
     System {
-        /// The path.
+        /// The socket's path.
         path: PathBuf,
-        /// What could not be done.
+        /// The failed operation.
         problem: &'static str,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
 }
 
 impl ApprovalSocket {
-    /// Listens in this directory, which must be there, and serves these approvals. Only the process's own user may open the socket. One
-    /// that a node left behind is replaced.
+    /// Listens in this directory, which must exist, and serves these approvals. Only the process's own user can open
+    /// the socket. A socket that a node left behind is replaced. Must be called within a Tokio runtime.
     ///
-    /// Called within a Tokio runtime.
+    /// # Errors
+    ///
+    /// Returns a [`SocketError`] if the socket cannot be created.
     pub fn serve(data_dir: &Path, approvals: Arc<Approvals>) -> Result<Self, SocketError> {
         let path = socket_path(data_dir)?;
         let listener = bind(data_dir, &path)?;
@@ -175,7 +178,7 @@ impl ApprovalSocket {
         Ok(Self { identity: identity(&path), path, _serving: serving })
     }
 
-    /// Where it is.
+    /// Returns the socket's path.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -183,7 +186,7 @@ impl ApprovalSocket {
 
 impl Drop for ApprovalSocket {
     fn drop(&mut self) {
-        // Another node's may stand in its place, where the directory was taken away and made anew.
+        // Another node's socket may be at this path, if the directory was removed and created anew.
         if identity(&self.path) != self.identity {
             return;
         }
@@ -193,19 +196,19 @@ impl Drop for ApprovalSocket {
     }
 }
 
-/// Where the socket of a data directory is.
+/// Returns the path of the socket in a data directory.
 pub(super) fn socket_path(data_dir: &Path) -> Result<PathBuf, SocketError> {
     let path = data_dir.join(SOCKET);
     if path.as_os_str().len() > LONGEST_PATH { Err(SocketError::TooLong { path }) } else { Ok(path) }
 }
 
-/// Binds in a directory that nobody else can enter, and moves the socket into its place when it has its mode: nobody else can open it at
-/// any moment, and an old socket is replaced in one step.
-/// Device and inode of a file, if it is there.
+/// Returns device and inode of a file, if it exists.
 fn identity(path: &Path) -> Option<(u64, u64)> {
     std::fs::symlink_metadata(path).ok().map(|found| (found.dev(), found.ino()))
 }
 
+/// Binds in a directory that only this user can enter, and moves the socket to its path after setting its mode. So no
+/// other user can open it at any moment, and an old socket is replaced in one step.
 fn bind(data_dir: &Path, path: &Path) -> Result<UnixListener, SocketError> {
     let fail = |problem| move |source| SocketError::System { path: path.into(), problem, source };
     match std::fs::symlink_metadata(path) {
@@ -215,7 +218,7 @@ fn bind(data_dir: &Path, path: &Path) -> Result<UnixListener, SocketError> {
         }
         _ => {}
     }
-    // Its name is as short as to make a path no longer than the socket's own.
+    // The name is short, so that the path is no longer than the socket's own.
     let private = tempfile::Builder::new()
         .prefix(".w")
         .rand_bytes(6)
@@ -239,13 +242,13 @@ async fn serve(listener: UnixListener, approvals: Arc<Approvals>) {
             Ok((stream, _)) => {
                 let approvals = approvals.clone();
                 connections.spawn(async move {
-                    // A client that goes away, or stalls, is its own affair.
+                    // A client that disconnects or stalls harms only itself.
                     let _ = converse(stream, &approvals).await;
                     drop(permit);
                 });
             }
             Err(error) => {
-                // Out of file descriptors, mostly: connections that end will free some.
+                // Mostly a lack of file descriptors. Connections that end will free some.
                 tracing::warn!(%error, "cannot accept a connection of an approver");
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
@@ -253,7 +256,7 @@ async fn serve(listener: UnixListener, approvals: Arc<Approvals>) {
     }
 }
 
-/// One request, one answer.
+/// Reads one request, and answers it.
 async fn converse(mut stream: UnixStream, approvals: &Approvals) -> io::Result<()> {
     let (read, mut write) = stream.split();
     let mut line = Vec::new();
@@ -269,7 +272,7 @@ fn answer(line: &[u8], approvals: &Approvals) -> SocketAnswer {
     if line.len() > LONGEST_REQUEST {
         return SocketAnswer::Error { message: format!("the request has more than {LONGEST_REQUEST} bytes") };
     }
-    // An end without a line's end may be a part of a request.
+    // A line without its end may be a part of a request.
     let Some(line) = line.strip_suffix(b"\n") else {
         return SocketAnswer::Error { message: "the request does not end its line".to_owned() };
     };
@@ -300,7 +303,7 @@ impl WaitingList {
         let count = waiting.len();
         let (mut batches, mut length) = (Vec::new(), 0);
         for question in waiting {
-            // At least one, so that whoever decides it sees the next.
+            // At least one batch, so that after its decision the next one is seen.
             if length > LONG_LIST {
                 break;
             }

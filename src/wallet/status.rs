@@ -1,52 +1,54 @@
-//! What the wallet tells of a batch and of itself.
+//! The wallet's answers about a batch and about itself.
 
 use alloy_primitives::{B256, Log};
 
 use super::{BatchId, CallsState};
 
-/// What is said of a batch that is taken.
+/// The answer for an accepted batch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Submitted {
-    /// Its id: as given, or as made.
+    /// The batch's id, given or generated.
     pub id: BatchId,
-    /// What each call did when the batch was simulated at `pending`, in order; empty where that is not known of each alone.
+    /// The result of each call when the batch was simulated at `pending`, in order; empty if the calls were not run
+    /// separately.
     pub simulation: Vec<SimulatedCall>,
 }
 
-/// What a call did in a simulation.
+/// The result of a call in a simulation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SimulatedCall {
-    /// Gas that it used.
+    /// Gas that the call used.
     pub gas_used: u64,
-    /// Why it failed, where it did: the reason of its revert, or what stopped it.
+    /// The reason of the failure: the revert's reason, or the cause of the halt. `None` if the call succeeded.
     pub error: Option<String>,
 }
 
-/// How far a batch has come: EIP-5792's `wallet_getCallsStatus`.
+/// The state of a batch, as EIP-5792's `wallet_getCallsStatus` returns it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BatchStatus {
-    /// Its id.
+    /// The batch's id.
     pub id: BatchId,
-    /// EIP-155 id of its chain.
+    /// The id of the batch's chain (EIP-155).
     pub chain_id: u64,
-    /// How far it has come.
+    /// The batch's state.
     pub state: CallsState,
-    /// Whether it is sent as one: all calls or none.
+    /// Whether all calls are made or none.
     pub atomic: bool,
-    /// The receipts of its transactions that are in a block, in the order of the chain: one where it is atomic, else one a call.
+    /// The receipts of the batch's transactions in blocks, in the order of the chain: a single one if the batch is
+    /// atomic, else one per call.
     pub receipts: Vec<CallsReceipt>,
 }
 
-/// What EIP-5792 shows of a receipt.
+/// The fields of a receipt that EIP-5792 names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CallsReceipt {
     /// The logs of the batch's calls.
     pub logs: Vec<Log>,
     /// Whether the transaction did not revert.
     pub success: bool,
-    /// The hash of its block; of a block being built, as far as that goes.
+    /// The hash of the block; the provisional hash of a block being built.
     pub block_hash: B256,
-    /// The number of its block.
+    /// The number of the block.
     pub block_number: u64,
     /// Gas that the transaction used.
     pub gas_used: u64,
@@ -54,19 +56,19 @@ pub struct CallsReceipt {
     pub tx_hash: B256,
 }
 
-/// Whether an account's batches can be atomic on a chain: the capability `atomic` of EIP-5792.
+/// Whether an account's batches can be atomic on a chain (the capability `atomic` of EIP-5792).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AtomicSupport {
-    /// They are: the account is delegated to the batch executor.
+    /// They are atomic: the account is delegated to the batch executor.
     Supported,
-    /// They can be: the account is delegated with its first.
+    /// They can be: the account is delegated with its first batch.
     Ready,
-    /// They cannot: the chain is before Prague, or policy refuses to delegate the account.
+    /// They cannot: the chain is before Prague, or policy does not allow to delegate the account.
     Unsupported,
 }
 
 impl AtomicSupport {
-    /// The capability's `status`.
+    /// Returns the capability's `status`.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Supported => "supported",

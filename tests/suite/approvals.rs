@@ -182,7 +182,7 @@ async fn a_batch_is_approved_under_its_own_digest_alone() {
     other.calls[0].value += U256::from(1);
     let error = approvals.approve("payroll-7", &other.digest().into()).unwrap_err().to_string();
     let (now, given) = (batch("payroll-7").digest(), other.digest());
-    let expected = format!("the batch \"payroll-7\" that waits now has digest {now}, not {given}: list it again");
+    let expected = format!("the waiting batch \"payroll-7\" has digest {now}, not {given}: list the batches again");
     assert_eq!(error, expected);
     assert_eq!(ids(&approvals), ["payroll-7"]);
     approvals.approve("payroll-7", &now.into()).unwrap();
@@ -448,7 +448,7 @@ async fn another_batch_than_the_terminal_showed_is_not_approved() {
     terminal.types("y\n");
     let (status, shown) = tokio::task::block_in_place(|| terminal.ended());
     assert_eq!(status.code(), Some(1), "{shown}");
-    assert!(shown.contains(&format!("error: the batch \"payroll-70\" that waits now has digest {digest}")), "{shown}");
+    assert!(shown.contains(&format!("error: the waiting batch \"payroll-70\" has digest {digest}")), "{shown}");
     assert_eq!(ids(&served.approvals), ["payroll-70"]);
 }
 
@@ -462,7 +462,7 @@ async fn without_a_digest_and_a_terminal_nothing_is_approved() {
     assert!(told.contains("DIGEST: \"0x1234567\": expected") && told.contains("8 to 64 in hex"), "{told}");
     let told = served.fails(&["approve", "payroll-7", "0x12345678"]);
     let expected = format!(
-        "error: the batch \"payroll-7\" that waits now has digest {}, not 0x12345678: list it again\n",
+        "error: the waiting batch \"payroll-7\" has digest {}, not 0x12345678: list the batches again\n",
         digest()
     );
     assert_eq!(told, expected);

@@ -341,7 +341,7 @@ async fn a_call_that_cannot_run_is_named() {
     let rich = json!({"to": PROBE, "value": "0xffffffffffffffffffffffffff"});
     let bundles = json!([{"transactions": [plain]}, {"transactions": [plain, rich]}]);
     let greedy = json!([{"transactions": [plain, plain]}]);
-    let no_gas = "no gas is left: the calls before it have used the 50000000 that a request may: give them their gas, or raise --gas-cap";
+    let no_gas = "no gas is left: the previous calls have used the 50000000 that a request may use: set the gas of each call, or raise --gas-cap";
     for (method, params, text) in [
         ("eth_callMany", json!([bundles, latest]), "params[0][1].transactions[1]: err: insufficient funds"),
         ("debug_traceCallMany", json!([bundles, latest]), "params[0][1].transactions[1]: err: insufficient funds"),

@@ -204,7 +204,7 @@ async fn clients_without_names_share_the_bound_and_lose_the_longest_unasked() {
     assert_eq!(changes(&node, &first).await, Vec::<Value>::new());
     let third = install().await;
     let error = node.error("/", "eth_getFilterChanges", json!([second])).await;
-    let text = format!("params[0]: filter not found: {} is none, or no longer", second.as_str().unwrap());
+    let text = format!("params[0]: filter not found: {}: no such filter, or it has expired", second.as_str().unwrap());
     assert_eq!((&error["code"], &error["message"]), (&json!(-32000), &json!(text)));
     for kept in [first, third] {
         assert_eq!(changes(&node, &kept).await, Vec::<Value>::new());

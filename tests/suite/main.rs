@@ -35,6 +35,7 @@ mod origins;
 mod pool_places;
 mod power_loss;
 mod process;
+mod prose;
 mod raw;
 mod reads;
 mod remote_state;

@@ -160,7 +160,7 @@ async fn a_replacement_that_does_not_come_to_the_disk_replaces_nothing() {
     let (late, raw) = signed(4, 0, GWEI);
     disk.fill();
     // The second replacement comes after the store is known to have failed.
-    for (fee, after) in [(4 * GWEI, ": it may still be sent when the node is started again"), (8 * GWEI, "")] {
+    for (fee, after) in [(4 * GWEI, ": it may still be sent after a restart of the node"), (8 * GWEI, "")] {
         let answer = rpc.call("eth_sendTransaction", paying(fee)).await;
         assert_eq!(answer["error"], json!({"code": -32603, "message": format!("{FULL}{after}")}));
         assert!(is_known(&rpc, &first).await);
@@ -201,7 +201,7 @@ async fn a_chain_that_stands_still_says_that_its_disk_is_full_as_its_clients_rea
     let call = json!([{"from": account(4), "to": NOBODY, "value": "0x1"}, "latest"]);
     let (_, raw) = signed(4, 0, GWEI);
     let answer = rpc.call("eth_sendRawTransaction", raw).await;
-    let message = format!("{FULL}: it may still be sent when the node is started again");
+    let message = format!("{FULL}: it may still be sent after a restart of the node");
     assert_eq!(answer["error"], json!({"code": -32603, "message": message}));
     let health = health().await;
     assert_eq!(health.status(), 503);

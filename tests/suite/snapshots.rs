@@ -223,7 +223,7 @@ async fn a_block_that_is_not_there_yet_is_refused_with_the_newest() {
     for selector in [hex(100), json!({"blockNumber": "0x64"})] {
         let error = node.error("/", "eth_call", json!([{"to": PROBE}, selector])).await;
         assert_eq!(error["code"], -32000);
-        assert_eq!(error["message"], "header not found: block 100 is past the newest, 0");
+        assert_eq!(error["message"], "header not found: block 100 is after the newest, 0");
     }
 }
 
@@ -251,7 +251,7 @@ async fn a_pruned_block_is_refused_with_the_oldest_kept() {
         ] {
             let answer = answer(&node, method, params).await;
             // The head is the parent of the open block. The head and the two blocks before it are kept.
-            let text = format!("state of block {block} is not kept: the oldest kept is {}", answer.block - 3);
+            let text = format!("state of block {block} is not retained: the oldest retained is {}", answer.block - 3);
             assert_eq!(answer.value["error"], json!({"code": -32000, "message": text}), "{method} at {selector}");
         }
     }
@@ -351,7 +351,7 @@ async fn a_snapshot_no_longer_kept_is_refused_with_those_that_are() {
     let node = TestNode::start(&[&FAST[..], &["--keep-snapshots", "4"]].concat());
     until(&node, "snapshot 20", |snapshot| number(&snapshot["id"]) >= 20).await;
     let answer = answer(&node, "eth_call", json!([{"to": PROBE}, {"snapshotId": "0x1"}])).await;
-    let text = format!("snapshot 0x1 is not kept: those from {:#x} to {:#x} are", answer.id - 3, answer.id);
+    let text = format!("snapshot 0x1 is not retained: those from {:#x} to {:#x} are", answer.id - 3, answer.id);
     assert_eq!(answer.value["error"], json!({"code": -32000, "message": text}));
 }
 
@@ -359,7 +359,7 @@ async fn a_snapshot_no_longer_kept_is_refused_with_those_that_are() {
 async fn a_snapshot_that_has_not_been_is_refused() {
     let node = TestNode::quiet();
     let error = node.error("/", "eth_call", json!([{"to": PROBE}, {"snapshotId": "0x2"}])).await;
-    assert_eq!(error["message"], "snapshot 0x2 is not kept: those from 0x0 to 0x1 are");
+    assert_eq!(error["message"], "snapshot 0x2 is not retained: those from 0x0 to 0x1 are");
 }
 
 /// The error "those from a to b are kept" relies on this.

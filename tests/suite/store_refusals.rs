@@ -110,7 +110,7 @@ impl Kept {
     fn damaged(&self, error: &str, how: &str) {
         let begins = format!("--data-dir {}: {FILE} is damaged: ", self.dir.path().display());
         assert!(error.starts_with(&begins), "{how}: {error}");
-        let ends = ". It has been left as it is: put a copy of it in its place, or move it away to begin anew";
+        let ends = ". The file was not changed: replace it by a copy, or move it away to begin anew";
         assert!(error.ends_with(ends), "{how}: {error}");
     }
 }
@@ -189,7 +189,7 @@ async fn a_second_node_on_a_directory_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let presim = Presim::start(&["--data-dir", text(dir.path())]);
     let expected = format!(
-        "--data-dir {}: another node has it open: stop that one, or give this one a directory of its own",
+        "--data-dir {}: another node uses it: stop that node, or give this one another directory",
         dir.path().display()
     );
     let (code, told) = refusal(&["--listen", "127.0.0.1:0", "--data-dir", text(dir.path())], &[]);
@@ -237,7 +237,7 @@ fn is_refused(made: &[&str], given: &[&str], words: &[&str]) {
     let content = fs::read(dir.path().join(FILE)).unwrap();
     let error = try_start(dir.path(), given).err().unwrap_or_else(|| panic!("{made:?}, then {given:?}: not refused"));
     assert!(error.starts_with(&format!("--data-dir {}: it ", dir.path().display())), "{error}");
-    assert!(error.ends_with(". It has been left as it is"), "{error}");
+    assert!(error.ends_with(". The file was not changed"), "{error}");
     for word in words {
         assert!(error.contains(word), "{word} is not in: {error}");
     }

@@ -1,4 +1,4 @@
-//! Subscriptions over WebSockets: each message is sent once, in order, to the right subscribers; slow ones are closed.
+//! Subscriptions over `WebSockets`: each message is sent once, in order, to the right subscribers; slow ones are closed.
 
 use std::{collections::BTreeMap, time::Instant};
 

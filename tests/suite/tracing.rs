@@ -587,7 +587,7 @@ async fn bad_input_is_refused_and_its_field_named() {
             "debug_traceCall",
             with(json!({"tracer": "muxTracer", "tracerConfig": {"muxTracer": {}}})),
             -32602,
-            "params[2].tracerConfig.muxTracer: expected no muxTracer",
+            "params[2].tracerConfig.muxTracer: a muxTracer cannot be nested",
         ),
         (
             "debug_traceCall",

@@ -1,4 +1,4 @@
-//! What the EVM of a run takes from its chain's family: transactions, forks, and the handler that runs them.
+//! The parts of the EVM that depend on the chain's family: transactions, forks, and the handler that runs them.
 
 use std::{convert::Infallible, fmt::Debug, hash::Hash};
 
@@ -29,9 +29,8 @@ use crate::{
     state::Overlay,
 };
 
-/// Why a run did not come to its end.
 pub(super) type Error = EVMError<Infallible>;
-/// What a run over an overlay works on.
+/// The context of a run over an overlay.
 pub(in crate::engine) type Host<'a, F> = Context<
     BlockEnv,
     <F as FamilyEvm>::Tx,
@@ -41,14 +40,13 @@ pub(in crate::engine) type Host<'a, F> = Context<
     <F as FamilyEvm>::Chain,
 >;
 pub(super) type Instructions<'a, F> = EthInstructions<EthInterpreter, Host<'a, F>>;
-/// revm's EVM over an overlay.
 pub(in crate::engine) type InnerEvm<'a, F, I> = Inner<Host<'a, F>, I, Instructions<'a, F>, RunPrecompiles, EthFrame>;
 
-/// A family of chains, as the EVM of a run knows it. Which it is, is settled once for a request, where it enters the engine.
+/// A family of chains, as the EVM of a run sees it. It is chosen once per request, where the request enters the engine.
 pub trait FamilyEvm: Copy + Debug + Send + Sync + Sized + 'static {
-    /// Its forks.
+    /// The forks of the family.
     type Spec: Copy + Debug + Default + Eq + Hash + Into<SpecId> + Into<Fork> + Send + Sync + 'static;
-    /// Its transactions.
+    /// The transactions of the family.
     type Tx: Transaction
         + SystemCallTx
         + IntoTxEnv<Self::Tx>
@@ -57,34 +55,34 @@ pub trait FamilyEvm: Copy + Debug + Send + Sync + Sized + 'static {
         + Clone
         + Debug
         + Default;
-    /// What its fees depend on beside the block.
+    /// The data, besides the block, on which fees depend.
     type Chain: Debug + Default;
 
-    /// The environment in which the transactions of `header`'s block run.
+    /// Returns the environment in which the transactions of `header`'s block run.
     fn env(spec: &ChainSpec, header: &Header) -> EvmEnv<Self::Spec>;
 
-    /// An unsigned call as a transaction. There are no bytes of it that anybody would have to pay for.
+    /// Returns an unsigned call as a transaction. It has no encoded bytes for which a fee is due.
     fn unsigned(call: TxEnv) -> Self::Tx;
 
-    /// What an unsigned call in block `number` pays beside its gas: nothing.
+    /// Returns the fee data of an unsigned call in block `number`, which pays nothing besides its gas.
     fn waived(number: U256) -> Self::Chain;
 
     /// Runs the transaction that `evm` is set to.
     ///
     /// # Errors
-    /// That it cannot be run, or was stopped.
+    /// Returns an [`EVMError`] if the transaction is invalid, or if the meter stopped the run.
     fn handle(evm: &mut RunEvm<'_, Self>) -> Result<ExecutionResult, EVMError<Infallible>>;
 
     /// Runs the system call that `evm` is set to.
     ///
     /// # Errors
-    /// That it was stopped.
+    /// Returns an [`EVMError`] if the meter stopped the run.
     fn handle_system_call(evm: &mut RunEvm<'_, Self>) -> Result<ExecutionResult, EVMError<Infallible>>;
 
-    /// Runs `tx` in `evm`, and shows each step to its inspector.
+    /// Runs `tx` in `evm`, and shows each step to the inspector of `evm`.
     ///
     /// # Errors
-    /// That it cannot be run, or was stopped.
+    /// Returns an [`EVMError`] if the transaction is invalid, or if the meter stopped the run.
     fn inspect<
         'a,
         I: Inspector<
@@ -96,7 +94,7 @@ pub trait FamilyEvm: Copy + Debug + Send + Sync + Sized + 'static {
     ) -> Result<ResultAndState, EVMError<Infallible>>;
 }
 
-/// Ethereum's own family.
+/// The family of Ethereum itself.
 #[derive(Clone, Copy, Debug)]
 pub struct Ethereum;
 
@@ -131,7 +129,7 @@ impl FamilyEvm for Ethereum {
     }
 }
 
-/// The OP stack: deposits, and fees for what a transaction costs on L1.
+/// The family of the OP stack, with deposits, and fees for the cost of a transaction on L1.
 #[derive(Clone, Copy, Debug)]
 pub struct OpStack;
 
@@ -145,12 +143,12 @@ impl FamilyEvm for OpStack {
     }
 
     fn unsigned(call: TxEnv) -> OpTx {
-        // A transaction of no bytes has no L1 fee.
+        // A transaction without bytes has no L1 fee.
         OpTx(OpTransaction { base: call, enveloped_tx: Some(Bytes::new()), deposit: Default::default() })
     }
 
     fn waived(number: U256) -> L1BlockInfo {
-        // op-revm charges no operator fee for no bytes, but gives back what it would have been: so it must be zero.
+        // op-revm charges no operator fee for a transaction without bytes, but refunds it, so the fee must be zero.
         L1BlockInfo {
             l2_block: Some(number),
             operator_fee_scalar: Some(U256::ZERO),
@@ -178,11 +176,11 @@ impl FamilyEvm for OpStack {
     }
 }
 
-/// A result in Ethereum's words.
+/// Converts a result of the OP stack into one of Ethereum.
 fn ended(result: ExecutionResult<OpHaltReason>) -> ExecutionResult {
     result.map_haltreason(|reason| match reason {
         OpHaltReason::Base(reason) => reason,
-        // Why is not known any more, but it has used up its gas.
+        // The original reason is not known any more, but the deposit has used up its gas.
         OpHaltReason::FailedDeposit => HaltReason::OutOfGas(OutOfGasError::Basic),
     })
 }

@@ -1,10 +1,11 @@
-//! The loop of a run without an inspector.
+//! The interpreter loop of runs without an inspector.
 //!
-//! Two opcodes in three only move words about: on the stack, in memory that is paid for already, from one place of the code to another. revm
-//! calls a function for each of them, through a table, with all its state in memory; there the time of a run goes. Here a *stretch* of
-//! such opcodes runs with the state in registers. Whatever else there is to do is revm's: each other opcode, and each of these that
-//! would fail, run out of gas, or grow the memory. A stretch ends in front of such an opcode, with everything as it was, and revm's own
-//! instruction decides what becomes of it. So there is no rule here of how a run ends, and none that a fork changes.
+//! Two opcodes in three only move words, on the stack or in memory that is paid for already, or jump within the code.
+//! revm calls a function for each of them, through a table, with all its state in memory, which takes most of a run's
+//! time. Here a *stretch* of such opcodes runs with the state in registers. revm does the rest: all other opcodes, and
+//! each of these that would fail, run out of gas, or grow the memory. A stretch ends before such an opcode, with the
+//! state unchanged, and revm's instruction runs. So this module has no rule for how a run ends, and none that a fork
+//! changes.
 
 use alloy_primitives::U256;
 use revm::{
@@ -20,13 +21,13 @@ use revm::{
 use super::meter::Metered;
 use crate::meter::Meter;
 
-/// Runs a frame until it ends, or wants another one.
+/// Runs a frame until it ends or needs another frame.
 pub(super) fn interpret<'a, C: Metered<'a>>(
     frame: &mut Interpreter,
     instructions: &InstructionTable<EthInterpreter, C>,
     host: &mut C,
 ) -> InterpreterAction {
-    // From this fork on, all that a stretch knows is there.
+    // From this fork on, all opcodes of a stretch exist.
     if !frame.runtime_flag.spec_id().is_enabled_in(SpecId::SHANGHAI) {
         return frame.run_plain(instructions, host);
     }
@@ -37,7 +38,7 @@ pub(super) fn interpret<'a, C: Metered<'a>>(
     frame.take_next_action()
 }
 
-/// What the opcodes of a stretch cost, by the names of the yellow paper.
+/// The gas costs of the opcodes of a stretch, by their names in the yellow paper.
 mod cost {
     pub(super) const JUMPDEST: u64 = 1;
     pub(super) const BASE: u64 = 2;
@@ -47,7 +48,7 @@ mod cost {
     pub(super) const HIGH: u64 = 10;
 }
 
-/// Runs opcodes up to the first that is not for a stretch, which may be the very first.
+/// Runs opcodes up to the first one that a stretch cannot run, which may be the very first.
 fn stretch(frame: &mut Interpreter, meter: &mut Meter) {
     let Interpreter { bytecode, gas: frame_gas, stack, memory, .. } = frame;
     let Some(jumps) = bytecode.legacy_jump_table() else { return };
@@ -56,14 +57,14 @@ fn stretch(frame: &mut Interpreter, meter: &mut Meter) {
     if stack.data().capacity() < STACK_LIMIT {
         return;
     }
-    // Held here, its place and length stay in registers.
+    // The stack's address and length stay in registers if a local variable holds them.
     let mut words = std::mem::take(stack.data_mut());
-    // With revm's padding.
+    // The slice includes revm's padding.
     let code = bytecode.bytes_slice();
     let size = memory.len();
     let memory = &mut *memory.slice_mut(0, size);
 
-    /// What is left after `$cost`.
+    /// The gas left after `$cost`. Ends the stretch if there is not enough.
     macro_rules! pay {
         ($cost:expr) => {
             match gas.checked_sub($cost) {
@@ -72,7 +73,7 @@ fn stretch(frame: &mut Interpreter, meter: &mut Meter) {
             }
         };
     }
-    /// What `$value` is, or the end of the stretch.
+    /// The content of `$value`. Ends the stretch if there is none.
     macro_rules! or_end {
         ($value:expr) => {
             match $value {
@@ -84,7 +85,7 @@ fn stretch(frame: &mut Interpreter, meter: &mut Meter) {
     macro_rules! push {
         ($cost:expr, $value:expr, $length:expr) => {{
             let left = pay!($cost);
-            // Its capacity is no less; but so the compiler knows that the stack does not grow here, and has no need of it in memory.
+            // The capacity is redundant, but shows the compiler that the stack does not grow and need not be in memory.
             if words.len() >= STACK_LIMIT || words.len() == words.capacity() {
                 break;
             }
@@ -93,7 +94,7 @@ fn stretch(frame: &mut Interpreter, meter: &mut Meter) {
             pc += $length;
         }};
     }
-    /// `$value` of the word on top, in its place.
+    /// Replaces the top word by `$value`.
     macro_rules! unary {
         ($cost:expr, |$a:ident| $value:expr) => {{
             let left = pay!($cost);
@@ -104,7 +105,7 @@ fn stretch(frame: &mut Interpreter, meter: &mut Meter) {
             pc += 1;
         }};
     }
-    /// `$value` of the two words on top, in their place.
+    /// Replaces the two top words by `$value`.
     macro_rules! binary {
         ($cost:expr, |$a:ident, $b:ident| $value:expr) => {{
             let left = pay!($cost);
@@ -203,7 +204,7 @@ fn stretch(frame: &mut Interpreter, meter: &mut Meter) {
 
             opcode::LT => binary!(cost::VERY_LOW, |a, b| U256::from(a < b)),
             opcode::GT => binary!(cost::VERY_LOW, |a, b| U256::from(a > b)),
-            // Of two with one sign, the signed order is the unsigned one.
+            // For two words of the same sign, the signed order is the unsigned one.
             opcode::SLT => {
                 binary!(cost::VERY_LOW, |a, b| U256::from(if a.bit(255) == b.bit(255) { a < b } else { a.bit(255) }))
             }
@@ -226,14 +227,15 @@ fn stretch(frame: &mut Interpreter, meter: &mut Meter) {
     bytecode.absolute_jump(pc);
 }
 
-/// `word`, read limb by limb.
+/// Returns `word`, read limb by limb.
 ///
-/// Arithmetic leaves a word as four stores of a limb each. A load that is wider than the store it depends on waits until that is through to
-/// the cache, some dozen cycles, and the compiler makes such loads wherever it sees four limbs copied or compared. Here it sees none.
+/// Arithmetic writes a word as four stores of one limb each. A load that is wider than the store it depends on waits
+/// until the store has reached the cache, some dozen cycles. The compiler emits such loads where it sees four limbs
+/// copied or compared; this function hides that.
 #[inline(always)]
 fn by_limbs(word: U256) -> U256 {
     U256::from_limbs(word.into_limbs().map(|mut limb| {
-        // SAFETY: it does nothing, with a limb that is in a register.
+        // SAFETY: the assembly has no instruction, and its operand is a limb in a register.
         unsafe { std::arch::asm!("/* {0} */", inout(reg) limb, options(pure, nomem, nostack, preserves_flags)) };
         limb
     }))
@@ -245,7 +247,7 @@ fn is_zero(word: &U256) -> bool {
     a | b | c | d == 0
 }
 
-/// A word as the index that it is, where it is one.
+/// Returns a word as an index, or `None` if it is too large.
 fn small(word: &U256) -> Option<usize> {
     match *word.as_limbs() {
         [low, 0, 0, 0] => usize::try_from(low).ok(),
@@ -253,12 +255,12 @@ fn small(word: &U256) -> Option<usize> {
     }
 }
 
-/// By how many bits a word shifts another, where anything is left of that.
+/// Returns by how many bits a word shifts another, or `None` if the shift leaves nothing.
 fn bits(word: &U256) -> Option<usize> {
     small(word).filter(|bits| *bits < 256)
 }
 
-/// Where a jump to `word` goes, where it may.
+/// Returns the destination of a jump to `word`, or `None` if it is invalid.
 fn destination(jumps: &JumpTable, word: &U256) -> Option<usize> {
     small(word).filter(|to| jumps.is_valid(*to))
 }

@@ -1,4 +1,4 @@
-//! Opcodes that tick the meter of their run, and number its logs.
+//! The opcodes that tick the meter of their run, and number its logs.
 
 use alloy_primitives::Address;
 use revm::{
@@ -15,14 +15,14 @@ use revm::{
 
 use crate::{engine::transfers::Transfer, state::Overlay};
 
-/// What a metered run works on: a context over an overlay.
+/// The host of a metered run: a context over an overlay.
 pub(super) trait Metered<'a>: ContextTr<Db = &'a mut Overlay> + Host {}
 
 impl<'a, C: ContextTr<Db = &'a mut Overlay> + Host> Metered<'a> for C {}
 
 type At<'i, C> = InstructionContext<'i, C, EthInterpreter>;
 
-/// Puts the metered opcodes in the place of revm's.
+/// Replaces opcodes of revm by the metered ones.
 pub(super) fn meter<'a, C: Metered<'a>>(instructions: &mut EthInstructions<EthInterpreter, C>) {
     let mut put = |code: u8, run: fn(At<'_, C>)| {
         let gas = instructions.instruction_table[usize::from(code)].static_gas();
@@ -61,7 +61,7 @@ pub(super) fn meter<'a, C: Metered<'a>>(instructions: &mut EthInstructions<EthIn
             contract::create::<_, true, _>(at)
         }
     });
-    // What these cost grows with a length: where it stands on the stack, and bytes a tick.
+    // The cost of these grows with a length. The numbers are its depth on the stack, and the bytes per tick.
     put(opcode::KECCAK256, |mut at| {
         if tick_bytes(&mut at, 1, 64) {
             system::keccak256(at)
@@ -109,8 +109,8 @@ fn tick<'a, C: Metered<'a>>(at: &mut At<'_, C>) -> bool {
     false
 }
 
-/// Ticks once, and once more for each `bytes_a_tick` of the length that is `depth` below the top of the stack. A length that no gas
-/// pays for ends the frame anyway, so it counts for little.
+/// Ticks once, and once more for each `bytes_a_tick` of the length that is `depth` below the top of the stack. A length
+/// that no gas can pay for ends the frame anyway, so it is not counted.
 #[inline(always)]
 fn tick_bytes<'a, C: Metered<'a>>(at: &mut At<'_, C>, depth: usize, bytes_a_tick: u32) -> bool {
     const PAYABLE: u32 = 1 << 24;
@@ -129,7 +129,7 @@ fn stop<'a, C: Metered<'a>>(at: &mut At<'_, C>) {
     at.interpreter.halt(InstructionResult::FatalExternalError);
 }
 
-/// The opcode itself, and then the number of the log that it wrote, if it did.
+/// Runs the opcode, then numbers the log that it wrote, if any.
 fn log<'a, const N: usize, C: Metered<'a>>(at: At<'_, C>) {
     let InstructionContext { interpreter, host } = at;
     let before = host.journal().logs().len();
@@ -139,8 +139,8 @@ fn log<'a, const N: usize, C: Metered<'a>>(at: At<'_, C>) {
     }
 }
 
-/// The opcode itself, and then the transfer of what the contract had, where transfers are shown. The journal does not tell: after Cancun,
-/// ether that stays where it is leaves no trace there.
+/// Runs the opcode, then logs the transfer of the contract's balance, if transfers are shown. The journal cannot show
+/// it, because after Cancun it has no entry for ether that stays where it is.
 fn selfdestruct<'a, C: Metered<'a>>(at: At<'_, C>) {
     let InstructionContext { interpreter, host } = at;
     if !host.db_mut().log_numbers.shows_transfers() {

@@ -1,4 +1,4 @@
-//! The EVM that runs are made with: its chain's family's, its loops metered.
+//! The EVM of runs. It follows the rules of its chain's family, and its loops are metered.
 
 mod family;
 mod interpret;
@@ -25,7 +25,7 @@ use crate::state::Overlay;
 
 pub(super) use family::Host;
 
-/// Runs a call over `overlay` in `env`, and shows each step to `inspector`. It stops where the overlay's meter says so, as [`RunEvm`] does.
+/// Runs a call over `overlay` in `env`, and shows each step to `inspector`. As in [`RunEvm`], the meter may stop it.
 pub(super) fn inspect<'a, F: FamilyEvm, I: Inspector<Host<'a, F>>>(
     overlay: &'a mut Overlay,
     env: EvmEnv<F::Spec>,

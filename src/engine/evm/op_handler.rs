@@ -1,4 +1,4 @@
-//! How a transaction of the OP stack runs: op-revm's handler, less one payment of a call that pays nothing.
+//! The handler of OP-stack transactions: op-revm's, without one payment for calls that pay nothing.
 
 use std::convert::Infallible;
 
@@ -12,11 +12,10 @@ use revm::{
     interpreter::{InitialAndFloorGas, interpreter::EthInterpreter},
 };
 
-/// Why a transaction of the OP stack does not run.
 pub(super) type OpError = EVMError<Infallible, OpTransactionError>;
 
-/// op-revm's handler gives the base fee vault its part of every transaction's gas. A call that offers no gas price, and is let past the base
-/// fee, has paid none of it: the vault gets nothing of it either, as in op-geth, and no ether comes from nowhere.
+/// op-revm's handler, which credits the base fee vault for all gas, except for calls that skip the base fee check. Such
+/// a call has paid nothing, so the vault gets nothing, as in op-geth: no ether is created.
 pub(super) struct CallHandler<E>(OpHandler<E, OpError, EthFrame>);
 
 impl<E> CallHandler<E> {

@@ -1,4 +1,4 @@
-//! The EVM of the hot path: without an inspector, in memory that is used again.
+//! The EVM of the hot path: it has no inspector, and reuses its memory.
 
 use std::{cell::RefCell, convert::Infallible};
 
@@ -33,42 +33,42 @@ use crate::{
 
 type Error = EVMError<Infallible>;
 
-/// An EVM over an overlay. It stops where the overlay's meter says so: each `JUMPDEST` and each call ticks it. Each log gets its number in
-/// the overlay's [`LogNumbers`](crate::state::LogNumbers).
+/// An EVM over an overlay. The overlay's meter may stop it: each `JUMPDEST` and each call ticks the meter. Each log
+/// gets its number in the overlay's [`LogNumbers`](crate::state::LogNumbers).
 ///
-/// What runs allocate (frames with their stacks, the journal, the memory) waits on its thread for the next one.
+/// The allocations of a run (frames with their stacks, the journal, the memory) stay on its thread for the next run.
 pub struct RunEvm<'a, F: FamilyEvm = Ethereum> {
     inner: InnerEvm<'a, F, NoOpInspector>,
     /// Whether transfers of the native currency are written as logs.
     transfers: bool,
-    /// The deepest frame so far.
+    /// The depth of the deepest frame so far.
     deepest: usize,
 }
 
 impl<'a, F: FamilyEvm> RunEvm<'a, F> {
-    /// An EVM over `overlay` in `env`.
+    /// Creates an EVM over `overlay` in `env`.
     pub fn new(overlay: &'a mut Overlay, env: EvmEnv<F::Spec>, precompiles: RunPrecompiles) -> Self {
         let memory = Memory::take(env.cfg_env.spec.into());
         let inner = inner::<F, _>(overlay, env, precompiles, NoOpInspector, memory);
         Self { inner, transfers: false, deepest: 0 }
     }
 
-    /// Writes transfers of the native currency as logs among the real ones (`traceTransfers` of `eth_simulateV1`).
+    /// Sets whether to log transfers of the native currency among the real logs (`traceTransfers` of `eth_simulateV1`).
     pub fn with_transfers(mut self, transfers: bool) -> Self {
         self.transfers = transfers;
         self.inner.ctx.journaled_state.database.log_numbers.show_transfers(transfers);
         self
     }
 
-    /// The configuration of the next run.
+    /// Returns the configuration of the next run.
     pub const fn cfg_mut(&mut self) -> &mut CfgEnv<F::Spec> {
         &mut self.inner.ctx.cfg
     }
 
-    /// Runs an unsigned call, and forgets what it has changed.
+    /// Runs an unsigned call, and discards its changes.
     ///
     /// # Errors
-    /// That it cannot be run, or was stopped.
+    /// Returns an [`EVMError`] if the call is invalid, or if the meter stopped the run.
     pub fn run(&mut self, call: TxEnv) -> Result<ExecutionResult, Error> {
         let result = self.execute_call(call);
         let mut state = self.inner.ctx.journaled_state.inner.finalize();
@@ -77,19 +77,19 @@ impl<'a, F: FamilyEvm> RunEvm<'a, F> {
         result
     }
 
-    /// Runs an unsigned call, and keeps what it has changed in the overlay.
+    /// Runs an unsigned call, and keeps its changes in the overlay.
     ///
     /// # Errors
-    /// That it cannot be run, or was stopped.
+    /// Returns an [`EVMError`] if the call is invalid, or if the meter stopped the run.
     pub fn commit(&mut self, call: TxEnv) -> Result<ExecutionResult, Error> {
         let result = self.execute_call(call);
         self.keep(result)
     }
 
-    /// Runs a signed transaction, which pays all that its chain asks for, and keeps what it has changed in the overlay.
+    /// Runs a signed transaction, which pays all fees of its chain, and keeps its changes in the overlay.
     ///
     /// # Errors
-    /// That it cannot be run, or was stopped.
+    /// Returns an [`EVMError`] if the transaction is invalid, or if the meter stopped the run.
     pub fn commit_signed(&mut self, tx: F::Tx) -> Result<ExecutionResult, Error> {
         let result = self.execute(tx);
         self.keep(result)
@@ -106,7 +106,7 @@ impl<'a, F: FamilyEvm> RunEvm<'a, F> {
         result
     }
 
-    /// Lets go of the overlay, and leaves the memory to the next run on this thread.
+    /// Returns the overlay, and keeps the memory for the next run on this thread.
     pub fn rest(self) -> &'a mut Overlay {
         let Context { cfg, journaled_state: Journal { database, inner: journal }, local, .. } = self.inner.ctx;
         let frames = self.inner.frame_stack;
@@ -133,7 +133,7 @@ impl<'a, F: FamilyEvm> RunEvm<'a, F> {
     }
 }
 
-/// revm's EVM over `overlay` in `env`, metered.
+/// Creates revm's EVM over `overlay` in `env`, with metered opcodes.
 pub(super) fn inner<'a, F: FamilyEvm, I>(
     overlay: &'a mut Overlay,
     env: EvmEnv<F::Spec>,
@@ -183,12 +183,12 @@ impl<'a, F: FamilyEvm> EvmTr for RunEvm<'a, F> {
         }
         let Some(transfer) = Transfer::of(&init.frame_input) else { return self.inner.frame_init(init) };
         let created = match self.inner.frame_init(init)? {
-            // It has ended already: at a precompile, without code, or because it may not begin. Only a call can do so well.
+            // The frame has ended: at a precompile, without code, or because it may not begin. Only calls can succeed.
             ItemOrResult::Result(result) => {
                 if result.interpreter_result().is_ok() {
                     transfer.log(Address::ZERO, &mut self.inner.ctx);
                 } else {
-                    // geth writes the log first, and takes it back.
+                    // geth writes the log first, then reverts it, so the log has a number.
                     self.inner.ctx.journaled_state.database.log_numbers.skip();
                 }
                 return Ok(ItemOrResult::Result(result));
@@ -264,7 +264,7 @@ impl<'a, F: FamilyEvm> Evm for RunEvm<'a, F> {
         (self.rest(), env)
     }
 
-    /// There is none that could be.
+    /// Does nothing, because there is no inspector.
     fn set_inspector_enabled(&mut self, _: bool) {}
 
     fn components(&self) -> (&Self::DB, &Self::Inspector, &Self::Precompiles) {
@@ -277,9 +277,9 @@ impl<'a, F: FamilyEvm> Evm for RunEvm<'a, F> {
     }
 }
 
-/// What runs allocate.
+/// The allocations of a run.
 pub(super) struct Memory {
-    /// The journal holds the addresses of this fork's precompiles; none where it holds none yet.
+    /// The fork whose precompiles' addresses the journal holds. `None` if it holds none yet.
     fork: Option<Fork>,
     journal: JournalInner<JournalEntry>,
     local: LocalContext,
@@ -287,19 +287,18 @@ pub(super) struct Memory {
 }
 
 thread_local! {
-    /// One for each run that goes on at once on this thread: a short call may run between two calls of a bundle.
+    /// One for each run in progress on this thread, because a short call may run between two calls of a bundle.
     static SPARE: RefCell<Vec<Memory>> = const { RefCell::new(Vec::new()) };
 }
 
 impl Memory {
-    /// What a usual run needs at most; what has grown beyond is let go.
+    /// The most that a usual run needs. Memory that has grown beyond is freed.
     const KEPT_FRAMES: usize = 32;
     const KEPT_ACCOUNTS: usize = 1 << 10;
     const KEPT_ENTRIES: usize = 1 << 14;
     const KEPT_BYTES: usize = 1 << 20;
     const KEPT: usize = 2;
 
-    /// Memory that nothing has run in.
     pub(super) fn fresh() -> Self {
         Self { fork: None, journal: JournalInner::new(), local: LocalContext::default(), frames: FrameStack::default() }
     }
@@ -313,7 +312,7 @@ impl Memory {
     }
 
     fn give_back(mut self) {
-        // Whatever a run that was stopped has left there.
+        // A run that was stopped may have left changes in the journal.
         let mut state: EvmState = self.journal.finalize();
         state.clear();
         if state.capacity() <= Self::KEPT_ACCOUNTS {
@@ -323,7 +322,7 @@ impl Memory {
             self.journal.journal = Vec::new();
         }
         if self.local.shared_memory_buffer.borrow().capacity() > Self::KEPT_BYTES {
-            // The frames hold on to the buffer.
+            // The frames hold references to the buffer.
             (self.local, self.frames) = (LocalContext::default(), FrameStack::default());
         }
         self.frames.clear();

@@ -1,4 +1,4 @@
-//! Where the blocks of a simulation stand: their numbers and times, and what fills the gaps.
+//! The plan of a simulation: the numbers and times of its blocks, and the blocks that fill gaps.
 
 use std::borrow::Cow;
 
@@ -14,22 +14,22 @@ use crate::{
     state::Snapshot,
 };
 
-/// A block to simulate: its place is settled, its parent's results are not known yet.
+/// A block to simulate. Its number and time are settled; its parent's results are not known yet.
 pub(super) struct PlannedBlock<'a> {
     pub(super) block: Cow<'a, SimBlock>,
     pub(super) number: u64,
     pub(super) time: u64,
     pub(super) filler: bool,
-    /// The block being built, where this one continues it.
+    /// The header of the block being built, if this block continues it.
     pub(super) continues: Option<&'a Header>,
-    /// Header fields that follow from the block before and the overrides.
+    /// Header fields that follow from the previous block and the overrides.
     pub(super) gas_limit: u64,
     pub(super) fee_recipient: Address,
     pub(super) beacon_root: B256,
     pub(super) difficulty: U256,
 }
 
-/// Gives each block its number and time, and fills the gaps.
+/// Returns the blocks with their numbers and times, and with fillers in the gaps.
 pub(super) fn plan<'a>(
     spec: &ChainSpec,
     snapshot: &'a Snapshot,
@@ -40,7 +40,7 @@ pub(super) fn plan<'a>(
     let open = snapshot.open.as_ref().map(|open| &open.header);
     let mut planned: Vec<PlannedBlock<'a>> = Vec::with_capacity(simulation.blocks.len());
     let (mut number, mut time) = (base.number, base.timestamp);
-    // Inherited by each block from the one before.
+    // Each block inherits these values from the previous one.
     let mut last = (base.gas_limit, base.beneficiary, base.difficulty);
 
     let mut push = |block: Cow<'a, SimBlock>, number: u64, time: u64, filler: bool| {
@@ -67,7 +67,7 @@ pub(super) fn plan<'a>(
         last = (one.gas_limit, one.fee_recipient, one.difficulty);
         planned.push(one);
     };
-    // The time of a block that does not say: the open block's own where it is that, else one step after the block before.
+    // Default time of a block: the open block's own if it is that block, else one step after the previous block.
     let default_time = |number: u64, before: u64| match open {
         Some(open) if open.number == number => open.timestamp,
         _ => before.saturating_add(rules.block_time),

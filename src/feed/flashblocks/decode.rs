@@ -1,4 +1,4 @@
-//! A message of the stream, read: JSON text, the same as binary, or compressed with brotli.
+//! Decoding the messages of the stream: JSON as text or binary, or compressed with brotli.
 
 use std::collections::BTreeMap;
 
@@ -15,80 +15,81 @@ use serde::{
 };
 use serde_json::value::RawValue;
 
-/// One sub-block: [`OpFlashblockPayload`], with metadata that builders may leave out (their fields vary).
+/// One sub-block: [`OpFlashblockPayload`] with optional metadata, because its fields vary between builders.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Flashblock {
-    /// Names the block that is being built: the same in all of its sub-blocks.
+    /// The id of the block being built, the same in all of its sub-blocks.
     pub payload_id: PayloadId,
-    /// Its place in the block, from 0.
+    /// The sub-block's index in the block, from 0.
     pub index: u64,
-    /// What is the same in the whole block. Index 0 has it.
+    /// The fields that are the same in the whole block. Present at index 0.
     pub base: Option<OpFlashblockPayloadBase>,
-    /// The transactions that it adds, and gas, roots and bloom of the block up to here.
+    /// The added transactions, and gas, roots and bloom of the block so far.
     pub diff: OpFlashblockPayloadDelta,
-    /// What the builder says besides.
+    /// The builder's metadata.
     pub metadata: Metadata,
-    /// Bytes of its JSON.
+    /// The length of the JSON in bytes.
     pub size: usize,
 }
 
 /// The id that an execution engine gives to a block it builds.
 pub type PayloadId = B64;
 
-/// What a builder says of a sub-block besides. Every field may be absent.
+/// A builder's metadata of a sub-block. Every field is optional.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Metadata {
-    /// The number of the block.
+    /// The block's number.
     pub block_number: Option<u64>,
-    /// Balances after the sub-block, in wei, of accounts that it changed.
+    /// Balances in wei of changed accounts, after the sub-block.
     pub new_account_balances: Option<BTreeMap<Address, U256>>,
-    /// The receipts of its transactions, by transaction hash.
+    /// The receipts of the transactions, by transaction hash.
     pub receipts: Option<BTreeMap<B256, OpReceipt>>,
-    /// Fields that are there, but in a spelling that is not known, each with what was wrong. They count as absent.
+    /// Fields in a spelling that is not known, each with the problem. They count as absent.
     pub unread: Vec<String>,
 }
 
-/// A message that is no sub-block.
+/// The reason why a message is not a sub-block.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DecodeError {
-    /// Neither JSON nor brotli.
+    /// The message is neither JSON nor brotli.
     #[error("binary message of {len} bytes: neither JSON nor a brotli stream")]
     Compression {
-        /// Bytes of the message.
+        /// The length of the message in bytes.
         len: usize,
     },
-    /// A brotli stream that ends too early.
+    /// The brotli stream ends too early.
     #[error("binary message of {len} bytes: the brotli stream ends too early")]
     Truncated {
-        /// Bytes of the message.
+        /// The length of the message in bytes.
         len: usize,
     },
-    /// Longer than allowed, once decompressed.
+    /// The decompressed message exceeds the limit.
     #[error("the message has more than {limit} bytes of JSON")]
     TooLarge {
-        /// The most bytes.
+        /// The limit in bytes.
         limit: usize,
     },
-    /// JSON, but no sub-block.
+    /// The JSON is not a sub-block.
     #[error("{field}: {problem}")]
     Field {
         /// The path of the field; `message` for the whole.
         field: String,
-        /// What is wrong with it.
+        /// The problem of the field.
         problem: String,
     },
 }
 
 impl Flashblock {
-    /// The number of the block that it belongs to, where it says so.
+    /// Returns the number of the sub-block's block, if the message holds it.
     pub fn block_number(&self) -> Option<u64> {
         self.base.as_ref().map(|base| base.block_number).or(self.metadata.block_number)
     }
 
-    /// Reads a text message of at most `limit` bytes.
+    /// Decodes a text message of at most `limit` bytes.
     ///
     /// # Errors
-    /// What is wrong with it, and where.
+    ///
+    /// Returns a [`DecodeError`] with the field if the message is not a sub-block.
     pub fn from_text(text: &[u8], limit: usize) -> Result<Self, DecodeError> {
         if text.len() > limit {
             return Err(DecodeError::TooLarge { limit });
@@ -110,12 +111,13 @@ impl Flashblock {
         Ok(Self { payload_id: wire.payload_id, index: wire.index, base, diff, metadata, size: text.len() })
     }
 
-    /// Reads a binary message: JSON, or JSON compressed with brotli. Never makes more than `limit` bytes of it.
+    /// Decodes a binary message: JSON, or JSON compressed with brotli. Never allocates more than `limit` bytes for it.
     ///
     /// # Errors
-    /// As [`from_text`](Self::from_text), or that it is neither.
+    ///
+    /// Returns a [`DecodeError`] if the message is neither, or not a sub-block.
     pub fn from_binary(bytes: &[u8], limit: usize) -> Result<Self, DecodeError> {
-        // No brotli stream with anything in it begins with `{`: read as its first byte, that is an empty last block.
+        // No brotli stream with content begins with `{`, which as its first byte would be an empty last block.
         if bytes.trim_ascii_start().first() == Some(&b'{') && (bytes[0] == b'{' || std::str::from_utf8(bytes).is_ok()) {
             return Self::from_text(bytes, limit);
         }
@@ -137,7 +139,7 @@ impl From<OpFlashblockPayload> for Flashblock {
 }
 
 impl Metadata {
-    /// Reads what of it is in a known spelling.
+    /// Reads the fields in a known spelling.
     fn read(raw: &RawValue) -> Self {
         let mut metadata = Self::default();
         let fields: BTreeMap<String, &RawValue> = match serde_json::from_str(raw.get()) {
@@ -157,7 +159,7 @@ impl Metadata {
     }
 }
 
-/// A field that may be absent, null or in a spelling that is not known.
+/// Returns a field that may be absent, null or in a spelling that is not known.
 fn optional<T: DeserializeOwned>(
     fields: &BTreeMap<String, &RawValue>,
     name: &str,
@@ -184,7 +186,7 @@ struct Wire<'a> {
     metadata: Option<&'a RawValue>,
 }
 
-/// A number as JSON has it, or as Ethereum's JSON has it.
+/// A number as plain JSON, or as a quantity of Ethereum's JSON.
 struct JsonNumber(u64);
 
 impl<'de> Deserialize<'de> for JsonNumber {
@@ -194,7 +196,7 @@ impl<'de> Deserialize<'de> for JsonNumber {
     }
 }
 
-/// A receipt with its type as a field (`"type": "0x2"`), or as the one key around it (`"Eip1559": {…}`).
+/// A receipt with its type in a field (`"type": "0x2"`), or in the one key around it (`"Eip1559": {…}`).
 struct AnyReceipt(OpReceipt);
 
 impl<'de> Deserialize<'de> for AnyReceipt {
@@ -230,7 +232,7 @@ fn parse<'a, T: Deserialize<'a>>(text: &'a [u8], inside: &str) -> Result<T, Deco
     let mut json = serde_json::Deserializer::from_slice(text);
     let value = serde_path_to_error::deserialize(&mut json).map_err(|error| {
         let path = error.path().to_string();
-        // A dot stands for the whole, a question mark for what was not even begun.
+        // In the path, a dot means the whole, and a question mark a value that was not begun.
         let path = match (inside, path.trim_end_matches(['.', '?'])) {
             ("", "") => "message".to_owned(),
             ("", path) => path.to_owned(),
@@ -247,7 +249,8 @@ fn field(field: impl Into<String>, problem: impl Into<String>) -> DecodeError {
     DecodeError::Field { field: field.into(), problem: problem.into() }
 }
 
-/// Decompresses to at most `limit` bytes. Windows are those of RFC 7932, 16 MiB at most: the large ones beyond it would let a few bytes ask for 1 GiB.
+/// Decompresses to at most `limit` bytes. Windows are those of RFC 7932, at most 16 MiB: with larger ones, a few bytes
+/// could request 1 GiB.
 fn decompress(bytes: &[u8], limit: usize) -> Result<Vec<u8>, DecodeError> {
     let mut state =
         BrotliState::new_strict(StandardAlloc::default(), StandardAlloc::default(), StandardAlloc::default());
@@ -273,7 +276,7 @@ fn decompress(bytes: &[u8], limit: usize) -> Result<Vec<u8>, DecodeError> {
                 return Ok(out);
             }
             BrotliResult::NeedsMoreOutput if out.len() > limit => return Err(DecodeError::TooLarge { limit }),
-            // One byte more than the limit tells what is just at it from what is beyond.
+            // One byte more than the limit distinguishes a message of just that length from a longer one.
             BrotliResult::NeedsMoreOutput => {
                 out.resize(out.len().saturating_mul(2).min(limit.max(4096).saturating_add(1)), 0)
             }

@@ -1,7 +1,7 @@
-//! Flashblocks: the sub-blocks that an OP-stack builder gives out while it builds a block, before the block is canonical.
+//! Flashblocks: the sub-blocks that an OP-stack builder sends while it builds a block, before the block is canonical.
 //!
-//! [`stream`] keeps the connection, [`decode`] reads its messages, and [`rules`] decide what each of them, and each canonical block, means
-//! for what is pre-confirmed. None of them knows of state: whoever drives them executes what the rules say.
+//! [`stream`] keeps the connection, [`decode`] reads its messages, and [`rules`] decides what each message, and each
+//! canonical block, means for the pre-confirmed blocks. None of them touches state: the caller executes the actions.
 //! The format is that of <https://specs.optimism.io/protocol/flashblocks.html>, as builders send it.
 
 pub mod decode;

@@ -1,4 +1,4 @@
-//! What a sub-block, a canonical block or a lost connection means for what is pre-confirmed.
+//! The effect of sub-blocks, canonical blocks and lost connections on the pre-confirmed blocks.
 
 use std::{
     collections::VecDeque,
@@ -11,19 +11,22 @@ use alloy_primitives::{B256, keccak256};
 use super::decode::{Flashblock, PayloadId};
 use crate::state::FeedProblem;
 
-/// The rules of the feed, as a state machine without clock or I/O: what happened goes in, what to do comes out.
+/// The rules of a Flashblocks feed, as a state machine without clock or I/O: events go in, actions come out.
 ///
-/// It keeps the *chain ahead*: the blocks that sub-blocks have told of and that are not canonical yet, each the parent of the next. Either the
-/// whole chain ahead has been given out ([`Action::Open`], [`Action::Extend`]) and stands on the canonical head, or none of it, because
-/// the parent of its first block is not known yet: the upstream tells of a block after the builder has begun the next one, so whoever
-/// joined in the middle would else never find a parent that it knows. Such a chain is *held*, and given out when its parent becomes canonical.
+/// The machine keeps the *chain ahead*: the blocks that sub-blocks have announced and that are not canonical yet, each
+/// the parent of the next. Either the whole chain ahead has been given to the caller ([`Action::Open`],
+/// [`Action::Extend`]) and is built on the canonical head, or none of it, because the parent of its first block is not
+/// known yet. Such a chain is *held*, and given to the caller when its parent becomes canonical. This is needed because
+/// the upstream announces a block after the builder has begun the next one, so a node that joins in the middle would
+/// otherwise never find a parent that it knows.
 ///
-/// As long as there is a [`problem`](Self::problem), nothing is given out and `pending` is the canonical head. It ends with an index 0 on
-/// a known parent, and nothing else: a sub-block is never put on a state that lacks one before it.
+/// While there is a [`problem`](Self::problem), nothing is given to the caller and `pending` is the canonical head.
+/// Only an index 0 on a known parent ends it: a sub-block is never applied to a state that lacks an earlier one.
 ///
-/// A block that a canonical one takes the place of, with all that was built on it, is gone for good: late sub-blocks of it are stale.
+/// A block that a canonical one replaces is removed for good, with all blocks built on it. Late sub-blocks of it are
+/// stale.
 ///
-/// `T` is what the caller has made of a block that was given out. It stays with its block, and goes with it.
+/// `T` is the caller's state of a block that it was given. It is kept with the block, and dropped with it.
 #[derive(Debug)]
 pub struct FlashblockSequence<T = ()> {
     max_ahead: usize,
@@ -32,25 +35,25 @@ pub struct FlashblockSequence<T = ()> {
     canonical: VecDeque<(u64, B256)>,
     /// The chain ahead, oldest first; numbers rise by one.
     ahead: VecDeque<Ahead<T>>,
-    /// Blocks of which nothing more is wanted.
+    /// Removed blocks, whose sub-blocks are ignored.
     gone: VecDeque<PayloadId>,
     problem: Option<FeedProblem>,
 }
 
-/// The most sub-blocks of one block: at 200 ms each, more than three minutes of it.
+/// The most sub-blocks of one block: at 200 ms each, more than three minutes.
 pub const MAX_SUB_BLOCKS: usize = 1024;
-/// How many canonical blocks, and blocks of which nothing more is wanted, are remembered.
+/// The number of canonical blocks, and of removed blocks, that are remembered.
 const REMEMBERED: usize = 64;
 
-/// What to do. The actions of one answer are to be done in order; if one of them cannot be done, [`FlashblockSequence::fail`] is to be told, and
-/// the rest of that answer is void.
+/// An action for the caller. The actions of one answer are to be executed in order. If one fails, the caller calls
+/// [`FlashblockSequence::fail`] and drops the rest of that answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Begin a block with its index 0 and the transactions in that. The feed is live from here on.
+    /// Begin a block with its index 0 and the transactions in it. The feed is live from here on.
     Open {
-        /// The sub-block; it has a base.
+        /// The sub-block, which has a base.
         flashblock: Arc<Flashblock>,
-        /// What it is built on.
+        /// The block's parent.
         parent: Parent,
     },
     /// Add the next sub-block to the newest block.
@@ -58,25 +61,25 @@ pub enum Action {
         /// The sub-block.
         flashblock: Arc<Flashblock>,
     },
-    /// Nothing.
+    /// Do nothing.
     Ignore(Ignored),
-    /// All that was pre-confirmed is void: `pending` is the canonical head until the next [`Action::Open`].
+    /// Drop all pre-confirmed blocks: `pending` is the canonical head until the next [`Action::Open`].
     FallBack(FeedProblem),
-    /// The oldest pre-confirmed block has become canonical as it is. What is built on it stays.
+    /// The oldest pre-confirmed block has become canonical unchanged. The blocks built on it stay.
     Retire {
-        /// Its number.
+        /// The block's number.
         number: u64,
     },
-    /// A pre-confirmed block is not what becomes canonical: it and all that is built on it is void.
+    /// A pre-confirmed block differs from what becomes canonical. Drop it and all blocks built on it.
     Replace {
-        /// The number of the first void block.
+        /// The number of the first block to drop.
         number: u64,
-        /// What takes its place.
+        /// The reason.
         by: Replaced,
     },
 }
 
-/// What a block is built on.
+/// The parent of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Parent {
     /// The canonical head.
@@ -85,23 +88,23 @@ pub enum Parent {
     PreConfirmed,
 }
 
-/// Why there is nothing to do.
+/// The reason why an event has no effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Ignored {
-    /// The sub-block has come before.
+    /// The sub-block was received before.
     Duplicate,
-    /// It belongs to a block that is canonical or void.
+    /// The sub-block belongs to a block that is canonical or removed.
     Stale,
-    /// The feed has fallen back, and this is no index 0.
+    /// The feed has fallen back, and this is not an index 0.
     Waiting,
-    /// It is kept until the parent of its block is known.
+    /// The sub-block is held until the parent of its block is known.
     Held,
-    /// The canonical block has come before, or tells nothing of what is pre-confirmed.
+    /// The canonical block was received before, or does not concern the pre-confirmed blocks.
     Canonical,
 }
 
 impl Ignored {
-    /// Its name in metrics.
+    /// Returns the name in metrics.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Duplicate => "duplicate",
@@ -113,29 +116,29 @@ impl Ignored {
     }
 }
 
-/// What takes the place of a pre-confirmed block.
+/// The reason why a pre-confirmed block is replaced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Replaced {
-    /// The same block, begun anew by a builder.
+    /// A builder began the same block anew.
     Restart,
-    /// The same block, canonical before all of its sub-blocks came.
+    /// The same block became canonical before all of its sub-blocks arrived.
     Overtaken,
-    /// Another canonical block, or one whose parent is another.
+    /// Another block became canonical, or one with another parent.
     Canonical,
 }
 
-/// A canonical block, as far as the rules need it.
+/// The fields of a canonical block that the rules need.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CanonicalBlock {
-    /// Its number.
+    /// The block's number.
     pub number: u64,
-    /// Its hash.
+    /// The block's hash.
     pub hash: B256,
     /// The hash of its parent.
     pub parent_hash: B256,
-    /// The root of its receipts.
+    /// The root of the receipts.
     pub receipts_root: B256,
-    /// The hashes of its transactions.
+    /// The hashes of the transactions.
     pub transactions: Vec<B256>,
 }
 
@@ -145,22 +148,22 @@ struct Ahead<T> {
     number: u64,
     parent: B256,
     id: PayloadId,
-    /// A digest of each sub-block, to know it again.
+    /// A digest of each sub-block, to recognize duplicates.
     digests: Vec<u64>,
     /// The hashes of the transactions so far.
     transactions: Vec<B256>,
     receipts_root: B256,
-    /// The hash of the block as it was with its last sub-block; none where the builder did not work it out.
+    /// The hash of the block after its last sub-block; `None` if the builder did not compute it.
     hash: Option<B256>,
-    /// Its sub-blocks, while they are held.
+    /// The sub-blocks, while they are held.
     held: Vec<Arc<Flashblock>>,
-    /// What was made of it; none until it is given out.
+    /// The caller's state of the block; `None` until the caller is given the block.
     made: Option<T>,
 }
 
 impl<T> FlashblockSequence<T> {
-    /// The rules before anything has happened. At most `max_ahead` blocks are kept ahead of the canonical head (at least one), and at most
-    /// `max_held` bytes of sub-blocks until their parent is known.
+    /// Creates the initial state. At most `max_ahead` blocks (at least one) are kept ahead of the canonical head, and
+    /// at most `max_held` bytes of sub-blocks until their parent is known.
     pub fn new(max_ahead: usize, max_held: usize) -> Self {
         Self {
             max_ahead: max_ahead.max(1),
@@ -172,39 +175,39 @@ impl<T> FlashblockSequence<T> {
         }
     }
 
-    /// Why `pending` is the canonical head; none while sub-blocks are followed.
+    /// Returns the reason why `pending` is the canonical head; `None` while sub-blocks are followed.
     pub const fn problem(&self) -> Option<FeedProblem> {
         self.problem
     }
 
-    /// How many pre-confirmed blocks are ahead of the canonical head.
+    /// Returns the number of pre-confirmed blocks ahead of the canonical head.
     pub fn blocks_ahead(&self) -> usize {
         if self.problem.is_some() { 0 } else { self.ahead.len() }
     }
 
-    /// Keeps what was made of the block of this number, for as long as it is in the chain ahead.
+    /// Keeps the caller's state of the block with this number, for as long as the block is in the chain ahead.
     pub fn keep(&mut self, number: u64, made: T) {
         if let Some(block) = self.ahead.iter_mut().find(|block| block.number == number) {
             block.made = Some(made);
         }
     }
 
-    /// What was made of the blocks of the chain ahead, the oldest first.
+    /// Returns the caller's states of the blocks in the chain ahead, oldest first.
     pub fn made(&self) -> impl DoubleEndedIterator<Item = &T> {
         self.ahead.iter().filter_map(|block| block.made.as_ref())
     }
 
-    /// What was made of the newest of them.
+    /// Returns the caller's state of the newest block.
     pub fn newest_made(&mut self) -> Option<&mut T> {
         self.ahead.iter_mut().rev().find_map(|block| block.made.as_mut())
     }
 
-    /// Lets go of all that was made.
+    /// Drops all of the caller's states.
     pub fn let_go(&mut self) {
         self.ahead.iter_mut().for_each(|block| block.made = None);
     }
 
-    /// A sub-block has come.
+    /// Returns a sub-block has come.
     pub fn flashblock(&mut self, flashblock: Arc<Flashblock>) -> Vec<Action> {
         let id = flashblock.payload_id;
         let number = flashblock.block_number();
@@ -225,9 +228,9 @@ impl<T> FlashblockSequence<T> {
                 Ok(()) => self.extend(flashblock),
                 Err(problem) => self.break_off(problem),
             },
-            // Of a block that the next one was built on already.
+            // The sub-block belongs to a block on which the next one was already built.
             (Some(_), _) => self.break_off(FeedProblem::OutOfOrder),
-            // The index 0 of its block has not come.
+            // The index 0 of its block has not arrived.
             (None, None) => self.break_off(FeedProblem::Gap),
             (None, Some(newest)) if number.is_some_and(|number| number > newest.number) => {
                 self.break_off(FeedProblem::Gap)
@@ -236,7 +239,7 @@ impl<T> FlashblockSequence<T> {
         }
     }
 
-    /// The canonical head is another.
+    /// Returns the canonical head is another.
     pub fn canonical(&mut self, block: &CanonicalBlock) -> Vec<Action> {
         if self.canonical.contains(&(block.number, block.hash)) {
             return vec![Action::Ignore(Ignored::Canonical)];
@@ -249,26 +252,26 @@ impl<T> FlashblockSequence<T> {
         actions
     }
 
-    /// The connection is lost.
+    /// Returns the connection is lost.
     pub fn disconnected(&mut self) -> Vec<Action> {
         self.fail(FeedProblem::Disconnected)
     }
 
-    /// What was pre-confirmed cannot be relied on, for a reason that only the caller knows: it was not executed, came too late, or did not
-    /// turn out as the builder says.
+    /// Drops the pre-confirmed blocks for a reason that only the caller knows: they were not executed, arrived too
+    /// late, or differ from what the builder announced.
     pub fn fail(&mut self, problem: FeedProblem) -> Vec<Action> {
         self.ahead.clear();
         self.problem = Some(problem);
         vec![Action::FallBack(problem)]
     }
 
-    /// As [`fail`](Self::fail), unless nothing is given out anyway: then the first reason stays.
+    /// Calls [`fail`](Self::fail), unless nothing is given to the caller anyway: then the first reason stays.
     fn break_off(&mut self, problem: FeedProblem) -> Vec<Action> {
         self.ahead.clear();
         if self.problem.is_some() { vec![Action::Ignore(Ignored::Waiting)] } else { self.fail(problem) }
     }
 
-    /// The index 0 of a block.
+    /// Returns the index 0 of a block.
     fn begin(&mut self, flashblock: Arc<Flashblock>) -> Vec<Action> {
         let Some((number, parent)) = flashblock.base.as_ref().map(|base| (base.block_number, base.parent_hash)) else {
             return self.break_off(FeedProblem::OutOfOrder);
@@ -308,7 +311,7 @@ impl<T> FlashblockSequence<T> {
         actions
     }
 
-    /// The next sub-block of the newest block.
+    /// Returns the next sub-block of the newest block.
     fn extend(&mut self, flashblock: Arc<Flashblock>) -> Vec<Action> {
         if let Some(newest) = self.ahead.back_mut() {
             newest.add(&flashblock);
@@ -319,7 +322,7 @@ impl<T> FlashblockSequence<T> {
         vec![Action::Extend { flashblock }]
     }
 
-    /// Keeps the sub-block that was added last until the parent of its block is known.
+    /// Holds the sub-block that was added last until the parent of its block is known.
     fn hold(&mut self, flashblock: Arc<Flashblock>) -> Action {
         if let Some(newest) = self.ahead.back_mut() {
             newest.held.push(flashblock);
@@ -332,7 +335,7 @@ impl<T> FlashblockSequence<T> {
         Action::Ignore(Ignored::Waiting)
     }
 
-    /// Takes a canonical block in.
+    /// Appends a canonical block.
     fn follow(&mut self, block: &CanonicalBlock) {
         while self.canonical.back().is_some_and(|(number, _)| *number >= block.number) {
             self.canonical.pop_back();
@@ -347,7 +350,7 @@ impl<T> FlashblockSequence<T> {
         }
     }
 
-    /// A canonical block while the chain ahead is held: it may be the parent that it waits for.
+    /// Returns a canonical block while the chain ahead is held: it may be the parent that it waits for.
     fn canonical_while_held(&mut self, block: &CanonicalBlock) -> Vec<Action> {
         let passed = self.ahead.iter().take_while(|ahead| ahead.number <= block.number).count();
         let rest = self.ahead.split_off(passed);
@@ -355,7 +358,7 @@ impl<T> FlashblockSequence<T> {
         self.ahead = rest;
         match self.ahead.front() {
             Some(first) if (first.number, first.parent) == (block.number + 1, block.hash) => {}
-            // Its parent is another: it stands on nothing that is left.
+            // The block has another parent, so it is not built on any remaining block.
             Some(_) if passed > 0 => {
                 self.ahead.clear();
                 return Vec::new();
@@ -376,12 +379,12 @@ impl<T> FlashblockSequence<T> {
         actions
     }
 
-    /// A canonical block against the chain ahead that has been given out.
+    /// Returns a canonical block against the chain ahead that has been given out.
     fn check(&mut self, block: &CanonicalBlock) -> Vec<Action> {
         let (Some(first), Some(newest)) = (self.ahead.front(), self.ahead.back()) else { return Vec::new() };
         let first = first.number;
         if block.number < first {
-            // The chain ahead stands on the head that was, and this one takes its place.
+            // The chain ahead is built on the previous head, which this block replaces.
             return self.fail(FeedProblem::Reorg);
         }
         if block.number > newest.number {
@@ -421,7 +424,8 @@ impl<T> FlashblockSequence<T> {
         actions
     }
 
-    /// Takes the blocks from `at` on out of the chain ahead. Nothing more is wanted of them, except of `kept`.
+    /// Removes the blocks from `at` on from the chain ahead. All of their sub-blocks are ignored from then on, except
+    /// those of `kept`.
     fn abandon(&mut self, at: usize, kept: Option<PayloadId>) {
         for block in self.ahead.drain(at..) {
             if Some(block.id) != kept {
@@ -435,7 +439,7 @@ impl<T> FlashblockSequence<T> {
 }
 
 impl<T> Ahead<T> {
-    /// A block with its index 0.
+    /// Creates a block from its index 0.
     fn new(flashblock: &Flashblock, number: u64, parent: B256) -> Self {
         let mut block = Self {
             number,
@@ -457,17 +461,17 @@ impl<T> Ahead<T> {
         self.digests.push(digest(flashblock));
         self.transactions.extend(diff.transactions.iter().map(keccak256));
         self.receipts_root = diff.receipts_root;
-        // A builder that leaves the state root out has no hash to give either, whatever the field says.
+        // A builder that leaves out the state root has no valid hash, whatever the field holds.
         self.hash = (!diff.state_root.is_zero() && !diff.block_hash.is_zero()).then_some(diff.block_hash);
     }
 
-    /// Whether it has this very sub-block.
+    /// Returns whether it has this very sub-block.
     fn has(&self, flashblock: &Flashblock) -> bool {
         let at = usize::try_from(flashblock.index).unwrap_or(usize::MAX);
         self.digests.get(at).is_some_and(|known| *known == digest(flashblock))
     }
 
-    /// Whether this is its next sub-block.
+    /// Returns whether this is its next sub-block.
     fn check_next(&self, flashblock: &Flashblock) -> Result<(), FeedProblem> {
         let due = self.digests.len();
         let other_number = flashblock.block_number().is_some_and(|number| number != self.number);
@@ -482,12 +486,12 @@ impl<T> Ahead<T> {
         }
     }
 
-    /// Whether it may have this hash, now that a block was begun on that.
+    /// Returns whether it may have this hash, now that a block was begun on that.
     fn may_be(&self, hash: B256) -> bool {
         self.hash.is_none_or(|own| own == hash)
     }
 
-    /// Whether it has become this canonical block.
+    /// Returns whether it has become this canonical block.
     fn is(&self, block: &CanonicalBlock) -> bool {
         let same_receipts = self.receipts_root == block.receipts_root;
         let same_content = same_receipts && self.transactions == block.transactions;
@@ -495,7 +499,7 @@ impl<T> Ahead<T> {
     }
 }
 
-/// Tells sub-blocks with different content apart.
+/// Returns a digest of the sub-block's content.
 fn digest(flashblock: &Flashblock) -> u64 {
     let diff = &flashblock.diff;
     let mut hasher = DefaultHasher::new();

@@ -24,37 +24,38 @@ use url::Url;
 
 use super::decode::{DecodeError, Flashblock};
 
-/// How a stream is kept.
+/// The settings of a stream.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Where it is: ws or wss.
+    /// The server's URL: ws or wss.
     pub url: Url,
-    /// For a connection to be opened in, TLS and upgrade included.
+    /// The time-out for opening a connection, TLS and upgrade included.
     pub connect_timeout: Duration,
-    /// How often the server is asked whether it is still there.
+    /// The interval of pings.
     pub ping_every: Duration,
-    /// How long the server may say nothing at all, not even a pong, before the connection counts as lost.
+    /// The time without any message, not even a pong, after which the connection counts as lost.
     pub idle_timeout: Duration,
-    /// How long sub-blocks may stay away before [`Event::Silent`].
+    /// The time without sub-blocks after which [`Event::Silent`] is sent.
     pub silent_after: Duration,
-    /// How long they may stay away before the connection counts as lost, pongs or not: the server may be cut off from its builder.
+    /// The time without sub-blocks after which the connection counts as lost, pongs or not, because the server may be
+    /// cut off from its builder.
     pub stalled_after: Duration,
-    /// The longest wait before the second try; it doubles with each.
+    /// The longest pause before the second try. It doubles with each try.
     pub min_backoff: Duration,
-    /// The longest wait before any try.
+    /// The longest pause before any try.
     pub max_backoff: Duration,
-    /// The most bytes of a message, as it comes.
+    /// The most bytes of a message as received.
     pub max_message: usize,
-    /// The most bytes of a message, decompressed.
+    /// The most bytes of a message after decompression.
     pub max_decoded: usize,
-    /// How many events may wait for their reader.
+    /// The number of events that may wait for their reader.
     pub capacity: usize,
-    /// How many bytes of sub-blocks may wait for it, as JSON; one may always wait.
+    /// The bytes of sub-blocks, as JSON, that may wait for their reader. One sub-block may always wait.
     pub max_waiting: usize,
 }
 
 impl Settings {
-    /// The usual bounds, for a stream at `url`.
+    /// Returns the usual bounds, for a stream at `url`.
     pub const fn new(url: Url) -> Self {
         Self {
             url,
@@ -73,61 +74,62 @@ impl Settings {
     }
 }
 
-/// What happened on the stream.
+/// An event of the stream.
 #[derive(Clone, Debug)]
 pub enum Event {
     /// The connection is open.
     Connected,
-    /// A sub-block has come.
+    /// A sub-block has arrived.
     Flashblock {
         /// The sub-block.
         flashblock: Arc<Flashblock>,
-        /// When it had come.
+        /// The time of arrival.
         received: Instant,
     },
-    /// A message came that is no sub-block.
+    /// A message has arrived that is not a sub-block.
     Garbage(DecodeError),
-    /// The connection is open, and no sub-block has come for as long as [`Settings::silent_after`]. Told once, until the next comes.
+    /// The connection is open, but no sub-block has arrived for [`Settings::silent_after`]. Sent once, until the next
+    /// one arrives.
     Silent,
-    /// Sub-blocks were dropped, because the reader was too slow. What comes next is after them.
+    /// Sub-blocks were dropped, because the reader was too slow. The next event comes after them.
     Lagged {
-        /// How many messages.
+        /// The number of dropped messages.
         missed: u64,
     },
-    /// The connection is lost, or could not be opened. It is tried again.
+    /// The connection was lost, or could not be opened. The stream tries again.
     Disconnected(StreamError),
 }
 
-/// Why a connection is lost, or could not be opened. None of the texts has the URL in it: that may bear a key.
+/// The reason why a connection was lost or could not be opened. No text contains the URL, which may hold a key.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StreamError {
-    /// It was not open in time.
+    /// The connection was not open in time.
     #[error("no connection within {} ms", .0.as_millis())]
     ConnectTimeout(Duration),
-    /// The server answered with something else than a WebSocket.
+    /// The server answered with this HTTP status instead of a WebSocket.
     #[error("the server answered with HTTP status {0}, expected a WebSocket upgrade (101)")]
     Status(u16),
-    /// The server closed it.
+    /// The server closed the connection.
     #[error("the server closed the connection: {0}")]
     Closed(String),
-    /// Nothing came, not even a pong.
-    #[error("the server has said nothing for {} ms", .0.as_millis())]
+    /// Nothing arrived, not even a pong.
+    #[error("the server has sent nothing for {} ms", .0.as_millis())]
     Idle(Duration),
-    /// No sub-block came.
-    #[error("no sub-block has come for {} ms", .0.as_millis())]
+    /// No sub-block arrived.
+    #[error("no sub-block has arrived for {} ms", .0.as_millis())]
     Stalled(Duration),
     /// A message was longer than allowed.
     #[error("a message has more than {limit} bytes")]
     MessageTooLong {
-        /// The most bytes.
+        /// The limit in bytes.
         limit: usize,
     },
-    /// Anything else: the network, TLS, the protocol.
+    /// Another failure: of the network, of TLS, or of the protocol.
     #[error("{0}")]
     Other(String),
 }
 
-/// A stream's reading end. The connection is closed when this is dropped.
+/// The reading end of a stream. Dropping it closes the connection.
 #[derive(Debug)]
 pub struct Events {
     receiver: Receiver<Event>,
@@ -137,7 +139,7 @@ pub struct Events {
 }
 
 impl Events {
-    /// The next event; none only when the runtime ends.
+    /// Returns the next event; `None` only if the runtime ends.
     pub async fn next(&mut self) -> Option<Event> {
         let event = self.receiver.recv().await?;
         if let Event::Flashblock { flashblock, .. } = &event {
@@ -153,7 +155,7 @@ impl Drop for Events {
     }
 }
 
-/// Opens a stream and keeps it open. To be called on a tokio runtime.
+/// Opens a stream and keeps it open. Must be called on a tokio runtime.
 pub fn open(settings: Settings) -> Events {
     let (sender, receiver) = channel(settings.capacity.max(1));
     let waiting = Arc::new(AtomicUsize::new(0));
@@ -163,7 +165,7 @@ pub fn open(settings: Settings) -> Events {
 
 type Socket = WebSocketStream<MaybeTlsStream<TcpStream>>;
 
-/// Connects, reads until the connection is lost, waits, and so on.
+/// Connects, reads until the connection is lost, pauses, and repeats.
 async fn keep(settings: Settings, sender: Sender<Event>, waiting: Arc<AtomicUsize>) {
     let mut backoff = backoff(&settings);
     loop {
@@ -179,7 +181,7 @@ async fn keep(settings: Settings, sender: Sender<Event>, waiting: Arc<AtomicUsiz
                 if missed > 0 && sender.send(Event::Lagged { missed }).await.is_err() {
                     return;
                 }
-                // A server that takes connections and gives nothing is not to be asked again and again.
+                // A server that accepts connections and sends nothing is not asked again at once.
                 if reading.any {
                     backoff = self::backoff(&settings);
                 }
@@ -191,7 +193,7 @@ async fn keep(settings: Settings, sender: Sender<Event>, waiting: Arc<AtomicUsiz
             return;
         }
         let longest = backoff.next().unwrap_or(settings.max_backoff);
-        // Full jitter: clients that were cut off together do not come back together.
+        // Full jitter, so that clients that were cut off together do not return together.
         sleep(longest.mul_f64(rand::random())).await;
     }
 }
@@ -205,7 +207,7 @@ async fn connect(settings: &Settings) -> Result<Socket, StreamError> {
     let config = WebSocketConfig::default()
         .max_message_size(Some(settings.max_message))
         .max_frame_size(Some(settings.max_message))
-        // What a peer can make this end owe it is small: pongs.
+        // A peer can only make this end owe it pongs, which are small.
         .max_write_buffer_size(1 << 20);
     let connecting = connect_async_with_config(settings.url.as_str(), Some(config), true);
     match timeout(settings.connect_timeout, connecting).await {
@@ -215,16 +217,17 @@ async fn connect(settings: &Settings) -> Result<Socket, StreamError> {
     }
 }
 
-/// One connection being read.
+/// The reading of one connection.
 struct Reading<'a> {
     settings: &'a Settings,
     outbox: Outbox<'a>,
-    /// Whether a sub-block has come.
+    /// Whether a sub-block has arrived.
     any: bool,
 }
 
 impl Reading<'_> {
-    /// Reads until the connection is lost: that is the error. `Ok`: nobody reads the events any more.
+    /// Reads until the connection is lost, and returns the reason as an error; `Ok` if no one reads the events any
+    /// more.
     async fn read(&mut self, mut socket: Socket) -> Result<(), StreamError> {
         let (settings, sender) = (self.settings, self.outbox.sender);
         let mut ping = tokio::time::interval(settings.ping_every.max(Duration::from_millis(1)));
@@ -250,7 +253,7 @@ impl Reading<'_> {
                     }
                 }
                 _ = ping.tick() => {
-                    // A peer that reads nothing is as good as gone.
+                    // A peer that does not read is treated as lost.
                     let sent = timeout(settings.idle_timeout, socket.send(Message::Ping(Default::default()))).await;
                     sent.map_err(|_| StreamError::Idle(settings.idle_timeout))?.map_err(|error| lost(error, settings))?;
                 }
@@ -264,7 +267,7 @@ impl Reading<'_> {
         }
     }
 
-    /// Takes a message, and returns whether it was a sub-block.
+    /// Handles a message, and returns whether it was a sub-block.
     fn take(&mut self, message: Message) -> Result<bool, StreamError> {
         let received = Instant::now();
         let limit = self.settings.max_decoded;
@@ -292,7 +295,8 @@ impl Reading<'_> {
     }
 }
 
-/// Events for a reader who may be slow: what there is no room for is dropped, counted and told.
+/// Events for a reader who may be slow. Events without room are dropped and counted, and the reader is notified of
+/// their number.
 struct Outbox<'a> {
     sender: &'a Sender<Event>,
     waiting: &'a AtomicUsize,
@@ -302,7 +306,7 @@ struct Outbox<'a> {
 
 impl Outbox<'_> {
     fn put(&mut self, event: Event) {
-        // After a loss nothing may come before the event that tells of it.
+        // After a loss, the event that reports it comes first.
         if self.missed > 0 {
             self.missed += 1;
             return;
@@ -316,7 +320,7 @@ impl Outbox<'_> {
         }
     }
 
-    /// Waits for room and tells what was dropped. None where nobody reads any more.
+    /// Waits for room and reports the dropped events. `None` if no one reads any more.
     async fn room(&mut self) -> Option<()> {
         let permit = self.sender.reserve().await.ok()?;
         permit.send(Event::Lagged { missed: std::mem::take(&mut self.missed) });
@@ -332,7 +336,7 @@ fn lost(error: tungstenite::Error, settings: &Settings) -> StreamError {
         Error::Capacity(CapacityError::MessageTooLong { .. }) => {
             StreamError::MessageTooLong { limit: settings.max_message }
         }
-        // It names the address it was given.
+        // The library's error names the address, which is hidden here.
         Error::Url(error) => StreamError::Other(match error {
             tungstenite::error::UrlError::UnableToConnect(_) => "cannot connect".to_owned(),
             error => error.to_string(),
@@ -341,7 +345,7 @@ fn lost(error: tungstenite::Error, settings: &Settings) -> StreamError {
     }
 }
 
-/// A server's reason to close, cut to what a log line bears.
+/// Returns a server's reason to close, shortened for a log line.
 fn describe(code: u16, reason: &Utf8Bytes) -> String {
     const LONGEST: usize = 123;
     let reason: String = reason.chars().filter(|char| !char.is_control()).take(LONGEST).collect();

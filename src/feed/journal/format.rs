@@ -1,4 +1,4 @@
-//! The format of a chain's tables, and how a store of an older one is brought to it.
+//! The format of a chain's tables, and the migration of stores with an older one.
 
 use alloy_primitives::B256;
 use redb::ReadableTableMetadata;
@@ -6,22 +6,24 @@ use redb::ReadableTableMetadata;
 use super::{ABOUT, ChainIdentity, HEADERS, Journal, NUMBERS, progress::Progress, record::StoredHeader};
 use crate::store::{FORMAT, StoreError, decode, write_version};
 
-/// What [`ChainIdentity`] says of the layout. A program from before the store had a version looks at nothing else, and refuses this number.
+/// The layout in a [`ChainIdentity`]. Programs older than the store's version number read nothing else, and refuse this
+/// value.
 pub const LAYOUT: u32 = 2;
 /// Blocks that are indexed in one commit.
 const STEP: usize = 10_000;
 
 impl Journal {
-    /// Brings the store to the newest format. What is new is added first, in steps, and the version is written last: so a store whose migration
-    /// was interrupted opens, and is migrated again.
+    /// Migrates the store to the newest format. New data is added first, in steps, and the version is written last, so
+    /// a store whose migration was interrupted opens and is migrated again.
     ///
     /// # Errors
-    /// That it cannot be read or written.
+    ///
+    /// Returns a [`StoreError`] if the store cannot be read or written.
     pub fn migrate(&self, about: &ChainIdentity) -> Result<(), StoreError> {
         if self.store.version() == FORMAT {
             return Ok(());
         }
-        // Version 0 has no index of blocks by their hashes. Nothing else differs.
+        // Version 0 has no index of blocks by hash. That is the only difference.
         let count = self.store.read(|transaction| Ok(transaction.open_table(HEADERS)?.len()?))?;
         let progress = Progress::new(count, "indexing blocks");
         let (mut done, mut next) = (0, 0);
@@ -41,11 +43,11 @@ impl Journal {
             about.write(&mut transaction.open_table(ABOUT)?)?;
             write_version(transaction)
         })?;
-        tracing::info!(blocks = count, "the data directory was brought to format {FORMAT}");
+        tracing::info!(blocks = count, "the data directory was migrated to format {FORMAT}");
         Ok(())
     }
 
-    /// The hashes and numbers of the next blocks from a number on.
+    /// Returns the hashes and numbers of the next blocks from a number on.
     fn hashes(&self, from: u64) -> Result<Vec<(B256, u64)>, StoreError> {
         self.store.read(|transaction| {
             let table = transaction.open_table(HEADERS)?;

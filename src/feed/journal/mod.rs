@@ -1,11 +1,12 @@
-//! The chain on the disk: what a restart needs to go on where the node was.
+//! The chain on disk: everything that a restart needs to continue.
 //!
-//! The store holds all blocks; the state after one of them, the *base*; and a record of each snapshot that was published after it. A restart
-//! reads the base and takes the records one after another, so that it comes to the same snapshots with the same numbers, those of the recent
-//! blocks and of the block being built included. As the chain goes on, the base follows it at the distance of the blocks whose state is
-//! kept: with each block that is sealed, the records of the oldest are worked into it. So a sub-block writes what it changed, and no more.
+//! The store holds all blocks; the state after one of them, the *base*; and a record of each snapshot that was
+//! published after it. A restart reads the base and replays the records, so that it reaches the same snapshots with the
+//! same ids, those of the recent blocks and of the block being built included. The base follows the chain at the
+//! distance of the retained states: each sealed block merges the oldest block's records into it. So a sub-block writes
+//! its changes, and no more.
 //!
-//! What is in a block goes when it is pruned ([`prune`]): with the block that is sealed next, in the same commit. Headers stay.
+//! Pruning ([`mod@prune`]) removes the body of a block in the commit that seals a later one. Headers stay.
 
 mod format;
 mod progress;
@@ -37,42 +38,43 @@ use crate::{
 };
 
 const ABOUT: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("about");
-/// Headers, each with the hashes of its block's transactions unless that was pruned, by number.
+/// Headers by number, each with the hashes of its block's transactions unless the block was pruned.
 const HEADERS: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("headers");
 /// The numbers of all blocks by their hashes.
 const NUMBERS: TableDefinition<'_, [u8; 32], u64> = TableDefinition::new("numbers");
-/// Bodies with receipts, by number; none of a pruned block.
+/// Bodies with receipts, by number. Pruned blocks have none.
 const BODIES: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("bodies");
-/// Records of snapshots by their id; what sealed a block is 0, what opened the next under the same id is 1.
+/// Records of snapshots by id. The second number is 0 for the record that seals a block, and 1 for the one that opens
+/// the next block under the same id.
 const JOURNAL: TableDefinition<'_, (u64, u8), &[u8]> = TableDefinition::new("journal");
 /// The base: accounts, their slots, and bytecode by its hash.
 const ACCOUNTS: TableDefinition<'_, [u8; 20], &[u8]> = TableDefinition::new("accounts");
 const SLOTS: TableDefinition<'_, ([u8; 20], [u8; 32]), [u8; 32]> = TableDefinition::new("slots");
 const CODES: TableDefinition<'_, [u8; 32], &[u8]> = TableDefinition::new("codes");
 
-/// The chain that a store holds.
+/// The identity of the chain that a store holds.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ChainIdentity {
-    /// [`format::LAYOUT`] when it was written.
+    /// The [`format::LAYOUT`] at the time of writing.
     layout: u32,
     /// The hash of block zero.
     pub genesis: B256,
     /// Whether it is the built-in devnet.
     pub builtin: bool,
-    /// The hash of the genesis file's bytes, where it is not.
+    /// The hash of the genesis file's bytes; `None` for the built-in devnet.
     pub genesis_file: Option<B256>,
-    /// The hash of the chain file that it began with, if it did.
+    /// The hash of the chain file that the chain was imported from, if it was.
     pub chain_file: Option<B256>,
-    /// The block that it began on.
+    /// The number of the block that the chain began with.
     pub founded: u64,
-    /// Its forks.
+    /// The chain's configuration, with its forks.
     pub config: ChainConfig,
-    /// Where the contracts of the trading world are.
+    /// The contracts of the trading world, if there is one.
     pub trading: Option<TradingWorld>,
 }
 
 impl ChainIdentity {
-    /// A chain in the newest layout. Without a genesis file it is the built-in devnet.
+    /// Creates a chain in the newest layout. Without a genesis file it is the built-in devnet.
     pub const fn new(
         genesis: B256,
         genesis_file: Option<B256>,
@@ -85,10 +87,11 @@ impl ChainIdentity {
         Self { layout: format::LAYOUT, genesis, builtin, genesis_file, chain_file, founded, config, trading }
     }
 
-    /// What `store` holds; none where it holds no chain yet.
+    /// Reads the chain in `store`; `None` if it holds none yet.
     ///
     /// # Errors
-    /// Returns an error if it cannot be read.
+    ///
+    /// Returns a [`StoreError`] if the store cannot be read.
     pub fn read(store: &Store) -> Result<Option<Self>, StoreError> {
         store.read(|transaction| {
             let Some(table) = open_if_there(transaction, ABOUT)? else { return Ok(None) };
@@ -105,15 +108,15 @@ impl ChainIdentity {
     }
 }
 
-/// Where the base stands.
+/// The position of the base.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 struct Base {
     number: u64,
-    /// The snapshot that sealed it.
+    /// The id of the snapshot that sealed the base's block.
     id: u64,
 }
 
-/// Writes the records of a chain.
+/// The writer of a chain's records.
 #[derive(Debug)]
 pub struct Journal {
     store: Store,
@@ -122,15 +125,16 @@ pub struct Journal {
 }
 
 impl Journal {
-    /// A journal in `store` that keeps the states of the last `kept` blocks.
+    /// Creates a journal in `store` that retains the states of the last `kept` blocks.
     pub const fn new(store: Store, kept: u64) -> Self {
         Self { store, kept }
     }
 
-    /// Writes a chain that begins: `blocks` up to its head, and the head's state as the base.
+    /// Writes a new chain: `blocks` up to its head, and the head's state as the base.
     ///
     /// # Errors
-    /// That it cannot be written.
+    ///
+    /// Returns a [`StoreError`] if the store cannot be written.
     pub fn found(
         &self,
         about: &ChainIdentity,
@@ -148,7 +152,7 @@ impl Journal {
             }
             let (mut accounts, mut slots) = (transaction.open_table(ACCOUNTS)?, transaction.open_table(SLOTS)?);
             let mut codes = transaction.open_table(CODES)?;
-            // In order, as the tables are: that is quicker than out of it.
+            // Sorted like the tables, because writing in order is faster.
             let mut all: Vec<_> = world.local().into_iter().flat_map(LocalWorld::accounts).collect();
             all.sort_unstable_by_key(|(address, _)| **address);
             for (address, account) in all {
@@ -174,11 +178,12 @@ impl Journal {
         Ok(())
     }
 
-    /// Writes what made the next snapshot after `published`, and waits until it is on the disk. The transactions in it wait in the pool no
-    /// longer, and the blocks that were pruned in memory go from the disk too.
+    /// Writes the step from `published` to the next snapshot, and waits until it is on disk. In the same commit, its
+    /// transactions leave the pool's table, and blocks that were pruned in memory are pruned on disk.
     ///
     /// # Errors
-    /// That it cannot be written: then it must not be published.
+    ///
+    /// Returns a [`StoreError`] if the step cannot be written. It must not be published then.
     pub fn record(&self, published: &Published, step: &SubBlockStep) -> Result<(), StoreError> {
         let (on, oldest) = (&published.newest, published.oldest_history());
         let id = on.id.0 + 1;
@@ -200,7 +205,7 @@ impl Journal {
             let entry = if opened {
                 JournalEntry::Open { header: Box::new(open.header.clone()), changes }
             } else {
-                // By index: a walk to where they begin would cost what the block holds already.
+                // By index, because walking to the new ones would visit all that the block holds already.
                 let new = before..open.transactions.len();
                 included.extend(new.clone().map(|at| *open.transactions[at].tx_hash()));
                 JournalEntry::SubBlock(StoredSubBlock {
@@ -229,7 +234,7 @@ impl Journal {
             pool::forget(transaction, included)?;
             if let Some(block) = written {
                 write_block(transaction, &block)?;
-                // The base itself is one of the states that are kept.
+                // The base is one of the retained states.
                 follow(transaction, (block.number() + 1).saturating_sub(kept))?;
                 prune::prune(transaction, oldest, prune::AT_ONCE)?;
             }
@@ -241,44 +246,48 @@ impl Journal {
         Ok(())
     }
 
-    /// Why nothing can be written any more, if so.
+    /// Returns the reason why nothing can be written any more, if there is one.
     pub fn failure(&self) -> Option<&StoreError> {
         self.store.failure()
     }
 
-    /// What fetches blocks from the store.
+    /// Returns the keeper that fetches blocks from the store.
     pub fn keeper(&self) -> Arc<dyn BlockKeeper> {
         Arc::new(Blocks(self.store.weak()))
     }
 
-    /// Reads the chain and comes to where it was, under a bar that shows how far it is. The head's state root is checked.
+    /// Restores the chain with a progress bar, and checks the head's state root.
     ///
     /// # Errors
-    /// That what is there is not what was written.
+    ///
+    /// Returns a [`StoreError`] if the store cannot be read, or does not hold what was written.
     pub fn restore(&self, codes: &CodeCache, feed: FeedState, kept: Retention) -> Result<Snapshots, StoreError> {
         self.store.read(|transaction| JournalReader::new(transaction, codes, self.keeper())?.read(feed, kept))
     }
 
-    /// Comes to where the chain was from `snapshots`, whose newest is the base.
+    /// Replays the records onto `snapshots`, whose newest is the base.
     ///
     /// # Errors
-    /// That what is there is not what was written.
+    ///
+    /// Returns a [`StoreError`] if the store cannot be read, or does not hold what was written.
     pub fn replay_on(&self, snapshots: &Snapshots, codes: &CodeCache) -> Result<(), StoreError> {
         self.store.read(|transaction| JournalReader::new(transaction, codes, self.keeper())?.go_on(snapshots))
     }
 
-    /// Whether anything was published after the base.
+    /// Returns whether anything was published after the base.
     ///
     /// # Errors
-    /// That it cannot be read.
+    ///
+    /// Returns a [`StoreError`] if the store cannot be read.
     pub fn has_records(&self) -> Result<bool, StoreError> {
         self.store.read(|transaction| Ok(!transaction.open_table(JOURNAL)?.is_empty()?))
     }
 
-    /// The block that the base stands on.
+    /// Returns the number of the base's block.
     ///
     /// # Errors
-    /// That it cannot be read.
+    ///
+    /// Returns a [`StoreError`] if the store cannot be read.
     pub fn base(&self) -> Result<u64, StoreError> {
         self.store.read(|transaction| Ok(read_base(&transaction.open_table(ABOUT)?)?.number))
     }
@@ -294,7 +303,7 @@ impl Blocks {
     }
 
     fn read<T>(&self, what: impl FnOnce(&ReadTransaction) -> Result<T, redb::Error>) -> T {
-        // See the trait.
+        // The trait requires the panic.
         self.try_read(what).unwrap_or_else(|error| panic!("a block cannot be read: {error}"))
     }
 
@@ -325,7 +334,7 @@ impl BlockKeeper for Blocks {
     }
 }
 
-/// Writes a block; of one that is known by its header alone, that.
+/// Writes a block; only the header if the body is not known.
 fn write_block(transaction: &WriteTransaction, block: &SealedBlock) -> Result<(), redb::Error> {
     transaction.open_table(HEADERS)?.insert(block.number(), encode(&StoredHeader::from(block)).as_slice())?;
     transaction.open_table(NUMBERS)?.insert(block.hash().0, block.number())?;
@@ -335,7 +344,7 @@ fn write_block(transaction: &WriteTransaction, block: &SealedBlock) -> Result<()
     Ok(())
 }
 
-/// Works the oldest records into the base, until it stands on block `number`.
+/// Merges the oldest records into the base, until its block is `number`.
 fn follow(transaction: &WriteTransaction, number: u64) -> Result<(), redb::Error> {
     let mut about = transaction.open_table(ABOUT)?;
     let mut base = read_base(&about)?;
@@ -383,7 +392,7 @@ fn stored(changes: &[AccountChange]) -> Vec<StoredChange> {
     changes.iter().map(StoredChange::from).collect()
 }
 
-/// The code that the changes of `applied` bring to accounts of `before`.
+/// Returns the code that the changes of `applied` bring to accounts of `before`.
 fn new_codes(before: &World, applied: &Applied) -> Vec<Code> {
     let brought = applied.changes.iter().filter_map(|change| {
         let info = change.info.as_ref()?;

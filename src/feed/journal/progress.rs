@@ -1,26 +1,26 @@
-//! How far work on the store is, shown where it takes long.
+//! The progress of long work on the store.
 
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-/// How long work may take before it is shown.
+/// The time after which work is shown.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// A bar that appears after two seconds. Gone when dropped.
+/// A progress bar that appears after two seconds and disappears on drop.
 pub struct Progress {
     bar: ProgressBar,
     began: Instant,
 }
 
 impl Progress {
-    /// A bar of so many steps.
+    /// Creates a bar of this many steps.
     pub fn new(steps: u64, what: &'static str) -> Self {
         let bar = ProgressBar::with_draw_target(Some(steps), ProgressDrawTarget::hidden());
         Self { bar: bar.with_style(style()).with_message(what), began: Instant::now() }
     }
 
-    /// So many steps are done.
+    /// Sets the number of finished steps.
     pub fn at(&self, done: u64) {
         if self.bar.is_hidden() && self.began.elapsed() >= PATIENCE {
             self.bar.set_draw_target(ProgressDrawTarget::stderr());
@@ -35,7 +35,7 @@ impl Drop for Progress {
     }
 }
 
-/// How the bars over the store look.
+/// Returns the style of the bars over the store.
 pub fn style() -> ProgressStyle {
     ProgressStyle::with_template("{msg} {wide_bar} {pos}/{len} {eta}").unwrap_or_else(|_| ProgressStyle::default_bar())
 }

@@ -1,16 +1,17 @@
-//! Pruning: what is in the oldest blocks goes from the disk, and their headers stay.
+//! Pruning: the bodies of the oldest blocks are removed from the disk, and their headers stay.
 
 use redb::{ReadableTable, WriteTransaction};
 
 use super::{ABOUT, BODIES, HEADERS, Journal, progress::Progress, read_base, record::StoredHeader};
 use crate::store::{StoreError, corrupted, decode, encode};
 
-/// Blocks that are pruned in one commit, at most, beside a block that is sealed.
+/// The most blocks that the commit of a sealed block prunes.
 pub const AT_ONCE: usize = 16;
-/// The same, before the node has begun.
+/// The blocks that a commit prunes before the node starts.
 const STEP: usize = 1_000;
 
-/// Prunes the blocks after genesis and before `oldest`, up to `most` of them. Never one whose state is kept: a restart reads what is in it.
+/// Prunes the blocks after genesis and before `oldest`, at most `most` of them. A block whose state is retained is
+/// never pruned, because a restart reads its body.
 pub fn prune(transaction: &WriteTransaction, oldest: u64, most: usize) -> Result<(), redb::Error> {
     let end = oldest.min(read_base(&transaction.open_table(ABOUT)?)?.number);
     let (mut headers, mut bodies) = (transaction.open_table(HEADERS)?, transaction.open_table(BODIES)?);
@@ -24,7 +25,7 @@ pub fn prune(transaction: &WriteTransaction, oldest: u64, most: usize) -> Result
     Ok(())
 }
 
-/// The oldest block after genesis that has its body.
+/// Returns the oldest block after genesis that has its body.
 pub fn oldest_body(
     headers: &impl ReadableTable<u64, &'static [u8]>,
     bodies: &impl ReadableTable<u64, &'static [u8]>,
@@ -34,11 +35,12 @@ pub fn oldest_body(
 }
 
 impl Journal {
-    /// Prunes all but the newest `kept` blocks: many, where the bound was lowered since the last start. In steps, each of which leaves a store that
-    /// opens, under a bar if it takes long.
+    /// Prunes all but the newest `kept` blocks. They are many if the bound was lowered since the last start. Works in
+    /// steps, each of which leaves a store that opens, with a progress bar.
     ///
     /// # Errors
-    /// That it cannot be written.
+    ///
+    /// Returns a [`StoreError`] if the store cannot be written.
     pub fn prune(&self, kept: u64) -> Result<(), StoreError> {
         let range = || {
             self.store.read(|transaction| {

@@ -1,4 +1,4 @@
-//! How blocks, sub-blocks and changes of state are written: RLP throughout, as the chain's own things are.
+//! The encoding of blocks, sub-blocks and changes of state: RLP throughout, as on the chain itself.
 
 use alloy_consensus::{Eip658Value, Header, Receipt, ReceiptEnvelope, ReceiptWithBloom, TxReceipt, TxType, Typed2718};
 use alloy_eips::eip4895::{Withdrawal, Withdrawals};
@@ -13,7 +13,7 @@ use crate::{
     store::{StoredTx, corrupted, decode},
 };
 
-/// A receipt. Its bloom follows from its logs.
+/// A receipt. Its bloom is computed from its logs.
 #[derive(RlpEncodable, RlpDecodable)]
 #[rlp(trailing)]
 pub struct StoredReceipt {
@@ -21,7 +21,7 @@ pub struct StoredReceipt {
     status: Eip658Value,
     cumulative_gas_used: u64,
     logs: Vec<Log>,
-    /// Of a deposit's receipt: its nonce, and its version.
+    /// The nonce and the version of a deposit's receipt.
     deposit_nonce: Option<u64>,
     deposit_version: Option<u64>,
 }
@@ -52,11 +52,11 @@ impl StoredReceipt {
     }
 }
 
-/// What a chain is opened with: a header, and the hashes of the block's transactions.
+/// A header with the hashes of the block's transactions, as a start reads it.
 #[derive(RlpEncodable, RlpDecodable)]
 pub struct StoredHeader {
     header: Header,
-    /// 32 bytes each.
+    /// The hashes, 32 bytes each.
     hashes: Bytes,
 }
 
@@ -70,7 +70,7 @@ impl From<&SealedBlock> for StoredHeader {
 }
 
 impl StoredHeader {
-    /// The header alone: what is left of a pruned block.
+    /// Creates a stored header of a pruned block, without hashes.
     pub fn pruned(header: Header) -> Self {
         Self { header, hashes: Bytes::new() }
     }
@@ -126,11 +126,11 @@ impl From<&Account> for StoredAccount {
     }
 }
 
-/// What changed of one account. Its code stands elsewhere, under its hash.
+/// The change of one account. Its code is stored separately under its hash.
 #[derive(RlpEncodable, RlpDecodable)]
 pub struct StoredChange {
     pub address: Address,
-    /// The account as it is now; none where it is gone.
+    /// The account now; empty if it no longer exists.
     pub account: Vec<StoredAccount>,
     pub storage_cleared: bool,
     pub slots: Vec<StoredSlot>,
@@ -160,7 +160,7 @@ impl From<&AccountChange> for StoredChange {
 }
 
 impl StoredChange {
-    /// The change, its code found by `code`.
+    /// Returns the change, its code found by `code`.
     pub fn read(self, code: impl Fn(B256) -> Result<Code, redb::Error>) -> Result<AccountChange, redb::Error> {
         let info = self.account.into_iter().next().map(|account| -> Result<_, redb::Error> {
             Ok(AccountInfo {
@@ -180,13 +180,13 @@ impl StoredChange {
     }
 }
 
-/// What a published snapshot was made of, on the one before it.
+/// The step from one published snapshot to the next.
 pub enum JournalEntry {
     /// The next block was opened.
     Open { header: Box<Header>, changes: Vec<StoredChange> },
     /// The open block grew by a sub-block.
     SubBlock(StoredSubBlock),
-    /// The open block was sealed; what it is stands among the blocks.
+    /// The open block was sealed. The block itself is in the tables of blocks.
     Seal { number: u64, changes: Vec<StoredChange> },
 }
 
@@ -194,7 +194,7 @@ pub enum JournalEntry {
 #[derive(RlpEncodable, RlpDecodable)]
 pub struct StoredSubBlock {
     pub index: u32,
-    /// Gas, and blob gas, of the block so far.
+    /// Gas and blob gas of the block so far.
     pub gas_used: u64,
     pub blob_gas_used: u64,
     pub transactions: Vec<StoredTx>,
@@ -219,7 +219,7 @@ const SUB_BLOCK: u8 = 1;
 const SEAL: u8 = 2;
 
 impl JournalEntry {
-    /// Its kind, and then its RLP.
+    /// Encodes the entry: a byte for its kind, then its RLP.
     pub fn write(self) -> Vec<u8> {
         let mut out = Vec::with_capacity(1024);
         match self {
@@ -254,7 +254,7 @@ impl JournalEntry {
         }
     }
 
-    /// What it changed.
+    /// Returns the changes of state.
     pub fn changes(self) -> Vec<StoredChange> {
         match self {
             Self::Open { changes, .. } | Self::Seal { changes, .. } => changes,

@@ -1,4 +1,4 @@
-//! Back to where the chain was: the base is read, and the records after it are taken one after another.
+//! Restoring the chain: reads the base, and replays the records after it.
 
 use std::sync::Arc;
 
@@ -36,7 +36,7 @@ fn read_codes(transaction: &ReadTransaction, codes: &CodeCache) -> Result<B256Ma
     Ok(analysed)
 }
 
-/// The newest block is the last there is, and its state is what its header says.
+/// Checks that the newest block is the last stored one, and that its state has the root in its header.
 fn check_head(snapshots: &Snapshots, last: Option<&SealedBlock>) -> Result<(), redb::Error> {
     let published = snapshots.load();
     let sealed = published.select(Selector::Latest).map_err(|error| corrupted(error.to_string()))?;
@@ -55,18 +55,18 @@ fn check_head(snapshots: &Snapshots, last: Option<&SealedBlock>) -> Result<(), r
     Ok(())
 }
 
-/// Comes to where the chain was.
+/// The reader of a stored chain.
 pub struct JournalReader<'a> {
     transaction: &'a ReadTransaction,
     codes: B256Map<Code>,
     keeper: Arc<dyn BlockKeeper>,
 }
 
-/// A block, and the hashes of its transactions.
+/// A block with the hashes of its transactions.
 type Listed = (Arc<SealedBlock>, Vec<B256>);
 
 impl<'a> JournalReader<'a> {
-    /// A reader of what was committed, which leaves the bodies of blocks with `keeper`.
+    /// Creates a reader of the committed data. Bodies of blocks stay with `keeper`.
     pub fn new(
         transaction: &'a ReadTransaction,
         codes: &CodeCache,
@@ -75,7 +75,7 @@ impl<'a> JournalReader<'a> {
         Ok(Self { transaction, codes: read_codes(transaction, codes)?, keeper })
     }
 
-    /// The chain from its base on.
+    /// Returns the chain from its base on.
     pub fn read(self, feed: FeedState, kept: Retention) -> Result<Snapshots, redb::Error> {
         let base = read_base(&self.transaction.open_table(ABOUT)?)?;
         let mut old = self.blocks()?;
@@ -95,7 +95,7 @@ impl<'a> JournalReader<'a> {
         Ok(snapshots)
     }
 
-    /// The chain from `snapshots` on, whose newest is the base.
+    /// Returns the chain from `snapshots` on, whose newest is the base.
     pub fn go_on(self, snapshots: &Snapshots) -> Result<(), redb::Error> {
         let base = snapshots.newest().head.number();
         let mut blocks = self.blocks()?;
@@ -105,7 +105,7 @@ impl<'a> JournalReader<'a> {
         check_head(snapshots, last.as_deref())
     }
 
-    /// The hashes that the block after block `head` sees.
+    /// Returns the hashes that the block after block `head` sees.
     fn hashes(&self, head: u64) -> Result<BlockHashes, redb::Error> {
         let mut hashes = BlockHashes::default();
         let oldest = (head + 1).saturating_sub(BlockHashes::DEPTH as u64);
@@ -116,8 +116,8 @@ impl<'a> JournalReader<'a> {
         Ok(hashes)
     }
 
-    /// All blocks that are not pruned, each but genesis and the oldest after it the child of the one before it. Their bodies stay where they
-    /// are.
+    /// Returns all blocks that are not pruned. Each one's parent is the one before it, except for genesis and the
+    /// oldest after it. Bodies stay on disk.
     fn blocks(&self) -> Result<Vec<Listed>, redb::Error> {
         let headers: ReadOnlyTable<u64, &[u8]> = self.transaction.open_table(HEADERS)?;
         let oldest = oldest_body(&headers, &self.transaction.open_table(BODIES)?)?.unwrap_or(u64::MAX);
@@ -129,7 +129,7 @@ impl<'a> JournalReader<'a> {
         for row in genesis.chain(headers.range(oldest..)?) {
             let (header, hashes) = decode::<StoredHeader>(row?.1.value())?.read();
             let block = Arc::new(SealedBlock::kept(header, self.keeper.clone()));
-            // After genesis some may be pruned.
+            // Blocks after genesis may be pruned.
             let parent =
                 blocks.last().filter(|(genesis, _)| blocks.len() > 1 || genesis.number() + 1 == block.number());
             if let Some((parent, _)) = parent.filter(|(parent, _)| block.header.parent_hash != parent.hash()) {
@@ -142,7 +142,7 @@ impl<'a> JournalReader<'a> {
         Ok(blocks)
     }
 
-    /// The state that the base is.
+    /// Returns the state that the base is.
     fn world(&self) -> Result<LocalWorld, redb::Error> {
         let (accounts, slots) = (self.transaction.open_table(ACCOUNTS)?, self.transaction.open_table(SLOTS)?);
         let bar = ProgressBar::new(accounts.len()?).with_style(style()).with_message("reading accounts");
@@ -155,7 +155,7 @@ impl<'a> JournalReader<'a> {
             let StoredAccount { balance, nonce, code_hash } = decode(bytes.value())?;
             let mut account = Account::default();
             (account.balance, account.nonce, account.code) = (balance, nonce, self.code(code_hash)?);
-            // Both tables are in the order of the address.
+            // Both tables are sorted by address.
             while let Some((key, value)) = &next {
                 let (owner, slot) = key.value();
                 if owner != address.0.0 {
@@ -181,7 +181,7 @@ impl<'a> JournalReader<'a> {
         self.codes.get(&hash).cloned().ok_or_else(|| corrupted(format!("the code {hash} is missing")))
     }
 
-    /// Takes the records one after another.
+    /// Replays the records in order.
     fn replay(&self, snapshots: &Snapshots, blocks: Vec<Listed>) -> Result<(), redb::Error> {
         let mut blocks = blocks.into_iter().map(|(block, _)| block);
         let table = self.transaction.open_table(JOURNAL)?;
@@ -198,7 +198,7 @@ impl<'a> JournalReader<'a> {
                 JournalEntry::Open { header, changes } => {
                     let next = self.after(&on, changes, OpenBlock::new(*header))?;
                     match sealed.take() {
-                        // `publish_sealed` wants the sealed one for itself.
+                        // `publish_sealed` takes ownership of the sealed snapshot.
                         Some(head) => snapshots.publish_sealed(copy(&head), Some(next)),
                         None if id == on.id.0 => snapshots.open_first(next),
                         None => snapshots.publish(next),
@@ -224,7 +224,7 @@ impl<'a> JournalReader<'a> {
                     let mut hashes = on.hashes.clone();
                     hashes.push(number, block.hash());
                     let world = self.changed(&on.world, changes)?;
-                    // Of the recent ones the bodies are asked for again and again.
+                    // The bodies of recent blocks are requested often, so they are held in memory.
                     let block =
                         block.with_body().ok_or_else(|| corrupted(format!("the body of block {number} is missing")))?;
                     sealed = Some(Arc::new(stand_on(world, Arc::new(block), hashes)));

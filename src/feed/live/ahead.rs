@@ -1,4 +1,4 @@
-//! Pre-confirmed blocks: sub-blocks applied as they come, each at the cost of its own transactions.
+//! Pre-confirmed blocks: sub-blocks applied as they arrive, each at the cost of its own transactions.
 
 use std::time::{Duration, Instant};
 
@@ -24,23 +24,24 @@ use crate::{
     state::{AccountChange, FeedProblem, FeedState, Lookup, Miss, Missed, OpenBlock, RemoteView, Snapshot, World},
 };
 
-/// What was made of a pre-confirmed block that is not canonical yet.
+/// The state of a pre-confirmed block that is not canonical yet.
 #[derive(Debug)]
 pub struct PreConfirmed {
-    /// Its number.
+    /// The block's number.
     pub(super) number: u64,
-    /// Its header, as far as it was known when it began.
+    /// The header, as far as it was known when the block began.
     header: Header,
-    /// What its producer says of it with its last sub-block.
+    /// The producer's fields from its last sub-block.
     diff: OpFlashblockPayloadDelta,
-    /// What it has changed so far, each account once.
+    /// The changes so far, each account once.
     changes: AddressMap<AccountChange>,
-    /// It as a whole, once the next one has begun.
+    /// The complete block, once the next one has begun.
     complete: Option<SealedBlock>,
 }
 
 impl PreConfirmed {
-    /// Its receipts and its gas, so far; `newest` is the newest snapshot, which is of this block unless it is complete.
+    /// Returns the receipts and the gas so far. `newest` is the newest snapshot, which is of this block unless it is
+    /// complete.
     pub(super) fn outcome(&self, newest: &Snapshot) -> (Vec<ChainReceipt>, u64) {
         match (&self.complete, &newest.open) {
             (Some(complete), _) => (complete.body().receipts.clone(), complete.header.gas_used),
@@ -49,7 +50,7 @@ impl PreConfirmed {
         }
     }
 
-    /// Whether its transactions saw what those of `header`'s block see.
+    /// Returns whether its transactions ran in the environment of `header`'s block.
     pub(super) fn has_environment_of(&self, header: &Header) -> bool {
         let own = &self.header;
         own.parent_hash == header.parent_hash
@@ -62,7 +63,7 @@ impl PreConfirmed {
             && own.extra_data == header.extra_data
     }
 
-    /// All that it has changed, each account once.
+    /// Returns the changes, each account once.
     pub(super) fn changes(&self) -> Vec<AccountChange> {
         self.changes.values().cloned().collect()
     }
@@ -78,7 +79,7 @@ impl PreConfirmed {
 }
 
 impl Live {
-    /// Does what the rules say, one thing after the other; where one of them cannot be done, what is pre-confirmed ends there.
+    /// Executes the actions in order. If one fails, the pre-confirmed blocks are dropped.
     pub(super) async fn act(&mut self, actions: Vec<Action>, received: Instant, late: bool) {
         for action in actions {
             let done = match action {
@@ -89,7 +90,7 @@ impl Live {
                     self.fall_back(problem);
                     Ok(())
                 }
-                // The rules have let go of it; the canonical block is taken in where it came from.
+                // The rules have dropped the block. The canonical block is imported by the caller.
                 Action::Replace { .. } | Action::Retire { .. } | Action::Ignore(_) => Ok(()),
             };
             if let Err(error) = done {
@@ -99,7 +100,7 @@ impl Live {
         }
     }
 
-    /// What is pre-confirmed cannot be relied on, for a reason that the rules do not see.
+    /// Drops the pre-confirmed blocks, for a reason that the rules do not see.
     pub(super) fn fail(&mut self, problem: FeedProblem) {
         if let Some(source) = &mut self.source.flashblocks {
             source.rules.fail(problem);
@@ -115,7 +116,7 @@ impl Live {
     /// Begins a block with its index 0.
     async fn open(&mut self, flashblock: &Flashblock, parent: Parent, received: Instant) -> Result<(), LiveError> {
         let time = self.source.limits.apply;
-        // The rules open no block without.
+        // The rules open no block without a base.
         let Some(base) = &flashblock.base else { return Ok(()) };
         let complete = match parent {
             Parent::Canonical => None,
@@ -213,8 +214,9 @@ impl Live {
         }
     }
 
-    /// The newest pre-confirmed block as a whole, now that one was begun on it under this hash: the state after it, with no block open. It stands
-    /// on the newest canonical state, so that what lies between does not pile up.
+    /// Returns the complete newest pre-confirmed block, after a block with this parent hash has begun: the state after
+    /// it, with no block open. The state is based on the newest canonical one, so that the layers between do not
+    /// accumulate.
     fn complete(&mut self, hash: B256) -> Result<Snapshot, LiveError> {
         let newest = self.feed.snapshots.newest();
         let latest = self.feed.snapshots.load().latest().clone();
@@ -222,7 +224,7 @@ impl Live {
         let view = self.canonical_view(&latest)?;
         let ahead = self.rules().and_then(FlashblockSequence::newest_made).ok_or_else(gone)?;
         if let Some(sealed) = ahead.complete.clone() {
-            // A builder begins the block after it anew.
+            // A builder that changes its mind begins the block after it anew.
             if sealed.hash() != hash {
                 return Err(gone());
             }
@@ -238,7 +240,7 @@ impl Live {
         let receipts = open.receipts.iter().cloned().collect();
         let withdrawals = header.withdrawals_root.map(|_| ahead.diff.withdrawals.clone().into());
         let transactions = open.transactions.iter().cloned().collect();
-        // Builders may leave the state root out: the next block's parent is its name all the same.
+        // Builders may leave out the state root. The next block's parent hash is the block's name all the same.
         let sealed = SealedBlock::named(
             Sealed::new_unchecked(header, hash),
             BlockBody { transactions, receipts, ommers: Vec::new(), withdrawals },
@@ -247,7 +249,8 @@ impl Live {
         Ok(self.stand_on_ahead(view, sealed, &newest))
     }
 
-    /// The state after the newest pre-confirmed block: that of the canonical ones, and what those ahead have changed.
+    /// Returns the state after the newest pre-confirmed block, based on the canonical state, with the changes of the
+    /// blocks ahead.
     fn stand_on_ahead(&self, view: RemoteView, sealed: SealedBlock, newest: &Snapshot) -> Snapshot {
         let mut world = World::on(view);
         for ahead in self.made() {
@@ -258,7 +261,7 @@ impl Live {
         stand_on(world, sealed.into(), hashes)
     }
 
-    /// The header of a block as far as its first sub-block tells.
+    /// Returns the header of a block, as far as its first sub-block has it.
     fn header(
         &self,
         parent: &Sealed<Header>,
@@ -275,7 +278,7 @@ impl Live {
         };
         let next = spec.next_header(parent, base.block_number, attributes);
         Header {
-            // What the producer says is what holds.
+            // The producer's value decides.
             parent_hash: base.parent_hash,
             extra_data: base.extra_data.clone(),
             base_fee_per_gas: Some(base.base_fee_per_gas.saturating_to()),
@@ -287,7 +290,7 @@ impl Live {
         }
     }
 
-    /// Fetches what the transactions will surely read, where it is not known: so that what follows from it is found in the first run.
+    /// Fetches the state that the transactions certainly read, so that the first run finds what else is missing.
     pub(super) async fn warm(
         &self,
         view: &RemoteView,
@@ -319,14 +322,14 @@ impl Live {
         if missed.is_empty() { Ok(()) } else { self.fetch(missed, began, time).await }
     }
 
-    /// The state after the newest canonical block.
+    /// Returns the state after the newest canonical block.
     fn canonical_view(&self, latest: &Snapshot) -> Result<RemoteView, LiveError> {
         let (number, hash) = (latest.head.number(), latest.head_hash());
         self.source.remote.view(number, hash).ok_or(LiveError::Gone(number))
     }
 }
 
-/// The transactions of a sub-block with their senders.
+/// Returns the transactions of a sub-block with their senders.
 fn read(flashblock: &Flashblock) -> Result<Vec<Recovered<ChainTx>>, LiveError> {
     let decode = |(index, bytes): (usize, &alloy_primitives::Bytes)| {
         let fail = |problem: String| LiveError::Transaction { index, problem };
@@ -339,7 +342,7 @@ fn read(flashblock: &Flashblock) -> Result<Vec<Recovered<ChainTx>>, LiveError> {
         .map_err(|index| LiveError::Transaction { index, problem: "the signature is not valid".to_owned() })
 }
 
-/// Checks the receipts of a sub-block's transactions against what its builder says, where it says something.
+/// Checks the receipts of a sub-block's transactions against the builder's, if it sent any.
 fn check_receipts(
     flashblock: &Flashblock,
     open: &OpenBlock,
@@ -367,7 +370,7 @@ fn check_receipts(
     Ok(())
 }
 
-/// Checks balances against what the builder says, where it says something and they are known.
+/// Checks balances against the builder's, if it sent any and they are known.
 fn check_balances(flashblock: &Flashblock, world: &World) -> Result<(), LiveError> {
     for (address, told) in flashblock.metadata.new_account_balances.iter().flatten() {
         if let Lookup::Known(info) = world.look_up(address) {

@@ -1,4 +1,4 @@
-//! Canonical blocks: followed from parent to child, executed on what is known of the state, checked.
+//! Canonical blocks: followed from parent to child, executed on the known state, and checked.
 
 use std::{
     sync::Arc,
@@ -19,13 +19,14 @@ use crate::{
     state::{AccountChange, FeedProblem, FeedState, RemoteView, Selector, Snapshot, World},
 };
 
-/// How often an older block has to be the upstream's newest before it is believed that its chain went back.
+/// The number of times an older block has to be the upstream's newest before its chain counts as gone back.
 const LOOKS: u32 = 8;
-/// Blocks that the newest may be ahead without what is published being called late.
+/// The number of blocks by which the upstream may be ahead before the published state counts as late.
 const BEHIND: usize = 2;
 
 impl Live {
-    /// Comes to the upstream's newest block from the newest that is known, by the branch that the new one is on.
+    /// Catches up with the upstream's head: walks back from it to the newest known ancestor, then imports the blocks in
+    /// between.
     pub(super) async fn follow(&mut self, newest: B256) -> Result<(), LiveError> {
         let mut path: Vec<UpstreamBlock> = Vec::new();
         let mut hash = newest;
@@ -47,7 +48,7 @@ impl Live {
         let head = self.feed.snapshots.load().head().clone();
         match fork {
             Some(fork) if fork.hash() == head.hash() => self.looks = 0,
-            // One of several nodes behind an address may be late: only what stays so is a chain that went back.
+            // One of several nodes behind an address may be late. Only a lasting answer means that the chain went back.
             Some(_) if path.is_empty() && self.looks < LOOKS => {
                 self.looks += 1;
                 self.source.heads.again();
@@ -60,7 +61,7 @@ impl Live {
                 if self.source.remote.revert_to(fork.number(), fork.hash()).is_none() && !path.is_empty() {
                     return self.begin_anew(path.swap_remove(0)).await;
                 }
-                // Nothing is answered from the dead branch while the other is taken in.
+                // Nothing is answered from the dead branch while the other one is imported.
                 self.let_go();
                 self.feed.snapshots.go_back(fork.number(), FeedState::Degraded(FeedProblem::Reorg));
                 self.set(FeedState::Degraded(FeedProblem::Reorg));
@@ -71,7 +72,7 @@ impl Live {
             }
             Some(_) => {}
             None => {
-                tracing::warn!(from = head.number(), "too far behind the upstream: the blocks between are left out");
+                tracing::warn!(from = head.number(), "too far behind the upstream: the blocks between are skipped");
                 return self.begin_anew(path.swap_remove(0)).await;
             }
         }
@@ -84,7 +85,7 @@ impl Live {
         Ok(())
     }
 
-    /// The upstream's block of this hash.
+    /// Returns the upstream's block of this hash.
     async fn block(&self, hash: B256) -> Result<UpstreamBlock, LiveError> {
         let deadline = Instant::now() + self.source.limits.wait;
         let json = self.source.fetcher.upstream().block_by_hash(hash, deadline).await?;
@@ -99,7 +100,7 @@ impl Live {
         Ok(block)
     }
 
-    /// The canonical block of this hash, if its state is kept.
+    /// Returns the canonical block of this hash, if its state is kept.
     fn canonical(&self, hash: B256) -> Option<Arc<SealedBlock>> {
         let published = self.feed.snapshots.load();
         let known = published.select(Selector::Hash(hash)).ok()?;
@@ -107,23 +108,23 @@ impl Live {
         is_canonical.then(|| known.head.clone())
     }
 
-    /// The number of the oldest block that a branch can begin at.
+    /// Returns the number of the oldest block that a branch can begin at.
     fn oldest(&self) -> u64 {
         self.feed.snapshots.load().oldest_state()
     }
 
-    /// Takes the next canonical block in, as it was pre-confirmed, or by executing it; where that cannot be done, what is known of the state
-    /// is known no more.
+    /// Imports the next canonical block, as it was pre-confirmed or by executing it. If neither is possible, the known
+    /// state is dropped.
     async fn import(&mut self, block: UpstreamBlock) -> Result<(), LiveError> {
         let (began, number, hash) = (Instant::now(), block.number(), block.hash());
         let parent = self.feed.snapshots.load().select(Selector::Hash(block.header.parent_hash));
         let parent = parent.map_err(|_| LiveError::Gone(number))?;
-        // Before the rules let go of it.
+        // Taken before the rules drop the block.
         let retired = self.retire(&block);
         let actions = self.judge(&about(&block.header, &block.transactions));
         let told_same = actions.iter().any(|action| *action == Action::Retire { number });
         let is_void = |action: &Action| matches!(action, Action::Replace { .. } | Action::FallBack(_));
-        // What is void goes before anything that takes time.
+        // Void blocks are dropped before anything that takes time.
         let (void, rest): (Vec<_>, Vec<_>) = actions.into_iter().partition(is_void);
         let is_voided = !void.is_empty();
         let mut keeps_ahead = told_same && !is_voided;
@@ -144,7 +145,7 @@ impl Live {
             Err(error) => {
                 let mismatch = matches!(error, LiveError::Mismatch { .. });
                 if mismatch { &self.mismatched } else { &self.skipped }.increment(1);
-                tracing::warn!(number, %hash, %error, "a block is not executed: the state is asked for anew");
+                tracing::warn!(number, %hash, %error, "a block cannot be executed: its state is fetched anew");
                 (remote.cut(number, hash), self.receipts(&block).await)
             }
         };
@@ -165,18 +166,19 @@ impl Live {
         }
         self.act(rest, Instant::now(), false).await;
         if told_same && !keeps_ahead && !is_voided {
-            // The rules took it for the same, and what they keep stands on what it is not.
+            // The rules took the block for the pre-confirmed one, so the blocks that they keep are built on a different
+            // state.
             self.fail(FeedProblem::Mismatch);
         }
         Ok(())
     }
 
-    /// What a canonical block means for what is pre-confirmed.
+    /// Returns the actions that a canonical block requires.
     fn judge(&mut self, block: &CanonicalBlock) -> Vec<Action> {
         self.source.flashblocks.as_mut().map(|source| source.rules.canonical(block)).unwrap_or_default()
     }
 
-    /// What a block changed, and its receipts, as it was pre-confirmed, where that is what it is.
+    /// Returns the changes and the receipts of a block as it was pre-confirmed, if it became canonical unchanged.
     fn retire(&self, block: &UpstreamBlock) -> Option<(Vec<AccountChange>, Vec<ChainReceipt>)> {
         let ahead = self.made().next().filter(|ahead| ahead.number == block.number())?;
         let (receipts, gas_used) = ahead.outcome(&self.feed.snapshots.newest());
@@ -195,7 +197,7 @@ impl Live {
             return Err(LiveError::Late(time));
         }
         let view = self.source.remote.view(parent.head.number(), parent.head_hash());
-        // The state right after the parent, without what was pre-confirmed on it.
+        // The state right after the parent, without the pre-confirmed blocks on it.
         let view = view.ok_or(LiveError::Gone(parent.head.number()))?;
         let on = stand_on(World::on(view.clone()), parent.head.clone(), parent.hashes.clone());
         self.warm(&view, &block.transactions, began, time).await?;
@@ -211,12 +213,12 @@ impl Live {
         }
     }
 
-    /// The receipts of a block that is not executed here, as the upstream has them.
+    /// Returns the receipts of a block that is not executed here, as the upstream has them.
     async fn receipts(&self, block: &UpstreamBlock) -> Option<Vec<ChainReceipt>> {
         told_receipts(self.source.fetcher.upstream(), block, Instant::now() + self.source.limits.wait).await
     }
 
-    /// Begins again at a block of which no ancestor is known.
+    /// Starts again at a block without known ancestors.
     async fn begin_anew(&mut self, block: UpstreamBlock) -> Result<(), LiveError> {
         let receipts = self.receipts(&block).await;
         let actions = self.judge(&about(&block.header, &block.transactions));
@@ -233,7 +235,7 @@ impl Live {
     }
 }
 
-/// A canonical block as the rules of a stream want it.
+/// Returns a canonical block as the rules of a stream want it.
 pub(super) fn about(header: &Sealed<Header>, transactions: &[Recovered<ChainTx>]) -> CanonicalBlock {
     CanonicalBlock {
         number: header.number,
@@ -244,7 +246,7 @@ pub(super) fn about(header: &Sealed<Header>, transactions: &[Recovered<ChainTx>]
     }
 }
 
-/// The receipts of a block as the upstream has them; none where it does not, or where they are not the block's.
+/// Returns the receipts of a block from the upstream; `None` if it does not have them, or they are not the block's.
 pub async fn told_receipts(upstream: &Upstream, block: &UpstreamBlock, deadline: Instant) -> Option<Vec<ChainReceipt>> {
     let problem = match receipts(upstream, block.hash(), deadline).await {
         Ok(receipts) => match check(block, block.header.gas_used, &receipts) {
@@ -253,11 +255,11 @@ pub async fn told_receipts(upstream: &Upstream, block: &UpstreamBlock, deadline:
         },
         Err(error) => error.into(),
     };
-    tracing::warn!(number = block.number(), %problem, "a block's receipts are left to the upstream");
+    tracing::warn!(number = block.number(), %problem, "the receipts of a block are not available: requests for them go to the upstream");
     None
 }
 
-/// The snapshot of a canonical block. Without receipts only its header is known.
+/// Returns the snapshot of a canonical block. Without receipts, only its header is known.
 pub fn canonical_snapshot(
     view: RemoteView,
     block: UpstreamBlock,
@@ -274,7 +276,7 @@ pub fn canonical_snapshot(
     stand_on(World::on(view), Arc::new(sealed), hashes)
 }
 
-/// Refuses gas and receipts that are not those of the block's header.
+/// Checks gas and receipts against the block's header.
 fn check(block: &UpstreamBlock, gas_used: u64, receipts: &[ChainReceipt]) -> Result<(), LiveError> {
     let header = &block.header;
     LiveError::unless_equal("gasUsed", gas_used, header.gas_used)?;

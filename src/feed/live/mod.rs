@@ -1,7 +1,7 @@
-//! A chain that lives elsewhere: an upstream's canonical blocks, and the sub-blocks of those to come.
+//! A live chain: an upstream's canonical blocks, and the sub-blocks of the blocks after them.
 //!
-//! [`canonical`] takes the upstream's blocks in, and [`ahead`] what Flashblocks tell of the blocks after them. Both write the same snapshots,
-//! so one task does both, one thing after the other: [`Live::run`].
+//! `canonical` imports the upstream's blocks, and `ahead` applies the sub-blocks of Flashblocks. Both write the same
+//! snapshots, so one task does both, in `Live::run`.
 
 mod ahead;
 mod canonical;
@@ -29,18 +29,18 @@ use crate::{
     telemetry::Counter,
 };
 
-/// What a live chain is followed with.
+/// The parts and the settings with which a live chain is followed.
 #[derive(Debug)]
 pub struct LiveSource {
     /// The chain.
     pub spec: ChainSpec,
-    /// Brings state from the node that has it.
+    /// Fetches state from the upstream.
     pub fetcher: Arc<Fetcher>,
-    /// Where state is kept.
+    /// The cache of the upstream's state.
     pub remote: Arc<RemoteState>,
-    /// The upstream's newest block, again and again.
+    /// The upstream's newest block, as it changes.
     pub heads: Heads,
-    /// The sub-blocks, where there is a stream of them.
+    /// The stream of sub-blocks, if there is one.
     pub flashblocks: Option<FlashblockSource>,
     /// Bounds.
     pub limits: LiveLimits,
@@ -49,38 +49,38 @@ pub struct LiveSource {
 /// A stream of sub-blocks, and its rules.
 #[derive(Debug)]
 pub struct FlashblockSource {
-    /// What comes.
+    /// The stream.
     pub events: Events,
-    /// What it means.
+    /// The state machine of the sub-blocks.
     pub rules: FlashblockSequence<PreConfirmed>,
 }
 
 /// Bounds of a live chain.
 #[derive(Clone, Copy, Debug)]
 pub struct LiveLimits {
-    /// For the upstream to give a block.
+    /// The time-out for the upstream to return a block.
     pub wait: Duration,
-    /// For executing a canonical block, fetching included.
+    /// The time for executing a canonical block, fetching included.
     pub execute: Duration,
-    /// For applying a sub-block, from when it came.
+    /// The time for applying a sub-block, from its arrival.
     pub apply: Duration,
-    /// Between the sub-blocks of a stream.
+    /// The time between the sub-blocks of a stream.
     pub sub_block: Duration,
-    /// Refuse blocks whose headers do not have their hashes.
+    /// Whether blocks whose headers do not have their hashes are refused.
     pub verify: bool,
-    /// Blocks that are caught up with one by one; a greater gap is jumped over.
+    /// The number of blocks to catch up with one by one. A greater gap is skipped.
     pub gap: usize,
 }
 
-/// Follows a live chain. The only writer of its snapshots.
+/// The follower of a live chain, and the only writer of its snapshots.
 struct Live {
     source: LiveSource,
     feed: Feed,
-    /// How often the upstream has told of an older block than the newest.
+    /// The number of times the upstream has announced an older block than the newest.
     looks: u32,
-    /// Why the upstream's newest block is not followed; told of once.
+    /// The reason why the upstream's newest block cannot be followed. Logged once.
     problem: Option<String>,
-    /// From one block to the next, as the chain's clock has it.
+    /// The time between blocks on the chain's clock.
     block_time: Duration,
     executed: Counter,
     skipped: Counter,
@@ -88,52 +88,52 @@ struct Live {
     reorgs: Counter,
 }
 
-/// Why a block or a sub-block could not be taken in.
+/// The reason why a block or a sub-block could not be imported.
 #[derive(Debug, thiserror::Error)]
 pub enum LiveError {
-    /// The upstream does not give it.
+    /// The upstream does not return the block.
     #[error(transparent)]
     Upstream(#[from] UpstreamError),
-    /// The upstream gives something else.
-    #[error("the upstream's block is refused: {0}")]
+    /// The upstream returns an invalid block.
+    #[error("the upstream's block is invalid: {0}")]
     Block(#[from] BlockError),
-    /// The state that it needs cannot be had.
+    /// The state for the block cannot be fetched.
     #[error(transparent)]
     Fetch(#[from] FetchError),
-    /// It cannot be executed.
-    #[error("it cannot be executed: {0}")]
+    /// The block cannot be executed.
+    #[error("the block cannot be executed: {0}")]
     Execution(#[from] BlockExecutionError),
-    /// The upstream told of a block that it does not have.
-    #[error("the upstream does not have the block {0} that it told of")]
+    /// The upstream has announced a block that it does not have.
+    #[error("the upstream does not have the block {0} that it announced")]
     Unknown(B256),
-    /// There was no time left.
-    #[error("it was not done within {} ms", .0.as_millis())]
+    /// The time was up.
+    #[error("the work was not done within {} ms", .0.as_millis())]
     Late(Duration),
-    /// It is not what it says it is.
-    #[error("{what}: computed {computed}, told {told}")]
+    /// The block does not match its announcement.
+    #[error("{what}: computed {computed}, announced {told}")]
     Mismatch {
-        /// What differs.
+        /// The name of the differing value.
         what: &'static str,
-        /// What execution gave.
+        /// The value from execution.
         computed: String,
-        /// What was told.
+        /// The announced value.
         told: String,
     },
-    /// A transaction that cannot be read.
+    /// A transaction cannot be decoded.
     #[error("transaction {index}: {problem}")]
     Transaction {
-        /// Which, from 0.
+        /// The transaction's index, from 0.
         index: usize,
-        /// What is wrong with it.
+        /// The problem of the transaction.
         problem: String,
     },
-    /// The chain went another way meanwhile.
-    #[error("block {0} is not of the chain any more")]
+    /// The chain took another branch meanwhile.
+    #[error("block {0} is no longer part of the chain")]
     Gone(u64),
 }
 
 impl LiveError {
-    /// Refuses what was computed where it is not what was told.
+    /// Returns an error unless the computed value is the announced one.
     fn unless_equal<T: PartialEq + std::fmt::Display>(what: &'static str, computed: T, told: T) -> Result<(), Self> {
         if computed == told {
             return Ok(());
@@ -141,7 +141,7 @@ impl LiveError {
         Err(Self::Mismatch { what, computed: computed.to_string(), told: told.to_string() })
     }
 
-    /// What it means for the feed.
+    /// Returns the feed's problem for this error.
     const fn problem(&self) -> FeedProblem {
         match self {
             Self::Upstream(_) | Self::Fetch(_) | Self::Unknown(_) => FeedProblem::Upstream,
@@ -160,7 +160,7 @@ impl FeedSource for LiveSource {
 }
 
 impl Live {
-    /// Follows `source`, and publishes to `feed`, whose snapshots begin with a canonical block of it.
+    /// Creates a follower of `source`, which publishes to `feed`. The snapshots of `feed` begin with a canonical block.
     fn new(source: LiveSource, feed: Feed) -> Self {
         let blocks = |outcome| {
             let help = "Canonical blocks of the upstream, by what became of what was known of its state.";
@@ -183,13 +183,13 @@ impl Live {
     async fn run(mut self) {
         if let Some(source) = &mut self.source.flashblocks {
             let head = self.feed.snapshots.load().head().clone();
-            // Nothing has been pre-confirmed that it could bear upon.
+            // Nothing is pre-confirmed yet, so there is no action to execute.
             source.rules.canonical(&canonical::about(&head.header, &head.body().transactions));
         }
         self.meet_head().await;
         loop {
             tokio::select! {
-                // What is pre-confirmed is judged by what is canonical: that comes first.
+                // Canonical news first, because it decides about the pre-confirmed blocks.
                 biased;
                 tags = self.source.heads.changed() => match tags {
                     Some(tags) => self.feed.snapshots.set_tags(tags),
@@ -200,7 +200,7 @@ impl Live {
         }
     }
 
-    /// The upstream's newest block is another, or it does not answer.
+    /// Handles a new head of the upstream, or its failure.
     async fn meet_head(&mut self) {
         let error = match self.source.heads.newest() {
             Ok(hash) => self.follow(hash).await.err(),
@@ -210,7 +210,7 @@ impl Live {
             Some(error) => {
                 let text = error.to_string();
                 if self.problem.as_ref() != Some(&text) {
-                    tracing::warn!(error = text, "the upstream's newest block is not followed");
+                    tracing::warn!(error = text, "the upstream's newest block cannot be followed");
                 }
                 self.problem = Some(text);
                 self.source.heads.again();
@@ -227,7 +227,7 @@ impl Live {
         }
     }
 
-    /// Something came over the stream.
+    /// Handles an event of the stream.
     async fn meet(&mut self, event: Option<Event>) {
         let Some(source) = &mut self.source.flashblocks else { return };
         let actions = match event {
@@ -237,20 +237,20 @@ impl Live {
                 return self.act(actions, received, late).await;
             }
             Some(Event::Garbage(error)) => {
-                tracing::warn!(%error, "the stream sent what is no Flashblock");
+                tracing::warn!(%error, "the stream sent a message that is not a Flashblock");
                 source.rules.fail(FeedProblem::Gap)
             }
             Some(Event::Silent) => source.rules.fail(FeedProblem::Lagging),
             Some(Event::Lagged { missed }) => {
-                tracing::warn!(missed, "Flashblocks came faster than they were applied");
+                tracing::warn!(missed, "Flashblocks arrived faster than they were applied");
                 source.rules.fail(FeedProblem::Lagging)
             }
             Some(Event::Connected) => {
-                tracing::info!("connected to the Flashblocks");
+                tracing::info!("connected to the Flashblocks server");
                 return;
             }
             Some(Event::Disconnected(error)) => {
-                tracing::warn!(%error, "no Flashblocks");
+                tracing::warn!(%error, "the Flashblocks connection failed");
                 source.rules.disconnected()
             }
             // The runtime ends.
@@ -259,24 +259,24 @@ impl Live {
         self.act(actions, Instant::now(), false).await;
     }
 
-    /// The rules of the stream, where there is one.
+    /// Returns the rules of the stream, if there is one.
     fn rules(&mut self) -> Option<&mut FlashblockSequence<PreConfirmed>> {
         self.source.flashblocks.as_mut().map(|source| &mut source.rules)
     }
 
-    /// The pre-confirmed blocks that are not canonical yet, oldest first.
+    /// Returns the pre-confirmed blocks that are not canonical yet, oldest first.
     fn made(&self) -> impl Iterator<Item = &PreConfirmed> {
         self.source.flashblocks.iter().flat_map(|source| source.rules.made())
     }
 
-    /// Forgets what was made of pre-confirmed blocks.
+    /// Drops the states of pre-confirmed blocks.
     fn let_go(&mut self) {
         if let Some(rules) = self.rules() {
             rules.let_go();
         }
     }
 
-    /// How the feed is while all is well.
+    /// Returns the state of a healthy feed.
     fn live(&self) -> FeedState {
         let every = match &self.source.flashblocks {
             Some(_) => self.source.limits.sub_block,
@@ -294,7 +294,7 @@ impl Live {
         }
     }
 
-    /// Fetches what a run has missed, by `deadline`.
+    /// Fetches the state that a run has missed, within `time` of `began`.
     async fn fetch(&self, missed: Missed, began: Instant, time: Duration) -> Result<(), LiveError> {
         match self.source.fetcher.fetch(&missed, None, began + time).await {
             Err(FetchError::Deadline(_)) => Err(LiveError::Late(time)),
@@ -303,7 +303,7 @@ impl Live {
     }
 }
 
-/// The next event of a stream; never, where there is none.
+/// Returns the next event of a stream; never resolves if there is none.
 async fn next(source: &mut Option<FlashblockSource>) -> Option<Event> {
     match source {
         Some(source) => source.events.next().await,

@@ -1,4 +1,4 @@
-//! Calls of an upstream: how they are asked as one, and what it means by its answers and failures.
+//! Calls of an upstream: batching them, and reading its answers and failures.
 
 use std::{collections::HashMap, time::Duration};
 
@@ -6,7 +6,7 @@ use alloy_json_rpc::{ErrorPayload, Id, Request, RequestPacket, ResponsePacket, R
 use alloy_transport::{RpcError, TransportError, TransportErrorKind};
 use serde_json::value::{RawValue, to_raw_value};
 
-/// A call, and how its result is read.
+/// A call with the reader of its result.
 pub struct Ask<T> {
     pub(super) method: &'static str,
     params: Box<RawValue>,
@@ -16,20 +16,21 @@ pub struct Ask<T> {
 type Read<T> = dyn Fn(&RawValue) -> Result<T, String> + Send + Sync;
 
 impl<T> Ask<T> {
-    /// A call of `method` whose result `read` takes; what that does not understand is malformed, and asked again.
+    /// Creates a call of `method` whose result `read` parses. A result that it rejects is malformed, and requested
+    /// again.
     pub fn new(
         method: &'static str,
         params: &impl serde::Serialize,
         read: impl Fn(&RawValue) -> Result<T, String> + Send + Sync + 'static,
     ) -> Self {
-        // Plain values: they can be written.
+        // Plain values always serialize.
         let params = to_raw_value(params).unwrap_or_else(|_| RawValue::NULL.to_owned());
         Self { method, params, read: Box::new(read) }
     }
 }
 
 impl<T: serde::de::DeserializeOwned + 'static> Ask<T> {
-    /// A call whose result is of a type; `null` is malformed unless the type takes it.
+    /// Creates a call with a typed result. `null` is malformed unless the type accepts it.
     pub fn typed(method: &'static str, params: &impl serde::Serialize) -> Self {
         Self::new(method, params, |result| {
             serde_json::from_str(result.get()).map_err(|error| format!("{error}: {}", cut(result.get())))
@@ -37,55 +38,55 @@ impl<T: serde::de::DeserializeOwned + 'static> Ask<T> {
     }
 }
 
-/// Why an upstream gave no answer.
+/// The reason why an upstream gave no answer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum UpstreamError {
-    /// It says no.
+    /// The upstream answered with an error.
     #[error("upstream: {method}: error {code}: {message}")]
     Refused {
-        /// What it was asked.
+        /// The called method.
         method: &'static str,
-        /// Its code.
+        /// The error code.
         code: i64,
-        /// Its text.
+        /// The error message.
         message: String,
     },
-    /// What it says cannot be right.
+    /// The answer cannot be right.
     #[error("upstream: {method}: {problem}")]
     Malformed {
-        /// What it was asked.
+        /// The called method.
         method: &'static str,
-        /// What is wrong with the answer.
+        /// The defect of the answer.
         problem: String,
     },
-    /// It is busy, slow or away.
+    /// The upstream is busy, slow or gone.
     #[error("upstream: {method}: {problem}")]
     Unreachable {
-        /// What it was asked.
+        /// The called method.
         method: &'static str,
-        /// What happened.
+        /// The failure.
         problem: String,
-        /// How long it asks to be left alone.
+        /// The pause that the upstream asks for.
         retry_after: Option<Duration>,
     },
-    /// The URL is none that can be used, or nobody is there.
+    /// The URL is not usable, or no server is there.
     #[error("--upstream: {0}")]
     Connect(String),
 }
 
 impl UpstreamError {
-    /// Whether asking again may help at all, however often.
+    /// Returns whether asking again may help at all, however often.
     pub(super) const fn may_pass(&self) -> bool {
         matches!(self, Self::Unreachable { .. })
     }
 
-    /// Whether the upstream does not have the method.
+    /// Returns whether the upstream does not have the method.
     pub const fn is_unknown_method(&self) -> bool {
         matches!(self, Self::Refused { code: -32601 | -32004, .. })
     }
 }
 
-/// What the answers to some calls say, each found by its id.
+/// Reads the answers to calls, matched by id.
 pub(super) fn read<T>(asks: &[&Ask<T>], ids: &[Id], packet: ResponsePacket) -> Vec<Result<T, UpstreamError>> {
     let places: HashMap<&Id, usize> = ids.iter().enumerate().map(|(place, id)| (id, place)).collect();
     let mut answers: Vec<Option<ResponsePayload>> = asks.iter().map(|_| None).collect();
@@ -98,7 +99,7 @@ pub(super) fn read<T>(asks: &[&Ask<T>], ids: &[Id], packet: ResponsePacket) -> V
         let place = places.get(&response.id).and_then(|place| answers.get_mut(*place));
         match (place, response.payload) {
             (Some(place), payload) => *place = Some(payload),
-            // Some answer a whole batch by one error.
+            // Some nodes answer a whole batch with one error.
             (None, ResponsePayload::Failure(error)) => for_all = Some(error),
             (None, ResponsePayload::Success(_)) => {}
         }
@@ -121,7 +122,7 @@ pub(super) fn read<T>(asks: &[&Ask<T>], ids: &[Id], packet: ResponsePacket) -> V
     asks.iter().zip(answers).map(read).collect()
 }
 
-/// The calls as a batch, each with its id.
+/// Returns the calls as a batch, each with its id.
 pub(super) fn packet<T>(asks: &[&Ask<T>], ids: &[Id]) -> RequestPacket {
     let serialized = |(ask, id): (&&Ask<T>, &Id)| -> Option<SerializedRequest> {
         Request::new(ask.method, id.clone(), ask.params.clone()).serialize().ok()
@@ -137,7 +138,7 @@ pub(super) fn packet<T>(asks: &[&Ask<T>], ids: &[Id]) -> RequestPacket {
 }
 
 fn refusal(method: &'static str, error: &ErrorPayload) -> UpstreamError {
-    // Of a block that it does not have yet: one of several nodes behind an address may be late.
+    // The block may be missing on one of several nodes behind an address, which is late.
     let is_late = error.code != -32601 && method.starts_with("eth_get") && error.message.contains("not found");
     if error.is_retry_err() || error.code == -32001 || is_late {
         let problem = format!("error {}: {}", error.code, cut(&error.message));
@@ -163,7 +164,7 @@ pub(super) fn failure(method: &'static str, error: &TransportError) -> UpstreamE
     }
 }
 
-/// What went wrong, with the cause that the system gives.
+/// Returns the failure's text with the cause that the system reports.
 pub(super) fn text_of(error: &TransportError) -> String {
     let mut text = match error {
         RpcError::DeserError { err, text } => format!("the answer is no JSON-RPC response: {err}: {text}"),
@@ -180,7 +181,7 @@ pub(super) fn text_of(error: &TransportError) -> String {
     cut(&text)
 }
 
-/// A stranger's text in few words.
+/// Returns a stranger's text in few words.
 fn cut(text: &str) -> String {
     const MOST: usize = 300;
     match text.char_indices().nth(MOST) {

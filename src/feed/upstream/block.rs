@@ -1,4 +1,4 @@
-//! A block as an upstream tells of it, read and checked.
+//! A block as an upstream returns it, parsed and checked.
 
 use std::time::Instant;
 
@@ -15,7 +15,7 @@ use serde::{Deserialize, de::DeserializeOwned};
 use super::{ask::UpstreamError, client::Upstream};
 use crate::chain::{ChainReceipt, ChainTx, Family, UnknownTxType, transactions_root};
 
-/// A block as an upstream tells of it.
+/// A block as an upstream returns it.
 #[derive(Clone, Debug)]
 pub struct UpstreamBlock {
     /// The header and its hash.
@@ -24,14 +24,14 @@ pub struct UpstreamBlock {
     pub transactions: Vec<Recovered<ChainTx>>,
     /// Withdrawals (EIP-4895), from Shanghai on.
     pub withdrawals: Option<Withdrawals>,
-    /// Whether it has uncles: their headers are not in it.
+    /// Whether the block has uncles. Their headers are not included.
     pub has_ommers: bool,
 }
 
-/// What an upstream says is not the block that it says it is.
+/// The reason why an upstream's block is invalid.
 #[derive(Debug, thiserror::Error)]
 pub enum BlockError {
-    /// It is no block.
+    /// The text is not a block.
     #[error("{field}: {problem}")]
     Field {
         #[doc = "The path of the field."]
@@ -39,17 +39,17 @@ pub enum BlockError {
         #[doc = "What is wrong with it."]
         problem: String,
     },
-    /// It has hashes in the place of transactions.
-    #[error("transactions: expected the whole transactions, there are hashes")]
+    /// The block has hashes in place of transactions.
+    #[error("transactions: expected full transactions, got hashes")]
     Hashes,
-    /// A transaction of a type that presim does not know.
+    /// A transaction has a type that presim does not know.
     #[error("transactions: {0}")]
     TxType(#[from] UnknownTxType),
-    /// A signature is none.
+    /// The signature of the transaction with this index is invalid.
     #[error("transactions[{0}]: the signature is not valid")]
     Signature(usize),
     /// The header has another hash.
-    #[error("the header of block {number} hashes to {computed}, and its hash is said to be {told}")]
+    #[error("the header of block {number} has the hash {computed}, but the block claims {told}")]
     Hash {
         #[doc = "The block's number."]
         number: u64,
@@ -59,7 +59,7 @@ pub enum BlockError {
         told: B256,
     },
     /// The transactions have another root.
-    #[error("the transactions of block {number} have the root {computed}, and its header says {told}")]
+    #[error("the transactions of block {number} have the root {computed}, but its header has {told}")]
     Transactions {
         #[doc = "The block's number."]
         number: u64,
@@ -69,7 +69,7 @@ pub enum BlockError {
         told: B256,
     },
     /// The withdrawals have another root.
-    #[error("the withdrawals of block {number} are not those of its header")]
+    #[error("the withdrawals of block {number} do not match its header")]
     Withdrawals {
         #[doc = "The block's number."]
         number: u64,
@@ -77,10 +77,11 @@ pub enum BlockError {
 }
 
 impl UpstreamBlock {
-    /// Reads the answer of `eth_getBlockBy…` with whole transactions.
+    /// Parses the answer of `eth_getBlockBy…` with full transactions.
     ///
     /// # Errors
-    /// What is wrong with it.
+    ///
+    /// Returns a [`BlockError`] if the text is not such a block.
     pub fn read(text: &str, family: Family) -> Result<Self, BlockError> {
         match family {
             Family::Ethereum => {
@@ -93,11 +94,12 @@ impl UpstreamBlock {
         }
     }
 
-    /// Whether its header has its hash, and its transactions and withdrawals are those of the header. A chain whose headers have fields of its
-    /// own fails this for all of its blocks.
+    /// Checks that the header has its hash, and that transactions and withdrawals are those of the header. All blocks
+    /// of a chain with header fields of its own fail this.
     ///
     /// # Errors
-    /// What differs.
+    ///
+    /// Returns the first [`BlockError`].
     pub fn check(&self, family: Family) -> Result<(), BlockError> {
         let (number, header) = (self.number(), self.header.inner());
         let computed = header.hash_slow();
@@ -108,7 +110,7 @@ impl UpstreamBlock {
         if computed != header.transactions_root {
             return Err(BlockError::Transactions { number, computed, told: header.transactions_root });
         }
-        // On the OP stack the field is the root of a contract's storage from Isthmus on, and the list is empty.
+        // On the OP stack, the field is the storage root of a contract from Isthmus on, and the list is empty.
         let root = self.withdrawals.as_ref().map(|list| alloy_consensus::proofs::calculate_withdrawals_root(list));
         if family == Family::Ethereum && root != header.withdrawals_root {
             return Err(BlockError::Withdrawals { number });
@@ -116,12 +118,12 @@ impl UpstreamBlock {
         Ok(())
     }
 
-    /// Its number.
+    /// Returns the block's number.
     pub fn number(&self) -> u64 {
         self.header.number
     }
 
-    /// Its hash.
+    /// Returns the block's hash.
     pub fn hash(&self) -> B256 {
         self.header.hash()
     }
@@ -136,10 +138,11 @@ impl UpstreamBlock {
     }
 }
 
-/// The transactions with their senders, worked out side by side.
+/// Returns the transactions with their senders, recovered in parallel.
 ///
 /// # Errors
-/// The index of one whose signature is none.
+///
+/// Returns the index of a transaction whose signature is invalid.
 pub fn recover(transactions: Vec<ChainTx>) -> Result<Vec<Recovered<ChainTx>>, usize> {
     transactions
         .into_par_iter()
@@ -155,7 +158,7 @@ fn parse<T: DeserializeOwned>(text: &str) -> Result<Block<T>, BlockError> {
         .map_err(|error| BlockError::Field { field: error.path().to_string(), problem: error.inner().to_string() })
 }
 
-/// A receipt, as far as its block's root covers it.
+/// The fields of a receipt that its block's root covers.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct WireReceipt {
@@ -193,10 +196,11 @@ impl TryFrom<WireReceipt> for ChainReceipt {
     }
 }
 
-/// The receipts of a block, as the upstream has them.
+/// Fetches the receipts of a block.
 ///
 /// # Errors
-/// What the upstream's fault is.
+///
+/// Returns an [`UpstreamError`] if the upstream does not answer, or its receipts are invalid.
 pub async fn receipts(upstream: &Upstream, hash: B256, deadline: Instant) -> Result<Vec<ChainReceipt>, UpstreamError> {
     const METHOD: &str = "eth_getBlockReceipts";
     let malformed = |problem: String| UpstreamError::Malformed { method: METHOD, problem };

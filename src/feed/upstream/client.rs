@@ -1,4 +1,4 @@
-//! The client of an upstream node: bounds, retries, and how the node is.
+//! The client of an upstream node: bounds, retries, and the node's health.
 
 use std::{
     sync::Arc,
@@ -22,32 +22,32 @@ use super::{
 };
 use crate::telemetry::{Counter, Gauge, Histogram, Metrics};
 
-/// How an upstream is asked.
+/// The settings of an upstream's client.
 #[derive(Clone, Debug)]
 pub struct UpstreamConfig {
     /// `http://`, `https://`, `ws://`, `wss://`, or the path of an IPC socket.
     pub url: String,
-    /// How long one request, a batch included, may take.
+    /// The time-out of one request or batch.
     pub timeout: Duration,
-    /// Requests that may be on their way at once; more wait.
+    /// Requests that may be under way at once. More requests wait.
     pub concurrency: usize,
-    /// Calls in one batch.
+    /// The number of calls in one batch.
     pub batch: usize,
-    /// Bytes of an answer.
+    /// The largest answer in bytes.
     pub max_response: usize,
 }
 
-/// A node that is asked over JSON-RPC.
+/// A node that is called over JSON-RPC.
 ///
-/// What fails because the node is busy (429, -32005), away or slow is asked again after a pause that doubles, with jitter, until the caller's
-/// deadline. What it answers wrongly is asked again a few times only.
+/// A call that fails because the node is busy (429, -32005), gone or slow is repeated after a pause that doubles, with
+/// jitter, until the caller's deadline. A malformed answer is requested again a few times only.
 pub struct Upstream {
     client: RpcClient,
     permits: Semaphore,
     config: UpstreamConfig,
-    /// Why the last request failed; none where it did not.
+    /// The failure of the last request; `None` if it succeeded.
     problem: ArcSwapOption<String>,
-    /// Wakes who pauses before asking again: it answers others.
+    /// Wakes calls that pause before a retry, when the node answers others.
     well: Notify,
     meters: Meters,
 }
@@ -61,12 +61,12 @@ struct Meters {
     state: Gauge,
 }
 
-/// How an upstream is.
+/// The health of an upstream.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum UpstreamState {
-    /// It answered the last request.
+    /// The upstream answered the last request.
     Ok,
-    /// It did not, and this is why.
+    /// The last request failed, for this reason.
     Degraded(Arc<String>),
 }
 
@@ -77,21 +77,23 @@ impl std::fmt::Debug for Upstream {
 }
 
 impl Upstream {
-    /// How often what was answered wrongly is asked.
+    /// The number of tries after malformed answers.
     const WRONG_ANSWERS: usize = 3;
-    /// The first pause, and the longest.
+    /// The first pause and the longest one.
     const FIRST_PAUSE: Duration = Duration::from_millis(20);
     const LONGEST_PAUSE: Duration = Duration::from_secs(5);
-    /// A longer pause ends when others are answered: it is there again.
+    /// The shortest pause that does not end early when others are answered.
     const SURE_PAUSE: Duration = Duration::from_millis(250);
-    /// A lost WebSocket or IPC connection is opened again by itself, for as long as it takes, with this pause between two tries.
+    /// The number of times a lost WebSocket or IPC connection is opened again (without bound), and the pause between
+    /// two tries.
     const RECONNECTS: u32 = u32::MAX;
     const RECONNECT: Duration = Duration::from_millis(500);
 
-    /// Connects.
+    /// Connects to an upstream. HTTP connects on the first request.
     ///
     /// # Errors
-    /// The URL is none of the kinds that can be used; for WebSocket and IPC, nobody is there. HTTP connects when something is asked.
+    ///
+    /// Returns [`UpstreamError::Connect`] if the URL is not usable or, for WebSocket and IPC, no server is there.
     pub async fn connect(config: UpstreamConfig, metrics: &Metrics) -> Result<Self, UpstreamError> {
         let refuse =
             |error: &TransportError| UpstreamError::Connect(format!("{}: {}", shown_url(&config.url), text_of(error)));
@@ -131,29 +133,31 @@ impl Upstream {
         Ok(Self { client, permits, config, problem: ArcSwapOption::empty(), well: Notify::new(), meters })
     }
 
-    /// The client underneath, for subscriptions: [`RpcClient::pubsub_frontend`] tells whether there can be any.
+    /// Returns the underlying client, for subscriptions. `RpcClient::pubsub_frontend` tells whether it supports them.
     pub const fn client(&self) -> &RpcClient {
         &self.client
     }
 
-    /// How it is.
+    /// Returns the upstream's health.
     pub fn state(&self) -> UpstreamState {
         self.problem.load_full().map_or(UpstreamState::Ok, UpstreamState::Degraded)
     }
 
-    /// The chain's id (EIP-155).
+    /// Returns the chain's id (EIP-155).
     ///
     /// # Errors
-    /// As [`all`](Self::all).
+    ///
+    /// Returns an error as [`all`](Self::all) does.
     pub async fn chain_id(&self, deadline: Instant) -> Result<u64, UpstreamError> {
         let id: U64 = self.one(Ask::typed("eth_chainId", &()), deadline).await?;
         Ok(id.to())
     }
 
-    /// A block by a number or a tag, as JSON, with its transactions in full; none where there is none.
+    /// Returns a block by a number or a tag, as JSON with full transactions; `None` if there is none.
     ///
     /// # Errors
-    /// As [`all`](Self::all).
+    ///
+    /// Returns an error as [`all`](Self::all) does.
     pub async fn block(
         &self,
         selector: alloy_eips::BlockNumberOrTag,
@@ -162,40 +166,45 @@ impl Upstream {
         self.one(Ask::new("eth_getBlockByNumber", &(selector, true), nullable), deadline).await
     }
 
-    /// The same by its hash.
+    /// Returns a block by its hash, as JSON with full transactions; `None` if there is none.
     ///
     /// # Errors
-    /// As [`all`](Self::all).
+    ///
+    /// Returns an error as [`all`](Self::all) does.
     pub async fn block_by_hash(&self, hash: B256, deadline: Instant) -> Result<Option<Box<RawValue>>, UpstreamError> {
         self.one(Ask::new("eth_getBlockByHash", &(hash, true), nullable), deadline).await
     }
 
-    /// The receipts of a block, as JSON; none where there is no such block.
+    /// Returns the receipts of a block, as JSON; `None` if there is no such block.
     ///
     /// # Errors
-    /// As [`all`](Self::all).
+    ///
+    /// Returns an error as [`all`](Self::all) does.
     pub async fn receipts(&self, hash: B256, deadline: Instant) -> Result<Option<Box<RawValue>>, UpstreamError> {
         self.one(Ask::new("eth_getBlockReceipts", &(hash,), nullable), deadline).await
     }
 
-    /// One call.
+    /// Makes one call.
     ///
     /// # Errors
-    /// As [`all`](Self::all).
+    ///
+    /// Returns an error as [`all`](Self::all) does.
     pub async fn one<T: Send>(&self, ask: Ask<T>, deadline: Instant) -> Result<T, UpstreamError> {
         let method = ask.method;
         let missing = || Err(UpstreamError::Malformed { method, problem: "no answer".to_owned() });
         self.all(vec![ask], deadline).await.pop().unwrap_or_else(missing)
     }
 
-    /// Many calls at once, in batches that are sent side by side. Each has its own result, in order.
+    /// Makes many calls in batches, which are sent concurrently. Returns one result per call, in order.
     ///
     /// # Errors
-    /// That it says no, or that nothing right came from it until `deadline`.
+    ///
+    /// Returns [`UpstreamError::Refused`] if the upstream answers with an error, and another [`UpstreamError`] if no
+    /// valid answer came until `deadline`.
     pub async fn all<T: Send>(&self, asks: Vec<Ask<T>>, deadline: Instant) -> Vec<Result<T, UpstreamError>> {
         let chunks = asks.chunks(self.config.batch.max(1)).map(|chunk| self.chunk(chunk, deadline));
         let results: Vec<_> = join_all(chunks).await.into_iter().flatten().collect();
-        // What it refuses is refused by a node that is well.
+        // An upstream that answers with an error is healthy.
         let problem = results
             .iter()
             .filter_map(|result| result.as_ref().err())
@@ -216,7 +225,7 @@ impl Upstream {
         self.meters.state.set(if problem.is_some() { 0.0 } else { 1.0 });
     }
 
-    /// One batch, and again what of it failed.
+    /// Sends one batch, and repeats the calls that failed.
     async fn chunk<T: Send>(&self, asks: &[Ask<T>], deadline: Instant) -> Vec<Result<T, UpstreamError>> {
         let mut results: Vec<Option<Result<T, UpstreamError>>> = asks.iter().map(|_| None).collect();
         let mut pauses = ExponentialBuilder::default()
@@ -257,32 +266,33 @@ impl Upstream {
             self.meters.retries.increment(1);
             self.pause(pause, wait.is_some()).await;
         }
-        // Each was asked at least once.
+        // Each call was made at least once.
         results.into_iter().flatten().collect()
     }
 
-    /// Pauses before it is asked again: in full where it has asked for that, else until it answers others, if that is sooner.
+    /// Pauses before a retry: in full if the upstream asked for the pause, else until it answers others, if that is
+    /// sooner.
     async fn pause(&self, pause: Duration, in_full: bool) {
         if in_full {
             return tokio::time::sleep(pause).await;
         }
         let sure = pause.min(Self::SURE_PAUSE);
-        // It knows from here on.
+        // Registered before the check, so that no notification is missed.
         let well = self.well.notified();
         tokio::time::sleep(sure).await;
         let _ = tokio::time::timeout(pause - sure, well).await;
     }
 
-    /// Sends a batch once. As many results as asks, in their order.
+    /// Sends a batch once. Returns one result per call, in order.
     async fn send<T>(&self, asks: &[&Ask<T>], deadline: Instant) -> Vec<Result<T, UpstreamError>> {
         let all_failed =
             |error: &dyn Fn(&'static str) -> UpstreamError| asks.iter().map(|ask| Err(error(ask.method))).collect();
         let until = deadline.min(Instant::now() + self.config.timeout);
         let began = Instant::now();
-        // Over a connection for all, answers are told apart by nothing else.
+        // On a shared connection, answers are matched by id only.
         let ids: Vec<Id> = asks.iter().map(|_| self.client.next_id()).collect();
         let answered = tokio::time::timeout_at(until.into(), async {
-            // Closed never.
+            // The semaphore is never closed.
             let _permit = self.permits.acquire().await;
             let mut transport: BoxTransport = self.client.transport().clone();
             transport.call(packet(asks, &ids)).await
@@ -309,7 +319,7 @@ impl Upstream {
     }
 }
 
-/// A URL without what may be secret in it: the host alone.
+/// Returns a URL without its parts that may be secret: only the host.
 fn shown_url(url: &str) -> String {
     match url::Url::parse(url) {
         Ok(parsed) if parsed.has_host() => format!("{}://{}", parsed.scheme(), parsed.host_str().unwrap_or_default()),

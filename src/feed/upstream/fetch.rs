@@ -1,4 +1,4 @@
-//! What runs have missed, brought into the cache.
+//! Fetching state that runs have missed into the cache.
 
 use std::{
     sync::{
@@ -25,69 +25,70 @@ use crate::{
     telemetry::{Counter, Metrics},
 };
 
-/// How state is fetched.
+/// The settings of a fetcher.
 #[derive(Clone, Copy, Debug)]
 pub struct FetcherConfig {
-    /// How long a wave is tried for, whoever waits for it: others may wait longer than the one who began it.
+    /// The time-out of a wave. It is independent of the request that began the wave, because others may wait for it
+    /// longer.
     pub patience: Duration,
-    /// Ask for proofs, and check them against the block's header.
+    /// Whether values are fetched with proofs, which are checked against the block's header.
     pub verify_proofs: bool,
-    /// Values that may be on their way at once.
+    /// Values that may be under way at once.
     pub max_in_flight: usize,
 }
 
-/// Brings what was missed into the cache: each value once, however many wait for it.
+/// Fetches missed state into the cache, each value once, however many requests wait for it.
 ///
-/// All that a round has missed goes out as one wave of concurrent batches, at the block's hash. The wave runs by itself: when the one who began
-/// it goes away, those who wait with it get what it brings.
+/// Everything that a round has missed is requested as one wave of concurrent batches, at the block's hash. The wave is
+/// a task of its own: if the request that began it ends, others that wait still get its values.
 #[derive(Debug)]
 pub struct Fetcher {
     upstream: Arc<Upstream>,
     codes: Arc<CodeCache>,
     config: FetcherConfig,
-    /// What is on its way, by its block.
+    /// Values under way, by block.
     in_flight: Arc<InFlight>,
     /// The state roots of blocks whose header was checked.
     roots: DashMap<B256, B256, DefaultHashBuilder>,
-    /// The upstream said that it has no `eth_createAccessList`.
+    /// Whether the upstream has answered that it has no `eth_createAccessList`.
     no_access_lists: AtomicBool,
-    /// The upstream takes no hash in the place of a block's number.
+    /// Whether the upstream takes only block numbers, not hashes.
     by_number: AtomicBool,
     waves: Counter,
-    /// Where waves run: what executes blocks and calls does not hold them up.
+    /// The runtime of waves. The execution of blocks and calls does not delay it.
     runtime: Handle,
 }
 
 type InFlight = DashMap<(B256, Miss), watch::Receiver<Landed>, DefaultHashBuilder>;
-/// None while it is on its way.
+/// The outcome of a fetch; `None` while it is under way.
 type Landed = Option<Result<(), FetchError>>;
 
-/// Why something could not be fetched.
+/// The reason why state could not be fetched.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FetchError {
-    /// The upstream's fault.
+    /// The upstream failed.
     #[error(transparent)]
     Upstream(#[from] UpstreamError),
-    /// The time was up.
-    #[error("the upstream did not give the state in time{0}")]
+    /// The deadline passed.
+    #[error("the upstream did not return the state in time{0}")]
     Deadline(String),
-    /// The block is of the chain no more.
+    /// The block is no longer part of the chain.
     #[error("block {number} ({hash}) was replaced by another while the request ran")]
     Replaced {
-        /// Its number.
+        /// The block's number.
         number: u64,
-        /// Its hash.
+        /// The block's hash.
         hash: B256,
     },
-    /// Too much is on its way.
-    #[error("{0} values of the upstream's state are on their way already")]
+    /// Too many values are under way.
+    #[error("{0} values of the upstream's state are being fetched already")]
     Busy(usize),
-    /// It did not end in so many rounds.
-    #[error("the state that the request needs was not complete after {0} rounds of fetching it")]
+    /// The request still missed state after this many rounds.
+    #[error("the request still missed state after {0} rounds of fetching (--upstream-rounds)")]
     Rounds(usize),
 }
 
-/// The answer to `eth_createAccessList`; the call may have failed.
+/// The answer to `eth_createAccessList`. The call itself may have failed.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct AccessListAnswer {
@@ -101,18 +102,19 @@ struct HeaderAnswer {
 }
 
 impl Fetcher {
-    /// Slots from the first on that are asked for with an account where access lists do not tell: most contracts have their own there.
+    /// The first slots of an account, which are requested with it if there is no access list, because most contracts
+    /// keep their own state there.
     const FIRST_SLOTS: u64 = 16;
-    /// Accounts of a wave that they are asked for with.
+    /// The number of accounts in a wave with whom slots are requested.
     const WITH_SLOTS: usize = 8;
-    /// Checked roots that are kept.
+    /// The number of checked roots that are retained.
     const ROOTS: usize = 1024;
-    /// For `eth_createAccessList` to answer.
+    /// The time-out of `eth_createAccessList`.
     const LISTS: Duration = Duration::from_millis(500);
-    /// Values of an access list that are taken.
+    /// The most values that are taken from an access list.
     const LISTED: usize = 4096;
 
-    /// A fetcher from `upstream`, whose waves run on the runtime that this is called on.
+    /// Creates a fetcher from `upstream`. Its waves run on the current runtime.
     pub fn new(upstream: Arc<Upstream>, codes: Arc<CodeCache>, config: FetcherConfig, metrics: &Metrics) -> Self {
         let waves = metrics.counter("presim_upstream_waves_total", "Waves of state that were fetched.", &[]);
         Self {
@@ -128,16 +130,17 @@ impl Fetcher {
         }
     }
 
-    /// Where it fetches from.
+    /// Returns the upstream.
     pub const fn upstream(&self) -> &Arc<Upstream> {
         &self.upstream
     }
 
-    /// Brings in what runs have missed, and what `hints` tell that they will. Done when all that was missed is known, or the time is up. The
-    /// hints are for the first round of a request; further rounds have none.
+    /// Fetches what runs have missed, and what `hints` predict that they will. Returns when everything missed is known,
+    /// or at the deadline. Hints are for the first round of a request only.
     ///
     /// # Errors
-    /// Something of what was missed is still not known, and why.
+    ///
+    /// Returns a [`FetchError`] if a missed value is still not known.
     pub async fn fetch(
         self: &Arc<Self>,
         missed: &Missed,
@@ -155,7 +158,7 @@ impl Fetcher {
                 let mut problem = None;
                 for mut landing in landing {
                     let landed = landing.wait_for(Option::is_some).await;
-                    // Its sender sends before it goes.
+                    // The sender always sends before it is dropped.
                     let landed = landed.ok().and_then(|landed| landed.clone());
                     if let Some(Err(error)) = landed {
                         problem.get_or_insert(error);
@@ -182,7 +185,7 @@ impl Fetcher {
         Ok(())
     }
 
-    /// Adds what probably comes next.
+    /// Adds the state that is probably needed next.
     fn expect(&self, wanted: &mut Vec<Miss>, hints: Option<&Hints>) {
         if self.no_access_lists.load(Relaxed) {
             let accounts = wanted.iter().filter_map(|miss| match miss {
@@ -199,7 +202,7 @@ impl Fetcher {
         }
     }
 
-    /// Begins to fetch what nobody fetches yet. Returns all that there is to wait for.
+    /// Starts to fetch values that are not under way yet. Returns the receivers of everything that is to be awaited.
     fn launch(
         self: &Arc<Self>,
         view: &RemoteView,
@@ -220,7 +223,7 @@ impl Fetcher {
                         waiting.push(other.get().clone());
                     }
                 }
-                // Only now, when nobody else can begin: it may just have landed.
+                // Checked again while the entry is locked, because the value may have arrived just now.
                 Entry::Vacant(_) if is_known(view, &miss) => {}
                 Entry::Vacant(place) => {
                     place.insert(landing.clone());
@@ -238,21 +241,21 @@ impl Fetcher {
         Ok(waiting)
     }
 
-    /// One wave, and after it what access lists told.
+    /// Runs one wave, and then one for what access lists named.
     async fn bring(self: Arc<Self>, view: RemoteView, claim: FetchClaim, lists: Option<Hints>) {
         let deadline = Instant::now() + self.config.patience;
         self.waves.increment(1);
         let wave = self.wave(&view, &claim.misses, deadline);
         let lists = tokio::time::timeout(Self::LISTS, self.access_lists(&view, lists, deadline));
         let (result, listed) = tokio::join!(wave, lists);
-        // They are a hint: who waits for state waits no longer for them.
+        // Access lists are hints, so requests for state do not wait for them longer.
         let listed = listed.unwrap_or_default();
         let mut result = result;
         if !listed.is_empty() && result.is_ok() {
             let mine: Vec<Miss> = listed.into_iter().filter(|miss| !is_known(&view, miss)).collect();
             if !mine.is_empty() {
                 self.waves.increment(1);
-                // What is not needed after all need not be there; what is, is missed again.
+                // A hinted value that fails is not an error. If it is needed, it is missed again.
                 result = result.and(self.wave(&view, &mine, deadline).await.or(Ok(())));
             }
         }
@@ -283,7 +286,7 @@ impl Fetcher {
         learned.problem.map_or(Ok(()), |problem| Err(problem.into()))
     }
 
-    /// Whether the block of `view` is still the upstream's of that number.
+    /// Returns whether the block of `view` is still the upstream's of that number.
     async fn is_canonical(&self, view: &RemoteView, deadline: Instant) -> Result<bool, FetchError> {
         #[derive(Debug, Deserialize)]
         struct Named {
@@ -295,7 +298,7 @@ impl Fetcher {
         Ok(named.is_some_and(|named| named.hash == view.hash()))
     }
 
-    /// What the upstream says that some calls will read. Nothing where it cannot say.
+    /// Returns the state that the upstream's access lists name for some calls. Empty if it has none.
     async fn access_lists(&self, view: &RemoteView, hints: Option<Hints>, deadline: Instant) -> Vec<Miss> {
         let Some(hints) = hints else { return Vec::new() };
         let at = BlockId::Hash(RpcBlockHash { block_hash: view.hash(), require_canonical: Some(false) });
@@ -319,7 +322,7 @@ impl Fetcher {
         listed
     }
 
-    /// The state root of a block, from a header that hashes to its hash.
+    /// Returns the state root of a block, from a header that hashes to its hash.
     async fn root(&self, view: &RemoteView, deadline: Instant) -> Result<B256, FetchError> {
         if let Some(root) = self.roots.get(&view.hash()) {
             return Ok(*root);
@@ -342,7 +345,7 @@ impl Fetcher {
     }
 }
 
-/// What a wave fetches. However it ends, others may fetch it then.
+/// The values that a wave fetches. On drop, others may fetch them.
 struct FetchClaim {
     in_flight: Arc<InFlight>,
     hash: B256,
@@ -352,7 +355,7 @@ struct FetchClaim {
 
 impl FetchClaim {
     fn land(mut self, result: Result<(), FetchError>) {
-        // First, so that whoever is woken and misses one again fetches it anew.
+        // Released first, so that a woken request that misses a value again fetches it anew.
         self.release();
         self.done.send_replace(Some(result));
     }

@@ -20,17 +20,17 @@ use super::{
 };
 use crate::state::Tags;
 
-/// What an upstream last said of its newest block. Told of by its subscription where it has one, else asked for again and again.
+/// The upstream's newest block, from its subscription if it has one, else by polling.
 #[derive(Debug)]
 pub struct Heads {
     newest: watch::Receiver<Result<B256, UpstreamError>>,
     tags: watch::Receiver<Tags>,
-    /// When to look at the same once more.
+    /// The time at which the same block is reported again.
     again: Option<Instant>,
     task: AbortHandle,
 }
 
-/// A header, as far as it is needed: what else is in it comes with the block.
+/// The fields of a header that are needed here.
 #[derive(Clone, Debug, Deserialize)]
 struct UpstreamHead {
     hash: B256,
@@ -38,11 +38,11 @@ struct UpstreamHead {
 }
 
 impl Heads {
-    /// After a block that could not be followed.
+    /// The pause after a block that could not be followed.
     const AGAIN: Duration = Duration::from_millis(250);
 
-    /// Follows `upstream`, whose newest block is `newest`. Where there is no subscription, it is asked `every` so often. To be called on a
-    /// tokio runtime.
+    /// Follows `upstream`, whose newest block is `newest`. Polls at the interval `every` if there is no subscription.
+    /// Must be called on a tokio runtime.
     pub fn follow(upstream: Arc<Upstream>, newest: B256, every: Duration) -> Self {
         let (sender, receiver) = watch::channel(Ok(newest));
         let (tell_tags, tags) = watch::channel(Tags::default());
@@ -53,7 +53,8 @@ impl Heads {
         Self { newest: receiver, tags, again: None, task }
     }
 
-    /// Waits until there is something new, or it is time to look again. What it says are the newest tags, where that is what is new.
+    /// Waits until there is news, or it is time to report the same block again. Returns the newest tags if they are the
+    /// news.
     pub async fn changed(&mut self) -> Option<Tags> {
         let again = self.again;
         let due = async {
@@ -63,7 +64,7 @@ impl Heads {
             }
         };
         tokio::select! {
-            // Its sender lives as long as the task, which ends with this.
+            // The sender lives as long as its task, which this value aborts on drop.
             _ = self.newest.changed() => None,
             () = due => {
                 self.again = None;
@@ -73,15 +74,16 @@ impl Heads {
         }
     }
 
-    /// The hash of the newest block.
+    /// Returns the hash of the newest block.
     ///
     /// # Errors
-    /// Why the upstream does not say.
+    ///
+    /// Returns an [`UpstreamError`] if the upstream does not answer.
     pub fn newest(&mut self) -> Result<B256, UpstreamError> {
         self.newest.borrow_and_update().clone()
     }
 
-    /// Has the same looked at once more, soon.
+    /// Has the same block reported again soon.
     pub fn again(&mut self) {
         self.again = Some(Instant::now() + Self::AGAIN);
     }
@@ -93,11 +95,11 @@ impl Drop for Heads {
     }
 }
 
-/// Questions that may fail one after the other before it is told that the upstream does not answer.
+/// Consecutive failures of polls after which the upstream counts as not answering.
 const FAILURES: u32 = 3;
-/// How much seldomer it is asked while a subscription tells.
+/// The factor by which polls are less frequent while a subscription delivers.
 const SELDOMER: u32 = 8;
-/// The longest between two questions about safe and final blocks.
+/// The longest interval between polls of safe and final blocks.
 const TAGS: Duration = Duration::from_secs(12);
 
 async fn follow(upstream: Arc<Upstream>, every: Duration, sender: watch::Sender<Result<B256, UpstreamError>>) {
@@ -108,7 +110,7 @@ async fn follow(upstream: Arc<Upstream>, every: Duration, sender: watch::Sender<
             heads = subscribe(&upstream, every).await;
         }
         let (pause, told) = match &mut heads {
-            // A subscription may be silent because the chain is, or because it is dead: it is asked too, now and then.
+            // A silent subscription may be dead, so the upstream is polled as well, less often.
             Some(heads) => (every * SELDOMER, timeout(every * SELDOMER, heads.recv()).await.ok()),
             None => {
                 sleep(every).await;
@@ -122,7 +124,7 @@ async fn follow(upstream: Arc<Upstream>, every: Duration, sender: watch::Sender<
                 continue;
             }
             Some(Err(broadcast::error::RecvError::Lagged(_))) | None => {
-                // At least a moment, however short the pause is: a slow answer is an answer.
+                // At least a second, however short the interval is, because a slow answer is an answer.
                 let deadline = Instant::now() + pause.max(Duration::from_secs(1));
                 let ask = Ask::<UpstreamHead>::typed("eth_getBlockByNumber", &("latest", false));
                 upstream.one(ask, deadline).await.map(|head| head.hash)
@@ -141,7 +143,7 @@ async fn follow(upstream: Arc<Upstream>, every: Duration, sender: watch::Sender<
     }
 }
 
-/// Asks which blocks are safe and final. There is no subscription to that, and it changes seldom.
+/// Polls the safe and final blocks. There is no subscription to them, and they change seldom.
 async fn follow_tags(upstream: Arc<Upstream>, every: Duration, sender: watch::Sender<Tags>) {
     let every = (every * SELDOMER).min(TAGS);
     loop {
@@ -150,7 +152,7 @@ async fn follow_tags(upstream: Arc<Upstream>, every: Duration, sender: watch::Se
         let answers = upstream.all(vec![ask("safe"), ask("finalized")], deadline).await;
         let mut known = *sender.borrow();
         for (answer, tag) in answers.into_iter().zip([&mut known.safe, &mut known.finalized]) {
-            // A chain that has neither says no. What does not answer says nothing.
+            // A chain without these tags answers with an error. No answer means no news.
             match answer {
                 Ok(head) => *tag = head.map(|head| head.number.to()),
                 Err(UpstreamError::Refused { .. }) => *tag = None,
@@ -162,7 +164,7 @@ async fn follow_tags(upstream: Arc<Upstream>, every: Duration, sender: watch::Se
     }
 }
 
-/// A subscription to new heads; none where there can be none, or not now.
+/// Returns a subscription to new heads; `None` if there is none now.
 async fn subscribe(upstream: &Upstream, every: Duration) -> Option<broadcast::Receiver<UpstreamHead>> {
     upstream.client().pubsub_frontend()?;
     let provider: RootProvider = RootProvider::new(upstream.client().clone());
@@ -171,7 +173,7 @@ async fn subscribe(upstream: &Upstream, every: Duration) -> Option<broadcast::Re
     let mut heads = match subscribed {
         Ok(Ok(heads)) => heads,
         Ok(Err(error)) => {
-            tracing::debug!(%error, "the upstream has no subscriptions: it is asked");
+            tracing::debug!(%error, "the upstream has no subscriptions: it is polled");
             return None;
         }
         Err(_) => return None,

@@ -1,27 +1,27 @@
-//! What a request will probably need, before it has run.
+//! Predictions of the state that a request needs, before it has run.
 
 use alloy_primitives::{Address, U256, map::HashSet};
 use serde_json::{Map, Value};
 
-/// What the parameters of a request tell of the state that it will read. Nothing depends on it but the number of rounds.
+/// State that the parameters of a request let expect. Only the number of rounds depends on it.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Hints {
-    /// Its calls, for `eth_createAccessList`.
+    /// The calls, for `eth_createAccessList`.
     pub(super) calls: Vec<Value>,
-    /// What looks like an address in their data.
+    /// Words in the calls' data that look like addresses.
     pub(super) addresses: Vec<Address>,
 }
 
 impl Hints {
-    /// Calls and addresses that are taken from one request.
+    /// The most calls, and the most addresses, that are taken from one request.
     const CALLS: usize = 8;
     const ADDRESSES: usize = 64;
-    /// Bytes of parameters that are looked into: more is a request whose rounds do not count.
+    /// Bytes of parameters that are examined. With more, rounds do not matter.
     const BYTES: usize = 1 << 18;
-    /// How deep calls are in parameters.
+    /// The depth in the parameters at which calls are looked for.
     const DEPTH: usize = 6;
 
-    /// The hints of a request's parameters, whatever its method: every object with data and a target is a call.
+    /// Returns the hints of a request's parameters, whatever its method: every object with data and a target is a call.
     pub fn of(params: &str) -> Self {
         let mut hints = Self::default();
         if params.len() <= Self::BYTES
@@ -35,7 +35,7 @@ impl Hints {
         hints
     }
 
-    /// Whether there are none.
+    /// Returns whether there are no hints.
     pub const fn is_empty(&self) -> bool {
         self.calls.is_empty() && self.addresses.is_empty()
     }
@@ -74,7 +74,7 @@ impl Hints {
     }
 }
 
-/// The address that a word holds: small numbers, and amounts, are none.
+/// Returns the address in a word; `None` for words that look like small numbers or amounts.
 fn address_in(word: &[u8]) -> Option<Address> {
     let (zeros, address) = word.split_at(12);
     let is_number = U256::from_be_slice(address) < U256::ONE << 96;

@@ -1,4 +1,4 @@
-//! An upstream node: the client that asks it, and the fetcher that brings its state into the cache.
+//! An upstream node: its client, and the fetcher of its state.
 
 mod ask;
 pub mod block;

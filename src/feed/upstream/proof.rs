@@ -1,4 +1,4 @@
-//! `eth_getProof` (EIP-1186): values that the header vouches for.
+//! `eth_getProof` (EIP-1186): values that a header proves.
 
 use alloy_primitives::{Address, B256, Bytes, KECCAK256_EMPTY, U64, U256, keccak256};
 use alloy_trie::{EMPTY_ROOT_HASH, Nibbles, TrieAccount, proof::verify_proof};
@@ -25,10 +25,12 @@ struct SlotProof {
     proof: Vec<Bytes>,
 }
 
-/// The values of a proof, checked against the state root of their block. The account is among them where its code was asked for, and is its.
+/// Returns the values of a proof, checked against the state root of their block. The account is included if its code
+/// was requested, and matches.
 ///
 /// # Errors
-/// What does not check.
+///
+/// Returns the part of the proof that is invalid.
 pub(super) fn check(
     address: Address,
     proof: &Proof,

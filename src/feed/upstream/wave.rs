@@ -1,4 +1,4 @@
-//! One wave of calls: what is asked for what is missing, and what the answers say.
+//! One wave of calls: the requests for missing state, and their answers.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use super::{
 };
 use crate::state::{CodeCache, Fetched, Miss, RemoteView};
 
-/// A piece of an answer.
+/// A part of an answer.
 enum Piece {
     Balance(U256),
     Nonce(u64),
@@ -23,17 +23,17 @@ enum Piece {
     Proof(Box<Proof>),
 }
 
-/// What a piece is of.
+/// The state that a part of an answer belongs to.
 #[derive(Clone, Copy, Debug)]
 enum PieceTarget {
     Account(Address),
     Slot(Address, U256),
-    /// An ancestor, and then the block itself.
+    /// An ancestor's hash, and then that of the block itself.
     Hash(u64),
     Proof(Address),
 }
 
-/// An account's fields as they come.
+/// An account's fields as they arrive.
 #[derive(Debug, Default)]
 struct FetchedFields {
     balance: Option<U256>,
@@ -41,25 +41,25 @@ struct FetchedFields {
     code: Option<Bytes>,
 }
 
-/// A block's number and hash, of all that it has.
+/// The number and the hash of a block.
 #[derive(Clone, Copy, Debug, Deserialize)]
 struct BlockName {
     number: U64,
     hash: B256,
 }
 
-/// What was learned, and the first thing that went wrong.
+/// The fetched values, and the first failure.
 pub(super) struct Learned {
     pub values: Vec<Fetched>,
     pub problem: Option<UpstreamError>,
 }
 
-/// How an upstream is told of which block's state is meant.
+/// The way in which a call names the block whose state it reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Naming {
-    /// By its hash (EIP-1898): it names the same block whatever the chain does meanwhile.
+    /// By hash (EIP-1898), which names the same block whatever the chain does meanwhile.
     Hash,
-    /// By its number, where the upstream does not know the other.
+    /// By number, for an upstream that does not accept hashes.
     Number,
 }
 
@@ -72,7 +72,7 @@ pub(super) struct Wave<'a> {
 }
 
 impl<'a> Wave<'a> {
-    /// A wave for these misses; where `prove`, with the proofs of all that is in the state.
+    /// Creates a wave for these misses; with proofs of all state if `prove`.
     pub fn new(view: &'a RemoteView, misses: &[Miss], prove: bool, naming: Naming) -> Self {
         let mut wave = Self { view, naming, asks: Vec::new(), about: Vec::new() };
         let mut proven: HashMap<Address, Vec<U256>> = HashMap::default();
@@ -117,7 +117,7 @@ impl<'a> Wave<'a> {
         self.about.push(about);
     }
 
-    /// A call of a method that takes an address and a block.
+    /// Returns a call of a method that takes an address and a block.
     fn state<T: serde::de::DeserializeOwned + 'static>(
         &mut self,
         about: PieceTarget,
@@ -141,13 +141,13 @@ impl<'a> Wave<'a> {
     fn slot(&mut self, address: Address, slot: U256) {
         let params = (address, B256::from(slot), self.at());
         let ask = Ask::new("eth_getStorageAt", &params, |raw| {
-            // Some leave the zeros in front away.
+            // Some nodes leave out leading zeros.
             serde_json::from_str(raw.get()).map(Piece::Slot).map_err(|error| error.to_string())
         });
         self.push(PieceTarget::Slot(address, slot), ask);
     }
 
-    /// The block of that number is an ancestor as long as this one is the upstream's block of its own number.
+    /// Requests the hash of an ancestor. It is valid if this block is still the upstream's block of its own number.
     fn block_hash(&mut self, number: u64) {
         for of in [number, self.view.number()] {
             let ask = Ask::new("eth_getBlockByNumber", &(BlockNumberOrTag::Number(of), false), move |raw| {
@@ -161,7 +161,7 @@ impl<'a> Wave<'a> {
         }
     }
 
-    /// Sends it, and puts the answers together. `root` is the state root to check proofs against.
+    /// Sends the calls and merges the answers. Proofs are checked against the state root `root`.
     pub async fn send(
         self,
         upstream: &Upstream,

@@ -24,13 +24,13 @@ use crate::{
     state::{CodeCache, LocalWorld, Overlay},
 };
 
-/// The mnemonic that the ecosystem's test tools share. Its keys are known to everybody.
+/// The mnemonic that the ecosystem's test tools share. Its keys are public.
 const MNEMONIC: &str = "test test test test test test test test test test test junk";
-/// Accounts derived from it that are the user's.
+/// The number of accounts for the user.
 const ACCOUNTS: u32 = 10;
-/// Accounts after those that background traffic is sent from.
+/// The number of accounts for background traffic, which follow those of the user.
 const TRAFFIC_ACCOUNTS: u32 = 10;
-/// What each has: 10,000 ether, in wei.
+/// The balance of each account: 10,000 ether, in wei.
 const BALANCE: u128 = 10_000 * ONE;
 /// One ether, or one token.
 const ONE: u128 = 1_000_000_000_000_000_000;
@@ -55,7 +55,7 @@ sol! {
     }
 }
 
-/// Where the contracts of the trading world are.
+/// The addresses of the trading world's contracts.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct TradingWorld {
     /// Wrapped ether.
@@ -68,13 +68,13 @@ pub struct TradingWorld {
     pub router: Address,
 }
 
-/// A trading world that cannot be built: the artifacts do not fit what this module does with them.
+/// The reason why the trading world cannot be built: the artifacts do not fit the set-up.
 #[derive(Debug, thiserror::Error)]
 pub enum WorldError {
     /// The artifacts cannot be read.
     #[error("the trading world's artifacts: {0}")]
     Artifacts(#[from] serde_json::Error),
-    /// An account of the mnemonic cannot be derived.
+    /// An account cannot be derived from the mnemonic.
     #[error("the mnemonic: {0}")]
     Mnemonic(#[from] alloy_signer_local::LocalSignerError),
     /// A step of the set-up failed.
@@ -93,23 +93,31 @@ struct Artifact {
     creation_code: Bytes,
 }
 
-/// The keys of the test mnemonic's first ten accounts, which are the user's.
+/// Returns the keys of the test mnemonic's first ten accounts, which are the user's.
+///
+/// # Errors
+///
+/// Returns [`WorldError::Mnemonic`] if a key cannot be derived.
 pub fn dev_signers() -> Result<Vec<PrivateKeySigner>, WorldError> {
     signers(0..ACCOUNTS)
 }
 
-/// The keys of the ten after them, which background traffic is sent from: so that it never takes a nonce of the user's.
+/// Returns the keys of the next ten accounts, for background traffic, so that it never takes a nonce of the user's.
+///
+/// # Errors
+///
+/// Returns [`WorldError::Mnemonic`] if a key cannot be derived.
 pub fn traffic_signers() -> Result<Vec<PrivateKeySigner>, WorldError> {
     signers(ACCOUNTS..ACCOUNTS + TRAFFIC_ACCOUNTS)
 }
 
 fn signers(indices: Range<u32>) -> Result<Vec<PrivateKeySigner>, WorldError> {
-    // One way from the words to the key above them all: it is what takes time.
+    // The derivation of the parent key is the slow part, so it is done once.
     let parent = MnemonicBuilder::<English>::default().phrase(MNEMONIC).index(0)?.build_parent_key()?;
     Ok(parent.children_from(indices.start).take(indices.len()).collect::<Result<_, _>>()?)
 }
 
-/// The devnet's genesis before its contracts: every fork to Osaka from the start, the system contracts, the
+/// Returns the devnet's genesis before its contracts: every fork to Osaka from the start, the system contracts, the
 /// deterministic deployment proxy, the accounts.
 pub fn dev_genesis(signers: &[PrivateKeySigner], timestamp: u64) -> Genesis {
     let config = ChainConfig {
@@ -162,9 +170,13 @@ pub fn dev_genesis(signers: &[PrivateKeySigner], timestamp: u64) -> Genesis {
     }
 }
 
-/// The state of `genesis` with the trading world in it, where `signers` are all accounts that are to have a part in it, the first
-/// the one that sets it up. The contracts are deployed by running what a deployer would send; then the
-/// accounts get their ether back, and their nonces, but for the first: the contracts' addresses follow from its nonce.
+/// Returns the state of `genesis` with the trading world. `signers` are all accounts that take part in it, and the
+/// first of them sets it up. The contracts are deployed by running a deployer's transactions. Then the accounts get
+/// back their ether and their nonces, except for the first account's nonce, from which the contracts' addresses follow.
+///
+/// # Errors
+///
+/// Returns a [`WorldError`] if a step of the set-up fails.
 pub fn build(
     genesis: &Genesis,
     spec: &ChainSpec,
@@ -231,8 +243,9 @@ pub fn build(
             };
             setup.call("addLiquidity", owner, router, U256::ZERO, &add)?;
         }
-        // The user's accounts get their tokens from the first; the second gets those of the others too, and passes them on: so the
-        // first has sent what it had sent before there were others, and its nonce stays.
+        // The user's accounts get their tokens from the first. The second gets those of the other accounts too, and
+        // passes them on. So the first account sends the same transactions whatever the number of accounts, and its
+        // nonce is constant.
         let (users, others) = accounts.split_at(accounts.len().min(ACCOUNTS as usize));
         for token in [alpha, beta] {
             for (index, to) in users.iter().enumerate().skip(1) {
@@ -252,7 +265,7 @@ pub fn build(
     Ok((state, world))
 }
 
-/// Runs the steps of the set-up.
+/// The state of the set-up.
 struct Setup<E> {
     evm: E,
 }
@@ -281,7 +294,7 @@ impl<E: Evm<Tx = TxEnv, DB: DatabaseCommit>> Setup<E> {
     }
 
     fn run(&mut self, step: &'static str, mut tx: TxEnv) -> Result<ExecutionResult<E::HaltReason>, WorldError> {
-        // More than the largest step takes.
+        // More than the largest step uses.
         tx.gas_limit = 3_000_000;
         let done =
             self.evm.transact_raw(tx).map_err(|error| WorldError::SubBlockStep { step, problem: error.to_string() })?;

@@ -1,4 +1,4 @@
-//! Background traffic: real signed transactions, so that what is pending differs from what is sealed.
+//! Background traffic: real signed transactions, so that the pending state differs from the sealed one.
 
 use alloy_consensus::{SignableTransaction, TxEip1559, TxEnvelope, transaction::Recovered};
 use alloy_primitives::{Address, Bytes, TxKind, U256, map::AddressMap};
@@ -10,26 +10,26 @@ use rand::{Rng, SeedableRng, rngs::SmallRng};
 use super::{IRouter, ONE, TradingWorld};
 use crate::{pool::Pool, state::Snapshot};
 
-/// Makes a number of transactions for each sub-block; the same seed makes the same choices.
+/// A generator of transactions for each sub-block. The same seed makes the same choices.
 #[derive(Debug)]
 pub struct Traffic {
     count: u32,
     chain_id: u64,
     rng: SmallRng,
     signers: Vec<PrivateKeySigner>,
-    /// Where to trade; none where there is no world to trade in, and ether is sent about.
+    /// The contracts to trade at; `None` if there are none, in which case ether is transferred.
     world: Option<TradingWorld>,
 }
 
-/// Gas of a swap: twice what it takes.
+/// Gas of a swap: twice what it uses.
 const SWAP_GAS: u64 = 250_000;
 /// Gas of a plain transfer.
 const TRANSFER_GAS: u64 = 21_000;
-/// The fee for the producer, in wei a unit of gas.
+/// The priority fee, in wei per unit of gas.
 const TIP: u128 = 1_000_000_000;
 
 impl Traffic {
-    /// `count` transactions a sub-block from `signers`.
+    /// Creates a generator of `count` transactions per sub-block from `signers`.
     pub fn new(
         count: u32,
         seed: u64,
@@ -40,8 +40,9 @@ impl Traffic {
         Self { count, chain_id, rng: SmallRng::seed_from_u64(seed), signers, world }
     }
 
-    /// The transactions of the next sub-block on `snapshot`, as many as `gas` is left for; before each, `give_way` is called. An account that
-    /// somebody else sends from, as `pool` shows, is left to them from then on, so that traffic never takes a nonce that they count on.
+    /// Returns the transactions of the next sub-block on `snapshot`, as many as fit into `gas`, and calls `give_way`
+    /// before each. An account whose transactions are in `pool` is no longer used for traffic, so that traffic never
+    /// takes a nonce that its owner relies on.
     pub fn next(
         &mut self,
         snapshot: &Snapshot,

@@ -1,4 +1,4 @@
-//! Where presim's own contract and execution-apis differ. Nothing else knows that there are two.
+//! The differences between presim's own contract and execution-apis. No other module knows that there are two dialects.
 
 mod project;
 mod standard;
@@ -16,44 +16,44 @@ use crate::{
     wallet::WalletError,
 };
 
-/// One way to speak.
+/// A dialect of JSON-RPC.
 #[derive(Debug)]
 pub struct Dialect {
-    /// Refuse fields that no specification names.
+    /// Whether fields that no specification names are refused.
     pub refuses_unknown_fields: bool,
-    /// A call must say `to`, and a request its block.
+    /// Whether a call must have a `to` field, and a request a block.
     pub requires_to_and_selector: bool,
     /// The base fee that calls without validation see.
     pub base_fee: BaseFeeRule,
-    /// Seconds between simulated blocks.
+    /// The seconds between simulated blocks.
     pub block_time: fn(&ChainSpec) -> u64,
-    /// Compute the state roots of simulated blocks; zero where not.
+    /// Whether state roots of simulated blocks are computed. If not, they are zero.
     pub state_roots: bool,
-    /// How far above the smallest gas limit an estimate may be, as a part of it.
+    /// The fraction by which an estimate may exceed the smallest gas limit.
     pub estimate_tolerance: f64,
-    /// Show the blocks that fill gaps.
+    /// Whether blocks that fill gaps are shown.
     pub shows_fillers: bool,
-    /// Show header fields before their fork, with their empty value.
+    /// Whether header fields are shown before their fork, with their empty value.
     pub shows_early_fields: bool,
-    /// The data of a revert is `returnData` too, not in the error alone.
+    /// Whether the data of a revert is also in `returnData`, not in the error alone.
     pub shows_revert_data: bool,
-    /// `logIndex` counts logs that were reverted too.
+    /// Whether `logIndex` counts reverted logs, too.
     pub counts_reverted_logs: bool,
-    /// The error of an `eth_call` that reverted with this data.
+    /// Returns the error of an `eth_call` that reverted with this data.
     pub revert: fn(Bytes) -> RpcError,
-    /// Code and message of the refusal of an atomic batch on a chain that has no atomic batches.
+    /// The code and the message for an atomic batch on a chain without atomic batches.
     pub not_atomic: (i32, &'static str),
-    /// The error of an `eth_call` that the EVM stopped.
+    /// Returns the error of an `eth_call` that the EVM halted.
     pub halt: fn(String) -> RpcError,
-    /// The `error` of a failed call in `eth_callMany`, as JSON: what `eth_call` would have answered.
+    /// Writes the `error` of a failed call in `eth_callMany` as JSON: the error that `eth_call` would return.
     pub many_error: fn(&mut Vec<u8>, &ErrorObjectOwned),
-    /// The `error` of a failed call in a simulation, as JSON.
+    /// Writes the `error` of a failed call in a simulation as JSON.
     pub call_error: fn(&mut Vec<u8>, &CallOutcome, &Bytes),
 }
 
 impl Dialect {
-    /// The wallet's refusal: code and message of `api.md` 7.2, this case in `data`. The dialect says what a revert is, and a batch that cannot be
-    /// atomic.
+    /// Returns the wallet's error, with the code and the message of the contract and the details of this case in
+    /// `data`. Reverts, and batches that cannot be atomic, have the dialect's codes.
     pub fn wallet_error(&self, error: WalletError) -> RpcError {
         match error {
             WalletError::Reverted(data) => (self.revert)(data),

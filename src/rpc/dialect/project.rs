@@ -1,4 +1,4 @@
-//! presim's own contract: `api.md`.
+//! presim's own contract, which `src/rpc/README.md` describes.
 
 use super::Dialect;
 use crate::{
@@ -7,7 +7,7 @@ use crate::{
     rpc::{encode, error::RpcError},
 };
 
-/// What `/` speaks unless told otherwise.
+/// The dialect of `/` by default.
 pub static PROJECT: Dialect = Dialect {
     refuses_unknown_fields: true,
     requires_to_and_selector: true,
@@ -18,15 +18,15 @@ pub static PROJECT: Dialect = Dialect {
     shows_fillers: false,
     shows_revert_data: true,
     shows_early_fields: true,
-    // As on the chain, where a reverted log was never there.
+    // As on the chain, which never has reverted logs.
     counts_reverted_logs: false,
-    // api.md 7.1: one message, the reason in `data`.
+    // One message for all reverts, with the reason in `data`.
     revert: |data| RpcError::with_data(-32000, "execution reverted", data),
-    // api.md 7.2.
+    // EIP-5792's code for an unsupported chain, with the contract's message.
     not_atomic: (5710, "EIP-7702 not supported on the specified chain ID"),
     halt: |reason| RpcError::new(-32000, reason),
     many_error: |out, error| encode::value(out, error),
-    // api.md 2.5: a string, the revert reason.
+    // A string: the revert reason.
     call_error: |out, outcome, data| match outcome {
         CallOutcome::Success => {}
         CallOutcome::Revert => match revert_reason(data) {

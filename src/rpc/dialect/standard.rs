@@ -1,4 +1,4 @@
-//! execution-apis, as geth speaks it: for client libraries with strict types.
+//! execution-apis in geth's manner, for client libraries with strict types.
 
 use alloy_primitives::Bytes;
 
@@ -8,25 +8,25 @@ use crate::{
     rpc::{encode, error::RpcError},
 };
 
-/// What `/standard` speaks.
+/// The dialect of `/standard`.
 pub static STANDARD: Dialect = Dialect {
     refuses_unknown_fields: false,
     requires_to_and_selector: false,
     base_fee: BaseFeeRule::ZeroWhenFree,
-    // execution-apis, eth_simulateV1: simulated blocks are 12 seconds apart.
+    // execution-apis, `eth_simulateV1`: simulated blocks are 12 seconds apart.
     block_time: |_| 12,
     state_roots: true,
-    // geth's estimateGasErrorRatio.
+    // geth's `estimateGasErrorRatio`.
     estimate_tolerance: 0.015,
     shows_fillers: true,
     shows_revert_data: false,
     shows_early_fields: false,
     counts_reverted_logs: true,
     revert: reverted,
-    // EIP-5792, AtomicityNotSupported.
+    // EIP-5792's `AtomicityNotSupported`.
     not_atomic: (5760, "The wallet does not support atomic execution but the request requires it"),
     halt: |reason| RpcError::new(-32000, reason),
-    // As reth and alloy's types have it.
+    // A string, as reth and alloy's types have it.
     many_error: |out, error| encode::string(out, error.message()),
     call_error: |out, outcome, data| match outcome {
         CallOutcome::Success => {}
@@ -40,7 +40,7 @@ pub static STANDARD: Dialect = Dialect {
 
 /// geth's code of a revert.
 const REVERTED: i32 = 3;
-/// execution-apis: the EVM stopped the call.
+/// The code of execution-apis for a call that the EVM halted.
 const VM_ERROR: i32 = -32015;
 
 fn reverted(data: Bytes) -> RpcError {

@@ -1,4 +1,4 @@
-//! Blocks, transactions, receipts and logs, as execution-apis has them.
+//! Blocks, transactions, receipts and logs, as execution-apis defines them.
 
 use alloy_consensus::{Eip658Value, Header, Transaction, TxEnvelope, TxReceipt, transaction::Recovered};
 use alloy_eips::{Encodable2718, Typed2718, eip4844::DATA_GAS_PER_BLOB, eip7685::EMPTY_REQUESTS_HASH};
@@ -12,7 +12,7 @@ use crate::{
     state::{Block, Included},
 };
 
-/// A block, its transactions in full or by their hashes.
+/// Writes a block. `full` shows its transactions in full instead of as hashes.
 pub fn block(out: &mut Vec<u8>, block: &Block, full: bool, dialect: &Dialect) {
     let mut object = Object::new(out);
     header_fields(&mut object, block.header(), block.header().hash(), dialect.shows_early_fields);
@@ -31,14 +31,14 @@ pub fn block(out: &mut Vec<u8>, block: &Block, full: bool, dialect: &Dialect) {
     object.end();
 }
 
-/// A header alone: what a `newHeads` subscription sends.
+/// Writes a header alone, as a `newHeads` subscription sends it.
 pub fn header(out: &mut Vec<u8>, header: &Sealed<Header>, dialect: &Dialect) {
     let mut object = Object::new(out);
     header_fields(&mut object, header, header.hash(), dialect.shows_early_fields);
     object.end();
 }
 
-/// The fields of a header, sorted as geth sorts them; those whose fork is not active only with `early`, empty.
+/// Writes a header's fields in geth's order. Fields of inactive forks are written only with `early`, as empty values.
 pub(super) fn header_fields(object: &mut Object<'_>, header: &Header, hash: B256, early: bool) {
     let or_early = |value: Option<u64>| value.or_else(|| early.then_some(0));
     let root_or_early = |value: Option<B256>, empty: B256| value.or_else(|| early.then_some(empty));
@@ -79,28 +79,28 @@ pub(super) fn header_fields(object: &mut Object<'_>, header: &Header, hash: B256
     }
 }
 
-/// Where a log was written.
+/// The position of a log in the chain.
 #[derive(Clone, Copy, Debug)]
 pub struct LogPlace<'a> {
-    /// The header of its block.
+    /// The header of the block that contains the log.
     pub header: &'a Header,
-    /// The hash of its block.
+    /// The hash of that block.
     pub block_hash: B256,
-    /// The hash of its transaction.
+    /// The hash of the transaction that wrote the log.
     pub tx_hash: B256,
-    /// The index of its transaction.
+    /// The index of that transaction in the block.
     pub tx_index: u64,
 }
 
 impl<'a> LogPlace<'a> {
-    /// Where the logs of a transaction of `block` were written.
+    /// Returns the position of the logs of a transaction of `block`.
     pub fn of(block: &'a Block, included: &Included<'_>) -> Self {
         let header = block.header();
         Self { header, block_hash: header.hash(), tx_hash: *included.tx.tx_hash(), tx_index: included.index as u64 }
     }
 }
 
-/// A log, with its index in the block.
+/// Writes a log. `index` is its index in the block.
 pub fn log(out: &mut Vec<u8>, log: &Log, place: &LogPlace<'_>, index: u64, removed: bool) {
     let mut object = Object::new(out);
     object.data("address", log.address.as_slice());
@@ -117,7 +117,7 @@ pub fn log(out: &mut Vec<u8>, log: &Log, place: &LogPlace<'_>, index: u64, remov
     object.end();
 }
 
-/// A transaction as it is in its block.
+/// Writes a transaction with its position in `block`.
 pub fn transaction(out: &mut Vec<u8>, block: &Block, included: &Included<'_>) {
     let mut object = Object::new(out);
     placed_transaction(&mut object, block, included);
@@ -137,7 +137,7 @@ fn placed_transaction(object: &mut Object<'_>, block: &Block, included: &Include
         ChainTx::Signed(tx) => return signed_transaction(object, tx, from, price),
         ChainTx::Deposit(deposit) => deposit,
     };
-    // It has no nonce of its own: its receipt says which it was given.
+    // A deposit has no nonce of its own: its receipt records the nonce that it was given.
     let receipt = included.receipt.as_deposit();
     let nonce = receipt.and_then(|receipt| receipt.deposit_nonce).unwrap_or_default();
     transaction_fields(object, deposit.inner(), nonce, deposit.hash(), from, price);
@@ -153,13 +153,13 @@ fn placed_transaction(object: &mut Object<'_>, block: &Block, included: &Include
     }
 }
 
-/// A transaction that is in no block yet.
+/// Writes a transaction that is not in a block yet.
 pub fn pooled_transaction(out: &mut Vec<u8>, tx: &Recovered<TxEnvelope>) {
     let mut object = Object::new(out);
     for key in ["blockHash", "blockNumber", "blockTimestamp", "transactionIndex"] {
         object.key(key).extend_from_slice(b"null");
     }
-    // What it will pay is not known yet: geth shows the most.
+    // The price that it will pay is not known yet: like geth, this shows the maximum.
     signed_transaction(&mut object, tx, tx.signer(), tx.max_fee_per_gas());
     object.end();
 }
@@ -175,10 +175,10 @@ fn signed_transaction(object: &mut Object<'_>, tx: &TxEnvelope, from: Address, p
     }
 }
 
-/// A signature as it is shown.
+/// The signature fields of a transaction.
 struct Seal<'a> {
     v: u64,
-    /// Absent in a legacy transaction.
+    /// `None` for a legacy transaction.
     y_parity: Option<u64>,
     signature: &'a Signature,
 }
@@ -188,7 +188,7 @@ impl<'a> Seal<'a> {
         let signature = tx.signature();
         let parity = u64::from(signature.v());
         match tx {
-            // EIP-155 where it names its chain, else as before it.
+            // `v` follows EIP-155 if the transaction names its chain, else it is 27 or 28.
             TxEnvelope::Legacy(tx) => {
                 let base = tx.tx().chain_id.map_or(27, |id| id.saturating_mul(2).saturating_add(35));
                 Self { v: base.saturating_add(parity), y_parity: None, signature }
@@ -198,7 +198,7 @@ impl<'a> Seal<'a> {
     }
 }
 
-/// The fields of a transaction that do not depend on its place or its signature. `price` is what it pays a unit of gas, in wei.
+/// Writes the fields of a transaction that do not depend on its position or signature. `price` is in wei per gas.
 pub fn transaction_fields<T: Transaction + Typed2718>(
     object: &mut Object<'_>,
     tx: &T,
@@ -237,7 +237,7 @@ pub fn transaction_fields<T: Transaction + Typed2718>(
     }
 }
 
-/// A receipt, on the chain of `spec`.
+/// Writes a receipt. `spec` is the chain that the block is on.
 pub fn receipt(out: &mut Vec<u8>, block: &Block, included: &Included<'_>, spec: &ChainSpec) {
     let (header, tx) = (block.header(), included.tx);
     let blobs = spec.blob_params(header.timestamp);
@@ -273,7 +273,7 @@ pub fn receipt(out: &mut Vec<u8>, block: &Block, included: &Included<'_>, spec: 
     object.end();
 }
 
-/// What a transaction cost on L1, as op-geth has it.
+/// Writes the fields of the L1 cost, as op-geth names them.
 fn l1_cost(object: &mut Object<'_>, cost: &L1Cost) {
     quantity_u256(object.key("l1GasPrice"), cost.gas_price);
     quantity_u256(object.key("l1GasUsed"), cost.gas_used);
@@ -298,7 +298,7 @@ fn l1_cost(object: &mut Object<'_>, cost: &L1Cost) {
     }
 }
 
-/// A transaction with what it did: what pre-confirmations tell in one message, as the Flashblocks networks do.
+/// Writes a transaction and its outcome in one object, as the Flashblocks networks send pre-confirmations.
 pub fn transaction_with_receipt(out: &mut Vec<u8>, block: &Block, included: &Included<'_>) {
     let mut object = Object::new(out);
     placed_transaction(&mut object, block, included);
@@ -306,7 +306,7 @@ pub fn transaction_with_receipt(out: &mut Vec<u8>, block: &Block, included: &Inc
     object.end();
 }
 
-/// What a transaction did: the fields of its receipt that it does not have itself.
+/// Writes the fields of a receipt that the transaction itself does not have.
 fn outcome(object: &mut Object<'_>, block: &Block, included: &Included<'_>) {
     let (tx, receipt) = (included.tx, included.receipt);
     let nonce = receipt.as_deposit().map_or(tx.nonce(), |deposit| deposit.deposit_nonce.unwrap_or_default());
@@ -318,14 +318,14 @@ fn outcome(object: &mut Object<'_>, block: &Block, included: &Included<'_>) {
         log(out, one, &place, included.first_log + index as u64, false);
     });
     object.data("logsBloom", receipt.bloom().as_slice());
-    // Before Byzantium a receipt has the state root after it in the place of a status (EIP-658).
+    // Before Byzantium, a receipt has the state root after the transaction instead of a status (EIP-658).
     match receipt.status_or_post_state() {
         Eip658Value::PostState(root) => object.data("root", root.as_slice()),
         Eip658Value::Eip658(success) => object.quantity("status", u64::from(success)),
     };
 }
 
-/// A field that is an address or null.
+/// Writes a field that is an address or null.
 fn address_or_null(object: &mut Object<'_>, key: &str, address: Option<Address>) {
     match address {
         Some(address) => {

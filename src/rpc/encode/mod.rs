@@ -1,4 +1,4 @@
-//! Results straight to JSON bytes: no tree in between, no allocation a field.
+//! Encodes results directly as JSON bytes, without a tree of values and without an allocation per field.
 
 mod block;
 mod simulation;
@@ -17,42 +17,42 @@ use super::error::RpcError;
 
 const DIGITS: &[u8; 16] = b"0123456789abcdef";
 
-/// A JSON string.
+/// Writes a JSON string.
 pub fn string(out: &mut Vec<u8>, text: &str) {
-    // Writing to memory fails for no string.
+    // Serializing a string to memory cannot fail.
     let _ = serde_json::to_writer(out, text);
 }
 
-/// Bytes as hex data.
+/// Writes bytes as hex data.
 pub fn data(out: &mut Vec<u8>, bytes: &[u8]) {
-    // With what closes the answer after it, so that long data is not moved for the sake of a bracket.
+    // Includes room for the end of the response, so that long data is not moved for a closing bracket.
     out.reserve(2 * bytes.len() + 64);
     out.extend_from_slice(b"\"0x");
     let start = out.len();
     out.resize(start + 2 * bytes.len(), 0);
-    // The room is exactly right, so this cannot fail.
+    // The slice has exactly the required length, so this cannot fail.
     let _ = const_hex::encode_to_slice(bytes, &mut out[start..]);
     out.push(b'"');
 }
 
-/// A number as a quantity.
+/// Writes a number as a quantity: quoted hex without leading zeros.
 pub fn quantity(out: &mut Vec<u8>, value: u64) {
     out.push(b'"');
     hex(out, value);
     out.push(b'"');
 }
 
-/// A number in hex, without quotes.
+/// Writes a number in hex, without quotes.
 pub fn hex(out: &mut Vec<u8>, value: u64) {
     out.extend_from_slice(b"0x");
     let digits = (64 - value.leading_zeros()).div_ceil(4).max(1);
     for digit in (0..digits).rev() {
-        // Four bits are an index below sixteen.
+        // The mask keeps four bits, so the index is below 16.
         out.push(DIGITS[((value >> (4 * digit)) & 15) as usize]);
     }
 }
 
-/// A large number as a quantity.
+/// Writes a 256-bit number as a quantity.
 pub fn quantity_u256(out: &mut Vec<u8>, value: U256) {
     match u64::try_from(value) {
         Ok(value) => quantity(out, value),
@@ -63,20 +63,20 @@ pub fn quantity_u256(out: &mut Vec<u8>, value: U256) {
     }
 }
 
-/// An object under construction: keys are given with their quotes and colon.
+/// A JSON object that is written field by field. [`Object::end`] closes it.
 pub struct Object<'a> {
     out: &'a mut Vec<u8>,
     first: bool,
 }
 
 impl<'a> Object<'a> {
-    /// Opens it.
+    /// Opens an object at the end of `out`.
     pub fn new(out: &'a mut Vec<u8>) -> Self {
         out.push(b'{');
         Self { out, first: true }
     }
 
-    /// Begins a field, whose value is then written to what is returned.
+    /// Writes the key of a field and returns the buffer, to which the caller writes the value.
     pub fn key(&mut self, key: &str) -> &mut Vec<u8> {
         if !std::mem::take(&mut self.first) {
             self.out.push(b',');
@@ -87,25 +87,25 @@ impl<'a> Object<'a> {
         self.out
     }
 
-    /// A field of bytes.
+    /// Writes a field that is hex data.
     pub fn data(&mut self, key: &str, bytes: &[u8]) -> &mut Self {
         data(self.key(key), bytes);
         self
     }
 
-    /// A field that is a quantity.
+    /// Writes a field that is a quantity.
     pub fn quantity(&mut self, key: &str, value: u64) -> &mut Self {
         quantity(self.key(key), value);
         self
     }
 
-    /// Closes it.
+    /// Closes the object.
     pub fn end(self) {
         self.out.push(b'}');
     }
 }
 
-/// An array of what `items` gives.
+/// Writes `items` as an array, each by `write`.
 pub fn list<T>(out: &mut Vec<u8>, items: impl IntoIterator<Item = T>, mut write: impl FnMut(&mut Vec<u8>, T)) {
     out.push(b'[');
     for (index, item) in items.into_iter().enumerate() {
@@ -117,18 +117,18 @@ pub fn list<T>(out: &mut Vec<u8>, items: impl IntoIterator<Item = T>, mut write:
     out.push(b']');
 }
 
-/// The error of an answer that is longer than `limit` bytes.
+/// Returns the error -32005 for a response that is longer than `limit` bytes.
 pub fn too_long(limit: usize) -> RpcError {
-    RpcError::limit(format!("the answer is longer than {limit} bytes: ask for less at once"))
+    RpcError::limit(format!("the response is longer than {limit} bytes: request less data at once"))
 }
 
-/// A value off the hot path, as serde has it.
+/// Writes a value with serde, for results off the hot path.
 pub fn value(out: &mut Vec<u8>, value: &impl Serialize) {
-    // Plain data: serialising it to memory does not fail.
+    // Serializing plain data to memory cannot fail.
     let _ = serde_json::to_writer(out, value);
 }
 
-/// The same for a value that may be long: refused once the answer is longer than `limit` bytes.
+/// Writes a value with serde. Returns -32005 if the response becomes longer than `limit` bytes.
 pub fn bounded_value(out: &mut Vec<u8>, value: &impl Serialize, limit: usize) -> Result<(), RpcError> {
     struct Bounded<'a> {
         out: &'a mut Vec<u8>,
@@ -152,7 +152,7 @@ pub fn bounded_value(out: &mut Vec<u8>, value: &impl Serialize, limit: usize) ->
     serde_json::to_writer(Bounded { out, limit }, value).map_err(|_| too_long(limit))
 }
 
-/// Refuses an answer that is longer than `limit` bytes already.
+/// Returns -32005 if the response is already longer than `limit` bytes.
 pub fn check_length(out: &[u8], limit: usize) -> Result<(), RpcError> {
     if out.len() > limit { Err(too_long(limit)) } else { Ok(()) }
 }

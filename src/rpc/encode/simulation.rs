@@ -13,7 +13,11 @@ use crate::{
     rpc::{dialect::Dialect, error::RpcError},
 };
 
-/// The result of `eth_simulateV1`. `limit` is how long it may become.
+/// Writes the result of `eth_simulateV1`.
+///
+/// # Errors
+///
+/// Returns -32005 if the response becomes longer than `limit` bytes.
 pub fn simulation(
     out: &mut Vec<u8>,
     blocks: &[SimulatedBlock],
@@ -21,7 +25,7 @@ pub fn simulation(
     full_transactions: bool,
     limit: usize,
 ) -> Result<(), RpcError> {
-    // Grown by doubling, a long answer would be moved again and again.
+    // Reserves the expected length, because a long response that grows by doubling is moved several times.
     out.reserve(blocks.iter().map(length).sum::<usize>().min(limit));
     out.push(b'[');
     let mut first = true;
@@ -38,7 +42,7 @@ pub fn simulation(
     Ok(())
 }
 
-/// About as many bytes as a block takes: with full transactions it is more.
+/// Returns about how many bytes a block takes. Full transactions are not counted.
 fn length(block: &SimulatedBlock) -> usize {
     const HEADER: usize = 2048;
     const CALL: usize = 256;
@@ -97,7 +101,7 @@ fn call_result(out: &mut Vec<u8>, call: &CallResult, place: &LogPlace<'_>, log_i
     object.end();
 }
 
-/// A simulated transaction in full, as geth shows it: its signature is zeros.
+/// Writes a simulated transaction in full. As in geth, its signature is zeros.
 fn transaction(out: &mut Vec<u8>, tx: &SimulatedTx, index: u64, header: &Header, block_hash: B256) {
     let inner = &tx.tx.tx;
     let mut object = Object::new(out);

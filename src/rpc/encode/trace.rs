@@ -1,4 +1,4 @@
-//! Traces as geth shows them, written frame by frame and step by step: no tree in between, however deep the calls.
+//! Traces in geth's format, written frame by frame and step by step. No tree is built, however deep the calls are.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -13,7 +13,7 @@ use crate::{
     rpc::error::RpcError,
 };
 
-/// A trace. Refused once the answer is longer than `limit` bytes.
+/// Writes a trace. Returns -32005 if the response becomes longer than `limit` bytes.
 pub fn trace(out: &mut Vec<u8>, trace: &Trace, limit: usize) -> Result<(), RpcError> {
     match trace {
         Trace::Steps { steps, gas_used, failed, output } => {
@@ -40,13 +40,13 @@ pub fn trace(out: &mut Vec<u8>, trace: &Trace, limit: usize) -> Result<(), RpcEr
     }
 }
 
-/// The struct logger's answer, as execution-apis has it (its `opcode-tracer` schema).
+/// Writes the struct logger's result, as the `opcode-tracer` schema of execution-apis defines it.
 fn steps(
     out: &mut Vec<u8>,
     (steps, gas_used, failed, output): (&Steps, u64, bool, &Bytes),
     limit: usize,
 ) -> Result<(), RpcError> {
-    // What each contract has read and written so far.
+    // The slots that each contract has read or written so far.
     let mut storage: HashMap<Address, BTreeMap<U256, U256>> = HashMap::new();
     let mut object = Object::new(out);
     value(object.key("gas"), &gas_used);
@@ -108,7 +108,7 @@ fn step(out: &mut Vec<u8>, step: &TraceStep, slots: Option<&BTreeMap<U256, U256>
     object.end();
 }
 
-/// `callTracer`'s answer. Frames that failed, and those in them, have no logs.
+/// Writes `callTracer`'s result. Frames that failed, and the frames inside them, have no logs.
 fn calls(
     out: &mut Vec<u8>,
     frames: &[CallTraceNode],
@@ -133,7 +133,7 @@ fn calls(
     };
     let Some(root) = frames.first() else { return Err(RpcError::internal("a call that ran has no frame")) };
     open(out, 0, root)?;
-    // Open frames, and how many of their children are written.
+    // The open frames, each with the number of its children that are written.
     let mut path: Vec<(&CallTraceNode, usize)> = vec![(root, 0)];
     while let Some((node, written)) = path.last_mut() {
         let child = node.children.get(*written).and_then(|index| frames.get(*index).map(|child| (*index, child)));
@@ -168,7 +168,7 @@ fn begin_call(out: &mut Vec<u8>, written: usize) {
     out.extend_from_slice(if written == 0 { b",\"calls\":[" } else { b"," });
 }
 
-/// `flatCallTracer`'s answer: the frames in the order in which they began, a self-destruction at the end of its frame.
+/// Writes `flatCallTracer`'s result: frames in the order of their start, a self-destruction at the end of its frame.
 fn flat_calls(
     out: &mut Vec<u8>,
     frames: &[CallTraceNode],
@@ -191,8 +191,9 @@ fn flat_calls(
         bounded_value(out, &trace, limit)
     };
     out.push(b'[');
-    // Open frames; how many of their children are written; and where they are: the position of each but the outermost in its parent.
+    // The open frames, each with the number of its children that are written.
     let mut path: Vec<(&CallTraceNode, usize)> = Vec::new();
+    // The index of each open frame, except the outermost, in its parent.
     let mut address: Vec<usize> = Vec::new();
     let mut next = frames.first();
     while let Some(node) = next.take() {
@@ -205,7 +206,7 @@ fn flat_calls(
         }
         write(out, shown)?;
         path.push((node, 0));
-        // Down to the next child, or up to the first frame that has one left.
+        // Descends to the next child, or ascends to the first frame that has a child left.
         while let Some((node, written)) = path.last_mut() {
             if let Some(child) = node.children.get(*written) {
                 address.push(*written);

@@ -3,7 +3,7 @@
 use super::{Object, data, list, string};
 use crate::wallet::{AtomicSupport, BatchStatus, CallsReceipt, SimulatedCall, Submitted};
 
-/// The result of `wallet_sendCalls`: `batchId` and `status` of `api.md` 2.7, `id` and `capabilities` of EIP-5792.
+/// Writes the result of `wallet_sendCalls`: `id` and `capabilities` of EIP-5792, and presim's `batchId` and `status`.
 pub fn submitted(out: &mut Vec<u8>, batch: &Submitted) {
     let mut object = Object::new(out);
     string(object.key("batchId"), batch.id.as_str());
@@ -28,7 +28,7 @@ fn simulated_call(out: &mut Vec<u8>, call: &SimulatedCall) {
     object.end();
 }
 
-/// The result of `wallet_getCallsStatus`.
+/// Writes the result of `wallet_getCallsStatus`.
 pub fn calls_status(out: &mut Vec<u8>, batch: &BatchStatus) {
     let mut object = Object::new(out);
     string(object.key("version"), "2.0.0");
@@ -59,7 +59,7 @@ fn receipt(out: &mut Vec<u8>, receipt: &CallsReceipt) {
     object.end();
 }
 
-/// The result of `wallet_getCapabilities`: by chain id, none where the wallet's chain was not asked for.
+/// Writes the result of `wallet_getCapabilities`. `chain` is `None` if the request excludes the wallet's chain.
 pub fn capabilities(out: &mut Vec<u8>, chain: Option<(u64, AtomicSupport)>) {
     let mut object = Object::new(out);
     if let Some((id, atomic)) = chain {

@@ -1,4 +1,4 @@
-//! What the methods answer from, and one run of a request.
+//! The data that all methods share, and one run of a request.
 
 use std::sync::Arc;
 
@@ -15,83 +15,83 @@ use crate::{
     wallet::Wallet,
 };
 
-/// What the methods answer from, besides the snapshot that a request brings along.
+/// The data that all methods share. The snapshot of a request comes with its [`Run`].
 #[derive(Debug)]
 pub struct Backend {
-    /// The chain.
+    /// The chain that the node is on.
     pub spec: ChainSpec,
-    /// Analysed bytecode.
+    /// The cache of analysed bytecode.
     pub codes: Arc<CodeCache>,
-    /// What was sent and is in no block yet.
+    /// Transactions that were sent and are not in a block yet.
     pub pool: Arc<Pool>,
-    /// Signs for its accounts.
+    /// The wallet, which signs for its accounts.
     pub wallet: Wallet,
     /// The filters that clients have installed.
     pub filters: Filters,
     /// Limits on requests.
     pub limits: RequestLimits,
-    /// Refuse `pending` while the feed is broken.
+    /// Whether `pending` is refused while the feed is broken (`--strict-pending`).
     pub strict_pending: bool,
-    /// Gas simulated, for the metrics.
+    /// The metric of simulated gas.
     pub gas: Counter,
 }
 
-/// Limits on a request and its answer.
+/// Limits on a request and its response.
 #[derive(Clone, Copy, Debug)]
 pub struct RequestLimits {
-    /// Of its shape.
+    /// Limits on the numbers of blocks and calls.
     pub shape: ShapeLimits,
-    /// Gas for a whole request.
+    /// Maximum gas of a whole request.
     pub gas_cap: u64,
-    /// Blocks that one filter of logs may span.
+    /// Maximum number of blocks that a log filter may span.
     pub max_log_blocks: u64,
-    /// Logs that one request may return.
+    /// Maximum number of logs that a request may return.
     pub max_logs: usize,
-    /// Bytes that the traces of a request may take while it runs.
+    /// Maximum bytes that the traces of a request may take while it runs.
     pub max_trace: usize,
-    /// How long a request may wait for a receipt.
+    /// Limits on the time that a request waits for a receipt.
     pub sync: SyncTimeouts,
-    /// Bytes of an answer.
+    /// Maximum bytes of a response.
     pub max_response: usize,
 }
 
-/// One run of a request: what its handler reads, what it works in, and what it makes.
+/// One run of a request: the handler's input, its working memory, and its output.
 ///
-/// A request may be run several times, because a run was too long for its thread or because it missed state that an upstream has. So a
-/// handler does nothing that lasts before [`Run::be_complete`] lets it.
+/// A request may run several times, because a run was too long to execute inline or missed state that an upstream has.
+/// So a handler must cause no lasting effect before [`Run::be_complete`] succeeds.
 #[derive(Debug)]
 pub struct Run<'a> {
     /// The parameters, as JSON.
     pub params: &'a str,
-    /// The chain as it was when the request arrived.
+    /// The chain's state when the request arrived.
     pub published: &'a Published,
-    /// How the client speaks.
+    /// The dialect that the client speaks.
     pub dialect: &'static Dialect,
-    /// The client's name, where clients have tokens.
+    /// The client's name. `None` if clients have no tokens.
     pub client: Option<&'a str>,
     /// Whether the client may use the wallet.
     pub may_use_wallet: bool,
-    /// Memory for the run, reused by the next one on the same thread.
+    /// Memory of the run, reused by the next run on the same thread.
     pub overlay: &'a mut Overlay,
-    /// Bounds the run. Spent where the overlay has it.
+    /// The bound on the run's time. [`Run::stand_on`] moves it into the overlay.
     pub meter: Meter,
-    /// The answer, up to the value of its result. The handler appends that value, as JSON.
+    /// The response up to the value of its result. The handler appends this value as JSON.
     pub out: Vec<u8>,
-    /// What must be on the disk before the answer goes out.
+    /// The commit that must be on disk before the response is sent.
     pub commit: Commit,
 }
 
 impl Run<'_> {
-    /// Returns the overlay, over the state of `snapshot` and bounded by the meter.
+    /// Resets the overlay to the state of `snapshot`, bounds it by the meter, and returns it.
     pub fn stand_on(&mut self, snapshot: &Snapshot) -> &mut Overlay {
         self.overlay.reset(snapshot.world.clone(), snapshot.hashes.clone(), std::mem::take(&mut self.meter));
         self.overlay
     }
 
-    /// Lets a handler go on to what lasts.
+    /// Checks that the run has missed no state, so that the handler may cause lasting effects.
     ///
     /// # Errors
-    /// Returns an error that no client sees if the run has missed state: the request is run again.
+    /// Returns -32603 if the run has missed state. No client sees this error, because the request runs again.
     pub fn be_complete(&self) -> Result<(), RpcError> {
         match self.overlay.has_missed() {
             true => Err(RpcError::new(-32603, "the state is not complete")),
@@ -99,7 +99,7 @@ impl Run<'_> {
         }
     }
 
-    /// Stops a run that must be short, because the request is seen to be long: it is run again on a worker.
+    /// Stops an inline run of a long request and returns the run's error. The request runs again on a worker.
     pub fn give_up(&mut self) -> RpcError {
         self.overlay.meter.stop(Stopped::TooLong);
         RpcError::from(Stopped::TooLong)
@@ -107,13 +107,13 @@ impl Run<'_> {
 }
 
 impl Backend {
-    /// The snapshot that `selector` names.
+    /// Returns the snapshot that `selector` names.
     pub(super) fn select(&self, published: &Published, selector: Selector) -> Result<Arc<Snapshot>, RpcError> {
         self.admit(published, selector)?;
         Ok(published.select(selector)?)
     }
 
-    /// Refuses `pending` while the feed is broken, where that was asked for.
+    /// Returns -32000 if `selector` is `pending`, the feed is broken, and `--strict-pending` is set.
     pub(super) fn admit(&self, published: &Published, selector: Selector) -> Result<(), RpcError> {
         if self.strict_pending
             && selector == Selector::Pending
@@ -131,19 +131,19 @@ impl Backend {
         Ok(())
     }
 
-    /// The block that `selector` names, if there is one, by its header at least.
+    /// Returns the block that `selector` names, if it is known. Only its header may be known.
     pub(super) fn find(&self, published: &Published, selector: Selector) -> Result<Option<KnownBlock>, RpcError> {
         self.admit(published, selector)?;
         Ok(published.find(selector)?)
     }
 
-    /// The block that `selector` names, if there is one.
+    /// Returns the block that `selector` names, if it is known.
     pub(super) fn block(&self, published: &Published, selector: Selector) -> Result<Option<Block>, RpcError> {
         self.admit(published, selector)?;
         Ok(published.block(selector)?)
     }
 
-    /// What runs in `overlay`, under `rules`, go by.
+    /// Returns an engine that runs in `overlay` under `rules`.
     pub(super) fn engine<'a>(&'a self, rules: &'a SimulationRules, overlay: &'a mut Overlay) -> Engine<'a> {
         Engine { spec: &self.spec, rules, codes: &self.codes, overlay }
     }

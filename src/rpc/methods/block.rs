@@ -27,7 +27,7 @@ impl Backend {
         self.count(run, block, |block| block.ommers().len())
     }
 
-    /// How many of something are in a block.
+    /// Writes the number that `count` gives for a block, or null if there is no such block.
     fn count(&self, run: &mut Run<'_>, block: Selector, count: fn(&Block) -> usize) -> Result<(), RpcError> {
         match self.block(run.published, block)? {
             Some(block) => encode::quantity(&mut run.out, count(&block) as u64),
@@ -55,7 +55,7 @@ impl Backend {
         } else if let Some(tx) = self.pool.get(&hash) {
             encode::pooled_transaction(&mut run.out, &tx);
         } else {
-            // It may have left the pool since the request came: into what was published meanwhile.
+            // It may have moved from the pool into a block that was published after the request arrived.
             show(self.pool.published().transaction(&hash), &mut run.out, write);
         }
         Ok(())
@@ -71,19 +71,19 @@ impl Backend {
         Ok(())
     }
 
-    pub fn get_transaction_receipt(&self, run: &mut Run<'_>, hash: B256) -> Result<(), RpcError> {
+    pub(crate) fn get_transaction_receipt(&self, run: &mut Run<'_>, hash: B256) -> Result<(), RpcError> {
         let found = run.published.transaction(&hash);
         show(found, &mut run.out, |block, included, out| self.receipt(block, included, out));
         Ok(())
     }
 
-    /// The receipt of a transaction in `block`.
+    /// Writes the receipt of a transaction in `block`.
     fn receipt(&self, block: &Block, included: &Included<'_>, out: &mut Vec<u8>) {
         encode::receipt(out, block, included, &self.spec);
     }
 }
 
-/// Writes what is to be shown of the transaction at an index of a block, or null where there is none.
+/// Calls `write` for the transaction at an index of a block, or writes null if there is none.
 fn show(found: Option<(Block, usize)>, out: &mut Vec<u8>, write: impl FnOnce(&Block, &Included<'_>, &mut Vec<u8>)) {
     let transaction = found.as_ref().and_then(|(block, index)| Some((block, block.transaction(*index)?)));
     match transaction {

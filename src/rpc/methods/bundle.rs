@@ -15,8 +15,8 @@ use crate::{
     rpc::{encode, error::RpcError, wire::ParsedBundle},
 };
 
-/// The result of `eth_callBundle`. Wei are decimal strings, gas and block numbers are numbers. What a producer loses is negative, as in
-/// mev-geth; a type that knows no such bundle (`EthCallBundleResponse`) reads all others.
+/// The result of `eth_callBundle`. Wei are decimal strings, gas and block numbers are JSON numbers. A producer's loss
+/// is negative, as in mev-geth. alloy's `EthCallBundleResponse` reads every result without a loss.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct CallBundleResult {
@@ -34,7 +34,7 @@ struct CallBundleResult {
     total_gas_used: u64,
 }
 
-/// What a transaction of the bundle did.
+/// The result of a transaction of the bundle.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct TxResult {
@@ -78,14 +78,14 @@ impl Backend {
     }
 }
 
-/// Names what of the request a bundle was refused for.
+/// Converts the error of a bundle, and names the field of the request that caused it.
 fn refusal(error: BundleError) -> RpcError {
     match error {
         BundleError::Block(SimulationError::BlockNumber { number, previous }) => RpcError::params(format!(
-            "params[0].blockNumber: {number}: expected a block past the state block, {previous}, or at pending the block being built"
+            "params[0].blockNumber: {number}: expected a block after the state block, {previous}, or, at pending, the block being built"
         )),
         BundleError::Block(SimulationError::BlockTime { time, previous }) => RpcError::params(format!(
-            "params[0].timestamp: {time}: expected a time past that of the block before, {previous}"
+            "params[0].timestamp: {time}: expected a time after that of the previous block, {previous}"
         )),
         BundleError::Block(error) => RpcError::from(error).outside_simulation(),
         BundleError::Transaction { index, hash, error } => {
@@ -140,7 +140,7 @@ impl From<BundleTx> for TxResult {
     }
 }
 
-/// What the producer gets for a unit of gas, wei, rounded down. A transaction always uses gas.
+/// Returns the producer's gain in wei per gas, rounded down. `gas_used` is not zero: a transaction always uses gas.
 fn price(diff: I256, gas_used: u64) -> I256 {
     I256::try_from(gas_used).ok().filter(|gas| !gas.is_zero()).map_or(I256::ZERO, |gas| diff.div_euclid(gas))
 }

@@ -1,4 +1,4 @@
-//! Calls and simulations of bundles.
+//! `eth_call` and `eth_simulateV1`.
 
 use revm::context::result::ExecutionResult;
 
@@ -9,7 +9,7 @@ use crate::{
     state::Selector,
 };
 
-/// Calls of a simulation that may run where its request was read. More of them take longer than the way to a worker.
+/// Maximum number of calls of a simulation that runs inline. More calls take longer than the hand-over to a worker.
 const IN_PLACE_CALLS: usize = 8;
 
 impl Backend {

@@ -1,4 +1,4 @@
-//! What a call needs: `eth_estimateGas`, `eth_createAccessList`.
+//! The gas and the access list that a call needs: `eth_estimateGas`, `eth_createAccessList`.
 
 use alloy_eips::eip2930::AccessList;
 use revm::context::result::ExecutionResult;
@@ -34,7 +34,7 @@ impl Backend {
         Ok(())
     }
 
-    /// The smallest gas limit with which a call succeeds on `snapshot`.
+    /// Returns the smallest gas limit, within the dialect's tolerance, with which a call succeeds on `snapshot`.
     pub(super) fn needed_gas(
         &self,
         snapshot: &Snapshot,

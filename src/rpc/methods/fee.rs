@@ -1,4 +1,4 @@
-//! What gas costs: now, lately, and what one should offer.
+//! Fees: current, past and suggested.
 
 use alloy_consensus::{Header, Transaction};
 use alloy_primitives::U256;
@@ -13,11 +13,11 @@ use crate::{
     state::{Block, KnownBlock, Selector},
 };
 
-/// Blocks of one fee history: geth's bound; a longer one is cut.
+/// Maximum number of blocks in a fee history, as in geth. A longer one is cut.
 const MOST_BLOCKS: u64 = 1024;
 
 impl Backend {
-    /// `eth_gasPrice`: what a legacy transaction should offer to be in the next block.
+    /// Answers `eth_gasPrice`: the price that a legacy transaction should offer to be in the next block.
     pub(super) fn gas_price(&self, run: &mut Run<'_>, (): ()) -> Result<(), RpcError> {
         let base_fee = self.wallet.fees.base_fee(run.published).unwrap_or_default();
         let price = u128::from(base_fee).saturating_add(self.wallet.fees.tip(run.published));
@@ -25,13 +25,13 @@ impl Backend {
         Ok(())
     }
 
-    /// `eth_maxPriorityFeePerGas`.
+    /// Answers `eth_maxPriorityFeePerGas`.
     pub(super) fn max_priority_fee(&self, run: &mut Run<'_>, (): ()) -> Result<(), RpcError> {
         encode::quantity_u256(&mut run.out, U256::from(self.wallet.fees.tip(run.published)));
         Ok(())
     }
 
-    /// `eth_baseFee`: that of the block being built, or of the next; null before London.
+    /// Answers `eth_baseFee`: the base fee of the block being built, or of the next block. Null before London.
     pub(super) fn base_fee(&self, run: &mut Run<'_>, (): ()) -> Result<(), RpcError> {
         match self.wallet.fees.base_fee(run.published) {
             Some(fee) => encode::quantity(&mut run.out, fee),
@@ -40,7 +40,7 @@ impl Backend {
         Ok(())
     }
 
-    /// `eth_blobBaseFee`: that of the block being built, or of the next; null before Cancun.
+    /// Answers `eth_blobBaseFee`: the blob base fee of the block being built, or of the next block. Null before Cancun.
     pub(super) fn blob_base_fee(&self, run: &mut Run<'_>, (): ()) -> Result<(), RpcError> {
         let published = run.published;
         let fee = match published.pending().and_then(|snapshot| snapshot.open.as_ref()) {
@@ -64,7 +64,6 @@ impl Backend {
         Some(self.spec.blob_params(time)?.calc_blob_fee(excess))
     }
 
-    /// `eth_feeHistory`.
     pub(super) fn fee_history(
         &self,
         run: &mut Run<'_>,
@@ -84,12 +83,12 @@ impl Backend {
             ));
         };
         let number = last.number();
-        // No more blocks than there are.
+        // The range must not begin before the earliest block.
         let earliest = published.find(Selector::Earliest)?.map_or(0, |first| first.number());
         let count = count.min(MOST_BLOCKS).min(number - earliest + 1);
         let first = number + 1 - count;
         let sealed_end = if last.is_open() { number.saturating_sub(1) } else { number };
-        // Headers outlast what is in their blocks, and without percentiles nothing else is needed.
+        // Without percentiles, headers are enough, and they outlast the bodies of pruned blocks.
         let blocks: Vec<KnownBlock> = (count > 0)
             .then(|| (first..=sealed_end).filter_map(|number| published.sealed_block(number)).map(KnownBlock::Sealed))
             .into_iter()
@@ -97,7 +96,7 @@ impl Backend {
             .chain((count > 0 && last.is_open()).then(|| last.clone()))
             .collect();
         let mut reward = |known: &KnownBlock, percentiles: &[f64]| -> Result<Vec<u128>, RpcError> {
-            // Sorting a thousand blocks' transactions takes its time.
+            // Checks the deadline, because sorting the transactions of a thousand blocks takes long.
             run.meter.between_calls()?;
             let block = Block::load(known.clone()).ok_or_else(|| published.no_body(known.number()))?;
             Ok(rewards(&block, percentiles))
@@ -120,7 +119,7 @@ impl Backend {
                 encode::list(out, tips, |out, tip| encode::quantity_u256(out, U256::from(*tip)));
             });
         }
-        // One more than there are blocks: the next one's fees follow from the last.
+        // The fees have one more entry than there are blocks, because the next block's fees follow from the last block.
         let next = last.map(|last| {
             self.spec.next_base_fee(last, last.number + 1, last.timestamp + self.spec.block_time()).unwrap_or_default()
         });
@@ -140,13 +139,13 @@ impl Backend {
     }
 }
 
-/// A part of a whole as a plain number: 0 where there is no whole.
+/// Writes `part / whole` as a plain number, or 0 if `whole` is zero.
 fn ratio(out: &mut Vec<u8>, part: u64, whole: u64) {
     let ratio = if whole == 0 { 0.0 } else { part as f64 / whole as f64 };
     out.extend_from_slice(ratio.to_string().as_bytes());
 }
 
-/// The tips that were paid at each percentile of the gas used in a block, in wei; zeros where nothing was paid.
+/// Returns the tip paid at each percentile of the gas used in a block, in wei. All are zero if the block is empty.
 fn rewards(block: &Block, percentiles: &[f64]) -> Vec<u128> {
     let base_fee = block.header().base_fee_per_gas.unwrap_or_default();
     let mut paid: Vec<(u128, u64)> = block
@@ -161,7 +160,7 @@ fn rewards(block: &Block, percentiles: &[f64]) -> Vec<u128> {
     percentiles
         .iter()
         .map(|percentile| {
-            // As geth has it: whole units of gas.
+            // As in geth, the threshold is a whole number of units of gas.
             let threshold = (all * percentile / 100.0) as u64;
             while sum < threshold {
                 let Some(next) = rest.next() else { break };

@@ -1,4 +1,4 @@
-//! Filters that are asked again and again.
+//! Filters that clients poll.
 
 use tokio::sync::broadcast::error::TryRecvError;
 
@@ -14,18 +14,18 @@ use crate::{
 };
 
 impl Backend {
-    /// `eth_newFilter`: logs of blocks that are sealed from now on.
+    /// Answers `eth_newFilter`: a filter of logs in blocks that are sealed from now on.
     pub(super) fn new_filter(&self, run: &mut Run<'_>, (filter, range): (LogFilter, LogRange)) -> Result<(), RpcError> {
         if matches!(range, LogRange::Block(_)) {
             return Err(RpcError::params(
-                "params[0].blockHash: a filter is about blocks to come: expected eth_getLogs for one block",
+                "params[0].blockHash: not supported by a filter, which covers future blocks: use eth_getLogs",
             ));
         }
         if let LogRange::Range(from, to) = range {
             for (end, selector) in [("fromBlock", from), ("toBlock", to)] {
                 if matches!(selector, Selector::Hash(_) | Selector::Snapshot(_)) {
                     let text = format!(
-                        "params[0].{end}: not of a filter, which is about blocks to come: expected a tag or a number"
+                        "params[0].{end}: one block, but a filter covers future blocks: expected a tag or a number"
                     );
                     return Err(RpcError::params(text));
                 }
@@ -35,13 +35,13 @@ impl Backend {
         self.install(run, Watched::Logs { filter: Box::new(filter), range, next })
     }
 
-    /// `eth_newBlockFilter`: hashes of blocks that are sealed from now on.
+    /// Answers `eth_newBlockFilter`: a filter of hashes of blocks that are sealed from now on.
     pub(super) fn new_block_filter(&self, run: &mut Run<'_>, (): ()) -> Result<(), RpcError> {
         let next = run.published.head().number() + 1;
         self.install(run, Watched::Blocks { next })
     }
 
-    /// `eth_newPendingTransactionFilter`: hashes of transactions that enter the pool from now on.
+    /// Answers `eth_newPendingTransactionFilter`: a filter of hashes of transactions that enter the pool from now on.
     pub(super) fn new_pending_filter(&self, run: &mut Run<'_>, (): ()) -> Result<(), RpcError> {
         self.install(run, Watched::Pending(self.pool.subscribe()))
     }
@@ -51,13 +51,12 @@ impl Backend {
         Ok(())
     }
 
-    /// `eth_uninstallFilter`.
     pub(super) fn uninstall_filter(&self, run: &mut Run<'_>, id: u64) -> Result<(), RpcError> {
         encode::value(&mut run.out, &self.filters.uninstall(id));
         Ok(())
     }
 
-    /// `eth_getFilterLogs`: all logs of a filter's range, as `eth_getLogs` has them.
+    /// Answers `eth_getFilterLogs`: all logs of a filter's range, as `eth_getLogs` returns them.
     pub(super) fn get_filter_logs(&self, run: &mut Run<'_>, id: u64) -> Result<(), RpcError> {
         self.filters.with(id, |watched| match watched {
             Watched::Logs { filter, range, .. } => self.write_logs(run, filter, *range),
@@ -67,7 +66,7 @@ impl Backend {
         })
     }
 
-    /// `eth_getFilterChanges`: what is new since the filter was last asked. What is too much for one answer is left for the next.
+    /// Answers `eth_getFilterChanges`: the entries since the last poll. Those beyond the limits wait for the next poll.
     pub(super) fn get_filter_changes(&self, run: &mut Run<'_>, id: u64) -> Result<(), RpcError> {
         let Run { published, meter, out, .. } = run;
         let (most, start) = (self.limits.max_logs, out.len());
@@ -76,7 +75,7 @@ impl Backend {
             match watched {
                 Watched::Blocks { next } => {
                     let mut known = *next;
-                    // Their headers are there, though some may be pruned already.
+                    // The headers are known, even of blocks that are pruned already.
                     let blocks = (known..=head).filter_map(|number| published.sealed_block(number));
                     encode::list(out, blocks.take(most), |out, block| {
                         known = block.number() + 1;
@@ -89,11 +88,11 @@ impl Backend {
                     if let Err(pruned @ UnknownBlock::History { oldest, .. }) =
                         published.has_blocks(first.max(*next), last)
                     {
-                        // Its client is told once that it came too late, and gets what follows.
+                        // The client gets this error once. The next poll begins at the oldest block that is retained.
                         *next = oldest;
                         return Err(pruned.into());
                     }
-                    // Its client knows a block only once the answer is made: a run that is stopped loses no log.
+                    // `next` advances only when the response is complete, so that a stopped run loses no logs.
                     let (mut known, mut count) = (*next, 0);
                     out.push(b'[');
                     for block in published.blocks(first.max(known), last) {
@@ -103,7 +102,7 @@ impl Backend {
                             let block = Block::sealed(block).ok_or_else(|| published.no_body(block.number()))?;
                             filter.write(&block, &mut count, usize::MAX, out);
                         }
-                        // The ends of the array and of the answer are to come.
+                        // Two bytes are reserved for the ends of the array and of the response.
                         if out.len() + 2 > self.limits.max_response {
                             if end == start + 1 {
                                 return Err(encode::too_long(self.limits.max_response));
@@ -124,7 +123,7 @@ impl Backend {
                         loop {
                             match transactions.try_recv() {
                                 Ok(tx) => return Some(tx),
-                                // The oldest went past: those that are left follow.
+                                // The channel has dropped the oldest transactions. The remaining ones follow.
                                 Err(TryRecvError::Lagged(_)) => {}
                                 Err(TryRecvError::Empty | TryRecvError::Closed) => return None,
                             }
@@ -138,7 +137,7 @@ impl Backend {
     }
 }
 
-/// The numbers that a filter's blocks lie between, as far as the chain has come. Tags other than `earliest` are about what is to come.
+/// Returns the first and the last block number of a filter's range, up to `head`. Tags do not bound the range.
 const fn ends(range: LogRange, head: u64) -> (u64, u64) {
     let LogRange::Range(from, to) = range else { return (0, head) };
     let first = if let Selector::Number(number) = from { number } else { 0 };

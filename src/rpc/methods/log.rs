@@ -13,8 +13,8 @@ use crate::{
 };
 
 impl LogFilter {
-    /// Appends the logs of `block` that pass, the first of them without a comma where `count` is zero. Blooms are asked first: of the block, then
-    /// of each receipt. Stops past `most`.
+    /// Appends the logs of `block` that match, each after a comma unless `count` is zero, and adds them to `count`.
+    /// Stops once `count` exceeds `most`. The blooms of the block and of each receipt are checked first.
     pub(in crate::rpc) fn write(&self, block: &Block, count: &mut usize, most: usize, out: &mut Vec<u8>) {
         if !self.matches_bloom(block.header().logs_bloom) {
             return;
@@ -39,12 +39,12 @@ impl LogFilter {
 }
 
 impl Backend {
-    /// `eth_getLogs`: costs a look at each block's bloom, and then what matches.
+    /// Answers `eth_getLogs`. Reads the bloom of each block, and the block's body only if the bloom matches.
     pub(super) fn get_logs(&self, run: &mut Run<'_>, (filter, range): (LogFilter, LogRange)) -> Result<(), RpcError> {
         self.write_logs(run, &filter, range)
     }
 
-    /// The logs that pass, in a range of blocks.
+    /// Writes the matching logs of a range of blocks.
     pub(super) fn write_logs(&self, run: &mut Run<'_>, filter: &LogFilter, range: LogRange) -> Result<(), RpcError> {
         let Run { published, meter, out, .. } = run;
         let (sealed, last) = match range {
@@ -63,7 +63,7 @@ impl Backend {
             if nth % BLOCKS_A_LOOK == 0 {
                 meter.between_calls()?;
             }
-            // The header is at hand: a block that is passed by costs no more than that.
+            // The header is in memory, so a block whose bloom does not match costs only this check.
             if filter.matches_bloom(block.header.logs_bloom) {
                 let block = Block::sealed(block).ok_or_else(|| published.no_body(block.number()))?;
                 filter.write(&block, &mut count, most, out);
@@ -91,7 +91,7 @@ impl Backend {
         Ok(())
     }
 
-    /// The sealed blocks of a range by number, and the block being built where the range reaches it.
+    /// Returns the numbers of the sealed blocks of a range, and the block being built if the range reaches it.
     #[expect(clippy::type_complexity, reason = "named nowhere else")]
     fn range(
         &self,
@@ -123,7 +123,7 @@ impl Backend {
         let Some(last) = self.find(published, to)? else {
             let newest = published.find(Selector::Pending)?.map_or(0, |newest| newest.number());
             return Err(RpcError::params(format!(
-                "params[0].toBlock: block range extends beyond the newest block: {to_number}, and that is {newest}"
+                "params[0].toBlock: block range extends beyond the newest block: requested {to_number}, newest {newest}"
             )));
         };
         let open = Some(last).filter(KnownBlock::is_open).and_then(Block::load);
@@ -133,5 +133,5 @@ impl Backend {
     }
 }
 
-/// Blocks between two looks at the deadline.
+/// Number of blocks between two checks of the deadline.
 const BLOCKS_A_LOOK: usize = 256;

@@ -1,4 +1,4 @@
-//! `eth_callMany`, and where in a block bundles run.
+//! `eth_callMany`, and the position in a block where bundles run.
 
 use std::{sync::Arc, time::Instant};
 
@@ -26,8 +26,8 @@ impl Backend {
         Ok(())
     }
 
-    /// Brings the overlay to where the calls of `request` run: after the whole block, or after some of its transactions, which are run again.
-    /// `place` is the field that says so. Returns the snapshot of the block, and the overlay.
+    /// Sets up the overlay for the calls of `request`: after the whole block, or after some of its transactions, which
+    /// are replayed. `place` is the field of their count, for errors. Returns the block's snapshot and the overlay.
     pub(super) fn stand<'a>(
         &self,
         request: &ManyRequest,
@@ -50,7 +50,7 @@ impl Backend {
             RpcError::params(format!("{place}: {index}: out of range: block {number} has {transactions} transactions"))
         })?;
         let parent = number.checked_sub(1).ok_or_else(|| {
-            RpcError::params(format!("{place}: no transaction in genesis: expected none, or another block"))
+            RpcError::params(format!("{place}: no transaction in genesis: omit the field, or name another block"))
         })?;
         let parent = run.published.select(Selector::Number(parent))?;
         let overlay = run.stand_on(&parent);
@@ -59,12 +59,12 @@ impl Backend {
     }
 }
 
-/// Where the parameters have a call of a bundle.
+/// Returns the path of a bundle's call in the parameters.
 pub(super) fn in_bundles(bundle: usize, call: usize) -> String {
     format!("params[0][{bundle}].transactions[{call}]")
 }
 
-/// Names the call that bundles were refused for.
+/// Converts the error of bundles, and names the call that caused it.
 pub(super) fn refusal(error: ManyError, place: impl FnOnce(usize, usize) -> String) -> RpcError {
     match error {
         ManyError::Request(error) => RpcError::from(error).outside_simulation(),

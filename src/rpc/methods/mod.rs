@@ -1,4 +1,4 @@
-//! The methods: one table of them, and what each answers.
+//! The methods: their table and their handlers.
 
 mod backend;
 mod block;
@@ -29,55 +29,55 @@ use super::{
 };
 use crate::executor::{LaneName, RunPlace};
 
-/// A row of the table: a method, where it runs, and what answers it.
+/// A row of the table of methods.
 #[derive(Clone, Copy, Debug)]
 pub struct MethodRoute {
-    /// The name on the wire.
+    /// The method's name on the wire.
     pub name: &'static str,
-    /// The row's number in [`MethodRoute::ALL`].
+    /// The row's index in [`MethodRoute::ALL`].
     pub index: usize,
-    /// Where it runs.
+    /// The place where the method runs.
     pub place: RunPlace,
-    /// What answers it.
+    /// The handler that answers the method.
     pub handler: Handler,
-    /// What becomes of a request where the state is an upstream's.
+    /// The upstream's part in answering, if the state is an upstream's.
     pub upstream: UpstreamUse,
-    /// Whether it commits something, so that its answer must not be lost.
+    /// Whether the method commits something, so that its response must not be lost.
     pub commits: bool,
 }
 
-/// What answers a method.
+/// The handler of a method.
 #[derive(Clone, Copy)]
 pub enum Handler {
-    /// A run: from the parameters to the JSON of the result, in one go.
+    /// One run, from the parameters to the JSON of the result.
     Run(fn(&Backend, &mut Run<'_>) -> Result<(), RpcError>),
-    /// The connection, which is to be told of something from now on.
+    /// The connection, which is notified from now on.
     Subscribe,
-    /// The connection, which is not to be told any more.
+    /// The connection, which is no longer notified.
     Unsubscribe,
-    /// A run that sends a transaction, and then the snapshot that has its receipt.
+    /// A run that sends a transaction, then a wait for the snapshot that has its receipt.
     SendAndWait,
-    /// A run that admits a batch; then, where that is the policy, whoever approves it; then a run that sends it.
+    /// A run that admits a batch and sends it. If the policy requires approval, a second run sends it after approval.
     SendCalls,
 }
 
-/// What becomes of a request where the state is an upstream's.
+/// The upstream's part in answering a request, if the state is an upstream's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UpstreamUse {
-    /// It is answered here.
+    /// The node answers the request itself.
     Unasked,
-    /// It is answered here, unless the block or the transaction is not known here: then the upstream is asked.
+    /// The node answers, or forwards the request if it does not know the block or the transaction.
     IfUnknown,
-    /// The upstream proves its state: only who has all of it can.
+    /// The request is forwarded, because a proof requires the whole state.
     Proves,
-    /// The upstream is sent the transaction (ruling 8).
+    /// The transaction is forwarded.
     Sends,
 }
 
 use LaneName::{Bundle, Read, Short};
 use RunPlace::{Inline, InlineThen, On};
 
-/// A row whose handler runs: name, place, parser of the parameters, handler. `limited` parsers take the limits of a request's shape too.
+/// Builds a row whose handler is one run. A `limited` parser also takes the limits on the shape of a request.
 macro_rules! run {
     ($name:literal, $place:expr, limited $parse:path, $handler:path) => {
         MethodRoute::new(
@@ -102,12 +102,12 @@ macro_rules! run {
 }
 
 impl MethodRoute {
-    /// All of them.
+    /// All methods.
     pub const ALL: &[Self] = &numbered([
-        // Calls and bundles. A small simulation ends before it could be handed over.
+        // Calls and bundles. A small simulation ends sooner than it could be handed over to a worker.
         run!("eth_call", InlineThen(Short), wire::parse_call, Backend::call),
         run!("eth_simulateV1", InlineThen(Bundle), limited wire::parse_simulation, Backend::simulate),
-        // Many runs of a call: between two of them short calls may pass.
+        // These run calls many times. Waiting short calls may run between two of them.
         run!("eth_estimateGas", On(Bundle), wire::parse_estimate, Backend::estimate_gas),
         run!("eth_createAccessList", On(Bundle), wire::parse_access_list, Backend::create_access_list),
         run!("eth_callBundle", On(Bundle), limited wire::parse_bundle, Backend::call_bundle),
@@ -120,9 +120,9 @@ impl MethodRoute {
         run!("eth_getStorageValues", Inline, wire::parse_slots, Backend::get_storage_values),
         run!("eth_getTransactionCount", Inline, wire::parse_account, Backend::get_transaction_count),
         run!("eth_getCode", Inline, wire::parse_code, Backend::get_code),
-        // Hashes what nobody has asked for yet.
+        // A proof hashes the parts of the trie that are not hashed yet.
         run!("eth_getProof", On(Read), wire::parse_proof, Backend::get_proof).upstream(UpstreamUse::Proves),
-        // Blocks, and what is in them. Their answers are long, and the block being built is hashed for the first who asks.
+        // Blocks and their contents. Responses are long, and the first request for the block being built hashes it.
         run!("eth_blockNumber", Inline, wire::parse_none, Backend::block_number),
         run!("eth_getBlockByNumber", On(Read), wire::parse_block::<SelectorParam>, Backend::get_block).history(),
         run!("eth_getBlockByHash", On(Read), wire::parse_block::<HashParam>, Backend::get_block).history(),
@@ -184,14 +184,14 @@ impl MethodRoute {
         // Subscriptions.
         Self::new("eth_subscribe", Inline, Handler::Subscribe),
         Self::new("eth_unsubscribe", Inline, Handler::Unsubscribe),
-        // Sending. Signatures and blob proofs are worked out.
+        // Sending. Computing signatures and blob proofs takes long.
         run!("eth_sendRawTransaction", On(Read), wire::parse_raw, Backend::send_raw)
             .upstream(UpstreamUse::Sends)
             .commits(),
         Self::new("eth_sendRawTransactionSync", On(Read), Handler::SendAndWait).upstream(UpstreamUse::Sends).commits(),
         run!("eth_sendTransaction", On(Read), wire::parse_sending, Backend::send_transaction).commits(),
         run!("eth_accounts", Inline, wire::parse_none, Backend::accounts),
-        // The wallet. A batch is simulated, and its calls may be many.
+        // The wallet. A batch is simulated, and may have many calls.
         Self::new("wallet_sendCalls", On(Bundle), Handler::SendCalls).commits(),
         run!("wallet_getCallsStatus", On(Read), wire::parse_batch_id, Backend::get_calls_status),
         run!("wallet_showCallsStatus", On(Read), wire::parse_batch_id, Backend::show_calls_status),
@@ -209,7 +209,7 @@ impl MethodRoute {
         run!("rpc.discover", Inline, wire::parse_none, Backend::discover),
     ]);
 
-    /// The method of this name.
+    /// Returns the method called `name`.
     pub fn by_name(name: &str) -> Option<&'static Self> {
         static BY_NAME: LazyLock<HashMap<&str, &MethodRoute>> =
             LazyLock::new(|| MethodRoute::ALL.iter().map(|method| (method.name, method)).collect());
@@ -224,7 +224,7 @@ impl MethodRoute {
         Self { upstream, ..self }
     }
 
-    /// It is about blocks and what is in them: of those that are not known here, an upstream may know.
+    /// Marks a method that reads blocks or their contents, which an upstream may know if the node does not.
     const fn history(self) -> Self {
         self.upstream(UpstreamUse::IfUnknown)
     }
@@ -234,7 +234,7 @@ impl MethodRoute {
     }
 }
 
-/// The rows with their numbers.
+/// Sets the index of each row.
 const fn numbered<const N: usize>(mut rows: [MethodRoute; N]) -> [MethodRoute; N] {
     let mut index = 0;
     while index < N {

@@ -1,4 +1,4 @@
-//! The node and its chain: what needs no parameters but a look.
+//! Methods about the node and its chain.
 
 use alloy_primitives::{Bytes, keccak256};
 
@@ -29,7 +29,7 @@ impl Backend {
         Ok(())
     }
 
-    /// `net_peerCount`: presim follows a feed, and no peers.
+    /// Answers `net_peerCount`: zero, because presim follows a feed and has no peers.
     pub(super) fn net_peer_count(&self, run: &mut Run<'_>, (): ()) -> Result<(), RpcError> {
         encode::quantity(&mut run.out, 0);
         Ok(())
@@ -40,7 +40,7 @@ impl Backend {
         Ok(())
     }
 
-    /// `eth_config` (EIP-7910).
+    /// Answers `eth_config` (EIP-7910).
     pub(super) fn fork_config(&self, run: &mut Run<'_>, (): ()) -> Result<(), RpcError> {
         let genesis = run.published.find(Selector::Earliest)?;
         let config = genesis.and_then(|genesis| {
@@ -48,7 +48,7 @@ impl Backend {
             self.spec.fork_config(header, hash, &run.published.head().header)
         });
         let config = config
-            .ok_or_else(|| RpcError::new(-32000, "eth_config begins with Cancun, and the chain has not come there"))?;
+            .ok_or_else(|| RpcError::new(-32000, "eth_config is defined only for Ethereum chains from Cancun on"))?;
         encode::value(&mut run.out, &config);
         Ok(())
     }
@@ -58,13 +58,13 @@ impl Backend {
         Ok(())
     }
 
-    /// `web3_sha3`: the Keccak-256 hash of some bytes.
+    /// Answers `web3_sha3`: the Keccak-256 hash of the given bytes.
     pub(super) fn sha3(&self, run: &mut Run<'_>, bytes: Bytes) -> Result<(), RpcError> {
         encode::data(&mut run.out, keccak256(bytes).as_slice());
         Ok(())
     }
 
-    /// `presim_snapshot`: the newest snapshot, its age, and the state of its feed.
+    /// Answers `presim_snapshot`: the newest snapshot, its age, and the state of its feed.
     pub(super) fn snapshot(&self, run: &mut Run<'_>, (): ()) -> Result<(), RpcError> {
         use std::io::Write;
         let (published, newest) = (run.published, &run.published.newest);
@@ -87,7 +87,7 @@ impl Backend {
         Ok(())
     }
 
-    /// `rpc.discover`: the OpenRPC document.
+    /// Answers `rpc.discover`: the `OpenRPC` document.
     pub(super) fn discover(&self, run: &mut Run<'_>, (): ()) -> Result<(), RpcError> {
         run.out.extend_from_slice(discover::DOCUMENT.as_bytes());
         Ok(())

@@ -1,4 +1,4 @@
-//! Sending: signed transactions, and those of the accounts that the node signs for.
+//! Sending of signed transactions, and of transactions that the node signs.
 
 use std::time::Duration;
 
@@ -12,33 +12,33 @@ use crate::{
     wallet::{FeeError, NONCE_TRIES, SigningError, TxFields},
 };
 
-/// How long `eth_sendRawTransactionSync` waits.
+/// The timeouts of `eth_sendRawTransactionSync`.
 #[derive(Clone, Copy, Debug)]
 pub struct SyncTimeouts {
-    /// Where its client does not say.
+    /// The timeout if the client gives none.
     pub usual: Duration,
-    /// The most that its client may say; more is cut, as geth does it.
+    /// The longest timeout. A longer one that a client gives is cut, as in geth.
     pub most: Duration,
 }
 
 impl SyncTimeouts {
-    /// How long a client waits that asked for this.
+    /// Returns the client's timeout or the usual one, at most `most`.
     pub fn choose(self, asked: Option<Duration>) -> Duration {
         asked.unwrap_or(self.usual).min(self.most)
     }
 }
 
-/// A transaction whose client waits for its receipt.
+/// A sent transaction whose client waits for its receipt.
 #[derive(Clone, Copy, Debug)]
 pub struct Awaited {
-    /// The transaction.
+    /// The hash of the transaction.
     pub hash: B256,
-    /// How long its client waits.
+    /// The time that the client waits at most.
     pub timeout: Duration,
 }
 
 impl Backend {
-    /// `eth_sendRawTransaction`.
+    /// Answers `eth_sendRawTransaction`.
     pub(super) fn send_raw(&self, run: &mut Run<'_>, raw: Bytes) -> Result<(), RpcError> {
         let (hash, commit) = self.pool.add_raw(&raw)?;
         encode::data(&mut run.out, hash.as_slice());
@@ -46,10 +46,10 @@ impl Backend {
         Ok(())
     }
 
-    /// The first half of `eth_sendRawTransactionSync` (EIP-7966): the transaction is taken, its receipt is to be waited for.
+    /// Runs the first half of `eth_sendRawTransactionSync` (EIP-7966): adds the transaction to the pool.
     ///
     /// # Errors
-    /// Those of `eth_sendRawTransaction`; 5 where the transaction waits for another, its hash beside it.
+    /// Returns the errors of `eth_sendRawTransaction`, or 5 with the hash if an earlier nonce of the sender is missing.
     pub fn send_to_await(&self, run: &mut Run<'_>) -> Result<Awaited, RpcError> {
         let (raw, timeout) = wire::parse_raw_sync(run.params, run.dialect)?;
         let (hash, commit) = self.pool.add_raw(&raw)?;
@@ -65,20 +65,19 @@ impl Backend {
         Ok(Awaited { hash, timeout: self.limits.sync.choose(timeout) })
     }
 
-    /// `eth_accounts`.
     pub(super) fn accounts(&self, run: &mut Run<'_>, (): ()) -> Result<(), RpcError> {
         let addresses = self.wallet.accounts.addresses();
         encode::list(&mut run.out, addresses, |out, address| encode::data(out, address.as_slice()));
         Ok(())
     }
 
-    /// `eth_sendTransaction`: what the request leaves open is filled in as geth's `setDefaults` does.
+    /// Answers `eth_sendTransaction`. Fields that the request leaves open are filled in as by geth's `setDefaults`.
     pub(super) fn send_transaction(&self, run: &mut Run<'_>, mut call: Call) -> Result<(), RpcError> {
         let refuse = |text: String| RpcError::new(-32000, text);
         let account = self.wallet.accounts.find(call.from).ok_or_else(|| refuse("unknown account".to_owned()))?;
         if !account.is_open {
             return Err(refuse(format!(
-                "{} is an account of the wallet alone, which signs batches: use wallet_sendCalls",
+                "{} is an account of the wallet, which signs only batches: use wallet_sendCalls",
                 call.from
             )));
         }
@@ -99,7 +98,7 @@ impl Backend {
         })?;
         let gas = match call.gas {
             Some(gas) => gas,
-            // On the pre-confirmed state, which it will meet.
+            // The estimate uses the pre-confirmed state, which the transaction will run on.
             None => {
                 let request = CallRequest { call: call.clone(), ..CallRequest::default() };
                 self.needed_gas(&run.published.newest, &request, run)?
@@ -118,7 +117,7 @@ impl Backend {
             })?;
             let hash = *tx.tx_hash();
             match self.pool.add_signed(tx, place) {
-                // Somebody else who has the key was quicker.
+                // Another user of the key has taken the nonce meanwhile.
                 Err(error) if error.is_nonce() && place == PoolPlace::Free && tries < NONCE_TRIES => tries += 1,
                 done => break (hash, done?),
             }

@@ -24,7 +24,7 @@ impl Backend {
 
     pub(super) fn get_transaction_count(&self, run: &mut Run<'_>, named: (Address, Selector)) -> Result<(), RpcError> {
         let nonce = self.account(run, named, |account| account.nonce)?;
-        // What waits to be mined is as good as sent: a client that sends one after another would else give the same nonce twice.
+        // Pooled transactions count, because a client that sends several in a row would otherwise reuse a nonce.
         let next = match named {
             (address, Selector::Pending) => self.pool.next_nonce(address, nonce),
             _ => nonce,
@@ -51,7 +51,7 @@ impl Backend {
         Ok(())
     }
 
-    /// `eth_getStorageValues`: slots of several accounts at once.
+    /// Answers `eth_getStorageValues`: slots of several accounts at once.
     pub(super) fn get_storage_values(
         &self,
         run: &mut Run<'_>,
@@ -70,12 +70,12 @@ impl Backend {
         Ok(())
     }
 
-    /// `eth_getProof` (EIP-1186).
+    /// Answers `eth_getProof` (EIP-1186).
     pub(super) fn get_proof(&self, run: &mut Run<'_>, request: ProofRequest) -> Result<(), RpcError> {
         let snapshot = self.select(run.published, request.selector)?;
         let world = snapshot.world.local();
         let world =
-            world.ok_or_else(|| RpcError::internal("a proof of an upstream's state is the upstream's to give"))?;
+            world.ok_or_else(|| RpcError::internal("only the upstream can prove its state: nothing was forwarded"))?;
         let absent = Account::default();
         let account = world.account(&request.address).map_or(&absent, Arc::as_ref);
         let trie = account.storage_trie();
@@ -104,7 +104,7 @@ impl Backend {
         Ok(())
     }
 
-    /// Something of an account in a state; of an account that does not exist, its default.
+    /// Returns the value that `get` reads from an account, or its default if the account does not exist.
     fn account<T: Default>(
         &self,
         run: &Run<'_>,
@@ -116,7 +116,7 @@ impl Backend {
     }
 }
 
-/// The RLP of the nodes of a proof.
+/// Writes the RLP of the nodes of a proof.
 fn nodes(out: &mut Vec<u8>, proof: &[Bytes]) {
     encode::list(out, proof, |out, node| encode::data(out, node));
 }

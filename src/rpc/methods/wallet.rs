@@ -13,17 +13,21 @@ use crate::{
     wallet::{BatchId, BatchStatus, PreparedBatch, WalletError},
 };
 
-/// A batch that has passed the rules.
+/// The state of a batch that satisfies the rules.
 #[derive(Debug)]
 pub enum Admitted {
-    /// It is on its way; its answer is written.
+    /// The batch is submitted, and its response is written.
     Sent,
-    /// Somebody has to be asked about it.
+    /// The batch requires approval before it is sent.
     ToAsk(Box<PreparedBatch>),
 }
 
 impl Backend {
-    /// The first half of `wallet_sendCalls`: up to where somebody has to be asked, or to its end where nobody has.
+    /// Runs the first half of `wallet_sendCalls`: admits a batch, and sends it unless it requires approval.
+    ///
+    /// # Errors
+    ///
+    /// Returns the wallet's error with the dialect's code, or -32005 if the state is not retained.
     pub fn admit_batch(&self, run: &mut Run<'_>) -> Result<Admitted, RpcError> {
         let dialect = run.dialect;
         let refuse = |error| dialect.wallet_error(error);
@@ -39,7 +43,12 @@ impl Backend {
         self.sign_calls(run, prepared).map(|()| Admitted::Sent)
     }
 
-    /// The other half: the approver has said yes, some time after the batch was simulated. The batch is taken out of its place when it is sent.
+    /// Runs the second half of `wallet_sendCalls`: simulates an approved batch again, because time has passed, and
+    /// sends it. Takes the batch out of `prepared` only when it is sent.
+    ///
+    /// # Errors
+    ///
+    /// Returns the wallet's error with the dialect's code.
     pub fn send_approved_batch(
         &self,
         run: &mut Run<'_>,
@@ -48,22 +57,23 @@ impl Backend {
         self.admit(run.published, Selector::Pending)?;
         let mut place = prepared.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(prepared) = place.as_mut() else {
-            return Err(RpcError::internal("a batch was to be sent again"));
+            return Err(RpcError::internal("the batch has already been sent"));
         };
         let meter = std::mem::take(&mut run.meter);
         let renewed = self.wallet.renew(prepared, run.published, run.overlay, meter);
         run.be_complete()?;
         renewed.map_err(|error| run.dialect.wallet_error(error))?;
         let Some(prepared) = place.take() else {
-            return Err(RpcError::internal("a batch was to be sent again"));
+            return Err(RpcError::internal("the batch has already been sent"));
         };
         self.sign_calls(run, *prepared)
     }
 
-    /// Signs a batch whose answer can be given: an answer that is refused for its length would hide that the batch is sent.
+    /// Writes the response, then signs and submits the batch. A response that is too long is rejected before that,
+    /// because its error would hide that the batch is sent.
     fn sign_calls(&self, run: &mut Run<'_>, prepared: PreparedBatch) -> Result<(), RpcError> {
         encode::submitted(&mut run.out, &prepared.submitted());
-        // The envelope has one byte more.
+        // The end of the response takes one more byte.
         if run.out.len() >= self.limits.max_response {
             return Err(encode::too_long(self.limits.max_response));
         }
@@ -71,19 +81,18 @@ impl Backend {
         Ok(())
     }
 
-    /// `wallet_getCallsStatus`.
     pub(super) fn get_calls_status(&self, run: &mut Run<'_>, id: BatchId) -> Result<(), RpcError> {
         let status = self.calls_status(run, id)?;
         encode::calls_status(&mut run.out, &status);
         Ok(())
     }
 
-    /// `wallet_showCallsStatus`: shows whoever runs the node, in its log, how far a batch has come.
+    /// Answers `wallet_showCallsStatus`: logs the status of a batch for the operator of the node.
     pub(super) fn show_calls_status(&self, run: &mut Run<'_>, id: BatchId) -> Result<(), RpcError> {
         let status = self.calls_status(run, id)?;
         run.be_complete()?;
         let hashes: Vec<_> = status.receipts.iter().map(|receipt| receipt.tx_hash).collect();
-        tracing::info!(id = ?status.id.as_str(), state = ?status.state, code = status.state.code(), ?hashes, "a batch's status is to be shown");
+        tracing::info!(id = ?status.id.as_str(), state = ?status.state, code = status.state.code(), ?hashes, "the status of a batch, requested by wallet_showCallsStatus");
         run.out.extend_from_slice(b"null");
         Ok(())
     }
@@ -93,7 +102,6 @@ impl Backend {
         status.map_err(|error| run.dialect.wallet_error(error))
     }
 
-    /// `wallet_getCapabilities`.
     pub(super) fn get_capabilities(&self, run: &mut Run<'_>, request: CapabilitiesRequest) -> Result<(), RpcError> {
         let support = use_wallet(run).and_then(|()| self.wallet.support(request.account, run.published, run.overlay));
         let support = support.map_err(|error| run.dialect.wallet_error(error))?;

@@ -1,4 +1,4 @@
-//! From what is published to what is sent.
+//! From publications to notifications.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -23,13 +23,13 @@ use crate::{
     state::{Block, Included, Published, SnapshotId, Snapshots},
 };
 
-/// Announces every snapshot from now on, and every transaction that enters the pool. Ends when the node does. Where it panics, the log says so
-/// and it goes on from what is published then.
+/// Announces every snapshot from now on, and every transaction that enters the pool, until the node ends. After a
+/// panic, which is logged, it continues with what is published then.
 pub async fn announce(subscriptions: Arc<Subscriptions>, snapshots: Arc<Snapshots>, pool: Arc<Pool>) {
     loop {
         let round = tokio::spawn(announce_each(subscriptions.clone(), snapshots.clone(), pool.subscribe()));
         match round.await {
-            Err(error) if error.is_panic() => tracing::error!(%error, "announcing to subscribers begins anew"),
+            Err(error) if error.is_panic() => tracing::error!(%error, "announcing to subscribers is restarted"),
             _ => return,
         }
     }
@@ -51,7 +51,7 @@ async fn announce_each(
                 }
                 let published = snapshots.load();
                 if subscriptions.list().iter().any(Subscription::is_about_flashblocks) {
-                    // The block being built is hashed before the list is held: nobody who subscribes waits for it.
+                    // The block being built is hashed before the list is locked, so that no subscriber waits for it.
                     for snapshot in published.snapshots_after(seen.snapshot) {
                         let _ = snapshot.open_block();
                     }
@@ -60,7 +60,7 @@ async fn announce_each(
             }
             tx = pooled.recv(), if pool_is_open => match tx {
                 Ok(tx) => subscriptions.announce(|round| round.pooled(&tx)),
-                // A flood of transactions went past: those that are left follow.
+                // After a flood of transactions, only the newest are announced.
                 Err(RecvError::Lagged(missed)) => tracing::warn!(missed, "pending transactions were not announced"),
                 Err(RecvError::Closed) => pool_is_open = false,
             },
@@ -68,17 +68,17 @@ async fn announce_each(
     }
 }
 
-/// How far it has come.
+/// The last snapshot that was announced.
 struct LastAnnounced {
     snapshot: SnapshotId,
-    /// The newest canonical blocks, the last one last: a reorg takes them back.
+    /// The newest canonical blocks, oldest first, which a reorg may remove.
     heads: VecDeque<Arc<SealedBlock>>,
-    /// The block being built, and how many of its transactions are known.
+    /// The number of the block being built, and how many of its transactions were announced.
     open: (u64, usize),
 }
 
 impl LastAnnounced {
-    /// Blocks that a reorg can take back. A deeper one is followed from where it is.
+    /// The number of blocks that a reorg can remove here. A deeper reorg is announced from its oldest known block.
     const TAKEN_BACK: usize = 256;
 
     fn at(published: &Published) -> Self {
@@ -88,8 +88,8 @@ impl LastAnnounced {
         Self { snapshot: newest.id, heads, open: (newest.header().number, count) }
     }
 
-    /// Announces what was published since, in order. Where more snapshots have come than are kept, the sealed blocks tell of their transactions
-    /// all the same.
+    /// Announces everything published since, in order. If more snapshots were published than are retained, transactions
+    /// are announced with their sealed blocks.
     fn catch_up(&mut self, published: &Published, round: &mut Round<'_>) {
         let canonical = published.head().number();
         self.take_back(published, round);
@@ -97,13 +97,13 @@ impl LastAnnounced {
             self.heads_to(snapshot.head.number().min(canonical), published, round);
             if let Some(open) = &snapshot.open {
                 if open.index == 0 {
-                    // It begins, perhaps anew.
+                    // The block begins, perhaps anew.
                     self.open = (open.header.number, 0);
                 }
                 if let Some(block) = Block::newest(snapshot).filter(|_| round.is_about_flashblocks()) {
                     self.flashblock(&block, round);
                 } else {
-                    // Nobody wants the block's roots and hash worked out.
+                    // Without subscribers, the block's roots and hash are not computed.
                     self.open = (open.header.number, open.transactions.len());
                 }
             }
@@ -112,7 +112,7 @@ impl LastAnnounced {
         self.heads_to(canonical, published, round);
     }
 
-    /// Takes back the blocks that are not canonical any more, the newest first.
+    /// Announces the removal of blocks that are no longer canonical, newest first.
     fn take_back(&mut self, published: &Published, round: &mut Round<'_>) {
         let is_there = |block: &SealedBlock| {
             let same = |known: &Arc<SealedBlock>| known.hash() == block.hash();
@@ -127,13 +127,13 @@ impl LastAnnounced {
         }
     }
 
-    /// Announces the canonical blocks up to `number` that were not yet.
+    /// Announces the canonical blocks up to `number`.
     fn heads_to(&mut self, number: u64, published: &Published, round: &mut Round<'_>) {
-        // Where all that was announced is dead, the branch is followed from where it is known.
+        // If all announced blocks were removed, the branch is announced from where it is known.
         let next = self.heads.back().map_or(number, |head| head.number() + 1);
         for sealed in published.blocks(next, number) {
             let block = Block::sealed(sealed);
-            // One that was pre-confirmed as a whole was announced then.
+            // A block that was pre-confirmed in full was announced then.
             if let Some(block) = block.as_ref().filter(|block| block.number() >= self.open.0) {
                 self.flashblock(block, round);
             }
@@ -145,7 +145,7 @@ impl LastAnnounced {
         }
     }
 
-    /// A block after a sub-block of it: all of it, and what is new.
+    /// Announces a sub-block: the block as a whole, and its new transactions.
     fn flashblock(&mut self, block: &Block, round: &mut Round<'_>) {
         let number = block.header().number;
         let known = if self.open.0 == number { self.open.1 } else { 0 };
@@ -155,11 +155,11 @@ impl LastAnnounced {
 }
 
 impl Subscriptions {
-    /// Runs one round of announcements over all subscriptions, and ends those whose connection cannot take them.
+    /// Runs one round of announcements over all subscriptions, and ends those of connections that cannot take them.
     fn announce(&self, announce: impl FnOnce(&mut Round<'_>)) {
         let list = self.list();
         if list.is_empty() {
-            // What is encoded for nobody is not encoded.
+            // Skips encoding if there is no subscriber.
             let mut nobody = Round { list: &[], memory: &self.memory, full: Vec::new() };
             return announce(&mut nobody);
         }
@@ -186,13 +186,13 @@ impl Subscription {
 /// One round of announcements.
 struct Round<'a> {
     list: &'a [Subscription],
-    /// Where the texts count until they are sent.
+    /// The memory in which texts count until they are sent.
     memory: &'a Arc<IoMemory>,
-    /// Connections that could not take theirs.
+    /// Connections that could not take a notification.
     full: Vec<u64>,
 }
 
-/// What was encoded already, by dialect: most subscriptions of a kind want the very same bytes.
+/// Encoded texts by dialect, because most subscriptions of a kind want the same bytes.
 #[derive(Default)]
 struct EncodedByDialect(Vec<(*const Dialect, Bytes)>);
 
@@ -207,33 +207,33 @@ impl EncodedByDialect {
     }
 }
 
-/// Logs of a block.
+/// The logs of a block to announce.
 #[derive(Clone, Copy)]
 enum Logs {
-    /// Of the transactions after so many.
+    /// Logs of the transactions after the first so many.
     After(usize),
-    /// All of them, taken back.
+    /// All logs, as removed.
     Removed,
 }
 
-/// The logs of a block that were encoded already, by their index in it.
+/// Encoded logs of a block, by their index.
 type EncodedLogs = HashMap<u64, Bytes>;
 
 fn encoded(memory: &Arc<IoMemory>, encode: impl FnOnce(&mut Vec<u8>)) -> Bytes {
     let mut out = Vec::new();
     encode(&mut out);
-    // It may be kept for as long as its slowest subscriber takes: without room to grow in.
+    // The text may be kept as long as its slowest subscriber takes, so spare capacity is released.
     out.shrink_to_fit();
     memory.shared_text(out)
 }
 
 impl Round<'_> {
-    /// Whether anyone wants to know of blocks that are being built.
+    /// Returns whether the subscription needs blocks that are being built.
     fn is_about_flashblocks(&self) -> bool {
         self.list.iter().any(Subscription::is_about_flashblocks)
     }
 
-    /// A block was sealed; perhaps nothing is known of it but its header.
+    /// Announces a sealed block, of which perhaps only the header is known.
     fn head(&mut self, header: &Sealed<Header>, block: Option<&Block>) {
         let (mut headers, mut logs) = (EncodedByDialect::default(), EncodedLogs::default());
         for one in self.list {
@@ -252,7 +252,7 @@ impl Round<'_> {
         }
     }
 
-    /// A block is not canonical any more: its logs are told of again, as removed.
+    /// Announces the logs of a block that is no longer canonical as removed.
     fn taken_back(&mut self, block: &Block) {
         let mut logs = EncodedLogs::default();
         for one in self.list {
@@ -262,7 +262,7 @@ impl Round<'_> {
         }
     }
 
-    /// A sub-block came: `known` of the block's transactions are known already.
+    /// Announces a sub-block. The first `known` transactions of the block were announced before.
     fn flashblock(&mut self, block: &Block, known: usize) {
         let (mut blocks, mut logs) = (EncodedByDialect::default(), EncodedLogs::default());
         let fresh: Vec<Included<'_>> = block.transactions().skip(known).collect();
@@ -295,7 +295,7 @@ impl Round<'_> {
         }
     }
 
-    /// A transaction entered the pool.
+    /// Announces a transaction that entered the pool.
     fn pooled(&mut self, tx: &Recovered<TxEnvelope>) {
         let (mut hash, mut in_full) = (EncodedByDialect::default(), EncodedByDialect::default());
         for one in self.list {
@@ -310,7 +310,7 @@ impl Round<'_> {
         }
     }
 
-    /// The logs that pass.
+    /// Announces matching logs.
     fn logs(
         &mut self,
         one: &Subscription,
@@ -349,7 +349,7 @@ impl Round<'_> {
     }
 }
 
-/// Each transaction's text, made when it is first asked for.
+/// Returns each transaction's text, encoded on first use.
 fn each<'a>(
     texts: &'a mut Vec<Bytes>,
     fresh: &[Included<'_>],
@@ -363,7 +363,7 @@ fn each<'a>(
 }
 
 impl LogFilter {
-    /// Whether one of a transaction's logs passes.
+    /// Returns whether one of a transaction's logs passes.
     fn matches_any(&self, included: &Included<'_>) -> bool {
         included.receipt.logs().iter().any(|log| self.matches(log))
     }

@@ -1,8 +1,8 @@
-//! Subscriptions over WebSocket: who wants what, and where it is sent.
+//! Subscriptions over WebSocket: their list, and the delivery of notifications.
 //!
-//! The feed publishes and knows nothing of this. One task, [`announce`], wakes with each snapshot, encodes what is new once for each way to
-//! show it, and hands it to the connections' writers. It never waits for one: what a connection does not take is counted, and one that goes
-//! past its bound loses its subscriptions and is closed with the reason.
+//! The feed publishes and does not know them. One task, [`announce`](fn@announce), wakes with each snapshot, encodes the news once
+//! for each form, and passes them to the connections' writers. It never waits for a connection: bytes that a connection
+//! has not taken are counted, and a connection beyond its bound loses its subscriptions and is closed with the reason.
 
 mod announce;
 
@@ -29,9 +29,9 @@ use crate::telemetry::{Counter, Gauge, Metrics};
 /// All subscriptions of a node.
 pub struct Subscriptions {
     list: Mutex<Vec<Subscription>>,
-    /// Subscriptions of one connection, at the most.
+    /// The most subscriptions of one connection.
     most: usize,
-    /// What is told counts here until it is sent.
+    /// The memory in which notifications count until they are sent.
     memory: Arc<IoMemory>,
     open: Gauge,
     dropped: Counter,
@@ -51,11 +51,12 @@ struct Subscription {
     subscriber: Arc<dyn Subscriber>,
     /// The notification up to its result.
     prefix: Bytes,
-    /// Whether the answer that bears its id is on its way: nothing is sent before.
+    /// Whether the answer with its id was passed to the writer. Nothing is sent before.
     has_begun: bool,
 }
 
-/// What a subscription tells. Its text is put together when it is sent: until then all who wait for the same thing share it.
+/// A notification of a subscription. Its text is assembled when it is sent; until then all subscribers share the
+/// result.
 #[derive(Clone, Debug)]
 pub struct Notification {
     prefix: Bytes,
@@ -65,47 +66,48 @@ pub struct Notification {
 impl Notification {
     const END: &[u8] = b"}}";
 
-    /// Bytes of its text.
+    /// Returns the length of the text in bytes.
     pub const fn size(&self) -> usize {
         self.prefix.len() + self.result.len() + Self::END.len()
     }
 
-    /// The JSON.
+    /// Returns the JSON.
     pub fn text(&self) -> Vec<u8> {
         [&self.prefix, &self.result, Self::END].concat()
     }
 }
 
-/// Where notifications go: a connection.
+/// A receiver of notifications: a connection.
 pub trait Subscriber: std::fmt::Debug + Send + Sync {
-    /// Which connection it is.
+    /// Returns the connection's id.
     fn id(&self) -> u64;
 
-    /// Hands a notification over, without waiting. False where the connection cannot take it: it is then being closed.
+    /// Passes on a notification without waiting. Returns false if the connection cannot take it; the connection is then
+    /// being closed.
     fn notify(&self, notification: Notification) -> bool;
 
-    /// The connection has ended: nothing can be subscribed on it any more.
+    /// Notes that the connection has ended, so that nothing can be subscribed on it any more.
     fn end(&self);
 
-    /// Whether it has.
+    /// Returns whether it has.
     fn has_ended(&self) -> bool;
 }
 
-/// The subscriptions that one message asks for. They begin when its answer is on its way, so that no notification overtakes the id that it
-/// bears.
+/// The subscriptions that one message requests. They begin when its answer is on its way, so that no notification
+/// overtakes the answer with its id.
 #[derive(Debug)]
 pub struct Starting {
     subscriptions: Arc<Subscriptions>,
     subscriber: Arc<dyn Subscriber>,
     dialect: &'static Dialect,
-    /// Those that were promised and have not begun.
+    /// The ids that were promised but have not begun.
     ids: Mutex<Vec<u64>>,
     /// The message's permit to be under way.
     permit: Mutex<Option<OwnedSemaphorePermit>>,
 }
 
 impl Subscriptions {
-    /// No subscriptions yet; a connection may have up to `most`.
+    /// Creates an empty list. A connection may have up to `most` subscriptions.
     pub fn new(most: usize, memory: Arc<IoMemory>, metrics: &Metrics) -> Self {
         Self {
             list: Mutex::default(),
@@ -120,7 +122,7 @@ impl Subscriptions {
         }
     }
 
-    /// Ends a connection's subscriptions, those too that requests under way still ask for.
+    /// Ends a connection's subscriptions, including those that requests under way still ask for.
     pub fn forget(&self, subscriber: &dyn Subscriber) {
         self.change(|list| {
             subscriber.end();
@@ -142,14 +144,15 @@ impl Subscriptions {
         changed
     }
 
-    /// Whoever panicked while it held the list left it whole: each change is one step.
+    /// Locks the list. A panic leaves it consistent, because each change is one step, so a poisoned lock is taken all
+    /// the same.
     fn list(&self) -> MutexGuard<'_, Vec<Subscription>> {
         self.list.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Starting {
-    /// What a message of `subscriber` may ask for.
+    /// Creates the subscriptions of a message of `subscriber`.
     pub fn new(
         subscriptions: Arc<Subscriptions>,
         subscriber: Arc<dyn Subscriber>,
@@ -159,12 +162,16 @@ impl Starting {
         Self { subscriptions, subscriber, dialect, ids: Mutex::default(), permit: Mutex::new(permit) }
     }
 
-    /// Releases the message's permit to be under way: it waits for something that has a bound of its own.
+    /// Releases the message's permit to be under way, because it waits for something with a bound of its own.
     pub fn release(&self) -> Option<OwnedSemaphorePermit> {
         self.permit.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
     /// Answers `eth_subscribe`.
+    ///
+    /// # Errors
+    ///
+    /// Returns -32602 if the parameters are invalid, and -32005 if the connection has too many subscriptions.
     pub fn subscribe(&self, params: &str, out: &mut Vec<u8>) -> Result<(), RpcError> {
         let subject = wire::parse_subscribe(params, self.dialect)?;
         encode::quantity(out, self.start(subject)?);
@@ -172,12 +179,16 @@ impl Starting {
     }
 
     /// Answers `eth_unsubscribe`.
+    ///
+    /// # Errors
+    ///
+    /// Returns -32602 if the parameters are invalid.
     pub fn unsubscribe(&self, params: &str, out: &mut Vec<u8>) -> Result<(), RpcError> {
         let id = wire::parse_id(params, self.dialect)?;
         if !self.subscriptions.unsubscribe(id, self.subscriber.as_ref()) {
             return Err(RpcError::new(
                 -32000,
-                format!("params[0]: subscription not found: {id:#x} is none of this connection"),
+                format!("params[0]: subscription not found: {id:#x} does not belong to this connection"),
             ));
         }
         out.extend_from_slice(b"true");
@@ -192,7 +203,7 @@ impl Starting {
             if self.subscriber.has_ended() {
                 return Err(RpcError::new(-32000, "the connection is being closed"));
             }
-            // Those that other messages were promised count too.
+            // Subscriptions promised to other messages count, too.
             if list.iter().filter(|one| one.subscriber.id() == connection).count() >= most {
                 return Err(RpcError::limit(format!(
                     "this connection has {most} subscriptions already: unsubscribe first"
@@ -206,14 +217,19 @@ impl Starting {
         Ok(id)
     }
 
-    /// Sends the answer with `send`, which is given the message's permit, and begins what it promises if that goes well.
+    /// Sends the answer with `send`, which is given the message's permit, and begins the promised subscriptions if that
+    /// succeeds.
+    ///
+    /// # Errors
+    ///
+    /// Returns the error of `send`.
     pub fn begin<E>(&self, send: impl FnOnce(Option<OwnedSemaphorePermit>) -> Result<(), E>) -> Result<(), E> {
         let permit = self.release();
         if self.ids().is_empty() {
             return send(permit);
         }
         self.subscriptions.change(|list| {
-            // Nothing is announced while the list is held.
+            // Nothing is announced while the list is locked.
             send(permit)?;
             let ids = std::mem::take(&mut *self.ids());
             list.iter_mut().filter(|one| ids.contains(&one.id)).for_each(|one| one.has_begun = true);
@@ -221,7 +237,7 @@ impl Starting {
         })
     }
 
-    /// Takes back what was promised: the answer that names it is not sent.
+    /// Drops the promised subscriptions, because the answer that names them is not sent.
     pub fn abandon(&self) {
         let ids = std::mem::take(&mut *self.ids());
         if !ids.is_empty() {
@@ -235,7 +251,7 @@ impl Starting {
 }
 
 impl Drop for Starting {
-    /// The message came to nothing: its connection has ended.
+    /// Drops the promised subscriptions if the connection has ended before the answer.
     fn drop(&mut self) {
         self.abandon();
     }

@@ -1,4 +1,4 @@
-//! Look-ups of blocks and of the transactions in them.
+//! Parameters of look-ups of blocks and of their transactions.
 
 use alloy_primitives::B256;
 use serde::{Deserialize, de::DeserializeOwned};
@@ -13,52 +13,48 @@ use crate::{
     state::Selector,
 };
 
-/// What a method takes a block by: any selector, or a hash alone.
+/// A parameter that names a block: any selector, or a hash alone.
 pub trait NamesBlock: DeserializeOwned + Into<Selector> {}
 
 impl<B: DeserializeOwned + Into<Selector>> NamesBlock for B {}
 
-/// A block, and whether its transactions are wanted in full.
 #[derive(Debug, Deserialize)]
 #[serde(expecting = "1 or 2 parameters: block, whether to show transactions in full")]
 struct BlockParams<B>(B, #[serde(default)] Option<bool>);
 
-/// A block.
 #[derive(Debug, Deserialize)]
 #[serde(expecting = "1 parameter: block")]
 struct OneBlock<B>(B, #[serde(skip)] ());
 
-/// A hash.
 #[derive(Debug, Deserialize)]
 #[serde(expecting = "1 parameter: a transaction's hash")]
 struct OneHash(Fixed<32>, #[serde(skip)] ());
 
-/// A block, and an index in it.
 #[derive(Debug, Deserialize)]
 #[serde(expecting = "2 parameters: block, index")]
 struct PlaceParams<B>(B, Quantity<u64>);
 
-/// A block, and whether its transactions are shown in full.
+/// Parses a block selector and whether to show the block's transactions in full.
 pub fn parse_block<B: NamesBlock>(params: &str, dialect: &Dialect) -> Result<(Selector, bool), RpcError> {
     let BlockParams::<B>(block, full) = parse(params, dialect)?;
     Ok((block.into(), full.unwrap_or_default()))
 }
 
-/// A block alone.
+/// Parses a block selector alone.
 pub fn parse_one_block<B: NamesBlock>(params: &str, dialect: &Dialect) -> Result<Selector, RpcError> {
     let OneBlock::<B>(block, ()) = parse(params, dialect)?;
     Ok(block.into())
 }
 
-/// A transaction's hash.
+/// Parses the hash of a transaction.
 pub fn parse_hash(params: &str, dialect: &Dialect) -> Result<B256, RpcError> {
     let OneHash(hash, ()) = parse(params, dialect)?;
     Ok(hash.into())
 }
 
-/// A block and an index in it.
+/// Parses a block selector and the index of a transaction in the block.
 pub fn parse_place<B: NamesBlock>(params: &str, dialect: &Dialect) -> Result<(Selector, usize), RpcError> {
     let PlaceParams::<B>(block, Quantity(index)) = parse(params, dialect)?;
-    // An index past what memory holds is one past the block's end.
+    // An index that does not fit `usize` is past the end of any block.
     Ok((block.into(), usize::try_from(index).unwrap_or(usize::MAX)))
 }

@@ -21,12 +21,11 @@ use crate::{
     state::Selector,
 };
 
-/// `eth_callBundle`'s parameter: the bundle.
 #[derive(Debug, Deserialize)]
 #[serde(expecting = "1 parameter: the bundle")]
 struct BundleParams([FlashbotsBundleParam; 1]);
 
-/// A bundle as Flashbots documents it.
+/// A bundle, with the fields that Flashbots documents.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct FlashbotsBundleParam {
@@ -42,18 +41,18 @@ struct FlashbotsBundleParam {
     transaction_index: Option<i64>,
 }
 
-/// A bundle, what it runs on, and how long it may, in milliseconds.
+/// The parsed parameters of `eth_callBundle`.
 #[derive(Debug)]
 pub struct ParsedBundle {
-    /// The bundle.
+    /// The bundle, its transactions decoded and their senders recovered.
     pub bundle: SignedBundle,
-    /// The state that it runs on.
+    /// The block whose state the bundle runs on.
     pub state: Selector,
-    /// The time that its client gives it, in milliseconds. Zero is as much as the node gives.
+    /// The client's time limit in milliseconds. `None` and zero leave the node's own limit.
     pub timeout: Option<u64>,
 }
 
-/// A bundle with its transactions decoded and their senders recovered.
+/// Parses a bundle, decodes its transactions and recovers their senders.
 pub fn parse_bundle(params: &str, dialect: &Dialect, limits: &ShapeLimits) -> Result<ParsedBundle, RpcError> {
     let BundleParams([bundle]) = parse(params, dialect)?;
     let (count, most) = (bundle.txs.len(), limits.max_block_calls);
@@ -63,7 +62,7 @@ pub fn parse_bundle(params: &str, dialect: &Dialect, limits: &ShapeLimits) -> Re
     if count > most {
         return Err(RpcError::limit(format!("params[0].txs: too many transactions: {count}, at most {most}")));
     }
-    // Only -1, all of the state block's transactions, is what a state by its number has.
+    // A state named by its block includes all transactions of the block, which is what -1 means.
     if let Some(index) = bundle.transaction_index.filter(|index| *index != -1) {
         return Err(RpcError::params(format!(
             "params[0].transactionIndex: {index}: not supported: expected -1, or a snapshotId in stateBlockNumber"
@@ -85,11 +84,11 @@ pub fn parse_bundle(params: &str, dialect: &Dialect, limits: &ShapeLimits) -> Re
     })
 }
 
-/// A transaction in its EIP-2718 bytes, and its sender. A blob transaction may bring its blobs along (its network form): they are dropped,
-/// since nothing of what it does depends on them.
+/// Decodes a transaction from its EIP-2718 bytes and recovers its sender. Drops the blobs of a transaction in network
+/// form, because execution does not depend on them.
 fn transaction(raw: &Data, index: usize) -> Result<Recovered<TxEnvelope>, RpcError> {
     let refused = |problem: &dyn fmt::Display| RpcError::params(format!("params[0].txs[{index}]: {problem}"));
     let SentTransaction { tx, .. } = SentTransaction::decode(&raw.0)
-        .map_err(|error| refused(&format_args!("no signed transaction (EIP-2718): {error}")))?;
-    tx.try_into_recovered().map_err(|error| refused(&format_args!("no sender has signed it so: {error}")))
+        .map_err(|error| refused(&format_args!("not a signed transaction (EIP-2718): {error}")))?;
+    tx.try_into_recovered().map_err(|error| refused(&format_args!("no recoverable sender: {error}")))
 }

@@ -1,4 +1,4 @@
-//! Calls and simulations: the call object, state and block overrides.
+//! Parameters of calls and simulations: the call object, state and block overrides.
 
 use std::{collections::BTreeMap, fmt::Display};
 
@@ -23,15 +23,15 @@ use crate::{
 /// Limits on the shape of a simulation.
 #[derive(Clone, Copy, Debug)]
 pub struct ShapeLimits {
-    /// Blocks asked for.
+    /// Maximum number of blocks in a request.
     pub max_blocks: usize,
-    /// Calls in one block.
+    /// Maximum number of calls in one block.
     pub max_block_calls: usize,
-    /// Calls in all.
+    /// Maximum number of calls in a request.
     pub max_calls: usize,
 }
 
-/// `eth_call`'s parameters: call, block, state overrides, block overrides.
+/// The parameters of `eth_call`, `eth_estimateGas` and `eth_createAccessList`.
 #[derive(Debug, Deserialize)]
 #[serde(expecting = "1 to 4 parameters: call, block, state overrides, block overrides")]
 struct CallParams(
@@ -41,7 +41,6 @@ struct CallParams(
     #[serde(default)] Option<BlockOverridesParam>,
 );
 
-/// `eth_simulateV1`'s parameters: payload, block.
 #[derive(Debug, Deserialize)]
 #[serde(expecting = "1 or 2 parameters: payload, block")]
 struct SimulateParams(SimulatePayload, #[serde(default)] Option<SelectorParam>);
@@ -50,7 +49,7 @@ struct SimulateParams(SimulatePayload, #[serde(default)] Option<SelectorParam>);
 #[serde(rename_all = "camelCase")]
 pub(super) struct CallObject {
     from: Option<Fixed<20>>,
-    /// Absent, null and an address are three things.
+    /// `None` if the field is absent, `Some(None)` if it is null.
     #[serde(default, deserialize_with = "present")]
     to: Option<Option<Fixed<20>>>,
     gas: Option<Quantity<u64>>,
@@ -126,19 +125,23 @@ pub(super) struct BlockOverridesParam {
     difficulty: Option<Quantity<U256>>,
 }
 
-/// A call of `eth_call` and what it runs on.
+/// Parses the parameters of `eth_call`: a call with its overrides, and the block that it runs on.
+///
+/// # Errors
+///
+/// Returns -32602 with the path of the wrong field.
 pub fn parse_call(params: &str, dialect: &Dialect) -> Result<(CallRequest, Selector), RpcError> {
     let (request, selector) = call_request(params, "eth_call", dialect)?;
     Ok((request, require(selector, dialect)?))
 }
 
-/// `eth_estimateGas`: a call, and what it runs on.
+/// Parses the parameters of `eth_estimateGas`. The block that the call runs on is `latest` by default.
 pub fn parse_estimate(params: &str, dialect: &Dialect) -> Result<(CallRequest, Selector), RpcError> {
     let (request, selector) = call_request(params, "eth_estimateGas", dialect)?;
     Ok((request, select(selector)))
 }
 
-/// `eth_createAccessList`: a call, and what it runs on.
+/// Parses the parameters of `eth_createAccessList`. The block that the call runs on is `latest` by default.
 pub fn parse_access_list(params: &str, dialect: &Dialect) -> Result<(CallRequest, Selector), RpcError> {
     let (request, selector) = call_request(params, "eth_createAccessList", dialect)?;
     Ok((request, select(selector)))
@@ -158,7 +161,11 @@ fn call_request(
     Ok((request, selector))
 }
 
-/// A simulation, what it runs on, and whether it shows transactions in full.
+/// Parses a simulation, the block that it runs on, and whether it shows transactions in full.
+///
+/// # Errors
+///
+/// Returns -32602 with the path of the wrong field, or -38026 if there are too many blocks.
 pub fn parse_simulation(
     params: &str,
     dialect: &Dialect,
@@ -311,7 +318,8 @@ pub(super) fn state_overrides(overrides: StateOverridesParam, place: impl Displa
         .collect()
 }
 
-/// The overrides of the block that a call of `method` runs in. As geth has it, some act between blocks, and a call is in the midst of one.
+/// Converts the overrides of the block that a call of `method` runs in. Overrides that act between blocks are rejected,
+/// as in geth.
 pub(super) fn call_block_overrides(
     overrides: BlockOverridesParam,
     place: impl Display,
@@ -320,7 +328,7 @@ pub(super) fn call_block_overrides(
     let root = overrides.beacon_root.as_ref().map(|_| "beaconRoot");
     if let Some(name) = root.or(overrides.withdrawals.as_ref().map(|_| "withdrawals")) {
         return Err(RpcError::params(format!(
-            "{place}.{name}: not supported by {method}: expected eth_simulateV1 for it"
+            "{place}.{name}: not supported by {method}: use eth_simulateV1 for this override"
         )));
     }
     block_overrides(overrides, place)
@@ -342,7 +350,7 @@ fn block_overrides(overrides: BlockOverridesParam, place: impl Display) -> Resul
     })
 }
 
-/// Tells a field that is null from one that is absent.
+/// Deserializes a field that is null as `Some(None)`, unlike one that is absent.
 fn present<'de, T: Deserialize<'de>, D: Deserializer<'de>>(deserializer: D) -> Result<Option<T>, D::Error> {
     T::deserialize(deserializer).map(Some)
 }

@@ -1,4 +1,4 @@
-//! The history of fees.
+//! The parameters of `eth_feeHistory`.
 
 use serde::Deserialize;
 
@@ -8,25 +8,25 @@ use crate::{
     state::Selector,
 };
 
-/// Percentiles of one request: geth's bound.
+/// Maximum number of percentiles in a request, as in geth.
 const MOST_PERCENTILES: usize = 100;
 
 #[derive(Debug, Deserialize)]
 #[serde(expecting = "2 or 3 parameters: block count, newest block, reward percentiles")]
 struct FeeHistoryParams(Number<u64>, SelectorParam, #[serde(default)] Option<Vec<f64>>);
 
-/// What `eth_feeHistory` asks for.
+/// The parsed parameters of `eth_feeHistory`.
 #[derive(Debug)]
 pub struct FeeHistoryRequest {
-    /// How many blocks.
+    /// The number of blocks.
     pub count: u64,
-    /// The newest of them.
+    /// The newest block.
     pub newest: Selector,
-    /// Which percentiles of the tips paid, rising; none where nobody wants to know.
+    /// Percentiles of the tips paid, from 0 to 100 in ascending order. `None` if no rewards are requested.
     pub percentiles: Option<Vec<f64>>,
 }
 
-/// A number of blocks, the newest of them, and percentiles from 0 to 100 in rising order.
+/// Parses the number of blocks, the newest block, and percentiles from 0 to 100 in ascending order.
 pub fn parse_fee_history(params: &str, dialect: &Dialect) -> Result<FeeHistoryRequest, RpcError> {
     let FeeHistoryParams(Number(count), SelectorParam(newest), percentiles) = parse(params, dialect)?;
     if let Some(list) = &percentiles {
@@ -41,12 +41,12 @@ pub fn parse_fee_history(params: &str, dialect: &Dialect) -> Result<FeeHistoryRe
         }
         if let Some(index) = list.windows(2).position(|pair| pair[0] > pair[1]) {
             return Err(RpcError::params(format!(
-                "params[2][{}]: invalid percentile: less than the one before it: expected a rising order",
+                "params[2][{}]: invalid percentile: less than the one before it: expected ascending order",
                 index + 1
             )));
         }
     }
-    // geth leaves the rewards out where no percentile is asked for.
+    // geth omits the rewards if the list of percentiles is empty.
     let percentiles = percentiles.filter(|list| !list.is_empty());
     Ok(FeeHistoryRequest { count, newest, percentiles })
 }

@@ -1,4 +1,4 @@
-//! Filters of logs: which blocks, which contracts, which topics.
+//! Log filters: blocks, addresses and topics.
 
 use alloy_primitives::{Address, B256, Bloom, Log};
 use alloy_rpc_types_eth::Filter;
@@ -10,16 +10,16 @@ use crate::{
     state::Selector,
 };
 
-/// Addresses in a filter, and alternatives for one topic: geth's bounds.
+/// Maximum number of addresses in a filter, and of alternatives for one topic, as in geth.
 const MOST_ALTERNATIVES: usize = 1000;
-/// Topics that a log can have.
+/// Maximum number of topics of a log.
 const TOPICS: usize = 4;
 
 #[derive(Debug, Deserialize)]
 #[serde(expecting = "1 parameter: a filter")]
 struct LogsParams(FilterParam, #[serde(skip)] ());
 
-/// A filter as a subscription has it: which logs, of any block.
+/// A filter object of `eth_getLogs`, `eth_newFilter` or a subscription.
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct FilterParam {
@@ -30,51 +30,51 @@ pub(super) struct FilterParam {
     topics: Option<Vec<Option<OneOrMany<32>>>>,
 }
 
-/// One value of a list of alternatives: null stands for any, as geth has it.
+/// One value in a list of alternatives. Null matches any value, as in geth.
 type Alternative<const N: usize> = Option<Fixed<N>>;
 
 /// One value or a list of alternatives.
 #[derive(Debug)]
 struct OneOrMany<const N: usize>(Vec<Alternative<N>>);
 
-/// Which logs of a block are wanted.
+/// A filter of logs by their addresses and topics.
 #[derive(Clone, Debug, Default)]
 pub struct LogFilter {
-    /// The addresses, and the topics at each position; none where all pass.
+    /// The addresses, and the topics at each position. An empty set matches all.
     filter: Filter,
-    /// Topics that a log must have at the least: geth counts the positions where anything passes too.
+    /// Minimum number of topics of a log. As in geth, positions that match any topic count too.
     topics: usize,
 }
 
 impl LogFilter {
-    /// Whether a log passes.
+    /// Returns whether a log matches.
     pub fn matches(&self, log: &Log) -> bool {
         self.topics <= log.topics().len() && self.filter.matches(log)
     }
 
-    /// Whether a log that passes may be among those of a bloom.
+    /// Returns whether the logs of a bloom may include one that matches.
     pub fn matches_bloom(&self, bloom: Bloom) -> bool {
         self.filter.matches_bloom(bloom)
     }
 }
 
-/// Which blocks are searched.
+/// The blocks that are searched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LogRange {
-    /// One block.
+    /// One block, by its hash.
     Block(B256),
-    /// From one block to another, both included.
+    /// The blocks from the first selector to the second, both included.
     Range(Selector, Selector),
 }
 
-/// A filter and the blocks that it is put to.
+/// Parses a filter and the blocks that it searches.
 pub fn parse_logs(params: &str, dialect: &Dialect) -> Result<(LogFilter, LogRange), RpcError> {
     let LogsParams(filter, ()) = parse(params, dialect)?;
     let range = match (filter.block_hash, filter.from_block, filter.to_block) {
         (Some(hash), None, None) => LogRange::Block(hash.into()),
         (Some(_), ..) => {
             return Err(RpcError::params(
-                "params[0].blockHash: given together with fromBlock or toBlock: expected one way to name the blocks",
+                "params[0].blockHash: given together with fromBlock or toBlock: expected either a hash or a range",
             ));
         }
         (None, from, to) => LogRange::Range(select(from), select(to)),
@@ -83,7 +83,7 @@ pub fn parse_logs(params: &str, dialect: &Dialect) -> Result<(LogFilter, LogRang
 }
 
 impl FilterParam {
-    /// The filter for logs of any block.
+    /// Converts to a filter for logs of any block. Errors name fields of `place`.
     pub(super) fn into_filter(self, place: &str) -> Result<LogFilter, RpcError> {
         let addresses = self.address.map_or_else(Vec::new, |list| list.0);
         bound(addresses.len(), &format!("{place}.address"))?;
@@ -108,7 +108,7 @@ impl FilterParam {
         Ok(LogFilter { filter, topics: count })
     }
 
-    /// Whether it names blocks: a subscription's cannot.
+    /// Returns whether the filter names blocks, which has no meaning in a subscription.
     pub(super) const fn names_blocks(&self) -> bool {
         self.from_block.is_some() || self.to_block.is_some() || self.block_hash.is_some()
     }
@@ -129,7 +129,7 @@ impl<'de, const N: usize> Deserialize<'de> for OneOrMany<N> {
             type Value = OneOrMany<N>;
 
             fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                write!(f, "{N} bytes in hex, or a list of such")
+                write!(f, "{N} bytes in hex, or a list of them")
             }
 
             fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<Self::Value, E> {

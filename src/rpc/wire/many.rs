@@ -1,4 +1,4 @@
-//! Bundles of calls: `eth_callMany`.
+//! The parameters of `eth_callMany`: bundles of calls.
 
 use std::{fmt, time::Duration};
 
@@ -18,20 +18,19 @@ use crate::{
     state::Selector,
 };
 
-/// Bundles, and where they run.
+/// Bundles of calls, and the position in a block where they run.
 #[derive(Debug)]
 pub struct ManyRequest {
-    /// The bundles.
+    /// The bundles, and the state overrides before them.
     pub bundles: Bundles,
-    /// The block.
+    /// The block on whose state the bundles run.
     pub selector: Selector,
-    /// They run after so many transactions of that block; none is after the whole block.
+    /// The number of that block's transactions that run before the bundles. `None` means all of them.
     pub index: Option<u64>,
-    /// The request's own time limit.
+    /// The request's own time limit. `None` leaves the node's limit.
     pub timeout: Option<Duration>,
 }
 
-/// `eth_callMany`'s parameters: bundles, state context, state overrides, timeout.
 #[derive(Debug, Deserialize)]
 #[serde(expecting = "1 to 4 parameters: bundles, state context, state overrides, timeout in milliseconds")]
 struct CallManyParams(
@@ -56,26 +55,25 @@ pub(super) struct StateContextParam {
     transaction_index: Option<IndexParam>,
 }
 
-/// A place among a block's transactions: a count of them, or -1 for all.
+/// A count of a block's transactions, or `None` (-1 in JSON) for all of them.
 #[derive(Clone, Copy, Debug)]
 struct IndexParam(Option<u64>);
 
-/// A whole number of milliseconds.
 #[derive(Clone, Copy, Debug)]
 struct Milliseconds(u64);
 
-/// `eth_callMany`.
+/// Parses the parameters of `eth_callMany`.
 pub fn parse_call_many(params: &str, dialect: &Dialect, limits: &ShapeLimits) -> Result<ManyRequest, RpcError> {
     let CallManyParams(bundles, context, state, timeout) = parse(params, dialect)?;
     let (selector, index) = context.unwrap_or_default().into_place();
     let state = state.map(|state| state_overrides(state, "params[2]")).transpose()?.unwrap_or_default();
     let bundles = Bundles { state, bundles: into_bundles(bundles, "eth_callMany", dialect, limits)? };
-    // Erigon, whose method it is: zero sets no limit.
+    // Zero sets no limit, as in Erigon, which defines the method.
     let timeout = timeout.filter(|time| time.0 > 0).map(|time| Duration::from_millis(time.0));
     Ok(ManyRequest { bundles, selector, index, timeout })
 }
 
-/// The bundles that are the first parameter of `method`, within the limits of a simulation's blocks.
+/// Converts the bundles in the first parameter of `method`. A bundle has the limits of a simulation's block.
 pub(super) fn into_bundles(
     bundles: Vec<CallManyBundleParam>,
     method: &str,
@@ -121,7 +119,7 @@ impl CallManyBundleParam {
 }
 
 impl StateContextParam {
-    /// The block, and after how many of its transactions; none is after all of it.
+    /// Returns the block, and the number of its transactions that run first. `None` means all of them.
     pub(super) fn into_place(self) -> (Selector, Option<u64>) {
         (select(self.block_number), self.transaction_index.and_then(|index| index.0))
     }

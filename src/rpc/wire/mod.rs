@@ -1,6 +1,6 @@
-//! The parameters of the methods as they come over the wire, and how they become the types of the inside.
+//! The parameters of the methods on the wire, and their conversion to the types that the other modules take.
 //!
-//! What cannot be right is refused here, and named; behind this module nothing is checked again for its form.
+//! Malformed parameters are rejected here with the name of the field, so the other modules do not check them again.
 
 mod block;
 mod bundle;
@@ -41,11 +41,11 @@ use super::{
 };
 use crate::state::{Selector, SnapshotId};
 
-/// A block selector: a tag, a number, or an object of EIP-1898 or with a `snapshotId`.
+/// A block selector: a tag, a number, a hash, or an object of EIP-1898 or with a `snapshotId`.
 #[derive(Clone, Copy, Debug)]
 pub struct SelectorParam(Selector);
 
-/// The hash of a block, where nothing else will do.
+/// The hash of a block, for methods that accept no other selector.
 #[derive(Clone, Copy, Debug, Deserialize)]
 pub struct HashParam(Fixed<32>);
 
@@ -71,19 +71,18 @@ struct SelectorObject {
     snapshot_id: Option<Quantity<u64>>,
 }
 
-/// No parameters.
 #[derive(Debug, Deserialize)]
 #[serde(expecting = "no parameters")]
 struct NoParams();
 
-/// Nothing.
+/// Checks that a request has no parameters.
 pub fn parse_none(params: &str, dialect: &Dialect) -> Result<(), RpcError> {
     parse::<NoParams>(params, dialect).map(drop)
 }
 
-// One parameter alone is a struct with a skipped second field: else serde would take it for the array itself.
+// A single parameter has a skipped field beside it, because serde reads a struct of one field from the array itself.
 
-/// Parses `params`, and names the field where that fails. The way there is only walked once something is wrong.
+/// Parses `params`. Returns -32602 with the path of the wrong field, which is tracked only in a second parse.
 fn parse<T: DeserializeOwned>(params: &str, dialect: &Dialect) -> Result<T, RpcError> {
     if !params.trim_start().starts_with('[') {
         return Err(RpcError::params("params: expected an array of positional parameters"));
@@ -111,13 +110,13 @@ fn explain<T: DeserializeOwned>(params: &str, first: &serde_json::Error) -> RpcE
         Err(error) => (error.path().to_string(), error.inner().to_string()),
         Ok(_) => (String::new(), first.to_string()),
     };
-    // Where in the line it is helps nobody: the path says where in the request.
+    // Drops the line and the column, because the path names the field.
     let text = text.rsplit_once(" at line ").map_or(text.as_str(), |(text, _)| text);
     let text = if text == "trailing characters" { "more parameters than the method takes" } else { text };
     RpcError::params(format!("{}: {}", place(&path), in_words_of_json(text)))
 }
 
-/// What serde says that it expected, not in Rust's words.
+/// Replaces the type that serde expected by its name in JSON.
 fn in_words_of_json(text: &str) -> Cow<'_, str> {
     let Some((before, expected)) = text.rsplit_once("expected ") else { return text.into() };
     let word = match expected {
@@ -131,7 +130,7 @@ fn in_words_of_json(text: &str) -> Cow<'_, str> {
     format!("{before}expected {word}").into()
 }
 
-/// Parses a value that depends on another field and was set aside for that, and names the field where it fails.
+/// Parses a value that was set aside because its type depends on another field. Errors name the wrong field.
 fn parse_aside<T: DeserializeOwned + Default>(
     aside: Option<&serde_json::Value>,
     place: &str,
@@ -158,7 +157,7 @@ fn parse_aside<T: DeserializeOwned + Default>(
     }
 }
 
-/// `[0].a.b` or `0.a.b` as `params[0].a.b`. A name that goes on for ever is cut.
+/// Formats `[0].a.b` or `0.a.b` as `params[0].a.b`. Long names and long paths are cut.
 fn place(path: &str) -> String {
     const LONGEST_NAME: usize = 80;
     const LONGEST: usize = 400;
@@ -183,12 +182,12 @@ fn place(path: &str) -> String {
     out
 }
 
-/// The selector that a request names; the newest sealed block where it names none, as geth has it.
+/// Returns the selector of a request, or `latest` if the request names none, as in geth.
 fn select(selector: Option<SelectorParam>) -> Selector {
     selector.map_or(Selector::Latest, |SelectorParam(selector)| selector)
 }
 
-/// The same, for the methods of `api.md`: on `/` they must name it (ruling 1).
+/// Returns the selector of a request, or -32602 if it is missing and the dialect requires one, as on `/`.
 fn require(selector: Option<SelectorParam>, dialect: &Dialect) -> Result<Selector, RpcError> {
     if selector.is_none() && dialect.requires_to_and_selector {
         return Err(RpcError::params("params[1]: missing: expected a block selector, like \"pending\" or \"latest\""));
@@ -196,7 +195,7 @@ fn require(selector: Option<SelectorParam>, dialect: &Dialect) -> Result<Selecto
     Ok(select(selector))
 }
 
-/// Characters of a block's hash: `0x` and 64 hex digits.
+/// Length of a block hash in characters: `0x` and 64 hex digits.
 const HASH_TEXT: usize = 66;
 
 impl<'de> Deserialize<'de> for SelectorParam {
@@ -217,7 +216,7 @@ impl<'de> Deserialize<'de> for SelectorParam {
                     "safe" => Selector::Safe,
                     "finalized" => Selector::Finalized,
                     "earliest" => Selector::Earliest,
-                    // Too long for a number that any block has.
+                    // A number of this length is past 64 bits, so this is a hash.
                     hash if hash.len() == HASH_TEXT => {
                         Selector::Hash(super::hex::parse_fixed(hash).map_err(E::custom)?)
                     }

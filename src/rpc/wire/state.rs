@@ -1,4 +1,4 @@
-//! Look-ups in the state of a block.
+//! Parameters of look-ups in the state of a block.
 
 use std::collections::BTreeMap;
 
@@ -15,62 +15,61 @@ use crate::{
     state::Selector,
 };
 
-/// Storage slots that one request may ask for: geth's bound.
+/// Maximum number of storage slots in a request, as in geth.
 const MOST_SLOTS: usize = 1024;
 
-/// Address, block.
 #[derive(Debug, Deserialize)]
 #[serde(expecting = "1 or 2 parameters: address, block")]
 struct AccountParams(Fixed<20>, #[serde(default)] Option<SelectorParam>);
 
-/// `eth_getStorageAt`'s parameters: address, slot, block.
+/// The parameters of `eth_getStorageAt`.
 #[derive(Debug, Deserialize)]
 #[serde(expecting = "2 or 3 parameters: address, storage slot, block")]
 struct SlotParams(Fixed<20>, Word, #[serde(default)] Option<SelectorParam>);
 
-/// `eth_getStorageValues`' parameters: slots by address, block.
+/// The parameters of `eth_getStorageValues`.
 #[derive(Debug, Deserialize)]
 #[serde(expecting = "1 or 2 parameters: storage slots by address, block")]
 struct SlotsParams(BTreeMap<AddressKey, Vec<Word>>, #[serde(default)] Option<SelectorParam>);
 
-/// `eth_getProof`'s parameters: address, slots, block.
+/// The parameters of `eth_getProof`.
 #[derive(Debug, Deserialize)]
 #[serde(expecting = "2 or 3 parameters: address, storage slots, block")]
 struct ProofParams(Fixed<20>, Vec<SlotKey>, #[serde(default)] Option<SelectorParam>);
 
-/// What `eth_getProof` asks for.
+/// The parsed parameters of `eth_getProof`.
 #[derive(Debug)]
 pub struct ProofRequest {
-    /// The account.
+    /// The account to prove.
     pub address: Address,
-    /// Its slots.
+    /// The account's storage slots to prove.
     pub slots: Vec<SlotKey>,
-    /// The state.
+    /// The block in whose state they are proved.
     pub selector: Selector,
 }
 
-/// An address and the state that it is looked up in.
+/// Parses an address and the block in whose state it is looked up.
 pub fn parse_account(params: &str, dialect: &Dialect) -> Result<(Address, Selector), RpcError> {
     let AccountParams(address, selector) = parse(params, dialect)?;
     Ok((address.into(), select(selector)))
 }
 
-/// `eth_getCode`: the same, where the state must be named on `/`.
+/// Parses the parameters of `eth_getCode`: an address, and a block, which `/` requires.
 pub fn parse_code(params: &str, dialect: &Dialect) -> Result<(Address, Selector), RpcError> {
     let AccountParams(address, selector) = parse(params, dialect)?;
     Ok((address.into(), require(selector, dialect)?))
 }
 
-/// A storage slot and the state that it is looked up in.
+/// Parses an address, a storage slot, and the block in whose state it is looked up.
 pub fn parse_slot(params: &str, dialect: &Dialect) -> Result<(Address, U256, Selector), RpcError> {
     let SlotParams(address, slot, selector) = parse(params, dialect)?;
     Ok((address.into(), slot.0, select(selector)))
 }
 
-/// The slots that are asked for of each account.
+/// The requested storage slots of each account.
 pub type Slots = Vec<(Address, Vec<U256>)>;
 
-/// Storage slots by their account, and the state that they are looked up in.
+/// Parses storage slots by account, and the block in whose state they are looked up.
 pub fn parse_slots(params: &str, dialect: &Dialect) -> Result<(Slots, Selector), RpcError> {
     let SlotsParams(accounts, selector) = parse(params, dialect)?;
     bound_slots("params[0]", accounts.values().map(Vec::len).sum())?;
@@ -79,7 +78,7 @@ pub fn parse_slots(params: &str, dialect: &Dialect) -> Result<(Slots, Selector),
     Ok((accounts.collect(), select(selector)))
 }
 
-/// An account, its slots, and the state that they are proved in.
+/// Parses an account, its storage slots, and the block in whose state they are proved.
 pub fn parse_proof(params: &str, dialect: &Dialect) -> Result<ProofRequest, RpcError> {
     let ProofParams(address, slots, selector) = parse(params, dialect)?;
     bound_slots("params[1]", slots.len())?;
@@ -93,12 +92,11 @@ fn bound_slots(place: &str, count: usize) -> Result<(), RpcError> {
     Ok(())
 }
 
-/// Bytes to hash.
 #[derive(Debug, Deserialize)]
 #[serde(expecting = "1 parameter: bytes in hex")]
 struct OneData(Data, #[serde(skip)] ());
 
-/// Some bytes.
+/// Parses bytes of any length.
 pub fn parse_bytes(params: &str, dialect: &Dialect) -> Result<Bytes, RpcError> {
     let OneData(Data(bytes), ()) = parse(params, dialect)?;
     Ok(bytes)

@@ -1,4 +1,4 @@
-//! What is subscribed to.
+//! Parameters of subscriptions.
 
 use std::fmt;
 
@@ -21,7 +21,7 @@ struct SubscribeParams(SubscriptionKind, #[serde(default)] Option<Options>);
 #[serde(expecting = "1 parameter: the id of a subscription or filter")]
 struct SubscriptionIdParams(Quantity<u64>, #[serde(skip)] ());
 
-/// The names that geth and the Flashblocks networks give.
+/// The names of subscriptions in geth and in the Flashblocks networks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 enum SubscriptionKind {
@@ -33,45 +33,45 @@ enum SubscriptionKind {
     PendingLogs,
 }
 
-/// Whether transactions are shown in full, or a filter.
+/// The options of a subscription: whether to show transactions in full, or a filter.
 #[derive(Debug)]
 enum Options {
     Full(bool),
     Filter(Box<FilterParam>),
 }
 
-/// What a subscription sends.
+/// The subject of a subscription, which determines the notifications that it sends.
 #[derive(Clone, Debug)]
 pub enum Subject {
-    /// The header of each block that is sealed.
+    /// The header of each sealed block.
     NewHeads,
-    /// The logs of sealed blocks that pass.
+    /// The logs of sealed blocks that match the filter.
     Logs(LogFilter),
-    /// Each transaction that enters the pool: in full, or its hash.
+    /// Each transaction that enters the pool.
     NewPendingTransactions {
-        /// In full.
+        /// Whether the transaction is sent in full instead of as its hash.
         full: bool,
     },
-    /// The block being built, in full, with each sub-block.
+    /// The block being built, in full, after each sub-block.
     NewFlashblocks,
-    /// Each transaction that is pre-confirmed.
+    /// Each pre-confirmed transaction.
     NewFlashblockTransactions(Shown),
-    /// The logs of pre-confirmed transactions that pass.
+    /// The logs of pre-confirmed transactions that match the filter.
     PendingLogs(LogFilter),
 }
 
-/// How a pre-confirmed transaction is shown.
+/// The form in which a pre-confirmed transaction is shown.
 #[derive(Clone, Debug)]
 pub enum Shown {
-    /// By its hash.
+    /// Its hash.
     Hash,
-    /// In full, with its receipt's fields.
+    /// The full transaction, with the fields of its receipt.
     Full,
-    /// In full, where one of its logs passes.
+    /// The full transaction, only if one of its logs matches the filter.
     Matching(Box<LogFilter>),
 }
 
-/// What is subscribed to.
+/// Parses the subject of a subscription with its options.
 pub fn parse_subscribe(params: &str, dialect: &Dialect) -> Result<Subject, RpcError> {
     let SubscribeParams(kind, options) = parse(params, dialect)?;
     let wrong = |expected: &str| RpcError::params(format!("params[1]: expected {expected}"));
@@ -82,9 +82,9 @@ pub fn parse_subscribe(params: &str, dialect: &Dialect) -> Result<Subject, RpcEr
     };
     let filter = |options: Option<Options>| match options {
         None => Ok(LogFilter::default()),
-        // Libraries send the block fields of a filter along; a strict client is told that they mean nothing here.
+        // Client libraries also send a filter's block fields, without effect. Only the strict dialect rejects them.
         Some(Options::Filter(filter)) if dialect.refuses_unknown_fields && filter.names_blocks() => {
-            Err(wrong("a filter with address and topics alone: a subscription is about the blocks to come"))
+            Err(wrong("a filter with address and topics only, because a subscription covers future blocks"))
         }
         Some(Options::Filter(filter)) => filter.into_filter("params[1]"),
         Some(Options::Full(_)) => Err(wrong("a filter with address and topics")),
@@ -110,7 +110,7 @@ pub fn parse_subscribe(params: &str, dialect: &Dialect) -> Result<Subject, RpcEr
     }
 }
 
-/// The id of a subscription or a filter.
+/// Parses the id of a subscription or a filter.
 pub fn parse_id(params: &str, dialect: &Dialect) -> Result<u64, RpcError> {
     let SubscriptionIdParams(Quantity(id), ()) = parse(params, dialect)?;
     Ok(id)

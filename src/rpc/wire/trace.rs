@@ -1,4 +1,4 @@
-//! Traces of calls: `debug_traceCall` and `debug_traceCallMany`, and their tracers.
+//! The parameters of `debug_traceCall` and `debug_traceCallMany`, and their tracers.
 
 use std::{fmt::Display, time::Duration};
 
@@ -17,21 +17,19 @@ use crate::{
     rpc::{dialect::Dialect, error::RpcError, hex::Quantity},
 };
 
-/// Calls, where they run, and what of them is traced.
+/// Calls to trace, and the tracer.
 #[derive(Debug)]
 pub struct TraceRequest {
-    /// The calls.
+    /// The calls, and the position in a block where they run.
     pub calls: ManyRequest,
-    /// The tracer.
+    /// The tracer that observes the calls.
     pub tracer: Tracer,
 }
 
-/// `debug_traceCall`'s parameters: call, block, options.
 #[derive(Debug, Deserialize)]
 #[serde(expecting = "1 to 3 parameters: call, block, options")]
 struct TraceCallParams(CallObject, #[serde(default)] Option<SelectorParam>, #[serde(default)] Option<CallOptions>);
 
-/// `debug_traceCallMany`'s parameters: bundles, state context, options.
 #[derive(Debug, Deserialize)]
 #[serde(expecting = "1 to 3 parameters: bundles, state context, options")]
 struct TraceManyParams(
@@ -40,12 +38,12 @@ struct TraceManyParams(
     #[serde(default)] Option<ManyOptions>,
 );
 
-/// geth's `TraceCallConfig`.
+/// The options of `debug_traceCall`: geth's `TraceCallConfig`.
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct CallOptions {
     tracer: Option<String>,
-    /// What it may hold depends on the tracer.
+    /// The tracer's config, whose fields depend on the tracer.
     tracer_config: Option<Value>,
     timeout: Option<String>,
     state_overrides: Option<StateOverridesParam>,
@@ -56,18 +54,18 @@ struct CallOptions {
     disable_storage: Option<bool>,
     enable_return_data: Option<bool>,
     limit: Option<u64>,
-    /// geth: how far back it may rebuild a state. Here states are kept, not rebuilt.
+    /// How many blocks geth may run again to rebuild a state. Ignored, because presim retains states.
     #[serde(rename = "reexec")]
     _reexec: Option<u64>,
-    /// geth: prints the end of the run to its own console.
+    /// Makes geth print the end of the run to its own console. Ignored.
     #[serde(rename = "debug")]
     _debug: Option<bool>,
 }
 
-/// The options of traces of bundles: the same, but for what their bundles and their state context say.
+/// The options of `debug_traceCallMany`: the same, except that the state context names the position.
 type ManyOptions = CallOptions;
 
-/// `debug_traceCall`.
+/// Parses the parameters of `debug_traceCall`.
 pub fn parse_trace_call(params: &str, dialect: &Dialect) -> Result<TraceRequest, RpcError> {
     let TraceCallParams(call, selector, options) = parse(params, dialect)?;
     let selector = select(selector);
@@ -89,19 +87,19 @@ pub fn parse_trace_call(params: &str, dialect: &Dialect) -> Result<TraceRequest,
     Ok(TraceRequest { calls, tracer: options.tracer(dialect)? })
 }
 
-/// `debug_traceCallMany`.
+/// Parses the parameters of `debug_traceCallMany`.
 pub fn parse_trace_many(params: &str, dialect: &Dialect, limits: &ShapeLimits) -> Result<TraceRequest, RpcError> {
     let TraceManyParams(bundles, context, options) = parse(params, dialect)?;
     let mut options = options.unwrap_or_default();
     if options.tx_index.is_some() {
         return Err(RpcError::params(
-            "params[2].txIndex: not supported by debug_traceCallMany: expected params[1].transactionIndex for it",
+            "params[2].txIndex: not supported by debug_traceCallMany: use params[1].transactionIndex",
         ));
     }
     let (selector, index) = context.unwrap_or_default().into_place();
     let mut bundles = into_bundles(bundles, "debug_traceCallMany", dialect, limits)?;
     if let Some(block) = options.block_overrides.take() {
-        // Overrides for all bundles: what a bundle says of itself wins.
+        // These overrides apply to all bundles. A bundle's own overrides take precedence.
         let all = call_block_overrides(block, "params[2].blockOverrides", "debug_traceCallMany")?;
         for (index, bundle) in bundles.iter_mut().enumerate() {
             bundle.block = std::mem::take(&mut bundle.block).or(&all, index == 0);
@@ -133,7 +131,7 @@ impl CallOptions {
         match &self.tracer {
             Some(name) => tracer(name, config, ("params[2].tracer", "params[2].tracerConfig"), dialect, true),
             None => {
-                // geth's struct logger has its options beside it, and no config.
+                // As in geth, the struct logger takes its options from fields beside the config, which must be empty.
                 parse_aside::<NoConfig>(config, "params[2].tracerConfig", dialect)?;
                 Ok(Tracer::Steps(StepOptions {
                     memory: self.enable_memory.unwrap_or_default(),
@@ -147,17 +145,17 @@ impl CallOptions {
     }
 }
 
-/// The config of a tracer that has none.
+/// The config of a tracer that takes no options.
 #[derive(Debug, Default, Deserialize)]
 struct NoConfig {}
 
-/// The config of `muxTracer`: tracers by their names, each with its config.
+/// The config of `muxTracer`: the config of each tracer, by the tracer's name.
 type MuxConfig = std::collections::BTreeMap<String, Value>;
 
-/// Names that stand for a tracer.
+/// The names of the tracers, for error texts.
 const TRACERS: &str = "callTracer, prestateTracer, 4byteTracer, flatCallTracer, noopTracer, muxTracer";
 
-/// The tracer of this name. In a mux there is none.
+/// Returns the tracer called `name`. `mux` allows `muxTracer`, which cannot be nested.
 fn tracer(
     name: &str,
     config: Option<&Value>,
@@ -176,7 +174,7 @@ fn tracer(
         "muxTracer" if mux => {
             let tracers = parse_aside::<MuxConfig>(config, config_place, dialect)?;
             if tracers.is_empty() {
-                return Err(RpcError::params(format!("{config_place}: missing: expected tracers by their names")));
+                return Err(RpcError::params(format!("{config_place}: missing: expected a config for each tracer")));
             }
             let tracers = tracers.into_iter().map(|(name, config)| {
                 let place = format!("{config_place}.{}", shown(&name));
@@ -184,7 +182,7 @@ fn tracer(
             });
             Tracer::Mux(tracers.collect::<Result<_, RpcError>>()?)
         }
-        "muxTracer" => return Err(RpcError::params(format!("{name_place}: expected no muxTracer in another"))),
+        "muxTracer" => return Err(RpcError::params(format!("{name_place}: a muxTracer cannot be nested"))),
         script if script.contains(['{', '(', '\n']) => {
             return Err(RpcError::params(format!(
                 "{name_place}: JavaScript tracers are not supported: expected one of {TRACERS}"
@@ -203,7 +201,7 @@ fn shown(text: &str) -> impl Display + std::fmt::Debug {
     text.chars().take(80).collect::<String>()
 }
 
-/// A duration as Go writes it: decimal numbers, each with its unit, one after another. None where it is none, or is negative.
+/// Parses a Go duration: decimal numbers, each with its unit. Returns `None` if `text` is malformed or negative.
 fn go_duration(text: &str) -> Option<Duration> {
     let mut rest = text.strip_prefix('+').unwrap_or(text);
     if rest == "0" {

@@ -19,22 +19,22 @@ use crate::{
     wallet::{BatchCall, BatchId, BatchRequest, Requested, WalletError},
 };
 
-/// The version of `wallet_sendCalls`.
+/// The supported version of `wallet_sendCalls` requests.
 const VERSION: &str = "2.0.0";
-/// The capability of a call that is its gas limit.
+/// The name of the call capability that sets the call's gas limit.
 const GAS_LIMIT: &str = "gasLimitOverride";
 
-/// `wallet_sendCalls`' parameter.
+/// The parameter of `wallet_sendCalls`.
 #[derive(Debug, Deserialize)]
 #[serde(expecting = "1 parameter: the batch")]
 struct SendCallsParams([FieldsOf<BatchParam>; 1]);
 
-/// `wallet_getCallsStatus`' parameter, and `wallet_showCallsStatus`'.
+/// The parameter of `wallet_getCallsStatus` and `wallet_showCallsStatus`.
 #[derive(Debug, Deserialize)]
 #[serde(expecting = "1 parameter: the id of a batch")]
 struct BatchIdParams([IdParam; 1]);
 
-/// `wallet_getCapabilities`' parameters.
+/// The parameters of `wallet_getCapabilities`.
 #[derive(Debug, Deserialize)]
 #[serde(expecting = "1 or 2 parameters: the account, chain ids")]
 struct CapabilitiesParams(Fixed<20>, #[serde(default)] Option<Vec<Quantity<U256>>>);
@@ -60,26 +60,27 @@ struct CallParam {
     capabilities: Option<CapabilitiesOf<true>>,
 }
 
-/// What `wallet_getCapabilities` asks for.
+/// The parsed parameters of `wallet_getCapabilities`.
 #[derive(Clone, Debug)]
 pub struct CapabilitiesRequest {
-    /// The account.
+    /// The account whose capabilities are requested.
     pub account: Address,
-    /// The chains; none for all.
+    /// The ids of the requested chains. `None` means all chains.
     chains: Option<Vec<U256>>,
 }
 
 impl CapabilitiesRequest {
-    /// Whether it asks for this chain.
+    /// Returns whether the request includes this chain.
     pub fn asks_for(&self, chain_id: u64) -> bool {
         self.chains.as_ref().is_none_or(|chains| chains.contains(&U256::from(chain_id)))
     }
 }
 
-/// The batch of `wallet_sendCalls`: its form, and before that its version.
+/// Parses the batch of `wallet_sendCalls`. The version is checked before anything else.
 ///
 /// # Errors
-/// [`WalletError::Version`] for the name of another version, whatever else there is in the request; [`WalletError::Shape`] with the field.
+/// Returns [`WalletError::Version`] if the request names another version, whatever else is wrong with it. Returns
+/// [`WalletError::Shape`] with the name of the field if the request is malformed.
 pub fn parse_batch(params: &str, dialect: &Dialect) -> Result<BatchRequest, WalletError> {
     if let Some(version) = version(params).filter(|version| version != VERSION) {
         let shown: String = version.chars().take(80).collect();
@@ -104,20 +105,20 @@ pub fn parse_batch(params: &str, dialect: &Dialect) -> Result<BatchRequest, Wall
     })
 }
 
-/// The id of `wallet_getCallsStatus` and `wallet_showCallsStatus`.
+/// Parses the batch id of `wallet_getCallsStatus` and `wallet_showCallsStatus`.
 pub fn parse_batch_id(params: &str, dialect: &Dialect) -> Result<BatchId, RpcError> {
     let BatchIdParams([IdParam(id)]) = parse(params, dialect)?;
     Ok(id)
 }
 
-/// The account of `wallet_getCapabilities`, and the chains.
+/// Parses the account and the chain ids of `wallet_getCapabilities`.
 pub fn parse_capabilities(params: &str, dialect: &Dialect) -> Result<CapabilitiesRequest, RpcError> {
     let CapabilitiesParams(account, chains) = parse(params, dialect)?;
     let chains = chains.map(|chains| chains.into_iter().map(|Quantity(id)| id).collect());
     Ok(CapabilitiesRequest { account: account.into(), chains })
 }
 
-/// The version that a request of any form names, where it can be found.
+/// Returns the version that a request names, even if the rest of the request is malformed.
 fn version(params: &str) -> Option<Cow<'_, str>> {
     #[derive(Deserialize)]
     struct Versioned<'a> {
@@ -125,7 +126,7 @@ fn version(params: &str) -> Option<Cow<'_, str>> {
         version: &'a RawValue,
     }
 
-    /// The first parameter, whatever follows it.
+    /// The first parameter. Others are ignored.
     struct First<'a>(Versioned<'a>);
 
     impl<'de: 'a, 'a> Deserialize<'de> for First<'a> {
@@ -150,7 +151,7 @@ fn version(params: &str) -> Option<Cow<'_, str>> {
         }
     }
 
-    /// A string, borrowed unless it is escaped.
+    /// A string, borrowed unless it contains escapes.
     #[derive(Deserialize)]
     struct CowText<'a>(#[serde(borrow)] Cow<'a, str>);
 
@@ -180,7 +181,7 @@ impl CallParam {
     }
 }
 
-/// An object's fields: serde would take an array of their values as well.
+/// A value that must be an object, because serde would also take an array of the values of its fields.
 #[derive(Debug)]
 struct FieldsOf<T>(T);
 
@@ -204,7 +205,7 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for FieldsOf<T> {
     }
 }
 
-/// A string that a parser makes something of.
+/// A visitor that parses a string. The text describes the expected form.
 struct TextVisitor<F>(&'static str, F);
 
 impl<T, F: FnOnce(&str) -> Option<T>> Visitor<'_> for TextVisitor<F> {
@@ -224,7 +225,7 @@ impl<T, F: FnOnce(&str) -> Option<T>> Visitor<'_> for TextVisitor<F> {
     }
 }
 
-/// [`VERSION`]: any other text has been refused before.
+/// The text [`VERSION`]. [`parse_batch`] has rejected any other text before.
 #[derive(Debug)]
 struct VersionParam;
 
@@ -245,7 +246,7 @@ impl<'de> Deserialize<'de> for IdParam {
     }
 }
 
-/// A chain id as `api.md` 2.6 has it, of any length; none where it is past 64 bits.
+/// A chain id: lower-case hex digits of any length, without leading zeros. `None` if it exceeds 64 bits.
 #[derive(Debug)]
 struct ChainIdParam(Option<u64>);
 
@@ -256,13 +257,13 @@ impl<'de> Deserialize<'de> for ChainIdParam {
             let digits = text.strip_prefix("0x")?;
             let plain = !digits.is_empty() && digits.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
             let leads = digits.starts_with('0') && digits != "0";
-            // Well-formed digits fail only where they are too many.
+            // Well-formed digits fail to parse only if they exceed 64 bits.
             (plain && !leads).then(|| Self(u64::from_str_radix(digits, 16).ok()))
         }))
     }
 }
 
-/// The capabilities that are asked for, by their names. Those of a call may have its gas limit among them.
+/// The requested capabilities. Those of a call (`CALL`) may include its gas limit.
 #[derive(Debug, Default)]
 struct CapabilitiesOf<const CALL: bool> {
     gas_limit: Option<u64>,
@@ -277,7 +278,7 @@ impl<'de, const CALL: bool> Deserialize<'de> for CapabilitiesOf<CALL> {
             type Value = CapabilitiesOf<CALL>;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("an object: capabilities by their names")
+                f.write_str("an object of capabilities by name")
             }
 
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
@@ -301,7 +302,7 @@ impl<'de, const CALL: bool> Deserialize<'de> for CapabilitiesOf<CALL> {
     }
 }
 
-/// A capability of any form: whether it is optional, and fields that are the capability's own.
+/// A capability: whether it is optional. Its own fields are ignored.
 #[derive(Debug)]
 struct CapabilityParam {
     optional: bool,
@@ -315,7 +316,7 @@ impl<'de> Deserialize<'de> for CapabilityParam {
             type Value = CapabilityParam;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("an object: a capability, with a boolean `optional` or without")
+                f.write_str("a capability: an object, which may have a boolean `optional`")
             }
 
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
@@ -335,7 +336,7 @@ impl<'de> Deserialize<'de> for CapabilityParam {
     }
 }
 
-/// `gasLimitOverride`: the gas limit in its `value`.
+/// The capability `gasLimitOverride`, with the gas limit in its `value`.
 #[derive(Debug)]
 struct GasLimitParam(u64);
 
@@ -377,7 +378,7 @@ impl<'de> Deserialize<'de> for GasLimitParam {
     }
 }
 
-/// JSON of any form, for nobody to read. [`IgnoredAny`] stands for a field that is unknown, and is refused on `/`; this one is allowed.
+/// Any JSON, which is discarded. Unlike [`IgnoredAny`], it does not count as an unknown field, which `/` rejects.
 struct AnyJson;
 
 impl<'de> Deserialize<'de> for AnyJson {

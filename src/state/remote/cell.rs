@@ -1,4 +1,4 @@
-//! One account of the upstream, with those of its slots that are known.
+//! One account of the upstream, with its known slots.
 
 use std::sync::{
     Arc, RwLock, RwLockReadGuard, RwLockWriteGuard,
@@ -14,16 +14,16 @@ use super::{codes::HeldCode, versions::Versions};
 #[derive(Debug, Default)]
 pub(crate) struct Cell(RwLock<Known>);
 
-/// What is known of an account.
+/// The known state of an account.
 #[derive(Debug, Default)]
 pub(super) struct Known {
-    /// Balance, nonce and code; none where it does not exist.
+    /// Balance, nonce and code; `None` if the account does not exist.
     pub info: Used<Versions<Option<AccountFields>>>,
     /// Its slots.
     pub slots: HashMap<U256, Used<Versions<U256>>>,
 }
 
-/// An account's fields.
+/// Balance, nonce and code of an account.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct AccountFields {
     pub balance: U256,
@@ -31,7 +31,7 @@ pub(super) struct AccountFields {
     pub code: Option<Arc<HeldCode>>,
 }
 
-/// Something that was read since one last looked, or not.
+/// A value with a mark that reads set, for eviction.
 #[derive(Debug, Default)]
 pub(super) struct Used<T> {
     pub value: T,
@@ -40,20 +40,20 @@ pub(super) struct Used<T> {
 
 impl<T> Used<T> {
     pub fn mark(&self) {
-        // Most find it set: a line that all read and nobody writes stays in every core's cache.
+        // Most reads find the mark set. A cache line that is only read stays in the cache of every core.
         if !self.used.load(Relaxed) {
             self.used.store(true, Relaxed);
         }
     }
 
-    /// Whether it was, and has to be again to be so.
+    /// Clears the mark. Returns whether it was set.
     pub fn take_mark(&mut self) -> bool {
         std::mem::take(self.used.get_mut())
     }
 }
 
 impl Cell {
-    /// The account at a block: none where that is not known, none within where there is no account.
+    /// Returns the account at a block. The outer `None` means unknown, the inner one that the account does not exist.
     pub fn info(&self, block: u64, since: u64) -> Option<Option<AccountInfo>> {
         let known = self.read();
         let fields = known.info.value.at(block, since)?;
@@ -61,7 +61,7 @@ impl Cell {
         Some(fields.as_ref().map(AccountFields::info))
     }
 
-    /// A slot at a block.
+    /// Returns a slot at a block.
     pub fn slot(&self, key: &U256, block: u64, since: u64) -> Option<U256> {
         let known = self.read();
         let slot = known.slots.get(key)?;

@@ -1,4 +1,4 @@
-//! The blocks that the cache has gone through.
+//! The blocks that the cache has followed.
 
 use std::{
     collections::VecDeque,
@@ -20,11 +20,11 @@ use super::{
 };
 use crate::state::{AccountChange, Code};
 
-/// The newest blocks, without a gap, the oldest first. There is always one.
+/// The newest blocks without a gap, oldest first. Never empty.
 #[derive(Debug)]
 pub(super) struct RecentBlocks {
     blocks: VecDeque<Recorded>,
-    /// Ends when the chain begins again: blocks that are kept no more are then dead too.
+    /// Set to false when the chain restarts, so that blocks that are no longer retained die, too.
     era: Arc<AtomicBool>,
 }
 
@@ -34,21 +34,22 @@ struct Recorded {
     changed: Changed,
 }
 
-/// What a block changed.
+/// The keys that a block changed.
 #[derive(Debug)]
 enum Changed {
-    /// Nobody knows.
+    /// Unknown.
     Anything,
-    /// The fingerprints of what it changed, in order.
+    /// The sorted fingerprints of the changed keys.
     These(Box<[u64]>),
 }
 
-/// A block of the chain, for as long as it is one.
+/// A block of the chain, and whether it is still part of it.
 #[derive(Debug)]
 pub(super) struct Anchor {
     pub number: u64,
     pub hash: B256,
-    /// What was known before this block was lost on the way to this one.
+    /// The block at which the newest gap in knowledge before this one ends. Values that began earlier are not valid
+    /// here.
     pub since: u64,
     alive: AtomicBool,
     era: Arc<AtomicBool>,
@@ -61,7 +62,7 @@ impl Anchor {
 }
 
 impl RecentBlocks {
-    /// Blocks that are kept: as many as states are.
+    /// The number of blocks that are retained, and so of states.
     const KEPT: usize = 256;
 
     pub fn new(number: u64, hash: B256) -> Self {
@@ -70,7 +71,7 @@ impl RecentBlocks {
         chain
     }
 
-    /// The number of the oldest block whose state is kept.
+    /// Returns the number of the oldest block whose state is kept.
     pub fn oldest(&self) -> u64 {
         self.blocks.front().map_or(0, |block| block.anchor.number)
     }
@@ -79,8 +80,8 @@ impl RecentBlocks {
         self.blocks.back().map(|block| &block.anchor)
     }
 
-    /// The first block after `block` that changed something with one of these fingerprints; open where none has. Where the blocks that came
-    /// next are kept no more, it is the very next.
+    /// Returns the first block after `block` that changed a key with one of these fingerprints; [`OPEN`] if there is
+    /// none. If the following blocks are no longer retained, it is the very next one.
     pub fn next_change(&self, block: u64, prints: &[u64]) -> u64 {
         let skipped = (block + 1).checked_sub(self.oldest()).and_then(|count| usize::try_from(count).ok());
         let Some(skipped) = skipped else { return block + 1 };
@@ -107,27 +108,27 @@ impl RecentBlocks {
 }
 
 impl RemoteState {
-    /// The number and hash of the newest block.
+    /// Returns the number and hash of the newest block.
     pub fn head(&self) -> (u64, B256) {
         self.chain().head().map_or((0, B256::ZERO), |head| (head.number, head.hash))
     }
 
-    /// The state after the newest block.
+    /// Returns the state after the newest block.
     pub fn newest(self: &Arc<Self>) -> Option<RemoteView> {
         let anchor = self.chain().head()?.clone();
         Some(RemoteView { state: self.clone(), anchor })
     }
 
-    /// The state after a block; none where it is not one of the newest 256 of the chain.
+    /// Returns the state after a block; `None` unless it is one of the newest 256 of the chain.
     pub fn view(self: &Arc<Self>, number: u64, hash: B256) -> Option<RemoteView> {
         let anchor = self.chain().find(number, hash)?.clone();
         Some(RemoteView { state: self.clone(), anchor })
     }
 
-    /// The next block was executed here, and checked: `changes` is all that it changed, and what the cache holds beside it is so after
-    /// this block as it was before.
+    /// Appends a block that was executed here and checked. `changes` is everything that it changed, so all other cached
+    /// values stay valid.
     ///
-    /// None, and nothing done, where `number` does not come right after the newest block.
+    /// Returns `None` and does nothing unless `number` follows the newest block.
     pub fn advance(self: &Arc<Self>, number: u64, hash: B256, changes: &[AccountChange]) -> Option<RemoteView> {
         let mut chain = self.chain.write().unwrap_or_else(PoisonError::into_inner);
         let head = chain.head()?;
@@ -168,9 +169,9 @@ impl RemoteState {
         Some(RemoteView { state: self.clone(), anchor })
     }
 
-    /// The chain went on to a block that was not executed here, or to one some blocks further: all that is known ends before it.
+    /// Appends a block that was not executed here, or one several blocks ahead. All cached values end before it.
     ///
-    /// None, and nothing done, where `number` does not come after the newest block.
+    /// Returns `None` and does nothing unless `number` is after the newest block.
     pub fn cut(self: &Arc<Self>, number: u64, hash: B256) -> Option<RemoteView> {
         let mut chain = self.chain.write().unwrap_or_else(PoisonError::into_inner);
         let head = chain.head()?.clone();
@@ -181,7 +182,7 @@ impl RemoteState {
             self.hashes.insert(head.number, head.hash);
             self.hashes.remove(&number.saturating_sub(Self::HASHES as u64));
         } else {
-            // The blocks between are not known, nor whether those before them are this one's ancestors.
+            // The blocks between are unknown, and so is whether the earlier ones are ancestors of this one.
             self.hashes.clear();
             chain.blocks.clear();
         }
@@ -189,13 +190,13 @@ impl RemoteState {
         Some(RemoteView { state: self.clone(), anchor })
     }
 
-    /// A reorg: the blocks past `number` never were. Views of them know nothing any more.
+    /// Removes the blocks after `number` because of a reorg. Views of removed blocks know nothing from now on.
     ///
-    /// None where that block is not one of the newest 256: then the chain has to begin again, with [`restart`](Self::restart).
+    /// Returns `None` if that block is not one of the newest 256. The chain then has to [`restart`](Self::restart).
     pub fn revert_to(self: &Arc<Self>, number: u64, hash: B256) -> Option<RemoteView> {
         let mut chain = self.chain.write().unwrap_or_else(PoisonError::into_inner);
         let anchor = chain.find(number, hash)?.clone();
-        // First, so that nobody takes what is changed next for the old branch's.
+        // Views die first, so that no reader takes a value written below for one of the old branch.
         for dead in chain.blocks.iter().filter(|block| block.anchor.number > number) {
             dead.anchor.alive.store(false, Release);
         }
@@ -208,7 +209,7 @@ impl RemoteState {
         Some(RemoteView { state: self.clone(), anchor })
     }
 
-    /// Begins again at a block that may be any: nothing is known of it, and every view of before knows nothing any more.
+    /// Starts again at any block. Nothing is known of it, and every earlier view knows nothing from now on.
     pub fn restart(self: &Arc<Self>, number: u64, hash: B256) -> RemoteView {
         let mut chain = self.chain.write().unwrap_or_else(PoisonError::into_inner);
         chain.era.store(false, Release);

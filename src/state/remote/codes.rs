@@ -1,4 +1,4 @@
-//! The bytecode of the accounts that are held, each once.
+//! The bytecode of the cached accounts, each code once.
 
 use std::sync::{
     Arc, Weak,
@@ -10,7 +10,7 @@ use dashmap::DashMap;
 
 use crate::state::Code;
 
-/// Bytecode by its hash, for as long as an account has it.
+/// Bytecode by its hash, for as long as an account refers to it.
 #[derive(Debug, Default)]
 pub(super) struct Codes {
     by_hash: DashMap<B256, Weak<HeldCode>, DefaultHashBuilder>,
@@ -26,10 +26,10 @@ pub(super) struct HeldCode {
 }
 
 impl Codes {
-    /// Bytes that an entry takes beside the code itself.
+    /// The bytes of an entry without the code itself.
     const ENTRY: usize = 160;
 
-    /// Holds a code; none where there are no bytes.
+    /// Holds a code; `None` if it has no bytes.
     pub fn hold(self: &Arc<Self>, code: &Code) -> Option<Arc<HeldCode>> {
         if code.bytecode.is_empty() {
             return None;
@@ -49,7 +49,7 @@ impl Codes {
         self.bytes.load(Relaxed)
     }
 
-    /// The bytes, the table of the jumps in them, and the entry.
+    /// Returns the size of the bytes, their jump table and the entry.
     fn cost(code: &Code) -> usize {
         Self::ENTRY + code.bytecode.len() + code.bytecode.len() / 8
     }
@@ -58,7 +58,7 @@ impl Codes {
 impl Drop for HeldCode {
     fn drop(&mut self) {
         self.within.bytes.fetch_sub(Codes::cost(&self.code), Relaxed);
-        // Another may have taken the place meanwhile.
+        // Another thread may have inserted a new entry meanwhile.
         self.within.by_hash.remove_if(&self.code.hash, |_, held| held.strong_count() == 0);
     }
 }

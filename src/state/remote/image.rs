@@ -1,4 +1,4 @@
-//! The cache at one block, to be kept on disk between two starts.
+//! The cache at one block, as it is stored on disk between two runs of the program.
 
 use alloy_primitives::{Address, B256, Bytes, U256, map::HashMap};
 use alloy_rlp::{RlpDecodable, RlpEncodable};
@@ -6,12 +6,12 @@ use alloy_rlp::{RlpDecodable, RlpEncodable};
 use super::{Fetched, RemoteState, RemoteView, cell::AccountFields};
 use crate::state::CodeCache;
 
-/// All that is known of the state after one block.
+/// The known state after one block.
 #[derive(Clone, Debug, Default, PartialEq, Eq, RlpEncodable, RlpDecodable)]
 pub struct RemoteImage {
     /// The block's number.
     pub number: u64,
-    /// Its hash.
+    /// The block's hash.
     pub hash: B256,
     /// Hashes of blocks before it.
     pub hashes: Vec<ImageHash>,
@@ -24,40 +24,40 @@ pub struct RemoteImage {
 /// The hash of an ancestor.
 #[derive(Clone, Debug, Default, PartialEq, Eq, RlpEncodable, RlpDecodable)]
 pub struct ImageHash {
-    /// Its number.
+    /// The ancestor's number.
     pub number: u64,
-    /// Its hash.
+    /// The ancestor's hash.
     pub hash: B256,
 }
 
-/// An account with those of its slots that are known.
+/// An account with its known slots.
 #[derive(Clone, Debug, Default, PartialEq, Eq, RlpEncodable, RlpDecodable)]
 pub struct ImageAccount {
-    /// Where it is.
+    /// The account's address.
     pub address: Address,
-    /// Whether its fields are known; where they are not, only slots are.
+    /// Whether balance, nonce and code are known. If not, only slots are.
     pub is_known: bool,
     /// Balance in wei.
     pub balance: U256,
     /// Nonce.
     pub nonce: u64,
-    /// Its code's place in the list, from 1 on; 0 where it has none.
+    /// The index of the code in the list, counted from 1; 0 if the account has no code.
     pub code: u64,
-    /// Slots.
+    /// The known slots.
     pub slots: Vec<ImageSlot>,
 }
 
 /// A storage slot.
 #[derive(Clone, Debug, Default, PartialEq, Eq, RlpEncodable, RlpDecodable)]
 pub struct ImageSlot {
-    /// Which.
+    /// The slot's key.
     pub slot: U256,
-    /// Its value.
+    /// The slot's value.
     pub value: U256,
 }
 
 impl RemoteState {
-    /// All that is known at the block of `view`. Nothing where that is of the chain no more.
+    /// Returns the known state at the block of `view`. Empty if that block is no longer part of the chain.
     pub fn export(&self, view: &RemoteView) -> RemoteImage {
         let (block, since) = (view.number(), view.anchor.since);
         let mut image = RemoteImage { number: block, hash: view.hash(), ..RemoteImage::default() };
@@ -90,11 +90,12 @@ impl RemoteState {
             .filter(|entry| *entry.key() < block)
             .map(|entry| ImageHash { number: *entry.key(), hash: *entry.value() })
             .collect();
-        // What was read after the block had died may be another branch's.
+        // Values read after the block was removed may belong to another branch.
         if view.is_alive() { image } else { RemoteImage { number: block, hash: view.hash(), ..RemoteImage::default() } }
     }
 
-    /// Takes in what was known of the block of `view`. False where the image is of another block, or its block is of the chain no more.
+    /// Adds the state that was known at the block of `view`. Returns false if the image is of another block, or the
+    /// block is no longer part of the chain.
     pub fn import(&self, view: &RemoteView, image: RemoteImage, codes: &CodeCache) -> bool {
         if (image.number, image.hash) != (view.number(), view.hash()) {
             return false;

@@ -1,10 +1,10 @@
-//! What runs looked for and the cache did not have.
+//! State that runs needed and the cache did not have.
 
 use alloy_primitives::{Address, U256, map::HashSet};
 
 use super::RemoteView;
 
-/// Something of the upstream's state that is not known.
+/// A piece of the upstream's state that is not known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Miss {
     /// An account: balance, nonce and code.
@@ -15,12 +15,12 @@ pub enum Miss {
     BlockHash(u64),
 }
 
-/// What runs have missed, each once, by the block that they looked at.
+/// The misses of runs, without repetition, by the block that the runs read.
 #[derive(Clone, Debug, Default)]
 pub struct Missed(Vec<(RemoteView, HashSet<Miss>)>);
 
 impl Missed {
-    /// Notes a miss. Returns how many there are now.
+    /// Notes a miss. Returns the number of misses now.
     pub(crate) fn push(&mut self, view: &RemoteView, miss: Miss) -> usize {
         match self.0.iter_mut().find(|(known, _)| known == view) {
             Some((_, misses)) => drop(misses.insert(miss)),
@@ -29,17 +29,17 @@ impl Missed {
         self.len()
     }
 
-    /// How many there are.
+    /// Returns the number of misses.
     pub fn len(&self) -> usize {
         self.0.iter().map(|(_, misses)| misses.len()).sum()
     }
 
-    /// Whether nothing was missed: what a run gave is right.
+    /// Returns whether nothing was missed, so that the results are valid.
     pub const fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// The misses at each block.
+    /// Returns the misses at each block.
     pub fn by_view(&self) -> impl Iterator<Item = (&RemoteView, &HashSet<Miss>)> {
         self.0.iter().map(|(view, misses)| (view, misses))
     }

@@ -1,4 +1,4 @@
-//! What is known of an upstream's state, block by block.
+//! The known state of an upstream, block by block.
 
 mod cell;
 mod chain;
@@ -33,24 +33,26 @@ use super::Code;
 
 /// A concurrent cache of an upstream's accounts, slots and block hashes, bounded in bytes.
 ///
-/// Every value is held as versions: `from` the block that it was seen at or written in, `until` the block that changed it, which is open
-/// while none has. A read at block N takes the version that covers N. So a new block that was executed here costs what it changed, and all else
-/// stays known; and the states of some hundred blocks share what did not change between them.
+/// Every value is held as versions: `from` is the block at which it was seen or written, `until` the block that changed
+/// it, open if none did. A read at block N takes the version that covers N. A new block that was executed here
+/// therefore costs only its changes, and the states of some hundred blocks share what did not change between them.
 ///
-/// A value that is fetched at block N while the chain has gone on is valid up to the next block that changed it. That block is found in what
-/// is kept of the blocks: a fingerprint for each key that they changed. Two keys of one fingerprint only end a version early. Fetched values
-/// come in under a shared lock and blocks under an exclusive one, which no reader takes.
+/// A value that is fetched at block N while the chain advances is valid up to the next block that changed it. That
+/// block is found by the fingerprints of the keys that each retained block changed. Two keys with one fingerprint only
+/// end a version early. Fetched values are inserted under a shared lock and blocks under an exclusive one, which no
+/// reader takes.
 ///
-/// Whoever reads does so through a [`RemoteView`], at one block of one branch. When a reorg takes that block away, the view knows nothing any
-/// more: neither does it read the new branch's values, nor does what was fetched for it come in.
+/// Every reader has a [`RemoteView`] of one block of one branch. After a reorg removes that block, the view knows
+/// nothing: it neither reads values of the new branch, nor inserts values that were fetched for it.
 ///
-/// What is read sets a mark, and what has to go is looked for in the order in which it came; what has a mark loses it and goes to the end.
+/// A read sets a mark. Eviction goes through the entries in order of insertion: a marked entry loses its mark and moves
+/// to the end.
 pub struct RemoteState {
     accounts: DashMap<Address, Arc<Cell>, DefaultHashBuilder>,
     hashes: DashMap<u64, B256, DefaultHashBuilder>,
     chain: RwLock<RecentBlocks>,
     codes: Arc<Codes>,
-    /// Every entry once, in the order in which they came.
+    /// Every entry once, in order of insertion.
     order: SegQueue<(Address, Option<U256>)>,
     fingerprints: DefaultHashBuilder,
     limit: usize,
@@ -61,18 +63,18 @@ pub struct RemoteState {
     evicted: AtomicU64,
 }
 
-/// What the cache holds, and how often it had what was looked for.
+/// The size and the hit counts of a [`RemoteState`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RemoteStats {
-    /// Accounts and slots.
+    /// The number of accounts and slots.
     pub entries: usize,
-    /// Bytes that they take, bytecode included.
+    /// Their size in bytes, bytecode included.
     pub bytes: usize,
     /// Reads that found a value.
     pub hits: u64,
-    /// Reads that did not.
+    /// Reads that found none.
     pub misses: u64,
-    /// Entries that had to go.
+    /// Entries that were evicted.
     pub evicted: u64,
 }
 
@@ -81,29 +83,29 @@ pub struct RemoteStats {
 pub enum Fetched {
     /// An account. One without balance, nonce and code does not exist (EIP-161).
     Account {
-        /// Where it is.
+        /// The account's address.
         address: Address,
         /// Balance in wei.
         balance: U256,
-        /// Nonce.
+        /// The account's nonce.
         nonce: u64,
-        /// Code.
+        /// The account's code.
         code: Code,
     },
     /// A storage slot.
     Slot {
-        /// Whose.
+        /// The account's address.
         address: Address,
-        /// Which.
+        /// The slot's key.
         slot: U256,
-        /// Its value.
+        /// The slot's value.
         value: U256,
     },
     /// The hash of an ancestor of the block that it was fetched for.
     BlockHash {
-        /// Its number.
+        /// The ancestor's number.
         number: u64,
-        /// Its hash.
+        /// The ancestor's hash.
         hash: B256,
     },
 }
@@ -116,13 +118,14 @@ pub struct RemoteView {
 }
 
 impl RemoteState {
-    /// Hashes of ancestors that are held at most: far more than the last 256 that blocks themselves see.
+    /// The number of ancestors' hashes that are held, far more than the 256 that `BLOCKHASH` can read.
     const HASHES: usize = 1 << 14;
-    /// Bytes of an account's entry and of a slot's, in their tables as these are filled on average, their place in the order included.
+    /// The bytes of an account's entry and of a slot's, in tables of average load, with their entry in the eviction
+    /// order.
     const ACCOUNT_BYTES: usize = 420;
     const SLOT_BYTES: usize = 230;
 
-    /// A cache of up to `limit` bytes for a chain whose head is the block of this number and hash.
+    /// Creates a cache of up to `limit` bytes for a chain whose head has this number and hash.
     pub fn new(limit: usize, number: u64, hash: B256) -> Arc<Self> {
         Arc::new(Self {
             accounts: DashMap::default(),
@@ -140,7 +143,7 @@ impl RemoteState {
         })
     }
 
-    /// What it holds.
+    /// Returns the cache's size and hit counts.
     pub fn stats(&self) -> RemoteStats {
         RemoteStats {
             entries: self.entries.load(Relaxed),
@@ -151,13 +154,14 @@ impl RemoteState {
         }
     }
 
-    /// Counts reads, which are counted where they are made first: one counter for all would be fought over.
+    /// Adds to the counts of reads. Runs count locally first, because a shared counter would be contended.
     pub fn count(&self, hits: u64, misses: u64) {
         self.hits.fetch_add(hits, Relaxed);
         self.misses.fetch_add(misses, Relaxed);
     }
 
-    /// Puts in what was fetched at the block of `view`. False where that block is of the chain no more: then nothing comes in.
+    /// Inserts values that were fetched at the block of `view`. Returns false and inserts nothing if that block is no
+    /// longer part of the chain.
     pub fn insert(&self, view: &RemoteView, values: impl IntoIterator<Item = Fetched>) -> bool {
         for value in values {
             let chain = self.chain();
@@ -195,7 +199,8 @@ impl RemoteState {
         self.fingerprints.hash_one(address)
     }
 
-    /// Of what changes a slot: a write to it, or the account's storage being cleared.
+    /// Returns the fingerprints of the two changes that end a slot's value: a write to it, and clearing the account's
+    /// storage.
     fn slot_prints(&self, address: &Address, slot: &U256) -> [u64; 2] {
         use std::hash::BuildHasher;
         [self.fingerprints.hash_one((address, slot)), self.cleared_print(address)]
@@ -206,7 +211,7 @@ impl RemoteState {
         self.fingerprints.hash_one((address, "storage"))
     }
 
-    /// Changes what is known of an account. Its place in the table is held meanwhile, so that it is not evicted.
+    /// Changes an account's known state, with its table entry locked, so that it is not evicted meanwhile.
     fn with<T>(&self, address: Address, change: impl FnOnce(&mut Known) -> T) -> T {
         let mut is_new = false;
         let cell = self.accounts.entry(address).or_insert_with(|| {
@@ -223,7 +228,7 @@ impl RemoteState {
         known.info.mark();
         self.recount::<Option<AccountFields>>(before, known.info.value.count_older());
         drop(known);
-        // After it is in the table: whoever looks for what has to go finds it there.
+        // Inserted into the table first, so that eviction finds it there.
         if is_new {
             self.order.push((address, None));
         }
@@ -251,7 +256,7 @@ impl RemoteState {
         }
     }
 
-    /// Counts the versions beside the newest.
+    /// Updates the count of versions that are not the newest.
     fn recount<T: Clone + Default + PartialEq>(&self, before: usize, after: usize) {
         if after >= before {
             self.bytes.fetch_add((after - before) * Versions::<T>::BYTES, Relaxed);
@@ -264,9 +269,9 @@ impl RemoteState {
         self.bytes.load(Relaxed) + self.codes.bytes()
     }
 
-    /// Lets go of what was not used for longest, until the rest is within the bound.
+    /// Evicts the least recently used entries until the cache is within its bound.
     fn evict(&self) {
-        // Each is looked at twice at most: the first look takes its mark.
+        // Each entry is visited at most twice, because the first visit clears its mark.
         let mut looks = 2 * self.order.len() + 2;
         while self.held() > self.limit && looks > 0 {
             looks -= 1;
@@ -286,7 +291,7 @@ impl RemoteState {
         }
     }
 
-    /// The bytes of an account that nobody has used and that has no slots any more; none where it stays.
+    /// Evicts an account that is not marked and has no slots. Returns its bytes; `None` if it stays.
     fn evict_account(&self, address: &Address) -> Option<usize> {
         let (_, cell) = self.accounts.remove_if(address, |_, cell| {
             let mut known = cell.write();
@@ -311,37 +316,38 @@ impl RemoteState {
 }
 
 impl RemoteView {
-    /// The block's number.
+    /// Returns the block's number.
     pub fn number(&self) -> u64 {
         self.anchor.number
     }
 
-    /// The block's hash.
+    /// Returns the block's hash.
     pub fn hash(&self) -> B256 {
         self.anchor.hash
     }
 
-    /// The cache that it reads.
+    /// Returns the cache that it reads.
     pub const fn state(&self) -> &Arc<RemoteState> {
         &self.state
     }
 
-    /// Whether the block is of the chain still.
+    /// Returns whether the block is still part of the chain.
     pub fn is_alive(&self) -> bool {
         self.anchor.is_alive()
     }
 
-    /// An account: none where it is not known, none within where it does not exist.
+    /// Returns an account. The outer `None` means unknown, the inner one that the account does not exist.
     pub fn account(&self, address: &Address) -> Option<Option<AccountInfo>> {
         self.info_of(&*self.cell(address)?)
     }
 
-    /// A storage slot, if it is known.
+    /// Returns a storage slot, if it is known.
     pub fn slot(&self, address: &Address, slot: &U256) -> Option<U256> {
         self.slot_of(&*self.cell(address)?, slot)
     }
 
-    /// The hash of the block of this number, if it is known. Those that come after this one have none: zero, as `BLOCKHASH` has it.
+    /// Returns the hash of the block of this number, if it is known. Later blocks have the hash zero, as `BLOCKHASH`
+    /// requires.
     pub fn block_hash(&self, number: u64) -> Option<B256> {
         match number.cmp(&self.number()) {
             std::cmp::Ordering::Less => {
@@ -353,13 +359,13 @@ impl RemoteView {
         }
     }
 
-    /// What is known of an account, to be asked again and again without looking it up.
+    /// Returns the cell of an account, so that repeated reads need no look-up.
     pub(crate) fn cell(&self, address: &Address) -> Option<Arc<Cell>> {
         self.state.accounts.get(address).map(|cell| cell.clone())
     }
 
     pub(crate) fn info_of(&self, cell: &Cell) -> Option<Option<AccountInfo>> {
-        // In this order: a value that another branch wrote was written after the block had died.
+        // The value is read before `is_alive`, because another branch writes values only after the block has died.
         let info = cell.info(self.anchor.number, self.anchor.since)?;
         self.is_alive().then_some(info)
     }

@@ -13,16 +13,16 @@ const SLOTS: u8 = 4;
 /// An account: its balance, whether its storage is cleared, and the slots that are written then.
 type Change = (u8, u64, bool, Vec<(u8, u64)>);
 
-/// What happens to the chain or the cache.
+/// An operation on the chain or the cache.
 #[derive(Clone, Debug)]
 enum Step {
-    /// The next block writes these, a cleared storage before its slots.
+    /// Appends a block with these changes. A cleared storage is cleared before its slots are written.
     Advance(Vec<Change>),
-    /// The same, and the cache is not told what.
+    /// Appends a block with these changes, which the cache is not given.
     Cut(Vec<Change>),
-    /// A value is fetched at the block so far behind the head.
+    /// Fetches a value at the block so far behind the head.
     Fetch { behind: usize, account: u8, slot: Option<u8> },
-    /// So many blocks never were.
+    /// Removes so many blocks.
     Revert(usize),
 }
 
@@ -54,7 +54,7 @@ fn address(account: u8) -> Address {
 fn changes(of: &[Change]) -> Vec<AccountChange> {
     let change = |(account, balance, cleared, slots): &Change| AccountChange {
         address: address(*account),
-        // Balance zero: the account is gone.
+        // Balance zero means that the account does not exist.
         info: (*balance != 0).then(|| AccountInfo { balance: U256::from(*balance), ..AccountInfo::default() }),
         storage_cleared: *cleared,
         slots: slots.iter().map(|(slot, value)| (U256::from(*slot), U256::from(*value))).collect(),
@@ -103,7 +103,8 @@ fn hash(salt: u64) -> B256 {
     keccak256(salt.to_be_bytes())
 }
 
-/// Runs steps against a cache and a plain model of every block, and checks all that the cache says of any block.
+/// Runs the operations on a cache and on a plain model of every block, and checks all that the cache returns for any
+/// block.
 fn run(limit: usize, steps: &[Step]) -> Result<Arc<RemoteState>, TestCaseError> {
     let first = 1_000;
     let state = RemoteState::new(limit, first, hash(0));

@@ -1,12 +1,12 @@
-//! One value through the blocks.
+//! The versions of one value across blocks.
 
-/// The value of one key at several blocks, each from the block that it was seen at to the one that changed it.
+/// The value of one key at several blocks, each from the block at which it was seen to the one that changed it.
 ///
 /// Versions do not overlap. One that nothing has ended yet is valid at every later block of the chain.
 #[derive(Clone, Debug)]
 pub(super) struct Versions<T> {
     newest: Version<T>,
-    /// Those before, oldest first.
+    /// The earlier versions, oldest first.
     #[expect(clippy::box_collection, reason = "most have none, and there are many: it is to take a word")]
     older: Option<Box<Vec<Version<T>>>>,
 }
@@ -14,12 +14,13 @@ pub(super) struct Versions<T> {
 #[derive(Clone, Debug, Default)]
 struct Version<T> {
     from: u64,
-    /// The first block at which it is no longer so; [`OPEN`] where none is known. Not past `from`: there is no version.
+    /// The first block at which the value is no longer valid; [`OPEN`] if none is known. A version with `until` not
+    /// past `from` does not exist.
     until: u64,
     value: T,
 }
 
-/// The end of a version that has none.
+/// The `until` of a version that no block has ended.
 pub(super) const OPEN: u64 = u64::MAX;
 
 impl<T> Version<T> {
@@ -39,10 +40,10 @@ impl<T: Default> Default for Versions<T> {
 }
 
 impl<T: Clone + Default + PartialEq> Versions<T> {
-    /// Bytes of one version that is not the newest.
+    /// The bytes of a version that is not the newest.
     pub const BYTES: usize = size_of::<Version<T>>();
 
-    /// The value at `block`, if it is known. What began before `since` is known no more.
+    /// Returns the value at `block`, if it is known. Versions that began before `since` do not count.
     pub fn at(&self, block: u64, since: u64) -> Option<&T> {
         if self.newest.covers(block, since) {
             return Some(&self.newest.value);
@@ -51,7 +52,8 @@ impl<T: Clone + Default + PartialEq> Versions<T> {
         older.iter().rev().find(|version| version.covers(block, since)).map(|version| &version.value)
     }
 
-    /// The value changed in `block`, past all that is known. Versions that ended before `oldest` are forgotten.
+    /// Notes that the value changed in `block`, which is after all known versions. Drops versions that ended before
+    /// `oldest`.
     pub fn begin(&mut self, block: u64, since: u64, value: T, oldest: u64) {
         let same = self.newest.until == OPEN && self.newest.from >= since && self.newest.value == value;
         if !same {
@@ -60,12 +62,12 @@ impl<T: Clone + Default + PartialEq> Versions<T> {
         }
     }
 
-    /// The value changed in `block`, past all that is known, and nobody knows to what.
+    /// Notes that the value changed in `block`, after all known versions, to an unknown value.
     pub fn end(&mut self, block: u64) {
         self.newest.until = self.newest.until.min(block);
     }
 
-    /// The value was seen at `block`, and nothing changed it before `until`.
+    /// Notes that the value was seen at `block` and did not change before `until`.
     pub fn insert(&mut self, block: u64, until: u64, since: u64, value: T, oldest: u64) {
         if self.at(block, since).is_some() {
             return;
@@ -79,7 +81,7 @@ impl<T: Clone + Default + PartialEq> Versions<T> {
             before.until = before.until.min(block);
         }
         match all.get_mut(at) {
-            // Nothing changed it between: it is one version.
+            // The value did not change between the two, so they are one version.
             Some(next) if next.from <= until && next.value == value => next.from = block,
             Some(next) => {
                 let until = until.min(next.from);
@@ -92,7 +94,7 @@ impl<T: Clone + Default + PartialEq> Versions<T> {
         self.older = (!all.is_empty()).then(|| Box::new(all));
     }
 
-    /// Blocks past `last` never were.
+    /// Removes the blocks after `last`.
     pub fn revert_to(&mut self, last: u64) {
         while self.newest.is_there() && self.newest.from > last {
             self.newest = self.older.as_mut().and_then(|older| older.pop()).unwrap_or_default();
@@ -103,12 +105,12 @@ impl<T: Clone + Default + PartialEq> Versions<T> {
         self.older.take_if(|older| older.is_empty());
     }
 
-    /// Forgets all.
+    /// Removes all versions.
     pub fn clear(&mut self) {
         *self = Self::default();
     }
 
-    /// How many there are beside the newest.
+    /// Returns the number of versions beside the newest.
     pub fn count_older(&self) -> usize {
         self.older.as_ref().map_or(0, |older| older.len())
     }

@@ -1,4 +1,4 @@
-//! Drafted roots beside those of the world that the changes make.
+//! Drafted roots compared with the roots of the worlds that the same changes make.
 
 use std::collections::BTreeMap;
 
@@ -17,14 +17,14 @@ enum Op {
     Store(Address, U256, U256),
     Clear(Address),
     Destroy(Address),
-    /// Puts a new contract in the place of what was there.
+    /// Creates a contract at an address, whatever was there.
     Create(Address),
     /// A call that changes nothing.
     Touch(Address),
     EndBlock,
 }
 
-/// Of a few, so that operations meet.
+/// Returns one of a few addresses, so that operations collide.
 fn addresses() -> impl Strategy<Value = Address> {
     (0_u8..20).prop_map(Address::with_last_byte)
 }
@@ -33,7 +33,7 @@ fn slots() -> impl Strategy<Value = U256> {
     (0_u64..20).prop_map(U256::from)
 }
 
-/// Zero often: it removes the slot.
+/// Returns zero often, which removes the slot.
 fn values() -> impl Strategy<Value = U256> {
     prop_oneof![Just(U256::ZERO), (1_u64..4).prop_map(U256::from), Just(U256::MAX)]
 }
@@ -51,7 +51,7 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
     vec(op, 0..80)
 }
 
-/// An account after a transaction, as revm hands it over.
+/// Returns an account after a transaction, as revm hands it over.
 fn ran(overlay: &Overlay, address: Address, status: AccountStatus) -> AddressMap<RunAccount> {
     let info = overlay.basic_ref(address).unwrap().unwrap_or_default();
     let account = RunAccount { status: status | AccountStatus::Touched, ..RunAccount::from(info) };
@@ -78,7 +78,7 @@ proptest! {
             match op {
                 Op::Pay(address, balance) => overlay.set(address, Some(balance), None, None),
                 Op::Store(address, slot, value) => {
-                    // A slot is written by code that runs: the account is there.
+                    // Code that runs writes slots, so the account exists.
                     overlay.set(address, None, Some(1), None);
                     overlay.set_slot(address, slot, value);
                 }

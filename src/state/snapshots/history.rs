@@ -1,4 +1,4 @@
-//! What is left of old blocks: they are pruned as new ones come, and their headers stay.
+//! Pruned blocks: how old blocks are pruned as new ones arrive, and their headers, which stay.
 
 use std::{ops::Range, sync::Arc};
 
@@ -9,31 +9,34 @@ use alloy_rlp::Decodable;
 use super::{Published, drop_aside};
 use crate::{chain::SealedBlock, state::UnknownBlock};
 
-/// Blocks that are pruned at once, at most: publishing does not wait for a whole history where the bound was lowered.
+/// The largest number of blocks pruned at once, so that publishing does not wait for a whole history after the bound
+/// was lowered.
 const PRUNED_AT_ONCE: usize = 16;
 
 impl Published {
-    /// The number of the oldest block after genesis that is kept with what is in it; the next block's where there is none.
+    /// Returns the number of the oldest block after genesis with a body; that of the next block if there is none.
     pub fn oldest_history(&self) -> u64 {
         self.pruned().end
     }
 
-    /// The numbers of the pruned blocks: they lie between genesis and the oldest of the others.
+    /// Returns the numbers of the pruned blocks, which lie between genesis and the oldest block that is not pruned.
     fn pruned(&self) -> Range<u64> {
         let after_genesis = self.blocks.get_min().map_or(0, |(genesis, _)| genesis + 1);
         let oldest = self.blocks.range(after_genesis..).next().map_or(after_genesis, |(oldest, _)| *oldest);
         after_genesis..oldest
     }
 
-    /// The number of the pruned block with this hash.
+    /// Returns the number of the pruned block with this hash.
     pub(super) fn pruned_number(&self, hash: B256) -> Option<u64> {
         self.archive.as_ref()?.number(hash).filter(|number| self.pruned().contains(number))
     }
 
-    /// Refuses a range of blocks, both ends included, of which one was pruned, or is not known here though an upstream has it.
+    /// Checks that every block of a range, both ends included, is known with its body.
     ///
     /// # Errors
-    /// Returns the first such block and the oldest that is known.
+    ///
+    /// Returns [`UnknownBlock::History`] if a block was pruned; on an upstream's chain, [`UnknownBlock::Pruned`] if the
+    /// range begins before the oldest known block, or [`UnknownBlock::Bare`] if only a block's header is known.
     pub fn has_blocks(&self, from: u64, to: u64) -> Result<(), UnknownBlock> {
         if self.tags.is_none() {
             let (pruned, first) = (self.pruned(), from.max(self.pruned().start));
@@ -49,7 +52,7 @@ impl Published {
         }
     }
 
-    /// Why nothing but the header of block `number` is known.
+    /// Returns the reason why only the header of block `number` is known.
     pub fn no_body(&self, number: u64) -> UnknownBlock {
         match self.tags {
             Some(_) => UnknownBlock::Bare { number },
@@ -57,7 +60,7 @@ impl Published {
         }
     }
 
-    /// The sealed block of this number; of a pruned one its header alone.
+    /// Returns the sealed block of this number; of a pruned block, its header.
     pub fn sealed_block(&self, number: u64) -> Option<Arc<SealedBlock>> {
         if let Some(block) = self.blocks.get(&number) {
             return Some(block.clone());
@@ -69,8 +72,8 @@ impl Published {
         Some(Arc::new(SealedBlock::bare(header.seal_slow())))
     }
 
-    /// Prunes the oldest blocks after genesis, a few at once, until the newest `kept` are left: their headers stay. An upstream's are not pruned,
-    /// but [put away](Self::put_away).
+    /// Prunes the oldest blocks after genesis, a few at once, until the newest `kept` are left. Their headers stay. An
+    /// upstream's blocks are not pruned, but [put away](Self::put_away).
     pub(super) fn prune(&mut self, kept: u64) {
         let first_kept = (self.head().number() + 1).saturating_sub(kept);
         for _ in 0..PRUNED_AT_ONCE {
@@ -79,7 +82,7 @@ impl Published {
                 return;
             };
             let block = block.clone();
-            // While the disk cannot be read nothing is pruned: all else still answers.
+            // While the disk cannot be read nothing is pruned, so that all other requests are answered.
             let Some(hashes) = block.transaction_hashes() else { return };
             for hash in hashes {
                 self.transactions.remove(&hash);
@@ -95,7 +98,8 @@ impl Published {
     }
 }
 
-/// Headers of pruned blocks by number, kept for as long as the chain: so each takes a few hundred bytes. Cheap to clone.
+/// Headers of pruned blocks by number, compressed to a few hundred bytes each because they are never removed. Cheap to
+/// clone.
 #[derive(Clone, Debug, Default)]
 pub struct OldHeaders(imbl::OrdMap<u64, Arc<[u8]>>);
 
@@ -105,15 +109,15 @@ impl OldHeaders {
         self.0.insert(header.number, pack(&alloy_rlp::encode(header)).into());
     }
 
-    /// The header of block `number`, if it was added.
+    /// Returns the header of block `number`, if it was added.
     pub fn get(&self, number: u64) -> Option<Header> {
         let rlp = unpack(self.0.get(&number)?);
-        // What was encoded here can be decoded.
+        // The bytes were encoded here, so they decode.
         Header::decode(&mut rlp.as_slice()).ok()
     }
 }
 
-/// Writes each run of zeros as a zero and its length: most of a bloom is zeros, and some fields are nothing else.
+/// Replaces each run of zeros by a zero and its length. Most of a bloom is zeros, and some fields are nothing else.
 fn pack(bytes: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(bytes.len());
     for run in bytes.chunk_by(|a, b| (*a == 0) == (*b == 0)) {
@@ -128,7 +132,7 @@ fn pack(bytes: &[u8]) -> Vec<u8> {
     out
 }
 
-/// Reads what [`pack`] has written.
+/// Reverses [`pack`].
 fn unpack(packed: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(1024);
     let mut rest = packed.iter();

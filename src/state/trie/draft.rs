@@ -1,13 +1,13 @@
-//! A trie's root after changes of which nothing else is kept.
+//! The root of a trie after changes that are not kept.
 
 use alloy_primitives::{B256, keccak256};
 use alloy_trie::{EMPTY_ROOT_HASH, Nibbles, TrieMask, nodes::RlpNode};
 
 use super::{NodeKind, Scratch, Trie, TrieNode, TrieValue};
 
-/// A value that may take the place of a trie's own.
+/// A value that can replace a trie's own.
 pub trait DraftValue<V>: TrieValue {
-    /// Whether it is what the trie has already: it encodes to the same bytes.
+    /// Returns whether the trie has this value already, that is, one that encodes to the same bytes.
     fn is(&self, known: &V) -> bool;
 }
 
@@ -17,30 +17,31 @@ impl DraftValue<Self> for alloy_primitives::U256 {
     }
 }
 
-/// A [`Trie`] that is only borrowed, and changes to it.
+/// A borrowed [`Trie`] with changes.
 ///
-/// The changed nodes, and the branches above them, are copied once into the draft's own memory, where further changes find them. All
-/// others stay the trie's, with their hashes, and are referred to without counting: so a draft costs little more than the hashing of
-/// what changed. It has the shape that the trie would have after the same changes, and the same root.
+/// The changed nodes and the branches above them are copied once into the draft's own memory, where further changes
+/// find them. All other nodes stay in the trie, with their hashes, and are borrowed without reference counts, so a
+/// draft costs little more than the hashing of what changed. It has the shape and the root that the trie would have
+/// after the same changes.
 ///
-/// `V` are the trie's values, `W` those that the changes bring.
+/// `V` is the type of the trie's values, `W` that of the changes.
 #[derive(Debug)]
 pub struct Draft<'a, V, W> {
     root: DraftChild<'a, V>,
-    /// The draft's own nodes. One that a later change replaced stays until the draft goes.
+    /// The draft's own leaves. A leaf that a later change replaced stays until the draft is dropped.
     leaves: Vec<DraftLeaf<W>>,
     branches: Vec<DraftBranch<'a, V>>,
 }
 
-/// What hangs below a branch, or is the root.
+/// The root, or a child of a branch.
 #[derive(Debug)]
 enum DraftChild<'a, V> {
     None,
-    /// The trie's, at the depth at which the trie has it.
+    /// A node of the trie, at the same depth as in the trie.
     Kept(&'a TrieNode<V>),
-    /// The trie's at another depth, so that how its parent referred to it is of no use.
+    /// A node of the trie at another depth, so that its cached reference cannot be used.
     Moved(&'a TrieNode<V>),
-    /// The draft's, by their places.
+    /// A leaf or a branch of the draft, by its index.
     Leaf(usize),
     Branch(usize),
 }
@@ -49,13 +50,13 @@ enum DraftChild<'a, V> {
 struct DraftLeaf<W> {
     key: B256,
     value: W,
-    /// How the parent refers to it, once hashed; the same for branches.
+    /// The reference by which the parent refers to it, once hashed.
     rlp: Option<RlpNode>,
 }
 
 #[derive(Debug)]
 struct DraftBranch<'a, V> {
-    /// From the root to where the children part.
+    /// The nibbles from the root to where the children part.
     path: Nibbles,
     children: [DraftChild<'a, V>; 16],
     rlp: Option<RlpNode>,
@@ -70,12 +71,12 @@ impl<V> Clone for DraftChild<'_, V> {
 impl<V> Copy for DraftChild<'_, V> {}
 
 impl<'a, V: TrieValue, W: DraftValue<V>> Draft<'a, V, W> {
-    /// A draft of no changes to the empty trie.
+    /// Creates a draft of the empty trie.
     pub const fn empty() -> Self {
         Self { root: DraftChild::None, leaves: Vec::new(), branches: Vec::new() }
     }
 
-    /// A draft of no changes to `trie`.
+    /// Creates a draft of `trie` without changes.
     pub fn of(trie: &'a Trie<V>) -> Self {
         Self { root: trie.root.as_deref().map_or(DraftChild::None, DraftChild::Kept), ..Self::empty() }
     }
@@ -103,7 +104,7 @@ impl<'a, V: TrieValue, W: DraftValue<V>> Draft<'a, V, W> {
         }
     }
 
-    /// The root hash. Hashes what changed since it was last asked for.
+    /// Returns the root hash. Hashes only what changed since the last call.
     pub fn root_hash(&mut self, scratch: &mut Scratch) -> B256 {
         if matches!(self.root, DraftChild::None) {
             return EMPTY_ROOT_HASH;
@@ -112,7 +113,7 @@ impl<'a, V: TrieValue, W: DraftValue<V>> Draft<'a, V, W> {
         rlp.as_hash().unwrap_or_else(|| keccak256(rlp))
     }
 
-    /// The leaf of `key`, if there is one.
+    /// Returns the leaf of `key`, if there is one.
     fn leaf(&self, key: B256, path: &Nibbles) -> DraftChild<'a, V> {
         let mut child = self.root;
         loop {
@@ -135,7 +136,7 @@ impl<'a, V: TrieValue, W: DraftValue<V>> Draft<'a, V, W> {
         }
     }
 
-    /// What `child` is once `leaf` is at `path` in it.
+    /// Returns `child` with `leaf` inserted at `path`.
     fn insert_below(&mut self, child: DraftChild<'a, V>, path: &Nibbles, leaf: DraftLeaf<W>) -> DraftChild<'a, V> {
         let Some(child_path) = self.path(child) else { return self.push_leaf(leaf) };
         let fork = path.common_prefix_length(&child_path);
@@ -158,7 +159,7 @@ impl<'a, V: TrieValue, W: DraftValue<V>> Draft<'a, V, W> {
         }
     }
 
-    /// What `child` is without the leaf at `path`, which is in it.
+    /// Returns `child` without the leaf at `path`, which is in it.
     fn remove_below(&mut self, child: DraftChild<'a, V>, path: &Nibbles) -> DraftChild<'a, V> {
         let Some(index) = self.own(child) else { return DraftChild::None };
         let below = nibble(path, self.branches[index].path.len());
@@ -170,7 +171,7 @@ impl<'a, V: TrieValue, W: DraftValue<V>> Draft<'a, V, W> {
         }
     }
 
-    /// The place of the branch `child` among the draft's own, to be changed; none where it is a leaf, or nothing.
+    /// Returns the index of the branch `child` among the draft's own, for a change; `None` if it is a leaf or empty.
     fn own(&mut self, child: DraftChild<'a, V>) -> Option<usize> {
         match child {
             DraftChild::Branch(index) => {
@@ -189,7 +190,7 @@ impl<'a, V: TrieValue, W: DraftValue<V>> Draft<'a, V, W> {
         }
     }
 
-    /// `child` at another depth.
+    /// Returns `child` at another depth.
     fn moved(&mut self, child: DraftChild<'a, V>) -> DraftChild<'a, V> {
         match child {
             DraftChild::Kept(node) => return DraftChild::Moved(node),
@@ -219,7 +220,7 @@ impl<'a, V: TrieValue, W: DraftValue<V>> Draft<'a, V, W> {
         }
     }
 
-    /// How a parent refers to `child`, which hangs at `depth` nibbles below the root.
+    /// Returns the reference by which a parent refers to `child` at `depth` nibbles below the root.
     fn rlp(&mut self, child: DraftChild<'a, V>, depth: usize, scratch: &mut Scratch) -> RlpNode {
         match child {
             DraftChild::None => RlpNode::default(),
@@ -253,7 +254,7 @@ impl<'a, V: TrieValue, W: DraftValue<V>> Draft<'a, V, W> {
     }
 }
 
-/// The nibble of `path` at `depth`, at which the path has one.
+/// Returns the nibble of `path` at `depth`, at which the path has one.
 fn nibble(path: &Nibbles, depth: usize) -> usize {
     path.get_unchecked(depth).into()
 }

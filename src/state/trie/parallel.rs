@@ -1,22 +1,24 @@
-//! The hashes of one trie by several threads.
+//! Hashing one trie on several threads.
 
 use alloy_primitives::B256;
 use rayon::prelude::*;
 
 use super::{NodeKind, Scratch, Trie, TrieNode, TrieValue};
 
-/// A changed part of a trie: its top node, and the depth at which that hangs.
+/// A changed subtrie: its top node, and the depth of that node.
 type Subtrie<'a, V> = (&'a TrieNode<V>, usize);
 
 impl<V: TrieValue> Trie<V> {
-    /// Two forks make as many as 256 parts: enough for all cores.
+    /// The levels of branches at which the work is divided. Two make up to 256 parts, enough for all cores.
     const FORKS: usize = 2;
-    /// Fewer changed parts are not worth waking a thread for.
+    /// With fewer changed parts than this, waking a thread costs more than it saves.
     const MANY: usize = 32;
 
-    /// The root hash, as [`root_hash`](Self::root_hash) has it, by all threads of rayon's global pool where much has changed.
+    /// Returns the root hash as [`root_hash`](Self::root_hash) does, on all threads of rayon's global pool if much has
+    /// changed.
     ///
-    /// Not for the threads of another pool: one that waits there for the others' parts would take up whatever else is queued.
+    /// Not for threads of another pool: while such a thread waits for the parts, it would run whatever else is queued
+    /// there.
     pub fn root_hash_in_parallel(&self) -> B256 {
         let mut parts = Vec::new();
         if let Some(root) = &self.root {
@@ -32,8 +34,8 @@ impl<V: TrieValue> Trie<V> {
 }
 
 impl<V: TrieValue> TrieNode<V> {
-    /// Lists the changed nodes that are `forks` branches with more than one changed child below this one, and the changed leaves
-    /// above. What such a leaf's own hash stands on is hashed.
+    /// Lists the changed nodes that are `forks` branches with several changed children below this one, and the changed
+    /// leaves above them. The values of these leaves are hashed here.
     fn changed_parts<'a>(&'a self, depth: usize, forks: usize, parts: &mut Vec<Subtrie<'a, V>>) {
         match &self.kind {
             _ if self.rlp.get().is_some() => {}

@@ -1,4 +1,4 @@
-//! The trie beside the one of `alloy-trie`, which is built anew for each root.
+//! The trie compared with that of `alloy-trie`, which is built anew for each root.
 
 use super::*;
 use alloy_primitives::{b256, keccak256};
@@ -22,7 +22,7 @@ fn value(value: u64) -> U256 {
     U256::from(value)
 }
 
-/// A key of zeros but for its first nibble and its last byte.
+/// Returns a key of zeros but for its first nibble and its last byte.
 fn key(first: u8, last: u8) -> B256 {
     let mut key = B256::ZERO;
     key[0] = first << 4;
@@ -42,7 +42,7 @@ fn trie_of(entries: impl IntoIterator<Item = (B256, U256)>) -> Trie<U256> {
     trie
 }
 
-/// The root by another implementation, from scratch.
+/// Returns the root by another implementation, from scratch.
 fn root_of(model: &Model) -> B256 {
     let mut builder = HashBuilder::default();
     for (key, value) in model {
@@ -72,7 +72,7 @@ fn an_empty_trie_has_the_empty_root_and_an_empty_proof() {
     assert_proves(&trie, key(0, 0));
 }
 
-/// TrieTests/trietest_secureTrie.json of <https://github.com/ethereum/tests>.
+/// The vectors are `TrieTests/trietest_secureTrie.json` of <https://github.com/ethereum/tests>.
 #[test]
 fn roots_are_those_of_the_ethereum_test_vectors() {
     let cases: [(&[(&str, &str)], B256); 3] = [
@@ -121,10 +121,10 @@ fn nodes_shorter_than_a_hash_are_part_of_their_parent() {
 
 #[test]
 fn a_proof_lists_no_embedded_node() {
-    // The extension holds the branch, and the branch both leaves.
+    // The extension embeds the branch, and the branch both leaves.
     let mut trie = trie_of([(key(0, 1), value(1)), (key(0, 2), value(2))]);
     assert_eq!(trie.proof(key(0, 1)).len(), 1);
-    // Now the branch is long enough for a node of its own, the other leaf is not.
+    // Now the branch is long enough to be a node of its own. The other leaf is not.
     trie.insert(key(0, 1), U256::MAX);
     assert_eq!(trie.proof(key(0, 1)).len(), 3, "extension, branch, leaf");
     assert_eq!(trie.proof(key(0, 2)).len(), 2, "extension, branch with the leaf");
@@ -187,7 +187,7 @@ fn a_change_leaves_all_other_subtrees_shared() {
 fn removal_restores_the_earlier_root() {
     let mut trie = trie_of([(key(0, 0x12), value(1))]);
     let mut roots = vec![trie.root_hash()];
-    // Each forks another way: beside a leaf, in a branch, in an extension, at the top.
+    // Each key forks elsewhere: beside a leaf, in a branch, in an extension, at the top.
     let keys = [key(0, 0x13), key(0, 0x14), key(0, 0x22), key(3, 0), key(3, 1), key(4, 0)];
     for key in keys {
         trie.insert(key, value(2));
@@ -224,7 +224,7 @@ enum Op {
     Clone,
 }
 
-/// Keys of one small set which share prefixes of all lengths, so that operations meet.
+/// Returns keys of a small set that share prefixes of all lengths, so that operations collide.
 fn keys() -> impl Strategy<Value = B256> {
     let nibbles = [0x00_u8, 0x01, 0x10, 0x11, 0xff];
     let byte = move || (0..nibbles.len()).prop_map(move |index| nibbles[index]);
@@ -240,7 +240,7 @@ fn keys() -> impl Strategy<Value = B256> {
     )
 }
 
-/// Never zero; mostly so small that the leaf may be embedded.
+/// Returns a value that is never zero and mostly so small that its leaf may be embedded.
 fn values() -> impl Strategy<Value = U256> {
     prop_oneof![
         3 => (1_u64..4).prop_map(U256::from),
@@ -359,7 +359,7 @@ proptest! {
     }
 }
 
-/// A value with a trie of its own, as an account has its storage.
+/// A value with a trie of its own, like an account with its storage.
 #[derive(Clone, Debug, PartialEq)]
 struct Nested(Trie<U256>);
 
@@ -380,7 +380,7 @@ proptest! {
         let mut model = Model::new();
         for (index, (key, new)) in changes.into_iter().enumerate() {
             if index == first {
-                // From here on parts of it are hashed already.
+                // From here on, parts of the trie are hashed already.
                 trie.root_hash_in_parallel();
             }
             let key = hashed_key(key);
@@ -405,7 +405,7 @@ fn tries_in_a_trie_are_hashed_in_parallel_too() {
     let mut again = Trie::new();
     (1..=300).for_each(|seed| again.insert(hashed_key(seed), Nested(storage(if seed == 7 { 9 } else { seed }))));
     assert_eq!(outer.root_hash_in_parallel(), again.root_hash());
-    // One storage alone has changed, below one leaf alone.
+    // The storage of a single leaf has changed.
     let mut changed = outer.clone();
     changed.insert(hashed_key(3), Nested(storage(1_000)));
     let mut again = Trie::new();

@@ -1,6 +1,8 @@
-//! The batch executor: the contract that an account delegates to by EIP-7702, so that one transaction of it makes all calls of a batch or none.
+//! The batch executor: the contract to which an account delegates by EIP-7702, so that one transaction makes all calls
+//! of a batch or none.
 //!
-//! Its source is `BatchExecutor.sol`. `src/solidity/compile.mjs` makes `BatchExecutor.json` of it, from which this module is built.
+//! Its source is `BatchExecutor.sol`. `src/solidity/compile.mjs` compiles it to `BatchExecutor.json`, from which this
+//! module is built.
 
 use alloy_primitives::{Address, B256, Bytes, U256, b256};
 use alloy_sol_types::{SolCall, SolValue, sol};
@@ -10,13 +12,13 @@ use super::{BatchCall, WalletError};
 use crate::chain::{DEPLOYMENT_PROXY, deployment_address, deployment_data};
 
 mod contract {
-    //! What the artifact says: its functions, its creation code and its code.
+    //! The artifact: functions, creation code and runtime code.
 
     alloy_sol_types::sol!(BatchExecutor, "src/wallet/executor/BatchExecutor.json");
 }
 
 sol! {
-    // The contract takes calls as bytes: its ABI does not say what they are.
+    // The contract takes calls as bytes, so its ABI does not describe them.
     struct ExecutorCall {
         address to;
         uint256 value;
@@ -24,56 +26,58 @@ sol! {
     }
 }
 
-/// The salt that it is deployed with.
+/// The salt of the deployment.
 const SALT: B256 = B256::ZERO;
-/// `execute` takes `abi.encode(Call[])`, and 0 is the account itself (ERC-7821).
+/// The mode in which `execute` takes `abi.encode(Call[])`, and address 0 is the account itself (ERC-7821).
 const SINGLE_BATCH: B256 = b256!("0x0100000000000000000000000000000000000000000000000000000000000000");
-/// `execute` takes `abi.encode(Call[], bytes opData)` too. `opData` is a gas limit for each call, and 0 is an address like others.
+/// The mode in which `execute` also takes `abi.encode(Call[], bytes opData)`. `opData` is a gas limit for each call,
+/// and address 0 is an address like others.
 const SINGLE_BATCH_WITH_OP_DATA: B256 = b256!("0x0100000000007821000100000000000000000000000000000000000000000000");
 
-/// The batch executor of a chain: where it is, and what is there.
+/// The batch executor of a chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BatchExecutor {
     address: Address,
 }
 
-/// What an account's code says of who executes for it.
+/// The delegation of an account, by its code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Delegation {
-    /// It has no code: a key alone speaks for it.
+    /// The account has no code.
     None,
-    /// It has delegated to the batch executor (EIP-7702).
+    /// The account is delegated to the batch executor (EIP-7702).
     Executor,
-    /// It has delegated to another contract.
+    /// The account is delegated to another contract.
     Other(Address),
-    /// It is a contract: no key speaks for it, and it can delegate to nobody.
+    /// The account is a contract, which cannot be delegated.
     Contract,
 }
 
 impl BatchExecutor {
-    /// The one at this address, or at [`default_address`](Self::default_address). What a setting names is taken to be this contract.
+    /// Returns the executor at this address, or at [`default_address`](Self::default_address). An address from the
+    /// settings is trusted to be this contract.
     pub fn new(address: Option<Address>) -> Self {
         Self { address: address.unwrap_or_else(Self::default_address) }
     }
 
-    /// Where [`deployment`](Self::deployment) puts it, on every chain.
+    /// Returns the address at which [`deployment`](Self::deployment) creates it, on every chain.
     pub fn default_address() -> Address {
         deployment_address(SALT, &contract::BatchExecutor::BYTECODE)
     }
 
-    /// Where it is.
+    /// Returns the address.
     pub fn address(self) -> Address {
         self.address
     }
 
-    /// Its code once it is deployed.
+    /// Returns the code of the deployed contract.
     pub fn runtime_code() -> &'static Bytes {
         &contract::BatchExecutor::DEPLOYED_BYTECODE
     }
 
-    /// The call that deploys it, which anybody may make once; it reverts where the contract is there already. It has to be in a transaction
-    /// before the first that delegates to it, as delegating to an account without code does nothing. None where its address is not the
-    /// default: nothing is known that would put it there.
+    /// Returns the call that deploys the contract. Anybody may make it once; it reverts if the contract exists. It has
+    /// to be in an earlier transaction than the first delegation, because delegating to an account without code has no
+    /// effect. `None` unless the address is the default, because no call is known that deploys to another address.
     pub fn deployment(self) -> Option<BatchCall> {
         (self.address == Self::default_address()).then(|| BatchCall {
             to: Some(DEPLOYMENT_PROXY),
@@ -84,7 +88,7 @@ impl BatchExecutor {
         })
     }
 
-    /// What an account of this code has delegated to.
+    /// Returns the delegation of an account with this code.
     pub fn delegation(self, code: &Bytecode) -> Delegation {
         match code.eip7702_address() {
             Some(address) if address == self.address => Delegation::Executor,
@@ -94,10 +98,13 @@ impl BatchExecutor {
         }
     }
 
-    /// What an account that has delegated to it calls itself with, to make these calls in order, all or none. Its value is to be 0: each
-    /// call's is paid by the account.
+    /// Returns the call data with which a delegated account calls itself to make these calls in order, all or none. The
+    /// value of that call must be 0: the account pays the value of each inner call.
     ///
-    /// [`WalletError::Shape`] names a call that is not of an atomic batch: one that creates a contract, or one with a gas limit of 0.
+    /// # Errors
+    ///
+    /// Returns [`WalletError::Shape`] for a call that cannot be in an atomic batch: one that creates a contract, or one
+    /// with a gas limit of 0.
     pub fn execute_calldata(calls: &[BatchCall]) -> Result<Bytes, WalletError> {
         let encoded =
             calls.iter().enumerate().map(|(index, call)| encode(index, call)).collect::<Result<Vec<_>, _>>()?;

@@ -1,4 +1,4 @@
-//! Programs beside revm's own loop, which must leave everything as this one does.
+//! Runs programs in this loop and in revm's own. Both must leave the same state.
 
 use alloy_evm::EvmEnv;
 use alloy_primitives::{Address, Bytes};
@@ -26,19 +26,19 @@ use crate::{
 /// A part of a program.
 #[derive(Clone, Debug)]
 enum Part {
-    /// Any byte, an opcode or not.
+    /// Any byte, which need not be an opcode.
     Byte(u8),
     Push(Vec<u8>),
-    /// A place to jump to.
+    /// A jump destination.
     Label,
-    /// Jumps to a label, counted round and round, or into the midst of things where there is none.
+    /// A jump to a label. The index wraps around. In a program without labels, the jump goes to byte 3.
     Jump {
         label: usize,
         conditional: bool,
     },
 }
 
-/// Words at which arithmetic, shifts, signs and offsets turn.
+/// Generates words, many at the edges of arithmetic, shifts, signs and offsets.
 fn words() -> impl Strategy<Value = Vec<u8>> {
     let bit = |bit: usize| U256::from(1) << bit;
     let edges = [0_u64, 1, 2, 7, 8, 31, 32, 33, 63, 64, 96, 255, 256, 257, u64::MAX]
@@ -119,7 +119,7 @@ fn parts() -> impl Strategy<Value = Vec<Part>> {
         1 => Just(Part::Label),
         1 => (0_usize..8, any::<bool>()).prop_map(|(label, conditional)| Part::Jump { label, conditional }),
     ];
-    // Some begin with enough on the stack, some with all that goes on it.
+    // Some programs begin with enough words on the stack, and some with a stack that is full or nearly so.
     let filled = prop_oneof![6 => Just(0_usize), 6 => Just(20), 1 => 1015_usize..=1024];
     (filled, vec(part, 1..120)).prop_map(|(filled, parts)| {
         (0..filled).map(|index| Part::Push(vec![index as u8])).chain(parts).collect::<Vec<_>>()
@@ -155,7 +155,7 @@ fn assemble(parts: &[Part]) -> Bytes {
     code.into()
 }
 
-/// What is left of a frame: why it ended, and its state, gas and memory included.
+/// The reason why a frame ended, and its final state, including gas and memory.
 #[derive(Debug, PartialEq)]
 struct End {
     action: InterpreterAction,
@@ -166,7 +166,6 @@ struct End {
     stopped: bool,
 }
 
-/// Whose loop runs.
 enum Loop {
     Ours,
     Revms,
@@ -210,7 +209,7 @@ proptest! {
 
 #[test]
 fn a_stretch_costs_what_revms_instructions_cost() {
-    // Each opcode alone, with every amount of gas around its price.
+    // Runs each opcode alone, with every amount of gas around its price.
     for spec in [SpecId::SHANGHAI, SpecId::CANCUN, SpecId::PRAGUE, SpecId::OSAKA, SpecId::AMSTERDAM] {
         for op in 0..=u8::MAX {
             let code = assemble(&(0..17).map(|_| Part::Push(vec![40])).chain([Part::Byte(op)]).collect::<Vec<_>>());

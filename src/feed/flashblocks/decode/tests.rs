@@ -1,4 +1,4 @@
-//! Messages as builders send them, and as they should not.
+//! Messages as builders send them, and malformed ones.
 
 use std::io::Write;
 
@@ -167,7 +167,7 @@ fn a_message_is_never_longer_than_the_limit_once_decompressed() {
     assert!(bomb.len() < 10_000, "{}", bomb.len());
     assert_eq!(Flashblock::from_binary(&bomb, LIMIT), Err(DecodeError::TooLarge { limit: LIMIT }));
     assert_eq!(Flashblock::from_text(padded.as_bytes(), LIMIT), Err(DecodeError::TooLarge { limit: LIMIT }));
-    // One byte decides.
+    // A single byte over the limit is refused.
     let small = compressed(text.as_bytes());
     assert!(Flashblock::from_binary(&small, text.len()).is_ok());
     assert_eq!(Flashblock::from_binary(&small, text.len() - 1), Err(DecodeError::TooLarge { limit: text.len() - 1 }));

@@ -1,4 +1,4 @@
-//! The rules as a table, and against random histories.
+//! The rules as tables, and on random histories.
 
 use alloy_primitives::{B64, Bytes};
 use op_alloy::rpc_types_engine::{OpFlashblockPayloadBase, OpFlashblockPayloadDelta};
@@ -24,12 +24,12 @@ fn on_canonical(number: u64, name: u8) -> Built {
 }
 
 impl Built {
-    /// Its hash after this sub-block.
+    /// Returns the block's hash after this sub-block.
     fn hash(self, index: u64) -> B256 {
         keccak256([self.name, 1, u8::try_from(index).unwrap()])
     }
 
-    /// The block that is built on it after this sub-block.
+    /// Returns the block that is built on it after this sub-block.
     fn next(self, index: u64, name: u8) -> Self {
         Self { number: self.number + 1, name, parent: self.hash(index) }
     }
@@ -56,7 +56,7 @@ impl Built {
         Flashblock { payload_id, index, base, diff, metadata: Metadata::default(), size: 1_000 }
     }
 
-    /// It as the canonical block that it becomes after this sub-block.
+    /// Returns the canonical block that this block becomes after this sub-block.
     fn canonical(self, index: u64) -> CanonicalBlock {
         CanonicalBlock {
             number: self.number,
@@ -78,11 +78,11 @@ fn plain(number: u64) -> CanonicalBlock {
     }
 }
 
-/// What happens.
+/// An event.
 #[derive(Clone, Debug)]
 enum On {
     Sub(Built, u64),
-    /// A sub-block changed by hand.
+    /// A sub-block that the test has altered.
     Changed(Arc<Flashblock>),
     Canonical(CanonicalBlock),
     Disconnected,
@@ -97,7 +97,7 @@ fn apply(rules: &mut FlashblockSequence, on: On) -> Vec<Action> {
     }
 }
 
-/// The actions in a few words.
+/// Returns the actions in a few words.
 fn words(actions: &[Action]) -> String {
     let word = |action: &Action| match action {
         Action::Open { flashblock, parent: Parent::Canonical } => format!("open {} head", name(flashblock)),
@@ -427,7 +427,7 @@ fn a_builder_that_gives_no_state_roots_is_matched_by_what_is_in_its_blocks() {
         (no_root(b, 1), "extend 2.1"),
     ];
     history(steps);
-    // Its last sub-block was never seen: what was begun on it was begun on another state.
+    // The last sub-block was never received, so the next block was built on another state.
     let steps = [
         (On::Canonical(plain(10)), "ignore canonical"),
         (no_root(a, 0), "open 1 head"),
@@ -435,7 +435,7 @@ fn a_builder_that_gives_no_state_roots_is_matched_by_what_is_in_its_blocks() {
         (On::Canonical(sealed(1)), "replace 11 Canonical, fall back mismatch"),
     ];
     history(steps);
-    // The next block was begun on another block with the same content.
+    // The next block was built on another block with the same content.
     let steps = [
         (On::Canonical(plain(10)), "ignore canonical"),
         (no_root(a, 0), "open 1 head"),
@@ -466,7 +466,7 @@ fn nothing_is_given_out_before_a_canonical_block_is_known() {
     history(steps);
 }
 
-/// What a caller that does as the rules say has pre-confirmed: blocks with the number of their sub-blocks.
+/// The pre-confirmed blocks of a caller that follows the rules, with their numbers of sub-blocks.
 #[derive(Debug, Default)]
 struct PreconfirmedByCaller {
     head: Option<u64>,
@@ -508,7 +508,7 @@ impl PreconfirmedByCaller {
 }
 
 fn events() -> impl Strategy<Value = On> {
-    // Two builders, of whose blocks some fit on others; the parent's last sub-block is 1 or 2.
+    // Two builders, whose blocks fit each other in part. The parent's last sub-block is 1 or 2.
     let built = (11u64..16, 0u8..2, 0u64..4).prop_map(|(number, builder, tip)| {
         let name = |number: u64| u8::try_from(number).unwrap() * 4 + builder;
         match tip {

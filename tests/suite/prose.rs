@@ -1,0 +1,177 @@
+//! The rules of this project's English that a machine can check, over all Rust files of the repository.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt::Write,
+    fs,
+    path::{Path, PathBuf},
+};
+
+/// Words that cannot open a comment, because a reader who has seen nothing yet does not know what they stand for.
+const OPENINGS: [&str; 18] = [
+    "What", "Whatever", "Who", "Whoever", "Whose", "How", "That", "Those", "It", "Its", "They", "Them", "Nobody",
+    "Nothing", "Rather", "Comes", "Goes", "Stands",
+];
+
+/// Documents that this repository does not hold, so a comment cannot cite them.
+const ABSENT: [&str; 3] = ["design.md", "api.md", "ruling"];
+
+struct SourceFile {
+    path: String,
+    lines: Vec<String>,
+}
+
+/// A paragraph of a comment: consecutive lines of one kind, without their markers.
+struct Paragraph<'a> {
+    line: usize,
+    text: Vec<&'a str>,
+    /// Whether it begins the comment.
+    is_first: bool,
+}
+
+/// Returns the Rust files of the crates, sorted by path.
+fn sources() -> Vec<SourceFile> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut pending: Vec<PathBuf> =
+        ["src", "tests", "benches", "loadtest", "profiles"].iter().map(|folder| root.join(folder)).collect();
+    let mut files = Vec::new();
+    while let Some(path) = pending.pop() {
+        if path.is_dir() {
+            pending.extend(fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().path()));
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            let text = fs::read_to_string(&path).unwrap();
+            let path = path.strip_prefix(root).unwrap().display().to_string();
+            files.push(SourceFile { path, lines: text.lines().map(str::to_owned).collect() });
+        }
+    }
+    files.sort_by(|a, b| a.path.cmp(&b.path));
+    assert!(files.len() > 200, "{} files were found", files.len());
+    files
+}
+
+/// Returns a comment line's marker and its text.
+fn comment(line: &str) -> Option<(&'static str, &str)> {
+    let line = line.trim_start();
+    ["///", "//!", "//"].into_iter().find_map(|marker| Some((marker, line.strip_prefix(marker)?.trim())))
+}
+
+impl SourceFile {
+    fn paragraphs(&self) -> Vec<Paragraph<'_>> {
+        let mut paragraphs: Vec<Paragraph<'_>> = Vec::new();
+        let (mut marker_before, mut is_open, mut is_code) = (None, false, false);
+        for (at, line) in self.lines.iter().enumerate() {
+            let Some((marker, text)) = comment(line) else {
+                (marker_before, is_open, is_code) = (None, false, false);
+                continue;
+            };
+            let is_first = marker_before != Some(marker);
+            is_open &= !is_first && !text.is_empty();
+            marker_before = Some(marker);
+            if text.starts_with("```") {
+                (is_code, is_open) = (!is_code, false);
+            } else if is_open {
+                paragraphs.last_mut().expect("an open paragraph").text.push(text);
+            } else if !text.is_empty() && !is_code {
+                paragraphs.push(Paragraph { line: at + 1, text: vec![text], is_first });
+                is_open = true;
+            }
+        }
+        paragraphs
+    }
+
+    /// Returns the types that the file defines outside its test module, with the line of each.
+    fn types(&self) -> impl Iterator<Item = (usize, &str)> {
+        let end = self.lines.iter().position(|line| line.starts_with("mod tests {")).unwrap_or(self.lines.len());
+        self.lines[..end].iter().enumerate().filter_map(|(at, line)| {
+            let line = line.trim_start();
+            let line = line.strip_prefix("pub").map_or(line, |rest| {
+                let rest =
+                    if rest.starts_with('(') { rest.split_once(')').map_or(rest, |(_, rest)| rest) } else { rest };
+                rest.trim_start()
+            });
+            let name = ["struct ", "enum ", "trait "].iter().find_map(|keyword| line.strip_prefix(keyword))?;
+            let end = name.find(|character: char| !character.is_alphanumeric()).unwrap_or(name.len());
+            name.starts_with(char::is_uppercase).then(|| (at + 1, &name[..end]))
+        })
+    }
+}
+
+/// Panics with one line for each finding.
+fn assert_none(findings: Vec<String>, rule: &str) {
+    let mut text = String::new();
+    for finding in &findings {
+        writeln!(text, "  {finding}").unwrap();
+    }
+    assert!(findings.is_empty(), "{rule}:\n{text}");
+}
+
+#[test]
+fn a_comment_opens_with_its_subject_or_its_verb() {
+    let mut findings = Vec::new();
+    for file in sources() {
+        for paragraph in file.paragraphs().iter().filter(|paragraph| paragraph.is_first) {
+            let word = paragraph.text[0].split(|character: char| !character.is_alphabetic()).next().unwrap_or_default();
+            if OPENINGS.contains(&word) {
+                findings.push(format!("{}:{}: {}", file.path, paragraph.line, paragraph.text[0]));
+            }
+        }
+    }
+    assert_none(findings, "a comment begins with a noun or a verb, not with a pronoun");
+}
+
+#[test]
+fn an_errors_section_says_when_in_a_sentence() {
+    let mut findings = Vec::new();
+    for file in sources() {
+        let paragraphs = file.paragraphs();
+        for pair in paragraphs.windows(2) {
+            // A section's text may follow its heading without an empty line.
+            let text = match pair[0].text.as_slice() {
+                ["# Errors"] => pair[1].text[0],
+                ["# Errors", text, ..] => text,
+                _ => continue,
+            };
+            if !["Returns ", "Like [`", "The same as [`"].iter().any(|opening| text.starts_with(opening)) {
+                findings.push(format!("{}:{}: {text}", file.path, pair[0].line));
+            }
+        }
+    }
+    assert_none(findings, "`# Errors` begins with \"Returns …\" and says when");
+}
+
+#[test]
+fn a_comment_cites_only_what_a_reader_can_open() {
+    let mut findings = Vec::new();
+    for file in sources().iter().filter(|file| !file.path.ends_with("prose.rs")) {
+        for paragraph in file.paragraphs() {
+            let text = paragraph.text.join(" ").to_lowercase();
+            if let Some(absent) = ABSENT.iter().find(|absent| text.contains(**absent)) {
+                findings.push(format!("{}:{}: {absent}", file.path, paragraph.line));
+            }
+        }
+    }
+    assert_none(findings, "a comment cites a document that is not in the repository");
+}
+
+#[test]
+fn a_type_s_name_is_unique_in_its_crate() {
+    let mut crates: BTreeMap<&str, BTreeMap<String, BTreeSet<String>>> = BTreeMap::new();
+    for file in sources() {
+        let name = match file.path.split('/').next().expect("a folder") {
+            _ if file.path.ends_with("tests.rs") => continue,
+            "src" => "presim",
+            "loadtest" if file.path.starts_with("loadtest/src/") => "loadtest",
+            "tests" if file.path.starts_with("tests/suite/") => "suite",
+            _ => continue,
+        };
+        for (line, defined) in file.types() {
+            let places = crates.entry(name).or_default().entry(defined.to_owned()).or_default();
+            places.insert(format!("{}:{line}", file.path));
+        }
+    }
+    assert_eq!(crates.keys().copied().collect::<Vec<_>>(), ["loadtest", "presim", "suite"]);
+    let findings = crates.values().flatten().filter(|(_, places)| places.len() > 1);
+    let findings =
+        findings.map(|(name, places)| format!("{name}: {}", places.iter().cloned().collect::<Vec<_>>().join(", ")));
+    assert_none(findings.collect(), "types of one crate share a name");
+}
