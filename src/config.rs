@@ -45,7 +45,7 @@ pub struct Config {
     /// Serve Prometheus metrics at http://ADDR:PORT/metrics.
     #[arg(long, env = "PRESIM_METRICS", value_name = "ADDR:PORT", help_heading = "General")]
     pub metrics: Option<SocketAddr>,
-    /// What to log: a level, or directives like `presim=debug,info`.
+    /// Log filter: a level, or directives like `presim=debug,info`.
     #[arg(long, env = "PRESIM_LOG", value_name = "FILTER", default_value = "info", help_heading = "General")]
     pub log: String,
     /// Log in JSON, one object per line.
@@ -251,7 +251,7 @@ pub struct Config {
     /// the wallet.
     #[arg(long, env = "PRESIM_WALLET_TOKEN_FILE", value_name = "FILE", help_heading = "Wallet")]
     pub wallet_token_file: Option<PathBuf>,
-    /// Who approves batches: `auto` approves all, `deny` rejects all, and `ask` waits for `presim wallet approve ID`.
+    /// Approval of batches: `auto` approves all, `deny` rejects all, and `ask` waits for `presim wallet approve ID`.
     /// `ask` needs --data-dir.
     #[arg(long, env = "PRESIM_WALLET_APPROVAL", value_name = "POLICY", value_enum, default_value_t = ApprovalPolicy::Auto, help_heading = "Wallet")]
     pub wallet_approval: ApprovalPolicy,
@@ -272,7 +272,7 @@ pub struct Config {
     /// are refused (5750).
     #[arg(long, env = "PRESIM_WALLET_UPGRADE", value_name = "POLICY", value_enum, default_value_t = UpgradePolicy::Allow, help_heading = "Wallet")]
     pub wallet_upgrade: UpgradePolicy,
-    /// What to do with an atomic batch that reverts in simulation: `refuse` it with the reason, or `send` it all the
+    /// Treatment of an atomic batch that reverts in simulation: `refuse` it with the reason, or `send` it all the
     /// same.
     #[arg(long, env = "PRESIM_WALLET_REVERT", value_name = "POLICY", value_enum, default_value_t = RevertPolicy::Refuse, help_heading = "Wallet")]
     pub wallet_revert: RevertPolicy,

@@ -98,7 +98,7 @@ impl Request {
     }
 }
 
-/// What a worker keeps between requests.
+/// The state that a worker keeps between requests.
 struct Worker {
     spec: ChainSpec,
     codes: CodeCache,

@@ -51,7 +51,7 @@ impl Timer {
 #[cfg(not(target_os = "linux"))]
 impl Timer {
     /// # Errors
-    /// Never returns an error.
+    /// Returns no error.
     pub fn new() -> io::Result<Self> {
         Ok(Self {})
     }
@@ -59,7 +59,7 @@ impl Timer {
     /// Sleeps until `moment`. Returns at once if it has passed.
     ///
     /// # Errors
-    /// Never returns an error.
+    /// Returns no error.
     pub async fn sleep_until(&self, moment: Instant) -> io::Result<()> {
         tokio::time::sleep_until(moment.into()).await;
         Ok(())

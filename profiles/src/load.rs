@@ -1,4 +1,4 @@
-//! The load: wrk, with the bodies of a workload in turn.
+//! The load: wrk, which sends the bodies of a workload in turn.
 
 use std::{
     path::PathBuf,
@@ -8,25 +8,25 @@ use std::{
 
 use eyre::{OptionExt, WrapErr, ensure};
 
-/// What is asked, and by how many connections.
+/// The settings of a load.
 #[derive(Debug)]
 pub struct Load {
     /// The wrk script that sends the bodies.
     pub script: PathBuf,
-    /// The requests, one a line.
+    /// The file of requests, one per line.
     pub bodies: PathBuf,
-    /// The block selector that stands for `latest`.
+    /// The block selector that replaces `latest`.
     pub tag: String,
     /// Connections, each with one request at a time.
     pub connections: u16,
 }
 
-/// A load that runs.
+/// A running load.
 #[derive(Debug)]
 pub struct Running(Child);
 
 impl Load {
-    /// Asks `url` for `time`.
+    /// Sends requests to `url` for `time`.
     pub fn run(&self, url: &str, time: Duration) -> eyre::Result<Running> {
         let wrk = Command::new("wrk")
             .args(["-t1", &format!("-c{}", self.connections), &format!("-d{}s", time.as_secs()), "-s"])
@@ -42,10 +42,11 @@ impl Load {
 }
 
 impl Running {
-    /// Waits for its end. Returns the requests a second.
+    /// Waits for the end of the load. Returns the requests per second.
     ///
     /// # Errors
-    /// That an answer was wrong: a profile of errors would show nothing.
+    ///
+    /// Returns an error if an answer was wrong, because a profile of errors would show nothing.
     pub fn finish(self) -> eyre::Result<f64> {
         let done = self.0.wait_with_output()?;
         let (said, errors) = (String::from_utf8_lossy(&done.stdout), String::from_utf8_lossy(&done.stderr));

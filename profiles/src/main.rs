@@ -25,19 +25,19 @@ const WORKSPACE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
 struct Args {
     /// The workload: BODIES/WORKLOAD.ndjson has its requests, one a line.
     workload: String,
-    /// The block selector that stands for `latest` in the bodies.
+    /// The block selector that replaces `latest` in the bodies.
     #[arg(long, default_value = "pending")]
     tag: String,
     /// Seconds to record.
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=60))]
     seconds: u64,
-    /// Connections that ask, each one request after another.
+    /// Connections, each with one request at a time.
     #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..=1000))]
     connections: u16,
-    /// Where the bodies, bodies.lua and genesis.json are.
+    /// The folder of the bodies, `bodies.lua` and `genesis.json`.
     #[arg(long, value_name = "DIR", default_value = concat!(env!("CARGO_MANIFEST_DIR"), "/../../shared/bench"), hide_default_value = true)]
     bodies: PathBuf,
-    /// Where the flame graph and the table go.
+    /// The folder for the flame graph and the table.
     #[arg(long, value_name = "DIR", default_value = "profiles/after")]
     out: PathBuf,
     /// The Cargo profile that presim is built with.
@@ -70,7 +70,7 @@ fn record(args: &Args) -> eyre::Result<()> {
     let load =
         Load { script: args.bodies.join("bodies.lua"), bodies, tag: args.tag.clone(), connections: args.connections };
 
-    // Warm, and the rate without a recorder beside it.
+    // A warm-up, which also measures the rate without a recorder.
     let rate = load.run(node.url(), Duration::from_secs(3))?.finish()?;
     let time = Duration::from_secs(args.seconds);
     let loaded = load.run(node.url(), time + Duration::from_secs(1))?;
@@ -98,7 +98,8 @@ fn record(args: &Args) -> eyre::Result<()> {
     Ok(())
 }
 
-/// A frame is drawn from this share of all samples on, in percent: the rest would be too narrow to read, and makes the file large.
+/// The share of all samples, in percent, from which on a frame is drawn. Narrower frames cannot be read, and make the
+/// file large.
 const NARROWEST: f64 = 0.15;
 
 fn flame(workload: &str, stacks: &[perf::Stack], file: fs::File) -> eyre::Result<()> {

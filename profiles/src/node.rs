@@ -9,7 +9,7 @@ use std::{
 
 use eyre::{OptionExt, WrapErr, ensure};
 
-/// Builds presim with a Cargo profile, which must leave it its symbols and line tables. Returns where it is.
+/// Builds presim with a Cargo profile, which must keep symbols and line tables. Returns the path of the program.
 pub fn build(profile: &str) -> eyre::Result<PathBuf> {
     let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let built = Command::new(cargo)
@@ -20,13 +20,13 @@ pub fn build(profile: &str) -> eyre::Result<PathBuf> {
         .output()
         .wrap_err("cannot run cargo")?;
     ensure!(built.status.success(), "presim could not be built");
-    // The last artifact with an executable is presim's.
+    // presim is the last artifact with an executable.
     let text = String::from_utf8(built.stdout).wrap_err("cargo's messages")?;
     let path = text.lines().rev().find_map(|line| line.split_once("\"executable\":\"")?.1.split_once('"'));
     Ok(path.ok_or_eyre("cargo names no executable")?.0.into())
 }
 
-/// A running presim, on a port of its own. Ended when dropped.
+/// A running presim on a port of its own. Stopped on drop.
 #[derive(Debug)]
 pub struct Node {
     process: Child,
@@ -50,17 +50,17 @@ impl Node {
         output.read_line(&mut banner)?;
         let url = banner.split_once("listens on ").and_then(|(_, rest)| rest.split_whitespace().next());
         node.url = url.ok_or_eyre("presim ended before it listened")?.to_owned();
-        // What else it says must not fill the pipe.
+        // Drained, because a full pipe would block the node.
         std::thread::spawn(move || output.lines().map_while(Result::ok).for_each(drop));
         Ok(node)
     }
 
-    /// Where it listens.
+    /// Returns the node's URL.
     pub fn url(&self) -> &str {
         &self.url
     }
 
-    /// Its process.
+    /// Returns the process id.
     pub fn id(&self) -> u32 {
         self.process.id()
     }

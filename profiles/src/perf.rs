@@ -14,12 +14,12 @@ use inferno::collapse::{
 };
 use tempfile::TempDir;
 
-/// Samples a second of CPU time. Not a divisor of any timer's rate.
+/// Samples per second of CPU time. Not a divisor of any timer's rate.
 pub const RATE: u32 = 499;
-/// Bytes of stack that each sample copies, to be unwound afterwards: tokio's and hyper's frames at the bottom included.
+/// Bytes of stack that each sample copies for unwinding, enough for the frames of tokio and hyper at the bottom.
 const STACK: u32 = 48 << 10;
 
-/// Says what to install where perf is not to be had.
+/// Checks that perf is installed. The error says what to install.
 pub fn check() -> eyre::Result<()> {
     let there =
         Command::new("perf").arg("--version").stdout(Stdio::null()).status().is_ok_and(|status| status.success());
@@ -27,23 +27,24 @@ pub fn check() -> eyre::Result<()> {
     Ok(())
 }
 
-/// What perf recorded.
+/// The samples of a recording.
 #[derive(Debug)]
 pub struct Samples(TempDir);
 
-/// A stack that was seen.
+/// A stack, with the number of its samples.
 #[derive(Debug)]
 pub struct Stack {
-    /// The thread's name, then its frames from the outermost to the innermost. Those of the kernel end in `_[k]`.
+    /// The thread's name, then the frames from the outermost to the innermost. Names of kernel frames end in `_[k]`.
     pub frames: Vec<String>,
-    /// How often.
+    /// The number of samples.
     pub count: u64,
 }
 
 /// Samples a process for `time`.
 ///
-/// By the clock, since virtual machines seldom have hardware counters; unwound by DWARF, since the assembly of Keccak keeps no frame pointer and a
-/// hash without its caller tells nothing. So what is recorded is the very program that is shipped.
+/// By the clock, because virtual machines seldom have hardware counters, and unwound by DWARF, because the assembly of
+/// Keccak keeps no frame pointer, and a hash without its caller says nothing. So the recorded program is exactly the
+/// shipped one.
 pub fn record(process: u32, time: Duration) -> eyre::Result<Samples> {
     let folder = TempDir::new()?;
     let recorded = Command::new("perf")
@@ -62,7 +63,7 @@ pub fn record(process: u32, time: Duration) -> eyre::Result<Samples> {
 }
 
 impl Samples {
-    /// The stacks, each once.
+    /// Returns the stacks, each once.
     pub fn stacks(&self) -> eyre::Result<Vec<Stack>> {
         let mut script = Command::new("perf")
             .args(["script", "--no-inline", "--fields", "comm,pid,tid,time,event,ip,sym,dso", "--input"])
@@ -81,7 +82,7 @@ impl Samples {
     }
 }
 
-/// The frame at the bottom of whatever tokio runs: what is below is the same for all, and not always unwound.
+/// The outermost frame of tokio's tasks. The frames below are the same for all, and not always unwound.
 const TASK: &str = "tokio::runtime::task::harness::Harness<T,S>::poll";
 
 impl Stack {
@@ -91,13 +92,13 @@ impl Stack {
         let (thread, frames) = frames.split_first().ok_or_eyre("a stack without a thread")?;
         let from = frames.iter().rposition(|frame| frame.starts_with(TASK)).unwrap_or(0);
         let known = frames[from..].iter().filter(|frame| **frame != "[unknown]");
-        // The kernel maps it, but it runs as the caller's own.
+        // The kernel maps the vDSO, but it runs as the caller's own code.
         let known = known.map(|frame| if frame.starts_with("__vdso") { frame.trim_end_matches("_[k]") } else { frame });
         let frames = std::iter::once(*thread).chain(known).map(str::to_owned);
         Ok(Self { frames: frames.collect(), count: count.parse()? })
     }
 
-    /// The frame that ran.
+    /// Returns the frame that was running.
     pub fn innermost(&self) -> &str {
         self.frames.last().map_or("", String::as_str)
     }

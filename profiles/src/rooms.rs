@@ -1,9 +1,9 @@
-//! Which room of the house a stack is in.
+//! The rooms of stacks.
 
 use crate::perf::Stack;
 
-/// The rooms that frames of presim and its libraries are in: a part of the frame's name, and the room. A stack is in the room of its innermost
-/// frame that is in one; the first rule that fits a frame decides. `^` stands for the name's beginning.
+/// The rooms of frames of presim and its libraries: a part of the frame's name, and the room. A stack is in the room of
+/// its innermost frame that has one. The first matching rule decides. `^` matches the beginning of the name.
 const ROOMS: &[(&str, &str)] = &[
     ("^_mi_", ALLOCATION),
     ("^mi_", ALLOCATION),
@@ -67,7 +67,7 @@ const EXECUTOR: &str = "executor hop";
 const HYPER: &str = "hyper";
 const TOKIO: &str = "tokio";
 
-/// The same for the kernel's, by the outermost frame that says why the kernel was entered.
+/// The rooms of kernel frames, by the outermost frame that says why the kernel was entered.
 const KERNEL: &[(&str, &str)] = &[
     ("futex", "kernel: threads that wait and wake"),
     ("sched_yield", "kernel: threads that wait and wake"),
@@ -83,7 +83,7 @@ const KERNEL: &[(&str, &str)] = &[
     ("madvise", "kernel: page faults"),
 ];
 
-/// The room of a stack.
+/// Returns the room of a stack.
 pub fn room(stack: &Stack) -> &'static str {
     let frames = &stack.frames[1..];
     if stack.innermost().ends_with("_[k]") {

@@ -1,4 +1,4 @@
-//! The table: where the time goes, as Markdown.
+//! The tables of CPU time, as Markdown.
 
 use std::{collections::BTreeMap, fmt::Write, time::Duration};
 
@@ -7,7 +7,7 @@ use crate::{
     rooms::room,
 };
 
-/// What was recorded.
+/// The facts about a recording.
 #[derive(Debug)]
 pub struct Facts<'a> {
     /// The workload.
@@ -16,22 +16,22 @@ pub struct Facts<'a> {
     pub tag: &'a str,
     /// Connections of the load.
     pub connections: u16,
-    /// How long perf recorded.
+    /// The duration of the recording.
     pub time: Duration,
-    /// Requests a second before perf recorded.
+    /// Requests per second before the recording.
     pub rate: f64,
-    /// The same while it did.
+    /// Requests per second during the recording.
     pub recorded_rate: f64,
 }
 
-/// Symbols that are shown.
+/// The number of symbols that are shown.
 const SYMBOLS: usize = 15;
-/// Callers of a symbol that are shown.
+/// The number of callers that are shown per symbol.
 const CALLERS: usize = 3;
-/// A longer name is cut.
+/// The length at which a name is cut.
 const NAME: usize = 110;
 
-/// The tables of `stacks` by room and by symbol.
+/// Returns the tables of `stacks` by room and by symbol.
 pub fn render(facts: &Facts<'_>, stacks: &[Stack]) -> String {
     let Facts { workload, tag, connections, time, rate, recorded_rate } = facts;
     let total: u64 = stacks.iter().map(|stack| stack.count).sum();
@@ -70,7 +70,7 @@ pub fn render(facts: &Facts<'_>, stacks: &[Stack]) -> String {
     text
 }
 
-/// The innermost frame below the running one that is code of presim's, or else of a library, or else of the kernel.
+/// Returns the innermost frame below the running one that belongs to presim, else to a library, else to the kernel.
 fn caller(stack: &Stack) -> &str {
     let below = &stack.frames[..stack.frames.len() - 1];
     let last = |fits: fn(&str) -> bool| below.iter().rev().find(|frame| fits(frame));
@@ -79,7 +79,7 @@ fn caller(stack: &Stack) -> &str {
     ours.or(below.last()).map_or("", String::as_str)
 }
 
-/// The sums by name, the largest first.
+/// Returns the sums by name, the largest first.
 fn sums<'a>(counts: impl Iterator<Item = (&'a str, u64)>) -> Vec<(&'a str, u64)> {
     let mut sums = BTreeMap::<&str, u64>::new();
     counts.for_each(|(name, count)| *sums.entry(name).or_default() += count);
@@ -88,7 +88,7 @@ fn sums<'a>(counts: impl Iterator<Item = (&'a str, u64)>) -> Vec<(&'a str, u64)>
     sums
 }
 
-/// A name that fits in a table.
+/// Returns a name that fits in a table.
 fn short(name: &str) -> String {
     let name = name.replace('|', "\\|");
     match name.char_indices().nth(NAME) {

@@ -47,7 +47,7 @@ pub enum ApprovalPolicy {
 pub enum UpgradePolicy {
     /// The wallet may delegate accounts.
     Allow,
-    /// It may not. Only accounts that are delegated already send atomically.
+    /// The wallet may not. Only accounts that are delegated already send atomically.
     Deny,
 }
 

@@ -229,7 +229,7 @@ pub struct SimulationRules {
     pub gas_cap: u64,
     /// Number of blocks that a simulation may span, gaps included.
     pub max_blocks: u64,
-    /// How far an estimate may be above the smallest gas limit, as a fraction of the estimate. Zero means exact.
+    /// The distance of an estimate above the smallest gas limit, as a fraction of the estimate. Zero means exact.
     pub estimate_tolerance: f64,
 }
 

@@ -203,7 +203,7 @@ impl Queue {
     fn newly_ready_from(&mut self, pooled: &Pooled, world: &World) -> Vec<Arc<Recovered<TxEnvelope>>> {
         let (address, nonce) = (pooled.tx.signer(), pooled.tx.nonce());
         if self.senders.get(&address).is_some_and(|sender| nonce < sender.told) {
-            // It replaces a transaction of which subscribers were notified, as they were of those after it.
+            // The transaction replaces one of which subscribers were notified, as they were of those after it.
             return vec![pooled.tx.clone()];
         }
         self.newly_ready(&address, world)

@@ -29,7 +29,7 @@ pub struct Account {
     kind: StorageKind,
 }
 
-/// How much of an account's storage is held here.
+/// The extent to which an account's storage is held here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum StorageKind {
     /// All slots, with their trie.

@@ -67,11 +67,11 @@ pub struct Block {
 /// A transaction in its block, with its receipt and the values that depend on the transactions before it.
 #[derive(Clone, Copy, Debug)]
 pub struct Included<'a> {
-    /// Its index in the block.
+    /// The transaction's index in the block.
     pub index: usize,
     /// The transaction and its sender.
     pub tx: &'a Recovered<ChainTx>,
-    /// Its receipt.
+    /// The transaction's receipt.
     pub receipt: &'a ChainReceipt,
     /// Gas used by this transaction alone.
     pub gas_used: u64,

@@ -51,7 +51,7 @@ pub struct Tags {
     pub finalized: Option<u64>,
 }
 
-/// How much of the past is retained.
+/// The extent of the retained past.
 #[derive(Clone, Copy, Debug)]
 pub struct Retention {
     /// Blocks whose state is retained, at least 1.

@@ -85,7 +85,7 @@ impl<B> GuardState<B> {
             return None;
         }
         let held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
-        // They may have been let through meanwhile.
+        // The writes may have been let through meanwhile.
         (!self.through.load(Acquire)).then_some(held)
     }
 }

@@ -59,11 +59,11 @@ pub struct CallsReceipt {
 /// Whether an account's batches can be atomic on a chain (the capability `atomic` of EIP-5792).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AtomicSupport {
-    /// They are atomic: the account is delegated to the batch executor.
+    /// Batches are atomic: the account is delegated to the batch executor.
     Supported,
-    /// They can be: the account is delegated with its first batch.
+    /// Batches can be atomic: the account is delegated with its first batch.
     Ready,
-    /// They cannot: the chain is before Prague, or policy does not allow to delegate the account.
+    /// Batches cannot be atomic: the chain is before Prague, or policy does not allow to delegate the account.
     Unsupported,
 }
 

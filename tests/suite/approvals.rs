@@ -512,10 +512,7 @@ async fn help_tells_of_the_wallet() {
         assert!(help.contains(part), "{part}: {help}");
     }
     let (_, help, _) = presim(&["wallet", "approve", "--help"], &[]);
-    assert!(
-        help.contains("beginning") && help.contains("[DIGEST]") && help.contains("the terminal is asked"),
-        "{help}"
-    );
+    assert!(help.contains("beginning") && help.contains("[DIGEST]") && help.contains("ask on the terminal"), "{help}");
     let (_, help, _) = presim(&["--help"], &[]);
     assert!(help.contains("Say yes or no to the batches"), "{help}");
 }

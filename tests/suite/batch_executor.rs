@@ -475,7 +475,7 @@ async fn the_accounts_own_signature_is_valid_and_no_other() {
     assert_eq!(bench.view(Address::ZERO, call).await, invalid);
 }
 
-// What presim derives from a batch.
+// The data that presim derives from a batch.
 
 fn batch_call(to: Option<Address>, gas_limit: Option<u64>, data: Vec<u8>) -> BatchCall {
     BatchCall { to, value: U256::from(1), data: data.into(), gas_limit, capabilities: vec![] }

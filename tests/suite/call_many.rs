@@ -276,7 +276,7 @@ async fn bad_bundles_are_refused_and_their_field_named() {
         (json!([one, "latest"]), -32602, "params[1]: invalid type"),
         (json!([one, {"blockNumber": "newest"}]), -32602, "params[1].blockNumber: \"newest\""),
         (json!([one, {"blockNumber": "0x99"}]), -32000, "header not found"),
-        (json!([one, {"blockNumber": {"snapshotId": "0x9999"}}]), -32000, "snapshot 0x9999 is not kept"),
+        (json!([one, {"blockNumber": {"snapshotId": "0x9999"}}]), -32000, "snapshot 0x9999 is not retained"),
         (
             json!([one, {"blockNumber": "latest", "transactionIndex": "one"}]),
             -32602,

@@ -80,7 +80,7 @@ async fn is_pruned(node: &TestNode, block: &Value) {
         // The state is pruned like that of any old block.
         let error = node.error(path, "eth_getBalance", json!([block["miner"], {"blockHash": hash}])).await;
         let message = error["message"].as_str().unwrap();
-        assert!(error["code"] == -32000 && message.contains("is not kept: the oldest kept is"), "{error}");
+        assert!(error["code"] == -32000 && message.contains("is not retained: the oldest retained is"), "{error}");
         // Genesis is never pruned.
         let genesis = node.result(path, "eth_getBlockByNumber", json!(["earliest", true])).await;
         assert_eq!(genesis["number"], "0x0");

@@ -336,7 +336,7 @@ async fn bad_filters_are_named() {
         (json!([{"fromBlock": "0x2", "toBlock": "0x1"}]), -32602, "params[0].fromBlock: invalid block range"),
         (json!([{"fromBlock": "0x1", "toBlock": "0x3"}]), -32602, "params[0].toBlock: block range extends beyond"),
         (json!([{"fromBlock": "0xffffffffffffffff", "toBlock": "0xffffffffffffffff"}]), -32602, "params[0].toBlock"),
-        (json!([{"fromBlock": {"snapshotId": "0xffff"}}]), -32000, "snapshot 0xffff is not kept"),
+        (json!([{"fromBlock": {"snapshotId": "0xffff"}}]), -32000, "snapshot 0xffff is not retained"),
         (json!([{"address": "0x12"}]), -32602, "params[0].address"),
         (json!([{"address": 5}]), -32602, "params[0].address"),
         (json!([{"address": [Address::ZERO, "0x12"]}]), -32602, "params[0].address"),

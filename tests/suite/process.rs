@@ -227,7 +227,7 @@ async fn a_second_signal_ends_at_once_what_would_end_in_order() {
     presim.signal("TERM");
     let mut log = BufReader::new(presim.child.stderr.take().unwrap());
     let mut told = String::new();
-    while !told.contains("another signal ends it at once") {
+    while !told.contains("another signal ends them at once") {
         assert!(log.read_line(&mut told).unwrap() > 0, "{told}");
     }
     let began = Instant::now();

@@ -349,9 +349,9 @@ async fn bad_parameters_are_named() {
         ("eth_getBalance", json!([who, "newest"]), -32602, "params[1]"),
         ("eth_getBalance", json!([who, "0x01"]), -32602, "params[1]"),
         ("eth_getBalance", json!([who, "latest", 1]), -32602, "more parameters"),
-        ("eth_getBalance", json!([who, "0x3e8"]), -32000, "1000 is past the newest"),
+        ("eth_getBalance", json!([who, "0x3e8"]), -32000, "1000 is after the newest"),
         ("eth_getBalance", json!([who, {"blockHash": hash}]), -32000, "no block with hash"),
-        ("eth_getBalance", json!([who, {"snapshotId": "0xffffff"}]), -32000, "snapshot 0xffffff is not kept"),
+        ("eth_getBalance", json!([who, {"snapshotId": "0xffffff"}]), -32000, "snapshot 0xffffff is not retained"),
         ("eth_getBalance", json!([who, {"blockHash": hash, "blockNumber": "0x0"}]), -32602, "exactly one of"),
         ("eth_getStorageAt", json!([who, "0xzz", "latest"]), -32602, "params[1]"),
         ("eth_getStorageAt", json!([who, format!("0x{}", "0".repeat(65)), "latest"]), -32602, "params[1]"),
@@ -360,7 +360,7 @@ async fn bad_parameters_are_named() {
         ("eth_getProof", json!([who, many, "latest"]), -32602, "at most 1024"),
         ("eth_getProof", json!([who, ["0xzz"], "latest"]), -32602, "params[1][0]"),
         ("eth_getBlockByNumber", json!(["latest", "yes"]), -32602, "params[1]"),
-        ("eth_getBlockByNumber", json!([{"snapshotId": "0xffffff"}, true]), -32000, "is not kept"),
+        ("eth_getBlockByNumber", json!([{"snapshotId": "0xffffff"}, true]), -32000, "is not retained"),
         ("eth_getBlockByHash", json!(["latest", true]), -32602, "params[0]"),
         ("eth_getBlockByHash", json!(["0x1", true]), -32602, "params[0]"),
         ("eth_getBlockTransactionCountByHash", json!(["0x1"]), -32602, "params[0]"),
@@ -403,7 +403,7 @@ async fn a_block_outlives_its_state() {
             let error = node.error(path, method, params).await;
             let message = error["message"].as_str().expect("a message");
             assert_eq!(error["code"], -32000, "{method}: {error}");
-            assert!(message.contains("state of block 1 is not kept: the oldest kept is"), "{method}: {error}");
+            assert!(message.contains("state of block 1 is not retained: the oldest retained is"), "{method}: {error}");
         }
         let block = node.result(path, "eth_getBlockByNumber", json!(["0x1", true])).await;
         let receipts = node.result(path, "eth_getBlockReceipts", json!(["0x1"])).await;

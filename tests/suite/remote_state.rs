@@ -37,7 +37,7 @@ use tokio::sync::Notify;
 use self::world::BodiesChain;
 use crate::support::{TestNode, say, shared};
 
-/// How the proxy between presim and its upstream handles a request.
+/// The ways in which the proxy between presim and its upstream handles a request.
 enum ProxyReply {
     /// Forwards the request and the answer.
     Pass,

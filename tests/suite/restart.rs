@@ -370,7 +370,7 @@ async fn what_changed_in_blocks_whose_states_are_gone_is_in_the_state() {
     assert_eq!(slots(again).await, [0, 0, 0, 0, 0, 5, 0, 7, 0, 0]);
     assert_eq!(rpc.result("eth_getCode", json!([doomed, "latest"])).await, "0x");
     let pruned = rpc.call("eth_getBalance", json!([kept, "0x1"])).await;
-    assert!(pruned["error"]["message"].as_str().unwrap().contains("is not kept"), "{pruned}");
+    assert!(pruned["error"]["message"].as_str().unwrap().contains("is not retained"), "{pruned}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -215,7 +215,7 @@ async fn of_nodes_that_begin_on_one_directory_at_once_one_has_it() {
         });
         let refused: Vec<&String> = began.iter().filter_map(|node| node.as_ref().err()).collect();
         assert_eq!(refused.len(), 3, "{refused:?}");
-        assert!(refused.iter().all(|error| error.contains("another node has it open")), "{refused:?}");
+        assert!(refused.iter().all(|error| error.contains("another node uses it")), "{refused:?}");
         drop(began);
         start(dir.path(), &[]).node.stop();
     }

@@ -432,7 +432,7 @@ async fn a_slow_subscriber_is_told_why_and_let_go_and_nobody_else_notices() {
             assert!(began.elapsed() < BOUND, "it is not let go");
             numbers.push(number(&quick.notification(&heads).await["number"]));
         }
-        // It now reads some of the notifications, and then the reason for the close.
+        // The client now reads some of the notifications, and then the reason for the close.
         let mut last = Value::Null;
         while let Some(message) = slow.read().await {
             last = message;

@@ -106,7 +106,7 @@ fn told(answer: &Value) -> Told {
     }
 }
 
-/// What a client knows of an item that it sent.
+/// A client's knowledge of an item that it sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Told {
     /// The outcome is unknown.

@@ -55,7 +55,7 @@ impl Backend {
         } else if let Some(tx) = self.pool.get(&hash) {
             encode::pooled_transaction(&mut run.out, &tx);
         } else {
-            // It may have moved from the pool into a block that was published after the request arrived.
+            // The transaction may have moved from the pool into a block that was published after the request arrived.
             show(self.pool.published().transaction(&hash), &mut run.out, write);
         }
         Ok(())

@@ -63,7 +63,7 @@ pub enum Subject {
 /// The form in which a pre-confirmed transaction is shown.
 #[derive(Clone, Debug)]
 pub enum Shown {
-    /// Its hash.
+    /// The hash of a transaction.
     Hash,
     /// The full transaction, with the fields of its receipt.
     Full,

@@ -54,7 +54,7 @@ struct CallOptions {
     disable_storage: Option<bool>,
     enable_return_data: Option<bool>,
     limit: Option<u64>,
-    /// How many blocks geth may run again to rebuild a state. Ignored, because presim retains states.
+    /// The number of blocks that geth may run again to rebuild a state. Ignored, because presim retains states.
     #[serde(rename = "reexec")]
     _reexec: Option<u64>,
     /// Makes geth print the end of the run to its own console. Ignored.

@@ -19,7 +19,7 @@ pub(crate) struct Cell(RwLock<Known>);
 pub(super) struct Known {
     /// Balance, nonce and code; `None` if the account does not exist.
     pub info: Used<Versions<Option<AccountFields>>>,
-    /// Its slots.
+    /// The known slots.
     pub slots: HashMap<U256, Used<Versions<U256>>>,
 }
 

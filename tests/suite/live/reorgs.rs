@@ -41,7 +41,7 @@ async fn shows(node: &TestNode, built: &Built) {
 async fn gone(node: &TestNode, built: &Built, snapshot: SnapshotId) {
     let id = format!("{:#x}", snapshot.0);
     let error = node.error("/", "eth_getBalance", json!([SOMEBODY, { "snapshotId": id }])).await;
-    assert!(error["message"].as_str().unwrap().contains("is not kept"), "{error}");
+    assert!(error["message"].as_str().unwrap().contains("is not retained"), "{error}");
     assert!(node.node.snapshots().load().transaction(&built.tx_hash(0)).is_none());
 }
 

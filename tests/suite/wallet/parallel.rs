@@ -13,7 +13,7 @@ use crate::support::{BOUND, TestNode, items, number, request, say};
 const SENDERS: u64 = 32;
 const ROUNDS: u64 = 3;
 
-/// What a sender sent and got accepted.
+/// The batches that a sender sent, and those that were accepted.
 enum Taken {
     /// A batch: its id and number of calls.
     Batch(String, usize),
