@@ -72,6 +72,7 @@ impl Meter {
     /// Checks the bounds between two calls of a run.
     ///
     /// # Errors
+    ///
     /// Returns the [`Stopped`] reason if the run must stop.
     pub fn between_calls(&mut self) -> Result<(), Stopped> {
         self.look();

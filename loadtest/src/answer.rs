@@ -59,6 +59,7 @@ struct ErrorCode {
 /// Checks status, shape, ids, errors and simulated calls. Returns the snapshot that the answer came from, if known.
 ///
 /// # Errors
+///
 /// Returns the first fault found.
 pub fn check(body: &Body, first_id: u64, answer: &Answer) -> Result<Option<Stamp>, Wrong> {
     let wrong = |fault, text: String| Err(Wrong { fault, text });

@@ -182,6 +182,7 @@ impl Args {
     /// Rejects arguments that cannot go together.
     ///
     /// # Errors
+    ///
     /// Returns a text that names the arguments and the conflict.
     pub fn check(&self) -> Result<(), String> {
         if self.connections() < self.threads as usize {

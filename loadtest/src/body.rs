@@ -164,6 +164,7 @@ struct Recorded {
 /// Reads recorded bodies, one per line. If `tag` is given, it replaces `latest` and `pending` among their parameters.
 ///
 /// # Errors
+///
 /// Returns an error if the file cannot be read, has more than `max_bytes` or no request, or if a line is not a JSON-RPC
 /// request or batch with an id; the error then names the line.
 pub fn read(path: &Path, workload: usize, tag: Option<Tag>, max_bytes: u64) -> Result<Vec<Body>> {

@@ -11,6 +11,7 @@ pub struct Timer {
 #[cfg(target_os = "linux")]
 impl Timer {
     /// # Errors
+    ///
     /// Returns an error if the system provides no timer.
     pub fn new() -> io::Result<Self> {
         use rustix::time::{TimerfdClockId, TimerfdFlags, timerfd_create};
@@ -26,6 +27,7 @@ impl Timer {
     /// Sleeps until `moment`. Returns at once if it has passed.
     ///
     /// # Errors
+    ///
     /// Returns an error if the timer cannot be set or read.
     pub async fn sleep_until(&self, moment: Instant) -> io::Result<()> {
         use rustix::time::{Itimerspec, TimerfdTimerFlags, Timespec, timerfd_settime};
@@ -51,6 +53,7 @@ impl Timer {
 #[cfg(not(target_os = "linux"))]
 impl Timer {
     /// # Errors
+    ///
     /// Returns no error.
     pub fn new() -> io::Result<Self> {
         Ok(Self {})
@@ -59,6 +62,7 @@ impl Timer {
     /// Sleeps until `moment`. Returns at once if it has passed.
     ///
     /// # Errors
+    ///
     /// Returns no error.
     pub async fn sleep_until(&self, moment: Instant) -> io::Result<()> {
         tokio::time::sleep_until(moment.into()).await;

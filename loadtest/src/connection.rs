@@ -65,6 +65,7 @@ enum Wire {
 
 impl Connection {
     /// # Errors
+    ///
     /// Returns an error if no server listens at the target, or if it does not speak the protocol.
     pub async fn open(target: &Target) -> Result<Self, ConnectionError> {
         if target.web_socket {
@@ -90,6 +91,7 @@ impl Connection {
     /// Sends a body and waits for its answer. A caller that gives up must drop the connection: the answer may follow.
     ///
     /// # Errors
+    ///
     /// Returns an error if the connection ends before the answer does.
     pub async fn call(&mut self, body: Bytes) -> Result<Answer, ConnectionError> {
         self.call_dated(body, Dating::Header).await
@@ -98,6 +100,7 @@ impl Connection {
     /// Sends a body like [`Self::call`], and learns which snapshot the answer came from.
     ///
     /// # Errors
+    ///
     /// Returns an error in the same cases as [`Self::call`].
     pub async fn call_dated(&mut self, body: Bytes, dating: Dating) -> Result<Answer, ConnectionError> {
         match &mut self.wire {
@@ -154,6 +157,7 @@ impl Drop for Connection {
 /// Opens a WebSocket to a target.
 ///
 /// # Errors
+///
 /// Returns an error if no server listens at the target, or if it does not speak WebSocket.
 pub async fn web_socket(target: &Target) -> Result<Socket, ConnectionError> {
     let stream = connect(target).await?;

@@ -25,6 +25,7 @@ pub type Turn = Vec<(Part, Outcome)>;
 /// Evaluates one turn of a target.
 ///
 /// # Errors
+///
 /// Returns [`CreationError`] if a histogram cannot be created.
 pub fn round(outcomes: &Turn) -> Result<Round, CreationError> {
     let all = sum(outcomes)?;
@@ -78,6 +79,7 @@ pub struct Finished {
 /// Evaluates a target, and adds what a reader should know before the figures to `notes`.
 ///
 /// # Errors
+///
 /// Returns [`CreationError`] if a histogram cannot be created.
 pub fn target_report(
     args: &Args,

@@ -35,6 +35,7 @@ pub struct Lost;
 /// so an answer between two equal states came from that one.
 ///
 /// # Errors
+///
 /// Returns [`Lost`] if the target does not answer in time, or if the connection ends.
 pub async fn pin(
     generator: &Generator,
@@ -70,6 +71,7 @@ pub async fn pin(
 /// Returns the newest sealed block; `None` if the target does not name it.
 ///
 /// # Errors
+///
 /// Returns [`Lost`] if the target does not answer in time, or if the connection ends.
 pub async fn head(generator: &Generator, open: &mut Connection) -> Result<Option<Pin>, Lost> {
     let question = r#"{"jsonrpc":"2.0","id":1,"method":"eth_getBlockByNumber","params":["latest",false]}"#;

@@ -40,6 +40,7 @@ const INTERVAL: (Duration, Duration) = (Duration::from_millis(200), Duration::fr
 /// Runs a test. `command` is the command line as the report shows it.
 ///
 /// # Errors
+///
 /// Returns an error if a target cannot be reached or lacks what the requests need, or if `--bodies` cannot be read.
 pub async fn run(args: &Args, command: Vec<String>) -> Result<Report> {
     let started = httpdate::fmt_http_date(SystemTime::now());

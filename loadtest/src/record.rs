@@ -23,6 +23,7 @@ impl Hist {
     /// Creates a histogram of latencies, in microseconds.
     ///
     /// # Errors
+    ///
     /// Returns [`CreationError`] if the histogram's bounds are invalid.
     pub fn latency() -> Result<Self, CreationError> {
         Self::up_to(MAX_LATENCY_US)
@@ -31,6 +32,7 @@ impl Hist {
     /// Creates a histogram of ages, in milliseconds.
     ///
     /// # Errors
+    ///
     /// Returns [`CreationError`] if the histogram's bounds are invalid.
     pub fn age() -> Result<Self, CreationError> {
         Self::up_to(MAX_AGE_MS)
@@ -103,6 +105,7 @@ pub struct Interval {
 
 impl Interval {
     /// # Errors
+    ///
     /// Returns [`CreationError`] if a histogram's bounds are invalid.
     pub fn new() -> Result<Self, CreationError> {
         let latency = Hist::latency()?;
@@ -177,6 +180,7 @@ pub struct Totals {
 
 impl Totals {
     /// # Errors
+    ///
     /// Returns [`CreationError`] if a histogram's bounds are invalid.
     pub fn new(kinds: usize) -> Result<Self, CreationError> {
         Ok(Self {
@@ -233,6 +237,7 @@ pub struct RequestOutcome<'a> {
 
 impl Recorder {
     /// # Errors
+    ///
     /// Returns [`CreationError`] if a histogram's bounds are invalid.
     pub fn new(kinds: usize) -> Result<Self, CreationError> {
         Ok(Self { interval: Interval::new()?, totals: Totals::new(kinds)? })

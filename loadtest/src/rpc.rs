@@ -40,6 +40,7 @@ impl Rpc {
     /// Calls a method, and returns its result.
     ///
     /// # Errors
+    ///
     /// Returns an error if no answer arrives in time, or if the answer is an error.
     pub async fn call(&mut self, method: &str, params: Value) -> Result<Value, RpcError> {
         let body = json!({"jsonrpc": "2.0", "id": 1, "method": method, "params": params}).to_string();
@@ -53,6 +54,7 @@ impl Rpc {
     /// Sends a body, and returns the body of the answer.
     ///
     /// # Errors
+    ///
     /// Returns an error if no answer arrives in time, or if the answer's status is not 200 or its body is not JSON.
     pub async fn send(&mut self, body: Bytes) -> Result<Value, RpcError> {
         let send = async {

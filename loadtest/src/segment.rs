@@ -41,6 +41,7 @@ pub struct Outcome {
 /// Runs a segment to its end. If `watched`, follows the target's announcements meanwhile.
 ///
 /// # Errors
+///
 /// Returns an error if a generator cannot run or panics.
 pub async fn run(segment: &Segment, watched: bool, progress: &mut Progress) -> Result<Outcome> {
     let (reports, mut told) = mpsc::unbounded_channel();

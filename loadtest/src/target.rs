@@ -24,6 +24,7 @@ pub struct Target {
 
 impl Target {
     /// # Errors
+    ///
     /// Returns an error if `url` is not an HTTP or WebSocket URL, or contains a user.
     pub fn parse(url: &str, name: String, web_socket: bool, extra: &[Header]) -> Result<Self> {
         let expected = "expected http://HOST:PORT[/PATH] (or https, ws, wss)";

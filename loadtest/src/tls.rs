@@ -25,6 +25,7 @@ pub enum TlsError {
 /// Adds TLS to a connection.
 ///
 /// # Errors
+///
 /// Returns an error if the server's certificate is not trusted or is another host's, or if it does not speak TLS.
 pub async fn secure(stream: TcpStream, host: &str) -> Result<TlsStream<TcpStream>, TlsError> {
     let name = ServerName::try_from(host.to_owned()).map_err(|_| TlsError::Name(host.to_owned()))?;

@@ -36,6 +36,7 @@ pub struct Making {
 /// Makes the bodies of each kind of a mix in order, except `Recorded`. The same seed makes the same bodies.
 ///
 /// # Errors
+///
 /// Returns an error if the world lacks what a kind needs, or if a kind's share of `max_bytes` does not hold one body.
 pub fn make(mix: &Mix, world: &World, making: Making) -> Result<Vec<Vec<Body>>> {
     let market = world.market.as_ref();

@@ -85,6 +85,7 @@ impl World {
     /// Reads the world of a target; without a router, only its accounts. `senders` replace those of `eth_accounts`.
     ///
     /// # Errors
+    ///
     /// Returns an error if the target does not answer, or if it has no accounts and `senders` is empty.
     pub async fn discover(rpc: &mut Rpc, router: Option<Address>, senders: &[Address]) -> Result<Self> {
         let chain_id = rpc.call("eth_chainId", json!([])).await.wrap_err("eth_chainId")?;

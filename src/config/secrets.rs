@@ -5,6 +5,7 @@ use std::{fs::File, io, os::unix::fs::PermissionsExt, path::Path};
 /// Returns whether others than the owner of `file` may read or change it.
 ///
 /// # Errors
+///
 /// Returns the system's error if the file's permissions cannot be read.
 pub fn is_open_to_others(file: &File) -> io::Result<bool> {
     Ok(file.metadata()?.permissions().mode() & 0o077 != 0)

@@ -35,6 +35,7 @@ impl Engine<'_> {
     /// until a run adds nothing (geth's `AccessList`). The call pays for each entry, so its gas bounds the runs.
     ///
     /// # Errors
+    ///
     /// Returns a [`SimulationError`] if the call or an override is refused, or if the meter stopped the run.
     pub fn create_access_list(&mut self, header: &Header, request: &CallRequest) -> Result<Accessed, SimulationError> {
         match self.spec.family() {

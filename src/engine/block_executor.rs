@@ -103,6 +103,7 @@ impl<'a> ChainExecutor<'a> {
     /// Runs the system calls and applies the changes of a fork that come before the first transaction.
     ///
     /// # Errors
+    ///
     /// Returns a [`BlockExecutionError`] if one of them fails.
     pub fn begin(&mut self) -> Result<(), BlockExecutionError> {
         match &mut self.0 {
@@ -114,6 +115,7 @@ impl<'a> ChainExecutor<'a> {
     /// Executes the next transaction.
     ///
     /// # Errors
+    ///
     /// Returns a [`BlockExecutionError`] if the transaction is invalid in the block. It then changes nothing.
     pub fn execute(&mut self, tx: &Recovered<ChainTx>) -> Result<(), BlockExecutionError> {
         let foreign = |expected| {
@@ -167,6 +169,7 @@ impl<'a> ChainExecutor<'a> {
     /// the transactions before [`resume`](Self::resume).
     ///
     /// # Errors
+    ///
     /// Returns a [`BlockExecutionError`] if a system call fails.
     pub fn finish(
         mut self,

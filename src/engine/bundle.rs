@@ -68,6 +68,7 @@ impl Engine<'_> {
     /// gas and the blobs that the block has left. Any other bundle begins a block.
     ///
     /// # Errors
+    ///
     /// Returns [`BundleError::Transaction`] if a transaction is invalid in the block, else [`BundleError::Block`].
     pub fn call_bundle(&mut self, snapshot: &Snapshot, bundle: &SignedBundle) -> Result<BundleResult, BundleError> {
         match self.spec.family() {

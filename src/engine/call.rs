@@ -29,6 +29,7 @@ impl Engine<'_> {
     /// Runs a call in `header`'s block, and discards its changes.
     ///
     /// # Errors
+    ///
     /// Returns a [`SimulationError`] if the call or an override is refused, or if the meter stopped the run.
     pub fn call(&mut self, header: &Header, request: &CallRequest) -> Result<ExecutionResult, SimulationError> {
         match self.spec.family() {

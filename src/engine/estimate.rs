@@ -52,6 +52,7 @@ impl Engine<'_> {
     /// does not go below the gas that the call used with all it may have, even if it could do something else with less.
     ///
     /// # Errors
+    ///
     /// Returns a [`SimulationError`] if the call or an override is refused, or if the meter stopped the run.
     pub fn estimate_gas(&mut self, header: &Header, request: &CallRequest) -> Result<Estimate, SimulationError> {
         match self.spec.family() {

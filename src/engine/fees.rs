@@ -134,6 +134,7 @@ pub(super) fn unsigned_tx(call: &Call, filled: FilledCall) -> Result<UnsignedTx,
 /// Returns the transaction of a call with market fees: EIP-7702 for delegations, EIP-4844 for blobs, else EIP-1559.
 ///
 /// # Errors
+///
 /// Returns [`SimulationError::Params`] if the call has blobs or delegations, and no callee.
 pub fn market_tx(
     call: &Call,

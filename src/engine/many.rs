@@ -40,6 +40,7 @@ impl Engine<'_> {
     /// Runs bundles in `header`'s block, one call after another. Returns one list of results per bundle.
     ///
     /// # Errors
+    ///
     /// Returns [`ManyError::Call`] if a call is refused, else [`ManyError::Request`].
     pub fn call_many(&mut self, header: &Header, request: &Bundles) -> Result<Vec<Vec<ExecutionResult>>, ManyError> {
         match self.spec.family() {
@@ -67,6 +68,7 @@ impl Engine<'_> {
     /// Traces bundles, with `budget` for all traces. Returns one list of traces per bundle, and the gas used.
     ///
     /// # Errors
+    ///
     /// Returns [`ManyError::Call`] if a call is refused or its trace exceeds the budget, else [`ManyError::Request`].
     pub fn trace_many(
         &mut self,

@@ -18,6 +18,7 @@ pub fn transaction_count(snapshot: &Snapshot) -> usize {
 /// over the state of that block's parent.
 ///
 /// # Errors
+///
 /// Returns [`SimulationError::Stopped`] if the run was stopped, or [`SimulationError::Internal`] if part of it fails.
 pub fn replay(
     spec: &ChainSpec,

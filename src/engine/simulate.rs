@@ -99,6 +99,7 @@ impl Engine<'_> {
     /// block being built continues that block, because the calls would land there.
     ///
     /// # Errors
+    ///
     /// Returns a [`SimulationError`] if a block or a call is refused, or if the meter stopped the run.
     pub fn simulate(
         &mut self,
@@ -378,6 +379,7 @@ impl BlockRun {
     /// Adds a call's gas, logs and receipt to the block, and returns the call's result. `marks` are those of its logs.
     ///
     /// # Errors
+    ///
     /// Returns `BlockValidationError::DepositRequestDecode` if a log of the deposit contract cannot be decoded.
     fn add(
         &mut self,

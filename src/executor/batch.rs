@@ -66,6 +66,7 @@ impl Batch {
     /// Adds a job to `lane`, and takes the batch's permit there if the batch holds none.
     ///
     /// # Errors
+    ///
     /// Returns the error of [`Lane::admit`] if the batch needs a permit and `lane` rejects it.
     pub fn enter(self: &Arc<Self>, lane: &Arc<Lane>, standing: LoadStanding) -> Result<LaneClaim, Refused> {
         let mut stay = self.stay(lane.name);

@@ -166,6 +166,7 @@ impl Lane {
     /// Admits a request of this standing.
     ///
     /// # Errors
+    ///
     /// Returns [`Refused::QueueFull`] if as many requests wait as may, and [`Refused::Overloaded`] if the expected wait
     /// is too long for the standing. Either error leaves the lane overloaded.
     pub fn admit(self: &Arc<Self>, standing: LoadStanding) -> Result<LanePermit, Refused> {

@@ -69,6 +69,7 @@ impl Executor {
     /// Starts the workers.
     ///
     /// # Errors
+    ///
     /// Returns [`rayon::ThreadPoolBuildError`] if the system does not provide the threads.
     pub fn start(config: ExecutorConfig, metrics: &Metrics) -> Result<Self, rayon::ThreadPoolBuildError> {
         let shared = Arc::new_cyclic(|shared: &Weak<ExecutorState>| ExecutorState {
@@ -122,6 +123,7 @@ impl Executor {
     /// waits never begins, and a run that has begun is stopped.
     ///
     /// # Errors
+    ///
     /// Returns [`Refused`] if the request was rejected, if its deadline passed before a worker was free, if it
     /// panicked, or if the node is stopping. Returns the error of [`Task::fetch`] if state cannot be fetched.
     pub async fn submit<T: Task>(&self, task: T, ticket: Ticket) -> Result<T::Done, T::Error> {

@@ -44,6 +44,7 @@ pub trait Task: Sized + Send + Sync + 'static {
     /// there is one. No worker waits meanwhile.
     ///
     /// # Errors
+    ///
     /// Returns an error if the state cannot be fetched.
     fn fetch(&self, missed: Missed, round: usize) -> impl Future<Output = Result<Option<Self>, Self::Error>> + Send;
 }

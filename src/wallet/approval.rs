@@ -169,6 +169,7 @@ impl Approvals {
     /// Checks that a batch may have this id.
     ///
     /// # Errors
+    ///
     /// Returns [`WalletError::Duplicate`] if a batch with this id waits, or was withdrawn and could still have been approved.
     pub fn check_id(&self, id: &BatchId) -> Result<(), WalletError> {
         self.lock().check_id(id)
@@ -196,6 +197,7 @@ impl Approvals {
     /// Returns the batch with this id, or with the only id that begins so.
     ///
     /// # Errors
+    ///
     /// Returns [`DecisionError`] if the id does not name one waiting batch.
     pub fn find(&self, id: &str) -> Result<Question, DecisionError> {
         self.lock().find(id).map(|(_, one)| one.question(self.timeout))

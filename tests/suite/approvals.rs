@@ -514,7 +514,7 @@ async fn help_tells_of_the_wallet() {
     let (_, help, _) = presim(&["wallet", "approve", "--help"], &[]);
     assert!(help.contains("beginning") && help.contains("[DIGEST]") && help.contains("ask on the terminal"), "{help}");
     let (_, help, _) = presim(&["--help"], &[]);
-    assert!(help.contains("Say yes or no to the batches"), "{help}");
+    assert!(help.contains("Approve or reject the batches"), "{help}");
 }
 
 // The socket.

@@ -279,6 +279,7 @@ impl Frames {
     /// Upgrades a connection.
     ///
     /// # Errors
+    ///
     /// Returns the node's answer if it refuses the upgrade.
     pub async fn open(at: SocketAddr, headers: Headers<'_>) -> Result<Self, Answer> {
         let mut connection = Http1::open(at).await;

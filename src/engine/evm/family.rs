@@ -70,18 +70,21 @@ pub trait FamilyEvm: Copy + Debug + Send + Sync + Sized + 'static {
     /// Runs the transaction that `evm` is set to.
     ///
     /// # Errors
+    ///
     /// Returns an [`EVMError`] if the transaction is invalid, or if the meter stopped the run.
     fn handle(evm: &mut RunEvm<'_, Self>) -> Result<ExecutionResult, EVMError<Infallible>>;
 
     /// Runs the system call that `evm` is set to.
     ///
     /// # Errors
+    ///
     /// Returns an [`EVMError`] if the meter stopped the run.
     fn handle_system_call(evm: &mut RunEvm<'_, Self>) -> Result<ExecutionResult, EVMError<Infallible>>;
 
     /// Runs `tx` in `evm`, and shows each step to the inspector of `evm`.
     ///
     /// # Errors
+    ///
     /// Returns an [`EVMError`] if the transaction is invalid, or if the meter stopped the run.
     fn inspect<
         'a,

@@ -68,6 +68,7 @@ impl<'a, F: FamilyEvm> RunEvm<'a, F> {
     /// Runs an unsigned call, and discards its changes.
     ///
     /// # Errors
+    ///
     /// Returns an [`EVMError`] if the call is invalid, or if the meter stopped the run.
     pub fn run(&mut self, call: TxEnv) -> Result<ExecutionResult, Error> {
         let result = self.execute_call(call);
@@ -80,6 +81,7 @@ impl<'a, F: FamilyEvm> RunEvm<'a, F> {
     /// Runs an unsigned call, and keeps its changes in the overlay.
     ///
     /// # Errors
+    ///
     /// Returns an [`EVMError`] if the call is invalid, or if the meter stopped the run.
     pub fn commit(&mut self, call: TxEnv) -> Result<ExecutionResult, Error> {
         let result = self.execute_call(call);
@@ -89,6 +91,7 @@ impl<'a, F: FamilyEvm> RunEvm<'a, F> {
     /// Runs a signed transaction, which pays all fees of its chain, and keeps its changes in the overlay.
     ///
     /// # Errors
+    ///
     /// Returns an [`EVMError`] if the transaction is invalid, or if the meter stopped the run.
     pub fn commit_signed(&mut self, tx: F::Tx) -> Result<ExecutionResult, Error> {
         let result = self.execute(tx);

@@ -91,6 +91,7 @@ impl Run<'_> {
     /// Checks that the run has missed no state, so that the handler may cause lasting effects.
     ///
     /// # Errors
+    ///
     /// Returns -32603 if the run has missed state. No client sees this error, because the request runs again.
     pub fn be_complete(&self) -> Result<(), RpcError> {
         match self.overlay.has_missed() {

@@ -49,6 +49,7 @@ impl Backend {
     /// Runs the first half of `eth_sendRawTransactionSync` (EIP-7966): adds the transaction to the pool.
     ///
     /// # Errors
+    ///
     /// Returns the errors of `eth_sendRawTransaction`, or 5 with the hash if an earlier nonce of the sender is missing.
     pub fn send_to_await(&self, run: &mut Run<'_>) -> Result<Awaited, RpcError> {
         let (raw, timeout) = wire::parse_raw_sync(run.params, run.dialect)?;

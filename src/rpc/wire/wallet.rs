@@ -79,6 +79,7 @@ impl CapabilitiesRequest {
 /// Parses the batch of `wallet_sendCalls`. The version is checked before anything else.
 ///
 /// # Errors
+///
 /// Returns [`WalletError::Version`] if the request names another version, whatever else is wrong with it. Returns
 /// [`WalletError::Shape`] with the name of the field if the request is malformed.
 pub fn parse_batch(params: &str, dialect: &Dialect) -> Result<BatchRequest, WalletError> {
