@@ -1,4 +1,4 @@
-//! Blocks, sealed, and the roots that seal them.
+//! Sealed blocks, their bodies, and the roots of their transactions and receipts.
 
 use std::sync::{Arc, OnceLock};
 
@@ -12,60 +12,58 @@ use alloy_rlp::{Encodable, Header as Rlp};
 
 use super::{ChainReceipt, ChainTx, ordered_roots};
 
-/// A block whose header is final: hash, body and receipts.
+/// A block whose header is final. Its body is in memory, with a [`BlockKeeper`], or unknown.
 ///
-/// The body may be with a keeper outside of memory, from which it is fetched on use. Pruning drops the body and keeps
-/// the header.
+/// Pruning removes the body; the header stays.
 #[derive(Clone, Debug)]
 pub struct SealedBlock {
     /// The header and its hash.
     pub header: Sealed<Header>,
     body: Option<Arc<BlockBody>>,
-    /// The keeper of the body, if there is one.
+    /// Reads the body from storage. Unset if no storage has the block.
     keeper: OnceLock<Arc<dyn BlockKeeper>>,
 }
 
-/// The content of a block.
+/// The transactions, receipts, uncles and withdrawals of a block.
 #[derive(Clone, Debug, Default)]
 pub struct BlockBody {
     /// The transactions with their senders, in order.
     pub transactions: Vec<Recovered<ChainTx>>,
-    /// The receipts, one per transaction.
+    /// The receipts, one per transaction, in the same order.
     pub receipts: Vec<ChainReceipt>,
-    /// Headers of the uncles (before the merge).
+    /// The headers of the uncles; empty after the merge.
     pub ommers: Vec<Header>,
-    /// Withdrawals (EIP-4895), from Shanghai on.
+    /// The withdrawals (EIP-4895); `None` before Shanghai.
     pub withdrawals: Option<Withdrawals>,
 }
 
-/// Keeps blocks outside of memory.
+/// Storage that holds blocks outside memory.
 ///
 /// # Panics
 ///
-/// Methods panic if a block cannot be read any more, because no answer would be right. A request whose worker panics is
-/// answered with an internal error.
+/// Methods panic if a block can no longer be read, because no answer would be right. Requests get an internal error.
 pub trait BlockKeeper: std::fmt::Debug + Send + Sync {
-    /// Returns the body of block `number`; `None` if it has been pruned.
+    /// Returns the body of block `number`, or `None` if it has been pruned.
     fn body(&self, number: u64) -> Option<BlockBody>;
 
-    /// Returns the hashes of the transactions of block `number`, in order, which are kept with its body. Returns `None`
-    /// and does not panic if they cannot be read, because the one writer of snapshots asks for them.
+    /// Returns the hashes of the transactions of block `number`, in order. They are pruned with the body.
+    /// Returns `None` instead of panicking if they cannot be read, because the only writer of snapshots calls this.
     fn transactions(&self, number: u64) -> Option<Vec<B256>>;
 
-    /// Returns the header of block `number`, which pruning leaves.
+    /// Returns the header of block `number`, which pruning does not remove.
     fn header(&self, number: u64) -> Option<Header>;
 
-    /// Returns the number of the block with this hash, which pruning leaves.
+    /// Returns the number of the block with this hash, which pruning does not remove.
     fn number(&self, hash: B256) -> Option<u64>;
 }
 
 impl SealedBlock {
-    /// Seals `header` by hashing it. The caller guarantees its roots.
+    /// Seals `header` by hashing it. The caller guarantees that its roots match `body`.
     pub fn new(header: Header, body: BlockBody) -> Self {
         Self::named(header.seal_slow(), body)
     }
 
-    /// Creates a block under a given hash, for a header without the fields that only its producer knows.
+    /// Creates a block under an unchecked hash: the header may lack fields that only its producer knows.
     pub fn named(header: Sealed<Header>, body: BlockBody) -> Self {
         Self { header, body: Some(body.into()), keeper: OnceLock::new() }
     }
@@ -75,27 +73,27 @@ impl SealedBlock {
         Self { header, body: None, keeper: OnceLock::new() }
     }
 
-    /// Returns whether only its header is known.
+    /// Returns whether only the header is known.
     pub fn is_bare(&self) -> bool {
         self.body.is_none() && self.keeper.get().is_none()
     }
 
-    /// Creates a block whose body is with `keeper`.
+    /// Creates a block whose body `keeper` holds.
     pub fn kept(header: Header, keeper: Arc<dyn BlockKeeper>) -> Self {
         Self { header: header.seal_slow(), body: None, keeper: keeper.into() }
     }
 
-    /// Sets the keeper that has the body from now on.
+    /// Sets the keeper that also holds the body from now on. Does nothing if the block has a keeper.
     pub fn keep(&self, keeper: Arc<dyn BlockKeeper>) {
         let _first = self.keeper.set(keeper);
     }
 
-    /// Returns whether a keeper has it.
+    /// Returns whether a keeper holds the body.
     pub fn is_kept(&self) -> bool {
         self.keeper.get().is_some()
     }
 
-    /// Returns the block without its body in memory; `None` if no keeper has the body.
+    /// Returns the same block without its body in memory, or `None` if no keeper holds the body.
     pub fn without_body(&self) -> Option<Self> {
         let keeper = self.keeper.get()?.clone();
         Some(Self { header: self.header.clone(), body: None, keeper: keeper.into() })
@@ -111,19 +109,17 @@ impl SealedBlock {
         self.header.number
     }
 
-    /// Returns the block with its body in memory; `None` if the body is gone.
+    /// Returns the same block with its body in memory, or `None` if the body is unknown or pruned.
     pub fn with_body(&self) -> Option<Self> {
         Some(Self { body: Some(self.find_body()?), ..self.clone() })
     }
 
-    /// Returns the body, fetched if it is not in memory. Empty if only the header is known: use
-    /// [`find_body`](Self::find_body) where that can be.
+    /// Returns the body, as [`find_body`](Self::find_body) does, or an empty body if it is unknown or pruned.
     pub fn body(&self) -> Arc<BlockBody> {
         self.find_body().unwrap_or_default()
     }
 
-    /// Returns the body, fetched if it is not in memory; `None` if only the header is known, because the body was
-    /// pruned or never known.
+    /// Returns the body from memory or from the keeper, or `None` if it is unknown or pruned.
     pub fn find_body(&self) -> Option<Arc<BlockBody>> {
         match &self.body {
             Some(body) => Some(body.clone()),
@@ -131,8 +127,7 @@ impl SealedBlock {
         }
     }
 
-    /// Returns the hashes of the transactions, in order; empty if only the header is known, and `None` if the keeper
-    /// cannot read them.
+    /// Returns the transactions' hashes, in order. Empty for a bare header; `None` if the keeper cannot read them.
     pub fn transaction_hashes(&self) -> Option<Vec<B256>> {
         match (&self.body, self.keeper.get()) {
             (Some(body), _) => Some(body.transactions.iter().map(|tx| *tx.tx_hash()).collect()),
@@ -142,20 +137,20 @@ impl SealedBlock {
     }
 }
 
-/// The hashes that the `BLOCKHASH` opcode can read, by number: the last 256 blocks. Cheap to clone.
+/// The hashes of the last 256 blocks by number, which the `BLOCKHASH` opcode can read. Cheap to clone.
 #[derive(Clone, Debug, Default)]
 pub struct BlockHashes(imbl::OrdMap<u64, B256>);
 
 impl BlockHashes {
-    /// The number of blocks that the opcode can read.
+    /// The number of blocks whose hashes the opcode can read.
     pub const DEPTH: usize = 256;
 
-    /// Returns the hash of block `number`, if it is one of those kept.
+    /// Returns the hash of block `number`, or `None` if the block is not among the last 256.
     pub fn get(&self, number: u64) -> Option<B256> {
         self.0.get(&number).copied()
     }
 
-    /// Adds the next block, and drops the oldest beyond [`DEPTH`](Self::DEPTH).
+    /// Adds the hash of the next block, and removes the oldest beyond [`DEPTH`](Self::DEPTH).
     pub fn push(&mut self, number: u64, hash: B256) {
         self.0.insert(number, hash);
         while self.0.len() > Self::DEPTH {
@@ -164,7 +159,7 @@ impl BlockHashes {
     }
 }
 
-/// Returns the root of the receipts' trie and the union of their blooms.
+/// Returns the root of the receipt trie, and the union of the receipts' blooms.
 pub fn receipts_root_and_bloom<'a>(receipts: impl IntoIterator<Item = &'a ChainReceipt>) -> (B256, Bloom) {
     let receipts: Vec<_> = receipts.into_iter().collect();
     let root = root(receipts.iter().map(|receipt| receipt.encoded_2718()));
@@ -172,7 +167,7 @@ pub fn receipts_root_and_bloom<'a>(receipts: impl IntoIterator<Item = &'a ChainR
     (root, bloom)
 }
 
-/// Returns the root of the transactions' trie.
+/// Returns the root of the transaction trie.
 pub fn transactions_root<'a>(transactions: impl IntoIterator<Item = &'a Recovered<ChainTx>>) -> B256 {
     root(transactions.into_iter().map(|tx| tx.inner().encoded_2718()))
 }
@@ -184,8 +179,7 @@ fn root(items: impl Iterator<Item = Vec<u8>>) -> B256 {
     root
 }
 
-/// Returns the length of a block's RLP in bytes, from the length of each transaction's encoding (EIP-2718) and whether
-/// it is a legacy one.
+/// Returns the bytes of a block's RLP, given each transaction's EIP-2718 length and whether it is a legacy one.
 pub fn block_size(
     header: &Header,
     transactions: impl Iterator<Item = (usize, bool)>,
@@ -193,7 +187,7 @@ pub fn block_size(
     withdrawals: Option<&[Withdrawal]>,
 ) -> usize {
     let whole = |list: bool, payload_length: usize| Rlp { list, payload_length }.length_with_payload();
-    // In the list, a typed transaction is a string and a legacy one is a list.
+    // The list holds a typed transaction as a string, and a legacy one as a list.
     let transactions = transactions.map(|(bytes, legacy)| if legacy { bytes } else { whole(false, bytes) }).sum();
     let withdrawals = withdrawals.map_or(0, alloy_rlp::list_length::<Withdrawal, Withdrawal>);
     let ommers = alloy_rlp::list_length::<Header, Header>(ommers);

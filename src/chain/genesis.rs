@@ -1,4 +1,4 @@
-//! Block zero, from a genesis file in geth's format.
+//! The genesis block, from a geth-format genesis file.
 
 use alloy_consensus::{EMPTY_OMMER_ROOT_HASH, EMPTY_ROOT_HASH, Header};
 use alloy_eips::{eip1559::INITIAL_BASE_FEE, eip4895::Withdrawals, eip7685::EMPTY_REQUESTS_HASH};
@@ -8,7 +8,7 @@ use alloy_primitives::{B64, B256};
 
 use super::{BlockBody, ChainSpec, SealedBlock};
 
-/// Returns the block zero of `genesis` over its state root, with the fields that its forks ask for.
+/// Returns the genesis block over `state_root`, with the header fields of the forks that are active in it.
 pub fn genesis_block(genesis: &Genesis, spec: &ChainSpec, state_root: B256) -> SealedBlock {
     let (number, time) = (genesis.number.unwrap_or_default(), genesis.timestamp);
     let cancun = spec.is_cancun_active_at_timestamp(time);

@@ -1,4 +1,4 @@
-//! Headers: of a block that begins, and the fields that follow from its transactions.
+//! The header of a block at its start, and the totals that complete it.
 
 use alloy_consensus::{EMPTY_OMMER_ROOT_HASH, EMPTY_ROOT_HASH, Header, transaction::Recovered};
 use alloy_eips::eip7685::EMPTY_REQUESTS_HASH;
@@ -7,25 +7,24 @@ use alloy_primitives::{Address, B256, Bloom, Sealed};
 
 use super::{ChainReceipt, ChainSpec, ChainTx, receipts_root_and_bloom, transactions_root};
 
-/// The header fields that a block's producer decides.
+/// The header fields that a block's producer chooses.
 #[derive(Clone, Copy, Debug)]
 pub struct Attributes {
-    /// The timestamp in seconds.
+    /// Unix time, in seconds.
     pub timestamp: u64,
-    /// The receiver of the fees.
+    /// The account that receives the block's fees.
     pub fee_recipient: Address,
-    /// The randomness of the beacon chain (EIP-4399).
+    /// The beacon chain's randomness (EIP-4399).
     pub prev_randao: B256,
     /// The root of the parent beacon block (EIP-4788). Ignored before Cancun.
     pub beacon_root: B256,
-    /// The gas limit.
+    /// The most gas that the block may use.
     pub gas_limit: u64,
 }
 
 impl ChainSpec {
-    /// Returns the header of block `number` on `parent` before any transaction: the fields that follow from the parent
-    /// are computed, and those that follow from transactions, withdrawals and requests are the ones of an empty block.
-    /// The state root is zero until it is computed.
+    /// Returns the header of block `number` on `parent` before any transaction has run. Fields that follow from the
+    /// transactions, withdrawals and requests have their values in an empty block, and the state root is zero.
     pub fn next_header(&self, parent: &Sealed<Header>, number: u64, attributes: Attributes) -> Header {
         let timestamp = attributes.timestamp;
         let cancun = self.is_cancun_active_at_timestamp(timestamp);
@@ -53,20 +52,20 @@ impl ChainSpec {
 /// The header fields that follow from the transactions of a block.
 #[derive(Clone, Copy, Debug)]
 pub struct BlockTotals {
-    /// Gas used.
+    /// Gas that the transactions used.
     pub gas_used: u64,
-    /// Blob gas used.
+    /// Blob gas that the transactions used.
     pub blob_gas_used: u64,
-    /// The root of the trie of transactions.
+    /// The root of the transaction trie.
     pub transactions_root: B256,
-    /// The root of the trie of receipts.
+    /// The root of the receipt trie.
     pub receipts_root: B256,
     /// The union of the receipts' blooms.
     pub logs_bloom: Bloom,
 }
 
 impl BlockTotals {
-    /// Returns the totals of transactions that have used so much gas and blob gas.
+    /// Returns the totals, with the roots and the bloom computed from the transactions and their receipts.
     pub fn of<'a>(
         transactions: impl IntoIterator<Item = &'a Recovered<ChainTx>>,
         receipts: impl IntoIterator<Item = &'a ChainReceipt>,
@@ -78,7 +77,7 @@ impl BlockTotals {
         Self { gas_used, blob_gas_used, transactions_root, receipts_root, logs_bloom }
     }
 
-    /// Writes the fields into the header that the block began with.
+    /// Writes the totals into the block's `header`. Blob gas is written only if the header has the field.
     pub fn close(&self, header: &mut Header) {
         header.gas_used = self.gas_used;
         header.blob_gas_used = header.blob_gas_used.map(|_| self.blob_gas_used);

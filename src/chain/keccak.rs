@@ -1,19 +1,18 @@
-//! Keccak-256 of several messages in parallel lanes.
+//! Keccak-256 of several messages in parallel.
 //!
-//! One hash is a chain of permutations, each of which depends on the one before. The hashes of several messages are
-//! independent: with vectors of eight words, one pass over the rounds permutes for eight messages in one and a half
-//! times what one message takes alone.
+//! One hash is a chain of dependent permutations. The hashes of several messages are independent: with vectors of eight
+//! words, one pass over the rounds permutes eight states in one and a half times the time of a single one.
 
 use alloy_primitives::{B256, keccak256};
 
-/// Bytes that a permutation absorbs.
+/// Bytes of a message that one permutation absorbs.
 const RATE: usize = 136;
 
-/// Returns the hash of each message, in their order.
+/// Returns the hash of each message, in order.
 pub fn keccak256_each(messages: &[&[u8]]) -> Vec<B256> {
     #[cfg(target_arch = "x86_64")]
     if lanes::pay_for(messages) && std::arch::is_x86_feature_detected!("avx512f") {
-        // SAFETY: the processor has the instructions that the function is compiled for.
+        // SAFETY: the processor has AVX-512F, the only feature that the function requires.
         return unsafe { lanes::keccak256_each(messages) };
     }
     messages.iter().map(keccak256).collect()
@@ -30,23 +29,23 @@ mod lanes {
     /// Messages that are hashed at once.
     const LANES: usize = 8;
 
-    /// The words of a state, each of all lanes: word `x + 5 * y` is lane (x, y) of [FIPS 202](https://doi.org/10.6028/NIST.FIPS.202), 3.1.
+    /// The states of all messages: vector `x + 5 * y` holds word (x, y) of each, which
+    /// [FIPS 202](https://doi.org/10.6028/NIST.FIPS.202), 3.1, calls a lane.
     type State = [__m512i; 25];
 
-    /// The constants that ι adds to the first word, by round (FIPS 202, 3.2.5).
+    /// The constants that ι xors into the first word, by round (FIPS 202, 3.2.5).
     const IOTA: [i64; 24] = iota();
 
-    /// The numbers of bits by which ρ rotates each word (FIPS 202, 3.2.2).
+    /// The number of bits by which ρ rotates each word (FIPS 202, 3.2.2).
     const RHO: [i64; 25] = rho();
 
-    /// The truth table of the exclusive or of three operands.
+    /// The ternary function that xors all three operands.
     const XOR: i32 = 0b1001_0110;
 
-    /// The truth table of the first operand, xored with the third where the second has no bit.
+    /// The ternary function that xors the first operand with the third where the second is 0.
     const CHI: i32 = 0b1101_0010;
 
-    /// Returns whether hashing these side by side is quicker than one after another: a pass takes up to one and a half
-    /// times as long as a permutation of one.
+    /// Returns whether hashing in parallel is faster. A pass takes up to one and a half times a single permutation.
     pub fn pay_for(messages: &[&[u8]]) -> bool {
         let blocks = |message: &&[u8]| message.len() / RATE + 1;
         let all: usize = messages.iter().map(blocks).sum();
@@ -54,19 +53,19 @@ mod lanes {
         2 * all >= 3 * longest.max(all.div_ceil(LANES))
     }
 
-    /// A message being hashed.
+    /// A message that is being hashed.
     #[derive(Clone, Copy)]
     struct HashLane {
         message: usize,
-        /// Bytes of the message that the state has absorbed.
+        /// Bytes that the state has absorbed.
         taken: usize,
     }
 
-    /// Returns the hash of each message, in their order.
+    /// Returns the hash of each message, in order.
     #[target_feature(enable = "avx512f")]
     pub fn keccak256_each(messages: &[&[u8]]) -> Vec<B256> {
         let mut hashes = vec![B256::ZERO; messages.len()];
-        // Longest first, so that the lanes end at about the same time.
+        // Longest first, so that the lanes finish at about the same time.
         let mut waiting: Vec<usize> = (0..messages.len()).collect();
         waiting.sort_unstable_by_key(|message| Reverse(messages[*message].len()));
         let mut waiting = waiting.into_iter();
@@ -115,7 +114,7 @@ mod lanes {
         }
     }
 
-    /// Absorbs a block of each lane.
+    /// Absorbs one block into each lane's state.
     #[target_feature(enable = "avx512f")]
     #[inline]
     fn absorb(state: &mut State, blocks: [&[[u8; 8]]; LANES]) {
@@ -125,14 +124,14 @@ mod lanes {
         }
     }
 
-    /// Returns a lane's part of a word.
+    /// Returns the word of one lane.
     #[target_feature(enable = "avx512f")]
     #[inline]
     fn word_of(word: __m512i, lane: i64) -> i64 {
         _mm_cvtsi128_si64(_mm512_castsi512_si128(_mm512_permutexvar_epi64(_mm512_set1_epi64(lane), word)))
     }
 
-    /// Applies Keccak-f\[1600\] to each lane (FIPS 202, 3.3 and 3.4).
+    /// Applies Keccak-f\[1600\] to the state of each lane (FIPS 202, 3.3 and 3.4).
     #[target_feature(enable = "avx512f")]
     #[inline]
     fn permute(state: &mut State) {
@@ -142,7 +141,7 @@ mod lanes {
                 let three = _mm512_ternarylogic_epi64::<XOR>(state[x], state[x + 5], state[x + 10]);
                 columns[x] = _mm512_ternarylogic_epi64::<XOR>(three, state[x + 15], state[x + 20]);
             }
-            // θ, ρ and π: each word is mixed with two columns, rotated, and moved.
+            // θ, ρ and π mix each word with two columns, rotate it, and move it.
             let mut turned = *state;
             for y in 0..5 {
                 for x in 0..5 {
@@ -161,8 +160,7 @@ mod lanes {
         }
     }
 
-    /// Returns the constants of ι: bit 2^j - 1 of round i is bit 0 of the register of FIPS 202's algorithm 5 after j +
-    /// 7 i steps.
+    /// Returns the ι constants: bit 2^j - 1 of round i is bit 0 of FIPS 202's algorithm 5 register after j + 7 i steps.
     const fn iota() -> [i64; 24] {
         let mut constants = [0; 24];
         let mut register = 1_u8;
@@ -179,8 +177,7 @@ mod lanes {
         constants
     }
 
-    /// Returns the offsets of ρ: from (1, 0) on, step t rotates its word by (t + 1)(t + 2) / 2 and continues at (y, 2 x
-    /// + 3 y).
+    /// Returns the offsets of ρ: from (1, 0) on, step t rotates by (t + 1)(t + 2) / 2 and moves to (y, 2 x + 3 y).
     const fn rho() -> [i64; 25] {
         let mut offsets = [0; 25];
         let (mut x, mut y, mut t) = (1, 0, 0);
@@ -199,8 +196,7 @@ mod tests {
 
     #[test]
     fn each_message_has_its_own_hash() {
-        // Lengths around the borders of one to three blocks, and more messages than lanes, so that lanes end at
-        // different times.
+        // Lengths around the ends of blocks, and more messages than lanes, so that lanes finish at different times.
         let text: Vec<u8> = (0..2_000_u32).map(|at| (at * at % 251) as u8).collect();
         let lengths = [0, 1, 31, 32, 134, 135, 136, 137, 271, 272, 273, 407, 408, 900, 1_999, 2_000];
         for count in 0..=lengths.len() {

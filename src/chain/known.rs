@@ -1,4 +1,4 @@
-//! The networks that are known by their chain id.
+//! The networks whose rules presim knows by their chain id.
 
 use std::collections::BTreeMap;
 
@@ -10,13 +10,12 @@ use alloy_primitives::{Address, U256, address};
 
 use super::{ChainSpec, op_stack::OpStackParams};
 
-/// Seconds between blocks.
+/// Seconds between two blocks.
 const ETHEREUM_BLOCK_TIME: u64 = 12;
 const OP_STACK_BLOCK_TIME: u64 = 2;
 
 impl ChainSpec {
-    /// Returns the chain of a known id: Ethereum's mainnet, Sepolia, Holesky and Hoodi; OP mainnet, OP Sepolia, Base
-    /// and Base Sepolia.
+    /// Returns the rules of Ethereum mainnet, Sepolia, Holesky or Hoodi, or of OP or Base mainnet or Sepolia, by id.
     pub fn known(chain_id: u64) -> Option<Self> {
         type P = BaseFeeParams;
         let ethereum = |forks: EthereumChainHardforks, deposits: Address| {
@@ -42,7 +41,7 @@ impl ChainSpec {
     }
 }
 
-/// Returns the geth-format `config` of a network whose forks are known.
+/// Returns the geth-format `config` of a network with these forks.
 fn config(chain_id: u64, forks: &EthereumChainHardforks, deposits: Address) -> ChainConfig {
     let block = |fork| match forks.ethereum_fork_activation(fork) {
         ForkCondition::Block(at) => Some(at),
@@ -53,7 +52,7 @@ fn config(chain_id: u64, forks: &EthereumChainHardforks, deposits: Address) -> C
         ForkCondition::TTD { fork_block, total_difficulty, .. } => (fork_block, total_difficulty),
         _ => (None, U256::ZERO),
     };
-    // All these networks change the parameters in the same way (EIP-7892).
+    // These networks have the same blob parameter changes (EIP-7892).
     let blobs = [
         ("cancun", BlobParams::cancun()),
         ("prague", BlobParams::prague()),

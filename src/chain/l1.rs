@@ -1,25 +1,25 @@
-//! L1 costs of OP-stack transactions, by the parameters that each block begins with.
+//! The L1 cost of an OP-stack transaction, from the L1 parameters in the first transaction of its block.
 
 use alloy_primitives::{U256, hex};
 use op_revm::{L1BlockInfo, OpSpecId, estimate_tx_compressed_size};
 
-/// The selector of `setL1BlockValues`, whose arguments take a word each.
+/// The selector of `setL1BlockValues`, whose arguments take one word each.
 const BEDROCK: [u8; 4] = hex!("015d8eb9");
-/// The selectors of `setL1BlockValuesEcotone`, `…Isthmus` and `…Jovian`, whose arguments are packed, each list longer
-/// than the one before (<https://specs.optimism.io/protocol/jovian/l1-attributes.html>).
+/// The selectors of `setL1BlockValuesEcotone`, `…Isthmus` and `…Jovian`, with packed arguments, each list longer than
+/// the one before (<https://specs.optimism.io/protocol/jovian/l1-attributes.html>).
 const ECOTONE: [u8; 4] = hex!("440a5e20");
 const ISTHMUS: [u8; 4] = hex!("098999be");
 const JOVIAN: [u8; 4] = hex!("3db6be2b");
-/// The scale of the scalar before Ecotone.
+/// The divisor of the fee scalar before Ecotone.
 const SCALAR_DECIMALS: f64 = 1e6;
-/// The factor by which [`estimate_tx_compressed_size`] scales bytes.
+/// The factor by which [`estimate_tx_compressed_size`] scales its result in bytes.
 const SIZE_DECIMALS: u64 = 1_000_000;
 
 /// The L1 parameters of a block, from the call data of its first transaction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct L1Params {
     info: L1BlockInfo,
-    /// The fork whose cost function applies. The first block of Ecotone still has Bedrock's.
+    /// The fork whose cost function applies. The first block of Ecotone still uses Bedrock's.
     spec: OpSpecId,
 }
 
@@ -30,24 +30,24 @@ pub struct L1Cost {
     pub gas_price: U256,
     /// Gas that the transaction's bytes would use on L1.
     pub gas_used: U256,
-    /// The fee for the L1 data, in wei.
+    /// The L1 fee that the transaction pays, in wei.
     pub fee: U256,
-    /// The scalar before Ecotone.
+    /// The fee scalar; `None` from Ecotone on.
     pub fee_scalar: Option<f64>,
-    /// The base fee's scalar from Ecotone on, in millionths.
+    /// The scalar of the L1 base fee, in millionths; `None` before Ecotone.
     pub base_fee_scalar: Option<u64>,
-    /// The blob base fee from Ecotone on, in wei.
+    /// The blob base fee of L1, in wei; `None` before Ecotone.
     pub blob_base_fee: Option<U256>,
-    /// The blob base fee's scalar from Ecotone on, in millionths.
+    /// The scalar of the L1 blob base fee, in millionths; `None` before Ecotone.
     pub blob_base_fee_scalar: Option<u64>,
-    /// The operator fee's scalar and constant (in wei) from Isthmus on, if the chain has one.
+    /// The operator fee's scalar and its constant in wei; `None` before Isthmus, or if both are zero.
     pub operator_fee: Option<(u64, u64)>,
-    /// From Jovian on, the gas per byte, and the gas that the transaction's bytes count.
+    /// The DA footprint: gas per byte, and gas of the transaction's bytes; `None` before Jovian.
     pub da_footprint: Option<(u16, u64)>,
 }
 
 impl L1Params {
-    /// Returns the parameters that `input` sets in a block of fork `spec`; `None` if it sets none.
+    /// Returns the parameters that the call data `input` sets in a block of fork `spec`, or `None` if it sets none.
     pub fn of(input: &[u8], spec: OpSpecId) -> Option<Self> {
         let at = Bytes(input);
         let selector = at.read::<4>(0)?;
@@ -76,7 +76,7 @@ impl L1Params {
         Some(Self { info, spec })
     }
 
-    /// Returns the cost of a signed transaction with these bytes (EIP-2718).
+    /// Returns the L1 cost of the signed transaction with this EIP-2718 encoding.
     pub fn cost(&self, encoded: &[u8]) -> L1Cost {
         let Self { info, spec } = self;
         let ecotone = info.l1_blob_base_fee.is_some();
@@ -101,7 +101,7 @@ impl L1Params {
     }
 }
 
-/// Call data, read by offset.
+/// Call data that is read by offset.
 struct Bytes<'a>(&'a [u8]);
 
 impl Bytes<'_> {

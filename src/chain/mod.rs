@@ -1,4 +1,4 @@
-//! Chain rules: forks, genesis, blocks and their seals, and the EVM environment of each block.
+//! The rules and data of a chain: forks, genesis, blocks, transactions, receipts, and the EVM environment of a block.
 
 mod block;
 mod deployment_proxy;

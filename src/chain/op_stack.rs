@@ -1,4 +1,4 @@
-//! The rules of an OP-stack chain: its forks, its base fee, and the header fields that the base fee needs.
+//! The rules of an OP-stack chain: its forks, its base fee, and the base fee parameters in its headers.
 
 use alloy_consensus::Header;
 use alloy_eips::{calc_next_block_base_fee, eip1559::BaseFeeParams};
@@ -14,53 +14,53 @@ use op_alloy::{
 
 /// The key in a genesis `config` that marks a chain of the OP stack.
 const OPTIMISM: &str = "optimism";
-/// op-geth's defaults for constants that the genesis leaves out.
+/// The values that op-geth uses for constants that the genesis omits.
 const DEFAULT_ELASTICITY: u64 = 6;
 const DEFAULT_DENOMINATOR: u64 = 50;
 const DEFAULT_DENOMINATOR_CANYON: u64 = 250;
 
-/// The reason why a genesis `config` describes no chain.
+/// The reason why a genesis `config` cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum ChainSpecError {
     /// A field of the OP stack is malformed.
     #[error("config.{field}: {problem}")]
     Field {
-        #[doc = "Which."]
+        #[doc = "The field or fields, below `config`."]
         field: &'static str,
-        #[doc = "What is wrong with it, and what was expected."]
+        #[doc = "The problem with the field, and the expected value."]
         problem: String,
     },
 }
 
-/// The rules of an OP-stack chain beside Ethereum's.
+/// The rules of an OP-stack chain that differ from Ethereum's.
 #[derive(Clone, Debug)]
 pub(super) struct OpStackParams {
     pub forks: OpChainHardforks,
-    /// The parameters of the base fee before Canyon, and from Canyon on. From Holocene on, headers hold them.
+    /// The base fee parameters before Canyon, and from Canyon on. From Holocene on, headers carry their own.
     base_fee: BaseFeeParams,
     base_fee_canyon: BaseFeeParams,
 }
 
-/// The parameters of the next block's base fee, as a header holds them.
+/// The parameters in a header for the base fee of the next block.
 #[derive(Clone, Copy, Debug)]
 struct HeaderParams {
     elasticity: u32,
     denominator: u32,
-    /// The lowest base fee in wei; `None` before Jovian.
+    /// Wei; `None` before Jovian.
     min_base_fee: Option<u64>,
 }
 
 impl OpStackParams {
-    /// Creates a network that is known by name.
+    /// Creates the rules of a network that presim knows by its chain id.
     pub const fn known(forks: OpChainHardforks, base_fee: BaseFeeParams, base_fee_canyon: BaseFeeParams) -> Self {
         Self { forks, base_fee, base_fee_canyon }
     }
 
-    /// Reads a `config` in geth's format; `None` if the chain is not of the OP stack.
+    /// Reads the rules from a geth-format `config`. Returns `None` if the chain is not of the OP stack.
     ///
     /// # Errors
     ///
-    /// Returns [`ChainSpecError::Field`] if a field is malformed.
+    /// Returns [`ChainSpecError::Field`] if a field of the OP stack is malformed.
     pub fn of(config: &ChainConfig) -> Result<Option<Self>, ChainSpecError> {
         let fields = &config.extra_fields;
         let Some(fees) = fields.get_deserialized::<OpBaseFeeInfo>(OPTIMISM) else { return Ok(None) };
@@ -72,7 +72,7 @@ impl OpStackParams {
         })?;
         let times: OpGenesisInfo = fields.deserialize_as().map_err(|error| ChainSpecError::Field {
             field: "regolithTime, canyonTime, ...",
-            problem: format!("{error}: expected numbers of seconds"),
+            problem: format!("{error}: expected Unix times in seconds"),
         })?;
         let params = |denominator: Option<u64>, default: u64| {
             let elasticity = fees.eip1559_elasticity.filter(|given| *given > 0).unwrap_or(DEFAULT_ELASTICITY);
@@ -89,8 +89,8 @@ impl OpStackParams {
     /// Returns the base fee, in wei, of a block on `parent` at `timestamp`.
     ///
     /// From [Holocene](https://specs.optimism.io/protocol/holocene/exec-engine.html#base-fee-computation) on, the
-    /// parent's header has the parameters. [Jovian](https://specs.optimism.io/protocol/jovian/exec-engine.html) adds a
-    /// lowest base fee, and counts the block's DA footprint if it is more than its gas.
+    /// parameters are in the parent's header. [Jovian](https://specs.optimism.io/protocol/jovian/exec-engine.html) adds
+    /// a minimum base fee, and uses the block's DA footprint in place of its gas if the footprint is higher.
     pub fn next_base_fee(&self, parent: &Header, timestamp: u64) -> u64 {
         let said = self.header_params(parent);
         let params = match said {
@@ -104,18 +104,17 @@ impl OpStackParams {
         let used = parent.gas_used.max(footprint).min(parent.gas_limit);
         let fee = parent.base_fee_per_gas.unwrap_or_default();
         let target = u128::from(parent.gas_limit) / params.elasticity_multiplier;
-        // No checked header has a gas limit this low.
+        // The target is zero only for a gas limit too low for any checked header.
         let Some(times) = u128::from(used).checked_div(target) else { return fee };
-        // The largest factor by which a full block multiplies the fee. A base fee that an override put at the end of
-        // the range does not overflow.
+        // A block multiplies the fee by less than `times + 2`: the bound keeps a fee from an override from overflowing.
         let highest = u64::try_from(u128::from(u64::MAX) / (times + 2)).unwrap_or(u64::MAX);
         let fee = fee.min(highest);
         let next = calc_next_block_base_fee(used, parent.gas_limit, fee, params);
         next.max(said.and_then(|said| said.min_base_fee).unwrap_or_default())
     }
 
-    /// Returns the `extraData` of a block on `parent` at `timestamp`, which holds the parameters of the next base fee:
-    /// the parent's own, in the format of the active fork. Empty before Holocene.
+    /// Returns the extra data of a block on `parent` at `timestamp`: the parent's base fee parameters, in the form of
+    /// the fork that is active at `timestamp`. Empty before Holocene.
     pub fn next_extra_data(&self, parent: &Header, timestamp: u64) -> Bytes {
         if !self.forks.is_holocene_active_at_timestamp(timestamp) {
             return Bytes::new();
@@ -133,17 +132,16 @@ impl OpStackParams {
         } else {
             encode_holocene_extra_data(params, default)
         };
-        // Encoding fails only for constants of more than 32 bits, which no chain has. The parent's bytes are a valid
-        // answer then.
+        // Encoding fails only for constants of more than 32 bits, which no chain has. The parent's bytes serve then.
         encoded.unwrap_or_else(|_| parent.extra_data.clone())
     }
 
-    /// Returns the parameters at `timestamp`, for headers that hold none.
+    /// Returns the chain's base fee parameters at `timestamp`, which apply if the header has none.
     fn params_at(&self, timestamp: u64) -> BaseFeeParams {
         if self.forks.is_canyon_active_at_timestamp(timestamp) { self.base_fee_canyon } else { self.base_fee }
     }
 
-    /// Returns the parameters in `header`; `None` before Holocene, or if the bytes are malformed.
+    /// Returns the parameters in `header`, or `None` before Holocene or if they are malformed.
     fn header_params(&self, header: &Header) -> Option<HeaderParams> {
         if self.forks.is_jovian_active_at_timestamp(header.timestamp) {
             let (elasticity, denominator, min) = decode_jovian_extra_data(&header.extra_data).ok()?;
@@ -159,7 +157,7 @@ impl OpStackParams {
 
 fn forks(info: &OpGenesisInfo) -> OpChainHardforks {
     let time = |at: Option<u64>| at.map_or(ForkCondition::Never, ForkCondition::Timestamp);
-    // All of them, in order, because the list is indexed by position.
+    // All forks, in order, because the list is accessed by position.
     OpChainHardforks::new([
         (OpHardfork::Bedrock, ForkCondition::Block(info.bedrock_block.unwrap_or_default())),
         (OpHardfork::Regolith, time(info.regolith_time)),

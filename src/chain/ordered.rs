@@ -1,4 +1,4 @@
-//! Roots of ordered lists: of a block's transactions and receipts.
+//! Trie roots of ordered lists, such as the transactions and receipts of a block.
 
 use alloy_primitives::B256;
 use alloy_rlp::Encodable;
@@ -6,11 +6,10 @@ use alloy_trie::{EMPTY_ROOT_HASH, HashBuilder, Nibbles, nodes::LeafNodeRef, root
 
 use super::keccak::keccak256_each;
 
-/// Returns the root of each list's trie, in which an item's key is the RLP of its index (yellow paper, section 4.3),
-/// and the hash of each of `others`.
+/// Returns the root of each list's trie, and the hash of each of `others`. A trie holds each item of its list under the
+/// RLP of the item's index (yellow paper, section 4.3).
 ///
-/// Most of the hashing is of leaves, which are independent: those of all lists, and the others, are hashed in parallel
-/// lanes.
+/// Leaves are most of the hashed data, and independent: the leaves of all lists and `others` are hashed in parallel.
 pub fn ordered_roots<const LISTS: usize>(lists: [&[&[u8]]; LISTS], others: &[&[u8]]) -> ([B256; LISTS], Vec<B256>) {
     let mut text = Vec::with_capacity(lists.iter().flat_map(|list| *list).map(|item| item.len() + LEAF_OVERHEAD).sum());
     let leaves = lists.map(|list| ListLeaf::all_of(list, &mut text));
@@ -35,16 +34,16 @@ pub fn ordered_roots<const LISTS: usize>(lists: [&[&[u8]]; LISTS], others: &[&[u
     (roots, of_others)
 }
 
-/// The most bytes that a leaf has beside its item: two headers and the path.
+/// The most bytes that a leaf adds to its item: two headers and the path.
 const LEAF_OVERHEAD: usize = 24;
 
-/// A list's item in its trie.
+/// The leaf of a list's item in the trie.
 struct ListLeaf<'a> {
     key: Nibbles,
     item: &'a [u8],
     /// Nibbles of the key above the leaf: the longest prefix shared with another key, and one more.
     depth: usize,
-    /// The range of its RLP.
+    /// The range of the leaf's RLP in the text.
     from: usize,
     to: usize,
 }
@@ -81,7 +80,7 @@ mod tests {
 
     #[test]
     fn the_roots_are_those_of_the_tries_built_leaf_by_leaf() {
-        // Items that are embedded in their parent and items that are not, with keys of one, two and three bytes.
+        // Leaves that are embedded in their parent and leaves that are not; keys of one, two and three bytes.
         for length in [1, 27, 28, 29, 30, 31, 300] {
             for count in [0, 1, 2, 3, 15, 16, 17, 127, 128, 129, 255, 256, 257, 300] {
                 let items: Vec<Vec<u8>> =

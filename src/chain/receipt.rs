@@ -1,4 +1,4 @@
-//! A receipt of either family: of a signed transaction, or of a deposit of an OP-stack chain.
+//! Receipts of both families: of signed transactions, and of deposits on an OP-stack chain.
 
 use alloy_consensus::{Eip658Value, Receipt, ReceiptEnvelope, ReceiptWithBloom, TxReceipt, TxType};
 use alloy_eips::eip2718::{Encodable2718, IsTyped2718, Typed2718};
@@ -13,18 +13,18 @@ use op_alloy::consensus::{DEPOSIT_TX_TYPE_ID, OpDepositReceipt, OpDepositReceipt
 
 use super::tx::{ChainTx, ChainTxType};
 
-/// A receipt as a block has it.
+/// The receipt of a transaction in a block.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ChainReceipt {
     /// The receipt of a signed transaction.
     Signed(ReceiptEnvelope),
-    /// The receipt of a deposit, with its sender's nonce from Regolith on and its version from Canyon on
+    /// The receipt of a deposit, with the sender's nonce from Regolith on and a version from Canyon on
     /// (<https://specs.optimism.io/protocol/deposits.html#deposit-receipt>).
     Deposit(OpDepositReceiptWithBloom),
 }
 
 impl ChainReceipt {
-    /// Returns the deposit's receipt, if this is one.
+    /// Returns the receipt of a deposit, or `None` for a signed transaction.
     pub const fn as_deposit(&self) -> Option<&OpDepositReceipt> {
         match self {
             Self::Signed(_) => None,
@@ -115,7 +115,7 @@ impl Encodable2718 for ChainReceipt {
     }
 }
 
-/// Builds the receipts of both families' executors.
+/// Builds receipts for the block executors of both families.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ChainReceiptBuilder;
 
@@ -134,7 +134,7 @@ impl ReceiptBuilder for ChainReceiptBuilder {
     type Transaction = ChainTx;
     type Receipt = ChainReceipt;
 
-    /// Ethereum's executor receives no deposits.
+    /// Builds the receipt of a signed transaction. Ethereum's executor receives no deposits.
     fn build_receipt<E: Evm>(&self, ctx: ReceiptBuilderCtx<'_, ChainTxType, E>) -> ChainReceipt {
         match ctx.tx_type {
             ChainTxType::Signed(kind) => Self::signed(kind, ctx),

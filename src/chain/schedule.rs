@@ -1,4 +1,4 @@
-//! The fork schedule as `eth_config` shows it (EIP-7910).
+//! The fork schedule in the form of `eth_config` (EIP-7910).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,16 +11,16 @@ use revm::precompile::{PrecompileSpecId, Precompiles};
 
 use super::ChainSpec;
 
-/// The deposit contract of a chain that names none. geth shows the zero address, and so does presim.
+/// The deposit contract of a chain whose `config` names none, as geth returns it.
 const NO_DEPOSIT_CONTRACT: Address = Address::ZERO;
 
 impl ChainSpec {
-    /// Returns the active fork of `head`, the next one, and the last that is scheduled. `None` before Cancun, because
-    /// EIP-7910 knows no earlier fork, and on the OP stack, whose forks it does not know.
+    /// Returns the fork that is active in `head`, the next fork, and the last fork that is scheduled. Returns `None`
+    /// before Cancun and on the OP stack, because EIP-7910 does not cover those forks.
     pub fn fork_config(&self, genesis: &Header, genesis_hash: B256, head: &Header) -> Option<EthConfig> {
         let times = self.fork_times();
         let config = |time: u64| self.one_fork(genesis, genesis_hash, time);
-        // Forks that are active from the start count as activated at zero.
+        // Forks that are active at genesis count as activated at time zero.
         let active = times.iter().copied().filter(|time| *time <= head.timestamp).max()?;
         let next = times.iter().copied().find(|time| *time > head.timestamp);
         let last = next.and(times.last().copied());
@@ -48,7 +48,7 @@ impl ChainSpec {
     }
 
     fn one_fork(&self, genesis: &Header, genesis_hash: B256, time: u64) -> Option<EthForkConfig> {
-        // A header after every fork by block number, so that only timestamps decide.
+        // The header is past every fork by block number, so that the timestamp alone decides.
         let header = Header { number: u64::MAX, timestamp: time.max(genesis.timestamp), ..genesis.clone() };
         let spec = self.evm_fork(&header);
         let precompiles: BTreeMap<String, Address> = Precompiles::new(PrecompileSpecId::from_spec_id(spec))
@@ -74,8 +74,7 @@ impl ChainSpec {
         })
     }
 
-    /// Returns the fork hash of EIP-2124 with the timestamps of EIP-6122: over the genesis hash and every fork up to
-    /// `time`, without those active from the start.
+    /// Returns the fork hash at `time` (EIP-2124, EIP-6122), which leaves out the forks that are active at genesis.
     fn fork_hash(&self, genesis: &Header, genesis_hash: B256, time: u64) -> ForkHash {
         let c = &self.config;
         let blocks: BTreeSet<u64> = [

@@ -1,4 +1,4 @@
-//! The rules of one chain: its schedule of forks, and everything that follows from it.
+//! The rules of one chain: its fork schedule, and the fees and environments that follow from it.
 
 use alloy_consensus::Header;
 use alloy_eips::{
@@ -26,16 +26,16 @@ pub struct ChainSpec {
     pub(super) config: ChainConfig,
     blobs: BlobScheduleBlobParams,
     block_time: u64,
-    /// The OP stack's rules, if the chain belongs to it.
+    /// The rules of the OP stack; `None` on a chain of Ethereum's family.
     op_stack: Option<OpStackParams>,
 }
 
-/// The family whose rules a chain follows.
+/// The family of rules that a chain follows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Family {
-    /// Ethereum.
+    /// The rules of Ethereum.
     Ethereum,
-    /// The OP stack (<https://specs.optimism.io>).
+    /// The rules of the OP stack (<https://specs.optimism.io>).
     OpStack,
 }
 
@@ -61,8 +61,8 @@ impl From<OpSpecId> for Fork {
 }
 
 impl ChainSpec {
-    /// Creates a chain from the `config` of its genesis. A `config` with an `optimism` object is of the OP stack.
-    /// `block_time` is the usual time between blocks, in seconds.
+    /// Reads the rules from the `config` of a genesis, which has an `optimism` object on the OP stack. `block_time` is
+    /// the usual time between two blocks, in seconds.
     ///
     /// # Errors
     ///
@@ -82,7 +82,7 @@ impl ChainSpec {
         Self { op_stack: Some(op_stack), ..Self::ethereum(config, block_time) }
     }
 
-    /// Returns the family whose rules the chain follows.
+    /// Returns the family of rules that the chain follows.
     pub const fn family(&self) -> Family {
         if self.op_stack.is_some() { Family::OpStack } else { Family::Ethereum }
     }
@@ -92,28 +92,28 @@ impl ChainSpec {
         self.config.chain_id
     }
 
-    /// Returns the chain with another time between blocks, in seconds.
+    /// Returns the same rules with `block_time` seconds between two blocks.
     #[must_use]
     pub fn with_block_time(self, block_time: u64) -> Self {
         Self { block_time, ..self }
     }
 
-    /// Returns the usual distance between two blocks, in seconds.
+    /// Returns the usual time between two blocks, in seconds.
     pub const fn block_time(&self) -> u64 {
         self.block_time
     }
 
-    /// Returns the environment in which the transactions of `header`'s block run, by Ethereum's rules.
+    /// Returns the EVM environment of the transactions in `header`'s block, by the rules of Ethereum.
     pub fn evm_env(&self, header: &Header) -> EvmEnv {
         EvmEnv::for_eth_block(header, self, self.chain_id(), self.blob_params(header.timestamp))
     }
 
-    /// Returns the environment of a block by the rules of the OP stack.
+    /// Returns the EVM environment of the transactions in `header`'s block, by the rules of the OP stack.
     pub fn op_evm_env(&self, header: &Header) -> EvmEnv<OpSpecId> {
         evm_env_for_op_block(header, self, self.chain_id())
     }
 
-    /// Returns the fork of Ethereum whose EVM `header`'s block has.
+    /// Returns the fork of Ethereum whose EVM rules apply in `header`'s block, on either family.
     pub fn evm_fork(&self, header: &Header) -> SpecId {
         match self.family() {
             Family::Ethereum => self.evm_env(header).cfg_env.spec,
@@ -121,7 +121,7 @@ impl ChainSpec {
         }
     }
 
-    /// Returns the fork of its family in `header`'s block.
+    /// Returns the fork of the chain's own family that is active in `header`'s block.
     pub fn fork(&self, header: &Header) -> Fork {
         match self.family() {
             Family::Ethereum => Fork::Ethereum(self.evm_fork(header)),
@@ -129,8 +129,8 @@ impl ChainSpec {
         }
     }
 
-    /// Returns target, maximum and price curve of blobs at `timestamp` (EIP-7840, EIP-7892); `None` before Cancun, and
-    /// on the OP stack, which has no blobs.
+    /// Returns the target, maximum and price curve of blobs at `timestamp` (EIP-7840, EIP-7892). Returns `None` before
+    /// Cancun, and on the OP stack, which has no blobs.
     pub fn blob_params(&self, timestamp: u64) -> Option<BlobParams> {
         if self.op_stack.is_some() {
             None
@@ -147,8 +147,7 @@ impl ChainSpec {
         }
     }
 
-    /// Returns the base fee, in wei, of block `number` at `timestamp` on `parent` (EIP-1559 and the OP stack's rules);
-    /// `None` before London.
+    /// Returns the base fee in wei of block `number` on `parent` (EIP-1559, or the OP stack's), `None` before London.
     pub fn next_base_fee(&self, parent: &Header, number: u64, timestamp: u64) -> Option<u64> {
         if !self.is_london_active_at_block(number) {
             return None;
@@ -157,19 +156,19 @@ impl ChainSpec {
         if let Some(op_stack) = &self.op_stack {
             return Some(op_stack.next_base_fee(parent, timestamp));
         }
-        // A block adds at most an eighth. A base fee that an override put at the end of the range does not overflow.
+        // A block adds at most an eighth: the bound keeps a fee from an override from overflowing.
         let parent = Header { base_fee_per_gas: Some(fee.min(u64::MAX / 9 * 8)), ..parent.clone() };
         parent.next_block_base_fee(BaseFeeParams::ethereum())
     }
 
-    /// Returns the `extraData` that a header on `parent` at `timestamp` must have: on the OP stack from Holocene on,
-    /// the parameters of the next base fee. Empty otherwise.
+    /// Returns the `extraData` of a block on `parent` at `timestamp`: on the OP stack, from Holocene on, the parameters
+    /// of the next block's base fee. Empty elsewhere.
     pub fn next_extra_data(&self, parent: &Header, timestamp: u64) -> Bytes {
         self.op_stack.as_ref().map(|op_stack| op_stack.next_extra_data(parent, timestamp)).unwrap_or_default()
     }
 
-    /// Returns the excess blob gas of a block on `parent` at `timestamp` (EIP-4844, EIP-7918); `None` before Cancun.
-    /// Always zero on the OP stack.
+    /// Returns the excess blob gas of a block on `parent` at `timestamp` (EIP-4844, EIP-7918), or `None` before Cancun.
+    /// On the OP stack it is zero from Ecotone on.
     pub fn next_excess_blob_gas(&self, parent: &Header, timestamp: u64) -> Option<u64> {
         if self.op_stack.is_some() {
             return self.is_ecotone_active_at_timestamp(timestamp).then_some(0);
@@ -178,7 +177,7 @@ impl ChainSpec {
         Some(parent.next_block_excess_blob_gas(params).unwrap_or_default())
     }
 
-    /// Returns whether a block in `env` has a base fee: from London on.
+    /// Returns whether a block in `env` has a base fee, which blocks have from London on.
     pub fn is_market<S: Copy + Into<SpecId>>(&self, env: &EvmEnv<S, BlockEnv>) -> bool
     where
         CfgEnv<S>: Clone,
@@ -186,7 +185,7 @@ impl ChainSpec {
         env.cfg_env.spec.into().is_enabled_in(SpecId::LONDON)
     }
 
-    /// Returns whether blocks at `number` are produced by proof of stake (EIP-3675).
+    /// Returns whether proof of stake produces block `number` (EIP-3675).
     pub fn is_post_merge(&self, number: u64) -> bool {
         self.is_paris_active_at_block(number)
     }
@@ -243,7 +242,7 @@ impl EthereumHardforks for ChainSpec {
     }
 }
 
-/// No fork of the OP stack is ever active on a chain of Ethereum's family.
+/// On a chain of Ethereum's family, no fork of the OP stack is ever active.
 impl OpHardforks for ChainSpec {
     fn op_fork_activation(&self, fork: OpHardfork) -> ForkCondition {
         self.op_stack.as_ref().map_or(ForkCondition::Never, |op_stack| op_stack.forks.op_fork_activation(fork))

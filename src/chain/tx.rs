@@ -1,4 +1,4 @@
-//! A transaction of either family: signed, or a deposit of an OP-stack chain.
+//! Transactions of both families: signed transactions, and deposits on an OP-stack chain.
 
 use alloy_consensus::{
     Sealable, TransactionEnvelope, TxEnvelope,
@@ -12,7 +12,7 @@ use alloy_primitives::{Address, B256, Bytes, Sealed};
 use op_alloy::consensus::{OpTxEnvelope, TxDeposit};
 use revm::context::TxEnv;
 
-/// A transaction as a block has it.
+/// A transaction in a block.
 #[derive(Clone, Debug, TransactionEnvelope)]
 #[envelope(tx_type_name = ChainTxType, serde_cfg(any()))]
 pub enum ChainTx {
@@ -34,7 +34,7 @@ impl ChainTx {
         }
     }
 
-    /// Returns the deposit, if this is one.
+    /// Returns the deposit, or `None` for a signed transaction.
     pub const fn as_deposit(&self) -> Option<&Sealed<TxDeposit>> {
         match self {
             Self::Signed(_) => None,
@@ -42,11 +42,11 @@ impl ChainTx {
         }
     }
 
-    /// Returns the transaction with its sender: recovered from the signature, or named by the deposit.
+    /// Returns the transaction with its sender, recovered from the signature or named by the deposit.
     ///
     /// # Errors
     ///
-    /// Returns a [`RecoveryError`] if the signature is invalid.
+    /// Returns [`RecoveryError`] if the signature is invalid.
     pub fn recovered(self) -> Result<Recovered<Self>, RecoveryError> {
         let sender = self.recover_signer()?;
         Ok(Recovered::new_unchecked(self, sender))
@@ -81,7 +81,7 @@ impl SignerRecoverable for ChainTx {
     }
 }
 
-/// Ethereum's rules have no deposits. The executor rejects a deposit before it calls this.
+/// Ethereum has no deposits: its executor rejects one before this conversion.
 impl FromRecoveredTx<ChainTx> for TxEnv {
     fn from_recovered_tx(tx: &ChainTx, sender: Address) -> Self {
         match tx {
@@ -116,7 +116,7 @@ impl FromTxWithEncoded<ChainTx> for OpTx {
     }
 }
 
-/// A transaction type that cannot be in a block here: the synthetic type 0x7d.
+/// The error for a transaction type that no block can contain: the synthetic type 0x7d.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
 #[error("transaction of type {0:#04x}: expected a signed transaction or a deposit (0x7e)")]
 pub struct UnknownTxType(pub u8);

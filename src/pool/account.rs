@@ -1,5 +1,4 @@
-//! A transaction in the pool: its effect on its sender's account, and the conditions that the account must meet (geth's
-//! `ValidateTransactionWithState`).
+//! A pooled transaction, and the checks of its sender's account: geth's `ValidateTransactionWithState`.
 
 use std::sync::{
     Arc,
@@ -16,34 +15,32 @@ use crate::state::Account;
 /// A transaction in the pool.
 #[derive(Debug)]
 pub struct Pooled {
-    /// The transaction.
+    /// The signed transaction, with its sender.
     pub tx: Arc<Recovered<TxEnvelope>>,
-    /// The position in the order of arrival. Of two transactions with the same price, the earlier is mined first.
+    /// Arrival number. Of two transactions that pay the same, the earlier is mined first.
     pub arrived: u64,
-    /// The sender's nonce after the transaction.
+    /// The sender's nonce once the transaction is mined.
     pub(super) next: u64,
-    /// The size in bytes.
+    /// Length of the EIP-2718 encoding in bytes.
     pub(super) size: usize,
-    /// The highest cost to the sender, in wei.
+    /// Maximum cost to the sender, in wei.
     pub(super) cost: U256,
-    /// Whether this node signed the transaction. Such a transaction is never evicted.
+    /// Whether this node signed the transaction. If so, it is never evicted.
     pub own: bool,
-    /// Whether the transaction is not on disk yet. Until then it is not mined, and subscribers are not notified of it.
+    /// Whether the transaction is not on the disk yet. Until then it is neither mined nor visible.
     pub(super) held: AtomicBool,
 }
 
 impl Pooled {
-    /// Returns whether it is still on its way to the disk.
     pub(super) fn is_held(&self) -> bool {
         self.held.load(Relaxed)
     }
 }
 
-/// The percentage by which a blob transaction must pay more than the one that it replaces, as in geth.
+/// Minimum price increase for replacing a blob transaction, in percent, as in geth.
 const BLOB_PRICE_BUMP: u32 = 100;
 
-/// Returns the sender's nonce after a transaction. An authorization of the sender's own account uses the nonce after
-/// the transaction's (EIP-7702).
+/// Returns the sender's nonce once a transaction is mined, which authorizations of its own account raise (EIP-7702).
 pub(super) fn nonce_after(tx: &Recovered<TxEnvelope>) -> u64 {
     let mut next = tx.nonce() + 1;
     for authorization in tx.authorization_list().unwrap_or_default() {
@@ -56,7 +53,7 @@ pub(super) fn nonce_after(tx: &Recovered<TxEnvelope>) -> u64 {
     next
 }
 
-/// Returns the most that a transaction can cost its sender: gas, blob gas and value, wei.
+/// Returns the maximum cost of a transaction to its sender: gas, blob gas and value, in wei.
 pub(super) fn cost_of(tx: &TxEnvelope) -> U256 {
     let gas = U256::from(tx.gas_limit()).saturating_mul(U256::from(tx.max_fee_per_gas()));
     let blobs = U256::from(tx.blob_gas_used().unwrap_or_default())
@@ -84,7 +81,7 @@ pub(super) fn check_account(
     if balance < cost {
         return Err(PoolError::Funds { balance, cost });
     }
-    // For a replacement, only the additional cost counts.
+    // Of a replacement, only the cost that it adds counts.
     let more = replaced.map_or(cost, |replaced| cost.saturating_sub(replaced.cost));
     if balance < queued.saturating_add(more) {
         return Err(PoolError::QueuedFunds { balance, queued, cost: more });
@@ -92,7 +89,7 @@ pub(super) fn check_account(
     Ok(())
 }
 
-/// Checks that each fee of a replacement is higher by the bump, in per cent.
+/// Checks that each fee of a replacement is at least `bump` percent higher than that of the replaced transaction.
 pub(super) fn check_replacement(new: &TxEnvelope, old: &TxEnvelope, bump: u32) -> Result<(), PoolError> {
     let blobs = [new, old].iter().any(|tx| tx.ty() == EIP4844_TX_TYPE_ID);
     let bump = if blobs { bump.max(BLOB_PRICE_BUMP) } else { bump };

@@ -1,4 +1,4 @@
-//! The order in which transactions are mined: by the fee for the producer, and each sender's by nonce.
+//! The order in which transactions are mined: by the tip for the producer, and for each sender by nonce.
 
 use std::{
     cmp::{Ordering, Reverse},
@@ -13,29 +13,29 @@ use super::Pooled;
 /// The gas that a block has left.
 #[derive(Clone, Copy, Debug)]
 pub struct BlockSpace {
-    /// Gas.
+    /// Gas left.
     pub gas: u64,
-    /// Blob gas.
+    /// Blob gas left.
     pub blob_gas: u64,
 }
 
-/// The transactions that could be mined now, best first. A view at one moment, without transactions that arrive later.
+/// The transactions that can be mined at one moment, best first. Later arrivals in the pool are not included.
 #[derive(Debug)]
 pub struct Best {
     fees: BlockFees,
     heap: BinaryHeap<Ready>,
 }
 
-/// The prices of gas in a block, in wei.
+/// The fees that a block requires, in wei.
 #[derive(Clone, Copy, Debug)]
 pub struct BlockFees {
-    /// The price per unit of gas; zero before London.
+    /// Base fee per gas; zero before London.
     pub base: u64,
-    /// The price per unit of blob gas; zero before Cancun.
+    /// Base fee per blob gas; zero before Cancun.
     pub blob: u128,
 }
 
-/// The next transaction of a sender, and those that can follow it.
+/// A sender's next transaction, and those of the same sender that can follow.
 #[derive(Debug)]
 pub struct Ready {
     tip: u128,
@@ -49,8 +49,8 @@ impl Best {
         Self { fees, heap }
     }
 
-    /// Returns the best transaction that fits into `room`. Its sender's next is returned after
-    /// [`included`](Self::included) was called; senders whose next one does not fit are skipped.
+    /// Returns the best transaction that fits in `room`. Its sender's next one follows only after this one was
+    /// [`included`](Self::included). A sender whose next transaction does not fit is dropped.
     pub fn next(&mut self, room: BlockSpace) -> Option<Ready> {
         loop {
             let ready = self.heap.pop()?;
@@ -61,14 +61,14 @@ impl Best {
         }
     }
 
-    /// Notes that the block includes the transaction, so that its sender's next may follow.
+    /// Records that the transaction is in the block, so that its sender's next one may follow.
     pub fn included(&mut self, ready: Ready) {
         self.heap.extend(self.fees.head_of(ready.following));
     }
 }
 
 impl BlockFees {
-    /// Returns the first of a sender's transactions, if it pays the block's price.
+    /// Returns the first transaction of a run, with the rest of the run, if it pays the block's fees.
     fn head_of(self, mut run: VecDeque<Arc<Pooled>>) -> Option<Ready> {
         let next = run.pop_front()?;
         let tip = next.tx.effective_tip_per_gas(self.base)?;
@@ -78,7 +78,7 @@ impl BlockFees {
 }
 
 impl Ready {
-    /// Returns the transaction.
+    /// Returns the signed transaction with its sender.
     pub fn transaction(&self) -> &Arc<Recovered<TxEnvelope>> {
         &self.next.tx
     }

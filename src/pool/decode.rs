@@ -1,4 +1,4 @@
-//! Decoding transactions that clients send.
+//! Decoding of raw transactions.
 
 use alloy_consensus::{
     EthereumTxEnvelope, TxEip4844Variant, TxEip4844WithSidecar, TxEnvelope, TxLegacy,
@@ -13,26 +13,21 @@ use alloy_rlp::Header;
 
 use super::PoolError;
 
-/// A transaction as it was sent.
+/// A transaction as a client or this node sends it to the pool.
 #[derive(Clone, Debug)]
 pub struct SentTransaction {
     /// The transaction as a block holds it, without a sidecar.
     pub tx: TxEnvelope,
-    /// The blobs, commitments and proofs of a blob transaction in its network form.
+    /// The blobs, commitments and proofs of a blob transaction. `None` if it was not sent in the network form.
     pub sidecar: Option<BlobTransactionSidecarVariant>,
-    /// The size of the sent bytes.
+    /// Length of the encoding that was sent, in bytes.
     pub size: usize,
-    /// The signer, if known.
+    /// The signer. `None` if it has yet to be recovered from the signature.
     pub signer: Option<Address>,
 }
 
 impl SentTransaction {
-    /// Decodes an EIP-2718 transaction. Blob transactions are in their network form, with the proofs of EIP-4844 or of
-    /// EIP-7594.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`PoolError::Malformed`] or [`PoolError::UnknownType`] if the bytes are not a transaction.
+    /// Decodes an EIP-2718 transaction. The sidecar of a blob transaction has the proofs of EIP-4844 or of EIP-7594.
     pub fn decode(raw: &[u8]) -> Result<Self, PoolError> {
         match raw {
             [] | [..=0x7f] => return Err(PoolError::Malformed("typed transaction too short".to_owned())),
@@ -43,8 +38,7 @@ impl SentTransaction {
         }
         let size = raw.len();
         if !is_network_blob(raw) {
-            // Bytes that begin like a list are a legacy transaction. For an invalid one, alloy would report an
-            // unexpected type.
+            // An RLP list is a legacy transaction. alloy would report a malformed one as an unexpected type.
             let tx = if raw[0] >= alloy_rlp::EMPTY_LIST_CODE {
                 decode_legacy(raw).map_err(|error| PoolError::Malformed(format!("rlp: {error}")))?
             } else {
@@ -72,7 +66,7 @@ impl From<Recovered<TxEnvelope>> for SentTransaction {
     }
 }
 
-/// Returns a legacy transaction, and nothing after it.
+/// Decodes a legacy transaction with nothing after it.
 fn decode_legacy(mut raw: &[u8]) -> alloy_rlp::Result<TxEnvelope> {
     let tx = TxLegacy::rlp_decode_signed(&mut raw)?;
     if !raw.is_empty() {
@@ -81,8 +75,7 @@ fn decode_legacy(mut raw: &[u8]) -> alloy_rlp::Result<TxEnvelope> {
     Ok(TxEnvelope::Legacy(tx))
 }
 
-/// Returns whether these are the bytes of a blob transaction with its blobs: a list whose first item is a list, the
-/// transaction itself.
+/// Whether `raw` is a blob transaction in its network form: a list whose first item is the transaction, itself a list.
 fn is_network_blob(raw: &[u8]) -> bool {
     let Some((&EIP4844_TX_TYPE_ID, mut rest)) = raw.split_first() else { return false };
     let mut is_list = || Header::decode(&mut rest).is_ok_and(|header| header.list);

@@ -1,4 +1,4 @@
-//! The reasons to reject a transaction, in geth's words (`core/txpool`, `core/error.go`, `core/types`).
+//! Errors of the pool, with geth's messages (`core/txpool`, `core/error.go`, `core/types`).
 
 use alloy_primitives::{Address, B256, U256};
 
@@ -10,114 +10,114 @@ pub enum PoolError {
     /// The transaction cannot be stored.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// The bytes are not a transaction.
+    /// The bytes do not encode a transaction.
     #[error("malformed transaction: {0}")]
     Malformed(String),
-    /// The transaction type is not known (EIP-2718).
+    /// The EIP-2718 transaction type is unknown, or does not exist on this chain.
     #[error("transaction type not supported: {0:#x}")]
     UnknownType(u8),
-    /// The fork of the transaction type is not active.
+    /// The fork that introduces the transaction type is not active.
     #[error("transaction type not supported: type {kind} rejected, pool not yet in {fork}")]
     TypeNotYet {
-        /// The transaction type (EIP-2718).
+        /// EIP-2718 type.
         kind: u8,
-        /// The fork that introduces the type.
+        /// Name of the fork that introduces the type.
         fork: &'static str,
     },
-    /// A legacy transaction without replay protection (EIP-155).
+    /// A legacy transaction is not bound to a chain (EIP-155).
     #[error("only replay-protected (EIP-155) transactions allowed over RPC")]
     Unprotected,
-    /// The transaction is in the pool already.
+    /// The pool already holds the transaction.
     #[error("already known")]
     AlreadyKnown,
-    /// The transaction exceeds the size limit of its type.
+    /// The transaction is longer than the pool accepts for its type.
     #[error("oversized data: transaction size {size}, limit {limit}")]
     Oversized {
-        /// The size of the network form in bytes.
+        /// Length of the network form in bytes.
         size: usize,
-        /// The limit in bytes.
+        /// Maximum length in bytes.
         limit: usize,
     },
-    /// The creation code exceeds the limit of EIP-3860.
+    /// The creation code is too long (EIP-3860).
     #[error("max initcode size exceeded: code size {size} limit {limit}")]
     InitCode {
-        /// The size in bytes.
+        /// Length in bytes.
         size: usize,
-        /// The limit in bytes.
+        /// Maximum length in bytes.
         limit: usize,
     },
-    /// The gas limit exceeds the cap of EIP-7825.
+    /// The gas limit exceeds the cap for one transaction (EIP-7825).
     #[error("transaction gas limit too high (cap: {cap}, tx: {gas})")]
     GasCap {
-        /// The cap.
+        /// Maximum gas limit of a transaction.
         cap: u64,
-        /// The transaction's gas limit.
+        /// Gas limit of the transaction.
         gas: u64,
     },
     /// The gas limit exceeds that of a block.
     #[error("exceeds block gas limit")]
     BlockGas,
-    /// The tip exceeds the whole fee (EIP-1559).
+    /// The priority fee exceeds the maximum fee (EIP-1559).
     #[error("max priority fee per gas higher than max fee per gas")]
     TipAboveFee,
     /// The transaction is signed for another chain.
     #[error("invalid sender: invalid chain id for signer: have {have} want {want}")]
     ChainId {
-        /// The transaction's chain id.
+        /// Chain id of the transaction.
         have: u64,
-        /// The chain's own id.
+        /// Chain id of the node.
         want: u64,
     },
-    /// The signature is invalid, or not canonical (EIP-2).
+    /// No sender can be recovered from the signature, or it is not canonical (EIP-2).
     #[error("invalid sender: {0}")]
     Signature(&'static str),
-    /// The nonce is the largest one (EIP-2681).
+    /// The nonce is 2^64 - 1, which no transaction may have (EIP-2681).
     #[error("nonce has max value")]
     NonceMax,
     /// The gas limit is below the intrinsic gas.
     #[error("intrinsic gas too low: gas {gas}, minimum needed {needed}")]
     IntrinsicGas {
-        /// The transaction's gas limit.
+        /// Gas limit of the transaction.
         gas: u64,
-        /// The required gas.
+        /// Intrinsic gas of the transaction.
         needed: u64,
     },
-    /// The gas limit is below the floor of EIP-7623.
+    /// The gas limit is below the floor that the calldata sets (EIP-7623).
     #[error("insufficient gas for floor data gas cost: gas {gas}, minimum needed {needed}")]
     FloorGas {
-        /// The transaction's gas limit.
+        /// Gas limit of the transaction.
         gas: u64,
-        /// The required gas.
+        /// Floor of the gas limit.
         needed: u64,
     },
-    /// The tip is below the pool's minimum.
+    /// The priority fee is below the pool's minimum.
     #[error("transaction gas price below minimum: gas tip cap {tip}, minimum needed {needed}")]
     TipTooLow {
-        /// The transaction's tip, in wei per unit of gas.
+        /// Priority fee of the transaction, in wei per gas.
         tip: u128,
-        /// The minimum, in wei per unit of gas.
+        /// Minimum priority fee, in wei per gas.
         needed: u128,
     },
     /// The blob fee is below the protocol's minimum (EIP-4844).
     #[error("transaction gas price below minimum: blob fee cap {fee}, minimum needed {needed}")]
     BlobFeeTooLow {
-        /// The transaction's fee, in wei per unit of blob gas.
+        /// Blob fee of the transaction, in wei per blob gas.
         fee: u128,
-        /// The minimum, in wei per unit of blob gas.
+        /// Minimum blob fee, in wei per blob gas.
         needed: u128,
     },
-    /// The list of authorizations is empty (EIP-7702).
+    /// The authorization list is empty (EIP-7702).
     #[error("set code tx must have at least one authorization tuple")]
     NoAuthorizations,
-    /// A blob transaction is in the form of a block, not in its network form (EIP-4844, Networking).
+    /// A blob transaction is not in the network form (EIP-4844, Networking).
     #[error("missing sidecar in blob transaction")]
     MissingSidecar,
-    /// The sidecar has another version than the fork requires: cell proofs (EIP-7594) before Osaka.
+    /// The sidecar has cell proofs (EIP-7594) before Osaka.
     #[error("unexpected sidecar version, want: {want}, got: {got}")]
     SidecarVersion {
-        /// The required version.
+        /// Sidecar version that the fork requires.
         want: u8,
-        /// The sidecar's version.
+        /// Sidecar version of the transaction.
         got: u8,
     },
     /// A blob transaction has no blobs (EIP-4844).
@@ -126,40 +126,40 @@ pub enum PoolError {
     /// The transaction has more blobs than the fork allows in a transaction or a block.
     #[error("transaction blob limit exceeded: blob count {count}, limit {limit}")]
     TooManyBlobs {
-        /// The number of blobs.
+        /// Number of blobs of the transaction.
         count: usize,
-        /// The limit.
+        /// Maximum number of blobs.
         limit: u64,
     },
-    /// The number of blobs or commitments is wrong.
+    /// The number of blobs or commitments differs from the number of blob hashes.
     #[error("invalid number of {count} {what} compared to {hashes} blob hashes")]
     SidecarCount {
-        /// The name of the list.
+        /// `blobs` or `blob commitments`.
         what: &'static str,
-        /// The length of the list.
+        /// Number of blobs or commitments.
         count: usize,
-        /// The number of the transaction's blob hashes.
+        /// Number of blob hashes of the transaction.
         hashes: usize,
     },
-    /// The number of proofs is wrong.
+    /// The sidecar has the wrong number of proofs.
     #[error("invalid number of {count} blob proofs expected {expected}")]
     ProofCount {
-        /// The number of proofs.
+        /// Number of proofs in the sidecar.
         count: usize,
-        /// The required number.
+        /// Number of proofs that the blobs require.
         expected: usize,
     },
-    /// A blob hash is not that of its commitment.
+    /// A blob hash does not match its commitment.
     #[error("blob {index}: computed hash {computed} mismatches transaction one {given}")]
     BlobHash {
-        /// The index of the blob.
+        /// Index of the blob.
         index: usize,
-        /// The versioned hash of the commitment.
+        /// Versioned hash of the commitment.
         computed: B256,
-        /// The transaction's hash.
+        /// Blob hash of the transaction.
         given: B256,
     },
-    /// The proofs do not match the commitments.
+    /// The proofs do not verify.
     #[error("KZG verification error: {0}")]
     Kzg(String),
     /// The sender is a contract (EIP-3607).
@@ -167,84 +167,83 @@ pub enum PoolError {
     SenderNotEoa {
         /// The sender.
         address: Address,
-        /// The hash of the sender's code.
+        /// Hash of its code.
         code_hash: B256,
     },
-    /// The nonce was used already.
+    /// The nonce is below the account's next nonce.
     #[error("nonce too low: next nonce {next}, tx nonce {nonce}")]
     NonceTooLow {
-        /// The account's nonce.
+        /// Next nonce of the account.
         next: u64,
-        /// The transaction's nonce.
+        /// Nonce of the transaction.
         nonce: u64,
     },
-    /// The account cannot pay for the transaction.
+    /// The balance does not cover the transaction.
     #[error(
         "insufficient funds for gas * price + value: balance {balance}, tx cost {cost}, overshot {}",
         cost.saturating_sub(*balance)
     )]
     Funds {
-        /// The account's balance in wei.
+        /// Balance of the sender in wei.
         balance: U256,
-        /// The highest cost in wei.
+        /// Maximum cost of the transaction in wei.
         cost: U256,
     },
-    /// The account cannot pay for the transaction and for those that it has in the pool.
+    /// The balance does not cover the transaction and the sender's others in the pool.
     #[error(
         "insufficient funds for gas * price + value: balance {balance}, queued cost {queued}, tx cost {cost}, overshot {}",
         queued.saturating_add(*cost).saturating_sub(*balance)
     )]
     QueuedFunds {
-        /// The account's balance in wei.
+        /// Balance of the sender in wei.
         balance: U256,
-        /// The highest cost of the account's transactions in the pool, in wei.
+        /// Maximum cost of the sender's transactions in the pool, in wei.
         queued: U256,
-        /// The cost of this transaction in wei; for a replacement, the additional cost.
+        /// Maximum cost of this transaction in wei. For a replacement, the cost that it adds.
         cost: U256,
     },
-    /// The price is not high enough to replace another transaction.
+    /// A replacement does not raise each fee by the required percentage.
     #[error("replacement transaction underpriced: new tx {what} {new} < {old} queued + {bump}% replacement penalty")]
     ReplacementUnderpriced {
-        /// The name of the fee.
+        /// Name of the fee.
         what: &'static str,
-        /// The transaction's fee in wei.
+        /// Fee of the replacement in wei.
         new: u128,
-        /// The fee of the transaction in the pool, in wei.
+        /// Fee of the transaction in the pool in wei.
         old: u128,
-        /// The required increase in per cent.
+        /// Required increase in percent.
         bump: u32,
     },
-    /// The nonce that this node has chosen was taken meanwhile.
-    #[error("nonce {nonce} was taken by another transaction meanwhile: send it again")]
+    /// Another transaction has taken the nonce that this node chose.
+    #[error("nonce {nonce} is already taken by another transaction in the pool: send the request again")]
     NonceTaken {
         /// The nonce.
         nonce: u64,
     },
-    /// An authorization would use the nonce of another transaction of the sender (EIP-7702).
+    /// An authorization would use up the nonce of another transaction in the pool (EIP-7702).
     #[error(
-        "authorization of the sender's own account uses up nonce {nonce}, which another transaction in the pool has: send it with a nonce after that one's, or wait until that one is mined"
+        "authorization of the sender's own account uses up nonce {nonce}, which another transaction in the pool has: send this transaction with a nonce after the other's, or wait until the other is mined"
     )]
     NonceUsedUp {
-        /// The nonce of the other transaction.
+        /// Nonce of the other transaction.
         nonce: u64,
     },
-    /// The account has as many transactions in the pool as it may have.
+    /// The account already has the maximum number of transactions in the pool.
     #[error("account limit exceeded: pooled {pooled} txs")]
     AccountLimit {
-        /// The number of the account's transactions.
+        /// Number of transactions of the account.
         pooled: usize,
     },
-    /// The pool is full, and the price is not above the cheapest transaction's.
+    /// The pool is full, and the transaction does not pay more than the cheapest ones in it.
     #[error("transaction underpriced")]
     Underpriced,
-    /// The pool is full, and the transaction could not be mined yet.
+    /// The pool is full, and the transaction cannot be mined yet, or all others are the node's own.
     #[error("txpool is full")]
     Full,
 }
 
 impl PoolError {
-    /// Returns whether another nonce could be taken: the transaction's own, or one that it would use up, is no longer
-    /// free.
+    /// Whether another nonce may help, because the transaction's own, or one that it would use up, is not free.
     pub const fn is_nonce(&self) -> bool {
         matches!(self, Self::NonceTooLow { .. } | Self::NonceTaken { .. } | Self::NonceUsedUp { .. })
     }

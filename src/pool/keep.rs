@@ -1,4 +1,4 @@
-//! The pool's transactions on disk.
+//! The pool's table in the store.
 
 use alloy_consensus::{TxEnvelope, transaction::Recovered};
 use alloy_primitives::B256;
@@ -8,10 +8,10 @@ use redb::{ReadTransaction, ReadableTable, TableDefinition, WriteTransaction};
 use super::Pooled;
 use crate::store::{StoredTx, decode, encode, open_if_there};
 
-/// The pool's transactions by hash.
+/// Pooled transactions by hash.
 const POOL: TableDefinition<'_, [u8; 32], &[u8]> = TableDefinition::new("pool");
 
-/// A transaction in the pool, as it is stored.
+/// The row of a pooled transaction.
 #[derive(RlpEncodable, RlpDecodable)]
 pub struct StoredTransaction {
     arrived: u64,
@@ -36,11 +36,7 @@ pub fn write(
     Ok(())
 }
 
-/// Removes transactions that have left the pool.
-///
-/// # Errors
-///
-/// Returns redb's error if the table cannot be written.
+/// Deletes the rows of transactions that have left the pool.
 pub fn forget(transaction: &WriteTransaction, hashes: impl IntoIterator<Item = B256>) -> Result<(), redb::Error> {
     let mut table = transaction.open_table(POOL)?;
     for hash in hashes {
@@ -49,7 +45,7 @@ pub fn forget(transaction: &WriteTransaction, hashes: impl IntoIterator<Item = B
     Ok(())
 }
 
-/// Returns all transactions in order of arrival: position, whether this node signed it, and the transaction.
+/// Returns the stored transactions in the order of arrival: arrival number, whether this node signed it, transaction.
 pub fn read(transaction: &ReadTransaction) -> Result<Vec<(u64, bool, Recovered<TxEnvelope>)>, redb::Error> {
     let Some(table) = open_if_there(transaction, POOL)? else { return Ok(Vec::new()) };
     let mut kept = Vec::new();

@@ -1,8 +1,8 @@
-//! The transaction pool: transactions that were sent and are not in a block yet.
+//! The transaction pool: transactions that were sent and are not yet in a block.
 //!
-//! The pool rejects the same transactions as geth's pools, in the same words. Their protection against floods from a
-//! public network is left out: one transaction in flight for delegated accounts, accounts reserved for blobs or for all
-//! else, and dropping by age.
+//! The pool rejects what geth's pools reject, with the same messages. It has none of geth's protections against floods
+//! from a public network: one transaction in flight for delegated accounts, accounts reserved to blobs or to all other
+//! types, and a maximum age of transactions.
 
 mod account;
 mod best;
@@ -37,33 +37,33 @@ use crate::{
     store::{Change, Commit, Done, Store, StoreError},
 };
 
-/// The number of transactions by which a subscriber to [`Pool::subscribe`] may fall behind before it misses some.
+/// Number of transactions that a subscriber of [`Pool::subscribe`] may lag behind before it misses some.
 const BROADCAST: usize = 4_096;
 
-/// Bounds and prices of a pool.
+/// Limits and minimum prices of a pool.
 #[derive(Clone, Copy, Debug)]
 pub struct PoolLimits {
-    /// Transactions in total.
+    /// Maximum number of transactions.
     pub transactions: usize,
-    /// Transactions per account.
+    /// Maximum number of transactions of one account.
     pub per_account: usize,
-    /// Bytes of all transactions together.
+    /// Maximum length of all transactions together, in bytes.
     pub bytes: usize,
-    /// The percentage by which a transaction must pay more than the one that it replaces.
+    /// Minimum price increase of a replacement, in percent.
     pub price_bump: u32,
-    /// The lowest tip, in wei per unit of gas.
+    /// Minimum priority fee, in wei per gas.
     pub min_tip: u128,
 }
 
-/// The pool, shared by the senders and the builder.
+/// The transaction pool, shared by the senders and the block producer.
 ///
-/// Checks that cost time (signatures and blob proofs) happen before the lock is taken. Checks that depend on accounts
-/// happen under the lock, against the newest snapshot at that moment. The transactions of a block leave the pool
-/// ([`advance`](Self::advance)) only after its snapshot was published. So under the lock every sent transaction is in
-/// the newest snapshot or in the pool, and the next nonce that follows from both is right.
+/// Signatures and blob proofs, whose checks take time, are checked before the lock is taken. Accounts are checked under
+/// the lock, against the newest snapshot at that moment. The transactions of a block leave the pool
+/// ([`advance`](Self::advance)) only after its snapshot was published. So under the lock each accepted transaction is
+/// in the newest snapshot or in the pool, and the next nonce that follows from both is right.
 ///
-/// With a store, a new transaction enters the pool at once but is *held*: it is mined, and subscribers are notified of
-/// it, when it is on disk. A transaction that leaves without being mined is removed from the disk, too.
+/// With a store, a transaction enters the pool at once but is *held*: it is neither mined nor visible until it is on
+/// the disk. A transaction that leaves without being mined is also deleted from the store.
 #[derive(Debug)]
 pub struct Pool {
     spec: ChainSpec,
@@ -74,7 +74,7 @@ pub struct Pool {
     ready: broadcast::Sender<Arc<Recovered<TxEnvelope>>>,
 }
 
-/// The change that is written together with transactions.
+/// A write to be committed together with transactions.
 struct PoolCommit {
     store: Store,
     write: Change,
@@ -84,23 +84,21 @@ struct PoolCommit {
 #[derive(Debug, Default)]
 struct PoolState {
     queue: Queue,
-    /// The producer's own transactions of the current sub-block. They are never in the queue, but found by hash.
+    /// The producer's own transactions for the sub-block in progress. Not in the queue, but found by hash.
     own: B256Map<Arc<Recovered<TxEnvelope>>>,
 }
 
 impl Pool {
-    /// Creates an empty pool that checks against the snapshots in `snapshots`, and keeps its transactions in `store`,
-    /// if there is one.
+    /// Creates an empty pool that checks against the newest of `snapshots`, and keeps transactions in `store`, if any.
     pub fn new(spec: ChainSpec, limits: PoolLimits, snapshots: Arc<Snapshots>, store: Option<Store>) -> Self {
         Self { spec, limits, snapshots, store, inner: Mutex::default(), ready: broadcast::Sender::new(BROADCAST) }
     }
 
-    /// Restores the transactions of the last run, even if the bounds are narrower now. Transactions that the accounts
-    /// no longer allow are dropped with a log line.
+    /// Restores the stored transactions, even beyond the limits. Logs and drops those that the accounts no longer
+    /// allow.
     ///
     /// # Errors
-    ///
-    /// Returns a [`StoreError`] if the store cannot be read.
+    /// Returns [`StoreError::Damaged`] or [`StoreError::Open`] if the store cannot be read.
     pub fn restore(&self) -> Result<(), StoreError> {
         let Some(store) = &self.store else { return Ok(()) };
         let kept = store.read(keep::read)?;
@@ -112,7 +110,7 @@ impl Pool {
             inner.queue.arrive_after(arrived - 1);
             let coming = Coming { own, held: false, place: PoolPlace::Former };
             if let Err(reason) = inner.queue.insert(tx.into(), coming, &newest.world, &self.limits) {
-                tracing::warn!(%hash, %reason, "a transaction of the pool is no longer valid and is dropped");
+                tracing::warn!(%hash, %reason, "a stored transaction is no longer valid: it is dropped");
                 gone.push(hash);
             }
         }
@@ -121,12 +119,11 @@ impl Pool {
         Ok(())
     }
 
-    /// Adds a transaction as a client sends it: EIP-2718 bytes, blob transactions with their sidecar. It may be
-    /// acknowledged once the [`Commit`] resolves.
+    /// Adds a transaction in EIP-2718 bytes, with the sidecar of a blob transaction. Wait for the [`Commit`] to
+    /// acknowledge it.
     ///
     /// # Errors
-    ///
-    /// Returns the [`PoolError`] that geth's pool would.
+    /// Returns the [`PoolError`] of the first check that fails, in geth's order.
     pub fn add_raw(self: &Arc<Self>, raw: &[u8]) -> Result<(B256, Commit), PoolError> {
         let sent = SentTransaction::decode(raw)?;
         if !sent.tx.is_replay_protected() {
@@ -139,24 +136,20 @@ impl Pool {
         Ok((hash, self.add_all([sent], false, PoolPlace::Any, None)?))
     }
 
-    /// Adds a transaction that this node has signed, as [`add_raw`](Self::add_raw) does. `place` is [`PoolPlace::Free`]
-    /// if the node has chosen the nonce, too.
+    /// Adds a transaction that this node has signed, with a nonce as `place` allows. See [`add_raw`](Self::add_raw).
     ///
     /// # Errors
-    ///
-    /// Returns the [`PoolError`] that geth's pool would, or [`PoolError::NonceTaken`] if the place is not free.
+    /// Returns [`PoolError::NonceTaken`] if a free nonce is required and this one is taken, else as `add_raw`.
     pub fn add_signed(self: &Arc<Self>, tx: Recovered<TxEnvelope>, place: PoolPlace) -> Result<Commit, PoolError> {
         self.add_all([tx.into()], true, place, None)
     }
 
     /// Adds transactions that this node has signed with nonces of its choice, in order, all or none of them. `beside`
-    /// is written to `store` in the same commit, and `then` is called when that commit has succeeded or failed. Until
-    /// then they are held.
+    /// is written to `store` in the same commit, and `then` is called with the outcome. Until then they are held.
     ///
     /// # Errors
-    ///
-    /// Returns the [`PoolError`] of the first transaction that is rejected, for example [`PoolError::NonceTaken`]. The
-    /// transactions that were evicted for the others are then back in the pool.
+    /// Returns the [`PoolError`] of the first transaction that is rejected, [`PoolError::NonceTaken`] if its nonce is
+    /// taken. Transactions that were evicted for them are then restored.
     pub fn add_own(
         self: &Arc<Self>,
         transactions: impl IntoIterator<Item = Recovered<TxEnvelope>>,
@@ -204,8 +197,8 @@ impl Pool {
         }
     }
 
-    /// Writes transactions that are in the pool, and releases them when they are on disk. The transactions evicted for
-    /// them are removed in the same commit. On an error they stay in the queue's record of what left.
+    /// Stores transactions that have entered the queue, and releases them once they are on the disk. The same commit
+    /// deletes those that left for them. On an error, the latter stay in `Queue::left`.
     fn keep(
         self: &Arc<Self>,
         queue: &mut Queue,
@@ -241,8 +234,7 @@ impl Pool {
         Ok(commit)
     }
 
-    /// Ends the hold of transactions: `kept` says whether they are on disk. If not, they are removed, and transactions
-    /// evicted for them return if they are still on disk.
+    /// Releases held transactions that are stored. If storing failed, removes them and restores those that left.
     fn let_go(&self, coming: &[Arc<Pooled>], mut left: Vec<Left>, kept: bool) {
         let mut inner = self.lock();
         let newest = self.snapshots.newest();
@@ -256,34 +248,34 @@ impl Pool {
         }
     }
 
-    /// Removes transactions from the disk at some later time. If a crash prevents it, the restart finds that they
-    /// cannot be in the pool.
+    /// Deletes transactions from the store without waiting: [`restore`](Self::restore) drops those still there.
     fn forget(&self, hashes: Vec<B256>) {
         if let Some(store) = self.store.as_ref().filter(|_| !hashes.is_empty()) {
             let _soon = store.write(move |transaction| forget(transaction, hashes));
         }
     }
 
-    /// Returns the transaction with this hash, if it is in the pool and on disk.
+    /// Returns the transaction with this hash, if it is in the pool and not held.
     pub fn get(&self, hash: &B256) -> Option<Arc<Recovered<TxEnvelope>>> {
         let inner = self.lock();
         let pooled = inner.queue.get(hash).filter(|pooled| !pooled.is_held());
         pooled.map(|pooled| pooled.tx.clone()).or_else(|| inner.own.get(hash).cloned())
     }
 
-    /// Returns whether the transaction with this hash is in the pool, on disk or not yet.
+    /// Whether the pool holds the transaction with this hash, be it stored yet or not. A transaction is on the disk a
+    /// moment before the pool releases it.
     pub fn has_place(&self, hash: &B256) -> bool {
         self.lock().queue.get(hash).is_some()
     }
 
-    /// Returns the next nonce of `address`, whose account is at `state_nonce`: the first one from there on that no
-    /// transaction in the pool uses, for itself or for an authorization of its sender. Never less than the nonce in the
-    /// newest snapshot, even if the caller's snapshot is older.
+    /// Returns the nonce for the next transaction of `address`: the first from `state_nonce` on that no transaction in
+    /// the pool uses, for itself or for an authorization of its sender. The result is never below the account's nonce
+    /// in the newest snapshot, even if the caller's snapshot is older.
     pub fn next_nonce(&self, address: Address, state_nonce: u64) -> u64 {
         self.next_nonces(address, state_nonce, 1)
     }
 
-    /// Returns the first of `count` consecutive free nonces, as [`next_nonce`](Self::next_nonce) does for one.
+    /// Returns the first of `count` consecutive nonces that are free in the sense of [`next_nonce`](Self::next_nonce).
     pub fn next_nonces(&self, address: Address, state_nonce: u64, count: u64) -> u64 {
         let inner = self.lock();
         let newest = self.snapshots.newest();
@@ -292,7 +284,7 @@ impl Pool {
         inner.queue.next_nonces(&address, nonce.max(state_nonce).max(own.unwrap_or_default()), count)
     }
 
-    /// Returns the nonce that is missing before the transaction with this hash can be mined, if it waits and one is.
+    /// Returns the nonce that is missing before the transaction with this hash can be mined, if it waits behind a gap.
     pub fn gap_before(&self, hash: &B256) -> Option<u64> {
         let inner = self.lock();
         let tx = &inner.queue.get(hash)?.tx;
@@ -301,32 +293,32 @@ impl Pool {
         Some(inner.queue.next_nonce(&tx.signer(), nonce)).filter(|gap| *gap < tx.nonce())
     }
 
-    /// Returns the published state, which includes every block whose transactions had left the pool before the call.
+    /// Returns the published state, which includes all transactions that were mined and left the pool before the call.
     pub fn published(&self) -> Arc<Published> {
         self.snapshots.load()
     }
 
-    /// Returns the number of transactions, those behind a nonce gap included.
+    /// Returns the number of transactions, including those behind a nonce gap.
     pub fn len(&self) -> usize {
         self.lock().queue.len()
     }
 
-    /// Returns whether none waits.
+    /// Whether the pool holds no transaction.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Returns whether `address` has a transaction here.
+    /// Whether the pool holds a transaction of `address`.
     pub fn has_sender(&self, address: &Address) -> bool {
         self.lock().queue.has_sender(address)
     }
 
-    /// Returns whether a transaction of `address` waits that delegates its own account, to whomever (EIP-7702).
+    /// Whether the pool holds a transaction of `address` that delegates its own account, to any address (EIP-7702).
     pub fn delegates(&self, address: &Address) -> bool {
         self.lock().queue.delegates(address)
     }
 
-    /// Returns the transactions that could be mined on `on` at these fees, the best first.
+    /// Returns the transactions that can be mined on the snapshot `on` at these fees, best first.
     pub fn best(&self, on: &Snapshot, fees: BlockFees) -> Best {
         Best::new(fees, self.lock().queue.runs(&on.world))
     }
@@ -338,8 +330,7 @@ impl Pool {
         self.forget(inner.queue.take_left().iter().map(Left::hash).collect());
     }
 
-    /// Removes transactions that were mined, or can no longer be. To be called after each publication. Costs one
-    /// look-up per sender, and nothing if the pool is empty.
+    /// Removes transactions that were mined or no longer can be. Called after each publication; looks up each sender.
     pub fn advance(&self) {
         let mut inner = self.lock();
         inner.own.clear();
@@ -349,7 +340,7 @@ impl Pool {
         let published = self.snapshots.load();
         let world = &published.newest.world;
         inner.queue.drop_used(world);
-        // Mined transactions were removed from the disk by the commit of their sub-block.
+        // Mined transactions were deleted from the store with the record of their sub-block.
         let left = inner.queue.take_left();
         let unmined = left.iter().map(Left::hash).filter(|hash| published.transaction(hash).is_none());
         self.forget(unmined.collect());
@@ -358,9 +349,9 @@ impl Pool {
         }
     }
 
-    /// Adds the producer's own transactions, except those of accounts with transactions in the pool. Subscribers are
-    /// notified of them before their sub-block is published. They are not queued, but [`get`](Self::get) finds them and
-    /// their nonces count as used until [`advance`](Self::advance).
+    /// Adds the producer's own transactions and returns them, except those of senders that are in the pool. Subscribers
+    /// are notified before the sub-block is published. The transactions do not wait in the queue, but
+    /// [`get`](Self::get) finds them, and their nonces count as taken, until [`advance`](Self::advance).
     pub fn take_own(
         &self,
         transactions: impl IntoIterator<Item = Recovered<TxEnvelope>>,
@@ -381,7 +372,7 @@ impl Pool {
         taken
     }
 
-    /// Drops the transactions of [`take_own`](Self::take_own), because their sub-block does not come.
+    /// Drops the transactions of [`take_own`](Self::take_own), because their sub-block was abandoned.
     pub fn drop_own(&self) {
         self.lock().own.clear();
     }
@@ -398,7 +389,7 @@ impl Pool {
         }
     }
 
-    /// Returns a panic under the lock leaves the pool as it was between two of its changes: it is used on.
+    /// Locks the pool. A panic under the lock leaves it between two complete changes, so that it stays usable.
     fn lock(&self) -> MutexGuard<'_, PoolState> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -1,4 +1,4 @@
-//! The queued transactions by sender and nonce, and their bounds.
+//! The transactions of the pool by sender and nonce, and their limits.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -20,33 +20,32 @@ use super::{
 };
 use crate::state::World;
 
-/// The conditions under which a transaction enters the queue.
+/// The circumstances under which a transaction enters the queue.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Coming {
-    /// Whether this node signed it.
+    /// Whether this node signed the transaction.
     pub own: bool,
-    /// Whether it is not on disk yet.
+    /// Whether the transaction is still on its way to the disk.
     pub held: bool,
-    /// The places that it may take.
     pub place: PoolPlace,
 }
 
-/// The places in the queue that a transaction may take.
+/// The nonces that a new transaction may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PoolPlace {
-    /// A free place, or that of another transaction with a lower price: the sender has chosen the nonce.
+    /// Any nonce, that of a transaction in the pool too if the new one pays more, because its sender chose the nonce.
     Any,
-    /// Only a free place: this node has chosen the nonce, and can choose another.
+    /// Only a free nonce, because this node chose it and can choose another.
     Free,
-    /// The place that it had before a restart. The bounds were checked then.
+    /// The nonce that the transaction had before a restart. The limits were checked then.
     Former,
 }
 
-/// A transaction that was evicted or replaced, or that can never be mined.
+/// A transaction that has left the queue, for another one or for good.
 #[derive(Clone, Debug)]
 pub(super) struct Left {
     pub pooled: Arc<Pooled>,
-    /// The value of [`Sender::told`] before.
+    /// [`Sender::told`] before the transaction left.
     told: u64,
 }
 
@@ -56,14 +55,13 @@ impl Left {
     }
 }
 
-/// A transaction whose form was checked, with the results of the check. To be made before the pool is locked, because
-/// it costs time.
+/// A transaction that has passed the checks of its form. Created before the pool is locked, because that takes time.
 #[derive(Debug)]
 pub(super) struct Checked {
     pub tx: Recovered<TxEnvelope>,
-    /// The size in bytes.
+    /// Length of the EIP-2718 encoding in bytes.
     size: usize,
-    /// The sender's nonce after the transaction.
+    /// The sender's nonce once the transaction is mined.
     next: u64,
 }
 
@@ -77,9 +75,9 @@ impl From<Recovered<TxEnvelope>> for Checked {
 #[derive(Debug, Default)]
 struct Sender {
     by_nonce: BTreeMap<u64, Arc<Pooled>>,
-    /// The highest cost of all of them together, in wei.
+    /// Maximum cost of all of them together, in wei.
     cost: U256,
-    /// The nonce up to which subscribers were notified of the transactions.
+    /// Subscribers were notified of all transactions with a nonce below this one.
     told: u64,
 }
 
@@ -90,7 +88,7 @@ pub(super) struct Queue {
     by_hash: B256Map<Arc<Pooled>>,
     bytes: usize,
     arrivals: u64,
-    /// Transactions that left since the record was last taken.
+    /// Transactions that left since the last [`take_left`](Self::take_left).
     left: Vec<Left>,
 }
 
@@ -107,18 +105,18 @@ impl Queue {
         self.senders.contains_key(sender)
     }
 
-    /// Returns whether a transaction of `sender` waits that delegates its own account, to whomever (EIP-7702).
+    /// Whether the queue holds a transaction of `sender` that delegates its own account, to any address (EIP-7702).
     pub(super) fn delegates(&self, sender: &Address) -> bool {
         let of_it = self.senders.get(sender).into_iter().flat_map(|sender| sender.by_nonce.values());
         of_it.into_iter().any(|pooled| pooled.next > pooled.tx.nonce() + 1)
     }
 
-    /// Returns the first nonce from `nonce` on that no transaction of `sender` has.
+    /// Returns the first nonce from `nonce` on that no transaction of `sender` uses.
     pub(super) fn next_nonce(&self, sender: &Address, nonce: u64) -> u64 {
         self.senders.get(sender).map_or(nonce, |sender| sender.first_gap(nonce))
     }
 
-    /// Returns the first of `count` nonces in a row, from `nonce` on, that no transaction of `sender` has.
+    /// Returns the first of `count` consecutive nonces from `nonce` on that no transaction of `sender` uses.
     pub(super) fn next_nonces(&self, sender: &Address, nonce: u64, count: u64) -> u64 {
         let Some(sender) = self.senders.get(sender) else { return nonce };
         let mut first = sender.first_gap(nonce);
@@ -128,7 +126,7 @@ impl Queue {
         first
     }
 
-    /// Returns each sender's transactions that can be mined consecutively on `world`.
+    /// Returns for each sender the transactions that can be mined in sequence on `world`.
     pub(super) fn runs(&self, world: &World) -> impl Iterator<Item = VecDeque<Arc<Pooled>>> {
         self.senders.iter().map(|(address, sender)| {
             let nonce = nonce_of(world, address);
@@ -136,13 +134,8 @@ impl Queue {
         })
     }
 
-    /// Inserts a transaction whose form was checked, if the accounts of `world` allow it: geth's
-    /// `ValidateTransactionWithState`, the replacement rule and the bounds, in this order. Returns the transactions
-    /// that became ready to be mined.
-    ///
-    /// # Errors
-    ///
-    /// Returns the [`PoolError`] of the first check that fails.
+    /// Adds a transaction if the accounts of `world` allow it: checks geth's `ValidateTransactionWithState`, the
+    /// replacement rule and the limits, in geth's order. Returns the transactions that became ready to be mined.
     pub(super) fn insert(
         &mut self,
         checked: Checked,
@@ -167,7 +160,7 @@ impl Queue {
             check_replacement(&tx, &replaced.tx, limits.price_bump)?;
         }
         if coming.place != PoolPlace::Former {
-            // The authorization would use the nonce of a transaction in the pool.
+            // An authorization would use up the nonce of a transaction in the queue.
             if let Some((used, _)) = sender.and_then(|sender| sender.by_nonce.range(nonce + 1..next).next()) {
                 return Err(PoolError::NonceUsedUp { nonce: *used });
             }
@@ -203,13 +196,13 @@ impl Queue {
     fn newly_ready_from(&mut self, pooled: &Pooled, world: &World) -> Vec<Arc<Recovered<TxEnvelope>>> {
         let (address, nonce) = (pooled.tx.signer(), pooled.tx.nonce());
         if self.senders.get(&address).is_some_and(|sender| nonce < sender.told) {
-            // The transaction replaces one of which subscribers were notified, as they were of those after it.
+            // Subscribers were already notified of the transaction that it replaces, and of those after it.
             return vec![pooled.tx.clone()];
         }
         self.newly_ready(&address, world)
     }
 
-    /// Removes a transaction that cannot be mined. Its sender's later ones wait for another in its place.
+    /// Removes a transaction that cannot be mined. Later ones of its sender wait until another one has its nonce.
     pub(super) fn remove(&mut self, hash: &B256) {
         if let Some(pooled) = self.take(hash)
             && let Some(sender) = self.senders.get_mut(&pooled.tx.signer())
@@ -233,8 +226,7 @@ impl Queue {
         Some(pooled)
     }
 
-    /// Releases a transaction that is on disk: it may be mined, if it has not left since. Returns the transactions that
-    /// became ready.
+    /// Releases a transaction that is on the disk. Returns those that became ready, none if it has left since.
     pub(super) fn release(&mut self, pooled: &Arc<Pooled>, world: &World) -> Vec<Arc<Recovered<TxEnvelope>>> {
         pooled.held.store(false, Relaxed);
         match self.by_hash.get(pooled.tx.tx_hash()) {
@@ -243,8 +235,8 @@ impl Queue {
         }
     }
 
-    /// Removes transactions that failed to reach the disk, and restores those evicted for them, each in its old place
-    /// unless a transaction on disk has it or its nonce is used.
+    /// Removes transactions that were not accepted after all, and restores those that left for them, except a
+    /// transaction whose nonce is used, or taken by a transaction on the disk.
     pub(super) fn undo(&mut self, coming: &[Arc<Pooled>], left: Vec<Left>, world: &World) {
         for pooled in coming.iter().rev() {
             if self.by_hash.get(pooled.tx.tx_hash()).is_some_and(|there| Arc::ptr_eq(there, pooled)) {
@@ -257,8 +249,7 @@ impl Queue {
             if nonce < nonce_of(world, &address) || there.as_ref().is_some_and(|there| !there.is_held()) {
                 continue;
             }
-            // A later transaction that is not on disk will not be either, because a store that has failed once takes
-            // nothing more.
+            // A held transaction in its place never reaches the disk: a store that has failed accepts no more writes.
             if let Some(there) = there {
                 self.take(there.tx.tx_hash());
             }
@@ -272,22 +263,22 @@ impl Queue {
         self.left.clear();
     }
 
-    /// Returns the transactions that left since [`take_left`](Self::take_left).
+    /// Returns the transactions that left since the last [`take_left`](Self::take_left).
     pub(super) fn left(&self) -> &[Left] {
         &self.left
     }
 
-    /// Takes the record of the transactions that left.
+    /// Takes the transactions that left since the last call.
     pub(super) fn take_left(&mut self) -> Vec<Left> {
         std::mem::take(&mut self.left)
     }
 
-    /// Sets the position in the order of arrival after which new transactions count.
+    /// Gives all later arrivals a number above `arrived`.
     pub(super) fn arrive_after(&mut self, arrived: u64) {
         self.arrivals = self.arrivals.max(arrived);
     }
 
-    /// Removes transactions that can never be mined on `world` or after it, because their nonces are used.
+    /// Removes transactions whose nonces are used on `world`.
     pub(super) fn drop_used(&mut self, world: &World) {
         let used: Vec<B256> = self
             .senders
@@ -300,24 +291,23 @@ impl Queue {
         }
     }
 
-    /// Returns the transactions of `sender` that have become ready to be mined since this was last asked, in order.
+    /// Returns the transactions of a sender that became ready to be mined since the last call, in order.
     pub(super) fn newly_ready(&mut self, address: &Address, world: &World) -> Vec<Arc<Recovered<TxEnvelope>>> {
         let Some(sender) = self.senders.get_mut(address) else { return Vec::new() };
-        // Transactions up to `told` have no gap, so only later ones can be new.
+        // There is no gap below `told`, so only transactions from there on can be new.
         let from = nonce_of(world, address).max(sender.told);
         let ready: Vec<_> = sender.ready(from).cloned().collect();
         sender.told = ready.last().map_or(from, |last| last.next);
         ready.iter().map(|pooled| pooled.tx.clone()).collect()
     }
 
-    /// Returns all senders with a transaction here.
     pub(super) fn senders(&self) -> Vec<Address> {
         self.senders.keys().copied().collect()
     }
 
-    /// Makes room for a transaction, in place of `replaced` or for one more. As in geth, a transaction that cannot be
-    /// mined yet evicts nothing. One that can evicts first those that cannot, then those with a lower price. Only a
-    /// sender's last is evicted, so that none is left behind a gap.
+    /// Evicts transactions until there is room for `tx`, in exchange for `replaced` or in addition. As in geth, a
+    /// transaction that cannot be mined yet evicts nothing, and one that can evicts first those that cannot, then those
+    /// that pay less. Only the last transaction of a sender is evicted, so that none is left behind a gap.
     fn make_room(
         &mut self,
         tx: &Recovered<TxEnvelope>,
@@ -348,7 +338,7 @@ impl Queue {
             .iter()
             .filter_map(|(other, sender)| {
                 let (last, pooled) = sender.by_nonce.last_key_value().filter(|(_, pooled)| !pooled.own)?;
-                // A later one of the same sender is evicted, too.
+                // Of the same sender, only a transaction with a higher nonce may be evicted.
                 if *other == address && *last <= nonce {
                     return None;
                 }
@@ -368,7 +358,7 @@ impl Queue {
             driven_out.push(hash);
         }
         if !over.is_none() {
-            // If all others are the node's own, no price helps.
+            // No price helps if all transactions in the pool are the node's own.
             let may_give_way = self.by_hash.values().any(|pooled| !pooled.own);
             return Err(if may_give_way { PoolError::Underpriced } else { PoolError::Full });
         }
@@ -379,7 +369,7 @@ impl Queue {
     }
 }
 
-/// The amount by which the pool exceeds its bounds.
+/// The amounts by which the pool exceeds its limits.
 struct Over {
     transactions: usize,
     bytes: usize,
@@ -392,18 +382,17 @@ impl Over {
 }
 
 impl Sender {
-    /// Returns the transactions from `nonce` on without a gap. A transaction whose nonce is used by an earlier
-    /// authorization is skipped.
+    /// Returns the transactions from `nonce` on without a gap. Skips those whose nonce an earlier authorization uses.
     fn run(&self, nonce: u64) -> impl Iterator<Item = &Arc<Pooled>> {
         std::iter::successors(self.by_nonce.get(&nonce), |pooled| self.by_nonce.get(&pooled.next))
     }
 
-    /// Returns those that may be mined now. A transaction that is not on disk yet blocks the ones after it.
+    /// Returns those of [`run`](Self::run) that may be mined now, which are those before the first held one.
     fn ready(&self, nonce: u64) -> impl Iterator<Item = &Arc<Pooled>> {
         self.run(nonce).take_while(|pooled| !pooled.is_held())
     }
 
-    /// Returns whether a transaction has this nonce, or an authorization of the one before it uses it.
+    /// Whether a transaction has this nonce, or an authorization of the transaction before uses it.
     fn is_taken(&self, nonce: u64) -> bool {
         self.by_nonce.range(..=nonce).next_back().is_some_and(|(_, pooled)| nonce < pooled.next)
     }

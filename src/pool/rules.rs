@@ -1,4 +1,4 @@
-//! Checks of a transaction that do not depend on accounts: geth's `ValidateTransaction`, in its order.
+//! The checks of a transaction that do not depend on accounts: geth's `ValidateTransaction`, in its order.
 
 use alloy_consensus::{
     Header, Transaction, TxEnvelope, Typed2718,
@@ -21,17 +21,12 @@ use revm::{
 use super::{PoolError, SentTransaction};
 use crate::chain::{ChainSpec, Family};
 
-/// The most bytes of a transaction without blobs: geth's four slots of 32 KiB.
+/// Maximum length of a transaction without blobs, in bytes: geth's four slots of 32 KiB.
 const MAX_SIZE: usize = 4 * 32 * 1024;
-/// The most bytes of a blob transaction with its sidecar, as in geth.
+/// Maximum length of a blob transaction with its sidecar, in bytes, as in geth.
 const MAX_BLOB_SIZE: usize = 1024 * 1024;
 
-/// Checks a transaction for a block like `head`, and recovers its signer. Costs the recovery of a signature, and the
-/// checks of blob proofs.
-///
-/// # Errors
-///
-/// Returns the [`PoolError`] of the first check that fails.
+/// Checks a transaction for a block like `head`, and recovers its sender if it is not known. Verifies blob proofs too.
 pub fn check(
     spec: &ChainSpec,
     head: &Header,
@@ -120,7 +115,7 @@ fn recover(spec: &ChainSpec, tx: &TxEnvelope) -> Result<alloy_primitives::Addres
 
 fn check_intrinsic_gas(spec: &ChainSpec, head: &Header, tx: &TxEnvelope) -> Result<(), PoolError> {
     let gas = tx.gas_limit();
-    // geth's pool always applies at least the rules of Homestead.
+    // geth's pool counts by the rules of Homestead even before that fork.
     let fork = spec.evm_fork(head).max(SpecId::HOMESTEAD);
     let accesses = tx.access_list();
     let needed = calculate_initial_tx_gas(
@@ -142,9 +137,8 @@ fn check_intrinsic_gas(spec: &ChainSpec, head: &Header, tx: &TxEnvelope) -> Resu
 
 /// Checks a blob transaction and its sidecar by EIP-4844, in the order of geth's `validateBlobTx`.
 ///
-/// From Osaka on the network form has cell proofs (EIP-7594). geth still accepts the older form from clients, and
-/// converts it. Nothing here needs the blobs later, so the older form's own proofs are checked, which is as good and a
-/// hundred times faster.
+/// From Osaka on, the network form has cell proofs (EIP-7594). geth still accepts the older form and converts it. The
+/// blobs are not needed later, so the older proofs are checked here, which is as good and a hundred times faster.
 fn check_blobs(
     hashes: &[alloy_primitives::B256],
     fee: u128,
@@ -182,4 +176,4 @@ fn check_blobs(
     sidecar.validate(hashes, EnvKzgSettings::Default.get()).map_err(|error| PoolError::Kzg(error.to_string()))
 }
 
-const _: () = assert!(MAX_BLOB_SIZE > 6 * BYTES_PER_BLOB, "six blobs, the most of one transaction from Osaka on, fit");
+const _: () = assert!(MAX_BLOB_SIZE > 6 * BYTES_PER_BLOB, "a transaction may have six blobs from Osaka on");

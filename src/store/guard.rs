@@ -1,4 +1,4 @@
-//! A storage backend that holds back writes until the content is known to be sound.
+//! A redb backend that holds writes back in memory until the store has been checked.
 
 use std::{
     io,
@@ -14,11 +14,10 @@ use std::{
 
 use redb::{BackendError, StorageBackend};
 
-/// A backend whose writes wait in memory, in order, while reads see them.
-///
-/// Opening a database repairs it if its last user was killed, and a check may roll it back to a sound state. Neither
-/// may happen to a file that turns out to be damaged beyond repair, or to hold another chain than the node is to serve.
-/// [`let_through`](Self::let_through) executes the writes, and from then on this is the backend beneath.
+/// A backend that buffers all writes until [`let_through`](Self::let_through) applies them to the backend beneath. redb
+/// repairs a database on opening if its last user was killed, and an integrity check may roll it back to its last sound
+/// state, but neither may change a file that is damaged beyond repair, or that this node is not to serve. Reads see
+/// these writes.
 #[derive(Debug)]
 pub struct Guarded<B> {
     inner: Arc<GuardState<B>>,
@@ -39,7 +38,7 @@ struct GuardState<B> {
 
 #[derive(Debug, Default)]
 struct Held {
-    /// The length that the file would have.
+    /// Length of the backend in bytes once `steps` are applied.
     len: u64,
     steps: Vec<DiskStep>,
 }
@@ -61,7 +60,7 @@ impl<B: StorageBackend> Guarded<B> {
         Ok(self.inner.beneath.len()? == 0)
     }
 
-    /// Executes the held writes, and holds none from then on.
+    /// Applies the buffered writes in order, and stops buffering.
     pub fn let_through(&self) -> io::Result<()> {
         let inner = &*self.inner;
         let Some(mut held) = inner.held() else { return Ok(()) };
@@ -79,13 +78,13 @@ impl<B: StorageBackend> Guarded<B> {
 }
 
 impl<B> GuardState<B> {
-    /// Returns the held writes, unless they were let through.
+    /// Returns the buffered writes, or `None` once buffering has stopped.
     fn held(&self) -> Option<MutexGuard<'_, Held>> {
         if self.through.load(Acquire) {
             return None;
         }
         let held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
-        // The writes may have been let through meanwhile.
+        // `let_through` may have run while this call waited for the lock.
         (!self.through.load(Acquire)).then_some(held)
     }
 }
@@ -109,7 +108,7 @@ impl<B: StorageBackend> GuardState<B> {
                         out[(from - offset) as usize..(to - offset) as usize].copy_from_slice(part);
                     }
                 }
-                // Bytes that were cut off are zero when the file grows again.
+                // Bytes that were cut off read as zero when the file grows again.
                 DiskStep::SetLen(len) if *len < end => out[len.saturating_sub(offset) as usize..].fill(0),
                 DiskStep::SetLen(_) | DiskStep::Sync => {}
             }

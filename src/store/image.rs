@@ -1,4 +1,4 @@
-//! The cached state of an upstream between two runs: a file of its own beside the store, whose loss does no harm.
+//! The cached state of an upstream, kept in a file beside the store. Without the file the node fetches it again.
 
 use std::{
     fs::File,
@@ -10,16 +10,15 @@ use alloy_primitives::{B256, keccak256};
 
 use crate::state::RemoteImage;
 
-/// The file's name in the data directory.
+/// Name of the file in the data directory.
 const FILE: &str = "upstream-state.bin";
-/// The first bytes of the file: kind and version. The hash of the rest follows, and then the image as RLP.
+/// First bytes of the file: kind and version. The keccak256 hash of the image and the image in RLP follow.
 const MAGIC: &[u8; 8] = b"presimU1";
 
-/// Replaces the image, atomically.
+/// Replaces the stored image atomically.
 ///
 /// # Errors
-///
-/// Returns the system's error if the file cannot be written.
+/// Returns the system's error if the file cannot be written, synced or moved into place.
 pub fn write_image(dir: &Path, image: &RemoteImage) -> io::Result<()> {
     let encoded = alloy_rlp::encode(image);
     let mut file = tempfile::NamedTempFile::new_in(dir)?;
@@ -31,11 +30,10 @@ pub fn write_image(dir: &Path, image: &RemoteImage) -> io::Result<()> {
     File::open(dir)?.sync_all()
 }
 
-/// Returns the image that was written last, of up to `most` bytes; `None` if there is none.
+/// Returns the stored image, whose encoding may have at most `most` bytes, or `None` if there is none.
 ///
 /// # Errors
-///
-/// Returns the system's error if the file cannot be read, and `InvalidData` if it is not as it was written.
+/// Returns an error of kind `InvalidData` if the file is damaged or of another version, else the system's error.
 pub fn read_image(dir: &Path, most: usize) -> io::Result<Option<RemoteImage>> {
     let file = match File::open(dir.join(FILE)) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
@@ -48,12 +46,12 @@ pub fn read_image(dir: &Path, most: usize) -> io::Result<Option<RemoteImage>> {
     if bytes.len() > head + most {
         return Err(damaged(format!("longer than {most} bytes")));
     }
-    let Some((start, encoded)) = bytes.split_at_checked(head) else { return Err(damaged("cut short".to_owned())) };
+    let Some((start, encoded)) = bytes.split_at_checked(head) else { return Err(damaged("truncated".to_owned())) };
     if !start.starts_with(MAGIC) {
-        return Err(damaged("of another version".to_owned()));
+        return Err(damaged("not of this version".to_owned()));
     }
     if start[MAGIC.len()..] != *keccak256(encoded) {
-        return Err(damaged("not as it was written".to_owned()));
+        return Err(damaged("the checksum does not match".to_owned()));
     }
     alloy_rlp::decode_exact(encoded).map(Some).map_err(|error| damaged(error.to_string()))
 }

@@ -1,4 +1,4 @@
-//! Durable storage: one file, written by one thread, with many writes per commit.
+//! The durable store: one redb file and one writer thread, which commits many writes at once.
 
 mod guard;
 mod image;
@@ -35,23 +35,22 @@ use tokio::sync::oneshot;
 use self::{guard::Guarded, version::read_version};
 use crate::telemetry::{Histogram, Metrics};
 
-/// The file's name in the data directory.
+/// Name of the file in the data directory.
 const FILE: &str = "presim.redb";
-/// The number of writes that may wait for the writer.
+/// Maximum number of writes in the writer's queue. [`Store::write`] rejects further ones.
 const WAITING: usize = 16_384;
-/// The number of writes that share a commit.
+/// Maximum number of writes in one commit.
 const GROUP: usize = 1_024;
-/// Bytes of the file that are cached in memory.
+/// Size of redb's cache in bytes.
 const CACHE: usize = 64 << 20;
 
 /// An embedded database. Cheap to clone; dropping the last clone closes it.
 ///
-/// A write is a closure over a transaction. One thread takes all waiting writes, runs them in order of arrival in one
-/// transaction, commits it to the disk, and then notifies each of them. So a thousand clients that wait for the disk
-/// wait for one commit. A write is never on disk before an earlier one.
+/// A write is a closure over a transaction. One thread takes all waiting writes, runs them in the order of arrival in
+/// one transaction, commits it to the disk, and only then reports to each caller, so that a thousand clients share one
+/// wait for the disk. Every write is on the disk no later than the writes that arrived after it.
 ///
-/// After a failed commit (a full disk), nothing more is written: every later write fails with the same error, until the
-/// node is restarted.
+/// If a commit fails, as on a full disk, every later write fails with the same error until the node is restarted.
 #[derive(Clone, Debug)]
 pub struct Store {
     shared: Arc<Shared>,
@@ -63,7 +62,7 @@ struct Shared {
     writer: Option<JoinHandle<()>>,
     failure: Arc<OnceLock<StoreError>>,
     durable: bool,
-    /// The version of the format at the time of opening.
+    /// Version of the file's format when it was opened.
     version: u32,
     path: PathBuf,
 }
@@ -80,86 +79,84 @@ pub enum StoreError {
     /// The directory or the file cannot be used.
     #[error("--data-dir {}: {problem}", path.display())]
     Open {
-        #[doc = "The directory."]
+        #[doc = "The data directory."]
         path: PathBuf,
-        #[doc = "What the system said."]
+        #[doc = "The error of the system or of redb."]
         problem: String,
     },
     /// Another process has the store open.
     #[error("--data-dir {}: another node uses it: stop that node, or give this one another directory", path.display())]
     InUse {
-        #[doc = "The directory."]
+        #[doc = "The data directory."]
         path: PathBuf,
     },
-    /// The content is not what was written. It is left as it is.
-    #[error("--data-dir {}: {FILE} is damaged: {problem}. The file was not changed: replace it by a copy, or move it away to begin anew", path.display())]
+    /// The file does not hold what was written to it. It is left unchanged.
+    #[error("--data-dir {}: {FILE} is damaged: {problem}. It was left unchanged: restore a copy of it, or move it away to start with an empty store", path.display())]
     Damaged {
-        #[doc = "The directory."]
+        #[doc = "The data directory."]
         path: PathBuf,
-        #[doc = "What was seen."]
+        #[doc = "The damage that was found."]
         problem: String,
     },
-    /// A newer program has written the store. It is left as it is.
-    #[error("--data-dir {}: {FILE} is in format {found}, and this presim supports formats up to {FORMAT}: start the presim that wrote it, or give another --data-dir. The file was not changed", path.display())]
+    /// A later version of presim wrote the file. It is left unchanged.
+    #[error("--data-dir {}: {FILE} is in format {found}, but this presim knows formats up to {FORMAT} only: start the presim that wrote it, or give another --data-dir. It was left unchanged", path.display())]
     Newer {
-        #[doc = "The directory."]
+        #[doc = "The data directory."]
         path: PathBuf,
-        #[doc = "The version of its format."]
+        #[doc = "The version of the file's format."]
         found: u32,
     },
-    /// The store holds something else than this node is to serve. It is left as it is.
-    #[error("--data-dir {}: {problem}. The file was not changed", path.display())]
+    /// The store holds another chain or feed than this node is configured to serve. It is left unchanged.
+    #[error("--data-dir {}: {problem}. It was left unchanged", path.display())]
     Foreign {
-        #[doc = "The directory."]
+        #[doc = "The data directory."]
         path: PathBuf,
-        #[doc = "What it holds, and what to do."]
+        #[doc = "What the store holds, and what to do."]
         problem: String,
     },
-    /// A commit failed, with the system's error.
+    /// A commit failed with this problem. No later write succeeds until the node is restarted.
     #[error(
-        "the store failed: {0}: nothing more is published or acknowledged until the disk is mended and the node is started again"
+        "the store failed: {0}: nothing more is published or acknowledged until the disk is repaired and the node is restarted"
     )]
     Failed(String),
-    /// The node is stopping.
+    /// The writer has ended because the node is stopping.
     #[error("the node is stopping")]
     Stopping,
-    /// Too many writes wait for the disk.
-    #[error("too busy: {WAITING} writes wait for the disk already")]
+    /// The writer's queue is full.
+    #[error("too busy: {WAITING} writes already wait for the disk: try again later")]
     Busy,
 }
 
-/// The change of the tables by a write.
+/// The closure of a write, which changes the tables. An error from it fails the commit, and with it the store.
 pub type Change = Box<dyn FnOnce(&WriteTransaction) -> Result<(), redb::Error> + Send>;
-/// A callback for the outcome of a write.
+/// A callback that receives the outcome of a write, on the writer's thread.
 pub type Done = Box<dyn FnOnce(Result<(), StoreError>) + Send>;
 
-/// A waiting write.
 struct Write {
     change: Change,
     done: Done,
 }
 
-/// The pending outcome of a write, which resolves when the write is on disk.
+/// The pending outcome of a write.
 #[derive(Debug)]
 #[must_use = "nothing may be acknowledged before it is on the disk"]
 pub struct Commit(Option<oneshot::Receiver<Result<(), StoreError>>>);
 
 impl Commit {
-    /// Returns a commit that has succeeded already.
+    /// Returns a commit with nothing to wait for, for data that is not stored.
     pub const fn done() -> Self {
         Self(None)
     }
 
-    /// Returns whether there is nothing to wait for.
+    /// Whether the commit was created by [`done`](Self::done).
     pub const fn is_done(&self) -> bool {
         self.0.is_none()
     }
 
-    /// Waits until the write is on disk.
+    /// Waits until the write is on the disk.
     ///
     /// # Errors
-    ///
-    /// Returns a [`StoreError`] if the write failed.
+    /// Returns [`StoreError::Failed`] if a commit failed, and [`StoreError::Stopping`] if the writer ended before.
     pub async fn wait(self) -> Result<(), StoreError> {
         match self.0 {
             None => Ok(()),
@@ -173,7 +170,7 @@ impl Commit {
 pub struct WeakStore(Weak<Shared>);
 
 impl WeakStore {
-    /// Returns the store, while it is open.
+    /// Returns the store, or `None` if it has been closed.
     pub fn upgrade(&self) -> Option<Store> {
         self.0.upgrade().map(|shared| Store { shared })
     }
@@ -185,35 +182,35 @@ impl Store {
         WeakStore(Arc::downgrade(&self.shared))
     }
 
-    /// Opens the store in a directory, which is created if it does not exist.
+    /// Opens the store in a directory, and creates both if they do not exist.
     ///
-    /// The whole file is checked before a byte of it changes, and it changes only when something is written. A damaged
-    /// file, or one that the node is not to serve, stays as it was found.
+    /// The file is checked first, and repairs are held back until the first write, so that a rejected file stays as it
+    /// was.
     ///
     /// # Errors
-    ///
-    /// Returns [`StoreError::Open`] if the directory cannot be used, [`StoreError::InUse`] if another node has the
-    /// store open, and [`StoreError::Damaged`] or [`StoreError::Newer`] if it cannot be read.
+    /// Returns [`StoreError::Open`] if the directory or the file cannot be used, [`StoreError::InUse`] if another
+    /// process has the store open, [`StoreError::Damaged`] if the file is damaged, and [`StoreError::Newer`] if a later
+    /// version of presim wrote it.
     pub fn open(dir: &Path, metrics: &Metrics) -> Result<Self, StoreError> {
         let failed = |error: io::Error| StoreError::Open { path: dir.to_owned(), problem: error.to_string() };
-        // Private to the user, because it holds signed transactions and the approver's socket.
+        // Mode 0700, because the directory holds signed transactions and the approver's socket.
         if !dir.try_exists().map_err(failed)? {
             fs::DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(failed)?;
-            // The directory's own entry has to survive a power failure, too.
+            // Synced, so that the directory's own entry survives a power failure.
             if let Some(parent) = dir.canonicalize().map_err(failed)?.parent() {
                 File::open(parent).and_then(|parent| parent.sync_all()).map_err(failed)?;
             }
         }
         let path = dir.join(FILE);
         if !path.try_exists().map_err(failed)? {
-            // Locked, so that only one process at a time can create the file.
+            // The lock keeps a second node from replacing a file that was just created.
             let alone = File::open(dir).map_err(failed)?;
             alone.try_lock().map_err(|error| match error {
                 TryLockError::WouldBlock => StoreError::InUse { path: dir.to_owned() },
                 TryLockError::Error(error) => failed(error),
             })?;
             if !path.try_exists().map_err(failed)? {
-                // Created under another name, so that a file under its own name is always complete.
+                // Created under a temporary name, so that a file with the final name is always complete.
                 let fresh = dir.join(format!("{FILE}.new"));
                 let file = file_options().create(true).truncate(true).open(&fresh).map_err(failed)?;
                 drop(Self::on(backend(dir, file)?, dir, true, metrics)?);
@@ -226,25 +223,23 @@ impl Store {
         }
         let store = Self::on(backend(dir, file)?, dir, true, metrics)?;
         if fs::metadata(dir).map_err(failed)?.permissions().mode() & 0o077 != 0 {
-            tracing::warn!("other users can read {}: run `chmod 700` on it", dir.display());
+            tracing::warn!("{} is accessible to users other than its owner: run chmod 700 on it", dir.display());
         }
         Ok(store)
     }
 
-    /// Creates a store on another backend, which errors call `name`.
+    /// Opens a store on the given backend. Errors show `name` as its directory.
     ///
     /// # Errors
-    ///
-    /// Returns a [`StoreError`] as [`open`](Self::open) does.
+    /// Returns the same errors as [`open`](Self::open).
     pub fn open_on(backend: impl StorageBackend, name: &Path, metrics: &Metrics) -> Result<Self, StoreError> {
         Self::on(backend, name, true, metrics)
     }
 
-    /// Creates a store in memory, which ends with the process.
+    /// Creates a store in memory, whose content is lost when the last clone is dropped.
     ///
     /// # Errors
-    ///
-    /// Returns [`StoreError::Open`] if the database cannot be created.
+    /// Returns [`StoreError::Open`] if the database or the writer's thread cannot be created.
     pub fn in_memory(metrics: &Metrics) -> Result<Self, StoreError> {
         Self::on(InMemoryBackend::new(), Path::new("memory"), false, metrics)
     }
@@ -255,7 +250,7 @@ impl Store {
         let fresh = guarded.is_empty().map_err(|error| damaged(error.to_string()))?;
         let spinner = ProgressBar::new_spinner().with_message(format!("checking {}", path.join(FILE).display()));
         spinner.enable_steady_tick(Duration::from_millis(100));
-        // A damaged database may make its reader panic, which counts as damage, too.
+        // redb may panic on a malformed file, which counts as damage.
         let opened = catch_unwind(AssertUnwindSafe(|| {
             let repaired = Arc::new(AtomicBool::new(false));
             let seen = repaired.clone();
@@ -263,17 +258,17 @@ impl Store {
                 .set_cache_size(CACHE)
                 .set_repair_callback(move |_| seen.store(true, Relaxed))
                 .create_with_backend(guarded.clone())?;
-            // After a kill the file was checked while it was opened.
+            // The repair after an unclean shutdown has checked the file already.
             let sound = fresh || repaired.load(Relaxed) || db.check_integrity()?;
             Ok::<_, DatabaseError>((db, sound))
         }));
         spinner.finish_and_clear();
         let db = match opened {
             Ok(Ok((db, true))) => db,
-            Ok(Ok((_, false))) => return Err(damaged("its checksums do not agree with what it holds".to_owned())),
+            Ok(Ok((_, false))) => return Err(damaged("its checksums do not match its content".to_owned())),
             Ok(Err(DatabaseError::DatabaseAlreadyOpen)) => return Err(StoreError::InUse { path: path.to_owned() }),
             Ok(Err(DatabaseError::Storage(StorageError::Io(error))))
-                // The system's own error. redb's other errors are about the content.
+                // Only the system's errors have a code. The others are redb's, about the content that it has read.
                 if error.raw_os_error().is_some() =>
             {
                 return Err(StoreError::Open { path: path.to_owned(), problem: error.to_string() });
@@ -302,7 +297,7 @@ impl Store {
             failure: failure.clone(),
             seconds: metrics.histogram(
                 "presim_store_commit_seconds",
-                "From the first write of a group to its being on the disk.",
+                "From the first write of a group to the end of its commit.",
                 &[],
             ),
         };
@@ -323,26 +318,25 @@ impl Store {
         })
     }
 
-    /// Returns the version of its format when it was opened: at most [`FORMAT`].
+    /// Returns the version of the file's format when it was opened, at most [`FORMAT`].
     pub fn version(&self) -> u32 {
         self.shared.version
     }
 
-    /// Returns whether the store outlives the process.
+    /// Whether data in this store outlives the process.
     pub fn is_durable(&self) -> bool {
         self.shared.durable
     }
 
-    /// Returns the reason why nothing can be written any more, if there is one.
+    /// Returns the error of the commit that failed, or `None` while the store can be written.
     pub fn failure(&self) -> Option<&StoreError> {
         self.shared.failure.get()
     }
 
-    /// Reads the committed data.
+    /// Runs `read` on the committed data.
     ///
     /// # Errors
-    ///
-    /// Returns a [`StoreError`] if the file cannot be read, or `read` fails.
+    /// Returns [`StoreError::Damaged`] if `read` finds a corrupted row, and [`StoreError::Open`] for any other error.
     pub fn read<T>(&self, read: impl FnOnce(&ReadTransaction) -> Result<T, redb::Error>) -> Result<T, StoreError> {
         let begun = self.shared.db.begin_read().map_err(redb::Error::from);
         begun.and_then(|transaction| read(&transaction)).map_err(|error| {
@@ -354,17 +348,16 @@ impl Store {
         })
     }
 
-    /// Returns an error that rejects the content, because this node is to serve something else. `problem` says what,
-    /// and what to do.
+    /// Returns the error for a store that this node is not to serve. `problem` says what it holds and what to do.
     pub fn foreign(&self, problem: impl Into<String>) -> StoreError {
         StoreError::Foreign { path: self.shared.path.clone(), problem: problem.into() }
     }
 
-    /// Queues a write and returns at once.
+    /// Queues a write without blocking. Wait for the returned [`Commit`] before acknowledging it.
     ///
     /// # Errors
-    ///
-    /// Returns [`StoreError::Busy`] if too many writes wait, and the reason if nothing can be written any more.
+    /// Returns [`StoreError::Busy`] if the queue is full, [`StoreError::Failed`] if an earlier commit failed, and
+    /// [`StoreError::Stopping`] if the writer has ended.
     pub fn write(
         &self,
         change: impl FnOnce(&WriteTransaction) -> Result<(), redb::Error> + Send + 'static,
@@ -372,12 +365,7 @@ impl Store {
         self.write_then(change, |_| ())
     }
 
-    /// Queues a write as [`write`](Self::write) does. `then` is called with the outcome, on the writer's thread, before the
-    /// [`Commit`] resolves.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error as [`write`](Self::write) does.
+    /// Queues a write like [`write`](Self::write), and calls `then` with its outcome on the writer's thread.
     pub fn write_then(
         &self,
         change: impl FnOnce(&WriteTransaction) -> Result<(), redb::Error> + Send + 'static,
@@ -397,11 +385,10 @@ impl Store {
         Ok(Commit(Some(told)))
     }
 
-    /// Writes, and blocks the calling thread until the write is on disk.
+    /// Writes, and blocks the calling thread until the write is on the disk.
     ///
     /// # Errors
-    ///
-    /// Returns a [`StoreError`] if the write failed.
+    /// Returns the same errors as [`Commit::wait`].
     pub fn write_now(
         &self,
         change: impl FnOnce(&WriteTransaction) -> Result<(), redb::Error> + Send + 'static,
@@ -439,7 +426,7 @@ fn backend(dir: &Path, file: File) -> Result<FileBackend, StoreError> {
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        // The writer ends when the last sender is dropped, after the waiting writes.
+        // Closing the queue ends the writer once the waiting writes are committed.
         drop(self.writes.take());
         if let Some(writer) = self.writer.take().filter(|writer| writer.thread().id() != thread::current().id()) {
             let _ = writer.join();
@@ -447,10 +434,10 @@ impl Drop for Shared {
     }
 }
 
-/// The thread that writes.
+/// The state of the writer's thread.
 struct Writer {
     db: Arc<Database>,
-    /// Called before the first write.
+    /// Called before each commit. Lets through the writes that [`Guarded`] holds back.
     begin: Box<dyn Fn() -> io::Result<()> + Send>,
     failure: Arc<OnceLock<StoreError>>,
     seconds: Histogram,
@@ -465,7 +452,7 @@ impl Writer {
             let how = match self.failure.get() {
                 Some(failure) => Err(failure.clone()),
                 None => self.commit(changes).map_err(|problem| {
-                    tracing::error!(problem, "the store cannot be written: nothing more is written until a restart");
+                    tracing::error!(problem, "the store cannot be written: restart the node to write again");
                     self.failure.get_or_init(|| StoreError::Failed(problem)).clone()
                 }),
             };
@@ -479,19 +466,18 @@ impl Writer {
         }
     }
 
-    /// Commits changes, or returns the problem. A panic is a problem like any other, because this thread must go on to
-    /// notify those who wait.
+    /// Commits changes, or returns the problem. A panic is one too, because this thread must still report to callers.
     fn commit(&self, changes: Vec<Change>) -> Result<(), String> {
         let committed = catch_unwind(AssertUnwindSafe(|| {
             (self.begin)()?;
             let transaction = self.db.begin_write()?;
-            // On an error the transaction is dropped without a commit, and leaves nothing behind.
+            // A transaction that is dropped without a commit changes nothing.
             changes.into_iter().try_for_each(|change| change(&transaction))?;
             Ok::<_, redb::Error>(transaction.commit()?)
         }));
         match committed {
             Ok(done) => done.map_err(|error| error.to_string()),
-            Err(_) => Err("a panic while it was written: the log has more".to_owned()),
+            Err(_) => Err("a write panicked: the log has more".to_owned()),
         }
     }
 }

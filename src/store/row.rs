@@ -1,4 +1,4 @@
-//! The encoding of rows: RLP throughout, as on the chain itself.
+//! The encoding of the store's rows: RLP throughout, like the chain's own data.
 
 use alloy_consensus::transaction::Recovered;
 use alloy_eips::eip2718::{Decodable2718, Encodable2718};
@@ -6,16 +6,12 @@ use alloy_primitives::{Address, Bytes};
 use alloy_rlp::{Decodable, Encodable, RlpDecodable, RlpEncodable};
 use redb::{ReadTransaction, TableDefinition};
 
-/// Returns the RLP of something.
+/// Returns the RLP encoding of a value.
 pub fn encode(value: &impl Encodable) -> Vec<u8> {
     alloy_rlp::encode(value)
 }
 
-/// Decodes RLP, which must end with the bytes.
-///
-/// # Errors
-///
-/// Returns a corruption if the bytes are not such a value.
+/// Decodes a value from RLP. Returns [`redb::Error::Corrupted`] if `bytes` are not exactly one valid encoding.
 pub fn decode<T: Decodable>(bytes: &[u8]) -> Result<T, redb::Error> {
     alloy_rlp::decode_exact(bytes).map_err(|error| corrupted(format!("a record cannot be read: {error}")))
 }
@@ -25,7 +21,7 @@ pub fn corrupted(problem: impl Into<String>) -> redb::Error {
     redb::Error::Corrupted(problem.into())
 }
 
-/// A transaction with its sender, so that opening a chain recovers no signatures.
+/// A transaction stored with its sender, so that opening a chain recovers no signature.
 #[derive(RlpEncodable, RlpDecodable)]
 pub struct StoredTx {
     sender: Address,
@@ -39,11 +35,7 @@ impl<T: Encodable2718> From<&Recovered<T>> for StoredTx {
 }
 
 impl StoredTx {
-    /// Decodes the transaction.
-    ///
-    /// # Errors
-    ///
-    /// Returns a corruption if the bytes are not a transaction.
+    /// Decodes the transaction. The stored sender is trusted.
     pub fn read<T: Decodable2718>(self) -> Result<Recovered<T>, redb::Error> {
         let tx = T::decode_2718_exact(&self.raw)
             .map_err(|error| corrupted(format!("a transaction cannot be read: {error}")))?;
@@ -51,11 +43,7 @@ impl StoredTx {
     }
 }
 
-/// Returns a table, if it was ever written to.
-///
-/// # Errors
-///
-/// Returns redb's error if the table cannot be opened.
+/// Opens a table. Returns `None` if it was never written to.
 pub fn open_if_there<K: redb::Key + 'static, V: redb::Value + 'static>(
     transaction: &ReadTransaction,
     table: TableDefinition<'_, K, V>,

@@ -17,42 +17,40 @@ use crate::engine::{Call, CallFees, SimulationError, market_tx};
 #[derive(Debug, Default)]
 pub struct Accounts(Vec<SigningAccount>);
 
-/// An account with its key.
+/// An account with its signing key.
 #[derive(Debug)]
 pub struct SigningAccount {
     signer: PrivateKeySigner,
-    /// Whether `eth_sendTransaction` signs for the account without asking. True for the devnet's accounts, whose keys
-    /// are public.
+    /// Whether `eth_sendTransaction` signs for the account too, without approval: its key, the devnet's, is public.
     pub is_open: bool,
-    /// Locked from the choice of a nonce until its transaction is in the pool, so that no two transactions get the same
-    /// nonce.
+    /// Locked by [`choosing`](Self::choosing), so that no two transactions get the same nonce.
     choosing: Mutex<()>,
 }
 
-/// The fields that complete a call to a transaction.
+/// The fields that a call lacks to be a transaction.
 #[derive(Clone, Copy, Debug)]
 pub struct TxFields {
-    /// The chain id (EIP-155).
+    /// EIP-155 chain id.
     pub chain_id: u64,
     /// The sender's nonce.
     pub nonce: u64,
-    /// The gas limit.
+    /// Gas limit of the transaction.
     pub gas: u64,
 }
 
-/// The reason why nothing is signed.
+/// The reason why a transaction cannot be signed.
 #[derive(Debug, thiserror::Error)]
 pub enum SigningError {
-    /// The call is not a valid transaction.
+    /// The call cannot be a transaction.
     #[error(transparent)]
     Call(#[from] SimulationError),
-    /// The signer failed.
-    #[error("signing: {0}")]
+    /// The key failed to sign.
+    #[error("signing failed: {0}")]
     Key(#[from] alloy_signer::Error),
 }
 
 impl Accounts {
-    /// Returns the devnet's own accounts and those of key files. An account that is both is the devnet's.
+    /// Creates the set of the devnet's accounts (`open`) and those of key files. An account in both is the devnet's.
     pub fn new(open: Vec<PrivateKeySigner>, keyed: Vec<PrivateKeySigner>) -> Self {
         let mut accounts: Vec<SigningAccount> =
             open.into_iter().map(|signer| SigningAccount::new(signer, true)).collect();
@@ -69,12 +67,12 @@ impl Accounts {
         self.0.iter().map(SigningAccount::address)
     }
 
-    /// Returns the first.
+    /// Returns the first account, or `None` if there is none.
     pub fn first(&self) -> Option<&SigningAccount> {
         self.0.first()
     }
 
-    /// Returns the account at `address`.
+    /// Returns the account at `address`, or `None` if the node does not sign for it.
     pub fn find(&self, address: Address) -> Option<&SigningAccount> {
         self.0.iter().find(|account| account.address() == address)
     }
@@ -85,12 +83,12 @@ impl SigningAccount {
         Self { signer, is_open, choosing: Mutex::default() }
     }
 
-    /// Returns the account's address.
+    /// Returns the address of the account.
     pub const fn address(&self) -> Address {
         self.signer.address()
     }
 
-    /// Locks the choice of a nonce, until its transaction is in the pool.
+    /// Locks the choice of nonces. Hold the guard from the choice of a nonce until its transaction is in the pool.
     pub fn choosing(&self) -> MutexGuard<'_, ()> {
         self.choosing.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -98,9 +96,7 @@ impl SigningAccount {
     /// Signs a call as a transaction of the type that its fees, lists and authorizations require.
     ///
     /// # Errors
-    ///
-    /// Returns [`SigningError::Call`] if the call has authorizations but no callee, and [`SigningError::Key`] if the
-    /// key fails.
+    /// Returns [`SigningError::Call`] for authorizations without a callee, and [`SigningError::Key`] if signing fails.
     pub fn sign(&self, call: Call, filled: TxFields) -> Result<Recovered<TxEnvelope>, SigningError> {
         let TxFields { chain_id, nonce, gas: gas_limit } = filled;
         let CallFees::GasPrice(gas_price) = call.fees else {
@@ -130,12 +126,11 @@ impl SigningAccount {
         })
     }
 
-    /// Signs an authorization (EIP-7702) of the code at `address`, for the account's own transaction with the nonce
-    /// before `nonce`.
+    /// Signs a delegation to the code at `address` (EIP-7702), for the account's transaction with the nonce before
+    /// `nonce`.
     ///
     /// # Errors
-    ///
-    /// Returns [`SigningError::Key`] if the key fails.
+    /// Returns [`SigningError::Key`] if the key fails to sign.
     pub fn authorize(&self, address: Address, chain_id: u64, nonce: u64) -> Result<SignedAuthorization, SigningError> {
         let authorization = Authorization { chain_id: U256::from(chain_id), address, nonce };
         let signature = self.sign_hash(authorization.signature_hash())?;

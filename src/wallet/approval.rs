@@ -1,4 +1,4 @@
-//! The batches that wait for approval.
+//! The batches that wait for an approver's decision.
 
 use std::{
     collections::BTreeMap,
@@ -13,18 +13,17 @@ use tokio::sync::oneshot;
 use super::{BatchId, DigestPrefix, WalletError, error::cut};
 use crate::telemetry::{Gauge, Metrics};
 
-/// The shortest beginning of an id in bytes. With less, such as `0x` alone, it would sooner or later be that of the
-/// wrong batch.
+/// Minimum length of an id's beginning in bytes. A shorter one, such as `0x`, would sooner or later name a wrong batch.
 const SHORTEST_BEGINNING: usize = 6;
 
 /// The batches that wait for approval.
 ///
-/// A batch waits as long as the future of [`ask`](Self::ask) lives, and at most for a time that is set. Decisions and
-/// withdrawals happen under one lock, so that an approver who reads that a batch is approved has approved one that
-/// still waited. The digest is compared under the same lock, so that the approved batch is the one that was shown.
+/// A batch waits while the future of [`ask`](Self::ask) is held, and at most until a timeout. Decisions and withdrawals
+/// happen under one lock, so that a batch that is reported as approved was still waiting. Its digest is compared under
+/// the same lock, so that the approved batch is the one that was shown.
 ///
-/// A withdrawn batch's id stays taken until the time for its approval would have ended, because an approver may still
-/// have that batch in mind. Waiting batches and such ids share one bound, because each waiting batch may be withdrawn.
+/// The id of a withdrawn batch stays taken until the time for its approval would have ended, because an approver may
+/// still have that batch in mind. Such ids share one limit with waiting batches, which may be withdrawn too.
 #[derive(Debug)]
 pub struct Approvals {
     questions: Mutex<Questions>,
@@ -33,53 +32,53 @@ pub struct Approvals {
     gauge: Gauge,
 }
 
-/// A batch as an approver sees it, ready to be signed.
+/// A batch as it is shown to an approver, before it is signed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Asked {
-    /// The batch.
+    /// Id of the batch.
     pub id: BatchId,
-    /// The account that sends the batch.
+    /// The account that sends it.
     pub from: Address,
-    /// The chain id (EIP-155).
+    /// EIP-155 chain id.
     pub chain_id: u64,
-    /// Whether all calls are made or none.
+    /// Whether all calls are executed or none.
     pub atomic: bool,
-    /// The code to which the account is to be delegated (EIP-7702), if the batch needs that.
+    /// The code that the account is to be delegated to (EIP-7702). `None` if the batch needs no delegation.
     pub upgrade: Option<Address>,
-    /// The number of transactions to sign, one that deploys the batch executor included.
+    /// Number of transactions to be signed, including one that deploys the batch executor.
     pub transactions: usize,
-    /// The highest fees of the transactions for gas, as simulated, in wei.
+    /// Maximum gas fees of the transactions in wei, as simulated.
     pub most_fees: U256,
     /// The calls, in order.
     pub calls: Vec<AskedCall>,
 }
 
-/// A call as an approver sees it.
+/// A call as it is shown to an approver.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct AskedCall {
-    /// The callee; `None` for the creation of a contract.
+    /// The callee. `None` creates a contract.
     pub to: Option<Address>,
-    /// The value in wei.
+    /// Value in wei.
     pub value: U256,
-    /// The call data.
+    /// Call data.
     pub data: Bytes,
-    /// The gas limit that the client sets for this call (`gasLimitOverride`).
+    /// The gas limit that the client set for this call (`gasLimitOverride`).
     pub gas_limit: Option<u64>,
-    /// The outcome of the simulation.
+    /// Result of the call in the simulation, as text.
     pub outcome: String,
 }
 
-/// A batch that waits.
+/// A waiting batch.
 #[derive(Clone, Debug)]
 pub struct Question {
-    /// The batch.
+    /// The batch as it is shown.
     pub asked: Asked,
-    /// The batch's digest.
+    /// Digest of the batch.
     pub digest: B256,
-    /// The time that the batch has waited.
+    /// Time that the batch has waited.
     pub waited: Duration,
-    /// The time that the batch may still wait.
+    /// Time until the batch is rejected.
     pub left: Duration,
 }
 
@@ -88,31 +87,31 @@ pub struct Question {
 pub enum DecisionError {
     /// No waiting batch has this id.
     #[error(
-        "no batch that waits has the id {0:?}, or one that begins so (six characters at least): `presim wallet list` shows those that do wait"
+        "no waiting batch has the id {0:?}, or an id that begins with it (six characters at least): `presim wallet list` shows the waiting batches"
     )]
     Unknown(String),
-    /// Several waiting batches have this id, or begin with it.
+    /// Several waiting batches have an id that begins with the given one.
     #[error(
-        "the ids of {1} waiting batches are or begin with {0:?}: give more of the one you mean, or decide on the others first"
+        "the ids of {1} waiting batches are or begin with {0:?}: give more characters of the id, or decide on the others first"
     )]
     Ambiguous(String, usize),
-    /// The batch has another digest than the one given.
+    /// The waiting batch has another digest than the one that was given.
     #[error("the waiting batch {id:?} has digest {digest}, not {given}: list the batches again")]
     OtherBatch {
-        /// The waiting batch's id, shortened if it is long.
+        /// Id of the waiting batch, shortened if it is long.
         id: String,
-        /// The digest of the waiting batch.
+        /// Digest of the waiting batch.
         digest: B256,
-        /// The digest that the approver gave.
+        /// Digest that the approver gave.
         given: DigestPrefix,
     },
 }
 
 #[derive(Debug, Default)]
 struct Questions {
-    /// The waiting batches in order of arrival.
+    /// In the order of arrival.
     waiting: BTreeMap<u64, WaitingBatch>,
-    /// The ids that stay taken, and until when, in order of arrival, which is also the order of their times.
+    /// Ids that stay taken, and until when. In the order of the batches' arrival, which is that of the ids' expiry.
     withdrawn: BTreeMap<u64, (BatchId, Instant)>,
     next: u64,
     stopped: bool,
@@ -133,7 +132,7 @@ enum Decision {
 }
 
 impl Approvals {
-    /// Creates a queue for at most `most` batches at once, each of which waits at most for `timeout`.
+    /// Creates approvals for at most `most` batches at once, each of which waits for at most `timeout`.
     pub fn new(most: usize, timeout: Duration, metrics: &Metrics) -> Self {
         let gauge = metrics.gauge("presim_wallet_waiting", "Batches that wait for approval.", &[]);
         Self { questions: Mutex::default(), most, timeout, gauge }
@@ -142,26 +141,24 @@ impl Approvals {
     /// Waits until the batch is approved. Dropping the future withdraws the batch at once.
     ///
     /// # Errors
-    ///
-    /// Returns [`WalletError::Rejected`] if the approver rejects the batch, or does not decide in time, or the node
-    /// stops; [`WalletError::Limit`] if too many batches wait or were withdrawn; and [`WalletError::Duplicate`] if the
-    /// id is taken.
+    /// Returns [`WalletError::Rejected`] if the approver rejects the batch or does not decide in time, or the node
+    /// stops, [`WalletError::Limit`] if too many batches wait, and [`WalletError::Duplicate`] if the id is taken.
     pub async fn ask(&self, asked: Asked) -> Result<(), WalletError> {
         let (place, mut decision) = self.enter(asked)?;
         let decided = match tokio::time::timeout(self.timeout, &mut decision).await {
             Ok(decided) => decided.ok(),
             Err(_) if place.withdraw() => {
                 return Err(WalletError::Rejected(format!(
-                    "nobody approved or rejected it within {:?}: --wallet-approval-timeout-ms",
+                    "the batch was neither approved nor rejected within {:?}: --wallet-approval-timeout-ms",
                     self.timeout
                 )));
             }
-            // A decision may have come at the last moment.
+            // The decision was made just before the timeout.
             Err(_) => decision.try_recv().ok(),
         };
         match decided {
             Some(Decision::Approved) => Ok(()),
-            Some(Decision::Rejected) => Err(WalletError::Rejected("the approver rejected it".to_owned())),
+            Some(Decision::Rejected) => Err(WalletError::Rejected("the approver rejected the batch".to_owned())),
             None => Err(stopping()),
         }
     }
@@ -169,46 +166,42 @@ impl Approvals {
     /// Checks that a batch may have this id.
     ///
     /// # Errors
-    ///
-    /// Returns [`WalletError::Duplicate`] if a batch with this id waits, or was withdrawn and could still have been approved.
+    /// Returns [`WalletError::Duplicate`] if a batch with this id waits, or a withdrawn one still keeps the id taken.
     pub fn check_id(&self, id: &BatchId) -> Result<(), WalletError> {
         self.lock().check_id(id)
     }
 
-    /// Approves the batch with this id, or with the only id that begins so, if its digest begins as the one given.
-    /// Returns the batch's id.
+    /// Approves the batch with this id or unique beginning of it, if its digest begins with `digest`. Returns the id.
     ///
     /// # Errors
-    ///
-    /// Returns [`DecisionError`] if the id does not name one waiting batch, or that batch has another digest.
+    /// Returns [`DecisionError::Unknown`] or [`DecisionError::Ambiguous`] if the id does not name one waiting batch,
+    /// and [`DecisionError::OtherBatch`] if that batch has another digest.
     pub fn approve(&self, id: &str, digest: &DigestPrefix) -> Result<BatchId, DecisionError> {
         self.decide(id, Some(digest), Decision::Approved)
     }
 
-    /// Rejects the batch with this id, or with the only id that begins so. Returns the batch's id.
+    /// Rejects the batch with this id or unique beginning of it. Returns the id.
     ///
     /// # Errors
-    ///
-    /// Returns [`DecisionError`] if the id does not name one waiting batch.
+    /// Returns [`DecisionError::Unknown`] or [`DecisionError::Ambiguous`] if the id does not name one waiting batch.
     pub fn reject(&self, id: &str) -> Result<BatchId, DecisionError> {
         self.decide(id, None, Decision::Rejected)
     }
 
-    /// Returns the batch with this id, or with the only id that begins so.
+    /// Returns the batch with this id or unique beginning of it.
     ///
     /// # Errors
-    ///
-    /// Returns [`DecisionError`] if the id does not name one waiting batch.
+    /// Returns [`DecisionError::Unknown`] or [`DecisionError::Ambiguous`] if the id does not name one waiting batch.
     pub fn find(&self, id: &str) -> Result<Question, DecisionError> {
         self.lock().find(id).map(|(_, one)| one.question(self.timeout))
     }
 
-    /// Returns the batches that wait, from the one that has waited longest.
+    /// Returns the waiting batches, beginning with the one that has waited longest.
     pub fn waiting(&self) -> Vec<Question> {
         self.lock().waiting.values().map(|one| one.question(self.timeout)).collect()
     }
 
-    /// Rejects all batches, waiting and future ones, because the node stops.
+    /// Rejects all waiting batches and all later ones, because the node stops.
     pub fn stop(&self) {
         let waiting = {
             let mut questions = self.lock();
@@ -216,7 +209,7 @@ impl Approvals {
             std::mem::take(&mut questions.waiting)
         };
         self.gauge.set(0);
-        // Dropping the senders rejects the batches, because no one can decide any more.
+        // Dropping the senders ends every `ask` with a rejection.
         drop(waiting);
     }
 
@@ -230,7 +223,7 @@ impl Approvals {
         let (waiting, withdrawn) = (questions.waiting.len(), questions.withdrawn.len());
         if waiting + withdrawn >= self.most {
             return Err(WalletError::Limit(format!(
-                "batches that wait for approval: {waiting}; withdrawn ones whose ids are still taken: {withdrawn}: expected fewer than {} in all: --wallet-max-waiting",
+                "{waiting} batches wait for approval, and the ids of {withdrawn} withdrawn ones are still taken: expected fewer than {} in all: --wallet-max-waiting",
                 self.most
             )));
         }
@@ -258,7 +251,7 @@ impl Approvals {
         let WaitingBatch { asked, since, decision: waiting, .. } =
             questions.waiting.remove(&number).ok_or_else(unknown)?;
         self.gauge.set(questions.waiting.len() as f64);
-        // Sent under the lock, so that a batch that finds its entry gone finds the decision.
+        // Sent under the lock, so that an `ask` that finds its batch gone finds the decision.
         if waiting.send(decision).is_err() {
             questions.withdrawn.insert(number, (asked.id, since + self.timeout));
             return Err(unknown());
@@ -273,10 +266,9 @@ impl Approvals {
 }
 
 impl Questions {
-    /// Returns the only waiting batch whose id this is, or begins so.
+    /// Returns the only waiting batch whose id is this one or begins with it.
     fn find(&self, id: &str) -> Result<(u64, &WaitingBatch), DecisionError> {
-        // An id that is the beginning of others may be a stranger's, made to be taken for the others. So an exact match
-        // counts only together with those.
+        // An exact match does not win, because a stranger may have chosen the beginning of another batch's id.
         let is_meant = |whole: &str| whole == id || (id.len() >= SHORTEST_BEGINNING && whole.starts_with(id));
         let mut found = self.waiting.iter().filter(|(_, waiting)| is_meant(waiting.asked.id.as_str()));
         match (found.next(), found.count()) {
@@ -286,7 +278,7 @@ impl Questions {
         }
     }
 
-    /// Frees the ids whose time has passed, and checks that this one is not taken.
+    /// Frees the ids that have expired, and checks that this one is not taken.
     fn check_id(&mut self, id: &BatchId) -> Result<(), WalletError> {
         let now = Instant::now();
         while let Some(first) = self.withdrawn.first_entry()
@@ -316,15 +308,14 @@ impl WaitingBatch {
     }
 }
 
-/// A permit to wait for approval. Released on drop.
+/// An entry among the waiting batches. Withdrawn on drop.
 struct WaitingPermit<'a> {
     approvals: &'a Approvals,
     number: u64,
 }
 
 impl WaitingPermit<'_> {
-    /// Withdraws the batch. Returns whether it was still waiting. Its id stays taken for as long as the batch could
-    /// have been approved, and not at all if that time has passed.
+    /// Withdraws the batch, whose id stays taken until its timeout. Returns whether the batch still waited.
     fn withdraw(&self) -> bool {
         let mut questions = self.approvals.lock();
         let Some(WaitingBatch { asked, since, .. }) = questions.waiting.remove(&self.number) else { return false };
@@ -341,5 +332,5 @@ impl Drop for WaitingPermit<'_> {
 }
 
 fn stopping() -> WalletError {
-    WalletError::Rejected("the node stops, and nobody had approved it".to_owned())
+    WalletError::Rejected("the node stops, and the batch was not approved".to_owned())
 }

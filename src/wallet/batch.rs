@@ -1,89 +1,89 @@
-//! A batch, parsed, and the states that it goes through.
+//! The parsed request for a batch, and the state of a batch.
 
 use alloy_primitives::{Address, Bytes, U256};
 
-/// The id of a batch: given by its client, or 32 random bytes in hex.
+/// The id of a batch: the text that its sender gave, or 32 random bytes in hex.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct BatchId(String);
 
-/// The request of `wallet_sendCalls` (EIP-5792). Its form and its version are valid.
+/// The request of `wallet_sendCalls` (EIP-5792). Its form and its version have been checked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BatchRequest {
-    /// The id, if the client gave one.
+    /// The id. `None` if the sender gave none.
     pub id: Option<BatchId>,
-    /// The account that is to send the batch; `None` for the wallet's first.
+    /// The account that is to send the batch. `None` stands for the wallet's first.
     pub from: Option<Address>,
-    /// The chain id (EIP-155); `None` if it exceeds 64 bits, as no chain's does.
+    /// EIP-155 chain id. `None` if it exceeds 64 bits, which no chain's does.
     pub chain_id: Option<u64>,
-    /// Whether all calls must be made or none.
+    /// Whether all calls must be executed or none.
     pub atomic_required: bool,
-    /// The calls, in order: at least one.
+    /// The calls, in order. At least one.
     pub calls: Vec<BatchCall>,
-    /// The capabilities requested for the batch as a whole.
+    /// The capabilities requested for the whole batch.
     pub capabilities: Vec<Requested>,
 }
 
-/// One call of a batch.
+/// A call of a batch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BatchCall {
-    /// The callee; `None` for the creation of a contract.
+    /// The callee. `None` creates a contract.
     pub to: Option<Address>,
-    /// The value in wei.
+    /// Value in wei.
     pub value: U256,
-    /// The call data.
+    /// Call data.
     pub data: Bytes,
-    /// The gas limit of this call (the capability `gasLimitOverride`).
+    /// The gas limit of this call, from the capability `gasLimitOverride`.
     pub gas_limit: Option<u64>,
     /// The other capabilities requested for this call.
     pub capabilities: Vec<Requested>,
 }
 
-/// A requested capability.
+/// A capability that a request asks for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Requested {
-    /// The capability's name.
+    /// Name of the capability.
     pub name: String,
-    /// Whether the batch may be sent without the capability.
+    /// Whether the batch may be sent without it.
     pub optional: bool,
 }
 
-/// The state of a batch, by the codes of EIP-5792's `wallet_getCallsStatus`.
+/// The state of a batch: the status codes of EIP-5792's `wallet_getCallsStatus`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CallsState {
-    /// 100: a part of the batch is not in a block yet.
+    /// 100: not every transaction is in a block yet.
     Pending,
-    /// 200: the whole batch is in blocks, and nothing reverted.
+    /// 200: every transaction is in a block, and none reverted.
     Confirmed,
-    /// 400: nothing of the batch is in a block, or can be any more.
+    /// 400: no transaction is in a block, and none can be any more.
     Failed,
-    /// 500: the batch reverted, and only its gas is on the chain.
+    /// 500: the batch reverted, and only its gas was spent.
     Reverted,
-    /// 600: a part of the batch reverted or can no longer be in a block, and another part is on the chain.
+    /// 600: one part of the batch reverted or can be in no block any more, and another part is on the chain.
     PartlyReverted,
 }
 
 impl BatchId {
-    /// The most characters of an id: 4096 bytes in hex (EIP-5792).
+    /// Maximum length of an id in bytes: 4096 bytes in hex (EIP-5792).
     pub const LONGEST: usize = 8194;
 
-    /// Returns this text as an id; `None` if it is empty or too long.
+    /// Creates an id from `text`. Returns `None` if the text is empty or longer than [`LONGEST`](Self::LONGEST).
     pub fn new(text: String) -> Option<Self> {
         (1..=Self::LONGEST).contains(&text.len()).then_some(Self(text))
     }
 
-    /// Creates an id of 32 random bytes.
+    /// Creates an id of 32 random bytes, which no other batch has.
     pub fn random() -> Self {
         Self(format!("{:#x}", alloy_primitives::B256::random()))
     }
 
-    /// Returns the id's text.
+    /// Returns the text of the id.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 }
 
 impl CallsState {
-    /// Returns the code.
+    /// Returns the status code.
     pub const fn code(self) -> u16 {
         match self {
             Self::Pending => 100,

@@ -1,4 +1,4 @@
-//! `presim wallet`: sends a request to a running node through its socket, and shows the answer.
+//! The command `presim wallet`: asks a running node through its socket, and prints the answer.
 
 use std::{
     io::{self, BufRead, BufReader, ErrorKind, IsTerminal, Read, Write},
@@ -16,80 +16,80 @@ use super::{
 };
 use crate::command::WalletTask;
 
-/// The time-out for the node's answer. Longer than the node's own time-out for earlier clients.
+/// Maximum time for the node to answer: longer than clients that came earlier may keep the node waiting.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// The most bytes of an answer.
+/// Maximum length of an answer in bytes.
 const LONGEST_ANSWER: u64 = 1 << 30;
-/// The most bytes of a line from the terminal.
+/// Maximum length of a line from the terminal in bytes.
 const LONGEST_LINE: u64 = 4096;
-/// The bytes of a call's data that a list shows.
+/// Number of bytes of a call's data that a list shows.
 const SHOWN_DATA: usize = 36;
-/// The characters of an id that a list shows: enough for 32 bytes in hex.
+/// Number of characters of an id that a list shows: 32 bytes in hex fit.
 const SHOWN_ID: usize = 72;
-/// The characters of the id's end among them.
+/// Number of those characters that are the end of a longer id.
 const SHOWN_END: usize = 16;
 
-/// The reason why a request failed.
+/// The reason why a command has failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
-    /// The path cannot be a socket's.
+    /// The path of the socket is not valid.
     #[error(transparent)]
     Path(#[from] SocketError),
-    /// No process listens on the socket.
+    /// No node listens on the socket.
     #[error(
-        "no node that asks for approval runs with this data directory: nobody listens at {}: start one with --wallet-approval ask and this --data-dir",
+        "no node listens on {}: start one with --wallet-approval ask and this --data-dir",
         path.display()
     )]
     Nobody {
-        /// The socket's path.
+        /// Path of the socket.
         path: PathBuf,
     },
-    /// The caller is not the node's user.
-    #[error("{}: permission denied: run this as the user of the node", path.display())]
+    /// The system denies access to the socket.
+    #[error("{}: permission denied: run this command as the user that the node runs as", path.display())]
     Denied {
-        /// The socket's path.
+        /// Path of the socket.
         path: PathBuf,
     },
     /// The connection failed.
     #[error("{}: the node does not answer: {source}", path.display())]
     Broken {
-        /// The socket's path.
+        /// Path of the socket.
         path: PathBuf,
         /// The system's error.
         source: io::Error,
     },
-    /// The answer cannot be parsed.
-    #[error("{}: the answer cannot be parsed: {source}: does the node run another version?", path.display())]
+    /// The answer cannot be parsed, or does not fit the request.
+    #[error("{}: unexpected answer: {source}: does the node run another version of presim?", path.display())]
     Strange {
-        /// The socket's path.
+        /// Path of the socket.
         path: PathBuf,
-        /// The parser's error.
+        /// The error of the JSON parser.
         source: serde_json::Error,
     },
-    /// The node refuses, with this reason.
+    /// The command or the node rejects the request, with this reason.
     #[error("{0}")]
     Refused(String),
-    /// There is no terminal to ask at.
+    /// No digest was given, and there is no terminal to ask on.
     #[error(
-        "DIGEST: missing, and there is no terminal to show the batch on and to ask: expected the digest that `presim wallet list` shows, or its first eight digits"
+        "DIGEST: missing, and there is no terminal to ask on: expected the digest that `presim wallet list` shows, or its first eight digits"
     )]
     NoTerminal,
-    /// The user did not confirm.
+    /// The user did not confirm the approval of the batch with this id.
     #[error("not approved: {0} still waits: reject it with `presim wallet reject`")]
     NotApproved(String),
-    /// The terminal's answer cannot be read.
+    /// The user's answer cannot be read.
     #[error("the terminal cannot be read: {0}")]
     Read(io::Error),
-    /// The answer cannot be printed.
+    /// The output cannot be written.
     #[error("the answer cannot be written: {0}")]
     Show(io::Error),
 }
 
-/// Executes a task at the node of this data directory, and writes the outcome to `out`.
+/// Sends the request of a task to the node of this data directory, and writes the answer to `out`.
 ///
 /// # Errors
-///
-/// Returns a [`ClientError`] if the node cannot be reached, or refuses.
+/// Returns [`ClientError::Nobody`] if no node listens, [`ClientError::Refused`] if the request is rejected, and the
+/// other variants of [`ClientError`] if the connection, the terminal or the output fails.
 pub fn run(data_dir: &Path, task: &WalletTask, out: &mut impl Write) -> Result<(), ClientError> {
     let path = socket_path(data_dir)?;
     let request = match task {
@@ -117,14 +117,13 @@ pub fn run(data_dir: &Path, task: &WalletTask, out: &mut impl Write) -> Result<(
         SocketAnswer::Shown(batch) => entry(&batch),
     };
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
-        // The reader has closed the pipe.
+        // The reader of a pipe may close it early.
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
         written => written.map_err(ClientError::Show),
     }
 }
 
-/// Shows a batch on the terminal, asks whether to approve it, and returns the request that approves this batch and no
-/// other.
+/// Shows a batch on the terminal, asks whether to approve it, and returns the request that approves exactly this batch.
 fn confirm(path: &Path, id: &str, out: &mut impl Write) -> Result<SocketRequest, ClientError> {
     if !io::stdin().is_terminal() || !io::stdout().is_terminal() {
         return Err(ClientError::NoTerminal);
@@ -227,13 +226,13 @@ fn entry(batch: &Listed) -> String {
     text
 }
 
-/// Returns an amount of wei in ether, without the zeros at its end.
+/// Formats an amount of wei in ether, without trailing zeros.
 fn ether(wei: U256) -> String {
     let text = format_ether(wei);
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
-/// Returns the first bytes of some data, and how many there are.
+/// Formats the first bytes of call data, and its length.
 fn data(bytes: &Bytes) -> String {
     match bytes.get(..SHOWN_DATA) {
         Some(first) if bytes.len() > SHOWN_DATA => {
@@ -252,8 +251,7 @@ fn shortened(id: &str) -> String {
     format!("{}…{} ({count} characters)", part(0, SHOWN_ID - SHOWN_END), part(count - SHOWN_END, SHOWN_END))
 }
 
-/// Escapes a stranger's text, so that no two texts look the same and no terminal interprets one. A text that is not
-/// plain is quoted.
+/// Quotes and escapes untrusted text if needed, so that no two texts look the same and no terminal obeys one.
 fn plain(text: &str) -> String {
     let is_plain = |letter: char| letter.is_ascii_graphic() && !matches!(letter, '"' | '\\');
     if !text.is_empty() && text.chars().all(is_plain) {
@@ -262,7 +260,7 @@ fn plain(text: &str) -> String {
     format!("\"{}\"", text.escape_default())
 }
 
-/// Returns a contract's words among ours: nothing that a terminal would obey.
+/// Escapes a contract's text within other text, so that no terminal obeys it.
 fn escaped(text: &str) -> String {
     let escape = |letter: char| match letter {
         '"' | '\'' => letter.to_string(),
@@ -271,8 +269,7 @@ fn escaped(text: &str) -> String {
     text.chars().map(escape).collect()
 }
 
-/// Escapes the control characters that JSON may hold unescaped (U+007F to U+009F), because an id is a stranger's text,
-/// and terminals interpret some of them.
+/// Escapes U+007F to U+009F, which JSON allows unescaped: ids are untrusted text, and terminals obey some of these.
 fn without_controls(json: &str) -> String {
     let escaped = json.chars().map(|letter| match letter {
         '\u{7f}'..='\u{9f}' => format!("\\u{:04x}", u32::from(letter)),

@@ -1,4 +1,4 @@
-//! The digest of a batch that waits for approval. An approver who names it agrees to this batch and to no other.
+//! The digest of a batch that waits for approval: an approver who names it agrees to this batch and to no other.
 
 use std::{fmt, str::FromStr};
 
@@ -8,20 +8,19 @@ use serde::{Deserialize, Serialize};
 
 use super::Asked;
 
-/// Everything about a batch that an approver decides on. Its RLP encoding is canonical, so two batches with one digest
-/// are the same batch.
+/// The part of a batch that an approver decides on. Its encoding is canonical: batches with one digest are the same.
 ///
-/// Gas limits that the client leaves open, fees and nonces are not included, because they are chosen on signing.
+/// Gas limits that the client leaves open, fees and nonces are not in it: they are chosen when the batch is signed.
 #[derive(Debug, RlpEncodable)]
 #[rlp(trailing)]
 struct Preimage {
     chain_id: u64,
     from: Address,
     atomic: bool,
-    /// The number of transactions: one more than the calls need if the batch executor is deployed first.
+    /// Number of transactions: one more than the calls need if the batch executor is deployed first.
     transactions: u64,
     calls: Vec<PreimageCall>,
-    /// The code to which the account is to be delegated. If there is none, the list ends before it.
+    /// The code that the account is to be delegated to. The list ends before it if there is none.
     upgrade: Option<Address>,
 }
 
@@ -31,12 +30,13 @@ struct PreimageCall {
     to: TxKind,
     value: U256,
     data: Bytes,
-    /// The `gasLimitOverride`. If there is none, the list ends before it.
+    /// `gasLimitOverride`. The list ends before it if there is none.
     gas_limit: Option<u64>,
 }
 
 impl Asked {
-    /// Returns keccak256 of the RLP list `[chain id, account, atomic, transactions, [[to, value, data, gas limit?], …], delegation?]`.
+    /// Returns the keccak256 hash of the RLP list
+    /// `[chain id, account, atomic, transactions, [[to, value, data, gas limit?], …], delegation?]`.
     pub fn digest(&self) -> B256 {
         let call = |call: &super::AskedCall| PreimageCall {
             to: call.to.into(),
@@ -56,26 +56,26 @@ impl Asked {
     }
 }
 
-/// A digest or its beginning, as an approver gives it.
+/// The first digits of a digest, or all of them, as an approver gives them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct DigestPrefix {
-    /// The digits in lower case, without `0x`.
+    /// Hex digits in lower case, without `0x`.
     digits: String,
 }
 
-/// The text is not the beginning of a digest.
+/// The error for a text that is not the beginning of a digest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("expected a batch's digest or its first digits, {SHORTEST} to {LONGEST} in hex: `presim wallet list` shows it")]
 pub struct NoDigest;
 
-/// The fewest hex digits of a beginning.
+/// Minimum number of hex digits that name a batch.
 const SHORTEST: usize = 8;
-/// The hex digits of a whole digest.
+/// Number of hex digits of a whole digest.
 const LONGEST: usize = 64;
 
 impl DigestPrefix {
-    /// Returns whether this digest begins so.
+    /// Whether `digest` begins with these digits.
     pub fn begins(&self, digest: &B256) -> bool {
         const_hex::encode(digest).starts_with(&self.digits)
     }

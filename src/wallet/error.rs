@@ -1,66 +1,62 @@
-//! The reasons to refuse a batch, with the codes and texts of the wallet's contract, and of EIP-5792 where that is
-//! silent.
+//! Errors of the wallet: the codes and messages of its JSON-RPC methods, most of them from EIP-5792.
 
 use alloy_primitives::{Address, Bytes};
 
 use super::BatchId;
 use crate::store::StoreError;
 
-/// The reason to refuse a batch, or to reject an id.
-///
-/// `Display` is the message of the wallet's contract (`src/rpc/README.md`). [`detail`](Self::detail) describes this
-/// case.
+/// The reason why a request to the wallet fails. `Display` is the code's message, [`detail`](Self::detail) the case.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WalletError {
     /// -32000: `version` is not 2.0.0.
     #[error("Version not supported")]
     Version(String),
-    /// -32602: the request is malformed. Names the field and the expected form.
+    /// -32602: the request has the wrong form. Names the field and what was expected.
     #[error("The wallet cannot parse the request")]
     Shape(String),
-    /// 5710: the request is for another chain.
+    /// 5710: `chainId` is not the wallet's chain.
     #[error("EIP-7702 not supported on the specified chain ID")]
     Chain(String),
-    /// The batch is atomic, but the chain has no EIP-7702. Code and text depend on the dialect.
+    /// 5710 or the code of the dialect: an atomic batch on a chain without EIP-7702.
     #[error("EIP-7702 not supported on the specified chain ID")]
     NotAtomic(String),
     /// 4100: the account is not the wallet's, or the client may not use the wallet.
     #[error("The requested account and/or method has not been authorized by the user")]
     Unauthorized(String),
-    /// 4001: the approver has rejected the batch, or not decided in time.
+    /// 4001: the approver or the policy rejected the batch, or no decision came in time.
     #[error("User rejected the request")]
     Rejected(String),
-    /// 5700: a required capability is not supported.
+    /// 5700: a capability that is requested, and not optional, is not supported.
     #[error("The wallet does not support a capability that was not marked as optional")]
     Capability(String),
-    /// 5720: the id is taken.
+    /// 5720: another batch has the id.
     #[error("There is already a batch submitted with the specified batch ID")]
     Duplicate(String),
     /// 5730: no batch has this id.
     #[error("No batch with the specified batch ID is known")]
     Unknown(String),
-    /// 4444: the blocks with the batch were pruned.
+    /// 4444: the blocks that hold the batch were pruned.
     #[error("pruned history unavailable")]
     Pruned(String),
-    /// 5740: the batch has too many calls, or too much data.
+    /// 5740: the batch has too many calls or too much data, or needs too much gas.
     #[error("The batch is too large for the wallet to process")]
     TooLarge(String),
-    /// 5750: the account may not be delegated.
+    /// 5750: the account cannot or may not be delegated to the batch executor.
     #[error("EIP-7702 upgrade rejected for this chain and account")]
     Upgrade(String),
-    /// The simulation reverted with this data. Code and text are the dialect's for a revert.
+    /// The simulation reverted with this data. Code and message are the dialect's for a revert.
     #[error("execution reverted")]
     Reverted(Bytes),
-    /// -32000: the chain's rules reject the batch.
+    /// -32000: the rules of the chain or the pool reject the batch.
     #[error("{0}")]
     Refused(String),
-    /// -32016: the simulation did not end in time.
+    /// -32016: the simulation ran past the deadline of the request.
     #[error("the request ran past its deadline")]
     Deadline,
-    /// The store cannot be read or written.
+    /// -32005 if the store is busy, else -32603: the store cannot be read or written.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// -32005: a bound is exceeded.
+    /// -32005: a limit is exceeded.
     #[error("{0}")]
     Limit(String),
     /// -32603: an internal error.
@@ -69,33 +65,33 @@ pub enum WalletError {
 }
 
 impl WalletError {
-    /// Returns 4100: the client has no token for the wallet.
+    /// Returns 4100 for a client without a token of the wallet.
     pub fn no_wallet_token() -> Self {
         Self::Unauthorized("expected a header `Authorization: Bearer TOKEN` with a token of --wallet-token-file".into())
     }
 
-    /// Returns 4100: the account at `place` in the parameters is not the wallet's.
+    /// Returns 4100 for an account that is not the wallet's. `place` names the parameter.
     pub fn foreign_account(place: &str, account: Address) -> Self {
-        Self::Unauthorized(format!("{place}: {account} is no account of the wallet: expected one of eth_accounts"))
+        Self::Unauthorized(format!("{place}: {account} is not an account of the wallet: expected one of eth_accounts"))
     }
 
-    /// Returns 5720: another batch has this id.
+    /// Returns 5720 for an id that another batch has.
     pub fn taken(id: &BatchId) -> Self {
         Self::Duplicate(format!("params[0].id: {}: expected an id that no batch has", cut(id.as_str())))
     }
 
-    /// Returns 5730: no batch has this id.
+    /// Returns 5730 for an id that no batch has.
     pub fn unknown(id: &BatchId) -> Self {
-        Self::Unknown(format!("params[0]: {}: expected an id that wallet_sendCalls has answered", cut(id.as_str())))
+        Self::Unknown(format!("params[0]: {}: expected an id that wallet_sendCalls has returned", cut(id.as_str())))
     }
 
-    /// Returns 4444: the blocks with this batch were pruned.
+    /// Returns 4444 for a batch whose blocks were pruned.
     pub fn pruned(id: &BatchId) -> Self {
         let id = cut(id.as_str());
-        Self::Pruned(format!("params[0]: {id}: it was taken before the oldest block that is kept (--keep-history)"))
+        Self::Pruned(format!("params[0]: {id}: the batch is older than the oldest block that is kept (--keep-history)"))
     }
 
-    /// Returns the code.
+    /// Returns the JSON-RPC error code.
     pub const fn code(&self) -> i32 {
         match self {
             Self::Version(_) | Self::Reverted(_) | Self::Refused(_) => -32000,
@@ -115,7 +111,7 @@ impl WalletError {
         }
     }
 
-    /// Returns the problem and the expected value, if the message does not contain them.
+    /// Returns what is wrong in this case and what was expected, or `None` if the message says so itself.
     pub fn detail(&self) -> Option<&str> {
         match self {
             Self::Version(detail)
@@ -140,12 +136,12 @@ impl WalletError {
     }
 }
 
-/// Returns as much of a client's text as an error should show.
+/// Cuts a client's text to a length that fits in an error.
 pub(super) fn cut(text: &str) -> String {
     cut_to(text, 80)
 }
 
-/// Returns the first `most` characters of a text.
+/// Returns the first `most` characters of a text, followed by `…` if there are more.
 pub(super) fn cut_to(text: &str, most: usize) -> String {
     match text.char_indices().nth(most) {
         Some((end, _)) => format!("{}…", &text[..end]),

@@ -1,4 +1,4 @@
-//! The fees of transactions that the node signs.
+//! The gas fees of transactions that the node signs.
 
 use alloy_consensus::Transaction;
 use arc_swap::ArcSwapOption;
@@ -9,53 +9,52 @@ use crate::{
     state::{Block, Published, SnapshotId},
 };
 
-/// geth's rule for the suggested tip: the number of blocks it looks back on, the tips taken of each, and the percentile
-/// of all.
+/// geth's suggestion of a tip: recent blocks that it considers, tips taken of each, and the percentile of all of them.
 const TIP_BLOCKS: u64 = 20;
 const TIPS_A_BLOCK: usize = 3;
 const TIP_PERCENTILE: usize = 60;
-/// Tips below this many wei are ignored, as in geth.
+/// Tips below this, in wei, are ignored, as in geth.
 const IGNORED_TIP: u128 = 2;
-/// The suggestion if no tips were paid, and the highest suggestion: 1 and 500 gwei.
+/// The tip that is suggested if recent blocks have none, and the maximum suggestion: 1 and 500 gwei.
 const DEFAULT_TIP: u128 = 1_000_000_000;
 const MOST_TIP: u128 = 500_000_000_000;
 
-/// The fees of the next block, and the suggested ones.
+/// The fees of the chain's next block, and the fees to offer for it.
 #[derive(Debug)]
 pub struct Fees {
     spec: ChainSpec,
-    /// The pool's lowest tip, in wei per unit of gas.
+    /// Minimum tip of the pool, in wei per gas.
     min_tip: u128,
-    /// The tip suggested at the snapshot for which it was last computed.
+    /// The last suggested tip, with its snapshot.
     tip: ArcSwapOption<(SnapshotId, u128)>,
 }
 
 /// Fees that no transaction can have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FeeError {
-    /// Transactions with authorizations (EIP-7702) pay by EIP-1559.
-    #[error("gasPrice: not supported with authorizations: expected maxFeePerGas")]
+    /// A transaction with authorizations (EIP-7702) has a gas price instead of the fees of EIP-1559.
+    #[error("gasPrice: not allowed in a transaction with authorizations: expected maxFeePerGas")]
     PriceWithAuthorizations,
-    /// EIP-1559 is not active.
+    /// The fees of EIP-1559 are given before London.
     #[error("maxFeePerGas and maxPriorityFeePerGas are not valid before London is active")]
     BeforeLondon,
     /// The tip exceeds the whole fee.
     #[error("maxFeePerGas ({fee}) < maxPriorityFeePerGas ({tip})")]
     TipAboveFee {
-        /// The highest total price per unit of gas, in wei.
+        /// Maximum fee in wei per gas.
         fee: u128,
-        /// The tip, in wei.
+        /// Tip in wei per gas.
         tip: u128,
     },
 }
 
 impl Fees {
-    /// Creates the fees of a chain whose pool rejects tips below `min_tip` wei per unit of gas.
+    /// Creates the fees of a chain whose pool requires a tip of at least `min_tip` wei per gas.
     pub const fn new(spec: ChainSpec, min_tip: u128) -> Self {
         Self { spec, min_tip, tip: ArcSwapOption::const_empty() }
     }
 
-    /// Returns the base fee, in wei, of the block being built, or of the next; `None` before London.
+    /// Returns the base fee of the block being built, or else of the next one, in wei per gas. `None` before London.
     pub fn base_fee(&self, published: &Published) -> Option<u64> {
         let head = published.head().header.inner();
         match published.pending().and_then(|snapshot| snapshot.open.as_ref()) {
@@ -64,8 +63,7 @@ impl Fees {
         }
     }
 
-    /// Returns the tip, in wei per unit of gas, that transactions in the last blocks have paid, the block being built
-    /// included; at least the pool's lowest tip.
+    /// Returns the tip to offer in wei per gas: a percentile of recent tips, but at least the minimum of the pool.
     pub fn tip(&self, published: &Published) -> u128 {
         let id = published.newest.id;
         if let Some(known) = self.tip.load().as_ref().filter(|known| known.0 == id) {
@@ -76,12 +74,12 @@ impl Fees {
         tip
     }
 
-    /// Returns the fees to offer: those in `asked`, and for missing ones the suggested tip and twice the base fee
-    /// (geth's `setDefaults`).
+    /// Completes `asked` with the suggested tip, and with a fee of twice the base fee plus the tip (geth's
+    /// `setDefaults`). `authorizes` tells whether the transaction has authorizations.
     ///
     /// # Errors
-    ///
-    /// Returns a [`FeeError`] if no transaction can offer these fees.
+    /// Returns [`FeeError`] if no transaction can offer these fees: a gas price together with authorizations, fees of
+    /// EIP-1559 before London, or a tip above the fee.
     pub fn fill(&self, asked: CallFees, authorizes: bool, published: &Published) -> Result<CallFees, FeeError> {
         let (max_fee, max_priority) = match (asked, self.base_fee(published)) {
             (CallFees::GasPrice(_), _) if authorizes => return Err(FeeError::PriceWithAuthorizations),
@@ -104,7 +102,7 @@ impl Fees {
 
 fn suggested_tip(published: &Published) -> u128 {
     let mut tips: Vec<u128> = Vec::new();
-    // The open block of a degraded feed is not what the chain will do.
+    // `pending` is `None` while the feed is broken, because the chain may not continue its open block.
     let open = published.pending().and_then(Block::newest);
     let newest = open.as_ref().map_or(published.head().number(), |open| open.number());
     let first = newest.saturating_sub(TIP_BLOCKS - 1);

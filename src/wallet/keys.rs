@@ -1,4 +1,4 @@
-//! The wallet's accounts from files: encrypted keystores, and raw keys.
+//! The signing keys of the wallet, from files: encrypted keystores and raw keys.
 
 use std::{
     fs::File,
@@ -16,96 +16,92 @@ use zeroize::Zeroizing;
 
 use crate::config::{is_open_to_others, warn_of_others};
 
-/// The most bytes of a key file or a password file.
+/// Maximum length of a key file or a password file in bytes.
 const LONGEST_FILE: usize = 64 << 10;
-/// The most memory of scrypt in bytes: four times that of geth's keystores.
+/// Maximum memory of scrypt in bytes: four times what geth's keystores require.
 const MOST_SCRYPT_MEMORY: u64 = 1 << 30;
-/// The most work of scrypt, n * r * p: 32 times that of geth's keystores.
+/// Maximum work of scrypt, n * r * p: 32 times what geth's keystores require.
 const MOST_SCRYPT_WORK: u64 = 1 << 26;
-/// The most rounds of PBKDF2: 38 times those of geth's keystores.
+/// Maximum number of rounds of PBKDF2: 38 times what geth's keystores require.
 const MOST_PBKDF2_ROUNDS: u64 = 10_000_000;
 
-/// The reason why a file gives no key. No variant ever contains text of a key.
+/// The reason why no key can be read from a file. The text never contains any part of a key.
 #[derive(Debug, thiserror::Error)]
 pub enum KeyError {
-    /// A file cannot be read.
+    /// The file cannot be read.
     #[error("{}: cannot be read: {source}", path.display())]
     Read {
-        /// The file's path.
+        /// Path of the file.
         path: PathBuf,
         /// The system's error.
         source: std::io::Error,
     },
-    /// A file is too long for a key or a password.
-    #[error("{}: more than {LONGEST_FILE} bytes: too long for a key or a password", path.display())]
+    /// The file is longer than any key or password.
+    #[error("{}: more than {LONGEST_FILE} bytes: no key or password is that long", path.display())]
     TooLong {
-        /// The file's path.
+        /// Path of the file.
         path: PathBuf,
     },
-    /// A file is neither a keystore nor a raw key.
+    /// The file is neither a keystore nor a raw key.
     #[error("{}: expected a keystore (Web3 secret storage, JSON), or one private key: 64 hex digits", path.display())]
     Neither {
-        /// The file's path.
+        /// Path of the file.
         path: PathBuf,
     },
-    /// A number is not a valid key of the curve.
-    #[error("{}: not a private key: expected a number from 1 to the order of secp256k1 less 1", path.display())]
+    /// The number is not a private key of secp256k1.
+    #[error("{}: not a private key: expected a number from 1 to the order of secp256k1 minus 1", path.display())]
     NoKey {
-        /// The file's path.
+        /// Path of the file.
         path: PathBuf,
     },
-    /// A keystore is malformed.
+    /// A field of the keystore is missing, wrong or not supported.
     #[error("{}: the keystore's {problem}", path.display())]
     Keystore {
-        /// The file's path.
+        /// Path of the file.
         path: PathBuf,
-        /// The field, and the expected value.
+        /// The field, and what was expected.
         problem: String,
     },
-    /// The password does not open the keystore.
+    /// The password does not decrypt the keystore.
     #[error("{}: the password in {} is wrong", path.display(), password.display())]
     Password {
-        /// The keystore's path.
+        /// Path of the keystore.
         path: PathBuf,
-        /// The path of the password file.
+        /// Path of the password file.
         password: PathBuf,
     },
-    /// A keystore has no password.
+    /// A keystore has no password file.
     #[error("{}: a keystore needs its password: give --wallet-password-file", path.display())]
     NoPassword {
-        /// The keystore's path.
+        /// Path of the keystore.
         path: PathBuf,
     },
-    /// There are several passwords, but not one for each keystore.
+    /// The number of password files is neither one nor that of the keystores.
     #[error(
-        "--wallet-password-file: {passwords} files for {keystores} keystores: give one for all of them, or one each in their order"
+        "--wallet-password-file: {passwords} files for {keystores} keystores: give one file for all of them, or one for each in their order"
     )]
     Count {
-        /// The number of passwords.
+        /// Number of password files.
         passwords: usize,
-        /// The number of keystores.
+        /// Number of keystores among the key files.
         keystores: usize,
     },
     /// Two files hold the key of the same account.
-    #[error("{}: the same key of {address} as in {}: give it once", path.display(), first.display())]
+    #[error("{}: holds the key of {address}, as {} does: give each key once", path.display(), first.display())]
     Twice {
-        /// The path of the second file.
+        /// Path of the second file.
         path: PathBuf,
-        /// The path of the first file.
+        /// Path of the first file.
         first: PathBuf,
-        /// The account's address.
+        /// The account.
         address: Address,
     },
 }
 
-/// Returns the signers of these key files, in order. A keystore's password is the first line of its file in
-/// `passwords`: a single one is for all keystores, else the first is for the first keystore, and so on.
+/// Returns the signers of these key files, in their order. The password of a keystore is the first line of its file in
+/// `passwords`: a single file serves all keystores, else there is one for each, in their order.
 ///
-/// Takes about a second per keystore. Logs a warning for files that other users can read.
-///
-/// # Errors
-///
-/// Returns a [`KeyError`] for the first file that gives no key.
+/// Takes about a second for each keystore. Logs a warning for each raw key or password that other users can read.
 pub fn load(files: &[PathBuf], passwords: &[PathBuf]) -> Result<Vec<PrivateKeySigner>, KeyError> {
     let files = files.iter().map(|path| KeyFile::read(path)).collect::<Result<Vec<_>, _>>()?;
     let keystores = files.iter().filter(|file| matches!(file.form, Form::Keystore)).count();
@@ -142,7 +138,7 @@ struct KeyFile {
 }
 
 enum Form {
-    /// An encrypted key whose form and costs are checked.
+    /// An encrypted keystore, whose form and costs have been checked.
     Keystore,
     Raw(Box<PrivateKeySigner>),
 }
@@ -165,12 +161,12 @@ impl KeyFile {
     }
 }
 
-/// Returns a file's bytes, and whether others than its owner can read it.
+/// Returns the bytes of a file, and whether users other than its owner can read it.
 fn read(path: &Path) -> Result<(Zeroizing<Vec<u8>>, bool), KeyError> {
     let fail = |source| KeyError::Read { path: path.into(), source };
     let file = File::open(path).map_err(fail)?;
     let open_to_others = is_open_to_others(&file).map_err(fail)?;
-    // Allocated in full, because growing would leave copies of the key behind.
+    // Full capacity from the start, because growing would leave copies of the key in memory.
     let mut bytes = Zeroizing::new(Vec::with_capacity(LONGEST_FILE + 1));
     file.take(LONGEST_FILE as u64 + 1).read_to_end(&mut bytes).map_err(fail)?;
     if bytes.len() > LONGEST_FILE {
@@ -197,10 +193,10 @@ fn decrypt(path: &Path, password: &Path) -> Result<PrivateKeySigner, KeyError> {
         LocalSignerError::EthKeystoreError(KeystoreError::MacMismatch) => {
             KeyError::Password { path: path.into(), password: password.into() }
         }
-        // The other fields have been checked.
+        // The other fields have been checked already.
         LocalSignerError::EthKeystoreError(KeystoreError::SerdeJson(_)) => problem("id: expected a UUID"),
         LocalSignerError::EthKeystoreError(KeystoreError::StdIo(_)) => problem("file: cannot be read a second time"),
-        LocalSignerError::EthKeystoreError(_) => problem("crypto.kdfparams: no parameters of scrypt"),
+        LocalSignerError::EthKeystoreError(_) => problem("crypto.kdfparams: not valid for scrypt"),
         _ => KeyError::NoKey { path: path.into() },
     })
 }
@@ -238,17 +234,13 @@ struct KdfParams {
     prf: Option<String>,
 }
 
-/// Checks that this is a keystore that can be decrypted at a reasonable cost.
+/// Checks that a keystore can be decrypted at an acceptable cost. Returns the wrong field and what was expected.
 ///
-/// The library uses the lengths and costs in a keystore unchecked, and would panic or run out of memory on some.
+/// The library trusts the lengths and the costs in a keystore, and would panic or run out of memory on some.
 /// <https://ethereum.org/en/developers/docs/data-structures-and-encoding/web3-secret-storage/>
-///
-/// # Errors
-///
-/// Returns the field that is wrong, and the expected value.
 fn check_keystore(text: &[u8]) -> Result<(), String> {
     let mut json = serde_json::Deserializer::from_slice(text);
-    // The parser's message may quote the file, so only the position is shown.
+    // The message of the parser may quote the file, so only the position is shown.
     let Keystore { version, crypto } = serde_path_to_error::deserialize(&mut json).map_err(|error| {
         let (path, inner) = (error.path().to_string(), error.inner());
         let place = format!("line {} column {}", inner.line(), inner.column());
@@ -257,9 +249,9 @@ fn check_keystore(text: &[u8]) -> Result<(), String> {
                 format!("form: {place}: a field is missing or of the wrong type: expected version and crypto")
             }
             serde_json::error::Category::Data => {
-                format!("{path}: {place}: missing, of the wrong type, or a field in it is")
+                format!("{path}: {place}: it or a field in it is missing or of the wrong type")
             }
-            _ => format!("form: {place}: no JSON"),
+            _ => format!("form: {place}: not valid JSON"),
         }
     })?;
     let Crypto { cipher, cipherparams, ciphertext, kdf, kdfparams, mac } = crypto;

@@ -1,4 +1,4 @@
-//! The accepted batches, and the ids in use.
+//! The accepted batches, and the ids that are in use.
 
 use std::{
     collections::HashSet,
@@ -14,10 +14,10 @@ use crate::store::{Store, StoreError};
 
 /// Batches by id.
 const BATCHES: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("batches");
-/// Ids in order of arrival.
+/// Ids of the batches by order of arrival.
 const ORDER: TableDefinition<'_, u64, &str> = TableDefinition::new("batch order");
 
-/// The most batches that are removed at once to make room.
+/// Maximum number of old batches that are deleted with one write.
 const FORGOTTEN_AT_ONCE: u64 = 16;
 
 /// An accepted batch. Its state is not stored, because it follows from the chain.
@@ -26,23 +26,21 @@ const FORGOTTEN_AT_ONCE: u64 = 16;
 pub struct TakenBatch {
     /// The account that sends the batch.
     pub from: Address,
-    /// The chain id (EIP-155).
+    /// EIP-155 chain id.
     pub chain_id: u64,
-    /// Whether the batch is one transaction.
+    /// Whether one transaction executes all calls or none.
     pub atomic: bool,
-    /// The contract that executes the batch, if it is atomic.
+    /// The batch executor, which executes the calls if `atomic`.
     pub executor: Address,
-    /// The transactions, without the one that deploys the batch executor.
+    /// Hashes of its transactions, except the one in `deployment`.
     pub transactions: Vec<B256>,
-    /// The transaction that deploys the batch executor, if it was needed.
+    /// Hash of the transaction that deploys the batch executor. `None` if the batch needs none.
     pub deployment: Option<B256>,
-    /// The newest block when the batch was accepted. Its transactions are in later blocks. `None` in records older than
-    /// this field.
+    /// The newest block when the batch was accepted; its transactions are in later ones. `None` in an older record.
     pub taken_on: Option<u64>,
 }
 
-/// The stored batches (in memory on a node without a data directory), the newest of them, and the ids of those being
-/// written.
+/// The newest batches in the store, which is in memory without a data directory, and the ids of batches not yet stored.
 #[derive(Clone, Debug)]
 pub struct Ledger {
     store: Store,
@@ -50,7 +48,7 @@ pub struct Ledger {
     kept: u64,
 }
 
-/// A claim to an id. While it is held, and after the batch was written, no other batch gets the id.
+/// A claim to an id, which no other batch gets while the claim is held or its batch is stored. Released on drop.
 #[derive(Debug)]
 pub struct IdClaim {
     id: BatchId,
@@ -58,26 +56,25 @@ pub struct IdClaim {
 }
 
 impl Ledger {
-    /// Creates a ledger in `store` that retains the last `kept` batches.
+    /// Creates a ledger in `store` that keeps the last `kept` batches.
     pub fn new(store: Store, kept: u64) -> Self {
         Self { store, reserved: Arc::default(), kept }
     }
 
-    /// Returns the store.
+    /// Returns the store of the ledger.
     pub const fn store(&self) -> &Store {
         &self.store
     }
 
-    /// Claims an id.
+    /// Claims an id for a batch.
     ///
     /// # Errors
-    ///
-    /// Returns [`WalletError::Duplicate`] if another batch has the id.
+    /// Returns [`WalletError::Duplicate`] if another batch has the id, and [`WalletError::Store`] if reading fails.
     pub fn reserve(&self, id: BatchId) -> Result<IdClaim, WalletError> {
         if !lock(&self.reserved).insert(id.clone()) {
             return Err(WalletError::taken(&id));
         }
-        // From here on no other request can write the id, and a batch written before is visible below.
+        // From here on no other batch can be stored under the id, and one that was stored before can be read.
         let claim = IdClaim { id, reserved: self.reserved.clone() };
         match self.get(&claim.id)? {
             Some(_) => Err(WalletError::taken(&claim.id)),
@@ -85,11 +82,10 @@ impl Ledger {
         }
     }
 
-    /// Returns the batch with this id, if there is one.
+    /// Returns the batch with this id, or `None` if there is none.
     ///
     /// # Errors
-    ///
-    /// Returns a [`StoreError`] if the store cannot be read.
+    /// Returns [`StoreError::Damaged`] or [`StoreError::Open`] if the store cannot be read.
     pub fn get(&self, id: &BatchId) -> Result<Option<TakenBatch>, StoreError> {
         self.store.read(|transaction| {
             let table = match transaction.open_table(BATCHES) {
@@ -105,7 +101,7 @@ impl Ledger {
         })
     }
 
-    /// Returns the write of a batch under a claimed id. The write removes the oldest batches beyond the bound.
+    /// Returns the closure that stores a batch under a claimed id, and deletes the oldest ones beyond the limit.
     pub fn writing(
         &self,
         id: &BatchId,
@@ -117,7 +113,7 @@ impl Ledger {
             batches.insert(id.as_str(), bytes.as_slice())?;
             let next = order.last()?.map_or(0, |(number, _)| number.value() + 1);
             order.insert(next, id.as_str())?;
-            // A few at a time, because others wait for this commit.
+            // If the limit was lowered, only a few at a time are deleted, because other writes wait for this commit.
             for _ in 0..order.len()?.saturating_sub(kept).min(FORGOTTEN_AT_ONCE) {
                 if let Some((_, oldest)) = order.pop_first()? {
                     batches.remove(oldest.value())?;
@@ -129,7 +125,6 @@ impl Ledger {
 }
 
 impl IdClaim {
-    /// Returns the id.
     pub const fn id(&self) -> &BatchId {
         &self.id
     }

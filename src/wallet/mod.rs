@@ -1,11 +1,11 @@
 //! EIP-5792 batches: rules, signing, approval, durable store.
 //!
-//! Batches arrive parsed. [`Wallet::admit`] checks the [`rules`] and claims the id, and [`mod@plan`] simulates the
-//! batch at `pending` and finds its transactions. If somebody is to be asked, [`approval`] waits for the decision,
-//! which arrives over the [`socket`]. [`Wallet::submit`] then chooses nonces and signs ([`accounts`]), and the
-//! transactions enter the pool, held, while they are written to the disk together with the batch ([`ledger`]). Only
-//! when they are on disk is the client answered, and does anybody else see them. The state of a batch is not stored:
-//! [`Wallet::status`] reads it from the chain.
+//! [`Wallet::admit`] checks a parsed batch by the [`WalletRules`], claims its id, runs it at `pending` and plans the
+//! transactions that carry it out. If an approver is to be asked, [`Approvals`] waits for the decision, which comes
+//! over the [`ApprovalSocket`]. [`Wallet::submit`] then chooses nonces and signs with one of the [`Accounts`]. The
+//! transactions enter the pool while they are written to the disk together with the batch, which the [`Ledger`] keeps.
+//! Only when they are on the disk is the client answered, and are the transactions visible. The state of a batch is not
+//! stored: [`Wallet::status`] derives it from the chain.
 
 mod accounts;
 mod approval;
@@ -54,54 +54,54 @@ use crate::{
     store::Commit,
 };
 
-/// The number of times nonces are chosen anew if somebody else took them meanwhile.
+/// Maximum number of retries with new nonces, if other transactions have taken the chosen ones.
 pub const NONCE_TRIES: u32 = 8;
 
-/// The wallet's settings.
+/// The settings of a wallet.
 #[derive(Clone, Copy, Debug)]
 pub struct Policy {
     /// Whether an approver is asked about each batch.
     pub ask: bool,
     /// Whether every batch is rejected.
     pub deny: bool,
-    /// The most calls of a batch.
+    /// Maximum number of calls of a batch.
     pub max_calls: usize,
-    /// The most bytes of call data of a batch.
+    /// Maximum length of the call data of a batch, all calls together, in bytes.
     pub max_bytes: usize,
     /// Whether accounts may be delegated to the batch executor.
     pub allow_upgrade: bool,
-    /// Whether an atomic batch that reverts in simulation is refused.
+    /// Whether an atomic batch that reverts in the simulation is rejected.
     pub refuse_reverts: bool,
-    /// Gas in addition to what a simulation needed, in per cent.
+    /// Gas limit above what the simulation needed, in percent.
     pub gas_margin: u64,
-    /// The address of another batch executor than presim's own, if set.
+    /// Address of the batch executor. `None` stands for presim's own.
     pub executor: Option<Address>,
 }
 
-/// The wallet.
+/// The wallet of a node.
 #[derive(Debug)]
 pub struct Wallet {
-    /// The chain's rules.
+    /// The chain.
     pub spec: ChainSpec,
-    /// The cache of analysed codes.
+    /// Cache of analysed bytecode.
     pub codes: Arc<CodeCache>,
-    /// The pool for the wallet's transactions.
+    /// The pool to which its transactions are added.
     pub pool: Arc<Pool>,
     /// The accounts that the wallet signs for.
     pub accounts: Accounts,
-    /// The fees of the wallet's transactions.
+    /// The fees that its transactions offer.
     pub fees: Fees,
     /// The batches that wait for approval.
     pub approvals: Arc<Approvals>,
     /// The accepted batches.
     pub ledger: Ledger,
-    /// The wallet's settings.
+    /// The settings.
     pub policy: Policy,
-    /// The settings of simulations.
+    /// The rules and limits of its simulations.
     pub rules: engine::SimulationRules,
 }
 
-/// A batch that has passed the rules and was simulated, but not signed. Dropping it frees its id.
+/// A batch that has passed the rules and was simulated, but is not signed yet. Dropping it frees its id.
 #[derive(Debug)]
 pub struct PreparedBatch {
     batch: BatchRequest,
@@ -118,12 +118,10 @@ impl PreparedBatch {
 }
 
 impl Wallet {
-    /// Checks a batch by the rules, claims its id, and simulates it at `pending`. `client` says whether its client may
-    /// use the wallet.
+    /// Checks a batch, claims its id, and simulates it at `pending`. `client`: whether its client may use the wallet.
     ///
     /// # Errors
-    ///
-    /// Returns the [`WalletError`] of the first rule that the batch breaks, or of the simulation.
+    /// Returns the error of the first rule that the batch breaks ([`WalletRules::check`]), or that of the simulation.
     pub fn admit(
         &self,
         batch: BatchRequest,
@@ -154,19 +152,17 @@ impl Wallet {
         let id = batch.id.clone().unwrap_or_else(BatchId::random);
         let claim = rules.check(&batch, standing, || {
             let claim = self.ledger.reserve(id)?;
-            // In this order, because a withdrawn batch drops its claim only when the approvals know its id.
+            // In this order, because a withdrawn batch gives up its claim only after the approvals know its id.
             self.approvals.check_id(claim.id()).map(|()| claim)
         })?;
         let plan = self.plan(&batch, address, published, overlay, meter)?;
         Ok(PreparedBatch { batch, claim, account: address, plan })
     }
 
-    /// Simulates an approved batch again at the current `pending`, because time has passed since.
+    /// Simulates an approved batch again, at the current `pending`, because the chain has moved on since it was shown.
     ///
     /// # Errors
-    ///
-    /// Returns the [`WalletError`] of the simulation, or one that says that something else would be signed than was
-    /// approved.
+    /// Returns the error of the simulation, or [`WalletError::Rejected`] if something not approved would be signed.
     pub fn renew(
         &self,
         prepared: &mut PreparedBatch,
@@ -210,7 +206,7 @@ impl Wallet {
         planner.plan(batch, account, overlay, meter)
     }
 
-    /// Returns a batch as an approver sees it.
+    /// Returns a batch as it is shown to an approver.
     pub fn question(&self, prepared: &PreparedBatch) -> Asked {
         let PreparedBatch { batch, claim, account, plan } = prepared;
         let outcome = |index: usize| match plan.simulation.get(index) {
@@ -240,11 +236,10 @@ impl Wallet {
         }
     }
 
-    /// Signs and sends a batch. It is accepted when the [`Commit`] resolves.
+    /// Signs a batch and adds its transactions to the pool. The batch is accepted once the [`Commit`] completes.
     ///
     /// # Errors
-    ///
-    /// Returns a [`WalletError`] if the pool rejects a transaction. Nothing is sent then.
+    /// Returns the error of the signer or of the pool. Nothing of the batch is sent then.
     pub fn submit(&self, prepared: PreparedBatch) -> Result<Commit, WalletError> {
         let PreparedBatch { batch: _, claim, account, plan } = prepared;
         let signer =
@@ -266,10 +261,10 @@ impl Wallet {
                 taken_on: Some(taken_on),
             };
             let write = self.ledger.writing(&id, &taken);
-            // The id stays claimed until it is on disk.
+            // Keeps the claim to the id until the batch is on the disk.
             let claimed = claim.clone();
             match self.pool.add_own(transactions, self.ledger.store(), write, move |_| drop(claimed)) {
-                // A raw transaction of the same account took the nonce first. Nothing of what was signed was sent.
+                // A raw transaction of another holder of the key came first. What was signed here was not sent.
                 Err(error) if error.is_nonce() && tries < NONCE_TRIES => tries += 1,
                 done => break done?,
             }
@@ -278,7 +273,7 @@ impl Wallet {
         Ok(commit)
     }
 
-    /// Signs the transactions of a plan with the next nonces of their account.
+    /// Signs the transactions of a plan with the next nonces of the account.
     fn sign(&self, signer: &SigningAccount, plan: &Plan) -> Result<Vec<Recovered<TxEnvelope>>, WalletError> {
         let chain_id = self.spec.chain_id();
         let last = plan.transactions.len().saturating_sub(1);
@@ -286,12 +281,12 @@ impl Wallet {
         let mut transactions = Vec::with_capacity(plan.transactions.len());
         for (index, PlannedTx { call, gas }) in plan.transactions.iter().enumerate() {
             let upgrade = plan.upgrade.filter(|_| index == last);
-            // A nonce between may be taken by a transaction behind a gap, or needed by the authorization.
+            // A transaction behind a gap may have the next nonce, or the one that the authorization needs.
             let nonce = self.pool.next_nonces(signer.address(), next, if upgrade.is_some() { 2 } else { 1 });
             next = nonce + 1;
             let mut call = Call { gas: None, ..call.clone() };
             if let Some(executor) = upgrade {
-                // The transaction itself uses the nonce before.
+                // The transaction itself uses the nonce before the authorization's.
                 call.authorization_list =
                     Some(vec![signer.authorize(executor, chain_id, nonce + 1).map_err(unsigned)?]);
             }
@@ -300,14 +295,14 @@ impl Wallet {
         Ok(transactions)
     }
 
-    /// Returns the state of a batch.
+    /// Returns the state of a batch, with its receipts.
     ///
     /// # Errors
-    ///
-    /// Returns [`WalletError::Unknown`] if no batch has this id, and [`WalletError::Pruned`] if its blocks were pruned.
+    /// Returns [`WalletError::Unknown`] if no batch has this id, [`WalletError::Pruned`] if the blocks that hold it
+    /// were pruned, and [`WalletError::Store`] if the store cannot be read.
     pub fn status(&self, id: BatchId, overlay: &Overlay) -> Result<BatchStatus, WalletError> {
         let batch = self.ledger.get(&id)?.ok_or_else(|| WalletError::unknown(&id))?;
-        // In this order, because a transaction leaves the pool only after the snapshot with it was published.
+        // In this order, because a transaction leaves the pool only after its snapshot was published.
         let waiting: Vec<bool> = batch.transactions.iter().map(|hash| self.pool.has_place(hash)).collect();
         let published = self.pool.published();
         let mut receipts = Vec::with_capacity(waiting.len());
@@ -327,18 +322,18 @@ impl Wallet {
                     receipts.extend(block.transaction(index).map(receipt));
                 }
                 None if published.is_mined(hash) => return Err(WalletError::pruned(&id)),
-                // A degraded feed's open block is not shown, but is what the chain does if the feed recovers.
+                // While the feed is broken its open block is not shown, but the chain may still continue it.
                 None if !waits && !published.is_building(hash) => lost += 1,
                 None => {}
             }
         }
-        // A transaction that is nowhere may have been in a pruned block.
+        // A transaction that is not found may have been in a block that was pruned.
         let first = batch.taken_on.unwrap_or_default() + 1;
         if lost > 0 && published.has_blocks(first, published.head().number()).is_err() {
             return Err(WalletError::pruned(&id));
         }
-        // The deployment of the executor may have been replaced, or have failed because another deployment came first.
-        // If there was none in time, no contract was there to make the calls.
+        // The deployment may have been replaced, or have failed because another one came first. If the executor was not
+        // deployed in time, the calls were not made.
         if batch.deployment.is_some_and(|hash| !has_succeeded(&published, &hash)) {
             for receipt in &mut receipts {
                 receipt.success &= was_deployed_before(&published, batch.executor, receipt, overlay);
@@ -351,8 +346,7 @@ impl Wallet {
     /// Returns whether batches of an account can be atomic.
     ///
     /// # Errors
-    ///
-    /// Returns [`WalletError::Unauthorized`] if the account is not the wallet's.
+    /// Returns [`WalletError::Unauthorized`] for a foreign account, [`WalletError::Refused`] if there is no `pending`.
     pub fn support(
         &self,
         account: Address,
@@ -372,7 +366,7 @@ impl Wallet {
         })
     }
 
-    /// Returns whether the batch executor is there, or can be.
+    /// Whether the batch executor is deployed, or can be.
     fn can_be_executed(&self, snapshot: &Snapshot, overlay: &Overlay) -> bool {
         let has_code = |address| has_code(snapshot, address, overlay);
         has_code(self.executor().address()) || (self.executor().deployment().is_some() && has_code(DEPLOYMENT_PROXY))
@@ -392,24 +386,22 @@ impl Wallet {
     }
 }
 
-/// Returns the snapshot that batches run on.
+/// Returns the snapshot on which batches are simulated.
 fn pending(published: &Published) -> Result<Arc<Snapshot>, WalletError> {
     published.select(Selector::Pending).map_err(|error| WalletError::Refused(error.to_string()))
 }
 
-/// Returns whether a transaction is in a block, and succeeded there.
 fn has_succeeded(published: &Published, hash: &TxHash) -> bool {
     let found = published.transaction(hash);
     found.and_then(|(block, index)| block.transaction(index).map(|included| included.receipt.status())).unwrap_or(false)
 }
 
-/// Returns whether there is code at an address.
 fn has_code(at: &Snapshot, address: Address, overlay: &Overlay) -> bool {
     overlay.look_up(&at.world, address).is_some_and(|account| !account.is_empty_code_hash())
 }
 
-/// Returns whether the batch executor existed when the transaction of this receipt ran: in the parent block, or by an
-/// earlier transaction of the same block. If that state is no longer retained, the current state decides.
+/// Whether the batch executor was deployed before the transaction of this receipt ran, in an earlier block or earlier
+/// in the same one. If that state is no longer kept, the executor counts as deployed if it is now.
 fn was_deployed_before(published: &Published, executor: Address, receipt: &CallsReceipt, overlay: &Overlay) -> bool {
     let is_there = |at: &Snapshot| has_code(at, executor, overlay);
     match published.select(Selector::Number(receipt.block_number.saturating_sub(1))) {
@@ -425,8 +417,7 @@ fn was_deployed_before(published: &Published, executor: Address, receipt: &Calls
     })
 }
 
-/// Returns the state of a batch of `count` transactions, of which those with `receipts` are in a block and `lost` ones
-/// can never be.
+/// Returns the state of a batch of `count` transactions: `receipts` of them are in a block, and `lost` never can be.
 fn state_of(count: usize, receipts: &[CallsReceipt], lost: usize) -> CallsState {
     let succeeded = receipts.iter().filter(|receipt| receipt.success).count();
     match receipts.len() {

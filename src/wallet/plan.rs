@@ -1,4 +1,4 @@
-//! From a batch to its transactions, each with the gas that it needs.
+//! The plan of a batch: the transactions that carry it out, each with the gas limit that its simulation requires.
 
 use alloy_eips::{eip7702::constants::PER_EMPTY_ACCOUNT_COST, eip7825::MAX_TX_GAS_LIMIT_OSAKA};
 use alloy_hardforks::EthereumHardforks;
@@ -21,37 +21,32 @@ use crate::{
 /// The transactions of a batch, to be signed with consecutive nonces.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// The transactions, in order.
     pub transactions: Vec<PlannedTx>,
-    /// Whether the last transaction makes all calls or none. The ones before it deploy the batch executor.
+    /// Whether the last transaction makes all calls or none. One before it deploys the batch executor.
     pub atomic: bool,
-    /// The code to which the last transaction delegates the account.
+    /// The code that the last transaction delegates the account to.
     pub upgrade: Option<Address>,
-    /// The result of each call, if each was run alone.
+    /// The result of each call. Empty if the calls were only simulated together.
     pub simulation: Vec<SimulatedCall>,
-    /// The reason why all calls together would fail, if policy does not refuse that.
+    /// The reason why the atomic batch fails in the simulation, if the policy allows it to be sent nevertheless.
     pub failure: Option<String>,
 }
 
-/// The parts of a plan that an approver agrees to, beside the calls. If they have changed, something else would be
-/// signed.
+/// The terms of a plan that an approver agrees to, besides the calls. If they change, the approval is void.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Terms {
-    /// Whether all calls are made or none.
     pub atomic: bool,
-    /// The code to which the account is to be delegated.
+    /// The code that the account is to be delegated to.
     pub upgrade: Option<Address>,
-    /// The number of transactions to sign.
     pub transactions: usize,
 }
 
 impl Plan {
-    /// Returns the parts of the plan that an approver agrees to.
     pub fn terms(&self) -> Terms {
         Terms { atomic: self.atomic, upgrade: self.upgrade, transactions: self.transactions.len() }
     }
 
-    /// Returns the most that its transactions can cost in fees for gas, in wei.
+    /// Returns the maximum gas fees of the transactions in wei.
     pub fn most_fees(&self) -> U256 {
         let cost = |planned: &PlannedTx| U256::from(planned.gas) * U256::from(most_price(planned.call.fees));
         self.transactions.iter().map(cost).fold(U256::ZERO, U256::saturating_add)
@@ -73,43 +68,40 @@ impl std::fmt::Display for Terms {
 /// A transaction to be signed.
 #[derive(Clone, Debug)]
 pub struct PlannedTx {
-    /// The call, without nonce, gas and authorization.
+    /// The transaction without nonce, gas limit and authorization.
     pub call: Call,
-    /// The gas limit.
     pub gas: u64,
 }
 
-/// The inputs of a plan.
+/// The context in which plans are made.
 #[derive(Clone, Copy, Debug)]
 pub struct Planner<'a> {
     pub spec: &'a ChainSpec,
     pub codes: &'a CodeCache,
     pub rules: &'a SimulationRules,
     pub executor: BatchExecutor,
-    /// Gas in addition to what was needed, in per cent.
+    /// Gas limit above what the simulation needed, in percent.
     pub gas_margin: u64,
-    /// Whether an atomic batch that reverts is refused.
+    /// Whether an atomic batch that reverts is rejected.
     pub refuse_reverts: bool,
-    /// The snapshot to run on.
     pub snapshot: &'a Snapshot,
-    /// The fees of each transaction.
+    /// The fees that each transaction offers.
     pub fees: CallFees,
     /// Whether the pool holds a transaction that may re-delegate the account before the batch is mined.
     pub delegation_waits: bool,
-    /// Whether accounts may be delegated.
     pub allow_upgrade: bool,
 }
 
-/// The result of a call, with the gas limit for its transaction.
+/// The result of a call, and the gas limit for its transaction.
 struct PlannedRun {
     result: ExecutionResult,
     gas: u64,
-    /// Whether the call needs more gas than a transaction may have.
+    /// Whether the call needs more gas than its transaction can have.
     too_dear: bool,
 }
 
 impl PlannedRun {
-    /// Returns the reason of the failure, in at most [`LONGEST_REASON`] characters; `None` if the call succeeded.
+    /// Returns the reason of a failure, cut to [`LONGEST_REASON`] characters, or `None` if the call succeeded.
     fn failure(&self) -> Option<String> {
         let reason = match &self.result {
             ExecutionResult::Success { .. } => return None,
@@ -121,13 +113,14 @@ impl PlannedRun {
 }
 
 impl Planner<'_> {
-    /// Runs a batch of `account` on the snapshot, in `overlay`, within the bounds of `meter`, and plans its
-    /// transactions.
+    /// Runs a batch of `account` on the snapshot, in `overlay` and bounded by `meter`, and plans its transactions.
     ///
     /// # Errors
-    ///
-    /// Returns a [`WalletError`] if the chain's rules reject a transaction. For an atomic batch, also if it reverts
-    /// (and policy refuses that), needs more gas than a transaction may have, or the batch executor cannot be deployed.
+    /// Returns [`WalletError::Refused`] if the chain's rules reject a transaction, [`WalletError::TooLarge`] if more
+    /// gas is needed than a transaction or the request may have, and [`WalletError::Deadline`] if `meter` stops the
+    /// run. For an atomic batch also [`WalletError::Shape`] if a call cannot be part of it, [`WalletError::Reverted`]
+    /// if it reverts and the policy rejects that, and [`WalletError::Upgrade`] if the account cannot be delegated or
+    /// the batch executor not deployed.
     pub fn plan(
         &self,
         batch: &BatchRequest,
@@ -141,7 +134,7 @@ impl Planner<'_> {
             return self.atomic(batch, account, delegation, overlay);
         }
         let sequential = self.sequential(batch, account, overlay)?;
-        // A delegated account can make several calls at once, if that has the same effect as one after another.
+        // A delegated account can make several calls in one transaction, which is planned if none of them fails.
         let succeeds = sequential.simulation.iter().all(|call| call.error.is_none());
         let creates = batch.calls.iter().any(|call| call.to.is_none());
         let is_delegated = delegation == Delegation::Executor && !self.delegation_waits;
@@ -205,7 +198,7 @@ impl Planner<'_> {
             transactions.push(PlannedTx { call: deployment, gas: ran.gas });
         }
         let upgrade = match delegation {
-            // The account is delegated when the batch is mined, whatever is mined before it.
+            // Delegated again, so that the batch runs whatever the pooled transaction does.
             Delegation::Executor if self.delegation_waits && self.allow_upgrade => Some(executor),
             Delegation::Executor if self.delegation_waits => {
                 return Err(WalletError::Upgrade(format!(
@@ -219,7 +212,7 @@ impl Planner<'_> {
             }
         };
         if upgrade.is_some() {
-            // The code after the authorization, which is not signed yet.
+            // Simulates the effect of the authorization, which is not signed yet.
             let code = Bytecode::new_eip7702(executor).original_bytes();
             overlay.set(account, None, None, Some(self.codes.overriding(code)));
         }
@@ -230,7 +223,7 @@ impl Planner<'_> {
         let upgrade_cost = if upgrade.is_some() { PER_EMPTY_ACCOUNT_COST } else { 0 };
         let ran = self.run(&call, upgrade_cost, overlay).map_err(|error| refused("params[0].calls", error))?;
         match &ran.result {
-            // A callee that runs out of gas makes the batch revert.
+            // The batch reverts too if a callee runs out of gas.
             ExecutionResult::Revert { .. } if self.would_succeed_with_more(&call, overlay)? => {
                 return Err(self.too_large("params[0].calls", affordable));
             }
@@ -251,27 +244,26 @@ impl Planner<'_> {
         Ok(Plan { transactions, atomic: true, upgrade, simulation: Vec::new(), failure: ran.failure() })
     }
 
-    /// Returns the error for a call or batch, named by `place`, that needs more gas than `affordable`, which its
-    /// account can pay, or than a transaction may have.
+    /// Returns the error for calls at `place` that need more gas than the account can pay or a transaction may have.
     fn too_large(&self, place: &str, affordable: u64) -> WalletError {
         let most = self.most_gas();
         if affordable < most {
             return WalletError::Refused(format!(
-                "{place}: insufficient funds for gas * price + value: the account can pay {affordable} gas, and more is needed"
+                "{place}: insufficient funds for gas * price + value: the account can pay {affordable} gas, but more is needed"
             ));
         }
-        WalletError::TooLarge(format!("{place}: more than {most} gas is needed, the most of one transaction"))
+        WalletError::TooLarge(format!("{place}: more than {most} gas is needed, the maximum of one transaction"))
     }
 
-    /// Returns whether a call that fails with the most gas of a transaction succeeds with all that a request may use.
+    /// Whether a call that fails with the maximum gas of a transaction succeeds with that of a request.
     fn would_succeed_with_more(&self, call: &Call, overlay: &mut Overlay) -> Result<bool, WalletError> {
-        // Gas that no transaction can have is never paid.
+        // Without fees, because the account need not be able to pay for this gas.
         let free = Call { fees: CallFees::default(), ..call.clone() };
         let ran = self.run_with(&free, self.rules.gas_cap, overlay);
         Ok(ran.map_err(|error| refused("params[0].calls", error))?.is_success())
     }
 
-    /// Returns the call that deploys the batch executor.
+    /// Returns the call that deploys the batch executor, or [`WalletError::Upgrade`] if it cannot be deployed.
     fn deployment(&self, overlay: &Overlay) -> Result<BatchCall, WalletError> {
         let executor = self.executor.address();
         let deployment = self.executor.deployment().ok_or_else(|| {
@@ -279,7 +271,7 @@ impl Planner<'_> {
         })?;
         if self.code_of(DEPLOYMENT_PROXY, overlay).is_empty() {
             return Err(WalletError::Upgrade(format!(
-                "the batch executor is not on this chain, nor is the contract at {DEPLOYMENT_PROXY} that would deploy it: --wallet-executor names one that is"
+                "neither the batch executor nor the contract at {DEPLOYMENT_PROXY} that deploys it is on this chain: name an executor that is by --wallet-executor"
             )));
         }
         Ok(deployment)
@@ -301,15 +293,15 @@ impl Planner<'_> {
         Engine { spec: self.spec, rules: self.rules, codes: self.codes, overlay }
     }
 
-    /// Returns the most gas of a transaction here.
+    /// Returns the maximum gas limit of a transaction.
     fn most_gas(&self) -> u64 {
         let header = self.snapshot.header();
         let most = header.gas_limit.min(self.rules.gas_cap);
         if self.spec.is_osaka_active_at_timestamp(header.timestamp) { most.min(MAX_TX_GAS_LIMIT_OSAKA) } else { most }
     }
 
-    /// Runs a call and keeps its changes. Returns the result with the gas limit for its transaction: the call's own,
-    /// else the gas it needed with a margin. `reserved` is gas of the same transaction for something else.
+    /// Runs a call, keeps its writes in `overlay`, and determines its gas limit: the call's own, or else what it needed
+    /// plus a margin. `reserved` gas of its transaction is not available to the call.
     fn run(&self, call: &Call, reserved: u64, overlay: &mut Overlay) -> Result<PlannedRun, SimulationError> {
         if let Some(gas) = call.gas {
             return Ok(PlannedRun { result: self.run_with(call, gas, overlay)?, gas, too_dear: false });
@@ -325,15 +317,14 @@ impl Planner<'_> {
                 let gas = if limit == TRANSFER_GAS { limit } else { with_margin(limit) };
                 PlannedRun { result, gas, too_dear: false }
             }
-            // The call reverts with all available gas. On the chain it may succeed, so its transaction gets twice the
-            // gas it used.
+            // The call reverts with the maximum gas, but may succeed on the chain. It gets twice the gas that it used.
             Estimate::Revert(_) => {
                 let result = self.run_with(call, most, overlay)?;
                 let gas = with_margin(result.tx_gas_used().saturating_mul(2));
                 PlannedRun { result, gas, too_dear: false }
             }
-            // The call uses all the gas that it has, whatever that is. With little gas it may run out before it halts,
-            // so the reason is kept.
+            // A call that halts uses up any gas limit, so it gets a small one. With that it may run out of gas before
+            // it halts, so the reason is that of the estimate.
             Estimate::Halt(halted) => {
                 let gas = self.intrinsic_gas(call).saturating_add(HALTING_GAS).min(most);
                 let mut result = self.run_with(call, gas, overlay)?;
@@ -349,15 +340,14 @@ impl Planner<'_> {
         })
     }
 
-    /// Returns the most gas that a transaction can have and its sender can pay; at least the intrinsic gas of a
-    /// transfer.
+    /// Returns the maximum gas that a transaction can have and its sender can pay, but at least that of a transfer.
     fn affordable(&self, call: &Call, overlay: &mut Overlay) -> u64 {
         let left = overlay.balance_and_nonce(call.from).0.saturating_sub(call.value);
         let paid: u64 = left.checked_div(U256::from(most_price(call.fees))).unwrap_or(U256::MAX).saturating_to();
         self.most_gas().min(paid).max(TRANSFER_GAS)
     }
 
-    /// Returns the intrinsic gas of a transaction with this call.
+    /// Returns the intrinsic gas of the transaction, or its floor if that is higher.
     fn intrinsic_gas(&self, call: &Call) -> u64 {
         let fork = self.spec.evm_fork(self.snapshot.header());
         let needed = calculate_initial_tx_gas(fork, &call.data, call.to.is_create(), 0, 0, 0);
@@ -374,19 +364,19 @@ impl Planner<'_> {
         })?;
         ran.pop()
             .and_then(|mut bundle| bundle.pop())
-            .ok_or_else(|| SimulationError::Internal("a call was run without a result".to_owned()))
+            .ok_or_else(|| SimulationError::Internal("the run of a call has no result".to_owned()))
     }
 }
 
-/// Gas of a plain transfer.
+/// Gas of a transaction that only transfers ether.
 const TRANSFER_GAS: u64 = 21_000;
-/// Gas beyond the intrinsic gas for a transaction that halts in simulation. It loses all its gas, and the simulation
-/// does not tell how much it would need otherwise.
+/// Gas beyond the intrinsic gas for a transaction that halts in the simulation. All of it is lost if the transaction
+/// halts on the chain, and the gas that it would need otherwise is unknown.
 const HALTING_GAS: u64 = 100_000;
-/// The most characters of a failure's reason, which a contract may make as long as its gas allows.
+/// Maximum length of the reason of a failure in characters, because a contract may choose a long one.
 const LONGEST_REASON: usize = 256;
 
-/// Returns the most that a unit of gas can cost, in wei.
+/// Returns the maximum price in wei per gas.
 fn most_price(fees: CallFees) -> u128 {
     match fees {
         CallFees::GasPrice(price) => price,
@@ -402,7 +392,7 @@ fn refused(what: &str, error: SimulationError) -> WalletError {
     }
 }
 
-/// Returns the reason in the data of a revert, if there is one.
+/// Returns the reason in the data of a revert, or the general message if there is none.
 fn revert_text(data: &[u8]) -> String {
     engine::revert_reason(data).unwrap_or_else(|| "execution reverted".to_owned())
 }

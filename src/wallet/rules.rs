@@ -1,72 +1,69 @@
-//! The rules of `wallet_sendCalls`, in the order in which they are checked. A batch is answered by the first that it
-//! breaks.
+//! The rules of `wallet_sendCalls`, in the order of their checks. The first that a request breaks is the answer.
 //!
 //! | | Rule | Code |
 //! |-|------|------|
 //! | 1 | `version` is `2.0.0` | -32000 |
-//! | 2 | the fields of the request have their types and patterns | -32602 |
-//! | 3 | `chainId` is the wallet's chain, which is at Prague if `atomicRequired` is true | 5710; the latter 5760 on `/standard` |
+//! | 2 | the request has the right form: fields, types and patterns | -32602 |
+//! | 3 | `chainId` is the wallet's chain, with Prague if `atomicRequired` | 5710; without Prague 5760 on `/standard` |
 //! | 4 | the client may use the wallet, and `from` is one of its accounts | 4100 |
-//! | 5 | the wallet does not reject every batch | 4001 |
+//! | 5 | the policy is not to reject every batch | 4001 |
 //! | 6 | each requested capability is supported or optional | 5700 |
-//! | 7 | no other batch has the id, and none had it that was withdrawn but could still have been approved | 5720 |
-//! | 8 | there are not too many calls, and not too much data in them | 5740 |
-//! | 9 | if `atomicRequired` is true, the account is delegated or may be | 5750 |
+//! | 7 | the id is not taken by another batch, or by one that was withdrawn but could still have been approved | 5720 |
+//! | 8 | there are not too many calls or too much data | 5740 |
+//! | 9 | if `atomicRequired`, the account is delegated or may be | 5750 |
 //!
-//! The parser checks the first two, and [`WalletRules::check`] the others. Checks that run the batch or ask a person come
-//! last: the plan of an atomic batch (-32602 if it creates a contract, because batches that are not atomic may do so), the
-//! simulation (the code of a revert, or 5740 if more gas is needed than a transaction may have), and the approver's
-//! decision (4001).
+//! The parser of the request checks the first two, [`WalletRules::check`] the others. Three checks come last, because
+//! they need the batch to run or an approver: the plan of an atomic batch (-32602 if it creates a contract, which the
+//! calls of other batches may do), the simulation (the code of a revert, or 5740 if more gas is needed than a
+//! transaction may have), and the approver's decision (4001).
 
 use super::{BatchRequest, Requested, WalletError, error::cut};
 
-/// The rules of a wallet, from its chain and its settings.
+/// The rules of a wallet, which follow from its chain and its settings.
 #[derive(Clone, Copy, Debug)]
 pub struct WalletRules {
-    /// The id of the wallet's chain (EIP-155).
+    /// EIP-155 id of the wallet's chain.
     pub chain_id: u64,
-    /// Whether the chain has EIP-7702, which it has from Prague on.
+    /// Whether the chain has EIP-7702, which is from Prague on.
     pub atomic: bool,
-    /// Whether every batch is refused.
+    /// Whether every batch is rejected.
     pub deny: bool,
-    /// The most calls of a batch.
+    /// Maximum number of calls of a batch.
     pub max_calls: usize,
-    /// The most bytes of call data of a batch.
+    /// Maximum length of the call data of a batch, all calls together, in bytes.
     pub max_bytes: usize,
     /// Whether accounts may be delegated to the batch executor.
     pub allow_upgrade: bool,
 }
 
-/// The rights of a request's client and account.
+/// The rights of a request's client and the state of its account.
 #[derive(Clone, Copy, Debug)]
 pub struct BatchSender {
     /// Whether the client may use the wallet.
     pub client: bool,
-    /// Whether the sending account is one of the wallet's; if the request names none, whether the wallet has any
-    /// account.
+    /// Whether the sending account is the wallet's. If the request names none, whether the wallet has any.
     pub account: bool,
     /// Whether that account is delegated to the batch executor.
     pub delegated: bool,
 }
 
 impl WalletRules {
-    /// The supported capability of a batch. The field `atomicRequired` decides whether the batch is atomic.
+    /// The supported capability of a batch. `atomicRequired` decides whether the batch is atomic.
     const OF_A_BATCH: &str = "atomic";
     /// The supported capability of a call.
     const OF_A_CALL: &str = "gasLimitOverride";
 
-    /// Checks a batch whose form is valid. `reserve` claims its id, or returns [`WalletError::taken`]. If a later rule
-    /// refuses the batch, the claim is dropped, which must free the id.
+    /// Checks a batch whose form is right. `reserve` claims its id, or returns [`WalletError::taken`] if another batch
+    /// has it. The claim is dropped if a later rule rejects the batch, which must free the id.
     ///
     /// # Errors
-    ///
-    /// Returns the [`WalletError`] of the first rule that the batch breaks.
-    pub fn check<Claim>(
+    /// Returns the error of the first rule that the batch breaks, with what was wrong and what was expected.
+    pub fn check<IdClaim>(
         &self,
         batch: &BatchRequest,
         standing: BatchSender,
-        reserve: impl FnOnce() -> Result<Claim, WalletError>,
-    ) -> Result<Claim, WalletError> {
+        reserve: impl FnOnce() -> Result<IdClaim, WalletError>,
+    ) -> Result<IdClaim, WalletError> {
         self.check_chain(batch)?;
         check_account(batch, standing)?;
         if self.deny {
@@ -86,7 +83,7 @@ impl WalletRules {
 
     fn check_chain(&self, batch: &BatchRequest) -> Result<(), WalletError> {
         if batch.chain_id != Some(self.chain_id) {
-            let given = batch.chain_id.map_or_else(|| "an id past 64 bits".to_owned(), |id| format!("{id:#x}"));
+            let given = batch.chain_id.map_or_else(|| "an id of more than 64 bits".to_owned(), |id| format!("{id:#x}"));
             let expected = self.chain_id;
             return Err(WalletError::Chain(format!(
                 "params[0].chainId: {given}: expected {expected:#x}, the wallet's chain"
@@ -123,7 +120,7 @@ fn check_account(batch: &BatchRequest, standing: BatchSender) -> Result<(), Wall
     if !standing.account {
         return Err(match batch.from {
             Some(from) => WalletError::foreign_account("params[0].from", from),
-            None => WalletError::Unauthorized("the wallet has no account: expected one to be given to it".into()),
+            None => WalletError::Unauthorized("the wallet has no account (--wallet-key-file)".into()),
         });
     }
     Ok(())

@@ -1,5 +1,4 @@
-//! The Unix socket through which the node's user approves and rejects batches: a request is one line of JSON, and so is
-//! its answer.
+//! The Unix socket for the decisions of the node's operator: one line of JSON is the request, one line the answer.
 
 use std::{
     io,
@@ -23,65 +22,57 @@ use tokio::{
 
 use super::{Approvals, AskedCall, BatchId, DigestPrefix, approval::Question};
 
-/// The socket's name in the data directory.
+/// The name of the socket in the data directory.
 pub const SOCKET: &str = "wallet.sock";
-/// The most bytes of a socket's path on Unix (`sun_path`, whose last byte is zero).
+/// Maximum length of a Unix socket's path in bytes (`sun_path` without its last byte, a zero).
 const LONGEST_PATH: usize = 107;
-/// The number of connections served at once. More connections wait.
+/// Maximum number of connections that are served at once. Further ones wait.
 const MOST_CONNECTIONS: usize = 16;
-/// The most bytes of a request: the longest id fits, with each byte escaped.
+/// Maximum length of a request in bytes. The longest id fits, with each of its bytes escaped.
 const LONGEST_REQUEST: usize = 6 * BatchId::LONGEST + 1024;
-/// Bytes of data and text after which a list ends. The rest is only counted.
+/// Length of data and text in bytes after which a list ends. Further batches are only counted.
 const LONG_LIST: usize = 8 << 20;
-/// The time-out for a client to send its request, and then to read the answer.
+/// Maximum time for a client to send the request, and again to receive the answer.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// A request over the socket.
+/// The request of an approver.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(super) enum SocketRequest {
-    /// Lists the waiting batches.
+    /// Asks for the waiting batches.
     List {},
-    /// Shows a batch.
+    /// Asks for one waiting batch.
     Show {
-        /// The batch's id, or a beginning of it.
+        /// The id of the batch, or its beginning.
         id: String,
     },
-    /// Approves the batch if it has this digest.
+    /// Approves the batch that has this digest.
     Approve {
-        /// The batch's id, or a beginning of it.
+        /// The id of the batch, or its beginning.
         id: String,
-        /// The batch's digest, or a beginning of it.
+        /// The digest of the batch, or its beginning.
         digest: DigestPrefix,
     },
-    /// Rejects the batch.
     Reject {
-        /// The batch's id, or a beginning of it.
+        /// The id of the batch, or its beginning.
         id: String,
     },
 }
 
-/// An answer over the socket.
+/// The answer to a request.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) enum SocketAnswer {
-    /// The waiting batches.
     Waiting(WaitingList),
-    /// The requested batch.
     Shown(Box<Listed>),
-    /// The batch is approved, and will be sent.
     Approved {
-        /// The batch's id.
         id: String,
     },
-    /// The batch is rejected.
     Rejected {
-        /// The batch's id.
         id: String,
     },
-    /// The request failed.
+    /// The request failed for this reason.
     Error {
-        /// The reason.
         message: String,
     },
 }
@@ -90,9 +81,9 @@ pub(super) enum SocketAnswer {
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct WaitingList {
-    /// The batches, the one that has waited longest first.
+    /// The batches, beginning with the one that has waited longest.
     pub(super) batches: Vec<Listed>,
-    /// The number of further batches that do not fit into the list.
+    /// Number of further batches, for which the list has no room.
     pub(super) more: usize,
 }
 
@@ -105,58 +96,56 @@ pub(super) struct Listed {
     pub(super) from: Address,
     pub(super) chain_id: u64,
     pub(super) atomic: bool,
-    /// The code to which the account is to be delegated.
+    /// The code that the account is to be delegated to.
     pub(super) upgrade: Option<Address>,
-    /// The number of transactions to sign.
     pub(super) transactions: usize,
-    /// The highest fees of the transactions for gas, in wei.
+    /// Maximum gas fees of the transactions in wei.
     pub(super) most_fees: U256,
     pub(super) waited_ms: u64,
-    /// The milliseconds until the batch is rejected.
+    /// Time until the batch is rejected.
     pub(super) left_ms: u64,
     pub(super) calls: Vec<AskedCall>,
 }
 
-/// The socket, served until it is stopped or dropped.
+/// The approver's socket. Served until it is dropped.
 #[derive(Debug)]
 pub struct ApprovalSocket {
     path: PathBuf,
-    /// Device and inode of the socket's file.
+    /// Device and inode of the socket.
     identity: Option<(u64, u64)>,
-    /// The task that serves the socket, which ends with this value.
     _serving: JoinSet<()>,
 }
 
-/// The reason why a socket cannot be created.
+/// The reason why the socket cannot be created.
 #[derive(Debug, thiserror::Error)]
 pub enum SocketError {
-    /// The path does not fit into a socket's address.
+    /// The path is too long for the address of a socket.
     #[error(
-        "{}: {} bytes: a Unix socket's path has {LONGEST_PATH} at most: give a --data-dir with a shorter path",
+        "{}: {} bytes: a Unix socket's path may have at most {LONGEST_PATH}: give a --data-dir with a shorter path",
         path.display(), path.as_os_str().len()
     )]
     TooLong {
-        /// The socket's path.
+        /// Path of the socket.
         path: PathBuf,
     },
-    /// Another kind of file is at the socket's path.
-    #[error("{}: another file is at the path of the wallet's socket: move it away", path.display())]
+    /// Another kind of file has the path.
+    #[error("{}: a file that is not a socket is in the place of the wallet's socket: move it away", path.display())]
     Taken {
-        /// The socket's path.
+        /// Path of the socket.
         path: PathBuf,
     },
-    /// Another node listens there.
-    #[error("{}: another node listens there: give each node a --data-dir of its own", path.display())]
+    /// Another node listens on the socket.
+    #[error("{}: another node listens on this socket: give each node its own --data-dir", path.display())]
     InUse {
-        /// The socket's path.
+        /// Path of the socket.
         path: PathBuf,
     },
-    /// The system refuses an operation.
+    /// An operation of the system failed.
     #[error("{}: {problem}: {source}", path.display())]
     System {
-        /// The socket's path.
+        /// Path of the socket.
         path: PathBuf,
-        /// The failed operation.
+        /// The operation that failed.
         problem: &'static str,
         /// The system's error.
         source: io::Error,
@@ -164,12 +153,8 @@ pub enum SocketError {
 }
 
 impl ApprovalSocket {
-    /// Listens in this directory, which must exist, and serves these approvals. Only the process's own user can open
-    /// the socket. A socket that a node left behind is replaced. Must be called within a Tokio runtime.
-    ///
-    /// # Errors
-    ///
-    /// Returns a [`SocketError`] if the socket cannot be created.
+    /// Creates the socket in this directory, which must exist, and serves these approvals in the current Tokio runtime.
+    /// Only the user of the process may open the socket. A socket that a stopped node left behind is replaced.
     pub fn serve(data_dir: &Path, approvals: Arc<Approvals>) -> Result<Self, SocketError> {
         let path = socket_path(data_dir)?;
         let listener = bind(data_dir, &path)?;
@@ -178,7 +163,7 @@ impl ApprovalSocket {
         Ok(Self { identity: identity(&path), path, _serving: serving })
     }
 
-    /// Returns the socket's path.
+    /// Returns the path of the socket.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -186,29 +171,29 @@ impl ApprovalSocket {
 
 impl Drop for ApprovalSocket {
     fn drop(&mut self) {
-        // Another node's socket may be at this path, if the directory was removed and created anew.
+        // Another node's socket may be in its place, if the directory was deleted and created again.
         if identity(&self.path) != self.identity {
             return;
         }
         if let Err(error) = std::fs::remove_file(&self.path) {
-            tracing::warn!(path = %self.path.display(), %error, "the wallet's socket cannot be removed");
+            tracing::warn!(path = %self.path.display(), %error, "the wallet's socket cannot be deleted");
         }
     }
 }
 
-/// Returns the path of the socket in a data directory.
+/// Returns the path of the socket of a data directory.
 pub(super) fn socket_path(data_dir: &Path) -> Result<PathBuf, SocketError> {
     let path = data_dir.join(SOCKET);
     if path.as_os_str().len() > LONGEST_PATH { Err(SocketError::TooLong { path }) } else { Ok(path) }
 }
 
-/// Returns device and inode of a file, if it exists.
+/// Returns device and inode of a file, or `None` if it does not exist.
 fn identity(path: &Path) -> Option<(u64, u64)> {
     std::fs::symlink_metadata(path).ok().map(|found| (found.dev(), found.ino()))
 }
 
-/// Binds in a directory that only this user can enter, and moves the socket to its path after setting its mode. So no
-/// other user can open it at any moment, and an old socket is replaced in one step.
+/// Binds the socket in a private directory, sets its mode and moves it to `path`: no other user can open it at any
+/// moment, and an old socket is replaced atomically.
 fn bind(data_dir: &Path, path: &Path) -> Result<UnixListener, SocketError> {
     let fail = |problem| move |source| SocketError::System { path: path.into(), problem, source };
     match std::fs::symlink_metadata(path) {
@@ -224,11 +209,11 @@ fn bind(data_dir: &Path, path: &Path) -> Result<UnixListener, SocketError> {
         .rand_bytes(6)
         .permissions(std::fs::Permissions::from_mode(0o700))
         .tempdir_in(data_dir)
-        .map_err(fail("no directory can be made beside it"))?;
+        .map_err(fail("cannot create a directory beside it"))?;
     let first = private.path().join("s");
-    let listener = Listener::bind(&first).map_err(fail("a socket cannot be bound"))?;
-    std::fs::set_permissions(&first, std::fs::Permissions::from_mode(0o600)).map_err(fail("its mode cannot be set"))?;
-    std::fs::rename(&first, path).map_err(fail("the socket cannot be moved there"))?;
+    let listener = Listener::bind(&first).map_err(fail("cannot bind a socket"))?;
+    std::fs::set_permissions(&first, std::fs::Permissions::from_mode(0o600)).map_err(fail("cannot set its mode"))?;
+    std::fs::rename(&first, path).map_err(fail("cannot move the socket there"))?;
     listener.set_nonblocking(true).map_err(fail("cannot listen"))?;
     UnixListener::from_std(listener).map_err(fail("cannot listen"))
 }
@@ -242,21 +227,21 @@ async fn serve(listener: UnixListener, approvals: Arc<Approvals>) {
             Ok((stream, _)) => {
                 let approvals = approvals.clone();
                 connections.spawn(async move {
-                    // A client that disconnects or stalls harms only itself.
+                    // Errors of a client that disconnects or stalls concern no other client.
                     let _ = converse(stream, &approvals).await;
                     drop(permit);
                 });
             }
             Err(error) => {
-                // Mostly a lack of file descriptors. Connections that end will free some.
-                tracing::warn!(%error, "cannot accept a connection of an approver");
+                // Most often there are no file descriptors left, and connections that end free some.
+                tracing::warn!(%error, "cannot accept the connection of an approver");
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
         }
     }
 }
 
-/// Reads one request, and answers it.
+/// Reads one request and writes its answer.
 async fn converse(mut stream: UnixStream, approvals: &Approvals) -> io::Result<()> {
     let (read, mut write) = stream.split();
     let mut line = Vec::new();
@@ -272,9 +257,9 @@ fn answer(line: &[u8], approvals: &Approvals) -> SocketAnswer {
     if line.len() > LONGEST_REQUEST {
         return SocketAnswer::Error { message: format!("the request has more than {LONGEST_REQUEST} bytes") };
     }
-    // A line without its end may be a part of a request.
+    // Without a newline, the request may be incomplete.
     let Some(line) = line.strip_suffix(b"\n") else {
-        return SocketAnswer::Error { message: "the request does not end its line".to_owned() };
+        return SocketAnswer::Error { message: "the request does not end with a newline".to_owned() };
     };
     let request = match serde_json::from_slice(line) {
         Ok(request) => request,
@@ -303,7 +288,7 @@ impl WaitingList {
         let count = waiting.len();
         let (mut batches, mut length) = (Vec::new(), 0);
         for question in waiting {
-            // At least one batch, so that after its decision the next one is seen.
+            // At least one is listed, so that an approver who decides on it sees the next.
             if length > LONG_LIST {
                 break;
             }

@@ -1,4 +1,4 @@
-//! The wallet's answers about a batch and about itself.
+//! The answers of the wallet about a batch and about its capabilities.
 
 use alloy_primitives::{B256, Log};
 
@@ -7,10 +7,9 @@ use super::{BatchId, CallsState};
 /// The answer for an accepted batch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Submitted {
-    /// The batch's id, given or generated.
+    /// The id that the sender gave, or a random one.
     pub id: BatchId,
-    /// The result of each call when the batch was simulated at `pending`, in order; empty if the calls were not run
-    /// separately.
+    /// The result of each call in the simulation at `pending`, in order. Empty if all were simulated as one.
     pub simulation: Vec<SimulatedCall>,
 }
 
@@ -19,56 +18,55 @@ pub struct Submitted {
 pub struct SimulatedCall {
     /// Gas that the call used.
     pub gas_used: u64,
-    /// The reason of the failure: the revert's reason, or the cause of the halt. `None` if the call succeeded.
+    /// The reason of the revert or halt. `None` if the call succeeded.
     pub error: Option<String>,
 }
 
-/// The state of a batch, as EIP-5792's `wallet_getCallsStatus` returns it.
+/// The state of a batch: the answer of EIP-5792's `wallet_getCallsStatus`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BatchStatus {
-    /// The batch's id.
+    /// Id of the batch.
     pub id: BatchId,
-    /// The id of the batch's chain (EIP-155).
+    /// EIP-155 chain id.
     pub chain_id: u64,
-    /// The batch's state.
+    /// State of the batch.
     pub state: CallsState,
-    /// Whether all calls are made or none.
+    /// Whether one transaction makes all calls or none.
     pub atomic: bool,
-    /// The receipts of the batch's transactions in blocks, in the order of the chain: a single one if the batch is
-    /// atomic, else one per call.
+    /// Receipts of the transactions that are in a block, in order: a single one if `atomic`, else one for each call.
     pub receipts: Vec<CallsReceipt>,
 }
 
-/// The fields of a receipt that EIP-5792 names.
+/// A receipt with the fields of EIP-5792.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CallsReceipt {
-    /// The logs of the batch's calls.
+    /// Logs of the transaction.
     pub logs: Vec<Log>,
     /// Whether the transaction did not revert.
     pub success: bool,
-    /// The hash of the block; the provisional hash of a block being built.
+    /// Hash of the block. For a block that is being built, the hash of its current state.
     pub block_hash: B256,
-    /// The number of the block.
+    /// Number of the block.
     pub block_number: u64,
     /// Gas that the transaction used.
     pub gas_used: u64,
-    /// The transaction's hash.
+    /// Hash of the transaction.
     pub tx_hash: B256,
 }
 
-/// Whether an account's batches can be atomic on a chain (the capability `atomic` of EIP-5792).
+/// The capability `atomic` of EIP-5792: whether an account's batches can be atomic on a chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AtomicSupport {
-    /// Batches are atomic: the account is delegated to the batch executor.
+    /// The account is delegated to the batch executor.
     Supported,
-    /// Batches can be atomic: the account is delegated with its first batch.
+    /// The first atomic batch delegates the account.
     Ready,
-    /// Batches cannot be atomic: the chain is before Prague, or policy does not allow to delegate the account.
+    /// The chain is before Prague, the account or the executor does not allow it, or the policy forbids the delegation.
     Unsupported,
 }
 
 impl AtomicSupport {
-    /// Returns the capability's `status`.
+    /// Returns the `status` of the capability.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Supported => "supported",

@@ -146,7 +146,7 @@ async fn a_batch_waits_until_it_is_approved_or_rejected() {
     assert_eq!(approvals.reject("no").unwrap().as_str(), "no");
     assert!(ids(&approvals).is_empty());
     assert_eq!(outcome(yes).await, Ok(()));
-    assert_eq!(rejection(outcome(no).await), "the approver rejected it");
+    assert_eq!(rejection(outcome(no).await), "the approver rejected the batch");
 }
 
 #[tokio::test]
@@ -333,7 +333,7 @@ async fn approve_and_reject_end_the_wait() {
     assert_eq!(served.says(&["approve", "0xaa11", &digest().to_string()]), "approved 0xaa11\n");
     assert_eq!(outcome(yes).await, Ok(()));
     assert_eq!(served.says(&["reject", "0xbb22"]), "rejected 0xbb22\n");
-    assert_eq!(rejection(outcome(no).await), "the approver rejected it");
+    assert_eq!(rejection(outcome(no).await), "the approver rejected the batch");
     assert_eq!(served.says(&["list"]), "no batch waits for approval\n");
 }
 
@@ -584,7 +584,7 @@ async fn a_client_that_sends_garbage_gets_an_error_and_hurts_nobody() {
         (b"{\"approve\":{\"id\":\"0xaa\",\"digest\":\"0x1234567\"}}\n", "8 to 64 in hex"),
         (b"{\"approve\":{\"id\":7}}\n", "string"),
         // A request without a line end may be cut off.
-        (b"{\"approve\":{\"id\":\"0xaa\"}}", "end its line"),
+        (b"{\"approve\":{\"id\":\"0xaa\"}}", "end with a newline"),
     ];
     for (sent, expected) in cases {
         let mut stream = served.connect();

@@ -119,7 +119,7 @@ async fn a_store_of_another_chain_is_not_migrated() {
     let other = presim::feed::world::dev_genesis(&presim::feed::world::dev_signers().unwrap(), 1_000);
     fs::write(&genesis, serde_json::to_vec(&other).unwrap()).unwrap();
     let error = format!("{:#}", start(dir.path(), &["--genesis", text(&genesis)]).err().expect("it is refused"));
-    assert!(error.contains("the built-in devnet") && error.ends_with("The file was not changed"), "{error}");
+    assert!(error.contains("the built-in devnet") && error.ends_with("It was left unchanged"), "{error}");
     assert!(fs::read(dir.path().join(FILE)).unwrap() == content, "the file was changed");
 }
 
@@ -136,7 +136,7 @@ async fn a_store_of_a_newer_format_is_refused_with_what_to_do_and_left_as_it_is(
     let content = fs::read(dir.path().join(FILE)).unwrap();
     let error = format!("{:#}", start(dir.path(), &[]).err().expect("it is refused"));
     let expected = format!(
-        "--data-dir {}: {FILE} is in format {}, and this presim supports formats up to {FORMAT}: start the presim that wrote it, or give another --data-dir. The file was not changed",
+        "--data-dir {}: {FILE} is in format {}, but this presim knows formats up to {FORMAT} only: start the presim that wrote it, or give another --data-dir. It was left unchanged",
         dir.path().display(),
         FORMAT + 1
     );

@@ -120,7 +120,7 @@ fn a_file_that_is_no_key_is_named_with_what_was_expected() {
         (&[b'0'; 64], "1 to the order"),
         (order.as_bytes(), "1 to the order"),
         (&[b'0'; 65_537], "65536 bytes"),
-        (b"{", "no JSON"),
+        (b"{", "not valid JSON"),
         (&[br#"{"version": 3, "crypto": "#, &format!("{:?}", KEYS[0]).into_bytes()[..], b"}"].concat(), "crypto"),
     ];
     for (content, expected) in cases {

@@ -17,7 +17,7 @@ const CUTS: usize = 25;
 
 /// The error of a store whose disk is full.
 pub const FULL: &str = "the store failed: I/O error: No space left on device (os error 28): nothing more is published or acknowledged until the \
-    disk is mended and the node is started again";
+    disk is repaired and the node is restarted";
 
 /// Starts a node on a disk, with quick sub-blocks and little traffic.
 fn start(disk: &Disk, flags: &[&str]) -> TestNode {

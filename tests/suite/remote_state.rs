@@ -447,7 +447,7 @@ fn an_image_on_the_disk_is_what_was_written_or_nothing() {
     let mut bytes = std::fs::read(&file).unwrap();
     *bytes.last_mut().unwrap() ^= 1;
     std::fs::write(&file, &bytes).unwrap();
-    assert!(read_image(dir.path(), 1 << 20).unwrap_err().to_string().contains("not as it was written"));
+    assert!(read_image(dir.path(), 1 << 20).unwrap_err().to_string().contains("the checksum does not match"));
 }
 
 /// Returns the resident memory of this process in bytes.

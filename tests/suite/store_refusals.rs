@@ -110,7 +110,7 @@ impl Kept {
     fn damaged(&self, error: &str, how: &str) {
         let begins = format!("--data-dir {}: {FILE} is damaged: ", self.dir.path().display());
         assert!(error.starts_with(&begins), "{how}: {error}");
-        let ends = ". The file was not changed: replace it by a copy, or move it away to begin anew";
+        let ends = ". It was left unchanged: restore a copy of it, or move it away to start with an empty store";
         assert!(error.ends_with(ends), "{how}: {error}");
     }
 }
@@ -237,7 +237,7 @@ fn is_refused(made: &[&str], given: &[&str], words: &[&str]) {
     let content = fs::read(dir.path().join(FILE)).unwrap();
     let error = try_start(dir.path(), given).err().unwrap_or_else(|| panic!("{made:?}, then {given:?}: not refused"));
     assert!(error.starts_with(&format!("--data-dir {}: it ", dir.path().display())), "{error}");
-    assert!(error.ends_with(". The file was not changed"), "{error}");
+    assert!(error.ends_with(". It was left unchanged"), "{error}");
     for word in words {
         assert!(error.contains(word), "{word} is not in: {error}");
     }

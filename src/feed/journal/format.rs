@@ -1,4 +1,4 @@
-//! The format of a chain's tables, and the migration of stores with an older one.
+//! The format of a chain's tables, and the migration of stores in an older format.
 
 use alloy_primitives::B256;
 use redb::ReadableTableMetadata;
@@ -6,24 +6,23 @@ use redb::ReadableTableMetadata;
 use super::{ABOUT, ChainIdentity, HEADERS, Journal, NUMBERS, progress::Progress, record::StoredHeader};
 use crate::store::{FORMAT, StoreError, decode, write_version};
 
-/// The layout in a [`ChainIdentity`]. Programs older than the store's version number read nothing else, and refuse this
-/// value.
+/// The layout in [`ChainIdentity`]. Programs from before the store had a version check only the layout, and reject this number.
 pub const LAYOUT: u32 = 2;
-/// Blocks that are indexed in one commit.
+/// Blocks that one commit indexes.
 const STEP: usize = 10_000;
 
 impl Journal {
-    /// Migrates the store to the newest format. New data is added first, in steps, and the version is written last, so
-    /// a store whose migration was interrupted opens and is migrated again.
+    /// Migrates the store to the newest format. New tables are filled first, in steps, and the version is written last,
+    /// so that a store whose migration was interrupted opens, and is migrated again.
     ///
     /// # Errors
     ///
-    /// Returns a [`StoreError`] if the store cannot be read or written.
+    /// Returns [`StoreError`] if the store cannot be read or written.
     pub fn migrate(&self, about: &ChainIdentity) -> Result<(), StoreError> {
         if self.store.version() == FORMAT {
             return Ok(());
         }
-        // Version 0 has no index of blocks by hash. That is the only difference.
+        // Version 0 has no index of blocks by their hashes. Nothing else differs.
         let count = self.store.read(|transaction| Ok(transaction.open_table(HEADERS)?.len()?))?;
         let progress = Progress::new(count, "indexing blocks");
         let (mut done, mut next) = (0, 0);
@@ -47,7 +46,7 @@ impl Journal {
         Ok(())
     }
 
-    /// Returns the hashes and numbers of the next blocks from a number on.
+    /// Returns the hashes and numbers of up to [`STEP`] blocks, beginning with block `from`.
     fn hashes(&self, from: u64) -> Result<Vec<(B256, u64)>, StoreError> {
         self.store.read(|transaction| {
             let table = transaction.open_table(HEADERS)?;

@@ -1,12 +1,12 @@
-//! The chain on disk: everything that a restart needs to continue.
+//! The chain on disk, from which a restarted node resumes.
 //!
-//! The store holds all blocks; the state after one of them, the *base*; and a record of each snapshot that was
-//! published after it. A restart reads the base and replays the records, so that it reaches the same snapshots with the
-//! same ids, those of the recent blocks and of the block being built included. The base follows the chain at the
-//! distance of the retained states: each sealed block merges the oldest block's records into it. So a sub-block writes
-//! its changes, and no more.
+//! The store holds all blocks, the state after one of them (the *base*), and a record of each snapshot that was
+//! published after the base. A restart reads the base and replays the records, which restores the same snapshots under
+//! the same ids, including those of recent blocks and of the block being built. The base follows the head at the
+//! distance of the blocks whose state is kept: sealing a block applies the oldest block's records to the base. A
+//! sub-block therefore writes only what it changed.
 //!
-//! Pruning ([`mod@prune`]) removes the body of a block in the commit that seals a later one. Headers stay.
+//! Pruning deletes the body of a block, in the commit of a block that is sealed later. Headers stay.
 
 mod format;
 mod progress;
@@ -38,43 +38,42 @@ use crate::{
 };
 
 const ABOUT: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("about");
-/// Headers by number, each with the hashes of its block's transactions unless the block was pruned.
+/// Headers by block number, each with the hashes of the block's transactions unless the block was pruned.
 const HEADERS: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("headers");
-/// The numbers of all blocks by their hashes.
+/// The numbers of all blocks, by hash.
 const NUMBERS: TableDefinition<'_, [u8; 32], u64> = TableDefinition::new("numbers");
-/// Bodies with receipts, by number. Pruned blocks have none.
+/// Bodies with receipts by block number, except those of pruned blocks.
 const BODIES: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("bodies");
-/// Records of snapshots by id. The second number is 0 for the record that seals a block, and 1 for the one that opens
-/// the next block under the same id.
+/// Records of snapshots by id and part. If one id seals a block and opens the next, the parts are 0 and 1.
 const JOURNAL: TableDefinition<'_, (u64, u8), &[u8]> = TableDefinition::new("journal");
-/// The base: accounts, their slots, and bytecode by its hash.
+/// The base: accounts, their slots, and bytecode by hash.
 const ACCOUNTS: TableDefinition<'_, [u8; 20], &[u8]> = TableDefinition::new("accounts");
 const SLOTS: TableDefinition<'_, ([u8; 20], [u8; 32]), [u8; 32]> = TableDefinition::new("slots");
 const CODES: TableDefinition<'_, [u8; 32], &[u8]> = TableDefinition::new("codes");
 
-/// The identity of the chain that a store holds.
+/// The description of the chain in a store.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ChainIdentity {
-    /// The [`format::LAYOUT`] at the time of writing.
+    /// The [`format::LAYOUT`] of the presim that wrote the description.
     layout: u32,
-    /// The hash of block zero.
+    /// The hash of the genesis block.
     pub genesis: B256,
-    /// Whether it is the built-in devnet.
+    /// Whether the chain is the built-in devnet.
     pub builtin: bool,
     /// The hash of the genesis file's bytes; `None` for the built-in devnet.
     pub genesis_file: Option<B256>,
-    /// The hash of the chain file that the chain was imported from, if it was.
+    /// The hash of the chain file whose blocks the chain began with; `None` without one.
     pub chain_file: Option<B256>,
-    /// The number of the block that the chain began with.
+    /// The number of the head when the store was created.
     pub founded: u64,
-    /// The chain's configuration, with its forks.
+    /// The geth-format `config` with the chain's forks.
     pub config: ChainConfig,
-    /// The contracts of the trading world, if there is one.
+    /// The addresses of the trading world's contracts; `None` on a chain without them.
     pub trading: Option<TradingWorld>,
 }
 
 impl ChainIdentity {
-    /// Creates a chain in the newest layout. Without a genesis file it is the built-in devnet.
+    /// Describes a chain in the newest layout. Without a genesis file it is the built-in devnet.
     pub const fn new(
         genesis: B256,
         genesis_file: Option<B256>,
@@ -87,16 +86,16 @@ impl ChainIdentity {
         Self { layout: format::LAYOUT, genesis, builtin, genesis_file, chain_file, founded, config, trading }
     }
 
-    /// Reads the chain in `store`; `None` if it holds none yet.
+    /// Reads the description of the chain in `store`. Returns `None` if the store holds no chain yet.
     ///
     /// # Errors
     ///
-    /// Returns a [`StoreError`] if the store cannot be read.
+    /// Returns the errors of [`Store::read`].
     pub fn read(store: &Store) -> Result<Option<Self>, StoreError> {
         store.read(|transaction| {
             let Some(table) = open_if_there(transaction, ABOUT)? else { return Ok(None) };
             let Some(text) = table.get("chain")? else { return Ok(None) };
-            let unreadable = |error: serde_json::Error| corrupted(format!("what it is about: {error}"));
+            let unreadable = |error: serde_json::Error| corrupted(format!("the row about.chain is malformed: {error}"));
             serde_json::from_slice(text.value()).map(Some).map_err(unreadable)
         })
     }
@@ -108,24 +107,24 @@ impl ChainIdentity {
     }
 }
 
-/// The position of the base.
+/// The block whose state is the base.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 struct Base {
     number: u64,
-    /// The id of the snapshot that sealed the base's block.
+    /// The id of the snapshot that sealed the block.
     id: u64,
 }
 
-/// The writer of a chain's records.
+/// The journal of a chain: writes its blocks and records to a store, and restores the chain from it.
 #[derive(Debug)]
 pub struct Journal {
     store: Store,
-    /// Blocks between the base and the head.
+    /// The number of newest blocks whose state is kept. The base is the oldest of them.
     kept: u64,
 }
 
 impl Journal {
-    /// Creates a journal in `store` that retains the states of the last `kept` blocks.
+    /// Creates a journal in `store` that keeps the states of the last `kept` blocks.
     pub const fn new(store: Store, kept: u64) -> Self {
         Self { store, kept }
     }
@@ -134,7 +133,7 @@ impl Journal {
     ///
     /// # Errors
     ///
-    /// Returns a [`StoreError`] if the store cannot be written.
+    /// Returns the errors of [`Store::write_now`].
     pub fn found(
         &self,
         about: &ChainIdentity,
@@ -152,7 +151,7 @@ impl Journal {
             }
             let (mut accounts, mut slots) = (transaction.open_table(ACCOUNTS)?, transaction.open_table(SLOTS)?);
             let mut codes = transaction.open_table(CODES)?;
-            // Sorted like the tables, because writing in order is faster.
+            // Sorted like the tables, because sorted inserts are faster.
             let mut all: Vec<_> = world.local().into_iter().flat_map(LocalWorld::accounts).collect();
             all.sort_unstable_by_key(|(address, _)| **address);
             for (address, account) in all {
@@ -178,12 +177,12 @@ impl Journal {
         Ok(())
     }
 
-    /// Writes the step from `published` to the next snapshot, and waits until it is on disk. In the same commit, its
-    /// transactions leave the pool's table, and blocks that were pruned in memory are pruned on disk.
+    /// Writes the record of the next snapshot after `published`, and waits until it is on disk. Removes the included
+    /// transactions from the stored pool, and prunes on disk the blocks that were pruned in memory.
     ///
     /// # Errors
     ///
-    /// Returns a [`StoreError`] if the step cannot be written. It must not be published then.
+    /// Returns the errors of [`Store::write_now`]. The snapshot must then not be published.
     pub fn record(&self, published: &Published, step: &SubBlockStep) -> Result<(), StoreError> {
         let (on, oldest) = (&published.newest, published.oldest_history());
         let id = on.id.0 + 1;
@@ -205,7 +204,7 @@ impl Journal {
             let entry = if opened {
                 JournalEntry::Open { header: Box::new(open.header.clone()), changes }
             } else {
-                // By index, because walking to the new ones would visit all that the block holds already.
+                // By index, because iterating to the first new transaction would cost what the block already holds.
                 let new = before..open.transactions.len();
                 included.extend(new.clone().map(|at| *open.transactions[at].tx_hash()));
                 JournalEntry::SubBlock(StoredSubBlock {
@@ -234,7 +233,7 @@ impl Journal {
             pool::forget(transaction, included)?;
             if let Some(block) = written {
                 write_block(transaction, &block)?;
-                // The base is one of the retained states.
+                // The state of the base is one of the `kept` states.
                 follow(transaction, (block.number() + 1).saturating_sub(kept))?;
                 prune::prune(transaction, oldest, prune::AT_ONCE)?;
             }
@@ -246,54 +245,54 @@ impl Journal {
         Ok(())
     }
 
-    /// Returns the reason why nothing can be written any more, if there is one.
+    /// Returns the error of the commit that failed, or `None` while the store can be written.
     pub fn failure(&self) -> Option<&StoreError> {
         self.store.failure()
     }
 
-    /// Returns the keeper that fetches blocks from the store.
+    /// Returns the keeper that reads blocks from the store.
     pub fn keeper(&self) -> Arc<dyn BlockKeeper> {
         Arc::new(Blocks(self.store.weak()))
     }
 
-    /// Restores the chain with a progress bar, and checks the head's state root.
+    /// Restores the chain from the store, under progress bars. Checks the head's state root.
     ///
     /// # Errors
     ///
-    /// Returns a [`StoreError`] if the store cannot be read, or does not hold what was written.
+    /// Returns [`StoreError::Damaged`] if the stored chain is inconsistent, and the other errors of [`Store::read`].
     pub fn restore(&self, codes: &CodeCache, feed: FeedState, kept: Retention) -> Result<Snapshots, StoreError> {
         self.store.read(|transaction| JournalReader::new(transaction, codes, self.keeper())?.read(feed, kept))
     }
 
-    /// Replays the records onto `snapshots`, whose newest is the base.
+    /// Restores the chain by replaying the records on `snapshots`, whose newest snapshot must be the base.
     ///
     /// # Errors
     ///
-    /// Returns a [`StoreError`] if the store cannot be read, or does not hold what was written.
+    /// Returns the same errors as [`restore`](Self::restore).
     pub fn replay_on(&self, snapshots: &Snapshots, codes: &CodeCache) -> Result<(), StoreError> {
         self.store.read(|transaction| JournalReader::new(transaction, codes, self.keeper())?.go_on(snapshots))
     }
 
-    /// Returns whether anything was published after the base.
+    /// Returns whether any snapshot was published after the base.
     ///
     /// # Errors
     ///
-    /// Returns a [`StoreError`] if the store cannot be read.
+    /// Returns the errors of [`Store::read`].
     pub fn has_records(&self) -> Result<bool, StoreError> {
         self.store.read(|transaction| Ok(!transaction.open_table(JOURNAL)?.is_empty()?))
     }
 
-    /// Returns the number of the base's block.
+    /// Returns the number of the block whose state is the base.
     ///
     /// # Errors
     ///
-    /// Returns a [`StoreError`] if the store cannot be read.
+    /// Returns the errors of [`Store::read`].
     pub fn base(&self) -> Result<u64, StoreError> {
         self.store.read(|transaction| Ok(read_base(&transaction.open_table(ABOUT)?)?.number))
     }
 }
 
-/// The blocks in the store.
+/// Reads blocks from the store while it is open.
 #[derive(Debug)]
 struct Blocks(WeakStore);
 
@@ -303,7 +302,7 @@ impl Blocks {
     }
 
     fn read<T>(&self, what: impl FnOnce(&ReadTransaction) -> Result<T, redb::Error>) -> T {
-        // The trait requires the panic.
+        // The trait asks for the panic, because no answer would be right.
         self.try_read(what).unwrap_or_else(|error| panic!("a block cannot be read: {error}"))
     }
 
@@ -334,7 +333,7 @@ impl BlockKeeper for Blocks {
     }
 }
 
-/// Writes a block; only the header if the body is not known.
+/// Writes a block's header, and its body if it is known.
 fn write_block(transaction: &WriteTransaction, block: &SealedBlock) -> Result<(), redb::Error> {
     transaction.open_table(HEADERS)?.insert(block.number(), encode(&StoredHeader::from(block)).as_slice())?;
     transaction.open_table(NUMBERS)?.insert(block.hash().0, block.number())?;
@@ -344,7 +343,7 @@ fn write_block(transaction: &WriteTransaction, block: &SealedBlock) -> Result<()
     Ok(())
 }
 
-/// Merges the oldest records into the base, until its block is `number`.
+/// Applies the oldest records to the base, until it is the state after block `number`.
 fn follow(transaction: &WriteTransaction, number: u64) -> Result<(), redb::Error> {
     let mut about = transaction.open_table(ABOUT)?;
     let mut base = read_base(&about)?;
@@ -357,7 +356,7 @@ fn follow(transaction: &WriteTransaction, number: u64) -> Result<(), redb::Error
         let Some((key, entry)) =
             journal.pop_first()?.map(|(key, entry)| (key.value(), JournalEntry::read(entry.value())))
         else {
-            return Err(corrupted("records of its newest blocks are missing"));
+            return Err(corrupted("the records of the newest blocks are missing"));
         };
         let entry = entry?;
         if let JournalEntry::Seal { number, .. } = &entry {
@@ -392,7 +391,7 @@ fn stored(changes: &[AccountChange]) -> Vec<StoredChange> {
     changes.iter().map(StoredChange::from).collect()
 }
 
-/// Returns the code that the changes of `applied` bring to accounts of `before`.
+/// Returns the code that the changes of `applied` give to accounts of `before`.
 fn new_codes(before: &World, applied: &Applied) -> Vec<Code> {
     let brought = applied.changes.iter().filter_map(|change| {
         let info = change.info.as_ref()?;
@@ -403,7 +402,7 @@ fn new_codes(before: &World, applied: &Applied) -> Vec<Code> {
 }
 
 fn parse_base(text: &[u8]) -> Result<Base, redb::Error> {
-    serde_json::from_slice(text).map_err(|error| corrupted(format!("where its state stands: {error}")))
+    serde_json::from_slice(text).map_err(|error| corrupted(format!("the row about.base is malformed: {error}")))
 }
 
 fn write_base(table: &mut redb::Table<'_, &str, &[u8]>, base: Base) -> Result<(), redb::Error> {
@@ -413,6 +412,6 @@ fn write_base(table: &mut redb::Table<'_, &str, &[u8]>, base: Base) -> Result<()
 }
 
 fn read_base(about: &impl ReadableTable<&'static str, &'static [u8]>) -> Result<Base, redb::Error> {
-    let text = about.get("base")?.ok_or_else(|| corrupted("it does not say where its state stands"))?;
+    let text = about.get("base")?.ok_or_else(|| corrupted("the row about.base is missing"))?;
     parse_base(text.value())
 }

@@ -1,26 +1,26 @@
-//! The progress of long work on the store.
+//! Progress bars for long work on the store.
 
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-/// The time after which work is shown.
+/// The time that work may take before its bar appears.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// A progress bar that appears after two seconds and disappears on drop.
+/// A progress bar that appears after two seconds. Removed on drop.
 pub struct Progress {
     bar: ProgressBar,
     began: Instant,
 }
 
 impl Progress {
-    /// Creates a bar of this many steps.
+    /// Creates a bar of `steps` steps with the label `what`.
     pub fn new(steps: u64, what: &'static str) -> Self {
         let bar = ProgressBar::with_draw_target(Some(steps), ProgressDrawTarget::hidden());
         Self { bar: bar.with_style(style()).with_message(what), began: Instant::now() }
     }
 
-    /// Sets the number of finished steps.
+    /// Sets the number of steps that are done.
     pub fn at(&self, done: u64) {
         if self.bar.is_hidden() && self.began.elapsed() >= PATIENCE {
             self.bar.set_draw_target(ProgressDrawTarget::stderr());
@@ -35,7 +35,7 @@ impl Drop for Progress {
     }
 }
 
-/// Returns the style of the bars over the store.
+/// Returns the style of the progress bars.
 pub fn style() -> ProgressStyle {
     ProgressStyle::with_template("{msg} {wide_bar} {pos}/{len} {eta}").unwrap_or_else(|_| ProgressStyle::default_bar())
 }

@@ -1,17 +1,16 @@
-//! Pruning: the bodies of the oldest blocks are removed from the disk, and their headers stay.
+//! Pruning: deletes the bodies of the oldest blocks from disk, and keeps their headers.
 
 use redb::{ReadableTable, WriteTransaction};
 
 use super::{ABOUT, BODIES, HEADERS, Journal, progress::Progress, read_base, record::StoredHeader};
 use crate::store::{StoreError, corrupted, decode, encode};
 
-/// The most blocks that the commit of a sealed block prunes.
+/// The most blocks that are pruned in the commit of a sealed block.
 pub const AT_ONCE: usize = 16;
-/// The blocks that a commit prunes before the node starts.
+/// The most blocks that are pruned in one commit at startup.
 const STEP: usize = 1_000;
 
-/// Prunes the blocks after genesis and before `oldest`, at most `most` of them. A block whose state is retained is
-/// never pruned, because a restart reads its body.
+/// Prunes at most `most` blocks after genesis and before `oldest`. Bodies from the base on stay, for a restart.
 pub fn prune(transaction: &WriteTransaction, oldest: u64, most: usize) -> Result<(), redb::Error> {
     let end = oldest.min(read_base(&transaction.open_table(ABOUT)?)?.number);
     let (mut headers, mut bodies) = (transaction.open_table(HEADERS)?, transaction.open_table(BODIES)?);
@@ -25,7 +24,7 @@ pub fn prune(transaction: &WriteTransaction, oldest: u64, most: usize) -> Result
     Ok(())
 }
 
-/// Returns the oldest block after genesis that has its body.
+/// Returns the number of the oldest block after genesis that has a body.
 pub fn oldest_body(
     headers: &impl ReadableTable<u64, &'static [u8]>,
     bodies: &impl ReadableTable<u64, &'static [u8]>,
@@ -35,12 +34,12 @@ pub fn oldest_body(
 }
 
 impl Journal {
-    /// Prunes all but the newest `kept` blocks. They are many if the bound was lowered since the last start. Works in
-    /// steps, each of which leaves a store that opens, with a progress bar.
+    /// Prunes all but the newest `kept` blocks, which may be many if the bound was lowered since the last start. Works
+    /// in steps, each of which leaves a store that opens, and shows a progress bar if it takes long.
     ///
     /// # Errors
     ///
-    /// Returns a [`StoreError`] if the store cannot be written.
+    /// Returns [`StoreError`] if the store cannot be read or written.
     pub fn prune(&self, kept: u64) -> Result<(), StoreError> {
         let range = || {
             self.store.read(|transaction| {

@@ -1,4 +1,4 @@
-//! The encoding of blocks, sub-blocks and changes of state: RLP throughout, as on the chain itself.
+//! The stored form of blocks, sub-blocks and state changes. All of it is RLP, like the data of the chain itself.
 
 use alloy_consensus::{Eip658Value, Header, Receipt, ReceiptEnvelope, ReceiptWithBloom, TxReceipt, TxType, Typed2718};
 use alloy_eips::eip4895::{Withdrawal, Withdrawals};
@@ -13,7 +13,7 @@ use crate::{
     store::{StoredTx, corrupted, decode},
 };
 
-/// A receipt. Its bloom is computed from its logs.
+/// A receipt without its bloom, which follows from the logs.
 #[derive(RlpEncodable, RlpDecodable)]
 #[rlp(trailing)]
 pub struct StoredReceipt {
@@ -47,16 +47,16 @@ impl StoredReceipt {
             let (deposit_nonce, deposit_receipt_version) = (self.deposit_nonce, self.deposit_version);
             return Ok(OpDepositReceipt { inner: receipt, deposit_nonce, deposit_receipt_version }.into());
         }
-        let kind = TxType::try_from(self.kind).map_err(|error| corrupted(format!("a receipt's type: {error}")))?;
+        let kind = TxType::try_from(self.kind).map_err(|error| corrupted(format!("unknown receipt type: {error}")))?;
         Ok(ReceiptEnvelope::from_typed(kind, ReceiptWithBloom::from(receipt)).into())
     }
 }
 
-/// A header with the hashes of the block's transactions, as a start reads it.
+/// A header and the hashes of its block's transactions: the part of a block that is read at startup.
 #[derive(RlpEncodable, RlpDecodable)]
 pub struct StoredHeader {
     header: Header,
-    /// The hashes, 32 bytes each.
+    /// 32 bytes per transaction. Empty if the block was pruned.
     hashes: Bytes,
 }
 
@@ -70,7 +70,7 @@ impl From<&SealedBlock> for StoredHeader {
 }
 
 impl StoredHeader {
-    /// Creates a stored header of a pruned block, without hashes.
+    /// Creates the record of a pruned block, which has no hashes.
     pub fn pruned(header: Header) -> Self {
         Self { header, hashes: Bytes::new() }
     }
@@ -126,17 +126,16 @@ impl From<&Account> for StoredAccount {
     }
 }
 
-/// The change of one account. Its code is stored separately under its hash.
+/// The changes to one account. Its code is in a table of its own, under its hash.
 #[derive(RlpEncodable, RlpDecodable)]
 pub struct StoredChange {
     pub address: Address,
-    /// The account now; empty if it no longer exists.
+    /// The account after the change, or nothing if it was deleted.
     pub account: Vec<StoredAccount>,
     pub storage_cleared: bool,
     pub slots: Vec<StoredSlot>,
 }
 
-/// A slot and its value.
 #[derive(Clone, Copy, RlpEncodable, RlpDecodable)]
 pub struct StoredSlot {
     pub key: U256,
@@ -160,7 +159,7 @@ impl From<&AccountChange> for StoredChange {
 }
 
 impl StoredChange {
-    /// Returns the change, its code found by `code`.
+    /// Returns the change, with its code from `code`.
     pub fn read(self, code: impl Fn(B256) -> Result<Code, redb::Error>) -> Result<AccountChange, redb::Error> {
         let info = self.account.into_iter().next().map(|account| -> Result<_, redb::Error> {
             Ok(AccountInfo {
@@ -182,19 +181,18 @@ impl StoredChange {
 
 /// The step from one published snapshot to the next.
 pub enum JournalEntry {
-    /// The next block was opened.
+    /// Opens the next block.
     Open { header: Box<Header>, changes: Vec<StoredChange> },
-    /// The open block grew by a sub-block.
+    /// Adds a sub-block to the open block.
     SubBlock(StoredSubBlock),
-    /// The open block was sealed. The block itself is in the tables of blocks.
+    /// Seals the open block, whose header and body are in the tables of the blocks.
     Seal { number: u64, changes: Vec<StoredChange> },
 }
 
-/// A sub-block.
 #[derive(RlpEncodable, RlpDecodable)]
 pub struct StoredSubBlock {
     pub index: u32,
-    /// Gas and blob gas of the block so far.
+    /// Gas and blob gas that the block has used so far.
     pub gas_used: u64,
     pub blob_gas_used: u64,
     pub transactions: Vec<StoredTx>,
@@ -219,7 +217,7 @@ const SUB_BLOCK: u8 = 1;
 const SEAL: u8 = 2;
 
 impl JournalEntry {
-    /// Encodes the entry: a byte for its kind, then its RLP.
+    /// Returns the kind of the entry, followed by its RLP.
     pub fn write(self) -> Vec<u8> {
         let mut out = Vec::with_capacity(1024);
         match self {
@@ -250,11 +248,11 @@ impl JournalEntry {
                 let StoredSeal { number, changes } = decode(rest)?;
                 Ok(Self::Seal { number, changes })
             }
-            _ => Err(corrupted("a record of the chain is of no known kind")),
+            _ => Err(corrupted("a record of the chain has an unknown kind")),
         }
     }
 
-    /// Returns the changes of state.
+    /// Returns the account changes of the entry.
     pub fn changes(self) -> Vec<StoredChange> {
         match self {
             Self::Open { changes, .. } | Self::Seal { changes, .. } => changes,

@@ -1,4 +1,4 @@
-//! Restoring the chain: reads the base, and replays the records after it.
+//! Restores the chain from disk: reads the base, and replays the records after it.
 
 use std::sync::Arc;
 
@@ -29,24 +29,24 @@ fn read_codes(transaction: &ReadTransaction, codes: &CodeCache) -> Result<B256Ma
         let (hash, bytes) = row?;
         let code = codes.chain(Bytes::copy_from_slice(bytes.value()));
         if code.hash != hash.value() {
-            return Err(corrupted(format!("the code {} is not what its hash says", B256::from(hash.value()))));
+            return Err(corrupted(format!("the code stored under hash {} has another hash", B256::from(hash.value()))));
         }
         analysed.insert(code.hash, code);
     }
     Ok(analysed)
 }
 
-/// Checks that the newest block is the last stored one, and that its state has the root in its header.
+/// Checks that the newest sealed block is the last stored one, and that its state has the root in its header.
 fn check_head(snapshots: &Snapshots, last: Option<&SealedBlock>) -> Result<(), redb::Error> {
     let published = snapshots.load();
     let sealed = published.select(Selector::Latest).map_err(|error| corrupted(error.to_string()))?;
     let (root, header) = (sealed.world.local().map(LocalWorld::state_root_in_parallel), &sealed.head.header);
     if let Some(last) = last.filter(|last| last.number() != header.number) {
-        return Err(corrupted(format!("there are blocks up to {}, and state up to {}", last.number(), header.number)));
+        return Err(corrupted(format!("the blocks end at {}, but the state ends at {}", last.number(), header.number)));
     }
     if root != Some(header.state_root) {
         return Err(corrupted(format!(
-            "the state of block {} is not what its header says: expected root {}, got {}",
+            "the state of block {} does not match its header: expected root {}, got {}",
             header.number,
             header.state_root,
             root.unwrap_or_default()
@@ -55,18 +55,18 @@ fn check_head(snapshots: &Snapshots, last: Option<&SealedBlock>) -> Result<(), r
     Ok(())
 }
 
-/// The reader of a stored chain.
+/// Restores the chain from what one read transaction sees.
 pub struct JournalReader<'a> {
     transaction: &'a ReadTransaction,
     codes: B256Map<Code>,
     keeper: Arc<dyn BlockKeeper>,
 }
 
-/// A block with the hashes of its transactions.
+/// A block and the hashes of its transactions.
 type Listed = (Arc<SealedBlock>, Vec<B256>);
 
 impl<'a> JournalReader<'a> {
-    /// Creates a reader of the committed data. Bodies of blocks stay with `keeper`.
+    /// Creates a reader of the committed data. The bodies of blocks stay with `keeper`.
     pub fn new(
         transaction: &'a ReadTransaction,
         codes: &CodeCache,
@@ -75,7 +75,7 @@ impl<'a> JournalReader<'a> {
         Ok(Self { transaction, codes: read_codes(transaction, codes)?, keeper })
     }
 
-    /// Returns the chain from its base on.
+    /// Restores the chain from its base on.
     pub fn read(self, feed: FeedState, kept: Retention) -> Result<Snapshots, redb::Error> {
         let base = read_base(&self.transaction.open_table(ABOUT)?)?;
         let mut old = self.blocks()?;
@@ -83,7 +83,7 @@ impl<'a> JournalReader<'a> {
         let new = old.split_off(old.partition_point(|(block, _)| block.number() <= base.number));
         let head = match old.last() {
             Some((block, _)) if block.number() == base.number => block.clone(),
-            _ => return Err(corrupted(format!("block {}, on which its state stands, is missing", base.number))),
+            _ => return Err(corrupted(format!("block {}, whose state is stored, is missing", base.number))),
         };
         let mut first = stand_on(self.world()?, head, self.hashes(base.number)?);
         first.id = SnapshotId(base.id);
@@ -95,7 +95,7 @@ impl<'a> JournalReader<'a> {
         Ok(snapshots)
     }
 
-    /// Returns the chain from `snapshots` on, whose newest is the base.
+    /// Replays the records on `snapshots`, whose newest snapshot must be the base.
     pub fn go_on(self, snapshots: &Snapshots) -> Result<(), redb::Error> {
         let base = snapshots.newest().head.number();
         let mut blocks = self.blocks()?;
@@ -105,7 +105,7 @@ impl<'a> JournalReader<'a> {
         check_head(snapshots, last.as_deref())
     }
 
-    /// Returns the hashes that the block after block `head` sees.
+    /// Returns the hashes that `BLOCKHASH` can read in the block after block `head`.
     fn hashes(&self, head: u64) -> Result<BlockHashes, redb::Error> {
         let mut hashes = BlockHashes::default();
         let oldest = (head + 1).saturating_sub(BlockHashes::DEPTH as u64);
@@ -116,8 +116,8 @@ impl<'a> JournalReader<'a> {
         Ok(hashes)
     }
 
-    /// Returns all blocks that are not pruned. Each one's parent is the one before it, except for genesis and the
-    /// oldest after it. Bodies stay on disk.
+    /// Returns genesis and all blocks that are not pruned, without their bodies. Each block after the oldest of them is
+    /// checked to be the child of the one before it.
     fn blocks(&self) -> Result<Vec<Listed>, redb::Error> {
         let headers: ReadOnlyTable<u64, &[u8]> = self.transaction.open_table(HEADERS)?;
         let oldest = oldest_body(&headers, &self.transaction.open_table(BODIES)?)?.unwrap_or(u64::MAX);
@@ -129,7 +129,7 @@ impl<'a> JournalReader<'a> {
         for row in genesis.chain(headers.range(oldest..)?) {
             let (header, hashes) = decode::<StoredHeader>(row?.1.value())?.read();
             let block = Arc::new(SealedBlock::kept(header, self.keeper.clone()));
-            // Blocks after genesis may be pruned.
+            // The blocks right after genesis may be pruned.
             let parent =
                 blocks.last().filter(|(genesis, _)| blocks.len() > 1 || genesis.number() + 1 == block.number());
             if let Some((parent, _)) = parent.filter(|(parent, _)| block.header.parent_hash != parent.hash()) {
@@ -142,7 +142,7 @@ impl<'a> JournalReader<'a> {
         Ok(blocks)
     }
 
-    /// Returns the state that the base is.
+    /// Reads the state of the base.
     fn world(&self) -> Result<LocalWorld, redb::Error> {
         let (accounts, slots) = (self.transaction.open_table(ACCOUNTS)?, self.transaction.open_table(SLOTS)?);
         let bar = ProgressBar::new(accounts.len()?).with_style(style()).with_message("reading accounts");
@@ -178,10 +178,10 @@ impl<'a> JournalReader<'a> {
         if hash == KECCAK256_EMPTY {
             return Ok(Code::default());
         }
-        self.codes.get(&hash).cloned().ok_or_else(|| corrupted(format!("the code {hash} is missing")))
+        self.codes.get(&hash).cloned().ok_or_else(|| corrupted(format!("the code with hash {hash} is missing")))
     }
 
-    /// Replays the records in order.
+    /// Replays all records on `snapshots`, in order.
     fn replay(&self, snapshots: &Snapshots, blocks: Vec<Listed>) -> Result<(), redb::Error> {
         let mut blocks = blocks.into_iter().map(|(block, _)| block);
         let table = self.transaction.open_table(JOURNAL)?;
@@ -198,14 +198,14 @@ impl<'a> JournalReader<'a> {
                 JournalEntry::Open { header, changes } => {
                     let next = self.after(&on, changes, OpenBlock::new(*header))?;
                     match sealed.take() {
-                        // `publish_sealed` takes ownership of the sealed snapshot.
+                        // `publish_sealed` takes the sealed snapshot by value.
                         Some(head) => snapshots.publish_sealed(copy(&head), Some(next)),
                         None if id == on.id.0 => snapshots.open_first(next),
                         None => snapshots.publish(next),
                     }
                 }
                 JournalEntry::SubBlock(sub_block) => {
-                    let open = on.open.as_ref().ok_or_else(|| corrupted("a sub-block belongs to no block"))?;
+                    let open = on.open.as_ref().ok_or_else(|| corrupted("a sub-block has no open block"))?;
                     let mut open = open.clone();
                     open.index = sub_block.index;
                     (open.header.gas_used, open.blob_gas_used) = (sub_block.gas_used, sub_block.blob_gas_used);
@@ -224,7 +224,7 @@ impl<'a> JournalReader<'a> {
                     let mut hashes = on.hashes.clone();
                     hashes.push(number, block.hash());
                     let world = self.changed(&on.world, changes)?;
-                    // The bodies of recent blocks are requested often, so they are held in memory.
+                    // Recent bodies are held in memory, because requests read them often.
                     let block =
                         block.with_body().ok_or_else(|| corrupted(format!("the body of block {number} is missing")))?;
                     sealed = Some(Arc::new(stand_on(world, Arc::new(block), hashes)));
@@ -237,7 +237,7 @@ impl<'a> JournalReader<'a> {
         }
         bar.finish_and_clear();
         if sealed.is_some() {
-            return Err(corrupted("its last record is missing"));
+            return Err(corrupted("the last record is missing"));
         }
         Ok(())
     }

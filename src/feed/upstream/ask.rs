@@ -1,4 +1,4 @@
-//! Calls of an upstream: batching them, and reading its answers and failures.
+//! Calls to an upstream: their batches, and the meaning of the answers and failures.
 
 use std::{collections::HashMap, time::Duration};
 
@@ -6,7 +6,7 @@ use alloy_json_rpc::{ErrorPayload, Id, Request, RequestPacket, ResponsePacket, R
 use alloy_transport::{RpcError, TransportError, TransportErrorKind};
 use serde_json::value::{RawValue, to_raw_value};
 
-/// A call with the reader of its result.
+/// A call, and the function that reads its result.
 pub struct Ask<T> {
     pub(super) method: &'static str,
     params: Box<RawValue>,
@@ -16,21 +16,20 @@ pub struct Ask<T> {
 type Read<T> = dyn Fn(&RawValue) -> Result<T, String> + Send + Sync;
 
 impl<T> Ask<T> {
-    /// Creates a call of `method` whose result `read` parses. A result that it rejects is malformed, and requested
-    /// again.
+    /// Creates a call of `method`. A result that `read` rejects is malformed, and the call is sent again.
     pub fn new(
         method: &'static str,
         params: &impl serde::Serialize,
         read: impl Fn(&RawValue) -> Result<T, String> + Send + Sync + 'static,
     ) -> Self {
-        // Plain values always serialize.
+        // Serializing cannot fail, because the parameters are plain values.
         let params = to_raw_value(params).unwrap_or_else(|_| RawValue::NULL.to_owned());
         Self { method, params, read: Box::new(read) }
     }
 }
 
 impl<T: serde::de::DeserializeOwned + 'static> Ask<T> {
-    /// Creates a call with a typed result. `null` is malformed unless the type accepts it.
+    /// Creates a call whose result is a `T`. A `null` is malformed unless `T` accepts it.
     pub fn typed(method: &'static str, params: &impl serde::Serialize) -> Self {
         Self::new(method, params, |result| {
             serde_json::from_str(result.get()).map_err(|error| format!("{error}: {}", cut(result.get())))
@@ -38,44 +37,44 @@ impl<T: serde::de::DeserializeOwned + 'static> Ask<T> {
     }
 }
 
-/// The reason why an upstream gave no answer.
+/// The reason why an upstream gave no usable answer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum UpstreamError {
-    /// The upstream answered with an error.
+    /// The upstream answered with a JSON-RPC error.
     #[error("upstream: {method}: error {code}: {message}")]
     Refused {
-        /// The called method.
+        /// The method that was called.
         method: &'static str,
-        /// The error code.
+        /// The code of the error.
         code: i64,
-        /// The error message.
+        /// The message of the error, shortened.
         message: String,
     },
-    /// The answer cannot be right.
+    /// The answer is malformed or cannot be right.
     #[error("upstream: {method}: {problem}")]
     Malformed {
-        /// The called method.
+        /// The method that was called.
         method: &'static str,
-        /// The defect of the answer.
+        /// The problem with the answer.
         problem: String,
     },
-    /// The upstream is busy, slow or gone.
+    /// The upstream is busy, slow or unreachable.
     #[error("upstream: {method}: {problem}")]
     Unreachable {
-        /// The called method.
+        /// The method that was called.
         method: &'static str,
-        /// The failure.
+        /// The cause of the failure.
         problem: String,
-        /// The pause that the upstream asks for.
+        /// The pause before a retry that the upstream asks for, if any.
         retry_after: Option<Duration>,
     },
-    /// The URL is not usable, or no server is there.
+    /// The URL cannot be used, or no connection could be made to it.
     #[error("--upstream: {0}")]
     Connect(String),
 }
 
 impl UpstreamError {
-    /// Returns whether asking again may help at all, however often.
+    /// Returns whether a retry may help, however often the call has failed.
     pub(super) const fn may_pass(&self) -> bool {
         matches!(self, Self::Unreachable { .. })
     }
@@ -86,7 +85,7 @@ impl UpstreamError {
     }
 }
 
-/// Reads the answers to calls, matched by id.
+/// Returns the results of the calls in `asks`, each found by its id.
 pub(super) fn read<T>(asks: &[&Ask<T>], ids: &[Id], packet: ResponsePacket) -> Vec<Result<T, UpstreamError>> {
     let places: HashMap<&Id, usize> = ids.iter().enumerate().map(|(place, id)| (id, place)).collect();
     let mut answers: Vec<Option<ResponsePayload>> = asks.iter().map(|_| None).collect();
@@ -114,7 +113,7 @@ pub(super) fn read<T>(asks: &[&Ask<T>], ids: &[Id], packet: ResponsePacket) -> V
             None => Err(match &for_all {
                 Some(error) => refusal(method, error),
                 None => {
-                    UpstreamError::Malformed { method, problem: "the batch's answer has none to this call".to_owned() }
+                    UpstreamError::Malformed { method, problem: "no answer to this call in the response".to_owned() }
                 }
             }),
         }
@@ -122,7 +121,7 @@ pub(super) fn read<T>(asks: &[&Ask<T>], ids: &[Id], packet: ResponsePacket) -> V
     asks.iter().zip(answers).map(read).collect()
 }
 
-/// Returns the calls as a batch, each with its id.
+/// Returns the calls as one batch, each with its id. A single call is not a batch.
 pub(super) fn packet<T>(asks: &[&Ask<T>], ids: &[Id]) -> RequestPacket {
     let serialized = |(ask, id): (&&Ask<T>, &Id)| -> Option<SerializedRequest> {
         Request::new(ask.method, id.clone(), ask.params.clone()).serialize().ok()
@@ -138,7 +137,7 @@ pub(super) fn packet<T>(asks: &[&Ask<T>], ids: &[Id]) -> RequestPacket {
 }
 
 fn refusal(method: &'static str, error: &ErrorPayload) -> UpstreamError {
-    // The block may be missing on one of several nodes behind an address, which is late.
+    // The node may not have the block yet, because one of several nodes behind an address may be late.
     let is_late = error.code != -32601 && method.starts_with("eth_get") && error.message.contains("not found");
     if error.is_retry_err() || error.code == -32001 || is_late {
         let problem = format!("error {}: {}", error.code, cut(&error.message));
@@ -164,7 +163,7 @@ pub(super) fn failure(method: &'static str, error: &TransportError) -> UpstreamE
     }
 }
 
-/// Returns the failure's text with the cause that the system reports.
+/// Returns the text of the error and of its causes.
 pub(super) fn text_of(error: &TransportError) -> String {
     let mut text = match error {
         RpcError::DeserError { err, text } => format!("the answer is no JSON-RPC response: {err}: {text}"),
@@ -181,7 +180,7 @@ pub(super) fn text_of(error: &TransportError) -> String {
     cut(&text)
 }
 
-/// Returns a stranger's text in few words.
+/// Shortens a text from the upstream.
 fn cut(text: &str) -> String {
     const MOST: usize = 300;
     match text.char_indices().nth(MOST) {
@@ -190,7 +189,7 @@ fn cut(text: &str) -> String {
     }
 }
 
-/// Reads a result that may be null.
+/// Reads a result, as `None` if it is `null`.
 pub(super) fn nullable(result: &RawValue) -> Result<Option<Box<RawValue>>, String> {
     Ok((result.get() != "null").then(|| result.to_owned()))
 }

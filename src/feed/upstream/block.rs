@@ -1,4 +1,4 @@
-//! A block as an upstream returns it, parsed and checked.
+//! Reads and checks the blocks of an upstream.
 
 use std::time::Instant;
 
@@ -22,25 +22,25 @@ pub struct UpstreamBlock {
     pub header: Sealed<Header>,
     /// The transactions with their senders, in order.
     pub transactions: Vec<Recovered<ChainTx>>,
-    /// Withdrawals (EIP-4895), from Shanghai on.
+    /// The withdrawals (EIP-4895); `None` before Shanghai.
     pub withdrawals: Option<Withdrawals>,
-    /// Whether the block has uncles. Their headers are not included.
+    /// Whether the block has uncles. Their headers are not part of the answer.
     pub has_ommers: bool,
 }
 
-/// The reason why an upstream's block is invalid.
+/// The reason why an upstream's answer is not the block that it claims to be.
 #[derive(Debug, thiserror::Error)]
 pub enum BlockError {
-    /// The text is not a block.
+    /// A field of the block is malformed.
     #[error("{field}: {problem}")]
     Field {
         #[doc = "The path of the field."]
         field: String,
-        #[doc = "What is wrong with it."]
+        #[doc = "The problem with the field."]
         problem: String,
     },
-    /// The block has hashes in place of transactions.
-    #[error("transactions: expected full transactions, got hashes")]
+    /// The block has the hashes of its transactions instead of the transactions.
+    #[error("transactions: expected whole transactions, got hashes")]
     Hashes,
     /// A transaction has a type that presim does not know.
     #[error("transactions: {0}")]
@@ -48,28 +48,28 @@ pub enum BlockError {
     /// The signature of the transaction with this index is invalid.
     #[error("transactions[{0}]: the signature is not valid")]
     Signature(usize),
-    /// The header has another hash.
-    #[error("the header of block {number} has the hash {computed}, but the block claims {told}")]
+    /// The header does not hash to the hash of the block.
+    #[error("the header of block {number} hashes to {computed}, but the upstream gives the hash {told}")]
     Hash {
         #[doc = "The block's number."]
         number: u64,
-        #[doc = "What the header hashes to."]
+        #[doc = "The hash of the header."]
         computed: B256,
-        #[doc = "What it was said to be."]
+        #[doc = "The hash that the upstream gives."]
         told: B256,
     },
-    /// The transactions have another root.
+    /// The transactions do not have the root in the header.
     #[error("the transactions of block {number} have the root {computed}, but its header has {told}")]
     Transactions {
         #[doc = "The block's number."]
         number: u64,
-        #[doc = "Their root."]
+        #[doc = "The root of the transactions."]
         computed: B256,
-        #[doc = "What the header says."]
+        #[doc = "The root in the header."]
         told: B256,
     },
-    /// The withdrawals have another root.
-    #[error("the withdrawals of block {number} do not match its header")]
+    /// The withdrawals do not have the root in the header.
+    #[error("the withdrawals of block {number} do not have the root in its header")]
     Withdrawals {
         #[doc = "The block's number."]
         number: u64,
@@ -77,11 +77,12 @@ pub enum BlockError {
 }
 
 impl UpstreamBlock {
-    /// Parses the answer of `eth_getBlockBy…` with full transactions.
+    /// Reads the answer of `eth_getBlockBy…` with whole transactions, and recovers their senders.
     ///
     /// # Errors
     ///
-    /// Returns a [`BlockError`] if the text is not such a block.
+    /// Returns [`BlockError::Field`], [`BlockError::Hashes`], [`BlockError::TxType`] or [`BlockError::Signature`] if
+    /// that part of the answer is unusable.
     pub fn read(text: &str, family: Family) -> Result<Self, BlockError> {
         match family {
             Family::Ethereum => {
@@ -94,12 +95,12 @@ impl UpstreamBlock {
         }
     }
 
-    /// Checks that the header has its hash, and that transactions and withdrawals are those of the header. All blocks
-    /// of a chain with header fields of its own fail this.
+    /// Checks that the header has the block's hash, and that the transactions and withdrawals have the roots in the
+    /// header. If a chain's headers have fields of its own, the check fails for all its blocks.
     ///
     /// # Errors
     ///
-    /// Returns the first [`BlockError`].
+    /// Returns [`BlockError::Hash`], [`BlockError::Transactions`] or [`BlockError::Withdrawals`] if that part differs.
     pub fn check(&self, family: Family) -> Result<(), BlockError> {
         let (number, header) = (self.number(), self.header.inner());
         let computed = header.hash_slow();
@@ -110,7 +111,7 @@ impl UpstreamBlock {
         if computed != header.transactions_root {
             return Err(BlockError::Transactions { number, computed, told: header.transactions_root });
         }
-        // On the OP stack, the field is the storage root of a contract from Isthmus on, and the list is empty.
+        // On the OP stack, `withdrawals_root` is a contract's storage root from Isthmus on, and the list is empty.
         let root = self.withdrawals.as_ref().map(|list| alloy_consensus::proofs::calculate_withdrawals_root(list));
         if family == Family::Ethereum && root != header.withdrawals_root {
             return Err(BlockError::Withdrawals { number });
@@ -123,7 +124,7 @@ impl UpstreamBlock {
         self.header.number
     }
 
-    /// Returns the block's hash.
+    /// Returns the hash that the upstream gives for the block.
     pub fn hash(&self) -> B256 {
         self.header.hash()
     }
@@ -138,7 +139,7 @@ impl UpstreamBlock {
     }
 }
 
-/// Returns the transactions with their senders, recovered in parallel.
+/// Recovers the senders of the transactions in parallel.
 ///
 /// # Errors
 ///
@@ -158,7 +159,7 @@ fn parse<T: DeserializeOwned>(text: &str) -> Result<Block<T>, BlockError> {
         .map_err(|error| BlockError::Field { field: error.path().to_string(), problem: error.inner().to_string() })
 }
 
-/// The fields of a receipt that its block's root covers.
+/// The fields of a receipt that the receipt root of its block covers.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct WireReceipt {
@@ -196,11 +197,11 @@ impl TryFrom<WireReceipt> for ChainReceipt {
     }
 }
 
-/// Fetches the receipts of a block.
+/// Returns the receipts of a block from the upstream.
 ///
 /// # Errors
 ///
-/// Returns an [`UpstreamError`] if the upstream does not answer, or its receipts are invalid.
+/// Returns [`UpstreamError::Malformed`] for an unknown block or malformed receipts, or errors of [`Upstream::all`].
 pub async fn receipts(upstream: &Upstream, hash: B256, deadline: Instant) -> Result<Vec<ChainReceipt>, UpstreamError> {
     const METHOD: &str = "eth_getBlockReceipts";
     let malformed = |problem: String| UpstreamError::Malformed { method: METHOD, problem };

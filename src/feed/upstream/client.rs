@@ -1,4 +1,4 @@
-//! The client of an upstream node: bounds, retries, and the node's health.
+//! The client of an upstream node, with its bounds, retries and health.
 
 use std::{
     sync::Arc,
@@ -22,32 +22,32 @@ use super::{
 };
 use crate::telemetry::{Counter, Gauge, Histogram, Metrics};
 
-/// The settings of an upstream's client.
+/// The settings of the client of an upstream.
 #[derive(Clone, Debug)]
 pub struct UpstreamConfig {
-    /// `http://`, `https://`, `ws://`, `wss://`, or the path of an IPC socket.
+    /// An `http://`, `https://`, `ws://` or `wss://` URL, or the path of an IPC socket.
     pub url: String,
-    /// The time-out of one request or batch.
+    /// The time that one request or batch may take.
     pub timeout: Duration,
-    /// Requests that may be under way at once. More requests wait.
+    /// The most requests and batches in flight at once. Others wait.
     pub concurrency: usize,
-    /// The number of calls in one batch.
+    /// The most calls in one batch.
     pub batch: usize,
-    /// The largest answer in bytes.
+    /// The most bytes of an answer.
     pub max_response: usize,
 }
 
-/// A node that is called over JSON-RPC.
+/// A client of a node's JSON-RPC.
 ///
-/// A call that fails because the node is busy (429, -32005), gone or slow is repeated after a pause that doubles, with
-/// jitter, until the caller's deadline. A malformed answer is requested again a few times only.
+/// A call that fails because the node is busy (429, -32005), unreachable or slow is sent again after a pause that
+/// doubles, with jitter, until the caller's deadline. A call with a malformed answer is sent again a few times only.
 pub struct Upstream {
     client: RpcClient,
     permits: Semaphore,
     config: UpstreamConfig,
-    /// The failure of the last request; `None` if it succeeded.
+    /// The reason why the last request failed; `None` if it was answered.
     problem: ArcSwapOption<String>,
-    /// Wakes calls that pause before a retry, when the node answers others.
+    /// Wakes the calls that pause before a retry, when another call is answered.
     well: Notify,
     meters: Meters,
 }
@@ -66,7 +66,7 @@ struct Meters {
 pub enum UpstreamState {
     /// The upstream answered the last request.
     Ok,
-    /// The last request failed, for this reason.
+    /// The last request failed, for the reason given.
     Degraded(Arc<String>),
 }
 
@@ -77,23 +77,22 @@ impl std::fmt::Debug for Upstream {
 }
 
 impl Upstream {
-    /// The number of tries after malformed answers.
+    /// The most times that a call with malformed answers is sent.
     const WRONG_ANSWERS: usize = 3;
-    /// The first pause and the longest one.
+    /// The first and the longest pause before a retry.
     const FIRST_PAUSE: Duration = Duration::from_millis(20);
     const LONGEST_PAUSE: Duration = Duration::from_secs(5);
-    /// The shortest pause that does not end early when others are answered.
+    /// The part of a pause that always passes. The rest ends as soon as another call is answered.
     const SURE_PAUSE: Duration = Duration::from_millis(250);
-    /// The number of times a lost WebSocket or IPC connection is opened again (without bound), and the pause between
-    /// two tries.
+    /// The attempts to reopen a lost WebSocket or IPC connection, without a limit, and the pause between two of them.
     const RECONNECTS: u32 = u32::MAX;
     const RECONNECT: Duration = Duration::from_millis(500);
 
-    /// Connects to an upstream. HTTP connects on the first request.
+    /// Connects to the upstream. Over HTTP, the first call connects.
     ///
     /// # Errors
     ///
-    /// Returns [`UpstreamError::Connect`] if the URL is not usable or, for WebSocket and IPC, no server is there.
+    /// Returns [`UpstreamError::Connect`] if the URL cannot be used, or if a WebSocket or IPC connection fails.
     pub async fn connect(config: UpstreamConfig, metrics: &Metrics) -> Result<Self, UpstreamError> {
         let refuse =
             |error: &TransportError| UpstreamError::Connect(format!("{}: {}", shown_url(&config.url), text_of(error)));
@@ -133,31 +132,31 @@ impl Upstream {
         Ok(Self { client, permits, config, problem: ArcSwapOption::empty(), well: Notify::new(), meters })
     }
 
-    /// Returns the underlying client, for subscriptions. `RpcClient::pubsub_frontend` tells whether it supports them.
+    /// Returns the underlying client, for subscriptions. [`RpcClient::pubsub_frontend`] is `None` if there can be none.
     pub const fn client(&self) -> &RpcClient {
         &self.client
     }
 
-    /// Returns the upstream's health.
+    /// Returns the health of the upstream.
     pub fn state(&self) -> UpstreamState {
         self.problem.load_full().map_or(UpstreamState::Ok, UpstreamState::Degraded)
     }
 
-    /// Returns the chain's id (EIP-155).
+    /// Returns the chain id (EIP-155).
     ///
     /// # Errors
     ///
-    /// Returns an error as [`all`](Self::all) does.
+    /// Returns the errors of [`all`](Self::all).
     pub async fn chain_id(&self, deadline: Instant) -> Result<u64, UpstreamError> {
         let id: U64 = self.one(Ask::typed("eth_chainId", &()), deadline).await?;
         Ok(id.to())
     }
 
-    /// Returns a block by a number or a tag, as JSON with full transactions; `None` if there is none.
+    /// Returns the block with this number or tag, as JSON with whole transactions, or `None` if there is none.
     ///
     /// # Errors
     ///
-    /// Returns an error as [`all`](Self::all) does.
+    /// Returns the errors of [`all`](Self::all).
     pub async fn block(
         &self,
         selector: alloy_eips::BlockNumberOrTag,
@@ -166,45 +165,44 @@ impl Upstream {
         self.one(Ask::new("eth_getBlockByNumber", &(selector, true), nullable), deadline).await
     }
 
-    /// Returns a block by its hash, as JSON with full transactions; `None` if there is none.
+    /// Returns the block with this hash, as JSON with whole transactions, or `None` if there is none.
     ///
     /// # Errors
     ///
-    /// Returns an error as [`all`](Self::all) does.
+    /// Returns the errors of [`all`](Self::all).
     pub async fn block_by_hash(&self, hash: B256, deadline: Instant) -> Result<Option<Box<RawValue>>, UpstreamError> {
         self.one(Ask::new("eth_getBlockByHash", &(hash, true), nullable), deadline).await
     }
 
-    /// Returns the receipts of a block, as JSON; `None` if there is no such block.
+    /// Returns the receipts of a block, as JSON, or `None` if there is no such block.
     ///
     /// # Errors
     ///
-    /// Returns an error as [`all`](Self::all) does.
+    /// Returns the errors of [`all`](Self::all).
     pub async fn receipts(&self, hash: B256, deadline: Instant) -> Result<Option<Box<RawValue>>, UpstreamError> {
         self.one(Ask::new("eth_getBlockReceipts", &(hash,), nullable), deadline).await
     }
 
-    /// Makes one call.
+    /// Sends one call, and returns its result.
     ///
     /// # Errors
     ///
-    /// Returns an error as [`all`](Self::all) does.
+    /// Returns the errors of [`all`](Self::all).
     pub async fn one<T: Send>(&self, ask: Ask<T>, deadline: Instant) -> Result<T, UpstreamError> {
         let method = ask.method;
         let missing = || Err(UpstreamError::Malformed { method, problem: "no answer".to_owned() });
         self.all(vec![ask], deadline).await.pop().unwrap_or_else(missing)
     }
 
-    /// Makes many calls in batches, which are sent concurrently. Returns one result per call, in order.
+    /// Sends calls in concurrent batches. Returns a result for each call, in order.
     ///
     /// # Errors
     ///
-    /// Returns [`UpstreamError::Refused`] if the upstream answers with an error, and another [`UpstreamError`] if no
-    /// valid answer came until `deadline`.
+    /// Returns [`UpstreamError::Refused`] for an error response, otherwise the error of the last try by `deadline`.
     pub async fn all<T: Send>(&self, asks: Vec<Ask<T>>, deadline: Instant) -> Vec<Result<T, UpstreamError>> {
         let chunks = asks.chunks(self.config.batch.max(1)).map(|chunk| self.chunk(chunk, deadline));
         let results: Vec<_> = join_all(chunks).await.into_iter().flatten().collect();
-        // An upstream that answers with an error is healthy.
+        // A node that refuses a call is healthy.
         let problem = results
             .iter()
             .filter_map(|result| result.as_ref().err())
@@ -225,7 +223,7 @@ impl Upstream {
         self.meters.state.set(if problem.is_some() { 0.0 } else { 1.0 });
     }
 
-    /// Sends one batch, and repeats the calls that failed.
+    /// Sends one batch, and sends the calls that failed again.
     async fn chunk<T: Send>(&self, asks: &[Ask<T>], deadline: Instant) -> Vec<Result<T, UpstreamError>> {
         let mut results: Vec<Option<Result<T, UpstreamError>>> = asks.iter().map(|_| None).collect();
         let mut pauses = ExponentialBuilder::default()
@@ -266,30 +264,29 @@ impl Upstream {
             self.meters.retries.increment(1);
             self.pause(pause, wait.is_some()).await;
         }
-        // Each call was made at least once.
+        // Each call was sent at least once.
         results.into_iter().flatten().collect()
     }
 
-    /// Pauses before a retry: in full if the upstream asked for the pause, else until it answers others, if that is
-    /// sooner.
+    /// Waits before a retry: `in_full` if the upstream asked for the pause, else until another call is answered.
     async fn pause(&self, pause: Duration, in_full: bool) {
         if in_full {
             return tokio::time::sleep(pause).await;
         }
         let sure = pause.min(Self::SURE_PAUSE);
-        // Registered before the check, so that no notification is missed.
+        // Notifications count from here on, so that none is lost during the sleep.
         let well = self.well.notified();
         tokio::time::sleep(sure).await;
         let _ = tokio::time::timeout(pause - sure, well).await;
     }
 
-    /// Sends a batch once. Returns one result per call, in order.
+    /// Sends a batch once. Returns a result for each call, in order.
     async fn send<T>(&self, asks: &[&Ask<T>], deadline: Instant) -> Vec<Result<T, UpstreamError>> {
         let all_failed =
             |error: &dyn Fn(&'static str) -> UpstreamError| asks.iter().map(|ask| Err(error(ask.method))).collect();
         let until = deadline.min(Instant::now() + self.config.timeout);
         let began = Instant::now();
-        // On a shared connection, answers are matched by id only.
+        // Ids are unique, because nothing else tells the answers on a shared connection apart.
         let ids: Vec<Id> = asks.iter().map(|_| self.client.next_id()).collect();
         let answered = tokio::time::timeout_at(until.into(), async {
             // The semaphore is never closed.
@@ -319,7 +316,7 @@ impl Upstream {
     }
 }
 
-/// Returns a URL without its parts that may be secret: only the host.
+/// Returns the scheme and the host of a URL, because the rest may hold a secret.
 fn shown_url(url: &str) -> String {
     match url::Url::parse(url) {
         Ok(parsed) if parsed.has_host() => format!("{}://{}", parsed.scheme(), parsed.host_str().unwrap_or_default()),
@@ -338,10 +335,10 @@ impl Meters {
             failed: requests("failed"),
             retries: metrics.counter(
                 "presim_upstream_retries_total",
-                "Batches that were sent to the upstream again.",
+                "Batches that were sent to the upstream again after a failure.",
                 &[],
             ),
-            seconds: metrics.histogram("presim_upstream_seconds", "From a batch being sent to its answer.", &[]),
+            seconds: metrics.histogram("presim_upstream_seconds", "Seconds from sending a batch to its answer.", &[]),
             state: metrics.gauge("presim_upstream_state", "1 while the upstream answers, 0 while it does not.", &[]),
         }
     }

@@ -1,4 +1,4 @@
-//! Fetching state that runs have missed into the cache.
+//! Fetches the state that runs have missed into the cache.
 
 use std::{
     sync::{
@@ -25,70 +25,69 @@ use crate::{
     telemetry::{Counter, Metrics},
 };
 
-/// The settings of a fetcher.
+/// The settings of a [`Fetcher`].
 #[derive(Clone, Copy, Debug)]
 pub struct FetcherConfig {
-    /// The time-out of a wave. It is independent of the request that began the wave, because others may wait for it
-    /// longer.
+    /// The time for which a wave is tried, whatever the deadline of its first request: others may wait longer.
     pub patience: Duration,
-    /// Whether values are fetched with proofs, which are checked against the block's header.
+    /// Whether to fetch proofs, and to check values by them against the block's header.
     pub verify_proofs: bool,
-    /// Values that may be under way at once.
+    /// The most values in flight at once, past which fetches are rejected.
     pub max_in_flight: usize,
 }
 
-/// Fetches missed state into the cache, each value once, however many requests wait for it.
+/// Fetches missed state into the cache: each value once, however many requests wait for it.
 ///
-/// Everything that a round has missed is requested as one wave of concurrent batches, at the block's hash. The wave is
-/// a task of its own: if the request that began it ends, others that wait still get its values.
+/// The misses of a round are sent as one wave of concurrent batches, at the block's hash. A wave is a task of its own,
+/// so that it continues for other requests if the request that began it ends.
 #[derive(Debug)]
 pub struct Fetcher {
     upstream: Arc<Upstream>,
     codes: Arc<CodeCache>,
     config: FetcherConfig,
-    /// Values under way, by block.
+    /// The values in flight, by block.
     in_flight: Arc<InFlight>,
-    /// The state roots of blocks whose header was checked.
+    /// The state roots of blocks whose header was checked, by hash.
     roots: DashMap<B256, B256, DefaultHashBuilder>,
     /// Whether the upstream has answered that it has no `eth_createAccessList`.
     no_access_lists: AtomicBool,
-    /// Whether the upstream takes only block numbers, not hashes.
+    /// Whether the upstream takes only a number for a block, no hash.
     by_number: AtomicBool,
     waves: Counter,
-    /// The runtime of waves. The execution of blocks and calls does not delay it.
+    /// The runtime of the waves, so that executing blocks and calls does not delay them.
     runtime: Handle,
 }
 
 type InFlight = DashMap<(B256, Miss), watch::Receiver<Landed>, DefaultHashBuilder>;
-/// The outcome of a fetch; `None` while it is under way.
+/// The outcome of a fetch; `None` while it is in flight.
 type Landed = Option<Result<(), FetchError>>;
 
 /// The reason why state could not be fetched.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FetchError {
-    /// The upstream failed.
+    /// The upstream gave no usable answer.
     #[error(transparent)]
     Upstream(#[from] UpstreamError),
-    /// The deadline passed.
+    /// The state did not arrive by the deadline. Holds the upstream's problem, if it has one.
     #[error("the upstream did not return the state in time{0}")]
     Deadline(String),
-    /// The block is no longer part of the chain.
+    /// A reorg has replaced the block.
     #[error("block {number} ({hash}) was replaced by another while the request ran")]
     Replaced {
-        /// The block's number.
+        /// The number of the block.
         number: u64,
-        /// The block's hash.
+        /// The hash of the block.
         hash: B256,
     },
-    /// Too many values are under way.
-    #[error("{0} values of the upstream's state are being fetched already")]
+    /// More than this many values are in flight.
+    #[error("more than {0} values of the upstream's state are in flight: try again later")]
     Busy(usize),
-    /// The request still missed state after this many rounds.
-    #[error("the request still missed state after {0} rounds of fetching (--upstream-rounds)")]
+    /// The state was still incomplete after this many rounds of fetching.
+    #[error("the state that the request needs was still incomplete after {0} rounds of fetching")]
     Rounds(usize),
 }
 
-/// The answer to `eth_createAccessList`. The call itself may have failed.
+/// The answer to `eth_createAccessList`, which a call that reverts has too.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct AccessListAnswer {
@@ -102,19 +101,18 @@ struct HeaderAnswer {
 }
 
 impl Fetcher {
-    /// The first slots of an account, which are requested with it if there is no access list, because most contracts
-    /// keep their own state there.
+    /// The slots from 0 on, fetched with an account if there are no access lists: most contracts keep values there.
     const FIRST_SLOTS: u64 = 16;
-    /// The number of accounts in a wave with whom slots are requested.
+    /// The most accounts of a wave whose first slots are fetched.
     const WITH_SLOTS: usize = 8;
-    /// The number of checked roots that are retained.
+    /// The most checked roots that are retained.
     const ROOTS: usize = 1024;
-    /// The time-out of `eth_createAccessList`.
+    /// The time that `eth_createAccessList` has to answer.
     const LISTS: Duration = Duration::from_millis(500);
-    /// The most values that are taken from an access list.
+    /// The most values in access lists that are fetched.
     const LISTED: usize = 4096;
 
-    /// Creates a fetcher from `upstream`. Its waves run on the current runtime.
+    /// Creates a fetcher. Must be called on a tokio runtime, which then runs the waves.
     pub fn new(upstream: Arc<Upstream>, codes: Arc<CodeCache>, config: FetcherConfig, metrics: &Metrics) -> Self {
         let waves = metrics.counter("presim_upstream_waves_total", "Waves of state that were fetched.", &[]);
         Self {
@@ -130,17 +128,17 @@ impl Fetcher {
         }
     }
 
-    /// Returns the upstream.
+    /// Returns the upstream from which state is fetched.
     pub const fn upstream(&self) -> &Arc<Upstream> {
         &self.upstream
     }
 
-    /// Fetches what runs have missed, and what `hints` predict that they will. Returns when everything missed is known,
-    /// or at the deadline. Hints are for the first round of a request only.
+    /// Fetches the state that runs have missed and that `hints` predict. Only the first round of a request has hints.
     ///
     /// # Errors
     ///
-    /// Returns a [`FetchError`] if a missed value is still not known.
+    /// Returns [`FetchError::Replaced`] if a reorg replaced the block, [`FetchError::Busy`] if too many values are in
+    /// flight, and [`FetchError::Upstream`] or [`FetchError::Deadline`] if a missed value is still unknown.
     pub async fn fetch(
         self: &Arc<Self>,
         missed: &Missed,
@@ -158,7 +156,7 @@ impl Fetcher {
                 let mut problem = None;
                 for mut landing in landing {
                     let landed = landing.wait_for(Option::is_some).await;
-                    // The sender always sends before it is dropped.
+                    // The wave sends its outcome before it drops the sender.
                     let landed = landed.ok().and_then(|landed| landed.clone());
                     if let Some(Err(error)) = landed {
                         problem.get_or_insert(error);
@@ -185,7 +183,7 @@ impl Fetcher {
         Ok(())
     }
 
-    /// Adds the state that is probably needed next.
+    /// Adds the state that will probably be missed next.
     fn expect(&self, wanted: &mut Vec<Miss>, hints: Option<&Hints>) {
         if self.no_access_lists.load(Relaxed) {
             let accounts = wanted.iter().filter_map(|miss| match miss {
@@ -202,7 +200,7 @@ impl Fetcher {
         }
     }
 
-    /// Starts to fetch values that are not under way yet. Returns the receivers of everything that is to be awaited.
+    /// Begins a wave for the values that no wave fetches yet. Returns the outcomes to wait for.
     fn launch(
         self: &Arc<Self>,
         view: &RemoteView,
@@ -223,7 +221,7 @@ impl Fetcher {
                         waiting.push(other.get().clone());
                     }
                 }
-                // Checked again while the entry is locked, because the value may have arrived just now.
+                // Checked while the entry is locked, because another wave may just have fetched the value.
                 Entry::Vacant(_) if is_known(view, &miss) => {}
                 Entry::Vacant(place) => {
                     place.insert(landing.clone());
@@ -241,21 +239,21 @@ impl Fetcher {
         Ok(waiting)
     }
 
-    /// Runs one wave, and then one for what access lists named.
+    /// Runs one wave, and after it a second one for the state in the access lists.
     async fn bring(self: Arc<Self>, view: RemoteView, claim: FetchClaim, lists: Option<Hints>) {
         let deadline = Instant::now() + self.config.patience;
         self.waves.increment(1);
         let wave = self.wave(&view, &claim.misses, deadline);
         let lists = tokio::time::timeout(Self::LISTS, self.access_lists(&view, lists, deadline));
         let (result, listed) = tokio::join!(wave, lists);
-        // Access lists are hints, so requests for state do not wait for them longer.
+        // Access lists are hints: after their timeout, the fetch ends without them.
         let listed = listed.unwrap_or_default();
         let mut result = result;
         if !listed.is_empty() && result.is_ok() {
             let mine: Vec<Miss> = listed.into_iter().filter(|miss| !is_known(&view, miss)).collect();
             if !mine.is_empty() {
                 self.waves.increment(1);
-                // A hinted value that fails is not an error. If it is needed, it is missed again.
+                // Upstream errors are ignored, because the state may not be needed. If it is, it is missed again.
                 result = result.and(self.wave(&view, &mine, deadline).await.or(Ok(())));
             }
         }
@@ -286,7 +284,7 @@ impl Fetcher {
         learned.problem.map_or(Ok(()), |problem| Err(problem.into()))
     }
 
-    /// Returns whether the block of `view` is still the upstream's of that number.
+    /// Returns whether the block of `view` is still the upstream's block of that number.
     async fn is_canonical(&self, view: &RemoteView, deadline: Instant) -> Result<bool, FetchError> {
         #[derive(Debug, Deserialize)]
         struct Named {
@@ -298,7 +296,7 @@ impl Fetcher {
         Ok(named.is_some_and(|named| named.hash == view.hash()))
     }
 
-    /// Returns the state that the upstream's access lists name for some calls. Empty if it has none.
+    /// Returns the state that the upstream predicts for the calls in `hints`. Empty if the upstream has no prediction.
     async fn access_lists(&self, view: &RemoteView, hints: Option<Hints>, deadline: Instant) -> Vec<Miss> {
         let Some(hints) = hints else { return Vec::new() };
         let at = BlockId::Hash(RpcBlockHash { block_hash: view.hash(), require_canonical: Some(false) });
@@ -322,7 +320,7 @@ impl Fetcher {
         listed
     }
 
-    /// Returns the state root of a block, from a header that hashes to its hash.
+    /// Returns the state root of the view's block, from a header that has the block's hash.
     async fn root(&self, view: &RemoteView, deadline: Instant) -> Result<B256, FetchError> {
         if let Some(root) = self.roots.get(&view.hash()) {
             return Ok(*root);
@@ -333,7 +331,7 @@ impl Fetcher {
             let found = answer.header.inner.hash_slow();
             match found == hash {
                 true => Ok(answer.header.inner.state_root),
-                false => Err(format!("block {hash} was asked for, and the header that came hashes to {found}")),
+                false => Err(format!("requested block {hash}, but the returned header hashes to {found}")),
             }
         });
         let root = self.upstream.one(ask, deadline).await?;
@@ -345,7 +343,7 @@ impl Fetcher {
     }
 }
 
-/// The values that a wave fetches. On drop, others may fetch them.
+/// The values that a wave fetches. Released on drop, so that other waves may fetch them however this one ends.
 struct FetchClaim {
     in_flight: Arc<InFlight>,
     hash: B256,
@@ -355,7 +353,7 @@ struct FetchClaim {
 
 impl FetchClaim {
     fn land(mut self, result: Result<(), FetchError>) {
-        // Released first, so that a woken request that misses a value again fetches it anew.
+        // Released before the outcome is sent, so that a woken request that misses a value again fetches it anew.
         self.release();
         self.done.send_replace(Some(result));
     }

@@ -1,4 +1,4 @@
-//! The newest block of an upstream, as it changes.
+//! Follows the newest block of an upstream.
 
 use std::{
     sync::Arc,
@@ -20,17 +20,17 @@ use super::{
 };
 use crate::state::Tags;
 
-/// The upstream's newest block, from its subscription if it has one, else by polling.
+/// The newest block of an upstream, from a subscription if the upstream has one, otherwise by polling.
 #[derive(Debug)]
 pub struct Heads {
     newest: watch::Receiver<Result<B256, UpstreamError>>,
     tags: watch::Receiver<Tags>,
-    /// The time at which the same block is reported again.
+    /// The time at which to look at the same block again.
     again: Option<Instant>,
     task: AbortHandle,
 }
 
-/// The fields of a header that are needed here.
+/// The needed fields of a header. The others come with the block.
 #[derive(Clone, Debug, Deserialize)]
 struct UpstreamHead {
     hash: B256,
@@ -38,10 +38,10 @@ struct UpstreamHead {
 }
 
 impl Heads {
-    /// The pause after a block that could not be followed.
+    /// The pause before a block that could not be followed is looked at again.
     const AGAIN: Duration = Duration::from_millis(250);
 
-    /// Follows `upstream`, whose newest block is `newest`. Polls at the interval `every` if there is no subscription.
+    /// Follows `upstream`, whose newest block is `newest`. Without a subscription, polls at the interval `every`.
     /// Must be called on a tokio runtime.
     pub fn follow(upstream: Arc<Upstream>, newest: B256, every: Duration) -> Self {
         let (sender, receiver) = watch::channel(Ok(newest));
@@ -53,8 +53,7 @@ impl Heads {
         Self { newest: receiver, tags, again: None, task }
     }
 
-    /// Waits until there is news, or it is time to report the same block again. Returns the newest tags if they are the
-    /// news.
+    /// Waits for a new block, new tags, or the time to look again. Returns the tags if they have changed.
     pub async fn changed(&mut self) -> Option<Tags> {
         let again = self.again;
         let due = async {
@@ -64,7 +63,7 @@ impl Heads {
             }
         };
         tokio::select! {
-            // The sender lives as long as its task, which this value aborts on drop.
+            // The sender lives as long as the task, which ends when `self` is dropped.
             _ = self.newest.changed() => None,
             () = due => {
                 self.again = None;
@@ -74,16 +73,16 @@ impl Heads {
         }
     }
 
-    /// Returns the hash of the newest block.
+    /// The hash of the newest block.
     ///
     /// # Errors
     ///
-    /// Returns an [`UpstreamError`] if the upstream does not answer.
+    /// Returns [`UpstreamError`] if the upstream has failed to answer several times in a row.
     pub fn newest(&mut self) -> Result<B256, UpstreamError> {
         self.newest.borrow_and_update().clone()
     }
 
-    /// Has the same block reported again soon.
+    /// Schedules another look at the same block.
     pub fn again(&mut self) {
         self.again = Some(Instant::now() + Self::AGAIN);
     }
@@ -95,11 +94,11 @@ impl Drop for Heads {
     }
 }
 
-/// Consecutive failures of polls after which the upstream counts as not answering.
+/// The number of failed polls in a row after which the upstream counts as not answering.
 const FAILURES: u32 = 3;
-/// The factor by which polls are less frequent while a subscription delivers.
+/// The factor by which the interval of polling is longer while there is a subscription.
 const SELDOMER: u32 = 8;
-/// The longest interval between polls of safe and final blocks.
+/// The longest pause between two polls of the safe and finalized blocks.
 const TAGS: Duration = Duration::from_secs(12);
 
 async fn follow(upstream: Arc<Upstream>, every: Duration, sender: watch::Sender<Result<B256, UpstreamError>>) {
@@ -110,7 +109,7 @@ async fn follow(upstream: Arc<Upstream>, every: Duration, sender: watch::Sender<
             heads = subscribe(&upstream, every).await;
         }
         let (pause, told) = match &mut heads {
-            // A silent subscription may be dead, so the upstream is polled as well, less often.
+            // The upstream is polled now and then, because a silent subscription may be dead.
             Some(heads) => (every * SELDOMER, timeout(every * SELDOMER, heads.recv()).await.ok()),
             None => {
                 sleep(every).await;
@@ -124,7 +123,7 @@ async fn follow(upstream: Arc<Upstream>, every: Duration, sender: watch::Sender<
                 continue;
             }
             Some(Err(broadcast::error::RecvError::Lagged(_))) | None => {
-                // At least a second, however short the interval is, because a slow answer is an answer.
+                // At least a second, however short the pause is, because a slow answer is an answer too.
                 let deadline = Instant::now() + pause.max(Duration::from_secs(1));
                 let ask = Ask::<UpstreamHead>::typed("eth_getBlockByNumber", &("latest", false));
                 upstream.one(ask, deadline).await.map(|head| head.hash)
@@ -143,7 +142,7 @@ async fn follow(upstream: Arc<Upstream>, every: Duration, sender: watch::Sender<
     }
 }
 
-/// Polls the safe and final blocks. There is no subscription to them, and they change seldom.
+/// Polls the safe and finalized blocks, which have no subscription and change seldom.
 async fn follow_tags(upstream: Arc<Upstream>, every: Duration, sender: watch::Sender<Tags>) {
     let every = (every * SELDOMER).min(TAGS);
     loop {
@@ -152,7 +151,7 @@ async fn follow_tags(upstream: Arc<Upstream>, every: Duration, sender: watch::Se
         let answers = upstream.all(vec![ask("safe"), ask("finalized")], deadline).await;
         let mut known = *sender.borrow();
         for (answer, tag) in answers.into_iter().zip([&mut known.safe, &mut known.finalized]) {
-            // A chain without these tags answers with an error. No answer means no news.
+            // A chain without the tag refuses the call. Other failures leave the tag as it was.
             match answer {
                 Ok(head) => *tag = head.map(|head| head.number.to()),
                 Err(UpstreamError::Refused { .. }) => *tag = None,
@@ -164,7 +163,7 @@ async fn follow_tags(upstream: Arc<Upstream>, every: Duration, sender: watch::Se
     }
 }
 
-/// Returns a subscription to new heads; `None` if there is none now.
+/// Subscribes to new heads. Returns `None` if the connection has no subscriptions, or subscribing fails.
 async fn subscribe(upstream: &Upstream, every: Duration) -> Option<broadcast::Receiver<UpstreamHead>> {
     upstream.client().pubsub_frontend()?;
     let provider: RootProvider = RootProvider::new(upstream.client().clone());
@@ -173,7 +172,7 @@ async fn subscribe(upstream: &Upstream, every: Duration) -> Option<broadcast::Re
     let mut heads = match subscribed {
         Ok(Ok(heads)) => heads,
         Ok(Err(error)) => {
-            tracing::debug!(%error, "the upstream has no subscriptions: it is polled");
+            tracing::debug!(%error, "the upstream has no subscriptions: its newest block is polled");
             return None;
         }
         Err(_) => return None,

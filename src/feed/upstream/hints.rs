@@ -1,27 +1,27 @@
-//! Predictions of the state that a request needs, before it has run.
+//! Predicts the state that a request will read, before it runs.
 
 use alloy_primitives::{Address, U256, map::HashSet};
 use serde_json::{Map, Value};
 
-/// State that the parameters of a request let expect. Only the number of rounds depends on it.
+/// A prediction of the state that a request will read, from its parameters. Only the number of rounds depends on it.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Hints {
-    /// The calls, for `eth_createAccessList`.
+    /// The calls of the request, for `eth_createAccessList`.
     pub(super) calls: Vec<Value>,
-    /// Words in the calls' data that look like addresses.
+    /// The words in the data of the calls that look like addresses.
     pub(super) addresses: Vec<Address>,
 }
 
 impl Hints {
-    /// The most calls, and the most addresses, that are taken from one request.
+    /// The most calls and addresses that are taken from one request.
     const CALLS: usize = 8;
     const ADDRESSES: usize = 64;
-    /// Bytes of parameters that are examined. With more, rounds do not matter.
+    /// The most bytes of parameters that are searched. The rounds of a larger request do not matter.
     const BYTES: usize = 1 << 18;
-    /// The depth in the parameters at which calls are looked for.
+    /// The depth to which parameters are searched for calls.
     const DEPTH: usize = 6;
 
-    /// Returns the hints of a request's parameters, whatever its method: every object with data and a target is a call.
+    /// Returns the hints in a request's parameters. In every method, an object with data and a target is a call.
     pub fn of(params: &str) -> Self {
         let mut hints = Self::default();
         if params.len() <= Self::BYTES
@@ -74,7 +74,7 @@ impl Hints {
     }
 }
 
-/// Returns the address in a word; `None` for words that look like small numbers or amounts.
+/// Returns the address in a word, or `None` for small numbers and amounts.
 fn address_in(word: &[u8]) -> Option<Address> {
     let (zeros, address) = word.split_at(12);
     let is_number = U256::from_be_slice(address) < U256::ONE << 96;

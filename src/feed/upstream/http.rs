@@ -1,4 +1,4 @@
-//! JSON-RPC over HTTP, with answers bounded in bytes.
+//! JSON-RPC over HTTP, with a bound on the bytes of an answer.
 
 use std::{
     task::{Context, Poll},
@@ -11,7 +11,7 @@ use alloy_transport_http::reqwest::{Client, header::RETRY_AFTER};
 use tower::Service;
 use url::Url;
 
-/// An upstream's URL, and the bound of its answers.
+/// An HTTP transport that accepts at most `most` bytes of an answer.
 #[derive(Clone, Debug)]
 pub(super) struct Http {
     client: Client,
@@ -20,18 +20,18 @@ pub(super) struct Http {
 }
 
 impl Http {
-    /// Bytes of an answer that an error text shows.
+    /// Characters of an answer that an error shows.
     const SHOWN: usize = 200;
 
     pub fn new(url: Url, most: usize) -> Result<Self, TransportError> {
-        // A redirect would send the request, and any key in the URL, to another server.
+        // Redirects are off, because one would send the request, and any key in the URL, to another server.
         let client = Client::builder().redirect(alloy_transport_http::reqwest::redirect::Policy::none());
         let client = client.build().map_err(TransportErrorKind::custom)?;
         Ok(Self { client, url, most })
     }
 
     async fn send(self, request: RequestPacket) -> Result<ResponsePacket, TransportError> {
-        // The URL may hold a key, so errors do not show it.
+        // Errors do not show the URL, because it may hold a key.
         let hide = |error: alloy_transport_http::reqwest::Error| TransportErrorKind::custom(error.without_url());
         let mut response = self.client.post(self.url).json(&request).send().await.map_err(hide)?;
         let status = response.status();
@@ -46,7 +46,7 @@ impl Http {
             body.extend_from_slice(&chunk);
         }
         if !status.is_success() {
-            // Some nodes report the problem as a JSON-RPC error in the body.
+            // Some nodes put a JSON-RPC error into the body.
             if let Ok(packet) = serde_json::from_slice::<ResponsePacket>(&body)
                 && packet.is_error()
                 && retry_after.is_none()

@@ -1,4 +1,4 @@
-//! An upstream node: its client, and the fetcher of its state.
+//! The client of an upstream node, and the fetcher that loads the node's state into the cache.
 
 mod ask;
 pub mod block;

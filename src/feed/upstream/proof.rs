@@ -1,4 +1,4 @@
-//! `eth_getProof` (EIP-1186): values that a header proves.
+//! Checks the values of `eth_getProof` (EIP-1186) against the state root of their block.
 
 use alloy_primitives::{Address, B256, Bytes, KECCAK256_EMPTY, U64, U256, keccak256};
 use alloy_trie::{EMPTY_ROOT_HASH, Nibbles, TrieAccount, proof::verify_proof};
@@ -25,12 +25,11 @@ struct SlotProof {
     proof: Vec<Bytes>,
 }
 
-/// Returns the values of a proof, checked against the state root of their block. The account is included if its code
-/// was requested, and matches.
+/// Returns the values of a proof, checked against the block's state root, with the account only if `code` is given.
 ///
 /// # Errors
 ///
-/// Returns the part of the proof that is invalid.
+/// Returns a text that names the account or slot whose proof fails, or says that `root` or the hash of `code` is wrong.
 pub(super) fn check(
     address: Address,
     proof: &Proof,
@@ -60,7 +59,7 @@ pub(super) fn check(
     if let Some(code) = code {
         let hash = keccak256(&code);
         if hash != *code_hash && (has_code || !code.is_empty()) {
-            return Err(format!("account {address}: the code's hash is {hash}, and the proof says {code_hash}"));
+            return Err(format!("account {address}: the code's hash is {hash}, but the proof has {code_hash}"));
         }
         let (balance, nonce, code) = (*balance, nonce.to(), codes.chain(code));
         values.push(Fetched::Account { address, balance, nonce, code });

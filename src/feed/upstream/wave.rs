@@ -1,4 +1,4 @@
-//! One wave of calls: the requests for missing state, and their answers.
+//! One wave of calls: the calls that fetch missed values, and the values in their answers.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use super::{
 };
 use crate::state::{CodeCache, Fetched, Miss, RemoteView};
 
-/// A part of an answer.
+/// The result of one call.
 enum Piece {
     Balance(U256),
     Nonce(u64),
@@ -23,17 +23,17 @@ enum Piece {
     Proof(Box<Proof>),
 }
 
-/// The state that a part of an answer belongs to.
+/// The value that a [`Piece`] is part of.
 #[derive(Clone, Copy, Debug)]
 enum PieceTarget {
     Account(Address),
     Slot(Address, U256),
-    /// An ancestor's hash, and then that of the block itself.
+    /// The hash of an ancestor. Its pieces are the ancestor, and then the view's own block.
     Hash(u64),
     Proof(Address),
 }
 
-/// An account's fields as they arrive.
+/// The fields of an account that have arrived.
 #[derive(Debug, Default)]
 struct FetchedFields {
     balance: Option<U256>,
@@ -48,22 +48,22 @@ struct BlockName {
     hash: B256,
 }
 
-/// The fetched values, and the first failure.
+/// The values that a wave fetched, and its first problem.
 pub(super) struct Learned {
     pub values: Vec<Fetched>,
     pub problem: Option<UpstreamError>,
 }
 
-/// The way in which a call names the block whose state it reads.
+/// The way in which calls name the block whose state they read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Naming {
-    /// By hash (EIP-1898), which names the same block whatever the chain does meanwhile.
+    /// By hash (EIP-1898), which names the same block even after a reorg.
     Hash,
     /// By number, for an upstream that does not accept hashes.
     Number,
 }
 
-/// A wave at the block of a view.
+/// A wave of calls at the block of a view.
 pub(super) struct Wave<'a> {
     view: &'a RemoteView,
     naming: Naming,
@@ -72,7 +72,7 @@ pub(super) struct Wave<'a> {
 }
 
 impl<'a> Wave<'a> {
-    /// Creates a wave for these misses; with proofs of all state if `prove`.
+    /// Creates a wave for `misses`, with proofs of the accounts and slots if `prove`.
     pub fn new(view: &'a RemoteView, misses: &[Miss], prove: bool, naming: Naming) -> Self {
         let mut wave = Self { view, naming, asks: Vec::new(), about: Vec::new() };
         let mut proven: HashMap<Address, Vec<U256>> = HashMap::default();
@@ -117,7 +117,7 @@ impl<'a> Wave<'a> {
         self.about.push(about);
     }
 
-    /// Returns a call of a method that takes an address and a block.
+    /// Adds a call of a method that takes an address and a block.
     fn state<T: serde::de::DeserializeOwned + 'static>(
         &mut self,
         about: PieceTarget,
@@ -141,27 +141,27 @@ impl<'a> Wave<'a> {
     fn slot(&mut self, address: Address, slot: U256) {
         let params = (address, B256::from(slot), self.at());
         let ask = Ask::new("eth_getStorageAt", &params, |raw| {
-            // Some nodes leave out leading zeros.
+            // A number, because some nodes omit leading zeros.
             serde_json::from_str(raw.get()).map(Piece::Slot).map_err(|error| error.to_string())
         });
         self.push(PieceTarget::Slot(address, slot), ask);
     }
 
-    /// Requests the hash of an ancestor. It is valid if this block is still the upstream's block of its own number.
+    /// Adds calls for the hash of ancestor `number`, and for the view's own block, which must still be canonical.
     fn block_hash(&mut self, number: u64) {
         for of in [number, self.view.number()] {
             let ask = Ask::new("eth_getBlockByNumber", &(BlockNumberOrTag::Number(of), false), move |raw| {
                 let block: BlockName = serde_json::from_str(raw.get()).map_err(|error| error.to_string())?;
                 match block.number.to::<u64>() == of {
                     true => Ok(Piece::Block(block)),
-                    false => Err(format!("block {of} was asked for, and the answer is block {}", block.number)),
+                    false => Err(format!("requested block {of}, but the answer is block {}", block.number)),
                 }
             });
             self.push(PieceTarget::Hash(number), ask);
         }
     }
 
-    /// Sends the calls and merges the answers. Proofs are checked against the state root `root`.
+    /// Sends the calls, and combines their answers. `root` is the state root to check proofs against.
     pub async fn send(
         self,
         upstream: &Upstream,
@@ -207,7 +207,7 @@ impl<'a> Wave<'a> {
                     learned.values.push(Fetched::BlockHash { number, hash: ancestor.hash });
                 }
                 [_, own] => {
-                    let problem = format!("block {} is {} now, and was {}", own.number, own.hash, view.hash());
+                    let problem = format!("block {} is now {}, but was {}", own.number, own.hash, view.hash());
                     learned.problem.get_or_insert(UpstreamError::Malformed { method: "eth_getBlockByNumber", problem });
                 }
                 _ => {}

@@ -1,4 +1,4 @@
-//! The methods: their table and their handlers.
+//! The methods: their table and their handlers. `src/rpc/README.md` has the steps to add one.
 
 mod backend;
 mod block;

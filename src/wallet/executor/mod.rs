@@ -1,8 +1,6 @@
-//! The batch executor: the contract to which an account delegates by EIP-7702, so that one transaction makes all calls
-//! of a batch or none.
+//! The batch executor: the contract that an account delegates to (EIP-7702) to execute all calls of a batch or none.
 //!
-//! Its source is `BatchExecutor.sol`. `src/solidity/compile.mjs` compiles it to `BatchExecutor.json`, from which this
-//! module is built.
+//! `src/solidity/compile.mjs` compiles `BatchExecutor.sol` to `BatchExecutor.json`, from which this module is built.
 
 use alloy_primitives::{Address, B256, Bytes, U256, b256};
 use alloy_sol_types::{SolCall, SolValue, sol};
@@ -12,13 +10,13 @@ use super::{BatchCall, WalletError};
 use crate::chain::{DEPLOYMENT_PROXY, deployment_address, deployment_data};
 
 mod contract {
-    //! The artifact: functions, creation code and runtime code.
+    //! The bindings of the artifact: functions, creation code and runtime code.
 
     alloy_sol_types::sol!(BatchExecutor, "src/wallet/executor/BatchExecutor.json");
 }
 
 sol! {
-    // The contract takes calls as bytes, so its ABI does not describe them.
+    // The contract takes calls as bytes, so its ABI does not define this type.
     struct ExecutorCall {
         address to;
         uint256 value;
@@ -26,21 +24,21 @@ sol! {
     }
 }
 
-/// The salt of the deployment.
+/// The salt of the deployment by CREATE2.
 const SALT: B256 = B256::ZERO;
-/// The mode in which `execute` takes `abi.encode(Call[])`, and address 0 is the account itself (ERC-7821).
+/// The mode in which `execute` takes `abi.encode(Call[])`, and the callee 0 is the account itself (ERC-7821).
 const SINGLE_BATCH: B256 = b256!("0x0100000000000000000000000000000000000000000000000000000000000000");
-/// The mode in which `execute` also takes `abi.encode(Call[], bytes opData)`. `opData` is a gas limit for each call,
-/// and address 0 is an address like others.
+/// The mode in which `execute` also takes `abi.encode(Call[], bytes opData)`. `opData` holds a gas limit for each call,
+/// and the callee 0 is the zero address.
 const SINGLE_BATCH_WITH_OP_DATA: B256 = b256!("0x0100000000007821000100000000000000000000000000000000000000000000");
 
-/// The batch executor of a chain.
+/// The batch executor of a chain, at its address there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BatchExecutor {
     address: Address,
 }
 
-/// The delegation of an account, by its code.
+/// The delegation of an account, as its code shows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Delegation {
     /// The account has no code.
@@ -49,23 +47,23 @@ pub enum Delegation {
     Executor,
     /// The account is delegated to another contract.
     Other(Address),
-    /// The account is a contract, which cannot be delegated.
+    /// The account is a contract, which has no key and cannot be delegated.
     Contract,
 }
 
 impl BatchExecutor {
-    /// Returns the executor at this address, or at [`default_address`](Self::default_address). An address from the
-    /// settings is trusted to be this contract.
+    /// Returns the executor at `address`, which is trusted to hold this contract, or at
+    /// [`default_address`](Self::default_address).
     pub fn new(address: Option<Address>) -> Self {
         Self { address: address.unwrap_or_else(Self::default_address) }
     }
 
-    /// Returns the address at which [`deployment`](Self::deployment) creates it, on every chain.
+    /// Returns the address at which [`deployment`](Self::deployment) creates the contract, on every chain.
     pub fn default_address() -> Address {
         deployment_address(SALT, &contract::BatchExecutor::BYTECODE)
     }
 
-    /// Returns the address.
+    /// Returns the address of the executor.
     pub fn address(self) -> Address {
         self.address
     }
@@ -75,9 +73,9 @@ impl BatchExecutor {
         &contract::BatchExecutor::DEPLOYED_BYTECODE
     }
 
-    /// Returns the call that deploys the contract. Anybody may make it once; it reverts if the contract exists. It has
-    /// to be in an earlier transaction than the first delegation, because delegating to an account without code has no
-    /// effect. `None` unless the address is the default, because no call is known that deploys to another address.
+    /// Returns the call that deploys the contract. Any account may make it; it reverts if the contract is already
+    /// deployed. It must be in a transaction before the first that delegates to the contract, because delegating to an
+    /// account without code has no effect. Returns `None` if the address is not the default one.
     pub fn deployment(self) -> Option<BatchCall> {
         (self.address == Self::default_address()).then(|| BatchCall {
             to: Some(DEPLOYMENT_PROXY),
@@ -98,13 +96,11 @@ impl BatchExecutor {
         }
     }
 
-    /// Returns the call data with which a delegated account calls itself to make these calls in order, all or none. The
-    /// value of that call must be 0: the account pays the value of each inner call.
+    /// Returns the call data with which a delegated account calls itself to execute these calls in order, all or none.
+    /// The value of that call must be 0, because the account itself pays the value of each call.
     ///
     /// # Errors
-    ///
-    /// Returns [`WalletError::Shape`] for a call that cannot be in an atomic batch: one that creates a contract, or one
-    /// with a gas limit of 0.
+    /// Returns [`WalletError::Shape`] if a call creates a contract or has a gas limit of 0.
     pub fn execute_calldata(calls: &[BatchCall]) -> Result<Bytes, WalletError> {
         let encoded =
             calls.iter().enumerate().map(|(index, call)| encode(index, call)).collect::<Result<Vec<_>, _>>()?;
@@ -125,7 +121,7 @@ fn encode(index: usize, call: &BatchCall) -> Result<ExecutorCall, WalletError> {
             "null or absent, expected an address: a batch that is executed atomically cannot create a contract";
         return Err(WalletError::Shape(format!("params[0].calls[{index}].to: {problem}")));
     };
-    // The contract takes 0 for no limit.
+    // For the contract, 0 means no limit.
     if call.gas_limit == Some(0) {
         let problem = "0x0, expected 0x1 or more in a batch that is executed atomically";
         return Err(WalletError::Shape(format!(

@@ -144,7 +144,7 @@ async fn a_batch_that_is_rejected_or_too_late_is_4001_and_leaves_its_id_free() {
     let watch = watch_pool(&asking.node).await;
     let asked = asking.ask(witness("same")).await;
     assert_eq!(asking.says(&["reject", "same"]), "rejected same\n");
-    check_rejected(&answer(asked).await, "the approver rejected it");
+    check_rejected(&answer(asked).await, "the approver rejected the batch");
 
     check_rejected(&answer(asking.send(witness("same"))).await, "--wallet-approval-timeout-ms");
     assert_eq!((asking.list().len(), came(&asking.node, &watch).await), (0, Vec::new()));
