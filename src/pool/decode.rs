@@ -28,6 +28,10 @@ pub struct SentTransaction {
 
 impl SentTransaction {
     /// Decodes an EIP-2718 transaction. The sidecar of a blob transaction has the proofs of EIP-4844 or of EIP-7594.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`PoolError::Malformed`] or [`PoolError::UnknownType`] if the bytes are not a transaction.
     pub fn decode(raw: &[u8]) -> Result<Self, PoolError> {
         match raw {
             [] | [..=0x7f] => return Err(PoolError::Malformed("typed transaction too short".to_owned())),

@@ -37,6 +37,10 @@ pub fn write(
 }
 
 /// Deletes the rows of transactions that have left the pool.
+///
+/// # Errors
+///
+/// Returns redb's error if the table cannot be written.
 pub fn forget(transaction: &WriteTransaction, hashes: impl IntoIterator<Item = B256>) -> Result<(), redb::Error> {
     let mut table = transaction.open_table(POOL)?;
     for hash in hashes {

@@ -366,6 +366,10 @@ impl Store {
     }
 
     /// Queues a write like [`write`](Self::write), and calls `then` with its outcome on the writer's thread.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error as [`write`](Self::write) does.
     pub fn write_then(
         &self,
         change: impl FnOnce(&WriteTransaction) -> Result<(), redb::Error> + Send + 'static,

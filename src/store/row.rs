@@ -11,7 +11,11 @@ pub fn encode(value: &impl Encodable) -> Vec<u8> {
     alloy_rlp::encode(value)
 }
 
-/// Decodes a value from RLP. Returns [`redb::Error::Corrupted`] if `bytes` are not exactly one valid encoding.
+/// Decodes a value from RLP.
+///
+/// # Errors
+///
+/// Returns [`redb::Error::Corrupted`] if `bytes` are not exactly one valid encoding.
 pub fn decode<T: Decodable>(bytes: &[u8]) -> Result<T, redb::Error> {
     alloy_rlp::decode_exact(bytes).map_err(|error| corrupted(format!("a record cannot be read: {error}")))
 }
@@ -36,6 +40,10 @@ impl<T: Encodable2718> From<&Recovered<T>> for StoredTx {
 
 impl StoredTx {
     /// Decodes the transaction. The stored sender is trusted.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`redb::Error::Corrupted`] if the bytes are not a transaction.
     pub fn read<T: Decodable2718>(self) -> Result<Recovered<T>, redb::Error> {
         let tx = T::decode_2718_exact(&self.raw)
             .map_err(|error| corrupted(format!("a transaction cannot be read: {error}")))?;
@@ -43,7 +51,11 @@ impl StoredTx {
     }
 }
 
-/// Opens a table. Returns `None` if it was never written to.
+/// Opens a table; `None` if it was never written to.
+///
+/// # Errors
+///
+/// Returns redb's error if the table cannot be opened.
 pub fn open_if_there<K: redb::Key + 'static, V: redb::Value + 'static>(
     transaction: &ReadTransaction,
     table: TableDefinition<'_, K, V>,

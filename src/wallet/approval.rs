@@ -223,7 +223,7 @@ impl Approvals {
         let (waiting, withdrawn) = (questions.waiting.len(), questions.withdrawn.len());
         if waiting + withdrawn >= self.most {
             return Err(WalletError::Limit(format!(
-                "{waiting} batches wait for approval, and the ids of {withdrawn} withdrawn ones are still taken: expected fewer than {} in all: --wallet-max-waiting",
+                "batches that wait for approval: {waiting}; withdrawn ids that are still taken: {withdrawn}: expected fewer than {} in all (--wallet-max-waiting)",
                 self.most
             )));
         }

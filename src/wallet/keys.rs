@@ -102,6 +102,10 @@ pub enum KeyError {
 /// `passwords`: a single file serves all keystores, else there is one for each, in their order.
 ///
 /// Takes about a second for each keystore. Logs a warning for each raw key or password that other users can read.
+///
+/// # Errors
+///
+/// Returns a [`KeyError`] for the first file that gives no key.
 pub fn load(files: &[PathBuf], passwords: &[PathBuf]) -> Result<Vec<PrivateKeySigner>, KeyError> {
     let files = files.iter().map(|path| KeyFile::read(path)).collect::<Result<Vec<_>, _>>()?;
     let keystores = files.iter().filter(|file| matches!(file.form, Form::Keystore)).count();

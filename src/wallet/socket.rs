@@ -155,6 +155,10 @@ pub enum SocketError {
 impl ApprovalSocket {
     /// Creates the socket in this directory, which must exist, and serves these approvals in the current Tokio runtime.
     /// Only the user of the process may open the socket. A socket that a stopped node left behind is replaced.
+    ///
+    /// # Errors
+    ///
+    /// Returns a [`SocketError`] if the socket cannot be created.
     pub fn serve(data_dir: &Path, approvals: Arc<Approvals>) -> Result<Self, SocketError> {
         let path = socket_path(data_dir)?;
         let listener = bind(data_dir, &path)?;

@@ -267,7 +267,9 @@ async fn withdrawn_ids_are_bounded_as_those_that_wait() {
     assert_eq!(error.code(), -32005, "{error}");
     let text = error.to_string();
     assert!(
-        text.contains("wait for approval: 1; ") && text.contains("taken: 2: ") && text.contains("--wallet-max-waiting"),
+        text.contains("wait for approval: 1; ")
+            && text.contains("taken: 2: ")
+            && text.contains("(--wallet-max-waiting)"),
         "{text}"
     );
     // All three ids are still remembered.

@@ -132,7 +132,7 @@ impl Upstream {
         Ok(Self { client, permits, config, problem: ArcSwapOption::empty(), well: Notify::new(), meters })
     }
 
-    /// Returns the underlying client, for subscriptions. [`RpcClient::pubsub_frontend`] is `None` if there can be none.
+    /// Returns the underlying client, for subscriptions. `RpcClient::pubsub_frontend` is `None` if there can be none.
     pub const fn client(&self) -> &RpcClient {
         &self.client
     }
