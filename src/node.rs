@@ -13,6 +13,7 @@ use std::{
 };
 
 use actix::{Actor, Addr, Arbiter, System};
+use alloy_eips::eip4844::env_settings::EnvKzgSettings;
 use alloy_signer_local::PrivateKeySigner;
 use eyre::{WrapErr, eyre};
 use tokio::{runtime::Runtime, sync::oneshot};
@@ -123,6 +124,7 @@ impl Node {
             None => (begin(&config, &codes, &store, reason)?, None),
         };
         reason.set("it starts its threads");
+        load_kzg_settings();
         let snapshots = Arc::new(start.snapshots);
         let info = NodeInfo {
             listen: ports.front.address(),
@@ -207,6 +209,17 @@ impl Node {
 impl Drop for Node {
     fn drop(&mut self) {
         self.shut_down();
+    }
+}
+
+/// Loads the KZG settings on a thread of its own, because the first use of a blob or of the point evaluation precompile
+/// would load them within a request, which takes seconds.
+fn load_kzg_settings() {
+    let load = || {
+        EnvKzgSettings::Default.get();
+    };
+    if let Err(error) = std::thread::Builder::new().name("presim-kzg".to_owned()).spawn(load) {
+        tracing::warn!(%error, "the KZG settings are loaded on their first use");
     }
 }
 

@@ -2,6 +2,7 @@
 
 mod block;
 mod deployment_proxy;
+mod ethash;
 mod genesis;
 mod header;
 mod keccak;

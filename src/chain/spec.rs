@@ -185,6 +185,11 @@ impl ChainSpec {
         env.cfg_env.spec.into().is_enabled_in(SpecId::LONDON)
     }
 
+    /// Returns the block whose state change moves the balances of the DAO (EIP-779), if the chain supports that fork.
+    pub fn dao_fork_block(&self) -> Option<u64> {
+        self.config.dao_fork_block.filter(|_| self.config.dao_fork_support)
+    }
+
     /// Returns whether proof of stake produces block `number` (EIP-3675).
     pub fn is_post_merge(&self, number: u64) -> bool {
         self.is_paris_active_at_block(number)
@@ -203,7 +208,8 @@ impl EthereumHardforks for ChainSpec {
         match fork {
             F::Frontier => ForkCondition::Block(0),
             F::Homestead => block(c.homestead_block),
-            F::Dao => block(c.dao_fork_block.filter(|_| c.dao_fork_support)),
+            // Moved by `ChainExecutor::begin`: alloy-evm would move the balances after the block's transactions.
+            F::Dao => ForkCondition::Never,
             F::Tangerine => block(c.eip150_block),
             F::SpuriousDragon => block(c.eip155_block.max(c.eip158_block)),
             F::Byzantium => block(c.byzantium_block),

@@ -5,9 +5,13 @@ use alloy_eips::{eip4895::Withdrawals, eip7685::Requests};
 use alloy_evm::{
     Evm,
     block::{BlockExecutionError, BlockExecutor, BlockValidationError},
-    eth::{EthBlockExecutionCtx, EthBlockExecutor},
+    eth::{
+        EthBlockExecutionCtx, EthBlockExecutor,
+        dao_fork::{DAO_HARDFORK_ACCOUNTS, DAO_HARDFORK_BENEFICIARY},
+    },
 };
 use alloy_op_evm::{OpBlockExecutionCtx, OpBlockExecutor};
+use alloy_primitives::U256;
 
 use super::{
     evm::{Ethereum, FamilyEvm, OpStack, RunEvm},
@@ -107,7 +111,13 @@ impl<'a> ChainExecutor<'a> {
     /// Returns a [`BlockExecutionError`] if one of them fails.
     pub fn begin(&mut self) -> Result<(), BlockExecutionError> {
         match &mut self.0 {
-            FamilyExecutor::Ethereum(executor) => executor.apply_pre_execution_changes(),
+            FamilyExecutor::Ethereum(executor) => {
+                let number = executor.evm.block().number;
+                if executor.spec.dao_fork_block().is_some_and(|fork| number == U256::from(fork)) {
+                    move_dao_balances(executor.evm.db_mut());
+                }
+                executor.apply_pre_execution_changes()
+            }
             FamilyExecutor::OpStack(executor) => executor.apply_pre_execution_changes(),
         }
     }
@@ -194,4 +204,18 @@ fn evm<'a, F: FamilyEvm>(spec: &ChainSpec, overlay: &'a mut Overlay, header: &He
     let env = F::env(spec, header);
     let precompiles = RunPrecompiles::of(env.cfg_env.spec);
     RunEvm::new(overlay, env, precompiles)
+}
+
+/// Moves the balances of the DAO and its children to the contract for withdrawals (EIP-779), before the first
+/// transaction of the block.
+fn move_dao_balances(overlay: &mut Overlay) {
+    let mut moved = overlay.balance_and_nonce(DAO_HARDFORK_BENEFICIARY).0;
+    for address in DAO_HARDFORK_ACCOUNTS {
+        let balance = overlay.balance_and_nonce(address).0;
+        if !balance.is_zero() {
+            moved += balance;
+            overlay.set(address, Some(U256::ZERO), None, None);
+        }
+    }
+    overlay.set(DAO_HARDFORK_BENEFICIARY, Some(moved), None, None);
 }

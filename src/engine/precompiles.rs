@@ -96,7 +96,8 @@ where
             return Err("the precompiles take too long to run inline".to_owned());
         }
         let used = result.gas.total_gas_spent();
-        *left = left.saturating_sub(used);
+        // A precompile that fails has worked for an unknown part of the gas that the call loses, so all of it counts.
+        *left = left.saturating_sub(if result.result.is_ok() { used } else { bounded.gas_limit });
         result.gas = Gas::new(inputs.gas_limit);
         result.gas.set_spent(used);
         Ok(Some(result))

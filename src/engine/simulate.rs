@@ -2,7 +2,7 @@
 
 mod plan;
 
-use std::borrow::Cow;
+use std::{borrow::Cow, cmp::Ordering};
 
 use alloy_consensus::{Header, Receipt, ReceiptWithBloom, TxType};
 use alloy_eips::{
@@ -290,7 +290,9 @@ impl Simulator<'_> {
             let filled = place.fill(call, evm.db_mut())?;
             let listed = unsigned_tx(call, filled)?;
             let mut tx = tx_env(call, filled);
-            if !self.validation {
+            if self.validation {
+                check_nonce(call.from, tx.nonce, evm.db_mut().balance_and_nonce(call.from).1)?;
+            } else {
                 // Nonces are not checked here, and revm rejects a nonce of `u64::MAX`.
                 tx.nonce = tx.nonce.min(u64::MAX - 1);
                 if tx.max_fee_per_blob_gas == 0 {
@@ -342,6 +344,19 @@ impl Simulator<'_> {
         );
         let Ok(()) = evm.rest().increment_balances(increments);
         Ok(ran)
+    }
+}
+
+/// Checks a call's nonce before its fees, which is geth's order; revm checks fees first. The largest nonce is invalid
+/// (EIP-2681).
+fn check_nonce(address: Address, tx: u64, state: u64) -> Result<(), SimulationError> {
+    match tx.cmp(&state) {
+        Ordering::Less => Err(SimulationError::NonceTooLow { address, tx, state }),
+        Ordering::Greater => Err(SimulationError::NonceTooHigh { address, tx, state }),
+        Ordering::Equal if state == u64::MAX => {
+            Err(SimulationError::Invalid(format!("nonce has max value: address {address}, nonce: {state}")))
+        }
+        Ordering::Equal => Ok(()),
     }
 }
 

@@ -1,22 +1,30 @@
 //! Importing a chain from a file: consecutive blocks in RLP, each executed and checked against its header.
 
 use std::{
+    collections::VecDeque,
     fmt::Display,
     path::{Path, PathBuf},
     sync::Arc,
 };
 
-use alloy_consensus::{Block, Header, proofs};
-use alloy_eips::eip7685::Requests;
+use alloy_consensus::{
+    Block, Header, TxEnvelope,
+    crypto::RecoveryError,
+    proofs,
+    transaction::{Recovered, SignerRecoverable},
+};
+use alloy_eips::{
+    eip7002::WITHDRAWAL_REQUEST_PREDEPLOY_ADDRESS, eip7251::CONSOLIDATION_REQUEST_PREDEPLOY_ADDRESS, eip7685::Requests,
+};
 use alloy_evm::block::BlockExecutionError;
 use alloy_hardforks::EthereumHardforks;
-use alloy_primitives::{B64, B256, U256};
+use alloy_primitives::{Address, B64, B256, Bytes, KECCAK256_EMPTY, U256, bytes};
 use alloy_rlp::Decodable;
 use indicatif::{ProgressBar, ProgressStyle};
 
 use super::apply::{Executed, execute_block, stand_on, withdrawals_root};
 use crate::{
-    chain::{BlockBody, ChainSpec, ChainTx, SealedBlock, receipts_root_and_bloom, transactions_root},
+    chain::{BlockBody, ChainSpec, ChainTx, Family, SealedBlock, receipts_root_and_bloom, transactions_root},
     state::{LocalWorld, Snapshot},
 };
 
@@ -24,8 +32,25 @@ use crate::{
 const GAS_LIMIT_BOUND_DIVISOR: u64 = 1024;
 /// The lowest gas limit (yellow paper, 4.4.4).
 const MINIMUM_GAS_LIMIT: u64 = 5_000;
+/// The highest gas limit (EIP-4803's bound, which clients enforce).
+const MAXIMUM_GAS_LIMIT: u64 = i64::MAX as u64;
 /// The most bytes of `extraData` (yellow paper, 4.4.4).
 const MAXIMUM_EXTRA_DATA: usize = 32;
+/// The most bytes of a block's RLP from Osaka on (EIP-7934).
+const MAXIMUM_BLOCK_SIZE: usize = 8_388_608;
+/// The most uncles of a block (yellow paper, 4.3).
+const MAXIMUM_OMMERS: usize = 2;
+/// The most generations from a block to the parent of its uncle (yellow paper, 4.3).
+const OMMER_GENERATIONS: usize = 6;
+/// The `extraData` of the first blocks of the DAO fork (EIP-779).
+const DAO_EXTRA_DATA: Bytes = bytes!("64616f2d686172642d666f726b");
+/// The contracts without whose code a block is invalid from Prague on (EIP-7002, EIP-7251).
+const REQUEST_CONTRACTS: [(&str, Address); 2] = [
+    ("the contract of withdrawal requests (EIP-7002)", WITHDRAWAL_REQUEST_PREDEPLOY_ADDRESS),
+    ("the contract of consolidation requests (EIP-7251)", CONSOLIDATION_REQUEST_PREDEPLOY_ADDRESS),
+];
+/// The number of blocks that have [`DAO_EXTRA_DATA`].
+const DAO_EXTRA_DATA_BLOCKS: u64 = 10;
 
 /// The reason why a chain file cannot be imported.
 #[derive(Debug, thiserror::Error)]
@@ -93,8 +118,29 @@ pub fn import(
 ) -> Result<Snapshot, ImportError> {
     let bytes = std::fs::read(file).map_err(|source| ImportError::Read { path: file.into(), source })?;
     let bar = ProgressBar::new(bytes.len() as u64).with_style(style()).with_message("importing");
-    let mut rest = bytes.as_slice();
+    let head = import_bytes(spec, base, &bytes, |head, done| {
+        keep(head);
+        bar.set_position(done as u64);
+    });
+    bar.finish_and_clear();
+    head
+}
+
+/// Imports the blocks in `bytes` on `base`, passes each result to `keep` with the number of bytes that are imported by
+/// then, and returns the last.
+///
+/// # Errors
+///
+/// Returns an [`ImportError`] for the first bad block.
+pub fn import_bytes(
+    spec: &ChainSpec,
+    base: Snapshot,
+    bytes: &[u8],
+    mut keep: impl FnMut(&Snapshot, usize),
+) -> Result<Snapshot, ImportError> {
+    let mut rest = bytes;
     let mut head = base;
+    let mut ancestors = VecDeque::from([head.head.clone()]);
     while !rest.is_empty() {
         let offset = bytes.len() - rest.len();
         let block = Block::<ChainTx>::decode(&mut rest).map_err(|source| ImportError::Decode {
@@ -105,11 +151,12 @@ pub fn import(
         if block.header.number == 0 && block.header.hash_slow() == head.head_hash() {
             continue; // A file may begin with the genesis itself.
         }
-        head = import_block(spec, &head, block)?;
-        keep(&head);
-        bar.set_position((bytes.len() - rest.len()) as u64);
+        let size = bytes.len() - rest.len() - offset;
+        head = import_block(spec, &head, &ancestors, block, size)?;
+        ancestors.push_front(head.head.clone());
+        ancestors.truncate(OMMER_GENERATIONS + 1);
+        keep(&head, bytes.len() - rest.len());
     }
-    bar.finish_and_clear();
     Ok(head)
 }
 
@@ -118,19 +165,44 @@ fn style() -> ProgressStyle {
         .unwrap_or_else(|_| ProgressStyle::default_bar())
 }
 
-fn import_block(spec: &ChainSpec, parent: &Snapshot, block: Block<ChainTx>) -> Result<Snapshot, ImportError> {
+/// Imports a block on `parent`. `ancestors` are the blocks before it that are known, the newest first, and `size` is the
+/// length of its RLP.
+fn import_block(
+    spec: &ChainSpec,
+    parent: &Snapshot,
+    ancestors: &VecDeque<Arc<SealedBlock>>,
+    block: Block<ChainTx>,
+    size: usize,
+) -> Result<Snapshot, ImportError> {
     let Block { header, body } = block;
     let number = header.number;
     check_against_parent(spec, parent.head.header.inner(), parent.head_hash(), &header)?;
+    let check = Check { number };
+    if size > MAXIMUM_BLOCK_SIZE && spec.is_osaka_active_at_timestamp(header.timestamp) {
+        check.fail("size", format!("at most {MAXIMUM_BLOCK_SIZE} bytes (EIP-7934)"), size)?;
+    }
+    let shanghai = spec.is_shanghai_active_at_timestamp(header.timestamp);
+    if shanghai != body.withdrawals.is_some() {
+        check.fail("withdrawals", present(shanghai), present(!shanghai))?;
+    }
+    check.equal("sha3Uncles", header.ommers_hash, proofs::calculate_ommers_root(&body.ommers))?;
+    check_ommers(spec, ancestors, &header, &body.ommers)?;
     let transactions = body
         .transactions
         .into_iter()
         .enumerate()
-        .map(|(index, tx)| tx.recovered().map_err(|source| ImportError::Signature { number, index, source }))
+        .map(|(index, tx)| {
+            if matches!(&tx, ChainTx::Signed(TxEnvelope::Eip4844(tx)) if tx.tx().sidecar().is_some()) {
+                check.fail(
+                    "transactions",
+                    "blob transactions without their sidecars",
+                    format!("a sidecar at {index}"),
+                )?;
+            }
+            recover(spec, number, tx).map_err(|source| ImportError::Signature { number, index, source })
+        })
         .collect::<Result<Vec<_>, ImportError>>()?;
-    let check = Check { number };
     check.equal("transactionsRoot", header.transactions_root, transactions_root(&transactions))?;
-    check.equal("sha3Uncles", header.ommers_hash, proofs::calculate_ommers_root(&body.ommers))?;
 
     let executed = execute_block(spec, parent, &header, &transactions, &body.ommers, body.withdrawals.as_ref())
         .map_err(|source| ImportError::Execution { number, source })?;
@@ -142,6 +214,48 @@ fn import_block(spec: &ChainSpec, parent: &Snapshot, block: Block<ChainTx>) -> R
     let mut hashes = parent.hashes.clone();
     hashes.push(number, block.hash());
     Ok(stand_on(executed.world, Arc::new(block), hashes))
+}
+
+/// Returns a transaction with its sender. Before Homestead, a signature may have a high `s` (EIP-2).
+fn recover(spec: &ChainSpec, number: u64, tx: ChainTx) -> Result<Recovered<ChainTx>, RecoveryError> {
+    if spec.is_homestead_active_at_block(number) {
+        return tx.recovered();
+    }
+    let sender = tx.recover_signer_unchecked()?;
+    Ok(Recovered::new_unchecked(tx, sender))
+}
+
+/// Checks the uncles of a block: none after the merge (EIP-3675), and before it at most two, each a child of one of the
+/// block's ancestors that is valid on it, not an ancestor itself, and not included before (yellow paper, 4.3).
+fn check_ommers(
+    spec: &ChainSpec,
+    ancestors: &VecDeque<Arc<SealedBlock>>,
+    header: &Header,
+    ommers: &[Header],
+) -> Result<(), ImportError> {
+    let check = Check { number: header.number };
+    let most = if spec.is_post_merge(header.number) { 0 } else { MAXIMUM_OMMERS };
+    if ommers.len() > most {
+        return check.fail("uncles", format!("at most {most}"), ommers.len());
+    }
+    for (at, ommer) in ommers.iter().enumerate() {
+        let hash = ommer.hash_slow();
+        let is_ancestor = ancestors.iter().any(|ancestor| ancestor.hash() == hash);
+        let before = ancestors.iter().take(OMMER_GENERATIONS).flat_map(|ancestor| ancestor.body().ommers.clone());
+        let is_repeated = before.chain(ommers[..at].iter().cloned()).any(|other| other.hash_slow() == hash);
+        if is_ancestor || is_repeated {
+            let found = if is_ancestor { "an ancestor" } else { "an uncle that was included before" };
+            return check.fail("uncles", "blocks that were not included before", found);
+        }
+        // The parent of the block is its generation 1, whose children are its siblings.
+        let kin = ancestors.iter().skip(1).take(OMMER_GENERATIONS).find(|kin| kin.hash() == ommer.parent_hash);
+        let Some(kin) = kin else {
+            let expected = format!("children of the {OMMER_GENERATIONS} blocks before the parent");
+            return check.fail("uncles", expected, format!("a child of {}", ommer.parent_hash));
+        };
+        check_against_parent(spec, kin.header.inner(), kin.hash(), ommer)?;
+    }
+    Ok(())
 }
 
 fn check_against_parent(
@@ -167,6 +281,14 @@ fn check_against_parent(
         let expected = format!("less than {room} from {usual_limit}, and at least {MINIMUM_GAS_LIMIT}");
         return check.fail("gasLimit", expected, header.gas_limit);
     }
+    if header.gas_limit > MAXIMUM_GAS_LIMIT {
+        return check.fail("gasLimit", format!("at most {MAXIMUM_GAS_LIMIT}"), header.gas_limit);
+    }
+    if let Some(fork) = spec.dao_fork_block()
+        && (fork..fork + DAO_EXTRA_DATA_BLOCKS).contains(&header.number)
+    {
+        check.equal("extraData", &DAO_EXTRA_DATA, &header.extra_data)?;
+    }
     if header.extra_data.len() > MAXIMUM_EXTRA_DATA {
         let expected = format!("at most {MAXIMUM_EXTRA_DATA} bytes");
         return check.fail("extraData", expected, format!("{} bytes", header.extra_data.len()));
@@ -174,6 +296,8 @@ fn check_against_parent(
     if spec.is_post_merge(header.number) {
         check.equal("difficulty", U256::ZERO, header.difficulty)?;
         check.equal("nonce", B64::ZERO, header.nonce)?;
+    } else {
+        check.equal("difficulty", spec.next_difficulty(parent, header.timestamp), header.difficulty)?;
     }
     let base_fee = spec.next_base_fee(parent, header.number, header.timestamp);
     check.equal_option("baseFeePerGas", base_fee, header.base_fee_per_gas)?;
@@ -202,6 +326,13 @@ fn check_against_execution(spec: &ChainSpec, header: &Header, executed: &Execute
     let prague = spec.is_prague_active_at_timestamp(header.timestamp);
     let requests_hash = prague.then(|| Requests::requests_hash(&executed.requests));
     check.equal_option("requestsHash", header.requests_hash, requests_hash)?;
+    if prague && spec.family() == Family::Ethereum {
+        for (field, contract) in REQUEST_CONTRACTS {
+            if executed.world.account(&contract).is_none_or(|account| account.code.hash == KECCAK256_EMPTY) {
+                return check.fail(field, format!("code at {contract}"), "none");
+            }
+        }
+    }
     let root = executed.world.local().map(LocalWorld::state_root_in_parallel);
     check.equal_option("stateRoot", Some(header.state_root), root)
 }

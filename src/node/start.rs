@@ -5,7 +5,7 @@ use std::{path::Path, sync::Arc};
 use alloy_genesis::Genesis;
 use alloy_primitives::{B256, keccak256};
 use alloy_signer_local::PrivateKeySigner;
-use eyre::WrapErr;
+use eyre::{WrapErr, bail};
 use serde::de::IgnoredAny;
 
 use crate::{
@@ -223,6 +223,17 @@ pub fn read_genesis(path: &Path) -> eyre::Result<(Genesis, B256)> {
     let text = std::fs::read(path).wrap_err_with(|| format!("--genesis {}", path.display()))?;
     let genesis = parse_genesis(&text)
         .wrap_err_with(|| format!("--genesis {}: expected a geth-format genesis", path.display()))?;
+    let config = &genesis.config;
+    let number = genesis.number.unwrap_or_default();
+    if let (Some(constantinople), Some(petersburg)) = (config.constantinople_block, config.petersburg_block)
+        && (constantinople..petersburg).contains(&number)
+    {
+        bail!(
+            "--genesis {}: config.petersburgBlock: {petersburg}: expected at most constantinopleBlock, {constantinople}: \
+             gas by EIP-1283, which Constantinople alone has, is not supported",
+            path.display()
+        );
+    }
     Ok((genesis, keccak256(&text)))
 }
 

@@ -200,6 +200,14 @@ impl Overlay {
         entry.now.slots.insert(slot, value);
     }
 
+    /// Returns whether the account has a slot that is not zero. Of an account of a remote base only the slots that were
+    /// written are known, so the answer is false without them.
+    pub fn has_storage(&mut self, address: Address) -> bool {
+        let id = self.id(address);
+        let entry = &self.entries[id];
+        entry.remote.is_none() && entry.has_storage()
+    }
+
     /// Returns the net change of every account that changed since the overlay last [settled](Overlay::settle).
     pub fn changes(&self) -> impl Iterator<Item = &AccountChange> {
         self.entries[..self.ids.len()].iter().filter(|entry| entry.is_changed).map(|entry| &entry.now)
@@ -336,6 +344,18 @@ impl OverlayEntry {
             Some(base) => base.known_slot(slot),
             None => None,
         }
+    }
+
+    /// Returns whether a slot that is held here is not zero.
+    fn has_storage(&self) -> bool {
+        let is_written = |slot: &U256| self.now.slots.contains_key(slot) || self.settled.contains_key(slot);
+        let earlier = self.settled.iter().filter(|(slot, _)| !self.now.slots.contains_key(*slot));
+        self.now.slots.iter().chain(earlier).any(|(_, value)| !value.is_zero())
+            || !self.bare
+                && self
+                    .base
+                    .as_ref()
+                    .is_some_and(|base| base.slots().any(|(slot, value)| !value.is_zero() && !is_written(slot)))
     }
 
     /// Deletes the storage.

@@ -36,6 +36,7 @@ impl Victim {
         let at = address(&presim.url);
         let mut victim = Self { presim, at, idle: 0 };
         victim.serves().await;
+        victim.has_kzg_tables().await;
         // Resets the peak (proc(5), clear_refs).
         std::fs::write(format!("/proc/{}/clear_refs", victim.presim.child.id()), "5").expect("a peak can be reset");
         victim.idle = victim.mib("VmRSS");
@@ -48,6 +49,19 @@ impl Victim {
         let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
         let kib = line.and_then(|line| line.trim().strip_suffix(" kB")).expect("a size in kB");
         kib.parse::<u64>().expect("a number") / 1_024
+    }
+
+    /// Waits for the tables of EIP-4844, of about 100 MiB, which a thread loads beside the start: a call of the
+    /// point-evaluation precompile (address 0x0a), with the commitment and the proof of the zero polynomial.
+    async fn has_kzg_tables(&self) {
+        let hash = "010657f37554c781402a22917dee2f75def7ab966d7b770905398eba3c444014";
+        let infinity = format!("c0{:094}", 0);
+        let input = format!("0x{hash}{:0128}{infinity}{infinity}", 0);
+        let to = "0x000000000000000000000000000000000000000a";
+        let text = request(1, "eth_call", json!([{ "to": to, "input": input }, "latest"])).to_string();
+        let answer = timeout(Duration::from_secs(30), Transport::Http1.ask(self.at, &[], &text)).await;
+        let answer = answer.expect("the tables are loaded in time").json();
+        assert_eq!(answer["result"].as_str().map(|result| result.len()), Some(2 + 128), "{answer}");
     }
 
     /// Checks that an honest client is served over every transport.

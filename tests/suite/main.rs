@@ -30,6 +30,7 @@ mod limits;
 mod live;
 mod logs;
 mod memory;
+mod official;
 mod op_stack;
 mod origins;
 mod pool_places;

@@ -679,5 +679,5 @@ fn a_malformed_genesis_of_the_op_stack_is_refused() {
     let mut broken = config(4242, "jovian");
     broken["canyonTime"] = json!("soon");
     let error = ChainSpec::new(serde_json::from_value(broken).unwrap(), 2).unwrap_err().to_string();
-    assert!(error.contains("canyonTime") && error.contains("expected numbers"), "{error}");
+    assert!(error.contains("canyonTime") && error.contains("expected Unix times"), "{error}");
 }

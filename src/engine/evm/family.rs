@@ -6,12 +6,12 @@ use alloy_consensus::Header;
 use alloy_evm::{EvmEnv, FromRecoveredTx, FromTxWithEncoded, IntoTxEnv};
 use alloy_op_evm::OpTx;
 use alloy_primitives::{Bytes, U256};
-use op_revm::{L1BlockInfo, OpEvm, OpHaltReason, OpSpecId, OpTransaction, OpTransactionError};
+use op_revm::{L1BlockInfo, OpHaltReason, OpSpecId, OpTransaction, OpTransactionError};
 use revm::{
-    Context, InspectEvm, Inspector, Journal,
+    Context, Inspector, Journal,
     context::{
-        BlockEnv, CfgEnv, ContextSetters, ContextTr, Evm as Inner, JournalTr, Transaction, TxEnv,
-        result::{EVMError, ExecutionResult, HaltReason, OutOfGasError, ResultAndState},
+        BlockEnv, CfgEnv, Evm as Inner, Transaction, TxEnv,
+        result::{EVMError, ExecutionResult, HaltReason, OutOfGasError},
     },
     handler::{EthFrame, Handler, MainnetHandler, SystemCallTx, instructions::EthInstructions},
     inspector::InspectorHandler,
@@ -81,7 +81,7 @@ pub trait FamilyEvm: Copy + Debug + Send + Sync + Sized + 'static {
     /// Returns an [`EVMError`] if the meter stopped the run.
     fn handle_system_call(evm: &mut RunEvm<'_, Self>) -> Result<ExecutionResult, EVMError<Infallible>>;
 
-    /// Runs `tx` in `evm`, and shows each step to the inspector of `evm`.
+    /// Runs the transaction that `evm` is set to, and shows each step to the inspector of `evm`.
     ///
     /// # Errors
     ///
@@ -92,9 +92,8 @@ pub trait FamilyEvm: Copy + Debug + Send + Sync + Sized + 'static {
             Context<BlockEnv, Self::Tx, CfgEnv<Self::Spec>, &'a mut Overlay, Journal<&'a mut Overlay>, Self::Chain>,
         >,
     >(
-        evm: InnerEvm<'a, Self, I>,
-        tx: Self::Tx,
-    ) -> Result<ResultAndState, EVMError<Infallible>>;
+        evm: &mut RunEvm<'a, Self, I>,
+    ) -> Result<ExecutionResult, EVMError<Infallible>>;
 }
 
 /// The family of Ethereum itself.
@@ -124,11 +123,8 @@ impl FamilyEvm for Ethereum {
         MainnetHandler::default().run_system_call(evm)
     }
 
-    fn inspect<'a, I: Inspector<Host<'a, Self>>>(
-        mut evm: InnerEvm<'a, Self, I>,
-        tx: TxEnv,
-    ) -> Result<ResultAndState, Error> {
-        evm.inspect_tx(tx)
+    fn inspect<'a, I: Inspector<Host<'a, Self>>>(evm: &mut RunEvm<'a, Self, I>) -> Result<ExecutionResult, Error> {
+        MainnetHandler::default().inspect_run(evm)
     }
 }
 
@@ -168,14 +164,8 @@ impl FamilyEvm for OpStack {
         CallHandler::new().run_system_call(evm).map(ended).map_err(explain)
     }
 
-    fn inspect<'a, I: Inspector<Host<'a, Self>>>(
-        evm: InnerEvm<'a, Self, I>,
-        tx: OpTx,
-    ) -> Result<ResultAndState, Error> {
-        let mut evm = OpEvm(evm);
-        evm.0.ctx.set_tx(tx);
-        let ran = CallHandler::new().inspect_run(&mut evm).map_err(explain)?;
-        Ok(ResultAndState::new(ended(ran), evm.0.ctx.journal_mut().finalize()))
+    fn inspect<'a, I: Inspector<Host<'a, Self>>>(evm: &mut RunEvm<'a, Self, I>) -> Result<ExecutionResult, Error> {
+        CallHandler::new().inspect_run(evm).map(ended).map_err(explain)
     }
 }
 

@@ -15,7 +15,7 @@ use alloy_evm::EvmEnv;
 use revm::{
     Inspector,
     context::{
-        TxEnv,
+        ContextSetters, TxEnv,
         result::{EVMError, ResultAndState},
     },
 };
@@ -34,7 +34,10 @@ pub(super) fn inspect<'a, F: FamilyEvm, I: Inspector<Host<'a, F>>>(
     call: TxEnv,
 ) -> Result<ResultAndState, EVMError<Infallible>> {
     let number = env.block_env.number;
-    let mut evm = run::inner::<F, I>(overlay, env, precompiles, inspector, run::Memory::fresh());
-    evm.ctx.chain = F::waived(number);
-    F::inspect(evm, F::unsigned(call))
+    let mut evm = RunEvm::<F, I>::inspected(overlay, env, precompiles, inspector);
+    evm.inner.ctx.chain = F::waived(number);
+    evm.inner.ctx.set_tx(F::unsigned(call));
+    let result = F::inspect(&mut evm);
+    let state = evm.inner.ctx.journaled_state.inner.finalize();
+    result.map(|result| ResultAndState::new(result, state))
 }

@@ -3,11 +3,12 @@
 use std::{cell::RefCell, convert::Infallible};
 
 use alloy_evm::{Evm, EvmEnv};
-use alloy_primitives::{Address, Bytes};
+use alloy_primitives::{Address, Bytes, KECCAK256_EMPTY};
 use revm::{
-    Context, Journal, JournalEntry,
+    Context, Inspector, Journal, JournalEntry,
     context::{
-        BlockEnv, CfgEnv, ContextSetters, Evm as Inner, FrameStack, JournalInner, LocalContext, TxEnv,
+        BlockEnv, CfgEnv, ContextSetters, Evm as Inner, FrameStack, JournalInner, JournalTr, LocalContext, TxEnv,
+        journaled_state::account::JournaledAccountTr,
         result::{EVMError, ExecutionResult, HaltReason, ResultAndState},
     },
     handler::{
@@ -15,8 +16,11 @@ use revm::{
         evm::{ContextDbError, FrameInitResult},
         instructions::EthInstructions,
     },
-    inspector::NoOpInspector,
-    interpreter::interpreter_action::FrameInit,
+    inspector::{InspectorEvmTr, NoOpInspector},
+    interpreter::{
+        CreateOutcome, FrameInput, Gas, InstructionResult, InterpreterResult, interpreter_action::FrameInit,
+    },
+    primitives::constants::CALL_STACK_LIMIT,
     state::EvmState,
 };
 
@@ -37,8 +41,8 @@ type Error = EVMError<Infallible>;
 /// gets its number in the overlay's [`LogNumbers`](crate::state::LogNumbers).
 ///
 /// The allocations of a run (frames with their stacks, the journal, the memory) stay on its thread for the next run.
-pub struct RunEvm<'a, F: FamilyEvm = Ethereum> {
-    inner: InnerEvm<'a, F, NoOpInspector>,
+pub struct RunEvm<'a, F: FamilyEvm = Ethereum, I = NoOpInspector> {
+    pub(super) inner: InnerEvm<'a, F, I>,
     /// Whether transfers of the native currency are written as logs.
     transfers: bool,
     /// The depth of the deepest frame so far.
@@ -160,7 +164,58 @@ pub(super) fn inner<'a, F: FamilyEvm, I>(
     Inner { ctx: ctx.with_cfg(cfg_env), inspector, instruction, precompiles, frame_stack: frames }
 }
 
-impl<'a, F: FamilyEvm> EvmTr for RunEvm<'a, F> {
+impl<'a, F: FamilyEvm, I> RunEvm<'a, F, I> {
+    /// Creates an EVM over `overlay` in `env`, whose steps `inspector` sees.
+    pub(super) fn inspected(
+        overlay: &'a mut Overlay,
+        env: EvmEnv<F::Spec>,
+        precompiles: RunPrecompiles,
+        inspector: I,
+    ) -> Self {
+        Self {
+            inner: inner::<F, I>(overlay, env, precompiles, inspector, Memory::fresh()),
+            transfers: false,
+            deepest: 0,
+        }
+    }
+
+    /// Begins a frame, unless it is a creation that collides.
+    fn begin(&mut self, init: FrameInit) -> Result<FrameInitResult<'_, EthFrame>, ContextDbError<Host<'a, F>>> {
+        match self.collision(&init)? {
+            Some(collision) => Ok(ItemOrResult::Result(collision)),
+            None => self.inner.frame_init(init),
+        }
+    }
+
+    /// Returns the end of a creation at an address that has storage, but neither code nor a nonce (EIP-7610). revm's
+    /// journal knows only code and nonce. The caller's nonce is used, and all gas, as for other collisions.
+    ///
+    /// Of an account of a remote base it is not known whether it has storage, so the rule is not enforced there. No
+    /// chain has had such accounts since EIP-158.
+    fn collision(&mut self, init: &FrameInit) -> Result<Option<FrameResult>, ContextDbError<Host<'a, F>>> {
+        let FrameInput::Create(inputs) = &init.frame_input else { return Ok(None) };
+        let journal = &mut self.inner.ctx.journaled_state;
+        let caller = &journal.load_account(inputs.caller())?.data.info;
+        let nonce = caller.nonce;
+        if init.depth > CALL_STACK_LIMIT as usize || caller.balance < inputs.value() || nonce == u64::MAX {
+            return Ok(None);
+        }
+        let address = inputs.created_address(nonce);
+        if !journal.database.has_storage(address) {
+            return Ok(None);
+        }
+        let there = &journal.load_account(address)?.data.info;
+        if there.nonce != 0 || there.code_hash != KECCAK256_EMPTY {
+            return Ok(None);
+        }
+        journal.load_account_mut(inputs.caller())?.bump_nonce();
+        let gas = Gas::new_with_regular_gas_and_reservoir(inputs.gas_limit(), inputs.reservoir());
+        let result = InterpreterResult { result: InstructionResult::CreateCollision, gas, output: Bytes::new() };
+        Ok(Some(FrameResult::Create(CreateOutcome { result, address: None })))
+    }
+}
+
+impl<'a, F: FamilyEvm, I> EvmTr for RunEvm<'a, F, I> {
     type Context = Host<'a, F>;
     type Instructions = Instructions<'a, F>;
     type Precompiles = RunPrecompiles;
@@ -182,10 +237,10 @@ impl<'a, F: FamilyEvm> EvmTr for RunEvm<'a, F> {
     ) -> Result<FrameInitResult<'_, Self::Frame>, ContextDbError<Self::Context>> {
         self.deepest = self.deepest.max(init.depth);
         if !self.transfers {
-            return self.inner.frame_init(init);
+            return self.begin(init);
         }
-        let Some(transfer) = Transfer::of(&init.frame_input) else { return self.inner.frame_init(init) };
-        let created = match self.inner.frame_init(init)? {
+        let Some(transfer) = Transfer::of(&init.frame_input) else { return self.begin(init) };
+        let created = match self.begin(init)? {
             // The frame has ended: at a precompile, without code, or because it may not begin. Only calls can succeed.
             ItemOrResult::Result(result) => {
                 if result.interpreter_result().is_ok() {
@@ -221,6 +276,28 @@ impl<'a, F: FamilyEvm> EvmTr for RunEvm<'a, F> {
         result: FrameResult,
     ) -> Result<Option<FrameResult>, ContextDbError<Self::Context>> {
         self.inner.frame_return_result(result)
+    }
+}
+
+impl<'a, F: FamilyEvm, I: Inspector<Host<'a, F>>> InspectorEvmTr for RunEvm<'a, F, I> {
+    type Inspector = I;
+
+    fn all_inspector(
+        &self,
+    ) -> (&Self::Context, &Self::Instructions, &Self::Precompiles, &FrameStack<Self::Frame>, &Self::Inspector) {
+        self.inner.all_inspector()
+    }
+
+    fn all_mut_inspector(
+        &mut self,
+    ) -> (
+        &mut Self::Context,
+        &mut Self::Instructions,
+        &mut Self::Precompiles,
+        &mut FrameStack<Self::Frame>,
+        &mut Self::Inspector,
+    ) {
+        self.inner.all_mut_inspector()
     }
 }
 

@@ -72,6 +72,9 @@ pub type Slots = Vec<(Address, Vec<U256>)>;
 /// Parses storage slots by account, and the block in whose state they are looked up.
 pub fn parse_slots(params: &str, dialect: &Dialect) -> Result<(Slots, Selector), RpcError> {
     let SlotsParams(accounts, selector) = parse(params, dialect)?;
+    if accounts.is_empty() {
+        return Err(RpcError::params("params[0]: empty: expected at least one account"));
+    }
     bound_slots("params[0]", accounts.values().map(Vec::len).sum())?;
     let accounts =
         accounts.into_iter().map(|(address, slots)| (address.0.into(), slots.iter().map(|slot| slot.0).collect()));

@@ -1,0 +1,121 @@
+//! Blockchain tests: blocks in RLP, imported one after another.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use alloy_consensus::{Block as RlpBlock, Header};
+use alloy_primitives::{Address, B256, Bytes};
+use alloy_rlp::Decodable;
+use presim::{
+    chain::{BlockBody, BlockHashes, ChainTx, SealedBlock},
+    feed::{apply::stand_on, chain_file::import_bytes},
+    state::Snapshot,
+};
+use serde::Deserialize;
+
+use super::{
+    CaseOutcome, assert_none_failed, network, run_all,
+    state::{PreAccount, TestConfig, world},
+};
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct ChainTest {
+    network: String,
+    pre: BTreeMap<Address, PreAccount>,
+    #[serde(rename = "genesisRLP")]
+    genesis: Bytes,
+    blocks: Vec<TestBlock>,
+    #[serde(rename = "lastblockhash")]
+    last: B256,
+    config: Option<TestConfig>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct TestBlock {
+    rlp: Bytes,
+    expect_exception: Option<String>,
+}
+
+impl TestBlock {
+    fn has_uncles(&self) -> bool {
+        RlpBlock::<ChainTx>::decode(&mut self.rlp.as_ref()).is_ok_and(|block| !block.body.ommers.is_empty())
+    }
+}
+
+fn run_test(test: &ChainTest) -> CaseOutcome {
+    if test.network.contains("AtDiff") {
+        return CaseOutcome::Skipped("the merge at a total difficulty: a genesis names its block");
+    }
+    let chain_id = test.config.as_ref().and_then(|config| Some(config.chain_id?.to()));
+    let blobs = test.config.as_ref().and_then(|config| config.blobs.as_ref());
+    let Some(spec) = network::spec(&test.network, chain_id, blobs) else {
+        return CaseOutcome::Failed(format!("an unknown network: {}", test.network));
+    };
+    let header = RlpBlock::<ChainTx>::decode(&mut test.genesis.as_ref()).unwrap().header;
+    let mut head = match genesis(test, header) {
+        Ok(head) => head,
+        Err(problem) => return CaseOutcome::Failed(problem),
+    };
+    let (first, mut valid) = (head.copy(), Vec::new());
+    for (at, block) in test.blocks.iter().enumerate() {
+        // Uncles are checked against the blocks of the same import.
+        let imported = if block.has_uncles() {
+            import_bytes(&spec, first.copy(), &[valid.as_slice(), &block.rlp].concat(), |_, _| {})
+        } else {
+            import_bytes(&spec, head.copy(), &block.rlp, |_, _| {})
+        };
+        if imported.is_ok() {
+            valid.extend_from_slice(&block.rlp);
+        }
+        match (imported, &block.expect_exception) {
+            (Ok(_), Some(exception)) => return CaseOutcome::Failed(format!("block {at} accepted: {exception}")),
+            (Ok(next), None) => head = next,
+            (Err(_), Some(_)) => {}
+            (Err(error), None) => {
+                let parent = RlpBlock::<ChainTx>::decode(&mut block.rlp.as_ref()).map(|block| block.header.parent_hash);
+                if parent.is_ok_and(|parent| parent != head.head_hash()) {
+                    return CaseOutcome::Skipped("a block of another branch: the importer takes one chain");
+                }
+                let source = std::error::Error::source(&error).map(ToString::to_string).unwrap_or_default();
+                return CaseOutcome::Failed(format!("block {at}: {error}: {source}"));
+            }
+        }
+    }
+    if head.head_hash() == test.last {
+        CaseOutcome::Passed
+    } else {
+        CaseOutcome::Failed(format!("the head is {}, expected {}", head.head_hash(), test.last))
+    }
+}
+
+fn genesis(test: &ChainTest, header: Header) -> Result<Snapshot, String> {
+    let world = world(test.pre.iter());
+    if world.state_root() != header.state_root {
+        return Err("the state of genesis has another root".to_owned());
+    }
+    let number = header.number;
+    let block = SealedBlock::new(header, BlockBody::default());
+    let mut hashes = BlockHashes::default();
+    hashes.push(number, block.hash());
+    Ok(stand_on(world, Arc::new(block), hashes))
+}
+
+#[test]
+fn chains_pass() {
+    for folder in ["eest/blockchain_tests/", "tests/BlockchainTests/"] {
+        if let Some(tally) = run_all(folder, run_file) {
+            assert_none_failed(&tally);
+        }
+    }
+}
+
+pub fn run_file(_: &str, content: &[u8], report: &mut dyn FnMut(&str, &str, CaseOutcome)) {
+    let tests: BTreeMap<String, ChainTest> = match serde_json::from_slice(content) {
+        Ok(tests) => tests,
+        Err(error) => return report("", "", CaseOutcome::Failed(error.to_string())),
+    };
+    for (name, test) in &tests {
+        report(&test.network, name, run_test(test));
+    }
+}
