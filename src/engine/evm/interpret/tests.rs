@@ -1,158 +1,113 @@
 //! Runs programs in this loop and in revm's own. Both must leave the same state.
+//!
+//! `PRESIM_FUZZ_SECONDS` says how long each of the two searches runs.
+
+mod mutants;
+mod programs;
+
+use std::{
+    collections::BTreeMap,
+    io::Write,
+    time::{Duration, Instant},
+};
 
 use alloy_evm::EvmEnv;
 use alloy_primitives::{Address, Bytes};
-use proptest::{collection::vec, prelude::*, sample::select};
+use proptest::{
+    collection::vec,
+    prelude::*,
+    sample::{Index, select},
+    test_runner::{Config, TestRunner},
+};
 use revm::{
     bytecode::Bytecode,
-    context::{BlockEnv, CfgEnv, ContextTr, JournalTr},
+    context::{BlockEnv, CfgEnv, ContextTr, JournalTr, TxEnv, result::ExecutionResult},
+    handler::{Handler, MainnetHandler},
     inspector::NoOpInspector,
     interpreter::{CallInput, InputsImpl, SharedMemory, interpreter::ExtBytecode},
+    state::AccountInfo,
 };
 
+use self::programs::{Part, assemble, callers, calm, contract, parts};
 use super::*;
 use crate::{
     chain::BlockHashes,
     engine::{
         evm::{
+            RunEvm,
             family::{Ethereum, InnerEvm},
             run::{Memory, inner},
         },
         precompiles::RunPrecompiles,
     },
-    state::{Overlay, World},
+    state::{AccountChange, CodeCache, Overlay, World},
 };
 
-/// A part of a program.
+/// Programs that run between two looks at the clock.
+const ROUND: u32 = 500;
+
+/// Runs `check` on values of `strategy` for as long as a search runs, and prints how many it has tried.
+fn search<S: Strategy>(name: &str, strategy: &S, check: impl Fn(S::Value) -> Result<(), TestCaseError>) {
+    let seconds = std::env::var("PRESIM_FUZZ_SECONDS").map_or(5.0, |text| {
+        text.parse::<f64>().unwrap_or_else(|_| panic!("PRESIM_FUZZ_SECONDS is {text}: expected seconds"))
+    });
+    let began = Instant::now();
+    let mut tried = 0;
+    while tried == 0 || began.elapsed() < Duration::from_secs_f64(seconds) {
+        let mut runner = TestRunner::new(Config { cases: ROUND, ..Config::default() });
+        if let Err(failure) = runner.run(strategy, &check) {
+            panic!("after {tried} programs: {failure}");
+        }
+        tried += ROUND;
+    }
+    let _ = writeln!(std::io::stderr(), "{name}: {tried} programs in {:.1} s", began.elapsed().as_secs_f64());
+}
+
+const FORKS: [SpecId; 6] =
+    [SpecId::MERGE, SpecId::SHANGHAI, SpecId::CANCUN, SpecId::PRAGUE, SpecId::OSAKA, SpecId::AMSTERDAM];
+
+/// A program in a frame of its own.
 #[derive(Clone, Debug)]
-enum Part {
-    /// Any byte, which need not be an opcode.
-    Byte(u8),
-    Push(Vec<u8>),
-    /// A jump destination.
-    Label,
-    /// A jump to a label. The index wraps around. In a program without labels, the jump goes to byte 3.
-    Jump {
-        label: usize,
-        conditional: bool,
-    },
+struct FrameRun {
+    code: Bytes,
+    spec: SpecId,
+    gas: u64,
 }
 
-/// Generates words, many at the edges of arithmetic, shifts, signs and offsets.
-fn words() -> impl Strategy<Value = Vec<u8>> {
-    let bit = |bit: usize| U256::from(1) << bit;
-    let edges = [0_u64, 1, 2, 7, 8, 31, 32, 33, 63, 64, 96, 255, 256, 257, u64::MAX]
-        .map(U256::from)
-        .into_iter()
-        .chain([
-            bit(64),
-            bit(128),
-            bit(255),
-            bit(255) - U256::from(1),
-            !bit(255),
-            U256::MAX,
-            U256::MAX - U256::from(31),
-        ])
-        .map(|word| word.to_be_bytes_trimmed_vec())
-        .collect::<Vec<_>>();
-    prop_oneof![3 => select(edges), 1 => vec(any::<u8>(), 1..=32), 2 => vec(0_u8..96, 1)]
+/// The last opcodes of a program, at which its gas may end.
+const LAST_STEPS: usize = 24;
+
+/// A program, which runs with enough gas, and with as much as ends at one of its last opcodes or one unit before.
+#[derive(Clone, Debug)]
+struct Program {
+    run: FrameRun,
+    ends: Vec<Index>,
 }
 
-fn parts() -> impl Strategy<Value = Vec<Part>> {
-    use opcode::*;
-    let plain = vec![
-        ADD,
-        MUL,
-        SUB,
-        DIV,
-        MOD,
-        LT,
-        GT,
-        SLT,
-        SGT,
-        EQ,
-        ISZERO,
-        AND,
-        OR,
-        XOR,
-        NOT,
-        SHL,
-        SHR,
-        POP,
-        MLOAD,
-        MSTORE,
-        MSTORE8,
-        PC,
-        MSIZE,
-        GAS,
-        PUSH0,
-        DUP1,
-        DUP2,
-        DUP3,
-        DUP7,
-        DUP16,
-        SWAP1,
-        SWAP2,
-        SWAP3,
-        SWAP16,
-        JUMP,
-        JUMPI,
-        JUMPDEST,
-        KECCAK256,
-        SLOAD,
-        SSTORE,
-        CALLDATALOAD,
-        CALLER,
-        SDIV,
-        SMOD,
-        BYTE,
-        SAR,
-        SIGNEXTEND,
-        MULMOD,
-        MCOPY,
-        LOG1,
-    ];
-    let part = prop_oneof![
-        10 => select(plain).prop_map(Part::Byte),
-        10 => words().prop_map(Part::Push),
-        1 => any::<u8>().prop_map(Part::Byte),
-        1 => Just(Part::Label),
-        1 => (0_usize..8, any::<bool>()).prop_map(|(label, conditional)| Part::Jump { label, conditional }),
-    ];
-    // Some programs begin with enough words on the stack, and some with a stack that is full or nearly so.
-    let filled = prop_oneof![6 => Just(0_usize), 6 => Just(20), 1 => 1015_usize..=1024];
-    (filled, vec(part, 1..120)).prop_map(|(filled, parts)| {
-        (0..filled).map(|index| Part::Push(vec![index as u8])).chain(parts).collect::<Vec<_>>()
-    })
+fn frame_programs() -> impl Strategy<Value = Program> {
+    let gas = prop_oneof![0_u64..20_000, Just(300_000)];
+    (parts(), select(FORKS.to_vec()), gas, vec(any::<Index>(), 8))
+        .prop_map(|(parts, spec, gas, ends)| Program { run: FrameRun { code: assemble(&parts), spec, gas }, ends })
 }
 
-fn assemble(parts: &[Part]) -> Bytes {
-    let mut code = Vec::new();
-    let (mut labels, mut jumps) = (Vec::new(), Vec::new());
-    for part in parts {
-        match part {
-            Part::Byte(byte) => code.push(*byte),
-            Part::Push(word) => {
-                code.push(opcode::PUSH0 + word.len() as u8);
-                code.extend_from_slice(word);
+impl Program {
+    /// Returns the runs of the program.
+    fn runs(&self) -> Vec<FrameRun> {
+        let mut spent = Vec::new();
+        self.run.run(Meter::default(), |frame, instructions, host| {
+            while frame.bytecode.is_not_end() {
+                frame.step(instructions, host);
+                spent.push(self.run.gas.saturating_sub(frame.gas.remaining()));
             }
-            Part::Label => {
-                labels.push(code.len() as u16);
-                code.push(opcode::JUMPDEST);
-            }
-            Part::Jump { label, conditional } => {
-                code.push(opcode::PUSH2);
-                jumps.push((code.len(), *label));
-                code.extend([0, 3, if *conditional { opcode::JUMPI } else { opcode::JUMP }]);
-            }
-        }
+            frame.take_next_action()
+        });
+        let exact = self.ends.iter().flat_map(|end| {
+            let last = &spent[spent.len().saturating_sub(LAST_STEPS)..];
+            let gas = last[end.index(last.len())];
+            [gas, gas.saturating_sub(1)].map(|gas| FrameRun { gas, ..self.run.clone() })
+        });
+        std::iter::once(self.run.clone()).chain(exact).collect()
     }
-    if !labels.is_empty() {
-        for (at, label) in jumps {
-            code[at..at + 2].copy_from_slice(&labels[label % labels.len()].to_be_bytes());
-        }
-    }
-    code.into()
 }
 
 /// The reason why a frame ended, and its final state, including gas and memory.
@@ -166,45 +121,180 @@ struct End {
     stopped: bool,
 }
 
-enum Loop {
-    Ours,
-    Revms,
-}
-
-fn run(code: &Bytes, spec: SpecId, gas: u64, meter: Meter, whose: Loop) -> End {
-    let mut overlay = Overlay::new(World::default(), BlockHashes::default());
-    overlay.meter = meter;
-    let env = EvmEnv::new(CfgEnv::new_with_spec(spec), BlockEnv::default());
-    let evm: InnerEvm<'_, Ethereum, _> =
-        inner::<Ethereum, _>(&mut overlay, env, RunPrecompiles::of(spec), NoOpInspector, Memory::fresh());
-    let mut host = evm.ctx;
-    host.journal_mut().load_account(Address::ZERO).unwrap();
-    let input = InputsImpl { input: CallInput::Bytes(Bytes::from_static(&[7; 40])), ..InputsImpl::default() };
-    let bytecode = ExtBytecode::new(Bytecode::new_legacy(code.clone()));
-    let mut frame = Interpreter::new(SharedMemory::new(), bytecode, input, false, spec, gas);
-    let instructions = &evm.instruction.instruction_table;
-    let action = match whose {
-        Loop::Ours => interpret(&mut frame, instructions, &mut host),
-        Loop::Revms => frame.run_plain(instructions, &mut host),
-    };
-    let memory = frame.memory.context_memory().to_vec();
-    let stopped = host.journaled_state.database.meter.stopped().is_some();
-    End { action, gas: frame.gas, pc: frame.bytecode.pc(), words: frame.stack.data().clone(), memory, stopped }
-}
-
-proptest! {
-    #![proptest_config(ProptestConfig::with_cases(20_000))]
-
-    #[test]
-    fn a_program_ends_as_in_revms_own_loop(
-        parts in parts(),
-        spec in select(vec![SpecId::MERGE, SpecId::SHANGHAI, SpecId::CANCUN, SpecId::PRAGUE, SpecId::OSAKA, SpecId::AMSTERDAM]),
-        gas in prop_oneof![0_u64..400, 0_u64..20_000, Just(300_000)],
-    ) {
-        let code = assemble(&parts);
-        let end = run(&code, spec, gas, Meter::default(), Loop::Ours);
-        prop_assert_eq!(end, run(&code, spec, gas, Meter::default(), Loop::Revms));
+impl FrameRun {
+    fn ours(&self, meter: Meter) -> End {
+        self.run(meter, |frame, instructions, host| interpret(frame, instructions, host))
     }
+
+    fn revms(&self, meter: Meter) -> End {
+        self.run(meter, |frame, instructions, host| frame.run_plain(instructions, host))
+    }
+
+    fn run(
+        &self,
+        meter: Meter,
+        run: impl for<'a> FnOnce(&mut Interpreter, &FrameInstructions<'a>, &mut FrameHost<'a>) -> InterpreterAction,
+    ) -> End {
+        let mut overlay = Overlay::new(World::default(), BlockHashes::default());
+        overlay.meter = meter;
+        let env = EvmEnv::new(CfgEnv::new_with_spec(self.spec), BlockEnv::default());
+        let evm: InnerEvm<'_, Ethereum, _> =
+            inner::<Ethereum, _>(&mut overlay, env, RunPrecompiles::of(self.spec), NoOpInspector, Memory::fresh());
+        let mut host = evm.ctx;
+        host.journal_mut().load_account(Address::ZERO).unwrap();
+        let input = InputsImpl { input: CallInput::Bytes(Bytes::from_static(&[7; 40])), ..InputsImpl::default() };
+        let bytecode = ExtBytecode::new(Bytecode::new_legacy(self.code.clone()));
+        let mut frame = Interpreter::new(SharedMemory::new(), bytecode, input, false, self.spec, self.gas);
+        let action = run(&mut frame, &evm.instruction.instruction_table, &mut host);
+        let memory = frame.memory.context_memory().to_vec();
+        let stopped = host.journaled_state.database.meter.stopped().is_some();
+        End { action, gas: frame.gas, pc: frame.bytecode.pc(), words: frame.stack.data().clone(), memory, stopped }
+    }
+}
+
+type FrameHost<'a> = crate::engine::evm::Host<'a, Ethereum>;
+type FrameInstructions<'a> = InstructionTable<EthInterpreter, FrameHost<'a>>;
+
+#[test]
+fn a_program_ends_as_in_revms_own_loop() {
+    search("frames", &frame_programs(), |program| {
+        for run in program.runs() {
+            prop_assert_eq!(run.ours(Meter::default()), run.revms(Meter::default()), "with {} gas", run.gas);
+        }
+        Ok(())
+    });
+}
+
+/// A transaction that calls the first of some contracts.
+#[derive(Clone, Debug)]
+struct TxRun {
+    contracts: Vec<Bytes>,
+    spec: SpecId,
+    gas: u64,
+    /// The strides after which the run is stopped, and the ticks that are taken from the first one.
+    bound: Option<(u32, u32)>,
+}
+
+fn tx_runs() -> impl Strategy<Value = TxRun> {
+    let gas = prop_oneof![4 => 21_000_u64..200_000, 2 => Just(2_000_000_u64), 1 => Just(30_000_000)];
+    let bound = prop_oneof![3 => Just(None), 1 => (0_u32..3, 0_u32..4096).prop_map(Some)];
+    (vec(callers(), 1..4), select(FORKS.to_vec()), gas, bound).prop_map(|(contracts, spec, gas, bound)| TxRun {
+        contracts: contracts.iter().map(|parts| assemble(parts)).collect(),
+        spec,
+        gas,
+        bound,
+    })
+}
+
+/// The outcome of a transaction, and the state that it left.
+#[derive(Debug, PartialEq)]
+struct TxEnd {
+    result: Result<ExecutionResult, String>,
+    changes: BTreeMap<Address, AccountEnd>,
+    stopped: bool,
+}
+
+/// An account after a transaction, whether its earlier slots were deleted, and its written slots.
+type AccountEnd = (Option<AccountInfo>, bool, BTreeMap<U256, U256>);
+
+impl TxEnd {
+    fn new(result: Result<ExecutionResult, String>, overlay: &Overlay) -> Self {
+        let change = |change: &AccountChange| {
+            let slots = change.slots.iter().map(|(slot, value)| (*slot, *value)).collect();
+            (change.address, (change.info.clone(), change.storage_cleared, slots))
+        };
+        Self { result, changes: overlay.changes().map(change).collect(), stopped: overlay.meter.stopped().is_some() }
+    }
+}
+
+impl TxRun {
+    fn overlay(&self) -> Overlay {
+        let mut overlay = Overlay::new(World::default(), BlockHashes::default());
+        let codes = CodeCache::new(0);
+        for (index, code) in self.contracts.iter().enumerate() {
+            let balance = Some(U256::from(index));
+            overlay.set(contract(index as u8), balance, Some(1), Some(codes.chain(code.clone())));
+        }
+        if let Some((strides, ticks)) = self.bound {
+            overlay.meter = Meter::short(strides + 1);
+            overlay.meter.look();
+            overlay.meter.take(ticks);
+        }
+        overlay
+    }
+
+    fn env(&self) -> EvmEnv {
+        let mut config = CfgEnv::new_with_spec(self.spec);
+        config.tx_gas_limit_cap = Some(u64::MAX);
+        EvmEnv::new(config, BlockEnv::default())
+    }
+
+    fn tx(&self) -> TxEnv {
+        TxEnv { kind: contract(0).into(), gas_limit: self.gas, chain_id: None, ..TxEnv::default() }
+    }
+
+    fn ours(&self) -> TxEnd {
+        let mut overlay = self.overlay();
+        let mut evm = RunEvm::<Ethereum>::new(&mut overlay, self.env(), RunPrecompiles::of(self.spec));
+        let result = evm.commit(self.tx());
+        evm.rest();
+        TxEnd::new(result.map_err(|error| error.to_string()), &overlay)
+    }
+
+    fn revms(&self) -> TxEnd {
+        let mut overlay = self.overlay();
+        let mut evm = inner::<Ethereum, _>(
+            &mut overlay,
+            self.env(),
+            RunPrecompiles::of(self.spec),
+            NoOpInspector,
+            Memory::fresh(),
+        );
+        evm.ctx.tx = self.tx();
+        let result: Result<_, revm::context::result::EVMError<_>> = MainnetHandler::default().run(&mut evm);
+        let mut state = evm.ctx.journaled_state.inner.finalize();
+        if result.is_ok() {
+            evm.ctx.journaled_state.database.absorb(&mut state);
+        }
+        TxEnd::new(result.map_err(|error| error.to_string()), &overlay)
+    }
+}
+
+#[test]
+fn a_transaction_ends_as_in_revms_own_evm() {
+    search("transactions", &tx_runs(), |run| {
+        prop_assert_eq!(run.ours(), run.revms());
+        Ok(())
+    });
+}
+
+/// A contract that calls itself with all gas, and returns the depth of the deepest frame that has ended well.
+fn deep_runs() -> impl Strategy<Value = TxRun> {
+    use opcode::*;
+    let step = || vec(calm(), 0..3).prop_map(|parts| parts.concat());
+    (step(), step(), select(FORKS[1..].to_vec())).prop_map(|(before, after, spec)| {
+        let bytes = |bytes: &[u8]| bytes.iter().map(|byte| Part::Byte(*byte)).collect::<Vec<_>>();
+        // The memory's first word is the depth; the other parts write behind it.
+        let enter = bytes(&[PUSH1, 0, CALLDATALOAD, PUSH1, 1, ADD, PUSH1, 0, MSTORE]);
+        let call = bytes(&[PUSH1, 32, PUSH1, 0, PUSH1, 32, PUSH1, 0, PUSH1, 0, ADDRESS, GAS, CALL]);
+        let leave = bytes(&[PUSH1, 32, PUSH1, 0, RETURN]);
+        let parts = [enter, before, call, after, leave].concat();
+        TxRun { contracts: vec![assemble(&parts)], spec, gas: 1 << 36, bound: None }
+    })
+}
+
+#[test]
+fn hundreds_of_frames_end_as_in_revms_own_evm() {
+    let mut runner = TestRunner::new(Config { cases: 20, ..Config::default() });
+    let run = runner.run(&deep_runs(), |run| {
+        let end = run.ours();
+        let depth =
+            end.result.as_ref().ok().and_then(|result| result.output()).map(|output| U256::from_be_slice(output));
+        prop_assert!(depth > Some(U256::from(600)), "{:?}", end);
+        prop_assert_eq!(end, run.revms());
+        Ok(())
+    });
+    run.unwrap_or_else(|failure| panic!("{failure}"));
 }
 
 #[test]
@@ -214,9 +304,8 @@ fn a_stretch_costs_what_revms_instructions_cost() {
         for op in 0..=u8::MAX {
             let code = assemble(&(0..17).map(|_| Part::Push(vec![40])).chain([Part::Byte(op)]).collect::<Vec<_>>());
             for gas in 17 * 3..17 * 3 + 120 {
-                let end = run(&code, spec, gas, Meter::default(), Loop::Ours);
-                let expected = run(&code, spec, gas, Meter::default(), Loop::Revms);
-                assert_eq!(end, expected, "{op:#x} of {spec:?} with {gas} gas");
+                let run = FrameRun { code: code.clone(), spec, gas };
+                assert_eq!(run.ours(Meter::default()), run.revms(Meter::default()), "{op:#x}: {run:?}");
             }
         }
     }
@@ -224,10 +313,11 @@ fn a_stretch_costs_what_revms_instructions_cost() {
 
 #[test]
 fn a_loop_is_stopped_where_revms_own_would_be() {
-    let code = assemble(&[Part::Label, Part::Jump { label: 0, conditional: false }]);
+    let code = assemble(&[Part::Label, Part::Jump { label: 0, far: false, hidden: false, conditional: false }]);
+    let run = FrameRun { code, spec: SpecId::PRAGUE, gas: u64::MAX };
     for strides in 0..3 {
-        let end = run(&code, SpecId::PRAGUE, u64::MAX, Meter::short(strides), Loop::Ours);
+        let end = run.ours(Meter::short(strides));
         assert!(end.stopped, "{end:?}");
-        assert_eq!(end, run(&code, SpecId::PRAGUE, u64::MAX, Meter::short(strides), Loop::Revms));
+        assert_eq!(end, run.revms(Meter::short(strides)));
     }
 }
