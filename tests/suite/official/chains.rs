@@ -13,7 +13,7 @@ use presim::{
 use serde::Deserialize;
 
 use super::{
-    CaseOutcome, assert_none_failed, network, run_all,
+    CaseOutcome, Reason, assert_none_failed, network, run_all,
     state::{PreAccount, TestConfig, world},
 };
 
@@ -45,11 +45,9 @@ impl TestBlock {
 
 fn run_test(test: &ChainTest) -> CaseOutcome {
     if test.network.contains("AtDiff") {
-        return CaseOutcome::Skipped("the merge at a total difficulty: a genesis names its block");
+        return CaseOutcome::Skipped(Reason::MergeAtDifficulty);
     }
-    let chain_id = test.config.as_ref().and_then(|config| Some(config.chain_id?.to()));
-    let blobs = test.config.as_ref().and_then(|config| config.blobs.as_ref());
-    let Some(spec) = network::spec(&test.network, chain_id, blobs) else {
+    let Some(spec) = network::spec(&test.network, test.config.as_ref()) else {
         return CaseOutcome::Failed(format!("an unknown network: {}", test.network));
     };
     let header = RlpBlock::<ChainTx>::decode(&mut test.genesis.as_ref()).unwrap().header;
@@ -75,7 +73,7 @@ fn run_test(test: &ChainTest) -> CaseOutcome {
             (Err(error), None) => {
                 let parent = RlpBlock::<ChainTx>::decode(&mut block.rlp.as_ref()).map(|block| block.header.parent_hash);
                 if parent.is_ok_and(|parent| parent != head.head_hash()) {
-                    return CaseOutcome::Skipped("a block of another branch: the importer takes one chain");
+                    return CaseOutcome::Skipped(Reason::AnotherBranch);
                 }
                 let source = std::error::Error::source(&error).map(ToString::to_string).unwrap_or_default();
                 return CaseOutcome::Failed(format!("block {at}: {error}: {source}"));

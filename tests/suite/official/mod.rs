@@ -1,6 +1,7 @@
 //! The official execution tests: state tests through the engine, and chains through the importer.
 
 mod chains;
+mod http;
 mod network;
 mod rules;
 mod state;
@@ -14,15 +15,30 @@ use crate::support::{say, shared};
 /// The archive of both projects' tests, as they publish them.
 const ARCHIVE: &str = "vectors/ethereum-tests.tar.zst";
 
-/// Files that are not run, with the reason. `PRESIM_OFFICIAL_ALL` runs them too.
-const LEFT_OUT: [(&str, &str); 1] =
-    [("stTimeConsuming/CALLBlake2f_MaxRounds.json", "4,294,967,295 rounds of BLAKE2 take a minute and a half")];
+/// The reason why a case is not run.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+enum Reason {
+    /// `PRESIM_OFFICIAL_ALL` runs these files too.
+    TakesMinutes,
+    NoContent,
+    MergeAtDifficulty,
+    AnotherBranch,
+}
+
+/// The table of reasons.
+const REASONS: [(Reason, &str); 4] = [
+    (Reason::TakesMinutes, "CALLBlake2f_MaxRounds: 4,294,967,295 rounds of BLAKE2 take a minute and a half"),
+    (Reason::NoContent, "the archive has a pointer of Git LFS instead of the file"),
+    (Reason::MergeAtDifficulty, "the merge comes at a total difficulty: a genesis of presim names its block"),
+    (Reason::AnotherBranch, "a block of another branch: an import takes one chain"),
+];
+
+const TAKE_MINUTES: [&str; 1] = ["stTimeConsuming/CALLBlake2f_MaxRounds.json"];
 
 /// The outcome of one case.
 enum CaseOutcome {
     Passed,
-    /// The case cannot be run here, for a reason of the table.
-    Skipped(&'static str),
+    Skipped(Reason),
     Failed(String),
 }
 
@@ -30,14 +46,12 @@ enum CaseOutcome {
 #[derive(Default)]
 struct Tally {
     passed: BTreeMap<String, usize>,
-    skipped: BTreeMap<&'static str, usize>,
+    skipped: BTreeMap<Reason, usize>,
     failures: Vec<String>,
 }
 
-/// Runs `run` on each file of the archive whose path contains `folder`, and prints the counts by fork.
-///
-/// `run` is given the path and the content of a file, and reports each case with its fork and its name.
-fn run_all(folder: &str, run: impl Fn(&str, &[u8], &mut dyn FnMut(&str, &str, CaseOutcome)) + Sync) -> Option<Tally> {
+/// Returns the paths and contents of the archive's files whose path contains `folder`; `None` if there is no archive.
+fn files(folder: &str) -> Option<Vec<(String, Vec<u8>)>> {
     let archive = shared(ARCHIVE)?;
     let mut archive = tar::Archive::new(zstd::Decoder::new(File::open(archive).unwrap()).unwrap());
     let mut files = Vec::new();
@@ -50,19 +64,26 @@ fn run_all(folder: &str, run: impl Fn(&str, &[u8], &mut dyn FnMut(&str, &str, Ca
             files.push((path, content));
         }
     }
+    Some(files)
+}
+
+/// Runs `run` on each of the [`files`] of a folder, and prints the counts by fork.
+///
+/// `run` is given the path and the content of a file, and reports each case with its fork and its name.
+fn run_all(folder: &str, run: impl Fn(&str, &[u8], &mut dyn FnMut(&str, &str, CaseOutcome)) + Sync) -> Option<Tally> {
+    let files = files(folder)?;
     let tally = Mutex::new(Tally::default());
     files.par_iter().for_each(|(path, content)| {
         let mut outcomes = Vec::new();
-        let left_out = LEFT_OUT.iter().find(|(file, _)| path.ends_with(file));
-        let left_out = left_out.filter(|_| std::env::var_os("PRESIM_OFFICIAL_ALL").is_none());
-        if let Some((_, reason)) = left_out {
+        let slow =
+            TAKE_MINUTES.iter().any(|file| path.ends_with(file)) && std::env::var_os("PRESIM_OFFICIAL_ALL").is_none();
+        let skipped = if slow {
+            Some(Reason::TakesMinutes)
+        } else {
+            content.starts_with(b"version https://git-lfs").then_some(Reason::NoContent)
+        };
+        if let Some(reason) = skipped {
             outcomes.push((String::new(), String::new(), CaseOutcome::Skipped(reason)));
-        } else if content.starts_with(b"version https://git-lfs") {
-            outcomes.push((
-                String::new(),
-                String::new(),
-                CaseOutcome::Skipped("a pointer of Git LFS, without its content"),
-            ));
         } else {
             run(path, content, &mut |fork, name, outcome| {
                 outcomes.push((fork.to_owned(), name.to_owned(), outcome));
@@ -81,8 +102,10 @@ fn run_all(folder: &str, run: impl Fn(&str, &[u8], &mut dyn FnMut(&str, &str, Ca
     for (fork, count) in &tally.passed {
         say(&format!("OFFICIAL {folder}: {fork}: {count} passed"));
     }
-    for (reason, count) in &tally.skipped {
-        say(&format!("OFFICIAL {folder}: {count} skipped: {reason}"));
+    for (reason, text) in REASONS {
+        if let Some(count) = tally.skipped.get(&reason) {
+            say(&format!("OFFICIAL {folder}: {count} skipped: {text}"));
+        }
     }
     Some(tally)
 }

@@ -4,6 +4,8 @@ use alloy_genesis::ChainConfig;
 use presim::chain::ChainSpec;
 use serde_json::{Map, Value, json};
 
+use super::state::TestConfig;
+
 /// The forks in order, with the fields of a genesis `config` that activate each.
 const FORKS: [(&str, &[&str]); 19] = [
     ("Frontier", &[]),
@@ -33,9 +35,15 @@ fn position(fork: &str) -> Option<usize> {
 }
 
 /// Returns the rules of a network; `None` if it has no name of the table.
-///
-/// `chain_id` and `blobs` are those of a test's `config`, with defaults if it has none.
-pub fn spec(network: &str, chain_id: Option<u64>, blobs: Option<&Map<String, Value>>) -> Option<ChainSpec> {
+pub fn spec(network: &str, config: Option<&TestConfig>) -> Option<ChainSpec> {
+    let config: ChainConfig = serde_json::from_value(genesis_config(network, config)?).ok()?;
+    Some(ChainSpec::new(config, 12).unwrap())
+}
+
+/// Returns a network's `config` of a genesis; `None` if the network has no name of the table.
+pub fn genesis_config(network: &str, config: Option<&TestConfig>) -> Option<Value> {
+    let chain_id = config.and_then(|config| config.chain_id).map_or(1, |id| id.to::<u64>());
+    let blobs = config.and_then(|config| config.blobs.as_ref());
     let (from, then) = match network.split_once("To") {
         Some(("Homestead", "DaoAt5")) => (position("Homestead")?, None),
         Some((from, rest)) => {
@@ -66,7 +74,7 @@ pub fn spec(network: &str, chain_id: Option<u64>, blobs: Option<&Map<String, Val
             activate(fork, at);
         }
     }
-    config.insert("chainId".to_owned(), json!(chain_id.unwrap_or(1)));
+    config.insert("chainId".to_owned(), json!(chain_id));
     if let Some(blobs) = blobs {
         let number = |value: &Value| u64::from_str_radix(value.as_str()?.trim_start_matches("0x"), 16).ok();
         let schedule: Map<String, Value> = blobs
@@ -84,6 +92,5 @@ pub fn spec(network: &str, chain_id: Option<u64>, blobs: Option<&Map<String, Val
         config.insert("blobSchedule".to_owned(), Value::Object(schedule));
     }
     config.insert("depositContractAddress".to_owned(), json!("0x00000000219ab540356cbb839cbe05303d7705fa"));
-    let config: ChainConfig = serde_json::from_value(Value::Object(config)).ok()?;
-    Some(ChainSpec::new(config, 12).unwrap())
+    Some(Value::Object(config))
 }

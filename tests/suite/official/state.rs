@@ -26,12 +26,12 @@ use serde_json::{Map, Value};
 use super::{CaseOutcome, assert_none_failed, network, run_all};
 
 #[derive(Deserialize)]
-struct StateTest {
-    env: Env,
-    pre: BTreeMap<Address, PreAccount>,
-    transaction: Template,
-    post: BTreeMap<String, Vec<Expected>>,
-    config: Option<TestConfig>,
+pub(super) struct StateTest {
+    pub(super) env: Env,
+    pub(super) pre: BTreeMap<Address, PreAccount>,
+    pub(super) transaction: Template,
+    pub(super) post: BTreeMap<String, Vec<Expected>>,
+    pub(super) config: Option<TestConfig>,
 }
 
 #[derive(Deserialize)]
@@ -44,16 +44,16 @@ pub struct TestConfig {
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Env {
-    current_coinbase: Address,
-    current_gas_limit: U256,
-    current_number: U256,
-    current_timestamp: U256,
+pub(super) struct Env {
+    pub(super) current_coinbase: Address,
+    pub(super) current_gas_limit: U256,
+    pub(super) current_number: U256,
+    pub(super) current_timestamp: U256,
     #[serde(default)]
     current_difficulty: U256,
-    current_base_fee: Option<U256>,
-    current_random: Option<B256>,
-    current_excess_blob_gas: Option<U256>,
+    pub(super) current_base_fee: Option<U256>,
+    pub(super) current_random: Option<B256>,
+    pub(super) current_excess_blob_gas: Option<U256>,
 }
 
 /// An account of a test's state.
@@ -68,7 +68,7 @@ pub struct PreAccount {
 /// A transaction with alternatives for data, gas limit and value.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Template {
+pub(super) struct Template {
     sender: Address,
     to: String,
     nonce: U256,
@@ -118,17 +118,17 @@ struct Delegation {
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Expected {
-    hash: B256,
-    logs: B256,
+pub(super) struct Expected {
+    pub(super) hash: B256,
+    pub(super) logs: B256,
     #[serde(default)]
     txbytes: Bytes,
-    indexes: Indexes,
-    expect_exception: Option<String>,
+    pub(super) indexes: Indexes,
+    pub(super) expect_exception: Option<String>,
 }
 
 #[derive(Deserialize)]
-struct Indexes {
+pub(super) struct Indexes {
     data: usize,
     gas: usize,
     value: usize,
@@ -136,7 +136,7 @@ struct Indexes {
 
 impl Template {
     /// Returns a call with these alternatives; `None` if a number does not fit into its field.
-    fn call(&self, indexes: &Indexes) -> Option<Call> {
+    pub(super) fn call(&self, indexes: &Indexes) -> Option<Call> {
         let fees = match &self.gas_price {
             Some(price) => CallFees::GasPrice(price.to()?),
             None => CallFees::Market {
@@ -184,7 +184,7 @@ pub fn world<'a>(pre: impl Iterator<Item = (&'a Address, &'a PreAccount)>) -> Lo
 }
 
 /// Returns whether the address may be that of a precompile.
-fn is_precompile(address: &Address) -> bool {
+pub(super) fn is_precompile(address: &Address) -> bool {
     address.as_slice()[..18].iter().all(|byte| *byte == 0)
 }
 
@@ -341,9 +341,7 @@ pub fn run_file(path: &str, content: &[u8], report: &mut dyn FnMut(&str, &str, C
     };
     for (name, test) in &tests {
         for (fork, cases) in &test.post {
-            let chain_id = test.config.as_ref().and_then(|config| Some(config.chain_id?.to()));
-            let blobs = test.config.as_ref().and_then(|config| config.blobs.as_ref());
-            let Some(spec) = network::spec(fork, chain_id, blobs) else {
+            let Some(spec) = network::spec(fork, test.config.as_ref()) else {
                 report(fork, name, CaseOutcome::Failed("an unknown fork".to_owned()));
                 continue;
             };
