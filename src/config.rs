@@ -62,9 +62,9 @@ pub struct Config {
     /// devnet.
     #[arg(long, env = "PRESIM_FEED", value_enum, help_heading = "Source of state")]
     pub feed: Option<FeedName>,
-    /// Background transactions in each sub-block of the devnet; 0 for none.
-    #[arg(long, env = "PRESIM_TRAFFIC", value_name = "N", default_value_t = 4, help_heading = "Source of state")]
-    pub traffic: u32,
+    /// Background transactions in each sub-block of the devnet; 0 for none. The default is 4, and 0 with --testing.
+    #[arg(long, env = "PRESIM_TRAFFIC", value_name = "N", help_heading = "Source of state")]
+    pub traffic: Option<u32>,
     /// Seed of the background traffic. The same seed makes the same trades.
     #[arg(long, env = "PRESIM_TRAFFIC_SEED", value_name = "N", default_value_t = 1, help_heading = "Source of state")]
     pub traffic_seed: u64,
@@ -95,6 +95,14 @@ pub struct Config {
     /// Refuse `pending` while the feed is degraded, instead of answering from the canonical head.
     #[arg(long, env = "PRESIM_STRICT_PENDING", help_heading = "Source of state")]
     pub strict_pending: bool,
+    /// Let clients change the devnet, as tests need it: the methods of anvil, hardhat and ganache that mine, set
+    /// balances, code, storage, nonces and time, impersonate accounts, save and return, and testing_buildBlockV1, which
+    /// a static chain has too. Everything stays in memory, and only this machine may connect.
+    #[arg(long, env = "PRESIM_TESTING", help_heading = "Source of state")]
+    pub testing: bool,
+    /// States that --testing saves, accounts that it impersonates, and blocks that one request mines, at most.
+    #[arg(long, env = "PRESIM_TESTING_LIMIT", value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..=1_000_000), help_heading = "Source of state")]
+    pub testing_limit: u32,
     /// Settings of a chain that an upstream node serves.
     #[command(flatten)]
     pub live: LiveConfig,
@@ -397,8 +405,27 @@ impl Config {
                 "--feed static: the built-in devnet has nothing to show when it stands still: give --genesis, and --chain where there is one",
             ));
         }
+        self.check_testing(command)?;
         self.check_upstream(command)?;
         self.check_wallet(command)
+    }
+
+    fn check_testing(&self, command: &mut clap::Command) -> Result<(), clap::Error> {
+        if !self.testing {
+            return Ok(());
+        }
+        let problem = if self.data_dir.is_some() {
+            "--data-dir: a chain that tests change is not kept: leave one of them out".to_owned()
+        } else if self.live.upstream.is_some() {
+            "--upstream: the chain goes on as the upstream's does: leave one of them out".to_owned()
+        } else if self.chain.is_some() && self.feed() == FeedName::Devnet {
+            "--chain with --feed devnet: an imported chain is not changed: leave one of them out".to_owned()
+        } else if !self.listen.ip().is_loopback() {
+            format!("--listen {}: only this machine may change the chain: listen on 127.0.0.1", self.listen)
+        } else {
+            return Ok(());
+        };
+        Err(command.error(ErrorKind::ArgumentConflict, format!("--testing and {problem}")))
     }
 
     fn check_upstream(&self, command: &mut clap::Command) -> Result<(), clap::Error> {

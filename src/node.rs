@@ -33,12 +33,12 @@ use crate::{
     rpc::{
         Access, AccessConfig, Awake, Backend, CPU_DMA_LATENCY, Filters, Front, FrontActor, IoMemory, IoThreads,
         MetricsAccess, RequestLimits, Serve, ServerConfig, ShapeLimits, StateCompletion, Stop, Subscriptions,
-        SyncTimeouts, Waiters, announce,
+        SyncTimeouts, Testing, Waiters, announce,
     },
     state::{CodeCache, Snapshots},
     store::Store,
     telemetry::{Gauge, Metrics},
-    wallet::{Accounts, ApprovalSocket, Approvals, Fees, Ledger, Policy, Wallet, keys},
+    wallet::{Accounts, ApprovalSocket, Approvals, Fees, Impersonated, Ledger, Policy, Wallet, keys},
 };
 
 /// The time that requests under way may take to end when the node stops.
@@ -135,9 +135,22 @@ impl Node {
             trading: start.trading,
             data_dir: config.data_dir.clone(),
         };
-        let Start { spec, source, accounts, .. } = start;
-        let parts =
-            Parts { ports, config, codes, spec, source, beside, store, accounts, keyed, snapshots, access, metrics };
+        let Start { spec, source, testing, accounts, .. } = start;
+        let parts = Parts {
+            ports,
+            config,
+            codes,
+            spec,
+            source,
+            testing,
+            beside,
+            store,
+            accounts,
+            keyed,
+            snapshots,
+            access,
+            metrics,
+        };
         let mut node = Self::spawn(parts, info)?;
         node.upstream = upstream;
         Ok(node)
@@ -230,6 +243,7 @@ struct Parts {
     codes: Arc<CodeCache>,
     spec: ChainSpec,
     source: Box<dyn FeedSource>,
+    testing: Testing,
     beside: Option<Arc<UpstreamParts>>,
     store: Store,
     accounts: Vec<PrivateKeySigner>,
@@ -253,8 +267,21 @@ struct Actors {
 
 impl Actors {
     async fn start(parts: Parts) -> eyre::Result<Self> {
-        let Parts { ports, config, codes, spec, source, beside, store, accounts, keyed, snapshots, access, metrics } =
-            parts;
+        let Parts {
+            ports,
+            config,
+            codes,
+            spec,
+            source,
+            testing,
+            beside,
+            store,
+            accounts,
+            keyed,
+            snapshots,
+            access,
+            metrics,
+        } = parts;
         let workers = config.workers();
         let executor = Executor::start(
             ExecutorConfig {
@@ -302,6 +329,7 @@ impl Actors {
             bytes: config.pool_bytes,
             price_bump: config.pool_price_bump,
             min_tip: u128::from(config.pool_min_tip),
+            contracts_may_send: spec.contracts_may_send(),
         };
         let kept = store.is_durable().then(|| store.clone());
         let pool = Arc::new(Pool::new(spec.clone(), limits, snapshots.clone(), kept));
@@ -340,6 +368,7 @@ impl Actors {
             spec,
             codes,
             pool,
+            impersonated: Impersonated::new(config.testing_limit as usize),
             filters: Filters::new(config.max_filters as usize),
             wallet,
             limits: RequestLimits {
@@ -362,7 +391,7 @@ impl Actors {
             gas: metrics.counter("presim_gas_simulated_total", "Gas used by simulated calls.", &[]),
         });
         let waiters = Waiters::new(config.max_sync_waiters as usize);
-        let mut front = Front::new(backend, snapshots.clone(), executor, waiters, &metrics);
+        let mut front = Front::new(backend, snapshots.clone(), executor, waiters, &metrics).with_testing(testing);
         if let Some(beside) = &beside {
             let (fetcher, rounds) = (beside.fetcher.clone(), config.live.upstream_rounds as usize);
             front = front.with_remote(StateCompletion { fetcher, rounds, snapshots });

@@ -96,7 +96,14 @@ impl BodiesChain {
             max_blocks: SHAPE.max_blocks as u64,
             estimate_tolerance: 0.0,
         };
-        let limits = PoolLimits { transactions: 0, per_account: 0, bytes: 0, price_bump: 0, min_tip: 0 };
+        let limits = PoolLimits {
+            transactions: 0,
+            per_account: 0,
+            bytes: 0,
+            price_bump: 0,
+            min_tip: 0,
+            contracts_may_send: false,
+        };
         let (pool, codes) = (Arc::new(Pool::new(spec.clone(), limits, snapshots.clone(), None)), Arc::new(codes));
         let metrics = Metrics::default();
         let policy = Policy {
@@ -121,6 +128,7 @@ impl BodiesChain {
             rules,
         };
         let backend = Backend {
+            impersonated: presim::wallet::Impersonated::new(0),
             pool,
             wallet,
             filters: Filters::new(0),

@@ -49,6 +49,13 @@ impl ChainSpec {
     }
 }
 
+/// Returns the gas limit of the block after one with gas limit `parent`, on the way to `wanted`: it changes by less than
+/// a 1024th (Yellow Paper, equation 47).
+pub fn gas_limit_towards(wanted: u64, parent: u64) -> u64 {
+    let step = (parent / 1024).saturating_sub(1);
+    wanted.clamp(parent.saturating_sub(step), parent.saturating_add(step))
+}
+
 /// The header fields that follow from the transactions of a block.
 #[derive(Clone, Copy, Debug)]
 pub struct BlockTotals {

@@ -20,7 +20,7 @@ pub use block::{
 };
 pub use deployment_proxy::{DEPLOYMENT_PROXY, DEPLOYMENT_PROXY_CODE, deployment_address, deployment_data};
 pub use genesis::genesis_block;
-pub use header::{Attributes, BlockTotals};
+pub use header::{Attributes, BlockTotals, gas_limit_towards};
 pub use l1::{L1Cost, L1Params};
 pub use op_stack::ChainSpecError;
 pub use ordered::ordered_roots;

@@ -26,6 +26,8 @@ pub struct ChainSpec {
     pub(super) config: ChainConfig,
     blobs: BlobScheduleBlobParams,
     block_time: u64,
+    /// Whether contracts may send transactions, which EIP-3607 forbids.
+    contracts_may_send: bool,
     /// The rules of the OP stack; `None` on a chain of Ethereum's family.
     op_stack: Option<OpStackParams>,
 }
@@ -75,7 +77,13 @@ impl ChainSpec {
     }
 
     pub(super) fn ethereum(config: ChainConfig, block_time: u64) -> Self {
-        Self { blobs: config.blob_schedule_blob_params(), config, block_time, op_stack: None }
+        Self {
+            blobs: config.blob_schedule_blob_params(),
+            config,
+            block_time,
+            contracts_may_send: false,
+            op_stack: None,
+        }
     }
 
     pub(super) fn op_stack(config: ChainConfig, block_time: u64, op_stack: OpStackParams) -> Self {
@@ -96,6 +104,18 @@ impl ChainSpec {
     #[must_use]
     pub fn with_block_time(self, block_time: u64) -> Self {
         Self { block_time, ..self }
+    }
+
+    /// Returns the same rules without EIP-3607: transactions of contracts are valid, as a devnet needs it whose clients
+    /// send in the name of any account.
+    #[must_use]
+    pub fn with_contracts_sending(self) -> Self {
+        Self { contracts_may_send: true, ..self }
+    }
+
+    /// Returns whether contracts may send transactions.
+    pub const fn contracts_may_send(&self) -> bool {
+        self.contracts_may_send
     }
 
     /// Returns the usual time between two blocks, in seconds.

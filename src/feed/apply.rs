@@ -126,13 +126,19 @@ impl SubBlock<'_> {
     }
 }
 
-/// Seals the block being built: withdrawals, requests, roots and hash.
+/// Seals the block being built: withdrawals, requests, roots and hash. Returns the requests too (EIP-7685). Blocks
+/// before Shanghai have no `withdrawals`, and ignore them.
 ///
 /// # Errors
 ///
 /// Returns a [`BlockExecutionError`] if a system call fails.
-pub fn seal(spec: &ChainSpec, on: &Snapshot, open: &OpenBlock) -> Result<Applied, BlockExecutionError> {
-    let withdrawals = spec.is_shanghai_active_at_timestamp(open.header.timestamp).then(Withdrawals::default);
+pub fn seal(
+    spec: &ChainSpec,
+    on: &Snapshot,
+    open: &OpenBlock,
+    withdrawals: Withdrawals,
+) -> Result<(Applied, Requests), BlockExecutionError> {
+    let withdrawals = spec.is_shanghai_active_at_timestamp(open.header.timestamp).then_some(withdrawals);
     let mut overlay = Overlay::new(on.world.clone(), on.hashes.clone());
     let mut executor = ChainExecutor::new(spec, &mut overlay, &open.header, withdrawals.as_ref(), &[]);
     executor.resume(open.header.gas_used, open.blob_gas_used);
@@ -153,7 +159,8 @@ pub fn seal(spec: &ChainSpec, on: &Snapshot, open: &OpenBlock) -> Result<Applied
     );
     let mut hashes = on.hashes.clone();
     hashes.push(sealed.number(), sealed.hash());
-    Ok(Applied { snapshot: stand_on(world, Arc::new(sealed), hashes), changes, missed: overlay.take_missed() })
+    let snapshot = stand_on(world, Arc::new(sealed), hashes);
+    Ok((Applied { snapshot, changes, missed: overlay.take_missed() }, result.requests))
 }
 
 /// The result of executing a whole block.

@@ -6,6 +6,7 @@ use std::{
 };
 
 use alloy_consensus::transaction::Recovered;
+use alloy_eips::eip4895::Withdrawals;
 use alloy_evm::block::BlockExecutionError;
 use alloy_primitives::{Address, B256, keccak256};
 
@@ -32,6 +33,8 @@ pub struct Devnet {
     sub_blocks: u32,
     fee_recipient: Address,
     traffic: Option<Traffic>,
+    /// The clock of the blocks' timestamps.
+    pub(super) clock: BlockClock,
     /// The time for the transactions of a sub-block.
     picking: Duration,
     /// The time in which waiting requests run first.
@@ -50,7 +53,8 @@ impl Devnet {
         // Half of the interval. The other half is for publishing, sealing, and the last transaction, which is not cut
         // short. On a busy machine an eighth is little beside that, and on an idle one it is more than a sub-block
         // takes.
-        Self { spec, sub_blocks, fee_recipient, traffic, picking: every / 2, giving_way: every / 8 }
+        let clock = BlockClock::default();
+        Self { spec, sub_blocks, fee_recipient, traffic, clock, picking: every / 2, giving_way: every / 8 }
     }
 
     /// Returns the first block after the head of `on`, on which nothing is being built yet.
@@ -58,16 +62,15 @@ impl Devnet {
     /// # Errors
     ///
     /// Returns a [`BlockExecutionError`] if a system call fails.
-    pub fn first(&self, on: &Snapshot) -> Result<SubBlockStep, BlockExecutionError> {
+    pub fn first(&mut self, on: &Snapshot) -> Result<SubBlockStep, BlockExecutionError> {
         Ok(SubBlockStep { sealed: None, next: self.open(on)? })
     }
 
     /// Opens the block after the head of `on`.
-    fn open(&self, on: &Snapshot) -> Result<Applied, BlockExecutionError> {
+    fn open(&mut self, on: &Snapshot) -> Result<Applied, BlockExecutionError> {
         let parent = on.head.header.inner();
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
         let attributes = Attributes {
-            timestamp: now.max(parent.timestamp + 1),
+            timestamp: self.clock.next(parent.timestamp),
             fee_recipient: self.fee_recipient,
             prev_randao: keccak256(on.head_hash()),
             beacon_root: B256::ZERO,
@@ -85,6 +88,26 @@ impl Devnet {
     /// Returns a [`BlockExecutionError`] if a system call fails.
     pub fn step(&mut self, on: &Snapshot, pool: &Pool) -> Result<SubBlockStep, BlockExecutionError> {
         let Some(open) = &on.open else { return self.first(on) };
+        let next = self.fill(on, open, pool);
+        match next.snapshot.index() >= self.sub_blocks {
+            true => self.end_block(next),
+            false => Ok(SubBlockStep { sealed: None, next }),
+        }
+    }
+
+    /// Returns the next sub-block as the last of its block, with the block's seal and the next block.
+    ///
+    /// # Errors
+    ///
+    /// Returns a [`BlockExecutionError`] if a system call fails.
+    pub fn last_step(&mut self, on: &Snapshot, pool: &Pool) -> Result<SubBlockStep, BlockExecutionError> {
+        let Some(open) = &on.open else { return self.first(on) };
+        let last = self.fill(on, open, pool);
+        self.end_block(last)
+    }
+
+    /// Extends the open block of `on` by a sub-block.
+    fn fill(&mut self, on: &Snapshot, open: &OpenBlock, pool: &Pool) -> Applied {
         let mut best = pool.best(on, self.fees(open));
         let traffic = &mut self.traffic;
         let (began, picking, giving_way) = (Instant::now(), self.picking, self.giving_way);
@@ -96,7 +119,7 @@ impl Devnet {
                 thread::yield_now();
             }
         };
-        let extended = extend(&self.spec, on, open, |sub_block: &mut SubBlock<'_>| {
+        extend(&self.spec, on, open, |sub_block: &mut SubBlock<'_>| {
             while has_time()
                 && let Some(ready) = best.next(sub_block.room())
             {
@@ -118,22 +141,52 @@ impl Devnet {
                     tracing::warn!(hash = %tx.tx_hash(), %reason, "a background transaction was skipped");
                 }
             }
-        });
-        match &extended.snapshot.open {
-            Some(open) if open.index >= self.sub_blocks => {
-                let mut sealed = seal(&self.spec, &extended.snapshot, open)?;
-                let next = self.open(&sealed.snapshot)?;
-                // The last sub-block is published sealed, so its changes come before those of sealing.
-                sealed.changes.splice(..0, extended.changes);
-                Ok(SubBlockStep { sealed: Some(sealed), next })
-            }
-            _ => Ok(SubBlockStep { sealed: None, next: extended }),
-        }
+        })
+    }
+
+    /// Seals the block whose last sub-block is `last`, and opens the next one.
+    fn end_block(&mut self, last: Applied) -> Result<SubBlockStep, BlockExecutionError> {
+        let Some(open) = &last.snapshot.open else { return Ok(SubBlockStep { sealed: None, next: last }) };
+        let (mut sealed, _) = seal(&self.spec, &last.snapshot, open, Withdrawals::default())?;
+        let next = self.open(&sealed.snapshot)?;
+        // The last sub-block is published sealed, so its changes come before those of sealing.
+        sealed.changes.splice(..0, last.changes);
+        Ok(SubBlockStep { sealed: Some(sealed), next })
     }
 
     fn fees(&self, open: &OpenBlock) -> BlockFees {
         let blob = self.spec.blob_params(open.header.timestamp).and_then(|params| open.header.blob_fee(params));
         BlockFees { base: open.header.base_fee_per_gas.unwrap_or_default(), blob: blob.unwrap_or_default() }
+    }
+}
+
+/// The clock of a devnet's blocks: the system's, moved by a number of seconds.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct BlockClock {
+    /// Seconds that the clock is ahead of the system's.
+    pub ahead: i64,
+    /// The timestamp of the next block, if it is fixed.
+    fixed: Option<u64>,
+}
+
+impl BlockClock {
+    /// Returns the time, in Unix seconds.
+    pub fn now(&self) -> u64 {
+        SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .map_or(0, |since| since.as_secs())
+            .saturating_add_signed(self.ahead)
+    }
+
+    /// Sets the clock to `timestamp`, which becomes that of the next block.
+    pub fn set(&mut self, timestamp: u64) {
+        self.ahead = self.ahead.saturating_add_unsigned(timestamp).saturating_sub_unsigned(self.now());
+        self.fixed = Some(timestamp);
+    }
+
+    /// Returns the timestamp of the block after one at `parent`, which is later.
+    fn next(&mut self, parent: u64) -> u64 {
+        self.fixed.take().unwrap_or_else(|| self.now()).max(parent.saturating_add(1))
     }
 }
 
@@ -163,11 +216,19 @@ impl FeedSource for DevnetSource {
     }
 }
 
+/// A way to build on a snapshot.
+type Step = fn(&mut Devnet, &Snapshot, &Pool) -> Result<SubBlockStep, BlockExecutionError>;
+
 impl DevnetSource {
     /// Builds and publishes the next sub-block.
-    fn go_on(&mut self, feed: &mut Feed) {
+    pub(super) fn go_on(&mut self, feed: &mut Feed) {
+        self.go_on_by(feed, Devnet::step);
+    }
+
+    /// Builds and publishes what `step` gives.
+    pub(super) fn go_on_by(&mut self, feed: &mut Feed, step: Step) {
         let began = Instant::now();
-        if let Err(error) = self.publish_next(feed) {
+        if let Err(error) = self.publish_next(feed, step) {
             feed.pool.drop_own();
             if feed.status.set(FeedState::Degraded(error.problem())) {
                 tracing::error!(%error, "the devnet cannot continue");
@@ -183,12 +244,12 @@ impl DevnetSource {
         feed.count(began);
     }
 
-    fn publish_next(&mut self, feed: &Feed) -> Result<(), DevnetError> {
+    fn publish_next(&mut self, feed: &Feed, step: Step) -> Result<(), DevnetError> {
         if let Some(failure) = self.journal.as_ref().and_then(Journal::failure) {
             // The sub-block could not be written, and subscribers would hear of transactions that never come.
             return Err(failure.clone().into());
         }
-        let step = self.devnet.step(&feed.snapshots.newest(), &feed.pool)?;
+        let step = step(&mut self.devnet, &feed.snapshots.newest(), &feed.pool)?;
         Ok(publish(&feed.snapshots, self.journal.as_ref(), step)?)
     }
 }

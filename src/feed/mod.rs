@@ -7,6 +7,7 @@ pub mod flashblocks;
 pub mod journal;
 pub mod live;
 pub mod status;
+pub mod testing;
 pub mod upstream;
 pub mod world;
 

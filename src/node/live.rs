@@ -19,7 +19,7 @@ use crate::{
         live::{FlashblockSource, LiveLimits, LiveSource, canonical_snapshot, told_receipts},
         upstream::{Fetcher, FetcherConfig, Heads, Upstream, UpstreamBlock, UpstreamConfig, UpstreamState},
     },
-    rpc::StartupReason,
+    rpc::{StartupReason, Testing},
     state::{CodeCache, FeedProblem, FeedState, RemoteImage, RemoteState, RemoteStats, Snapshots, Tags},
     store::{read_image, write_image},
     telemetry::{Counter, Gauge, Metrics},
@@ -228,8 +228,15 @@ pub async fn begin(
     };
     let beside = UpstreamParts { fetcher: fetcher.clone(), remote: remote.clone(), kept: config.data_dir.clone() };
     let source = LiveSource { spec: spec.clone(), fetcher, remote, heads, flashblocks, limits };
-    let start =
-        Start { spec, snapshots, source: Box::new(source), accounts: Vec::new(), builtin: false, trading: None };
+    let start = Start {
+        spec,
+        snapshots,
+        source: Box::new(source),
+        testing: Testing::Off,
+        accounts: Vec::new(),
+        builtin: false,
+        trading: None,
+    };
     Ok((start, beside))
 }
 

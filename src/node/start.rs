@@ -17,9 +17,10 @@ use crate::{
         chain_file,
         devnet::{Devnet, DevnetSource, publish},
         journal::{ChainIdentity, Journal},
+        testing::TestingSource,
         world::{self, TradingWorld, Traffic},
     },
-    rpc::StartupReason,
+    rpc::{StartupReason, Testing},
     state::{CodeCache, FeedState, LocalWorld, Snapshot, Snapshots},
     store::{Store, StoreError},
 };
@@ -29,6 +30,8 @@ pub struct Start {
     pub spec: ChainSpec,
     pub snapshots: Snapshots,
     pub source: Box<dyn FeedSource>,
+    /// The scope of the methods for testing.
+    pub testing: Testing,
     /// The accounts that the node signs for.
     pub accounts: Vec<PrivateKeySigner>,
     /// Whether the chain is the built-in devnet.
@@ -42,7 +45,7 @@ pub struct Start {
 ///
 /// Returns an error that names the flag if a file cannot be read or is invalid, a block is invalid, or the store holds
 /// another chain.
-pub fn begin(config: &Config, codes: &CodeCache, store: &Store, reason: &StartupReason) -> eyre::Result<Start> {
+pub fn begin(config: &Config, codes: &Arc<CodeCache>, store: &Store, reason: &StartupReason) -> eyre::Result<Start> {
     let accounts = DevAccounts { users: world::dev_signers()?, traffic: world::traffic_signers()? };
     let journal = store.is_durable().then(|| Journal::new(store.clone(), u64::from(config.keep_blocks)));
     let known = if store.is_durable() { ChainIdentity::read(store)? } else { None };
@@ -64,22 +67,32 @@ pub fn begin(config: &Config, codes: &CodeCache, store: &Store, reason: &Startup
             begun
         }
     };
-    let spec = ChainSpec::new(about.config.clone(), config.block_time())?;
+    let mut spec = ChainSpec::new(about.config.clone(), config.block_time())?;
+    if config.testing {
+        spec = spec.with_contracts_sending();
+    }
     let head = snapshots.newest();
     let (builtin, trading) = (about.builtin, about.trading);
     // Nothing is mined on a static chain, so no account of the node is offered to send from.
-    let (source, signers): (Box<dyn FeedSource>, _) = match config.feed() {
-        FeedName::Static => (Box::new(Still), Vec::new()),
+    let (source, testing, signers): (Box<dyn FeedSource>, _, _) = match config.feed() {
+        FeedName::Static => (Box::new(Still), if config.testing { Testing::Static } else { Testing::Off }, Vec::new()),
         FeedName::Devnet => {
-            let devnet = devnet(config, &spec, &head, &accounts, about.trading);
+            let mut devnet = devnet(config, &spec, &head, &accounts, about.trading);
             if head.open.is_none() {
                 let first = devnet.first(&head).wrap_err("the first block cannot be opened")?;
                 publish(&snapshots, journal.as_ref(), first)?;
             }
-            (Box::new(DevnetSource { devnet, journal, every: config.sub_block() }), funded(&accounts.users, &head))
+            let source = DevnetSource { devnet, journal, every: config.sub_block() };
+            let signers = funded(&accounts.users, &head);
+            if config.testing {
+                let (source, control) = TestingSource::new(source, codes.clone(), config.testing_limit);
+                (Box::new(source), Testing::Devnet(control), signers)
+            } else {
+                (Box::new(source), Testing::Off, signers)
+            }
         }
     };
-    Ok(Start { spec, snapshots, source, accounts: signers, builtin, trading })
+    Ok(Start { spec, snapshots, source, testing, accounts: signers, builtin, trading })
 }
 
 /// Refuses a store that holds a chain of presim's own, if an upstream's is to be followed.
@@ -281,6 +294,9 @@ fn parse_genesis(text: &[u8]) -> serde_json::Result<Genesis> {
     serde_json::from_slice(text)
 }
 
+/// Background transactions in each sub-block.
+const USUAL_TRAFFIC: u32 = 4;
+
 fn devnet(
     config: &Config,
     spec: &ChainSpec,
@@ -293,7 +309,8 @@ fn devnet(
     if signers.is_empty() {
         signers = funded(&accounts.users, head);
     }
-    let traffic = if config.traffic == 0 {
+    let traffic = config.traffic.unwrap_or(if config.testing { 0 } else { USUAL_TRAFFIC });
+    let traffic = if traffic == 0 {
         None
     } else if spec.next_base_fee(&head.head.header, head.head.number() + 1, head.head.header.timestamp).is_none() {
         tracing::info!("no background traffic: it needs EIP-1559 fees, and this chain is before London");
@@ -302,7 +319,7 @@ fn devnet(
         tracing::info!("no background traffic: no account of the test mnemonic has funds in this genesis");
         None
     } else {
-        Some(Traffic::new(config.traffic, config.traffic_seed, spec.chain_id(), signers, trading))
+        Some(Traffic::new(traffic, config.traffic_seed, spec.chain_id(), signers, trading))
     };
     Devnet::new(spec.clone(), config.sub_blocks, config.sub_block(), config.fee_recipient, traffic)
 }

@@ -67,12 +67,14 @@ pub(super) fn check_account(
     cost: U256,
     queued: U256,
     replaced: Option<&Pooled>,
+    contracts_may_send: bool,
 ) -> Result<(), PoolError> {
     let (next, balance) = account.map_or((0, U256::ZERO), |account| (account.nonce, account.balance));
     if tx.nonce() < next {
         return Err(PoolError::NonceTooLow { next, nonce: tx.nonce() });
     }
     if let Some(account) = account
+        && !contracts_may_send
         && !account.code.bytecode.is_empty()
         && !account.code.bytecode.is_eip7702()
     {

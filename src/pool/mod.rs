@@ -53,6 +53,8 @@ pub struct PoolLimits {
     pub price_bump: u32,
     /// Minimum priority fee, in wei per gas.
     pub min_tip: u128,
+    /// Whether contracts may send transactions, which EIP-3607 forbids.
+    pub contracts_may_send: bool,
 }
 
 /// The transaction pool, shared by the senders and the block producer.

@@ -155,7 +155,8 @@ impl Queue {
         if coming.place == PoolPlace::Free && sender.is_some_and(|sender| sender.is_taken(nonce)) {
             return Err(PoolError::NonceTaken { nonce });
         }
-        check_account(&tx, world.account(&address).map(AsRef::as_ref), cost, queued, replaced.as_deref())?;
+        let account = world.account(&address).map(AsRef::as_ref);
+        check_account(&tx, account, cost, queued, replaced.as_deref(), limits.contracts_may_send)?;
         if let Some(replaced) = &replaced {
             check_replacement(&tx, &replaced.tx, limits.price_bump)?;
         }

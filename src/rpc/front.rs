@@ -5,9 +5,13 @@ use std::{
     time::Instant,
 };
 
-use tokio::sync::{Semaphore, watch};
+use tokio::{
+    sync::{Semaphore, watch},
+    time::timeout_at,
+};
 
 use super::{
+    dialect::Dialect,
     encode,
     error::{Outcome, RpcError},
     methods::{Backend, Handler, MethodRoute, RequestLimits, Run, UpstreamUse},
@@ -17,7 +21,10 @@ use super::{
 };
 use crate::{
     executor::{Batch, Executor, RunPlace, Task, Ticket},
-    feed::upstream::UpstreamState,
+    feed::{
+        testing::{ChainChange, ChainControl, ChangeError, ChangeOutcome},
+        upstream::UpstreamState,
+    },
     meter::Meter,
     pool::Pool,
     state::{Missed, Overlay, Published, SnapshotId, Snapshots},
@@ -34,6 +41,8 @@ pub struct Front {
     executor: Executor,
     pub(super) waiters: Waiters,
     metrics: Metrics,
+    /// The scope of the methods for testing.
+    testing: Testing,
     /// The completion of state from an upstream, if there is one.
     pub(super) remote: Option<Arc<StateCompletion>>,
     /// Counters by method and outcome, each created on its first use.
@@ -41,6 +50,17 @@ pub struct Front {
     unknown: Counted,
     /// The counter of requests that were rejected because of load.
     refusals: Counted,
+}
+
+/// The scope of the methods for testing.
+#[derive(Clone, Debug)]
+pub enum Testing {
+    /// No method exists, because the node runs without `--testing`.
+    Off,
+    /// Methods that build blocks. The chain is static.
+    Static,
+    /// All methods, the changes through this handle.
+    Devnet(ChainControl),
 }
 
 /// Permits to wait for receipts. Waiting holds no worker: each publication wakes the task, which looks for its receipt.
@@ -88,6 +108,7 @@ impl Front {
             executor,
             waiters,
             metrics: metrics.clone(),
+            testing: Testing::Off,
             remote: None,
             counts,
             unknown,
@@ -99,6 +120,22 @@ impl Front {
     #[must_use]
     pub fn with_remote(self, remote: StateCompletion) -> Self {
         Self { remote: Some(Arc::new(remote)), ..self }
+    }
+
+    /// Returns the same, with these methods for testing.
+    #[must_use]
+    pub fn with_testing(self, testing: Testing) -> Self {
+        Self { testing, ..self }
+    }
+
+    /// Returns -32601 if the method is for testing, and the node runs without `--testing`.
+    pub fn check_testing(&self, method: &MethodRoute) -> Result<(), RpcError> {
+        match self.testing {
+            Testing::Off if method.testing => {
+                Err(RpcError::new(-32601, format!("{} is for testing: start the node with --testing", method.name)))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Returns the health of the upstream, if there is one.
@@ -156,6 +193,7 @@ impl Front {
         let answer = match (method.handler, &self.remote) {
             (Handler::Subscribe | Handler::Unsubscribe, _) => Self::subscribe(&request),
             // Boxed, because rare futures are large and would be moved with every request.
+            (Handler::Change(parse, done), _) => Box::pin(self.change(parse, done, request)).await,
             (Handler::SendAndWait, _) => Box::pin(self.send_and_wait(request)).await,
             (Handler::SendCalls, _) => Box::pin(self.send_calls(request)).await,
             (Handler::Run(run), Some(remote)) if method.upstream != UpstreamUse::Unasked => {
@@ -168,6 +206,31 @@ impl Front {
             .get_or_init(|| Counted::new(&self.metrics, method.name, outcome))
             .count(arrived);
         answer
+    }
+
+    /// Changes the chain, if it is a devnet under test.
+    async fn change(&self, parse: ParsesChange, done: &str, request: Request) -> Result<Vec<u8>, RpcError> {
+        let Testing::Devnet(control) = &self.testing else {
+            let text = format!("{} needs a devnet: this chain is static", request.method.name);
+            return Err(RpcError::new(-32601, text));
+        };
+        let change = parse(&request.params, request.caller.dialect)?;
+        let outcome = match timeout_at(request.ticket.deadline().into(), control.make(change)).await {
+            Ok(made) => made.map_err(|error| match error {
+                ChangeError::Busy => RpcError::limit(error.to_string()),
+                ChangeError::TooManyBlocks { .. } => RpcError::params(format!("params[0]: {error}")),
+                ChangeError::Timestamp { .. } | ChangeError::Failed => RpcError::new(-32000, error.to_string()),
+            })?,
+            Err(_) => return Err(RpcError::new(-32016, "the change was not made in time: it may still be made")),
+        };
+        let mut out = begin(&request.id, "result");
+        match outcome {
+            ChangeOutcome::Done => out.extend_from_slice(done.as_bytes()),
+            ChangeOutcome::Saved(id) => encode::quantity(&mut out, id),
+            ChangeOutcome::Returned(returned) => encode::value(&mut out, &returned),
+            ChangeOutcome::Ahead(seconds) => encode::value(&mut out, &seconds),
+        }
+        Ok(out)
     }
 
     /// Runs a request, and asks the upstream if presim cannot answer it.
@@ -238,6 +301,9 @@ impl Front {
     }
 }
 
+/// The type of parsers of changes.
+type ParsesChange = fn(&str, &Dialect) -> Result<ChainChange, RpcError>;
+
 /// The type of handlers that run on a snapshot.
 pub(super) type Runs = fn(&Backend, &mut Run<'_>) -> Result<(), RpcError>;
 
@@ -305,7 +371,7 @@ async fn kept(commit: Commit, ticket: &Ticket) -> Result<(), RpcError> {
     if commit.is_done() {
         return Ok(());
     }
-    match tokio::time::timeout_at(ticket.deadline().into(), commit.wait()).await {
+    match timeout_at(ticket.deadline().into(), commit.wait()).await {
         Ok(Ok(())) => Ok(()),
         // Whether the write reached the disk after all is seen when the store is opened again.
         Ok(Err(error)) => Err(RpcError::from(error)

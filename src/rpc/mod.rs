@@ -44,7 +44,7 @@ pub use awake::{Awake, CPU_DMA_LATENCY};
 pub use encode::simulation as encode_simulation;
 pub use error::RpcError;
 pub use filters::Filters;
-pub use front::{Front, Waiters};
+pub use front::{Front, Testing, Waiters};
 pub use io::IoThreads;
 pub use memory::{AnswerRoom, IoMemory};
 pub use methods::{Backend, Handler, MethodRoute, RequestLimits, Run, SyncTimeouts};

@@ -230,6 +230,10 @@ impl Message {
             session.front.count_unknown(parsed);
             return session.failure(id, RpcError::method(name));
         };
+        if let Err(error) = session.front.check_testing(method) {
+            session.front.count_unknown(parsed);
+            return session.failure(id, error);
+        }
         let ticket = session.front.ticket(&session.caller);
         let request = Request {
             id: id.clone().into_owned(),

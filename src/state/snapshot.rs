@@ -11,9 +11,22 @@ use alloy_primitives::{B256, Sealable, Sealed};
 use super::{LocalWorld, World};
 use crate::chain::{BlockHashes, BlockTotals, ChainReceipt, ChainTx, SealedBlock};
 
-/// The id of a snapshot, one more than that of the snapshot published before.
+/// The id of a snapshot: an epoch times 2^32, and the place in it, one more than that of the snapshot published before.
+/// An epoch begins where a chain returns to an earlier state, so that no id is given twice.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SnapshotId(pub u64);
+
+impl SnapshotId {
+    /// Returns the epoch.
+    pub const fn epoch(self) -> u64 {
+        self.0 >> 32
+    }
+
+    /// Returns the first id of the next epoch.
+    pub const fn next_epoch(self) -> Self {
+        Self((self.epoch() + 1) << 32)
+    }
+}
 
 /// The chain at one moment. A request runs on one snapshot only, so its state and its block context always agree.
 #[derive(Debug)]

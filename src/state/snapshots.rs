@@ -2,7 +2,7 @@
 
 mod history;
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Instant};
 
 use alloy_primitives::B256;
 use arc_swap::ArcSwap;
@@ -16,7 +16,7 @@ use crate::chain::{BlockKeeper, SealedBlock};
 ///
 /// One immutable value, so that a reader who loads it once sees tags that belong together. Publishing makes the next
 /// value, whose maps share their structure with the last, so it costs only the additions.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Published {
     /// The newest snapshot.
     pub newest: Arc<Snapshot>,
@@ -232,6 +232,18 @@ impl Snapshots {
         });
     }
 
+    /// Publishes what was published at an earlier moment, `then`, as the first snapshot of a new epoch of ids. Everything
+    /// published since is removed.
+    pub fn return_to(&self, then: &Published) {
+        let id = self.cell.load().newest.id.next_epoch();
+        self.replace(|published| {
+            *published = Published { feed: published.feed, ..then.clone() };
+            let mut again = then.newest.copy();
+            (again.id, again.published) = (id, Instant::now());
+            published.push(Arc::new(again), self.kept.snapshots);
+        });
+    }
+
     /// Sets the blocks that the upstream calls safe and final.
     pub fn set_tags(&self, tags: Tags) {
         self.replace(|published| published.tags = Some(tags));
@@ -280,20 +292,7 @@ impl Snapshots {
     }
 
     fn replace(&self, change: impl FnOnce(&mut Published)) {
-        let last = self.cell.load();
-        let mut next = Published {
-            newest: last.newest.clone(),
-            latest: last.latest.clone(),
-            tags: last.tags,
-            feed: last.feed,
-            recent: last.recent.clone(),
-            sealed: last.sealed.clone(),
-            numbers: last.numbers.clone(),
-            blocks: last.blocks.clone(),
-            transactions: last.transactions.clone(),
-            old_headers: last.old_headers.clone(),
-            archive: last.archive.clone(),
-        };
+        let mut next = Published::clone(&self.cell.load());
         change(&mut next);
         let newest = next.newest.id;
         self.cell.store(Arc::new(next));

@@ -182,10 +182,13 @@ impl LocalWorld {
         self.trie.root_hash()
     }
 
-    /// Returns the state root, computed on all threads of rayon's global pool. Must not be called on a thread of
-    /// another pool.
+    /// Returns the state root, computed on all threads of rayon's global pool; on a thread of a pool, which has other
+    /// work to do, on that thread alone.
     pub fn state_root_in_parallel(&self) -> B256 {
-        self.trie.root_hash_in_parallel()
+        match rayon::current_thread_index() {
+            None => self.trie.root_hash_in_parallel(),
+            Some(_) => self.trie.root_hash(),
+        }
     }
 
     /// Inserts `account`, which is whole, at `address`, replacing what was there.

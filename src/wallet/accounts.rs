@@ -7,7 +7,7 @@ use alloy_consensus::{
     TxEnvelope, TxLegacy, transaction::Recovered,
 };
 use alloy_eips::eip7702::{Authorization, SignedAuthorization};
-use alloy_primitives::{Address, B256, Signature, U256};
+use alloy_primitives::{Address, B256, Signature, U256, map::AddressSet};
 use alloy_signer::SignerSync;
 use alloy_signer_local::PrivateKeySigner;
 
@@ -98,32 +98,9 @@ impl SigningAccount {
     /// # Errors
     /// Returns [`SigningError::Call`] for authorizations without a callee, and [`SigningError::Key`] if signing fails.
     pub fn sign(&self, call: Call, filled: TxFields) -> Result<Recovered<TxEnvelope>, SigningError> {
-        let TxFields { chain_id, nonce, gas: gas_limit } = filled;
-        let CallFees::GasPrice(gas_price) = call.fees else {
-            return self.signed(market_tx(&call, chain_id, nonce, gas_limit)?);
-        };
-        let Call { to, value, data: input, access_list, .. } = call;
-        self.signed(match access_list {
-            Some(access_list) => EthereumTypedTransaction::Eip2930(TxEip2930 {
-                chain_id,
-                nonce,
-                gas_price,
-                gas_limit,
-                to,
-                value,
-                access_list,
-                input,
-            }),
-            None => EthereumTypedTransaction::Legacy(TxLegacy {
-                chain_id: Some(chain_id),
-                nonce,
-                gas_price,
-                gas_limit,
-                to,
-                value,
-                input,
-            }),
-        })
+        let tx = unsigned(call, filled)?;
+        let signature = self.sign_hash(tx.signature_hash())?;
+        Ok(with_signature(tx, signature, self.address()))
     }
 
     /// Signs a delegation to the code at `address` (EIP-7702), for the account's transaction with the nonce before
@@ -137,13 +114,101 @@ impl SigningAccount {
         Ok(authorization.into_signed(signature))
     }
 
-    fn signed(&self, tx: EthereumTypedTransaction<TxEip4844>) -> Result<Recovered<TxEnvelope>, SigningError> {
-        let signature = self.sign_hash(tx.signature_hash())?;
-        let signed: EthereumTxEnvelope<TxEip4844> = tx.into_signed(signature).into();
-        Ok(Recovered::new_unchecked(signed.map_eip4844(TxEip4844Variant::from), self.address()))
-    }
-
     fn sign_hash(&self, hash: B256) -> Result<Signature, SigningError> {
         Ok(self.signer.sign_hash_sync(&hash)?)
     }
+}
+
+/// The accounts in whose names clients of a testing devnet send without their keys.
+#[derive(Debug)]
+pub struct Impersonated {
+    most: usize,
+    accounts: Mutex<AddressSet>,
+    /// Locked by [`choosing`](Self::choosing).
+    choosing: Mutex<()>,
+}
+
+impl Impersonated {
+    /// Creates an empty set of at most `most` accounts.
+    pub fn new(most: usize) -> Self {
+        Self { most, accounts: Mutex::default(), choosing: Mutex::default() }
+    }
+
+    /// Adds an account. Returns false, and adds nothing, if the set is full.
+    pub fn add(&self, account: Address) -> bool {
+        let mut accounts = self.accounts();
+        if accounts.len() < self.most {
+            accounts.insert(account);
+        }
+        accounts.contains(&account)
+    }
+
+    /// Removes an account.
+    pub fn remove(&self, account: &Address) {
+        self.accounts().remove(account);
+    }
+
+    /// Returns whether transactions may be sent in the name of `account`.
+    pub fn contains(&self, account: &Address) -> bool {
+        self.accounts().contains(account)
+    }
+
+    /// Locks the choice of nonces, as [`SigningAccount::choosing`] does.
+    pub fn choosing(&self) -> MutexGuard<'_, ()> {
+        self.choosing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Makes a call a transaction of `from`. In place of a signature it has the sender's address, so that the
+    /// transactions of two senders never have the same hash.
+    ///
+    /// # Errors
+    ///
+    /// Returns a [`SimulationError`] for authorizations without a callee.
+    pub fn send_as(from: Address, call: Call, filled: TxFields) -> Result<Recovered<TxEnvelope>, SimulationError> {
+        let placeholder = Signature::new(U256::from_be_bytes(from.into_word().0), U256::ONE, false);
+        Ok(with_signature(unsigned(call, filled)?, placeholder, from))
+    }
+
+    fn accounts(&self) -> MutexGuard<'_, AddressSet> {
+        self.accounts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Returns the transaction of the type that a call's fees, lists and authorizations require.
+fn unsigned(call: Call, filled: TxFields) -> Result<EthereumTypedTransaction<TxEip4844>, SimulationError> {
+    let TxFields { chain_id, nonce, gas: gas_limit } = filled;
+    let CallFees::GasPrice(gas_price) = call.fees else {
+        return market_tx(&call, chain_id, nonce, gas_limit);
+    };
+    let Call { to, value, data: input, access_list, .. } = call;
+    Ok(match access_list {
+        Some(access_list) => EthereumTypedTransaction::Eip2930(TxEip2930 {
+            chain_id,
+            nonce,
+            gas_price,
+            gas_limit,
+            to,
+            value,
+            access_list,
+            input,
+        }),
+        None => EthereumTypedTransaction::Legacy(TxLegacy {
+            chain_id: Some(chain_id),
+            nonce,
+            gas_price,
+            gas_limit,
+            to,
+            value,
+            input,
+        }),
+    })
+}
+
+fn with_signature(
+    tx: EthereumTypedTransaction<TxEip4844>,
+    signature: Signature,
+    sender: Address,
+) -> Recovered<TxEnvelope> {
+    let signed: EthereumTxEnvelope<TxEip4844> = tx.into_signed(signature).into();
+    Recovered::new_unchecked(signed.map_eip4844(TxEip4844Variant::from), sender)
 }

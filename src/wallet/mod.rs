@@ -29,7 +29,7 @@ use alloy_hardforks::EthereumHardforks;
 use alloy_primitives::{Address, TxHash};
 
 pub use self::{
-    accounts::{Accounts, SigningAccount, SigningError, TxFields},
+    accounts::{Accounts, Impersonated, SigningAccount, SigningError, TxFields},
     approval::{Approvals, Asked, AskedCall, DecisionError, Question},
     batch::{BatchCall, BatchId, BatchRequest, CallsState, Requested},
     digest::{DigestPrefix, NoDigest},

@@ -25,6 +25,11 @@ fn examples() -> Vec<(&'static str, Value)> {
         "capabilities": {"other": {"optional": true}},
     });
     let bundle = json!({"txs": [SIGNED], "blockNumber": "0x1", "stateBlockNumber": "latest"});
+    let withdrawal = json!({"index": "0x0", "validatorIndex": "0x0", "address": ADDRESS, "amount": "0x1"});
+    let attributes = json!({
+        "timestamp": "0x1", "prevRandao": HASH, "suggestedFeeRecipient": ADDRESS, "parentBeaconBlockRoot": HASH,
+        "withdrawals": [withdrawal],
+    });
     let mut examples = vec![
         ("eth_call", json!([call, "latest", accounts, {}])),
         ("eth_simulateV1", json!([{"blockStateCalls": [block_calls]}, "latest"])),
@@ -54,7 +59,26 @@ fn examples() -> Vec<(&'static str, Value)> {
         ("wallet_sendCalls", json!([batch])),
         ("wallet_getCapabilities", json!([ADDRESS, ["0x7a69"]])),
         ("web3_sha3", json!(["0x"])),
+        ("testing_buildBlockV1", json!([HASH, attributes, [SIGNED], "0x"])),
+        ("evm_mine", json!([{"timestamp": "0xffffffff", "blocks": 1}])),
+        ("evm_setAccountNonce", json!([ADDRESS, "0x1"])),
     ];
+    for (method, params) in [
+        ("mine", json!([1, 1])),
+        ("setBalance", json!([ADDRESS, "0x1"])),
+        ("setCode", json!([ADDRESS, "0x"])),
+        ("setStorageAt", json!([ADDRESS, HASH, HASH])),
+        ("setNonce", json!([ADDRESS, "0x1"])),
+        ("impersonateAccount", json!([ADDRESS])),
+        ("stopImpersonatingAccount", json!([ADDRESS])),
+        ("revert", json!(["0x0"])),
+        ("increaseTime", json!([1])),
+        ("setNextBlockTimestamp", json!(["0xfffffffff"])),
+    ] {
+        let named = MethodRoute::ALL.iter().map(|row| row.name).filter(|name| name.rsplit('_').next() == Some(method));
+        let new = named.filter(|name| *name != "evm_mine").map(|name| (name, params.clone())).collect::<Vec<_>>();
+        examples.extend(new);
+    }
     let one = |method: &'static str, param: Value| (method, json!([param]));
     for method in [
         "eth_getBlockTransactionCountByNumber",
@@ -100,7 +124,7 @@ async fn document(node: &TestNode) -> impl Fn(&str) -> Vec<Value> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_method_takes_as_many_parameters_as_the_document_has() {
-    let node = TestNode::quiet();
+    let node = TestNode::quiet_with(&["--testing"]);
     let params_of = document(&node).await;
     // Over HTTP these two methods are always refused.
     for (method, params) in examples().into_iter().filter(|(name, _)| !name.ends_with("subscribe")) {
@@ -177,7 +201,7 @@ fn fields_of_sources() -> BTreeSet<String> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_object_takes_the_fields_that_the_document_has_and_no_others() {
-    let node = TestNode::quiet();
+    let node = TestNode::quiet_with(&["--testing"]);
     let params_of = document(&node).await;
     let found: Vec<(&str, Value, Objects)> = examples()
         .into_iter()

@@ -3,6 +3,7 @@
 use std::{fs, sync::Arc, time::Instant};
 
 use alloy_consensus::{BlockBody, SignableTransaction, TxEip1559, TxEnvelope, transaction::Recovered};
+use alloy_eips::eip4895::Withdrawals;
 use alloy_genesis::GenesisAccount;
 use alloy_primitives::{Address, B256, Bytes, TxKind, U256};
 use alloy_rlp::Encodable;
@@ -82,7 +83,8 @@ fn node_with(blocks: &[Vec<Topics>], flags: &[&str]) -> TestNode {
             transactions.into_iter().for_each(|tx| sub_block.push(tx.convert()).expect("it is included"));
         })
         .snapshot;
-        head = seal(&spec, &extended, extended.open.as_ref().expect("it is open")).expect("it seals").snapshot;
+        let open = extended.open.as_ref().expect("it is open");
+        head = seal(&spec, &extended, open, Withdrawals::default()).expect("it seals").0.snapshot;
         let sealed = &head.head;
         let transactions = sealed.body().transactions.iter().map(|tx| tx.inner().clone()).collect();
         let body = BlockBody { transactions, ommers: Vec::new(), withdrawals: sealed.body().withdrawals.clone() };

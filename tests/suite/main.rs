@@ -49,6 +49,7 @@ mod store_refusals;
 mod subscriptions;
 mod support;
 mod terminal;
+mod testing;
 mod tracing;
 mod upstream;
 mod vectors;

@@ -3,7 +3,10 @@
 use std::{fmt::Write, sync::Arc};
 
 use alloy_consensus::{BlockBody, Header, SignableTransaction, Transaction, TxEip1559, TxReceipt, TxType, Typed2718};
-use alloy_eips::eip2718::{Decodable2718, Encodable2718};
+use alloy_eips::{
+    eip2718::{Decodable2718, Encodable2718},
+    eip4895::Withdrawals,
+};
 use alloy_genesis::Genesis;
 use alloy_primitives::{Address, B256, Bytes, TxKind, U256, address, hex};
 use alloy_rlp::Encodable;
@@ -511,7 +514,8 @@ async fn a_chain_file_with_deposits_is_served_with_the_fields_of_the_op_stack() 
     }
     .into();
     let grown = chain.with(&chain.open(), vec![ATTRIBUTED.deposit(), created, chain.transfer(0)]);
-    let sealed = seal(&chain.spec, &grown, grown.open.as_ref().unwrap()).unwrap().snapshot.head;
+    let (sealed, _) = seal(&chain.spec, &grown, grown.open.as_ref().unwrap(), Withdrawals::default()).unwrap();
+    let sealed = sealed.snapshot.head;
     let mut file = Vec::new();
     let transactions = sealed.body().transactions.iter().map(|tx| tx.inner().clone()).collect();
     let body = BlockBody { transactions, ommers: Vec::new(), withdrawals: sealed.body().withdrawals.clone() };

@@ -1,11 +1,13 @@
 //! Encodes results directly as JSON bytes, without a tree of values and without an allocation per field.
 
 mod block;
+mod payload;
 mod simulation;
 mod trace;
 mod wallet;
 
 pub use block::{LogPlace, block, header, log, pooled_transaction, receipt, transaction, transaction_with_receipt};
+pub use payload::built_block;
 pub use simulation::simulation;
 pub use trace::trace;
 pub use wallet::{calls_status, capabilities, submitted};

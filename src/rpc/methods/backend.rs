@@ -12,7 +12,7 @@ use crate::{
     state::{Block, CodeCache, KnownBlock, Overlay, Published, Selector, Snapshot},
     store::Commit,
     telemetry::Counter,
-    wallet::Wallet,
+    wallet::{Impersonated, Wallet},
 };
 
 /// The data that all methods share. The snapshot of a request comes with its [`Run`].
@@ -26,6 +26,8 @@ pub struct Backend {
     pub pool: Arc<Pool>,
     /// The wallet, which signs for its accounts.
     pub wallet: Wallet,
+    /// The accounts in whose names clients send without their keys.
+    pub impersonated: Impersonated,
     /// The filters that clients have installed.
     pub filters: Filters,
     /// Limits on requests.

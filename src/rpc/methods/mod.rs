@@ -12,11 +12,13 @@ mod many;
 mod node;
 mod send;
 mod state;
+mod testing;
 mod trace;
 mod wallet;
 
 pub use backend::{Backend, RequestLimits, Run};
 pub use send::{Awaited, SyncTimeouts};
+pub use testing::BuiltBlock;
 pub use wallet::Admitted;
 
 use std::{fmt, sync::LazyLock};
@@ -24,10 +26,14 @@ use std::{fmt, sync::LazyLock};
 use alloy_primitives::map::HashMap;
 
 use super::{
+    dialect::Dialect,
     error::RpcError,
     wire::{self, HashParam, SelectorParam},
 };
-use crate::executor::{LaneName, RunPlace};
+use crate::{
+    executor::{LaneName, RunPlace},
+    feed::testing::ChainChange,
+};
 
 /// A row of the table of methods.
 #[derive(Clone, Copy, Debug)]
@@ -44,6 +50,8 @@ pub struct MethodRoute {
     pub upstream: UpstreamUse,
     /// Whether the method commits something, so that its response must not be lost.
     pub commits: bool,
+    /// Whether the method exists only with `--testing`.
+    pub testing: bool,
 }
 
 /// The handler of a method.
@@ -57,6 +65,8 @@ pub enum Handler {
     Unsubscribe,
     /// A run that sends a transaction, then a wait for the snapshot that has its receipt.
     SendAndWait,
+    /// The chain's source, which makes the parsed change. The text is the result of a change that has no other.
+    Change(fn(&str, &Dialect) -> Result<ChainChange, RpcError>, &'static str),
     /// A run that admits a batch and sends it. If the policy requires approval, a second run sends it after approval.
     SendCalls,
 }
@@ -207,6 +217,32 @@ impl MethodRoute {
         run!("web3_sha3", On(Read), wire::parse_bytes, Backend::sha3),
         run!("presim_snapshot", Inline, wire::parse_none, Backend::snapshot),
         run!("rpc.discover", Inline, wire::parse_none, Backend::discover),
+        // Testing, under the names that anvil, hardhat and ganache have given.
+        run!("testing_buildBlockV1", On(Bundle), limited wire::parse_build_block, Backend::build_block).testing(),
+        run!("anvil_impersonateAccount", Inline, wire::parse_address, Backend::impersonate).testing(),
+        run!("hardhat_impersonateAccount", Inline, wire::parse_address, Backend::impersonate).testing(),
+        run!("anvil_stopImpersonatingAccount", Inline, wire::parse_address, Backend::stop_impersonating).testing(),
+        run!("hardhat_stopImpersonatingAccount", Inline, wire::parse_address, Backend::stop_impersonating).testing(),
+        Self::change("anvil_mine", wire::parse_mine, "null"),
+        Self::change("hardhat_mine", wire::parse_mine, "true"),
+        Self::change("evm_mine", wire::parse_evm_mine, "\"0x0\""),
+        Self::change("anvil_setBalance", wire::parse_balance, "null"),
+        Self::change("hardhat_setBalance", wire::parse_balance, "true"),
+        Self::change("anvil_setCode", wire::parse_set_code, "null"),
+        Self::change("hardhat_setCode", wire::parse_set_code, "true"),
+        Self::change("anvil_setStorageAt", wire::parse_set_storage, "true"),
+        Self::change("hardhat_setStorageAt", wire::parse_set_storage, "true"),
+        Self::change("anvil_setNonce", wire::parse_nonce, "null"),
+        Self::change("hardhat_setNonce", wire::parse_nonce, "true"),
+        Self::change("evm_setAccountNonce", wire::parse_nonce, "true"),
+        Self::change("anvil_snapshot", wire::parse_save, "null"),
+        Self::change("evm_snapshot", wire::parse_save, "null"),
+        Self::change("anvil_revert", wire::parse_return, "null"),
+        Self::change("evm_revert", wire::parse_return, "null"),
+        Self::change("anvil_increaseTime", wire::parse_seconds, "null"),
+        Self::change("evm_increaseTime", wire::parse_seconds, "null"),
+        Self::change("anvil_setNextBlockTimestamp", wire::parse_timestamp, "null"),
+        Self::change("evm_setNextBlockTimestamp", wire::parse_timestamp, "null"),
     ]);
 
     /// Returns the method called `name`.
@@ -217,7 +253,16 @@ impl MethodRoute {
     }
 
     const fn new(name: &'static str, place: RunPlace, handler: Handler) -> Self {
-        Self { name, index: 0, place, handler, upstream: UpstreamUse::Unasked, commits: false }
+        Self { name, index: 0, place, handler, upstream: UpstreamUse::Unasked, commits: false, testing: false }
+    }
+
+    /// Builds the row of a method that changes the chain, whose result is `done` if the change has no other.
+    const fn change(
+        name: &'static str,
+        parse: fn(&str, &Dialect) -> Result<ChainChange, RpcError>,
+        done: &'static str,
+    ) -> Self {
+        Self::new(name, Inline, Handler::Change(parse, done)).commits().testing()
     }
 
     const fn upstream(self, upstream: UpstreamUse) -> Self {
@@ -227,6 +272,10 @@ impl MethodRoute {
     /// Marks a method that reads blocks or their contents, which an upstream may know if the node does not.
     const fn history(self) -> Self {
         self.upstream(UpstreamUse::IfUnknown)
+    }
+
+    const fn testing(self) -> Self {
+        Self { testing: true, ..self }
     }
 
     const fn commits(self) -> Self {
@@ -251,6 +300,7 @@ impl fmt::Debug for Handler {
             Self::Subscribe => "Subscribe",
             Self::Unsubscribe => "Unsubscribe",
             Self::SendAndWait => "SendAndWait",
+            Self::Change(..) => "Change",
             Self::SendCalls => "SendCalls",
         })
     }

@@ -9,7 +9,7 @@ use crate::{
     engine::{Call, CallRequest},
     pool::PoolPlace,
     rpc::{encode, error::RpcError, wire},
-    wallet::{FeeError, NONCE_TRIES, SigningError, TxFields},
+    wallet::{FeeError, Impersonated, NONCE_TRIES, SigningAccount, SigningError, TxFields},
 };
 
 /// The timeouts of `eth_sendRawTransactionSync`.
@@ -75,8 +75,11 @@ impl Backend {
     /// Answers `eth_sendTransaction`. Fields that the request leaves open are filled in as by geth's `setDefaults`.
     pub(super) fn send_transaction(&self, run: &mut Run<'_>, mut call: Call) -> Result<(), RpcError> {
         let refuse = |text: String| RpcError::new(-32000, text);
-        let account = self.wallet.accounts.find(call.from).ok_or_else(|| refuse("unknown account".to_owned()))?;
-        if !account.is_open {
+        let account = self.wallet.accounts.find(call.from);
+        if account.is_none() && !self.impersonated.contains(&call.from) {
+            return Err(refuse("unknown account".to_owned()));
+        }
+        if account.is_some_and(|account| !account.is_open) {
             return Err(refuse(format!(
                 "{} is an account of the wallet, which signs only batches: use wallet_sendCalls",
                 call.from
@@ -106,12 +109,16 @@ impl Backend {
             }
         };
         run.be_complete()?;
-        let choosing = account.choosing();
+        let choosing = account.map_or_else(|| self.impersonated.choosing(), SigningAccount::choosing);
         let place = if call.nonce.is_some() { PoolPlace::Any } else { PoolPlace::Free };
         let mut tries = 0;
         let (hash, commit) = loop {
             let nonce = call.nonce.unwrap_or_else(|| self.pool.next_nonce(call.from, 0));
-            let signed = account.sign(call.clone(), TxFields { chain_id: want, nonce, gas });
+            let fields = TxFields { chain_id: want, nonce, gas };
+            let signed = match account {
+                Some(account) => account.sign(call.clone(), fields),
+                None => Impersonated::send_as(call.from, call.clone(), fields).map_err(SigningError::from),
+            };
             let tx = signed.map_err(|error| match error {
                 SigningError::Call(error) => error.into(),
                 SigningError::Key(error) => RpcError::internal(&error.to_string()),

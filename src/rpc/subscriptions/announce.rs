@@ -93,6 +93,10 @@ impl LastAnnounced {
     fn catch_up(&mut self, published: &Published, round: &mut Round<'_>) {
         let canonical = published.head().number();
         self.take_back(published, round);
+        if published.newest.id.epoch() != self.snapshot.epoch() {
+            // The chain returned to this block, which no new block tells.
+            round.head(&published.head().header, None);
+        }
         for snapshot in published.snapshots_after(self.snapshot) {
             self.heads_to(snapshot.head.number().min(canonical), published, round);
             if let Some(open) = &snapshot.open {

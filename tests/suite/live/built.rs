@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use alloy_consensus::{SignableTransaction, TxEip1559, TxEnvelope, TxReceipt, Typed2718};
-use alloy_eips::Encodable2718;
+use alloy_eips::{Encodable2718, eip4895::Withdrawals};
 use alloy_genesis::{Genesis, GenesisAccount};
 use alloy_primitives::{Address, B256, Bloom, Bytes, TxKind, U256, hex};
 use alloy_signer::SignerSync;
@@ -118,7 +118,8 @@ impl Built {
             let (receipts_root, logs_bloom) = receipts_root_and_bloom(&open.receipts);
             cumulative.push(Cumulative { gas_used: open.header.gas_used, receipts_root, logs_bloom });
         }
-        let sealed = seal(&self.spec, &at.snapshot, at.snapshot.open.as_ref().unwrap()).expect("it is sealed");
+        let open = at.snapshot.open.as_ref().unwrap();
+        let (sealed, _) = seal(&self.spec, &at.snapshot, open, Withdrawals::default()).expect("it is sealed");
         put(&mut state, &sealed.changes);
         Self::of(self.config.clone(), self.spec.clone(), sealed.snapshot, Arc::new(state), cumulative)
     }

@@ -1,0 +1,301 @@
+//! `--testing`: clients mine, edit state, move time, save and return, and send in any account's name.
+
+use std::ffi::OsString;
+
+use alloy_consensus::{Header, TxEnvelope};
+use alloy_eips::Decodable2718;
+use alloy_primitives::{Address, B256, Bytes, U256, address, bytes};
+use presim::config::Config;
+use serde_json::{Value, json};
+
+use crate::support::{Socket, TestNode, hex, number};
+
+const ALICE: Address = address!("0xf39fd6e51aad88f6f4ce6ab8827279cfffb92266");
+const BOB: Address = address!("0x70997970c51812dc3a010c7d01b50e0d17dc79c8");
+/// An account without a key that anyone knows.
+const WHALE: Address = address!("0x00000000000000000000000000000000000ba1e0");
+const ETHER: u64 = 1_000_000_000_000_000_000;
+
+fn testing() -> TestNode {
+    TestNode::start(&["--testing", "--sub-block-ms", "60000"])
+}
+
+async fn height(node: &TestNode) -> u64 {
+    number(&node.result("/", "eth_blockNumber", json!([])).await)
+}
+
+async fn block(node: &TestNode, at: impl Into<Value>) -> Value {
+    node.result("/", "eth_getBlockByNumber", json!([at.into(), false])).await
+}
+
+async fn balance(node: &TestNode, account: Address, at: &str) -> U256 {
+    let text = node.result("/", "eth_getBalance", json!([account, at])).await;
+    text.as_str().expect("a quantity").parse().expect("a number")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn blocks_are_mined_on_request_with_what_waits_in_the_pool() {
+    let node = testing();
+    assert_eq!(height(&node).await, 0);
+    let sent = node.result("/", "eth_sendTransaction", json!([{ "from": ALICE, "to": BOB, "value": "0x7" }])).await;
+    assert_eq!(node.result("/", "evm_mine", json!([])).await, "0x0");
+    assert_eq!(height(&node).await, 1);
+    assert_eq!(block(&node, "latest").await["transactions"], json!([sent]));
+    assert_eq!(node.result("/", "eth_getTransactionReceipt", json!([sent])).await["status"], "0x1");
+
+    assert_eq!(node.result("/", "anvil_mine", json!(["0x3"])).await, Value::Null);
+    assert_eq!(node.result("/", "hardhat_mine", json!([2, 60])).await, true);
+    assert_eq!(height(&node).await, 6);
+    let times = [number(&block(&node, "0x5").await["timestamp"]), number(&block(&node, "0x6").await["timestamp"])];
+    assert_eq!(times[1] - times[0], 60, "the interval of hardhat_mine");
+
+    let later = times[1] + 1_000;
+    node.result("/", "evm_mine", json!([{ "timestamp": later, "blocks": 2 }])).await;
+    assert_eq!(number(&block(&node, "0x7").await["timestamp"]), later);
+    assert_eq!(height(&node).await, 8);
+    assert_eq!(node.result("/", "anvil_mine", json!([0])).await, Value::Null);
+    assert_eq!(height(&node).await, 8, "no block was asked for");
+
+    let node = TestNode::start(&["--testing", "--testing-limit", "300"]);
+    let error = node.error("/", "anvil_mine", json!([301])).await;
+    assert_eq!(error["code"], -32602);
+    assert_eq!(error["message"], "params[0]: 301 blocks: expected at most 300 (--testing-limit)");
+    node.result("/", "anvil_mine", json!([300])).await;
+    assert!(height(&node).await >= 300, "the bound itself can be mined");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn edited_state_is_seen_at_latest_and_pending_and_by_the_next_block() {
+    let node = testing();
+    // Returns the word at slot 5: PUSH1 5 SLOAD PUSH0 MSTORE PUSH1 32 PUSH0 RETURN.
+    let code = bytes!("6005545f5260205ff3");
+    node.result("/", "anvil_setCode", json!([WHALE, code])).await;
+    assert_eq!(node.result("/", "hardhat_setBalance", json!([WHALE, hex(5)])).await, true);
+    assert_eq!(node.result("/", "anvil_setStorageAt", json!([WHALE, "0x5", B256::with_last_byte(9)])).await, true);
+    assert_eq!(node.result("/", "evm_setAccountNonce", json!([WHALE, "0x4d2"])).await, true);
+    assert_eq!(height(&node).await, 0, "an edit mines no block");
+    for at in ["latest", "pending"] {
+        assert_eq!(balance(&node, WHALE, at).await, U256::from(5));
+        assert_eq!(node.result("/", "eth_getTransactionCount", json!([WHALE, at])).await, "0x4d2");
+        assert_eq!(node.result("/", "eth_getCode", json!([WHALE, at])).await, json!(code));
+        let word = node.result("/", "eth_call", json!([{ "to": WHALE }, at])).await;
+        assert_eq!(word, json!(B256::with_last_byte(9)));
+    }
+    node.result("/", "anvil_mine", json!([])).await;
+    let (head, proof) = (block(&node, "latest").await, json!([WHALE, ["0x5"], "latest"]));
+    let proof = node.result("/", "eth_getProof", proof).await;
+    assert_eq!(proof["storageProof"][0]["value"], "0x9");
+    let root = proof["accountProof"][0].as_str().expect("the root node").parse::<Bytes>().expect("bytes");
+    assert_eq!(json!(alloy_primitives::keccak256(root)), head["stateRoot"], "the next block's root has the edits");
+
+    let error = node.error("/", "anvil_setBalance", json!([WHALE, "5"])).await;
+    assert_eq!(error["code"], -32602, "{error}");
+    let error = node.error("/", "anvil_setStorageAt", json!([WHALE, "0x5"])).await;
+    assert_eq!(error["code"], -32602, "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn time_moves_forward_and_the_next_block_has_the_time_that_was_set() {
+    let node = testing();
+    let genesis = number(&block(&node, "0x0").await["timestamp"]);
+    let ahead = node.result("/", "evm_increaseTime", json!([3_600])).await;
+    assert_eq!(ahead, 3_600);
+    let pending = number(&block(&node, "pending").await["timestamp"]);
+    assert!((genesis + 3_600..genesis + 3_700).contains(&pending), "{genesis} {pending}");
+    node.result("/", "evm_mine", json!([])).await;
+    assert_eq!(number(&block(&node, "latest").await["timestamp"]), pending);
+
+    let set = pending + 86_400;
+    assert_eq!(node.result("/", "evm_setNextBlockTimestamp", json!([hex(set)])).await, Value::Null);
+    // NUMBER and TIMESTAMP of the block to come, as a contract sees them.
+    let seen = json!([{ "to": WHALE }, "pending", { (WHALE.to_string()): { "code": "0x425f5260205ff3" } }]);
+    assert_eq!(node.result("/", "eth_call", seen).await, json!(B256::from(U256::from(set))));
+    node.result("/", "anvil_mine", json!([2])).await;
+    assert_eq!(number(&block(&node, "0x2").await["timestamp"]), set);
+    let after = number(&block(&node, "0x3").await["timestamp"]);
+    assert!((set + 1..set + 100).contains(&after), "the clock continues from {set}: {after}");
+
+    let error = node.error("/", "anvil_setNextBlockTimestamp", json!([after])).await;
+    let text = format!("timestamp {after} is lower than or equal to the previous block's timestamp {after}");
+    assert_eq!((error["code"].as_i64(), error["message"].as_str()), (Some(-32000), Some(text.as_str())));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_block_with_transactions_is_sealed_before_the_time_moves() {
+    let node = TestNode::start(&["--testing", "--sub-block-ms", "50", "--sub-blocks", "10000"]);
+    let call = json!([{ "from": ALICE, "to": BOB, "value": "0x1" }]);
+    let sent = node.result("/", "eth_sendTransaction", call).await;
+    let receipt = json!([sent]);
+    while node.result("/", "eth_getTransactionReceipt", receipt.clone()).await.is_null() {
+        tokio::task::yield_now().await;
+    }
+    let time = number(&block(&node, "pending").await["timestamp"]);
+    node.result("/", "evm_setNextBlockTimestamp", json!([time + 500])).await;
+    assert_eq!(number(&block(&node, "latest").await["timestamp"]), time, "what was pre-confirmed stays");
+    assert_eq!(node.result("/", "eth_getTransactionReceipt", receipt).await["blockNumber"], "0x1");
+    assert_eq!(number(&block(&node, "pending").await["timestamp"]), time + 500);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_revert_restores_blocks_state_and_time_under_ids_that_were_never_given() {
+    let node = testing();
+    node.result("/", "anvil_mine", json!([2])).await;
+    let saved = node.result("/", "evm_snapshot", json!([])).await;
+    assert_eq!(saved, "0x0");
+    let (before, head) = (balance(&node, BOB, "latest").await, block(&node, "latest").await);
+    let id = number(&node.result("/", "presim_snapshot", json!([])).await["id"]);
+
+    let sent = node.result("/", "eth_sendTransaction", json!([{ "from": ALICE, "to": BOB, "value": "0x7" }])).await;
+    node.result("/", "anvil_setBalance", json!([WHALE, hex(9)])).await;
+    node.result("/", "evm_increaseTime", json!([1_000])).await;
+    node.result("/", "anvil_mine", json!([3])).await;
+    assert_eq!(balance(&node, BOB, "latest").await, before + U256::from(7));
+    assert_eq!(node.result("/", "anvil_snapshot", json!([])).await, "0x1");
+    let last = number(&node.result("/", "presim_snapshot", json!([])).await["id"]);
+
+    assert_eq!(node.result("/", "evm_revert", json!([saved])).await, true);
+    assert_eq!(height(&node).await, 2);
+    assert_eq!(block(&node, "latest").await, head);
+    assert_eq!(balance(&node, BOB, "pending").await, before);
+    assert_eq!(balance(&node, WHALE, "pending").await, U256::ZERO);
+    assert!(node.result("/", "eth_getTransactionReceipt", json!([sent])).await.is_null());
+    assert!(block(&node, "0x3").await["transactions"] == json!([]), "the block being built is empty again");
+    let again = number(&node.result("/", "presim_snapshot", json!([])).await["id"]);
+    assert_eq!(again, 1 << 32, "a new epoch of ids begins");
+    let at = |id: u64| json!([BOB, { "snapshotId": hex(id) }]);
+    assert_eq!(node.result("/", "eth_getBalance", at(id)).await, json!(before), "an id of before means what it meant");
+    let error = node.error("/", "eth_getBalance", at(last)).await;
+    assert_eq!(error["code"], -32000, "an id of what was undone means nothing: {error}");
+
+    assert_eq!(node.result("/", "evm_revert", json!([saved])).await, false, "a state is returned to once");
+    assert_eq!(node.result("/", "evm_revert", json!(["0x1"])).await, false, "later states went with it");
+    node.result("/", "anvil_mine", json!([])).await;
+    let time = number(&block(&node, "0x3").await["timestamp"]);
+    assert!(time < number(&head["timestamp"]) + 500, "the clock went back, too");
+    assert_eq!(node.result("/", "evm_snapshot", json!([])).await, "0x2", "no id of a saved state is given twice");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn subscribers_hear_of_a_revert_as_of_a_reorg() {
+    let node = testing();
+    // Writes an empty log: PUSH0 PUSH0 LOG0.
+    node.result("/", "anvil_setCode", json!([WHALE, "0x5f5fa0"])).await;
+    let saved = node.result("/", "evm_snapshot", json!([])).await;
+    let mut socket = Socket::open(&node, "/").await;
+    let logs = socket.subscribe(json!(["logs", {}])).await;
+    node.result("/", "eth_sendTransaction", json!([{ "from": ALICE, "to": WHALE }])).await;
+    node.result("/", "anvil_mine", json!([])).await;
+    let log = socket.notification(&logs).await;
+    assert_eq!(log["removed"], false);
+    let heads = socket.subscribe(json!(["newHeads"])).await;
+    node.result("/", "evm_revert", json!([saved])).await;
+    let removed = socket.notification(&logs).await;
+    assert_eq!((&removed["removed"], &removed["transactionHash"]), (&json!(true), &log["transactionHash"]));
+    assert_eq!(socket.notification(&heads).await["number"], "0x0", "the head that the chain returned to");
+    node.result("/", "anvil_mine", json!([])).await;
+    assert_eq!(socket.notification(&heads).await["number"], "0x1");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn transactions_are_sent_in_the_name_of_any_account_contracts_included() {
+    let node = testing();
+    let call = json!([{ "from": WHALE, "to": BOB, "value": hex(3) }]);
+    assert_eq!(node.error("/", "eth_sendTransaction", call.clone()).await["message"], "unknown account");
+    node.result("/", "anvil_impersonateAccount", json!([WHALE])).await;
+    node.result("/", "anvil_setBalance", json!([WHALE, hex(ETHER)])).await;
+    node.result("/", "anvil_setCode", json!([WHALE, "0x00"])).await;
+    let before = balance(&node, BOB, "latest").await;
+    let sent = [
+        node.result("/", "eth_sendTransaction", call.clone()).await,
+        node.result("/", "eth_sendTransaction", call.clone()).await,
+    ];
+    node.result("/", "anvil_mine", json!([])).await;
+    for (nonce, hash) in sent.iter().enumerate() {
+        let tx = node.result("/", "eth_getTransactionByHash", json!([hash])).await;
+        assert_eq!((&tx["from"], &tx["nonce"]), (&json!(WHALE), &hex(nonce as u64)));
+        assert_eq!(node.result("/", "eth_getTransactionReceipt", json!([hash])).await["status"], "0x1");
+    }
+    assert_eq!(balance(&node, BOB, "latest").await, before + U256::from(6));
+    node.result("/", "hardhat_stopImpersonatingAccount", json!([WHALE])).await;
+    assert_eq!(node.error("/", "eth_sendTransaction", call).await["message"], "unknown account");
+
+    let node = TestNode::start(&["--testing", "--testing-limit", "1"]);
+    node.result("/", "hardhat_impersonateAccount", json!([WHALE])).await;
+    node.result("/", "hardhat_impersonateAccount", json!([WHALE])).await;
+    assert_eq!(node.error("/", "anvil_impersonateAccount", json!([BOB])).await["code"], -32005);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_built_block_is_what_the_chain_would_seal_and_changes_nothing() {
+    let node = testing();
+    node.result("/", "anvil_mine", json!([])).await;
+    let parent = block(&node, "latest").await;
+    let time = number(&parent["timestamp"]) + 100;
+    let attributes = json!({
+        "timestamp": hex(time), "prevRandao": B256::with_last_byte(1), "suggestedFeeRecipient": BOB,
+        "parentBeaconBlockRoot": B256::ZERO,
+        "withdrawals": [{ "index": "0x0", "validatorIndex": "0x1", "address": WHALE, "amount": "0x2" }],
+    });
+    let sent = node.result("/", "eth_sendTransaction", json!([{ "from": ALICE, "to": BOB, "value": "0x7" }])).await;
+    let build = async |attributes: &Value, transactions: Value| {
+        let params = json!([parent["hash"], attributes, transactions, "0x70"]);
+        node.call("/", "testing_buildBlockV1", params).await
+    };
+    let built = build(&attributes, Value::Null).await;
+    let payload = &built["result"]["executionPayload"];
+    assert_eq!((&payload["parentHash"], &payload["extraData"]), (&parent["hash"], &json!("0x70")), "{built}");
+    let raw: Bytes = serde_json::from_value(payload["transactions"][0].clone()).expect("a transaction");
+    TxEnvelope::decode_2718_exact(&raw).expect("it is signed");
+    // The same block from the given transaction.
+    let given = build(&attributes, json!([raw])).await;
+    assert_eq!(given, built);
+    assert_ne!(build(&attributes, json!([])).await["result"]["executionPayload"]["blockHash"], payload["blockHash"]);
+    assert_eq!(block(&node, "latest").await, parent, "the chain has not changed");
+    let waiting = node.result("/", "eth_getTransactionByHash", json!([sent])).await;
+    assert!(waiting.is_object() && waiting["blockHash"].is_null(), "the transaction still waits: {waiting}");
+
+    // The hash is that of the header which the payload describes.
+    let root = |field: &str| serde_json::from_value::<B256>(payload[field].clone()).expect("a hash");
+    assert_ne!(root("stateRoot"), Header::default().state_root);
+    let mut wrong = attributes.clone();
+    wrong["timestamp"] = parent["timestamp"].clone();
+    let error = build(&wrong, json!([])).await["error"].clone();
+    assert!(error["message"].as_str().is_some_and(|text| text.starts_with("params[1].timestamp: ")), "{error}");
+    let mut wrong = attributes.clone();
+    wrong.as_object_mut().expect("an object").remove("withdrawals");
+    let error = build(&wrong, json!([])).await["error"].clone();
+    assert_eq!(error["message"], "params[1].withdrawals: missing: blocks have it from Shanghai on");
+    let error = build(&attributes, json!(["0x02c0"])).await["error"].clone();
+    assert!(error["message"].as_str().is_some_and(|text| text.starts_with("params[2][0]: ")), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_the_flag_there_are_no_methods_for_testing_and_a_static_chain_only_builds() {
+    let node = TestNode::quiet();
+    for method in ["evm_mine", "anvil_setBalance", "testing_buildBlockV1"] {
+        let error = node.error("/", method, json!([])).await;
+        assert_eq!(error["code"], -32601);
+        assert_eq!(error["message"], format!("{method} is for testing: start the node with --testing"));
+    }
+    let beside = |flags: &[&str]| {
+        let args = ["presim", "--testing"].iter().chain(flags).map(OsString::from);
+        Config::load(args).expect_err("it is refused").to_string()
+    };
+    for (flags, text) in [
+        (&["--data-dir", "/tmp/presim-unused"][..], "--testing and --data-dir: "),
+        (&["--upstream", "http://127.0.0.1:1"], "--testing and --upstream: "),
+        (&["--genesis", "g", "--chain", "c", "--feed", "devnet"], "--testing and --chain with --feed devnet: "),
+        (&["--listen", "0.0.0.0:0", "--token-file", "t"], "--testing and --listen 0.0.0.0:0: "),
+    ] {
+        let error = beside(flags);
+        assert!(error.contains(text), "{flags:?}: {error}");
+    }
+    let Some(folder) = crate::support::shared("vectors/execution-apis") else { return };
+    let genesis = folder.join("genesis.json");
+    let node = TestNode::start(&["--testing", "--feed", "static", "--genesis", genesis.to_str().expect("UTF-8")]);
+    let error = node.error("/", "evm_mine", json!([])).await;
+    assert_eq!(
+        (&error["code"], &error["message"]),
+        (&json!(-32601), &json!("evm_mine needs a devnet: this chain is static"))
+    );
+}
