@@ -96,8 +96,8 @@ pub struct Config {
     #[arg(long, env = "PRESIM_STRICT_PENDING", help_heading = "Source of state")]
     pub strict_pending: bool,
     /// Let clients change the devnet, as tests need it: the methods of anvil, hardhat and ganache that mine, set
-    /// balances, code, storage, nonces and time, impersonate accounts, save and return, and testing_buildBlockV1, which
-    /// a static chain has too. Everything stays in memory, and only this machine may connect.
+    /// balances, code, storage, nonces and time, impersonate accounts, save and return. `testing_buildBlockV1`, which a
+    /// static chain has too, builds blocks. Everything stays in memory, and only this machine may connect.
     #[arg(long, env = "PRESIM_TESTING", help_heading = "Source of state")]
     pub testing: bool,
     /// States that --testing saves, accounts that it impersonates, and blocks that one request mines, at most.

@@ -128,7 +128,11 @@ impl Front {
         Self { testing, ..self }
     }
 
-    /// Returns -32601 if the method is for testing, and the node runs without `--testing`.
+    /// Checks that the node has the method: it lacks those for testing without `--testing`.
+    ///
+    /// # Errors
+    ///
+    /// Returns -32601 if the node lacks the method.
     pub fn check_testing(&self, method: &MethodRoute) -> Result<(), RpcError> {
         match self.testing {
             Testing::Off if method.testing => {

@@ -17,7 +17,7 @@ pub fn built_block(out: &mut Vec<u8>, built: &BuiltBlock) {
     list(bundle.key("commitments"), sidecars.iter().flat_map(|one| one.commitments()), |out, one| {
         data(out, one.as_slice());
     });
-    list(bundle.key("proofs"), sidecars.iter().flat_map(proofs), |out, one| data(out, one));
+    list(bundle.key("proofs"), sidecars.iter().flat_map(proofs), data);
     list(bundle.key("blobs"), sidecars.iter().flat_map(|one| one.blobs()), |out, one| data(out, one.as_slice()));
     bundle.end();
     // Only requests of a kind that the block has are listed.
