@@ -162,7 +162,8 @@ impl TestingSource {
             ChainChange::Save => return Ok(ChangeOutcome::Saved(self.save(feed))),
             ChainChange::Return(id) => return Ok(ChangeOutcome::Returned(self.return_to(feed, id))),
             ChainChange::MoveClock(seconds) => {
-                let now = self.devnet.devnet.clock.now();
+                // Blocks that were mined within a second are ahead of the clock.
+                let now = self.devnet.devnet.clock.now().max(feed.snapshots.newest().header().timestamp);
                 self.set_clock(feed, now.saturating_add(seconds))?;
                 return Ok(ChangeOutcome::Ahead(self.devnet.devnet.clock.ahead));
             }
