@@ -180,7 +180,7 @@ impl Front {
                 encode::data(&mut out, remote.send_on(&raw, &request).await?.as_slice());
             }
             UpstreamUse::IfUnknown | UpstreamUse::Unasked => match self.run(run, request.clone()).await {
-                Ok(answer) if answer[out.len()..] == *b"null" => remote.forward(&request, &mut out).await?,
+                Ok(answer) if is_nothing(&answer[out.len()..]) => remote.forward(&request, &mut out).await?,
                 Err(RpcError::UnknownBlock(_)) => remote.forward(&request, &mut out).await?,
                 answered => return answered,
             },
@@ -236,6 +236,11 @@ impl Front {
         kept(commit, &ticket).await?;
         Ok((done, out))
     }
+}
+
+/// Returns whether a result says that there is no such block or transaction: null, or no raw bytes.
+fn is_nothing(result: &[u8]) -> bool {
+    result == b"null" || result == b"\"0x\""
 }
 
 /// The type of handlers that run on a snapshot.

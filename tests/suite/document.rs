@@ -44,6 +44,8 @@ fn examples() -> Vec<(&'static str, Value)> {
         ("eth_getBlockByHash", json!([HASH, false])),
         ("eth_getTransactionByBlockNumberAndIndex", json!(["latest", "0x0"])),
         ("eth_getTransactionByBlockHashAndIndex", json!([HASH, "0x0"])),
+        ("eth_getRawTransactionByBlockNumberAndIndex", json!(["latest", "0x0"])),
+        ("eth_getRawTransactionByBlockHashAndIndex", json!([HASH, "0x0"])),
         ("eth_getLogs", json!([{"fromBlock": "latest"}])),
         ("eth_newFilter", json!([{"fromBlock": "latest"}])),
         ("eth_feeHistory", json!(["0x1", "latest", [50.0]])),
@@ -61,6 +63,10 @@ fn examples() -> Vec<(&'static str, Value)> {
         "eth_getUncleCountByBlockNumber",
         "eth_getBlockReceipts",
         "wallet_getCallsStatus",
+        "eth_getHeaderByNumber",
+        "debug_getRawHeader",
+        "debug_getRawBlock",
+        "debug_getRawReceipts",
         "wallet_showCallsStatus",
     ] {
         examples.push(one(method, json!("latest")));
@@ -71,6 +77,9 @@ fn examples() -> Vec<(&'static str, Value)> {
         "eth_getTransactionByHash",
         "eth_getTransactionReceipt",
     ] {
+        "eth_getHeaderByHash",
+        "eth_getRawTransactionByHash",
+        "debug_getRawTransaction",
         examples.push(one(method, json!(HASH)));
     }
     for method in ["eth_getFilterChanges", "eth_getFilterLogs", "eth_uninstallFilter", "eth_unsubscribe"] {

@@ -2,6 +2,7 @@
 
 use std::{ffi::OsString, pin::pin};
 
+use alloy_primitives::{Bytes, keccak256};
 use futures::poll;
 use presim::{config::Config, feed::world::traffic_signers};
 use rand::{Rng, SeedableRng, rngs::SmallRng};
@@ -55,6 +56,9 @@ async fn is_pruned(node: &TestNode, block: &Value) {
             ("eth_getUncleCountByBlockHash", json!([hash])),
             ("eth_getTransactionByBlockNumberAndIndex", json!([at, "0x0"])),
             ("eth_getTransactionByBlockHashAndIndex", json!([hash, "0x0"])),
+            ("eth_getRawTransactionByBlockNumberAndIndex", json!([at, "0x0"])),
+            ("debug_getRawBlock", json!([at])),
+            ("debug_getRawReceipts", json!([hash])),
             ("eth_getLogs", json!([{"blockHash": hash}])),
             ("eth_getLogs", json!([{"fromBlock": at, "toBlock": at}])),
             ("eth_getLogs", json!([{"fromBlock": at, "toBlock": "latest"}])),
@@ -73,10 +77,16 @@ async fn is_pruned(node: &TestNode, block: &Value) {
         for tx in items(&block["transactions"]) {
             assert_eq!(node.result(path, "eth_getTransactionByHash", json!([tx["hash"]])).await, Value::Null);
             assert_eq!(node.result(path, "eth_getTransactionReceipt", json!([tx["hash"]])).await, Value::Null);
+            assert_eq!(node.result(path, "eth_getRawTransactionByHash", json!([tx["hash"]])).await, "0x");
         }
         // The header is kept, and answers that need only headers work.
         let fees = node.result(path, "eth_feeHistory", json!(["0x1", at, null])).await;
         assert_eq!((&fees["oldestBlock"], &fees["baseFeePerGas"][0]), (at, &block["baseFeePerGas"]), "{fees}");
+        let header = node.result(path, "eth_getHeaderByHash", json!([hash])).await;
+        assert!(header.as_object().unwrap().iter().all(|(key, value)| block[key] == *value), "{header}");
+        assert_eq!(node.result(path, "eth_getHeaderByNumber", json!([at])).await, header);
+        let raw = node.result(path, "debug_getRawHeader", json!([at])).await;
+        assert_eq!(json!(keccak256(raw.as_str().unwrap().parse::<Bytes>().unwrap())), *hash);
         // The state is pruned like that of any old block.
         let error = node.error(path, "eth_getBalance", json!([block["miner"], {"blockHash": hash}])).await;
         let message = error["message"].as_str().unwrap();

@@ -38,6 +38,7 @@ mod power_loss;
 mod process;
 mod prose;
 mod raw;
+mod raw_data;
 mod reads;
 mod remote_state;
 mod restart;

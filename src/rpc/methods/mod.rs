@@ -10,6 +10,7 @@ mod filter;
 mod log;
 mod many;
 mod node;
+mod raw;
 mod send;
 mod state;
 mod trace;
@@ -169,6 +170,29 @@ impl MethodRoute {
         run!("eth_getTransactionReceipt", On(Read), wire::parse_hash, Backend::get_transaction_receipt).history(),
         run!("eth_getLogs", On(Read), wire::parse_logs, Backend::get_logs).history(),
         // Fees.
+        run!("eth_getHeaderByNumber", On(Read), wire::parse_one_block::<SelectorParam>, Backend::get_header).history(),
+        run!("eth_getHeaderByHash", On(Read), wire::parse_one_block::<HashParam>, Backend::get_header).history(),
+        // The same in raw bytes.
+        run!("debug_getRawHeader", On(Read), wire::parse_one_block::<SelectorParam>, Backend::get_raw_header).history(),
+        run!("debug_getRawBlock", On(Read), wire::parse_one_block::<SelectorParam>, Backend::get_raw_block).history(),
+        run!("debug_getRawReceipts", On(Read), wire::parse_one_block::<SelectorParam>, Backend::get_raw_receipts)
+            .history(),
+        run!("debug_getRawTransaction", On(Read), wire::parse_hash, Backend::get_raw_transaction).history(),
+        run!("eth_getRawTransactionByHash", On(Read), wire::parse_hash, Backend::get_raw_transaction).history(),
+        run!(
+            "eth_getRawTransactionByBlockNumberAndIndex",
+            On(Read),
+            wire::parse_place::<SelectorParam>,
+            Backend::get_raw_transaction_at
+        )
+        .history(),
+        run!(
+            "eth_getRawTransactionByBlockHashAndIndex",
+            On(Read),
+            wire::parse_place::<HashParam>,
+            Backend::get_raw_transaction_at
+        )
+        .history(),
         run!("eth_gasPrice", On(Read), wire::parse_none, Backend::gas_price),
         run!("eth_maxPriorityFeePerGas", On(Read), wire::parse_none, Backend::max_priority_fee),
         run!("eth_baseFee", Inline, wire::parse_none, Backend::base_fee),
