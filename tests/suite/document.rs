@@ -56,17 +56,18 @@ fn examples() -> Vec<(&'static str, Value)> {
         ("wallet_sendCalls", json!([batch])),
         ("wallet_getCapabilities", json!([ADDRESS, ["0x7a69"]])),
         ("web3_sha3", json!(["0x"])),
+        ("txpool_contentFrom", json!([ADDRESS])),
     ];
     let one = |method: &'static str, param: Value| (method, json!([param]));
     for method in [
         "eth_getBlockTransactionCountByNumber",
         "eth_getUncleCountByBlockNumber",
         "eth_getBlockReceipts",
-        "wallet_getCallsStatus",
         "eth_getHeaderByNumber",
         "debug_getRawHeader",
         "debug_getRawBlock",
         "debug_getRawReceipts",
+        "wallet_getCallsStatus",
         "wallet_showCallsStatus",
     ] {
         examples.push(one(method, json!("latest")));
@@ -76,10 +77,10 @@ fn examples() -> Vec<(&'static str, Value)> {
         "eth_getUncleCountByBlockHash",
         "eth_getTransactionByHash",
         "eth_getTransactionReceipt",
-    ] {
         "eth_getHeaderByHash",
         "eth_getRawTransactionByHash",
         "debug_getRawTransaction",
+    ] {
         examples.push(one(method, json!(HASH)));
     }
     for method in ["eth_getFilterChanges", "eth_getFilterLogs", "eth_uninstallFilter", "eth_unsubscribe"] {

@@ -51,6 +51,7 @@ mod subscriptions;
 mod support;
 mod terminal;
 mod tracing;
+mod txpool;
 mod upstream;
 mod vectors;
 mod wallet;

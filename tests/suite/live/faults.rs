@@ -162,6 +162,15 @@ async fn transactions_are_sent_on_and_older_blocks_are_asked_for() {
     // Blocks after its start are its own.
     upstream.push(two.block.clone());
     head(&node, two.hash()).await;
+    let header = node.result("/", "debug_getRawHeader", json!(["latest"])).await;
+    assert_eq!(keccak256(header.as_str().unwrap().parse::<Bytes>().unwrap()), two.hash());
+    assert_eq!(node.result("/", "debug_getRawTransaction", json!([two.tx_hash(0)])).await, json!(raw));
+    let told = node.result("/", "eth_capabilities", json!([])).await;
+    let window = json!({"type": "window", "retentionBlocks": "0x100"});
+    for kind in ["state", "stateproofs", "tx", "logs", "receipts", "blocks"] {
+        let own = json!({"disabled": false, "oldestBlock": hex(one.number()), "deleteStrategy": window});
+        assert_eq!(told[kind], own, "{kind} of {told}");
+    }
     let asked = upstream.asked("eth_getTransactionReceipt");
     let receipt = node.result("/", "eth_getTransactionReceipt", json!([two.tx_hash(0)])).await;
     assert_eq!(receipt["blockHash"], json!(two.hash()));
@@ -177,15 +186,6 @@ async fn transactions_are_sent_on_and_older_blocks_are_asked_for() {
     assert_eq!((logs, upstream.asked("eth_getLogs")), (json!([]), 1));
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn safe_and_finalized_are_the_upstreams() {
-    let (upstream, node, [genesis, one, two]) = pair(&[]).await;
-    upstream.change(|chain| (chain.finalized, chain.safe) = (Some(genesis.number()), Some(one.number())));
-    upstream.push(two.block.clone());
-    head(&node, two.hash()).await;
-    until(&node, "tags", |published| {
-        published.select(Selector::Safe).is_ok_and(|safe| safe.head.number() == one.number())
-    })
 /// The headers of some chains have fields that presim does not know, so that what it knows has another hash.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_header_that_is_not_known_in_full_is_encoded_by_the_upstream() {
@@ -211,6 +211,15 @@ async fn a_header_that_is_not_known_in_full_is_encoded_by_the_upstream() {
     assert_eq!(node.result("/", "debug_getRawReceipts", json!(["latest"])).await, json!(receipts));
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn safe_and_finalized_are_the_upstreams() {
+    let (upstream, node, [genesis, one, two]) = pair(&[]).await;
+    upstream.change(|chain| (chain.finalized, chain.safe) = (Some(genesis.number()), Some(one.number())));
+    upstream.push(two.block.clone());
+    head(&node, two.hash()).await;
+    until(&node, "tags", |published| {
+        published.select(Selector::Safe).is_ok_and(|safe| safe.head.number() == one.number())
+    })
     .await;
     let hash = |tag: &'static str| {
         let node = &node;
