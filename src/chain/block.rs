@@ -179,6 +179,21 @@ fn root(items: impl Iterator<Item = Vec<u8>>) -> B256 {
     root
 }
 
+/// Returns a block's RLP.
+pub fn block_rlp<'a>(
+    header: &Header,
+    transactions: impl Iterator<Item = &'a ChainTx>,
+    ommers: &[Header],
+    withdrawals: Option<&[Withdrawal]>,
+) -> Vec<u8> {
+    let body = alloy_consensus::BlockBody {
+        transactions: transactions.collect(),
+        ommers: ommers.iter().collect(),
+        withdrawals: withdrawals.map(|list| list.to_vec().into()),
+    };
+    alloy_rlp::encode(alloy_consensus::Block { header, body })
+}
+
 /// Returns the bytes of a block's RLP, given each transaction's EIP-2718 length and whether it is a legacy one.
 pub fn block_size(
     header: &Header,

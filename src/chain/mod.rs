@@ -16,7 +16,7 @@ mod spec;
 mod tx;
 
 pub use block::{
-    BlockBody, BlockHashes, BlockKeeper, SealedBlock, block_size, receipts_root_and_bloom, transactions_root,
+    BlockBody, BlockHashes, BlockKeeper, SealedBlock, block_rlp, block_size, receipts_root_and_bloom, transactions_root,
 };
 pub use deployment_proxy::{DEPLOYMENT_PROXY, DEPLOYMENT_PROXY_CODE, deployment_address, deployment_data};
 pub use genesis::genesis_block;

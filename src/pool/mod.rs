@@ -6,6 +6,7 @@
 
 mod account;
 mod best;
+mod content;
 mod decode;
 mod error;
 mod keep;
@@ -22,6 +23,7 @@ use tokio::sync::broadcast;
 pub use self::{
     account::Pooled,
     best::{Best, BlockFees, BlockSpace, Ready},
+    content::{PoolStatus, SenderContent},
     decode::SentTransaction,
     error::PoolError,
     keep::forget,

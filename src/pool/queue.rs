@@ -15,7 +15,7 @@ use alloy_primitives::{
 };
 
 use super::{
-    PoolError, PoolLimits,
+    PoolError, PoolLimits, PoolStatus, SenderContent,
     account::{Pooled, check_account, check_replacement, cost_of, nonce_after},
 };
 use crate::state::World;
@@ -132,6 +132,27 @@ impl Queue {
             let nonce = nonce_of(world, address);
             sender.ready(nonce).cloned().collect()
         })
+    }
+
+    /// Returns the transactions of a sender that are not held, and whether they can be mined on `world`.
+    pub(super) fn content(&self, address: Address, world: &World) -> SenderContent {
+        let mut content = SenderContent { address, pending: Vec::new(), queued: Vec::new() };
+        let sender = self.senders.get(&address);
+        for (is_ready, pooled) in sender.into_iter().flat_map(|sender| sender.visible(nonce_of(world, &address))) {
+            let list = if is_ready { &mut content.pending } else { &mut content.queued };
+            list.push(pooled.tx.clone());
+        }
+        content
+    }
+
+    /// Counts the transactions that are not held, by whether they can be mined on `world`.
+    pub(super) fn status(&self, world: &World) -> PoolStatus {
+        let mut status = PoolStatus::default();
+        let visible = self.senders.iter().flat_map(|(address, sender)| sender.visible(nonce_of(world, address)));
+        for (is_ready, _) in visible {
+            *(if is_ready { &mut status.pending } else { &mut status.queued }) += 1;
+        }
+        status
     }
 
     /// Adds a transaction if the accounts of `world` allow it: checks geth's `ValidateTransactionWithState`, the
@@ -391,6 +412,19 @@ impl Sender {
     /// Returns those of [`run`](Self::run) that may be mined now, which are those before the first held one.
     fn ready(&self, nonce: u64) -> impl Iterator<Item = &Arc<Pooled>> {
         self.run(nonce).take_while(|pooled| !pooled.is_held())
+    }
+
+    /// Returns the transactions from `nonce` on that are not held, each with whether it is [`ready`](Self::ready).
+    fn visible(&self, nonce: u64) -> impl Iterator<Item = (bool, &Arc<Pooled>)> {
+        let mut next = nonce;
+        let visible = self.by_nonce.range(nonce..).filter(|(_, pooled)| !pooled.is_held());
+        visible.map(move |(nonce, pooled)| {
+            let is_ready = *nonce == next;
+            if is_ready {
+                next = pooled.next;
+            }
+            (is_ready, pooled)
+        })
     }
 
     /// Whether a transaction has this nonce, or an authorization of the transaction before uses it.

@@ -247,7 +247,7 @@ impl Front {
                 encode::data(&mut out, remote.send_on(&raw, &request).await?.as_slice());
             }
             UpstreamUse::IfUnknown | UpstreamUse::Unasked => match self.run(run, request.clone()).await {
-                Ok(answer) if answer[out.len()..] == *b"null" => remote.forward(&request, &mut out).await?,
+                Ok(answer) if is_nothing(&answer[out.len()..]) => remote.forward(&request, &mut out).await?,
                 Err(RpcError::UnknownBlock(_)) => remote.forward(&request, &mut out).await?,
                 answered => return answered,
             },
@@ -307,6 +307,11 @@ impl Front {
 
 /// The type of parsers of changes.
 type ParsesChange = fn(&str, &Dialect) -> Result<ChainChange, RpcError>;
+
+/// Returns whether a result says that there is no such block or transaction: null, or no raw bytes.
+fn is_nothing(result: &[u8]) -> bool {
+    result == b"null" || result == b"\"0x\""
+}
 
 /// The type of handlers that run on a snapshot.
 pub(super) type Runs = fn(&Backend, &mut Run<'_>) -> Result<(), RpcError>;

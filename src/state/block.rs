@@ -2,12 +2,12 @@
 
 use std::{ops::Deref, sync::Arc};
 
-use alloy_consensus::{Header, TxReceipt, Typed2718, transaction::Recovered};
+use alloy_consensus::{Header, TxReceipt, Typed2718, proofs::calculate_ommers_root, transaction::Recovered};
 use alloy_eips::{Encodable2718, eip4895::Withdrawal};
-use alloy_primitives::Sealed;
+use alloy_primitives::{Sealed, keccak256};
 
-use super::{OpenBlock, Snapshot};
-use crate::chain::{BlockBody, ChainReceipt, ChainTx, SealedBlock, block_size};
+use super::{OpenBlock, Snapshot, UnknownBlock};
+use crate::chain::{BlockBody, ChainReceipt, ChainTx, SealedBlock, block_rlp, block_size};
 
 /// A block of which at least the header is known: sealed (pruned or not), or being built by a snapshot.
 ///
@@ -46,6 +46,18 @@ impl KnownBlock {
     /// Returns the block number.
     pub fn number(&self) -> u64 {
         self.context().number
+    }
+
+    /// Returns the RLP of the header.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`UnknownBlock::Partial`] if the header does not hash to the block's hash. An upstream's header may have
+    /// fields that presim does not know, and that of a pre-confirmed block may lack its state root.
+    pub fn header_rlp(&self) -> Result<Vec<u8>, UnknownBlock> {
+        let header = self.header();
+        let rlp = alloy_rlp::encode(header.inner());
+        if keccak256(&rlp) == header.hash() { Ok(rlp) } else { Err(UnknownBlock::Partial { number: self.number() }) }
     }
 
     fn open(&self) -> Option<&OpenBlock> {
@@ -151,6 +163,22 @@ impl Block {
     /// Returns the transaction at `index`.
     pub fn transaction(&self, index: usize) -> Option<Included<'_>> {
         self.transactions().nth(index)
+    }
+
+    /// Returns the block's RLP.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`UnknownBlock::Partial`] if not all fields of the header are known, as for
+    /// [`header_rlp`](KnownBlock::header_rlp), or if the uncles are not: an upstream names only their hashes.
+    pub fn rlp(&self) -> Result<Vec<u8>, UnknownBlock> {
+        self.header_rlp()?;
+        let header = self.header();
+        if calculate_ommers_root(self.ommers()) != header.ommers_hash {
+            return Err(UnknownBlock::Partial { number: self.number() });
+        }
+        let transactions = self.transactions().map(|included| included.tx.inner());
+        Ok(block_rlp(header, transactions, self.ommers(), self.withdrawals()))
     }
 
     /// Returns the length of the block's RLP in bytes.

@@ -26,6 +26,6 @@ pub use remote::{
 pub use roots::StateRoots;
 pub use selector::{Selector, UnknownBlock};
 pub use snapshot::{FeedProblem, FeedState, OpenBlock, Snapshot, SnapshotId};
-pub use snapshots::{Published, Retention, Snapshots, Tags};
+pub use snapshots::{Published, RetainedBlocks, Retention, Snapshots, Tags};
 pub use trie::{Trie, TrieValue};
 pub use world::{LocalWorld, Lookup, RemoteWorld, World};

@@ -72,6 +72,12 @@ pub enum UnknownBlock {
         /// The block's number.
         number: u64,
     },
+    /// Not all fields of the block are known here, so that it cannot be encoded.
+    #[error("block {number} is not known in all its fields")]
+    Partial {
+        /// The block's number.
+        number: u64,
+    },
     /// The upstream has not named the block of this tag.
     #[error("header not found: the upstream names no {tag} block")]
     Untagged {

@@ -9,6 +9,7 @@ use arc_swap::ArcSwap;
 use tokio::sync::watch;
 
 use self::history::OldHeaders;
+pub use self::history::RetainedBlocks;
 use super::{Block, FeedState, KnownBlock, Selector, Snapshot, SnapshotId, UnknownBlock};
 use crate::chain::{BlockKeeper, SealedBlock};
 
@@ -22,6 +23,8 @@ pub struct Published {
     pub newest: Arc<Snapshot>,
     /// The health of the feed.
     pub feed: FeedState,
+    /// The extent of the past that is retained as the chain goes on.
+    kept: Retention,
     /// The snapshot right after the newest canonical block. Complete pre-confirmed blocks on it are not canonical yet.
     latest: Arc<Snapshot>,
     /// The upstream's tags; `None` on presim's own chain, where every sealed block is final.
@@ -76,11 +79,17 @@ impl Snapshots {
     /// retained.
     pub fn new(first: Snapshot, feed: FeedState, kept: Retention) -> Self {
         let first = Arc::new(first);
+        let kept = Retention {
+            blocks: kept.blocks.max(1),
+            snapshots: kept.snapshots.max(1),
+            history: kept.history.max(kept.blocks.max(1) as u64),
+        };
         let mut published = Published {
             newest: first.clone(),
             latest: first.clone(),
             tags: None,
             feed,
+            kept,
             recent: imbl::OrdMap::unit(first.id.0, first.clone()),
             sealed: imbl::OrdMap::new(),
             numbers: imbl::HashMap::new(),
@@ -90,15 +99,7 @@ impl Snapshots {
             archive: None,
         };
         published.add_block(&first);
-        Self {
-            changed: watch::Sender::new(published.newest.id),
-            cell: ArcSwap::from_pointee(published),
-            kept: Retention {
-                blocks: kept.blocks.max(1),
-                snapshots: kept.snapshots.max(1),
-                history: kept.history.max(kept.blocks.max(1) as u64),
-            },
-        }
+        Self { changed: watch::Sender::new(published.newest.id), cell: ArcSwap::from_pointee(published), kept }
     }
 
     /// Returns what is published now, by one atomic load.

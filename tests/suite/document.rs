@@ -49,6 +49,8 @@ fn examples() -> Vec<(&'static str, Value)> {
         ("eth_getBlockByHash", json!([HASH, false])),
         ("eth_getTransactionByBlockNumberAndIndex", json!(["latest", "0x0"])),
         ("eth_getTransactionByBlockHashAndIndex", json!([HASH, "0x0"])),
+        ("eth_getRawTransactionByBlockNumberAndIndex", json!(["latest", "0x0"])),
+        ("eth_getRawTransactionByBlockHashAndIndex", json!([HASH, "0x0"])),
         ("eth_getLogs", json!([{"fromBlock": "latest"}])),
         ("eth_newFilter", json!([{"fromBlock": "latest"}])),
         ("eth_feeHistory", json!(["0x1", "latest", [50.0]])),
@@ -62,6 +64,7 @@ fn examples() -> Vec<(&'static str, Value)> {
         ("testing_buildBlockV1", json!([HASH, attributes, [SIGNED], "0x"])),
         ("evm_mine", json!([{"timestamp": "0xffffffff", "blocks": 1}])),
         ("evm_setAccountNonce", json!([ADDRESS, "0x1"])),
+        ("txpool_contentFrom", json!([ADDRESS])),
     ];
     for (method, params) in [
         ("mine", json!([1, 1])),
@@ -84,6 +87,10 @@ fn examples() -> Vec<(&'static str, Value)> {
         "eth_getBlockTransactionCountByNumber",
         "eth_getUncleCountByBlockNumber",
         "eth_getBlockReceipts",
+        "eth_getHeaderByNumber",
+        "debug_getRawHeader",
+        "debug_getRawBlock",
+        "debug_getRawReceipts",
         "wallet_getCallsStatus",
         "wallet_showCallsStatus",
     ] {
@@ -94,6 +101,9 @@ fn examples() -> Vec<(&'static str, Value)> {
         "eth_getUncleCountByBlockHash",
         "eth_getTransactionByHash",
         "eth_getTransactionReceipt",
+        "eth_getHeaderByHash",
+        "eth_getRawTransactionByHash",
+        "debug_getRawTransaction",
     ] {
         examples.push(one(method, json!(HASH)));
     }

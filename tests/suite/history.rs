@@ -2,6 +2,7 @@
 
 use std::{ffi::OsString, pin::pin};
 
+use alloy_primitives::{Bytes, keccak256};
 use futures::poll;
 use presim::{config::Config, feed::world::traffic_signers};
 use rand::{Rng, SeedableRng, rngs::SmallRng};
@@ -55,6 +56,9 @@ async fn is_pruned(node: &TestNode, block: &Value) {
             ("eth_getUncleCountByBlockHash", json!([hash])),
             ("eth_getTransactionByBlockNumberAndIndex", json!([at, "0x0"])),
             ("eth_getTransactionByBlockHashAndIndex", json!([hash, "0x0"])),
+            ("eth_getRawTransactionByBlockNumberAndIndex", json!([at, "0x0"])),
+            ("debug_getRawBlock", json!([at])),
+            ("debug_getRawReceipts", json!([hash])),
             ("eth_getLogs", json!([{"blockHash": hash}])),
             ("eth_getLogs", json!([{"fromBlock": at, "toBlock": at}])),
             ("eth_getLogs", json!([{"fromBlock": at, "toBlock": "latest"}])),
@@ -73,10 +77,16 @@ async fn is_pruned(node: &TestNode, block: &Value) {
         for tx in items(&block["transactions"]) {
             assert_eq!(node.result(path, "eth_getTransactionByHash", json!([tx["hash"]])).await, Value::Null);
             assert_eq!(node.result(path, "eth_getTransactionReceipt", json!([tx["hash"]])).await, Value::Null);
+            assert_eq!(node.result(path, "eth_getRawTransactionByHash", json!([tx["hash"]])).await, "0x");
         }
         // The header is kept, and answers that need only headers work.
         let fees = node.result(path, "eth_feeHistory", json!(["0x1", at, null])).await;
         assert_eq!((&fees["oldestBlock"], &fees["baseFeePerGas"][0]), (at, &block["baseFeePerGas"]), "{fees}");
+        let header = node.result(path, "eth_getHeaderByHash", json!([hash])).await;
+        assert!(header.as_object().unwrap().iter().all(|(key, value)| block[key] == *value), "{header}");
+        assert_eq!(node.result(path, "eth_getHeaderByNumber", json!([at])).await, header);
+        let raw = node.result(path, "debug_getRawHeader", json!([at])).await;
+        assert_eq!(json!(keccak256(raw.as_str().unwrap().parse::<Bytes>().unwrap())), *hash);
         // The state is pruned like that of any old block.
         let error = node.error(path, "eth_getBalance", json!([block["miner"], {"blockHash": hash}])).await;
         let message = error["message"].as_str().unwrap();
@@ -99,6 +109,25 @@ async fn keeps(node: &TestNode, kept: u64) {
     assert!((0..=head).all(|number| published.sealed_block(number).is_some_and(|block| block.number() == number)));
 }
 
+/// Checks that the node says so of itself: from which block on it has states, and from which on whole blocks.
+async fn tells(node: &TestNode, states: u64, bodies: Option<u64>) {
+    let calls = [("eth_blockNumber", json!([])), ("eth_capabilities", json!([]))];
+    let [head, told] = node.batch("/standard", &calls).await.try_into().unwrap();
+    assert_eq!(told["head"]["number"], head);
+    let is_retained = |kinds: &[&str], window: Option<u64>| {
+        let oldest = window.map_or(0, |window| (number(&head) + 1).saturating_sub(window));
+        let mut expected = json!({"disabled": false, "oldestBlock": hex(oldest)});
+        if let Some(window) = window {
+            expected["deleteStrategy"] = json!({"type": "window", "retentionBlocks": hex(window)});
+        }
+        for kind in kinds {
+            assert_eq!(told[kind], expected, "{kind} of {told}");
+        }
+    };
+    is_retained(&["state", "stateproofs"], Some(states));
+    is_retained(&["tx", "logs", "receipts", "blocks"], bodies);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_in_old_blocks_goes_and_their_headers_stay() {
     for dir in [None, Some(tempfile::tempdir().unwrap())] {
@@ -108,6 +137,7 @@ async fn what_is_in_old_blocks_goes_and_their_headers_stay() {
         assert!(!items(&second["transactions"]).is_empty());
         node.sealed(40).await;
         keeps(&node, 6).await;
+        tells(&node, 3, Some(6)).await;
         is_pruned(&node, &second).await;
         let kept = node.result("/", "eth_getLogs", json!([{"fromBlock": "latest", "toBlock": "pending"}])).await;
         assert!(kept.is_array());
@@ -131,6 +161,7 @@ async fn all_blocks_are_kept_if_all_are_asked_for() {
     let second = block(&node, 2).await;
     node.sealed(30).await;
     keeps(&node, u64::MAX).await;
+    tells(&node, 3, None).await;
     assert_eq!(node.result("/", "eth_getBlockByNumber", json!(["0x2", true])).await, second);
 }
 

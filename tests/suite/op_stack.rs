@@ -523,7 +523,8 @@ async fn a_chain_file_with_deposits_is_served_with_the_fields_of_the_op_stack() 
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
     std::fs::write(path("genesis.json"), chain.genesis.to_string()).unwrap();
-    std::fs::write(path("chain.rlp"), file).unwrap();
+    std::fs::write(path("chain.rlp"), &file).unwrap();
+    let raw_receipts: Vec<Bytes> = sealed.body().receipts.iter().map(|receipt| receipt.encoded_2718().into()).collect();
     let flags = ["--genesis", &path("genesis.json"), "--chain", &path("chain.rlp"), "--data-dir", &path("data")];
     // The second start reads the stored blocks instead of importing.
     for _ in 0..2 {
@@ -544,6 +545,15 @@ async fn a_chain_file_with_deposits_is_served_with_the_fields_of_the_op_stack() 
             // The types of the OP stack's own library accept the block.
             let _typed: Vec<op_alloy::rpc_types::Transaction> =
                 serde_json::from_value(block["transactions"].clone()).expect("transactions of the OP stack");
+
+            let raw = node.result(dialect, "debug_getRawBlock", json!(["0x1"])).await;
+            assert_eq!(raw, json!(Bytes::from(file.clone())));
+            let raw = node.result(dialect, "debug_getRawReceipts", json!(["0x1"])).await;
+            assert_eq!(raw, json!(raw_receipts));
+            for tx in &sealed.body().transactions {
+                let raw = node.result(dialect, "eth_getRawTransactionByHash", json!([tx.tx_hash()])).await;
+                assert_eq!(raw, json!(Bytes::from(tx.encoded_2718())));
+            }
 
             let receipts = node.result(dialect, "eth_getBlockReceipts", json!(["0x1"])).await;
             let typed: Vec<op_alloy::rpc_types::OpTransactionReceipt> =

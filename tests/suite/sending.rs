@@ -37,7 +37,7 @@ const TO: Address = address!("0x00000000000000000000000000000000000abcde");
 const BOUND: Duration = Duration::from_secs(30);
 
 /// Returns one of the user's nine unused accounts; the first account has set up the devnet's contracts.
-fn key(index: usize) -> PrivateKeySigner {
+pub fn key(index: usize) -> PrivateKeySigner {
     static KEYS: LazyLock<Vec<PrivateKeySigner>> = LazyLock::new(|| dev_signers().unwrap());
     KEYS[index + 1].clone()
 }
@@ -49,7 +49,7 @@ fn mnemonic() -> impl Iterator<Item = PrivateKeySigner> {
     parent.children().map(Result::unwrap)
 }
 
-fn plain(nonce: u64) -> TxEip1559 {
+pub fn plain(nonce: u64) -> TxEip1559 {
     TxEip1559 {
         chain_id: CHAIN,
         nonce,
@@ -74,7 +74,7 @@ fn legacy(nonce: u64) -> TxLegacy {
     }
 }
 
-fn blob_tx(nonce: u64, blob_versioned_hashes: Vec<B256>) -> TxEip4844 {
+pub fn blob_tx(nonce: u64, blob_versioned_hashes: Vec<B256>) -> TxEip4844 {
     TxEip4844 {
         chain_id: CHAIN,
         nonce,
@@ -100,7 +100,7 @@ fn seven_thousand_seven_hundred_two(nonce: u64, to: Address) -> TxEip7702 {
     }
 }
 
-fn sign<T>(tx: T, signer: &PrivateKeySigner) -> TxEnvelope
+pub fn sign<T>(tx: T, signer: &PrivateKeySigner) -> TxEnvelope
 where
     T: SignableTransaction<Signature>,
     TxEnvelope: From<alloy_consensus::Signed<T>>,
@@ -109,7 +109,7 @@ where
     tx.into_signed(signature).into()
 }
 
-fn raw<T>(tx: T, signer: &PrivateKeySigner) -> Bytes
+pub fn raw<T>(tx: T, signer: &PrivateKeySigner) -> Bytes
 where
     T: SignableTransaction<Signature>,
     TxEnvelope: From<alloy_consensus::Signed<T>>,
@@ -118,18 +118,18 @@ where
 }
 
 /// Encodes a blob transaction in its network form.
-fn raw_blob(tx: TxEip4844, sidecar: impl Into<BlobTransactionSidecarVariant>, signer: &PrivateKeySigner) -> Bytes {
+pub fn raw_blob(tx: TxEip4844, sidecar: impl Into<BlobTransactionSidecarVariant>, signer: &PrivateKeySigner) -> Bytes {
     let signature = signer.sign_hash_sync(&tx.signature_hash()).unwrap();
     let tx = TxEip4844WithSidecar::from_tx_and_sidecar(tx, sidecar.into());
     let signed: EthereumTxEnvelope<_> = EthereumTxEnvelope::Eip4844(tx.into_signed(signature));
     signed.encoded_2718().into()
 }
 
-fn blobs(data: &[u8]) -> SidecarBuilder<SimpleCoder> {
+pub fn blobs(data: &[u8]) -> SidecarBuilder<SimpleCoder> {
     SidecarBuilder::from_slice(data)
 }
 
-fn hashes(sidecar: &BlobTransactionSidecarEip7594) -> Vec<B256> {
+pub fn hashes(sidecar: &BlobTransactionSidecarEip7594) -> Vec<B256> {
     sidecar.versioned_hashes().collect()
 }
 
@@ -180,7 +180,7 @@ fn devnet(flags: &[&str]) -> TestNode {
 }
 
 /// Starts a static chain on which these accounts have ether.
-fn static_node(signers: &[PrivateKeySigner], flags: &[&str]) -> (TestNode, tempfile::NamedTempFile) {
+pub fn static_node(signers: &[PrivateKeySigner], flags: &[&str]) -> (TestNode, tempfile::NamedTempFile) {
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(file.path(), serde_json::to_vec(&dev_genesis(signers, 1_000)).unwrap()).unwrap();
     let all = [&["--genesis", file.path().to_str().unwrap(), "--feed", "static"], flags].concat();

@@ -31,6 +31,14 @@ const METHODS: &[&str] = &[
     "eth_feeHistory",
     "eth_baseFee",
     "eth_sendRawTransaction",
+    // The pool has the transactions of the vectors above.
+    "txpool_status",
+    "txpool_content",
+    "debug_getRawHeader",
+    "debug_getRawBlock",
+    "debug_getRawReceipts",
+    "debug_getRawTransaction",
+    "eth_capabilities",
     "eth_chainId",
     "eth_syncing",
     "eth_config",
@@ -59,7 +67,10 @@ async fn the_official_vectors_pass_on_the_imported_chain() {
     assert!(failures.is_empty(), "{} vectors failed:\n{}", failures.len(), failures.join("\n"));
 }
 
-/// Sends each request of a file and compares the answer with the expected one.
+/// The levels of an answer that count where only its shape is compared: the answer itself, and its result or error.
+const LEVELS: usize = 2;
+
+/// Sends each request of a file and compares the answer with the expected one; only its shape if the file says so.
 async fn run(node: &TestNode, file: &Path) -> Result<(), String> {
     let content = fs::read_to_string(file).unwrap();
     let only_well_formed = content.lines().any(|line| line.starts_with("// speconly:"));
@@ -72,12 +83,31 @@ async fn run(node: &TestNode, file: &Path) -> Result<(), String> {
             let (_, text) = node.post("/standard", body).await;
             let got: Value = serde_json::from_str(&text).map_err(|error| format!("{error}: {text}"))?;
             let expected: Value = serde_json::from_str(expected).unwrap();
-            if !only_well_formed && without_message(got.clone()) != without_message(expected.clone()) {
+            let is_expected = match only_well_formed {
+                true => shape(&got, LEVELS) == shape(&expected, LEVELS),
+                false => without_message(got.clone()) == without_message(expected.clone()),
+            };
+            if !is_expected {
                 return Err(format!("expected {expected}\n  got {got}"));
             }
         }
     }
     Ok(())
+}
+
+/// Returns a value with the kinds of its values in their places: the values of objects, to this depth.
+fn shape(value: &Value, levels: usize) -> Value {
+    match value {
+        Value::Object(fields) if levels > 0 => {
+            fields.iter().map(|(key, value)| (key.clone(), shape(value, levels - 1))).collect()
+        }
+        Value::Object(_) => "an object".into(),
+        Value::Array(_) => "an array".into(),
+        Value::String(_) => "a string".into(),
+        Value::Number(_) => "a number".into(),
+        Value::Bool(_) => "a boolean".into(),
+        Value::Null => Value::Null,
+    }
 }
 
 /// Removes the text of the error, which is not compared.

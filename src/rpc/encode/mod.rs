@@ -1,13 +1,17 @@
 //! Encodes results directly as JSON bytes, without a tree of values and without an allocation per field.
 
 mod block;
+mod node;
 mod payload;
+mod pool;
 mod simulation;
 mod trace;
 mod wallet;
 
 pub use block::{LogPlace, block, header, log, pooled_transaction, receipt, transaction, transaction_with_receipt};
+pub use node::retained;
 pub use payload::built_block;
+pub use pool::{by_nonce, by_sender, summary};
 pub use simulation::simulation;
 pub use trace::trace;
 pub use wallet::{calls_status, capabilities, submitted};

@@ -19,6 +19,15 @@ impl Backend {
         Ok(())
     }
 
+    /// Answers `eth_getHeaderByNumber` and `eth_getHeaderByHash`, for pruned blocks too.
+    pub(super) fn get_header(&self, run: &mut Run<'_>, selector: Selector) -> Result<(), RpcError> {
+        match self.find(run.published, selector)? {
+            Some(block) => encode::header(&mut run.out, block.header(), run.dialect),
+            None => run.out.extend_from_slice(NULL),
+        }
+        Ok(())
+    }
+
     pub(super) fn get_transaction_count_of_block(&self, run: &mut Run<'_>, block: Selector) -> Result<(), RpcError> {
         self.count(run, block, Block::len)
     }

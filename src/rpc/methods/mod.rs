@@ -10,10 +10,12 @@ mod filter;
 mod log;
 mod many;
 mod node;
+mod raw;
 mod send;
 mod state;
 mod testing;
 mod trace;
+mod txpool;
 mod wallet;
 
 pub use backend::{Backend, RequestLimits, Run};
@@ -178,6 +180,29 @@ impl MethodRoute {
         .history(),
         run!("eth_getTransactionReceipt", On(Read), wire::parse_hash, Backend::get_transaction_receipt).history(),
         run!("eth_getLogs", On(Read), wire::parse_logs, Backend::get_logs).history(),
+        run!("eth_getHeaderByNumber", On(Read), wire::parse_one_block::<SelectorParam>, Backend::get_header).history(),
+        run!("eth_getHeaderByHash", On(Read), wire::parse_one_block::<HashParam>, Backend::get_header).history(),
+        // The same in raw bytes.
+        run!("debug_getRawHeader", On(Read), wire::parse_one_block::<SelectorParam>, Backend::get_raw_header).history(),
+        run!("debug_getRawBlock", On(Read), wire::parse_one_block::<SelectorParam>, Backend::get_raw_block).history(),
+        run!("debug_getRawReceipts", On(Read), wire::parse_one_block::<SelectorParam>, Backend::get_raw_receipts)
+            .history(),
+        run!("debug_getRawTransaction", On(Read), wire::parse_hash, Backend::get_raw_transaction).history(),
+        run!("eth_getRawTransactionByHash", On(Read), wire::parse_hash, Backend::get_raw_transaction).history(),
+        run!(
+            "eth_getRawTransactionByBlockNumberAndIndex",
+            On(Read),
+            wire::parse_place::<SelectorParam>,
+            Backend::get_raw_transaction_at
+        )
+        .history(),
+        run!(
+            "eth_getRawTransactionByBlockHashAndIndex",
+            On(Read),
+            wire::parse_place::<HashParam>,
+            Backend::get_raw_transaction_at
+        )
+        .history(),
         // Fees.
         run!("eth_gasPrice", On(Read), wire::parse_none, Backend::gas_price),
         run!("eth_maxPriorityFeePerGas", On(Read), wire::parse_none, Backend::max_priority_fee),
@@ -201,6 +226,11 @@ impl MethodRoute {
         Self::new("eth_sendRawTransactionSync", On(Read), Handler::SendAndWait).upstream(UpstreamUse::Sends).commits(),
         run!("eth_sendTransaction", On(Read), wire::parse_sending, Backend::send_transaction).commits(),
         run!("eth_accounts", Inline, wire::parse_none, Backend::accounts),
+        // The pool.
+        run!("txpool_status", On(Read), wire::parse_none, Backend::pool_status),
+        run!("txpool_content", On(Read), wire::parse_none, Backend::pool_content),
+        run!("txpool_contentFrom", On(Read), wire::parse_address, Backend::pool_content_from),
+        run!("txpool_inspect", On(Read), wire::parse_none, Backend::pool_inspect),
         // The wallet. A batch is simulated, and may have many calls.
         Self::new("wallet_sendCalls", On(Bundle), Handler::SendCalls).commits(),
         run!("wallet_getCallsStatus", On(Read), wire::parse_batch_id, Backend::get_calls_status),
@@ -213,6 +243,7 @@ impl MethodRoute {
         run!("net_peerCount", Inline, wire::parse_none, Backend::net_peer_count),
         run!("eth_syncing", Inline, wire::parse_none, Backend::syncing),
         run!("eth_config", Inline, wire::parse_none, Backend::fork_config),
+        run!("eth_capabilities", Inline, wire::parse_none, Backend::capabilities),
         run!("web3_clientVersion", Inline, wire::parse_none, Backend::client_version),
         run!("web3_sha3", On(Read), wire::parse_bytes, Backend::sha3),
         run!("presim_snapshot", Inline, wire::parse_none, Backend::snapshot),

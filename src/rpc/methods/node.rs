@@ -53,6 +53,15 @@ impl Backend {
         Ok(())
     }
 
+    /// Answers `eth_capabilities`: the blocks that this node retains. Of an upstream's chain, older blocks than these
+    /// may be answered by the upstream, whose own capabilities tell.
+    pub(super) fn capabilities(&self, run: &mut Run<'_>, (): ()) -> Result<(), RpcError> {
+        let published = run.published;
+        let (states, bodies) = (published.retained_states(), published.retained_bodies());
+        encode::retained(&mut run.out, published.head(), states, bodies);
+        Ok(())
+    }
+
     pub(super) fn client_version(&self, run: &mut Run<'_>, (): ()) -> Result<(), RpcError> {
         encode::string(&mut run.out, concat!("presim/v", env!("CARGO_PKG_VERSION")));
         Ok(())

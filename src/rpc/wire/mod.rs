@@ -22,12 +22,14 @@ pub use fee::{FeeHistoryRequest, parse_fee_history};
 pub use log::{LogFilter, LogRange, parse_logs};
 pub use many::{ManyRequest, parse_call_many};
 pub use send::{parse_raw, parse_raw_sync, parse_sending};
-pub use state::{ProofRequest, Slots, parse_account, parse_bytes, parse_code, parse_proof, parse_slot, parse_slots};
+pub use state::{
+    ProofRequest, Slots, parse_account, parse_address, parse_bytes, parse_code, parse_proof, parse_slot, parse_slots,
+};
 pub use subscribe::{Shown, Subject, parse_id, parse_subscribe};
 pub use testing::{
-    BuildBlockRequest, BuildTransaction, PayloadAttributes, parse_address, parse_balance, parse_build_block,
-    parse_evm_mine, parse_mine, parse_nonce, parse_return, parse_save, parse_seconds, parse_set_code,
-    parse_set_storage, parse_timestamp,
+    BuildBlockRequest, BuildTransaction, PayloadAttributes, parse_balance, parse_build_block, parse_evm_mine,
+    parse_mine, parse_nonce, parse_return, parse_save, parse_seconds, parse_set_code, parse_set_storage,
+    parse_timestamp,
 };
 pub use trace::{TraceRequest, parse_trace_call, parse_trace_many};
 pub use wallet::{CapabilitiesRequest, parse_batch, parse_batch_id, parse_capabilities};

@@ -19,6 +19,10 @@ use crate::{
 const MOST_SLOTS: usize = 1024;
 
 #[derive(Debug, Deserialize)]
+#[serde(expecting = "1 parameter: address")]
+struct OneAddress(Fixed<20>, #[serde(skip)] ());
+
+#[derive(Debug, Deserialize)]
 #[serde(expecting = "1 or 2 parameters: address, block")]
 struct AccountParams(Fixed<20>, #[serde(default)] Option<SelectorParam>);
 
@@ -46,6 +50,12 @@ pub struct ProofRequest {
     pub slots: Vec<SlotKey>,
     /// The block in whose state they are proved.
     pub selector: Selector,
+}
+
+/// Parses an address alone.
+pub fn parse_address(params: &str, dialect: &Dialect) -> Result<Address, RpcError> {
+    let OneAddress(address, ()) = parse(params, dialect)?;
+    Ok(address.into())
 }
 
 /// Parses an address and the block in whose state it is looked up.

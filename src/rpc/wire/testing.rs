@@ -168,11 +168,6 @@ pub fn parse_timestamp(params: &str, dialect: &Dialect) -> Result<ChainChange, R
     one::<Number<u64>>(params, dialect).map(|timestamp| ChainChange::SetClock(timestamp.0))
 }
 
-/// Parses an address alone.
-pub fn parse_address(params: &str, dialect: &Dialect) -> Result<Address, RpcError> {
-    one::<Fixed<20>>(params, dialect).map(Address::from)
-}
-
 /// The parsed parameters of `testing_buildBlockV1`.
 #[derive(Debug)]
 pub struct BuildBlockRequest {

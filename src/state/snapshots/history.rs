@@ -13,7 +13,30 @@ use crate::{chain::SealedBlock, state::UnknownBlock};
 /// was lowered.
 const PRUNED_AT_ONCE: usize = 16;
 
+/// The blocks of which some data is retained: all from the oldest to the newest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RetainedBlocks {
+    /// The number of the oldest of these blocks.
+    pub oldest: u64,
+    /// The number of blocks that are retained as the chain goes on; `None` if none is pruned.
+    pub window: Option<u64>,
+}
+
 impl Published {
+    /// Returns the blocks whose states are retained.
+    pub fn retained_states(&self) -> RetainedBlocks {
+        RetainedBlocks { oldest: self.oldest_state(), window: Some(self.kept.blocks as u64) }
+    }
+
+    /// Returns the blocks that are retained with their transactions, receipts and logs. Genesis may be another one.
+    pub fn retained_bodies(&self) -> RetainedBlocks {
+        let pruned = self.pruned();
+        let oldest = if pruned.is_empty() { pruned.start.saturating_sub(1) } else { pruned.end };
+        // An upstream's blocks are retained as long as their states.
+        let window = if self.tags.is_some() { self.kept.blocks as u64 } else { self.kept.history };
+        RetainedBlocks { oldest, window: Some(window).filter(|blocks| *blocks < u64::MAX) }
+    }
+
     /// Returns the number of the oldest block after genesis with a body; that of the next block if there is none.
     pub fn oldest_history(&self) -> u64 {
         self.pruned().end

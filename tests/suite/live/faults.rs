@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use alloy_primitives::{Address, keccak256};
+use alloy_eips::Encodable2718;
+use alloy_primitives::{Address, Bytes, keccak256};
 use presim::state::{FeedProblem, Selector};
 use serde_json::json;
 
@@ -152,9 +153,24 @@ async fn transactions_are_sent_on_and_older_blocks_are_asked_for() {
     assert_eq!(block["hash"], json!(genesis.hash()));
     let block = node.result("/", "eth_getBlockByHash", json!([genesis.hash(), false])).await;
     assert_eq!(block["number"], "0x0");
+    for method in ["debug_getRawHeader", "debug_getRawBlock", "debug_getRawReceipts", "eth_getHeaderByNumber"] {
+        upstream.refuse(method, Some((-32601, "asked")));
+        assert_eq!(refused(&node, method, json!(["0x0"]), -32601, ANSWERED).await, "asked");
+    }
+    upstream.refuse("debug_getRawTransaction", Some((-32601, "asked")));
+    assert_eq!(refused(&node, "debug_getRawTransaction", json!([keccak256("none")]), -32601, ANSWERED).await, "asked");
     // Blocks after its start are its own.
     upstream.push(two.block.clone());
     head(&node, two.hash()).await;
+    let header = node.result("/", "debug_getRawHeader", json!(["latest"])).await;
+    assert_eq!(keccak256(header.as_str().unwrap().parse::<Bytes>().unwrap()), two.hash());
+    assert_eq!(node.result("/", "debug_getRawTransaction", json!([two.tx_hash(0)])).await, json!(raw));
+    let told = node.result("/", "eth_capabilities", json!([])).await;
+    let window = json!({"type": "window", "retentionBlocks": "0x100"});
+    for kind in ["state", "stateproofs", "tx", "logs", "receipts", "blocks"] {
+        let own = json!({"disabled": false, "oldestBlock": hex(one.number()), "deleteStrategy": window});
+        assert_eq!(told[kind], own, "{kind} of {told}");
+    }
     let asked = upstream.asked("eth_getTransactionReceipt");
     let receipt = node.result("/", "eth_getTransactionReceipt", json!([two.tx_hash(0)])).await;
     assert_eq!(receipt["blockHash"], json!(two.hash()));
@@ -168,6 +184,31 @@ async fn transactions_are_sent_on_and_older_blocks_are_asked_for() {
     assert_eq!(upstream.asked("eth_getLogs"), 1);
     let logs = node.result("/", "eth_getLogs", json!([{"fromBlock": hex(two.number()), "toBlock": "latest"}])).await;
     assert_eq!((logs, upstream.asked("eth_getLogs")), (json!([]), 1));
+}
+
+/// The headers of some chains have fields that presim does not know, so that what it knows has another hash.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_header_that_is_not_known_in_full_is_encoded_by_the_upstream() {
+    let (upstream, node, [_, _, two]) = pair(&[]).await;
+    let hash = json!(two.hash());
+    upstream.lie(move |method, _, mut block| {
+        if method.starts_with("eth_getBlockBy") && block["hash"] == hash {
+            block["nonce"] = json!("0x0000000000000001");
+        }
+        block
+    });
+    upstream.push(two.block.clone());
+    head(&node, two.hash()).await;
+    for method in ["debug_getRawHeader", "debug_getRawBlock"] {
+        upstream.refuse(method, Some((-32601, "asked")));
+        for at in [json!("latest"), json!(two.hash())] {
+            assert_eq!(refused(&node, method, json!([at]), -32601, ANSWERED).await, "asked");
+        }
+    }
+    let shown = node.result("/", "eth_getHeaderByNumber", json!(["latest"])).await;
+    assert_eq!((&shown["hash"], &shown["nonce"]), (&json!(two.hash()), &json!("0x0000000000000001")));
+    let receipts: Vec<Bytes> = two.receipts().iter().map(|receipt| receipt.encoded_2718().into()).collect();
+    assert_eq!(node.result("/", "debug_getRawReceipts", json!(["latest"])).await, json!(receipts));
 }
 
 #[tokio::test(flavor = "multi_thread")]
