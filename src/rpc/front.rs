@@ -5,26 +5,20 @@ use std::{
     time::Instant,
 };
 
-use tokio::{
-    sync::{Semaphore, watch},
-    time::timeout_at,
-};
+use tokio::sync::{Semaphore, watch};
 
 use super::{
-    dialect::Dialect,
     encode,
     error::{Outcome, RpcError},
     methods::{Backend, Handler, MethodRoute, RequestLimits, Run, UpstreamUse},
     remote::StateCompletion,
     request::{Caller, Request, begin},
+    testing::Testing,
     wire,
 };
 use crate::{
     executor::{Batch, Executor, RunPlace, Task, Ticket},
-    feed::{
-        testing::{ChainChange, ChainControl, ChangeError, ChangeOutcome},
-        upstream::UpstreamState,
-    },
+    feed::upstream::UpstreamState,
     meter::Meter,
     pool::Pool,
     state::{Missed, Overlay, Published, SnapshotId, Snapshots},
@@ -42,7 +36,7 @@ pub struct Front {
     pub(super) waiters: Waiters,
     metrics: Metrics,
     /// The scope of the methods for testing.
-    testing: Testing,
+    pub(super) testing: Testing,
     /// The completion of state from an upstream, if there is one.
     pub(super) remote: Option<Arc<StateCompletion>>,
     /// Counters by method and outcome, each created on its first use.
@@ -50,17 +44,6 @@ pub struct Front {
     unknown: Counted,
     /// The counter of requests that were rejected because of load.
     refusals: Counted,
-}
-
-/// The scope of the methods for testing.
-#[derive(Clone, Debug)]
-pub enum Testing {
-    /// No method exists, because the node runs without `--testing`.
-    Off,
-    /// Methods that build blocks. The chain is static.
-    Static,
-    /// All methods, the changes through this handle.
-    Devnet(ChainControl),
 }
 
 /// Permits to wait for receipts. Waiting holds no worker: each publication wakes the task, which looks for its receipt.
@@ -126,20 +109,6 @@ impl Front {
     #[must_use]
     pub fn with_testing(self, testing: Testing) -> Self {
         Self { testing, ..self }
-    }
-
-    /// Checks that the node has the method: it lacks those for testing without `--testing`.
-    ///
-    /// # Errors
-    ///
-    /// Returns -32601 if the node lacks the method.
-    pub fn check_testing(&self, method: &MethodRoute) -> Result<(), RpcError> {
-        match self.testing {
-            Testing::Off if method.testing => {
-                Err(RpcError::new(-32601, format!("{} is for testing: start the node with --testing", method.name)))
-            }
-            _ => Ok(()),
-        }
     }
 
     /// Returns the health of the upstream, if there is one.
@@ -212,31 +181,6 @@ impl Front {
         answer
     }
 
-    /// Changes the chain, if it is a devnet under test.
-    async fn change(&self, parse: ParsesChange, done: &str, request: Request) -> Result<Vec<u8>, RpcError> {
-        let Testing::Devnet(control) = &self.testing else {
-            let text = format!("{} needs a devnet: this chain is static", request.method.name);
-            return Err(RpcError::new(-32601, text));
-        };
-        let change = parse(&request.params, request.caller.dialect)?;
-        let outcome = match timeout_at(request.ticket.deadline().into(), control.make(change)).await {
-            Ok(made) => made.map_err(|error| match error {
-                ChangeError::Busy => RpcError::limit(error.to_string()),
-                ChangeError::TooManyBlocks { .. } => RpcError::params(format!("params[0]: {error}")),
-                ChangeError::Timestamp { .. } | ChangeError::Failed => RpcError::new(-32000, error.to_string()),
-            })?,
-            Err(_) => return Err(RpcError::new(-32016, "the change was not made in time: it may still be made")),
-        };
-        let mut out = begin(&request.id, "result");
-        match outcome {
-            ChangeOutcome::Done => out.extend_from_slice(done.as_bytes()),
-            ChangeOutcome::Saved(id) => encode::quantity(&mut out, id),
-            ChangeOutcome::Returned(returned) => encode::value(&mut out, &returned),
-            ChangeOutcome::Ahead(seconds) => encode::value(&mut out, &seconds),
-        }
-        Ok(out)
-    }
-
     /// Runs a request, and asks the upstream if presim cannot answer it.
     async fn run_beside(&self, remote: &StateCompletion, run: Runs, request: Request) -> Result<Vec<u8>, RpcError> {
         let mut out = begin(&request.id, "result");
@@ -304,9 +248,6 @@ impl Front {
         Ok((done, out))
     }
 }
-
-/// The type of parsers of changes.
-type ParsesChange = fn(&str, &Dialect) -> Result<ChainChange, RpcError>;
 
 /// Returns whether a result says that there is no such block or transaction: null, or no raw bytes.
 fn is_nothing(result: &[u8]) -> bool {
@@ -380,7 +321,7 @@ async fn kept(commit: Commit, ticket: &Ticket) -> Result<(), RpcError> {
     if commit.is_done() {
         return Ok(());
     }
-    match timeout_at(ticket.deadline().into(), commit.wait()).await {
+    match tokio::time::timeout_at(ticket.deadline().into(), commit.wait()).await {
         Ok(Ok(())) => Ok(()),
         // Whether the write reached the disk after all is seen when the store is opened again.
         Ok(Err(error)) => Err(RpcError::from(error)

@@ -35,6 +35,7 @@ mod server;
 mod service;
 mod startup;
 mod subscriptions;
+mod testing;
 mod wait;
 mod wire;
 mod ws;
@@ -44,7 +45,7 @@ pub use awake::{Awake, CPU_DMA_LATENCY};
 pub use encode::simulation as encode_simulation;
 pub use error::RpcError;
 pub use filters::Filters;
-pub use front::{Front, Testing, Waiters};
+pub use front::{Front, Waiters};
 pub use io::IoThreads;
 pub use memory::{AnswerRoom, IoMemory};
 pub use methods::{Backend, Handler, MethodRoute, RequestLimits, Run, SyncTimeouts};
@@ -54,5 +55,6 @@ pub use server::{FrontActor, MetricsAccess, Serve, ServerConfig, Stop, serve_met
 pub use service::{Reply, ReplyLimits, Session};
 pub use startup::{StartupReason, StartupServer};
 pub use subscriptions::{Subscriptions, announce};
+pub use testing::Testing;
 
 pub use wire::{ShapeLimits, parse_call, parse_simulation};
