@@ -8,7 +8,7 @@ use super::{
     Engine,
     call::{environment, explain, fill},
     error::SimulationError,
-    evm::{Ethereum, FamilyEvm, OpStack, RunEvm},
+    evm::{Ethereum, FamilyEvm, OpStack, RunEvm, TxSetup},
     fees::check_chain,
     overrides,
     precompiles::RunPrecompiles,
@@ -91,8 +91,12 @@ impl Engine<'_> {
         mut budget: TraceBudget,
     ) -> Result<(Vec<Vec<Trace>>, u64), ManyError> {
         let mut gas_used = 0;
-        let traces = self.each_call::<F, _>(header, request, |call, run, overlay| {
-            let (trace, used) = trace::<F>(call, run, tracer, &mut budget, overlay)?;
+        let traces = self.each_call::<F, _>(header, request, |call, (tx, env, precompiles), overlay| {
+            let base_fee = env.block_env.basefee;
+            let setup = TxSetup::unsigned(tx, env, precompiles);
+            let (trace, used) = trace::<F>(setup, tracer, &mut budget, overlay, |error, overlay| {
+                explain(error, call, base_fee, overlay)
+            })?;
             gas_used += used;
             Ok((trace, used))
         })?;

@@ -29,7 +29,7 @@ pub use evm::{Ethereum, FamilyEvm, OpStack, RunEvm};
 pub use fees::market_tx;
 pub use many::ManyError;
 pub use precompiles::RunPrecompiles;
-pub use replay::{replay, transaction_count};
+pub use replay::{replay, trace_block};
 pub use request::{
     AccountOverride, BaseFeeRule, BlockOverrides, Bundle, Bundles, Call, CallFees, CallRequest, SignedBundle, SimBlock,
     Simulation, SimulationRules, StateOverrides, StorageOverride,

@@ -1,12 +1,16 @@
 //! The inspector behind all tracers. It bounds the bytes that traces take.
 
-use alloy_evm::EvmEnv;
+use std::convert::Infallible;
+
 use alloy_primitives::{Address, Log};
 use alloy_rpc_types_trace::geth::{CallConfig, FlatCallConfig, FourByteFrame, PreStateConfig, PreStateFrame};
 use revm::inspector::JournalExt;
 use revm::{
     Inspector,
-    context::{TxEnv, result::ResultAndState},
+    context::{
+        Transaction,
+        result::{EVMError, ResultAndState},
+    },
     context_interface::ContextTr,
     context_interface::JournalTr,
     context_interface::context::ContextError,
@@ -22,11 +26,8 @@ use revm_inspectors::tracing::{
 };
 
 use super::{
-    call::explain,
     error::SimulationError,
-    evm::{FamilyEvm, inspect},
-    precompiles::RunPrecompiles,
-    request::Call,
+    evm::{FamilyEvm, TxSetup, inspect},
     steps::StepLog,
     trace::{Trace, TraceBudget, Tracer},
 };
@@ -325,24 +326,24 @@ impl<'a, C: ContextTr<Db = &'a mut Overlay, Journal: JournalExt>> Inspector<C> f
     }
 }
 
-/// Runs a call that is filled in, and keeps its changes in `overlay`. Returns its trace and the gas used.
+/// Runs a transaction, and keeps its changes in `overlay`. Returns its trace and the gas used. `explain` converts an
+/// error of the EVM.
 pub(super) fn trace<F: FamilyEvm>(
-    call: &Call,
-    (tx, env, precompiles): (TxEnv, EvmEnv<F::Spec>, RunPrecompiles),
+    setup: TxSetup<F>,
     tracer: &Tracer,
     budget: &mut TraceBudget,
     overlay: &mut Overlay,
+    explain: impl FnOnce(EVMError<Infallible>, &mut Overlay) -> SimulationError,
 ) -> Result<(Trace, u64), SimulationError> {
-    let base_fee = env.block_env.basefee;
-    let block_number = env.block_env.number.saturating_to();
-    let (gas_limit, caller) = (tx.gas_limit, tx.caller);
+    let block_number = setup.env.block_env.number.saturating_to();
+    let (gas_limit, caller) = (setup.tx.gas_limit(), setup.tx.caller());
     let mut recorder = Recorder::new(tracer, *budget);
-    let ran = inspect::<F, _>(&mut *overlay, env, precompiles, &mut recorder, tx);
+    let ran = inspect::<F, _>(&mut *overlay, setup, &mut recorder);
     let too_long = SimulationError::TraceTooLong { limit: budget.limit };
     if recorder.is_over() {
         return Err(too_long);
     }
-    let ran = ran.map_err(|error| explain(error, call, base_fee, overlay))?;
+    let ran = ran.map_err(|error| explain(error, overlay))?;
     let seen = EndedRun { ran: &ran, gas_limit, caller, block_number, before: overlay };
     let (trace, left) = recorder.finish(&seen).ok_or(too_long)?;
     *budget = left;

@@ -5,6 +5,7 @@ mod alloy;
 mod approvals;
 mod batch_executor;
 mod batch_nonces;
+mod block_traces;
 mod bundles;
 mod call_many;
 mod connections;

@@ -35,6 +35,9 @@ const METHODS: &[&str] = &[
     "eth_syncing",
     "eth_config",
     "net_version",
+    "debug_traceBlockByNumber",
+    "debug_traceBlockByHash",
+    "debug_traceTransaction",
 ];
 
 #[tokio::test(flavor = "multi_thread")]

@@ -13,15 +13,30 @@ use crate::{
     rpc::error::RpcError,
 };
 
-/// Writes a trace. Returns -32005 if the response becomes longer than `limit` bytes.
-pub fn trace(out: &mut Vec<u8>, trace: &Trace, limit: usize) -> Result<(), RpcError> {
+/// The position of a traced transaction on the chain.
+#[derive(Clone, Copy, Debug)]
+pub struct TracePlace {
+    /// The block's number.
+    pub number: u64,
+    /// The block's hash.
+    pub block: B256,
+    /// The transaction's hash.
+    pub transaction: B256,
+    /// The transaction's index in the block.
+    pub index: usize,
+}
+
+/// Writes a trace; that of a transaction of the chain with its `place`. Returns -32005 if the response becomes longer
+/// than `limit` bytes.
+pub fn trace(out: &mut Vec<u8>, trace: &Trace, place: Option<&TracePlace>, limit: usize) -> Result<(), RpcError> {
     match trace {
         Trace::Steps { steps, gas_used, failed, output } => {
             self::steps(out, (steps, *gas_used, *failed, output), limit)
         }
         Trace::Calls { frames, with_logs, gas_used } => calls(out, frames, *with_logs, *gas_used, limit),
         Trace::FlatCalls { frames, block_number, parity_errors } => {
-            flat_calls(out, frames, *block_number, *parity_errors, limit)
+            let number = place.is_none().then_some(*block_number);
+            flat_calls(out, frames, (place, number), *parity_errors, limit)
         }
         Trace::PreState(frame) => bounded_value(out, frame, limit),
         Trace::FourByte(frame) => bounded_value(out, frame, limit),
@@ -32,7 +47,7 @@ pub fn trace(out: &mut Vec<u8>, trace: &Trace, limit: usize) -> Result<(), RpcEr
         Trace::Mux(traces) => {
             let mut object = Object::new(out);
             for (name, one) in traces {
-                self::trace(object.key(name), one, limit)?;
+                self::trace(object.key(name), one, place, limit)?;
             }
             object.end();
             Ok(())
@@ -172,7 +187,7 @@ fn begin_call(out: &mut Vec<u8>, written: usize) {
 fn flat_calls(
     out: &mut Vec<u8>,
     frames: &[CallTraceNode],
-    block_number: u64,
+    (place, block_number): (Option<&TracePlace>, Option<u64>),
     parity_errors: bool,
     limit: usize,
 ) -> Result<(), RpcError> {
@@ -183,10 +198,10 @@ fn flat_calls(
         }
         let trace = LocalizedTransactionTrace {
             trace,
-            block_hash: None,
-            block_number: Some(block_number),
-            transaction_hash: None,
-            transaction_position: None,
+            block_hash: place.map(|place| place.block),
+            block_number: place.map(|place| place.number).or(block_number),
+            transaction_hash: place.map(|place| place.transaction),
+            transaction_position: place.map(|place| place.index as u64),
         };
         bounded_value(out, &trace, limit)
     };

@@ -114,6 +114,10 @@ impl MethodRoute {
         run!("eth_callMany", On(Bundle), limited wire::parse_call_many, Backend::call_many),
         run!("debug_traceCall", On(Bundle), wire::parse_trace_call, Backend::trace_call),
         run!("debug_traceCallMany", On(Bundle), limited wire::parse_trace_many, Backend::trace_call_many),
+        // Blocks of the past, run again.
+        run!("debug_traceBlockByNumber", On(Bundle), wire::parse_trace_block::<SelectorParam>, Backend::trace_block),
+        run!("debug_traceBlockByHash", On(Bundle), wire::parse_trace_block::<HashParam>, Backend::trace_block),
+        run!("debug_traceTransaction", On(Bundle), wire::parse_trace_transaction, Backend::trace_transaction),
         // State.
         run!("eth_getBalance", Inline, wire::parse_account, Backend::get_balance),
         run!("eth_getStorageAt", Inline, wire::parse_slot, Backend::get_storage_at),

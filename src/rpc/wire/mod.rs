@@ -23,7 +23,9 @@ pub use many::{ManyRequest, parse_call_many};
 pub use send::{parse_raw, parse_raw_sync, parse_sending};
 pub use state::{ProofRequest, Slots, parse_account, parse_bytes, parse_code, parse_proof, parse_slot, parse_slots};
 pub use subscribe::{Shown, Subject, parse_id, parse_subscribe};
-pub use trace::{TraceRequest, parse_trace_call, parse_trace_many};
+pub use trace::{
+    ReplayRequest, TraceRequest, parse_trace_block, parse_trace_call, parse_trace_many, parse_trace_transaction,
+};
 pub use wallet::{CapabilitiesRequest, parse_batch, parse_batch_id, parse_capabilities};
 
 use std::{borrow::Cow, fmt};

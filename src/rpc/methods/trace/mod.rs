@@ -1,4 +1,6 @@
-//! `debug_traceCall` and `debug_traceCallMany`.
+//! Traces: of calls (`debug_traceCall` and `debug_traceCallMany`), and of what happened.
+
+mod replay;
 
 use super::{
     Backend, Run,
@@ -13,7 +15,7 @@ impl Backend {
     pub(super) fn trace_call(&self, run: &mut Run<'_>, request: TraceRequest) -> Result<(), RpcError> {
         let bundles = self.trace(run, &request, "params[2].txIndex", |_, _| "params[0]".to_owned())?;
         match bundles.first().and_then(|bundle| bundle.first()) {
-            Some(trace) => encode::trace(&mut run.out, trace, self.limits.max_response),
+            Some(trace) => encode::trace(&mut run.out, trace, None, self.limits.max_response),
             None => Err(RpcError::internal("a call that ran has no trace")),
         }
     }
@@ -24,7 +26,7 @@ impl Backend {
         encode::list(&mut run.out, &bundles, |out, bundle| {
             encode::list(out, bundle, |out, trace| {
                 if encoded.is_ok() {
-                    encoded = encode::trace(out, trace, self.limits.max_response);
+                    encoded = encode::trace(out, trace, None, self.limits.max_response);
                 }
             });
         });
