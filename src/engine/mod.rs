@@ -36,7 +36,7 @@ pub use request::{
 };
 pub use simulate::{CallOutcome, CallResult, SimulatedBlock, SimulatedTx};
 pub use steps::{StepOptions, StepSlot, Steps, TraceStep};
-pub use trace::{Trace, TraceBudget, Tracer};
+pub use trace::{ParityOptions, ParityTrace, Trace, TraceBudget, Tracer, VmSteps};
 pub use transfers::NumberedLog;
 
 use crate::{

@@ -3,7 +3,10 @@
 use std::convert::Infallible;
 
 use alloy_primitives::{Address, Log};
-use alloy_rpc_types_trace::geth::{CallConfig, FlatCallConfig, FourByteFrame, PreStateConfig, PreStateFrame};
+use alloy_rpc_types_trace::{
+    geth::{CallConfig, FlatCallConfig, FourByteFrame, PreStateConfig, PreStateFrame},
+    parity::StateDiff,
+};
 use revm::inspector::JournalExt;
 use revm::{
     Inspector,
@@ -22,6 +25,7 @@ use revm::{
 };
 use revm_inspectors::tracing::{
     FourByteInspector, GethTraceBuilder, TracingInspector, TracingInspectorConfig,
+    parity::populate_state_diff,
     types::{CallLog, CallTraceNode},
 };
 
@@ -29,7 +33,7 @@ use super::{
     error::SimulationError,
     evm::{FamilyEvm, TxSetup, inspect},
     steps::StepLog,
-    trace::{Trace, TraceBudget, Tracer},
+    trace::{ParityTrace, Trace, TraceBudget, Tracer},
 };
 use crate::state::Overlay;
 
@@ -67,6 +71,12 @@ enum Recording {
     FlatCalls(TracingInspector, FlatCallConfig),
     PreState(PreStateConfig),
     FourByte(FourByteInspector),
+    Parity {
+        frames: Option<TracingInspector>,
+        /// Boxed, because it is larger than the others.
+        vm: Option<Box<StepLog>>,
+        state_diff: bool,
+    },
     Noop,
 }
 
@@ -79,6 +89,26 @@ pub(super) struct EndedRun<'a> {
     pub block_number: u64,
     /// The state before the run.
     pub before: &'a Overlay,
+}
+
+impl EndedRun<'_> {
+    /// Takes from `budget` the bytes of the state that the run has touched. Returns `None` if too few are left.
+    fn take_state(&self, budget: &mut TraceBudget) -> Option<()> {
+        let state = &self.ran.state;
+        let slots: usize = state.values().map(|account| account.storage.len()).sum();
+        let codes = state.values().filter_map(|account| account.info.code.as_ref());
+        let code: usize = codes.map(revm::bytecode::Bytecode::len).sum();
+        let accounts = state.len().saturating_mul(ACCOUNT);
+        budget.take(accounts.saturating_add(slots.saturating_mul(SLOT)).saturating_add(code)).then_some(())
+    }
+
+    /// Returns the changes of the state in Parity's form, or `None` if they exceed the budget.
+    fn state_diff(&self, budget: &mut TraceBudget) -> Option<StateDiff> {
+        self.take_state(budget)?;
+        let mut diff = StateDiff::default();
+        let Ok(()) = populate_state_diff(&mut diff, self.before, self.ran.state.iter());
+        Some(diff)
+    }
 }
 
 impl Recorder {
@@ -129,7 +159,11 @@ impl Recorder {
     }
 
     fn steps(&mut self) -> impl Iterator<Item = &mut StepLog> {
-        self.recordings.iter_mut().filter_map(|one| if let Recording::Steps(log) = one { Some(log) } else { None })
+        self.recordings.iter_mut().filter_map(|one| match one {
+            Recording::Steps(log) => Some(log),
+            Recording::Parity { vm, .. } => vm.as_deref_mut(),
+            _ => None,
+        })
     }
 
     /// Begins a frame with `bytes` of input. Returns whether it is the outermost, or `None` if the budget is exceeded.
@@ -172,6 +206,11 @@ impl From<&Tracer> for Recording {
             }
             Tracer::PreState(config) => Self::PreState(*config),
             Tracer::FourByte => Self::FourByte(FourByteInspector::default()),
+            Tracer::Parity(options) => Self::Parity {
+                frames: options.trace.then(|| TracingInspector::new(TracingInspectorConfig::default_parity())),
+                vm: options.vm_trace.then(|| Box::new(StepLog::of_vm())),
+                state_diff: options.state_diff,
+            },
             // The parser of requests rejects a mux in a mux.
             Tracer::Noop | Tracer::Mux(_) => Self::Noop,
         }
@@ -183,6 +222,7 @@ impl Recording {
     fn frames(&mut self, outermost: bool) -> Option<&mut TracingInspector> {
         match self {
             Self::FlatCalls(inspector, _) => Some(inspector),
+            Self::Parity { frames, .. } => frames.as_mut(),
             Self::Calls(inspector, config) if outermost || !config.only_top_call.unwrap_or_default() => Some(inspector),
             _ => None,
         }
@@ -213,19 +253,16 @@ impl Recording {
             Self::Calls(inspector, config) => {
                 Trace::Calls { frames: frames(inspector), with_logs: config.with_log.unwrap_or_default(), gas_used }
             }
-            Self::FlatCalls(inspector, config) => Trace::FlatCalls {
-                frames: frames(inspector),
-                block_number: seen.block_number,
-                parity_errors: config.convert_parity_errors.unwrap_or_default(),
-            },
-            Self::PreState(config) => {
-                let slots: usize = seen.ran.state.values().map(|account| account.storage.len()).sum();
-                let codes = seen.ran.state.values().filter_map(|account| account.info.code.as_ref());
-                let code: usize = codes.map(revm::bytecode::Bytecode::len).sum();
-                let accounts = seen.ran.state.len().saturating_mul(ACCOUNT);
-                if !budget.take(accounts.saturating_add(slots.saturating_mul(SLOT)).saturating_add(code)) {
-                    return None;
+            Self::FlatCalls(inspector, config) => {
+                let mut frames = frames(inspector);
+                if let Some(root) = frames.first_mut() {
+                    root.trace.gas_used = gas_used;
                 }
+                let parity_errors = config.convert_parity_errors.unwrap_or_default();
+                Trace::FlatCalls { frames, block_number: seen.block_number, parity_errors }
+            }
+            Self::PreState(config) => {
+                seen.take_state(budget)?;
                 let Ok(mut frame) =
                     GethTraceBuilder::new(Vec::new()).geth_prestate_traces(seen.ran, &config, seen.before);
                 if let PreStateFrame::Default(accounts) = &mut frame {
@@ -240,6 +277,18 @@ impl Recording {
                 Trace::PreState(frame)
             }
             Self::FourByte(inspector) => Trace::FourByte(FourByteFrame::from(inspector)),
+            Self::Parity { frames, vm, state_diff } => {
+                let state_diff = match state_diff {
+                    true => Some(seen.state_diff(budget)?),
+                    false => None,
+                };
+                Trace::Parity(Box::new(ParityTrace {
+                    output: seen.ran.result.output().cloned().unwrap_or_default(),
+                    frames: frames.map(|inspector| inspector.into_traces().into_nodes()).unwrap_or_default(),
+                    vm: vm.map(|log| log.finish_vm()),
+                    state_diff,
+                }))
+            }
             Self::Noop => Trace::Noop,
         })
     }

@@ -2,13 +2,13 @@
 
 use std::fs;
 
+use alloy_primitives::{B256, U256, keccak256};
 use serde_json::{Value, json};
 
 use crate::{
     support::{BOUND, TestNode, hex, items, number, shared},
-    tracing::{PROBE, TRADER, swap},
+    tracing::{ALPHA, PROBE, TRADER, swap},
 };
-use alloy_primitives::U256;
 
 /// Checks that a block's traces name the transactions of its receipts, in order, and use the same gas.
 pub fn are_of(traces: &Value, receipts: &Value) {
@@ -177,6 +177,63 @@ async fn the_trace_of_a_block_is_bounded_in_memory_and_in_bytes() {
         // Another tracer needs less.
         node.result("/", "debug_traceBlockByNumber", json!(["0x1", {"tracer": "noopTracer"}])).await;
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_storage_is_listed_page_by_page_in_the_order_of_its_hashed_keys() {
+    let node = TestNode::quiet();
+    let page = async |start: &Value, most: u64| {
+        node.result("/", "debug_storageRangeAt", json!(["pending", 0, ALPHA, start, most])).await
+    };
+    let all = page(&json!("0x"), 1000).await;
+    let slots = all["storage"].as_object().unwrap();
+    assert!(all["nextKey"].is_null() && slots.len() > 7, "{all}");
+    for (hash, slot) in slots {
+        let key: B256 = serde_json::from_value(slot["key"].clone()).unwrap();
+        assert_eq!(hash.parse::<B256>().unwrap(), keccak256(key));
+        assert_eq!(slot["value"], node.result("/", "eth_getStorageAt", json!([ALPHA, key, "latest"])).await);
+    }
+    let (mut start, mut listed) = (json!("0x"), Vec::new());
+    while !start.is_null() {
+        let one = page(&start, 3).await;
+        assert!(one["storage"].as_object().unwrap().len() == 3 || one["nextKey"].is_null());
+        listed.extend(one["storage"].as_object().unwrap().clone());
+        start = one["nextKey"].clone();
+    }
+    assert_eq!(json!(listed.into_iter().collect::<serde_json::Map<_, _>>()), all["storage"]);
+    let none = page(&json!("0x"), 0).await;
+    assert_eq!((&none["storage"], &none["nextKey"]), (&json!({}), &json!(slots.keys().min().unwrap())));
+    let empty = node.result("/", "debug_storageRangeAt", json!(["pending", "0x0", PROBE, "0x", 1])).await;
+    assert_eq!(empty, json!({"storage": {}, "nextKey": null}));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_storage_is_listed_as_it_was_before_a_transaction() {
+    let Some(node) = TestNode::official() else { return };
+    let options = json!({"tracer": "prestateTracer", "tracerConfig": {"diffMode": true}});
+    let mut compared = 0;
+    for block in 1..=20 {
+        let traces = node.result("/", "debug_traceBlockByNumber", json!([hex(block), options])).await;
+        for (index, trace) in items(&traces).iter().enumerate() {
+            let post = trace["result"]["post"].as_object().unwrap();
+            for (contract, changed) in post.iter().filter(|(_, account)| account.get("storage").is_some()) {
+                let at = async |index: usize| {
+                    let params = json!([hex(block), index, contract, "0x", 1000]);
+                    node.result("/", "debug_storageRangeAt", params).await["storage"].take()
+                };
+                let (before, after) = (at(index).await, at(index + 1).await);
+                for (key, value) in changed["storage"].as_object().unwrap() {
+                    let hash = keccak256(key.parse::<B256>().unwrap()).to_string();
+                    assert_eq!(after[&hash], json!({"key": key, "value": value}));
+                    assert_ne!(before[&hash]["value"], *value);
+                    compared += 1;
+                }
+            }
+        }
+    }
+    assert!(compared > 0, "no transaction stores anything");
+    let error = node.error("/", "debug_storageRangeAt", json!(["0x2", 1000, PROBE, "0x", 1])).await;
+    assert!(error["message"].as_str().unwrap().starts_with("params[1]: 1000: out of range"), "{error}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

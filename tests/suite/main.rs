@@ -34,6 +34,7 @@ mod memory;
 mod official;
 mod op_stack;
 mod origins;
+mod parity_traces;
 mod pool_places;
 mod power_loss;
 mod process;

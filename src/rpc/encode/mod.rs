@@ -7,7 +7,7 @@ mod wallet;
 
 pub use block::{LogPlace, block, header, log, pooled_transaction, receipt, transaction, transaction_with_receipt};
 pub use simulation::simulation;
-pub use trace::{TracePlace, trace};
+pub use trace::{TracePlace, each_frame, parity_results, trace};
 pub use wallet::{calls_status, capabilities, submitted};
 
 use alloy_primitives::U256;

@@ -46,7 +46,7 @@ pub struct RequestLimits {
     pub shape: ShapeLimits,
     /// Maximum gas of a whole request.
     pub gas_cap: u64,
-    /// Maximum number of blocks that a log filter may span.
+    /// Maximum number of blocks that a filter of logs or of traces may span.
     pub max_log_blocks: u64,
     /// Maximum number of logs that a request may return.
     pub max_logs: usize,

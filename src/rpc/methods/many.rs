@@ -35,8 +35,20 @@ impl Backend {
         run: &'a mut Run<'_>,
     ) -> Result<(Arc<Snapshot>, &'a mut Overlay), RpcError> {
         run.shorten(request.timeout);
-        let snapshot = self.select(run.published, request.selector)?;
-        let Some(index) = request.index else {
+        self.stand_at(run, request.selector, request.index, place)
+    }
+
+    /// Sets up the overlay after the first `index` transactions of a block, or after the whole block. `place` is the
+    /// field of the index, for errors. Returns the block's snapshot and the overlay.
+    pub(super) fn stand_at<'a>(
+        &self,
+        run: &'a mut Run<'_>,
+        selector: Selector,
+        index: Option<u64>,
+        place: &str,
+    ) -> Result<(Arc<Snapshot>, &'a mut Overlay), RpcError> {
+        let snapshot = self.select(run.published, selector)?;
+        let Some(index) = index else {
             let overlay = run.stand_on(&snapshot);
             return Ok((snapshot, overlay));
         };

@@ -29,8 +29,8 @@ use crate::{
 pub struct TraceRequest {
     /// The calls, and the position in a block where they run.
     pub calls: ManyRequest,
-    /// The tracer that observes the calls.
-    pub tracer: Tracer,
+    /// The tracer of each call, in order. The last one serves all further calls.
+    pub tracers: Vec<Tracer>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -72,7 +72,7 @@ struct CallOptions {
 /// The options of `debug_traceCallMany`: the same, except that the state context names the position.
 type ManyOptions = CallOptions;
 
-/// What to trace of the past, and the tracer.
+/// A block or a transaction to trace, and the tracer.
 #[derive(Debug)]
 pub struct ReplayRequest<T> {
     /// The block or the transaction to trace.
@@ -122,7 +122,7 @@ pub fn parse_trace_call(params: &str, dialect: &Dialect) -> Result<TraceRequest,
         index: options.tx_index.map(|index| index.0),
         timeout: options.timeout("params[2]")?,
     };
-    Ok(TraceRequest { calls, tracer: options.tracer("params[2]", dialect)? })
+    Ok(TraceRequest { calls, tracers: vec![options.tracer("params[2]", dialect)?] })
 }
 
 /// Parses the parameters of `debug_traceCallMany`.
@@ -146,7 +146,7 @@ pub fn parse_trace_many(params: &str, dialect: &Dialect, limits: &ShapeLimits) -
     let state = options.take_state()?;
     let timeout = options.timeout("params[2]")?;
     let calls = ManyRequest { bundles: Bundles { state, bundles }, selector, index, timeout };
-    Ok(TraceRequest { calls, tracer: options.tracer("params[2]", dialect)? })
+    Ok(TraceRequest { calls, tracers: vec![options.tracer("params[2]", dialect)?] })
 }
 
 impl CallOptions {

@@ -62,6 +62,8 @@ async fn is_executed(node: &TestNode, fixture: &Fixture) {
     assert_eq!(receipts.last().unwrap()["cumulativeGasUsed"], fixture.block["gasUsed"]);
     let traces = node.result("/", "debug_traceBlockByNumber", json!(["latest", {"tracer": "callTracer"}])).await;
     are_of(&traces, &json!(receipts));
+    let range = json!(["latest", 0, receipts[1]["to"], "0x", 1]);
+    assert!(node.error("/", "debug_storageRangeAt", range).await["message"].as_str().unwrap().contains("upstream"));
     // The receipt of a single transaction is the same.
     let one = node.result("/", "eth_getTransactionReceipt", json!([receipts[3]["transactionHash"]])).await;
     assert_eq!(&one, &receipts[3]);

@@ -1,6 +1,8 @@
 //! Traces: of calls (`debug_traceCall` and `debug_traceCallMany`), and of what happened.
 
+mod parity;
 mod replay;
+mod storage;
 
 use super::{
     Backend, Run,
@@ -33,10 +35,11 @@ impl Backend {
         encoded
     }
 
+    /// Traces calls. `index` is the field of the position in the block, and `place` returns that of a call, for errors.
     fn trace(
         &self,
         run: &mut Run<'_>,
-        TraceRequest { calls, tracer }: &TraceRequest,
+        TraceRequest { calls, tracers }: &TraceRequest,
         index: &str,
         place: fn(usize, usize) -> String,
     ) -> Result<Vec<Vec<Trace>>, RpcError> {
@@ -45,7 +48,7 @@ impl Backend {
         let budget = TraceBudget::new(self.limits.max_trace);
         let (traces, gas_used) = self
             .engine(&rules, overlay)
-            .trace_many(snapshot.header(), &calls.bundles, tracer, budget)
+            .trace_many(snapshot.header(), &calls.bundles, tracers, budget)
             .map_err(|error| refusal(error, place))?;
         self.gas.increment(gas_used);
         Ok(traces)

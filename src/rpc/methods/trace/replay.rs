@@ -46,8 +46,7 @@ impl Backend {
         run: &mut Run<'_>,
         request: ReplayRequest<B256>,
     ) -> Result<(), RpcError> {
-        let found = run.published.transaction(&request.subject);
-        let (block, index) = found.ok_or_else(|| RpcError::new(-32000, "transaction not found"))?;
+        let (block, index) = self.transaction_to_trace(run.published, request.subject)?;
         run.shorten(request.timeout);
         let hash = block.header().hash();
         self.replay(run, &block, index..index + 1, &request.tracer, |out, included, trace| {
@@ -67,6 +66,11 @@ impl Backend {
         })
     }
 
+    /// Returns the block of a transaction, and the transaction's index there, with geth's error if there is none.
+    pub(super) fn transaction_to_trace(&self, published: &Published, hash: B256) -> Result<(Block, usize), RpcError> {
+        published.transaction(&hash).ok_or_else(|| RpcError::new(-32000, "transaction not found"))
+    }
+
     /// Replays `block`, and passes the traces of some of its transactions to `write`, with the buffer of the response.
     pub(super) fn replay(
         &self,
@@ -82,7 +86,10 @@ impl Backend {
         engine::trace_block(&self.spec, block, traced, (tracer, self.limits.max_trace), overlay, |included, trace| {
             self.gas.increment(included.gas_used);
             write(out, included, trace)
-        })
+        })?;
+        // For the next replay of the same request.
+        run.meter = std::mem::take(&mut run.overlay.meter);
+        Ok(())
     }
 }
 
@@ -101,6 +108,7 @@ pub(super) fn before(published: &Published, block: &Block) -> Result<Arc<Snapsho
     })
 }
 
+/// Returns the position of a transaction in `block`, which has this hash.
 pub(super) fn place(included: &Included<'_>, block: &Block, hash: B256) -> TracePlace {
     TracePlace { number: block.number(), block: hash, transaction: *included.tx.tx_hash(), index: included.index }
 }
