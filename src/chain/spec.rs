@@ -125,12 +125,16 @@ impl ChainSpec {
 
     /// Returns the EVM environment of the transactions in `header`'s block, by the rules of Ethereum.
     pub fn evm_env(&self, header: &Header) -> EvmEnv {
-        EvmEnv::for_eth_block(header, self, self.chain_id(), self.blob_params(header.timestamp))
+        let mut env = EvmEnv::for_eth_block(header, self, self.chain_id(), self.blob_params(header.timestamp));
+        env.cfg_env.disable_eip3607 = self.contracts_may_send;
+        env
     }
 
     /// Returns the EVM environment of the transactions in `header`'s block, by the rules of the OP stack.
     pub fn op_evm_env(&self, header: &Header) -> EvmEnv<OpSpecId> {
-        evm_env_for_op_block(header, self, self.chain_id())
+        let mut env = evm_env_for_op_block(header, self, self.chain_id());
+        env.cfg_env.disable_eip3607 = self.contracts_may_send;
+        env
     }
 
     /// Returns the fork of Ethereum whose EVM rules apply in `header`'s block, on either family.

@@ -11,7 +11,7 @@ use super::{
     Engine,
     call::{PreparedCall, explain},
     error::SimulationError,
-    evm::{Ethereum, FamilyEvm, OpStack, inspect},
+    evm::{Ethereum, FamilyEvm, OpStack, TxSetup, inspect},
     request::CallRequest,
 };
 use crate::chain::Family;
@@ -58,7 +58,8 @@ impl Engine<'_> {
             overlay.meter.between_calls()?;
             let PreparedCall { env, precompiles, tx } = prepared.clone();
             let mut inspector = AccessListInspector::new(list.clone());
-            let ran = inspect::<F, _>(&mut *overlay, env, precompiles, &mut inspector, with_list(tx, list.clone()));
+            let setup = TxSetup::unsigned(with_list(tx, list.clone()), env, precompiles);
+            let ran = inspect::<F, _>(&mut *overlay, setup, &mut inspector);
             let touched = touched(&inspector);
             let result = ran.map_err(|error| explain(error, &request.call, base_fee, overlay))?.result;
             simulated = simulated.saturating_add(result.tx_gas_used());

@@ -201,8 +201,7 @@ impl<'a> ChainExecutor<'a> {
 }
 
 fn evm<'a, F: FamilyEvm>(spec: &ChainSpec, overlay: &'a mut Overlay, header: &Header) -> RunEvm<'a, F> {
-    let mut env = F::env(spec, header);
-    env.cfg_env.disable_eip3607 = spec.contracts_may_send();
+    let env = F::env(spec, header);
     let precompiles = RunPrecompiles::of(env.cfg_env.spec);
     RunEvm::new(overlay, env, precompiles)
 }

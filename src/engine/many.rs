@@ -8,7 +8,7 @@ use super::{
     Engine,
     call::{environment, explain, fill},
     error::SimulationError,
-    evm::{Ethereum, FamilyEvm, OpStack, RunEvm},
+    evm::{Ethereum, FamilyEvm, OpStack, RunEvm, TxSetup},
     fees::check_chain,
     overrides,
     precompiles::RunPrecompiles,
@@ -65,7 +65,8 @@ impl Engine<'_> {
         })
     }
 
-    /// Traces bundles, with `budget` for all traces. Returns one list of traces per bundle, and the gas used.
+    /// Traces bundles, with `budget` for all traces. `tracers` are those of the calls, in order; the last one serves all
+    /// further calls. Returns one list of traces per bundle, and the gas used.
     ///
     /// # Errors
     ///
@@ -74,12 +75,12 @@ impl Engine<'_> {
         &mut self,
         header: &Header,
         request: &Bundles,
-        tracer: &Tracer,
+        tracers: &[Tracer],
         budget: TraceBudget,
     ) -> Result<(Vec<Vec<Trace>>, u64), ManyError> {
         match self.spec.family() {
-            Family::Ethereum => self.trace_many_on::<Ethereum>(header, request, tracer, budget),
-            Family::OpStack => self.trace_many_on::<OpStack>(header, request, tracer, budget),
+            Family::Ethereum => self.trace_many_on::<Ethereum>(header, request, tracers, budget),
+            Family::OpStack => self.trace_many_on::<OpStack>(header, request, tracers, budget),
         }
     }
 
@@ -87,12 +88,18 @@ impl Engine<'_> {
         &mut self,
         header: &Header,
         request: &Bundles,
-        tracer: &Tracer,
+        tracers: &[Tracer],
         mut budget: TraceBudget,
     ) -> Result<(Vec<Vec<Trace>>, u64), ManyError> {
-        let mut gas_used = 0;
-        let traces = self.each_call::<F, _>(header, request, |call, run, overlay| {
-            let (trace, used) = trace::<F>(call, run, tracer, &mut budget, overlay)?;
+        let (mut gas_used, mut next) = (0, tracers.iter());
+        let mut tracer = &Tracer::Noop;
+        let traces = self.each_call::<F, _>(header, request, |call, (tx, env, precompiles), overlay| {
+            tracer = next.next().unwrap_or(tracer);
+            let base_fee = env.block_env.basefee;
+            let setup = TxSetup::unsigned(tx, env, precompiles);
+            let (trace, used) = trace::<F>(setup, tracer, &mut budget, overlay, |error, overlay| {
+                explain(error, call, base_fee, overlay)
+            })?;
             gas_used += used;
             Ok((trace, used))
         })?;

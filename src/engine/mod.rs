@@ -29,14 +29,14 @@ pub use evm::{Ethereum, FamilyEvm, OpStack, RunEvm};
 pub use fees::market_tx;
 pub use many::ManyError;
 pub use precompiles::RunPrecompiles;
-pub use replay::{replay, transaction_count};
+pub use replay::{replay, trace_block};
 pub use request::{
     AccountOverride, BaseFeeRule, BlockOverrides, Bundle, Bundles, Call, CallFees, CallRequest, SignedBundle, SimBlock,
     Simulation, SimulationRules, StateOverrides, StorageOverride,
 };
 pub use simulate::{CallOutcome, CallResult, SimulatedBlock, SimulatedTx};
 pub use steps::{StepOptions, StepSlot, Steps, TraceStep};
-pub use trace::{Trace, TraceBudget, Tracer};
+pub use trace::{ParityOptions, ParityTrace, Trace, TraceBudget, Tracer, VmSteps};
 pub use transfers::NumberedLog;
 
 use crate::{

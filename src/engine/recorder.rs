@@ -1,12 +1,19 @@
 //! The inspector behind all tracers. It bounds the bytes that traces take.
 
-use alloy_evm::EvmEnv;
+use std::convert::Infallible;
+
 use alloy_primitives::{Address, Log};
-use alloy_rpc_types_trace::geth::{CallConfig, FlatCallConfig, FourByteFrame, PreStateConfig, PreStateFrame};
+use alloy_rpc_types_trace::{
+    geth::{CallConfig, FlatCallConfig, FourByteFrame, PreStateConfig, PreStateFrame},
+    parity::StateDiff,
+};
 use revm::inspector::JournalExt;
 use revm::{
     Inspector,
-    context::{TxEnv, result::ResultAndState},
+    context::{
+        Transaction,
+        result::{EVMError, ResultAndState},
+    },
     context_interface::ContextTr,
     context_interface::JournalTr,
     context_interface::context::ContextError,
@@ -18,17 +25,15 @@ use revm::{
 };
 use revm_inspectors::tracing::{
     FourByteInspector, GethTraceBuilder, TracingInspector, TracingInspectorConfig,
+    parity::populate_state_diff,
     types::{CallLog, CallTraceNode},
 };
 
 use super::{
-    call::explain,
     error::SimulationError,
-    evm::{FamilyEvm, inspect},
-    precompiles::RunPrecompiles,
-    request::Call,
+    evm::{FamilyEvm, TxSetup, inspect},
     steps::StepLog,
-    trace::{Trace, TraceBudget, Tracer},
+    trace::{ParityTrace, Trace, TraceBudget, Tracer},
 };
 use crate::state::Overlay;
 
@@ -66,6 +71,12 @@ enum Recording {
     FlatCalls(TracingInspector, FlatCallConfig),
     PreState(PreStateConfig),
     FourByte(FourByteInspector),
+    Parity {
+        frames: Option<TracingInspector>,
+        /// Boxed, because it is larger than the others.
+        vm: Option<Box<StepLog>>,
+        state_diff: bool,
+    },
     Noop,
 }
 
@@ -78,6 +89,26 @@ pub(super) struct EndedRun<'a> {
     pub block_number: u64,
     /// The state before the run.
     pub before: &'a Overlay,
+}
+
+impl EndedRun<'_> {
+    /// Takes from `budget` the bytes of the state that the run has touched. Returns `None` if too few are left.
+    fn take_state(&self, budget: &mut TraceBudget) -> Option<()> {
+        let state = &self.ran.state;
+        let slots: usize = state.values().map(|account| account.storage.len()).sum();
+        let codes = state.values().filter_map(|account| account.info.code.as_ref());
+        let code: usize = codes.map(revm::bytecode::Bytecode::len).sum();
+        let accounts = state.len().saturating_mul(ACCOUNT);
+        budget.take(accounts.saturating_add(slots.saturating_mul(SLOT)).saturating_add(code)).then_some(())
+    }
+
+    /// Returns the changes of the state in Parity's form, or `None` if they exceed the budget.
+    fn state_diff(&self, budget: &mut TraceBudget) -> Option<StateDiff> {
+        self.take_state(budget)?;
+        let mut diff = StateDiff::default();
+        let Ok(()) = populate_state_diff(&mut diff, self.before, self.ran.state.iter());
+        Some(diff)
+    }
 }
 
 impl Recorder {
@@ -128,7 +159,11 @@ impl Recorder {
     }
 
     fn steps(&mut self) -> impl Iterator<Item = &mut StepLog> {
-        self.recordings.iter_mut().filter_map(|one| if let Recording::Steps(log) = one { Some(log) } else { None })
+        self.recordings.iter_mut().filter_map(|one| match one {
+            Recording::Steps(log) => Some(log),
+            Recording::Parity { vm, .. } => vm.as_deref_mut(),
+            _ => None,
+        })
     }
 
     /// Begins a frame with `bytes` of input. Returns whether it is the outermost, or `None` if the budget is exceeded.
@@ -171,6 +206,11 @@ impl From<&Tracer> for Recording {
             }
             Tracer::PreState(config) => Self::PreState(*config),
             Tracer::FourByte => Self::FourByte(FourByteInspector::default()),
+            Tracer::Parity(options) => Self::Parity {
+                frames: options.trace.then(|| TracingInspector::new(TracingInspectorConfig::default_parity())),
+                vm: options.vm_trace.then(|| Box::new(StepLog::of_vm())),
+                state_diff: options.state_diff,
+            },
             // The parser of requests rejects a mux in a mux.
             Tracer::Noop | Tracer::Mux(_) => Self::Noop,
         }
@@ -182,6 +222,7 @@ impl Recording {
     fn frames(&mut self, outermost: bool) -> Option<&mut TracingInspector> {
         match self {
             Self::FlatCalls(inspector, _) => Some(inspector),
+            Self::Parity { frames, .. } => frames.as_mut(),
             Self::Calls(inspector, config) if outermost || !config.only_top_call.unwrap_or_default() => Some(inspector),
             _ => None,
         }
@@ -212,19 +253,16 @@ impl Recording {
             Self::Calls(inspector, config) => {
                 Trace::Calls { frames: frames(inspector), with_logs: config.with_log.unwrap_or_default(), gas_used }
             }
-            Self::FlatCalls(inspector, config) => Trace::FlatCalls {
-                frames: frames(inspector),
-                block_number: seen.block_number,
-                parity_errors: config.convert_parity_errors.unwrap_or_default(),
-            },
-            Self::PreState(config) => {
-                let slots: usize = seen.ran.state.values().map(|account| account.storage.len()).sum();
-                let codes = seen.ran.state.values().filter_map(|account| account.info.code.as_ref());
-                let code: usize = codes.map(revm::bytecode::Bytecode::len).sum();
-                let accounts = seen.ran.state.len().saturating_mul(ACCOUNT);
-                if !budget.take(accounts.saturating_add(slots.saturating_mul(SLOT)).saturating_add(code)) {
-                    return None;
+            Self::FlatCalls(inspector, config) => {
+                let mut frames = frames(inspector);
+                if let Some(root) = frames.first_mut() {
+                    root.trace.gas_used = gas_used;
                 }
+                let parity_errors = config.convert_parity_errors.unwrap_or_default();
+                Trace::FlatCalls { frames, block_number: seen.block_number, parity_errors }
+            }
+            Self::PreState(config) => {
+                seen.take_state(budget)?;
                 let Ok(mut frame) =
                     GethTraceBuilder::new(Vec::new()).geth_prestate_traces(seen.ran, &config, seen.before);
                 if let PreStateFrame::Default(accounts) = &mut frame {
@@ -239,6 +277,18 @@ impl Recording {
                 Trace::PreState(frame)
             }
             Self::FourByte(inspector) => Trace::FourByte(FourByteFrame::from(inspector)),
+            Self::Parity { frames, vm, state_diff } => {
+                let state_diff = match state_diff {
+                    true => Some(seen.state_diff(budget)?),
+                    false => None,
+                };
+                Trace::Parity(Box::new(ParityTrace {
+                    output: seen.ran.result.output().cloned().unwrap_or_default(),
+                    frames: frames.map(|inspector| inspector.into_traces().into_nodes()).unwrap_or_default(),
+                    vm: vm.map(|log| log.finish_vm()),
+                    state_diff,
+                }))
+            }
             Self::Noop => Trace::Noop,
         })
     }
@@ -325,24 +375,24 @@ impl<'a, C: ContextTr<Db = &'a mut Overlay, Journal: JournalExt>> Inspector<C> f
     }
 }
 
-/// Runs a call that is filled in, and keeps its changes in `overlay`. Returns its trace and the gas used.
+/// Runs a transaction, and keeps its changes in `overlay`. Returns its trace and the gas used. `explain` converts an
+/// error of the EVM.
 pub(super) fn trace<F: FamilyEvm>(
-    call: &Call,
-    (tx, env, precompiles): (TxEnv, EvmEnv<F::Spec>, RunPrecompiles),
+    setup: TxSetup<F>,
     tracer: &Tracer,
     budget: &mut TraceBudget,
     overlay: &mut Overlay,
+    explain: impl FnOnce(EVMError<Infallible>, &mut Overlay) -> SimulationError,
 ) -> Result<(Trace, u64), SimulationError> {
-    let base_fee = env.block_env.basefee;
-    let block_number = env.block_env.number.saturating_to();
-    let (gas_limit, caller) = (tx.gas_limit, tx.caller);
+    let block_number = setup.env.block_env.number.saturating_to();
+    let (gas_limit, caller) = (setup.tx.gas_limit(), setup.tx.caller());
     let mut recorder = Recorder::new(tracer, *budget);
-    let ran = inspect::<F, _>(&mut *overlay, env, precompiles, &mut recorder, tx);
+    let ran = inspect::<F, _>(&mut *overlay, setup, &mut recorder);
     let too_long = SimulationError::TraceTooLong { limit: budget.limit };
     if recorder.is_over() {
         return Err(too_long);
     }
-    let ran = ran.map_err(|error| explain(error, call, base_fee, overlay))?;
+    let ran = ran.map_err(|error| explain(error, overlay))?;
     let seen = EndedRun { ran: &ran, gas_limit, caller, block_number, before: overlay };
     let (trace, left) = recorder.finish(&seen).ok_or(too_long)?;
     *budget = left;

@@ -1,53 +1,100 @@
-//! Runs the transactions of a block again, to restore the state in the middle of the block.
+//! Runs the transactions of a block again: to restore the state in the middle of the block, and to trace them.
 
-use alloy_consensus::{Header, transaction::Recovered};
+use std::{fmt::Display, ops::Range};
+
 use alloy_evm::block::BlockExecutionError;
 
-use super::{block_executor::ChainExecutor, error::SimulationError};
+use super::{
+    block_executor::ChainExecutor,
+    error::SimulationError,
+    evm::{Ethereum, FamilyEvm, OpStack, TxSetup},
+    recorder,
+    trace::{Trace, TraceBudget, Tracer},
+};
 use crate::{
-    chain::{ChainSpec, ChainTx},
-    state::{Overlay, Snapshot},
+    chain::{ChainSpec, Family},
+    state::{Block, Included, Overlay},
 };
 
-/// Returns the number of transactions in the newest block of `snapshot`: those so far, if it is being built.
-pub fn transaction_count(snapshot: &Snapshot) -> usize {
-    snapshot.open.as_ref().map_or(snapshot.head.body().transactions.len(), |open| open.transactions.len())
-}
-
-/// Runs the pre-block system calls and the first `count` transactions of `snapshot`'s newest block. `overlay` must be
-/// over the state of that block's parent.
+/// Runs the pre-block system calls and the first `count` transactions of `block`. `overlay` must be over the state of
+/// that block's parent.
+///
+/// A run that has missed state goes on after a failure, to find what else it will miss.
 ///
 /// # Errors
 ///
 /// Returns [`SimulationError::Stopped`] if the run was stopped, or [`SimulationError::Internal`] if part of it fails.
-pub fn replay(
-    spec: &ChainSpec,
-    snapshot: &Snapshot,
-    count: usize,
-    overlay: &mut Overlay,
-) -> Result<(), SimulationError> {
-    let header = snapshot.header();
-    let ran = match &snapshot.open {
-        Some(open) => run(spec, header, open.transactions.iter().take(count), overlay),
-        None => run(spec, header, snapshot.head.body().transactions.iter().take(count), overlay),
-    };
-    ran.map_err(|error| match overlay.meter.stopped() {
-        Some(stopped) => stopped.into(),
-        None => SimulationError::Internal(format!("block {} cannot be replayed: {error}", header.number)),
-    })
+pub fn replay(spec: &ChainSpec, block: &Block, count: usize, overlay: &mut Overlay) -> Result<(), SimulationError> {
+    run(spec, block, count, overlay).map_err(|error| failure(block, error, overlay))
 }
 
-fn run<'t>(
-    spec: &ChainSpec,
-    header: &Header,
-    transactions: impl Iterator<Item = &'t Recovered<ChainTx>>,
-    overlay: &mut Overlay,
-) -> Result<(), BlockExecutionError> {
-    let mut executor = ChainExecutor::new(spec, overlay, header, None, &[]);
+fn run(spec: &ChainSpec, block: &Block, count: usize, overlay: &mut Overlay) -> Result<(), BlockExecutionError> {
+    let mut executor = ChainExecutor::new(spec, overlay, block.context(), None, &[]);
     executor.begin()?;
-    for tx in transactions {
+    for included in block.transactions().take(count) {
         executor.overlay().meter.between_calls().map_err(BlockExecutionError::other)?;
-        executor.execute(tx)?;
+        match executor.execute(included.tx) {
+            Err(_) if executor.overlay().has_missed() => {}
+            ran => ran?,
+        }
     }
     Ok(())
+}
+
+/// Replays `block` up to the end of `traced`, a range of its transactions, and passes the trace of each of them to
+/// `take`. `overlay` must be over the state of the block's parent. Each trace may take `limit` bytes, because `take`
+/// gets one after another.
+///
+/// # Errors
+///
+/// Returns the error of `take`, [`SimulationError::TraceTooLong`] if a trace exceeds the limit, or an error of
+/// [`replay`].
+pub fn trace_block<E: From<SimulationError>>(
+    spec: &ChainSpec,
+    block: &Block,
+    traced: Range<usize>,
+    (tracer, limit): (&Tracer, usize),
+    overlay: &mut Overlay,
+    take: impl FnMut(&Included<'_>, Trace) -> Result<(), E>,
+) -> Result<(), E> {
+    replay(spec, block, traced.start, overlay)?;
+    match spec.family() {
+        Family::Ethereum => trace_on::<Ethereum, E>(spec, block, traced, (tracer, limit), overlay, take),
+        Family::OpStack => trace_on::<OpStack, E>(spec, block, traced, (tracer, limit), overlay, take),
+    }
+}
+
+fn trace_on<F: FamilyEvm, E: From<SimulationError>>(
+    spec: &ChainSpec,
+    block: &Block,
+    traced: Range<usize>,
+    (tracer, limit): (&Tracer, usize),
+    overlay: &mut Overlay,
+    mut take: impl FnMut(&Included<'_>, Trace) -> Result<(), E>,
+) -> Result<(), E> {
+    let env = F::env(spec, block.context());
+    for included in block.transactions().skip(traced.start).take(traced.len()) {
+        overlay.meter.between_calls().map_err(SimulationError::from)?;
+        let setup = TxSetup::<F>::signed(included.tx, env.clone());
+        let mut budget = TraceBudget::new(limit);
+        let ran = recorder::trace(setup, tracer, &mut budget, overlay, |error, overlay| failure(block, error, overlay));
+        match ran {
+            Err(SimulationError::Internal(_)) if overlay.has_missed() => {}
+            Err(error) => return Err(error.into()),
+            Ok((_, used)) if used != included.gas_used && !overlay.has_missed() => {
+                let differs = format!("transaction {} used {used} gas, not {}", included.index, included.gas_used);
+                return Err(failure(block, differs, overlay).into());
+            }
+            Ok((trace, _)) => take(&included, trace)?,
+        }
+    }
+    Ok(())
+}
+
+/// Returns the reason why a replay of `block` failed. A stop by the meter takes precedence.
+fn failure(block: &Block, error: impl Display, overlay: &Overlay) -> SimulationError {
+    match overlay.meter.stopped() {
+        Some(stopped) => stopped.into(),
+        None => SimulationError::Internal(format!("block {} cannot be replayed: {error}", block.number())),
+    }
 }

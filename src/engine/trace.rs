@@ -1,7 +1,10 @@
 //! The tracers of calls, their traces, and the memory that traces may take.
 
 use alloy_primitives::Bytes;
-use alloy_rpc_types_trace::geth::{CallConfig, FlatCallConfig, FourByteFrame, PreStateConfig, PreStateFrame};
+use alloy_rpc_types_trace::{
+    geth::{CallConfig, FlatCallConfig, FourByteFrame, PreStateConfig, PreStateFrame},
+    parity::StateDiff,
+};
 use revm_inspectors::tracing::types::CallTraceNode;
 
 use super::steps::{StepOptions, Steps};
@@ -21,15 +24,17 @@ pub enum Tracer {
     FourByte,
     /// `noopTracer`: records nothing.
     Noop,
+    /// Parity's traces.
+    Parity(ParityOptions),
     /// `muxTracer`: several tracers at once. A mux never contains another mux.
     Mux(Vec<Tracer>),
 }
 
 impl Tracer {
-    /// Returns geth's name of the tracer. The name of the struct logger is empty.
+    /// Returns geth's name of the tracer. The name of the struct logger is empty, and so is that of Parity's traces.
     pub const fn name(&self) -> &'static str {
         match self {
-            Self::Steps(_) => "",
+            Self::Steps(_) | Self::Parity(_) => "",
             Self::Calls(_) => "callTracer",
             Self::FlatCalls(_) => "flatCallTracer",
             Self::PreState(_) => "prestateTracer",
@@ -38,6 +43,39 @@ impl Tracer {
             Self::Mux(_) => "muxTracer",
         }
     }
+}
+
+/// The parts of one of Parity's traces.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ParityOptions {
+    /// Whether to record the frames.
+    pub trace: bool,
+    /// Whether to record the opcodes of each frame.
+    pub vm_trace: bool,
+    /// Whether to record the changes of the state.
+    pub state_diff: bool,
+}
+
+/// One of Parity's traces. A part that was not recorded is empty or `None`.
+#[derive(Debug)]
+pub struct ParityTrace {
+    /// The call's output, or the data of its revert.
+    pub output: Bytes,
+    /// The frames: the outermost first, and each after its parent.
+    pub frames: Vec<CallTraceNode>,
+    /// The steps of the frames.
+    pub vm: Option<VmSteps>,
+    /// The changes of the state.
+    pub state_diff: Option<StateDiff>,
+}
+
+/// The steps of frames, and the codes that they run.
+#[derive(Debug)]
+pub struct VmSteps {
+    /// The steps, in order, with the stack and the memory.
+    pub steps: Steps,
+    /// The code of each frame that has steps, in the order of the frames' start.
+    pub codes: Vec<Bytes>,
 }
 
 /// The trace of a call.
@@ -78,6 +116,8 @@ pub enum Trace {
     FourByte(FourByteFrame),
     /// The empty trace of [`Tracer::Noop`].
     Noop,
+    /// The trace of [`Tracer::Parity`].
+    Parity(Box<ParityTrace>),
     /// The traces of [`Tracer::Mux`], with the names of their tracers.
     Mux(Vec<(&'static str, Trace)>),
 }

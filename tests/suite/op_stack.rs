@@ -30,7 +30,10 @@ use presim::{
 };
 use serde_json::{Value, json};
 
-use crate::support::{TestNode, number, shared};
+use crate::{
+    block_traces::are_of,
+    support::{TestNode, number, shared},
+};
 
 pub const L1_BLOCK: Address = address!("4200000000000000000000000000000000000015");
 pub const SEQUENCER_FEE_VAULT: Address = address!("4200000000000000000000000000000000000011");
@@ -526,10 +529,14 @@ async fn a_chain_file_with_deposits_is_served_with_the_fields_of_the_op_stack() 
     std::fs::write(path("chain.rlp"), &file).unwrap();
     let raw_receipts: Vec<Bytes> = sealed.body().receipts.iter().map(|receipt| receipt.encoded_2718().into()).collect();
     let flags = ["--genesis", &path("genesis.json"), "--chain", &path("chain.rlp"), "--data-dir", &path("data")];
-    // The second start reads the stored blocks instead of importing.
-    for _ in 0..2 {
+    // The second start reads the stored blocks instead of importing, and has the state of the newest alone.
+    for first_start in [true, false] {
         let node = TestNode::start(&flags);
         for dialect in ["/", "/standard"] {
+            if first_start {
+                let traces = node.result(dialect, "debug_traceBlockByNumber", json!(["0x1", {"tracer": "callTracer"}]));
+                are_of(&traces.await, &node.result(dialect, "eth_getBlockReceipts", json!(["0x1"])).await);
+            }
             let block = node.result(dialect, "eth_getBlockByNumber", json!(["0x1", true])).await;
             assert_eq!(block["hash"], sealed.hash().to_string());
             assert_eq!(block["requestsHash"], alloy_eips::eip7685::EMPTY_REQUESTS_HASH.to_string());

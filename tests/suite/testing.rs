@@ -214,6 +214,8 @@ async fn transactions_are_sent_in_the_name_of_any_account_contracts_included() {
         let tx = node.result("/", "eth_getTransactionByHash", json!([hash])).await;
         assert_eq!((&tx["from"], &tx["nonce"]), (&json!(WHALE), &hex(nonce as u64)));
         assert_eq!(node.result("/", "eth_getTransactionReceipt", json!([hash])).await["status"], "0x1");
+        let trace = node.result("/", "debug_traceTransaction", json!([hash, { "tracer": "callTracer" }])).await;
+        assert_eq!((&trace["from"], &trace["error"]), (&json!(WHALE), &Value::Null), "it is run again as it was");
     }
     assert_eq!(balance(&node, BOB, "latest").await, before + U256::from(6));
     node.result("/", "hardhat_stopImpersonatingAccount", json!([WHALE])).await;

@@ -44,6 +44,9 @@ const METHODS: &[&str] = &[
     "eth_config",
     "net_version",
     "testing_buildBlockV1",
+    "debug_traceBlockByNumber",
+    "debug_traceBlockByHash",
+    "debug_traceTransaction",
 ];
 
 #[tokio::test(flavor = "multi_thread")]

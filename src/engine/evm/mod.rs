@@ -11,7 +11,8 @@ pub use run::RunEvm;
 
 use std::convert::Infallible;
 
-use alloy_evm::EvmEnv;
+use alloy_consensus::transaction::Recovered;
+use alloy_evm::{EvmEnv, FromRecoveredTx};
 use revm::{
     Inspector,
     context::{
@@ -21,22 +22,42 @@ use revm::{
 };
 
 use super::precompiles::RunPrecompiles;
-use crate::state::Overlay;
+use crate::{chain::ChainTx, state::Overlay};
 
 pub(super) use family::Host;
 
-/// Runs a call over `overlay` in `env`, and shows each step to `inspector`. As in [`RunEvm`], the meter may stop it.
+/// A transaction that is ready to run once, with its environment and precompiles.
+#[derive(Debug)]
+pub(super) struct TxSetup<F: FamilyEvm> {
+    pub tx: F::Tx,
+    /// The fee data of an unsigned call. `None` for a signed transaction, which pays all fees of its chain.
+    pub waived: Option<F::Chain>,
+    pub env: EvmEnv<F::Spec>,
+    pub precompiles: RunPrecompiles,
+}
+
+impl<F: FamilyEvm> TxSetup<F> {
+    /// Sets up an unsigned call, which pays nothing besides its gas.
+    pub fn unsigned(call: TxEnv, env: EvmEnv<F::Spec>, precompiles: RunPrecompiles) -> Self {
+        Self { tx: F::unsigned(call), waived: Some(F::waived(env.block_env.number)), env, precompiles }
+    }
+
+    /// Sets up a signed transaction of `env`'s block.
+    pub fn signed(tx: &Recovered<ChainTx>, env: EvmEnv<F::Spec>) -> Self {
+        let precompiles = RunPrecompiles::of(env.cfg_env.spec);
+        Self { tx: F::Tx::from_recovered_tx(tx.inner(), tx.signer()), waived: None, env, precompiles }
+    }
+}
+
+/// Runs a transaction over `overlay`, and shows each step to `inspector`. As in [`RunEvm`], the meter may stop it.
 pub(super) fn inspect<'a, F: FamilyEvm, I: Inspector<Host<'a, F>>>(
     overlay: &'a mut Overlay,
-    env: EvmEnv<F::Spec>,
-    precompiles: RunPrecompiles,
+    setup: TxSetup<F>,
     inspector: I,
-    call: TxEnv,
 ) -> Result<ResultAndState, EVMError<Infallible>> {
-    let number = env.block_env.number;
-    let mut evm = RunEvm::<F, I>::inspected(overlay, env, precompiles, inspector);
-    evm.inner.ctx.chain = F::waived(number);
-    evm.inner.ctx.set_tx(F::unsigned(call));
+    let mut evm = RunEvm::<F, I>::inspected(overlay, setup.env, setup.precompiles, inspector);
+    evm.inner.ctx.chain = setup.waived.unwrap_or_default();
+    evm.inner.ctx.set_tx(setup.tx);
     let result = F::inspect(&mut evm);
     let state = evm.inner.ctx.journaled_state.inner.finalize();
     result.map(|result| ResultAndState::new(result, state))

@@ -13,7 +13,7 @@ pub use node::retained;
 pub use payload::built_block;
 pub use pool::{by_nonce, by_sender, summary};
 pub use simulation::simulation;
-pub use trace::trace;
+pub use trace::{TracePlace, each_frame, parity_results, trace};
 pub use wallet::{calls_status, capabilities, submitted};
 
 use alloy_primitives::U256;

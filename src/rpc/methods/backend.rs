@@ -1,6 +1,9 @@
 //! The data that all methods share, and one run of a request.
 
-use std::sync::Arc;
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use super::SyncTimeouts;
 use crate::{
@@ -45,7 +48,7 @@ pub struct RequestLimits {
     pub shape: ShapeLimits,
     /// Maximum gas of a whole request.
     pub gas_cap: u64,
-    /// Maximum number of blocks that a log filter may span.
+    /// Maximum number of blocks that a filter of logs or of traces may span.
     pub max_log_blocks: u64,
     /// Maximum number of logs that a request may return.
     pub max_logs: usize,
@@ -88,6 +91,13 @@ impl Run<'_> {
     pub fn stand_on(&mut self, snapshot: &Snapshot) -> &mut Overlay {
         self.overlay.reset(snapshot.world.clone(), snapshot.hashes.clone(), std::mem::take(&mut self.meter));
         self.overlay
+    }
+
+    /// Moves the deadline to `timeout` from now, if that is earlier and the request has a time limit of its own.
+    pub fn shorten(&mut self, timeout: Option<Duration>) {
+        if let Some(deadline) = timeout.and_then(|timeout| Instant::now().checked_add(timeout)) {
+            self.meter.shorten(deadline);
+        }
     }
 
     /// Checks that the run has missed no state, so that the handler may cause lasting effects.

@@ -1,6 +1,6 @@
 //! `eth_callMany`, and the position in a block where bundles run.
 
-use std::{sync::Arc, time::Instant};
+use std::sync::Arc;
 
 use revm::context::result::ExecutionResult;
 
@@ -8,7 +8,7 @@ use super::{Backend, Run};
 use crate::{
     engine::{self, HaltText, ManyError},
     rpc::{dialect::Dialect, encode, error::RpcError, wire::ManyRequest},
-    state::{Overlay, Selector, Snapshot},
+    state::{Block, Overlay, Selector, Snapshot},
 };
 
 impl Backend {
@@ -34,18 +34,26 @@ impl Backend {
         place: &str,
         run: &'a mut Run<'_>,
     ) -> Result<(Arc<Snapshot>, &'a mut Overlay), RpcError> {
-        if let Some(timeout) = request.timeout
-            && let Some(deadline) = Instant::now().checked_add(timeout)
-        {
-            run.meter.shorten(deadline);
-        }
-        let snapshot = self.select(run.published, request.selector)?;
-        let Some(index) = request.index else {
+        run.shorten(request.timeout);
+        self.stand_at(run, request.selector, request.index, place)
+    }
+
+    /// Sets up the overlay after the first `index` transactions of a block, or after the whole block. `place` is the
+    /// field of the index, for errors. Returns the block's snapshot and the overlay.
+    pub(super) fn stand_at<'a>(
+        &self,
+        run: &'a mut Run<'_>,
+        selector: Selector,
+        index: Option<u64>,
+        place: &str,
+    ) -> Result<(Arc<Snapshot>, &'a mut Overlay), RpcError> {
+        let snapshot = self.select(run.published, selector)?;
+        let Some(index) = index else {
             let overlay = run.stand_on(&snapshot);
             return Ok((snapshot, overlay));
         };
-        let number = snapshot.header().number;
-        let transactions = engine::transaction_count(&snapshot);
+        let block = Block::newest(&snapshot).ok_or_else(|| run.published.no_body(snapshot.header().number))?;
+        let (number, transactions) = (block.number(), block.len());
         let count = usize::try_from(index).ok().filter(|count| *count <= transactions).ok_or_else(|| {
             RpcError::params(format!("{place}: {index}: out of range: block {number} has {transactions} transactions"))
         })?;
@@ -54,7 +62,7 @@ impl Backend {
         })?;
         let parent = run.published.select(Selector::Number(parent))?;
         let overlay = run.stand_on(&parent);
-        engine::replay(&self.spec, &snapshot, count, overlay)?;
+        engine::replay(&self.spec, &block, count, overlay)?;
         Ok((snapshot, overlay))
     }
 }

@@ -126,6 +126,20 @@ impl MethodRoute {
         run!("eth_callMany", On(Bundle), limited wire::parse_call_many, Backend::call_many),
         run!("debug_traceCall", On(Bundle), wire::parse_trace_call, Backend::trace_call),
         run!("debug_traceCallMany", On(Bundle), limited wire::parse_trace_many, Backend::trace_call_many),
+        // Blocks of the past, run again.
+        run!("debug_traceBlockByNumber", On(Bundle), wire::parse_trace_block::<SelectorParam>, Backend::trace_block),
+        run!("debug_traceBlockByHash", On(Bundle), wire::parse_trace_block::<HashParam>, Backend::trace_block),
+        run!("debug_traceTransaction", On(Bundle), wire::parse_trace_transaction, Backend::trace_transaction),
+        run!("debug_storageRangeAt", On(Bundle), wire::parse_storage_range, Backend::storage_range),
+        // Parity's traces.
+        run!("trace_call", On(Bundle), wire::parse_parity_call, Backend::trace_call),
+        run!("trace_callMany", On(Bundle), limited wire::parse_parity_call_many, Backend::parity_call_many),
+        run!("trace_block", On(Bundle), wire::parse_one_block::<SelectorParam>, Backend::parity_block),
+        run!("trace_transaction", On(Bundle), wire::parse_hash, Backend::parity_transaction),
+        run!("trace_get", On(Bundle), wire::parse_trace_get, Backend::parity_get),
+        run!("trace_filter", On(Bundle), wire::parse_trace_filter, Backend::parity_filter),
+        run!("trace_replayBlockTransactions", On(Bundle), wire::parse_replay_block, Backend::replay_block),
+        run!("trace_replayTransaction", On(Bundle), wire::parse_replay_transaction, Backend::replay_transaction),
         // State.
         run!("eth_getBalance", Inline, wire::parse_account, Backend::get_balance),
         run!("eth_getStorageAt", Inline, wire::parse_slot, Backend::get_storage_at),

@@ -8,6 +8,7 @@ mod call;
 mod fee;
 mod log;
 mod many;
+mod parity;
 mod send;
 mod state;
 mod subscribe;
@@ -21,9 +22,14 @@ pub use call::{ShapeLimits, parse_access_list, parse_call, parse_estimate, parse
 pub use fee::{FeeHistoryRequest, parse_fee_history};
 pub use log::{LogFilter, LogRange, parse_logs};
 pub use many::{ManyRequest, parse_call_many};
+pub use parity::{
+    TraceSearch, parse_parity_call, parse_parity_call_many, parse_replay_block, parse_replay_transaction,
+    parse_trace_filter, parse_trace_get,
+};
 pub use send::{parse_raw, parse_raw_sync, parse_sending};
 pub use state::{
-    ProofRequest, Slots, parse_account, parse_address, parse_bytes, parse_code, parse_proof, parse_slot, parse_slots,
+    ProofRequest, Slots, StorageRangeRequest, parse_account, parse_address, parse_bytes, parse_code, parse_proof,
+    parse_slot, parse_slots, parse_storage_range,
 };
 pub use subscribe::{Shown, Subject, parse_id, parse_subscribe};
 pub use testing::{
@@ -31,7 +37,9 @@ pub use testing::{
     parse_mine, parse_nonce, parse_return, parse_save, parse_seconds, parse_set_code, parse_set_storage,
     parse_timestamp,
 };
-pub use trace::{TraceRequest, parse_trace_call, parse_trace_many};
+pub use trace::{
+    ReplayRequest, TraceRequest, parse_trace_block, parse_trace_call, parse_trace_many, parse_trace_transaction,
+};
 pub use wallet::{CapabilitiesRequest, parse_batch, parse_batch_id, parse_capabilities};
 
 use std::{borrow::Cow, fmt};

@@ -1,20 +1,27 @@
-//! The parameters of `debug_traceCall` and `debug_traceCallMany`, and their tracers.
+//! The parameters of the methods that trace calls, transactions and blocks, and their tracers.
 
 use std::{fmt::Display, time::Duration};
 
+use alloy_primitives::B256;
 use alloy_rpc_types_trace::geth::{CallConfig, FlatCallConfig, PreStateConfig};
 use serde::Deserialize;
 use serde_json::Value;
 
 use super::{
     SelectorParam, ShapeLimits,
+    block::NamesBlock,
     call::{BlockOverridesParam, CallObject, StateOverridesParam, call_block_overrides, state_overrides},
     many::{CallManyBundleParam, ManyRequest, StateContextParam, into_bundles},
     parse, parse_aside, select,
 };
 use crate::{
     engine::{Bundle, Bundles, StepOptions, Tracer},
-    rpc::{dialect::Dialect, error::RpcError, hex::Quantity},
+    rpc::{
+        dialect::Dialect,
+        error::RpcError,
+        hex::{Fixed, Quantity},
+    },
+    state::Selector,
 };
 
 /// Calls to trace, and the tracer.
@@ -22,8 +29,8 @@ use crate::{
 pub struct TraceRequest {
     /// The calls, and the position in a block where they run.
     pub calls: ManyRequest,
-    /// The tracer that observes the calls.
-    pub tracer: Tracer,
+    /// The tracer of each call, in order. The last one serves all further calls.
+    pub tracers: Vec<Tracer>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -65,6 +72,37 @@ struct CallOptions {
 /// The options of `debug_traceCallMany`: the same, except that the state context names the position.
 type ManyOptions = CallOptions;
 
+/// A block or a transaction to trace, and the tracer.
+#[derive(Debug)]
+pub struct ReplayRequest<T> {
+    /// The block or the transaction to trace.
+    pub subject: T,
+    /// The tracer that observes each transaction.
+    pub tracer: Tracer,
+    /// The request's own time limit. `None` leaves the node's limit.
+    pub timeout: Option<Duration>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(expecting = "1 or 2 parameters: block, options")]
+struct TraceBlockParams<B>(B, #[serde(default)] Option<CallOptions>);
+
+#[derive(Debug, Deserialize)]
+#[serde(expecting = "1 or 2 parameters: a transaction's hash, options")]
+struct TraceTransactionParams(Fixed<32>, #[serde(default)] Option<CallOptions>);
+
+/// Parses the parameters of `debug_traceBlockByNumber` and `debug_traceBlockByHash`.
+pub fn parse_trace_block<B: NamesBlock>(params: &str, dialect: &Dialect) -> Result<ReplayRequest<Selector>, RpcError> {
+    let TraceBlockParams::<B>(block, options) = parse(params, dialect)?;
+    options.unwrap_or_default().into_replay(block.into(), dialect)
+}
+
+/// Parses the parameters of `debug_traceTransaction`.
+pub fn parse_trace_transaction(params: &str, dialect: &Dialect) -> Result<ReplayRequest<B256>, RpcError> {
+    let TraceTransactionParams(hash, options) = parse(params, dialect)?;
+    options.unwrap_or_default().into_replay(hash.into(), dialect)
+}
+
 /// Parses the parameters of `debug_traceCall`.
 pub fn parse_trace_call(params: &str, dialect: &Dialect) -> Result<TraceRequest, RpcError> {
     let TraceCallParams(call, selector, options) = parse(params, dialect)?;
@@ -82,9 +120,9 @@ pub fn parse_trace_call(params: &str, dialect: &Dialect) -> Result<TraceRequest,
         bundles: Bundles { state, bundles: vec![bundle] },
         selector,
         index: options.tx_index.map(|index| index.0),
-        timeout: options.timeout()?,
+        timeout: options.timeout("params[2]")?,
     };
-    Ok(TraceRequest { calls, tracer: options.tracer(dialect)? })
+    Ok(TraceRequest { calls, tracers: vec![options.tracer("params[2]", dialect)?] })
 }
 
 /// Parses the parameters of `debug_traceCallMany`.
@@ -106,8 +144,9 @@ pub fn parse_trace_many(params: &str, dialect: &Dialect, limits: &ShapeLimits) -
         }
     }
     let state = options.take_state()?;
-    let calls = ManyRequest { bundles: Bundles { state, bundles }, selector, index, timeout: options.timeout()? };
-    Ok(TraceRequest { calls, tracer: options.tracer(dialect)? })
+    let timeout = options.timeout("params[2]")?;
+    let calls = ManyRequest { bundles: Bundles { state, bundles }, selector, index, timeout };
+    Ok(TraceRequest { calls, tracers: vec![options.tracer("params[2]", dialect)?] })
 }
 
 impl CallOptions {
@@ -116,23 +155,42 @@ impl CallOptions {
         Ok(state.transpose()?.unwrap_or_default())
     }
 
-    fn timeout(&self) -> Result<Option<Duration>, RpcError> {
+    /// Returns the request for transactions of the past, to which overrides cannot apply.
+    fn into_replay<T>(self, subject: T, dialect: &Dialect) -> Result<ReplayRequest<T>, RpcError> {
+        let overrides = [
+            ("stateOverrides", self.state_overrides.is_some()),
+            ("blockOverrides", self.block_overrides.is_some()),
+            ("txIndex", self.tx_index.is_some()),
+        ];
+        // geth ignores these fields here.
+        if let Some((field, _)) = overrides.iter().find(|(_, set)| *set && dialect.refuses_unknown_fields) {
+            return Err(RpcError::params(format!(
+                "params[1].{field}: only calls take this field: use debug_traceCall"
+            )));
+        }
+        let timeout = self.timeout("params[1]")?;
+        Ok(ReplayRequest { subject, tracer: self.tracer("params[1]", dialect)?, timeout })
+    }
+
+    /// Returns the time limit. `place` is the path of the options, for errors.
+    fn timeout(&self, place: &str) -> Result<Option<Duration>, RpcError> {
         let Some(text) = &self.timeout else { return Ok(None) };
         go_duration(text).map(Some).ok_or_else(|| {
             RpcError::params(format!(
-                "params[2].timeout: {:?}: expected a duration, like \"5s\", \"1m30s\" or \"250ms\"",
+                "{place}.timeout: {:?}: expected a duration, like \"5s\", \"1m30s\" or \"250ms\"",
                 shown(text)
             ))
         })
     }
 
-    fn tracer(&self, dialect: &Dialect) -> Result<Tracer, RpcError> {
-        let config = self.tracer_config.as_ref();
+    /// Returns the tracer. `place` is the path of the options, for errors.
+    fn tracer(&self, place: &str, dialect: &Dialect) -> Result<Tracer, RpcError> {
+        let (config, config_place) = (self.tracer_config.as_ref(), format!("{place}.tracerConfig"));
         match &self.tracer {
-            Some(name) => tracer(name, config, ("params[2].tracer", "params[2].tracerConfig"), dialect, true),
+            Some(name) => tracer(name, config, (&format!("{place}.tracer"), &config_place), dialect, true),
             None => {
                 // As in geth, the struct logger takes its options from fields beside the config, which must be empty.
-                parse_aside::<NoConfig>(config, "params[2].tracerConfig", dialect)?;
+                parse_aside::<NoConfig>(config, &config_place, dialect)?;
                 Ok(Tracer::Steps(StepOptions {
                     memory: self.enable_memory.unwrap_or_default(),
                     stack: !self.disable_stack.unwrap_or_default(),

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 
 use super::{head, health, start, until};
 use crate::{
+    block_traces::are_of,
     op_stack::config,
     support::{BOUND, TestNode, items, number},
     upstream::{Cumulative, Fixture, FlashblocksServer, SmallUpstream, UpstreamChain, cut},
@@ -59,6 +60,10 @@ async fn is_executed(node: &TestNode, fixture: &Fixture) {
         assert!(receipt.get("depositNonce").is_none());
     }
     assert_eq!(receipts.last().unwrap()["cumulativeGasUsed"], fixture.block["gasUsed"]);
+    let traces = node.result("/", "debug_traceBlockByNumber", json!(["latest", {"tracer": "callTracer"}])).await;
+    are_of(&traces, &json!(receipts));
+    let range = json!(["latest", 0, receipts[1]["to"], "0x", 1]);
+    assert!(node.error("/", "debug_storageRangeAt", range).await["message"].as_str().unwrap().contains("upstream"));
     // The receipt of a single transaction is the same.
     let one = node.result("/", "eth_getTransactionReceipt", json!([receipts[3]["transactionHash"]])).await;
     assert_eq!(&one, &receipts[3]);

@@ -1,4 +1,8 @@
-//! `debug_traceCall` and `debug_traceCallMany`.
+//! Traces: of calls (`debug_traceCall` and `debug_traceCallMany`), and of what happened.
+
+mod parity;
+mod replay;
+mod storage;
 
 use super::{
     Backend, Run,
@@ -13,7 +17,7 @@ impl Backend {
     pub(super) fn trace_call(&self, run: &mut Run<'_>, request: TraceRequest) -> Result<(), RpcError> {
         let bundles = self.trace(run, &request, "params[2].txIndex", |_, _| "params[0]".to_owned())?;
         match bundles.first().and_then(|bundle| bundle.first()) {
-            Some(trace) => encode::trace(&mut run.out, trace, self.limits.max_response),
+            Some(trace) => encode::trace(&mut run.out, trace, None, self.limits.max_response),
             None => Err(RpcError::internal("a call that ran has no trace")),
         }
     }
@@ -24,17 +28,18 @@ impl Backend {
         encode::list(&mut run.out, &bundles, |out, bundle| {
             encode::list(out, bundle, |out, trace| {
                 if encoded.is_ok() {
-                    encoded = encode::trace(out, trace, self.limits.max_response);
+                    encoded = encode::trace(out, trace, None, self.limits.max_response);
                 }
             });
         });
         encoded
     }
 
+    /// Traces calls. `index` is the field of the position in the block, and `place` returns that of a call, for errors.
     fn trace(
         &self,
         run: &mut Run<'_>,
-        TraceRequest { calls, tracer }: &TraceRequest,
+        TraceRequest { calls, tracers }: &TraceRequest,
         index: &str,
         place: fn(usize, usize) -> String,
     ) -> Result<Vec<Vec<Trace>>, RpcError> {
@@ -43,7 +48,7 @@ impl Backend {
         let budget = TraceBudget::new(self.limits.max_trace);
         let (traces, gas_used) = self
             .engine(&rules, overlay)
-            .trace_many(snapshot.header(), &calls.bundles, tracer, budget)
+            .trace_many(snapshot.header(), &calls.bundles, tracers, budget)
             .map_err(|error| refusal(error, place))?;
         self.gas.increment(gas_used);
         Ok(traces)

@@ -1,27 +1,61 @@
-//! Traces in geth's format, written frame by frame and step by step. No tree is built, however deep the calls are.
+//! Traces in the formats of geth and Parity, written frame by frame and step by step. No tree is built, however deep the
+//! calls are.
+
+mod vm;
 
 use std::collections::{BTreeMap, HashMap};
 
 use alloy_primitives::{Address, B256, Bytes, U256};
-use alloy_rpc_types_trace::{geth::CallFrame, parity::LocalizedTransactionTrace};
+use alloy_rpc_types_trace::{
+    geth::CallFrame,
+    parity::{LocalizedTransactionTrace, TransactionTrace},
+};
 use revm::bytecode::opcode::OpCode;
 use revm_inspectors::tracing::types::CallTraceNode;
 
 use super::{Object, bounded_value, check_length, data, quantity_u256, string, value};
 use crate::{
-    engine::{Steps, Trace, TraceStep, frame_error},
+    engine::{ParityTrace, Steps, Trace, TraceStep, frame_error},
     rpc::error::RpcError,
 };
 
-/// Writes a trace. Returns -32005 if the response becomes longer than `limit` bytes.
-pub fn trace(out: &mut Vec<u8>, trace: &Trace, limit: usize) -> Result<(), RpcError> {
+/// The position of a traced transaction on the chain.
+#[derive(Clone, Copy, Debug)]
+pub struct TracePlace {
+    /// The block's number.
+    pub number: u64,
+    /// The block's hash.
+    pub block: B256,
+    /// The transaction's hash.
+    pub transaction: B256,
+    /// The transaction's index in the block.
+    pub index: usize,
+}
+
+impl TracePlace {
+    /// Returns a frame with its position.
+    pub fn localized(&self, trace: TransactionTrace) -> LocalizedTransactionTrace {
+        LocalizedTransactionTrace {
+            trace,
+            block_hash: Some(self.block),
+            block_number: Some(self.number),
+            transaction_hash: Some(self.transaction),
+            transaction_position: Some(self.index as u64),
+        }
+    }
+}
+
+/// Writes a trace; that of a transaction of the chain with its `place`. Returns -32005 if the response becomes longer
+/// than `limit` bytes.
+pub fn trace(out: &mut Vec<u8>, trace: &Trace, place: Option<&TracePlace>, limit: usize) -> Result<(), RpcError> {
     match trace {
         Trace::Steps { steps, gas_used, failed, output } => {
             self::steps(out, (steps, *gas_used, *failed, output), limit)
         }
         Trace::Calls { frames, with_logs, gas_used } => calls(out, frames, *with_logs, *gas_used, limit),
         Trace::FlatCalls { frames, block_number, parity_errors } => {
-            flat_calls(out, frames, *block_number, *parity_errors, limit)
+            let number = place.is_none().then_some(*block_number);
+            flat_calls(out, frames, (place, number), *parity_errors, limit)
         }
         Trace::PreState(frame) => bounded_value(out, frame, limit),
         Trace::FourByte(frame) => bounded_value(out, frame, limit),
@@ -29,10 +63,11 @@ pub fn trace(out: &mut Vec<u8>, trace: &Trace, limit: usize) -> Result<(), RpcEr
             out.extend_from_slice(b"{}");
             Ok(())
         }
+        Trace::Parity(trace) => parity_results(out, trace, None, limit),
         Trace::Mux(traces) => {
             let mut object = Object::new(out);
             for (name, one) in traces {
-                self::trace(object.key(name), one, limit)?;
+                self::trace(object.key(name), one, place, limit)?;
             }
             object.end();
             Ok(())
@@ -168,29 +203,75 @@ fn begin_call(out: &mut Vec<u8>, written: usize) {
     out.extend_from_slice(if written == 0 { b",\"calls\":[" } else { b"," });
 }
 
-/// Writes `flatCallTracer`'s result: frames in the order of their start, a self-destruction at the end of its frame.
+/// Writes `flatCallTracer`'s result: the list of frames.
 fn flat_calls(
     out: &mut Vec<u8>,
     frames: &[CallTraceNode],
-    block_number: u64,
+    (place, block_number): (Option<&TracePlace>, Option<u64>),
     parity_errors: bool,
     limit: usize,
 ) -> Result<(), RpcError> {
     let mut first = true;
-    let mut write = |out: &mut Vec<u8>, trace| {
+    out.push(b'[');
+    each_frame(frames, parity_errors, |trace| {
         if !std::mem::take(&mut first) {
             out.push(b',');
         }
-        let trace = LocalizedTransactionTrace {
-            trace,
-            block_hash: None,
-            block_number: Some(block_number),
-            transaction_hash: None,
-            transaction_position: None,
+        let trace = match place {
+            Some(place) => place.localized(trace),
+            None => LocalizedTransactionTrace {
+                trace,
+                block_hash: None,
+                block_number,
+                transaction_hash: None,
+                transaction_position: None,
+            },
         };
         bounded_value(out, &trace, limit)
-    };
-    out.push(b'[');
+    })?;
+    out.push(b']');
+    Ok(())
+}
+
+/// Writes one of Parity's traces, that of a replayed transaction with its hash. Returns -32005 if the response becomes
+/// longer than `limit` bytes.
+pub fn parity_results(
+    out: &mut Vec<u8>,
+    trace: &ParityTrace,
+    hash: Option<B256>,
+    limit: usize,
+) -> Result<(), RpcError> {
+    let mut object = Object::new(out);
+    object.data("output", &trace.output);
+    bounded_value(object.key("stateDiff"), &trace.state_diff, limit)?;
+    let frames = object.key("trace");
+    frames.push(b'[');
+    let mut first = true;
+    each_frame(&trace.frames, true, |frame| {
+        if !std::mem::take(&mut first) {
+            frames.push(b',');
+        }
+        bounded_value(frames, &frame, limit)
+    })?;
+    frames.push(b']');
+    match &trace.vm {
+        Some(vm) => vm::vm_trace(object.key("vmTrace"), &vm.steps, &vm.codes, limit)?,
+        None => object.key("vmTrace").extend_from_slice(b"null"),
+    }
+    if let Some(hash) = hash {
+        object.data("transactionHash", hash.as_slice());
+    }
+    object.end();
+    check_length(out, limit)
+}
+
+/// Passes each frame in Parity's form to `visit`: in the order of their start, a self-destruction at the end of its
+/// frame.
+pub fn each_frame(
+    frames: &[CallTraceNode],
+    parity_errors: bool,
+    mut visit: impl FnMut(TransactionTrace) -> Result<(), RpcError>,
+) -> Result<(), RpcError> {
     // The open frames, each with the number of its children that are written.
     let mut path: Vec<(&CallTraceNode, usize)> = Vec::new();
     // The index of each open frame, except the outermost, in its parent.
@@ -204,7 +285,7 @@ fn flat_calls(
         if !parity_errors {
             shown.error = node.status().and_then(frame_error);
         }
-        write(out, shown)?;
+        visit(shown)?;
         path.push((node, 0));
         // Descends to the next child, or ascends to the first frame that has a child left.
         while let Some((node, written)) = path.last_mut() {
@@ -216,13 +297,12 @@ fn flat_calls(
             }
             address.push(*written);
             if let Some(trace) = node.parity_selfdestruct_trace(address.clone()) {
-                write(out, trace)?;
+                visit(trace)?;
             }
             address.pop();
             address.pop();
             path.pop();
         }
     }
-    out.push(b']');
     Ok(())
 }
