@@ -181,6 +181,11 @@ impl BlockClock {
     /// Sets the clock to `timestamp`, which becomes that of the next block.
     pub fn set(&mut self, timestamp: u64) {
         self.ahead = self.ahead.saturating_add_unsigned(timestamp).saturating_sub_unsigned(self.now());
+        self.fix(timestamp);
+    }
+
+    /// Sets the timestamp of the next block. The clock stays.
+    pub const fn fix(&mut self, timestamp: u64) {
         self.fixed = Some(timestamp);
     }
 

@@ -11,6 +11,7 @@ use tokio::{
 
 use super::{
     Feed, FeedSource,
+    apply::stand_on,
     devnet::{BlockClock, Devnet, DevnetSource},
 };
 use crate::state::{CodeCache, Overlay, Published, Snapshot};
@@ -158,7 +159,7 @@ impl TestingSource {
                 }
                 self.mine(feed, blocks, interval).await?;
             }
-            ChainChange::Edit(edit) => self.edit(feed, &edit),
+            ChainChange::Edit(edit) => self.edit(feed, &edit)?,
             ChainChange::Save => return Ok(ChangeOutcome::Saved(self.save(feed))),
             ChainChange::Return(id) => return Ok(ChangeOutcome::Returned(self.return_to(feed, id))),
             ChainChange::MoveClock(seconds) => {
@@ -206,33 +207,44 @@ impl TestingSource {
             return self.end_block(feed);
         }
         let began = Instant::now();
-        let opened = self.devnet.devnet.first(published.latest()).map_err(|error| {
-            tracing::error!(%error, "the next block cannot be opened");
-            ChangeError::Failed
-        })?;
-        feed.snapshots.publish(opened.next.snapshot);
+        let next = self.open(published.latest())?;
+        feed.snapshots.publish(next);
         feed.count(began);
         Ok(())
     }
 
-    /// Changes an account in the newest block's state and in that of the block being built. The newest block's header
-    /// keeps its state root, and the next block's has the change.
-    fn edit(&self, feed: &mut Feed, edit: &AccountEdit) {
+    /// Changes an account in the state after the newest block, and opens the next block on that state. The newest block
+    /// keeps its state root, and the next one's has the change. If the block being built has transactions, which have
+    /// run on the state before, it is sealed first.
+    fn edit(&mut self, feed: &mut Feed, edit: &AccountEdit) -> Result<(), ChangeError> {
+        if feed.snapshots.newest().open.as_ref().is_some_and(|open| !open.transactions.is_empty()) {
+            self.end_block(feed)?;
+        }
         let began = Instant::now();
-        let code = edit.code.as_ref().map(|code| self.codes.chain(code.clone()));
-        let edited = |snapshot: &Snapshot| {
-            let mut overlay = Overlay::new(snapshot.world.clone(), snapshot.hashes.clone());
-            overlay.set(edit.address, edit.balance, edit.nonce, code.clone());
-            if let Some((slot, value)) = edit.slot {
-                overlay.set_slot(edit.address, slot, value);
-            }
-            let (head, open) = (snapshot.head.clone(), snapshot.open.clone());
-            Snapshot::new(overlay.changed_world(), head, open, snapshot.hashes.clone())
-        };
         let published = feed.snapshots.load();
-        feed.snapshots.publish_sealed(edited(published.latest()), Some(edited(&published.newest)));
+        let latest = published.latest();
+        let mut overlay = Overlay::new(latest.world.clone(), latest.hashes.clone());
+        let code = edit.code.as_ref().map(|code| self.codes.chain(code.clone()));
+        overlay.set(edit.address, edit.balance, edit.nonce, code);
+        if let Some((slot, value)) = edit.slot {
+            overlay.set_slot(edit.address, slot, value);
+        }
+        let edited = stand_on(overlay.changed_world(), latest.head.clone(), latest.hashes.clone());
+        self.devnet.devnet.clock.fix(published.newest.header().timestamp);
+        let next = self.open(&edited)?;
+        feed.snapshots.publish_sealed(edited, Some(next));
         feed.pool.advance();
         feed.count(began);
+        Ok(())
+    }
+
+    /// Opens the next block on `head`.
+    fn open(&mut self, head: &Snapshot) -> Result<Snapshot, ChangeError> {
+        let opened = self.devnet.devnet.first(head).map_err(|error| {
+            tracing::error!(%error, "the next block cannot be opened");
+            ChangeError::Failed
+        })?;
+        Ok(opened.next.snapshot)
     }
 
     fn save(&mut self, feed: &Feed) -> u64 {

@@ -121,19 +121,31 @@ async fn time_moves_forward_and_the_next_block_has_the_time_that_was_set() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_block_with_transactions_is_sealed_before_the_time_moves() {
+async fn a_block_with_transactions_is_sealed_before_the_time_or_the_state_changes() {
     let node = TestNode::start(&["--testing", "--sub-block-ms", "50", "--sub-blocks", "10000"]);
-    let call = json!([{ "from": ALICE, "to": BOB, "value": "0x1" }]);
-    let sent = node.result("/", "eth_sendTransaction", call).await;
-    let receipt = json!([sent]);
-    while node.result("/", "eth_getTransactionReceipt", receipt.clone()).await.is_null() {
-        tokio::task::yield_now().await;
-    }
+    let pre_confirmed = async || {
+        let call = json!([{ "from": ALICE, "to": BOB, "value": "0x1" }]);
+        let receipt = json!([node.result("/", "eth_sendTransaction", call).await]);
+        while node.result("/", "eth_getTransactionReceipt", receipt.clone()).await.is_null() {
+            tokio::task::yield_now().await;
+        }
+        receipt
+    };
+    let receipt = pre_confirmed().await;
     let time = number(&block(&node, "pending").await["timestamp"]);
     node.result("/", "evm_setNextBlockTimestamp", json!([time + 500])).await;
     assert_eq!(number(&block(&node, "latest").await["timestamp"]), time, "what was pre-confirmed stays");
+    node.result("/", "anvil_setBalance", json!([WHALE, "0x1"])).await;
     assert_eq!(node.result("/", "eth_getTransactionReceipt", receipt).await["blockNumber"], "0x1");
     assert_eq!(number(&block(&node, "pending").await["timestamp"]), time + 500);
+
+    let sent = pre_confirmed().await;
+    node.result("/", "anvil_setBalance", json!([ALICE, "0x0"])).await;
+    let receipt = node.result("/", "eth_getTransactionReceipt", sent.clone()).await;
+    assert_eq!((&receipt["blockNumber"], height(&node).await), (&json!("0x2"), 2));
+    let trace = node.result("/", "debug_traceTransaction", sent).await;
+    assert_eq!(hex(trace["gas"].as_u64().expect("gas")), receipt["gasUsed"], "it is run again as it was");
+    assert_eq!(balance(&node, ALICE, "pending").await, U256::ZERO);
 }
 
 #[tokio::test(flavor = "multi_thread")]
