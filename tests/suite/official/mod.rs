@@ -1,5 +1,7 @@
 //! The official execution tests: state tests through the engine, and chains through the importer.
 
+mod blocks;
+mod built;
 mod chains;
 mod http;
 mod network;
