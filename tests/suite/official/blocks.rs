@@ -74,6 +74,14 @@ fn template(last: u64) -> BuiltChain {
     chain
 }
 
+/// Returns a chain in Prague from its genesis on, whose accounts are edited.
+pub(super) fn prague(edit: &dyn Fn(&mut Value)) -> BuiltChain {
+    let forks = json!({"terminalTotalDifficulty": 0, "shanghaiTime": 0, "cancunTime": 0, "pragueTime": 0});
+    let mut genesis = genesis(config(forks), 0x100_0000);
+    edit(&mut genesis["alloc"]);
+    BuiltChain::of(genesis)
+}
+
 /// Returns a valid header of a child of block `parent` that is not in the chain. Those with other marks differ.
 fn sibling(chain: &BuiltChain, parent: u64, mark: u8) -> Header {
     Header { beneficiary: Address::repeat_byte(mark), ..chain.header_on(parent) }
@@ -254,18 +262,12 @@ fn a_block_of_prague_needs_the_contracts_of_requests_and_their_success() {
         (WITHDRAWAL_REQUEST_PREDEPLOY_ADDRESS, "the contract of withdrawal requests (EIP-7002)"),
         (CONSOLIDATION_REQUEST_PREDEPLOY_ADDRESS, "the contract of consolidation requests (EIP-7251)"),
     ];
-    let chain = |edit: &dyn Fn(&mut Value)| {
-        let prague = json!({"terminalTotalDifficulty": 0, "shanghaiTime": 0, "cancunTime": 0, "pragueTime": 0});
-        let mut genesis = genesis(config(prague), 0x100_0000);
-        edit(&mut genesis["alloc"]);
-        BuiltChain::of(genesis)
-    };
-    let mut whole = chain(&|_| {});
+    let mut whole = prague(&|_| {});
     let block = whole.next(vec![], vec![]);
     whole.push(block);
     for (address, name) in contracts {
         let refusal = |edit: &dyn Fn(&mut Value)| {
-            let chain = chain(edit);
+            let chain = prague(edit);
             chain.refusal(&chain.next(vec![], vec![]))
         };
         let missing = refusal(&|alloc| _ = alloc.as_object_mut().unwrap().remove(&address.to_string()));

@@ -44,6 +44,10 @@ impl BuiltChain {
         Self { spec, head: base.copy(), base, blocks: Vec::new() }
     }
 
+    pub fn head(&self) -> &Snapshot {
+        &self.head
+    }
+
     /// Returns the header of the next block, or of a sibling of one: the block on the block `parent`.
     pub fn header_on(&self, parent: u64) -> Header {
         let parent = match parent {

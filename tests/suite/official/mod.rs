@@ -5,6 +5,7 @@ mod built;
 mod chains;
 mod http;
 mod network;
+mod precompiles;
 mod rules;
 mod state;
 
