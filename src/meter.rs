@@ -16,6 +16,8 @@ use std::{
 pub struct Meter {
     fuel: u32,
     strides_left: Option<u32>,
+    /// Gas that precompiles may still use. `None` if the run need not be short.
+    precompile_gas: Option<u64>,
     deadline: Option<Instant>,
     cancelled: Option<Arc<AtomicBool>>,
     pause: Option<Pause>,
@@ -59,6 +61,9 @@ impl Meter {
     /// Strides left to a run that has missed state: some milliseconds.
     const FOR_NOTHING: u32 = 256;
 
+    /// Gas that all precompiles of a short run may use together: some tens of microseconds of the most expensive one.
+    const PRECOMPILE_GAS: u64 = 100_000;
+
     /// Creates a meter that stops a run at `deadline` or when `cancelled` is set. Each read of the clock calls `pause`.
     pub fn until(deadline: Instant, cancelled: Arc<AtomicBool>, pause: Option<Pause>) -> Self {
         Self { deadline: Some(deadline), cancelled: Some(cancelled), pause, ..Self::default() }
@@ -85,14 +90,30 @@ impl Meter {
         self.fuel = self.fuel.min(Self::STRIDE);
     }
 
-    /// Creates a meter that stops a run after about `strides` times `Meter::STRIDE` ticks.
+    /// Creates a meter that stops a run after about `strides` times `Meter::STRIDE` ticks, or when its precompiles would
+    /// take long.
     pub fn short(strides: u32) -> Self {
-        Self { strides_left: Some(strides), ..Self::default() }
+        let mut meter = Self::default();
+        meter.bound(strides);
+        meter
     }
 
-    /// Also stops the run after about `strides` times `Meter::STRIDE` ticks.
+    /// Also stops the run after about `strides` times `Meter::STRIDE` ticks, or when its precompiles would take long.
     pub const fn bound(&mut self, strides: u32) {
         self.strides_left = Some(strides);
+        self.precompile_gas = Some(Self::PRECOMPILE_GAS);
+    }
+
+    /// Returns the gas that the precompiles of the run may still use, or `None` if it is not bounded.
+    pub const fn precompile_gas(&self) -> Option<u64> {
+        self.precompile_gas
+    }
+
+    /// Counts gas that a precompile has used, if it is bounded.
+    pub const fn take_precompile_gas(&mut self, gas: u64) {
+        if let Some(left) = &mut self.precompile_gas {
+            *left = left.saturating_sub(gas);
+        }
     }
 
     /// Returns whether the run is bounded in strides, and so must be short.

@@ -13,7 +13,6 @@ use std::{
 };
 
 use actix::{Actor, Addr, Arbiter, System};
-use alloy_eips::eip4844::env_settings::EnvKzgSettings;
 use alloy_signer_local::PrivateKeySigner;
 use eyre::{WrapErr, eyre};
 use tokio::{runtime::Runtime, sync::oneshot};
@@ -26,7 +25,7 @@ use self::{
 use crate::{
     chain::ChainSpec,
     config::{ApprovalPolicy, Config, RevertPolicy, UpgradePolicy},
-    engine::{BaseFeeRule, SimulationRules},
+    engine::{BaseFeeRule, SimulationRules, load_kzg_settings},
     executor::{Drain, Executor, ExecutorConfig, LaneActor, LaneName},
     feed::{Feed, FeedSource, StateFeed, StopFeed, world::TradingWorld},
     pool::{Pool, PoolLimits},
@@ -104,6 +103,7 @@ impl Node {
     }
 
     fn start_with(ports: Ports, store: Store, config: Config, metrics: Metrics) -> eyre::Result<Self> {
+        load_kzg_settings_beside();
         let access = Arc::new(Access::new(&AccessConfig {
             token_file: config.token_file.as_deref(),
             wallet_token_file: config.wallet_token_file.as_deref(),
@@ -124,7 +124,6 @@ impl Node {
             None => (begin(&config, &codes, &store, reason)?, None),
         };
         reason.set("it starts its threads");
-        load_kzg_settings();
         let snapshots = Arc::new(start.snapshots);
         let info = NodeInfo {
             listen: ports.front.address(),
@@ -227,11 +226,8 @@ impl Drop for Node {
 
 /// Loads the KZG settings on a thread of its own, because the first use of a blob or of the point evaluation precompile
 /// would load them within a request, which takes seconds.
-fn load_kzg_settings() {
-    let load = || {
-        EnvKzgSettings::Default.get();
-    };
-    if let Err(error) = std::thread::Builder::new().name("presim-kzg".to_owned()).spawn(load) {
+fn load_kzg_settings_beside() {
+    if let Err(error) = std::thread::Builder::new().name("presim-kzg".to_owned()).spawn(load_kzg_settings) {
         tracing::warn!(%error, "the KZG settings are loaded on their first use");
     }
 }

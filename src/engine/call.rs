@@ -1,7 +1,7 @@
 //! `eth_call`, and the preparation of calls for the other methods.
 
 use alloy_consensus::Header;
-use alloy_evm::{Evm, EvmEnv};
+use alloy_evm::EvmEnv;
 use revm::{
     context::{
         BlockEnv, TxEnv,
@@ -21,7 +21,6 @@ use super::{
 };
 use crate::{
     chain::{ChainSpec, Family},
-    meter::Stopped,
     state::Overlay,
 };
 
@@ -47,11 +46,7 @@ impl Engine<'_> {
         let base_fee = env.block_env.basefee;
         let mut evm = RunEvm::<F>::new(self.overlay, env, precompiles);
         let ran = evm.run(tx);
-        let too_long = evm.precompiles().was_too_long();
         evm.rest();
-        if too_long {
-            self.overlay.meter.stop(Stopped::TooLong);
-        }
         ran.map_err(|error| explain(error, &request.call, base_fee, self.overlay))
     }
 
@@ -65,10 +60,7 @@ impl Engine<'_> {
         let call = &request.call;
         check_chain(call, spec)?;
         let mut env = environment::<F>(spec, header, &request.block);
-        let mut precompiles = overrides::apply(&request.state, overlay, codes, env.cfg_env.spec)?;
-        if overlay.meter.is_short() {
-            precompiles.keep_short();
-        }
+        let precompiles = overrides::apply(&request.state, overlay, codes, env.cfg_env.spec)?;
         let tx = fill::<F>(spec, call, rules.gas_cap, rules.base_fee, &mut env, overlay);
         Ok(PreparedCall { env, precompiles, tx })
     }

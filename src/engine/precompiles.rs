@@ -1,16 +1,17 @@
 //! The precompiles of a run: the fork's, without those that overrides removed, and with those that overrides moved.
 
-use alloy_evm::precompiles::PrecompilesMap;
+use alloy_evm::precompiles::{Precompile, PrecompilesMap};
 use alloy_primitives::Address;
 use op_revm::precompiles::OpPrecompiles;
 use revm::{
     context_interface::{Cfg, ContextTr},
     handler::PrecompileProvider,
     interpreter::{CallInputs, Gas, InstructionResult, InterpreterResult},
-    precompile::{PrecompileSpecId, Precompiles},
+    precompile::{PrecompileId, PrecompileSpecId, Precompiles},
 };
 
-use crate::chain::Fork;
+use super::kzg::has_kzg_settings;
+use crate::{chain::Fork, meter::Stopped, state::Overlay};
 
 /// The precompiles of a run.
 ///
@@ -20,14 +21,7 @@ use crate::chain::Fork;
 pub struct RunPrecompiles {
     fork: &'static Precompiles,
     active: PrecompilesMap,
-    /// Gas that precompiles may still use. `None` if the run need not be short.
-    short: Option<u64>,
-    /// Whether a precompile needed more than that.
-    too_long: bool,
 }
-
-/// Gas that all precompiles of a short run may use together: some tens of microseconds of the most expensive one.
-const SHORT_GAS: u64 = 100_000;
 
 impl RunPrecompiles {
     /// Returns the precompiles of a fork.
@@ -36,17 +30,7 @@ impl RunPrecompiles {
             Fork::Ethereum(spec) => Precompiles::new(PrecompileSpecId::from_spec_id(spec)),
             Fork::OpStack(spec) => OpPrecompiles::new_with_spec(spec).precompiles(),
         };
-        Self { fork, active: PrecompilesMap::from_static(fork), short: None, too_long: false }
-    }
-
-    /// Stops the run if its precompiles would take long. The meter cannot do that, because it ticks only on opcodes.
-    pub const fn keep_short(&mut self) {
-        self.short = Some(SHORT_GAS);
-    }
-
-    /// Returns whether the run was stopped because its precompiles would take long.
-    pub const fn was_too_long(&self) -> bool {
-        self.too_long
+        Self { fork, active: PrecompilesMap::from_static(fork) }
     }
 
     /// Returns whether a precompile is at `address`.
@@ -73,7 +57,7 @@ impl RunPrecompiles {
     }
 }
 
-impl<CTX: ContextTr> PrecompileProvider<CTX> for RunPrecompiles
+impl<'a, CTX: ContextTr<Db = &'a mut Overlay>> PrecompileProvider<CTX> for RunPrecompiles
 where
     PrecompilesMap: PrecompileProvider<CTX, Output = InterpreterResult>,
 {
@@ -83,21 +67,25 @@ where
         PrecompileProvider::<CTX>::set_spec(&mut self.active, spec)
     }
 
+    /// If the run must be short, the gas of its precompiles is bounded, because the meter ticks only on opcodes, and no
+    /// precompile waits for the KZG settings.
     fn run(&mut self, context: &mut CTX, inputs: &CallInputs) -> Result<Option<InterpreterResult>, String> {
-        let Some(left) = &mut self.short else { return self.active.run(context, inputs) };
-        if self.active.get(&inputs.bytecode_address).is_none() {
-            return Ok(None);
+        let Some(left) = context.db().meter.precompile_gas() else { return self.active.run(context, inputs) };
+        let Some(precompile) = self.active.get(&inputs.bytecode_address) else { return Ok(None) };
+        let waits = *precompile.precompile_id() == PrecompileId::KzgPointEvaluation && !has_kzg_settings();
+        drop(precompile);
+        if waits {
+            return Err(too_long(context));
         }
         // The result and the cost of a precompile do not depend on its gas limit, unless the limit is too low.
-        let bounded = CallInputs { gas_limit: inputs.gas_limit.min(*left), ..inputs.clone() };
+        let bounded = CallInputs { gas_limit: inputs.gas_limit.min(left), ..inputs.clone() };
         let Some(mut result) = self.active.run(context, &bounded)? else { return Ok(None) };
-        if result.result == InstructionResult::PrecompileOOG && inputs.gas_limit > *left {
-            self.too_long = true;
-            return Err("the precompiles take too long to run inline".to_owned());
+        if result.result == InstructionResult::PrecompileOOG && inputs.gas_limit > left {
+            return Err(too_long(context));
         }
         let used = result.gas.total_gas_spent();
         // A precompile that fails has worked for an unknown part of the gas that the call loses, so all of it counts.
-        *left = left.saturating_sub(if result.result.is_ok() { used } else { bounded.gas_limit });
+        context.db_mut().meter.take_precompile_gas(if result.result.is_ok() { used } else { bounded.gas_limit });
         result.gas = Gas::new(inputs.gas_limit);
         result.gas.set_spent(used);
         Ok(Some(result))
@@ -110,4 +98,10 @@ where
     fn contains(&self, address: &Address) -> bool {
         PrecompileProvider::<CTX>::contains(&self.active, address)
     }
+}
+
+/// Stops the run, and returns the error for the EVM. The meter's reason takes precedence over it.
+fn too_long<'a>(context: &mut impl ContextTr<Db = &'a mut Overlay>) -> String {
+    context.db_mut().meter.stop(Stopped::TooLong);
+    Stopped::TooLong.to_string()
 }

@@ -36,7 +36,6 @@ use super::{
 };
 use crate::{
     chain::{Attributes, BlockTotals, ChainSpec, Family, block_size, ordered_roots},
-    meter::Stopped,
     state::{CodeCache, LogMark, Overlay, Snapshot, StateRoots},
 };
 
@@ -255,10 +254,7 @@ impl Simulator<'_> {
         if let Some(price) = planned.block.block.blob_base_fee {
             set_blob_base_fee(&mut env.block_env, price);
         }
-        let mut precompiles = overrides::apply(&planned.block.state, self.overlay, self.codes, env.cfg_env.spec)?;
-        if self.overlay.meter.is_short() {
-            precompiles.keep_short();
-        }
+        let precompiles = overrides::apply(&planned.block.state, self.overlay, self.codes, env.cfg_env.spec)?;
         let market = self.spec.is_market(&env);
         let blob_base_fee = env.block_env.blob_excess_gas_and_price.map_or(0, |blob| blob.blob_gasprice);
 
@@ -306,11 +302,7 @@ impl Simulator<'_> {
             let result = match evm.commit(tx) {
                 Ok(result) => result,
                 Err(error) => {
-                    let too_long = evm.precompiles().was_too_long();
                     evm.rest();
-                    if too_long {
-                        self.overlay.meter.stop(Stopped::TooLong);
-                    }
                     return Err(explain(error, call, base_fee, self.overlay));
                 }
             };

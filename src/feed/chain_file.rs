@@ -16,7 +16,7 @@ use alloy_consensus::{
 use alloy_eips::{
     eip7002::WITHDRAWAL_REQUEST_PREDEPLOY_ADDRESS, eip7251::CONSOLIDATION_REQUEST_PREDEPLOY_ADDRESS, eip7685::Requests,
 };
-use alloy_evm::block::BlockExecutionError;
+use alloy_evm::block::{BlockExecutionError, BlockValidationError};
 use alloy_hardforks::EthereumHardforks;
 use alloy_primitives::{Address, B64, B256, Bytes, KECCAK256_EMPTY, U256, bytes};
 use alloy_rlp::Decodable;
@@ -32,7 +32,7 @@ use crate::{
 const GAS_LIMIT_BOUND_DIVISOR: u64 = 1024;
 /// The lowest gas limit (yellow paper, 4.4.4).
 const MINIMUM_GAS_LIMIT: u64 = 5_000;
-/// The highest gas limit (EIP-4803's bound, which clients enforce).
+/// The highest gas limit (EIP-1985).
 const MAXIMUM_GAS_LIMIT: u64 = i64::MAX as u64;
 /// The most bytes of `extraData` (yellow paper, 4.4.4).
 const MAXIMUM_EXTRA_DATA: usize = 32;
@@ -44,10 +44,12 @@ const MAXIMUM_OMMERS: usize = 2;
 const OMMER_GENERATIONS: usize = 6;
 /// The `extraData` of the first blocks of the DAO fork (EIP-779).
 const DAO_EXTRA_DATA: Bytes = bytes!("64616f2d686172642d666f726b");
-/// The contracts without whose code a block is invalid from Prague on (EIP-7002, EIP-7251).
+const WITHDRAWAL_REQUESTS: &str = "the contract of withdrawal requests (EIP-7002)";
+const CONSOLIDATION_REQUESTS: &str = "the contract of consolidation requests (EIP-7251)";
+/// The contracts that must have code, and succeed, in each block from Prague on.
 const REQUEST_CONTRACTS: [(&str, Address); 2] = [
-    ("the contract of withdrawal requests (EIP-7002)", WITHDRAWAL_REQUEST_PREDEPLOY_ADDRESS),
-    ("the contract of consolidation requests (EIP-7251)", CONSOLIDATION_REQUEST_PREDEPLOY_ADDRESS),
+    (WITHDRAWAL_REQUESTS, WITHDRAWAL_REQUEST_PREDEPLOY_ADDRESS),
+    (CONSOLIDATION_REQUESTS, CONSOLIDATION_REQUEST_PREDEPLOY_ADDRESS),
 ];
 /// The number of blocks that have [`DAO_EXTRA_DATA`].
 const DAO_EXTRA_DATA_BLOCKS: u64 = 10;
@@ -205,7 +207,7 @@ fn import_block(
     check.equal("transactionsRoot", header.transactions_root, transactions_root(&transactions))?;
 
     let executed = execute_block(spec, parent, &header, &transactions, &body.ommers, body.withdrawals.as_ref())
-        .map_err(|source| ImportError::Execution { number, source })?;
+        .or_else(|error| check.execution(error))?;
     let withdrawals_root = withdrawals_root(spec, &header, &executed.world, body.withdrawals.as_ref());
     check.equal_option("withdrawalsRoot", header.withdrawals_root, withdrawals_root)?;
     check_against_execution(spec, &header, &executed)?;
@@ -253,7 +255,8 @@ fn check_ommers(
             let expected = format!("children of the {OMMER_GENERATIONS} blocks before the parent");
             return check.fail("uncles", expected, format!("a child of {}", ommer.parent_hash));
         };
-        check_against_parent(spec, kin.header.inner(), kin.hash(), ommer)?;
+        check_against_parent(spec, kin.header.inner(), kin.hash(), ommer)
+            .or_else(|error| check.fail("uncles", "valid headers", error))?;
     }
     Ok(())
 }
@@ -364,7 +367,21 @@ impl Check {
         self.fail(field, text(expected), text(got))
     }
 
-    fn fail(&self, field: &'static str, expected: impl Display, got: impl Display) -> Result<(), ImportError> {
+    /// Returns the error of a block whose execution has failed, which names a contract of requests that is the cause.
+    fn execution<T>(&self, source: BlockExecutionError) -> Result<T, ImportError> {
+        use BlockValidationError::{ConsolidationRequestsContractCall, WithdrawalRequestsContractCall};
+        match source {
+            BlockExecutionError::Validation(WithdrawalRequestsContractCall { message }) => {
+                self.fail(WITHDRAWAL_REQUESTS, "success", message)
+            }
+            BlockExecutionError::Validation(ConsolidationRequestsContractCall { message }) => {
+                self.fail(CONSOLIDATION_REQUESTS, "success", message)
+            }
+            source => Err(ImportError::Execution { number: self.number, source }),
+        }
+    }
+
+    fn fail<T>(&self, field: &'static str, expected: impl Display, got: impl Display) -> Result<T, ImportError> {
         Err(ImportError::Mismatch { number: self.number, field, expected: expected.to_string(), got: got.to_string() })
     }
 }

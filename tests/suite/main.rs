@@ -27,6 +27,7 @@ mod input;
 mod io_memory;
 mod io_peaks;
 mod keys;
+mod kzg;
 mod limits;
 mod live;
 mod logs;

@@ -1,8 +1,11 @@
 //! The official execution tests: state tests through the engine, and chains through the importer.
 
+mod blocks;
+mod built;
 mod chains;
 mod http;
 mod network;
+mod precompiles;
 mod rules;
 mod state;
 
