@@ -322,12 +322,10 @@ fn run_case(spec: &ChainSpec, test: &StateTest, expected: &Expected) -> CaseOutc
 
 #[test]
 fn state_tests_pass() {
-    let tally = run_all("tate_tests/", run_file);
-    if let Some(tally) = tally {
-        assert_none_failed(&tally);
-    }
-    if let Some(tally) = run_all("tests/GeneralStateTests/", run_file) {
-        assert_none_failed(&tally);
+    for folder in ["eest/state_tests/", "tests/GeneralStateTests/"] {
+        if let Some(tally) = run_all(folder, run_file) {
+            assert_none_failed(&tally);
+        }
     }
 }
 
