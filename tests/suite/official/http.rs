@@ -117,7 +117,7 @@ fn sample(path: &str, test: &StateTest) -> Option<Sample> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_sample_of_state_tests_passes_over_http() {
-    let Some(files) = files("tate_tests/") else { return };
+    let Some(files) = files("eest/state_tests/") else { return };
     let files = files.into_iter().chain(super::files("tests/GeneralStateTests/").unwrap_or_default());
     let chosen = files.filter(|(path, _)| usize::from(keccak256(path)[0]) % ONE_IN == 0 && !path.contains("lockchain"));
     let samples: Vec<Sample> = chosen
