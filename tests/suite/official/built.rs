@@ -112,7 +112,10 @@ impl BuiltChain {
 
     /// Returns the error's text for `block`, which must be refused.
     pub fn refusal(&self, block: &RlpBlock) -> String {
-        self.import_with(block).err().expect("the block is refused")
+        match self.import_with(block) {
+            Ok(_) => panic!("block {} is accepted", block.header.number),
+            Err(error) => error,
+        }
     }
 }
 

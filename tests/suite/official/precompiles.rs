@@ -1,4 +1,4 @@
-//! What the precompiles of a short run may cost: the meter ticks on opcodes alone, so their gas is bounded.
+//! The bound of precompiles in a short run. The meter ticks on opcodes alone, so it counts their gas.
 
 use alloy_primitives::{Address, Bytes, TxKind, U256, bytes};
 use presim::{

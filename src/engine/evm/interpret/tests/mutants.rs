@@ -183,7 +183,12 @@ impl FrameRun {
                     made = true;
                     match (mutant.mistake, frame.stack.data_mut().last_mut()) {
                         (Mistake::AnotherWord, Some(top)) => *top ^= U256::ONE,
-                        (Mistake::OutOfGas, _) => frame.halt_oog(),
+                        (Mistake::OutOfGas, _) => {
+                            // The opcode may have ended the frame itself, and an end is set only once.
+                            frame.bytecode.reset_action();
+                            *frame.bytecode.action() = None;
+                            frame.halt_oog();
+                        }
                         _ => frame.gas.set_remaining(frame.gas.remaining() ^ 1),
                     }
                 }
