@@ -11,7 +11,8 @@ use tokio::{
 
 use super::{
     Feed, FeedSource,
-    devnet::{BlockClock, Devnet, DevnetSource},
+    clock::BlockClock,
+    devnet::{Devnet, DevnetSource},
 };
 use crate::state::{CodeCache, Overlay, Published, Snapshot};
 
@@ -146,7 +147,12 @@ impl TestingSource {
         (Self { devnet, codes, changes, most, saved: BTreeMap::new(), next_id: 0 }, ChainControl(sender))
     }
 
-    async fn make(&mut self, feed: &mut Feed, change: ChainChange) -> Result<ChangeOutcome, ChangeError> {
+    /// Makes a change of the chain.
+    ///
+    /// # Errors
+    ///
+    /// Returns the [`ChangeError`] if the change was not made.
+    pub async fn make(&mut self, feed: &mut Feed, change: ChainChange) -> Result<ChangeOutcome, ChangeError> {
         match change {
             ChainChange::Mine { blocks, interval, timestamp } => {
                 let most = u64::from(self.most);
@@ -238,7 +244,7 @@ impl TestingSource {
     fn save(&mut self, feed: &Feed) -> u64 {
         let id = self.next_id;
         self.next_id += 1;
-        self.saved.insert(id, SavedChain { published: feed.snapshots.load(), clock: self.devnet.devnet.clock });
+        self.saved.insert(id, SavedChain { published: feed.snapshots.load(), clock: self.devnet.devnet.clock.clone() });
         if self.saved.len() > self.most as usize {
             self.saved.pop_first();
         }
