@@ -147,6 +147,11 @@ impl TestingSource {
         (Self { devnet, codes, changes, most, saved: BTreeMap::new(), next_id: 0 }, ChainControl(sender))
     }
 
+    /// Builds and publishes the next sub-block.
+    pub fn go_on(&mut self, feed: &mut Feed) {
+        self.devnet.go_on(feed);
+    }
+
     /// Makes a change of the chain.
     ///
     /// # Errors
@@ -276,7 +281,7 @@ impl FeedSource for TestingSource {
                         // Fails if the client no longer waits.
                         let _ = answer.send(self.make(&mut feed, change).await);
                     }
-                    _ = ticks.tick() => self.devnet.go_on(&mut feed),
+                    _ = ticks.tick() => self.go_on(&mut feed),
                 }
             }
         }
