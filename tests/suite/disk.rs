@@ -189,7 +189,7 @@ impl Plates {
                 Step::SetLen(len) => {
                     if lengths > 0 && (index < last || !matches!(leaves, Leaves::First)) {
                         lengths -= 1;
-                        content.resize(*len, 0);
+                        set_len(&mut content, *len);
                     }
                 }
                 Step::Write { offset, data } => {
@@ -215,6 +215,12 @@ impl Plates {
     }
 }
 
+/// Cuts the content, or extends it by zeros: in one piece, because `resize` takes long in an unoptimised build.
+fn set_len(content: &mut Vec<u8>, len: usize) {
+    content.truncate(len);
+    content.append(&mut vec![0; len - content.len()]);
+}
+
 impl StorageBackend for Disk {
     fn len(&self) -> io::Result<u64> {
         Ok(self.plates().seen.len() as u64)
@@ -230,7 +236,7 @@ impl StorageBackend for Disk {
     fn set_len(&self, len: u64) -> io::Result<()> {
         let mut plates = self.plates();
         plates.step()?;
-        plates.seen.resize(len as usize, 0);
+        set_len(&mut plates.seen, len as usize);
         plates.steps.push(Step::SetLen(len as usize));
         Ok(())
     }
@@ -241,7 +247,7 @@ impl StorageBackend for Disk {
         for step in std::mem::take(&mut plates.steps) {
             match step {
                 Step::Write { offset, data } => plates.synced[offset..offset + data.len()].copy_from_slice(&data),
-                Step::SetLen(len) => plates.synced.resize(len, 0),
+                Step::SetLen(len) => set_len(&mut plates.synced, len),
             }
         }
         Ok(())
@@ -252,7 +258,7 @@ impl StorageBackend for Disk {
         plates.step()?;
         let end = offset + data.len();
         if end > plates.seen.len() {
-            plates.seen.resize(end, 0);
+            set_len(&mut plates.seen, end);
             plates.steps.push(Step::SetLen(end));
         }
         plates.seen[offset..end].copy_from_slice(data);

@@ -140,9 +140,8 @@ impl Life {
         let codes = Arc::new(CodeCache::new(CODES));
         let chain = OwnChain::begin(config, &codes, &store, &StartupReason::default(), clock)?;
         let snapshots = Arc::new(chain.snapshots);
-        let forgetful = Store::in_memory(&metrics)?;
-        let pooled = if mutant == Mutant::ForgetfulPool { &forgetful } else { &store };
-        let pool = node::pool(config, &chain.spec, &snapshots, pooled)?;
+        let pooled = if mutant == Mutant::ForgetfulPool { Store::in_memory(&metrics)? } else { store.clone() };
+        let pool = node::pool(config, &chain.spec, &snapshots, &pooled)?;
         let approvals = Arc::new(Approvals::new(1, Duration::MAX, &metrics));
         let accounts = Accounts::new(chain.accounts, Vec::new());
         let wallet = node::wallet(config, &chain.spec, &codes, &pool, accounts, approvals, store.clone());

@@ -19,4 +19,7 @@ pub use self::{
 };
 
 /// The seeds that found a bug, each with a line on what it found. The suite runs them all.
-pub const FOUND: &[(u64, &str)] = &[];
+pub const FOUND: &[(u64, &str)] = &[(
+    183,
+    "On a store that had failed, a batch read old blocks for its fees, which panicked, instead of naming the failure.",
+)];

@@ -8,7 +8,7 @@ use std::{
 
 use alloy_consensus::{SignableTransaction, TxEip1559, TxEnvelope};
 use alloy_eips::Encodable2718;
-use alloy_primitives::{B256, Bytes, U256};
+use alloy_primitives::{Address, B256, Bytes, U256};
 use alloy_signer::SignerSync;
 use alloy_signer_local::PrivateKeySigner;
 use futures::{FutureExt, future::BoxFuture};
@@ -38,6 +38,8 @@ const GWEI: u128 = 1_000_000_000;
 /// The accounts that send transactions, and those that send batches. One does both.
 const SENDERS: std::ops::Range<usize> = 0..3;
 const WALLETS: std::ops::Range<usize> = 2..5;
+/// The account that tests edit.
+const EDITED: Address = Address::repeat_byte(0x55);
 /// The time between sub-blocks, in microseconds.
 const EVERY: u64 = 200_000;
 
@@ -57,7 +59,7 @@ impl fmt::Display for Violation {
 }
 
 /// Totals of runs.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     pub steps: usize,
     pub starts: usize,
@@ -66,6 +68,8 @@ pub struct Counts {
     pub batches: usize,
     pub blocks: u64,
     pub returns: usize,
+    /// The bitwise sum of the hashes of the last blocks.
+    pub heads: B256,
 }
 
 impl Counts {
@@ -77,12 +81,13 @@ impl Counts {
         self.batches += other.batches;
         self.blocks += other.blocks;
         self.returns += other.returns;
+        self.heads ^= other.heads;
     }
 }
 
 impl fmt::Display for Counts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { steps, starts, cuts, transactions, batches, blocks, returns } = self;
+        let Self { steps, starts, cuts, transactions, batches, blocks, returns, heads: _ } = self;
         write!(f, "{steps} steps, {starts} starts, {cuts} power cuts during a step, {returns} reorgs, ")?;
         write!(f, "{transactions} transactions and {batches} batches acknowledged, {blocks} blocks")
     }
@@ -118,7 +123,7 @@ struct Waiting {
     answer: BoxFuture<'static, Result<(), StoreError>>,
 }
 
-/// What a client waits to be acknowledged.
+/// A request that is not acknowledged yet.
 #[derive(Clone, Copy)]
 enum Asked {
     Transaction { place: Place, hash: B256, payment: usize },
@@ -188,9 +193,7 @@ impl Simulation {
                 return self.restart(left, again);
             }
             Step::Kill => return self.restart(self.disk.copy(), None),
-            Step::Stop => {
-                while self.life.store.commit_waiting() {}
-            }
+            Step::Stop => while self.life.store.commit_waiting() {},
             step => self.act(step)?,
         }
         if let Some(left) = self.take_left() {
@@ -376,7 +379,7 @@ impl Simulation {
 
     /// Starts the node again on a disk, the power failing meanwhile if there is a cut.
     fn restart(&mut self, disk: Disk, cut: Option<Cut>) -> Result<(), Broken> {
-        // Nobody hears the answers of a process that has ended.
+        // A process that has ended answers no client.
         (self.waiting, self.admitted) = (Vec::new(), Vec::new());
         self.disk = disk;
         if let Some(cut) = cut {
@@ -409,7 +412,7 @@ impl Simulation {
             };
             // Fills the gaps, and sends one transaction more.
             let end = self.record.end(address);
-            while next(&self.life) <= end.max(next(&self.life)) {
+            loop {
                 let sent = next(&self.life);
                 self.send(account, Nonce::Next, 5);
                 if next(&self.life) == sent {
@@ -429,18 +432,16 @@ impl Simulation {
             self.act(Step::Tick)?;
             self.record.check(&self.life)?;
         }
-        let after = self.life.snapshots.load().head().number();
+        let head = self.life.snapshots.load().head().clone();
+        let after = head.number();
         if after <= before || self.life.feed.status.is_degraded() {
             return Err((ALIVE, format!("the chain stands at block {after}")));
         }
         self.record.check_done(&self.life)?;
-        self.counts.blocks = after;
+        (self.counts.blocks, self.counts.heads) = (after, head.hash());
         Ok(self.counts)
     }
 }
-
-/// The account that tests edit.
-const EDITED: alloy_primitives::Address = alloy_primitives::Address::repeat_byte(0x55);
 
 fn not_started(error: eyre::Report) -> Broken {
     ("a node starts on what its disk has kept", format!("{error:#}"))

@@ -79,11 +79,14 @@ pub enum Nonce {
 pub struct Cut {
     /// The number of writes and syncs before it.
     pub after: usize,
-    /// What it leaves of the unsynced writes.
+    /// The unsynced writes that survive it.
     pub leaves: Leaves,
     /// The seed of what it tears.
     pub seed: u64,
 }
+
+/// A kind of step: its usual weight, and how to make one.
+type Kind = (u32, fn(&mut SmallRng) -> Step);
 
 impl Script {
     /// Returns the script of a seed.
@@ -102,7 +105,8 @@ impl Script {
             flags.extend([flag.to_owned(), value.to_string()]);
         }
         // Scripts differ in what they do most, which finds more than the same mixture in all of them.
-        let weights: Vec<u32> = Self::kinds(testing).iter().map(|(weight, _)| weight * rng.random_range(0..4)).collect();
+        let weights: Vec<u32> =
+            Self::kinds(testing).iter().map(|(weight, _)| weight * rng.random_range(0..4)).collect();
         let steps = rng.random_range(STEPS);
         let steps = (0..steps).map(|_| Self::step(testing, &weights, &mut rng)).collect();
         Self { testing, flags, steps }
@@ -121,7 +125,7 @@ impl Script {
     }
 
     /// Returns the kinds of steps with their usual weights.
-    fn kinds(testing: bool) -> &'static [(u32, fn(&mut SmallRng) -> Step)] {
+    fn kinds(testing: bool) -> &'static [Kind] {
         match testing {
             false => &[
                 (8, |_| Step::Tick),
