@@ -1,8 +1,14 @@
 //! A running node: builds its state, starts its actors in order, and stops them in the opposite order.
 
 mod live;
+mod parts;
 mod ports;
 mod start;
+
+pub use self::{
+    parts::{pool, wallet},
+    start::OwnChain,
+};
 
 use std::{
     net::{SocketAddr, TcpListener},
@@ -24,11 +30,10 @@ use self::{
 };
 use crate::{
     chain::ChainSpec,
-    config::{ApprovalPolicy, Config, RevertPolicy, UpgradePolicy},
-    engine::{BaseFeeRule, SimulationRules, load_kzg_settings},
+    config::{ApprovalPolicy, Config},
+    engine::load_kzg_settings,
     executor::{Drain, Executor, ExecutorConfig, LaneActor, LaneName},
     feed::{Feed, FeedSource, StateFeed, StopFeed, world::TradingWorld},
-    pool::{Pool, PoolLimits},
     rpc::{
         Access, AccessConfig, Awake, Backend, CPU_DMA_LATENCY, Filters, Front, FrontActor, IoMemory, IoThreads,
         MetricsAccess, RequestLimits, Serve, ServerConfig, ShapeLimits, StateCompletion, Stop, Subscriptions,
@@ -37,7 +42,7 @@ use crate::{
     state::{CodeCache, Snapshots},
     store::Store,
     telemetry::{Gauge, Metrics},
-    wallet::{Accounts, ApprovalSocket, Approvals, Fees, Impersonated, Ledger, Policy, Wallet, keys},
+    wallet::{Accounts, ApprovalSocket, Approvals, Impersonated, keys},
 };
 
 /// The time that requests under way may take to end when the node stops.
@@ -319,17 +324,7 @@ impl Actors {
             tokio::spawn(crate::rpc::serve_metrics(port, metrics.clone(), access));
         }
 
-        let limits = PoolLimits {
-            transactions: config.pool_transactions as usize,
-            per_account: config.pool_account_transactions as usize,
-            bytes: config.pool_bytes,
-            price_bump: config.pool_price_bump,
-            min_tip: u128::from(config.pool_min_tip),
-            contracts_may_send: spec.contracts_may_send(),
-        };
-        let kept = store.is_durable().then(|| store.clone());
-        let pool = Arc::new(Pool::new(spec.clone(), limits, snapshots.clone(), kept));
-        pool.restore()?;
+        let pool = parts::pool(&config, &spec, &snapshots, &store)?;
         // The feed executes blocks, so it has a thread of its own that nothing else waits for.
         let feed_thread = Arbiter::new();
         let feed = {
@@ -341,25 +336,8 @@ impl Actors {
         tokio::spawn(keep_up(metrics.clone(), MemoryGauges::new(&metrics), codes.clone(), memory.clone()));
         let subscriptions = Arc::new(Subscriptions::new(config.max_subscriptions as usize, memory.clone(), &metrics));
         tokio::spawn(announce(subscriptions.clone(), snapshots.clone(), pool.clone()));
-        let wallet = Wallet {
-            spec: spec.clone(),
-            codes: codes.clone(),
-            pool: pool.clone(),
-            accounts: Accounts::new(accounts, keyed),
-            fees: Fees::new(spec.clone(), limits.min_tip),
-            approvals: approvals.clone(),
-            ledger: Ledger::new(store, u64::from(config.wallet_keep_batches)),
-            policy: wallet_policy(&config),
-            rules: SimulationRules {
-                base_fee: BaseFeeRule::Block,
-                block_time: spec.block_time(),
-                state_roots: false,
-                gas_cap: config.gas_cap,
-                max_blocks: config.max_blocks,
-                // geth's tolerance. It is less than the margin, and a slow call runs a few times instead of dozens.
-                estimate_tolerance: 0.015,
-            },
-        };
+        let signers = Accounts::new(accounts, keyed);
+        let wallet = parts::wallet(&config, &spec, &codes, &pool, signers, approvals.clone(), store);
         let backend = Arc::new(Backend {
             spec,
             codes,
@@ -415,19 +393,6 @@ impl Actors {
         if let Some(beside) = &self.beside {
             beside.keep().await;
         }
-    }
-}
-
-fn wallet_policy(config: &Config) -> Policy {
-    Policy {
-        ask: config.wallet_approval == ApprovalPolicy::Ask,
-        deny: config.wallet_approval == ApprovalPolicy::Deny,
-        max_calls: config.wallet_max_calls as usize,
-        max_bytes: config.wallet_max_bytes as usize,
-        allow_upgrade: config.wallet_upgrade == UpgradePolicy::Allow,
-        refuse_reverts: config.wallet_revert == RevertPolicy::Refuse,
-        gas_margin: u64::from(config.wallet_gas_margin),
-        executor: config.wallet_executor,
     }
 }
 

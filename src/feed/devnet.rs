@@ -1,8 +1,9 @@
 //! The devnet: a chain that presim builds itself, a sub-block at a time.
 
 use std::{
+    sync::Arc,
     thread,
-    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
+    time::{Duration, Instant},
 };
 
 use alloy_consensus::transaction::Recovered;
@@ -16,6 +17,7 @@ use tokio::time::{MissedTickBehavior, interval_at};
 use super::{
     Feed, FeedSource,
     apply::{Applied, SubBlock, SubBlockStep, extend, open_block, seal},
+    clock::{BlockClock, Clock},
     journal::Journal,
     world::Traffic,
 };
@@ -42,8 +44,9 @@ pub struct Devnet {
 }
 
 impl Devnet {
-    /// Creates a devnet with `sub_blocks` sub-blocks per block, one at each interval `every`.
+    /// Creates a devnet with `sub_blocks` sub-blocks per block, one at each interval `every` of `clock`.
     pub fn new(
+        clock: Arc<dyn Clock>,
         spec: ChainSpec,
         sub_blocks: u32,
         every: Duration,
@@ -53,7 +56,7 @@ impl Devnet {
         // Half of the interval. The other half is for publishing, sealing, and the last transaction, which is not cut
         // short. On a busy machine an eighth is little beside that, and on an idle one it is more than a sub-block
         // takes.
-        let clock = BlockClock::default();
+        let clock = BlockClock::new(clock);
         Self { spec, sub_blocks, fee_recipient, traffic, clock, picking: every / 2, giving_way: every / 8 }
     }
 
@@ -110,12 +113,14 @@ impl Devnet {
     fn fill(&mut self, on: &Snapshot, open: &OpenBlock, pool: &Pool) -> Applied {
         let mut best = pool.best(on, self.fees(open));
         let traffic = &mut self.traffic;
-        let (began, picking, giving_way) = (Instant::now(), self.picking, self.giving_way);
-        let has_time = || began.elapsed() < picking;
+        let (clock, picking, giving_way) = (self.clock.source(), self.picking, self.giving_way);
+        let began = clock.monotonic();
+        let elapsed = || clock.monotonic().saturating_sub(began);
+        let has_time = || elapsed() < picking;
         // A request that waits for this core runs before the next transaction. Without the pause, it would wait
         // milliseconds for the operating system's scheduler.
         let give_way = || {
-            if began.elapsed() < giving_way {
+            if elapsed() < giving_way {
                 thread::yield_now();
             }
         };
@@ -160,41 +165,6 @@ impl Devnet {
     }
 }
 
-/// The clock of a devnet's blocks: the system's, moved by a number of seconds.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct BlockClock {
-    /// Seconds that the clock is ahead of the system's.
-    pub ahead: i64,
-    /// The timestamp of the next block, if it is fixed.
-    fixed: Option<u64>,
-}
-
-impl BlockClock {
-    /// Returns the time, in Unix seconds.
-    pub fn now(&self) -> u64 {
-        SystemTime::now()
-            .duration_since(UNIX_EPOCH)
-            .map_or(0, |since| since.as_secs())
-            .saturating_add_signed(self.ahead)
-    }
-
-    /// Sets the clock to `timestamp`, which becomes that of the next block.
-    pub fn set(&mut self, timestamp: u64) {
-        self.ahead = self.ahead.saturating_add_unsigned(timestamp).saturating_sub_unsigned(self.now());
-        self.fix(timestamp);
-    }
-
-    /// Sets the timestamp of the next block. The clock stays.
-    pub const fn fix(&mut self, timestamp: u64) {
-        self.fixed = Some(timestamp);
-    }
-
-    /// Returns the timestamp of the block after one at `parent`, which is later.
-    fn next(&mut self, parent: u64) -> u64 {
-        self.fixed.take().unwrap_or_else(|| self.now()).max(parent.saturating_add(1))
-    }
-}
-
 /// A [`Devnet`] that runs by itself.
 #[derive(Debug)]
 pub struct DevnetSource {
@@ -226,7 +196,7 @@ type Step = fn(&mut Devnet, &Snapshot, &Pool) -> Result<SubBlockStep, BlockExecu
 
 impl DevnetSource {
     /// Builds and publishes the next sub-block.
-    pub(super) fn go_on(&mut self, feed: &mut Feed) {
+    pub fn go_on(&mut self, feed: &mut Feed) {
         self.go_on_by(feed, Devnet::step);
     }
 

@@ -2,6 +2,7 @@
 
 pub mod apply;
 pub mod chain_file;
+pub mod clock;
 pub mod devnet;
 pub mod flashblocks;
 pub mod journal;

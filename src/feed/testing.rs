@@ -12,7 +12,8 @@ use tokio::{
 use super::{
     Feed, FeedSource,
     apply::stand_on,
-    devnet::{BlockClock, Devnet, DevnetSource},
+    clock::BlockClock,
+    devnet::{Devnet, DevnetSource},
 };
 use crate::state::{CodeCache, Overlay, Published, Snapshot};
 
@@ -147,7 +148,17 @@ impl TestingSource {
         (Self { devnet, codes, changes, most, saved: BTreeMap::new(), next_id: 0 }, ChainControl(sender))
     }
 
-    async fn make(&mut self, feed: &mut Feed, change: ChainChange) -> Result<ChangeOutcome, ChangeError> {
+    /// Builds and publishes the next sub-block.
+    pub fn go_on(&mut self, feed: &mut Feed) {
+        self.devnet.go_on(feed);
+    }
+
+    /// Makes a change of the chain.
+    ///
+    /// # Errors
+    ///
+    /// Returns the [`ChangeError`] if the change was not made.
+    pub async fn make(&mut self, feed: &mut Feed, change: ChainChange) -> Result<ChangeOutcome, ChangeError> {
         match change {
             ChainChange::Mine { blocks, interval, timestamp } => {
                 let most = u64::from(self.most);
@@ -250,7 +261,7 @@ impl TestingSource {
     fn save(&mut self, feed: &Feed) -> u64 {
         let id = self.next_id;
         self.next_id += 1;
-        self.saved.insert(id, SavedChain { published: feed.snapshots.load(), clock: self.devnet.devnet.clock });
+        self.saved.insert(id, SavedChain { published: feed.snapshots.load(), clock: self.devnet.devnet.clock.clone() });
         if self.saved.len() > self.most as usize {
             self.saved.pop_first();
         }
@@ -282,7 +293,7 @@ impl FeedSource for TestingSource {
                         // Fails if the client no longer waits.
                         let _ = answer.send(self.make(&mut feed, change).await);
                     }
-                    _ = ticks.tick() => self.devnet.go_on(&mut feed),
+                    _ = ticks.tick() => self.go_on(&mut feed),
                 }
             }
         }

@@ -15,6 +15,7 @@ use crate::{
         FeedSource, Still,
         apply::stand_on,
         chain_file,
+        clock::{Clock, SystemClock},
         devnet::{Devnet, DevnetSource, publish},
         journal::{ChainIdentity, Journal},
         testing::TestingSource,
@@ -39,60 +40,98 @@ pub struct Start {
     pub trading: Option<TradingWorld>,
 }
 
+/// A chain of presim's own, up to its newest sub-block, before anything runs.
+pub struct OwnChain {
+    /// The rules of the chain.
+    pub spec: ChainSpec,
+    /// The published snapshots.
+    pub snapshots: Snapshots,
+    /// The devnet that builds the chain; `None` if it stands still.
+    pub devnet: Option<DevnetSource>,
+    /// The accounts that the node signs for.
+    pub accounts: Vec<PrivateKeySigner>,
+    /// Whether the chain is the built-in devnet.
+    pub builtin: bool,
+    /// The addresses of the trading world's contracts; `None` on a chain without them.
+    pub trading: Option<TradingWorld>,
+}
+
+impl OwnChain {
+    /// Creates the chain that `config` names, or restores it from `store`. Its blocks have the time of `clock`.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error that names the flag if a file cannot be read or is invalid, a block is invalid, or the store
+    /// holds another chain.
+    pub fn begin(
+        config: &Config,
+        codes: &Arc<CodeCache>,
+        store: &Store,
+        reason: &StartupReason,
+        clock: Arc<dyn Clock>,
+    ) -> eyre::Result<Self> {
+        let accounts = DevAccounts { users: world::dev_signers()?, traffic: world::traffic_signers()? };
+        let journal = store.is_durable().then(|| Journal::new(store.clone(), u64::from(config.keep_blocks)));
+        let known = if store.is_durable() { ChainIdentity::read(store)? } else { None };
+        reason.set(match (&known, &config.chain) {
+            (_, Some(_)) => "it imports the blocks of --chain",
+            (Some(_), None) => "it takes up the chain of its store",
+            (None, None) => "it builds its first block",
+        });
+        let Begun { about, snapshots } = match (known, &journal) {
+            (Some(about), Some(journal)) => resume(config, codes, &accounts, store, about, journal)?,
+            (_, journal) => {
+                let begun = found(config, codes, &accounts, clock.unix().as_secs())?;
+                if let Some(journal) = journal {
+                    let (published, head) = (begun.snapshots.load(), begun.snapshots.newest());
+                    let blocks = (0..=head.head.number()).filter_map(|number| published.sealed_block(number));
+                    journal.found(&begun.about, blocks.collect(), &head)?;
+                    begun.snapshots.set_archive(journal.keeper());
+                }
+                begun
+            }
+        };
+        let mut spec = ChainSpec::new(about.config.clone(), config.block_time())?;
+        if config.testing {
+            spec = spec.with_contracts_sending();
+        }
+        let head = snapshots.newest();
+        let (builtin, trading) = (about.builtin, about.trading);
+        // Nothing is mined on a static chain, so no account of the node is offered to send from.
+        let (devnet, accounts) = match config.feed() {
+            FeedName::Static => (None, Vec::new()),
+            FeedName::Devnet => {
+                let mut devnet = devnet(config, &spec, &head, &accounts, about.trading, clock);
+                if head.open.is_none() {
+                    let first = devnet.first(&head).wrap_err("the first block cannot be opened")?;
+                    publish(&snapshots, journal.as_ref(), first)?;
+                }
+                let source = DevnetSource { devnet, journal, every: config.sub_block() };
+                (Some(source), funded(&accounts.users, &head))
+            }
+        };
+        Ok(Self { spec, snapshots, devnet, accounts, builtin, trading })
+    }
+}
+
 /// Returns the chain for `config`, up to its newest sub-block.
 ///
 /// # Errors
 ///
-/// Returns an error that names the flag if a file cannot be read or is invalid, a block is invalid, or the store holds
-/// another chain.
+/// Returns an error as [`OwnChain::begin`] does.
 pub fn begin(config: &Config, codes: &Arc<CodeCache>, store: &Store, reason: &StartupReason) -> eyre::Result<Start> {
-    let accounts = DevAccounts { users: world::dev_signers()?, traffic: world::traffic_signers()? };
-    let journal = store.is_durable().then(|| Journal::new(store.clone(), u64::from(config.keep_blocks)));
-    let known = if store.is_durable() { ChainIdentity::read(store)? } else { None };
-    reason.set(match (&known, &config.chain) {
-        (_, Some(_)) => "it imports the blocks of --chain",
-        (Some(_), None) => "it takes up the chain of its store",
-        (None, None) => "it builds its first block",
-    });
-    let Begun { about, snapshots } = match (known, &journal) {
-        (Some(about), Some(journal)) => resume(config, codes, &accounts, store, about, journal)?,
-        (_, journal) => {
-            let begun = found(config, codes, &accounts)?;
-            if let Some(journal) = journal {
-                let (published, head) = (begun.snapshots.load(), begun.snapshots.newest());
-                let blocks = (0..=head.head.number()).filter_map(|number| published.sealed_block(number));
-                journal.found(&begun.about, blocks.collect(), &head)?;
-                begun.snapshots.set_archive(journal.keeper());
-            }
-            begun
+    let clock = Arc::new(SystemClock::default());
+    let OwnChain { spec, snapshots, devnet, accounts, builtin, trading } =
+        OwnChain::begin(config, codes, store, reason, clock)?;
+    let (source, testing): (Box<dyn FeedSource>, _) = match devnet {
+        None => (Box::new(Still), if config.testing { Testing::Static } else { Testing::Off }),
+        Some(source) if config.testing => {
+            let (source, control) = TestingSource::new(source, codes.clone(), config.testing_limit);
+            (Box::new(source), Testing::Devnet(control))
         }
+        Some(source) => (Box::new(source), Testing::Off),
     };
-    let mut spec = ChainSpec::new(about.config.clone(), config.block_time())?;
-    if config.testing {
-        spec = spec.with_contracts_sending();
-    }
-    let head = snapshots.newest();
-    let (builtin, trading) = (about.builtin, about.trading);
-    // Nothing is mined on a static chain, so no account of the node is offered to send from.
-    let (source, testing, signers): (Box<dyn FeedSource>, _, _) = match config.feed() {
-        FeedName::Static => (Box::new(Still), if config.testing { Testing::Static } else { Testing::Off }, Vec::new()),
-        FeedName::Devnet => {
-            let mut devnet = devnet(config, &spec, &head, &accounts, about.trading);
-            if head.open.is_none() {
-                let first = devnet.first(&head).wrap_err("the first block cannot be opened")?;
-                publish(&snapshots, journal.as_ref(), first)?;
-            }
-            let source = DevnetSource { devnet, journal, every: config.sub_block() };
-            let signers = funded(&accounts.users, &head);
-            if config.testing {
-                let (source, control) = TestingSource::new(source, codes.clone(), config.testing_limit);
-                (Box::new(source), Testing::Devnet(control), signers)
-            } else {
-                (Box::new(source), Testing::Off, signers)
-            }
-        }
-    };
-    Ok(Start { spec, snapshots, source, testing, accounts: signers, builtin, trading })
+    Ok(Start { spec, snapshots, source, testing, accounts, builtin, trading })
 }
 
 /// Refuses a store that holds a chain of presim's own, if an upstream's is to be followed.
@@ -111,12 +150,13 @@ struct Begun {
 }
 
 /// Creates the chain of `config`: its genesis, and the blocks of a file on it.
-fn found(config: &Config, codes: &CodeCache, accounts: &DevAccounts) -> eyre::Result<Begun> {
+/// A chain without a genesis file begins at the time `now`, in Unix seconds.
+fn found(config: &Config, codes: &CodeCache, accounts: &DevAccounts, now: u64) -> eyre::Result<Begun> {
     let given = config.genesis.as_deref().map(read_genesis).transpose()?;
     let builtin = given.is_none();
     let (genesis, genesis_file) = match given {
         Some((genesis, hash)) => (genesis, Some(hash)),
-        None => (world::dev_genesis(&accounts.all(), now()), None),
+        None => (world::dev_genesis(&accounts.all(), now), None),
     };
     let spec = ChainSpec::new(genesis.config.clone(), config.block_time())?;
     let (state, trading) = if builtin {
@@ -167,7 +207,8 @@ fn resume(
     // The states before the base are only in the chain file.
     let anew = config.chain.is_some() && journal.base()? == about.founded;
     let snapshots = if anew {
-        let Begun { snapshots, .. } = found(config, codes, accounts)?;
+        // The chain has a genesis file, so it does not depend on the time.
+        let Begun { snapshots, .. } = found(config, codes, accounts, 0)?;
         snapshots.set_archive(journal.keeper());
         journal.replay_on(&snapshots, codes)?;
         snapshots
@@ -303,6 +344,7 @@ fn devnet(
     head: &Snapshot,
     accounts: &DevAccounts,
     trading: Option<TradingWorld>,
+    clock: Arc<dyn Clock>,
 ) -> Devnet {
     // Prefers accounts whose nonces no client relies on.
     let mut signers = funded(&accounts.traffic, head);
@@ -321,9 +363,5 @@ fn devnet(
     } else {
         Some(Traffic::new(traffic, config.traffic_seed, spec.chain_id(), signers, trading))
     };
-    Devnet::new(spec.clone(), config.sub_blocks, config.sub_block(), config.fee_recipient, traffic)
-}
-
-fn now() -> u64 {
-    std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |since| since.as_secs())
+    Devnet::new(clock, spec.clone(), config.sub_blocks, config.sub_block(), config.fee_recipient, traffic)
 }

@@ -1,4 +1,4 @@
-//! The durable store: one redb file and one writer thread, which commits many writes at once.
+//! The durable store: one redb file and one writer, which commits many writes at once.
 
 mod guard;
 mod image;
@@ -16,14 +16,15 @@ use std::{
     panic::{AssertUnwindSafe, catch_unwind},
     path::{Path, PathBuf},
     sync::{
-        Arc, OnceLock, Weak,
+        Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak,
         atomic::{AtomicBool, Ordering::Relaxed},
+        mpsc,
     },
     thread::{self, JoinHandle},
     time::{Duration, Instant},
 };
 
-use crossbeam::channel::{Receiver, Sender, TrySendError, bounded};
+use crossbeam::channel::{Receiver, Select, Sender, TryRecvError, TrySendError, bounded};
 use indicatif::ProgressBar;
 use redb::{
     Builder, Database, DatabaseError, ReadTransaction, ReadableDatabase, StorageBackend, StorageError,
@@ -46,9 +47,13 @@ const CACHE: usize = 64 << 20;
 
 /// An embedded database. Cheap to clone; dropping the last clone closes it.
 ///
-/// A write is a closure over a transaction. One thread takes all waiting writes, runs them in the order of arrival in
+/// A write is a closure over a transaction. The writer takes all waiting writes, runs them in the order of arrival in
 /// one transaction, commits it to the disk, and only then reports to each caller, so that a thousand clients share one
 /// wait for the disk. Every write is on the disk no later than the writes that arrived after it.
+///
+/// The writer is a value under a lock. A thread runs it whenever writes wait, and so does whoever waits for the disk in
+/// [`write_now`](Self::write_now). A store without the thread ([`open_stepped`](Self::open_stepped)) commits only when
+/// its owner says so.
 ///
 /// If a commit fails, as on a full disk, every later write fails with the same error until the node is restarted.
 #[derive(Clone, Debug)]
@@ -59,7 +64,9 @@ pub struct Store {
 struct Shared {
     db: Arc<Database>,
     writes: Option<Sender<Write>>,
-    writer: Option<JoinHandle<()>>,
+    writer: Arc<Mutex<Writer>>,
+    /// The thread that runs the writer; `None` if the store's owner does.
+    thread: Option<JoinHandle<()>>,
     failure: Arc<OnceLock<StoreError>>,
     durable: bool,
     /// Version of the file's format when it was opened.
@@ -129,7 +136,7 @@ pub enum StoreError {
 
 /// The closure of a write, which changes the tables. An error from it fails the commit, and with it the store.
 pub type Change = Box<dyn FnOnce(&WriteTransaction) -> Result<(), redb::Error> + Send>;
-/// A callback that receives the outcome of a write, on the writer's thread.
+/// A callback that receives the outcome of a write, on the thread that commits it.
 pub type Done = Box<dyn FnOnce(Result<(), StoreError>) + Send>;
 
 struct Write {
@@ -213,7 +220,7 @@ impl Store {
                 // Created under a temporary name, so that a file with the final name is always complete.
                 let fresh = dir.join(format!("{FILE}.new"));
                 let file = file_options().create(true).truncate(true).open(&fresh).map_err(failed)?;
-                drop(Self::on(backend(dir, file)?, dir, true, metrics)?);
+                drop(Self::on(backend(dir, file)?, dir, true, metrics)?.with_thread()?);
                 fs::rename(&fresh, &path).and_then(|()| alone.sync_all()).map_err(failed)?;
             }
         }
@@ -221,7 +228,7 @@ impl Store {
         if file.metadata().map_err(failed)?.len() == 0 {
             return Err(StoreError::Damaged { path: dir.to_owned(), problem: "it is empty".to_owned() });
         }
-        let store = Self::on(backend(dir, file)?, dir, true, metrics)?;
+        let store = Self::on(backend(dir, file)?, dir, true, metrics)?.with_thread()?;
         if fs::metadata(dir).map_err(failed)?.permissions().mode() & 0o077 != 0 {
             tracing::warn!("{} is accessible to users other than its owner: run chmod 700 on it", dir.display());
         }
@@ -233,7 +240,16 @@ impl Store {
     /// # Errors
     /// Returns the same errors as [`open`](Self::open).
     pub fn open_on(backend: impl StorageBackend, name: &Path, metrics: &Metrics) -> Result<Self, StoreError> {
-        Self::on(backend, name, true, metrics)
+        Self::on(backend, name, true, metrics)?.with_thread()
+    }
+
+    /// Opens a store on the given backend like [`open_on`](Self::open_on), but without a thread that commits: writes
+    /// wait until [`commit_waiting`](Self::commit_waiting). What waits still when the store is dropped is lost.
+    ///
+    /// # Errors
+    /// Returns the same errors as [`open`](Self::open).
+    pub fn open_stepped(backend: impl StorageBackend, name: &Path, metrics: &Metrics) -> Result<Self, StoreError> {
+        Ok(Self { shared: Arc::new(Self::on(backend, name, true, metrics)?) })
     }
 
     /// Creates a store in memory, whose content is lost when the last clone is dropped.
@@ -241,10 +257,11 @@ impl Store {
     /// # Errors
     /// Returns [`StoreError::Open`] if the database or the writer's thread cannot be created.
     pub fn in_memory(metrics: &Metrics) -> Result<Self, StoreError> {
-        Self::on(InMemoryBackend::new(), Path::new("memory"), false, metrics)
+        Self::on(InMemoryBackend::new(), Path::new("memory"), false, metrics)?.with_thread()
     }
 
-    fn on(backend: impl StorageBackend, path: &Path, durable: bool, metrics: &Metrics) -> Result<Self, StoreError> {
+    /// Opens a store whose writer nothing runs yet.
+    fn on(backend: impl StorageBackend, path: &Path, durable: bool, metrics: &Metrics) -> Result<Shared, StoreError> {
         let damaged = |problem: String| StoreError::Damaged { path: path.to_owned(), problem };
         let guarded = Guarded::new(backend);
         let fresh = guarded.is_empty().map_err(|error| damaged(error.to_string()))?;
@@ -292,6 +309,7 @@ impl Store {
         let (writes, waiting) = bounded(WAITING);
         let (db, failure) = (Arc::new(db), Arc::new(OnceLock::new()));
         let writer = Writer {
+            waiting,
             db: db.clone(),
             begin: Box::new(move || guarded.let_through()),
             failure: failure.clone(),
@@ -301,21 +319,14 @@ impl Store {
                 &[],
             ),
         };
-        let writer = thread::Builder::new()
-            .name("presim-store".to_owned())
-            .spawn(move || writer.run(&waiting))
-            .map_err(|error| StoreError::Open { path: path.to_owned(), problem: error.to_string() })?;
-        Ok(Self {
-            shared: Arc::new(Shared {
-                db,
-                writes: Some(writes),
-                writer: Some(writer),
-                failure,
-                durable,
-                version,
-                path: path.to_owned(),
-            }),
-        })
+        let (writes, writer, path) = (Some(writes), Arc::new(Mutex::new(writer)), path.to_owned());
+        Ok(Shared { db, writes, writer, thread: None, failure, durable, version, path })
+    }
+
+    /// Commits the writes that wait, or up to [`GROUP`] of them, and reports their outcome. Returns whether there were
+    /// any.
+    pub fn commit_waiting(&self) -> bool {
+        lock(&self.shared.writer).step() == CommitStep::Committed
     }
 
     /// Returns the version of the file's format when it was opened, at most [`FORMAT`].
@@ -365,7 +376,7 @@ impl Store {
         self.write_then(change, |_| ())
     }
 
-    /// Queues a write like [`write`](Self::write), and calls `then` with its outcome on the writer's thread.
+    /// Queues a write like [`write`](Self::write), and calls `then` with its outcome on the thread that commits.
     ///
     /// # Errors
     ///
@@ -397,13 +408,26 @@ impl Store {
         &self,
         change: impl FnOnce(&WriteTransaction) -> Result<(), redb::Error> + Send + 'static,
     ) -> Result<(), StoreError> {
-        let (tell, told) = std::sync::mpsc::channel();
+        let (tell, told) = mpsc::channel();
         let done = move |how| {
             let _ = tell.send(how);
         };
-        let write = Write { change: Box::new(change), done: Box::new(done) };
-        self.writes()?.send(write).map_err(|_| StoreError::Stopping)?;
-        told.recv().map_err(|_| StoreError::Stopping)?
+        let mut write = Write { change: Box::new(change), done: Box::new(done) };
+        let writes = self.writes()?;
+        while let Err(error) = writes.try_send(write) {
+            write = match error {
+                TrySendError::Full(write) => write,
+                TrySendError::Disconnected(_) => return Err(StoreError::Stopping),
+            };
+            self.commit_waiting();
+        }
+        loop {
+            match told.try_recv() {
+                // The writer's thread may commit it first. Then the outcome is known when the lock is free again.
+                Err(mpsc::TryRecvError::Empty) => self.commit_waiting(),
+                told => return told.map_err(|_| StoreError::Stopping)?,
+            };
+        }
     }
 
     fn writes(&self) -> Result<&Sender<Write>, StoreError> {
@@ -430,16 +454,56 @@ fn backend(dir: &Path, file: File) -> Result<FileBackend, StoreError> {
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        // Closing the queue ends the writer once the waiting writes are committed.
+        // Closing the queue ends the thread once the waiting writes are committed.
         drop(self.writes.take());
-        if let Some(writer) = self.writer.take().filter(|writer| writer.thread().id() != thread::current().id()) {
-            let _ = writer.join();
+        if let Some(thread) = self.thread.take().filter(|thread| thread.thread().id() != thread::current().id()) {
+            let _ = thread.join();
         }
     }
 }
 
-/// The state of the writer's thread.
+impl Shared {
+    /// Starts the thread that runs the writer.
+    fn with_thread(mut self) -> Result<Store, StoreError> {
+        let (writer, waiting) = (self.writer.clone(), lock(&self.writer).waiting.clone());
+        let run = move || {
+            let mut select = Select::new();
+            select.recv(&waiting);
+            loop {
+                // Writes are taken out of the queue under the lock, so that they keep their order.
+                select.ready();
+                if lock(&writer).step() == CommitStep::Closed {
+                    break;
+                }
+            }
+        };
+        let thread = thread::Builder::new()
+            .name("presim-store".to_owned())
+            .spawn(run)
+            .map_err(|error| StoreError::Open { path: self.path.clone(), problem: error.to_string() })?;
+        self.thread = Some(thread);
+        Ok(Store { shared: Arc::new(self) })
+    }
+}
+
+fn lock(writer: &Mutex<Writer>) -> MutexGuard<'_, Writer> {
+    writer.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The outcome of a step of the writer.
+#[derive(PartialEq, Eq)]
+enum CommitStep {
+    /// A group of writes was committed, or has failed.
+    Committed,
+    /// No write waits.
+    Idle,
+    /// No write waits, and none will come.
+    Closed,
+}
+
+/// The side of the queue that commits.
 struct Writer {
+    waiting: Receiver<Write>,
     db: Arc<Database>,
     /// Called before each commit. Lets through the writes that [`Guarded`] holds back.
     begin: Box<dyn Fn() -> io::Result<()> + Send>,
@@ -448,29 +512,34 @@ struct Writer {
 }
 
 impl Writer {
-    fn run(self, waiting: &Receiver<Write>) {
-        while let Ok(first) = waiting.recv() {
-            let began = Instant::now();
-            let group = std::iter::once(first).chain(waiting.try_iter()).take(GROUP);
-            let (changes, dones): (Vec<_>, Vec<_>) = group.map(|Write { change, done }| (change, done)).unzip();
-            let how = match self.failure.get() {
-                Some(failure) => Err(failure.clone()),
-                None => self.commit(changes).map_err(|problem| {
-                    tracing::error!(problem, "the store cannot be written: restart the node to write again");
-                    self.failure.get_or_init(|| StoreError::Failed(problem)).clone()
-                }),
-            };
-            self.seconds.record(began.elapsed());
-            for done in dones {
-                let how = how.clone();
-                if catch_unwind(AssertUnwindSafe(|| done(how))).is_err() {
-                    tracing::error!("the callback of a write panicked");
-                }
+    /// Commits a group of the writes that wait, and reports their outcome.
+    fn step(&self) -> CommitStep {
+        let first = match self.waiting.try_recv() {
+            Ok(first) => first,
+            Err(TryRecvError::Empty) => return CommitStep::Idle,
+            Err(TryRecvError::Disconnected) => return CommitStep::Closed,
+        };
+        let began = Instant::now();
+        let group = std::iter::once(first).chain(self.waiting.try_iter()).take(GROUP);
+        let (changes, dones): (Vec<_>, Vec<_>) = group.map(|Write { change, done }| (change, done)).unzip();
+        let how = match self.failure.get() {
+            Some(failure) => Err(failure.clone()),
+            None => self.commit(changes).map_err(|problem| {
+                tracing::error!(problem, "the store cannot be written: restart the node to write again");
+                self.failure.get_or_init(|| StoreError::Failed(problem)).clone()
+            }),
+        };
+        self.seconds.record(began.elapsed());
+        for done in dones {
+            let how = how.clone();
+            if catch_unwind(AssertUnwindSafe(|| done(how))).is_err() {
+                tracing::error!("the callback of a write panicked");
             }
         }
+        CommitStep::Committed
     }
 
-    /// Commits changes, or returns the problem. A panic is one too, because this thread must still report to callers.
+    /// Commits changes, or returns the problem. A panic is one too, because the callers must still be told.
     fn commit(&self, changes: Vec<Change>) -> Result<(), String> {
         let committed = catch_unwind(AssertUnwindSafe(|| {
             (self.begin)()?;

@@ -51,7 +51,7 @@ use crate::{
     meter::Meter,
     pool::{Pool, PoolError},
     state::{CodeCache, Included, Overlay, Published, Selector, Snapshot},
-    store::Commit,
+    store::{Commit, StoreError},
 };
 
 /// Maximum number of retries with new nonces, if other transactions have taken the chosen ones.
@@ -181,6 +181,15 @@ impl Wallet {
         Ok(())
     }
 
+    /// Checks that the store can be written. Called before fees are filled in, which may read old blocks from a store
+    /// that has failed.
+    ///
+    /// # Errors
+    /// Returns [`StoreError::Failed`] if a commit has failed.
+    pub fn check_store(&self) -> Result<(), StoreError> {
+        self.ledger.store().failure().map_or(Ok(()), |failure| Err(failure.clone()))
+    }
+
     fn plan(
         &self,
         batch: &BatchRequest,
@@ -189,6 +198,7 @@ impl Wallet {
         overlay: &mut Overlay,
         meter: Meter,
     ) -> Result<Plan, WalletError> {
+        self.check_store()?;
         let snapshot = pending(published)?;
         let fees = self.fees.fill(CallFees::default(), batch.atomic_required, published);
         let planner = Planner {

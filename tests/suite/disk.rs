@@ -1,22 +1,24 @@
-//! A disk that can lose power and can be full.
+//! A disk that can lose power, can be full and can fail.
 
 use std::{
     fmt::{self, Debug, Formatter},
     io,
     ops::Bound,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
 };
 
 use rand::{Rng, rngs::SmallRng};
 use redb::{BackendError, StorageBackend};
 use tokio::sync::oneshot;
 
-use crate::support::BOUND;
-
 /// The bytes that a disk writes atomically.
 const SECTOR: usize = 512;
-/// The error code `ENOSPC`.
+/// The error codes `ENOSPC` and `EIO`.
 const NO_SPACE: i32 = 28;
+const IO: i32 = 5;
+/// The time in which a power cut must come.
+const BOUND: Duration = Duration::from_secs(30);
 
 /// A disk. It remembers the writes since the last sync, any of which a power cut may lose.
 #[derive(Clone, Debug, Default)]
@@ -29,7 +31,10 @@ struct Plates {
     steps: Vec<Step>,
     /// The content that readers see, with all writes.
     seen: Vec<u8>,
-    full: bool,
+    /// The number of writes and syncs before the disk is full.
+    full: Option<usize>,
+    /// The number of writes and syncs before one that fails.
+    failure: Option<usize>,
     cut: Option<Cut>,
 }
 
@@ -41,7 +46,8 @@ struct Cut {
     rng: SmallRng,
     /// Called right before the cut.
     before: Box<dyn FnOnce() + Send>,
-    done: oneshot::Sender<(Disk, bool)>,
+    /// Called with a disk with the surviving content, and whether there were unsynced writes.
+    done: Box<dyn FnOnce(Disk, bool) + Send>,
 }
 
 impl Debug for Cut {
@@ -93,8 +99,25 @@ impl Disk {
         before: impl FnOnce() + Send + 'static,
     ) -> (Self, bool) {
         let (done, cut) = oneshot::channel();
-        self.plates().cut = Some(Cut { after, leaves, rng, before: Box::new(before), done });
+        self.cut_then(after, leaves, rng, before, move |left, unsynced| drop(done.send((left, unsynced))));
         tokio::time::timeout(BOUND, cut).await.expect("the disk is written to").expect("the power fails")
+    }
+
+    /// Cuts the power like [`cut`](Self::cut), and calls `done` with its outcome.
+    pub fn cut_then(
+        &self,
+        after: usize,
+        leaves: Leaves,
+        rng: SmallRng,
+        before: impl FnOnce() + Send + 'static,
+        done: impl FnOnce(Self, bool) + Send + 'static,
+    ) {
+        self.plates().cut = Some(Cut { after, leaves, rng, before: Box::new(before), done: Box::new(done) });
+    }
+
+    /// Returns a disk with the content that survives if the power fails now.
+    pub fn left(&self, leaves: Leaves, mut rng: SmallRng) -> Self {
+        Self::with(self.plates().left(leaves, &mut rng))
     }
 
     /// Returns the size in bytes that readers see.
@@ -109,7 +132,17 @@ impl Disk {
 
     /// Fails all later writes.
     pub fn fill(&self) {
-        self.plates().full = true;
+        self.fill_after(0);
+    }
+
+    /// Fails all writes and syncs after `after` more.
+    pub fn fill_after(&self, after: usize) {
+        self.plates().full = Some(after);
+    }
+
+    /// Fails a single write or sync, after `after` more.
+    pub fn fail_after(&self, after: usize) {
+        self.plates().failure = Some(after);
     }
 }
 
@@ -120,13 +153,24 @@ impl Plates {
             if cut.after == 0 {
                 (cut.before)();
                 let left = Disk::with(self.left(cut.leaves, &mut cut.rng));
-                let _ = cut.done.send((left, !self.steps.is_empty()));
+                (cut.done)(left, !self.steps.is_empty());
             } else {
                 cut.after -= 1;
                 self.cut = Some(cut);
             }
         }
-        if self.full { Err(io::Error::from_raw_os_error(NO_SPACE)) } else { Ok(()) }
+        if let Some(after) = self.failure {
+            self.failure = after.checked_sub(1);
+            if after == 0 {
+                return Err(io::Error::from_raw_os_error(IO));
+            }
+        }
+        match &mut self.full {
+            Some(0) => return Err(io::Error::from_raw_os_error(NO_SPACE)),
+            Some(after) => *after -= 1,
+            None => {}
+        }
+        Ok(())
     }
 
     /// Returns the content that would survive if the power failed now.
@@ -145,7 +189,7 @@ impl Plates {
                 Step::SetLen(len) => {
                     if lengths > 0 && (index < last || !matches!(leaves, Leaves::First)) {
                         lengths -= 1;
-                        content.resize(*len, 0);
+                        set_len(&mut content, *len);
                     }
                 }
                 Step::Write { offset, data } => {
@@ -171,6 +215,12 @@ impl Plates {
     }
 }
 
+/// Cuts the content, or extends it by zeros: in one piece, because `resize` takes long in an unoptimised build.
+fn set_len(content: &mut Vec<u8>, len: usize) {
+    content.truncate(len);
+    content.append(&mut vec![0; len - content.len()]);
+}
+
 impl StorageBackend for Disk {
     fn len(&self) -> io::Result<u64> {
         Ok(self.plates().seen.len() as u64)
@@ -186,7 +236,7 @@ impl StorageBackend for Disk {
     fn set_len(&self, len: u64) -> io::Result<()> {
         let mut plates = self.plates();
         plates.step()?;
-        plates.seen.resize(len as usize, 0);
+        set_len(&mut plates.seen, len as usize);
         plates.steps.push(Step::SetLen(len as usize));
         Ok(())
     }
@@ -197,7 +247,7 @@ impl StorageBackend for Disk {
         for step in std::mem::take(&mut plates.steps) {
             match step {
                 Step::Write { offset, data } => plates.synced[offset..offset + data.len()].copy_from_slice(&data),
-                Step::SetLen(len) => plates.synced.resize(len, 0),
+                Step::SetLen(len) => set_len(&mut plates.synced, len),
             }
         }
         Ok(())
@@ -208,7 +258,7 @@ impl StorageBackend for Disk {
         plates.step()?;
         let end = offset + data.len();
         if end > plates.seen.len() {
-            plates.seen.resize(end, 0);
+            set_len(&mut plates.seen, end);
             plates.steps.push(Step::SetLen(end));
         }
         plates.seen[offset..end].copy_from_slice(data);

@@ -16,6 +16,7 @@ mod doors;
 mod durability;
 mod envelopes;
 mod estimates;
+mod faults;
 mod fees;
 mod filters;
 mod flashblocks;

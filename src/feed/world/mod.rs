@@ -4,7 +4,7 @@ mod traffic;
 
 pub use traffic::Traffic;
 
-use std::{collections::BTreeMap, ops::Range};
+use std::{collections::BTreeMap, ops::Range, sync::OnceLock};
 
 use alloy_eips::{eip2935, eip4788, eip7002, eip7251, eip7840::BlobParams};
 use alloy_evm::Evm;
@@ -27,9 +27,9 @@ use crate::{
 /// The mnemonic that the ecosystem's test tools share. Its keys are public.
 const MNEMONIC: &str = "test test test test test test test test test test test junk";
 /// The number of accounts for the user.
-const ACCOUNTS: u32 = 10;
+const ACCOUNTS: usize = 10;
 /// The number of accounts for background traffic, which follow those of the user.
-const TRAFFIC_ACCOUNTS: u32 = 10;
+const TRAFFIC_ACCOUNTS: usize = 10;
 /// The balance of each account: 10,000 ether, in wei.
 const BALANCE: u128 = 10_000 * ONE;
 /// One ether, or one token.
@@ -111,10 +111,18 @@ pub fn traffic_signers() -> Result<Vec<PrivateKeySigner>, WorldError> {
     signers(ACCOUNTS..ACCOUNTS + TRAFFIC_ACCOUNTS)
 }
 
-fn signers(indices: Range<u32>) -> Result<Vec<PrivateKeySigner>, WorldError> {
-    // The derivation of the parent key is the slow part, so it is done once.
-    let parent = MnemonicBuilder::<English>::default().phrase(MNEMONIC).index(0)?.build_parent_key()?;
-    Ok(parent.children_from(indices.start).take(indices.len()).collect::<Result<_, _>>()?)
+fn signers(indices: Range<usize>) -> Result<Vec<PrivateKeySigner>, WorldError> {
+    // The derivation of the keys is slow, so it is done once.
+    static ALL: OnceLock<Vec<PrivateKeySigner>> = OnceLock::new();
+    let all = match ALL.get() {
+        Some(all) => all,
+        None => {
+            let parent = MnemonicBuilder::<English>::default().phrase(MNEMONIC).index(0)?.build_parent_key()?;
+            let derived = parent.children_from(0).take(ACCOUNTS + TRAFFIC_ACCOUNTS).collect::<Result<_, _>>()?;
+            ALL.get_or_init(|| derived)
+        }
+    };
+    Ok(all[indices].to_vec())
 }
 
 /// Returns the devnet's genesis before its contracts: every fork to Osaka from the start, the system contracts, the
@@ -246,7 +254,7 @@ pub fn build(
         // The user's accounts get their tokens from the first. The second gets those of the other accounts too, and
         // passes them on. So the first account sends the same transactions whatever the number of accounts, and its
         // nonce is constant.
-        let (users, others) = accounts.split_at(accounts.len().min(ACCOUNTS as usize));
+        let (users, others) = accounts.split_at(accounts.len().min(ACCOUNTS));
         for token in [alpha, beta] {
             for (index, to) in users.iter().enumerate().skip(1) {
                 let shares = if index == 1 { 1 + others.len() as u128 } else { 1 };

@@ -95,6 +95,7 @@ impl Backend {
         if call.to == TxKind::Create && call.data.is_empty() {
             return Err(refuse("contract creation without any data provided".to_owned()));
         }
+        self.wallet.check_store()?;
         let filled = self.wallet.fees.fill(call.fees, call.authorization_list.is_some(), run.published);
         call.fees = filled.map_err(|error| match error {
             FeeError::PriceWithAuthorizations => RpcError::params(format!("params[0].{error}")),

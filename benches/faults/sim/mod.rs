@@ -1,0 +1,25 @@
+//! A simulation of presim's own state machines under faults: journal, pool, ledger, devnet and store as production runs
+//! them, on one thread, with their time, arrivals and storage as inputs.
+//!
+//! A [`Script`] follows from its seed. Each of its steps is an arrival, a move of the clock, a commit or a fault. After
+//! each step, and after each restart, the [`Record`](record::Record) compares what the node shows with what it has
+//! acknowledged before. A script that breaks an invariant is shrunk to a short one.
+
+mod life;
+mod record;
+mod run;
+mod script;
+mod shrink;
+
+pub use self::{
+    life::Mutant,
+    run::{Counts, Violation, run},
+    script::Script,
+    shrink::shrink,
+};
+
+/// The seeds that found a bug, each with a line on what it found. The suite runs them all.
+pub const FOUND: &[(u64, &str)] = &[(
+    183,
+    "On a store that had failed, a batch read old blocks for its fees, which panicked, instead of naming the failure.",
+)];

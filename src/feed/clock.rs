@@ -1,0 +1,82 @@
+//! The time that a devnet sees, and the clock of its blocks.
+
+use std::{
+    fmt::Debug,
+    sync::Arc,
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
+};
+
+/// A source of time.
+pub trait Clock: Debug + Send + Sync {
+    /// Returns the time since the Unix epoch. It may jump, backwards too.
+    fn unix(&self) -> Duration;
+
+    /// Returns the time since some moment in the past. It never goes back.
+    fn monotonic(&self) -> Duration;
+}
+
+/// The clocks of the system.
+#[derive(Debug)]
+pub struct SystemClock {
+    /// The zero of the monotonic time.
+    began: Instant,
+}
+
+impl Default for SystemClock {
+    fn default() -> Self {
+        Self { began: Instant::now() }
+    }
+}
+
+impl Clock for SystemClock {
+    fn unix(&self) -> Duration {
+        SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
+    }
+
+    fn monotonic(&self) -> Duration {
+        self.began.elapsed()
+    }
+}
+
+/// The clock of a devnet's blocks: that of its source, moved by a number of seconds.
+#[derive(Clone, Debug)]
+pub struct BlockClock {
+    source: Arc<dyn Clock>,
+    /// Seconds that the clock is ahead of its source.
+    pub ahead: i64,
+    /// The timestamp of the next block, if it is fixed.
+    fixed: Option<u64>,
+}
+
+impl BlockClock {
+    /// Creates a clock that shows the time of `source`.
+    pub const fn new(source: Arc<dyn Clock>) -> Self {
+        Self { source, ahead: 0, fixed: None }
+    }
+
+    /// Returns the source of the time.
+    pub fn source(&self) -> Arc<dyn Clock> {
+        self.source.clone()
+    }
+
+    /// Returns the time, in Unix seconds.
+    pub fn now(&self) -> u64 {
+        self.source.unix().as_secs().saturating_add_signed(self.ahead)
+    }
+
+    /// Sets the clock to `timestamp`, which becomes that of the next block.
+    pub fn set(&mut self, timestamp: u64) {
+        self.ahead = self.ahead.saturating_add_unsigned(timestamp).saturating_sub_unsigned(self.now());
+        self.fix(timestamp);
+    }
+
+    /// Sets the timestamp of the next block. The clock stays.
+    pub const fn fix(&mut self, timestamp: u64) {
+        self.fixed = Some(timestamp);
+    }
+
+    /// Returns the timestamp of the block after one at `parent`, which is later.
+    pub fn next(&mut self, parent: u64) -> u64 {
+        self.fixed.take().unwrap_or_else(|| self.now()).max(parent.saturating_add(1))
+    }
+}

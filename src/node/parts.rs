@@ -1,0 +1,82 @@
+//! The pool and the wallet of a node, as its settings say.
+
+use std::sync::Arc;
+
+use crate::{
+    chain::ChainSpec,
+    config::{ApprovalPolicy, Config, RevertPolicy, UpgradePolicy},
+    engine::{BaseFeeRule, SimulationRules},
+    pool::{Pool, PoolLimits},
+    state::{CodeCache, Snapshots},
+    store::{Store, StoreError},
+    wallet::{Accounts, Approvals, Fees, Ledger, Policy, Wallet},
+};
+
+/// Returns the pool on `snapshots`, with the transactions that wait in `store` if it is durable.
+///
+/// # Errors
+///
+/// Returns the errors of [`Pool::restore`].
+pub fn pool(
+    config: &Config,
+    spec: &ChainSpec,
+    snapshots: &Arc<Snapshots>,
+    store: &Store,
+) -> Result<Arc<Pool>, StoreError> {
+    let limits = PoolLimits {
+        transactions: config.pool_transactions as usize,
+        per_account: config.pool_account_transactions as usize,
+        bytes: config.pool_bytes,
+        price_bump: config.pool_price_bump,
+        min_tip: u128::from(config.pool_min_tip),
+        contracts_may_send: spec.contracts_may_send(),
+    };
+    let kept = store.is_durable().then(|| store.clone());
+    let pool = Arc::new(Pool::new(spec.clone(), limits, snapshots.clone(), kept));
+    pool.restore()?;
+    Ok(pool)
+}
+
+/// Returns the wallet that signs for `accounts`, sends to `pool`, and keeps its batches in `store`.
+pub fn wallet(
+    config: &Config,
+    spec: &ChainSpec,
+    codes: &Arc<CodeCache>,
+    pool: &Arc<Pool>,
+    accounts: Accounts,
+    approvals: Arc<Approvals>,
+    store: Store,
+) -> Wallet {
+    Wallet {
+        spec: spec.clone(),
+        codes: codes.clone(),
+        pool: pool.clone(),
+        accounts,
+        fees: Fees::new(spec.clone(), u128::from(config.pool_min_tip)),
+        approvals,
+        ledger: Ledger::new(store, u64::from(config.wallet_keep_batches)),
+        policy: policy(config),
+        rules: SimulationRules {
+            base_fee: BaseFeeRule::Block,
+            block_time: spec.block_time(),
+            state_roots: false,
+            gas_cap: config.gas_cap,
+            max_blocks: config.max_blocks,
+            // geth's tolerance. It is less than the margin, and a slow call runs a few times instead of dozens.
+            estimate_tolerance: 0.015,
+        },
+    }
+}
+
+fn policy(config: &Config) -> Policy {
+    Policy {
+        ask: config.wallet_approval == ApprovalPolicy::Ask,
+        deny: config.wallet_approval == ApprovalPolicy::Deny,
+        max_calls: config.wallet_max_calls as usize,
+        max_bytes: config.wallet_max_bytes as usize,
+        allow_upgrade: config.wallet_upgrade == UpgradePolicy::Allow,
+        refuse_reverts: config.wallet_revert == RevertPolicy::Refuse,
+        gas_margin: u64::from(config.wallet_gas_margin),
+        executor: config.wallet_executor,
+    }
+}
