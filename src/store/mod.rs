@@ -16,15 +16,14 @@ use std::{
     panic::{AssertUnwindSafe, catch_unwind},
     path::{Path, PathBuf},
     sync::{
-        Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak,
+        Arc, Mutex, OnceLock, PoisonError, Weak,
         atomic::{AtomicBool, Ordering::Relaxed},
-        mpsc,
     },
     thread::{self, JoinHandle},
     time::{Duration, Instant},
 };
 
-use crossbeam::channel::{Receiver, Select, Sender, TryRecvError, TrySendError, bounded};
+use crossbeam::channel::{Receiver, Sender, TrySendError, bounded};
 use indicatif::ProgressBar;
 use redb::{
     Builder, Database, DatabaseError, ReadTransaction, ReadableDatabase, StorageBackend, StorageError,
@@ -51,9 +50,8 @@ const CACHE: usize = 64 << 20;
 /// one transaction, commits it to the disk, and only then reports to each caller, so that a thousand clients share one
 /// wait for the disk. Every write is on the disk no later than the writes that arrived after it.
 ///
-/// The writer is a value under a lock. A thread runs it whenever writes wait, and so does whoever waits for the disk in
-/// [`write_now`](Self::write_now). A store without the thread ([`open_stepped`](Self::open_stepped)) commits only when
-/// its owner says so.
+/// The writer is a value that a thread runs. In a store without the thread ([`open_stepped`](Self::open_stepped)) its
+/// owner runs it, a group at a time.
 ///
 /// If a commit fails, as on a full disk, every later write fails with the same error until the node is restarted.
 #[derive(Clone, Debug)]
@@ -64,9 +62,7 @@ pub struct Store {
 struct Shared {
     db: Arc<Database>,
     writes: Option<Sender<Write>>,
-    writer: Arc<Mutex<Writer>>,
-    /// The thread that runs the writer; `None` if the store's owner does.
-    thread: Option<JoinHandle<()>>,
+    runner: Option<Runner>,
     failure: Arc<OnceLock<StoreError>>,
     durable: bool,
     /// Version of the file's format when it was opened.
@@ -220,7 +216,7 @@ impl Store {
                 // Created under a temporary name, so that a file with the final name is always complete.
                 let fresh = dir.join(format!("{FILE}.new"));
                 let file = file_options().create(true).truncate(true).open(&fresh).map_err(failed)?;
-                drop(Self::on(backend(dir, file)?, dir, true, metrics)?.with_thread()?);
+                drop(Self::on(backend(dir, file)?, dir, true, Runner::thread, metrics)?);
                 fs::rename(&fresh, &path).and_then(|()| alone.sync_all()).map_err(failed)?;
             }
         }
@@ -228,7 +224,7 @@ impl Store {
         if file.metadata().map_err(failed)?.len() == 0 {
             return Err(StoreError::Damaged { path: dir.to_owned(), problem: "it is empty".to_owned() });
         }
-        let store = Self::on(backend(dir, file)?, dir, true, metrics)?.with_thread()?;
+        let store = Self::on(backend(dir, file)?, dir, true, Runner::thread, metrics)?;
         if fs::metadata(dir).map_err(failed)?.permissions().mode() & 0o077 != 0 {
             tracing::warn!("{} is accessible to users other than its owner: run chmod 700 on it", dir.display());
         }
@@ -240,16 +236,17 @@ impl Store {
     /// # Errors
     /// Returns the same errors as [`open`](Self::open).
     pub fn open_on(backend: impl StorageBackend, name: &Path, metrics: &Metrics) -> Result<Self, StoreError> {
-        Self::on(backend, name, true, metrics)?.with_thread()
+        Self::on(backend, name, true, Runner::thread, metrics)
     }
 
     /// Opens a store on the given backend like [`open_on`](Self::open_on), but without a thread that commits: writes
-    /// wait until [`commit_waiting`](Self::commit_waiting). What waits still when the store is dropped is lost.
+    /// wait for [`commit_waiting`](Self::commit_waiting), or for a [`write_now`](Self::write_now), which commits them
+    /// too. Writes that still wait when the store is dropped are lost.
     ///
     /// # Errors
     /// Returns the same errors as [`open`](Self::open).
     pub fn open_stepped(backend: impl StorageBackend, name: &Path, metrics: &Metrics) -> Result<Self, StoreError> {
-        Ok(Self { shared: Arc::new(Self::on(backend, name, true, metrics)?) })
+        Self::on(backend, name, true, Runner::owner, metrics)
     }
 
     /// Creates a store in memory, whose content is lost when the last clone is dropped.
@@ -257,11 +254,16 @@ impl Store {
     /// # Errors
     /// Returns [`StoreError::Open`] if the database or the writer's thread cannot be created.
     pub fn in_memory(metrics: &Metrics) -> Result<Self, StoreError> {
-        Self::on(InMemoryBackend::new(), Path::new("memory"), false, metrics)?.with_thread()
+        Self::on(InMemoryBackend::new(), Path::new("memory"), false, Runner::thread, metrics)
     }
 
-    /// Opens a store whose writer nothing runs yet.
-    fn on(backend: impl StorageBackend, path: &Path, durable: bool, metrics: &Metrics) -> Result<Shared, StoreError> {
+    fn on(
+        backend: impl StorageBackend,
+        path: &Path,
+        durable: bool,
+        runner: impl FnOnce(Writer) -> io::Result<Runner>,
+        metrics: &Metrics,
+    ) -> Result<Self, StoreError> {
         let damaged = |problem: String| StoreError::Damaged { path: path.to_owned(), problem };
         let guarded = Guarded::new(backend);
         let fresh = guarded.is_empty().map_err(|error| damaged(error.to_string()))?;
@@ -319,14 +321,18 @@ impl Store {
                 &[],
             ),
         };
-        let (writes, writer, path) = (Some(writes), Arc::new(Mutex::new(writer)), path.to_owned());
-        Ok(Shared { db, writes, writer, thread: None, failure, durable, version, path })
+        let runner =
+            runner(writer).map_err(|error| StoreError::Open { path: path.to_owned(), problem: error.to_string() })?;
+        let (writes, runner, path) = (Some(writes), Some(runner), path.to_owned());
+        Ok(Self { shared: Arc::new(Shared { db, writes, runner, failure, durable, version, path }) })
     }
 
-    /// Commits the writes that wait, or up to [`GROUP`] of them, and reports their outcome. Returns whether there were
-    /// any.
+    /// Commits a group of the writes that wait, and reports their outcome. Returns whether there were any: never in a
+    /// store with a thread, which commits them itself.
     pub fn commit_waiting(&self) -> bool {
-        lock(&self.shared.writer).step() == CommitStep::Committed
+        let Some(Runner::Owner(writer)) = &self.shared.runner else { return false };
+        let writer = writer.lock().unwrap_or_else(PoisonError::into_inner);
+        writer.waiting.try_recv().map(|first| writer.commit_group(first)).is_ok()
     }
 
     /// Returns the version of the file's format when it was opened, at most [`FORMAT`].
@@ -408,26 +414,16 @@ impl Store {
         &self,
         change: impl FnOnce(&WriteTransaction) -> Result<(), redb::Error> + Send + 'static,
     ) -> Result<(), StoreError> {
-        let (tell, told) = mpsc::channel();
+        let (tell, told) = std::sync::mpsc::channel();
         let done = move |how| {
             let _ = tell.send(how);
         };
-        let mut write = Write { change: Box::new(change), done: Box::new(done) };
+        let write = Write { change: Box::new(change), done: Box::new(done) };
         let writes = self.writes()?;
-        while let Err(error) = writes.try_send(write) {
-            write = match error {
-                TrySendError::Full(write) => write,
-                TrySendError::Disconnected(_) => return Err(StoreError::Stopping),
-            };
-            self.commit_waiting();
-        }
-        loop {
-            match told.try_recv() {
-                // The writer's thread may commit it first. Then the outcome is known when the lock is free again.
-                Err(mpsc::TryRecvError::Empty) => self.commit_waiting(),
-                told => return told.map_err(|_| StoreError::Stopping)?,
-            };
-        }
+        while writes.is_full() && self.commit_waiting() {}
+        writes.send(write).map_err(|_| StoreError::Stopping)?;
+        while self.commit_waiting() {}
+        told.recv().map_err(|_| StoreError::Stopping)?
     }
 
     fn writes(&self) -> Result<&Sender<Write>, StoreError> {
@@ -456,49 +452,36 @@ impl Drop for Shared {
     fn drop(&mut self) {
         // Closing the queue ends the thread once the waiting writes are committed.
         drop(self.writes.take());
-        if let Some(thread) = self.thread.take().filter(|thread| thread.thread().id() != thread::current().id()) {
-            let _ = thread.join();
+        if let Some(Runner::Thread(writer)) = self.runner.take()
+            && writer.thread().id() != thread::current().id()
+        {
+            let _ = writer.join();
         }
     }
 }
 
-impl Shared {
-    /// Starts the thread that runs the writer.
-    fn with_thread(mut self) -> Result<Store, StoreError> {
-        let (writer, waiting) = (self.writer.clone(), lock(&self.writer).waiting.clone());
+/// The one who runs the writer.
+enum Runner {
+    /// A thread, for as long as the queue is open.
+    Thread(JoinHandle<()>),
+    /// The owner of the store, by [`Store::commit_waiting`].
+    Owner(Mutex<Writer>),
+}
+
+impl Runner {
+    /// Starts a thread that runs the writer.
+    fn thread(writer: Writer) -> io::Result<Self> {
         let run = move || {
-            let mut select = Select::new();
-            select.recv(&waiting);
-            loop {
-                // Writes are taken out of the queue under the lock, so that they keep their order.
-                select.ready();
-                if lock(&writer).step() == CommitStep::Closed {
-                    break;
-                }
+            while let Ok(first) = writer.waiting.recv() {
+                writer.commit_group(first);
             }
         };
-        let thread = thread::Builder::new()
-            .name("presim-store".to_owned())
-            .spawn(run)
-            .map_err(|error| StoreError::Open { path: self.path.clone(), problem: error.to_string() })?;
-        self.thread = Some(thread);
-        Ok(Store { shared: Arc::new(self) })
+        thread::Builder::new().name("presim-store".to_owned()).spawn(run).map(Self::Thread)
     }
-}
 
-fn lock(writer: &Mutex<Writer>) -> MutexGuard<'_, Writer> {
-    writer.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// The outcome of a step of the writer.
-#[derive(PartialEq, Eq)]
-enum CommitStep {
-    /// A group of writes was committed, or has failed.
-    Committed,
-    /// No write waits.
-    Idle,
-    /// No write waits, and none will come.
-    Closed,
+    fn owner(writer: Writer) -> io::Result<Self> {
+        Ok(Self::Owner(Mutex::new(writer)))
+    }
 }
 
 /// The side of the queue that commits.
@@ -513,12 +496,7 @@ struct Writer {
 
 impl Writer {
     /// Commits a group of the writes that wait, and reports their outcome.
-    fn step(&self) -> CommitStep {
-        let first = match self.waiting.try_recv() {
-            Ok(first) => first,
-            Err(TryRecvError::Empty) => return CommitStep::Idle,
-            Err(TryRecvError::Disconnected) => return CommitStep::Closed,
-        };
+    fn commit_group(&self, first: Write) {
         let began = Instant::now();
         let group = std::iter::once(first).chain(self.waiting.try_iter()).take(GROUP);
         let (changes, dones): (Vec<_>, Vec<_>) = group.map(|Write { change, done }| (change, done)).unzip();
@@ -536,10 +514,9 @@ impl Writer {
                 tracing::error!("the callback of a write panicked");
             }
         }
-        CommitStep::Committed
     }
 
-    /// Commits changes, or returns the problem. A panic is one too, because the callers must still be told.
+    /// Commits changes, or returns the problem. A panic is one too, because this thread must still report to callers.
     fn commit(&self, changes: Vec<Change>) -> Result<(), String> {
         let committed = catch_unwind(AssertUnwindSafe(|| {
             (self.begin)()?;
