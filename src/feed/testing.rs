@@ -19,6 +19,8 @@ use crate::state::{CodeCache, Overlay, Published, Snapshot};
 
 /// Changes that may wait for the writer of snapshots.
 const WAITING: usize = 64;
+/// The latest time to which the clock can be set, in Unix seconds: any number of blocks can follow.
+const LATEST_TIME: u64 = i64::MAX as u64;
 
 /// A change of the chain that a client asks for.
 #[derive(Clone, Debug)]
@@ -83,6 +85,9 @@ pub enum ChangeError {
         /// The timestamp of the block before.
         previous: u64,
     },
+    /// The timestamp is too late for the blocks after it.
+    #[error("timestamp {0}: expected at most 2^63 - 1")]
+    TooLate(u64),
     /// More blocks were requested than one request may mine.
     #[error("{blocks} blocks: expected at most {most} (--testing-limit)")]
     TooManyBlocks {
@@ -189,7 +194,7 @@ impl TestingSource {
         for block in 1..=blocks {
             if let Some(interval) = interval.filter(|_| block < blocks) {
                 let mined = feed.snapshots.newest().header().timestamp;
-                self.devnet.devnet.clock.set(mined.saturating_add(interval));
+                self.devnet.devnet.clock.set(mined.saturating_add(interval).min(LATEST_TIME));
             }
             self.end_block(feed)?;
             // The thread also runs the actor of the feed.
@@ -213,6 +218,9 @@ impl TestingSource {
         if timestamp <= previous {
             return Err(ChangeError::Timestamp { timestamp, previous });
         }
+        if timestamp > LATEST_TIME {
+            return Err(ChangeError::TooLate(timestamp));
+        }
         self.devnet.devnet.clock.set(timestamp);
         if open.is_some() {
             return self.end_block(feed);
@@ -235,7 +243,8 @@ impl TestingSource {
         let published = feed.snapshots.load();
         let latest = published.latest();
         let mut overlay = Overlay::new(latest.world.clone(), latest.hashes.clone());
-        let code = edit.code.as_ref().map(|code| self.codes.chain(code.clone()));
+        // A copy, because the bytes are a part of the request's body.
+        let code = edit.code.as_ref().map(|code| self.codes.chain(Bytes::copy_from_slice(code)));
         overlay.set(edit.address, edit.balance, edit.nonce, code);
         if let Some((slot, value)) = edit.slot {
             overlay.set_slot(edit.address, slot, value);

@@ -57,7 +57,9 @@ impl Front {
             Ok(made) => made.map_err(|error| match error {
                 ChangeError::Busy => RpcError::limit(error.to_string()),
                 ChangeError::TooManyBlocks { .. } => RpcError::params(format!("params[0]: {error}")),
-                ChangeError::Timestamp { .. } | ChangeError::Failed => RpcError::new(-32000, error.to_string()),
+                ChangeError::Timestamp { .. } | ChangeError::TooLate(_) | ChangeError::Failed => {
+                    RpcError::new(-32000, error.to_string())
+                }
             })?,
             Err(_) => return Err(RpcError::new(-32016, "the change was not made in time: it may still be made")),
         };

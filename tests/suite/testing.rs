@@ -115,6 +115,8 @@ async fn time_moves_forward_and_the_next_block_has_the_time_that_was_set() {
     let after = number(&block(&node, "0x3").await["timestamp"]);
     assert!((set + 1..set + 100).contains(&after), "the clock continues from {set}: {after}");
 
+    let error = node.error("/", "evm_increaseTime", json!([u64::MAX])).await;
+    assert_eq!(error["message"], "timestamp 18446744073709551615: expected at most 2^63 - 1");
     let error = node.error("/", "anvil_setNextBlockTimestamp", json!([after])).await;
     let text = format!("timestamp {after} is lower than or equal to the previous block's timestamp {after}");
     assert_eq!((error["code"].as_i64(), error["message"].as_str()), (Some(-32000), Some(text.as_str())));
