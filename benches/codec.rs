@@ -10,7 +10,7 @@ use std::{hint::black_box, time::Duration};
 use criterion::{BenchmarkId, Criterion, Throughput};
 use jsonrpsee::types::Request;
 use presim::{
-    engine::{SimulatedBlock, Simulation},
+    engine::{Outputs, Simulated, Simulation},
     rpc::{self, dialect::PROJECT},
     state::Overlay,
 };
@@ -62,14 +62,22 @@ fn parse_one(body: &Body) {
 }
 
 fn simulation(body: &Body) -> Simulation {
-    rpc::parse_simulation(body.params.get(), &PROJECT, &SHAPE).expect("a simulation").0
+    rpc::parse_simulation(body.params.get(), &PROJECT, &SHAPE).expect("a simulation").simulation
 }
 
-fn encode(criterion: &mut Criterion, name: &str, simulated: &[Vec<SimulatedBlock>]) {
+fn encode(criterion: &mut Criterion, name: &str, simulated: &[Simulated]) {
     let mut out = Vec::new();
-    let mut write = |blocks: &Vec<SimulatedBlock>| {
+    let view = rpc::SimulationView {
+        dialect: &PROJECT,
+        outputs: Outputs::SIMULATE_V1,
+        full_transactions: false,
+        errors: None,
+        reads: None,
+        limit: MAX_RESPONSE,
+    };
+    let mut write = |simulated: &Simulated| {
         out.clear();
-        rpc::encode_simulation(&mut out, blocks, &PROJECT, false, MAX_RESPONSE).expect("it is short enough");
+        rpc::encode_simulation(&mut out, simulated, &view).expect("it is short enough");
         black_box(&out).len()
     };
     let bytes: usize = simulated.iter().map(&mut write).sum();

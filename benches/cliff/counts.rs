@@ -91,8 +91,8 @@ impl Request {
         match kind {
             "call" => Self::Call(Box::new(CallRequest { call, ..CallRequest::default() })),
             _ => {
-                let block = SimBlock { calls: vec![call; 3], ..SimBlock::default() };
-                Self::Simulation(Simulation { blocks: vec![block], trace_transfers: true, validation: false })
+                let block = SimBlock { calls: vec![call.into(); 3], ..SimBlock::default() };
+                Self::Simulation(Simulation { blocks: vec![block], trace_transfers: true, ..Simulation::default() })
             }
         }
     }
@@ -114,6 +114,7 @@ impl Worker {
             state_roots: false,
             gas_cap: 50_000_000,
             max_blocks: 256,
+            max_trace: 1 << 20,
             estimate_tolerance: 0.0,
         };
         let Self { spec, codes, overlay } = self;

@@ -7,7 +7,7 @@ use alloy_eips::{
 use alloy_evm::EvmEnv;
 use alloy_primitives::{Address, B256, Bytes, TxKind, U256};
 use presim::{
-    engine::{AccountOverride, Call, SimBlock, SimulatedBlock, Simulation, StorageOverride, lift_checks},
+    engine::{AccountOverride, Call, SimBlock, SimCall, SimulatedBlock, Simulation, StorageOverride, lift_checks},
     state::Overlay,
 };
 use revm::{
@@ -49,6 +49,7 @@ impl BodiesChain {
             system(BEACON_ROOTS_ADDRESS, B256::ZERO.into());
             let mut used = 0;
             for call in &block.calls {
+                let SimCall::Unsigned(call) = call else { panic!("the bodies have no signed transaction") };
                 let tx = TxEnv {
                     tx_type: TransactionType::Eip1559 as u8,
                     caller: call.from,
@@ -101,14 +102,15 @@ impl Request {
     pub fn new(chain: &BodiesChain, body: Body) -> Self {
         let Params(payload, _) = serde_json::from_str(body.params.get()).expect("parameters as the bench knows them");
         let sim = payload.into();
-        let blocks = chain.simulate(&sim, &mut Overlay::default());
+        let blocks = chain.simulate(&sim, &mut Overlay::default()).blocks;
         let envs = blocks
             .iter()
             .map(|block| {
-                let mut env = chain.backend.spec.evm_env(&block.header);
+                let header = &block.listing.as_ref().expect("headers are asked for").header;
+                let mut env = chain.backend.spec.evm_env(header);
                 lift_checks(&mut env);
                 env.cfg_env.disable_base_fee = true;
-                (env, block.header.parent_hash)
+                (env, header.parent_hash)
             })
             .collect();
         let request = Self { body, sim, envs };
@@ -172,7 +174,7 @@ struct AccountParam {
 impl From<Payload> for Simulation {
     fn from(payload: Payload) -> Self {
         let blocks = payload.block_state_calls.into_iter().map(SimBlock::from).collect();
-        Self { blocks, trace_transfers: payload.trace_transfers, validation: false }
+        Self { blocks, trace_transfers: payload.trace_transfers, ..Self::default() }
     }
 }
 
@@ -188,6 +190,6 @@ impl From<BlockParam> for SimBlock {
             value,
             ..Call::default()
         });
-        Self { state: overrides.collect(), calls: calls.collect(), ..Self::default() }
+        Self { state: overrides.collect(), calls: calls.map(SimCall::from).collect(), ..Self::default() }
     }
 }

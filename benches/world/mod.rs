@@ -14,7 +14,7 @@ use std::{
 use alloy_genesis::Genesis;
 use presim::{
     chain::{BlockHashes, ChainSpec, genesis_block},
-    engine::{BaseFeeRule, Engine, SimulatedBlock, Simulation, SimulationRules},
+    engine::{BaseFeeRule, Engine, Simulated, Simulation, SimulationRules},
     feed::apply::stand_on,
     meter::Meter,
     pool::{Pool, PoolLimits},
@@ -94,6 +94,7 @@ impl BodiesChain {
             state_roots: false,
             gas_cap: GAS_CAP,
             max_blocks: SHAPE.max_blocks as u64,
+            max_trace: 1 << 20,
             estimate_tolerance: 0.0,
         };
         let limits = PoolLimits {
@@ -150,12 +151,12 @@ impl BodiesChain {
     }
 
     /// Runs a simulation in a reused overlay.
-    pub fn simulate(&self, simulation: &Simulation, overlay: &mut Overlay) -> Vec<SimulatedBlock> {
+    pub fn simulate(&self, simulation: &Simulation, overlay: &mut Overlay) -> Simulated {
         self.simulate_within(simulation, overlay, meter())
     }
 
     /// Runs a simulation until it ends or `meter` stops it.
-    pub fn simulate_within(&self, simulation: &Simulation, overlay: &mut Overlay, meter: Meter) -> Vec<SimulatedBlock> {
+    pub fn simulate_within(&self, simulation: &Simulation, overlay: &mut Overlay, meter: Meter) -> Simulated {
         let Backend { spec, codes, .. } = &self.backend;
         overlay.reset(self.snapshot.world.clone(), self.snapshot.hashes.clone(), meter);
         let mut engine = Engine { spec, rules: &self.rules, codes, overlay };

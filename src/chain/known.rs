@@ -26,11 +26,14 @@ impl ChainSpec {
             Self::op_stack(config, OP_STACK_BLOCK_TIME, OpStackParams::known(forks, base_fee, canyon))
         };
         Some(match chain_id {
-            1 => ethereum(EthereumChainHardforks::mainnet(), address!("00000000219ab540356cBB839Cbe05303d7705Fa")),
+            1 => ethereum(EthereumChainHardforks::mainnet(), address!("00000000219ab540356cBB839Cbe05303d7705Fa"))
+                .with_wrapper(address!("C02aaA39b223FE8D0A0e5C4F27eAD9083C756Cc2")),
             11_155_111 => {
                 ethereum(EthereumChainHardforks::sepolia(), address!("7f02C3E3c98b133055B8B348B2Ac625669Ed295D"))
+                    .with_wrapper(address!("fFf9976782d46CC05630D1f6eBAb18b2324d6B14"))
             }
-            17_000 => ethereum(EthereumChainHardforks::holesky(), address!("4242424242424242424242424242424242424242")),
+            17_000 => ethereum(EthereumChainHardforks::holesky(), address!("4242424242424242424242424242424242424242"))
+                .with_wrapper(address!("94373a4919B3240D86eA41593D5eBa789FEF3848")),
             560_048 => ethereum(EthereumChainHardforks::hoodi(), address!("00000000219ab540356cBB839Cbe05303d7705Fa")),
             10 => op_stack(OpChainHardforks::op_mainnet(), P::optimism(), P::optimism_canyon()),
             8_453 => op_stack(OpChainHardforks::base_mainnet(), P::optimism(), P::optimism_canyon()),

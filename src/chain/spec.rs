@@ -11,7 +11,7 @@ use alloy_genesis::ChainConfig;
 use alloy_hardforks::{EthereumHardfork, EthereumHardforks, ForkCondition};
 use alloy_op_evm::evm_env_for_op_block;
 use alloy_op_hardforks::{OpHardfork, OpHardforks};
-use alloy_primitives::{Address, Bytes, U256};
+use alloy_primitives::{Address, Bytes, U256, address};
 use op_revm::OpSpecId;
 use revm::{
     context::{BlockEnv, CfgEnv},
@@ -28,6 +28,8 @@ pub struct ChainSpec {
     block_time: u64,
     /// Whether contracts may send transactions, which EIP-3607 forbids.
     contracts_may_send: bool,
+    /// The contract that wraps the native currency, like WETH9, if it is known.
+    wrapper: Option<Address>,
     /// The rules of the OP stack; `None` on a chain of Ethereum's family.
     op_stack: Option<OpStackParams>,
 }
@@ -82,12 +84,15 @@ impl ChainSpec {
             config,
             block_time,
             contracts_may_send: false,
+            wrapper: None,
             op_stack: None,
         }
     }
 
     pub(super) fn op_stack(config: ChainConfig, block_time: u64, op_stack: OpStackParams) -> Self {
-        Self { op_stack: Some(op_stack), ..Self::ethereum(config, block_time) }
+        // A predeploy (<https://specs.optimism.io/protocol/predeploys.html#weth9>).
+        let wrapper = Some(address!("4200000000000000000000000000000000000006"));
+        Self { op_stack: Some(op_stack), wrapper, ..Self::ethereum(config, block_time) }
     }
 
     /// Returns the family of rules that the chain follows.
@@ -116,6 +121,17 @@ impl ChainSpec {
     /// Returns whether contracts may send transactions.
     pub const fn contracts_may_send(&self) -> bool {
         self.contracts_may_send
+    }
+
+    /// Sets the contract that wraps the native currency, like WETH9.
+    #[must_use]
+    pub fn with_wrapper(self, wrapper: Address) -> Self {
+        Self { wrapper: Some(wrapper), ..self }
+    }
+
+    /// Returns the contract that wraps the native currency, like WETH9, if it is known.
+    pub const fn wrapper(&self) -> Option<Address> {
+        self.wrapper
     }
 
     /// Returns the usual time between two blocks, in seconds.

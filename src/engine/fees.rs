@@ -1,9 +1,10 @@
 //! Converts a call into the transaction that the EVM runs, and into the one that a simulated block lists.
 
 use alloy_consensus::{
-    EthereumTypedTransaction, SignableTransaction, TxEip1559, TxEip4844, TxEip7702, TxLegacy,
+    EthereumTypedTransaction, SignableTransaction, TxEip1559, TxEip4844, TxEip7702, TxEnvelope, TxLegacy,
     transaction::RlpEcdsaEncodableTx,
 };
+use alloy_eips::eip2718::Encodable2718;
 use alloy_primitives::{Signature, TxKind, U256};
 use revm::{
     context::{TxEnv, transaction::TransactionType},
@@ -100,18 +101,34 @@ pub(super) fn tx_env(call: &Call, filled: FilledCall) -> TxEnv {
     }
 }
 
-/// The transaction that a simulated block lists for a call, without a signature.
+/// The transaction that a simulated block lists for a call.
 #[derive(Clone, Debug)]
-pub struct UnsignedTx {
+pub struct ListedTx {
     /// The transaction's fields.
     pub tx: EthereumTypedTransaction<TxEip4844>,
-    /// The transaction's encoding (EIP-2718) with a signature of zeros.
+    /// The signed transaction. `None` for a call, which is listed with a signature of zeros.
+    pub signed: Option<Box<TxEnvelope>>,
+    /// The transaction's encoding (EIP-2718), with the signature.
     pub encoded: Vec<u8>,
+}
+
+impl ListedTx {
+    /// Returns a signed transaction as its block lists it.
+    pub(super) fn signed(tx: &TxEnvelope) -> Self {
+        let listed = match tx.clone() {
+            TxEnvelope::Legacy(tx) => EthereumTypedTransaction::Legacy(tx.into_parts().0),
+            TxEnvelope::Eip2930(tx) => EthereumTypedTransaction::Eip2930(tx.into_parts().0),
+            TxEnvelope::Eip1559(tx) => EthereumTypedTransaction::Eip1559(tx.into_parts().0),
+            TxEnvelope::Eip4844(tx) => EthereumTypedTransaction::Eip4844(tx.into_parts().0.into()),
+            TxEnvelope::Eip7702(tx) => EthereumTypedTransaction::Eip7702(tx.into_parts().0),
+        };
+        Self { tx: listed, signed: Some(Box::new(tx.clone())), encoded: tx.encoded_2718() }
+    }
 }
 
 /// Returns the call as a transaction without a signature. The type is geth's choice: dynamic fee, unless the call has a
 /// gas price, blobs or delegations.
-pub(super) fn unsigned_tx(call: &Call, filled: FilledCall) -> Result<UnsignedTx, SimulationError> {
+pub(super) fn unsigned_tx(call: &Call, filled: FilledCall) -> Result<ListedTx, SimulationError> {
     let mut encoded = Vec::with_capacity(160 + call.data.len());
     let FilledCall { gas: gas_limit, nonce, chain_id, .. } = filled;
     let tx = match filled.fees(call) {
@@ -128,7 +145,7 @@ pub(super) fn unsigned_tx(call: &Call, filled: FilledCall) -> Result<UnsignedTx,
             tx
         }
     };
-    Ok(UnsignedTx { tx, encoded })
+    Ok(ListedTx { tx, signed: None, encoded })
 }
 
 /// Returns the transaction of a call with market fees: EIP-7702 for delegations, EIP-4844 for blobs, else EIP-1559.

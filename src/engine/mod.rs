@@ -33,13 +33,17 @@ pub use many::ManyError;
 pub use precompiles::RunPrecompiles;
 pub use replay::{replay, trace_block};
 pub use request::{
-    AccountOverride, BaseFeeRule, BlockOverrides, Bundle, Bundles, Call, CallFees, CallRequest, SignedBundle, SimBlock,
-    Simulation, SimulationRules, StateOverrides, StorageOverride,
+    AccountOverride, BaseFeeRule, BlockOverrides, Bundle, Bundles, Call, CallFees, CallPlace, CallRequest, Conditions,
+    Outputs, RequiredEnd, SignedBundle, SimBlock, SimCall, Simulation, SimulationRules, StateOverrides,
+    StorageOverride,
 };
-pub use simulate::{CallOutcome, CallResult, SimulatedBlock, SimulatedTx};
+pub use simulate::{
+    AccountDiff, Asset, BlockListing, CallOutcome, CallResult, CoinbaseIncome, NetChange, Simulated, SimulatedBlock,
+    SimulatedTx, TokenInfo, ValueChange,
+};
 pub use steps::{StepOptions, StepSlot, Steps, TraceStep};
 pub use trace::{ParityOptions, ParityTrace, Trace, TraceBudget, Tracer, VmSteps};
-pub use transfers::NumberedLog;
+pub use transfers::{NumberedLog, Transfer};
 
 use crate::{
     chain::ChainSpec,

@@ -384,6 +384,20 @@ pub(super) fn trace<F: FamilyEvm>(
     overlay: &mut Overlay,
     explain: impl FnOnce(EVMError<Infallible>, &mut Overlay) -> SimulationError,
 ) -> Result<(Trace, u64), SimulationError> {
+    let (trace, ran) = traced(setup, tracer, budget, overlay, explain)?;
+    let gas_used = ran.result.tx_gas_used();
+    revm::DatabaseCommit::commit(overlay, ran.state);
+    Ok((trace, gas_used))
+}
+
+/// As [`trace`]. Returns the result, whose changes are not kept.
+pub(super) fn traced<F: FamilyEvm>(
+    setup: TxSetup<F>,
+    tracer: &Tracer,
+    budget: &mut TraceBudget,
+    overlay: &mut Overlay,
+    explain: impl FnOnce(EVMError<Infallible>, &mut Overlay) -> SimulationError,
+) -> Result<(Trace, ResultAndState), SimulationError> {
     let block_number = setup.env.block_env.number.saturating_to();
     let (gas_limit, caller) = (setup.tx.gas_limit(), setup.tx.caller());
     let mut recorder = Recorder::new(tracer, *budget);
@@ -396,7 +410,5 @@ pub(super) fn trace<F: FamilyEvm>(
     let seen = EndedRun { ran: &ran, gas_limit, caller, block_number, before: overlay };
     let (trace, left) = recorder.finish(&seen).ok_or(too_long)?;
     *budget = left;
-    let gas_used = ran.result.tx_gas_used();
-    revm::DatabaseCommit::commit(overlay, ran.state);
-    Ok((trace, gas_used))
+    Ok((trace, ran))
 }

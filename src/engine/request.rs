@@ -2,7 +2,8 @@
 
 use alloy_consensus::{TxEnvelope, transaction::Recovered};
 use alloy_eips::{eip2930::AccessList, eip4895::Withdrawals, eip7702::SignedAuthorization};
-use alloy_primitives::{Address, B256, Bytes, TxKind, U256};
+use alloy_primitives::{Address, B256, Bytes, TxKind, U256, map::HashMap};
+use bitflags::bitflags;
 
 /// A call as a request describes it. An absent field gets its default from the block in which the call runs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -150,8 +151,51 @@ pub struct CallRequest {
     pub block: BlockOverrides,
 }
 
-/// The parameters of an `eth_simulateV1`.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+bitflags! {
+    /// The parts of a simulation's results that a request asks for. What nobody asks for is not computed.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+    pub struct Outputs: u16 {
+        /// Whether each call succeeded.
+        const STATUS = 1;
+        /// The gas that each call used.
+        const GAS_USED = 1 << 1;
+        /// Each call's output.
+        const RETURN_DATA = 1 << 2;
+        /// Why a call failed.
+        const ERROR = 1 << 3;
+        /// The logs of each call.
+        const LOGS = 1 << 4;
+        /// Each block's header with its hashes and roots, and its transactions.
+        const HEADER = 1 << 5;
+        /// The transfers of the native currency in each call.
+        const TRANSFERS = 1 << 6;
+        /// The changes of the state by each block's calls.
+        const STATE_DIFF = 1 << 7;
+        /// The accounts and slots that each call accesses.
+        const ACCESS_LIST = 1 << 8;
+        /// What the run reads of its snapshot.
+        const READ_SET = 1 << 9;
+        /// The net changes of accounts' assets in each block.
+        const ASSETS = 1 << 10;
+        /// What each block's producer gets.
+        const COINBASE = 1 << 11;
+        /// The frames of each call.
+        const TRACE = 1 << 12;
+    }
+}
+
+impl Outputs {
+    /// The outputs of `eth_simulateV1`.
+    pub const SIMULATE_V1: Self = Self::STATUS
+        .union(Self::GAS_USED)
+        .union(Self::RETURN_DATA)
+        .union(Self::ERROR)
+        .union(Self::LOGS)
+        .union(Self::HEADER);
+}
+
+/// The parameters of an `eth_simulateV1` or a `presim_simulate`.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Simulation {
     /// The blocks, in order.
     pub blocks: Vec<SimBlock>,
@@ -159,6 +203,23 @@ pub struct Simulation {
     pub trace_transfers: bool,
     /// Whether nonces, fees and the base fee are checked as for real transactions.
     pub validation: bool,
+    /// The parts of the results that are computed.
+    pub outputs: Outputs,
+    /// The calls whose end is not as it must be make the bundle fail as a whole. `None` if calls may end in any way.
+    pub when: Option<Conditions>,
+}
+
+impl Default for Simulation {
+    /// Returns an `eth_simulateV1` without blocks.
+    fn default() -> Self {
+        Self {
+            blocks: Vec::new(),
+            trace_transfers: false,
+            validation: false,
+            outputs: Outputs::SIMULATE_V1,
+            when: None,
+        }
+    }
 }
 
 impl Simulation {
@@ -166,6 +227,41 @@ impl Simulation {
     pub fn calls(&self) -> usize {
         self.blocks.iter().map(|block| block.calls.len()).sum()
     }
+}
+
+/// How the calls of a bundle must end. A call that is not named must succeed.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Conditions(pub HashMap<CallPlace, RequiredEnd>);
+
+impl Conditions {
+    /// Returns whether the call at `place` may end with or without success.
+    pub fn allow(&self, place: CallPlace, success: bool) -> bool {
+        match self.0.get(&place) {
+            None | Some(RequiredEnd::Success) => success,
+            Some(RequiredEnd::Failure) => !success,
+            Some(RequiredEnd::Any) => true,
+        }
+    }
+}
+
+/// The place of a call in a simulation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct CallPlace {
+    /// Index of the block in the request, from 0.
+    pub block: usize,
+    /// Index of the call in the block, from 0.
+    pub call: usize,
+}
+
+/// The end that a bundle requires of a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum RequiredEnd {
+    /// The call succeeds.
+    Success,
+    /// The call reverts, or the EVM halts it.
+    Failure,
+    /// Any end.
+    Any,
 }
 
 /// One block of a simulation.
@@ -176,7 +272,32 @@ pub struct SimBlock {
     /// Overrides of the block's fields.
     pub block: BlockOverrides,
     /// The calls, in order.
-    pub calls: Vec<Call>,
+    pub calls: Vec<SimCall>,
+}
+
+/// A call of a simulation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SimCall {
+    /// A call as a request describes it.
+    Unsigned(Call),
+    /// A signed transaction, which is checked and pays as on the chain, with or without `validation`.
+    Signed(Box<Recovered<TxEnvelope>>),
+}
+
+impl SimCall {
+    /// Returns the sender.
+    pub fn sender(&self) -> Address {
+        match self {
+            Self::Unsigned(call) => call.from,
+            Self::Signed(tx) => tx.signer(),
+        }
+    }
+}
+
+impl From<Call> for SimCall {
+    fn from(call: Call) -> Self {
+        Self::Unsigned(call)
+    }
 }
 
 /// The parameters of an `eth_callBundle`. An absent field keeps the block's own value.
@@ -229,6 +350,8 @@ pub struct SimulationRules {
     pub gas_cap: u64,
     /// Number of blocks that a simulation may span, gaps included.
     pub max_blocks: u64,
+    /// Bytes that the traces of a request may take.
+    pub max_trace: usize,
     /// The distance of an estimate above the smallest gas limit, as a fraction of the estimate. Zero means exact.
     pub estimate_tolerance: f64,
 }

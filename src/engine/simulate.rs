@@ -1,53 +1,86 @@
-//! `eth_simulateV1`: calls in consecutive blocks, each block with its overrides, header and roots.
+//! `eth_simulateV1` and `presim_simulate`: calls in consecutive blocks, each block with its overrides, and with what the
+//! request asks for of its results.
 
+mod calls;
+mod outputs;
 mod plan;
 
-use std::{borrow::Cow, cmp::Ordering};
+pub use outputs::{AccountDiff, Asset, CoinbaseIncome, NetChange, TokenInfo, ValueChange};
 
-use alloy_consensus::{Header, Receipt, ReceiptWithBloom, TxType};
+use std::{borrow::Cow, cmp::Ordering, collections::BTreeMap, sync::Arc};
+
+use alloy_consensus::{Header, TxType};
 use alloy_eips::{
-    eip4844::DATA_GAS_PER_BLOB, eip4895::Withdrawals, eip6110::MAINNET_DEPOSIT_CONTRACT_ADDRESS, eip7685::Requests,
+    eip2930::AccessList, eip2935::HISTORY_STORAGE_ADDRESS, eip4788::BEACON_ROOTS_ADDRESS, eip4895::Withdrawals,
+    eip6110, eip7685::Requests,
 };
 use alloy_evm::{
     Evm,
-    block::{BlockValidationError, SystemCaller, state_changes::post_block_balance_increments},
-    eth::{eip6110, spec::EthExecutorSpec},
+    block::{SystemCaller, state_changes::post_block_balance_increments},
 };
 use alloy_hardforks::EthereumHardforks;
 use alloy_op_hardforks::OpHardforks;
-use alloy_primitives::{Address, B256, Bloom, Bytes, Log, Sealable, Sealed, TxKind, logs_bloom};
-use alloy_rlp::Encodable;
+use alloy_primitives::{Address, B256, Bytes, Sealable, Sealed, map::AddressMap};
 use op_alloy::consensus::L2_TO_L1_MESSAGE_PASSER_ADDRESS;
-use revm::{
-    context::result::{ExecutionResult, HaltReason, ResultGas},
-    database::DatabaseCommitExt,
-};
+use op_revm::constants::{BASE_FEE_RECIPIENT, L1_FEE_RECIPIENT, OPERATOR_FEE_RECIPIENT};
+use revm::{context::result::HaltReason, database::DatabaseCommitExt};
 
-use self::plan::{PlannedBlock, plan};
+use self::{
+    calls::{BlockCalls, BlockRun, TransactionList},
+    outputs::{AssetRecord, Tokens},
+    plan::{PlannedBlock, plan},
+};
 use super::{
     Engine,
-    call::{explain, lift_checks, set_blob_base_fee},
+    call::{lift_checks, set_blob_base_fee},
     error::SimulationError,
     evm::{Ethereum, FamilyEvm, OpStack, RunEvm},
-    fees::{FilledCall, UnsignedTx, check_chain, tx_env, unsigned_tx},
+    fees::ListedTx,
     overrides,
-    request::{BaseFeeRule, Call, Simulation, SimulationRules},
-    transfers::NumberedLog,
+    request::{BaseFeeRule, CallPlace, Outputs, Simulation, SimulationRules},
+    trace::{Trace, TraceBudget},
+    transfers::{NumberedLog, Transfer},
 };
 use crate::{
     chain::{Attributes, BlockTotals, ChainSpec, Family, block_size, ordered_roots},
-    state::{CodeCache, LogMark, Overlay, Snapshot, StateRoots},
+    state::{AccountReads, BlockReads, CodeCache, Overlay, Snapshot, StateRoots, TransferLogs},
 };
 
+/// The results of a simulation.
+#[derive(Debug, Default)]
+pub struct Simulated {
+    /// The blocks, in order, as far as they ran.
+    pub blocks: Vec<SimulatedBlock>,
+    /// The call that did not end as the bundle requires, and with which the run ended.
+    pub dropped: Option<CallPlace>,
+    /// What the tokens among the [assets](Outputs::ASSETS) say of themselves.
+    pub tokens: AddressMap<TokenInfo>,
+    /// Gas that the calls used.
+    pub gas_used: u64,
+}
+
 /// A block that was simulated.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct SimulatedBlock {
-    /// The header. Its state root is zero if none was computed.
-    pub header: Sealed<Header>,
     /// Whether the request did not ask for the block, which fills a gap between block numbers.
     pub filler: bool,
     /// The results of the calls, in order.
     pub calls: Vec<CallResult>,
+    /// The block as a chain would have it ([`Outputs::HEADER`]).
+    pub listing: Option<BlockListing>,
+    /// The changes of the state by the calls ([`Outputs::STATE_DIFF`]).
+    pub diff: Option<BTreeMap<Address, AccountDiff>>,
+    /// The net changes of accounts' assets ([`Outputs::ASSETS`]).
+    pub assets: Option<BTreeMap<Address, BTreeMap<Asset, NetChange>>>,
+    /// The producer's income ([`Outputs::COINBASE`]).
+    pub coinbase: Option<CoinbaseIncome>,
+}
+
+/// A simulated block as a chain would have it.
+#[derive(Clone, Debug)]
+pub struct BlockListing {
+    /// The header. Its state root is zero if none was computed.
+    pub header: Sealed<Header>,
     /// The calls as transactions, in order.
     pub transactions: Vec<SimulatedTx>,
     /// Withdrawals (EIP-4895). `None` before Shanghai.
@@ -57,18 +90,18 @@ pub struct SimulatedBlock {
 }
 
 /// A call as the transaction that its block lists.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct SimulatedTx {
     /// The sender.
     pub from: Address,
-    /// The transaction, without a signature.
-    pub tx: UnsignedTx,
+    /// The transaction.
+    pub tx: ListedTx,
     /// The hash of the transaction's encoding (EIP-2718).
     pub hash: B256,
 }
 
 /// The result of a call.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct CallResult {
     /// The way in which the call ended.
     pub outcome: CallOutcome,
@@ -80,6 +113,12 @@ pub struct CallResult {
     pub return_data: Bytes,
     /// Logs, including transfers of the native currency if the request traces them. Empty if the call failed.
     pub logs: Vec<NumberedLog>,
+    /// The transfers of the native currency ([`Outputs::TRANSFERS`]). Empty if the call failed.
+    pub transfers: Vec<Transfer>,
+    /// The accounts and slots that the call accessed ([`Outputs::ACCESS_LIST`]), without those that are always warm.
+    pub access_list: Option<AccessList>,
+    /// The frames of the call ([`Outputs::TRACE`]).
+    pub trace: Option<Arc<Trace>>,
 }
 
 /// The way in which a call ended.
@@ -100,11 +139,7 @@ impl Engine<'_> {
     /// # Errors
     ///
     /// Returns a [`SimulationError`] if a block or a call is refused, or if the meter stopped the run.
-    pub fn simulate(
-        &mut self,
-        snapshot: &Snapshot,
-        simulation: &Simulation,
-    ) -> Result<Vec<SimulatedBlock>, SimulationError> {
+    pub fn simulate(&mut self, snapshot: &Snapshot, simulation: &Simulation) -> Result<Simulated, SimulationError> {
         match self.spec.family() {
             Family::Ethereum => self.simulate_on::<Ethereum>(snapshot, simulation),
             Family::OpStack => self.simulate_on::<OpStack>(snapshot, simulation),
@@ -115,21 +150,56 @@ impl Engine<'_> {
         &mut self,
         snapshot: &Snapshot,
         simulation: &Simulation,
-    ) -> Result<Vec<SimulatedBlock>, SimulationError> {
+    ) -> Result<Simulated, SimulationError> {
         let Self { spec, rules, codes, ref mut overlay } = *self;
+        note_plan(simulation, overlay);
         let plan = plan(spec, snapshot, simulation, rules)?;
         let mut simulator = Simulator {
             spec,
             codes,
             rules,
             overlay,
-            validation: simulation.validation,
-            trace_transfers: simulation.trace_transfers,
+            simulation,
             gas_left: rules.gas_cap,
             parent: Cow::Borrowed(&snapshot.head.header),
             roots: snapshot.world.local().filter(|_| rules.state_roots).map(StateRoots::of),
+            begun: false,
+            block_reads: BlockReads::empty(),
+            traces: TraceBudget::new(rules.max_trace),
+            tokens: Tokens::default(),
         };
-        plan.into_iter().map(|planned| simulator.block::<F>(planned)).collect()
+        let mut blocks = Vec::with_capacity(plan.len());
+        let (last, mut asked, mut dropped) = (plan.len().saturating_sub(1), 0, None);
+        for (index, planned) in plan.into_iter().enumerate() {
+            let place = BlockPlace { asked, is_first: index == 0, is_last: index == last };
+            asked += usize::from(!planned.filler);
+            let (block, broken) = simulator.block::<F>(planned, place)?;
+            blocks.push(block);
+            if let Some(call) = broken {
+                dropped = Some(CallPlace { block: place.asked, call });
+                break;
+            }
+        }
+        let gas_used = rules.gas_cap - simulator.gas_left;
+        let (tokens, reads) = (simulator.tokens, simulator.block_reads);
+        overlay.note_block(reads);
+        Ok(Simulated { blocks, dropped, tokens, gas_used })
+    }
+}
+
+/// Records what the plan of a simulation reads, besides what its calls do.
+fn note_plan(simulation: &Simulation, overlay: &mut Overlay) {
+    if simulation.outputs.contains(Outputs::HEADER) {
+        overlay.note_everything();
+    }
+    for block in &simulation.blocks {
+        // A block that is set must come after the snapshot's, and the gap between the two is filled.
+        if block.block.number.is_some() {
+            overlay.note_block(BlockReads::NUMBER);
+        }
+        if block.block.time.is_some() {
+            overlay.note_block(BlockReads::TIMESTAMP);
+        }
     }
 }
 
@@ -138,52 +208,95 @@ struct Simulator<'a> {
     codes: &'a CodeCache,
     rules: &'a SimulationRules,
     overlay: &'a mut Overlay,
-    validation: bool,
-    trace_transfers: bool,
+    simulation: &'a Simulation,
     gas_left: u64,
     parent: Cow<'a, Sealed<Header>>,
     /// The tries after the previous block. `None` if no roots are computed.
     roots: Option<StateRoots<'a>>,
+    /// Whether any block so far has begun with its system calls.
+    begun: bool,
+    /// The fields of the first block that have been read so far, or that follow from such.
+    block_reads: BlockReads,
+    traces: TraceBudget,
+    tokens: Tokens,
 }
 
-/// The results of a block's calls, and the values that its header needs.
-struct BlockRun {
-    calls: Vec<CallResult>,
-    transactions: Vec<(Address, UnsignedTx)>,
-    /// The encoded receipts (EIP-2718).
-    receipts: Vec<Vec<u8>>,
-    bloom: Bloom,
-    /// The deposit requests in the logs (EIP-6110).
-    deposits: Vec<u8>,
-    gas_used: u64,
-    blob_gas_used: u64,
-    requests: Option<Requests>,
+/// The place of a block in its simulation.
+#[derive(Clone, Copy, Debug)]
+struct BlockPlace {
+    /// Its index among the blocks that the request asks for.
+    asked: usize,
+    is_first: bool,
+    is_last: bool,
 }
 
 impl Simulator<'_> {
-    fn block<F: FamilyEvm>(&mut self, planned: PlannedBlock<'_>) -> Result<SimulatedBlock, SimulationError> {
+    /// Runs a block. Returns, besides, the index of the call that broke the bundle's conditions, if one did.
+    fn block<F: FamilyEvm>(
+        &mut self,
+        planned: PlannedBlock<'_>,
+        place: BlockPlace,
+    ) -> Result<(SimulatedBlock, Option<usize>), SimulationError> {
         self.overlay.meter.between_calls()?;
         // The snapshot knows the hashes of the blocks before the first simulated one.
         if let Cow::Owned(simulated) = &self.parent {
             self.overlay.push_hash(simulated.number, simulated.hash());
         }
         let mut header = self.header(&planned);
-        let ran = self.run::<F>(&planned, &header).map_err(|error| {
+        let ran = self.run::<F>(&planned, &header, place);
+        self.note_fields(&planned, place);
+        let mut ran = ran.map_err(|error| {
             // If the meter stopped the run, that is the reason, whatever the EVM's error says.
             self.overlay.meter.stopped().map_or(error, SimulationError::from)
         })?;
-        header.requests_hash = ran.requests.as_ref().map(Requests::requests_hash);
-        let transactions: Vec<&[u8]> = ran.transactions.iter().map(|(_, tx)| tx.encoded.as_slice()).collect();
-        let receipts: Vec<&[u8]> = ran.receipts.iter().map(Vec::as_slice).collect();
+        let listing = match ran.listing.take() {
+            Some(list) if ran.broken.is_none() => Some(self.listed(&planned, &mut header, &ran, list)),
+            _ => None,
+        };
+        let spec = self.spec;
+        let gets_fees = |address: &Address| {
+            *address == header.beneficiary
+                || spec.family() == Family::OpStack
+                    && [L1_FEE_RECIPIENT, BASE_FEE_RECIPIENT, OPERATOR_FEE_RECIPIENT].contains(address)
+        };
+        let diff = ran.diff.map(|diff| diff.finish(gets_fees));
+        for (address, change) in diff.iter().flatten() {
+            note_diff(*address, change, self.overlay);
+        }
+        Ok((
+            SimulatedBlock {
+                filler: planned.filler,
+                calls: ran.calls,
+                listing: listing.filter(|_| self.simulation.outputs.contains(Outputs::HEADER)),
+                diff,
+                assets: ran.assets.map(AssetRecord::finish),
+                coinbase: ran.coinbase,
+            },
+            ran.broken,
+        ))
+    }
+
+    /// Completes the header of a block that ran, and returns the block as a chain would have it. The next block builds
+    /// on it.
+    fn listed(
+        &mut self,
+        planned: &PlannedBlock<'_>,
+        header: &mut Header,
+        ran: &BlockRun,
+        list: TransactionList,
+    ) -> BlockListing {
+        header.requests_hash = list.requests.as_ref().map(Requests::requests_hash);
+        let transactions: Vec<&[u8]> = list.transactions.iter().map(|(_, tx)| tx.encoded.as_slice()).collect();
+        let receipts: Vec<&[u8]> = list.receipts.iter().map(Vec::as_slice).collect();
         let ([transactions_root, receipts_root], hashes) = ordered_roots([&transactions, &receipts], &transactions);
         BlockTotals {
             gas_used: ran.gas_used,
             blob_gas_used: ran.blob_gas_used,
             transactions_root,
             receipts_root,
-            logs_bloom: ran.bloom,
+            logs_bloom: list.bloom,
         }
-        .close(&mut header);
+        .close(header);
 
         let withdrawals = self
             .spec
@@ -205,19 +318,49 @@ impl Simulator<'_> {
             // From here on, the overlay reports only the next block's changes.
             self.overlay.settle();
         }
-        let sizes = ran.transactions.iter().map(|(_, tx)| (tx.encoded.len(), tx.tx.tx_type() == TxType::Legacy));
-        let size = block_size(&header, sizes, &[], withdrawals.as_ref().map(|list| list.as_slice()));
-        let header = header.seal_slow();
+        let sizes = list.transactions.iter().map(|(_, tx)| (tx.encoded.len(), tx.tx.tx_type() == TxType::Legacy));
+        let size = block_size(header, sizes, &[], withdrawals.as_ref().map(|list| list.as_slice()));
+        let header = header.clone().seal_slow();
         self.parent = Cow::Owned(header.clone());
-        let transactions = ran.transactions.into_iter().zip(hashes);
-        Ok(SimulatedBlock {
+        let transactions = list.transactions.into_iter().zip(hashes);
+        BlockListing {
             header,
-            filler: planned.filler,
-            calls: ran.calls,
             transactions: transactions.map(|((from, tx), hash)| SimulatedTx { from, tx, hash }).collect(),
             withdrawals,
             size,
-        })
+        }
+    }
+
+    /// Converts the fields that a block's calls have read to those of the first block from which they follow.
+    fn note_fields(&mut self, planned: &PlannedBlock<'_>, place: BlockPlace) {
+        if !self.overlay.records_reads() {
+            return;
+        }
+        self.begun |= planned.continues.is_none();
+        let mut read = self.overlay.take_block_reads();
+        let set = &planned.block.block;
+        for (is_set, field) in [
+            (set.gas_limit.is_some(), BlockReads::GAS_LIMIT),
+            (set.fee_recipient.is_some(), BlockReads::FEE_RECIPIENT),
+            (set.prev_randao.is_some(), BlockReads::PREV_RANDAO),
+            (set.base_fee.is_some(), BlockReads::BASE_FEE),
+            (set.blob_base_fee.is_some(), BlockReads::BLOB_BASE_FEE),
+        ] {
+            read.set(field, read.contains(field) && !is_set);
+        }
+        // The fees of a later block follow from the whole header of the one before.
+        if !place.is_first && read.intersects(BlockReads::BASE_FEE | BlockReads::BLOB_BASE_FEE) {
+            read = BlockReads::all();
+        }
+        // System calls, which are not recorded, have written the parent's hash and time into these contracts.
+        let contracts = [HISTORY_STORAGE_ADDRESS, BEACON_ROOTS_ADDRESS];
+        if self.begun && contracts.iter().any(|contract| self.overlay.has_read_code(contract)) {
+            read = BlockReads::all();
+            if !place.is_first {
+                self.overlay.note_everything();
+            }
+        }
+        self.block_reads |= read;
     }
 
     /// Returns a block's header as it is before the calls run.
@@ -225,7 +368,7 @@ impl Simulator<'_> {
         let overrides = &planned.block.block;
         let parent = self.parent.inner();
         let base_fee = overrides.base_fee.map(Some).unwrap_or_else(|| {
-            if !self.validation && self.rules.base_fee == BaseFeeRule::ZeroWhenFree {
+            if !self.simulation.validation && self.rules.base_fee == BaseFeeRule::ZeroWhenFree {
                 return self.spec.is_london_active_at_block(planned.number).then_some(0);
             }
             match planned.continues {
@@ -247,86 +390,89 @@ impl Simulator<'_> {
         }
     }
 
-    fn run<F: FamilyEvm>(&mut self, planned: &PlannedBlock<'_>, header: &Header) -> Result<BlockRun, SimulationError> {
+    fn run<F: FamilyEvm>(
+        &mut self,
+        planned: &PlannedBlock<'_>,
+        header: &Header,
+        place: BlockPlace,
+    ) -> Result<BlockRun, SimulationError> {
+        let Simulation { outputs, validation, trace_transfers, ref when, .. } = *self.simulation;
         let mut env = F::env(self.spec, header);
+        let strict = env.cfg_env.clone();
         lift_checks(&mut env);
-        env.cfg_env.disable_nonce_check = !self.validation;
+        env.cfg_env.disable_nonce_check = !validation;
         if let Some(price) = planned.block.block.blob_base_fee {
             set_blob_base_fee(&mut env.block_env, price);
         }
         let precompiles = overrides::apply(&planned.block.state, self.overlay, self.codes, env.cfg_env.spec)?;
-        let market = self.spec.is_market(&env);
-        let blob_base_fee = env.block_env.blob_excess_gas_and_price.map_or(0, |blob| blob.blob_gasprice);
-
-        // The gas that the block being built has used is not available. `gasUsed` counts only the simulated calls.
-        let available = header.gas_limit.saturating_sub(planned.continues.map_or(0, |open| open.gas_used));
-        let mut ran = BlockRun {
-            calls: Vec::with_capacity(planned.block.calls.len()),
-            transactions: Vec::with_capacity(planned.block.calls.len()),
-            receipts: Vec::with_capacity(planned.block.calls.len()),
-            bloom: Bloom::ZERO,
-            deposits: Vec::new(),
-            gas_used: 0,
-            blob_gas_used: 0,
-            requests: None,
+        // The block's hash is needed where it is shown, and where a later block follows from it.
+        let lists = outputs.contains(Outputs::HEADER) || !place.is_last;
+        let shows_transfers = outputs.intersects(Outputs::TRANSFERS | Outputs::ASSETS);
+        let transfers = match (trace_transfers, shows_transfers) {
+            (true, _) => TransferLogs::Numbered,
+            (false, true) => TransferLogs::Aside,
+            (false, false) => TransferLogs::Hidden,
         };
-        let base_fee = header.base_fee_per_gas.unwrap_or_default();
+        let calls = BlockCalls {
+            spec: self.spec,
+            simulation: self.simulation,
+            strict,
+            market: self.spec.is_market(&env),
+            base_fee: header.base_fee_per_gas.unwrap_or_default(),
+            blob_base_fee: env.block_env.blob_excess_gas_and_price.map_or(0, |blob| blob.blob_gasprice),
+            fee_recipient: header.beneficiary,
+            // The gas that the block being built has used is not available. `gasUsed` counts only the simulated calls.
+            available: header.gas_limit.saturating_sub(planned.continues.map_or(0, |open| open.gas_used)),
+            continues: planned.continues.is_some(),
+        };
+        let mut ran = BlockRun::new(planned.block.calls.len(), outputs, lists);
         self.overlay.log_numbers.restart();
-        let mut evm = RunEvm::<F>::new(&mut *self.overlay, env, precompiles).with_transfers(self.trace_transfers);
+        let before = outputs.contains(Outputs::COINBASE).then(|| self.overlay.balance_and_nonce(header.beneficiary).0);
+        let mut evm = RunEvm::<F>::new(&mut *self.overlay, env, precompiles).with_transfers(transfers);
         let mut system = SystemCaller::new(self.spec);
         if planned.continues.is_none() {
-            system_call(system.apply_blockhashes_contract_call(header.parent_hash, &mut evm))?;
-            system_call(system.apply_beacon_root_contract_call(header.parent_beacon_block_root, &mut evm))?;
+            unrecorded(&mut evm, |evm| {
+                system_call(system.apply_blockhashes_contract_call(header.parent_hash, &mut *evm))?;
+                system_call(system.apply_beacon_root_contract_call(header.parent_beacon_block_root, evm))
+            })?;
         }
 
-        for call in &planned.block.calls {
+        for (index, call) in planned.block.calls.iter().enumerate() {
             evm.db_mut().meter.between_calls()?;
-            let place =
-                CallPosition { spec: self.spec, gas_left: self.gas_left, available, used: ran.gas_used, market };
-            let filled = place.fill(call, evm.db_mut())?;
-            let listed = unsigned_tx(call, filled)?;
-            let mut tx = tx_env(call, filled);
-            if self.validation {
-                check_nonce(call.from, tx.nonce, evm.db_mut().balance_and_nonce(call.from).1)?;
-            } else {
-                // Nonces are not checked here, and revm rejects a nonce of `u64::MAX`.
-                tx.nonce = tx.nonce.min(u64::MAX - 1);
-                if tx.max_fee_per_blob_gas == 0 {
-                    tx.max_fee_per_blob_gas = blob_base_fee;
-                }
-            }
-            let wraps = !self.validation
-                && matches!(call.to, TxKind::Call(_))
-                && evm.db_mut().balance_and_nonce(call.from).1 == u64::MAX;
-            evm.cfg_mut().disable_base_fee = !self.validation && call.fees.is_free();
-            let result = match evm.commit(tx) {
-                Ok(result) => result,
+            let done = match calls.run(call, &mut evm, &mut ran, &mut self.gas_left, &mut self.traces) {
+                Ok(done) => done,
                 Err(error) => {
                     evm.rest();
-                    return Err(explain(error, call, base_fee, self.overlay));
+                    return Err(error);
                 }
             };
-            if wraps {
-                // Without validation, the account's nonce wraps around, as in geth.
-                evm.db_mut().set(call.from, None, Some(0), None);
+            let place = CallPlace { block: place.asked, call: index };
+            if when.as_ref().is_some_and(|when| !when.allow(place, done)) {
+                ran.broken = Some(index);
+                evm.rest();
+                return Ok(ran);
             }
-            let marks = evm.db().log_numbers.standing(result.logs().len());
-            let result = system_call(ran.add(result, marks, call, &listed, self.spec))?;
-            self.gas_left = self.gas_left.saturating_sub(result.gas_used);
-            ran.calls.push(result);
-            ran.transactions.push((call.from, listed));
+        }
+        if let Some(before) = before {
+            let to = evm.db_mut().balance_and_nonce(header.beneficiary).0;
+            ran.coinbase = Some(CoinbaseIncome { fees: ran.fees, balance: ValueChange { from: before, to } });
+        }
+        if place.is_last && outputs.contains(Outputs::ASSETS) {
+            self.tokens = ran.ask_tokens(&mut evm);
         }
 
-        if self.spec.is_prague_active_at_timestamp(header.timestamp) {
+        if let Some(list) = &mut ran.listing
+            && self.spec.is_prague_active_at_timestamp(header.timestamp)
+        {
             let mut requests = Requests::default();
-            if !ran.deposits.is_empty() {
-                requests.push_request_with_type(eip6110::DEPOSIT_REQUEST_TYPE, std::mem::take(&mut ran.deposits));
+            if !list.deposits.is_empty() {
+                requests.push_request_with_type(eip6110::DEPOSIT_REQUEST_TYPE, std::mem::take(&mut list.deposits));
             }
             // The OP stack has no requests: their list is empty.
             if self.spec.family() == Family::Ethereum {
-                system_call(system.append_post_execution_changes(&mut evm, &mut requests))?;
+                unrecorded(&mut evm, |evm| system_call(system.append_post_execution_changes(evm, &mut requests)))?;
             }
-            ran.requests = Some(requests);
+            list.requests = Some(requests);
         }
         let increments = post_block_balance_increments::<Header>(
             self.spec,
@@ -336,6 +482,27 @@ impl Simulator<'_> {
         );
         let Ok(()) = evm.rest().increment_balances(increments);
         Ok(ran)
+    }
+}
+
+/// Runs system calls without recording what they read. What they write is recorded as read where code reads it.
+fn unrecorded<F: FamilyEvm, T>(evm: &mut RunEvm<'_, F>, run: impl FnOnce(&mut RunEvm<'_, F>) -> T) -> T {
+    let records = evm.db().records_reads();
+    evm.db_mut().record_reads(false);
+    let done = run(evm);
+    evm.db_mut().record_reads(records);
+    done
+}
+
+/// Records that an output shows the account's change.
+fn note_diff(address: Address, diff: &AccountDiff, overlay: &mut Overlay) {
+    let (from, to) = (diff.info.from.clone().unwrap_or_default(), diff.info.to.clone().unwrap_or_default());
+    let mut parts = AccountReads::empty();
+    parts.set(AccountReads::BALANCE, from.balance != to.balance && !diff.gets_fees);
+    parts.set(AccountReads::NONCE, from.nonce != to.nonce);
+    parts.set(AccountReads::CODE, from.code_hash != to.code_hash);
+    if !parts.is_empty() {
+        overlay.note_account(address, parts);
     }
 }
 
@@ -352,88 +519,6 @@ fn check_nonce(address: Address, tx: u64, state: u64) -> Result<(), SimulationEr
     }
 }
 
-/// The gas and the rules that a call finds at its position in a block.
-struct CallPosition<'a> {
-    spec: &'a ChainSpec,
-    /// Gas that the whole request has left.
-    gas_left: u64,
-    /// Gas of the block for simulated calls, and the used part of it.
-    available: u64,
-    used: u64,
-    /// Whether the block has a base fee.
-    market: bool,
-}
-
-impl CallPosition<'_> {
-    /// Returns a call's gas and nonce, with defaults for what the call does not name.
-    fn fill(&self, call: &Call, overlay: &mut Overlay) -> Result<FilledCall, SimulationError> {
-        check_chain(call, self.spec)?;
-        let remaining = self.available.saturating_sub(self.used);
-        let asked = call.gas.unwrap_or(remaining);
-        if asked > remaining {
-            return Err(SimulationError::BlockGasLimit { used: self.used, limit: self.available, asked });
-        }
-        Ok(FilledCall {
-            gas: asked.min(self.gas_left),
-            nonce: call.nonce.unwrap_or_else(|| overlay.balance_and_nonce(call.from).1),
-            chain_id: self.spec.chain_id(),
-            market: self.market,
-        })
-    }
-}
-
-impl BlockRun {
-    /// Adds a call's gas, logs and receipt to the block, and returns the call's result. `marks` are those of its logs.
-    ///
-    /// # Errors
-    ///
-    /// Returns `BlockValidationError::DepositRequestDecode` if a log of the deposit contract cannot be decoded.
-    fn add(
-        &mut self,
-        result: ExecutionResult,
-        marks: &[LogMark],
-        call: &Call,
-        listed: &UnsignedTx,
-        spec: &ChainSpec,
-    ) -> Result<CallResult, BlockValidationError> {
-        let gas: ResultGas = *result.gas();
-        let gas_used = gas.tx_gas_used();
-        self.gas_used += gas_used;
-        let blobs = call.blob_hashes.as_ref().map_or(0, Vec::len);
-        self.blob_gas_used += DATA_GAS_PER_BLOB * u64::try_from(blobs).unwrap_or(u64::MAX);
-
-        let (outcome, return_data, logs) = match result {
-            ExecutionResult::Success { output, logs, .. } => (CallOutcome::Success, output.into_data(), logs),
-            ExecutionResult::Revert { output, .. } => (CallOutcome::Revert, output, Vec::new()),
-            ExecutionResult::Halt { reason, .. } => (CallOutcome::Halt(reason), Bytes::new(), Vec::new()),
-        };
-        let written: Vec<&Log> =
-            logs.iter().zip(marks).filter(|(_, mark)| !mark.transfer).map(|(log, _)| log).collect();
-        if spec.family() == Family::Ethereum {
-            let deposits = spec.deposit_contract_address().unwrap_or(MAINNET_DEPOSIT_CONTRACT_ADDRESS);
-            eip6110::accumulate_deposits_from_logs(deposits, written.iter().copied(), &mut self.deposits)?;
-        }
-        let logs_bloom = logs_bloom(written.iter().copied());
-        self.bloom |= logs_bloom;
-        let status = (outcome == CallOutcome::Success).into();
-        let receipt = Receipt { status, cumulative_gas_used: self.gas_used, logs: written };
-        self.receipts.push(encoded(listed.tx.tx_type(), &ReceiptWithBloom { receipt, logs_bloom }));
-        let max_used_gas = gas.total_gas_spent().max(gas.floor_gas());
-        let logs = logs.into_iter().zip(marks).map(|(log, mark)| NumberedLog { number: mark.number, log }).collect();
-        Ok(CallResult { outcome, gas_used, max_used_gas, return_data, logs })
-    }
-}
-
 fn system_call<T, E: std::fmt::Display>(result: Result<T, E>) -> Result<T, SimulationError> {
     result.map_err(|error| SimulationError::Refused(format!("system call: {error}")))
-}
-
-/// Returns a receipt's encoding (EIP-2718).
-fn encoded(kind: TxType, receipt: &ReceiptWithBloom<Receipt<&Log>>) -> Vec<u8> {
-    let mut out = Vec::with_capacity(receipt.length() + 1);
-    if kind != TxType::Legacy {
-        out.push(kind.into());
-    }
-    receipt.encode(&mut out);
-    out
 }

@@ -11,7 +11,7 @@ use crate::state::Overlay;
 /// The address in the log of a transfer (execution-apis, `eth_simulateV1`).
 const EMITTER: Address = address!("eeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeee");
 /// The topic of `Transfer(address,address,uint256)`.
-const TRANSFER: B256 = b256!("ddf252ad1be2c89b69c2b068fc378daa952ba7f163c4a11628f55a4df523b3ef");
+pub(super) const TRANSFER: B256 = b256!("ddf252ad1be2c89b69c2b068fc378daa952ba7f163c4a11628f55a4df523b3ef");
 
 /// A log with its number among all logs of its block, including reverted ones.
 #[derive(Clone, Debug)]
@@ -23,8 +23,28 @@ pub struct NumberedLog {
 }
 
 /// A transfer of the native currency.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Transfer {
+    /// The account that pays.
+    pub from: Address,
+    /// The recipient.
+    pub to: Address,
+    /// Value in wei.
+    pub value: U256,
+}
+
+impl Transfer {
+    /// Reads a transfer from the log that [`FrameTransfer::log`] wrote.
+    pub(super) fn of_log(log: &Log) -> Option<Self> {
+        let [_, from, to] = log.topics() else { return None };
+        let value = U256::try_from_be_slice(&log.data.data)?;
+        Some(Self { from: Address::from_word(*from), to: Address::from_word(*to), value })
+    }
+}
+
+/// A transfer of the native currency by a frame.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Transfer {
+pub(super) struct FrameTransfer {
     pub from: Address,
     /// The recipient. `None` for the contract that the frame creates.
     pub to: Option<Address>,
@@ -32,7 +52,7 @@ pub(super) struct Transfer {
     pub value: U256,
 }
 
-impl Transfer {
+impl FrameTransfer {
     /// Returns the transfer with which a frame begins, or `None` if the frame transfers nothing.
     pub(super) fn of(frame: &FrameInput) -> Option<Self> {
         let transfer = match frame {

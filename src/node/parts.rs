@@ -62,6 +62,7 @@ pub fn wallet(
             state_roots: false,
             gas_cap: config.gas_cap,
             max_blocks: config.max_blocks,
+            max_trace: 0,
             // geth's tolerance. It is less than the margin, and a slow call runs a few times instead of dozens.
             estimate_tolerance: 0.015,
         },

@@ -42,7 +42,7 @@ mod ws;
 
 pub use access::{Access, AccessConfig, AccessError};
 pub use awake::{Awake, CPU_DMA_LATENCY};
-pub use encode::simulation as encode_simulation;
+pub use encode::{SimulationView, simulation as encode_simulation};
 pub use error::RpcError;
 pub use filters::Filters;
 pub use front::{Front, Waiters};

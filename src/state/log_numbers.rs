@@ -8,8 +8,19 @@ pub struct LogNumbers {
     /// The call's logs that were not reverted. A revert removes logs from the end, so a log's position tells which are
     /// left.
     standing: Vec<LogMark>,
-    /// Whether transfers of the native currency are reported as logs too.
-    transfers: bool,
+    transfers: TransferLogs,
+}
+
+/// Whether transfers of the native currency are written as logs, and whether such logs have indices.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum TransferLogs {
+    /// Transfers are not written.
+    #[default]
+    Hidden,
+    /// Transfers are written beside the logs of contracts, whose indices are those of a run without transfers.
+    Aside,
+    /// Transfers are logs among the others (`traceTransfers` of `eth_simulateV1`).
+    Numbered,
 }
 
 /// Facts about a log that the log itself does not hold.
@@ -26,12 +37,16 @@ impl LogNumbers {
     pub fn push(&mut self, before: usize, transfer: bool) {
         self.standing.truncate(before);
         self.standing.push(LogMark { number: self.next, transfer });
-        self.next += 1;
+        if !transfer || self.transfers == TransferLogs::Numbered {
+            self.next += 1;
+        }
     }
 
-    /// Counts a log that was reverted at once.
-    pub const fn skip(&mut self) {
-        self.next += 1;
+    /// Counts the log of a transfer that was reverted at once.
+    pub fn skip_transfer(&mut self) {
+        if self.transfers == TransferLogs::Numbered {
+            self.next += 1;
+        }
     }
 
     /// Returns the marks of the `count` logs that the call which ran last has left.
@@ -45,13 +60,13 @@ impl LogNumbers {
         self.standing.clear();
     }
 
-    /// Returns whether transfers are reported as logs.
-    pub const fn shows_transfers(&self) -> bool {
-        self.transfers
+    /// Returns whether transfers are written as logs.
+    pub fn shows_transfers(&self) -> bool {
+        self.transfers != TransferLogs::Hidden
     }
 
-    /// Sets whether transfers are reported as logs.
-    pub const fn show_transfers(&mut self, transfers: bool) {
+    /// Sets whether transfers are written as logs.
+    pub const fn show_transfers(&mut self, transfers: TransferLogs) {
         self.transfers = transfers;
     }
 }

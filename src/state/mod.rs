@@ -7,6 +7,7 @@ mod code;
 mod log_numbers;
 mod overlay;
 mod own_codes;
+mod reads;
 mod remote;
 mod roots;
 mod selector;
@@ -18,8 +19,9 @@ mod world;
 pub use account::{Account, AccountChange, Code};
 pub use block::{Block, Included, KnownBlock};
 pub use code::{CodeCache, CodeStats};
-pub use log_numbers::{LogMark, LogNumbers};
+pub use log_numbers::{LogMark, LogNumbers, TransferLogs};
 pub use overlay::Overlay;
+pub use reads::{AccountRead, AccountReads, BlockReads, ReadSet};
 pub use remote::{
     Fetched, ImageAccount, ImageHash, ImageSlot, Miss, Missed, RemoteImage, RemoteState, RemoteStats, RemoteView,
 };

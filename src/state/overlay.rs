@@ -13,9 +13,10 @@ use revm::{
 };
 
 use super::{
-    Account, AccountChange, LogNumbers, Lookup, World,
+    Account, AccountChange, LogNumbers, Lookup, TransferLogs, World,
     account::Code,
     own_codes::OwnCodes,
+    reads::{AccountRead, AccountReads, BlockReads, ReadRecord, ReadSet},
     remote::{Cell, Miss, Missed, RemoteView},
 };
 use crate::{
@@ -36,6 +37,8 @@ use crate::{
 pub struct Overlay {
     base: World,
     hashes: BlockHashes,
+    /// The number of the first block whose hash was pushed.
+    first_pushed: Option<u64>,
     /// Copies of codes for the thread of the runs, if it runs the same codes repeatedly.
     codes: Option<Box<OwnCodes>>,
     ids: AddressMap<usize>,
@@ -45,6 +48,8 @@ pub struct Overlay {
     missed: RefCell<Missed>,
     /// Reads of the remote base that found a value and are not counted yet.
     hits: u64,
+    /// The record of what runs read.
+    reads: ReadRecord,
     /// The bounds that may stop the run.
     pub meter: Meter,
     /// The numbers of the current call's logs.
@@ -63,6 +68,10 @@ struct OverlayEntry {
     settled: HashMap<U256, U256>,
     /// Whether anything changed since the overlay last settled.
     is_changed: bool,
+    /// The parts that runs read of the account in the base. `None` if no run has accessed it.
+    read: Option<AccountReads>,
+    /// The parts that an override has settled, so that the base's are no longer read.
+    settled_parts: AccountReads,
     /// The account now, code included, and the changes of its storage since the overlay last settled.
     now: AccountChange,
 }
@@ -111,9 +120,10 @@ impl Overlay {
             view.state().count(std::mem::take(&mut self.hits), 0);
         }
         self.base = base;
-        self.hashes = hashes;
+        (self.hashes, self.first_pushed) = (hashes, None);
         self.meter = meter;
-        self.log_numbers.show_transfers(false);
+        self.log_numbers.show_transfers(TransferLogs::Hidden);
+        self.reads.clear();
     }
 
     /// Drops the base, and the memory that a usual run does not need.
@@ -161,6 +171,7 @@ impl Overlay {
     /// Adds a block hash that `BLOCKHASH` can read.
     pub fn push_hash(&mut self, number: u64, hash: B256) {
         self.hashes.push(number, hash);
+        self.first_pushed.get_or_insert(number);
     }
 
     /// Returns the balance of `address` in wei, and its nonce, as the run sees them now.
@@ -169,11 +180,24 @@ impl Overlay {
         self.entries[id].now.info.as_ref().map_or((U256::ZERO, 0), |info| (info.balance, info.nonce))
     }
 
+    /// Returns the account at `address` as the runs so far have left it, code included. `None` if it does not exist, or if
+    /// no run has accessed it.
+    pub fn info(&self, address: &Address) -> Option<AccountInfo> {
+        self.ids.get(address).and_then(|id| self.entries[*id].now.info.clone())
+    }
+
     /// Applies a state override of balance, nonce and code; `None` leaves a value as it is.
     pub fn set(&mut self, address: Address, balance: Option<U256>, nonce: Option<u64>, code: Option<Code>) {
         let id = self.id(address);
         let bytecode = code.as_ref().map(|code| self.bytecode(code));
         let entry = &mut self.entries[id];
+        for (is_given, part) in [
+            (balance.is_some(), AccountReads::BALANCE),
+            (nonce.is_some(), AccountReads::NONCE),
+            (code.is_some(), AccountReads::CODE),
+        ] {
+            entry.settled_parts.set(part, is_given || entry.settled_parts.contains(part));
+        }
         let info = entry.now.info.get_or_insert_with(|| AccountInfo { account_id: Some(id), ..AccountInfo::default() });
         entry.is_changed = true;
         info.balance = balance.unwrap_or(info.balance);
@@ -204,7 +228,10 @@ impl Overlay {
     /// written are known, so the answer is false without them.
     pub fn has_storage(&mut self, address: Address) -> bool {
         let id = self.id(address);
-        let entry = &self.entries[id];
+        let entry = &mut self.entries[id];
+        if self.reads.on && !entry.bare {
+            *entry.read.get_or_insert_default() |= AccountReads::STORAGE;
+        }
         entry.remote.is_none() && entry.has_storage()
     }
 
@@ -253,6 +280,7 @@ impl Overlay {
             entry.now.info = info;
             entry.base = base;
             (entry.bare, entry.now.storage_cleared, entry.is_changed) = (false, false, false);
+            (entry.read, entry.settled_parts) = (None, AccountReads::empty());
             if self.base.remote().is_some() {
                 self.read_remote(next);
             }
@@ -313,10 +341,16 @@ impl Overlay {
 
     fn slot(&mut self, id: usize, slot: U256) -> U256 {
         let entry = &self.entries[id];
-        if let Some(value) = entry.held_slot(&slot) {
+        if let Some(value) = entry.written_slot(&slot) {
             return value;
         }
-        self.remote_slot(id, slot)
+        if self.reads.on {
+            self.reads.slots.insert((id, slot));
+        }
+        match entry.base_slot(&slot) {
+            Some(value) => value,
+            None => self.remote_slot(id, slot),
+        }
     }
 
     /// Returns a slot that only the remote base has.
@@ -336,14 +370,18 @@ impl Overlay {
 impl OverlayEntry {
     /// Returns a slot's value; `None` if only the remote base has it.
     fn held_slot(&self, slot: &U256) -> Option<U256> {
-        if let Some(value) = self.now.slots.get(slot).or_else(|| self.settled.get(slot)) {
-            return Some(*value);
-        }
-        match &self.base {
-            _ if self.bare => Some(U256::ZERO),
-            Some(base) => base.known_slot(slot),
-            None => None,
-        }
+        self.written_slot(slot).or_else(|| self.base_slot(slot))
+    }
+
+    /// Returns a slot's value if it does not follow from the base.
+    fn written_slot(&self, slot: &U256) -> Option<U256> {
+        let written = self.now.slots.get(slot).or_else(|| self.settled.get(slot)).copied();
+        written.or_else(|| self.bare.then_some(U256::ZERO))
+    }
+
+    /// Returns a slot's value in the base; `None` if only the remote base has it.
+    fn base_slot(&self, slot: &U256) -> Option<U256> {
+        self.base.as_ref()?.known_slot(slot)
     }
 
     /// Returns whether a slot that is held here is not zero.
@@ -390,6 +428,11 @@ impl Database for Overlay {
     }
 
     fn block_hash(&mut self, number: u64) -> Result<B256, Infallible> {
+        if self.reads.on {
+            self.reads.hashes.insert(number);
+            // The hash of a simulated block follows from more than is recorded.
+            self.reads.everything |= self.first_pushed.is_some_and(|first| number >= first);
+        }
         if let Some(hash) = self.hashes.get(number) {
             return Ok(hash);
         }
@@ -477,5 +520,92 @@ impl Overlay {
             }
             entry.now.info = Some(AccountInfo { account_id: Some(id), ..account.info });
         }
+    }
+}
+
+/// The record of reads.
+impl Overlay {
+    /// Sets whether the reads of runs are recorded. [`Overlay::reset`] forgets the record.
+    pub fn record_reads(&mut self, on: bool) {
+        self.reads.on = on;
+    }
+
+    /// Returns whether the reads of runs are recorded.
+    #[inline(always)]
+    pub fn records_reads(&self) -> bool {
+        self.reads.on
+    }
+
+    /// Records that a run read `parts` of an account, except for those that an override has settled. Does nothing
+    /// unless reads are recorded.
+    pub fn note_account(&mut self, address: Address, parts: AccountReads) {
+        if !self.reads.on {
+            return;
+        }
+        let id = self.id(address);
+        let entry = &mut self.entries[id];
+        *entry.read.get_or_insert_default() |= parts & !entry.settled_parts;
+        if parts.contains(AccountReads::EXISTENCE) && !entry.settled_parts.is_empty() {
+            // Beside an override, the account's emptiness follows from each of the other parts.
+            entry.read.get_or_insert_default().remove(AccountReads::EXISTENCE);
+            let info = AccountReads::BALANCE | AccountReads::NONCE | AccountReads::CODE;
+            *entry.read.get_or_insert_default() |= info & !entry.settled_parts;
+        }
+    }
+
+    /// Records that a run read `fields` of its block. Does nothing unless reads are recorded.
+    pub fn note_block(&mut self, fields: BlockReads) {
+        if self.reads.on {
+            self.reads.block |= fields;
+        }
+    }
+
+    /// Returns the fields of the block that runs have read since the last call, and forgets them.
+    pub fn take_block_reads(&mut self) -> BlockReads {
+        std::mem::take(&mut self.reads.block)
+    }
+
+    /// Returns whether a run has read the code of the account at `address`.
+    pub fn has_read_code(&self, address: &Address) -> bool {
+        let read = self.ids.get(address).and_then(|id| self.entries[*id].read);
+        read.is_some_and(|parts| parts.contains(AccountReads::CODE))
+    }
+
+    /// Records that the run's results hold only while the block has `gas` left. Does nothing unless reads are recorded.
+    pub fn note_gas(&mut self, gas: u64) {
+        if self.reads.on {
+            self.reads.gas = self.reads.gas.max(gas);
+        }
+    }
+
+    /// Records that a run may have read anything. Does nothing unless reads are recorded.
+    pub fn note_everything(&mut self) {
+        self.reads.everything |= self.reads.on;
+    }
+
+    /// Returns what runs have read since the last [`Overlay::reset`], as far as it was recorded.
+    pub fn reads(&self) -> ReadSet {
+        let record = &self.reads;
+        let mut accounts: Vec<AccountRead> = Vec::new();
+        let mut places = vec![None; self.ids.len()];
+        for (id, entry) in self.entries[..self.ids.len()].iter().enumerate() {
+            if let Some(parts) = entry.read {
+                places[id] = Some(accounts.len());
+                accounts.push(AccountRead { address: entry.now.address, parts, slots: Vec::new() });
+            }
+        }
+        for (id, slot) in &record.slots {
+            let place = *places[*id].get_or_insert_with(|| {
+                accounts.push(AccountRead { address: self.entries[*id].now.address, ..AccountRead::default() });
+                accounts.len() - 1
+            });
+            accounts[place].slots.push(*slot);
+        }
+        if record.everything || accounts.len() + record.slots.len() + record.hashes.len() > ReadSet::MOST {
+            return ReadSet::everything();
+        }
+        accounts.sort_unstable_by_key(|account| account.address);
+        accounts.iter_mut().for_each(|account| account.slots.sort_unstable());
+        ReadSet { everything: false, accounts, block: record.block, hashes: record.hashes.clone(), gas: record.gas }
     }
 }

@@ -174,6 +174,7 @@ const RULES: SimulationRules = SimulationRules {
     state_roots: true,
     gas_cap: u64::MAX,
     max_blocks: 256,
+    max_trace: 1 << 20,
     estimate_tolerance: 0.0,
 };
 
@@ -198,16 +199,16 @@ fn the_calls_of_a_real_block_use_the_same_gas_in_a_simulation() {
                 beacon_root: header.parent_beacon_block_root,
                 ..BlockOverrides::default()
             },
-            calls: signed().map(|(_, tx)| as_call(tx, tx.signer())).collect(),
+            calls: signed().map(|(_, tx)| as_call(tx, tx.signer()).into()).collect(),
             ..SimBlock::default()
         }],
-        trace_transfers: false,
         validation: true,
+        ..Simulation::default()
     };
     let codes = CodeCache::new(1 << 24);
     let mut overlay = Overlay::new(block.parent.world.clone(), block.parent.hashes.clone());
     let mut engine = Engine { spec: &block.spec, rules: &RULES, codes: &codes, overlay: &mut overlay };
-    let blocks = engine.simulate(&block.parent, &simulation).unwrap();
+    let blocks = engine.simulate(&block.parent, &simulation).unwrap().blocks;
     assert_eq!(blocks[0].calls.iter().map(|call| call.gas_used).collect::<Vec<_>>(), used);
     // No operator fee is charged or refunded, and no L1 fee charged: an unsigned call has no bytes on L1.
     let mut before = Overlay::new(block.parent.world.clone(), block.parent.hashes.clone());
@@ -215,7 +216,7 @@ fn the_calls_of_a_real_block_use_the_same_gas_in_a_simulation() {
         assert_eq!(overlay.balance_and_nonce(vault), before.balance_and_nonce(vault), "{vault}");
     }
     // The simulated header continues the chain's own.
-    let simulated = &blocks[0].header;
+    let simulated = &blocks[0].listing.as_ref().unwrap().header;
     assert_eq!(simulated.extra_data, header.extra_data);
     assert_eq!(simulated.requests_hash, header.requests_hash);
     assert!(blocks[0].calls.iter().any(|call| call.outcome == CallOutcome::Success));
@@ -408,7 +409,7 @@ fn a_free_call_pays_no_vault_and_costs_its_sender_nothing() {
     let from = chain.signer.address();
     let one = Call { from, to: TxKind::Call(Address::repeat_byte(0x11)), gas: Some(90_000), ..Call::default() };
     let simulation = Simulation {
-        blocks: vec![SimBlock { calls: vec![one.clone(), one.clone()], ..SimBlock::default() }],
+        blocks: vec![SimBlock { calls: vec![one.clone().into(), one.clone().into()], ..SimBlock::default() }],
         ..Simulation::default()
     };
     let mut overlay = Overlay::new(chain.head.world.clone(), chain.head.hashes.clone());
@@ -432,12 +433,12 @@ fn a_call_that_pays_for_gas_pays_the_base_fee_vault_and_nothing_for_l1() {
     let from = chain.signer.address();
     let to = TxKind::Call(Address::repeat_byte(0x11));
     let one = Call { from, to, gas: Some(90_000), fees: CallFees::GasPrice(price), ..Call::default() };
-    let blocks = vec![SimBlock { calls: vec![one], ..SimBlock::default() }];
+    let blocks = vec![SimBlock { calls: vec![one.into()], ..SimBlock::default() }];
     let simulation = Simulation { blocks, validation: true, ..Simulation::default() };
     let mut overlay = Overlay::new(chain.head.world.clone(), chain.head.hashes.clone());
     let mut engine = Engine { spec: &chain.spec, rules: &RULES, codes: &codes, overlay: &mut overlay };
     let done = engine.simulate(&chain.head, &simulation).unwrap();
-    let base_fee = done[0].header.base_fee_per_gas.unwrap();
+    let base_fee = done.blocks[0].listing.as_ref().unwrap().header.base_fee_per_gas.unwrap();
     let gas = U256::from(21_000);
     assert_eq!(overlay.balance_and_nonce(BASE_FEE_VAULT).0, gas * U256::from(base_fee));
     assert_eq!(overlay.balance_and_nonce(L1_FEE_VAULT).0, U256::ZERO);

@@ -13,14 +13,14 @@ use revm::{
     },
 };
 
-use crate::{engine::transfers::Transfer, state::Overlay};
+use crate::{engine::transfers::FrameTransfer, state::Overlay};
 
 /// The host of a metered run: a context over an overlay.
 pub(super) trait Metered<'a>: ContextTr<Db = &'a mut Overlay> + Host {}
 
 impl<'a, C: ContextTr<Db = &'a mut Overlay> + Host> Metered<'a> for C {}
 
-type At<'i, C> = InstructionContext<'i, C, EthInterpreter>;
+pub(super) type At<'i, C> = InstructionContext<'i, C, EthInterpreter>;
 
 /// Replaces opcodes of revm by the metered ones.
 pub(super) fn meter<'a, C: Metered<'a>>(instructions: &mut EthInstructions<EthInterpreter, C>) {
@@ -31,26 +31,10 @@ pub(super) fn meter<'a, C: Metered<'a>>(instructions: &mut EthInstructions<EthIn
     put(opcode::JUMPDEST, |mut at| {
         tick(&mut at);
     });
-    put(opcode::CALL, |mut at| {
-        if tick(&mut at) {
-            contract::call(at)
-        }
-    });
-    put(opcode::CALLCODE, |mut at| {
-        if tick(&mut at) {
-            contract::call_code(at)
-        }
-    });
-    put(opcode::DELEGATECALL, |mut at| {
-        if tick(&mut at) {
-            contract::delegate_call(at)
-        }
-    });
-    put(opcode::STATICCALL, |mut at| {
-        if tick(&mut at) {
-            contract::static_call(at)
-        }
-    });
+    put(opcode::CALL, call::<C>);
+    put(opcode::CALLCODE, call_code::<C>);
+    put(opcode::DELEGATECALL, delegate_call::<C>);
+    put(opcode::STATICCALL, static_call::<C>);
     put(opcode::CREATE, |mut at| {
         if tick(&mut at) {
             contract::create::<_, false, _>(at)
@@ -87,17 +71,43 @@ pub(super) fn meter<'a, C: Metered<'a>>(instructions: &mut EthInstructions<EthIn
             memory::mcopy(at)
         }
     });
-    put(opcode::EXTCODECOPY, |mut at| {
-        if tick_bytes(&mut at, 3, 1024) {
-            host::extcodecopy(at)
-        }
-    });
+    put(opcode::EXTCODECOPY, extcodecopy::<C>);
     put(opcode::SELFDESTRUCT, selfdestruct::<C>);
     put(opcode::LOG0, log::<0, C>);
     put(opcode::LOG1, log::<1, C>);
     put(opcode::LOG2, log::<2, C>);
     put(opcode::LOG3, log::<3, C>);
     put(opcode::LOG4, log::<4, C>);
+}
+
+pub(super) fn call<'a, C: Metered<'a>>(mut at: At<'_, C>) {
+    if tick(&mut at) {
+        contract::call(at)
+    }
+}
+
+pub(super) fn call_code<'a, C: Metered<'a>>(mut at: At<'_, C>) {
+    if tick(&mut at) {
+        contract::call_code(at)
+    }
+}
+
+pub(super) fn delegate_call<'a, C: Metered<'a>>(mut at: At<'_, C>) {
+    if tick(&mut at) {
+        contract::delegate_call(at)
+    }
+}
+
+pub(super) fn static_call<'a, C: Metered<'a>>(mut at: At<'_, C>) {
+    if tick(&mut at) {
+        contract::static_call(at)
+    }
+}
+
+pub(super) fn extcodecopy<'a, C: Metered<'a>>(mut at: At<'_, C>) {
+    if tick_bytes(&mut at, 3, 1024) {
+        host::extcodecopy(at)
+    }
 }
 
 #[inline(always)]
@@ -141,7 +151,7 @@ fn log<'a, const N: usize, C: Metered<'a>>(at: At<'_, C>) {
 
 /// Runs the opcode, then logs the transfer of the contract's balance, if transfers are shown. The journal cannot show
 /// it, because after Cancun it has no entry for ether that stays where it is.
-fn selfdestruct<'a, C: Metered<'a>>(at: At<'_, C>) {
+pub(super) fn selfdestruct<'a, C: Metered<'a>>(at: At<'_, C>) {
     let InstructionContext { interpreter, host } = at;
     if !host.db_mut().log_numbers.shows_transfers() {
         return host::selfdestruct(InstructionContext { interpreter, host });
@@ -152,6 +162,6 @@ fn selfdestruct<'a, C: Metered<'a>>(at: At<'_, C>) {
     host::selfdestruct(InstructionContext { interpreter: &mut *interpreter, host: &mut *host });
     let ended = interpreter.bytecode.action().as_ref().and_then(InterpreterAction::instruction_result);
     if let Some(value) = value.filter(|value| ended == Some(InstructionResult::SelfDestruct) && !value.is_zero()) {
-        Transfer { from, to, value }.log(Address::ZERO, host);
+        FrameTransfer { from, to, value }.log(Address::ZERO, host);
     }
 }

@@ -4,6 +4,7 @@ mod family;
 mod interpret;
 mod meter;
 mod op_handler;
+mod record;
 mod run;
 
 pub use family::{Ethereum, FamilyEvm, OpStack};
@@ -58,6 +59,7 @@ pub(super) fn inspect<'a, F: FamilyEvm, I: Inspector<Host<'a, F>>>(
     let mut evm = RunEvm::<F, I>::inspected(overlay, setup.env, setup.precompiles, inspector);
     evm.inner.ctx.chain = setup.waived.unwrap_or_default();
     evm.inner.ctx.set_tx(setup.tx);
+    evm.note_transaction_if_recorded();
     let result = F::inspect(&mut evm);
     let state = evm.inner.ctx.journaled_state.inner.finalize();
     result.map(|result| ResultAndState::new(result, state))

@@ -28,11 +28,12 @@ use super::{
     family::{Ethereum, FamilyEvm, Host, InnerEvm, Instructions},
     interpret::interpret,
     meter::meter,
+    record::record,
 };
 use crate::{
     chain::Fork,
-    engine::{precompiles::RunPrecompiles, transfers::Transfer},
-    state::Overlay,
+    engine::{precompiles::RunPrecompiles, transfers::FrameTransfer},
+    state::{Overlay, TransferLogs},
 };
 
 type Error = EVMError<Infallible>;
@@ -57,9 +58,9 @@ impl<'a, F: FamilyEvm> RunEvm<'a, F> {
         Self { inner, transfers: false, deepest: 0 }
     }
 
-    /// Sets whether to log transfers of the native currency among the real logs (`traceTransfers` of `eth_simulateV1`).
-    pub fn with_transfers(mut self, transfers: bool) -> Self {
-        self.transfers = transfers;
+    /// Sets whether to log transfers of the native currency beside the real logs.
+    pub fn with_transfers(mut self, transfers: TransferLogs) -> Self {
+        self.transfers = transfers != TransferLogs::Hidden;
         self.inner.ctx.journaled_state.database.log_numbers.show_transfers(transfers);
         self
     }
@@ -88,8 +89,21 @@ impl<'a, F: FamilyEvm> RunEvm<'a, F> {
     ///
     /// Returns an [`EVMError`] if the call is invalid, or if the meter stopped the run.
     pub fn commit(&mut self, call: TxEnv) -> Result<ExecutionResult, Error> {
+        self.commit_seen(call, |_, _| ())
+    }
+
+    /// As [`RunEvm::commit`]. Shows the state that the call has touched to `see`.
+    ///
+    /// # Errors
+    ///
+    /// Returns an [`EVMError`] if the call is invalid, or if the meter stopped the run.
+    pub fn commit_seen(
+        &mut self,
+        call: TxEnv,
+        see: impl FnOnce(&EvmState, &Overlay),
+    ) -> Result<ExecutionResult, Error> {
         let result = self.execute_call(call);
-        self.keep(result)
+        self.keep(result, see)
     }
 
     /// Runs a signed transaction, which pays all fees of its chain, and keeps its changes in the overlay.
@@ -99,14 +113,37 @@ impl<'a, F: FamilyEvm> RunEvm<'a, F> {
     /// Returns an [`EVMError`] if the transaction is invalid, or if the meter stopped the run.
     pub fn commit_signed(&mut self, tx: F::Tx) -> Result<ExecutionResult, Error> {
         let result = self.execute(tx);
-        self.keep(result)
+        self.keep(result, |_, _| ())
     }
 
-    fn keep(&mut self, result: Result<ExecutionResult, Error>) -> Result<ExecutionResult, Error> {
+    /// As [`RunEvm::commit_signed`], among unsigned calls, which pay no other fees. Shows the state that the
+    /// transaction has touched to `see`.
+    ///
+    /// # Errors
+    ///
+    /// Returns an [`EVMError`] if the transaction is invalid, or if the meter stopped the run.
+    pub fn commit_signed_seen(
+        &mut self,
+        tx: F::Tx,
+        see: impl FnOnce(&EvmState, &Overlay),
+    ) -> Result<ExecutionResult, Error> {
+        self.inner.ctx.chain = F::Chain::default();
+        let result = self.execute(tx);
+        self.keep(result, see)
+    }
+
+    fn keep(
+        &mut self,
+        result: Result<ExecutionResult, Error>,
+        see: impl FnOnce(&EvmState, &Overlay),
+    ) -> Result<ExecutionResult, Error> {
         let journal = &mut self.inner.ctx.journaled_state;
         let mut state = journal.inner.finalize();
         match &result {
-            Ok(_) => journal.database.absorb(&mut state),
+            Ok(_) => {
+                see(&state, journal.database);
+                journal.database.absorb(&mut state);
+            }
             Err(_) => state.clear(),
         }
         journal.inner.state = state;
@@ -131,6 +168,7 @@ impl<'a, F: FamilyEvm> RunEvm<'a, F> {
     #[inline]
     fn execute(&mut self, tx: F::Tx) -> Result<ExecutionResult, Error> {
         self.inner.ctx.set_tx(tx);
+        self.note_transaction_if_recorded();
         F::handle(self)
     }
 
@@ -152,6 +190,9 @@ pub(super) fn inner<'a, F: FamilyEvm, I>(
     let Memory { journal, local, frames, .. } = memory;
     let mut instruction = EthInstructions::new_mainnet_with_spec(cfg_env.spec.into());
     meter(&mut instruction);
+    if overlay.records_reads() {
+        record(&mut instruction);
+    }
     let ctx: Host<'a, F> = Context {
         block: block_env,
         tx: F::Tx::default(),
@@ -172,11 +213,8 @@ impl<'a, F: FamilyEvm, I> RunEvm<'a, F, I> {
         precompiles: RunPrecompiles,
         inspector: I,
     ) -> Self {
-        Self {
-            inner: inner::<F, I>(overlay, env, precompiles, inspector, Memory::fresh()),
-            transfers: false,
-            deepest: 0,
-        }
+        let transfers = overlay.log_numbers.shows_transfers();
+        Self { inner: inner::<F, I>(overlay, env, precompiles, inspector, Memory::fresh()), transfers, deepest: 0 }
     }
 
     /// Begins a frame, unless it is a creation that collides.
@@ -236,10 +274,13 @@ impl<'a, F: FamilyEvm, I> EvmTr for RunEvm<'a, F, I> {
         init: FrameInit,
     ) -> Result<FrameInitResult<'_, Self::Frame>, ContextDbError<Self::Context>> {
         self.deepest = self.deepest.max(init.depth);
+        if self.inner.ctx.journaled_state.database.records_reads() {
+            self.note_frame(&init)?;
+        }
         if !self.transfers {
             return self.begin(init);
         }
-        let Some(transfer) = Transfer::of(&init.frame_input) else { return self.begin(init) };
+        let Some(transfer) = FrameTransfer::of(&init.frame_input) else { return self.begin(init) };
         let created = match self.begin(init)? {
             // The frame has ended: at a precompile, without code, or because it may not begin. Only calls can succeed.
             ItemOrResult::Result(result) => {
@@ -247,7 +288,7 @@ impl<'a, F: FamilyEvm, I> EvmTr for RunEvm<'a, F, I> {
                     transfer.log(Address::ZERO, &mut self.inner.ctx);
                 } else {
                     // geth writes the log first, then reverts it, so the log has a number.
-                    self.inner.ctx.journaled_state.database.log_numbers.skip();
+                    self.inner.ctx.journaled_state.database.log_numbers.skip_transfer();
                 }
                 return Ok(ItemOrResult::Result(result));
             }

@@ -47,8 +47,9 @@ pub struct Dialect {
     pub halt: fn(String) -> RpcError,
     /// Writes the `error` of a failed call in `eth_callMany` as JSON: the error that `eth_call` would return.
     pub many_error: fn(&mut Vec<u8>, &ErrorObjectOwned),
-    /// Writes the `error` of a failed call in a simulation as JSON.
-    pub call_error: fn(&mut Vec<u8>, &CallOutcome, &Bytes),
+    /// Writes the `error` of a failed call in a simulation as JSON. The text explains the data of a revert, if the
+    /// request's own errors do.
+    pub call_error: fn(&mut Vec<u8>, &CallOutcome, &Bytes, Option<String>),
 }
 
 impl Dialect {

@@ -27,9 +27,9 @@ pub static PROJECT: Dialect = Dialect {
     halt: |reason| RpcError::new(-32000, reason),
     many_error: |out, error| encode::value(out, error),
     // A string: the revert reason.
-    call_error: |out, outcome, data| match outcome {
+    call_error: |out, outcome, data, custom| match outcome {
         CallOutcome::Success => {}
-        CallOutcome::Revert => match revert_reason(data) {
+        CallOutcome::Revert => match custom.or_else(|| revert_reason(data)) {
             Some(reason) => encode::string(out, &reason),
             None => encode::string(out, "execution reverted"),
         },

@@ -28,9 +28,12 @@ pub static STANDARD: Dialect = Dialect {
     halt: |reason| RpcError::new(-32000, reason),
     // A string, as reth and alloy's types have it.
     many_error: |out, error| encode::string(out, error.message()),
-    call_error: |out, outcome, data| match outcome {
+    call_error: |out, outcome, data, custom| match outcome {
         CallOutcome::Success => {}
-        CallOutcome::Revert => encode::value(out, &reverted(data.clone()).into_object()),
+        CallOutcome::Revert => {
+            let reason = custom.or_else(|| revert_reason(data));
+            encode::value(out, &reverted_with(reason, data.clone()).into_object());
+        }
         CallOutcome::Halt(reason) => {
             let text = HaltText(reason.clone()).to_string();
             encode::value(out, &RpcError::new(VM_ERROR, text).into_object());
@@ -44,7 +47,11 @@ const REVERTED: i32 = 3;
 const VM_ERROR: i32 = -32015;
 
 fn reverted(data: Bytes) -> RpcError {
-    let message = match revert_reason(&data) {
+    reverted_with(revert_reason(&data), data)
+}
+
+fn reverted_with(reason: Option<String>, data: Bytes) -> RpcError {
+    let message = match reason {
         Some(reason) => format!("execution reverted: {reason}"),
         None => "execution reverted".to_owned(),
     };

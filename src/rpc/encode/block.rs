@@ -165,8 +165,13 @@ pub fn pooled_transaction(out: &mut Vec<u8>, tx: &Recovered<TxEnvelope>) {
 }
 
 fn signed_transaction(object: &mut Object<'_>, tx: &TxEnvelope, from: Address, price: u128) {
-    let Seal { v, y_parity, signature } = Seal::of(tx);
     transaction_fields(object, tx, tx.nonce(), *tx.tx_hash(), from, price);
+    seal_fields(object, tx);
+}
+
+/// Writes the signature of a transaction.
+pub fn seal_fields(object: &mut Object<'_>, tx: &TxEnvelope) {
+    let Seal { v, y_parity, signature } = Seal::of(tx);
     object.quantity("v", v);
     quantity_u256(object.key("r"), signature.r());
     quantity_u256(object.key("s"), signature.s());

@@ -12,7 +12,7 @@ pub use block::{LogPlace, block, header, log, pooled_transaction, receipt, trans
 pub use node::retained;
 pub use payload::built_block;
 pub use pool::{by_nonce, by_sender, summary};
-pub use simulation::simulation;
+pub use simulation::{SimulationView, simulation};
 pub use trace::{TracePlace, each_frame, parity_results, trace};
 pub use wallet::{calls_status, capabilities, submitted};
 
@@ -103,6 +103,22 @@ impl<'a> Object<'a> {
     pub fn quantity(&mut self, key: &str, value: u64) -> &mut Self {
         quantity(self.key(key), value);
         self
+    }
+
+    /// Writes a field that is a plain number.
+    pub fn number(&mut self, key: &str, value: usize) -> &mut Self {
+        self.key(key).extend_from_slice(itoa::Buffer::new().format(value).as_bytes());
+        self
+    }
+
+    /// Writes a key that is hex data and returns the buffer, to which the caller writes the value.
+    pub fn hex_key(&mut self, key: &[u8]) -> &mut Vec<u8> {
+        if !std::mem::take(&mut self.first) {
+            self.out.push(b',');
+        }
+        data(self.out, key);
+        self.out.push(b':');
+        self.out
     }
 
     /// Closes the object.

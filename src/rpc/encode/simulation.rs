@@ -1,41 +1,74 @@
-//! The result of `eth_simulateV1`.
+//! The results of `eth_simulateV1` and `presim_simulate`.
+
+use std::collections::BTreeMap;
 
 use alloy_consensus::{Header, Transaction, Typed2718};
-use alloy_primitives::B256;
+use alloy_primitives::{Address, B256, U256, map::AddressMap};
+use revm::state::AccountInfo;
 
 use super::{
     Object,
-    block::{LogPlace, header_fields, log, transaction_fields},
-    data, list, too_long, value,
+    block::{LogPlace, header_fields, log, seal_fields, transaction_fields},
+    data, list, quantity, quantity_u256, string, too_long, trace, value,
 };
 use crate::{
-    engine::{CallOutcome, CallResult, SimulatedBlock, SimulatedTx},
-    rpc::{dialect::Dialect, error::RpcError},
+    engine::{
+        AccountDiff, Asset, BlockListing, CallOutcome, CallResult, CoinbaseIncome, NetChange, NumberedLog, Outputs,
+        Simulated, SimulatedBlock, SimulatedTx, TokenInfo, ValueChange,
+    },
+    rpc::{dialect::Dialect, error::RpcError, wire::CustomErrors},
+    state::{AccountRead, AccountReads, BlockReads, ReadSet},
 };
 
-/// Writes the result of `eth_simulateV1`.
+/// How the results of a simulation are shown.
+#[derive(Clone, Copy, Debug)]
+pub struct SimulationView<'a> {
+    /// The client's dialect.
+    pub dialect: &'a Dialect,
+    /// The outputs that are shown.
+    pub outputs: Outputs,
+    /// Whether transactions are shown in full.
+    pub full_transactions: bool,
+    /// The errors by which the data of reverts is explained.
+    pub errors: Option<&'a CustomErrors>,
+    /// What the run read ([`Outputs::READ_SET`]).
+    pub reads: Option<&'a ReadSet>,
+    /// Maximum bytes of the response.
+    pub limit: usize,
+}
+
+/// Writes the result of a simulation: its blocks, or the call that broke the bundle.
 ///
 /// # Errors
 ///
-/// Returns -32005 if the response becomes longer than `limit` bytes.
-pub fn simulation(
-    out: &mut Vec<u8>,
-    blocks: &[SimulatedBlock],
-    dialect: &Dialect,
-    full_transactions: bool,
-    limit: usize,
-) -> Result<(), RpcError> {
+/// Returns -32005 if the response becomes longer than the limit.
+pub fn simulation(out: &mut Vec<u8>, simulated: &Simulated, view: &SimulationView<'_>) -> Result<(), RpcError> {
+    if let Some(place) = simulated.dropped {
+        let mut object = Object::new(out);
+        let mut dropped = Object::new(object.key("dropped"));
+        dropped.number("block", place.block).number("call", place.call);
+        dropped.end();
+        if let Some(reads) = view.reads {
+            read_set(object.key("readSet"), reads);
+        }
+        object.end();
+        return Ok(());
+    }
     // Reserves the expected length, because a long response that grows by doubling is moved several times.
-    out.reserve(blocks.iter().map(length).sum::<usize>().min(limit));
+    out.reserve(simulated.blocks.iter().map(length).sum::<usize>().min(view.limit));
     out.push(b'[');
     let mut first = true;
-    for block in blocks.iter().filter(|block| dialect.shows_fillers || !block.filler) {
+    let last = simulated.blocks.len().saturating_sub(1);
+    for (index, block) in simulated.blocks.iter().enumerate() {
+        if block.filler && !view.dialect.shows_fillers {
+            continue;
+        }
         if !std::mem::take(&mut first) {
             out.push(b',');
         }
-        simulated_block(out, block, dialect, full_transactions);
-        if out.len() > limit {
-            return Err(too_long(limit));
+        simulated_block(out, block, &simulated.tokens, view, view.reads.filter(|_| index == last))?;
+        if out.len() > view.limit {
+            return Err(too_long(view.limit));
         }
     }
     out.push(b']');
@@ -51,57 +84,134 @@ fn length(block: &SimulatedBlock) -> usize {
         let logs: usize = call.logs.iter().map(|log| LOG + 2 * log.log.data.data.len()).sum();
         CALL + 2 * call.return_data.len() + logs
     };
-    HEADER + block.calls.iter().map(call).sum::<usize>()
+    let header = if block.listing.is_some() { HEADER } else { 64 };
+    header + block.calls.iter().map(call).sum::<usize>()
 }
 
-fn simulated_block(out: &mut Vec<u8>, block: &SimulatedBlock, dialect: &Dialect, full_transactions: bool) {
-    let header = block.header.inner();
-    let hash = block.header.hash();
+fn simulated_block(
+    out: &mut Vec<u8>,
+    block: &SimulatedBlock,
+    tokens: &AddressMap<TokenInfo>,
+    view: &SimulationView<'_>,
+    reads: Option<&ReadSet>,
+) -> Result<(), RpcError> {
     let mut object = Object::new(out);
-    header_fields(&mut object, header, hash, dialect.shows_early_fields);
-    object.quantity("size", block.size as u64);
-    list(object.key("transactions"), block.transactions.iter().enumerate(), |out, (index, tx)| {
-        if full_transactions {
+    if let Some(listing) = &block.listing {
+        listed_block(&mut object, listing, view);
+    }
+    let mut log_index = 0;
+    let calls = object.key("calls");
+    calls.push(b'[');
+    for (index, call) in block.calls.iter().enumerate() {
+        if index > 0 {
+            calls.push(b',');
+        }
+        let place = block.listing.as_ref().map(|listing| LogPlace {
+            header: listing.header.inner(),
+            block_hash: listing.header.hash(),
+            tx_hash: listing.transactions[index].hash,
+            tx_index: index as u64,
+        });
+        call_result(calls, call, place.as_ref(), &mut log_index, view)?;
+    }
+    calls.push(b']');
+    if let Some(diff) = &block.diff {
+        state_diff(object.key("stateDiff"), diff);
+    }
+    if let Some(assets) = &block.assets {
+        asset_changes(object.key("assets"), assets, tokens);
+    }
+    if let Some(income) = &block.coinbase {
+        coinbase(object.key("coinbase"), income);
+    }
+    if let Some(reads) = reads {
+        read_set(object.key("readSet"), reads);
+    }
+    object.end();
+    Ok(())
+}
+
+fn listed_block(object: &mut Object<'_>, listing: &BlockListing, view: &SimulationView<'_>) {
+    let (header, hash) = (listing.header.inner(), listing.header.hash());
+    header_fields(object, header, hash, view.dialect.shows_early_fields);
+    object.quantity("size", listing.size as u64);
+    list(object.key("transactions"), listing.transactions.iter().enumerate(), |out, (index, tx)| {
+        if view.full_transactions {
             transaction(out, tx, index as u64, header, hash);
         } else {
             data(out, tx.hash.as_slice());
         }
     });
     object.key("uncles").extend_from_slice(b"[]");
-    if block.withdrawals.is_some() || dialect.shows_early_fields {
-        list(object.key("withdrawals"), block.withdrawals.iter().flat_map(|list| list.iter()), |out, withdrawal| {
+    if listing.withdrawals.is_some() || view.dialect.shows_early_fields {
+        list(object.key("withdrawals"), listing.withdrawals.iter().flat_map(|list| list.iter()), |out, withdrawal| {
             value(out, withdrawal);
         });
     }
-    let mut log_index = 0;
-    list(object.key("calls"), block.calls.iter().enumerate(), |out, (index, call)| {
-        let place =
-            LogPlace { header, block_hash: hash, tx_hash: block.transactions[index].hash, tx_index: index as u64 };
-        call_result(out, call, &place, &mut log_index, dialect);
-    });
-    object.end();
 }
 
-fn call_result(out: &mut Vec<u8>, call: &CallResult, place: &LogPlace<'_>, log_index: &mut u64, dialect: &Dialect) {
+fn call_result(
+    out: &mut Vec<u8>,
+    call: &CallResult,
+    place: Option<&LogPlace<'_>>,
+    log_index: &mut u64,
+    view: &SimulationView<'_>,
+) -> Result<(), RpcError> {
+    let (dialect, outputs) = (view.dialect, view.outputs);
     let mut object = Object::new(out);
-    let shows_data = call.outcome == CallOutcome::Success || dialect.shows_revert_data;
-    object.data("returnData", if shows_data { &call.return_data } else { &[] });
-    list(object.key("logs"), &call.logs, |out, one| {
-        let index = if dialect.counts_reverted_logs { one.number } else { *log_index };
-        log(out, &one.log, place, index, false);
-        *log_index += 1;
-    });
-    object
-        .quantity("gasUsed", call.gas_used)
-        .quantity("maxUsedGas", call.max_used_gas)
-        .quantity("status", u64::from(call.outcome == CallOutcome::Success));
-    if call.outcome != CallOutcome::Success {
-        (dialect.call_error)(object.key("error"), &call.outcome, &call.return_data);
+    if outputs.contains(Outputs::RETURN_DATA) {
+        let shows_data = call.outcome == CallOutcome::Success || dialect.shows_revert_data;
+        object.data("returnData", if shows_data { &call.return_data } else { &[] });
+    }
+    if outputs.contains(Outputs::LOGS) {
+        list(object.key("logs"), &call.logs, |out, one| {
+            let index = if dialect.counts_reverted_logs { one.number } else { *log_index };
+            match place {
+                Some(place) => log(out, &one.log, place, index, false),
+                None => short_log(out, one, index),
+            }
+            *log_index += 1;
+        });
+    }
+    if outputs.contains(Outputs::GAS_USED) {
+        object.quantity("gasUsed", call.gas_used).quantity("maxUsedGas", call.max_used_gas);
+    }
+    if outputs.contains(Outputs::STATUS) {
+        object.quantity("status", u64::from(call.outcome == CallOutcome::Success));
+    }
+    if outputs.contains(Outputs::ERROR) && call.outcome != CallOutcome::Success {
+        let custom = view.errors.filter(|_| call.outcome == CallOutcome::Revert);
+        let custom = custom.and_then(|errors| errors.explain(&call.return_data));
+        (dialect.call_error)(object.key("error"), &call.outcome, &call.return_data, custom);
+    }
+    if outputs.contains(Outputs::TRANSFERS) {
+        list(object.key("transfers"), &call.transfers, |out, transfer| {
+            let mut object = Object::new(out);
+            object.data("from", transfer.from.as_slice()).data("to", transfer.to.as_slice());
+            quantity_u256(object.key("value"), transfer.value);
+            object.end();
+        });
+    }
+    if let Some(accessed) = &call.access_list {
+        value(object.key("accessList"), accessed);
+    }
+    if let Some(frames) = &call.trace {
+        trace(object.key("trace"), frames, None, view.limit)?;
     }
     object.end();
+    Ok(())
 }
 
-/// Writes a simulated transaction in full. As in geth, its signature is zeros.
+/// Writes a log without the block that contains it.
+fn short_log(out: &mut Vec<u8>, one: &NumberedLog, index: u64) {
+    let mut object = Object::new(out);
+    object.data("address", one.log.address.as_slice());
+    list(object.key("topics"), one.log.topics(), |out, topic| data(out, topic.as_slice()));
+    object.data("data", &one.log.data.data).quantity("logIndex", index);
+    object.end();
+}
+
+/// Writes a simulated transaction in full. As in geth, the signature of an unsigned call is zeros.
 fn transaction(out: &mut Vec<u8>, tx: &SimulatedTx, index: u64, header: &Header, block_hash: B256) {
     let inner = &tx.tx.tx;
     let mut object = Object::new(out);
@@ -112,9 +222,156 @@ fn transaction(out: &mut Vec<u8>, tx: &SimulatedTx, index: u64, header: &Header,
         .quantity("transactionIndex", index);
     let price = inner.effective_gas_price(header.base_fee_per_gas);
     transaction_fields(&mut object, inner, inner.nonce(), tx.hash, tx.from, price);
-    object.quantity("v", 0).quantity("r", 0).quantity("s", 0);
-    if !inner.is_legacy() {
-        object.quantity("yParity", 0);
+    match &tx.tx.signed {
+        Some(signed) => seal_fields(&mut object, signed),
+        None => {
+            object.quantity("v", 0).quantity("r", 0).quantity("s", 0);
+            if !inner.is_legacy() {
+                object.quantity("yParity", 0);
+            }
+        }
+    }
+    object.end();
+}
+
+/// Writes the changes of accounts, with the values before and after.
+fn state_diff(out: &mut Vec<u8>, diff: &BTreeMap<Address, AccountDiff>) {
+    let mut accounts = Object::new(out);
+    for (address, change) in diff {
+        let none = AccountInfo::default();
+        let ValueChange { from, to } = &change.info;
+        let (from, to) = (from.as_ref().unwrap_or(&none), to.as_ref().unwrap_or(&none));
+        let mut object = Object::new(accounts.hex_key(address.as_slice()));
+        if from.balance != to.balance {
+            let mut balance = Object::new(object.key("balance"));
+            if change.gets_fees {
+                let (lost, amount) = difference(from.balance, to.balance);
+                signed(balance.key("change"), lost, amount);
+            } else {
+                quantity_u256(balance.key("from"), from.balance);
+                quantity_u256(balance.key("to"), to.balance);
+            }
+            balance.end();
+        }
+        if from.nonce != to.nonce {
+            let mut nonce = Object::new(object.key("nonce"));
+            nonce.quantity("from", from.nonce).quantity("to", to.nonce);
+            nonce.end();
+        }
+        if from.code_hash != to.code_hash {
+            let bytes = |info: &AccountInfo| info.code.as_ref().map(|code| code.original_bytes()).unwrap_or_default();
+            let mut code = Object::new(object.key("code"));
+            code.data("from", &bytes(from)).data("to", &bytes(to));
+            code.end();
+        }
+        if !change.slots.is_empty() {
+            let mut storage = Object::new(object.key("storage"));
+            for (slot, ValueChange { from, to }) in &change.slots {
+                let mut values = Object::new(storage.hex_key(&slot.to_be_bytes::<32>()));
+                values.data("from", &from.to_be_bytes::<32>()).data("to", &to.to_be_bytes::<32>());
+                values.end();
+            }
+            storage.end();
+        }
+        object.end();
+    }
+    accounts.end();
+}
+
+/// Writes the net changes of assets, by account.
+fn asset_changes(
+    out: &mut Vec<u8>,
+    assets: &BTreeMap<Address, BTreeMap<Asset, NetChange>>,
+    tokens: &AddressMap<TokenInfo>,
+) {
+    let mut accounts = Object::new(out);
+    for (account, changes) in assets {
+        list(accounts.hex_key(account.as_slice()), changes, |out, (asset, change)| {
+            let mut object = Object::new(out);
+            let (kind, token, id) = match asset {
+                Asset::Ether => ("ether", None, None),
+                Asset::Erc20(token) => ("erc20", Some(token), None),
+                Asset::Erc721(token, id) => ("erc721", Some(token), Some(id)),
+                Asset::Erc1155(token, id) => ("erc1155", Some(token), Some(id)),
+            };
+            string(object.key("type"), kind);
+            if let Some(token) = token {
+                object.data("token", token.as_slice());
+            }
+            if let Some(id) = id {
+                quantity_u256(object.key("id"), *id);
+            }
+            let (lost, amount) = change.net();
+            signed(object.key("change"), lost, amount);
+            let info = token.and_then(|token| tokens.get(token));
+            if let Some(symbol) = info.and_then(|info| info.symbol.as_ref()) {
+                string(object.key("symbol"), symbol);
+            }
+            if let Some(decimals) = info.and_then(|info| info.decimals) {
+                quantity(object.key("decimals"), decimals.into());
+            }
+            object.end();
+        });
+    }
+    accounts.end();
+}
+
+fn coinbase(out: &mut Vec<u8>, income: &CoinbaseIncome) {
+    let mut object = Object::new(out);
+    quantity_u256(object.key("fees"), income.fees);
+    let (lost, amount) = income.transfers();
+    signed(object.key("transfers"), lost, amount);
+    object.end();
+}
+
+/// Returns whether a value falls, and by how much it changes.
+fn difference(from: U256, to: U256) -> (bool, U256) {
+    if to < from { (true, from - to) } else { (false, to - from) }
+}
+
+/// Writes a number that may be negative as a decimal string, which the parsers of large numbers take.
+fn signed(out: &mut Vec<u8>, negative: bool, amount: U256) {
+    use std::io::Write;
+    let sign = if negative { "-" } else { "" };
+    let _ = write!(out, "\"{sign}{amount}\"");
+}
+
+/// Writes what a run read.
+fn read_set(out: &mut Vec<u8>, reads: &ReadSet) {
+    const PARTS: [(AccountReads, &str); 5] = [
+        (AccountReads::BALANCE, "balance"),
+        (AccountReads::NONCE, "nonce"),
+        (AccountReads::CODE, "code"),
+        (AccountReads::EXISTENCE, "existence"),
+        (AccountReads::STORAGE, "storage"),
+    ];
+    const FIELDS: [(BlockReads, &str); 9] = [
+        (BlockReads::NUMBER, "number"),
+        (BlockReads::TIMESTAMP, "timestamp"),
+        (BlockReads::FEE_RECIPIENT, "feeRecipient"),
+        (BlockReads::PREV_RANDAO, "prevRandao"),
+        (BlockReads::GAS_LIMIT, "gasLimit"),
+        (BlockReads::BASE_FEE, "baseFeePerGas"),
+        (BlockReads::BLOB_BASE_FEE, "blobBaseFee"),
+        (BlockReads::GAS_LEFT, "gasLeft"),
+        (BlockReads::HEADER, "header"),
+    ];
+    let mut object = Object::new(out);
+    object.key("everything").extend_from_slice(if reads.everything { b"true" } else { b"false" });
+    if !reads.everything {
+        let mut accounts = Object::new(object.key("accounts"));
+        for AccountRead { address, parts, slots } in &reads.accounts {
+            let mut account = Object::new(accounts.hex_key(address.as_slice()));
+            let read = PARTS.iter().filter(|(part, _)| parts.contains(*part));
+            list(account.key("parts"), read, |out, (_, name)| string(out, name));
+            list(account.key("slots"), slots, |out, slot| data(out, &slot.to_be_bytes::<32>()));
+            account.end();
+        }
+        accounts.end();
+        let read = FIELDS.iter().filter(|(field, _)| reads.block.contains(*field));
+        list(object.key("block"), read, |out, (_, name)| string(out, name));
+        list(object.key("blockHashes"), &reads.hashes, |out, number| quantity(out, *number));
+        object.quantity("gas", reads.gas);
     }
     object.end();
 }

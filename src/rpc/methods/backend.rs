@@ -168,6 +168,7 @@ impl Backend {
             state_roots: dialect.state_roots,
             gas_cap: self.limits.gas_cap,
             max_blocks: self.limits.shape.max_blocks as u64,
+            max_trace: self.limits.max_trace,
             estimate_tolerance: dialect.estimate_tolerance,
         }
     }

@@ -1,11 +1,15 @@
-//! `eth_call` and `eth_simulateV1`.
+//! `eth_call`, `eth_simulateV1` and `presim_simulate`.
 
 use revm::context::result::ExecutionResult;
 
 use super::{Backend, Run};
 use crate::{
-    engine::{CallRequest, HaltText, Simulation},
-    rpc::{encode, error::RpcError},
+    engine::{CallRequest, HaltText, Outputs},
+    rpc::{
+        encode::{self, SimulationView},
+        error::RpcError,
+        wire::SimulationRequest,
+    },
     state::Selector,
 };
 
@@ -34,15 +38,27 @@ impl Backend {
     pub(super) fn simulate(
         &self,
         run: &mut Run<'_>,
-        (simulation, selector, full_transactions): (Simulation, Selector, bool),
+        SimulationRequest { simulation, selector, full_transactions, errors }: SimulationRequest,
     ) -> Result<(), RpcError> {
         if run.meter.is_short() && simulation.calls() > IN_PLACE_CALLS {
             return Err(run.give_up());
         }
         let snapshot = self.select(run.published, selector)?;
         let rules = self.rules(run.dialect);
-        let blocks = self.engine(&rules, run.stand_on(&snapshot)).simulate(&snapshot, &simulation)?;
-        self.gas.increment(blocks.iter().map(|block| block.header.gas_used).sum());
-        encode::simulation(&mut run.out, &blocks, run.dialect, full_transactions, self.limits.max_response)
+        let reads = simulation.outputs.contains(Outputs::READ_SET);
+        let overlay = run.stand_on(&snapshot);
+        overlay.record_reads(reads);
+        let simulated = self.engine(&rules, overlay).simulate(&snapshot, &simulation)?;
+        self.gas.increment(simulated.gas_used);
+        let reads = reads.then(|| run.overlay.reads());
+        let view = SimulationView {
+            dialect: run.dialect,
+            outputs: simulation.outputs,
+            full_transactions,
+            errors: Some(&errors),
+            reads: reads.as_ref(),
+            limit: self.limits.max_response,
+        };
+        encode::simulation(&mut run.out, &simulated, &view)
     }
 }

@@ -119,6 +119,7 @@ impl MethodRoute {
         // Calls and bundles. A small simulation ends sooner than it could be handed over to a worker.
         run!("eth_call", InlineThen(Short), wire::parse_call, Backend::call),
         run!("eth_simulateV1", InlineThen(Bundle), limited wire::parse_simulation, Backend::simulate),
+        run!("presim_simulate", InlineThen(Bundle), limited wire::parse_presim_simulation, Backend::simulate),
         // These run calls many times. Waiting short calls may run between two of them.
         run!("eth_estimateGas", On(Bundle), wire::parse_estimate, Backend::estimate_gas),
         run!("eth_createAccessList", On(Bundle), wire::parse_access_list, Backend::create_access_list),

@@ -68,7 +68,8 @@ pub fn parse_bundle(params: &str, dialect: &Dialect, limits: &ShapeLimits) -> Re
             "params[0].transactionIndex: {index}: not supported: expected -1, or a snapshotId in stateBlockNumber"
         )));
     }
-    let transactions = bundle.txs.iter().enumerate().map(|(index, raw)| transaction(raw, index));
+    let transactions =
+        bundle.txs.iter().enumerate().map(|(index, raw)| transaction(raw, format_args!("params[0].txs[{index}]")));
     Ok(ParsedBundle {
         bundle: SignedBundle {
             transactions: transactions.collect::<Result<_, _>>()?,
@@ -86,8 +87,8 @@ pub fn parse_bundle(params: &str, dialect: &Dialect, limits: &ShapeLimits) -> Re
 
 /// Decodes a transaction from its EIP-2718 bytes and recovers its sender. Drops the blobs of a transaction in network
 /// form, because execution does not depend on them.
-fn transaction(raw: &Data, index: usize) -> Result<Recovered<TxEnvelope>, RpcError> {
-    let refused = |problem: &dyn fmt::Display| RpcError::params(format!("params[0].txs[{index}]: {problem}"));
+pub(super) fn transaction(raw: &Data, place: impl fmt::Display) -> Result<Recovered<TxEnvelope>, RpcError> {
+    let refused = |problem: &dyn fmt::Display| RpcError::params(format!("{place}: {problem}"));
     let SentTransaction { tx, .. } = SentTransaction::decode(&raw.0)
         .map_err(|error| refused(&format_args!("not a signed transaction (EIP-2718): {error}")))?;
     tx.try_into_recovered().map_err(|error| refused(&format_args!("no recoverable sender: {error}")))

@@ -8,10 +8,7 @@ use serde::{Deserialize, Deserializer};
 
 use super::{SelectorParam, parse, require, select};
 use crate::{
-    engine::{
-        AccountOverride, BlockOverrides, Call, CallFees, CallRequest, SimBlock, Simulation, StateOverrides,
-        StorageOverride,
-    },
+    engine::{AccountOverride, BlockOverrides, Call, CallFees, CallRequest, StateOverrides, StorageOverride},
     rpc::{
         dialect::Dialect,
         error::RpcError,
@@ -41,10 +38,6 @@ struct CallParams(
     #[serde(default)] Option<BlockOverridesParam>,
 );
 
-#[derive(Debug, Deserialize)]
-#[serde(expecting = "1 or 2 parameters: payload, block")]
-struct SimulateParams(SimulatePayload, #[serde(default)] Option<SelectorParam>);
-
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct CallObject {
@@ -67,23 +60,6 @@ pub(super) struct CallObject {
     access_list: Option<AccessList>,
     blob_versioned_hashes: Option<Vec<Fixed<32>>>,
     authorization_list: Option<Vec<SignedAuthorization>>,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct SimulatePayload {
-    block_state_calls: Vec<SimBlockParam>,
-    trace_transfers: Option<bool>,
-    validation: Option<bool>,
-    return_full_transactions: Option<bool>,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct SimBlockParam {
-    calls: Option<Vec<CallObject>>,
-    state_overrides: Option<StateOverridesParam>,
-    block_overrides: Option<BlockOverridesParam>,
 }
 
 pub(super) type StateOverridesParam = BTreeMap<AddressKey, AccountOverrideParam>;
@@ -161,52 +137,6 @@ fn call_request(
     Ok((request, selector))
 }
 
-/// Parses a simulation, the block that it runs on, and whether it shows transactions in full.
-///
-/// # Errors
-///
-/// Returns -32602 with the path of the wrong field, or -38026 if there are too many blocks.
-pub fn parse_simulation(
-    params: &str,
-    dialect: &Dialect,
-    limits: &ShapeLimits,
-) -> Result<(Simulation, Selector, bool), RpcError> {
-    let SimulateParams(payload, selector) = parse(params, dialect)?;
-    let blocks = &payload.block_state_calls;
-    if blocks.is_empty() {
-        return Err(RpcError::params("params[0].blockStateCalls: empty: expected at least one block"));
-    }
-    if blocks.len() > limits.max_blocks {
-        let text =
-            format!("params[0].blockStateCalls: too many blocks: {}, at most {}", blocks.len(), limits.max_blocks);
-        return Err(RpcError::new(-38026, text));
-    }
-    let mut calls = 0;
-    for (index, block) in blocks.iter().enumerate() {
-        let count = block.calls.as_ref().map_or(0, Vec::len);
-        calls += count;
-        if count > limits.max_block_calls || calls > limits.max_calls {
-            let text = format!(
-                "params[0].blockStateCalls[{index}].calls: too many calls: at most {} in a block and {} in all",
-                limits.max_block_calls, limits.max_calls
-            );
-            return Err(RpcError::new(-38026, text));
-        }
-    }
-    let blocks = payload
-        .block_state_calls
-        .into_iter()
-        .enumerate()
-        .map(|(index, block)| block.into_block(format_args!("params[0].blockStateCalls[{index}]"), dialect))
-        .collect::<Result<_, _>>()?;
-    let simulation = Simulation {
-        blocks,
-        trace_transfers: payload.trace_transfers.unwrap_or_default(),
-        validation: payload.validation.unwrap_or_default(),
-    };
-    Ok((simulation, require(selector, dialect)?, payload.return_full_transactions.unwrap_or_default()))
-}
-
 impl CallObject {
     pub(super) fn into_call(self, place: impl Display, dialect: &Dialect) -> Result<Call, RpcError> {
         let to = match self.to {
@@ -269,27 +199,6 @@ impl CallObject {
     }
 }
 
-impl SimBlockParam {
-    fn into_block(self, place: impl Display, dialect: &Dialect) -> Result<SimBlock, RpcError> {
-        let calls = self.calls.unwrap_or_default().into_iter().enumerate();
-        Ok(SimBlock {
-            calls: calls
-                .map(|(index, call)| call.into_call(format_args!("{place}.calls[{index}]"), dialect))
-                .collect::<Result<_, _>>()?,
-            state: self
-                .state_overrides
-                .map(|state| state_overrides(state, format_args!("{place}.stateOverrides")))
-                .transpose()?
-                .unwrap_or_default(),
-            block: self
-                .block_overrides
-                .map(|block| block_overrides(block, format_args!("{place}.blockOverrides")))
-                .transpose()?
-                .unwrap_or_default(),
-        })
-    }
-}
-
 pub(super) fn state_overrides(overrides: StateOverridesParam, place: impl Display) -> Result<StateOverrides, RpcError> {
     overrides
         .into_iter()
@@ -334,7 +243,7 @@ pub(super) fn call_block_overrides(
     block_overrides(overrides, place)
 }
 
-fn block_overrides(overrides: BlockOverridesParam, place: impl Display) -> Result<BlockOverrides, RpcError> {
+pub(super) fn block_overrides(overrides: BlockOverridesParam, place: impl Display) -> Result<BlockOverrides, RpcError> {
     let number = overrides.number.map(|number| u64::try_from(number.0)).transpose();
     Ok(BlockOverrides {
         number: number.map_err(|_| RpcError::params(format!("{place}.number: out of range: at most 64 bits")))?,

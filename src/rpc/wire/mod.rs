@@ -10,6 +10,7 @@ mod log;
 mod many;
 mod parity;
 mod send;
+mod simulation;
 mod state;
 mod subscribe;
 mod testing;
@@ -18,7 +19,7 @@ mod wallet;
 
 pub use block::{parse_block, parse_hash, parse_one_block, parse_place};
 pub use bundle::{ParsedBundle, parse_bundle};
-pub use call::{ShapeLimits, parse_access_list, parse_call, parse_estimate, parse_simulation};
+pub use call::{ShapeLimits, parse_access_list, parse_call, parse_estimate};
 pub use fee::{FeeHistoryRequest, parse_fee_history};
 pub use log::{LogFilter, LogRange, parse_logs};
 pub use many::{ManyRequest, parse_call_many};
@@ -27,6 +28,7 @@ pub use parity::{
     parse_trace_filter, parse_trace_get,
 };
 pub use send::{parse_raw, parse_raw_sync, parse_sending};
+pub use simulation::{CustomErrors, SimulationRequest, parse_presim_simulation, parse_simulation};
 pub use state::{
     ProofRequest, Slots, StorageRangeRequest, parse_account, parse_address, parse_bytes, parse_code, parse_proof,
     parse_slot, parse_slots, parse_storage_range,

@@ -27,6 +27,7 @@ const RULES: SimulationRules = SimulationRules {
     state_roots: false,
     gas_cap: 50_000_000,
     max_blocks: 256,
+    max_trace: 1 << 20,
     estimate_tolerance: 0.0,
 };
 
@@ -90,9 +91,10 @@ fn precompiles_that_fail_exceed_the_bound_of_a_short_run_in_one_block_or_in_many
     let chain = blocks::prague(&|_| {});
     // Each number is of the calls in one block. Returns whether each call succeeds, and its gas.
     let simulate = |of: &(u8, Bytes), counts: &[usize], meter: Meter| {
-        let block = |count: &usize| SimBlock { calls: vec![call(of, Some(CALL_GAS)); *count], ..SimBlock::default() };
+        let block =
+            |count: &usize| SimBlock { calls: vec![call(of, Some(CALL_GAS)).into(); *count], ..SimBlock::default() };
         let simulation = Simulation { blocks: counts.iter().map(block).collect(), ..Simulation::default() };
-        let blocks = with_engine(&chain, meter, |engine| engine.simulate(chain.head(), &simulation))?;
+        let blocks = with_engine(&chain, meter, |engine| engine.simulate(chain.head(), &simulation))?.blocks;
         let calls = blocks.into_iter().flat_map(|block| block.calls);
         Ok(calls.map(|call| (call.outcome == CallOutcome::Success, call.gas_used)).collect::<Vec<_>>())
     };

@@ -277,14 +277,15 @@ fn run_case(spec: &ChainSpec, test: &StateTest, expected: &Expected) -> CaseOutc
         state_roots: true,
         gas_cap: u64::MAX,
         max_blocks: 256,
+        max_trace: 1 << 20,
         estimate_tolerance: 0.0,
     };
     let snapshot = parent(test);
     let codes = CodeCache::new(1 << 20);
     let mut overlay = Overlay::new(snapshot.world.clone(), snapshot.hashes.clone());
     overlay.meter = Meter::until(std::time::Instant::now() + std::time::Duration::from_secs(120), Arc::default(), None);
-    let block = SimBlock { state: overrides(&test.pre), block: block(spec, &test.env), calls: vec![call] };
-    let simulation = Simulation { blocks: vec![block], trace_transfers: false, validation: true };
+    let block = SimBlock { state: overrides(&test.pre), block: block(spec, &test.env), calls: vec![call.into()] };
+    let simulation = Simulation { blocks: vec![block], validation: true, ..Simulation::default() };
     let mut engine = Engine { spec, rules: &rules, codes: &codes, overlay: &mut overlay };
     match (engine.simulate(&snapshot, &simulation), &expected.expect_exception) {
         (Err(_), Some(_)) => CaseOutcome::Passed,
@@ -296,13 +297,14 @@ fn run_case(spec: &ChainSpec, test: &StateTest, expected: &Expected) -> CaseOutc
             }
         }
         (Ok(_), Some(exception)) => CaseOutcome::Failed(format!("accepted: {exception}")),
-        (Ok(blocks), None) => {
-            let block = blocks.last().unwrap();
+        (Ok(simulated), None) => {
+            let block = simulated.blocks.last().unwrap();
+            let header = &block.listing.as_ref().unwrap().header;
             let logs: Vec<Log> = block.calls[0].logs.iter().map(|numbered| numbered.log.clone()).collect();
             let logs = keccak256(alloy_rlp::encode(&logs));
             // Before the merge a simulated block has its producer's reward, which state tests leave out.
-            let root = if spec.is_post_merge(block.header.number) {
-                block.header.state_root
+            let root = if spec.is_post_merge(header.number) {
+                header.state_root
             } else {
                 match execute(spec, test, expected) {
                     Ok(root) => root,

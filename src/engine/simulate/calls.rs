@@ -1,0 +1,435 @@
+//! The run of a block's calls: how each is filled in and executed, and what is kept of its result.
+
+use std::convert::Infallible;
+
+use alloy_consensus::{Receipt, ReceiptWithBloom, Transaction as _, TxEnvelope, TxType, transaction::Recovered};
+use alloy_eips::{
+    eip2930::AccessList, eip4844::DATA_GAS_PER_BLOB, eip6110::MAINNET_DEPOSIT_CONTRACT_ADDRESS, eip7685::Requests,
+};
+use alloy_evm::{
+    Evm, EvmEnv, FromRecoveredTx,
+    block::BlockValidationError,
+    eth::{eip6110, spec::EthExecutorSpec},
+};
+use alloy_primitives::{Address, Bloom, Bytes, Log, TxKind, U256, logs_bloom};
+use alloy_rlp::Encodable;
+use alloy_sol_types::SolCall;
+use op_revm::constants::{BASE_FEE_RECIPIENT, L1_FEE_RECIPIENT, OPERATOR_FEE_RECIPIENT};
+use revm::{
+    DatabaseCommit,
+    context::{
+        CfgEnv, Transaction, TxEnv,
+        result::{EVMError, ExecutionResult, ResultGas},
+    },
+    state::EvmState,
+};
+
+use super::{
+    CallOutcome, CallResult, CoinbaseIncome, TokenInfo, check_nonce,
+    outputs::{AssetRecord, DiffRecord, Tokens, accessed},
+    system_call,
+};
+use crate::{
+    chain::{ChainSpec, Family},
+    engine::{
+        call::explain,
+        error::SimulationError,
+        evm::{FamilyEvm, RunEvm, TxSetup},
+        fees::{FilledCall, ListedTx, check_chain, tx_env, unsigned_tx},
+        recorder::traced,
+        request::{Call, Outputs, SimCall, Simulation},
+        trace::{Trace, TraceBudget, Tracer},
+        transfers::{NumberedLog, Transfer},
+    },
+    state::{BlockReads, LogMark, Overlay},
+};
+
+/// The facts that the calls of a block share.
+pub(super) struct BlockCalls<'a, F: FamilyEvm> {
+    pub spec: &'a ChainSpec,
+    pub simulation: &'a Simulation,
+    /// The checks of signed transactions.
+    pub strict: CfgEnv<F::Spec>,
+    /// Whether the block has a base fee.
+    pub market: bool,
+    pub base_fee: u64,
+    pub blob_base_fee: u128,
+    pub fee_recipient: Address,
+    /// Gas of the block for simulated calls.
+    pub available: u64,
+    /// Whether the block continues the one being built.
+    pub continues: bool,
+}
+
+/// The results of a block's calls so far, and the values that its header needs.
+#[derive(Clone, Debug, Default)]
+pub(super) struct BlockRun {
+    pub calls: Vec<CallResult>,
+    pub gas_used: u64,
+    pub blob_gas_used: u64,
+    /// The producer's fees for gas, without the base fee, wei.
+    pub fees: U256,
+    /// `None` if neither the request nor a later block needs the block's hash.
+    pub listing: Option<TransactionList>,
+    pub diff: Option<DiffRecord>,
+    pub assets: Option<AssetRecord>,
+    pub coinbase: Option<CoinbaseIncome>,
+    /// The call that did not end as the bundle requires.
+    pub broken: Option<usize>,
+}
+
+/// The transactions of a block with their receipts.
+#[derive(Clone, Debug, Default)]
+pub(super) struct TransactionList {
+    pub transactions: Vec<(Address, ListedTx)>,
+    /// The encoded receipts (EIP-2718).
+    pub receipts: Vec<Vec<u8>>,
+    pub bloom: Bloom,
+    /// The deposit requests in the logs (EIP-6110).
+    pub deposits: Vec<u8>,
+    pub requests: Option<Requests>,
+}
+
+/// A call that was executed.
+struct Executed {
+    result: ExecutionResult,
+    trace: Option<Trace>,
+    access_list: Option<AccessList>,
+    listed: Option<ListedTx>,
+    /// The price of gas that the producer gets, wei.
+    tip: u128,
+    blobs: usize,
+}
+
+impl<F: FamilyEvm> BlockCalls<'_, F> {
+    /// Runs a call, and adds its result to `ran`. Returns whether the call succeeded. `gas_left` is the gas that the
+    /// whole request has left.
+    pub fn run(
+        &self,
+        call: &SimCall,
+        evm: &mut RunEvm<'_, F>,
+        ran: &mut BlockRun,
+        gas_left: &mut u64,
+        traces: &mut TraceBudget,
+    ) -> Result<bool, SimulationError> {
+        let executed = match call {
+            SimCall::Unsigned(call) => self.unsigned(call, evm, ran, *gas_left, traces)?,
+            SimCall::Signed(tx) => self.signed(tx, evm, ran, *gas_left, traces)?,
+        };
+        let marks = evm.db().log_numbers.standing(executed.result.logs().len());
+        let result = system_call(ran.add(executed, call.sender(), marks, self))?;
+        *gas_left = gas_left.saturating_sub(result.gas_used);
+        let success = result.outcome == CallOutcome::Success;
+        ran.calls.push(result);
+        Ok(success)
+    }
+
+    fn unsigned(
+        &self,
+        call: &Call,
+        evm: &mut RunEvm<'_, F>,
+        ran: &mut BlockRun,
+        gas_left: u64,
+        traces: &mut TraceBudget,
+    ) -> Result<Executed, SimulationError> {
+        let validation = self.simulation.validation;
+        check_chain(call, self.spec)?;
+        let gas = self.gas(call.gas, ran.gas_used, gas_left, evm.db_mut())?;
+        let filled = FilledCall {
+            gas,
+            nonce: call.nonce.unwrap_or_else(|| evm.db_mut().balance_and_nonce(call.from).1),
+            chain_id: self.spec.chain_id(),
+            market: self.market,
+        };
+        let listed = ran.listing.is_some().then(|| unsigned_tx(call, filled)).transpose()?;
+        let mut tx = tx_env(call, filled);
+        if validation {
+            check_nonce(call.from, tx.nonce, evm.db_mut().balance_and_nonce(call.from).1)?;
+        } else {
+            // Nonces are not checked here, and revm rejects a nonce of `u64::MAX`.
+            tx.nonce = tx.nonce.min(u64::MAX - 1);
+            if tx.max_fee_per_blob_gas == 0 {
+                tx.max_fee_per_blob_gas = self.blob_base_fee;
+            }
+        }
+        let wraps = !validation
+            && matches!(call.to, TxKind::Call(_))
+            && evm.db_mut().balance_and_nonce(call.from).1 == u64::MAX;
+        let pays_nothing = !validation && call.fees.is_free();
+        evm.cfg_mut().disable_base_fee = pays_nothing;
+        self.note_fees(!pays_nothing, call.blob_hashes.is_some(), evm.db_mut());
+        let tip = tip(&tx, self.base_fee);
+        let blobs = call.blob_hashes.as_ref().map_or(0, Vec::len);
+        let explain = |error, overlay: &mut Overlay| explain(error, call, self.base_fee, overlay);
+        let (result, trace, access_list) = self.execute(CallTx::Unsigned(tx), evm, ran, traces, explain)?;
+        if wraps {
+            // Without validation, the account's nonce wraps around, as in geth.
+            evm.db_mut().set(call.from, None, Some(0), None);
+        }
+        Ok(Executed { result, trace, access_list, listed, tip, blobs })
+    }
+
+    /// Runs a signed transaction, which can land only if the chain's checks allow it.
+    fn signed(
+        &self,
+        tx: &Recovered<TxEnvelope>,
+        evm: &mut RunEvm<'_, F>,
+        ran: &mut BlockRun,
+        gas_left: u64,
+        traces: &mut TraceBudget,
+    ) -> Result<Executed, SimulationError> {
+        let (from, chain) = (tx.signer(), self.spec.chain_id());
+        if let Some(have) = tx.chain_id().filter(|have| *have != chain) {
+            return Err(SimulationError::Refused(format!("invalid chain id for signer: have {have} want {chain}")));
+        }
+        if tx.is_eip4844() && self.spec.family() == Family::OpStack {
+            return Err(SimulationError::Refused(
+                "a chain of the OP stack has no blob transactions: expected a type other than 0x3".into(),
+            ));
+        }
+        let gas = self.gas(Some(tx.gas_limit()), ran.gas_used, gas_left, evm.db_mut())?;
+        if gas < tx.gas_limit() {
+            return Err(SimulationError::Refused(format!(
+                "the node's gas cap (--gas-cap): {gas} gas is left for the request, the transaction's gas limit is {}",
+                tx.gas_limit()
+            )));
+        }
+        check_nonce(from, tx.nonce(), evm.db_mut().balance_and_nonce(from).1)?;
+        self.note_fees(true, tx.is_eip4844(), evm.db_mut());
+        let listed = ran.listing.is_some().then(|| ListedTx::signed(tx));
+        let lifted = std::mem::replace(evm.cfg_mut(), self.strict.clone());
+        let call = F::Tx::from_recovered_tx(&tx.inner().clone().into(), from);
+        let tip = tip(&call, self.base_fee);
+        let blobs = tx.blob_versioned_hashes().map_or(0, <[_]>::len);
+        let explain = |error, overlay: &mut Overlay| explain_signed(error, tx, self.base_fee, overlay);
+        let executed = self.execute(CallTx::Signed(call), evm, ran, traces, explain);
+        *evm.cfg_mut() = lifted;
+        let (result, trace, access_list) = executed?;
+        Ok(Executed { result, trace, access_list, listed, tip, blobs })
+    }
+
+    /// Returns the gas limit of a call that asks for `asked`, and records what of the block this depends on.
+    fn gas(&self, asked: Option<u64>, used: u64, gas_left: u64, overlay: &mut Overlay) -> Result<u64, SimulationError> {
+        let remaining = self.available.saturating_sub(used);
+        let asked_gas = asked.unwrap_or(remaining);
+        let gas = asked_gas.min(gas_left);
+        let is_bound = asked_gas <= remaining && (asked.is_some() || gas < remaining);
+        match (self.continues, is_bound) {
+            (true, true) => overlay.note_gas(used.saturating_add(if asked.is_some() { asked_gas } else { gas + 1 })),
+            (true, false) => overlay.note_block(BlockReads::GAS_LEFT),
+            (false, _) => overlay.note_block(BlockReads::GAS_LIMIT),
+        }
+        if asked_gas > remaining {
+            return Err(SimulationError::BlockGasLimit { used, limit: self.available, asked: asked_gas });
+        }
+        Ok(gas)
+    }
+
+    /// Records the prices that decide what a call pays.
+    fn note_fees(&self, pays: bool, has_blobs: bool, overlay: &mut Overlay) {
+        if pays {
+            overlay.note_block(BlockReads::BASE_FEE);
+        }
+        if has_blobs {
+            overlay.note_block(BlockReads::BLOB_BASE_FEE);
+        }
+    }
+
+    fn execute(
+        &self,
+        tx: CallTx<F>,
+        evm: &mut RunEvm<'_, F>,
+        ran: &mut BlockRun,
+        traces: &mut TraceBudget,
+        explain: impl FnOnce(EVMError<Infallible>, &mut Overlay) -> SimulationError,
+    ) -> Result<(ExecutionResult, Option<Trace>, Option<AccessList>), SimulationError> {
+        let outputs = self.simulation.outputs;
+        let mut access_list = None;
+        let always_warm = outputs.contains(Outputs::ACCESS_LIST).then(|| self.always_warm(&tx, evm));
+        let diff = &mut ran.diff;
+        let see = |state: &EvmState, before: &Overlay| {
+            if let Some(diff) = diff {
+                diff.add(state, before);
+            }
+            access_list = always_warm.map(|warm| accessed(state, |address| warm.contains(address)));
+        };
+        if outputs.contains(Outputs::TRACE) {
+            let env = EvmEnv { cfg_env: evm.cfg_env().clone(), block_env: evm.block().clone() };
+            let precompiles = evm.components().2.clone();
+            let setup = match tx {
+                CallTx::Unsigned(tx) => TxSetup::unsigned(tx, env, precompiles),
+                CallTx::Signed(tx) => TxSetup { tx, waived: None, env, precompiles },
+            };
+            let tracer = Tracer::Calls(Default::default());
+            let (trace, ran) = traced::<F>(setup, &tracer, traces, evm.db_mut(), explain)?;
+            see(&ran.state, evm.db_mut());
+            evm.db_mut().commit(ran.state);
+            return Ok((ran.result, Some(trace), access_list));
+        }
+        let done = match tx {
+            CallTx::Unsigned(tx) => evm.commit_seen(tx, see),
+            CallTx::Signed(tx) => evm.commit_signed_seen(tx, see),
+        };
+        match done {
+            Ok(result) => Ok((result, None, access_list)),
+            Err(error) => Err(explain(error, evm.db_mut())),
+        }
+    }
+
+    /// Returns the accounts whose access costs nothing more than that of a warm account, whatever the access list says,
+    /// and those that get the fees, which no code of the call need access.
+    fn always_warm(&self, tx: &CallTx<F>, evm: &RunEvm<'_, F>) -> Vec<Address> {
+        let mut warm = vec![self.fee_recipient, L1_FEE_RECIPIENT, BASE_FEE_RECIPIENT, OPERATOR_FEE_RECIPIENT];
+        let mut sender = |caller: Address, kind: TxKind, nonce: u64| {
+            warm.push(caller);
+            warm.push(match kind {
+                TxKind::Call(to) => to,
+                TxKind::Create => caller.create(nonce),
+            });
+        };
+        match tx {
+            CallTx::Unsigned(tx) => sender(tx.caller, tx.kind, tx.nonce),
+            CallTx::Signed(tx) => sender(tx.caller(), tx.kind(), tx.nonce()),
+        }
+        warm.extend(evm.components().2.addresses());
+        warm
+    }
+}
+
+/// A call as the EVM runs it.
+enum CallTx<F: FamilyEvm> {
+    Unsigned(TxEnv),
+    Signed(F::Tx),
+}
+
+/// Returns the price of gas that the producer gets, wei.
+fn tip(tx: &impl Transaction, base_fee: u64) -> u128 {
+    tx.effective_gas_price(base_fee.into()).saturating_sub(base_fee.into())
+}
+
+/// Converts an error of the EVM into the error for the sender of `tx`. A stop by the meter takes precedence.
+fn explain_signed(
+    error: EVMError<Infallible>,
+    tx: &Recovered<TxEnvelope>,
+    base_fee: u64,
+    overlay: &mut Overlay,
+) -> SimulationError {
+    if let Some(stopped) = overlay.meter.stopped() {
+        return stopped.into();
+    }
+    let EVMError::Transaction(invalid) = error else { return SimulationError::Internal(error.to_string()) };
+    let balance = overlay.balance_and_nonce(tx.signer()).0;
+    SimulationError::invalid(invalid, tx.signer(), tx.max_fee_per_gas(), base_fee, tx.input().len(), balance)
+}
+
+impl BlockRun {
+    /// Creates the record of a block of `calls` calls. `lists` tells whether the block's hash is needed.
+    pub fn new(calls: usize, outputs: Outputs, lists: bool) -> Self {
+        Self {
+            calls: Vec::with_capacity(calls),
+            listing: lists.then(|| TransactionList {
+                transactions: Vec::with_capacity(calls),
+                receipts: Vec::with_capacity(calls),
+                ..TransactionList::default()
+            }),
+            diff: outputs.contains(Outputs::STATE_DIFF).then(DiffRecord::default),
+            assets: outputs.contains(Outputs::ASSETS).then(AssetRecord::default),
+            ..Self::default()
+        }
+    }
+
+    /// Adds a call's gas, logs and receipt to the block, and returns the call's result. `marks` are those of its logs.
+    ///
+    /// # Errors
+    ///
+    /// Returns `BlockValidationError::DepositRequestDecode` if a log of the deposit contract cannot be decoded.
+    fn add<F: FamilyEvm>(
+        &mut self,
+        executed: Executed,
+        from: Address,
+        marks: &[LogMark],
+        block: &BlockCalls<'_, F>,
+    ) -> Result<CallResult, BlockValidationError> {
+        let Executed { result, trace, access_list, listed, tip, blobs } = executed;
+        let gas: ResultGas = *result.gas();
+        let gas_used = gas.tx_gas_used();
+        self.gas_used += gas_used;
+        self.blob_gas_used += DATA_GAS_PER_BLOB * u64::try_from(blobs).unwrap_or(u64::MAX);
+        self.fees = self.fees.saturating_add(U256::from(tip) * U256::from(gas_used));
+
+        let (outcome, return_data, logs) = match result {
+            ExecutionResult::Success { output, logs, .. } => (CallOutcome::Success, output.into_data(), logs),
+            ExecutionResult::Revert { output, .. } => (CallOutcome::Revert, output, Vec::new()),
+            ExecutionResult::Halt { reason, .. } => (CallOutcome::Halt(reason), Bytes::new(), Vec::new()),
+        };
+        let written = || logs.iter().zip(marks).filter(|(_, mark)| !mark.transfer).map(|(log, _)| log);
+        if let (Some(list), Some(listed)) = (&mut self.listing, listed) {
+            if block.spec.family() == Family::Ethereum {
+                let deposits = block.spec.deposit_contract_address().unwrap_or(MAINNET_DEPOSIT_CONTRACT_ADDRESS);
+                eip6110::accumulate_deposits_from_logs(deposits, written(), &mut list.deposits)?;
+            }
+            let logs_bloom = logs_bloom(written());
+            list.bloom |= logs_bloom;
+            let status = (outcome == CallOutcome::Success).into();
+            let receipt = Receipt { status, cumulative_gas_used: self.gas_used, logs: written().collect::<Vec<_>>() };
+            list.receipts.push(encoded(listed.tx.tx_type(), &ReceiptWithBloom { receipt, logs_bloom }));
+            list.transactions.push((from, listed));
+        }
+        let Simulation { outputs, trace_transfers, .. } = *block.simulation;
+        let mut transfers = Vec::new();
+        if outputs.intersects(Outputs::TRANSFERS | Outputs::ASSETS) {
+            let logged = logs.iter().zip(marks).filter(|(_, mark)| mark.transfer);
+            transfers.extend(logged.filter_map(|(log, _)| Transfer::of_log(log)));
+        }
+        if let Some(assets) = &mut self.assets {
+            transfers.iter().for_each(|transfer| assets.transfer(transfer));
+            written().for_each(|log| assets.log(log, block.spec.wrapper()));
+        }
+        let max_used_gas = gas.total_gas_spent().max(gas.floor_gas());
+        let logs = logs.into_iter().zip(marks).filter(|(_, mark)| trace_transfers || !mark.transfer);
+        let logs = logs.map(|(log, mark)| NumberedLog { number: mark.number, log }).collect();
+        Ok(CallResult {
+            outcome,
+            gas_used,
+            max_used_gas,
+            return_data,
+            logs,
+            transfers,
+            access_list,
+            trace: trace.map(Into::into),
+        })
+    }
+
+    /// Asks the tokens among the assets for their symbols and decimals, after the block's calls.
+    pub fn ask_tokens<F: FamilyEvm>(&self, evm: &mut RunEvm<'_, F>) -> Tokens {
+        let mut tokens = Tokens::default();
+        let Some(assets) = &self.assets else { return tokens };
+        evm.cfg_mut().disable_base_fee = true;
+        for token in assets.tokens() {
+            let mut ask = |data: Vec<u8>| {
+                let call = TxEnv {
+                    gas_limit: TokenInfo::GAS,
+                    kind: TxKind::Call(token),
+                    data: data.into(),
+                    ..TxEnv::default()
+                };
+                evm.run(call).ok().filter(ExecutionResult::is_success)?.into_output()
+            };
+            let symbol = ask(super::outputs::symbolCall {}.abi_encode()).and_then(|data| TokenInfo::symbol_of(&data));
+            let decimals =
+                ask(super::outputs::decimalsCall {}.abi_encode()).and_then(|data| TokenInfo::decimals_of(&data));
+            tokens.insert(token, TokenInfo { symbol, decimals });
+        }
+        tokens
+    }
+}
+
+/// Returns a receipt's encoding (EIP-2718).
+fn encoded(kind: TxType, receipt: &ReceiptWithBloom<Receipt<&Log>>) -> Vec<u8> {
+    let mut out = Vec::with_capacity(receipt.length() + 1);
+    if kind != TxType::Legacy {
+        out.push(kind.into());
+    }
+    receipt.encode(&mut out);
+    out
+}

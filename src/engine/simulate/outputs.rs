@@ -1,0 +1,304 @@
+//! The outputs of a simulation besides those of `eth_simulateV1`: changes of the state and of assets, access lists, and
+//! the producer's income.
+
+use std::{
+    cmp::Ordering,
+    collections::{BTreeMap, BTreeSet},
+};
+
+use alloy_eips::eip2930::{AccessList, AccessListItem};
+use alloy_primitives::{Address, B256, Log, U256, map::AddressMap};
+use alloy_sol_types::{SolEvent, sol};
+use revm::state::{AccountInfo, EvmState};
+
+use crate::{engine::transfers::Transfer, state::Overlay};
+
+/// The events by which tokens tell of transfers (ERC-20, ERC-721, ERC-1155, and WETH9).
+mod events {
+    /// ERC-20 and ERC-721 have one event, with the value or with the indexed id.
+    pub(super) mod erc20 {
+        alloy_sol_types::sol! { event Transfer(address indexed from, address indexed to, uint256 value); }
+    }
+    pub(super) mod erc721 {
+        alloy_sol_types::sol! { event Transfer(address indexed from, address indexed to, uint256 indexed id); }
+    }
+    alloy_sol_types::sol! {
+        event TransferSingle(address indexed operator, address indexed from, address indexed to, uint256 id, uint256 value);
+        event TransferBatch(address indexed operator, address indexed from, address indexed to, uint256[] ids, uint256[] values);
+        event Deposit(address indexed account, uint256 value);
+        event Withdrawal(address indexed account, uint256 value);
+    }
+}
+
+sol! {
+    function symbol() external view returns (string);
+    function decimals() external view returns (uint8);
+}
+
+/// A value before and after calls.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ValueChange<T> {
+    /// The value before the first call of the block.
+    pub from: T,
+    /// The value after its last call.
+    pub to: T,
+}
+
+/// The change of an account by the calls of a block.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct AccountDiff {
+    /// The account itself. `None` where it does not exist.
+    pub info: ValueChange<Option<AccountInfo>>,
+    /// The slots whose value changed.
+    pub slots: BTreeMap<U256, ValueChange<U256>>,
+    /// Whether the account gets the block's fees. Its balance is shown as a difference, because all transactions of the
+    /// block change it.
+    pub gets_fees: bool,
+}
+
+/// The changes of the state by the calls of a block so far.
+#[derive(Clone, Debug, Default)]
+pub(super) struct DiffRecord(BTreeMap<Address, AccountDiff>);
+
+impl DiffRecord {
+    /// Adds the changes of a call that are not in `before` yet.
+    pub(super) fn add(&mut self, state: &EvmState, before: &Overlay) {
+        for (address, account) in state.iter().filter(|(_, account)| account.is_touched()) {
+            let diff = self.0.entry(*address).or_insert_with(|| AccountDiff {
+                info: ValueChange { from: before.info(address), to: None },
+                ..AccountDiff::default()
+            });
+            let is_gone = account.is_selfdestructed() || account.is_empty() && !account.is_created();
+            if is_gone || account.is_created() {
+                diff.slots.values_mut().for_each(|slot| slot.to = U256::ZERO);
+            }
+            diff.info.to = (!is_gone).then(|| account.info.clone());
+            for (slot, value) in account.storage.iter().filter(|(_, value)| value.is_changed()) {
+                let change = ValueChange { from: value.original_value, to: value.present_value };
+                diff.slots.entry(*slot).or_insert(change).to = change.to;
+            }
+        }
+    }
+
+    /// Returns the accounts that changed, by address. `gets_fees` tells which get the block's fees.
+    pub(super) fn finish(self, gets_fees: impl Fn(&Address) -> bool) -> BTreeMap<Address, AccountDiff> {
+        let changed = self.0.into_iter().filter_map(|(address, mut diff)| {
+            diff.gets_fees = gets_fees(&address);
+            diff.slots.retain(|_, slot| slot.from != slot.to);
+            let is_changed = !diff.slots.is_empty() || !is_same(&diff.info.from, &diff.info.to);
+            is_changed.then_some((address, diff))
+        });
+        changed.collect()
+    }
+}
+
+/// Returns whether two states of an account are the same to who reads them.
+fn is_same(one: &Option<AccountInfo>, other: &Option<AccountInfo>) -> bool {
+    match (one, other) {
+        (Some(one), Some(other)) => {
+            (one.balance, one.nonce, one.code_hash) == (other.balance, other.nonce, other.code_hash)
+        }
+        (None, None) => true,
+        _ => false,
+    }
+}
+
+/// Returns the accounts and slots that a call accessed. Those in `always_warm` are in the list for their slots only.
+pub(super) fn accessed(state: &EvmState, always_warm: impl Fn(&Address) -> bool) -> AccessList {
+    let mut items: Vec<AccessListItem> = state
+        .iter()
+        .filter(|(address, account)| !account.storage.is_empty() || !always_warm(address))
+        .map(|(address, account)| {
+            let mut storage_keys: Vec<B256> = account.storage.keys().map(|slot| B256::from(*slot)).collect();
+            storage_keys.sort_unstable();
+            AccessListItem { address: *address, storage_keys }
+        })
+        .collect();
+    items.sort_unstable_by_key(|item| item.address);
+    AccessList(items)
+}
+
+/// Something that accounts own and transfer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Asset {
+    /// The native currency, in wei.
+    Ether,
+    /// An ERC-20 token.
+    Erc20(Address),
+    /// One item of an ERC-721 collection.
+    Erc721(Address, U256),
+    /// One id of an ERC-1155 contract.
+    Erc1155(Address, U256),
+}
+
+/// How much of an asset an account has received and sent. Sums stay at their greatest value.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct NetChange {
+    received: U256,
+    sent: U256,
+}
+
+impl NetChange {
+    /// Returns whether the account has lost, and how much it has gained or lost.
+    pub fn net(&self) -> (bool, U256) {
+        match self.received.cmp(&self.sent) {
+            Ordering::Less => (true, self.sent - self.received),
+            Ordering::Equal | Ordering::Greater => (false, self.received - self.sent),
+        }
+    }
+}
+
+/// The assets that the calls of a block moved, by account.
+///
+/// Tokens are as true as their logs. Ether is what calls transferred, without fees.
+#[derive(Clone, Debug, Default)]
+pub(super) struct AssetRecord(BTreeMap<Address, BTreeMap<Asset, NetChange>>);
+
+impl AssetRecord {
+    /// Adds a transfer of ether.
+    pub(super) fn transfer(&mut self, transfer: &Transfer) {
+        self.moved(Asset::Ether, transfer.from, transfer.to, transfer.value);
+    }
+
+    /// Adds what a contract's log says. `wrapper` is the chain's contract that wraps ether, like WETH9: its deposits
+    /// and withdrawals are no transfers.
+    pub(super) fn log(&mut self, log: &Log, wrapper: Option<Address>) {
+        let token = log.address;
+        let mut token_moved = |asset: Asset, from: Address, to: Address, value: U256| {
+            // The zero address stands for creation and destruction of tokens.
+            self.moved_tokens(asset, from, to, value);
+        };
+        let Some(topic) = log.topics().first() else { return };
+        match (*topic, log.topics().len()) {
+            (events::erc20::Transfer::SIGNATURE_HASH, 3) => {
+                if let Ok(event) = events::erc20::Transfer::decode_log(log) {
+                    token_moved(Asset::Erc20(token), event.from, event.to, event.value);
+                }
+            }
+            (events::erc721::Transfer::SIGNATURE_HASH, 4) => {
+                if let Ok(event) = events::erc721::Transfer::decode_log(log) {
+                    token_moved(Asset::Erc721(token, event.id), event.from, event.to, U256::ONE);
+                }
+            }
+            (events::TransferSingle::SIGNATURE_HASH, _) => {
+                if let Ok(event) = events::TransferSingle::decode_log(log) {
+                    token_moved(Asset::Erc1155(token, event.id), event.from, event.to, event.value);
+                }
+            }
+            (events::TransferBatch::SIGNATURE_HASH, _) => {
+                if let Ok(event) = events::TransferBatch::decode_log(log) {
+                    for (id, value) in event.ids.iter().zip(&event.values) {
+                        token_moved(Asset::Erc1155(token, *id), event.from, event.to, *value);
+                    }
+                }
+            }
+            (events::Deposit::SIGNATURE_HASH, _) if wrapper == Some(token) => {
+                if let Ok(event) = events::Deposit::decode_log(log) {
+                    token_moved(Asset::Erc20(token), Address::ZERO, event.account, event.value);
+                }
+            }
+            (events::Withdrawal::SIGNATURE_HASH, _) if wrapper == Some(token) => {
+                if let Ok(event) = events::Withdrawal::decode_log(log) {
+                    token_moved(Asset::Erc20(token), event.account, Address::ZERO, event.value);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn moved_tokens(&mut self, asset: Asset, from: Address, to: Address, value: U256) {
+        if !from.is_zero() {
+            let sent = &mut self.of(from, asset).sent;
+            *sent = sent.saturating_add(value);
+        }
+        if !to.is_zero() {
+            let received = &mut self.of(to, asset).received;
+            *received = received.saturating_add(value);
+        }
+    }
+
+    fn moved(&mut self, asset: Asset, from: Address, to: Address, value: U256) {
+        let sent = &mut self.of(from, asset).sent;
+        *sent = sent.saturating_add(value);
+        let received = &mut self.of(to, asset).received;
+        *received = received.saturating_add(value);
+    }
+
+    fn of(&mut self, account: Address, asset: Asset) -> &mut NetChange {
+        self.0.entry(account).or_default().entry(asset).or_default()
+    }
+
+    /// Returns the contracts of the tokens, in order.
+    pub(super) fn tokens(&self) -> BTreeSet<Address> {
+        let assets = self.0.values().flat_map(BTreeMap::keys);
+        assets
+            .filter_map(|asset| match asset {
+                Asset::Ether => None,
+                Asset::Erc20(token) | Asset::Erc721(token, _) | Asset::Erc1155(token, _) => Some(*token),
+            })
+            .collect()
+    }
+
+    /// Returns the changes that are not zero.
+    pub(super) fn finish(mut self) -> BTreeMap<Address, BTreeMap<Asset, NetChange>> {
+        for assets in self.0.values_mut() {
+            assets.retain(|_, change| change.received != change.sent);
+        }
+        self.0.retain(|_, assets| !assets.is_empty());
+        self.0
+    }
+}
+
+/// What a contract says of its token. `None` where it says nothing that can be read.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TokenInfo {
+    /// The token's symbol: UTF-8 of at most [`TokenInfo::LONGEST`] bytes.
+    pub symbol: Option<String>,
+    /// The number of decimals in which its values are shown.
+    pub decimals: Option<u8>,
+}
+
+impl TokenInfo {
+    /// The longest symbol that is shown, in bytes.
+    pub const LONGEST: usize = 64;
+    /// The gas that each question to a token may use.
+    pub const GAS: u64 = 100_000;
+
+    /// Reads a symbol: a string or, as early tokens have it, 32 bytes that end in zeros.
+    pub(super) fn symbol_of(data: &[u8]) -> Option<String> {
+        use alloy_sol_types::{SolType, sol_data};
+        let text = match data {
+            bytes if bytes.len() == 32 => {
+                let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
+                String::from_utf8(bytes[..end].to_vec()).ok()?
+            }
+            data => sol_data::String::abi_decode_validate(data).ok()?,
+        };
+        (text.len() <= Self::LONGEST && !text.is_empty()).then_some(text)
+    }
+
+    /// Reads a number of decimals.
+    pub(super) fn decimals_of(data: &[u8]) -> Option<u8> {
+        U256::try_from_be_slice(data.get(..32)?)?.try_into().ok()
+    }
+}
+
+/// What tokens say of themselves, by their address.
+pub(super) type Tokens = AddressMap<TokenInfo>;
+
+/// The income of a block's producer from the calls of the block, wei.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CoinbaseIncome {
+    /// The fees for gas, without the base fee.
+    pub fees: U256,
+    /// The fee recipient's balance after the block's calls and before them. Transfers are the difference without fees.
+    pub balance: ValueChange<U256>,
+}
+
+impl CoinbaseIncome {
+    /// Returns whether transfers have cost the producer ether, and how much they have brought or cost.
+    pub fn transfers(&self) -> (bool, U256) {
+        let (gained, lost) = (self.balance.to, self.balance.from.saturating_add(self.fees));
+        if gained < lost { (true, lost - gained) } else { (false, gained - lost) }
+    }
+}

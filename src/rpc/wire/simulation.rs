@@ -1,0 +1,362 @@
+//! The parameters of `eth_simulateV1` and `presim_simulate`.
+
+use std::fmt;
+
+use alloy_dyn_abi::{DynSolValue, ErrorExt};
+use alloy_json_abi::Error as AbiError;
+use serde::{
+    Deserialize, Deserializer,
+    de::{Error, MapAccess, Visitor, value::MapAccessDeserializer},
+};
+
+use super::{
+    SelectorParam,
+    bundle::transaction,
+    call::{BlockOverridesParam, CallObject, ShapeLimits, StateOverridesParam, block_overrides, state_overrides},
+    parse, require,
+};
+use crate::{
+    engine::{CallPlace, Conditions, Outputs, RequiredEnd, SimBlock, SimCall, Simulation},
+    rpc::{dialect::Dialect, error::RpcError, hex::Data},
+    state::Selector,
+};
+
+/// A simulation, the state that it runs on, and how its results are shown.
+#[derive(Debug)]
+pub struct SimulationRequest {
+    /// The simulation.
+    pub simulation: Simulation,
+    /// The block on whose state it runs.
+    pub selector: Selector,
+    /// Whether transactions are shown in full.
+    pub full_transactions: bool,
+    /// The errors by which the data of reverts is explained.
+    pub errors: CustomErrors,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(expecting = "1 or 2 parameters: payload, block")]
+struct SimulateParams(SimulatePayload, #[serde(default)] Option<SelectorParam>);
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct SimulatePayload {
+    block_state_calls: Vec<SimBlockParam>,
+    trace_transfers: Option<bool>,
+    validation: Option<bool>,
+    return_full_transactions: Option<bool>,
+    // These are of `presim_simulate` alone.
+    outputs: Option<Vec<OutputParam>>,
+    when: Option<Vec<ConditionParam>>,
+    errors: Option<Vec<AbiItemParam>>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct SimBlockParam {
+    calls: Option<Vec<SimCallParam>>,
+    state_overrides: Option<StateOverridesParam>,
+    block_overrides: Option<BlockOverridesParam>,
+}
+
+/// A call object or, in `presim_simulate`, a signed transaction.
+#[derive(Debug)]
+enum SimCallParam {
+    Unsigned(Box<CallObject>),
+    Signed(Data),
+}
+
+#[derive(Debug, Deserialize)]
+struct ConditionParam {
+    block: usize,
+    call: usize,
+    status: StatusParam,
+}
+
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(rename_all = "camelCase", expecting = "\"success\", \"failure\" or \"any\"")]
+enum StatusParam {
+    Success,
+    Failure,
+    Any,
+}
+
+/// The name of an output.
+#[derive(Clone, Copy, Debug)]
+struct OutputParam(Outputs);
+
+/// An item of a contract's ABI, as JSON or as Solidity writes it. Items other than errors are passed over.
+#[derive(Debug)]
+struct AbiItemParam(Option<AbiError>);
+
+/// The names of the outputs, as requests have them.
+const OUTPUTS: [(&str, Outputs); 13] = [
+    ("status", Outputs::STATUS),
+    ("gasUsed", Outputs::GAS_USED),
+    ("returnData", Outputs::RETURN_DATA),
+    ("error", Outputs::ERROR),
+    ("logs", Outputs::LOGS),
+    ("header", Outputs::HEADER),
+    ("transfers", Outputs::TRANSFERS),
+    ("stateDiff", Outputs::STATE_DIFF),
+    ("accessList", Outputs::ACCESS_LIST),
+    ("readSet", Outputs::READ_SET),
+    ("assets", Outputs::ASSETS),
+    ("coinbase", Outputs::COINBASE),
+    ("trace", Outputs::TRACE),
+];
+
+/// Parses the parameters of `eth_simulateV1`.
+///
+/// # Errors
+///
+/// Returns -32602 with the path of the wrong field, or -38026 if there are too many blocks or calls.
+pub fn parse_simulation(params: &str, dialect: &Dialect, limits: &ShapeLimits) -> Result<SimulationRequest, RpcError> {
+    let SimulateParams(mut payload, selector) = parse(params, dialect)?;
+    let extensions = [
+        ("outputs", payload.outputs.take().is_some()),
+        ("when", payload.when.take().is_some()),
+        ("errors", payload.errors.take().is_some()),
+    ];
+    if let Some((name, _)) = extensions.iter().find(|(_, given)| *given && dialect.refuses_unknown_fields) {
+        return Err(RpcError::params(format!("params[0].{name}: unknown field: presim_simulate has it")));
+    }
+    payload.into_request(selector, dialect, limits, false)
+}
+
+/// Parses the parameters of `presim_simulate`: those of `eth_simulateV1`, with `outputs`, `when` and `errors`, and with
+/// signed transactions among the calls.
+///
+/// # Errors
+///
+/// Returns -32602 with the path of the wrong field, or -38026 if there are too many blocks or calls.
+pub fn parse_presim_simulation(
+    params: &str,
+    dialect: &Dialect,
+    limits: &ShapeLimits,
+) -> Result<SimulationRequest, RpcError> {
+    let SimulateParams(payload, selector) = parse(params, dialect)?;
+    payload.into_request(selector, dialect, limits, true)
+}
+
+impl SimulatePayload {
+    fn into_request(
+        self,
+        selector: Option<SelectorParam>,
+        dialect: &Dialect,
+        limits: &ShapeLimits,
+        takes_signed: bool,
+    ) -> Result<SimulationRequest, RpcError> {
+        let blocks = &self.block_state_calls;
+        if blocks.is_empty() {
+            return Err(RpcError::params("params[0].blockStateCalls: empty: expected at least one block"));
+        }
+        if blocks.len() > limits.max_blocks {
+            let text =
+                format!("params[0].blockStateCalls: too many blocks: {}, at most {}", blocks.len(), limits.max_blocks);
+            return Err(RpcError::new(-38026, text));
+        }
+        let mut calls = 0;
+        for (index, block) in blocks.iter().enumerate() {
+            let count = block.calls.as_ref().map_or(0, Vec::len);
+            calls += count;
+            if count > limits.max_block_calls || calls > limits.max_calls {
+                let text = format!(
+                    "params[0].blockStateCalls[{index}].calls: too many calls: at most {} in a block and {} in all",
+                    limits.max_block_calls, limits.max_calls
+                );
+                return Err(RpcError::new(-38026, text));
+            }
+        }
+        let when = self.when.map(|when| conditions(when, blocks)).transpose()?;
+        let outputs = match self.outputs {
+            Some(outputs) => outputs.iter().fold(Outputs::empty(), |all, output| all | output.0),
+            None => Outputs::SIMULATE_V1,
+        };
+        let errors = self.errors.unwrap_or_default().into_iter().filter_map(|item| item.0).collect();
+        let blocks = self.block_state_calls.into_iter().enumerate();
+        let blocks = blocks.map(|(index, block)| {
+            block.into_block(format_args!("params[0].blockStateCalls[{index}]"), dialect, takes_signed)
+        });
+        let simulation = Simulation {
+            blocks: blocks.collect::<Result<_, _>>()?,
+            trace_transfers: self.trace_transfers.unwrap_or_default(),
+            validation: self.validation.unwrap_or_default(),
+            outputs,
+            when,
+        };
+        Ok(SimulationRequest {
+            simulation,
+            selector: require(selector, dialect)?,
+            full_transactions: self.return_full_transactions.unwrap_or_default(),
+            errors: CustomErrors(errors),
+        })
+    }
+}
+
+/// Returns how the calls of `blocks` must end.
+fn conditions(when: Vec<ConditionParam>, blocks: &[SimBlockParam]) -> Result<Conditions, RpcError> {
+    let mut conditions = Conditions::default();
+    for (index, ConditionParam { block, call, status }) in when.into_iter().enumerate() {
+        let count = blocks.get(block).map(|block| block.calls.as_ref().map_or(0, Vec::len));
+        match count {
+            None => {
+                let text = format!(
+                    "params[0].when[{index}].block: {block}: there are {} blocks: expected an index from 0",
+                    blocks.len()
+                );
+                return Err(RpcError::params(text));
+            }
+            Some(count) if call >= count => {
+                let text = format!(
+                    "params[0].when[{index}].call: {call}: block {block} has {count} calls: expected an index from 0"
+                );
+                return Err(RpcError::params(text));
+            }
+            Some(_) => {}
+        }
+        let end = match status {
+            StatusParam::Success => RequiredEnd::Success,
+            StatusParam::Failure => RequiredEnd::Failure,
+            StatusParam::Any => RequiredEnd::Any,
+        };
+        if conditions.0.insert(CallPlace { block, call }, end).is_some() {
+            return Err(RpcError::params(format!(
+                "params[0].when[{index}]: call {call} of block {block} is named twice: expected one status for a call"
+            )));
+        }
+    }
+    Ok(conditions)
+}
+
+impl SimBlockParam {
+    fn into_block(self, place: impl fmt::Display, dialect: &Dialect, takes_signed: bool) -> Result<SimBlock, RpcError> {
+        let calls = self.calls.unwrap_or_default().into_iter().enumerate();
+        let calls = calls.map(|(index, call)| match call {
+            SimCallParam::Unsigned(call) => {
+                call.into_call(format_args!("{place}.calls[{index}]"), dialect).map(SimCall::Unsigned)
+            }
+            SimCallParam::Signed(_) if !takes_signed => Err(RpcError::params(format!(
+                "{place}.calls[{index}]: a string: expected a call object (presim_simulate takes signed transactions)"
+            ))),
+            SimCallParam::Signed(raw) => {
+                let tx = transaction(&raw, format_args!("{place}.calls[{index}]"))?;
+                Ok(SimCall::Signed(Box::new(tx)))
+            }
+        });
+        Ok(SimBlock {
+            calls: calls.collect::<Result<_, _>>()?,
+            state: self
+                .state_overrides
+                .map(|state| state_overrides(state, format_args!("{place}.stateOverrides")))
+                .transpose()?
+                .unwrap_or_default(),
+            block: self
+                .block_overrides
+                .map(|block| block_overrides(block, format_args!("{place}.blockOverrides")))
+                .transpose()?
+                .unwrap_or_default(),
+        })
+    }
+}
+
+/// The errors that a contract declares, by which the data of a revert is explained.
+#[derive(Clone, Debug, Default)]
+pub struct CustomErrors(Vec<AbiError>);
+
+impl CustomErrors {
+    /// Returns the error in the data of a revert with its arguments, as `Name(1, 0x…, "text")`.
+    pub fn explain(&self, data: &[u8]) -> Option<String> {
+        let selector = data.first_chunk::<4>()?;
+        let decoded = self.0.iter().filter(|error| error.selector() == *selector);
+        let (error, values) = decoded.filter_map(|error| Some((error, error.decode_error(data).ok()?.body))).next()?;
+        let values: Vec<String> = values.iter().map(text_of).collect();
+        Some(format!("{}({})", error.name, values.join(", ")))
+    }
+}
+
+/// Returns a value as people read it.
+fn text_of(value: &DynSolValue) -> String {
+    let list = |values: &[DynSolValue]| values.iter().map(text_of).collect::<Vec<_>>().join(", ");
+    match value {
+        DynSolValue::Bool(value) => value.to_string(),
+        DynSolValue::Int(value, _) => value.to_string(),
+        DynSolValue::Uint(value, _) => value.to_string(),
+        DynSolValue::FixedBytes(word, size) => const_hex::encode_prefixed(&word[..*size]),
+        DynSolValue::Address(address) => address.to_string(),
+        DynSolValue::Function(function) => function.to_string(),
+        DynSolValue::Bytes(bytes) => const_hex::encode_prefixed(bytes),
+        DynSolValue::String(text) => format!("{text:?}"),
+        DynSolValue::Array(values) | DynSolValue::FixedArray(values) => format!("[{}]", list(values)),
+        DynSolValue::Tuple(values) => format!("({})", list(values)),
+    }
+}
+
+impl<'de> Deserialize<'de> for SimCallParam {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct CallVisitor;
+
+        impl<'de> Visitor<'de> for CallVisitor {
+            type Value = SimCallParam;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a call object")
+            }
+
+            fn visit_str<E: Error>(self, text: &str) -> Result<SimCallParam, E> {
+                let raw = Data::deserialize(serde::de::value::StrDeserializer::new(text))?;
+                Ok(SimCallParam::Signed(raw))
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<SimCallParam, A::Error> {
+                CallObject::deserialize(MapAccessDeserializer::new(map)).map(|call| SimCallParam::Unsigned(call.into()))
+            }
+        }
+
+        deserializer.deserialize_any(CallVisitor)
+    }
+}
+
+impl<'de> Deserialize<'de> for OutputParam {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let name = std::borrow::Cow::<'de, str>::deserialize(deserializer)?;
+        let found = OUTPUTS.iter().find(|(known, _)| *known == name);
+        found.map(|(_, output)| Self(*output)).ok_or_else(|| {
+            let shown: String = name.chars().take(80).collect();
+            let names: Vec<&str> = OUTPUTS.iter().map(|(name, _)| *name).collect();
+            D::Error::custom(format_args!("{shown:?}: unknown output: expected one of {}", names.join(", ")))
+        })
+    }
+}
+
+impl<'de> Deserialize<'de> for AbiItemParam {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct ItemVisitor;
+
+        impl<'de> Visitor<'de> for ItemVisitor {
+            type Value = AbiItemParam;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an item of an ABI, or a text like \"error Name(uint256 value)\"")
+            }
+
+            fn visit_str<E: Error>(self, text: &str) -> Result<AbiItemParam, E> {
+                AbiError::parse(text).map(|error| AbiItemParam(Some(error))).map_err(|problem| {
+                    let shown: String = text.chars().take(80).collect();
+                    E::custom(format_args!("{shown:?}: {problem}: expected a text like \"error Name(uint256 value)\""))
+                })
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<AbiItemParam, A::Error> {
+                use alloy_json_abi::AbiItem;
+                let item = AbiItem::deserialize(MapAccessDeserializer::new(map)).map_err(A::Error::custom)?;
+                Ok(AbiItemParam(match item {
+                    AbiItem::Error(error) => Some(error.into_owned()),
+                    _ => None,
+                }))
+            }
+        }
+
+        deserializer.deserialize_any(ItemVisitor)
+    }
+}

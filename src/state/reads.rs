@@ -1,0 +1,109 @@
+//! The record of what runs read of their snapshot.
+
+use std::collections::BTreeSet;
+
+use alloy_primitives::{Address, U256, map::HashSet};
+use bitflags::bitflags;
+
+bitflags! {
+    /// The parts of an account that a run read.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+    pub struct AccountReads: u8 {
+        /// The balance.
+        const BALANCE = 1;
+        /// The nonce.
+        const NONCE = 1 << 1;
+        /// The code.
+        const CODE = 1 << 2;
+        /// Whether the account exists, whether it is empty (EIP-161), and whether its balance is so large that a
+        /// transfer to it may overflow.
+        const EXISTENCE = 1 << 3;
+        /// Whether the account has any storage (EIP-7610).
+        const STORAGE = 1 << 4;
+    }
+}
+
+bitflags! {
+    /// The fields that a run read of the block that it ran in, or that this block follows from.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+    pub struct BlockReads: u16 {
+        /// The number.
+        const NUMBER = 1;
+        /// The timestamp.
+        const TIMESTAMP = 1 << 1;
+        /// The fee recipient.
+        const FEE_RECIPIENT = 1 << 2;
+        /// `prevRandao`, or the difficulty before the merge.
+        const PREV_RANDAO = 1 << 3;
+        /// The gas limit.
+        const GAS_LIMIT = 1 << 4;
+        /// The base fee.
+        const BASE_FEE = 1 << 5;
+        /// The price of blob gas.
+        const BLOB_BASE_FEE = 1 << 6;
+        /// The gas that the block has left, as a value. Where it is a bound only, [`ReadSet::gas`] has it.
+        const GAS_LEFT = 1 << 7;
+        /// All else that the header holds, the parent's hash among it.
+        const HEADER = 1 << 8;
+    }
+}
+
+/// What runs read of their snapshot: their results are the same on every snapshot that has the same values there.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ReadSet {
+    /// Whether the runs may have read anything. The other fields then say nothing.
+    pub everything: bool,
+    /// The accounts in the order of their addresses, each with its parts and its slots that were read. An account
+    /// without either was accessed, and all that was read of it was settled by an override.
+    pub accounts: Vec<AccountRead>,
+    /// The fields of the block.
+    pub block: BlockReads,
+    /// The numbers of the blocks whose hashes were read.
+    pub hashes: BTreeSet<u64>,
+    /// The least gas that the block must have left. With less, a call would be rejected.
+    pub gas: u64,
+}
+
+/// What runs read of an account.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct AccountRead {
+    /// The account's address.
+    pub address: Address,
+    /// The parts that were read.
+    pub parts: AccountReads,
+    /// The slots that were read, in order.
+    pub slots: Vec<U256>,
+}
+
+impl ReadSet {
+    /// The number of accounts, slots and block hashes above which runs count as having read everything.
+    pub const MOST: usize = 1024;
+
+    /// Returns the set of runs that may have read anything.
+    pub fn everything() -> Self {
+        Self { everything: true, ..Self::default() }
+    }
+}
+
+/// The part of a record that belongs to no account. An overlay holds it, beside what it records of each account.
+#[derive(Debug, Default)]
+pub(super) struct ReadRecord {
+    /// Whether reads are recorded.
+    pub on: bool,
+    /// The slots, by their account's number in the overlay.
+    pub slots: HashSet<(usize, U256)>,
+    pub block: BlockReads,
+    pub hashes: BTreeSet<u64>,
+    pub gas: u64,
+    pub everything: bool,
+}
+
+impl ReadRecord {
+    /// Forgets what was recorded, and records nothing more.
+    pub(super) fn clear(&mut self) {
+        self.on = false;
+        self.slots.clear();
+        self.hashes.clear();
+        (self.block, self.gas, self.everything) = (BlockReads::empty(), 0, false);
+    }
+}
