@@ -13,6 +13,7 @@ mod roots;
 mod selector;
 mod snapshot;
 mod snapshots;
+mod touched;
 mod trie;
 mod world;
 
@@ -29,5 +30,6 @@ pub use roots::StateRoots;
 pub use selector::{Selector, UnknownBlock};
 pub use snapshot::{FeedProblem, FeedState, OpenBlock, Snapshot, SnapshotId};
 pub use snapshots::{Published, RetainedBlocks, Retention, Snapshots, Tags};
+pub use touched::{Touched, TouchedAccount};
 pub use trie::{Trie, TrieValue};
 pub use world::{LocalWorld, Lookup, RemoteWorld, World};
