@@ -34,12 +34,12 @@ pub use precompiles::RunPrecompiles;
 pub use replay::{replay, trace_block};
 pub use request::{
     AccountOverride, BaseFeeRule, BlockOverrides, Bundle, Bundles, Call, CallFees, CallPlace, CallRequest, Conditions,
-    Outputs, RequiredEnd, SignedBundle, SimBlock, SimCall, Simulation, SimulationRules, StateOverrides,
+    Objective, Outputs, RequiredEnd, SignedBundle, SimBlock, SimCall, Simulation, SimulationRules, StateOverrides,
     StorageOverride,
 };
 pub use simulate::{
-    AccountDiff, Asset, BlockListing, CallOutcome, CallResult, CoinbaseIncome, NetChange, Simulated, SimulatedBlock,
-    SimulatedTx, TokenInfo, ValueChange,
+    AccountDiff, Asset, Beginning, BlockListing, CallOutcome, CallResult, CoinbaseIncome, NetChange, Simulated,
+    SimulatedBlock, SimulatedTx, TokenInfo, ValueChange,
 };
 pub use steps::{StepOptions, StepSlot, Steps, TraceStep};
 pub use trace::{ParityOptions, ParityTrace, Trace, TraceBudget, Tracer, VmSteps};

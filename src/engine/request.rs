@@ -207,6 +207,24 @@ pub struct Simulation {
     pub outputs: Outputs,
     /// The calls whose end is not as it must be make the bundle fail as a whole. `None` if calls may end in any way.
     pub when: Option<Conditions>,
+    /// The quantity that is measured before the first call and after the last.
+    pub objective: Option<Objective>,
+}
+
+/// A quantity that a bundle may raise or lower.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Objective {
+    /// The balance of an account, in wei.
+    Ether(Address),
+    /// The balance of an account in an ERC-20 token, as the token's `balanceOf` tells it.
+    Token {
+        /// The account.
+        account: Address,
+        /// The token.
+        token: Address,
+    },
+    /// The income of the blocks' producers from the calls, in wei.
+    Coinbase,
 }
 
 impl Default for Simulation {
@@ -218,6 +236,7 @@ impl Default for Simulation {
             validation: false,
             outputs: Outputs::SIMULATE_V1,
             when: None,
+            objective: None,
         }
     }
 }

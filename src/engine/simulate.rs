@@ -7,7 +7,7 @@ mod plan;
 
 pub use outputs::{AccountDiff, Asset, CoinbaseIncome, NetChange, TokenInfo, ValueChange};
 
-use std::{borrow::Cow, cmp::Ordering, collections::BTreeMap, sync::Arc};
+use std::{cmp::Ordering, collections::BTreeMap, sync::Arc};
 
 use alloy_consensus::{Header, TxType};
 use alloy_eips::{
@@ -20,13 +20,13 @@ use alloy_evm::{
 };
 use alloy_hardforks::EthereumHardforks;
 use alloy_op_hardforks::OpHardforks;
-use alloy_primitives::{Address, B256, Bytes, Sealable, Sealed, map::AddressMap};
+use alloy_primitives::{Address, B256, Bytes, I256, Sealable, Sealed, U256, map::AddressMap};
 use op_alloy::consensus::L2_TO_L1_MESSAGE_PASSER_ADDRESS;
 use op_revm::constants::{BASE_FEE_RECIPIENT, L1_FEE_RECIPIENT, OPERATOR_FEE_RECIPIENT};
 use revm::{context::result::HaltReason, database::DatabaseCommitExt};
 
 use self::{
-    calls::{BlockCalls, BlockRun, TransactionList},
+    calls::{BlockCalls, BlockRun, TransactionList, measure},
     outputs::{AssetRecord, Tokens},
     plan::{PlannedBlock, plan},
 };
@@ -37,13 +37,13 @@ use super::{
     evm::{Ethereum, FamilyEvm, OpStack, RunEvm},
     fees::ListedTx,
     overrides,
-    request::{BaseFeeRule, CallPlace, Outputs, Simulation, SimulationRules},
+    request::{BaseFeeRule, CallPlace, Objective, Outputs, Simulation, SimulationRules},
     trace::{Trace, TraceBudget},
     transfers::{NumberedLog, Transfer},
 };
 use crate::{
     chain::{Attributes, BlockTotals, ChainSpec, Family, block_size, ordered_roots},
-    state::{AccountReads, BlockReads, CodeCache, Overlay, Snapshot, StateRoots, TransferLogs},
+    state::{AccountReads, BlockReads, CodeCache, Overlay, SavedOverlay, Snapshot, StateRoots, TransferLogs},
 };
 
 /// The results of a simulation.
@@ -57,6 +57,8 @@ pub struct Simulated {
     pub tokens: AddressMap<TokenInfo>,
     /// Gas that the calls used.
     pub gas_used: u64,
+    /// By how much the objective grew, if the request has one.
+    pub objective: Option<I256>,
 }
 
 /// A block that was simulated.
@@ -141,16 +143,57 @@ impl Engine<'_> {
     /// Returns a [`SimulationError`] if a block or a call is refused, or if the meter stopped the run.
     pub fn simulate(&mut self, snapshot: &Snapshot, simulation: &Simulation) -> Result<Simulated, SimulationError> {
         match self.spec.family() {
-            Family::Ethereum => self.simulate_on::<Ethereum>(snapshot, simulation),
-            Family::OpStack => self.simulate_on::<OpStack>(snapshot, simulation),
+            Family::Ethereum => self.simulate_from::<Ethereum>(snapshot, simulation, None, None),
+            Family::OpStack => self.simulate_from::<OpStack>(snapshot, simulation, None, None),
         }
+        .map(|done| done.err().unwrap_or_default())
     }
 
-    fn simulate_on<F: FamilyEvm>(
+    /// Runs the beginning of `simulation`, up to the call at `until`, or up to the overrides of its block. Returns what
+    /// [`Engine::resume`] continues from, or the result if the bundle broke before.
+    ///
+    /// # Errors
+    ///
+    /// Returns a [`SimulationError`] if a block or a call is refused, or if the meter stopped the run.
+    pub fn begin(
         &mut self,
         snapshot: &Snapshot,
         simulation: &Simulation,
+        until: Until,
+    ) -> Result<Result<Beginning, Simulated>, SimulationError> {
+        match self.spec.family() {
+            Family::Ethereum => self.simulate_from::<Ethereum>(snapshot, simulation, None, Some(until)),
+            Family::OpStack => self.simulate_from::<OpStack>(snapshot, simulation, None, Some(until)),
+        }
+    }
+
+    /// Runs the rest of `simulation`, whose beginning is that of the simulation that has made `beginning` on the same
+    /// snapshot. The results are those of a run from the start.
+    ///
+    /// # Errors
+    ///
+    /// Returns a [`SimulationError`] if a block or a call is refused, or if the meter stopped the run.
+    pub fn resume(
+        &mut self,
+        snapshot: &Snapshot,
+        simulation: &Simulation,
+        beginning: &Beginning,
     ) -> Result<Simulated, SimulationError> {
+        self.overlay.restore(&beginning.overlay);
+        let done = match self.spec.family() {
+            Family::Ethereum => self.simulate_from::<Ethereum>(snapshot, simulation, Some(beginning), None),
+            Family::OpStack => self.simulate_from::<OpStack>(snapshot, simulation, Some(beginning), None),
+        };
+        done.map(|done| done.err().unwrap_or_default())
+    }
+
+    fn simulate_from<F: FamilyEvm>(
+        &mut self,
+        snapshot: &Snapshot,
+        simulation: &Simulation,
+        from: Option<&Beginning>,
+        until: Option<Until>,
+    ) -> Result<Result<Beginning, Simulated>, SimulationError> {
         let Self { spec, rules, codes, ref mut overlay } = *self;
         note_plan(simulation, overlay);
         let plan = plan(spec, snapshot, simulation, rules)?;
@@ -160,30 +203,128 @@ impl Engine<'_> {
             rules,
             overlay,
             simulation,
-            gas_left: rules.gas_cap,
-            parent: Cow::Borrowed(&snapshot.head.header),
+            state: from.map_or_else(|| Progress::new(rules), |from| from.progress.clone()),
+            parent: &snapshot.head.header,
             roots: snapshot.world.local().filter(|_| rules.state_roots).map(StateRoots::of),
+            tokens: Tokens::default(),
+        };
+        let last = plan.len().saturating_sub(1);
+        // The tries after a block are not saved, so where roots are computed, only the first block's beginning is shared.
+        let begins_later = |until: &Until| {
+            let mut asked = plan.iter().enumerate().filter(|(_, planned)| !planned.filler);
+            asked.nth(until.block()).is_some_and(|(index, _)| index > 0)
+        };
+        if simulator.roots.is_some() && until.as_ref().is_some_and(begins_later) {
+            return Ok(Ok(Beginning { overlay: simulator.overlay.save(), progress: simulator.state }));
+        }
+        let mut asked = plan.iter().take(simulator.state.index).filter(|planned| !planned.filler).count();
+        let mut dropped = None;
+        for (index, planned) in plan.into_iter().enumerate().skip(simulator.state.index) {
+            let place = BlockPlace { asked, is_first: index == 0, is_last: index == last };
+            asked += usize::from(!planned.filler);
+            simulator.state.index = index;
+            let end = until.filter(|until| until.block() == place.asked && !planned.filler);
+            if end == Some(Until::Overrides(place.asked)) {
+                return Ok(Ok(Beginning { overlay: simulator.overlay.save(), progress: simulator.state }));
+            }
+            match simulator.block::<F>(planned, place, end)? {
+                BlockEnd::Paused => {
+                    return Ok(Ok(Beginning { overlay: simulator.overlay.save(), progress: simulator.state }));
+                }
+                BlockEnd::Broken(call) => {
+                    dropped = Some(CallPlace { block: place.asked, call });
+                    break;
+                }
+                BlockEnd::Done => {}
+            }
+        }
+        let Simulator { state, tokens, .. } = simulator;
+        overlay.note_block(state.block_reads);
+        Ok(Err(Simulated {
+            blocks: state.blocks,
+            dropped,
+            tokens,
+            gas_used: rules.gas_cap - state.gas_left,
+            objective: simulation.objective.map(|_| state.gained),
+        }))
+    }
+}
+
+/// The place up to which a simulation's beginning runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Until {
+    /// Up to a block, without its overrides. The block is named by its index in the request.
+    Overrides(usize),
+    /// Up to a call.
+    Call(CallPlace),
+}
+
+impl Until {
+    const fn block(self) -> usize {
+        match self {
+            Self::Overrides(block) => block,
+            Self::Call(place) => place.block,
+        }
+    }
+}
+
+/// The beginning of a simulation, which several simulations continue.
+#[derive(Clone, Debug)]
+pub struct Beginning {
+    overlay: SavedOverlay,
+    progress: Progress,
+}
+
+impl Beginning {
+    /// Returns about how many bytes it takes, without the snapshot's state.
+    pub fn size(&self) -> usize {
+        let calls = self.progress.run.iter().flat_map(|run| &run.calls);
+        let blocks = self.progress.blocks.iter().flat_map(|block| &block.calls);
+        let call = |call: &CallResult| {
+            let logs = call.logs.iter().map(|log| 256 + log.log.data.data.len());
+            size_of::<CallResult>() + call.return_data.len() + logs.sum::<usize>()
+        };
+        self.overlay.size() + size_of::<Self>() + calls.chain(blocks).map(call).sum::<usize>()
+    }
+}
+
+/// The progress of a simulation, besides the state in the overlay.
+#[derive(Clone, Debug)]
+struct Progress {
+    /// The index of the planned block that runs.
+    index: usize,
+    /// The blocks that have run.
+    blocks: Vec<SimulatedBlock>,
+    /// The calls of the current block so far, if it has begun.
+    run: Option<BlockRun>,
+    /// The header of the simulated block before the current one.
+    parent: Option<Sealed<Header>>,
+    gas_left: u64,
+    /// Whether any block so far has begun with its system calls.
+    begun: bool,
+    /// The fields of the first block that have been read so far, or that follow from such.
+    block_reads: BlockReads,
+    traces: TraceBudget,
+    /// What the objective was before the first call.
+    before: U256,
+    /// By how much the objective has grown.
+    gained: I256,
+}
+
+impl Progress {
+    fn new(rules: &SimulationRules) -> Self {
+        Self {
+            index: 0,
+            blocks: Vec::new(),
+            run: None,
+            parent: None,
+            gas_left: rules.gas_cap,
             begun: false,
             block_reads: BlockReads::empty(),
             traces: TraceBudget::new(rules.max_trace),
-            tokens: Tokens::default(),
-        };
-        let mut blocks = Vec::with_capacity(plan.len());
-        let (last, mut asked, mut dropped) = (plan.len().saturating_sub(1), 0, None);
-        for (index, planned) in plan.into_iter().enumerate() {
-            let place = BlockPlace { asked, is_first: index == 0, is_last: index == last };
-            asked += usize::from(!planned.filler);
-            let (block, broken) = simulator.block::<F>(planned, place)?;
-            blocks.push(block);
-            if let Some(call) = broken {
-                dropped = Some(CallPlace { block: place.asked, call });
-                break;
-            }
+            before: U256::ZERO,
+            gained: I256::ZERO,
         }
-        let gas_used = rules.gas_cap - simulator.gas_left;
-        let (tokens, reads) = (simulator.tokens, simulator.block_reads);
-        overlay.note_block(reads);
-        Ok(Simulated { blocks, dropped, tokens, gas_used })
     }
 }
 
@@ -209,16 +350,22 @@ struct Simulator<'a> {
     rules: &'a SimulationRules,
     overlay: &'a mut Overlay,
     simulation: &'a Simulation,
-    gas_left: u64,
-    parent: Cow<'a, Sealed<Header>>,
+    state: Progress,
+    /// The header of the snapshot's head.
+    parent: &'a Sealed<Header>,
     /// The tries after the previous block. `None` if no roots are computed.
     roots: Option<StateRoots<'a>>,
-    /// Whether any block so far has begun with its system calls.
-    begun: bool,
-    /// The fields of the first block that have been read so far, or that follow from such.
-    block_reads: BlockReads,
-    traces: TraceBudget,
     tokens: Tokens,
+}
+
+/// How the run of a block ended.
+enum BlockEnd {
+    /// The block is complete.
+    Done,
+    /// The run has come to the place up to which it was asked for.
+    Paused,
+    /// The call with this index did not end as the bundle requires.
+    Broken(usize),
 }
 
 /// The place of a block in its simulation.
@@ -231,26 +378,31 @@ struct BlockPlace {
 }
 
 impl Simulator<'_> {
-    /// Runs a block. Returns, besides, the index of the call that broke the bundle's conditions, if one did.
+    /// Runs a block, or what is left of it, up to `until`.
     fn block<F: FamilyEvm>(
         &mut self,
         planned: PlannedBlock<'_>,
         place: BlockPlace,
-    ) -> Result<(SimulatedBlock, Option<usize>), SimulationError> {
+        until: Option<Until>,
+    ) -> Result<BlockEnd, SimulationError> {
         self.overlay.meter.between_calls()?;
         // The snapshot knows the hashes of the blocks before the first simulated one.
-        if let Cow::Owned(simulated) = &self.parent {
+        if let Some(simulated) = self.state.parent.as_ref().filter(|_| self.state.run.is_none()) {
             self.overlay.push_hash(simulated.number, simulated.hash());
         }
         let mut header = self.header(&planned);
-        let ran = self.run::<F>(&planned, &header, place);
+        let ran = self.run::<F>(&planned, &header, place, until);
         self.note_fields(&planned, place);
-        let mut ran = ran.map_err(|error| {
+        let (mut ran, end) = ran.map_err(|error| {
             // If the meter stopped the run, that is the reason, whatever the EVM's error says.
             self.overlay.meter.stopped().map_or(error, SimulationError::from)
         })?;
+        if matches!(end, BlockEnd::Paused) {
+            self.state.run = Some(ran);
+            return Ok(end);
+        }
         let listing = match ran.listing.take() {
-            Some(list) if ran.broken.is_none() => Some(self.listed(&planned, &mut header, &ran, list)),
+            Some(list) if matches!(end, BlockEnd::Done) => Some(self.listed(&planned, &mut header, &ran, list)),
             _ => None,
         };
         let spec = self.spec;
@@ -263,17 +415,16 @@ impl Simulator<'_> {
         for (address, change) in diff.iter().flatten() {
             note_diff(*address, change, self.overlay);
         }
-        Ok((
-            SimulatedBlock {
-                filler: planned.filler,
-                calls: ran.calls,
-                listing: listing.filter(|_| self.simulation.outputs.contains(Outputs::HEADER)),
-                diff,
-                assets: ran.assets.map(AssetRecord::finish),
-                coinbase: ran.coinbase,
-            },
-            ran.broken,
-        ))
+        let outputs = self.simulation.outputs;
+        self.state.blocks.push(SimulatedBlock {
+            filler: planned.filler,
+            calls: ran.calls,
+            listing: listing.filter(|_| outputs.contains(Outputs::HEADER)),
+            diff,
+            assets: ran.assets.map(AssetRecord::finish),
+            coinbase: ran.coinbase.filter(|_| outputs.contains(Outputs::COINBASE)),
+        });
+        Ok(end)
     }
 
     /// Completes the header of a block that ran, and returns the block as a chain would have it. The next block builds
@@ -308,7 +459,7 @@ impl Simulator<'_> {
         let proves_messages = self.spec.is_isthmus_active_at_timestamp(planned.time);
         if proves_messages {
             // If no root is computed, the parent's stays.
-            header.withdrawals_root = self.parent.withdrawals_root.or(header.withdrawals_root);
+            header.withdrawals_root = self.parent().withdrawals_root.or(header.withdrawals_root);
         }
         if let Some(roots) = &mut self.roots {
             header.state_root = roots.after(self.overlay.changes());
@@ -321,7 +472,7 @@ impl Simulator<'_> {
         let sizes = list.transactions.iter().map(|(_, tx)| (tx.encoded.len(), tx.tx.tx_type() == TxType::Legacy));
         let size = block_size(header, sizes, &[], withdrawals.as_ref().map(|list| list.as_slice()));
         let header = header.clone().seal_slow();
-        self.parent = Cow::Owned(header.clone());
+        self.state.parent = Some(header.clone());
         let transactions = list.transactions.into_iter().zip(hashes);
         BlockListing {
             header,
@@ -336,7 +487,7 @@ impl Simulator<'_> {
         if !self.overlay.records_reads() {
             return;
         }
-        self.begun |= planned.continues.is_none();
+        self.state.begun |= planned.continues.is_none();
         let mut read = self.overlay.take_block_reads();
         let set = &planned.block.block;
         for (is_set, field) in [
@@ -354,19 +505,24 @@ impl Simulator<'_> {
         }
         // System calls, which are not recorded, have written the parent's hash and time into these contracts.
         let contracts = [HISTORY_STORAGE_ADDRESS, BEACON_ROOTS_ADDRESS];
-        if self.begun && contracts.iter().any(|contract| self.overlay.has_read_code(contract)) {
+        if self.state.begun && contracts.iter().any(|contract| self.overlay.has_read_code(contract)) {
             read = BlockReads::all();
             if !place.is_first {
                 self.overlay.note_everything();
             }
         }
-        self.block_reads |= read;
+        self.state.block_reads |= read;
+    }
+
+    /// Returns the header of the block before the current one.
+    fn parent(&self) -> &Sealed<Header> {
+        self.state.parent.as_ref().unwrap_or(self.parent)
     }
 
     /// Returns a block's header as it is before the calls run.
     fn header(&self, planned: &PlannedBlock<'_>) -> Header {
         let overrides = &planned.block.block;
-        let parent = self.parent.inner();
+        let parent = self.parent().inner();
         let base_fee = overrides.base_fee.map(Some).unwrap_or_else(|| {
             if !self.simulation.validation && self.rules.base_fee == BaseFeeRule::ZeroWhenFree {
                 return self.spec.is_london_active_at_block(planned.number).then_some(0);
@@ -386,7 +542,7 @@ impl Simulator<'_> {
         Header {
             difficulty: planned.difficulty,
             base_fee_per_gas: base_fee,
-            ..self.spec.next_header(&self.parent, planned.number, attributes)
+            ..self.spec.next_header(self.parent(), planned.number, attributes)
         }
     }
 
@@ -395,8 +551,9 @@ impl Simulator<'_> {
         planned: &PlannedBlock<'_>,
         header: &Header,
         place: BlockPlace,
-    ) -> Result<BlockRun, SimulationError> {
-        let Simulation { outputs, validation, trace_transfers, ref when, .. } = *self.simulation;
+        until: Option<Until>,
+    ) -> Result<(BlockRun, BlockEnd), SimulationError> {
+        let Simulation { outputs, validation, trace_transfers, ref when, objective, .. } = *self.simulation;
         let mut env = F::env(self.spec, header);
         let strict = env.cfg_env.clone();
         lift_checks(&mut env);
@@ -404,7 +561,11 @@ impl Simulator<'_> {
         if let Some(price) = planned.block.block.blob_base_fee {
             set_blob_base_fee(&mut env.block_env, price);
         }
-        let precompiles = overrides::apply(&planned.block.state, self.overlay, self.codes, env.cfg_env.spec)?;
+        let begun = self.state.run.take();
+        let precompiles = match begun {
+            Some(_) => overrides::precompiles(&planned.block.state, env.cfg_env.spec)?,
+            None => overrides::apply(&planned.block.state, self.overlay, self.codes, env.cfg_env.spec)?,
+        };
         // The block's hash is needed where it is shown, and where a later block follows from it.
         let lists = outputs.contains(Outputs::HEADER) || !place.is_last;
         let shows_transfers = outputs.intersects(Outputs::TRANSFERS | Outputs::ASSETS);
@@ -425,37 +586,61 @@ impl Simulator<'_> {
             available: header.gas_limit.saturating_sub(planned.continues.map_or(0, |open| open.gas_used)),
             continues: planned.continues.is_some(),
         };
-        let mut ran = BlockRun::new(planned.block.calls.len(), outputs, lists);
-        self.overlay.log_numbers.restart();
-        let before = outputs.contains(Outputs::COINBASE).then(|| self.overlay.balance_and_nonce(header.beneficiary).0);
+        let counts_income = outputs.contains(Outputs::COINBASE) || objective == Some(Objective::Coinbase);
+        let is_new = begun.is_none();
+        if is_new {
+            self.overlay.log_numbers.restart();
+        }
+        let mut ran = begun.unwrap_or_else(|| BlockRun {
+            producer_had: counts_income.then(|| self.overlay.balance_and_nonce(header.beneficiary).0),
+            ..BlockRun::new(planned.block.calls.len(), outputs, lists)
+        });
         let mut evm = RunEvm::<F>::new(&mut *self.overlay, env, precompiles).with_transfers(transfers);
         let mut system = SystemCaller::new(self.spec);
-        if planned.continues.is_none() {
+        if is_new && planned.continues.is_none() {
             unrecorded(&mut evm, |evm| {
                 system_call(system.apply_blockhashes_contract_call(header.parent_hash, &mut *evm))?;
                 system_call(system.apply_beacon_root_contract_call(header.parent_beacon_block_root, evm))
             })?;
         }
+        if let Some(objective) = objective.filter(|_| is_new && place.asked == 0 && !planned.filler) {
+            self.state.before = measure(objective, &mut evm)?;
+        }
 
-        for (index, call) in planned.block.calls.iter().enumerate() {
+        for (index, call) in planned.block.calls.iter().enumerate().skip(ran.calls.len()) {
+            let place = CallPlace { block: place.asked, call: index };
+            if until == Some(Until::Call(place)) {
+                evm.rest();
+                return Ok((ran, BlockEnd::Paused));
+            }
             evm.db_mut().meter.between_calls()?;
-            let done = match calls.run(call, &mut evm, &mut ran, &mut self.gas_left, &mut self.traces) {
+            let Progress { gas_left, traces, .. } = &mut self.state;
+            let done = match calls.run(call, &mut evm, &mut ran, gas_left, traces) {
                 Ok(done) => done,
                 Err(error) => {
                     evm.rest();
                     return Err(error);
                 }
             };
-            let place = CallPlace { block: place.asked, call: index };
             if when.as_ref().is_some_and(|when| !when.allow(place, done)) {
-                ran.broken = Some(index);
                 evm.rest();
-                return Ok(ran);
+                return Ok((ran, BlockEnd::Broken(index)));
             }
         }
-        if let Some(before) = before {
+        if matches!(until, Some(Until::Call(_))) {
+            evm.rest();
+            return Ok((ran, BlockEnd::Paused));
+        }
+        if let Some(from) = ran.producer_had {
             let to = evm.db_mut().balance_and_nonce(header.beneficiary).0;
-            ran.coinbase = Some(CoinbaseIncome { fees: ran.fees, balance: ValueChange { from: before, to } });
+            let income = CoinbaseIncome { fees: ran.fees, balance: ValueChange { from, to } };
+            if objective == Some(Objective::Coinbase) {
+                self.state.gained = self.state.gained.saturating_add(difference(from, to));
+            }
+            ran.coinbase = Some(income);
+        }
+        if let Some(objective) = objective.filter(|objective| place.is_last && *objective != Objective::Coinbase) {
+            self.state.gained = difference(self.state.before, measure(objective, &mut evm)?);
         }
         if place.is_last && outputs.contains(Outputs::ASSETS) {
             self.tokens = ran.ask_tokens(&mut evm);
@@ -481,8 +666,14 @@ impl Simulator<'_> {
             planned.block.block.withdrawals.as_deref().map(Vec::as_slice),
         );
         let Ok(()) = evm.rest().increment_balances(increments);
-        Ok(ran)
+        Ok((ran, BlockEnd::Done))
     }
+}
+
+/// Returns by how much a value grows. A difference that is too large stays at the limit.
+fn difference(from: U256, to: U256) -> I256 {
+    let signed = |value: U256| I256::try_from(value).unwrap_or(I256::MAX);
+    if to >= from { signed(to - from) } else { -signed(from - to) }
 }
 
 /// Runs system calls without recording what they read. What they write is recorded as read where code reads it.

@@ -2,7 +2,7 @@
 
 /// Numbers the logs of a block in the order in which they are written, reverted ones included, as geth's `logIndex` of
 /// a simulation does.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct LogNumbers {
     next: u64,
     /// The call's logs that were not reverted. A revert removes logs from the end, so a log's position tells which are

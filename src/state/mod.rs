@@ -21,7 +21,7 @@ pub use account::{Account, AccountChange, Code};
 pub use block::{Block, Included, KnownBlock};
 pub use code::{CodeCache, CodeStats};
 pub use log_numbers::{LogMark, LogNumbers, TransferLogs};
-pub use overlay::Overlay;
+pub use overlay::{Overlay, SavedOverlay};
 pub use reads::{AccountRead, AccountReads, BlockReads, ReadSet};
 pub use remote::{
     Fetched, ImageAccount, ImageHash, ImageSlot, Miss, Missed, RemoteImage, RemoteState, RemoteStats, RemoteView,

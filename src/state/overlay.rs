@@ -56,7 +56,7 @@ pub struct Overlay {
     pub log_numbers: LogNumbers,
 }
 
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct OverlayEntry {
     /// The account in the base. Its slots are visible unless `bare`.
     base: Option<Arc<Account>>,
@@ -76,8 +76,29 @@ struct OverlayEntry {
     now: AccountChange,
 }
 
+/// The changes of runs, saved by [`Overlay::save`].
+#[derive(Clone, Debug)]
+pub struct SavedOverlay {
+    base: World,
+    hashes: BlockHashes,
+    first_pushed: Option<u64>,
+    entries: Vec<OverlayEntry>,
+    reads: ReadRecord,
+    log_numbers: LogNumbers,
+}
+
+impl SavedOverlay {
+    /// Returns about how many bytes it takes, without the base.
+    pub fn size(&self) -> usize {
+        let slots = |entry: &OverlayEntry| entry.now.slots.capacity() + entry.settled.capacity();
+        let slots: usize = self.entries.iter().map(slots).sum();
+        self.entries.len() * size_of::<OverlayEntry>()
+            + (slots + self.reads.slots.capacity()) * (size_of::<(U256, U256)>() + 1)
+    }
+}
+
 /// An account of a remote base.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct RemoteAccount {
     view: RemoteView,
     /// `None` if nothing is known of the account.
@@ -124,6 +145,35 @@ impl Overlay {
         self.meter = meter;
         self.log_numbers.show_transfers(TransferLogs::Hidden);
         self.reads.clear();
+    }
+
+    /// Returns the changes of the runs so far with all that later runs depend on, to continue from by
+    /// [`Overlay::restore`]. State that was missed is not saved.
+    pub fn save(&self) -> SavedOverlay {
+        SavedOverlay {
+            base: self.base.clone(),
+            hashes: self.hashes.clone(),
+            first_pushed: self.first_pushed,
+            entries: self.entries[..self.ids.len()].to_vec(),
+            reads: self.reads.clone(),
+            log_numbers: self.log_numbers.clone(),
+        }
+    }
+
+    /// Drops all changes and continues from `saved`, in the same memory, under the overlay's own meter.
+    pub fn restore(&mut self, saved: &SavedOverlay) {
+        let meter = std::mem::take(&mut self.meter);
+        self.reset(saved.base.clone(), saved.hashes.clone(), meter);
+        self.first_pushed = saved.first_pushed;
+        for (id, entry) in saved.entries.iter().enumerate() {
+            self.ids.insert(entry.now.address, id);
+            match self.entries.get_mut(id) {
+                Some(place) => place.clone_from(entry),
+                None => self.entries.push(entry.clone()),
+            }
+        }
+        self.reads.clone_from(&saved.reads);
+        self.log_numbers.clone_from(&saved.log_numbers);
     }
 
     /// Drops the base, and the memory that a usual run does not need.

@@ -86,7 +86,7 @@ impl ReadSet {
 }
 
 /// The part of a record that belongs to no account. An overlay holds it, beside what it records of each account.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct ReadRecord {
     /// Whether reads are recorded.
     pub on: bool,

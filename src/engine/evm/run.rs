@@ -83,6 +83,26 @@ impl<'a, F: FamilyEvm> RunEvm<'a, F> {
         result
     }
 
+    /// Runs an unsigned call that pays nothing and whose sender does not matter, and discards its changes. Its sender is
+    /// not recorded as read.
+    ///
+    /// # Errors
+    ///
+    /// Returns an [`EVMError`] if the call is invalid, or if the meter stopped the run.
+    pub fn ask(&mut self, call: TxEnv) -> Result<ExecutionResult, Error> {
+        let lifted = self.inner.ctx.cfg.clone();
+        let cfg = &mut self.inner.ctx.cfg;
+        (cfg.disable_base_fee, cfg.disable_nonce_check) = (true, true);
+        self.inner.ctx.chain = F::waived(self.inner.ctx.block.number);
+        self.inner.ctx.set_tx(F::unsigned(call));
+        let result = F::handle(self);
+        let mut state = self.inner.ctx.journaled_state.inner.finalize();
+        state.clear();
+        self.inner.ctx.journaled_state.inner.state = state;
+        self.inner.ctx.cfg = lifted;
+        result
+    }
+
     /// Runs an unsigned call, and keeps its changes in the overlay.
     ///
     /// # Errors

@@ -37,11 +37,11 @@ use crate::{
         evm::{FamilyEvm, RunEvm, TxSetup},
         fees::{FilledCall, ListedTx, check_chain, tx_env, unsigned_tx},
         recorder::traced,
-        request::{Call, Outputs, SimCall, Simulation},
+        request::{Call, Objective, Outputs, SimCall, Simulation},
         trace::{Trace, TraceBudget, Tracer},
         transfers::{NumberedLog, Transfer},
     },
-    state::{BlockReads, LogMark, Overlay},
+    state::{AccountReads, BlockReads, LogMark, Overlay},
 };
 
 /// The facts that the calls of a block share.
@@ -73,9 +73,9 @@ pub(super) struct BlockRun {
     pub listing: Option<TransactionList>,
     pub diff: Option<DiffRecord>,
     pub assets: Option<AssetRecord>,
+    /// The fee recipient's balance before the calls, if the producer's income is asked for.
+    pub producer_had: Option<U256>,
     pub coinbase: Option<CoinbaseIncome>,
-    /// The call that did not end as the bundle requires.
-    pub broken: Option<usize>,
 }
 
 /// The transactions of a block with their receipts.
@@ -404,7 +404,6 @@ impl BlockRun {
     pub fn ask_tokens<F: FamilyEvm>(&self, evm: &mut RunEvm<'_, F>) -> Tokens {
         let mut tokens = Tokens::default();
         let Some(assets) = &self.assets else { return tokens };
-        evm.cfg_mut().disable_base_fee = true;
         for token in assets.tokens() {
             let mut ask = |data: Vec<u8>| {
                 let call = TxEnv {
@@ -413,7 +412,7 @@ impl BlockRun {
                     data: data.into(),
                     ..TxEnv::default()
                 };
-                evm.run(call).ok().filter(ExecutionResult::is_success)?.into_output()
+                evm.ask(call).ok().filter(ExecutionResult::is_success)?.into_output()
             };
             let symbol = ask(super::outputs::symbolCall {}.abi_encode()).and_then(|data| TokenInfo::symbol_of(&data));
             let decimals =
@@ -423,6 +422,41 @@ impl BlockRun {
         tokens
     }
 }
+
+/// Returns what is measured now.
+///
+/// # Errors
+///
+/// Returns [`SimulationError::Params`] if a token does not tell a balance.
+pub(super) fn measure<F: FamilyEvm>(objective: Objective, evm: &mut RunEvm<'_, F>) -> Result<U256, SimulationError> {
+    match objective {
+        Objective::Ether(account) => {
+            evm.db_mut().note_account(account, AccountReads::BALANCE);
+            Ok(evm.db_mut().balance_and_nonce(account).0)
+        }
+        // The income is summed up block by block.
+        Objective::Coinbase => Ok(U256::ZERO),
+        Objective::Token { account, token } => {
+            let call = TxEnv {
+                gas_limit: BALANCE_GAS,
+                kind: TxKind::Call(token),
+                data: super::outputs::balanceOfCall { account }.abi_encode().into(),
+                ..TxEnv::default()
+            };
+            let told = evm.ask(call).ok().filter(ExecutionResult::is_success).and_then(ExecutionResult::into_output);
+            let balance = told.and_then(|data| U256::try_from_be_slice(data.get(..32)?));
+            balance.ok_or_else(|| match evm.db_mut().meter.stopped() {
+                Some(stopped) => stopped.into(),
+                None => SimulationError::Params(format!(
+                    "objective.token: {token}: balanceOf returns no balance: expected an ERC-20 token"
+                )),
+            })
+        }
+    }
+}
+
+/// Gas that a token may use to tell a balance.
+const BALANCE_GAS: u64 = 1_000_000;
 
 /// Returns a receipt's encoding (EIP-2718).
 fn encoded(kind: TxType, receipt: &ReceiptWithBloom<Receipt<&Log>>) -> Vec<u8> {

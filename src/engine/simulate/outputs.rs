@@ -31,6 +31,7 @@ mod events {
 }
 
 sol! {
+    function balanceOf(address account) external view returns (uint256);
     function symbol() external view returns (string);
     function decimals() external view returns (uint8);
 }

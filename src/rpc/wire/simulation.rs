@@ -184,6 +184,7 @@ impl SimulatePayload {
             validation: self.validation.unwrap_or_default(),
             outputs,
             when,
+            objective: None,
         };
         Ok(SimulationRequest {
             simulation,
