@@ -159,6 +159,9 @@ pub struct Config {
     /// Calls in a whole simulation, and in all bundles of an `eth_callMany`.
     #[arg(long, env = "PRESIM_MAX_CALLS", value_name = "N", default_value_t = 10_000, help_heading = "Limits")]
     pub max_calls: usize,
+    /// Variants of a bundle that one `presim_search` may run.
+    #[arg(long, env = "PRESIM_MAX_SEARCH_RUNS", value_name = "N", default_value_t = 10_000, value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..), help_heading = "Limits")]
+    pub max_search_runs: usize,
     /// Blocks that one `eth_getLogs` or `trace_filter` may span.
     #[arg(long, env = "PRESIM_MAX_LOG_BLOCKS", value_name = "N", default_value_t = 100_000, value_parser = clap::value_parser!(u64).range(1..), help_heading = "Limits")]
     pub max_log_blocks: u64,

@@ -349,6 +349,7 @@ impl Actors {
                 shape: ShapeLimits {
                     max_blocks: usize::try_from(config.max_blocks).unwrap_or(usize::MAX),
                     max_block_calls: config.max_block_calls,
+                    max_search_runs: config.max_search_runs,
                     max_calls: config.max_calls,
                 },
                 gas_cap: config.gas_cap,

@@ -32,7 +32,8 @@ pub const BODIES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../shared/bench")
 /// The gas limit of a whole request.
 pub const GAS_CAP: u64 = 1 << 40;
 /// The limits of a request's shape.
-pub const SHAPE: ShapeLimits = ShapeLimits { max_blocks: 256, max_block_calls: 5_000, max_calls: 10_000 };
+pub const SHAPE: ShapeLimits =
+    ShapeLimits { max_blocks: 256, max_block_calls: 5_000, max_calls: 10_000, max_search_runs: 10_000 };
 /// The maximum size of an answer in bytes.
 pub const MAX_RESPONSE: usize = 1 << 28;
 

@@ -15,6 +15,7 @@ mod precompiles;
 mod recorder;
 mod replay;
 mod request;
+mod search;
 mod simulate;
 mod steps;
 mod trace;
@@ -37,6 +38,7 @@ pub use request::{
     Objective, Outputs, RequiredEnd, SignedBundle, SimBlock, SimCall, Simulation, SimulationRules, StateOverrides,
     StorageOverride,
 };
+pub use search::{Aim, Search, SearchedValues, Variant, VariantEnd, VariedPart, VariedPlace, geometric};
 pub use simulate::{
     AccountDiff, Asset, Beginning, BlockListing, CallOutcome, CallResult, CoinbaseIncome, NetChange, Simulated,
     SimulatedBlock, SimulatedTx, TokenInfo, ValueChange,

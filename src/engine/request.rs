@@ -55,6 +55,18 @@ impl Default for CallFees {
 }
 
 impl CallFees {
+    /// Returns market fees with the given ones in place of these.
+    pub(super) const fn with_market(self, max_fee: Option<u128>, max_priority: Option<u128>) -> Self {
+        let (old_fee, old_priority) = match self {
+            Self::GasPrice(_) => (None, None),
+            Self::Market { max_fee, max_priority } => (max_fee, max_priority),
+        };
+        Self::Market {
+            max_fee: if max_fee.is_some() { max_fee } else { old_fee },
+            max_priority: if max_priority.is_some() { max_priority } else { old_priority },
+        }
+    }
+
     /// Returns whether the call offers nothing for its gas.
     pub const fn is_free(&self) -> bool {
         match self {

@@ -146,11 +146,11 @@ impl Engine<'_> {
             Family::Ethereum => self.simulate_from::<Ethereum>(snapshot, simulation, None, None),
             Family::OpStack => self.simulate_from::<OpStack>(snapshot, simulation, None, None),
         }
-        .map(|done| done.err().unwrap_or_default())
+        .map(|state| state.end(self.rules, simulation))
     }
 
     /// Runs the beginning of `simulation`, up to the call at `until`, or up to the overrides of its block. Returns what
-    /// [`Engine::resume`] continues from, or the result if the bundle broke before.
+    /// [`Engine::resume`] continues from. If the bundle breaks before, this is its end.
     ///
     /// # Errors
     ///
@@ -160,11 +160,12 @@ impl Engine<'_> {
         snapshot: &Snapshot,
         simulation: &Simulation,
         until: Until,
-    ) -> Result<Result<Beginning, Simulated>, SimulationError> {
-        match self.spec.family() {
+    ) -> Result<Beginning, SimulationError> {
+        let progress = match self.spec.family() {
             Family::Ethereum => self.simulate_from::<Ethereum>(snapshot, simulation, None, Some(until)),
             Family::OpStack => self.simulate_from::<OpStack>(snapshot, simulation, None, Some(until)),
-        }
+        }?;
+        Ok(Beginning { overlay: self.overlay.save(), progress })
     }
 
     /// Runs the rest of `simulation`, whose beginning is that of the simulation that has made `beginning` on the same
@@ -181,10 +182,13 @@ impl Engine<'_> {
     ) -> Result<Simulated, SimulationError> {
         self.overlay.restore(&beginning.overlay);
         let done = match self.spec.family() {
+            _ if beginning.progress.dropped.is_some() => {
+                return Ok(beginning.progress.clone().end(self.rules, simulation));
+            }
             Family::Ethereum => self.simulate_from::<Ethereum>(snapshot, simulation, Some(beginning), None),
             Family::OpStack => self.simulate_from::<OpStack>(snapshot, simulation, Some(beginning), None),
         };
-        done.map(|done| done.err().unwrap_or_default())
+        done.map(|state| state.end(self.rules, simulation))
     }
 
     fn simulate_from<F: FamilyEvm>(
@@ -193,7 +197,7 @@ impl Engine<'_> {
         simulation: &Simulation,
         from: Option<&Beginning>,
         until: Option<Until>,
-    ) -> Result<Result<Beginning, Simulated>, SimulationError> {
+    ) -> Result<Progress, SimulationError> {
         let Self { spec, rules, codes, ref mut overlay } = *self;
         note_plan(simulation, overlay);
         let plan = plan(spec, snapshot, simulation, rules)?;
@@ -206,7 +210,6 @@ impl Engine<'_> {
             state: from.map_or_else(|| Progress::new(rules), |from| from.progress.clone()),
             parent: &snapshot.head.header,
             roots: snapshot.world.local().filter(|_| rules.state_roots).map(StateRoots::of),
-            tokens: Tokens::default(),
         };
         let last = plan.len().saturating_sub(1);
         // The tries after a block are not saved, so where roots are computed, only the first block's beginning is shared.
@@ -215,38 +218,29 @@ impl Engine<'_> {
             asked.nth(until.block()).is_some_and(|(index, _)| index > 0)
         };
         if simulator.roots.is_some() && until.as_ref().is_some_and(begins_later) {
-            return Ok(Ok(Beginning { overlay: simulator.overlay.save(), progress: simulator.state }));
+            return Ok(simulator.state);
         }
         let mut asked = plan.iter().take(simulator.state.index).filter(|planned| !planned.filler).count();
-        let mut dropped = None;
         for (index, planned) in plan.into_iter().enumerate().skip(simulator.state.index) {
             let place = BlockPlace { asked, is_first: index == 0, is_last: index == last };
             asked += usize::from(!planned.filler);
             simulator.state.index = index;
             let end = until.filter(|until| until.block() == place.asked && !planned.filler);
             if end == Some(Until::Overrides(place.asked)) {
-                return Ok(Ok(Beginning { overlay: simulator.overlay.save(), progress: simulator.state }));
+                return Ok(simulator.state);
             }
             match simulator.block::<F>(planned, place, end)? {
-                BlockEnd::Paused => {
-                    return Ok(Ok(Beginning { overlay: simulator.overlay.save(), progress: simulator.state }));
-                }
+                BlockEnd::Paused => return Ok(simulator.state),
                 BlockEnd::Broken(call) => {
-                    dropped = Some(CallPlace { block: place.asked, call });
+                    simulator.state.dropped = Some(CallPlace { block: place.asked, call });
                     break;
                 }
                 BlockEnd::Done => {}
             }
         }
-        let Simulator { state, tokens, .. } = simulator;
+        let state = simulator.state;
         overlay.note_block(state.block_reads);
-        Ok(Err(Simulated {
-            blocks: state.blocks,
-            dropped,
-            tokens,
-            gas_used: rules.gas_cap - state.gas_left,
-            objective: simulation.objective.map(|_| state.gained),
-        }))
+        Ok(state)
     }
 }
 
@@ -309,6 +303,9 @@ struct Progress {
     before: U256,
     /// By how much the objective has grown.
     gained: I256,
+    tokens: Tokens,
+    /// The call that broke the bundle.
+    dropped: Option<CallPlace>,
 }
 
 impl Progress {
@@ -324,6 +321,19 @@ impl Progress {
             traces: TraceBudget::new(rules.max_trace),
             before: U256::ZERO,
             gained: I256::ZERO,
+            tokens: Tokens::default(),
+            dropped: None,
+        }
+    }
+
+    /// Returns the results of a run that has come to its end.
+    fn end(self, rules: &SimulationRules, simulation: &Simulation) -> Simulated {
+        Simulated {
+            blocks: self.blocks,
+            dropped: self.dropped,
+            tokens: self.tokens,
+            gas_used: rules.gas_cap - self.gas_left,
+            objective: simulation.objective.map(|_| self.gained),
         }
     }
 }
@@ -355,7 +365,6 @@ struct Simulator<'a> {
     parent: &'a Sealed<Header>,
     /// The tries after the previous block. `None` if no roots are computed.
     roots: Option<StateRoots<'a>>,
-    tokens: Tokens,
 }
 
 /// How the run of a block ended.
@@ -643,7 +652,7 @@ impl Simulator<'_> {
             self.state.gained = difference(self.state.before, measure(objective, &mut evm)?);
         }
         if place.is_last && outputs.contains(Outputs::ASSETS) {
-            self.tokens = ran.ask_tokens(&mut evm);
+            self.state.tokens = ran.ask_tokens(&mut evm);
         }
 
         if let Some(list) = &mut ran.listing

@@ -167,6 +167,7 @@ impl Front {
             (Handler::Subscribe | Handler::Unsubscribe, _) => Self::subscribe(&request),
             // Boxed, because rare futures are large and would be moved with every request.
             (Handler::Change(parse, done), _) => Box::pin(self.change(parse, done, request)).await,
+            (Handler::Search, _) => Box::pin(self.search(request)).await,
             (Handler::SendAndWait, _) => Box::pin(self.send_and_wait(request)).await,
             (Handler::SendCalls, _) => Box::pin(self.send_calls(request)).await,
             (Handler::Run(run), Some(remote)) if method.upstream != UpstreamUse::Unasked => {

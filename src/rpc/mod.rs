@@ -31,6 +31,7 @@ mod origin;
 mod remote;
 mod request;
 mod response;
+mod search;
 mod server;
 mod service;
 mod startup;

@@ -4,6 +4,7 @@ mod block;
 mod node;
 mod payload;
 mod pool;
+mod search;
 mod simulation;
 mod trace;
 mod wallet;
@@ -12,6 +13,7 @@ pub use block::{LogPlace, block, header, log, pooled_transaction, receipt, trans
 pub use node::retained;
 pub use payload::built_block;
 pub use pool::{by_nonce, by_sender, summary};
+pub use search::search;
 pub use simulation::{SimulationView, simulation};
 pub use trace::{TracePlace, each_frame, parity_results, trace};
 pub use wallet::{calls_status, capabilities, submitted};

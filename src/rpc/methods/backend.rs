@@ -121,7 +121,7 @@ impl Run<'_> {
 
 impl Backend {
     /// Returns the snapshot that `selector` names.
-    pub(super) fn select(&self, published: &Published, selector: Selector) -> Result<Arc<Snapshot>, RpcError> {
+    pub(in crate::rpc) fn select(&self, published: &Published, selector: Selector) -> Result<Arc<Snapshot>, RpcError> {
         self.admit(published, selector)?;
         Ok(published.select(selector)?)
     }
@@ -157,11 +157,11 @@ impl Backend {
     }
 
     /// Returns an engine that runs in `overlay` under `rules`.
-    pub(super) fn engine<'a>(&'a self, rules: &'a SimulationRules, overlay: &'a mut Overlay) -> Engine<'a> {
+    pub(in crate::rpc) fn engine<'a>(&'a self, rules: &'a SimulationRules, overlay: &'a mut Overlay) -> Engine<'a> {
         Engine { spec: &self.spec, rules, codes: &self.codes, overlay }
     }
 
-    pub(super) fn rules(&self, dialect: &Dialect) -> SimulationRules {
+    pub(in crate::rpc) fn rules(&self, dialect: &Dialect) -> SimulationRules {
         SimulationRules {
             base_fee: dialect.base_fee,
             block_time: (dialect.block_time)(&self.spec),

@@ -65,6 +65,8 @@ pub enum Handler {
     Subscribe,
     /// The connection, which is no longer notified.
     Unsubscribe,
+    /// Runs of many variants of a bundle.
+    Search,
     /// A run that sends a transaction, then a wait for the snapshot that has its receipt.
     SendAndWait,
     /// The chain's source, which makes the parsed change. The text is the result of a change that has no other.
@@ -120,6 +122,7 @@ impl MethodRoute {
         run!("eth_call", InlineThen(Short), wire::parse_call, Backend::call),
         run!("eth_simulateV1", InlineThen(Bundle), limited wire::parse_simulation, Backend::simulate),
         run!("presim_simulate", InlineThen(Bundle), limited wire::parse_presim_simulation, Backend::simulate),
+        Self::new("presim_search", On(Bundle), Handler::Search),
         // These run calls many times. Waiting short calls may run between two of them.
         run!("eth_estimateGas", On(Bundle), wire::parse_estimate, Backend::estimate_gas),
         run!("eth_createAccessList", On(Bundle), wire::parse_access_list, Backend::create_access_list),
@@ -345,6 +348,7 @@ impl fmt::Debug for Handler {
             Self::Run(_) => "Run",
             Self::Subscribe => "Subscribe",
             Self::Unsubscribe => "Unsubscribe",
+            Self::Search => "Search",
             Self::SendAndWait => "SendAndWait",
             Self::Change(..) => "Change",
             Self::SendCalls => "SendCalls",

@@ -26,6 +26,8 @@ pub struct ShapeLimits {
     pub max_block_calls: usize,
     /// Maximum number of calls in a request.
     pub max_calls: usize,
+    /// Maximum number of variants in a search.
+    pub max_search_runs: usize,
 }
 
 /// The parameters of `eth_call`, `eth_estimateGas` and `eth_createAccessList`.

@@ -9,6 +9,7 @@ mod fee;
 mod log;
 mod many;
 mod parity;
+mod search;
 mod send;
 mod simulation;
 mod state;
@@ -27,6 +28,7 @@ pub use parity::{
     TraceSearch, parse_parity_call, parse_parity_call_many, parse_replay_block, parse_replay_transaction,
     parse_trace_filter, parse_trace_get,
 };
+pub use search::{SearchRequest, parse_search};
 pub use send::{parse_raw, parse_raw_sync, parse_sending};
 pub use simulation::{CustomErrors, SimulationRequest, parse_presim_simulation, parse_simulation};
 pub use state::{

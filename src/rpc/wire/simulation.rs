@@ -40,20 +40,20 @@ struct SimulateParams(SimulatePayload, #[serde(default)] Option<SelectorParam>);
 
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct SimulatePayload {
-    block_state_calls: Vec<SimBlockParam>,
-    trace_transfers: Option<bool>,
-    validation: Option<bool>,
-    return_full_transactions: Option<bool>,
+pub(super) struct SimulatePayload {
+    pub block_state_calls: Vec<SimBlockParam>,
+    pub trace_transfers: Option<bool>,
+    pub validation: Option<bool>,
+    pub return_full_transactions: Option<bool>,
     // These are of `presim_simulate` alone.
-    outputs: Option<Vec<OutputParam>>,
-    when: Option<Vec<ConditionParam>>,
-    errors: Option<Vec<AbiItemParam>>,
+    pub outputs: Option<Vec<OutputParam>>,
+    pub when: Option<Vec<ConditionParam>>,
+    pub errors: Option<Vec<AbiItemParam>>,
 }
 
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct SimBlockParam {
+pub(super) struct SimBlockParam {
     calls: Option<Vec<SimCallParam>>,
     state_overrides: Option<StateOverridesParam>,
     block_overrides: Option<BlockOverridesParam>,
@@ -67,7 +67,7 @@ enum SimCallParam {
 }
 
 #[derive(Debug, Deserialize)]
-struct ConditionParam {
+pub(super) struct ConditionParam {
     block: usize,
     call: usize,
     status: StatusParam,
@@ -83,11 +83,11 @@ enum StatusParam {
 
 /// The name of an output.
 #[derive(Clone, Copy, Debug)]
-struct OutputParam(Outputs);
+pub(super) struct OutputParam(Outputs);
 
 /// An item of a contract's ABI, as JSON or as Solidity writes it. Items other than errors are passed over.
 #[derive(Debug)]
-struct AbiItemParam(Option<AbiError>);
+pub(super) struct AbiItemParam(Option<AbiError>);
 
 /// The names of the outputs, as requests have them.
 const OUTPUTS: [(&str, Outputs); 13] = [
@@ -140,7 +140,7 @@ pub fn parse_presim_simulation(
 }
 
 impl SimulatePayload {
-    fn into_request(
+    pub fn into_request(
         self,
         selector: Option<SelectorParam>,
         dialect: &Dialect,
@@ -168,7 +168,7 @@ impl SimulatePayload {
                 return Err(RpcError::new(-38026, text));
             }
         }
-        let when = self.when.map(|when| conditions(when, blocks)).transpose()?;
+        let when = self.when.map(|when| conditions(when, blocks, "params[0].when")).transpose()?;
         let outputs = match self.outputs {
             Some(outputs) => outputs.iter().fold(Outputs::empty(), |all, output| all | output.0),
             None => Outputs::SIMULATE_V1,
@@ -195,23 +195,26 @@ impl SimulatePayload {
     }
 }
 
-/// Returns how the calls of `blocks` must end.
-fn conditions(when: Vec<ConditionParam>, blocks: &[SimBlockParam]) -> Result<Conditions, RpcError> {
+/// Returns how the calls of `blocks` must end, by the conditions at `place`.
+pub(super) fn conditions(
+    when: Vec<ConditionParam>,
+    blocks: &[SimBlockParam],
+    place: &str,
+) -> Result<Conditions, RpcError> {
     let mut conditions = Conditions::default();
     for (index, ConditionParam { block, call, status }) in when.into_iter().enumerate() {
         let count = blocks.get(block).map(|block| block.calls.as_ref().map_or(0, Vec::len));
         match count {
             None => {
                 let text = format!(
-                    "params[0].when[{index}].block: {block}: there are {} blocks: expected an index from 0",
+                    "{place}[{index}].block: {block}: there are {} blocks: expected an index from 0",
                     blocks.len()
                 );
                 return Err(RpcError::params(text));
             }
             Some(count) if call >= count => {
-                let text = format!(
-                    "params[0].when[{index}].call: {call}: block {block} has {count} calls: expected an index from 0"
-                );
+                let text =
+                    format!("{place}[{index}].call: {call}: block {block} has {count} calls: expected an index from 0");
                 return Err(RpcError::params(text));
             }
             Some(_) => {}
@@ -223,7 +226,7 @@ fn conditions(when: Vec<ConditionParam>, blocks: &[SimBlockParam]) -> Result<Con
         };
         if conditions.0.insert(CallPlace { block, call }, end).is_some() {
             return Err(RpcError::params(format!(
-                "params[0].when[{index}]: call {call} of block {block} is named twice: expected one status for a call"
+                "{place}[{index}]: call {call} of block {block} is named twice: expected one status for a call"
             )));
         }
     }

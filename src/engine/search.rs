@@ -1,0 +1,370 @@
+//! `presim_search`: one bundle with places that vary, and the values that serve an objective best.
+
+use std::cmp::Ordering;
+
+use alloy_primitives::{Address, Bytes, I256, U256};
+
+use super::{
+    Engine,
+    error::SimulationError,
+    request::{CallFees, CallPlace, Objective, Outputs, SimCall, Simulation, StorageOverride},
+    simulate::{Beginning, Simulated, Until},
+};
+use crate::{meter::Stopped, state::Snapshot};
+
+/// A bundle of which some places vary.
+#[derive(Clone, Debug)]
+pub struct Search {
+    /// The bundle. Its outputs are those of the best variant.
+    pub simulation: Simulation,
+    /// The places, one or two.
+    pub places: Vec<VariedPlace>,
+    /// The values at the places.
+    pub values: SearchedValues,
+    /// What is best.
+    pub aim: Aim,
+    /// The least objective of a variant that counts. `None` if any counts.
+    pub least: Option<I256>,
+    /// The number of variants that are returned.
+    pub top: usize,
+}
+
+/// What a variant is judged by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Aim {
+    /// The growth of a quantity, less the price of the gas used, in the same unit for a unit of gas. More is better.
+    Gain(Objective, U256),
+    /// The gas used. Less is better.
+    GasUsed,
+}
+
+/// A place in a bundle that varies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum VariedPlace {
+    /// A part of a call.
+    Call(CallPlace, VariedPart),
+    /// A slot in the state overrides of a block.
+    Slot {
+        /// Index of the block, from 0.
+        block: usize,
+        /// The account.
+        address: Address,
+        /// The slot's key.
+        slot: U256,
+    },
+}
+
+/// The part of a call that varies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum VariedPart {
+    /// A word of the data: word n begins at byte 4 + 32n.
+    Word(usize),
+    /// The value.
+    Value,
+    /// The gas limit.
+    Gas,
+    /// The price of gas.
+    GasPrice,
+    /// The most that the call pays for gas.
+    MaxFee,
+    /// The most that the call pays the producer for gas.
+    MaxPriorityFee,
+}
+
+/// The values that a search tries.
+#[derive(Clone, Debug)]
+pub enum SearchedValues {
+    /// Each of a list: for each variant one value a place.
+    Each(Vec<Vec<U256>>),
+    /// Those that lead to a maximum between two values, of one place. The search ends when it knows the best value but
+    /// for the tolerance.
+    Maximize {
+        /// The least value.
+        from: U256,
+        /// The greatest value.
+        to: U256,
+        /// The width of the interval in which the search ends, at least 1.
+        tolerance: U256,
+    },
+}
+
+/// The result of one variant.
+#[derive(Clone, Debug)]
+pub struct Variant {
+    /// The values at the places.
+    pub values: Vec<U256>,
+    /// What became of it.
+    pub end: VariantEnd,
+}
+
+/// The end of a variant.
+#[derive(Clone, Debug)]
+pub enum VariantEnd {
+    /// The variant ran to its end.
+    Ran {
+        /// The objective.
+        objective: I256,
+        /// Gas that the calls used.
+        gas_used: u64,
+        /// Whether the objective is at least what the search requires.
+        is_enough: bool,
+    },
+    /// A call did not end as the search requires.
+    Dropped(CallPlace),
+    /// The variant was refused.
+    Refused(String, i32),
+}
+
+impl Variant {
+    /// Returns the gas that the calls used, as far as they ran to the end.
+    pub const fn gas_used(&self) -> u64 {
+        match self.end {
+            VariantEnd::Ran { gas_used, .. } => gas_used,
+            VariantEnd::Dropped(_) | VariantEnd::Refused(..) => 0,
+        }
+    }
+
+    /// Compares two variants: the better one is greater. What breaks a requirement ranks below all others, and equal
+    /// variants by their values, the smaller of which is better.
+    pub fn rank(&self, other: &Self, aim: Aim) -> Ordering {
+        let key = |variant: &Self| match variant.end {
+            VariantEnd::Ran { objective, is_enough, .. } => (
+                is_enough,
+                true,
+                match aim {
+                    Aim::Gain(..) => objective,
+                    Aim::GasUsed => -objective,
+                },
+            ),
+            VariantEnd::Dropped(_) | VariantEnd::Refused(..) => (false, false, I256::ZERO),
+        };
+        key(self).cmp(&key(other)).then_with(|| other.values.cmp(&self.values))
+    }
+}
+
+impl Search {
+    /// Returns the place up to which all variants are the same.
+    pub fn beginning(&self) -> Until {
+        let place = |place: &VariedPlace| match *place {
+            VariedPlace::Call(place, _) => ((place.block, 1, place.call), Until::Call(place)),
+            VariedPlace::Slot { block, .. } => ((block, 0, 0), Until::Overrides(block)),
+        };
+        let first = self.places.iter().map(place).min_by_key(|(order, _)| *order);
+        first.map_or(Until::Overrides(0), |(_, until)| until)
+    }
+
+    /// Returns the bundle as variants run: with what decides their rank, and no other output.
+    pub fn to_judge(&self) -> Simulation {
+        let objective = match self.aim {
+            Aim::Gain(objective, _) => Some(objective),
+            Aim::GasUsed => None,
+        };
+        Simulation { outputs: Outputs::empty(), objective, ..self.simulation.clone() }
+    }
+
+    /// Writes `values` to their places in `simulation`.
+    pub fn set(&self, simulation: &mut Simulation, values: &[U256]) {
+        for (place, value) in self.places.iter().zip(values) {
+            place.set(simulation, *value);
+        }
+    }
+
+    /// Judges what a variant's run gave.
+    fn judge(&self, values: Vec<U256>, ran: Result<Simulated, SimulationError>) -> Result<Variant, Stopped> {
+        let end = match ran {
+            Err(SimulationError::Stopped(stopped)) => return Err(stopped),
+            Err(error) => VariantEnd::Refused(error.to_string(), error.code()),
+            Ok(Simulated { dropped: Some(place), .. }) => VariantEnd::Dropped(place),
+            Ok(Simulated { gas_used, objective, .. }) => {
+                let objective = match self.aim {
+                    Aim::GasUsed => I256::try_from(gas_used).unwrap_or(I256::MAX),
+                    Aim::Gain(_, price) => {
+                        let cost = I256::try_from(price.saturating_mul(U256::from(gas_used))).unwrap_or(I256::MAX);
+                        objective.unwrap_or_default().saturating_sub(cost)
+                    }
+                };
+                let is_enough = self.least.is_none_or(|least| objective >= least);
+                VariantEnd::Ran { objective, gas_used, is_enough }
+            }
+        };
+        Ok(Variant { values, end })
+    }
+}
+
+impl VariedPlace {
+    fn set(&self, simulation: &mut Simulation, value: U256) {
+        match *self {
+            Self::Slot { block, address, slot } => {
+                let accounts = &mut simulation.blocks[block].state;
+                let account = accounts.iter_mut().find(|(overridden, _)| *overridden == address);
+                if let Some((_, account)) = account
+                    && let StorageOverride::Replace(slots) | StorageOverride::Diff(slots) = &mut account.storage
+                    && let Some((_, place)) = slots.iter_mut().find(|(key, _)| *key == slot)
+                {
+                    *place = value;
+                }
+            }
+            Self::Call(place, part) => {
+                let SimCall::Unsigned(call) = &mut simulation.blocks[place.block].calls[place.call] else { return };
+                match part {
+                    VariedPart::Word(word) => {
+                        let mut data = call.data.to_vec();
+                        let at = 4 + 32 * word;
+                        data[at..at + 32].copy_from_slice(&value.to_be_bytes::<32>());
+                        call.data = Bytes::from(data);
+                    }
+                    VariedPart::Value => call.value = value,
+                    VariedPart::Gas => call.gas = Some(value.saturating_to()),
+                    VariedPart::GasPrice => call.fees = CallFees::GasPrice(value.saturating_to()),
+                    VariedPart::MaxFee => call.fees = call.fees.with_market(Some(value.saturating_to()), None),
+                    VariedPart::MaxPriorityFee => call.fees = call.fees.with_market(None, Some(value.saturating_to())),
+                }
+            }
+        }
+    }
+}
+
+impl Engine<'_> {
+    /// Runs the variants of `search` with `values`, each from `beginning`. Stops early, with those that ran, if the
+    /// meter stops a run. `simulation` is [`Search::to_judge`]'s, and its places are overwritten.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`Stopped`] if the run was cancelled, or must run elsewhere.
+    pub fn try_variants<'v>(
+        &mut self,
+        snapshot: &Snapshot,
+        search: &Search,
+        simulation: &mut Simulation,
+        beginning: &Beginning,
+        values: impl IntoIterator<Item = &'v [U256]>,
+    ) -> Result<(Vec<Variant>, bool), Stopped> {
+        let mut variants = Vec::new();
+        for values in values {
+            search.set(simulation, values);
+            let ran = self.resume(snapshot, simulation, beginning);
+            match search.judge(values.to_vec(), ran) {
+                Ok(variant) => variants.push(variant),
+                Err(Stopped::Deadline) => return Ok((variants, false)),
+                Err(stopped) => return Err(stopped),
+            }
+        }
+        Ok((variants, true))
+    }
+
+    /// Narrows the interval between the neighbours of the best of `variants`, which are in the order of their one value,
+    /// by the golden section, and adds what it tried to them. Returns whether it came to its end.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`Stopped`] if the run was cancelled, or must run elsewhere.
+    pub fn narrow(
+        &mut self,
+        snapshot: &Snapshot,
+        search: &Search,
+        simulation: &mut Simulation,
+        beginning: &Beginning,
+        variants: &mut Vec<Variant>,
+        tolerance: U256,
+    ) -> Result<bool, Stopped> {
+        let best = variants.iter().enumerate().max_by(|(_, one), (_, other)| one.rank(other, search.aim));
+        let Some((best, _)) = best else { return Ok(true) };
+        let value = |index: usize| variants[index].values[0];
+        let mut low = value(best.saturating_sub(1));
+        let mut high = value((best + 1).min(variants.len() - 1));
+        let section = |low: U256, high: U256| low + golden(high - low);
+        let (mut left, mut right) = (high - golden(high - low), section(low, high));
+        let mut run = |engine: &mut Self, value: U256| -> Result<Option<Variant>, Stopped> {
+            let tried = engine.try_variants(snapshot, search, simulation, beginning, [[value].as_slice()])?;
+            Ok(tried.0.into_iter().next())
+        };
+        let (Some(mut at_left), Some(mut at_right)) = (run(self, left)?, run(self, right)?) else { return Ok(false) };
+        variants.extend([at_left.clone(), at_right.clone()]);
+        while high - low > tolerance && left < right {
+            let next = if at_left.rank(&at_right, search.aim) == Ordering::Greater {
+                (high, right, at_right) = (right, left, at_left);
+                left = high - golden(high - low);
+                let Some(next) = run(self, left)? else { return Ok(false) };
+                at_left = next.clone();
+                next
+            } else {
+                (low, left, at_left) = (left, right, at_right);
+                right = section(low, high);
+                let Some(next) = run(self, right)? else { return Ok(false) };
+                at_right = next.clone();
+                next
+            };
+            variants.push(next);
+        }
+        Ok(true)
+    }
+}
+
+/// Returns the longer part of a width that is divided by the golden section.
+fn golden(width: U256) -> U256 {
+    const PART: u64 = 618_033_989;
+    const WHOLE: u64 = 1_000_000_000;
+    let (whole, rest) = width.div_rem(U256::from(WHOLE));
+    whole * U256::from(PART) + rest * U256::from(PART) / U256::from(WHOLE)
+}
+
+/// Returns `count` values from `from` to `to`, each the same factor above the one before. Zero is followed by one.
+pub fn geometric(from: U256, to: U256, count: usize) -> Vec<U256> {
+    let start = from.max(U256::ONE);
+    let mut values: Vec<U256> = if from.is_zero() { vec![U256::ZERO] } else { Vec::new() };
+    let steps = count.saturating_sub(values.len()).max(2) - 1;
+    let ratio = (f64::from(to) / f64::from(start)).max(1.0);
+    for step in 0..=steps {
+        let value = match step {
+            0 => start,
+            step if step == steps => to,
+            step => start.saturating_add(grown(start, ratio.powf(step as f64 / steps as f64))),
+        };
+        values.push(value.min(to));
+    }
+    values.sort_unstable();
+    values.dedup();
+    values
+}
+
+/// Returns by how much a value grows by a factor from 1 on.
+fn grown(value: U256, factor: f64) -> U256 {
+    const UNIT: f64 = (1u64 << 52) as f64;
+    let factor = factor - 1.0;
+    // The factor's whole part is exact in steps of the unit, whatever its size.
+    let (scaled, shift): (f64, usize) = if factor < UNIT { (factor * UNIT, 52) } else { (factor, 0) };
+    let scaled = U256::from(scaled);
+    match value.checked_mul(scaled) {
+        Some(product) => product >> shift,
+        None => (value >> shift).saturating_mul(scaled),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn geometric_values_are_in_order_between_the_ends() {
+        for (from, to) in [(0_u64, 100_u64), (1, 1), (5, 7), (1, u64::MAX), (10_u64.pow(15), 10_u64.pow(19))] {
+            let values = geometric(U256::from(from), U256::from(to), 16);
+            assert!(values.is_sorted() && values.len() <= 16 && !values.is_empty(), "{values:?}");
+            assert_eq!((values[0], values[values.len() - 1]), (U256::from(from), U256::from(to)));
+        }
+        let values = geometric(U256::ONE, U256::MAX, 16);
+        assert_eq!((values.len(), values[15]), (16, U256::MAX));
+        let tenfold = geometric(U256::from(1_000_000), U256::from(1_000_000_000_000_000_u64), 10);
+        for (exponent, value) in tenfold.iter().enumerate() {
+            let exact = 10_u128.pow(6 + exponent as u32);
+            assert!(value.abs_diff(U256::from(exact)) <= U256::from(exact / 1_000_000), "{value}");
+        }
+    }
+
+    #[test]
+    fn the_golden_part_of_a_width_is_less_than_the_width() {
+        for width in [U256::from(2), U256::from(3), U256::from(1_000), U256::MAX] {
+            let part = golden(width);
+            assert!(part < width && part >= width / U256::from(2) - U256::ONE, "{width}: {part}");
+        }
+    }
+}

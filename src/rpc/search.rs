@@ -1,0 +1,212 @@
+//! `presim_search`: a beginning that runs once, then the variants side by side, then the best one's outputs.
+
+use std::{sync::Arc, time::Instant};
+
+use alloy_primitives::U256;
+
+use super::{
+    encode::{self, SimulationView},
+    error::RpcError,
+    front::Front,
+    methods::{Backend, Run},
+    request::Request,
+    wire::{self, SearchRequest},
+};
+use crate::{
+    engine::{Beginning, Outputs, SearchedValues, SimulationError, SimulationRules, Variant, geometric},
+    executor::{LaneName, RunPlace},
+    meter::Stopped,
+    state::Snapshot,
+};
+
+/// The place of the runs.
+const PLACE: RunPlace = RunPlace::On(LaneName::Bundle);
+/// The number of values with which the search for a maximum begins.
+const POINTS: usize = 16;
+/// The fewest and the most variants of one run.
+const FEWEST: usize = 8;
+const MOST: usize = 256;
+/// The number of runs into which a long search is divided.
+const PARTS: usize = 16;
+
+/// A search that has run its beginning.
+struct Begun {
+    request: SearchRequest,
+    snapshot: Arc<Snapshot>,
+    rules: SimulationRules,
+    beginning: Beginning,
+    /// When variants stop, so that time is left for the best one's outputs.
+    stops: Instant,
+}
+
+impl Front {
+    /// Runs the variants of a bundle, and answers with the best ones. At the deadline, the answer has the best so far.
+    ///
+    /// # Errors
+    ///
+    /// Returns -32602 if the search is invalid, -32005 if it has more variants than the client's rate allows, and the
+    /// errors of `eth_simulateV1` if the beginning is refused.
+    pub(super) async fn search(&self, request: Request) -> Result<Vec<u8>, RpcError> {
+        let arrived = Instant::now();
+        let left = request.ticket.deadline().saturating_duration_since(arrived);
+        // A fifth of the time is left for the outputs.
+        let stops = arrived + left.mul_f64(0.8);
+        let begin = move |backend: &Backend, run: &mut Run<'_>| backend.begin_search(run, stops);
+        let begun = Arc::new(self.run_step(PLACE, request.clone(), begin).await?.0);
+        let (variants, complete) = match &begun.request.search.values {
+            SearchedValues::Each(values) => self.try_all(&request, &begun, values.clone()).await?,
+            SearchedValues::Maximize { from, to, tolerance } => {
+                self.maximize(&request, &begun, (*from, *to), *tolerance).await?
+            }
+        };
+        let finish =
+            move |backend: &Backend, run: &mut Run<'_>| backend.finish_search(run, &begun, variants.clone(), complete);
+        self.run_step(PLACE, request, finish).await.map(|((), answer)| answer)
+    }
+
+    /// Runs the variants with these values side by side. Returns those that ran in time, and whether all did.
+    async fn try_all(
+        &self,
+        request: &Request,
+        begun: &Arc<Begun>,
+        values: Vec<Vec<U256>>,
+    ) -> Result<(Vec<Variant>, bool), RpcError> {
+        self.count_variants(request, values.len())?;
+        let size = values.len().div_ceil(PARTS).clamp(FEWEST, MOST);
+        let batch = self.batch();
+        let parts = values.chunks(size).map(|part| {
+            let (begun, part) = (begun.clone(), part.to_vec());
+            let entry = Request { ticket: request.ticket.clone().of(&batch), ..request.clone() };
+            let work = move |backend: &Backend, run: &mut Run<'_>| backend.try_variants(run, &begun, &part);
+            self.run_step(PLACE, entry, work)
+        });
+        let (mut variants, mut complete) = (Vec::with_capacity(values.len()), true);
+        for part in futures::future::join_all(parts).await {
+            match part {
+                Ok(((tried, is_whole), _)) => {
+                    variants.extend(tried);
+                    complete &= is_whole;
+                }
+                // The part waited until the deadline, so the search answers with the others.
+                Err(error) if error.code() == -32016 => complete = false,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok((variants, complete))
+    }
+
+    /// Searches for the best value between two.
+    async fn maximize(
+        &self,
+        request: &Request,
+        begun: &Arc<Begun>,
+        (from, to): (U256, U256),
+        tolerance: U256,
+    ) -> Result<(Vec<Variant>, bool), RpcError> {
+        let values = geometric(from, to, POINTS).into_iter().map(|value| vec![value]).collect();
+        let (variants, complete) = self.try_all(request, begun, values).await?;
+        if !complete {
+            return Ok((variants, false));
+        }
+        let begun = begun.clone();
+        let work = move |backend: &Backend, run: &mut Run<'_>| backend.narrow(run, &begun, variants.clone(), tolerance);
+        let ((variants, complete), _) = self.run_step(PLACE, request.clone(), work).await?;
+        self.count_variants(request, variants.len().saturating_sub(POINTS))?;
+        Ok((variants, complete))
+    }
+
+    /// Counts variants against the client's rate, as so many requests.
+    fn count_variants(&self, request: &Request, count: usize) -> Result<(), RpcError> {
+        let Some(client) = &request.caller.client else { return Ok(()) };
+        // The request itself has been counted.
+        let count = u32::try_from(count.saturating_sub(1)).unwrap_or(u32::MAX);
+        std::num::NonZeroU32::new(count).map_or(Ok(()), |count| client.admit(count))
+    }
+}
+
+impl Backend {
+    fn begin_search(&self, run: &mut Run<'_>, stops: Instant) -> Result<Begun, RpcError> {
+        let request = wire::parse_search(run.params, run.dialect, &self.limits.shape)?;
+        let snapshot = self.select(run.published, request.selector)?;
+        let rules = self.rules(run.dialect);
+        let (simulation, until) = (request.search.to_judge(), request.search.beginning());
+        let beginning = self.engine(&rules, run.stand_on(&snapshot)).begin(&snapshot, &simulation, until)?;
+        Ok(Begun { request, snapshot, rules, beginning, stops })
+    }
+
+    fn try_variants(
+        &self,
+        run: &mut Run<'_>,
+        begun: &Begun,
+        values: &[Vec<U256>],
+    ) -> Result<(Vec<Variant>, bool), RpcError> {
+        let Begun { request: SearchRequest { search, .. }, snapshot, rules, beginning, stops } = begun;
+        run.meter.shorten(*stops);
+        let mut engine = self.engine(rules, run.stand_on(snapshot));
+        let (mut simulation, values) = (search.to_judge(), values.iter().map(Vec::as_slice));
+        Ok(engine.try_variants(snapshot, search, &mut simulation, beginning, values)?)
+    }
+
+    fn narrow(
+        &self,
+        run: &mut Run<'_>,
+        begun: &Begun,
+        mut variants: Vec<Variant>,
+        tolerance: U256,
+    ) -> Result<(Vec<Variant>, bool), RpcError> {
+        let Begun { request: SearchRequest { search, .. }, snapshot, rules, beginning, stops } = begun;
+        run.meter.shorten(*stops);
+        let mut engine = self.engine(rules, run.stand_on(snapshot));
+        let mut simulation = search.to_judge();
+        let complete = engine.narrow(snapshot, search, &mut simulation, beginning, &mut variants, tolerance)?;
+        Ok((variants, complete))
+    }
+
+    /// Ranks the variants, runs the best one with its outputs, and writes the answer.
+    fn finish_search(
+        &self,
+        run: &mut Run<'_>,
+        begun: &Begun,
+        mut variants: Vec<Variant>,
+        mut complete: bool,
+    ) -> Result<(), RpcError> {
+        let Begun { request: SearchRequest { search, shown, .. }, snapshot, rules, .. } = begun;
+        let runs = variants.len();
+        variants.sort_by(|one, other| other.rank(one, search.aim));
+        // The search for a maximum may come to a value twice.
+        variants.dedup_by(|one, other| one.values == other.values);
+        variants.truncate(search.top);
+        let gas = variants.iter().map(Variant::gas_used).sum();
+        self.gas.increment(gas);
+        let mut best = None;
+        if let (Some(shown), Some(variant)) = (shown, variants.first()) {
+            let mut simulation = search.simulation.clone();
+            search.set(&mut simulation, &variant.values);
+            // A variant that the search drops is shown all the same.
+            simulation.when = None;
+            let overlay = run.stand_on(snapshot);
+            overlay.record_reads(simulation.outputs.contains(Outputs::READ_SET));
+            // A variant that was refused has no result: its error is in the list.
+            match self.engine(rules, overlay).simulate(snapshot, &simulation) {
+                Ok(simulated) => best = Some((simulated, shown, simulation.outputs)),
+                Err(SimulationError::Stopped(Stopped::Deadline)) => complete = false,
+                Err(error @ SimulationError::Stopped(_)) => return Err(error.into()),
+                Err(_) => {}
+            }
+        }
+        let reads = best.as_ref().filter(|(_, _, outputs)| outputs.contains(Outputs::READ_SET));
+        let reads = reads.map(|_| run.overlay.reads());
+        let result = best.as_ref().map(|(simulated, shown, outputs)| {
+            let view = SimulationView {
+                dialect: run.dialect,
+                outputs: *outputs,
+                full_transactions: shown.full_transactions,
+                errors: Some(&shown.errors),
+                reads: reads.as_ref(),
+                limit: self.limits.max_response,
+            };
+            (simulated, view)
+        });
+        encode::search(&mut run.out, &variants, runs, complete, result)
+    }
+}
