@@ -31,7 +31,7 @@ use self::{
 use crate::{
     chain::ChainSpec,
     config::{ApprovalPolicy, Config},
-    engine::load_kzg_settings,
+    engine::{Beginnings, load_kzg_settings},
     executor::{Drain, Executor, ExecutorConfig, LaneActor, LaneName},
     feed::{Feed, FeedSource, StateFeed, StopFeed, world::TradingWorld},
     rpc::{
@@ -339,6 +339,7 @@ impl Actors {
         let signers = Accounts::new(accounts, keyed);
         let wallet = parts::wallet(&config, &spec, &codes, &pool, signers, approvals.clone(), store);
         let backend = Arc::new(Backend {
+            beginnings: Beginnings::new(config.prefix_cache_mb << 20),
             spec,
             codes,
             pool,

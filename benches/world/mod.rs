@@ -14,7 +14,7 @@ use std::{
 use alloy_genesis::Genesis;
 use presim::{
     chain::{BlockHashes, ChainSpec, genesis_block},
-    engine::{BaseFeeRule, Engine, Simulated, Simulation, SimulationRules},
+    engine::{BaseFeeRule, Beginnings, Engine, Simulated, Simulation, SimulationRules},
     feed::apply::stand_on,
     meter::Meter,
     pool::{Pool, PoolLimits},
@@ -130,6 +130,8 @@ impl BodiesChain {
             rules,
         };
         let backend = Backend {
+            // Off, so that each run is measured whole.
+            beginnings: Beginnings::new(0),
             impersonated: presim::wallet::Impersonated::new(0),
             pool,
             wallet,

@@ -1,6 +1,7 @@
 //! Pure simulation, from a snapshot and a request to a result. No actors, no clocks of its own, no I/O.
 
 mod access_list;
+mod beginnings;
 mod block_executor;
 mod bundle;
 mod call;
@@ -22,6 +23,7 @@ mod trace;
 mod transfers;
 
 pub use access_list::Accessed;
+pub use beginnings::Beginnings;
 pub use block_executor::{BlockResult, ChainExecutor};
 pub use bundle::{BundleError, BundleResult, BundleTx};
 pub use call::lift_checks;

@@ -369,7 +369,7 @@ pub struct Bundle {
 }
 
 /// The rules that a caller of the engine sets: limits, and the points in which the dialects differ.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SimulationRules {
     /// The base fee of calls without validation.
     pub base_fee: BaseFeeRule,

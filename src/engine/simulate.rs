@@ -149,8 +149,9 @@ impl Engine<'_> {
         .map(|state| state.end(self.rules, simulation))
     }
 
-    /// Runs the beginning of `simulation`, up to the call at `until`, or up to the overrides of its block. Returns what
-    /// [`Engine::resume`] continues from. If the bundle breaks before, this is its end.
+    /// Runs the beginning of `simulation`, from a shorter beginning if there is one, up to the call at `until`, or up to
+    /// the overrides of its block. Returns what [`Engine::resume`] continues from. If the bundle breaks before, this is
+    /// its end.
     ///
     /// # Errors
     ///
@@ -159,11 +160,18 @@ impl Engine<'_> {
         &mut self,
         snapshot: &Snapshot,
         simulation: &Simulation,
+        from: Option<&Beginning>,
         until: Until,
     ) -> Result<Beginning, SimulationError> {
+        if let Some(from) = from {
+            if from.progress.dropped.is_some() {
+                return Ok(from.clone());
+            }
+            self.overlay.restore(&from.overlay);
+        }
         let progress = match self.spec.family() {
-            Family::Ethereum => self.simulate_from::<Ethereum>(snapshot, simulation, None, Some(until)),
-            Family::OpStack => self.simulate_from::<OpStack>(snapshot, simulation, None, Some(until)),
+            Family::Ethereum => self.simulate_from::<Ethereum>(snapshot, simulation, from, Some(until)),
+            Family::OpStack => self.simulate_from::<OpStack>(snapshot, simulation, from, Some(until)),
         }?;
         Ok(Beginning { overlay: self.overlay.save(), progress })
     }

@@ -130,7 +130,7 @@ impl Backend {
         let snapshot = self.select(run.published, request.selector)?;
         let rules = self.rules(run.dialect);
         let (simulation, until) = (request.search.to_judge(), request.search.beginning());
-        let beginning = self.engine(&rules, run.stand_on(&snapshot)).begin(&snapshot, &simulation, until)?;
+        let beginning = self.engine(&rules, run.stand_on(&snapshot)).begin(&snapshot, &simulation, None, until)?;
         Ok(Begun { request, snapshot, rules, beginning, stops })
     }
 

@@ -28,7 +28,7 @@ pub use remote::{
 };
 pub use roots::StateRoots;
 pub use selector::{Selector, UnknownBlock};
-pub use snapshot::{FeedProblem, FeedState, OpenBlock, Snapshot, SnapshotId};
+pub use snapshot::{FeedProblem, FeedState, OpenBlock, Snapshot, SnapshotId, StateId};
 pub use snapshots::{Published, RetainedBlocks, Retention, Snapshots, Tags};
 pub use touched::{Touched, TouchedAccount};
 pub use trie::{Trie, TrieValue};

@@ -79,7 +79,6 @@ struct OverlayEntry {
 /// The changes of runs, saved by [`Overlay::save`].
 #[derive(Clone, Debug)]
 pub struct SavedOverlay {
-    base: World,
     hashes: BlockHashes,
     first_pushed: Option<u64>,
     entries: Vec<OverlayEntry>,
@@ -88,7 +87,7 @@ pub struct SavedOverlay {
 }
 
 impl SavedOverlay {
-    /// Returns about how many bytes it takes, without the base.
+    /// Returns about how many bytes it takes.
     pub fn size(&self) -> usize {
         let slots = |entry: &OverlayEntry| entry.now.slots.capacity() + entry.settled.capacity();
         let slots: usize = self.entries.iter().map(slots).sum();
@@ -151,7 +150,6 @@ impl Overlay {
     /// [`Overlay::restore`]. State that was missed is not saved.
     pub fn save(&self) -> SavedOverlay {
         SavedOverlay {
-            base: self.base.clone(),
             hashes: self.hashes.clone(),
             first_pushed: self.first_pushed,
             entries: self.entries[..self.ids.len()].to_vec(),
@@ -160,10 +158,11 @@ impl Overlay {
         }
     }
 
-    /// Drops all changes and continues from `saved`, in the same memory, under the overlay's own meter.
+    /// Drops all changes and continues from `saved`, which was saved over the same base, in the same memory and under
+    /// the overlay's own meter.
     pub fn restore(&mut self, saved: &SavedOverlay) {
-        let meter = std::mem::take(&mut self.meter);
-        self.reset(saved.base.clone(), saved.hashes.clone(), meter);
+        let (base, meter) = (self.base.clone(), std::mem::take(&mut self.meter));
+        self.reset(base, saved.hashes.clone(), meter);
         self.first_pushed = saved.first_pushed;
         for (id, entry) in saved.entries.iter().enumerate() {
             self.ids.insert(entry.now.address, id);

@@ -1,7 +1,10 @@
 //! A snapshot: state, block and history at one moment, immutable.
 
 use std::{
-    sync::{Arc, OnceLock},
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
     time::Instant,
 };
 
@@ -28,6 +31,17 @@ impl SnapshotId {
     }
 }
 
+/// The identity of a state with its block context, in this process: no two that may differ have the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct StateId(u64);
+
+impl StateId {
+    fn next() -> Self {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        Self(NEXT.fetch_add(1, Relaxed))
+    }
+}
+
 /// The chain at one moment. A request runs on one snapshot only, so its state and its block context always agree.
 #[derive(Debug)]
 pub struct Snapshot {
@@ -35,6 +49,8 @@ pub struct Snapshot {
     pub id: SnapshotId,
     /// The time of publication.
     pub published: Instant,
+    /// The identity of what the snapshot holds, whatever ids it is published under.
+    pub state: StateId,
     /// The state after the snapshot's last transaction.
     pub world: World,
     /// The newest sealed block.
@@ -95,6 +111,7 @@ impl Snapshot {
         Self {
             id: SnapshotId::default(),
             published: Instant::now(),
+            state: StateId::next(),
             world: world.into(),
             head,
             open,
@@ -108,6 +125,7 @@ impl Snapshot {
         Self {
             id: self.id,
             published: self.published,
+            state: self.state,
             world: self.world.clone(),
             head: self.head.clone(),
             open: self.open.clone(),

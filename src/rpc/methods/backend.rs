@@ -8,7 +8,7 @@ use std::{
 use super::SyncTimeouts;
 use crate::{
     chain::ChainSpec,
-    engine::{Engine, SimulationRules},
+    engine::{Beginnings, Engine, SimulationRules},
     meter::{Meter, Stopped},
     pool::Pool,
     rpc::{dialect::Dialect, error::RpcError, filters::Filters, wire::ShapeLimits},
@@ -25,6 +25,8 @@ pub struct Backend {
     pub spec: ChainSpec,
     /// The cache of analysed bytecode.
     pub codes: Arc<CodeCache>,
+    /// The beginnings of simulations that have run.
+    pub beginnings: Beginnings,
     /// Transactions that were sent and are not in a block yet.
     pub pool: Arc<Pool>,
     /// The wallet, which signs for its accounts.

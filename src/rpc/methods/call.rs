@@ -46,9 +46,11 @@ impl Backend {
         let snapshot = self.select(run.published, selector)?;
         let rules = self.rules(run.dialect);
         let reads = simulation.outputs.contains(Outputs::READ_SET);
+        let client = run.client;
         let overlay = run.stand_on(&snapshot);
         overlay.record_reads(reads);
-        let simulated = self.engine(&rules, overlay).simulate(&snapshot, &simulation)?;
+        let mut engine = self.engine(&rules, overlay);
+        let simulated = self.beginnings.simulate(&mut engine, client, &snapshot, &simulation)?;
         self.gas.increment(simulated.gas_used);
         let reads = reads.then(|| run.overlay.reads());
         let view = SimulationView {
