@@ -339,7 +339,7 @@ impl Actors {
         let signers = Accounts::new(accounts, keyed);
         let wallet = parts::wallet(&config, &spec, &codes, &pool, signers, approvals.clone(), store);
         let backend = Arc::new(Backend {
-            beginnings: Beginnings::new(config.prefix_cache_mb << 20),
+            beginnings: Beginnings::new(config.prefix_cache_mb << 20, &metrics),
             spec,
             codes,
             pool,

@@ -131,7 +131,7 @@ impl BodiesChain {
         };
         let backend = Backend {
             // Off, so that each run is measured whole.
-            beginnings: Beginnings::new(0),
+            beginnings: Beginnings::new(0, &metrics),
             impersonated: presim::wallet::Impersonated::new(0),
             pool,
             wallet,

@@ -19,7 +19,10 @@ use super::{
     },
     simulate::{Beginning, Simulated, Until},
 };
-use crate::state::{Snapshot, StateId};
+use crate::{
+    state::{Snapshot, StateId},
+    telemetry::{Counter, Metrics},
+};
 
 /// The beginnings of simulations, so that each runs once: from the second simulation on that has it, the calls of a
 /// beginning are not run again. Answers are the same to the byte.
@@ -30,6 +33,8 @@ pub struct Beginnings {
     /// `None` if beginnings are not shared.
     known: Option<Cache<u64, KnownBeginning, BeginningWeight>>,
     hasher: DefaultHashBuilder,
+    /// Counts simulations that have continued a beginning.
+    shared: Counter,
 }
 
 /// What is known of a beginning.
@@ -83,9 +88,11 @@ impl Beginnings {
     const USUAL: usize = 4 << 10;
 
     /// Creates a cache of at most `bytes`; none if that is 0.
-    pub fn new(bytes: usize) -> Self {
+    pub fn new(bytes: usize, metrics: &Metrics) -> Self {
         let known = (bytes > 0).then(|| Cache::with_weighter(bytes / Self::USUAL, bytes as u64, BeginningWeight));
-        Self { known, hasher: DefaultHashBuilder::default() }
+        let help = "Simulations whose first calls were not run again.";
+        let shared = metrics.counter("presim_shared_beginnings_total", help, &[]);
+        Self { known, hasher: DefaultHashBuilder::default(), shared }
     }
 
     /// Runs `simulation` as [`Engine::simulate`] does, from the longest beginning that is known.
@@ -117,6 +124,9 @@ impl Beginnings {
                 Some(KnownBeginning::Ran(_)) => {}
                 None => known.insert(*hash, KnownBeginning::Seen),
             }
+        }
+        if from.is_some() {
+            self.shared.increment(1);
         }
         if let Some((calls, hash)) = seen {
             let until = Until::Call(CallPlace { block: 0, call: calls });

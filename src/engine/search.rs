@@ -335,7 +335,8 @@ fn grown(value: U256, factor: f64) -> U256 {
     let (scaled, shift): (f64, usize) = if factor < UNIT { (factor * UNIT, 52) } else { (factor, 0) };
     let scaled = U256::from(scaled);
     match value.checked_mul(scaled) {
-        Some(product) => product >> shift,
+        Some(product) if shift > 0 => product.saturating_add(U256::ONE << (shift - 1)) >> shift,
+        Some(product) => product,
         None => (value >> shift).saturating_mul(scaled),
     }
 }

@@ -1,0 +1,342 @@
+//! `presim_search`: the values of a bundle that serve an objective best.
+
+use serde_json::{Value, json};
+
+use crate::support::{TestNode, number};
+
+/// A token that anyone sets: a call stores x (1000 - x) for the word x of its data, and `balanceOf` returns this for any
+/// account. A word above 1000 reverts.
+const HILL: &str = "0x5f3560e01c6370a08231146026576004356103e88111602257806103e803025f55005b5f5ffd5b5f545f5260205ff3";
+/// Code that sends its value to the fee recipient.
+const PAYS: &str = "0x5f5f5f5f34415af100";
+const TOKEN: &str = "0x00000000000000000000000000000000000070c0";
+const PAYER: &str = "0x0000000000000000000000000000000000009a1e";
+const FROM: &str = "0x000000000000000000000000000000000000f00d";
+const OTHER: &str = "0x00000000000000000000000000000000000000ff";
+
+/// Returns the data of a call that sets the token for `x`.
+fn set(x: u64) -> String {
+    format!("0x00000000{x:064x}")
+}
+
+/// Returns a payload of one block with these calls, with the contracts in place.
+fn payload(calls: Value) -> Value {
+    json!({ "blockStateCalls": [{
+        "stateOverrides": {
+            TOKEN: { "code": HILL },
+            PAYER: { "code": PAYS },
+            FROM: { "balance": "0xde0b6b3a7640000" },
+        },
+        "calls": calls,
+    }] })
+}
+
+/// Returns the search of `payload` with these members.
+fn search(payload: &Value, more: Value) -> Value {
+    let mut search = payload.clone();
+    search.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    json!([search, "latest"])
+}
+
+fn hill(x: u64) -> Value {
+    payload(json!([{ "from": FROM, "to": TOKEN, "data": set(x) }]))
+}
+
+fn word(values: Value) -> Value {
+    let mut place = json!({ "path": "blocks[0].calls[0].data", "word": 0 });
+    place.as_object_mut().unwrap().extend(values.as_object().unwrap().clone());
+    json!([place])
+}
+
+fn token() -> Value {
+    json!({ "account": FROM, "token": TOKEN })
+}
+
+fn values(best: &Value) -> Vec<u64> {
+    best["best"].as_array().unwrap().iter().map(|one| number(&one["values"][0])).collect()
+}
+
+#[tokio::test]
+async fn each_form_of_values_finds_the_best_one() {
+    let node = TestNode::quiet();
+    for (form, runs, best) in [
+        (json!({ "values": ["0x1", 500, "0x3e7"] }), 3, 500),
+        (json!({ "from": 100, "to": 900, "step": 200 }), 5, 500),
+        (json!({ "from": 0, "to": 950, "step": 300 }), 4, 600),
+        (json!({ "from": 1, "to": 1000, "points": 4 }), 4, 334),
+        (json!({ "from": 1, "to": 1000, "points": 4, "scale": "geometric" }), 4, 100),
+    ] {
+        for path in ["/", "/standard"] {
+            let request = search(&hill(0), json!({ "vary": word(form.clone()), "objective": token() }));
+            let found = node.result(path, "presim_search", request).await;
+            assert_eq!((values(&found), found["runs"].as_u64()), (vec![best], Some(runs)), "{form}: {found}");
+            let gain = (best * (1000 - best)).to_string();
+            assert_eq!(found["best"][0]["objective"], gain.as_str(), "{form}: {found}");
+            assert_eq!((&found["complete"], &found["best"][0]["status"]), (&json!(true), &json!("0x1")));
+        }
+    }
+    for (from, to, best) in [(0, 1000, 500), (0, 400, 400), (600, 1000, 600), (7, 8, 8)] {
+        let form = json!({ "maximize": { "from": from, "to": to } });
+        let request = search(&hill(0), json!({ "vary": word(form), "objective": token() }));
+        let found = node.result("/", "presim_search", request).await;
+        assert_eq!(values(&found), [best], "{from} to {to}: {found}");
+    }
+}
+
+#[tokio::test]
+async fn variants_have_the_results_of_single_runs() {
+    let node = TestNode::quiet();
+    let first = json!({ "from": FROM, "to": TOKEN, "data": set(3) });
+    let varied = json!({ "from": FROM, "to": TOKEN, "data": set(0) });
+    let last = json!({ "from": FROM, "to": PAYER, "value": "0x5" });
+    for (calls, path, at) in [
+        (json!([varied, last]), "blocks[0].calls[0].data", 0),
+        (json!([first, last, varied]), "blockStateCalls[0].calls[2].data", 2),
+        (json!([first, varied, last]), "blocks[0].calls[1].data", 1),
+    ] {
+        let bundle = payload(calls);
+        let tried: Vec<u64> = (0..40).map(|index| index * 27).collect();
+        let vary = json!([{ "path": path, "word": 0, "values": tried }]);
+        for dialect in ["/", "/standard"] {
+            let request = search(
+                &bundle,
+                json!({ "vary": vary, "objective": token(), "top": 40, "outputs": ["returnData", "logs"] }),
+            );
+            let found = node.result(dialect, "presim_search", request).await;
+            assert_eq!(found["best"].as_array().unwrap().len(), tried.len());
+            for (rank, variant) in found["best"].as_array().unwrap().iter().enumerate() {
+                let mut single = bundle.clone();
+                let calls = &mut single["blockStateCalls"][0]["calls"];
+                calls[at]["data"] = set(number(&variant["values"][0])).into();
+                let asks = json!({ "to": TOKEN, "data": format!("0x70a08231{:0>64}", "0") });
+                calls.as_array_mut().unwrap().push(asks);
+                let ran = node.result(dialect, "eth_simulateV1", json!([single, "latest"])).await;
+                let ran = ran[0]["calls"].as_array().unwrap();
+                let told = ran.last().unwrap()["returnData"].as_str().unwrap();
+                let balance = u64::from_str_radix(&told[told.len() - 16..], 16).unwrap();
+                let gas: u64 = ran[..ran.len() - 1].iter().map(|call| number(&call["gasUsed"])).sum();
+                assert_eq!(variant["objective"], balance.to_string().as_str(), "{variant}");
+                assert_eq!(number(&variant["gasUsed"]), gas, "{variant}");
+                if rank == 0 {
+                    single["blockStateCalls"][0]["calls"].as_array_mut().unwrap().pop();
+                    single["outputs"] = json!(["returnData", "logs"]);
+                    let best = node.result(dialect, "presim_simulate", json!([single, "latest"])).await;
+                    assert_eq!(found["result"], best);
+                }
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_place_may_be_in_a_later_block_or_an_override() {
+    let node = TestNode::quiet();
+    let mut bundle = hill(1);
+    let later = json!({ "calls": [{ "from": FROM, "to": TOKEN, "data": set(0) }] });
+    bundle["blockStateCalls"].as_array_mut().unwrap().push(later);
+    for dialect in ["/", "/standard"] {
+        let vary = json!([{ "path": "blocks[1].calls[0].data", "word": 0, "values": [1, 2, 499, 900] }]);
+        let request = search(&bundle, json!({ "vary": vary, "objective": token() }));
+        let found = node.result(dialect, "presim_search", request).await;
+        assert_eq!((values(&found), &found["best"][0]["objective"]), (vec![499], &json!("249999")), "{found}");
+    }
+    let mut bundle = payload(json!([{ "from": FROM, "to": TOKEN, "data": set(10) }]));
+    bundle["blockStateCalls"][0]["stateOverrides"][TOKEN]["stateDiff"] =
+        json!({ format!("0x{:064x}", 0): format!("0x{:064x}", 5) });
+    let path = format!("blocks[0].stateOverrides.{TOKEN}.stateDiff.0x0");
+    let vary = json!([{ "path": path, "values": ["0x64", "0x32", "0x2710"] }]);
+    let request = search(&bundle, json!({ "vary": vary, "objective": token(), "top": 3 }));
+    let found = node.result("/", "presim_search", request).await;
+    // The token holds 9900 after the call, whatever it held before.
+    assert_eq!(values(&found), [50, 100, 10_000], "{found}");
+    assert_eq!(found["best"][2]["objective"], "-100");
+}
+
+#[tokio::test]
+async fn objectives_count_ether_the_producers_income_and_gas() {
+    let node = TestNode::quiet();
+    let bundle =
+        payload(json!([{ "from": FROM, "to": OTHER, "value": "0x0" }, { "from": FROM, "to": PAYER, "value": "0x7" }]));
+    let vary = json!([{ "path": "blocks[0].calls[0].value", "values": [5, 3, 9] }]);
+    for (objective, best, gain) in [
+        (json!({ "account": OTHER }), 9, 9_i64),
+        (json!({ "account": FROM }), 3, -10),
+        (json!({ "account": OTHER, "gasPrice": 1 }), 9, 0),
+        (json!("coinbase"), 3, 7),
+    ] {
+        let request = search(&bundle, json!({ "vary": vary, "objective": objective }));
+        let found = node.result("/", "presim_search", request).await;
+        assert_eq!(values(&found), [best], "{objective}: {found}");
+        let gas = i64::try_from(number(&found["best"][0]["gasUsed"])).unwrap();
+        let gain = if objective["gasPrice"].is_null() { gain } else { 9 - gas };
+        assert_eq!(found["best"][0]["objective"], gain.to_string().as_str(), "{objective}: {found}");
+    }
+    let bundle = hill(0);
+    let request = search(
+        &bundle,
+        json!({ "vary": word(json!({ "values": ["0xffff", "0x0"] })), "objective": "gasUsed", "top": 2 }),
+    );
+    let found = node.result("/", "presim_search", request).await;
+    assert_eq!(values(&found).len(), 2);
+    let gas = |rank: usize| found["best"][rank]["objective"].as_str().unwrap().parse::<u64>().unwrap();
+    assert!(gas(0) <= gas(1), "{found}");
+}
+
+#[tokio::test]
+async fn what_breaks_a_requirement_ranks_below_all_and_ties_go_to_the_smaller_value() {
+    let node = TestNode::quiet();
+    let vary = word(json!({ "values": [2000, 300, 700, 1, 500] }));
+    let more = json!({ "vary": vary, "objective": token(), "top": 5, "require": { "when": [], "least": "999" } });
+    let found = node.result("/", "presim_search", search(&hill(0), more)).await;
+    assert_eq!(values(&found), [500, 300, 700, 1, 2000], "{found}");
+    let status = |rank: usize| found["best"][rank]["status"].as_str().unwrap();
+    assert_eq!([0, 1, 2, 3, 4].map(status), ["0x1", "0x1", "0x1", "0x1", "0x0"], "{found}");
+    assert_eq!(found["best"][4]["dropped"], json!({ "block": 0, "call": 0 }));
+    let more = json!({ "vary": vary, "objective": token(), "top": 5, "require": { "least": "1000" } });
+    let found = node.result("/", "presim_search", search(&hill(0), more)).await;
+    assert_eq!(values(&found), [500, 300, 700, 1, 2000], "{found}");
+    assert_eq!((&found["best"][3]["status"], &found["best"][3]["objective"]), (&json!("0x0"), &json!("999")));
+    // A refused variant is told with its error.
+    let vary = json!([{ "path": "blocks[0].calls[0].gas", "values": [1, 100_000] }]);
+    let found = node
+        .result("/", "presim_search", search(&hill(4), json!({ "vary": vary, "objective": "gasUsed", "top": 2 })))
+        .await;
+    assert_eq!((values(&found), &found["best"][1]["error"]["code"]), (vec![100_000, 1], &json!(-38013)), "{found}");
+}
+
+#[tokio::test]
+async fn two_places_are_a_grid() {
+    let node = TestNode::quiet();
+    let bundle = payload(json!([
+        { "from": FROM, "to": TOKEN, "data": set(0) },
+        { "from": FROM, "to": OTHER, "value": "0x0" },
+    ]));
+    let vary = json!([
+        { "path": "blocks[0].calls[0].data", "word": 0, "values": [1, 500] },
+        { "path": "blocks[0].calls[1].value", "from": 1, "to": 3, "step": 1 },
+    ]);
+    let found = node
+        .result("/", "presim_search", search(&bundle, json!({ "vary": vary, "objective": token(), "top": 6 })))
+        .await;
+    let pairs: Vec<(u64, u64)> = found["best"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|one| (number(&one["values"][0]), number(&one["values"][1])))
+        .collect();
+    assert_eq!(pairs, [(500, 1), (500, 2), (500, 3), (1, 1), (1, 2), (1, 3)], "{found}");
+}
+
+#[tokio::test]
+async fn wrong_searches_are_refused_with_the_field() {
+    let node = TestNode::quiet_with(&["--max-search-runs", "100"]);
+    let value = json!([{ "path": "blocks[0].calls[0].value", "values": [1] }]);
+    for (vary, objective, more, text) in [
+        (json!([]), token(), json!({}), "params[0].vary: 0 places"),
+        (json!([value[0], value[0]]), token(), json!({}), "params[0].vary[1].path: names the same place again"),
+        (
+            json!([{ "path": "calls[0].value", "values": [1] }]),
+            token(),
+            json!({}),
+            "params[0].vary[0].path: \"calls[0].value\"",
+        ),
+        (json!([{ "path": "blocks[1].calls[0].value", "values": [1] }]), token(), json!({}), "there are 1 blocks"),
+        (json!([{ "path": "blocks[0].calls[7].value", "values": [1] }]), token(), json!({}), "block 0 has 1 calls"),
+        (
+            json!([{ "path": "blocks[0].calls[0].data", "values": [1] }]),
+            token(),
+            json!({}),
+            "params[0].vary[0].word: missing",
+        ),
+        (
+            json!([{ "path": "blocks[0].calls[0].data", "word": 1, "values": [1] }]),
+            token(),
+            json!({}),
+            "params[0].vary[0].word: 1: the data has 36 bytes",
+        ),
+        (
+            json!([{ "path": "blocks[0].calls[0].gas", "values": ["0x10000000000000000"] }]),
+            token(),
+            json!({}),
+            "at most 64 bits",
+        ),
+        (
+            json!([{ "path": "blocks[0].calls[0].value", "values": [] }]),
+            token(),
+            json!({}),
+            "params[0].vary[0].values: empty",
+        ),
+        (
+            json!([{ "path": "blocks[0].calls[0].value", "values": [1], "from": 1 }]),
+            token(),
+            json!({}),
+            "params[0].vary[0]: 2 forms of values",
+        ),
+        (
+            json!([{ "path": "blocks[0].calls[0].value", "from": 1, "to": 5 }]),
+            token(),
+            json!({}),
+            "params[0].vary[0]: from and to",
+        ),
+        (
+            json!([{ "path": "blocks[0].calls[0].value", "from": 5, "to": 1, "step": 1 }]),
+            token(),
+            json!({}),
+            "params[0].vary[0].to: 1",
+        ),
+        (
+            json!([{ "path": "blocks[0].calls[0].value", "from": 1, "to": 1000, "step": 1 }]),
+            token(),
+            json!({}),
+            "too many values: at most 100",
+        ),
+        (
+            json!([{ "path": "blocks[0].calls[0].value", "maximize": { "from": 5, "to": 5 } }]),
+            token(),
+            json!({}),
+            "params[0].vary[0].maximize.to: 5",
+        ),
+        (
+            json!([{ "path": "blocks[0].calls[0].value", "maximize": { "from": 5, "to": 9, "tolerance": 0 } }]),
+            token(),
+            json!({}),
+            "params[0].vary[0].maximize.tolerance: 0",
+        ),
+        (value.clone(), json!("profit"), json!({}), "params[0].objective"),
+        (value.clone(), json!({ "account": FROM, "token": OTHER }), json!({}), "objective.token"),
+        (value.clone(), json!("gasUsed"), json!({ "require": { "least": "0x1" } }), "params[0].require.least"),
+        (value.clone(), token(), json!({ "require": { "least": "x" } }), "params[0].require.least"),
+        (
+            value.clone(),
+            token(),
+            json!({ "require": { "when": [{ "block": 3, "call": 0, "status": "any" }] } }),
+            "params[0].require.when[0].block: 3",
+        ),
+        (value.clone(), token(), json!({ "top": 0 }), "params[0].top: 0"),
+        (value.clone(), token(), json!({ "when": [] }), "params[0].when: unknown field"),
+    ] {
+        let mut members = json!({ "vary": vary, "objective": objective });
+        members.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        let error = node.error("/", "presim_search", search(&hill(0), members)).await;
+        assert!(error["message"].as_str().unwrap().contains(text), "{text}: {error}");
+        assert_eq!(error["code"], -32602, "{error}");
+    }
+    let grid = json!([{ "path": "blocks[0].calls[0].value", "from": 1, "to": 50, "step": 1 }, { "path": "blocks[0].calls[0].gas", "from": 1, "to": 50, "step": 1 }]);
+    let error = node.error("/", "presim_search", search(&hill(0), json!({ "vary": grid, "objective": token() }))).await;
+    assert_eq!(error["code"], -32005, "{error}");
+}
+
+#[tokio::test]
+async fn at_its_deadline_a_search_answers_with_the_best_so_far() {
+    let node = TestNode::quiet_with(&["--deadline-ms", "400"]);
+    // A loop until the gas is used up: about a second for all variants.
+    let spins = "0x5b600056";
+    let mut bundle = payload(json!([{ "from": FROM, "to": OTHER, "gas": "0x1" }]));
+    bundle["blockStateCalls"][0]["stateOverrides"][OTHER] = json!({ "code": spins });
+    let vary = json!([{ "path": "blocks[0].calls[0].gas", "from": 1_000_000, "to": 40_000_000, "points": 100 }]);
+    let found =
+        node.result("/", "presim_search", search(&bundle, json!({ "vary": vary, "objective": "gasUsed" }))).await;
+    assert_eq!(found["complete"], false, "{found}");
+    let runs = found["runs"].as_u64().unwrap();
+    assert!(runs < 100, "{found}");
+}
