@@ -37,12 +37,12 @@ pub struct Beginnings {
     shared: Counter,
 }
 
-/// What is known of a beginning.
+/// The knowledge of a beginning.
 #[derive(Clone, Debug)]
 enum KnownBeginning {
     /// A simulation has had it.
     Seen,
-    /// It has run.
+    /// The beginning has run.
     Ran(Arc<(BeginningKey, Beginning)>),
 }
 
@@ -61,7 +61,7 @@ struct BeginningKey {
     block: BlockOverrides,
     overrides: StateOverrides,
     calls: Vec<SimCall>,
-    /// How the calls must end. `None` if they may end in any way.
+    /// The required ends of the calls. `None` if they may end in any way.
     ends: Option<Vec<RequiredEnd>>,
 }
 
@@ -134,7 +134,7 @@ impl Beginnings {
             let beginning = engine.begin(snapshot, simulation, shorter, until)?;
             let key = BeginningKey::of(calls, engine.rules, client, snapshot, simulation);
             let ran = Arc::new((key, beginning));
-            // What a run on unknown state has given is not valid.
+            // The result of a run on unknown state is not valid.
             if !engine.overlay.has_missed() {
                 known.insert(hash, KnownBeginning::Ran(ran.clone()));
             }

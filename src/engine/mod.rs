@@ -40,7 +40,7 @@ pub use request::{
     Objective, Outputs, RequiredEnd, SignedBundle, SimBlock, SimCall, Simulation, SimulationRules, StateOverrides,
     StorageOverride,
 };
-pub use search::{Aim, Search, SearchedValues, Variant, VariantEnd, VariedPart, VariedPlace, geometric};
+pub use search::{Aim, BundleSearch, SearchedValues, Variant, VariantEnd, VariedPart, VariedPlace, geometric};
 pub use simulate::{
     AccountDiff, Asset, Beginning, BlockListing, CallOutcome, CallResult, CoinbaseIncome, NetChange, Simulated,
     SimulatedBlock, SimulatedTx, TokenInfo, ValueChange,

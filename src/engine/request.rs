@@ -185,11 +185,11 @@ bitflags! {
         const STATE_DIFF = 1 << 7;
         /// The accounts and slots that each call accesses.
         const ACCESS_LIST = 1 << 8;
-        /// What the run reads of its snapshot.
+        /// The values that the run reads of its snapshot.
         const READ_SET = 1 << 9;
         /// The net changes of accounts' assets in each block.
         const ASSETS = 1 << 10;
-        /// What each block's producer gets.
+        /// The income of each block's producer.
         const COINBASE = 1 << 11;
         /// The frames of each call.
         const TRACE = 1 << 12;
@@ -260,7 +260,7 @@ impl Simulation {
     }
 }
 
-/// How the calls of a bundle must end. A call that is not named must succeed.
+/// The required ends of a bundle's calls. A call that is not named must succeed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Conditions(pub HashMap<CallPlace, RequiredEnd>);
 
@@ -308,6 +308,7 @@ pub struct SimBlock {
 
 /// A call of a simulation.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[expect(clippy::large_enum_variant, reason = "nearly all calls are unsigned, and a box would cost each an allocation")]
 pub enum SimCall {
     /// A call as a request describes it.
     Unsigned(Call),

@@ -14,14 +14,14 @@ use crate::{meter::Stopped, state::Snapshot};
 
 /// A bundle of which some places vary.
 #[derive(Clone, Debug)]
-pub struct Search {
+pub struct BundleSearch {
     /// The bundle. Its outputs are those of the best variant.
     pub simulation: Simulation,
     /// The places, one or two.
     pub places: Vec<VariedPlace>,
     /// The values at the places.
     pub values: SearchedValues,
-    /// What is best.
+    /// The measure of what is best.
     pub aim: Aim,
     /// The least objective of a variant that counts. `None` if any counts.
     pub least: Option<I256>,
@@ -29,7 +29,7 @@ pub struct Search {
     pub top: usize,
 }
 
-/// What a variant is judged by.
+/// The measure of a variant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Aim {
     /// The growth of a quantity, less the price of the gas used, in the same unit for a unit of gas. More is better.
@@ -76,7 +76,7 @@ pub enum VariedPart {
 pub enum SearchedValues {
     /// Each of a list: for each variant one value a place.
     Each(Vec<Vec<U256>>),
-    /// Those that lead to a maximum between two values, of one place. The search ends when it knows the best value but
+    /// The values that lead to a maximum between two, of one place. The search ends when it knows the best value but
     /// for the tolerance.
     Maximize {
         /// The least value.
@@ -93,7 +93,7 @@ pub enum SearchedValues {
 pub struct Variant {
     /// The values at the places.
     pub values: Vec<U256>,
-    /// What became of it.
+    /// The end of its run.
     pub end: VariantEnd,
 }
 
@@ -142,7 +142,7 @@ impl Variant {
     }
 }
 
-impl Search {
+impl BundleSearch {
     /// Returns the place up to which all variants are the same.
     pub fn beginning(&self) -> Until {
         let place = |place: &VariedPlace| match *place {
@@ -226,7 +226,7 @@ impl VariedPlace {
 
 impl Engine<'_> {
     /// Runs the variants of `search` with `values`, each from `beginning`. Stops early, with those that ran, if the
-    /// meter stops a run. `simulation` is [`Search::to_judge`]'s, and its places are overwritten.
+    /// meter stops a run. `simulation` is [`BundleSearch::to_judge`]'s, and its places are overwritten.
     ///
     /// # Errors
     ///
@@ -234,7 +234,7 @@ impl Engine<'_> {
     pub fn try_variants<'v>(
         &mut self,
         snapshot: &Snapshot,
-        search: &Search,
+        search: &BundleSearch,
         simulation: &mut Simulation,
         beginning: &Beginning,
         values: impl IntoIterator<Item = &'v [U256]>,
@@ -261,7 +261,7 @@ impl Engine<'_> {
     pub fn narrow(
         &mut self,
         snapshot: &Snapshot,
-        search: &Search,
+        search: &BundleSearch,
         simulation: &mut Simulation,
         beginning: &Beginning,
         variants: &mut Vec<Variant>,

@@ -53,7 +53,7 @@ pub struct Simulated {
     pub blocks: Vec<SimulatedBlock>,
     /// The call that did not end as the bundle requires, and with which the run ended.
     pub dropped: Option<CallPlace>,
-    /// What the tokens among the [assets](Outputs::ASSETS) say of themselves.
+    /// The names and decimals of the tokens among the [assets](Outputs::ASSETS).
     pub tokens: AddressMap<TokenInfo>,
     /// Gas that the calls used.
     pub gas_used: u64,
@@ -205,7 +205,7 @@ impl Engine<'_> {
         simulation: &Simulation,
         from: Option<&Beginning>,
         until: Option<Until>,
-    ) -> Result<Progress, SimulationError> {
+    ) -> Result<RunProgress, SimulationError> {
         let Self { spec, rules, codes, ref mut overlay } = *self;
         note_plan(simulation, overlay);
         let plan = plan(spec, snapshot, simulation, rules)?;
@@ -215,7 +215,7 @@ impl Engine<'_> {
             rules,
             overlay,
             simulation,
-            state: from.map_or_else(|| Progress::new(rules), |from| from.progress.clone()),
+            state: from.map_or_else(|| RunProgress::new(rules), |from| from.progress.clone()),
             parent: &snapshot.head.header,
             roots: snapshot.world.local().filter(|_| rules.state_roots).map(StateRoots::of),
         };
@@ -274,7 +274,7 @@ impl Until {
 #[derive(Clone, Debug)]
 pub struct Beginning {
     overlay: SavedOverlay,
-    progress: Progress,
+    progress: RunProgress,
 }
 
 impl Beginning {
@@ -292,7 +292,7 @@ impl Beginning {
 
 /// The progress of a simulation, besides the state in the overlay.
 #[derive(Clone, Debug)]
-struct Progress {
+struct RunProgress {
     /// The index of the planned block that runs.
     index: usize,
     /// The blocks that have run.
@@ -307,7 +307,7 @@ struct Progress {
     /// The fields of the first block that have been read so far, or that follow from such.
     block_reads: BlockReads,
     traces: TraceBudget,
-    /// What the objective was before the first call.
+    /// The objective before the first call.
     before: U256,
     /// By how much the objective has grown.
     gained: I256,
@@ -316,7 +316,7 @@ struct Progress {
     dropped: Option<CallPlace>,
 }
 
-impl Progress {
+impl RunProgress {
     fn new(rules: &SimulationRules) -> Self {
         Self {
             index: 0,
@@ -368,14 +368,14 @@ struct Simulator<'a> {
     rules: &'a SimulationRules,
     overlay: &'a mut Overlay,
     simulation: &'a Simulation,
-    state: Progress,
+    state: RunProgress,
     /// The header of the snapshot's head.
     parent: &'a Sealed<Header>,
     /// The tries after the previous block. `None` if no roots are computed.
     roots: Option<StateRoots<'a>>,
 }
 
-/// How the run of a block ended.
+/// The end of a block's run.
 enum BlockEnd {
     /// The block is complete.
     Done,
@@ -388,7 +388,7 @@ enum BlockEnd {
 /// The place of a block in its simulation.
 #[derive(Clone, Copy, Debug)]
 struct BlockPlace {
-    /// Its index among the blocks that the request asks for.
+    /// The block's index among those that the request asks for.
     asked: usize,
     is_first: bool,
     is_last: bool,
@@ -631,7 +631,7 @@ impl Simulator<'_> {
                 return Ok((ran, BlockEnd::Paused));
             }
             evm.db_mut().meter.between_calls()?;
-            let Progress { gas_left, traces, .. } = &mut self.state;
+            let RunProgress { gas_left, traces, .. } = &mut self.state;
             let done = match calls.run(call, &mut evm, &mut ran, gas_left, traces) {
                 Ok(done) => done,
                 Err(error) => {

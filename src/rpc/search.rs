@@ -30,7 +30,7 @@ const MOST: usize = 256;
 const PARTS: usize = 16;
 
 /// A search that has run its beginning.
-struct Begun {
+struct BegunSearch {
     request: SearchRequest,
     snapshot: Arc<Snapshot>,
     rules: SimulationRules,
@@ -68,7 +68,7 @@ impl Front {
     async fn try_all(
         &self,
         request: &Request,
-        begun: &Arc<Begun>,
+        begun: &Arc<BegunSearch>,
         values: Vec<Vec<U256>>,
     ) -> Result<(Vec<Variant>, bool), RpcError> {
         self.count_variants(request, values.len())?;
@@ -99,7 +99,7 @@ impl Front {
     async fn maximize(
         &self,
         request: &Request,
-        begun: &Arc<Begun>,
+        begun: &Arc<BegunSearch>,
         (from, to): (U256, U256),
         tolerance: U256,
     ) -> Result<(Vec<Variant>, bool), RpcError> {
@@ -125,22 +125,22 @@ impl Front {
 }
 
 impl Backend {
-    fn begin_search(&self, run: &mut Run<'_>, stops: Instant) -> Result<Begun, RpcError> {
+    fn begin_search(&self, run: &mut Run<'_>, stops: Instant) -> Result<BegunSearch, RpcError> {
         let request = wire::parse_search(run.params, run.dialect, &self.limits.shape)?;
         let snapshot = self.select(run.published, request.selector)?;
         let rules = self.rules(run.dialect);
         let (simulation, until) = (request.search.to_judge(), request.search.beginning());
         let beginning = self.engine(&rules, run.stand_on(&snapshot)).begin(&snapshot, &simulation, None, until)?;
-        Ok(Begun { request, snapshot, rules, beginning, stops })
+        Ok(BegunSearch { request, snapshot, rules, beginning, stops })
     }
 
     fn try_variants(
         &self,
         run: &mut Run<'_>,
-        begun: &Begun,
+        begun: &BegunSearch,
         values: &[Vec<U256>],
     ) -> Result<(Vec<Variant>, bool), RpcError> {
-        let Begun { request: SearchRequest { search, .. }, snapshot, rules, beginning, stops } = begun;
+        let BegunSearch { request: SearchRequest { search, .. }, snapshot, rules, beginning, stops } = begun;
         run.meter.shorten(*stops);
         let mut engine = self.engine(rules, run.stand_on(snapshot));
         let (mut simulation, values) = (search.to_judge(), values.iter().map(Vec::as_slice));
@@ -150,11 +150,11 @@ impl Backend {
     fn narrow(
         &self,
         run: &mut Run<'_>,
-        begun: &Begun,
+        begun: &BegunSearch,
         mut variants: Vec<Variant>,
         tolerance: U256,
     ) -> Result<(Vec<Variant>, bool), RpcError> {
-        let Begun { request: SearchRequest { search, .. }, snapshot, rules, beginning, stops } = begun;
+        let BegunSearch { request: SearchRequest { search, .. }, snapshot, rules, beginning, stops } = begun;
         run.meter.shorten(*stops);
         let mut engine = self.engine(rules, run.stand_on(snapshot));
         let mut simulation = search.to_judge();
@@ -166,11 +166,11 @@ impl Backend {
     fn finish_search(
         &self,
         run: &mut Run<'_>,
-        begun: &Begun,
+        begun: &BegunSearch,
         mut variants: Vec<Variant>,
         mut complete: bool,
     ) -> Result<(), RpcError> {
-        let Begun { request: SearchRequest { search, shown, .. }, snapshot, rules, .. } = begun;
+        let BegunSearch { request: SearchRequest { search, shown, .. }, snapshot, rules, .. } = begun;
         let runs = variants.len();
         variants.sort_by(|one, other| other.rank(one, search.aim));
         // The search for a maximum may come to a value twice.

@@ -48,7 +48,7 @@ bitflags! {
     }
 }
 
-/// What runs read of their snapshot: their results are the same on every snapshot that has the same values there.
+/// The values that runs read of their snapshot. Their results are the same on every snapshot that has the same values there.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ReadSet {
     /// Whether the runs may have read anything. The other fields then say nothing.
@@ -64,7 +64,7 @@ pub struct ReadSet {
     pub gas: u64,
 }
 
-/// What runs read of an account.
+/// The values that runs read of an account.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AccountRead {
     /// The account's address.

@@ -33,6 +33,19 @@ fn examples() -> Vec<(&'static str, Value)> {
     let mut examples = vec![
         ("eth_call", json!([call, "latest", accounts, {}])),
         ("eth_simulateV1", json!([{"blockStateCalls": [block_calls]}, "latest"])),
+        (
+            "presim_simulate",
+            json!([{"blockStateCalls": [block_calls], "outputs": ["status"], "when": [], "errors": []}, "latest"]),
+        ),
+        (
+            "presim_search",
+            json!([{
+                "blockStateCalls": [block_calls],
+                "vary": [{"path": "blocks[0].calls[0].value", "values": ["0x0"]}],
+                "objective": {"account": ADDRESS},
+                "require": {},
+            }, "latest"]),
+        ),
         ("eth_estimateGas", json!([call, "latest", accounts, {}])),
         ("eth_createAccessList", json!([call, "latest", accounts, {}])),
         ("eth_callBundle", json!([bundle])),

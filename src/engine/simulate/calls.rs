@@ -91,7 +91,7 @@ pub(super) struct TransactionList {
 }
 
 /// A call that was executed.
-struct Executed {
+struct ExecutedCall {
     result: ExecutionResult,
     trace: Option<Trace>,
     access_list: Option<AccessList>,
@@ -131,7 +131,7 @@ impl<F: FamilyEvm> BlockCalls<'_, F> {
         ran: &mut BlockRun,
         gas_left: u64,
         traces: &mut TraceBudget,
-    ) -> Result<Executed, SimulationError> {
+    ) -> Result<ExecutedCall, SimulationError> {
         let validation = self.simulation.validation;
         check_chain(call, self.spec)?;
         let gas = self.gas(call.gas, ran.gas_used, gas_left, evm.db_mut())?;
@@ -166,7 +166,7 @@ impl<F: FamilyEvm> BlockCalls<'_, F> {
             // Without validation, the account's nonce wraps around, as in geth.
             evm.db_mut().set(call.from, None, Some(0), None);
         }
-        Ok(Executed { result, trace, access_list, listed, tip, blobs })
+        Ok(ExecutedCall { result, trace, access_list, listed, tip, blobs })
     }
 
     /// Runs a signed transaction, which can land only if the chain's checks allow it.
@@ -177,7 +177,7 @@ impl<F: FamilyEvm> BlockCalls<'_, F> {
         ran: &mut BlockRun,
         gas_left: u64,
         traces: &mut TraceBudget,
-    ) -> Result<Executed, SimulationError> {
+    ) -> Result<ExecutedCall, SimulationError> {
         let (from, chain) = (tx.signer(), self.spec.chain_id());
         if let Some(have) = tx.chain_id().filter(|have| *have != chain) {
             return Err(SimulationError::Refused(format!("invalid chain id for signer: have {have} want {chain}")));
@@ -205,7 +205,7 @@ impl<F: FamilyEvm> BlockCalls<'_, F> {
         let executed = self.execute(CallTx::Signed(call), evm, ran, traces, explain);
         *evm.cfg_mut() = lifted;
         let (result, trace, access_list) = executed?;
-        Ok(Executed { result, trace, access_list, listed, tip, blobs })
+        Ok(ExecutedCall { result, trace, access_list, listed, tip, blobs })
     }
 
     /// Returns the gas limit of a call that asks for `asked`, and records what of the block this depends on.
@@ -297,6 +297,7 @@ impl<F: FamilyEvm> BlockCalls<'_, F> {
 }
 
 /// A call as the EVM runs it.
+#[expect(clippy::large_enum_variant, reason = "it is passed on at once")]
 enum CallTx<F: FamilyEvm> {
     Unsigned(TxEnv),
     Signed(F::Tx),
@@ -345,12 +346,12 @@ impl BlockRun {
     /// Returns `BlockValidationError::DepositRequestDecode` if a log of the deposit contract cannot be decoded.
     fn add<F: FamilyEvm>(
         &mut self,
-        executed: Executed,
+        executed: ExecutedCall,
         from: Address,
         marks: &[LogMark],
         block: &BlockCalls<'_, F>,
     ) -> Result<CallResult, BlockValidationError> {
-        let Executed { result, trace, access_list, listed, tip, blobs } = executed;
+        let ExecutedCall { result, trace, access_list, listed, tip, blobs } = executed;
         let gas: ResultGas = *result.gas();
         let gas_used = gas.tx_gas_used();
         self.gas_used += gas_used;

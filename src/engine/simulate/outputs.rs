@@ -132,7 +132,7 @@ pub enum Asset {
     Erc1155(Address, U256),
 }
 
-/// How much of an asset an account has received and sent. Sums stay at their greatest value.
+/// The amounts of an asset that an account has received and sent. Sums stay at their greatest value.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NetChange {
     received: U256,
@@ -250,7 +250,7 @@ impl AssetRecord {
     }
 }
 
-/// What a contract says of its token. `None` where it says nothing that can be read.
+/// A contract's description of its token. `None` where it says nothing that can be read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TokenInfo {
     /// The token's symbol: UTF-8 of at most [`TokenInfo::LONGEST`] bytes.
@@ -284,7 +284,7 @@ impl TokenInfo {
     }
 }
 
-/// What tokens say of themselves, by their address.
+/// The tokens' descriptions, by their address.
 pub(super) type Tokens = AddressMap<TokenInfo>;
 
 /// The income of a block's producer from the calls of the block, wei.

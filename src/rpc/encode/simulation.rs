@@ -20,7 +20,7 @@ use crate::{
     state::{AccountRead, AccountReads, BlockReads, ReadSet},
 };
 
-/// How the results of a simulation are shown.
+/// The form in which the results of a simulation are shown.
 #[derive(Clone, Copy, Debug)]
 pub struct SimulationView<'a> {
     /// The client's dialect.
@@ -31,7 +31,7 @@ pub struct SimulationView<'a> {
     pub full_transactions: bool,
     /// The errors by which the data of reverts is explained.
     pub errors: Option<&'a CustomErrors>,
-    /// What the run read ([`Outputs::READ_SET`]).
+    /// The values that the run read ([`Outputs::READ_SET`]).
     pub reads: Option<&'a ReadSet>,
     /// Maximum bytes of the response.
     pub limit: usize,

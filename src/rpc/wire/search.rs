@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{
     engine::{
-        Aim, CallPlace, Objective, Search, SearchedValues, SimCall, Simulation, StorageOverride, VariedPart,
+        Aim, BundleSearch, CallPlace, Objective, SearchedValues, SimCall, Simulation, StorageOverride, VariedPart,
         VariedPlace, geometric,
     },
     rpc::{
@@ -31,10 +31,10 @@ use crate::{
 #[derive(Debug)]
 pub struct SearchRequest {
     /// The search.
-    pub search: Search,
+    pub search: BundleSearch,
     /// The block on whose state it runs.
     pub selector: Selector,
-    /// How the best variant is shown. Its simulation is empty. `None` if its outputs are not asked for.
+    /// The form in which the best variant is shown. Its simulation is empty. `None` if its outputs are not asked for.
     pub shown: Option<SimulationRequest>,
 }
 
@@ -172,7 +172,7 @@ pub fn parse_search(params: &str, dialect: &Dialect, limits: &ShapeLimits) -> Re
         let text = format!("params[0].top: {top}: expected a number from 1 to {}", limits.max_search_runs);
         return Err(RpcError::params(text));
     }
-    let search = Search { simulation, places, values, aim, least: least.map(|least| least.0), top };
+    let search = BundleSearch { simulation, places, values, aim, least: least.map(|least| least.0), top };
     let shown = shows.then(|| SimulationRequest { simulation: Simulation::default(), ..shown });
     Ok(SearchRequest { search, selector, shown })
 }

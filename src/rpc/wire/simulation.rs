@@ -36,7 +36,19 @@ pub struct SimulationRequest {
 
 #[derive(Debug, Deserialize)]
 #[serde(expecting = "1 or 2 parameters: payload, block")]
-struct SimulateParams(SimulatePayload, #[serde(default)] Option<SelectorParam>);
+struct SimulateParams<P>(P, #[serde(default)] Option<SelectorParam>);
+
+/// The payload of `eth_simulateV1`.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct SimulateV1Payload {
+    block_state_calls: Vec<SimBlockParam>,
+    trace_transfers: Option<bool>,
+    validation: Option<bool>,
+    return_full_transactions: Option<bool>,
+}
+
+/// The payload of `presim_simulate`.
 
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -45,7 +57,6 @@ pub(super) struct SimulatePayload {
     pub trace_transfers: Option<bool>,
     pub validation: Option<bool>,
     pub return_full_transactions: Option<bool>,
-    // These are of `presim_simulate` alone.
     pub outputs: Option<Vec<OutputParam>>,
     pub when: Option<Vec<ConditionParam>>,
     pub errors: Option<Vec<AbiItemParam>>,
@@ -112,15 +123,16 @@ const OUTPUTS: [(&str, Outputs); 13] = [
 ///
 /// Returns -32602 with the path of the wrong field, or -38026 if there are too many blocks or calls.
 pub fn parse_simulation(params: &str, dialect: &Dialect, limits: &ShapeLimits) -> Result<SimulationRequest, RpcError> {
-    let SimulateParams(mut payload, selector) = parse(params, dialect)?;
-    let extensions = [
-        ("outputs", payload.outputs.take().is_some()),
-        ("when", payload.when.take().is_some()),
-        ("errors", payload.errors.take().is_some()),
-    ];
-    if let Some((name, _)) = extensions.iter().find(|(_, given)| *given && dialect.refuses_unknown_fields) {
-        return Err(RpcError::params(format!("params[0].{name}: unknown field: presim_simulate has it")));
-    }
+    let SimulateParams(payload, selector) = parse::<SimulateParams<SimulateV1Payload>>(params, dialect)?;
+    let payload = SimulatePayload {
+        block_state_calls: payload.block_state_calls,
+        trace_transfers: payload.trace_transfers,
+        validation: payload.validation,
+        return_full_transactions: payload.return_full_transactions,
+        outputs: None,
+        when: None,
+        errors: None,
+    };
     payload.into_request(selector, dialect, limits, false)
 }
 
@@ -135,7 +147,7 @@ pub fn parse_presim_simulation(
     dialect: &Dialect,
     limits: &ShapeLimits,
 ) -> Result<SimulationRequest, RpcError> {
-    let SimulateParams(payload, selector) = parse(params, dialect)?;
+    let SimulateParams(payload, selector) = parse::<SimulateParams<SimulatePayload>>(params, dialect)?;
     payload.into_request(selector, dialect, limits, true)
 }
 
