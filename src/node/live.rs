@@ -3,12 +3,12 @@
 use std::{
     path::{Path, PathBuf},
     sync::Arc,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use alloy_eips::BlockNumberOrTag;
 use eyre::{WrapErr, eyre};
-use tokio::runtime::Runtime;
+use tokio::{runtime::Runtime, time::Instant};
 
 use super::start::{Start, read_genesis};
 use crate::{
@@ -144,6 +144,7 @@ pub async fn begin(
             concurrency: live.upstream_concurrency as usize,
             batch: live.upstream_batch as usize,
             max_response: ANSWER,
+            jitter_seed: None,
         },
         metrics,
     )

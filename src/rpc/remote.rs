@@ -42,7 +42,7 @@ impl StateCompletion {
             return Err(FetchError::Rounds(self.rounds).into());
         }
         let deadline = request.ticket.deadline();
-        match self.fetcher.fetch(missed, hints.as_ref(), deadline).await {
+        match self.fetcher.fetch(missed, hints.as_ref(), deadline.into()).await {
             // Nothing was answered yet, so the request can run on the new branch. Entries of a batch cannot, because
             // all of them run on one snapshot.
             Err(error @ FetchError::Replaced { .. }) if !request.ticket.is_entry() => {
@@ -73,7 +73,8 @@ impl StateCompletion {
         let params = RawValue::from_string(request.params.to_string());
         let params = params.map_err(|error| RpcError::params(format!("params: {error}")))?;
         let answer = Ask::new(request.method.name, &params, |answer| Ok::<Box<RawValue>, _>(answer.to_owned()));
-        let answer = self.fetcher.upstream().one(answer, request.ticket.deadline()).await.map_err(upstream_error)?;
+        let answer =
+            self.fetcher.upstream().one(answer, request.ticket.deadline().into()).await.map_err(upstream_error)?;
         out.extend_from_slice(answer.get().as_bytes());
         Ok(())
     }
@@ -85,7 +86,7 @@ impl StateCompletion {
     /// Returns the upstream's error.
     pub(super) async fn send_on(&self, raw: &[u8], request: &Request) -> Result<B256, RpcError> {
         let ask = Ask::<B256>::typed("eth_sendRawTransaction", &(const_hex::encode_prefixed(raw),));
-        match self.fetcher.upstream().one(ask, request.ticket.deadline()).await {
+        match self.fetcher.upstream().one(ask, request.ticket.deadline().into()).await {
             // The transaction was sent twice, because the first answer was lost.
             Err(UpstreamError::Refused { message, .. }) if message.to_lowercase().contains("already known") => {
                 Ok(keccak256(raw))
@@ -116,7 +117,8 @@ impl StateCompletion {
         let slots: Vec<String> = wanted.slots.iter().map(written).collect();
         let ask =
             Ask::new("eth_getProof", &(wanted.address, slots, at), |proof| Ok::<Box<RawValue>, _>(proof.to_owned()));
-        let proof = self.fetcher.upstream().one(ask, request.ticket.deadline()).await.map_err(FetchError::from)?;
+        let proof =
+            self.fetcher.upstream().one(ask, request.ticket.deadline().into()).await.map_err(FetchError::from)?;
         out.extend_from_slice(proof.get().as_bytes());
         Ok(())
     }

@@ -7,7 +7,7 @@ use std::sync::Mutex;
 
 use rayon::iter::{IntoParallelIterator, ParallelIterator};
 
-use self::sim::{Counts, FOUND, Mutant, Script, run, shrink};
+use self::sim::{Counts, FOUND, LIVE_FOUND, LiveCounts, LiveMutant, LiveScript, Mutant, Script, run, run_live, shrink};
 use crate::support::say;
 
 /// The seeds that the suite runs, besides those that have found a bug.
@@ -57,6 +57,54 @@ fn a_pool_that_is_not_stored_is_found() {
 #[test]
 fn a_sub_block_that_is_not_recorded_is_found() {
     is_found(Mutant::NoJournal, 20);
+}
+
+/// The seeds of live chains that the suite runs, besides those that have found a bug.
+const LIVE_SEEDS: u64 = 100;
+
+#[test]
+fn no_seed_of_a_live_chain_breaks_an_invariant() {
+    let total = Mutex::new(LiveCounts::default());
+    let found = LIVE_FOUND.iter().map(|(seed, _)| *seed);
+    (0..LIVE_SEEDS).chain(found).collect::<Vec<_>>().into_par_iter().for_each(|seed| {
+        match run_live(&LiveScript::of(seed), LiveMutant::None) {
+            Ok(counts) => total.lock().unwrap().add(&counts),
+            Err(violation) => {
+                let (script, violation) = shrink(LiveScript::of(seed), violation, LiveMutant::None);
+                panic!("seed {seed}, shrunk to {script}{violation}");
+            }
+        }
+    });
+    let total = total.into_inner().unwrap();
+    say(&total.to_string());
+    assert!(total.pre_confirmed > 500 && total.reorgs > 50 && total.snapshots > 1000, "{total}");
+}
+
+#[test]
+fn a_seed_of_a_live_chain_tells_the_same_story_each_time() {
+    for seed in 0..10 {
+        let script = LiveScript::of(seed);
+        let story = || run_live(&script, LiveMutant::None).unwrap();
+        assert_eq!(story(), story(), "seed {seed}");
+    }
+}
+
+#[test]
+fn an_upstream_that_lies_is_found() {
+    live_is_found(LiveMutant::LyingUpstream);
+}
+
+#[test]
+fn sub_blocks_of_other_transactions_are_found() {
+    live_is_found(LiveMutant::OtherTransactions);
+}
+
+fn live_is_found(mutant: LiveMutant) {
+    let found = (0..20).find_map(|seed| Some((seed, run_live(&LiveScript::of(seed), mutant).err()?)));
+    let (seed, violation) = found.unwrap_or_else(|| panic!("{mutant:?} is not found by 20 seeds"));
+    let (script, violation) = shrink(LiveScript::of(seed), violation, mutant);
+    say(&format!("{mutant:?}, by seed {seed}, shrunk to {script}{violation}"));
+    assert!(script.steps.len() <= 8, "{script}");
 }
 
 /// Checks that one of the first `seeds` seeds finds a mutant, and by a script that can be read.

@@ -182,6 +182,7 @@ impl Setup {
             concurrency: 64,
             batch: 100,
             max_response: 1 << 24,
+            jitter_seed: None,
         };
         let upstream = Arc::new(Upstream::connect(config, &metrics).await.unwrap());
         let head = node.node.snapshots().newest();

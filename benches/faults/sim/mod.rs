@@ -6,6 +6,7 @@
 //! acknowledged before. A script that breaks an invariant is shrunk to a short one.
 
 mod life;
+mod live;
 mod record;
 mod run;
 mod script;
@@ -13,10 +14,14 @@ mod shrink;
 
 pub use self::{
     life::Mutant,
+    live::{LiveCounts, LiveMutant, LiveScript, run_live},
     run::{Counts, Violation, run},
     script::Script,
     shrink::shrink,
 };
+
+/// The seeds of live chains that found a bug, each with a line on what it found. The suite runs them all.
+pub const LIVE_FOUND: &[(u64, &str)] = &[];
 
 /// The seeds that found a bug, each with a line on what it found. The suite runs them all.
 pub const FOUND: &[(u64, &str)] = &[(

@@ -5,7 +5,7 @@ use std::{
         Arc,
         atomic::{AtomicUsize, Ordering::Relaxed},
     },
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use backon::{BackoffBuilder, ExponentialBackoff, ExponentialBuilder};
@@ -14,7 +14,7 @@ use tokio::{
     net::TcpStream,
     sync::mpsc::{Receiver, Sender, channel, error::TrySendError},
     task::AbortHandle,
-    time::{sleep, sleep_until, timeout},
+    time::{Instant, sleep, sleep_until, timeout},
 };
 use tokio_tungstenite::{
     MaybeTlsStream, WebSocketStream, connect_async_with_config,
@@ -135,15 +135,23 @@ pub struct Events {
     receiver: Receiver<Event>,
     /// Bytes of the sub-blocks in the channel.
     waiting: Arc<AtomicUsize>,
-    task: AbortHandle,
+    /// The task that reads the connection, if there is one.
+    task: Option<AbortHandle>,
 }
 
 impl Events {
+    /// Creates the reading end of a stream whose events come through `receiver`.
+    pub fn from_receiver(receiver: Receiver<Event>) -> Self {
+        Self { receiver, waiting: Arc::default(), task: None }
+    }
+
     /// Returns the next event; `None` only if the runtime ends.
     pub async fn next(&mut self) -> Option<Event> {
         let event = self.receiver.recv().await?;
         if let Event::Flashblock { flashblock, .. } = &event {
-            self.waiting.fetch_sub(flashblock.size, Relaxed);
+            // Saturates, because what comes from elsewhere is not counted.
+            let _ =
+                self.waiting.fetch_update(Relaxed, Relaxed, |waiting| Some(waiting.saturating_sub(flashblock.size)));
         }
         Some(event)
     }
@@ -151,7 +159,9 @@ impl Events {
 
 impl Drop for Events {
     fn drop(&mut self) {
-        self.task.abort();
+        if let Some(task) = &self.task {
+            task.abort();
+        }
     }
 }
 
@@ -160,7 +170,7 @@ pub fn open(settings: Settings) -> Events {
     let (sender, receiver) = channel(settings.capacity.max(1));
     let waiting = Arc::new(AtomicUsize::new(0));
     let task = tokio::spawn(keep(settings, sender, waiting.clone())).abort_handle();
-    Events { receiver, waiting, task }
+    Events { receiver, waiting, task: Some(task) }
 }
 
 type Socket = WebSocketStream<MaybeTlsStream<TcpStream>>;
@@ -232,7 +242,7 @@ impl Reading<'_> {
         let (settings, sender) = (self.settings, self.outbox.sender);
         let mut ping = tokio::time::interval(settings.ping_every.max(Duration::from_millis(1)));
         ping.reset();
-        let mut heard = tokio::time::Instant::now();
+        let mut heard = Instant::now();
         let mut given = heard;
         let mut silent = false;
         loop {
@@ -243,7 +253,7 @@ impl Reading<'_> {
                 () = sender.closed() => return Ok(()),
                 room = self.outbox.room(), if self.outbox.missed > 0 => if room.is_none() { return Ok(()) },
                 message = socket.next() => {
-                    heard = tokio::time::Instant::now();
+                    heard = Instant::now();
                     match message {
                         Some(Ok(message)) => if self.take(message)? {
                             (given, silent) = (heard, false);

@@ -1,6 +1,6 @@
 //! Pre-confirmed blocks: sub-blocks applied as they arrive, each at the cost of its own transactions.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use alloy_consensus::{Header, Transaction, TxReceipt, transaction::Recovered};
 use alloy_eips::Decodable2718;
@@ -12,6 +12,7 @@ use op_alloy::{
     consensus::OpReceipt,
     rpc_types_engine::{OpFlashblockPayloadBase, OpFlashblockPayloadDelta},
 };
+use tokio::time::Instant;
 
 use super::{Live, LiveError};
 use crate::{
@@ -155,7 +156,7 @@ impl Live {
             rules.keep(base.block_number, ahead);
         }
         self.feed.snapshots.publish_pre_confirmed(complete, snapshot);
-        self.feed.count(received);
+        self.feed.count(received.into_std());
         self.set(self.live());
         Ok(())
     }
@@ -169,7 +170,7 @@ impl Live {
         ahead.add(changes);
         ahead.diff = flashblock.diff.clone();
         self.feed.snapshots.publish_pre_confirmed(None, snapshot);
-        self.feed.count(received);
+        self.feed.count(received.into_std());
         Ok(())
     }
 

@@ -1,12 +1,10 @@
 //! Canonical blocks: followed from parent to child, executed on the known state, and checked.
 
-use std::{
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{sync::Arc, time::Duration};
 
 use alloy_consensus::{Header, transaction::Recovered};
 use alloy_primitives::{B256, Sealed};
+use tokio::time::Instant;
 
 use super::{Live, LiveError};
 use crate::{
@@ -162,7 +160,7 @@ impl Live {
             self.feed.snapshots.confirm(snapshot);
         } else {
             self.feed.snapshots.publish_canonical(snapshot);
-            self.feed.count(began);
+            self.feed.count(began.into_std());
         }
         self.act(rest, Instant::now(), false).await;
         if told_same && !keeps_ahead && !is_voided {

@@ -9,14 +9,12 @@ mod canonical;
 pub use self::ahead::PreConfirmed;
 pub use self::canonical::{canonical_snapshot, told_receipts};
 
-use std::{
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{sync::Arc, time::Duration};
 
 use alloy_evm::block::BlockExecutionError;
 use alloy_primitives::B256;
 use futures::{FutureExt, future::LocalBoxFuture};
+use tokio::time::Instant;
 
 use super::{
     Feed, FeedSource,

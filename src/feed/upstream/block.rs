@@ -1,7 +1,5 @@
 //! Reads and checks the blocks of an upstream.
 
-use std::time::Instant;
-
 use alloy_consensus::{
     Eip658Value, Header, Receipt, ReceiptEnvelope, ReceiptWithBloom, TxEnvelope, TxType, transaction::Recovered,
 };
@@ -11,6 +9,7 @@ use alloy_rpc_types_eth::{Block, BlockTransactions, Log, Transaction};
 use op_alloy::consensus::{DEPOSIT_TX_TYPE_ID, OpDepositReceipt};
 use rayon::prelude::*;
 use serde::{Deserialize, de::DeserializeOwned};
+use tokio::time::Instant;
 
 use super::{ask::UpstreamError, client::Upstream};
 use crate::chain::{ChainReceipt, ChainTx, Family, UnknownTxType, transactions_root};

@@ -1,9 +1,6 @@
 //! The client of an upstream node, with its bounds, retries and health.
 
-use std::{
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{sync::Arc, time::Duration};
 
 use alloy_json_rpc::Id;
 use alloy_primitives::{B256, U64};
@@ -13,7 +10,10 @@ use arc_swap::ArcSwapOption;
 use backon::{BackoffBuilder, ExponentialBuilder};
 use futures::future::join_all;
 use serde_json::value::RawValue;
-use tokio::sync::{Notify, Semaphore};
+use tokio::{
+    sync::{Notify, Semaphore},
+    time::Instant,
+};
 use tower::Service;
 
 use super::{
@@ -35,6 +35,8 @@ pub struct UpstreamConfig {
     pub batch: usize,
     /// The most bytes of an answer.
     pub max_response: usize,
+    /// The seed of the jitter of pauses. `None` lets chance decide.
+    pub jitter_seed: Option<u64>,
 }
 
 /// A client of a node's JSON-RPC.
@@ -126,10 +128,15 @@ impl Upstream {
                 }
             }
         };
+        Ok(Self::over(client, config, metrics))
+    }
+
+    /// Creates a client of an upstream that is reached through `client`.
+    pub fn over(client: RpcClient, config: UpstreamConfig, metrics: &Metrics) -> Self {
         let meters = Meters::new(metrics);
         meters.state.set(1.0);
         let permits = Semaphore::new(config.concurrency.clamp(1, Semaphore::MAX_PERMITS));
-        Ok(Self { client, permits, config, problem: ArcSwapOption::empty(), well: Notify::new(), meters })
+        Self { client, permits, config, problem: ArcSwapOption::empty(), well: Notify::new(), meters }
     }
 
     /// Returns the underlying client, for subscriptions. `RpcClient::pubsub_frontend` is `None` if there can be none.
@@ -230,8 +237,11 @@ impl Upstream {
             .with_min_delay(Self::FIRST_PAUSE)
             .with_max_delay(Self::LONGEST_PAUSE)
             .without_max_times()
-            .with_jitter()
-            .build();
+            .with_jitter();
+        if let Some(seed) = self.config.jitter_seed {
+            pauses = pauses.with_jitter_seed(seed);
+        }
+        let mut pauses = pauses.build();
         let mut wrong = 0;
         loop {
             let open: Vec<usize> = (0..asks.len()).filter(|at| !matches!(results[*at], Some(Ok(_)))).collect();
@@ -288,7 +298,7 @@ impl Upstream {
         let began = Instant::now();
         // Ids are unique, because nothing else tells the answers on a shared connection apart.
         let ids: Vec<Id> = asks.iter().map(|_| self.client.next_id()).collect();
-        let answered = tokio::time::timeout_at(until.into(), async {
+        let answered = tokio::time::timeout_at(until, async {
             // The semaphore is never closed.
             let _permit = self.permits.acquire().await;
             let mut transport: BoxTransport = self.client.transport().clone();

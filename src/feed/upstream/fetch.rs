@@ -5,14 +5,14 @@ use std::{
         Arc,
         atomic::{AtomicBool, Ordering::Relaxed},
     },
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use alloy_eips::{BlockId, BlockNumberOrTag, RpcBlockHash, eip2930::AccessList};
 use alloy_primitives::{B256, U256, map::DefaultHashBuilder};
 use dashmap::{DashMap, Entry};
 use serde::Deserialize;
-use tokio::{runtime::Handle, sync::watch};
+use tokio::{runtime::Handle, sync::watch, time::Instant};
 
 use super::{
     Hints,

@@ -1,9 +1,6 @@
 //! Follows the newest block of an upstream.
 
-use std::{
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{sync::Arc, time::Duration};
 
 use alloy_primitives::{B256, U64};
 use alloy_provider::{Provider, RootProvider};
@@ -11,7 +8,7 @@ use serde::Deserialize;
 use tokio::{
     sync::{broadcast, watch},
     task::AbortHandle,
-    time::{sleep, timeout},
+    time::{Instant, sleep, timeout},
 };
 
 use super::{
@@ -58,7 +55,7 @@ impl Heads {
         let again = self.again;
         let due = async {
             match again {
-                Some(at) => tokio::time::sleep_until(at.into()).await,
+                Some(at) => tokio::time::sleep_until(at).await,
                 None => std::future::pending().await,
             }
         };

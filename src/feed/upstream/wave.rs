@@ -167,7 +167,7 @@ impl<'a> Wave<'a> {
         upstream: &Upstream,
         codes: &Arc<CodeCache>,
         root: Option<B256>,
-        deadline: std::time::Instant,
+        deadline: tokio::time::Instant,
     ) -> Learned {
         let Self { view, asks, about, .. } = self;
         let answers = upstream.all(asks, deadline).await;

@@ -1,0 +1,475 @@
+//! One run of the live feed through a script, and the invariants that hold in it.
+
+use std::{collections::BTreeMap, fmt, sync::Arc, time::Duration};
+
+use alloy_primitives::{Address, B256, U256, map::B256Set};
+use alloy_rpc_client::ClientBuilder;
+use presim::{
+    chain::BlockHashes,
+    feed::{
+        Feed, FeedSource,
+        flashblocks::{Event, Events, Flashblock, FlashblockSequence, StreamError},
+        live::{FlashblockSource, LiveLimits, LiveSource, canonical_snapshot},
+        upstream::{Fetcher, FetcherConfig, Heads, Upstream, UpstreamBlock, UpstreamConfig},
+    },
+    pool::{Pool, PoolLimits},
+    state::{
+        CodeCache, FeedProblem, FeedState, Lookup, Published, RemoteState, Retention, Snapshot, SnapshotId, Snapshots,
+        World,
+    },
+    telemetry::Metrics,
+};
+use rand::{Rng, SeedableRng, rngs::SmallRng};
+use tokio::{sync::mpsc, time::Instant};
+
+use super::{
+    super::Violation,
+    node::SimNode,
+    script::{Delivery, LiveScript, LiveStep},
+    truth::{SOMEBODY, STORE, TrueBlock, TruePart, Truth},
+};
+
+/// A defect that a run is given, which its invariants must find.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LiveMutant {
+    None,
+    /// The upstream tells balances that are off by one.
+    LyingUpstream,
+    /// The stream gives sub-blocks whose gas and roots were changed to fit other transactions.
+    OtherTransactions,
+}
+
+/// Totals of runs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LiveCounts {
+    pub steps: usize,
+    pub snapshots: usize,
+    /// The snapshots of sub-blocks.
+    pub pre_confirmed: usize,
+    pub reorgs: usize,
+    pub blocks: u64,
+}
+
+impl LiveCounts {
+    pub fn add(&mut self, other: &Self) {
+        self.steps += other.steps;
+        self.snapshots += other.snapshots;
+        self.pre_confirmed += other.pre_confirmed;
+        self.reorgs += other.reorgs;
+        self.blocks += other.blocks;
+    }
+}
+
+impl fmt::Display for LiveCounts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { steps, snapshots, pre_confirmed, reorgs, blocks } = self;
+        write!(
+            f,
+            "{steps} steps of live chains, {snapshots} snapshots, {pre_confirmed} of sub-blocks, {reorgs} reorgs, {blocks} blocks"
+        )
+    }
+}
+
+/// The time between two looks at what is published.
+const LOOK: Duration = Duration::from_millis(20);
+/// The time in which a feed is live again after the faults have ended.
+const RECOVERY: Duration = Duration::from_secs(60);
+
+/// Runs a script.
+///
+/// # Errors
+///
+/// Returns the first violation of an invariant.
+pub fn run_live(script: &LiveScript, mutant: LiveMutant) -> Result<LiveCounts, Violation> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
+    runtime.expect("a runtime").block_on(async {
+        let mut world = LiveWorld::new(script, mutant);
+        let feed = world.feed();
+        let source = Box::new(world.source.take().expect("the source has not run"));
+        tokio::select! {
+            biased;
+            () = source.run(feed) => unreachable!("the feed is followed for as long as it is polled"),
+            done = world.play(script) => done,
+        }
+    })
+}
+
+/// The chain, its upstream and its builder, and what was published so far.
+struct LiveWorld {
+    truth: Truth,
+    node: SimNode,
+    stream: mpsc::Sender<Event>,
+    source: Option<LiveSource>,
+    snapshots: Arc<Snapshots>,
+    metrics: Metrics,
+    mutant: LiveMutant,
+    rng: SmallRng,
+    /// The block that the builder makes, and the number of its sub-blocks that are done.
+    building: Option<(Arc<TrueBlock>, usize)>,
+    /// A sub-block that arrives after the next one.
+    late: Option<Arc<Flashblock>>,
+    /// All blocks that were ever built.
+    built: Vec<Arc<TrueBlock>>,
+    /// The hashes of all blocks that were ever canonical.
+    canonical: B256Set,
+    /// What each id named.
+    named: BTreeMap<u64, (B256, u64, u32, usize)>,
+    seen: SnapshotId,
+    latest: u64,
+    /// Whether the upstream has told that the chain went back, and the feed has not come to the newest block since.
+    went_back: bool,
+    counts: LiveCounts,
+    step: usize,
+}
+
+impl LiveWorld {
+    fn new(script: &LiveScript, mutant: LiveMutant) -> Self {
+        let truth = Truth::new();
+        let (metrics, codes) = (Metrics::default(), Arc::new(CodeCache::new(1 << 20)));
+        let first = truth.genesis.clone();
+        let node = SimNode::new(first.clone(), mutant == LiveMutant::LyingUpstream);
+        let config = UpstreamConfig {
+            url: "simulated".to_owned(),
+            timeout: Duration::from_secs(2),
+            concurrency: 8,
+            batch: 100,
+            max_response: 1 << 24,
+            jitter_seed: Some(script.seed),
+        };
+        let client = ClientBuilder::default().transport(node.clone(), true);
+        let upstream = Arc::new(Upstream::over(client, config, &metrics));
+        let family = truth.spec.family();
+        let head = UpstreamBlock::read(&first.json.to_string(), family).expect("the first block");
+        let remote = RemoteState::new(1 << 24, first.number, first.hash);
+        let view = remote.newest().expect("the first block's state");
+        let mut hashes = BlockHashes::default();
+        hashes.push(first.number, first.hash);
+        let kept = Retention { blocks: 32, snapshots: 256, history: 32 };
+        let begun = canonical_snapshot(view, head, Some(Vec::new()), hashes);
+        let snapshots = Arc::new(Snapshots::new(begun, FeedState::Degraded(FeedProblem::Connecting), kept));
+        let fetch = FetcherConfig { patience: Duration::from_secs(10), verify_proofs: false, max_in_flight: 1 << 16 };
+        let heads = Heads::follow(upstream.clone(), first.hash, Duration::from_millis(200));
+        let (stream, receiver) = mpsc::channel(256);
+        let source = LiveSource {
+            spec: truth.spec.clone(),
+            fetcher: Arc::new(Fetcher::new(upstream, codes, fetch, &metrics)),
+            remote,
+            heads,
+            flashblocks: Some(FlashblockSource {
+                events: Events::from_receiver(receiver),
+                rules: FlashblockSequence::new(8, 1 << 24),
+            }),
+            limits: LiveLimits {
+                wait: Duration::from_secs(4),
+                execute: Duration::from_secs(2),
+                apply: Duration::from_millis(500),
+                sub_block: Duration::from_millis(200),
+                verify: false,
+                gap: 16,
+            },
+        };
+        Self {
+            canonical: [first.hash].into_iter().collect(),
+            built: vec![first],
+            truth,
+            node,
+            stream,
+            source: Some(source),
+            seen: snapshots.newest().id,
+            snapshots,
+            metrics,
+            mutant,
+            rng: SmallRng::seed_from_u64(script.seed),
+            building: None,
+            late: None,
+            named: BTreeMap::new(),
+            latest: 0,
+            went_back: false,
+            counts: LiveCounts::default(),
+            step: 0,
+        }
+    }
+
+    fn feed(&self) -> Feed {
+        let limits = PoolLimits {
+            transactions: 0,
+            per_account: 0,
+            bytes: 0,
+            price_bump: 0,
+            min_tip: 0,
+            contracts_may_send: false,
+        };
+        let pool = Pool::new(self.truth.spec.clone(), limits, self.snapshots.clone(), None);
+        Feed::new(self.snapshots.clone(), Arc::new(pool), &self.metrics)
+    }
+
+    async fn play(&mut self, script: &LiveScript) -> Result<LiveCounts, Violation> {
+        self.tell(Event::Connected).await;
+        for (index, step) in script.steps.iter().enumerate() {
+            self.step = index;
+            self.take(*step).await;
+            self.counts.steps += 1;
+            let pause = self.rng.random_range(20..400);
+            self.pass(Duration::from_millis(pause)).await?;
+        }
+        self.recover().await?;
+        Ok(self.counts)
+    }
+
+    async fn take(&mut self, step: LiveStep) {
+        match step {
+            LiveStep::Send(delivery) => self.send(delivery).await,
+            LiveStep::Seal => {
+                let block = self.block();
+                self.building = None;
+                self.put(vec![block]);
+            }
+            LiveStep::Replace => {
+                self.building = None;
+                let block = self.next(None);
+                self.put(vec![block]);
+            }
+            LiveStep::Reorg(depth) => {
+                self.building = None;
+                let canonical = self.node.state().canonical.clone();
+                let depth = depth.min(canonical.len() - 1);
+                let mut parent = canonical[canonical.len() - 1 - depth].clone();
+                let mut branch = Vec::new();
+                for _ in 0..=depth {
+                    parent = self.next(Some(&parent));
+                    branch.push(parent.clone());
+                }
+                self.went_back |= depth > 0;
+                self.counts.reorgs += usize::from(depth > 0);
+                self.put(branch);
+            }
+            LiveStep::ChangeMind => self.building = None,
+            LiveStep::Fail(fault, requests) => self.node.state().fault = Some((fault, requests)),
+            LiveStep::Slow(milliseconds) => self.node.state().delay = Duration::from_millis(milliseconds),
+            LiveStep::Lag(blocks) => {
+                // A node that lasts in telling an older block is believed.
+                self.went_back |= blocks > 0;
+                self.node.state().lag = blocks;
+            }
+            LiveStep::Disconnect => {
+                self.late = None;
+                self.tell(Event::Disconnected(StreamError::Other("cut".to_owned()))).await;
+                self.tell(Event::Connected).await;
+            }
+            LiveStep::Silent => self.tell(Event::Silent).await,
+            LiveStep::Wait(milliseconds) => tokio::time::sleep(Duration::from_millis(milliseconds)).await,
+        }
+    }
+
+    /// Sends the builder's next sub-block.
+    async fn send(&mut self, delivery: Delivery) {
+        let block = self.block();
+        let Some((_, done)) = &mut self.building else { return };
+        let Some(part) = block.parts.get(*done) else { return };
+        *done += 1;
+        let mut payload = part.payload.clone();
+        match delivery {
+            Delivery::WrongBalance => {
+                payload.metadata.new_account_balances.insert(SOMEBODY, U256::MAX);
+            }
+            Delivery::WrongGas => payload.diff.gas_used += 1,
+            _ => {}
+        }
+        if self.mutant == LiveMutant::OtherTransactions {
+            // The sub-block claims to be of another block's transactions.
+            payload.diff.transactions.pop();
+        }
+        let text = serde_json::to_vec(&payload).expect("a payload is JSON");
+        let flashblock = Arc::new(Flashblock::from_text(&text, 1 << 24).expect("a sub-block"));
+        let late = self.late.take();
+        match delivery {
+            Delivery::Lost => {}
+            Delivery::Late => self.late = Some(flashblock),
+            Delivery::Garbage => {
+                let error = Flashblock::from_text(b"{\"hello\": 1}", 1 << 10).expect_err("no sub-block");
+                self.tell(Event::Garbage(error)).await;
+            }
+            Delivery::Twice => {
+                self.arrive(flashblock.clone()).await;
+                self.arrive(flashblock).await;
+            }
+            Delivery::Whole | Delivery::WrongBalance | Delivery::WrongGas => self.arrive(flashblock).await,
+        }
+        if let Some(late) = late {
+            self.arrive(late).await;
+        }
+    }
+
+    async fn arrive(&self, flashblock: Arc<Flashblock>) {
+        self.tell(Event::Flashblock { flashblock, received: Instant::now() }).await;
+    }
+
+    async fn tell(&self, event: Event) {
+        self.stream.send(event).await.expect("the feed reads the stream");
+    }
+
+    /// Returns the block that the builder makes, on the newest canonical block unless it has begun.
+    fn block(&mut self) -> Arc<TrueBlock> {
+        let head = self.node.state().head().hash;
+        if let Some((block, _)) = self.building.as_ref().filter(|(block, _)| block.parent == head) {
+            return block.clone();
+        }
+        let block = self.next(None);
+        self.building = Some((block.clone(), 0));
+        block
+    }
+
+    /// Builds a block on `parent`, by default the newest canonical block.
+    fn next(&mut self, parent: Option<&Arc<TrueBlock>>) -> Arc<TrueBlock> {
+        let parent = parent.cloned().unwrap_or_else(|| self.node.state().head().clone());
+        let parts: Vec<usize> = (0..self.rng.random_range(1..4)).map(|_| self.rng.random_range(0..3)).collect();
+        let block = self.truth.build(&parent, &parts, self.rng.random_range(1..1 << 40));
+        self.built.push(block.clone());
+        block
+    }
+
+    fn put(&mut self, branch: Vec<Arc<TrueBlock>>) {
+        self.canonical.extend(branch.iter().map(|block| block.hash));
+        self.counts.blocks += branch.len() as u64;
+        self.node.state().put(branch);
+    }
+
+    /// Lets time pass, and looks at what is published meanwhile.
+    async fn pass(&mut self, time: Duration) -> Result<(), Violation> {
+        let end = Instant::now() + time;
+        while Instant::now() < end {
+            tokio::time::sleep(LOOK).await;
+            self.look()?;
+        }
+        Ok(())
+    }
+
+    fn violation(&self, invariant: &'static str, text: String) -> Violation {
+        Violation { invariant, text, step: self.step }
+    }
+
+    /// Compares what was published since the last look with the true chain.
+    fn look(&mut self) -> Result<(), Violation> {
+        let published = self.snapshots.load();
+        let new: Vec<Arc<Snapshot>> = published.snapshots_after(self.seen).cloned().collect();
+        for snapshot in new {
+            self.counts.snapshots += 1;
+            self.counts.pre_confirmed += usize::from(snapshot.open.is_some());
+            self.seen = snapshot.id;
+            let transactions = snapshot.open.as_ref().map_or(0, |open| open.transactions.len());
+            let is = (snapshot.head_hash(), snapshot.header().number, snapshot.index(), transactions);
+            let was = *self.named.entry(snapshot.id.0).or_insert(is);
+            if was != is {
+                return Err(
+                    self.violation("an id names one state", format!("{:?} named {was:?}, then {is:?}", snapshot.id))
+                );
+            }
+            self.check(&snapshot)?;
+        }
+        self.check_latest(&published)
+    }
+
+    /// Checks that a snapshot is of one branch of the true chain, and that what it knows of the state is true.
+    fn check(&self, snapshot: &Snapshot) -> Result<(), Violation> {
+        let Some(head) = self.built.iter().find(|block| block.hash == snapshot.head_hash()) else {
+            return Err(self.violation(
+                "a snapshot is of one branch",
+                format!("its head {} was never built", snapshot.head_hash()),
+            ));
+        };
+        let Some(open) = &snapshot.open else {
+            return self.compare(&snapshot.world, &head.sealed.world, &format!("after block {}", head.number));
+        };
+        let hashes: Vec<B256> = open.transactions.iter().map(|tx| *tx.tx_hash()).collect();
+        let children = self.built.iter().filter(|block| block.parent == head.hash);
+        let is_so_far = |part: &&TruePart| part.transactions == hashes && part.payload.index == u64::from(open.index);
+        let mut parts = children
+            .filter(|block| block.sealed.head.header.mix_hash == open.header.mix_hash)
+            .flat_map(|block| &block.parts)
+            .filter(is_so_far);
+        match parts.next() {
+            Some(part) => self.compare(
+                &snapshot.world,
+                &part.world,
+                &format!("sub-block {} of block {}", open.index, open.header.number),
+            ),
+            None => {
+                let text = format!(
+                    "sub-block {} of block {} with {} transactions was never built on {}",
+                    open.index,
+                    open.header.number,
+                    hashes.len(),
+                    head.hash
+                );
+                Err(self.violation("a snapshot is of one branch", text))
+            }
+        }
+    }
+
+    /// Compares what is known of a state with the true one.
+    fn compare(&self, known: &World, truth: &World, place: &str) -> Result<(), Violation> {
+        let truth = truth.local().expect("a local world");
+        let senders = presim::feed::world::dev_signers().expect("the published mnemonic");
+        let accounts: Vec<Address> =
+            senders.iter().take(3).map(|signer| signer.address()).chain([SOMEBODY, STORE]).collect();
+        for address in accounts {
+            let Lookup::Known(info) = known.look_up(&address) else { continue };
+            let is = info.map_or((U256::ZERO, 0), |info| (info.balance, info.nonce));
+            let account = truth.account(&address);
+            let should = account.map_or((U256::ZERO, 0), |account| (account.balance, account.nonce));
+            if is != should {
+                let text = format!("{place}: {address} has {is:?}, and should have {should:?}");
+                return Err(self.violation("a state is true", text));
+            }
+        }
+        Ok(())
+    }
+
+    fn check_latest(&mut self, published: &Published) -> Result<(), Violation> {
+        let latest = published.latest();
+        let (number, hash) = (latest.head.number(), latest.head_hash());
+        if !self.canonical.contains(&hash) {
+            return Err(self.violation("latest is canonical", format!("block {number} {hash} never was")));
+        }
+        if number < self.latest && !self.went_back {
+            let text = format!("from block {} to {number} without a reorg", self.latest);
+            return Err(self.violation("latest never goes behind but by a reorg", text));
+        }
+        self.latest = number;
+        let state = self.node.state();
+        self.went_back &= state.lag > 0 || hash != state.head().hash;
+        drop(state);
+        Ok(())
+    }
+
+    /// Ends all faults. The feed must be live again in time, with the builder's newest sub-block.
+    async fn recover(&mut self) -> Result<(), Violation> {
+        {
+            let mut state = self.node.state();
+            (state.fault, state.lag, state.delay) = (None, 0, Duration::from_millis(1));
+        }
+        (self.building, self.late) = (None, None);
+        let end = Instant::now() + RECOVERY;
+        while Instant::now() < end {
+            let block = self.block();
+            for index in 0..block.parts.len() {
+                self.send(Delivery::Whole).await;
+                self.pass(Duration::from_millis(200)).await?;
+                let published = self.snapshots.load();
+                let (newest, is_live) = (&published.newest, !published.feed.is_degraded());
+                let is_newest = newest.head_hash() == block.parent
+                    && newest.open.as_ref().is_some_and(|open| {
+                        open.index as usize == index && open.header.mix_hash == block.sealed.head.header.mix_hash
+                    });
+                if is_live && is_newest && published.latest().head_hash() == block.parent {
+                    return Ok(());
+                }
+            }
+            self.take(LiveStep::Seal).await;
+            self.pass(Duration::from_millis(1000)).await?;
+        }
+        let published = self.snapshots.load();
+        let text = format!("{:?}, at block {}", published.feed, published.newest.header().number);
+        Err(self.violation("the feed is live again after the faults", text))
+    }
+}
