@@ -70,6 +70,8 @@ impl fmt::Display for LiveCounts {
     }
 }
 
+/// The most blocks that the builder is ahead of the canonical chain.
+const AHEAD: usize = 4;
 /// The time between two looks at what is published.
 const LOOK: Duration = Duration::from_millis(20);
 /// The time in which a feed is live again after the faults have ended.
@@ -106,6 +108,8 @@ struct LiveWorld {
     rng: SmallRng,
     /// The block that the builder makes, and the number of its sub-blocks that are done.
     building: Option<(Arc<TrueBlock>, usize)>,
+    /// The blocks that the builder has made, and that are not canonical yet, oldest first.
+    ahead: Vec<Arc<TrueBlock>>,
     /// A sub-block that arrives after the next one.
     late: Option<Arc<Flashblock>>,
     /// All blocks that were ever built.
@@ -181,6 +185,7 @@ impl LiveWorld {
             mutant,
             rng: SmallRng::seed_from_u64(script.seed),
             building: None,
+            ahead: Vec::new(),
             late: None,
             named: BTreeMap::new(),
             latest: 0,
@@ -219,18 +224,22 @@ impl LiveWorld {
     async fn take(&mut self, step: LiveStep) {
         match step {
             LiveStep::Send(delivery) => self.send(delivery).await,
+            LiveStep::Seal if !self.ahead.is_empty() => {
+                let block = self.ahead.remove(0);
+                self.put(vec![block]);
+            }
             LiveStep::Seal => {
                 let block = self.block();
                 self.building = None;
                 self.put(vec![block]);
             }
             LiveStep::Replace => {
-                self.building = None;
+                self.begin_anew();
                 let block = self.next(None);
                 self.put(vec![block]);
             }
             LiveStep::Reorg(depth) => {
-                self.building = None;
+                self.begin_anew();
                 let canonical = self.node.state().canonical.clone();
                 let depth = depth.min(canonical.len() - 1);
                 let mut parent = canonical[canonical.len() - 1 - depth].clone();
@@ -263,7 +272,12 @@ impl LiveWorld {
 
     /// Sends the builder's next sub-block.
     async fn send(&mut self, delivery: Delivery) {
-        let block = self.block();
+        let mut block = self.block();
+        if self.building.as_ref().is_some_and(|(block, done)| *done == block.parts.len()) && self.ahead.len() < AHEAD {
+            // The builder goes on before its block is canonical.
+            self.ahead.push(block);
+            block = self.block();
+        }
         let Some((_, done)) = &mut self.building else { return };
         let Some(part) = block.parts.get(*done) else { return };
         *done += 1;
@@ -308,13 +322,24 @@ impl LiveWorld {
         self.stream.send(event).await.expect("the feed reads the stream");
     }
 
-    /// Returns the block that the builder makes, on the newest canonical block unless it has begun.
+    /// Forgets what the builder has made that is not canonical.
+    fn begin_anew(&mut self) {
+        self.building = None;
+        self.ahead.clear();
+    }
+
+    /// Returns the newest block on which the builder may build.
+    fn tip(&self) -> Arc<TrueBlock> {
+        self.ahead.last().cloned().unwrap_or_else(|| self.node.state().head().clone())
+    }
+
+    /// Returns the block that the builder makes, which it begins on the newest block if it has none.
     fn block(&mut self) -> Arc<TrueBlock> {
-        let head = self.node.state().head().hash;
-        if let Some((block, _)) = self.building.as_ref().filter(|(block, _)| block.parent == head) {
+        let tip = self.tip();
+        if let Some((block, _)) = self.building.as_ref().filter(|(block, _)| block.parent == tip.hash) {
             return block.clone();
         }
-        let block = self.next(None);
+        let block = self.next(Some(&tip));
         self.building = Some((block.clone(), 0));
         block
     }
@@ -448,7 +473,8 @@ impl LiveWorld {
             let mut state = self.node.state();
             (state.fault, state.lag, state.delay) = (None, 0, Duration::from_millis(1));
         }
-        (self.building, self.late) = (None, None);
+        self.begin_anew();
+        self.late = None;
         let end = Instant::now() + RECOVERY;
         while Instant::now() < end {
             let block = self.block();
