@@ -1,7 +1,8 @@
 //! presim's own state machines under simulated faults, a script for each seed: `cargo bench --bench faults`.
 //!
-//! `-- --seeds N` runs the seeds from 0 to N, 10,000 unless told, and those that have found a bug before. `--seed S`
-//! replays one. The script of a seed that breaks an invariant is shrunk and printed.
+//! `-- --seeds N` runs the seeds from 0 to N, 10,000 unless told, and those that have found a bug before: of chains that
+//! are built here, and of live chains. `--seed S` and `--live-seed S` replay one. The script of a seed that breaks an
+//! invariant is shrunk and printed.
 
 #[path = "../../tests/suite/disk.rs"]
 #[allow(dead_code, reason = "the suite uses the rest of it")]
@@ -15,50 +16,80 @@ use std::{
 
 use indicatif::{ProgressBar, ProgressStyle};
 use rayon::iter::{IntoParallelIterator, ParallelIterator};
-use sim::{Counts, FOUND, Mutant, Script, run, shrink};
+use sim::{
+    Counts, FOUND, LIVE_FOUND, LiveCounts, LiveMutant, LiveScript, Mutant, Script, Violation, run, run_live, shrink,
+};
 
 fn main() {
     let asked: Vec<String> = std::env::args().skip(1).filter(|argument| argument != "--bench").collect();
     let number = |text: &str| text.parse().unwrap_or_else(|error| panic!("{text}: {error}: expected a number"));
-    let seeds = match asked.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
-        [] => from_zero(10_000),
-        ["--seeds", seeds] => from_zero(number(seeds)),
-        ["--seed", seed] => vec![number(seed)],
-        other => panic!("{other:?}: expected `--seeds N` or `--seed S`"),
+    let both = |count: u64| (from_zero(count, FOUND), from_zero(count, LIVE_FOUND));
+    let (seeds, live) = match asked.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
+        [] => both(10_000),
+        ["--seeds", seeds] => both(number(seeds)),
+        ["--seed", seed] => (vec![number(seed)], Vec::new()),
+        ["--live-seed", seed] => (Vec::new(), vec![number(seed)]),
+        other => panic!("{other:?}: expected `--seeds N`, `--seed S` or `--live-seed S`"),
     };
-    let (began, count) = (Instant::now(), seeds.len());
-    let bar = ProgressBar::new(count as u64);
-    bar.set_style(ProgressStyle::with_template("{bar:40} {pos}/{len} seeds, {per_sec}, {eta} left {msg}").unwrap());
-    bar.enable_steady_tick(Duration::from_millis(200));
-    let (counts, broken) = (Mutex::new(Counts::default()), Mutex::new(Vec::new()));
     // A panic is reported with its seed.
     std::panic::set_hook(Box::new(|_| ()));
-    seeds.into_par_iter().for_each(|seed| {
-        match run(&Script::of(seed), Mutant::None) {
-            Ok(ran) => counts.lock().unwrap().add(&ran),
-            Err(violation) => {
-                broken.lock().unwrap().push((seed, violation));
-                bar.set_message(format!("{} broken", broken.lock().unwrap().len()));
-            }
-        }
-        bar.inc(1);
+    let counts = Mutex::new(Counts::default());
+    let broken = run_all("", seeds, |seed| {
+        let ran = run(&Script::of(seed), Mutant::None)?;
+        counts.lock().unwrap().add(&ran);
+        Ok(())
     });
-    bar.finish_and_clear();
-    let (counts, mut broken) = (counts.into_inner().unwrap(), broken.into_inner().unwrap());
-    let elapsed = began.elapsed();
-    println!("{count} seeds in {elapsed:.1?}, {:.1} a second: {counts}", count as f64 / elapsed.as_secs_f64());
-    broken.sort_by_key(|(seed, _)| *seed);
-    for (seed, violation) in &broken {
-        println!("seed {seed}: {violation}");
-    }
-    if let Some((seed, violation)) = broken.into_iter().next() {
+    println!("{}", counts.into_inner().unwrap());
+    let live_counts = Mutex::new(LiveCounts::default());
+    let live_broken = run_all("live ", live, |seed| {
+        let ran = run_live(&LiveScript::of(seed), LiveMutant::None)?;
+        live_counts.lock().unwrap().add(&ran);
+        Ok(())
+    });
+    println!("{}", live_counts.into_inner().unwrap());
+    let failed = broken.is_some() || live_broken.is_some();
+    if let Some((seed, violation)) = broken {
         let (script, violation) = shrink(Script::of(seed), violation, Mutant::None);
         println!("\nseed {seed}, shrunk to {script}{violation}");
+    }
+    if let Some((seed, violation)) = live_broken {
+        let (script, violation) = shrink(LiveScript::of(seed), violation, LiveMutant::None);
+        println!("\nlive seed {seed}, shrunk to {script}{violation}");
+    }
+    if failed {
         std::process::exit(1);
     }
 }
 
+/// Runs seeds on all cores, and prints those that break an invariant. Returns the first of them.
+fn run_all(kind: &str, seeds: Vec<u64>, run: impl Fn(u64) -> Result<(), Violation> + Sync) -> Option<(u64, Violation)> {
+    let (began, count) = (Instant::now(), seeds.len());
+    let bar = ProgressBar::new(count as u64);
+    let style = "{bar:40} {pos}/{len} {prefix}seeds, {per_sec}, {eta} left {msg}";
+    bar.set_style(ProgressStyle::with_template(style).unwrap());
+    bar.set_prefix(kind.to_owned());
+    bar.enable_steady_tick(Duration::from_millis(200));
+    let broken = Mutex::new(Vec::new());
+    seeds.into_par_iter().for_each(|seed| {
+        if let Err(violation) = run(seed) {
+            let mut broken = broken.lock().unwrap();
+            broken.push((seed, violation));
+            bar.set_message(format!("{} broken", broken.len()));
+        }
+        bar.inc(1);
+    });
+    bar.finish_and_clear();
+    let elapsed = began.elapsed();
+    println!("{count} {kind}seeds in {elapsed:.1?}, {:.1} a second", count as f64 / elapsed.as_secs_f64());
+    let mut broken = broken.into_inner().unwrap();
+    broken.sort_by_key(|(seed, _)| *seed);
+    for (seed, violation) in &broken {
+        println!("{kind}seed {seed}: {violation}");
+    }
+    broken.into_iter().next()
+}
+
 /// Returns the first `count` seeds and those that have found a bug.
-fn from_zero(count: u64) -> Vec<u64> {
-    (0..count).chain(FOUND.iter().map(|(seed, _)| *seed).filter(|seed| *seed >= count)).collect()
+fn from_zero(count: u64, found: &[(u64, &str)]) -> Vec<u64> {
+    (0..count).chain(found.iter().map(|(seed, _)| *seed).filter(|seed| *seed >= count)).collect()
 }

@@ -316,7 +316,7 @@ impl Wallet {
         let waiting: Vec<bool> = batch.transactions.iter().map(|hash| self.pool.has_place(hash)).collect();
         let published = self.pool.published();
         let mut receipts = Vec::with_capacity(waiting.len());
-        let mut lost = 0;
+        let (mut lost, mut pruned) = (0, 0);
         for (hash, waits) in batch.transactions.iter().zip(waiting) {
             match published.transaction(hash) {
                 Some((block, index)) => {
@@ -331,7 +331,7 @@ impl Wallet {
                     };
                     receipts.extend(block.transaction(index).map(receipt));
                 }
-                None if published.is_mined(hash) => return Err(WalletError::pruned(&id)),
+                None if published.is_mined(hash) => pruned += 1,
                 // While the feed is broken its open block is not shown, but the chain may still continue it.
                 None if !waits && !published.is_building(hash) => lost += 1,
                 None => {}
@@ -340,6 +340,10 @@ impl Wallet {
         // A transaction that is not found may have been in a block that was pruned.
         let first = batch.taken_on.unwrap_or_default() + 1;
         if lost > 0 && published.has_blocks(first, published.head().number()).is_err() {
+            (lost, pruned) = (0, lost + pruned);
+        }
+        // A batch of which a part still waits is pending, whatever became of the rest.
+        if pruned > 0 && receipts.len() + lost + pruned == batch.transactions.len() {
             return Err(WalletError::pruned(&id));
         }
         // The deployment may have been replaced, or have failed because another one came first. If the executor was not
@@ -349,7 +353,7 @@ impl Wallet {
                 receipt.success &= was_deployed_before(&published, batch.executor, receipt, overlay);
             }
         }
-        let state = state_of(batch.transactions.len(), &receipts, lost);
+        let state = state_of(batch.transactions.len(), &receipts, lost + pruned);
         Ok(BatchStatus { id, chain_id: batch.chain_id, state, atomic: batch.atomic, receipts })
     }
 

@@ -24,7 +24,11 @@ pub use self::{
 pub const LIVE_FOUND: &[(u64, &str)] = &[];
 
 /// The seeds that found a bug, each with a line on what it found. The suite runs them all.
-pub const FOUND: &[(u64, &str)] = &[(
-    183,
-    "On a store that had failed, a batch read old blocks for its fees, which panicked, instead of naming the failure.",
-)];
+pub const FOUND: &[(u64, &str)] = &[
+    (
+        183,
+        "On a store that had failed, a batch read old blocks for its fees, which panicked, instead of naming the failure.",
+    ),
+    (3520, "A batch counted as pruned when its first transaction's block was, though others of it still waited."),
+    (6431, "The same as 3520, after a restart."),
+];

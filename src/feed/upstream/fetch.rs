@@ -164,7 +164,7 @@ impl Fetcher {
                 }
                 problem
             };
-            let problem = match tokio::time::timeout_at(deadline.into(), all).await {
+            let problem = match tokio::time::timeout_at(deadline, all).await {
                 Ok(problem) => problem,
                 Err(_) => Some(FetchError::Deadline(match self.upstream.state() {
                     UpstreamState::Ok => String::new(),

@@ -137,7 +137,7 @@ impl Truth {
     fn transaction(&self, at: &Applied, seed: u64) -> Recovered<ChainTx> {
         let signer = &self.signers[usize::try_from(seed % 3).expect("a small number")];
         let world = at.snapshot.world.local().expect("a local world");
-        let (to, value, input) = if seed % 2 == 0 {
+        let (to, value, input) = if seed.is_multiple_of(2) {
             (SOMEBODY, U256::from(seed % 1000), Bytes::new())
         } else {
             (STORE, U256::ZERO, Bytes::from(U256::from(seed).to_be_bytes::<32>()))
