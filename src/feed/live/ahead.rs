@@ -41,6 +41,17 @@ pub struct PreConfirmed {
 }
 
 impl PreConfirmed {
+    /// Returns whether the block so far has exactly these transactions, in order. `newest` is the newest snapshot, which
+    /// is of this block unless it is complete.
+    pub(super) fn has_transactions(&self, transactions: &[Recovered<ChainTx>], newest: &Snapshot) -> bool {
+        let told = transactions.iter().map(|tx| *tx.tx_hash());
+        match (&self.complete, &newest.open) {
+            (Some(complete), _) => complete.body().transactions.iter().map(|tx| *tx.tx_hash()).eq(told),
+            (None, Some(open)) => open.transactions.iter().map(|tx| *tx.tx_hash()).eq(told),
+            (None, None) => false,
+        }
+    }
+
     /// Returns the receipts and the gas so far. `newest` is the newest snapshot, which is of this block unless it is
     /// complete.
     pub(super) fn outcome(&self, newest: &Snapshot) -> (Vec<ChainReceipt>, u64) {

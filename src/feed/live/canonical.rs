@@ -179,8 +179,12 @@ impl Live {
     /// Returns the changes and the receipts of a block as it was pre-confirmed, if it became canonical unchanged.
     fn retire(&self, block: &UpstreamBlock) -> Option<(Vec<AccountChange>, Vec<ChainReceipt>)> {
         let ahead = self.made().next().filter(|ahead| ahead.number == block.number())?;
-        let (receipts, gas_used) = ahead.outcome(&self.feed.snapshots.newest());
-        let is_same = ahead.has_environment_of(&block.header) && check(block, gas_used, &receipts).is_ok();
+        let newest = self.feed.snapshots.newest();
+        let (receipts, gas_used) = ahead.outcome(&newest);
+        // The same gas and receipts are not enough: a transfer of another value has them too.
+        let is_same = ahead.has_environment_of(&block.header)
+            && ahead.has_transactions(&block.transactions, &newest)
+            && check(block, gas_used, &receipts).is_ok();
         is_same.then(|| (ahead.changes(), receipts))
     }
 

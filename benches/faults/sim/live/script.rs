@@ -61,6 +61,8 @@ pub enum Delivery {
     WrongBalance,
     /// With gas and roots that are wrong.
     WrongGas,
+    /// With another value in its last transfer, and no balances that tell it.
+    Swapped,
 }
 
 impl LiveScript {
@@ -76,7 +78,7 @@ impl LiveScript {
 
 fn step(faults: u32, rng: &mut SmallRng) -> LiveStep {
     let goes_wrong = rng.random_ratio(faults, 12);
-    match rng.random_range(0..16) {
+    match rng.random_range(0..17) {
         0..9 if !goes_wrong => LiveStep::Send(Delivery::Whole),
         9..13 if !goes_wrong => LiveStep::Seal,
         _ if !goes_wrong => LiveStep::Wait(rng.random_range(1..3000)),
@@ -95,6 +97,7 @@ fn step(faults: u32, rng: &mut SmallRng) -> LiveStep {
         12 => LiveStep::Slow(rng.random_range(1..4000)),
         13 => LiveStep::Lag(rng.random_range(0..3)),
         14 => LiveStep::Disconnect,
+        15 => LiveStep::Send(Delivery::Swapped),
         _ => LiveStep::Silent,
     }
 }

@@ -53,6 +53,8 @@ pub struct TruePart {
     pub payload: OpFlashblockPayload,
     /// The hashes of the block's transactions so far.
     pub transactions: Vec<B256>,
+    /// The last of the added transactions with another value, if it is a transfer.
+    pub swapped: Option<Recovered<ChainTx>>,
     pub world: World,
 }
 
@@ -111,34 +113,35 @@ impl Truth {
         let mut at = open_block(&self.spec, &parent.sealed, attributes).expect("a block opens");
         let mut made = Vec::new();
         for (part, count) in parts.iter().enumerate() {
-            let mut added = Vec::new();
+            let (mut added, mut swapped) = (Vec::new(), None);
             for index in 0..*count {
                 let seed = salt.wrapping_mul(31).wrapping_add((16 * part + index) as u64);
-                let tx = self.transaction(&at, seed);
+                let tx = self.transaction(&at, seed, 0);
+                swapped = seed.is_multiple_of(2).then(|| self.transaction(&at, seed, 1));
                 added.push(Bytes::from(tx.encoded_2718()));
                 let open = at.snapshot.open.as_ref().expect("an open block");
                 at = extend(&self.spec, &at.snapshot, open, |sub_block| {
                     sub_block.push(tx).expect("the transaction can be in the block");
                 });
             }
-            made.push((added, at.snapshot.copy()));
+            made.push((added, swapped, at.snapshot.copy()));
         }
         let open = at.snapshot.open.as_ref().expect("an open block");
         let (sealed, _) = seal(&self.spec, &at.snapshot, open, Withdrawals::default()).expect("the block is sealed");
-        let parts = made.into_iter().enumerate().map(|(index, (added, so_far))| {
+        let parts = made.into_iter().enumerate().map(|(index, (added, swapped, so_far))| {
             let is_last = index + 1 == parts.len();
-            part(&sealed.snapshot, index, added, so_far, is_last)
+            TruePart { swapped, ..part(&sealed.snapshot, index, added, so_far, is_last) }
         });
         let parts = parts.collect();
         Arc::new(TrueBlock::of(sealed.snapshot, parts))
     }
 
-    /// Returns a transaction of one of the accounts: a transfer, or a word to store.
-    fn transaction(&self, at: &Applied, seed: u64) -> Recovered<ChainTx> {
+    /// Returns a transaction of one of the accounts: a transfer, of so much more, or a word to store.
+    fn transaction(&self, at: &Applied, seed: u64, more: u64) -> Recovered<ChainTx> {
         let signer = &self.signers[usize::try_from(seed % 3).expect("a small number")];
         let world = at.snapshot.world.local().expect("a local world");
         let (to, value, input) = if seed.is_multiple_of(2) {
-            (SOMEBODY, U256::from(seed % 1000), Bytes::new())
+            (SOMEBODY, U256::from(seed % 1000 + more), Bytes::new())
         } else {
             (STORE, U256::ZERO, Bytes::from(U256::from(seed).to_be_bytes::<32>()))
         };
@@ -229,7 +232,7 @@ fn part(sealed: &Snapshot, index: usize, added: Vec<Bytes>, so_far: Snapshot, is
     };
     payload.payload_id.0 = B64::from_slice(&keccak256(hash)[..8]);
     let transactions = open.transactions.iter().map(|tx| *tx.tx_hash()).collect();
-    TruePart { payload, transactions, world: so_far.world }
+    TruePart { payload, transactions, swapped: None, world: so_far.world }
 }
 
 /// Returns a receipt in JSON-RPC form, with the fields that the receipts root covers.
