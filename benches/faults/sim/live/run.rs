@@ -119,7 +119,7 @@ struct LiveWorld {
     built: Vec<Arc<TrueBlock>>,
     /// The hashes of all blocks that were ever canonical.
     canonical: B256Set,
-    /// What each id named.
+    /// The state that each id named.
     named: BTreeMap<u64, (B256, u64, u32, usize)>,
     seen: SnapshotId,
     latest: u64,
@@ -423,7 +423,7 @@ impl LiveWorld {
             stands_on_lies |= self.lies.contains(&ahead.hash);
             block = self.built.iter().find(|block| block.hash == ahead.parent);
         }
-        // What was published before the block was canonical may be seen after it.
+        // A snapshot that was published before the block was canonical may be seen after it.
         let was_before = snapshot.id < latest.id && self.lies.contains(&latest.head_hash());
         transactions || stands_on_lies || was_before
     }

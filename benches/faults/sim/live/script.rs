@@ -44,7 +44,7 @@ pub enum LiveStep {
     Wait(u64),
 }
 
-/// How a sub-block arrives.
+/// The way in which a sub-block arrives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Delivery {
     /// As it is.
