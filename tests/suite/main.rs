@@ -10,6 +10,7 @@ mod bundles;
 mod call_many;
 mod connections;
 mod contract;
+mod devnet;
 mod disk;
 mod document;
 mod doors;
