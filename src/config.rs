@@ -62,7 +62,8 @@ pub struct Config {
     /// devnet.
     #[arg(long, env = "PRESIM_FEED", value_enum, help_heading = "Source of state")]
     pub feed: Option<FeedName>,
-    /// Background transactions in each sub-block of the devnet; 0 for none. The default is 4, and 0 with --testing.
+    /// Background transactions in each sub-block of the devnet, beside the load that moves the built-in devnet's base
+    /// fee; 0 for neither. The default is 4, and 0 with --testing.
     #[arg(long, env = "PRESIM_TRAFFIC", value_name = "N", help_heading = "Source of state")]
     pub traffic: Option<u32>,
     /// Seed of the background traffic. The same seed makes the same trades.

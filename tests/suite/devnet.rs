@@ -23,13 +23,13 @@ sol! {
 }
 
 /// A devnet with traffic, in which nothing happens by itself.
-struct Market {
+struct TradedNode {
     node: TestNode,
     world: TradingWorld,
     pairs: Vec<TradingPair>,
 }
 
-impl Market {
+impl TradedNode {
     fn new(flags: &[&str]) -> Self {
         let node = TestNode::start(&[&["--testing", "--sub-block-ms", "60000"], flags].concat());
         let info = node.node.info();
@@ -76,7 +76,7 @@ impl Market {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_three_pairs_begin_at_prices_between_which_there_is_nothing_to_earn() {
-    let market = Market::new(&[]);
+    let market = TradedNode::new(&[]);
     let TradingWorld { weth, alpha, beta, factory, .. } = market.world;
     let names: Vec<_> = market.pairs.iter().map(|pair| pair.name).collect();
     assert_eq!(names, ["ALPHA/BETA", "WETH/ALPHA", "WETH/BETA"]);
@@ -95,7 +95,7 @@ async fn the_three_pairs_begin_at_prices_between_which_there_is_nothing_to_earn(
 
 #[tokio::test(flavor = "multi_thread")]
 async fn traffic_moves_all_pairs_and_opens_and_closes_arbitrage() {
-    let market = Market::new(&["--traffic", "4"]);
+    let market = TradedNode::new(&["--traffic", "4"]);
     let (mut before, mut moves) = (market.reserves().await, [0; 3]);
     let mut open = Vec::new();
     for _ in 0..80 {
@@ -121,7 +121,7 @@ async fn traffic_moves_all_pairs_and_opens_and_closes_arbitrage() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_searcher_who_watches_is_first() {
-    let market = Market::new(&["--traffic", "4"]);
+    let market = TradedNode::new(&["--traffic", "4"]);
     let (mut taken, mut earned) = (0, U256::ZERO);
     for _ in 0..60 {
         market.mine().await;
@@ -154,7 +154,7 @@ async fn a_searcher_who_watches_is_first() {
 async fn the_same_seed_makes_the_same_trades() {
     let mut ends = Vec::new();
     for seed in ["5", "5", "6"] {
-        let market = Market::new(&["--traffic", "3", "--traffic-seed", seed]);
+        let market = TradedNode::new(&["--traffic", "3", "--traffic-seed", seed]);
         market.node.result("/", "anvil_mine", json!([12])).await;
         ends.push(market.reserves().await);
     }
@@ -164,7 +164,7 @@ async fn the_same_seed_makes_the_same_trades() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn base_fees_move_up_and_down_around_a_gwei() {
-    let market = Market::new(&["--traffic", "2", "--sub-blocks", "1"]);
+    let market = TradedNode::new(&["--traffic", "2", "--sub-blocks", "1"]);
     market.node.result("/", "anvil_mine", json!([120])).await;
     let history = market.node.result("/", "eth_feeHistory", json!(["0x78", "latest", []])).await;
     let fees: Vec<u64> = items(&history["baseFeePerGas"]).iter().map(number).collect();
@@ -178,7 +178,7 @@ async fn base_fees_move_up_and_down_around_a_gwei() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn background_transactions_succeed() {
-    let market = Market::new(&["--traffic", "4"]);
+    let market = TradedNode::new(&["--traffic", "4"]);
     let mut senders = std::collections::BTreeSet::new();
     for _ in 0..20 {
         market.mine().await;

@@ -39,7 +39,7 @@ pub struct Traffic {
 }
 
 /// A transaction before its sender and its fees are known.
-struct Action {
+struct TrafficAction {
     gas_limit: u64,
     to: Address,
     value: U256,
@@ -104,7 +104,7 @@ impl Traffic {
         let load = self.load(snapshot, header.gas_limit.saturating_sub(gas));
         let mut nonces = AddressMap::default();
         let mut made = Vec::new();
-        let mut send = |traffic: &Self, from: usize, action: Action| {
+        let mut send = |traffic: &Self, from: usize, action: TrafficAction| {
             give_way();
             match gas.checked_sub(action.gas_limit) {
                 Some(left) => gas = left,
@@ -130,11 +130,11 @@ impl Traffic {
     fn sign(
         &self,
         from: usize,
-        action: Action,
+        action: TrafficAction,
         snapshot: &Snapshot,
         nonces: &mut AddressMap<u64>,
     ) -> Option<Recovered<TxEnvelope>> {
-        let Action { gas_limit, to, value, input } = action;
+        let TrafficAction { gas_limit, to, value, input } = action;
         let sender = self.signers[from].address();
         let base_fee = u128::from(snapshot.header().base_fee_per_gas.unwrap_or_default());
         let nonce =
@@ -161,18 +161,18 @@ impl Traffic {
     }
 
     /// Returns a trade, or a transfer of ether where there is no market.
-    fn usual(&mut self, snapshot: &Snapshot) -> (usize, Action) {
+    fn usual(&mut self, snapshot: &Snapshot) -> (usize, TrafficAction) {
         let from = self.any();
         let trade = self.trade(from, TRADE, snapshot).unwrap_or_else(|| {
             let value = U256::from(self.rng.random_range(ONE / 100..50 * ONE) / 1_000_000);
             let to = self.any();
-            Action { gas_limit: TRANSFER_GAS, to: self.signers[to].address(), value, input: Bytes::new() }
+            TrafficAction { gas_limit: TRANSFER_GAS, to: self.signers[to].address(), value, input: Bytes::new() }
         });
         (from, trade)
     }
 
     /// Returns the large trade or the arbitrage of this sub-block, if it has one of them.
-    fn market_maker(&mut self, snapshot: &Snapshot) -> Option<(usize, Action)> {
+    fn market_maker(&mut self, snapshot: &Snapshot) -> Option<(usize, TrafficAction)> {
         let found = self.market.as_ref()?.best_cycle(&snapshot.world);
         let Some(found) = found.filter(|found| found.profit >= U256::from(WORTH)) else {
             self.closing = None;
@@ -193,7 +193,7 @@ impl Traffic {
     }
 
     /// Returns the transaction of an arbitrage. It reverts if another one comes before it.
-    fn close(&self, from: usize, found: Arbitrage, snapshot: &Snapshot) -> Option<Action> {
+    fn close(&self, from: usize, found: Arbitrage, snapshot: &Snapshot) -> Option<TrafficAction> {
         let market = self.market.as_ref()?;
         let sender = self.signers[from].address();
         let amount = found.amount.min(balance_of(&snapshot.world, found.path[0], sender));
@@ -208,11 +208,11 @@ impl Traffic {
             deadline: deadline(snapshot),
         };
         let input = cycle.abi_encode().into();
-        Some(Action { gas_limit: CYCLE_GAS, to: market.world.router, value: U256::ZERO, input })
+        Some(TrafficAction { gas_limit: CYCLE_GAS, to: market.world.router, value: U256::ZERO, input })
     }
 
     /// Returns a trade on one of the pairs, if there are any and the account can pay for it.
-    fn trade(&mut self, from: usize, size: RangeInclusive<u32>, snapshot: &Snapshot) -> Option<Action> {
+    fn trade(&mut self, from: usize, size: RangeInclusive<u32>, snapshot: &Snapshot) -> Option<TrafficAction> {
         let market = self.market.as_ref()?;
         let (weth, router) = (market.world.weth, market.world.router);
         let pair = *market.pairs.get(self.rng.random_range(0..market.pairs.len().max(1)))?;
@@ -230,12 +230,12 @@ impl Traffic {
         };
         (amount <= funds).then(|| {
             let (value, input) = swap(&pair, weth, input, amount, sender, deadline(snapshot));
-            Action { gas_limit: SWAP_GAS, to: router, value, input }
+            TrafficAction { gas_limit: SWAP_GAS, to: router, value, input }
         })
     }
 
     /// Returns the transactions of the load in a sub-block whose block has used `used` gas.
-    fn load(&mut self, snapshot: &Snapshot, used: u64) -> Vec<Action> {
+    fn load(&mut self, snapshot: &Snapshot, used: u64) -> Vec<TrafficAction> {
         let Some(to) = self.market.as_ref().and_then(|market| market.world.load) else { return Vec::new() };
         let header = snapshot.header();
         if self.demand.0 != header.number {
@@ -248,7 +248,7 @@ impl Traffic {
         let mut load = Vec::new();
         while due >= MIN_LOAD {
             let gas_limit = due.min(MAX_TX_GAS_LIMIT_OSAKA);
-            load.push(Action { gas_limit, to, value: U256::ZERO, input: Bytes::new() });
+            load.push(TrafficAction { gas_limit, to, value: U256::ZERO, input: Bytes::new() });
             due -= gas_limit;
         }
         load
