@@ -47,6 +47,7 @@ mod raw_data;
 mod reads;
 mod remote_state;
 mod restart;
+mod send_bundle;
 mod sending;
 mod signals;
 mod snapshots;
