@@ -106,7 +106,7 @@ pub enum BundleRefusal {
         /// The hash of the transaction.
         hash: B256,
         /// The rule that it breaks.
-        error: PoolError,
+        error: Box<PoolError>,
     },
     /// The bundle is too long.
     #[error("params[0].txs: {size} bytes: expected at most {MAX_BYTES} together")]
@@ -231,7 +231,7 @@ impl Pool {
         let head = self.snapshots.newest();
         let check = |(index, sent): (usize, SentTransaction)| {
             let hash = *sent.tx.tx_hash();
-            let refused = |error| BundleRefusal::Transaction { index, hash, error };
+            let refused = |error| BundleRefusal::Transaction { index, hash, error: Box::new(error) };
             if !sent.tx.is_replay_protected() {
                 return Err(refused(PoolError::Unprotected));
             }
