@@ -118,6 +118,12 @@ pub enum Misfit {
         /// The index of the transaction in the bundle.
         index: usize,
     },
+    /// The bundle takes more time than it may.
+    #[error("the time is up after {ran} transactions of the bundle")]
+    Late {
+        /// The number of transactions that have run.
+        ran: usize,
+    },
     /// The block has not enough blob gas left.
     #[error("transaction {index} of the bundle: the block has not enough blob gas left")]
     Blobs {
@@ -154,7 +160,8 @@ impl SubBlock<'_> {
     /// Executes the transactions of a bundle at the end of the sub-block, one after the other, all or none of them. Only
     /// those for which `may_fail` holds may fail, which is to be included without success.
     ///
-    /// They run twice: first on a copy of the state, because an executor cannot take a transaction back.
+    /// They run twice: first on a copy of the state, because an executor cannot take a transaction back. That run ends
+    /// where `has_time` does not hold.
     ///
     /// # Errors
     ///
@@ -163,11 +170,15 @@ impl SubBlock<'_> {
         &mut self,
         bundle: Vec<Recovered<ChainTx>>,
         may_fail: impl Fn(&B256) -> bool,
+        has_time: impl Fn() -> bool,
     ) -> Result<(), Misfit> {
         let mut overlay = self.executor.overlay().changed_copy();
         let mut trial = ChainExecutor::new(self.spec, &mut overlay, self.header, None, &[]);
         trial.resume(self.executor.gas_used(), self.executor.blob_gas_used());
         for (index, tx) in bundle.iter().enumerate() {
+            if !has_time() {
+                return Err(Misfit::Late { ran: index });
+            }
             trial.execute(tx).map_err(|error| Misfit::Invalid { index, error })?;
             if trial.blob_gas_used() > self.max_blob_gas {
                 return Err(Misfit::Blobs { index });

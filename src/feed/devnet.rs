@@ -124,7 +124,7 @@ impl Devnet {
                 thread::yield_now();
             }
         };
-        // Bundles that do not fit run in vain. Half of the time is left to the transactions.
+        // Bundles that do not fit run in vain, so half of the time is the transactions'.
         let has_time_for_bundles = || elapsed() < picking / 2;
         extend(&self.spec, on, open, |sub_block: &mut SubBlock<'_>| {
             let mut bundled = B256Set::default();
@@ -135,7 +135,7 @@ impl Devnet {
                 give_way();
                 bundle.count_try();
                 let transactions = bundle.transactions.iter().map(|tx| tx.clone().convert()).collect();
-                match sub_block.push_all(transactions, |hash| bundle.may_revert(hash)) {
+                match sub_block.push_all(transactions, |hash| bundle.may_revert(hash), has_time_for_bundles) {
                     Ok(()) => bundled.extend(bundle.transactions.iter().map(|tx| *tx.tx_hash())),
                     Err(reason) => tracing::debug!(hash = %bundle.hash, %reason, "a bundle does not fit"),
                 }

@@ -74,24 +74,17 @@ pub struct WaitingBundle {
 /// The reason why the pool rejects a bundle.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum BundleRefusal {
-    /// The blocks of the chain are not built here.
-    #[error("{}", match built {
-        BlocksBuilt::Upstream => "the chain is an upstream's, whose blocks are not built here: \
-                                  send the bundle to a builder of that chain",
-        BlocksBuilt::Nowhere | BlocksBuilt::Here => "the chain stands still, and no block is built: \
-                                                     bundles need a devnet (--feed devnet)",
-    })]
-    NotBuilt {
-        /// The place where the blocks are built.
-        built: BlocksBuilt,
-    },
+    /// The chain stands still.
+    #[error("the chain stands still, and no block is built: bundles need a devnet (--feed devnet)")]
+    Static,
+    /// Builders of the upstream's chain build the blocks.
+    #[error("the chain is an upstream's, whose blocks are not built here: send the bundle to a builder of that chain")]
+    Upstream,
     /// The devnet has failed, and builds no more blocks.
     #[error("the devnet cannot continue ({}): {}", .0.as_str(), .0.meaning())]
     Degraded(FeedProblem),
     /// The block is sealed, or too far in the future.
-    #[error(
-        "params[0].blockNumber: {block}: expected the block being built, {open}, or one of the {BLOCKS_AHEAD} after it"
-    )]
+    #[error("block {block}: expected the block being built, {open}, or one of the {BLOCKS_AHEAD} after it")]
     Block {
         /// The block that the bundle is for.
         block: u64,
@@ -99,7 +92,7 @@ pub enum BundleRefusal {
         open: u64,
     },
     /// A transaction can be in no block.
-    #[error("params[0].txs[{index}] ({hash}): {error}")]
+    #[error("transaction {index} of the bundle ({hash}): {error}")]
     Transaction {
         /// The index of the transaction in the bundle.
         index: usize,
@@ -109,7 +102,7 @@ pub enum BundleRefusal {
         error: Box<PoolError>,
     },
     /// The bundle is too long.
-    #[error("params[0].txs: {size} bytes: expected at most {MAX_BYTES} together")]
+    #[error("{size} bytes: expected at most {MAX_BYTES} together")]
     Size {
         /// Length of the transactions in bytes, with blobs.
         size: usize,
@@ -160,12 +153,12 @@ impl Bundles {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds a bundle in place of those with the same name, and of the same bundle for the same block.
+    /// Adds a bundle in place of that with the same name; without a name, of the same bundle for the same block.
     fn add(&self, bundle: WaitingBundle, limits: &PoolLimits) -> Result<(), BundleRefusal> {
         let mut waiting = self.lock();
         let stays = |other: &Arc<WaitingBundle>| {
-            (bundle.name.is_none() || other.name != bundle.name)
-                && (other.hash, other.block) != (bundle.hash, bundle.block)
+            other.name != bundle.name
+                || (bundle.name.is_none() && (other.hash, other.block) != (bundle.hash, bundle.block))
         };
         let (mut staying, mut bytes) = (0, 0);
         for other in waiting.iter().filter(|other| stays(other)) {
@@ -253,12 +246,13 @@ impl Pool {
     fn check_built(&self) -> Result<(), BundleRefusal> {
         match self.limits.built {
             BlocksBuilt::Here => {}
-            built => return Err(BundleRefusal::NotBuilt { built }),
+            BlocksBuilt::Nowhere => return Err(BundleRefusal::Static),
+            BlocksBuilt::Upstream => return Err(BundleRefusal::Upstream),
         }
         self.snapshots.load().feed.problem().map_or(Ok(()), |problem| Err(BundleRefusal::Degraded(problem)))
     }
 
-    /// Checks that the block `number` can still be, and will soon be built.
+    /// Checks that the block `number` is being built, or soon will be.
     fn check_block(&self, number: u64) -> Result<(), BundleRefusal> {
         let open = self.snapshots.newest().header().number;
         match (open..=open.saturating_add(BLOCKS_AHEAD)).contains(&number) {
@@ -271,7 +265,7 @@ impl Pool {
     ///
     /// # Errors
     ///
-    /// Returns [`BundleRefusal::NotBuilt`] or [`BundleRefusal::Degraded`] if no blocks are built here.
+    /// Returns [`BundleRefusal::Static`], [`BundleRefusal::Upstream`] or [`BundleRefusal::Degraded`] if no blocks are built here.
     pub fn cancel_bundle(&self, name: &BundleName) -> Result<bool, BundleRefusal> {
         self.check_built()?;
         Ok(self.bundles.cancel(name))

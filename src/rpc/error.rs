@@ -246,11 +246,16 @@ impl From<PoolError> for RpcError {
 
 impl From<BundleRefusal> for RpcError {
     fn from(error: BundleRefusal) -> Self {
-        match error {
-            BundleRefusal::TooMany { .. } | BundleRefusal::Full { .. } | BundleRefusal::Size { .. } => {
-                Self::limit(error.to_string())
+        match &error {
+            BundleRefusal::TooMany { .. } | BundleRefusal::Full { .. } => Self::limit(error.to_string()),
+            BundleRefusal::Size { .. } => Self::limit(format!("params[0].txs: {error}")),
+            BundleRefusal::Block { .. } => Self::new(-32000, format!("params[0].blockNumber: {error}")),
+            BundleRefusal::Transaction { index, hash, error } => {
+                Self::new(-32000, format!("params[0].txs[{index}] ({hash}): {error}"))
             }
-            _ => Self::new(-32000, error.to_string()),
+            BundleRefusal::Static | BundleRefusal::Upstream | BundleRefusal::Degraded(_) => {
+                Self::new(-32000, error.to_string())
+            }
         }
     }
 }

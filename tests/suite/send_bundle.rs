@@ -235,7 +235,7 @@ async fn a_bundle_waits_for_its_block_and_ends_with_it() {
         let bundle = json!([{"txs": [pays(5, 0)], "blockNumber": hex(block)}]);
         let answer = node.node.call("/", "eth_sendBundle", bundle).await;
         let error = format!(
-            "params[0].blockNumber: {block}: expected the block being built, {}, or one of the 25 after it",
+            "params[0].blockNumber: block {block}: expected the block being built, {}, or one of the 25 after it",
             open + 4
         );
         match fits {

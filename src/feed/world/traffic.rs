@@ -64,7 +64,7 @@ const LARGE_TRADE_EACH: u32 = 3;
 const WORTH: u128 = 2 * ONE;
 /// Sub-blocks that an arbitrage is left to others.
 const CLOSING: RangeInclusive<u32> = 1..=2;
-/// The amount of ALPHA or BETA up to which an account rather buys it with ether than sells it.
+/// The amount of ALPHA or BETA below which an account buys it with ether more often than it sells it.
 const HOLDING: u128 = 100_000 * ONE;
 /// The base fee at which the load is as large as the target on average, in wei.
 const USUAL_BASE_FEE: u64 = 1_000_000_000;
