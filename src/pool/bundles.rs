@@ -129,7 +129,7 @@ pub enum BundleRefusal {
 
 /// The bundles that wait for their blocks, in order of arrival.
 #[derive(Debug, Default)]
-pub(super) struct Bundles(Mutex<Vec<Arc<WaitingBundle>>>);
+pub(super) struct BundleQueue(Mutex<Vec<Arc<WaitingBundle>>>);
 
 impl WaitingBundle {
     /// Returns whether the bundle is for the block `number` with this timestamp.
@@ -148,7 +148,7 @@ impl WaitingBundle {
     }
 }
 
-impl Bundles {
+impl BundleQueue {
     fn lock(&self) -> MutexGuard<'_, Vec<Arc<WaitingBundle>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -32,7 +32,7 @@ pub use self::{
     queue::PoolPlace,
 };
 use self::{
-    bundles::Bundles,
+    bundles::BundleQueue,
     keep::StoredTransaction,
     queue::{Checked, Coming, Left, Queue},
 };
@@ -82,7 +82,7 @@ pub struct Pool {
     snapshots: Arc<Snapshots>,
     store: Option<Store>,
     inner: Mutex<PoolState>,
-    bundles: Bundles,
+    bundles: BundleQueue,
     ready: broadcast::Sender<Arc<Recovered<TxEnvelope>>>,
 }
 
@@ -103,7 +103,7 @@ struct PoolState {
 impl Pool {
     /// Creates an empty pool that checks against the newest of `snapshots`, and keeps transactions in `store`, if any.
     pub fn new(spec: ChainSpec, limits: PoolLimits, snapshots: Arc<Snapshots>, store: Option<Store>) -> Self {
-        let (inner, bundles, ready) = (Mutex::default(), Bundles::default(), broadcast::Sender::new(BROADCAST));
+        let (inner, bundles, ready) = (Mutex::default(), BundleQueue::default(), broadcast::Sender::new(BROADCAST));
         Self { spec, limits, snapshots, store, inner, bundles, ready }
     }
 

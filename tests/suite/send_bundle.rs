@@ -460,7 +460,7 @@ async fn bundles_are_refused_where_no_blocks_are_built() {
     }
 }
 
-// What survives.
+// Restarts.
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_mined_bundle_survives_a_restart_and_a_waiting_one_does_not() {
