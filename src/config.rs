@@ -62,7 +62,8 @@ pub struct Config {
     /// devnet.
     #[arg(long, env = "PRESIM_FEED", value_enum, help_heading = "Source of state")]
     pub feed: Option<FeedName>,
-    /// Background transactions in each sub-block of the devnet; 0 for none. The default is 4, and 0 with --testing.
+    /// Background transactions in each sub-block of the devnet, beside the load that moves the built-in devnet's base
+    /// fee; 0 for neither. The default is 4, and 0 with --testing.
     #[arg(long, env = "PRESIM_TRAFFIC", value_name = "N", help_heading = "Source of state")]
     pub traffic: Option<u32>,
     /// Seed of the background traffic. The same seed makes the same trades.
@@ -116,6 +117,10 @@ pub struct Config {
     /// Bytes of transactions that the pool may hold, without blobs, which are dropped after their check.
     #[arg(long, env = "PRESIM_POOL_BYTES", value_name = "BYTES", default_value_t = 160 << 20, help_heading = "Sending")]
     pub pool_bytes: usize,
+    /// Bundles of `eth_sendBundle` that may wait for their blocks. Their bytes are bounded by --pool-bytes too, beside
+    /// those of the transactions.
+    #[arg(long, env = "PRESIM_POOL_BUNDLES", value_name = "N", default_value_t = 1_024, value_parser = clap::value_parser!(u32).range(1..=1_000_000), help_heading = "Sending")]
+    pub pool_bundles: u32,
     /// Per cent by which a transaction must pay more than the one in the pool that it replaces; at least 100 for blob
     /// transactions.
     #[arg(long, env = "PRESIM_POOL_PRICE_BUMP", value_name = "PERCENT", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=10_000), help_heading = "Sending")]

@@ -162,6 +162,7 @@ fn source(config: &Config) -> String {
 fn print_banner(info: &NodeInfo, source: &str) {
     let url = format!("http://{}", info.listen);
     println!("presim {} listens on {url} (and {url}/standard, as geth speaks)", env!("CARGO_PKG_VERSION"));
+    println!("WebSocket at ws://{} (and ws://{}/standard)", info.listen, info.listen);
     println!("chain id {}, head {}", info.chain_id, info.head);
     println!("{source}");
     if let Some(metrics) = info.metrics {
@@ -173,12 +174,17 @@ fn print_banner(info: &NodeInfo, source: &str) {
             println!("  {}  {}", account.address(), account.to_bytes());
         }
     }
-    if let Some(trading) = &info.trading {
+    if let Some(world) = &info.trading {
         println!("\ncontracts");
-        for (name, address) in
-            [("WETH", trading.weth), ("ALPHA", trading.alpha), ("BETA", trading.beta), ("router", trading.router)]
-        {
-            println!("  {name:6}  {address}");
+        let contracts = [
+            ("WETH", world.weth),
+            ("ALPHA", world.alpha),
+            ("BETA", world.beta),
+            ("factory", world.factory),
+            ("router", world.router),
+        ];
+        for (name, address) in contracts.into_iter().chain(info.pairs.iter().map(|pair| (pair.name, pair.address))) {
+            println!("  {name:10}  {address}");
         }
     }
     println!("\ntry it:\n{}", example(info, &url));

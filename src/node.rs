@@ -33,7 +33,10 @@ use crate::{
     config::{ApprovalPolicy, Config},
     engine::{Beginnings, load_kzg_settings},
     executor::{Drain, Executor, ExecutorConfig, LaneActor, LaneName},
-    feed::{Feed, FeedSource, StateFeed, StopFeed, world::TradingWorld},
+    feed::{
+        Feed, FeedSource, StateFeed, StopFeed,
+        world::{Market, TradingPair, TradingWorld},
+    },
     rpc::{
         Access, AccessConfig, Awake, Backend, CPU_DMA_LATENCY, Filters, Front, FrontActor, IoMemory, IoThreads,
         MetricsAccess, RequestLimits, Serve, ServerConfig, ShapeLimits, StateCompletion, Stop, Subscriptions,
@@ -75,6 +78,8 @@ pub struct NodeInfo {
     pub accounts: Vec<PrivateKeySigner>,
     /// The contracts of the trading world.
     pub trading: Option<TradingWorld>,
+    /// The pairs of the trading world.
+    pub pairs: Vec<TradingPair>,
     /// The data directory; `None` if the state ends with the process.
     pub data_dir: Option<PathBuf>,
 }
@@ -137,6 +142,7 @@ impl Node {
             head: snapshots.newest().head.number(),
             accounts: if start.builtin { start.accounts.clone() } else { Vec::new() },
             trading: start.trading,
+            pairs: start.trading.map_or_else(Vec::new, |world| Market::of(world, &snapshots.newest().world).pairs),
             data_dir: config.data_dir.clone(),
         };
         let Start { spec, source, testing, accounts, .. } = start;

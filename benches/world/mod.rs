@@ -17,7 +17,7 @@ use presim::{
     engine::{BaseFeeRule, Beginnings, Engine, Simulated, Simulation, SimulationRules},
     feed::apply::stand_on,
     meter::Meter,
-    pool::{Pool, PoolLimits},
+    pool::{BlocksBuilt, Pool, PoolLimits},
     rpc::{Backend, Filters, Handler, MethodRoute, RequestLimits, Run, ShapeLimits, SyncTimeouts, dialect::PROJECT},
     state::{CodeCache, FeedState, LocalWorld, Overlay, Published, Retention, Snapshot, Snapshots},
     store::{Commit, Store},
@@ -105,6 +105,8 @@ impl BodiesChain {
             price_bump: 0,
             min_tip: 0,
             contracts_may_send: false,
+            bundles: 0,
+            built: BlocksBuilt::Nowhere,
         };
         let (pool, codes) = (Arc::new(Pool::new(spec.clone(), limits, snapshots.clone(), None)), Arc::new(codes));
         let metrics = Metrics::default();

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use alloy_consensus::{EMPTY_ROOT_HASH, Eip658Value, Header, ReceiptEnvelope, transaction::Recovered};
+use alloy_consensus::{EMPTY_ROOT_HASH, Eip658Value, Header, ReceiptEnvelope, TxReceipt, transaction::Recovered};
 use alloy_eips::{eip4895::Withdrawals, eip7685::Requests};
 use alloy_evm::block::BlockExecutionError;
 use alloy_hardforks::EthereumHardforks;
@@ -79,7 +79,7 @@ pub fn extend(spec: &ChainSpec, on: &Snapshot, open: &OpenBlock, fill: impl FnOn
     let mut executor = ChainExecutor::new(spec, &mut overlay, &open.header, None, &[]);
     executor.resume(open.header.gas_used, open.blob_gas_used);
     let max_blob_gas = spec.blob_params(open.header.timestamp).map_or(0, |params| params.max_blob_gas_per_block());
-    let mut sub_block = SubBlock { executor, transactions: Vec::new(), gas_limit: open.header.gas_limit, max_blob_gas };
+    let mut sub_block = SubBlock { spec, header: &open.header, executor, transactions: Vec::new(), max_blob_gas };
     fill(&mut sub_block);
     let SubBlock { mut executor, transactions, .. } = sub_block;
     let mut grown = open.clone();
@@ -94,17 +94,49 @@ pub fn extend(spec: &ChainSpec, on: &Snapshot, open: &OpenBlock, fill: impl FnOn
 
 /// A sub-block being filled.
 pub struct SubBlock<'a> {
+    spec: &'a ChainSpec,
+    header: &'a Header,
     executor: ChainExecutor<'a>,
     transactions: Vec<Recovered<ChainTx>>,
-    gas_limit: u64,
     max_blob_gas: u64,
+}
+
+/// The reason why a bundle does not fit in a sub-block.
+#[derive(Debug, thiserror::Error)]
+pub enum Misfit {
+    /// A transaction cannot be included.
+    #[error("transaction {index} of the bundle: {error}")]
+    Invalid {
+        /// The index of the transaction in the bundle.
+        index: usize,
+        /// The rule that it breaks.
+        error: BlockExecutionError,
+    },
+    /// A transaction fails that must not.
+    #[error("transaction {index} of the bundle fails")]
+    Fails {
+        /// The index of the transaction in the bundle.
+        index: usize,
+    },
+    /// The bundle takes more time than it may.
+    #[error("the time is up after {ran} transactions of the bundle")]
+    Late {
+        /// The number of transactions that have run.
+        ran: usize,
+    },
+    /// The block has not enough blob gas left.
+    #[error("transaction {index} of the bundle: the block has not enough blob gas left")]
+    Blobs {
+        /// The index of the transaction in the bundle.
+        index: usize,
+    },
 }
 
 impl SubBlock<'_> {
     /// Returns the gas that the block has left.
     pub fn room(&self) -> BlockSpace {
         BlockSpace {
-            gas: self.gas_limit.saturating_sub(self.executor.gas_used()),
+            gas: self.header.gas_limit.saturating_sub(self.executor.gas_used()),
             blob_gas: self.max_blob_gas.saturating_sub(self.executor.blob_gas_used()),
         }
     }
@@ -122,6 +154,43 @@ impl SubBlock<'_> {
     pub fn push(&mut self, tx: Recovered<ChainTx>) -> Result<(), BlockExecutionError> {
         self.executor.execute(&tx)?;
         self.transactions.push(tx);
+        Ok(())
+    }
+
+    /// Executes the transactions of a bundle at the end of the sub-block, one after the other, all or none of them. Only
+    /// those for which `may_fail` holds may fail, which is to be included without success.
+    ///
+    /// They run twice: first on a copy of the state, because an executor cannot take a transaction back. That run ends
+    /// where `has_time` does not hold.
+    ///
+    /// # Errors
+    ///
+    /// Returns the [`Misfit`] of the first transaction that does not fit. The bundle then changes nothing.
+    pub fn push_all(
+        &mut self,
+        bundle: Vec<Recovered<ChainTx>>,
+        may_fail: impl Fn(&B256) -> bool,
+        has_time: impl Fn() -> bool,
+    ) -> Result<(), Misfit> {
+        let mut overlay = self.executor.overlay().changed_copy();
+        let mut trial = ChainExecutor::new(self.spec, &mut overlay, self.header, None, &[]);
+        trial.resume(self.executor.gas_used(), self.executor.blob_gas_used());
+        for (index, tx) in bundle.iter().enumerate() {
+            if !has_time() {
+                return Err(Misfit::Late { ran: index });
+            }
+            trial.execute(tx).map_err(|error| Misfit::Invalid { index, error })?;
+            if trial.blob_gas_used() > self.max_blob_gas {
+                return Err(Misfit::Blobs { index });
+            }
+            let succeeded = trial.receipts_mut().last().is_some_and(|receipt| receipt.status());
+            if !succeeded && !may_fail(tx.tx_hash()) {
+                return Err(Misfit::Fails { index });
+            }
+        }
+        for (index, tx) in bundle.into_iter().enumerate() {
+            self.push(tx).map_err(|error| Misfit::Invalid { index, error })?;
+        }
         Ok(())
     }
 }

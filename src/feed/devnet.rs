@@ -9,7 +9,7 @@ use std::{
 use alloy_consensus::transaction::Recovered;
 use alloy_eips::eip4895::Withdrawals;
 use alloy_evm::block::BlockExecutionError;
-use alloy_primitives::{Address, B256, keccak256};
+use alloy_primitives::{Address, B256, keccak256, map::B256Set};
 
 use futures::{FutureExt, future::LocalBoxFuture};
 use tokio::time::{MissedTickBehavior, interval_at};
@@ -82,9 +82,9 @@ impl Devnet {
         open_block(&self.spec, on, attributes)
     }
 
-    /// Returns the next sub-block: first the transactions that wait in `pool`, then background traffic. The last
-    /// sub-block of a block comes with its seal and the next block. Transactions that would make the sub-block late
-    /// wait for the next.
+    /// Returns the next sub-block: first the bundles for its block, then the transactions that wait in `pool`, then
+    /// background traffic. The last sub-block of a block comes with its seal and the next block. Bundles and
+    /// transactions that would make the sub-block late wait for the next.
     ///
     /// # Errors
     ///
@@ -124,12 +124,32 @@ impl Devnet {
                 thread::yield_now();
             }
         };
+        // Bundles that do not fit run in vain, so half of the time is the transactions'.
+        let has_time_for_bundles = || elapsed() < picking / 2;
         extend(&self.spec, on, open, |sub_block: &mut SubBlock<'_>| {
+            let mut bundled = B256Set::default();
+            for bundle in pool.bundles_for(open.header.number, open.header.timestamp) {
+                if !has_time_for_bundles() {
+                    break;
+                }
+                give_way();
+                bundle.count_try();
+                let transactions = bundle.transactions.iter().map(|tx| tx.clone().convert()).collect();
+                match sub_block.push_all(transactions, |hash| bundle.may_revert(hash), has_time_for_bundles) {
+                    Ok(()) => bundled.extend(bundle.transactions.iter().map(|tx| *tx.tx_hash())),
+                    Err(reason) => tracing::debug!(hash = %bundle.hash, %reason, "a bundle does not fit"),
+                }
+            }
             while has_time()
                 && let Some(ready) = best.next(sub_block.room())
             {
                 give_way();
                 let tx = ready.transaction();
+                if bundled.contains(tx.tx_hash()) {
+                    // A bundle had the transaction of the pool among its own.
+                    best.included(ready);
+                    continue;
+                }
                 match sub_block.push(Recovered::clone(tx).convert()) {
                     Ok(()) => best.included(ready),
                     Err(reason) => {

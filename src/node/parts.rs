@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use crate::{
     chain::ChainSpec,
-    config::{ApprovalPolicy, Config, RevertPolicy, UpgradePolicy},
+    config::{ApprovalPolicy, Config, FeedName, RevertPolicy, UpgradePolicy},
     engine::{BaseFeeRule, SimulationRules},
-    pool::{Pool, PoolLimits},
+    pool::{BlocksBuilt, Pool, PoolLimits},
     state::{CodeCache, Snapshots},
     store::{Store, StoreError},
     wallet::{Accounts, Approvals, Fees, Ledger, Policy, Wallet},
@@ -23,6 +23,11 @@ pub fn pool(
     snapshots: &Arc<Snapshots>,
     store: &Store,
 ) -> Result<Arc<Pool>, StoreError> {
+    let built = match config.feed() {
+        _ if config.live.upstream.is_some() => BlocksBuilt::Upstream,
+        FeedName::Devnet => BlocksBuilt::Here,
+        FeedName::Static => BlocksBuilt::Nowhere,
+    };
     let limits = PoolLimits {
         transactions: config.pool_transactions as usize,
         per_account: config.pool_account_transactions as usize,
@@ -30,6 +35,8 @@ pub fn pool(
         price_bump: config.pool_price_bump,
         min_tip: u128::from(config.pool_min_tip),
         contracts_may_send: spec.contracts_may_send(),
+        bundles: config.pool_bundles as usize,
+        built,
     };
     let kept = store.is_durable().then(|| store.clone());
     let pool = Arc::new(Pool::new(spec.clone(), limits, snapshots.clone(), kept));

@@ -19,7 +19,7 @@ use crate::{
         devnet::{Devnet, DevnetSource, publish},
         journal::{ChainIdentity, Journal},
         testing::TestingSource,
-        world::{self, TradingWorld, Traffic},
+        world::{self, Market, TradingWorld, Traffic},
     },
     rpc::{StartupReason, Testing},
     state::{CodeCache, FeedState, LocalWorld, Snapshot, Snapshots},
@@ -361,7 +361,8 @@ fn devnet(
         tracing::info!("no background traffic: no account of the test mnemonic has funds in this genesis");
         None
     } else {
-        Some(Traffic::new(traffic, config.traffic_seed, spec.chain_id(), signers, trading))
+        let market = trading.map(|world| Market::of(world, &head.world));
+        Some(Traffic::new(traffic, config.traffic_seed, spec.chain_id(), config.sub_blocks, signers, market))
     };
     Devnet::new(clock, spec.clone(), config.sub_blocks, config.sub_block(), config.fee_recipient, traffic)
 }

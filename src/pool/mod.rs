@@ -2,10 +2,11 @@
 //!
 //! The pool rejects what geth's pools reject, with the same messages. It has none of geth's protections against floods
 //! from a public network: one transaction in flight for delegated accounts, accounts reserved to blobs or to all other
-//! types, and a maximum age of transactions.
+//! types, and a maximum age of transactions. Bundles wait beside the transactions, in memory.
 
 mod account;
 mod best;
+mod bundles;
 mod content;
 mod decode;
 mod error;
@@ -23,6 +24,7 @@ use tokio::sync::broadcast;
 pub use self::{
     account::Pooled,
     best::{Best, BlockFees, BlockSpace, Ready},
+    bundles::{BlocksBuilt, BundleName, BundleRefusal, SentBundle, WaitingBundle},
     content::{PoolStatus, SenderContent},
     decode::SentTransaction,
     error::PoolError,
@@ -30,6 +32,7 @@ pub use self::{
     queue::PoolPlace,
 };
 use self::{
+    bundles::BundleQueue,
     keep::StoredTransaction,
     queue::{Checked, Coming, Left, Queue},
 };
@@ -57,6 +60,10 @@ pub struct PoolLimits {
     pub min_tip: u128,
     /// Whether contracts may send transactions, which EIP-3607 forbids.
     pub contracts_may_send: bool,
+    /// Maximum number of bundles. Their bytes are bounded by `bytes`, beside those of the transactions.
+    pub bundles: usize,
+    /// The place where the blocks are built, which is where bundles are mined.
+    pub built: BlocksBuilt,
 }
 
 /// The transaction pool, shared by the senders and the block producer.
@@ -75,6 +82,7 @@ pub struct Pool {
     snapshots: Arc<Snapshots>,
     store: Option<Store>,
     inner: Mutex<PoolState>,
+    bundles: BundleQueue,
     ready: broadcast::Sender<Arc<Recovered<TxEnvelope>>>,
 }
 
@@ -95,7 +103,8 @@ struct PoolState {
 impl Pool {
     /// Creates an empty pool that checks against the newest of `snapshots`, and keeps transactions in `store`, if any.
     pub fn new(spec: ChainSpec, limits: PoolLimits, snapshots: Arc<Snapshots>, store: Option<Store>) -> Self {
-        Self { spec, limits, snapshots, store, inner: Mutex::default(), ready: broadcast::Sender::new(BROADCAST) }
+        let (inner, bundles, ready) = (Mutex::default(), BundleQueue::default(), broadcast::Sender::new(BROADCAST));
+        Self { spec, limits, snapshots, store, inner, bundles, ready }
     }
 
     /// Restores the stored transactions, even beyond the limits. Logs and drops those that the accounts no longer
@@ -334,8 +343,10 @@ impl Pool {
         self.forget(inner.queue.take_left().iter().map(Left::hash).collect());
     }
 
-    /// Removes transactions that were mined or no longer can be. Called after each publication; looks up each sender.
+    /// Removes transactions and bundles that were mined or no longer can be. Called after each publication; looks up
+    /// each sender.
     pub fn advance(&self) {
+        self.bundles.advance(&self.snapshots.load());
         let mut inner = self.lock();
         inner.own.clear();
         if inner.queue.len() == 0 {

@@ -10,7 +10,12 @@ use jsonrpsee::types::{ErrorObject, ErrorObjectOwned};
 use serde::Serialize;
 
 use crate::{
-    engine::SimulationError, executor::Refused, meter::Stopped, pool::PoolError, state::UnknownBlock, store::StoreError,
+    engine::SimulationError,
+    executor::Refused,
+    meter::Stopped,
+    pool::{BundleRefusal, PoolError},
+    state::UnknownBlock,
+    store::StoreError,
 };
 
 /// EIP-7966: no receipt came in time.
@@ -235,6 +240,22 @@ impl From<PoolError> for RpcError {
         match error {
             PoolError::Store(error) => error.into(),
             other => Self::new(-32000, other.to_string()),
+        }
+    }
+}
+
+impl From<BundleRefusal> for RpcError {
+    fn from(error: BundleRefusal) -> Self {
+        match &error {
+            BundleRefusal::TooMany { .. } | BundleRefusal::Full { .. } => Self::limit(error.to_string()),
+            BundleRefusal::Size { .. } => Self::limit(format!("params[0].txs: {error}")),
+            BundleRefusal::Block { .. } => Self::new(-32000, format!("params[0].blockNumber: {error}")),
+            BundleRefusal::Transaction { index, hash, error } => {
+                Self::new(-32000, format!("params[0].txs[{index}] ({hash}): {error}"))
+            }
+            BundleRefusal::Static | BundleRefusal::Upstream | BundleRefusal::Degraded(_) => {
+                Self::new(-32000, error.to_string())
+            }
         }
     }
 }

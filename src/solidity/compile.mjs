@@ -23,7 +23,7 @@ const targets = [
     file: "artifacts.json",
     /** One line per contract, in this order. */
     text: (contract) => {
-      const lines = ["Weth", "Token", "Factory", "Pair", "Router"].map((name) => {
+      const lines = ["Weth", "Token", "Factory", "Pair", "Router", "Load"].map((name) => {
         const { abi, bytecode } = contract(name);
         return `${JSON.stringify(name)}: ${JSON.stringify({ compiler: solc.version(), abi, creationCode: bytecode })}`;
       });

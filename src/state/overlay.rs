@@ -301,6 +301,11 @@ impl Overlay {
         (world, changes)
     }
 
+    /// Returns an overlay without changes over the base with the changes applied. `BLOCKHASH` reads the same hashes.
+    pub fn changed_copy(&self) -> Self {
+        Self::new(self.changed_world(), self.hashes.clone())
+    }
+
     /// Settles the changes: [`Overlay::changes`] begins anew, and reads return the same as before.
     pub fn settle(&mut self) {
         for entry in self.entries[..self.ids.len()].iter_mut().filter(|entry| entry.is_changed) {

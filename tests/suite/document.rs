@@ -49,6 +49,8 @@ fn examples() -> Vec<(&'static str, Value)> {
         ("eth_estimateGas", json!([call, "latest", accounts, {}])),
         ("eth_createAccessList", json!([call, "latest", accounts, {}])),
         ("eth_callBundle", json!([bundle])),
+        ("eth_sendBundle", json!([{"txs": [SIGNED], "blockNumber": "0x1"}])),
+        ("eth_cancelBundle", json!([{"replacementUuid": "one"}])),
         ("eth_callMany", json!([bundles, {"blockNumber": "latest"}, accounts, 1000])),
         ("debug_traceCall", json!([call, "latest", options])),
         ("debug_traceCallMany", json!([bundles, {"blockNumber": "latest"}, options])),

@@ -173,12 +173,19 @@ async fn the_curl_of_the_banner_works_on_a_chain_without_the_trading_world() {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_banner_names_chain_accounts_and_contracts() {
     let presim = Presim::start(&[]);
-    // The first account of the test mnemonic, and its key; WETH.
+    let websocket = presim.url.replace("http://", "ws://");
+    // The first account of the test mnemonic, and its key; WETH, the factory and the pairs.
     for part in [
         "chain id 31337",
         "0xf39Fd6e51aad88F6F4ce6aB8827279cffFb92266",
         "0xac0974bec39a17e36ba4a6b4d238ff944bacb478cbed5efcae784d7bf4f2ff80",
-        "0x5FbDB2315678afecb367f032d93F642f64180aa3",
+        "WETH        0x5FbDB2315678afecb367f032d93F642f64180aa3",
+        "factory     0xCf7Ed3AccA5a467e9e704C703E8D87F634fB0Fc9",
+        "router      0xDc64a140Aa3E981100a9becA4E685f962f0cF6C9",
+        "ALPHA/BETA  0x29E8a5C605502EDe39C69d75DEb36483dDda2C9D",
+        "WETH/ALPHA  0xee48C640427246F01f96c32897AD9B6ab6964fE7",
+        "WETH/BETA   0x",
+        &format!("WebSocket at {websocket} "),
         "/standard",
         "in memory",
     ] {

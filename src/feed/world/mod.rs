@@ -1,15 +1,19 @@
 //! The devnet's accounts, its trading world, and the background traffic in it.
 
+mod market;
 mod traffic;
 
-pub use traffic::Traffic;
+pub use self::{
+    market::{Market, TradingPair},
+    traffic::Traffic,
+};
 
 use std::{collections::BTreeMap, ops::Range, sync::OnceLock};
 
 use alloy_eips::{eip2935, eip4788, eip7002, eip7251, eip7840::BlobParams};
 use alloy_evm::Evm;
 use alloy_genesis::{ChainConfig, Genesis, GenesisAccount};
-use alloy_primitives::{Address, Bytes, TxKind, U256};
+use alloy_primitives::{Address, Bytes, TxKind, U256, address};
 use alloy_signer_local::{MnemonicBuilder, PrivateKeySigner, coins_bip39::English};
 use alloy_sol_types::{SolCall, SolValue, sol};
 use revm::{
@@ -30,8 +34,11 @@ const MNEMONIC: &str = "test test test test test test test test test test test j
 const ACCOUNTS: usize = 10;
 /// The number of accounts for background traffic, which follow those of the user.
 const TRAFFIC_ACCOUNTS: usize = 10;
-/// The balance of each account: 10,000 ether, in wei.
+/// The balance of each account of the user: 10,000 ether, in wei.
 const BALANCE: u128 = 10_000 * ONE;
+/// The balance of each account of background traffic, in wei. The fees of the load would use up 10,000 ether within
+/// weeks.
+const TRAFFIC_BALANCE: u128 = 1_000_000 * ONE;
 /// One ether, or one token.
 const ONE: u128 = 1_000_000_000_000_000_000;
 /// The devnet's chain id.
@@ -52,6 +59,8 @@ sol! {
     interface IRouter {
         function addLiquidity(address tokenA, address tokenB, uint256 amountADesired, uint256 amountBDesired, uint256 amountAMin, uint256 amountBMin, address to, uint256 deadline) external returns (uint256 amountA, uint256 amountB, uint256 liquidity);
         function swapExactTokensForTokens(uint256 amountIn, uint256 amountOutMin, address[] calldata path, address to, uint256 deadline) external returns (uint256[] memory amounts);
+        function swapExactETHForTokens(uint256 amountOutMin, address[] calldata path, address to, uint256 deadline) external payable returns (uint256[] memory amounts);
+        function swapExactTokensForETH(uint256 amountIn, uint256 amountOutMin, address[] calldata path, address to, uint256 deadline) external returns (uint256[] memory amounts);
     }
 }
 
@@ -64,8 +73,19 @@ pub struct TradingWorld {
     pub alpha: Address,
     /// The token BETA.
     pub beta: Address,
-    /// The router of the pairs ALPHA/BETA and WETH/ALPHA.
+    /// The factory of the pairs. Stores of earlier versions do not name it.
+    #[serde(default = "usual_factory")]
+    pub factory: Address,
+    /// The router of the pairs.
     pub router: Address,
+    /// The contract that uses gas without work, for traffic; `None` in a world of an earlier version, which has none.
+    #[serde(default)]
+    pub load: Option<Address>,
+}
+
+/// Returns the address of the factory in every trading world, because the first account creates it with its nonce 3.
+const fn usual_factory() -> Address {
+    address!("0xCf7Ed3AccA5a467e9e704C703E8D87F634fB0Fc9")
 }
 
 /// The reason why the trading world cannot be built: the artifacts do not fit the set-up.
@@ -215,7 +235,7 @@ pub fn build(
         let beta = setup.create(
             "Beta",
             owner,
-            code("Token", ("Beta", "BETA", tokens(3_000_000), owner).abi_encode_params())?,
+            code("Token", ("Beta", "BETA", tokens(5_000_000), owner).abi_encode_params())?,
         )?;
         let alpha = setup.create(
             "Alpha",
@@ -224,7 +244,7 @@ pub fn build(
         )?;
         let factory = setup.create("Factory", owner, code("Factory", Vec::new())?)?;
         let router = setup.create("Router", owner, code("Router", (factory, weth).abi_encode_params())?)?;
-        setup.call("deposit", owner, weth, tokens(1_000), &IWeth::depositCall {})?;
+        setup.call("deposit", owner, weth, tokens(2_000), &IWeth::depositCall {})?;
         for account in &accounts {
             for token in [weth, alpha, beta] {
                 setup.call(
@@ -236,9 +256,12 @@ pub fn build(
                 )?;
             }
         }
-        for (token_a, amount_a, token_b, amount_b) in
-            [(alpha, 1_000_000, beta, 1_000_000), (weth, 1_000, alpha, 2_000_000)]
-        {
+        for (token_a, amount_a, token_b, amount_b) in [
+            (alpha, 1_000_000, beta, 1_000_000),
+            (weth, 1_000, alpha, 2_000_000),
+            // The price is that of the other two pairs, so that no cycle over the three is profitable yet.
+            (weth, 1_000, beta, 2_000_000),
+        ] {
             let add = IRouter::addLiquidityCall {
                 tokenA: token_a,
                 tokenB: token_b,
@@ -264,10 +287,12 @@ pub fn build(
                 setup.transfer(token, users[1], *to, tokens(100_000))?;
             }
         }
-        TradingWorld { weth, alpha, beta, router }
+        let load = Some(setup.create("Load", owner, code("Load", Vec::new())?)?);
+        TradingWorld { weth, alpha, beta, factory, router, load }
     };
-    for account in &accounts {
-        overlay.set(*account, Some(U256::from(BALANCE)), (*account != owner).then_some(0), None);
+    for (index, account) in accounts.iter().enumerate() {
+        let balance = if index < ACCOUNTS { BALANCE } else { TRAFFIC_BALANCE };
+        overlay.set(*account, Some(U256::from(balance)), (*account != owner).then_some(0), None);
     }
     state.apply_many(&overlay.changes().cloned().collect::<Vec<_>>());
     Ok((state, world))

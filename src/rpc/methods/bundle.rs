@@ -1,4 +1,4 @@
-//! Signed bundles: `eth_callBundle`, with the fields that Flashbots documents.
+//! Signed bundles, with the fields that Flashbots documents: `eth_callBundle` runs them, `eth_sendBundle` has them mined.
 
 use std::{
     fmt::Display,
@@ -12,6 +12,7 @@ use serde::{Serialize, Serializer};
 use super::{Backend, Run};
 use crate::{
     engine::{BundleError, BundleResult, BundleTx, HaltText, SimulationError},
+    pool::{BundleName, SentBundle},
     rpc::{encode, error::RpcError, wire::ParsedBundle},
 };
 
@@ -58,7 +59,33 @@ struct TxResult {
     revert: Option<Bytes>,
 }
 
+/// The result of `eth_sendBundle`.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct SendBundleResult {
+    bundle_hash: B256,
+}
+
 impl Backend {
+    /// Answers `eth_sendBundle`.
+    pub(super) fn send_bundle(
+        &self,
+        run: &mut Run<'_>,
+        (bundle, uuid): (SentBundle, Option<String>),
+    ) -> Result<(), RpcError> {
+        let name = uuid.map(|uuid| BundleName { client: run.client.map(str::to_owned), uuid });
+        let bundle_hash = self.pool.add_bundle(SentBundle { name, ..bundle })?;
+        encode::value(&mut run.out, &SendBundleResult { bundle_hash });
+        Ok(())
+    }
+
+    /// Answers `eth_cancelBundle`: whether a bundle waited.
+    pub(super) fn cancel_bundle(&self, run: &mut Run<'_>, uuid: String) -> Result<(), RpcError> {
+        let name = BundleName { client: run.client.map(str::to_owned), uuid };
+        encode::value(&mut run.out, &self.pool.cancel_bundle(&name)?);
+        Ok(())
+    }
+
     pub(super) fn call_bundle(
         &self,
         run: &mut Run<'_>,

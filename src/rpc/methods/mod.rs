@@ -243,6 +243,8 @@ impl MethodRoute {
             .commits(),
         Self::new("eth_sendRawTransactionSync", On(Read), Handler::SendAndWait).upstream(UpstreamUse::Sends).commits(),
         run!("eth_sendTransaction", On(Read), wire::parse_sending, Backend::send_transaction).commits(),
+        run!("eth_sendBundle", On(Read), wire::parse_sent_bundle, Backend::send_bundle).commits(),
+        run!("eth_cancelBundle", Inline, wire::parse_cancelled_bundle, Backend::cancel_bundle).commits(),
         run!("eth_accounts", Inline, wire::parse_none, Backend::accounts),
         // The pool.
         run!("txpool_status", On(Read), wire::parse_none, Backend::pool_status),

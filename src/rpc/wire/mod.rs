@@ -19,7 +19,7 @@ mod trace;
 mod wallet;
 
 pub use block::{parse_block, parse_hash, parse_one_block, parse_place};
-pub use bundle::{ParsedBundle, parse_bundle};
+pub use bundle::{ParsedBundle, parse_bundle, parse_cancelled_bundle, parse_sent_bundle};
 pub use call::{ShapeLimits, parse_access_list, parse_call, parse_estimate};
 pub use fee::{FeeHistoryRequest, parse_fee_history};
 pub use log::{LogFilter, LogRange, parse_logs};

@@ -61,6 +61,14 @@ async fn start(upstream: &str, config: &Value, flags: &[&str]) -> TestNode {
     started.unwrap_or_else(|error| panic!("the node did not start: {error:#}"))
 }
 
+/// Starts an upstream, and a node that follows it.
+pub async fn follower() -> (SmallUpstream, TestNode) {
+    let chain = built::Built::ethereum();
+    let upstream = serve(&[&chain]).await;
+    let node = start(&upstream.url(), &chain.config, &[]).await;
+    (upstream, node)
+}
+
 /// Starts an upstream that has these blocks.
 async fn serve(blocks: &[&built::Built]) -> SmallUpstream {
     let chain = UpstreamChain::new(blocks.iter().map(|built| built.block.clone()).collect());

@@ -13,7 +13,7 @@ use presim::{
         live::{FlashblockSource, LiveLimits, LiveSource, canonical_snapshot},
         upstream::{Fetcher, FetcherConfig, Heads, Upstream, UpstreamBlock, UpstreamConfig},
     },
-    pool::{Pool, PoolLimits},
+    pool::{BlocksBuilt, Pool, PoolLimits},
     state::{
         CodeCache, FeedProblem, FeedState, Lookup, Published, RemoteState, Retention, Snapshot, SnapshotId, Snapshots,
         World,
@@ -207,6 +207,8 @@ impl LiveWorld {
             price_bump: 0,
             min_tip: 0,
             contracts_may_send: false,
+            bundles: 0,
+            built: BlocksBuilt::Nowhere,
         };
         let pool = Pool::new(self.truth.spec.clone(), limits, self.snapshots.clone(), None);
         Feed::new(self.snapshots.clone(), Arc::new(pool), &self.metrics)

@@ -1,0 +1,278 @@
+//! Bundles: signed transactions that are mined together in one block, or not at all.
+
+use std::sync::{
+    Arc, Mutex, MutexGuard, PoisonError,
+    atomic::{AtomicU32, Ordering::Relaxed},
+};
+
+use alloy_consensus::{TxEnvelope, transaction::Recovered};
+use alloy_primitives::{B256, Keccak256};
+
+use super::{Pool, PoolError, PoolLimits, SentTransaction, rules};
+use crate::state::{FeedProblem, Published};
+
+/// Blocks after the one being built for which a bundle may be sent.
+const BLOCKS_AHEAD: u64 = 25;
+/// Maximum length of a bundle's transactions together in bytes, as Flashbots documents it for its relay.
+const MAX_BYTES: usize = 300_000;
+
+/// The place where the blocks of a pool's chain are built.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BlocksBuilt {
+    /// The node builds the blocks.
+    Here,
+    /// The chain stands still.
+    Nowhere,
+    /// Builders of the upstream's chain build the blocks.
+    Upstream,
+}
+
+/// A bundle as a client sends it.
+#[derive(Clone, Debug)]
+pub struct SentBundle {
+    /// The transactions in their order. Not empty.
+    pub transactions: Vec<SentTransaction>,
+    /// The number of the block that the bundle is for.
+    pub block: u64,
+    /// The earliest timestamp of that block, in Unix seconds.
+    pub min_timestamp: u64,
+    /// The latest timestamp of that block, in Unix seconds.
+    pub max_timestamp: u64,
+    /// The hashes of the transactions that may revert. Each is that of a transaction of the bundle.
+    pub may_revert: Vec<B256>,
+    /// The name under which the client replaces and cancels the bundle.
+    pub name: Option<BundleName>,
+}
+
+/// The name of a bundle: the client, if clients have names, and its `replacementUuid`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BundleName {
+    /// The client's name. `None` if clients have no tokens.
+    pub client: Option<String>,
+    /// The client's name of the bundle.
+    pub uuid: String,
+}
+
+/// A bundle that waits for its block.
+#[derive(Debug)]
+pub struct WaitingBundle {
+    /// Keccak hash of the transactions' hashes.
+    pub hash: B256,
+    /// The transactions in their order, with their senders.
+    pub transactions: Vec<Recovered<TxEnvelope>>,
+    block: u64,
+    min_timestamp: u64,
+    max_timestamp: u64,
+    may_revert: Vec<B256>,
+    name: Option<BundleName>,
+    /// Length of the transactions in bytes.
+    size: usize,
+    /// Sub-blocks in which the bundle was tried.
+    tries: AtomicU32,
+}
+
+/// The reason why the pool rejects a bundle.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum BundleRefusal {
+    /// The chain stands still.
+    #[error("the chain stands still, and no block is built: bundles need a devnet (--feed devnet)")]
+    Static,
+    /// Builders of the upstream's chain build the blocks.
+    #[error("the chain is an upstream's, whose blocks are not built here: send the bundle to a builder of that chain")]
+    Upstream,
+    /// The devnet has failed, and builds no more blocks.
+    #[error("the devnet cannot continue ({}): {}", .0.as_str(), .0.meaning())]
+    Degraded(FeedProblem),
+    /// The block is sealed, or too far in the future.
+    #[error("block {block}: expected the block being built, {open}, or one of the {BLOCKS_AHEAD} after it")]
+    Block {
+        /// The block that the bundle is for.
+        block: u64,
+        /// The block being built.
+        open: u64,
+    },
+    /// A transaction can be in no block.
+    #[error("transaction {index} of the bundle ({hash}): {error}")]
+    Transaction {
+        /// The index of the transaction in the bundle.
+        index: usize,
+        /// The hash of the transaction.
+        hash: B256,
+        /// The rule that it breaks.
+        error: Box<PoolError>,
+    },
+    /// The bundle is too long.
+    #[error("{size} bytes: expected at most {MAX_BYTES} together")]
+    Size {
+        /// Length of the transactions in bytes, with blobs.
+        size: usize,
+    },
+    /// As many bundles wait as may.
+    #[error("{waiting} bundles wait already: expected at most {most} (--pool-bundles): send it again in a later block")]
+    TooMany {
+        /// The number of bundles that wait.
+        waiting: usize,
+        /// The bound.
+        most: usize,
+    },
+    /// The bundles that wait take as many bytes as they may.
+    #[error(
+        "the bundles that wait already leave {left} bytes: expected at least {size} (--pool-bytes): send it again in a later block"
+    )]
+    Full {
+        /// Bytes that are left.
+        left: usize,
+        /// Length of the bundle in bytes.
+        size: usize,
+    },
+}
+
+/// The bundles that wait for their blocks, in order of arrival.
+#[derive(Debug, Default)]
+pub(super) struct BundleQueue(Mutex<Vec<Arc<WaitingBundle>>>);
+
+impl WaitingBundle {
+    /// Returns whether the bundle is for the block `number` with this timestamp.
+    const fn is_for(&self, number: u64, timestamp: u64) -> bool {
+        self.block == number && self.min_timestamp <= timestamp && timestamp <= self.max_timestamp
+    }
+
+    /// Returns whether the transaction with this hash may revert.
+    pub fn may_revert(&self, hash: &B256) -> bool {
+        self.may_revert.contains(hash)
+    }
+
+    /// Records that the bundle was tried in a sub-block.
+    pub fn count_try(&self) {
+        self.tries.fetch_add(1, Relaxed);
+    }
+}
+
+impl BundleQueue {
+    fn lock(&self) -> MutexGuard<'_, Vec<Arc<WaitingBundle>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Adds a bundle in place of that with the same name; without a name, of the same bundle for the same block.
+    fn add(&self, bundle: WaitingBundle, limits: &PoolLimits) -> Result<(), BundleRefusal> {
+        let mut waiting = self.lock();
+        let stays = |other: &Arc<WaitingBundle>| {
+            other.name != bundle.name
+                || (bundle.name.is_none() && (other.hash, other.block) != (bundle.hash, bundle.block))
+        };
+        let (mut staying, mut bytes) = (0, 0);
+        for other in waiting.iter().filter(|other| stays(other)) {
+            (staying, bytes) = (staying + 1, bytes + other.size);
+        }
+        if staying >= limits.bundles {
+            return Err(BundleRefusal::TooMany { waiting: staying, most: limits.bundles });
+        }
+        let left = limits.bytes.saturating_sub(bytes);
+        if bundle.size > left {
+            return Err(BundleRefusal::Full { left, size: bundle.size });
+        }
+        waiting.retain(stays);
+        waiting.push(Arc::new(bundle));
+        Ok(())
+    }
+
+    fn cancel(&self, name: &BundleName) -> bool {
+        let mut waiting = self.lock();
+        let before = waiting.len();
+        waiting.retain(|bundle| bundle.name.as_ref() != Some(name));
+        waiting.len() < before
+    }
+
+    /// Returns the bundles for a block, those first that were tried least, in order of arrival.
+    fn of_block(&self, number: u64, timestamp: u64) -> Vec<Arc<WaitingBundle>> {
+        let mut bundles: Vec<_> =
+            self.lock().iter().filter(|bundle| bundle.is_for(number, timestamp)).cloned().collect();
+        bundles.sort_by_key(|bundle| bundle.tries.load(Relaxed));
+        bundles
+    }
+
+    /// Drops the bundles of sealed blocks, and those of the open block with a transaction that is in a block already.
+    pub(super) fn advance(&self, published: &Published) {
+        let mut waiting = self.lock();
+        if waiting.is_empty() {
+            return;
+        }
+        let newest = &published.newest;
+        let (head, open) = (newest.head.number(), newest.header().number);
+        let is_mined =
+            |bundle: &WaitingBundle| bundle.transactions.iter().any(|tx| published.transaction(tx.tx_hash()).is_some());
+        waiting.retain(|bundle| bundle.block > head && !(bundle.block <= open && is_mined(bundle)));
+    }
+}
+
+impl Pool {
+    /// Adds a bundle and returns its hash. It waits in memory only, and is tried in each sub-block of its block until it
+    /// is mined, or the block is sealed. Its transactions are not visible before they are mined.
+    ///
+    /// # Errors
+    ///
+    /// Returns the [`BundleRefusal`] of the first check that fails. Nonces and balances are not checked, because the
+    /// state in the bundle's block is not known yet.
+    pub fn add_bundle(&self, sent: SentBundle) -> Result<B256, BundleRefusal> {
+        self.check_built()?;
+        let SentBundle { transactions, block, min_timestamp, max_timestamp, may_revert, name } = sent;
+        self.check_block(block)?;
+        let size = transactions.iter().map(|sent| sent.size).sum();
+        if size > MAX_BYTES {
+            return Err(BundleRefusal::Size { size });
+        }
+        let head = self.snapshots.newest();
+        let check = |(index, sent): (usize, SentTransaction)| {
+            let hash = *sent.tx.tx_hash();
+            let refused = |error| BundleRefusal::Transaction { index, hash, error: Box::new(error) };
+            if !sent.tx.is_replay_protected() {
+                return Err(refused(PoolError::Unprotected));
+            }
+            // A bundle may pay the producer in another way than by tips.
+            rules::check(&self.spec, head.header(), 0, sent).map_err(refused)
+        };
+        let transactions: Vec<_> = transactions.into_iter().enumerate().map(check).collect::<Result<_, _>>()?;
+        let mut hash = Keccak256::new();
+        transactions.iter().for_each(|tx| hash.update(tx.tx_hash()));
+        let hash = hash.finalize();
+        let size = transactions.iter().map(|tx| tx.eip2718_encoded_length()).sum();
+        let tries = AtomicU32::new(0);
+        let bundle =
+            WaitingBundle { hash, transactions, block, min_timestamp, max_timestamp, may_revert, name, size, tries };
+        self.bundles.add(bundle, &self.limits)?;
+        Ok(hash)
+    }
+
+    fn check_built(&self) -> Result<(), BundleRefusal> {
+        match self.limits.built {
+            BlocksBuilt::Here => {}
+            BlocksBuilt::Nowhere => return Err(BundleRefusal::Static),
+            BlocksBuilt::Upstream => return Err(BundleRefusal::Upstream),
+        }
+        self.snapshots.load().feed.problem().map_or(Ok(()), |problem| Err(BundleRefusal::Degraded(problem)))
+    }
+
+    /// Checks that the block `number` is being built, or soon will be.
+    fn check_block(&self, number: u64) -> Result<(), BundleRefusal> {
+        let open = self.snapshots.newest().header().number;
+        match (open..=open.saturating_add(BLOCKS_AHEAD)).contains(&number) {
+            true => Ok(()),
+            false => Err(BundleRefusal::Block { block: number, open }),
+        }
+    }
+
+    /// Cancels the bundles with this name that are not mined yet. Returns whether there were any.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`BundleRefusal::Static`], [`BundleRefusal::Upstream`] or [`BundleRefusal::Degraded`] if no blocks are built here.
+    pub fn cancel_bundle(&self, name: &BundleName) -> Result<bool, BundleRefusal> {
+        self.check_built()?;
+        Ok(self.bundles.cancel(name))
+    }
+
+    /// Returns the bundles to be tried in a sub-block of the block `number` with this timestamp, in their order.
+    pub fn bundles_for(&self, number: u64, timestamp: u64) -> Vec<Arc<WaitingBundle>> {
+        self.bundles.of_block(number, timestamp)
+    }
+}
