@@ -169,6 +169,14 @@ impl ChainSpec {
         }
     }
 
+    /// Returns whether the chain's rules change after block `number` at `timestamp`.
+    pub fn changes_after(&self, number: u64, timestamp: u64) -> bool {
+        let rules = |number: u64, timestamp: u64| {
+            (self.fork(&Header { number, timestamp, ..Header::default() }), self.blob_params(timestamp))
+        };
+        rules(number, timestamp) != rules(u64::MAX, u64::MAX)
+    }
+
     /// Returns the target, maximum and price curve of blobs at `timestamp` (EIP-7840, EIP-7892). Returns `None` before
     /// Cancun, and on the OP stack, which has no blobs.
     pub fn blob_params(&self, timestamp: u64) -> Option<BlobParams> {

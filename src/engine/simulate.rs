@@ -12,7 +12,8 @@ use std::{cmp::Ordering, collections::BTreeMap, sync::Arc};
 use alloy_consensus::{Header, TxType};
 use alloy_eips::{
     eip2930::AccessList, eip2935::HISTORY_STORAGE_ADDRESS, eip4788::BEACON_ROOTS_ADDRESS, eip4895::Withdrawals,
-    eip6110, eip7685::Requests,
+    eip6110, eip7002::WITHDRAWAL_REQUEST_PREDEPLOY_ADDRESS, eip7251::CONSOLIDATION_REQUEST_PREDEPLOY_ADDRESS,
+    eip7685::Requests,
 };
 use alloy_evm::{
     Evm,
@@ -209,6 +210,12 @@ impl Engine<'_> {
         let Self { spec, rules, codes, ref mut overlay } = *self;
         note_plan(simulation, overlay);
         let plan = plan(spec, snapshot, simulation, rules)?;
+        if let [first, _, ..] = plan.as_slice()
+            && spec.changes_after(first.number, first.time)
+        {
+            // A later block may be the first of a fork.
+            overlay.note_block(BlockReads::NUMBER | BlockReads::TIMESTAMP);
+        }
         let mut simulator = Simulator {
             spec,
             codes,
@@ -219,36 +226,13 @@ impl Engine<'_> {
             parent: &snapshot.head.header,
             roots: snapshot.world.local().filter(|_| rules.state_roots).map(StateRoots::of),
         };
-        let last = plan.len().saturating_sub(1);
-        // The tries after a block are not saved, so where roots are computed, only the first block's beginning is shared.
-        let begins_later = |until: &Until| {
-            let mut asked = plan.iter().enumerate().filter(|(_, planned)| !planned.filler);
-            asked.nth(until.block()).is_some_and(|(index, _)| index > 0)
-        };
-        if simulator.roots.is_some() && until.as_ref().is_some_and(begins_later) {
-            return Ok(simulator.state);
-        }
-        let mut asked = plan.iter().take(simulator.state.index).filter(|planned| !planned.filler).count();
-        for (index, planned) in plan.into_iter().enumerate().skip(simulator.state.index) {
-            let place = BlockPlace { asked, is_first: index == 0, is_last: index == last };
-            asked += usize::from(!planned.filler);
-            simulator.state.index = index;
-            let end = until.filter(|until| until.block() == place.asked && !planned.filler);
-            if end == Some(Until::Overrides(place.asked)) {
-                return Ok(simulator.state);
-            }
-            match simulator.block::<F>(planned, place, end)? {
-                BlockEnd::Paused => return Ok(simulator.state),
-                BlockEnd::Broken(call) => {
-                    simulator.state.dropped = Some(CallPlace { block: place.asked, call });
-                    break;
-                }
-                BlockEnd::Done => {}
-            }
-        }
+        let ran = simulator.blocks::<F>(plan, until);
         let state = simulator.state;
-        overlay.note_block(state.block_reads);
-        Ok(state)
+        // What an error follows from is read, too.
+        if !matches!(ran, Ok(BlockEnd::Paused)) {
+            overlay.note_block(state.block_reads);
+        }
+        ran.map(|_| state)
     }
 }
 
@@ -359,8 +343,17 @@ fn note_plan(simulation: &Simulation, overlay: &mut Overlay) {
         if block.block.time.is_some() {
             overlay.note_block(BlockReads::TIMESTAMP);
         }
+        // System calls, which are not recorded, run in the accounts as they are overridden.
+        if block.state.iter().any(|(address, _)| BEFORE_CALLS.contains(address) || AFTER_CALLS.contains(address)) {
+            overlay.note_everything();
+        }
     }
 }
+
+/// The contracts that system calls run before the calls of a block.
+const BEFORE_CALLS: [Address; 2] = [HISTORY_STORAGE_ADDRESS, BEACON_ROOTS_ADDRESS];
+/// The contracts that system calls run after the calls of a block, if another block follows.
+const AFTER_CALLS: [Address; 2] = [WITHDRAWAL_REQUEST_PREDEPLOY_ADDRESS, CONSOLIDATION_REQUEST_PREDEPLOY_ADDRESS];
 
 struct Simulator<'a> {
     spec: &'a ChainSpec,
@@ -395,6 +388,42 @@ struct BlockPlace {
 }
 
 impl Simulator<'_> {
+    /// Runs the blocks, up to `until`.
+    fn blocks<F: FamilyEvm>(
+        &mut self,
+        plan: Vec<PlannedBlock<'_>>,
+        until: Option<Until>,
+    ) -> Result<BlockEnd, SimulationError> {
+        let last = plan.len().saturating_sub(1);
+        // The tries after a block are not saved, so where roots are computed, only the first block's beginning is shared.
+        let begins_later = |until: &Until| {
+            let mut asked = plan.iter().enumerate().filter(|(_, planned)| !planned.filler);
+            asked.nth(until.block()).is_some_and(|(index, _)| index > 0)
+        };
+        if self.roots.is_some() && until.as_ref().is_some_and(begins_later) {
+            return Ok(BlockEnd::Paused);
+        }
+        let mut asked = plan.iter().take(self.state.index).filter(|planned| !planned.filler).count();
+        for (index, planned) in plan.into_iter().enumerate().skip(self.state.index) {
+            let place = BlockPlace { asked, is_first: index == 0, is_last: index == last };
+            asked += usize::from(!planned.filler);
+            self.state.index = index;
+            let end = until.filter(|until| until.block() == place.asked && !planned.filler);
+            if end == Some(Until::Overrides(place.asked)) {
+                return Ok(BlockEnd::Paused);
+            }
+            match self.block::<F>(planned, place, end)? {
+                BlockEnd::Done => {}
+                BlockEnd::Paused => return Ok(BlockEnd::Paused),
+                BlockEnd::Broken(call) => {
+                    self.state.dropped = Some(CallPlace { block: place.asked, call });
+                    return Ok(BlockEnd::Broken(call));
+                }
+            }
+        }
+        Ok(BlockEnd::Done)
+    }
+
     /// Runs a block, or what is left of it, up to `until`.
     fn block<F: FamilyEvm>(
         &mut self,
@@ -422,13 +451,16 @@ impl Simulator<'_> {
             Some(list) if matches!(end, BlockEnd::Done) => Some(self.listed(&planned, &mut header, &ran, list)),
             _ => None,
         };
-        let spec = self.spec;
         let gets_fees = |address: &Address| {
             *address == header.beneficiary
-                || spec.family() == Family::OpStack
-                    && [L1_FEE_RECIPIENT, BASE_FEE_RECIPIENT, OPERATOR_FEE_RECIPIENT].contains(address)
+                || F::HAS_VAULTS && [L1_FEE_RECIPIENT, BASE_FEE_RECIPIENT, OPERATOR_FEE_RECIPIENT].contains(address)
         };
         let diff = ran.diff.map(|diff| diff.finish(gets_fees));
+        if diff.as_ref().is_some_and(|diff| diff.contains_key(&header.beneficiary))
+            && planned.block.block.fee_recipient.is_none()
+        {
+            self.state.block_reads |= BlockReads::FEE_RECIPIENT;
+        }
         for (address, change) in diff.iter().flatten() {
             note_diff(*address, change, self.overlay);
         }
@@ -516,17 +548,26 @@ impl Simulator<'_> {
         ] {
             read.set(field, read.contains(field) && !is_set);
         }
-        // The fees of a later block follow from the whole header of the one before.
-        if !place.is_first && read.intersects(BlockReads::BASE_FEE | BlockReads::BLOB_BASE_FEE) {
+        let fees = BlockReads::BASE_FEE | BlockReads::BLOB_BASE_FEE;
+        if read.intersects(fees) {
+            if !place.is_first {
+                // They follow from the header of the block before, whose gas is that of the calls alone.
+                read |= BlockReads::NUMBER | BlockReads::TIMESTAMP | BlockReads::GAS_LIMIT | BlockReads::HEADER | fees;
+            } else if set.time.is_some() {
+                // They follow from the parent by the rules of this time.
+                read |= BlockReads::HEADER;
+            }
+        }
+        // System calls, which are not recorded, have written to these contracts: before the calls the parent's hash and
+        // time, and after the calls what follows from requests.
+        let has_accessed = |contract: &Address| self.overlay.has_accessed(contract);
+        if self.state.begun && BEFORE_CALLS.iter().any(has_accessed) {
             read = BlockReads::all();
         }
-        // System calls, which are not recorded, have written the parent's hash and time into these contracts.
-        let contracts = [HISTORY_STORAGE_ADDRESS, BEACON_ROOTS_ADDRESS];
-        if self.state.begun && contracts.iter().any(|contract| self.overlay.has_read_code(contract)) {
-            read = BlockReads::all();
-            if !place.is_first {
-                self.overlay.note_everything();
-            }
+        let follows = !place.is_first
+            && (self.state.begun && BEFORE_CALLS.iter().any(has_accessed) || AFTER_CALLS.iter().any(has_accessed));
+        if follows {
+            self.overlay.note_everything();
         }
         self.state.block_reads |= read;
     }
@@ -602,6 +643,7 @@ impl Simulator<'_> {
             // The gas that the block being built has used is not available. `gasUsed` counts only the simulated calls.
             available: header.gas_limit.saturating_sub(planned.continues.map_or(0, |open| open.gas_used)),
             continues: planned.continues.is_some(),
+            sets_gas_limit: planned.block.block.gas_limit.is_some(),
         };
         let counts_income = outputs.contains(Outputs::COINBASE) || objective == Some(Objective::Coinbase);
         let is_new = begun.is_none();
@@ -609,7 +651,13 @@ impl Simulator<'_> {
             self.overlay.log_numbers.restart();
         }
         let mut ran = begun.unwrap_or_else(|| BlockRun {
-            producer_had: counts_income.then(|| self.overlay.balance_and_nonce(header.beneficiary).0),
+            producer_had: counts_income.then(|| {
+                if F::HAS_VAULTS {
+                    // A vault that is the fee recipient gets more than the producer's fees.
+                    self.overlay.note_block(BlockReads::FEE_RECIPIENT);
+                }
+                self.overlay.balance_and_nonce(header.beneficiary).0
+            }),
             ..BlockRun::new(planned.block.calls.len(), outputs, lists)
         });
         let mut evm = RunEvm::<F>::new(&mut *self.overlay, env, precompiles).with_transfers(transfers);
@@ -693,7 +741,8 @@ fn difference(from: U256, to: U256) -> I256 {
     if to >= from { signed(to - from) } else { -signed(from - to) }
 }
 
-/// Runs system calls without recording what they read. What they write is recorded as read where code reads it.
+/// Runs system calls without recording what they read. What they write is recorded as read where code reads it. Their
+/// contracts are those of their EIPs, whose code never changes.
 fn unrecorded<F: FamilyEvm, T>(evm: &mut RunEvm<'_, F>, run: impl FnOnce(&mut RunEvm<'_, F>) -> T) -> T {
     let records = evm.db().records_reads();
     evm.db_mut().record_reads(false);

@@ -456,6 +456,31 @@ impl OverlayEntry {
         self.now.slots.clear();
         self.settled.clear();
     }
+
+    /// Records that a run read `parts`, except for those that an override has settled.
+    fn note(&mut self, parts: AccountReads) {
+        let read = if parts.contains(AccountReads::EXISTENCE) && !self.settled_parts.is_empty() {
+            // Beside an override, the account's emptiness follows from each of the other parts.
+            parts - AccountReads::EXISTENCE | AccountReads::INFO
+        } else {
+            parts
+        };
+        *self.read.get_or_insert_default() |= read - self.settled_parts;
+    }
+
+    /// Deletes the storage of an account that is empty, and records what this follows from if `records`.
+    fn delete_empty(&mut self, records: bool) {
+        if self.base.is_some() || self.remote.is_some() {
+            if records {
+                self.note(AccountReads::INFO | AccountReads::EXISTENCE);
+            }
+            self.clear();
+        } else {
+            // The base has no storage to delete. Reads of its slots are still recorded.
+            self.now.slots.clear();
+            self.settled.clear();
+        }
+    }
 }
 
 impl Database for Overlay {
@@ -557,11 +582,16 @@ impl Overlay {
             let id = self.id(address);
             let entry = &mut self.entries[id];
             entry.is_changed = true;
-            // A touched, empty account does not exist (EIP-161). revm marks the ones that earlier forks keep as
-            // created.
-            if account.is_selfdestructed() || (account.is_empty() && !account.is_created()) {
+            if account.is_selfdestructed() {
                 entry.now.info = None;
                 entry.clear();
+                continue;
+            }
+            // A touched, empty account does not exist (EIP-161). revm marks the ones that earlier forks keep as
+            // created.
+            if account.is_empty() && !account.is_created() {
+                entry.now.info = None;
+                entry.delete_empty(self.reads.on);
                 continue;
             }
             if account.is_created() {
@@ -597,14 +627,7 @@ impl Overlay {
             return;
         }
         let id = self.id(address);
-        let entry = &mut self.entries[id];
-        *entry.read.get_or_insert_default() |= parts & !entry.settled_parts;
-        if parts.contains(AccountReads::EXISTENCE) && !entry.settled_parts.is_empty() {
-            // Beside an override, the account's emptiness follows from each of the other parts.
-            entry.read.get_or_insert_default().remove(AccountReads::EXISTENCE);
-            let info = AccountReads::BALANCE | AccountReads::NONCE | AccountReads::CODE;
-            *entry.read.get_or_insert_default() |= info & !entry.settled_parts;
-        }
+        self.entries[id].note(parts);
     }
 
     /// Records that a run read `fields` of its block. Does nothing unless reads are recorded.
@@ -619,10 +642,9 @@ impl Overlay {
         std::mem::take(&mut self.reads.block)
     }
 
-    /// Returns whether a run has read the code of the account at `address`.
-    pub fn has_read_code(&self, address: &Address) -> bool {
-        let read = self.ids.get(address).and_then(|id| self.entries[*id].read);
-        read.is_some_and(|parts| parts.contains(AccountReads::CODE))
+    /// Returns whether a run has accessed the account at `address`, as far as that was recorded.
+    pub fn has_accessed(&self, address: &Address) -> bool {
+        self.ids.get(address).is_some_and(|id| self.entries[*id].read.is_some())
     }
 
     /// Records that the run's results hold only while the block has `gas` left. Does nothing unless reads are recorded.

@@ -20,6 +20,8 @@ bitflags! {
         const EXISTENCE = 1 << 3;
         /// Whether the account has any storage (EIP-7610).
         const STORAGE = 1 << 4;
+        /// The parts that an account consists of, besides its storage.
+        const INFO = Self::BALANCE.bits() | Self::NONCE.bits() | Self::CODE.bits();
     }
 }
 
@@ -53,8 +55,8 @@ bitflags! {
 pub struct ReadSet {
     /// Whether the runs may have read anything. The other fields then say nothing.
     pub everything: bool,
-    /// The accounts in the order of their addresses, each with its parts and its slots that were read. An account
-    /// without either was accessed, and all that was read of it was settled by an override.
+    /// The accounts that were accessed, in the order of their addresses, each with its parts and its slots that were
+    /// read. Of an account without either, an override has settled all that was read.
     pub accounts: Vec<AccountRead>,
     /// The fields of the block.
     pub block: BlockReads,
@@ -82,6 +84,11 @@ impl ReadSet {
     /// Returns the set of runs that may have read anything.
     pub fn everything() -> Self {
         Self { everything: true, ..Self::default() }
+    }
+
+    /// Returns whether the account at `address` was accessed.
+    pub fn has_accessed(&self, address: &Address) -> bool {
+        self.everything || self.accounts.binary_search_by_key(address, |account| account.address).is_ok()
     }
 }
 

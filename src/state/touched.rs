@@ -32,8 +32,13 @@ impl Touched {
                 Lookup::Known(info) => difference(info.as_ref(), change.info.as_ref()),
                 Lookup::Unknown => AccountReads::all() - AccountReads::STORAGE,
             };
-            touched.all_slots |= change.storage_cleared;
             let account = before.account(&change.address);
+            // An account that is deleted loses its storage, whatever else the change says.
+            touched.all_slots |= (change.storage_cleared || change.info.is_none())
+                && match account {
+                    Some(account) => account.is_partial() || account.slots().next().is_some(),
+                    None => before.remote().is_some(),
+                };
             let differs = |slot: &U256, value: &U256| match account {
                 Some(account) => account.known_slot(slot) != Some(*value),
                 None => before.remote().is_some() || !value.is_zero(),

@@ -58,6 +58,9 @@ pub trait FamilyEvm: Copy + Debug + Send + Sync + Sized + 'static {
     /// The data, besides the block, on which fees depend.
     type Chain: Debug + Default;
 
+    /// Whether vaults get a part of the fees.
+    const HAS_VAULTS: bool;
+
     /// Returns the environment in which the transactions of `header`'s block run.
     fn env(spec: &ChainSpec, header: &Header) -> EvmEnv<Self::Spec>;
 
@@ -105,6 +108,8 @@ impl FamilyEvm for Ethereum {
     type Tx = TxEnv;
     type Chain = ();
 
+    const HAS_VAULTS: bool = false;
+
     fn env(spec: &ChainSpec, header: &Header) -> EvmEnv {
         spec.evm_env(header)
     }
@@ -136,6 +141,8 @@ impl FamilyEvm for OpStack {
     type Spec = OpSpecId;
     type Tx = OpTx;
     type Chain = L1BlockInfo;
+
+    const HAS_VAULTS: bool = true;
 
     fn env(spec: &ChainSpec, header: &Header) -> EvmEnv<OpSpecId> {
         spec.op_evm_env(header)

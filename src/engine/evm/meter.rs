@@ -2,6 +2,7 @@
 
 use alloy_primitives::Address;
 use revm::{
+    Journal,
     bytecode::opcode,
     context_interface::{ContextTr, Host, JournalTr, context::ContextError},
     handler::instructions::EthInstructions,
@@ -16,9 +17,12 @@ use revm::{
 use crate::{engine::transfers::FrameTransfer, state::Overlay};
 
 /// The host of a metered run: a context over an overlay.
-pub(super) trait Metered<'a>: ContextTr<Db = &'a mut Overlay> + Host {}
+pub(super) trait Metered<'a>:
+    ContextTr<Db = &'a mut Overlay, Journal = Journal<&'a mut Overlay>> + Host
+{
+}
 
-impl<'a, C: ContextTr<Db = &'a mut Overlay> + Host> Metered<'a> for C {}
+impl<'a, C: ContextTr<Db = &'a mut Overlay, Journal = Journal<&'a mut Overlay>> + Host> Metered<'a> for C {}
 
 pub(super) type At<'i, C> = InstructionContext<'i, C, EthInterpreter>;
 

@@ -57,9 +57,10 @@ pub(super) fn inspect<'a, F: FamilyEvm, I: Inspector<Host<'a, F>>>(
     inspector: I,
 ) -> Result<ResultAndState, EVMError<Infallible>> {
     let mut evm = RunEvm::<F, I>::inspected(overlay, setup.env, setup.precompiles, inspector);
+    let is_signed = setup.waived.is_none();
     evm.inner.ctx.chain = setup.waived.unwrap_or_default();
     evm.inner.ctx.set_tx(setup.tx);
-    evm.note_transaction_if_recorded();
+    evm.note_transaction_if_recorded(is_signed);
     let result = F::inspect(&mut evm);
     let state = evm.inner.ctx.journaled_state.inner.finalize();
     result.map(|result| ResultAndState::new(result, state))

@@ -4,11 +4,12 @@
 //! opcodes that show it to code, where a frame begins, and where a transaction begins. A run that records nothing uses
 //! none of these opcodes. What is recorded may exceed what decides the result, never fall short of it.
 
-use alloy_primitives::Address;
+use alloy_primitives::{Address, U256};
 use revm::{
+    Database, Journal,
     bytecode::opcode,
-    context_interface::{JournalTr, Transaction, transaction::AuthorizationTr},
-    handler::{evm::ContextDbError, instructions::EthInstructions},
+    context_interface::{Transaction, transaction::AuthorizationTr},
+    handler::instructions::EthInstructions,
     interpreter::{
         FrameInput, Instruction,
         instructions::{block_info, host},
@@ -17,14 +18,15 @@ use revm::{
         interpreter_types::RuntimeFlag,
     },
     primitives::hardfork::SpecId,
+    state::AccountInfo,
 };
 
 use super::{
-    family::{FamilyEvm, Host},
+    family::FamilyEvm,
     meter::{At, Metered, call, call_code, delegate_call, extcodecopy, selfdestruct, static_call},
     run::RunEvm,
 };
-use crate::state::{AccountReads, BlockReads};
+use crate::state::{AccountReads, BlockReads, Overlay};
 
 /// Replaces the metered opcodes that show state or a field of the block by ones that also record this.
 pub(super) fn record<'a, C: Metered<'a>>(instructions: &mut EthInstructions<EthInterpreter, C>) {
@@ -58,23 +60,32 @@ pub(super) fn record<'a, C: Metered<'a>>(instructions: &mut EthInstructions<EthI
         let pays = transfers || !at.interpreter.runtime_flag.spec_id().is_enabled_in(SpecId::SPURIOUS_DRAGON);
         let existence = if pays { AccountReads::EXISTENCE } else { AccountReads::empty() };
         account(&mut at, 1, AccountReads::CODE | existence);
+        delegate(&mut at);
         call(at)
     });
     put(opcode::CALLCODE, |mut at| {
         account(&mut at, 1, AccountReads::CODE);
+        delegate(&mut at);
         call_code(at)
     });
     put(opcode::DELEGATECALL, |mut at| {
         account(&mut at, 1, AccountReads::CODE);
+        delegate(&mut at);
         delegate_call(at)
     });
     put(opcode::STATICCALL, |mut at| {
         account(&mut at, 1, AccountReads::CODE);
+        delegate(&mut at);
         static_call(at)
     });
-    put(opcode::SELFDESTRUCT, |mut at| {
-        at.host.db_mut().note_account(at.interpreter.input.target_address, AccountReads::BALANCE);
-        account(&mut at, 0, AccountReads::EXISTENCE);
+    put(opcode::SELFDESTRUCT, |at| {
+        let (from, to) = (at.interpreter.input.target_address, at.interpreter.stack.peek(0));
+        at.host.db_mut().note_account(from, AccountReads::BALANCE);
+        if let Ok(to) = to {
+            let journal = at.host.journal_mut();
+            let value = balance(journal, from);
+            note_receiver(journal, Address::from_word(to.into()), value);
+        }
         selfdestruct(at)
     });
     put(opcode::BLOCKHASH, |at| {
@@ -118,25 +129,60 @@ fn account<'a, C: Metered<'a>>(at: &mut At<'_, C>, depth: usize, parts: AccountR
     }
 }
 
+/// Records that the call opcode accesses the account to which the callee's code is delegated (EIP-7702). A call that
+/// ends before its frame begins has paid for that access.
+fn delegate<'a, C: Metered<'a>>(at: &mut At<'_, C>) {
+    let Ok(word) = at.interpreter.stack.peek(1) else { return };
+    let callee = info(at.host.journal_mut(), Address::from_word(word.into()));
+    if let Some(delegate) = callee.and_then(|info| info.code).and_then(|code| code.eip7702_address()) {
+        at.host.db_mut().note_account(delegate, AccountReads::empty());
+    }
+}
+
+/// Records what a transfer of `value` reads of the account that receives it.
+fn note_receiver<'a>(journal: &mut Journal<&'a mut Overlay>, receiver: Address, value: U256) {
+    // Whether the transfer overflows follows from whether the balance is in the upper half, as long as the sum is not.
+    let overflows = balance(journal, receiver).checked_add(value).is_none_or(|sum| sum.bit(255));
+    let balance = if overflows { AccountReads::BALANCE } else { AccountReads::empty() };
+    journal.database.note_account(receiver, AccountReads::EXISTENCE | balance);
+}
+
+/// Returns the balance of an account as the transaction sees it now.
+fn balance<'a>(journal: &mut Journal<&'a mut Overlay>, address: Address) -> U256 {
+    info(journal, address).map_or(U256::ZERO, |info| info.balance)
+}
+
+/// Returns an account as the transaction sees it now. Neither warms it nor loads it.
+fn info<'a>(journal: &mut Journal<&'a mut Overlay>, address: Address) -> Option<AccountInfo> {
+    match journal.inner.state.get(&address) {
+        Some(account) => Some(account.info.clone()),
+        None => journal.database.basic(address).ok().flatten(),
+    }
+}
+
 impl<'a, F: FamilyEvm, I> RunEvm<'a, F, I> {
     /// Records what a transaction reads before its first frame: of its sender what pays and what the chain checks, and
     /// of each account that it delegates (EIP-7702) what decides whether the delegation is valid.
-    pub(super) fn note_transaction_if_recorded(&mut self) {
+    ///
+    /// An unsigned call that offers nothing and sends nothing pays with any balance.
+    pub(super) fn note_transaction_if_recorded(&mut self, is_signed: bool) {
         if self.inner.ctx.journaled_state.database.records_reads() {
-            self.note_transaction();
+            self.note_transaction(is_signed);
         }
     }
 
     #[cold]
-    fn note_transaction(&mut self) {
+    fn note_transaction(&mut self, is_signed: bool) {
         let tx = &self.inner.ctx.tx;
         let authorities: Vec<Address> =
             tx.authorization_list().filter_map(|authorization| authorization.authority()).collect();
         let caller = tx.caller();
+        let pays = is_signed || !tx.max_balance_spending().is_ok_and(|most| most.is_zero());
+        let mut parts = AccountReads::NONCE;
+        parts.set(AccountReads::BALANCE, pays);
+        parts.set(AccountReads::CODE, !self.inner.ctx.cfg.disable_eip3607);
         let overlay = &mut *self.inner.ctx.journaled_state.database;
-        let checks_code = !self.inner.ctx.cfg.disable_eip3607;
-        let code = if checks_code { AccountReads::CODE } else { AccountReads::empty() };
-        overlay.note_account(caller, AccountReads::BALANCE | AccountReads::NONCE | code);
+        overlay.note_account(caller, parts);
         for authority in authorities {
             overlay.note_account(authority, AccountReads::CODE | AccountReads::NONCE | AccountReads::EXISTENCE);
         }
@@ -145,29 +191,31 @@ impl<'a, F: FamilyEvm, I> RunEvm<'a, F, I> {
     /// Records what a frame reads as it begins: the codes that it runs, the funds that it transfers, and whether a
     /// contract may be created.
     #[cold]
-    pub(super) fn note_frame(&mut self, init: &FrameInit) -> Result<(), ContextDbError<Host<'a, F>>> {
+    pub(super) fn note_frame(&mut self, init: &FrameInit) {
         let journal = &mut self.inner.ctx.journaled_state;
         match &init.frame_input {
             FrameInput::Call(call) => {
                 journal.database.note_account(call.bytecode_address, AccountReads::CODE);
-                if call.transfer_value().is_some_and(|value| !value.is_zero()) {
+                if let Some(value) = call.transfer_value().filter(|value| !value.is_zero()) {
                     journal.database.note_account(call.transfer_from(), AccountReads::BALANCE);
-                    journal.database.note_account(call.transfer_to(), AccountReads::EXISTENCE);
+                    note_receiver(journal, call.transfer_to(), value);
                 }
-                // The journal has loaded the account already, to know its code.
-                let code = journal.load_account(call.bytecode_address)?.data.info.code.as_ref();
-                if let Some(delegate) = code.and_then(revm::bytecode::Bytecode::eip7702_address) {
+                let code = info(journal, call.bytecode_address).and_then(|info| info.code);
+                if let Some(delegate) = code.and_then(|code| code.eip7702_address()) {
                     journal.database.note_account(delegate, AccountReads::CODE);
                 }
             }
             FrameInput::Create(create) => {
-                let nonce = journal.load_account(create.caller())?.data.info.nonce;
-                journal.database.note_account(create.caller(), AccountReads::BALANCE | AccountReads::NONCE);
-                let parts = AccountReads::CODE | AccountReads::NONCE;
-                journal.database.note_account(create.created_address(nonce), parts);
+                let nonce = info(journal, create.caller()).map_or(0, |info| info.nonce);
+                let created = create.created_address(nonce);
+                journal.database.note_account(create.caller(), AccountReads::NONCE);
+                journal.database.note_account(created, AccountReads::CODE | AccountReads::NONCE);
+                if !create.value().is_zero() {
+                    journal.database.note_account(create.caller(), AccountReads::BALANCE);
+                    note_receiver(journal, created, create.value());
+                }
             }
             FrameInput::Empty => {}
         }
-        Ok(())
     }
 }

@@ -132,7 +132,7 @@ impl<'a, F: FamilyEvm> RunEvm<'a, F> {
     ///
     /// Returns an [`EVMError`] if the transaction is invalid, or if the meter stopped the run.
     pub fn commit_signed(&mut self, tx: F::Tx) -> Result<ExecutionResult, Error> {
-        let result = self.execute(tx);
+        let result = self.execute(tx, true);
         self.keep(result, |_, _| ())
     }
 
@@ -148,7 +148,7 @@ impl<'a, F: FamilyEvm> RunEvm<'a, F> {
         see: impl FnOnce(&EvmState, &Overlay),
     ) -> Result<ExecutionResult, Error> {
         self.inner.ctx.chain = F::Chain::default();
-        let result = self.execute(tx);
+        let result = self.execute(tx, true);
         self.keep(result, see)
     }
 
@@ -182,13 +182,13 @@ impl<'a, F: FamilyEvm> RunEvm<'a, F> {
     #[inline]
     fn execute_call(&mut self, call: TxEnv) -> Result<ExecutionResult, Error> {
         self.inner.ctx.chain = F::waived(self.inner.ctx.block.number);
-        self.execute(F::unsigned(call))
+        self.execute(F::unsigned(call), false)
     }
 
     #[inline]
-    fn execute(&mut self, tx: F::Tx) -> Result<ExecutionResult, Error> {
+    fn execute(&mut self, tx: F::Tx, is_signed: bool) -> Result<ExecutionResult, Error> {
         self.inner.ctx.set_tx(tx);
-        self.note_transaction_if_recorded();
+        self.note_transaction_if_recorded(is_signed);
         F::handle(self)
     }
 
@@ -295,7 +295,7 @@ impl<'a, F: FamilyEvm, I> EvmTr for RunEvm<'a, F, I> {
     ) -> Result<FrameInitResult<'_, Self::Frame>, ContextDbError<Self::Context>> {
         self.deepest = self.deepest.max(init.depth);
         if self.inner.ctx.journaled_state.database.records_reads() {
-            self.note_frame(&init)?;
+            self.note_frame(&init);
         }
         if !self.transfers {
             return self.begin(init);
@@ -385,7 +385,7 @@ impl<'a, F: FamilyEvm> Evm for RunEvm<'a, F> {
     }
 
     fn transact_raw(&mut self, tx: F::Tx) -> Result<ResultAndState, Error> {
-        let result = self.execute(tx);
+        let result = self.execute(tx, true);
         self.finalized(result)
     }
 

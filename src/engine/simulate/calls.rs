@@ -59,6 +59,8 @@ pub(super) struct BlockCalls<'a, F: FamilyEvm> {
     pub available: u64,
     /// Whether the block continues the one being built.
     pub continues: bool,
+    /// Whether an override sets the block's gas limit.
+    pub sets_gas_limit: bool,
 }
 
 /// The results of a block's calls so far, and the values that its header needs.
@@ -144,6 +146,7 @@ impl<F: FamilyEvm> BlockCalls<'_, F> {
         let listed = ran.listing.is_some().then(|| unsigned_tx(call, filled)).transpose()?;
         let mut tx = tx_env(call, filled);
         if validation {
+            evm.db_mut().note_account(call.from, AccountReads::NONCE);
             check_nonce(call.from, tx.nonce, evm.db_mut().balance_and_nonce(call.from).1)?;
         } else {
             // Nonces are not checked here, and revm rejects a nonce of `u64::MAX`.
@@ -194,6 +197,7 @@ impl<F: FamilyEvm> BlockCalls<'_, F> {
                 tx.gas_limit()
             )));
         }
+        evm.db_mut().note_account(from, AccountReads::NONCE);
         check_nonce(from, tx.nonce(), evm.db_mut().balance_and_nonce(from).1)?;
         self.note_fees(true, tx.is_eip4844(), evm.db_mut());
         let listed = ran.listing.is_some().then(|| ListedTx::signed(tx));
@@ -214,7 +218,8 @@ impl<F: FamilyEvm> BlockCalls<'_, F> {
         let asked_gas = asked.unwrap_or(remaining);
         let gas = asked_gas.min(gas_left);
         let is_bound = asked_gas <= remaining && (asked.is_some() || gas < remaining);
-        match (self.continues, is_bound) {
+        // With another gas limit, the bound would be another, too.
+        match (self.continues, is_bound && !self.sets_gas_limit) {
             (true, true) => overlay.note_gas(used.saturating_add(if asked.is_some() { asked_gas } else { gas + 1 })),
             (true, false) => overlay.note_block(BlockReads::GAS_LEFT),
             (false, _) => overlay.note_block(BlockReads::GAS_LIMIT),

@@ -7,7 +7,7 @@ use std::{
 };
 
 use alloy_eips::eip2930::{AccessList, AccessListItem};
-use alloy_primitives::{Address, B256, Log, U256, map::AddressMap};
+use alloy_primitives::{Address, B256, KECCAK256_EMPTY, Log, U256, map::AddressMap};
 use alloy_sol_types::{SolEvent, sol};
 use revm::state::{AccountInfo, EvmState};
 
@@ -93,15 +93,12 @@ impl DiffRecord {
     }
 }
 
-/// Returns whether two states of an account are the same to who reads them.
+/// Returns whether the same is shown of two states of an account. An empty account is shown as one that does not exist.
 fn is_same(one: &Option<AccountInfo>, other: &Option<AccountInfo>) -> bool {
-    match (one, other) {
-        (Some(one), Some(other)) => {
-            (one.balance, one.nonce, one.code_hash) == (other.balance, other.nonce, other.code_hash)
-        }
-        (None, None) => true,
-        _ => false,
-    }
+    let shown = |info: &Option<AccountInfo>| {
+        info.as_ref().map_or((U256::ZERO, 0, KECCAK256_EMPTY), |info| (info.balance, info.nonce, info.code_hash))
+    };
+    shown(one) == shown(other)
 }
 
 /// Returns the accounts and slots that a call accessed. Those in `always_warm` are in the list for their slots only.
