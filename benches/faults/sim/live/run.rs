@@ -78,6 +78,9 @@ const LOOK: Duration = Duration::from_millis(20);
 /// The time in which a feed is live again after the faults have ended.
 const RECOVERY: Duration = Duration::from_secs(60);
 
+/// The time that an answer of the upstream takes at most until it is believed.
+const BELIEF: Duration = Duration::from_secs(5);
+
 /// Runs a script.
 ///
 /// # Errors
@@ -125,6 +128,8 @@ struct LiveWorld {
     latest: u64,
     /// Whether the upstream has told that the chain went back, and the feed has not come to the newest block since.
     went_back: bool,
+    /// The time until which the feed may believe an older answer that the upstream gave before.
+    believes_until: Instant,
     counts: LiveCounts,
     step: usize,
 }
@@ -194,6 +199,7 @@ impl LiveWorld {
             named: BTreeMap::new(),
             latest: 0,
             went_back: false,
+            believes_until: Instant::now(),
             counts: LiveCounts::default(),
             step: 0,
         }
@@ -261,11 +267,7 @@ impl LiveWorld {
             LiveStep::ChangeMind => self.building = None,
             LiveStep::Fail(fault, requests) => self.node.state().fault = Some((fault, requests)),
             LiveStep::Slow(milliseconds) => self.node.state().delay = Duration::from_millis(milliseconds),
-            LiveStep::Lag(blocks) => {
-                // A node that lasts in telling an older block is believed.
-                self.went_back |= blocks > 0;
-                self.node.state().lag = blocks;
-            }
+            LiveStep::Lag(blocks) => self.lag(blocks),
             LiveStep::Disconnect => {
                 self.late = None;
                 self.tell(Event::Disconnected(StreamError::Other("cut".to_owned()))).await;
@@ -273,6 +275,15 @@ impl LiveWorld {
             }
             LiveStep::Silent => self.tell(Event::Silent).await,
             LiveStep::Wait(milliseconds) => tokio::time::sleep(Duration::from_millis(milliseconds)).await,
+        }
+    }
+
+    /// Lets the upstream tell an older block than its newest one. A node that lasts in this is believed, possibly only
+    /// after it has ended.
+    fn lag(&mut self, blocks: usize) {
+        self.went_back |= blocks > 0;
+        if std::mem::replace(&mut self.node.state().lag, blocks) > 0 {
+            self.believes_until = Instant::now() + BELIEF;
         }
     }
 
@@ -498,7 +509,7 @@ impl LiveWorld {
         }
         self.latest = number;
         let state = self.node.state();
-        self.went_back &= state.lag > 0 || hash != state.head().hash;
+        self.went_back &= state.lag > 0 || Instant::now() < self.believes_until || hash != state.head().hash;
         drop(state);
         Ok(())
     }
@@ -507,8 +518,9 @@ impl LiveWorld {
     async fn recover(&mut self) -> Result<(), Violation> {
         {
             let mut state = self.node.state();
-            (state.fault, state.lag, state.delay) = (None, 0, Duration::from_millis(1));
+            (state.fault, state.delay) = (None, Duration::from_millis(1));
         }
+        self.lag(0);
         self.begin_anew();
         self.late = None;
         let end = Instant::now() + RECOVERY;
