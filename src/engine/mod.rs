@@ -42,8 +42,8 @@ pub use request::{
 };
 pub use search::{Aim, BundleSearch, SearchedValues, Variant, VariantEnd, VariedPart, VariedPlace, geometric};
 pub use simulate::{
-    AccountDiff, Asset, Beginning, BlockListing, CallOutcome, CallResult, CoinbaseIncome, NetChange, Simulated,
-    SimulatedBlock, SimulatedTx, TokenInfo, ValueChange,
+    AccountDiff, Asset, Beginning, BlockContext, BlockListing, CallOutcome, CallResult, CoinbaseIncome, ContextChange,
+    NetChange, Simulated, SimulatedBlock, SimulatedTx, TokenInfo, ValueChange,
 };
 pub use steps::{StepOptions, StepSlot, Steps, TraceStep};
 pub use trace::{ParityOptions, ParityTrace, Trace, TraceBudget, Tracer, VmSteps};

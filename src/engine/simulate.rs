@@ -2,9 +2,11 @@
 //! request asks for of its results.
 
 mod calls;
+mod context;
 mod outputs;
 mod plan;
 
+pub use context::{BlockContext, ContextChange};
 pub use outputs::{AccountDiff, Asset, CoinbaseIncome, NetChange, TokenInfo, ValueChange};
 
 use std::{cmp::Ordering, collections::BTreeMap, sync::Arc};
@@ -43,7 +45,7 @@ use super::{
     transfers::{NumberedLog, Transfer},
 };
 use crate::{
-    chain::{Attributes, BlockTotals, ChainSpec, Family, block_size, ordered_roots},
+    chain::{BlockTotals, ChainSpec, Family, block_size, ordered_roots},
     state::{AccountReads, BlockReads, CodeCache, Overlay, SavedOverlay, Snapshot, StateRoots, TransferLogs},
 };
 
@@ -579,28 +581,11 @@ impl Simulator<'_> {
 
     /// Returns a block's header as it is before the calls run.
     fn header(&self, planned: &PlannedBlock<'_>) -> Header {
-        let overrides = &planned.block.block;
-        let parent = self.parent().inner();
-        let base_fee = overrides.base_fee.map(Some).unwrap_or_else(|| {
-            if !self.simulation.validation && self.rules.base_fee == BaseFeeRule::ZeroWhenFree {
-                return self.spec.is_london_active_at_block(planned.number).then_some(0);
-            }
-            match planned.continues {
-                Some(open) => open.base_fee_per_gas,
-                None => self.spec.next_base_fee(parent, planned.number, planned.time),
-            }
-        });
-        let attributes = Attributes {
-            timestamp: planned.time,
-            fee_recipient: planned.fee_recipient,
-            prev_randao: overrides.prev_randao.unwrap_or_default(),
-            beacon_root: planned.beacon_root,
-            gas_limit: planned.gas_limit,
-        };
-        Header {
-            difficulty: planned.difficulty,
-            base_fee_per_gas: base_fee,
-            ..self.spec.next_header(self.parent(), planned.number, attributes)
+        let has_free_base_fee = !self.simulation.validation && self.rules.base_fee == BaseFeeRule::ZeroWhenFree;
+        let header = planned.header(self.spec, self.parent());
+        match (planned.block.block.base_fee, header.base_fee_per_gas) {
+            (None, Some(_)) if has_free_base_fee => Header { base_fee_per_gas: Some(0), ..header },
+            _ => header,
         }
     }
 

@@ -3,10 +3,10 @@
 use std::borrow::Cow;
 
 use alloy_consensus::Header;
-use alloy_primitives::{Address, B256, U256};
+use alloy_primitives::{Address, B256, Sealed, U256};
 
 use crate::{
-    chain::{ChainSpec, Family},
+    chain::{Attributes, ChainSpec, Family},
     engine::{
         error::SimulationError,
         request::{BlockOverrides, SimBlock, Simulation, SimulationRules},
@@ -27,6 +27,29 @@ pub(super) struct PlannedBlock<'a> {
     pub(super) fee_recipient: Address,
     pub(super) beacon_root: B256,
     pub(super) difficulty: U256,
+}
+
+impl PlannedBlock<'_> {
+    /// Returns the header before the calls run, on `parent`, with the base fee that the chain or an override sets.
+    pub(super) fn header(&self, spec: &ChainSpec, parent: &Sealed<Header>) -> Header {
+        let overrides = &self.block.block;
+        let base_fee = overrides.base_fee.map(Some).unwrap_or_else(|| match self.continues {
+            Some(open) => open.base_fee_per_gas,
+            None => spec.next_base_fee(parent, self.number, self.time),
+        });
+        let attributes = Attributes {
+            timestamp: self.time,
+            fee_recipient: self.fee_recipient,
+            prev_randao: overrides.prev_randao.unwrap_or_default(),
+            beacon_root: self.beacon_root,
+            gas_limit: self.gas_limit,
+        };
+        Header {
+            difficulty: self.difficulty,
+            base_fee_per_gas: base_fee,
+            ..spec.next_header(parent, self.number, attributes)
+        }
+    }
 }
 
 /// Returns the blocks with their numbers and times, and with fillers in the gaps.

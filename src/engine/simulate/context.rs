@@ -1,0 +1,125 @@
+//! The block that a simulation runs in, to compare it with that of another snapshot.
+
+use alloy_consensus::Header;
+use alloy_eips::eip7840::BlobParams;
+use alloy_primitives::{Address, B256};
+
+use super::plan::{PlannedBlock, plan};
+use crate::{
+    chain::{ChainSpec, Fork},
+    engine::{
+        error::SimulationError,
+        request::{SimBlock, Simulation, SimulationRules},
+    },
+    state::{BlockReads, ReadSet, Snapshot},
+};
+
+/// The block in which the first calls of a simulation run on a snapshot, if the request overrides nothing of it.
+///
+/// On two snapshots whose block contexts and states have the same values where a run has read them, the run gives the
+/// same result.
+#[derive(Clone, Debug, PartialEq)]
+pub struct BlockContext {
+    /// The header before any call, with the base fee of the chain.
+    header: Header,
+    /// The price of blob gas. `None` where there are no blobs.
+    blob_base_fee: Option<u128>,
+    /// The gas that the block has left.
+    gas_left: u64,
+    /// The hash of the newest sealed block, from which those of its ancestors follow.
+    head: B256,
+    rules: ContextRules,
+}
+
+/// The rules of a block. Where they change, a run may read anything else.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct ContextRules {
+    fork: Fork,
+    blobs: Option<BlobParams>,
+    /// Whether the block continues the one being built.
+    continues: bool,
+}
+
+/// The difference between two block contexts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ContextChange {
+    /// Whether the rules differ, so that nothing can be said.
+    pub everything: bool,
+    /// The fields that differ.
+    pub fields: BlockReads,
+    /// Whether the hashes of earlier blocks differ.
+    pub hashes: bool,
+    /// The gas that the later block has left.
+    pub gas_left: u64,
+    /// The two fee recipients, if they differ. A fee recipient is warm (EIP-3651), so whoever accesses either of them
+    /// uses other gas.
+    pub recipients: Option<[Address; 2]>,
+}
+
+impl BlockContext {
+    /// Returns the context of simulations on `snapshot`.
+    ///
+    /// # Errors
+    ///
+    /// Returns a [`SimulationError`] if no block can follow the snapshot.
+    pub fn of(spec: &ChainSpec, snapshot: &Snapshot, rules: &SimulationRules) -> Result<Self, SimulationError> {
+        let simulation = Simulation { blocks: vec![SimBlock::default()], ..Simulation::default() };
+        let planned = plan(spec, snapshot, &simulation, rules)?;
+        let [first]: [PlannedBlock<'_>; 1] =
+            planned.try_into().map_err(|_| SimulationError::Refused("no block can follow".to_owned()))?;
+        let header = first.header(spec, &snapshot.head.header);
+        let blobs = spec.blob_params(header.timestamp);
+        let used = first.continues.map_or(0, |open| open.gas_used);
+        Ok(Self {
+            blob_base_fee: blobs.and_then(|params| header.blob_fee(params)),
+            gas_left: header.gas_limit.saturating_sub(used),
+            head: snapshot.head_hash(),
+            rules: ContextRules { fork: spec.fork(&header), blobs, continues: first.continues.is_some() },
+            header,
+        })
+    }
+
+    /// Returns the gas that the block has left.
+    pub const fn gas_left(&self) -> u64 {
+        self.gas_left
+    }
+
+    /// Returns the difference from this context to a later one.
+    pub fn change_to(&self, later: &Self) -> ContextChange {
+        let (one, other) = (&self.header, &later.header);
+        let mut fields = BlockReads::empty();
+        for (field, differs) in [
+            (BlockReads::NUMBER, one.number != other.number),
+            (BlockReads::TIMESTAMP, one.timestamp != other.timestamp),
+            (BlockReads::FEE_RECIPIENT, one.beneficiary != other.beneficiary),
+            (BlockReads::PREV_RANDAO, one.mix_hash != other.mix_hash || one.difficulty != other.difficulty),
+            (BlockReads::GAS_LIMIT, one.gas_limit != other.gas_limit),
+            (BlockReads::BASE_FEE, one.base_fee_per_gas != other.base_fee_per_gas),
+            (BlockReads::BLOB_BASE_FEE, self.blob_base_fee != later.blob_base_fee),
+            (BlockReads::GAS_LEFT, self.gas_left != later.gas_left),
+            (BlockReads::HEADER, one != other || self.head != later.head),
+        ] {
+            fields.set(field, differs);
+        }
+        ContextChange {
+            everything: self.rules != later.rules,
+            fields,
+            hashes: self.head != later.head,
+            gas_left: later.gas_left,
+            recipients: fields.contains(BlockReads::FEE_RECIPIENT).then_some([one.beneficiary, other.beneficiary]),
+        }
+    }
+}
+
+impl ReadSet {
+    /// Returns whether a run that read this may end otherwise after a change of its block. Changes of the state are not
+    /// considered.
+    pub fn follows_from(&self, change: &ContextChange) -> bool {
+        self.everything
+            || change.everything
+            || self.block.intersects(change.fields)
+            || self.gas > change.gas_left
+            || change.hashes && !self.hashes.is_empty()
+            || change.recipients.is_some_and(|recipients| recipients.iter().any(|address| self.has_accessed(address)))
+    }
+}
