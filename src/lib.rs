@@ -38,6 +38,7 @@ pub mod state;
 pub mod store;
 pub mod telemetry;
 pub mod wallet;
+pub mod watch;
 
 /// The Rust examples of these READMEs, as doc tests.
 #[cfg(doctest)]

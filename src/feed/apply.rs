@@ -24,7 +24,7 @@ pub struct Applied {
     /// The snapshot.
     pub snapshot: Snapshot,
     /// The changes, each account once.
-    pub changes: Vec<AccountChange>,
+    pub changes: Arc<Vec<AccountChange>>,
     /// State of an upstream that was not known. Unless empty, everything else here is invalid.
     pub missed: Missed,
 }
@@ -228,7 +228,8 @@ pub fn seal(
     );
     let mut hashes = on.hashes.clone();
     hashes.push(sealed.number(), sealed.hash());
-    let snapshot = stand_on(world, Arc::new(sealed), hashes);
+    let changes = Arc::new(changes);
+    let snapshot = stand_on(world, Arc::new(sealed), hashes).after(on, changes.clone());
     Ok((Applied { snapshot, changes, missed: overlay.take_missed() }, result.requests))
 }
 
@@ -327,5 +328,7 @@ pub fn withdrawals_root(
 fn next(on: &Snapshot, overlay: &mut Overlay, open: OpenBlock) -> Applied {
     let missed = overlay.take_missed();
     let (world, changes) = overlay.changed();
-    Applied { snapshot: Snapshot::new(world, on.head.clone(), Some(open), on.hashes.clone()), changes, missed }
+    let changes = Arc::new(changes);
+    let snapshot = Snapshot::new(world, on.head.clone(), Some(open), on.hashes.clone());
+    Applied { snapshot: snapshot.after(on, changes.clone()), changes, missed }
 }

@@ -175,7 +175,8 @@ impl Devnet {
         let (mut sealed, _) = seal(&self.spec, &last.snapshot, open, Withdrawals::default())?;
         let next = self.open(&sealed.snapshot)?;
         // The last sub-block is published sealed, so its changes come before those of sealing.
-        sealed.changes.splice(..0, last.changes);
+        Arc::make_mut(&mut sealed.changes).splice(..0, last.changes.iter().cloned());
+        sealed.snapshot.path.splice(..0, last.snapshot.path);
         Ok(SubBlockStep { sealed: Some(sealed), next })
     }
 

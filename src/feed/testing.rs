@@ -249,7 +249,8 @@ impl TestingSource {
         if let Some((slot, value)) = edit.slot {
             overlay.set_slot(edit.address, slot, value);
         }
-        let edited = stand_on(overlay.changed_world(), latest.head.clone(), latest.hashes.clone());
+        let (world, changes) = overlay.changed();
+        let edited = stand_on(world, latest.head.clone(), latest.hashes.clone()).after(latest, Arc::new(changes));
         self.devnet.devnet.clock.fix(published.newest.header().timestamp);
         let next = self.open(&edited)?;
         feed.snapshots.publish_sealed(edited, Some(next));

@@ -11,7 +11,7 @@ use std::{
 use alloy_consensus::{Header, transaction::Recovered};
 use alloy_primitives::{B256, Sealable, Sealed};
 
-use super::{LocalWorld, World};
+use super::{AccountChange, LocalWorld, StateStep, World};
 use crate::chain::{BlockHashes, BlockTotals, ChainReceipt, ChainTx, SealedBlock};
 
 /// The id of a snapshot: an epoch times 2^32, and the place in it, one more than that of the snapshot published before.
@@ -59,6 +59,8 @@ pub struct Snapshot {
     pub open: Option<OpenBlock>,
     /// The hashes of the head and of its ancestors.
     pub hashes: BlockHashes,
+    /// The steps to this state from an earlier one, oldest first. Empty where the changes are not known.
+    pub path: Vec<Arc<StateStep>>,
     /// The provisional header of the open block, computed on first use.
     provisional: OnceLock<Sealed<Header>>,
 }
@@ -116,8 +118,17 @@ impl Snapshot {
             head,
             open,
             hashes,
+            path: Vec::new(),
             provisional: OnceLock::new(),
         }
+    }
+
+    /// Returns the same, as the state `before` with these changes.
+    #[must_use]
+    pub fn after(mut self, before: &Self, changes: Arc<Vec<AccountChange>>) -> Self {
+        let step = StateStep::new(before.state, before.world.clone(), self.state, changes);
+        self.path = vec![Arc::new(step)];
+        self
     }
 
     /// Returns another snapshot of the same moment, with the same age.
@@ -130,6 +141,7 @@ impl Snapshot {
             head: self.head.clone(),
             open: self.open.clone(),
             hashes: self.hashes.clone(),
+            path: self.path.clone(),
             provisional: OnceLock::new(),
         }
     }

@@ -129,6 +129,8 @@ impl Snapshots {
         sealed.id = self.next_id();
         if let Some(next) = &mut next {
             next.id = sealed.id;
+            // The sealed block's own state is not found by an id.
+            next.path.splice(..0, sealed.path.iter().cloned());
         }
         let sealed = Arc::new(sealed);
         self.replace(|published| {
@@ -160,6 +162,7 @@ impl Snapshots {
         open.id = self.next_id();
         let complete = complete.map(|mut complete| {
             complete.id = open.id;
+            open.path.splice(..0, complete.path.iter().cloned());
             Arc::new(complete)
         });
         let index = open.index();

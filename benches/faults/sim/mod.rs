@@ -21,7 +21,13 @@ pub use self::{
 };
 
 /// The seeds of live chains that found a bug, each with a line on what it found. The suite runs them all.
-pub const LIVE_FOUND: &[(u64, &str)] = &[];
+pub const LIVE_FOUND: &[(u64, &str)] = &[
+    (
+        123,
+        "A block retired as it was pre-confirmed although the canonical one had another transfer in the place of one.",
+    ),
+    (2743, "The same, after a reorg."),
+];
 
 /// The seeds that found a bug, each with a line on what it found. The suite runs them all.
 pub const FOUND: &[(u64, &str)] = &[

@@ -1,6 +1,6 @@
 //! Pre-confirmed blocks: sub-blocks applied as they arrive, each at the cost of its own transactions.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use alloy_consensus::{Header, Transaction, TxReceipt, transaction::Recovered};
 use alloy_eips::Decodable2718;
@@ -22,7 +22,9 @@ use crate::{
         flashblocks::{Action, Flashblock, FlashblockSequence, Parent},
         upstream::recover,
     },
-    state::{AccountChange, FeedProblem, FeedState, Lookup, Miss, Missed, OpenBlock, RemoteView, Snapshot, World},
+    state::{
+        AccountChange, FeedProblem, FeedState, Lookup, Miss, Missed, OpenBlock, RemoteView, Selector, Snapshot, World,
+    },
 };
 
 /// The state of a pre-confirmed block that is not canonical yet.
@@ -80,11 +82,11 @@ impl PreConfirmed {
         self.changes.values().cloned().collect()
     }
 
-    fn add(&mut self, changes: Vec<AccountChange>) {
+    fn add(&mut self, changes: &[AccountChange]) {
         for change in changes {
             match self.changes.entry(change.address) {
-                Entry::Vacant(place) => drop(place.insert(change)),
-                Entry::Occupied(known) => known.into_mut().then(change),
+                Entry::Vacant(place) => drop(place.insert(change.clone())),
+                Entry::Occupied(known) => known.into_mut().then(change.clone()),
             }
         }
     }
@@ -138,13 +140,15 @@ impl Live {
         if complete.is_none() && latest.head_hash() != base.parent_hash {
             return Err(LiveError::Gone(base.block_number));
         }
-        let on = match &complete {
+        let mut on = match &complete {
             Some(complete) => stand_on(complete.world.clone(), complete.head.clone(), complete.hashes.clone()),
             None => {
                 let world = World::on(self.canonical_view(&latest)?);
                 stand_on(world, latest.head.clone(), latest.hashes.clone())
             }
         };
+        // The same state, on another base.
+        on.state = complete.as_ref().map_or(latest.state, |complete| complete.state);
         let header = self.header(&on.head.header, base, &flashblock.diff);
         let opened = loop {
             let opened = open_block_with(&self.source.spec, &on, header.clone())?;
@@ -160,9 +164,11 @@ impl Live {
             changes: AddressMap::default(),
             complete: None,
         };
-        ahead.add(opened.changes);
-        let (snapshot, changes) = self.apply(&opened.snapshot, flashblock, received).await?;
-        ahead.add(changes);
+        ahead.add(&opened.changes);
+        let (mut snapshot, changes) = self.apply(&opened.snapshot, flashblock, received).await?;
+        // The block is published with its first sub-block.
+        snapshot.path.splice(..0, opened.snapshot.path);
+        ahead.add(&changes);
         if let Some(rules) = self.rules() {
             rules.keep(base.block_number, ahead);
         }
@@ -178,7 +184,7 @@ impl Live {
         let (snapshot, changes) = self.apply(&newest, flashblock, received).await?;
         let ahead =
             self.rules().and_then(FlashblockSequence::newest_made).ok_or(LiveError::Gone(newest.header().number))?;
-        ahead.add(changes);
+        ahead.add(&changes);
         ahead.diff = flashblock.diff.clone();
         self.feed.snapshots.publish_pre_confirmed(None, snapshot);
         self.feed.count(received.into_std());
@@ -191,7 +197,7 @@ impl Live {
         on: &Snapshot,
         flashblock: &Flashblock,
         received: Instant,
-    ) -> Result<(Snapshot, Vec<AccountChange>), LiveError> {
+    ) -> Result<(Snapshot, Arc<Vec<AccountChange>>), LiveError> {
         let time = self.source.limits.apply;
         let Some(open) = &on.open else { return Err(LiveError::Gone(on.header().number)) };
         let transactions = read(flashblock)?;
@@ -231,16 +237,18 @@ impl Live {
     /// accumulate.
     fn complete(&mut self, hash: B256) -> Result<Snapshot, LiveError> {
         let newest = self.feed.snapshots.newest();
-        let latest = self.feed.snapshots.load().latest().clone();
+        let published = self.feed.snapshots.load();
+        let latest = published.latest();
         let gone = || LiveError::Gone(newest.header().number);
-        let view = self.canonical_view(&latest)?;
+        let view = self.canonical_view(latest)?;
         let ahead = self.rules().and_then(FlashblockSequence::newest_made).ok_or_else(gone)?;
         if let Some(sealed) = ahead.complete.clone() {
             // A builder that changes its mind begins the block after it anew.
             if sealed.hash() != hash {
                 return Err(gone());
             }
-            return Ok(self.stand_on_ahead(view, sealed, &newest));
+            let known = published.select(Selector::Hash(hash)).map_err(|_| gone())?;
+            return Ok(self.stand_on_ahead(view, sealed, &known));
         }
         let open = newest.open.as_ref().filter(|open| open.header.number == ahead.number).ok_or_else(gone)?;
         let totals = open.totals();
@@ -262,15 +270,15 @@ impl Live {
     }
 
     /// Returns the state after the newest pre-confirmed block, based on the canonical state, with the changes of the
-    /// blocks ahead.
-    fn stand_on_ahead(&self, view: RemoteView, sealed: SealedBlock, newest: &Snapshot) -> Snapshot {
+    /// blocks ahead. It is the state of `same`.
+    fn stand_on_ahead(&self, view: RemoteView, sealed: SealedBlock, same: &Snapshot) -> Snapshot {
         let mut world = World::on(view);
         for ahead in self.made() {
             world.apply_many(&ahead.changes());
         }
-        let mut hashes = newest.hashes.clone();
+        let mut hashes = same.hashes.clone();
         hashes.push(sealed.number(), sealed.hash());
-        stand_on(world, sealed.into(), hashes)
+        stand_on(world, sealed.into(), hashes).after(same, Arc::default())
     }
 
     /// Returns the header of a block, as far as its first sub-block has it.

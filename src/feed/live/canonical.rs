@@ -10,7 +10,7 @@ use super::{Live, LiveError};
 use crate::{
     chain::{BlockBody, BlockHashes, ChainReceipt, ChainTx, SealedBlock, receipts_root_and_bloom},
     feed::{
-        apply::{execute_block, stand_on},
+        apply::{Executed, execute_block, stand_on},
         flashblocks::{Action, CanonicalBlock},
         upstream::{Upstream, UpstreamBlock, receipts},
     },
@@ -21,6 +21,14 @@ use crate::{
 const LOOKS: u32 = 8;
 /// The number of blocks by which the upstream may be ahead before the published state counts as late.
 const BEHIND: usize = 2;
+
+/// The results of a canonical block.
+struct ImportedBlock {
+    changes: Vec<AccountChange>,
+    receipts: Vec<ChainReceipt>,
+    /// The snapshot that has the same state, if the block was pre-confirmed unchanged.
+    pre_confirmed: Option<Arc<Snapshot>>,
+}
 
 impl Live {
     /// Catches up with the upstream's head: walks back from it to the newest known ancestor, then imports the blocks in
@@ -135,24 +143,33 @@ impl Live {
             }
         };
         let remote = &self.source.remote;
-        let (view, receipts) = match done {
-            Ok((changes, receipts)) => {
+        let mut done = match done {
+            Ok(done) => {
                 self.executed.increment(1);
-                (remote.advance(number, hash, &changes), Some(receipts))
+                Some(done)
             }
             Err(error) => {
                 let mismatch = matches!(error, LiveError::Mismatch { .. });
                 if mismatch { &self.mismatched } else { &self.skipped }.increment(1);
                 tracing::warn!(number, %hash, %error, "a block cannot be executed: its state is fetched anew");
-                (remote.cut(number, hash), self.receipts(&block).await)
+                None
             }
+        };
+        let (view, receipts) = match &mut done {
+            Some(done) => (remote.advance(number, hash, &done.changes), Some(std::mem::take(&mut done.receipts))),
+            None => (remote.cut(number, hash), self.receipts(&block).await),
         };
         let view = view.ok_or(LiveError::Gone(number))?;
         self.block_time =
             Duration::from_secs(block.header.timestamp.saturating_sub(parent.head.header.timestamp).clamp(1, 3600));
         let mut hashes = parent.hashes.clone();
         hashes.push(number, hash);
-        let snapshot = canonical_snapshot(view, block, receipts, hashes);
+        let mut snapshot = canonical_snapshot(view, block, receipts, hashes);
+        snapshot = match done {
+            Some(ImportedBlock { pre_confirmed: Some(same), .. }) => snapshot.after(&same, Arc::default()),
+            Some(ImportedBlock { changes, .. }) => snapshot.after(&parent, Arc::new(changes)),
+            None => snapshot,
+        };
         if !keeps_ahead {
             self.let_go();
         }
@@ -176,8 +193,8 @@ impl Live {
         self.source.flashblocks.as_mut().map(|source| source.rules.canonical(block)).unwrap_or_default()
     }
 
-    /// Returns the changes and the receipts of a block as it was pre-confirmed, if it became canonical unchanged.
-    fn retire(&self, block: &UpstreamBlock) -> Option<(Vec<AccountChange>, Vec<ChainReceipt>)> {
+    /// Returns the results of a block as it was pre-confirmed, if it became canonical unchanged.
+    fn retire(&self, block: &UpstreamBlock) -> Option<ImportedBlock> {
         let ahead = self.made().next().filter(|ahead| ahead.number == block.number())?;
         let newest = self.feed.snapshots.newest();
         let (receipts, gas_used) = ahead.outcome(&newest);
@@ -185,15 +202,18 @@ impl Live {
         let is_same = ahead.has_environment_of(&block.header)
             && ahead.has_transactions(&block.transactions, &newest)
             && check(block, gas_used, &receipts).is_ok();
-        is_same.then(|| (ahead.changes(), receipts))
+        if !is_same {
+            return None;
+        }
+        let pre_confirmed = match &newest.open {
+            Some(open) if open.header.number == block.number() => Some(newest),
+            _ => self.feed.snapshots.load().select(Selector::Hash(block.hash())).ok(),
+        };
+        Some(ImportedBlock { changes: ahead.changes(), receipts, pre_confirmed })
     }
 
     /// Executes a block on its parent's state, as far as that is known or can be fetched in time.
-    async fn execute(
-        &self,
-        block: &UpstreamBlock,
-        parent: &Snapshot,
-    ) -> Result<(Vec<AccountChange>, Vec<ChainReceipt>), LiveError> {
+    async fn execute(&self, block: &UpstreamBlock, parent: &Snapshot) -> Result<ImportedBlock, LiveError> {
         let (began, time) = (Instant::now(), self.source.limits.execute);
         if time.is_zero() || block.has_ommers {
             return Err(LiveError::Late(time));
@@ -209,7 +229,8 @@ impl Live {
                 execute_block(&self.source.spec, &on, header, &block.transactions, &[], block.withdrawals.as_ref())?;
             if executed.missed.is_empty() {
                 check(block, executed.gas_used, &executed.receipts)?;
-                return Ok((executed.changes, executed.receipts));
+                let Executed { changes, receipts, .. } = executed;
+                return Ok(ImportedBlock { changes, receipts, pre_confirmed: None });
             }
             self.fetch(executed.missed, began, time).await?;
         }

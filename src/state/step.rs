@@ -1,0 +1,44 @@
+//! The step from one state to the next: the changes between them.
+
+use std::sync::{Arc, OnceLock};
+
+use super::{AccountChange, StateId, Touched, World};
+
+/// The changes from one state to another.
+#[derive(Debug)]
+pub struct StateStep {
+    /// The state before the changes.
+    pub from: StateId,
+    /// The state after them.
+    pub to: StateId,
+    before: World,
+    changes: Arc<Vec<AccountChange>>,
+    /// The parts of the state that the changes touch, computed on first use.
+    touched: OnceLock<Touched>,
+}
+
+impl StateStep {
+    /// Creates a step from the state `from`, which is `before`, to `to`.
+    pub fn new(from: StateId, before: World, to: StateId, changes: Arc<Vec<AccountChange>>) -> Self {
+        Self { from, to, before, changes, touched: OnceLock::new() }
+    }
+
+    /// Returns the state before the changes.
+    pub const fn before(&self) -> &World {
+        &self.before
+    }
+
+    /// Returns the changes, each account once.
+    pub fn changes(&self) -> &[AccountChange] {
+        &self.changes
+    }
+
+    /// Returns the parts of the state that the changes touch.
+    pub fn touched(&self) -> &Touched {
+        self.touched.get_or_init(|| {
+            let mut touched = Touched::default();
+            touched.add(&self.before, &self.changes);
+            touched
+        })
+    }
+}

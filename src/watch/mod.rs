@@ -1,0 +1,234 @@
+//! Standing bundles: the answers that clients hold, and the ones among them that a new snapshot may have changed.
+//!
+//! Pure bookkeeping, without clocks and I/O. [`StateHistory`] knows the steps between states, [`ReadIndex`] the bundles
+//! that have read each value, and [`StandingBundles`] what each bundle has answered, since when, and what is due.
+
+mod history;
+mod index;
+
+pub use history::StateHistory;
+pub use index::ReadIndex;
+
+use std::{cmp::Reverse, mem};
+
+use alloy_primitives::I256;
+use bytes::Bytes;
+
+use crate::{
+    engine::BlockContext,
+    state::{ReadSet, Snapshot, SnapshotId, StateId},
+};
+
+/// The bundles of one client that stand until they are taken back, each with its request `R`.
+#[derive(Debug)]
+pub struct StandingBundles<R> {
+    bundles: Vec<StandingBundle<R>>,
+    index: ReadIndex,
+    /// The place in the chain for which it is known what is due.
+    at: Option<ChainPlace>,
+    /// The bytes that answers and reads take.
+    bytes: usize,
+}
+
+/// A place in the chain.
+#[derive(Debug)]
+struct ChainPlace {
+    id: SnapshotId,
+    state: StateId,
+    context: BlockContext,
+}
+
+/// A bundle that stands.
+#[derive(Debug)]
+pub struct StandingBundle<R> {
+    /// The name that the client has given it.
+    pub name: String,
+    /// The request.
+    pub request: R,
+    /// The answer that the client was told last; `None` before the first.
+    told: Option<StandingAnswer>,
+    reads: ReadSet,
+    /// Whether it must run.
+    is_due: bool,
+    /// The newest snapshot for which the answer is known to hold; `None` before the first run.
+    holds_at: Option<SnapshotId>,
+    /// The reason why its last run gave no answer.
+    stale: Option<Bytes>,
+    /// The number of snapshots at which it was due and did not run.
+    passed_over: u32,
+    /// The objective of its last run.
+    gained: Option<I256>,
+}
+
+/// An answer that was told.
+#[derive(Clone, Debug)]
+pub struct StandingAnswer {
+    /// The answer: a member `result` or `error` of a JSON object, with its name.
+    pub text: Bytes,
+    /// The snapshot with which it began to hold.
+    pub since: SnapshotId,
+}
+
+/// The end of a run of a bundle.
+#[derive(Debug)]
+pub enum StandingRun {
+    /// An answer, which holds for as long as nothing changes that was read. An error is one, too.
+    Answered {
+        /// The answer to tell; `None` if it is as before to the client.
+        text: Option<Bytes>,
+        /// The values that it follows from.
+        reads: ReadSet,
+        /// The objective, if the bundle has one.
+        gained: Option<I256>,
+    },
+    /// No answer, because a bound or a fault ended the run.
+    Stale(Bytes),
+}
+
+/// The number of snapshots after which a bundle that was passed over goes first.
+const PATIENCE: u32 = 5;
+
+impl<R> StandingBundles<R> {
+    /// Creates bundles that are all due.
+    pub fn new(bundles: impl IntoIterator<Item = (String, R)>) -> Self {
+        let new = |(name, request)| StandingBundle {
+            name,
+            request,
+            told: None,
+            reads: ReadSet::default(),
+            is_due: true,
+            holds_at: None,
+            stale: None,
+            passed_over: 0,
+            gained: None,
+        };
+        Self { bundles: bundles.into_iter().map(new).collect(), index: ReadIndex::default(), at: None, bytes: 0 }
+    }
+
+    /// Returns the bundles, in the client's order.
+    pub fn bundles(&self) -> &[StandingBundle<R>] {
+        &self.bundles
+    }
+
+    /// Returns the bytes that answers and reads take.
+    pub const fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Returns the snapshot for which it is known what is due.
+    pub fn at(&self) -> Option<SnapshotId> {
+        self.at.as_ref().map(|at| at.id)
+    }
+
+    /// Goes on to a snapshot: what was read and has changed since the last is due. If the changes are not known,
+    /// everything is due. What was due stays due.
+    pub fn advance(&mut self, snapshot: &Snapshot, context: BlockContext, history: &StateHistory) {
+        let now = ChainPlace { id: snapshot.id, state: snapshot.state, context };
+        let Some(was) = mem::replace(&mut self.at, None) else {
+            self.at = Some(now);
+            return;
+        };
+        let change = was.context.change_to(&now.context);
+        let steps = if change.everything { None } else { history.between(was.state, now.state) };
+        let bundles = &mut self.bundles;
+        bundles.iter_mut().filter(|bundle| bundle.is_due).for_each(|bundle| bundle.passed_over += 1);
+        let mut due = |reader: u32| bundles[reader as usize].become_due(was.id);
+        match steps {
+            Some(steps) => {
+                steps.iter().for_each(|step| self.index.touched(step.touched(), &mut due));
+                self.index.changed(&change, due);
+                let short = bundles.iter_mut().filter(|bundle| bundle.reads.gas > change.gas_left);
+                short.for_each(|bundle| bundle.become_due(was.id));
+            }
+            None => bundles.iter_mut().for_each(|bundle| bundle.become_due(was.id)),
+        }
+        self.at = Some(now);
+    }
+
+    /// Returns the bundles that are due and that `may_run`, in the order in which they run: those that were passed over
+    /// several times, then those with the best objective.
+    pub fn due(&self, may_run: impl Fn(&R) -> bool) -> Vec<u32> {
+        let mut due: Vec<u32> = (0..)
+            .zip(&self.bundles)
+            .filter(|(_, bundle)| bundle.is_due && may_run(&bundle.request))
+            .map(|(at, _)| at)
+            .collect();
+        due.sort_by_key(|at| {
+            let bundle = &self.bundles[*at as usize];
+            (Reverse(bundle.passed_over >= PATIENCE), Reverse(bundle.gained))
+        });
+        due
+    }
+
+    /// Returns the names of the bundles that are due and that `may_run`, each with the newest snapshot for which its
+    /// answer holds and the reason why its last run gave none.
+    pub fn behind(&self, may_run: impl Fn(&R) -> bool) -> impl Iterator<Item = &StandingBundle<R>> {
+        self.bundles.iter().filter(move |bundle| bundle.is_due && may_run(&bundle.request))
+    }
+
+    /// Returns the bundles whose answers began to hold after the snapshot `id`.
+    pub fn changed_after(&self, id: SnapshotId) -> impl Iterator<Item = (&str, &StandingAnswer)> {
+        self.bundles.iter().filter_map(move |bundle| {
+            let told = bundle.told.as_ref().filter(|told| told.since > id)?;
+            Some((bundle.name.as_str(), told))
+        })
+    }
+
+    /// Records the end of a run of bundle `at` on the current snapshot. Returns the answer if it is another than before.
+    pub fn record(&mut self, at: u32, run: StandingRun) -> Option<(&str, &StandingAnswer)> {
+        let now = self.at.as_ref()?.id;
+        let bundle = &mut self.bundles[at as usize];
+        self.bytes -= bundle.bytes();
+        let is_news = match run {
+            StandingRun::Stale(reason) => {
+                bundle.stale = Some(reason);
+                false
+            }
+            StandingRun::Answered { text, reads, gained } => {
+                self.index.replace(at, &bundle.reads, &reads);
+                (bundle.reads, bundle.gained) = (reads, gained);
+                (bundle.is_due, bundle.stale, bundle.passed_over, bundle.holds_at) = (false, None, 0, Some(now));
+                match text {
+                    Some(text) if bundle.told.as_ref().is_none_or(|told| told.text != text) => {
+                        bundle.told = Some(StandingAnswer { text, since: now });
+                        true
+                    }
+                    _ => false,
+                }
+            }
+        };
+        self.bytes += bundle.bytes();
+        let told = bundle.told.as_ref().filter(|_| is_news)?;
+        Some((&bundle.name, told))
+    }
+}
+
+impl<R> StandingBundle<R> {
+    /// Returns the newest snapshot for which the answer is known to hold.
+    pub const fn holds_at(&self) -> Option<SnapshotId> {
+        self.holds_at
+    }
+
+    /// Returns the reason why the last run gave no answer, if it did not.
+    pub const fn stale(&self) -> Option<&Bytes> {
+        self.stale.as_ref()
+    }
+
+    /// Returns the answer that the client was told last.
+    pub const fn told(&self) -> Option<&StandingAnswer> {
+        self.told.as_ref()
+    }
+
+    /// Makes the bundle due. Its answer holds up to the snapshot `last`.
+    fn become_due(&mut self, last: SnapshotId) {
+        if !self.is_due {
+            (self.is_due, self.holds_at) = (true, Some(last));
+        }
+    }
+
+    fn bytes(&self) -> usize {
+        let told = self.told.as_ref().map_or(0, |told| told.text.len());
+        let slots: usize = self.reads.accounts.iter().map(|account| 32 * account.slots.len()).sum();
+        told + slots + 64 * self.reads.accounts.len() + ReadIndex::size(&self.reads)
+    }
+}
