@@ -171,6 +171,18 @@ pub struct Config {
     /// Variants of a bundle that one `presim_search` may run.
     #[arg(long, env = "PRESIM_MAX_SEARCH_RUNS", value_name = "N", default_value_t = 10_000, value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..), help_heading = "Limits")]
     pub max_search_runs: usize,
+    /// Bundles that one `presim_watch` may let stand.
+    #[arg(long, env = "PRESIM_MAX_WATCHED", value_name = "N", default_value_t = 10_000, value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..), help_heading = "Limits")]
+    pub max_watched: usize,
+    /// Megabytes for the standing bundles of a token: their requests, what they have read, and their answers.
+    #[arg(long, env = "PRESIM_WATCH_MB", value_name = "MB", default_value_t = 256, help_heading = "Limits")]
+    pub watch_mb: usize,
+    /// Share of the workers that may run standing bundles while others wait for answers.
+    #[arg(long, env = "PRESIM_WATCH_SHARE", value_name = "SHARE", default_value_t = 0.5, value_parser = share, help_heading = "Limits")]
+    pub watch_share: f64,
+    /// Seconds for which standing bundles are kept without a connection or a poll.
+    #[arg(long, env = "PRESIM_WATCH_KEEP_S", value_name = "SECONDS", default_value_t = 300, help_heading = "Limits")]
+    pub watch_keep_s: u64,
     /// Blocks that one `eth_getLogs` or `trace_filter` may span.
     #[arg(long, env = "PRESIM_MAX_LOG_BLOCKS", value_name = "N", default_value_t = 100_000, value_parser = clap::value_parser!(u64).range(1..), help_heading = "Limits")]
     pub max_log_blocks: u64,
@@ -516,6 +528,14 @@ impl Config {
             ));
         }
         Ok(())
+    }
+}
+
+/// Parses a share: more than 0, and at most 1.
+fn share(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(share) if share > 0.0 && share <= 1.0 => Ok(share),
+        _ => Err("expected a number above 0 and up to 1".to_owned()),
     }
 }
 

@@ -40,7 +40,7 @@ use crate::{
     rpc::{
         Access, AccessConfig, Awake, Backend, CPU_DMA_LATENCY, Filters, Front, FrontActor, IoMemory, IoThreads,
         MetricsAccess, RequestLimits, Serve, ServerConfig, ShapeLimits, StateCompletion, Stop, Subscriptions,
-        SyncTimeouts, Testing, Waiters, announce,
+        SyncTimeouts, Testing, Waiters, WatchLimits, Watches, announce,
     },
     state::{CodeCache, Snapshots},
     store::Store,
@@ -373,7 +373,15 @@ impl Actors {
             gas: metrics.counter("presim_gas_simulated_total", "Gas used by simulated calls.", &[]),
         });
         let waiters = Waiters::new(config.max_sync_waiters as usize);
-        let mut front = Front::new(backend, snapshots.clone(), executor, waiters, &metrics).with_testing(testing);
+        let limits = WatchLimits {
+            bundles: config.max_watched,
+            bytes: config.watch_mb << 20,
+            share: config.watch_share,
+            keep: Duration::from_secs(config.watch_keep_s),
+        };
+        let watches = Watches::new(limits, &executor, subscriptions.clone(), &metrics);
+        let mut front =
+            Front::new(backend, snapshots.clone(), executor, waiters, watches, &metrics).with_testing(testing);
         if let Some(beside) = &beside {
             let (fetcher, rounds) = (beside.fetcher.clone(), config.live.upstream_rounds as usize);
             front = front.with_remote(StateCompletion { fetcher, rounds, snapshots });

@@ -22,11 +22,13 @@ pub enum LaneName {
     Short,
     /// Simulations of bundles, and other requests of many calls.
     Bundle,
+    /// Bundles that stand, which run behind all others.
+    Watch,
 }
 
 impl LaneName {
     /// All lanes, in the order of their discriminants.
-    pub const ALL: [Self; 3] = [Self::Read, Self::Short, Self::Bundle];
+    pub const ALL: [Self; 4] = [Self::Read, Self::Short, Self::Bundle, Self::Watch];
 
     /// Returns the lane's name in metrics and errors.
     pub const fn as_str(self) -> &'static str {
@@ -34,6 +36,7 @@ impl LaneName {
             Self::Read => "read",
             Self::Short => "short",
             Self::Bundle => "bundle",
+            Self::Watch => "watch",
         }
     }
 
@@ -42,6 +45,7 @@ impl LaneName {
         match self {
             Self::Read | Self::Short => "--queue-short",
             Self::Bundle => "--queue-bundle",
+            Self::Watch => "--watch-share",
         }
     }
 }
@@ -62,10 +66,12 @@ pub enum QueueName {
     LongShort,
     /// Bundles too long for either.
     LongBundle,
+    /// Bundles that stand.
+    Watch,
 }
 
 impl QueueName {
-    pub const ALL: [Self; 5] = [Self::Read, Self::Short, Self::Bundle, Self::LongShort, Self::LongBundle];
+    pub const ALL: [Self; 6] = [Self::Read, Self::Short, Self::Bundle, Self::LongShort, Self::LongBundle, Self::Watch];
 
     /// Returns the queue for a job of `lane`.
     pub const fn of(lane: LaneName, is_long: bool) -> Self {
@@ -75,6 +81,7 @@ impl QueueName {
             (LaneName::Bundle, false) => Self::Bundle,
             (LaneName::Short, true) => Self::LongShort,
             (LaneName::Bundle, true) => Self::LongBundle,
+            (LaneName::Watch, _) => Self::Watch,
         }
     }
 }

@@ -136,6 +136,8 @@ impl Lane {
             most: match name {
                 LaneName::Read | LaneName::Short => config.queue_short,
                 LaneName::Bundle => config.queue_bundle,
+                // The standing bundles are run a few at a time.
+                LaneName::Watch => usize::MAX,
             },
             queue_wait: config.queue_wait,
             overload_wait: config.overload_wait.into(),
@@ -177,7 +179,10 @@ impl Lane {
         let wait = self.wait(waiting);
         let refused = if waiting > self.most {
             Refused::QueueFull { lane: self.name, waiting: self.most, wait }
-        } else if self.name != LaneName::Read && waiting > 0 && wait > self.longest_wait(waiting, standing) {
+        } else if !matches!(self.name, LaneName::Read | LaneName::Watch)
+            && waiting > 0
+            && wait > self.longest_wait(waiting, standing)
+        {
             Refused::Overloaded { lane: self.name, wait, was_at_ease: standing == LoadStanding::AtEase }
         } else {
             return Ok(permit);

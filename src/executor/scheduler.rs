@@ -133,7 +133,7 @@ impl Executor {
             RunPlace::InlineThen(lane) => (lane, !ticket.is_entry() && task.size() <= Self::INLINE_BYTES),
         };
         let lane = self.lane(lane);
-        if Inline::read() > lane.patience() && lane.name != LaneName::Read {
+        if Inline::read() > lane.patience() && !matches!(lane.name, LaneName::Read | LaneName::Watch) {
             lane.overload();
         }
         let standing = lane.weigh(&ticket.flow);
@@ -305,6 +305,18 @@ impl Executor {
         refused
     }
 
+    /// Returns the number of workers.
+    pub fn workers(&self) -> usize {
+        self.config.workers.max(1)
+    }
+
+    /// Returns whether anyone waits for an answer: a request is in a lane other than that of standing bundles, or runs
+    /// inline.
+    pub fn is_asked(&self) -> bool {
+        let lanes = self.shared.lanes.iter().filter(|lane| lane.name != LaneName::Watch);
+        self.shared.inline.busy() > 0 || lanes.map(|lane| lane.inside()).sum::<usize>() > 0
+    }
+
     /// Returns the lane with this name.
     pub fn lane(&self, lane: LaneName) -> &Arc<Lane> {
         &self.shared.lanes[lane as usize]
@@ -333,6 +345,7 @@ impl ExecutorState {
             QueueName::Read => LaneName::Read,
             QueueName::Short | QueueName::LongShort => LaneName::Short,
             QueueName::Bundle | QueueName::LongBundle => LaneName::Bundle,
+            QueueName::Watch => LaneName::Watch,
         };
         self.queues[queue as usize].pop(queue, self.lanes[lane as usize].cost.mean())
     }

@@ -14,6 +14,7 @@ use super::{
     remote::StateCompletion,
     request::{Caller, Request, begin},
     testing::Testing,
+    watches::Watches,
     wire,
 };
 use crate::{
@@ -30,20 +31,28 @@ use crate::{
 /// The handler of all requests, whatever their transport.
 #[derive(Debug)]
 pub struct Front {
-    backend: Arc<Backend>,
-    snapshots: Arc<Snapshots>,
-    executor: Executor,
+    pub(super) runner: Runner,
+    pub(super) snapshots: Arc<Snapshots>,
     pub(super) waiters: Waiters,
     metrics: Metrics,
     /// The scope of the methods for testing.
     pub(super) testing: Testing,
-    /// The completion of state from an upstream, if there is one.
-    pub(super) remote: Option<Arc<StateCompletion>>,
+    /// The bundles that stand.
+    pub(super) watches: Watches,
     /// Counters by method and outcome, each created on its first use.
     counts: Vec<[OnceLock<Counted>; Outcome::ALL.len()]>,
     unknown: Counted,
     /// The counter of requests that were rejected because of load.
     refusals: Counted,
+}
+
+/// The executor with all that a run needs besides its request. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Runner {
+    pub(super) backend: Arc<Backend>,
+    pub(super) executor: Executor,
+    /// The completion of state from an upstream, if there is one.
+    pub(super) remote: Option<Arc<StateCompletion>>,
 }
 
 /// Permits to wait for receipts. Waiting holds no worker: each publication wakes the task, which looks for its receipt.
@@ -73,6 +82,7 @@ impl Front {
         snapshots: Arc<Snapshots>,
         executor: Executor,
         waiters: Waiters,
+        watches: Watches,
         metrics: &Metrics,
     ) -> Self {
         let counts = MethodRoute::ALL.iter().map(|_| Default::default()).collect();
@@ -86,13 +96,12 @@ impl Front {
             ),
         };
         Self {
-            backend,
+            runner: Runner { backend, executor, remote: None },
             snapshots,
-            executor,
             waiters,
             metrics: metrics.clone(),
             testing: Testing::Off,
-            remote: None,
+            watches,
             counts,
             unknown,
             refusals,
@@ -102,7 +111,8 @@ impl Front {
     /// Returns the same, on state that is an upstream's.
     #[must_use]
     pub fn with_remote(self, remote: StateCompletion) -> Self {
-        Self { remote: Some(Arc::new(remote)), ..self }
+        let runner = Runner { remote: Some(Arc::new(remote)), ..self.runner };
+        Self { runner, ..self }
     }
 
     /// Returns the same, with these methods for testing.
@@ -113,12 +123,12 @@ impl Front {
 
     /// Returns the health of the upstream, if there is one.
     pub fn upstream(&self) -> Option<UpstreamState> {
-        self.remote.as_ref().map(|remote| remote.fetcher.upstream().state())
+        self.runner.remote.as_ref().map(|remote| remote.fetcher.upstream().state())
     }
 
     /// Returns the reason why nothing can be stored any more, if there is one.
     pub fn store_failure(&self) -> Option<&StoreError> {
-        self.backend.wallet.ledger.store().failure()
+        self.runner.backend.wallet.ledger.store().failure()
     }
 
     /// Returns what is published now.
@@ -133,27 +143,27 @@ impl Front {
 
     /// Returns the limits on requests.
     pub(super) fn limits(&self) -> &RequestLimits {
-        &self.backend.limits
+        &self.runner.backend.limits
     }
 
     /// Returns the transaction pool.
     pub(super) fn pool(&self) -> &Pool {
-        &self.backend.pool
+        &self.runner.backend.pool
     }
 
     /// Returns the wallet.
     pub(super) fn wallet(&self) -> &Wallet {
-        &self.backend.wallet
+        &self.runner.backend.wallet
     }
 
     /// Returns a ticket for a request that has just arrived.
     pub fn ticket(&self, caller: &Caller) -> Ticket {
-        self.executor.ticket(&caller.flow)
+        self.runner.executor.ticket(&caller.flow)
     }
 
     /// Creates a batch of requests that have just arrived together.
     pub fn batch(&self) -> Arc<Batch> {
-        self.executor.batch()
+        self.runner.executor.batch()
     }
 
     /// Runs a request. Returns the answer up to the end of its result.
@@ -163,11 +173,12 @@ impl Front {
     /// Returns the error that answers the request instead.
     pub async fn answer(&self, request: Request) -> Result<Vec<u8>, RpcError> {
         let (arrived, method) = (Instant::now(), request.method);
-        let answer = match (method.handler, &self.remote) {
+        let answer = match (method.handler, &self.runner.remote) {
             (Handler::Subscribe | Handler::Unsubscribe, _) => Self::subscribe(&request),
             // Boxed, because rare futures are large and would be moved with every request.
             (Handler::Change(parse, done), _) => Box::pin(self.change(parse, done, request)).await,
             (Handler::Search, _) => Box::pin(self.search(request)).await,
+            (Handler::Watch(watch), _) => Box::pin(self.watch(watch, request)).await,
             (Handler::SendAndWait, _) => Box::pin(self.send_and_wait(request)).await,
             (Handler::SendCalls, _) => Box::pin(self.send_calls(request)).await,
             (Handler::Run(run), Some(remote)) if method.upstream != UpstreamUse::Unasked => {
@@ -232,6 +243,18 @@ impl Front {
         self.run_step(request.method.place, request, run).await.map(|((), answer)| answer)
     }
 
+    /// Runs a step of a request, as [`Runner::run_step`] does.
+    pub(super) async fn run_step<T: Send + 'static>(
+        &self,
+        place: RunPlace,
+        request: Request,
+        work: impl Fn(&Backend, &mut Run<'_>) -> Result<T, RpcError> + Clone + Send + Sync + 'static,
+    ) -> Result<(T, Vec<u8>), RpcError> {
+        self.runner.run_step(place, request, work).await
+    }
+}
+
+impl Runner {
     /// Runs a step of a request at a place, and waits until its commit is on disk. Returns the step's value, and the
     /// answer as far as the step has written it.
     pub(super) async fn run_step<T: Send + 'static>(

@@ -38,6 +38,7 @@ mod startup;
 mod subscriptions;
 mod testing;
 mod wait;
+mod watches;
 mod wire;
 mod ws;
 
@@ -57,5 +58,6 @@ pub use service::{Reply, ReplyLimits, Session};
 pub use startup::{StartupReason, StartupServer};
 pub use subscriptions::{Subscriptions, announce};
 pub use testing::Testing;
+pub use watches::{WatchLimits, Watches};
 
 pub use wire::{ShapeLimits, parse_call, parse_simulation};

@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Instant};
 
-use alloy_primitives::U256;
+use alloy_primitives::{I256, U256};
 
 use super::{
     encode::{self, SimulationView},
@@ -13,7 +13,7 @@ use super::{
     wire::{self, SearchRequest},
 };
 use crate::{
-    engine::{Beginning, Outputs, SearchedValues, SimulationError, SimulationRules, Variant, geometric},
+    engine::{Beginning, Outputs, SearchedValues, SimulationError, SimulationRules, Variant, VariantEnd, geometric},
     executor::{LaneName, RunPlace},
     meter::Stopped,
     state::Snapshot,
@@ -162,15 +162,69 @@ impl Backend {
         Ok((variants, complete))
     }
 
-    /// Ranks the variants, runs the best one with its outputs, and writes the answer.
     fn finish_search(
         &self,
         run: &mut Run<'_>,
         begun: &BegunSearch,
+        variants: Vec<Variant>,
+        complete: bool,
+    ) -> Result<(), RpcError> {
+        let BegunSearch { request, snapshot, rules, .. } = begun;
+        self.show_best(run, snapshot, rules, request, variants, complete, false).map(drop)
+    }
+
+    /// Runs a whole search on a snapshot, and records what it reads. Returns the best objective, and whether the search
+    /// came to its end.
+    pub(super) fn search_on(
+        &self,
+        run: &mut Run<'_>,
+        snapshot: &Snapshot,
+        rules: &SimulationRules,
+        request: &SearchRequest,
+    ) -> Result<(Option<I256>, bool), RpcError> {
+        let search = &request.search;
+        let mut simulation = search.to_judge();
+        let overlay = run.stand_on(snapshot);
+        overlay.record_reads(true);
+        let mut engine = self.engine(rules, overlay);
+        let beginning = engine.begin(snapshot, &simulation, None, search.beginning())?;
+        let (mut variants, mut complete) = match &search.values {
+            SearchedValues::Each(values) => {
+                let values = values.iter().map(Vec::as_slice);
+                engine.try_variants(snapshot, search, &mut simulation, &beginning, values)?
+            }
+            SearchedValues::Maximize { from, to, .. } => {
+                let values: Vec<Vec<U256>> =
+                    geometric(*from, *to, POINTS).into_iter().map(|value| vec![value]).collect();
+                let values = values.iter().map(Vec::as_slice);
+                engine.try_variants(snapshot, search, &mut simulation, &beginning, values)?
+            }
+        };
+        if let SearchedValues::Maximize { tolerance, .. } = &search.values
+            && complete
+        {
+            complete = engine.narrow(snapshot, search, &mut simulation, &beginning, &mut variants, *tolerance)?;
+        }
+        // The best variant reads nothing else, besides what its outputs show.
+        let before = run.overlay.reads();
+        let (best, complete) = self.show_best(run, snapshot, rules, request, variants, complete, true)?;
+        run.overlay.add_reads(before);
+        Ok((best, complete))
+    }
+
+    /// Ranks the variants, runs the best one with its outputs, and writes the answer. Returns the best objective, and
+    /// whether the search came to its end.
+    #[allow(clippy::too_many_arguments, reason = "the parts of one search")]
+    fn show_best(
+        &self,
+        run: &mut Run<'_>,
+        snapshot: &Snapshot,
+        rules: &SimulationRules,
+        SearchRequest { search, shown, .. }: &SearchRequest,
         mut variants: Vec<Variant>,
         mut complete: bool,
-    ) -> Result<(), RpcError> {
-        let BegunSearch { request: SearchRequest { search, shown, .. }, snapshot, rules, .. } = begun;
+        stands: bool,
+    ) -> Result<(Option<I256>, bool), RpcError> {
         let runs = variants.len();
         variants.sort_by(|one, other| other.rank(one, search.aim));
         // The search for a maximum may come to a value twice.
@@ -185,7 +239,7 @@ impl Backend {
             // A variant that the search drops is shown all the same.
             simulation.when = None;
             let overlay = run.stand_on(snapshot);
-            overlay.record_reads(simulation.outputs.contains(Outputs::READ_SET));
+            overlay.record_reads(stands || simulation.outputs.contains(Outputs::READ_SET));
             // A variant that was refused has no result: its error is in the list.
             match self.engine(rules, overlay).simulate(snapshot, &simulation) {
                 Ok(simulated) => best = Some((simulated, shown, simulation.outputs)),
@@ -207,6 +261,11 @@ impl Backend {
             };
             (simulated, view)
         });
-        encode::search(&mut run.out, &variants, runs, complete, result)
+        encode::search(&mut run.out, &variants, runs, complete, result)?;
+        let objective = variants.first().and_then(|best| match best.end {
+            VariantEnd::Ran { objective, .. } => Some(objective),
+            _ => None,
+        });
+        Ok((objective, complete))
     }
 }

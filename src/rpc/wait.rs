@@ -27,7 +27,7 @@ impl Front {
             let text = format!("too busy: {} requests wait for receipts already", self.waiters.count);
             return Err(RpcError::limit(text));
         };
-        let awaited = match &self.remote {
+        let awaited = match &self.runner.remote {
             Some(remote) => self.send_on_to_await(remote, &request).await?,
             None => self.run_step(PLACE, request.clone(), Backend::send_to_await).await?.0,
         };
@@ -47,7 +47,7 @@ impl Front {
         let included = async {
             loop {
                 // In this order, because a transaction leaves the pool only after the snapshot with it was published.
-                let waits = self.remote.is_some() || self.pool().get(&hash).is_some();
+                let waits = self.runner.remote.is_some() || self.pool().get(&hash).is_some();
                 let published = self.published();
                 if published.transaction(&hash).is_some() {
                     return Some(published);

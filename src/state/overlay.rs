@@ -159,9 +159,10 @@ impl Overlay {
     }
 
     /// Drops all changes and continues from `saved`, which was saved over the same base, in the same memory and under
-    /// the overlay's own meter.
+    /// the overlay's own meter. What the runs before have read is still among [`Overlay::reads`].
     pub fn restore(&mut self, saved: &SavedOverlay) {
         let (base, meter) = (self.base.clone(), std::mem::take(&mut self.meter));
+        let passed = self.reads.on.then(|| Box::new(self.reads()));
         self.reset(base, saved.hashes.clone(), meter);
         self.first_pushed = saved.first_pushed;
         for (id, entry) in saved.entries.iter().enumerate() {
@@ -172,6 +173,7 @@ impl Overlay {
             }
         }
         self.reads.clone_from(&saved.reads);
+        self.reads.passed = passed;
         self.log_numbers.clone_from(&saved.log_numbers);
     }
 
@@ -659,6 +661,15 @@ impl Overlay {
         self.reads.everything |= self.reads.on;
     }
 
+    /// Adds what other runs have read to [`Overlay::reads`].
+    pub fn add_reads(&mut self, reads: ReadSet) {
+        let passed = self.reads.passed.take();
+        self.reads.passed = Some(Box::new(match passed {
+            Some(passed) => reads.merge(&passed),
+            None => reads,
+        }));
+    }
+
     /// Returns what runs have read since the last [`Overlay::reset`], as far as it was recorded.
     pub fn reads(&self) -> ReadSet {
         let record = &self.reads;
@@ -682,6 +693,16 @@ impl Overlay {
         }
         accounts.sort_unstable_by_key(|account| account.address);
         accounts.iter_mut().for_each(|account| account.slots.sort_unstable());
-        ReadSet { everything: false, accounts, block: record.block, hashes: record.hashes.clone(), gas: record.gas }
+        let reads = ReadSet {
+            everything: false,
+            accounts,
+            block: record.block,
+            hashes: record.hashes.clone(),
+            gas: record.gas,
+        };
+        match &record.passed {
+            Some(passed) => reads.merge(passed),
+            None => reads,
+        }
     }
 }

@@ -86,6 +86,31 @@ impl ReadSet {
         Self { everything: true, ..Self::default() }
     }
 
+    /// Returns what either of two sets has read.
+    #[must_use]
+    pub fn merge(mut self, other: &Self) -> Self {
+        if self.everything || other.everything {
+            return Self::everything();
+        }
+        for read in &other.accounts {
+            match self.accounts.binary_search_by_key(&read.address, |account| account.address) {
+                Ok(at) => {
+                    let account = &mut self.accounts[at];
+                    account.parts |= read.parts;
+                    account.slots.extend(&read.slots);
+                    account.slots.sort_unstable();
+                    account.slots.dedup();
+                }
+                Err(at) => self.accounts.insert(at, read.clone()),
+            }
+        }
+        self.block |= other.block;
+        self.hashes.extend(&other.hashes);
+        self.gas = self.gas.max(other.gas);
+        let slots: usize = self.accounts.iter().map(|account| account.slots.len()).sum();
+        if self.accounts.len() + slots + self.hashes.len() > Self::MOST { Self::everything() } else { self }
+    }
+
     /// Returns whether the account at `address` was accessed.
     pub fn has_accessed(&self, address: &Address) -> bool {
         self.everything || self.accounts.binary_search_by_key(address, |account| account.address).is_ok()
@@ -103,6 +128,8 @@ pub(super) struct ReadRecord {
     pub hashes: BTreeSet<u64>,
     pub gas: u64,
     pub everything: bool,
+    /// The reads of runs whose changes were dropped.
+    pub passed: Option<Box<ReadSet>>,
 }
 
 impl ReadRecord {
@@ -111,6 +138,6 @@ impl ReadRecord {
         self.on = false;
         self.slots.clear();
         self.hashes.clear();
-        (self.block, self.gas, self.everything) = (BlockReads::empty(), 0, false);
+        (self.block, self.gas, self.everything, self.passed) = (BlockReads::empty(), 0, false, None);
     }
 }

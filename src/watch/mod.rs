@@ -74,7 +74,7 @@ pub struct StandingAnswer {
 pub enum StandingRun {
     /// An answer, which holds for as long as nothing changes that was read. An error is one, too.
     Answered {
-        /// The answer to tell; `None` if it is as before to the client.
+        /// The answer to tell; `None` if its objective is not above what the client asks for.
         text: Option<Bytes>,
         /// The values that it follows from.
         reads: ReadSet,
@@ -85,6 +85,8 @@ pub enum StandingRun {
     Stale(Bytes),
 }
 
+/// The answer of a bundle whose objective has fallen below what the client asks for.
+const BELOW: &[u8] = b"\"below\":true";
 /// The number of snapshots after which a bundle that was passed over goes first.
 const PATIENCE: u32 = 5;
 
@@ -188,6 +190,8 @@ impl<R> StandingBundles<R> {
                 self.index.replace(at, &bundle.reads, &reads);
                 (bundle.reads, bundle.gained) = (reads, gained);
                 (bundle.is_due, bundle.stale, bundle.passed_over, bundle.holds_at) = (false, None, 0, Some(now));
+                // That an objective falls is told once, and only if it was above before.
+                let text = text.or_else(|| bundle.told.as_ref().map(|_| Bytes::from_static(BELOW)));
                 match text {
                     Some(text) if bundle.told.as_ref().is_none_or(|told| told.text != text) => {
                         bundle.told = Some(StandingAnswer { text, since: now });

@@ -5,7 +5,9 @@ use std::sync::Arc;
 use bytestring::ByteString;
 use presim::{
     executor::{Executor, ExecutorConfig, Flow},
-    rpc::{Caller, Front, IoMemory, ReplyLimits, Session, Waiters, dialect::PROJECT},
+    rpc::{
+        Caller, Front, IoMemory, ReplyLimits, Session, Subscriptions, Waiters, WatchLimits, Watches, dialect::PROJECT,
+    },
     telemetry::Metrics,
 };
 use serde::Deserialize;
@@ -76,7 +78,9 @@ async fn a_request_is_answered_alike_by_the_short_cut_and_by_jsonrpsee() {
     };
     let executor = Executor::start(executor, &metrics).unwrap();
     let snapshots = node.node.snapshots().clone();
-    let front = Front::new(Arc::new(backend), snapshots.clone(), executor, Waiters::new(1), &metrics);
+    let subscriptions = Arc::new(Subscriptions::new(1, Arc::new(IoMemory::new(1 << 30, 1)), &metrics));
+    let watches = Watches::new(WatchLimits::default(), &executor, subscriptions, &metrics);
+    let front = Front::new(Arc::new(backend), snapshots.clone(), executor, Waiters::new(1), watches, &metrics);
     let share = Arc::new(IoMemory::new(1 << 30, 1)).share();
     let caller =
         Caller { dialect: &PROJECT, client: None, may_use_wallet: true, share: share.clone(), flow: Flow::new() };

@@ -65,5 +65,6 @@ mod upstream;
 mod vectors;
 mod wallet;
 mod wallet_rules;
+mod watch;
 mod websocket;
 mod witness;

@@ -25,7 +25,8 @@ use presim::{
         upstream::{Fetcher, FetcherConfig, Upstream, UpstreamConfig, UpstreamState},
     },
     rpc::{
-        AnswerRoom, Caller, Front, IoMemory, MethodRoute, Request, RpcError, StateCompletion, Waiters, dialect::PROJECT,
+        AnswerRoom, Caller, Front, IoMemory, MethodRoute, Request, RpcError, StateCompletion, Subscriptions, Waiters,
+        WatchLimits, Watches, dialect::PROJECT,
     },
     state::{FeedState, Fetched, RemoteState, Retention, Snapshots, World},
     store::{read_image, write_image},
@@ -201,7 +202,9 @@ impl Setup {
             deadline,
         };
         let executor = Executor::start(executor, &metrics).unwrap();
-        let front = Front::new(Arc::new(backend), snapshots.clone(), executor, Waiters::new(1), &metrics);
+        let subscriptions = Arc::new(Subscriptions::new(1, Arc::new(IoMemory::new(1 << 30, 1)), &metrics));
+        let watches = Watches::new(WatchLimits::default(), &executor, subscriptions, &metrics);
+        let front = Front::new(Arc::new(backend), snapshots.clone(), executor, Waiters::new(1), watches, &metrics);
         let front = Arc::new(front.with_remote(StateCompletion {
             fetcher: fetcher.clone(),
             rounds: 32,

@@ -123,6 +123,15 @@ impl<'a> Object<'a> {
         self.out
     }
 
+    /// Writes a member that is JSON already, with its name.
+    pub fn member(&mut self, text: &[u8]) -> &mut Self {
+        if !std::mem::take(&mut self.first) {
+            self.out.push(b',');
+        }
+        self.out.extend_from_slice(text);
+        self
+    }
+
     /// Closes the object.
     pub fn end(self) {
         self.out.push(b'}');

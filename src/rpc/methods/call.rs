@@ -4,13 +4,13 @@ use revm::context::result::ExecutionResult;
 
 use super::{Backend, Run};
 use crate::{
-    engine::{CallRequest, HaltText, Outputs},
+    engine::{CallRequest, HaltText, Outputs, SimulationRules},
     rpc::{
         encode::{self, SimulationView},
         error::RpcError,
         wire::SimulationRequest,
     },
-    state::Selector,
+    state::{Selector, Snapshot},
 };
 
 /// Maximum number of calls of a simulation that runs inline. More calls take longer than the hand-over to a worker.
@@ -35,29 +35,40 @@ impl Backend {
         }
     }
 
-    pub(super) fn simulate(
-        &self,
-        run: &mut Run<'_>,
-        SimulationRequest { simulation, selector, full_transactions, errors }: SimulationRequest,
-    ) -> Result<(), RpcError> {
-        if run.meter.is_short() && simulation.calls() > IN_PLACE_CALLS {
+    pub(super) fn simulate(&self, run: &mut Run<'_>, request: SimulationRequest) -> Result<(), RpcError> {
+        if run.meter.is_short() && request.simulation.calls() > IN_PLACE_CALLS {
             return Err(run.give_up());
         }
-        let snapshot = self.select(run.published, selector)?;
-        let rules = self.rules(run.dialect);
-        let reads = simulation.outputs.contains(Outputs::READ_SET);
+        let snapshot = self.select(run.published, request.selector)?;
+        self.simulate_on(run, &snapshot, &self.rules(run.dialect), &request, false)
+    }
+
+    /// Runs a simulation on a snapshot, and writes its result. If `stands`, what it reads is recorded, and its beginning
+    /// is not shared with other requests.
+    pub(in crate::rpc) fn simulate_on(
+        &self,
+        run: &mut Run<'_>,
+        snapshot: &Snapshot,
+        rules: &SimulationRules,
+        SimulationRequest { simulation, full_transactions, errors, .. }: &SimulationRequest,
+        stands: bool,
+    ) -> Result<(), RpcError> {
+        let shows_reads = simulation.outputs.contains(Outputs::READ_SET);
         let client = run.client;
-        let overlay = run.stand_on(&snapshot);
-        overlay.record_reads(reads);
-        let mut engine = self.engine(&rules, overlay);
-        let simulated = self.beginnings.simulate(&mut engine, client, &snapshot, &simulation)?;
+        let overlay = run.stand_on(snapshot);
+        overlay.record_reads(shows_reads || stands);
+        let mut engine = self.engine(rules, overlay);
+        let simulated = match stands {
+            true => engine.simulate(snapshot, simulation),
+            false => self.beginnings.simulate(&mut engine, client, snapshot, simulation),
+        }?;
         self.gas.increment(simulated.gas_used);
-        let reads = reads.then(|| run.overlay.reads());
+        let reads = shows_reads.then(|| run.overlay.reads());
         let view = SimulationView {
             dialect: run.dialect,
             outputs: simulation.outputs,
-            full_transactions,
-            errors: Some(&errors),
+            full_transactions: *full_transactions,
+            errors: Some(errors),
             reads: reads.as_ref(),
             limit: self.limits.max_response,
         };

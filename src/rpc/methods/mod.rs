@@ -67,12 +67,27 @@ pub enum Handler {
     Unsubscribe,
     /// Runs of many variants of a bundle.
     Search,
+    /// The standing bundles.
+    Watch(WatchMethod),
     /// A run that sends a transaction, then a wait for the snapshot that has its receipt.
     SendAndWait,
     /// The chain's source, which makes the parsed change. The text is the result of a change that has no other.
     Change(fn(&str, &Dialect) -> Result<ChainChange, RpcError>, &'static str),
     /// A run that admits a batch and sends it. If the policy requires approval, a second run sends it after approval.
     SendCalls,
+}
+
+/// A method of the standing bundles.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WatchMethod {
+    /// Bundles begin to stand.
+    Begin,
+    /// A connection takes standing bundles over.
+    Again,
+    /// A client polls for what changed.
+    Results,
+    /// Bundles no longer stand.
+    End,
 }
 
 /// The upstream's part in answering a request, if the state is an upstream's.
@@ -123,6 +138,11 @@ impl MethodRoute {
         run!("eth_simulateV1", InlineThen(Bundle), limited wire::parse_simulation, Backend::simulate),
         run!("presim_simulate", InlineThen(Bundle), limited wire::parse_presim_simulation, Backend::simulate),
         Self::new("presim_search", On(Bundle), Handler::Search),
+        // Bundles that stand.
+        Self::new("presim_watch", On(Bundle), Handler::Watch(WatchMethod::Begin)),
+        Self::new("presim_rewatch", Inline, Handler::Watch(WatchMethod::Again)),
+        Self::new("presim_results", Inline, Handler::Watch(WatchMethod::Results)),
+        Self::new("presim_unwatch", Inline, Handler::Watch(WatchMethod::End)),
         // These run calls many times. Waiting short calls may run between two of them.
         run!("eth_estimateGas", On(Bundle), wire::parse_estimate, Backend::estimate_gas),
         run!("eth_createAccessList", On(Bundle), wire::parse_access_list, Backend::create_access_list),
@@ -351,6 +371,7 @@ impl fmt::Debug for Handler {
             Self::Subscribe => "Subscribe",
             Self::Unsubscribe => "Unsubscribe",
             Self::Search => "Search",
+            Self::Watch(_) => "Watch",
             Self::SendAndWait => "SendAndWait",
             Self::Change(..) => "Change",
             Self::SendCalls => "SendCalls",

@@ -15,14 +15,14 @@ use std::sync::{
 
 use bytes::Bytes;
 
-use tokio::sync::OwnedSemaphorePermit;
+use tokio::sync::{Notify, OwnedSemaphorePermit};
 
 use super::{
     dialect::Dialect,
     encode,
     error::RpcError,
     memory::IoMemory,
-    wire::{self, Subject},
+    wire::{self, Subject, WatchId},
 };
 use crate::telemetry::{Counter, Gauge, Metrics};
 
@@ -35,6 +35,8 @@ pub struct Subscriptions {
     memory: Arc<IoMemory>,
     open: Gauge,
     dropped: Counter,
+    /// Wakes whoever waits for a subscription to begin or to end.
+    moved: Notify,
 }
 
 impl std::fmt::Debug for Subscriptions {
@@ -119,6 +121,7 @@ impl Subscriptions {
                 "Connections closed because they did not take their notifications.",
                 &[],
             ),
+            moved: Notify::new(),
         }
     }
 
@@ -137,10 +140,55 @@ impl Subscriptions {
         })
     }
 
+    /// Returns whether a connection is told of standing bundles.
+    pub fn has_watcher(&self, watch: WatchId) -> bool {
+        self.list().iter().any(|one| one.is_about(watch))
+    }
+
+    /// Passes news of standing bundles to their connection, once the answer that names them is on its way. Returns
+    /// whether there is one.
+    pub async fn tell_watcher(&self, watch: WatchId, news: &Bytes) -> bool {
+        loop {
+            let mut moved = std::pin::pin!(self.moved.notified());
+            moved.as_mut().enable();
+            let full = {
+                let list = self.list();
+                let Some(one) = list.iter().find(|one| one.is_about(watch)) else { return false };
+                if !one.has_begun {
+                    None
+                } else if one.subscriber.notify(Notification { prefix: one.prefix.clone(), result: news.clone() }) {
+                    return true;
+                } else {
+                    Some(one.subscriber.id())
+                }
+            };
+            match full {
+                None => moved.await,
+                Some(full) => {
+                    self.dropped.increment(1);
+                    self.change(|list| list.retain(|one| one.subscriber.id() != full));
+                    return false;
+                }
+            }
+        }
+    }
+
+    /// Ends the notifications of standing bundles.
+    pub fn end_watch(&self, watch: WatchId) {
+        self.change(|list| list.retain(|one| !one.is_about(watch)));
+    }
+
+    /// Returns the memory in which notifications count until they are sent.
+    pub const fn memory(&self) -> &Arc<IoMemory> {
+        &self.memory
+    }
+
     fn change<T>(&self, change: impl FnOnce(&mut Vec<Subscription>) -> T) -> T {
         let mut list = self.list();
         let changed = change(&mut list);
         self.open.set(list.len() as f64);
+        drop(list);
+        self.moved.notify_waiters();
         changed
     }
 
@@ -176,6 +224,21 @@ impl Starting {
         let subject = wire::parse_subscribe(params, self.dialect)?;
         encode::quantity(out, self.start(subject)?);
         Ok(())
+    }
+
+    /// Lets the connection be told of standing bundles, in the place of another one.
+    ///
+    /// # Errors
+    ///
+    /// Returns -32005 if the connection has too many subscriptions.
+    pub fn watch(&self, watch: WatchId) -> Result<(), RpcError> {
+        self.subscriptions.end_watch(watch);
+        self.start(Subject::Watch(watch)).map(drop)
+    }
+
+    /// Returns all subscriptions of the node.
+    pub const fn subscriptions(&self) -> &Arc<Subscriptions> {
+        &self.subscriptions
     }
 
     /// Answers `eth_unsubscribe`.
@@ -259,8 +322,16 @@ impl Drop for Starting {
 
 impl Subscription {
     fn new(id: u64, subject: Subject, dialect: &'static Dialect, subscriber: Arc<dyn Subscriber>) -> Self {
+        let name = match subject {
+            Subject::Watch(watch) => watch.to_string(),
+            _ => format!("{id:#x}"),
+        };
         let prefix =
-            format!(r#"{{"jsonrpc":"2.0","method":"eth_subscription","params":{{"subscription":"{id:#x}","result":"#);
+            format!(r#"{{"jsonrpc":"2.0","method":"eth_subscription","params":{{"subscription":"{name}","result":"#);
         Self { id, subject, dialect, subscriber, prefix: prefix.into(), has_begun: false }
+    }
+
+    fn is_about(&self, watch: WatchId) -> bool {
+        matches!(self.subject, Subject::Watch(own) if own == watch)
     }
 }

@@ -17,6 +17,7 @@ mod subscribe;
 mod testing;
 mod trace;
 mod wallet;
+mod watch;
 
 pub use block::{parse_block, parse_hash, parse_one_block, parse_place};
 pub use bundle::{ParsedBundle, parse_bundle, parse_cancelled_bundle, parse_sent_bundle};
@@ -45,6 +46,9 @@ pub use trace::{
     ReplayRequest, TraceRequest, parse_trace_block, parse_trace_call, parse_trace_many, parse_trace_transaction,
 };
 pub use wallet::{CapabilitiesRequest, parse_batch, parse_batch_id, parse_capabilities};
+pub use watch::{
+    WatchId, WatchRequest, WatchedBundle, WatchedPayload, parse_results, parse_rewatch, parse_unwatch, parse_watch,
+};
 
 use std::{borrow::Cow, fmt};
 

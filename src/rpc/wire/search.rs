@@ -108,7 +108,7 @@ struct RequireParam {
 
 /// A number that may be negative: a quantity, or a decimal string.
 #[derive(Clone, Copy, Debug)]
-struct SignedParam(I256);
+pub(super) struct SignedParam(pub I256);
 
 /// Parses the parameters of `presim_search`.
 ///

@@ -10,6 +10,7 @@ use serde::{
 use super::{
     log::{FilterParam, LogFilter},
     parse,
+    watch::WatchId,
 };
 use crate::rpc::{dialect::Dialect, error::RpcError, hex::Quantity};
 
@@ -58,6 +59,8 @@ pub enum Subject {
     NewFlashblockTransactions(Shown),
     /// The logs of pre-confirmed transactions that match the filter.
     PendingLogs(LogFilter),
+    /// The answers of standing bundles.
+    Watch(WatchId),
 }
 
 /// The form in which a pre-confirmed transaction is shown.
