@@ -310,7 +310,13 @@ impl Front {
             watch,
             template,
         };
-        tokio::spawn(task.follow());
+        let (list, id) = (list.clone(), task.watch.id);
+        tokio::spawn(async move {
+            if let Err(error) = tokio::spawn(task.follow()).await {
+                tracing::error!(%error, "standing bundles are dropped");
+                list.remove(id);
+            }
+        });
         Ok(out)
     }
 

@@ -104,7 +104,9 @@ impl<R> StandingBundles<R> {
             passed_over: 0,
             gained: None,
         };
-        Self { bundles: bundles.into_iter().map(new).collect(), index: ReadIndex::default(), at: None, bytes: 0 }
+        let bundles: Vec<_> = bundles.into_iter().map(new).collect();
+        let bytes = bundles.iter().map(StandingBundle::bytes).sum();
+        Self { bundles, index: ReadIndex::default(), at: None, bytes }
     }
 
     /// Returns the bundles, in the client's order.
