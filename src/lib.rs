@@ -14,6 +14,7 @@
 //! - [`feed`]: the sources of state, and the one actor that turns them into snapshots.
 //! - [`pool`]: the transaction pool.
 //! - [`executor`]: the scheduler: where and when each request runs, and which requests are rejected.
+//! - [`watch`]: standing bundles: what they have read and answered, and what is due.
 //! - [`engine`]: pure simulation, from a snapshot and a request to a result.
 //! - [`store`]: the durable store: one file, and group commits.
 //! - [`config`]: the settings, from flags, environment and file.

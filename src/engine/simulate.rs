@@ -230,7 +230,7 @@ impl Engine<'_> {
         };
         let ran = simulator.blocks::<F>(plan, until);
         let state = simulator.state;
-        // What an error follows from is read, too.
+        // The causes of an error are read, too.
         if !matches!(ran, Ok(BlockEnd::Paused)) {
             overlay.note_block(state.block_reads);
         }
@@ -553,10 +553,10 @@ impl Simulator<'_> {
         let fees = BlockReads::BASE_FEE | BlockReads::BLOB_BASE_FEE;
         if read.intersects(fees) {
             if !place.is_first {
-                // They follow from the header of the block before, whose gas is that of the calls alone.
+                // The fees follow from the header of the block before, whose gas is that of the calls alone.
                 read |= BlockReads::NUMBER | BlockReads::TIMESTAMP | BlockReads::GAS_LIMIT | BlockReads::HEADER | fees;
             } else if set.time.is_some() {
-                // They follow from the parent by the rules of this time.
+                // The fees follow from the parent by the rules of this time.
                 read |= BlockReads::HEADER;
             }
         }

@@ -31,7 +31,7 @@ use crate::{
 /// The handler of all requests, whatever their transport.
 #[derive(Debug)]
 pub struct Front {
-    pub(super) runner: Runner,
+    pub(super) runner: RequestRunner,
     pub(super) snapshots: Arc<Snapshots>,
     pub(super) waiters: Waiters,
     metrics: Metrics,
@@ -48,7 +48,7 @@ pub struct Front {
 
 /// The executor with all that a run needs besides its request. Cheap to clone.
 #[derive(Clone, Debug)]
-pub struct Runner {
+pub struct RequestRunner {
     pub(super) backend: Arc<Backend>,
     pub(super) executor: Executor,
     /// The completion of state from an upstream, if there is one.
@@ -96,7 +96,7 @@ impl Front {
             ),
         };
         Self {
-            runner: Runner { backend, executor, remote: None },
+            runner: RequestRunner { backend, executor, remote: None },
             snapshots,
             waiters,
             metrics: metrics.clone(),
@@ -111,7 +111,7 @@ impl Front {
     /// Returns the same, on state that is an upstream's.
     #[must_use]
     pub fn with_remote(self, remote: StateCompletion) -> Self {
-        let runner = Runner { remote: Some(Arc::new(remote)), ..self.runner };
+        let runner = RequestRunner { remote: Some(Arc::new(remote)), ..self.runner };
         Self { runner, ..self }
     }
 
@@ -243,7 +243,7 @@ impl Front {
         self.run_step(request.method.place, request, run).await.map(|((), answer)| answer)
     }
 
-    /// Runs a step of a request, as [`Runner::run_step`] does.
+    /// Runs a step of a request, as [`RequestRunner::run_step`] does.
     pub(super) async fn run_step<T: Send + 'static>(
         &self,
         place: RunPlace,
@@ -254,7 +254,7 @@ impl Front {
     }
 }
 
-impl Runner {
+impl RequestRunner {
     /// Runs a step of a request at a place, and waits until its commit is on disk. Returns the step's value, and the
     /// answer as far as the step has written it.
     pub(super) async fn run_step<T: Send + 'static>(

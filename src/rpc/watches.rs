@@ -22,7 +22,7 @@ use super::{
     access::Client,
     encode::{self, Object},
     error::RpcError,
-    front::{Front, Runner},
+    front::{Front, RequestRunner},
     methods::{Backend, Run, WatchMethod},
     request::{Request, begin},
     subscriptions::Subscriptions,
@@ -362,7 +362,7 @@ impl Drop for Poll<'_> {
 /// The task that keeps the answers of a watch up to date.
 struct WatchTask {
     list: Arc<WatchList>,
-    runner: Runner,
+    runner: RequestRunner,
     snapshots: Arc<Snapshots>,
     rules: SimulationRules,
     /// The bytes of the requests.
@@ -436,7 +436,7 @@ impl WatchTask {
         is_watched
     }
 
-    /// Goes on to a snapshot, and runs what is due, as long as no newer snapshot comes.
+    /// Moves to a snapshot, and runs what is due, as long as no newer snapshot comes.
     async fn catch_up(
         &self,
         published: &Arc<Published>,

@@ -124,7 +124,7 @@ impl<R> StandingBundles<R> {
         self.at.as_ref().map(|at| at.id)
     }
 
-    /// Goes on to a snapshot: what was read and has changed since the last is due. If the changes are not known,
+    /// Moves to a snapshot: what was read and has changed since the last is due. If the changes are not known,
     /// everything is due. What was due stays due.
     pub fn advance(&mut self, snapshot: &Snapshot, context: BlockContext, history: &StateHistory) {
         let now = ChainPlace { id: snapshot.id, state: snapshot.state, context };
@@ -192,7 +192,7 @@ impl<R> StandingBundles<R> {
                 self.index.replace(at, &bundle.reads, &reads);
                 (bundle.reads, bundle.gained) = (reads, gained);
                 (bundle.is_due, bundle.stale, bundle.passed_over, bundle.holds_at) = (false, None, 0, Some(now));
-                // That an objective falls is told once, and only if it was above before.
+                // A fall below is told once, and only if the objective was above before.
                 let text = text.or_else(|| bundle.told.as_ref().map(|_| Bytes::from_static(BELOW)));
                 match text {
                     Some(text) if bundle.told.as_ref().is_none_or(|told| told.text != text) => {

@@ -8,6 +8,7 @@ use serde_json::{Map, Value, json};
 use crate::support::TestNode;
 
 const ADDRESS: &str = "0x70997970c51812dc3a010c7d01b50e0d17dc79c8";
+const WATCH: &str = "0x00000000000000000000000000000001";
 const HASH: &str = "0x0000000000000000000000000000000000000000000000000000000000000001";
 /// A transfer of one wei that the second dev account has signed.
 const SIGNED: &str = "0x02f86e827a6980847735940085174876e80083030d409400000000000000000000000000000000000c01ba0180c001a012646864a06130c8ba1e5051c0f0e58b0b94adf2531132f5f28515d7b7eb4da7a07b7f3d0a9b75aa49daaaa3f10979416c7e271d07df42b5657f3a4fe57a5b2c33";
@@ -46,6 +47,21 @@ fn examples() -> Vec<(&'static str, Value)> {
                 "require": {},
             }, "latest"]),
         ),
+        (
+            "presim_watch",
+            json!([[{
+                "name": "one",
+                "search": {
+                    "blockStateCalls": [{"calls": [{"to": ADDRESS, "gas": "0x5208"}]}],
+                    "vary": [{"path": "blocks[0].calls[0].value", "values": ["0x0"]}],
+                    "objective": {"account": ADDRESS},
+                },
+                "only": {"above": "0"},
+            }], "latest"]),
+        ),
+        ("presim_rewatch", json!([WATCH, "0x0"])),
+        ("presim_results", json!([WATCH, "0x0", 0])),
+        ("presim_unwatch", json!([WATCH])),
         ("eth_estimateGas", json!([call, "latest", accounts, {}])),
         ("eth_createAccessList", json!([call, "latest", accounts, {}])),
         ("eth_callBundle", json!([bundle])),

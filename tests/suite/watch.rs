@@ -204,7 +204,8 @@ impl Held {
         let mut is_last = true;
         while !is_last || self.id.is_null() || number(&self.id) < number(id) || !self.behind.is_empty() {
             let news = tokio::time::timeout(Duration::from_secs(20), socket.notification(watch)).await;
-            is_last = self.take(&news.unwrap_or_else(|_| panic!("no news of {id}: {} and behind {:?}", self.id, self.behind)));
+            is_last = self
+                .take(&news.unwrap_or_else(|_| panic!("no news of {id}: {} and behind {:?}", self.id, self.behind)));
         }
     }
 
@@ -264,4 +265,278 @@ async fn what_a_watcher_holds_is_what_a_fresh_run_gives() {
         let runs = node.metric("presim_standing_runs_total") - before;
         assert!(runs < 0.6 * (STEPS * bundles.len()) as f64, "{runs} runs");
     }
+}
+
+fn simulate(calls: Value) -> Value {
+    json!({ "blockStateCalls": [{ "calls": calls }], "outputs": ["returnData"] })
+}
+
+/// Returns a bundle that reads slot 0 of an account, whose code returns it.
+fn reads_slot(name: &str, number: u64) -> Value {
+    json!({ "name": name, "simulate": simulate(json!([{ "to": account(number), "gas": "0x186a0" }])) })
+}
+
+fn read(value: u64) -> Value {
+    json!([{ "calls": [{ "returnData": format!("{value:#066x}") }] }])
+}
+
+async fn set_slot(node: &TestNode, account: u64, value: u64) {
+    let params = json!([self::account(account), "0x0", format!("{value:#066x}")]);
+    node.result("/", "anvil_setStorageAt", params).await;
+}
+
+/// Starts a chain on which the code of the first two accounts returns their slots 0, which are 1.
+async fn two_readers(flags: &[&str]) -> TestNode {
+    let node = node_with(flags);
+    for number in 0..2 {
+        node.result("/", "anvil_setCode", json!([account(number), pool_code(0)])).await;
+        set_slot(&node, number, 1).await;
+    }
+    node
+}
+
+#[tokio::test]
+async fn only_what_a_change_touches_runs_again_and_is_told() {
+    let node = two_readers(&[]).await;
+    let mut socket = Socket::open(&node, "/").await;
+    let bundles = json!([[reads_slot("a", 0), reads_slot("b", 1)], "pending"]);
+    let begun = stand(&mut socket, bundles).await;
+    let watch = &begun["watch"];
+    assert_eq!(watch.as_str().unwrap().len(), 34, "{watch}");
+    let first = socket.notification(watch).await;
+    assert_eq!(first["id"], begun["id"]);
+    assert_eq!((&first["part"], &first["last"], &first["behind"]), (&json!(0), &json!(true), &json!([])));
+    assert_eq!(first["changed"], json!([{ "name": "a", "result": read(1) }, { "name": "b", "result": read(1) }]));
+    let runs = node.metric("presim_standing_runs_total");
+
+    set_slot(&node, 1, 5).await;
+    let told = socket.notification(watch).await;
+    assert_eq!(told["changed"], json!([{ "name": "b", "result": read(5) }]), "{told}");
+    // Neither a new block nor another account makes them due.
+    node.result("/", "evm_mine", json!([])).await;
+    let told = socket.notification(watch).await;
+    assert_eq!((&told["changed"], &told["behind"]), (&json!([]), &json!([])), "{told}");
+    // A slot that is written with the value that it has is no change.
+    set_slot(&node, 1, 5).await;
+    assert_eq!(socket.notification(watch).await["changed"], json!([]));
+    assert_eq!(node.metric("presim_standing_runs_total") - runs, 1.0);
+
+    // An answer that comes out the same is not told.
+    let saved = node.result("/", "evm_snapshot", json!([])).await;
+    set_slot(&node, 0, 7).await;
+    assert_eq!(socket.notification(watch).await["changed"], json!([{ "name": "a", "result": read(7) }]));
+    node.result("/", "evm_revert", json!([saved])).await;
+    let told = socket.notification(watch).await;
+    assert_eq!(told["changed"], json!([{ "name": "a", "result": read(1) }]), "the other branch touched it: {told}");
+    assert_eq!(told["id"], newest(&node).await);
+
+    let ended = socket.call("presim_unwatch", json!([watch])).await;
+    assert_eq!(ended["result"], true);
+    let error = node.error("/", "presim_results", json!([watch, "0x0"])).await;
+    assert_eq!(error["code"], -32000, "{error}");
+    assert!(error["message"].as_str().unwrap().contains("no such watch"), "{error}");
+    set_slot(&node, 0, 9).await;
+    let other = stand(&mut socket, json!([[reads_slot("c", 0)]])).await;
+    let message = socket.read().await.unwrap();
+    assert_eq!(message["params"]["subscription"], other["watch"], "{message}");
+    assert_eq!(node.metric("presim_standing_bundles"), 1.0);
+}
+
+#[tokio::test]
+async fn bundles_are_polled_and_taken_over() {
+    let node = two_readers(&[]).await;
+    let begun = node.result("/", "presim_watch", json!([[reads_slot("a", 0), reads_slot("b", 1)]])).await;
+    let watch = begun["watch"].clone();
+    let long = json!(5_000);
+    let first = node.result("/", "presim_results", json!([watch, "0x0", long])).await;
+    assert_eq!(first["id"], begun["id"]);
+    let mut held = Held::new();
+    held.take(&first);
+    while !held.behind.is_empty() {
+        held.take(&node.result("/", "presim_results", json!([watch, "0x0", 0])).await);
+    }
+    let since = first["id"].clone();
+    // A poll ends with the change that it waits for.
+    let (told, ()) = tokio::join!(node.result("/", "presim_results", json!([watch, since, long])), async {
+        node.result("/", "evm_mine", json!([])).await;
+        set_slot(&node, 0, 3).await;
+    });
+    assert_eq!(told["changed"], json!([{ "name": "a", "result": read(3) }]), "{told}");
+    let none = node.result("/", "presim_results", json!([watch, told["id"], 10])).await;
+    assert_eq!(none["changed"], json!([]), "{none}");
+
+    // A connection takes them over, with what it has missed, and another takes them from it.
+    let mut one = Socket::open(&node, "/").await;
+    let again = one.call("presim_rewatch", json!([watch, since])).await["result"].clone();
+    assert_eq!((&again["watch"], &again["changed"]), (&watch, &json!([{ "name": "a", "result": read(3) }])));
+    set_slot(&node, 1, 4).await;
+    let mut news = one.notification(&watch).await;
+    while news["changed"] == json!([]) {
+        news = one.notification(&watch).await;
+    }
+    assert_eq!(news["changed"], json!([{ "name": "b", "result": read(4) }]));
+    let mut other = Socket::open(&node, "/").await;
+    let again = other.call("presim_rewatch", json!([watch, news["id"]])).await["result"].clone();
+    assert_eq!(again["changed"], json!([]), "{again}");
+    set_slot(&node, 1, 6).await;
+    let mut news = other.notification(&watch).await;
+    while news["changed"] == json!([]) {
+        news = other.notification(&watch).await;
+    }
+    assert_eq!(news["changed"], json!([{ "name": "b", "result": read(6) }]));
+    let error = node.error("/", "presim_rewatch", json!([watch, "0x0"])).await;
+    assert_eq!(error["code"], -32601, "{error}");
+}
+
+#[tokio::test]
+async fn some_bundles_run_once_a_block_or_tell_only_what_is_worth_it() {
+    let node = two_readers(&[]).await;
+    let mut once = reads_slot("once", 0);
+    once["every"] = "block".into();
+    // The value of slot 0 is what the call pays to the account that is watched.
+    let pays = "0x5f5f5f5f5f5473000000000000000000000000000000000000dead5af100";
+    node.result("/", "anvil_setCode", json!([account(2), pays])).await;
+    node.result("/", "anvil_setBalance", json!([account(2), "0xffffff"])).await;
+    let search = json!({ "name": "gain", "only": { "above": "10" }, "search": {
+        "blockStateCalls": [{ "calls": [{ "to": account(2), "gas": "0x186a0" }] }],
+        "vary": [{ "path": "blocks[0].calls[0].gas", "values": ["0x186a0", "0x7530"] }],
+        "objective": { "account": "0x000000000000000000000000000000000000dead" },
+    } });
+    let mut socket = Socket::open(&node, "/").await;
+    let watch = stand(&mut socket, json!([[once, search]])).await["watch"].clone();
+    let first = socket.notification(&watch).await;
+    assert_eq!(first["changed"], json!([{ "name": "once", "result": read(1) }]), "nothing is gained: {first}");
+
+    set_slot(&node, 2, 11).await;
+    let told = socket.notification(&watch).await;
+    let changed = items(&told["changed"]);
+    assert_eq!((changed.len(), &changed[0]["name"]), (1, &json!("gain")), "{told}");
+    assert_eq!(changed[0]["result"]["best"][0]["objective"], "11");
+    for (value, expected) in [(9, json!([{ "name": "gain", "below": true }])), (8, json!([]))] {
+        set_slot(&node, 2, value).await;
+        assert_eq!(socket.notification(&watch).await["changed"], expected);
+    }
+    // Changes open a block anew, which is the same block: the bundle waits for the next.
+    set_slot(&node, 0, 2).await;
+    let told = socket.notification(&watch).await;
+    assert_eq!((&told["changed"], &told["behind"]), (&json!([]), &json!([])), "{told}");
+    node.result("/", "evm_mine", json!([])).await;
+    let told = socket.notification(&watch).await;
+    assert_eq!(told["changed"], json!([{ "name": "once", "result": read(2) }]), "{told}");
+}
+
+#[tokio::test]
+async fn wrong_bundles_are_refused_by_name() {
+    let node = two_readers(&["--max-watched", "2", "--watch-mb", "1"]).await;
+    let good = reads_slot("a", 0);
+    let with = |member: &str, value: Value| {
+        let mut bundle = good.clone();
+        bundle[member] = value;
+        bundle
+    };
+    let search = json!({
+        "blockStateCalls": [{ "calls": [{ "to": account(0), "gas": "0x186a0" }] }],
+        "vary": [{ "path": "blocks[0].calls[0].value", "values": ["0x0"] }],
+        "objective": "gasUsed",
+    });
+    let mut without_gas = search.clone();
+    without_gas["blockStateCalls"][0]["calls"] = json!([{ "to": account(0) }]);
+    for (params, code, expected) in [
+        (json!([[]]), -32602, "params[0]: empty"),
+        (json!([[good, good]]), -32602, "params[0][1].name: \"a\" again"),
+        (json!([[good, reads_slot("b", 0), reads_slot("c", 0)]]), -32005, "--max-watched"),
+        (json!([[{ "name": "a" }]]), -32602, "params[0][0]: expected either simulate or search"),
+        (json!([[with("search", search.clone())]]), -32602, "params[0][0]: expected either simulate or search"),
+        (
+            json!([[{ "name": "a", "simulate": simulate(json!([{ "to": account(0) }])) }]]),
+            -32602,
+            "params[0][0].simulate.blockStateCalls[0].calls[0].gas: missing",
+        ),
+        (
+            json!([[{ "name": "a", "search": without_gas }]]),
+            -32602,
+            "params[0][0].search.blockStateCalls[0].calls[0].gas: missing",
+        ),
+        (
+            json!([[{ "name": "a", "simulate": { "blockStateCalls": [] } }]]),
+            -32602,
+            "params[0][0].simulate.blockStateCalls: empty",
+        ),
+        (json!([[with("every", json!("minute"))]]), -32602, "every"),
+        (json!([[with("only", json!({ "above": "1" }))]]), -32602, "params[0][0].only: without an objective"),
+        (json!([[with("never", json!(1))]]), -32602, "never"),
+        (json!([[good], "earliest"]), -32602, "params[1]: one state"),
+        (json!([[good], { "snapshotId": "0x1" }]), -32602, "params[1]: one state"),
+        (json!([[with("name", json!("n".repeat(600_000)))]]), -32005, "--watch-mb"),
+    ] {
+        let error = node.error("/", "presim_watch", params.clone()).await;
+        let message = error["message"].as_str().unwrap();
+        assert_eq!(error["code"], code, "{message}");
+        assert!(message.contains(expected), "{message}: expected {expected}");
+    }
+    for (method, params) in [
+        ("presim_results", json!(["0x01", "0x0"])),
+        ("presim_results", json!(["0x00000000000000000000000000000001", "latest"])),
+        ("presim_rewatch", json!(["0x00000000000000000000000000000001"])),
+        ("presim_unwatch", json!([])),
+    ] {
+        assert_eq!(node.error("/", method, params).await["code"], -32602, "{method}");
+    }
+    let nobody = json!(["0x00000000000000000000000000000001"]);
+    assert_eq!(node.error("/", "presim_unwatch", nobody).await["code"], -32000);
+    assert_eq!(node.metric("presim_standing_bundles"), 0.0);
+}
+
+#[tokio::test]
+async fn snapshots_and_their_changes_are_told() {
+    let node = two_readers(&[]).await;
+    let mut socket = Socket::open(&node, "/").await;
+    let start = newest(&node).await;
+    let snapshots = socket.subscribe(json!(["presim_snapshots"])).await;
+    let all = socket.subscribe(json!(["presim_stateChanges"])).await;
+    let one = socket.subscribe(json!(["presim_stateChanges", { "address": account(1), "slots": ["0x0"] }])).await;
+    set_slot(&node, 1, 5).await;
+    let slot = format!("{:#066x}", 0);
+    let change = json!({ account(1): { "storage": { &slot: { "from": read_word(1), "to": read_word(5) } } } });
+    let told = socket.notification(&snapshots).await;
+    assert_eq!((&told["id"], &told["transactions"]), (&newest(&node).await, &json!([])), "{told}");
+    assert!(items(&told["touched"]).contains(&json!(account(1))), "{told}");
+    let told = socket.notification(&all).await;
+    assert_eq!(told["changes"][account(1)], change[account(1)], "{told}");
+    let told = socket.notification(&one).await;
+    assert_eq!((&told["changes"], &told["logs"]), (&change, &json!([])), "{told}");
+
+    // A return to an earlier state tells the difference back.
+    let saved = node.result("/", "evm_snapshot", json!([])).await;
+    set_slot(&node, 1, 6).await;
+    assert_eq!(socket.notification(&one).await["changes"][account(1)]["storage"][&slot]["to"], read_word(6));
+    node.result("/", "evm_revert", json!([saved])).await;
+    let told = socket.notification(&one).await;
+    assert_eq!(told["changes"][account(1)]["storage"][&slot], json!({ "from": read_word(6), "to": read_word(5) }));
+
+    // A transaction's hash, its logs and its transfer.
+    let sender = "0xf39fd6e51aad88f6f4ce6ab8827279cfffb92266";
+    node.result("/", "anvil_setCode", json!([account(2), "0x602a5f5260205fa000"])).await;
+    let sent = json!([{ "from": sender, "to": account(2), "value": "0x7", "gas": "0x30d40" }]);
+    let hash = node.result("/", "eth_sendTransaction", sent).await;
+    let mut socket = Socket::open(&node, "/").await;
+    let snapshots = socket.subscribe(json!(["presim_snapshots"])).await;
+    let logs = socket.subscribe(json!(["presim_stateChanges", { "address": [account(2)] }])).await;
+    let since = socket.subscribe(json!(["presim_stateChanges", { "address": account(1), "from": start }])).await;
+    let gone = socket.subscribe(json!(["presim_stateChanges", { "from": "0xffffffff" }])).await;
+    node.result("/", "evm_mine", json!([])).await;
+    let told = socket.notification(&snapshots).await;
+    assert_eq!(told["transactions"], json!([hash]), "{told}");
+    let told = socket.notification(&logs).await;
+    assert_eq!(told["changes"], json!({ account(2): { "balance": { "from": "0x0", "to": "0x7" } } }), "{told}");
+    let log = json!([{ "address": account(2), "topics": [], "data": read_word(42), "transactionHash": hash }]);
+    assert_eq!(told["logs"], log);
+    let told = socket.notification(&since).await;
+    assert_eq!(told["changes"], change, "since the snapshot that was named: {told}");
+    let told = socket.notification(&gone).await;
+    assert_eq!(told, json!({ "reset": true, "id": newest(&node).await }));
+}
+
+fn read_word(value: u64) -> String {
+    format!("{value:#066x}")
 }

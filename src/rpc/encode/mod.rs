@@ -14,7 +14,7 @@ pub use node::retained;
 pub use payload::built_block;
 pub use pool::{by_nonce, by_sender, summary};
 pub use search::search;
-pub use simulation::{SimulationView, simulation};
+pub use simulation::{SimulationView, simulation, state_diff};
 pub use trace::{TracePlace, each_frame, parity_results, trace};
 pub use wallet::{calls_status, capabilities, submitted};
 

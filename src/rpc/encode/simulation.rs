@@ -235,7 +235,7 @@ fn transaction(out: &mut Vec<u8>, tx: &SimulatedTx, index: u64, header: &Header,
 }
 
 /// Writes the changes of accounts, with the values before and after.
-fn state_diff(out: &mut Vec<u8>, diff: &BTreeMap<Address, AccountDiff>) {
+pub fn state_diff(out: &mut Vec<u8>, diff: &BTreeMap<Address, AccountDiff>) {
     let mut accounts = Object::new(out);
     for (address, change) in diff {
         let none = AccountInfo::default();

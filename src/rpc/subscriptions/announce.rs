@@ -10,7 +10,7 @@ use alloy_primitives::Sealed;
 use bytes::Bytes;
 use tokio::sync::broadcast::{self, error::RecvError};
 
-use super::{Notification, Subscription, Subscriptions};
+use super::{Notification, Subscription, Subscriptions, changes::ChangeTeller};
 use crate::{
     chain::SealedBlock,
     pool::Pool,
@@ -75,6 +75,7 @@ struct LastAnnounced {
     heads: VecDeque<Arc<SealedBlock>>,
     /// The number of the block being built, and how many of its transactions were announced.
     open: (u64, usize),
+    changes: ChangeTeller,
 }
 
 impl LastAnnounced {
@@ -85,7 +86,8 @@ impl LastAnnounced {
         let newest = &published.newest;
         let count = newest.open.as_ref().map_or(0, |open| open.transactions.len());
         let heads = VecDeque::from([published.head().clone()]);
-        Self { snapshot: newest.id, heads, open: (newest.header().number, count) }
+        let changes = ChangeTeller::at(published);
+        Self { snapshot: newest.id, heads, open: (newest.header().number, count), changes }
     }
 
     /// Announces everything published since, in order. If more snapshots were published than are retained, transactions
@@ -97,7 +99,9 @@ impl LastAnnounced {
             // The chain returned to this block, which no new block tells.
             round.head(&published.head().header, None);
         }
+        self.changes.learn(published);
         for snapshot in published.snapshots_after(self.snapshot) {
+            self.changes.tell(snapshot, published, round);
             self.heads_to(snapshot.head.number().min(canonical), published, round);
             if let Some(open) = &snapshot.open {
                 if open.index == 0 {
@@ -188,7 +192,7 @@ impl Subscription {
 }
 
 /// One round of announcements.
-struct Round<'a> {
+pub(super) struct Round<'a> {
     list: &'a [Subscription],
     /// The memory in which texts count until they are sent.
     memory: &'a Arc<IoMemory>,
@@ -231,7 +235,17 @@ fn encoded(memory: &Arc<IoMemory>, encode: impl FnOnce(&mut Vec<u8>)) -> Bytes {
     memory.shared_text(out)
 }
 
-impl Round<'_> {
+impl<'a> Round<'a> {
+    /// Returns the subscriptions.
+    pub(super) const fn list(&self) -> &'a [Subscription] {
+        self.list
+    }
+
+    /// Encodes a text, which counts in memory until it is sent.
+    pub(super) fn encoded(&self, encode: impl FnOnce(&mut Vec<u8>)) -> Bytes {
+        encoded(self.memory, encode)
+    }
+
     /// Returns whether the subscription needs blocks that are being built.
     fn is_about_flashblocks(&self) -> bool {
         self.list.iter().any(Subscription::is_about_flashblocks)
@@ -343,7 +357,7 @@ impl Round<'_> {
         }
     }
 
-    fn send(&mut self, one: &Subscription, result: Bytes) {
+    pub(super) fn send(&mut self, one: &Subscription, result: Bytes) {
         if !one.has_begun || self.full.contains(&one.subscriber.id()) {
             return;
         }

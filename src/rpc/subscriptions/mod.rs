@@ -5,6 +5,7 @@
 //! has not taken are counted, and a connection beyond its bound loses its subscriptions and is closed with the reason.
 
 mod announce;
+mod changes;
 
 pub use announce::announce;
 

@@ -35,7 +35,7 @@ type Alternative<const N: usize> = Option<Fixed<N>>;
 
 /// One value or a list of alternatives.
 #[derive(Debug)]
-struct OneOrMany<const N: usize>(Vec<Alternative<N>>);
+pub(super) struct OneOrMany<const N: usize>(Vec<Alternative<N>>);
 
 /// A filter of logs by their addresses and topics.
 #[derive(Clone, Debug, Default)]
@@ -82,14 +82,22 @@ pub fn parse_logs(params: &str, dialect: &Dialect) -> Result<(LogFilter, LogRang
     Ok((filter.into_filter("params[0]")?, range))
 }
 
+impl OneOrMany<20> {
+    /// Returns the addresses. Errors name `place`.
+    pub(super) fn addresses(self, place: &str) -> Result<Vec<Address>, RpcError> {
+        bound(self.0.len(), place)?;
+        if let Some(index) = self.0.iter().position(Option::is_none) {
+            return Err(RpcError::params(format!("{place}[{index}]: null: expected an address")));
+        }
+        Ok(self.0.into_iter().flatten().map(Address::from).collect())
+    }
+}
+
 impl FilterParam {
     /// Converts to a filter for logs of any block. Errors name fields of `place`.
     pub(super) fn into_filter(self, place: &str) -> Result<LogFilter, RpcError> {
-        let addresses = self.address.map_or_else(Vec::new, |list| list.0);
-        bound(addresses.len(), &format!("{place}.address"))?;
-        if let Some(index) = addresses.iter().position(Option::is_none) {
-            return Err(RpcError::params(format!("{place}.address[{index}]: null: expected an address")));
-        }
+        let addresses = self.address.map(|list| list.addresses(&format!("{place}.address")));
+        let addresses = addresses.transpose()?.unwrap_or_default();
         let topics = self.topics.unwrap_or_default();
         if topics.len() > TOPICS {
             return Err(RpcError::params(format!(
@@ -98,7 +106,7 @@ impl FilterParam {
             )));
         }
         let count = topics.len();
-        let mut filter = Filter::new().address(addresses.into_iter().flatten().map(Address::from).collect::<Vec<_>>());
+        let mut filter = Filter::new().address(addresses);
         for (index, alternatives) in topics.into_iter().enumerate() {
             let alternatives = alternatives.map_or_else(Vec::new, |list| list.0);
             bound(alternatives.len(), &format!("{place}.topics[{index}]"))?;

@@ -2,17 +2,32 @@
 
 use std::fmt;
 
+use alloy_primitives::{
+    U256,
+    map::{AddressSet, HashSet},
+};
+
 use serde::{
     Deserialize, Deserializer,
-    de::{Error, MapAccess, Visitor, value::MapAccessDeserializer},
+    de::{Error, IgnoredAny, MapAccess, Visitor, value::MapAccessDeserializer},
 };
 
 use super::{
-    log::{FilterParam, LogFilter},
+    log::{FilterParam, LogFilter, OneOrMany},
     parse,
     watch::WatchId,
 };
-use crate::rpc::{dialect::Dialect, error::RpcError, hex::Quantity};
+use crate::{
+    rpc::{
+        dialect::Dialect,
+        error::RpcError,
+        hex::{Quantity, SlotKey},
+    },
+    state::SnapshotId,
+};
+
+/// Maximum number of slots in a filter of changes.
+const MOST_SLOTS: usize = 1000;
 
 #[derive(Debug, Deserialize)]
 #[serde(expecting = "1 or 2 parameters: what to subscribe to, options")]
@@ -32,6 +47,10 @@ enum SubscriptionKind {
     NewFlashblocks,
     NewFlashblockTransactions,
     PendingLogs,
+    #[serde(rename = "presim_snapshots")]
+    Snapshots,
+    #[serde(rename = "presim_stateChanges")]
+    StateChanges,
 }
 
 /// The options of a subscription: whether to show transactions in full, or a filter.
@@ -59,8 +78,34 @@ pub enum Subject {
     NewFlashblockTransactions(Shown),
     /// The logs of pre-confirmed transactions that match the filter.
     PendingLogs(LogFilter),
+    /// Each snapshot: its place, its new transactions, and the accounts that it touches.
+    Snapshots,
+    /// The changes of the state with each snapshot.
+    StateChanges(ChangeFilter),
     /// The answers of standing bundles.
     Watch(WatchId),
+}
+
+/// The changes of the state that a client asks for.
+#[derive(Clone, Debug, Default)]
+pub struct ChangeFilter {
+    /// The accounts. All, if it names none.
+    pub addresses: AddressSet,
+    /// The slots, of which alone changes are told. If it names none, changes of all slots and of the accounts are told.
+    pub slots: HashSet<U256>,
+    /// The snapshot since which the first notification tells the changes.
+    pub from: Option<SnapshotId>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(expecting = "1 or 2 parameters: presim_stateChanges, a filter")]
+struct SubscribeChangesParams(SubscriptionKind, #[serde(default)] Option<ChangeFilterParam>);
+
+#[derive(Debug, Default, Deserialize)]
+struct ChangeFilterParam {
+    address: Option<OneOrMany<20>>,
+    slots: Option<Vec<SlotKey>>,
+    from: Option<Quantity<u64>>,
 }
 
 /// The form in which a pre-confirmed transaction is shown.
@@ -76,6 +121,9 @@ pub enum Shown {
 
 /// Parses the subject of a subscription with its options.
 pub fn parse_subscribe(params: &str, dialect: &Dialect) -> Result<Subject, RpcError> {
+    if let Some(filter) = parse_change_filter(params, dialect)? {
+        return Ok(Subject::StateChanges(filter));
+    }
     let SubscribeParams(kind, options) = parse(params, dialect)?;
     let wrong = |expected: &str| RpcError::params(format!("params[1]: expected {expected}"));
     let full = |options: Option<Options>| match options {
@@ -95,7 +143,9 @@ pub fn parse_subscribe(params: &str, dialect: &Dialect) -> Result<Subject, RpcEr
     match (kind, options) {
         (SubscriptionKind::NewHeads, None) => Ok(Subject::NewHeads),
         (SubscriptionKind::NewFlashblocks, None) => Ok(Subject::NewFlashblocks),
-        (SubscriptionKind::NewHeads | SubscriptionKind::NewFlashblocks, Some(_)) => {
+        (SubscriptionKind::Snapshots, None) => Ok(Subject::Snapshots),
+        (SubscriptionKind::StateChanges, _) => Ok(Subject::StateChanges(ChangeFilter::default())),
+        (SubscriptionKind::NewHeads | SubscriptionKind::NewFlashblocks | SubscriptionKind::Snapshots, Some(_)) => {
             Err(wrong("nothing: this subscription has no options"))
         }
         (SubscriptionKind::Logs, options) => Ok(Subject::Logs(filter(options)?)),
@@ -111,6 +161,27 @@ pub fn parse_subscribe(params: &str, dialect: &Dialect) -> Result<Subject, RpcEr
             Ok(Subject::NewFlashblockTransactions(shown))
         }
     }
+}
+
+/// Parses the filter of `presim_stateChanges`, whose options are its own. Returns `None` for any other subscription.
+fn parse_change_filter(params: &str, dialect: &Dialect) -> Result<Option<ChangeFilter>, RpcError> {
+    let kind = serde_json::from_str::<(SubscriptionKind, IgnoredAny)>(params);
+    if !matches!(kind, Ok((SubscriptionKind::StateChanges, _))) {
+        return Ok(None);
+    }
+    let SubscribeChangesParams(SubscriptionKind::StateChanges, filter) = parse(params, dialect)? else {
+        return Ok(None);
+    };
+    let filter = filter.unwrap_or_default();
+    let addresses = filter.address.map(|one| one.addresses("params[1].address")).transpose()?.unwrap_or_default();
+    if filter.slots.as_ref().is_some_and(|slots| slots.len() > MOST_SLOTS) {
+        return Err(RpcError::params(format!("params[1].slots: too many: expected at most {MOST_SLOTS}")));
+    }
+    Ok(Some(ChangeFilter {
+        addresses: addresses.into_iter().collect(),
+        slots: filter.slots.into_iter().flatten().map(|slot| slot.slot).collect(),
+        from: filter.from.map(|Quantity(id)| SnapshotId(id)),
+    }))
 }
 
 /// Parses the id of a subscription or a filter.

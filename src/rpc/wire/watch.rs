@@ -54,9 +54,9 @@ pub struct WatchedBundle {
 /// The payload of a bundle that stands.
 #[derive(Debug)]
 pub enum WatchedPayload {
-    /// That of `presim_simulate`.
+    /// A payload of `presim_simulate`.
     Simulate(SimulationRequest),
-    /// That of `presim_search`.
+    /// A payload of `presim_search`.
     Search(Box<SearchRequest>),
 }
 
