@@ -491,7 +491,7 @@ impl WatchTask {
             let is_newest = !changes.has_changed().unwrap_or(true);
             while is_newest && running.len() < self.width() && !due.is_empty() {
                 let bundles: Vec<_> = due.drain(..due.len().min(CHUNK)).collect();
-                let chunk = Arc::new(Chunk { bundles, snapshot: snapshot.clone(), rules: self.rules.clone() });
+                let chunk = Arc::new(Chunk { bundles, snapshot: snapshot.clone(), rules: self.rules });
                 let ticket = self.runner.executor.ticket(&self.template.caller.flow).of(&batch);
                 let request = Request { published: published.clone(), ticket, ..self.template.clone() };
                 running.push(self.run_chunk(request, chunk));

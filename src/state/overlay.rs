@@ -463,7 +463,7 @@ impl OverlayEntry {
     fn note(&mut self, parts: AccountReads) {
         let read = if parts.contains(AccountReads::EXISTENCE) && !self.settled_parts.is_empty() {
             // Beside an override, the account's emptiness follows from each of the other parts.
-            parts - AccountReads::EXISTENCE | AccountReads::INFO
+            (parts - AccountReads::EXISTENCE) | AccountReads::INFO
         } else {
             parts
         };

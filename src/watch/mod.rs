@@ -9,7 +9,7 @@ mod index;
 pub use history::StateHistory;
 pub use index::ReadIndex;
 
-use std::{cmp::Reverse, mem};
+use std::cmp::Reverse;
 
 use alloy_primitives::I256;
 use bytes::Bytes;
@@ -128,7 +128,7 @@ impl<R> StandingBundles<R> {
     /// everything is due. What was due stays due.
     pub fn advance(&mut self, snapshot: &Snapshot, context: BlockContext, history: &StateHistory) {
         let now = ChainPlace { id: snapshot.id, state: snapshot.state, context };
-        let Some(was) = mem::replace(&mut self.at, None) else {
+        let Some(was) = self.at.take() else {
             self.at = Some(now);
             return;
         };

@@ -140,7 +140,7 @@ fn delegate<'a, C: Metered<'a>>(at: &mut At<'_, C>) {
 }
 
 /// Records what a transfer of `value` reads of the account that receives it.
-fn note_receiver<'a>(journal: &mut Journal<&'a mut Overlay>, receiver: Address, value: U256) {
+fn note_receiver(journal: &mut Journal<&mut Overlay>, receiver: Address, value: U256) {
     // Whether the transfer overflows follows from whether the balance is in the upper half, as long as the sum is not.
     let overflows = balance(journal, receiver).checked_add(value).is_none_or(|sum| sum.bit(255));
     let balance = if overflows { AccountReads::BALANCE } else { AccountReads::empty() };
@@ -148,12 +148,12 @@ fn note_receiver<'a>(journal: &mut Journal<&'a mut Overlay>, receiver: Address, 
 }
 
 /// Returns the balance of an account as the transaction sees it now.
-fn balance<'a>(journal: &mut Journal<&'a mut Overlay>, address: Address) -> U256 {
+fn balance(journal: &mut Journal<&mut Overlay>, address: Address) -> U256 {
     info(journal, address).map_or(U256::ZERO, |info| info.balance)
 }
 
 /// Returns an account as the transaction sees it now. Neither warms it nor loads it.
-fn info<'a>(journal: &mut Journal<&'a mut Overlay>, address: Address) -> Option<AccountInfo> {
+fn info(journal: &mut Journal<&mut Overlay>, address: Address) -> Option<AccountInfo> {
     match journal.inner.state.get(&address) {
         Some(account) => Some(account.info.clone()),
         None => journal.database.basic(address).ok().flatten(),
