@@ -19,6 +19,7 @@ use presim::{
         World,
     },
     telemetry::Metrics,
+    watch::StateHistory,
 };
 use rand::{Rng, SeedableRng, rngs::SmallRng};
 use tokio::{sync::mpsc, time::Instant};
@@ -45,6 +46,8 @@ pub enum LiveMutant {
 pub struct LiveCounts {
     pub steps: usize,
     pub snapshots: usize,
+    /// The pairs of snapshots whose steps are known.
+    pub steps_known: usize,
     /// The snapshots of sub-blocks.
     pub pre_confirmed: usize,
     pub reorgs: usize,
@@ -55,6 +58,7 @@ impl LiveCounts {
     pub fn add(&mut self, other: &Self) {
         self.steps += other.steps;
         self.snapshots += other.snapshots;
+        self.steps_known += other.steps_known;
         self.pre_confirmed += other.pre_confirmed;
         self.reorgs += other.reorgs;
         self.blocks += other.blocks;
@@ -63,10 +67,10 @@ impl LiveCounts {
 
 impl fmt::Display for LiveCounts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { steps, snapshots, pre_confirmed, reorgs, blocks } = self;
+        let Self { steps, snapshots, steps_known, pre_confirmed, reorgs, blocks } = self;
         write!(
             f,
-            "{steps} steps of live chains, {snapshots} snapshots, {pre_confirmed} of sub-blocks, {reorgs} reorgs, {blocks} blocks"
+            "{steps} steps of live chains, {snapshots} snapshots, {pre_confirmed} of sub-blocks, {steps_known} differences checked, {reorgs} reorgs, {blocks} blocks"
         )
     }
 }
@@ -122,6 +126,9 @@ struct LiveWorld {
     built: Vec<Arc<TrueBlock>>,
     /// The hashes of all blocks that were ever canonical.
     canonical: B256Set,
+    /// The steps between the states that were published, and the snapshot that was seen last.
+    history: StateHistory,
+    last: Arc<Snapshot>,
     /// The state that each id named.
     named: BTreeMap<u64, (B256, u64, u32, usize)>,
     seen: SnapshotId,
@@ -180,6 +187,7 @@ impl LiveWorld {
                 gap: 16,
             },
         };
+        let snapshots_newest = snapshots.newest();
         Self {
             canonical: [first.hash].into_iter().collect(),
             lies: B256Set::default(),
@@ -188,7 +196,7 @@ impl LiveWorld {
             node,
             stream,
             source: Some(source),
-            seen: snapshots.newest().id,
+            seen: snapshots_newest.id,
             snapshots,
             metrics,
             mutant,
@@ -197,6 +205,8 @@ impl LiveWorld {
             ahead: Vec::new(),
             late: None,
             named: BTreeMap::new(),
+            history: StateHistory::new(256),
+            last: snapshots_newest,
             latest: 0,
             went_back: false,
             believes_until: Instant::now(),
@@ -406,6 +416,8 @@ impl LiveWorld {
     fn look(&mut self) -> Result<(), Violation> {
         let published = self.snapshots.load();
         let new: Vec<Arc<Snapshot>> = published.snapshots_after(self.seen).cloned().collect();
+        new.iter().for_each(|snapshot| self.history.learn(snapshot));
+        self.history.learn(published.latest());
         for snapshot in new {
             self.counts.snapshots += 1;
             self.counts.pre_confirmed += usize::from(snapshot.open.is_some());
@@ -421,6 +433,9 @@ impl LiveWorld {
             if !self.is_deceived(&snapshot, published.latest()) {
                 self.check(&snapshot)?;
             }
+            self.check_steps(&snapshot)?;
+            self.check_steps(published.latest())?;
+            self.last = snapshot;
         }
         self.check_latest(&published)
     }
@@ -478,13 +493,35 @@ impl LiveWorld {
         }
     }
 
+    /// Checks that the steps from the snapshot seen last to another touch all that differs between them.
+    fn check_steps(&mut self, snapshot: &Snapshot) -> Result<(), Violation> {
+        let Some(steps) = self.history.between(self.last.state, snapshot.state) else { return Ok(()) };
+        self.counts.steps_known += 1;
+        for address in self.accounts() {
+            let [one, other] = [&self.last.world, &snapshot.world].map(|world| match world.look_up(&address) {
+                Lookup::Known(info) => Some(info.map_or((U256::ZERO, 0), |info| (info.balance, info.nonce))),
+                Lookup::Unknown => None,
+            });
+            let (Some(one), Some(other)) = (one, other) else { continue };
+            let is_touched = steps.iter().any(|step| step.touched().accounts().any(|(touched, _)| *touched == address));
+            if one != other && !is_touched {
+                let text = format!("{address} has {one:?}, then {other:?}, and no step touches it");
+                return Err(self.violation("a step touches all that it changes", text));
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the accounts that are compared.
+    fn accounts(&self) -> Vec<Address> {
+        let senders = presim::feed::world::dev_signers().expect("the published mnemonic");
+        senders.iter().take(3).map(|signer| signer.address()).chain([SOMEBODY, STORE]).collect()
+    }
+
     /// Compares what is known of a state with the true one.
     fn compare(&self, known: &World, truth: &World, place: &str) -> Result<(), Violation> {
         let truth = truth.local().expect("a local world");
-        let senders = presim::feed::world::dev_signers().expect("the published mnemonic");
-        let accounts: Vec<Address> =
-            senders.iter().take(3).map(|signer| signer.address()).chain([SOMEBODY, STORE]).collect();
-        for address in accounts {
+        for address in self.accounts() {
             let Lookup::Known(info) = known.look_up(&address) else { continue };
             let is = info.map_or((U256::ZERO, 0), |info| (info.balance, info.nonce));
             let account = truth.account(&address);
