@@ -457,6 +457,13 @@ impl Simulator<'_> {
             *address == header.beneficiary
                 || F::HAS_VAULTS && [L1_FEE_RECIPIENT, BASE_FEE_RECIPIENT, OPERATOR_FEE_RECIPIENT].contains(address)
         };
+        if !ran.fees.is_zero() && self.simulation.outputs.intersects(Outputs::STATE_DIFF | Outputs::COINBASE) {
+            // The outputs show what the fees add to a balance, which is less where that would overflow.
+            self.overlay.note_account(header.beneficiary, AccountReads::EXISTENCE);
+            if ran.diff.is_some() && planned.block.block.fee_recipient.is_none() {
+                self.state.block_reads |= BlockReads::FEE_RECIPIENT;
+            }
+        }
         let diff = ran.diff.map(|diff| diff.finish(gets_fees));
         if diff.as_ref().is_some_and(|diff| diff.contains_key(&header.beneficiary))
             && planned.block.block.fee_recipient.is_none()

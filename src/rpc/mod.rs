@@ -60,4 +60,4 @@ pub use subscriptions::{Subscriptions, announce};
 pub use testing::Testing;
 pub use watches::{WatchLimits, Watches};
 
-pub use wire::{ShapeLimits, parse_call, parse_simulation};
+pub use wire::{ShapeLimits, parse_call, parse_presim_simulation, parse_simulation};
