@@ -1,0 +1,344 @@
+//! The cost of standing bundles beside asking for all of them again: `cargo bench --bench standing`.
+//!
+//! 10,000 bundles of two swaps over 300 pools stand on a devnet, in a process of its own. In each sub-block, transfers
+//! touch 5 % of the pools. Compared is the CPU time of the node per sub-block: with nothing, with the standing bundles,
+//! and with all bundles asked for anew in batches. Printed, too: when the first and the last changed answer arrive after
+//! the snapshot, and the node's memory. Skips where the benchmark's genesis is absent.
+
+use std::{
+    collections::BTreeMap,
+    env,
+    ffi::OsString,
+    io::{BufRead, BufReader, Write},
+    path::Path,
+    process::{Child, Command, Stdio},
+    time::{Duration, Instant},
+};
+
+use alloy_primitives::{Address, B256, U256, hex, keccak256};
+use futures::{SinkExt, StreamExt};
+use presim::{config::Config, node::Node};
+use serde_json::{Value, json};
+use tokio::net::TcpStream;
+use tokio_tungstenite::{MaybeTlsStream, WebSocketStream, connect_async, tungstenite::Message};
+
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+const BENCH: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../shared/bench");
+const BUNDLES: usize = 10_000;
+const POOLS: usize = 300;
+/// The pools that a sub-block touches.
+const TOUCHED: usize = 15;
+const SUB_BLOCK: Duration = Duration::from_millis(1_000);
+/// The sub-blocks of a phase.
+const ROUNDS: usize = 12;
+
+fn main() {
+    let args: Vec<String> = env::args().collect();
+    if let Some(at) = args.iter().position(|arg| arg == "--node") {
+        return run_node(&args[at + 1]);
+    }
+    if args.iter().any(|arg| arg == "--test" || arg == "--list") {
+        return;
+    }
+    let Some(world) = PoolWorld::load() else { return };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a thread");
+    runtime.block_on(measure(&world));
+}
+
+/// Runs a node until its input ends.
+fn run_node(genesis: &str) {
+    let ms = SUB_BLOCK.as_millis().to_string();
+    let flags = ["presim", "--listen", "127.0.0.1:0", "--log", "warn", "--genesis", genesis, "--traffic", "0"];
+    let more = ["--sub-block-ms", &ms, "--sub-blocks", "40", "--prefix-cache-mb", "0", "--feed", "devnet"];
+    let flags = flags.iter().chain(&more).map(OsString::from);
+    let node = Node::start(Config::load(flags).expect("the flags are right")).expect("it starts");
+    println!("{}", node.info().listen);
+    std::io::stdout().flush().expect("a pipe");
+    let _ = std::io::stdin().read_line(&mut String::new());
+}
+
+/// A chain with many pools of the same two tokens.
+struct PoolWorld {
+    genesis: tempfile::NamedTempFile,
+    owner: String,
+    token: String,
+    pools: Vec<Address>,
+    tokens: [Address; 2],
+}
+
+impl PoolWorld {
+    /// Adds copies of the benchmark's pool to its genesis.
+    fn load() -> Option<Self> {
+        let Ok(text) = std::fs::read(Path::new(BENCH).join("genesis.json")) else {
+            println!("skipped: no genesis.json in {BENCH}");
+            return None;
+        };
+        let mut genesis: Value = serde_json::from_slice(&text).expect("a genesis");
+        let world = std::fs::read(Path::new(BENCH).join("world.json")).expect("the world's addresses");
+        let world: Value = serde_json::from_slice(&world).expect("the world's addresses");
+        let address = |name: &str| -> Address { world[name].as_str().unwrap().parse().unwrap() };
+        let (pair, tokens) = (address("pair"), [address("t0"), address("t1")]);
+        let pools: Vec<Address> =
+            (0..POOLS as u64).map(|at| Address::left_padding_from(&(0x9001_0000 + at).to_be_bytes())).collect();
+        let alloc = genesis["alloc"].as_object_mut().unwrap();
+        let mut accounts: BTreeMap<Address, String> =
+            alloc.keys().map(|key| (key.trim_start_matches("0x").parse().unwrap(), key.clone())).collect();
+        let copied = alloc[&accounts[&pair]].clone();
+        for token in tokens {
+            let storage = alloc[&accounts[&token]]["storage"].as_object().unwrap().clone();
+            // The slot of a balance in a mapping follows from the mapping's own slot.
+            let slot = |holder: Address, mapping: u8| {
+                keccak256([holder.into_word(), B256::with_last_byte(mapping)].concat()).to_string()
+            };
+            let held = (0..16).find_map(|mapping| Some((mapping, storage.get(&slot(pair, mapping))?.clone())));
+            let (mapping, balance) = held.expect("the pool holds the token");
+            let storage = alloc[&accounts[&token]]["storage"].as_object_mut().unwrap();
+            for pool in &pools {
+                storage.insert(slot(*pool, mapping), balance.clone());
+            }
+        }
+        for pool in &pools {
+            alloc.insert(pool.to_string().to_lowercase(), copied.clone());
+            accounts.insert(*pool, pool.to_string());
+        }
+        let file = tempfile::Builder::new().suffix(".json").tempfile().expect("a file");
+        serde_json::to_writer(&file, &genesis).expect("it is written");
+        let owner = world["owner"].as_str().unwrap().to_owned();
+        Some(Self { genesis: file, owner, token: tokens[0].to_string(), pools, tokens })
+    }
+
+    /// Returns a bundle that swaps in one pool and back in another.
+    fn bundle(&self, index: usize) -> Value {
+        let (one, other) = (self.pools[index % POOLS], self.pools[(index * 7 + index / POOLS + 1) % POOLS]);
+        let word = |value: U256| hex::encode(value.to_be_bytes::<32>());
+        let transfer = |token: Address, to: Address, amount: U256| {
+            let data = format!("0xa9059cbb{}{}", hex::encode(to.into_word()), word(amount));
+            json!({ "from": self.owner, "to": token, "data": data, "gas": "0x186a0" })
+        };
+        let swap = |pool: Address, out: [U256; 2]| {
+            let to = hex::encode(self.owner.parse::<Address>().unwrap().into_word());
+            let data =
+                format!("0x022c0d9f{}{}{to}{}{}", word(out[0]), word(out[1]), word(U256::from(128)), word(U256::ZERO));
+            json!({ "from": self.owner, "to": pool, "data": data, "gas": "0x30d40" })
+        };
+        let amount = U256::from(1_000_000 + index as u64);
+        let got = amount / U256::from(4);
+        let calls = json!([
+            transfer(self.tokens[0], one, amount),
+            swap(one, [U256::ZERO, got]),
+            transfer(self.tokens[1], other, got),
+            swap(other, [got / U256::from(8), U256::ZERO]),
+        ]);
+        let outputs = json!(["status", "gasUsed", "returnData"]);
+        json!({ "blockStateCalls": [{ "calls": calls }], "outputs": outputs })
+    }
+}
+
+/// The node's process, which is ended when dropped.
+struct NodeProcess {
+    child: Child,
+    listen: String,
+}
+
+impl NodeProcess {
+    fn start(world: &PoolWorld) -> Self {
+        let program = env::current_exe().expect("this program");
+        let mut child = Command::new(program)
+            .args(["--node", world.genesis.path().to_str().expect("a path")])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("it starts");
+        let mut listen = String::new();
+        BufReader::new(child.stdout.take().expect("a pipe")).read_line(&mut listen).expect("it says where it listens");
+        Self { child, listen: listen.trim().to_owned() }
+    }
+
+    /// Returns the CPU time that the process has used.
+    fn cpu(&self) -> Duration {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.child.id())).expect("the process runs");
+        let fields: Vec<&str> = stat.rsplit_once(") ").expect("a name").1.split(' ').collect();
+        let ticks: u64 = fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap();
+        Duration::from_millis(ticks * 10)
+    }
+
+    /// Returns the resident memory in MiB.
+    fn memory(&self) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).expect("the process runs");
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("a size");
+        line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number") >> 10
+    }
+}
+
+impl Drop for NodeProcess {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+type Stream = WebSocketStream<MaybeTlsStream<TcpStream>>;
+
+async fn open(node: &NodeProcess) -> Stream {
+    connect_async(format!("ws://{}", node.listen)).await.expect("it connects").0
+}
+
+async fn read(stream: &mut Stream) -> Value {
+    loop {
+        match stream.next().await.expect("a message").expect("a message") {
+            Message::Text(text) => return serde_json::from_str(&text).expect("JSON"),
+            _ => continue,
+        }
+    }
+}
+
+async fn call(stream: &mut Stream, method: &str, params: Value) -> Value {
+    let request = json!({ "jsonrpc": "2.0", "id": 1, "method": method, "params": params });
+    stream.send(Message::text(request.to_string())).await.expect("it is sent");
+    loop {
+        let mut answer = read(stream).await;
+        if answer["id"] == 1 {
+            assert!(answer.get("error").is_none(), "{method}: {}", answer["error"]);
+            return answer["result"].take();
+        }
+    }
+}
+
+/// The measurements of a phase.
+#[derive(Default)]
+struct Phase {
+    cpu: Duration,
+    changed: usize,
+    first: Vec<Duration>,
+    last: Vec<Duration>,
+}
+
+async fn measure(world: &PoolWorld) {
+    let node = NodeProcess::start(world);
+    let mut sender = open(&node).await;
+    let mut snapshots = open(&node).await;
+    let heard = call(&mut snapshots, "eth_subscribe", json!(["presim_snapshots"])).await;
+    assert!(heard.is_string());
+    let bundles: Vec<Value> = (0..BUNDLES).map(|index| world.bundle(index)).collect();
+    let mut nonce = 0_u64;
+    let idle_memory = node.memory();
+
+    // Nothing but the transfers.
+    let nothing = phase(world, &node, &mut sender, &mut snapshots, None, &[], &mut nonce).await;
+    // All bundles anew, for each sub-block.
+    let all = phase(world, &node, &mut sender, &mut snapshots, None, &bundles, &mut nonce).await;
+    // The bundles stand.
+    let mut watcher = open(&node).await;
+    let named: Vec<Value> =
+        bundles.iter().enumerate().map(|(at, bundle)| json!({ "name": at.to_string(), "simulate": bundle })).collect();
+    let before = node.memory();
+    let watch = call(&mut watcher, "presim_watch", json!([named])).await["watch"].clone();
+    loop {
+        let news = read(&mut watcher).await;
+        let news = &news["params"]["result"];
+        if news["last"] == true && news["behind"].as_array().is_some_and(Vec::is_empty) {
+            break;
+        }
+    }
+    let memory = node.memory().saturating_sub(before);
+    let standing =
+        phase(world, &node, &mut sender, &mut snapshots, Some((&mut watcher, &watch)), &[], &mut nonce).await;
+
+    let own = |phase: &Phase| phase.cpu.saturating_sub(nothing.cpu).as_secs_f64() / ROUNDS as f64 * 1e3;
+    println!(
+        "{BUNDLES} bundles of two swaps over {POOLS} pools, {TOUCHED} pools touched by each of {ROUNDS} sub-blocks"
+    );
+    println!(
+        "CPU a sub-block, without that of the chain: {:.1} ms all asked for again, {:.1} ms standing",
+        own(&all),
+        own(&standing)
+    );
+    println!(
+        "ratio: 1/{:.1}; changed answers a sub-block: {}",
+        own(&all) / own(&standing).max(0.001),
+        standing.changed / ROUNDS
+    );
+    let worst = |times: &[Duration]| times.iter().max().copied().unwrap_or_default();
+    println!(
+        "after the snapshot: first changed answer at most {:.1?}, last {:.1?}",
+        worst(&standing.first),
+        worst(&standing.last)
+    );
+    println!("memory: {memory} MiB for the standing bundles; the node had {idle_memory} MiB before");
+}
+
+/// Runs some sub-blocks.
+async fn phase(
+    world: &PoolWorld,
+    node: &NodeProcess,
+    sender: &mut Stream,
+    snapshots: &mut Stream,
+    mut watcher: Option<(&mut Stream, &Value)>,
+    ask: &[Value],
+    nonce: &mut u64,
+) -> Phase {
+    let mut phase = Phase::default();
+    next(snapshots).await;
+    let mut client = if ask.is_empty() { None } else { Some(open(node).await) };
+    for round in 0..ROUNDS {
+        let cpu = node.cpu();
+        for pool in (0..TOUCHED).map(|at| world.pools[(round * TOUCHED + at) % POOLS]) {
+            let data =
+                format!("0xa9059cbb{}{}", hex::encode(pool.into_word()), hex::encode(U256::ONE.to_be_bytes::<32>()));
+            let tx = json!({ "from": world.owner, "to": world.token, "data": data, "gas": "0x186a0", "nonce": format!("{nonce:#x}") });
+            call(sender, "eth_sendTransaction", json!([tx])).await;
+            *nonce += 1;
+        }
+        let (id, published) = loop {
+            let news = next(snapshots).await;
+            if news.1 > 0 {
+                break (news.0, Instant::now());
+            }
+        };
+        if let Some(client) = &mut client {
+            for part in ask.chunks(100) {
+                let batch: Vec<Value> = part
+                    .iter()
+                    .map(|bundle| json!({ "jsonrpc": "2.0", "id": 1, "method": "presim_simulate", "params": [bundle, { "snapshotId": id }] }))
+                    .collect();
+                client.send(Message::text(Value::Array(batch).to_string())).await.expect("it is sent");
+                let answers = read(client).await;
+                assert!(
+                    answers.as_array().is_some_and(|answers| answers.iter().all(|one| one.get("result").is_some())),
+                    "{answers}"
+                );
+            }
+        }
+        if let Some((watcher, _)) = &mut watcher {
+            let mut first = None;
+            loop {
+                let news = read(watcher).await;
+                let news = &news["params"]["result"];
+                if news["id"] != id {
+                    continue;
+                }
+                let changed = news["changed"].as_array().map_or(0, Vec::len);
+                phase.changed += changed;
+                if changed > 0 {
+                    first.get_or_insert_with(|| published.elapsed());
+                }
+                if news["last"] == true {
+                    break;
+                }
+            }
+            phase.first.extend(first);
+            phase.last.push(published.elapsed());
+        }
+        phase.cpu += node.cpu().saturating_sub(cpu);
+    }
+    phase
+}
+
+/// Returns the id of the next snapshot, and the number of its transactions.
+async fn next(snapshots: &mut Stream) -> (Value, usize) {
+    let mut news = read(snapshots).await;
+    let news = news["params"]["result"].take();
+    (news["id"].clone(), news["transactions"].as_array().map_or(0, Vec::len))
+}
