@@ -45,3 +45,7 @@ pub mod watch;
 #[cfg(doctest)]
 #[doc = include_str!("../tests/clients/README.md")]
 struct ClientsReadme;
+
+#[cfg(doctest)]
+#[doc = include_str!("rpc/README.md")]
+struct SearchersReadme;
