@@ -95,6 +95,9 @@ impl OwnChain {
         if config.testing {
             spec = spec.with_contracts_sending();
         }
+        if let Some(world) = &about.trading {
+            spec = spec.with_wrapper(world.weth);
+        }
         let head = snapshots.newest();
         let (builtin, trading) = (about.builtin, about.trading);
         // Nothing is mined on a static chain, so no account of the node is offered to send from.

@@ -54,6 +54,7 @@ mod search;
 mod send_bundle;
 mod sending;
 mod signals;
+mod simulate_outputs;
 mod snapshots;
 mod stalls;
 mod store_refusals;

@@ -1,0 +1,220 @@
+//! `presim_simulate`: each output is what its name says, and nothing else is in the answer.
+
+use serde_json::{Value, json};
+
+use crate::support::{TestNode, items, number, request};
+
+const ALICE: &str = "0xf39fd6e51aad88f6f4ce6ab8827279cfffb92266";
+const BOB: &str = "0x000000000000000000000000000000000000b0b0";
+const WETH: &str = "0x5fbdb2315678afecb367f032d93f642f64180aa3";
+const ALPHA: &str = "0x9fe46736679d2d9a65f0992f2272de9f3c7fa6e0";
+const ROUTER: &str = "0xdc64a140aa3e981100a9becA4e685f962f0cf6c9";
+/// An account that an override gives code.
+const MADE: &str = "0x00000000000000000000000000000000000c0de0";
+const OTHER: &str = "0x00000000000000000000000000000000000c0de1";
+const ETHER: &str = "0xde0b6b3a7640000";
+
+/// Code that logs one word, 42, with the topic 7, and returns it.
+const LOGS: &str = "0x602a5f52600760205fa160205ff3";
+fn word(value: u64) -> String {
+    format!("{value:#066x}")
+}
+
+/// Returns a payload of one block.
+fn payload(state: Value, calls: Value, more: Value) -> Value {
+    let mut payload = json!({ "blockStateCalls": [{ "stateOverrides": state, "calls": calls }] });
+    payload.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    payload
+}
+
+async fn simulate(node: &TestNode, payload: Value) -> Value {
+    node.result("/", "presim_simulate", json!([payload, "latest"])).await
+}
+
+/// Returns code that reverts with the data at its own end.
+fn reverts_with(data: &str) -> String {
+    let length = data.len() / 2;
+    // PUSH1 length, PUSH1 12, PUSH0, CODECOPY, PUSH1 length, PUSH0, REVERT
+    format!("0x60{length:02x}600a5f3960{length:02x}5ffd{data}")
+}
+
+#[tokio::test]
+async fn the_outputs_of_eth_simulate_v1_keep_its_bytes() {
+    let node = TestNode::quiet();
+    let state = json!({ MADE: { "code": LOGS }, OTHER: { "code": reverts_with("08c379a0") } });
+    let calls = json!([
+        { "from": ALICE, "to": MADE },
+        { "from": ALICE, "to": OTHER },
+        { "from": ALICE, "to": BOB, "value": "0x7" },
+        { "from": ALICE, "to": MADE },
+    ]);
+    let all = json!(["status", "gasUsed", "returnData", "error", "logs", "header"]);
+    for path in ["/", "/standard"] {
+        for more in [json!({}), json!({ "traceTransfers": true }), json!({ "returnFullTransactions": true })] {
+            let mut asked = payload(state.clone(), calls.clone(), more);
+            asked["blockStateCalls"].as_array_mut().unwrap().push(json!({ "calls": [{ "from": ALICE, "to": BOB }] }));
+            let answer = async |method: &str, asked: &Value| {
+                node.post(path, request(1, method, json!([asked, "latest"])).to_string()).await.1
+            };
+            let whole = answer("eth_simulateV1", &asked).await;
+            asked["outputs"] = all.clone();
+            assert_eq!(answer("presim_simulate", &asked).await, whole);
+            asked.as_object_mut().unwrap().remove("outputs");
+            assert_eq!(answer("presim_simulate", &asked).await, whole, "without outputs, the same");
+        }
+    }
+}
+
+#[tokio::test]
+async fn only_what_is_named_is_in_the_answer() {
+    let node = TestNode::quiet();
+    let asked = |outputs: Value| {
+        let state = json!({ MADE: { "code": LOGS } });
+        payload(state, json!([{ "from": ALICE, "to": MADE }]), json!({ "outputs": outputs }))
+    };
+    let log = json!({ "address": MADE, "topics": [word(7)], "data": word(42), "logIndex": "0x0" });
+    for (outputs, call) in [
+        (json!([]), json!({})),
+        (json!(["status"]), json!({ "status": "0x1" })),
+        (json!(["returnData"]), json!({ "returnData": word(42) })),
+        (json!(["logs"]), json!({ "logs": [log] })),
+        (json!(["error", "transfers"]), json!({ "transfers": [] })),
+    ] {
+        assert_eq!(simulate(&node, asked(outputs.clone())).await, json!([{ "calls": [call] }]), "{outputs}");
+    }
+    let gas = simulate(&node, asked(json!(["gasUsed"]))).await;
+    let keys: Vec<&String> = gas[0]["calls"][0].as_object().unwrap().keys().collect();
+    assert_eq!(keys, ["gasUsed", "maxUsedGas"]);
+    let error = node.error("/", "presim_simulate", json!([asked(json!(["speed"])), "latest"])).await;
+    assert!(error["message"].as_str().unwrap().contains("params[0].outputs[0]"), "{error}");
+    let error = node.error("/", "eth_simulateV1", json!([asked(json!(["status"])), "latest"])).await;
+    assert!(error["message"].as_str().unwrap().contains("outputs: unknown field"), "{error}");
+}
+
+#[tokio::test]
+async fn transfers_state_and_accesses_are_those_of_the_calls() {
+    let node = TestNode::quiet();
+    // Sends 2 wei on to another account, and sets slot 1 to 5.
+    let sends = format!("0x5f5f5f5f600273{}5af1506005600155", &BOB[2..]);
+    let state =
+        json!({ MADE: { "code": sends, "stateDiff": { word(1): word(3) } }, OTHER: { "code": reverts_with("00") } });
+    let calls = json!([
+        { "from": ALICE, "to": MADE, "value": "0x5" },
+        { "from": ALICE, "to": OTHER, "value": "0x9" },
+    ]);
+    let outputs = json!(["transfers", "stateDiff", "accessList"]);
+    let ran = simulate(&node, payload(state.clone(), calls, json!({ "outputs": outputs }))).await;
+    let transfers = json!([
+        { "from": ALICE, "to": MADE, "value": "0x5" },
+        { "from": MADE, "to": BOB, "value": "0x2" },
+    ]);
+    assert_eq!((&ran[0]["calls"][0]["transfers"], &ran[0]["calls"][1]["transfers"]), (&transfers, &json!([])), "{ran}");
+    let diff = &ran[0]["stateDiff"];
+    assert_eq!(
+        diff[MADE],
+        json!({ "balance": { "from": "0x0", "to": "0x3" }, "storage": { word(1): { "from": word(3), "to": word(5) } } })
+    );
+    assert_eq!(diff[BOB], json!({ "balance": { "from": "0x0", "to": "0x2" } }));
+    assert!(diff.get(OTHER).is_none(), "what reverted changes nothing: {diff}");
+    let nonce = &diff[ALICE]["nonce"];
+    assert_eq!(number(&nonce["to"]), number(&nonce["from"]) + 2);
+    let balance = |end: &str| diff[ALICE]["balance"][end].as_str().unwrap().parse::<alloy_primitives::U256>().unwrap();
+    assert_eq!(balance("from") - balance("to"), alloy_primitives::U256::from(5));
+
+    let call = json!({ "from": ALICE, "to": MADE, "value": "0x5" });
+    let list = node.result("/", "eth_createAccessList", json!([call, "latest", state])).await;
+    let slot = json!({ "address": MADE, "storageKeys": [word(1)] });
+    assert!(items(&list["accessList"]).contains(&slot), "{list}");
+    assert!(items(&ran[0]["calls"][0]["accessList"]).contains(&slot), "{ran}");
+}
+
+#[tokio::test]
+async fn assets_of_a_swap_are_net_and_the_wrapper_counts() {
+    let node = TestNode::quiet();
+    let data = |selector: &str, words: &[String]| format!("0x{selector}{}", words.concat());
+    let (bare, address) =
+        (|value: u64| word(value)[2..].to_owned(), |address: &str| format!("{:0>64}", address[2..].to_lowercase()));
+    // swapExactETHForTokens(0, [WETH, ALPHA], ALICE, far)
+    let swap = data(
+        "7ff36ab5",
+        &[bare(0), bare(0x80), address(ALICE), bare(u64::MAX), bare(2), address(WETH), address(ALPHA)],
+    );
+    let calls = json!([
+        { "from": ALICE, "to": ROUTER, "value": ETHER, "data": swap },
+        { "from": ALICE, "to": WETH, "value": "0x7", "data": "0xd0e30db0" },
+        { "from": ALICE, "to": BOB, "value": "0x5" },
+    ]);
+    let ran = simulate(&node, payload(json!({}), calls, json!({ "outputs": ["returnData", "assets"] }))).await;
+    let got = &ran[0]["calls"][0]["returnData"].as_str().unwrap()[2..];
+    let bought = u128::from_str_radix(&got[got.len() - 32..], 16).unwrap();
+    let alice = items(&ran[0]["assets"][ALICE]);
+    let ether = format!("-{}", 10_u64.pow(18) + 12);
+    let all = json!([
+        { "type": "ether", "change": ether },
+        { "type": "erc20", "token": WETH, "change": "7", "symbol": "WETH", "decimals": "0x12" },
+        { "type": "erc20", "token": ALPHA, "change": bought.to_string(), "symbol": "ALPHA", "decimals": "0x12" },
+    ]);
+    for one in items(&all) {
+        assert!(alice.contains(one), "{one} is not in {alice:?}");
+    }
+    assert_eq!(alice.len(), 3);
+    assert_eq!(ran[0]["assets"][BOB], json!([{ "type": "ether", "change": "5" }]));
+}
+
+#[tokio::test]
+async fn errors_are_told_in_words_and_the_producer_s_income_apart() {
+    let node = TestNode::quiet();
+    // Error("no"), Panic(0x11), Expired(9) and nothing known.
+    let no = format!("08c379a0{}{}{}", &word(0x20)[2..], &word(2)[2..], format_args!("{:0<64}", "6e6f"));
+    let panic = format!("4e487b71{}", &word(0x11)[2..]);
+    let selector = &alloy_primitives::hex::encode(&alloy_primitives::keccak256("Expired(uint256)")[..4]);
+    let expired = format!("{selector}{}", &word(9)[2..]);
+    for (code, expected) in [
+        (reverts_with(&no), "no"),
+        (reverts_with(&panic), "overflow"),
+        (reverts_with(&expired), "Expired(9)"),
+        ("0xfe".to_owned(), "invalid opcode"),
+    ] {
+        let more = json!({ "outputs": ["status", "error"], "errors": ["error Expired(uint256 deadline)"] });
+        let ran =
+            simulate(&node, payload(json!({ MADE: { "code": code } }), json!([{ "from": ALICE, "to": MADE }]), more))
+                .await;
+        let call = &ran[0]["calls"][0];
+        assert_eq!(call["status"], "0x0");
+        assert!(call["error"].to_string().contains(expected), "{call}: expected {expected}");
+    }
+    // Pays 3 wei to the fee recipient, and 2 gwei a unit of gas for priority.
+    let pays = "0x5f5f5f5f6003415af1";
+    let call = json!({ "from": ALICE, "to": MADE, "value": "0x3", "maxFeePerGas": "0x174876e800", "maxPriorityFeePerGas": "0x77359400" });
+    let more = json!({ "outputs": ["gasUsed", "coinbase"], "validation": true });
+    let mut asked = payload(json!({ MADE: { "code": pays } }), json!([call]), more);
+    asked["blockStateCalls"][0]["blockOverrides"] = json!({ "feeRecipient": BOB });
+    let ran = simulate(&node, asked).await;
+    let gas = number(&ran[0]["calls"][0]["gasUsed"]);
+    let income = json!({ "fees": format!("{:#x}", gas * 2_000_000_000), "transfers": "3" });
+    assert_eq!(ran[0]["coinbase"], income, "{ran}");
+}
+
+#[tokio::test]
+async fn a_bundle_with_conditions_is_whole_or_dropped() {
+    let node = TestNode::quiet();
+    let state = json!({ MADE: { "code": LOGS }, OTHER: { "code": reverts_with("00") } });
+    let calls = json!([{ "from": ALICE, "to": MADE }, { "from": ALICE, "to": OTHER }, { "from": ALICE, "to": MADE }]);
+    let when = |when: Value| payload(state.clone(), calls.clone(), json!({ "outputs": ["status"], "when": when }));
+    let dropped = |call: usize| json!({ "dropped": { "block": 0, "call": call } });
+    let whole = json!([{ "calls": [{ "status": "0x1" }, { "status": "0x0" }, { "status": "0x1" }] }]);
+    for (conditions, expected) in [
+        (json!([]), dropped(1)),
+        (json!([{ "block": 0, "call": 1, "status": "failure" }]), whole.clone()),
+        (json!([{ "block": 0, "call": 1, "status": "any" }]), whole.clone()),
+        (json!([{ "block": 0, "call": 1, "status": "success" }]), dropped(1)),
+        (
+            json!([{ "block": 0, "call": 0, "status": "failure" }, { "block": 0, "call": 1, "status": "any" }]),
+            dropped(0),
+        ),
+    ] {
+        assert_eq!(simulate(&node, when(conditions.clone())).await, expected, "{conditions}");
+    }
+    let free = payload(state, calls, json!({ "outputs": ["status"] }));
+    assert_eq!(simulate(&node, free).await, whole, "without conditions, calls may fail");
+}
