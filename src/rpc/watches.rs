@@ -45,8 +45,10 @@ const CHUNK: usize = 64;
 const CHUNK_TIME: Duration = Duration::from_millis(1);
 /// The bytes of answers above which a notification is sent before the snapshot is done.
 const NOTIFICATION: usize = 1 << 20;
-/// The number of steps between states that are remembered.
-const STEPS: usize = 4096;
+/// The number of steps between states that are remembered. They keep old states in memory.
+const STEPS: usize = 512;
+/// The bytes that a watch counts besides its bundles.
+const WATCH_BYTES: usize = 64 << 10;
 /// The time without a connection or a poll after which bundles are not run.
 const UNATTENDED: Duration = Duration::from_secs(30);
 /// The time after which bundles that gave no answer run again, if no snapshot comes before.
@@ -274,7 +276,7 @@ impl Front {
         let (WatchRequest { bundles, selector }, mut out) = self.run_step(PARSE, request.clone(), parse).await?;
         let owner = request.caller.client.as_deref().map(|client| client.name().to_owned());
         // A parsed request takes about as much again as its text.
-        let bytes = 2 * request.params.len();
+        let bytes = WATCH_BYTES + 2 * request.params.len();
         let room = list.room(owner.as_deref());
         if bytes > room {
             let text = format!("params[0]: the bundles take {bytes} bytes, and {room} are left (--watch-mb)");

@@ -23,6 +23,11 @@ impl StateHistory {
         Self { steps: HashMap::default(), order: VecDeque::new(), most: most.max(1) }
     }
 
+    /// Returns whether no step is known.
+    pub fn is_empty(&self) -> bool {
+        self.steps.is_empty()
+    }
+
     /// Adds the steps to a snapshot.
     pub fn learn(&mut self, snapshot: &Snapshot) {
         for step in &snapshot.path {

@@ -99,7 +99,7 @@ impl LastAnnounced {
             // The chain returned to this block, which no new block tells.
             round.head(&published.head().header, None);
         }
-        self.changes.learn(published);
+        self.changes.learn(published, round.list());
         for snapshot in published.snapshots_after(self.snapshot) {
             self.changes.tell(snapshot, published, round);
             self.heads_to(snapshot.head.number().min(canonical), published, round);

@@ -17,12 +17,12 @@ use crate::{
         encode::{self, Object},
         wire::{ChangeFilter, Subject},
     },
-    state::{Overlay, Published, Selector, Snapshot, StateStep},
+    state::{Overlay, Published, Selector, Snapshot, SnapshotId, StateStep},
     watch::StateHistory,
 };
 
 /// The number of steps between states that are remembered.
-const STEPS: usize = 4096;
+const STEPS: usize = 512;
 
 /// The snapshot that was told last, and the way to the next.
 pub(super) struct ChangeTeller {
@@ -43,15 +43,18 @@ type Changes = BTreeMap<Address, AccountDiff>;
 
 impl ChangeTeller {
     pub(super) fn at(published: &Published) -> Self {
-        let mut history = StateHistory::new(STEPS);
-        history.learn(&published.newest);
-        history.learn(published.latest());
+        let history = StateHistory::new(STEPS);
         Self { history, last: published.newest.clone(), started: HashSet::default() }
     }
 
-    /// Learns the steps to the published snapshots.
-    pub(super) fn learn(&mut self, published: &Published) {
-        published.snapshots_after(self.last.id).for_each(|snapshot| self.history.learn(snapshot));
+    /// Learns the steps to the published snapshots, or forgets them if nobody is told: they keep old states in memory.
+    pub(super) fn learn(&mut self, published: &Published, list: &[Subscription]) {
+        if !list.iter().any(is_told) {
+            self.history = StateHistory::new(STEPS);
+            return;
+        }
+        let known = if self.history.is_empty() { SnapshotId::default() } else { self.last.id };
+        published.snapshots_after(known).for_each(|snapshot| self.history.learn(snapshot));
         self.history.learn(published.latest());
     }
 
@@ -60,7 +63,7 @@ impl ChangeTeller {
         let last = std::mem::replace(&mut self.last, snapshot.clone());
         let list = round.list();
         self.started.retain(|id| list.iter().any(|one| one.id == *id));
-        if !list.iter().any(|one| matches!(one.subject, Subject::Snapshots | Subject::StateChanges(_))) {
+        if !list.iter().any(is_told) {
             return;
         }
         let sealed = sealed_between(&last, snapshot, published);
@@ -91,6 +94,11 @@ impl ChangeTeller {
         let steps = self.history.between(last.state, snapshot.state)?;
         Some(changes(last, snapshot, &steps))
     }
+}
+
+/// Returns whether a subscription is about snapshots or their changes.
+const fn is_told(one: &Subscription) -> bool {
+    matches!(one.subject, Subject::Snapshots | Subject::StateChanges(_))
 }
 
 /// Tells a subscription the changes that it asks for.
