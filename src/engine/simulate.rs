@@ -69,6 +69,8 @@ pub struct Simulated {
 pub struct SimulatedBlock {
     /// Whether the request did not ask for the block, which fills a gap between block numbers.
     pub filler: bool,
+    /// The base fee, wei. Zero before London.
+    pub base_fee: u64,
     /// The results of the calls, in order.
     pub calls: Vec<CallResult>,
     /// The block as a chain would have it ([`Outputs::HEADER`]).
@@ -124,6 +126,8 @@ pub struct CallResult {
     pub access_list: Option<AccessList>,
     /// The frames of the call ([`Outputs::TRACE`]).
     pub trace: Option<Arc<Trace>>,
+    /// The change of the fee recipient's balance by the call, wei ([`Outputs::COINBASE`]).
+    pub income: Option<I256>,
 }
 
 /// The way in which a call ended.
@@ -476,6 +480,7 @@ impl Simulator<'_> {
         let outputs = self.simulation.outputs;
         self.state.blocks.push(SimulatedBlock {
             filler: planned.filler,
+            base_fee: header.base_fee_per_gas.unwrap_or_default(),
             calls: ran.calls,
             listing: listing.filter(|_| outputs.contains(Outputs::HEADER)),
             diff,

@@ -1,4 +1,4 @@
-//! `eth_callBundle`: signed transactions on the devnet, and the results that Flashbots documents.
+//! `eth_callBundle` and `mev_simBundle`: signed transactions on the devnet, and the results that Flashbots documents.
 
 use alloy_consensus::{
     BlobTransactionSidecar, SignableTransaction, TxEip1559, TxEip2930, TxEip4844, TxEip4844WithSidecar, TxEip7702,
@@ -11,7 +11,9 @@ use alloy_eips::{
     eip7702::Authorization,
 };
 use alloy_primitives::{Address, B256, Bytes, Signature, TxKind, U256, address, hex, keccak256};
-use alloy_rpc_types_mev::EthCallBundleResponse;
+use alloy_rpc_types_mev::{
+    BundleItem, EthCallBundleResponse, Inclusion, MevSendBundle, ProtocolVersion, SimBundleResponse,
+};
 use alloy_signer::SignerSync;
 use serde_json::{Value, json};
 
@@ -601,4 +603,192 @@ async fn a_bundle_ends_at_the_time_that_its_client_gives_it() {
     // A timeout of zero means the node's own deadline.
     let result = bench.run(&txs, json!({"timeout": 0})).await;
     assert_eq!(result["results"][2]["error"], "out of gas");
+}
+
+/// Returns a bundle of MEV-Share with further fields.
+fn shared(block: u64, body: Value, more: Value) -> Value {
+    let mut bundle = json!({"version": "v0.1", "inclusion": {"block": format!("{block:#x}")}, "body": body});
+    bundle.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    bundle
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_shared_bundle_tells_its_profit_and_what_it_refunds() {
+    let bench = SigningNode::new().await;
+    let payer = bench.address(1).create(0);
+    let user = bench.sign(3, bench.tx(0, bench.address(2), 1, Bytes::new()));
+    let deployed = bench.sign(1, bench.tx(0, TxKind::Create, 0, creating(PAYS)));
+    let paid = bench.sign(2, bench.tx(0, payer, ETHER, Bytes::new()));
+    let block = json!({"parentBlock": "pending", "coinbase": COINBASE});
+    let tx = |tx: &TxEnvelope| json!({"tx": raw(tx), "canRevert": false});
+    let gas: Vec<u128> =
+        bench.run(&[user.clone(), deployed.clone(), paid.clone()], json!({"coinbase": COINBASE})).await["results"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|tx| tx["gasUsed"].as_u64().unwrap().into())
+            .collect();
+    let all: u128 = gas.iter().sum();
+    let hex = |value: u128| format!("{value:#x}");
+
+    // Without a refund: all that the producer gets.
+    let body = json!([tx(&user), tx(&deployed), tx(&paid)]);
+    for path in ["/", "/standard"] {
+        let result =
+            bench.node.result(path, "mev_simBundle", json!([shared(bench.open, body.clone(), json!({})), block])).await;
+        let profit = ETHER + all * 2 * GWEI;
+        let expected = json!({
+            "success": true,
+            "stateBlock": hex(bench.open.into()),
+            "profit": hex(profit),
+            "refundableValue": hex(profit),
+            "gasUsed": hex(all),
+            "mevGasPrice": hex(profit / all),
+            "logs": [{"txLogs": []}, {"txLogs": []}, {"txLogs": []}],
+        });
+        assert_eq!(result, expected);
+    }
+
+    // The user gets nine tenths of what the backrun pays, in one transaction of 30,000 gas.
+    let validity = json!({"validity": {"refund": [{"bodyIdx": 0, "percent": 90}]}});
+    let inner = shared(bench.open, json!([tx(&user)]), json!({}));
+    for first in [tx(&user), json!({"bundle": inner})] {
+        let body = json!([first, tx(&deployed), tx(&paid)]);
+        let bundle = shared(bench.open, body, validity.clone());
+        let result = bench.node.result("/", "mev_simBundle", json!([bundle, block])).await;
+        let refundable = ETHER + (gas[1] + gas[2]) * 2 * GWEI;
+        let profit = refundable + gas[0] * 2 * GWEI - refundable * 90 / 100;
+        assert_eq!(result["refundableValue"], hex(refundable));
+        assert_eq!(result["profit"], hex(profit));
+        assert_eq!(result["gasUsed"], hex(all + 30_000));
+        assert_eq!(result["mevGasPrice"], hex(profit / (all + 30_000)));
+    }
+    // Two addresses get the refund of a bundle that names them, in a transaction each.
+    let config = json!([{"address": COINBASE, "percent": 40}, {"address": payer, "percent": 60}]);
+    let inner = shared(bench.open, json!([tx(&user)]), json!({"validity": {"refundConfig": config}}));
+    let bundle = shared(bench.open, json!([{"bundle": inner}, tx(&deployed), tx(&paid)]), validity.clone());
+    let result = bench.node.result("/", "mev_simBundle", json!([bundle, block])).await;
+    assert_eq!(result["gasUsed"], hex(all + 60_000));
+    assert_eq!(result["logs"][0], json!({"bundleLogs": [{"txLogs": []}]}));
+    // A refund that is worth less than its payment.
+    let bundle = shared(
+        bench.open,
+        json!([tx(&deployed), tx(&user)]),
+        json!({"validity": {"refund": [{"bodyIdx": 0, "percent": 1}]}}),
+    );
+    let result = bench.node.result("/", "mev_simBundle", json!([bundle, block])).await;
+    assert_eq!((&result["success"], &result["error"]), (&json!(false), &json!("negative profit")));
+    assert_eq!(result["mevGasPrice"], "0x0");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_shared_bundle_that_cannot_land_says_why() {
+    let bench = SigningNode::new().await;
+    let good = bench.sign(1, bench.tx(0, COINBASE, 7, Bytes::new()));
+    // Reverts with a word of 42.
+    let bad = bench.sign(2, bench.tx(0, TxKind::Create, 0, hex::decode("602a5f5260205ffd").unwrap()));
+    let sim = async |body: Value, block: Value| {
+        bench.node.result("/", "mev_simBundle", json!([shared(bench.open, body, json!({})), block])).await
+    };
+    let pending = json!({"parentBlock": "pending"});
+    let word = json!(format!("0x{:064x}", 42));
+    for (may_revert, error) in [(false, Some("tx failed")), (true, None)] {
+        let body = json!([{"tx": raw(&good)}, {"tx": raw(&bad), "canRevert": may_revert}]);
+        let result = sim(body, pending.clone()).await;
+        assert_eq!(result["success"], error.is_none());
+        assert_eq!(result.get("error").and_then(Value::as_str), error);
+        assert_eq!((&result["execError"], &result["revert"]), (&json!("execution reverted"), &word));
+        let gas = u64::from_str_radix(result["gasUsed"].as_str().unwrap().trim_start_matches("0x"), 16).unwrap();
+        // A transaction that breaks the bundle counts for nothing.
+        assert_eq!(gas == 21_000, error.is_some(), "{result}");
+    }
+    // A refusal by the chain.
+    let late = bench.sign(1, bench.tx(1, COINBASE, 7, Bytes::new()));
+    let result = sim(json!([{"tx": raw(&late)}]), pending.clone()).await;
+    let text = format!("nonce too high: address {}, tx: 1 state: 0", bench.address(1));
+    assert_eq!((&result["success"], &result["error"]), (&json!(false), &json!(text)));
+    // Another block than the bundle is for.
+    let result =
+        sim(json!([{"tx": raw(&good)}]), json!({"parentBlock": "pending", "blockNumber": bench.open + 1})).await;
+    let text = format!("invalid inclusion: the bundle is not for block {}", bench.open + 1);
+    assert_eq!((&result["success"], &result["error"]), (&json!(false), &json!(text)));
+
+    // The types with which client libraries write the request and read the response.
+    let bundle = MevSendBundle {
+        protocol_version: ProtocolVersion::V0_1,
+        inclusion: Inclusion { block: bench.open, max_block: Some(bench.open + 2) },
+        bundle_body: vec![BundleItem::Tx { tx: good.encoded_2718().into(), can_revert: false }],
+        validity: None,
+        privacy: None,
+    };
+    // Without a block, the bundle runs in the one after `latest`.
+    let result = bench.node.result("/", "mev_simBundle", json!([bundle])).await;
+    let typed: SimBundleResponse = serde_json::from_value(result).unwrap();
+    assert!(typed.success);
+    assert_eq!(typed.state_block, bench.open - 1);
+    assert_eq!(typed.profit, U256::from(21_000 * 2 * GWEI));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn malformed_shared_bundles_are_refused_by_the_name_of_the_field() {
+    let bench = SigningNode::new().await;
+    let tx = json!({"tx": raw(&bench.sign(1, bench.tx(0, COINBASE, 7, Bytes::new())))});
+    let one = json!([tx]);
+    let with = |more: Value| shared(bench.open, one.clone(), more);
+    let refund = |list: Value| with(json!({"validity": {"refund": list}}));
+    let mut deep = shared(1, one.clone(), json!({}));
+    for _ in 0..6 {
+        deep = shared(1, json!([{"bundle": deep}]), json!({}));
+    }
+    let hash = B256::repeat_byte(7);
+    for (bundle, expected) in [
+        (with(json!({"version": "v2"})), "params[0].version: \"v2\": unknown version: expected one of v0.1, beta-1".to_owned()),
+        (with(json!({"body": []})), "params[0].body: empty: expected at least one item".to_owned()),
+        (
+            with(json!({"body": [{"hash": hash}]})),
+            format!("params[0].body[0].hash: {hash}: a transaction that only MEV-Share knows: expected its bytes in tx"),
+        ),
+        (
+            with(json!({"body": [{"canRevert": true}]})),
+            "params[0].body[0]: expected either tx, with or without canRevert, or bundle".to_owned(),
+        ),
+        (with(json!({"body": [{"tx": "0x00"}]})), "params[0].body[0].tx: not a signed transaction".to_owned()),
+        (
+            with(json!({"inclusion": {"block": "0x5", "maxBlock": "0x4"}})),
+            "params[0].inclusion.maxBlock: 4: expected at least inclusion.block, 5".to_owned(),
+        ),
+        (
+            refund(json!([{"bodyIdx": 1, "percent": 5}])),
+            "params[0].validity.refund[0].bodyIdx: 1: the body has 1 items: expected an index from 0".to_owned(),
+        ),
+        (
+            refund(json!([{"bodyIdx": 0, "percent": 5}, {"bodyIdx": 0, "percent": 5}])),
+            "params[0].validity.refund[1].bodyIdx: 0: named twice: expected one refund for an item".to_owned(),
+        ),
+        (
+            refund(json!([{"bodyIdx": 0, "percent": 101}])),
+            "params[0].validity.refund: 101 percent in all: expected at most 100".to_owned(),
+        ),
+        (deep, "params[0].body[0].bundle.body[0].bundle.body[0].bundle.body[0].bundle.body[0].bundle.body[0].bundle: a bundle within 6 others: at most 5".to_owned()),
+    ] {
+        let error = bench.node.error("/", "mev_simBundle", json!([bundle])).await;
+        let message = error["message"].as_str().unwrap();
+        assert!(message.starts_with(&expected), "{message}");
+    }
+    for (block, expected) in [
+        (
+            json!({"parentBlock": "pending", "blockNumber": 0}),
+            "params[1].blockNumber: 0: expected a block after parentBlock",
+        ),
+        (
+            json!({"parentBlock": "pending", "timestamp": 1}),
+            "params[1].timestamp: 1: expected a time after that of the previous block",
+        ),
+        (json!({"gas": 1}), "params[1].gas: unknown field"),
+    ] {
+        let inclusion = json!({"inclusion": {"block": "0x0", "maxBlock": "0xffff"}});
+        let error = bench.node.error("/", "mev_simBundle", json!([with(inclusion), block])).await;
+        let message = error["message"].as_str().unwrap();
+        assert!(message.starts_with(expected), "{message}");
+    }
 }

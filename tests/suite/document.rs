@@ -65,6 +65,21 @@ fn examples() -> Vec<(&'static str, Value)> {
         ("eth_estimateGas", json!([call, "latest", accounts, {}])),
         ("eth_createAccessList", json!([call, "latest", accounts, {}])),
         ("eth_callBundle", json!([bundle])),
+        (
+            "mev_simBundle",
+            json!([
+                {
+                    "version": "v0.1",
+                    "inclusion": {"block": "0x1"},
+                    "body": [{"tx": SIGNED, "canRevert": false}],
+                    "validity": {
+                        "refund": [{"bodyIdx": 0, "percent": 1}],
+                        "refundConfig": [{"address": ADDRESS, "percent": 1}],
+                    },
+                },
+                {"parentBlock": "latest"},
+            ]),
+        ),
         ("eth_sendBundle", json!([{"txs": [SIGNED], "blockNumber": "0x1"}])),
         ("eth_cancelBundle", json!([{"replacementUuid": "one"}])),
         ("eth_callMany", json!([bundles, {"blockNumber": "latest"}, accounts, 1000])),

@@ -570,6 +570,7 @@ fn method() -> impl Strategy<Value = &'static str> {
         "eth_estimateGas",
         "eth_createAccessList",
         "eth_callBundle",
+        "mev_simBundle",
         "eth_callMany",
         "debug_traceCall",
         "debug_traceCallMany",
@@ -605,6 +606,8 @@ fn valid_request() -> impl Strategy<Value = Value> {
         "validation": false, "traceTransfers": true, "returnFullTransactions": true});
     let signed = json!({"txs": [SIGNED], "blockNumber": "0x1", "stateBlockNumber": "pending", "timestamp": 0x7fff_ffff, "coinbase": CODE_AT,
         "gasLimit": "0x989680", "baseFee": "0x7", "timeout": 100});
+    let shared = json!({"version": "v0.1", "inclusion": {"block": "0x1", "maxBlock": "0xff"}, "body": [{"tx": SIGNED, "canRevert": true}],
+        "validity": {"refund": [{"bodyIdx": 0, "percent": 50}], "refundConfig": [{"address": CODE_AT, "percent": 100}]}});
     let bundles = json!([{"transactions": [call, call], "blockOverride": block}, {"transactions": [call]}]);
     let context = json!({"blockNumber": "pending", "transactionIndex": 0});
     let trace = json!({"tracer": "muxTracer", "tracerConfig": {"callTracer": {"withLog": true}, "flatCallTracer": {}, "prestateTracer": {"diffMode": true}},
@@ -622,6 +625,7 @@ fn valid_request() -> impl Strategy<Value = Value> {
         ("eth_estimateGas", json!([call, "pending", state, block])),
         ("eth_createAccessList", json!([call, "pending", state, block])),
         ("eth_callBundle", json!([signed])),
+        ("mev_simBundle", json!([shared, {"parentBlock": "pending", "coinbase": CODE_AT, "timeout": 100}])),
         ("eth_callMany", json!([bundles, context, state, 100])),
         ("debug_traceCall", json!([call, "pending", trace])),
         ("debug_traceCallMany", json!([bundles, context, {"enableMemory": true, "limit": 3, "timeout": "1s"}])),

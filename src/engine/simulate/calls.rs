@@ -25,7 +25,7 @@ use revm::{
 };
 
 use super::{
-    CallOutcome, CallResult, CoinbaseIncome, TokenInfo, check_nonce,
+    CallOutcome, CallResult, CoinbaseIncome, TokenInfo, check_nonce, difference,
     outputs::{AssetRecord, DiffRecord, Tokens, accessed},
     system_call,
 };
@@ -114,12 +114,16 @@ impl<F: FamilyEvm> BlockCalls<'_, F> {
         gas_left: &mut u64,
         traces: &mut TraceBudget,
     ) -> Result<bool, SimulationError> {
+        let counts_income = self.simulation.outputs.contains(Outputs::COINBASE);
+        let had = counts_income.then(|| evm.db_mut().balance_and_nonce(self.fee_recipient).0);
         let executed = match call {
             SimCall::Unsigned(call) => self.unsigned(call, evm, ran, *gas_left, traces)?,
             SimCall::Signed(tx) => self.signed(tx, evm, ran, *gas_left, traces)?,
         };
+        let income = had.map(|had| difference(had, evm.db_mut().balance_and_nonce(self.fee_recipient).0));
         let marks = evm.db().log_numbers.standing(executed.result.logs().len());
         let result = system_call(ran.add(executed, call.sender(), marks, self))?;
+        let result = CallResult { income, ..result };
         *gas_left = gas_left.saturating_sub(result.gas_used);
         let success = result.outcome == CallOutcome::Success;
         ran.calls.push(result);
@@ -403,6 +407,7 @@ impl BlockRun {
             transfers,
             access_list,
             trace: trace.map(Into::into),
+            income: None,
         })
     }
 

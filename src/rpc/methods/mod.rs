@@ -9,6 +9,7 @@ mod fee;
 mod filter;
 mod log;
 mod many;
+mod mev;
 mod node;
 mod raw;
 mod send;
@@ -147,6 +148,7 @@ impl MethodRoute {
         run!("eth_estimateGas", On(Bundle), wire::parse_estimate, Backend::estimate_gas),
         run!("eth_createAccessList", On(Bundle), wire::parse_access_list, Backend::create_access_list),
         run!("eth_callBundle", On(Bundle), limited wire::parse_bundle, Backend::call_bundle),
+        run!("mev_simBundle", On(Bundle), limited wire::parse_sim_bundle, Backend::sim_bundle),
         run!("eth_callMany", On(Bundle), limited wire::parse_call_many, Backend::call_many),
         run!("debug_traceCall", On(Bundle), wire::parse_trace_call, Backend::trace_call),
         run!("debug_traceCallMany", On(Bundle), limited wire::parse_trace_many, Backend::trace_call_many),

@@ -8,6 +8,7 @@ mod call;
 mod fee;
 mod log;
 mod many;
+mod mev;
 mod parity;
 mod search;
 mod send;
@@ -25,6 +26,7 @@ pub use call::{ShapeLimits, parse_access_list, parse_call, parse_estimate};
 pub use fee::{FeeHistoryRequest, parse_fee_history};
 pub use log::{LogFilter, LogRange, parse_logs};
 pub use many::{ManyRequest, parse_call_many};
+pub use mev::{MevBundle, MevPart, SimBundleRequest, parse_sim_bundle};
 pub use parity::{
     TraceSearch, parse_parity_call, parse_parity_call_many, parse_replay_block, parse_replay_transaction,
     parse_trace_filter, parse_trace_get,
