@@ -1,26 +1,27 @@
 //! The cost of standing bundles beside asking for all of them again: `cargo bench --bench standing`.
 //!
 //! 10,000 bundles of two swaps over 300 pools stand on a devnet, in a process of its own. In each sub-block, transfers
-//! touch what 5 % of the bundles have read. Compared is the CPU time of the node per sub-block: with nothing, with the
+//! touch what 5 % of the bundles have read; then the same where each snapshot opens a block. Compared is the CPU time of the node per sub-block: with nothing, with the
 //! standing bundles, and with all bundles asked for anew in batches. Printed, too: when the first and the last changed
 //! answer arrive after the snapshot, and the memory that they take. Skips where the benchmark's genesis is absent.
+
+#[path = "world/process.rs"]
+mod process;
 
 use std::{
     collections::BTreeMap,
     env,
-    ffi::OsString,
-    io::{BufRead, BufReader, Write},
     path::Path,
-    process::{Child, Command, Stdio},
     time::{Duration, Instant},
 };
 
 use alloy_primitives::{Address, B256, U256, hex, keccak256};
 use futures::{SinkExt, StreamExt};
-use presim::{config::Config, node::Node};
 use serde_json::{Value, json};
 use tokio::net::TcpStream;
 use tokio_tungstenite::{MaybeTlsStream, WebSocketStream, connect_async, tungstenite::Message};
+
+use crate::process::NodeProcess;
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
@@ -37,28 +38,14 @@ const SUB_BLOCK: Duration = Duration::from_millis(1_000);
 const ROUNDS: usize = 12;
 
 fn main() {
-    let args: Vec<String> = env::args().collect();
-    if let Some(at) = args.iter().position(|arg| arg == "--node") {
-        return run_node(&args[at + 1]);
-    }
-    if args.iter().any(|arg| arg == "--test" || arg == "--list") {
+    if process::is_node() || env::args().any(|arg| arg == "--test" || arg == "--list") {
         return;
     }
     let Some(world) = PoolWorld::load() else { return };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a thread");
-    runtime.block_on(measure(&world));
-}
-
-/// Runs a node until its input ends.
-fn run_node(genesis: &str) {
-    let ms = SUB_BLOCK.as_millis().to_string();
-    let flags = ["presim", "--listen", "127.0.0.1:0", "--log", "warn", "--genesis", genesis, "--traffic", "0"];
-    let more = ["--sub-block-ms", &ms, "--sub-blocks", "40", "--prefix-cache-mb", "0", "--max-body", "33554432"];
-    let flags = flags.iter().chain(&more).map(OsString::from);
-    let node = Node::start(Config::load(flags).expect("the flags are right")).expect("it starts");
-    println!("{}", node.info().listen);
-    std::io::stdout().flush().expect("a pipe");
-    let _ = std::io::stdin().read_line(&mut String::new());
+    runtime.block_on(measure(&world, "40"));
+    println!("\neach snapshot opens a block, whose time the pools store:");
+    runtime.block_on(measure(&world, "1"));
 }
 
 /// A chain with many pools of the same two tokens.
@@ -145,49 +132,6 @@ impl PoolWorld {
     }
 }
 
-/// The node's process, which is ended when dropped.
-struct NodeProcess {
-    child: Child,
-    listen: String,
-}
-
-impl NodeProcess {
-    fn start(world: &PoolWorld) -> Self {
-        let program = env::current_exe().expect("this program");
-        let mut child = Command::new(program)
-            .args(["--node", world.genesis.path().to_str().expect("a path")])
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("it starts");
-        let mut listen = String::new();
-        BufReader::new(child.stdout.take().expect("a pipe")).read_line(&mut listen).expect("it says where it listens");
-        Self { child, listen: listen.trim().to_owned() }
-    }
-
-    /// Returns the CPU time that the process has used.
-    fn cpu(&self) -> Duration {
-        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.child.id())).expect("the process runs");
-        let fields: Vec<&str> = stat.rsplit_once(") ").expect("a name").1.split(' ').collect();
-        let ticks: u64 = fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap();
-        Duration::from_millis(ticks * 10)
-    }
-
-    /// Returns the resident memory in MiB.
-    fn memory(&self) -> u64 {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).expect("the process runs");
-        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("a size");
-        line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number") >> 10
-    }
-}
-
-impl Drop for NodeProcess {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
 type Stream = WebSocketStream<MaybeTlsStream<TcpStream>>;
 
 async fn open(node: &NodeProcess) -> Stream {
@@ -226,8 +170,11 @@ struct Phase {
     last: Vec<Duration>,
 }
 
-async fn measure(world: &PoolWorld) {
-    let node = NodeProcess::start(world);
+async fn measure(world: &PoolWorld, sub_blocks: &str) {
+    let ms = SUB_BLOCK.as_millis().to_string();
+    let genesis = world.genesis.path().to_str().expect("a path");
+    let flags = ["--genesis", genesis, "--traffic", "0", "--sub-block-ms", &ms, "--sub-blocks", sub_blocks];
+    let node = NodeProcess::start(&[&flags[..], &["--prefix-cache-mb", "0", "--max-body", "33554432"]].concat());
     let mut sender = open(&node).await;
     let mut snapshots = open(&node).await;
     let heard = call(&mut snapshots, "eth_subscribe", json!(["presim_snapshots"])).await;
@@ -273,7 +220,8 @@ async fn measure(world: &PoolWorld) {
     println!(
         "CPU a sub-block: {nothing:.0} ms alone, {all:.0} ms with all asked for again, {stand:.0} ms with all standing"
     );
-    println!("ratio of what is added: 1/{:.1}", (all - nothing) / (stand - nothing).max(1.0));
+    let ratio = (stand - nothing).max(1.0) / (all - nothing);
+    println!("ratio of what is added: {ratio:.2}, 1/{:.1}", ratio.recip());
     println!(
         "after the snapshot: the first changed answer {:.1?}, the last {:.1?}",
         median(&standing.first),

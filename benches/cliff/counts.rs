@@ -24,6 +24,8 @@ pub fn run() {
         println!("  skipped: no valgrind here");
         return;
     }
+    let (silent, recorded) = (count("simulation", SMALL, 0), count("recorded simulation", SMALL, 0));
+    verdict("simulation: its reads recorded, times not", recorded as f64 / silent as f64, 1.1);
     for kind in ["call", "simulation"] {
         let small = count(kind, SMALL, 0);
         let pending = count(kind, SMALL, world::SLOTS);
@@ -67,7 +69,9 @@ pub fn child(arguments: &[String]) {
     let world = world::build(accounts.parse().expect("accounts"));
     let snapshot = world::snapshot(&world, pending.parse().expect("changed slots"));
     let requests: Vec<Request> = (1..=REQUESTS).map(|sender| Request::new(kind, world::address(sender))).collect();
-    let mut worker = Worker { spec: world::spec(), codes: CodeCache::new(1 << 20), overlay: Overlay::of_thread() };
+    let records = kind == "recorded simulation";
+    let mut worker =
+        Worker { records, spec: world::spec(), codes: CodeCache::new(1 << 20), overlay: Overlay::of_thread() };
     // One-time work is not part of a request's cost.
     requests.iter().take(20).for_each(|request| worker.run(request, &snapshot));
     counted_requests(&mut || requests.iter().for_each(|request| worker.run(request, &snapshot)));
@@ -100,6 +104,8 @@ impl Request {
 
 /// The state that a worker keeps between requests.
 struct Worker {
+    /// Whether what a run reads is recorded.
+    records: bool,
     spec: ChainSpec,
     codes: CodeCache,
     overlay: Overlay,
@@ -117,8 +123,9 @@ impl Worker {
             max_trace: 1 << 20,
             estimate_tolerance: 0.0,
         };
-        let Self { spec, codes, overlay } = self;
+        let Self { records, spec, codes, overlay } = self;
         overlay.reset(snapshot.world.clone(), snapshot.hashes.clone(), Meter::default());
+        overlay.record_reads(*records);
         let mut engine = Engine { spec, rules: &RULES, codes, overlay: &mut *overlay };
         match request {
             Request::Call(request) => {
@@ -127,6 +134,9 @@ impl Worker {
             Request::Simulation(request) => {
                 black_box(engine.simulate(snapshot, request).expect("a result"));
             }
+        }
+        if *records {
+            black_box(overlay.reads());
         }
         overlay.rest();
     }
