@@ -74,10 +74,10 @@ pub struct LiveConfig {
     /// but the known state is dropped and fetched anew.
     #[arg(long, env = "PRESIM_UPSTREAM_EXECUTE_MS", value_name = "MS", default_value_t = 1_000, value_parser = clap::value_parser!(u64).range(0..=600_000))]
     pub upstream_execute_ms: u64,
-    /// Milliseconds from the arrival of a sub-block to its snapshot. A sub-block that takes longer is not applied:
-    /// `pending` is canonical until the next block begins.
-    #[arg(long, env = "PRESIM_FLASHBLOCKS_APPLY_MS", value_name = "MS", default_value_t = 200, value_parser = clap::value_parser!(u64).range(1..=600_000))]
-    pub flashblocks_apply_ms: u64,
+    /// Milliseconds that the newest sub-block may lag behind its arrival. Beyond the bound, `pending` is canonical until the
+    /// next block begins. 0 sets no bound: `pending` is the newest sub-block that is executed, however late it is.
+    #[arg(long, env = "PRESIM_MAX_LAG_MS", value_name = "MS", default_value_t = 0, value_parser = clap::value_parser!(u64).range(0..=600_000))]
+    pub max_lag_ms: u64,
     /// Milliseconds without a sub-block after which `pending` is canonical until the next block begins.
     #[arg(long, env = "PRESIM_FLASHBLOCKS_SILENT_MS", value_name = "MS", default_value_t = 2_000, value_parser = clap::value_parser!(u64).range(100..=600_000))]
     pub flashblocks_silent_ms: u64,

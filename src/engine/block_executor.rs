@@ -12,6 +12,7 @@ use alloy_evm::{
 };
 use alloy_op_evm::{OpBlockExecutionCtx, OpBlockExecutor};
 use alloy_primitives::U256;
+use revm::context::CfgEnv;
 
 use super::{
     evm::{Ethereum, FamilyEvm, OpStack, RunEvm},
@@ -128,19 +129,71 @@ impl<'a> ChainExecutor<'a> {
     ///
     /// Returns a [`BlockExecutionError`] if the transaction is invalid in the block. It then changes nothing.
     pub fn execute(&mut self, tx: &Recovered<ChainTx>) -> Result<(), BlockExecutionError> {
+        self.run(tx, |_| true).map(|_| ())
+    }
+
+    /// Executes the next transaction unless it reads state of an upstream that is not known. Returns whether it was
+    /// executed: if not, it changes nothing, and the overlay has what it missed. Nothing may have been missed before.
+    ///
+    /// # Errors
+    ///
+    /// Returns a [`BlockExecutionError`] if the transaction is invalid in the block. It then changes nothing.
+    pub fn execute_known(&mut self, tx: &Recovered<ChainTx>) -> Result<bool, BlockExecutionError> {
+        match self.run(tx, |overlay| !overlay.has_missed()) {
+            // The transaction may be valid on the state that is missing.
+            Err(_) if self.overlay().has_missed() => Ok(false),
+            executed => executed,
+        }
+    }
+
+    /// Returns the same executor without the checks of nonces and balances, to find what a transaction reads before
+    /// those in front of it have been executed.
+    #[must_use]
+    pub fn lenient(mut self) -> Self {
+        fn relax<S>(cfg: &mut CfgEnv<S>) {
+            cfg.disable_nonce_check = true;
+            cfg.disable_balance_check = true;
+        }
+        match &mut self.0 {
+            FamilyExecutor::Ethereum(executor) => relax(executor.evm.cfg_mut()),
+            FamilyExecutor::OpStack(executor) => relax(executor.evm.cfg_mut()),
+        }
+        self
+    }
+
+    /// Executes the next transaction, and commits its changes if `keep` holds for the overlay after its run. Returns
+    /// whether they were committed.
+    fn run(
+        &mut self,
+        tx: &Recovered<ChainTx>,
+        keep: impl FnOnce(&Overlay) -> bool,
+    ) -> Result<bool, BlockExecutionError> {
         let foreign = |expected| {
             let found = tx.inner().ty();
             BlockExecutionError::Validation(BlockValidationError::Other(Box::new(ForeignType { found, expected })))
         };
         match &mut self.0 {
-            FamilyExecutor::Ethereum(_) if tx.as_deposit().is_some() => return Err(foreign("Ethereum's, 0x0 to 0x4")),
-            FamilyExecutor::Ethereum(executor) => executor.execute_transaction(tx)?,
-            FamilyExecutor::OpStack(_) if tx.is_eip4844() => {
-                return Err(foreign("the OP stack's: 0x0, 0x1, 0x2, 0x4 and 0x7e"));
+            FamilyExecutor::Ethereum(_) if tx.as_deposit().is_some() => Err(foreign("Ethereum's, 0x0 to 0x4")),
+            FamilyExecutor::Ethereum(executor) => {
+                let output = executor.execute_transaction_without_commit(tx)?;
+                let is_kept = keep(executor.evm.db_mut());
+                if is_kept {
+                    executor.commit_transaction(output)?;
+                }
+                Ok(is_kept)
             }
-            FamilyExecutor::OpStack(executor) => executor.execute_transaction(tx)?,
-        };
-        Ok(())
+            FamilyExecutor::OpStack(_) if tx.is_eip4844() => {
+                Err(foreign("the OP stack's: 0x0, 0x1, 0x2, 0x4 and 0x7e"))
+            }
+            FamilyExecutor::OpStack(executor) => {
+                let output = executor.execute_transaction_without_commit(tx)?;
+                let is_kept = keep(executor.evm.db_mut());
+                if is_kept {
+                    executor.commit_transaction(output)?;
+                }
+                Ok(is_kept)
+            }
+        }
     }
 
     /// Returns the gas used so far, including the part of the block that did not run here.

@@ -92,6 +92,78 @@ pub fn extend(spec: &ChainSpec, on: &Snapshot, open: &OpenBlock, fill: impl FnOn
     next(on, &mut overlay, grown)
 }
 
+/// Transactions of a block that have run, up to one that needs state which is not known.
+#[derive(Debug)]
+pub struct Stretch {
+    /// The snapshot after the transactions that have run, with the block still open.
+    pub snapshot: Snapshot,
+    /// Their changes, each account once.
+    pub changes: Arc<Vec<AccountChange>>,
+    /// The number of transactions that have run.
+    pub executed: usize,
+    /// The state of an upstream that the transaction after them needs first.
+    pub missed: Missed,
+    /// The error of the transaction after them, if it is invalid in the block.
+    pub failed: Option<BlockExecutionError>,
+}
+
+/// Extends the block being built by transactions, as far as the state that they read is known, and not much further than
+/// `gas`. What has run need not run again: the rest is executed on the returned snapshot when the missing state is there.
+pub fn extend_known(
+    spec: &ChainSpec,
+    on: &Snapshot,
+    open: &OpenBlock,
+    transactions: &[Recovered<ChainTx>],
+    gas: u64,
+) -> Stretch {
+    let mut failed = None;
+    let mut executed = 0;
+    let enough = open.header.gas_used.saturating_add(gas);
+    let applied = extend(spec, on, open, |sub_block| {
+        for tx in transactions {
+            match sub_block.executor.execute_known(tx) {
+                Ok(true) => sub_block.transactions.push(tx.clone()),
+                Ok(false) => return,
+                Err(error) => {
+                    failed = Some(error);
+                    return;
+                }
+            }
+            executed += 1;
+            if sub_block.executor.gas_used() >= enough {
+                return;
+            }
+        }
+    });
+    let Applied { snapshot, changes, missed } = applied;
+    Stretch { snapshot, changes, executed, missed, failed }
+}
+
+/// Runs transactions of a block without order or effect, to find the state that they will need: adds what is not known to
+/// `missed`, and returns the transactions among `which`, by their indices, that have missed something.
+pub fn scout(
+    spec: &ChainSpec,
+    on: &Snapshot,
+    transactions: &[Recovered<ChainTx>],
+    which: &[usize],
+    missed: &mut Missed,
+) -> Vec<usize> {
+    let mut overlay = Overlay::new(on.world.clone(), on.hashes.clone());
+    let mut executor = ChainExecutor::new(spec, &mut overlay, on.header(), None, &[]).lenient();
+    let mut still = Vec::new();
+    for index in which {
+        let Some(tx) = transactions.get(*index) else { continue };
+        // The transaction is only looked at: its errors are found when its turn comes.
+        let _ = executor.execute(tx);
+        let found = executor.overlay().take_missed();
+        if !found.is_empty() {
+            still.push(*index);
+            missed.extend(found);
+        }
+    }
+    still
+}
+
 /// A sub-block being filled.
 pub struct SubBlock<'a> {
     spec: &'a ChainSpec,
@@ -208,29 +280,44 @@ pub fn seal(
     withdrawals: Withdrawals,
 ) -> Result<(Applied, Requests), BlockExecutionError> {
     let withdrawals = spec.is_shanghai_active_at_timestamp(open.header.timestamp).then_some(withdrawals);
-    let mut overlay = Overlay::new(on.world.clone(), on.hashes.clone());
-    let mut executor = ChainExecutor::new(spec, &mut overlay, &open.header, withdrawals.as_ref(), &[]);
-    executor.resume(open.header.gas_used, open.blob_gas_used);
-    let result = executor.finish(open.receipts.iter().cloned())?;
-    let (world, changes) = overlay.changed();
-
+    let Executed { world, changes, missed, receipts, requests, gas_used, blob_gas_used } =
+        close(spec, on, open, withdrawals.as_ref())?;
     let transactions: Vec<_> = open.transactions.iter().cloned().collect();
     let mut header = open.header.clone();
-    BlockTotals::of(&transactions, &result.receipts, result.gas_used, result.blob_gas_used).close(&mut header);
+    BlockTotals::of(&transactions, &receipts, gas_used, blob_gas_used).close(&mut header);
     header.withdrawals_root = withdrawals_root(spec, &header, &world, withdrawals.as_ref());
     header.requests_hash =
-        spec.is_prague_active_at_timestamp(header.timestamp).then(|| result.requests.requests_hash());
+        spec.is_prague_active_at_timestamp(header.timestamp).then(|| requests.requests_hash());
     let local = world.local().ok_or_else(|| BlockExecutionError::msg("a block on an upstream's state has no root"))?;
     header.state_root = local.state_root_in_parallel();
     let sealed = SealedBlock::new(
         header,
-        BlockBody { transactions, receipts: result.receipts, ommers: Vec::new(), withdrawals },
+        BlockBody { transactions, receipts, ommers: Vec::new(), withdrawals },
     );
     let mut hashes = on.hashes.clone();
     hashes.push(sealed.number(), sealed.hash());
     let changes = Arc::new(changes);
     let snapshot = stand_on(world, Arc::new(sealed), hashes).after(on, changes.clone());
-    Ok((Applied { snapshot, changes, missed: overlay.take_missed() }, result.requests))
+    Ok((Applied { snapshot, changes, missed }, requests))
+}
+
+/// Runs what comes after the last transaction of the block that `on` is building: withdrawals and requests. The changes
+/// are those of this part alone; receipts and gas are the whole block's.
+///
+/// # Errors
+///
+/// Returns a [`BlockExecutionError`] if a system call fails.
+pub fn close(
+    spec: &ChainSpec,
+    on: &Snapshot,
+    open: &OpenBlock,
+    withdrawals: Option<&Withdrawals>,
+) -> Result<Executed, BlockExecutionError> {
+    let mut overlay = Overlay::new(on.world.clone(), on.hashes.clone());
+    let mut executor = ChainExecutor::new(spec, &mut overlay, &open.header, withdrawals, &[]);
+    executor.resume(open.header.gas_used, open.blob_gas_used);
+    let result = executor.finish(open.receipts.iter().cloned());
+    Executed::of(overlay, result)
 }
 
 /// The result of executing a whole block.
@@ -267,14 +354,21 @@ pub fn execute_block(
 ) -> Result<Executed, BlockExecutionError> {
     let mut overlay = Overlay::new(parent.world.clone(), parent.hashes.clone());
     let result = run(spec, &mut overlay, header, transactions, ommers, withdrawals);
-    let missed = overlay.take_missed();
-    let BlockResult { receipts, requests, gas_used, blob_gas_used } = match result {
-        // The failure may be caused by the missing state.
-        Err(_) if !missed.is_empty() => BlockResult::default(),
-        result => result?,
-    };
-    let (world, changes) = overlay.changed();
-    Ok(Executed { world, changes, missed, receipts, requests, gas_used, blob_gas_used })
+    Executed::of(overlay, result)
+}
+
+impl Executed {
+    /// Returns the result of a block with the changes in `overlay`.
+    fn of(mut overlay: Overlay, result: Result<BlockResult, BlockExecutionError>) -> Result<Self, BlockExecutionError> {
+        let missed = overlay.take_missed();
+        let BlockResult { receipts, requests, gas_used, blob_gas_used } = match result {
+            // The failure may be caused by the missing state.
+            Err(_) if !missed.is_empty() => BlockResult::default(),
+            result => result?,
+        };
+        let (world, changes) = overlay.changed();
+        Ok(Self { world, changes, missed, receipts, requests, gas_used, blob_gas_used })
+    }
 }
 
 fn run(

@@ -90,6 +90,8 @@ pub struct StateFeed {
     snapshots: Arc<Snapshots>,
     pool: Arc<Pool>,
     age: Gauge,
+    lag: Gauge,
+    waiting: Gauge,
     block: Gauge,
     pooled: Gauge,
 }
@@ -100,6 +102,16 @@ impl StateFeed {
         let (snapshots, pool, metrics) = (feed.snapshots.clone(), feed.pool.clone(), &feed.metrics);
         Self {
             age: metrics.gauge("presim_snapshot_age_seconds", "Age of the newest snapshot.", &[]),
+            lag: metrics.gauge(
+                "presim_feed_lag_seconds",
+                "Time since the oldest sub-block or block that is not applied yet arrived; 0 where the feed is not late.",
+                &[],
+            ),
+            waiting: metrics.gauge(
+                "presim_feed_lag_sub_blocks",
+                "Sub-blocks, or blocks without pre-confirmations, that wait while the feed is late.",
+                &[],
+            ),
             block: metrics.gauge("presim_head_number", "Number of the newest sealed block.", &[]),
             pooled: metrics.gauge("presim_pool_transactions", "Transactions that wait to be mined.", &[]),
             source: Some((source, feed)),
@@ -124,9 +136,12 @@ impl Actor for StateFeed {
             context.spawn(followed.into_actor(self));
         }
         context.run_interval(Duration::from_millis(100), |feed, _| {
-            let newest = feed.snapshots.newest();
-            feed.age.set(newest.published.elapsed().as_secs_f64());
-            feed.block.set(feed.snapshots.load().head().number() as f64);
+            let published = feed.snapshots.load();
+            let lag = published.feed.lag();
+            feed.age.set(published.newest.published.elapsed().as_secs_f64());
+            feed.lag.set(lag.map_or(0.0, |lag| lag.since.elapsed().as_secs_f64()));
+            feed.waiting.set(lag.map_or(0.0, |lag| f64::from(lag.waiting)));
+            feed.block.set(published.head().number() as f64);
             feed.pooled.set(feed.pool.len() as f64);
         });
     }

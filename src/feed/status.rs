@@ -21,7 +21,8 @@ impl FeedStatus {
     /// Returns the status that `snapshots` begin with.
     pub fn new(snapshots: Arc<Snapshots>, metrics: &Metrics) -> Self {
         let gauge = |state| {
-            let help = "1 for the state that the feed is in (live, static, or why it is degraded), 0 for the others.";
+            let help =
+                "1 for the state that the feed is in (live, lagging, static, or why it is degraded), 0 for the others.";
             metrics.gauge("presim_feed_state", help, &[("state", state)])
         };
         let problems = FeedProblem::ALL.map(|problem| {
@@ -45,12 +46,18 @@ impl FeedStatus {
         self.state.is_degraded()
     }
 
-    /// Sets the feed's health, and returns whether it has changed. Another reason counts as a change.
+    /// Sets the feed's health, and returns whether it has changed. Another reason counts as a change, another lag does
+    /// not.
     pub fn set(&mut self, state: FeedState) -> bool {
         if state == self.state {
             return false;
         }
+        let is_other = (state.as_str(), state.cause()) != (self.state.as_str(), self.state.cause());
         self.state = state;
+        if !is_other {
+            self.snapshots.set_feed(state);
+            return false;
+        }
         for (problem, _, fallbacks) in &self.problems {
             if state.problem() == Some(*problem) {
                 fallbacks.increment(1);
@@ -67,7 +74,9 @@ impl FeedStatus {
         self.live.set(flag(matches!(self.state, FeedState::Live { .. })));
         self.still.set(flag(self.state == FeedState::Static));
         for (problem, gauge, _) in &self.problems {
-            gauge.set(flag(self.state.problem() == Some(*problem)));
+            // A feed that is late is not degraded, whatever it is late for.
+            let is_late = *problem == FeedProblem::Lagging && self.state.lag().is_some();
+            gauge.set(flag(is_late || self.state.problem() == Some(*problem)));
         }
     }
 }

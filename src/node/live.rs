@@ -35,7 +35,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const IN_FLIGHT: usize = 1 << 18;
 /// Bytes of one answer of the upstream.
 const ANSWER: usize = 256 << 20;
-/// The most bytes of sub-blocks that wait for their parent.
+/// The most bytes of sub-blocks that wait for their parent, and of those that wait to be applied.
 const HELD: usize = 64 << 20;
 /// The most blocks that are caught up with one by one.
 const GAP: usize = 64;
@@ -222,8 +222,10 @@ pub async fn begin(
     let limits = LiveLimits {
         wait: 2 * live.timeout(),
         execute: live.execute(),
-        apply: Duration::from_millis(live.flashblocks_apply_ms),
         sub_block: SUB_BLOCK,
+        silent: Duration::from_millis(live.flashblocks_silent_ms),
+        max_lag: (live.max_lag_ms > 0).then(|| Duration::from_millis(live.max_lag_ms)),
+        held: HELD,
         verify: live.verify_proofs,
         gap: GAP,
     };

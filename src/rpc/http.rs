@@ -36,7 +36,7 @@ use super::{
 use crate::{
     executor::Flow,
     feed::upstream::UpstreamState,
-    state::{FeedProblem, FeedState, Published},
+    state::{FeedLag, FeedProblem, FeedState, Published},
     store::StoreError,
 };
 
@@ -350,12 +350,14 @@ fn health(published: &Published, upstream: Option<UpstreamState>, failure: Optio
     let problem = match (published.feed, failure.map(ToString::to_string)) {
         (FeedState::Degraded(FeedProblem::Store), Some(failure)) => Some((FeedProblem::Store, broken(&failure))),
         (FeedState::Degraded(problem), _) => Some((problem, broken(problem.meaning()))),
-        (FeedState::Live { .. } | FeedState::Static, Some(failure)) => Some((FeedProblem::Store, failure)),
-        (FeedState::Live { every_ms }, None) if age > STALLED_AFTER * u128::from(every_ms) => {
+        (_, Some(failure)) => Some((FeedProblem::Store, failure)),
+        (FeedState::Live { every_ms } | FeedState::Lagging(FeedLag { every_ms, .. }), None)
+            if age > STALLED_AFTER * u128::from(every_ms) =>
+        {
             let text = format!("the newest snapshot is {age} ms old, and one should come every {every_ms} ms");
             Some((FeedProblem::Lagging, text))
         }
-        (FeedState::Live { .. } | FeedState::Static, None) => None,
+        (FeedState::Live { .. } | FeedState::Lagging(_) | FeedState::Static, None) => None,
     };
     let status = if problem.is_some() { StatusCode::SERVICE_UNAVAILABLE } else { StatusCode::OK };
     let mut out = Vec::with_capacity(160);
@@ -369,6 +371,12 @@ fn health(published: &Published, upstream: Option<UpstreamState>, failure: Optio
     }
     out.extend_from_slice(b",\"feed\":");
     encode::string(&mut out, published.feed.as_str());
+    if let Some(lag) = published.feed.lag() {
+        let (ms, waiting, cause) = (lag.ms(), lag.waiting, lag.cause.as_str());
+        out.extend_from_slice(
+            format!(r#","lagMs":{ms},"lagSubBlocks":{waiting},"lagCause":"{cause}""#).as_bytes(),
+        );
+    }
     match upstream {
         None => {}
         Some(UpstreamState::Ok) => out.extend_from_slice(b",\"upstream\":\"ok\""),

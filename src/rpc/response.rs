@@ -85,7 +85,7 @@ pub(super) fn refuse(status: StatusCode, error: RpcError) -> HttpResponse {
 /// Returns the header with the newest snapshot, for answers to a single request.
 fn freshness(published: &Published) -> Option<HeaderValue> {
     let newest = &published.newest;
-    let mut text = Vec::with_capacity(96);
+    let mut text = Vec::with_capacity(128);
     let mut decimal = itoa::Buffer::new();
     text.extend_from_slice(b"id=");
     encode::hex(&mut text, newest.id.0);
@@ -97,5 +97,13 @@ fn freshness(published: &Published) -> Option<HeaderValue> {
     text.extend_from_slice(decimal.format(newest.published.elapsed().as_millis()).as_bytes());
     text.extend_from_slice(b", feed=");
     text.extend_from_slice(published.feed.as_str().as_bytes());
+    if let Some(lag) = published.feed.lag() {
+        text.extend_from_slice(b", lag_ms=");
+        text.extend_from_slice(decimal.format(lag.ms()).as_bytes());
+        text.extend_from_slice(b", lag_sub_blocks=");
+        text.extend_from_slice(decimal.format(lag.waiting).as_bytes());
+    }
+    text.extend_from_slice(b", verified=");
+    text.extend_from_slice(newest.verified.as_str().as_bytes());
     HeaderValue::from_maybe_shared(Bytes::from(text)).ok()
 }

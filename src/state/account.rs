@@ -2,7 +2,7 @@
 
 use alloy_primitives::{
     Address, B256, KECCAK256_EMPTY, U256, keccak256,
-    map::{DefaultHashBuilder, HashMap},
+    map::{AddressMap, DefaultHashBuilder, Entry, HashMap},
 };
 use alloy_trie::TrieAccount;
 use revm::{bytecode::Bytecode, state::AccountInfo};
@@ -78,6 +78,27 @@ impl AccountChange {
             self.slots.clear();
         }
         self.slots.extend(later.slots);
+    }
+}
+
+/// The changes of several steps in a row, each account once.
+#[derive(Clone, Debug, Default)]
+pub struct MergedChanges(AddressMap<AccountChange>);
+
+impl MergedChanges {
+    /// Adds the changes of the next step.
+    pub fn add(&mut self, changes: &[AccountChange]) {
+        for change in changes {
+            match self.0.entry(change.address) {
+                Entry::Vacant(place) => drop(place.insert(change.clone())),
+                Entry::Occupied(known) => known.into_mut().then(change.clone()),
+            }
+        }
+    }
+
+    /// Returns the changes, each account once.
+    pub fn to_vec(&self) -> Vec<AccountChange> {
+        self.0.values().cloned().collect()
     }
 }
 

@@ -4,6 +4,7 @@
 mod account;
 mod block;
 mod code;
+mod divergence;
 mod log_numbers;
 mod overlay;
 mod own_codes;
@@ -18,7 +19,8 @@ mod touched;
 mod trie;
 mod world;
 
-pub use account::{Account, AccountChange, Code};
+pub use divergence::{Divergence, Divergences};
+pub use account::{Account, AccountChange, Code, MergedChanges};
 pub use block::{Block, Included, KnownBlock};
 pub use code::{CodeCache, CodeStats};
 pub use log_numbers::{LogMark, LogNumbers, TransferLogs};
@@ -29,7 +31,7 @@ pub use remote::{
 };
 pub use roots::StateRoots;
 pub use selector::{Selector, UnknownBlock};
-pub use snapshot::{FeedProblem, FeedState, OpenBlock, Snapshot, SnapshotId, StateId};
+pub use snapshot::{FeedLag, FeedProblem, FeedState, OpenBlock, Snapshot, SnapshotId, StateId, Verified};
 pub use snapshots::{Published, RetainedBlocks, Retention, Snapshots, Tags};
 pub use step::StateStep;
 pub use touched::{Touched, TouchedAccount};

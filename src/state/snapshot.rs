@@ -61,6 +61,8 @@ pub struct Snapshot {
     pub hashes: BlockHashes,
     /// The steps to this state from an earlier one, oldest first. Empty where the changes are not known.
     pub path: Vec<Arc<StateStep>>,
+    /// The extent to which the newest sub-block, and all before it in its block, were compared with their producer's word.
+    pub verified: Verified,
     /// The provisional header of the open block, computed on first use.
     provisional: OnceLock<Sealed<Header>>,
 }
@@ -119,6 +121,7 @@ impl Snapshot {
             open,
             hashes,
             path: Vec::new(),
+            verified: Verified::Full,
             provisional: OnceLock::new(),
         }
     }
@@ -129,6 +132,12 @@ impl Snapshot {
         let step = StateStep::new(before.state, before.world.clone(), self.state, changes);
         self.path = vec![Arc::new(step)];
         self
+    }
+
+    /// Returns the same, verified to this extent.
+    #[must_use]
+    pub fn with_verified(self, verified: Verified) -> Self {
+        Self { verified, ..self }
     }
 
     /// Returns another snapshot of the same moment, with the same age.
@@ -142,6 +151,7 @@ impl Snapshot {
             open: self.open.clone(),
             hashes: self.hashes.clone(),
             path: self.path.clone(),
+            verified: self.verified,
             provisional: OnceLock::new(),
         }
     }
@@ -186,15 +196,61 @@ impl Snapshot {
 /// The health of the source of sub-blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FeedState {
-    /// Sub-blocks arrive on time.
+    /// Sub-blocks are applied on time.
     Live {
         /// Milliseconds between sub-blocks.
         every_ms: u64,
     },
+    /// The feed is late: `pending` is the newest consistent snapshot, and newer sub-blocks or blocks are on their way.
+    Lagging(FeedLag),
     /// The chain has no feed, by configuration.
     Static,
     /// The feed is broken: `pending` is the canonical head.
     Degraded(FeedProblem),
+}
+
+/// The distance of the newest snapshot from the newest sub-block or block that the node knows of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FeedLag {
+    /// The time at which the oldest part that is not applied yet arrived, or at which the stream was lost.
+    pub since: Instant,
+    /// The sub-blocks, or on a chain without pre-confirmations the blocks, that are known of and not applied yet.
+    pub waiting: u32,
+    /// The reason: [`FeedProblem::Upstream`] while state is fetched, [`FeedProblem::Disconnected`] while the stream is
+    /// opened again, otherwise [`FeedProblem::Lagging`].
+    pub cause: FeedProblem,
+    /// Milliseconds between sub-blocks.
+    pub every_ms: u64,
+}
+
+impl FeedLag {
+    /// Returns the lag in milliseconds now.
+    pub fn ms(&self) -> u128 {
+        self.since.elapsed().as_millis()
+    }
+}
+
+/// The extent to which a snapshot was compared with what its producer says about it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Verified {
+    /// The producer has told nothing to compare, or the block was not executed here.
+    None,
+    /// Something was compared, and equal: gas, balances or single receipts.
+    Partial,
+    /// Gas, receipts root and logs bloom of the block so far were compared, and equal. A block that was built here is
+    /// verified in full.
+    Full,
+}
+
+impl Verified {
+    /// Returns the word for it: `full`, `partial` or `none`.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::Partial => "partial",
+            Self::Full => "full",
+        }
+    }
 }
 
 /// The reason why a feed is degraded. Programs read the names, so they do not change.
@@ -219,15 +275,22 @@ pub enum FeedProblem {
     Execution,
     /// The upstream node does not answer, or the pre-confirmed blocks are too far ahead of it.
     Upstream,
-    /// Sub-blocks arrive later than they should, or faster than they are applied.
+    /// Sub-blocks arrive later than they should, or are applied more slowly. A feed for which it is the only problem is
+    /// late, and not degraded.
     Lagging,
+    /// The feed is later than it may be, or more sub-blocks wait than there is memory for.
+    TooLate,
+    /// No sub-block has arrived for a time, although the connection is open.
+    Silent,
+    /// The upstream is a node of another chain than the one at the start.
+    OtherChain,
     /// The store does not take what is published.
     Store,
 }
 
 impl FeedProblem {
     /// All problems.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 14] = [
         Self::Connecting,
         Self::Disconnected,
         Self::Gap,
@@ -238,6 +301,9 @@ impl FeedProblem {
         Self::Execution,
         Self::Upstream,
         Self::Lagging,
+        Self::TooLate,
+        Self::Silent,
+        Self::OtherChain,
         Self::Store,
     ];
 
@@ -254,6 +320,9 @@ impl FeedProblem {
             Self::Execution => "execution",
             Self::Upstream => "upstream",
             Self::Lagging => "lagging",
+            Self::TooLate => "too_late",
+            Self::Silent => "silent",
+            Self::OtherChain => "other_chain",
             Self::Store => "store",
         }
     }
@@ -271,16 +340,20 @@ impl FeedProblem {
             Self::Execution => "a block cannot be executed",
             Self::Upstream => "the upstream node does not answer or is too far behind",
             Self::Lagging => "sub-blocks come late or faster than they are applied",
+            Self::TooLate => "it is later than it may be",
+            Self::Silent => "no sub-block has come for a time",
+            Self::OtherChain => "the upstream is a node of another chain now",
             Self::Store => "the store fails",
         }
     }
 }
 
 impl FeedState {
-    /// Returns the word for it: `live`, `static` or `degraded`.
+    /// Returns the word for it: `live`, `lagging`, `static` or `degraded`.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Live { .. } => "live",
+            Self::Lagging(_) => "lagging",
             Self::Static => "static",
             Self::Degraded(_) => "degraded",
         }
@@ -289,8 +362,25 @@ impl FeedState {
     /// Returns the reason why the feed is degraded; `None` if it is not.
     pub const fn problem(self) -> Option<FeedProblem> {
         match self {
-            Self::Live { .. } | Self::Static => None,
+            Self::Live { .. } | Self::Lagging(_) | Self::Static => None,
             Self::Degraded(problem) => Some(problem),
+        }
+    }
+
+    /// Returns how late the feed is; `None` if it is not late, or broken.
+    pub const fn lag(&self) -> Option<&FeedLag> {
+        match self {
+            Self::Lagging(lag) => Some(lag),
+            _ => None,
+        }
+    }
+
+    /// Returns the name of the reason why the feed is late or degraded.
+    pub const fn cause(self) -> Option<FeedProblem> {
+        match self {
+            Self::Lagging(lag) => Some(lag.cause),
+            Self::Degraded(problem) => Some(problem),
+            Self::Live { .. } | Self::Static => None,
         }
     }
 

@@ -10,7 +10,7 @@ use tokio::sync::watch;
 
 use self::history::OldHeaders;
 pub use self::history::RetainedBlocks;
-use super::{Block, FeedState, KnownBlock, Selector, Snapshot, SnapshotId, UnknownBlock};
+use super::{Block, Divergences, FeedState, KnownBlock, Selector, Snapshot, SnapshotId, UnknownBlock};
 use crate::chain::{BlockKeeper, SealedBlock};
 
 /// The published state of the chain at one moment: the newest snapshot, those before it, and the sealed blocks.
@@ -72,6 +72,8 @@ pub struct Snapshots {
     cell: ArcSwap<Published>,
     changed: watch::Sender<SnapshotId>,
     kept: Retention,
+    /// What was published as pre-confirmed and did not become so.
+    pub divergences: Divergences,
 }
 
 impl Snapshots {
@@ -99,7 +101,7 @@ impl Snapshots {
             archive: None,
         };
         published.add_block(&first);
-        Self { changed: watch::Sender::new(published.newest.id), cell: ArcSwap::from_pointee(published), kept }
+        Self { changed: watch::Sender::new(published.newest.id), cell: ArcSwap::from_pointee(published), kept, divergences: Divergences::default() }
     }
 
     /// Returns what is published now, by one atomic load.

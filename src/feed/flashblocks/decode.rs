@@ -1,9 +1,10 @@
 //! Decoding the messages of the stream: JSON as text or binary, or compressed with brotli.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
-use alloy_consensus::Receipt;
-use alloy_primitives::{Address, B64, B256, U256};
+use alloy_consensus::{Receipt, transaction::Recovered};
+use alloy_eips::Decodable2718;
+use alloy_primitives::{Address, B64, B256, Bytes, U256};
 use brotli::{BrotliDecompressStream, BrotliResult, BrotliState, enc::StandardAlloc};
 use op_alloy::{
     consensus::{OpDepositReceipt, OpReceipt},
@@ -14,6 +15,8 @@ use serde::{
     de::{DeserializeOwned, Error},
 };
 use serde_json::value::RawValue;
+
+use crate::{chain::ChainTx, feed::upstream::recover};
 
 /// One sub-block: [`OpFlashblockPayload`] with optional metadata, because its fields vary between builders.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,10 +29,22 @@ pub struct Flashblock {
     pub base: Option<OpFlashblockPayloadBase>,
     /// The added transactions, and gas, roots and bloom of the block so far.
     pub diff: OpFlashblockPayloadDelta,
+    /// The transactions of `diff` with their senders, or the first that cannot be read.
+    pub transactions: Result<Arc<[Recovered<ChainTx>]>, UnreadTx>,
     /// The builder's metadata.
     pub metadata: Metadata,
     /// The length of the JSON in bytes.
     pub size: usize,
+}
+
+/// A transaction of a sub-block that cannot be read, so that neither it nor what follows it in the block can be executed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("diff.transactions[{index}]: {problem}")]
+pub struct UnreadTx {
+    /// The transaction's index in the sub-block, from 0.
+    pub index: usize,
+    /// The problem of the transaction.
+    pub problem: String,
 }
 
 /// The id that an execution engine gives to a block it builds.
@@ -97,7 +112,7 @@ impl Flashblock {
         let wire: Wire<'_> = parse(text, "")?;
         let base: Option<OpFlashblockPayloadBase> =
             wire.base.map(|raw| parse(raw.get().as_bytes(), "base")).transpose()?;
-        let diff = parse(wire.diff.get().as_bytes(), "diff")?;
+        let diff: OpFlashblockPayloadDelta = parse(wire.diff.get().as_bytes(), "diff")?;
         let metadata = wire.metadata.map(Metadata::read).unwrap_or_default();
         if wire.index == 0 && base.is_none() {
             return Err(field("base", "missing: index 0 has it"));
@@ -108,7 +123,9 @@ impl Flashblock {
             let problem = format!("{number}, and base.block_number is {}", base.block_number);
             return Err(field("metadata.block_number", problem));
         }
-        Ok(Self { payload_id: wire.payload_id, index: wire.index, base, diff, metadata, size: text.len() })
+        let transactions = read_transactions(&diff.transactions);
+        let (payload_id, index) = (wire.payload_id, wire.index);
+        Ok(Self { payload_id, index, base, diff, transactions, metadata, size: text.len() })
     }
 
     /// Decodes a binary message: JSON, or JSON compressed with brotli. Never allocates more than `limit` bytes for it.
@@ -125,6 +142,18 @@ impl Flashblock {
     }
 }
 
+/// Decodes transactions, and recovers their senders in parallel.
+fn read_transactions(raw: &[Bytes]) -> Result<Arc<[Recovered<ChainTx>]>, UnreadTx> {
+    let decode = |(index, bytes): (usize, &Bytes)| {
+        let unread = |problem: String| UnreadTx { index, problem };
+        ChainTx::decode_2718_exact(bytes).map_err(|error| unread(error.to_string()))
+    };
+    let transactions = raw.iter().enumerate().map(decode).collect::<Result<Vec<_>, _>>()?;
+    let recovered = recover(transactions)
+        .map_err(|index| UnreadTx { index, problem: "the signature is not valid".to_owned() })?;
+    Ok(recovered.into())
+}
+
 impl From<OpFlashblockPayload> for Flashblock {
     fn from(payload: OpFlashblockPayload) -> Self {
         let OpFlashblockPayload { payload_id, index, base, diff, metadata } = payload;
@@ -134,7 +163,8 @@ impl From<OpFlashblockPayload> for Flashblock {
             receipts: Some(metadata.receipts),
             unread: Vec::new(),
         };
-        Self { payload_id: payload_id.0, index, base, diff, metadata, size: 0 }
+        let transactions = read_transactions(&diff.transactions);
+        Self { payload_id: payload_id.0, index, base, diff, transactions, metadata, size: 0 }
     }
 }
 

@@ -8,6 +8,6 @@ pub mod decode;
 pub mod rules;
 pub mod stream;
 
-pub use decode::{DecodeError, Flashblock, Metadata};
-pub use rules::{Action, CanonicalBlock, FlashblockSequence, Ignored, Parent, Replaced};
+pub use decode::{DecodeError, Flashblock, Metadata, UnreadTx};
+pub use rules::{Action, CanonicalBlock, FlashblockSequence, Ignored, Replaced};
 pub use stream::{Event, Events, Settings, StreamError, open};

@@ -37,6 +37,8 @@ pub struct FlashblockSequence<T = ()> {
     ahead: VecDeque<Ahead<T>>,
     /// Removed blocks, whose sub-blocks are ignored.
     gone: VecDeque<PayloadId>,
+    /// Whether a message may be missing after the newest sub-block.
+    may_miss: bool,
     problem: Option<FeedProblem>,
 }
 
@@ -49,15 +51,18 @@ const REMEMBERED: usize = 64;
 /// [`FlashblockSequence::fail`] and drops the rest of that answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Begin a block with its index 0 and the transactions in it. The feed is live from here on.
+    /// Begin a block with its index 0, which has a base, and the transactions in it. Its parent is the canonical head or
+    /// the newest pre-confirmed block. The feed is live from here on.
     Open {
-        /// The sub-block, which has a base.
+        /// The block's number.
+        number: u64,
+        /// The sub-block.
         flashblock: Arc<Flashblock>,
-        /// The block's parent.
-        parent: Parent,
     },
     /// Add the next sub-block to the newest block.
     Extend {
+        /// The block's number.
+        number: u64,
         /// The sub-block.
         flashblock: Arc<Flashblock>,
     },
@@ -77,15 +82,6 @@ pub enum Action {
         /// The reason.
         by: Replaced,
     },
-}
-
-/// The parent of a block.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Parent {
-    /// The canonical head.
-    Canonical,
-    /// The newest pre-confirmed block.
-    PreConfirmed,
 }
 
 /// The reason why an event has no effect.
@@ -171,6 +167,7 @@ impl<T> FlashblockSequence<T> {
             canonical: VecDeque::new(),
             ahead: VecDeque::new(),
             gone: VecDeque::new(),
+            may_miss: false,
             problem: Some(FeedProblem::Connecting),
         }
     }
@@ -207,7 +204,7 @@ impl<T> FlashblockSequence<T> {
         self.ahead.iter_mut().for_each(|block| block.made = None);
     }
 
-    /// Returns a sub-block has come.
+    /// Takes a sub-block that has arrived.
     pub fn flashblock(&mut self, flashblock: Arc<Flashblock>) -> Vec<Action> {
         let id = flashblock.payload_id;
         let number = flashblock.block_number();
@@ -225,7 +222,10 @@ impl<T> FlashblockSequence<T> {
         let newest = self.ahead.back();
         match (known, newest) {
             (Some(at), Some(newest)) if at + 1 == self.ahead.len() => match newest.check_next(&flashblock) {
-                Ok(()) => self.extend(flashblock),
+                Ok(()) => {
+                    self.may_miss = false;
+                    self.extend(flashblock)
+                }
                 Err(problem) => self.break_off(problem),
             },
             // The sub-block belongs to a block on which the next one was already built.
@@ -239,7 +239,7 @@ impl<T> FlashblockSequence<T> {
         }
     }
 
-    /// Returns the canonical head is another.
+    /// Takes a new canonical head.
     pub fn canonical(&mut self, block: &CanonicalBlock) -> Vec<Action> {
         if self.canonical.contains(&(block.number, block.hash)) {
             return vec![Action::Ignore(Ignored::Canonical)];
@@ -252,9 +252,21 @@ impl<T> FlashblockSequence<T> {
         actions
     }
 
-    /// Returns the connection is lost.
-    pub fn disconnected(&mut self) -> Vec<Action> {
-        self.fail(FeedProblem::Disconnected)
+    /// Notes that messages may have been lost: one could not be read, or the connection was opened again. If the next
+    /// sub-block is the one that was due, nothing was lost; if it begins another block, the newest one must be known by
+    /// its hash to be complete.
+    pub const fn missed(&mut self) {
+        self.may_miss = true;
+    }
+
+    /// Returns whether a canonical block is a block of the chain ahead, without a difference, so that
+    /// [`canonical`](Self::canonical) would retire it.
+    pub fn confirms(&self, block: &CanonicalBlock) -> bool {
+        let at = self.ahead.iter().position(|ahead| ahead.number == block.number).filter(|_| self.problem.is_none());
+        at.is_some_and(|at| {
+            let next = self.ahead.get(at + 1);
+            self.ahead[at].is(block) && next.is_none_or(|next| next.parent == block.hash)
+        })
     }
 
     /// Drops the pre-confirmed blocks for a reason that only the caller knows: they were not executed, arrived too
@@ -271,22 +283,28 @@ impl<T> FlashblockSequence<T> {
         if self.problem.is_some() { vec![Action::Ignore(Ignored::Waiting)] } else { self.fail(problem) }
     }
 
-    /// Returns the index 0 of a block.
+    /// Takes the index 0 of a block.
     fn begin(&mut self, flashblock: Arc<Flashblock>) -> Vec<Action> {
         let Some((number, parent)) = flashblock.base.as_ref().map(|base| (base.block_number, base.parent_hash)) else {
             return self.break_off(FeedProblem::OutOfOrder);
         };
         let mut actions = Vec::new();
-        if let Some(at) = self.ahead.iter().position(|block| block.number == number) {
+        let restarted = self.ahead.iter().position(|block| block.number == number);
+        if let Some(at) = restarted {
             self.abandon(at, Some(flashblock.payload_id));
             if self.problem.is_none() {
                 actions.push(Action::Replace { number, by: Replaced::Restart });
             }
         }
-        let follows = self.ahead.back().is_some_and(|newest| newest.number + 1 == number && newest.may_be(parent));
+        // The parent of a block that is begun anew was complete when the block was begun first.
+        let may_miss = std::mem::take(&mut self.may_miss) && restarted.is_none();
+        let follows = self.ahead.back().is_some_and(|newest| {
+            newest.number + 1 == number && if may_miss { newest.hash == Some(parent) } else { newest.may_be(parent) }
+        });
         let on_head = self.canonical.back() == Some(&(number.wrapping_sub(1), parent));
         if !follows && (!self.ahead.is_empty() || !on_head) {
-            let missed = self.ahead.back().is_some_and(|newest| number > newest.number + 1);
+            let missed =
+                self.ahead.back().is_some_and(|newest| number > newest.number + 1 || may_miss && number > newest.number);
             let problem = if missed { FeedProblem::Gap } else { FeedProblem::UnknownParent };
             self.ahead.clear();
             if self.problem.is_none() {
@@ -306,20 +324,19 @@ impl<T> FlashblockSequence<T> {
             return actions;
         }
         self.problem = None;
-        let parent = if self.ahead.len() == 1 { Parent::Canonical } else { Parent::PreConfirmed };
-        actions.push(Action::Open { flashblock, parent });
+        actions.push(Action::Open { number, flashblock });
         actions
     }
 
-    /// Returns the next sub-block of the newest block.
+    /// Takes the next sub-block of the newest block.
     fn extend(&mut self, flashblock: Arc<Flashblock>) -> Vec<Action> {
-        if let Some(newest) = self.ahead.back_mut() {
-            newest.add(&flashblock);
-        }
+        let Some(newest) = self.ahead.back_mut() else { return Vec::new() };
+        newest.add(&flashblock);
+        let number = newest.number;
         if self.problem.is_some() {
             return vec![self.hold(flashblock)];
         }
-        vec![Action::Extend { flashblock }]
+        vec![Action::Extend { number, flashblock }]
     }
 
     /// Holds the sub-block that was added last until the parent of its block is known.
@@ -350,7 +367,7 @@ impl<T> FlashblockSequence<T> {
         }
     }
 
-    /// Returns a canonical block while the chain ahead is held: it may be the parent that it waits for.
+    /// Takes a canonical block while the chain ahead is held: it may be the parent that it waits for.
     fn canonical_while_held(&mut self, block: &CanonicalBlock) -> Vec<Action> {
         let passed = self.ahead.iter().take_while(|ahead| ahead.number <= block.number).count();
         let rest = self.ahead.split_off(passed);
@@ -367,19 +384,19 @@ impl<T> FlashblockSequence<T> {
         }
         self.problem = None;
         let mut actions = Vec::new();
-        for (at, ahead) in self.ahead.iter_mut().enumerate() {
+        for ahead in &mut self.ahead {
+            let number = ahead.number;
             for flashblock in std::mem::take(&mut ahead.held) {
-                let parent = if at == 0 { Parent::Canonical } else { Parent::PreConfirmed };
                 actions.push(match flashblock.index {
-                    0 => Action::Open { flashblock, parent },
-                    _ => Action::Extend { flashblock },
+                    0 => Action::Open { number, flashblock },
+                    _ => Action::Extend { number, flashblock },
                 });
             }
         }
         actions
     }
 
-    /// Returns a canonical block against the chain ahead that has been given out.
+    /// Compares a canonical block with the chain ahead that has been given out.
     fn check(&mut self, block: &CanonicalBlock) -> Vec<Action> {
         let (Some(first), Some(newest)) = (self.ahead.front(), self.ahead.back()) else { return Vec::new() };
         let first = first.number;

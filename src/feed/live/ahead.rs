@@ -1,29 +1,26 @@
 //! Pre-confirmed blocks: sub-blocks applied as they arrive, each at the cost of its own transactions.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
-use alloy_consensus::{Header, Transaction, TxReceipt, transaction::Recovered};
-use alloy_eips::Decodable2718;
-use alloy_primitives::{
-    Address, B256, Sealed, U256,
-    map::{AddressMap, Entry},
-};
+use alloy_consensus::{Header, TxReceipt, transaction::Recovered};
+use alloy_primitives::{Address, B256, Sealed, U256};
 use op_alloy::{
     consensus::OpReceipt,
     rpc_types_engine::{OpFlashblockPayloadBase, OpFlashblockPayloadDelta},
 };
 use tokio::time::Instant;
 
-use super::{Live, LiveError};
+use super::{Live, LiveError, queue::WaitingSubBlock};
 use crate::{
-    chain::{Attributes, BlockBody, ChainReceipt, ChainTx, SealedBlock},
+    chain::{Attributes, BlockBody, ChainReceipt, ChainTx, SealedBlock, receipts_root_and_bloom},
     feed::{
-        apply::{extend, open_block_with, stand_on},
-        flashblocks::{Action, Flashblock, FlashblockSequence, Parent},
-        upstream::recover,
+        apply::{extend_known, open_block_with, scout, stand_on},
+        flashblocks::{Action, Flashblock},
+        upstream::Hints,
     },
     state::{
-        AccountChange, FeedProblem, FeedState, Lookup, Miss, Missed, OpenBlock, RemoteView, Selector, Snapshot, World,
+        AccountChange, FeedProblem, FeedState, Lookup, MergedChanges, Missed, OpenBlock, RemoteView, Selector, Snapshot,
+        StateStep, Verified, World,
     },
 };
 
@@ -33,24 +30,25 @@ pub struct PreConfirmed {
     /// The block's number.
     pub(super) number: u64,
     /// The header, as far as it was known when the block began.
-    header: Header,
+    pub(super) header: Header,
     /// The producer's fields from its last sub-block.
     diff: OpFlashblockPayloadDelta,
     /// The changes so far, each account once.
-    changes: AddressMap<AccountChange>,
+    changes: MergedChanges,
+    /// The extent to which its newest sub-block, and so all before it, were compared with the builder's word.
+    verified: Verified,
     /// The complete block, once the next one has begun.
     complete: Option<SealedBlock>,
 }
 
 impl PreConfirmed {
-    /// Returns whether the block so far has exactly these transactions, in order. `newest` is the newest snapshot, which
-    /// is of this block unless it is complete.
-    pub(super) fn has_transactions(&self, transactions: &[Recovered<ChainTx>], newest: &Snapshot) -> bool {
-        let told = transactions.iter().map(|tx| *tx.tx_hash());
+    /// Returns the hashes of the block's transactions so far, in order. `newest` is the newest snapshot, which is of this
+    /// block unless it is complete.
+    pub(super) fn transaction_hashes(&self, newest: &Snapshot) -> Vec<B256> {
         match (&self.complete, &newest.open) {
-            (Some(complete), _) => complete.body().transactions.iter().map(|tx| *tx.tx_hash()).eq(told),
-            (None, Some(open)) => open.transactions.iter().map(|tx| *tx.tx_hash()).eq(told),
-            (None, None) => false,
+            (Some(complete), _) => complete.body().transactions.iter().map(|tx| *tx.tx_hash()).collect(),
+            (None, Some(open)) => open.transactions.iter().map(|tx| *tx.tx_hash()).collect(),
+            (None, None) => Vec::new(),
         }
     }
 
@@ -64,82 +62,183 @@ impl PreConfirmed {
         }
     }
 
-    /// Returns whether its transactions ran in the environment of `header`'s block.
-    pub(super) fn has_environment_of(&self, header: &Header) -> bool {
-        let own = &self.header;
-        own.parent_hash == header.parent_hash
-            && own.beneficiary == header.beneficiary
-            && own.timestamp == header.timestamp
-            && own.gas_limit == header.gas_limit
-            && own.base_fee_per_gas == header.base_fee_per_gas
-            && own.mix_hash == header.mix_hash
-            && own.parent_beacon_block_root == header.parent_beacon_block_root
-            && own.extra_data == header.extra_data
-    }
-
     /// Returns the changes, each account once.
     pub(super) fn changes(&self) -> Vec<AccountChange> {
-        self.changes.values().cloned().collect()
-    }
-
-    fn add(&mut self, changes: &[AccountChange]) {
-        for change in changes {
-            match self.changes.entry(change.address) {
-                Entry::Vacant(place) => drop(place.insert(change.clone())),
-                Entry::Occupied(known) => known.into_mut().then(change.clone()),
-            }
-        }
+        self.changes.to_vec()
     }
 }
 
+/// A sub-block that has been executed in part. The rest is executed on `snapshot`.
+pub(super) struct Begun {
+    /// The state after the pre-confirmed block before it, if it begins a block on that.
+    complete: Option<Snapshot>,
+    /// The block that it begins.
+    opened: Option<PreConfirmed>,
+    /// The state after its transactions so far.
+    snapshot: Arc<Snapshot>,
+    /// The changes so far, part by part.
+    changes: Vec<Arc<Vec<AccountChange>>>,
+    /// The steps of the parts.
+    path: Vec<Arc<StateStep>>,
+    /// The number of its transactions that have been executed.
+    executed: usize,
+}
+
+/// How far a sub-block has come.
+enum Progress {
+    /// It has been executed and checked.
+    Done(Box<Begun>),
+    /// State is missing.
+    Missed(Missed),
+    /// The block that it is built on is being imported.
+    NoParent,
+}
+
 impl Live {
-    /// Executes the actions in order. If one fails, the pre-confirmed blocks are dropped.
-    pub(super) async fn act(&mut self, actions: Vec<Action>, received: Instant, late: bool) {
+    /// Takes the actions in order.
+    pub(super) fn act(&mut self, actions: Vec<Action>, received: Instant) {
+        let mut is_counted = false;
         for action in actions {
-            let done = match action {
-                Action::Open { .. } | Action::Extend { .. } if late => Err(LiveError::Late(self.source.limits.apply)),
-                Action::Open { flashblock, parent } => self.open(&flashblock, parent, received).await,
-                Action::Extend { flashblock } => self.extend(&flashblock, received).await,
-                Action::FallBack(problem) => {
-                    self.fall_back(problem);
-                    Ok(())
+            match action {
+                Action::Open { number, flashblock } | Action::Extend { number, flashblock } => {
+                    self.cut_since = None;
+                    self.queue.push(number, flashblock, received);
                 }
-                // The rules have dropped the block. The canonical block is imported by the caller.
-                Action::Replace { .. } | Action::Retire { .. } | Action::Ignore(_) => Ok(()),
-            };
-            if let Err(error) = done {
-                tracing::warn!(%error, "a Flashblock is not applied");
-                return self.fail(error.problem());
+                Action::FallBack(problem) => {
+                    if !is_counted {
+                        self.counts.dropped.increment(self.blocks_ahead(0));
+                    }
+                    self.fall_back(problem);
+                }
+                // The rules have dropped the block. Its canonical block is imported by the caller.
+                Action::Replace { number, by } => {
+                    self.counts.replaced(by).increment(self.blocks_ahead(number));
+                    is_counted = true;
+                    self.queue.drop_from(number);
+                }
+                Action::Retire { number } => {
+                    self.counts.canonical.increment(1);
+                    self.queue.drop_to(number);
+                }
+                Action::Ignore(_) => {}
             }
         }
+        if self.queue.bytes() > self.chain.limits.held {
+            tracing::warn!(waiting = self.queue.len(), "Flashblocks arrive faster than they are applied");
+            self.fail(FeedProblem::TooLate);
+        }
+    }
+
+    /// Returns the number of published pre-confirmed blocks from `number` on.
+    fn blocks_ahead(&self, number: u64) -> u64 {
+        let published = self.feed.snapshots.load();
+        let newest = published.newest.open.as_ref().map_or(0, |open| open.header.number);
+        (newest + 1).saturating_sub(number.max(published.head().number() + 1))
     }
 
     /// Drops the pre-confirmed blocks, for a reason that the rules do not see.
     pub(super) fn fail(&mut self, problem: FeedProblem) {
-        if let Some(source) = &mut self.source.flashblocks {
+        if let Some(source) = &mut self.flashblocks {
             source.rules.fail(problem);
         }
+        self.counts.dropped.increment(self.blocks_ahead(0));
         self.fall_back(problem);
     }
 
     fn fall_back(&mut self, problem: FeedProblem) {
+        self.queue.clear();
+        self.cut_since = None;
         self.set(FeedState::Degraded(problem));
         self.feed.snapshots.fall_back(FeedState::Degraded(problem));
     }
 
-    /// Begins a block with its index 0.
-    async fn open(&mut self, flashblock: &Flashblock, parent: Parent, received: Instant) -> Result<(), LiveError> {
-        let time = self.source.limits.apply;
-        // The rules open no block without a base.
-        let Some(base) = &flashblock.base else { return Ok(()) };
-        let complete = match parent {
-            Parent::Canonical => None,
-            Parent::PreConfirmed => Some(self.complete(base.parent_hash)?),
+    /// Executes the first sub-block of the queue as far as its state is known, or runs one behind it in advance.
+    pub(super) fn work(&mut self) {
+        if !self.queue.can_run() {
+            return self.scout_next();
+        }
+        let Some(mut first) = self.queue.pop() else { return };
+        match self.advance(&mut first) {
+            Ok(Progress::Done(done)) => self.publish(*done, &first),
+            Ok(Progress::Missed(missed)) => {
+                self.fetch_for(&mut first, missed);
+                self.queue.put_back(first);
+            }
+            Ok(Progress::NoParent) => {
+                first.lacks_parent = true;
+                self.queue.put_back(first);
+            }
+            Err(error) => {
+                tracing::warn!(%error, block = first.number, index = first.flashblock.index, "a Flashblock is not applied");
+                self.diverged(first.number, Some(first.flashblock.index), &error);
+                self.fail(error.problem());
+            }
+        }
+    }
+
+    /// Executes a sub-block from where it has come to.
+    fn advance(&self, first: &mut WaitingSubBlock) -> Result<Progress, LiveError> {
+        let mut begun = match first.begun.take() {
+            Some(begun) => begun,
+            None => match self.begin(first)? {
+                Ok(begun) => begun,
+                Err(progress) => return Ok(progress),
+            },
+        };
+        let transactions = first.transactions()?;
+        loop {
+            let Some(open) = &begun.snapshot.open else { return Err(LiveError::Gone(first.number)) };
+            let rest = &transactions[begun.executed..];
+            let stretch = extend_known(&self.chain.spec, &begun.snapshot, open, rest, u64::MAX);
+            begun.executed += stretch.executed;
+            begun.changes.push(stretch.changes);
+            begun.path.extend(stretch.snapshot.path.iter().cloned());
+            begun.snapshot = Arc::new(stretch.snapshot);
+            if let Some(error) = stretch.failed {
+                return Err(LiveError::Transaction { index: begun.executed, problem: error.to_string() });
+            }
+            if !stretch.missed.is_empty() {
+                first.begun = Some(begun);
+                return Ok(Progress::Missed(stretch.missed));
+            }
+            if begun.executed == transactions.len() {
+                break;
+            }
+        }
+        let mut snapshot = begun.snapshot.copy();
+        snapshot.path = std::mem::take(&mut begun.path);
+        let Some(open) = &mut snapshot.open else { return Err(LiveError::Gone(first.number)) };
+        open.index = u32::try_from(first.flashblock.index).unwrap_or(u32::MAX);
+        let verified = verify(&first.flashblock, open, transactions, &snapshot.world)?;
+        let below = self.made().filter(|made| made.number < first.number).map(|made| made.verified).min();
+        snapshot.verified = below.map_or(verified, |below| below.min(verified));
+        if let Some(opened) = &mut begun.opened {
+            opened.verified = verified;
+        }
+        begun.snapshot = Arc::new(snapshot);
+        Ok(Progress::Done(Box::new(begun)))
+    }
+
+    /// Returns the state that a sub-block is executed on, or the reason why there is none yet.
+    fn begin(&self, first: &WaitingSubBlock) -> Result<Result<Begun, Progress>, LiveError> {
+        let number = first.number;
+        let Some(base) = &first.flashblock.base else {
+            let newest = self.feed.snapshots.newest();
+            let is_of_block = newest.open.as_ref().is_some_and(|open| open.header.number == number);
+            if !is_of_block || self.made().last().is_none_or(|made| made.number != number) {
+                return self.no_parent(number);
+            }
+            let (changes, path) = Default::default();
+            return Ok(Ok(Begun { complete: None, opened: None, snapshot: newest, changes, path, executed: 0 }));
         };
         let latest = self.feed.snapshots.load().latest().clone();
-        if complete.is_none() && latest.head_hash() != base.parent_hash {
-            return Err(LiveError::Gone(base.block_number));
-        }
+        let complete = if latest.head_hash() == base.parent_hash {
+            None
+        } else if self.made().last().is_some_and(|made| made.number + 1 == number) {
+            Some(self.complete(base.parent_hash)?)
+        } else {
+            return self.no_parent(number);
+        };
         let mut on = match &complete {
             Some(complete) => stand_on(complete.world.clone(), complete.head.clone(), complete.hashes.clone()),
             None => {
@@ -149,114 +248,115 @@ impl Live {
         };
         // The same state, on another base.
         on.state = complete.as_ref().map_or(latest.state, |complete| complete.state);
-        let header = self.header(&on.head.header, base, &flashblock.diff);
-        let opened = loop {
-            let opened = open_block_with(&self.source.spec, &on, header.clone())?;
-            if opened.missed.is_empty() {
-                break opened;
-            }
-            self.fetch(opened.missed, received, time).await?;
-        };
-        let mut ahead = PreConfirmed {
-            number: base.block_number,
+        let header = self.header(&on.head.header, base, &first.flashblock.diff);
+        let opened = open_block_with(&self.chain.spec, &on, header.clone())?;
+        if !opened.missed.is_empty() {
+            return Ok(Err(Progress::Missed(opened.missed)));
+        }
+        let block = PreConfirmed {
+            number,
             header,
-            diff: flashblock.diff.clone(),
-            changes: AddressMap::default(),
+            diff: first.flashblock.diff.clone(),
+            changes: MergedChanges::default(),
+            verified: Verified::None,
             complete: None,
         };
-        ahead.add(&opened.changes);
-        let (mut snapshot, changes) = self.apply(&opened.snapshot, flashblock, received).await?;
-        // The block is published with its first sub-block.
-        snapshot.path.splice(..0, opened.snapshot.path);
-        ahead.add(&changes);
-        if let Some(rules) = self.rules() {
-            rules.keep(base.block_number, ahead);
+        Ok(Ok(Begun {
+            complete,
+            opened: Some(block),
+            path: opened.snapshot.path.clone(),
+            snapshot: Arc::new(opened.snapshot),
+            changes: vec![opened.changes],
+            executed: 0,
+        }))
+    }
+
+    /// Returns that the parent of a sub-block is still imported, or an error if nothing is imported.
+    fn no_parent(&self, number: u64) -> Result<Result<Begun, Progress>, LiveError> {
+        if self.is_importing() { Ok(Err(Progress::NoParent)) } else { Err(LiveError::Gone(number)) }
+    }
+
+    /// Publishes a sub-block that has been executed and checked.
+    fn publish(&mut self, done: Begun, first: &WaitingSubBlock) {
+        let Begun { complete, opened, snapshot, changes, .. } = done;
+        let Some(source) = &mut self.flashblocks else { return };
+        if let (Some(complete), Some(made)) = (&complete, source.rules.newest_made()) {
+            made.complete = Some(complete.head.as_ref().clone());
         }
+        if let Some(opened) = opened {
+            source.rules.keep(first.number, opened);
+        }
+        let Some(made) = source.rules.newest_made() else { return };
+        changes.iter().for_each(|changes| made.changes.add(changes));
+        made.diff = first.flashblock.diff.clone();
+        made.verified = snapshot.verified;
+        // The block before it may have become canonical since.
+        let canonical = self.feed.snapshots.load().head().number();
+        let complete = complete.filter(|complete| complete.head.number() > canonical);
+        let snapshot = Arc::try_unwrap(snapshot).unwrap_or_else(|shared| shared.copy());
         self.feed.snapshots.publish_pre_confirmed(complete, snapshot);
-        self.feed.count(received.into_std());
-        self.set(self.live());
-        Ok(())
-    }
-
-    /// Adds the next sub-block to the newest block.
-    async fn extend(&mut self, flashblock: &Flashblock, received: Instant) -> Result<(), LiveError> {
-        let newest = self.feed.snapshots.newest();
-        let (snapshot, changes) = self.apply(&newest, flashblock, received).await?;
-        let ahead =
-            self.rules().and_then(FlashblockSequence::newest_made).ok_or(LiveError::Gone(newest.header().number))?;
-        ahead.add(&changes);
-        ahead.diff = flashblock.diff.clone();
-        self.feed.snapshots.publish_pre_confirmed(None, snapshot);
-        self.feed.count(received.into_std());
-        Ok(())
-    }
-
-    /// Executes a sub-block at the end of the block that `on` is building, and checks it.
-    async fn apply(
-        &self,
-        on: &Snapshot,
-        flashblock: &Flashblock,
-        received: Instant,
-    ) -> Result<(Snapshot, Arc<Vec<AccountChange>>), LiveError> {
-        let time = self.source.limits.apply;
-        let Some(open) = &on.open else { return Err(LiveError::Gone(on.header().number)) };
-        let transactions = read(flashblock)?;
-        if let Some(view) = on.world.remote() {
-            self.warm(view, &transactions, received, time).await?;
+        if self.feed.status.is_degraded() {
+            self.set(self.live());
         }
-        loop {
-            let mut failed = None;
-            let applied = extend(&self.source.spec, on, open, |sub_block| {
-                for (index, tx) in transactions.iter().enumerate() {
-                    if let Err(error) = sub_block.push(tx.clone())
-                        && !sub_block.has_missed()
-                    {
-                        failed = Some(LiveError::Transaction { index, problem: error.to_string() });
-                        return;
-                    }
-                }
-            });
-            if let Some(failed) = failed {
-                return Err(failed);
-            }
-            if applied.missed.is_empty() {
-                let mut snapshot = applied.snapshot;
-                if let Some(open) = &mut snapshot.open {
-                    open.index = u32::try_from(flashblock.index).unwrap_or(u32::MAX);
-                    check_receipts(flashblock, open, &transactions)?;
-                }
-                check_balances(flashblock, &snapshot.world)?;
-                return Ok((snapshot, applied.changes));
-            }
-            self.fetch(applied.missed, received, time).await?;
+        self.feed.count(first.received.into_std());
+        self.counts.applied.increment(1);
+    }
+
+    /// Fetches what the first sub-block of the queue has missed, and what its other transactions will need.
+    fn fetch_for(&self, first: &mut WaitingSubBlock, mut missed: Missed) {
+        let (executed, on) = match &first.begun {
+            Some(begun) => (begun.executed, begun.snapshot.clone()),
+            None => (0, self.feed.snapshots.newest()),
+        };
+        self.scout(first, executed, &on, &mut missed);
+    }
+
+    /// Runs a sub-block behind the first in advance, on the newest state that there is.
+    fn scout_next(&mut self) {
+        let begun = self.queue.first().and_then(|first| first.begun.as_ref()).map(|begun| begun.snapshot.clone());
+        let on = begun.unwrap_or_else(|| self.feed.snapshots.newest());
+        let mut queue = std::mem::take(&mut self.queue);
+        if let Some(next) = queue.next_to_scout() {
+            self.scout(next, 0, &on, &mut Missed::default());
+        }
+        self.queue = queue;
+    }
+
+    /// Runs the transactions of a sub-block from `from` on without effect, and fetches what they, and `missed`, lack.
+    fn scout(&self, waiting: &mut WaitingSubBlock, from: usize, on: &Snapshot, missed: &mut Missed) {
+        let (which, is_first) = waiting.to_scout(from);
+        // A transaction that cannot be read is found when the sub-block's turn comes.
+        let Ok(transactions) = waiting.transactions() else { return waiting.scouted(Vec::new()) };
+        let still = scout(&self.chain.spec, on, transactions, &which, missed);
+        let unknown = still.iter().filter_map(|index| transactions.get(*index));
+        // What a transaction will read is asked of the upstream once.
+        let hints = if is_first { Hints::of_transactions(unknown) } else { Hints::default() };
+        waiting.scouted(still);
+        if !missed.is_empty() {
+            waiting.wait_for(self.chain.clone().fetch(std::mem::take(missed), hints));
         }
     }
 
     /// Returns the complete newest pre-confirmed block, after a block with this parent hash has begun: the state after
     /// it, with no block open. The state is based on the newest canonical one, so that the layers between do not
     /// accumulate.
-    fn complete(&mut self, hash: B256) -> Result<Snapshot, LiveError> {
+    fn complete(&self, hash: B256) -> Result<Snapshot, LiveError> {
         let newest = self.feed.snapshots.newest();
         let published = self.feed.snapshots.load();
         let latest = published.latest();
         let gone = || LiveError::Gone(newest.header().number);
         let view = self.canonical_view(latest)?;
-        let ahead = self.rules().and_then(FlashblockSequence::newest_made).ok_or_else(gone)?;
-        if let Some(sealed) = ahead.complete.clone() {
+        let ahead = self.made().last().ok_or_else(gone)?;
+        if let Some(known) = published.select(Selector::Hash(hash)).ok().filter(|known| known.open.is_none()) {
             // A builder that changes its mind begins the block after it anew.
-            if sealed.hash() != hash {
+            if known.head.number() != ahead.number {
                 return Err(gone());
             }
-            let known = published.select(Selector::Hash(hash)).map_err(|_| gone())?;
-            return Ok(self.stand_on_ahead(view, sealed, &known));
+            return Ok(self.stand_on_ahead(view, known.head.as_ref().clone(), &known));
         }
         let open = newest.open.as_ref().filter(|open| open.header.number == ahead.number).ok_or_else(gone)?;
-        let totals = open.totals();
-        LiveError::unless_equal("gas_used", totals.gas_used, ahead.diff.gas_used)?;
-        LiveError::unless_equal("receipts_root", totals.receipts_root, ahead.diff.receipts_root)?;
-        LiveError::unless_equal("logs_bloom", totals.logs_bloom, ahead.diff.logs_bloom)?;
         let mut header = Header { state_root: ahead.diff.state_root, ..open.header.clone() };
-        totals.close(&mut header);
+        open.totals().close(&mut header);
         let receipts = open.receipts.iter().cloned().collect();
         let withdrawals = header.withdrawals_root.map(|_| ahead.diff.withdrawals.clone().into());
         let transactions = open.transactions.iter().cloned().collect();
@@ -265,7 +365,6 @@ impl Live {
             Sealed::new_unchecked(header, hash),
             BlockBody { transactions, receipts, ommers: Vec::new(), withdrawals },
         );
-        ahead.complete = Some(sealed.clone());
         Ok(self.stand_on_ahead(view, sealed, &newest))
     }
 
@@ -288,7 +387,7 @@ impl Live {
         base: &OpFlashblockPayloadBase,
         diff: &OpFlashblockPayloadDelta,
     ) -> Header {
-        let spec = &self.source.spec;
+        let spec = &self.chain.spec;
         let attributes = Attributes {
             timestamp: base.timestamp,
             fee_recipient: base.fee_recipient,
@@ -310,56 +409,48 @@ impl Live {
         }
     }
 
-    /// Fetches the state that the transactions certainly read, so that the first run finds what else is missing.
-    pub(super) async fn warm(
-        &self,
-        view: &RemoteView,
-        transactions: &[Recovered<ChainTx>],
-        began: Instant,
-        time: Duration,
-    ) -> Result<(), LiveError> {
-        let mut missed = Missed::default();
-        let mut want = |miss: Miss| {
-            let is_known = match miss {
-                Miss::Account(address) => view.account(&address).is_some(),
-                Miss::Slot(address, slot) => view.slot(&address, &slot).is_some(),
-                Miss::BlockHash(number) => view.block_hash(number).is_some(),
-            };
-            if !is_known {
-                missed.push(view, miss);
-            }
-        };
-        for tx in transactions {
-            want(Miss::Account(tx.signer()));
-            if let Some(to) = tx.to() {
-                want(Miss::Account(to));
-            }
-            for item in tx.access_list().into_iter().flat_map(|list| &list.0) {
-                want(Miss::Account(item.address));
-                item.storage_keys.iter().for_each(|key| want(Miss::Slot(item.address, (*key).into())));
-            }
-        }
-        if missed.is_empty() { Ok(()) } else { self.fetch(missed, began, time).await }
-    }
-
     /// Returns the state after the newest canonical block.
     fn canonical_view(&self, latest: &Snapshot) -> Result<RemoteView, LiveError> {
         let (number, hash) = (latest.head.number(), latest.head_hash());
-        self.source.remote.view(number, hash).ok_or(LiveError::Gone(number))
+        self.chain.remote.view(number, hash).ok_or(LiveError::Gone(number))
     }
 }
 
-/// Returns the transactions of a sub-block with their senders.
-fn read(flashblock: &Flashblock) -> Result<Vec<Recovered<ChainTx>>, LiveError> {
-    let decode = |(index, bytes): (usize, &alloy_primitives::Bytes)| {
-        let fail = |problem: String| LiveError::Transaction { index, problem };
-        let mut rest = bytes.as_ref();
-        let tx = ChainTx::decode_2718(&mut rest).map_err(|error| fail(error.to_string()))?;
-        if rest.is_empty() { Ok(tx) } else { Err(fail(format!("{} bytes follow it", rest.len()))) }
-    };
-    let transactions = flashblock.diff.transactions.iter().enumerate().map(decode).collect::<Result<Vec<_>, _>>()?;
-    recover(transactions)
-        .map_err(|index| LiveError::Transaction { index, problem: "the signature is not valid".to_owned() })
+/// Compares a sub-block, and its block so far, with what the builder says about them.
+///
+/// # Errors
+///
+/// Returns [`LiveError::Mismatch`] with the first value that differs.
+fn verify(
+    flashblock: &Flashblock,
+    open: &OpenBlock,
+    transactions: &[Recovered<ChainTx>],
+    world: &World,
+) -> Result<Verified, LiveError> {
+    let (diff, metadata) = (&flashblock.diff, &flashblock.metadata);
+    check_receipts(flashblock, open, transactions)?;
+    check_balances(flashblock, world)?;
+    // A builder that leaves a value out sends zero.
+    let (has_gas, has_root) = (diff.gas_used > 0 || transactions.is_empty(), !diff.receipts_root.is_zero());
+    if diff.gas_used > 0 {
+        LiveError::unless_equal("gas_used", open.header.gas_used, diff.gas_used)?;
+    }
+    let has_bloom = !diff.logs_bloom.is_zero();
+    if has_root || has_bloom {
+        let (root, bloom) = receipts_root_and_bloom(&open.receipts);
+        if has_root {
+            LiveError::unless_equal("receipts_root", root, diff.receipts_root)?;
+        }
+        if has_root || has_bloom {
+            LiveError::unless_equal("logs_bloom", bloom, diff.logs_bloom)?;
+        }
+    }
+    let has_some = diff.gas_used > 0 || has_bloom || metadata.receipts.is_some() || metadata.new_account_balances.is_some();
+    Ok(match (has_gas && has_root, has_some) {
+        (true, _) => Verified::Full,
+        (false, true) => Verified::Partial,
+        (false, false) => Verified::None,
+    })
 }
 
 /// Checks the receipts of a sub-block's transactions against the builder's, if it sent any.
@@ -372,20 +463,21 @@ fn check_receipts(
     for tx in transactions {
         let Some(told) = told.get(tx.tx_hash()) else { continue };
         let Some(own) = open.positions.get(tx.tx_hash()).and_then(|index| open.receipts.get(*index)) else { continue };
-        let told_receipt = told.as_receipt();
-        LiveError::unless_equal("receipt: status", own.status(), told_receipt.status.coerce_status())?;
-        LiveError::unless_equal(
-            "receipt: cumulative gas",
-            own.cumulative_gas_used(),
-            told_receipt.cumulative_gas_used,
-        )?;
-        LiveError::unless_equal("receipt: logs", own.logs().len(), told_receipt.logs.len())?;
-        let same_logs = own.logs() == told_receipt.logs.as_slice();
-        LiveError::unless_equal("receipt: the same logs", same_logs, true)?;
-        if let (Some(own), OpReceipt::Deposit(told)) = (own.as_deposit(), told) {
-            let nonce = |nonce: Option<u64>| nonce.map_or_else(|| "none".to_owned(), |nonce| nonce.to_string());
-            LiveError::unless_equal("receipt: deposit nonce", nonce(own.deposit_nonce), nonce(told.deposit_nonce))?;
-        }
+        check_receipt(own, told).map_err(|error| error.of_transaction(*tx.tx_hash()))?;
+    }
+    Ok(())
+}
+
+fn check_receipt(own: &ChainReceipt, told: &OpReceipt) -> Result<(), LiveError> {
+    let told_receipt = told.as_receipt();
+    LiveError::unless_equal("receipt: status", own.status(), told_receipt.status.coerce_status())?;
+    LiveError::unless_equal("receipt: cumulative gas", own.cumulative_gas_used(), told_receipt.cumulative_gas_used)?;
+    LiveError::unless_equal("receipt: logs", own.logs().len(), told_receipt.logs.len())?;
+    let same_logs = own.logs() == told_receipt.logs.as_slice();
+    LiveError::unless_equal("receipt: the same logs", same_logs, true)?;
+    if let (Some(own), OpReceipt::Deposit(told)) = (own.as_deposit(), told) {
+        let nonce = |nonce: Option<u64>| nonce.map_or_else(|| "none".to_owned(), |nonce| nonce.to_string());
+        LiveError::unless_equal("receipt: deposit nonce", nonce(own.deposit_nonce), nonce(told.deposit_nonce))?;
     }
     Ok(())
 }

@@ -1,7 +1,10 @@
 //! Predicts the state that a request will read, before it runs.
 
+use alloy_consensus::{Transaction, transaction::Recovered};
 use alloy_primitives::{Address, U256, map::HashSet};
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
+
+use crate::chain::ChainTx;
 
 /// A prediction of the state that a request will read, from its parameters. Only the number of rounds depends on it.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -16,6 +19,8 @@ impl Hints {
     /// The most calls and addresses that are taken from one request.
     const CALLS: usize = 8;
     const ADDRESSES: usize = 64;
+    /// The most transactions of a sub-block that are taken, and the most addresses from all of them.
+    const TRANSACTIONS: usize = 256;
     /// The most bytes of parameters that are searched. The rounds of a larger request do not matter.
     const BYTES: usize = 1 << 18;
     /// The depth to which parameters are searched for calls.
@@ -32,6 +37,20 @@ impl Hints {
             hints.addresses.retain(|address| seen.insert(*address));
             hints.addresses.truncate(Self::ADDRESSES);
         }
+        hints
+    }
+
+    /// Returns the hints in transactions, each of which is a call.
+    pub fn of_transactions<'a>(transactions: impl Iterator<Item = &'a Recovered<ChainTx>>) -> Self {
+        let mut hints = Self::default();
+        for tx in transactions.filter(|tx| !tx.input().is_empty()).take(Self::TRANSACTIONS) {
+            let words = tx.input().get(4..).unwrap_or_default().chunks_exact(32);
+            hints.addresses.extend(words.filter_map(address_in).take(Self::ADDRESSES));
+            if let Some(to) = tx.to() {
+                hints.calls.push(json!({ "from": tx.signer(), "to": to, "value": tx.value(), "data": tx.input() }));
+            }
+        }
+        hints.addresses.truncate(Self::TRANSACTIONS);
         hints
     }
 

@@ -89,9 +89,13 @@ impl Backend {
             published.head().hash(),
             published.feed.as_str(),
         );
-        if let Some(problem) = published.feed.problem() {
-            let _ = write!(run.out, r#","reason":"{}""#, problem.as_str());
+        if let Some(cause) = published.feed.cause() {
+            let _ = write!(run.out, r#","reason":"{}""#, cause.as_str());
         }
+        if let Some(lag) = published.feed.lag() {
+            let _ = write!(run.out, r#","lagMs":{},"lagSubBlocks":{}"#, lag.ms(), lag.waiting);
+        }
+        let _ = write!(run.out, r#","verified":"{}""#, newest.verified.as_str());
         run.out.push(b'}');
         Ok(())
     }

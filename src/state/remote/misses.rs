@@ -29,6 +29,16 @@ impl Missed {
         self.len()
     }
 
+    /// Adds the misses of another run.
+    pub fn extend(&mut self, other: Self) {
+        for (view, misses) in other.0 {
+            match self.0.iter_mut().find(|(known, _)| *known == view) {
+                Some((_, known)) => known.extend(misses),
+                None => self.0.push((view, misses)),
+            }
+        }
+    }
+
     /// Returns the number of misses.
     pub fn len(&self) -> usize {
         self.0.iter().map(|(_, misses)| misses.len()).sum()

@@ -20,10 +20,10 @@ use crate::{
 };
 
 /// The default settings, which a test's flags override: frequent polling and generous timeouts.
-const USUAL: [(&str, &str); 4] = [
+const USUAL: [(&str, &str); 3] = [
     ("--upstream-poll-ms", "20"),
     ("--upstream-execute-ms", "30000"),
-    ("--flashblocks-apply-ms", "30000"),
+    
     ("--flashblocks-silent-ms", "60000"),
 ];
 

@@ -240,8 +240,10 @@ fn cases(blocks: &Blocks) -> Vec<Case> {
             "the connection is lost",
             vec![
                 (send(&a1, 0), Pending(n1, 0)),
-                (Reconnect, Fell(Disconnected)),
-                (send(&a1, 1), Still(Disconnected)),
+                (Reconnect, Pending(n1, 0)),
+                (send(&a1, 1), Pending(n1, 1)),
+                (Reconnect, Pending(n1, 1)),
+                (send(&a1, 3), Fell(Gap)),
                 (send(&b1, 0), Pending(n1, 0)),
             ],
         ),
@@ -249,25 +251,27 @@ fn cases(blocks: &Blocks) -> Vec<Case> {
             "garbage",
             vec![
                 (send(&a1, 0), Pending(n1, 0)),
-                (Garbage, Fell(Gap)),
-                (send(&a1, 1), Still(Gap)),
+                (Garbage, Pending(n1, 0)),
+                (send(&a1, 1), Pending(n1, 1)),
+                (Garbage, Pending(n1, 1)),
+                (send(&a1, 3), Fell(Gap)),
                 (send(&b1, 0), Pending(n1, 0)),
             ],
         ),
         Case {
             name: "silence",
             flags: &["--flashblocks-silent-ms", "1000"],
-            steps: vec![(send(&a1, 0), Whatever), (Nothing, Fell(Lagging)), (send(&a1, 1), Still(Lagging))],
+            steps: vec![(send(&a1, 0), Whatever), (Nothing, Fell(Silent)), (send(&a1, 1), Still(Silent))],
         },
         Case {
-            name: "slow: what it needs is not here in time",
-            flags: &["--flashblocks-apply-ms", "1000"],
+            name: "later than it may be",
+            flags: &["--max-lag-ms", "1000"],
             steps: vec![
                 (Slow(4_000), Whatever),
-                (send(&a1, 0), Fell(Lagging)),
-                (send(&a1, 1), Still(Lagging)),
+                (send(&a1, 0), Fell(TooLate)),
+                (send(&a1, 1), Still(TooLate)),
                 (Slow(0), Whatever),
-                (block(&blocks.a1), Still(Lagging)),
+                (block(&blocks.a1), Still(TooLate)),
                 (send(&a2, 0), Pending(n2, 0)),
             ],
         },
@@ -301,10 +305,9 @@ fn cases(blocks: &Blocks) -> Vec<Case> {
             steps.pop();
             let lie = changed(&a1[4], &|payload| payload.diff.receipts_root = B256::repeat_byte(1));
             steps.extend([
-                (lie, Pending(n1, 4)),
-                (send(&a2, 0), Fell(Mismatch)),
-                (block(&blocks.a1), Still(Mismatch)),
-                (changed(&a2[0], &|payload| payload.payload_id.0 = B64::repeat_byte(9)), Pending(n2, 0)),
+                (lie, Fell(Mismatch)),
+                (send(&a2, 0), Still(Mismatch)),
+                (block(&blocks.a1), Pending(n2, 0)),
             ]);
             steps
         }),
@@ -312,7 +315,7 @@ fn cases(blocks: &Blocks) -> Vec<Case> {
             let mut steps = whole(&a1, n1);
             steps.pop();
             let lie = changed(&a1[4], &|payload| payload.diff.gas_used += 1);
-            steps.extend([(lie, Pending(n1, 4)), (send(&a2, 0), Fell(Mismatch)), (send(&b1, 0), Pending(n1, 0))]);
+            steps.extend([(lie, Fell(Mismatch)), (send(&b1, 0), Pending(n1, 0))]);
             steps
         }),
         case("another block becomes canonical", {
@@ -464,11 +467,12 @@ impl Stage {
         let published = node.node.snapshots().load();
         let (status, document, freshness) = health(node).await;
         let newest = &published.newest;
-        let state = if problem.is_some() { "degraded" } else { "live" };
-        assert!(freshness.ends_with(&format!(", feed={state}")), "{at}: {freshness}");
+        // A step that takes long on a busy machine is late, and so is a stream that was cut.
+        let state = document["feed"].as_str().expect("a state");
+        assert_eq!(state == "degraded", problem.is_some(), "{at}: {document}");
+        assert!(freshness.contains(&format!(", feed={state}")), "{at}: {freshness}");
         let place = format!("id={:#x}, block={}, index={},", newest.id.0, newest.header().number, newest.index());
         assert!(freshness.starts_with(&place), "{at}: {freshness}: expected {place}");
-        assert_eq!(document["feed"], state, "{at}");
         match problem {
             Some(problem) => {
                 assert_eq!((status, &document["cause"]), (503, &json!(problem.as_str())), "{at}: {document}");
@@ -479,8 +483,8 @@ impl Stage {
             None => assert!(status == 200 || number_of(&document["ageMs"]) > 1_000, "{at}: {document}"),
         }
         let shown = |state: &str| node.metric(&format!("presim_feed_state{{state=\"{state}\"}}"));
-        assert_eq!(shown("live"), f64::from(problem.is_none()), "{at}");
-        for one in FeedProblem::ALL {
+        assert_eq!(shown("live") + shown("lagging"), f64::from(problem.is_none()), "{at}");
+        for one in FeedProblem::ALL.into_iter().filter(|one| *one != FeedProblem::Lagging) {
             assert_eq!(shown(one.as_str()), f64::from(problem == Some(one)), "{at}: {one:?}");
         }
         if matches!(then, Fell(_)) {

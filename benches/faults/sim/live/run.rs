@@ -181,8 +181,10 @@ impl LiveWorld {
             limits: LiveLimits {
                 wait: Duration::from_secs(4),
                 execute: Duration::from_secs(2),
-                apply: Duration::from_millis(500),
                 sub_block: Duration::from_millis(200),
+                silent: Duration::from_secs(2),
+                max_lag: None,
+                held: 1 << 24,
                 verify: false,
                 gap: 16,
             },

@@ -53,7 +53,8 @@ impl Built {
             ..Default::default()
         };
         let payload_id = B64::with_last_byte(self.name);
-        Flashblock { payload_id, index, base, diff, metadata: Metadata::default(), size: 1_000 }
+        let transactions = Ok(Default::default());
+        Flashblock { payload_id, index, base, diff, transactions, metadata: Metadata::default(), size: 1_000 }
     }
 
     /// Returns the canonical block that this block becomes after this sub-block.
@@ -86,6 +87,8 @@ enum On {
     Changed(Arc<Flashblock>),
     Canonical(CanonicalBlock),
     Disconnected,
+    /// A message may have been lost.
+    Missed,
 }
 
 fn apply(rules: &mut FlashblockSequence, on: On) -> Vec<Action> {
@@ -93,16 +96,19 @@ fn apply(rules: &mut FlashblockSequence, on: On) -> Vec<Action> {
         On::Sub(built, index) => rules.flashblock(Arc::new(built.sub(index))),
         On::Changed(flashblock) => rules.flashblock(flashblock),
         On::Canonical(block) => rules.canonical(&block),
-        On::Disconnected => rules.disconnected(),
+        On::Disconnected => rules.fail(FeedProblem::Disconnected),
+        On::Missed => {
+            rules.missed();
+            Vec::new()
+        }
     }
 }
 
 /// Returns the actions in a few words.
 fn words(actions: &[Action]) -> String {
     let word = |action: &Action| match action {
-        Action::Open { flashblock, parent: Parent::Canonical } => format!("open {} head", name(flashblock)),
-        Action::Open { flashblock, parent: Parent::PreConfirmed } => format!("open {} ahead", name(flashblock)),
-        Action::Extend { flashblock } => format!("extend {}.{}", name(flashblock), flashblock.index),
+        Action::Open { flashblock, .. } => format!("open {}", name(flashblock)),
+        Action::Extend { flashblock, .. } => format!("extend {}.{}", name(flashblock), flashblock.index),
         Action::Ignore(why) => format!("ignore {}", why.as_str()),
         Action::FallBack(problem) => format!("fall back {}", problem.as_str()),
         Action::Retire { number } => format!("retire {number}"),
@@ -134,7 +140,7 @@ fn begun() -> (Built, Vec<(On, &'static str)>) {
     let a = on_canonical(11, 1);
     let steps = vec![
         (On::Canonical(plain(10)), "ignore canonical"),
-        (On::Sub(a, 0), "open 1 head"),
+        (On::Sub(a, 0), "open 1"),
         (On::Sub(a, 1), "extend 1.1"),
     ];
     (a, steps)
@@ -145,11 +151,11 @@ fn sub_blocks_in_order_are_followed_and_their_canonical_block_retires_them() {
     let (a, mut steps) = begun();
     let b = a.next(1, 2);
     steps.extend([
-        (On::Sub(b, 0), "open 2 ahead"),
+        (On::Sub(b, 0), "open 2"),
         (On::Canonical(a.canonical(1)), "retire 11"),
         (On::Sub(b, 1), "extend 2.1"),
         (On::Canonical(b.canonical(1)), "retire 12"),
-        (On::Sub(b.next(1, 3), 0), "open 3 head"),
+        (On::Sub(b.next(1, 3), 0), "open 3"),
     ]);
     assert_eq!(history(steps).blocks_ahead(), 1);
 }
@@ -160,7 +166,7 @@ fn a_duplicate_is_ignored_wherever_it_is_in_the_chain_ahead() {
     steps.extend([
         (On::Sub(a, 1), "ignore duplicate"),
         (On::Sub(a, 0), "ignore duplicate"),
-        (On::Sub(a.next(1, 2), 0), "open 2 ahead"),
+        (On::Sub(a.next(1, 2), 0), "open 2"),
         (On::Sub(a, 1), "ignore duplicate"),
         (On::Canonical(a.canonical(1)), "retire 11"),
         (On::Sub(a, 1), "ignore stale"),
@@ -179,7 +185,7 @@ fn a_gap_falls_back_until_the_next_index_0() {
         (On::Sub(a, 4), "ignore waiting"),
         (On::Sub(b, 0), "ignore held"),
         (On::Sub(b, 1), "ignore held"),
-        (On::Canonical(a.canonical(4)), "open 2 head, extend 2.1"),
+        (On::Canonical(a.canonical(4)), "open 2, extend 2.1"),
         (On::Sub(b, 2), "extend 2.2"),
     ]);
     assert_eq!(history(steps).problem(), None);
@@ -226,7 +232,7 @@ fn a_sub_block_that_names_another_block_than_its_own_is_out_of_order() {
 #[test]
 fn a_sub_block_for_a_block_that_was_built_on_is_out_of_order() {
     let (a, mut steps) = begun();
-    steps.extend([(On::Sub(a.next(1, 2), 0), "open 2 ahead"), (On::Sub(a, 2), "fall back out_of_order")]);
+    steps.extend([(On::Sub(a.next(1, 2), 0), "open 2"), (On::Sub(a, 2), "fall back out_of_order")]);
     history(steps);
 }
 
@@ -236,7 +242,7 @@ fn a_lost_connection_falls_back_and_an_index_0_recovers() {
     steps.extend([
         (On::Disconnected, "fall back disconnected"),
         (On::Sub(a, 2), "ignore waiting"),
-        (On::Sub(a, 0), "open 1 head"),
+        (On::Sub(a, 0), "open 1"),
         (On::Sub(a, 1), "extend 1.1"),
         (On::Disconnected, "fall back disconnected"),
     ]);
@@ -253,7 +259,7 @@ fn a_base_on_an_unknown_parent_falls_back_and_is_held() {
         (On::Sub(stranger, 3), "ignore waiting"),
         (On::Sub(stranger, 0), "ignore held"),
         (On::Canonical(plain(11)), "ignore canonical"),
-        (On::Canonical(CanonicalBlock { hash: B256::repeat_byte(9), ..plain(11) }), "open 5 head"),
+        (On::Canonical(CanonicalBlock { hash: B256::repeat_byte(9), ..plain(11) }), "open 5"),
     ]);
     history(steps);
 }
@@ -263,12 +269,12 @@ fn a_builder_that_begins_a_block_anew_replaces_it_and_what_is_on_it() {
     let (a, mut steps) = begun();
     let again = on_canonical(11, 9);
     steps.extend([
-        (On::Sub(a.next(1, 2), 0), "open 2 ahead"),
-        (On::Sub(again, 0), "replace 11 Restart, open 9 head"),
+        (On::Sub(a.next(1, 2), 0), "open 2"),
+        (On::Sub(again, 0), "replace 11 Restart, open 9"),
         (On::Sub(a, 2), "ignore stale"),
         (On::Sub(a, 0), "ignore stale"),
         (On::Sub(again, 1), "extend 9.1"),
-        (changed(again.sub(0), |sub| sub.diff.gas_used += 1), "replace 11 Restart, open 9 head"),
+        (changed(again.sub(0), |sub| sub.diff.gas_used += 1), "replace 11 Restart, open 9"),
         (On::Sub(again, 1), "extend 9.1"),
     ]);
     history(steps);
@@ -280,8 +286,8 @@ fn a_block_that_follows_one_that_was_begun_anew_stands_on_the_new_one() {
     let b = a.next(1, 2);
     let c = a.next(1, 3);
     steps.extend([
-        (On::Sub(b, 0), "open 2 ahead"),
-        (On::Sub(c, 0), "replace 12 Restart, open 3 ahead"),
+        (On::Sub(b, 0), "open 2"),
+        (On::Sub(c, 0), "replace 12 Restart, open 3"),
         (On::Sub(b, 1), "ignore stale"),
     ]);
     history(steps);
@@ -292,10 +298,10 @@ fn a_canonical_block_that_differs_replaces_all_that_was_ahead() {
     let (a, mut steps) = begun();
     let b = a.next(1, 2);
     steps.extend([
-        (On::Sub(b, 0), "open 2 ahead"),
+        (On::Sub(b, 0), "open 2"),
         (On::Canonical(plain(11)), "replace 11 Canonical, fall back mismatch"),
         (On::Sub(b, 1), "ignore stale"),
-        (On::Sub(on_canonical(12, 4), 0), "open 4 head"),
+        (On::Sub(on_canonical(12, 4), 0), "open 4"),
     ]);
     history(steps);
 }
@@ -306,7 +312,7 @@ fn a_canonical_block_that_came_before_its_last_sub_blocks_overtakes_them() {
     steps.extend([
         (On::Canonical(a.canonical(4)), "replace 11 Overtaken"),
         (On::Sub(a, 2), "ignore stale"),
-        (On::Sub(a.next(4, 2), 0), "open 2 head"),
+        (On::Sub(a.next(4, 2), 0), "open 2"),
     ]);
     assert_eq!(history(steps).problem(), None);
 }
@@ -317,7 +323,7 @@ fn canonical_blocks_that_jump_over_all_that_is_ahead_overtake_it() {
     steps.extend([
         (On::Canonical(plain(20)), "replace 11 Overtaken"),
         (On::Sub(a, 2), "ignore stale"),
-        (On::Sub(on_canonical(21, 2), 0), "open 2 head"),
+        (On::Sub(on_canonical(21, 2), 0), "open 2"),
     ]);
     history(steps);
 }
@@ -327,9 +333,9 @@ fn the_child_of_what_is_ahead_retires_it() {
     let (a, mut steps) = begun();
     let b = a.next(1, 2);
     steps.extend([
-        (On::Sub(b, 0), "open 2 ahead"),
+        (On::Sub(b, 0), "open 2"),
         (On::Canonical(b.next(0, 3).canonical(0)), "retire 11, retire 12"),
-        (On::Sub(b.next(0, 3).next(0, 4), 0), "open 4 head"),
+        (On::Sub(b.next(0, 3).next(0, 4), 0), "open 4"),
     ]);
     history(steps);
 }
@@ -338,7 +344,7 @@ fn the_child_of_what_is_ahead_retires_it() {
 fn a_canonical_block_further_on_retires_those_before_it() {
     let (a, mut steps) = begun();
     let b = a.next(1, 2);
-    steps.extend([(On::Sub(b, 0), "open 2 ahead"), (On::Canonical(b.canonical(0)), "retire 11, retire 12")]);
+    steps.extend([(On::Sub(b, 0), "open 2"), (On::Canonical(b.canonical(0)), "retire 11, retire 12")]);
     history(steps);
 }
 
@@ -348,7 +354,7 @@ fn another_branch_below_what_is_ahead_is_a_reorg() {
     let other = CanonicalBlock { hash: B256::repeat_byte(8), ..plain(10) };
     steps.extend([
         (On::Canonical(other), "fall back reorg"),
-        (On::Sub(Built { number: 11, name: 4, parent: B256::repeat_byte(8) }, 0), "open 4 head"),
+        (On::Sub(Built { number: 11, name: 4, parent: B256::repeat_byte(8) }, 0), "open 4"),
     ]);
     history(steps);
 
@@ -364,7 +370,7 @@ fn a_head_that_is_told_again_changes_nothing() {
     steps.extend([
         (On::Canonical(plain(10)), "ignore canonical"),
         (On::Canonical(a.canonical(1)), "retire 11"),
-        (On::Sub(a.next(1, 2), 0), "open 2 head"),
+        (On::Sub(a.next(1, 2), 0), "open 2"),
         (On::Canonical(plain(10)), "ignore canonical"),
         (On::Sub(a.next(1, 2), 1), "extend 2.1"),
     ]);
@@ -379,11 +385,11 @@ fn no_more_blocks_are_kept_ahead_than_allowed() {
         (b, b.next(0, 3), b.next(0, 3).next(0, 4), b.next(0, 3).next(0, 4).next(0, 5))
     };
     steps.extend([
-        (On::Sub(b, 0), "open 2 ahead"),
-        (On::Sub(c, 0), "open 3 ahead"),
+        (On::Sub(b, 0), "open 2"),
+        (On::Sub(c, 0), "open 3"),
         (On::Sub(d, 0), "fall back upstream, ignore held"),
         (On::Sub(e, 0), "ignore held"),
-        (On::Canonical(c.canonical(0)), "open 4 head, open 5 ahead"),
+        (On::Canonical(c.canonical(0)), "open 4, open 5"),
     ]);
     history(steps);
 }
@@ -420,9 +426,9 @@ fn a_builder_that_gives_no_state_roots_is_matched_by_what_is_in_its_blocks() {
     let b = Built { number: 12, name: 2, parent: B256::repeat_byte(5) };
     let steps = [
         (On::Canonical(plain(10)), "ignore canonical"),
-        (no_root(a, 0), "open 1 head"),
+        (no_root(a, 0), "open 1"),
         (no_root(a, 1), "extend 1.1"),
-        (no_root(b, 0), "open 2 ahead"),
+        (no_root(b, 0), "open 2"),
         (On::Canonical(sealed(1)), "retire 11"),
         (no_root(b, 1), "extend 2.1"),
     ];
@@ -430,16 +436,16 @@ fn a_builder_that_gives_no_state_roots_is_matched_by_what_is_in_its_blocks() {
     // The last sub-block was never received, so the next block was built on another state.
     let steps = [
         (On::Canonical(plain(10)), "ignore canonical"),
-        (no_root(a, 0), "open 1 head"),
-        (no_root(b, 0), "open 2 ahead"),
+        (no_root(a, 0), "open 1"),
+        (no_root(b, 0), "open 2"),
         (On::Canonical(sealed(1)), "replace 11 Canonical, fall back mismatch"),
     ];
     history(steps);
     // The next block was built on another block with the same content.
     let steps = [
         (On::Canonical(plain(10)), "ignore canonical"),
-        (no_root(a, 0), "open 1 head"),
-        (no_root(a.next(0, 2), 0), "open 2 ahead"),
+        (no_root(a, 0), "open 1"),
+        (no_root(a.next(0, 2), 0), "open 2"),
         (On::Canonical(sealed(0)), "retire 11, replace 12 Canonical, fall back mismatch"),
     ];
     history(steps);
@@ -451,7 +457,47 @@ fn what_the_caller_cannot_do_falls_back() {
     let mut rules = history(steps);
     assert_eq!(words(&rules.fail(FeedProblem::Execution)), "fall back execution");
     assert_eq!(words(&apply(&mut rules, On::Sub(a, 2))), "ignore waiting");
-    assert_eq!(words(&apply(&mut rules, On::Sub(a, 0))), "open 1 head");
+    assert_eq!(words(&apply(&mut rules, On::Sub(a, 0))), "open 1");
+}
+
+#[test]
+fn a_message_that_may_be_missing_costs_nothing_if_the_next_is_the_one_that_was_due() {
+    let (a, mut steps) = begun();
+    let b = a.next(2, 2);
+    steps.extend([
+        (On::Missed, ""),
+        (On::Sub(a, 1), "ignore duplicate"),
+        (On::Sub(a, 2), "extend 1.2"),
+        // The next block names the one before it, so that nothing of that is missing.
+        (On::Missed, ""),
+        (On::Sub(b, 0), "open 2"),
+        (On::Missed, ""),
+        (On::Sub(b, 2), "fall back gap"),
+    ]);
+    history(steps);
+}
+
+#[test]
+fn a_block_whose_end_may_be_missing_is_not_built_on() {
+    // The builder computes no hashes, so that the block may have more sub-blocks than have arrived.
+    let no_root = |built: Built, index| changed(built.sub(index), |flashblock| flashblock.diff.state_root = B256::ZERO);
+    let a = on_canonical(11, 1);
+    let steps = [
+        (On::Canonical(plain(10)), "ignore canonical"),
+        (no_root(a, 0), "open 1"),
+        (On::Missed, ""),
+        (no_root(a.next(0, 2), 0), "fall back gap, ignore held"),
+    ];
+    history(steps);
+    // A block that is begun anew has a parent that was complete.
+    let steps = [
+        (On::Canonical(plain(10)), "ignore canonical"),
+        (no_root(a, 0), "open 1"),
+        (no_root(a.next(0, 2), 0), "open 2"),
+        (On::Missed, ""),
+        (no_root(a.next(0, 3), 0), "replace 12 Restart, open 3"),
+    ];
+    history(steps);
 }
 
 #[test]
@@ -461,7 +507,7 @@ fn nothing_is_given_out_before_a_canonical_block_is_known() {
         (On::Sub(a, 3), "ignore waiting"),
         (On::Sub(a, 0), "ignore held"),
         (On::Canonical(plain(9)), "ignore canonical"),
-        (On::Canonical(plain(10)), "open 1 head"),
+        (On::Canonical(plain(10)), "open 1"),
     ];
     history(steps);
 }
@@ -476,19 +522,14 @@ struct PreconfirmedByCaller {
 impl PreconfirmedByCaller {
     fn act(&mut self, action: &Action) {
         match action {
-            Action::Open { flashblock, parent } => {
-                let number = flashblock.base.as_ref().unwrap().block_number;
-                let below = match parent {
-                    Parent::Canonical => {
-                        assert!(self.blocks.is_empty(), "{self:?}");
-                        self.head.unwrap()
-                    }
-                    Parent::PreConfirmed => self.blocks.last().unwrap().0,
-                };
-                assert_eq!((flashblock.index, number), (0, below + 1), "{self:?}");
-                self.blocks.push((number, flashblock.payload_id, 1));
+            Action::Open { number, flashblock } => {
+                assert_eq!(*number, flashblock.base.as_ref().unwrap().block_number);
+                let below = self.blocks.last().map_or_else(|| self.head.unwrap(), |last| last.0);
+                assert_eq!((flashblock.index, *number), (0, below + 1), "{self:?}");
+                self.blocks.push((*number, flashblock.payload_id, 1));
             }
-            Action::Extend { flashblock } => {
+            Action::Extend { number, flashblock } => {
+                assert_eq!(*number, self.blocks.last().unwrap().0);
                 let (_, id, subs) = self.blocks.last_mut().unwrap();
                 assert_eq!((flashblock.payload_id, flashblock.index), (*id, *subs));
                 *subs += 1;
@@ -522,6 +563,7 @@ fn events() -> impl Strategy<Value = On> {
         2 => (10u64..16).prop_map(|number| On::Canonical(plain(number))),
         2 => (built, 0u64..4).prop_map(|(built, index)| On::Canonical(built.canonical(index))),
         1 => Just(On::Disconnected),
+        2 => Just(On::Missed),
     ]
 }
 
@@ -548,6 +590,6 @@ proptest! {
         let held: usize = rules.ahead.iter().flat_map(|block| &block.held).map(|sub| sub.size).sum();
         prop_assert!(held <= 8_000);
         apply(&mut rules, On::Canonical(plain(100)));
-        prop_assert_eq!(words(&apply(&mut rules, On::Sub(on_canonical(101, 1), 0))), "open 1 head");
+        prop_assert_eq!(words(&apply(&mut rules, On::Sub(on_canonical(101, 1), 0))), "open 1");
     }
 }

@@ -1,0 +1,101 @@
+//! What differs between a pre-confirmed block and its builder's word, or the canonical block: kept for people to read.
+
+use std::time::SystemTime;
+
+use alloy_consensus::transaction::Recovered;
+use alloy_primitives::B256;
+
+use super::{Live, LiveError, PreConfirmed};
+use crate::{chain::ChainTx, feed::upstream::UpstreamBlock, state::Divergence};
+
+impl Live {
+    /// Keeps the difference between a sub-block and its builder's word. Other errors are no differences.
+    pub(super) fn diverged(&self, block: u64, index: Option<u64>, error: &LiveError) {
+        if let LiveError::Mismatch { what, computed, told, transaction } = error {
+            self.keep(Divergence {
+                at: SystemTime::now(),
+                block,
+                index,
+                transaction: *transaction,
+                field: (*what).to_owned(),
+                computed: computed.clone(),
+                announced: told.clone(),
+            });
+        }
+    }
+
+    /// Keeps the difference between a canonical block and the same block as it was pre-confirmed. A block that became
+    /// canonical with more transactions than had been pre-confirmed does not differ, unless all were: `is_complete`.
+    pub(super) fn note_difference(&self, block: &UpstreamBlock, is_complete: bool) {
+        let Some(made) = self.made().find(|made| made.number == block.number()) else { return };
+        let own = made.transaction_hashes(&self.feed.snapshots.newest());
+        let told: Vec<B256> = block.transactions.iter().map(|tx: &Recovered<ChainTx>| *tx.tx_hash()).collect();
+        let is_prefix = told.starts_with(&own);
+        let difference = match made.environment_difference(&block.header) {
+            Some(difference) => difference,
+            None if is_prefix && !is_complete => return,
+            None if !is_prefix => {
+                let at = own.iter().zip(&told).take_while(|(own, told)| own == told).count();
+                let name = |hash: Option<&B256>| hash.map_or_else(|| "none".to_owned(), ToString::to_string);
+                let (computed, announced) = (name(own.get(at)), name(told.get(at)));
+                let transaction = own.get(at).copied();
+                let field = format!("transactions[{at}]");
+                return self.keep(Divergence {
+                    at: SystemTime::now(),
+                    block: made.number,
+                    index: None,
+                    transaction,
+                    field,
+                    computed,
+                    announced,
+                });
+            }
+            None => {
+                let (receipts, gas_used) = made.outcome(&self.feed.snapshots.newest());
+                match super::canonical::check(block, gas_used, &receipts) {
+                    Err(error) => return self.diverged(made.number, None, &error),
+                    Ok(()) => return,
+                }
+            }
+        };
+        let (field, computed, announced) = difference;
+        self.keep(Divergence {
+            at: SystemTime::now(),
+            block: made.number,
+            index: None,
+            transaction: None,
+            field: field.to_owned(),
+            computed,
+            announced,
+        });
+    }
+
+    fn keep(&self, divergence: Divergence) {
+        let Divergence { block, field, computed, announced, .. } = &divergence;
+        tracing::warn!(block, field, computed, announced, "what was pre-confirmed is not what the chain does");
+        self.feed.snapshots.divergences.push(divergence);
+    }
+}
+
+impl PreConfirmed {
+    /// Returns the first field of the environment that differs in `header`: its name, the own value, and the other one.
+    pub(super) fn environment_difference(
+        &self,
+        header: &alloy_consensus::Header,
+    ) -> Option<(&'static str, String, String)> {
+        let own = &self.header;
+        macro_rules! compare {
+            ($($field:ident $name:literal),*) => {
+                $(if own.$field != header.$field {
+                    return Some(($name, format!("{:?}", own.$field), format!("{:?}", header.$field)));
+                })*
+            };
+        }
+        compare!(
+            parent_hash "parentHash", beneficiary "miner", timestamp "timestamp", gas_limit "gasLimit",
+            base_fee_per_gas "baseFeePerGas", mix_hash "mixHash", parent_beacon_block_root "parentBeaconBlockRoot",
+            extra_data "extraData"
+        );
+        None
+    }
+}
