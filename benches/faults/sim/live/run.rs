@@ -325,8 +325,12 @@ impl LiveWorld {
             _ => {}
         }
         if self.mutant == LiveMutant::OtherTransactions {
-            // The sub-block claims to be of another block's transactions.
+            // The sub-block is of another block's transactions, and nothing that it tells gives that away.
             payload.diff.transactions.pop();
+            payload.diff.gas_used = 0;
+            payload.diff.receipts_root = B256::ZERO;
+            payload.diff.logs_bloom = Default::default();
+            payload.metadata.new_account_balances.clear();
         }
         if self.lies.contains(&block.hash) {
             // True balances would give a lie away.
