@@ -130,6 +130,11 @@ impl Live {
                 Ok(())
             }
         };
+        self.step(done);
+    }
+
+    /// Ends a step of catching up: an error ends the path.
+    fn step(&mut self, done: Result<(), LiveError>) {
         if done.is_err() {
             self.catch_up.path.clear();
         }
@@ -216,8 +221,7 @@ impl Live {
         let number = block.number();
         let parent = self.feed.snapshots.load().select(Selector::Hash(block.header.parent_hash)).ok();
         let Some(parent) = parent.filter(|parent| parent.open.is_none()) else {
-            self.catch_up.path.clear();
-            self.followed(Err(LiveError::Gone(number)));
+            self.step(Err(LiveError::Gone(number)));
             return None;
         };
         let about = about(&block.header, &block.transactions);
@@ -241,10 +245,7 @@ impl Live {
         self.act(actions, Instant::now());
         if let Some(done) = retired {
             let done = self.finish(block, &parent, Ok(done), None, true);
-            if done.is_err() || self.catch_up.path.is_empty() {
-                self.followed(done);
-            }
-            self.queue.look_for_parent();
+            self.step(done);
             return None;
         }
         if confirmed && is_applied {

@@ -25,6 +25,14 @@ use crate::{
 
 /// A contract that stores its first word of input in slot 0 and logs it as a topic.
 pub const STORE: Address = Address::repeat_byte(0xc0);
+/// Contracts that read 2, 3 and 6 slots, of which each names the next. The first is the first word of the input.
+pub const CHASES: [(Address, usize); 3] =
+    [(Address::repeat_byte(0xc2), 2), (Address::repeat_byte(0xc3), 3), (Address::repeat_byte(0xc6), 6)];
+/// The number of chains of slots that those contracts can follow.
+pub const TRAILS: u64 = 1_100;
+/// A token without checks: moves the second word of the input from the caller's balance, in the slot of its address, to
+/// the balance of the first word, and logs both.
+pub const TOKEN: Address = Address::repeat_byte(0x70);
 /// The recipient of ether in tests.
 pub const SOMEBODY: Address = Address::repeat_byte(0x11);
 /// The id of the OP-stack chain.
@@ -71,14 +79,27 @@ impl Built {
     }
 
     fn genesis(config: Value) -> Self {
-        let genesis: Genesis = serde_json::from_value(json!({
-            "config": config,
-            "alloc": {
-                dev_signers().unwrap()[0].address().to_string(): {"balance": "0x56bc75e2d63100000"},
-                dev_signers().unwrap()[1].address().to_string(): {"balance": "0x56bc75e2d63100000"},
+        let ether = json!({"balance": "0x56bc75e2d63100000"});
+        let mut senders = serde_json::Map::new();
+        for signer in dev_signers().unwrap() {
+            senders.insert(signer.address().to_string(), ether.clone());
+        }
+        for (address, reads) in CHASES {
+            let slots = (0..TRAILS).flat_map(|trail| (0..reads as u64).map(move |at| trail_slot(trail) + at));
+            let storage: serde_json::Map<String, Value> =
+                slots.map(|slot| (word(slot).to_string(), json!(word(slot + 1)))).collect();
+            let code = format!("0x5f35{}5000", "54".repeat(reads));
+            senders.insert(address.to_string(), json!({"balance": "0x0", "code": code, "storage": storage}));
+        }
+        let mut alloc = json!({
                 L1_BLOCK.to_string(): {"balance": "0x0", "code": "0x00", "storage": ATTRIBUTED.storage()},
                 STORE.to_string(): {"balance": "0x0", "code": "0x5f35805f555f5fa100"},
-            },
+                TOKEN.to_string(): {"balance": "0x0", "code": TOKEN_CODE},
+        });
+        alloc.as_object_mut().unwrap().append(&mut senders);
+        let genesis: Genesis = serde_json::from_value(json!({
+            "config": config,
+            "alloc": alloc,
             "difficulty": "0x0", "gasLimit": "0x1c9c380", "nonce": "0x0", "timestamp": "0x65000000",
             "extraData": "0x01000000fa0000000600000000000f4240", "baseFeePerGas": "0x3b9aca00",
             "mixHash": B256::ZERO, "coinbase": Address::ZERO,
@@ -170,6 +191,17 @@ impl Built {
         count.checked_sub(1).map_or(nothing, |at| self.cumulative[at])
     }
 
+    /// Returns what the builder would send if it told no receipts root, no bloom and no gas.
+    pub fn untold(&self, split: &[usize]) -> Vec<OpFlashblockPayload> {
+        let mut payloads = self.flashblocks(split);
+        for payload in &mut payloads {
+            payload.diff.gas_used = 0;
+            payload.diff.receipts_root = B256::ZERO;
+            payload.diff.logs_bloom = Bloom::ZERO;
+        }
+        payloads
+    }
+
     /// Returns a balance after the block.
     pub fn balance(&self, address: Address) -> U256 {
         self.block.state.get(&address).map(|account| account.balance).unwrap_or_default()
@@ -202,6 +234,29 @@ pub fn transfer(chain_id: u64, nonce: u64, value: u64) -> ChainTx {
 pub fn store(chain_id: u64, nonce: u64, word: u64) -> ChainTx {
     sent_by(0, chain_id, nonce, STORE, 0, U256::from(word).to_be_bytes::<32>().into())
 }
+
+/// Signs a transaction that follows a trail of slots in one of [`CHASES`].
+pub fn chase(who: usize, chain_id: u64, nonce: u64, contract: Address, trail: u64) -> ChainTx {
+    sent_by(who, chain_id, nonce, contract, 0, word(trail_slot(trail)).into())
+}
+
+/// Returns the first slot of a trail. Those of other contracts' first slots are not among them.
+const fn trail_slot(trail: u64) -> u64 {
+    (trail + 1) << 8
+}
+
+fn word(value: u64) -> B256 {
+    U256::from(value).into()
+}
+
+/// Signs a transfer of [`TOKEN`].
+pub fn token(who: usize, chain_id: u64, nonce: u64, to: Address, amount: u64) -> ChainTx {
+    let input = [to.into_word(), word(amount)].concat();
+    sent_by(who, chain_id, nonce, TOKEN, 0, input.into())
+}
+
+/// CALLER: sload(caller) - amount; sload(to) + amount; log of the amount with both as topics.
+const TOKEN_CODE: &str = "0x602035803354033355805f3554015f35555f525f353360205fa200";
 
 fn deposit(number: u64, salt: u8) -> ChainTx {
     let mut source_hash = B256::repeat_byte(salt);

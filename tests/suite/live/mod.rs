@@ -3,6 +3,7 @@
 mod built;
 mod faults;
 mod flags;
+mod late;
 mod reorgs;
 mod rise;
 mod rules;

@@ -67,6 +67,8 @@ struct NodeState {
     /// The fault, and the number of requests it still applies to.
     fault: Mutex<Option<(Fault, usize)>>,
     delay: Mutex<Duration>,
+    /// The additional delay of requests for a method.
+    slow: Mutex<BTreeMap<&'static str, Duration>>,
     lie: Mutex<Option<Lie>>,
     access_lists: Mutex<Option<AccessLists>>,
     /// Whether requests with an EIP-1898 block hash are rejected.
@@ -127,6 +129,7 @@ impl SmallUpstream {
             heads: broadcast::Sender::new(4_096),
             fault: Mutex::default(),
             delay: Mutex::default(),
+            slow: Mutex::default(),
             lie: Mutex::default(),
             access_lists: Mutex::default(),
             no_hashes: AtomicBool::new(false),
@@ -189,6 +192,11 @@ impl SmallUpstream {
     /// Delays every answer by this much.
     pub fn delay(&self, delay: Duration) {
         *lock(&self.shared.delay) = delay;
+    }
+
+    /// Delays the answers of one method by this much more.
+    pub fn slow(&self, method: &'static str, delay: Duration) {
+        lock(&self.shared.slow).insert(method, delay);
     }
 
     /// Changes results: `lie` gets the method, the params and the true result, and returns the result to send.
@@ -414,7 +422,8 @@ impl NodeState {
         });
         let wave = reads_state.then(|| lock(&self.waves).ask());
         let fault = self.next_fault();
-        let delay = *lock(&self.delay);
+        let slow = requests.iter().filter_map(|request| lock(&self.slow).get(method(request).as_str()).copied()).max();
+        let delay = *lock(&self.delay) + slow.unwrap_or_default();
         if !delay.is_zero() {
             tokio::time::sleep(delay).await;
         }

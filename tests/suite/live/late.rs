@@ -1,0 +1,352 @@
+//! Sub-blocks that are late: each is applied, and the feed says how far it lags.
+//!
+//! `PRESIM_SUB_BLOCKS=1000` plays as many sub-blocks in each of the measured cases and prints their lags.
+
+use std::{
+    collections::BTreeMap,
+    env,
+    time::{Duration, Instant},
+};
+
+use alloy_primitives::{Address, U256};
+use op_alloy::rpc_types_engine::OpFlashblockPayload;
+use presim::state::{FeedProblem, SnapshotId};
+use serde_json::json;
+use tokio_tungstenite::tungstenite::Message;
+
+use super::{
+    built::{Built, CHASES, OP_CHAIN, SOMEBODY, chase, sent_by, token, transfer},
+    feed, head, health, serve, start, until,
+};
+use crate::{
+    support::{BOUND, TestNode},
+    upstream::{FlashblocksServer, SmallUpstream, UpstreamChain},
+};
+
+/// The time between two sub-blocks of a builder.
+const EVERY: Duration = Duration::from_millis(200);
+
+/// A node, and the servers that it follows.
+struct Stage {
+    upstream: SmallUpstream,
+    server: FlashblocksServer,
+    node: TestNode,
+    first: Built,
+}
+
+impl Stage {
+    async fn new(flags: &[&str]) -> Self {
+        let first = Built::op_stack();
+        let upstream = serve(&[&first]).await;
+        let server = FlashblocksServer::start().await;
+        let url = server.url();
+        let node = start(&upstream.url(), &first.config, &[&["--flashblocks", url.as_str()], flags].concat()).await;
+        server.connected(1).await;
+        Self { upstream, server, node, first }
+    }
+
+    /// Sends blocks as a builder does, cut into sub-blocks of `split` transactions, one each `every`. A block becomes
+    /// canonical when the first sub-block of the next has been sent. Returns the time from each sub-block's sending to its
+    /// snapshot, in order.
+    async fn play(&self, blocks: &[Built], split: &[usize], every: Duration) -> Vec<Duration> {
+        let snapshots = self.node.node.snapshots().clone();
+        let last = (blocks.last().expect("a block").number(), split.len() as u32 - 1);
+        let seen = tokio::spawn(async move {
+            let (mut changes, mut seen, mut at) = (snapshots.changes(), BTreeMap::new(), SnapshotId::default());
+            while !seen.contains_key(&last) {
+                let published = snapshots.load();
+                for snapshot in published.snapshots_after(at) {
+                    if snapshot.open.is_some() {
+                        seen.entry((snapshot.header().number, snapshot.index())).or_insert_with(Instant::now);
+                    }
+                    at = snapshot.id;
+                }
+                drop(published);
+                if !seen.contains_key(&last) {
+                    changes.changed().await.expect("the node publishes");
+                }
+            }
+            seen
+        });
+        let (mut sent, mut clock) = (BTreeMap::new(), tokio::time::interval(every));
+        for (at, block) in blocks.iter().enumerate() {
+            for payload in block.flashblocks(split) {
+                clock.tick().await;
+                sent.insert((block.number(), payload.index as u32), Instant::now());
+                self.server.send(&payload);
+                if payload.index == 0 && at > 0 {
+                    self.upstream.push(blocks[at - 1].block.clone());
+                }
+            }
+        }
+        let seen = tokio::time::timeout(BOUND, seen).await.expect("the last sub-block is applied in time");
+        let seen = seen.expect("no panic");
+        sent.into_iter()
+            .map(|(place, sent)| {
+                let seen = seen.get(&place).unwrap_or_else(|| panic!("sub-block {place:?} is not applied"));
+                seen.saturating_duration_since(sent)
+            })
+            .collect()
+    }
+
+    /// Checks that nothing was dropped since the start.
+    fn never_fell(&self) {
+        for problem in FeedProblem::ALL.into_iter().filter(|problem| *problem != FeedProblem::Connecting) {
+            let name = format!("presim_feed_fallbacks_total{{reason=\"{}\"}}", problem.as_str());
+            assert_eq!(self.node.metric(&name), 0.0, "{problem:?}");
+        }
+    }
+}
+
+/// Returns the number of sub-blocks of a measured case.
+fn sub_blocks(usual: usize) -> usize {
+    env::var("PRESIM_SUB_BLOCKS").map_or(usual, |set| set.parse().expect("PRESIM_SUB_BLOCKS: a number"))
+}
+
+fn print(what: &str, mut lags: Vec<Duration>) -> Duration {
+    lags.sort_unstable();
+    let at = |share: f64| lags[((lags.len() - 1) as f64 * share).round() as usize];
+    println!("{what}: {} sub-blocks, lag p50 {:?}, p99 {:?}, most {:?}", lags.len(), at(0.5), at(0.99), at(1.0));
+    at(0.99)
+}
+
+/// Builds blocks that follow a trail of slots in each of `subs` sub-blocks, each by an account's next nonce.
+fn chases(first: &Built, contract: Address, subs: usize, count: usize) -> Vec<Built> {
+    let mut blocks: Vec<Built> = Vec::new();
+    for block in 0..count {
+        let txs = (0..subs).map(|sub| {
+            let at = (block * subs + sub) as u64;
+            chase(0, OP_CHAIN, at, contract, at)
+        });
+        let next = blocks.last().unwrap_or(first).next(txs.collect(), 1);
+        blocks.push(next);
+    }
+    blocks
+}
+
+/// One transaction a sub-block, the deposit beside the first.
+const SINGLE: [usize; 5] = [2, 1, 1, 1, 1];
+
+#[tokio::test(flavor = "multi_thread")]
+async fn sub_blocks_whose_state_takes_several_round_trips_are_all_applied() {
+    for (contract, reads) in CHASES {
+        for ms in [5, 50] {
+            let stage = Stage::new(&[]).await;
+            stage.upstream.delay(Duration::from_millis(ms));
+            let count = if reads == 6 && ms == 50 { sub_blocks(10).div_ceil(SINGLE.len()) } else { 2 };
+            let blocks = chases(&stage.first, contract, SINGLE.len(), count);
+            let lags = stage.play(&blocks, &SINGLE, EVERY).await;
+            print(&format!("an upstream {ms} ms away, {reads} dependent reads"), lags);
+            stage.never_fell();
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn canonical_blocks_that_come_slowly_hold_up_no_sub_block() {
+    let stage = Stage::new(&[]).await;
+    let blocks = chases(&stage.first, CHASES[0].0, SINGLE.len(), 4);
+    stage.upstream.slow("eth_getBlockByHash", Duration::from_millis(1_500));
+    let lags = stage.play(&blocks, &SINGLE, EVERY).await;
+    print("an upstream that takes 1.5 s for a block", lags);
+    stage.never_fell();
+    stage.upstream.push(blocks[3].block.clone());
+    head(&stage.node, blocks[3].hash()).await;
+    assert_eq!(stage.node.metric("presim_preconfirmed_total{outcome=\"canonical\"}"), 4.0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_feed_that_is_late_says_how_late_and_serves_the_newest_there_is() {
+    let stage = Stage::new(&[]).await;
+    let blocks = chases(&stage.first, CHASES[2].0, SINGLE.len(), 1);
+    let payloads = blocks[0].flashblocks(&SINGLE);
+    stage.server.send(&payloads[0]);
+    let number = blocks[0].number();
+    until(&stage.node, "the first", |published| published.newest.header().number == number).await;
+    // What the next sub-blocks read never comes.
+    stage.upstream.delay(BOUND * 4);
+    stage.server.send(&payloads[1]);
+    stage.server.send(&payloads[2]);
+    until(&stage.node, "late", |published| published.feed.lag().is_some_and(|lag| lag.waiting == 2)).await;
+    let (status, document, freshness) = health(&stage.node).await;
+    let place = format!("block={number}, index=0, ");
+    assert!(freshness.contains(&place) && freshness.contains(", feed=lagging, lag_ms="), "{freshness}");
+    assert!(freshness.contains(", lag_sub_blocks=2, verified=full"), "{freshness}");
+    assert!(status == 200 || document["ageMs"].as_u64() > Some(1_000), "{document}");
+    assert_eq!((&document["lagSubBlocks"], &document["lagCause"]), (&json!(2), &json!("upstream")), "{document}");
+    let told = stage.node.result("/", "presim_snapshot", json!([])).await;
+    assert_eq!((&told["feed"], &told["reason"], &told["lagSubBlocks"]), (&json!("lagging"), &json!("upstream"), &json!(2)));
+    assert!(told["lagMs"].as_u64() >= Some(200), "{told}");
+    assert_eq!(stage.node.metric("presim_feed_state{state=\"lagging\"}"), 1.0);
+    // The gauges follow within a tenth of a second.
+    let shown = async {
+        let mut clock = tokio::time::interval(Duration::from_millis(20));
+        while stage.node.metric("presim_feed_lag_sub_blocks") != 2.0 {
+            clock.tick().await;
+        }
+    };
+    tokio::time::timeout(BOUND, shown).await.expect("the gauges show it in time");
+    assert!(stage.node.metric("presim_feed_lag_seconds") > 0.1);
+    let block = stage.node.result("/", "eth_getBlockByNumber", json!(["pending", false])).await;
+    assert_eq!(block["number"], json!(format!("{number:#x}")));
+    // The canonical block does not wait for ever.
+    stage.upstream.well();
+    stage.upstream.push(blocks[0].block.clone());
+    head(&stage.node, blocks[0].hash()).await;
+    feed(&stage.node, None).await;
+    stage.never_fell();
+}
+
+/// An upstream that answers for another chain must not look like a reorg.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_upstream_of_another_chain_is_an_error_that_is_shown() {
+    let stage = Stage::new(&[]).await;
+    let next = stage.first.next(vec![transfer(OP_CHAIN, 0, 5)], 1);
+    let payloads = next.flashblocks(&[2]);
+    stage.server.send(&payloads[0]);
+    until(&stage.node, "the first", |published| published.newest.open.is_some()).await;
+    let other = Built::ethereum();
+    let others = vec![other.next(vec![], 7), other.next(vec![], 7).next(vec![], 8)];
+    stage.upstream.lie(|method, _, result| if method == "eth_chainId" { json!("0x7ab7") } else { result });
+    stage.upstream.change(|chain| *chain = UpstreamChain::new(others.iter().map(|one| one.block.clone()).collect()));
+    feed(&stage.node, Some(FeedProblem::OtherChain)).await;
+    let (status, document, _) = health(&stage.node).await;
+    assert_eq!((status, &document["cause"]), (503, &json!("other_chain")), "{document}");
+    assert_eq!(stage.node.metric("presim_reorgs_total"), 0.0);
+    // The sub-blocks of its own chain are not followed meanwhile, because their state cannot be asked for.
+    stage.server.send(&payloads[0]);
+    let balance = stage.node.result("/", "eth_getBalance", json!([SOMEBODY, "pending"])).await;
+    assert_eq!(balance, "0x0");
+    // It comes back.
+    stage.upstream.well();
+    let (first, one) = (stage.first.block.clone(), next.block.clone());
+    stage.upstream.change(|chain| *chain = UpstreamChain::new(vec![first]));
+    stage.upstream.push(one);
+    head(&stage.node, next.hash()).await;
+    let balance = stage.node.result("/", "eth_getBalance", json!([SOMEBODY, "latest"])).await;
+    assert_eq!(balance, "0x5");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stream_that_is_cut_and_does_not_come_back_is_given_up() {
+    let stage = Stage::new(&["--flashblocks-silent-ms", "1000"]).await;
+    let next = stage.first.next(vec![transfer(OP_CHAIN, 0, 5)], 1);
+    stage.server.send(&next.flashblocks(&[1, 1])[0]);
+    until(&stage.node, "the first", |published| published.newest.open.is_some()).await;
+    stage.server.refuse(true);
+    stage.server.drop_connections();
+    until(&stage.node, "late", |published| {
+        published.feed.lag().is_some_and(|lag| lag.cause == FeedProblem::Disconnected) && published.newest.open.is_some()
+    })
+    .await;
+    feed(&stage.node, Some(FeedProblem::Disconnected)).await;
+    assert!(stage.node.node.snapshots().newest().open.is_none());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn junk_in_the_middle_costs_nothing_but_itself() {
+    let stage = Stage::new(&[]).await;
+    let blocks = chases(&stage.first, CHASES[0].0, SINGLE.len(), 2);
+    for block in &blocks {
+        for payload in block.flashblocks(&SINGLE) {
+            stage.server.send_message(Message::binary(vec![0xff; 40]));
+            stage.server.send(&payload);
+            stage.server.send_message(Message::text("{\"type\":\"keepalive\"}"));
+        }
+    }
+    let last = (blocks[1].number(), 4);
+    until(&stage.node, "the last", |published| (published.newest.header().number, published.newest.index()) == last).await;
+    stage.never_fell();
+    assert_eq!(stage.node.metric("presim_flashblocks_total{outcome=\"unreadable\"}"), 20.0);
+    assert_eq!(stage.node.metric("presim_flashblocks_total{outcome=\"applied\"}"), 10.0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_the_builder_tells_is_checked_at_each_sub_block_and_said() {
+    let stage = Stage::new(&[]).await;
+    let blocks = chases(&stage.first, CHASES[0].0, SINGLE.len(), 1);
+    let number = blocks[0].number();
+    let (told, untold) = (blocks[0].flashblocks(&SINGLE), blocks[0].untold(&SINGLE));
+    let gas_only = |index: usize| {
+        let mut payload: OpFlashblockPayload = untold[index].clone();
+        payload.diff.gas_used = told[index].diff.gas_used;
+        payload.metadata.new_account_balances.clear();
+        payload
+    };
+    let without_metadata = |index: usize| {
+        let mut json = serde_json::to_value(&untold[index]).expect("JSON");
+        json["metadata"] = json!({});
+        json
+    };
+    let steps = [(json!(told[0]), "full"), (json!(gas_only(1)), "partial"), (without_metadata(2), "none"), (json!(told[3]), "full")];
+    for (index, (payload, expected)) in steps.into_iter().enumerate() {
+        stage.server.send_json(&payload);
+        until(&stage.node, "applied", |published| {
+            let newest = &published.newest;
+            newest.open.is_some() && (newest.header().number, newest.index() as usize) == (number, index)
+        })
+        .await;
+        let (_, _, freshness) = health(&stage.node).await;
+        assert!(freshness.ends_with(&format!("verified={expected}")), "{index}: {freshness}");
+        let told = stage.node.result("/", "presim_snapshot", json!([])).await;
+        assert_eq!(told["verified"], expected, "{index}");
+    }
+    let mut lie = told[4].clone();
+    lie.diff.receipts_root = told[3].diff.receipts_root;
+    stage.server.send(&lie);
+    feed(&stage.node, Some(FeedProblem::Mismatch)).await;
+    let known = stage.node.node.snapshots().divergences.newest_first();
+    assert_eq!((known.len(), known[0].block, known[0].index, known[0].field.as_str()), (1, number, Some(4), "receipts_root"));
+    assert_eq!(known[0].announced, lie.diff.receipts_root.to_string());
+    assert_eq!(known[0].computed, told[4].diff.receipts_root.to_string());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_canonical_block_with_other_transactions_is_a_divergence() {
+    let stage = Stage::new(&[]).await;
+    let own = stage.first.next(vec![transfer(OP_CHAIN, 0, 5), transfer(OP_CHAIN, 1, 6)], 1);
+    let other = stage.first.next(vec![transfer(OP_CHAIN, 0, 5), transfer(OP_CHAIN, 1, 7)], 1);
+    stage.server.send(&own.flashblocks(&[3])[0]);
+    until(&stage.node, "applied", |published| published.newest.open.is_some()).await;
+    stage.upstream.push(other.block.clone());
+    head(&stage.node, other.hash()).await;
+    let known = stage.node.node.snapshots().divergences.newest_first();
+    assert_eq!((known.len(), known[0].block, known[0].index), (1, own.number(), None));
+    assert_eq!((known[0].field.as_str(), known[0].transaction), ("transactions[2]", Some(own.tx_hash(2))));
+    assert_eq!(known[0].announced, other.tx_hash(2).to_string());
+    assert_eq!(stage.node.metric("presim_preconfirmed_total{outcome=\"replaced\"}"), 1.0);
+    assert_eq!(stage.node.result("/", "eth_getBalance", json!([SOMEBODY, "pending"])).await, "0xc");
+}
+
+/// Sub-blocks of 100 transfers and token calls, warm.
+#[tokio::test(flavor = "multi_thread")]
+async fn busy_sub_blocks_are_applied_in_order() {
+    const SUBS: usize = 4;
+    let stage = Stage::new(&[]).await;
+    let count = sub_blocks(8).div_ceil(SUBS);
+    let mut blocks: Vec<Built> = Vec::new();
+    let mut nonces = [0; 10];
+    for _ in 0..count {
+        let txs = (0..SUBS * 100).map(|at| {
+            let who = at % 10;
+            nonces[who] += 1;
+            let nonce = nonces[who] - 1;
+            let to = Address::repeat_byte(0x20 + (at % 37) as u8);
+            if at / 10 % 2 == 0 {
+                sent_by(who, OP_CHAIN, nonce, to, 1, Default::default())
+            } else {
+                token(who, OP_CHAIN, nonce, to, 3)
+            }
+        });
+        let next = blocks.last().unwrap_or(&stage.first).next(txs.collect(), 1);
+        blocks.push(next);
+    }
+    let every = if env::var_os("PRESIM_SUB_BLOCKS").is_some() { Duration::from_millis(50) } else { EVERY };
+    let lags = stage.play(&blocks, &[101, 100, 100, 100], every).await;
+    print("100 transfers and token calls a sub-block", lags);
+    stage.never_fell();
+    let recipient = Address::repeat_byte(0x20);
+    let balance = stage.node.result("/", "eth_getBalance", json!([recipient, "pending"])).await;
+    assert_eq!(balance, json!(blocks.last().expect("a block").balance(recipient)));
+    assert!(blocks.last().expect("a block").balance(recipient) > U256::ZERO);
+}
