@@ -39,7 +39,7 @@ use crate::{
     },
     rpc::{
         Access, AccessConfig, Awake, Backend, CPU_DMA_LATENCY, Filters, Front, FrontActor, IoMemory, IoThreads,
-        MetricsAccess, RequestLimits, Serve, ServerConfig, ShapeLimits, StateCompletion, Stop, Subscriptions,
+        ForwardedMethods, MetricsAccess, RequestLimits, Serve, ServerConfig, ShapeLimits, StateCompletion, Stop, Subscriptions,
         SyncTimeouts, Testing, Waiters, WatchLimits, Watches, announce,
     },
     state::{CodeCache, Snapshots},
@@ -384,7 +384,18 @@ impl Actors {
             Front::new(backend, snapshots.clone(), executor, waiters, watches, &metrics).with_testing(testing);
         if let Some(beside) = &beside {
             let (fetcher, rounds) = (beside.fetcher.clone(), config.live.upstream_rounds as usize);
-            front = front.with_remote(StateCompletion { fetcher, rounds, snapshots });
+            front = front.with_remote(StateCompletion {
+                fetcher,
+                rounds,
+                snapshots,
+                has_natives: beside.remote.has_natives(),
+                forwarded: ForwardedMethods(config.live.forward.clone()),
+                executed: metrics.counter(
+                    "presim_executed_by_upstream_total",
+                    "Requests that the upstream executed, because they reach a native contract of the chain.",
+                    &[],
+                ),
+            });
             tokio::spawn(beside.clone().keep_up(RemoteGauges::new(&metrics)));
         }
         let front = Arc::new(front);

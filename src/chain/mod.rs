@@ -9,6 +9,7 @@ mod keccak;
 mod known;
 mod l1;
 mod op_stack;
+mod natives;
 mod ordered;
 mod receipt;
 mod schedule;
@@ -22,6 +23,7 @@ pub use deployment_proxy::{DEPLOYMENT_PROXY, DEPLOYMENT_PROXY_CODE, deployment_a
 pub use genesis::genesis_block;
 pub use header::{Attributes, BlockTotals, gas_limit_towards};
 pub use l1::{L1Cost, L1Params};
+pub use natives::Natives;
 pub use op_stack::ChainSpecError;
 pub use ordered::ordered_roots;
 pub use receipt::{ChainReceipt, ChainReceiptBuilder};

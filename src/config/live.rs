@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use alloy_primitives::Address;
 use clap::Args;
 use url::Url;
 
@@ -74,6 +75,14 @@ pub struct LiveConfig {
     /// but the known state is dropped and fetched anew.
     #[arg(long, env = "PRESIM_UPSTREAM_EXECUTE_MS", value_name = "MS", default_value_t = 1_000, value_parser = clap::value_parser!(u64).range(0..=600_000))]
     pub upstream_execute_ms: u64,
+    /// Methods that presim does not have and that go to the upstream, separated by commas; a name may end in `*`. List reads
+    /// only.
+    #[arg(long, env = "PRESIM_FORWARD", value_name = "NAMES", value_delimiter = ',', default_value = "optimism_*,base_*", value_parser = parse_forwarded)]
+    pub forward: Vec<String>,
+    /// Addresses of native contracts that the chain's nodes have and presim does not, separated by commas, beside those that
+    /// presim knows. A run that reaches one goes to the upstream.
+    #[arg(long, env = "PRESIM_NATIVE", value_name = "ADDRESSES", value_delimiter = ',')]
+    pub native: Vec<Address>,
     /// Milliseconds that the newest sub-block may lag behind its arrival. Beyond the bound, `pending` is canonical until the
     /// next block begins. 0 sets no bound: `pending` is the newest sub-block that is executed, however late it is.
     #[arg(long, env = "PRESIM_MAX_LAG_MS", value_name = "MS", default_value_t = 0, value_parser = clap::value_parser!(u64).range(0..=600_000))]
@@ -118,6 +127,14 @@ fn parse_endpoint(text: &str) -> Result<Endpoint, String> {
         Err(error) if text.contains("://") => Err(error.to_string()),
         _ if text.contains('/') || text.ends_with(".ipc") => Ok(Endpoint::Ipc(text.into())),
         _ => Err("expected a URL like http://127.0.0.1:8545, or the path of an IPC socket".to_owned()),
+    }
+}
+
+fn parse_forwarded(text: &str) -> Result<String, String> {
+    let name = text.strip_suffix('*').unwrap_or(text);
+    match !name.is_empty() && name.chars().all(|char| char.is_ascii_alphanumeric() || char == '_') {
+        true => Ok(text.to_owned()),
+        false => Err("expected the name of a method, like optimism_syncStatus, or the beginning of one, like optimism_*".to_owned()),
     }
 }
 

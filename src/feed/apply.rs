@@ -155,7 +155,7 @@ pub fn scout(
         let Some(tx) = transactions.get(*index) else { continue };
         // The transaction is only looked at: its errors are found when its turn comes.
         let _ = executor.execute(tx);
-        let found = executor.overlay().take_missed();
+        let found = executor.overlay().take_missed().without_native();
         if !found.is_empty() {
             still.push(*index);
             missed.extend(found);

@@ -12,7 +12,7 @@ use tokio::{runtime::Runtime, time::Instant};
 
 use super::start::{Start, read_genesis};
 use crate::{
-    chain::{BlockHashes, ChainSpec, Family},
+    chain::{BlockHashes, ChainSpec, Family, Natives},
     config::{Config, Endpoint},
     feed::{
         flashblocks::{self, FlashblockSequence},
@@ -182,7 +182,8 @@ pub async fn begin(
     };
     let receipts = told_receipts(&upstream, &head, soon()).await;
     let (number, hash) = (head.number(), head.hash());
-    let remote = RemoteState::new(most, number, hash);
+    let natives = Natives::of(spec.chain_id(), &live.native);
+    let remote = RemoteState::with_natives(most, number, hash, natives);
     let view = remote.newest().ok_or_else(|| eyre!("the cache lost its first block"))?;
     if let Some(image) = image {
         remote.import(&view, image, codes);

@@ -55,6 +55,15 @@ pub struct RequestRunner {
     pub(super) remote: Option<Arc<StateCompletion>>,
 }
 
+/// The answer to a request, up to the end of its result.
+#[derive(Debug)]
+pub struct Answered {
+    /// The JSON.
+    pub text: Vec<u8>,
+    /// Whether the upstream executed the request, because it reaches a native contract of the chain.
+    pub by_upstream: bool,
+}
+
 /// Permits to wait for receipts. Waiting holds no worker: each publication wakes the task, which looks for its receipt.
 #[derive(Debug)]
 pub struct Waiters {
@@ -171,8 +180,9 @@ impl Front {
     /// # Errors
     ///
     /// Returns the error that answers the request instead.
-    pub async fn answer(&self, request: Request) -> Result<Vec<u8>, RpcError> {
+    pub async fn answer(&self, request: Request) -> Result<Answered, RpcError> {
         let (arrived, method) = (Instant::now(), request.method);
+        let mut by_upstream = false;
         let answer = match (method.handler, &self.runner.remote) {
             (Handler::Subscribe | Handler::Unsubscribe, _) => Self::subscribe(&request),
             // Boxed, because rare futures are large and would be moved with every request.
@@ -184,13 +194,40 @@ impl Front {
             (Handler::Run(run), Some(remote)) if method.upstream != UpstreamUse::Unasked => {
                 Box::pin(self.run_beside(remote, run, request)).await
             }
+            (Handler::Run(run), Some(remote)) if remote.has_natives => {
+                Box::pin(self.run_or_forward(remote, run, request, &mut by_upstream)).await
+            }
             (Handler::Run(run), _) => self.run(run, request).await,
         };
         let outcome = answer.as_ref().map_or_else(RpcError::outcome, |_| Outcome::Ok);
         self.counts[method.index][outcome as usize]
             .get_or_init(|| Counted::new(&self.metrics, method.name, outcome))
             .count(arrived);
-        answer
+        answer.map(|text| Answered { text, by_upstream })
+    }
+
+    /// Runs a request on a chain with native contracts. If the run reaches one, the upstream executes the request.
+    async fn run_or_forward(
+        &self,
+        remote: &StateCompletion,
+        run: Runs,
+        request: Request,
+        by_upstream: &mut bool,
+    ) -> Result<Vec<u8>, RpcError> {
+        match self.run(run, request.clone()).await {
+            Err(RpcError::Native(native)) => {
+                let mut out = begin(&request.id, "result");
+                remote.execute(native, &request, &mut out).await?;
+                *by_upstream = true;
+                Ok(out)
+            }
+            answered => answered,
+        }
+    }
+
+    /// Returns the upstream that answers a method which presim does not have, if one does.
+    pub(super) fn forwards(&self, method: &str) -> Option<&StateCompletion> {
+        self.runner.remote.as_deref().filter(|remote| remote.forwarded.has(method))
     }
 
     /// Runs a request, and asks the upstream if presim cannot answer it.

@@ -194,8 +194,8 @@ impl Door {
         match self.read(request.into_body()).await {
             Ok((body, held)) => {
                 let published = service.front.published();
-                let Reply { text, single } = session.answer(body, held, &published, None).await;
-                respond(text, single.then_some(&published))
+                let Reply { text, single, by_upstream } = session.answer(body, held, &published, None).await;
+                respond(text, single.then_some((&published, by_upstream)))
             }
             Err((status, error)) => refuse_to(client, status, error),
         }
@@ -386,7 +386,7 @@ fn health(published: &Published, upstream: Option<UpstreamState>, failure: Optio
         }
     }
     out.extend_from_slice(format!(",\"ageMs\":{age}}}").as_bytes());
-    let mut response = respond(out, Some(published));
+    let mut response = respond(out, Some((published, false)));
     *response.status_mut() = status;
     response
 }

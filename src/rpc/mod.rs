@@ -51,7 +51,7 @@ pub use front::{Front, Waiters};
 pub use io::IoThreads;
 pub use memory::{AnswerRoom, IoMemory};
 pub use methods::{Backend, Handler, MethodRoute, RequestLimits, Run, SyncTimeouts};
-pub use remote::StateCompletion;
+pub use remote::{ForwardedMethods, StateCompletion};
 pub use request::{Caller, Request};
 pub use server::{FrontActor, MetricsAccess, Serve, ServerConfig, Stop, serve_metrics};
 pub use service::{Reply, ReplyLimits, Session};

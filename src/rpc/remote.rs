@@ -3,13 +3,15 @@
 use std::sync::Arc;
 
 use alloy_eips::RpcBlockHash;
-use alloy_primitives::{B256, keccak256};
+use alloy_primitives::{Address, B256, keccak256};
 use serde_json::value::RawValue;
+use tokio::time::Instant;
 
 use super::{error::RpcError, hex::SlotKey, request::Request, wire};
 use crate::{
     feed::upstream::{Ask, FetchError, Fetcher, Hints, UpstreamError},
     state::{Missed, Published, Snapshots},
+    telemetry::Counter,
 };
 
 /// The completion of state that requests need and the cache does not have.
@@ -21,7 +23,30 @@ pub struct StateCompletion {
     pub rounds: usize,
     /// The published snapshots, for a newer one.
     pub snapshots: Arc<Snapshots>,
+    /// Whether the chain has native contracts, so that a run may have to be executed by the upstream.
+    pub has_natives: bool,
+    /// The methods that presim does not have and that the upstream answers.
+    pub forwarded: ForwardedMethods,
+    /// Counts the runs that the upstream executed.
+    pub executed: Counter,
 }
+
+/// The names of methods that are forwarded, each possibly with a `*` at its end.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ForwardedMethods(pub Vec<String>);
+
+impl ForwardedMethods {
+    /// Returns whether a method is forwarded.
+    pub fn has(&self, method: &str) -> bool {
+        self.0.iter().any(|name| match name.strip_suffix('*') {
+            Some(prefix) => method.starts_with(prefix),
+            None => name == method,
+        })
+    }
+}
+
+/// The methods that an upstream can execute in place of a run, with the block in their second parameter.
+const EXECUTED: [&str; 4] = ["eth_call", "eth_estimateGas", "eth_createAccessList", "eth_simulateV1"];
 
 impl StateCompletion {
     /// Fetches the state that a run of `request` has missed, for the `round`th time, so that it can run again. Returns
@@ -37,6 +62,9 @@ impl StateCompletion {
         missed: &Missed,
         request: &Request,
     ) -> Result<Option<Arc<Published>>, RpcError> {
+        if let Some(native) = missed.native() {
+            return Err(RpcError::Native(native));
+        }
         let hints = (round == 1).then(|| Hints::of(&request.params));
         if round > self.rounds {
             return Err(FetchError::Rounds(self.rounds).into());
@@ -77,6 +105,60 @@ impl StateCompletion {
             self.fetcher.upstream().one(answer, request.ticket.deadline().into()).await.map_err(upstream_error)?;
         out.extend_from_slice(answer.get().as_bytes());
         Ok(())
+    }
+
+    /// Has the upstream execute a request whose run reaches `native`, at the block that the request names.
+    ///
+    /// # Errors
+    ///
+    /// Returns -32000 if the upstream cannot execute it: it is another method, or on a state that no block has. Returns
+    /// the upstream's error as the dialect has it.
+    pub(super) async fn execute(&self, native: Address, request: &Request, out: &mut Vec<u8>) -> Result<(), RpcError> {
+        let (method, dialect) = (request.method.name, request.caller.dialect);
+        let cannot = |why: &str| {
+            let text = RpcError::Native(native).with_message(|text| format!("{text}, nor can the upstream for it: {why}"));
+            Err(text)
+        };
+        if !EXECUTED.contains(&method) {
+            return cannot("expected eth_call, eth_estimateGas, eth_createAccessList or, on /standard, eth_simulateV1");
+        }
+        if method == "eth_simulateV1" && !dialect.state_roots {
+            return cannot("the upstream answers eth_simulateV1 in the standard dialect: expected a request to /standard");
+        }
+        let (params, selector) = wire::parse_at_block(&request.params)?;
+        let snapshot = request.published.select(selector)?;
+        let Some(view) = snapshot.world.remote().filter(|_| snapshot.world.is_unchanged_remote()) else {
+            return cannot("the block being built has changes that no block of the upstream has yet: expected latest");
+        };
+        let params = wire::with_block(params, view.hash());
+        let ask = Ask::new(method, &params, |answer| Ok::<Box<RawValue>, _>(answer.to_owned()));
+        match self.fetcher.upstream().one(ask, request.ticket.deadline().into()).await {
+            Ok(answer) => out.extend_from_slice(answer.get().as_bytes()),
+            Err(UpstreamError::Refused { code: 3, data: Some(data), .. }) => {
+                let data = serde_json::from_str(&data).map_err(|error| RpcError::new(-32603, error.to_string()))?;
+                return Err((dialect.revert)(data));
+            }
+            Err(error) => return Err(upstream_error(error)),
+        }
+        self.executed.increment(1);
+        Ok(())
+    }
+
+    /// Forwards a method that presim does not have, and returns the upstream's result.
+    ///
+    /// # Errors
+    ///
+    /// Returns the upstream's error.
+    pub(super) async fn forward_unknown(
+        &self,
+        method: &str,
+        params: &str,
+        deadline: Instant,
+    ) -> Result<Box<RawValue>, RpcError> {
+        let params = RawValue::from_string(params.to_owned());
+        let params = params.map_err(|error| RpcError::params(format!("params: {error}")))?;
+        let ask = Ask::new(method.to_owned(), &params, |answer| Ok::<Box<RawValue>, _>(answer.to_owned()));
+        self.fetcher.upstream().one(ask, deadline).await.map_err(upstream_error)
     }
 
     /// Forwards a signed transaction to the upstream, and returns its hash.
@@ -127,7 +209,13 @@ impl StateCompletion {
 /// Returns the upstream's error, with its code and text if it has answered.
 fn upstream_error(error: UpstreamError) -> RpcError {
     match error {
-        UpstreamError::Refused { code, message, .. } => RpcError::new(i32::try_from(code).unwrap_or(-32000), message),
+        UpstreamError::Refused { code, message, data, .. } => {
+            let code = i32::try_from(code).unwrap_or(-32000);
+            match data.and_then(|data| RawValue::from_string(data).ok()) {
+                Some(data) => RpcError::with_data(code, message, data),
+                None => RpcError::new(code, message),
+            }
+        }
         error => FetchError::from(error).into(),
     }
 }

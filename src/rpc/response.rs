@@ -64,12 +64,13 @@ impl Body for AnswerBody {
     }
 }
 
-/// Returns a response with a JSON body. A response to a request names the newest snapshot at its arrival.
-pub(super) fn respond(body: impl Into<Bytes>, published: Option<&Published>) -> HttpResponse {
+/// Returns a response with a JSON body. A response to a request names the newest snapshot at its arrival, and whether the
+/// upstream executed the request.
+pub(super) fn respond(body: impl Into<Bytes>, published: Option<(&Published, bool)>) -> HttpResponse {
     let mut response = Response::new(AnswerBody::new(body));
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    if let Some(freshness) = published.and_then(freshness) {
+    if let Some(freshness) = published.and_then(|(published, by_upstream)| freshness(published, by_upstream)) {
         headers.insert("x-presim-snapshot", freshness);
     }
     response
@@ -83,7 +84,7 @@ pub(super) fn refuse(status: StatusCode, error: RpcError) -> HttpResponse {
 }
 
 /// Returns the header with the newest snapshot, for answers to a single request.
-fn freshness(published: &Published) -> Option<HeaderValue> {
+fn freshness(published: &Published, by_upstream: bool) -> Option<HeaderValue> {
     let newest = &published.newest;
     let mut text = Vec::with_capacity(128);
     let mut decimal = itoa::Buffer::new();
@@ -105,5 +106,8 @@ fn freshness(published: &Published) -> Option<HeaderValue> {
     }
     text.extend_from_slice(b", verified=");
     text.extend_from_slice(newest.verified.as_str().as_bytes());
+    if by_upstream {
+        text.extend_from_slice(b", execution=upstream");
+    }
     HeaderValue::from_maybe_shared(Bytes::from(text)).ok()
 }

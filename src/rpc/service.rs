@@ -32,9 +32,10 @@ use serde_json::value::RawValue;
 use super::{
     encode,
     error::RpcError,
-    front::Front,
+    front::{Answered, Front},
     memory::{AnswerRoom, HeldBytes},
     methods::MethodRoute,
+    remote::StateCompletion,
     request::{Caller, Request, begin},
     subscriptions::Starting,
 };
@@ -69,6 +70,8 @@ pub struct Reply {
     pub text: Bytes,
     /// Whether it answers a single request and not a batch.
     pub single: bool,
+    /// Whether the upstream executed that request.
+    pub by_upstream: bool,
 }
 
 /// The requests of one message. All of them run on the snapshot at its arrival.
@@ -85,11 +88,16 @@ struct Message {
 pub struct Encoded {
     text: Vec<u8>,
     held: HeldBytes,
+    /// Whether the upstream executed the request.
+    by_upstream: bool,
 }
 
 /// An encoded answer in the extensions of a [`MethodResponse`].
 #[derive(Clone, Debug)]
-struct EncodedAnswer(Bytes);
+struct EncodedAnswer {
+    text: Bytes,
+    by_upstream: bool,
+}
 
 impl Session {
     /// Answers a message, whose bytes are `held` until its requests have run.
@@ -109,7 +117,8 @@ impl Session {
             let message = Message::new(self, published, starting);
             let params = params.map(|params| body.slice_ref(params.get()));
             let answer = message.run(&id, &method, params, AnswerRoom::of(held), None).await;
-            return Reply { text: answer.around(), single: true };
+            let by_upstream = answer.by_upstream;
+            return Reply { text: answer.around(), single: true, by_upstream };
         }
         // Boxed, because rare futures are large and would be moved with every request.
         Box::pin(self.answer_by_jsonrpsee(body, held, published, starting)).await
@@ -132,15 +141,15 @@ impl Session {
         let message = Carried(Message::new(self, published, starting));
         let mut response = call_with_service(request, most, u32::MAX, message).await;
         drop(held);
-        let text = match response.extensions_mut().remove::<EncodedAnswer>() {
-            Some(EncodedAnswer(text)) => text,
+        let EncodedAnswer { text, by_upstream } = match response.extensions_mut().remove::<EncodedAnswer>() {
+            Some(answer) => answer,
             None => {
                 let (id, error) = decided_before(&text, response, self.limits.max_batch).await;
                 let error = self.admit().err().unwrap_or(error);
-                self.failure(&id, error).around()
+                EncodedAnswer { text: self.failure(&id, error).around(), by_upstream: false }
             }
         };
-        Reply { text, single }
+        Reply { text, single, by_upstream }
     }
 
     /// Returns the answer to a text that is not JSON-RPC. It counts against the client's rate as a request does.
@@ -156,7 +165,7 @@ impl Session {
     /// Returns an answer that is always granted, because it is small or reports something that has been done.
     fn small(&self, text: Vec<u8>) -> Encoded {
         let held = self.caller.share.take_always(text.len());
-        Encoded { text, held }
+        Encoded { text, held, by_upstream: false }
     }
 
     fn admit(&self) -> Result<(), RpcError> {
@@ -228,7 +237,10 @@ impl Message {
         }
         let Some(method) = MethodRoute::by_name(name) else {
             session.front.count_unknown(parsed);
-            return session.failure(id, RpcError::method(name));
+            return match session.front.forwards(name) {
+                Some(remote) => Box::pin(self.forward(id, name, params.as_deref(), remote)).await,
+                None => session.failure(id, RpcError::method(name)),
+            };
         };
         if let Err(error) = session.front.check_testing(method) {
             session.front.count_unknown(parsed);
@@ -250,10 +262,11 @@ impl Message {
         };
         let answer = session.front.answer(request).await;
         let most = session.limits.max_response;
+        let by_upstream = answer.as_ref().is_ok_and(|answer| answer.by_upstream);
         let text = match answer {
-            Ok(mut answer) if answer.len() < most => {
-                answer.push(b'}');
-                answer
+            Ok(Answered { mut text, .. }) if text.len() < most => {
+                text.push(b'}');
+                text
             }
             Ok(_) => failure(id, encode::too_long(most)),
             Err(error) => {
@@ -274,7 +287,23 @@ impl Message {
         } else if !held.grow(more) {
             return session.failure(id, session.caller.share.memory().full("the answer", text.len()));
         }
-        Encoded { text, held }
+        Encoded { text, held, by_upstream }
+    }
+
+    /// Answers a method that presim does not have with the upstream's answer.
+    async fn forward(&self, id: &Id<'_>, name: &str, params: Option<&str>, remote: &StateCompletion) -> Encoded {
+        let session = &self.session;
+        let deadline = session.front.ticket(&session.caller).deadline();
+        match remote.forward_unknown(name, params.unwrap_or("[]"), deadline.into()).await {
+            Ok(result) if result.get().len() < session.limits.max_response => {
+                let mut text = begin(id, "result");
+                text.extend_from_slice(result.get().as_bytes());
+                text.push(b'}');
+                session.small(text)
+            }
+            Ok(_) => session.failure(id, encode::too_long(session.limits.max_response)),
+            Err(error) => session.failure(id, error),
+        }
     }
 
     /// Runs the entries of a batch concurrently, and joins their answers in order.
@@ -321,7 +350,7 @@ impl Message {
         let length: usize = answers.iter().map(|answer| answer.text.len()).sum();
         let mut joined = self.session.small(Vec::new());
         joined.text.reserve_exact(length + answers.len() + 1);
-        for (index, Encoded { text, held }) in answers.into_iter().enumerate() {
+        for (index, Encoded { text, held, .. }) in answers.into_iter().enumerate() {
             joined.text.push(if index == 0 { b'[' } else { b',' });
             joined.text.extend_from_slice(&text);
             joined.held.absorb(held);
@@ -393,7 +422,8 @@ impl Encoded {
 impl From<Encoded> for MethodResponse {
     fn from(encoded: Encoded) -> Self {
         let mut extensions = Extensions::new();
-        extensions.insert(EncodedAnswer(encoded.around()));
+        let by_upstream = encoded.by_upstream;
+        extensions.insert(EncodedAnswer { text: encoded.around(), by_upstream });
         Self::notification().with_extensions(extensions)
     }
 }

@@ -362,6 +362,11 @@ impl Overlay {
             None => self.base.remote_of(&entry.now.address),
         };
         let Some(view) = view.cloned() else { return };
+        if view.state().is_native(&entry.now.address) {
+            self.missed.borrow_mut().reach(entry.now.address);
+            self.meter.stop(Stopped::TooLong);
+            self.meter.look();
+        }
         let (address, cell) = (entry.now.address, view.cell(&entry.now.address));
         if is_partial.is_none() {
             match cell.as_ref().and_then(|cell| view.info_of(cell)) {

@@ -197,6 +197,7 @@ impl Live {
             if let Some(error) = stretch.failed {
                 return Err(LiveError::Transaction { index: begun.executed, problem: error.to_string() });
             }
+            LiveError::unless_native(&stretch.missed)?;
             if !stretch.missed.is_empty() {
                 first.begun = Some(begun);
                 return Ok(Progress::Missed(stretch.missed));

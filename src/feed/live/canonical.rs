@@ -5,14 +5,14 @@
 
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 
-use alloy_consensus::{Header, transaction::Recovered};
+use alloy_consensus::Header;
 use alloy_primitives::{B256, Sealed};
 use futures::{FutureExt, future::LocalBoxFuture};
 use tokio::time::Instant;
 
 use super::{Live, LiveChain, LiveError};
 use crate::{
-    chain::{BlockBody, BlockHashes, ChainReceipt, ChainTx, SealedBlock, receipts_root_and_bloom},
+    chain::{BlockBody, BlockHashes, ChainReceipt, SealedBlock, receipts_root_and_bloom},
     feed::{
         apply::{close, extend_known, open_block_with, scout, stand_on},
         flashblocks::{Action, CanonicalBlock},
@@ -193,7 +193,7 @@ impl Live {
                 self.feed.snapshots.go_back(fork.number(), FeedState::Degraded(FeedProblem::Reorg));
                 self.set(FeedState::Degraded(FeedProblem::Reorg));
                 if path.is_empty() {
-                    let actions = self.judge(&about(&fork.header, &fork.body().transactions));
+                    let actions = self.judge(&about(&fork.header, fork.transaction_hashes().unwrap_or_default()));
                     self.act(actions, Instant::now());
                 }
             }
@@ -224,7 +224,7 @@ impl Live {
             self.step(Err(LiveError::Gone(number)));
             return None;
         };
-        let about = about(&block.header, &block.transactions);
+        let about = about(&block.header, block.transaction_hashes());
         let confirmed = self.flashblocks.as_ref().is_some_and(|source| source.rules.confirms(&about));
         let is_applied = !self.queue.has(number);
         if confirmed && !is_applied {
@@ -333,9 +333,8 @@ impl Live {
         let newest = self.feed.snapshots.newest();
         let (receipts, gas_used) = ahead.outcome(&newest);
         // The same gas and receipts are not enough: a transfer of another value has them too.
-        let told = block.transactions.iter().map(|tx| *tx.tx_hash());
         let is_same = ahead.environment_difference(&block.header).is_none()
-            && ahead.transaction_hashes(&newest).into_iter().eq(told)
+            && ahead.transaction_hashes(&newest) == block.transaction_hashes()
             && check(block, gas_used, &receipts).is_ok();
         if !is_same {
             return None;
@@ -359,7 +358,7 @@ impl Live {
 
     /// Starts again at a block without known ancestors.
     fn begin_anew(&mut self, block: UpstreamBlock, receipts: Option<Vec<ChainReceipt>>) {
-        let actions = self.judge(&about(&block.header, &block.transactions));
+        let actions = self.judge(&about(&block.header, block.transaction_hashes()));
         let view = self.chain.remote.restart(block.number(), block.hash());
         let mut hashes = BlockHashes::default();
         if let Some(parent) = block.number().checked_sub(1) {
@@ -448,11 +447,15 @@ impl LiveChain {
         if time.is_zero() || block.has_ommers {
             return Err(LiveError::Late(time));
         }
+        if let Some(foreign) = &block.foreign {
+            return Err(LiveError::ForeignType { index: foreign.index, kind: foreign.kind });
+        }
         let view = self.remote.view(parent.head.number(), parent.head_hash());
         // The state right after the parent, without the pre-confirmed blocks on it.
         let view = view.ok_or(LiveError::Gone(parent.head.number()))?;
         let on = stand_on(World::on(view), parent.head.clone(), parent.hashes.clone());
         let fetch = async |missed, hints| {
+            LiveError::unless_native(&missed)?;
             let fetched = tokio::time::timeout_at(began + time, self.clone().fetch(missed, hints)).await;
             fetched.map_err(|_| LiveError::Late(time))?.map_err(LiveError::from)
         };
@@ -505,20 +508,24 @@ impl LiveChain {
         Ok(ImportedBlock { changes: changes.to_vec(), receipts: closed.receipts, pre_confirmed: None })
     }
 
-    /// Returns the receipts of a block that is not executed here, as the upstream has them.
+    /// Returns the receipts of a block that is not executed here, as the upstream has them. `None` for a block whose
+    /// transactions are not known: the upstream is asked for both.
     async fn receipts(&self, block: &UpstreamBlock) -> Option<Vec<ChainReceipt>> {
+        if block.foreign.is_some() {
+            return None;
+        }
         told_receipts(self.fetcher.upstream(), block, Instant::now() + self.limits.wait).await
     }
 }
 
 /// Returns a canonical block as the rules of a stream want it.
-pub(super) fn about(header: &Sealed<Header>, transactions: &[Recovered<ChainTx>]) -> CanonicalBlock {
+pub(super) fn about(header: &Sealed<Header>, transactions: Vec<B256>) -> CanonicalBlock {
     CanonicalBlock {
         number: header.number,
         hash: header.hash(),
         parent_hash: header.parent_hash,
         receipts_root: header.receipts_root,
-        transactions: transactions.iter().map(|tx| *tx.tx_hash()).collect(),
+        transactions,
     }
 }
 

@@ -2,11 +2,10 @@
 
 use std::time::SystemTime;
 
-use alloy_consensus::transaction::Recovered;
 use alloy_primitives::B256;
 
 use super::{Live, LiveError, PreConfirmed};
-use crate::{chain::ChainTx, feed::upstream::UpstreamBlock, state::Divergence};
+use crate::{feed::upstream::UpstreamBlock, state::Divergence};
 
 impl Live {
     /// Keeps the difference between a sub-block and its builder's word. Other errors are no differences.
@@ -29,7 +28,7 @@ impl Live {
     pub(super) fn note_difference(&self, block: &UpstreamBlock, is_complete: bool) {
         let Some(made) = self.made().find(|made| made.number == block.number()) else { return };
         let own = made.transaction_hashes(&self.feed.snapshots.newest());
-        let told: Vec<B256> = block.transactions.iter().map(|tx: &Recovered<ChainTx>| *tx.tx_hash()).collect();
+        let told = block.transaction_hashes();
         let is_prefix = told.starts_with(&own);
         let difference = match made.environment_difference(&block.header) {
             Some(difference) => difference,

@@ -15,7 +15,7 @@ pub use self::canonical::{canonical_snapshot, told_receipts};
 use std::{sync::Arc, time::Duration};
 
 use alloy_evm::block::BlockExecutionError;
-use alloy_primitives::B256;
+use alloy_primitives::{Address, B256};
 use futures::{FutureExt, future::LocalBoxFuture};
 use tokio::time::Instant;
 
@@ -158,6 +158,17 @@ pub enum LiveError {
         /// The chain id now.
         told: u64,
     },
+    /// The block has a transaction of a type that presim does not know.
+    #[error("transaction {index} has the type {kind:#04x}, which presim does not know")]
+    ForeignType {
+        /// The transaction's index, from 0.
+        index: usize,
+        /// The type (EIP-2718).
+        kind: u8,
+    },
+    /// The block reaches a native contract of the chain.
+    #[error("it reaches {0}, a native contract of the chain, which presim cannot execute")]
+    Native(Address),
     /// A transaction cannot be executed.
     #[error("transaction {index}: {problem}")]
     Transaction {
@@ -188,6 +199,11 @@ impl LiveError {
         self
     }
 
+    /// Returns an error if what was missed is no state, but a native contract.
+    fn unless_native(missed: &Missed) -> Result<(), Self> {
+        missed.native().map_or(Ok(()), |native| Err(Self::Native(native)))
+    }
+
     /// Returns the feed's problem for this error.
     const fn problem(&self) -> FeedProblem {
         match self {
@@ -195,7 +211,7 @@ impl LiveError {
             Self::Late(_) => FeedProblem::TooLate,
             Self::OtherChain { .. } => FeedProblem::OtherChain,
             Self::Block(_) | Self::Mismatch { .. } => FeedProblem::Mismatch,
-            Self::Execution(_) | Self::Transaction { .. } | Self::Unread(_) => FeedProblem::Execution,
+            Self::Execution(_) | Self::Transaction { .. } | Self::Unread(_) | Self::Native(_) | Self::ForeignType { .. } => FeedProblem::Execution,
             Self::Gone(_) => FeedProblem::Reorg,
         }
     }
@@ -255,7 +271,7 @@ impl Live {
         if let Some(source) = &mut self.flashblocks {
             let head = self.feed.snapshots.load().head().clone();
             // Nothing is pre-confirmed yet, so there is no action to execute.
-            source.rules.canonical(&canonical::about(&head.header, &head.body().transactions));
+            source.rules.canonical(&canonical::about(&head.header, head.transaction_hashes().unwrap_or_default()));
         }
         self.catch_up.is_due = true;
         loop {

@@ -1,5 +1,7 @@
 //! Calls to an upstream: their batches, and the meaning of the answers and failures.
 
+use std::borrow::Cow;
+
 use std::{collections::HashMap, time::Duration};
 
 use alloy_json_rpc::{ErrorPayload, Id, Request, RequestPacket, ResponsePacket, ResponsePayload, SerializedRequest};
@@ -8,29 +10,32 @@ use serde_json::value::{RawValue, to_raw_value};
 
 /// A call, and the function that reads its result.
 pub struct Ask<T> {
-    pub(super) method: &'static str,
+    pub(super) method: MethodName,
     params: Box<RawValue>,
     read: Box<Read<T>>,
 }
+
+/// The name of a method, which a client chooses where its request is forwarded.
+pub type MethodName = Cow<'static, str>;
 
 type Read<T> = dyn Fn(&RawValue) -> Result<T, String> + Send + Sync;
 
 impl<T> Ask<T> {
     /// Creates a call of `method`. A result that `read` rejects is malformed, and the call is sent again.
     pub fn new(
-        method: &'static str,
+        method: impl Into<MethodName>,
         params: &impl serde::Serialize,
         read: impl Fn(&RawValue) -> Result<T, String> + Send + Sync + 'static,
     ) -> Self {
         // Serializing cannot fail, because the parameters are plain values.
         let params = to_raw_value(params).unwrap_or_else(|_| RawValue::NULL.to_owned());
-        Self { method, params, read: Box::new(read) }
+        Self { method: method.into(), params, read: Box::new(read) }
     }
 }
 
 impl<T: serde::de::DeserializeOwned + 'static> Ask<T> {
     /// Creates a call whose result is a `T`. A `null` is malformed unless `T` accepts it.
-    pub fn typed(method: &'static str, params: &impl serde::Serialize) -> Self {
+    pub fn typed(method: impl Into<MethodName>, params: &impl serde::Serialize) -> Self {
         Self::new(method, params, |result| {
             serde_json::from_str(result.get()).map_err(|error| format!("{error}: {}", cut(result.get())))
         })
@@ -44,17 +49,19 @@ pub enum UpstreamError {
     #[error("upstream: {method}: error {code}: {message}")]
     Refused {
         /// The method that was called.
-        method: &'static str,
+        method: MethodName,
         /// The code of the error.
         code: i64,
         /// The message of the error, shortened.
         message: String,
+        /// The data of the error, as JSON.
+        data: Option<String>,
     },
     /// The answer is malformed or cannot be right.
     #[error("upstream: {method}: {problem}")]
     Malformed {
         /// The method that was called.
-        method: &'static str,
+        method: MethodName,
         /// The problem with the answer.
         problem: String,
     },
@@ -62,7 +69,7 @@ pub enum UpstreamError {
     #[error("upstream: {method}: {problem}")]
     Unreachable {
         /// The method that was called.
-        method: &'static str,
+        method: MethodName,
         /// The cause of the failure.
         problem: String,
         /// The pause before a retry that the upstream asks for, if any.
@@ -104,7 +111,7 @@ pub(super) fn read<T>(asks: &[&Ask<T>], ids: &[Id], packet: ResponsePacket) -> V
         }
     }
     let read = |(ask, answer): (&&Ask<T>, Option<ResponsePayload>)| {
-        let method = ask.method;
+        let method = ask.method.clone();
         match answer {
             Some(ResponsePayload::Success(result)) => {
                 (ask.read)(&result).map_err(|problem| UpstreamError::Malformed { method, problem })
@@ -124,7 +131,7 @@ pub(super) fn read<T>(asks: &[&Ask<T>], ids: &[Id], packet: ResponsePacket) -> V
 /// Returns the calls as one batch, each with its id. A single call is not a batch.
 pub(super) fn packet<T>(asks: &[&Ask<T>], ids: &[Id]) -> RequestPacket {
     let serialized = |(ask, id): (&&Ask<T>, &Id)| -> Option<SerializedRequest> {
-        Request::new(ask.method, id.clone(), ask.params.clone()).serialize().ok()
+        Request::new(ask.method.clone(), id.clone(), ask.params.clone()).serialize().ok()
     };
     let mut requests: Vec<_> = asks.iter().zip(ids).filter_map(serialized).collect();
     match requests.pop() {
@@ -136,19 +143,21 @@ pub(super) fn packet<T>(asks: &[&Ask<T>], ids: &[Id]) -> RequestPacket {
     }
 }
 
-fn refusal(method: &'static str, error: &ErrorPayload) -> UpstreamError {
+fn refusal(method: MethodName, error: &ErrorPayload) -> UpstreamError {
     // The node may not have the block yet, because one of several nodes behind an address may be late.
     let is_late = error.code != -32601 && method.starts_with("eth_get") && error.message.contains("not found");
     if error.is_retry_err() || error.code == -32001 || is_late {
         let problem = format!("error {}: {}", error.code, cut(&error.message));
         return UpstreamError::Unreachable { method, problem, retry_after: None };
     }
-    UpstreamError::Refused { method, code: error.code, message: cut(&error.message) }
+    let data = error.data.as_ref().map(|data| data.get().to_owned());
+    UpstreamError::Refused { method, code: error.code, message: cut(&error.message), data }
 }
 
-pub(super) fn failure(method: &'static str, error: &TransportError) -> UpstreamError {
+pub(super) fn failure(method: MethodName, error: &TransportError) -> UpstreamError {
     let problem = text_of(error);
-    let unreachable = |retry_after| UpstreamError::Unreachable { method, problem: problem.clone(), retry_after };
+    let unreachable =
+        |retry_after| UpstreamError::Unreachable { method: method.clone(), problem: problem.clone(), retry_after };
     match error {
         RpcError::Transport(TransportErrorKind::HttpErrorWithRetryAfter { retry_after, .. }) => {
             unreachable(Some(*retry_after))

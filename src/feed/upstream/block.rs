@@ -25,6 +25,20 @@ pub struct UpstreamBlock {
     pub withdrawals: Option<Withdrawals>,
     /// Whether the block has uncles. Their headers are not part of the answer.
     pub has_ommers: bool,
+    /// The transactions as the upstream names them, if one has a type that presim does not know. Then `transactions` is
+    /// empty, and the block cannot be executed here.
+    pub foreign: Option<ForeignTransactions>,
+}
+
+/// The transactions of a block of which one has a type that presim does not know.
+#[derive(Clone, Debug)]
+pub struct ForeignTransactions {
+    /// The hashes of all transactions, in order.
+    pub hashes: Vec<B256>,
+    /// The index of the first unknown transaction.
+    pub index: usize,
+    /// Its type (EIP-2718).
+    pub kind: u8,
 }
 
 /// The reason why an upstream's answer is not the block that it claims to be.
@@ -83,14 +97,43 @@ impl UpstreamBlock {
     /// Returns [`BlockError::Field`], [`BlockError::Hashes`], [`BlockError::TxType`] or [`BlockError::Signature`] if
     /// that part of the answer is unusable.
     pub fn read(text: &str, family: Family) -> Result<Self, BlockError> {
-        match family {
-            Family::Ethereum => {
-                Self::of(parse::<Transaction<TxEnvelope>>(text)?, |tx| Ok(tx.inner.into_inner().into()))
-            }
+        let read = match family {
+            Family::Ethereum => parse::<Transaction<TxEnvelope>>(text)
+                .and_then(|block| Self::of(block, |tx| Ok(tx.inner.into_inner().into()))),
             Family::OpStack => {
                 let inner = |tx: op_alloy::rpc_types::Transaction| tx.inner.inner.into_inner().try_into();
-                Self::of(parse::<op_alloy::rpc_types::Transaction>(text)?, inner)
+                parse::<op_alloy::rpc_types::Transaction>(text).and_then(|block| Self::of(block, inner))
             }
+        };
+        read.or_else(|error| Self::foreign(text, family).ok_or(error))
+    }
+
+    /// Reads a block that has a transaction of an unknown type, as far as it can be read: the header and the transactions'
+    /// hashes. `None` if all types are known, so that the block has another problem.
+    fn foreign(text: &str, family: Family) -> Option<Self> {
+        let Block { header, uncles, transactions, withdrawals } = parse::<NamedTx>(text).ok()?;
+        let BlockTransactions::Full(transactions) = transactions else { return None };
+        let is_known = |tx: &NamedTx| match family {
+            Family::Ethereum => tx.kind.to::<u8>() <= u8::from(TxType::Eip7702),
+            Family::OpStack => [0, 1, 2, 4, DEPOSIT_TX_TYPE_ID].contains(&tx.kind.to::<u8>()),
+        };
+        let index = transactions.iter().position(|tx| !is_known(tx))?;
+        let kind = transactions.get(index)?.kind.to();
+        let hashes = transactions.iter().map(|tx| tx.hash).collect();
+        Some(Self {
+            header: Sealed::new_unchecked(header.inner, header.hash),
+            transactions: Vec::new(),
+            withdrawals,
+            has_ommers: !uncles.is_empty(),
+            foreign: Some(ForeignTransactions { hashes, index, kind }),
+        })
+    }
+
+    /// Returns the hashes of the transactions, in order.
+    pub fn transaction_hashes(&self) -> Vec<B256> {
+        match &self.foreign {
+            Some(foreign) => foreign.hashes.clone(),
+            None => self.transactions.iter().map(|tx| *tx.tx_hash()).collect(),
         }
     }
 
@@ -105,6 +148,9 @@ impl UpstreamBlock {
         let computed = header.hash_slow();
         if computed != self.hash() {
             return Err(BlockError::Hash { number, computed, told: self.hash() });
+        }
+        if self.foreign.is_some() {
+            return Ok(());
         }
         let computed = transactions_root(&self.transactions);
         if computed != header.transactions_root {
@@ -134,7 +180,7 @@ impl UpstreamBlock {
         let transactions = transactions.into_iter().map(inner).collect::<Result<Vec<_>, _>>()?;
         let transactions = recover(transactions).map_err(BlockError::Signature)?;
         let header = Sealed::new_unchecked(header.inner, header.hash);
-        Ok(Self { header, transactions, withdrawals, has_ommers: !uncles.is_empty() })
+        Ok(Self { header, transactions, withdrawals, has_ommers: !uncles.is_empty(), foreign: None })
     }
 }
 
@@ -156,6 +202,14 @@ fn parse<T: DeserializeOwned>(text: &str) -> Result<Block<T>, BlockError> {
     let mut json = serde_json::Deserializer::from_str(text);
     serde_path_to_error::deserialize(&mut json)
         .map_err(|error| BlockError::Field { field: error.path().to_string(), problem: error.inner().to_string() })
+}
+
+/// The fields of a transaction that every type has.
+#[derive(Debug, Deserialize)]
+struct NamedTx {
+    hash: B256,
+    #[serde(default, rename = "type")]
+    kind: U8,
 }
 
 /// The fields of a receipt that the receipt root of its block covers.
@@ -203,7 +257,7 @@ impl TryFrom<WireReceipt> for ChainReceipt {
 /// Returns [`UpstreamError::Malformed`] for an unknown block or malformed receipts, or errors of [`Upstream::all`].
 pub async fn receipts(upstream: &Upstream, hash: B256, deadline: Instant) -> Result<Vec<ChainReceipt>, UpstreamError> {
     const METHOD: &str = "eth_getBlockReceipts";
-    let malformed = |problem: String| UpstreamError::Malformed { method: METHOD, problem };
+    let malformed = |problem: String| UpstreamError::Malformed { method: METHOD.into(), problem };
     let json = upstream.receipts(hash, deadline).await?;
     let json = json.ok_or_else(|| malformed(format!("no block {hash}")))?;
     let receipts: Vec<WireReceipt> = serde_json::from_str(json.get()).map_err(|error| malformed(error.to_string()))?;

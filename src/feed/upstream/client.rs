@@ -17,7 +17,7 @@ use tokio::{
 use tower::Service;
 
 use super::{
-    ask::{Ask, UpstreamError, failure, nullable, packet, read, text_of},
+    ask::{Ask, MethodName, UpstreamError, failure, nullable, packet, read, text_of},
     http::Http,
 };
 use crate::telemetry::{Counter, Gauge, Histogram, Metrics};
@@ -196,7 +196,7 @@ impl Upstream {
     ///
     /// Returns the errors of [`all`](Self::all).
     pub async fn one<T: Send>(&self, ask: Ask<T>, deadline: Instant) -> Result<T, UpstreamError> {
-        let method = ask.method;
+        let method = ask.method.clone();
         let missing = || Err(UpstreamError::Malformed { method, problem: "no answer".to_owned() });
         self.all(vec![ask], deadline).await.pop().unwrap_or_else(missing)
     }
@@ -293,7 +293,7 @@ impl Upstream {
     /// Sends a batch once. Returns a result for each call, in order.
     async fn send<T>(&self, asks: &[&Ask<T>], deadline: Instant) -> Vec<Result<T, UpstreamError>> {
         let all_failed =
-            |error: &dyn Fn(&'static str) -> UpstreamError| asks.iter().map(|ask| Err(error(ask.method))).collect();
+            |error: &dyn Fn(MethodName) -> UpstreamError| asks.iter().map(|ask| Err(error(ask.method.clone()))).collect();
         let until = deadline.min(Instant::now() + self.config.timeout);
         let began = Instant::now();
         // Ids are unique, because nothing else tells the answers on a shared connection apart.

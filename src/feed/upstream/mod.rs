@@ -11,7 +11,7 @@ mod proof;
 mod wave;
 
 pub use ask::{Ask, UpstreamError};
-pub use block::{BlockError, UpstreamBlock, receipts, recover};
+pub use block::{BlockError, ForeignTransactions, UpstreamBlock, receipts, recover};
 pub use client::{Upstream, UpstreamConfig, UpstreamState};
 pub use fetch::{FetchError, Fetcher, FetcherConfig};
 pub use heads::Heads;

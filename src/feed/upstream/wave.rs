@@ -208,7 +208,7 @@ impl<'a> Wave<'a> {
                 }
                 [_, own] => {
                     let problem = format!("block {} is now {}, but was {}", own.number, own.hash, view.hash());
-                    learned.problem.get_or_insert(UpstreamError::Malformed { method: "eth_getBlockByNumber", problem });
+                    learned.problem.get_or_insert(UpstreamError::Malformed { method: "eth_getBlockByNumber".into(), problem });
                 }
                 _ => {}
             }
@@ -218,7 +218,7 @@ impl<'a> Wave<'a> {
             match proof::check(address, &proof, root, code, codes) {
                 Ok(values) => learned.values.extend(values),
                 Err(problem) => {
-                    learned.problem.get_or_insert(UpstreamError::Malformed { method: "eth_getProof", problem });
+                    learned.problem.get_or_insert(UpstreamError::Malformed { method: "eth_getProof".into(), problem });
                 }
             }
         }

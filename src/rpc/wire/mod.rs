@@ -54,11 +54,14 @@ pub use watch::{
 
 use std::{borrow::Cow, fmt};
 
-use alloy_primitives::U256;
+use alloy_eips::RpcBlockHash;
+use alloy_primitives::{B256, U256};
 use serde::{
     Deserialize, Deserializer,
     de::{DeserializeOwned, Error, MapAccess, Visitor, value::MapAccessDeserializer},
 };
+
+use serde_json::value::{RawValue, to_raw_value};
 
 use super::{
     dialect::Dialect,
@@ -206,6 +209,31 @@ fn place(path: &str) -> String {
         }
     }
     out
+}
+
+/// Parses the parameters of a method whose second one selects a block, `latest` by default, and returns them with it.
+///
+/// # Errors
+///
+/// Returns -32602 if the parameters are no array, or the second one is no block.
+pub fn parse_at_block(params: &str) -> Result<(Vec<Box<RawValue>>, Selector), RpcError> {
+    let params: Vec<Box<RawValue>> =
+        serde_json::from_str(params).map_err(|error| RpcError::params(format!("params: {error}: expected an array")))?;
+    let selector = params.get(1).map(|block| serde_json::from_str::<Option<SelectorParam>>(block.get())).transpose();
+    let selector = selector.map_err(|error| RpcError::params(format!("params[1]: {error}")))?;
+    Ok((params, select(selector.flatten())))
+}
+
+/// Returns the parameters with the block of this hash as the second one.
+pub fn with_block(mut params: Vec<Box<RawValue>>, hash: B256) -> Vec<Box<RawValue>> {
+    let block = RpcBlockHash { block_hash: hash, require_canonical: Some(false) };
+    // A hash is always JSON.
+    let block = to_raw_value(&block).unwrap_or_else(|_| RawValue::NULL.to_owned());
+    match params.get_mut(1) {
+        Some(place) => *place = block,
+        None => params.push(block),
+    }
+    params
 }
 
 /// Returns the selector of a request, or `latest` if the request names none, as in geth.

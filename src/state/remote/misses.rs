@@ -17,40 +17,61 @@ pub enum Miss {
 
 /// The misses of runs, without repetition, by the block that the runs read.
 #[derive(Clone, Debug, Default)]
-pub struct Missed(Vec<(RemoteView, HashSet<Miss>)>);
+pub struct Missed {
+    views: Vec<(RemoteView, HashSet<Miss>)>,
+    /// A native contract of the chain that a run has reached, and that cannot be executed here.
+    native: Option<Address>,
+}
 
 impl Missed {
     /// Notes a miss. Returns the number of misses now.
     pub(crate) fn push(&mut self, view: &RemoteView, miss: Miss) -> usize {
-        match self.0.iter_mut().find(|(known, _)| known == view) {
+        match self.views.iter_mut().find(|(known, _)| known == view) {
             Some((_, misses)) => drop(misses.insert(miss)),
-            None => self.0.push((view.clone(), HashSet::from_iter([miss]))),
+            None => self.views.push((view.clone(), HashSet::from_iter([miss]))),
         }
         self.len()
     }
 
     /// Adds the misses of another run.
     pub fn extend(&mut self, other: Self) {
-        for (view, misses) in other.0 {
-            match self.0.iter_mut().find(|(known, _)| *known == view) {
+        self.native = self.native.or(other.native);
+        for (view, misses) in other.views {
+            match self.views.iter_mut().find(|(known, _)| *known == view) {
                 Some((_, known)) => known.extend(misses),
-                None => self.0.push((view, misses)),
+                None => self.views.push((view, misses)),
             }
         }
     }
 
     /// Returns the number of misses.
     pub fn len(&self) -> usize {
-        self.0.iter().map(|(_, misses)| misses.len()).sum()
+        self.views.iter().map(|(_, misses)| misses.len()).sum()
     }
 
     /// Returns whether nothing was missed, so that the results are valid.
     pub const fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.views.is_empty() && self.native.is_none()
+    }
+
+    /// Returns the native contract that a run has reached, if one has: no fetch makes the run possible.
+    pub const fn native(&self) -> Option<Address> {
+        self.native
+    }
+
+    /// Notes that a run has reached a native contract.
+    pub(crate) const fn reach(&mut self, native: Address) {
+        self.native = Some(native);
+    }
+
+    /// Returns the same without native contracts, of runs that only look for state.
+    #[must_use]
+    pub fn without_native(self) -> Self {
+        Self { native: None, ..self }
     }
 
     /// Returns the misses at each block.
     pub fn by_view(&self) -> impl Iterator<Item = (&RemoteView, &HashSet<Miss>)> {
-        self.0.iter().map(|(view, misses)| (view, misses))
+        self.views.iter().map(|(view, misses)| (view, misses))
     }
 }

@@ -30,6 +30,7 @@ use self::{
     versions::Versions,
 };
 use super::Code;
+use crate::chain::Natives;
 
 /// A concurrent cache of an upstream's accounts, slots and block hashes, bounded in bytes.
 ///
@@ -52,6 +53,8 @@ pub struct RemoteState {
     hashes: DashMap<u64, B256, DefaultHashBuilder>,
     chain: RwLock<RecentBlocks>,
     codes: Arc<Codes>,
+    /// The contracts of the chain that cannot be executed here.
+    natives: Natives,
     /// Every entry once, in order of insertion.
     order: SegQueue<(Address, Option<U256>)>,
     fingerprints: DefaultHashBuilder,
@@ -127,7 +130,13 @@ impl RemoteState {
 
     /// Creates a cache of up to `limit` bytes for a chain whose head has this number and hash.
     pub fn new(limit: usize, number: u64, hash: B256) -> Arc<Self> {
+        Self::with_natives(limit, number, hash, Natives::default())
+    }
+
+    /// Creates the same for a chain with native contracts.
+    pub fn with_natives(limit: usize, number: u64, hash: B256, natives: Natives) -> Arc<Self> {
         Arc::new(Self {
+            natives,
             accounts: DashMap::default(),
             hashes: DashMap::default(),
             chain: RwLock::new(RecentBlocks::new(number, hash)),
@@ -141,6 +150,16 @@ impl RemoteState {
             misses: AtomicU64::new(0),
             evicted: AtomicU64::new(0),
         })
+    }
+
+    /// Returns whether the chain has native contracts.
+    pub fn has_natives(&self) -> bool {
+        !self.natives.is_empty()
+    }
+
+    /// Returns whether a native contract of the chain is at `address`.
+    pub fn is_native(&self, address: &Address) -> bool {
+        self.natives.contains(address)
     }
 
     /// Returns the cache's size and hit counts.

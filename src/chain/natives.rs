@@ -1,0 +1,62 @@
+//! Contracts that a chain's nodes execute as native code, and that presim does not have.
+
+use std::sync::Arc;
+
+use alloy_primitives::{Address, address};
+
+/// The addresses whose code is part of a chain's nodes, beside the precompiles that presim has. A run that reaches one of
+/// them cannot be executed here.
+#[derive(Clone, Debug, Default)]
+pub struct Natives {
+    /// Single addresses.
+    addresses: Arc<[Address]>,
+    /// The first bytes of addresses that are all native.
+    prefixes: &'static [[u8; 10]],
+}
+
+/// The Base chains, whose B20 tokens are native from Beryl on: the registries, the factory, and each token, whose address
+/// begins with the same ten bytes (<https://docs.base.org/base-chain/specs/reference/b20/constants-and-addresses>).
+const BASE: [u64; 2] = [8_453, 84_532];
+const B20: [Address; 3] = [
+    address!("B20f000000000000000000000000000000000000"),
+    address!("8453000000000000000000000000000000000001"),
+    address!("8453000000000000000000000000000000000002"),
+];
+const B20_TOKENS: [[u8; 10]; 1] = [[0xb2, 0, 0, 0, 0, 0, 0, 0, 0, 0]];
+
+impl Natives {
+    /// Returns the native addresses of a chain, and `more` that are known to be native.
+    pub fn of(chain_id: u64, more: &[Address]) -> Self {
+        let (known, prefixes): (&[Address], &'static [[u8; 10]]) =
+            if BASE.contains(&chain_id) { (&B20, &B20_TOKENS) } else { (&[], &[]) };
+        Self { addresses: known.iter().chain(more).copied().collect(), prefixes }
+    }
+
+    /// Returns whether no address is native.
+    pub fn is_empty(&self) -> bool {
+        self.addresses.is_empty() && self.prefixes.is_empty()
+    }
+
+    /// Returns whether the address is native.
+    pub fn contains(&self, address: &Address) -> bool {
+        self.addresses.contains(address) || self.prefixes.iter().any(|prefix| address.starts_with(prefix))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tokens_their_factory_and_registries_are_native_on_base_alone() {
+        let (base, other) = (Natives::of(8_453, &[]), Natives::of(10, &[Address::repeat_byte(7)]));
+        let token = address!("b20000000000000000000078ee7ce2fE4908108C");
+        for native in [token, B20[0], B20[1], B20[2]] {
+            assert!(base.contains(&native) && !other.contains(&native), "{native}");
+        }
+        for plain in [address!("b20000000000000000010078ee7ce2fE4908108C"), Address::ZERO, Address::repeat_byte(7)] {
+            assert!(!base.contains(&plain), "{plain}");
+        }
+        assert!(other.contains(&Address::repeat_byte(7)));
+    }
+}
