@@ -21,7 +21,10 @@ use std::{
 use actix::{Actor, Addr, Arbiter, System};
 use alloy_signer_local::PrivateKeySigner;
 use eyre::{WrapErr, eyre};
-use tokio::{runtime::Runtime, sync::oneshot};
+use tokio::{
+    runtime::Runtime,
+    sync::{Semaphore, oneshot},
+};
 
 use self::{
     live::{RemoteGauges, UpstreamParts},
@@ -38,9 +41,9 @@ use crate::{
         world::{Market, TradingPair, TradingWorld},
     },
     rpc::{
-        Access, AccessConfig, Awake, Backend, CPU_DMA_LATENCY, Filters, Front, FrontActor, IoMemory, IoThreads,
-        ForwardedMethods, MetricsAccess, RequestLimits, Serve, ServerConfig, ShapeLimits, StateCompletion, Stop, Subscriptions,
-        SyncTimeouts, Testing, Waiters, WatchLimits, Watches, announce,
+        Access, AccessConfig, Awake, Backend, CPU_DMA_LATENCY, Filters, ForwardedMethods, Front, FrontActor, IoMemory,
+        IoThreads, MetricsAccess, RequestLimits, Serve, ServerConfig, ShapeLimits, StateCompletion, Stop,
+        Subscriptions, SyncTimeouts, Testing, Waiters, WatchLimits, Watches, announce,
     },
     state::{CodeCache, Snapshots},
     store::Store,
@@ -390,6 +393,7 @@ impl Actors {
                 snapshots,
                 has_natives: beside.remote.has_natives(),
                 forwarded: ForwardedMethods(config.live.forward.clone()),
+                permits: Semaphore::new((config.live.upstream_concurrency as usize / 2).max(1)),
                 executed: metrics.counter(
                     "presim_executed_by_upstream_total",
                     "Requests that the upstream executed, because they reach a native contract of the chain.",

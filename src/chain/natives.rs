@@ -14,13 +14,16 @@ pub struct Natives {
     prefixes: &'static [[u8; 10]],
 }
 
-/// The Base chains, whose B20 tokens are native from Beryl on: the registries, the factory, and each token, whose address
-/// begins with the same ten bytes (<https://docs.base.org/base-chain/specs/reference/b20/constants-and-addresses>).
+/// The Base chains. B20 tokens are native from Beryl on: the registries, the factory, and each token, whose address begins
+/// with the same ten bytes (<https://docs.base.org/base-chain/specs/reference/b20/constants-and-addresses>). Cobalt adds
+/// the nonces and the context of EIP-8130's transactions.
 const BASE: [u64; 2] = [8_453, 84_532];
-const B20: [Address; 3] = [
+const BASE_NATIVES: [Address; 5] = [
     address!("B20f000000000000000000000000000000000000"),
     address!("8453000000000000000000000000000000000001"),
     address!("8453000000000000000000000000000000000002"),
+    address!("813000000000000000000000000000000000aa01"),
+    address!("813000000000000000000000000000000000aa02"),
 ];
 const B20_TOKENS: [[u8; 10]; 1] = [[0xb2, 0, 0, 0, 0, 0, 0, 0, 0, 0]];
 
@@ -28,7 +31,7 @@ impl Natives {
     /// Returns the native addresses of a chain, and `more` that are known to be native.
     pub fn of(chain_id: u64, more: &[Address]) -> Self {
         let (known, prefixes): (&[Address], &'static [[u8; 10]]) =
-            if BASE.contains(&chain_id) { (&B20, &B20_TOKENS) } else { (&[], &[]) };
+            if BASE.contains(&chain_id) { (&BASE_NATIVES, &B20_TOKENS) } else { (&[], &[]) };
         Self { addresses: known.iter().chain(more).copied().collect(), prefixes }
     }
 
@@ -51,7 +54,7 @@ mod tests {
     fn tokens_their_factory_and_registries_are_native_on_base_alone() {
         let (base, other) = (Natives::of(8_453, &[]), Natives::of(10, &[Address::repeat_byte(7)]));
         let token = address!("b20000000000000000000078ee7ce2fE4908108C");
-        for native in [token, B20[0], B20[1], B20[2]] {
+        for native in BASE_NATIVES.into_iter().chain([token]) {
             assert!(base.contains(&native) && !other.contains(&native), "{native}");
         }
         for plain in [address!("b20000000000000000010078ee7ce2fE4908108C"), Address::ZERO, Address::repeat_byte(7)] {

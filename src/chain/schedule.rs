@@ -6,6 +6,7 @@ use alloy_consensus::Header;
 use alloy_eip2124::ForkHash;
 use alloy_eips::eip7910::{EthConfig, EthForkConfig, SystemContract};
 use alloy_hardforks::EthereumHardforks;
+use alloy_op_hardforks::{OpHardfork, OpHardforks};
 use alloy_primitives::{Address, B256};
 use revm::precompile::{PrecompileSpecId, Precompiles};
 
@@ -25,6 +26,12 @@ impl ChainSpec {
         let next = times.iter().copied().find(|time| *time > head.timestamp);
         let last = next.and(times.last().copied());
         Some(EthConfig { current: config(active)?, next: next.and_then(config), last: last.and_then(config) })
+    }
+
+    /// Returns whether a fork that presim knows becomes active at this time, on either family.
+    pub fn knows_fork_at(&self, time: u64) -> bool {
+        let is_of_op_stack = |fork: &OpHardfork| self.op_fork_activation(*fork).as_timestamp() == Some(time);
+        time == 0 || self.fork_times().contains(&time) || OpHardfork::VARIANTS.iter().any(is_of_op_stack)
     }
 
     /// Returns the timestamps at which forks become active, in order.

@@ -77,7 +77,7 @@ pub struct LiveConfig {
     pub upstream_execute_ms: u64,
     /// Methods that presim does not have and that go to the upstream, separated by commas; a name may end in `*`. List reads
     /// only.
-    #[arg(long, env = "PRESIM_FORWARD", value_name = "NAMES", value_delimiter = ',', default_value = "optimism_*,base_*", value_parser = parse_forwarded)]
+    #[arg(long, env = "PRESIM_FORWARD", value_name = "NAMES", value_delimiter = ',', default_value = "optimism_*,base_meter*,base_transactionStatus", value_parser = parse_forwarded)]
     pub forward: Vec<String>,
     /// Addresses of native contracts that the chain's nodes have and presim does not, separated by commas, beside those that
     /// presim knows. A run that reaches one goes to the upstream.
@@ -134,7 +134,10 @@ fn parse_forwarded(text: &str) -> Result<String, String> {
     let name = text.strip_suffix('*').unwrap_or(text);
     match !name.is_empty() && name.chars().all(|char| char.is_ascii_alphanumeric() || char == '_') {
         true => Ok(text.to_owned()),
-        false => Err("expected the name of a method, like optimism_syncStatus, or the beginning of one, like optimism_*".to_owned()),
+        false => {
+            Err("expected the name of a method, like optimism_syncStatus, or the beginning of one, like optimism_*"
+                .to_owned())
+        }
     }
 }
 

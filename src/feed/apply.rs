@@ -14,6 +14,7 @@ use op_alloy::consensus::L2_TO_L1_MESSAGE_PASSER_ADDRESS;
 use crate::{
     chain::{Attributes, BlockBody, BlockHashes, BlockTotals, ChainReceipt, ChainSpec, ChainTx, Family, SealedBlock},
     engine::{BlockResult, ChainExecutor},
+    meter::Meter,
     pool::BlockSpace,
     state::{AccountChange, LocalWorld, Missed, OpenBlock, Overlay, Snapshot, World},
 };
@@ -156,6 +157,8 @@ pub fn scout(
         // The transaction is only looked at: its errors are found when its turn comes.
         let _ = executor.execute(tx);
         let found = executor.overlay().take_missed().without_native();
+        // A native contract stops one transaction, and not those after it.
+        executor.overlay().meter = Meter::default();
         if !found.is_empty() {
             still.push(*index);
             missed.extend(found);
@@ -286,14 +289,10 @@ pub fn seal(
     let mut header = open.header.clone();
     BlockTotals::of(&transactions, &receipts, gas_used, blob_gas_used).close(&mut header);
     header.withdrawals_root = withdrawals_root(spec, &header, &world, withdrawals.as_ref());
-    header.requests_hash =
-        spec.is_prague_active_at_timestamp(header.timestamp).then(|| requests.requests_hash());
+    header.requests_hash = spec.is_prague_active_at_timestamp(header.timestamp).then(|| requests.requests_hash());
     let local = world.local().ok_or_else(|| BlockExecutionError::msg("a block on an upstream's state has no root"))?;
     header.state_root = local.state_root_in_parallel();
-    let sealed = SealedBlock::new(
-        header,
-        BlockBody { transactions, receipts, ommers: Vec::new(), withdrawals },
-    );
+    let sealed = SealedBlock::new(header, BlockBody { transactions, receipts, ommers: Vec::new(), withdrawals });
     let mut hashes = on.hashes.clone();
     hashes.push(sealed.number(), sealed.hash());
     let changes = Arc::new(changes);

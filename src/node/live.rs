@@ -157,6 +157,7 @@ pub async fn begin(
             "--flashblocks: chain {chain_id} does not belong to the OP stack, which has Flashblocks: leave the flag out"
         ));
     }
+    look_for_newer_forks(&upstream, &spec, soon()).await;
     reason.set("it waits for the upstream's newest block");
     let json = upstream.block(BlockNumberOrTag::Latest, deadline).await.wrap_err_with(failed)?;
     let json = json.ok_or_else(|| eyre!("{}: the upstream has no newest block", failed()))?;
@@ -242,6 +243,19 @@ pub async fn begin(
         trading: None,
     };
     Ok((start, beside))
+}
+
+/// Warns if the upstream has a fork that presim does not know, so that blocks after it cannot be executed here.
+async fn look_for_newer_forks(upstream: &Upstream, spec: &ChainSpec, deadline: Instant) {
+    // Most nodes of the OP stack have no `eth_config`.
+    let Ok(times) = upstream.fork_times(deadline).await else { return };
+    if let Some(time) = times.into_iter().find(|time| !spec.knows_fork_at(*time)) {
+        tracing::warn!(
+            time,
+            "the upstream has a fork at this time that presim does not know: blocks after it may not be executed here: look for a newer presim, or give --fork"
+        );
+        upstream.note_newer_fork(time);
+    }
 }
 
 /// Reports at intervals why the upstream has not answered yet, in the log and as the `reason` why the node has not

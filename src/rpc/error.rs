@@ -145,7 +145,8 @@ impl RpcError {
             }
             Self::UnknownBlock(error) => ErrorObject::owned(code, error.to_string(), None::<()>),
             Self::Native(address) => {
-                let text = format!("the run reaches {address}, a native contract of the chain, which presim cannot execute");
+                let text =
+                    format!("the run reaches {address}, a native contract of the chain, which presim cannot execute");
                 ErrorObject::owned(code, text, None::<()>)
             }
             Self::Refused(refused) => {

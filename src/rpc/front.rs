@@ -55,11 +55,11 @@ pub struct RequestRunner {
     pub(super) remote: Option<Arc<StateCompletion>>,
 }
 
-/// The answer to a request, up to the end of its result.
+/// What answers a request.
 #[derive(Debug)]
 pub struct Answered {
-    /// The JSON.
-    pub text: Vec<u8>,
+    /// The answer up to the end of its result, or the error that answers the request instead.
+    pub answer: Result<Vec<u8>, RpcError>,
     /// Whether the upstream executed the request, because it reaches a native contract of the chain.
     pub by_upstream: bool,
 }
@@ -135,6 +135,11 @@ impl Front {
         self.runner.remote.as_ref().map(|remote| remote.fetcher.upstream().state())
     }
 
+    /// Returns the time of a fork that the upstream has and presim does not know.
+    pub fn newer_fork(&self) -> Option<u64> {
+        self.runner.remote.as_ref()?.fetcher.upstream().newer_fork()
+    }
+
     /// Returns the reason why nothing can be stored any more, if there is one.
     pub fn store_failure(&self) -> Option<&StoreError> {
         self.runner.backend.wallet.ledger.store().failure()
@@ -175,12 +180,8 @@ impl Front {
         self.runner.executor.batch()
     }
 
-    /// Runs a request. Returns the answer up to the end of its result.
-    ///
-    /// # Errors
-    ///
-    /// Returns the error that answers the request instead.
-    pub async fn answer(&self, request: Request) -> Result<Answered, RpcError> {
+    /// Runs a request.
+    pub async fn answer(&self, request: Request) -> Answered {
         let (arrived, method) = (Instant::now(), request.method);
         let mut by_upstream = false;
         let answer = match (method.handler, &self.runner.remote) {
@@ -203,7 +204,7 @@ impl Front {
         self.counts[method.index][outcome as usize]
             .get_or_init(|| Counted::new(&self.metrics, method.name, outcome))
             .count(arrived);
-        answer.map(|text| Answered { text, by_upstream })
+        Answered { answer, by_upstream }
     }
 
     /// Runs a request on a chain with native contracts. If the run reaches one, the upstream executes the request.
@@ -217,8 +218,7 @@ impl Front {
         match self.run(run, request.clone()).await {
             Err(RpcError::Native(native)) => {
                 let mut out = begin(&request.id, "result");
-                remote.execute(native, &request, &mut out).await?;
-                *by_upstream = true;
+                remote.execute(native, &request, &mut out, by_upstream).await?;
                 Ok(out)
             }
             answered => answered,

@@ -158,7 +158,7 @@ impl Door {
         let path = request.uri().path();
         if path == "/health" {
             let front = &service.front;
-            return health(&front.published(), front.upstream(), front.store_failure());
+            return health(&front.published(), front.upstream(), front.newer_fork(), front.store_failure());
         }
         let authorization = request.headers().get(header::AUTHORIZATION).map(HeaderValue::as_bytes);
         let client = service.access.client(authorization);
@@ -343,7 +343,12 @@ fn refuse_to(client: Option<&Client>, status: StatusCode, error: RpcError) -> Ht
 /// The number of sub-block times without a snapshot after which a feed counts as stalled.
 const STALLED_AFTER: u128 = 5;
 
-fn health(published: &Published, upstream: Option<UpstreamState>, failure: Option<&StoreError>) -> HttpResponse {
+fn health(
+    published: &Published,
+    upstream: Option<UpstreamState>,
+    newer_fork: Option<u64>,
+    failure: Option<&StoreError>,
+) -> HttpResponse {
     let age = published.newest.published.elapsed().as_millis();
     let broken = |why: &str| format!("the feed is broken: {why}; pending is the canonical head");
     // Clients whose requests need the store see the same text of its failure.
@@ -373,9 +378,7 @@ fn health(published: &Published, upstream: Option<UpstreamState>, failure: Optio
     encode::string(&mut out, published.feed.as_str());
     if let Some(lag) = published.feed.lag() {
         let (ms, waiting, cause) = (lag.ms(), lag.waiting, lag.cause.as_str());
-        out.extend_from_slice(
-            format!(r#","lagMs":{ms},"lagSubBlocks":{waiting},"lagCause":"{cause}""#).as_bytes(),
-        );
+        out.extend_from_slice(format!(r#","lagMs":{ms},"lagSubBlocks":{waiting},"lagCause":"{cause}""#).as_bytes());
     }
     match upstream {
         None => {}
@@ -384,6 +387,11 @@ fn health(published: &Published, upstream: Option<UpstreamState>, failure: Optio
             out.extend_from_slice(b",\"upstream\":\"degraded\",\"upstreamProblem\":");
             encode::string(&mut out, &problem);
         }
+    }
+    if let Some(time) = newer_fork {
+        let text = format!("the upstream has a fork at {time} that presim does not know");
+        out.extend_from_slice(b",\"warning\":");
+        encode::string(&mut out, &text);
     }
     out.extend_from_slice(format!(",\"ageMs\":{age}}}").as_bytes());
     let mut response = respond(out, Some((published, false)));

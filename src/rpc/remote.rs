@@ -5,7 +5,10 @@ use std::sync::Arc;
 use alloy_eips::RpcBlockHash;
 use alloy_primitives::{Address, B256, keccak256};
 use serde_json::value::RawValue;
-use tokio::time::Instant;
+use tokio::{
+    sync::{Semaphore, SemaphorePermit},
+    time::Instant,
+};
 
 use super::{error::RpcError, hex::SlotKey, request::Request, wire};
 use crate::{
@@ -29,6 +32,8 @@ pub struct StateCompletion {
     pub forwarded: ForwardedMethods,
     /// Counts the runs that the upstream executed.
     pub executed: Counter,
+    /// The requests that the upstream may answer at once.
+    pub permits: Semaphore,
 }
 
 /// The names of methods that are forwarded, each possibly with a `*` at its end.
@@ -112,27 +117,43 @@ impl StateCompletion {
     /// # Errors
     ///
     /// Returns -32000 if the upstream cannot execute it: it is another method, or on a state that no block has. Returns
-    /// the upstream's error as the dialect has it.
-    pub(super) async fn execute(&self, native: Address, request: &Request, out: &mut Vec<u8>) -> Result<(), RpcError> {
+    /// the upstream's error as the dialect has it. `by_upstream` is set if the upstream has answered.
+    pub(super) async fn execute(
+        &self,
+        native: Address,
+        request: &Request,
+        out: &mut Vec<u8>,
+        by_upstream: &mut bool,
+    ) -> Result<(), RpcError> {
         let (method, dialect) = (request.method.name, request.caller.dialect);
         let cannot = |why: &str| {
-            let text = RpcError::Native(native).with_message(|text| format!("{text}, nor can the upstream for it: {why}"));
+            let text =
+                RpcError::Native(native).with_message(|text| format!("{text}, nor can the upstream for it: {why}"));
             Err(text)
         };
         if !EXECUTED.contains(&method) {
             return cannot("expected eth_call, eth_estimateGas, eth_createAccessList or, on /standard, eth_simulateV1");
         }
         if method == "eth_simulateV1" && !dialect.state_roots {
-            return cannot("the upstream answers eth_simulateV1 in the standard dialect: expected a request to /standard");
+            return cannot(
+                "the upstream answers eth_simulateV1 in the standard dialect: expected a request to /standard",
+            );
         }
         let (params, selector) = wire::parse_at_block(&request.params)?;
         let snapshot = request.published.select(selector)?;
-        let Some(view) = snapshot.world.remote().filter(|_| snapshot.world.is_unchanged_remote()) else {
+        let is_block = snapshot.open.is_none() && snapshot.world.is_unchanged_remote();
+        let Some(view) = snapshot.world.remote().filter(|_| is_block) else {
             return cannot("the block being built has changes that no block of the upstream has yet: expected latest");
         };
         let params = wire::with_block(params, view.hash());
         let ask = Ask::new(method, &params, |answer| Ok::<Box<RawValue>, _>(answer.to_owned()));
-        match self.fetcher.upstream().one(ask, request.ticket.deadline().into()).await {
+        let _permit = self.permit()?;
+        let answer = self.fetcher.upstream().one(ask, request.ticket.deadline().into()).await;
+        *by_upstream = matches!(answer, Ok(_) | Err(UpstreamError::Refused { .. }));
+        if *by_upstream {
+            self.executed.increment(1);
+        }
+        match answer {
             Ok(answer) => out.extend_from_slice(answer.get().as_bytes()),
             Err(UpstreamError::Refused { code: 3, data: Some(data), .. }) => {
                 let data = serde_json::from_str(&data).map_err(|error| RpcError::new(-32603, error.to_string()))?;
@@ -140,8 +161,21 @@ impl StateCompletion {
             }
             Err(error) => return Err(upstream_error(error)),
         }
-        self.executed.increment(1);
         Ok(())
+    }
+
+    /// Returns a permit to have the upstream answer a request, so that the feed's own questions always have room.
+    ///
+    /// # Errors
+    ///
+    /// Returns -32005 if as many requests as may are under way.
+    fn permit(&self) -> Result<SemaphorePermit<'_>, RpcError> {
+        self.permits.try_acquire().map_err(|_| {
+            RpcError::new(
+                -32005,
+                "the upstream answers as many requests as may be under way (--upstream-concurrency): try again",
+            )
+        })
     }
 
     /// Forwards a method that presim does not have, and returns the upstream's result.
@@ -158,6 +192,7 @@ impl StateCompletion {
         let params = RawValue::from_string(params.to_owned());
         let params = params.map_err(|error| RpcError::params(format!("params: {error}")))?;
         let ask = Ask::new(method.to_owned(), &params, |answer| Ok::<Box<RawValue>, _>(answer.to_owned()));
+        let _permit = self.permit()?;
         self.fetcher.upstream().one(ask, deadline).await.map_err(upstream_error)
     }
 

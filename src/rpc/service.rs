@@ -260,13 +260,12 @@ impl Message {
             starting: starting.clone(),
             room: room.clone(),
         };
-        let answer = session.front.answer(request).await;
+        let Answered { answer, by_upstream } = session.front.answer(request).await;
         let most = session.limits.max_response;
-        let by_upstream = answer.as_ref().is_ok_and(|answer| answer.by_upstream);
         let text = match answer {
-            Ok(Answered { mut text, .. }) if text.len() < most => {
-                text.push(b'}');
-                text
+            Ok(mut answer) if answer.len() < most => {
+                answer.push(b'}');
+                answer
             }
             Ok(_) => failure(id, encode::too_long(most)),
             Err(error) => {

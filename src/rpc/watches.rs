@@ -658,6 +658,14 @@ impl Backend {
             };
             // The next run is bound by what this one has left.
             run.meter = std::mem::take(&mut run.overlay.meter);
+            if let Some(native) = run.overlay.take_native() {
+                // The answer stands as long as what has led the run there.
+                let (text, reads) = (text_of(&RpcError::Native(native)), run.overlay.reads());
+                let text = bundle.tells(None).then(|| member("error", &text));
+                ended.push((*at, StandingRun::Answered { text, reads, gained: None }));
+                // The meter has stopped.
+                break;
+            }
             if run.overlay.has_missed() {
                 // The whole chunk runs again.
                 return Vec::new();

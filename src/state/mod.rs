@@ -19,10 +19,10 @@ mod touched;
 mod trie;
 mod world;
 
-pub use divergence::{Divergence, Divergences};
 pub use account::{Account, AccountChange, Code, MergedChanges};
 pub use block::{Block, Included, KnownBlock};
 pub use code::{CodeCache, CodeStats};
+pub use divergence::{Divergence, Divergences};
 pub use log_numbers::{LogMark, LogNumbers, TransferLogs};
 pub use overlay::{Overlay, SavedOverlay};
 pub use reads::{AccountRead, AccountReads, BlockReads, ReadSet};

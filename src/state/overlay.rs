@@ -195,6 +195,13 @@ impl Overlay {
         self.missed.take()
     }
 
+    /// Returns the native contract that runs have reached, if they have missed nothing else, and forgets it.
+    pub fn take_native(&mut self) -> Option<Address> {
+        let native = self.missed.borrow().native()?;
+        self.take_missed();
+        Some(native)
+    }
+
     /// Returns the account at `address` in `world`, which need not be the base; `None` if it does not exist. Notes a
     /// miss if that is not known.
     pub fn look_up(&self, world: &World, address: Address) -> Option<AccountInfo> {
@@ -362,10 +369,12 @@ impl Overlay {
             None => self.base.remote_of(&entry.now.address),
         };
         let Some(view) = view.cloned() else { return };
+        // Whatever the run does with the account, and in whatever frame: its code is not what presim executes.
         if view.state().is_native(&entry.now.address) {
             self.missed.borrow_mut().reach(entry.now.address);
             self.meter.stop(Stopped::TooLong);
             self.meter.look();
+            return;
         }
         let (address, cell) = (entry.now.address, view.cell(&entry.now.address));
         if is_partial.is_none() {

@@ -101,7 +101,12 @@ impl Snapshots {
             archive: None,
         };
         published.add_block(&first);
-        Self { changed: watch::Sender::new(published.newest.id), cell: ArcSwap::from_pointee(published), kept, divergences: Divergences::default() }
+        Self {
+            changed: watch::Sender::new(published.newest.id),
+            cell: ArcSwap::from_pointee(published),
+            kept,
+            divergences: Divergences::default(),
+        }
     }
 
     /// Returns what is published now, by one atomic load.

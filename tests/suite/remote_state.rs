@@ -25,15 +25,15 @@ use presim::{
         upstream::{Fetcher, FetcherConfig, Upstream, UpstreamConfig, UpstreamState},
     },
     rpc::{
-        AnswerRoom, Caller, Front, IoMemory, MethodRoute, Request, RpcError, StateCompletion, Subscriptions, Waiters,
-        WatchLimits, Watches, dialect::PROJECT,
+        AnswerRoom, Caller, ForwardedMethods, Front, IoMemory, MethodRoute, Request, RpcError, StateCompletion,
+        Subscriptions, Waiters, WatchLimits, Watches, dialect::PROJECT,
     },
     state::{FeedState, Fetched, RemoteState, Retention, Snapshots, World},
     store::{read_image, write_image},
     telemetry::Metrics,
 };
 use serde_json::{Value, json};
-use tokio::sync::Notify;
+use tokio::sync::{Notify, Semaphore};
 
 use self::world::BodiesChain;
 use crate::support::{TestNode, say, shared};
@@ -209,6 +209,10 @@ impl Setup {
             fetcher: fetcher.clone(),
             rounds: 32,
             snapshots: snapshots.clone(),
+            has_natives: false,
+            forwarded: ForwardedMethods::default(),
+            executed: metrics.counter("presim_executed_by_upstream_total", "", &[]),
+            permits: Semaphore::new(1),
         }));
         Some(Self { node, proxy, front, state, snapshots, fetcher })
     }
@@ -238,7 +242,7 @@ async fn ask(front: &Front, method: &str, params: &Value) -> Result<Value, RpcEr
         published: front.published(),
         starting: None,
     };
-    let mut answer = front.answer(request).await?;
+    let mut answer = front.answer(request).await.answer?;
     answer.push(b'}');
     Ok(serde_json::from_slice::<Value>(&answer).unwrap()["result"].take())
 }

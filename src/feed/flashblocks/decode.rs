@@ -149,8 +149,8 @@ fn read_transactions(raw: &[Bytes]) -> Result<Arc<[Recovered<ChainTx>]>, UnreadT
         ChainTx::decode_2718_exact(bytes).map_err(|error| unread(error.to_string()))
     };
     let transactions = raw.iter().enumerate().map(decode).collect::<Result<Vec<_>, _>>()?;
-    let recovered = recover(transactions)
-        .map_err(|index| UnreadTx { index, problem: "the signature is not valid".to_owned() })?;
+    let recovered =
+        recover(transactions).map_err(|index| UnreadTx { index, problem: "the signature is not valid".to_owned() })?;
     Ok(recovered.into())
 }
 

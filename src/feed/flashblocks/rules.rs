@@ -303,8 +303,10 @@ impl<T> FlashblockSequence<T> {
         });
         let on_head = self.canonical.back() == Some(&(number.wrapping_sub(1), parent));
         if !follows && (!self.ahead.is_empty() || !on_head) {
-            let missed =
-                self.ahead.back().is_some_and(|newest| number > newest.number + 1 || may_miss && number > newest.number);
+            let missed = self
+                .ahead
+                .back()
+                .is_some_and(|newest| number > newest.number + 1 || may_miss && number > newest.number);
             let problem = if missed { FeedProblem::Gap } else { FeedProblem::UnknownParent };
             self.ahead.clear();
             if self.problem.is_none() {

@@ -19,8 +19,8 @@ use crate::{
         upstream::Hints,
     },
     state::{
-        AccountChange, FeedProblem, FeedState, Lookup, MergedChanges, Missed, OpenBlock, RemoteView, Selector, Snapshot,
-        StateStep, Verified, World,
+        AccountChange, FeedProblem, FeedState, Lookup, MergedChanges, Missed, OpenBlock, RemoteView, Selector,
+        Snapshot, StateStep, Verified, World,
     },
 };
 
@@ -446,7 +446,8 @@ fn verify(
             LiveError::unless_equal("logs_bloom", bloom, diff.logs_bloom)?;
         }
     }
-    let has_some = diff.gas_used > 0 || has_bloom || metadata.receipts.is_some() || metadata.new_account_balances.is_some();
+    let has_some =
+        diff.gas_used > 0 || has_bloom || metadata.receipts.is_some() || metadata.new_account_balances.is_some();
     Ok(match (has_gas && has_root, has_some) {
         (true, _) => Verified::Full,
         (false, true) => Verified::Partial,

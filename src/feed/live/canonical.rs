@@ -5,7 +5,7 @@
 
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 
-use alloy_consensus::Header;
+use alloy_consensus::{Header, Transaction};
 use alloy_primitives::{B256, Sealed};
 use futures::{FutureExt, future::LocalBoxFuture};
 use tokio::time::Instant;
@@ -19,8 +19,8 @@ use crate::{
         upstream::{Hints, Upstream, UpstreamBlock, receipts},
     },
     state::{
-        AccountChange, FeedLag, FeedProblem, FeedState, MergedChanges, RemoteView, Selector, Snapshot, Snapshots, Verified,
-        World,
+        AccountChange, FeedLag, FeedProblem, FeedState, MergedChanges, RemoteView, Selector, Snapshot, Snapshots,
+        Verified, World,
     },
 };
 
@@ -209,7 +209,12 @@ impl Live {
         if path.len() > BEHIND && self.flashblocks.is_none() {
             let waiting = u32::try_from(path.len()).unwrap_or(u32::MAX);
             let since = std::time::Instant::now();
-            self.set(FeedState::Lagging(FeedLag { since, waiting, cause: FeedProblem::Lagging, every_ms: self.every_ms() }));
+            self.set(FeedState::Lagging(FeedLag {
+                since,
+                waiting,
+                cause: FeedProblem::Lagging,
+                every_ms: self.every_ms(),
+            }));
         }
         self.catch_up.path = path.into_iter().rev().collect();
         Ok(())
@@ -447,6 +452,11 @@ impl LiveChain {
         if time.is_zero() || block.has_ommers {
             return Err(LiveError::Late(time));
         }
+        // Most calls of native contracts are seen before anything is executed.
+        let mut called = block.transactions.iter().filter_map(|tx| tx.to());
+        if let Some(native) = called.find(|to| self.remote.is_native(to)) {
+            return Err(LiveError::Native(native));
+        }
         if let Some(foreign) = &block.foreign {
             return Err(LiveError::ForeignType { index: foreign.index, kind: foreign.kind });
         }
@@ -549,8 +559,9 @@ pub fn canonical_snapshot(
     receipts: Option<Vec<ChainReceipt>>,
     hashes: BlockHashes,
 ) -> Snapshot {
-    let UpstreamBlock { header, transactions, withdrawals, .. } = block;
-    let sealed = match receipts {
+    let UpstreamBlock { header, transactions, withdrawals, foreign, .. } = block;
+    // A block whose transactions are not all known has no body here.
+    let sealed = match receipts.filter(|_| foreign.is_none()) {
         Some(receipts) => {
             SealedBlock::named(header, BlockBody { transactions, receipts, ommers: Vec::new(), withdrawals })
         }

@@ -211,7 +211,11 @@ impl LiveError {
             Self::Late(_) => FeedProblem::TooLate,
             Self::OtherChain { .. } => FeedProblem::OtherChain,
             Self::Block(_) | Self::Mismatch { .. } => FeedProblem::Mismatch,
-            Self::Execution(_) | Self::Transaction { .. } | Self::Unread(_) | Self::Native(_) | Self::ForeignType { .. } => FeedProblem::Execution,
+            Self::Execution(_)
+            | Self::Transaction { .. }
+            | Self::Unread(_)
+            | Self::Native(_)
+            | Self::ForeignType { .. } => FeedProblem::Execution,
             Self::Gone(_) => FeedProblem::Reorg,
         }
     }

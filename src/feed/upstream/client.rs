@@ -1,6 +1,9 @@
 //! The client of an upstream node, with its bounds, retries and health.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
 
 use alloy_json_rpc::Id;
 use alloy_primitives::{B256, U64};
@@ -9,6 +12,7 @@ use alloy_transport::{Authorization, BoxTransport, TransportError};
 use arc_swap::ArcSwapOption;
 use backon::{BackoffBuilder, ExponentialBuilder};
 use futures::future::join_all;
+use serde::Deserialize;
 use serde_json::value::RawValue;
 use tokio::{
     sync::{Notify, Semaphore},
@@ -49,6 +53,8 @@ pub struct Upstream {
     config: UpstreamConfig,
     /// The reason why the last request failed; `None` if it was answered.
     problem: ArcSwapOption<String>,
+    /// The time of a fork that the node has and presim does not know.
+    newer_fork: OnceLock<u64>,
     /// Wakes the calls that pause before a retry, when another call is answered.
     well: Notify,
     meters: Meters,
@@ -136,7 +142,15 @@ impl Upstream {
         let meters = Meters::new(metrics);
         meters.state.set(1.0);
         let permits = Semaphore::new(config.concurrency.clamp(1, Semaphore::MAX_PERMITS));
-        Self { client, permits, config, problem: ArcSwapOption::empty(), well: Notify::new(), meters }
+        Self {
+            client,
+            permits,
+            config,
+            problem: ArcSwapOption::empty(),
+            newer_fork: OnceLock::new(),
+            well: Notify::new(),
+            meters,
+        }
     }
 
     /// Returns the underlying client, for subscriptions. `RpcClient::pubsub_frontend` is `None` if there can be none.
@@ -157,6 +171,38 @@ impl Upstream {
     pub async fn chain_id(&self, deadline: Instant) -> Result<u64, UpstreamError> {
         let id: U64 = self.one(Ask::typed("eth_chainId", &()), deadline).await?;
         Ok(id.to())
+    }
+
+    /// Returns the times at which the node's forks become active, as it schedules them (EIP-7910): the current one, the next
+    /// and the last.
+    ///
+    /// # Errors
+    ///
+    /// Returns the errors of [`all`](Self::all), and [`UpstreamError::Refused`] if the node has no `eth_config`.
+    pub async fn fork_times(&self, deadline: Instant) -> Result<Vec<u64>, UpstreamError> {
+        #[derive(Debug, Deserialize)]
+        #[serde(rename_all = "camelCase")]
+        struct ScheduledFork {
+            activation_time: u64,
+        }
+        #[derive(Debug, Deserialize)]
+        struct ForkConfig {
+            current: ScheduledFork,
+            next: Option<ScheduledFork>,
+            last: Option<ScheduledFork>,
+        }
+        let ForkConfig { current, next, last } = self.one(Ask::typed("eth_config", &()), deadline).await?;
+        Ok([Some(current), next, last].into_iter().flatten().map(|fork| fork.activation_time).collect())
+    }
+
+    /// Notes that the node has a fork, at this time, that presim does not know.
+    pub fn note_newer_fork(&self, time: u64) {
+        let _first = self.newer_fork.set(time);
+    }
+
+    /// Returns the time of a fork that the node has and presim does not know.
+    pub fn newer_fork(&self) -> Option<u64> {
+        self.newer_fork.get().copied()
     }
 
     /// Returns the block with this number or tag, as JSON with whole transactions, or `None` if there is none.
@@ -292,8 +338,9 @@ impl Upstream {
 
     /// Sends a batch once. Returns a result for each call, in order.
     async fn send<T>(&self, asks: &[&Ask<T>], deadline: Instant) -> Vec<Result<T, UpstreamError>> {
-        let all_failed =
-            |error: &dyn Fn(MethodName) -> UpstreamError| asks.iter().map(|ask| Err(error(ask.method.clone()))).collect();
+        let all_failed = |error: &dyn Fn(MethodName) -> UpstreamError| {
+            asks.iter().map(|ask| Err(error(ask.method.clone()))).collect()
+        };
         let until = deadline.min(Instant::now() + self.config.timeout);
         let began = Instant::now();
         // Ids are unique, because nothing else tells the answers on a shared connection apart.

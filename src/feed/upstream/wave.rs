@@ -208,7 +208,9 @@ impl<'a> Wave<'a> {
                 }
                 [_, own] => {
                     let problem = format!("block {} is now {}, but was {}", own.number, own.hash, view.hash());
-                    learned.problem.get_or_insert(UpstreamError::Malformed { method: "eth_getBlockByNumber".into(), problem });
+                    learned
+                        .problem
+                        .get_or_insert(UpstreamError::Malformed { method: "eth_getBlockByNumber".into(), problem });
                 }
                 _ => {}
             }

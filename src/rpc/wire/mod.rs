@@ -217,8 +217,8 @@ fn place(path: &str) -> String {
 ///
 /// Returns -32602 if the parameters are no array, or the second one is no block.
 pub fn parse_at_block(params: &str) -> Result<(Vec<Box<RawValue>>, Selector), RpcError> {
-    let params: Vec<Box<RawValue>> =
-        serde_json::from_str(params).map_err(|error| RpcError::params(format!("params: {error}: expected an array")))?;
+    let params: Vec<Box<RawValue>> = serde_json::from_str(params)
+        .map_err(|error| RpcError::params(format!("params: {error}: expected an array")))?;
     let selector = params.get(1).map(|block| serde_json::from_str::<Option<SelectorParam>>(block.get())).transpose();
     let selector = selector.map_err(|error| RpcError::params(format!("params[1]: {error}")))?;
     Ok((params, select(selector.flatten())))

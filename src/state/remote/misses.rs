@@ -54,9 +54,10 @@ impl Missed {
         self.views.is_empty() && self.native.is_none()
     }
 
-    /// Returns the native contract that a run has reached, if one has: no fetch makes the run possible.
+    /// Returns the native contract that a run has reached. `None` if state was missed, too: the run went on with zeros, so
+    /// that it may not reach the contract when the state is known.
     pub const fn native(&self) -> Option<Address> {
-        self.native
+        if self.views.is_empty() { self.native } else { None }
     }
 
     /// Notes that a run has reached a native contract.

@@ -4,6 +4,7 @@ mod built;
 mod faults;
 mod flags;
 mod late;
+mod native;
 mod reorgs;
 mod rise;
 mod rules;
@@ -21,12 +22,8 @@ use crate::{
 };
 
 /// The default settings, which a test's flags override: frequent polling and generous timeouts.
-const USUAL: [(&str, &str); 3] = [
-    ("--upstream-poll-ms", "20"),
-    ("--upstream-execute-ms", "30000"),
-    
-    ("--flashblocks-silent-ms", "60000"),
-];
+const USUAL: [(&str, &str); 3] =
+    [("--upstream-poll-ms", "20"), ("--upstream-execute-ms", "30000"), ("--flashblocks-silent-ms", "60000")];
 
 /// Starts a node with this upstream, whose chain has this `config`.
 async fn try_start(upstream: &str, config: Option<&Value>, flags: &[&str]) -> eyre::Result<TestNode> {

@@ -304,11 +304,7 @@ fn cases(blocks: &Blocks) -> Vec<Case> {
             let mut steps = whole(&a1, n1);
             steps.pop();
             let lie = changed(&a1[4], &|payload| payload.diff.receipts_root = B256::repeat_byte(1));
-            steps.extend([
-                (lie, Fell(Mismatch)),
-                (send(&a2, 0), Still(Mismatch)),
-                (block(&blocks.a1), Pending(n2, 0)),
-            ]);
+            steps.extend([(lie, Fell(Mismatch)), (send(&a2, 0), Still(Mismatch)), (block(&blocks.a1), Pending(n2, 0))]);
             steps
         }),
         case("other gas at the block's end", {

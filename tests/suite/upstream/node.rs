@@ -71,6 +71,8 @@ struct NodeState {
     slow: Mutex<BTreeMap<&'static str, Duration>>,
     lie: Mutex<Option<Lie>>,
     access_lists: Mutex<Option<AccessLists>>,
+    /// The answers of methods that the chain does not give.
+    script: Mutex<Option<Script>>,
     /// Whether requests with an EIP-1898 block hash are rejected.
     no_hashes: AtomicBool,
     /// The error code and message that a method is answered with.
@@ -83,6 +85,8 @@ struct NodeState {
 }
 
 type Lie = Box<dyn Fn(&str, &Value, Value) -> Value + Send>;
+/// Returns what a method is answered with, or nothing if it is not in the script.
+type Script = Box<dyn Fn(&str, &Value) -> Option<Answer> + Send>;
 type AccessLists = Box<dyn Fn(&Value) -> Value + Send>;
 
 /// Counts waves of state reads. A wave is the set of requests that arrive before any of them is answered.
@@ -132,6 +136,7 @@ impl SmallUpstream {
             slow: Mutex::default(),
             lie: Mutex::default(),
             access_lists: Mutex::default(),
+            script: Mutex::default(),
             no_hashes: AtomicBool::new(false),
             refusals: Mutex::default(),
             asked: watch::Sender::default(),
@@ -221,6 +226,11 @@ impl SmallUpstream {
     /// Answers `eth_createAccessList` from its params. Without this, the method is unknown.
     pub fn access_lists(&self, answer: impl Fn(&Value) -> Value + Send + 'static) {
         *lock(&self.shared.access_lists) = Some(Box::new(answer));
+    }
+
+    /// Answers methods that the chain does not answer, by their params. What the script does not answer is unknown.
+    pub fn script(&self, answer: impl Fn(&str, &Value) -> Option<Answer> + Send + 'static) {
+        *lock(&self.shared.script) = Some(Box::new(answer));
     }
 
     /// Ends all connections and accepts no more.
@@ -404,7 +414,8 @@ enum Reply {
     Fault(Fault),
 }
 
-type Answer = Result<Value, (i64, &'static str)>;
+/// A result, or the code, message and data of an error.
+pub type Answer = Result<Value, (i64, &'static str)>;
 
 impl NodeState {
     fn chain(&self) -> MutexGuard<'_, UpstreamChain> {
@@ -560,7 +571,10 @@ impl NodeState {
                 self.sent.send_modify(|sent| sent.push(raw));
                 json!(hash)
             }
-            _ => return Err(UNKNOWN),
+            _ => match lock(&self.script).as_ref().and_then(|script| script(method, params)) {
+                Some(answer) => answer?,
+                None => return Err(UNKNOWN),
+            },
         })
     }
 }

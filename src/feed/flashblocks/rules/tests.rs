@@ -138,11 +138,8 @@ fn changed(mut flashblock: Flashblock, change: impl FnOnce(&mut Flashblock)) -> 
 
 fn begun() -> (Built, Vec<(On, &'static str)>) {
     let a = on_canonical(11, 1);
-    let steps = vec![
-        (On::Canonical(plain(10)), "ignore canonical"),
-        (On::Sub(a, 0), "open 1"),
-        (On::Sub(a, 1), "extend 1.1"),
-    ];
+    let steps =
+        vec![(On::Canonical(plain(10)), "ignore canonical"), (On::Sub(a, 0), "open 1"), (On::Sub(a, 1), "extend 1.1")];
     (a, steps)
 }
 

@@ -1,0 +1,189 @@
+//! What presim cannot execute: native contracts, transaction types and methods that only the upstream has.
+
+use std::sync::{Arc, Mutex};
+
+use alloy_primitives::{Address, B256};
+use serde_json::{Value, json};
+
+use super::{
+    built::{Built, OP_CHAIN, SOMEBODY, sent_by, store, transfer},
+    feed, head, health, refused, serve, start, until,
+};
+use crate::{
+    support::{BOUND, TestNode},
+    upstream::{FlashblocksServer, SmallUpstream},
+};
+
+/// The native contract of these tests.
+const NATIVE: Address = Address::repeat_byte(0xb2);
+/// A contract that calls [`NATIVE`] and returns nothing.
+const CALLER: &str = "0x5f5f5f5f5f73b2b2b2b2b2b2b2b2b2b2b2b2b2b2b2b2b2b2b2b25af100";
+
+/// The calls that a scripted upstream was asked to execute: methods and params.
+type Asked = Arc<Mutex<Vec<(String, Value)>>>;
+
+/// Starts an upstream that executes what presim cannot, and a node that follows it.
+async fn pair(flags: &[&str]) -> (SmallUpstream, TestNode, Built, Asked) {
+    let first = Built::op_stack();
+    let upstream = serve(&[&first]).await;
+    let asked = Asked::default();
+    let kept = asked.clone();
+    upstream.script(move |method, params| {
+        kept.lock().unwrap().push((method.to_owned(), params.clone()));
+        match method {
+            "eth_call" if params[0]["data"] == "0xdead" => Some(Err((3, "execution reverted"))),
+            "eth_call" => Some(Ok(json!("0x1234"))),
+            "eth_simulateV1" => Some(Ok(json!([{"number": "0x7", "calls": []}]))),
+            "eth_estimateGas" => Some(Ok(json!("0x5300"))),
+            "optimism_syncStatus" => Some(Ok(json!({"head": 7, "text": "a  b"}))),
+            "base_sendEncryptedTransaction" => Some(Ok(json!("0x1"))),
+            _ => None,
+        }
+    });
+    let native = NATIVE.to_string();
+    let node = start(&upstream.url(), &first.config, &[&["--native", native.as_str()], flags].concat()).await;
+    (upstream, node, first, asked)
+}
+
+/// Posts a request, and returns the answer with its freshness.
+async fn post(node: &TestNode, path: &str, method: &str, params: Value) -> (Value, String) {
+    let body = json!({"jsonrpc": "2.0", "id": 1, "method": method, "params": params});
+    let answer = node.client.post(node.url(path)).json(&body).timeout(BOUND).send().await.expect("it answers");
+    let freshness = answer.headers()["x-presim-snapshot"].to_str().expect("a text").to_owned();
+    (answer.json().await.expect("JSON"), freshness)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_run_that_reaches_a_native_contract_is_executed_by_the_upstream_at_the_same_block() {
+    let (_upstream, node, first, asked) = pair(&[]).await;
+    let at = json!({"blockHash": first.hash(), "requireCanonical": false});
+    let code = json!({SOMEBODY.to_string(): {"code": CALLER}});
+    let cases = [
+        ("/", "eth_call", json!([{"to": NATIVE}, "latest"]), json!("0x1234")),
+        ("/standard", "eth_call", json!([{"to": NATIVE}, "pending"]), json!("0x1234")),
+        // A call within the call, and an override that leads there.
+        ("/", "eth_call", json!([{"to": SOMEBODY}, "latest", code]), json!("0x1234")),
+        ("/", "eth_estimateGas", json!([{"to": NATIVE}]), json!("0x5300")),
+        (
+            "/standard",
+            "eth_simulateV1",
+            json!([{"blockStateCalls": [{"calls": [{"to": NATIVE}]}]}, "latest"]),
+            json!([{"number": "0x7", "calls": []}]),
+        ),
+    ];
+    for (index, (path, method, params, expected)) in cases.into_iter().enumerate() {
+        let (answer, freshness) = post(&node, path, method, params.clone()).await;
+        assert_eq!(answer["result"], expected, "{method}: {answer}");
+        assert!(freshness.ends_with(", execution=upstream"), "{method}: {freshness}");
+        let (last, given) = asked.lock().unwrap().last().cloned().unwrap();
+        assert_eq!((last.as_str(), &given[0], &given[1]), (method, &params[0], &at));
+        assert_eq!(given.get(2), params.get(2));
+        assert_eq!(node.metric("presim_executed_by_upstream_total"), (index + 1) as f64);
+    }
+    // A revert has the dialect's words.
+    let (answer, freshness) =
+        post(&node, "/standard", "eth_call", json!([{"to": NATIVE, "data": "0xdead"}, "latest"])).await;
+    assert_eq!(answer["error"]["code"], 3, "{answer}");
+    assert!(freshness.ends_with(", execution=upstream"), "{freshness}");
+    // Anything else is executed here.
+    let (answer, freshness) = post(&node, "/", "eth_call", json!([{"to": SOMEBODY}, "latest"])).await;
+    assert_eq!((&answer["result"], freshness.contains("execution")), (&json!("0x"), false), "{freshness}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn where_the_upstream_cannot_execute_it_either_it_is_refused_with_the_reason() {
+    let first = Built::op_stack();
+    let upstream = serve(&[&first]).await;
+    let server = FlashblocksServer::start().await;
+    let (url, native) = (server.url(), NATIVE.to_string());
+    let node = start(&upstream.url(), &first.config, &["--flashblocks", &url, "--native", &native]).await;
+    server.connected(1).await;
+    let next = first.next(vec![transfer(OP_CHAIN, 0, 5), store(OP_CHAIN, 1, 4)], 1);
+    server.send(&next.flashblocks(&[2, 1])[0]);
+    until(&node, "applied", |published| published.newest.open.is_some()).await;
+    // The upstream does not have what is pre-confirmed.
+    let told = refused(&node, "eth_call", json!([{"to": NATIVE}, "pending"]), -32000, BOUND).await;
+    assert!(told.contains(&NATIVE.to_string()) && told.contains("expected latest"), "{told}");
+    let simulated = json!([{"blockStateCalls": [{"calls": [{"to": NATIVE}]}]}, "latest"]);
+    let told = refused(&node, "eth_simulateV1", simulated.clone(), -32000, BOUND).await;
+    assert!(told.contains("/standard"), "{told}");
+    let told = refused(&node, "presim_simulate", simulated, -32000, BOUND).await;
+    assert!(told.contains("expected eth_call"), "{told}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn blocks_that_reach_a_native_contract_are_taken_as_the_upstream_has_them() {
+    let first = Built::op_stack();
+    let upstream = serve(&[&first]).await;
+    let server = FlashblocksServer::start().await;
+    let (url, native) = (server.url(), NATIVE.to_string());
+    let node = start(&upstream.url(), &first.config, &["--flashblocks", &url, "--native", &native]).await;
+    server.connected(1).await;
+    let next = first.next(vec![transfer(OP_CHAIN, 0, 5), sent_by(0, OP_CHAIN, 1, NATIVE, 0, Default::default())], 1);
+    let payloads = next.flashblocks(&[2, 1]);
+    server.send(&payloads[0]);
+    until(&node, "applied", |published| published.newest.open.is_some()).await;
+    server.send(&payloads[1]);
+    feed(&node, Some(presim::state::FeedProblem::Execution)).await;
+    upstream.push(next.block.clone());
+    head(&node, next.hash()).await;
+    assert_eq!(node.metric("presim_upstream_blocks_total{outcome=\"not_executed\"}"), 1.0);
+    assert_eq!(node.result("/", "eth_getBalance", json!([SOMEBODY, "latest"])).await, "0x5");
+    let told = node.result("/", "presim_snapshot", json!([])).await;
+    assert_eq!(told["verified"], "none");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_block_with_an_unknown_transaction_type_is_followed() {
+    let (upstream, node, first, _) = pair(&[]).await;
+    let next = first.next(vec![transfer(OP_CHAIN, 0, 5)], 1);
+    let mut block = next.block.clone();
+    let hash = B256::repeat_byte(0x79);
+    let foreign = json!({"hash": hash, "type": "0x79", "blockHash": next.hash(), "calls": [], "sender": SOMEBODY});
+    block.transactions.push(foreign);
+    block.receipts = None;
+    upstream.push(block);
+    head(&node, next.hash()).await;
+    assert_eq!(node.result("/", "eth_getBalance", json!([SOMEBODY, "latest"])).await, "0x5");
+    let latest = node.result("/", "eth_getBlockByNumber", json!(["latest", true])).await;
+    assert_eq!((&latest["hash"], &latest["transactions"][2]["hash"]), (&json!(next.hash()), &json!(hash)));
+    // The chain goes on.
+    let after = next.next(vec![transfer(OP_CHAIN, 1, 6)], 1);
+    upstream.push(after.block.clone());
+    head(&node, after.hash()).await;
+    assert_eq!(node.metric("presim_upstream_blocks_total{outcome=\"executed\"}"), 1.0);
+    assert_eq!(node.result("/", "eth_getBalance", json!([SOMEBODY, "latest"])).await, "0xb");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn methods_that_are_listed_go_to_the_upstream_as_they_are() {
+    let (_upstream, node, _, asked) = pair(&[]).await;
+    let (answer, _) = post(&node, "/", "optimism_syncStatus", json!([1, {"a": "b"}])).await;
+    assert_eq!(answer["result"], json!({"head": 7, "text": "a  b"}));
+    assert_eq!(asked.lock().unwrap().last().unwrap(), &("optimism_syncStatus".to_owned(), json!([1, {"a": "b"}])));
+    let told = refused(&node, "optimism_rollupConfig", json!([]), -32601, BOUND).await;
+    assert!(told.contains("not exist"), "{told}");
+    // Writes are not in the list.
+    let before = asked.lock().unwrap().len();
+    let told = refused(&node, "base_sendEncryptedTransaction", json!([]), -32601, BOUND).await;
+    assert!(told.contains("rpc.discover"), "{told}");
+    assert_eq!(asked.lock().unwrap().len(), before);
+    let (_upstream, node, _, _) = pair(&["--forward", "base_*"]).await;
+    assert_eq!(node.result("/", "base_sendEncryptedTransaction", json!([])).await, "0x1");
+    refused(&node, "optimism_syncStatus", json!([]), -32601, BOUND).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_fork_that_is_newer_than_presim_is_said() {
+    let first = Built::op_stack();
+    let upstream = serve(&[&first]).await;
+    let config = |time: u64| json!({"activationTime": time, "chainId": "0x1092", "forkId": "0x01020304"});
+    upstream.script(move |method, _| {
+        let told = json!({"current": config(0), "next": config(1_893_456_000), "last": config(1_893_456_000)});
+        (method == "eth_config").then_some(Ok(told))
+    });
+    let node = start(&upstream.url(), &first.config, &[]).await;
+    let (status, document, _) = health(&node).await;
+    assert_eq!(status, 200);
+    assert!(document["warning"].as_str().is_some_and(|text| text.contains("1893456000")), "{document}");
+}
