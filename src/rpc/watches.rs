@@ -659,8 +659,11 @@ impl Backend {
             // The next run is bound by what this one has left.
             run.meter = std::mem::take(&mut run.overlay.meter);
             if run.overlay.has_missed() {
-                // The whole chunk runs again.
-                return Vec::new();
+                // The whole chunk runs again. The rest runs now to find what else it will miss, for a single fetch.
+                if run.meter.stopped().is_some() || began.elapsed() > CHUNK_TIME {
+                    break;
+                }
+                continue;
             }
             let is_whole = run.meter.stopped().is_none() && !matches!(done, Ok((_, false)));
             let (name, text, gained) = match done {

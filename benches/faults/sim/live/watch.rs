@@ -162,7 +162,7 @@ fn bundle(rng: &mut SmallRng, senders: &[Address]) -> Simulation {
     }
     let validates = rng.random_ratio(1, 5);
     if validates {
-        // It is right once, too high before, and too low after.
+        // The nonce is right once, too high before, and too low after.
         calls[0]["nonce"] = format!("{:#x}", rng.random_range(0..6)).into();
         calls[0]["maxFeePerGas"] = "0x4a817c800".into();
     }
