@@ -57,14 +57,14 @@ async fn change(node: &TestNode, random: &mut SmallRng, saved: &mut Vec<Value>) 
 }
 
 /// The state that a client holds of its standing bundles.
-struct Held {
-    id: Value,
-    answers: BTreeMap<String, Value>,
-    behind: BTreeMap<String, Value>,
+pub struct Held {
+    pub id: Value,
+    pub answers: BTreeMap<String, Value>,
+    pub behind: BTreeMap<String, Value>,
 }
 
 impl Held {
-    fn new() -> Self {
+    pub fn new() -> Self {
         Self { id: Value::Null, answers: BTreeMap::new(), behind: BTreeMap::new() }
     }
 
@@ -85,7 +85,7 @@ impl Held {
     }
 
     /// Takes notifications until those of a snapshot have come to their end.
-    async fn until(&mut self, socket: &mut Socket, watch: &Value, id: &Value) {
+    pub async fn until(&mut self, socket: &mut Socket, watch: &Value, id: &Value) {
         let mut is_last = true;
         while !is_last || self.id.is_null() || number(&self.id) < number(id) || !self.behind.is_empty() {
             let news = tokio::time::timeout(Duration::from_secs(20), socket.notification(watch)).await;
@@ -95,7 +95,7 @@ impl Held {
     }
 
     /// Compares all answers with fresh ones.
-    async fn check(&self, node: &TestNode, bundles: &[Value], what: &str) {
+    pub async fn check(&self, node: &TestNode, bundles: &[Value], what: &str) {
         let requests = bundles.iter().zip(0..).map(|(bundle, id)| {
             let method = if bundle.get("search").is_some() { "presim_search" } else { "presim_simulate" };
             let payload = bundle.get("search").or(bundle.get("simulate")).unwrap();
@@ -113,13 +113,13 @@ impl Held {
 }
 
 /// Lets bundles stand, and returns the answer.
-async fn stand(socket: &mut Socket, params: Value) -> Value {
+pub async fn stand(socket: &mut Socket, params: Value) -> Value {
     let mut answer = socket.call("presim_watch", params).await;
     assert!(answer["result"]["watch"].is_string(), "{answer}");
     answer["result"].take()
 }
 
-async fn newest(node: &TestNode) -> Value {
+pub async fn newest(node: &TestNode) -> Value {
     node.result("/", "presim_snapshot", json!([])).await["id"].clone()
 }
 
