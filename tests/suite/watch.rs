@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::{
     random_bundles::{ACCOUNTS, POOL_CODES, SLOTS, account, bundle, pool_code},
-    support::{Socket, TestNode, items, number, request},
+    support::{Socket, TestNode, items, number, request, token, token_file},
 };
 
 /// Starts a devnet that moves on only when it is told to.
@@ -54,6 +54,17 @@ async fn change(node: &TestNode, random: &mut SmallRng, saved: &mut Vec<Value>) 
     if method == "evm_snapshot" {
         saved.push(done);
     }
+}
+
+/// Returns a search over a bundle's first value.
+fn search(random: &mut SmallRng, mut payload: Value) -> Value {
+    payload["vary"] = json!([{ "path": "blocks[0].calls[0].value", "values": [0, 1, 60] }]);
+    payload["objective"] = match random.random_range(0..4) {
+        0 => json!("gasUsed"),
+        1 => json!("coinbase"),
+        _ => json!({ "account": account(random.random_range(0..ACCOUNTS)), "gasPrice": random.random_range(0..2) }),
+    };
+    payload
 }
 
 /// The state that a client holds of its standing bundles.
@@ -138,7 +149,13 @@ async fn what_a_watcher_holds_is_what_a_fresh_run_gives() {
             change(&node, &mut random, &mut saved).await;
         }
         let bundles: Vec<Value> = (0..24)
-            .map(|index| json!({ "name": format!("b{index}"), "simulate": bundle(&mut random, true) }))
+            .map(|index| {
+                let payload = bundle(&mut random, true);
+                match index % 6 {
+                    0 => json!({ "name": format!("b{index}"), "search": search(&mut random, payload) }),
+                    _ => json!({ "name": format!("b{index}"), "simulate": payload }),
+                }
+            })
             .collect();
         let mut socket = Socket::open(&node, "/").await;
         let begun = stand(&mut socket, json!([bundles])).await;
@@ -193,7 +210,7 @@ async fn only_what_a_change_touches_runs_again_and_is_told() {
     let watch = &begun["watch"];
     assert_eq!(watch.as_str().unwrap().len(), 34, "{watch}");
     let first = socket.notification(watch).await;
-    assert_eq!(first["id"], begun["id"]);
+    assert_eq!(number(&first["id"]), number(&begun["id"]) + 1);
     assert_eq!((&first["part"], &first["last"], &first["behind"]), (&json!(0), &json!(true), &json!([])));
     assert_eq!(first["changed"], json!([{ "name": "a", "result": read(1) }, { "name": "b", "result": read(1) }]));
     let runs = node.metric("presim_standing_runs_total");
@@ -237,13 +254,11 @@ async fn bundles_are_polled_and_taken_over() {
     let begun = node.result("/", "presim_watch", json!([[reads_slot("a", 0), reads_slot("b", 1)]])).await;
     let watch = begun["watch"].clone();
     let long = json!(5_000);
-    let first = node.result("/", "presim_results", json!([watch, "0x0", long])).await;
-    assert_eq!(first["id"], begun["id"]);
+    let first = node.result("/", "presim_results", json!([watch, begun["id"], long])).await;
+    assert_eq!(number(&first["id"]), number(&begun["id"]) + 1);
     let mut held = Held::new();
     held.take(&first);
-    while !held.behind.is_empty() {
-        held.take(&node.result("/", "presim_results", json!([watch, "0x0", 0])).await);
-    }
+    assert_eq!((held.answers.len(), held.behind.len()), (2, 0), "a poll waits until nothing is behind: {first}");
     let since = first["id"].clone();
     // A poll ends with the change that it waits for.
     let (told, ()) = tokio::join!(node.result("/", "presim_results", json!([watch, since, long])), async {
@@ -428,4 +443,77 @@ async fn snapshots_and_their_changes_are_told() {
 
 fn read_word(value: u64) -> String {
     format!("{value:#066x}")
+}
+
+#[tokio::test]
+async fn long_news_comes_in_numbered_parts() {
+    let node = node();
+    // Returns 32 kB of zeros, and slot 0 at their beginning.
+    node.result("/", "anvil_setCode", json!([account(0), "0x5f545f526180005ff3"])).await;
+    let names: Vec<String> = (0..40).map(|index| index.to_string()).collect();
+    let bundles: Vec<Value> = names.iter().map(|name| reads_slot(name, 0)).collect();
+    let mut socket = Socket::open(&node, "/").await;
+    let watch = stand(&mut socket, json!([bundles])).await["watch"].clone();
+    for value in [0, 5] {
+        let (mut told, mut part) = (Vec::new(), 0);
+        loop {
+            let news = socket.notification(&watch).await;
+            assert_eq!(news["part"], part, "{}", news["part"]);
+            part += 1;
+            let changed = items(&news["changed"]);
+            let text: usize = changed.iter().map(|one| one.to_string().len()).sum();
+            assert!(text <= 1 << 20, "a part of {text} bytes");
+            told.extend(changed.iter().map(|one| one["name"].as_str().unwrap().to_owned()));
+            if news["last"] == true {
+                break;
+            }
+            assert!(news.get("behind").is_none(), "only the last part tells what is behind");
+        }
+        assert!(part > 2, "{part} parts");
+        told.sort_by_key(|name| name.parse::<u32>().unwrap());
+        assert_eq!(told, names);
+        set_slot(&node, 0, value + 5).await;
+    }
+}
+
+#[tokio::test]
+async fn an_answer_without_room_is_an_error_and_a_watch_without_a_client_ends() {
+    let node = node_with(&["--watch-mb", "1", "--watch-keep-s", "1"]);
+    node.result("/", "anvil_setCode", json!([account(0), "0x5f545f526180005ff3"])).await;
+    let bundles: Vec<Value> = (0..20).map(|index| reads_slot(&index.to_string(), 0)).collect();
+    let begun = node.result("/", "presim_watch", json!([bundles])).await;
+    let told = node.result("/", "presim_results", json!([begun["watch"], begun["id"], 5_000])).await;
+    let (answers, errors): (Vec<&Value>, Vec<&Value>) =
+        items(&told["changed"]).iter().partition(|one| one.get("result").is_some());
+    assert!(answers.len() > 10 && !errors.is_empty(), "{} answers, {} errors", answers.len(), errors.len());
+    for one in errors {
+        assert_eq!(one["error"]["code"], -32005, "{one}");
+        assert!(one["error"]["message"].as_str().unwrap().contains("--watch-mb"), "{one}");
+    }
+    let refused = node.error("/", "presim_watch", json!([bundles])).await;
+    assert_eq!(refused["code"], -32005, "{refused}");
+    // The client does not come back.
+    let gone = async {
+        while node.metric("presim_standing_bundles") > 0.0 {
+            newest(&node).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(20), gone).await.expect("it ends");
+    let error = node.error("/", "presim_results", json!([begun["watch"], "0x0"])).await;
+    assert_eq!(error["code"], -32000, "{error}");
+}
+
+#[tokio::test]
+async fn a_watch_belongs_to_its_token() {
+    let file = token_file(&[("a", 1_000), ("b", 1_000)]);
+    let node = node_with(&["--token-file", file.path().to_str().unwrap()]);
+    let begun = node.call_as(&token("a"), "presim_watch", json!([[reads_slot("a", 0)]])).await;
+    let watch = &begun["result"]["watch"];
+    for method in ["presim_results", "presim_unwatch"] {
+        let params = if method == "presim_results" { json!([watch, "0x0"]) } else { json!([watch]) };
+        let other = node.call_as(&token("b"), method, params.clone()).await;
+        assert_eq!(other["error"]["code"], -32000, "{other}");
+        let own = node.call_as(&token("a"), method, params).await;
+        assert!(own.get("result").is_some(), "{own}");
+    }
 }

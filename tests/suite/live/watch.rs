@@ -68,6 +68,11 @@ async fn standing_bundles_follow_an_upstream_through_reorgs_and_faults() {
     upstream.well();
     check(&mut held, &mut socket, &watch, &node, &bundles, "at first").await;
     let runs = node.metric("presim_standing_runs_total") - before;
+    // A client that was told only what was behind is told the rest.
+    let mut later = Socket::open(&node, "/").await;
+    let again = later.call("presim_rewatch", json!([watch, news["id"]])).await;
+    assert_eq!(items(&again["result"]["changed"]).len(), bundles.len(), "{again}");
+    socket.call("presim_rewatch", json!([watch, again["result"]["id"]])).await;
     assert!(runs < 3.0 * bundles.len() as f64, "many bundles miss state in one round: {runs} runs");
 
     upstream.push(two.block.clone());
