@@ -2,11 +2,17 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
+use alloy_primitives::I256;
+use presim::{
+    state::{BlockReads, ReadSet, Snapshot, SnapshotId},
+    watch::{StandingBundles, StandingRun, StateHistory},
+};
 use rand::{Rng, SeedableRng, rngs::SmallRng};
 use serde_json::{Value, json};
 
 use crate::{
     random_bundles::{ACCOUNTS, POOL_CODES, SLOTS, account, bundle, pool_code},
+    read_sets::Chain,
     support::{Socket, TestNode, items, number, request, token, token_file},
 };
 
@@ -516,4 +522,44 @@ async fn a_watch_belongs_to_its_token() {
         let own = node.call_as(&token("a"), method, params).await;
         assert!(own.get("result").is_some(), "{own}");
     }
+}
+
+#[test]
+fn the_best_of_last_time_goes_first_but_for_who_was_passed_over_five_times() {
+    let chain = Chain::new();
+    let mut bundles = StandingBundles::new(["poor", "rich", "late"].map(|name| (name.to_owned(), ())));
+    let history = StateHistory::new(16);
+    let answered = |gained: i64| StandingRun::Answered {
+        text: Some("1".into()),
+        reads: ReadSet { block: BlockReads::NUMBER, ..ReadSet::default() },
+        gained: Some(I256::try_from(gained).unwrap()),
+    };
+    // Nothing is known of the steps between these snapshots, so each makes everything due.
+    let mut id = 0;
+    let mut next = |bundles: &mut StandingBundles<()>| {
+        id += 1;
+        let first = &chain.first;
+        let mut snapshot = Snapshot::new(first.world.clone(), first.head.clone(), None, first.hashes.clone());
+        snapshot.id = SnapshotId(id);
+        bundles.advance(&snapshot, chain.context(&snapshot), &history);
+        bundles.due(|()| true)
+    };
+    assert_eq!(next(&mut bundles), [0, 1, 2], "in the client's order at first");
+    bundles.record(0, answered(-5)).expect("an answer");
+    bundles.record(1, answered(7)).expect("an answer");
+    bundles.record(2, StandingRun::Stale("late".into()));
+    assert_eq!(bundles.due(|()| true), [2], "what gave no answer stays due");
+    for passed in 1..=5 {
+        let due = next(&mut bundles);
+        // The last has no objective yet, and was passed over since the first snapshot.
+        assert_eq!(due, if passed < 5 { [1, 0, 2] } else { [2, 1, 0] }, "{passed}");
+        bundles.record(1, answered(7));
+        bundles.record(0, answered(-5));
+        let behind: Vec<_> = bundles.behind(|()| true).map(|one| (one.name.as_str(), one.holds_at())).collect();
+        assert_eq!(behind, [("late", None)]);
+    }
+    assert!(bundles.record(2, answered(1)).is_some_and(|(name, told)| name == "late" && told.since == SnapshotId(6)));
+    assert_eq!(next(&mut bundles), [1, 2, 0]);
+    let holds: Vec<_> = bundles.behind(|()| true).map(|one| one.holds_at()).collect();
+    assert_eq!(holds, [Some(SnapshotId(6)); 3], "what was answered held until now");
 }
