@@ -28,7 +28,8 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
             snapshot = newer;
         }
         if let Some(receipt) = provider.get_transaction_receipt(sent).await? {
-            return Ok(println!("mined in block {:?}, {}", receipt.block_number, receipt.status()));
+            println!("mined in block {:?}, {}", receipt.block_number, receipt.status());
+            return Ok(());
         }
         for path in [vec![weth, alpha, beta, weth], vec![weth, beta, alpha, weth]] {
             let (amount, min, to, deadline) = (U256::ZERO, U256::ZERO, account, U256::MAX);
