@@ -94,7 +94,7 @@ struct Watch {
     count: usize,
     /// The bytes of requests, reads and answers.
     bytes: AtomicUsize,
-    /// Wakes who polls for news. The value counts them.
+    /// Wakes who polls, when the runs on a snapshot have ended. The value counts these.
     news: watch::Sender<u64>,
     /// Wakes the task that runs the bundles.
     wake: Notify,
@@ -111,8 +111,8 @@ struct WatchState {
     was_watched: bool,
     /// Whether bundles that run once a block may run.
     begins_block: bool,
-    /// The last snapshot at which nothing was behind.
-    complete: SnapshotId,
+    /// The last snapshot of which nothing more will be told: nothing is behind, or a newer one has come.
+    settled: SnapshotId,
 }
 
 impl Watches {
@@ -185,11 +185,11 @@ impl Watch {
     }
 
     /// Writes the answer of a poll: what changed after `id`, and what is behind. The next poll is from the last snapshot
-    /// at which nothing was behind, so that it tells what comes late.
+    /// of which nothing more will be told, so that it tells what comes late.
     fn write_results(&self, id: SnapshotId, out: &mut Vec<u8>) {
         let state = self.state();
         let mut object = Object::new(out);
-        object.quantity("id", state.complete.0);
+        object.quantity("id", state.settled.0);
         write_changes(object, state.bundles.changed_after(id), &state);
     }
 
@@ -198,7 +198,7 @@ impl Watch {
         let state = self.state();
         let mut object = Object::new(out);
         encode::string(object.key("watch"), &self.id.to_string());
-        object.quantity("id", state.complete.0);
+        object.quantity("id", state.settled.0);
         write_changes(object, state.bundles.news_since(id), &state);
     }
 }
@@ -226,15 +226,15 @@ impl WatchState {
     }
 
     /// Notes if nothing is behind.
-    fn note_complete(&mut self) {
+    fn note_settled(&mut self) {
         if self.behind().next().is_none() {
-            self.complete = self.bundles.at().unwrap_or_default();
+            self.settled = self.bundles.at().unwrap_or_default();
         }
     }
 
     /// Returns whether nothing is behind.
-    fn is_complete(&self) -> bool {
-        self.bundles.at() == Some(self.complete)
+    fn is_settled(&self) -> bool {
+        self.bundles.at() == Some(self.settled)
     }
 }
 
@@ -323,7 +323,7 @@ impl Front {
             attended: Instant::now(),
             was_watched: false,
             begins_block: true,
-            complete: SnapshotId::default(),
+            settled: SnapshotId::default(),
         };
         let watch = Arc::new(Watch {
             id: WatchId(rand::random()),
@@ -364,13 +364,12 @@ impl Front {
         Ok(out)
     }
 
-    /// Waits until an answer has changed after a snapshot and nothing is behind, at most for some time. Bundles whose
-    /// runs give no answer are not waited for.
+    /// Waits until an answer has changed after a snapshot and what is due has run, at most for some time.
     async fn poll(&self, watch: &Watch, since: SnapshotId, wait: Duration, request: &Request) -> Result<(), RpcError> {
         let has_changed = |state: &WatchState| state.bundles.changed_after(since).next().is_some();
         let is_done = || {
             let state = watch.state();
-            state.is_complete() && has_changed(&state)
+            state.is_settled() && has_changed(&state)
         };
         let mut news = watch.news.subscribe();
         watch.attend();
@@ -384,12 +383,8 @@ impl Front {
         drop(request.starting.as_ref().and_then(|starting| starting.release()));
         let _poll = Poll::of(watch);
         let changed = async {
-            while !is_done() && news.changed().await.is_ok() {
-                let state = watch.state();
-                if has_changed(&state) && state.behind().all(|bundle| bundle.stale().is_some()) {
-                    return;
-                }
-            }
+            // Runs that end with something behind are news, too.
+            while !is_done() && news.changed().await.is_ok() && !has_changed(&watch.state()) {}
         };
         // Without news in time, the answer says so.
         let _ = timeout(wait.min(self.limits().sync.most), changed).await;
@@ -515,8 +510,9 @@ impl WatchTask {
                         let every = |bundle: &Arc<WatchedBundle>| bundle.every_block;
                         state.bundles.behind(every).next().is_some()
                     };
+                state.settled = state.bundles.at().unwrap_or_default();
                 state.bundles.advance(snapshot, context, history);
-                state.note_complete();
+                state.note_settled();
             }
             let due: VecDeque<(u32, Arc<WatchedBundle>)> = state
                 .bundles
@@ -576,12 +572,13 @@ impl WatchTask {
         }
         {
             let mut state = self.watch.state();
-            state.note_complete();
+            state.note_settled();
             state.bundles.tell_behind();
         }
         for part in news.end(&self.watch) {
             self.tell(part).await;
         }
+        self.watch.news.send_modify(|count| *count += 1);
     }
 
     /// Returns the number of runs that may be under way.
@@ -626,9 +623,8 @@ impl WatchTask {
         StandingRun::Answered { text: Some(text), reads: ReadSet::everything(), gained }
     }
 
-    /// Tells news to the connection, and wakes who polls.
+    /// Tells news to the connection.
     async fn tell(&self, text: Vec<u8>) {
-        self.watch.news.send_modify(|count| *count += 1);
         if self.list.subscriptions.has_watcher(self.watch.id) {
             let text = self.list.subscriptions.memory().shared_text(text);
             self.list.subscriptions.tell_watcher(self.watch.id, &text).await;
