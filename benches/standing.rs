@@ -1,9 +1,10 @@
 //! The cost of standing bundles beside asking for all of them again: `cargo bench --bench standing`.
 //!
 //! 10,000 bundles of two swaps over 300 pools stand on a devnet, in a process of its own. In each sub-block, transfers
-//! touch what 5 % of the bundles have read; then the same where each snapshot opens a block. Compared is the CPU time of the node per sub-block: with nothing, with the
-//! standing bundles, and with all bundles asked for anew in batches. Printed, too: when the first and the last changed
-//! answer arrive after the snapshot, and the memory that they take. Skips where the benchmark's genesis is absent.
+//! touch what 5 % of the bundles have read; then the same where each snapshot opens a block. Compared is the CPU time of
+//! the node per sub-block: with nothing, with the standing bundles, and with all bundles asked for anew in batches. Each
+//! figure is printed with its goal, when the first and the last changed answer arrive after the snapshot, the time to
+//! publish, and the memory of the bundles among them. Skips where the benchmark's genesis is absent.
 
 #[path = "world/process.rs"]
 mod process;
@@ -11,12 +12,14 @@ mod process;
 use std::{
     collections::BTreeMap,
     env,
+    io::{Read, Write},
     path::Path,
     time::{Duration, Instant},
 };
 
 use alloy_primitives::{Address, B256, U256, hex, keccak256};
 use futures::{SinkExt, StreamExt};
+use presim::telemetry::PUBLISH_SECONDS;
 use serde_json::{Value, json};
 use tokio::net::TcpStream;
 use tokio_tungstenite::{MaybeTlsStream, WebSocketStream, connect_async, tungstenite::Message};
@@ -34,8 +37,9 @@ const SEARCHERS: usize = 1_000;
 /// The pools that a sub-block touches. Each bundle is in two of them.
 const TOUCHED: usize = 8;
 const SUB_BLOCK: Duration = Duration::from_millis(1_000);
-/// The sub-blocks of a phase.
+/// The sub-blocks of a phase, and of one whose percentiles are told.
 const ROUNDS: usize = 12;
+const MANY_ROUNDS: usize = 60;
 
 fn main() {
     if process::is_node() || env::args().any(|arg| arg == "--test" || arg == "--list") {
@@ -43,9 +47,9 @@ fn main() {
     }
     let Some(world) = PoolWorld::load() else { return };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a thread");
-    runtime.block_on(measure(&world, "40"));
+    runtime.block_on(measure(&world, false));
     println!("\neach snapshot opens a block, whose time the pools store:");
-    runtime.block_on(measure(&world, "1"));
+    runtime.block_on(measure(&world, true));
 }
 
 /// A chain with many pools of the same two tokens.
@@ -170,11 +174,16 @@ struct Phase {
     last: Vec<Duration>,
 }
 
-async fn measure(world: &PoolWorld, sub_blocks: &str) {
+/// Measures all phases. If `opens`, each snapshot opens a block.
+async fn measure(world: &PoolWorld, opens: bool) {
     let ms = SUB_BLOCK.as_millis().to_string();
+    let sub_blocks = if opens { "1" } else { "40" };
+    let metrics = std::net::TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr()).expect("a free port");
+    let metrics = metrics.to_string();
     let genesis = world.genesis.path().to_str().expect("a path");
     let flags = ["--genesis", genesis, "--traffic", "0", "--sub-block-ms", &ms, "--sub-blocks", sub_blocks];
-    let node = NodeProcess::start(&[&flags[..], &["--prefix-cache-mb", "0", "--max-body", "33554432"]].concat());
+    let more = ["--prefix-cache-mb", "0", "--max-body", "33554432", "--metrics", &metrics];
+    let node = NodeProcess::start(&[&flags[..], &more].concat());
     let mut sender = open(&node).await;
     let mut snapshots = open(&node).await;
     let heard = call(&mut snapshots, "eth_subscribe", json!(["presim_snapshots"])).await;
@@ -183,18 +192,19 @@ async fn measure(world: &PoolWorld, sub_blocks: &str) {
     let sent = call(&mut sender, "eth_getTransactionCount", json!([world.owner, "latest"])).await;
     let mut nonce =
         u64::from_str_radix(sent.as_str().expect("a quantity").trim_start_matches("0x"), 16).expect("a number");
-    let idle_memory = node.memory();
 
     // Nothing but the transfers.
-    let nothing = phase(world, &node, &mut sender, &mut snapshots, None, &[], &mut nonce).await;
+    let mut published = vec![publishing(&metrics)];
+    let nothing = phase(world, &node, &mut sender, &mut snapshots, None, &[], ROUNDS, &mut nonce).await;
+    published.push(publishing(&metrics));
     // All bundles anew, for each sub-block.
-    let all = phase(world, &node, &mut sender, &mut snapshots, None, &bundles, &mut nonce).await;
+    let all = phase(world, &node, &mut sender, &mut snapshots, None, &bundles, ROUNDS, &mut nonce).await;
     // The bundles stand.
     let mut watcher = open(&node).await;
     let named: Vec<Value> =
         bundles.iter().enumerate().map(|(at, bundle)| json!({ "name": at.to_string(), "simulate": bundle })).collect();
     let before = node.memory();
-    let watch = call(&mut watcher, "presim_watch", json!([named])).await["watch"].clone();
+    call(&mut watcher, "presim_watch", json!([named])).await;
     loop {
         let news = read(&mut watcher).await;
         let news = &news["params"]["result"];
@@ -203,47 +213,77 @@ async fn measure(world: &PoolWorld, sub_blocks: &str) {
         }
     }
     let memory = node.memory().saturating_sub(before);
-    let standing =
-        phase(world, &node, &mut sender, &mut snapshots, Some((&mut watcher, &watch)), &[], &mut nonce).await;
+    let rounds = if opens { ROUNDS } else { MANY_ROUNDS };
+    published.push(publishing(&metrics));
+    let standing = phase(world, &node, &mut sender, &mut snapshots, Some(&mut watcher), &[], rounds, &mut nonce).await;
+    published.push(publishing(&metrics));
 
     // Medians, because the sub-block that opens a block makes all bundles due: Uniswap V2 stores its time.
-    let median = |times: &[Duration]| {
-        let mut times = times.to_vec();
-        times.sort_unstable();
-        times.get(times.len() / 2).copied().unwrap_or_default()
-    };
-    let [nothing, all, stand] = [&nothing, &all, &standing].map(|phase| median(&phase.cpu).as_secs_f64() * 1e3);
+    let cpu = |phase: &Phase| percentile(&phase.cpu, 0.5).as_secs_f64() * 1e3;
+    let [nothing, all, stand] = [&nothing, &all, &standing].map(cpu);
     println!(
-        "{BUNDLES} bundles of two swaps over {POOLS} pools, {TOUCHED} pools touched by each of {ROUNDS} sub-blocks: {} changed answers each",
-        standing.changed / ROUNDS
+        "{BUNDLES} bundles of two swaps over {POOLS} pools, {TOUCHED} pools touched by each sub-block: {} changed answers each",
+        standing.changed / rounds
     );
     println!(
         "CPU a sub-block: {nothing:.0} ms alone, {all:.0} ms with all asked for again, {stand:.0} ms with all standing"
     );
     let ratio = (stand - nothing).max(1.0) / (all - nothing);
-    println!("ratio of what is added: {ratio:.2}, 1/{:.1}", ratio.recip());
-    println!(
-        "after the snapshot: the first changed answer {:.1?}, the last {:.1?}",
-        median(&standing.first),
-        median(&standing.last)
-    );
-    println!("memory: {memory} MiB for the standing bundles; the node had {idle_memory} MiB before");
+    verdict("CPU that is added, standing beside asked for again", ratio, if opens { 0.6 } else { 1.0 / 15.0 });
+    if !opens {
+        let ms = |times: &[Duration]| percentile(times, 0.99).as_secs_f64() * 1e3;
+        verdict("p99 of the first changed answer after its snapshot, ms", ms(&standing.first), 5.0);
+        verdict("p99 of the last changed answer after its snapshot, ms", ms(&standing.last), 60.0);
+        verdict("memory of the standing bundles, MiB", memory as f64, 200.0);
+    }
+    let mean = |at: usize| (published[at + 1].0 - published[at].0) / (published[at + 1].1 - published[at].1);
+    println!("mean time to publish: {:.2} ms alone, {:.2} ms with all standing", mean(0) * 1e3, mean(2) * 1e3);
+    verdict("time to publish, standing beside alone", mean(2) / mean(0), 1.2);
+}
+
+/// Prints a measured value, and whether it is at most `most`.
+fn verdict(name: &str, value: f64, most: f64) {
+    let met = if value <= most { "met" } else { "MISSED" };
+    println!("{name}: {value:.3}, goal {most:.3} {met}");
+}
+
+/// Returns the time below which this part of the times is.
+fn percentile(times: &[Duration], part: f64) -> Duration {
+    let mut times = times.to_vec();
+    times.sort_unstable();
+    let at = (times.len() as f64 * part) as usize;
+    times.get(at.min(times.len().saturating_sub(1))).copied().unwrap_or_default()
+}
+
+/// Returns the seconds that publishing has taken so far, and the number of snapshots.
+fn publishing(metrics: &str) -> (f64, f64) {
+    let mut stream = std::net::TcpStream::connect(metrics).expect("it connects");
+    stream.write_all(b"GET /metrics HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n").expect("it is sent");
+    let mut text = String::new();
+    stream.read_to_string(&mut text).expect("an answer");
+    let value = |suffix: &str| {
+        let name = format!("{PUBLISH_SECONDS}_{suffix} ");
+        text.lines().find_map(|line| line.strip_prefix(&name)?.trim().parse().ok()).expect("it is shown")
+    };
+    (value("sum"), value("count"))
 }
 
 /// Runs some sub-blocks.
+#[allow(clippy::too_many_arguments, reason = "the parts of one phase")]
 async fn phase(
     world: &PoolWorld,
     node: &NodeProcess,
     sender: &mut Stream,
     snapshots: &mut Stream,
-    mut watcher: Option<(&mut Stream, &Value)>,
+    mut watcher: Option<&mut Stream>,
     ask: &[Value],
+    rounds: usize,
     nonce: &mut u64,
 ) -> Phase {
     let mut phase = Phase::default();
     next(snapshots).await;
     let mut client = if ask.is_empty() { None } else { Some(open(node).await) };
-    for round in 0..ROUNDS {
+    for round in 0..rounds {
         let cpu = node.cpu();
         for pool in (0..TOUCHED).map(|at| world.pools[(round * TOUCHED + at) % POOLS]) {
             let data =
@@ -272,7 +312,7 @@ async fn phase(
                 );
             }
         }
-        if let Some((watcher, _)) = &mut watcher {
+        if let Some(watcher) = &mut watcher {
             let mut first = None;
             loop {
                 let news = read(watcher).await;

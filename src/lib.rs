@@ -41,11 +41,7 @@ pub mod telemetry;
 pub mod wallet;
 pub mod watch;
 
-/// The Rust examples of these READMEs, as doc tests.
+/// The Rust examples of this README, as doc tests.
 #[cfg(doctest)]
 #[doc = include_str!("../tests/clients/README.md")]
 struct ClientsReadme;
-
-#[cfg(doctest)]
-#[doc = include_str!("rpc/README.md")]
-struct SearchersReadme;

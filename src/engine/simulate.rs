@@ -638,7 +638,11 @@ impl Simulator<'_> {
             blob_base_fee: env.block_env.blob_excess_gas_and_price.map_or(0, |blob| blob.blob_gasprice),
             fee_recipient: header.beneficiary,
             // The gas that the block being built has used is not available. `gasUsed` counts only the simulated calls.
-            available: header.gas_limit.saturating_sub(planned.continues.map_or(0, |open| open.gas_used)),
+            available: header.gas_limit.saturating_sub(planned.continues.map_or(0, |open| open.header.gas_used)),
+            blob_gas: (
+                self.spec.blob_params(header.timestamp).map_or(0, |params| params.max_blob_gas_per_block()),
+                planned.continues.map_or(0, |open| open.blob_gas_used),
+            ),
             continues: planned.continues.is_some(),
             sets_gas_limit: planned.block.block.gas_limit.is_some(),
         };

@@ -9,7 +9,7 @@ use super::{
     error::RpcError,
     front::Front,
     methods::{Backend, Run},
-    request::Request,
+    request::{Request, begin},
     wire::{self, SearchRequest},
 };
 use crate::{
@@ -51,17 +51,29 @@ impl Front {
         let left = request.ticket.deadline().saturating_duration_since(arrived);
         // A fifth of the time is left for the outputs.
         let stops = arrived + left.mul_f64(0.8);
-        let begin = move |backend: &Backend, run: &mut Run<'_>| backend.begin_search(run, stops);
-        let begun = Arc::new(self.run_step(PLACE, request.clone(), begin).await?.0);
+        let first = move |backend: &Backend, run: &mut Run<'_>| backend.begin_search(run, stops);
+        let begun = Arc::new(self.run_step(PLACE, request.clone(), first).await?.0);
         let (variants, complete) = match &begun.request.search.values {
             SearchedValues::Each(values) => self.try_all(&request, &begun, values.clone()).await?,
             SearchedValues::Maximize { from, to, tolerance } => {
                 self.maximize(&request, &begun, (*from, *to), *tolerance).await?
             }
         };
-        let finish =
-            move |backend: &Backend, run: &mut Run<'_>| backend.finish_search(run, &begun, variants.clone(), complete);
-        self.run_step(PLACE, request, finish).await.map(|((), answer)| answer)
+        let finish = {
+            let (begun, variants) = (begun.clone(), variants.clone());
+            move |backend: &Backend, run: &mut Run<'_>| backend.finish_search(run, &begun, variants.clone(), complete)
+        };
+        let mut out = begin(&request.id, "result");
+        match self.run_step(PLACE, request, finish).await {
+            // No time is left to run the best variant for its outputs.
+            Err(error) if error.code() == -32016 => {
+                let runs = variants.len();
+                encode::search(&mut out, &ranked(&begun.request, variants), runs, false, None)?;
+                encode::check_length(&out, self.limits().max_response)?;
+                Ok(out)
+            }
+            finished => finished.map(|((), answer)| answer),
+        }
     }
 
     /// Runs the variants with these values side by side. Returns those that ran in time, and whether all did.
@@ -108,9 +120,14 @@ impl Front {
         if !complete {
             return Ok((variants, false));
         }
-        let begun = begun.clone();
-        let work = move |backend: &Backend, run: &mut Run<'_>| backend.narrow(run, &begun, variants.clone(), tolerance);
-        let ((variants, complete), _) = self.run_step(PLACE, request.clone(), work).await?;
+        let work = {
+            let (begun, variants) = (begun.clone(), variants.clone());
+            move |backend: &Backend, run: &mut Run<'_>| backend.narrow(run, &begun, variants.clone(), tolerance)
+        };
+        let (variants, complete) = match self.run_step(PLACE, request.clone(), work).await {
+            Err(error) if error.code() == -32016 => return Ok((variants, false)),
+            narrowed => narrowed?.0,
+        };
         self.count_variants(request, variants.len().saturating_sub(POINTS))?;
         Ok((variants, complete))
     }
@@ -220,18 +237,15 @@ impl Backend {
         run: &mut Run<'_>,
         snapshot: &Snapshot,
         rules: &SimulationRules,
-        SearchRequest { search, shown, .. }: &SearchRequest,
-        mut variants: Vec<Variant>,
+        request: &SearchRequest,
+        variants: Vec<Variant>,
         mut complete: bool,
         stands: bool,
     ) -> Result<(Option<I256>, bool), RpcError> {
+        let SearchRequest { search, shown, .. } = request;
         let runs = variants.len();
-        variants.sort_by(|one, other| other.rank(one, search.aim));
-        // The search for a maximum may come to a value twice.
-        variants.dedup_by(|one, other| one.values == other.values);
-        variants.truncate(search.top);
-        let gas = variants.iter().map(Variant::gas_used).sum();
-        self.gas.increment(gas);
+        self.gas.increment(variants.iter().map(Variant::gas_used).sum());
+        let variants = ranked(request, variants);
         let mut best = None;
         if let (Some(shown), Some(variant)) = (shown, variants.first()) {
             let mut simulation = search.simulation.clone();
@@ -268,4 +282,13 @@ impl Backend {
         });
         Ok((objective, complete))
     }
+}
+
+/// Returns the best variants of a search, the best first, as many as it asks for.
+fn ranked(SearchRequest { search, .. }: &SearchRequest, mut variants: Vec<Variant>) -> Vec<Variant> {
+    variants.sort_by(|one, other| other.rank(one, search.aim));
+    // The search for a maximum may come to a value twice.
+    variants.dedup_by(|one, other| one.values == other.values);
+    variants.truncate(search.top);
+    variants
 }

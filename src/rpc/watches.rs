@@ -31,9 +31,9 @@ use super::{
 use crate::{
     engine::{BlockContext, SimulationRules},
     executor::{Executor, LaneName, RunPlace},
-    state::{Published, Selector, Snapshot, SnapshotId, Snapshots},
+    state::{Published, ReadSet, Selector, Snapshot, SnapshotId, Snapshots},
     telemetry::{Counter, Gauge, Metrics},
-    watch::{StandingBundles, StandingRun, StateHistory},
+    watch::{StandingAnswer, StandingBundle, StandingBundles, StandingRun, StateHistory},
 };
 
 /// The place where payloads are parsed.
@@ -94,7 +94,7 @@ struct Watch {
     count: usize,
     /// The bytes of requests, reads and answers.
     bytes: AtomicUsize,
-    /// Wakes who polls for news. The value counts them.
+    /// Wakes who polls, when the runs on a snapshot have ended. The value counts these.
     news: watch::Sender<u64>,
     /// Wakes the task that runs the bundles.
     wake: Notify,
@@ -107,8 +107,12 @@ struct WatchState {
     polls: usize,
     /// The end of the last poll, or the time since which there is no connection.
     attended: Instant,
+    /// Whether there was a connection or a poll when this was looked at last.
+    was_watched: bool,
     /// Whether bundles that run once a block may run.
     begins_block: bool,
+    /// The last snapshot of which nothing more will be told: nothing is behind, or a newer one has come.
+    settled: SnapshotId,
 }
 
 impl Watches {
@@ -180,20 +184,33 @@ impl Watch {
         self.wake.notify_one();
     }
 
-    /// Writes what changed after `id`, and what is behind.
-    fn write_since(&self, id: SnapshotId, out: &mut Vec<u8>, names_watch: bool) {
+    /// Writes the answer of a poll: what changed after `id`, and what is behind. The next poll is from the last snapshot
+    /// of which nothing more will be told, so that it tells what comes late.
+    fn write_results(&self, id: SnapshotId, out: &mut Vec<u8>) {
         let state = self.state();
         let mut object = Object::new(out);
-        if names_watch {
-            encode::string(object.key("watch"), &self.id.to_string());
-        }
-        object.quantity("id", state.bundles.at().unwrap_or_default().0);
-        encode::list(object.key("changed"), state.bundles.changed_after(id), |out, (name, answer)| {
-            write_news(out, name, &answer.text);
-        });
-        write_behind(&mut object, &state);
-        object.end();
+        object.quantity("id", state.settled.0);
+        write_changes(object, state.bundles.changed_after(id), &state);
     }
+
+    /// Writes what a client lacks that was told the news of snapshot `id`, and what is behind.
+    fn write_again(&self, id: SnapshotId, out: &mut Vec<u8>) {
+        let state = self.state();
+        let mut object = Object::new(out);
+        encode::string(object.key("watch"), &self.id.to_string());
+        object.quantity("id", state.settled.0);
+        write_changes(object, state.bundles.news_since(id), &state);
+    }
+}
+
+fn write_changes<'a>(
+    mut object: Object<'_>,
+    changed: impl Iterator<Item = (&'a str, &'a StandingAnswer)>,
+    state: &WatchState,
+) {
+    encode::list(object.key("changed"), changed, |out, (name, answer)| write_news(out, name, &answer.text));
+    write_behind(&mut object, state);
+    object.end();
 }
 
 impl WatchState {
@@ -201,6 +218,23 @@ impl WatchState {
     fn may_run(&self) -> impl Fn(&Arc<WatchedBundle>) -> bool + use<> {
         let begins_block = self.begins_block;
         move |bundle| begins_block || !bundle.every_block
+    }
+
+    /// Returns the bundles that are behind.
+    fn behind(&self) -> impl Iterator<Item = &StandingBundle<Arc<WatchedBundle>>> {
+        self.bundles.behind(self.may_run())
+    }
+
+    /// Notes if nothing is behind.
+    fn note_settled(&mut self) {
+        if self.behind().next().is_none() {
+            self.settled = self.bundles.at().unwrap_or_default();
+        }
+    }
+
+    /// Returns whether nothing is behind.
+    fn is_settled(&self) -> bool {
+        self.bundles.at() == Some(self.settled)
     }
 }
 
@@ -212,7 +246,7 @@ fn write_news(out: &mut Vec<u8>, name: &str, text: &[u8]) {
 }
 
 fn write_behind(object: &mut Object<'_>, state: &WatchState) {
-    encode::list(object.key("behind"), state.bundles.behind(state.may_run()), |out, bundle| {
+    encode::list(object.key("behind"), state.behind(), |out, bundle| {
         let mut object = Object::new(out);
         encode::string(object.key("name"), &bundle.name);
         match bundle.holds_at() {
@@ -248,13 +282,13 @@ impl Front {
                 })?;
                 starting.watch(id)?;
                 watch.attend();
-                watch.write_since(since, &mut out, true);
+                watch.write_again(since, &mut out);
             }
             WatchMethod::Results => {
                 let (id, since, wait) = wire::parse_results(&request.params, dialect)?;
                 let watch = list.find(id, client)?;
                 self.poll(&watch, since, Duration::from_millis(wait), &request).await?;
-                watch.write_since(since, &mut out, false);
+                watch.write_results(since, &mut out);
             }
             WatchMethod::End => {
                 let id = wire::parse_unwatch(&request.params, dialect)?;
@@ -283,7 +317,14 @@ impl Front {
             return Err(RpcError::limit(text));
         }
         let bundles = StandingBundles::new(bundles.into_iter().map(|(name, bundle)| (name, Arc::new(bundle))));
-        let state = WatchState { bundles, polls: 0, attended: Instant::now(), begins_block: true };
+        let state = WatchState {
+            bundles,
+            polls: 0,
+            attended: Instant::now(),
+            was_watched: false,
+            begins_block: true,
+            settled: SnapshotId::default(),
+        };
         let watch = Arc::new(Watch {
             id: WatchId(rand::random()),
             count: state.bundles.bundles().len(),
@@ -299,7 +340,8 @@ impl Front {
         }
         let mut object = Object::new(&mut out);
         encode::string(object.key("watch"), &watch.id.to_string());
-        object.quantity("id", self.runner.backend.select(&request.published, selector)?.id.0);
+        // All that is told of this snapshot is new, so that who asks what changed after `id` misses nothing.
+        object.quantity("id", self.runner.backend.select(&request.published, selector)?.id.0.saturating_sub(1));
         object.end();
         list.add(watch.clone());
         let template = Request { params: ByteString::new(), starting: None, ..request };
@@ -322,11 +364,16 @@ impl Front {
         Ok(out)
     }
 
-    /// Waits until an answer has changed after a snapshot, at most for some time.
+    /// Waits until an answer has changed after a snapshot and what is due has run, at most for some time.
     async fn poll(&self, watch: &Watch, since: SnapshotId, wait: Duration, request: &Request) -> Result<(), RpcError> {
-        let has_changed = || watch.state().bundles.changed_after(since).next().is_some();
+        let has_changed = |state: &WatchState| state.bundles.changed_after(since).next().is_some();
+        let is_done = || {
+            let state = watch.state();
+            state.is_settled() && has_changed(&state)
+        };
+        let mut news = watch.news.subscribe();
         watch.attend();
-        if wait.is_zero() || has_changed() {
+        if wait.is_zero() || is_done() {
             return Ok(());
         }
         let Ok(_seat) = self.waiters.seats.try_acquire() else {
@@ -335,8 +382,10 @@ impl Front {
         };
         drop(request.starting.as_ref().and_then(|starting| starting.release()));
         let _poll = Poll::of(watch);
-        let mut news = watch.news.subscribe();
-        let changed = async { while !has_changed() && news.changed().await.is_ok() {} };
+        let changed = async {
+            // Runs that end with something behind are news, too.
+            while !is_done() && news.changed().await.is_ok() && !has_changed(&watch.state()) {}
+        };
         // Without news in time, the answer says so.
         let _ = timeout(wait.min(self.limits().sync.most), changed).await;
         Ok(())
@@ -358,6 +407,7 @@ impl Drop for Poll<'_> {
         let mut state = self.0.state();
         state.polls -= 1;
         state.attended = Instant::now();
+        self.0.wake.notify_one();
     }
 }
 
@@ -420,11 +470,11 @@ impl WatchTask {
         let is_watched = self.is_watched();
         let state = self.watch.state();
         let idle = state.attended.elapsed();
-        if !is_watched && idle >= self.list.limits.keep.max(UNATTENDED) {
-            return None;
-        }
-        let has_due = state.bundles.behind(state.may_run()).next().is_some();
-        Some(if has_due { AGAIN } else { UNATTENDED })
+        let keep = self.list.limits.keep;
+        let left = if is_watched { keep.max(AGAIN) } else { keep.saturating_sub(idle) };
+        let has_due = idle < UNATTENDED && state.behind().next().is_some();
+        let rest = if has_due { AGAIN } else { UNATTENDED };
+        Some(rest.min(left)).filter(|rest| !rest.is_zero())
     }
 
     /// Returns whether a client has a connection, or polls. Notes the time if so.
@@ -432,7 +482,7 @@ impl WatchTask {
         let has_connection = self.list.subscriptions.has_watcher(self.watch.id);
         let mut state = self.watch.state();
         let is_watched = has_connection || state.polls > 0;
-        if is_watched {
+        if std::mem::replace(&mut state.was_watched, is_watched) || is_watched {
             state.attended = Instant::now();
         }
         is_watched
@@ -460,7 +510,9 @@ impl WatchTask {
                         let every = |bundle: &Arc<WatchedBundle>| bundle.every_block;
                         state.bundles.behind(every).next().is_some()
                     };
+                state.settled = state.bundles.at().unwrap_or_default();
                 state.bundles.advance(snapshot, context, history);
+                state.note_settled();
             }
             let due: VecDeque<(u32, Arc<WatchedBundle>)> = state
                 .bundles
@@ -502,9 +554,10 @@ impl WatchTask {
             let ran = ended.len();
             self.list.runs.increment(ran as u64);
             {
+                let mut room = self.list.room(self.watch.owner.as_deref());
                 let mut state = self.watch.state();
                 for (at, run) in ended {
-                    let run = self.within_room(&state, at, run);
+                    let run = Self::within_room(&state, at, run, &mut room);
                     if let Some((name, answer)) = state.bundles.record(at, run) {
                         news.add(name, &answer.text);
                     }
@@ -517,9 +570,15 @@ impl WatchTask {
                 self.tell(part).await;
             }
         }
+        {
+            let mut state = self.watch.state();
+            state.note_settled();
+            state.bundles.tell_behind();
+        }
         for part in news.end(&self.watch) {
             self.tell(part).await;
         }
+        self.watch.news.send_modify(|count| *count += 1);
     }
 
     /// Returns the number of runs that may be under way.
@@ -550,23 +609,22 @@ impl WatchTask {
         (chunk, ended)
     }
 
-    /// Replaces an answer for which the client's memory does not suffice by an error.
-    fn within_room(&self, state: &WatchState, at: u32, run: StandingRun) -> StandingRun {
+    /// Replaces an answer for which the client's memory does not suffice by an error, and what it has read by
+    /// everything. `room` is the memory that is left.
+    fn within_room(state: &WatchState, at: u32, run: StandingRun, room: &mut usize) -> StandingRun {
         let StandingRun::Answered { text: Some(text), reads, gained } = run else { return run };
-        let told = state.bundles.bundles()[at as usize].told().map_or(0, |told| told.text.len());
-        let text = match text.len() > told && text.len() - told > self.list.room(self.watch.owner.as_deref()) {
-            true => {
-                let text = format!("the answer takes {} bytes, which are not left (--watch-mb)", text.len());
-                member("error", &text_of(&RpcError::limit(text)))
-            }
-            false => text,
-        };
-        StandingRun::Answered { text: Some(text), reads, gained }
+        let grows = state.bundles.growth(at, &text, &reads);
+        if let Some(left) = room.checked_sub(grows) {
+            *room = left;
+            return StandingRun::Answered { text: Some(text), reads, gained };
+        }
+        let error = format!("the answer and its reads take {grows} bytes more, and {room} are left (--watch-mb)");
+        let text = member("error", &text_of(&RpcError::limit(error)));
+        StandingRun::Answered { text: Some(text), reads: ReadSet::everything(), gained }
     }
 
-    /// Tells news to the connection, and wakes who polls.
+    /// Tells news to the connection.
     async fn tell(&self, text: Vec<u8>) {
-        self.watch.news.send_modify(|count| *count += 1);
         if self.list.subscriptions.has_watcher(self.watch.id) {
             let text = self.list.subscriptions.memory().shared_text(text);
             self.list.subscriptions.tell_watcher(self.watch.id, &text).await;
@@ -667,8 +725,11 @@ impl Backend {
                 break;
             }
             if run.overlay.has_missed() {
-                // The whole chunk runs again.
-                return Vec::new();
+                // The whole chunk runs again. The rest runs now to find what else it will miss, for a single fetch.
+                if run.meter.stopped().is_some() || began.elapsed() > CHUNK_TIME {
+                    break;
+                }
+                continue;
             }
             let is_whole = run.meter.stopped().is_none() && !matches!(done, Ok((_, false)));
             let (name, text, gained) = match done {

@@ -26,6 +26,8 @@ pub struct StandingBundles<R> {
     index: ReadIndex,
     /// The place in the chain for which it is known what is due.
     at: Option<ChainPlace>,
+    /// Whether the client was told what is behind at this place.
+    told_behind: bool,
     /// The bytes that answers and reads take.
     bytes: usize,
 }
@@ -67,6 +69,8 @@ pub struct StandingAnswer {
     pub text: Bytes,
     /// The snapshot with which it began to hold.
     pub since: SnapshotId,
+    /// Whether the client was told before that the bundle is behind at this snapshot.
+    is_late: bool,
 }
 
 /// The end of a run of a bundle.
@@ -106,7 +110,7 @@ impl<R> StandingBundles<R> {
         };
         let bundles: Vec<_> = bundles.into_iter().map(new).collect();
         let bytes = bundles.iter().map(StandingBundle::bytes).sum();
-        Self { bundles, index: ReadIndex::default(), at: None, bytes }
+        Self { bundles, index: ReadIndex::default(), at: None, told_behind: false, bytes }
     }
 
     /// Returns the bundles, in the client's order.
@@ -119,6 +123,11 @@ impl<R> StandingBundles<R> {
         self.bytes
     }
 
+    /// Returns the bytes that bundle `at` takes more with this answer and these reads than it does now.
+    pub fn growth(&self, at: u32, text: &Bytes, reads: &ReadSet) -> usize {
+        (text.len() + reads_bytes(reads)).saturating_sub(self.bundles[at as usize].bytes())
+    }
+
     /// Returns the snapshot for which it is known what is due.
     pub fn at(&self) -> Option<SnapshotId> {
         self.at.as_ref().map(|at| at.id)
@@ -128,6 +137,7 @@ impl<R> StandingBundles<R> {
     /// everything is due. What was due stays due.
     pub fn advance(&mut self, snapshot: &Snapshot, context: BlockContext, history: &StateHistory) {
         let now = ChainPlace { id: snapshot.id, state: snapshot.state, context };
+        self.told_behind = false;
         let Some(was) = self.at.take() else {
             self.at = Some(now);
             return;
@@ -172,10 +182,22 @@ impl<R> StandingBundles<R> {
 
     /// Returns the bundles whose answers began to hold after the snapshot `id`.
     pub fn changed_after(&self, id: SnapshotId) -> impl Iterator<Item = (&str, &StandingAnswer)> {
-        self.bundles.iter().filter_map(move |bundle| {
-            let told = bundle.told.as_ref().filter(|told| told.since > id)?;
-            Some((bundle.name.as_str(), told))
-        })
+        self.told().filter(move |(_, told)| told.since > id)
+    }
+
+    /// Returns the bundles whose answers a client may lack that was told the news of the snapshot `id`, with what was
+    /// behind then.
+    pub fn news_since(&self, id: SnapshotId) -> impl Iterator<Item = (&str, &StandingAnswer)> {
+        self.told().filter(move |(_, told)| told.since > id || told.is_late && told.since == id)
+    }
+
+    /// Records that the client is told what is behind now. Answers that come later for the same snapshot are late.
+    pub const fn tell_behind(&mut self) {
+        self.told_behind = true;
+    }
+
+    fn told(&self) -> impl Iterator<Item = (&str, &StandingAnswer)> {
+        self.bundles.iter().filter_map(|bundle| Some((bundle.name.as_str(), bundle.told.as_ref()?)))
     }
 
     /// Records the end of a run of bundle `at` on the current snapshot. Returns the answer if it is another than before.
@@ -196,7 +218,7 @@ impl<R> StandingBundles<R> {
                 let text = text.or_else(|| bundle.told.as_ref().map(|_| Bytes::from_static(BELOW)));
                 match text {
                     Some(text) if bundle.told.as_ref().is_none_or(|told| told.text != text) => {
-                        bundle.told = Some(StandingAnswer { text, since: now });
+                        bundle.told = Some(StandingAnswer { text, since: now, is_late: self.told_behind });
                         true
                     }
                     _ => false,
@@ -233,8 +255,12 @@ impl<R> StandingBundle<R> {
     }
 
     fn bytes(&self) -> usize {
-        let told = self.told.as_ref().map_or(0, |told| told.text.len());
-        let slots: usize = self.reads.accounts.iter().map(|account| 32 * account.slots.len()).sum();
-        told + slots + 64 * self.reads.accounts.len() + ReadIndex::size(&self.reads)
+        self.told.as_ref().map_or(0, |told| told.text.len()) + reads_bytes(&self.reads)
     }
+}
+
+/// Returns about how many bytes reads take, with their place in the index.
+fn reads_bytes(reads: &ReadSet) -> usize {
+    let slots: usize = reads.accounts.iter().map(|account| 32 * account.slots.len()).sum();
+    slots + 64 * reads.accounts.len() + ReadIndex::size(reads)
 }

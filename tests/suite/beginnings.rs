@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::support::{TestNode, shared};
+use crate::support::{TestNode, shared, token, token_file};
 
 /// Code that adds 1 to slot 0 and returns it, with a log. A call with data reverts with it.
 const COUNTS: &str = "0x366016575f54600101805f555f5260205fa060205ff35b365f5f37365ffd";
@@ -141,4 +141,19 @@ async fn recorded_bodies_have_the_same_answers() {
         }
     }
     assert!(sharing.metric(SHARED) > 0.0);
+}
+
+#[tokio::test]
+async fn clients_share_nothing_with_each_other() {
+    let file = token_file(&[("a", 1_000), ("b", 1_000)]);
+    let node = TestNode::quiet_with(&["--token-file", file.path().to_str().unwrap()]);
+    let run = async |client: &str, index: u64| {
+        let before = node.metric(SHARED);
+        let request = bundle(vec![counts(), counts(), own(index)], &json!({}));
+        let answer = node.call_as(&token(client), "presim_simulate", json!([request, "latest"])).await;
+        assert!(answer["result"].is_array(), "{answer}");
+        node.metric(SHARED) - before
+    };
+    assert_eq!([run("a", 0).await, run("a", 1).await, run("a", 2).await], [0.0, 0.0, 1.0]);
+    assert_eq!([run("b", 3).await, run("b", 4).await, run("b", 5).await], [0.0, 0.0, 1.0]);
 }

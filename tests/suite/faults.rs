@@ -78,6 +78,7 @@ fn no_seed_of_a_live_chain_breaks_an_invariant() {
     let total = total.into_inner().unwrap();
     say(&total.to_string());
     assert!(total.pre_confirmed > 500 && total.reorgs > 50 && total.snapshots > 1000, "{total}");
+    assert!(total.answers > 10_000, "{total}");
 }
 
 #[test]
@@ -97,6 +98,11 @@ fn an_upstream_that_lies_is_found() {
 #[test]
 fn sub_blocks_of_other_transactions_are_found() {
     live_is_found(LiveMutant::OtherTransactions);
+}
+
+#[test]
+fn a_standing_bundle_that_forgets_what_it_read_is_found() {
+    live_is_found(LiveMutant::ForgottenReads);
 }
 
 fn live_is_found(mutant: LiveMutant) {

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::support::{TestNode, hex, items, number, request};
+use crate::support::{TestNode, hex, items, number, token, token_file};
 
 /// Starts a devnet with quick blocks and without traffic, so that a test sends all its transactions.
 fn quick(flags: &[&str]) -> TestNode {
@@ -147,9 +147,7 @@ struct Named<'a> {
 
 impl Named<'_> {
     async fn call(&self, method: &str, params: Value) -> Value {
-        let post = self.node.client.post(self.node.url("/")).bearer_auth(self.token);
-        let body = request(1, method, params);
-        post.json(&body).send().await.expect("it answers").json().await.expect("JSON")
+        self.node.call_as(self.token, method, params).await
     }
 
     async fn install(&self) -> Value {
@@ -170,14 +168,10 @@ impl Named<'_> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn at_the_bound_the_longest_unasked_filter_of_the_client_that_has_most_goes() {
-    let tokens = ["a", "b"].map(|name| (name, format!("{name}-token-of-some-length")));
-    let file: String = tokens
-        .iter()
-        .map(|(name, token)| format!("[[token]]\nname = \"{name}\"\ntoken = \"{token}\"\nrate = 10000\n"))
-        .collect();
-    let file = crate::process::file(&file);
-    let node = TestNode::quiet_with(&["--max-filters", "4", "--token-file", crate::process::text(file.path())]);
-    let [greedy, modest] = tokens.each_ref().map(|(_, token)| Named { node: &node, token });
+    let file = token_file(&[("a", 10_000), ("b", 10_000)]);
+    let tokens = ["a", "b"].map(token);
+    let node = TestNode::quiet_with(&["--max-filters", "4", "--token-file", file.path().to_str().unwrap()]);
+    let [greedy, modest] = tokens.each_ref().map(|token| Named { node: &node, token });
     let (first, second, third) = (greedy.install().await, greedy.install().await, greedy.install().await);
     assert!(greedy.has(&first).await, "now the second has gone unasked for longest");
     let its = modest.install().await;

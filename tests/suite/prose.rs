@@ -232,3 +232,10 @@ fn each_link_of_a_page_leads_somewhere() {
     }
     assert_none(findings, "a link leads nowhere");
 }
+
+#[test]
+fn the_program_of_the_page_for_searchers_is_the_one_that_runs() {
+    let page = include_str!("../../src/rpc/README.md");
+    let program = format!("```rust\n{}```", include_str!("../clients/searcher.rs"));
+    assert!(page.contains(&program), "src/rpc/README.md has another program than tests/clients/searcher.rs");
+}

@@ -32,14 +32,14 @@ const RULES: SimulationRules = SimulationRules {
 const SHAPE: ShapeLimits = ShapeLimits { max_blocks: 256, max_block_calls: 100, max_calls: 100, max_search_runs: 100 };
 
 /// A chain of which any snapshot can be made.
-struct Chain {
+pub struct Chain {
     spec: ChainSpec,
     codes: CodeCache,
-    first: Snapshot,
+    pub first: Snapshot,
 }
 
 impl Chain {
-    fn new() -> Self {
+    pub fn new() -> Self {
         let genesis: Genesis = serde_json::from_value(json!({
             "config": {
                 "chainId": 1, "homesteadBlock": 0, "eip150Block": 0, "eip155Block": 0, "eip158Block": 0,
@@ -181,7 +181,7 @@ impl Chain {
         (out, overlay.reads())
     }
 
-    fn context(&self, snapshot: &Snapshot) -> BlockContext {
+    pub fn context(&self, snapshot: &Snapshot) -> BlockContext {
         BlockContext::of(&self.spec, snapshot, &RULES).unwrap()
     }
 }

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::support::{TestNode, number};
+use crate::support::{TestNode, number, token as token_of, token_file};
 
 /// A token that anyone sets: a call stores x (1000 - x) for the word x of its data, and `balanceOf` returns this for any
 /// account. A word above 1000 reverts.
@@ -339,4 +339,18 @@ async fn at_its_deadline_a_search_answers_with_the_best_so_far() {
     assert_eq!(found["complete"], false, "{found}");
     let runs = found["runs"].as_u64().unwrap();
     assert!(runs < 100, "{found}");
+}
+
+#[tokio::test]
+async fn each_variant_counts_as_a_request() {
+    let file = token_file(&[("a", 40)]);
+    let node = TestNode::quiet_with(&["--token-file", file.path().to_str().unwrap()]);
+    let ask = async |runs: usize| {
+        let vary = word(json!({ "values": (0..runs).collect::<Vec<_>>() }));
+        let request = search(&hill(0), json!({ "vary": vary, "objective": token() }));
+        node.call_as(&token_of("a"), "presim_search", request).await
+    };
+    assert_eq!(ask(30).await["result"]["runs"], 30);
+    let refused = ask(30).await;
+    assert_eq!(refused["error"]["code"], -32005, "{refused}");
 }

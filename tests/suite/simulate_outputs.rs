@@ -1,8 +1,13 @@
 //! `presim_simulate`: each output is what its name says, and nothing else is in the answer.
 
+use alloy_consensus::TxEip1559;
+use alloy_primitives::{Address, B256, U256, hex, keccak256};
 use serde_json::{Value, json};
 
-use crate::support::{TestNode, items, number, request};
+use crate::{
+    sending::{blob_tx, key, plain, raw},
+    support::{TestNode, items, number, request},
+};
 
 const ALICE: &str = "0xf39fd6e51aad88f6f4ce6ab8827279cfffb92266";
 const BOB: &str = "0x000000000000000000000000000000000000b0b0";
@@ -217,4 +222,101 @@ async fn a_bundle_with_conditions_is_whole_or_dropped() {
     }
     let free = payload(state, calls, json!({ "outputs": ["status"] }));
     assert_eq!(simulate(&node, free).await, whole, "without conditions, calls may fail");
+}
+
+/// Returns code that logs these words with these topics.
+fn logs(topics: &[U256], words: &[U256]) -> String {
+    let mut code = Vec::new();
+    for (at, word) in words.iter().enumerate() {
+        // PUSH32 word, PUSH2 offset, MSTORE
+        code.extend([&[0x7f], word.to_be_bytes::<32>().as_slice(), &[0x61, 0, 32 * at as u8, 0x52]].concat());
+    }
+    for topic in topics.iter().rev() {
+        code.extend([&[0x7f], topic.to_be_bytes::<32>().as_slice()].concat());
+    }
+    // PUSH2 length, PUSH0, LOG
+    code.extend([0x61, (words.len() >> 3) as u8, (words.len() << 5) as u8, 0x5f, 0xa0 + topics.len() as u8]);
+    hex::encode(code)
+}
+
+#[tokio::test]
+async fn items_of_collections_are_assets_by_their_logs() {
+    let node = TestNode::quiet();
+    let event = |text: &str| U256::from_be_bytes(keccak256(text).0);
+    let of = |address: &str| U256::from_be_bytes(address.parse::<Address>().unwrap().into_word().0);
+    let number = U256::from::<u64>;
+    let (alice, bob, none) = (of(ALICE), of(BOB), U256::ZERO);
+    let single = event("TransferSingle(address,address,address,uint256,uint256)");
+    let batch = event("TransferBatch(address,address,address,uint256[],uint256[])");
+    let code = [
+        logs(&[event("Transfer(address,address,uint256)"), alice, bob, number(7)], &[]),
+        logs(&[single, alice, none, bob], &[number(8), number(3)]),
+        logs(&[batch, alice, bob, alice], &[64, 160, 2, 8, 9, 2, 1, 5].map(number)),
+    ]
+    .concat();
+    let state = json!({ MADE: { "code": format!("0x{code}") } });
+    let more = json!({ "outputs": ["assets"] });
+    let ran = simulate(&node, payload(state, json!([{ "from": ALICE, "to": MADE }]), more)).await;
+    let item = |kind: &str, id: &str, change: &str| json!({ "type": kind, "token": MADE, "id": id, "change": change });
+    let expected = json!({
+        BOB: [item("erc721", "0x7", "1"), item("erc1155", "0x8", "2"), item("erc1155", "0x9", "-5")],
+        ALICE: [item("erc721", "0x7", "-1"), item("erc1155", "0x8", "1"), item("erc1155", "0x9", "5")],
+    });
+    assert_eq!(ran[0]["assets"], expected);
+}
+
+#[tokio::test]
+async fn a_signed_transaction_is_checked_and_pays_as_on_the_chain() {
+    let node = TestNode::quiet();
+    let (signer, from) = (key(3), key(3).address().to_string().to_lowercase());
+    let signed = |nonce: u64| raw(TxEip1559 { to: BOB.parse::<Address>().unwrap().into(), ..plain(nonce) }, &signer);
+    let asked = |calls: Value| {
+        let mut asked = payload(json!({}), calls, json!({ "outputs": ["status", "gasUsed", "stateDiff"] }));
+        asked["validation"] = false.into();
+        asked
+    };
+    let ran = simulate(&node, asked(json!([signed(0), { "from": ALICE, "to": BOB }, signed(1)]))).await;
+    assert_eq!(items(&ran[0]["calls"]).iter().filter(|call| call["status"] == "0x1").count(), 3, "{ran}");
+    let balance = |end: &str| ran[0]["stateDiff"][&from]["balance"][end].as_str().unwrap().parse::<U256>().unwrap();
+    let least = U256::from(2 * (21_000_u64 * 1_000_000_000 + 1));
+    assert!(balance("from") - balance("to") > least, "it pays its tip and the base fee: {ran}");
+    for (calls, expected) in [
+        (json!([signed(1)]), "nonce too high"),
+        (json!([signed(0), signed(0)]), "nonce too low"),
+        (json!(["0x02"]), "params[0].blockStateCalls[0].calls[0]: not a signed transaction"),
+        (json!([raw(TxEip1559 { chain_id: 1, ..plain(0) }, &signer)]), "invalid chain id"),
+    ] {
+        let error = node.error("/", "presim_simulate", json!([asked(calls), "latest"])).await;
+        assert!(error["message"].as_str().unwrap().contains(expected), "{error}: expected {expected}");
+    }
+    // No block has room for so many blobs.
+    let mut hash = B256::repeat_byte(5);
+    hash[0] = 1;
+    let blobs: Vec<_> = (0..9).map(|nonce| raw(blob_tx(nonce, vec![hash; 6]), &signer)).collect();
+    let error = node.error("/", "presim_simulate", json!([asked(json!(blobs)), "latest"])).await;
+    assert!(error["message"].as_str().unwrap().contains("blob gas limit reached"), "{error}");
+    assert_eq!(simulate(&node, asked(json!([blobs[0]]))).await[0]["calls"][0]["status"], "0x1");
+}
+
+#[tokio::test]
+async fn frames_and_reads_are_those_of_the_calls() {
+    let node = TestNode::quiet();
+    let state = json!({ MADE: { "code": LOGS } });
+    // Asks ALPHA for its supply.
+    let calls = json!([{ "from": ALICE, "to": MADE }, { "from": ALICE, "to": ALPHA, "data": "0x18160ddd" }]);
+    let more = json!({ "outputs": ["trace", "readSet"] });
+    let ran = simulate(&node, payload(state.clone(), calls.clone(), more)).await;
+    for (index, call) in items(&calls).iter().enumerate() {
+        let options = json!({ "tracer": "callTracer", "stateOverrides": state });
+        let traced = node.result("/", "debug_traceCall", json!([call, "latest", options])).await;
+        let mut frame = ran[0]["calls"][index]["trace"].clone();
+        frame["gas"] = traced["gas"].clone();
+        assert_eq!(frame, traced);
+    }
+    let reads = &ran[0]["readSet"];
+    assert_eq!(reads["everything"], false, "{reads}");
+    let token = &reads["accounts"][ALPHA];
+    assert_eq!((&token["parts"], &token["slots"]), (&json!(["code"]), &json!([word(2)])), "{reads}");
+    assert!(!items(&reads["accounts"][MADE]["parts"]).contains(&json!("code")), "an override is no read: {reads}");
+    assert_eq!(reads["blockHashes"], json!([]));
 }

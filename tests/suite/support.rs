@@ -72,6 +72,12 @@ impl TestNode {
         self.send(path, &request(1, method, params)).await
     }
 
+    /// Calls a method in the name of a bearer token, and returns the whole answer.
+    pub async fn call_as(&self, token: &str, method: &str, params: Value) -> Value {
+        let post = self.client.post(self.url("/")).bearer_auth(token);
+        post.json(&request(1, method, params)).send().await.expect("it answers").json().await.expect("JSON")
+    }
+
     /// Calls a method that must succeed and returns its result.
     pub async fn result(&self, path: &str, method: &str, params: Value) -> Value {
         let mut answer = self.call(path, method, params).await;
@@ -125,6 +131,21 @@ pub fn shared(path: &str) -> Option<PathBuf> {
     }
     say(&format!("SKIPPED: ../shared/{path} is not here"));
     None
+}
+
+/// Creates a token file for these clients, each with its requests per second. The token of `a` is that of [`token`].
+pub fn token_file(clients: &[(&str, u32)]) -> tempfile::NamedTempFile {
+    let mut file = tempfile::NamedTempFile::new().expect("a file");
+    for (name, rate) in clients {
+        writeln!(file, "[[token]]\nname = \"{name}\"\ntoken = \"{}\"\nrate = {rate}", token(name))
+            .expect("it is written");
+    }
+    file
+}
+
+/// Returns the token of a client.
+pub fn token(name: &str) -> String {
+    format!("{name}-token-of-some-length")
 }
 
 /// Prints a line even if the test passes: the harness captures only the output of the printing macros.

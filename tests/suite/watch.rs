@@ -2,12 +2,18 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
+use alloy_primitives::I256;
+use presim::{
+    state::{BlockReads, ReadSet, Snapshot, SnapshotId},
+    watch::{StandingBundles, StandingRun, StateHistory},
+};
 use rand::{Rng, SeedableRng, rngs::SmallRng};
 use serde_json::{Value, json};
 
 use crate::{
     random_bundles::{ACCOUNTS, POOL_CODES, SLOTS, account, bundle, pool_code},
-    support::{Socket, TestNode, items, number, request},
+    read_sets::Chain,
+    support::{Socket, TestNode, items, number, request, token, token_file},
 };
 
 /// Starts a devnet that moves on only when it is told to.
@@ -56,15 +62,26 @@ async fn change(node: &TestNode, random: &mut SmallRng, saved: &mut Vec<Value>) 
     }
 }
 
+/// Returns a search over a bundle's first value.
+fn search(random: &mut SmallRng, mut payload: Value) -> Value {
+    payload["vary"] = json!([{ "path": "blocks[0].calls[0].value", "values": [0, 1, 60] }]);
+    payload["objective"] = match random.random_range(0..4) {
+        0 => json!("gasUsed"),
+        1 => json!("coinbase"),
+        _ => json!({ "account": account(random.random_range(0..ACCOUNTS)), "gasPrice": random.random_range(0..2) }),
+    };
+    payload
+}
+
 /// The state that a client holds of its standing bundles.
-struct Held {
-    id: Value,
-    answers: BTreeMap<String, Value>,
-    behind: BTreeMap<String, Value>,
+pub struct Held {
+    pub id: Value,
+    pub answers: BTreeMap<String, Value>,
+    pub behind: BTreeMap<String, Value>,
 }
 
 impl Held {
-    fn new() -> Self {
+    pub fn new() -> Self {
         Self { id: Value::Null, answers: BTreeMap::new(), behind: BTreeMap::new() }
     }
 
@@ -85,7 +102,7 @@ impl Held {
     }
 
     /// Takes notifications until those of a snapshot have come to their end.
-    async fn until(&mut self, socket: &mut Socket, watch: &Value, id: &Value) {
+    pub async fn until(&mut self, socket: &mut Socket, watch: &Value, id: &Value) {
         let mut is_last = true;
         while !is_last || self.id.is_null() || number(&self.id) < number(id) || !self.behind.is_empty() {
             let news = tokio::time::timeout(Duration::from_secs(20), socket.notification(watch)).await;
@@ -95,7 +112,7 @@ impl Held {
     }
 
     /// Compares all answers with fresh ones.
-    async fn check(&self, node: &TestNode, bundles: &[Value], what: &str) {
+    pub async fn check(&self, node: &TestNode, bundles: &[Value], what: &str) {
         let requests = bundles.iter().zip(0..).map(|(bundle, id)| {
             let method = if bundle.get("search").is_some() { "presim_search" } else { "presim_simulate" };
             let payload = bundle.get("search").or(bundle.get("simulate")).unwrap();
@@ -113,21 +130,24 @@ impl Held {
 }
 
 /// Lets bundles stand, and returns the answer.
-async fn stand(socket: &mut Socket, params: Value) -> Value {
+pub async fn stand(socket: &mut Socket, params: Value) -> Value {
     let mut answer = socket.call("presim_watch", params).await;
     assert!(answer["result"]["watch"].is_string(), "{answer}");
     answer["result"].take()
 }
 
-async fn newest(node: &TestNode) -> Value {
+pub async fn newest(node: &TestNode) -> Value {
     node.result("/", "presim_snapshot", json!([])).await["id"].clone()
 }
 
+/// The steps of the suite, and of one seed. More are run with `PRESIM_WATCH_STEPS`.
+const STEPS: u64 = 2_000;
+const SEED_STEPS: u64 = 250;
+
 #[tokio::test]
 async fn what_a_watcher_holds_is_what_a_fresh_run_gives() {
-    const SEEDS: u64 = 8;
-    const STEPS: usize = 250;
-    for seed in 0..SEEDS {
+    let steps = std::env::var("PRESIM_WATCH_STEPS").map_or(STEPS, |steps| steps.parse().unwrap());
+    for seed in 0..steps.div_ceil(SEED_STEPS) {
         let mut random = SmallRng::seed_from_u64(seed);
         let node = node();
         let mut saved = Vec::new();
@@ -135,7 +155,13 @@ async fn what_a_watcher_holds_is_what_a_fresh_run_gives() {
             change(&node, &mut random, &mut saved).await;
         }
         let bundles: Vec<Value> = (0..24)
-            .map(|index| json!({ "name": format!("b{index}"), "simulate": bundle(&mut random, true) }))
+            .map(|index| {
+                let payload = bundle(&mut random, true);
+                match index % 6 {
+                    0 => json!({ "name": format!("b{index}"), "search": search(&mut random, payload) }),
+                    _ => json!({ "name": format!("b{index}"), "simulate": payload }),
+                }
+            })
             .collect();
         let mut socket = Socket::open(&node, "/").await;
         let begun = stand(&mut socket, json!([bundles])).await;
@@ -143,13 +169,13 @@ async fn what_a_watcher_holds_is_what_a_fresh_run_gives() {
         held.until(&mut socket, &begun["watch"], &newest(&node).await).await;
         held.check(&node, &bundles, "at first").await;
         let before = node.metric("presim_standing_runs_total");
-        for step in 0..STEPS {
+        for step in 0..SEED_STEPS {
             change(&node, &mut random, &mut saved).await;
             held.until(&mut socket, &begun["watch"], &newest(&node).await).await;
             held.check(&node, &bundles, &format!("seed {seed} step {step}")).await;
         }
         let runs = node.metric("presim_standing_runs_total") - before;
-        assert!(runs < 0.6 * (STEPS * bundles.len()) as f64, "{runs} runs");
+        assert!(runs < 0.6 * SEED_STEPS as f64 * bundles.len() as f64, "{runs} runs");
     }
 }
 
@@ -190,7 +216,7 @@ async fn only_what_a_change_touches_runs_again_and_is_told() {
     let watch = &begun["watch"];
     assert_eq!(watch.as_str().unwrap().len(), 34, "{watch}");
     let first = socket.notification(watch).await;
-    assert_eq!(first["id"], begun["id"]);
+    assert_eq!(number(&first["id"]), number(&begun["id"]) + 1);
     assert_eq!((&first["part"], &first["last"], &first["behind"]), (&json!(0), &json!(true), &json!([])));
     assert_eq!(first["changed"], json!([{ "name": "a", "result": read(1) }, { "name": "b", "result": read(1) }]));
     let runs = node.metric("presim_standing_runs_total");
@@ -234,13 +260,11 @@ async fn bundles_are_polled_and_taken_over() {
     let begun = node.result("/", "presim_watch", json!([[reads_slot("a", 0), reads_slot("b", 1)]])).await;
     let watch = begun["watch"].clone();
     let long = json!(5_000);
-    let first = node.result("/", "presim_results", json!([watch, "0x0", long])).await;
-    assert_eq!(first["id"], begun["id"]);
+    let first = node.result("/", "presim_results", json!([watch, begun["id"], long])).await;
+    assert_eq!(number(&first["id"]), number(&begun["id"]) + 1);
     let mut held = Held::new();
     held.take(&first);
-    while !held.behind.is_empty() {
-        held.take(&node.result("/", "presim_results", json!([watch, "0x0", 0])).await);
-    }
+    assert_eq!((held.answers.len(), held.behind.len()), (2, 0), "a poll waits until nothing is behind: {first}");
     let since = first["id"].clone();
     // A poll ends with the change that it waits for.
     let (told, ()) = tokio::join!(node.result("/", "presim_results", json!([watch, since, long])), async {
@@ -425,4 +449,117 @@ async fn snapshots_and_their_changes_are_told() {
 
 fn read_word(value: u64) -> String {
     format!("{value:#066x}")
+}
+
+#[tokio::test]
+async fn long_news_comes_in_numbered_parts() {
+    let node = node();
+    // Returns 32 kB of zeros, and slot 0 at their beginning.
+    node.result("/", "anvil_setCode", json!([account(0), "0x5f545f526180005ff3"])).await;
+    let names: Vec<String> = (0..40).map(|index| index.to_string()).collect();
+    let bundles: Vec<Value> = names.iter().map(|name| reads_slot(name, 0)).collect();
+    let mut socket = Socket::open(&node, "/").await;
+    let watch = stand(&mut socket, json!([bundles])).await["watch"].clone();
+    for value in [0, 5] {
+        let (mut told, mut part) = (Vec::new(), 0);
+        loop {
+            let news = socket.notification(&watch).await;
+            assert_eq!(news["part"], part, "{}", news["part"]);
+            part += 1;
+            let changed = items(&news["changed"]);
+            let text: usize = changed.iter().map(|one| one.to_string().len()).sum();
+            assert!(text <= 1 << 20, "a part of {text} bytes");
+            told.extend(changed.iter().map(|one| one["name"].as_str().unwrap().to_owned()));
+            if news["last"] == true {
+                break;
+            }
+            assert!(news.get("behind").is_none(), "only the last part tells what is behind");
+        }
+        assert!(part > 2, "{part} parts");
+        told.sort_by_key(|name| name.parse::<u32>().unwrap());
+        assert_eq!(told, names);
+        set_slot(&node, 0, value + 5).await;
+    }
+}
+
+#[tokio::test]
+async fn an_answer_without_room_is_an_error_and_a_watch_without_a_client_ends() {
+    let node = node_with(&["--watch-mb", "1", "--watch-keep-s", "1"]);
+    node.result("/", "anvil_setCode", json!([account(0), "0x5f545f526180005ff3"])).await;
+    let bundles: Vec<Value> = (0..20).map(|index| reads_slot(&index.to_string(), 0)).collect();
+    let begun = node.result("/", "presim_watch", json!([bundles])).await;
+    let told = node.result("/", "presim_results", json!([begun["watch"], begun["id"], 5_000])).await;
+    let (answers, errors): (Vec<&Value>, Vec<&Value>) =
+        items(&told["changed"]).iter().partition(|one| one.get("result").is_some());
+    assert!(answers.len() > 10 && !errors.is_empty(), "{} answers, {} errors", answers.len(), errors.len());
+    for one in errors {
+        assert_eq!(one["error"]["code"], -32005, "{one}");
+        assert!(one["error"]["message"].as_str().unwrap().contains("--watch-mb"), "{one}");
+    }
+    let refused = node.error("/", "presim_watch", json!([bundles])).await;
+    assert_eq!(refused["code"], -32005, "{refused}");
+    // The client does not come back.
+    let gone = async {
+        while node.metric("presim_standing_bundles") > 0.0 {
+            newest(&node).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(20), gone).await.expect("it ends");
+    let error = node.error("/", "presim_results", json!([begun["watch"], "0x0"])).await;
+    assert_eq!(error["code"], -32000, "{error}");
+}
+
+#[tokio::test]
+async fn a_watch_belongs_to_its_token() {
+    let file = token_file(&[("a", 1_000), ("b", 1_000)]);
+    let node = node_with(&["--token-file", file.path().to_str().unwrap()]);
+    let begun = node.call_as(&token("a"), "presim_watch", json!([[reads_slot("a", 0)]])).await;
+    let watch = &begun["result"]["watch"];
+    for method in ["presim_results", "presim_unwatch"] {
+        let params = if method == "presim_results" { json!([watch, "0x0"]) } else { json!([watch]) };
+        let other = node.call_as(&token("b"), method, params.clone()).await;
+        assert_eq!(other["error"]["code"], -32000, "{other}");
+        let own = node.call_as(&token("a"), method, params).await;
+        assert!(own.get("result").is_some(), "{own}");
+    }
+}
+
+#[test]
+fn the_best_of_last_time_goes_first_but_for_who_was_passed_over_five_times() {
+    let chain = Chain::new();
+    let mut bundles = StandingBundles::new(["poor", "rich", "late"].map(|name| (name.to_owned(), ())));
+    let history = StateHistory::new(16);
+    let answered = |gained: i64| StandingRun::Answered {
+        text: Some("1".into()),
+        reads: ReadSet { block: BlockReads::NUMBER, ..ReadSet::default() },
+        gained: Some(I256::try_from(gained).unwrap()),
+    };
+    // Nothing is known of the steps between these snapshots, so each makes everything due.
+    let mut id = 0;
+    let mut next = |bundles: &mut StandingBundles<()>| {
+        id += 1;
+        let first = &chain.first;
+        let mut snapshot = Snapshot::new(first.world.clone(), first.head.clone(), None, first.hashes.clone());
+        snapshot.id = SnapshotId(id);
+        bundles.advance(&snapshot, chain.context(&snapshot), &history);
+        bundles.due(|()| true)
+    };
+    assert_eq!(next(&mut bundles), [0, 1, 2], "in the client's order at first");
+    bundles.record(0, answered(-5)).expect("an answer");
+    bundles.record(1, answered(7)).expect("an answer");
+    bundles.record(2, StandingRun::Stale("late".into()));
+    assert_eq!(bundles.due(|()| true), [2], "what gave no answer stays due");
+    for passed in 1..=5 {
+        let due = next(&mut bundles);
+        // The last has no objective yet, and was passed over since the first snapshot.
+        assert_eq!(due, if passed < 5 { [1, 0, 2] } else { [2, 1, 0] }, "{passed}");
+        bundles.record(1, answered(7));
+        bundles.record(0, answered(-5));
+        let behind: Vec<_> = bundles.behind(|()| true).map(|one| (one.name.as_str(), one.holds_at())).collect();
+        assert_eq!(behind, [("late", None)]);
+    }
+    assert!(bundles.record(2, answered(1)).is_some_and(|(name, told)| name == "late" && told.since == SnapshotId(6)));
+    assert_eq!(next(&mut bundles), [1, 2, 0]);
+    let holds: Vec<_> = bundles.behind(|()| true).map(|one| one.holds_at()).collect();
+    assert_eq!(holds, [Some(SnapshotId(6)); 3], "what was answered held until now");
 }

@@ -57,6 +57,8 @@ pub(super) struct BlockCalls<'a, F: FamilyEvm> {
     pub fee_recipient: Address,
     /// Gas of the block for simulated calls.
     pub available: u64,
+    /// Blob gas that the block may have, and that it had before the simulated calls.
+    pub blob_gas: (u64, u64),
     /// Whether the block continues the one being built.
     pub continues: bool,
     /// Whether an override sets the block's gas limit.
@@ -194,6 +196,7 @@ impl<F: FamilyEvm> BlockCalls<'_, F> {
                 "a chain of the OP stack has no blob transactions: expected a type other than 0x3".into(),
             ));
         }
+        self.check_blob_gas(tx, ran.blob_gas_used, evm.db_mut())?;
         let gas = self.gas(Some(tx.gas_limit()), ran.gas_used, gas_left, evm.db_mut())?;
         if gas < tx.gas_limit() {
             return Err(SimulationError::Refused(format!(
@@ -232,6 +235,21 @@ impl<F: FamilyEvm> BlockCalls<'_, F> {
             return Err(SimulationError::BlockGasLimit { used, limit: self.available, asked: asked_gas });
         }
         Ok(gas)
+    }
+
+    /// Checks that the block has room for the blobs of a transaction (EIP-4844), after those of the calls before.
+    fn check_blob_gas(&self, tx: &TxEnvelope, used: u64, overlay: &mut Overlay) -> Result<(), SimulationError> {
+        let Some(needs) = tx.blob_gas_used().filter(|needs| *needs > 0) else { return Ok(()) };
+        // The blobs of the block so far are not among the fields that are recorded.
+        overlay.note_everything();
+        let (most, before) = self.blob_gas;
+        let used = before.saturating_add(used);
+        if needs > most.saturating_sub(used) {
+            return Err(SimulationError::Refused(format!(
+                "blob gas limit reached: {used} used of {most}, the transaction needs {needs}"
+            )));
+        }
+        Ok(())
     }
 
     /// Records the prices that decide what a call pays.

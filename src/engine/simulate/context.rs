@@ -69,7 +69,7 @@ impl BlockContext {
             planned.try_into().map_err(|_| SimulationError::Refused("no block can follow".to_owned()))?;
         let header = first.header(spec, &snapshot.head.header);
         let blobs = spec.blob_params(header.timestamp);
-        let used = first.continues.map_or(0, |open| open.gas_used);
+        let used = first.continues.map_or(0, |open| open.header.gas_used);
         Ok(Self {
             blob_base_fee: blobs.and_then(|params| header.blob_fee(params)),
             gas_left: header.gas_limit.saturating_sub(used),

@@ -11,7 +11,7 @@ use crate::{
         error::SimulationError,
         request::{BlockOverrides, SimBlock, Simulation, SimulationRules},
     },
-    state::Snapshot,
+    state::{OpenBlock, Snapshot},
 };
 
 /// A block to simulate. Its number and time are settled; its parent's results are not known yet.
@@ -20,8 +20,8 @@ pub(super) struct PlannedBlock<'a> {
     pub(super) number: u64,
     pub(super) time: u64,
     pub(super) filler: bool,
-    /// The header of the block being built, if this block continues it.
-    pub(super) continues: Option<&'a Header>,
+    /// The block being built, if this block continues it.
+    pub(super) continues: Option<&'a OpenBlock>,
     /// Header fields that follow from the previous block and the overrides.
     pub(super) gas_limit: u64,
     pub(super) fee_recipient: Address,
@@ -34,7 +34,7 @@ impl PlannedBlock<'_> {
     pub(super) fn header(&self, spec: &ChainSpec, parent: &Sealed<Header>) -> Header {
         let overrides = &self.block.block;
         let base_fee = overrides.base_fee.map(Some).unwrap_or_else(|| match self.continues {
-            Some(open) => open.base_fee_per_gas,
+            Some(open) => open.header.base_fee_per_gas,
             None => spec.next_base_fee(parent, self.number, self.time),
         });
         let attributes = Attributes {
@@ -60,18 +60,18 @@ pub(super) fn plan<'a>(
     rules: &SimulationRules,
 ) -> Result<Vec<PlannedBlock<'a>>, SimulationError> {
     let base = snapshot.head.header.inner();
-    let open = snapshot.open.as_ref().map(|open| &open.header);
+    let open = snapshot.open.as_ref();
     let mut planned: Vec<PlannedBlock<'a>> = Vec::with_capacity(simulation.blocks.len());
     let (mut number, mut time) = (base.number, base.timestamp);
     // Each block inherits these values from the previous one.
     let mut last = (base.gas_limit, base.beneficiary, base.difficulty);
 
     let mut push = |block: Cow<'a, SimBlock>, number: u64, time: u64, filler: bool| {
-        let continues = open.filter(|open| open.number == number);
+        let continues = open.filter(|open| open.header.number == number);
         let (gas_limit, fee_recipient, difficulty) =
-            continues.map_or(last, |o| (o.gas_limit, o.beneficiary, o.difficulty));
+            continues.map_or(last, |open| (open.header.gas_limit, open.header.beneficiary, open.header.difficulty));
         let overrides = &block.block;
-        let inherited_root = continues.and_then(|open| open.parent_beacon_block_root).unwrap_or_default();
+        let inherited_root = continues.and_then(|open| open.header.parent_beacon_block_root).unwrap_or_default();
         let one = PlannedBlock {
             number,
             time,
@@ -92,7 +92,7 @@ pub(super) fn plan<'a>(
     };
     // Default time of a block: the open block's own if it is that block, else one step after the previous block.
     let default_time = |number: u64, before: u64| match open {
-        Some(open) if open.number == number => open.timestamp,
+        Some(open) if open.header.number == number => open.header.timestamp,
         _ => before.saturating_add(rules.block_time),
     };
 

@@ -5,6 +5,7 @@ mod node;
 mod run;
 mod script;
 mod truth;
+mod watch;
 
 pub use self::{
     run::{LiveCounts, LiveMutant, run_live},

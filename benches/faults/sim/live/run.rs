@@ -29,6 +29,7 @@ use super::{
     node::SimNode,
     script::{Delivery, LiveScript, LiveStep},
     truth::{SOMEBODY, STORE, TrueBlock, TruePart, Truth},
+    watch::LiveWatch,
 };
 
 /// A defect that a run is given, which its invariants must find.
@@ -39,6 +40,8 @@ pub enum LiveMutant {
     LyingUpstream,
     /// The stream gives sub-blocks whose gas and roots were changed to fit other transactions.
     OtherTransactions,
+    /// Bundles that stand forget that they have read slots and balances.
+    ForgottenReads,
 }
 
 /// Totals of runs.
@@ -50,6 +53,8 @@ pub struct LiveCounts {
     pub steps_known: usize,
     /// The snapshots of sub-blocks.
     pub pre_confirmed: usize,
+    /// The answers of standing bundles that were compared with fresh runs.
+    pub answers: usize,
     pub reorgs: usize,
     pub blocks: u64,
 }
@@ -60,6 +65,7 @@ impl LiveCounts {
         self.snapshots += other.snapshots;
         self.steps_known += other.steps_known;
         self.pre_confirmed += other.pre_confirmed;
+        self.answers += other.answers;
         self.reorgs += other.reorgs;
         self.blocks += other.blocks;
     }
@@ -67,10 +73,10 @@ impl LiveCounts {
 
 impl fmt::Display for LiveCounts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { steps, snapshots, steps_known, pre_confirmed, reorgs, blocks } = self;
+        let Self { steps, snapshots, steps_known, pre_confirmed, answers, reorgs, blocks } = self;
         write!(
             f,
-            "{steps} steps of live chains, {snapshots} snapshots, {pre_confirmed} of sub-blocks, {steps_known} differences checked, {reorgs} reorgs, {blocks} blocks"
+            "{steps} steps of live chains, {snapshots} snapshots, {pre_confirmed} of sub-blocks, {steps_known} differences and {answers} answers checked, {reorgs} reorgs, {blocks} blocks"
         )
     }
 }
@@ -129,10 +135,13 @@ struct LiveWorld {
     /// The steps between the states that were published, and the snapshot that was seen last.
     history: StateHistory,
     last: Arc<Snapshot>,
+    /// The bundles that stand on the newest snapshot, and those that stand on the newest canonical one.
+    watches: [LiveWatch; 2],
     /// The state that each id named.
     named: BTreeMap<u64, (B256, u64, u32, usize)>,
     seen: SnapshotId,
     latest: u64,
+    latest_watched: Option<SnapshotId>,
     /// Whether the upstream has told that the chain went back, and the feed has not come to the newest block since.
     went_back: bool,
     /// The time until which the feed may believe an older answer that the upstream gave before.
@@ -190,6 +199,8 @@ impl LiveWorld {
             },
         };
         let snapshots_newest = snapshots.newest();
+        let forgets = mutant == LiveMutant::ForgottenReads;
+        let watches = [0x57a7, 0x57a8].map(|salt| LiveWatch::new(script.seed ^ salt, &truth.senders(), forgets));
         Self {
             canonical: [first.hash].into_iter().collect(),
             lies: B256Set::default(),
@@ -209,7 +220,9 @@ impl LiveWorld {
             named: BTreeMap::new(),
             history: StateHistory::new(256),
             last: snapshots_newest,
+            watches,
             latest: 0,
+            latest_watched: None,
             went_back: false,
             believes_until: Instant::now(),
             counts: LiveCounts::default(),
@@ -436,14 +449,34 @@ impl LiveWorld {
                     self.violation("an id names one state", format!("{:?} named {was:?}, then {is:?}", snapshot.id))
                 );
             }
-            if !self.is_deceived(&snapshot, published.latest()) {
-                self.check(&snapshot)?;
-            }
+            let is_true = !self.is_deceived(&snapshot, published.latest());
+            let truth = if is_true { Some(self.check(&snapshot)?) } else { None };
             self.check_steps(&snapshot)?;
             self.check_steps(published.latest())?;
+            self.check_watch(0, &snapshot, truth)?;
             self.last = snapshot;
         }
+        let latest = published.latest();
+        if let Some(before) = self.latest_watched.replace(latest.id).filter(|before| *before != latest.id) {
+            if before > latest.id {
+                return Err(self.violation("the ids of latest grow", format!("{before:?}, then {:?}", latest.id)));
+            }
+            let truth = self.true_world(latest).ok();
+            self.check_watch(1, latest, truth)?;
+        }
         self.check_latest(&published)
+    }
+
+    /// Lets a client's bundles stand on a snapshot, and checks what the client holds then.
+    fn check_watch(&mut self, watch: usize, snapshot: &Snapshot, truth: Option<World>) -> Result<(), Violation> {
+        let truth = truth.unwrap_or_else(|| snapshot.world.clone());
+        match self.watches[watch].follow(&self.truth.spec, snapshot, &self.history, &truth) {
+            Ok(compared) => {
+                self.counts.answers += compared;
+                Ok(())
+            }
+            Err(text) => Err(self.violation("what is held is what a fresh run gives", text)),
+        }
     }
 
     /// Returns whether a snapshot is of what a builder told falsely in a way that shows only when the block is canonical.
@@ -462,17 +495,27 @@ impl LiveWorld {
         transactions || stands_on_lies || was_before
     }
 
-    /// Checks that a snapshot is of one branch of the true chain, and that what it knows of the state is true.
-    fn check(&self, snapshot: &Snapshot) -> Result<(), Violation> {
+    /// Checks that a snapshot is of one branch of the true chain, and that what it knows of the state is true. Returns
+    /// the true state.
+    fn check(&self, snapshot: &Snapshot) -> Result<World, Violation> {
+        let truth = self.true_world(snapshot)?;
+        let place = match &snapshot.open {
+            None => format!("after block {}", snapshot.head.number()),
+            Some(open) => format!("sub-block {} of block {}", open.index, open.header.number),
+        };
+        self.compare(&snapshot.world, &truth, &place)?;
+        Ok(truth)
+    }
+
+    /// Returns the state that a snapshot has on the true chain.
+    fn true_world(&self, snapshot: &Snapshot) -> Result<World, Violation> {
         let Some(head) = self.built.iter().find(|block| block.hash == snapshot.head_hash()) else {
             return Err(self.violation(
                 "a snapshot is of one branch",
                 format!("its head {} was never built", snapshot.head_hash()),
             ));
         };
-        let Some(open) = &snapshot.open else {
-            return self.compare(&snapshot.world, &head.sealed.world, &format!("after block {}", head.number));
-        };
+        let Some(open) = &snapshot.open else { return Ok(head.sealed.world.clone()) };
         let hashes: Vec<B256> = open.transactions.iter().map(|tx| *tx.tx_hash()).collect();
         let children = self.built.iter().filter(|block| block.parent == head.hash);
         let is_so_far = |part: &&TruePart| part.transactions == hashes && part.payload.index == u64::from(open.index);
@@ -481,11 +524,7 @@ impl LiveWorld {
             .flat_map(|block| &block.parts)
             .filter(is_so_far);
         match parts.next() {
-            Some(part) => self.compare(
-                &snapshot.world,
-                &part.world,
-                &format!("sub-block {} of block {}", open.index, open.header.number),
-            ),
+            Some(part) => Ok(part.world.clone()),
             None => {
                 let text = format!(
                     "sub-block {} of block {} with {} transactions was never built on {}",
@@ -520,8 +559,7 @@ impl LiveWorld {
 
     /// Returns the accounts that are compared.
     fn accounts(&self) -> Vec<Address> {
-        let senders = presim::feed::world::dev_signers().expect("the published mnemonic");
-        senders.iter().take(3).map(|signer| signer.address()).chain([SOMEBODY, STORE]).collect()
+        self.truth.senders().into_iter().chain([SOMEBODY, STORE]).collect()
     }
 
     /// Compares what is known of a state with the true one.

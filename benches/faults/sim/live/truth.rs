@@ -30,6 +30,8 @@ use serde_json::{Value, json};
 pub const STORE: Address = Address::repeat_byte(0xc0);
 /// The recipient of ether.
 pub const SOMEBODY: Address = Address::repeat_byte(0x11);
+/// The recipient of fees.
+pub const FEES: Address = Address::repeat_byte(0xfe);
 const CHAIN: u64 = 4242;
 
 /// A block of the true chain.
@@ -99,13 +101,18 @@ impl Truth {
         Self { spec, signers, genesis: Arc::new(first) }
     }
 
+    /// Returns the accounts that send the chain's transactions.
+    pub fn senders(&self) -> Vec<Address> {
+        self.signers.iter().take(3).map(PrivateKeySigner::address).collect()
+    }
+
     /// Builds a block on `parent`, of sub-blocks with so many transactions each. `salt` tells siblings apart, and decides
     /// what the transactions do.
     pub fn build(&self, parent: &TrueBlock, parts: &[usize], salt: u64) -> Arc<TrueBlock> {
         let head = parent.sealed.head.header.inner();
         let attributes = Attributes {
             timestamp: head.timestamp + 1,
-            fee_recipient: Address::repeat_byte(0xfe),
+            fee_recipient: FEES,
             prev_randao: B256::from(U256::from(salt)),
             beacon_root: B256::ZERO,
             gas_limit: head.gas_limit,

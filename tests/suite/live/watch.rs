@@ -1,0 +1,90 @@
+//! Standing bundles on an upstream's state.
+
+use alloy_primitives::{Address, hex};
+use serde_json::{Value, json};
+
+use super::{
+    built::{Built, ETHEREUM, SOMEBODY, STORE, store, transfer},
+    head, serve, start,
+};
+use crate::{
+    support::{Socket, TestNode, items},
+    upstream::Fault,
+    watch::{Held, newest, stand},
+};
+
+/// The account that an override gives the bundles' code.
+const RUNNER: &str = "0x0000000000000000000000000000000000004e11";
+
+fn bundle(name: &str, account: &str, code: &str) -> Value {
+    json!({ "name": name, "simulate": {
+        "blockStateCalls": [{
+            "stateOverrides": { account: { "code": code } },
+            "calls": [{ "to": account, "gas": "0x186a0" }],
+        }],
+        "outputs": ["returnData", "gasUsed"],
+    } })
+}
+
+/// Returns a bundle that reads a balance.
+fn reads_balance(name: &str, of: Address) -> Value {
+    bundle(name, RUNNER, &format!("0x73{}315f5260205ff3", hex::encode(of)))
+}
+
+/// Returns bundles that read slot 0 of a contract, the balance of its transfers' recipient, and many other balances.
+fn bundles() -> Vec<Value> {
+    let slot = bundle("slot", &STORE.to_string(), "0x5f545f5260205ff3");
+    let others =
+        (1..=70).map(|number| reads_balance(&format!("other {number}"), Address::with_last_byte(100 + number)));
+    [slot, reads_balance("balance", SOMEBODY)].into_iter().chain(others).collect()
+}
+
+/// Waits for the news of the newest snapshot, and compares what the client holds with fresh runs.
+async fn check(held: &mut Held, socket: &mut Socket, watch: &Value, node: &TestNode, bundles: &[Value], what: &str) {
+    held.until(socket, watch, &newest(node).await).await;
+    held.check(node, bundles, what).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn standing_bundles_follow_an_upstream_through_reorgs_and_faults() {
+    let genesis = Built::ethereum();
+    let one = genesis.next(vec![transfer(ETHEREUM, 0, 7), store(ETHEREUM, 1, 5)], 1);
+    let two = one.next(vec![transfer(ETHEREUM, 2, 8)], 1);
+    let other = one.next(vec![store(ETHEREUM, 2, 9), transfer(ETHEREUM, 3, 1)], 2);
+    let last = other.next(vec![transfer(ETHEREUM, 4, 2)], 2);
+    let upstream = serve(&[&genesis, &one]).await;
+    // Few rounds, so that bundles which need other state must have it fetched together.
+    let node = start(&upstream.url(), &genesis.config, &["--upstream-rounds", "6", "--deadline-ms", "3000"]).await;
+    let mut socket = Socket::open(&node, "/").await;
+    let bundles = bundles();
+    upstream.fail(Fault::ServerError, usize::MAX);
+    let watch = stand(&mut socket, json!([bundles])).await["watch"].take();
+    let mut held = Held::new();
+    let news = socket.notification(&watch).await;
+    let behind = items(&news["behind"]);
+    assert_eq!(behind.len(), bundles.len(), "{news}");
+    assert!(behind.iter().any(|one| one["stale"]["code"] == -32603), "an upstream that fails is no answer: {news}");
+    let before = node.metric("presim_standing_runs_total");
+    upstream.well();
+    check(&mut held, &mut socket, &watch, &node, &bundles, "at first").await;
+    let runs = node.metric("presim_standing_runs_total") - before;
+    // A client that was told only what was behind is told the rest.
+    let mut later = Socket::open(&node, "/").await;
+    let again = later.call("presim_rewatch", json!([watch, news["id"]])).await;
+    assert_eq!(items(&again["result"]["changed"]).len(), bundles.len(), "{again}");
+    socket.call("presim_rewatch", json!([watch, again["result"]["id"]])).await;
+    assert!(runs < 3.0 * bundles.len() as f64, "many bundles miss state in one round: {runs} runs");
+
+    upstream.push(two.block.clone());
+    head(&node, two.hash()).await;
+    check(&mut held, &mut socket, &watch, &node, &bundles, "after a block").await;
+    let before = node.metric("presim_standing_runs_total");
+    upstream.reorganise(vec![other.block.clone(), last.block.clone()]);
+    head(&node, last.hash()).await;
+    check(&mut held, &mut socket, &watch, &node, &bundles, "after a reorg").await;
+    let runs = node.metric("presim_standing_runs_total") - before;
+    assert!(runs <= 4.0, "only what either branch has touched is due: {runs} runs");
+    let word = |value: u64| json!(format!("{value:#066x}"));
+    assert_eq!(held.answers["slot"]["result"][0]["calls"][0]["returnData"], word(9));
+    assert_eq!(held.answers["balance"]["result"][0]["calls"][0]["returnData"], word(10));
+}
