@@ -86,8 +86,8 @@ pub fn extend(spec: &ChainSpec, on: &Snapshot, open: &OpenBlock, fill: impl FnOn
     grown.header.gas_used = executor.gas_used();
     grown.blob_gas_used = executor.blob_gas_used();
     grown.index += 1;
-    transactions.into_iter().for_each(|tx| grown.push(tx));
-    grown.receipts.extend(std::mem::take(executor.receipts_mut()));
+    let receipts = std::mem::take(executor.receipts_mut());
+    transactions.into_iter().zip(receipts).for_each(|(tx, receipt)| grown.push(tx, receipt));
     drop(executor);
     next(on, &mut overlay, grown)
 }
@@ -286,14 +286,10 @@ pub fn seal(
     let mut header = open.header.clone();
     BlockTotals::of(&transactions, &receipts, gas_used, blob_gas_used).close(&mut header);
     header.withdrawals_root = withdrawals_root(spec, &header, &world, withdrawals.as_ref());
-    header.requests_hash =
-        spec.is_prague_active_at_timestamp(header.timestamp).then(|| requests.requests_hash());
+    header.requests_hash = spec.is_prague_active_at_timestamp(header.timestamp).then(|| requests.requests_hash());
     let local = world.local().ok_or_else(|| BlockExecutionError::msg("a block on an upstream's state has no root"))?;
     header.state_root = local.state_root_in_parallel();
-    let sealed = SealedBlock::new(
-        header,
-        BlockBody { transactions, receipts, ommers: Vec::new(), withdrawals },
-    );
+    let sealed = SealedBlock::new(header, BlockBody { transactions, receipts, ommers: Vec::new(), withdrawals });
     let mut hashes = on.hashes.clone();
     hashes.push(sealed.number(), sealed.hash());
     let changes = Arc::new(changes);

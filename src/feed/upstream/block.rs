@@ -1,17 +1,18 @@
 //! Reads and checks the blocks of an upstream.
 
 use alloy_consensus::{
-    Eip658Value, Header, Receipt, ReceiptEnvelope, ReceiptWithBloom, TxEnvelope, TxType, transaction::Recovered,
+    Eip658Value, Header, Receipt, ReceiptEnvelope, ReceiptWithBloom, TxType, transaction::Recovered,
 };
 use alloy_eips::eip4895::Withdrawals;
 use alloy_primitives::{B256, Sealed, U8, U64};
-use alloy_rpc_types_eth::{Block, BlockTransactions, Log, Transaction};
+use alloy_rpc_types_eth::Log;
 use op_alloy::consensus::{DEPOSIT_TX_TYPE_ID, OpDepositReceipt};
 use rayon::prelude::*;
-use serde::{Deserialize, de::DeserializeOwned};
+use serde::Deserialize;
+use serde_json::value::RawValue;
 use tokio::time::Instant;
 
-use super::{ask::UpstreamError, client::Upstream};
+use super::{ask::UpstreamError, client::Upstream, transaction};
 use crate::chain::{ChainReceipt, ChainTx, Family, UnknownTxType, transactions_root};
 
 /// A block as an upstream returns it.
@@ -83,15 +84,14 @@ impl UpstreamBlock {
     /// Returns [`BlockError::Field`], [`BlockError::Hashes`], [`BlockError::TxType`] or [`BlockError::Signature`] if
     /// that part of the answer is unusable.
     pub fn read(text: &str, family: Family) -> Result<Self, BlockError> {
-        match family {
-            Family::Ethereum => {
-                Self::of(parse::<Transaction<TxEnvelope>>(text)?, |tx| Ok(tx.inner.into_inner().into()))
-            }
-            Family::OpStack => {
-                let inner = |tx: op_alloy::rpc_types::Transaction| tx.inner.inner.into_inner().try_into();
-                Self::of(parse::<op_alloy::rpc_types::Transaction>(text)?, inner)
-            }
-        }
+        let Wire { hash, transactions, uncles, withdrawals } = transaction::parse(text, "")?;
+        let header: Header = transaction::parse(text, "")?;
+        let transactions = transactions.into_iter().enumerate();
+        let transactions =
+            transactions.map(|(index, json)| transaction::read(json, index, family)).collect::<Result<Vec<_>, _>>()?;
+        let transactions = recover(transactions).map_err(BlockError::Signature)?;
+        let header = Sealed::new_unchecked(header, hash);
+        Ok(Self { header, transactions, withdrawals, has_ommers: !uncles.is_empty() })
     }
 
     /// Checks that the header has the block's hash, and that the transactions and withdrawals have the roots in the
@@ -127,15 +127,17 @@ impl UpstreamBlock {
     pub fn hash(&self) -> B256 {
         self.header.hash()
     }
+}
 
-    fn of<T>(block: Block<T>, inner: impl Fn(T) -> Result<ChainTx, UnknownTxType>) -> Result<Self, BlockError> {
-        let Block { header, uncles, transactions, withdrawals } = block;
-        let BlockTransactions::Full(transactions) = transactions else { return Err(BlockError::Hashes) };
-        let transactions = transactions.into_iter().map(inner).collect::<Result<Vec<_>, _>>()?;
-        let transactions = recover(transactions).map_err(BlockError::Signature)?;
-        let header = Sealed::new_unchecked(header.inner, header.hash);
-        Ok(Self { header, transactions, withdrawals, has_ommers: !uncles.is_empty() })
-    }
+/// A block without its header, whose fields are read by themselves.
+#[derive(Deserialize)]
+struct Wire<'a> {
+    hash: B256,
+    #[serde(borrow)]
+    transactions: Vec<&'a RawValue>,
+    #[serde(default)]
+    uncles: Vec<B256>,
+    withdrawals: Option<Withdrawals>,
 }
 
 /// Recovers the senders of the transactions in parallel.
@@ -150,12 +152,6 @@ pub fn recover(transactions: Vec<ChainTx>) -> Result<Vec<Recovered<ChainTx>>, us
         .with_min_len(4)
         .map(|(index, tx)| tx.recovered().map_err(|_| index))
         .collect()
-}
-
-fn parse<T: DeserializeOwned>(text: &str) -> Result<Block<T>, BlockError> {
-    let mut json = serde_json::Deserializer::from_str(text);
-    serde_path_to_error::deserialize(&mut json)
-        .map_err(|error| BlockError::Field { field: error.path().to_string(), problem: error.inner().to_string() })
 }
 
 /// The fields of a receipt that the receipt root of its block covers.
