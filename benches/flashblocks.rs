@@ -2,6 +2,9 @@
 //!
 //! 571 transactions with 1.5 Ggas in ten sub-blocks, on an OP-stack chain whose state is an upstream's and already
 //! cached. Prints the time of each sub-block: recovery of the senders, execution, and publication of its snapshot.
+//!
+//! Then 10,000 transactions in a hundred sub-blocks. Prints the time that the provisional header of each sub-block's
+//! snapshot takes, which a subscriber of whole blocks or transactions needs.
 
 use std::{
     hint::black_box,
@@ -9,8 +12,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use alloy_consensus::{Header, SignableTransaction, TxEip1559, transaction::Recovered};
-use alloy_primitives::{Address, B256, Bytes, KECCAK256_EMPTY, TxKind, U256, address, bytes};
+use alloy_consensus::{Header, Receipt, ReceiptEnvelope, SignableTransaction, TxEip1559, transaction::Recovered};
+use alloy_primitives::{Address, B256, Bytes, KECCAK256_EMPTY, Log, TxKind, U256, address, bytes};
 use alloy_signer::SignerSync;
 use eyre::{WrapErr, ensure, eyre};
 use presim::{
@@ -31,6 +34,9 @@ const SUB_BLOCKS: usize = 10;
 const KEPT: Retention = Retention { blocks: 16, snapshots: 64, history: u64::MAX };
 const GAS: u64 = 2_630_000;
 const ROUNDS: usize = 5;
+/// The sub-blocks of the long block, and the transactions in each.
+const LONG: usize = 100;
+const LONG_SIZE: usize = 100;
 /// Hashes until little gas is left, and counts in a slot of the caller.
 const BURNER: Address = address!("00000000000000000000000000000000000b0a7e");
 const BURNER_CODE: Bytes = bytes!("5b6020600020505a61ea60106000573354600101335500");
@@ -55,7 +61,49 @@ fn main() -> eyre::Result<()> {
     let half = |part: &[Duration]| part.iter().sum::<Duration>().as_secs_f64();
     let (first, last) = times.split_at(SUB_BLOCKS / 2);
     println!("  the last five, times the first five: {:.3}", half(last) / half(first));
+
+    let mut rounds = Vec::new();
+    for _ in 0..ROUNDS {
+        rounds.push(headers(&spec, &transactions)?);
+    }
+    println!("headers of {LONG} sub-blocks of {LONG_SIZE} transactions, medians of {ROUNDS} rounds");
+    let median = |index: usize| {
+        let mut times: Vec<Duration> = rounds.iter().map(|round| round[index]).collect();
+        times.sort_unstable();
+        times[times.len() / 2].as_secs_f64()
+    };
+    let times: Vec<f64> = (0..LONG).map(median).collect();
+    let mean = |part: &[f64]| part.iter().sum::<f64>() / part.len() as f64;
+    let (first, last) = (mean(&times[..LONG / 10]), mean(&times[LONG - LONG / 10..]));
+    println!("  the first ten: {:.3} ms, the last ten: {:.3} ms, ratio {:.3}", first * 1e3, last * 1e3, last / first);
     Ok(())
+}
+
+/// Returns the time of the provisional header after each sub-block of a block of transactions with two logs each.
+fn headers(spec: &ChainSpec, transactions: &[ChainTx]) -> eyre::Result<Vec<Duration>> {
+    let senders = recover(transactions.to_vec()).map_err(|index| eyre!("transaction {index} has no sender"))?;
+    let mut at = begin(spec)?;
+    let mut senders = senders.into_iter().cycle();
+    let mut times = Vec::new();
+    for _ in 0..LONG {
+        let mut open = at.open.clone().ok_or_else(|| eyre!("no block is open"))?;
+        open.index += 1;
+        for tx in senders.by_ref().take(LONG_SIZE) {
+            open.header.gas_used += 60_000;
+            let log = Log::new_unchecked(BURNER, vec![B256::repeat_byte(1); 3], Bytes::from(vec![7; 32]));
+            let receipt = Receipt {
+                status: true.into(),
+                cumulative_gas_used: open.header.gas_used,
+                logs: vec![log.clone(), log],
+            };
+            open.push(tx, ReceiptEnvelope::Eip1559(receipt.with_bloom()).into());
+        }
+        at = Snapshot::new(at.world.clone(), at.head.clone(), Some(open), at.hashes.clone());
+        let began = Instant::now();
+        black_box(at.open_block());
+        times.push(began.elapsed());
+    }
+    Ok(times)
 }
 
 /// Returns a chain with all forks of the OP stack from the start.

@@ -354,6 +354,7 @@ impl Actors {
             pool,
             impersonated: Impersonated::new(config.testing_limit as usize),
             filters: Filters::new(config.max_filters as usize),
+            divergences: snapshots.divergences.clone(),
             wallet,
             limits: RequestLimits {
                 shape: ShapeLimits {

@@ -138,6 +138,7 @@ impl BodiesChain {
             pool,
             wallet,
             filters: Filters::new(0),
+            divergences: snapshots.divergences.clone(),
             spec,
             codes,
             limits: RequestLimits {

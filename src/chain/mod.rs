@@ -1,5 +1,6 @@
 //! The rules and data of a chain: forks, genesis, blocks, transactions, receipts, and the EVM environment of a block.
 
+mod append_trie;
 mod block;
 mod deployment_proxy;
 mod ethash;
@@ -16,6 +17,7 @@ mod schedule;
 mod spec;
 mod tx;
 
+pub use append_trie::AppendTrie;
 pub use block::{
     BlockBody, BlockHashes, BlockKeeper, SealedBlock, block_rlp, block_size, receipts_root_and_bloom, transactions_root,
 };

@@ -87,8 +87,8 @@ pub fn extend(spec: &ChainSpec, on: &Snapshot, open: &OpenBlock, fill: impl FnOn
     grown.header.gas_used = executor.gas_used();
     grown.blob_gas_used = executor.blob_gas_used();
     grown.index += 1;
-    transactions.into_iter().for_each(|tx| grown.push(tx));
-    grown.receipts.extend(std::mem::take(executor.receipts_mut()));
+    let receipts = std::mem::take(executor.receipts_mut());
+    transactions.into_iter().zip(receipts).for_each(|(tx, receipt)| grown.push(tx, receipt));
     drop(executor);
     next(on, &mut overlay, grown)
 }

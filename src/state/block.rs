@@ -146,23 +146,41 @@ impl Block {
 
     /// Returns the transactions in order.
     pub fn transactions(&self) -> impl Iterator<Item = Included<'_>> {
-        let (mut used, mut logs) = (0, 0);
-        let receipts: Box<dyn Iterator<Item = (&Recovered<ChainTx>, &ChainReceipt)>> = match self.open() {
-            Some(open) => Box::new(open.transactions.iter().zip(&open.receipts)),
-            None => Box::new(self.body.transactions.iter().zip(&self.body.receipts)),
+        self.transactions_from(0)
+    }
+
+    /// Returns the transactions from the index `start` on, in order. For a block being built, those before `start` cost
+    /// nothing.
+    pub fn transactions_from(&self, start: usize) -> impl Iterator<Item = Included<'_>> {
+        let logs_of = |receipt: &ChainReceipt| receipt.logs().len() as u64;
+        let (last, mut logs) = match self.open() {
+            Some(open) => (start.checked_sub(1).and_then(|last| open.receipts.get(last)), open.first_log(start)),
+            None => {
+                let before = self.body.receipts.get(..start).unwrap_or_default();
+                (before.last(), Some(before.iter().map(logs_of).sum()))
+            }
         };
-        receipts.enumerate().map(move |(index, (tx, receipt))| {
+        let mut used = last.map_or(0, TxReceipt::cumulative_gas_used);
+        (start..self.len()).map_while(move |index| {
+            let (tx, receipt) = self.at(index)?;
             let cumulative = receipt.cumulative_gas_used();
-            let included = Included { index, tx, receipt, gas_used: cumulative - used, first_log: logs };
+            let included = Included { index, tx, receipt, gas_used: cumulative - used, first_log: logs? };
             used = cumulative;
-            logs += receipt.logs().len() as u64;
-            included
+            logs = logs.map(|first| first + logs_of(receipt));
+            Some(included)
         })
+    }
+
+    fn at(&self, index: usize) -> Option<(&Recovered<ChainTx>, &ChainReceipt)> {
+        match self.open() {
+            Some(open) => open.transactions.get(index).zip(open.receipts.get(index)),
+            None => self.body.transactions.get(index).zip(self.body.receipts.get(index)),
+        }
     }
 
     /// Returns the transaction at `index`.
     pub fn transaction(&self, index: usize) -> Option<Included<'_>> {
-        self.transactions().nth(index)
+        self.transactions_from(index).next()
     }
 
     /// Returns the block's RLP.

@@ -6,6 +6,7 @@ mod block;
 mod code;
 mod divergence;
 mod log_numbers;
+mod open_block;
 mod overlay;
 mod own_codes;
 mod reads;
@@ -24,6 +25,7 @@ pub use block::{Block, Included, KnownBlock};
 pub use code::{CodeCache, CodeStats};
 pub use divergence::{Divergence, Divergences};
 pub use log_numbers::{LogMark, LogNumbers, TransferLogs};
+pub use open_block::OpenBlock;
 pub use overlay::{Overlay, SavedOverlay};
 pub use reads::{AccountRead, AccountReads, BlockReads, ReadSet};
 pub use remote::{
@@ -31,7 +33,7 @@ pub use remote::{
 };
 pub use roots::StateRoots;
 pub use selector::{Selector, UnknownBlock};
-pub use snapshot::{FeedLag, FeedProblem, FeedState, OpenBlock, Snapshot, SnapshotId, StateId, Verified};
+pub use snapshot::{FeedLag, FeedProblem, FeedState, Snapshot, SnapshotId, StateId, Verified};
 pub use snapshots::{Published, RetainedBlocks, Retention, Snapshots, Tags};
 pub use step::StateStep;
 pub use touched::{Touched, TouchedAccount};

@@ -8,11 +8,11 @@ use std::{
     time::Instant,
 };
 
-use alloy_consensus::{Header, transaction::Recovered};
+use alloy_consensus::Header;
 use alloy_primitives::{B256, Sealable, Sealed};
 
-use super::{AccountChange, LocalWorld, StateStep, World};
-use crate::chain::{BlockHashes, BlockTotals, ChainReceipt, ChainTx, SealedBlock};
+use super::{AccountChange, LocalWorld, OpenBlock, StateStep, World};
+use crate::chain::{BlockHashes, SealedBlock};
 
 /// The id of a snapshot: an epoch times 2^32, and the place in it, one more than that of the snapshot published before.
 /// An epoch begins where a chain returns to an earlier state, so that no id is given twice.
@@ -65,48 +65,6 @@ pub struct Snapshot {
     pub verified: Verified,
     /// The provisional header of the open block, computed on first use.
     provisional: OnceLock<Sealed<Header>>,
-}
-
-/// A block being built, as far as it has been built.
-#[derive(Clone, Debug)]
-pub struct OpenBlock {
-    /// The header. Gas, roots and bloom are not final.
-    pub header: Header,
-    /// The number of sub-blocks in the block, without the empty one that opened it.
-    pub index: u32,
-    /// Blob gas used so far.
-    pub blob_gas_used: u64,
-    /// The transactions so far with their senders.
-    pub transactions: imbl::Vector<Recovered<ChainTx>>,
-    /// Their receipts.
-    pub receipts: imbl::Vector<ChainReceipt>,
-    /// The index of each transaction in the block, by its hash.
-    pub positions: imbl::HashMap<B256, usize>,
-}
-
-impl OpenBlock {
-    /// Creates a block with nothing in it.
-    pub fn new(header: Header) -> Self {
-        Self {
-            header,
-            index: 0,
-            blob_gas_used: 0,
-            transactions: imbl::Vector::new(),
-            receipts: imbl::Vector::new(),
-            positions: imbl::HashMap::new(),
-        }
-    }
-
-    /// Returns the header fields that follow from the transactions so far.
-    pub fn totals(&self) -> BlockTotals {
-        BlockTotals::of(&self.transactions, &self.receipts, self.header.gas_used, self.blob_gas_used)
-    }
-
-    /// Appends an executed transaction. The caller adds its receipt.
-    pub fn push(&mut self, tx: Recovered<ChainTx>) {
-        self.positions.insert(*tx.tx_hash(), self.transactions.len());
-        self.transactions.push_back(tx);
-    }
 }
 
 impl Snapshot {

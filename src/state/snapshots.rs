@@ -73,7 +73,7 @@ pub struct Snapshots {
     changed: watch::Sender<SnapshotId>,
     kept: Retention,
     /// What was published as pre-confirmed and did not become so.
-    pub divergences: Divergences,
+    pub divergences: Arc<Divergences>,
 }
 
 impl Snapshots {
@@ -101,12 +101,8 @@ impl Snapshots {
             archive: None,
         };
         published.add_block(&first);
-        Self {
-            changed: watch::Sender::new(published.newest.id),
-            cell: ArcSwap::from_pointee(published),
-            kept,
-            divergences: Divergences::default(),
-        }
+        let changed = watch::Sender::new(published.newest.id);
+        Self { changed, cell: ArcSwap::from_pointee(published), kept, divergences: Arc::default() }
     }
 
     /// Returns what is published now, by one atomic load.

@@ -3,6 +3,10 @@
 use std::{collections::BTreeMap, time::Instant};
 
 use alloy_primitives::B256;
+use presim::{
+    chain::{receipts_root_and_bloom, transactions_root},
+    state::{FeedLag, FeedProblem, FeedState, Selector, SnapshotId},
+};
 use serde_json::{Value, json};
 
 use crate::support::{BOUND, Socket, TestNode, hex, items, number, request, say, without_block_hash};
@@ -161,11 +165,89 @@ async fn a_flashblock_is_the_block_so_far() {
                 assert_eq!(number(&after["number"]), number(&before["number"]) + 1);
                 assert_eq!(after["parentHash"], before["hash"]);
                 assert!(new.is_empty());
-                assert_eq!(*before, block(&node, path, number(&before["number"]), true).await, "{path}");
+                let mut sealed_block = before.clone();
+                let id = sealed_block.as_object_mut().expect("a block").remove("snapshotId");
+                assert_eq!(id.as_ref(), Some(&after["snapshotId"]), "{path}");
+                assert_eq!(sealed_block, block(&node, path, number(&before["number"]), true).await, "{path}");
                 sealed += 1;
             }
         }
         assert!(sealed >= 3, "{path}: {sealed} blocks were sealed");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_flashblock_names_its_snapshot() {
+    let node = busy(&["--sub-blocks", "5"]);
+    for path in PATHS {
+        let mut socket = Socket::open(&node, path).await;
+        let id = socket.subscribe(json!(["newFlashblocks"])).await;
+        let mut last = 0;
+        for _ in 0..20 {
+            let told = socket.notification(&id).await;
+            let snapshot = number(&told["snapshotId"]);
+            assert!(snapshot >= last, "{path}: {snapshot} after {last}");
+            last = snapshot;
+            // The snapshot is the state after the block's transactions: each sender has sent them.
+            if let Some(tx) = items(&told["transactions"]).last() {
+                let params = json!([tx["from"], {"snapshotId": told["snapshotId"]}]);
+                let nonce = number(&node.result(path, "eth_getTransactionCount", params).await);
+                assert_eq!(nonce, number(&tx["nonce"]) + 1, "{path}: {snapshot}");
+            }
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_roots_of_a_flashblock_are_those_of_its_transactions() {
+    let node = busy(&["--sub-blocks", "30"]);
+    let mut socket = Socket::open(&node, "/").await;
+    let id = socket.subscribe(json!(["newFlashblocks"])).await;
+    let mut seen = 0;
+    while seen < 40 {
+        let told = socket.notification(&id).await;
+        let published = node.node.snapshots().load();
+        // Snapshots that are pruned already are skipped.
+        let Ok(snapshot) = published.select(Selector::Snapshot(SnapshotId(number(&told["snapshotId"])))) else {
+            continue;
+        };
+        let Some(open) = snapshot.open.as_ref().filter(|open| json!(hex(open.header.number)) == told["number"]) else {
+            continue;
+        };
+        let (receipts_root, bloom) = receipts_root_and_bloom(&open.receipts);
+        assert_eq!(told["receiptsRoot"], json!(receipts_root));
+        assert_eq!(told["logsBloom"], json!(bloom));
+        assert_eq!(told["transactionsRoot"], json!(transactions_root(&open.transactions)));
+        seen += 1;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_state_of_the_feed_is_told_at_once_and_on_each_change() {
+    let node = TestNode::quiet();
+    for path in PATHS {
+        let mut socket = Socket::open(&node, path).await;
+        let id = socket.subscribe(json!(["presim_feed"])).await;
+        let first = socket.notification(&id).await;
+        let before = node.node.snapshots().load().feed;
+        assert_eq!(first, json!({"state": before.as_str(), "verified": "full"}), "{path}");
+        let lag = FeedLag { since: Instant::now(), waiting: 3, cause: FeedProblem::Upstream, every_ms: 200 };
+        node.node.snapshots().set_feed(FeedState::Lagging(lag));
+        let late = socket.notification(&id).await;
+        let expected = [json!("lagging"), json!("upstream"), json!(3), json!("full")];
+        assert_eq!(["state", "cause", "lagSubBlocks", "verified"].map(|field| late[field].clone()), expected, "{path}");
+        assert!(late["lagMs"].is_u64(), "{path}: {late}");
+        // More of the same lag is no change.
+        node.node.snapshots().set_feed(FeedState::Lagging(FeedLag { waiting: 4, ..lag }));
+        node.node.snapshots().set_feed(FeedState::Degraded(FeedProblem::Gap));
+        let broken = socket.notification(&id).await;
+        assert_eq!(broken, json!({"state": "degraded", "cause": "gap", "verified": "full"}), "{path}");
+        // A later subscription is told the present state, the earlier one nothing.
+        let other = socket.subscribe(json!(["presim_feed"])).await;
+        let message = socket.read().await.expect("a notification");
+        assert_eq!((&message["params"]["subscription"], &message["params"]["result"]), (&other, &broken), "{path}");
+        node.node.snapshots().set_feed(before);
+        assert_eq!(socket.notification(&other).await, first, "{path}");
     }
 }
 
@@ -263,6 +345,7 @@ async fn what_cannot_be_subscribed_to_is_named() {
         ("eth_subscribe", json!(["newHeads", true]), "params[1]: expected nothing"),
         ("eth_subscribe", json!(["newHeads", {}]), "params[1]: expected nothing"),
         ("eth_subscribe", json!(["newFlashblocks", true]), "params[1]: expected nothing"),
+        ("eth_subscribe", json!(["presim_feed", {}]), "params[1]: expected nothing"),
         ("eth_subscribe", json!(["newPendingTransactions", {}]), "params[1]: expected a boolean"),
         ("eth_subscribe", json!(["newFlashblockTransactions", "yes"]), "params[1]"),
         ("eth_subscribe", json!(["logs", true]), "params[1]: expected a filter"),

@@ -209,11 +209,8 @@ impl<'a> JournalReader<'a> {
                     let mut open = open.clone();
                     open.index = sub_block.index;
                     (open.header.gas_used, open.blob_gas_used) = (sub_block.gas_used, sub_block.blob_gas_used);
-                    for tx in sub_block.transactions {
-                        open.push(tx.read()?);
-                    }
-                    for receipt in sub_block.receipts {
-                        open.receipts.push_back(receipt.read()?);
+                    for (tx, receipt) in sub_block.transactions.into_iter().zip(sub_block.receipts) {
+                        open.push(tx.read()?, receipt.read()?);
                     }
                     snapshots.publish(self.after(&on, sub_block.changes, open)?);
                 }

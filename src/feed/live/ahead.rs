@@ -12,7 +12,7 @@ use tokio::time::Instant;
 
 use super::{Live, LiveError, queue::WaitingSubBlock};
 use crate::{
-    chain::{Attributes, BlockBody, ChainReceipt, ChainTx, SealedBlock, receipts_root_and_bloom},
+    chain::{Attributes, BlockBody, ChainReceipt, ChainTx, SealedBlock},
     feed::{
         apply::{extend_known, open_block_with, scout, stand_on},
         flashblocks::{Action, Flashblock},
@@ -438,7 +438,7 @@ fn verify(
     }
     let has_bloom = !diff.logs_bloom.is_zero();
     if has_root || has_bloom {
-        let (root, bloom) = receipts_root_and_bloom(&open.receipts);
+        let (root, bloom) = open.receipts_root_and_bloom();
         if has_root {
             LiveError::unless_equal("receipts_root", root, diff.receipts_root)?;
         }

@@ -1,17 +1,18 @@
 //! Reads and checks the blocks of an upstream.
 
 use alloy_consensus::{
-    Eip658Value, Header, Receipt, ReceiptEnvelope, ReceiptWithBloom, TxEnvelope, TxType, transaction::Recovered,
+    Eip658Value, Header, Receipt, ReceiptEnvelope, ReceiptWithBloom, TxType, transaction::Recovered,
 };
 use alloy_eips::eip4895::Withdrawals;
 use alloy_primitives::{B256, Sealed, U8, U64};
-use alloy_rpc_types_eth::{Block, BlockTransactions, Log, Transaction};
+use alloy_rpc_types_eth::Log;
 use op_alloy::consensus::{DEPOSIT_TX_TYPE_ID, OpDepositReceipt};
 use rayon::prelude::*;
-use serde::{Deserialize, de::DeserializeOwned};
+use serde::Deserialize;
+use serde_json::value::RawValue;
 use tokio::time::Instant;
 
-use super::{ask::UpstreamError, client::Upstream};
+use super::{ask::UpstreamError, client::Upstream, transaction};
 use crate::chain::{ChainReceipt, ChainTx, Family, UnknownTxType, transactions_root};
 
 /// A block as an upstream returns it.
@@ -97,36 +98,16 @@ impl UpstreamBlock {
     /// Returns [`BlockError::Field`], [`BlockError::Hashes`], [`BlockError::TxType`] or [`BlockError::Signature`] if
     /// that part of the answer is unusable.
     pub fn read(text: &str, family: Family) -> Result<Self, BlockError> {
-        let read = match family {
-            Family::Ethereum => parse::<Transaction<TxEnvelope>>(text)
-                .and_then(|block| Self::of(block, |tx| Ok(tx.inner.into_inner().into()))),
-            Family::OpStack => {
-                let inner = |tx: op_alloy::rpc_types::Transaction| tx.inner.inner.into_inner().try_into();
-                parse::<op_alloy::rpc_types::Transaction>(text).and_then(|block| Self::of(block, inner))
-            }
+        let Wire { hash, transactions, uncles, withdrawals } = transaction::parse(text, "")?;
+        let header = Sealed::new_unchecked(transaction::parse::<Header>(text, "")?, hash);
+        let has_ommers = !uncles.is_empty();
+        let each = transactions.iter().enumerate();
+        let read = each.map(|(index, json)| transaction::read(json, index, family)).collect::<Result<Vec<_>, _>>();
+        let (transactions, foreign) = match read {
+            Ok(read) => (recover(read).map_err(BlockError::Signature)?, None),
+            Err(error) => (Vec::new(), Some(transaction::foreign(&transactions, family).ok_or(error)?)),
         };
-        read.or_else(|error| Self::foreign(text, family).ok_or(error))
-    }
-
-    /// Reads a block that has a transaction of an unknown type, as far as it can be read: the header and the transactions'
-    /// hashes. `None` if all types are known, so that the block has another problem.
-    fn foreign(text: &str, family: Family) -> Option<Self> {
-        let Block { header, uncles, transactions, withdrawals } = parse::<NamedTx>(text).ok()?;
-        let BlockTransactions::Full(transactions) = transactions else { return None };
-        let is_known = |tx: &NamedTx| match family {
-            Family::Ethereum => tx.kind.to::<u8>() <= u8::from(TxType::Eip7702),
-            Family::OpStack => [0, 1, 2, 4, DEPOSIT_TX_TYPE_ID].contains(&tx.kind.to::<u8>()),
-        };
-        let index = transactions.iter().position(|tx| !is_known(tx))?;
-        let kind = transactions.get(index)?.kind.to();
-        let hashes = transactions.iter().map(|tx| tx.hash).collect();
-        Some(Self {
-            header: Sealed::new_unchecked(header.inner, header.hash),
-            transactions: Vec::new(),
-            withdrawals,
-            has_ommers: !uncles.is_empty(),
-            foreign: Some(ForeignTransactions { hashes, index, kind }),
-        })
+        Ok(Self { header, transactions, withdrawals, has_ommers, foreign })
     }
 
     /// Returns the hashes of the transactions, in order.
@@ -173,15 +154,17 @@ impl UpstreamBlock {
     pub fn hash(&self) -> B256 {
         self.header.hash()
     }
+}
 
-    fn of<T>(block: Block<T>, inner: impl Fn(T) -> Result<ChainTx, UnknownTxType>) -> Result<Self, BlockError> {
-        let Block { header, uncles, transactions, withdrawals } = block;
-        let BlockTransactions::Full(transactions) = transactions else { return Err(BlockError::Hashes) };
-        let transactions = transactions.into_iter().map(inner).collect::<Result<Vec<_>, _>>()?;
-        let transactions = recover(transactions).map_err(BlockError::Signature)?;
-        let header = Sealed::new_unchecked(header.inner, header.hash);
-        Ok(Self { header, transactions, withdrawals, has_ommers: !uncles.is_empty(), foreign: None })
-    }
+/// A block without its header, whose fields are read by themselves.
+#[derive(Deserialize)]
+struct Wire<'a> {
+    hash: B256,
+    #[serde(borrow)]
+    transactions: Vec<&'a RawValue>,
+    #[serde(default)]
+    uncles: Vec<B256>,
+    withdrawals: Option<Withdrawals>,
 }
 
 /// Recovers the senders of the transactions in parallel.
@@ -196,20 +179,6 @@ pub fn recover(transactions: Vec<ChainTx>) -> Result<Vec<Recovered<ChainTx>>, us
         .with_min_len(4)
         .map(|(index, tx)| tx.recovered().map_err(|_| index))
         .collect()
-}
-
-fn parse<T: DeserializeOwned>(text: &str) -> Result<Block<T>, BlockError> {
-    let mut json = serde_json::Deserializer::from_str(text);
-    serde_path_to_error::deserialize(&mut json)
-        .map_err(|error| BlockError::Field { field: error.path().to_string(), problem: error.inner().to_string() })
-}
-
-/// The fields of a transaction that every type has.
-#[derive(Debug, Deserialize)]
-struct NamedTx {
-    hash: B256,
-    #[serde(default, rename = "type")]
-    kind: U8,
 }
 
 /// The fields of a receipt that the receipt root of its block covers.

@@ -8,6 +8,7 @@ pub mod heads;
 mod hints;
 mod http;
 mod proof;
+mod transaction;
 mod wave;
 
 pub use ask::{Ask, UpstreamError};

@@ -9,13 +9,26 @@ use super::{Object, data, list, quantity_u256, value};
 use crate::{
     chain::{ChainSpec, ChainTx, Fork, L1Cost, L1Params},
     rpc::dialect::Dialect,
-    state::{Block, Included},
+    state::{Block, Included, SnapshotId},
 };
 
 /// Writes a block. `full` shows its transactions in full instead of as hashes.
 pub fn block(out: &mut Vec<u8>, block: &Block, full: bool, dialect: &Dialect) {
     let mut object = Object::new(out);
-    header_fields(&mut object, block.header(), block.header().hash(), dialect.shows_early_fields);
+    block_fields(&mut object, block, full, dialect);
+    object.end();
+}
+
+/// Writes a block in full with the id of the snapshot after its last transaction.
+pub fn flashblock(out: &mut Vec<u8>, block: &Block, id: SnapshotId, dialect: &Dialect) {
+    let mut object = Object::new(out);
+    block_fields(&mut object, block, true, dialect);
+    object.quantity("snapshotId", id.0);
+    object.end();
+}
+
+fn block_fields(object: &mut Object<'_>, block: &Block, full: bool, dialect: &Dialect) {
+    header_fields(object, block.header(), block.header().hash(), dialect.shows_early_fields);
     object.quantity("size", block.size() as u64);
     list(object.key("transactions"), block.transactions(), |out, included| {
         if full {
@@ -28,7 +41,6 @@ pub fn block(out: &mut Vec<u8>, block: &Block, full: bool, dialect: &Dialect) {
     if block.withdrawals().is_some() || dialect.shows_early_fields {
         value(object.key("withdrawals"), &block.withdrawals().unwrap_or_default());
     }
-    object.end();
 }
 
 /// Writes a header alone, as a `newHeads` subscription sends it.

@@ -9,8 +9,10 @@ mod simulation;
 mod trace;
 mod wallet;
 
-pub use block::{LogPlace, block, header, log, pooled_transaction, receipt, transaction, transaction_with_receipt};
-pub use node::retained;
+pub use block::{
+    LogPlace, block, flashblock, header, log, pooled_transaction, receipt, transaction, transaction_with_receipt,
+};
+pub use node::{divergences, feed, retained};
 pub use payload::built_block;
 pub use pool::{by_nonce, by_sender, summary};
 pub use search::search;

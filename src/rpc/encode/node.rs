@@ -1,7 +1,50 @@
-//! The blocks that the node can answer about.
+//! What the node knows of itself: the blocks that it can answer about, its feed, and where that was wrong.
 
-use super::Object;
-use crate::{chain::SealedBlock, state::RetainedBlocks};
+use std::time::UNIX_EPOCH;
+
+use super::{Object, list, string};
+use crate::{
+    chain::SealedBlock,
+    state::{Divergence, Published, RetainedBlocks},
+};
+
+/// Writes the state of the feed: what it is, the cause and the lag if there is one, and how far the newest snapshot is
+/// verified.
+pub fn feed(out: &mut Vec<u8>, published: &Published) {
+    let mut object = Object::new(out);
+    string(object.key("state"), published.feed.as_str());
+    if let Some(cause) = published.feed.cause() {
+        string(object.key("cause"), cause.as_str());
+    }
+    if let Some(lag) = published.feed.lag() {
+        object.number("lagMs", usize::try_from(lag.ms()).unwrap_or(usize::MAX));
+        object.number("lagSubBlocks", lag.waiting as usize);
+    }
+    string(object.key("verified"), published.newest.verified.as_str());
+    object.end();
+}
+
+/// Writes divergences. Their time is in milliseconds since 1970.
+pub fn divergences(out: &mut Vec<u8>, divergences: &[Divergence]) {
+    list(out, divergences, |out, one| {
+        let mut object = Object::new(out);
+        // A clock before 1970 is shown as 1970.
+        let time = one.at.duration_since(UNIX_EPOCH).unwrap_or_default();
+        object.number("time", usize::try_from(time.as_millis()).unwrap_or(usize::MAX)).quantity("block", one.block);
+        match one.index {
+            Some(index) => object.quantity("index", index),
+            None => object.member(br#""index":null"#),
+        };
+        match one.transaction {
+            Some(hash) => object.data("transaction", hash.as_slice()),
+            None => object.member(br#""transaction":null"#),
+        };
+        string(object.key("field"), &one.field);
+        string(object.key("computed"), &one.computed);
+        string(object.key("announced"), &one.announced);
+        object.end();
+    });
+}
 
 /// Writes the result of `eth_capabilities`: the head, and the blocks that are retained with each kind of data.
 pub fn retained(out: &mut Vec<u8>, head: &SealedBlock, states: RetainedBlocks, bodies: RetainedBlocks) {

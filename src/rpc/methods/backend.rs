@@ -12,7 +12,7 @@ use crate::{
     meter::{Meter, Stopped},
     pool::Pool,
     rpc::{dialect::Dialect, error::RpcError, filters::Filters, wire::ShapeLimits},
-    state::{Block, CodeCache, KnownBlock, Overlay, Published, Selector, Snapshot},
+    state::{Block, CodeCache, Divergences, KnownBlock, Overlay, Published, Selector, Snapshot},
     store::Commit,
     telemetry::Counter,
     wallet::{Impersonated, Wallet},
@@ -35,6 +35,8 @@ pub struct Backend {
     pub impersonated: Impersonated,
     /// The filters that clients have installed.
     pub filters: Filters,
+    /// What was pre-confirmed and was wrong.
+    pub divergences: Arc<Divergences>,
     /// Limits on requests.
     pub limits: RequestLimits,
     /// Whether `pending` is refused while the feed is broken (`--strict-pending`).

@@ -289,6 +289,7 @@ impl MethodRoute {
         run!("web3_clientVersion", Inline, wire::parse_none, Backend::client_version),
         run!("web3_sha3", On(Read), wire::parse_bytes, Backend::sha3),
         run!("presim_snapshot", Inline, wire::parse_none, Backend::snapshot),
+        run!("presim_divergences", Inline, wire::parse_none, Backend::divergences),
         run!("rpc.discover", Inline, wire::parse_none, Backend::discover),
         // Testing, under the names that anvil, hardhat and ganache have given.
         run!("testing_buildBlockV1", On(Bundle), limited wire::parse_build_block, Backend::build_block).testing(),

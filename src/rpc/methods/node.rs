@@ -100,6 +100,12 @@ impl Backend {
         Ok(())
     }
 
+    /// Answers `presim_divergences`: the last differences from what was pre-confirmed, newest first.
+    pub(super) fn divergences(&self, run: &mut Run<'_>, (): ()) -> Result<(), RpcError> {
+        encode::divergences(&mut run.out, &self.divergences.newest_first());
+        Ok(())
+    }
+
     /// Answers `rpc.discover`: the `OpenRPC` document.
     pub(super) fn discover(&self, run: &mut Run<'_>, (): ()) -> Result<(), RpcError> {
         run.out.extend_from_slice(discover::DOCUMENT.as_bytes());

@@ -10,7 +10,7 @@ use alloy_primitives::Sealed;
 use bytes::Bytes;
 use tokio::sync::broadcast::{self, error::RecvError};
 
-use super::{Notification, Subscription, Subscriptions, changes::ChangeTeller};
+use super::{Notification, Subscription, Subscriptions, changes::ChangeTeller, feed::FeedTeller};
 use crate::{
     chain::SealedBlock,
     pool::Pool,
@@ -20,7 +20,7 @@ use crate::{
         memory::IoMemory,
         wire::{LogFilter, Shown, Subject},
     },
-    state::{Block, Included, Published, SnapshotId, Snapshots},
+    state::{Block, Included, Published, Selector, SnapshotId, Snapshots},
 };
 
 /// Announces every snapshot from now on, and every transaction that enters the pool, until the node ends. After a
@@ -41,16 +41,25 @@ async fn announce_each(
     mut pooled: broadcast::Receiver<Arc<Recovered<TxEnvelope>>>,
 ) {
     let mut changes = snapshots.changes();
+    let mut feed = FeedTeller::default();
     let mut seen = LastAnnounced::at(&snapshots.load());
     let mut pool_is_open = true;
     loop {
+        // Enabled before the list is read, so that no subscription that begins meanwhile is missed.
+        let mut moved = std::pin::pin!(subscriptions.moved.notified());
+        moved.as_mut().enable();
+        if subscriptions.list().iter().any(Subscription::is_about_feed) {
+            let published = snapshots.load();
+            subscriptions.announce(|round| feed.tell(&published, round));
+        }
         tokio::select! {
+            () = moved => {}
             changed = changes.changed() => {
                 if changed.is_err() {
                     return;
                 }
                 let published = snapshots.load();
-                if subscriptions.list().iter().any(Subscription::is_about_flashblocks) {
+                if subscriptions.list().iter().any(Subscription::needs_header) {
                     // The block being built is hashed before the list is locked, so that no subscriber waits for it.
                     for snapshot in published.snapshots_after(seen.snapshot) {
                         let _ = snapshot.open_block();
@@ -109,9 +118,8 @@ impl LastAnnounced {
                     self.open = (open.header.number, 0);
                 }
                 if let Some(block) = Block::newest(snapshot).filter(|_| round.is_about_flashblocks()) {
-                    self.flashblock(&block, round);
+                    self.flashblock(&block, snapshot.id, round);
                 } else {
-                    // Without subscribers, the block's roots and hash are not computed.
                     self.open = (open.header.number, open.transactions.len());
                 }
             }
@@ -143,7 +151,8 @@ impl LastAnnounced {
             let block = Block::sealed(sealed);
             // A block that was pre-confirmed in full was announced then.
             if let Some(block) = block.as_ref().filter(|block| block.number() >= self.open.0) {
-                self.flashblock(block, round);
+                let after = published.select(Selector::Number(block.number()));
+                self.flashblock(block, after.map_or(published.newest.id, |after| after.id), round);
             }
             round.head(&sealed.header, block.as_ref());
             self.heads.push_back(sealed.clone());
@@ -153,11 +162,11 @@ impl LastAnnounced {
         }
     }
 
-    /// Announces a sub-block: the block as a whole, and its new transactions.
-    fn flashblock(&mut self, block: &Block, round: &mut Round<'_>) {
-        let number = block.header().number;
+    /// Announces a sub-block: the block as a whole, and its new transactions. `id` names the snapshot after it.
+    fn flashblock(&mut self, block: &Block, id: SnapshotId, round: &mut Round<'_>) {
+        let number = block.number();
         let known = if self.open.0 == number { self.open.1 } else { 0 };
-        round.flashblock(block, known);
+        round.flashblock(block, id, known);
         self.open = (number, block.len());
     }
 }
@@ -187,6 +196,16 @@ impl Subscription {
         matches!(
             self.subject,
             Subject::NewFlashblocks | Subject::NewFlashblockTransactions(_) | Subject::PendingLogs(_)
+        )
+    }
+
+    /// Returns whether its notifications have the hash of the block being built, which takes the block's roots.
+    const fn needs_header(&self) -> bool {
+        matches!(
+            self.subject,
+            Subject::NewFlashblocks
+                | Subject::NewFlashblockTransactions(Shown::Full | Shown::Matching(_))
+                | Subject::PendingLogs(_)
         )
     }
 }
@@ -280,16 +299,17 @@ impl<'a> Round<'a> {
         }
     }
 
-    /// Announces a sub-block. The first `known` transactions of the block were announced before.
-    fn flashblock(&mut self, block: &Block, known: usize) {
+    /// Announces a sub-block. The first `known` transactions of the block were announced before. `id` names the snapshot
+    /// after it.
+    fn flashblock(&mut self, block: &Block, id: SnapshotId, known: usize) {
         let (mut blocks, mut logs) = (EncodedByDialect::default(), EncodedLogs::default());
-        let fresh: Vec<Included<'_>> = block.transactions().skip(known).collect();
+        let fresh: Vec<Included<'_>> = block.transactions_from(known).collect();
         let (mut hashes, mut in_full): (Vec<Bytes>, Vec<Bytes>) = (Vec::new(), Vec::new());
         for one in self.list {
             match &one.subject {
                 Subject::NewFlashblocks => {
                     let result =
-                        blocks.get(one.dialect, self.memory, |out| encode::block(out, block, true, one.dialect));
+                        blocks.get(one.dialect, self.memory, |out| encode::flashblock(out, block, id, one.dialect));
                     self.send(one, result);
                 }
                 Subject::PendingLogs(filter) => self.logs(one, filter, block, Logs::After(known), &mut logs),
@@ -337,20 +357,21 @@ impl<'a> Round<'a> {
         which: Logs,
         encoded_logs: &mut EncodedLogs,
     ) {
-        if !filter.matches_bloom(block.header().logs_bloom) {
+        // The bloom of a block being built takes all its receipts, that of a receipt is there.
+        if !block.is_open() && !filter.matches_bloom(block.header().logs_bloom) {
             return;
         }
         let (known, removed) = match which {
             Logs::After(known) => (known, false),
             Logs::Removed => (0, true),
         };
-        for included in block.transactions().skip(known) {
-            let place = LogPlace::of(block, &included);
+        for included in block.transactions_from(known).filter(|one| filter.matches_bloom(one.receipt.bloom())) {
             for (log, index) in included.receipt.logs().iter().zip(included.first_log..) {
                 if filter.matches(log) {
-                    let text = encoded_logs
-                        .entry(index)
-                        .or_insert_with(|| encoded(self.memory, |out| encode::log(out, log, &place, index, removed)));
+                    let text = encoded_logs.entry(index).or_insert_with(|| {
+                        let place = LogPlace::of(block, &included);
+                        encoded(self.memory, |out| encode::log(out, log, &place, index, removed))
+                    });
                     self.send(one, text.clone());
                 }
             }

@@ -184,8 +184,17 @@ fn fresh<'a>(last: &Snapshot, snapshot: &'a Snapshot, sealed: &'a [(u64, Arc<Blo
         fresh.extend(body.transactions.iter().zip(&body.receipts).skip(known).map(of));
     }
     if let Some(open) = &snapshot.open {
-        let known = known(open.header.number, &mut open.transactions.iter().map(|tx| tx.tx_hash()));
-        fresh.extend(open.transactions.iter().zip(&open.receipts).skip(known).map(of));
+        let continued = last.open.as_ref().filter(|before| {
+            // The steps from the last snapshot to this one begin there if this one continues the same block.
+            let begins_there = snapshot.path.first().is_some_and(|step| step.from == last.state);
+            begins_there && before.header.number == open.header.number && before.index < open.index
+        });
+        let known = continued.map_or_else(
+            || known(open.header.number, &mut open.transactions.iter().map(|tx| tx.tx_hash())),
+            |before| before.transactions.len(),
+        );
+        let new = known..open.transactions.len();
+        fresh.extend(new.filter_map(|index| open.transactions.get(index).zip(open.receipts.get(index))).map(of));
     }
     fresh
 }

@@ -6,6 +6,7 @@
 
 mod announce;
 mod changes;
+mod feed;
 
 pub use announce::announce;
 
@@ -36,7 +37,7 @@ pub struct Subscriptions {
     memory: Arc<IoMemory>,
     open: Gauge,
     dropped: Counter,
-    /// Wakes whoever waits for a subscription to begin or to end.
+    /// Wakes tasks that wait for a subscription to begin or to end.
     moved: Notify,
 }
 

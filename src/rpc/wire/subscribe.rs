@@ -51,6 +51,8 @@ enum SubscriptionKind {
     Snapshots,
     #[serde(rename = "presim_stateChanges")]
     StateChanges,
+    #[serde(rename = "presim_feed")]
+    Feed,
 }
 
 /// The options of a subscription: whether to show transactions in full, or a filter.
@@ -82,6 +84,8 @@ pub enum Subject {
     Snapshots,
     /// The changes of the state with each snapshot.
     StateChanges(ChangeFilter),
+    /// The state of the feed: at once, and on each change.
+    Feed,
     /// The answers of standing bundles.
     Watch(WatchId),
 }
@@ -144,10 +148,15 @@ pub fn parse_subscribe(params: &str, dialect: &Dialect) -> Result<Subject, RpcEr
         (SubscriptionKind::NewHeads, None) => Ok(Subject::NewHeads),
         (SubscriptionKind::NewFlashblocks, None) => Ok(Subject::NewFlashblocks),
         (SubscriptionKind::Snapshots, None) => Ok(Subject::Snapshots),
+        (SubscriptionKind::Feed, None) => Ok(Subject::Feed),
         (SubscriptionKind::StateChanges, _) => Ok(Subject::StateChanges(ChangeFilter::default())),
-        (SubscriptionKind::NewHeads | SubscriptionKind::NewFlashblocks | SubscriptionKind::Snapshots, Some(_)) => {
-            Err(wrong("nothing: this subscription has no options"))
-        }
+        (
+            SubscriptionKind::NewHeads
+            | SubscriptionKind::NewFlashblocks
+            | SubscriptionKind::Snapshots
+            | SubscriptionKind::Feed,
+            Some(_),
+        ) => Err(wrong("nothing: this subscription has no options")),
         (SubscriptionKind::Logs, options) => Ok(Subject::Logs(filter(options)?)),
         (SubscriptionKind::PendingLogs, options) => Ok(Subject::PendingLogs(filter(options)?)),
         (SubscriptionKind::NewPendingTransactions, options) => {

@@ -14,7 +14,7 @@ use super::{
     feed, head, health, refused, serve, start, until,
 };
 use crate::{
-    support::{BOUND, TestNode, hex, number},
+    support::{BOUND, Socket, TestNode, hex, number},
     upstream::{FlashblocksServer, SmallUpstream},
 };
 
@@ -567,4 +567,39 @@ async fn a_strict_node_refuses_a_broken_pending() {
     let told = refused(&stage.node, "eth_getBalance", params, -32000, BOUND).await;
     assert!(told.contains("gap") && told.contains("--strict-pending"), "{told}");
     assert_eq!(stage.node.result("/", "eth_getBalance", json!([SOMEBODY, "latest"])).await, "0x0");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lie_is_told_to_subscribers_of_the_feed_and_kept_as_a_divergence() {
+    let blocks = Blocks::new();
+    let mut stage = Stage::new(&blocks, "divergences", &[]).await;
+    assert_eq!(stage.node.result("/", "presim_divergences", json!([])).await, json!([]));
+    let mut socket = Socket::open(&stage.node, "/").await;
+    let id = socket.subscribe(json!(["presim_feed"])).await;
+    let first = socket.notification(&id).await;
+    assert_eq!((&first["state"], &first["cause"]), (&json!("degraded"), &json!("connecting")));
+    let payloads = blocks.a1.flashblocks(&SPLIT);
+    stage.act(Send(payloads[0].clone())).await;
+    stage.see(0, &Pending(blocks.a1.number(), 0), &mut 0.0).await;
+    let mut lie = serde_json::to_value(&payloads[1]).unwrap();
+    lie["metadata"]["new_account_balances"] = json!({SOMEBODY.to_string(): "0x65"});
+    stage.act(Json(lie)).await;
+    feed(&stage.node, Some(Mismatch)).await;
+    let mut told = socket.notification(&id).await;
+    let mut states = Vec::new();
+    while told["cause"] != "mismatch" {
+        states.push(told["state"].clone());
+        told = socket.notification(&id).await;
+    }
+    assert!(states.contains(&json!("live")), "{states:?}");
+    assert_eq!(told["state"], "degraded");
+    let divergences = stage.node.result("/", "presim_divergences", json!([])).await;
+    let one = &divergences[0];
+    assert!(divergences[1].is_null() && one["time"].is_u64(), "{divergences}");
+    let place = (number(&one["block"]), number(&one["index"]), &one["transaction"], &one["field"]);
+    assert_eq!(place, (blocks.a1.number(), 1, &Value::Null, &json!("balance")), "{one}");
+    assert_eq!(
+        (&one["computed"], &one["announced"]),
+        (&json!(format!("100 of {SOMEBODY}")), &json!(format!("101 of {SOMEBODY}")),)
+    );
 }

@@ -1,0 +1,41 @@
+//! `presim_feed`: the state of the feed, told on each change.
+
+use alloy_primitives::map::HashSet;
+
+use super::{Subscription, announce::Round};
+use crate::{
+    rpc::{encode, wire::Subject},
+    state::{FeedProblem, Published, Verified},
+};
+
+/// The state of the feed that was told last, and the subscriptions that were told one.
+#[derive(Debug, Default)]
+pub(super) struct FeedTeller {
+    told: Option<(&'static str, Option<FeedProblem>, Verified)>,
+    started: HashSet<u64>,
+}
+
+impl FeedTeller {
+    /// Tells the state of the feed to all of its subscriptions if it has changed, otherwise to the new ones. Another lag
+    /// alone is no change.
+    pub(super) fn tell(&mut self, published: &Published, round: &mut Round<'_>) {
+        let list = round.list();
+        self.started.retain(|id| list.iter().any(|one| one.id == *id));
+        let state = Some((published.feed.as_str(), published.feed.cause(), published.newest.verified));
+        let has_changed = self.told != state;
+        self.told = state;
+        let mut text = None;
+        for one in list.iter().filter(|one| one.has_begun && one.is_about_feed()) {
+            if self.started.insert(one.id) || has_changed {
+                let text = text.get_or_insert_with(|| round.encoded(|out| encode::feed(out, published)));
+                round.send(one, text.clone());
+            }
+        }
+    }
+}
+
+impl Subscription {
+    pub(super) const fn is_about_feed(&self) -> bool {
+        matches!(self.subject, Subject::Feed)
+    }
+}

@@ -1,0 +1,188 @@
+//! A block being built, as far as it has been built.
+
+use std::sync::{Arc, OnceLock};
+
+use alloy_consensus::{Header, TxReceipt, transaction::Recovered};
+use alloy_eips::Encodable2718;
+use alloy_primitives::{B256, Bloom};
+use arc_swap::ArcSwapOption;
+
+use crate::chain::{AppendTrie, BlockTotals, ChainReceipt, ChainTx};
+
+/// A block being built. Cheap to clone; a clone grows by the transactions of the next sub-block.
+#[derive(Clone, Debug)]
+pub struct OpenBlock {
+    /// The header. Gas, roots and bloom are not final.
+    pub header: Header,
+    /// The number of sub-blocks in the block, without the empty one that opened it.
+    pub index: u32,
+    /// Blob gas used so far.
+    pub blob_gas_used: u64,
+    /// The transactions so far with their senders.
+    pub transactions: imbl::Vector<Recovered<ChainTx>>,
+    /// Their receipts.
+    pub receipts: imbl::Vector<ChainReceipt>,
+    /// The index of each transaction in the block, by its hash.
+    pub positions: imbl::HashMap<B256, usize>,
+    /// The index in the block of each transaction's first log.
+    first_logs: imbl::Vector<u64>,
+    /// The root of the transactions.
+    transactions_root: Grown<TransactionsRoot>,
+    /// The root of the receipts, and their bloom.
+    receipts_root: Grown<ReceiptsRoot>,
+}
+
+impl OpenBlock {
+    /// Creates a block with nothing in it.
+    pub fn new(header: Header) -> Self {
+        Self {
+            header,
+            index: 0,
+            blob_gas_used: 0,
+            transactions: imbl::Vector::new(),
+            receipts: imbl::Vector::new(),
+            positions: imbl::HashMap::new(),
+            first_logs: imbl::Vector::new(),
+            transactions_root: Grown::default(),
+            receipts_root: Grown::default(),
+        }
+    }
+
+    /// Appends an executed transaction with its receipt.
+    pub fn push(&mut self, tx: Recovered<ChainTx>, receipt: ChainReceipt) {
+        let first_log = match (self.first_logs.last(), self.receipts.last()) {
+            (Some(first), Some(receipt)) => first + receipt.logs().len() as u64,
+            _ => 0,
+        };
+        self.transactions_root.leave();
+        self.receipts_root.leave();
+        self.positions.insert(*tx.tx_hash(), self.transactions.len());
+        self.transactions.push_back(tx);
+        self.receipts.push_back(receipt);
+        self.first_logs.push_back(first_log);
+    }
+
+    /// Returns the index in the block of the first log of the transaction at `index`.
+    pub fn first_log(&self, index: usize) -> Option<u64> {
+        self.first_logs.get(index).copied()
+    }
+
+    /// Returns the root of the transaction trie. Computed on first use, from what was computed for the block before it
+    /// grew, so it costs what the transactions since then cost.
+    pub fn transactions_root(&self) -> B256 {
+        let grown = self.transactions_root.get(|before| {
+            let mut trie = before.trie;
+            for index in trie.len()..self.transactions.len() {
+                trie.push(self.transactions[index].inner().encoded_2718().into());
+            }
+            TransactionsRoot { root: trie.root(), trie }
+        });
+        grown.root
+    }
+
+    /// Returns the root of the receipt trie, and the union of the receipts' blooms. Computed on first use, from what was
+    /// computed for the block before it grew, so it costs what the receipts since then cost.
+    pub fn receipts_root_and_bloom(&self) -> (B256, Bloom) {
+        let grown = self.receipts_root.get(|before| {
+            let ReceiptsRoot { mut trie, mut bloom, .. } = before;
+            for index in trie.len()..self.receipts.len() {
+                let receipt = &self.receipts[index];
+                bloom |= receipt.bloom();
+                trie.push(receipt.encoded_2718().into());
+            }
+            ReceiptsRoot { root: trie.root(), trie, bloom }
+        });
+        (grown.root, grown.bloom)
+    }
+
+    /// Returns the header fields that follow from the transactions so far.
+    pub fn totals(&self) -> BlockTotals {
+        let (receipts_root, logs_bloom) = self.receipts_root_and_bloom();
+        BlockTotals {
+            gas_used: self.header.gas_used,
+            blob_gas_used: self.blob_gas_used,
+            transactions_root: self.transactions_root(),
+            receipts_root,
+            logs_bloom,
+        }
+    }
+}
+
+#[derive(Clone, Debug, Default)]
+struct TransactionsRoot {
+    trie: AppendTrie,
+    root: B256,
+}
+
+#[derive(Clone, Debug, Default)]
+struct ReceiptsRoot {
+    trie: AppendTrie,
+    root: B256,
+    bloom: Bloom,
+}
+
+/// A value that follows from what a block holds, computed on demand. A clone, which grows, continues from the newest
+/// value that was computed for what it was cloned from, whether that was before the clone was made or after.
+#[derive(Debug)]
+struct Grown<T>(Arc<Growth<T>>);
+
+/// One moment of the growth.
+#[derive(Debug)]
+struct Growth<T> {
+    value: OnceLock<T>,
+    /// The moment before. `None` at the beginning, and once the value is there.
+    before: ArcSwapOption<Growth<T>>,
+}
+
+impl<T: Clone + Default> Grown<T> {
+    /// Returns the value, by `grow` from an earlier one, or from the value for an empty block, if it is not there yet.
+    fn get(&self, grow: impl FnOnce(T) -> T) -> &T {
+        let value = self.0.value.get_or_init(|| grow(self.0.newest_before()));
+        self.0.before.store(None);
+        value
+    }
+
+    /// Leaves the moment because the block grows, if its value is known or a clone continues from it.
+    fn leave(&mut self) {
+        if self.0.value.get().is_some() || Arc::strong_count(&self.0) > 1 {
+            *self = self.clone();
+        }
+    }
+}
+
+impl<T: Clone + Default> Growth<T> {
+    fn newest_before(&self) -> T {
+        let mut before = self.before.load_full();
+        while let Some(moment) = before {
+            // Loaded first: the link is only removed after the value is there.
+            let earlier = moment.before.load_full();
+            if let Some(value) = moment.value.get() {
+                return value.clone();
+            }
+            before = earlier;
+        }
+        T::default()
+    }
+}
+
+impl<T> Clone for Grown<T> {
+    fn clone(&self) -> Self {
+        Self(Arc::new(Growth { value: OnceLock::new(), before: ArcSwapOption::new(Some(self.0.clone())) }))
+    }
+}
+
+impl<T> Default for Grown<T> {
+    fn default() -> Self {
+        Self(Arc::new(Growth { value: OnceLock::new(), before: ArcSwapOption::new(None) }))
+    }
+}
+
+impl<T> Drop for Growth<T> {
+    /// Drops the moments before one after another, because a long row of them would be dropped by recursion.
+    fn drop(&mut self) {
+        let mut before = self.before.swap(None);
+        while let Some(moment) = before.and_then(Arc::into_inner) {
+            before = moment.before.swap(None);
+        }
+    }
+}
