@@ -116,9 +116,14 @@ impl Built {
 
     /// Builds the next block; `salt` distinguishes siblings. On the OP stack, a deposit precedes `transactions`.
     pub fn next(&self, transactions: Vec<ChainTx>, salt: u8) -> Self {
+        self.next_after(1, transactions, salt)
+    }
+
+    /// Builds the next block, so many seconds after this one.
+    pub fn next_after(&self, seconds: u64, transactions: Vec<ChainTx>, salt: u8) -> Self {
         let parent = self.snapshot.head.header.inner();
         let attributes = Attributes {
-            timestamp: parent.timestamp + 1,
+            timestamp: parent.timestamp + seconds,
             fee_recipient: SEQUENCER_FEE_VAULT,
             prev_randao: B256::repeat_byte(salt),
             beacon_root: B256::ZERO,
@@ -257,6 +262,22 @@ pub fn token(who: usize, chain_id: u64, nonce: u64, to: Address, amount: u64) ->
 
 /// CALLER: sload(caller) - amount; sload(to) + amount; log of the amount with both as topics.
 const TOKEN_CODE: &str = "0x602035803354033355805f3554015f35555f525f353360205fa200";
+
+/// Returns the deposit that tells the milliseconds of a block in which a second has several blocks
+/// (<https://docs.base.org/base-chain/specs/upgrades/denim/200ms-blocks>).
+pub fn base_time(number: u64, milliseconds: u64) -> ChainTx {
+    let mut source_hash = B256::repeat_byte(0x30);
+    source_hash[..8].copy_from_slice(&number.to_be_bytes());
+    TxDeposit {
+        source_hash,
+        from: Address::from(hex!("deaddeaddeaddeaddeaddeaddeaddeaddead0001")),
+        to: TxKind::Call(Address::from(hex!("4200000000000000000000000000000000000030"))),
+        gas_limit: 100_000,
+        input: word(milliseconds).into(),
+        ..TxDeposit::default()
+    }
+    .into()
+}
 
 fn deposit(number: u64, salt: u8) -> ChainTx {
     let mut source_hash = B256::repeat_byte(salt);

@@ -6,7 +6,7 @@ use alloy_primitives::{Address, B256};
 use serde_json::{Value, json};
 
 use super::{
-    built::{Built, OP_CHAIN, SOMEBODY, sent_by, store, transfer},
+    built::{Built, OP_CHAIN, SOMEBODY, base_time, sent_by, store, transfer},
     feed, head, health, refused, serve, start, until,
 };
 use crate::{
@@ -171,6 +171,37 @@ async fn methods_that_are_listed_go_to_the_upstream_as_they_are() {
     let (_upstream, node, _, _) = pair(&["--forward", "base_*"]).await;
     assert_eq!(node.result("/", "base_sendEncryptedTransaction", json!([])).await, "0x1");
     refused(&node, "optimism_syncStatus", json!([]), -32601, BOUND).await;
+}
+
+/// A chain with a canonical block every 200 ms, of which five share a timestamp, and without pre-confirmations.
+#[tokio::test(flavor = "multi_thread")]
+async fn canonical_blocks_of_a_fifth_of_a_second_are_snapshots() {
+    let first = Built::op_stack();
+    let upstream = serve(&[&first]).await;
+    upstream.script(|method, _| (method == "eth_call").then(|| Ok(json!("0x2a"))));
+    let native = NATIVE.to_string();
+    let node = start(&upstream.ws_url(), &first.config, &["--native", &native]).await;
+    let mut clock = tokio::time::interval(std::time::Duration::from_millis(200));
+    let mut newest = first;
+    for at in 0..10_u64 {
+        let number = newest.number() + 1;
+        let txs = vec![base_time(number, at % 5 * 200), transfer(OP_CHAIN, at, 1)];
+        let next = newest.next_after(u64::from(at % 5 == 0), txs, 1);
+        clock.tick().await;
+        upstream.push(next.block.clone());
+        head(&node, next.hash()).await;
+        let published = node.node.snapshots().load();
+        assert!(published.newest.open.is_none());
+        assert_eq!(published.newest.head_hash(), next.hash());
+        let calls = [("eth_getBalance", json!([SOMEBODY, "pending"])), ("eth_getBalance", json!([SOMEBODY, "latest"]))];
+        let balance = json!(format!("{:#x}", at + 1));
+        assert_eq!(node.batch("/", &calls).await, [balance.clone(), balance]);
+        newest = next;
+    }
+    assert_eq!(node.metric("presim_upstream_blocks_total{outcome=\"executed\"}"), 10.0);
+    assert_eq!(node.metric("presim_reorgs_total"), 0.0);
+    let (answer, freshness) = post(&node, "/", "eth_call", json!([{"to": NATIVE}, "pending"])).await;
+    assert_eq!((&answer["result"], freshness.ends_with("execution=upstream")), (&json!("0x2a"), true), "{freshness}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
