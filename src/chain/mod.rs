@@ -1,13 +1,15 @@
 //! The rules and data of a chain: forks, genesis, blocks, transactions, receipts, and the EVM environment of a block.
 
 mod append_trie;
+mod base_time;
 mod block;
+mod chains;
 mod deployment_proxy;
 mod ethash;
+mod forks;
 mod genesis;
 mod header;
 mod keccak;
-mod known;
 mod l1;
 mod natives;
 mod op_stack;
@@ -18,10 +20,12 @@ mod spec;
 mod tx;
 
 pub use append_trie::AppendTrie;
+pub use base_time::millis_part;
 pub use block::{
     BlockBody, BlockHashes, BlockKeeper, SealedBlock, block_rlp, block_size, receipts_root_and_bloom, transactions_root,
 };
 pub use deployment_proxy::{DEPLOYMENT_PROXY, DEPLOYMENT_PROXY_CODE, deployment_address, deployment_data};
+pub use forks::{ForkName, ForkTime, set_forks};
 pub use genesis::genesis_block;
 pub use header::{Attributes, BlockTotals, gas_limit_towards};
 pub use l1::{L1Cost, L1Params};

@@ -3,17 +3,20 @@
 use alloy_consensus::Header;
 use alloy_eips::{calc_next_block_base_fee, eip1559::BaseFeeParams};
 use alloy_genesis::ChainConfig;
-use alloy_op_hardforks::{ForkCondition, OpChainHardforks, OpHardfork, OpHardforks};
 use alloy_primitives::{B64, Bytes};
 use op_alloy::{
     consensus::{
         decode_holocene_extra_data, decode_jovian_extra_data, encode_holocene_extra_data, encode_jovian_extra_data,
     },
-    rpc_types::{OpBaseFeeInfo, OpGenesisInfo},
+    rpc_types::OpBaseFeeInfo,
 };
 
+use super::{Family, ForkName, forks::ForkTimes};
+
 /// The key in a genesis `config` that marks a chain of the OP stack.
-const OPTIMISM: &str = "optimism";
+pub(super) const OPTIMISM: &str = "optimism";
+/// The key of the first block of Bedrock.
+pub(super) const BEDROCK: &str = "bedrockBlock";
 /// The values that op-geth uses for constants that the genesis omits.
 const DEFAULT_ELASTICITY: u64 = 6;
 const DEFAULT_DENOMINATOR: u64 = 50;
@@ -25,17 +28,44 @@ pub enum ChainSpecError {
     /// A field of the OP stack is malformed.
     #[error("config.{field}: {problem}")]
     Field {
-        #[doc = "The field or fields, below `config`."]
-        field: &'static str,
+        #[doc = "The field, below `config`."]
+        field: String,
         #[doc = "The problem with the field, and the expected value."]
         problem: String,
+    },
+    /// The chain's family does not have a fork.
+    #[error("fork {fork}: a chain of {family} does not have it: expected one of {known}")]
+    OtherFamily {
+        #[doc = "The fork."]
+        fork: ForkName,
+        #[doc = "The family of the chain."]
+        family: Family,
+        #[doc = "The names of the family's forks."]
+        known: String,
+    },
+    /// A fork activates before one that it follows.
+    #[error(
+        "fork times out of order: {fork}={time}, but {before}={least}, which it follows: expected a time of {fork} of at \
+         least {least}, or an earlier {before}"
+    )]
+    Order {
+        #[doc = "The fork."]
+        fork: ForkName,
+        #[doc = "Its Unix time in seconds."]
+        time: u64,
+        #[doc = "The fork that it follows."]
+        before: ForkName,
+        #[doc = "The Unix time of that fork, in seconds."]
+        least: u64,
     },
 }
 
 /// The rules of an OP-stack chain that differ from Ethereum's.
 #[derive(Clone, Debug)]
 pub(super) struct OpStackParams {
-    pub forks: OpChainHardforks,
+    pub forks: ForkTimes,
+    /// The first block of Bedrock.
+    pub bedrock: u64,
     /// The base fee parameters before Canyon, and from Canyon on. From Holocene on, headers carry their own.
     base_fee: BaseFeeParams,
     base_fee_canyon: BaseFeeParams,
@@ -51,28 +81,22 @@ struct HeaderParams {
 }
 
 impl OpStackParams {
-    /// Creates the rules of a network that presim knows by its chain id.
-    pub const fn known(forks: OpChainHardforks, base_fee: BaseFeeParams, base_fee_canyon: BaseFeeParams) -> Self {
-        Self { forks, base_fee, base_fee_canyon }
-    }
-
     /// Reads the rules from a geth-format `config`. Returns `None` if the chain is not of the OP stack.
     ///
     /// # Errors
     ///
     /// Returns [`ChainSpecError::Field`] if a field of the OP stack is malformed.
-    pub fn of(config: &ChainConfig) -> Result<Option<Self>, ChainSpecError> {
+    pub fn of(config: &ChainConfig, forks: ForkTimes) -> Result<Option<Self>, ChainSpecError> {
         let fields = &config.extra_fields;
         let Some(fees) = fields.get_deserialized::<OpBaseFeeInfo>(OPTIMISM) else { return Ok(None) };
         let fees = fees.map_err(|error| ChainSpecError::Field {
-            field: OPTIMISM,
+            field: OPTIMISM.to_owned(),
             problem: format!(
                 "{error}: expected an object with the numbers eip1559Elasticity, eip1559Denominator, eip1559DenominatorCanyon"
             ),
         })?;
-        let times: OpGenesisInfo = fields.deserialize_as().map_err(|error| ChainSpecError::Field {
-            field: "regolithTime, canyonTime, ...",
-            problem: format!("{error}: expected Unix times in seconds"),
+        let bedrock = fields.get_deserialized::<Option<u64>>(BEDROCK).transpose().map_err(|error| {
+            ChainSpecError::Field { field: BEDROCK.to_owned(), problem: format!("{error}: expected a block number") }
         })?;
         let params = |denominator: Option<u64>, default: u64| {
             let elasticity = fees.eip1559_elasticity.filter(|given| *given > 0).unwrap_or(DEFAULT_ELASTICITY);
@@ -80,7 +104,8 @@ impl OpStackParams {
             BaseFeeParams::new(denominator.into(), elasticity.into())
         };
         Ok(Some(Self {
-            forks: forks(&times),
+            forks,
+            bedrock: bedrock.flatten().unwrap_or_default(),
             base_fee: params(fees.eip1559_denominator, DEFAULT_DENOMINATOR),
             base_fee_canyon: params(fees.eip1559_denominator_canyon, DEFAULT_DENOMINATOR_CANYON),
         }))
@@ -99,7 +124,7 @@ impl OpStackParams {
             }
             _ => self.params_at(timestamp),
         };
-        let jovian = self.forks.is_jovian_active_at_timestamp(parent.timestamp);
+        let jovian = self.forks.is_active(ForkName::Jovian, parent.timestamp);
         let footprint = parent.blob_gas_used.filter(|_| jovian).unwrap_or_default();
         let used = parent.gas_used.max(footprint).min(parent.gas_limit);
         let fee = parent.base_fee_per_gas.unwrap_or_default();
@@ -116,7 +141,7 @@ impl OpStackParams {
     /// Returns the extra data of a block on `parent` at `timestamp`: the parent's base fee parameters, in the form of
     /// the fork that is active at `timestamp`. Empty before Holocene.
     pub fn next_extra_data(&self, parent: &Header, timestamp: u64) -> Bytes {
-        if !self.forks.is_holocene_active_at_timestamp(timestamp) {
+        if !self.forks.is_active(ForkName::Holocene, timestamp) {
             return Bytes::new();
         }
         let said = self.header_params(parent);
@@ -126,7 +151,7 @@ impl OpStackParams {
             params.0[4..].copy_from_slice(&said.elasticity.to_be_bytes());
         }
         let default = self.params_at(timestamp);
-        let encoded = if self.forks.is_jovian_active_at_timestamp(timestamp) {
+        let encoded = if self.forks.is_active(ForkName::Jovian, timestamp) {
             let min_base_fee = said.and_then(|said| said.min_base_fee).unwrap_or_default();
             encode_jovian_extra_data(params, default, min_base_fee)
         } else {
@@ -138,37 +163,19 @@ impl OpStackParams {
 
     /// Returns the chain's base fee parameters at `timestamp`, which apply if the header has none.
     fn params_at(&self, timestamp: u64) -> BaseFeeParams {
-        if self.forks.is_canyon_active_at_timestamp(timestamp) { self.base_fee_canyon } else { self.base_fee }
+        if self.forks.is_active(ForkName::Canyon, timestamp) { self.base_fee_canyon } else { self.base_fee }
     }
 
     /// Returns the parameters in `header`, or `None` before Holocene or if they are malformed.
     fn header_params(&self, header: &Header) -> Option<HeaderParams> {
-        if self.forks.is_jovian_active_at_timestamp(header.timestamp) {
+        if self.forks.is_active(ForkName::Jovian, header.timestamp) {
             let (elasticity, denominator, min) = decode_jovian_extra_data(&header.extra_data).ok()?;
             Some(HeaderParams { elasticity, denominator, min_base_fee: Some(min) })
-        } else if self.forks.is_holocene_active_at_timestamp(header.timestamp) {
+        } else if self.forks.is_active(ForkName::Holocene, header.timestamp) {
             let (elasticity, denominator) = decode_holocene_extra_data(&header.extra_data).ok()?;
             Some(HeaderParams { elasticity, denominator, min_base_fee: None })
         } else {
             None
         }
     }
-}
-
-fn forks(info: &OpGenesisInfo) -> OpChainHardforks {
-    let time = |at: Option<u64>| at.map_or(ForkCondition::Never, ForkCondition::Timestamp);
-    // All forks, in order, because the list is accessed by position.
-    OpChainHardforks::new([
-        (OpHardfork::Bedrock, ForkCondition::Block(info.bedrock_block.unwrap_or_default())),
-        (OpHardfork::Regolith, time(info.regolith_time)),
-        (OpHardfork::Canyon, time(info.canyon_time)),
-        (OpHardfork::Ecotone, time(info.ecotone_time)),
-        (OpHardfork::Fjord, time(info.fjord_time)),
-        (OpHardfork::Granite, time(info.granite_time)),
-        (OpHardfork::Holocene, time(info.holocene_time)),
-        (OpHardfork::Isthmus, time(info.isthmus_time)),
-        (OpHardfork::Jovian, time(info.jovian_time)),
-        (OpHardfork::Karst, time(info.karst_time)),
-        (OpHardfork::Interop, time(info.interop_time)),
-    ])
 }

@@ -36,22 +36,7 @@ impl ChainSpec {
 
     /// Returns the timestamps at which forks become active, in order.
     fn fork_times(&self) -> BTreeSet<u64> {
-        let c = &self.config;
-        [
-            c.shanghai_time,
-            c.cancun_time,
-            c.prague_time,
-            c.osaka_time,
-            c.bpo1_time,
-            c.bpo2_time,
-            c.bpo3_time,
-            c.bpo4_time,
-            c.bpo5_time,
-            c.amsterdam_time,
-        ]
-        .into_iter()
-        .flatten()
-        .collect()
+        self.forks.iter().collect()
     }
 
     fn one_fork(&self, genesis: &Header, genesis_hash: B256, time: u64) -> Option<EthForkConfig> {

@@ -1,5 +1,7 @@
 //! The rules of one chain: its fork schedule, and the fees and environments that follow from it.
 
+use std::{fmt, time::Duration};
+
 use alloy_consensus::Header;
 use alloy_eips::{
     eip1559::{BaseFeeParams, INITIAL_BASE_FEE},
@@ -18,14 +20,23 @@ use revm::{
     primitives::hardfork::SpecId,
 };
 
-use super::op_stack::{ChainSpecError, OpStackParams};
+use super::{
+    ForkName as N,
+    forks::ForkTimes,
+    op_stack::{ChainSpecError, OPTIMISM, OpStackParams},
+};
+
+/// The time between blocks from Denim on.
+const DENIM_BLOCK_TIME: Duration = Duration::from_millis(200);
 
 /// The fork schedule and the constants of a chain, read from a geth-format `config`.
 #[derive(Clone, Debug)]
 pub struct ChainSpec {
     pub(super) config: ChainConfig,
+    pub(super) forks: ForkTimes,
     blobs: BlobScheduleBlobParams,
-    block_time: u64,
+    /// The usual time between two blocks.
+    block_time: Duration,
     /// Whether contracts may send transactions, which EIP-3607 forbids.
     contracts_may_send: bool,
     /// The contract that wraps the native currency, like WETH9, if it is known.
@@ -41,6 +52,22 @@ pub enum Family {
     Ethereum,
     /// The rules of the OP stack (<https://specs.optimism.io>).
     OpStack,
+}
+
+impl Family {
+    /// Returns the family of a chain with this genesis `config`.
+    pub(super) fn of(config: &ChainConfig) -> Self {
+        if config.extra_fields.contains_key(OPTIMISM) { Self::OpStack } else { Self::Ethereum }
+    }
+}
+
+impl fmt::Display for Family {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Ethereum => "Ethereum's family",
+            Self::OpStack => "the OP stack",
+        })
+    }
 }
 
 /// A fork of either family.
@@ -66,33 +93,26 @@ impl From<OpSpecId> for Fork {
 
 impl ChainSpec {
     /// Reads the rules from the `config` of a genesis, which has an `optimism` object on the OP stack. `block_time` is
-    /// the usual time between two blocks, in seconds.
+    /// the usual time between two blocks.
     ///
     /// # Errors
     ///
-    /// Returns [`ChainSpecError::Field`] if a field of the OP stack is malformed.
-    pub fn new(config: ChainConfig, block_time: u64) -> Result<Self, ChainSpecError> {
-        Ok(match OpStackParams::of(&config)? {
-            Some(op_stack) => Self::op_stack(config, block_time, op_stack),
-            None => Self::ethereum(config, block_time),
-        })
-    }
-
-    pub(super) fn ethereum(config: ChainConfig, block_time: u64) -> Self {
-        Self {
+    /// Returns [`ChainSpecError::Field`] if a field of the OP stack is malformed, and [`ChainSpecError::Order`] if a
+    /// fork activates before one that it follows.
+    pub fn new(config: ChainConfig, block_time: Duration) -> Result<Self, ChainSpecError> {
+        let forks = ForkTimes::of(&config)?;
+        let op_stack = OpStackParams::of(&config, forks)?;
+        // A predeploy (<https://specs.optimism.io/protocol/predeploys.html#weth9>).
+        let wrapper = op_stack.is_some().then_some(address!("4200000000000000000000000000000000000006"));
+        Ok(Self {
+            forks,
             blobs: config.blob_schedule_blob_params(),
             config,
             block_time,
             contracts_may_send: false,
-            wrapper: None,
-            op_stack: None,
-        }
-    }
-
-    pub(super) fn op_stack(config: ChainConfig, block_time: u64, op_stack: OpStackParams) -> Self {
-        // A predeploy (<https://specs.optimism.io/protocol/predeploys.html#weth9>).
-        let wrapper = Some(address!("4200000000000000000000000000000000000006"));
-        Self { op_stack: Some(op_stack), wrapper, ..Self::ethereum(config, block_time) }
+            wrapper,
+            op_stack,
+        })
     }
 
     /// Returns the family of rules that the chain follows.
@@ -105,9 +125,9 @@ impl ChainSpec {
         self.config.chain_id
     }
 
-    /// Returns the same rules with `block_time` seconds between two blocks.
+    /// Returns the same rules with another time between two blocks.
     #[must_use]
-    pub fn with_block_time(self, block_time: u64) -> Self {
+    pub fn with_block_time(self, block_time: Duration) -> Self {
         Self { block_time, ..self }
     }
 
@@ -134,9 +154,35 @@ impl ChainSpec {
         self.wrapper
     }
 
-    /// Returns the usual time between two blocks, in seconds.
-    pub const fn block_time(&self) -> u64 {
+    /// Returns the usual time between two blocks.
+    pub const fn block_time(&self) -> Duration {
         self.block_time
+    }
+
+    /// Returns the time between blocks that the chain's forks prescribe at `timestamp`, if they prescribe one:
+    /// [Denim's](https://docs.base.org/upgrades/denim/200ms-blocks).
+    pub fn prescribed_block_time(&self, timestamp: u64) -> Option<Duration> {
+        self.forks.is_active(N::Denim, timestamp).then_some(DENIM_BLOCK_TIME)
+    }
+
+    /// Returns whether a block at `timestamp` may have the timestamp of its parent. Blocks that are less than a second
+    /// apart must share timestamps, because a timestamp is in whole seconds.
+    pub fn timestamps_repeat(&self, timestamp: u64) -> bool {
+        match self.forks.time(N::Denim) {
+            Some(denim) => denim <= timestamp,
+            None => self.block_time < Duration::from_secs(1),
+        }
+    }
+
+    /// Returns the timestamp that the block after one at `timestamp` usually has.
+    pub fn next_timestamp(&self, timestamp: u64) -> u64 {
+        timestamp.saturating_add(self.block_time.as_secs())
+    }
+
+    /// Returns whether the chain has Karst's limit for the input of the pairing precompile, besides Osaka's EVM. Base
+    /// has Osaka's EVM without it.
+    pub const fn has_karst(&self) -> bool {
+        self.forks.time(N::Karst).is_some()
     }
 
     /// Returns the EVM environment of the transactions in `header`'s block, by the rules of Ethereum.
@@ -171,10 +217,8 @@ impl ChainSpec {
 
     /// Returns whether the chain's rules change after block `number` at `timestamp`.
     pub fn changes_after(&self, number: u64, timestamp: u64) -> bool {
-        let rules = |number: u64, timestamp: u64| {
-            (self.fork(&Header { number, timestamp, ..Header::default() }), self.blob_params(timestamp))
-        };
-        rules(number, timestamp) != rules(u64::MAX, u64::MAX)
+        let at_block = |number: u64| self.fork(&Header { number, timestamp, ..Header::default() });
+        self.forks.iter().any(|time| time > timestamp) || at_block(number) != at_block(u64::MAX)
     }
 
     /// Returns the target, maximum and price curve of blobs at `timestamp` (EIP-7840, EIP-7892). Returns `None` before
@@ -248,10 +292,10 @@ impl EthereumHardforks for ChainSpec {
     fn ethereum_fork_activation(&self, fork: EthereumHardfork) -> ForkCondition {
         use EthereumHardfork as F;
         if let Some(op_stack) = &self.op_stack {
-            return op_stack.forks.ethereum_fork_activation(fork);
+            return self.op_stack_activation(op_stack, fork);
         }
         let block = |at: Option<u64>| at.map_or(ForkCondition::Never, ForkCondition::Block);
-        let time = |at: Option<u64>| at.map_or(ForkCondition::Never, ForkCondition::Timestamp);
+        let time = |fork: N| self.activation(fork);
         let c = &self.config;
         match fork {
             F::Frontier => ForkCondition::Block(0),
@@ -281,16 +325,16 @@ impl EthereumHardforks for ChainSpec {
                     },
                 }
             }
-            F::Shanghai => time(c.shanghai_time),
-            F::Cancun => time(c.cancun_time),
-            F::Prague => time(c.prague_time),
-            F::Osaka => time(c.osaka_time),
-            F::Bpo1 => time(c.bpo1_time),
-            F::Bpo2 => time(c.bpo2_time),
-            F::Bpo3 => time(c.bpo3_time),
-            F::Bpo4 => time(c.bpo4_time),
-            F::Bpo5 => time(c.bpo5_time),
-            F::Amsterdam => time(c.amsterdam_time),
+            F::Shanghai => time(N::Shanghai),
+            F::Cancun => time(N::Cancun),
+            F::Prague => time(N::Prague),
+            F::Osaka => time(N::Osaka),
+            F::Bpo1 => time(N::Bpo1),
+            F::Bpo2 => time(N::Bpo2),
+            F::Bpo3 => time(N::Bpo3),
+            F::Bpo4 => time(N::Bpo4),
+            F::Bpo5 => time(N::Bpo5),
+            F::Amsterdam => time(N::Amsterdam),
             _ => ForkCondition::Never,
         }
     }
@@ -299,7 +343,63 @@ impl EthereumHardforks for ChainSpec {
 /// On a chain of Ethereum's family, no fork of the OP stack is ever active.
 impl OpHardforks for ChainSpec {
     fn op_fork_activation(&self, fork: OpHardfork) -> ForkCondition {
-        self.op_stack.as_ref().map_or(ForkCondition::Never, |op_stack| op_stack.forks.op_fork_activation(fork))
+        use OpHardfork as F;
+        self.activation(match fork {
+            F::Bedrock => {
+                return self.op_stack.as_ref().map_or(ForkCondition::Never, |op| ForkCondition::Block(op.bedrock));
+            }
+            F::Regolith => N::Regolith,
+            F::Canyon => N::Canyon,
+            F::Ecotone => N::Ecotone,
+            F::Fjord => N::Fjord,
+            F::Granite => N::Granite,
+            F::Holocene => N::Holocene,
+            F::Isthmus => N::Isthmus,
+            F::Jovian => N::Jovian,
+            F::Karst => return self.osaka_on_op_stack(),
+            F::Interop => N::Interop,
+            _ => return ForkCondition::Never,
+        })
+    }
+}
+
+impl ChainSpec {
+    fn activation(&self, fork: N) -> ForkCondition {
+        self.forks.time(fork).map_or(ForkCondition::Never, ForkCondition::Timestamp)
+    }
+
+    /// Returns the activation of Osaka's EVM on the OP stack, whichever fork brings it.
+    fn osaka_on_op_stack(&self) -> ForkCondition {
+        let times = [N::Karst, N::Azul].into_iter().filter_map(|fork| self.forks.time(fork));
+        times.min().map_or(ForkCondition::Never, ForkCondition::Timestamp)
+    }
+
+    /// Returns the activation of a fork of Ethereum that a fork of the OP stack brings.
+    fn op_stack_activation(&self, op_stack: &OpStackParams, fork: EthereumHardfork) -> ForkCondition {
+        use EthereumHardfork as F;
+        match fork {
+            F::Frontier
+            | F::Homestead
+            | F::Tangerine
+            | F::SpuriousDragon
+            | F::Byzantium
+            | F::Constantinople
+            | F::Petersburg
+            | F::Istanbul
+            | F::MuirGlacier
+            | F::Berlin => ForkCondition::Block(0),
+            F::London | F::ArrowGlacier | F::GrayGlacier => ForkCondition::Block(op_stack.bedrock),
+            F::Paris => ForkCondition::TTD {
+                activation_block_number: op_stack.bedrock,
+                fork_block: Some(op_stack.bedrock),
+                total_difficulty: U256::ZERO,
+            },
+            F::Shanghai => self.activation(N::Canyon),
+            F::Cancun => self.activation(N::Ecotone),
+            F::Prague => self.activation(N::Isthmus),
+            F::Osaka => self.osaka_on_op_stack(),
+            _ => ForkCondition::Never,
+        }
     }
 }
 

@@ -1,0 +1,21 @@
+//! Lisk (<https://github.com/ethereum-optimism/superchain-registry/blob/main/superchain/configs/mainnet/lisk.toml>).
+
+use super::{ForkName::*, Network, Rules};
+
+/// Lisk.
+pub(super) const LISK: Network = Network {
+    id: 1135,
+    block_ms: 2000,
+    wrapper: None,
+    rules: Rules::OpStack { bedrock: 0, elasticity: 20, denominator: 1000, denominator_canyon: 1000 },
+    forks: &[
+        (Canyon, 1_704_992_401),
+        (Ecotone, 1_710_374_401),
+        (Fjord, 1_720_627_201),
+        (Granite, 1_726_070_401),
+        (Holocene, 1_736_445_601),
+        (Isthmus, 1_746_806_401),
+        (Jovian, 1_764_691_201),
+        (Karst, 1_783_526_401),
+    ],
+};

@@ -1,0 +1,21 @@
+//! Mode (<https://github.com/ethereum-optimism/superchain-registry/blob/main/superchain/configs/mainnet/mode.toml>).
+
+use super::{ForkName::*, Network, Rules};
+
+/// Mode.
+pub(super) const MODE: Network = Network {
+    id: 34_443,
+    block_ms: 2000,
+    wrapper: None,
+    rules: Rules::STANDARD_OP_STACK,
+    forks: &[
+        (Canyon, 1_704_992_401),
+        (Ecotone, 1_710_374_401),
+        (Fjord, 1_720_627_201),
+        (Granite, 1_726_070_401),
+        (Holocene, 1_736_445_601),
+        (Isthmus, 1_746_806_401),
+        (Jovian, 1_764_691_201),
+        (Karst, 1_783_526_401),
+    ],
+};

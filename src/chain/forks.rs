@@ -1,0 +1,290 @@
+//! The forks that activate at a time, by name, and the times of one chain.
+
+use std::{fmt, str::FromStr};
+
+use alloy_genesis::ChainConfig;
+
+use super::{Family, op_stack::ChainSpecError};
+
+/// A fork that activates at a time. Forks that activate at a block are fields of the `config` alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ForkName {
+    /// Ethereum's forks (<https://ethereum.org/ethereum-forks>).
+    Shanghai,
+    /// EIP-7569.
+    Cancun,
+    /// EIP-7600.
+    Prague,
+    /// EIP-7607.
+    Osaka,
+    /// The forks that change blob parameters alone (EIP-7892).
+    Bpo1,
+    /// EIP-7892.
+    Bpo2,
+    /// EIP-7892.
+    Bpo3,
+    /// EIP-7892.
+    Bpo4,
+    /// EIP-7892.
+    Bpo5,
+    /// EIP-7773.
+    Amsterdam,
+    /// The forks of the OP stack (<https://specs.optimism.io>).
+    Regolith,
+    /// Ethereum's Shanghai on the OP stack.
+    Canyon,
+    /// Ethereum's Cancun on the OP stack.
+    Ecotone,
+    /// The RIP-7212 precompile, and L1 fees by compressed size.
+    Fjord,
+    /// A limit for the input of the pairing precompile.
+    Granite,
+    /// Base fee parameters in the header.
+    Holocene,
+    /// Ethereum's Prague on the OP stack.
+    Isthmus,
+    /// The DA footprint, and a minimum base fee.
+    Jovian,
+    /// Ethereum's Osaka on the OP stack, and a lower limit for the input of the pairing precompile.
+    Karst,
+    /// Messages between chains.
+    Interop,
+    /// The forks of Base after Jovian (<https://docs.base.org/upgrades/overview>). Azul has Ethereum's Osaka, without
+    /// Karst's limit.
+    Azul,
+    /// Native tokens.
+    Beryl,
+    /// Account abstraction.
+    Cobalt,
+    /// Blocks every 200 ms, of which five have the same timestamp.
+    Denim,
+}
+
+use ForkName as F;
+
+/// The forks that follow one another: the time of a fork is at least the time of each one before it.
+const LINES: [&[ForkName]; 5] = [
+    &[F::Shanghai, F::Cancun, F::Prague, F::Osaka, F::Amsterdam],
+    &[F::Osaka, F::Bpo1, F::Bpo2, F::Bpo3, F::Bpo4, F::Bpo5],
+    &[F::Regolith, F::Canyon, F::Ecotone, F::Fjord, F::Granite, F::Holocene, F::Isthmus, F::Jovian, F::Karst],
+    &[F::Isthmus, F::Interop],
+    &[F::Jovian, F::Azul, F::Beryl, F::Cobalt, F::Denim],
+];
+
+impl ForkName {
+    /// All forks, in the order of their values.
+    pub const ALL: [Self; 24] = [
+        F::Shanghai,
+        F::Cancun,
+        F::Prague,
+        F::Osaka,
+        F::Bpo1,
+        F::Bpo2,
+        F::Bpo3,
+        F::Bpo4,
+        F::Bpo5,
+        F::Amsterdam,
+        F::Regolith,
+        F::Canyon,
+        F::Ecotone,
+        F::Fjord,
+        F::Granite,
+        F::Holocene,
+        F::Isthmus,
+        F::Jovian,
+        F::Karst,
+        F::Interop,
+        F::Azul,
+        F::Beryl,
+        F::Cobalt,
+        F::Denim,
+    ];
+
+    /// Returns the name, in lower case, as the key of a genesis `config` begins with it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            F::Shanghai => "shanghai",
+            F::Cancun => "cancun",
+            F::Prague => "prague",
+            F::Osaka => "osaka",
+            F::Bpo1 => "bpo1",
+            F::Bpo2 => "bpo2",
+            F::Bpo3 => "bpo3",
+            F::Bpo4 => "bpo4",
+            F::Bpo5 => "bpo5",
+            F::Amsterdam => "amsterdam",
+            F::Regolith => "regolith",
+            F::Canyon => "canyon",
+            F::Ecotone => "ecotone",
+            F::Fjord => "fjord",
+            F::Granite => "granite",
+            F::Holocene => "holocene",
+            F::Isthmus => "isthmus",
+            F::Jovian => "jovian",
+            F::Karst => "karst",
+            F::Interop => "interop",
+            F::Azul => "azul",
+            F::Beryl => "beryl",
+            F::Cobalt => "cobalt",
+            F::Denim => "denim",
+        }
+    }
+
+    /// Returns the family whose chains have the fork.
+    pub const fn family(self) -> Family {
+        if (self as usize) < F::Regolith as usize { Family::Ethereum } else { Family::OpStack }
+    }
+
+    /// Returns the key of the fork's time in a genesis `config`.
+    fn key(self) -> String {
+        format!("{}Time", self.name())
+    }
+
+    /// Returns the time in `config`, or `None` if it has none.
+    fn read(self, config: &ChainConfig) -> Result<Option<u64>, ChainSpecError> {
+        Ok(match self {
+            F::Shanghai => config.shanghai_time,
+            F::Cancun => config.cancun_time,
+            F::Prague => config.prague_time,
+            F::Osaka => config.osaka_time,
+            F::Bpo1 => config.bpo1_time,
+            F::Bpo2 => config.bpo2_time,
+            F::Bpo3 => config.bpo3_time,
+            F::Bpo4 => config.bpo4_time,
+            F::Bpo5 => config.bpo5_time,
+            F::Amsterdam => config.amsterdam_time,
+            _ => config
+                .extra_fields
+                .get_deserialized::<Option<u64>>(&self.key())
+                .transpose()
+                .map_err(|error| ChainSpecError::Field {
+                    field: self.key(),
+                    problem: format!("{error}: expected a Unix time in seconds"),
+                })?
+                .flatten(),
+        })
+    }
+
+    /// Sets the time in `config`.
+    pub(super) fn write(self, config: &mut ChainConfig, time: Option<u64>) {
+        let field = match self {
+            F::Shanghai => &mut config.shanghai_time,
+            F::Cancun => &mut config.cancun_time,
+            F::Prague => &mut config.prague_time,
+            F::Osaka => &mut config.osaka_time,
+            F::Bpo1 => &mut config.bpo1_time,
+            F::Bpo2 => &mut config.bpo2_time,
+            F::Bpo3 => &mut config.bpo3_time,
+            F::Bpo4 => &mut config.bpo4_time,
+            F::Bpo5 => &mut config.bpo5_time,
+            F::Amsterdam => &mut config.amsterdam_time,
+            _ => {
+                config.extra_fields.insert(self.key(), time.into());
+                return;
+            }
+        };
+        *field = time;
+    }
+}
+
+impl fmt::Display for ForkName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// Returns the names of forks as a list.
+fn names(forks: impl IntoIterator<Item = ForkName>) -> String {
+    forks.into_iter().map(ForkName::name).collect::<Vec<_>>().join(", ")
+}
+
+/// A fork with a time that replaces the chain's own: `NAME=TIME`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ForkTime {
+    /// The fork.
+    pub fork: ForkName,
+    /// Unix time in seconds. `None` means never.
+    pub time: Option<u64>,
+}
+
+impl FromStr for ForkTime {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (name, time) = text.split_once('=').ok_or("expected NAME=TIME, for example osaka=1764798551")?;
+        let fork = ForkName::ALL
+            .into_iter()
+            .find(|fork| fork.name().eq_ignore_ascii_case(name))
+            .ok_or_else(|| format!("unknown fork '{name}': expected one of {}", names(ForkName::ALL)))?;
+        let time = match time {
+            "never" => None,
+            time => Some(time.parse().map_err(|error| {
+                format!("the time of {fork}, '{time}': {error}: expected a Unix time in seconds, or never")
+            })?),
+        };
+        Ok(Self { fork, time })
+    }
+}
+
+/// Writes `forks` into `config`.
+///
+/// # Errors
+///
+/// Returns [`ChainSpecError::OtherFamily`] if the chain's family does not have a fork.
+pub fn set_forks(config: &mut ChainConfig, forks: &[ForkTime]) -> Result<(), ChainSpecError> {
+    let family = Family::of(config);
+    for ForkTime { fork, time } in forks {
+        if fork.family() != family {
+            let known = names(ForkName::ALL.into_iter().filter(|fork| fork.family() == family));
+            return Err(ChainSpecError::OtherFamily { fork: *fork, family, known });
+        }
+        fork.write(config, *time);
+    }
+    Ok(())
+}
+
+/// The times at which the forks of a chain activate.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ForkTimes([Option<u64>; ForkName::ALL.len()]);
+
+impl ForkTimes {
+    /// Reads the times of the family's forks from a genesis `config`.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`ChainSpecError::Field`] if a time is malformed, and [`ChainSpecError::Order`] if a fork activates
+    /// before one that it follows.
+    pub fn of(config: &ChainConfig) -> Result<Self, ChainSpecError> {
+        let family = Family::of(config);
+        let mut times = [None; ForkName::ALL.len()];
+        for fork in ForkName::ALL.into_iter().filter(|fork| fork.family() == family) {
+            times[fork as usize] = fork.read(config)?;
+        }
+        let times = Self(times);
+        for line in LINES {
+            let mut last: Option<(ForkName, u64)> = None;
+            for (fork, time) in line.iter().filter_map(|fork| Some((*fork, times.time(*fork)?))) {
+                if let Some((before, least)) = last.filter(|(_, least)| time < *least) {
+                    return Err(ChainSpecError::Order { fork, time, before, least });
+                }
+                last = Some((fork, time));
+            }
+        }
+        Ok(times)
+    }
+
+    /// Returns the time of a fork, or `None` if it is not scheduled.
+    pub const fn time(&self, fork: ForkName) -> Option<u64> {
+        self.0[fork as usize]
+    }
+
+    /// Returns whether a fork is active at `timestamp`.
+    pub fn is_active(&self, fork: ForkName, timestamp: u64) -> bool {
+        self.time(fork).is_some_and(|time| time <= timestamp)
+    }
+
+    /// Returns the times of all scheduled forks.
+    pub fn iter(&self) -> impl Iterator<Item = u64> {
+        self.0.iter().copied().flatten()
+    }
+}
