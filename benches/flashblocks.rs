@@ -116,7 +116,7 @@ fn chain() -> eyre::Result<ChainSpec> {
     for fork in forks {
         config[format!("{fork}Time")] = 0.into();
     }
-    Ok(ChainSpec::new(serde_json::from_value(config)?, 1)?)
+    Ok(ChainSpec::new(serde_json::from_value(config)?, std::time::Duration::from_secs(1))?)
 }
 
 fn transactions(spec: &ChainSpec) -> eyre::Result<Vec<ChainTx>> {

@@ -13,7 +13,7 @@ use std::{ffi::OsString, net::SocketAddr, path::PathBuf, time::Duration};
 use alloy_primitives::Address;
 use clap::{CommandFactory, FromArgMatches, Parser, error::ErrorKind};
 
-use crate::state::Retention;
+use crate::{chain::ForkTime, state::Retention};
 
 /// Simulates calls and bundles on the newest pre-confirmed state of an EVM chain.
 ///
@@ -75,10 +75,20 @@ pub struct Config {
     /// Sub-blocks per sealed block.
     #[arg(long, env = "PRESIM_SUB_BLOCKS", value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=10_000), help_heading = "Source of state")]
     pub sub_blocks: u32,
-    /// Seconds between blocks in simulations of several blocks. The default is 12 for a static chain, and the time
-    /// between the newest blocks for an upstream's.
-    #[arg(long, env = "PRESIM_BLOCK_TIME", value_name = "S", value_parser = clap::value_parser!(u64).range(1..=86_400), help_heading = "Source of state")]
-    pub block_time: Option<u64>,
+    /// Time between blocks in simulations of several blocks: `200ms`, `2s`, or a number of seconds. The default is 12 s for a
+    /// static chain, and the time between the newest blocks for an upstream's.
+    #[arg(long, env = "PRESIM_BLOCK_TIME", value_name = "TIME", value_parser = parse_block_time, help_heading = "Source of state")]
+    pub block_time: Option<Duration>,
+    /// Let a fork become active at another time than the chain's own: `NAME=TIME`, a Unix time in seconds or `never`. May be
+    /// given several times.
+    #[arg(
+        long,
+        env = "PRESIM_FORK",
+        value_name = "NAME=TIME",
+        value_delimiter = ',',
+        help_heading = "Source of state"
+    )]
+    pub fork: Vec<ForkTime>,
     /// Receiver of the fees of the devnet's blocks.
     #[arg(long, env = "PRESIM_FEE_RECIPIENT", value_name = "ADDRESS", default_value_t = Address::ZERO, help_heading = "Source of state")]
     pub fee_recipient: Address,
@@ -368,11 +378,11 @@ impl Config {
         Duration::from_millis(self.sub_block_ms)
     }
 
-    /// Returns the seconds between blocks: the devnet's own, or the setting for a static chain.
-    pub fn block_time(&self) -> u64 {
+    /// Returns the time between blocks: the devnet's own, in whole seconds, or the setting for a static chain.
+    pub fn block_time(&self) -> Duration {
         match self.feed() {
-            FeedName::Devnet => (self.sub_block_ms * u64::from(self.sub_blocks)).div_ceil(1000),
-            FeedName::Static => self.block_time.unwrap_or(12),
+            FeedName::Devnet => Duration::from_secs((self.sub_block_ms * u64::from(self.sub_blocks)).div_ceil(1000)),
+            FeedName::Static => self.block_time.unwrap_or(Duration::from_secs(12)),
         }
     }
 
@@ -537,6 +547,20 @@ fn share(text: &str) -> Result<f64, String> {
         Ok(share) if share > 0.0 && share <= 1.0 => Ok(share),
         _ => Err("expected a number above 0 and up to 1".to_owned()),
     }
+}
+
+/// Reads a time between blocks, from a millisecond to a day.
+fn parse_block_time(text: &str) -> Result<Duration, String> {
+    let wrong = || format!("'{text}': expected 200ms, 2s, or a number of seconds, from 1ms to 86400s");
+    let (digits, unit) = text.split_at(text.find(|char: char| !char.is_ascii_digit()).unwrap_or(text.len()));
+    let number: u64 = digits.parse().map_err(|_| wrong())?;
+    let time = match unit {
+        "ms" => Duration::from_millis(number),
+        "s" | "" => Duration::from_secs(number),
+        _ => return Err(wrong()),
+    };
+    let bounds = Duration::from_millis(1)..=Duration::from_secs(86_400);
+    if bounds.contains(&time) { Ok(time) } else { Err(wrong()) }
 }
 
 /// Parses the number of blocks to retain: at least 1, or `all`.

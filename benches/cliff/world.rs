@@ -21,7 +21,8 @@ pub fn spec() -> ChainSpec {
     let config = r#"{"chainId":1,"homesteadBlock":0,"eip150Block":0,"eip155Block":0,"eip158Block":0,"byzantiumBlock":0,
         "constantinopleBlock":0,"petersburgBlock":0,"istanbulBlock":0,"berlinBlock":0,"londonBlock":0,
         "terminalTotalDifficulty":0,"terminalTotalDifficultyPassed":true,"shanghaiTime":0,"cancunTime":0}"#;
-    ChainSpec::new(serde_json::from_str::<ChainConfig>(config).expect("a chain"), 1).expect("a chain")
+    ChainSpec::new(serde_json::from_str::<ChainConfig>(config).expect("a chain"), std::time::Duration::from_secs(1))
+        .expect("a chain")
 }
 
 /// Returns the address of account `number`, spread like real addresses and the same in each run.

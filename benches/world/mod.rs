@@ -80,7 +80,7 @@ impl BodiesChain {
             return None;
         };
         let genesis: Genesis = serde_json::from_slice(&text).expect("a genesis");
-        let spec = ChainSpec::new(genesis.config.clone(), 1).expect("a chain");
+        let spec = ChainSpec::new(genesis.config.clone(), std::time::Duration::from_secs(1)).expect("a chain");
         let codes = CodeCache::new(1 << 26);
         let world = LocalWorld::of_genesis(&genesis, &codes);
         let block = genesis_block(&genesis, &spec, world.state_root());

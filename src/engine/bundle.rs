@@ -186,8 +186,9 @@ fn next_header(
     rules: &SimulationRules,
 ) -> Header {
     let parent = snapshot.open_block().map_or(&snapshot.head.header, |(_, header)| header);
-    let steps = rules.block_time.saturating_mul(number - parent.number);
-    let timestamp = bundle.timestamp.unwrap_or_else(|| parent.timestamp.saturating_add(steps));
+    let steps = u32::try_from(number - parent.number).unwrap_or(u32::MAX);
+    let after = rules.block_time.saturating_mul(steps).as_secs();
+    let timestamp = bundle.timestamp.unwrap_or_else(|| parent.timestamp.saturating_add(after));
     let attributes = Attributes {
         timestamp,
         fee_recipient: parent.beneficiary,

@@ -1,5 +1,7 @@
 //! Requests to the engine, already parsed: they cannot be malformed, only refused by the chain's rules.
 
+use std::time::Duration;
+
 use alloy_consensus::{TxEnvelope, transaction::Recovered};
 use alloy_eips::{eip2930::AccessList, eip4895::Withdrawals, eip7702::SignedAuthorization};
 use alloy_primitives::{Address, B256, Bytes, TxKind, U256, map::HashMap};
@@ -374,8 +376,8 @@ pub struct Bundle {
 pub struct SimulationRules {
     /// The base fee of calls without validation.
     pub base_fee: BaseFeeRule,
-    /// Seconds between simulated blocks.
-    pub block_time: u64,
+    /// The time between simulated blocks. Where it is less than a second, blocks may share a timestamp.
+    pub block_time: Duration,
     /// Whether state roots are computed. If not, they are zero.
     pub state_roots: bool,
     /// Gas that all calls of a request may use together.

@@ -270,8 +270,10 @@ fn check_against_parent(
     let check = Check { number: header.number };
     check.equal("number", parent.number + 1, header.number)?;
     check.equal("parentHash", parent_hash, header.parent_hash)?;
-    if header.timestamp <= parent.timestamp {
-        return check.fail("timestamp", format!("more than the parent's {}", parent.timestamp), header.timestamp);
+    let may_repeat = spec.timestamps_repeat(header.timestamp);
+    if header.timestamp < parent.timestamp || header.timestamp == parent.timestamp && !may_repeat {
+        let expected = if may_repeat { "at least" } else { "more than" };
+        return check.fail("timestamp", format!("{expected} the parent's {}", parent.timestamp), header.timestamp);
     }
     if header.gas_used > header.gas_limit {
         return check.fail("gasUsed", format!("at most the gas limit {}", header.gas_limit), header.gas_used);

@@ -12,7 +12,7 @@ use tokio::{runtime::Runtime, time::Instant};
 
 use super::start::{Start, read_genesis};
 use crate::{
-    chain::{BlockHashes, ChainSpec, Family, Natives},
+    chain::{BlockHashes, ChainSpec, Family, Natives, set_forks},
     config::{Config, Endpoint},
     feed::{
         flashblocks::{self, FlashblockSequence},
@@ -167,7 +167,10 @@ pub async fn begin(
     }
     let between = match config.block_time {
         Some(set) => set,
-        None => block_time(&upstream, &head, &spec, soon()).await,
+        None => match spec.prescribed_block_time(head.header.timestamp) {
+            Some(prescribed) => prescribed,
+            None => block_time(&upstream, &head, &spec, soon()).await,
+        },
     };
     let spec = spec.with_block_time(between);
     let newest = head.hash();
@@ -202,7 +205,7 @@ pub async fn begin(
     let feed = match live.flashblocks {
         Some(_) => FeedState::Degraded(FeedProblem::Connecting),
         None if hash != newest => FeedState::Degraded(FeedProblem::Connecting),
-        None => FeedState::Live { every_ms: spec.block_time().saturating_mul(1000) },
+        None => FeedState::Live { every_ms: u64::try_from(spec.block_time().as_millis()).unwrap_or(u64::MAX) },
     };
     let snapshots = Snapshots::new(canonical_snapshot(view, head, receipts, hashes), feed, config.retention());
     snapshots.set_tags(Tags::default());
@@ -305,13 +308,15 @@ async fn resume(
 /// Returns the rules of the upstream's chain: those of its genesis where one is given, else of the network that has
 /// this id.
 fn chain(config: &Config, chain_id: u64) -> eyre::Result<ChainSpec> {
-    let block_time = config.block_time.unwrap_or(1);
+    let block_time = config.block_time.unwrap_or(Duration::from_secs(1));
     let Some(path) = &config.genesis else {
-        return ChainSpec::known(chain_id).ok_or_else(|| {
+        let known = ChainSpec::known_with(chain_id, &config.fork).transpose().wrap_err("--fork")?;
+        return known.ok_or_else(|| {
             eyre!("--upstream: chain {chain_id} is not a known network: give --genesis, a genesis file in geth's format whose `config` has the chain's forks")
         });
     };
-    let (genesis, _) = read_genesis(path)?;
+    let (mut genesis, _) = read_genesis(path)?;
+    set_forks(&mut genesis.config, &config.fork).wrap_err("--fork")?;
     let spec = ChainSpec::new(genesis.config, block_time).wrap_err_with(|| format!("--genesis {}", path.display()))?;
     if spec.chain_id() != chain_id {
         return Err(eyre!(
@@ -323,8 +328,8 @@ fn chain(config: &Config, chain_id: u64) -> eyre::Result<ChainSpec> {
     Ok(spec)
 }
 
-/// Returns the seconds between the two newest blocks.
-async fn block_time(upstream: &Upstream, head: &UpstreamBlock, spec: &ChainSpec, deadline: Instant) -> u64 {
+/// Returns the time between the two newest blocks.
+async fn block_time(upstream: &Upstream, head: &UpstreamBlock, spec: &ChainSpec, deadline: Instant) -> Duration {
     // A chain of one block has no time between blocks.
     let usual = spec.block_time();
     if head.number() == 0 {
@@ -332,5 +337,5 @@ async fn block_time(upstream: &Upstream, head: &UpstreamBlock, spec: &ChainSpec,
     }
     let json = upstream.block_by_hash(head.header.parent_hash, deadline).await.ok().flatten();
     let Some(parent) = json.and_then(|json| UpstreamBlock::read(json.get(), spec.family()).ok()) else { return usual };
-    head.header.timestamp.saturating_sub(parent.header.timestamp).clamp(1, 3600)
+    head.time_after(&parent).unwrap_or(usual)
 }

@@ -9,7 +9,7 @@ use eyre::{WrapErr, bail};
 use serde::de::IgnoredAny;
 
 use crate::{
-    chain::{BlockHashes, ChainSpec, genesis_block},
+    chain::{BlockHashes, ChainSpec, genesis_block, set_forks},
     config::{Config, FeedName},
     feed::{
         FeedSource, Still,
@@ -91,7 +91,9 @@ impl OwnChain {
                 begun
             }
         };
-        let mut spec = ChainSpec::new(about.config.clone(), config.block_time())?;
+        let mut rules = about.config.clone();
+        set_forks(&mut rules, &config.fork)?;
+        let mut spec = ChainSpec::new(rules, config.block_time())?;
         if config.testing {
             spec = spec.with_contracts_sending();
         }
@@ -157,10 +159,11 @@ struct Begun {
 fn found(config: &Config, codes: &CodeCache, accounts: &DevAccounts, now: u64) -> eyre::Result<Begun> {
     let given = config.genesis.as_deref().map(read_genesis).transpose()?;
     let builtin = given.is_none();
-    let (genesis, genesis_file) = match given {
+    let (mut genesis, genesis_file) = match given {
         Some((genesis, hash)) => (genesis, Some(hash)),
         None => (world::dev_genesis(&accounts.all(), now), None),
     };
+    set_forks(&mut genesis.config, &config.fork)?;
     let spec = ChainSpec::new(genesis.config.clone(), config.block_time())?;
     let (state, trading) = if builtin {
         let (state, trading) = world::build(&genesis, &spec, &accounts.all(), codes)?;
@@ -238,7 +241,8 @@ fn check_same(config: &Config, codes: &CodeCache, store: &Store, about: &ChainId
             path.display()
         ))?,
         Some(path) => {
-            let (genesis, file) = read_genesis(path)?;
+            let (mut genesis, file) = read_genesis(path)?;
+            set_forks(&mut genesis.config, &config.fork)?;
             if about.genesis_file != Some(file) {
                 let spec = ChainSpec::new(genesis.config.clone(), config.block_time())?;
                 let hash =

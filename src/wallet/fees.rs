@@ -59,7 +59,7 @@ impl Fees {
         let head = published.head().header.inner();
         match published.pending().and_then(|snapshot| snapshot.open.as_ref()) {
             Some(open) => open.header.base_fee_per_gas,
-            None => self.spec.next_base_fee(head, head.number + 1, head.timestamp + self.spec.block_time()),
+            None => self.spec.next_base_fee(head, head.number + 1, self.spec.next_timestamp(head.timestamp)),
         }
     }
 

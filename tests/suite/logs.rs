@@ -44,7 +44,8 @@ fn node_with(blocks: &[Vec<Topics>], flags: &[&str]) -> TestNode {
     for (address, code) in (0..=4).map(emitter) {
         genesis.alloc.insert(address, GenesisAccount { code: Some(code), ..GenesisAccount::default() });
     }
-    let (spec, codes) = (ChainSpec::new(genesis.config.clone(), 12).unwrap(), CodeCache::new(1 << 20));
+    let (spec, codes) =
+        (ChainSpec::new(genesis.config.clone(), std::time::Duration::from_secs(12)).unwrap(), CodeCache::new(1 << 20));
     let world = LocalWorld::of_genesis(&genesis, &codes);
     let block = genesis_block(&genesis, &spec, world.state_root());
     let mut hashes = BlockHashes::default();

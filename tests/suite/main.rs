@@ -23,6 +23,7 @@ mod fees;
 mod filters;
 mod flashblocks;
 mod floors;
+mod forks;
 mod format;
 mod history;
 mod import;

@@ -59,7 +59,7 @@ pub fn config(chain_id: u64, last: &str) -> Value {
 }
 
 fn spec(chain_id: u64, last: &str) -> ChainSpec {
-    ChainSpec::new(serde_json::from_value(config(chain_id, last)).unwrap(), 2).unwrap()
+    ChainSpec::new(serde_json::from_value(config(chain_id, last)).unwrap(), std::time::Duration::from_secs(2)).unwrap()
 }
 
 /// A block of a real chain, with the state that it was executed on.
@@ -170,7 +170,7 @@ fn as_call(tx: &ChainTx, from: Address) -> Call {
 
 const RULES: SimulationRules = SimulationRules {
     base_fee: BaseFeeRule::Block,
-    block_time: 1,
+    block_time: std::time::Duration::from_secs(1),
     state_roots: true,
     gas_cap: u64::MAX,
     max_blocks: 256,
@@ -326,7 +326,7 @@ impl JovianChain {
             "baseFeePerGas": "0x3b9aca00", "mixHash": B256::ZERO, "coinbase": Address::ZERO,
         });
         let parsed: Genesis = serde_json::from_value(genesis.clone()).unwrap();
-        let spec = ChainSpec::new(parsed.config.clone(), 2).unwrap();
+        let spec = ChainSpec::new(parsed.config.clone(), std::time::Duration::from_secs(2)).unwrap();
         let world = LocalWorld::of_genesis(&parsed, &CodeCache::new(1 << 20));
         let block = genesis_block(&parsed, &spec, world.state_root());
         let mut hashes = BlockHashes::default();
@@ -496,7 +496,7 @@ fn each_family_refuses_what_only_the_other_has() {
 
     let ethereum = ChainSpec::new(
         serde_json::from_value(json!({ "chainId": 1, "terminalTotalDifficultyPassed": true })).unwrap(),
-        12,
+        std::time::Duration::from_secs(12),
     )
     .unwrap();
     assert_eq!((ethereum.family(), chain.spec.family()), (Family::Ethereum, Family::OpStack));
@@ -696,10 +696,14 @@ fn known_networks_have_the_forks_of_their_family() {
 fn a_malformed_genesis_of_the_op_stack_is_refused() {
     let mut broken = config(4242, "jovian");
     broken["optimism"] = json!(true);
-    let error = ChainSpec::new(serde_json::from_value(broken).unwrap(), 2).unwrap_err().to_string();
+    let error = ChainSpec::new(serde_json::from_value(broken).unwrap(), std::time::Duration::from_secs(2))
+        .unwrap_err()
+        .to_string();
     assert!(error.starts_with("config.optimism: ") && error.contains("expected an object"), "{error}");
     let mut broken = config(4242, "jovian");
     broken["canyonTime"] = json!("soon");
-    let error = ChainSpec::new(serde_json::from_value(broken).unwrap(), 2).unwrap_err().to_string();
+    let error = ChainSpec::new(serde_json::from_value(broken).unwrap(), std::time::Duration::from_secs(2))
+        .unwrap_err()
+        .to_string();
     assert!(error.contains("canyonTime") && error.contains("expected Unix times"), "{error}");
 }

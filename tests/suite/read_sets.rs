@@ -22,7 +22,7 @@ use crate::{
 
 const RULES: SimulationRules = SimulationRules {
     base_fee: BaseFeeRule::Block,
-    block_time: 2,
+    block_time: std::time::Duration::from_secs(2),
     state_roots: false,
     gas_cap: 50_000_000,
     max_blocks: 256,
@@ -50,7 +50,7 @@ impl Chain {
             "alloc": {}, "gasLimit": "0x1c9c380", "difficulty": "0x0", "baseFeePerGas": "0x7",
         }))
         .unwrap();
-        let spec = ChainSpec::new(genesis.config.clone(), 2).unwrap();
+        let spec = ChainSpec::new(genesis.config.clone(), std::time::Duration::from_secs(2)).unwrap();
         let codes = CodeCache::new(1 << 24);
         let world = LocalWorld::of_genesis(&genesis, &codes);
         let block = genesis_block(&genesis, &spec, world.state_root());

@@ -1,12 +1,12 @@
 //! The plan of a simulation: the numbers and times of its blocks, and the blocks that fill gaps.
 
-use std::borrow::Cow;
+use std::{borrow::Cow, time::Duration};
 
 use alloy_consensus::Header;
 use alloy_primitives::{Address, B256, Sealed, U256};
 
 use crate::{
-    chain::{Attributes, ChainSpec, Family},
+    chain::{Attributes, ChainSpec, Family, millis_part},
     engine::{
         error::SimulationError,
         request::{BlockOverrides, SimBlock, Simulation, SimulationRules},
@@ -52,6 +52,48 @@ impl PlannedBlock<'_> {
     }
 }
 
+/// The time of a block in milliseconds, and the time to the next block. A timestamp is in whole seconds, so that blocks less
+/// than a second apart may share one.
+#[derive(Clone, Copy)]
+struct BlockTime {
+    ms: u64,
+    step: Duration,
+}
+
+impl BlockTime {
+    /// Returns whether blocks may share a timestamp.
+    const fn repeats(self) -> bool {
+        self.step.as_secs() == 0
+    }
+
+    const fn seconds(self) -> u64 {
+        self.ms / 1000
+    }
+
+    /// Returns the time one step later.
+    fn next(self) -> Self {
+        let step = u64::try_from(self.step.as_millis()).unwrap_or(u64::MAX);
+        Self { ms: self.ms.saturating_add(step), ..self }
+    }
+
+    /// Returns the time of a block with this timestamp: one step later if that is in the same second.
+    fn at(self, timestamp: u64) -> Self {
+        let next = self.next();
+        if self.repeats() && timestamp == self.seconds() && next.seconds() == timestamp {
+            return next;
+        }
+        let end = if timestamp == self.seconds() { 999 } else { 0 };
+        Self { ms: timestamp.saturating_mul(1000).saturating_add(end), ..self }
+    }
+}
+
+/// Returns the milliseconds of the head's time, beside its timestamp, or 0 if the chain does not tell them.
+fn millis_of(snapshot: &Snapshot) -> u64 {
+    let body = snapshot.head.find_body();
+    let second = body.as_ref().and_then(|body| body.transactions.get(1));
+    second.and_then(|second| millis_part(second.inner(), second.signer())).unwrap_or_default()
+}
+
 /// Returns the blocks with their numbers and times, and with fillers in the gaps.
 pub(super) fn plan<'a>(
     spec: &ChainSpec,
@@ -62,7 +104,11 @@ pub(super) fn plan<'a>(
     let base = snapshot.head.header.inner();
     let open = snapshot.open.as_ref();
     let mut planned: Vec<PlannedBlock<'a>> = Vec::with_capacity(simulation.blocks.len());
-    let (mut number, mut time) = (base.number, base.timestamp);
+    let mut number = base.number;
+    let mut time = BlockTime { ms: base.timestamp.saturating_mul(1000), step: rules.block_time };
+    if time.repeats() {
+        time.ms = time.ms.saturating_add(millis_of(snapshot));
+    }
     // Each block inherits these values from the previous one.
     let mut last = (base.gas_limit, base.beneficiary, base.difficulty);
 
@@ -90,10 +136,10 @@ pub(super) fn plan<'a>(
         last = (one.gas_limit, one.fee_recipient, one.difficulty);
         planned.push(one);
     };
-    // Default time of a block: the open block's own if it is that block, else one step after the previous block.
-    let default_time = |number: u64, before: u64| match open {
-        Some(open) if open.header.number == number => open.header.timestamp,
-        _ => before.saturating_add(rules.block_time),
+    // The open block's own time if it is that block, else one step after the previous block.
+    let default_time = |number: u64, before: BlockTime| match open {
+        Some(open) if open.header.number == number => before.at(open.header.timestamp),
+        _ => before.next(),
     };
 
     for block in &simulation.blocks {
@@ -113,14 +159,18 @@ pub(super) fn plan<'a>(
         }
         for gap in number + 1..wanted {
             time = default_time(gap, time);
-            push(Cow::Owned(SimBlock::default()), gap, time, true);
+            push(Cow::Owned(SimBlock::default()), gap, time.seconds(), true);
         }
-        let wanted_time = asked_time.unwrap_or_else(|| default_time(wanted, time));
-        if wanted_time <= time {
-            return Err(SimulationError::BlockTime { time: wanted_time, previous: time });
+        let (wanted_time, previous) = match asked_time {
+            Some(asked) => (time.at(asked), time.seconds()),
+            None => (default_time(wanted, time), time.seconds()),
+        };
+        let seconds = wanted_time.seconds();
+        if seconds < previous || seconds == previous && !time.repeats() {
+            return Err(SimulationError::BlockTime { time: seconds, previous });
         }
         (number, time) = (wanted, wanted_time);
-        push(Cow::Borrowed(block), number, time, false);
+        push(Cow::Borrowed(block), number, seconds, false);
     }
     Ok(planned)
 }

@@ -305,8 +305,10 @@ impl Live {
             None => (remote.cut(number, hash), receipts),
         };
         let view = view.ok_or(LiveError::Gone(number))?;
-        self.block_time =
-            Duration::from_secs(block.header.timestamp.saturating_sub(parent.head.header.timestamp).clamp(1, 3600));
+        self.block_time = self.chain.spec.prescribed_block_time(block.header.timestamp).unwrap_or_else(|| {
+            let seconds = block.header.timestamp.saturating_sub(parent.head.header.timestamp);
+            Duration::from_secs(seconds.clamp(1, 3600))
+        });
         let mut hashes = parent.hashes.clone();
         hashes.push(number, hash);
         let mut snapshot = canonical_snapshot(view, block, receipts, hashes);

@@ -257,7 +257,7 @@ impl Live {
             problem: None,
             is_other_chain: false,
             looks: 0,
-            block_time: Duration::from_secs(spec.block_time()),
+            block_time: spec.block_time(),
             executed: blocks("executed"),
             skipped: blocks("not_executed"),
             mismatched: blocks("mismatch"),

@@ -1,5 +1,7 @@
 //! Reads and checks the blocks of an upstream.
 
+use std::time::Duration;
+
 use alloy_consensus::{
     Eip658Value, Header, Receipt, ReceiptEnvelope, ReceiptWithBloom, TxType, transaction::Recovered,
 };
@@ -13,7 +15,7 @@ use serde_json::value::RawValue;
 use tokio::time::Instant;
 
 use super::{ask::UpstreamError, client::Upstream, transaction};
-use crate::chain::{ChainReceipt, ChainTx, Family, UnknownTxType, transactions_root};
+use crate::chain::{ChainReceipt, ChainTx, Family, UnknownTxType, millis_part, transactions_root};
 
 /// A block as an upstream returns it.
 #[derive(Clone, Debug)]
@@ -98,7 +100,7 @@ impl UpstreamBlock {
     /// Returns [`BlockError::Field`], [`BlockError::Hashes`], [`BlockError::TxType`] or [`BlockError::Signature`] if
     /// that part of the answer is unusable.
     pub fn read(text: &str, family: Family) -> Result<Self, BlockError> {
-        let Wire { hash, transactions, uncles, withdrawals } = transaction::parse(text, "")?;
+        let WireBlock { hash, transactions, uncles, withdrawals } = transaction::parse(text, "")?;
         let header = Sealed::new_unchecked(transaction::parse::<Header>(text, "")?, hash);
         let has_ommers = !uncles.is_empty();
         let each = transactions.iter().enumerate();
@@ -108,6 +110,18 @@ impl UpstreamBlock {
             Err(error) => (Vec::new(), Some(transaction::foreign(&transactions, family).ok_or(error)?)),
         };
         Ok(Self { header, transactions, withdrawals, has_ommers, foreign })
+    }
+
+    /// Returns the block's time since 1970, with the milliseconds that some chains tell in a deposit.
+    fn time(&self) -> Duration {
+        let millis = self.transactions.get(1).and_then(|second| millis_part(second.inner(), second.signer()));
+        Duration::from_secs(self.header.timestamp) + Duration::from_millis(millis.unwrap_or_default())
+    }
+
+    /// Returns the time from `parent` to this block, of at most an hour. `None` if it is not known to be later.
+    pub fn time_after(&self, parent: &Self) -> Option<Duration> {
+        let time = self.time().checked_sub(parent.time())?.min(Duration::from_secs(3600));
+        (!time.is_zero()).then_some(time)
     }
 
     /// Returns the hashes of the transactions, in order.
@@ -158,7 +172,7 @@ impl UpstreamBlock {
 
 /// A block without its header, whose fields are read by themselves.
 #[derive(Deserialize)]
-struct Wire<'a> {
+struct WireBlock<'a> {
     hash: B256,
     #[serde(borrow)]
     transactions: Vec<&'a RawValue>,

@@ -32,9 +32,9 @@ pub fn read(json: &RawValue, index: usize, family: Family) -> Result<ChainTx, Bl
             Ok(tx.inner.into_inner().into())
         }
         Family::OpStack => {
-            let Kind { kind } = parse(text, &at)?;
+            let WireKind { kind } = parse(text, &at)?;
             if kind.is_some_and(|kind| kind == U8::from(DEPOSIT_TX_TYPE_ID)) {
-                let deposit: Deposit = parse(text, &at)?;
+                let deposit: WireDeposit = parse(text, &at)?;
                 return Ok(TxDeposit::from(deposit).into());
             }
             let tx: op_alloy::rpc_types::Transaction = signed(text, &at)?;
@@ -46,7 +46,7 @@ pub fn read(json: &RawValue, index: usize, family: Family) -> Result<ChainTx, Bl
 /// Reads the hashes of transactions of which one has a type that presim does not know. `None` if all types are known, so that
 /// the transactions have another problem.
 pub fn foreign(transactions: &[&RawValue], family: Family) -> Option<ForeignTransactions> {
-    let named: Vec<Named> =
+    let named: Vec<WireName> =
         transactions.iter().map(|json| serde_json::from_str(json.get()).ok()).collect::<Option<_>>()?;
     let is_known = |kind: u8| match family {
         Family::Ethereum => kind <= EIP7702_TX_TYPE_ID,
@@ -77,18 +77,18 @@ pub fn parse<'a, T: Deserialize<'a>>(text: &'a str, at: &str) -> Result<T, Block
 /// Parses a signed transaction. Its type reads the fields through a buffer that forgets where they came from, so after a
 /// failure each is read once more by itself.
 fn signed<T: DeserializeOwned>(text: &str, at: &str) -> Result<T, BlockError> {
-    parse(text, at).map_err(|error| parse::<Fields>(text, at).err().unwrap_or(error))
+    parse(text, at).map_err(|error| parse::<WireFields>(text, at).err().unwrap_or(error))
 }
 
 #[derive(Deserialize)]
-struct Kind {
+struct WireKind {
     #[serde(rename = "type")]
     kind: Option<U8>,
 }
 
 /// The fields of a transaction that every type has.
 #[derive(Deserialize)]
-struct Named {
+struct WireName {
     hash: B256,
     #[serde(default, rename = "type")]
     kind: U8,
@@ -98,26 +98,26 @@ struct Named {
 /// (<https://specs.optimism.io/protocol/deposits.html#the-deposited-transaction-type>).
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Deposit {
+struct WireDeposit {
     source_hash: B256,
     from: Address,
     to: Option<Address>,
     mint: Option<U128>,
     value: U256,
     gas: U64,
-    is_system_tx: Option<Flag>,
+    is_system_tx: Option<WireFlag>,
     input: Bytes,
 }
 
 #[derive(Clone, Copy, Deserialize)]
 #[serde(untagged, expecting = "expected a boolean")]
-enum Flag {
+enum WireFlag {
     Boolean(bool),
     Quantity(U64),
 }
 
-impl From<Deposit> for TxDeposit {
-    fn from(wire: Deposit) -> Self {
+impl From<WireDeposit> for TxDeposit {
+    fn from(wire: WireDeposit) -> Self {
         Self {
             source_hash: wire.source_hash,
             from: wire.from,
@@ -127,8 +127,8 @@ impl From<Deposit> for TxDeposit {
             gas_limit: wire.gas.to(),
             is_system_transaction: match wire.is_system_tx {
                 None => false,
-                Some(Flag::Boolean(is_system)) => is_system,
-                Some(Flag::Quantity(is_system)) => !is_system.is_zero(),
+                Some(WireFlag::Boolean(is_system)) => is_system,
+                Some(WireFlag::Quantity(is_system)) => !is_system.is_zero(),
             },
             input: wire.input,
         }
@@ -139,7 +139,7 @@ impl From<Deposit> for TxDeposit {
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[expect(dead_code, reason = "only whether the fields can be read is of interest")]
-struct Fields {
+struct WireFields {
     #[serde(rename = "type")]
     kind: Option<U8>,
     chain_id: Option<U64>,

@@ -6,6 +6,8 @@ mod standard;
 pub use project::PROJECT;
 pub use standard::STANDARD;
 
+use std::time::Duration;
+
 use alloy_primitives::Bytes;
 use jsonrpsee::types::ErrorObjectOwned;
 
@@ -25,8 +27,8 @@ pub struct Dialect {
     pub requires_to_and_selector: bool,
     /// The base fee that calls without validation see.
     pub base_fee: BaseFeeRule,
-    /// The seconds between simulated blocks.
-    pub block_time: fn(&ChainSpec) -> u64,
+    /// The time between simulated blocks.
+    pub block_time: fn(&ChainSpec) -> Duration,
     /// Whether state roots of simulated blocks are computed. If not, they are zero.
     pub state_roots: bool,
     /// The fraction by which an estimate may exceed the smallest gas limit.

@@ -1,5 +1,7 @@
 //! execution-apis in geth's manner, for client libraries with strict types.
 
+use std::time::Duration;
+
 use alloy_primitives::Bytes;
 
 use super::Dialect;
@@ -14,7 +16,7 @@ pub static STANDARD: Dialect = Dialect {
     requires_to_and_selector: false,
     base_fee: BaseFeeRule::ZeroWhenFree,
     // execution-apis, `eth_simulateV1`: simulated blocks are 12 seconds apart.
-    block_time: |_| 12,
+    block_time: |_| Duration::from_secs(12),
     state_roots: true,
     // geth's `estimateGasErrorRatio`.
     estimate_tolerance: 0.015,

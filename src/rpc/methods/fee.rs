@@ -59,7 +59,7 @@ impl Backend {
     }
 
     fn next_blob_fee(&self, header: &Header) -> Option<u128> {
-        let time = header.timestamp + self.spec.block_time();
+        let time = self.spec.next_timestamp(header.timestamp);
         let excess = self.spec.next_excess_blob_gas(header, time)?;
         Some(self.spec.blob_params(time)?.calc_blob_fee(excess))
     }
@@ -121,7 +121,7 @@ impl Backend {
         }
         // The fees have one more entry than there are blocks, because the next block's fees follow from the last block.
         let next = last.map(|last| {
-            self.spec.next_base_fee(last, last.number + 1, last.timestamp + self.spec.block_time()).unwrap_or_default()
+            self.spec.next_base_fee(last, last.number + 1, self.spec.next_timestamp(last.timestamp)).unwrap_or_default()
         });
         let fees = headers().map(|header| header.base_fee_per_gas.unwrap_or_default()).chain(next);
         encode::list(object.key("baseFeePerGas"), fees, encode::quantity);

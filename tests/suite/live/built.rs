@@ -105,7 +105,7 @@ impl Built {
             "mixHash": B256::ZERO, "coinbase": Address::ZERO,
         }))
         .expect("a genesis");
-        let spec = ChainSpec::new(genesis.config.clone(), 1).expect("a chain");
+        let spec = ChainSpec::new(genesis.config.clone(), std::time::Duration::from_secs(1)).expect("a chain");
         let world = LocalWorld::of_genesis(&genesis, &CodeCache::new(1 << 20));
         let sealed = genesis_block(&genesis, &spec, world.state_root());
         let mut hashes = BlockHashes::default();

@@ -35,7 +35,7 @@ impl BuiltChain {
     /// Begins a chain with a genesis in geth's format.
     pub fn of(genesis: Value) -> Self {
         let genesis: Genesis = serde_json::from_value(genesis).unwrap();
-        let spec = ChainSpec::new(genesis.config.clone(), 12).unwrap();
+        let spec = ChainSpec::new(genesis.config.clone(), std::time::Duration::from_secs(12)).unwrap();
         let world = LocalWorld::of_genesis(&genesis, &CodeCache::new(1 << 20));
         let block = genesis_block(&genesis, &spec, world.state_root());
         let mut hashes = BlockHashes::default();

@@ -37,7 +37,7 @@ fn position(fork: &str) -> Option<usize> {
 /// Returns the rules of a network; `None` if it has no name of the table.
 pub fn spec(network: &str, config: Option<&TestConfig>) -> Option<ChainSpec> {
     let config: ChainConfig = serde_json::from_value(genesis_config(network, config)?).ok()?;
-    Some(ChainSpec::new(config, 12).unwrap())
+    Some(ChainSpec::new(config, std::time::Duration::from_secs(12)).unwrap())
 }
 
 /// Returns a network's `config` of a genesis; `None` if the network has no name of the table.

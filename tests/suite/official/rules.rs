@@ -95,7 +95,7 @@ fn the_first_block_of_the_dao_fork_carries_its_name() {
         "gasLimit": "0x1000000", "difficulty": "0x20000",
     }))
     .unwrap();
-    let spec = ChainSpec::new(genesis.config.clone(), 12).unwrap();
+    let spec = ChainSpec::new(genesis.config.clone(), std::time::Duration::from_secs(12)).unwrap();
     let world = LocalWorld::of_genesis(&genesis, &CodeCache::new(1 << 20));
     let block = genesis_block(&genesis, &spec, world.state_root());
     let mut hashes = BlockHashes::default();

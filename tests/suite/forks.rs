@@ -1,0 +1,136 @@
+//! The chains that presim knows by their id, their forks, and forks that a flag moves.
+
+use std::time::Duration;
+
+use alloy_consensus::Header;
+use alloy_evm::revm::primitives::hardfork::SpecId;
+use presim::chain::{ChainSpec, Family, Fork, ForkTime};
+use serde_json::json;
+
+use crate::support::TestNode;
+
+fn at(spec: &ChainSpec, timestamp: u64) -> SpecId {
+    spec.evm_fork(&Header { number: 200_000_000, timestamp, base_fee_per_gas: Some(1), ..Header::default() })
+}
+
+#[test]
+fn known_chains_have_the_evm_of_their_forks_from_the_very_second_on() {
+    const SECOND: Duration = Duration::from_secs(1);
+    // The chain, the time between its blocks, and times at which its EVM becomes another.
+    let chains: [(u64, Duration, &[(u64, SpecId)]); 9] = [
+        (1, 12 * SECOND, &[(1_746_612_311, SpecId::PRAGUE), (1_764_798_551, SpecId::OSAKA)]),
+        (10, 2 * SECOND, &[(1_746_806_401, SpecId::PRAGUE), (1_783_526_401, SpecId::OSAKA)]),
+        (130, SECOND, &[(1_746_806_401, SpecId::PRAGUE), (1_783_526_401, SpecId::OSAKA)]),
+        (480, 2 * SECOND, &[(1_789_992_000, SpecId::OSAKA)]),
+        (57_073, SECOND, &[(1_783_526_401, SpecId::OSAKA)]),
+        (1_868, 2 * SECOND, &[(1_783_526_401, SpecId::OSAKA)]),
+        (34_443, 2 * SECOND, &[(1_710_374_401, SpecId::CANCUN), (1_783_526_401, SpecId::OSAKA)]),
+        (7_777_777, 2 * SECOND, &[(1_783_526_401, SpecId::OSAKA)]),
+        (8_453, Duration::from_millis(200), &[(1_746_806_401, SpecId::PRAGUE), (1_779_991_200, SpecId::OSAKA)]),
+    ];
+    for (id, block_time, evms) in chains {
+        let spec = ChainSpec::known(id).unwrap_or_else(|| panic!("chain {id} is known"));
+        assert_eq!(spec.block_time(), block_time, "chain {id}");
+        for (time, evm) in evms {
+            assert_eq!(at(&spec, *time), *evm, "chain {id} at {time}");
+            assert_ne!(at(&spec, *time - 1), *evm, "chain {id} before {time}");
+            assert!(spec.knows_fork_at(*time) && !spec.knows_fork_at(*time + 1), "chain {id}");
+        }
+    }
+    for id in ChainSpec::known_ids() {
+        let spec = ChainSpec::known(id).expect("its forks are in order");
+        assert_eq!(spec.chain_id(), id);
+        assert_eq!(spec.family() == Family::Ethereum, [1, 11_155_111, 17_000, 560_048].contains(&id), "chain {id}");
+    }
+    assert!(ChainSpec::known(5).is_none());
+}
+
+/// Denim: a block every 200 ms, of which five have one timestamp.
+#[test]
+fn timestamps_repeat_where_the_rules_say_so() {
+    let base = ChainSpec::known(8_453).expect("Base");
+    assert!(!base.timestamps_repeat(1_793_901_599) && base.timestamps_repeat(1_793_901_600));
+    assert_eq!(base.prescribed_block_time(1_793_901_600), Some(Duration::from_millis(200)));
+    assert_eq!(base.prescribed_block_time(1_793_901_599), None);
+    assert!(!ChainSpec::known(10).expect("OP Mainnet").timestamps_repeat(1_793_901_600));
+}
+
+#[test]
+fn a_fork_is_moved_by_its_name_within_its_family_and_order() {
+    let moved = |text: &str| -> Result<ChainSpec, String> {
+        let fork: ForkTime = text.parse()?;
+        ChainSpec::known_with(10, &[fork]).expect("OP Mainnet").map_err(|error| error.to_string())
+    };
+    let spec = moved("karst=1800000000").expect("a later time");
+    assert_eq!((at(&spec, 1_799_999_999), at(&spec, 1_800_000_000)), (SpecId::PRAGUE, SpecId::OSAKA));
+    assert_eq!(at(&moved("Karst=never").expect("no time"), u64::MAX), SpecId::PRAGUE);
+    assert!(matches!(
+        spec.fork(&Header { number: 200_000_000, timestamp: 1_800_000_000, ..Header::default() }),
+        Fork::OpStack(_)
+    ));
+    for (text, named) in [
+        ("karst", &["NAME=TIME"][..]),
+        ("kaarst=1", &["kaarst", "karst", "denim"]),
+        ("karst=soon", &["karst", "soon", "never"]),
+        ("karst=5", &["karst", "jovian"]),
+        ("osaka=5", &["osaka", "OP stack", "karst"]),
+    ] {
+        let told = moved(text).map(|_| ()).expect_err(text);
+        assert!(named.iter().all(|word| told.contains(word)), "{text}: {told}");
+    }
+}
+
+#[tokio::test]
+async fn flags_move_forks_and_set_a_block_time_below_a_second() {
+    // CLZ (EIP-7939) exists from Osaka on.
+    let clz = json!([{"to": null, "data": "0x60011e5f5260205ff3"}, "latest"]);
+    let node = TestNode::start(&["--feed", "static", "--traffic", "0"]);
+    assert_eq!(node.result("/", "eth_call", clz.clone()).await, json!(format!("0x{:064x}", 255)));
+    let node = TestNode::start(&["--feed", "static", "--traffic", "0", "--fork", "osaka=never,bpo1=never,bpo2=never"]);
+    node.error("/", "eth_call", clz).await;
+
+    let node = TestNode::start(&["--feed", "static", "--traffic", "0", "--block-time", "200ms"]);
+    let blocks = |overrides: &[serde_json::Value]| {
+        let blocks: Vec<_> = overrides.iter().map(|one| json!({"blockOverrides": one})).collect();
+        json!([{"blockStateCalls": blocks}, "latest"])
+    };
+    let head = node.result("/", "eth_getBlockByNumber", json!(["latest", false])).await;
+    let head = u64::from_str_radix(head["timestamp"].as_str().unwrap().trim_start_matches("0x"), 16).unwrap();
+    let times = |answer: serde_json::Value| -> Vec<u64> {
+        let time = |block: &serde_json::Value| {
+            u64::from_str_radix(block["timestamp"].as_str().unwrap().trim_start_matches("0x"), 16).unwrap() - head
+        };
+        answer.as_array().unwrap().iter().map(time).collect()
+    };
+    let none = json!({});
+    let twelve = vec![none.clone(); 12];
+    let answer = node.result("/", "eth_simulateV1", blocks(&twelve)).await;
+    assert_eq!(times(answer), [0, 0, 0, 0, 1, 1, 1, 1, 1, 2, 2, 2]);
+    let answer = node.result("/standard", "eth_simulateV1", blocks(&twelve[..2])).await;
+    assert_eq!(times(answer), [12, 24]);
+    // An override may repeat, and not go back.
+    let same = json!({"time": format!("{head:#x}")});
+    let answer = node.result("/", "eth_simulateV1", blocks(&[same.clone(), same.clone(), none])).await;
+    assert_eq!(times(answer), [0, 0, 0]);
+    let back = json!({"time": format!("{:#x}", head - 1)});
+    let error = node.error("/", "eth_simulateV1", blocks(&[back])).await;
+    assert_eq!(error["code"], -38021, "{error}");
+    let error = node.error("/standard", "eth_simulateV1", blocks(&[same])).await;
+    assert_eq!(error["code"], -38021, "{error}");
+}
+
+#[test]
+fn flags_that_are_no_forks_or_times_are_refused() {
+    for (flags, named) in [
+        (["--block-time", "200us"], "200ms"),
+        (["--block-time", "0"], "86400s"),
+        (["--fork", "osaka"], "NAME=TIME"),
+        (["--fork", "jovian=5"], "jovian"),
+    ] {
+        let error = match TestNode::try_start(&flags) {
+            Ok(_) => panic!("{flags:?} is taken"),
+            Err(error) => format!("{error:#}"),
+        };
+        assert!(error.contains(named), "{flags:?}: {error}");
+    }
+}
