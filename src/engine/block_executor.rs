@@ -255,7 +255,7 @@ impl<'a> ChainExecutor<'a> {
 
 fn evm<'a, F: FamilyEvm>(spec: &ChainSpec, overlay: &'a mut Overlay, header: &Header) -> RunEvm<'a, F> {
     let env = F::env(spec, header);
-    let precompiles = RunPrecompiles::of(env.cfg_env.spec);
+    let precompiles = RunPrecompiles::of(spec, env.cfg_env.spec);
     RunEvm::new(overlay, env, precompiles)
 }
 

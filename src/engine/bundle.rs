@@ -85,7 +85,7 @@ impl Engine<'_> {
         let Self { spec, rules, ref mut overlay, .. } = *self;
         let place = BundleBlock::of(spec, snapshot, bundle, rules)?;
         let env = F::env(spec, &place.header);
-        let precompiles = RunPrecompiles::of(env.cfg_env.spec);
+        let precompiles = RunPrecompiles::of(spec, env.cfg_env.spec);
         if place.begins {
             overlay.push_hash(snapshot.header().number, place.header.parent_hash);
         }
@@ -158,7 +158,8 @@ impl BundleBlock {
         let header = &mut place.header;
         let before = if place.begins { parent.timestamp } else { snapshot.head.header.timestamp };
         header.timestamp = bundle.timestamp.unwrap_or(header.timestamp);
-        if header.timestamp <= before {
+        let repeats = rules.block_time.as_secs() == 0;
+        if header.timestamp < before || header.timestamp == before && !repeats {
             return Err(SimulationError::BlockTime { time: header.timestamp, previous: before });
         }
         header.beneficiary = bundle.coinbase.unwrap_or(header.beneficiary);

@@ -60,7 +60,7 @@ impl Engine<'_> {
         let call = &request.call;
         check_chain(call, spec)?;
         let mut env = environment::<F>(spec, header, &request.block);
-        let precompiles = overrides::apply(&request.state, overlay, codes, env.cfg_env.spec)?;
+        let precompiles = overrides::apply(&request.state, overlay, codes, spec, env.cfg_env.spec)?;
         let tx = fill::<F>(spec, call, rules.gas_cap, rules.base_fee, &mut env, overlay);
         Ok(PreparedCall { env, precompiles, tx })
     }

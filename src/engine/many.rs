@@ -126,9 +126,9 @@ impl Engine<'_> {
             let block = BlockOverrides { number: Some(number), time: Some(time), ..bundle.block.clone() };
             let env = environment::<F>(spec, header, &block);
             let precompiles = if index == 0 {
-                overrides::apply(&request.state, overlay, codes, env.cfg_env.spec)?
+                overrides::apply(&request.state, overlay, codes, spec, env.cfg_env.spec)?
             } else {
-                overrides::precompiles(&request.state, env.cfg_env.spec)?
+                overrides::precompiles(&request.state, spec, env.cfg_env.spec)?
             };
             let mut done = Vec::with_capacity(bundle.calls.len());
             for (at, call) in bundle.calls.iter().enumerate() {

@@ -8,7 +8,7 @@ use super::{
     request::{AccountOverride, StateOverrides, StorageOverride},
 };
 use crate::{
-    chain::Fork,
+    chain::{ChainSpec, Fork},
     state::{CodeCache, Overlay},
 };
 
@@ -18,20 +18,22 @@ pub(super) fn apply(
     overrides: &StateOverrides,
     overlay: &mut Overlay,
     codes: &CodeCache,
+    chain: &ChainSpec,
     fork: impl Into<Fork>,
 ) -> Result<RunPrecompiles, SimulationError> {
     for (address, account) in overrides {
         apply_account(*address, account, overlay, codes);
     }
-    precompiles(overrides, fork)
+    precompiles(overrides, chain, fork)
 }
 
-/// Returns the precompiles of a fork that remain under `overrides`.
+/// Returns the precompiles of a fork on `chain` that remain under `overrides`.
 pub(super) fn precompiles(
     overrides: &StateOverrides,
+    chain: &ChainSpec,
     fork: impl Into<Fork>,
 ) -> Result<RunPrecompiles, SimulationError> {
-    let mut precompiles = RunPrecompiles::of(fork);
+    let mut precompiles = RunPrecompiles::of(chain, fork);
     move_precompiles(overrides, &mut precompiles)?;
     Ok(precompiles)
 }

@@ -1,17 +1,50 @@
 //! The precompiles of a run: the fork's, without those that overrides removed, and with those that overrides moved.
 
+use std::sync::OnceLock;
+
 use alloy_evm::precompiles::{Precompile, PrecompilesMap};
 use alloy_primitives::Address;
-use op_revm::precompiles::OpPrecompiles;
+use op_revm::{OpSpecId, precompiles::OpPrecompiles};
 use revm::{
     context_interface::{Cfg, ContextTr},
     handler::PrecompileProvider,
     interpreter::{CallInputs, Gas, InstructionResult, InterpreterResult},
-    precompile::{PrecompileId, PrecompileSpecId, Precompiles},
+    precompile::{
+        EthPrecompileResult, Precompile as Bn254Pairing, PrecompileHalt, PrecompileId, PrecompileSpecId, Precompiles,
+        bn254, eth_precompile_fn,
+    },
 };
 
 use super::kzg::has_kzg_settings;
-use crate::{chain::Fork, meter::Stopped, state::Overlay};
+use crate::{
+    chain::{ChainSpec, Fork},
+    meter::Stopped,
+    state::Overlay,
+};
+
+/// The longest input of the pairing precompile from
+/// [Karst](https://specs.optimism.io/protocol/karst/exec-engine.html#precompile-input-size-restrictions) on, in bytes:
+/// 300 pairs.
+const KARST_PAIRING_INPUT: usize = 57_600;
+
+/// Returns the precompiles of Karst. op-revm's have Jovian's limit for the pairing precompile, which Base has, too.
+fn karst() -> &'static Precompiles {
+    static KARST: OnceLock<Precompiles> = OnceLock::new();
+    KARST.get_or_init(|| {
+        let mut precompiles = OpPrecompiles::new_with_spec(OpSpecId::KARST).precompiles().clone();
+        precompiles.extend([Bn254Pairing::new(PrecompileId::Bn254Pairing, bn254::pair::ADDRESS, pairing)]);
+        precompiles
+    })
+}
+
+fn bounded_pairing(input: &[u8], gas_limit: u64) -> EthPrecompileResult {
+    if input.len() > KARST_PAIRING_INPUT {
+        return Err(PrecompileHalt::Bn254PairLength);
+    }
+    bn254::run_pair(input, bn254::pair::ISTANBUL_PAIR_PER_POINT, bn254::pair::ISTANBUL_PAIR_BASE, gas_limit)
+}
+
+eth_precompile_fn!(pairing, bounded_pairing);
 
 /// The precompiles of a run.
 ///
@@ -24,10 +57,11 @@ pub struct RunPrecompiles {
 }
 
 impl RunPrecompiles {
-    /// Returns the precompiles of a fork.
-    pub fn of(fork: impl Into<Fork>) -> Self {
+    /// Returns the precompiles of a fork on `chain`.
+    pub fn of(chain: &ChainSpec, fork: impl Into<Fork>) -> Self {
         let fork = match fork.into() {
             Fork::Ethereum(spec) => Precompiles::new(PrecompileSpecId::from_spec_id(spec)),
+            Fork::OpStack(OpSpecId::KARST) if chain.has_karst() => karst(),
             Fork::OpStack(spec) => OpPrecompiles::new_with_spec(spec).precompiles(),
         };
         Self { fork, active: PrecompilesMap::from_static(fork) }

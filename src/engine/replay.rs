@@ -75,7 +75,7 @@ fn trace_on<F: FamilyEvm, E: From<SimulationError>>(
     let env = F::env(spec, block.context());
     for included in block.transactions().skip(traced.start).take(traced.len()) {
         overlay.meter.between_calls().map_err(SimulationError::from)?;
-        let setup = TxSetup::<F>::signed(included.tx, env.clone());
+        let setup = TxSetup::<F>::signed(included.tx, spec, env.clone());
         let mut budget = TraceBudget::new(limit);
         let ran = recorder::trace(setup, tracer, &mut budget, overlay, |error, overlay| failure(block, error, overlay));
         match ran {

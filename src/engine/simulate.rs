@@ -618,8 +618,8 @@ impl Simulator<'_> {
         }
         let begun = self.state.run.take();
         let precompiles = match begun {
-            Some(_) => overrides::precompiles(&planned.block.state, env.cfg_env.spec)?,
-            None => overrides::apply(&planned.block.state, self.overlay, self.codes, env.cfg_env.spec)?,
+            Some(_) => overrides::precompiles(&planned.block.state, self.spec, env.cfg_env.spec)?,
+            None => overrides::apply(&planned.block.state, self.overlay, self.codes, self.spec, env.cfg_env.spec)?,
         };
         // The block's hash is needed where it is shown, and where a later block follows from it.
         let lists = outputs.contains(Outputs::HEADER) || !place.is_last;

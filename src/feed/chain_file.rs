@@ -180,7 +180,9 @@ fn import_block(
     let number = header.number;
     check_against_parent(spec, parent.head.header.inner(), parent.head_hash(), &header)?;
     let check = Check { number };
-    if size > MAXIMUM_BLOCK_SIZE && spec.is_osaka_active_at_timestamp(header.timestamp) {
+    // The OP stack takes Osaka without EIP-7934 (<https://specs.optimism.io/protocol/karst/exec-engine.html>).
+    let is_bounded = spec.family() == Family::Ethereum && spec.is_osaka_active_at_timestamp(header.timestamp);
+    if size > MAXIMUM_BLOCK_SIZE && is_bounded {
         check.fail("size", format!("at most {MAXIMUM_BLOCK_SIZE} bytes (EIP-7934)"), size)?;
     }
     let shanghai = spec.is_shanghai_active_at_timestamp(header.timestamp);

@@ -23,7 +23,10 @@ use revm::{
 };
 
 use super::precompiles::RunPrecompiles;
-use crate::{chain::ChainTx, state::Overlay};
+use crate::{
+    chain::{ChainSpec, ChainTx},
+    state::Overlay,
+};
 
 pub(super) use family::Host;
 
@@ -44,8 +47,8 @@ impl<F: FamilyEvm> TxSetup<F> {
     }
 
     /// Sets up a signed transaction of `env`'s block.
-    pub fn signed(tx: &Recovered<ChainTx>, env: EvmEnv<F::Spec>) -> Self {
-        let precompiles = RunPrecompiles::of(env.cfg_env.spec);
+    pub fn signed(tx: &Recovered<ChainTx>, chain: &ChainSpec, env: EvmEnv<F::Spec>) -> Self {
+        let precompiles = RunPrecompiles::of(chain, env.cfg_env.spec);
         Self { tx: F::Tx::from_recovered_tx(tx.inner(), tx.signer()), waived: None, env, precompiles }
     }
 }

@@ -229,7 +229,7 @@ pub fn build(
         let mut env = spec.evm_env(&block.header);
         lift_checks(&mut env);
         env.cfg_env.disable_base_fee = true;
-        let precompiles = RunPrecompiles::of(env.cfg_env.spec);
+        let precompiles = RunPrecompiles::of(spec, env.cfg_env.spec);
         let mut setup = Setup { evm: RunEvm::<Ethereum>::new(&mut overlay, env, precompiles) };
         let weth = setup.create("Weth", owner, code("Weth", Vec::new())?)?;
         let beta = setup.create(

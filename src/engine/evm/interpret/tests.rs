@@ -12,6 +12,7 @@ use std::{
 };
 
 use alloy_evm::EvmEnv;
+use alloy_genesis::ChainConfig;
 use alloy_primitives::{Address, Bytes};
 use proptest::{
     collection::vec,
@@ -31,7 +32,7 @@ use revm::{
 use self::programs::{Part, assemble, callers, calm, contract, parts};
 use super::*;
 use crate::{
-    chain::BlockHashes,
+    chain::{BlockHashes, ChainSpec},
     engine::{
         evm::{
             RunEvm,
@@ -42,6 +43,11 @@ use crate::{
     },
     state::{AccountChange, CodeCache, Overlay, World},
 };
+
+/// Returns a chain, whose precompiles follow from the fork alone.
+fn chain() -> ChainSpec {
+    ChainSpec::new(ChainConfig::default(), Duration::from_secs(12)).unwrap()
+}
 
 /// Programs that run between two looks at the clock.
 const ROUND: u32 = 500;
@@ -138,8 +144,13 @@ impl FrameRun {
         let mut overlay = Overlay::new(World::default(), BlockHashes::default());
         overlay.meter = meter;
         let env = EvmEnv::new(CfgEnv::new_with_spec(self.spec), BlockEnv::default());
-        let evm: InnerEvm<'_, Ethereum, _> =
-            inner::<Ethereum, _>(&mut overlay, env, RunPrecompiles::of(self.spec), NoOpInspector, Memory::fresh());
+        let evm: InnerEvm<'_, Ethereum, _> = inner::<Ethereum, _>(
+            &mut overlay,
+            env,
+            RunPrecompiles::of(&chain(), self.spec),
+            NoOpInspector,
+            Memory::fresh(),
+        );
         let mut host = evm.ctx;
         host.journal_mut().load_account(Address::ZERO).unwrap();
         let input = InputsImpl { input: CallInput::Bytes(Bytes::from_static(&[7; 40])), ..InputsImpl::default() };
@@ -235,7 +246,7 @@ impl TxRun {
 
     fn ours(&self) -> TxEnd {
         let mut overlay = self.overlay();
-        let mut evm = RunEvm::<Ethereum>::new(&mut overlay, self.env(), RunPrecompiles::of(self.spec));
+        let mut evm = RunEvm::<Ethereum>::new(&mut overlay, self.env(), RunPrecompiles::of(&chain(), self.spec));
         let result = evm.commit(self.tx());
         evm.rest();
         TxEnd::new(result.map_err(|error| error.to_string()), &overlay)
@@ -246,7 +257,7 @@ impl TxRun {
         let mut evm = inner::<Ethereum, _>(
             &mut overlay,
             self.env(),
-            RunPrecompiles::of(self.spec),
+            RunPrecompiles::of(&chain(), self.spec),
             NoOpInspector,
             Memory::fresh(),
         );
