@@ -11,13 +11,13 @@ use crate::config::Config;
 pub enum Command {
     /// Run a node.
     Run(Box<Config>),
-    /// Approve or reject batches of the node whose socket is in this directory.
+    /// Approve or reject requests to the wallet of the node whose socket is in this directory.
     Wallet(PathBuf, WalletTask),
 }
 
 #[derive(Clone, Debug, Subcommand)]
 enum CommandTask {
-    /// Approve or reject the batches that wait in a node run with --wallet-approval ask.
+    /// Approve or reject the batches and messages that wait in a node run with --wallet-approval ask.
     ///
     /// The node is the one that runs with this --data-dir. The command talks to it over a Unix socket there, which only
     /// the node's user can open.
@@ -25,16 +25,18 @@ enum CommandTask {
     Wallet(WalletTask),
 }
 
-/// The action on the batches that wait for approval.
+/// The action on the batches and messages that wait for approval.
 #[derive(Clone, Debug, PartialEq, Eq, Subcommand)]
 pub enum WalletTask {
-    /// Show the waiting batches: senders, calls, and the results of their simulation.
+    /// Show what waits: senders, calls in words, the results of their simulation, and messages field by field.
     List {
         /// Print one JSON value, with the full data of each call.
         #[arg(long)]
         json: bool,
     },
-    /// Sign and send a batch. Without DIGEST, show the batch first, and ask on the terminal.
+    /// Show each batch or message as it comes, and ask on the terminal whether to approve it.
+    Watch,
+    /// Sign a message, or sign and send a batch. Without DIGEST, show it first, and ask on the terminal.
     Approve {
         /// The batch's id, or a beginning of it with at least six characters that no other waiting batch's id has.
         #[arg(value_name = "ID")]
@@ -44,7 +46,7 @@ pub enum WalletTask {
         #[arg(value_name = "DIGEST")]
         digest: Option<String>,
     },
-    /// Reject a batch. Its sender gets error 4001.
+    /// Reject a batch or a message. Its sender gets error 4001.
     Reject {
         /// The batch's id, or a beginning of it with at least six characters that no other waiting batch's id has.
         #[arg(value_name = "ID")]

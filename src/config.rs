@@ -293,21 +293,23 @@ pub struct Config {
     /// the wallet.
     #[arg(long, env = "PRESIM_WALLET_TOKEN_FILE", value_name = "FILE", help_heading = "Wallet")]
     pub wallet_token_file: Option<PathBuf>,
-    /// Approval of batches: `auto` approves all, `deny` rejects all, and `ask` waits for `presim wallet approve ID`.
-    /// `ask` needs --data-dir.
+    /// Approval of batches, and of messages to be signed: `auto` approves all, `deny` rejects all, and `ask` waits for
+    /// `presim wallet watch` or `presim wallet approve ID`. `ask` needs --data-dir.
     #[arg(long, env = "PRESIM_WALLET_APPROVAL", value_name = "POLICY", value_enum, default_value_t = ApprovalPolicy::Auto, help_heading = "Wallet")]
     pub wallet_approval: ApprovalPolicy,
-    /// Milliseconds that a batch waits for approval before it is rejected (4001).
+    /// Milliseconds that a batch or a message waits for approval before it is rejected (4001). Clients may give up
+    /// earlier.
     #[arg(long, env = "PRESIM_WALLET_APPROVAL_TIMEOUT_MS", value_name = "MS", default_value_t = 300_000, value_parser = clap::value_parser!(u64).range(1..=86_400_000), help_heading = "Wallet")]
     pub wallet_approval_timeout_ms: u64,
-    /// Batches that may wait for approval, including withdrawn ones whose ids are still taken. One more is rejected
+    /// Batches and messages that may wait for approval, including withdrawn ones whose ids are still taken. One more is rejected
     /// (-32005).
     #[arg(long, env = "PRESIM_WALLET_MAX_WAITING", value_name = "N", default_value_t = 256, value_parser = clap::value_parser!(u32).range(1..=100_000), help_heading = "Wallet")]
     pub wallet_max_waiting: u32,
     /// Calls of a batch. A batch with more is refused (5740).
     #[arg(long, env = "PRESIM_WALLET_MAX_CALLS", value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=100_000), help_heading = "Wallet")]
     pub wallet_max_calls: u32,
-    /// Bytes of call data of a batch, all calls together. A batch with more is refused (5740).
+    /// Bytes of call data of a batch, all calls together, and bytes of a message to be signed. A batch with more is
+    /// refused (5740), and so is a message (-32602).
     #[arg(long, env = "PRESIM_WALLET_MAX_BYTES", value_name = "BYTES", default_value_t = 128 << 10, help_heading = "Wallet")]
     pub wallet_max_bytes: u32,
     /// Whether an account may be delegated to the batch executor (EIP-7702), which atomic batches need. If not, they

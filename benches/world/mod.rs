@@ -179,6 +179,7 @@ impl BodiesChain {
             dialect: &PROJECT,
             client: None,
             may_use_wallet: false,
+            page: None,
             overlay,
             meter: meter(),
             out: std::mem::take(out),

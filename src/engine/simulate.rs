@@ -35,12 +35,13 @@ use self::{
 };
 use super::{
     Engine,
-    call::{lift_checks, set_blob_base_fee},
+    call::{environment, lift_checks, set_blob_base_fee},
     error::SimulationError,
     evm::{Ethereum, FamilyEvm, OpStack, RunEvm},
     fees::ListedTx,
     overrides,
-    request::{BaseFeeRule, CallPlace, Objective, Outputs, Simulation, SimulationRules},
+    precompiles::RunPrecompiles,
+    request::{BaseFeeRule, BlockOverrides, CallPlace, Objective, Outputs, Simulation, SimulationRules},
     trace::{Trace, TraceBudget},
     transfers::{NumberedLog, Transfer},
 };
@@ -204,6 +205,25 @@ impl Engine<'_> {
             Family::OpStack => self.simulate_from::<OpStack>(snapshot, simulation, Some(beginning), None),
         };
         done.map(|state| state.end(self.rules, simulation))
+    }
+
+    /// Asks a contract for the symbol and the decimals of its token, on the state under the overlay and in the block of
+    /// `header`. What the contract does not tell in time is `None`.
+    pub fn token_info(&mut self, header: &Header, token: Address) -> TokenInfo {
+        match self.spec.family() {
+            Family::Ethereum => self.token_info_on::<Ethereum>(header, token),
+            Family::OpStack => self.token_info_on::<OpStack>(header, token),
+        }
+    }
+
+    fn token_info_on<F: FamilyEvm>(&mut self, header: &Header, token: Address) -> TokenInfo {
+        let mut env = environment::<F>(self.spec, header, &BlockOverrides::default());
+        lift_checks(&mut env);
+        let precompiles = RunPrecompiles::of(env.cfg_env.spec);
+        let mut evm = RunEvm::<F>::new(self.overlay, env, precompiles);
+        let info = calls::token_info(token, &mut evm);
+        evm.rest();
+        info
     }
 
     fn simulate_from<F: FamilyEvm>(

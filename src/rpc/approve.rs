@@ -1,14 +1,19 @@
-//! `wallet_sendCalls`: a batch is admitted, approved if policy requires it, and sent.
+//! The requests that may need approval: a batch or a message is admitted, approved if the policy requires it, and sent or
+//! signed.
 
 use std::sync::{Arc, Mutex};
 
 use super::{
+    dialect::Dialect,
     error::RpcError,
     front::Front,
-    methods::{Admitted, Backend, Run},
+    methods::{Admitted, AdmittedSignature, Backend, Run},
     request::Request,
 };
-use crate::executor::{LaneName, RunPlace};
+use crate::{
+    executor::{LaneName, RunPlace},
+    wallet::{Asked, SignatureRequest},
+};
 
 /// The place of the method's runs.
 const PLACE: RunPlace = RunPlace::On(LaneName::Bundle);
@@ -22,14 +27,40 @@ impl Front {
     /// Returns the wallet's error, with a code of EIP-5792.
     pub(super) async fn send_calls(&self, request: Request) -> Result<Vec<u8>, RpcError> {
         let (admitted, answer) = self.run_step(PLACE, request.clone(), Backend::admit_batch).await?;
-        let Admitted::ToAsk(prepared) = admitted else { return Ok(answer) };
-        drop(request.starting.as_ref().and_then(|starting| starting.release()));
-        let wallet = self.wallet();
-        let asked = wallet.approvals.ask(wallet.question(&prepared)).await;
-        asked.map_err(|error| request.caller.dialect.wallet_error(error))?;
-        let request = Request { published: self.published(), ticket: self.ticket(&request.caller), ..request };
+        let Admitted::ToAsk(prepared, asked) = admitted else { return Ok(answer) };
+        let request = self.approved(request, *asked).await?;
         let prepared = Arc::new(Mutex::new(Some(prepared)));
         let send = move |backend: &Backend, run: &mut Run<'_>| backend.send_approved_batch(run, &prepared);
         self.run_step(PLACE, request, send).await.map(|((), answer)| answer)
+    }
+
+    /// Signs the message that `parse` reads from the parameters, as [`send_calls`](Self::send_calls) sends a batch.
+    ///
+    /// # Errors
+    ///
+    /// Returns -32602 if the parameters are wrong, and the wallet's error.
+    pub(super) async fn sign_message(
+        &self,
+        parse: fn(&str, &Dialect) -> Result<SignatureRequest, RpcError>,
+        request: Request,
+    ) -> Result<Vec<u8>, RpcError> {
+        let admit = move |backend: &Backend, run: &mut Run<'_>| {
+            let message = parse(run.params, run.dialect)?;
+            backend.admit_signature(run, message)
+        };
+        let place = request.method.place;
+        let (admitted, answer) = self.run_step(place, request.clone(), admit).await?;
+        let AdmittedSignature::ToAsk(message, asked) = admitted else { return Ok(answer) };
+        let request = self.approved(request, *asked).await?;
+        let sign = move |backend: &Backend, run: &mut Run<'_>| backend.sign_message(run, &message);
+        self.run_step(place, request, sign).await.map(|((), answer)| answer)
+    }
+
+    /// Waits for approval. Returns the request on the newest snapshot, with a new deadline.
+    async fn approved(&self, request: Request, asked: Asked) -> Result<Request, RpcError> {
+        drop(request.starting.as_ref().and_then(|starting| starting.release()));
+        let approved = self.wallet().approvals.ask(asked).await;
+        approved.map_err(|error| request.caller.dialect.wallet_error(error))?;
+        Ok(Request { published: self.published(), ticket: self.ticket(&request.caller), ..request })
     }
 }

@@ -29,6 +29,8 @@ pub struct Caller {
     pub client: Option<Arc<Client>>,
     /// Whether the client may use the wallet.
     pub may_use_wallet: bool,
+    /// The origin of the page that calls, if its browser names it.
+    pub page: Option<Box<str>>,
     /// The connection's share of memory.
     pub share: Arc<MemoryShare>,
     /// The scheduler's client: that of the token, or of the connection.
@@ -71,6 +73,7 @@ impl Request {
             dialect: self.caller.dialect,
             client: self.caller.client.as_deref().map(Client::name),
             may_use_wallet: self.caller.may_use_wallet,
+            page: self.caller.page.as_deref(),
             overlay,
             meter,
             out: begin(&self.id, "result"),

@@ -114,7 +114,11 @@ impl SigningAccount {
         Ok(authorization.into_signed(signature))
     }
 
-    fn sign_hash(&self, hash: B256) -> Result<Signature, SigningError> {
+    /// Signs a hash.
+    ///
+    /// # Errors
+    /// Returns [`SigningError::Key`] if the key fails to sign.
+    pub fn sign_hash(&self, hash: B256) -> Result<Signature, SigningError> {
         Ok(self.signer.sign_hash_sync(&hash)?)
     }
 }

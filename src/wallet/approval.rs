@@ -1,4 +1,4 @@
-//! The batches that wait for an approver's decision.
+//! The requests that wait for an approver's decision: batches, and messages to be signed.
 
 use std::{
     collections::BTreeMap,
@@ -6,19 +6,18 @@ use std::{
     time::{Duration, Instant},
 };
 
-use alloy_primitives::{Address, B256, Bytes, U256};
-use serde::{Deserialize, Serialize};
-use tokio::sync::oneshot;
+use alloy_primitives::B256;
+use tokio::sync::{oneshot, watch};
 
-use super::{BatchId, DigestPrefix, WalletError, error::cut};
+use super::{Asked, AskedAct, BatchId, DigestPrefix, WalletError, error::cut};
 use crate::telemetry::{Gauge, Metrics};
 
 /// Minimum length of an id's beginning in bytes. A shorter one, such as `0x`, would sooner or later name a wrong batch.
 const SHORTEST_BEGINNING: usize = 6;
 
-/// The batches that wait for approval.
+/// The requests that wait for approval: batches, and messages to be signed.
 ///
-/// A batch waits while the future of [`ask`](Self::ask) is held, and at most until a timeout. Decisions and withdrawals
+/// All of them are approved in one way, and this text says "batch" for each. A batch waits while the future of [`ask`](Self::ask) is held, and at most until a timeout. Decisions and withdrawals
 /// happen under one lock, so that a batch that is reported as approved was still waiting. Its digest is compared under
 /// the same lock, so that the approved batch is the one that was shown.
 ///
@@ -30,49 +29,16 @@ pub struct Approvals {
     most: usize,
     timeout: Duration,
     gauge: Gauge,
+    /// The number that the next batch gets.
+    arrivals: watch::Sender<u64>,
 }
 
-/// A batch as it is shown to an approver, before it is signed.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Asked {
-    /// Id of the batch.
-    pub id: BatchId,
-    /// The account that sends it.
-    pub from: Address,
-    /// EIP-155 chain id.
-    pub chain_id: u64,
-    /// Whether all calls are executed or none.
-    pub atomic: bool,
-    /// The code that the account is to be delegated to (EIP-7702). `None` if the batch needs no delegation.
-    pub upgrade: Option<Address>,
-    /// Number of transactions to be signed, including one that deploys the batch executor.
-    pub transactions: usize,
-    /// Maximum gas fees of the transactions in wei, as simulated.
-    pub most_fees: U256,
-    /// The calls, in order.
-    pub calls: Vec<AskedCall>,
-}
-
-/// A call as it is shown to an approver.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct AskedCall {
-    /// The callee. `None` creates a contract.
-    pub to: Option<Address>,
-    /// Value in wei.
-    pub value: U256,
-    /// Call data.
-    pub data: Bytes,
-    /// The gas limit that the client set for this call (`gasLimitOverride`).
-    pub gas_limit: Option<u64>,
-    /// Result of the call in the simulation, as text.
-    pub outcome: String,
-}
-
-/// A waiting batch.
+/// A waiting request.
 #[derive(Clone, Debug)]
 pub struct Question {
-    /// The batch as it is shown.
+    /// Number of the request in the order of arrival.
+    pub number: u64,
+    /// The request as it is shown.
     pub asked: Asked,
     /// Digest of the batch.
     pub digest: B256,
@@ -135,7 +101,7 @@ impl Approvals {
     /// Creates approvals for at most `most` batches at once, each of which waits for at most `timeout`.
     pub fn new(most: usize, timeout: Duration, metrics: &Metrics) -> Self {
         let gauge = metrics.gauge("presim_wallet_waiting", "Batches that wait for approval.", &[]);
-        Self { questions: Mutex::default(), most, timeout, gauge }
+        Self { questions: Mutex::default(), most, timeout, gauge, arrivals: watch::Sender::new(0) }
     }
 
     /// Waits until the batch is approved. Dropping the future withdraws the batch at once.
@@ -144,12 +110,13 @@ impl Approvals {
     /// Returns [`WalletError::Rejected`] if the approver rejects the batch or does not decide in time, or the node
     /// stops, [`WalletError::Limit`] if too many batches wait, and [`WalletError::Duplicate`] if the id is taken.
     pub async fn ask(&self, asked: Asked) -> Result<(), WalletError> {
+        let noun = asked.act.noun();
         let (place, mut decision) = self.enter(asked)?;
         let decided = match tokio::time::timeout(self.timeout, &mut decision).await {
             Ok(decided) => decided.ok(),
             Err(_) if place.withdraw() => {
                 return Err(WalletError::Rejected(format!(
-                    "the batch was neither approved nor rejected within {:?}: --wallet-approval-timeout-ms",
+                    "the {noun} was neither approved nor rejected within {:?}: --wallet-approval-timeout-ms",
                     self.timeout
                 )));
             }
@@ -158,8 +125,8 @@ impl Approvals {
         };
         match decided {
             Some(Decision::Approved) => Ok(()),
-            Some(Decision::Rejected) => Err(WalletError::Rejected("the approver rejected the batch".to_owned())),
-            None => Err(stopping()),
+            Some(Decision::Rejected) => Err(WalletError::Rejected(format!("the approver rejected the {noun}"))),
+            None => Err(stopping(noun)),
         }
     }
 
@@ -193,12 +160,29 @@ impl Approvals {
     /// # Errors
     /// Returns [`DecisionError::Unknown`] or [`DecisionError::Ambiguous`] if the id does not name one waiting batch.
     pub fn find(&self, id: &str) -> Result<Question, DecisionError> {
-        self.lock().find(id).map(|(_, one)| one.question(self.timeout))
+        self.lock().find(id).map(|(number, one)| one.question(number, self.timeout))
     }
 
     /// Returns the waiting batches, beginning with the one that has waited longest.
     pub fn waiting(&self) -> Vec<Question> {
-        self.lock().waiting.values().map(|one| one.question(self.timeout)).collect()
+        self.lock().waiting.iter().map(|(number, one)| one.question(*number, self.timeout)).collect()
+    }
+
+    /// Waits for a batch with at least this number, and returns the first that waits.
+    pub async fn next(&self, from: u64) -> Question {
+        let mut arrivals = self.arrivals.subscribe();
+        loop {
+            arrivals.mark_unchanged();
+            let found = {
+                let questions = self.lock();
+                questions.waiting.range(from..).next().map(|(number, one)| one.question(*number, self.timeout))
+            };
+            match found {
+                Some(question) => return question,
+                // The sender lives as long as `self`, so this waits for a change.
+                None => drop(arrivals.changed().await),
+            }
+        }
     }
 
     /// Rejects all waiting batches and all later ones, because the node stops.
@@ -217,7 +201,7 @@ impl Approvals {
         let digest = asked.digest();
         let mut questions = self.lock();
         if questions.stopped {
-            return Err(stopping());
+            return Err(stopping(asked.act.noun()));
         }
         questions.check_id(&asked.id)?;
         let (waiting, withdrawn) = (questions.waiting.len(), questions.withdrawn.len());
@@ -230,7 +214,21 @@ impl Approvals {
         let number = questions.next;
         questions.next += 1;
         let (decision, decided) = oneshot::channel();
+        tracing::info!(
+            id = ?cut(asked.id.as_str()),
+            %digest,
+            account = %asked.from,
+            client = asked.asker.client.as_deref(),
+            page = asked.asker.page.as_deref(),
+            calls = match &asked.act {
+                AskedAct::Batch(batch) => Some(batch.calls.len()),
+                AskedAct::Message(_) | AskedAct::TypedData(_) => None,
+            },
+            "a {} waits for approval: decide with `presim wallet watch`",
+            asked.act.noun()
+        );
         questions.waiting.insert(number, WaitingBatch { asked, digest, since: Instant::now(), decision });
+        self.arrivals.send_replace(questions.next);
         self.gauge.set(questions.waiting.len() as f64);
         Ok((WaitingPermit { approvals: self, number }, decided))
     }
@@ -301,10 +299,10 @@ impl Questions {
 }
 
 impl WaitingBatch {
-    fn question(&self, timeout: Duration) -> Question {
+    fn question(&self, number: u64, timeout: Duration) -> Question {
         let waited = self.since.elapsed();
         let left = timeout.saturating_sub(waited);
-        Question { asked: self.asked.clone(), digest: self.digest, waited, left }
+        Question { number, asked: self.asked.clone(), digest: self.digest, waited, left }
     }
 }
 
@@ -331,6 +329,6 @@ impl Drop for WaitingPermit<'_> {
     }
 }
 
-fn stopping() -> WalletError {
-    WalletError::Rejected("the node stops, and the batch was not approved".to_owned())
+fn stopping(noun: &str) -> WalletError {
+    WalletError::Rejected(format!("the node stops, and the {noun} was not approved"))
 }

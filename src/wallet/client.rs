@@ -7,12 +7,13 @@ use std::{
     time::Duration,
 };
 
-use alloy_primitives::{Bytes, U256, utils::format_ether};
+use rustix::termios::{QueueSelector, tcflush};
 use serde::de::Error;
 
 use super::{
     BatchId, DigestPrefix, SocketError,
-    socket::{Listed, SocketAnswer, SocketRequest, WaitingList, socket_path},
+    show::{entry, plain, printable, shortened, table, without_controls},
+    socket::{Listed, SocketAnswer, SocketRequest, socket_path},
 };
 use crate::command::WalletTask;
 
@@ -22,12 +23,6 @@ const PATIENCE: Duration = Duration::from_secs(30);
 const LONGEST_ANSWER: u64 = 1 << 30;
 /// Maximum length of a line from the terminal in bytes.
 const LONGEST_LINE: u64 = 4096;
-/// Number of bytes of a call's data that a list shows.
-const SHOWN_DATA: usize = 36;
-/// Number of characters of an id that a list shows: 32 bytes in hex fit.
-const SHOWN_ID: usize = 72;
-/// Number of those characters that are the end of a longer id.
-const SHOWN_END: usize = 16;
 
 /// The reason why a command has failed.
 #[derive(Debug, thiserror::Error)]
@@ -74,6 +69,9 @@ pub enum ClientError {
         "DIGEST: missing, and there is no terminal to ask on: expected the digest that `presim wallet list` shows, or its first eight digits"
     )]
     NoTerminal,
+    /// There is no terminal to watch on.
+    #[error("there is no terminal to ask on: scripts use `presim wallet list --json` and `presim wallet approve`")]
+    NoScreen,
     /// The user did not confirm the approval of the batch with this id.
     #[error("not approved: {0} still waits: reject it with `presim wallet reject`")]
     NotApproved(String),
@@ -98,6 +96,7 @@ pub fn run(data_dir: &Path, task: &WalletTask, out: &mut impl Write) -> Result<(
             return Err(ClientError::Refused(text));
         }
         WalletTask::List { .. } => SocketRequest::List {},
+        WalletTask::Watch => return watch(&path, out),
         WalletTask::Approve { id, digest: Some(digest) } => {
             let wrong = |error| ClientError::Refused(format!("DIGEST: {digest:?}: {error}"));
             SocketRequest::Approve { id: id.clone(), digest: digest.parse::<DigestPrefix>().map_err(wrong)? }
@@ -109,6 +108,7 @@ pub fn run(data_dir: &Path, task: &WalletTask, out: &mut impl Write) -> Result<(
         SocketAnswer::Error { message } => return Err(ClientError::Refused(message)),
         SocketAnswer::Approved { id } => format!("approved {}\n", plain(&id)),
         SocketAnswer::Rejected { id } => format!("rejected {}\n", plain(&id)),
+        SocketAnswer::Next(_) => return Err(strange(&path, "expected a decision or a list")),
         SocketAnswer::Waiting(list) if matches!(task, WalletTask::List { json: true }) => {
             let text = serde_json::to_string_pretty(&list).map(|text| without_controls(&text));
             format!("{}\n", text.map_err(|source| ClientError::Strange { path, source })?)
@@ -125,24 +125,86 @@ pub fn run(data_dir: &Path, task: &WalletTask, out: &mut impl Write) -> Result<(
 
 /// Shows a batch on the terminal, asks whether to approve it, and returns the request that approves exactly this batch.
 fn confirm(path: &Path, id: &str, out: &mut impl Write) -> Result<SocketRequest, ClientError> {
-    if !io::stdin().is_terminal() || !io::stdout().is_terminal() {
+    if !has_terminal() {
         return Err(ClientError::NoTerminal);
     }
     let batch = match ask(path, &SocketRequest::Show { id: id.to_owned() })? {
         SocketAnswer::Shown(batch) => batch,
         SocketAnswer::Error { message } => return Err(ClientError::Refused(message)),
-        _ => {
-            let source = serde_json::Error::custom("expected a batch");
-            return Err(ClientError::Strange { path: path.into(), source });
-        }
+        _ => return Err(strange(path, "expected a batch")),
     };
-    write!(out, "{}\napprove it? [y/N] ", entry(&batch)).and_then(|()| out.flush()).map_err(ClientError::Show)?;
-    let mut answer = String::new();
-    io::stdin().lock().take(LONGEST_LINE).read_line(&mut answer).map_err(ClientError::Read)?;
-    if !["y", "yes"].contains(&answer.trim().to_ascii_lowercase().as_str()) {
+    show(out, &format!("{}\napprove it? [y/N] ", entry(&batch)))?;
+    if !["y", "yes"].contains(&line()?.as_str()) {
         return Err(ClientError::NotApproved(shortened(&batch.id)));
     }
-    Ok(SocketRequest::Approve { id: batch.id, digest: batch.digest.into() })
+    Ok(approval(*batch))
+}
+
+/// Shows each batch as it comes, asks whether to approve it, and sends the decision. Ends with the input.
+fn watch(path: &Path, out: &mut impl Write) -> Result<(), ClientError> {
+    if !has_terminal() {
+        return Err(ClientError::NoScreen);
+    }
+    let mut from = 0;
+    // The first answer comes at once if something waits, and an error if no node listens.
+    show(out, "waiting for what is to be approved; Ctrl-C ends\n")?;
+    loop {
+        let batch = match ask(path, &SocketRequest::Next { from })? {
+            SocketAnswer::Next(Some(batch)) => batch,
+            SocketAnswer::Next(None) => continue,
+            SocketAnswer::Error { message } => return Err(ClientError::Refused(message)),
+            _ => return Err(strange(path, "expected the next batch")),
+        };
+        from = batch.number + 1;
+        show(out, &entry(&batch))?;
+        let request = loop {
+            // An answer that was typed before the question was shown is none.
+            tcflush(io::stdin(), QueueSelector::IFlush).map_err(|error| ClientError::Read(error.into()))?;
+            show(out, "\napprove it? [y/n] ")?;
+            match line()?.as_str() {
+                "y" | "yes" => break approval(*batch),
+                "n" | "no" => break SocketRequest::Reject { id: batch.id.clone() },
+                // The end of the input.
+                "" => return Err(ClientError::NotApproved(shortened(&batch.id))),
+                _ => {}
+            }
+        };
+        let done = match ask(path, &request)? {
+            SocketAnswer::Approved { id } => format!("approved {}\n", shortened(&id)),
+            SocketAnswer::Rejected { id } => format!("rejected {}\n", shortened(&id)),
+            // The batch was withdrawn, its time was up, or another approver was faster.
+            SocketAnswer::Error { message } => format!("not decided: {}\n", printable(&message)),
+            _ => return Err(strange(path, "expected a decision")),
+        };
+        show(out, &done)?;
+    }
+}
+
+/// Returns the request that approves exactly this batch.
+fn approval(batch: Listed) -> SocketRequest {
+    SocketRequest::Approve { id: batch.id, digest: batch.digest.into() }
+}
+
+fn has_terminal() -> bool {
+    io::stdin().is_terminal() && io::stdout().is_terminal()
+}
+
+fn show(out: &mut impl Write, text: &str) -> Result<(), ClientError> {
+    out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(ClientError::Show)
+}
+
+/// Reads a line from the terminal, in lower case. At the end of the input it is empty; a line without text is a space.
+fn line() -> Result<String, ClientError> {
+    let mut line = String::new();
+    io::stdin().lock().take(LONGEST_LINE).read_line(&mut line).map_err(ClientError::Read)?;
+    match line.trim() {
+        "" if !line.is_empty() => Ok(" ".to_owned()),
+        text => Ok(text.to_ascii_lowercase()),
+    }
+}
+
+fn strange(path: &Path, expected: &str) -> ClientError {
+    ClientError::Strange { path: path.into(), source: serde_json::Error::custom(expected) }
 }
 
 fn ask(path: &Path, request: &SocketRequest) -> Result<SocketAnswer, ClientError> {
@@ -166,114 +228,4 @@ fn ask(path: &Path, request: &SocketRequest) -> Result<SocketAnswer, ClientError
         return Err(broken(ErrorKind::UnexpectedEof.into()));
     }
     serde_json::from_slice(&answer).map_err(strange)
-}
-
-fn table(list: &WaitingList) -> String {
-    let count = list.batches.len() + list.more;
-    let mut text = match count {
-        0 => return "no batch waits for approval\n".to_owned(),
-        1 => "1 batch waits for approval\n".to_owned(),
-        _ => format!("{count} batches wait for approval\n"),
-    };
-    for batch in &list.batches {
-        text.push_str(&entry(batch));
-    }
-    if list.more > 0 {
-        text.push_str(&format!("\nand {} more, which are shown when these are decided\n", list.more));
-    }
-    text
-}
-
-fn entry(batch: &Listed) -> String {
-    let mode = if batch.atomic { "atomic: all calls or none" } else { "one after another: some may fail" };
-    let mut text = format!(
-        "\n{}\n  digest   {}\n  account  {} on chain {}\n  waiting  {} s; rejected in {} s\n  mode     {mode}\n",
-        shortened(&batch.id),
-        batch.digest,
-        batch.from,
-        batch.chain_id,
-        batch.waited_ms / 1000,
-        batch.left_ms.div_ceil(1000)
-    );
-    if let Some(code) = batch.upgrade {
-        text.push_str(&format!("  upgrade  the account is to be delegated to the code of {code} (EIP-7702)\n"));
-    }
-    let plural = if batch.transactions == 1 { "" } else { "s" };
-    text.push_str(&format!(
-        "  signs    {} transaction{plural}, for at most {} ether of gas fees\n",
-        batch.transactions,
-        ether(batch.most_fees)
-    ));
-    let rows: Vec<[String; 6]> =
-        std::iter::once(["#", "TO", "ETHER", "DATA", "GAS LIMIT", "SIMULATION"].map(str::to_owned))
-            .chain(batch.calls.iter().enumerate().map(|(index, call)| {
-                let to = call.to.map_or_else(|| "(creates a contract)".to_owned(), |to| to.to_string());
-                let gas_limit = call.gas_limit.map_or_else(|| "-".to_owned(), |gas| gas.to_string());
-                [(index + 1).to_string(), to, ether(call.value), data(&call.data), gas_limit, escaped(&call.outcome)]
-            }))
-            .collect();
-    let mut widths = [0; 6];
-    for row in &rows {
-        for (width, cell) in widths.iter_mut().zip(row) {
-            *width = (*width).max(cell.chars().count());
-        }
-    }
-    for row in &rows {
-        let cells = row.iter().zip(widths).map(|(cell, width)| format!("{cell:width$}"));
-        let line = cells.collect::<Vec<_>>().join("  ");
-        text.push_str(&format!("  {}\n", line.trim_end()));
-    }
-    text
-}
-
-/// Formats an amount of wei in ether, without trailing zeros.
-fn ether(wei: U256) -> String {
-    let text = format_ether(wei);
-    text.trim_end_matches('0').trim_end_matches('.').to_owned()
-}
-
-/// Formats the first bytes of call data, and its length.
-fn data(bytes: &Bytes) -> String {
-    match bytes.get(..SHOWN_DATA) {
-        Some(first) if bytes.len() > SHOWN_DATA => {
-            format!("{}… ({} bytes)", const_hex::encode_prefixed(first), bytes.len())
-        }
-        _ => format!("{bytes} ({} bytes)", bytes.len()),
-    }
-}
-
-fn shortened(id: &str) -> String {
-    let count = id.chars().count();
-    if count <= SHOWN_ID {
-        return plain(id);
-    }
-    let part = |from: usize, count: usize| plain(&id.chars().skip(from).take(count).collect::<String>());
-    format!("{}…{} ({count} characters)", part(0, SHOWN_ID - SHOWN_END), part(count - SHOWN_END, SHOWN_END))
-}
-
-/// Quotes and escapes untrusted text if needed, so that no two texts look the same and no terminal obeys one.
-fn plain(text: &str) -> String {
-    let is_plain = |letter: char| letter.is_ascii_graphic() && !matches!(letter, '"' | '\\');
-    if !text.is_empty() && text.chars().all(is_plain) {
-        return text.to_owned();
-    }
-    format!("\"{}\"", text.escape_default())
-}
-
-/// Escapes a contract's text within other text, so that no terminal obeys it.
-fn escaped(text: &str) -> String {
-    let escape = |letter: char| match letter {
-        '"' | '\'' => letter.to_string(),
-        _ => letter.escape_default().to_string(),
-    };
-    text.chars().map(escape).collect()
-}
-
-/// Escapes U+007F to U+009F, which JSON allows unescaped: ids are untrusted text, and terminals obey some of these.
-fn without_controls(json: &str) -> String {
-    let escaped = json.chars().map(|letter| match letter {
-        '\u{7f}'..='\u{9f}' => format!("\\u{:04x}", u32::from(letter)),
-        other => other.to_string(),
-    });
-    escaped.collect()
 }

@@ -1,4 +1,4 @@
-//! The digest of a batch that waits for approval: an approver who names it agrees to this batch and to no other.
+//! The digest of a request that waits for approval: an approver who names it agrees to this one and to no other.
 
 use std::{fmt, str::FromStr};
 
@@ -6,7 +6,7 @@ use alloy_primitives::{Address, B256, Bytes, TxKind, U256, keccak256};
 use alloy_rlp::RlpEncodable;
 use serde::{Deserialize, Serialize};
 
-use super::Asked;
+use super::{Asked, AskedAct};
 
 /// The part of a batch that an approver decides on. Its encoding is canonical: batches with one digest are the same.
 ///
@@ -34,10 +34,26 @@ struct PreimageCall {
     gas_limit: Option<u64>,
 }
 
+/// The part of a request for a signature that an approver decides on. Its encoding is shorter than that of any batch.
+#[derive(Debug, RlpEncodable)]
+struct SignaturePreimage {
+    chain_id: u64,
+    from: Address,
+    /// The hash that is signed, which tells messages and typed data apart (EIP-191, EIP-712).
+    hash: B256,
+}
+
 impl Asked {
-    /// Returns the keccak256 hash of the RLP list
-    /// `[chain id, account, atomic, transactions, [[to, value, data, gas limit?], …], delegation?]`.
+    /// Returns the keccak256 hash of an RLP list: of a batch
+    /// `[chain id, account, atomic, transactions, [[to, value, data, gas limit?], …], delegation?]`, and of a message
+    /// `[chain id, account, hash]`.
     pub fn digest(&self) -> B256 {
+        let signature = |hash| SignaturePreimage { chain_id: self.chain_id, from: self.from, hash };
+        let batch = match &self.act {
+            AskedAct::Batch(batch) => batch,
+            AskedAct::Message(message) => return keccak256(alloy_rlp::encode(signature(message.hash))),
+            AskedAct::TypedData(data) => return keccak256(alloy_rlp::encode(signature(data.hash))),
+        };
         let call = |call: &super::AskedCall| PreimageCall {
             to: call.to.into(),
             value: call.value,
@@ -47,10 +63,10 @@ impl Asked {
         let preimage = Preimage {
             chain_id: self.chain_id,
             from: self.from,
-            atomic: self.atomic,
-            transactions: self.transactions as u64,
-            calls: self.calls.iter().map(call).collect(),
-            upgrade: self.upgrade,
+            atomic: batch.atomic,
+            transactions: batch.transactions as u64,
+            calls: batch.calls.iter().map(call).collect(),
+            upgrade: batch.upgrade,
         };
         keccak256(alloy_rlp::encode(preimage))
     }

@@ -9,6 +9,7 @@
 
 mod accounts;
 mod approval;
+mod asked;
 mod batch;
 pub mod client;
 mod digest;
@@ -18,9 +19,14 @@ mod fees;
 pub mod keys;
 mod ledger;
 mod plan;
+mod question;
 mod rules;
+mod show;
+mod signature;
 mod socket;
 mod status;
+mod typed;
+mod words;
 
 use std::sync::Arc;
 
@@ -30,7 +36,8 @@ use alloy_primitives::{Address, TxHash};
 
 pub use self::{
     accounts::{Accounts, Impersonated, SigningAccount, SigningError, TxFields},
-    approval::{Approvals, Asked, AskedCall, DecisionError, Question},
+    approval::{Approvals, DecisionError, Question},
+    asked::{Asked, AskedAct, AskedBatch, AskedCall, AskedMessage, AskedTypedData, Asker},
     batch::{BatchCall, BatchId, BatchRequest, CallsState, Requested},
     digest::{DigestPrefix, NoDigest},
     error::WalletError,
@@ -38,8 +45,11 @@ pub use self::{
     fees::{FeeError, Fees},
     ledger::{Ledger, TakenBatch},
     rules::{BatchSender, WalletRules},
+    signature::{MessageToSign, SignatureRequest},
     socket::{ApprovalSocket, SOCKET, SocketError},
     status::{AtomicSupport, BatchStatus, CallsReceipt, SimulatedCall, Submitted},
+    typed::{ShownField, TypedMessage},
+    words::{CallWords, ReadCall, WordReader},
 };
 use self::{
     ledger::IdClaim,
@@ -214,36 +224,6 @@ impl Wallet {
             allow_upgrade: self.policy.allow_upgrade,
         };
         planner.plan(batch, account, overlay, meter)
-    }
-
-    /// Returns a batch as it is shown to an approver.
-    pub fn question(&self, prepared: &PreparedBatch) -> Asked {
-        let PreparedBatch { batch, claim, account, plan } = prepared;
-        let outcome = |index: usize| match plan.simulation.get(index) {
-            Some(SimulatedCall { error: Some(error), .. }) => format!("fails: {error}"),
-            Some(SimulatedCall { gas_used, error: None }) => format!("succeeds, {gas_used} gas"),
-            None => match &plan.failure {
-                Some(reason) => format!("fails with the whole batch: {reason}"),
-                None => "succeeds with the whole batch".to_owned(),
-            },
-        };
-        let calls = batch.calls.iter().enumerate().map(|(index, call)| AskedCall {
-            to: call.to,
-            value: call.value,
-            data: call.data.clone(),
-            gas_limit: call.gas_limit,
-            outcome: outcome(index),
-        });
-        Asked {
-            id: claim.id().clone(),
-            from: *account,
-            chain_id: self.spec.chain_id(),
-            atomic: plan.atomic,
-            upgrade: plan.upgrade,
-            transactions: plan.transactions.len(),
-            most_fees: plan.most_fees(),
-            calls: calls.collect(),
-        }
     }
 
     /// Signs a batch and adds its transactions to the pool. The batch is accepted once the [`Commit`] completes.

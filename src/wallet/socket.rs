@@ -11,16 +11,16 @@ use std::{
     time::Duration,
 };
 
-use alloy_primitives::{Address, B256, U256};
+use alloy_primitives::{Address, B256};
 use serde::{Deserialize, Serialize};
 use tokio::{
     io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader},
     net::{UnixListener, UnixStream},
-    sync::Semaphore,
+    sync::{OwnedSemaphorePermit, Semaphore},
     task::JoinSet,
 };
 
-use super::{Approvals, AskedCall, BatchId, DigestPrefix, approval::Question};
+use super::{Approvals, AskedAct, Asker, BatchId, DigestPrefix, approval::Question};
 
 /// The name of the socket in the data directory.
 pub const SOCKET: &str = "wallet.sock";
@@ -34,6 +34,10 @@ const LONGEST_REQUEST: usize = 6 * BatchId::LONGEST + 1024;
 const LONG_LIST: usize = 8 << 20;
 /// Maximum time for a client to send the request, and again to receive the answer.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// Maximum time that a client waits for the next batch before it asks again.
+const LONGEST_WAIT: Duration = Duration::from_secs(15);
+/// Maximum number of clients that wait for the next batch. They are not among the connections that are served.
+const MOST_WATCHERS: usize = 16;
 
 /// The request of an approver.
 #[derive(Debug, Serialize, Deserialize)]
@@ -45,6 +49,11 @@ pub(super) enum SocketRequest {
     Show {
         /// The id of the batch, or its beginning.
         id: String,
+    },
+    /// Waits for the next batch.
+    Next {
+        /// Number of the first batch that counts.
+        from: u64,
     },
     /// Approves the batch that has this digest.
     Approve {
@@ -65,6 +74,8 @@ pub(super) enum SocketRequest {
 pub(super) enum SocketAnswer {
     Waiting(WaitingList),
     Shown(Box<Listed>),
+    /// The next batch. `None` if none has come for some time.
+    Next(Option<Box<Listed>>),
     Approved {
         id: String,
     },
@@ -87,24 +98,24 @@ pub(super) struct WaitingList {
     pub(super) more: usize,
 }
 
-/// A waiting batch.
+/// A waiting batch, or a message that waits.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Listed {
+    /// Number in the order of arrival.
+    pub(super) number: u64,
     pub(super) id: String,
     pub(super) digest: B256,
     pub(super) from: Address,
     pub(super) chain_id: u64,
-    pub(super) atomic: bool,
-    /// The code that the account is to be delegated to.
-    pub(super) upgrade: Option<Address>,
-    pub(super) transactions: usize,
-    /// Maximum gas fees of the transactions in wei.
-    pub(super) most_fees: U256,
+    /// The client that asks.
+    #[serde(flatten)]
+    pub(super) asker: Asker,
     pub(super) waited_ms: u64,
     /// Time until the batch is rejected.
     pub(super) left_ms: u64,
-    pub(super) calls: Vec<AskedCall>,
+    #[serde(flatten)]
+    pub(super) act: AskedAct,
 }
 
 /// The approver's socket. Served until it is dropped.
@@ -224,16 +235,16 @@ fn bind(data_dir: &Path, path: &Path) -> Result<UnixListener, SocketError> {
 
 async fn serve(listener: UnixListener, approvals: Arc<Approvals>) {
     let room = Arc::new(Semaphore::new(MOST_CONNECTIONS));
+    let watchers = Arc::new(Semaphore::new(MOST_WATCHERS));
     let mut connections = JoinSet::new();
     while let Ok(permit) = room.clone().acquire_owned().await {
         while connections.try_join_next().is_some() {}
         match listener.accept().await {
             Ok((stream, _)) => {
-                let approvals = approvals.clone();
+                let (approvals, watchers) = (approvals.clone(), watchers.clone());
                 connections.spawn(async move {
                     // Errors of a client that disconnects or stalls concern no other client.
-                    let _ = converse(stream, &approvals).await;
-                    drop(permit);
+                    let _ = converse(stream, &approvals, &watchers, permit).await;
                 });
             }
             Err(error) => {
@@ -245,35 +256,59 @@ async fn serve(listener: UnixListener, approvals: Arc<Approvals>) {
     }
 }
 
-/// Reads one request and writes its answer.
-async fn converse(mut stream: UnixStream, approvals: &Approvals) -> io::Result<()> {
+/// Reads one request and writes its answer. `permit` is released while the request waits for a batch.
+async fn converse(
+    mut stream: UnixStream,
+    approvals: &Approvals,
+    watchers: &Semaphore,
+    permit: OwnedSemaphorePermit,
+) -> io::Result<()> {
     let (read, mut write) = stream.split();
     let mut line = Vec::new();
     let mut lines = BufReader::new(read.take(LONGEST_REQUEST as u64 + 1));
     tokio::time::timeout(PATIENCE, lines.read_until(b'\n', &mut line)).await??;
-    let mut text = serde_json::to_vec(&answer(&line, approvals))?;
+    let answer = match parse(&line) {
+        Ok(SocketRequest::Next { from }) => {
+            drop(permit);
+            next(from, approvals, watchers).await
+        }
+        Ok(request) => answer(request, approvals),
+        Err(message) => SocketAnswer::Error { message },
+    };
+    let mut text = serde_json::to_vec(&answer)?;
     text.push(b'\n');
     tokio::time::timeout(PATIENCE, write.write_all(&text)).await??;
     write.shutdown().await
 }
 
-fn answer(line: &[u8], approvals: &Approvals) -> SocketAnswer {
+fn parse(line: &[u8]) -> Result<SocketRequest, String> {
     if line.len() > LONGEST_REQUEST {
-        return SocketAnswer::Error { message: format!("the request has more than {LONGEST_REQUEST} bytes") };
+        return Err(format!("the request has more than {LONGEST_REQUEST} bytes"));
     }
     // Without a newline, the request may be incomplete.
-    let Some(line) = line.strip_suffix(b"\n") else {
-        return SocketAnswer::Error { message: "the request does not end with a newline".to_owned() };
+    let line = line.strip_suffix(b"\n").ok_or_else(|| "the request does not end with a newline".to_owned())?;
+    serde_json::from_slice(line).map_err(|error| {
+        let expected =
+            r#"{"list":{}}, {"show":{"id":…}}, {"next":{"from":…}}, {"approve":{"id":…,"digest":…}} or {"reject":{"id":…}}"#;
+        format!("the request: {error}: expected {expected}")
+    })
+}
+
+/// Waits for the first batch with at least this number.
+async fn next(from: u64, approvals: &Approvals, watchers: &Semaphore) -> SocketAnswer {
+    let Ok(_permit) = watchers.try_acquire() else {
+        let message = format!("{MOST_WATCHERS} others watch already: end one of them");
+        return SocketAnswer::Error { message };
     };
-    let request = match serde_json::from_slice(line) {
-        Ok(request) => request,
-        Err(error) => {
-            let expected = r#"{"list":{}}, {"show":{"id":…}}, {"approve":{"id":…,"digest":…}} or {"reject":{"id":…}}"#;
-            return SocketAnswer::Error { message: format!("the request: {error}: expected {expected}") };
-        }
-    };
+    let found = tokio::time::timeout(LONGEST_WAIT, approvals.next(from)).await.ok();
+    SocketAnswer::Next(found.map(|question| Box::new(Listed::new(question))))
+}
+
+fn answer(request: SocketRequest, approvals: &Approvals) -> SocketAnswer {
     let done = match request {
         SocketRequest::List {} => return SocketAnswer::Waiting(WaitingList::new(approvals.waiting())),
+        // `converse` has answered it, because it waits.
+        SocketRequest::Next { .. } => return SocketAnswer::Next(None),
         SocketRequest::Show { id } => {
             approvals.find(&id).map(|question| SocketAnswer::Shown(Box::new(Listed::new(question))))
         }
@@ -297,8 +332,7 @@ impl WaitingList {
                 break;
             }
             let listed = Listed::new(question);
-            let calls = listed.calls.iter().map(|call| 2 * call.data.len() + call.outcome.len() + 256);
-            length += listed.id.len() + calls.sum::<usize>();
+            length += listed.id.len() + listed.act.size();
             batches.push(listed);
         }
         Self { more: count - batches.len(), batches }
@@ -306,20 +340,18 @@ impl WaitingList {
 }
 
 impl Listed {
-    fn new(Question { asked, digest, waited, left }: Question) -> Self {
+    fn new(Question { number, asked, digest, waited, left }: Question) -> Self {
         let ms = |duration: Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
         Self {
+            number,
             id: asked.id.as_str().to_owned(),
             digest,
             from: asked.from,
             chain_id: asked.chain_id,
-            atomic: asked.atomic,
-            upgrade: asked.upgrade,
-            transactions: asked.transactions,
-            most_fees: asked.most_fees,
+            asker: asked.asker,
             waited_ms: ms(waited),
             left_ms: ms(left),
-            calls: asked.calls,
+            act: asked.act,
         }
     }
 }

@@ -1,4 +1,4 @@
-"""A page on another origin tries to send from a node's accounts, in a real browser: main.py PRESIM CHROMIUM"""
+"""A page on another origin tries to send from a node's accounts and to have them sign, in a real browser: main.py PRESIM CHROMIUM"""
 
 import http.server
 import json
@@ -18,6 +18,8 @@ BINARY, CHROMIUM = sys.argv[1:3]
 TARGET = "0x00000000000000000000000000000000beefcafe"
 # The ways that a page of a listed origin may use. The others do not send JSON.
 OPEN = {"fetch of JSON", "WebSocket"}
+# The methods that the page calls, and the wei that each sends.
+METHODS = {"eth_sendTransaction": 1, "personal_sign": 0, "wallet_sendCalls": 1}
 PATIENCE = 60
 FLAGS = (
     "--headless --no-sandbox --disable-gpu --no-first-run --disable-background-networking "
@@ -138,12 +140,13 @@ def main():
     with Node("--allow-origin", page) as node:
         _, balance = node.seen()
         sent = attack(node, page)
-        if {way for way, _ in sent} != OPEN or len(sent) != 2 * len(OPEN):
+        if sent != sorted((way, method) for way in OPEN for method in METHODS):
             failures.append(f"{page} is listed, and only these were answered: {sent}")
+        wei = sum(METHODS[method] for _, method in sent)
         deadline = time.monotonic() + 20
-        while node.seen()[1] != balance + len(sent):
+        while node.seen()[1] != balance + wei:
             if time.monotonic() > deadline:
-                failures.append(f"{page} is listed: {len(sent)} wei were sent: {balance} before, {node.seen()[1]} after")
+                failures.append(f"{page} is listed: {wei} wei were sent: {balance} before, {node.seen()[1]} after")
                 break
             time.sleep(0.1)
 

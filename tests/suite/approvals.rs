@@ -12,11 +12,14 @@ use std::{
     time::Duration,
 };
 
-use alloy_primitives::{Address, Bytes, U256, address, bytes};
+use alloy_primitives::{Address, B256, Bytes, U256, address, bytes};
 use futures::{FutureExt, future::BoxFuture, poll};
 use presim::{
     telemetry::Metrics,
-    wallet::{ApprovalSocket, Approvals, Asked, AskedCall, BatchId, DigestPrefix, SOCKET, SocketError, WalletError},
+    wallet::{
+        ApprovalSocket, Approvals, Asked, AskedAct, AskedBatch, AskedCall, AskedMessage, Asker, BatchId, DigestPrefix,
+        SOCKET, SocketError, WalletError,
+    },
 };
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -38,19 +41,32 @@ fn batch(id: &str) -> Asked {
         data,
         gas_limit: None,
         outcome: outcome.to_owned(),
+        words: Vec::new(),
     };
     Asked {
         id: BatchId::new(id.to_owned()).unwrap(),
         from: ACCOUNT,
         chain_id: 31_337,
-        atomic: true,
-        upgrade: Some(CALLEE),
-        transactions: 2,
-        most_fees: U256::from(3_250_000_000_000_000_u64),
-        calls: vec![
-            call(Some(CALLEE), 1_500_000_000_000_000_000, bytes!("a9059cbb"), "succeeds"),
-            call(None, 0, Bytes::from(vec![0xab; 100]), "reverts: \u{1b}[2Jno \"funds\""),
-        ],
+        asker: Asker::default(),
+        act: AskedAct::Batch(AskedBatch {
+            atomic: true,
+            upgrade: Some(CALLEE),
+            transactions: 2,
+            most_fees: U256::from(3_250_000_000_000_000_u64),
+            calls: vec![
+                call(Some(CALLEE), 1_500_000_000_000_000_000, bytes!("a9059cbb"), "succeeds"),
+                call(None, 0, Bytes::from(vec![0xab; 100]), "reverts: \u{1b}[2Jno \"funds\""),
+            ],
+            assets: Vec::new(),
+        }),
+    }
+}
+
+/// Returns the part of a request that only a batch has.
+fn parts(asked: &mut Asked) -> &mut AskedBatch {
+    match &mut asked.act {
+        AskedAct::Batch(batch) => batch,
+        other => panic!("no batch: {other:?}"),
     }
 }
 
@@ -179,7 +195,7 @@ async fn a_batch_is_approved_under_its_own_digest_alone() {
     let approvals = approvals(8);
     let asked = wait(&approvals, "payroll-7").await;
     let mut other = batch("payroll-7");
-    other.calls[0].value += U256::from(1);
+    parts(&mut other).calls[0].value += U256::from(1);
     let error = approvals.approve("payroll-7", &other.digest().into()).unwrap_err().to_string();
     let (now, given) = (batch("payroll-7").digest(), other.digest());
     let expected = format!("the waiting batch \"payroll-7\" has digest {now}, not {given}: list the batches again");
@@ -195,18 +211,18 @@ fn whatever_an_approver_decides_on_changes_the_digest() {
         |_| {},
         |asked| asked.chain_id += 1,
         |asked| asked.from = CALLEE,
-        |asked| asked.atomic = false,
-        |asked| asked.upgrade = None,
-        |asked| asked.upgrade = Some(ACCOUNT),
-        |asked| asked.transactions += 1,
-        |asked| asked.calls[0].to = Some(ACCOUNT),
-        |asked| asked.calls[0].to = None,
-        |asked| asked.calls[0].value += U256::from(1),
-        |asked| asked.calls[0].data = bytes!("a9059cbc"),
-        |asked| asked.calls[0].gas_limit = Some(0),
-        |asked| asked.calls[0].gas_limit = Some(21_000),
-        |asked| asked.calls.swap(0, 1),
-        |asked| asked.calls.truncate(1),
+        |asked| parts(asked).atomic = false,
+        |asked| parts(asked).upgrade = None,
+        |asked| parts(asked).upgrade = Some(ACCOUNT),
+        |asked| parts(asked).transactions += 1,
+        |asked| parts(asked).calls[0].to = Some(ACCOUNT),
+        |asked| parts(asked).calls[0].to = None,
+        |asked| parts(asked).calls[0].value += U256::from(1),
+        |asked| parts(asked).calls[0].data = bytes!("a9059cbc"),
+        |asked| parts(asked).calls[0].gas_limit = Some(0),
+        |asked| parts(asked).calls[0].gas_limit = Some(21_000),
+        |asked| parts(asked).calls.swap(0, 1),
+        |asked| parts(asked).calls.truncate(1),
     ];
     let digests = changes.map(|change| {
         let mut asked = batch("any");
@@ -216,8 +232,10 @@ fn whatever_an_approver_decides_on_changes_the_digest() {
     assert_eq!(digests.iter().collect::<std::collections::HashSet<_>>().len(), changes.len(), "{digests:?}");
     // Fields that are not signed or not yet known do not change the digest.
     let mut same = batch("other");
-    same.calls[0].outcome = "reverts".to_owned();
-    same.most_fees += U256::from(1);
+    same.asker.page = Some("https://page.example".to_owned());
+    parts(&mut same).calls[0].outcome = "reverts".to_owned();
+    parts(&mut same).calls[0].words = vec!["send".to_owned()];
+    parts(&mut same).most_fees += U256::from(1);
     assert_eq!(same.digest(), digests[0]);
 }
 
@@ -377,7 +395,7 @@ async fn list_as_json_has_all_of_the_data() {
     assert_eq!((&batch["from"], &batch["digest"]), (&json!(ACCOUNT), &json!(digest())), "{said}");
     assert_eq!((&batch["atomic"], &batch["upgrade"]), (&json!(true), &json!(CALLEE)), "{said}");
     assert_eq!((&batch["transactions"], &batch["mostFees"]), (&json!(2), &json!("0xb8bdb97852000")), "{said}");
-    let call = json!({"to": CALLEE, "value": "0x14d1120d7b160000", "data": "0xa9059cbb", "gasLimit": null, "outcome": "succeeds"});
+    let call = json!({"to": CALLEE, "value": "0x14d1120d7b160000", "data": "0xa9059cbb", "gasLimit": null, "outcome": "succeeds", "words": []});
     assert_eq!(batch["calls"][0], call, "{said}");
     assert_eq!(batch["calls"][1]["data"].as_str().unwrap().len(), 202, "{said}");
     assert!(batch["waitedMs"].is_u64() && batch["leftMs"].as_u64().unwrap() > 3_000_000, "{said}");
@@ -443,7 +461,7 @@ async fn another_batch_than_the_terminal_showed_is_not_approved() {
     drop(shown);
     // The id of the other batch begins with the one that was shown, which is free now.
     let (approvals, mut other) = (served.approvals.clone(), batch("payroll-70"));
-    other.calls[0].value = U256::MAX;
+    parts(&mut other).calls[0].value = U256::MAX;
     let digest = other.digest();
     let mut question = async move { approvals.ask(other).await }.boxed();
     assert!(poll!(&mut question).is_pending());
@@ -510,13 +528,110 @@ async fn where_no_node_listens_it_says_what_to_do() {
 #[tokio::test(flavor = "multi_thread")]
 async fn help_tells_of_the_wallet() {
     let (_, help, _) = presim(&["wallet", "--help"], &[]);
-    for part in ["list", "approve", "reject", "--data-dir", "--wallet-approval ask"] {
+    for part in ["list", "watch", "approve", "reject", "--data-dir", "--wallet-approval ask"] {
         assert!(help.contains(part), "{part}: {help}");
     }
     let (_, help, _) = presim(&["wallet", "approve", "--help"], &[]);
     assert!(help.contains("beginning") && help.contains("[DIGEST]") && help.contains("ask on the terminal"), "{help}");
     let (_, help, _) = presim(&["--help"], &[]);
     assert!(help.contains("Approve or reject the batches"), "{help}");
+}
+
+// `presim wallet watch`.
+
+#[tokio::test(flavor = "multi_thread")]
+async fn watch_asks_for_each_as_it_comes_and_sends_the_answer() {
+    let served = Served::start();
+    let first = wait(&served.approvals, "first").await;
+    let mut terminal = Terminal::start(&["wallet", "watch", "--data-dir", text(served.folder.path())]);
+    let shown = tokio::task::block_in_place(|| terminal.shows("approve it? [y/n] "));
+    for part in ["\nfirst\n", &format!("  digest   {}\n", digest()), "1.5    0xa9059cbb (4 bytes)", "\\u{1b}[2Jno"] {
+        assert!(shown.contains(part), "{part}: {shown}");
+    }
+    // An answer that is none is asked for again.
+    terminal.types("perhaps\n");
+    tokio::task::block_in_place(|| terminal.shows("perhaps\n\napprove it? [y/n] "));
+    terminal.types("y\n");
+    tokio::task::block_in_place(|| terminal.shows("approved first\n"));
+    assert_eq!(outcome(first).await, Ok(()));
+
+    // The next comes while nothing waits.
+    let second = wait(&served.approvals, "second").await;
+    tokio::task::block_in_place(|| terminal.shows_after("\nsecond\n  digest", "[y/n] "));
+    terminal.types("N\n");
+    tokio::task::block_in_place(|| terminal.shows("rejected second\n"));
+    assert_eq!(rejection(outcome(second).await), "the approver rejected the batch");
+
+    // One that is withdrawn while the terminal asks is not decided on, and the watch goes on.
+    let third = wait(&served.approvals, "third").await;
+    tokio::task::block_in_place(|| terminal.shows_after("\nthird\n  digest", "[y/n] "));
+    drop(third);
+    terminal.types("y\n");
+    let shown = tokio::task::block_in_place(|| terminal.shows("not decided: "));
+    assert!(!shown.contains("approved third"), "{shown}");
+    let fourth = wait(&served.approvals, "fourth").await;
+    tokio::task::block_in_place(|| terminal.shows_after("\nfourth\n  digest", "[y/n] "));
+    // The end of the input ends the watch, and decides on nothing.
+    terminal.types("\u{4}");
+    let (status, shown) = tokio::task::block_in_place(|| terminal.ended());
+    assert!(!status.success() && shown.contains("not approved: fourth still waits"), "{shown}");
+    assert_eq!(ids(&served.approvals), ["fourth"]);
+    drop(fourth);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_typed_before_the_question_is_no_answer() {
+    let served = Served::start();
+    let _first = wait(&served.approvals, "first").await;
+    let mut terminal = Terminal::start(&["wallet", "watch", "--data-dir", text(served.folder.path())]);
+    tokio::task::block_in_place(|| terminal.shows("approve it? [y/n] "));
+    let _second = wait(&served.approvals, "second").await;
+    // The second line is there before the second question.
+    terminal.types("y\ny\n");
+    tokio::task::block_in_place(|| terminal.shows_after("\nsecond\n  digest", "[y/n] "));
+    assert_eq!(ids(&served.approvals), ["second"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn watch_needs_a_terminal() {
+    let served = Served::start();
+    let _waiting = wait(&served.approvals, "first").await;
+    let told = served.fails(&["watch"]);
+    assert!(told.contains("no terminal") && told.contains("presim wallet list --json"), "{told}");
+    assert_eq!(ids(&served.approvals), ["first"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_message_cannot_look_like_a_line_of_the_list() {
+    let served = Served::start();
+    let text = "Sign in\n\u{1b}[1A\u{202e}  digest   0xdead\n\r";
+    let message = AskedMessage { message: text.as_bytes().to_vec().into(), hash: B256::repeat_byte(7) };
+    let mut asked = batch("0xaa11");
+    asked.asker = Asker { client: Some("desk\u{7}".to_owned()), page: Some("https://page.example".to_owned()) };
+    asked.act = AskedAct::Message(message);
+    let digest = asked.digest();
+    let approvals = served.approvals.clone();
+    let mut question = async move { approvals.ask(asked).await }.boxed();
+    assert!(poll!(&mut question).is_pending());
+    let said = served.says(&["list"]);
+    let waiting = said.lines().find(|line| line.contains("waiting")).unwrap();
+    let expected = [
+        "1 message waits for approval",
+        "",
+        "0xaa11",
+        &format!("  digest   {digest}"),
+        &format!("  account  {ACCOUNT} on chain 31337"),
+        "  client   \"desk\\u{7}\"",
+        "  page     https://page.example",
+        waiting,
+        &format!("  signs    a message of {} bytes, as {} (EIP-191)", text.len(), B256::repeat_byte(7)),
+        "  message  | Sign in",
+        "           | \\u{1b}[1A\\u{202e}  digest   0xdead",
+        "           | \\r",
+    ];
+    assert_eq!(said.lines().collect::<Vec<_>>(), expected, "{said}");
+    assert_eq!(served.says(&["approve", "0xaa11", &digest.to_string()]), "approved 0xaa11\n");
+    assert_eq!(outcome(question).await, Ok(()));
 }
 
 // The socket.

@@ -25,6 +25,10 @@ fn examples() -> Vec<(&'static str, Value)> {
         "version": "2.0.0", "from": ADDRESS, "chainId": "0x7a69", "atomicRequired": false, "calls": [wallet_call],
         "capabilities": {"other": {"optional": true}},
     });
+    let typed_data = json!({
+        "types": {"EIP712Domain": [{"name": "name", "type": "string"}], "Mail": [{"name": "text", "type": "string"}]},
+        "primaryType": "Mail", "domain": {"name": "Post"}, "message": {"text": "hi"},
+    });
     let bundle = json!({"txs": [SIGNED], "blockNumber": "0x1", "stateBlockNumber": "latest"});
     let withdrawal = json!({"index": "0x0", "validatorIndex": "0x0", "address": ADDRESS, "amount": "0x1"});
     let attributes = json!({
@@ -117,6 +121,10 @@ fn examples() -> Vec<(&'static str, Value)> {
         ("eth_sendTransaction", json!([{"from": ADDRESS, "to": ADDRESS}])),
         ("wallet_sendCalls", json!([batch])),
         ("wallet_getCapabilities", json!([ADDRESS, ["0x7a69"]])),
+        ("wallet_requestPermissions", json!([{"eth_accounts": {}}])),
+        ("wallet_switchEthereumChain", json!([{"chainId": "0x7a69"}])),
+        ("personal_sign", json!(["0x68690a", ADDRESS, "secret"])),
+        ("eth_signTypedData_v4", json!([ADDRESS, typed_data])),
         ("web3_sha3", json!(["0x"])),
         ("testing_buildBlockV1", json!([HASH, attributes, [SIGNED], "0x"])),
         ("evm_mine", json!([{"timestamp": "0xffffffff", "blocks": 1}])),

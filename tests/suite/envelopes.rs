@@ -82,8 +82,14 @@ async fn a_request_is_answered_alike_by_the_short_cut_and_by_jsonrpsee() {
     let watches = Watches::new(WatchLimits::default(), &executor, subscriptions, &metrics);
     let front = Front::new(Arc::new(backend), snapshots.clone(), executor, Waiters::new(1), watches, &metrics);
     let share = Arc::new(IoMemory::new(1 << 30, 1)).share();
-    let caller =
-        Caller { dialect: &PROJECT, client: None, may_use_wallet: true, share: share.clone(), flow: Flow::new() };
+    let caller = Caller {
+        dialect: &PROJECT,
+        client: None,
+        may_use_wallet: true,
+        page: None,
+        share: share.clone(),
+        flow: Flow::new(),
+    };
     let session = Session {
         front: Arc::new(front),
         caller: Arc::new(caller),

@@ -231,7 +231,14 @@ impl Setup {
 async fn ask(front: &Front, method: &str, params: &Value) -> Result<Value, RpcError> {
     let share = Arc::new(IoMemory::new(1 << 30, 1)).share();
     let room = AnswerRoom::of(share.clone().nothing());
-    let caller = Arc::new(Caller { dialect: &PROJECT, client: None, may_use_wallet: false, share, flow: Flow::new() });
+    let caller = Arc::new(Caller {
+        dialect: &PROJECT,
+        client: None,
+        may_use_wallet: false,
+        page: None,
+        share,
+        flow: Flow::new(),
+    });
     let request = Request {
         id: Id::Number(1),
         method: MethodRoute::by_name(method).unwrap(),

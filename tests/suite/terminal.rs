@@ -45,7 +45,12 @@ impl Terminal {
 
     /// Waits until this text is on the screen, and returns the whole screen.
     pub fn shows(&mut self, text: &str) -> String {
-        while !self.text().contains(text) {
+        self.shows_after("", text)
+    }
+
+    /// Waits until this text is on the screen after another, and returns the whole screen.
+    pub fn shows_after(&mut self, first: &str, text: &str) -> String {
+        while !self.text().split_once(first).is_some_and(|(_, rest)| rest.contains(text)) {
             let part = self.screen.recv_timeout(BOUND).unwrap_or_else(|_| panic!("no {text:?}: {}", self.text()));
             self.shown.extend(part);
         }

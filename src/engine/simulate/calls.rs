@@ -25,8 +25,8 @@ use revm::{
 };
 
 use super::{
-    CallOutcome, CallResult, CoinbaseIncome, TokenInfo, check_nonce, difference,
-    outputs::{AssetRecord, DiffRecord, Tokens, accessed},
+    CallOutcome, CallResult, CoinbaseIncome, check_nonce, difference,
+    outputs::{AssetRecord, DiffRecord, TokenInfo, Tokens, accessed},
     system_call,
 };
 use crate::{
@@ -431,25 +431,21 @@ impl BlockRun {
 
     /// Asks the tokens among the assets for their symbols and decimals, after the block's calls.
     pub fn ask_tokens<F: FamilyEvm>(&self, evm: &mut RunEvm<'_, F>) -> Tokens {
-        let mut tokens = Tokens::default();
-        let Some(assets) = &self.assets else { return tokens };
-        for token in assets.tokens() {
-            let mut ask = |data: Vec<u8>| {
-                let call = TxEnv {
-                    gas_limit: TokenInfo::GAS,
-                    kind: TxKind::Call(token),
-                    data: data.into(),
-                    ..TxEnv::default()
-                };
-                evm.ask(call).ok().filter(ExecutionResult::is_success)?.into_output()
-            };
-            let symbol = ask(super::outputs::symbolCall {}.abi_encode()).and_then(|data| TokenInfo::symbol_of(&data));
-            let decimals =
-                ask(super::outputs::decimalsCall {}.abi_encode()).and_then(|data| TokenInfo::decimals_of(&data));
-            tokens.insert(token, TokenInfo { symbol, decimals });
-        }
-        tokens
+        let tokens = self.assets.as_ref().map(AssetRecord::tokens).unwrap_or_default();
+        tokens.into_iter().map(|token| (token, token_info(token, evm))).collect()
     }
+}
+
+/// Asks a token for its symbol and decimals.
+pub(super) fn token_info<F: FamilyEvm>(token: Address, evm: &mut RunEvm<'_, F>) -> TokenInfo {
+    let mut ask = |data: Vec<u8>| {
+        let call =
+            TxEnv { gas_limit: TokenInfo::GAS, kind: TxKind::Call(token), data: data.into(), ..TxEnv::default() };
+        evm.ask(call).ok().filter(ExecutionResult::is_success)?.into_output()
+    };
+    let symbol = ask(super::outputs::symbolCall {}.abi_encode()).and_then(|data| TokenInfo::symbol_of(&data));
+    let decimals = ask(super::outputs::decimalsCall {}.abi_encode()).and_then(|data| TokenInfo::decimals_of(&data));
+    TokenInfo { symbol, decimals }
 }
 
 /// Returns what is measured now.

@@ -18,7 +18,7 @@ pub use pool::{by_nonce, by_sender, summary};
 pub use search::search;
 pub use simulation::{SimulationView, simulation, state_diff};
 pub use trace::{TracePlace, each_frame, parity_results, trace};
-pub use wallet::{calls_status, capabilities, submitted};
+pub use wallet::{calls_status, capabilities, permissions, submitted};
 
 use alloy_primitives::U256;
 use serde::Serialize;

@@ -1,4 +1,6 @@
-//! The results of the wallet's methods (EIP-5792).
+//! The results of the wallet's methods (EIP-5792, EIP-2255).
+
+use alloy_primitives::Address;
 
 use super::{Object, data, list, string};
 use crate::wallet::{AtomicSupport, BatchStatus, CallsReceipt, SimulatedCall, Submitted};
@@ -73,4 +75,24 @@ pub fn capabilities(out: &mut Vec<u8>, chain: Option<(u64, AtomicSupport)>) {
         chain.end();
     }
     object.end();
+}
+
+/// Writes the result of `wallet_getPermissions` and `wallet_requestPermissions` (EIP-2255). `accounts` is `None` if there
+/// is no permission.
+pub fn permissions(out: &mut Vec<u8>, page: Option<&str>, accounts: Option<impl Iterator<Item = Address>>) {
+    list(out, accounts, |out, accounts| {
+        let mut object = Object::new(out);
+        if let Some(page) = page {
+            string(object.key("invoker"), page);
+        }
+        string(object.key("parentCapability"), "eth_accounts");
+        // Clients take the accounts from the first caveat, as other wallets have it.
+        list(object.key("caveats"), [accounts], |out, accounts| {
+            let mut caveat = Object::new(out);
+            string(caveat.key("type"), "restrictReturnedAccounts");
+            list(caveat.key("value"), accounts, |out, account| data(out, account.as_slice()));
+            caveat.end();
+        });
+        object.end();
+    });
 }

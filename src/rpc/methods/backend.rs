@@ -80,6 +80,8 @@ pub struct Run<'a> {
     pub client: Option<&'a str>,
     /// Whether the client may use the wallet.
     pub may_use_wallet: bool,
+    /// The origin of the page that calls, if its browser names it.
+    pub page: Option<&'a str>,
     /// Memory of the run, reused by the next run on the same thread.
     pub overlay: &'a mut Overlay,
     /// The bound on the run's time. [`Run::stand_on`] moves it into the overlay.

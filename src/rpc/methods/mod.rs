@@ -13,6 +13,7 @@ mod mev;
 mod node;
 mod raw;
 mod send;
+mod signature;
 mod state;
 mod testing;
 mod trace;
@@ -21,6 +22,7 @@ mod wallet;
 
 pub use backend::{Backend, RequestLimits, Run};
 pub use send::{Awaited, SyncTimeouts};
+pub use signature::AdmittedSignature;
 pub use testing::BuiltBlock;
 pub use wallet::Admitted;
 
@@ -36,6 +38,7 @@ use super::{
 use crate::{
     executor::{LaneName, RunPlace},
     feed::testing::ChainChange,
+    wallet::SignatureRequest,
 };
 
 /// A row of the table of methods.
@@ -76,6 +79,8 @@ pub enum Handler {
     Change(fn(&str, &Dialect) -> Result<ChainChange, RpcError>, &'static str),
     /// A run that admits a batch and sends it. If the policy requires approval, a second run sends it after approval.
     SendCalls,
+    /// A run that signs the parsed message. If the policy requires approval, a second run signs it after approval.
+    SignMessage(fn(&str, &Dialect) -> Result<SignatureRequest, RpcError>),
 }
 
 /// A method of the standing bundles.
@@ -278,6 +283,13 @@ impl MethodRoute {
         run!("wallet_getCallsStatus", On(Read), wire::parse_batch_id, Backend::get_calls_status),
         run!("wallet_showCallsStatus", On(Read), wire::parse_batch_id, Backend::show_calls_status),
         run!("wallet_getCapabilities", On(Read), wire::parse_capabilities, Backend::get_capabilities),
+        // The wallet as pages know it from browsers.
+        run!("eth_requestAccounts", Inline, wire::parse_none, Backend::request_accounts),
+        run!("wallet_getPermissions", Inline, wire::parse_none, Backend::get_permissions),
+        run!("wallet_requestPermissions", Inline, wire::parse_permissions, Backend::request_permissions),
+        run!("wallet_switchEthereumChain", Inline, wire::parse_switch, Backend::switch_chain),
+        Self::new("personal_sign", On(Read), Handler::SignMessage(wire::parse_personal)),
+        Self::new("eth_signTypedData_v4", On(Read), Handler::SignMessage(wire::parse_typed_data)),
         // The node and its chain.
         run!("eth_chainId", Inline, wire::parse_none, Backend::chain_id),
         run!("net_version", Inline, wire::parse_none, Backend::net_version),
@@ -378,6 +390,7 @@ impl fmt::Debug for Handler {
             Self::SendAndWait => "SendAndWait",
             Self::Change(..) => "Change",
             Self::SendCalls => "SendCalls",
+            Self::SignMessage(_) => "SignMessage",
         })
     }
 }

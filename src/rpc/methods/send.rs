@@ -81,7 +81,7 @@ impl Backend {
         }
         if account.is_some_and(|account| !account.is_open) {
             return Err(refuse(format!(
-                "{} is an account of the wallet, which signs only batches: use wallet_sendCalls",
+                "{} is an account of the wallet, which signs batches and messages: use wallet_sendCalls",
                 call.from
             )));
         }

@@ -10,7 +10,7 @@ use crate::{
         wire::{self, CapabilitiesRequest},
     },
     state::Selector,
-    wallet::{BatchId, BatchStatus, PreparedBatch, WalletError},
+    wallet::{Asked, Asker, BatchId, BatchStatus, PreparedBatch},
 };
 
 /// The state of a batch that satisfies the rules.
@@ -19,7 +19,7 @@ pub enum Admitted {
     /// The batch is submitted, and its response is written.
     Sent,
     /// The batch requires approval before it is sent.
-    ToAsk(Box<PreparedBatch>),
+    ToAsk(Box<PreparedBatch>, Box<Asked>),
 }
 
 impl Backend {
@@ -38,7 +38,11 @@ impl Backend {
             self.wallet.admit(batch, run.may_use_wallet, run.published, run.overlay, meter).map_err(refuse)?;
         run.be_complete()?;
         if self.wallet.policy.ask {
-            return Ok(Admitted::ToAsk(Box::new(prepared)));
+            let meter = std::mem::take(&mut run.overlay.meter);
+            let asked = self.wallet.question(&prepared, asker(run), run.published, run.overlay, meter);
+            // The words and the assets may have missed more state than the batch itself.
+            run.be_complete()?;
+            return Ok(Admitted::ToAsk(Box::new(prepared), Box::new(asked.map_err(refuse)?)));
         }
         self.sign_calls(run, prepared).map(|()| Admitted::Sent)
     }
@@ -98,12 +102,14 @@ impl Backend {
     }
 
     fn calls_status(&self, run: &Run<'_>, id: BatchId) -> Result<BatchStatus, RpcError> {
-        let status = use_wallet(run).and_then(|()| self.wallet.status(id, run.overlay));
+        let allowed = self.wallet.check_use(run.may_use_wallet);
+        let status = allowed.and_then(|()| self.wallet.status(id, run.overlay));
         status.map_err(|error| run.dialect.wallet_error(error))
     }
 
     pub(super) fn get_capabilities(&self, run: &mut Run<'_>, request: CapabilitiesRequest) -> Result<(), RpcError> {
-        let support = use_wallet(run).and_then(|()| self.wallet.support(request.account, run.published, run.overlay));
+        let allowed = self.wallet.check_use(run.may_use_wallet);
+        let support = allowed.and_then(|()| self.wallet.support(request.account, run.published, run.overlay));
         let support = support.map_err(|error| run.dialect.wallet_error(error))?;
         let chain_id = self.spec.chain_id();
         encode::capabilities(&mut run.out, request.asks_for(chain_id).then_some((chain_id, support)));
@@ -111,6 +117,7 @@ impl Backend {
     }
 }
 
-fn use_wallet(run: &Run<'_>) -> Result<(), WalletError> {
-    if run.may_use_wallet { Ok(()) } else { Err(WalletError::no_wallet_token()) }
+/// Returns the client of a run, as an approver sees it.
+pub(super) fn asker(run: &Run<'_>) -> Asker {
+    Asker { client: run.client.map(str::to_owned), page: run.page.map(str::to_owned) }
 }

@@ -304,7 +304,7 @@ fn text_of(value: &DynSolValue) -> String {
         DynSolValue::Bytes(bytes) => const_hex::encode_prefixed(bytes),
         DynSolValue::String(text) => format!("{text:?}"),
         DynSolValue::Array(values) | DynSolValue::FixedArray(values) => format!("[{}]", list(values)),
-        DynSolValue::Tuple(values) => format!("({})", list(values)),
+        DynSolValue::Tuple(values) | DynSolValue::CustomStruct { tuple: values, .. } => format!("({})", list(values)),
     }
 }
 

@@ -184,7 +184,7 @@ impl CallParam {
 
 /// A value that must be an object, because serde would also take an array of the values of its fields.
 #[derive(Debug)]
-struct FieldsOf<T>(T);
+pub(super) struct FieldsOf<T>(pub(super) T);
 
 impl<'de, T: Deserialize<'de>> Deserialize<'de> for FieldsOf<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
@@ -380,7 +380,8 @@ impl<'de> Deserialize<'de> for GasLimitParam {
 }
 
 /// Any JSON, which is discarded. Unlike [`IgnoredAny`], it does not count as an unknown field, which `/` rejects.
-struct AnyJson;
+#[derive(Debug)]
+pub(super) struct AnyJson;
 
 impl<'de> Deserialize<'de> for AnyJson {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {

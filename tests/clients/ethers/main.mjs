@@ -1,8 +1,9 @@
 // ethers v6 against a presim devnet. PRESIM_URL is the node's URL. Each claim prints one line; the first failure ends with exit code 1.
 import { isDeepStrictEqual } from 'node:util'
 import {
-  Contract, HDNodeWallet, JsonRpcProvider, MaxUint256, WebSocketProvider, ZeroAddress, concat, getAddress, getCreateAddress, hexlify,
-  isCallException, isError, keccak256, parseEther, parseUnits, randomBytes, toBeHex, toQuantity,
+  BrowserProvider, Contract, HDNodeWallet, JsonRpcProvider, MaxUint256, WebSocketProvider, ZeroAddress, concat, getAddress,
+  getCreateAddress, hexlify, isCallException, isError, keccak256, parseEther, parseUnits, randomBytes, toBeHex, toQuantity,
+  verifyMessage, verifyTypedData,
 } from 'ethers'
 
 const url = process.env.PRESIM_URL ?? 'http://127.0.0.1:8545'
@@ -294,6 +295,20 @@ async function batches(path, provider) {
   say('a delegation that is taken back is gone', await provider.getCode(batcher.address, 'pending'), '0x')
 }
 
+/** Uses the node as a page uses a browser's wallet, through a provider (EIP-1193). */
+async function browsing(path, provider) {
+  const page = new BrowserProvider({ request: ({ method, params = [] }) => provider.send(method, params) })
+  const signer = await page.getSigner(9)
+  claim(`${path}: getSigner`, signer.address, getAddress((await provider.send('eth_accounts', []))[9]))
+  const message = 'Sign in to example.com\nNonce: 7 ✓'
+  claim(`${path}: signMessage`, verifyMessage(message, await signer.signMessage(message)), signer.address)
+  const domain = { name: 'Post', version: '1', chainId: 31337, verifyingContract: ROUTER }
+  const types = { Person: [{ name: 'name', type: 'string' }, { name: 'wallets', type: 'address[]' }],
+    Mail: [{ name: 'to', type: 'Person[]' }, { name: 'amount', type: 'uint256' }, { name: 'delta', type: 'int64' }] }
+  const value = { to: [{ name: 'Bob', wallets: [ALPHA] }], amount: MaxUint256, delta: -5n }
+  claim(`${path}: signTypedData`, verifyTypedData(domain, types, value, await signer.signTypedData(domain, types, value)), signer.address)
+}
+
 async function watching() {
   const numbers = (provider) =>
     new Promise((resolve) => {
@@ -314,6 +329,8 @@ try {
   for (const part of [simulation, sending, bundle]) await part()
   await batches('/standard', provider)
   await batches('/', strict)
+  await browsing('/standard', provider)
+  await browsing('/', strict)
   await watching()
 } catch (error) {
   fail('every request is answered', error, 'an answer')

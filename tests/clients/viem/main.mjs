@@ -3,9 +3,10 @@ import { randomBytes } from 'node:crypto'
 import { isDeepStrictEqual } from 'node:util'
 import {
   BaseError, BundleTooLargeError, ContractFunctionRevertedError, DuplicateIdError, ExecutionRevertedError, RpcRequestError,
-  UnauthorizedProviderError, UnknownBundleIdError, UnsupportedChainIdError, UnsupportedNonOptionalCapabilityError, createPublicClient,
-  createWalletClient, decodeErrorResult, decodeFunctionResult, encodeFunctionData, getAddress, http, keccak256, numberToHex, parseAbi,
-  parseEther, parseEventLogs, toHex, webSocket, zeroAddress,
+  SwitchChainError, UnauthorizedProviderError, UnknownBundleIdError, UnsupportedChainIdError, UnsupportedNonOptionalCapabilityError,
+  createPublicClient, createWalletClient, custom, decodeErrorResult, decodeFunctionResult, encodeFunctionData, getAddress, http,
+  keccak256, numberToHex, parseAbi, parseEther, parseEventLogs, recoverMessageAddress, recoverTypedDataAddress, toHex, webSocket,
+  zeroAddress,
 } from 'viem'
 import { mnemonicToAccount } from 'viem/accounts'
 import { foundry, mainnet } from 'viem/chains'
@@ -472,6 +473,44 @@ async function batches() {
   await refusedBatches(await atomicBatches())
 }
 
+/** Uses the node as a page uses a browser's wallet, through a provider (EIP-1193): connect, sign, send, wait. */
+async function browsing() {
+  const { request } = http(url, { retryCount: 0 })({ chain: foundry })
+  const page = createWalletClient({ chain: foundry, transport: custom({ request }), pollingInterval: 100 })
+  const known = (accounts) => accounts.map((one) => getAddress(one))
+  const accounts = known(await page.request({ method: 'eth_accounts' }))
+  // The order of wagmi's injected connector.
+  const [permission] = await page.requestPermissions({ eth_accounts: {} })
+  claim('requestPermissions has the accounts in its first caveat', known(permission.caveats[0].value), accounts)
+  claim('requestAddresses', await page.requestAddresses(), accounts)
+  claim('getPermissions', await page.getPermissions(), [permission])
+  await page.switchChain({ id: foundry.id })
+  await isA('switchChain to another chain: 4902', page.switchChain({ id: mainnet.id }), SwitchChainError, 4902)
+
+  const from = accounts[8]
+  const message = 'Sign in to example.com\nNonce: 7 ✓'
+  claim('signMessage', await recoverMessageAddress({ message, signature: await page.signMessage({ account: from, message }) }), from)
+  const raw = { raw: toHex(randomBytes(32)) }
+  claim('signMessage of bytes', await recoverMessageAddress({ message: raw, signature: await page.signMessage({ account: from, message: raw }) }), from)
+  const typed = {
+    domain: { name: 'Post', version: '1', chainId: foundry.id, verifyingContract: ROUTER },
+    types: { Person: [{ name: 'name', type: 'string' }, { name: 'wallets', type: 'address[]' }],
+      Mail: [{ name: 'to', type: 'Person[]' }, { name: 'amount', type: 'uint256' }, { name: 'delta', type: 'int64' }, { name: 'data', type: 'bytes' }] },
+    primaryType: 'Mail',
+    message: { to: [{ name: 'Bob', wallets: [from, other] }], amount: 2n ** 255n, delta: -5n, data: '0x0102' },
+  }
+  claim('signTypedData', await recoverTypedDataAddress({ ...typed, signature: await page.signTypedData({ account: from, ...typed }) }), from)
+  await isA('signTypedData for another chain', page.signTypedData({ account: from, ...typed, domain: { ...typed.domain, chainId: 1 } }),
+    RpcRequestError, -32602)
+  await isA('signMessage of an account that is not the wallet\'s: 4100', page.signMessage({ account: nobody(), message }),
+    UnauthorizedProviderError, 4100)
+
+  const to = nobody()
+  const { id } = await page.sendCalls({ account: from, calls: [{ to, value: 1n }, { to, value: 2n }] })
+  const { status, receipts } = await page.waitForCallsStatus({ id })
+  claim('sendCalls and waitForCallsStatus', [status, receipts.length, await etherOf(to)], ['success', 2, 3n])
+}
+
 async function watching() {
   const [polled, pushed] = await Promise.all([
     watch(client, 3, { poll: true, pollingInterval: 100, emitMissed: true }),
@@ -484,7 +523,7 @@ async function watching() {
 }
 
 try {
-  for (const part of [reads, calls, simulations, gas, sending, batches, watching]) await part()
+  for (const part of [reads, calls, simulations, gas, sending, batches, browsing, watching]) await part()
 } catch (error) {
   fail('every request is answered', error, 'an answer')
 }

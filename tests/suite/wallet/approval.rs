@@ -18,19 +18,26 @@ use crate::{
 const ASK: [&str; 2] = ["--wallet-approval", "ask"];
 
 /// A node that asks for approval, and the chain whose directory its approver connects by.
-struct Asking {
+pub(super) struct Asking {
     chain: WalletChain,
-    node: TestNode,
+    pub(super) node: TestNode,
 }
 
 impl Asking {
-    fn start(flags: &[&[&str]]) -> Self {
+    pub(super) fn start(flags: &[&[&str]]) -> Self {
         let chain = WalletChain::new();
         let node = chain.lasting(&[&[&ASK[..]], flags].concat());
         Self { chain, node }
     }
 
-    fn dir(&self) -> &Path {
+    /// Starts the built-in devnet, with its tokens and its router.
+    pub(super) fn trading() -> Self {
+        let chain = WalletChain::new();
+        let node = TestNode::quiet_with(&[&ASK[..], &["--data-dir", text(chain.data.path())]].concat());
+        Self { chain, node }
+    }
+
+    pub(super) fn dir(&self) -> &Path {
         self.chain.data.path()
     }
 
@@ -43,7 +50,7 @@ impl Asking {
     }
 
     /// Runs `presim wallet`, which must succeed, and returns its output.
-    fn says(&self, args: &[&str]) -> String {
+    pub(super) fn says(&self, args: &[&str]) -> String {
         let (code, said) = self.wallet(args);
         assert_eq!(code, Some(0), "{args:?}: {said}");
         said
@@ -56,13 +63,13 @@ impl Asking {
         self.says(&["approve", id, &batch["digest"].as_str().unwrap()[..10]])
     }
 
-    fn list(&self) -> Vec<Value> {
+    pub(super) fn list(&self) -> Vec<Value> {
         let said: Value = serde_json::from_str(&self.says(&["list", "--json"])).unwrap();
         items(&said["batches"]).to_vec()
     }
 
     /// Waits until the list satisfies a condition and returns it.
-    async fn listed(&self, is: impl Fn(&[Value]) -> bool) -> Vec<Value> {
+    pub(super) async fn listed(&self, is: impl Fn(&[Value]) -> bool) -> Vec<Value> {
         let wait = async {
             loop {
                 let list = self.list();
@@ -76,7 +83,7 @@ impl Asking {
     }
 
     /// Sends a batch and returns once it waits for approval.
-    async fn ask(&self, params: Value) -> JoinHandle<Value> {
+    pub(super) async fn ask(&self, params: Value) -> JoinHandle<Value> {
         let id = params[0]["id"].clone();
         let asked = self.send(params);
         self.listed(|list| list.iter().any(|one| one["id"] == id)).await;
@@ -84,13 +91,17 @@ impl Asking {
     }
 
     fn send(&self, params: Value) -> JoinHandle<Value> {
-        let body = request(1, "wallet_sendCalls", params).to_string();
+        self.request("wallet_sendCalls", params)
+    }
+
+    pub(super) fn request(&self, method: &str, params: Value) -> JoinHandle<Value> {
+        let body = request(1, method, params).to_string();
         let post = self.node.client.post(self.node.url("/")).header("content-type", "application/json").body(body);
         tokio::spawn(async move { post.send().await.expect("it answers").json().await.expect("JSON") })
     }
 }
 
-async fn answer(asked: JoinHandle<Value>) -> Value {
+pub(super) async fn answer(asked: JoinHandle<Value>) -> Value {
     tokio::time::timeout(BOUND, asked).await.expect("it is answered").expect("no panic")
 }
 
@@ -98,7 +109,7 @@ fn witness(id: &str) -> Value {
     named(batch(account(1), false, &[call(WITNESS, 0, bytes!("01"))]), id)
 }
 
-fn check_rejected(answer: &Value, detail: &str) {
+pub(super) fn check_rejected(answer: &Value, detail: &str) {
     let error = &answer["error"];
     assert_eq!((&error["code"], &error["message"]), (&json!(4001), &json!("User rejected the request")), "{answer}");
     assert!(error["data"].as_str().unwrap().contains(detail), "{detail}: {answer}");

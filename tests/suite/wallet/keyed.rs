@@ -105,7 +105,22 @@ async fn a_token_of_the_wallet_sends_a_batch_and_sees_its_status() {
         tokio::time::timeout(crate::support::BOUND, changes.changed()).await.expect("it goes on").unwrap();
     };
     assert_eq!((&status["result"]["status"], items(&status["result"]["receipts"]).len()), (&json!(200), 1), "{status}");
-    // Another client cannot see the batch.
+    // Another client cannot see the batch, and gets no signature.
+    for (method, params) in [
+        ("eth_requestAccounts", json!([])),
+        ("wallet_requestPermissions", json!([{"eth_accounts": {}}])),
+        ("wallet_switchEthereumChain", json!([{"chainId": "0x7a69"}])),
+        ("personal_sign", json!(["hi", from])),
+    ] {
+        let (_, answer) = call_with(&node, Some(NODE_TOKEN), method, params.clone()).await;
+        assert_eq!(answer["error"]["code"], 4100, "{method}: {answer}");
+        let (_, answer) = call_with(&node, Some(WALLET_TOKEN), method, params).await;
+        assert!(answer.get("error").is_none(), "{method}: {answer}");
+    }
+    for (token, count) in [(NODE_TOKEN, 0), (WALLET_TOKEN, 1)] {
+        let (_, answer) = call_with(&node, Some(token), "wallet_getPermissions", json!([])).await;
+        assert_eq!(items(&answer["result"]).len(), count, "{answer}");
+    }
     let (_, answer) = call_with(&node, Some(NODE_TOKEN), "wallet_getCallsStatus", json!([id])).await;
     assert_eq!(answer["error"]["code"], 4100, "{answer}");
 }

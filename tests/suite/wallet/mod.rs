@@ -6,7 +6,9 @@ mod keyed;
 mod load;
 mod parallel;
 mod sequential;
+mod signatures;
 mod status;
+mod words;
 
 use std::io::Write;
 

@@ -1,0 +1,204 @@
+//! The parameters of the methods by which a page uses a browser's wallet: permissions (EIP-2255), chains (EIP-3326), and
+//! signatures (EIP-191, EIP-712).
+
+use std::fmt;
+
+use alloy_dyn_abi::eip712::Eip712Types;
+use alloy_primitives::{Address, Bytes, U256};
+use alloy_sol_types::Eip712Domain;
+use serde::{
+    Deserialize, Deserializer,
+    de::{Error, MapAccess, Visitor, value::MapAccessDeserializer},
+};
+
+use super::{
+    parse,
+    wallet::{AnyJson, FieldsOf},
+};
+use crate::{
+    rpc::{
+        dialect::Dialect,
+        error::RpcError,
+        hex::{Fixed, Quantity},
+    },
+    wallet::{MessageToSign, SignatureRequest, TypedMessage},
+};
+
+/// The parameter of `wallet_requestPermissions`.
+#[derive(Debug, Deserialize)]
+#[serde(expecting = "1 parameter: an object of permissions by name")]
+struct PermissionsParams([FieldsOf<PermissionsParam>; 1]);
+
+#[derive(Debug, Deserialize)]
+struct PermissionsParam {
+    #[serde(rename = "eth_accounts")]
+    _eth_accounts: CaveatsParam,
+}
+
+/// The parameter of `wallet_switchEthereumChain`.
+#[derive(Debug, Deserialize)]
+#[serde(expecting = "1 parameter: an object with the chainId")]
+struct SwitchParams([FieldsOf<SwitchParam>; 1]);
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct SwitchParam {
+    chain_id: Quantity<U256>,
+}
+
+/// The parameters of `personal_sign`. Some clients send a password after them, which presim does not need.
+#[derive(Debug, Deserialize)]
+#[serde(expecting = "2 parameters: the message, the account")]
+struct PersonalParams(
+    String,
+    String,
+    #[serde(default)]
+    #[expect(dead_code, reason = "presim signs without passwords")]
+    Option<AnyJson>,
+);
+
+/// The parameters of `eth_signTypedData_v4`.
+#[derive(Debug, Deserialize)]
+#[serde(expecting = "2 parameters: the account, the typed data")]
+struct TypedDataParams(Fixed<20>, TypedDataParam);
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct TypedDataFields {
+    types: Eip712Types,
+    primary_type: String,
+    domain: Eip712Domain,
+    message: serde_json::Value,
+}
+
+/// Typed data: an object, or its JSON as a string.
+#[derive(Debug)]
+struct TypedDataParam(TypedDataFields);
+
+/// The caveats of a permission: any object. presim's own caveat is in the answer.
+#[derive(Debug)]
+struct CaveatsParam;
+
+/// Checks that a request for permissions asks for `eth_accounts` (EIP-2255).
+///
+/// # Errors
+///
+/// Returns -32602 if it does not, or, on `/`, if it asks for another permission.
+pub fn parse_permissions(params: &str, dialect: &Dialect) -> Result<(), RpcError> {
+    parse::<PermissionsParams>(params, dialect).map(drop)
+}
+
+/// Parses the id of the chain to which a page switches (EIP-3326).
+///
+/// # Errors
+///
+/// Returns -32602 with the name of the wrong field.
+pub fn parse_switch(params: &str, dialect: &Dialect) -> Result<U256, RpcError> {
+    let SwitchParams([FieldsOf(SwitchParam { chain_id })]) = parse(params, dialect)?;
+    Ok(chain_id.0)
+}
+
+/// Parses the parameters of `personal_sign`: the message and the account, or the account and the message if only the
+/// first has an address's form, as wallets do.
+///
+/// # Errors
+///
+/// Returns -32602 if there is no account, or if hex data of the message is malformed.
+pub fn parse_personal(params: &str, dialect: &Dialect) -> Result<SignatureRequest, RpcError> {
+    let PersonalParams(first, second, _) = parse(params, dialect)?;
+    let (account, place, message, message_place) = match (address(&first), address(&second)) {
+        (_, Some(account)) => (account, "params[1]", first, "params[0]"),
+        (Some(account), None) => (account, "params[0]", second, "params[1]"),
+        (None, None) => {
+            let shown: String = second.chars().take(80).collect();
+            return Err(RpcError::params(format!("params[1]: {shown:?}: expected an account: 0x and 40 hex digits")));
+        }
+    };
+    let message = MessageToSign::Personal(message_bytes(message, message_place)?);
+    Ok(SignatureRequest { account, place, message })
+}
+
+/// Parses the parameters of `eth_signTypedData_v4`.
+///
+/// # Errors
+///
+/// Returns -32602 with the name of the wrong field if the types, the domain or the message do not fit each other.
+pub fn parse_typed_data(params: &str, dialect: &Dialect) -> Result<SignatureRequest, RpcError> {
+    let TypedDataParams(account, TypedDataParam(data)) = parse(params, dialect)?;
+    let TypedDataFields { types, primary_type, domain, message } = data;
+    let message = TypedMessage::new(types, domain, primary_type, message);
+    let message = message.map_err(|problem| RpcError::params(format!("params[1].{problem}")))?;
+    Ok(SignatureRequest {
+        account: account.into(),
+        place: "params[0]",
+        message: MessageToSign::Typed(Box::new(message)),
+    })
+}
+
+fn address(text: &str) -> Option<Address> {
+    let digits = text.strip_prefix("0x").filter(|digits| digits.len() == 40)?;
+    const_hex::decode(digits).ok().map(|bytes| Address::from_slice(&bytes))
+}
+
+/// Returns the bytes of a message: those of its hex digits if it is `0x` and hex digits, else those of its text.
+fn message_bytes(text: String, place: &str) -> Result<Bytes, RpcError> {
+    let digits = text.strip_prefix("0x").filter(|digits| digits.bytes().all(|byte| byte.is_ascii_hexdigit()));
+    match digits.map(const_hex::decode) {
+        None => Ok(text.into_bytes().into()),
+        Some(Ok(bytes)) => Ok(bytes.into()),
+        Some(Err(_)) => Err(RpcError::params(format!(
+            "{place}: 0x and an odd count of hex digits: expected text, or hex data in whole bytes"
+        ))),
+    }
+}
+
+impl<'de> Deserialize<'de> for TypedDataParam {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct TypedDataVisitor;
+
+        impl<'de> Visitor<'de> for TypedDataVisitor {
+            type Value = TypedDataParam;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(
+                    "typed data: an object with types, primaryType, domain and message, or its JSON as a string",
+                )
+            }
+
+            fn visit_str<E: Error>(self, text: &str) -> Result<TypedDataParam, E> {
+                let mut deserializer = serde_json::Deserializer::from_str(text);
+                let parsed = serde_path_to_error::deserialize::<_, FieldsOf<TypedDataFields>>(&mut deserializer)
+                    .map_err(|error| E::custom(format_args!("{}: {}", error.path(), error.inner())))?;
+                deserializer.end().map_err(E::custom)?;
+                Ok(TypedDataParam(parsed.0))
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<TypedDataParam, A::Error> {
+                TypedDataFields::deserialize(MapAccessDeserializer::new(map)).map(TypedDataParam)
+            }
+        }
+
+        deserializer.deserialize_any(TypedDataVisitor)
+    }
+}
+
+impl<'de> Deserialize<'de> for CaveatsParam {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct CaveatsVisitor;
+
+        impl<'de> Visitor<'de> for CaveatsVisitor {
+            type Value = CaveatsParam;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object of caveats by name")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<CaveatsParam, A::Error> {
+                while map.next_entry::<AnyJson, AnyJson>()?.is_some() {}
+                Ok(CaveatsParam)
+            }
+        }
+
+        deserializer.deserialize_map(CaveatsVisitor)
+    }
+}

@@ -1,0 +1,224 @@
+//! The questions to an approver: requests in words, with what the simulation says of them.
+
+use std::collections::BTreeMap;
+
+use alloy_primitives::{Address, Bytes};
+use revm::bytecode::Bytecode;
+
+use super::{
+    Asked, AskedAct, AskedBatch, AskedCall, AskedMessage, AskedTypedData, Asker, BatchId, CallWords, MessageToSign,
+    PreparedBatch, ReadCall, SignatureRequest, SimulatedCall, Wallet, WalletError, WordReader, pending,
+};
+use crate::{
+    engine::{AccountOverride, Call, CallFees, Engine, Outputs, SimBlock, SimCall, Simulation, TokenInfo},
+    meter::{Meter, Stopped},
+    state::{Lookup, Overlay, Published, Selector, Snapshot},
+};
+
+/// Number of tokens that are asked for their symbols in one question. Each may use some gas.
+const MOST_TOKENS: usize = 64;
+/// Seconds that an approver should know about: a contract that is younger is new to everybody.
+const A_DAY: u64 = 86_400;
+
+impl Wallet {
+    /// Returns a batch as it is shown to an approver: its calls in words, and the assets that move in a simulation of its
+    /// transactions.
+    ///
+    /// # Errors
+    /// Returns [`WalletError::Deadline`] if `meter` stops the simulation, and [`WalletError::Refused`] if there is no
+    /// `pending`.
+    pub fn question(
+        &self,
+        prepared: &PreparedBatch,
+        asker: Asker,
+        published: &Published,
+        overlay: &mut Overlay,
+        meter: Meter,
+    ) -> Result<Asked, WalletError> {
+        let PreparedBatch { batch, claim, account, plan } = prepared;
+        let mut reader = QuestionReader::new(self, published, overlay, meter)?;
+        let outcome = |index: usize| match plan.simulation.get(index) {
+            Some(SimulatedCall { error: Some(error), .. }) => format!("fails: {error}"),
+            Some(SimulatedCall { gas_used, error: None }) => format!("succeeds, {gas_used} gas"),
+            None => match &plan.failure {
+                Some(reason) => format!("fails with the whole batch: {reason}"),
+                None => "succeeds with the whole batch".to_owned(),
+            },
+        };
+        let calls = batch.calls.iter().enumerate().map(|(index, call)| AskedCall {
+            to: call.to,
+            value: call.value,
+            data: call.data.clone(),
+            gas_limit: call.gas_limit,
+            outcome: outcome(index),
+            words: call.to.map_or_else(Vec::new, |to| {
+                reader.call(ReadCall { account: *account, to, value: call.value, data: &call.data })
+            }),
+        });
+        let calls = calls.collect();
+        let transactions: Vec<Call> = plan
+            .transactions
+            .iter()
+            // Without fees, which are shown apart and must not fail the simulation.
+            .map(|planned| Call { gas: Some(planned.gas), fees: CallFees::default(), ..planned.call.clone() })
+            .collect();
+        let act = AskedAct::Batch(AskedBatch {
+            atomic: plan.atomic,
+            upgrade: plan.upgrade,
+            transactions: transactions.len(),
+            most_fees: plan.most_fees(),
+            calls,
+            assets: reader.assets(*account, plan.upgrade, transactions)?,
+        });
+        Ok(Asked { id: claim.id().clone(), from: *account, chain_id: self.spec.chain_id(), asker, act })
+    }
+
+    /// Returns a message as it is shown to an approver.
+    ///
+    /// # Errors
+    /// Returns [`WalletError::Deadline`] if `meter` stops the run, and [`WalletError::Refused`] if there is no `pending`.
+    pub fn signature_question(
+        &self,
+        request: &SignatureRequest,
+        asker: Asker,
+        published: &Published,
+        overlay: &mut Overlay,
+        meter: Meter,
+    ) -> Result<Asked, WalletError> {
+        let hash = request.message.hash();
+        let act = match &request.message {
+            MessageToSign::Personal(message) => AskedAct::Message(AskedMessage { message: message.clone(), hash }),
+            MessageToSign::Typed(message) => {
+                let mut reader = QuestionReader::new(self, published, overlay, meter)?;
+                let words = reader.words(|words| words.message(message));
+                reader.check_time()?;
+                AskedAct::TypedData(AskedTypedData {
+                    domain: message.domain_fields(),
+                    primary_type: message.primary_type.clone(),
+                    fields: message.fields(),
+                    words,
+                    hash,
+                })
+            }
+        };
+        Ok(Asked { id: BatchId::random(), from: request.account, chain_id: self.spec.chain_id(), asker, act })
+    }
+}
+
+/// The state in which a question is put in words.
+struct QuestionReader<'a> {
+    wallet: &'a Wallet,
+    published: &'a Published,
+    snapshot: std::sync::Arc<Snapshot>,
+    overlay: &'a mut Overlay,
+    tokens: BTreeMap<Address, TokenInfo>,
+}
+
+impl<'a> QuestionReader<'a> {
+    fn new(
+        wallet: &'a Wallet,
+        published: &'a Published,
+        overlay: &'a mut Overlay,
+        meter: Meter,
+    ) -> Result<Self, WalletError> {
+        let snapshot = pending(published)?;
+        overlay.reset(snapshot.world.clone(), snapshot.hashes.clone(), meter);
+        Ok(Self { wallet, published, snapshot, overlay, tokens: BTreeMap::new() })
+    }
+
+    /// Returns the words for a call, with a warning of young contracts.
+    fn call(&mut self, call: ReadCall<'_>) -> Vec<String> {
+        let mut lines = self.words(|words| words.call(call));
+        lines.extend(self.age(call.to).map(|age| format!("calls a contract that is {age}")));
+        lines
+    }
+
+    /// Reads words, and adds a warning of young contracts among those that may spend.
+    fn words(&mut self, read: impl FnOnce(&mut WordReader<'_>) -> CallWords) -> Vec<String> {
+        let CallWords { mut lines, spenders } = self.read(read);
+        for spender in spenders {
+            lines.extend(self.age(spender).map(|age| format!("{spender} is a contract that is {age}")));
+        }
+        lines
+    }
+
+    fn read<T>(&mut self, read: impl FnOnce(&mut WordReader<'_>) -> T) -> T {
+        let Self { wallet, snapshot, overlay, tokens, .. } = self;
+        let mut info = |token: Address| {
+            if let Some(known) = tokens.get(&token) {
+                return known.clone();
+            }
+            if tokens.len() >= MOST_TOKENS {
+                return TokenInfo::default();
+            }
+            let mut engine = Engine { spec: &wallet.spec, rules: &wallet.rules, codes: &wallet.codes, overlay };
+            let info = engine.token_info(snapshot.header(), token);
+            tokens.insert(token, info.clone());
+            info
+        };
+        read(&mut WordReader::new(&mut info))
+    }
+
+    /// Returns how young a contract is, if it is known to be younger than a day: its code is absent from a retained
+    /// state after which all blocks are of the last day.
+    fn age(&self, address: Address) -> Option<String> {
+        let has_code = |snapshot: &Snapshot| match snapshot.world.look_up(&address) {
+            Lookup::Known(info) => Some(info.is_some_and(|info| !info.is_empty_code_hash())),
+            Lookup::Unknown => None,
+        };
+        if has_code(&self.snapshot) != Some(true) {
+            return None;
+        }
+        let now = self.snapshot.header().timestamp;
+        // The last block that is older than a day, because all blocks after it are younger, or else the oldest.
+        let blocks = || self.published.blocks(self.published.oldest_state(), self.published.head().number());
+        let older = blocks().take_while(|block| block.header.timestamp.saturating_add(A_DAY) < now).last();
+        let number = older.or_else(|| blocks().next())?.header.number;
+        let then = self.published.select(Selector::Number(number)).ok()?;
+        (has_code(&then) == Some(false)).then(|| format!("younger than a day: it was not there at block {number}"))
+    }
+
+    /// Runs the transactions of a batch, and returns the account's changes of assets in words.
+    fn assets(
+        &mut self,
+        account: Address,
+        upgrade: Option<Address>,
+        calls: Vec<Call>,
+    ) -> Result<Vec<String>, WalletError> {
+        let Self { wallet, snapshot, overlay, .. } = self;
+        // Simulates the effect of the authorization, which is not signed yet.
+        let delegated = upgrade.map(|executor| {
+            let code: Bytes = Bytecode::new_eip7702(executor).original_bytes();
+            (account, AccountOverride { code: Some(code), ..AccountOverride::default() })
+        });
+        let simulation = Simulation {
+            blocks: vec![SimBlock {
+                state: delegated.into_iter().collect(),
+                calls: calls.into_iter().map(SimCall::from).collect(),
+                ..SimBlock::default()
+            }],
+            outputs: Outputs::STATUS | Outputs::ASSETS,
+            ..Simulation::default()
+        };
+        let meter = std::mem::take(&mut overlay.meter);
+        overlay.reset(snapshot.world.clone(), snapshot.hashes.clone(), meter);
+        let mut engine = Engine { spec: &wallet.spec, rules: &wallet.rules, codes: &wallet.codes, overlay };
+        let simulated = engine.simulate(snapshot, &simulation);
+        self.check_time()?;
+        let simulated = match simulated {
+            Ok(simulated) => simulated,
+            Err(error) => return Ok(vec![format!("not known: {error}")]),
+        };
+        self.tokens.extend(simulated.tokens);
+        let changes = simulated.blocks.into_iter().filter_map(|block| block.assets).flatten();
+        let own = changes.filter(|(of, _)| *of == account).flat_map(|(_, assets)| assets);
+        Ok(own.map(|(asset, change)| self.read(|words| words.change(asset, &change))).collect())
+    }
+
+    fn check_time(&self) -> Result<(), WalletError> {
+        match self.overlay.meter.stopped() {
+            Some(Stopped::Deadline) => Err(WalletError::Deadline),
+            _ => Ok(()),
+        }
+    }
+}

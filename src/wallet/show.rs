@@ -1,0 +1,212 @@
+//! Requests that wait for approval as text for a terminal. Texts of clients and contracts are escaped and cut, so that
+//! no terminal obeys them and none looks like a line of presim's.
+
+use alloy_primitives::Bytes;
+
+use super::{
+    AskedAct, AskedBatch, AskedMessage, AskedTypedData, ShownField,
+    error::cut_to,
+    socket::{Listed, WaitingList},
+    words::ether,
+};
+
+/// Number of bytes of a call's data that a list shows.
+const SHOWN_DATA: usize = 36;
+/// Number of characters of an id that a list shows: 32 bytes in hex fit.
+const SHOWN_ID: usize = 72;
+/// Number of those characters that are the end of a longer id.
+const SHOWN_END: usize = 16;
+/// Number of lines of a message, and of fields of typed data, that a list shows.
+const SHOWN_LINES: usize = 100;
+/// Number of characters of such a line or field that a list shows.
+const SHOWN_WIDTH: usize = 256;
+
+/// Returns the text of a list.
+pub(super) fn table(list: &WaitingList) -> String {
+    let count = list.batches.len() + list.more;
+    let are_batches = list.batches.iter().all(|one| matches!(one.act, AskedAct::Batch(_)));
+    let mut text = match (count, are_batches) {
+        (0, _) => return "no batch waits for approval\n".to_owned(),
+        (1, true) => "1 batch waits for approval\n".to_owned(),
+        (_, true) => format!("{count} batches wait for approval\n"),
+        (1, false) => "1 message waits for approval\n".to_owned(),
+        (_, false) => format!("{count} batches and messages wait for approval\n"),
+    };
+    for one in &list.batches {
+        text.push_str(&entry(one));
+    }
+    if list.more > 0 {
+        text.push_str(&format!("\nand {} more, which are shown when these are decided\n", list.more));
+    }
+    text
+}
+
+/// Returns the text of one request.
+pub(super) fn entry(listed: &Listed) -> String {
+    let mut text = format!(
+        "\n{}\n  digest   {}\n  account  {} on chain {}\n",
+        shortened(&listed.id),
+        listed.digest,
+        listed.from,
+        listed.chain_id,
+    );
+    if let Some(client) = &listed.asker.client {
+        text.push_str(&format!("  client   {}\n", plain(&cut_to(client, SHOWN_ID))));
+    }
+    if let Some(page) = &listed.asker.page {
+        text.push_str(&format!("  page     {}\n", plain(&cut_to(page, SHOWN_ID))));
+    }
+    let (waited, left) = (listed.waited_ms / 1000, listed.left_ms.div_ceil(1000));
+    text.push_str(&format!("  waiting  {waited} s; rejected in {left} s\n"));
+    match &listed.act {
+        AskedAct::Batch(batch) => add_batch(&mut text, batch),
+        AskedAct::Message(message) => add_message(&mut text, message),
+        AskedAct::TypedData(data) => add_typed_data(&mut text, data),
+    }
+    text
+}
+
+fn add_batch(text: &mut String, batch: &AskedBatch) {
+    let mode = if batch.atomic { "atomic: all calls or none" } else { "one after another: some may fail" };
+    text.push_str(&format!("  mode     {mode}\n"));
+    if let Some(code) = batch.upgrade {
+        text.push_str(&format!("  upgrade  the account is to be delegated to the code of {code} (EIP-7702)\n"));
+    }
+    let plural = if batch.transactions == 1 { "" } else { "s" };
+    text.push_str(&format!(
+        "  signs    {} transaction{plural}, for at most {} ether of gas fees\n",
+        batch.transactions,
+        ether(batch.most_fees)
+    ));
+    let rows: Vec<[String; 6]> =
+        std::iter::once(["#", "TO", "ETHER", "DATA", "GAS LIMIT", "SIMULATION"].map(str::to_owned))
+            .chain(batch.calls.iter().enumerate().map(|(index, call)| {
+                let to = call.to.map_or_else(|| "(creates a contract)".to_owned(), |to| to.to_string());
+                let gas_limit = call.gas_limit.map_or_else(|| "-".to_owned(), |gas| gas.to_string());
+                [(index + 1).to_string(), to, ether(call.value), data(&call.data), gas_limit, escaped(&call.outcome)]
+            }))
+            .collect();
+    let mut widths = [0; 6];
+    for row in &rows {
+        for (width, cell) in widths.iter_mut().zip(row) {
+            *width = (*width).max(cell.chars().count());
+        }
+    }
+    // The first row is the heading, which has no words.
+    let words = std::iter::once([].as_slice()).chain(batch.calls.iter().map(|call| call.words.as_slice()));
+    for (row, words) in rows.iter().zip(words) {
+        let cells = row.iter().zip(widths).map(|(cell, width)| format!("{cell:width$}"));
+        let line = cells.collect::<Vec<_>>().join("  ");
+        text.push_str(&format!("  {}\n", line.trim_end()));
+        for line in words {
+            text.push_str(&format!("  {:width$}  = {}\n", "", printable(line), width = widths[0]));
+        }
+    }
+    add_lines(text, "assets", batch.assets.iter().map(|line| printable(line)));
+}
+
+fn add_message(text: &mut String, AskedMessage { message, hash }: &AskedMessage) {
+    text.push_str(&format!("  signs    a message of {} bytes, as {hash} (EIP-191)\n", message.len()));
+    let Ok(readable) = std::str::from_utf8(message) else {
+        text.push_str(&format!("  message  {}: no text\n", data(message)));
+        return;
+    };
+    let count = readable.split('\n').count();
+    let lines = readable.split('\n').take(SHOWN_LINES).map(|line| format!("| {}", escaped(&cut_to(line, SHOWN_WIDTH))));
+    add_lines(text, "message", lines);
+    add_rest(text, count, "lines");
+}
+
+fn add_typed_data(text: &mut String, data: &AskedTypedData) {
+    let name = plain(&cut_to(&data.primary_type, SHOWN_ID));
+    text.push_str(&format!("  signs    typed data, {name}, as {} (EIP-712)\n", data.hash));
+    if !data.domain.iter().any(|field| field.name == "chainId") {
+        text.push_str("           The domain names no chain: the signature may be valid on others.\n");
+    }
+    add_fields(text, "domain", &data.domain);
+    add_fields(text, "fields", &data.fields);
+    add_lines(text, "means", data.words.iter().map(|line| printable(line)));
+}
+
+fn add_fields(text: &mut String, title: &str, fields: &[ShownField]) {
+    let shown = &fields[..fields.len().min(SHOWN_LINES)];
+    let names: Vec<String> = shown.iter().map(|field| printable(&cut_to(&field.name, SHOWN_WIDTH))).collect();
+    let width = names.iter().map(String::len).max().unwrap_or_default();
+    let lines = names
+        .iter()
+        .zip(shown)
+        .map(|(name, field)| format!("{name:width$}  {}", printable(&cut_to(&field.value, SHOWN_WIDTH))));
+    add_lines(text, title, lines);
+    add_rest(text, fields.len(), "fields");
+}
+
+/// Adds lines, with a title before the first.
+fn add_lines(text: &mut String, title: &str, lines: impl Iterator<Item = String>) {
+    for (index, line) in lines.enumerate() {
+        text.push_str(&format!("  {:8} {line}\n", if index == 0 { title } else { "" }));
+    }
+}
+
+/// Adds the number of lines that are not shown.
+fn add_rest(text: &mut String, count: usize, what: &str) {
+    if count > SHOWN_LINES {
+        let more = count - SHOWN_LINES;
+        text.push_str(&format!("           and {more} {what} more: `presim wallet list --json` has all of them\n"));
+    }
+}
+
+/// Formats the first bytes of call data, and its length.
+fn data(bytes: &Bytes) -> String {
+    match bytes.get(..SHOWN_DATA) {
+        Some(first) if bytes.len() > SHOWN_DATA => {
+            format!("{}… ({} bytes)", const_hex::encode_prefixed(first), bytes.len())
+        }
+        _ => format!("{bytes} ({} bytes)", bytes.len()),
+    }
+}
+
+/// Returns an id as it is shown: a long one without its middle.
+pub(super) fn shortened(id: &str) -> String {
+    let count = id.chars().count();
+    if count <= SHOWN_ID {
+        return plain(id);
+    }
+    let part = |from: usize, count: usize| plain(&id.chars().skip(from).take(count).collect::<String>());
+    format!("{}…{} ({count} characters)", part(0, SHOWN_ID - SHOWN_END), part(count - SHOWN_END, SHOWN_END))
+}
+
+/// Quotes and escapes untrusted text if needed, so that no two texts look the same and no terminal obeys one.
+pub(super) fn plain(text: &str) -> String {
+    let is_plain = |letter: char| letter.is_ascii_graphic() && !matches!(letter, '"' | '\\');
+    if !text.is_empty() && text.chars().all(is_plain) {
+        return text.to_owned();
+    }
+    format!("\"{}\"", text.escape_default())
+}
+
+/// Escapes a contract's or a client's text within other text, so that no terminal obeys it.
+fn escaped(text: &str) -> String {
+    let escape = |letter: char| match letter {
+        '"' | '\'' => letter.to_string(),
+        _ => letter.escape_default().to_string(),
+    };
+    text.chars().map(escape).collect()
+}
+
+/// Escapes what is not printable ASCII in a text of the node, whose parts by others are escaped already.
+pub(super) fn printable(text: &str) -> String {
+    let escape = |letter: char| match letter {
+        ' '..='~' => letter.to_string(),
+        _ => letter.escape_default().to_string(),
+    };
+    text.chars().map(escape).collect()
+}
+
+/// Escapes U+007F to U+009F, which JSON allows unescaped: ids are untrusted text, and terminals obey some of these.
+pub(super) fn without_controls(json: &str) -> String {
+    let escaped = json.chars().map(|letter| match letter {
+        '\u{7f}'..='\u{9f}' => format!("\\u{:04x}", u32::from(letter)),
+        other => other.to_string(),
+    });
+    escaped.collect()
+}

@@ -1,0 +1,251 @@
+//! Structured data to sign (EIP-712): checked, hashed, and shown field by field.
+
+use std::collections::BTreeMap;
+
+use alloy_dyn_abi::{
+    DynSolValue,
+    eip712::{Eip712Types, PropertyDef, Resolver, TypedData},
+};
+use alloy_primitives::{B256, U256};
+use alloy_sol_types::Eip712Domain;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::error::{cut, cut_to};
+
+/// Maximum numbers of types, of fields of all types, and of dimensions of an array. Real messages have fewer, and the
+/// work to hash a message is bounded by their product with the message's values.
+const MOST_TYPES: usize = 32;
+const MOST_FIELDS: usize = 256;
+const MOST_DIMENSIONS: usize = 4;
+/// Maximum number of values in a message, and of fields in its primary type with all types in it written out.
+const MOST_VALUES: usize = 4096;
+/// Maximum nesting of types.
+const DEEPEST: usize = 32;
+/// Maximum length of a name in bytes.
+const LONGEST_NAME: usize = 128;
+
+/// A message of EIP-712 that can be signed: its types are closed and finite, and its domain and its values fit them.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TypedMessage {
+    /// The domain, with the fields that `EIP712Domain` lists and no others.
+    pub domain: Eip712Domain,
+    /// Name of the message's type.
+    pub primary_type: String,
+    /// The definition of the message's type with all types in it (`encodeType`). It is a part of what is signed.
+    pub encoded_type: String,
+    /// The message. `None` if the domain alone is signed.
+    pub value: Option<DynSolValue>,
+    /// Length of the message in bytes, as JSON.
+    pub length: usize,
+    /// The hash that is signed.
+    pub hash: B256,
+}
+
+/// A field of a message, as it is shown to an approver.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ShownField {
+    /// The field's name after the names of the fields around it, such as `order.items[0].token`.
+    pub name: String,
+    /// The value. Texts are quoted and escaped.
+    pub value: String,
+}
+
+impl TypedMessage {
+    /// Checks the parts of a request for a signature, and hashes the message.
+    ///
+    /// # Errors
+    /// Returns a text that names the field, its problem, and what was expected.
+    pub fn new(types: Eip712Types, domain: Eip712Domain, primary_type: String, message: Value) -> Result<Self, String> {
+        check_types(&types, &primary_type)?;
+        let domain = listed_domain(&types, domain)?;
+        let values = count(&message);
+        if values > MOST_VALUES {
+            return Err(format!("message: {values} values: expected at most {MOST_VALUES}"));
+        }
+        let length = message.to_string().len();
+        let data = TypedData { domain, resolver: Resolver::from(&types), primary_type, message };
+        let wrong = |error: alloy_dyn_abi::Error| format!("message: {}", cut_to(&error.to_string(), 300));
+        let is_domain = data.primary_type == Eip712Domain::NAME;
+        let value = if is_domain { None } else { Some(data.coerce().map_err(wrong)?) };
+        let encoded_type = data.encode_type().map_err(wrong)?;
+        let hash = data.eip712_signing_hash().map_err(wrong)?;
+        Ok(Self { domain: data.domain, primary_type: data.primary_type, encoded_type, value, length, hash })
+    }
+
+    /// Returns the fields of the domain.
+    pub fn domain_fields(&self) -> Vec<ShownField> {
+        let Eip712Domain { name, version, chain_id, verifying_contract, salt } = &self.domain;
+        [
+            ("name", name.as_deref().map(quoted)),
+            ("version", version.as_deref().map(quoted)),
+            ("chainId", chain_id.map(|id| id.to_string())),
+            ("verifyingContract", verifying_contract.map(|address| address.to_string())),
+            ("salt", salt.map(|salt| salt.to_string())),
+        ]
+        .into_iter()
+        .filter_map(|(name, value)| Some(ShownField { name: name.to_owned(), value: value? }))
+        .collect()
+    }
+
+    /// Returns the fields of the message, those of structs and arrays in it one by one.
+    pub fn fields(&self) -> Vec<ShownField> {
+        let mut fields = Vec::new();
+        if let Some(value) = &self.value {
+            flatten(String::new(), value, &mut fields);
+        }
+        fields
+    }
+
+    /// Returns the value of a field of the message itself.
+    pub fn field(&self, name: &str) -> Option<&DynSolValue> {
+        let Some(DynSolValue::CustomStruct { prop_names, tuple, .. }) = &self.value else { return None };
+        prop_names.iter().zip(tuple).find_map(|(known, value)| (known == name).then_some(value))
+    }
+}
+
+/// Checks that the types are few, well named and not recursive, that each field's type is there, and that a value of
+/// the primary type is of bounded size.
+fn check_types(types: &Eip712Types, primary_type: &str) -> Result<(), String> {
+    let fields: usize = types.values().map(Vec::len).sum();
+    if types.len() > MOST_TYPES || fields > MOST_FIELDS {
+        let count = types.len();
+        return Err(format!(
+            "types: {count} types with {fields} fields: expected at most {MOST_TYPES} and {MOST_FIELDS}"
+        ));
+    }
+    for (of, props) in types.iter() {
+        check_name("types", of)?;
+        let place = format!("types.{of}");
+        for prop in props {
+            check_name(&place, prop.name())?;
+            let dimensions = prop.type_name().matches('[').count();
+            if prop.type_name().len() > LONGEST_NAME || dimensions > MOST_DIMENSIONS {
+                let name = cut(prop.type_name());
+                return Err(format!(
+                    "{place}: type {name:?}: expected at most {LONGEST_NAME} bytes and {MOST_DIMENSIONS} dimensions"
+                ));
+            }
+        }
+    }
+    if !types.contains_key(primary_type) {
+        return Err(format!("primaryType: {:?}: expected one of types", cut(primary_type)));
+    }
+    let mut sizes = BTreeMap::new();
+    let size = expanded(types, primary_type, 0, &mut sizes)?;
+    if size > MOST_VALUES {
+        return Err(format!(
+            "types: {primary_type} has more than {MOST_VALUES} fields with the types in it written out"
+        ));
+    }
+    Ok(())
+}
+
+fn check_name(place: &str, name: &str) -> Result<(), String> {
+    let is_letter = |letter: char| letter.is_ascii_alphabetic() || letter == '_' || letter == '$';
+    let is_name = name.starts_with(is_letter)
+        && name.chars().all(|letter| is_letter(letter) || letter.is_ascii_digit())
+        && name.len() <= LONGEST_NAME;
+    if is_name {
+        return Ok(());
+    }
+    Err(format!(
+        "{place}: name {:?}: expected at most {LONGEST_NAME} letters, digits, _ and $, not a digit first",
+        cut(name)
+    ))
+}
+
+/// Returns the number of fields of a type with the types in it written out. `sizes` holds those of the types so far.
+fn expanded<'a>(
+    types: &'a Eip712Types,
+    name: &'a str,
+    depth: usize,
+    sizes: &mut BTreeMap<&'a str, usize>,
+) -> Result<usize, String> {
+    if let Some(size) = sizes.get(name) {
+        return Ok(*size);
+    }
+    // A type in itself is as deep as any bound.
+    if depth > DEEPEST {
+        return Err(format!("types: {name:?} is nested deeper than {DEEPEST} types, or in itself"));
+    }
+    // A type that is not among them is one of Solidity, or is reported when the message is read.
+    let Some(props) = types.get(name) else { return Ok(1) };
+    let mut size = 1_usize;
+    for prop in props {
+        size = size.saturating_add(expanded(types, prop.root_type_name(), depth + 1, sizes)?);
+    }
+    sizes.insert(name, size);
+    Ok(size)
+}
+
+/// Returns the domain with the fields that `EIP712Domain` lists, because only those are signed.
+fn listed_domain(types: &Eip712Types, domain: Eip712Domain) -> Result<Eip712Domain, String> {
+    let Some(listed) = types.get(Eip712Domain::NAME) else {
+        return Err("types.EIP712Domain: missing: expected a list of the domain's fields".to_owned());
+    };
+    let has = |name: &str| listed.iter().any(|prop| prop.name() == name);
+    let domain = Eip712Domain {
+        name: domain.name.filter(|_| has("name")),
+        version: domain.version.filter(|_| has("version")),
+        chain_id: domain.chain_id.filter(|_| has("chainId")),
+        verifying_contract: domain.verifying_contract.filter(|_| has("verifyingContract")),
+        salt: domain.salt.filter(|_| has("salt")),
+    };
+    let fields = |props: &[PropertyDef]| {
+        let fields: Vec<_> = props.iter().map(|prop| format!("{} {}", prop.type_name(), prop.name())).collect();
+        format!("{}({})", Eip712Domain::NAME, fields.join(","))
+    };
+    let (listed, expected) = (fields(listed), domain.encode_type());
+    if listed != expected {
+        return Err(format!(
+            "types.EIP712Domain: {}: expected {expected}, the fields that the domain has, in the order of EIP-712",
+            cut_to(&listed, 300)
+        ));
+    }
+    Ok(domain)
+}
+
+/// Returns the number of values in a JSON value.
+fn count(value: &Value) -> usize {
+    match value {
+        Value::Array(values) => 1 + values.iter().map(count).sum::<usize>(),
+        Value::Object(fields) => 1 + fields.values().map(count).sum::<usize>(),
+        _ => 1,
+    }
+}
+
+fn flatten(name: String, value: &DynSolValue, out: &mut Vec<ShownField>) {
+    let shown = match value {
+        DynSolValue::CustomStruct { prop_names, tuple, .. } if !tuple.is_empty() => {
+            for (of, value) in prop_names.iter().zip(tuple) {
+                let name = if name.is_empty() { of.clone() } else { format!("{name}.{of}") };
+                flatten(name, value, out);
+            }
+            return;
+        }
+        DynSolValue::Array(items) | DynSolValue::FixedArray(items) | DynSolValue::Tuple(items) if !items.is_empty() => {
+            for (index, value) in items.iter().enumerate() {
+                flatten(format!("{name}[{index}]"), value, out);
+            }
+            return;
+        }
+        DynSolValue::CustomStruct { .. } => "{}".to_owned(),
+        DynSolValue::Array(_) | DynSolValue::FixedArray(_) | DynSolValue::Tuple(_) => "[]".to_owned(),
+        DynSolValue::Bool(value) => value.to_string(),
+        DynSolValue::Int(value, _) => value.to_string(),
+        DynSolValue::Uint(U256::MAX, _) => format!("{} (the largest number)", U256::MAX),
+        DynSolValue::Uint(value, _) => value.to_string(),
+        DynSolValue::FixedBytes(word, size) => const_hex::encode_prefixed(&word[..*size]),
+        DynSolValue::Address(address) => address.to_string(),
+        DynSolValue::Function(function) => function.to_string(),
+        DynSolValue::Bytes(bytes) => const_hex::encode_prefixed(bytes),
+        DynSolValue::String(text) => quoted(text),
+    };
+    out.push(ShownField { name, value: shown });
+}
+
+/// Quotes and escapes a text.
+fn quoted(text: &str) -> String {
+    format!("\"{}\"", text.escape_default())
+}
