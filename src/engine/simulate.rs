@@ -219,7 +219,7 @@ impl Engine<'_> {
     fn token_info_on<F: FamilyEvm>(&mut self, header: &Header, token: Address) -> TokenInfo {
         let mut env = environment::<F>(self.spec, header, &BlockOverrides::default());
         lift_checks(&mut env);
-        let precompiles = RunPrecompiles::of(env.cfg_env.spec);
+        let precompiles = RunPrecompiles::of(self.spec, env.cfg_env.spec);
         let mut evm = RunEvm::<F>::new(self.overlay, env, precompiles);
         let info = calls::token_info(token, &mut evm);
         evm.rest();
