@@ -9,6 +9,9 @@ use serde_json::json;
 
 use crate::support::TestNode;
 
+/// The id of a chain, the time between its blocks, and the times at which its EVM becomes another.
+type KnownChain = (u64, Duration, &'static [(u64, SpecId)]);
+
 fn at(spec: &ChainSpec, timestamp: u64) -> SpecId {
     spec.evm_fork(&Header { number: 200_000_000, timestamp, base_fee_per_gas: Some(1), ..Header::default() })
 }
@@ -16,8 +19,7 @@ fn at(spec: &ChainSpec, timestamp: u64) -> SpecId {
 #[test]
 fn known_chains_have_the_evm_of_their_forks_from_the_very_second_on() {
     const SECOND: Duration = Duration::from_secs(1);
-    // The chain, the time between its blocks, and times at which its EVM becomes another.
-    let chains: [(u64, Duration, &[(u64, SpecId)]); 9] = [
+    let chains: [KnownChain; 9] = [
         (1, 12 * SECOND, &[(1_746_612_311, SpecId::PRAGUE), (1_764_798_551, SpecId::OSAKA)]),
         (10, 2 * SECOND, &[(1_746_806_401, SpecId::PRAGUE), (1_783_526_401, SpecId::OSAKA)]),
         (130, SECOND, &[(1_746_806_401, SpecId::PRAGUE), (1_783_526_401, SpecId::OSAKA)]),

@@ -10,7 +10,7 @@ pub(super) const MAINNET: Network = Network {
     id: 1,
     block_ms: 12_000,
     wrapper: Some(address!("C02aaA39b223FE8D0A0e5C4F27eAD9083C756Cc2")),
-    rules: Rules::Ethereum { deposits: address!("00000000219ab540356cBB839Cbe05303d7705Fa"), blocks: blocks },
+    rules: Rules::Ethereum { deposits: address!("00000000219ab540356cBB839Cbe05303d7705Fa"), blocks },
     forks: &[
         (Shanghai, 1_681_338_455),
         (Cancun, 1_710_338_135),

@@ -10,7 +10,7 @@ pub(super) const SEPOLIA: Network = Network {
     id: 11_155_111,
     block_ms: 12_000,
     wrapper: Some(address!("fFf9976782d46CC05630D1f6eBAb18b2324d6B14")),
-    rules: Rules::Ethereum { deposits: address!("7f02C3E3c98b133055B8B348B2Ac625669Ed295D"), blocks: blocks },
+    rules: Rules::Ethereum { deposits: address!("7f02C3E3c98b133055B8B348B2Ac625669Ed295D"), blocks },
     forks: &[
         (Shanghai, 1_677_557_088),
         (Cancun, 1_706_655_072),

@@ -317,7 +317,7 @@ impl Live {
         let begun = self.queue.first().and_then(|first| first.begun.as_ref()).map(|begun| begun.snapshot.clone());
         let on = begun.unwrap_or_else(|| self.feed.snapshots.newest());
         let mut queue = std::mem::take(&mut self.queue);
-        if let Some(next) = queue.next_to_scout() {
+        if let Some(next) = queue.next_unknown_from() {
             self.scout(next, 0, &on, &mut Missed::default());
         }
         self.queue = queue;
@@ -325,7 +325,7 @@ impl Live {
 
     /// Runs the transactions of a sub-block from `from` on without effect, and fetches what they, and `missed`, lack.
     fn scout(&self, waiting: &mut WaitingSubBlock, from: usize, on: &Snapshot, missed: &mut Missed) {
-        let (which, is_first) = waiting.to_scout(from);
+        let (which, is_first) = waiting.unknown_from(from);
         // A transaction that cannot be read is found when the sub-block's turn comes.
         let Ok(transactions) = waiting.transactions() else { return waiting.scouted(Vec::new()) };
         let still = scout(&self.chain.spec, on, transactions, &which, missed);

@@ -51,7 +51,7 @@ pub(super) enum News {
     /// The first block of the path was executed, or the upstream was asked for its receipts.
     Executed(Result<ImportedBlock, LiveError>, Option<Vec<ChainReceipt>>),
     /// The receipts of a block to begin anew at were asked for.
-    BeginAnew(UpstreamBlock, Option<Vec<ChainReceipt>>),
+    BeginAnew(Box<UpstreamBlock>, Option<Vec<ChainReceipt>>),
 }
 
 /// The way to the upstream's newest block.
@@ -126,7 +126,7 @@ impl Live {
                 None => Ok(()),
             },
             News::BeginAnew(block, receipts) => {
-                self.begin_anew(block, receipts);
+                self.begin_anew(*block, receipts);
                 Ok(())
             }
         };
@@ -358,7 +358,7 @@ impl Live {
         let chain = self.chain.clone();
         let asked = async move {
             let receipts = chain.receipts(&block).await;
-            News::BeginAnew(block, receipts)
+            News::BeginAnew(Box::new(block), receipts)
         };
         self.catch_up.task = Some(asked.boxed_local());
     }

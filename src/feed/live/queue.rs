@@ -63,7 +63,7 @@ impl WaitingSubBlock {
 
     /// Returns the transactions, from the one at `from` on, whose state may not be known yet, and whether this is the
     /// first look at them.
-    pub fn to_scout(&mut self, from: usize) -> (Vec<usize>, bool) {
+    pub fn unknown_from(&mut self, from: usize) -> (Vec<usize>, bool) {
         let count = self.flashblock.transactions.as_ref().map_or(0, |all| all.len());
         let is_first = self.unknown.is_none();
         let unknown = self.unknown.get_or_insert_with(|| (0..count).collect());
@@ -148,7 +148,7 @@ impl SubBlockQueue {
     }
 
     /// Returns the oldest sub-block that can be run in advance.
-    pub fn next_to_scout(&mut self) -> Option<&mut WaitingSubBlock> {
+    pub fn next_unknown_from(&mut self) -> Option<&mut WaitingSubBlock> {
         self.0.iter_mut().find(|waiting| waiting.wants_scout())
     }
 

@@ -209,7 +209,7 @@ async fn an_upstream_of_another_chain_is_an_error_that_is_shown() {
     stage.server.send(&payloads[0]);
     until(&stage.node, "the first", |published| published.newest.open.is_some()).await;
     let other = Built::ethereum();
-    let others = vec![other.next(vec![], 7), other.next(vec![], 7).next(vec![], 8)];
+    let others = [other.next(vec![], 7), other.next(vec![], 7).next(vec![], 8)];
     stage.upstream.lie(|method, _, result| if method == "eth_chainId" { json!("0x7ab7") } else { result });
     stage.upstream.change(|chain| *chain = UpstreamChain::new(others.iter().map(|one| one.block.clone()).collect()));
     feed(&stage.node, Some(FeedProblem::OtherChain)).await;
