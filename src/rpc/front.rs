@@ -55,7 +55,7 @@ pub struct RequestRunner {
     pub(super) remote: Option<Arc<StateCompletion>>,
 }
 
-/// What answers a request.
+/// The answer to a request, or its error.
 #[derive(Debug)]
 pub struct Answered {
     /// The answer up to the end of its result, or the error that answers the request instead.

@@ -1,4 +1,4 @@
-//! What was pre-confirmed, and then was not what the chain did.
+//! Pre-confirmed values that the chain did not keep.
 
 use std::{
     collections::VecDeque,

@@ -82,16 +82,40 @@ fn a_fork_is_moved_by_its_name_within_its_family_and_order() {
     }
 }
 
-#[tokio::test]
+/// Starts a chain that stands still at its genesis, which has every fork to Osaka.
+fn still(flags: &[&str]) -> TestNode {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("genesis.json");
+    let genesis = json!({
+        "config": {
+            "chainId": 4711, "homesteadBlock": 0, "eip150Block": 0, "eip155Block": 0, "eip158Block": 0, "byzantiumBlock": 0,
+            "constantinopleBlock": 0, "petersburgBlock": 0, "istanbulBlock": 0, "berlinBlock": 0, "londonBlock": 0,
+            "terminalTotalDifficulty": 0, "terminalTotalDifficultyPassed": true, "shanghaiTime": 0, "cancunTime": 0,
+            "pragueTime": 0, "osakaTime": 0,
+            "blobSchedule": {
+                "cancun": {"target": 3, "max": 6, "baseFeeUpdateFraction": 3_338_477},
+                "prague": {"target": 6, "max": 9, "baseFeeUpdateFraction": 5_007_716},
+                "osaka": {"target": 6, "max": 9, "baseFeeUpdateFraction": 5_007_716},
+            },
+        },
+        "alloc": {}, "difficulty": "0x0", "gasLimit": "0x1c9c380", "nonce": "0x0", "timestamp": "0x65000000", "extraData": "0x",
+        "baseFeePerGas": "0x3b9aca00", "mixHash": format!("0x{:064x}", 0), "coinbase": format!("0x{:040x}", 0),
+    });
+    std::fs::write(&file, genesis.to_string()).expect("a file");
+    let file = file.to_str().expect("a path");
+    TestNode::start(&[&["--feed", "static", "--genesis", file], flags].concat())
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn flags_move_forks_and_set_a_block_time_below_a_second() {
     // CLZ (EIP-7939) exists from Osaka on.
     let clz = json!([{"to": null, "data": "0x60011e5f5260205ff3"}, "latest"]);
-    let node = TestNode::start(&["--feed", "static", "--traffic", "0"]);
+    let node = still(&[]);
     assert_eq!(node.result("/", "eth_call", clz.clone()).await, json!(format!("0x{:064x}", 255)));
-    let node = TestNode::start(&["--feed", "static", "--traffic", "0", "--fork", "osaka=never,bpo1=never,bpo2=never"]);
+    let node = still(&["--fork", "osaka=never"]);
     node.error("/", "eth_call", clz).await;
 
-    let node = TestNode::start(&["--feed", "static", "--traffic", "0", "--block-time", "200ms"]);
+    let node = still(&["--block-time", "200ms"]);
     let blocks = |overrides: &[serde_json::Value]| {
         let blocks: Vec<_> = overrides.iter().map(|one| json!({"blockOverrides": one})).collect();
         json!([{"blockStateCalls": blocks}, "latest"])

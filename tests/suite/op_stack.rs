@@ -705,5 +705,5 @@ fn a_malformed_genesis_of_the_op_stack_is_refused() {
     let error = ChainSpec::new(serde_json::from_value(broken).unwrap(), std::time::Duration::from_secs(2))
         .unwrap_err()
         .to_string();
-    assert!(error.contains("canyonTime") && error.contains("expected Unix times"), "{error}");
+    assert!(error.contains("canyonTime") && error.contains("expected a Unix time"), "{error}");
 }

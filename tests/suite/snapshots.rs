@@ -292,7 +292,7 @@ async fn presim_snapshot_tells_id_block_index_age_head_and_feed() {
     let hash = simulate(&node, "/", json!([{}]), json!("latest")).await[0]["parentHash"].take();
     let expected = json!({
         "id": "0x1", "blockNumber": "0x1", "index": "0x0", "ageMs": null,
-        "head": {"number": "0x0", "hash": hash}, "feed": "live",
+        "head": {"number": "0x0", "hash": hash}, "feed": "live", "verified": "full",
     });
     assert_eq!(told, expected);
 }
@@ -312,7 +312,7 @@ async fn a_single_answer_bears_its_snapshot_in_a_header() {
         let fields = header_fields(response.headers()["x-presim-snapshot"].to_str().unwrap());
         assert!(fields["age_ms"].parse::<u64>().is_ok(), "{fields:?}");
         let names: Vec<_> = fields.keys().map(String::as_str).collect();
-        assert_eq!(names, ["age_ms", "block", "feed", "id", "index"], "{method}");
+        assert_eq!(names, ["age_ms", "block", "feed", "id", "index", "verified"], "{method}");
         let (id, block, index, feed) = (&fields["id"], &fields["block"], &fields["index"], &fields["feed"]);
         assert_eq!([id, block, index, feed], ["0x1", "1", "0", "live"], "{method}");
     }

@@ -69,7 +69,7 @@ impl PreConfirmed {
 }
 
 /// A sub-block that has been executed in part. The rest is executed on `snapshot`.
-pub(super) struct Begun {
+pub(super) struct BegunSubBlock {
     /// The state after the pre-confirmed block before it, if it begins a block on that.
     complete: Option<Snapshot>,
     /// The block that it begins.
@@ -84,10 +84,10 @@ pub(super) struct Begun {
     executed: usize,
 }
 
-/// How far a sub-block has come.
-enum Progress {
-    /// It has been executed and checked.
-    Done(Box<Begun>),
+/// The progress of a sub-block.
+enum SubBlockProgress {
+    /// The sub-block has been executed and checked.
+    Done(Box<BegunSubBlock>),
     /// State is missing.
     Missed(Missed),
     /// The block that it is built on is being imported.
@@ -159,12 +159,12 @@ impl Live {
         }
         let Some(mut first) = self.queue.pop() else { return };
         match self.advance(&mut first) {
-            Ok(Progress::Done(done)) => self.publish(*done, &first),
-            Ok(Progress::Missed(missed)) => {
+            Ok(SubBlockProgress::Done(done)) => self.publish(*done, &first),
+            Ok(SubBlockProgress::Missed(missed)) => {
                 self.fetch_for(&mut first, missed);
                 self.queue.put_back(first);
             }
-            Ok(Progress::NoParent) => {
+            Ok(SubBlockProgress::NoParent) => {
                 first.lacks_parent = true;
                 self.queue.put_back(first);
             }
@@ -177,7 +177,7 @@ impl Live {
     }
 
     /// Executes a sub-block from where it has come to.
-    fn advance(&self, first: &mut WaitingSubBlock) -> Result<Progress, LiveError> {
+    fn advance(&self, first: &mut WaitingSubBlock) -> Result<SubBlockProgress, LiveError> {
         let mut begun = match first.begun.take() {
             Some(begun) => begun,
             None => match self.begin(first)? {
@@ -200,7 +200,7 @@ impl Live {
             LiveError::unless_native(&stretch.missed)?;
             if !stretch.missed.is_empty() {
                 first.begun = Some(begun);
-                return Ok(Progress::Missed(stretch.missed));
+                return Ok(SubBlockProgress::Missed(stretch.missed));
             }
             if begun.executed == transactions.len() {
                 break;
@@ -217,11 +217,11 @@ impl Live {
             opened.verified = verified;
         }
         begun.snapshot = Arc::new(snapshot);
-        Ok(Progress::Done(Box::new(begun)))
+        Ok(SubBlockProgress::Done(Box::new(begun)))
     }
 
     /// Returns the state that a sub-block is executed on, or the reason why there is none yet.
-    fn begin(&self, first: &WaitingSubBlock) -> Result<Result<Begun, Progress>, LiveError> {
+    fn begin(&self, first: &WaitingSubBlock) -> Result<Result<BegunSubBlock, SubBlockProgress>, LiveError> {
         let number = first.number;
         let Some(base) = &first.flashblock.base else {
             let newest = self.feed.snapshots.newest();
@@ -230,7 +230,14 @@ impl Live {
                 return self.no_parent(number);
             }
             let (changes, path) = Default::default();
-            return Ok(Ok(Begun { complete: None, opened: None, snapshot: newest, changes, path, executed: 0 }));
+            return Ok(Ok(BegunSubBlock {
+                complete: None,
+                opened: None,
+                snapshot: newest,
+                changes,
+                path,
+                executed: 0,
+            }));
         };
         let latest = self.feed.snapshots.load().latest().clone();
         let complete = if latest.head_hash() == base.parent_hash {
@@ -252,7 +259,7 @@ impl Live {
         let header = self.header(&on.head.header, base, &first.flashblock.diff);
         let opened = open_block_with(&self.chain.spec, &on, header.clone())?;
         if !opened.missed.is_empty() {
-            return Ok(Err(Progress::Missed(opened.missed)));
+            return Ok(Err(SubBlockProgress::Missed(opened.missed)));
         }
         let block = PreConfirmed {
             number,
@@ -262,7 +269,7 @@ impl Live {
             verified: Verified::None,
             complete: None,
         };
-        Ok(Ok(Begun {
+        Ok(Ok(BegunSubBlock {
             complete,
             opened: Some(block),
             path: opened.snapshot.path.clone(),
@@ -273,13 +280,13 @@ impl Live {
     }
 
     /// Returns that the parent of a sub-block is still imported, or an error if nothing is imported.
-    fn no_parent(&self, number: u64) -> Result<Result<Begun, Progress>, LiveError> {
-        if self.is_importing() { Ok(Err(Progress::NoParent)) } else { Err(LiveError::Gone(number)) }
+    fn no_parent(&self, number: u64) -> Result<Result<BegunSubBlock, SubBlockProgress>, LiveError> {
+        if self.is_importing() { Ok(Err(SubBlockProgress::NoParent)) } else { Err(LiveError::Gone(number)) }
     }
 
     /// Publishes a sub-block that has been executed and checked.
-    fn publish(&mut self, done: Begun, first: &WaitingSubBlock) {
-        let Begun { complete, opened, snapshot, changes, .. } = done;
+    fn publish(&mut self, done: BegunSubBlock, first: &WaitingSubBlock) {
+        let BegunSubBlock { complete, opened, snapshot, changes, .. } = done;
         let Some(source) = &mut self.flashblocks else { return };
         if let (Some(complete), Some(made)) = (&complete, source.rules.newest_made()) {
             made.complete = Some(complete.head.as_ref().clone());
@@ -330,7 +337,7 @@ impl Live {
         let Ok(transactions) = waiting.transactions() else { return waiting.scouted(Vec::new()) };
         let still = scout(&self.chain.spec, on, transactions, &which, missed);
         let unknown = still.iter().filter_map(|index| transactions.get(*index));
-        // What a transaction will read is asked of the upstream once.
+        // Access lists are asked of the upstream once.
         let hints = if is_first { Hints::of_transactions(unknown) } else { Hints::default() };
         waiting.scouted(still);
         if !missed.is_empty() {

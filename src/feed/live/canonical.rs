@@ -38,14 +38,14 @@ pub(super) struct CatchUp {
     path: VecDeque<UpstreamBlock>,
     /// The time since which the first of them waits for its sub-blocks to be applied.
     waits_since: Option<Instant>,
-    /// What is under way for the first of them, or to find the path.
-    task: Option<LocalBoxFuture<'static, News>>,
+    /// The task for the first of them, or to find the path.
+    task: Option<LocalBoxFuture<'static, CanonicalNews>>,
     /// Whether the upstream's newest block is to be looked at again.
     pub is_due: bool,
 }
 
 /// The result of what was done beside the stream.
-pub(super) enum News {
+pub(super) enum CanonicalNews {
     /// The way from a known block to the upstream's newest was looked for.
     Found(Result<Found, LiveError>),
     /// The first block of the path was executed, or the upstream was asked for its receipts.
@@ -72,7 +72,7 @@ pub(super) struct ImportedBlock {
 
 impl CatchUp {
     /// Waits for the result of the task.
-    pub async fn news(&mut self) -> News {
+    pub async fn news(&mut self) -> CanonicalNews {
         let Some(task) = &mut self.task else { return std::future::pending().await };
         let news = task.await;
         self.task = None;
@@ -106,7 +106,7 @@ impl Live {
                     match self.heads.newest() {
                         Ok(newest) => {
                             let find = self.chain.clone().find(newest, self.feed.snapshots.clone());
-                            self.catch_up.task = Some(find.map(News::Found).boxed_local());
+                            self.catch_up.task = Some(find.map(CanonicalNews::Found).boxed_local());
                         }
                         Err(error) => self.followed(Err(error.into())),
                     }
@@ -117,15 +117,15 @@ impl Live {
     }
 
     /// Takes the result of what was done beside the stream.
-    pub(super) fn take(&mut self, news: News) {
+    pub(super) fn take(&mut self, news: CanonicalNews) {
         let done = match news {
-            News::Found(Ok(found)) => self.found(found),
-            News::Found(Err(error)) => Err(error),
-            News::Executed(executed, receipts) => match self.catch_up.path.pop_front() {
+            CanonicalNews::Found(Ok(found)) => self.found(found),
+            CanonicalNews::Found(Err(error)) => Err(error),
+            CanonicalNews::Executed(executed, receipts) => match self.catch_up.path.pop_front() {
                 Some(block) => self.imported(block, executed, receipts),
                 None => Ok(()),
             },
-            News::BeginAnew(block, receipts) => {
+            CanonicalNews::BeginAnew(block, receipts) => {
                 self.begin_anew(*block, receipts);
                 Ok(())
             }
@@ -233,7 +233,7 @@ impl Live {
         let confirmed = self.flashblocks.as_ref().is_some_and(|source| source.rules.confirms(&about));
         let is_applied = !self.queue.has(number);
         if confirmed && !is_applied {
-            // What is left of its sub-blocks costs less than the whole block.
+            // The rest of its sub-blocks costs less than the whole block.
             let since = *self.catch_up.waits_since.get_or_insert_with(Instant::now);
             if since.elapsed() < self.chain.limits.execute {
                 return Some(block);
@@ -358,7 +358,7 @@ impl Live {
         let chain = self.chain.clone();
         let asked = async move {
             let receipts = chain.receipts(&block).await;
-            News::BeginAnew(Box::new(block), receipts)
+            CanonicalNews::BeginAnew(Box::new(block), receipts)
         };
         self.catch_up.task = Some(asked.boxed_local());
     }
@@ -442,10 +442,10 @@ impl LiveChain {
     }
 
     /// Executes a block on its parent, or else asks for its receipts.
-    async fn import(self, block: UpstreamBlock, parent: Arc<Snapshot>) -> News {
+    async fn import(self, block: UpstreamBlock, parent: Arc<Snapshot>) -> CanonicalNews {
         let executed = self.execute(&block, &parent).await;
         let receipts = if executed.is_err() { self.receipts(&block).await } else { None };
-        News::Executed(executed, receipts)
+        CanonicalNews::Executed(executed, receipts)
     }
 
     /// Executes a block on its parent's state, as far as that is known or can be fetched in time.

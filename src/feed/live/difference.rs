@@ -1,4 +1,4 @@
-//! What differs between a pre-confirmed block and its builder's word, or the canonical block: kept for people to read.
+//! Differences between a pre-confirmed block and its builder's word, or the canonical block: kept for people to read.
 
 use std::time::SystemTime;
 

@@ -433,7 +433,7 @@ impl Live {
     }
 }
 
-/// What became of pre-confirmed blocks, and of the stream's messages.
+/// Counts of pre-confirmed blocks by their fate, and of the stream's messages.
 #[derive(Debug)]
 struct PreConfirmedCounts {
     applied: Counter,

@@ -6,7 +6,7 @@ use alloy_consensus::transaction::Recovered;
 use futures::{FutureExt, future::LocalBoxFuture};
 use tokio::time::Instant;
 
-use super::ahead::Begun;
+use super::ahead::BegunSubBlock;
 use crate::{
     chain::ChainTx,
     feed::{
@@ -31,8 +31,8 @@ pub(super) struct WaitingSubBlock {
     pub flashblock: Arc<Flashblock>,
     /// The time of its arrival.
     pub received: Instant,
-    /// What has been executed of it.
-    pub begun: Option<Begun>,
+    /// The part of it that has been executed.
+    pub begun: Option<BegunSubBlock>,
     /// Whether its parent was not known when its turn came.
     pub lacks_parent: bool,
     /// The transactions, by index, that have not run yet without missing state. `None` before the first look.

@@ -40,7 +40,7 @@ pub struct ForeignTransactions {
     pub hashes: Vec<B256>,
     /// The index of the first unknown transaction.
     pub index: usize,
-    /// Its type (EIP-2718).
+    /// The type of that transaction (EIP-2718).
     pub kind: u8,
 }
 

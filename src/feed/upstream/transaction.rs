@@ -244,7 +244,7 @@ mod tests {
             ("transactions", json!({}), "transactions: "),
             ("transactions/0/mint", json!("much"), "transactions[0].mint: "),
             ("transactions/0/isSystemTx", json!([]), "transactions[0].isSystemTx: expected a boolean"),
-            ("transactions/0/type", json!("0x"), "transactions[0].type: "),
+            ("transactions/0/type", json!("0xzz"), "transactions[0].type: "),
             ("transactions/1/value", json!("0xzz"), "transactions[1].value: "),
             ("transactions/1/accessList", json!([{"address": "0x"}]), "transactions[1].accessList[0].address: "),
             ("transactions/1", json!(format!("0x{:064x}", 2)), "transactions: expected whole transactions, got hashes"),

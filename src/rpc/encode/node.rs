@@ -1,4 +1,4 @@
-//! What the node knows of itself: the blocks that it can answer about, its feed, and where that was wrong.
+//! The node's word about itself: the blocks that it can answer about, its feed, and where that was wrong.
 
 use std::time::UNIX_EPOCH;
 

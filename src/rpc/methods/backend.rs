@@ -35,7 +35,7 @@ pub struct Backend {
     pub impersonated: Impersonated,
     /// The filters that clients have installed.
     pub filters: Filters,
-    /// What was pre-confirmed and was wrong.
+    /// The pre-confirmed values that were wrong.
     pub divergences: Arc<Divergences>,
     /// Limits on requests.
     pub limits: RequestLimits,
