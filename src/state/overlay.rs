@@ -371,7 +371,7 @@ impl Overlay {
             None => self.base.remote_of(&entry.now.address),
         };
         let Some(view) = view.cloned() else { return };
-        // Whatever the run does with the account, and in whatever frame: its code is not what presim executes.
+        // Any use of the account counts, in any frame, because its code is not what presim executes.
         if view.state().is_native(&entry.now.address) {
             self.missed.borrow_mut().reach(entry.now.address);
             self.meter.stop(Stopped::TooLong);

@@ -72,7 +72,7 @@ pub struct Snapshots {
     cell: ArcSwap<Published>,
     changed: watch::Sender<SnapshotId>,
     kept: Retention,
-    /// What was published as pre-confirmed and did not become so.
+    /// The values that were published as pre-confirmed and did not become canonical.
     pub divergences: Arc<Divergences>,
 }
 

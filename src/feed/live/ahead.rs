@@ -302,12 +302,13 @@ impl Live {
         let canonical = self.feed.snapshots.load().head().number();
         let complete = complete.filter(|complete| complete.head.number() > canonical);
         let snapshot = Arc::try_unwrap(snapshot).unwrap_or_else(|shared| shared.copy());
+        // Counted first, so that a client that sees the snapshot finds it in the metrics, too.
+        self.counts.applied.increment(1);
         self.feed.snapshots.publish_pre_confirmed(complete, snapshot);
         if self.feed.status.is_degraded() {
             self.set(self.live());
         }
         self.feed.count(first.received.into_std());
-        self.counts.applied.increment(1);
     }
 
     /// Fetches what the first sub-block of the queue has missed, and what its other transactions will need.

@@ -161,7 +161,7 @@ async fn a_feed_that_is_late_says_how_late_and_serves_the_newest_there_is() {
     stage.server.send(&payloads[0]);
     let number = blocks[0].number();
     until(&stage.node, "the first", |published| published.newest.header().number == number).await;
-    // What the next sub-blocks read never comes.
+    // The state that the next sub-blocks read never comes.
     stage.upstream.delay(BOUND * 4);
     stage.server.send(&payloads[1]);
     stage.server.send(&payloads[2]);
