@@ -218,7 +218,7 @@ async fn an_upstream_of_another_chain_is_an_error_that_is_shown() {
     stage.server.send(&payloads[0]);
     let balance = stage.node.result("/", "eth_getBalance", json!([SOMEBODY, "pending"])).await;
     assert_eq!(balance, "0x0");
-    // It comes back.
+    // The upstream comes back.
     stage.upstream.well();
     let (first, one) = (stage.first.block.clone(), next.block.clone());
     stage.upstream.change(|chain| *chain = UpstreamChain::new(vec![first]));

@@ -1,4 +1,4 @@
-//! What presim cannot execute: native contracts, transaction types and methods that only the upstream has.
+//! Runs that presim cannot execute: native contracts, transaction types and methods that only the upstream has.
 
 use std::sync::{Arc, Mutex};
 
