@@ -4,20 +4,34 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use alloy_consensus::Header;
 use alloy_eip2124::ForkHash;
-use alloy_eips::eip7910::{EthConfig, EthForkConfig, SystemContract};
+use alloy_eips::{
+    eip7840::BlobParams,
+    eip7910::{EthConfig, EthForkConfig, SystemContract},
+};
 use alloy_hardforks::EthereumHardforks;
-use alloy_op_hardforks::{OpHardfork, OpHardforks};
 use alloy_primitives::{Address, B256};
+use op_revm::precompiles::OpPrecompiles;
 use revm::precompile::{PrecompileSpecId, Precompiles};
 
-use super::ChainSpec;
+use super::{ChainSpec, Family, Fork};
 
 /// The deposit contract of a chain whose `config` names none, as geth returns it.
 const NO_DEPOSIT_CONTRACT: Address = Address::ZERO;
 
+/// The blob parameters of a chain without blobs.
+const NO_BLOBS: BlobParams = BlobParams {
+    target_blob_count: 0,
+    max_blob_count: 0,
+    update_fraction: 0,
+    min_blob_fee: 0,
+    max_blobs_per_tx: 0,
+    blob_base_cost: 0,
+};
+
 impl ChainSpec {
     /// Returns the fork that is active in `head`, the next fork, and the last fork that is scheduled. Returns `None`
-    /// before Cancun and on the OP stack, because EIP-7910 does not cover those forks.
+    /// before Cancun, because EIP-7910 does not cover those forks. A chain of the OP stack has no blobs and no requests,
+    /// as Base has it (<https://docs.base.org/base-chain/specs/upgrades/azul/exec-engine#eth-config-rpc-method>).
     pub fn fork_config(&self, genesis: &Header, genesis_hash: B256, head: &Header) -> Option<EthConfig> {
         let times = self.fork_times();
         let config = |time: u64| self.one_fork(genesis, genesis_hash, time);
@@ -28,10 +42,9 @@ impl ChainSpec {
         Some(EthConfig { current: config(active)?, next: next.and_then(config), last: last.and_then(config) })
     }
 
-    /// Returns whether a fork that presim knows becomes active at this time, on either family.
+    /// Returns whether a fork that presim knows becomes active at this time.
     pub fn knows_fork_at(&self, time: u64) -> bool {
-        let is_of_op_stack = |fork: &OpHardfork| self.op_fork_activation(*fork).as_timestamp() == Some(time);
-        time == 0 || self.fork_times().contains(&time) || OpHardfork::VARIANTS.iter().any(is_of_op_stack)
+        time == 0 || self.forks.iter().any(|at| at == time)
     }
 
     /// Returns the timestamps at which forks become active, in order.
@@ -42,8 +55,11 @@ impl ChainSpec {
     fn one_fork(&self, genesis: &Header, genesis_hash: B256, time: u64) -> Option<EthForkConfig> {
         // The header is past every fork by block number, so that the timestamp alone decides.
         let header = Header { number: u64::MAX, timestamp: time.max(genesis.timestamp), ..genesis.clone() };
-        let spec = self.evm_fork(&header);
-        let precompiles: BTreeMap<String, Address> = Precompiles::new(PrecompileSpecId::from_spec_id(spec))
+        let precompiles = match self.fork(&header) {
+            Fork::OpStack(spec) => OpPrecompiles::new_with_spec(spec).precompiles(),
+            Fork::Ethereum(spec) => Precompiles::new(PrecompileSpecId::from_spec_id(spec)),
+        };
+        let precompiles: BTreeMap<String, Address> = precompiles
             .inner()
             .iter()
             .map(|(address, precompile)| (precompile.id().name().to_owned(), *address))
@@ -53,12 +69,22 @@ impl ChainSpec {
             let deposits = self.config.deposit_contract_address.unwrap_or(NO_DEPOSIT_CONTRACT);
             system_contracts.extend(SystemContract::prague(Some(deposits)));
         }
+        let blob_schedule = match self.family() {
+            Family::Ethereum => self.blob_params(header.timestamp)?,
+            Family::OpStack if self.is_cancun_active_at_timestamp(header.timestamp) => {
+                system_contracts.retain(|contract, _| {
+                    matches!(contract, SystemContract::BeaconRoots | SystemContract::HistoryStorage)
+                });
+                NO_BLOBS
+            }
+            Family::OpStack => return None,
+        };
         if self.is_amsterdam_active_at_timestamp(header.timestamp) {
             system_contracts.extend(SystemContract::amsterdam());
         }
         Some(EthForkConfig {
             activation_time: if time <= genesis.timestamp { 0 } else { time },
-            blob_schedule: self.blob_params(header.timestamp)?,
+            blob_schedule,
             chain_id: self.chain_id(),
             fork_id: self.fork_hash(genesis, genesis_hash, time).0.to_vec().into(),
             precompiles,
