@@ -1,6 +1,9 @@
 //! Sealed blocks, their bodies, and the roots of their transactions and receipts.
 
-use std::sync::{Arc, OnceLock};
+use std::{
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
 
 use alloy_consensus::{Header, TxReceipt, transaction::Recovered};
 use alloy_eips::{
@@ -10,7 +13,7 @@ use alloy_eips::{
 use alloy_primitives::{B256, Bloom, Sealable, Sealed};
 use alloy_rlp::{Encodable, Header as Rlp};
 
-use super::{ChainReceipt, ChainTx, ordered_roots};
+use super::{ChainReceipt, ChainTx, block_instant, millis_part, ordered_roots};
 
 /// A block whose header is final. Its body is in memory, with a [`BlockKeeper`], or unknown.
 ///
@@ -125,6 +128,12 @@ impl SealedBlock {
             Some(body) => Some(body.clone()),
             None => self.keeper.get()?.body(self.number()).map(Arc::new),
         }
+    }
+
+    /// Returns the time of the block since 1970, to the millisecond if the block tells it.
+    pub fn instant(&self) -> Duration {
+        let body = self.find_body();
+        block_instant(self.header.timestamp, body.and_then(|body| millis_part(body.transactions.get(1)?)))
     }
 
     /// Returns the transactions' hashes, in order. Empty for a bare header; `None` if the keeper cannot read them.

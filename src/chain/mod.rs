@@ -20,7 +20,7 @@ mod spec;
 mod tx;
 
 pub use append_trie::AppendTrie;
-pub use base_time::millis_part;
+pub use base_time::{BASE_TIME, BASE_TIME_SLOT, block_instant, millis_part, timestamp_ms};
 pub use block::{
     BlockBody, BlockHashes, BlockKeeper, SealedBlock, block_rlp, block_size, receipts_root_and_bloom, transactions_root,
 };

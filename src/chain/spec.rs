@@ -21,7 +21,7 @@ use revm::{
 };
 
 use super::{
-    ForkName as N,
+    ForkName as N, SealedBlock,
     forks::ForkTimes,
     op_stack::{ChainSpecError, OPTIMISM, OpStackParams},
 };
@@ -172,6 +172,17 @@ impl ChainSpec {
             Some(denim) => denim <= timestamp,
             None => self.block_time < Duration::from_secs(1),
         }
+    }
+
+    /// Returns whether a block at `timestamp` tells the milliseconds of its time, as Denim requires.
+    pub fn has_base_time(&self, timestamp: u64) -> bool {
+        self.forks.is_active(N::Denim, timestamp)
+    }
+
+    /// Returns the time of a block since 1970, to the millisecond where the chain's blocks tell it.
+    pub fn instant_of(&self, block: &SealedBlock) -> Duration {
+        let timestamp = block.header.timestamp;
+        if self.has_base_time(timestamp) { block.instant() } else { Duration::from_secs(timestamp) }
     }
 
     /// Returns the timestamp that the block after one at `timestamp` usually has.

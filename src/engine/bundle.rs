@@ -1,5 +1,7 @@
 //! `eth_callBundle`: signed transactions in the block that they are meant for, and the producer's revenue.
 
+use std::time::Duration;
+
 use alloy_consensus::{Header, Transaction, TxEnvelope, transaction::Recovered};
 use alloy_evm::{Evm, FromRecoveredTx, block::SystemCaller};
 use alloy_primitives::{Address, B256, I256, Keccak256, U256};
@@ -13,7 +15,7 @@ use super::{
     request::{SignedBundle, SimulationRules},
 };
 use crate::{
-    chain::{Attributes, ChainSpec, Family},
+    chain::{Attributes, BASE_TIME, BASE_TIME_SLOT, ChainSpec, Family, block_instant},
     state::{Overlay, Snapshot},
 };
 
@@ -96,6 +98,9 @@ impl Engine<'_> {
             let called = system
                 .apply_blockhashes_contract_call(header.parent_hash, &mut evm)
                 .and_then(|()| system.apply_beacon_root_contract_call(header.parent_beacon_block_root, &mut evm));
+            if spec.has_base_time(header.timestamp) {
+                evm.db_mut().set_slot(BASE_TIME, BASE_TIME_SLOT, U256::from(place.millis));
+            }
             if let Err(error) = called {
                 // If the meter stopped the run, that is the reason, whatever the EVM's error says.
                 let stopped = evm.db_mut().meter.stopped().map(SimulationError::from);
@@ -124,6 +129,8 @@ struct BundleBlock {
     header: Header,
     /// Whether the bundle begins the block.
     begins: bool,
+    /// The milliseconds that a block that the bundle begins adds to its timestamp.
+    millis: u32,
     /// Gas, and blob gas, used in the block before the bundle.
     gas_used: u64,
     blob_gas_used: u64,
@@ -142,18 +149,25 @@ impl BundleBlock {
             Some(open) if open.header.number == number => Self {
                 header: open.header.clone(),
                 begins: false,
+                millis: 0,
                 gas_used: open.header.gas_used,
                 blob_gas_used: open.blob_gas_used,
             },
             _ if number <= parent.number => {
                 return Err(SimulationError::BlockNumber { number, previous: parent.number });
             }
-            _ => Self {
-                header: next_header(spec, snapshot, number, bundle, rules),
-                begins: true,
-                gas_used: 0,
-                blob_gas_used: 0,
-            },
+            _ => {
+                let usual = next_instant(spec, snapshot, number, rules);
+                let given = bundle.timestamp.filter(|given| *given != usual.as_secs());
+                let time = given.map_or(usual, Duration::from_secs);
+                Self {
+                    header: next_header(spec, snapshot, number, time.as_secs()),
+                    begins: true,
+                    millis: time.subsec_millis(),
+                    gas_used: 0,
+                    blob_gas_used: 0,
+                }
+            }
         };
         let header = &mut place.header;
         let before = if place.begins { parent.timestamp } else { snapshot.head.header.timestamp };
@@ -177,19 +191,20 @@ impl BundleBlock {
     }
 }
 
+/// Returns the time of block `number` on the newest block of `snapshot`, if all blocks come in time.
+fn next_instant(spec: &ChainSpec, snapshot: &Snapshot, number: u64, rules: &SimulationRules) -> Duration {
+    let before = match &snapshot.open {
+        Some(open) => block_instant(open.header.timestamp, open.millis()),
+        None => spec.instant_of(&snapshot.head),
+    };
+    let steps = u32::try_from(number - snapshot.header().number).unwrap_or(u32::MAX);
+    before.saturating_add(rules.block_time.saturating_mul(steps))
+}
+
 /// Returns the header of block `number` on the newest block of `snapshot`, with the defaults of simulations. A parent
 /// that is being built has the hash that it would have if nothing were added.
-fn next_header(
-    spec: &ChainSpec,
-    snapshot: &Snapshot,
-    number: u64,
-    bundle: &SignedBundle,
-    rules: &SimulationRules,
-) -> Header {
+fn next_header(spec: &ChainSpec, snapshot: &Snapshot, number: u64, timestamp: u64) -> Header {
     let parent = snapshot.open_block().map_or(&snapshot.head.header, |(_, header)| header);
-    let steps = u32::try_from(number - parent.number).unwrap_or(u32::MAX);
-    let after = rules.block_time.saturating_mul(steps).as_secs();
-    let timestamp = bundle.timestamp.unwrap_or_else(|| parent.timestamp.saturating_add(after));
     let attributes = Attributes {
         timestamp,
         fee_recipient: parent.beneficiary,

@@ -46,7 +46,7 @@ use super::{
     transfers::{NumberedLog, Transfer},
 };
 use crate::{
-    chain::{BlockTotals, ChainSpec, Family, block_size, ordered_roots},
+    chain::{BASE_TIME, BASE_TIME_SLOT, BlockTotals, ChainSpec, Family, block_size, ordered_roots, timestamp_ms},
     state::{AccountReads, BlockReads, CodeCache, Overlay, SavedOverlay, Snapshot, StateRoots, TransferLogs},
 };
 
@@ -91,6 +91,8 @@ pub struct BlockListing {
     pub header: Sealed<Header>,
     /// The calls as transactions, in order.
     pub transactions: Vec<SimulatedTx>,
+    /// The time of the block in milliseconds, where the chain's blocks tell it.
+    pub timestamp_ms: Option<u64>,
     /// Withdrawals (EIP-4895). `None` before Shanghai.
     pub withdrawals: Option<Withdrawals>,
     /// Size of the block's RLP, in bytes.
@@ -376,8 +378,8 @@ fn note_plan(simulation: &Simulation, overlay: &mut Overlay) {
     }
 }
 
-/// The contracts that system calls run before the calls of a block.
-const BEFORE_CALLS: [Address; 2] = [HISTORY_STORAGE_ADDRESS, BEACON_ROOTS_ADDRESS];
+/// The contracts that are written before the calls of a block.
+const BEFORE_CALLS: [Address; 3] = [HISTORY_STORAGE_ADDRESS, BEACON_ROOTS_ADDRESS, BASE_TIME];
 /// The contracts that system calls run after the calls of a block, if another block follows.
 const AFTER_CALLS: [Address; 2] = [WITHDRAWAL_REQUEST_PREDEPLOY_ADDRESS, CONSOLIDATION_REQUEST_PREDEPLOY_ADDRESS];
 
@@ -558,6 +560,7 @@ impl Simulator<'_> {
         self.state.parent = Some(header.clone());
         let transactions = list.transactions.into_iter().zip(hashes);
         BlockListing {
+            timestamp_ms: planned.millis.map(|millis| timestamp_ms(planned.time, millis)),
             header,
             transactions: transactions.map(|((from, tx), hash)| SimulatedTx { from, tx, hash }).collect(),
             withdrawals,
@@ -592,7 +595,7 @@ impl Simulator<'_> {
                 read |= BlockReads::HEADER;
             }
         }
-        // System calls, which are not recorded, have written to these contracts: before the calls the parent's hash and
+        // Writes that are not recorded have changed these contracts: before the calls the parent's hash and the block's
         // time, and after the calls what follows from requests.
         let has_accessed = |contract: &Address| self.overlay.has_accessed(contract);
         if self.state.begun && BEFORE_CALLS.iter().any(has_accessed) {
@@ -688,6 +691,10 @@ impl Simulator<'_> {
                 system_call(system.apply_blockhashes_contract_call(header.parent_hash, &mut *evm))?;
                 system_call(system.apply_beacon_root_contract_call(header.parent_beacon_block_root, evm))
             })?;
+            // The block's deposit would have set them.
+            if let Some(millis) = planned.millis {
+                evm.db_mut().set_slot(BASE_TIME, BASE_TIME_SLOT, U256::from(millis));
+            }
         }
         if let Some(objective) = objective.filter(|_| is_new && place.asked == 0 && !planned.filler) {
             self.state.before = measure(objective, &mut evm)?;

@@ -94,6 +94,10 @@ impl OwnChain {
         let mut rules = about.config.clone();
         set_forks(&mut rules, &config.fork)?;
         let mut spec = ChainSpec::new(rules, config.block_time())?;
+        let prescribed = spec.prescribed_block_time(snapshots.newest().header().timestamp);
+        if let (FeedName::Static, None, Some(prescribed)) = (config.feed(), config.block_time, prescribed) {
+            spec = spec.with_block_time(prescribed);
+        }
         if config.testing {
             spec = spec.with_contracts_sending();
         }

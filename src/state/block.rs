@@ -7,7 +7,7 @@ use alloy_eips::{Encodable2718, eip4895::Withdrawal};
 use alloy_primitives::{Sealed, keccak256};
 
 use super::{OpenBlock, Snapshot, UnknownBlock};
-use crate::chain::{BlockBody, ChainReceipt, ChainTx, SealedBlock, block_rlp, block_size};
+use crate::chain::{BlockBody, ChainReceipt, ChainTx, SealedBlock, block_rlp, block_size, millis_part, timestamp_ms};
 
 /// A block of which at least the header is known: sealed (pruned or not), or being built by a snapshot.
 ///
@@ -100,6 +100,15 @@ impl Deref for Block {
 }
 
 impl Block {
+    /// Returns the time of the block in milliseconds, or `None` if its transactions do not tell it.
+    pub fn timestamp_ms(&self) -> Option<u64> {
+        let millis = match self.open() {
+            Some(open) => open.millis(),
+            None => self.body.transactions.get(1).and_then(millis_part),
+        };
+        millis.map(|millis| timestamp_ms(self.context().timestamp, millis))
+    }
+
     /// Returns a known block with its body, which is fetched if it is not in memory; `None` if only the header is
     /// known.
     pub fn load(known: KnownBlock) -> Option<Self> {

@@ -7,7 +7,7 @@ use alloy_eips::Encodable2718;
 use alloy_primitives::{B256, Bloom};
 use arc_swap::ArcSwapOption;
 
-use crate::chain::{AppendTrie, BlockTotals, ChainReceipt, ChainTx};
+use crate::chain::{AppendTrie, BlockTotals, ChainReceipt, ChainTx, millis_part};
 
 /// A block being built. Cheap to clone; a clone grows by the transactions of the next sub-block.
 #[derive(Clone, Debug)]
@@ -60,6 +60,11 @@ impl OpenBlock {
         self.transactions.push_back(tx);
         self.receipts.push_back(receipt);
         self.first_logs.push_back(first_log);
+    }
+
+    /// Returns the milliseconds that the block adds to its timestamp, or `None` if it does not tell them.
+    pub fn millis(&self) -> Option<u64> {
+        self.transactions.get(1).and_then(millis_part)
     }
 
     /// Returns the index in the block of the first log of the transaction at `index`.

@@ -9,6 +9,7 @@ mod beginnings;
 mod block_traces;
 mod bundles;
 mod call_many;
+mod chains;
 mod connections;
 mod contract;
 mod devnet;

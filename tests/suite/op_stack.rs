@@ -43,7 +43,7 @@ const OPERATOR_FEE_VAULT: Address = address!("4200000000000000000000000000000000
 
 /// Returns a genesis `config` with the forks of the OP stack up to `last`, all active from the start.
 pub fn config(chain_id: u64, last: &str) -> Value {
-    let forks = ["regolith", "canyon", "ecotone", "fjord", "granite", "holocene", "isthmus", "jovian"];
+    let forks = ["regolith", "canyon", "ecotone", "fjord", "granite", "holocene", "isthmus", "jovian", "karst"];
     let mut config = json!({
         "chainId": chain_id,
         "bedrockBlock": 0,

@@ -28,6 +28,8 @@ pub struct BlockContext {
     gas_left: u64,
     /// The hash of the newest sealed block, from which those of its ancestors follow.
     head: B256,
+    /// The milliseconds that the block adds to its timestamp, if the chain's blocks tell them.
+    millis: Option<u64>,
     rules: ContextRules,
 }
 
@@ -75,6 +77,7 @@ impl BlockContext {
             gas_left: header.gas_limit.saturating_sub(used),
             head: snapshot.head_hash(),
             rules: ContextRules { fork: spec.fork(&header), blobs, continues: first.continues.is_some() },
+            millis: first.millis,
             header,
         })
     }
@@ -90,7 +93,7 @@ impl BlockContext {
         let mut fields = BlockReads::empty();
         for (field, differs) in [
             (BlockReads::NUMBER, one.number != other.number),
-            (BlockReads::TIMESTAMP, one.timestamp != other.timestamp),
+            (BlockReads::TIMESTAMP, one.timestamp != other.timestamp || self.millis != later.millis),
             (BlockReads::FEE_RECIPIENT, one.beneficiary != other.beneficiary),
             (BlockReads::PREV_RANDAO, one.mix_hash != other.mix_hash || one.difficulty != other.difficulty),
             (BlockReads::GAS_LIMIT, one.gas_limit != other.gas_limit),

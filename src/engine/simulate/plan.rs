@@ -6,7 +6,7 @@ use alloy_consensus::Header;
 use alloy_primitives::{Address, B256, Sealed, U256};
 
 use crate::{
-    chain::{Attributes, ChainSpec, Family, millis_part},
+    chain::{Attributes, ChainSpec, Family, block_instant},
     engine::{
         error::SimulationError,
         request::{BlockOverrides, SimBlock, Simulation, SimulationRules},
@@ -18,7 +18,10 @@ use crate::{
 pub(super) struct PlannedBlock<'a> {
     pub(super) block: Cow<'a, SimBlock>,
     pub(super) number: u64,
+    /// Unix time, in seconds.
     pub(super) time: u64,
+    /// The milliseconds beyond it, if the chain's blocks tell them.
+    pub(super) millis: Option<u64>,
     pub(super) filler: bool,
     /// The block being built, if this block continues it.
     pub(super) continues: Option<&'a OpenBlock>,
@@ -52,48 +55,6 @@ impl PlannedBlock<'_> {
     }
 }
 
-/// The time of a block in milliseconds, and the time to the next block. A timestamp is in whole seconds, so that blocks less
-/// than a second apart may share one.
-#[derive(Clone, Copy)]
-struct BlockTime {
-    ms: u64,
-    step: Duration,
-}
-
-impl BlockTime {
-    /// Returns whether blocks may share a timestamp.
-    const fn repeats(self) -> bool {
-        self.step.as_secs() == 0
-    }
-
-    const fn seconds(self) -> u64 {
-        self.ms / 1000
-    }
-
-    /// Returns the time one step later.
-    fn next(self) -> Self {
-        let step = u64::try_from(self.step.as_millis()).unwrap_or(u64::MAX);
-        Self { ms: self.ms.saturating_add(step), ..self }
-    }
-
-    /// Returns the time of a block with this timestamp: one step later if that is in the same second.
-    fn at(self, timestamp: u64) -> Self {
-        let next = self.next();
-        if self.repeats() && timestamp == self.seconds() && next.seconds() == timestamp {
-            return next;
-        }
-        let end = if timestamp == self.seconds() { 999 } else { 0 };
-        Self { ms: timestamp.saturating_mul(1000).saturating_add(end), ..self }
-    }
-}
-
-/// Returns the milliseconds of the head's time, beside its timestamp, or 0 if the chain does not tell them.
-fn millis_of(snapshot: &Snapshot) -> u64 {
-    let body = snapshot.head.find_body();
-    let second = body.as_ref().and_then(|body| body.transactions.get(1));
-    second.and_then(|second| millis_part(second.inner(), second.signer())).unwrap_or_default()
-}
-
 /// Returns the blocks with their numbers and times, and with fillers in the gaps.
 pub(super) fn plan<'a>(
     spec: &ChainSpec,
@@ -104,15 +65,14 @@ pub(super) fn plan<'a>(
     let base = snapshot.head.header.inner();
     let open = snapshot.open.as_ref();
     let mut planned: Vec<PlannedBlock<'a>> = Vec::with_capacity(simulation.blocks.len());
-    let mut number = base.number;
-    let mut time = BlockTime { ms: base.timestamp.saturating_mul(1000), step: rules.block_time };
-    if time.repeats() {
-        time.ms = time.ms.saturating_add(millis_of(snapshot));
-    }
+    // A timestamp is in whole seconds, so that blocks less than a second apart may share one.
+    let step = rules.block_time;
+    let repeats = step < Duration::from_secs(1);
+    let (mut number, mut time) = (base.number, spec.instant_of(&snapshot.head));
     // Each block inherits these values from the previous one.
     let mut last = (base.gas_limit, base.beneficiary, base.difficulty);
 
-    let mut push = |block: Cow<'a, SimBlock>, number: u64, time: u64, filler: bool| {
+    let mut push = |block: Cow<'a, SimBlock>, number: u64, time: Duration, filler: bool| {
         let continues = open.filter(|open| open.header.number == number);
         let (gas_limit, fee_recipient, difficulty) =
             continues.map_or(last, |open| (open.header.gas_limit, open.header.beneficiary, open.header.difficulty));
@@ -120,7 +80,8 @@ pub(super) fn plan<'a>(
         let inherited_root = continues.and_then(|open| open.header.parent_beacon_block_root).unwrap_or_default();
         let one = PlannedBlock {
             number,
-            time,
+            time: time.as_secs(),
+            millis: spec.has_base_time(time.as_secs()).then(|| time.subsec_millis().into()),
             filler,
             continues,
             gas_limit: overrides.gas_limit.unwrap_or(gas_limit),
@@ -137,9 +98,9 @@ pub(super) fn plan<'a>(
         planned.push(one);
     };
     // The open block's own time if it is that block, else one step after the previous block.
-    let default_time = |number: u64, before: BlockTime| match open {
-        Some(open) if open.header.number == number => before.at(open.header.timestamp),
-        _ => before.next(),
+    let default_time = |number: u64, before: Duration| match open {
+        Some(open) if open.header.number == number => block_instant(open.header.timestamp, open.millis()),
+        _ => before.saturating_add(step),
     };
 
     for block in &simulation.blocks {
@@ -159,18 +120,22 @@ pub(super) fn plan<'a>(
         }
         for gap in number + 1..wanted {
             time = default_time(gap, time);
-            push(Cow::Owned(SimBlock::default()), gap, time.seconds(), true);
+            push(Cow::Owned(SimBlock::default()), gap, time, true);
         }
-        let (wanted_time, previous) = match asked_time {
-            Some(asked) => (time.at(asked), time.seconds()),
-            None => (default_time(wanted, time), time.seconds()),
+        let next = default_time(wanted, time);
+        let wanted_time = match asked_time {
+            // Among blocks that share a second, the next one is a step later, if that is in the second still.
+            Some(asked) if asked == next.as_secs() => next,
+            Some(asked) if asked == time.as_secs() => time,
+            Some(asked) => Duration::from_secs(asked),
+            None => next,
         };
-        let seconds = wanted_time.seconds();
-        if seconds < previous || seconds == previous && !time.repeats() {
+        let (seconds, previous) = (wanted_time.as_secs(), time.as_secs());
+        if seconds < previous || seconds == previous && !repeats {
             return Err(SimulationError::BlockTime { time: seconds, previous });
         }
         (number, time) = (wanted, wanted_time);
-        push(Cow::Borrowed(block), number, seconds, false);
+        push(Cow::Borrowed(block), number, time, false);
     }
     Ok(planned)
 }

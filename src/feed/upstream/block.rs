@@ -15,7 +15,7 @@ use serde_json::value::RawValue;
 use tokio::time::Instant;
 
 use super::{ask::UpstreamError, client::Upstream, transaction};
-use crate::chain::{ChainReceipt, ChainTx, Family, UnknownTxType, millis_part, transactions_root};
+use crate::chain::{ChainReceipt, ChainTx, Family, UnknownTxType, block_instant, millis_part, transactions_root};
 
 /// A block as an upstream returns it.
 #[derive(Clone, Debug)]
@@ -114,8 +114,7 @@ impl UpstreamBlock {
 
     /// Returns the block's time since 1970, with the milliseconds that some chains tell in a deposit.
     fn time(&self) -> Duration {
-        let millis = self.transactions.get(1).and_then(|second| millis_part(second.inner(), second.signer()));
-        Duration::from_secs(self.header.timestamp) + Duration::from_millis(millis.unwrap_or_default())
+        block_instant(self.header.timestamp, self.transactions.get(1).and_then(millis_part))
     }
 
     /// Returns the time from `parent` to this block, of at most an hour. `None` if it is not known to be later.

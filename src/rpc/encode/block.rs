@@ -29,6 +29,7 @@ pub fn flashblock(out: &mut Vec<u8>, block: &Block, id: SnapshotId, dialect: &Di
 
 fn block_fields(object: &mut Object<'_>, block: &Block, full: bool, dialect: &Dialect) {
     header_fields(object, block.header(), block.header().hash(), dialect.shows_early_fields);
+    timestamp_ms(object, block.timestamp_ms());
     object.quantity("size", block.size() as u64);
     list(object.key("transactions"), block.transactions(), |out, included| {
         if full {
@@ -43,11 +44,21 @@ fn block_fields(object: &mut Object<'_>, block: &Block, full: bool, dialect: &Di
     }
 }
 
-/// Writes a header alone, as a `newHeads` subscription sends it.
-pub fn header(out: &mut Vec<u8>, header: &Sealed<Header>, dialect: &Dialect) {
+/// Writes a header alone, as a `newHeads` subscription sends it. `time` is the block's time in milliseconds, if the block
+/// is known and tells it.
+pub fn header(out: &mut Vec<u8>, header: &Sealed<Header>, time: Option<u64>, dialect: &Dialect) {
     let mut object = Object::new(out);
     header_fields(&mut object, header, header.hash(), dialect.shows_early_fields);
+    timestamp_ms(&mut object, time);
     object.end();
+}
+
+/// Writes the time of a block in milliseconds, as the Base chains have it from Denim on
+/// (<https://docs.base.org/base-chain/specs/upgrades/denim/200ms-blocks>).
+pub(super) fn timestamp_ms(object: &mut Object<'_>, time: Option<u64>) {
+    if let Some(time) = time {
+        object.quantity("timestampMs", time);
+    }
 }
 
 /// Writes a header's fields in geth's order. Fields of inactive forks are written only with `early`, as empty values.
@@ -102,13 +113,21 @@ pub struct LogPlace<'a> {
     pub tx_hash: B256,
     /// The index of that transaction in the block.
     pub tx_index: u64,
+    /// The time of the block in milliseconds, if the block tells it.
+    pub time: Option<u64>,
 }
 
 impl<'a> LogPlace<'a> {
     /// Returns the position of the logs of a transaction of `block`.
     pub fn of(block: &'a Block, included: &Included<'_>) -> Self {
         let header = block.header();
-        Self { header, block_hash: header.hash(), tx_hash: *included.tx.tx_hash(), tx_index: included.index as u64 }
+        Self {
+            header,
+            block_hash: header.hash(),
+            tx_hash: *included.tx.tx_hash(),
+            tx_index: included.index as u64,
+            time: block.timestamp_ms(),
+        }
     }
 }
 
@@ -123,8 +142,11 @@ pub fn log(out: &mut Vec<u8>, log: &Log, place: &LogPlace<'_>, index: u64, remov
         .data("transactionHash", place.tx_hash.as_slice())
         .quantity("transactionIndex", place.tx_index)
         .data("blockHash", place.block_hash.as_slice())
-        .quantity("blockTimestamp", place.header.timestamp)
-        .quantity("logIndex", index);
+        .quantity("blockTimestamp", place.header.timestamp);
+    if let Some(time) = place.time {
+        object.quantity("blockTimestampMs", time);
+    }
+    object.quantity("logIndex", index);
     object.key("removed").extend_from_slice(if removed { b"true" } else { b"false" });
     object.end();
 }
@@ -143,6 +165,9 @@ fn placed_transaction(object: &mut Object<'_>, block: &Block, included: &Include
         .quantity("blockNumber", header.number)
         .quantity("blockTimestamp", header.timestamp)
         .quantity("transactionIndex", included.index as u64);
+    if let Some(time) = block.timestamp_ms() {
+        object.quantity("blockTimestampMs", time);
+    }
     let price = included.tx.effective_gas_price(header.base_fee_per_gas);
     let from = included.tx.signer();
     let deposit = match included.tx.inner() {

@@ -22,7 +22,12 @@ impl Backend {
     /// Answers `eth_getHeaderByNumber` and `eth_getHeaderByHash`, for pruned blocks too.
     pub(super) fn get_header(&self, run: &mut Run<'_>, selector: Selector) -> Result<(), RpcError> {
         match self.find(run.published, selector)? {
-            Some(block) => encode::header(&mut run.out, block.header(), run.dialect),
+            Some(block) => {
+                let header = block.header();
+                // Only the transactions of a block tell the milliseconds of its time.
+                let whole = self.spec.has_base_time(header.timestamp).then(|| Block::load(block.clone())).flatten();
+                encode::header(&mut run.out, header, whole.as_ref().and_then(Block::timestamp_ms), run.dialect);
+            }
             None => run.out.extend_from_slice(NULL),
         }
         Ok(())

@@ -82,9 +82,11 @@ impl Backend {
         let PayloadAttributes { timestamp, prev_randao, fee_recipient, ref withdrawals, beacon_root } =
             request.attributes;
         let head = &parent.head.header;
-        if timestamp <= head.timestamp {
+        let repeats = self.spec.timestamps_repeat(timestamp);
+        if timestamp < head.timestamp || timestamp == head.timestamp && !repeats {
             return Err(RpcError::params(format!(
-                "params[1].timestamp: {timestamp}: expected a time after that of the parent, {}",
+                "params[1].timestamp: {timestamp}: expected a time {} that of the parent, {}",
+                if repeats { "not before" } else { "after" },
                 head.timestamp
             )));
         }

@@ -276,7 +276,9 @@ impl<'a> Round<'a> {
         for one in self.list {
             match &one.subject {
                 Subject::NewHeads => {
-                    let result = headers.get(one.dialect, self.memory, |out| encode::header(out, header, one.dialect));
+                    let result = headers.get(one.dialect, self.memory, |out| {
+                        encode::header(out, header, block.and_then(Block::timestamp_ms), one.dialect);
+                    });
                     self.send(one, result);
                 }
                 Subject::Logs(filter) => {
