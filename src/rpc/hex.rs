@@ -97,10 +97,16 @@ pub fn parse_quantity(text: &str) -> Result<U256, Cow<'static, str>> {
     if digits.len() > 64 {
         return Err("a quantity has at most 64 hex digits".into());
     }
-    if !digits.bytes().all(|byte| byte.is_ascii_hexdigit()) {
-        return Err("a quantity has hex digits only".into());
-    }
-    U256::from_str_radix(digits, 16).map_err(|error| error.to_string().into())
+    decode_number(digits).ok_or_else(|| "a quantity has hex digits only".into())
+}
+
+/// Returns the number of at most 64 hex digits, or `None` if one of them is no hex digit.
+fn decode_number(digits: &str) -> Option<U256> {
+    let mut padded = [b'0'; 64];
+    padded[64 - digits.len()..].copy_from_slice(digits.as_bytes());
+    let mut bytes = [0; 32];
+    decode_digits(&padded, &mut bytes)?;
+    Some(U256::from_be_bytes(bytes))
 }
 
 fn decode(text: &str) -> Result<Vec<u8>, Cow<'static, str>> {
@@ -108,22 +114,26 @@ fn decode(text: &str) -> Result<Vec<u8>, Cow<'static, str>> {
     if digits.len() % 2 == 1 {
         return Err(format!("hex data has an even count of digits, this has {}", digits.len()).into());
     }
-    const_hex::decode(digits).map_err(|_| "hex data has hex digits only".into())
+    let mut bytes = vec![0; digits.len() / 2];
+    decode_digits(digits.as_bytes(), &mut bytes).ok_or("hex data has hex digits only")?;
+    Ok(bytes)
 }
 
-fn decode_fixed<const N: usize>(text: &str) -> Result<[u8; N], Cow<'static, str>> {
+/// Fills `bytes` with the value of twice as many hex digits. Returns `None` if one is no hex digit: a second `0x`, which
+/// `const_hex` would skip, leaves too few digits.
+fn decode_digits(digits: &[u8], bytes: &mut [u8]) -> Option<()> {
+    const_hex::decode_to_slice(digits, bytes).ok()
+}
+
+/// Returns the `N` bytes of a text of `0x` and `2 N` hex digits.
+pub fn parse_fixed<const N: usize>(text: &str) -> Result<[u8; N], Cow<'static, str>> {
     let digits = text.strip_prefix("0x").ok_or_else(|| format!("expected 0x and {} hex digits", 2 * N))?;
     if digits.len() != 2 * N {
         return Err(format!("expected {N} bytes, {} hex digits after 0x, this has {}", 2 * N, digits.len()).into());
     }
     let mut bytes = [0; N];
-    const_hex::decode_to_slice(digits, &mut bytes).map_err(|_| "expected hex digits only")?;
+    decode_digits(digits.as_bytes(), &mut bytes).ok_or("expected hex digits only")?;
     Ok(bytes)
-}
-
-/// Returns a hash from its text.
-pub fn parse_fixed(text: &str) -> Result<B256, Cow<'static, str>> {
-    decode_fixed(text).map(B256::new)
 }
 
 /// Returns as much of a value as an error should show.
@@ -202,7 +212,7 @@ impl<'de> Deserialize<'de> for Data {
 impl<'de, const N: usize> Deserialize<'de> for Fixed<N> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let what = if N == 20 { "an address: 0x and 40 hex digits" } else { "32 bytes: 0x and 64 hex digits" };
-        deserializer.deserialize_str(ParsedText(what, |text: &str| decode_fixed(text).map(Self)))
+        deserializer.deserialize_str(ParsedText(what, |text: &str| parse_fixed(text).map(Self)))
     }
 }
 
@@ -228,11 +238,5 @@ fn parse_word(text: &str) -> Result<U256, Cow<'static, str>> {
     if digits.len() > 64 {
         return Err(format!("a storage word has at most 64 hex digits, this has {}", digits.len()).into());
     }
-    if digits.is_empty() {
-        return Ok(U256::ZERO);
-    }
-    if !digits.bytes().all(|byte| byte.is_ascii_hexdigit()) {
-        return Err("a storage word has hex digits only".into());
-    }
-    U256::from_str_radix(digits, 16).map_err(|error| error.to_string().into())
+    decode_number(digits).ok_or_else(|| "a storage word has hex digits only".into())
 }

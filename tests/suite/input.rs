@@ -240,6 +240,7 @@ async fn an_address_that_is_none_is_named() {
         json!(&CODE_AT[..41]),
         json!(format!("0x{}", "g".repeat(40))),
         json!(format!("0x{}", "é".repeat(20))),
+        json!(format!("0x0x{}", "1".repeat(38))),
         json!(5),
         json!(true),
         json!({}),
@@ -257,7 +258,7 @@ async fn an_address_that_is_none_is_named() {
 #[tokio::test(flavor = "multi_thread")]
 async fn data_that_is_no_hex_of_whole_bytes_is_named() {
     let node = TestNode::quiet();
-    let values = ["0x1", "0x123", "0xzz", "", "12", "0X12", "0x 1", "x"].map(|text| json!(text));
+    let values = ["0x1", "0x123", "0xzz", "", "12", "0X12", "0x 1", "x", "0x0x12", "0x0X12"].map(|text| json!(text));
     refuses_in_a_call(&node, "data", &values).await;
     refuses_in_a_call(&node, "input", &values).await;
     refuses_in_a_call(&node, "data", &[json!(5), json!([]), json!(false)]).await;

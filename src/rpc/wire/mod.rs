@@ -274,7 +274,7 @@ impl<'de> Deserialize<'de> for SelectorParam {
                     "earliest" => Selector::Earliest,
                     // A number of this length is past 64 bits, so this is a hash.
                     hash if hash.len() == HASH_TEXT => {
-                        Selector::Hash(super::hex::parse_fixed(hash).map_err(E::custom)?)
+                        Selector::Hash(super::hex::parse_fixed(hash).map_err(E::custom)?.into())
                     }
                     number => {
                         let number: U256 = super::hex::parse_quantity(number).map_err(|reason| {

@@ -19,7 +19,7 @@ use crate::{
     rpc::{
         dialect::Dialect,
         error::RpcError,
-        hex::{Fixed, Quantity},
+        hex::{Fixed, Quantity, parse_fixed},
     },
     wallet::{MessageToSign, SignatureRequest, TypedMessage},
 };
@@ -136,8 +136,7 @@ pub fn parse_typed_data(params: &str, dialect: &Dialect) -> Result<SignatureRequ
 }
 
 fn address(text: &str) -> Option<Address> {
-    let digits = text.strip_prefix("0x").filter(|digits| digits.len() == 40)?;
-    const_hex::decode(digits).ok().map(|bytes| Address::from_slice(&bytes))
+    parse_fixed(text).ok().map(Address::new)
 }
 
 /// Returns the bytes of a message: those of its hex digits if it is `0x` and hex digits, else those of its text.

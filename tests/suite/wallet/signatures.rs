@@ -214,6 +214,7 @@ async fn what_cannot_be_signed_says_why() {
         ("personal_sign", json!(["hi", NOBODY]), 4100),
         ("personal_sign", json!([NOBODY, "hi"]), 4100),
         ("personal_sign", json!(["hi", "you"]), -32602),
+        ("personal_sign", json!(["hi", format!("0x0x{}", "1".repeat(38))]), -32602),
         ("personal_sign", json!(["0xabc", from]), -32602),
         ("personal_sign", json!([["hi"], from]), -32602),
         ("personal_sign", json!(["a".repeat(131_073), from]), -32602),
