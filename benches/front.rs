@@ -5,6 +5,9 @@
 //! at the end, the servers take turns, so that disturbances of the machine affect all alike. With `../shared/bench`
 //! beside the project, the recorded chain is used, and a code of 22 kB is read.
 
+#[path = "world/client.rs"]
+mod client;
+
 use std::{
     ffi::OsString,
     hint::black_box,
@@ -16,6 +19,7 @@ use std::{
 
 use alloy_primitives::address;
 use criterion::{Criterion, Throughput};
+use memchr::memmem;
 use presim::{config::Config, node::Node};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -23,11 +27,11 @@ use tokio::{
     runtime::Runtime,
 };
 
+use self::client::{CONNECTIONS, connect, exchange, post};
+
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// The number of the client's connections.
-const CONNECTIONS: usize = 8;
 /// The number of requests of one measurement, over all connections.
 const REQUESTS: usize = 4_000;
 /// The number of turns of each server in the table.
@@ -48,20 +52,10 @@ impl Client {
     /// Connects to `server`. Returns the client and the server's answer.
     async fn connect(name: &str, server: SocketAddr, method: &str, params: &str) -> (Self, Vec<u8>) {
         let body = format!(r#"{{"jsonrpc":"2.0","id":1,"method":"{method}","params":{params}}}"#);
-        let request = format!(
-            "POST / HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
-            body.len()
-        );
-        let mut streams = Vec::new();
-        for _ in 0..CONNECTIONS {
-            let stream = TcpStream::connect(server).await.expect("the server listens");
-            stream.set_nodelay(true).expect("a socket option");
-            streams.push(stream);
-        }
-        let mut client = Self { name: name.to_owned(), request: request.into_bytes(), streams };
+        let mut client = Self { name: name.to_owned(), request: post(&body), streams: connect(server).await };
         let mut answer = Vec::new();
         exchange(&mut client.streams[0], &client.request, &mut answer).await;
-        assert!(find(&answer, b"\"result\"").is_some(), "{name} answers: {}", String::from_utf8_lossy(&answer));
+        assert!(memmem::find(&answer, b"\"result\"").is_some(), "{name} answers: {}", String::from_utf8_lossy(&answer));
         (client, answer)
     }
 
@@ -83,28 +77,6 @@ impl Client {
         self.run(REQUESTS).await;
         REQUESTS as f64 / began.elapsed().as_secs_f64()
     }
-}
-
-/// Sends one request and reads the whole answer.
-async fn exchange<'a>(stream: &mut TcpStream, request: &[u8], buffer: &'a mut Vec<u8>) -> &'a [u8] {
-    stream.write_all(request).await.expect("it is sent");
-    buffer.clear();
-    loop {
-        stream.read_buf(buffer).await.expect("it is answered");
-        // Both servers write header names in lower case. The parsing is minimal, because the client is not measured.
-        let Some(head) = find(buffer, b"\r\n\r\n") else { continue };
-        let length = find(&buffer[..head], b"content-length: ").map(|at| &buffer[at + 16..head]);
-        let digits = length.expect("the answer has a length").iter().take_while(|byte| byte.is_ascii_digit());
-        let length = digits.fold(0, |length, digit| 10 * length + usize::from(digit - b'0'));
-        if buffer.len() >= head + 4 + length {
-            break;
-        }
-    }
-    buffer
-}
-
-fn find(text: &[u8], what: &[u8]) -> Option<usize> {
-    memchr::memmem::find(text, what)
 }
 
 /// Starts a jsonrpsee server with one method that returns a constant.

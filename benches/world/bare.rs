@@ -5,20 +5,20 @@ use alloy_eips::{
     eip7251::CONSOLIDATION_REQUEST_PREDEPLOY_ADDRESS,
 };
 use alloy_evm::EvmEnv;
-use alloy_primitives::{Address, B256, Bytes, TxKind, U256};
+use alloy_primitives::{Address, B256, Bytes};
 use presim::{
-    engine::{AccountOverride, Call, SimBlock, SimCall, SimulatedBlock, Simulation, StorageOverride, lift_checks},
+    engine::{AccountOverride, Call, CallFees, SimCall, SimulatedBlock, Simulation, StorageOverride, lift_checks},
+    rpc::{dialect::PROJECT, parse_simulation},
     state::Overlay,
 };
 use revm::{
     Context, ExecuteCommitEvm, MainBuilder, MainContext, SystemCallCommitEvm,
     bytecode::Bytecode,
-    context::{ContextTr, TxEnv, transaction::TransactionType},
+    context::{ContextTr, TxEnv, either::Either, transaction::TransactionType},
     database::CacheDB,
 };
-use serde::Deserialize;
 
-use super::{BodiesChain, Body, GAS_CAP};
+use super::{BodiesChain, Body, GAS_CAP, SHAPE};
 
 /// A parsed body, and what the bare loop needs precomputed.
 pub struct Request {
@@ -50,17 +50,8 @@ impl BodiesChain {
             let mut used = 0;
             for call in &block.calls {
                 let SimCall::Unsigned(call) = call else { panic!("the bodies have no signed transaction") };
-                let tx = TxEnv {
-                    tx_type: TransactionType::Eip1559 as u8,
-                    caller: call.from,
-                    gas_limit: (env.block_env.gas_limit - used).min(gas_left),
-                    kind: call.to,
-                    value: call.value,
-                    data: call.data.clone(),
-                    chain_id: Some(self.backend.spec.chain_id()),
-                    gas_priority_fee: Some(0),
-                    ..TxEnv::default()
-                };
+                let most = (env.block_env.gas_limit - used).min(gas_left);
+                let tx = transaction(call, most, self.backend.spec.chain_id());
                 let gas = evm.transact_commit(tx).expect("a call").tx_gas_used();
                 (used, gas_left) = (used + gas, gas_left - gas);
                 seen(gas);
@@ -97,11 +88,46 @@ fn override_account<D: revm::DatabaseRef<Error: std::fmt::Debug>>(
     }
 }
 
+/// Returns a call as revm takes it, with at most this gas.
+fn transaction(call: &Call, most: u64, chain_id: u64) -> TxEnv {
+    let (price, priority) = match call.fees {
+        CallFees::GasPrice(price) => (price, None),
+        CallFees::Market { max_fee, max_priority } => {
+            (max_fee.unwrap_or_default(), Some(max_priority.unwrap_or_default()))
+        }
+    };
+    let kind = if call.authorization_list.is_some() {
+        TransactionType::Eip7702
+    } else if call.blob_hashes.is_some() {
+        TransactionType::Eip4844
+    } else if priority.is_some() {
+        TransactionType::Eip1559
+    } else {
+        TransactionType::Eip2930
+    };
+    TxEnv {
+        tx_type: kind as u8,
+        caller: call.from,
+        gas_limit: call.gas.unwrap_or(most),
+        gas_price: price,
+        gas_priority_fee: priority,
+        kind: call.to,
+        value: call.value,
+        data: call.data.clone(),
+        chain_id: Some(chain_id),
+        access_list: call.access_list.clone().unwrap_or_default(),
+        blob_hashes: call.blob_hashes.clone().unwrap_or_default(),
+        max_fee_per_blob_gas: call.max_fee_per_blob_gas.unwrap_or_default(),
+        authorization_list: call.authorization_list.iter().flatten().cloned().map(Either::Left).collect(),
+        ..TxEnv::default()
+    }
+}
+
 impl Request {
     /// Parses a body and prepares it for the bare loop.
     pub fn new(chain: &BodiesChain, body: Body) -> Self {
-        let Params(payload, _) = serde_json::from_str(body.params.get()).expect("parameters as the bench knows them");
-        let sim = payload.into();
+        let request = parse_simulation(body.params.get(), &PROJECT, &SHAPE).expect("a simulation");
+        let sim = request.simulation;
         let blocks = chain.simulate(&sim, &mut Overlay::default()).blocks;
         let envs = blocks
             .iter()
@@ -131,65 +157,5 @@ impl Request {
         chain.bare::<true>(self, |gas| with_system.push(gas));
         assert_eq!(engine, bare, "the engine and bare revm use the same gas");
         assert_eq!(engine, with_system, "system calls change no call's gas");
-    }
-}
-
-/// The parameters in `../shared/bench`. An unknown field stops the bench.
-#[derive(Deserialize)]
-struct Params(Payload, #[expect(dead_code, reason = "all bodies run on `latest`")] String);
-
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-struct Payload {
-    block_state_calls: Vec<BlockParam>,
-    #[serde(default)]
-    trace_transfers: bool,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-struct BlockParam {
-    calls: Vec<CallParam>,
-    #[serde(default)]
-    state_overrides: std::collections::BTreeMap<Address, AccountParam>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct CallParam {
-    from: Address,
-    to: Address,
-    data: Bytes,
-    #[serde(default)]
-    value: U256,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct AccountParam {
-    balance: Option<U256>,
-    code: Option<Bytes>,
-}
-
-impl From<Payload> for Simulation {
-    fn from(payload: Payload) -> Self {
-        let blocks = payload.block_state_calls.into_iter().map(SimBlock::from).collect();
-        Self { blocks, trace_transfers: payload.trace_transfers, ..Self::default() }
-    }
-}
-
-impl From<BlockParam> for SimBlock {
-    fn from(block: BlockParam) -> Self {
-        let overrides = block.state_overrides.into_iter().map(|(address, AccountParam { balance, code })| {
-            (address, AccountOverride { balance, code, ..AccountOverride::default() })
-        });
-        let calls = block.calls.into_iter().map(|CallParam { from, to, data, value }| Call {
-            from,
-            to: TxKind::Call(to),
-            data,
-            value,
-            ..Call::default()
-        });
-        Self { state: overrides.collect(), calls: calls.map(SimCall::from).collect(), ..Self::default() }
     }
 }

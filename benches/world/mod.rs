@@ -3,6 +3,8 @@
 #![allow(dead_code, reason = "each bench uses its part of it")]
 
 pub mod bare;
+pub mod client;
+pub mod process;
 
 use std::{
     hint::black_box,
@@ -55,21 +57,23 @@ pub struct Body {
 
 /// Reads the requests of a workload. If they do not exist, prints a line and returns `None`.
 pub fn bodies(workload: &str) -> Option<Vec<Body>> {
-    #[derive(Deserialize)]
-    struct Envelope {
-        method: String,
-        params: Box<RawValue>,
-    }
     let path = Path::new(BODIES).join(workload).with_extension("ndjson");
     let Ok(text) = std::fs::read_to_string(&path) else {
         println!("{workload}: skipped: no {}", path.display());
         return None;
     };
-    let bodies = text.lines().map(|line| {
-        let Envelope { method, params } = serde_json::from_str(line).expect("a request");
-        Body { text: line.to_owned(), method: MethodRoute::by_name(&method).expect("a method"), params }
-    });
-    Some(bodies.collect())
+    Some(text.lines().map(parse_body).collect())
+}
+
+/// Reads a request.
+pub fn parse_body(text: &str) -> Body {
+    #[derive(Deserialize)]
+    struct Envelope {
+        method: String,
+        params: Box<RawValue>,
+    }
+    let Envelope { method, params } = serde_json::from_str(text).expect("a request");
+    Body { text: text.to_owned(), method: MethodRoute::by_name(&method).expect("a method"), params }
 }
 
 impl BodiesChain {

@@ -3,10 +3,11 @@
 use std::{path::PathBuf, str::FromStr, time::Duration};
 
 use alloy_primitives::{Address, address};
-use clap::{Parser, ValueEnum};
+use clap::{Parser, Subcommand, ValueEnum};
 
 use crate::{
     assertion::{self, Assertion},
+    bodies::BodiesArgs,
     body::Tag,
     mix::{Mix, Workload},
     target::Header,
@@ -25,8 +26,10 @@ const DEFAULT_MIX: &str = "balance=20,quote=20,code=5,swap=30,sandwich=10,overri
 ///
 /// Exit codes: 0 if all is well, 1 if an assertion failed, 2 for bad arguments or an unusable target.
 #[derive(Clone, Debug, Parser)]
-#[command(name = "loadtest", version, max_term_width = 110)]
+#[command(name = "loadtest", version, max_term_width = 110, args_conflicts_with_subcommands = true)]
 pub struct Args {
+    #[command(subcommand)]
+    pub command: Option<Command>,
     /// Test these targets: http://HOST:PORT[/PATH], or https, ws, wss. Several take turns, compared with the first
     #[arg(default_value = "http://127.0.0.1:8545")]
     pub urls: Vec<String>,
@@ -177,6 +180,13 @@ pub struct Steps(pub Vec<f64>);
 /// Numbers of connections to run one after another.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConnectionSteps(pub Vec<usize>);
+
+/// What to do instead of a load test.
+#[derive(Clone, Debug, Subcommand)]
+pub enum Command {
+    /// Write request bodies made at random, which `--bodies` sends
+    Bodies(BodiesArgs),
+}
 
 impl Args {
     /// Rejects arguments that cannot go together.

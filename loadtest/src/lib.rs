@@ -5,6 +5,7 @@
 //! - [`args`]: the command line. [`assertion`]: the conditions on a run.
 //! - [`target`], [`connection`], [`tls`], [`rpc`], [`quantity`]: the targets, and the connections to them.
 //! - [`world`], [`mix`], [`workload`], [`body`]: the accounts and markets of a target, and the requests made from them.
+//! - [`bodies`], [`classes`]: bodies of many classes, made at random on a recorded world.
 //! - [`schedule`], [`clock`], [`queue`], [`generate`], [`client`], [`thread`](mod@thread): the timing of requests, and
 //!   the connections and threads that send them.
 //! - [`answer`], [`sample`], [`pin`], [`check`], [`compare`], [`fault`]: whether an answer is right. [`dating`],
@@ -16,8 +17,10 @@
 pub mod answer;
 pub mod args;
 pub mod assertion;
+pub mod bodies;
 pub mod body;
 pub mod check;
+pub mod classes;
 pub mod client;
 pub mod clock;
 pub mod compare;
@@ -51,7 +54,10 @@ use std::{ffi::OsString, fs, path::Path, process::ExitCode};
 use clap::Parser;
 use eyre::{Context, Result};
 
-use crate::{args::Args, report::Report};
+use crate::{
+    args::{Args, Command},
+    report::Report,
+};
 
 /// The exit code if an assertion fails.
 const NOT_HELD: u8 = 1;
@@ -69,6 +75,9 @@ pub fn command(words: impl IntoIterator<Item = OsString>) -> ExitCode {
             return if error.use_stderr() { REFUSED.into() } else { ExitCode::SUCCESS };
         }
     };
+    if let Some(Command::Bodies(bodies)) = &args.command {
+        return bodies.run().map_or_else(refused, |()| ExitCode::SUCCESS);
+    }
     let report = args.check().map_err(eyre::Report::msg).and_then(|()| {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().wrap_err("no runtime")?;
         writable(&args)?;
@@ -77,11 +86,13 @@ pub fn command(words: impl IntoIterator<Item = OsString>) -> ExitCode {
     match report.and_then(|report| write(&args, &report).map(|()| report)) {
         Ok(report) if report.holds() => ExitCode::SUCCESS,
         Ok(_) => NOT_HELD.into(),
-        Err(error) => {
-            eprintln!("loadtest: {error:#}");
-            REFUSED.into()
-        }
+        Err(error) => refused(error),
     }
+}
+
+fn refused(error: eyre::Report) -> ExitCode {
+    eprintln!("loadtest: {error:#}");
+    REFUSED.into()
 }
 
 /// Creates the reports' files before the run, so that no run is wasted.

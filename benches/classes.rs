@@ -1,0 +1,312 @@
+//! Requests of many classes, made at random: presim compared with anvil over HTTP, and with bare revm in process.
+//!
+//! `cargo bench --bench classes -- [--seed N] [--class CLASS,…]`. Every class of `loadtest bodies` is sent to both servers
+//! in turn, by one client thread over eight connections. Anvil is looked for in `tests/anvil/node_modules` (which
+//! `tests/anvil/run` installs) and on the path; `PRESIM_ANVIL` names another. Without it, only bare revm is compared.
+
+mod world;
+
+use std::{
+    collections::VecDeque,
+    fmt::Write as _,
+    fs,
+    net::{SocketAddr, TcpListener},
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    time::{Duration, Instant},
+};
+
+use clap::{Parser, ValueEnum};
+use loadtest::classes::{Bodies, Class, RecordedWorld};
+use memchr::memmem;
+use tokio::{net::TcpStream, runtime::Runtime};
+
+use crate::world::{
+    BODIES, BodiesChain,
+    bare::Request,
+    client::{connect, exchange, post},
+    median, parse_body,
+    process::{NodeProcess, is_node},
+};
+
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+/// The number of bodies of each class.
+const COUNT: u64 = 48;
+/// The number of turns of each side.
+const ROUNDS: usize = 5;
+/// The duration of a turn.
+const TURN: Duration = Duration::from_millis(700);
+/// The least ratio to anvil of the median class, and of each class.
+const GOALS: (f64, f64) = (2.0, 1.5);
+
+#[derive(Parser)]
+struct Options {
+    /// The seed of the bodies
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// The classes to measure; all by default
+    #[arg(long, value_enum, value_delimiter = ',')]
+    class: Vec<Class>,
+    /// Passed by cargo
+    #[arg(long, hide = true)]
+    bench: bool,
+    /// Passed by cargo where benches are only to be tried
+    #[arg(long, hide = true)]
+    test: bool,
+}
+
+/// The result of a class.
+struct Row {
+    class: Class,
+    /// Requests a second of presim and of anvil.
+    rates: [f64; 2],
+    /// The ratio to anvil, sorted by round.
+    anvil: Vec<f64>,
+    /// The ratio to bare revm, sorted by round.
+    bare: Vec<f64>,
+}
+
+fn main() {
+    if is_node() {
+        return;
+    }
+    let options = Options::parse();
+    let Some(chain) = BodiesChain::load() else { return };
+    if options.test {
+        return;
+    }
+    let recorded = RecordedWorld::read(Path::new(BODIES)).expect("a description of the world");
+    let genesis = Path::new(BODIES).join("genesis.json");
+    let presim = NodeProcess::start(&["--genesis", genesis.to_str().expect("a path in UTF-8"), "--feed", "static"]);
+    let anvil = Anvil::start(&genesis);
+    let bodies = Bodies { world: &recorded, seed: options.seed, tag: "latest" };
+    let classes = if options.class.is_empty() { Class::value_variants() } else { &options.class };
+    let client = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a thread");
+    println!(
+        "seed {}, {ROUNDS} interleaved rounds of {} ms; ratios with the least and the greatest",
+        options.seed,
+        TURN.as_millis()
+    );
+    println!("{:15}{:>10}{:>10}{:>26}{:>26}", "", "presim/s", "anvil/s", "ratio to anvil", "ratio to bare revm");
+    let rows: Vec<Row> = classes
+        .iter()
+        .map(|class| {
+            let bodies: Vec<String> = (0..COUNT).map(|number| bodies.body(*class, number)).collect();
+            let (rates, ratios) =
+                over_http(&client, presim.listen.parse().expect("an address"), anvil.as_ref(), &bodies);
+            let row = Row { class: *class, rates, anvil: ratios, bare: in_process(&chain, &bodies) };
+            println!("{row}");
+            row
+        })
+        .collect();
+    verdict(&rows);
+    let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join("classes.svg");
+    fs::write(&file, plot(&rows)).expect("the plot is written");
+    println!("plot: {}", file.display());
+}
+
+fn verdict(rows: &[Row]) {
+    let mut ratios: Vec<(f64, Class)> =
+        rows.iter().filter(|row| !row.anvil.is_empty()).map(|row| (row.ratio(), row.class)).collect();
+    ratios.sort_by(|one, other| one.0.total_cmp(&other.0));
+    let Some((worst, class)) = ratios.first() else {
+        println!("anvil was not found: `tests/anvil/run target/release/presim` installs it");
+        return;
+    };
+    let middle = ratios[ratios.len() / 2].0;
+    let met = |value: f64, goal| if value >= goal { "met" } else { "MISSED" };
+    println!("the median class: {middle:.2} (goal {}, {})", GOALS.0, met(middle, GOALS.0));
+    println!("the worst class, {class}: {worst:.2} (goal {}, {})", GOALS.1, met(*worst, GOALS.1));
+}
+
+impl Row {
+    fn ratio(&self) -> f64 {
+        median(self.anvil.clone())
+    }
+}
+
+impl std::fmt::Display for Row {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let ratio = |ratios: &[f64]| match ratios {
+            [] => "-".to_owned(),
+            ratios => format!("{:.2}  {:.2} to {:.2}", median(ratios.to_vec()), ratios[0], ratios[ratios.len() - 1]),
+        };
+        let [presim, anvil] = self.rates;
+        write!(
+            f,
+            "{:15}{presim:>10.0}{anvil:>10.0}{:>26}{:>26}",
+            self.class.to_string(),
+            ratio(&self.anvil),
+            ratio(&self.bare)
+        )
+    }
+}
+
+/// Returns the requests a second of presim and of anvil, and the ratios of the rounds.
+fn over_http(client: &Runtime, presim: SocketAddr, anvil: Option<&Anvil>, bodies: &[String]) -> ([f64; 2], Vec<f64>) {
+    let posts: Vec<Vec<u8>> = bodies.iter().map(|body| post(body)).collect();
+    let servers: Vec<SocketAddr> = [Some(presim), anvil.map(|anvil| anvil.address)].into_iter().flatten().collect();
+    let mut clients: Vec<Vec<TcpStream>> = servers.iter().map(|server| client.block_on(connect(*server))).collect();
+    for streams in &mut clients {
+        client.block_on(check(&mut streams[0], &posts));
+    }
+    let mut rates = vec![Vec::new(); clients.len()];
+    for _ in 0..ROUNDS {
+        for (streams, rates) in clients.iter_mut().zip(&mut rates) {
+            rates.push(client.block_on(turn(streams, &posts)));
+        }
+    }
+    let mut ratios: Vec<f64> = match rates.as_slice() {
+        [presim, anvil] => presim.iter().zip(anvil).map(|(presim, anvil)| presim / anvil).collect(),
+        _ => Vec::new(),
+    };
+    ratios.sort_by(f64::total_cmp);
+    let rate = |index: usize| rates.get(index).map_or(0.0, |rates| median(rates.clone()));
+    ([rate(0), rate(1)], ratios)
+}
+
+/// Checks that every body is answered without an error. A call may fail, but no request.
+async fn check(stream: &mut TcpStream, posts: &[Vec<u8>]) {
+    let mut buffer = Vec::new();
+    for post in posts {
+        let answer = exchange(stream, post, &mut buffer).await;
+        let is_error = memmem::find(answer, b"\"result\"").is_none()
+            || memmem::find(answer, b"\"error\":{\"code\":-3260").is_some();
+        assert!(
+            !is_error,
+            "{}: {}",
+            String::from_utf8_lossy(&post[..post.len().min(600)]),
+            String::from_utf8_lossy(answer)
+        );
+    }
+}
+
+/// Sends bodies over all connections for a turn. Returns the requests answered a second.
+async fn turn(streams: &mut [TcpStream], posts: &[Vec<u8>]) -> f64 {
+    let (began, next) = (Instant::now(), std::cell::Cell::new(0));
+    let each = streams.iter_mut().map(|stream| async {
+        let mut buffer = Vec::new();
+        while began.elapsed() < TURN {
+            let number = next.replace(next.get() + 1);
+            exchange(stream, &posts[number % posts.len()], &mut buffer).await;
+        }
+    });
+    futures::future::join_all(each).await;
+    next.get() as f64 / began.elapsed().as_secs_f64()
+}
+
+/// Returns the throughput of a worker's part of the requests (parse, simulate, encode) as a share of bare revm's on the
+/// same calls, by rounds. Empty if the class does not simulate, or has no call.
+fn in_process(chain: &BodiesChain, bodies: &[String]) -> Vec<f64> {
+    if !bodies.iter().all(|body| body.contains("eth_simulateV1") && body.starts_with('{')) {
+        return Vec::new();
+    }
+    let requests: Vec<Request> = bodies.iter().map(|body| Request::new(chain, parse_body(body))).collect();
+    if requests.iter().all(|request| request.calls() == 0) {
+        return Vec::new();
+    }
+    let (mut overlay, mut out) = Default::default();
+    let time = |run: &mut dyn FnMut(&Request)| {
+        let (began, mut count) = (Instant::now(), 0);
+        while began.elapsed() < TURN / 4 {
+            requests.iter().for_each(&mut *run);
+            count += 1;
+        }
+        began.elapsed().as_secs_f64() / f64::from(count)
+    };
+    let mut ratios: VecDeque<f64> = (0..=ROUNDS)
+        .map(|_| {
+            let ours = time(&mut |request| chain.answer(&request.body, &mut overlay, &mut out));
+            time(&mut |request| chain.bare::<false>(request, |_| {})) / ours
+        })
+        .collect();
+    // The first round warms up.
+    ratios.pop_front();
+    let mut ratios: Vec<f64> = ratios.into();
+    ratios.sort_by(f64::total_cmp);
+    ratios
+}
+
+/// Plots the ratios to anvil: a bar for the median of each class, with a line from the least to the greatest.
+fn plot(rows: &[Row]) -> String {
+    const LEFT: f64 = 130.;
+    const WIDTH: f64 = 560.;
+    const ROW: f64 = 22.;
+    let most = rows.iter().flat_map(|row| &row.anvil).fold(3.0_f64, |most, ratio| most.max(*ratio));
+    let x = |ratio: f64| LEFT + WIDTH * ratio / most;
+    let height = ROW * (rows.len() as f64 + 2.);
+    let mut svg = format!(
+        "<svg xmlns='http://www.w3.org/2000/svg' width='{}' height='{height}' font-family='sans-serif' font-size='12'>\
+         <rect width='100%' height='100%' fill='white'/>\n",
+        LEFT + WIDTH + 60.
+    );
+    for goal in [1.0, GOALS.1, GOALS.0] {
+        let x = x(goal);
+        let _ = writeln!(
+            svg,
+            "<line x1='{x:.1}' x2='{x:.1}' y1='{ROW}' y2='{height}' stroke='#bbb'/><text x='{x:.1}' y='15' text-anchor='middle'>{goal}</text>"
+        );
+    }
+    for (index, row) in rows.iter().enumerate() {
+        let y = ROW * (index as f64 + 1.5);
+        let _ = writeln!(svg, "<text x='{}' y='{:.1}' text-anchor='end'>{}</text>", LEFT - 6., y + 4., row.class);
+        let (Some(least), Some(greatest)) = (row.anvil.first(), row.anvil.last()) else { continue };
+        let middle = row.ratio();
+        let fill = if middle < GOALS.1 { "#c33" } else { "#06c" };
+        let _ = writeln!(
+            svg,
+            "<rect x='{LEFT}' y='{:.1}' width='{:.1}' height='12' fill='{fill}' fill-opacity='0.7'/>\
+             <line x1='{:.1}' x2='{:.1}' y1='{y}' y2='{y}' stroke='#000'/><text x='{:.1}' y='{:.1}'>{middle:.2}</text>",
+            y - 6.,
+            x(middle) - LEFT,
+            x(*least),
+            x(*greatest),
+            x(*greatest) + 6.,
+            y + 4.
+        );
+    }
+    svg + "</svg>\n"
+}
+
+/// A process of anvil, which is ended when dropped.
+struct Anvil {
+    child: Child,
+    address: SocketAddr,
+}
+
+impl Anvil {
+    /// Starts anvil on a genesis. Returns `None` if there is no anvil on the machine.
+    fn start(genesis: &Path) -> Option<Self> {
+        let installed = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/anvil/node_modules/.bin/anvil");
+        let program = match std::env::var_os("PRESIM_ANVIL") {
+            Some(program) => PathBuf::from(program),
+            None if installed.exists() => installed,
+            None => "anvil".into(),
+        };
+        // Free a moment ago: anvil does not say which port it has taken.
+        let address = TcpListener::bind("127.0.0.1:0").and_then(|port| port.local_addr()).expect("a free port");
+        let child = Command::new(program)
+            .arg("--init")
+            .arg(genesis)
+            .args(["--hardfork", "prague", "--silent", "--port", &address.port().to_string()])
+            .stdout(Stdio::null())
+            .spawn()
+            .ok()?;
+        let anvil = Self { child, address };
+        let began = Instant::now();
+        while std::net::TcpStream::connect(address).is_err() {
+            assert!(began.elapsed() < Duration::from_secs(30), "anvil does not listen");
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        Some(anvil)
+    }
+}
+
+impl Drop for Anvil {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
