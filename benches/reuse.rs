@@ -5,8 +5,6 @@
 //! calls beside batches of them; 256 requests with one beginning beside the same without shared beginnings. Each ratio
 //! is one of throughput. Skips where the bodies are absent.
 
-#[path = "world/process.rs"]
-mod process;
 mod world;
 
 use std::{
@@ -26,9 +24,11 @@ use presim::{
 };
 use serde_json::{Value, json};
 
-use crate::{
-    process::NodeProcess,
-    world::{BODIES, BodiesChain, bare::Request, bodies, median, meter},
+use crate::world::{
+    BODIES, BodiesChain,
+    bare::Request,
+    bodies, median, meter,
+    process::{NodeProcess, is_node},
 };
 
 #[global_allocator]
@@ -40,7 +40,7 @@ const ROUNDS: usize = 9;
 const TURN: Duration = Duration::from_millis(400);
 
 fn main() {
-    if process::is_node() || env::args().any(|arg| arg == "--test" || arg == "--list") {
+    if is_node() || env::args().any(|arg| arg == "--test" || arg == "--list") {
         return;
     }
     let Some(chain) = BodiesChain::load() else { return };

@@ -112,14 +112,14 @@ impl CallMaker<'_> {
         if let Some(first) = code.first_mut() {
             *first = 0;
         }
-        json!({"from": self.account(), "data": programs::creation(&code)})
+        json!({"from": self.account(), "to": null, "data": programs::creation(&code)})
     }
 
     /// A creation that destroys itself, or a call of a contract that does.
     pub fn selfdestruct(&mut self) -> Value {
         let from = self.account();
         if self.rng.random() {
-            json!({"from": from, "data": programs::selfdestruct(), "value": "0x1"})
+            json!({"from": from, "to": null, "data": programs::selfdestruct(), "value": "0x1"})
         } else {
             json!({"from": from, "to": PROGRAM, "value": "0x1"})
         }
