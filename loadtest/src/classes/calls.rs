@@ -25,6 +25,8 @@ const DEADLINE: U256 = uint!(99_999_999_999_U256);
 const POOL_FEE: u32 = 3_000;
 /// The address at which overrides put programs.
 pub const PROGRAM: Address = address!("c0de000000000000000000000000000000000000");
+/// The address at which overrides put the contract that creates others: anvil simulates no call without a receiver.
+pub const FACTORY: Address = address!("c0de000000000000000000000000000000000001");
 /// The largest code of a contract (EIP-170).
 pub const MAX_CODE: usize = 24 << 10;
 
@@ -112,14 +114,14 @@ impl CallMaker<'_> {
         if let Some(first) = code.first_mut() {
             *first = 0;
         }
-        json!({"from": self.account(), "to": null, "data": programs::creation(&code)})
+        json!({"from": self.account(), "to": FACTORY, "data": programs::creation(&code)})
     }
 
     /// A creation that destroys itself, or a call of a contract that does.
     pub fn selfdestruct(&mut self) -> Value {
         let from = self.account();
         if self.rng.random() {
-            json!({"from": from, "to": null, "data": programs::selfdestruct(), "value": "0x1"})
+            json!({"from": from, "to": FACTORY, "data": programs::selfdestruct(), "value": "0x1"})
         } else {
             json!({"from": from, "to": PROGRAM, "value": "0x1"})
         }

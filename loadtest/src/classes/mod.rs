@@ -13,7 +13,7 @@ use clap::{ValueEnum, builder::PossibleValue};
 use rand::{Rng, SeedableRng, rngs::SmallRng};
 use serde_json::{Map, Value, json};
 
-use self::calls::{CallMaker, MAX_CODE, PROGRAM};
+use self::calls::{CallMaker, FACTORY, MAX_CODE, PROGRAM};
 pub use self::world::RecordedWorld;
 
 /// Most blocks of a simulation.
@@ -141,7 +141,7 @@ impl BodyMaker<'_> {
     fn simulation(&mut self, class: Class) -> Value {
         let calls = &mut self.calls;
         let one = |overrides: Value, calls: Vec<Value>| json!({"blockStateCalls": [{"stateOverrides": overrides, "calls": calls}]});
-        let program = |code: Bytes| json!({PROGRAM.to_string(): {"code": code}});
+        let program = |code: Bytes| json!({PROGRAM.to_string(): {"code": code}, FACTORY.to_string(): {"code": programs::factory()}});
         let call_program = |calls: &mut CallMaker<'_>| vec![json!({"from": calls.account(), "to": PROGRAM})];
         match class {
             Class::Transfers => {
@@ -162,7 +162,7 @@ impl BodyMaker<'_> {
             }
             Class::Creations => {
                 let count = calls.rng.random_range(1..=3);
-                one(json!({}), (0..count).map(|_| calls.creation()).collect())
+                one(program(Bytes::new()), (0..count).map(|_| calls.creation()).collect())
             }
             Class::Selfdestructs => {
                 let count = calls.rng.random_range(1..=5);
@@ -260,6 +260,9 @@ impl BodyMaker<'_> {
             })
             .collect();
         let mut payload = json!({"blockStateCalls": blocks});
+        if mixed {
+            payload["blockStateCalls"][0]["stateOverrides"][FACTORY.to_string()] = json!({"code": programs::factory()});
+        }
         for option in ["traceTransfers", "returnFullTransactions"] {
             if mixed && self.calls.rng.random_bool(0.3) {
                 payload[option] = json!(true);

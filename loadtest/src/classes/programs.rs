@@ -6,6 +6,9 @@ const STOP: u8 = 0x00;
 const MUL: u8 = 0x02;
 const SUB: u8 = 0x03;
 const CALLER: u8 = 0x33;
+const CALLVALUE: u8 = 0x34;
+const CALLDATASIZE: u8 = 0x36;
+const CALLDATACOPY: u8 = 0x37;
 const CODECOPY: u8 = 0x39;
 const SLOAD: u8 = 0x54;
 const SSTORE: u8 = 0x55;
@@ -18,6 +21,7 @@ const PUSH3: u8 = 0x62;
 const DUP1: u8 = 0x80;
 const SWAP1: u8 = 0x90;
 const LOG0: u8 = 0xa0;
+const CREATE: u8 = 0xf0;
 const RETURN: u8 = 0xf3;
 const REVERT: u8 = 0xfd;
 const SELFDESTRUCT: u8 = 0xff;
@@ -66,6 +70,11 @@ pub fn loads(count: usize) -> Bytes {
 /// Destroys the contract and gives its ether to the caller.
 pub fn selfdestruct() -> Bytes {
     program(&[&[CALLER, SELFDESTRUCT]])
+}
+
+/// Creates a contract by the call data, with the ether of the call.
+pub fn factory() -> Bytes {
+    program(&[&[CALLDATASIZE, PUSH0, PUSH0, CALLDATACOPY, CALLDATASIZE, PUSH0, CALLVALUE, CREATE, STOP]])
 }
 
 /// Creates a contract of this code.
