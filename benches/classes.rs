@@ -58,7 +58,7 @@ struct Options {
 }
 
 /// The result of a class.
-struct Row {
+struct ClassRow {
     class: Class,
     /// Requests a second of presim and of anvil.
     rates: [f64; 2],
@@ -90,13 +90,13 @@ fn main() {
         TURN.as_millis()
     );
     println!("{:15}{:>10}{:>10}{:>26}{:>26}", "", "presim/s", "anvil/s", "ratio to anvil", "ratio to bare revm");
-    let rows: Vec<Row> = classes
+    let rows: Vec<ClassRow> = classes
         .iter()
         .map(|class| {
             let bodies: Vec<String> = (0..COUNT).map(|number| bodies.body(*class, number)).collect();
             let (rates, ratios) =
                 over_http(&client, presim.listen.parse().expect("an address"), anvil.as_ref(), &bodies);
-            let row = Row { class: *class, rates, anvil: ratios, bare: in_process(&chain, &bodies) };
+            let row = ClassRow { class: *class, rates, anvil: ratios, bare: in_process(&chain, &bodies) };
             println!("{row}");
             row
         })
@@ -107,7 +107,7 @@ fn main() {
     println!("plot: {}", file.display());
 }
 
-fn verdict(rows: &[Row]) {
+fn verdict(rows: &[ClassRow]) {
     let mut ratios: Vec<(f64, Class)> =
         rows.iter().filter(|row| !row.anvil.is_empty()).map(|row| (row.ratio(), row.class)).collect();
     ratios.sort_by(|one, other| one.0.total_cmp(&other.0));
@@ -121,13 +121,13 @@ fn verdict(rows: &[Row]) {
     println!("the worst class, {class}: {worst:.2} (goal {}, {})", GOALS.1, met(*worst, GOALS.1));
 }
 
-impl Row {
+impl ClassRow {
     fn ratio(&self) -> f64 {
         median(self.anvil.clone())
     }
 }
 
-impl std::fmt::Display for Row {
+impl std::fmt::Display for ClassRow {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let ratio = |ratios: &[f64]| match ratios {
             [] => "-".to_owned(),
@@ -230,7 +230,7 @@ fn in_process(chain: &BodiesChain, bodies: &[String]) -> Vec<f64> {
 }
 
 /// Plots the ratios to anvil: a bar for the median of each class, with a line from the least to the greatest.
-fn plot(rows: &[Row]) -> String {
+fn plot(rows: &[ClassRow]) -> String {
     const LEFT: f64 = 130.;
     const WIDTH: f64 = 560.;
     const ROW: f64 = 22.;

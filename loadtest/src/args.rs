@@ -29,7 +29,7 @@ const DEFAULT_MIX: &str = "balance=20,quote=20,code=5,swap=30,sandwich=10,overri
 #[command(name = "loadtest", version, max_term_width = 110, args_conflicts_with_subcommands = true)]
 pub struct Args {
     #[command(subcommand)]
-    pub command: Option<Command>,
+    pub command: Option<OtherCommand>,
     /// Test these targets: http://HOST:PORT[/PATH], or https, ws, wss. Several take turns, compared with the first
     #[arg(default_value = "http://127.0.0.1:8545")]
     pub urls: Vec<String>,
@@ -183,7 +183,7 @@ pub struct ConnectionSteps(pub Vec<usize>);
 
 /// What to do instead of a load test.
 #[derive(Clone, Debug, Subcommand)]
-pub enum Command {
+pub enum OtherCommand {
     /// Write request bodies made at random, which `--bodies` sends
     Bodies(BodiesArgs),
 }

@@ -55,7 +55,7 @@ use clap::Parser;
 use eyre::{Context, Result};
 
 use crate::{
-    args::{Args, Command},
+    args::{Args, OtherCommand},
     report::Report,
 };
 
@@ -75,7 +75,7 @@ pub fn command(words: impl IntoIterator<Item = OsString>) -> ExitCode {
             return if error.use_stderr() { REFUSED.into() } else { ExitCode::SUCCESS };
         }
     };
-    if let Some(Command::Bodies(bodies)) = &args.command {
+    if let Some(OtherCommand::Bodies(bodies)) = &args.command {
         return bodies.run().map_or_else(refused, |()| ExitCode::SUCCESS);
     }
     let report = args.check().map_err(eyre::Report::msg).and_then(|()| {

@@ -232,3 +232,44 @@ fn an_interrupt_ends_the_run_with_its_report() {
     let seconds = report["targets"][0]["summary"]["seconds"].as_f64().expect("a number");
     assert!(seconds < 30.0, "{seconds}");
 }
+
+#[test]
+fn the_same_seed_makes_the_same_bodies_of_each_class_and_another_makes_others() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let world = json!({
+        "weth": "0x5fbdb2315678afecb367f032d93f642f64180aa3",
+        "tokenA": "0xe7f1725e7734ce288f8367e1bb143e90bb3f0512",
+        "tokenB": "0x9fe46736679d2d9a65f0992f2272de9f3c7fa6e0",
+        "router2": "0xdc64a140aa3e981100a9beca4e685f962f0cf6c9",
+        "router3": "0x0165878a594ca255338adfa4d48449f69242eb8f",
+        "pair": "0xa17a7058165761492e206cf798c12b0e7cc482f7",
+        "pool3": "0x52b9f00530993bf9c751cfece7b6256d9a679e75",
+        "searchers": ["0x5ea0000000000000000000000000000000000000"],
+    });
+    std::fs::write(folder.path().join("world.json"), world.to_string()).expect("a file");
+    let make = |seed: &str, out: &str| {
+        let (world, out) = (folder.path().to_str().expect("a path"), folder.path().join(out));
+        let run =
+            run(&["bodies", "--world", world, "--count", "3", "--seed", seed, "--out", out.to_str().expect("a path")]);
+        assert_eq!(run.code, Some(0), "{}", run.stderr);
+        let mut files: Vec<_> =
+            std::fs::read_dir(out).expect("a folder").map(|file| file.expect("a file").path()).collect();
+        files.sort();
+        files.into_iter().map(|file| std::fs::read_to_string(file).expect("bodies")).collect::<Vec<_>>()
+    };
+    let (first, again, other) = (make("1", "first"), make("1", "again"), make("2", "other"));
+    assert_eq!(first.len(), 22);
+    assert_eq!(first, again);
+    assert_ne!(first, other);
+    for line in first.iter().flat_map(|file| file.lines()) {
+        let body: Value = serde_json::from_str(line).expect("JSON");
+        let requests = body.as_array().cloned().unwrap_or_else(|| vec![body]);
+        assert!((1..=100).contains(&requests.len()));
+        assert!(
+            requests
+                .iter()
+                .all(|request| request["params"][request["params"].as_array().map_or(0, Vec::len) - 1] == "latest")
+        );
+    }
+    assert_eq!(run(&["bodies", "--world", "/nowhere"]).code, Some(2));
+}
