@@ -7,8 +7,8 @@ use std::{
 };
 
 use alloy_eips::eip2930::{AccessList, AccessListItem};
-use alloy_primitives::{Address, B256, KECCAK256_EMPTY, Log, U256, map::AddressMap};
-use alloy_sol_types::{SolEvent, sol};
+use alloy_primitives::{Address, B256, I256, KECCAK256_EMPTY, Log, U256, map::AddressMap};
+use alloy_sol_types::SolEvent;
 use revm::state::{AccountInfo, EvmState};
 
 use crate::{engine::transfers::Transfer, state::Overlay};
@@ -28,12 +28,6 @@ mod events {
         event Deposit(address indexed account, uint256 value);
         event Withdrawal(address indexed account, uint256 value);
     }
-}
-
-sol! {
-    function balanceOf(address account) external view returns (uint256);
-    function symbol() external view returns (string);
-    function decimals() external view returns (uint8);
 }
 
 /// A value before and after calls.
@@ -299,4 +293,10 @@ impl CoinbaseIncome {
         let (gained, lost) = (self.balance.to, self.balance.from.saturating_add(self.fees));
         if gained < lost { (true, lost - gained) } else { (false, gained - lost) }
     }
+}
+
+/// Returns by how much a value grows. A difference that is too large stays at the limit.
+pub(super) fn difference(from: U256, to: U256) -> I256 {
+    let signed = |value: U256| I256::try_from(value).unwrap_or(I256::MAX);
+    if to >= from { signed(to - from) } else { -signed(from - to) }
 }
