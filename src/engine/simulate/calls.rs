@@ -186,18 +186,18 @@ impl<F: FamilyEvm> BlockCalls<'_, F> {
         traces: &mut TraceBudget,
     ) -> Result<ExecutedCall, SimulationError> {
         let (from, chain) = (tx.signer(), self.spec.chain_id());
+        let refused = |problem: String| SimulationError::Refused(format!("transaction {}: {problem}", tx.tx_hash()));
         if let Some(have) = tx.chain_id().filter(|have| *have != chain) {
-            return Err(SimulationError::Refused(format!("invalid chain id for signer: have {have} want {chain}")));
+            return Err(refused(format!("invalid chain id for signer: have {have} want {chain}")));
         }
         if tx.is_eip4844() && self.spec.family() == Family::OpStack {
-            return Err(SimulationError::Refused(
-                "a chain of the OP stack has no blob transactions: expected a type other than 0x3".into(),
-            ));
+            let expected = "a chain of the OP stack has no blob transactions: expected a type other than 0x3";
+            return Err(refused(expected.into()));
         }
-        self.check_blob_gas(tx, ran.blob_gas_used, evm.db_mut())?;
+        self.check_blob_gas(tx, ran.blob_gas_used, evm.db_mut()).map_err(refused)?;
         let gas = self.gas(Some(tx.gas_limit()), ran.gas_used, gas_left, evm.db_mut())?;
         if gas < tx.gas_limit() {
-            return Err(SimulationError::Refused(format!(
+            return Err(refused(format!(
                 "the node's gas cap (--gas-cap): {gas} gas is left for the request, the transaction's gas limit is {}",
                 tx.gas_limit()
             )));
@@ -236,18 +236,16 @@ impl<F: FamilyEvm> BlockCalls<'_, F> {
     }
 
     /// Checks that the block has room for the blobs of a transaction (EIP-4844), after those of the calls before.
-    fn check_blob_gas(&self, tx: &TxEnvelope, used: u64, overlay: &mut Overlay) -> Result<(), SimulationError> {
+    fn check_blob_gas(&self, tx: &TxEnvelope, used: u64, overlay: &mut Overlay) -> Result<(), String> {
         let Some(needs) = tx.blob_gas_used().filter(|needs| *needs > 0) else { return Ok(()) };
         // The blobs of the block so far are not among the fields that are recorded.
         overlay.note_everything();
         let (most, before) = self.blob_gas;
         let used = before.saturating_add(used);
-        if needs > most.saturating_sub(used) {
-            return Err(SimulationError::Refused(format!(
-                "blob gas limit reached: {used} used of {most}, the transaction needs {needs}"
-            )));
+        match needs > most.saturating_sub(used) {
+            true => Err(format!("blob gas limit reached: {used} used of {most}, the transaction needs {needs}")),
+            false => Ok(()),
         }
-        Ok(())
     }
 
     /// Records the prices that decide what a call pays.
@@ -362,6 +360,16 @@ impl BlockRun {
             assets: outputs.contains(Outputs::ASSETS).then(AssetRecord::default),
             ..Self::default()
         }
+    }
+
+    /// Returns about how many bytes it takes besides the results of its calls.
+    pub fn size(&self) -> usize {
+        let listing = self.listing.as_ref().map_or(0, |list| {
+            let txs = list.transactions.iter().map(|(_, tx)| size_of::<(Address, ListedTx)>() + 2 * tx.encoded.len());
+            txs.chain(list.receipts.iter().map(|receipt| size_of::<Vec<u8>>() + receipt.len())).sum()
+        });
+        let diff = self.diff.as_ref().map_or(0, DiffRecord::size);
+        listing + diff + self.assets.as_ref().map_or(0, AssetRecord::size)
     }
 
     /// Adds a call's gas, logs and receipt to the block, and returns the call's result. `marks` are those of its logs.

@@ -75,6 +75,12 @@ impl DiffRecord {
         }
     }
 
+    /// Returns about how many bytes it takes.
+    pub(super) fn size(&self) -> usize {
+        let slots: usize = self.0.values().map(|diff| diff.slots.len()).sum();
+        self.0.len() * size_of::<(Address, AccountDiff)>() + slots * size_of::<(U256, ValueChange<U256>)>()
+    }
+
     /// Returns the accounts that changed, by address. `gets_fees` tells which get the block's fees.
     pub(super) fn finish(self, gets_fees: impl Fn(&Address) -> bool) -> BTreeMap<Address, AccountDiff> {
         let changed = self.0.into_iter().filter_map(|(address, mut diff)| {
@@ -218,6 +224,12 @@ impl AssetRecord {
 
     fn of(&mut self, account: Address, asset: Asset) -> &mut NetChange {
         self.0.entry(account).or_default().entry(asset).or_default()
+    }
+
+    /// Returns about how many bytes it takes.
+    pub(super) fn size(&self) -> usize {
+        let assets: usize = self.0.values().map(BTreeMap::len).sum();
+        self.0.len() * size_of::<(Address, BTreeMap<Asset, NetChange>)>() + assets * size_of::<(Asset, NetChange)>()
     }
 
     /// Returns the contracts of the tokens, in order.

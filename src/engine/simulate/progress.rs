@@ -44,13 +44,11 @@ pub struct Beginning {
 impl Beginning {
     /// Returns about how many bytes it takes, without the snapshot's state.
     pub fn size(&self) -> usize {
-        let calls = self.progress.run.iter().flat_map(|run| &run.calls);
-        let blocks = self.progress.blocks.iter().flat_map(|block| &block.calls);
-        let call = |call: &CallResult| {
-            let logs = call.logs.iter().map(|log| 256 + log.log.data.data.len());
-            size_of::<CallResult>() + call.return_data.len() + logs.sum::<usize>()
-        };
-        self.overlay.size() + size_of::<Self>() + calls.chain(blocks).map(call).sum::<usize>()
+        let RunProgress { blocks, run, traces, .. } = &self.progress;
+        let calls = run.iter().flat_map(|run| &run.calls).chain(blocks.iter().flat_map(|block| &block.calls));
+        let run = run.as_ref().map_or(0, BlockRun::size);
+        let taken = traces.limit - traces.left;
+        self.overlay.size() + size_of::<Self>() + run + taken + calls.map(CallResult::size).sum::<usize>()
     }
 }
 

@@ -108,3 +108,15 @@ pub enum CallOutcome {
     /// The EVM stopped the call.
     Halt(HaltReason),
 }
+
+impl CallResult {
+    /// Returns about how many bytes it takes, without its trace.
+    pub(super) fn size(&self) -> usize {
+        let log = |log: &NumberedLog| size_of_val(log) + size_of_val(log.log.topics()) + log.log.data.data.len();
+        size_of::<Self>()
+            + self.return_data.len()
+            + self.logs.iter().map(log).sum::<usize>()
+            + size_of_val(self.transfers.as_slice())
+            + self.access_list.as_ref().map_or(0, |list| list.size())
+    }
+}
