@@ -32,7 +32,7 @@ impl Node {
         let mut child = Command::new(env!("CARGO_BIN_EXE_presim"))
             .args(["--log", "error", "--listen", &address.to_string()])
             .args(["--metrics", &metrics.to_string()])
-            // What is measured here runs each request as a whole.
+            // Each request runs as a whole in what is measured here.
             .args(["--prefix-cache-mb", "0"])
             .args(flags)
             .stdout(Stdio::piped())

@@ -255,7 +255,7 @@ async fn what_is_no_declared_error_is_refused() {
         (json!("error Empty(()[9] a)"), "an empty tuple"),
         (item("uint257"), "Item: "),
         (item(&format!("uint256{}", "[]".repeat(17))), "Item: expected arguments of at most 16"),
-        (tuple, "Item: an empty tuple"),
+        (tuple, "expected types of an ABI"),
         (json!({ "type": "error" }), "name"),
     ] {
         let asked = payload(json!({}), json!([]), json!({ "errors": [item] }));

@@ -1,5 +1,5 @@
-//! What a simulation asks contracts beside its calls: tokens' symbols and decimals, and the objective. The questions
-//! neither change anything nor warm it.
+//! Questions to contracts beside a simulation's calls: tokens' symbols and decimals, and the objective. They neither
+//! change anything nor warm it.
 
 use alloy_evm::Evm;
 use alloy_primitives::{Address, TxKind, U256};

@@ -1,4 +1,4 @@
-//! What a simulation reads besides what its calls do: by its plan, by the headers of its blocks, and by its outputs.
+//! Reads of a simulation besides those of its calls: by its plan, by the headers of its blocks, and by its outputs.
 
 use alloy_eips::{
     eip2935::HISTORY_STORAGE_ADDRESS, eip4788::BEACON_ROOTS_ADDRESS, eip7002::WITHDRAWAL_REQUEST_PREDEPLOY_ADDRESS,

@@ -1,4 +1,4 @@
-//! What clients are told of their standing bundles.
+//! News of standing bundles, as clients are told it.
 
 use std::{collections::VecDeque, sync::Arc};
 
@@ -64,9 +64,9 @@ fn write_behind(out: &mut Vec<u8>, bundle: &StandingBundle<Arc<WatchedBundle>>) 
 
 /// The elements of a JSON list, divided so that each part fits into a notification.
 #[derive(Default)]
-struct Parts(VecDeque<Vec<u8>>);
+struct ListParts(VecDeque<Vec<u8>>);
 
-impl Parts {
+impl ListParts {
     /// Adds an element. Only a part of a single element may be longer than a notification.
     fn add(&mut self, write: impl FnOnce(&mut Vec<u8>)) {
         let Some(last) = self.0.back_mut() else {
@@ -91,12 +91,12 @@ pub(super) struct News {
     id: SnapshotId,
     told: usize,
     /// The answers that are to be told.
-    changed: Parts,
+    changed: ListParts,
 }
 
 impl News {
     pub(super) fn of(id: SnapshotId) -> Self {
-        Self { id, told: 0, changed: Parts::default() }
+        Self { id, told: 0, changed: ListParts::default() }
     }
 
     pub(super) fn add(&mut self, name: &str, text: &[u8]) {
@@ -111,7 +111,7 @@ impl News {
 
     /// Returns the last parts, with what is behind.
     pub(super) fn end(mut self, watch: &Watch) -> Vec<Vec<u8>> {
-        let mut behind = Parts::default();
+        let mut behind = ListParts::default();
         watch.state().behind().for_each(|bundle| behind.add(|out| write_behind(out, bundle)));
         let mut behind = behind.0;
         let first = behind.pop_front().unwrap_or_default();
