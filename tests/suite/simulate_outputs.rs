@@ -252,7 +252,7 @@ async fn what_is_no_declared_error_is_refused() {
         (json!(deep("[]")), "Deep: expected arguments of at most 16 arrays and tuples"),
         (json!(deep("[2]")), "Deep: expected arguments of at most 16 arrays and tuples"),
         (json!(format!("error Deep({}uint256{} a)", "(".repeat(100_000), ")".repeat(100_000))), "expected a text like"),
-        (json!("error Empty(()[9] a)"), "an empty tuple"),
+        (json!("error Empty(()[9] a)"), "expected types of an ABI"),
         (item("uint257"), "Item: "),
         (item(&format!("uint256{}", "[]".repeat(17))), "Item: expected arguments of at most 16"),
         (tuple, "expected types of an ABI"),

@@ -66,9 +66,6 @@ impl CustomError {
             let problem = last_line(&problem.to_string());
             format!("{shown}: {problem}: expected types of an ABI, like uint256, address[] or (bytes32,string)")
         })?;
-        if has_nothing(resolved.body()) {
-            return Err(format!("{shown}: an empty tuple: expected a tuple with types"));
-        }
         Ok(Self { name: error.name, error: resolved })
     }
 }
@@ -76,15 +73,6 @@ impl CustomError {
 /// Returns the number of arrays and tuples that are in each other.
 fn depth(input: &Param) -> usize {
     input.ty.matches('[').count() + input.components.iter().map(|one| 1 + depth(one)).max().unwrap_or_default()
-}
-
-/// Returns whether an empty tuple is in any of the types. Its values would take no data, in any number.
-fn has_nothing(types: &[DynSolType]) -> bool {
-    types.iter().any(|ty| match ty {
-        DynSolType::Array(ty) | DynSolType::FixedArray(ty, _) => has_nothing(std::slice::from_ref(ty)),
-        DynSolType::Tuple(types) => types.is_empty() || has_nothing(types),
-        _ => false,
-    })
 }
 
 /// Returns about how many bytes types take.
@@ -140,7 +128,7 @@ impl DecodedWords {
     }
 }
 
-/// Returns the number of words of a value, or `None` if its length is in the data.
+/// Returns the number of words of a value, at least one because no tuple is empty; `None` if its length is in the data.
 fn head_words(ty: &DynSolType) -> Option<usize> {
     match ty {
         DynSolType::Bytes | DynSolType::String | DynSolType::Array(_) => None,
