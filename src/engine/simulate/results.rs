@@ -22,7 +22,7 @@ pub struct Simulated {
     pub blocks: Vec<SimulatedBlock>,
     /// The call that did not end as the bundle requires, and with which the run ended.
     pub dropped: Option<CallPlace>,
-    /// The names and decimals of the tokens among the [assets](Outputs::ASSETS).
+    /// The names and decimals of the tokens among the [assets](crate::engine::Outputs::ASSETS).
     pub tokens: AddressMap<TokenInfo>,
     /// Gas that the calls used.
     pub gas_used: u64,
@@ -39,13 +39,13 @@ pub struct SimulatedBlock {
     pub base_fee: u64,
     /// The results of the calls, in order.
     pub calls: Vec<CallResult>,
-    /// The block as a chain would have it ([`Outputs::HEADER`]).
+    /// The block as a chain would have it ([`Outputs::HEADER`](crate::engine::Outputs::HEADER)).
     pub listing: Option<BlockListing>,
-    /// The changes of the state by the calls ([`Outputs::STATE_DIFF`]).
+    /// The changes of the state by the calls ([`Outputs::STATE_DIFF`](crate::engine::Outputs::STATE_DIFF)).
     pub diff: Option<BTreeMap<Address, AccountDiff>>,
-    /// The net changes of accounts' assets ([`Outputs::ASSETS`]).
+    /// The net changes of accounts' assets ([`Outputs::ASSETS`](crate::engine::Outputs::ASSETS)).
     pub assets: Option<BTreeMap<Address, BTreeMap<Asset, NetChange>>>,
-    /// The producer's income ([`Outputs::COINBASE`]).
+    /// The producer's income ([`Outputs::COINBASE`](crate::engine::Outputs::COINBASE)).
     pub coinbase: Option<CoinbaseIncome>,
 }
 
@@ -88,13 +88,16 @@ pub struct CallResult {
     pub return_data: Bytes,
     /// Logs, including transfers of the native currency if the request traces them. Empty if the call failed.
     pub logs: Vec<NumberedLog>,
-    /// The transfers of the native currency ([`Outputs::TRANSFERS`]). Empty if the call failed.
+    /// The transfers of the native currency ([`Outputs::TRANSFERS`](crate::engine::Outputs::TRANSFERS)). Empty if the
+    /// call failed.
     pub transfers: Vec<Transfer>,
-    /// The accounts and slots that the call accessed ([`Outputs::ACCESS_LIST`]), without those that are always warm.
+    /// The accounts and slots that the call accessed ([`Outputs::ACCESS_LIST`](crate::engine::Outputs::ACCESS_LIST)),
+    /// without those that are always warm.
     pub access_list: Option<AccessList>,
-    /// The frames of the call ([`Outputs::TRACE`]).
+    /// The frames of the call ([`Outputs::TRACE`](crate::engine::Outputs::TRACE)).
     pub trace: Option<Arc<Trace>>,
-    /// The change of the fee recipient's balance by the call, wei ([`Outputs::COINBASE`]).
+    /// The change of the fee recipient's balance by the call, wei
+    /// ([`Outputs::COINBASE`](crate::engine::Outputs::COINBASE)).
     pub income: Option<I256>,
 }
 

@@ -34,7 +34,7 @@ impl Overlay {
     }
 }
 
-/// Reads as [`Database`] does, without giving accounts a number.
+/// Reads as [`Database`](revm::Database) does, without giving accounts a number.
 impl DatabaseRef for Overlay {
     type Error = Infallible;
 
