@@ -337,6 +337,33 @@ async fn items_of_collections_are_assets_by_their_logs() {
 }
 
 #[tokio::test]
+async fn a_token_is_named_only_if_its_name_is_short_and_told_with_little_gas() {
+    let node = TestNode::quiet();
+    let of = |address: &str| U256::from_be_bytes(address.parse::<Address>().unwrap().into_word().0);
+    let transfer = U256::from_be_bytes(keccak256("Transfer(address,address,uint256)").0);
+    let moves = logs(&[transfer, of(ALICE), of(BOB)], &[U256::from(7)]);
+    // A question has 4 bytes of data. Its answer is a text of zeros, whose first word is 32.
+    let text = |length: u8| format!("60205f5260{length:02x}60205260c05ff3");
+    for (answer, told) in [
+        (text(64), json!({ "symbol": "\0".repeat(64), "decimals": "0x20" })),
+        (text(65), json!({ "decimals": "0x20" })),
+        // A loop until the gas is used up.
+        (format!("5b61{:04x}56", 8 + moves.len() / 2 + 2), json!({})),
+    ] {
+        // CALLDATASIZE, PUSH1 4, EQ, PUSH2 question, JUMPI
+        let code = format!("0x3660041461{:04x}57{moves}005b{answer}", 8 + moves.len() / 2 + 1);
+        let asked = payload(
+            json!({ MADE: { "code": code } }),
+            json!([{ "from": ALICE, "to": MADE, "gas": "0x186a0" }]),
+            json!({ "outputs": ["assets"] }),
+        );
+        let mut expected = json!({ "type": "erc20", "token": MADE, "change": "7" });
+        expected.as_object_mut().unwrap().extend(told.as_object().unwrap().clone());
+        assert_eq!(simulate(&node, asked).await[0]["assets"][BOB], json!([expected]), "{answer}");
+    }
+}
+
+#[tokio::test]
 async fn a_signed_transaction_is_checked_and_pays_as_on_the_chain() {
     let node = TestNode::quiet();
     let (signer, from) = (key(3), key(3).address().to_string().to_lowercase());
