@@ -36,7 +36,8 @@ fn main() {
     }
     let Some(chain) = BodiesChain::load() else { return };
     let genesis = Path::new(BODIES).join("genesis.json").into_os_string();
-    let flags = ["presim", "--listen", "127.0.0.1:0", "--log", "error", "--genesis"].map(OsString::from);
+    let flags = ["presim", "--listen", "127.0.0.1:0", "--log", "error", "--prefix-cache-mb", "0", "--genesis"]
+        .map(OsString::from);
     let config = Config::load(flags.into_iter().chain([genesis])).expect("the flags are right");
     let node = Node::start(config).expect("the node starts");
     let mut client = Client::connect(&node);

@@ -114,7 +114,8 @@ fn main() {
     // One runtime for the servers, and one thread for the client.
     let servers = Runtime::new().expect("threads");
     let client = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a thread");
-    let mut flags = ["presim", "--listen", "127.0.0.1:0", "--log", "warn"].map(OsString::from).to_vec();
+    let mut flags =
+        ["presim", "--listen", "127.0.0.1:0", "--log", "warn", "--prefix-cache-mb", "0"].map(OsString::from).to_vec();
     let recorded = Path::new(GENESIS).exists();
     if recorded {
         flags.extend(["--genesis", GENESIS, "--feed", "devnet"].map(OsString::from));

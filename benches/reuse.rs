@@ -18,7 +18,7 @@ use std::{
 };
 
 use presim::{
-    engine::{Beginnings, Engine, Simulation},
+    engine::{Beginnings, Engine, Outputs, Simulation},
     state::Overlay,
     telemetry::Metrics,
 };
@@ -240,7 +240,7 @@ fn in_process(chain: &BodiesChain, requests: &[Value]) {
             }
             let params = serde_json::value::to_raw_value(&params).expect("JSON");
             let body = world::Body { text: request.to_string(), method, params };
-            Request::new(chain, body).sim
+            Simulation { outputs: Outputs::STATUS | Outputs::GAS_USED, ..Request::new(chain, body).sim }
         })
         .collect();
     let metrics = Metrics::default();

@@ -32,6 +32,8 @@ impl Node {
         let mut child = Command::new(env!("CARGO_BIN_EXE_presim"))
             .args(["--log", "error", "--listen", &address.to_string()])
             .args(["--metrics", &metrics.to_string()])
+            // Each request runs as a whole in what is measured here.
+            .args(["--prefix-cache-mb", "0"])
             .args(flags)
             .stdout(Stdio::piped())
             .spawn()

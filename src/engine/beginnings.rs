@@ -6,7 +6,6 @@ use std::{
     sync::Arc,
 };
 
-use alloy_consensus::Transaction;
 use alloy_primitives::map::DefaultHashBuilder;
 use quick_cache::{Weighter, sync::Cache};
 
@@ -14,10 +13,11 @@ use super::{
     Engine,
     error::SimulationError,
     request::{
-        AccountOverride, BlockOverrides, CallPlace, Objective, Outputs, RequiredEnd, SimCall, Simulation,
-        SimulationRules, StateOverrides, StorageOverride,
+        BlockOverrides, CallPlace, Objective, Outputs, RequiredEnd, SimCall, Simulation, SimulationRules,
+        StateOverrides,
     },
     simulate::{Beginning, Simulated, Until},
+    size::size_of_accounts,
 };
 use crate::{
     state::{Snapshot, StateId},
@@ -240,19 +240,8 @@ impl BeginningKey {
 
     /// Returns about how many bytes it takes.
     fn size(&self) -> usize {
-        let call = |call: &SimCall| match call {
-            SimCall::Unsigned(call) => call.data.len(),
-            SimCall::Signed(tx) => tx.input().len(),
-        };
-        let account = |account: &AccountOverride| {
-            let slots = match &account.storage {
-                StorageOverride::Keep => 0,
-                StorageOverride::Replace(slots) | StorageOverride::Diff(slots) => slots.len(),
-            };
-            size_of::<AccountOverride>() + account.code.as_ref().map_or(0, |code| code.len()) + 64 * slots
-        };
-        let accounts: usize = self.overrides.iter().map(|(_, of)| account(of)).sum();
-        size_of::<Self>() + self.calls.iter().map(|one| size_of::<SimCall>() + call(one)).sum::<usize>() + accounts
+        let calls: usize = self.calls.iter().map(SimCall::size).sum();
+        size_of::<Self>() + calls + size_of_accounts(&self.overrides) + self.block.size()
     }
 }
 

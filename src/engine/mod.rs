@@ -18,6 +18,7 @@ mod replay;
 mod request;
 mod search;
 mod simulate;
+mod size;
 mod steps;
 mod trace;
 mod transfers;
@@ -40,7 +41,7 @@ pub use request::{
     Objective, Outputs, RequiredEnd, SignedBundle, SimBlock, SimCall, Simulation, SimulationRules, StateOverrides,
     StorageOverride,
 };
-pub use search::{Aim, BundleSearch, SearchedValues, Variant, VariantEnd, VariedPart, VariedPlace, geometric};
+pub use search::{Aim, BundleSearch, SearchedValues, ValueList, Variant, VariantEnd, VariedPart, VariedPlace};
 pub use simulate::{
     AccountDiff, Asset, Beginning, BlockContext, BlockListing, CallOutcome, CallResult, CoinbaseIncome, ContextChange,
     NetChange, Simulated, SimulatedBlock, SimulatedTx, TokenInfo, ValueChange,

@@ -1,9 +1,14 @@
 //! `presim_search`: one bundle with places that vary, and the values that serve an objective best.
 
+mod values;
+
+pub use values::{SearchedValues, ValueList};
+
 use std::cmp::Ordering;
 
 use alloy_primitives::{Address, Bytes, I256, U256};
 
+use self::values::golden;
 use super::{
     Engine,
     error::SimulationError,
@@ -69,23 +74,6 @@ pub enum VariedPart {
     MaxFee,
     /// The most that the call pays the producer for gas.
     MaxPriorityFee,
-}
-
-/// The values that a search tries.
-#[derive(Clone, Debug)]
-pub enum SearchedValues {
-    /// Each of a list: for each variant one value a place.
-    Each(Vec<Vec<U256>>),
-    /// The values that lead to a maximum between two, of one place. The search ends when it knows the best value but
-    /// for the tolerance.
-    Maximize {
-        /// The least value.
-        from: U256,
-        /// The greatest value.
-        to: U256,
-        /// The width of the interval in which the search ends, at least 1.
-        tolerance: U256,
-    },
 }
 
 /// The result of one variant.
@@ -160,6 +148,11 @@ impl BundleSearch {
             Aim::GasUsed => None,
         };
         Simulation { outputs: Outputs::empty(), objective, ..self.simulation.clone() }
+    }
+
+    /// Returns about how many bytes it takes.
+    pub fn size(&self) -> usize {
+        self.simulation.size() + size_of_val(self.places.as_slice()) + self.values.size()
     }
 
     /// Writes `values` to their places in `simulation`.
@@ -297,75 +290,5 @@ impl Engine<'_> {
             variants.push(next);
         }
         Ok(true)
-    }
-}
-
-/// Returns the longer part of a width that is divided by the golden section.
-fn golden(width: U256) -> U256 {
-    const PART: u64 = 618_033_989;
-    const WHOLE: u64 = 1_000_000_000;
-    let (whole, rest) = width.div_rem(U256::from(WHOLE));
-    whole * U256::from(PART) + rest * U256::from(PART) / U256::from(WHOLE)
-}
-
-/// Returns `count` values from `from` to `to`, each the same factor above the one before. Zero is followed by one.
-pub fn geometric(from: U256, to: U256, count: usize) -> Vec<U256> {
-    let start = from.max(U256::ONE);
-    let mut values: Vec<U256> = if from.is_zero() { vec![U256::ZERO] } else { Vec::new() };
-    let steps = count.saturating_sub(values.len()).max(2) - 1;
-    let ratio = (f64::from(to) / f64::from(start)).max(1.0);
-    for step in 0..=steps {
-        let value = match step {
-            0 => start,
-            step if step == steps => to,
-            step => start.saturating_add(grown(start, ratio.powf(step as f64 / steps as f64))),
-        };
-        values.push(value.min(to));
-    }
-    values.sort_unstable();
-    values.dedup();
-    values
-}
-
-/// Returns by how much a value grows by a factor from 1 on.
-fn grown(value: U256, factor: f64) -> U256 {
-    const UNIT: f64 = (1u64 << 52) as f64;
-    let factor = factor - 1.0;
-    // The factor's whole part is exact in steps of the unit, whatever its size.
-    let (scaled, shift): (f64, usize) = if factor < UNIT { (factor * UNIT, 52) } else { (factor, 0) };
-    let scaled = U256::from(scaled);
-    match value.checked_mul(scaled) {
-        Some(product) if shift > 0 => product.saturating_add(U256::ONE << (shift - 1)) >> shift,
-        Some(product) => product,
-        None => (value >> shift).saturating_mul(scaled),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn geometric_values_are_in_order_between_the_ends() {
-        for (from, to) in [(0_u64, 100_u64), (1, 1), (5, 7), (1, u64::MAX), (10_u64.pow(15), 10_u64.pow(19))] {
-            let values = geometric(U256::from(from), U256::from(to), 16);
-            assert!(values.is_sorted() && values.len() <= 16 && !values.is_empty(), "{values:?}");
-            assert_eq!((values[0], values[values.len() - 1]), (U256::from(from), U256::from(to)));
-        }
-        let values = geometric(U256::ONE, U256::MAX, 16);
-        assert_eq!((values.len(), values[15]), (16, U256::MAX));
-        let tenfold = geometric(U256::from(1_000_000), U256::from(1_000_000_000_000_000_u64), 10);
-        for (exponent, value) in tenfold.iter().enumerate() {
-            let exact = 10_u128.pow(6 + exponent as u32);
-            assert!(value.abs_diff(U256::from(exact)) <= U256::from(exact / 1_000_000), "{value}");
-        }
-    }
-
-    #[test]
-    fn the_golden_part_of_a_width_is_less_than_the_width() {
-        for width in [U256::from(2), U256::from(3), U256::from(1_000), U256::MAX] {
-            let part = golden(width);
-            assert!(part < width && part >= width / U256::from(2) - U256::ONE, "{width}: {part}");
-        }
     }
 }

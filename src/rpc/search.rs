@@ -13,7 +13,7 @@ use super::{
     wire::{self, SearchRequest},
 };
 use crate::{
-    engine::{Beginning, Outputs, SearchedValues, SimulationError, SimulationRules, Variant, VariantEnd, geometric},
+    engine::{Beginning, Outputs, SearchedValues, SimulationError, SimulationRules, Variant, VariantEnd},
     executor::{LaneName, RunPlace},
     meter::Stopped,
     state::Snapshot,
@@ -21,8 +21,6 @@ use crate::{
 
 /// The place of the runs.
 const PLACE: RunPlace = RunPlace::On(LaneName::Bundle);
-/// The number of values with which the search for a maximum begins.
-const POINTS: usize = 16;
 /// The fewest and the most variants of one run.
 const FEWEST: usize = 8;
 const MOST: usize = 256;
@@ -53,12 +51,13 @@ impl Front {
         let stops = arrived + left.mul_f64(0.8);
         let first = move |backend: &Backend, run: &mut Run<'_>| backend.begin_search(run, stops);
         let begun = Arc::new(self.run_step(PLACE, request.clone(), first).await?.0);
-        let (variants, complete) = match &begun.request.search.values {
-            SearchedValues::Each(values) => self.try_all(&request, &begun, values.clone()).await?,
-            SearchedValues::Maximize { from, to, tolerance } => {
-                self.maximize(&request, &begun, (*from, *to), *tolerance).await?
-            }
-        };
+        let values = &begun.request.search.values;
+        let (mut variants, mut complete) = self.try_all(&request, &begun, values.first()).await?;
+        if let SearchedValues::Maximize { tolerance, .. } = values
+            && complete
+        {
+            (variants, complete) = self.narrow(&request, &begun, variants, *tolerance).await?;
+        }
         let finish = {
             let (begun, variants) = (begun.clone(), variants.clone());
             move |backend: &Backend, run: &mut Run<'_>| backend.finish_search(run, &begun, variants.clone(), complete)
@@ -107,19 +106,15 @@ impl Front {
         Ok((variants, complete))
     }
 
-    /// Searches for the best value between two.
-    async fn maximize(
+    /// Searches for the best value between the neighbours of the best so far.
+    async fn narrow(
         &self,
         request: &Request,
         begun: &Arc<BegunSearch>,
-        (from, to): (U256, U256),
+        variants: Vec<Variant>,
         tolerance: U256,
     ) -> Result<(Vec<Variant>, bool), RpcError> {
-        let values = geometric(from, to, POINTS).into_iter().map(|value| vec![value]).collect();
-        let (variants, complete) = self.try_all(request, begun, values).await?;
-        if !complete {
-            return Ok((variants, false));
-        }
+        let tried = variants.len();
         let work = {
             let (begun, variants) = (begun.clone(), variants.clone());
             move |backend: &Backend, run: &mut Run<'_>| backend.narrow(run, &begun, variants.clone(), tolerance)
@@ -128,7 +123,7 @@ impl Front {
             Err(error) if error.code() == -32016 => return Ok((variants, false)),
             narrowed => narrowed?.0,
         };
-        self.count_variants(request, variants.len().saturating_sub(POINTS))?;
+        self.count_variants(request, variants.len() - tried + 1)?;
         Ok((variants, complete))
     }
 
@@ -205,18 +200,10 @@ impl Backend {
         overlay.record_reads(true);
         let mut engine = self.engine(rules, overlay);
         let beginning = engine.begin(snapshot, &simulation, None, search.beginning())?;
-        let (mut variants, mut complete) = match &search.values {
-            SearchedValues::Each(values) => {
-                let values = values.iter().map(Vec::as_slice);
-                engine.try_variants(snapshot, search, &mut simulation, &beginning, values)?
-            }
-            SearchedValues::Maximize { from, to, .. } => {
-                let values: Vec<Vec<U256>> =
-                    geometric(*from, *to, POINTS).into_iter().map(|value| vec![value]).collect();
-                let values = values.iter().map(Vec::as_slice);
-                engine.try_variants(snapshot, search, &mut simulation, &beginning, values)?
-            }
-        };
+        let values = search.values.first();
+        let values = values.iter().map(Vec::as_slice);
+        let (mut variants, mut complete) =
+            engine.try_variants(snapshot, search, &mut simulation, &beginning, values)?;
         if let SearchedValues::Maximize { tolerance, .. } = &search.values
             && complete
         {

@@ -1,6 +1,11 @@
 //! The writes of one run over a world that the run cannot change.
 
+mod read_only;
 mod record;
+mod remote;
+mod saved;
+
+pub use saved::SavedOverlay;
 
 use std::{cell::RefCell, convert::Infallible, sync::Arc};
 
@@ -9,22 +14,19 @@ use alloy_primitives::{
     map::{AddressMap, HashMap},
 };
 use revm::{
-    Database, DatabaseCommit, DatabaseRef,
+    Database, DatabaseCommit,
     bytecode::Bytecode,
     state::{Account as RunAccount, AccountInfo},
 };
 
 use super::{
-    Account, AccountChange, LogNumbers, Lookup, TransferLogs, World,
+    Account, AccountChange, LogNumbers, TransferLogs, World,
     account::Code,
     own_codes::OwnCodes,
     reads::{AccountReads, ReadRecord},
     remote::{Cell, Miss, Missed, RemoteView},
 };
-use crate::{
-    chain::BlockHashes,
-    meter::{Meter, Stopped},
-};
+use crate::{chain::BlockHashes, meter::Meter};
 
 /// The changes of a run over a [`World`], as a revm database.
 ///
@@ -78,26 +80,6 @@ struct OverlayEntry {
     now: AccountChange,
 }
 
-/// The changes of runs, saved by [`Overlay::save`].
-#[derive(Clone, Debug)]
-pub struct SavedOverlay {
-    hashes: BlockHashes,
-    first_pushed: Option<u64>,
-    entries: Vec<OverlayEntry>,
-    reads: ReadRecord,
-    log_numbers: LogNumbers,
-}
-
-impl SavedOverlay {
-    /// Returns about how many bytes it takes.
-    pub fn size(&self) -> usize {
-        let slots = |entry: &OverlayEntry| entry.now.slots.capacity() + entry.settled.capacity();
-        let slots: usize = self.entries.iter().map(slots).sum();
-        self.entries.len() * size_of::<OverlayEntry>()
-            + (slots + self.reads.slots.capacity()) * (size_of::<(U256, U256)>() + 1)
-    }
-}
-
 /// An account of a remote base.
 #[derive(Clone, Debug)]
 struct RemoteAccount {
@@ -110,8 +92,6 @@ impl Overlay {
     /// The number of accounts, and of slots per account, whose memory is kept from run to run.
     const KEPT: usize = 1 << 10;
     const KEPT_SLOTS: usize = 1 << 8;
-    /// The number of misses after which runs stop, so that they are fetched.
-    const MISSES: usize = 1 << 12;
 
     /// Creates an overlay without changes over `base`. `BLOCKHASH` reads `hashes`.
     pub fn new(base: World, hashes: BlockHashes) -> Self {
@@ -148,84 +128,11 @@ impl Overlay {
         self.reads.clear();
     }
 
-    /// Returns the changes of the runs so far with all that later runs depend on, to continue from by
-    /// [`Overlay::restore`]. State that was missed is not saved.
-    pub fn save(&self) -> SavedOverlay {
-        SavedOverlay {
-            hashes: self.hashes.clone(),
-            first_pushed: self.first_pushed,
-            entries: self.entries[..self.ids.len()].to_vec(),
-            reads: self.reads.clone(),
-            log_numbers: self.log_numbers.clone(),
-        }
-    }
-
-    /// Drops all changes and continues from `saved`, which was saved over the same base, in the same memory and under
-    /// the overlay's own meter. What the runs before have read is still among [`Overlay::reads`].
-    pub fn restore(&mut self, saved: &SavedOverlay) {
-        let (base, meter) = (self.base.clone(), std::mem::take(&mut self.meter));
-        let passed = self.reads.on.then(|| Box::new(self.reads()));
-        self.reset(base, saved.hashes.clone(), meter);
-        self.first_pushed = saved.first_pushed;
-        for (id, entry) in saved.entries.iter().enumerate() {
-            self.ids.insert(entry.now.address, id);
-            match self.entries.get_mut(id) {
-                Some(place) => place.clone_from(entry),
-                None => self.entries.push(entry.clone()),
-            }
-        }
-        self.reads.clone_from(&saved.reads);
-        self.reads.passed = passed;
-        self.log_numbers.clone_from(&saved.log_numbers);
-    }
-
     /// Drops the base, and the memory that a usual run does not need.
     pub fn rest(&mut self) {
         self.reset(World::default(), BlockHashes::default(), Meter::default());
         self.take_missed();
         self.entries.truncate(Self::KEPT);
-    }
-
-    /// Returns whether anything was missed since the last [`take_missed`](Self::take_missed). If so, results of runs
-    /// are invalid.
-    pub fn has_missed(&self) -> bool {
-        !self.missed.borrow().is_empty()
-    }
-
-    /// Takes the state of a remote base that runs found unknown since the last call.
-    pub fn take_missed(&mut self) -> Missed {
-        self.missed.take()
-    }
-
-    /// Returns the native contract that runs have reached, if they have missed nothing else, and forgets it.
-    pub fn take_native(&mut self) -> Option<Address> {
-        let native = self.missed.borrow().native()?;
-        self.take_missed();
-        Some(native)
-    }
-
-    /// Returns the account at `address` in `world`, which need not be the base; `None` if it does not exist. Notes a
-    /// miss if that is not known.
-    pub fn look_up(&self, world: &World, address: Address) -> Option<AccountInfo> {
-        match world.look_up(&address) {
-            Lookup::Known(info) => info,
-            Lookup::Unknown => {
-                world.remote().map(|view| self.note_miss(view, Miss::Account(address)));
-                None
-            }
-        }
-    }
-
-    /// Returns a storage slot in `world`, which need not be the base. Notes a miss if it is not known.
-    pub fn look_up_slot(&self, world: &World, address: Address, slot: U256) -> U256 {
-        if let Some(value) = world.account(&address).and_then(|account| account.known_slot(&slot)) {
-            return value;
-        }
-        let Some(view) = world.remote_of(&address) else { return U256::ZERO };
-        view.slot(&address, &slot).unwrap_or_else(|| {
-            self.note_miss(view, Miss::Slot(address, slot));
-            U256::ZERO
-        })
     }
 
     /// Adds a block hash that `BLOCKHASH` can read.
@@ -360,57 +267,6 @@ impl Overlay {
         }
     }
 
-    /// Fills a new entry from the remote base.
-    #[cold]
-    fn read_remote(&mut self, id: usize) {
-        let entry = &mut self.entries[id];
-        let is_partial = entry.base.as_ref().map(|account| account.is_partial());
-        let view = match is_partial {
-            Some(false) => None,
-            Some(true) => self.base.remote(),
-            None => self.base.remote_of(&entry.now.address),
-        };
-        let Some(view) = view.cloned() else { return };
-        // Any use of the account counts, in any frame, because its code is not what presim executes.
-        if view.state().is_native(&entry.now.address) {
-            self.missed.borrow_mut().reach(entry.now.address);
-            self.meter.stop(Stopped::TooLong);
-            self.meter.look();
-            return;
-        }
-        let (address, cell) = (entry.now.address, view.cell(&entry.now.address));
-        if is_partial.is_none() {
-            match cell.as_ref().and_then(|cell| view.info_of(cell)) {
-                Some(info) => {
-                    self.hits += 1;
-                    // An account that does not exist has no storage.
-                    let Some(mut info) = info else { return };
-                    if let Some(codes) = &mut self.codes {
-                        codes.replace(&mut info);
-                    }
-                    entry.now.info = Some(AccountInfo { account_id: Some(id), ..info });
-                }
-                None => self.miss(&view, Miss::Account(address)),
-            }
-        }
-        self.entries[id].remote = Some(RemoteAccount { view, cell });
-    }
-
-    #[cold]
-    fn miss(&mut self, view: &RemoteView, miss: Miss) {
-        self.meter.hurry();
-        if self.note_miss(view, miss) >= Self::MISSES {
-            self.meter.stop(Stopped::TooLong);
-            self.meter.look();
-        }
-    }
-
-    /// Notes a miss. Returns the number of misses now.
-    fn note_miss(&self, view: &RemoteView, miss: Miss) -> usize {
-        view.state().count(0, 1);
-        self.missed.borrow_mut().push(view, miss)
-    }
-
     fn slot(&mut self, id: usize, slot: U256) -> U256 {
         let entry = &self.entries[id];
         if let Some(value) = entry.written_slot(&slot) {
@@ -423,19 +279,6 @@ impl Overlay {
             Some(value) => value,
             None => self.remote_slot(id, slot),
         }
-    }
-
-    /// Returns a slot that only the remote base has.
-    fn remote_slot(&mut self, id: usize, slot: U256) -> U256 {
-        let entry = &self.entries[id];
-        let Some(RemoteAccount { view, cell }) = &entry.remote else { return U256::ZERO };
-        if let Some(value) = cell.as_ref().and_then(|cell| view.slot_of(cell, &slot)) {
-            self.hits += 1;
-            return value;
-        }
-        let (view, miss) = (view.clone(), Miss::Slot(entry.now.address, slot));
-        self.miss(&view, miss);
-        U256::ZERO
     }
 }
 
@@ -540,47 +383,6 @@ impl Database for Overlay {
         let view = view.clone();
         self.miss(&view, Miss::BlockHash(number));
         Ok(B256::ZERO)
-    }
-}
-
-/// Reads as [`Database`] does, without giving accounts a number.
-impl DatabaseRef for Overlay {
-    type Error = Infallible;
-
-    fn basic_ref(&self, address: Address) -> Result<Option<AccountInfo>, Infallible> {
-        if let Some(id) = self.ids.get(&address) {
-            return Ok(self.entries[*id].now.info.clone());
-        }
-        Ok(self.look_up(&self.base, address))
-    }
-
-    fn code_by_hash_ref(&self, _: B256) -> Result<Bytecode, Infallible> {
-        // `basic_ref` returns every account with its code.
-        Ok(Bytecode::default())
-    }
-
-    fn storage_ref(&self, address: Address, slot: U256) -> Result<U256, Infallible> {
-        let Some(id) = self.ids.get(&address) else { return Ok(self.look_up_slot(&self.base, address, slot)) };
-        let entry = &self.entries[*id];
-        if let Some(value) = entry.held_slot(&slot) {
-            return Ok(value);
-        }
-        let Some(RemoteAccount { view, cell }) = &entry.remote else { return Ok(U256::ZERO) };
-        Ok(cell.as_ref().and_then(|cell| view.slot_of(cell, &slot)).unwrap_or_else(|| {
-            self.note_miss(view, Miss::Slot(address, slot));
-            U256::ZERO
-        }))
-    }
-
-    fn block_hash_ref(&self, number: u64) -> Result<B256, Infallible> {
-        if let Some(hash) = self.hashes.get(number) {
-            return Ok(hash);
-        }
-        let Some(view) = self.base.remote() else { return Ok(B256::ZERO) };
-        Ok(view.block_hash(number).unwrap_or_else(|| {
-            self.note_miss(view, Miss::BlockHash(number));
-            B256::ZERO
-        }))
     }
 }
 

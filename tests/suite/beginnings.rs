@@ -34,7 +34,20 @@ fn bundle(calls: Vec<Value>, more: &Value) -> Value {
 
 #[tokio::test]
 async fn answers_are_those_of_runs_that_share_nothing() {
-    let (sharing, alone) = (TestNode::quiet(), TestNode::quiet_with(&["--prefix-cache-mb", "0"]));
+    // Both have the same genesis: that of a devnet has the time of its start.
+    let genesis = json!({
+        "config": {
+            "chainId": 31337, "homesteadBlock": 0, "eip150Block": 0, "eip155Block": 0, "eip158Block": 0, "byzantiumBlock": 0,
+            "constantinopleBlock": 0, "petersburgBlock": 0, "istanbulBlock": 0, "berlinBlock": 0, "londonBlock": 0,
+            "terminalTotalDifficulty": 0, "shanghaiTime": 0, "cancunTime": 0, "pragueTime": 0,
+        },
+        "alloc": {}, "timestamp": "0x1", "gasLimit": "0x3938700", "difficulty": "0x0", "baseFeePerGas": "0x3b9aca00",
+    });
+    let file = tempfile::NamedTempFile::new().unwrap();
+    serde_json::to_writer(&file, &genesis).unwrap();
+    let flags = ["--genesis", file.path().to_str().unwrap(), "--feed", "static"];
+    let sharing = TestNode::start(&flags);
+    let alone = TestNode::start(&[&flags[..], &["--prefix-cache-mb", "0"]].concat());
     let outputs = [
         json!({}),
         json!({ "validation": false, "traceTransfers": true }),

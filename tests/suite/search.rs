@@ -1,5 +1,6 @@
 //! `presim_search`: the values of a bundle that serve an objective best.
 
+use alloy_primitives::U256;
 use serde_json::{Value, json};
 
 use crate::support::{TestNode, number, token as token_of, token_file};
@@ -302,6 +303,18 @@ async fn wrong_searches_are_refused_with_the_field() {
             json!({}),
             "params[0].vary[0].maximize.tolerance: 0",
         ),
+        (
+            json!([{ "path": "blocks[+0].calls[0].value", "values": [1] }]),
+            token(),
+            json!({}),
+            "params[0].vary[0].path: \"blocks[+0]",
+        ),
+        (
+            json!([{ "path": "blocks[0].calls[0].data", "word": -1, "values": [1] }]),
+            token(),
+            json!({}),
+            "params[0].vary[0].word: invalid value: integer `-1`, expected a whole number, not below 0",
+        ),
         (value.clone(), json!("profit"), json!({}), "params[0].objective"),
         (value.clone(), json!({ "account": FROM, "token": OTHER }), json!({}), "objective.token"),
         (value.clone(), json!("gasUsed"), json!({ "require": { "least": "0x1" } }), "params[0].require.least"),
@@ -321,6 +334,30 @@ async fn wrong_searches_are_refused_with_the_field() {
         assert!(error["message"].as_str().unwrap().contains(text), "{text}: {error}");
         assert_eq!(error["code"], -32602, "{error}");
     }
+    for (named, path) in [
+        ("gasPrice", "maxFeePerGas"),
+        ("gasPrice", "maxPriorityFeePerGas"),
+        ("maxFeePerGas", "gasPrice"),
+        ("maxPriorityFeePerGas", "gasPrice"),
+    ] {
+        let mut bundle = hill(0);
+        bundle["blockStateCalls"][0]["calls"][0][named] = "0x1".into();
+        let vary = json!([{ "path": format!("blocks[0].calls[0].{path}"), "values": [1] }]);
+        let error =
+            node.error("/", "presim_search", search(&bundle, json!({ "vary": vary, "objective": token() }))).await;
+        let expected = format!("params[0].vary[0].path: \"blocks[0].calls[0].{path}\": the call has");
+        assert!(error["message"].as_str().unwrap().starts_with(&expected), "{error}");
+    }
+    // The search for a maximum runs as few variants as a list may have.
+    let wide = |tolerance: &str| {
+        let maximize = json!({ "from": 0, "to": format!("{:#x}", U256::MAX), "tolerance": tolerance });
+        json!({ "vary": [{ "path": "blocks[0].calls[0].value", "maximize": maximize }], "objective": token() })
+    };
+    let error = node.error("/", "presim_search", search(&hill(0), wide("0x1"))).await;
+    assert_eq!(error["code"], -32005, "{error}");
+    assert!(error["message"].as_str().unwrap().contains("maximize.tolerance: 1: takes up to"), "{error}");
+    let found = node.result("/", "presim_search", search(&hill(0), wide(&format!("{:#x}", U256::ONE << 200)))).await;
+    assert!(found["runs"].as_u64().unwrap() <= 100, "{found}");
     let grid = json!([{ "path": "blocks[0].calls[0].value", "from": 1, "to": 50, "step": 1 }, { "path": "blocks[0].calls[0].gas", "from": 1, "to": 50, "step": 1 }]);
     let error = node.error("/", "presim_search", search(&hill(0), json!({ "vary": grid, "objective": token() }))).await;
     assert_eq!(error["code"], -32005, "{error}");

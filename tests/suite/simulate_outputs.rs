@@ -39,8 +39,8 @@ async fn simulate(node: &TestNode, payload: Value) -> Value {
 /// Returns code that reverts with the data at its own end.
 fn reverts_with(data: &str) -> String {
     let length = data.len() / 2;
-    // PUSH1 length, PUSH1 12, PUSH0, CODECOPY, PUSH1 length, PUSH0, REVERT
-    format!("0x60{length:02x}600a5f3960{length:02x}5ffd{data}")
+    // PUSH2 length, PUSH1 12, PUSH0, CODECOPY, PUSH2 length, PUSH0, REVERT
+    format!("0x61{length:04x}600c5f3961{length:04x}5ffd{data}")
 }
 
 #[tokio::test]
@@ -200,6 +200,77 @@ async fn errors_are_told_in_words_and_the_producer_s_income_apart() {
     assert_eq!(ran[0]["coinbase"], income, "{ran}");
 }
 
+/// Returns an error's data: its selector, and these words.
+fn declared(signature: &str, words: &[u64]) -> String {
+    let selector = alloy_primitives::hex::encode(&alloy_primitives::keccak256(signature)[..4]);
+    let words: String = words.iter().map(|value| word(*value)[2..].to_owned()).collect();
+    format!("{selector}{words}")
+}
+
+#[tokio::test]
+async fn arguments_of_declared_errors_are_explained_as_long_as_they_are_few() {
+    let node = TestNode::quiet();
+    // Each of the arrays but the last has 16 elements, which all are the next one: 2^32 values.
+    let nested = format!("Many(uint256{})", "[]".repeat(8));
+    let level = |last: bool| {
+        let start = if last { 7 } else { 16 * 32 };
+        [16].into_iter().chain((0..16).map(move |_| start)).collect::<Vec<u64>>()
+    };
+    let mut many = vec![32];
+    (0..8).for_each(|depth| many.extend(level(depth == 7)));
+    for (signature, words, expected) in [
+        ("None()", vec![], "None()"),
+        ("Pair(uint256,(bool,uint8[2]))", vec![7, 1, 2, 3], "Pair(7, (true, [2, 3]))"),
+        ("List(uint256[],bool)", vec![64, 1, 2, 5, 6], "List([5, 6], true)"),
+        ("Lists(uint8[][2])", vec![32, 64, 64, 1, 9], "Lists([[9], [9]])"),
+        ("Text((uint8,string)[])", vec![32, 1, 32, 4, 64, 0], "Text([(4, \"\")])"),
+        ("Short(uint256[],bool)", vec![64, 1, 2, 5], "execution reverted"),
+        ("Far(uint256[])", vec![1 << 40], "execution reverted"),
+        ("Wide(uint256[1000000000000])", vec![1], "execution reverted"),
+        (nested.as_str(), many, "execution reverted"),
+    ] {
+        let state = json!({ MADE: { "code": reverts_with(&declared(signature, &words)) } });
+        let more = json!({ "outputs": ["error"], "errors": [format!("error {signature}")] });
+        let ran = simulate(&node, payload(state, json!([{ "from": ALICE, "to": MADE }]), more)).await;
+        assert_eq!(ran[0]["calls"][0]["error"], expected, "{signature}");
+    }
+}
+
+#[tokio::test]
+async fn what_is_no_declared_error_is_refused() {
+    let node = TestNode::quiet();
+    let deep = |text: &str| format!("error Deep(uint256{} a)", text.repeat(300_000));
+    let item = |ty: &str| json!({ "type": "error", "name": "Item", "inputs": [{ "name": "a", "type": ty }] });
+    let tuple =
+        json!({ "type": "error", "name": "Item", "inputs": [{ "name": "a", "type": "tuple", "components": [] }] });
+    for (item, expected) in [
+        (json!(5), "an item of an ABI"),
+        (json!("nope"), "\"nope\": expected `(`: expected a text like"),
+        (json!("event Sent(uint256 a)"), "expected a text like"),
+        (json!("error Odd(uint257 a)"), "Odd: "),
+        (json!("error Odd(Custom a)"), "expected types of an ABI"),
+        (json!(deep("[]")), "Deep: expected arguments of at most 16 arrays and tuples"),
+        (json!(deep("[2]")), "Deep: expected arguments of at most 16 arrays and tuples"),
+        (json!(format!("error Deep({}uint256{} a)", "(".repeat(100_000), ")".repeat(100_000))), "expected a text like"),
+        (json!("error Empty(()[9] a)"), "expected types of an ABI"),
+        (item("uint257"), "Item: "),
+        (item(&format!("uint256{}", "[]".repeat(17))), "Item: expected arguments of at most 16"),
+        (tuple, "expected types of an ABI"),
+        (json!({ "type": "error" }), "name"),
+    ] {
+        let asked = payload(json!({}), json!([]), json!({ "errors": [item] }));
+        let error = node.error("/", "presim_simulate", json!([asked, "latest"])).await;
+        let message = error["message"].as_str().unwrap();
+        assert_eq!(error["code"], -32602, "{message}");
+        assert!(message.starts_with("params[0].errors[0]") && message.contains(expected), "{message}: {expected}");
+        assert!(message.len() < 600 && !message.contains('\n'), "{message}");
+    }
+    // Other items of an ABI are passed over.
+    let function = json!({ "type": "function", "name": "f", "inputs": [], "outputs": [], "stateMutability": "view" });
+    let ran = simulate(&node, payload(json!({}), json!([]), json!({ "outputs": [], "errors": [function] }))).await;
+    assert_eq!(ran, json!([{ "calls": [] }]));
+}
+
 #[tokio::test]
 async fn a_bundle_with_conditions_is_whole_or_dropped() {
     let node = TestNode::quiet();
@@ -263,6 +334,33 @@ async fn items_of_collections_are_assets_by_their_logs() {
         ALICE: [item("erc721", "0x7", "-1"), item("erc1155", "0x8", "1"), item("erc1155", "0x9", "5")],
     });
     assert_eq!(ran[0]["assets"], expected);
+}
+
+#[tokio::test]
+async fn a_token_is_named_only_if_its_name_is_short_and_told_with_little_gas() {
+    let node = TestNode::quiet();
+    let of = |address: &str| U256::from_be_bytes(address.parse::<Address>().unwrap().into_word().0);
+    let transfer = U256::from_be_bytes(keccak256("Transfer(address,address,uint256)").0);
+    let moves = logs(&[transfer, of(ALICE), of(BOB)], &[U256::from(7)]);
+    // A question has 4 bytes of data. Its answer is a text of zeros, whose first word is 32.
+    let text = |length: u8| format!("60205f5260{length:02x}60205260c05ff3");
+    for (answer, told) in [
+        (text(64), json!({ "symbol": "\0".repeat(64), "decimals": "0x20" })),
+        (text(65), json!({ "decimals": "0x20" })),
+        // A loop until the gas is used up.
+        (format!("5b61{:04x}56", 8 + moves.len() / 2 + 2), json!({})),
+    ] {
+        // CALLDATASIZE, PUSH1 4, EQ, PUSH2 question, JUMPI
+        let code = format!("0x3660041461{:04x}57{moves}005b{answer}", 8 + moves.len() / 2 + 1);
+        let asked = payload(
+            json!({ MADE: { "code": code } }),
+            json!([{ "from": ALICE, "to": MADE, "gas": "0x186a0" }]),
+            json!({ "outputs": ["assets"] }),
+        );
+        let mut expected = json!({ "type": "erc20", "token": MADE, "change": "7" });
+        expected.as_object_mut().unwrap().extend(told.as_object().unwrap().clone());
+        assert_eq!(simulate(&node, asked).await[0]["assets"][BOB], json!([expected]), "{answer}");
+    }
 }
 
 #[tokio::test]

@@ -94,9 +94,11 @@ impl Held {
             self.answers.insert(name, answer);
         }
         self.id = news["id"].clone();
-        if let Some(behind) = news.get("behind") {
-            self.behind =
-                items(behind).iter().map(|one| (one["name"].as_str().unwrap().to_owned(), one.clone())).collect();
+        if news.get("part").is_none_or(|part| part == 0) {
+            self.behind.clear();
+        }
+        for one in news.get("behind").map(items).into_iter().flatten() {
+            self.behind.insert(one["name"].as_str().unwrap().to_owned(), one.clone());
         }
         news.get("last").is_none_or(|last| last == true)
     }
@@ -337,8 +339,11 @@ async fn some_bundles_run_once_a_block_or_tell_only_what_is_worth_it() {
 
 #[tokio::test]
 async fn wrong_bundles_are_refused_by_name() {
-    let node = two_readers(&["--max-watched", "2", "--watch-mb", "1"]).await;
+    let node = two_readers(&["--max-watched", "40", "--watch-mb", "1"]).await;
     let good = reads_slot("a", 0);
+    let blocks = |at: usize| json!({ "name": at.to_string(), "simulate": { "blockStateCalls": vec![json!({}); 200] } });
+    let many_blocks: Vec<Value> = (0..40).map(blocks).collect();
+    let too_many: Vec<Value> = (0..41).map(|at| reads_slot(&at.to_string(), 0)).collect();
     let with = |member: &str, value: Value| {
         let mut bundle = good.clone();
         bundle[member] = value;
@@ -354,7 +359,7 @@ async fn wrong_bundles_are_refused_by_name() {
     for (params, code, expected) in [
         (json!([[]]), -32602, "params[0]: empty"),
         (json!([[good, good]]), -32602, "params[0][1].name: \"a\" again"),
-        (json!([[good, reads_slot("b", 0), reads_slot("c", 0)]]), -32005, "--max-watched"),
+        (json!([too_many]), -32005, "--max-watched"),
         (json!([[{ "name": "a" }]]), -32602, "params[0][0]: expected either simulate or search"),
         (json!([[with("search", search.clone())]]), -32602, "params[0][0]: expected either simulate or search"),
         (
@@ -377,7 +382,9 @@ async fn wrong_bundles_are_refused_by_name() {
         (json!([[with("never", json!(1))]]), -32602, "never"),
         (json!([[good], "earliest"]), -32602, "params[1]: one state"),
         (json!([[good], { "snapshotId": "0x1" }]), -32602, "params[1]: one state"),
-        (json!([[with("name", json!("n".repeat(600_000)))]]), -32005, "--watch-mb"),
+        (json!([[with("name", json!("n".repeat(1_100_000)))]]), -32005, "--watch-mb"),
+        // Blocks take more memory than their text.
+        (json!([many_blocks]), -32005, "bundles take"),
     ] {
         let error = node.error("/", "presim_watch", params.clone()).await;
         let message = error["message"].as_str().unwrap();
@@ -480,6 +487,34 @@ async fn long_news_comes_in_numbered_parts() {
         assert_eq!(told, names);
         set_slot(&node, 0, value + 5).await;
     }
+}
+
+#[tokio::test]
+async fn long_lists_of_what_is_behind_come_in_numbered_parts() {
+    let node = node_with(&["--deadline-ms", "300", "--gas-cap", "100000000000"]);
+    // A loop until the gas is used up, which takes longer than a request has.
+    node.result("/", "anvil_setCode", json!([account(0), "0x5b600056"])).await;
+    let names: Vec<String> = (0..15).map(|index| format!("{index}{}", "n".repeat(100_000))).collect();
+    let call = json!([{ "to": account(0), "gas": "0x174876e800" }]);
+    let payload = |calls: &Value| json!({ "blockStateCalls": [{ "calls": calls, "blockOverrides": { "gasLimit": "0x174876e800" } }], "outputs": [] });
+    let bundles: Vec<Value> = names.iter().map(|name| json!({ "name": name, "simulate": payload(&call) })).collect();
+    let mut socket = Socket::open(&node, "/").await;
+    let watch = stand(&mut socket, json!([bundles])).await["watch"].clone();
+    let (mut behind, mut part) = (Vec::new(), 0);
+    loop {
+        let news = socket.notification(&watch).await;
+        assert_eq!((&news["part"], &news["changed"]), (&json!(part), &json!([])));
+        part += 1;
+        assert!(news["behind"].to_string().len() <= (1 << 20) + 2);
+        for one in items(&news["behind"]) {
+            assert_eq!(one["stale"]["code"], -32016, "{}", one["stale"]);
+            behind.push(one["name"].as_str().unwrap().to_owned());
+        }
+        if news["last"] == true {
+            break;
+        }
+    }
+    assert_eq!((part, behind), (2, names));
 }
 
 #[tokio::test]

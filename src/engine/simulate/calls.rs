@@ -1,6 +1,6 @@
 //! The run of a block's calls: how each is filled in and executed, and what is kept of its result.
 
-use std::convert::Infallible;
+use std::{cmp::Ordering, convert::Infallible};
 
 use alloy_consensus::{Receipt, ReceiptWithBloom, Transaction as _, TxEnvelope, TxType, transaction::Recovered};
 use alloy_eips::{
@@ -13,7 +13,6 @@ use alloy_evm::{
 };
 use alloy_primitives::{Address, Bloom, Bytes, Log, TxKind, U256, logs_bloom};
 use alloy_rlp::Encodable;
-use alloy_sol_types::SolCall;
 use op_revm::constants::{BASE_FEE_RECIPIENT, L1_FEE_RECIPIENT, OPERATOR_FEE_RECIPIENT};
 use revm::{
     DatabaseCommit,
@@ -25,9 +24,8 @@ use revm::{
 };
 
 use super::{
-    CallOutcome, CallResult, CoinbaseIncome, check_nonce, difference,
-    outputs::{AssetRecord, DiffRecord, TokenInfo, Tokens, accessed},
-    system_call,
+    outputs::{AssetRecord, CoinbaseIncome, DiffRecord, accessed, difference},
+    results::{CallOutcome, CallResult},
 };
 use crate::{
     chain::{ChainSpec, Family},
@@ -37,7 +35,7 @@ use crate::{
         evm::{FamilyEvm, RunEvm, TxSetup},
         fees::{FilledCall, ListedTx, check_chain, tx_env, unsigned_tx},
         recorder::traced,
-        request::{Call, Objective, Outputs, SimCall, Simulation},
+        request::{Call, Outputs, SimCall, Simulation},
         trace::{Trace, TraceBudget, Tracer},
         transfers::{NumberedLog, Transfer},
     },
@@ -188,18 +186,18 @@ impl<F: FamilyEvm> BlockCalls<'_, F> {
         traces: &mut TraceBudget,
     ) -> Result<ExecutedCall, SimulationError> {
         let (from, chain) = (tx.signer(), self.spec.chain_id());
+        let refused = |problem: String| SimulationError::Refused(format!("transaction {}: {problem}", tx.tx_hash()));
         if let Some(have) = tx.chain_id().filter(|have| *have != chain) {
-            return Err(SimulationError::Refused(format!("invalid chain id for signer: have {have} want {chain}")));
+            return Err(refused(format!("invalid chain id for signer: have {have} want {chain}")));
         }
         if tx.is_eip4844() && self.spec.family() == Family::OpStack {
-            return Err(SimulationError::Refused(
-                "a chain of the OP stack has no blob transactions: expected a type other than 0x3".into(),
-            ));
+            let expected = "a chain of the OP stack has no blob transactions: expected a type other than 0x3";
+            return Err(refused(expected.into()));
         }
-        self.check_blob_gas(tx, ran.blob_gas_used, evm.db_mut())?;
+        self.check_blob_gas(tx, ran.blob_gas_used, evm.db_mut()).map_err(refused)?;
         let gas = self.gas(Some(tx.gas_limit()), ran.gas_used, gas_left, evm.db_mut())?;
         if gas < tx.gas_limit() {
-            return Err(SimulationError::Refused(format!(
+            return Err(refused(format!(
                 "the node's gas cap (--gas-cap): {gas} gas is left for the request, the transaction's gas limit is {}",
                 tx.gas_limit()
             )));
@@ -238,18 +236,16 @@ impl<F: FamilyEvm> BlockCalls<'_, F> {
     }
 
     /// Checks that the block has room for the blobs of a transaction (EIP-4844), after those of the calls before.
-    fn check_blob_gas(&self, tx: &TxEnvelope, used: u64, overlay: &mut Overlay) -> Result<(), SimulationError> {
+    fn check_blob_gas(&self, tx: &TxEnvelope, used: u64, overlay: &mut Overlay) -> Result<(), String> {
         let Some(needs) = tx.blob_gas_used().filter(|needs| *needs > 0) else { return Ok(()) };
         // The blobs of the block so far are not among the fields that are recorded.
         overlay.note_everything();
         let (most, before) = self.blob_gas;
         let used = before.saturating_add(used);
-        if needs > most.saturating_sub(used) {
-            return Err(SimulationError::Refused(format!(
-                "blob gas limit reached: {used} used of {most}, the transaction needs {needs}"
-            )));
+        match needs > most.saturating_sub(used) {
+            true => Err(format!("blob gas limit reached: {used} used of {most}, the transaction needs {needs}")),
+            false => Ok(()),
         }
-        Ok(())
     }
 
     /// Records the prices that decide what a call pays.
@@ -366,6 +362,16 @@ impl BlockRun {
         }
     }
 
+    /// Returns about how many bytes it takes besides the results of its calls.
+    pub fn size(&self) -> usize {
+        let listing = self.listing.as_ref().map_or(0, |list| {
+            let txs = list.transactions.iter().map(|(_, tx)| size_of::<(Address, ListedTx)>() + 2 * tx.encoded.len());
+            txs.chain(list.receipts.iter().map(|receipt| size_of::<Vec<u8>>() + receipt.len())).sum()
+        });
+        let diff = self.diff.as_ref().map_or(0, DiffRecord::size);
+        listing + diff + self.assets.as_ref().map_or(0, AssetRecord::size)
+    }
+
     /// Adds a call's gas, logs and receipt to the block, and returns the call's result. `marks` are those of its logs.
     ///
     /// # Errors
@@ -428,60 +434,25 @@ impl BlockRun {
             income: None,
         })
     }
+}
 
-    /// Asks the tokens among the assets for their symbols and decimals, after the block's calls.
-    pub fn ask_tokens<F: FamilyEvm>(&self, evm: &mut RunEvm<'_, F>) -> Tokens {
-        let tokens = self.assets.as_ref().map(AssetRecord::tokens).unwrap_or_default();
-        tokens.into_iter().map(|token| (token, token_info(token, evm))).collect()
+/// Checks a call's nonce before its fees, which is geth's order; revm checks fees first. The largest nonce is invalid
+/// (EIP-2681).
+fn check_nonce(address: Address, tx: u64, state: u64) -> Result<(), SimulationError> {
+    match tx.cmp(&state) {
+        Ordering::Less => Err(SimulationError::NonceTooLow { address, tx, state }),
+        Ordering::Greater => Err(SimulationError::NonceTooHigh { address, tx, state }),
+        Ordering::Equal if state == u64::MAX => {
+            Err(SimulationError::Invalid(format!("nonce has max value: address {address}, nonce: {state}")))
+        }
+        Ordering::Equal => Ok(()),
     }
 }
 
-/// Asks a token for its symbol and decimals.
-pub(super) fn token_info<F: FamilyEvm>(token: Address, evm: &mut RunEvm<'_, F>) -> TokenInfo {
-    let mut ask = |data: Vec<u8>| {
-        let call =
-            TxEnv { gas_limit: TokenInfo::GAS, kind: TxKind::Call(token), data: data.into(), ..TxEnv::default() };
-        evm.ask(call).ok().filter(ExecutionResult::is_success)?.into_output()
-    };
-    let symbol = ask(super::outputs::symbolCall {}.abi_encode()).and_then(|data| TokenInfo::symbol_of(&data));
-    let decimals = ask(super::outputs::decimalsCall {}.abi_encode()).and_then(|data| TokenInfo::decimals_of(&data));
-    TokenInfo { symbol, decimals }
+/// Returns the result of a system call, whose failure refuses the block.
+pub(super) fn system_call<T, E: std::fmt::Display>(result: Result<T, E>) -> Result<T, SimulationError> {
+    result.map_err(|error| SimulationError::Refused(format!("system call: {error}")))
 }
-
-/// Returns what is measured now.
-///
-/// # Errors
-///
-/// Returns [`SimulationError::Params`] if a token does not tell a balance.
-pub(super) fn measure<F: FamilyEvm>(objective: Objective, evm: &mut RunEvm<'_, F>) -> Result<U256, SimulationError> {
-    match objective {
-        Objective::Ether(account) => {
-            evm.db_mut().note_account(account, AccountReads::BALANCE);
-            Ok(evm.db_mut().balance_and_nonce(account).0)
-        }
-        // The income is summed up block by block.
-        Objective::Coinbase => Ok(U256::ZERO),
-        Objective::Token { account, token } => {
-            let call = TxEnv {
-                gas_limit: BALANCE_GAS,
-                kind: TxKind::Call(token),
-                data: super::outputs::balanceOfCall { account }.abi_encode().into(),
-                ..TxEnv::default()
-            };
-            let told = evm.ask(call).ok().filter(ExecutionResult::is_success).and_then(ExecutionResult::into_output);
-            let balance = told.and_then(|data| U256::try_from_be_slice(data.get(..32)?));
-            balance.ok_or_else(|| match evm.db_mut().meter.stopped() {
-                Some(stopped) => stopped.into(),
-                None => SimulationError::Params(format!(
-                    "objective.token: {token}: balanceOf returns no balance: expected an ERC-20 token"
-                )),
-            })
-        }
-    }
-}
-
-/// Gas that a token may use to tell a balance.
-const BALANCE_GAS: u64 = 1_000_000;
 
 /// Returns a receipt's encoding (EIP-2718).
 fn encoded(kind: TxType, receipt: &ReceiptWithBloom<Receipt<&Log>>) -> Vec<u8> {

@@ -7,8 +7,8 @@ use std::{
 };
 
 use alloy_eips::eip2930::{AccessList, AccessListItem};
-use alloy_primitives::{Address, B256, KECCAK256_EMPTY, Log, U256, map::AddressMap};
-use alloy_sol_types::{SolEvent, sol};
+use alloy_primitives::{Address, B256, I256, KECCAK256_EMPTY, Log, U256, map::AddressMap};
+use alloy_sol_types::SolEvent;
 use revm::state::{AccountInfo, EvmState};
 
 use crate::{engine::transfers::Transfer, state::Overlay};
@@ -28,12 +28,6 @@ mod events {
         event Deposit(address indexed account, uint256 value);
         event Withdrawal(address indexed account, uint256 value);
     }
-}
-
-sol! {
-    function balanceOf(address account) external view returns (uint256);
-    function symbol() external view returns (string);
-    function decimals() external view returns (uint8);
 }
 
 /// A value before and after calls.
@@ -79,6 +73,12 @@ impl DiffRecord {
                 diff.slots.entry(*slot).or_insert(change).to = change.to;
             }
         }
+    }
+
+    /// Returns about how many bytes it takes.
+    pub(super) fn size(&self) -> usize {
+        let slots: usize = self.0.values().map(|diff| diff.slots.len()).sum();
+        self.0.len() * size_of::<(Address, AccountDiff)>() + slots * size_of::<(U256, ValueChange<U256>)>()
     }
 
     /// Returns the accounts that changed, by address. `gets_fees` tells which get the block's fees.
@@ -226,6 +226,12 @@ impl AssetRecord {
         self.0.entry(account).or_default().entry(asset).or_default()
     }
 
+    /// Returns about how many bytes it takes.
+    pub(super) fn size(&self) -> usize {
+        let assets: usize = self.0.values().map(BTreeMap::len).sum();
+        self.0.len() * size_of::<(Address, BTreeMap<Asset, NetChange>)>() + assets * size_of::<(Asset, NetChange)>()
+    }
+
     /// Returns the contracts of the tokens, in order.
     pub(super) fn tokens(&self) -> BTreeSet<Address> {
         let assets = self.0.values().flat_map(BTreeMap::keys);
@@ -299,4 +305,10 @@ impl CoinbaseIncome {
         let (gained, lost) = (self.balance.to, self.balance.from.saturating_add(self.fees));
         if gained < lost { (true, lost - gained) } else { (false, gained - lost) }
     }
+}
+
+/// Returns by how much a value grows. A difference that is too large stays at the limit.
+pub(super) fn difference(from: U256, to: U256) -> I256 {
+    let signed = |value: U256| I256::try_from(value).unwrap_or(I256::MAX);
+    if to >= from { signed(to - from) } else { -signed(from - to) }
 }

@@ -2,6 +2,7 @@
 //!
 //! Malformed parameters are rejected here with the name of the field, so the other modules do not check them again.
 
+mod abi_errors;
 mod block;
 mod bundle;
 mod call;
@@ -21,6 +22,7 @@ mod trace;
 mod wallet;
 mod watch;
 
+pub use abi_errors::CustomErrors;
 pub use block::{parse_block, parse_hash, parse_one_block, parse_place};
 pub use bundle::{ParsedBundle, parse_bundle, parse_cancelled_bundle, parse_sent_bundle};
 pub use call::{ShapeLimits, parse_access_list, parse_call, parse_estimate};
@@ -35,7 +37,7 @@ pub use parity::{
 pub use search::{SearchRequest, parse_search};
 pub use send::{parse_raw, parse_raw_sync, parse_sending};
 pub use signature::{parse_permissions, parse_personal, parse_switch, parse_typed_data};
-pub use simulation::{CustomErrors, SimulationRequest, parse_presim_simulation, parse_simulation};
+pub use simulation::{SimulationRequest, parse_presim_simulation, parse_simulation};
 pub use state::{
     ProofRequest, Slots, StorageRangeRequest, parse_account, parse_address, parse_bytes, parse_code, parse_proof,
     parse_slot, parse_slots, parse_storage_range,
@@ -154,6 +156,7 @@ fn in_words_of_json(text: &str) -> Cow<'_, str> {
         "a sequence" => "an array",
         "a map" => "an object",
         "f64" => "a number",
+        "usize" | "u64" => "a whole number, not below 0",
         "value" => "a string",
         other if other.starts_with("struct ") => "an object",
         _ => return text.into(),

@@ -9,15 +9,15 @@ use serde::{
 };
 
 use super::{
-    SelectorParam, ShapeLimits, parse,
-    simulation::{
-        AbiItemParam, ConditionParam, OutputParam, SimBlockParam, SimulatePayload, SimulationRequest, conditions,
-    },
+    SelectorParam, ShapeLimits,
+    abi_errors::AbiItemParam,
+    parse,
+    simulation::{ConditionParam, OutputParam, SimBlockParam, SimulatePayload, SimulationRequest, conditions},
 };
 use crate::{
     engine::{
-        Aim, BundleSearch, CallPlace, Objective, SearchedValues, SimCall, Simulation, StorageOverride, VariedPart,
-        VariedPlace, geometric,
+        Aim, BundleSearch, CallFees, CallPlace, Objective, SearchedValues, SimCall, Simulation, StorageOverride,
+        ValueList, VariedPart, VariedPlace,
     },
     rpc::{
         dialect::Dialect,
@@ -110,6 +110,13 @@ struct RequireParam {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SignedParam(pub I256);
 
+impl SearchRequest {
+    /// Returns about how many bytes it takes.
+    pub fn size(&self) -> usize {
+        size_of::<Self>() + self.search.size() + self.shown.as_ref().map_or(0, |shown| shown.errors.size())
+    }
+}
+
 /// Parses the parameters of `presim_search`.
 ///
 /// # Errors
@@ -196,26 +203,38 @@ fn values(vary: &[VaryParam], places: &[VariedPlace], most: usize) -> Result<Sea
             return Err(at(index, ".maximize.tolerance: 0: expected a number from 1".into()));
         }
         check_range(&places[index], to).map_err(|problem| at(index, format!(".maximize.to: {problem}")))?;
-        return Ok(SearchedValues::Maximize { from, to, tolerance });
+        let values = SearchedValues::Maximize { from, to, tolerance };
+        let runs = values.most();
+        if runs > most {
+            let text = format!(
+                "params[0].vary[{index}].maximize.tolerance: {tolerance}: takes up to {runs} variants, at most {most} (--max-search-runs): expected a larger one"
+            );
+            return Err(RpcError::limit(text));
+        }
+        return Ok(values);
     }
     let mut lists = Vec::with_capacity(vary.len());
-    for (index, one) in vary.iter().enumerate() {
+    for (index, (one, place)) in vary.iter().zip(places).enumerate() {
         let list = one.list(most).map_err(|problem| at(index, problem))?;
-        for value in &list {
-            check_range(&places[index], *value).map_err(|problem| at(index, format!(": {problem}")))?;
+        let wrong = |problem: String| at(index, problem);
+        match (&list, one.to) {
+            (ValueList::Listed(values), _) => {
+                for (value, number) in values.iter().zip(0..) {
+                    check_range(place, *value).map_err(|problem| wrong(format!(".values[{number}]: {problem}")))?;
+                }
+            }
+            (_, Some(Number(to))) => check_range(place, to).map_err(|problem| wrong(format!(".to: {problem}")))?,
+            _ => {}
         }
         lists.push(list);
     }
-    let runs = lists.iter().try_fold(1_usize, |runs, list| runs.checked_mul(list.len()).filter(|runs| *runs <= most));
-    if runs.is_none() {
-        let text = format!("params[0].vary: too many variants: at most {most} (--max-search-runs)");
+    let values = SearchedValues::Each(lists);
+    let runs = values.most();
+    if runs > most {
+        let text = format!("params[0].vary: too many variants: {runs}, at most {most} (--max-search-runs)");
         return Err(RpcError::limit(text));
     }
-    let each = match lists.as_slice() {
-        [first, second] => first.iter().flat_map(|one| second.iter().map(|other| vec![*one, *other])).collect(),
-        _ => lists.into_iter().flatten().map(|value| vec![value]).collect(),
-    };
-    Ok(SearchedValues::Each(each))
+    Ok(values)
 }
 
 /// Checks that a place can hold a value.
@@ -242,7 +261,7 @@ impl VaryParam {
     }
 
     /// Returns the listed values, or those of a range.
-    fn list(&self, most: usize) -> Result<Vec<U256>, String> {
+    fn list(&self, most: usize) -> Result<ValueList, String> {
         const EXPECTED: &str = "expected values, or from and to with step or with points and scale, or maximize";
         if self.forms() != 1 {
             return Err(format!(": {} forms of values: {EXPECTED}", self.forms()));
@@ -251,7 +270,7 @@ impl VaryParam {
             if values.is_empty() {
                 return Err(".values: empty: expected at least one value".into());
             }
-            return Ok(values.iter().map(|value| value.0).collect());
+            return Ok(ValueList::Listed(values.iter().map(|value| value.0).collect()));
         }
         let (Some(Number(from)), Some(Number(to))) = (self.from, self.to) else {
             return Err(format!(": from or to is missing: {EXPECTED}"));
@@ -267,7 +286,7 @@ impl VaryParam {
                 }
                 let count =
                     usize::try_from((to - from) / step).ok().filter(|count| *count < most).ok_or_else(too_many)?;
-                Ok((0..=count).map(|index| from + step * U256::from(index)).collect())
+                Ok(ValueList::Steps { from, step, count: count + 1 })
             }
             (None, Some(points)) => {
                 if points < 2 {
@@ -277,18 +296,8 @@ impl VaryParam {
                     return Err(too_many());
                 }
                 Ok(match self.scale.unwrap_or(ScaleParam::Linear) {
-                    ScaleParam::Geometric => geometric(from, to, points),
-                    ScaleParam::Linear => {
-                        let (width, parts) = (to - from, U256::from(points - 1));
-                        let (whole, rest) = width.div_rem(parts);
-                        let at = |index: usize| {
-                            let index = U256::from(index);
-                            from + whole * index + rest * index / parts
-                        };
-                        let mut values: Vec<U256> = (0..points).map(at).collect();
-                        values.dedup();
-                        values
-                    }
+                    ScaleParam::Geometric => ValueList::Geometric { from, to, count: points },
+                    ScaleParam::Linear => ValueList::Linear { from, to, count: points },
                 })
             }
             _ => Err(format!(": from and to: {EXPECTED}")),
@@ -348,7 +357,20 @@ impl VaryParam {
             }
             ".value" => self.without_word(VariedPlace::Call(place, VariedPart::Value)),
             ".gas" => self.without_word(VariedPlace::Call(place, VariedPart::Gas)),
-            ".gasPrice" => self.without_word(VariedPlace::Call(place, VariedPart::GasPrice)),
+            ".gasPrice"
+                if matches!(
+                    called.fees,
+                    CallFees::Market { max_fee: None, max_priority: None } | CallFees::GasPrice(_)
+                ) =>
+            {
+                self.without_word(VariedPlace::Call(place, VariedPart::GasPrice))
+            }
+            ".gasPrice" => Err(format!(
+                "path: {shown:?}: the call has EIP-1559 fees: expected a call without, or the path of one of them"
+            )),
+            ".maxFeePerGas" | ".maxPriorityFeePerGas" if matches!(called.fees, CallFees::GasPrice(_)) => Err(format!(
+                "path: {shown:?}: the call has a gasPrice: expected a call without, or the path of the gasPrice"
+            )),
             ".maxFeePerGas" => self.without_word(VariedPlace::Call(place, VariedPart::MaxFee)),
             ".maxPriorityFeePerGas" => self.without_word(VariedPlace::Call(place, VariedPart::MaxPriorityFee)),
             _ => Err(unknown()),
@@ -366,6 +388,8 @@ impl VaryParam {
 /// Reads an index in brackets. Returns it with the text after it.
 fn index(text: &str) -> Option<(usize, &str)> {
     let (digits, rest) = text.strip_prefix('[')?.split_once(']')?;
+    // A number may have a sign when it is parsed, and an index has none.
+    let digits = digits.bytes().all(|digit| digit.is_ascii_digit()).then_some(digits)?;
     Some((digits.parse().ok()?, rest))
 }
 

@@ -2,8 +2,6 @@
 
 use std::fmt;
 
-use alloy_dyn_abi::{DynSolValue, ErrorExt};
-use alloy_json_abi::Error as AbiError;
 use serde::{
     Deserialize, Deserializer,
     de::{Error, MapAccess, Visitor, value::MapAccessDeserializer},
@@ -11,6 +9,7 @@ use serde::{
 
 use super::{
     SelectorParam,
+    abi_errors::{AbiItemParam, CustomErrors},
     bundle::transaction,
     call::{BlockOverridesParam, CallObject, ShapeLimits, StateOverridesParam, block_overrides, state_overrides},
     parse, require,
@@ -34,6 +33,13 @@ pub struct SimulationRequest {
     pub errors: CustomErrors,
 }
 
+impl SimulationRequest {
+    /// Returns about how many bytes it takes.
+    pub fn size(&self) -> usize {
+        size_of::<Self>() + self.simulation.size() + self.errors.size()
+    }
+}
+
 #[derive(Debug, Deserialize)]
 #[serde(expecting = "1 or 2 parameters: payload, block")]
 struct SimulateParams<P>(P, #[serde(default)] Option<SelectorParam>);
@@ -49,7 +55,6 @@ struct SimulateV1Payload {
 }
 
 /// The payload of `presim_simulate`.
-
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct SimulatePayload {
@@ -95,10 +100,6 @@ enum StatusParam {
 /// The name of an output.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct OutputParam(Outputs);
-
-/// An item of a contract's ABI, as JSON or as Solidity writes it. Items other than errors are passed over.
-#[derive(Debug)]
-pub(super) struct AbiItemParam(Option<AbiError>);
 
 /// The names of the outputs, as requests have them.
 const OUTPUTS: [(&str, Outputs); 13] = [
@@ -185,7 +186,6 @@ impl SimulatePayload {
             Some(outputs) => outputs.iter().fold(Outputs::empty(), |all, output| all | output.0),
             None => Outputs::SIMULATE_V1,
         };
-        let errors = self.errors.unwrap_or_default().into_iter().filter_map(|item| item.0).collect();
         let blocks = self.block_state_calls.into_iter().enumerate();
         let blocks = blocks.map(|(index, block)| {
             block.into_block(format_args!("params[0].blockStateCalls[{index}]"), dialect, takes_signed)
@@ -202,7 +202,7 @@ impl SimulatePayload {
             simulation,
             selector: require(selector, dialect)?,
             full_transactions: self.return_full_transactions.unwrap_or_default(),
-            errors: CustomErrors(errors),
+            errors: self.errors.unwrap_or_default().into_iter().collect(),
         })
     }
 }
@@ -276,38 +276,6 @@ impl SimBlockParam {
     }
 }
 
-/// The errors that a contract declares, by which the data of a revert is explained.
-#[derive(Clone, Debug, Default)]
-pub struct CustomErrors(Vec<AbiError>);
-
-impl CustomErrors {
-    /// Returns the error in the data of a revert with its arguments, as `Name(1, 0x…, "text")`.
-    pub fn explain(&self, data: &[u8]) -> Option<String> {
-        let selector = data.first_chunk::<4>()?;
-        let decoded = self.0.iter().filter(|error| error.selector() == *selector);
-        let (error, values) = decoded.filter_map(|error| Some((error, error.decode_error(data).ok()?.body))).next()?;
-        let values: Vec<String> = values.iter().map(text_of).collect();
-        Some(format!("{}({})", error.name, values.join(", ")))
-    }
-}
-
-/// Returns a value as people read it.
-fn text_of(value: &DynSolValue) -> String {
-    let list = |values: &[DynSolValue]| values.iter().map(text_of).collect::<Vec<_>>().join(", ");
-    match value {
-        DynSolValue::Bool(value) => value.to_string(),
-        DynSolValue::Int(value, _) => value.to_string(),
-        DynSolValue::Uint(value, _) => value.to_string(),
-        DynSolValue::FixedBytes(word, size) => const_hex::encode_prefixed(&word[..*size]),
-        DynSolValue::Address(address) => address.to_string(),
-        DynSolValue::Function(function) => function.to_string(),
-        DynSolValue::Bytes(bytes) => const_hex::encode_prefixed(bytes),
-        DynSolValue::String(text) => format!("{text:?}"),
-        DynSolValue::Array(values) | DynSolValue::FixedArray(values) => format!("[{}]", list(values)),
-        DynSolValue::Tuple(values) | DynSolValue::CustomStruct { tuple: values, .. } => format!("({})", list(values)),
-    }
-}
-
 impl<'de> Deserialize<'de> for SimCallParam {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct CallVisitor;
@@ -342,37 +310,5 @@ impl<'de> Deserialize<'de> for OutputParam {
             let names: Vec<&str> = OUTPUTS.iter().map(|(name, _)| *name).collect();
             D::Error::custom(format_args!("{shown:?}: unknown output: expected one of {}", names.join(", ")))
         })
-    }
-}
-
-impl<'de> Deserialize<'de> for AbiItemParam {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct ItemVisitor;
-
-        impl<'de> Visitor<'de> for ItemVisitor {
-            type Value = AbiItemParam;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("an item of an ABI, or a text like \"error Name(uint256 value)\"")
-            }
-
-            fn visit_str<E: Error>(self, text: &str) -> Result<AbiItemParam, E> {
-                AbiError::parse(text).map(|error| AbiItemParam(Some(error))).map_err(|problem| {
-                    let shown: String = text.chars().take(80).collect();
-                    E::custom(format_args!("{shown:?}: {problem}: expected a text like \"error Name(uint256 value)\""))
-                })
-            }
-
-            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<AbiItemParam, A::Error> {
-                use alloy_json_abi::AbiItem;
-                let item = AbiItem::deserialize(MapAccessDeserializer::new(map)).map_err(A::Error::custom)?;
-                Ok(AbiItemParam(match item {
-                    AbiItem::Error(error) => Some(error.into_owned()),
-                    _ => None,
-                }))
-            }
-        }
-
-        deserializer.deserialize_any(ItemVisitor)
     }
 }

@@ -38,6 +38,8 @@ pub struct WatchRequest {
     pub bundles: Vec<(String, WatchedBundle)>,
     /// The snapshots on which they run: those that `pending` or `latest` selects.
     pub selector: Selector,
+    /// About how many bytes the bundles take.
+    pub bytes: usize,
 }
 
 /// A bundle that stands.
@@ -97,16 +99,18 @@ struct ResultsParams(Fixed<16>, Quantity<u64>, #[serde(default)] Option<Number<u
 #[serde(expecting = "1 parameter: the watch")]
 struct UnwatchParams(Fixed<16>, #[serde(skip)] ());
 
-/// Parses the bundles of `presim_watch`, at most `most`.
+/// Parses the bundles of `presim_watch`, at most `most` in at most `room` bytes.
 ///
 /// # Errors
 ///
-/// Returns -32602 with the path of the wrong field, or the errors of `presim_simulate` and `presim_search`.
+/// Returns -32602 with the path of the wrong field, -32005 if there are too many bundles or if they take more bytes, or
+/// the errors of `presim_simulate` and `presim_search`.
 pub fn parse_watch(
     params: &str,
     dialect: &Dialect,
     limits: &ShapeLimits,
     most: usize,
+    room: usize,
 ) -> Result<WatchRequest, RpcError> {
     let WatchParams(bundles, selector) = parse(params, dialect)?;
     let selector = selector.map_or(Selector::Pending, Selector::from);
@@ -125,12 +129,19 @@ pub fn parse_watch(
         let name: String = one.name.chars().take(80).collect();
         return Err(RpcError::params(format!("params[0][{index}].name: {name:?} again: expected another name")));
     }
-    let bundles = bundles.into_iter().enumerate().map(|(index, bundle)| {
+    let (mut watched, mut bytes) = (Vec::with_capacity(bundles.len()), 0);
+    for (index, bundle) in bundles.into_iter().enumerate() {
         let name = bundle.name.clone();
-        let watched = bundle.into_watched(&format!("params[0][{index}]"), dialect, limits)?;
-        Ok((name, watched))
-    });
-    Ok(WatchRequest { bundles: bundles.collect::<Result<_, RpcError>>()?, selector })
+        let bundle = bundle.into_watched(&format!("params[0][{index}]"), dialect, limits)?;
+        bytes += name.len() + bundle.size();
+        if bytes > room {
+            let count = index + 1;
+            let text = format!("params[0]: {count} bundles take {bytes} bytes, and {room} are left (--watch-mb)");
+            return Err(RpcError::limit(text));
+        }
+        watched.push((name, bundle));
+    }
+    Ok(WatchRequest { bundles: watched, selector, bytes })
 }
 
 /// Parses the parameters of `presim_rewatch`.
@@ -184,6 +195,17 @@ impl WatchedParam {
         }
         let every_block = matches!(self.every, Some(EveryParam::Block));
         Ok(WatchedBundle { payload, every_block, above })
+    }
+}
+
+impl WatchedBundle {
+    /// Returns about how many bytes it takes.
+    fn size(&self) -> usize {
+        let payload = match &self.payload {
+            WatchedPayload::Simulate(request) => request.size(),
+            WatchedPayload::Search(request) => request.size(),
+        };
+        size_of::<Self>() + payload
     }
 }
 

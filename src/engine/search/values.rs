@@ -1,0 +1,200 @@
+//! The values that a search tries. They are kept as they were asked for, and listed when they are tried.
+
+use alloy_primitives::U256;
+
+/// The number of values with which the search for a maximum begins.
+const POINTS: usize = 16;
+
+/// The values that a search tries.
+#[derive(Clone, Debug)]
+pub enum SearchedValues {
+    /// Each combination of the values of one or two places. Those of the last place change first.
+    Each(Vec<ValueList>),
+    /// The values that lead to a maximum between two, of one place. The search ends when it knows the best value but
+    /// for the tolerance.
+    Maximize {
+        /// The least value.
+        from: U256,
+        /// The greatest value.
+        to: U256,
+        /// The width of the interval in which the search ends, at least 1.
+        tolerance: U256,
+    },
+}
+
+/// The values of a place.
+#[derive(Clone, Debug)]
+pub enum ValueList {
+    /// These values.
+    Listed(Vec<U256>),
+    /// Values with the same step between them.
+    Steps {
+        /// The first value.
+        from: U256,
+        /// The step from one to the next.
+        step: U256,
+        /// The number of values.
+        count: usize,
+    },
+    /// Values at equal distances, each once.
+    Linear {
+        /// The first value.
+        from: U256,
+        /// The last value.
+        to: U256,
+        /// The most values, at least 2.
+        count: usize,
+    },
+    /// Values at equal ratios, each once. Zero is followed by one.
+    Geometric {
+        /// The first value.
+        from: U256,
+        /// The last value.
+        to: U256,
+        /// The most values, at least 2.
+        count: usize,
+    },
+}
+
+impl SearchedValues {
+    /// Returns the values of the variants that run first, one a place: all, or those with which the search for a maximum
+    /// begins.
+    pub fn first(&self) -> Vec<Vec<U256>> {
+        match self {
+            Self::Maximize { from, to, .. } => {
+                geometric(*from, *to, POINTS).into_iter().map(|value| vec![value]).collect()
+            }
+            Self::Each(lists) => lists.iter().fold(vec![Vec::new()], |variants, list| {
+                let values = list.values();
+                let with_each = |variant: Vec<U256>| values.iter().map(move |value| [&variant[..], &[*value]].concat());
+                variants.into_iter().flat_map(with_each).collect()
+            }),
+        }
+    }
+
+    /// Returns the most variants that run.
+    pub fn most(&self) -> usize {
+        match self {
+            Self::Each(lists) => lists.iter().fold(1, |most, list| most.saturating_mul(list.most())),
+            Self::Maximize { from, to, tolerance } => {
+                // The interval is at first as wide as between two of the points, and each variant after two divides it.
+                let (mut width, mut most) = (to.saturating_sub(*from), POINTS + 2);
+                while width > *tolerance && !width.is_zero() {
+                    (width, most) = (golden(width), most + 1);
+                }
+                most
+            }
+        }
+    }
+
+    /// Returns about how many bytes they take.
+    pub(super) fn size(&self) -> usize {
+        let listed = |list: &ValueList| match list {
+            ValueList::Listed(values) => size_of_val(values.as_slice()),
+            _ => 0,
+        };
+        match self {
+            Self::Each(lists) => lists.iter().map(|list| size_of::<ValueList>() + listed(list)).sum(),
+            Self::Maximize { .. } => 0,
+        }
+    }
+}
+
+impl ValueList {
+    /// Returns the most values that there are.
+    pub fn most(&self) -> usize {
+        match self {
+            Self::Listed(values) => values.len(),
+            Self::Steps { count, .. } | Self::Linear { count, .. } | Self::Geometric { count, .. } => *count,
+        }
+    }
+
+    fn values(&self) -> Vec<U256> {
+        match self {
+            Self::Listed(values) => values.clone(),
+            Self::Steps { from, step, count } => (0..*count).map(|index| from + step * U256::from(index)).collect(),
+            Self::Linear { from, to, count } => {
+                let parts = U256::from(count.saturating_sub(1).max(1));
+                let (whole, rest) = (to - from).div_rem(parts);
+                let at = |index: usize| {
+                    let index = U256::from(index);
+                    from + whole * index + rest * index / parts
+                };
+                let mut values: Vec<U256> = (0..*count).map(at).collect();
+                values.dedup();
+                values
+            }
+            Self::Geometric { from, to, count } => geometric(*from, *to, *count),
+        }
+    }
+}
+
+/// Returns the longer part of a width that is divided by the golden section.
+pub(super) fn golden(width: U256) -> U256 {
+    const PART: u64 = 618_033_989;
+    const WHOLE: u64 = 1_000_000_000;
+    let (whole, rest) = width.div_rem(U256::from(WHOLE));
+    whole * U256::from(PART) + rest * U256::from(PART) / U256::from(WHOLE)
+}
+
+/// Returns `count` values from `from` to `to`, each the same factor above the one before. Zero is followed by one.
+fn geometric(from: U256, to: U256, count: usize) -> Vec<U256> {
+    let start = from.max(U256::ONE);
+    let mut values: Vec<U256> = if from.is_zero() { vec![U256::ZERO] } else { Vec::new() };
+    let steps = count.saturating_sub(values.len()).max(2) - 1;
+    let ratio = (f64::from(to) / f64::from(start)).max(1.0);
+    for step in 0..=steps {
+        let value = match step {
+            0 => start,
+            step if step == steps => to,
+            step => start.saturating_add(grown(start, ratio.powf(step as f64 / steps as f64))),
+        };
+        values.push(value.min(to));
+    }
+    values.sort_unstable();
+    values.dedup();
+    values
+}
+
+/// Returns by how much a value grows by a factor from 1 on.
+fn grown(value: U256, factor: f64) -> U256 {
+    const UNIT: f64 = (1u64 << 52) as f64;
+    let factor = factor - 1.0;
+    // The factor's whole part is exact in steps of the unit, whatever its size.
+    let (scaled, shift): (f64, usize) = if factor < UNIT { (factor * UNIT, 52) } else { (factor, 0) };
+    let scaled = U256::from(scaled);
+    match value.checked_mul(scaled) {
+        Some(product) if shift > 0 => product.saturating_add(U256::ONE << (shift - 1)) >> shift,
+        Some(product) => product,
+        None => (value >> shift).saturating_mul(scaled),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn geometric_values_are_in_order_between_the_ends() {
+        for (from, to) in [(0_u64, 100_u64), (1, 1), (5, 7), (1, u64::MAX), (10_u64.pow(15), 10_u64.pow(19))] {
+            let values = geometric(U256::from(from), U256::from(to), 16);
+            assert!(values.is_sorted() && values.len() <= 16 && !values.is_empty(), "{values:?}");
+            assert_eq!((values[0], values[values.len() - 1]), (U256::from(from), U256::from(to)));
+        }
+        let values = geometric(U256::ONE, U256::MAX, 16);
+        assert_eq!((values.len(), values[15]), (16, U256::MAX));
+        let tenfold = geometric(U256::from(1_000_000), U256::from(1_000_000_000_000_000_u64), 10);
+        for (exponent, value) in tenfold.iter().enumerate() {
+            let exact = 10_u128.pow(6 + exponent as u32);
+            assert!(value.abs_diff(U256::from(exact)) <= U256::from(exact / 1_000_000), "{value}");
+        }
+    }
+
+    #[test]
+    fn the_golden_part_of_a_width_is_less_than_the_width() {
+        for width in [U256::from(2), U256::from(3), U256::from(1_000), U256::MAX] {
+            let part = golden(width);
+            assert!(part < width && part >= width / U256::from(2) - U256::ONE, "{width}: {part}");
+        }
+    }
+}

@@ -1,0 +1,316 @@
+//! The run of a simulation's blocks: the header of each, its overrides, system calls and calls.
+
+use alloy_consensus::Header;
+use alloy_eips::{eip6110, eip7685::Requests};
+use alloy_evm::{
+    Evm,
+    block::{SystemCaller, state_changes::post_block_balance_increments},
+};
+use alloy_hardforks::EthereumHardforks;
+use alloy_primitives::{Address, Sealed, U256};
+use op_revm::constants::{BASE_FEE_RECIPIENT, L1_FEE_RECIPIENT, OPERATOR_FEE_RECIPIENT};
+use revm::database::DatabaseCommitExt;
+
+use super::{
+    calls::{BlockCalls, BlockRun, system_call},
+    outputs::{AssetRecord, CoinbaseIncome, ValueChange, difference},
+    plan::PlannedBlock,
+    progress::{RunProgress, Until},
+    questions::measure,
+    reads::{note_diff, unrecorded},
+    results::SimulatedBlock,
+};
+use crate::{
+    chain::{BASE_TIME, BASE_TIME_SLOT, ChainSpec, Family},
+    engine::{
+        call::{lift_checks, set_blob_base_fee},
+        error::SimulationError,
+        evm::{FamilyEvm, RunEvm},
+        overrides,
+        request::{BaseFeeRule, CallPlace, Objective, Outputs, Simulation, SimulationRules},
+    },
+    state::{AccountReads, BlockReads, CodeCache, Overlay, StateRoots, TransferLogs},
+};
+
+pub(super) struct Simulator<'a> {
+    pub spec: &'a ChainSpec,
+    pub codes: &'a CodeCache,
+    pub rules: &'a SimulationRules,
+    pub overlay: &'a mut Overlay,
+    pub simulation: &'a Simulation,
+    pub state: RunProgress,
+    /// The header of the snapshot's head.
+    pub parent: &'a Sealed<Header>,
+    /// The tries after the previous block. `None` if no roots are computed.
+    pub roots: Option<StateRoots<'a>>,
+}
+
+/// The end of a block's run.
+pub(super) enum BlockEnd {
+    /// The block is complete.
+    Done,
+    /// The run has come to the place up to which it was asked for.
+    Paused,
+    /// The call with this index did not end as the bundle requires.
+    Broken(usize),
+}
+
+/// The place of a block in its simulation.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct BlockPlace {
+    /// The block's index among those that the request asks for.
+    pub asked: usize,
+    pub is_first: bool,
+    pub is_last: bool,
+}
+
+impl Simulator<'_> {
+    /// Runs the blocks, up to `until`.
+    pub(super) fn blocks<F: FamilyEvm>(
+        &mut self,
+        plan: Vec<PlannedBlock<'_>>,
+        until: Option<Until>,
+    ) -> Result<BlockEnd, SimulationError> {
+        let last = plan.len().saturating_sub(1);
+        // The tries after a block are not saved, so where roots are computed, only the first block's beginning is shared.
+        let begins_later = |until: &Until| {
+            let mut asked = plan.iter().enumerate().filter(|(_, planned)| !planned.filler);
+            asked.nth(until.block()).is_some_and(|(index, _)| index > 0)
+        };
+        if self.roots.is_some() && until.as_ref().is_some_and(begins_later) {
+            return Ok(BlockEnd::Paused);
+        }
+        let mut asked = plan.iter().take(self.state.index).filter(|planned| !planned.filler).count();
+        for (index, planned) in plan.into_iter().enumerate().skip(self.state.index) {
+            let place = BlockPlace { asked, is_first: index == 0, is_last: index == last };
+            asked += usize::from(!planned.filler);
+            self.state.index = index;
+            let end = until.filter(|until| until.block() == place.asked && !planned.filler);
+            if end == Some(Until::Overrides(place.asked)) {
+                return Ok(BlockEnd::Paused);
+            }
+            match self.block::<F>(planned, place, end)? {
+                BlockEnd::Done => {}
+                BlockEnd::Paused => return Ok(BlockEnd::Paused),
+                BlockEnd::Broken(call) => {
+                    self.state.dropped = Some(CallPlace { block: place.asked, call });
+                    return Ok(BlockEnd::Broken(call));
+                }
+            }
+        }
+        Ok(BlockEnd::Done)
+    }
+
+    /// Runs a block, or what is left of it, up to `until`.
+    fn block<F: FamilyEvm>(
+        &mut self,
+        planned: PlannedBlock<'_>,
+        place: BlockPlace,
+        until: Option<Until>,
+    ) -> Result<BlockEnd, SimulationError> {
+        self.overlay.meter.between_calls()?;
+        // The snapshot knows the hashes of the blocks before the first simulated one.
+        if let Some(simulated) = self.state.parent.as_ref().filter(|_| self.state.run.is_none()) {
+            self.overlay.push_hash(simulated.number, simulated.hash());
+        }
+        let mut header = self.header(&planned);
+        let ran = self.run::<F>(&planned, &header, place, until);
+        self.note_fields(&planned, place);
+        let (mut ran, end) = ran.map_err(|error| {
+            // If the meter stopped the run, that is the reason, whatever the EVM's error says.
+            self.overlay.meter.stopped().map_or(error, SimulationError::from)
+        })?;
+        if matches!(end, BlockEnd::Paused) {
+            self.state.run = Some(ran);
+            return Ok(end);
+        }
+        let listing = match ran.listing.take() {
+            Some(list) if matches!(end, BlockEnd::Done) => Some(self.listed(&planned, &mut header, &ran, list)),
+            _ => None,
+        };
+        let gets_fees = |address: &Address| {
+            *address == header.beneficiary
+                || F::HAS_VAULTS && [L1_FEE_RECIPIENT, BASE_FEE_RECIPIENT, OPERATOR_FEE_RECIPIENT].contains(address)
+        };
+        if !ran.fees.is_zero() && self.simulation.outputs.intersects(Outputs::STATE_DIFF | Outputs::COINBASE) {
+            // The outputs show what the fees add to a balance, which is less where that would overflow.
+            self.overlay.note_account(header.beneficiary, AccountReads::EXISTENCE);
+            if ran.diff.is_some() && planned.block.block.fee_recipient.is_none() {
+                self.state.block_reads |= BlockReads::FEE_RECIPIENT;
+            }
+        }
+        let diff = ran.diff.map(|diff| diff.finish(gets_fees));
+        if diff.as_ref().is_some_and(|diff| diff.contains_key(&header.beneficiary))
+            && planned.block.block.fee_recipient.is_none()
+        {
+            self.state.block_reads |= BlockReads::FEE_RECIPIENT;
+        }
+        for (address, change) in diff.iter().flatten() {
+            note_diff(*address, change, self.overlay);
+        }
+        let outputs = self.simulation.outputs;
+        self.state.blocks.push(SimulatedBlock {
+            filler: planned.filler,
+            base_fee: header.base_fee_per_gas.unwrap_or_default(),
+            calls: ran.calls,
+            listing: listing.filter(|_| outputs.contains(Outputs::HEADER)),
+            diff,
+            assets: ran.assets.map(AssetRecord::finish),
+            coinbase: ran.coinbase.filter(|_| outputs.contains(Outputs::COINBASE)),
+        });
+        Ok(end)
+    }
+
+    /// Returns the header of the block before the current one.
+    pub(super) fn parent(&self) -> &Sealed<Header> {
+        self.state.parent.as_ref().unwrap_or(self.parent)
+    }
+
+    /// Returns a block's header as it is before the calls run.
+    fn header(&self, planned: &PlannedBlock<'_>) -> Header {
+        let has_free_base_fee = !self.simulation.validation && self.rules.base_fee == BaseFeeRule::ZeroWhenFree;
+        let header = planned.header(self.spec, self.parent());
+        match (planned.block.block.base_fee, header.base_fee_per_gas) {
+            (None, Some(_)) if has_free_base_fee => Header { base_fee_per_gas: Some(0), ..header },
+            _ => header,
+        }
+    }
+
+    fn run<F: FamilyEvm>(
+        &mut self,
+        planned: &PlannedBlock<'_>,
+        header: &Header,
+        place: BlockPlace,
+        until: Option<Until>,
+    ) -> Result<(BlockRun, BlockEnd), SimulationError> {
+        let Simulation { outputs, validation, trace_transfers, ref when, objective, .. } = *self.simulation;
+        let mut env = F::env(self.spec, header);
+        let strict = env.cfg_env.clone();
+        lift_checks(&mut env);
+        env.cfg_env.disable_nonce_check = !validation;
+        if let Some(price) = planned.block.block.blob_base_fee {
+            set_blob_base_fee(&mut env.block_env, price);
+        }
+        let begun = self.state.run.take();
+        let precompiles = match begun {
+            Some(_) => overrides::precompiles(&planned.block.state, self.spec, env.cfg_env.spec)?,
+            None => overrides::apply(&planned.block.state, self.overlay, self.codes, self.spec, env.cfg_env.spec)?,
+        };
+        // The block's hash is needed where it is shown, and where a later block follows from it.
+        let lists = outputs.contains(Outputs::HEADER) || !place.is_last;
+        let shows_transfers = outputs.intersects(Outputs::TRANSFERS | Outputs::ASSETS);
+        let transfers = match (trace_transfers, shows_transfers) {
+            (true, _) => TransferLogs::Numbered,
+            (false, true) => TransferLogs::Aside,
+            (false, false) => TransferLogs::Hidden,
+        };
+        let calls = BlockCalls {
+            spec: self.spec,
+            simulation: self.simulation,
+            strict,
+            market: self.spec.is_market(&env),
+            base_fee: header.base_fee_per_gas.unwrap_or_default(),
+            blob_base_fee: env.block_env.blob_excess_gas_and_price.map_or(0, |blob| blob.blob_gasprice),
+            fee_recipient: header.beneficiary,
+            // The gas that the block being built has used is not available. `gasUsed` counts only the simulated calls.
+            available: header.gas_limit.saturating_sub(planned.continues.map_or(0, |open| open.header.gas_used)),
+            blob_gas: (
+                self.spec.blob_params(header.timestamp).map_or(0, |params| params.max_blob_gas_per_block()),
+                planned.continues.map_or(0, |open| open.blob_gas_used),
+            ),
+            continues: planned.continues.is_some(),
+            sets_gas_limit: planned.block.block.gas_limit.is_some(),
+        };
+        let counts_income = outputs.contains(Outputs::COINBASE) || objective == Some(Objective::Coinbase);
+        let is_new = begun.is_none();
+        if is_new {
+            self.overlay.log_numbers.restart();
+        }
+        let mut ran = begun.unwrap_or_else(|| BlockRun {
+            producer_had: counts_income.then(|| {
+                if F::HAS_VAULTS {
+                    // A vault that is the fee recipient gets more than the producer's fees.
+                    self.overlay.note_block(BlockReads::FEE_RECIPIENT);
+                }
+                self.overlay.balance_and_nonce(header.beneficiary).0
+            }),
+            ..BlockRun::new(planned.block.calls.len(), outputs, lists)
+        });
+        let mut evm = RunEvm::<F>::new(&mut *self.overlay, env, precompiles).with_transfers(transfers);
+        let mut system = SystemCaller::new(self.spec);
+        if is_new && planned.continues.is_none() {
+            unrecorded(&mut evm, |evm| {
+                system_call(system.apply_blockhashes_contract_call(header.parent_hash, &mut *evm))?;
+                system_call(system.apply_beacon_root_contract_call(header.parent_beacon_block_root, evm))
+            })?;
+            // The block's deposit would have set them.
+            if let Some(millis) = planned.millis {
+                evm.db_mut().set_slot(BASE_TIME, BASE_TIME_SLOT, U256::from(millis));
+            }
+        }
+        if let Some(objective) = objective.filter(|_| is_new && place.asked == 0 && !planned.filler) {
+            self.state.before = measure(objective, &mut evm)?;
+        }
+
+        for (index, call) in planned.block.calls.iter().enumerate().skip(ran.calls.len()) {
+            let place = CallPlace { block: place.asked, call: index };
+            if until == Some(Until::Call(place)) {
+                evm.rest();
+                return Ok((ran, BlockEnd::Paused));
+            }
+            evm.db_mut().meter.between_calls()?;
+            let RunProgress { gas_left, traces, .. } = &mut self.state;
+            let done = match calls.run(call, &mut evm, &mut ran, gas_left, traces) {
+                Ok(done) => done,
+                Err(error) => {
+                    evm.rest();
+                    return Err(error);
+                }
+            };
+            if when.as_ref().is_some_and(|when| !when.allow(place, done)) {
+                evm.rest();
+                return Ok((ran, BlockEnd::Broken(index)));
+            }
+        }
+        if matches!(until, Some(Until::Call(_))) {
+            evm.rest();
+            return Ok((ran, BlockEnd::Paused));
+        }
+        if let Some(from) = ran.producer_had {
+            let to = evm.db_mut().balance_and_nonce(header.beneficiary).0;
+            let income = CoinbaseIncome { fees: ran.fees, balance: ValueChange { from, to } };
+            if objective == Some(Objective::Coinbase) {
+                self.state.gained = self.state.gained.saturating_add(difference(from, to));
+            }
+            ran.coinbase = Some(income);
+        }
+        if let Some(objective) = objective.filter(|objective| place.is_last && *objective != Objective::Coinbase) {
+            self.state.gained = difference(self.state.before, measure(objective, &mut evm)?);
+        }
+        if place.is_last && outputs.contains(Outputs::ASSETS) {
+            self.state.tokens = ran.ask_tokens(&mut evm);
+        }
+
+        if let Some(list) = &mut ran.listing
+            && self.spec.is_prague_active_at_timestamp(header.timestamp)
+        {
+            let mut requests = Requests::default();
+            if !list.deposits.is_empty() {
+                requests.push_request_with_type(eip6110::DEPOSIT_REQUEST_TYPE, std::mem::take(&mut list.deposits));
+            }
+            // The OP stack has no requests: their list is empty.
+            if self.spec.family() == Family::Ethereum {
+                unrecorded(&mut evm, |evm| system_call(system.append_post_execution_changes(evm, &mut requests)))?;
+            }
+            list.requests = Some(requests);
+        }
+        let increments = post_block_balance_increments::<Header>(
+            self.spec,
+            evm.block(),
+            &[],
+            planned.block.block.withdrawals.as_deref().map(Vec::as_slice),
+        );
+        let Ok(()) = evm.rest().increment_balances(increments);
+        Ok((ran, BlockEnd::Done))
+    }
+}

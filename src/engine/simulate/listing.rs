@@ -1,0 +1,74 @@
+//! A simulated block as a chain would have it: its header with roots and hash, and its transactions.
+
+use alloy_consensus::{Header, TxType};
+use alloy_eips::eip7685::Requests;
+use alloy_hardforks::EthereumHardforks;
+use alloy_op_hardforks::OpHardforks;
+use alloy_primitives::Sealable;
+use op_alloy::consensus::L2_TO_L1_MESSAGE_PASSER_ADDRESS;
+
+use super::{
+    blocks::Simulator,
+    calls::{BlockRun, TransactionList},
+    plan::PlannedBlock,
+    results::{BlockListing, SimulatedTx},
+};
+use crate::chain::{BlockTotals, block_size, ordered_roots, timestamp_ms};
+
+impl Simulator<'_> {
+    /// Completes the header of a block that ran, and returns the block as a chain would have it. The next block builds
+    /// on it.
+    pub(super) fn listed(
+        &mut self,
+        planned: &PlannedBlock<'_>,
+        header: &mut Header,
+        ran: &BlockRun,
+        list: TransactionList,
+    ) -> BlockListing {
+        header.requests_hash = list.requests.as_ref().map(Requests::requests_hash);
+        let transactions: Vec<&[u8]> = list.transactions.iter().map(|(_, tx)| tx.encoded.as_slice()).collect();
+        let receipts: Vec<&[u8]> = list.receipts.iter().map(Vec::as_slice).collect();
+        let ([transactions_root, receipts_root], hashes) = ordered_roots([&transactions, &receipts], &transactions);
+        BlockTotals {
+            gas_used: ran.gas_used,
+            blob_gas_used: ran.blob_gas_used,
+            transactions_root,
+            receipts_root,
+            logs_bloom: list.bloom,
+        }
+        .close(header);
+
+        let withdrawals = self
+            .spec
+            .is_shanghai_active_at_timestamp(planned.time)
+            .then(|| planned.block.block.withdrawals.clone().unwrap_or_default());
+        header.withdrawals_root =
+            withdrawals.as_ref().map(|list| alloy_consensus::proofs::calculate_withdrawals_root(list));
+        // Since Isthmus, this proves withdrawals to L1 (<https://specs.optimism.io/protocol/isthmus/exec-engine.html>).
+        let proves_messages = self.spec.is_isthmus_active_at_timestamp(planned.time);
+        if proves_messages {
+            // If no root is computed, the parent's stays.
+            header.withdrawals_root = self.parent().withdrawals_root.or(header.withdrawals_root);
+        }
+        if let Some(roots) = &mut self.roots {
+            header.state_root = roots.after(self.overlay.changes());
+            if proves_messages {
+                header.withdrawals_root = Some(roots.storage_root_of(L2_TO_L1_MESSAGE_PASSER_ADDRESS));
+            }
+            // From here on, the overlay reports only the next block's changes.
+            self.overlay.settle();
+        }
+        let sizes = list.transactions.iter().map(|(_, tx)| (tx.encoded.len(), tx.tx.tx_type() == TxType::Legacy));
+        let size = block_size(header, sizes, &[], withdrawals.as_ref().map(|list| list.as_slice()));
+        let header = header.clone().seal_slow();
+        self.state.parent = Some(header.clone());
+        let transactions = list.transactions.into_iter().zip(hashes);
+        BlockListing {
+            timestamp_ms: planned.millis.map(|millis| timestamp_ms(planned.time, millis)),
+            header,
+            transactions: transactions.map(|((from, tx), hash)| SimulatedTx { from, tx, hash }).collect(),
+            withdrawals,
+            size,
+        }
+    }
+}

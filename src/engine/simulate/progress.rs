@@ -1,0 +1,109 @@
+//! The progress of a simulation, and the beginnings from which simulations continue.
+
+use alloy_consensus::Header;
+use alloy_primitives::{I256, Sealed, U256};
+
+use super::{
+    calls::BlockRun,
+    outputs::Tokens,
+    results::{CallResult, Simulated, SimulatedBlock},
+};
+use crate::{
+    engine::{
+        request::{CallPlace, Simulation, SimulationRules},
+        trace::TraceBudget,
+    },
+    state::{BlockReads, SavedOverlay},
+};
+
+/// The place up to which a simulation's beginning runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Until {
+    /// Up to a block, without its overrides. The block is named by its index in the request.
+    Overrides(usize),
+    /// Up to a call.
+    Call(CallPlace),
+}
+
+impl Until {
+    pub(super) const fn block(self) -> usize {
+        match self {
+            Self::Overrides(block) => block,
+            Self::Call(place) => place.block,
+        }
+    }
+}
+
+/// The beginning of a simulation, which several simulations continue.
+#[derive(Clone, Debug)]
+pub struct Beginning {
+    pub(super) overlay: SavedOverlay,
+    pub(super) progress: RunProgress,
+}
+
+impl Beginning {
+    /// Returns about how many bytes it takes, without the snapshot's state.
+    pub fn size(&self) -> usize {
+        let RunProgress { blocks, run, traces, .. } = &self.progress;
+        let calls = run.iter().flat_map(|run| &run.calls).chain(blocks.iter().flat_map(|block| &block.calls));
+        let run = run.as_ref().map_or(0, BlockRun::size);
+        let taken = traces.limit - traces.left;
+        self.overlay.size() + size_of::<Self>() + run + taken + calls.map(CallResult::size).sum::<usize>()
+    }
+}
+
+/// The progress of a simulation, besides the state in the overlay.
+#[derive(Clone, Debug)]
+pub(super) struct RunProgress {
+    /// The index of the planned block that runs.
+    pub index: usize,
+    /// The blocks that have run.
+    pub blocks: Vec<SimulatedBlock>,
+    /// The calls of the current block so far, if it has begun.
+    pub run: Option<BlockRun>,
+    /// The header of the simulated block before the current one.
+    pub parent: Option<Sealed<Header>>,
+    pub gas_left: u64,
+    /// Whether any block so far has begun with its system calls.
+    pub begun: bool,
+    /// The fields of the first block that have been read so far, or that follow from such.
+    pub block_reads: BlockReads,
+    pub traces: TraceBudget,
+    /// The objective before the first call.
+    pub before: U256,
+    /// By how much the objective has grown.
+    pub gained: I256,
+    pub tokens: Tokens,
+    /// The call that broke the bundle.
+    pub dropped: Option<CallPlace>,
+}
+
+impl RunProgress {
+    pub(super) fn new(rules: &SimulationRules) -> Self {
+        Self {
+            index: 0,
+            blocks: Vec::new(),
+            run: None,
+            parent: None,
+            gas_left: rules.gas_cap,
+            begun: false,
+            block_reads: BlockReads::empty(),
+            traces: TraceBudget::new(rules.max_trace),
+            before: U256::ZERO,
+            gained: I256::ZERO,
+            tokens: Tokens::default(),
+            dropped: None,
+        }
+    }
+
+    /// Returns the results of a run that has come to its end.
+    pub(super) fn end(self, rules: &SimulationRules, simulation: &Simulation) -> Simulated {
+        Simulated {
+            blocks: self.blocks,
+            dropped: self.dropped,
+            tokens: self.tokens,
+            gas_used: rules.gas_cap - self.gas_left,
+            objective: simulation.objective.map(|_| self.gained),
+        }
+    }
+}

@@ -1,0 +1,359 @@
+//! Standing bundles: what clients ask of them, and the watches that stand.
+
+mod news;
+mod run;
+mod task;
+
+use std::{
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
+    time::{Duration, Instant},
+};
+
+use alloy_primitives::map::HashMap;
+use bytestring::ByteString;
+use tokio::{
+    sync::{Notify, Semaphore, watch},
+    time::timeout,
+};
+
+use self::task::WatchTask;
+use super::{
+    access::Client,
+    encode::{self, Object},
+    error::RpcError,
+    front::Front,
+    methods::{Backend, Run, WatchMethod},
+    request::{Request, begin},
+    subscriptions::Subscriptions,
+    wire::{self, WatchId, WatchRequest, WatchedBundle},
+};
+use crate::{
+    executor::{Executor, LaneName, RunPlace},
+    state::{Selector, SnapshotId},
+    telemetry::{Counter, Gauge, Metrics},
+    watch::{StandingBundle, StandingBundles},
+};
+
+/// The place where payloads are parsed.
+const PARSE: RunPlace = RunPlace::On(LaneName::Bundle);
+/// The bytes that a watch counts besides its bundles.
+const WATCH_BYTES: usize = 64 << 10;
+
+/// The bounds of standing bundles.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct WatchLimits {
+    /// Maximum number of bundles of one watch.
+    pub bundles: usize,
+    /// Maximum bytes of the requests, reads and answers of one token's bundles.
+    pub bytes: usize,
+    /// Share of the workers that may run standing bundles while others wait.
+    pub share: f64,
+    /// Time for which bundles are kept without a connection or a poll.
+    pub keep: Duration,
+}
+
+/// All standing bundles of a node.
+#[derive(Clone, Debug)]
+pub struct Watches(Arc<WatchList>);
+
+#[derive(Debug)]
+struct WatchList {
+    watches: Mutex<HashMap<WatchId, Arc<Watch>>>,
+    limits: WatchLimits,
+    subscriptions: Arc<Subscriptions>,
+    /// A permit for each worker. A run takes several while others wait, so that all runs together keep their share.
+    seats: Semaphore,
+    standing: Gauge,
+    runs: Counter,
+}
+
+/// The bundles that a client lets stand.
+#[derive(Debug)]
+struct Watch {
+    id: WatchId,
+    /// The client's name; `None` if clients have no tokens, so that the id alone gives access.
+    owner: Option<String>,
+    selector: Selector,
+    state: Mutex<WatchState>,
+    /// The number of bundles.
+    count: usize,
+    /// The bytes of requests, reads and answers.
+    bytes: AtomicUsize,
+    /// Wakes who polls, when the runs on a snapshot have ended. The value counts these.
+    news: watch::Sender<u64>,
+    /// Wakes the task that runs the bundles.
+    wake: Notify,
+}
+
+#[derive(Debug)]
+struct WatchState {
+    bundles: StandingBundles<Arc<WatchedBundle>>,
+    /// The number of requests that poll now.
+    polls: usize,
+    /// The end of the last poll, or the time since which there is no connection.
+    attended: Instant,
+    /// Whether there was a connection or a poll when this was looked at last.
+    was_watched: bool,
+    /// Whether bundles that run once a block may run.
+    begins_block: bool,
+    /// The last snapshot of which nothing more will be told: nothing is behind, or a newer one has come.
+    settled: SnapshotId,
+}
+
+impl Watches {
+    /// Creates an empty list.
+    pub fn new(limits: WatchLimits, executor: &Executor, subscriptions: Arc<Subscriptions>, metrics: &Metrics) -> Self {
+        Self(Arc::new(WatchList {
+            watches: Mutex::default(),
+            limits,
+            subscriptions,
+            seats: Semaphore::new(executor.workers()),
+            standing: metrics.gauge("presim_standing_bundles", "Bundles that stand.", &[]),
+            runs: metrics.counter("presim_standing_runs_total", "Runs of standing bundles.", &[]),
+        }))
+    }
+}
+
+impl WatchList {
+    fn watches(&self) -> MutexGuard<'_, HashMap<WatchId, Arc<Watch>>> {
+        self.watches.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns a client's watch.
+    fn find(&self, id: WatchId, client: Option<&str>) -> Result<Arc<Watch>, RpcError> {
+        let found = self.watches().get(&id).filter(|watch| watch.owner.as_deref() == client).cloned();
+        found.ok_or_else(|| {
+            RpcError::new(-32000, format!("params[0]: {id}: no such watch: it was taken back, or its time is over"))
+        })
+    }
+
+    /// Returns the bytes that a client's bundles may still take.
+    fn room(&self, owner: Option<&str>) -> usize {
+        self.room_among(&self.watches(), owner)
+    }
+
+    fn room_among(&self, watches: &HashMap<WatchId, Arc<Watch>>, owner: Option<&str>) -> usize {
+        let own = watches.values().filter(|watch| watch.owner.as_deref() == owner);
+        self.limits.bytes.saturating_sub(own.map(|watch| watch.bytes.load(Relaxed)).sum())
+    }
+
+    /// Adds a watch, if there is still room for it.
+    fn add(&self, watch: Arc<Watch>) -> Result<(), RpcError> {
+        let mut watches = self.watches();
+        let (bytes, room) = (watch.bytes.load(Relaxed), self.room_among(&watches, watch.owner.as_deref()));
+        if bytes > room {
+            let text = format!("params[0]: the bundles take {bytes} bytes, and {room} are left (--watch-mb)");
+            return Err(RpcError::limit(text));
+        }
+        watches.insert(watch.id, watch);
+        self.count(&watches);
+        Ok(())
+    }
+
+    fn remove(&self, id: WatchId) -> bool {
+        let mut watches = self.watches();
+        let removed = watches.remove(&id);
+        self.count(&watches);
+        drop(watches);
+        if let Some(watch) = &removed {
+            watch.wake.notify_one();
+            self.subscriptions.end_watch(id);
+        }
+        removed.is_some()
+    }
+
+    fn count(&self, watches: &HashMap<WatchId, Arc<Watch>>) {
+        let bundles: usize = watches.values().map(|watch| watch.count).sum();
+        self.standing.set(bundles as f64);
+    }
+}
+
+impl Watch {
+    fn state(&self) -> MutexGuard<'_, WatchState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes that a client asks for news.
+    fn attend(&self) {
+        self.state().attended = Instant::now();
+        self.wake.notify_one();
+    }
+}
+
+impl WatchState {
+    /// Returns whether a bundle may run on the current snapshot.
+    fn may_run(&self) -> impl Fn(&Arc<WatchedBundle>) -> bool + use<> {
+        let begins_block = self.begins_block;
+        move |bundle| begins_block || !bundle.every_block
+    }
+
+    /// Returns the bundles that are behind.
+    fn behind(&self) -> impl Iterator<Item = &StandingBundle<Arc<WatchedBundle>>> {
+        self.bundles.behind(self.may_run())
+    }
+
+    /// Notes if nothing is behind.
+    fn note_settled(&mut self) {
+        if self.behind().next().is_none() {
+            self.settled = self.bundles.at().unwrap_or_default();
+        }
+    }
+
+    /// Returns whether nothing is behind.
+    fn is_settled(&self) -> bool {
+        self.bundles.at() == Some(self.settled)
+    }
+}
+
+impl Front {
+    /// Answers a method of the standing bundles.
+    ///
+    /// # Errors
+    ///
+    /// Returns -32602 if the parameters are wrong, -32005 if the client's bundles take too much memory, and -32000 if
+    /// the client has no such watch.
+    pub(super) async fn watch(&self, method: WatchMethod, request: Request) -> Result<Vec<u8>, RpcError> {
+        let list = &self.watches.0;
+        let client = request.caller.client.as_deref().map(Client::name);
+        let dialect = request.caller.dialect;
+        let mut out = begin(&request.id, "result");
+        match method {
+            WatchMethod::Begin => return self.begin_watch(request).await,
+            WatchMethod::Again => {
+                let (id, since) = wire::parse_rewatch(&request.params, dialect)?;
+                let watch = list.find(id, client)?;
+                let starting = request.starting.as_ref().ok_or_else(|| {
+                    RpcError::new(-32601, "presim_rewatch needs a WebSocket connection: presim_results polls over HTTP")
+                })?;
+                starting.watch(id)?;
+                watch.attend();
+                watch.write_again(since, &mut out);
+            }
+            WatchMethod::Results => {
+                let (id, since, wait) = wire::parse_results(&request.params, dialect)?;
+                let watch = list.find(id, client)?;
+                self.poll(&watch, since, Duration::from_millis(wait), &request).await?;
+                watch.write_results(since, &mut out);
+            }
+            WatchMethod::End => {
+                let id = wire::parse_unwatch(&request.params, dialect)?;
+                list.find(id, client)?;
+                encode::value(&mut out, &list.remove(id));
+            }
+        }
+        encode::check_length(&out, self.limits().max_response)?;
+        Ok(out)
+    }
+
+    /// Lets the bundles of a request stand.
+    async fn begin_watch(&self, request: Request) -> Result<Vec<u8>, RpcError> {
+        let list = &self.watches.0;
+        let most = list.limits.bundles;
+        let owner = request.caller.client.as_deref().map(|client| client.name().to_owned());
+        let room = list.room(owner.as_deref()).saturating_sub(WATCH_BYTES);
+        let parse = move |backend: &Backend, run: &mut Run<'_>| {
+            wire::parse_watch(run.params, run.dialect, &backend.limits.shape, most, room)
+        };
+        let (parsed, mut out) = self.run_step(PARSE, request.clone(), parse).await?;
+        let WatchRequest { bundles, selector, bytes } = parsed;
+        let bytes = WATCH_BYTES + bytes;
+        let bundles = StandingBundles::new(bundles.into_iter().map(|(name, bundle)| (name, Arc::new(bundle))));
+        let state = WatchState {
+            bundles,
+            polls: 0,
+            attended: Instant::now(),
+            was_watched: false,
+            begins_block: true,
+            settled: SnapshotId::default(),
+        };
+        let watch = Arc::new(Watch {
+            id: WatchId(rand::random()),
+            count: state.bundles.bundles().len(),
+            owner,
+            selector,
+            state: Mutex::new(state),
+            bytes: AtomicUsize::new(bytes),
+            news: watch::Sender::new(0),
+            wake: Notify::new(),
+        });
+        let first = self.runner.backend.select(&request.published, selector)?.id;
+        list.add(watch.clone())?;
+        if let Some(starting) = &request.starting {
+            starting.watch(watch.id).inspect_err(|_| {
+                list.remove(watch.id);
+            })?;
+        }
+        let mut object = Object::new(&mut out);
+        encode::string(object.key("watch"), &watch.id.to_string());
+        // All that is told of this snapshot is new, so that who asks what changed after `id` misses nothing.
+        object.quantity("id", first.0.saturating_sub(1));
+        object.end();
+        let template = Request { params: ByteString::new(), starting: None, ..request };
+        let task = WatchTask {
+            list: list.clone(),
+            runner: self.runner.clone(),
+            snapshots: self.snapshots.clone(),
+            rules: self.runner.backend.rules(template.caller.dialect),
+            requests: bytes,
+            watch,
+            template,
+        };
+        let (list, id) = (list.clone(), task.watch.id);
+        tokio::spawn(async move {
+            if let Err(error) = tokio::spawn(task.follow()).await {
+                tracing::error!(%error, "standing bundles are dropped");
+                list.remove(id);
+            }
+        });
+        Ok(out)
+    }
+
+    /// Waits until an answer has changed after a snapshot and what is due has run, at most for some time.
+    async fn poll(&self, watch: &Watch, since: SnapshotId, wait: Duration, request: &Request) -> Result<(), RpcError> {
+        let has_changed = |state: &WatchState| state.bundles.changed_after(since).next().is_some();
+        let is_done = || {
+            let state = watch.state();
+            state.is_settled() && has_changed(&state)
+        };
+        let mut news = watch.news.subscribe();
+        watch.attend();
+        if wait.is_zero() || is_done() {
+            return Ok(());
+        }
+        let Ok(_seat) = self.waiters.seats.try_acquire() else {
+            let text = format!("too busy: {} requests wait already", self.waiters.count);
+            return Err(RpcError::limit(text));
+        };
+        drop(request.starting.as_ref().and_then(|starting| starting.release()));
+        let _poll = Poll::of(watch);
+        let changed = async {
+            // Runs that end with something behind are news, too.
+            while !is_done() && news.changed().await.is_ok() && !has_changed(&watch.state()) {}
+        };
+        // Without news in time, the answer says so.
+        let _ = timeout(wait.min(self.limits().sync.most), changed).await;
+        Ok(())
+    }
+}
+
+/// A request that polls. Counted until it is dropped.
+struct Poll<'a>(&'a Watch);
+
+impl<'a> Poll<'a> {
+    fn of(watch: &'a Watch) -> Self {
+        watch.state().polls += 1;
+        Self(watch)
+    }
+}
+
+impl Drop for Poll<'_> {
+    fn drop(&mut self) {
+        let mut state = self.0.state();
+        state.polls -= 1;
+        state.attended = Instant::now();
+        self.0.wake.notify_one();
+    }
+}

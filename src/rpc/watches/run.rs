@@ -1,0 +1,103 @@
+//! The runs of standing bundles on a worker.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use alloy_primitives::I256;
+use bytes::Bytes;
+
+use crate::{
+    engine::SimulationRules,
+    rpc::{
+        encode,
+        error::RpcError,
+        methods::{Backend, Run},
+        wire::{WatchedBundle, WatchedPayload},
+    },
+    state::Snapshot,
+    watch::StandingRun,
+};
+
+/// The time after which a run on a worker takes no other bundle.
+const CHUNK_TIME: Duration = Duration::from_millis(1);
+
+/// Bundles that run on a worker one after the other.
+pub(super) struct Chunk {
+    pub bundles: Vec<(u32, Arc<WatchedBundle>)>,
+    pub snapshot: Arc<Snapshot>,
+    pub rules: SimulationRules,
+}
+
+impl Backend {
+    /// Runs bundles of a chunk in order, as many as there is time for. Returns the ends of their runs.
+    pub(super) fn run_standing(&self, run: &mut Run<'_>, chunk: &Chunk) -> Vec<(u32, StandingRun)> {
+        let began = Instant::now();
+        let mut ended = Vec::with_capacity(chunk.bundles.len());
+        for (at, bundle) in &chunk.bundles {
+            run.out = Vec::new();
+            let (snapshot, rules) = (&chunk.snapshot, &chunk.rules);
+            let done = match &bundle.payload {
+                WatchedPayload::Simulate(request) => {
+                    self.simulate_on(run, snapshot, rules, request, true).map(|()| (None, true))
+                }
+                WatchedPayload::Search(request) => self.search_on(run, snapshot, rules, request),
+            };
+            // The next run is bound by what this one has left.
+            run.meter = std::mem::take(&mut run.overlay.meter);
+            if let Some(native) = run.overlay.take_native() {
+                // The answer stands as long as what has led the run there.
+                let (text, reads) = (text_of(&RpcError::Native(native)), run.overlay.reads());
+                let text = bundle.tells(None).then(|| member("error", &text));
+                ended.push((*at, StandingRun::Answered { text, reads, gained: None }));
+                // The meter has stopped.
+                break;
+            }
+            if run.overlay.has_missed() {
+                // The whole chunk runs again. The rest runs now to find what else it will miss, for a single fetch.
+                if run.meter.stopped().is_some() || began.elapsed() > CHUNK_TIME {
+                    break;
+                }
+                continue;
+            }
+            let is_whole = run.meter.stopped().is_none() && !matches!(done, Ok((_, false)));
+            let (name, text, gained) = match done {
+                Ok((gained, _)) => ("result", std::mem::take(&mut run.out).into(), gained),
+                Err(error) => ("error", text_of(&error), None),
+            };
+            if !is_whole {
+                let late = RpcError::new(-32016, "the bundle was not run to its end in time");
+                ended.push((*at, StandingRun::Stale(text_of(&late))));
+                break;
+            }
+            let reads = run.overlay.reads();
+            let text = bundle.tells(gained).then(|| member(name, &text));
+            ended.push((*at, StandingRun::Answered { text, reads, gained }));
+            if began.elapsed() > CHUNK_TIME {
+                break;
+            }
+        }
+        run.out = Vec::new();
+        ended
+    }
+}
+
+impl WatchedBundle {
+    /// Returns whether an answer with this objective is told.
+    fn tells(&self, gained: Option<I256>) -> bool {
+        self.above.is_none_or(|above| gained.is_some_and(|gained| gained > above))
+    }
+}
+
+/// Returns a member of a JSON object.
+pub(super) fn member(name: &str, value: &[u8]) -> Bytes {
+    [b"\"", name.as_bytes(), b"\":", value].concat().into()
+}
+
+/// Returns an error as JSON.
+pub(super) fn text_of(error: &RpcError) -> Bytes {
+    let mut out = Vec::new();
+    encode::value(&mut out, &error.clone().into_object());
+    out.into()
+}

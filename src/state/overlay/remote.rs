@@ -1,0 +1,97 @@
+//! The reads of a remote base, and what runs find unknown there.
+
+use alloy_primitives::{Address, U256};
+use revm::state::AccountInfo;
+
+use super::{Overlay, RemoteAccount};
+use crate::{
+    meter::Stopped,
+    state::remote::{Miss, Missed, RemoteView},
+};
+
+impl Overlay {
+    /// The number of misses after which runs stop, so that they are fetched.
+    const MISSES: usize = 1 << 12;
+
+    /// Returns whether anything was missed since the last [`take_missed`](Self::take_missed). If so, results of runs
+    /// are invalid.
+    pub fn has_missed(&self) -> bool {
+        !self.missed.borrow().is_empty()
+    }
+
+    /// Takes the state of a remote base that runs found unknown since the last call.
+    pub fn take_missed(&mut self) -> Missed {
+        self.missed.take()
+    }
+
+    /// Returns the native contract that runs have reached, if they have missed nothing else, and forgets it.
+    pub fn take_native(&mut self) -> Option<Address> {
+        let native = self.missed.borrow().native()?;
+        self.take_missed();
+        Some(native)
+    }
+
+    /// Fills a new entry from the remote base.
+    #[cold]
+    pub(super) fn read_remote(&mut self, id: usize) {
+        let entry = &mut self.entries[id];
+        let is_partial = entry.base.as_ref().map(|account| account.is_partial());
+        let view = match is_partial {
+            Some(false) => None,
+            Some(true) => self.base.remote(),
+            None => self.base.remote_of(&entry.now.address),
+        };
+        let Some(view) = view.cloned() else { return };
+        // Any use of the account counts, in any frame, because its code is not what presim executes.
+        if view.state().is_native(&entry.now.address) {
+            self.missed.borrow_mut().reach(entry.now.address);
+            self.meter.stop(Stopped::TooLong);
+            self.meter.look();
+            return;
+        }
+        let (address, cell) = (entry.now.address, view.cell(&entry.now.address));
+        if is_partial.is_none() {
+            match cell.as_ref().and_then(|cell| view.info_of(cell)) {
+                Some(info) => {
+                    self.hits += 1;
+                    // An account that does not exist has no storage.
+                    let Some(mut info) = info else { return };
+                    if let Some(codes) = &mut self.codes {
+                        codes.replace(&mut info);
+                    }
+                    entry.now.info = Some(AccountInfo { account_id: Some(id), ..info });
+                }
+                None => self.miss(&view, Miss::Account(address)),
+            }
+        }
+        self.entries[id].remote = Some(RemoteAccount { view, cell });
+    }
+
+    #[cold]
+    pub(super) fn miss(&mut self, view: &RemoteView, miss: Miss) {
+        self.meter.hurry();
+        if self.note_miss(view, miss) >= Self::MISSES {
+            self.meter.stop(Stopped::TooLong);
+            self.meter.look();
+        }
+    }
+
+    /// Notes a miss. Returns the number of misses now.
+    pub(super) fn note_miss(&self, view: &RemoteView, miss: Miss) -> usize {
+        view.state().count(0, 1);
+        self.missed.borrow_mut().push(view, miss)
+    }
+
+    /// Returns a slot that only the remote base has.
+    pub(super) fn remote_slot(&mut self, id: usize, slot: U256) -> U256 {
+        let entry = &self.entries[id];
+        let Some(RemoteAccount { view, cell }) = &entry.remote else { return U256::ZERO };
+        if let Some(value) = cell.as_ref().and_then(|cell| view.slot_of(cell, &slot)) {
+            self.hits += 1;
+            return value;
+        }
+        let (view, miss) = (view.clone(), Miss::Slot(entry.now.address, slot));
+        self.miss(&view, miss);
+        U256::ZERO
+    }
+}
