@@ -154,6 +154,59 @@ async fn canonical_blocks_that_come_slowly_hold_up_no_sub_block() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn an_upstream_that_lags_and_catches_up_costs_no_sub_block() {
+    let stage = LateStage::new(&[]).await;
+    let blocks = chases(&stage.first, CHASES[0].0, SINGLE.len(), 4);
+    let sent: Vec<_> = blocks.iter().flat_map(|block| block.flashblocks(&SINGLE)).collect();
+    for payload in &sent {
+        stage.server.send(payload);
+    }
+    let last = (blocks[3].number(), 4);
+    until(&stage.node, "the last", |published| (published.newest.header().number, published.newest.index()) == last)
+        .await;
+    assert_eq!(stage.node.node.snapshots().load().head().number(), stage.first.number());
+    for block in &blocks {
+        stage.upstream.push(block.block.clone());
+    }
+    head(&stage.node, blocks[3].hash()).await;
+    stage.never_fell();
+    assert_eq!(stage.node.metric("presim_flashblocks_total{outcome=\"applied\"}"), sent.len() as f64);
+    assert_eq!(stage.node.metric("presim_preconfirmed_total{outcome=\"canonical\"}"), 4.0);
+}
+
+/// Each block is begun by one builder and begun anew by the other, whose block it is in the end.
+#[tokio::test(flavor = "multi_thread")]
+async fn builders_that_alternate_are_followed_at_each_change() {
+    let stage = LateStage::new(&[]).await;
+    let mut blocks: Vec<Built> = Vec::new();
+    let mut sent = 0;
+    for at in 0..6 {
+        let on = blocks.last().unwrap_or(&stage.first);
+        let given_up = on.next(vec![transfer(OP_CHAIN, at, 7), transfer(OP_CHAIN, at + 1, 7)], 1);
+        let kept = on.next(vec![transfer(OP_CHAIN, at, 5)], 2);
+        let payloads = [given_up.flashblocks(&[2, 1]), kept.flashblocks(&[1, 1])].concat();
+        for payload in &payloads {
+            stage.server.send(payload);
+            sent += 1;
+            let subs = f64::from(sent);
+            until(&stage.node, "applied", |_| {
+                stage.node.metric("presim_flashblocks_total{outcome=\"applied\"}") == subs
+            })
+            .await;
+        }
+        let paid = 5 * (at + 1);
+        let balance = stage.node.result("/", "eth_getBalance", json!([SOMEBODY, "pending"])).await;
+        assert_eq!(balance, json!(format!("{paid:#x}")));
+        stage.upstream.push(kept.block.clone());
+        head(&stage.node, kept.hash()).await;
+        blocks.push(kept);
+    }
+    stage.never_fell();
+    let count = |outcome| stage.node.metric(&format!("presim_preconfirmed_total{{outcome=\"{outcome}\"}}"));
+    assert_eq!((count("canonical"), count("replaced")), (6.0, 6.0));
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_feed_that_is_late_says_how_late_and_serves_the_newest_there_is() {
     let stage = LateStage::new(&[]).await;
     let blocks = chases(&stage.first, CHASES[2].0, SINGLE.len(), 1);
