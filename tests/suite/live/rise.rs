@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::{head, health, start, until};
 use crate::{
     block_traces::are_of,
-    op_stack::config,
+    op_chain::config,
     support::{BOUND, TestNode, items, number},
     upstream::{Cumulative, Fixture, FlashblocksServer, SmallUpstream, UpstreamChain, cut},
 };
