@@ -50,9 +50,15 @@ impl LiveStage {
     ///
     /// All sub-blocks have to be applied.
     pub async fn play(&self, blocks: &[Built], split: &[usize], every: Duration) -> Vec<Duration> {
+        self.play_encoded(blocks, &encode(blocks, split), every).await
+    }
+
+    /// Does what [`play`](Self::play) does with blocks that [`encode`] has cut and encoded, which takes time of its own.
+    pub async fn play_encoded(&self, blocks: &[Built], encoded: &[Vec<Message>], every: Duration) -> Vec<Duration> {
         let before = self.applied();
         let snapshots = self.node.node.snapshots().clone();
-        let last = (blocks.last().expect("a block").number(), split.len() as u64 - 1);
+        let last_index = encoded.last().expect("a block").len() as u64 - 1;
+        let last = (blocks.last().expect("a block").number(), last_index);
         let seen = tokio::spawn(async move {
             let (mut changes, mut seen, mut at) = (snapshots.changes(), BTreeMap::new(), SnapshotId::default());
             while !seen.contains_key(&last) {
@@ -71,11 +77,9 @@ impl LiveStage {
             }
             seen
         });
-        // Encoded before the clock runs.
-        let messages: Vec<Vec<Message>> = blocks.iter().map(|block| messages(block, split)).collect();
         let (mut sent, mut clock) = (BTreeMap::new(), tokio::time::interval(every));
-        for (at, (block, messages)) in blocks.iter().zip(messages).enumerate() {
-            for (index, message) in messages.into_iter().enumerate() {
+        for (at, (block, messages)) in blocks.iter().zip(encoded).enumerate() {
+            for (index, message) in messages.iter().cloned().enumerate() {
                 clock.tick().await;
                 sent.insert((block.number(), index as u64), Instant::now());
                 self.server.send_message(message);
@@ -84,7 +88,11 @@ impl LiveStage {
                 }
             }
         }
-        let seen = tokio::time::timeout(BOUND, seen).await.expect("the last sub-block is applied in time");
+        let Ok(seen) = tokio::time::timeout(BOUND, seen).await else {
+            let published = self.node.node.snapshots().load();
+            let newest = (published.newest.header().number, published.newest.index());
+            panic!("{last:?} is not applied in time: the newest is {newest:?}, the feed is {:?}", published.feed);
+        };
         let seen = seen.expect("no panic");
         assert_eq!(self.applied() - before, sent.len() as f64, "the sub-blocks that are applied");
         // A sub-block whose block became canonical at once may not be seen. The next one comes after it.
@@ -106,10 +114,10 @@ impl LiveStage {
     }
 }
 
-/// Returns a block's sub-blocks as the messages of a stream.
-pub fn messages(block: &Built, split: &[usize]) -> Vec<Message> {
-    let text = |payload| Message::text(serde_json::to_string(payload).expect("a payload is JSON"));
-    block.flashblocks(split).iter().map(text).collect()
+/// Returns the sub-blocks of each block as messages of a stream.
+pub fn encode(blocks: &[Built], split: &[usize]) -> Vec<Vec<Message>> {
+    let text = |payload| Message::text(serde_json::to_string(&payload).expect("a payload is JSON"));
+    blocks.iter().map(|block| block.flashblocks(split).into_iter().map(text).collect()).collect()
 }
 
 /// Starts an upstream that has these blocks.
