@@ -64,7 +64,7 @@ const FAR_MS: f64 = 400.0;
 /// The most milliseconds from the announcement of 99 of 100 canonical blocks to their snapshots: the next one comes then.
 const CANONICAL_MS: f64 = 200.0;
 
-/// How much of a part is run.
+/// The extent to which a part is run.
 #[derive(Clone, Copy)]
 struct Extent {
     runs: usize,

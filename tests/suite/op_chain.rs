@@ -1,4 +1,4 @@
-//! What a chain of the OP stack that is built by a test begins with: its `config`, and the L1 attributes.
+//! The `config` and the L1 attributes of the OP-stack chains that tests build.
 
 use std::fmt::Write;
 
