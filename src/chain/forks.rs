@@ -47,8 +47,8 @@ pub enum ForkName {
     Jovian,
     /// Ethereum's Osaka on the OP stack, and a lower limit for the input of the pairing precompile.
     Karst,
-    /// Messages between chains.
-    Interop,
+    /// Messages between chains, by contracts: the EVM stays Karst's. It was called Interop.
+    Lagoon,
     /// The forks of Base after Jovian (<https://docs.base.org/upgrades/overview>). Azul has Ethereum's Osaka, without
     /// Karst's limit.
     Azul,
@@ -63,11 +63,21 @@ pub enum ForkName {
 use ForkName as F;
 
 /// The forks that follow one another: the time of a fork is at least the time of each one before it.
-const LINES: [&[ForkName]; 5] = [
+const LINES: [&[ForkName]; 4] = [
     &[F::Shanghai, F::Cancun, F::Prague, F::Osaka, F::Amsterdam],
     &[F::Osaka, F::Bpo1, F::Bpo2, F::Bpo3, F::Bpo4, F::Bpo5],
-    &[F::Regolith, F::Canyon, F::Ecotone, F::Fjord, F::Granite, F::Holocene, F::Isthmus, F::Jovian, F::Karst],
-    &[F::Isthmus, F::Interop],
+    &[
+        F::Regolith,
+        F::Canyon,
+        F::Ecotone,
+        F::Fjord,
+        F::Granite,
+        F::Holocene,
+        F::Isthmus,
+        F::Jovian,
+        F::Karst,
+        F::Lagoon,
+    ],
     &[F::Jovian, F::Azul, F::Beryl, F::Cobalt, F::Denim],
 ];
 
@@ -93,7 +103,7 @@ impl ForkName {
         F::Isthmus,
         F::Jovian,
         F::Karst,
-        F::Interop,
+        F::Lagoon,
         F::Azul,
         F::Beryl,
         F::Cobalt,
@@ -122,7 +132,7 @@ impl ForkName {
             F::Isthmus => "isthmus",
             F::Jovian => "jovian",
             F::Karst => "karst",
-            F::Interop => "interop",
+            F::Lagoon => "lagoon",
             F::Azul => "azul",
             F::Beryl => "beryl",
             F::Cobalt => "cobalt",

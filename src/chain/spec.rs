@@ -368,7 +368,7 @@ impl OpHardforks for ChainSpec {
             F::Isthmus => N::Isthmus,
             F::Jovian => N::Jovian,
             F::Karst => return self.osaka_on_op_stack(),
-            F::Interop => N::Interop,
+            // Lagoon is Interop, which op-revm would run with Prague's EVM.
             _ => return ForkCondition::Never,
         })
     }

@@ -287,7 +287,7 @@ pub fn seal(
         close(spec, on, open, withdrawals.as_ref())?;
     let transactions: Vec<_> = open.transactions.iter().cloned().collect();
     let mut header = open.header.clone();
-    BlockTotals::of(&transactions, &receipts, gas_used, blob_gas_used).close(&mut header);
+    BlockTotals { gas_used, blob_gas_used, ..open.totals() }.close(&mut header);
     header.withdrawals_root = withdrawals_root(spec, &header, &world, withdrawals.as_ref());
     header.requests_hash = spec.is_prague_active_at_timestamp(header.timestamp).then(|| requests.requests_hash());
     let local = world.local().ok_or_else(|| BlockExecutionError::msg("a block on an upstream's state has no root"))?;

@@ -21,7 +21,7 @@ use presim::{
 use serde_json::{Value, json};
 
 use crate::{
-    op_stack::config,
+    op_chain::config,
     support::{TestNode, hex, number},
 };
 

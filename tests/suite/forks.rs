@@ -66,6 +66,8 @@ fn a_fork_is_moved_by_its_name_within_its_family_and_order() {
     let spec = moved("karst=1800000000").expect("a later time");
     assert_eq!((at(&spec, 1_799_999_999), at(&spec, 1_800_000_000)), (SpecId::PRAGUE, SpecId::OSAKA));
     assert_eq!(at(&moved("Karst=never").expect("no time"), u64::MAX), SpecId::PRAGUE);
+    // Lagoon follows Karst, and has its EVM.
+    assert_eq!(at(&moved("lagoon=1800000000").expect("a time"), 1_800_000_000), SpecId::OSAKA);
     assert!(matches!(
         spec.fork(&Header { number: 200_000_000, timestamp: 1_800_000_000, ..Header::default() }),
         Fork::OpStack(_)
@@ -75,6 +77,7 @@ fn a_fork_is_moved_by_its_name_within_its_family_and_order() {
         ("kaarst=1", &["kaarst", "karst", "denim"]),
         ("karst=soon", &["karst", "soon", "never"]),
         ("karst=5", &["karst", "jovian"]),
+        ("lagoon=1783526400", &["lagoon", "karst"]),
         ("osaka=5", &["osaka", "OP stack", "karst"]),
     ] {
         let told = moved(text).map(|_| ()).expect_err(text);

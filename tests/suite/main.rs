@@ -38,6 +38,7 @@ mod live;
 mod logs;
 mod memory;
 mod official;
+mod op_chain;
 mod op_stack;
 mod origins;
 mod parity_traces;

@@ -2,25 +2,22 @@
 
 use std::sync::Arc;
 
-use alloy_consensus::{Header, TxReceipt, transaction::Recovered};
-use alloy_primitives::{Address, B256, Sealed, U256};
-use op_alloy::{
-    consensus::OpReceipt,
-    rpc_types_engine::{OpFlashblockPayloadBase, OpFlashblockPayloadDelta},
-};
+use alloy_consensus::Header;
+use alloy_primitives::{B256, Sealed};
+use op_alloy::rpc_types_engine::{OpFlashblockPayloadBase, OpFlashblockPayloadDelta};
 use tokio::time::Instant;
 
-use super::{Live, LiveError, queue::WaitingSubBlock};
+use super::{Live, LiveError, queue::WaitingSubBlock, verify::verify};
 use crate::{
-    chain::{Attributes, BlockBody, ChainReceipt, ChainTx, SealedBlock},
+    chain::{Attributes, BlockBody, ChainReceipt, SealedBlock},
     feed::{
         apply::{extend_known, open_block_with, scout, stand_on},
-        flashblocks::{Action, Flashblock},
+        flashblocks::Action,
         upstream::Hints,
     },
     state::{
-        AccountChange, FeedProblem, FeedState, Lookup, MergedChanges, Missed, OpenBlock, RemoteView, Selector,
-        Snapshot, StateStep, Verified, World,
+        AccountChange, FeedProblem, FeedState, MergedChanges, Missed, RemoteView, Selector, Snapshot, StateStep,
+        Verified, World,
     },
 };
 
@@ -423,87 +420,4 @@ impl Live {
         let (number, hash) = (latest.head.number(), latest.head_hash());
         self.chain.remote.view(number, hash).ok_or(LiveError::Gone(number))
     }
-}
-
-/// Compares a sub-block, and its block so far, with what the builder says about them.
-///
-/// # Errors
-///
-/// Returns [`LiveError::Mismatch`] with the first value that differs.
-fn verify(
-    flashblock: &Flashblock,
-    open: &OpenBlock,
-    transactions: &[Recovered<ChainTx>],
-    world: &World,
-) -> Result<Verified, LiveError> {
-    let (diff, metadata) = (&flashblock.diff, &flashblock.metadata);
-    check_receipts(flashblock, open, transactions)?;
-    check_balances(flashblock, world)?;
-    // A builder that leaves a value out sends zero.
-    let (has_gas, has_root) = (diff.gas_used > 0 || transactions.is_empty(), !diff.receipts_root.is_zero());
-    if diff.gas_used > 0 {
-        LiveError::unless_equal("gas_used", open.header.gas_used, diff.gas_used)?;
-    }
-    let has_bloom = !diff.logs_bloom.is_zero();
-    if has_root || has_bloom {
-        let (root, bloom) = open.receipts_root_and_bloom();
-        if has_root {
-            LiveError::unless_equal("receipts_root", root, diff.receipts_root)?;
-        }
-        if has_root || has_bloom {
-            LiveError::unless_equal("logs_bloom", bloom, diff.logs_bloom)?;
-        }
-    }
-    let has_some =
-        diff.gas_used > 0 || has_bloom || metadata.receipts.is_some() || metadata.new_account_balances.is_some();
-    Ok(match (has_gas && has_root, has_some) {
-        (true, _) => Verified::Full,
-        (false, true) => Verified::Partial,
-        (false, false) => Verified::None,
-    })
-}
-
-/// Checks the receipts of a sub-block's transactions against the builder's, if it sent any.
-fn check_receipts(
-    flashblock: &Flashblock,
-    open: &OpenBlock,
-    transactions: &[Recovered<ChainTx>],
-) -> Result<(), LiveError> {
-    let Some(told) = &flashblock.metadata.receipts else { return Ok(()) };
-    for tx in transactions {
-        let Some(told) = told.get(tx.tx_hash()) else { continue };
-        let Some(own) = open.positions.get(tx.tx_hash()).and_then(|index| open.receipts.get(*index)) else { continue };
-        check_receipt(own, told).map_err(|error| error.of_transaction(*tx.tx_hash()))?;
-    }
-    Ok(())
-}
-
-fn check_receipt(own: &ChainReceipt, told: &OpReceipt) -> Result<(), LiveError> {
-    let told_receipt = told.as_receipt();
-    LiveError::unless_equal("receipt: status", own.status(), told_receipt.status.coerce_status())?;
-    LiveError::unless_equal("receipt: cumulative gas", own.cumulative_gas_used(), told_receipt.cumulative_gas_used)?;
-    LiveError::unless_equal("receipt: logs", own.logs().len(), told_receipt.logs.len())?;
-    let same_logs = own.logs() == told_receipt.logs.as_slice();
-    LiveError::unless_equal("receipt: the same logs", same_logs, true)?;
-    if let (Some(own), OpReceipt::Deposit(told)) = (own.as_deposit(), told) {
-        let nonce = |nonce: Option<u64>| nonce.map_or_else(|| "none".to_owned(), |nonce| nonce.to_string());
-        LiveError::unless_equal("receipt: deposit nonce", nonce(own.deposit_nonce), nonce(told.deposit_nonce))?;
-    }
-    Ok(())
-}
-
-/// Checks balances against the builder's, if it sent any and they are known.
-fn check_balances(flashblock: &Flashblock, world: &World) -> Result<(), LiveError> {
-    for (address, told) in flashblock.metadata.new_account_balances.iter().flatten() {
-        if let Lookup::Known(info) = world.look_up(address) {
-            let own = info.map_or(U256::ZERO, |info| info.balance);
-            let what = |balance: U256| of(*address, balance);
-            LiveError::unless_equal("balance", what(own), what(*told))?;
-        }
-    }
-    Ok(())
-}
-
-fn of(address: Address, balance: U256) -> String {
-    format!("{balance} of {address}")
 }

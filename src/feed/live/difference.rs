@@ -51,7 +51,7 @@ impl Live {
             }
             None => {
                 let (receipts, gas_used) = made.outcome(&self.feed.snapshots.newest());
-                match super::canonical::check(block, gas_used, &receipts) {
+                match super::import::check(block, gas_used, &receipts) {
                     Err(error) => return self.diverged(made.number, None, &error),
                     Ok(()) => return,
                 }

@@ -1,29 +1,32 @@
 //! A live chain: an upstream's canonical blocks, and the sub-blocks of the blocks after them.
 //!
-//! `canonical` imports the upstream's blocks, `ahead` applies the sub-blocks of Flashblocks, and `queue` holds those that
-//! wait for their turn or for state. All write the same snapshots, so one task does it, in `Live::run`: it waits for nothing
+//! `canonical` follows the upstream's blocks, which `import` asks for and executes. `ahead` applies the sub-blocks of
+//! Flashblocks, `verify` compares them with their builder's word, and `queue` holds those that wait for their turn or for
+//! state. All write the same snapshots, so one task does it, in `Live::run`: it waits for nothing
 //! but the next event, so that a slow upstream delays neither sub-blocks nor canonical blocks that do not need it.
 
 mod ahead;
 mod canonical;
 mod difference;
+mod error;
+mod import;
 mod queue;
+mod verify;
 
 pub use self::ahead::PreConfirmed;
-pub use self::canonical::{canonical_snapshot, told_receipts};
+pub use self::error::LiveError;
+pub use self::import::{canonical_snapshot, told_receipts};
 
 use std::{sync::Arc, time::Duration};
 
-use alloy_evm::block::BlockExecutionError;
-use alloy_primitives::{Address, B256};
 use futures::{FutureExt, future::LocalBoxFuture};
 use tokio::time::Instant;
 
 use self::{canonical::CatchUp, queue::SubBlockQueue};
 use super::{
     Feed, FeedSource,
-    flashblocks::{Event, Events, FlashblockSequence, Replaced, UnreadTx},
-    upstream::{BlockError, FetchError, Fetcher, Heads, Hints, UpstreamError},
+    flashblocks::{Event, Events, FlashblockSequence, Replaced},
+    upstream::{FetchError, Fetcher, Heads, Hints},
 };
 use crate::{
     chain::ChainSpec,
@@ -114,113 +117,6 @@ struct Live {
     counts: PreConfirmedCounts,
 }
 
-/// The reason why a block or a sub-block could not be imported.
-#[derive(Debug, thiserror::Error)]
-pub enum LiveError {
-    /// The upstream does not return the block.
-    #[error(transparent)]
-    Upstream(#[from] UpstreamError),
-    /// The upstream returns an invalid block.
-    #[error("the upstream's block is invalid: {0}")]
-    Block(#[from] BlockError),
-    /// The state for the block cannot be fetched.
-    #[error(transparent)]
-    Fetch(#[from] FetchError),
-    /// The block cannot be executed.
-    #[error("the block cannot be executed: {0}")]
-    Execution(#[from] BlockExecutionError),
-    /// The upstream has announced a block that it does not have.
-    #[error("the upstream does not have the block {0} that it announced")]
-    Unknown(B256),
-    /// The time was up.
-    #[error("the work was not done within {} ms", .0.as_millis())]
-    Late(Duration),
-    /// The block does not match its announcement.
-    #[error("{what}: computed {computed}, announced {told}")]
-    Mismatch {
-        /// The name of the differing value.
-        what: &'static str,
-        /// The value from execution.
-        computed: String,
-        /// The announced value.
-        told: String,
-        /// The transaction, if the value is one transaction's.
-        transaction: Option<B256>,
-    },
-    /// A transaction cannot be read.
-    #[error(transparent)]
-    Unread(#[from] UnreadTx),
-    /// The upstream is a node of another chain than at the start.
-    #[error("the upstream's chain id is {told} now, expected {expected}: it is a node of another chain")]
-    OtherChain {
-        /// The chain id at the start.
-        expected: u64,
-        /// The chain id now.
-        told: u64,
-    },
-    /// The block has a transaction of a type that presim does not know.
-    #[error("transaction {index} has the type {kind:#04x}, which presim does not know")]
-    ForeignType {
-        /// The transaction's index, from 0.
-        index: usize,
-        /// The type (EIP-2718).
-        kind: u8,
-    },
-    /// The block reaches a native contract of the chain.
-    #[error("it reaches {0}, a native contract of the chain, which presim cannot execute")]
-    Native(Address),
-    /// A transaction cannot be executed.
-    #[error("transaction {index}: {problem}")]
-    Transaction {
-        /// The transaction's index, from 0.
-        index: usize,
-        /// The problem of the transaction.
-        problem: String,
-    },
-    /// The chain took another branch meanwhile.
-    #[error("block {0} is no longer part of the chain")]
-    Gone(u64),
-}
-
-impl LiveError {
-    /// Returns an error unless the computed value is the announced one.
-    fn unless_equal<T: PartialEq + std::fmt::Display>(what: &'static str, computed: T, told: T) -> Result<(), Self> {
-        if computed == told {
-            return Ok(());
-        }
-        Err(Self::Mismatch { what, computed: computed.to_string(), told: told.to_string(), transaction: None })
-    }
-
-    /// Returns the same error, as one of a transaction.
-    fn of_transaction(mut self, hash: B256) -> Self {
-        if let Self::Mismatch { transaction, .. } = &mut self {
-            *transaction = Some(hash);
-        }
-        self
-    }
-
-    /// Returns an error if what was missed is no state, but a native contract.
-    fn unless_native(missed: &Missed) -> Result<(), Self> {
-        missed.native().map_or(Ok(()), |native| Err(Self::Native(native)))
-    }
-
-    /// Returns the feed's problem for this error.
-    const fn problem(&self) -> FeedProblem {
-        match self {
-            Self::Upstream(_) | Self::Fetch(_) | Self::Unknown(_) => FeedProblem::Upstream,
-            Self::Late(_) => FeedProblem::TooLate,
-            Self::OtherChain { .. } => FeedProblem::OtherChain,
-            Self::Block(_) | Self::Mismatch { .. } => FeedProblem::Mismatch,
-            Self::Execution(_)
-            | Self::Transaction { .. }
-            | Self::Unread(_)
-            | Self::Native(_)
-            | Self::ForeignType { .. } => FeedProblem::Execution,
-            Self::Gone(_) => FeedProblem::Reorg,
-        }
-    }
-}
-
 impl FeedSource for LiveSource {
     fn run(self: Box<Self>, feed: Feed) -> LocalBoxFuture<'static, ()> {
         Live::new(*self, feed).run().boxed_local()
@@ -275,7 +171,7 @@ impl Live {
         if let Some(source) = &mut self.flashblocks {
             let head = self.feed.snapshots.load().head().clone();
             // Nothing is pre-confirmed yet, so there is no action to execute.
-            source.rules.canonical(&canonical::about(&head.header, head.transaction_hashes().unwrap_or_default()));
+            source.rules.canonical(&import::about(&head.header, head.transaction_hashes().unwrap_or_default()));
         }
         self.catch_up.is_due = true;
         loop {

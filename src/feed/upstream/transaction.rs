@@ -110,10 +110,18 @@ struct WireDeposit {
 }
 
 #[derive(Clone, Copy, Deserialize)]
-#[serde(untagged, expecting = "expected a boolean")]
+#[serde(untagged, expecting = "expected a boolean, 0x0 or 0x1")]
 enum WireFlag {
     Boolean(bool),
-    Quantity(U64),
+    Quantity(Bit),
+}
+
+#[derive(Clone, Copy, Deserialize)]
+enum Bit {
+    #[serde(rename = "0x0")]
+    Zero,
+    #[serde(rename = "0x1")]
+    One,
 }
 
 impl From<WireDeposit> for TxDeposit {
@@ -126,9 +134,9 @@ impl From<WireDeposit> for TxDeposit {
             value: wire.value,
             gas_limit: wire.gas.to(),
             is_system_transaction: match wire.is_system_tx {
-                None => false,
+                None | Some(WireFlag::Quantity(Bit::Zero)) => false,
+                Some(WireFlag::Quantity(Bit::One)) => true,
                 Some(WireFlag::Boolean(is_system)) => is_system,
-                Some(WireFlag::Quantity(is_system)) => !is_system.is_zero(),
             },
             input: wire.input,
         }
@@ -243,7 +251,7 @@ mod tests {
             ("gasUsed", json!("lots"), "gasUsed: "),
             ("transactions", json!({}), "transactions: "),
             ("transactions/0/mint", json!("much"), "transactions[0].mint: "),
-            ("transactions/0/isSystemTx", json!([]), "transactions[0].isSystemTx: expected a boolean"),
+            ("transactions/0/isSystemTx", json!("0x2"), "transactions[0].isSystemTx: expected a boolean, 0x0 or 0x1"),
             ("transactions/0/type", json!("0xzz"), "transactions[0].type: "),
             ("transactions/1/value", json!("0xzz"), "transactions[1].value: "),
             ("transactions/1/accessList", json!([{"address": "0x"}]), "transactions[1].accessList[0].address: "),

@@ -199,14 +199,10 @@ impl Subscription {
         )
     }
 
-    /// Returns whether its notifications have the hash of the block being built, which takes the block's roots.
+    /// Returns whether it tells the hash of the block being built, which takes the block's roots, with each sub-block. A
+    /// filter may need the hash too, but only where something matches.
     const fn needs_header(&self) -> bool {
-        matches!(
-            self.subject,
-            Subject::NewFlashblocks
-                | Subject::NewFlashblockTransactions(Shown::Full | Shown::Matching(_))
-                | Subject::PendingLogs(_)
-        )
+        matches!(self.subject, Subject::NewFlashblocks | Subject::NewFlashblockTransactions(Shown::Full))
     }
 }
 
@@ -243,8 +239,8 @@ enum Logs {
     Removed,
 }
 
-/// Encoded logs of a block, by their index.
-type EncodedLogs = HashMap<u64, Bytes>;
+/// Encoded logs or transactions of a block, by their index.
+type EncodedByIndex = HashMap<u64, Bytes>;
 
 fn encoded(memory: &Arc<IoMemory>, encode: impl FnOnce(&mut Vec<u8>)) -> Bytes {
     let mut out = Vec::new();
@@ -272,7 +268,7 @@ impl<'a> Round<'a> {
 
     /// Announces a sealed block, of which perhaps only the header is known.
     fn head(&mut self, header: &Sealed<Header>, block: Option<&Block>) {
-        let (mut headers, mut logs) = (EncodedByDialect::default(), EncodedLogs::default());
+        let (mut headers, mut logs) = (EncodedByDialect::default(), EncodedByIndex::default());
         for one in self.list {
             match &one.subject {
                 Subject::NewHeads => {
@@ -293,7 +289,7 @@ impl<'a> Round<'a> {
 
     /// Announces the logs of a block that is no longer canonical as removed.
     fn taken_back(&mut self, block: &Block) {
-        let mut logs = EncodedLogs::default();
+        let mut logs = EncodedByIndex::default();
         for one in self.list {
             if let Subject::Logs(filter) = &one.subject {
                 self.logs(one, filter, block, Logs::Removed, &mut logs);
@@ -304,9 +300,9 @@ impl<'a> Round<'a> {
     /// Announces a sub-block. The first `known` transactions of the block were announced before. `id` names the snapshot
     /// after it.
     fn flashblock(&mut self, block: &Block, id: SnapshotId, known: usize) {
-        let (mut blocks, mut logs) = (EncodedByDialect::default(), EncodedLogs::default());
+        let (mut blocks, mut logs) = (EncodedByDialect::default(), EncodedByIndex::default());
+        let (mut hashes, mut in_full) = (EncodedByIndex::default(), EncodedByIndex::default());
         let fresh: Vec<Included<'_>> = block.transactions_from(known).collect();
-        let (mut hashes, mut in_full): (Vec<Bytes>, Vec<Bytes>) = (Vec::new(), Vec::new());
         for one in self.list {
             match &one.subject {
                 Subject::NewFlashblocks => {
@@ -316,18 +312,17 @@ impl<'a> Round<'a> {
                 }
                 Subject::PendingLogs(filter) => self.logs(one, filter, block, Logs::After(known), &mut logs),
                 Subject::NewFlashblockTransactions(shown) => {
-                    let each = match shown {
-                        Shown::Hash => each(&mut hashes, &fresh, self.memory, |out, tx| {
-                            encode::data(out, tx.tx.tx_hash().as_slice())
-                        }),
-                        Shown::Full | Shown::Matching(_) => each(&mut in_full, &fresh, self.memory, |out, tx| {
-                            encode::transaction_with_receipt(out, block, tx);
-                        }),
-                    };
-                    for (text, included) in each.iter().zip(&fresh) {
-                        if !matches!(shown, Shown::Matching(filter) if !filter.matches_any(included)) {
-                            self.send(one, text.clone());
-                        }
+                    for included in fresh.iter().filter(|included| shown.admits(included)) {
+                        let texts = if matches!(shown, Shown::Hash) { &mut hashes } else { &mut in_full };
+                        let text = texts.entry(included.index as u64).or_insert_with(|| {
+                            encoded(self.memory, |out| match shown {
+                                Shown::Hash => encode::data(out, included.tx.tx_hash().as_slice()),
+                                Shown::Full | Shown::Matching(_) => {
+                                    encode::transaction_with_receipt(out, block, included);
+                                }
+                            })
+                        });
+                        self.send(one, text.clone());
                     }
                 }
                 _ => {}
@@ -357,7 +352,7 @@ impl<'a> Round<'a> {
         filter: &LogFilter,
         block: &Block,
         which: Logs,
-        encoded_logs: &mut EncodedLogs,
+        encoded_logs: &mut EncodedByIndex,
     ) {
         // The bloom of a block being built takes all its receipts, that of a receipt is there.
         if !block.is_open() && !filter.matches_bloom(block.header().logs_bloom) {
@@ -390,22 +385,12 @@ impl<'a> Round<'a> {
     }
 }
 
-/// Returns each transaction's text, encoded on first use.
-fn each<'a>(
-    texts: &'a mut Vec<Bytes>,
-    fresh: &[Included<'_>],
-    memory: &Arc<IoMemory>,
-    encode: impl Fn(&mut Vec<u8>, &Included<'_>),
-) -> &'a [Bytes] {
-    if texts.is_empty() {
-        texts.extend(fresh.iter().map(|included| encoded(memory, |out| encode(out, included))));
-    }
-    texts
-}
-
-impl LogFilter {
-    /// Returns whether one of a transaction's logs passes.
-    fn matches_any(&self, included: &Included<'_>) -> bool {
-        included.receipt.logs().iter().any(|log| self.matches(log))
+impl Shown {
+    /// Returns whether a subscription that shows this is notified of a transaction.
+    fn admits(&self, included: &Included<'_>) -> bool {
+        match self {
+            Self::Hash | Self::Full => true,
+            Self::Matching(filter) => included.receipt.logs().iter().any(|log| filter.matches(log)),
+        }
     }
 }

@@ -1,12 +1,13 @@
 //! Chains built by tests: blocks of signed transactions, served by an upstream or sent by a builder in sub-blocks.
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
-use alloy_consensus::{SignableTransaction, TxEip1559, TxEnvelope, TxReceipt, Typed2718};
+use alloy_consensus::{Header, SignableTransaction, TxEip1559, TxEnvelope, TxReceipt, Typed2718};
 use alloy_eips::{Encodable2718, eip4895::Withdrawals};
 use alloy_genesis::{Genesis, GenesisAccount};
-use alloy_primitives::{Address, B256, Bloom, Bytes, TxKind, U256, hex};
+use alloy_primitives::{Address, B256, Bloom, Bytes, TxKind, U256, address, hex, keccak256};
 use alloy_signer::SignerSync;
+use alloy_signer_local::PrivateKeySigner;
 use op_alloy::{consensus::TxDeposit, rpc_types_engine::OpFlashblockPayload};
 use presim::{
     chain::{Attributes, BlockHashes, ChainReceipt, ChainSpec, ChainTx, genesis_block, receipts_root_and_bloom},
@@ -19,7 +20,7 @@ use presim::{
 use serde_json::{Value, json};
 
 use crate::{
-    op_stack::{ATTRIBUTED, L1_BLOCK, SEQUENCER_FEE_VAULT, config as op_config},
+    op_chain::{ATTRIBUTED, L1_BLOCK, SEQUENCER_FEE_VAULT, config as op_config},
     upstream::{Cumulative, Fixture, State, UpstreamBlock, cut},
 };
 
@@ -33,12 +34,24 @@ pub const TRAILS: u64 = 1_100;
 /// A token without checks: moves the second word of the input from the caller's balance, in the slot of its address, to
 /// the balance of the first word, and logs both.
 pub const TOKEN: Address = Address::repeat_byte(0x70);
+/// A contract that hashes until little gas is left, and counts in a slot of its caller.
+pub const BURNER: Address = Address::repeat_byte(0xb0);
+/// The predeploy that keeps the milliseconds of a block's time.
+const BASE_TIME: Address = address!("4200000000000000000000000000000000000030");
+/// The sender of the deposits that the protocol makes.
+const DEPOSITOR: Address = address!("deaddeaddeaddeaddeaddeaddeaddeaddead0001");
 /// The recipient of ether in tests.
 pub const SOMEBODY: Address = Address::repeat_byte(0x11);
 /// The id of the OP-stack chain.
 pub const OP_CHAIN: u64 = 4242;
 /// The id of the chain with Ethereum's rules.
 pub const ETHEREUM: u64 = 31_415;
+
+/// The gas of a block.
+const GAS_LIMIT: u64 = 30_000_000;
+
+/// The funded accounts. Their keys are derived once, because that takes longer than a signature.
+static SIGNERS: LazyLock<Vec<PrivateKeySigner>> = LazyLock::new(|| dev_signers().expect("keys"));
 
 /// Returns the `config` of a genesis file of [`ETHEREUM`].
 pub fn ethereum_config() -> Value {
@@ -70,18 +83,32 @@ pub struct Built {
 impl Built {
     /// Builds the first block of an OP-stack chain under Jovian.
     pub fn op_stack() -> Self {
-        Self::genesis(op_config(OP_CHAIN, "jovian"))
+        Self::op_stack_of(GAS_LIMIT)
+    }
+
+    /// Builds the first block of an OP-stack chain under Jovian, whose blocks have this much gas.
+    pub fn op_stack_of(gas_limit: u64) -> Self {
+        Self::genesis(op_config(OP_CHAIN, "jovian"), gas_limit)
+    }
+
+    /// Builds the first block of a chain of Base under Denim, of whose blocks five share a timestamp.
+    pub fn denim() -> Self {
+        let mut config = op_config(OP_CHAIN, "jovian");
+        for fork in ["azul", "beryl", "cobalt", "denim"] {
+            config[format!("{fork}Time")] = json!(0);
+        }
+        Self::genesis(config, GAS_LIMIT)
     }
 
     /// Builds the first block of a chain with Ethereum's rules under Prague.
     pub fn ethereum() -> Self {
-        Self::genesis(ethereum_config())
+        Self::genesis(ethereum_config(), GAS_LIMIT)
     }
 
-    fn genesis(config: Value) -> Self {
+    fn genesis(config: Value, gas_limit: u64) -> Self {
         let ether = json!({"balance": "0x56bc75e2d63100000"});
         let mut senders = serde_json::Map::new();
-        for signer in dev_signers().unwrap() {
+        for signer in SIGNERS.iter() {
             senders.insert(signer.address().to_string(), ether.clone());
         }
         for (address, reads) in CHASES {
@@ -95,12 +122,14 @@ impl Built {
                 L1_BLOCK.to_string(): {"balance": "0x0", "code": "0x00", "storage": ATTRIBUTED.storage()},
                 STORE.to_string(): {"balance": "0x0", "code": "0x5f35805f555f5fa100"},
                 TOKEN.to_string(): {"balance": "0x0", "code": TOKEN_CODE},
+                BURNER.to_string(): {"balance": "0x0", "code": BURNER_CODE},
+                BASE_TIME.to_string(): {"balance": "0x0", "code": BASE_TIME_CODE},
         });
         alloc.as_object_mut().unwrap().append(&mut senders);
         let genesis: Genesis = serde_json::from_value(json!({
             "config": config,
             "alloc": alloc,
-            "difficulty": "0x0", "gasLimit": "0x1c9c380", "nonce": "0x0", "timestamp": "0x65000000",
+            "difficulty": "0x0", "gasLimit": format!("{gas_limit:#x}"), "nonce": "0x0", "timestamp": "0x65000000",
             "extraData": "0x01000000fa0000000600000000000f4240", "baseFeePerGas": "0x3b9aca00",
             "mixHash": B256::ZERO, "coinbase": Address::ZERO,
         }))
@@ -173,6 +202,10 @@ impl Built {
         self.block.hash
     }
 
+    pub fn header(&self) -> &Header {
+        self.snapshot.head.header.inner()
+    }
+
     pub fn raw(&self) -> &[Bytes] {
         &self.fixture.raw
     }
@@ -226,7 +259,7 @@ pub fn sent_by(who: usize, chain_id: u64, nonce: u64, to: Address, value: u64, i
         input,
         ..TxEip1559::default()
     };
-    let signature = dev_signers().unwrap()[who].sign_hash_sync(&tx.signature_hash()).unwrap();
+    let signature = SIGNERS[who].sign_hash_sync(&tx.signature_hash()).unwrap();
     TxEnvelope::from(tx.into_signed(signature)).into()
 }
 
@@ -263,17 +296,20 @@ pub fn token(who: usize, chain_id: u64, nonce: u64, to: Address, amount: u64) ->
 /// CALLER: sload(caller) - amount; sload(to) + amount; log of the amount with both as topics.
 const TOKEN_CODE: &str = "0x602035803354033355805f3554015f35555f525f353360205fa200";
 
+const BURNER_CODE: &str = "0x5b6020600020505a61ea60106000573354600101335500";
+
+/// Returns slot 0, or sets it where there is an argument.
+const BASE_TIME_CODE: &str = "0x36600c575f545f5260205ff35b6004355f5500";
+
 /// Returns the deposit that tells the milliseconds of a block in which a second has several blocks
 /// (<https://docs.base.org/base-chain/specs/upgrades/denim/200ms-blocks>).
 pub fn base_time(number: u64, milliseconds: u64) -> ChainTx {
-    let mut source_hash = B256::repeat_byte(0x30);
-    source_hash[..8].copy_from_slice(&number.to_be_bytes());
     TxDeposit {
-        source_hash,
-        from: Address::from(hex!("deaddeaddeaddeaddeaddeaddeaddeaddead0001")),
-        to: TxKind::Call(Address::from(hex!("4200000000000000000000000000000000000030"))),
-        gas_limit: 100_000,
-        input: word(milliseconds).into(),
+        source_hash: keccak256([word(3), keccak256(word(number))].concat()),
+        from: DEPOSITOR,
+        to: TxKind::Call(BASE_TIME),
+        gas_limit: 1_000_000,
+        input: [&hex!("86bdf394")[..], word(milliseconds).as_slice()].concat().into(),
         ..TxDeposit::default()
     }
     .into()
@@ -284,7 +320,7 @@ fn deposit(number: u64, salt: u8) -> ChainTx {
     source_hash[..8].copy_from_slice(&number.to_be_bytes());
     TxDeposit {
         source_hash,
-        from: Address::from(hex!("deaddeaddeaddeaddeaddeaddeaddeaddead0001")),
+        from: DEPOSITOR,
         to: TxKind::Call(L1_BLOCK),
         gas_limit: 1_000_000,
         input: ATTRIBUTED.input(),

@@ -6,7 +6,7 @@ use super::{
     built::{Built, ethereum_config},
     serve, try_start,
 };
-use crate::{op_stack::config, support::TestNode, upstream::Fault};
+use crate::{op_chain::config, support::TestNode, upstream::Fault};
 
 fn refusal(started: eyre::Result<TestNode>, what: &str) -> String {
     match started {

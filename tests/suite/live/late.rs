@@ -1,125 +1,27 @@
 //! Sub-blocks that are late: each is applied, and the feed says how far it lags.
-//!
-//! `PRESIM_SUB_BLOCKS=1000` plays as many sub-blocks in each of the measured cases and prints their lags.
 
-use std::{
-    collections::BTreeMap,
-    env,
-    time::{Duration, Instant},
-};
+use std::time::Duration;
 
 use alloy_primitives::{Address, U256};
 use op_alloy::rpc_types_engine::OpFlashblockPayload;
-use presim::state::{FeedProblem, SnapshotId};
+use presim::state::FeedProblem;
 use serde_json::json;
 use tokio_tungstenite::tungstenite::Message;
 
 use super::{
-    built::{Built, CHASES, OP_CHAIN, SOMEBODY, chase, sent_by, token, transfer},
-    feed, head, health, serve, start, until,
+    built::{Built, CHASES, OP_CHAIN, SOMEBODY, transfer},
+    feed, head, health,
+    stage::{EVERY, LiveStage, busy, chases},
+    until, with_usual,
 };
 use crate::{
-    support::{BOUND, TestNode},
-    upstream::{FlashblocksServer, SmallUpstream, UpstreamChain},
+    support::BOUND,
+    upstream::{Fault, SmallUpstream, UpstreamChain},
 };
 
-/// The time between two sub-blocks of a builder.
-const EVERY: Duration = Duration::from_millis(200);
-
-/// A node, and the servers that it follows.
-struct LateStage {
-    upstream: SmallUpstream,
-    server: FlashblocksServer,
-    node: TestNode,
-    first: Built,
-}
-
-impl LateStage {
-    async fn new(flags: &[&str]) -> Self {
-        let first = Built::op_stack();
-        let upstream = serve(&[&first]).await;
-        let server = FlashblocksServer::start().await;
-        let url = server.url();
-        let node = start(&upstream.url(), &first.config, &[&["--flashblocks", url.as_str()], flags].concat()).await;
-        server.connected(1).await;
-        Self { upstream, server, node, first }
-    }
-
-    /// Sends blocks as a builder does, cut into sub-blocks of `split` transactions, one each `every`. A block becomes
-    /// canonical when the first sub-block of the next has been sent. Returns the time from each sub-block's sending to its
-    /// snapshot, in order.
-    async fn play(&self, blocks: &[Built], split: &[usize], every: Duration) -> Vec<Duration> {
-        let snapshots = self.node.node.snapshots().clone();
-        let last = (blocks.last().expect("a block").number(), split.len() as u32 - 1);
-        let seen = tokio::spawn(async move {
-            let (mut changes, mut seen, mut at) = (snapshots.changes(), BTreeMap::new(), SnapshotId::default());
-            while !seen.contains_key(&last) {
-                let published = snapshots.load();
-                for snapshot in published.snapshots_after(at) {
-                    if snapshot.open.is_some() {
-                        seen.entry((snapshot.header().number, snapshot.index())).or_insert_with(Instant::now);
-                    }
-                    at = snapshot.id;
-                }
-                drop(published);
-                if !seen.contains_key(&last) {
-                    changes.changed().await.expect("the node publishes");
-                }
-            }
-            seen
-        });
-        let (mut sent, mut clock) = (BTreeMap::new(), tokio::time::interval(every));
-        for (at, block) in blocks.iter().enumerate() {
-            for payload in block.flashblocks(split) {
-                clock.tick().await;
-                sent.insert((block.number(), payload.index as u32), Instant::now());
-                self.server.send(&payload);
-                if payload.index == 0 && at > 0 {
-                    self.upstream.push(blocks[at - 1].block.clone());
-                }
-            }
-        }
-        let seen = tokio::time::timeout(BOUND, seen).await.expect("the last sub-block is applied in time");
-        let seen = seen.expect("no panic");
-        assert_eq!(self.node.metric("presim_flashblocks_total{outcome=\"applied\"}"), sent.len() as f64);
-        // A sub-block whose block became canonical at once may not be seen. The next one comes after it.
-        let seen_by = |place| *seen.range(place..).next().expect("the last one is seen").1;
-        sent.into_iter().map(|(place, sent)| seen_by(place).saturating_duration_since(sent)).collect()
-    }
-
-    /// Checks that nothing was dropped since the start.
-    fn never_fell(&self) {
-        for problem in FeedProblem::ALL.into_iter().filter(|problem| *problem != FeedProblem::Connecting) {
-            let name = format!("presim_feed_fallbacks_total{{reason=\"{}\"}}", problem.as_str());
-            assert_eq!(self.node.metric(&name), 0.0, "{problem:?}");
-        }
-    }
-}
-
-/// Returns the number of sub-blocks of a measured case.
-fn sub_blocks(usual: usize) -> usize {
-    env::var("PRESIM_SUB_BLOCKS").map_or(usual, |set| set.parse().expect("PRESIM_SUB_BLOCKS: a number"))
-}
-
-fn print(what: &str, mut lags: Vec<Duration>) -> Duration {
-    lags.sort_unstable();
-    let at = |share: f64| lags[((lags.len() - 1) as f64 * share).round() as usize];
-    println!("{what}: {} sub-blocks, lag p50 {:?}, p99 {:?}, most {:?}", lags.len(), at(0.5), at(0.99), at(1.0));
-    at(0.99)
-}
-
-/// Builds blocks that follow a trail of slots in each of `subs` sub-blocks, each by an account's next nonce.
-fn chases(first: &Built, contract: Address, subs: usize, count: usize) -> Vec<Built> {
-    let mut blocks: Vec<Built> = Vec::new();
-    for block in 0..count {
-        let txs = (0..subs).map(|sub| {
-            let at = (block * subs + sub) as u64;
-            chase(0, OP_CHAIN, at, contract, at)
-        });
-        let next = blocks.last().unwrap_or(first).next(txs.collect(), 1);
-        blocks.push(next);
-    }
-    blocks
+/// Starts a stage on the chain of the OP stack.
+async fn stage(flags: &[&str]) -> LiveStage {
+    LiveStage::new(Built::op_stack(), SmallUpstream::url, &with_usual(flags)).await
 }
 
 /// One transaction a sub-block, the deposit beside the first.
@@ -127,14 +29,12 @@ const SINGLE: [usize; 5] = [2, 1, 1, 1, 1];
 
 #[tokio::test(flavor = "multi_thread")]
 async fn sub_blocks_whose_state_takes_several_round_trips_are_all_applied() {
-    for (contract, reads) in CHASES {
+    for (contract, _) in CHASES {
         for ms in [5, 50] {
-            let stage = LateStage::new(&[]).await;
+            let stage = stage(&[]).await;
             stage.upstream.delay(Duration::from_millis(ms));
-            let count = if reads == 6 && ms == 50 { sub_blocks(10).div_ceil(SINGLE.len()) } else { 2 };
-            let blocks = chases(&stage.first, contract, SINGLE.len(), count);
-            let lags = stage.play(&blocks, &SINGLE, EVERY).await;
-            print(&format!("an upstream {ms} ms away, {reads} dependent reads"), lags);
+            let blocks = chases(&stage.first, contract, SINGLE.len(), 2);
+            stage.play(&blocks, &SINGLE, EVERY).await;
             stage.never_fell();
         }
     }
@@ -142,20 +42,134 @@ async fn sub_blocks_whose_state_takes_several_round_trips_are_all_applied() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn canonical_blocks_that_come_slowly_hold_up_no_sub_block() {
-    let stage = LateStage::new(&[]).await;
-    let blocks = chases(&stage.first, CHASES[0].0, SINGLE.len(), 4);
-    stage.upstream.slow("eth_getBlockByHash", Duration::from_millis(1_500));
-    let lags = stage.play(&blocks, &SINGLE, EVERY).await;
-    print("an upstream that takes 1.5 s for a block", lags);
+    for ms in [500, 1_500] {
+        let stage = stage(&[]).await;
+        let blocks = chases(&stage.first, CHASES[0].0, SINGLE.len(), 4);
+        stage.upstream.slow("eth_getBlockByHash", Duration::from_millis(ms));
+        stage.play(&blocks, &SINGLE, EVERY).await;
+        stage.never_fell();
+        stage.upstream.push(blocks[3].block.clone());
+        head(&stage.node, blocks[3].hash()).await;
+        assert_eq!(stage.node.metric("presim_preconfirmed_total{outcome=\"canonical\"}"), 4.0);
+    }
+}
+
+/// A server that sends nothing for a while, and then all at once.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stalled_stream_costs_nothing_when_it_goes_on() {
+    let stage = stage(&[]).await;
+    let blocks = chases(&stage.first, CHASES[0].0, SINGLE.len(), 3);
+    stage.play(&blocks[..1], &SINGLE, EVERY).await;
+    stage.server.stall(true);
+    for payload in blocks[1].flashblocks(&SINGLE) {
+        stage.server.send(&payload);
+    }
+    // The chain goes on meanwhile.
+    stage.upstream.push(blocks[0].block.clone());
+    head(&stage.node, blocks[0].hash()).await;
+    assert_eq!(stage.applied(), 5.0);
+    stage.server.stall(false);
+    let last = (blocks[1].number(), 4);
+    until(&stage.node, "the last", |published| (published.newest.header().number, published.newest.index()) == last)
+        .await;
+    stage.play(&blocks[2..], &SINGLE, EVERY).await;
+    assert_eq!(stage.applied(), 15.0);
     stage.never_fell();
-    stage.upstream.push(blocks[3].block.clone());
+}
+
+/// A stall that outlasts its bound costs the sub-blocks that it has held back, and the rest of their block.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stream_that_is_silent_too_long_is_followed_again_from_the_next_block() {
+    let stage = stage(&["--flashblocks-silent-ms", "1000"]).await;
+    let blocks = chases(&stage.first, CHASES[0].0, SINGLE.len(), 2);
+    let payloads = blocks[0].flashblocks(&SINGLE);
+    stage.server.send(&payloads[0]);
+    until(&stage.node, "the first", |published| published.newest.open.is_some()).await;
+    stage.server.stall(true);
+    payloads[1..].iter().for_each(|payload| stage.server.send(payload));
+    feed(&stage.node, Some(FeedProblem::Silent)).await;
+    stage.server.stall(false);
+    stage.upstream.push(blocks[0].block.clone());
+    head(&stage.node, blocks[0].hash()).await;
+    // The next block alone is counted.
+    assert_eq!(stage.applied(), 1.0);
+    stage.play(&blocks[1..], &SINGLE, EVERY).await;
+    assert_eq!(stage.applied(), 6.0);
+}
+
+/// An upstream that stops to answer holds sub-blocks back, and loses none.
+#[tokio::test(flavor = "multi_thread")]
+async fn sub_blocks_whose_state_comes_after_a_stall_are_all_applied() {
+    let stage = stage(&[]).await;
+    let blocks = chases(&stage.first, CHASES[1].0, SINGLE.len(), 3);
+    stage.play(&blocks[..1], &SINGLE, EVERY).await;
+    stage.upstream.fail(Fault::Silence, usize::MAX);
+    for payload in blocks[1..].iter().flat_map(|block| block.flashblocks(&SINGLE)) {
+        stage.server.send(&payload);
+    }
+    until(&stage.node, "late", |published| published.feed.lag().is_some_and(|lag| lag.waiting == 10)).await;
+    assert_eq!(stage.applied(), 5.0);
+    stage.upstream.well();
+    let last = (blocks[2].number(), 4);
+    until(&stage.node, "the last", |published| (published.newest.header().number, published.newest.index()) == last)
+        .await;
+    assert_eq!(stage.applied(), 15.0);
+    stage.never_fell();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_upstream_that_lags_and_catches_up_costs_no_sub_block() {
+    let stage = stage(&[]).await;
+    let blocks = chases(&stage.first, CHASES[0].0, SINGLE.len(), 4);
+    let sent: Vec<_> = blocks.iter().flat_map(|block| block.flashblocks(&SINGLE)).collect();
+    for payload in &sent {
+        stage.server.send(payload);
+    }
+    let last = (blocks[3].number(), 4);
+    until(&stage.node, "the last", |published| (published.newest.header().number, published.newest.index()) == last)
+        .await;
+    assert_eq!(stage.node.node.snapshots().load().head().number(), stage.first.number());
+    for block in &blocks {
+        stage.upstream.push(block.block.clone());
+    }
     head(&stage.node, blocks[3].hash()).await;
+    stage.never_fell();
+    assert_eq!(stage.applied(), sent.len() as f64);
     assert_eq!(stage.node.metric("presim_preconfirmed_total{outcome=\"canonical\"}"), 4.0);
+}
+
+/// Each block is begun by one builder and begun anew by the other, whose block it is in the end.
+#[tokio::test(flavor = "multi_thread")]
+async fn builders_that_alternate_are_followed_at_each_change() {
+    let stage = stage(&[]).await;
+    let mut blocks: Vec<Built> = Vec::new();
+    let mut sent = 0;
+    for at in 0..6 {
+        let on = blocks.last().unwrap_or(&stage.first);
+        let given_up = on.next(vec![transfer(OP_CHAIN, at, 7), transfer(OP_CHAIN, at + 1, 7)], 1);
+        let kept = on.next(vec![transfer(OP_CHAIN, at, 5)], 2);
+        let payloads = [given_up.flashblocks(&[2, 1]), kept.flashblocks(&[1, 1])].concat();
+        for payload in &payloads {
+            stage.server.send(payload);
+            sent += 1;
+            let subs = f64::from(sent);
+            until(&stage.node, "applied", |_| stage.applied() == subs).await;
+        }
+        let paid = 5 * (at + 1);
+        let balance = stage.node.result("/", "eth_getBalance", json!([SOMEBODY, "pending"])).await;
+        assert_eq!(balance, json!(format!("{paid:#x}")));
+        stage.upstream.push(kept.block.clone());
+        head(&stage.node, kept.hash()).await;
+        blocks.push(kept);
+    }
+    stage.never_fell();
+    let count = |outcome| stage.node.metric(&format!("presim_preconfirmed_total{{outcome=\"{outcome}\"}}"));
+    assert_eq!((count("canonical"), count("restarted")), (6.0, 6.0));
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_feed_that_is_late_says_how_late_and_serves_the_newest_there_is() {
-    let stage = LateStage::new(&[]).await;
+    let stage = stage(&[]).await;
     let blocks = chases(&stage.first, CHASES[2].0, SINGLE.len(), 1);
     let payloads = blocks[0].flashblocks(&SINGLE);
     stage.server.send(&payloads[0]);
@@ -201,7 +215,7 @@ async fn a_feed_that_is_late_says_how_late_and_serves_the_newest_there_is() {
 /// An upstream that answers for another chain must not look like a reorg.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_upstream_of_another_chain_is_an_error_that_is_shown() {
-    let stage = LateStage::new(&[]).await;
+    let stage = stage(&[]).await;
     let next = stage.first.next(vec![transfer(OP_CHAIN, 0, 5)], 1);
     let payloads = next.flashblocks(&[2]);
     stage.server.send(&payloads[0]);
@@ -216,6 +230,7 @@ async fn an_upstream_of_another_chain_is_an_error_that_is_shown() {
     assert_eq!(stage.node.metric("presim_reorgs_total"), 0.0);
     // The sub-blocks of its own chain are not followed meanwhile, because their state cannot be asked for.
     stage.server.send(&payloads[0]);
+    assert_eq!(stage.applied(), 1.0);
     let balance = stage.node.result("/", "eth_getBalance", json!([SOMEBODY, "pending"])).await;
     assert_eq!(balance, "0x0");
     // The upstream comes back.
@@ -226,11 +241,17 @@ async fn an_upstream_of_another_chain_is_an_error_that_is_shown() {
     head(&stage.node, next.hash()).await;
     let balance = stage.node.result("/", "eth_getBalance", json!([SOMEBODY, "latest"])).await;
     assert_eq!(balance, "0x5");
+    // All sub-blocks of the next block are applied.
+    let after = next.next(vec![transfer(OP_CHAIN, 1, 6), transfer(OP_CHAIN, 2, 7)], 1);
+    stage.play(&[after], &[2, 1], EVERY).await;
+    assert_eq!(stage.applied(), 3.0);
+    let balance = stage.node.result("/", "eth_getBalance", json!([SOMEBODY, "pending"])).await;
+    assert_eq!(balance, "0x12");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stream_that_is_cut_and_does_not_come_back_is_given_up() {
-    let stage = LateStage::new(&["--flashblocks-silent-ms", "1000"]).await;
+    let stage = stage(&["--flashblocks-silent-ms", "1000"]).await;
     let next = stage.first.next(vec![transfer(OP_CHAIN, 0, 5)], 1);
     stage.server.send(&next.flashblocks(&[1, 1])[0]);
     until(&stage.node, "the first", |published| published.newest.open.is_some()).await;
@@ -247,7 +268,7 @@ async fn a_stream_that_is_cut_and_does_not_come_back_is_given_up() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn junk_in_the_middle_costs_nothing_but_itself() {
-    let stage = LateStage::new(&[]).await;
+    let stage = stage(&[]).await;
     let blocks = chases(&stage.first, CHASES[0].0, SINGLE.len(), 2);
     for block in &blocks {
         for payload in block.flashblocks(&SINGLE) {
@@ -261,12 +282,12 @@ async fn junk_in_the_middle_costs_nothing_but_itself() {
         .await;
     stage.never_fell();
     assert_eq!(stage.node.metric("presim_flashblocks_total{outcome=\"unreadable\"}"), 20.0);
-    assert_eq!(stage.node.metric("presim_flashblocks_total{outcome=\"applied\"}"), 10.0);
+    assert_eq!(stage.applied(), 10.0);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_the_builder_tells_is_checked_at_each_sub_block_and_said() {
-    let stage = LateStage::new(&[]).await;
+    let stage = stage(&[]).await;
     let blocks = chases(&stage.first, CHASES[0].0, SINGLE.len(), 1);
     let number = blocks[0].number();
     let (told, untold) = (blocks[0].flashblocks(&SINGLE), blocks[0].untold(&SINGLE));
@@ -314,7 +335,7 @@ async fn what_the_builder_tells_is_checked_at_each_sub_block_and_said() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_canonical_block_with_other_transactions_is_a_divergence() {
-    let stage = LateStage::new(&[]).await;
+    let stage = stage(&[]).await;
     let own = stage.first.next(vec![transfer(OP_CHAIN, 0, 5), transfer(OP_CHAIN, 1, 6)], 1);
     let other = stage.first.next(vec![transfer(OP_CHAIN, 0, 5), transfer(OP_CHAIN, 1, 7)], 1);
     stage.server.send(&own.flashblocks(&[3])[0]);
@@ -329,34 +350,12 @@ async fn a_canonical_block_with_other_transactions_is_a_divergence() {
     assert_eq!(stage.node.result("/", "eth_getBalance", json!([SOMEBODY, "pending"])).await, "0xc");
 }
 
-/// Sub-blocks of 100 transfers and token calls, warm.
 #[tokio::test(flavor = "multi_thread")]
 async fn busy_sub_blocks_are_applied_in_order() {
-    const SUBS: usize = 4;
     // Built before the server runs, which has to answer pings meanwhile.
-    let first = Built::op_stack();
-    let count = sub_blocks(8).div_ceil(SUBS);
-    let mut blocks: Vec<Built> = Vec::new();
-    let mut nonces = [0; 10];
-    for _ in 0..count {
-        let txs = (0..SUBS * 100).map(|at| {
-            let who = at % 10;
-            nonces[who] += 1;
-            let nonce = nonces[who] - 1;
-            let to = Address::repeat_byte(0x20 + (at % 37) as u8);
-            if at / 10 % 2 == 0 {
-                sent_by(who, OP_CHAIN, nonce, to, 1, Default::default())
-            } else {
-                token(who, OP_CHAIN, nonce, to, 3)
-            }
-        });
-        let next = blocks.last().unwrap_or(&first).next(txs.collect(), 1);
-        blocks.push(next);
-    }
-    let stage = LateStage::new(&[]).await;
-    let every = if env::var_os("PRESIM_SUB_BLOCKS").is_some() { Duration::from_millis(50) } else { EVERY };
-    let lags = stage.play(&blocks, &[101, 100, 100, 100], every).await;
-    print("100 transfers and token calls a sub-block", lags);
+    let blocks = busy(&Built::op_stack(), 4, 2);
+    let stage = stage(&[]).await;
+    stage.play(&blocks, &[101, 100, 100, 100], EVERY).await;
     stage.never_fell();
     let recipient = Address::repeat_byte(0x20);
     let balance = stage.node.result("/", "eth_getBalance", json!([recipient, "pending"])).await;

@@ -8,51 +8,35 @@ mod native;
 mod reorgs;
 mod rise;
 mod rules;
+mod stage;
 mod startup;
 mod watch;
 
 use std::time::Duration;
 
-use alloy_primitives::{Address, B256};
+use alloy_primitives::B256;
 use presim::state::{FeedProblem, Published};
-use serde_json::{Value, json};
+use serde_json::Value;
 
+use self::stage::{launch, serve};
 use crate::{
     support::{BOUND, TestNode},
-    upstream::{SmallUpstream, UpstreamChain},
+    upstream::SmallUpstream,
 };
 
 /// The default settings, which a test's flags override: frequent polling and generous timeouts.
 const USUAL: [(&str, &str); 3] =
     [("--upstream-poll-ms", "20"), ("--upstream-execute-ms", "30000"), ("--flashblocks-silent-ms", "60000")];
 
+/// Returns these flags, and those of [`USUAL`] that are not among them.
+fn with_usual<'a>(flags: &[&'a str]) -> Vec<&'a str> {
+    let rest = USUAL.iter().filter(|(flag, _)| !flags.contains(flag)).flat_map(|(flag, value)| [*flag, *value]);
+    flags.iter().copied().chain(rest).collect()
+}
+
 /// Starts a node with this upstream, whose chain has this `config`.
 async fn try_start(upstream: &str, config: Option<&Value>, flags: &[&str]) -> eyre::Result<TestNode> {
-    let genesis = config.map(|config| {
-        json!({
-            "config": config, "alloc": {}, "difficulty": "0x0", "gasLimit": "0x1c9c380", "nonce": "0x0",
-            "timestamp": "0x0", "extraData": "0x", "mixHash": B256::ZERO, "coinbase": Address::ZERO,
-        })
-    });
-    let mut all = vec!["--upstream".to_owned(), upstream.to_owned()];
-    all.extend(flags.iter().map(ToString::to_string));
-    for (flag, value) in USUAL {
-        if !flags.contains(&flag) {
-            all.extend([flag.to_owned(), value.to_owned()]);
-        }
-    }
-    // A node starts a runtime of its own, which is not possible on a thread of another one.
-    let starting = tokio::task::spawn_blocking(move || {
-        let folder = tempfile::tempdir()?;
-        if let Some(genesis) = genesis {
-            let file = folder.path().join("genesis.json");
-            std::fs::write(&file, genesis.to_string())?;
-            all.extend(["--genesis".to_owned(), file.display().to_string()]);
-        }
-        let flags: Vec<&str> = all.iter().map(String::as_str).collect();
-        TestNode::try_start(&flags)
-    });
-    tokio::time::timeout(BOUND * 2, starting).await.expect("it starts, or says why not, in time").expect("no panic")
+    launch(upstream, config, &with_usual(flags)).await
 }
 
 async fn start(upstream: &str, config: &Value, flags: &[&str]) -> TestNode {
@@ -66,12 +50,6 @@ pub async fn follower() -> (SmallUpstream, TestNode) {
     let upstream = serve(&[&chain]).await;
     let node = start(&upstream.url(), &chain.config, &[]).await;
     (upstream, node)
-}
-
-/// Starts an upstream that has these blocks.
-async fn serve(blocks: &[&built::Built]) -> SmallUpstream {
-    let chain = UpstreamChain::new(blocks.iter().map(|built| built.block.clone()).collect());
-    SmallUpstream::start(blocks[0].spec.chain_id(), chain).await
 }
 
 /// Waits until the published state satisfies a condition.

@@ -1,6 +1,9 @@
 //! Runs that presim cannot execute: native contracts, transaction types and methods that only the upstream has.
 
-use std::sync::{Arc, Mutex};
+use std::{
+    sync::{Arc, Mutex},
+    time::Duration,
+};
 
 use alloy_primitives::{Address, B256};
 use serde_json::{Value, json};
@@ -10,7 +13,7 @@ use super::{
     feed, head, health, refused, serve, start, until,
 };
 use crate::{
-    support::{BOUND, TestNode},
+    support::{BOUND, TestNode, hex},
     upstream::{FlashblocksServer, SmallUpstream},
 };
 
@@ -173,35 +176,64 @@ async fn methods_that_are_listed_go_to_the_upstream_as_they_are() {
     refused(&node, "optimism_syncStatus", json!([]), -32601, BOUND).await;
 }
 
-/// A chain with a canonical block every 200 ms, of which five share a timestamp, and without pre-confirmations.
+/// A chain under Denim: a canonical block every 200 ms, of which five share a timestamp, and no pre-confirmations.
 #[tokio::test(flavor = "multi_thread")]
 async fn canonical_blocks_of_a_fifth_of_a_second_are_snapshots() {
-    let first = Built::op_stack();
+    let first = Built::denim();
+    let began = first.header().timestamp;
     let upstream = serve(&[&first]).await;
     upstream.script(|method, _| (method == "eth_call").then(|| Ok(json!("0x2a"))));
     let native = NATIVE.to_string();
     let node = start(&upstream.ws_url(), &first.config, &["--native", &native]).await;
-    let mut clock = tokio::time::interval(std::time::Duration::from_millis(200));
+    let mut clock = tokio::time::interval(Duration::from_millis(200));
     let mut newest = first;
     for at in 0..10_u64 {
         let number = newest.number() + 1;
-        let txs = vec![base_time(number, at % 5 * 200), transfer(OP_CHAIN, at, 1)];
-        let next = newest.next_after(u64::from(at % 5 == 0), txs, 1);
+        let txs =
+            vec![base_time(number, (at + 1) % 5 * 200), store(OP_CHAIN, 2 * at, at), transfer(OP_CHAIN, 2 * at + 1, 1)];
+        let next = newest.next_after(u64::from(at % 5 == 4), txs, 1);
         clock.tick().await;
         upstream.push(next.block.clone());
         head(&node, next.hash()).await;
         let published = node.node.snapshots().load();
         assert!(published.newest.open.is_none());
         assert_eq!(published.newest.head_hash(), next.hash());
-        let calls = [("eth_getBalance", json!([SOMEBODY, "pending"])), ("eth_getBalance", json!([SOMEBODY, "latest"]))];
-        let balance = json!(format!("{:#x}", at + 1));
-        assert_eq!(node.batch("/", &calls).await, [balance.clone(), balance]);
+        let calls = [
+            ("eth_getBalance", json!([SOMEBODY, "pending"])),
+            ("eth_getBalance", json!([SOMEBODY, "latest"])),
+            ("eth_getBlockByNumber", json!(["pending", true])),
+            ("eth_getLogs", json!([{"fromBlock": hex(number)}])),
+        ];
+        let [pending, latest, block, logs] = node.batch("/", &calls).await.try_into().expect("four");
+        assert_eq!((&pending, &latest), (&hex(at + 1), &hex(at + 1)));
+        let ms = began * 1000 + (at + 1) * 200;
+        assert_eq!((&block["timestamp"], &block["timestampMs"]), (&hex(ms / 1000), &hex(ms)), "{at}");
+        assert_eq!(
+            (&block["transactions"][1]["type"], &block["transactions"][3]["blockTimestampMs"]),
+            (&json!("0x7e"), &hex(ms))
+        );
+        assert_eq!(logs[0]["blockTimestampMs"], hex(ms), "{logs}");
         newest = next;
     }
     assert_eq!(node.metric("presim_upstream_blocks_total{outcome=\"executed\"}"), 10.0);
+    assert_eq!(node.metric("presim_upstream_blocks_total{outcome=\"not_executed\"}"), 0.0);
     assert_eq!(node.metric("presim_reorgs_total"), 0.0);
     let (answer, freshness) = post(&node, "/", "eth_call", json!([{"to": NATIVE}, "pending"])).await;
     assert_eq!((&answer["result"], freshness.ends_with("execution=upstream")), (&json!("0x2a"), true), "{freshness}");
+    // A block that calls it is taken as the upstream has it, and the chain goes on.
+    let called = newest.next_after(
+        0,
+        vec![base_time(newest.number() + 1, 200), sent_by(1, OP_CHAIN, 0, NATIVE, 0, Default::default())],
+        1,
+    );
+    let after = called.next_after(0, vec![base_time(called.number() + 1, 400), transfer(OP_CHAIN, 20, 1)], 1);
+    for block in [called, after] {
+        upstream.push(block.block.clone());
+        head(&node, block.hash()).await;
+    }
+    assert_eq!(node.metric("presim_upstream_blocks_total{outcome=\"executed\"}"), 11.0);
+    assert_eq!(node.metric("presim_upstream_blocks_total{outcome=\"not_executed\"}"), 1.0);
+    assert_eq!(node.result("/", "eth_getBalance", json!([SOMEBODY, "pending"])).await, hex(11));
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::{head, health, start, until};
 use crate::{
     block_traces::are_of,
-    op_stack::config,
+    op_chain::config,
     support::{BOUND, TestNode, items, number},
     upstream::{Cumulative, Fixture, FlashblocksServer, SmallUpstream, UpstreamChain, cut},
 };
@@ -190,7 +190,7 @@ fn gas_of(receipts: &Value) -> Vec<u64> {
 async fn the_calls_of_a_real_block_use_the_same_gas_in_a_simulation() {
     let Some(fixture) = Fixture::rise() else { return };
     let (upstream, server) = (upstream(&fixture).await, FlashblocksServer::start().await);
-    let flags = ["--flashblocks", &server.url(), "--gas-cap", "1500000000"];
+    let flags = ["--flashblocks", &server.url(), "--gas-cap", "1500000000", "--deadline-ms", "60000"];
     let node = node(&fixture, &upstream.url(), &flags).await;
     server.connected(1).await;
     let simulated = |answer: Value| -> Vec<u64> {

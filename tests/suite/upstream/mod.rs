@@ -8,6 +8,7 @@ mod chain;
 mod cut;
 mod flashblocks;
 mod node;
+#[cfg(test)]
 mod tests;
 
 pub use chain::{Fixture, State, UpstreamBlock, UpstreamChain};

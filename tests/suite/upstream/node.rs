@@ -13,7 +13,7 @@ use std::{
 
 use alloy_primitives::{B256, Bytes, keccak256};
 use bytes::Bytes as Body;
-use futures::{SinkExt, StreamExt};
+use futures::{SinkExt, StreamExt, stream::FuturesUnordered};
 use http::{Request, Response, StatusCode};
 use http_body_util::{BodyExt, Full};
 use hyper::{body::Incoming, server::conn::http1, service::service_fn};
@@ -339,7 +339,8 @@ async fn serve(stream: TcpStream, shared: Arc<NodeState>) {
 
 async fn post(request: Request<Incoming>, shared: Arc<NodeState>) -> Result<Response<Full<Body>>, io::Error> {
     let body = request.into_body().collect().await.map_err(io::Error::other)?.to_bytes();
-    let (status, text) = match shared.reply(&body, None).await {
+    let arrived = shared.arrived(&body).delayed().await;
+    let (status, text) = match shared.reply(arrived, None) {
         Reply::Text(text) => (StatusCode::OK, text),
         Reply::Fault(Fault::TooManyRequests) => (StatusCode::TOO_MANY_REQUESTS, "slow down".to_owned()),
         Reply::Fault(Fault::ServerError) => (StatusCode::INTERNAL_SERVER_ERROR, "something is broken".to_owned()),
@@ -352,6 +353,8 @@ async fn post(request: Request<Incoming>, shared: Arc<NodeState>) -> Result<Resp
 async fn serve_socket(stream: TcpStream, shared: Arc<NodeState>) {
     let Ok(mut socket) = accept_async(stream).await else { return };
     let mut subscriptions = Subscriptions { heads: None, ids: Vec::new() };
+    // A node that is far takes the next request before it has answered the last.
+    let mut under_way = FuturesUnordered::new();
     loop {
         tokio::select! {
             head = subscriptions.next() => {
@@ -368,10 +371,11 @@ async fn serve_socket(stream: TcpStream, shared: Arc<NodeState>) {
                 if !message.is_text() && !message.is_binary() {
                     continue;
                 }
-                match shared.reply(&message.into_data(), Some(&mut subscriptions)).await {
-                    Reply::Text(text) => if socket.send(Message::text(text)).await.is_err() { return },
-                    Reply::Fault(_) => return,
-                }
+                under_way.push(shared.arrived(&message.into_data()).delayed());
+            }
+            Some(arrived) = under_way.next() => match shared.reply(arrived, Some(&mut subscriptions)) {
+                Reply::Text(text) => if socket.send(Message::text(text)).await.is_err() { return },
+                Reply::Fault(_) => return,
             }
         }
     }
@@ -409,6 +413,33 @@ impl Subscriptions {
     }
 }
 
+/// A request or a batch that is not answered yet.
+struct Arrived {
+    request: Value,
+    /// The request, or those of the batch.
+    requests: Vec<Value>,
+    wave: Option<usize>,
+    fault: Option<Fault>,
+    delay: Duration,
+}
+
+impl Arrived {
+    /// Waits until it is to be answered.
+    async fn delayed(self) -> Self {
+        if !self.delay.is_zero() {
+            tokio::time::sleep(self.delay).await;
+        }
+        if self.fault == Some(Fault::Silence) {
+            std::future::pending::<()>().await;
+        }
+        self
+    }
+}
+
+fn method(request: &Value) -> String {
+    request["method"].as_str().unwrap_or_default().to_owned()
+}
+
 enum Reply {
     Text(String),
     Fault(Fault),
@@ -422,11 +453,10 @@ impl NodeState {
         lock(&self.chain)
     }
 
-    /// Answers a request or a batch.
-    async fn reply(&self, body: &[u8], mut subscriptions: Option<&mut Subscriptions>) -> Reply {
+    /// Counts a request or a batch.
+    fn arrived(&self, body: &[u8]) -> Arrived {
         let request: Value = serde_json::from_slice(body).unwrap_or_default();
         let requests = request.as_array().cloned().unwrap_or_else(|| vec![request.clone()]);
-        let method = |request: &Value| request["method"].as_str().unwrap_or_default().to_owned();
         let reads_state = requests.iter().any(|request| STATE.contains(&method(request).as_str()));
         self.asked.send_modify(|asked| {
             requests.iter().for_each(|request| *asked.entry(method(request)).or_default() += 1);
@@ -435,12 +465,12 @@ impl NodeState {
         let fault = self.next_fault();
         let slow = requests.iter().filter_map(|request| lock(&self.slow).get(method(request).as_str()).copied()).max();
         let delay = *lock(&self.delay) + slow.unwrap_or_default();
-        if !delay.is_zero() {
-            tokio::time::sleep(delay).await;
-        }
-        if fault == Some(Fault::Silence) {
-            std::future::pending::<()>().await;
-        }
+        Arrived { request, requests, wave, fault, delay }
+    }
+
+    /// Answers a request or a batch.
+    fn reply(&self, arrived: Arrived, mut subscriptions: Option<&mut Subscriptions>) -> Reply {
+        let Arrived { request, requests, wave, fault, .. } = arrived;
         let mut answer = |request: &Value| {
             let answer = match fault {
                 Some(Fault::LimitExceeded) => Err((-32005, "daily request count exceeded, request rate limited")),

@@ -1,11 +1,11 @@
 //! The rules as tables, and on random histories.
 
-use alloy_primitives::{B64, Bytes};
+use alloy_primitives::{B64, Bytes, keccak256};
 use op_alloy::rpc_types_engine::{OpFlashblockPayloadBase, OpFlashblockPayloadDelta};
 use proptest::prelude::*;
 
 use super::*;
-use crate::feed::flashblocks::Metadata;
+use crate::feed::flashblocks::{Metadata, block::MAX_SUB_BLOCKS};
 
 /// A builder's block in the test: its number, its name, and the name of its parent (0: canonical block `number - 1`).
 #[derive(Clone, Copy, Debug)]

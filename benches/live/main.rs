@@ -1,0 +1,280 @@
+//! A live chain, end to end: a node follows a builder's stream over a WebSocket and an upstream over another, all on
+//! loopback. Measured is the time from the sending of a sub-block to the snapshot after it, and each goal is printed with
+//! its verdict.
+//!
+//! `cargo bench --bench live -- all` runs each part three times with 1,000 sub-blocks, and prints the medians of the runs:
+//!
+//! - `busy`: 100 transfers and token calls in each sub-block, warm, one each 50 ms.
+//! - `heavy`: 57 transactions with 150 Mgas in each sub-block, against op-revm alone, in turn.
+//! - `far`: an upstream 50 ms away, 6 dependent reads in each sub-block, one each 200 ms.
+//! - `canonical`: blocks of 100 transfers and token calls without pre-confirmations, one each 200 ms, as under Denim.
+//!
+//! The names of parts select some of them, and a number sets the number of sub-blocks. Without a name all run once, with
+//! 50 sub-blocks.
+
+mod bare;
+
+#[path = "../../tests/suite/live/built.rs"]
+#[allow(dead_code, reason = "the suite uses the rest of it")]
+mod built;
+#[path = "../../tests/suite/op_chain.rs"]
+#[allow(dead_code, reason = "the suite uses the rest of it")]
+mod op_chain;
+#[path = "../../tests/suite/live/stage.rs"]
+#[allow(dead_code, reason = "the suite uses the rest of it")]
+mod stage;
+#[path = "../../tests/suite/support.rs"]
+#[allow(dead_code, reason = "the suite uses the rest of it")]
+mod support;
+#[path = "../../tests/suite/upstream/mod.rs"]
+#[allow(dead_code, unused_imports, reason = "the suite uses the rest of it")]
+mod upstream;
+
+use std::time::{Duration, Instant};
+
+use alloy_consensus::{SignableTransaction, TxEip1559, TxEnvelope};
+use alloy_primitives::TxKind;
+use alloy_signer::SignerSync;
+use presim::{chain::ChainTx, feed::world::dev_signers, state::FeedProblem};
+
+use self::{
+    bare::BareChain,
+    built::{BURNER, Built, CHASES, OP_CHAIN, base_time},
+    stage::{EVERY, LiveStage, busy, busy_transactions, chain_of, chases, encode, launch, serve},
+    support::BOUND,
+    upstream::SmallUpstream,
+};
+
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+/// The parts, in the order in which they run.
+const PARTS: [&str; 4] = ["busy", "heavy", "far", "canonical"];
+/// The runs of a part that is asked for, and the sub-blocks of each.
+const WHOLE: Extent = Extent { runs: 3, sub_blocks: 1_000 };
+/// The same without a name of a part.
+const SHORT: Extent = Extent { runs: 1, sub_blocks: 50 };
+
+/// The most milliseconds that 99 of 100 busy sub-blocks may take.
+const BUSY_MS: f64 = 8.0;
+/// The most time of a heavy sub-block, as a multiple of op-revm's.
+const HEAVY_RATIO: f64 = 1.15;
+/// The most milliseconds that 99 of 100 sub-blocks may lag whose state is far.
+const FAR_MS: f64 = 400.0;
+/// The most milliseconds from the announcement of 99 of 100 canonical blocks to their snapshots: the next one comes then.
+const CANONICAL_MS: f64 = 200.0;
+
+/// The extent to which a part is run.
+#[derive(Clone, Copy)]
+struct Extent {
+    runs: usize,
+    sub_blocks: usize,
+}
+
+fn main() {
+    let asked: Vec<String> = std::env::args().skip(1).collect();
+    if asked.iter().any(|argument| argument == "--test" || argument == "--list") {
+        return;
+    }
+    let words = asked.iter().map(String::as_str).filter(|argument| !argument.starts_with('-'));
+    let (names, numbers): (Vec<&str>, Vec<&str>) = words.partition(|word| word.parse::<usize>().is_err());
+    if let Some(unknown) = names.iter().find(|name| !PARTS.contains(name) && **name != "all") {
+        panic!("{unknown}: expected all, names of {PARTS:?}, or a number of sub-blocks");
+    }
+    let mut extent = if names.is_empty() { SHORT } else { WHOLE };
+    if let Some(count) = numbers.first().and_then(|number| number.parse().ok()) {
+        extent.sub_blocks = count;
+    }
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("threads");
+    for part in PARTS.into_iter().filter(|part| names.is_empty() || names.contains(part) || names.contains(&"all")) {
+        println!("\n{part}: {} runs of {} sub-blocks", extent.runs, extent.sub_blocks);
+        runtime.block_on(async {
+            match part {
+                "busy" => busy_part(extent).await,
+                "heavy" => heavy_part(extent).await,
+                "far" => far_part(extent).await,
+                _ => canonical_part(extent).await,
+            }
+        });
+    }
+}
+
+async fn busy_part(extent: Extent) {
+    const SPLIT: [usize; 5] = [101, 100, 100, 100, 100];
+    let blocks = busy(&Built::op_stack(), SPLIT.len(), extent.sub_blocks.div_ceil(SPLIT.len()) + 1);
+    let encoded = encode(&blocks, &SPLIT);
+    // The first block fills the cache.
+    let ((cold, warm), (cold_encoded, warm_encoded)) = (blocks.split_at(1), encoded.split_at(1));
+    let mut worst = Vec::new();
+    for _ in 0..extent.runs {
+        let stage = LiveStage::new(Built::op_stack(), SmallUpstream::ws_url, &[]).await;
+        stage.play_encoded(cold, cold_encoded, EVERY).await;
+        stage.upstream.push(cold[0].block.clone());
+        worst.push(percentiles(stage.play_encoded(warm, warm_encoded, Duration::from_millis(50)).await));
+        stage.never_fell();
+    }
+    verdict("ms at p99", median(worst), BUSY_MS);
+}
+
+async fn far_part(extent: Extent) {
+    /// One transaction a sub-block, the deposit beside the first.
+    const SPLIT: [usize; 5] = [2, 1, 1, 1, 1];
+    let (contract, _) = CHASES[2];
+    let blocks = chases(&Built::op_stack(), contract, SPLIT.len(), extent.sub_blocks.div_ceil(SPLIT.len()));
+    let encoded = encode(&blocks, &SPLIT);
+    let mut worst = Vec::new();
+    for _ in 0..extent.runs {
+        let stage = LiveStage::new(Built::op_stack(), SmallUpstream::ws_url, &[]).await;
+        stage.upstream.delay(Duration::from_millis(50));
+        let lags = stage.play_encoded(&blocks, &encoded, EVERY).await;
+        println!("  applied: {} of {}", stage.applied(), lags.len());
+        worst.push(percentiles(lags));
+        stage.never_fell();
+    }
+    verdict("ms of lag at p99", median(worst), FAR_MS);
+}
+
+async fn heavy_part(extent: Extent) {
+    const SUBS: usize = 10;
+    const COUNT: usize = 57;
+    const GAS: u64 = 2_690_000;
+    // Large enough for the base fee to stay.
+    const GAS_LIMIT: u64 = 10_000_000_000;
+    let signers = dev_signers().expect("keys");
+    let burn = |at: usize| -> ChainTx {
+        let tx = TxEip1559 {
+            chain_id: OP_CHAIN,
+            nonce: (at / signers.len()) as u64,
+            gas_limit: GAS,
+            max_fee_per_gas: 20_000_000_000,
+            to: TxKind::Call(BURNER),
+            ..TxEip1559::default()
+        };
+        let signature = signers[at % signers.len()].sign_hash_sync(&tx.signature_hash()).expect("a signature");
+        TxEnvelope::from(tx.into_signed(signature)).into()
+    };
+    let first = Built::op_stack_of(GAS_LIMIT);
+    let in_block = SUBS * COUNT;
+    let blocks = chain_of(&first, extent.sub_blocks.div_ceil(SUBS), |block| {
+        (0..in_block).map(|at| burn(block * in_block + at)).collect()
+    });
+    let mut split = [COUNT; SUBS];
+    split[0] += 1;
+    let encoded = encode(&blocks, &split);
+    let mut ratios = Vec::new();
+    for _ in 0..extent.runs {
+        // The stream waits for op-revm.
+        let flags = ["--flashblocks-silent-ms", "60000"];
+        let stage = LiveStage::new(first.clone(), SmallUpstream::ws_url, &flags).await;
+        let mut bare = BareChain::new(&first);
+        let (mut own, mut alone) = (Vec::new(), Vec::new());
+        for (at, (block, messages)) in blocks.iter().zip(&encoded).enumerate() {
+            let parts = bare.parts(block, &split);
+            for (index, (message, part)) in messages.iter().cloned().zip(parts).enumerate() {
+                let began = Instant::now();
+                stage.server.send_message(message);
+                published(&stage, block.number(), index as u32).await;
+                own.push(began.elapsed());
+                if index == 0 && at > 0 {
+                    stage.upstream.push(blocks[at - 1].block.clone());
+                    canonical(&stage, blocks[at - 1].number()).await;
+                }
+                let began = Instant::now();
+                let gas = bare.run(&part);
+                alone.push(began.elapsed());
+                assert!(gas > 149_000_000, "{gas}");
+            }
+            assert_eq!(bare.gas(), block.header().gas_used, "op-revm uses the same gas");
+        }
+        stage.never_fell();
+        let each = own.iter().zip(&alone).map(|(own, alone)| own.as_secs_f64() / alone.as_secs_f64());
+        let ratio = median(each.collect());
+        percentiles(own);
+        let times: Vec<f64> = alone.iter().map(Duration::as_secs_f64).collect();
+        println!("  op-revm alone: p50 {:.2} ms, ratio {ratio:.3}", median(times) * 1e3);
+        ratios.push(ratio);
+    }
+    verdict("times op-revm", median(ratios), HEAVY_RATIO);
+}
+
+async fn canonical_part(extent: Extent) {
+    let first = Built::denim();
+    let mut nonces = Default::default();
+    let mut blocks: Vec<Built> = Vec::new();
+    for at in 0..extent.sub_blocks as u64 {
+        let on = blocks.last().unwrap_or(&first);
+        let mut transactions = vec![base_time(on.number() + 1, (at + 1) % 5 * 200)];
+        transactions.extend(busy_transactions(&mut nonces, 100));
+        let next = on.next_after(u64::from(at % 5 == 4), transactions, 1);
+        blocks.push(next);
+    }
+    let mut worst = Vec::new();
+    for _ in 0..extent.runs {
+        let upstream = serve(&[&first]).await;
+        let node = launch(&upstream.ws_url(), Some(&first.config), &[]).await.expect("it starts");
+        let (mut clock, mut times) = (tokio::time::interval(EVERY), Vec::new());
+        for block in &blocks {
+            clock.tick().await;
+            let began = Instant::now();
+            upstream.push(block.block.clone());
+            let mut changes = node.node.snapshots().changes();
+            let wait = async {
+                while node.node.snapshots().load().head().hash() != block.hash() {
+                    changes.changed().await.expect("the node publishes");
+                }
+            };
+            tokio::time::timeout(BOUND, wait).await.expect("the block is followed in time");
+            times.push(began.elapsed());
+        }
+        let executed = node.metric("presim_upstream_blocks_total{outcome=\"executed\"}");
+        assert_eq!(executed, blocks.len() as f64, "all blocks are executed");
+        worst.push(percentiles(times));
+    }
+    verdict("ms from the announcement at p99", median(worst), CANONICAL_MS);
+}
+
+/// Waits until a sub-block is published.
+async fn published(stage: &LiveStage, number: u64, index: u32) {
+    reaches(stage, "the sub-block is applied", |snapshots| {
+        let newest = &snapshots.newest;
+        newest.open.is_some() && (newest.header().number, newest.index()) == (number, index)
+    })
+    .await;
+}
+
+/// Waits until a block is canonical.
+async fn canonical(stage: &LiveStage, number: u64) {
+    reaches(stage, "the block is canonical", |snapshots| snapshots.head().number() == number).await;
+}
+
+async fn reaches(stage: &LiveStage, what: &str, is_so: impl Fn(&presim::state::Published) -> bool) {
+    let snapshots = stage.node.node.snapshots();
+    let mut changes = snapshots.changes();
+    let wait = async {
+        while !is_so(&snapshots.load()) {
+            let problem = snapshots.load().feed.problem();
+            assert!(problem.is_none_or(|problem| problem == FeedProblem::Connecting), "{what}: {problem:?}");
+            changes.changed().await.expect("the node publishes");
+        }
+    };
+    assert!(tokio::time::timeout(BOUND, wait).await.is_ok(), "{what}: not in time");
+}
+
+/// Prints the percentiles, and returns the 99th in milliseconds.
+fn percentiles(mut times: Vec<Duration>) -> f64 {
+    times.sort_unstable();
+    let at = |share: f64| times[((times.len() - 1) as f64 * share).round() as usize].as_secs_f64() * 1e3;
+    println!("  p50 {:.2} ms, p99 {:.2} ms, most {:.2} ms", at(0.5), at(0.99), at(1.0));
+    at(0.99)
+}
+
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_unstable_by(f64::total_cmp);
+    values[values.len() / 2]
+}
+
+/// Prints a measured value, the median of the runs, and whether it is at most `most`.
+fn verdict(what: &str, value: f64, most: f64) {
+    let verdict = if value <= most { "met" } else { "MISSED" };
+    println!("  median of the runs: {value:.3} {what}, at most {most} ({verdict})");
+}

@@ -1,0 +1,251 @@
+//! The import of canonical blocks: asked of the upstream, executed on the known state, and checked.
+//!
+//! All of it happens beside the stream: each step is a future that the feed's task polls between sub-blocks. None changes
+//! what is published.
+
+use std::sync::Arc;
+
+use alloy_consensus::{Header, Transaction};
+use alloy_primitives::{B256, Sealed};
+use tokio::time::Instant;
+
+use super::{LiveChain, LiveError};
+use crate::{
+    chain::{BlockBody, BlockHashes, ChainReceipt, SealedBlock, receipts_root_and_bloom},
+    feed::{
+        apply::{close, extend_known, open_block_with, scout, stand_on},
+        flashblocks::CanonicalBlock,
+        upstream::{Hints, Upstream, UpstreamBlock, receipts},
+    },
+    state::{AccountChange, MergedChanges, RemoteView, Selector, Snapshot, Snapshots, World},
+};
+
+/// The gas after which the execution of a canonical block lets sub-blocks run.
+const SLICE: u64 = 10_000_000;
+
+/// The result of what was done beside the stream.
+pub(super) enum CanonicalNews {
+    /// The way from a known block to the upstream's newest was looked for.
+    Found(Result<Found, LiveError>),
+    /// The first block of the path was executed, or the upstream was asked for its receipts.
+    Executed(Result<ImportedBlock, LiveError>, Option<Vec<ChainReceipt>>),
+    /// The receipts of a block to begin anew at were asked for.
+    BeginAnew(Box<UpstreamBlock>, Option<Vec<ChainReceipt>>),
+}
+
+/// The way to the upstream's newest block.
+pub(super) struct Found {
+    /// The newest known block that is an ancestor, or the block itself.
+    pub fork: Option<Arc<SealedBlock>>,
+    /// The blocks after it, newest first.
+    pub path: Vec<UpstreamBlock>,
+}
+
+/// The results of a canonical block.
+pub(super) struct ImportedBlock {
+    pub changes: Vec<AccountChange>,
+    pub receipts: Vec<ChainReceipt>,
+    /// The snapshot that has the same state, if the block was pre-confirmed unchanged.
+    pub pre_confirmed: Option<Arc<Snapshot>>,
+}
+
+impl LiveChain {
+    /// Walks back from the upstream's newest block to the newest block that is known.
+    pub(super) async fn find(self, newest: B256, snapshots: Arc<Snapshots>) -> Result<Found, LiveError> {
+        let canonical = |hash: B256| {
+            let published = snapshots.load();
+            let known = published.select(Selector::Hash(hash)).ok()?;
+            let is_canonical = known.open.is_none() && known.head.number() <= published.head().number();
+            is_canonical.then(|| known.head.clone())
+        };
+        let mut path: Vec<UpstreamBlock> = Vec::new();
+        let mut hash = newest;
+        let fork = loop {
+            let known = canonical(hash);
+            let is_next = match (path.len(), &known) {
+                (0, Some(known)) => known.hash() == snapshots.load().head().hash(),
+                (1, None) => false,
+                _ => true,
+            };
+            if !is_next {
+                // A node of another chain may answer at the same address now.
+                self.check_chain().await?;
+            }
+            if let Some(known) = known {
+                break Some(known);
+            }
+            if path.len() == self.limits.gap {
+                break None;
+            }
+            let block = self.block(hash).await?;
+            if block.number() <= snapshots.load().oldest_state() {
+                path.push(block);
+                break None;
+            }
+            hash = block.header.parent_hash;
+            path.push(block);
+        };
+        Ok(Found { fork, path })
+    }
+
+    /// Checks that the upstream is still a node of the chain.
+    async fn check_chain(&self) -> Result<(), LiveError> {
+        let told = self.fetcher.upstream().chain_id(Instant::now() + self.limits.wait).await?;
+        let expected = self.spec.chain_id();
+        if told == expected { Ok(()) } else { Err(LiveError::OtherChain { expected, told }) }
+    }
+
+    /// Returns the upstream's block of this hash.
+    async fn block(&self, hash: B256) -> Result<UpstreamBlock, LiveError> {
+        let deadline = Instant::now() + self.limits.wait;
+        let json = self.fetcher.upstream().block_by_hash(hash, deadline).await?;
+        let block = UpstreamBlock::read(json.ok_or(LiveError::Unknown(hash))?.get(), self.spec.family())?;
+        LiveError::unless_equal("hash of the block", block.hash(), hash)?;
+        if let Err(error) = block.check(self.spec.family()) {
+            if self.limits.verify {
+                return Err(error.into());
+            }
+            tracing::warn!(%error, "the upstream's block is not consistent");
+        }
+        Ok(block)
+    }
+
+    /// Executes a block on its parent, or else asks for its receipts.
+    pub(super) async fn import(self, block: UpstreamBlock, parent: Arc<Snapshot>) -> CanonicalNews {
+        let executed = self.execute(&block, &parent).await;
+        let receipts = if executed.is_err() { self.receipts(&block).await } else { None };
+        CanonicalNews::Executed(executed, receipts)
+    }
+
+    /// Executes a block on its parent's state, as far as that is known or can be fetched in time.
+    async fn execute(&self, block: &UpstreamBlock, parent: &Snapshot) -> Result<ImportedBlock, LiveError> {
+        let (began, time) = (Instant::now(), self.limits.execute);
+        if time.is_zero() || block.has_ommers {
+            return Err(LiveError::Late(time));
+        }
+        // Most calls of native contracts are seen before anything is executed.
+        let mut called = block.transactions.iter().filter_map(|tx| tx.to());
+        if let Some(native) = called.find(|to| self.remote.is_native(to)) {
+            return Err(LiveError::Native(native));
+        }
+        if let Some(foreign) = &block.foreign {
+            return Err(LiveError::ForeignType { index: foreign.index, kind: foreign.kind });
+        }
+        let view = self.remote.view(parent.head.number(), parent.head_hash());
+        // The state right after the parent, without the pre-confirmed blocks on it.
+        let view = view.ok_or(LiveError::Gone(parent.head.number()))?;
+        let on = stand_on(World::on(view), parent.head.clone(), parent.hashes.clone());
+        let fetch = async |missed, hints| {
+            LiveError::unless_native(&missed)?;
+            let fetched = tokio::time::timeout_at(began + time, self.clone().fetch(missed, hints)).await;
+            fetched.map_err(|_| LiveError::Late(time))?.map_err(LiveError::from)
+        };
+        let mut at = loop {
+            let opened = open_block_with(&self.spec, &on, block.header.inner().clone())?;
+            if opened.missed.is_empty() {
+                break opened;
+            }
+            fetch(opened.missed, Hints::default()).await?;
+        };
+        let mut changes = MergedChanges::default();
+        let mut unknown: Vec<usize> = (0..block.transactions.len()).collect();
+        let mut executed = 0;
+        let mut is_first = true;
+        loop {
+            changes.add(&at.changes);
+            let Some(open) = &at.snapshot.open else { return Err(LiveError::Gone(block.number())) };
+            let rest = &block.transactions[executed..];
+            if rest.is_empty() {
+                break;
+            }
+            let stretch = extend_known(&self.spec, &at.snapshot, open, rest, SLICE);
+            executed += stretch.executed;
+            if let Some(error) = stretch.failed {
+                return Err(LiveError::Transaction { index: executed, problem: error.to_string() });
+            }
+            (at.snapshot, at.changes) = (stretch.snapshot, stretch.changes);
+            let mut missed = stretch.missed;
+            if missed.is_empty() {
+                // Lets sub-blocks run.
+                tokio::task::yield_now().await;
+                continue;
+            }
+            unknown.retain(|index| *index >= executed);
+            unknown = scout(&self.spec, &at.snapshot, &block.transactions, &unknown, &mut missed);
+            let hinted = unknown.iter().filter_map(|index| block.transactions.get(*index));
+            let hints = if std::mem::take(&mut is_first) { Hints::of_transactions(hinted) } else { Hints::default() };
+            fetch(missed, hints).await?;
+        }
+        let closed = loop {
+            let Some(open) = &at.snapshot.open else { return Err(LiveError::Gone(block.number())) };
+            let closed = close(&self.spec, &at.snapshot, open, block.withdrawals.as_ref())?;
+            if closed.missed.is_empty() {
+                break closed;
+            }
+            fetch(closed.missed, Hints::default()).await?;
+        };
+        changes.add(&closed.changes);
+        check(block, closed.gas_used, &closed.receipts)?;
+        Ok(ImportedBlock { changes: changes.to_vec(), receipts: closed.receipts, pre_confirmed: None })
+    }
+
+    /// Returns the receipts of a block that is not executed here, as the upstream has them. `None` for a block whose
+    /// transactions are not known: the upstream is asked for both.
+    pub(super) async fn receipts(&self, block: &UpstreamBlock) -> Option<Vec<ChainReceipt>> {
+        if block.foreign.is_some() {
+            return None;
+        }
+        told_receipts(self.fetcher.upstream(), block, Instant::now() + self.limits.wait).await
+    }
+}
+
+/// Returns a canonical block as the rules of a stream want it.
+pub(super) fn about(header: &Sealed<Header>, transactions: Vec<B256>) -> CanonicalBlock {
+    CanonicalBlock {
+        number: header.number,
+        hash: header.hash(),
+        parent_hash: header.parent_hash,
+        receipts_root: header.receipts_root,
+        transactions,
+    }
+}
+
+/// Returns the receipts of a block from the upstream; `None` if it does not have them, or they are not the block's.
+pub async fn told_receipts(upstream: &Upstream, block: &UpstreamBlock, deadline: Instant) -> Option<Vec<ChainReceipt>> {
+    let problem = match receipts(upstream, block.hash(), deadline).await {
+        Ok(receipts) => match check(block, block.header.gas_used, &receipts) {
+            Ok(()) => return Some(receipts),
+            Err(error) => error,
+        },
+        Err(error) => error.into(),
+    };
+    tracing::warn!(number = block.number(), %problem, "the receipts of a block are not available: requests for them go to the upstream");
+    None
+}
+
+/// Returns the snapshot of a canonical block. Without receipts, only its header is known.
+pub fn canonical_snapshot(
+    view: RemoteView,
+    block: UpstreamBlock,
+    receipts: Option<Vec<ChainReceipt>>,
+    hashes: BlockHashes,
+) -> Snapshot {
+    let UpstreamBlock { header, transactions, withdrawals, foreign, .. } = block;
+    // A block whose transactions are not all known has no body here.
+    let sealed = match receipts.filter(|_| foreign.is_none()) {
+        Some(receipts) => {
+            SealedBlock::named(header, BlockBody { transactions, receipts, ommers: Vec::new(), withdrawals })
+        }
+        None => SealedBlock::bare(header),
+    };
+    stand_on(World::on(view), Arc::new(sealed), hashes)
+}
+
+/// Checks gas and receipts against the block's header.
+pub(super) fn check(block: &UpstreamBlock, gas_used: u64, receipts: &[ChainReceipt]) -> Result<(), LiveError> {
+    let header = &block.header;
+    LiveError::unless_equal("gasUsed", gas_used, header.gas_used)?;
+    let (root, bloom) = receipts_root_and_bloom(receipts);
+    LiveError::unless_equal("receiptsRoot", root, header.receipts_root)?;
+    LiveError::unless_equal("logsBloom", bloom, header.logs_bloom)
+}
