@@ -1,6 +1,7 @@
 //! Standing bundles: their methods, and the task that runs what each snapshot may have changed.
 
 use std::{
+    cmp::Reverse,
     collections::VecDeque,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
@@ -13,6 +14,7 @@ use alloy_primitives::{I256, map::HashMap};
 use bytes::Bytes;
 use bytestring::ByteString;
 use futures::{StreamExt, stream::FuturesUnordered};
+use serde::Serialize;
 use tokio::{
     sync::{Notify, Semaphore, watch},
     time::{sleep, timeout, timeout_at},
@@ -126,6 +128,47 @@ impl Watches {
             standing: metrics.gauge("presim_standing_bundles", "Bundles that stand.", &[]),
             runs: metrics.counter("presim_standing_runs_total", "Runs of standing bundles.", &[]),
         }))
+    }
+}
+
+/// A standing bundle, as the status of the node shows it to its client.
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct StandingSummary {
+    name: String,
+    /// The objective of the last run, in decimal.
+    objective: Option<String>,
+    /// The newest snapshot for which the answer is known to hold.
+    holds_at: Option<String>,
+    is_due: bool,
+}
+
+impl Watches {
+    /// Returns how many bundles a client lets stand, and the `most` of them that gained most in their last run.
+    pub fn best(&self, client: Option<&str>, most: usize) -> (usize, Vec<StandingSummary>) {
+        let own: Vec<Arc<Watch>> =
+            self.0.watches().values().filter(|watch| watch.owner.as_deref() == client).cloned().collect();
+        let mut best: Vec<(Option<I256>, StandingSummary)> = Vec::new();
+        for watch in &own {
+            let state = watch.state();
+            let mut bundles: Vec<_> = state.bundles.bundles().iter().collect();
+            bundles.sort_by_key(|bundle| Reverse(bundle.gained()));
+            best.extend(bundles.into_iter().take(most).map(|bundle| (bundle.gained(), StandingSummary::of(bundle))));
+        }
+        best.sort_by_key(|(gained, _)| Reverse(*gained));
+        let count = own.iter().map(|watch| watch.count).sum();
+        (count, best.into_iter().take(most).map(|(_, summary)| summary).collect())
+    }
+}
+
+impl StandingSummary {
+    fn of<R>(bundle: &StandingBundle<R>) -> Self {
+        Self {
+            name: bundle.name.clone(),
+            objective: bundle.gained().map(|gained| gained.to_string()),
+            holds_at: bundle.holds_at().map(|id| format!("{:#x}", id.0)),
+            is_due: bundle.is_due(),
+        }
     }
 }
 
