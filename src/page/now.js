@@ -1,1 +1,113 @@
+// The view of the present: the feed, the block as its sub-blocks arrive, the load, and the bundles that stand.
 
+import { age, bytes, el, fill, micros, rate, say, table, thousands, trim, units } from "./dom.js";
+import { plot } from "./plot.js";
+
+/** The time between two drawings of the plots and tables, in milliseconds. */
+const REDRAW = 1_000;
+
+export class NowView {
+  #app;
+  #tiles = {};
+  #blocks = el("div", { class: "blocks" });
+  #plots = el("div", { class: "charts" });
+  #tables = el("div", {});
+  #drawn = -Infinity;
+
+  constructor(section, app) {
+    this.#app = app;
+    const tile = (name, label) => {
+      const value = el("b", {}, "–"), note = el("small", {});
+      this.#tiles[name] = { value, note };
+      return el("div", { class: "tile" }, el("span", {}, label), value, note);
+    };
+    section.append(
+      el("div", { class: "tiles" },
+        tile("feed", "Feed"), tile("snapshot", "Snapshot"), tile("age", "Age"), tile("block", "Block being built"), tile("lag", "Lag"), tile("verified", "Verified"),
+        tile("requests", "Requests"), tile("rejected", "Rejections"), tile("queue", "Queue"), tile("cores", "Cores"), tile("memory", "Memory")),
+      el("h3", {}, "Blocks, sub-block by sub-block"), this.#blocks, this.#plots, this.#tables);
+  }
+
+  show() {
+    this.#drawn = -Infinity;
+    this.update();
+  }
+
+  tick(now, { kind, word }) {
+    const since = this.#app.model.age(now);
+    this.#set("age", since === null ? "–" : age(since), "since it was published", word === "stalled" ? "bad" : "");
+    this.#set("feed", word, this.#app.model.feed?.cause ?? "", kind);
+  }
+
+  update() {
+    const { model } = this.#app, now = performance.now();
+    if (model.snapshot) {
+      const { id, block, index } = model.snapshot;
+      this.#set("snapshot", id.length > 12 ? `…${id.slice(-8)}` : id, `sub-block ${index}`);
+      this.#tiles.snapshot.value.title = id;
+      this.#set("block", thousands(block), `sub-blocks so far: ${index}`);
+      this.#drawBlocks(model.blocks);
+    }
+    if (model.feed) {
+      const { lagMs, lagSubBlocks, verified } = model.feed;
+      this.#set("lag", lagMs === undefined ? "none" : age(lagMs), lagSubBlocks ? `${lagSubBlocks} sub-blocks wait` : "", lagMs ? "warn" : "");
+      this.#set("verified", verified, { full: "all was compared", partial: "a part was compared", none: "nothing to compare with" }[verified] ?? "");
+    }
+    const { status } = model;
+    if (!status || now - this.#drawn < REDRAW) return;
+    this.#drawn = now;
+    const { requests, lanes, memory, workers, cpuPercent } = status;
+    const all = Object.values(lanes), sum = (key) => all.reduce((total, lane) => total + lane[key], 0);
+    this.#set("requests", rate(requests.perSecond), `${thousands(requests.total)} since the start`);
+    this.#set("rejected", rate(requests.rejectedPerSecond), `${thousands(requests.rejected)} since the start`, requests.rejectedPerSecond > 0 ? "bad" : "");
+    this.#set("queue", thousands(sum("waiting")), `${sum("running")} run${all.some((lane) => lane.overloaded) ? ", overloaded" : ""}`, all.some((lane) => lane.overloaded) ? "warn" : "");
+    this.#set("cores", String(workers), cpuPercent === undefined ? "workers" : `workers, ${trim(cpuPercent / 100, 2)} cores in use`);
+    this.#set("memory", bytes(memory.residentBytes ?? memory.ioBytes + memory.codeBytes), memory.residentBytes === undefined ? "requests and bytecode" : `${bytes(memory.ioBytes)} of requests, ${bytes(memory.codeBytes)} of bytecode`);
+    const ago = (value) => (value === 0 ? "now" : `${age(Math.max(0, now - value))} ago`);
+    fill(this.#plots,
+      model.gaps.length > 1 && plot({ title: "Time between snapshots", note: "The last snapshots, in milliseconds.", points: model.gaps, x: ago, y: (value) => `${Math.round(value)} ms` }),
+      model.loads.length > 1 && plot({ title: "Requests a second", note: `Over the last ${Math.max(1, Math.round(status.windowMs / 1000))} s each, this page's among them.`, points: model.loads, x: ago, y: rate, colour: "s3" }));
+    fill(this.#tables, this.#methods(status), this.#lanes(lanes), this.#standing(status.standing));
+  }
+
+  #set(name, value, note, kind = "") {
+    const tile = this.#tiles[name];
+    say(tile.value, value);
+    say(tile.note, note ?? "");
+    tile.value.className = kind;
+  }
+
+  #drawBlocks(blocks) {
+    const most = Math.max(1, ...blocks.flatMap(({ parts }) => parts.map(({ gas }) => gas)));
+    fill(this.#blocks, [...blocks].reverse().map(({ number, parts }, at) => {
+      const gas = parts.reduce((sum, part) => sum + part.gas, 0), count = parts.reduce((sum, part) => sum + part.count, 0);
+      const cells = parts.filter(({ index }) => index > 0).map(({ index, gas, count }) => {
+        const bar = el("i", {});
+        bar.style.height = `${Math.round((gas / most) * 100)}%`;
+        return el("span", { class: "cell", title: `sub-block ${index}: ${count} transactions, ${thousands(gas)} gas` }, bar);
+      });
+      return el("div", { class: at === 0 ? "block open" : "block" }, el("b", {}, thousands(number)), el("div", { class: "cells", "aria-hidden": "true" }, cells),
+        el("small", {}, `${Math.max(0, parts.length && parts[parts.length - 1].index)} sub-blocks, ${thousands(count)} transactions, ${thousands(gas)} gas`));
+    }));
+  }
+
+  #methods({ methods, windowMs }) {
+    if (!methods.length) return null;
+    const rows = methods.slice(0, 40).map(({ method, total, perSecond, failedPerSecond, rejectedPerSecond, p50Us, p99Us }) => [
+      el("code", {}, method), rate(perSecond), p99Us ? micros(p50Us) : "–", p99Us ? micros(p99Us) : "–", rate(failedPerSecond), rate(rejectedPerSecond), thousands(total)]);
+    return [el("h3", {}, "Methods"), el("p", { class: "soft" }, `Over the last ${Math.round(windowMs / 1000)} s. Percentiles are as fine as the buckets of the metrics.`),
+      table("Methods", ["Method", "Requests", "p50", "p99", "Errors", "Rejected", "Since the start"], rows)];
+  }
+
+  #lanes(lanes) {
+    const rows = Object.entries(lanes).map(([name, { waiting, running, rejected, overloaded }]) => [name, thousands(waiting), thousands(running), thousands(rejected), overloaded ? "overloaded" : "at ease"]);
+    return [el("h3", {}, "Lanes"), table("Lanes", ["Lane", "Waiting", "Running", "Rejected since the start", "State"], rows)];
+  }
+
+  #standing({ count, best }) {
+    const title = el("h3", {}, `Standing bundles (${thousands(count)})`);
+    if (!count) return [title, el("p", { class: "soft" }, "None stands. presim_watch lets bundles stand: they run again whenever a snapshot changes what they read.")];
+    const rows = best.map(({ name, objective, holdsAt, isDue }) => [name, objective === null ? "none" : objective, objective === null ? "–" : units(objective, 18), holdsAt ?? "not run yet", isDue ? "due" : "holds"]);
+    return [title, el("p", { class: "soft" }, `The ${best.length} with the best objective of the last run.`), table("Standing bundles", ["Bundle", "Objective", "÷ 10¹⁸", "Holds at", "State"], rows)];
+  }
+}

@@ -19,6 +19,7 @@ use super::{
 };
 use crate::{
     executor::LaneName,
+    state::{FeedLag, FeedProblem, FeedState},
     telemetry::{MetricSample, Metrics},
 };
 
@@ -102,6 +103,19 @@ struct NodeStatus<'a> {
     lanes: &'a BTreeMap<String, LaneStatus>,
     standing: StandingStatus,
     contracts: &'a [NamedContract],
+    feed: FeedSummary,
+}
+
+/// The state of the feed, with its cause in words.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct FeedSummary {
+    state: &'static str,
+    /// The time between two sub-blocks, if the feed is live or late.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    every_ms: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    meaning: Option<&'static str>,
 }
 
 #[derive(Debug, Serialize)]
@@ -139,6 +153,16 @@ struct MethodStatus<'a> {
 struct StandingStatus {
     count: usize,
     best: Vec<StandingSummary>,
+}
+
+impl FeedSummary {
+    fn of(feed: FeedState) -> Self {
+        let every_ms = match feed {
+            FeedState::Live { every_ms } | FeedState::Lagging(FeedLag { every_ms, .. }) => Some(every_ms),
+            FeedState::Static | FeedState::Degraded(_) => None,
+        };
+        Self { state: feed.as_str(), every_ms, meaning: feed.cause().map(FeedProblem::meaning) }
+    }
 }
 
 impl StatusBoard {
@@ -287,6 +311,7 @@ impl Front {
         let mut methods: Vec<_> = newest
             .methods
             .iter()
+            .filter(|(_, now)| now.total() > 0)
             .map(|(method, now)| {
                 let then = first.methods.get(method).unwrap_or(&nothing);
                 requests.total += now.total();
@@ -327,6 +352,7 @@ impl Front {
             lanes: &newest.lanes,
             standing: StandingStatus { count, best },
             contracts: &self.board.contracts,
+            feed: FeedSummary::of(self.published().feed),
         };
         let mut out = begin(&request.id, "result");
         encode::bounded_value(&mut out, &status, self.limits().max_response)?;
