@@ -425,7 +425,7 @@ impl Actors {
             tokio::spawn(beside.clone().keep_up(RemoteGauges::new(&metrics)));
         }
         let front = Arc::new(front);
-        let files = if config.no_page { ServedFiles::default() } else { page::files() };
+        let files = if config.no_page { ServedFiles::default() } else { page::files(access.needs_token()) };
         let front = FrontActor::new(server, io, front, subscriptions, access, memory).with_files(files).start();
         let port = tokio::task::spawn_blocking(|| startup.hand_over()).await??;
         front.send(Serve(tokio::net::TcpListener::from_std(port)?)).await?;

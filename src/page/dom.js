@@ -2,7 +2,7 @@
 
 /** Creates an element. `properties` are set as attributes, functions as listeners; children that are null are left out. */
 export function el(tag, properties, ...children) {
-  const made = /^(svg|g|line|path|circle|rect|text)$/.test(tag)
+  const made = /^(svg|line|path|circle|text)$/.test(tag)
     ? document.createElementNS("http://www.w3.org/2000/svg", tag)
     : document.createElement(tag);
   for (const [name, value] of Object.entries(properties ?? {})) {
@@ -22,15 +22,22 @@ export function say(element, text) {
   if (element.textContent !== text) element.textContent = text;
 }
 
-/** Creates a table in a scrollable frame. The first column is text, and those that begin with `text:`. */
-export function table(caption, heads, rows) {
+/**
+ * Creates a table in a scrollable frame. The first column is text, and those that begin with `text:`. The frame's
+ * `update` takes other rows, and keeps focus and scroll.
+ */
+export function table(caption, heads, rows = []) {
   const kind = heads.map((head, index) => (head.startsWith("text:") ? "text" : index === 0 ? "text" : null));
   const names = heads.map((head) => head.replace(/^text:/, ""));
-  return el("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": caption },
+  const body = el("tbody", {});
+  const frame = el("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": caption },
     el("table", {},
       el("caption", { class: "unseen" }, caption),
       el("thead", {}, el("tr", {}, names.map((name, index) => el("th", { scope: "col", class: kind[index] }, name)))),
-      el("tbody", {}, rows.map((row) => el("tr", {}, row.map((cell, index) => el("td", { class: kind[index] }, cell)))))));
+      body));
+  frame.update = (rows) => fill(body, rows.map((row) => el("tr", {}, row.map((cell, index) => el("td", { class: kind[index] }, cell)))));
+  frame.update(rows);
+  return frame;
 }
 
 /** Creates a button that copies a text, and says so. */

@@ -12,7 +12,8 @@ import { Words } from "./words.js";
 const MOST_POINTS = 120, MOST_BLOCKS = 6;
 /** The number of sub-block times without a snapshot after which the feed counts as stalled, as for the node's health. */
 const STALLED_AFTER = 5;
-const POLL = 1_000, POLL_HIDDEN = 10_000;
+/** The milliseconds between two looks at the clock, between two polls, and between two while nobody looks. */
+const TICK = 100, POLL = 1_000, POLL_HIDDEN = 10_000;
 
 const at = (id) => document.getElementById(id);
 
@@ -23,10 +24,12 @@ class Model {
   feed = null;
   status = null;
   accounts = [];
+  /** The hash of the newest sealed block, once there was one. */
+  head = null;
   /** The milliseconds between snapshots, and the requests a second, each with its time. */
   gaps = [];
   loads = [];
-  /** The last blocks, oldest first, each with its sub-blocks. */
+  /** The last blocks, oldest first, each with its sub-blocks and the gas used up to each. */
   blocks = [];
 
   age(now) {
@@ -34,19 +37,39 @@ class Model {
   }
 
   take(snapshot, now) {
-    const { id, blockNumber, index, gasUsed, transactions } = snapshot;
+    let { id, blockNumber, index, gasUsed, transactions } = snapshot;
     if (this.snapshot?.id === id) return;
     if (this.snapshot?.isTold) push(this.gaps, [now, now - this.snapshot.at]);
     this.snapshot = { id, block: Number(blockNumber), index: Number(index), at: now, age: 0, isTold: true };
-    let block = this.blocks.find(({ number }) => number === this.snapshot.block);
-    if (!block) {
-      this.blocks.push(block = { number: this.snapshot.block, parts: [] });
-      if (this.blocks.length > MOST_BLOCKS) this.blocks.shift();
+    // A block opens with the snapshot that seals the one before, whose last transactions come with it.
+    const last = this.blocks.at(-1);
+    if (this.snapshot.index === 0) {
+      if (last?.number === this.snapshot.block - 1 && transactions.length) last.parts.push({ index: last.parts.length ? last.parts.at(-1).index + 1 : 1, used: last.sealed, count: transactions.length });
+      transactions = [];
     }
+    const block = this.#block(this.snapshot.block);
     // After a fallback a block is built once more.
     block.parts = block.parts.filter((part) => part.index < this.snapshot.index);
-    const before = block.parts.reduce((sum, part) => sum + part.gas, 0);
-    block.parts.push({ index: this.snapshot.index, gas: Math.max(0, Number(gasUsed) - before), count: transactions.length });
+    block.parts.push({ index: this.snapshot.index, used: Number(gasUsed), count: transactions.length });
+  }
+
+  /** Takes the header of a sealed block. */
+  seal({ number, hash, gasUsed }) {
+    this.head = hash;
+    const block = this.blocks.find((one) => one.number === Number(number));
+    if (!block) return;
+    block.sealed = Number(gasUsed);
+    const last = block.parts.at(-1);
+    if (last) last.used ??= block.sealed;
+  }
+
+  #block(number) {
+    let block = this.blocks.find((one) => one.number === number);
+    if (!block) {
+      this.blocks.push(block = { number, parts: [], sealed: undefined });
+      if (this.blocks.length > MOST_BLOCKS) this.blocks.shift();
+    }
+    return block;
   }
 }
 
@@ -169,6 +192,7 @@ node.subscribe(["presim_snapshots"], (snapshot) => {
   model.take(snapshot, performance.now());
   if (!document.hidden) views[shown]?.update?.();
 });
+node.subscribe(["newHeads"], (header) => model.seal(header));
 node.subscribe(["presim_feed"], (feed) => {
   model.feed = feed;
   // The words for the cause come with the status.
@@ -183,6 +207,6 @@ at("token").addEventListener("submit", (event) => {
 });
 addEventListener("hashchange", () => route(false));
 route(true);
-setInterval(() => { tick(); poll(); }, 200);
+setInterval(() => { tick(); poll(); }, TICK);
 if (document.documentElement.dataset.token === "needed" && !node.token) node.lock("");
 else node.open();

@@ -15,15 +15,20 @@ const STYLE: &str = "text/css; charset=utf-8";
 const SCRIPT: &str = "text/javascript; charset=utf-8";
 const IMAGE: &str = "image/svg+xml";
 
-/// Returns the files of the page. Their paths are relative to the page, so that a proxy may serve it anywhere.
-pub fn files() -> ServedFiles {
+/// Returns the files of the page. Their paths are relative to the page, so that a proxy may serve it anywhere. If the
+/// node needs a token, the page asks for it before it connects.
+pub fn files(needs_token: bool) -> ServedFiles {
+    let mut page = include_str!("index.html").to_owned();
+    if needs_token {
+        page = page.replacen("<html lang=\"en\">", "<html lang=\"en\" data-token=\"needed\">", 1);
+    }
     macro_rules! file {
         ($name:literal, $kind:expr) => {
             ServedFile::new(concat!("/page/", $name), $kind, include_str!($name))
         };
     }
     ServedFiles::new(vec![
-        ServedFile::new("/", HTML, include_str!("index.html")),
+        ServedFile::new("/", HTML, page),
         file!("page.css", STYLE),
         file!("icon.svg", IMAGE),
         file!("main.js", SCRIPT),

@@ -11,7 +11,12 @@ export class NowView {
   #tiles = {};
   #blocks = el("div", { class: "blocks" });
   #plots = el("div", { class: "charts" });
-  #tables = el("div", {});
+  #methods = table("Methods", ["Method", "Requests", "p50", "p99", "Errors", "Rejected", "Since the start"]);
+  #window = el("p", { class: "soft" });
+  #lanes = table("Lanes", ["Lane", "Waiting", "Running", "Rejected since the start", "State"]);
+  #standing = table("Standing bundles", ["Bundle", "Objective", "÷ 10¹⁸", "Holds at", "State"]);
+  #standingTitle = el("h3", {}, "Standing bundles");
+  #standingNote = el("p", { class: "soft" });
   #drawn = -Infinity;
 
   constructor(section, app) {
@@ -25,7 +30,8 @@ export class NowView {
       el("div", { class: "tiles" },
         tile("feed", "Feed"), tile("snapshot", "Snapshot"), tile("age", "Age"), tile("block", "Block being built"), tile("lag", "Lag"), tile("verified", "Verified"),
         tile("requests", "Requests"), tile("rejected", "Rejections"), tile("queue", "Queue"), tile("cores", "Cores"), tile("memory", "Memory")),
-      el("h3", {}, "Blocks, sub-block by sub-block"), this.#blocks, this.#plots, this.#tables);
+      el("h3", {}, "Blocks, sub-block by sub-block"), this.#blocks, this.#plots,
+      el("h3", {}, "Methods"), this.#window, this.#methods, el("h3", {}, "Lanes"), this.#lanes, this.#standingTitle, this.#standingNote, this.#standing);
   }
 
   show() {
@@ -64,10 +70,11 @@ export class NowView {
     this.#set("cores", String(workers), cpuPercent === undefined ? "workers" : `workers, ${trim(cpuPercent / 100, 2)} cores in use`);
     this.#set("memory", bytes(memory.residentBytes ?? memory.ioBytes + memory.codeBytes), memory.residentBytes === undefined ? "requests and bytecode" : `${bytes(memory.ioBytes)} of requests, ${bytes(memory.codeBytes)} of bytecode`);
     const ago = (value) => (value === 0 ? "now" : `${age(Math.max(0, now - value))} ago`);
-    fill(this.#plots,
+    // A plot that is being read stays.
+    if (!this.#plots.matches(":hover, :focus-within")) fill(this.#plots,
       model.gaps.length > 1 && plot({ title: "Time between snapshots", note: "The last snapshots, in milliseconds.", points: model.gaps, x: ago, y: (value) => `${Math.round(value)} ms` }),
       model.loads.length > 1 && plot({ title: "Requests a second", note: `Over the last ${Math.max(1, Math.round(status.windowMs / 1000))} s each, this page's among them.`, points: model.loads, x: ago, y: rate, colour: "s3" }));
-    fill(this.#tables, this.#methods(status), this.#lanes(lanes), this.#standing(status.standing));
+    this.#drawTables(status);
   }
 
   #set(name, value, note, kind = "") {
@@ -78,36 +85,33 @@ export class NowView {
   }
 
   #drawBlocks(blocks) {
-    const most = Math.max(1, ...blocks.flatMap(({ parts }) => parts.map(({ gas }) => gas)));
-    fill(this.#blocks, [...blocks].reverse().map(({ number, parts }, at) => {
-      const gas = parts.reduce((sum, part) => sum + part.gas, 0), count = parts.reduce((sum, part) => sum + part.count, 0);
-      const cells = parts.filter(({ index }) => index > 0).map(({ index, gas, count }) => {
+    // Of a sub-block that came before the page there is no gas.
+    const bars = new Map(blocks.map(({ number, parts }) => [number, parts.filter(({ index }) => index > 0).map((part) => {
+      const before = part.index === 1 ? 0 : parts.find(({ index }) => index === part.index - 1)?.used;
+      return { ...part, gas: part.used === undefined || before === undefined ? undefined : Math.max(0, part.used - before) };
+    })]));
+    const most = Math.max(1, ...[...bars.values()].flat().map(({ gas }) => gas ?? 0));
+    fill(this.#blocks, [...blocks].reverse().map(({ number, parts, sealed }, at) => {
+      const used = sealed ?? parts.findLast((part) => part.used !== undefined)?.used ?? 0, shown = bars.get(number), count = shown.reduce((sum, part) => sum + part.count, 0);
+      const cells = shown.map(({ index, gas, count }) => {
         const bar = el("i", {});
-        bar.style.height = `${Math.round((gas / most) * 100)}%`;
-        return el("span", { class: "cell", title: `sub-block ${index}: ${count} transactions, ${thousands(gas)} gas` }, bar);
+        bar.style.height = `${Math.round(((gas ?? 0) / most) * 100)}%`;
+        return el("span", { class: "cell", title: `sub-block ${index}: ${count} transactions, ${gas === undefined ? "unknown" : thousands(gas)} gas` }, bar);
       });
+      const last = shown.at(-1)?.index ?? 0;
       return el("div", { class: at === 0 ? "block open" : "block" }, el("b", {}, thousands(number)), el("div", { class: "cells", "aria-hidden": "true" }, cells),
-        el("small", {}, `${Math.max(0, parts.length && parts[parts.length - 1].index)} sub-blocks, ${thousands(count)} transactions, ${thousands(gas)} gas`));
+        el("small", {}, `${last} sub-blocks, ${shown.length === last ? thousands(count) : `${thousands(count)} or more`} transactions, ${thousands(used)} gas`));
     }));
   }
 
-  #methods({ methods, windowMs }) {
-    if (!methods.length) return null;
-    const rows = methods.slice(0, 40).map(({ method, total, perSecond, failedPerSecond, rejectedPerSecond, p50Us, p99Us }) => [
-      el("code", {}, method), rate(perSecond), p99Us ? micros(p50Us) : "–", p99Us ? micros(p99Us) : "–", rate(failedPerSecond), rate(rejectedPerSecond), thousands(total)]);
-    return [el("h3", {}, "Methods"), el("p", { class: "soft" }, `Over the last ${Math.round(windowMs / 1000)} s. Percentiles are as fine as the buckets of the metrics.`),
-      table("Methods", ["Method", "Requests", "p50", "p99", "Errors", "Rejected", "Since the start"], rows)];
-  }
-
-  #lanes(lanes) {
-    const rows = Object.entries(lanes).map(([name, { waiting, running, rejected, overloaded }]) => [name, thousands(waiting), thousands(running), thousands(rejected), overloaded ? "overloaded" : "at ease"]);
-    return [el("h3", {}, "Lanes"), table("Lanes", ["Lane", "Waiting", "Running", "Rejected since the start", "State"], rows)];
-  }
-
-  #standing({ count, best }) {
-    const title = el("h3", {}, `Standing bundles (${thousands(count)})`);
-    if (!count) return [title, el("p", { class: "soft" }, "None stands. presim_watch lets bundles stand: they run again whenever a snapshot changes what they read.")];
-    const rows = best.map(({ name, objective, holdsAt, isDue }) => [name, objective === null ? "none" : objective, objective === null ? "–" : units(objective, 18), holdsAt ?? "not run yet", isDue ? "due" : "holds"]);
-    return [title, el("p", { class: "soft" }, `The ${best.length} with the best objective of the last run.`), table("Standing bundles", ["Bundle", "Objective", "÷ 10¹⁸", "Holds at", "State"], rows)];
+  #drawTables({ methods, windowMs, lanes, standing: { count, best } }) {
+    say(this.#window, `Over the last ${Math.round(windowMs / 1000)} s. Percentiles are as fine as the buckets of the metrics.`);
+    this.#methods.update(methods.slice(0, 40).map(({ method, total, perSecond, failedPerSecond, rejectedPerSecond, p50Us, p99Us }) => [
+      el("code", {}, method), rate(perSecond), p99Us ? micros(p50Us) : "–", p99Us ? micros(p99Us) : "–", rate(failedPerSecond), rate(rejectedPerSecond), thousands(total)]));
+    this.#lanes.update(Object.entries(lanes).map(([name, { waiting, running, rejected, overloaded }]) => [name, thousands(waiting), thousands(running), thousands(rejected), overloaded ? "overloaded" : "at ease"]));
+    say(this.#standingTitle, `Standing bundles (${thousands(count)})`);
+    say(this.#standingNote, count ? `The ${best.length} with the best objective of the last run.` : "None stands. presim_watch lets bundles stand: they run again whenever a snapshot changes what they read.");
+    this.#standing.hidden = !count;
+    this.#standing.update(best.map(({ name, objective, holdsAt, isDue }) => [name, objective === null ? "none" : objective, objective === null ? "–" : units(objective, 18), holdsAt ?? "not run yet", isDue ? "due" : "holds"]));
   }
 }

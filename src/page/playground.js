@@ -85,11 +85,11 @@ export class PlaygroundView {
   }
 
   #values() {
-    const { model, words } = this.#app;
+    const { model } = this.#app;
     const contract = (name) => model.status?.contracts.find((one) => one.name === name)?.address;
     const account = this.#account.value || model.accounts[0] || `0x${"0".repeat(39)}1`;
     const other = model.accounts.find((one) => one !== account) ?? `0x${"0".repeat(39)}2`;
-    return { account, other, token: contract("ALPHA") ?? other, weth: contract("WETH"), router: contract("router"), chainId: model.status?.chainId ?? "0x1", words };
+    return { account, other, token: contract("ALPHA") ?? other, weth: contract("WETH"), router: contract("router"), chainId: model.status?.chainId ?? "0x1", hash: model.head ?? `0x${"0".repeat(64)}` };
   }
 
   #fillIn() {
@@ -212,7 +212,7 @@ function simulationOf(method, params) {
 }
 
 /** Returns examples of a method's parameters on this chain: those of the usual methods, and else what its schema tells. */
-function examplesOf({ name, params }, { account, other, token, weth, router, chainId }) {
+function examplesOf({ name, params }, { account, other, token, weth, router, chainId, hash }) {
   const pad = (text) => text.replace(/^0x/, "").toLowerCase().padStart(64, "0");
   const amount = "0de0b6b3a7640000";
   const balance = { to: token, data: `0x70a08231${pad(account)}` };
@@ -242,6 +242,10 @@ function examplesOf({ name, params }, { account, other, token, weth, router, cha
       return [{ title: "two transfers, with assets", params: [{ ...blocks([ether, transfer]), outputs: ["status", "gasUsed", "logs", "assets"] }, "pending"] }];
     case "presim_search":
       return one("the ether that is sent", { ...blocks([ether]), vary: [{ path: "blocks[0].calls[0].value", from: "0x1", to: "0xde0b6b3a7640000", points: 20, scale: "geometric" }], objective: { account }, top: 20 }, "pending");
+    case "eth_callMany":
+      return one("a transfer, and the balance after it", [{ transactions: [transfer, balance] }], { blockNumber: "pending", transactionIndex: -1 });
+    case "eth_getStorageValues":
+      return one("a slot of a token", { [token]: ["0x0"] }, "pending");
     case "eth_getLogs":
       return one("the transfers of a token in the newest blocks", { fromBlock: "latest", toBlock: "pending", address: token });
     case "debug_traceBlockByNumber":
@@ -255,20 +259,27 @@ function examplesOf({ name, params }, { account, other, token, weth, router, cha
     case "wallet_sendCalls":
       return one("two transfers", { version: "2.0.0", from: account, chainId, atomicRequired: false, calls: [{ to: other, value: "0x1" }, { to: token, value: "0x0", data: transfer.data }] });
     default:
-      return one("from its description", ...params.filter(({ required }) => required).map(({ name, schema }) => sample(name, schema, { account, token })));
+      return one("from its description", ...params.slice(0, asked(params)).map(({ name, schema }) => sample(name, schema, { account, token, hash })));
   }
 }
 
+/** Returns how many parameters an example has: those that are required, and the block that follows them. */
+function asked(params) {
+  const optional = params.findIndex(({ required }) => !required);
+  if (optional < 0) return params.length;
+  return optional + (BLOCK_NAMES.test(params[optional].name) ? 1 : 0);
+}
+
 /** Returns a value that a schema allows. */
-function sample(name, schema, { account, token }) {
+function sample(name, schema, { account, token, hash }) {
   const one = schema.oneOf?.[0] ?? schema.anyOf?.[0] ?? schema;
   if (one.enum) return one.enum[0];
+  if (/\{64\}/.test(one.pattern ?? "") || /hash/i.test(name)) return hash;
   if (BLOCK_NAMES.test(name)) return "pending";
-  if (one.type === "array") return one.minItems ? [sample(name, one.items ?? {}, { account, token })] : [];
-  if (one.type === "object") return Object.fromEntries((one.required ?? []).map((key) => [key, sample(key, one.properties?.[key] ?? {}, { account, token })]));
+  if (one.type === "array") return one.minItems ? [sample(name, one.items ?? {}, { account, token, hash })] : [];
+  if (one.type === "object") return Object.fromEntries((one.required ?? []).map((key) => [key, sample(key, one.properties?.[key] ?? {}, { account, token, hash })]));
   if (one.type === "boolean") return false;
   if (one.type === "integer" || one.type === "number") return one.minimum ?? 0;
   if (/\{40\}/.test(one.pattern ?? "") || /address|account|from|^to$/i.test(name)) return name === "to" ? token : account;
-  if (/\{64\}/.test(one.pattern ?? "") || /hash/i.test(name)) return `0x${"0".repeat(64)}`;
   return "0x0";
 }

@@ -2,29 +2,29 @@
 
 import { el } from "./dom.js";
 
-const WIDTH = 640, HEIGHT = 220, LEFT = 64, RIGHT = 16, TOP = 12, BOTTOM = 30;
+const WIDTH = 640, HEIGHT = 220, RIGHT = 28, TOP = 12, BOTTOM = 30;
 
 /**
- * Creates a plot of points `[x, y]` in ascending order. `x` and `y` turn a value into a text; `steps` draws bars, and
- * `logarithmic` the x axis by ratios. A point is read with the pointer, or with the arrow keys once the plot has the focus.
+ * Creates a plot of points `[x, y]` in ascending order. `x` and `y` turn a value into a text, `tick` one for the axis;
+ * `logarithmic` draws the x axis by ratios. A point is read with the pointer, or with the arrow keys once the plot has
+ * the focus.
  */
-export function plot({ title, note, points, x, y, colour = "s1", bars = false, logarithmic = false, zero = true }) {
+export function plot({ title, note, points, x, y, tick = y, colour = "s1", logarithmic = false }) {
   const scaleX = logarithmic ? Math.log : (value) => value;
   const xs = points.map(([at]) => scaleX(at)), ys = points.map(([, value]) => value);
   const [lowX, highX] = [Math.min(...xs), Math.max(...xs)];
-  const ticks = niceTicks(Math.min(...ys, ...(zero ? [0] : [])), Math.max(...ys, ...(zero ? [0] : [])));
+  const ticks = niceTicks(Math.min(0, ...ys), Math.max(0, ...ys));
+  // The labels take about nine units a letter.
+  const LEFT = 20 + 9 * Math.max(...ticks.map((value) => tick(value).length));
   const [lowY, highY] = [ticks[0], ticks[ticks.length - 1]];
   const left = (value) => LEFT + (WIDTH - LEFT - RIGHT) * (highX > lowX ? (scaleX(value) - lowX) / (highX - lowX) : 0.5);
   const top = (value) => TOP + (HEIGHT - TOP - BOTTOM) * (1 - (value - lowY) / (highY - lowY || 1));
   const cursor = el("line", { class: "cursor", y1: TOP, y2: HEIGHT - BOTTOM });
   const tip = el("output", { "aria-live": "off" });
-  const width = Math.max(1, ((WIDTH - LEFT - RIGHT) / Math.max(points.length, 1)) * 0.7);
-  const marks = bars
-    ? points.map(([at, value]) => el("rect", { class: "bar", x: left(at) - width / 2, width, y: Math.min(top(value), top(0)), height: Math.abs(top(value) - top(0)) }))
-    : [el("path", { class: "line", d: points.map(([at, value], index) => `${index ? "L" : "M"}${left(at).toFixed(1)} ${top(value).toFixed(1)}`).join("") }), points.length < 60 ? points.map(([at, value]) => el("circle", { class: "dot", cx: left(at), cy: top(value), r: 3 })) : []];
+  const marks = [el("path", { class: "line", d: points.map(([at, value], index) => `${index ? "L" : "M"}${left(at).toFixed(1)} ${top(value).toFixed(1)}`).join("") }), points.length < 60 ? points.map(([at, value]) => el("circle", { class: "dot", cx: left(at), cy: top(value), r: 3 })) : []];
   const labels = points.length ? [points[0], points[Math.floor((points.length - 1) / 2)], points[points.length - 1]] : [];
   const svg = el("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, class: colour, role: "img", tabindex: 0, "aria-label": summary(title, points, x, y) },
-    ticks.map((value) => [el("line", { class: "grid", x1: LEFT, x2: WIDTH - RIGHT, y1: top(value), y2: top(value) }), el("text", { class: "tick y", x: LEFT - 8, y: top(value) + 4 }, y(value))]),
+    ticks.map((value) => [el("line", { class: "grid", x1: LEFT, x2: WIDTH - RIGHT, y1: top(value), y2: top(value) }), el("text", { class: "tick y", x: LEFT - 8, y: top(value) + 4 }, tick(value))]),
     [...new Set(labels)].map(([at]) => el("text", { class: "tick x", x: left(at), y: HEIGHT - 10 }, x(at))),
     marks, cursor);
   const figure = el("figure", { class: "chart" }, el("h3", {}, title), el("p", {}, note ?? ""), svg, tip);

@@ -34,7 +34,7 @@ export class WalletView {
       ["alloy", `ProviderBuilder::new().connect("${ws}/standard").await?`],
     ];
     if (node.token) lines.push(["Header of each request", "authorization: Bearer TOKEN"]);
-    fill(this.#strings, table("Connection strings", ["For", "text:Text", "text:"], lines.map(([what, text]) => [what, el("code", {}, text), copier("Copy", text)])),
+    fill(this.#strings, table("Connection strings", ["For", "text:Text", "text:Copy"], lines.map(([what, text]) => [what, el("code", {}, text), copier("Copy", text)])),
       model.accounts.length > 0 && [el("h3", {}, "Accounts that the node signs for"), el("ul", { class: "plain" }, model.accounts.map((account) => el("li", {}, el("code", {}, account), " ", copier("Copy", account))))]);
   }
 

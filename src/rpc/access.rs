@@ -217,6 +217,11 @@ impl Access {
         }
     }
 
+    /// Returns whether a request without a token is refused.
+    pub const fn needs_token(&self) -> bool {
+        self.node_needs_token
+    }
+
     /// Returns whether this client, or one without a name, may use the wallet.
     pub fn may_use_wallet(&self, client: Option<&Client>) -> bool {
         !self.wallet_needs_token || client.is_some_and(|client| client.wallet)

@@ -187,7 +187,11 @@ impl StatusBoard {
             let reading = spawn_blocking(move || LoadReading::of(&metrics.render())).await;
             readings.extend(reading);
         }
-        while readings.get(1).is_some_and(|second| second.at.elapsed() >= WINDOW) {
+        // A reading from before a pause would make the window long.
+        let is_over = |readings: &VecDeque<LoadReading>| {
+            readings.get(1).is_some_and(|second| second.at.elapsed() >= WINDOW || readings[0].at.elapsed() >= 2 * WINDOW)
+        };
+        while is_over(&readings) {
             readings.pop_front();
         }
         let newest = readings.back().cloned().unwrap_or_else(|| LoadReading::of(""));
