@@ -405,8 +405,9 @@ impl Actors {
             keep: Duration::from_secs(config.watch_keep_s),
         };
         let watches = Watches::new(limits, &executor, subscriptions.clone(), &metrics);
-        let mut front =
-            Front::new(backend, snapshots.clone(), executor, waiters, watches, &metrics).with_testing(testing).with_contracts(contracts);
+        let mut front = Front::new(backend, snapshots.clone(), executor, waiters, watches, &metrics)
+            .with_testing(testing)
+            .with_contracts(contracts);
         if let Some(beside) = &beside {
             let (fetcher, rounds) = (beside.fetcher.clone(), config.live.upstream_rounds as usize);
             front = front.with_remote(StateCompletion {

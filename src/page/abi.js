@@ -5,7 +5,7 @@
 export function parse(signature) {
   const open = signature.indexOf("(");
   const name = signature.slice(0, open).replace(/^function\s+/, "").trim();
-  if (open < 1 || !/^[A-Za-z_$][\w$]*$/.test(name)) throw new Error(`${signature}: expected a function like transfer(address to,uint256 value)`);
+  if (open < 1 || !/^[A-Za-z_$][\w$]*$/.test(name)) throw new Error(`${signature}: expected a function like transfer(address to, uint256 value)`);
   const end = closing(signature, open);
   return { name, params: list(signature.slice(open + 1, end)) };
 }

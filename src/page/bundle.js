@@ -74,8 +74,8 @@ export class BundleBuilder {
     }
     const most = ((1n << 256n) - 1n).toString();
     // The cycle over the three pairs, which gains where the devnet's traffic has left an arbitrage.
-    this.#add({ from, to: alpha, signature: "approve(address spender,uint256 value)", values: [router, most] });
-    this.#add({ from, to: router, signature: "swapExactTokensForTokens(uint256 amount,uint256 limit,address[] path,address to,uint256 deadline)", values: ["1000000000000000000", "0", `[${alpha}, ${beta}, ${weth}, ${alpha}]`, from, most] });
+    this.#add({ from, to: alpha, signature: "approve(address spender, uint256 value)", values: [router, most] });
+    this.#add({ from, to: router, signature: "swapExactTokensForTokens(uint256 amount, uint256 limit, address[] path, address to, uint256 deadline)", values: ["1000000000000000000", "0", `[${alpha}, ${beta}, ${weth}, ${alpha}]`, from, most] });
     [this.#who.value, this.#token.value] = [from, alpha];
     this.#places("1:word:0");
   }
@@ -90,7 +90,7 @@ export class BundleBuilder {
       to: el("input", { value: to, list: "addresses", spellcheck: "false", placeholder: "0x…, or nothing to create a contract" }),
       value: el("input", { value, inputmode: "decimal", placeholder: "0" }),
       gas: el("input", { value: gas, inputmode: "numeric", placeholder: "all there is" }),
-      signature: el("input", { value: signature, list: "signatures", spellcheck: "false", placeholder: "transfer(address to,uint256 value), or data in hex", change: () => { this.#arguments(call, []); this.#places(); } }),
+      signature: el("input", { value: signature, list: "signatures", spellcheck: "false", placeholder: "transfer(address to, uint256 value), or data in hex", change: () => { this.#arguments(call, []); this.#places(); } }),
       arguments: el("div", { class: "fields" }),
       inputs: [],
     };

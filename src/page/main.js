@@ -41,9 +41,11 @@ class Model {
     if (this.snapshot?.id === id) return;
     if (this.snapshot?.isTold) push(this.gaps, [now, now - this.snapshot.at]);
     this.snapshot = { id, block: Number(blockNumber), index: Number(index), at: now, age: 0, isTold: true };
-    // A block opens with the snapshot that seals the one before, whose last transactions come with it.
     const last = this.blocks.at(-1);
-    if (this.snapshot.index === 0) {
+    // Without pre-confirmations, a snapshot is a whole block. With them, a block opens with the snapshot that seals the
+    // one before, whose last transactions come with it.
+    this.snapshot.isWhole = this.snapshot.index === 0 && Number(gasUsed) > 0;
+    if (this.snapshot.index === 0 && !this.snapshot.isWhole) {
       if (last?.number === this.snapshot.block - 1 && transactions.length) last.parts.push({ index: last.parts.length ? last.parts.at(-1).index + 1 : 1, used: last.sealed, count: transactions.length });
       transactions = [];
     }

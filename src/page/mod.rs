@@ -1,13 +1,13 @@
 //! The page for browsers: what the node does now, the transactions as they come, a place to try requests, and what waits
 //! for approval. `README.md` says how it is built.
 
-use std::fmt::Write;
+use std::collections::BTreeMap;
 
 use alloy_primitives::{hex, keccak256};
 
 use crate::rpc::{ServedFile, ServedFiles};
 
-/// The signatures of functions and events that the page shows by name, one a line. Events begin with `event`.
+/// The functions, events and errors that the page shows by name, one to a line, as Solidity writes them.
 const SIGNATURES: &str = include_str!("signatures.txt");
 
 const HTML: &str = "text/html; charset=utf-8";
@@ -48,34 +48,36 @@ pub fn files(needs_token: bool) -> ServedFiles {
     ])
 }
 
-/// Returns the signatures as a script: those of functions by selector, and those of events by topic.
+/// Returns the signatures as a script: those of functions and errors by selector, and those of events by topic. Of two
+/// with the same, the first counts.
 fn signatures() -> String {
-    let (mut functions, mut events) = (String::new(), String::new());
-    for line in SIGNATURES.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#')) {
-        // Writing to a string does not fail.
-        let _ = match line.strip_prefix("event ") {
-            Some(event) => writeln!(events, "  \"{}\": \"{event}\",", hex::encode_prefixed(keccak256(plain(event)))),
-            None => writeln!(functions, "  \"{}\": \"{line}\",", hex::encode_prefixed(&keccak256(plain(line))[..4])),
-        };
-    }
-    format!("export const functions = {{\n{functions}}};\nexport const events = {{\n{events}}};\n")
+    let kinds = [("function", 4), ("error", 4), ("event", 32)].map(|(kind, length)| {
+        let mut known = BTreeMap::new();
+        for signature in SIGNATURES.lines().filter_map(|line| line.strip_prefix(kind)?.strip_prefix(' ')) {
+            let signature = without_results(signature);
+            let hash = keccak256(plain(signature));
+            known.entry(hex::encode_prefixed(&hash[..length])).or_insert(signature);
+        }
+        let lines: String =
+            known.iter().map(|(hash, signature)| format!("  \"{hash}\": \"{signature}\",\n")).collect();
+        format!("export const {kind}s = {{\n{lines}}};\n")
+    });
+    kinds.concat()
+}
+
+/// Returns a signature up to its last parameter.
+fn without_results(signature: &str) -> &str {
+    let end = signature.split_once(") returns ").map_or(signature.len(), |(before, _)| before.len() + 1);
+    signature[..end].trim()
 }
 
 /// Returns a signature as it is hashed, without names of parameters and `indexed`.
 fn plain(signature: &str) -> String {
-    let mut plain = String::with_capacity(signature.len());
-    let mut in_name = false;
-    for letter in signature.chars() {
-        match letter {
-            ' ' => in_name = true,
-            ',' | '(' | ')' => in_name = false,
-            _ => {}
-        }
-        if !in_name {
-            plain.push(letter);
-        }
-    }
-    plain
+    let types = signature.split_inclusive([',', '(', ')']).map(|part| {
+        let (text, sign) = part.split_at(part.len() - usize::from(part.ends_with([',', '(', ')'])));
+        [text.trim_start().split(' ').next().unwrap_or_default(), sign].concat()
+    });
+    types.collect()
 }
 
 #[cfg(test)]
@@ -86,8 +88,10 @@ mod tests {
     fn signatures_are_found_by_their_selectors_and_topics() {
         let script = signatures();
         for known in [
-            r#""0xa9059cbb": "transfer(address to,uint256 value)""#,
-            r#""0xddf252ad1be2c89b69c2b068fc378daa952ba7f163c4a11628f55a4df523b3ef": "Transfer(address indexed from,address indexed to,uint256 value)""#,
+            r#""0xa9059cbb": "transfer(address to, uint256 value)""#,
+            r#""0xddf252ad1be2c89b69c2b068fc378daa952ba7f163c4a11628f55a4df523b3ef": "Transfer(address indexed from, address indexed to, uint256 value)""#,
+            r#""0x08c379a0": "Error(string reason)""#,
+            r#""0x82ad56cb": "aggregate3((address target, bool allowFailure, bytes data)[] calls)""#,
         ] {
             assert!(script.contains(known), "{known}: {script}");
         }

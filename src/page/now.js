@@ -28,7 +28,7 @@ export class NowView {
     };
     section.append(
       el("div", { class: "tiles" },
-        tile("feed", "Feed"), tile("snapshot", "Snapshot"), tile("age", "Age"), tile("block", "Block being built"), tile("lag", "Lag"), tile("verified", "Verified"),
+        tile("feed", "Feed"), tile("snapshot", "Snapshot"), tile("age", "Age"), tile("block", "Block"), tile("lag", "Lag"), tile("verified", "Verified"),
         tile("requests", "Requests"), tile("rejected", "Rejections"), tile("queue", "Queue"), tile("cores", "Cores"), tile("memory", "Memory")),
       el("h3", {}, "Blocks, sub-block by sub-block"), this.#blocks, this.#plots,
       el("h3", {}, "Methods"), this.#window, this.#methods, el("h3", {}, "Lanes"), this.#lanes, this.#standingTitle, this.#standingNote, this.#standing);
@@ -48,10 +48,10 @@ export class NowView {
   update() {
     const { model } = this.#app, now = performance.now();
     if (model.snapshot) {
-      const { id, block, index } = model.snapshot;
-      this.#set("snapshot", id.length > 12 ? `…${id.slice(-8)}` : id, `sub-block ${index}`);
+      const { id, block, index, isWhole } = model.snapshot;
+      this.#set("snapshot", id.length > 12 ? `…${id.slice(-8)}` : id, isWhole ? "a whole block" : `sub-block ${index}`);
       this.#tiles.snapshot.value.title = id;
-      this.#set("block", thousands(block), `sub-blocks so far: ${index}`);
+      this.#set("block", thousands(block), isWhole ? "it is complete" : `sub-blocks so far: ${index}`);
       this.#drawBlocks(model.blocks);
     }
     if (model.feed) {
@@ -86,8 +86,8 @@ export class NowView {
 
   #drawBlocks(blocks) {
     // Of a sub-block that came before the page there is no gas.
-    const bars = new Map(blocks.map(({ number, parts }) => [number, parts.filter(({ index }) => index > 0).map((part) => {
-      const before = part.index === 1 ? 0 : parts.find(({ index }) => index === part.index - 1)?.used;
+    const bars = new Map(blocks.map(({ number, parts }) => [number, parts.filter(({ index, used }) => index > 0 || used > 0).map((part) => {
+      const before = part.index <= 1 ? 0 : parts.find(({ index }) => index === part.index - 1)?.used;
       return { ...part, gas: part.used === undefined || before === undefined ? undefined : Math.max(0, part.used - before) };
     })]));
     const most = Math.max(1, ...[...bars.values()].flat().map(({ gas }) => gas ?? 0));
@@ -96,11 +96,11 @@ export class NowView {
       const cells = shown.map(({ index, gas, count }) => {
         const bar = el("i", {});
         bar.style.height = `${Math.round(((gas ?? 0) / most) * 100)}%`;
-        return el("span", { class: "cell", title: `sub-block ${index}: ${count} transactions, ${gas === undefined ? "unknown" : thousands(gas)} gas` }, bar);
+        return el("span", { class: "cell", title: `${index ? `sub-block ${index}` : "the block"}: ${count} transactions, ${gas === undefined ? "unknown" : thousands(gas)} gas` }, bar);
       });
       const last = shown.at(-1)?.index ?? 0;
       return el("div", { class: at === 0 ? "block open" : "block" }, el("b", {}, thousands(number)), el("div", { class: "cells", "aria-hidden": "true" }, cells),
-        el("small", {}, `${last} sub-blocks, ${shown.length === last ? thousands(count) : `${thousands(count)} or more`} transactions, ${thousands(used)} gas`));
+        el("small", {}, `${last ? `${last} sub-blocks, ` : ""}${shown.length >= last ? thousands(count) : `${thousands(count)} or more`} transactions, ${thousands(used)} gas`));
     }));
   }
 

@@ -2,7 +2,7 @@
 
 import { decode, parse } from "./abi.js";
 import { short, units } from "./dom.js";
-import { events, functions } from "./signatures.js";
+import { errors, events, functions } from "./signatures.js";
 
 const TRANSFER = "0xddf252ad1be2c89b69c2b068fc378daa952ba7f163c4a11628f55a4df523b3ef";
 /** The most tokens that are remembered. The one that was asked for first goes first. */
@@ -213,9 +213,10 @@ function text(data) {
 
 /** Explains the data of a revert. */
 export function revertText(data) {
-  const signature = data && functions[data.slice(0, 10)];
+  const signature = data && errors[data.slice(0, 10)];
   const known = signature && read(signature, (params) => decode(params, `0x${data.slice(10)}`));
   if (known?.name === "Error") return known.values[0];
   if (known?.name === "Panic") return `panic 0x${known.values[0].toString(16)}`;
+  if (known) return `${known.name}(${known.values.join(", ")})`;
   return data && data !== "0x" ? short(data) : "";
 }

@@ -209,7 +209,10 @@ impl Access {
     /// # Errors
     ///
     /// Returns an [`RpcError`] as [`client`](Self::client) does.
-    pub fn client_of_socket(&self, token: Option<Result<Vec<u8>, OfferedTokenError>>) -> Result<Option<Arc<Client>>, RpcError> {
+    pub fn client_of_socket(
+        &self,
+        token: Option<Result<Vec<u8>, OfferedTokenError>>,
+    ) -> Result<Option<Arc<Client>>, RpcError> {
         match token {
             None => self.client(None),
             Some(Ok(token)) => self.client(Some(&[SCHEME, &token].concat())),

@@ -8,7 +8,7 @@
 //!
 //! [`io`] has the threads of connections, [`connections`] the table of them, [`link`] the state of each, [`inbox`] the
 //! bytes that a WebSocket connection reads, [`memory`] the bytes that they hold, and [`origin`] the pages that may
-//! call. [`subscriptions`] notifies connections of news, and [`filters`] answers clients that poll.
+//! call. [`files`] serves the files of the page, and [`status`] the load that it shows. [`subscriptions`] notifies connections of news, and [`filters`] answers clients that poll.
 
 mod access;
 mod approve;

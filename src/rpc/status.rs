@@ -189,7 +189,9 @@ impl StatusBoard {
         }
         // A reading from before a pause would make the window long.
         let is_over = |readings: &VecDeque<LoadReading>| {
-            readings.get(1).is_some_and(|second| second.at.elapsed() >= WINDOW || readings[0].at.elapsed() >= 2 * WINDOW)
+            readings
+                .get(1)
+                .is_some_and(|second| second.at.elapsed() >= WINDOW || readings[0].at.elapsed() >= 2 * WINDOW)
         };
         while is_over(&readings) {
             readings.pop_front();
@@ -342,7 +344,9 @@ impl Front {
             chain_id: format!("{:#x}", self.runner.backend.spec.chain_id()),
             uptime_ms: millis(self.board.began.elapsed()),
             workers: self.runner.executor.workers(),
-            cpu_percent: cpu.filter(|_| !window.is_zero()).map(|used| (used / window.as_secs_f64() * 1000.0).round() / 10.0),
+            cpu_percent: cpu
+                .filter(|_| !window.is_zero())
+                .map(|used| (used / window.as_secs_f64() * 1000.0).round() / 10.0),
             memory: MemoryStatus {
                 resident_bytes: newest.resident_bytes,
                 io_bytes: newest.io_bytes,

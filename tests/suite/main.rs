@@ -40,6 +40,7 @@ mod memory;
 mod official;
 mod op_stack;
 mod origins;
+mod page;
 mod parity_traces;
 mod pool_places;
 mod power_loss;
