@@ -288,7 +288,7 @@ impl MethodReading {
         let (mut low, mut below) = (0.0, 0.0);
         for (bound, count) in counts {
             if count >= wanted && count > below {
-                // What took longer than the last bound counts as that bound.
+                // Requests beyond the last bound count as that bound.
                 let high = if bound.is_finite() { bound } else { low };
                 return ((low + (high - low) * (wanted - below) / (count - below)) * 1e6).round() as u64;
             }
