@@ -58,8 +58,7 @@ fn signatures() -> String {
             let hash = keccak256(plain(signature));
             known.entry(hex::encode_prefixed(&hash[..length])).or_insert(signature);
         }
-        let lines: String =
-            known.iter().map(|(hash, signature)| format!("  \"{hash}\": \"{signature}\",\n")).collect();
+        let lines: String = known.iter().map(|(hash, signature)| format!("  \"{hash}\": \"{signature}\",\n")).collect();
         format!("export const {kind}s = {{\n{lines}}};\n")
     });
     kinds.concat()

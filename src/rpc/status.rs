@@ -2,6 +2,7 @@
 
 use std::{
     collections::{BTreeMap, VecDeque},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -38,7 +39,7 @@ pub struct StatusBoard {
     /// The contracts of the chain that the node knows by name.
     contracts: Vec<NamedContract>,
     /// Oldest first, at most [`WINDOW`] long and [`EVERY`] apart.
-    readings: Mutex<VecDeque<LoadReading>>,
+    readings: Mutex<VecDeque<Arc<LoadReading>>>,
 }
 
 /// The part of the metrics that the status needs, at one moment.
@@ -179,16 +180,16 @@ impl StatusBoard {
     }
 
     /// Returns the newest reading and the one that the window begins with. Reads the metrics if that is due.
-    async fn read(&self) -> (LoadReading, LoadReading) {
+    async fn read(&self) -> (Arc<LoadReading>, Arc<LoadReading>) {
         let mut readings = self.readings.lock().await;
         if readings.back().is_none_or(|newest| newest.at.elapsed() >= EVERY) {
             let metrics = self.metrics.clone();
             // The text takes some hundreds of microseconds, for which no connection waits.
-            let reading = spawn_blocking(move || LoadReading::of(&metrics.render())).await;
+            let reading = spawn_blocking(move || Arc::new(LoadReading::of(&metrics.render()))).await;
             readings.extend(reading);
         }
         // A reading from before a pause would make the window long.
-        let is_over = |readings: &VecDeque<LoadReading>| {
+        let is_over = |readings: &VecDeque<Arc<LoadReading>>| {
             readings
                 .get(1)
                 .is_some_and(|second| second.at.elapsed() >= WINDOW || readings[0].at.elapsed() >= 2 * WINDOW)
@@ -196,7 +197,7 @@ impl StatusBoard {
         while is_over(&readings) {
             readings.pop_front();
         }
-        let newest = readings.back().cloned().unwrap_or_else(|| LoadReading::of(""));
+        let newest = readings.back().cloned().unwrap_or_else(|| Arc::new(LoadReading::of("")));
         (readings.front().cloned().unwrap_or_else(|| newest.clone()), newest)
     }
 }
@@ -336,8 +337,10 @@ impl Front {
             })
             .collect();
         methods.sort_by(|one, other| other.per_second.total_cmp(&one.per_second).then(other.total.cmp(&one.total)));
-        let client = request.caller.client.as_deref().map(Client::name);
-        let (count, best) = self.watches.best(client, STANDING);
+        let (watches, client) = (self.watches.clone(), request.caller.client.clone());
+        // A client may let thousands stand, and no connection waits for their order.
+        let standing = spawn_blocking(move || watches.best(client.as_deref().map(Client::name), STANDING)).await;
+        let (count, best) = standing.map_err(|error| RpcError::internal(&error.to_string()))?;
         let cpu = newest.cpu_seconds.zip(first.cpu_seconds).map(|(now, then)| now - then);
         let status = NodeStatus {
             version: concat!("presim/v", env!("CARGO_PKG_VERSION")),

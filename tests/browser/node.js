@@ -12,19 +12,20 @@ export const browse = () => chromium.launch({ executablePath: process.env.CHROMI
 
 /** A node that runs until it is stopped. */
 export class Node {
-  log = "";
+  /** What the node has logged, in parts. */
+  log = [];
 
   /** Starts a node with these flags on a free port, or on a port that one had before. */
   static async start(flags = [], listen = "127.0.0.1:0") {
     const node = new Node();
     node.flags = flags;
     node.process = spawn(process.env.PRESIM, ["--listen", listen, ...flags], { stdio: ["ignore", "pipe", "pipe"] });
-    node.process.stderr.on("data", (text) => { node.log = (node.log + text).slice(-1_000_000); });
+    node.process.stderr.on("data", (text) => { node.log.push(text); });
     for await (const line of createInterface({ input: node.process.stdout })) {
       node.address ??= / listens on http:\/\/([^\s/]+)/.exec(line)?.[1];
       if (line.startsWith("curl ")) break;
     }
-    if (!node.address) throw new Error(`the node did not start with ${flags.join(" ")}: ${node.log}`);
+    if (!node.address) throw new Error(`the node did not start with ${flags.join(" ")}: ${node.log.join("")}`);
     return node;
   }
 
