@@ -48,7 +48,7 @@ export class NowView {
   update() {
     const { model } = this.#app, now = performance.now();
     if (model.snapshot) {
-      const { id, block, index, isWhole } = model.snapshot;
+      const { id, block, index } = model.snapshot, isWhole = model.snapshot.isWhole || model.feed?.state === "static";
       this.#set("snapshot", id.length > 12 ? `…${id.slice(-8)}` : id, isWhole ? "a whole block" : `sub-block ${index}`);
       this.#tiles.snapshot.value.title = id;
       this.#set("block", thousands(block), isWhole ? "it is complete" : `sub-blocks so far: ${index}`);
