@@ -275,6 +275,9 @@ pub struct Config {
     /// Origins whose pages may call from a browser, over HTTP (CORS) and WebSocket: `https://app.example`, `chrome-extension://*`, `moz-extension://*`, or `*` for all. Repeat, or separate by commas.
     #[arg(long, env = "PRESIM_ALLOW_ORIGIN", value_name = "ORIGIN", value_delimiter = ',', help_heading = "Access")]
     pub allow_origin: Vec<String>,
+    /// Serve no page to browsers at `/`.
+    #[arg(long, env = "PRESIM_NO_PAGE", help_heading = "Access")]
+    pub no_page: bool,
 
     /// Key of an account that the wallet signs for: an encrypted keystore (Web3 secret storage), or a file with one
     /// private key in hex. Repeat, or separate by commas.

@@ -8,6 +8,7 @@
 //! The modules are floors. Each uses those below it, and knows nothing of those above:
 //!
 //! - [`node`]: wires the actors together, and defines the order of start and shutdown.
+//! - [`page`]: the page for browsers: its files.
 //! - [`rpc`]: servers, methods, wire types of the two dialects, error codes and limits.
 //! - [`wallet`]: EIP-5792 batches: rules, signing, approval and the ledger.
 //! - [`command`]: the command line: run a node, or talk to a running one.
@@ -33,6 +34,7 @@ pub mod executor;
 pub mod feed;
 pub mod meter;
 pub mod node;
+pub mod page;
 pub mod pool;
 pub mod rpc;
 pub mod state;

@@ -174,16 +174,10 @@ fn print_banner(info: &NodeInfo, source: &str) {
             println!("  {}  {}", account.address(), account.to_bytes());
         }
     }
-    if let Some(world) = &info.trading {
+    let contracts = info.contracts();
+    if !contracts.is_empty() {
         println!("\ncontracts");
-        let contracts = [
-            ("WETH", world.weth),
-            ("ALPHA", world.alpha),
-            ("BETA", world.beta),
-            ("factory", world.factory),
-            ("router", world.router),
-        ];
-        for (name, address) in contracts.into_iter().chain(info.pairs.iter().map(|pair| (pair.name, pair.address))) {
+        for (name, address) in contracts {
             println!("  {name:10}  {address}");
         }
     }

@@ -19,6 +19,7 @@ use std::{
 };
 
 use actix::{Actor, Addr, Arbiter, System};
+use alloy_primitives::Address;
 use alloy_signer_local::PrivateKeySigner;
 use eyre::{WrapErr, eyre};
 use tokio::{
@@ -40,9 +41,10 @@ use crate::{
         Feed, FeedSource, StateFeed, StopFeed,
         world::{Market, TradingPair, TradingWorld},
     },
+    page,
     rpc::{
         Access, AccessConfig, Awake, Backend, CPU_DMA_LATENCY, Filters, ForwardedMethods, Front, FrontActor, IoMemory,
-        IoThreads, MetricsAccess, RequestLimits, Serve, ServerConfig, ShapeLimits, StateCompletion, Stop,
+        IoThreads, MetricsAccess, RequestLimits, Serve, ServedFiles, ServerConfig, ShapeLimits, StateCompletion, Stop,
         Subscriptions, SyncTimeouts, Testing, Waiters, WatchLimits, Watches, announce,
     },
     state::{CodeCache, Snapshots},
@@ -85,6 +87,21 @@ pub struct NodeInfo {
     pub pairs: Vec<TradingPair>,
     /// The data directory; `None` if the state ends with the process.
     pub data_dir: Option<PathBuf>,
+}
+
+impl NodeInfo {
+    /// Returns the contracts of the trading world with their names. Empty on a chain without it.
+    pub fn contracts(&self) -> Vec<(&'static str, Address)> {
+        let Some(world) = self.trading else { return Vec::new() };
+        let tokens = [
+            ("WETH", world.weth),
+            ("ALPHA", world.alpha),
+            ("BETA", world.beta),
+            ("factory", world.factory),
+            ("router", world.router),
+        ];
+        tokens.into_iter().chain(self.pairs.iter().map(|pair| (pair.name, pair.address))).collect()
+    }
 }
 
 impl Node {
@@ -163,6 +180,7 @@ impl Node {
             snapshots,
             access,
             metrics,
+            contracts: info.contracts(),
         };
         let mut node = Self::spawn(parts, info)?;
         node.upstream = upstream;
@@ -262,6 +280,8 @@ struct Parts {
     snapshots: Arc<Snapshots>,
     access: Arc<Access>,
     metrics: Metrics,
+    /// The contracts of the trading world, by name.
+    contracts: Vec<(&'static str, Address)>,
 }
 
 /// The running actors.
@@ -291,6 +311,7 @@ impl Actors {
             snapshots,
             access,
             metrics,
+            contracts,
         } = parts;
         let workers = config.workers();
         let executor = Executor::start(
@@ -384,8 +405,9 @@ impl Actors {
             keep: Duration::from_secs(config.watch_keep_s),
         };
         let watches = Watches::new(limits, &executor, subscriptions.clone(), &metrics);
-        let mut front =
-            Front::new(backend, snapshots.clone(), executor, waiters, watches, &metrics).with_testing(testing);
+        let mut front = Front::new(backend, snapshots.clone(), executor, waiters, watches, &metrics)
+            .with_testing(testing)
+            .with_contracts(contracts);
         if let Some(beside) = &beside {
             let (fetcher, rounds) = (beside.fetcher.clone(), config.live.upstream_rounds as usize);
             front = front.with_remote(StateCompletion {
@@ -404,7 +426,8 @@ impl Actors {
             tokio::spawn(beside.clone().keep_up(RemoteGauges::new(&metrics)));
         }
         let front = Arc::new(front);
-        let front = FrontActor::new(server, io, front, subscriptions, access, memory).start();
+        let files = if config.no_page { ServedFiles::default() } else { page::files(access.needs_token()) };
+        let front = FrontActor::new(server, io, front, subscriptions, access, memory).with_files(files).start();
         let port = tokio::task::spawn_blocking(|| startup.hand_over()).await??;
         front.send(Serve(tokio::net::TcpListener::from_std(port)?)).await?;
         Ok(Self { front, lanes, feed, feed_thread, beside, approvals, _socket: socket })

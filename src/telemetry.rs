@@ -1,5 +1,9 @@
 //! Observability: structured logs, and metrics in the Prometheus format.
 
+mod reading;
+
+pub use reading::MetricSample;
+
 use std::{io::IsTerminal, ops::Deref, sync::Arc, time::Duration};
 
 use metrics::{Key, KeyName, Label, Level, Metadata, Recorder, SharedString, Unit};

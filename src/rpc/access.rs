@@ -11,7 +11,7 @@ use std::{
 use governor::{DefaultDirectRateLimiter, Quota, RateLimiter};
 use serde::Deserialize;
 
-use super::error::RpcError;
+use super::{error::RpcError, ws::OfferedTokenError};
 use crate::{
     config::{is_open_to_others, warn_of_others},
     executor::Flow,
@@ -201,6 +201,28 @@ impl Access {
                 "unauthorized: expected a header `Authorization: Bearer TOKEN` with a token of this node",
             )
         })
+    }
+
+    /// Returns the client of a request without an `Authorization` header. A WebSocket may offer its `token` instead,
+    /// because a page cannot set headers of an upgrade.
+    ///
+    /// # Errors
+    ///
+    /// Returns an [`RpcError`] as [`client`](Self::client) does.
+    pub fn client_of_socket(
+        &self,
+        token: Option<Result<Vec<u8>, OfferedTokenError>>,
+    ) -> Result<Option<Arc<Client>>, RpcError> {
+        match token {
+            None => self.client(None),
+            Some(Ok(token)) => self.client(Some(&[SCHEME, &token].concat())),
+            Some(Err(error)) => Err(RpcError::new(-32000, format!("unauthorized: {error}"))),
+        }
+    }
+
+    /// Returns whether a request without a token is refused.
+    pub const fn needs_token(&self) -> bool {
+        self.node_needs_token
     }
 
     /// Returns whether this client, or one without a name, may use the wallet.

@@ -5,6 +5,7 @@ use std::{
     time::Instant,
 };
 
+use alloy_primitives::Address;
 use tokio::sync::{Semaphore, watch};
 
 use super::{
@@ -13,6 +14,7 @@ use super::{
     methods::{Backend, Handler, MethodRoute, RequestLimits, Run, UpstreamUse},
     remote::StateCompletion,
     request::{Caller, Request, begin},
+    status::StatusBoard,
     testing::Testing,
     watches::Watches,
     wire,
@@ -39,6 +41,8 @@ pub struct Front {
     pub(super) testing: Testing,
     /// The bundles that stand.
     pub(super) watches: Watches,
+    /// The load of the last seconds, for who asks.
+    pub(super) board: StatusBoard,
     /// Counters by method and outcome, each created on its first use.
     counts: Vec<[OnceLock<Counted>; Outcome::ALL.len()]>,
     unknown: Counted,
@@ -111,6 +115,7 @@ impl Front {
             metrics: metrics.clone(),
             testing: Testing::Off,
             watches,
+            board: StatusBoard::new(metrics),
             counts,
             unknown,
             refusals,
@@ -128,6 +133,12 @@ impl Front {
     #[must_use]
     pub fn with_testing(self, testing: Testing) -> Self {
         Self { testing, ..self }
+    }
+
+    /// Returns the same, naming these contracts of the chain in its status.
+    #[must_use]
+    pub fn with_contracts(self, contracts: Vec<(&'static str, Address)>) -> Self {
+        Self { board: self.board.with_contracts(contracts), ..self }
     }
 
     /// Returns the health of the upstream, if there is one.
@@ -187,6 +198,7 @@ impl Front {
         let answer = match (method.handler, &self.runner.remote) {
             (Handler::Subscribe | Handler::Unsubscribe, _) => Self::subscribe(&request),
             // Boxed, because rare futures are large and would be moved with every request.
+            (Handler::Status, _) => Box::pin(self.status(&request)).await,
             (Handler::Change(parse, done), _) => Box::pin(self.change(parse, done, request)).await,
             (Handler::Search, _) => Box::pin(self.search(request)).await,
             (Handler::Watch(watch), _) => Box::pin(self.watch(watch, request)).await,

@@ -13,7 +13,7 @@ use std::{
 use bytes::Bytes;
 use bytestring::ByteString;
 use futures::future::Either;
-use http::{HeaderMap, HeaderValue, Method as HttpMethod, Request, StatusCode, Uri, Version, header};
+use http::{HeaderMap, Method as HttpMethod, Request, StatusCode, Uri, Version, header};
 use http_body_util::BodyExt;
 use hyper::body::{Body, Incoming};
 use tokio::time::timeout;
@@ -24,6 +24,7 @@ use super::{
     dialect::{Dialect, STANDARD},
     encode,
     error::RpcError,
+    files::ServedFiles,
     front::Front,
     link::Link,
     memory::HeldBytes,
@@ -50,6 +51,8 @@ pub struct HttpService {
     /// The time-out for a body to arrive.
     pub read_timeout: Duration,
     pub sockets: ws::Sockets,
+    /// The files for browsers.
+    pub files: ServedFiles,
 }
 
 /// The first check of a request: the size of its head, its host, and the page that sends it.
@@ -160,8 +163,13 @@ impl Door {
             let front = &service.front;
             return health(&front.published(), front.upstream(), front.newer_fork(), front.store_failure());
         }
-        let authorization = request.headers().get(header::AUTHORIZATION).map(HeaderValue::as_bytes);
-        let client = service.access.client(authorization);
+        if let Some(file) = service.files.answer(&request) {
+            return file;
+        }
+        let client = match request.headers().get(header::AUTHORIZATION) {
+            Some(authorization) => service.access.client(Some(authorization.as_bytes())),
+            None => service.access.client_of_socket(ws::offered_token(&request)),
+        };
         let dialect = match path {
             "/" | "" => service.root,
             "/standard" | "/standard/" => &STANDARD,

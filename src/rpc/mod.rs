@@ -8,7 +8,7 @@
 //!
 //! [`io`] has the threads of connections, [`connections`] the table of them, [`link`] the state of each, [`inbox`] the
 //! bytes that a WebSocket connection reads, [`memory`] the bytes that they hold, and [`origin`] the pages that may
-//! call. [`subscriptions`] notifies connections of news, and [`filters`] answers clients that poll.
+//! call. [`files`] serves the files of the page, and [`status`] the load that it shows. [`subscriptions`] notifies connections of news, and [`filters`] answers clients that poll.
 
 mod access;
 mod approve;
@@ -18,6 +18,7 @@ pub mod dialect;
 mod discover;
 mod encode;
 mod error;
+mod files;
 mod filters;
 mod front;
 mod hex;
@@ -35,6 +36,7 @@ mod search;
 mod server;
 mod service;
 mod startup;
+mod status;
 mod subscriptions;
 mod testing;
 mod wait;
@@ -46,6 +48,7 @@ pub use access::{Access, AccessConfig, AccessError};
 pub use awake::{Awake, CPU_DMA_LATENCY};
 pub use encode::{SimulationView, simulation as encode_simulation};
 pub use error::RpcError;
+pub use files::{ServedFile, ServedFiles};
 pub use filters::Filters;
 pub use front::{Front, Waiters};
 pub use io::IoThreads;
@@ -56,6 +59,7 @@ pub use request::{Caller, Request};
 pub use server::{FrontActor, MetricsAccess, Serve, ServerConfig, Stop, serve_metrics};
 pub use service::{Reply, ReplyLimits, Session};
 pub use startup::{StartupReason, StartupServer};
+pub use status::StatusBoard;
 pub use subscriptions::{Subscriptions, announce};
 pub use testing::Testing;
 pub use watches::{WatchLimits, Watches};

@@ -26,6 +26,7 @@ use super::{
     connections::{ConnectionEntry, ConnectionLimits, Connections},
     dialect::{Dialect, PROJECT, STANDARD},
     error::RpcError,
+    files::ServedFiles,
     front::Front,
     http::{Door, Gate, HttpService},
     io::IoThreads,
@@ -102,6 +103,7 @@ pub struct FrontActor {
     subscriptions: Arc<Subscriptions>,
     access: Arc<Access>,
     memory: Arc<IoMemory>,
+    files: ServedFiles,
     running: Option<Running>,
 }
 
@@ -122,7 +124,14 @@ impl FrontActor {
         access: Arc<Access>,
         memory: Arc<IoMemory>,
     ) -> Self {
-        Self { config, io: Arc::new(io), front, subscriptions, access, memory, running: None }
+        let files = ServedFiles::default();
+        Self { config, io: Arc::new(io), front, subscriptions, access, memory, files, running: None }
+    }
+
+    /// Returns the same, serving these files to browsers.
+    #[must_use]
+    pub fn with_files(self, files: ServedFiles) -> Self {
+        Self { files, ..self }
     }
 }
 
@@ -186,6 +195,7 @@ impl Handler<Serve> for FrontActor {
             limits: config.limits,
             read_timeout: config.read_timeout,
             sockets,
+            files: self.files.clone(),
         });
         let acceptor = Acceptor {
             io: self.io.clone(),

@@ -46,7 +46,7 @@ pub use self::{
     ledger::{Ledger, TakenBatch},
     rules::{BatchSender, WalletRules},
     signature::{MessageToSign, SignatureRequest},
-    socket::{ApprovalSocket, SOCKET, SocketError},
+    socket::{ApprovalSocket, SOCKET, SocketError, WaitingList},
     status::{AtomicSupport, BatchStatus, CallsReceipt, SimulatedCall, Submitted},
     typed::{ShownField, TypedMessage},
     words::{CallWords, ReadCall, WordReader},

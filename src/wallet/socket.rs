@@ -91,7 +91,7 @@ pub(super) enum SocketAnswer {
 /// The waiting batches.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct WaitingList {
+pub struct WaitingList {
     /// The batches, beginning with the one that has waited longest.
     pub(super) batches: Vec<Listed>,
     /// Number of further batches, for which the list has no room.
@@ -306,7 +306,7 @@ async fn next(from: u64, approvals: &Approvals, watchers: &Semaphore) -> SocketA
 
 fn answer(request: SocketRequest, approvals: &Approvals) -> SocketAnswer {
     let done = match request {
-        SocketRequest::List {} => return SocketAnswer::Waiting(WaitingList::new(approvals.waiting())),
+        SocketRequest::List {} => return SocketAnswer::Waiting(WaitingList::of(approvals)),
         // `converse` has answered it, because it waits.
         SocketRequest::Next { .. } => return SocketAnswer::Next(None),
         SocketRequest::Show { id } => {
@@ -323,6 +323,11 @@ fn answer(request: SocketRequest, approvals: &Approvals) -> SocketAnswer {
 }
 
 impl WaitingList {
+    /// Returns the batches that wait now.
+    pub fn of(approvals: &Approvals) -> Self {
+        Self::new(approvals.waiting())
+    }
+
     fn new(waiting: Vec<Question>) -> Self {
         let count = waiting.len();
         let (mut batches, mut length) = (Vec::new(), 0);

@@ -242,6 +242,16 @@ impl<R> StandingBundle<R> {
         self.stale.as_ref()
     }
 
+    /// Returns the objective of the last run, if the bundle has one.
+    pub const fn gained(&self) -> Option<I256> {
+        self.gained
+    }
+
+    /// Returns whether the bundle must run.
+    pub const fn is_due(&self) -> bool {
+        self.is_due
+    }
+
     /// Returns the answer that the client was told last.
     pub const fn told(&self) -> Option<&StandingAnswer> {
         self.told.as_ref()

@@ -41,6 +41,7 @@ mod official;
 mod op_chain;
 mod op_stack;
 mod origins;
+mod page;
 mod parity_traces;
 mod pool_places;
 mod power_loss;

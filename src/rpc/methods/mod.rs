@@ -65,6 +65,8 @@ pub struct MethodRoute {
 pub enum Handler {
     /// One run, from the parameters to the JSON of the result.
     Run(fn(&Backend, &mut Run<'_>) -> Result<(), RpcError>),
+    /// The node, about its load.
+    Status,
     /// The connection, which is notified from now on.
     Subscribe,
     /// The connection, which is no longer notified.
@@ -283,6 +285,7 @@ impl MethodRoute {
         run!("wallet_getCallsStatus", On(Read), wire::parse_batch_id, Backend::get_calls_status),
         run!("wallet_showCallsStatus", On(Read), wire::parse_batch_id, Backend::show_calls_status),
         run!("wallet_getCapabilities", On(Read), wire::parse_capabilities, Backend::get_capabilities),
+        run!("presim_approvals", On(Read), wire::parse_none, Backend::waiting_approvals),
         // The wallet as pages know it from browsers.
         run!("eth_requestAccounts", Inline, wire::parse_none, Backend::request_accounts),
         run!("wallet_getPermissions", Inline, wire::parse_none, Backend::get_permissions),
@@ -302,6 +305,7 @@ impl MethodRoute {
         run!("web3_sha3", On(Read), wire::parse_bytes, Backend::sha3),
         run!("presim_snapshot", Inline, wire::parse_none, Backend::snapshot),
         run!("presim_divergences", Inline, wire::parse_none, Backend::divergences),
+        Self::new("presim_status", Inline, Handler::Status),
         run!("rpc.discover", Inline, wire::parse_none, Backend::discover),
         // Testing, under the names that anvil, hardhat and ganache have given.
         run!("testing_buildBlockV1", On(Bundle), limited wire::parse_build_block, Backend::build_block).testing(),
@@ -383,6 +387,7 @@ impl fmt::Debug for Handler {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Run(_) => "Run",
+            Self::Status => "Status",
             Self::Subscribe => "Subscribe",
             Self::Unsubscribe => "Unsubscribe",
             Self::Search => "Search",

@@ -10,7 +10,7 @@ use crate::{
         wire::{self, CapabilitiesRequest},
     },
     state::Selector,
-    wallet::{Asked, Asker, BatchId, BatchStatus, PreparedBatch},
+    wallet::{Asked, Asker, BatchId, BatchStatus, PreparedBatch, WaitingList},
 };
 
 /// The state of a batch that satisfies the rules.
@@ -99,6 +99,12 @@ impl Backend {
         tracing::info!(id = ?status.id.as_str(), state = ?status.state, code = status.state.code(), ?hashes, "the status of a batch, requested by wallet_showCallsStatus");
         run.out.extend_from_slice(b"null");
         Ok(())
+    }
+
+    /// Answers `presim_approvals`: what waits for an approver, as `presim wallet list --json` shows it.
+    pub(super) fn waiting_approvals(&self, run: &mut Run<'_>, (): ()) -> Result<(), RpcError> {
+        self.wallet.check_use(run.may_use_wallet).map_err(|error| run.dialect.wallet_error(error))?;
+        encode::bounded_value(&mut run.out, &WaitingList::of(&self.wallet.approvals), self.limits.max_response)
     }
 
     fn calls_status(&self, run: &Run<'_>, id: BatchId) -> Result<BatchStatus, RpcError> {

@@ -2,6 +2,7 @@
 
 mod news;
 mod run;
+mod summary;
 mod task;
 
 use std::{
@@ -19,6 +20,7 @@ use tokio::{
     time::timeout,
 };
 
+pub use self::summary::StandingSummary;
 use self::task::WatchTask;
 use super::{
     access::Client,

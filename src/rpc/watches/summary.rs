@@ -1,0 +1,50 @@
+//! The summary of a client's standing bundles: how many there are, and those that gained most.
+
+use std::{cmp::Reverse, sync::Arc};
+
+use alloy_primitives::I256;
+use serde::Serialize;
+
+use super::{Watch, Watches};
+use crate::watch::StandingBundle;
+
+/// A standing bundle, as the status of the node shows it to its client.
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct StandingSummary {
+    name: String,
+    /// The objective of the last run, in decimal.
+    objective: Option<String>,
+    /// The newest snapshot for which the answer is known to hold.
+    holds_at: Option<String>,
+    is_due: bool,
+}
+
+impl Watches {
+    /// Returns how many bundles a client lets stand, and the `most` of them that gained most in their last run.
+    pub fn best(&self, client: Option<&str>, most: usize) -> (usize, Vec<StandingSummary>) {
+        let own: Vec<Arc<Watch>> =
+            self.0.watches().values().filter(|watch| watch.owner.as_deref() == client).cloned().collect();
+        let mut best: Vec<(Option<I256>, StandingSummary)> = Vec::new();
+        for watch in &own {
+            let state = watch.state();
+            let mut bundles: Vec<_> = state.bundles.bundles().iter().collect();
+            bundles.sort_by_key(|bundle| Reverse(bundle.gained()));
+            best.extend(bundles.into_iter().take(most).map(|bundle| (bundle.gained(), StandingSummary::of(bundle))));
+        }
+        best.sort_by_key(|(gained, _)| Reverse(*gained));
+        let count = own.iter().map(|watch| watch.count).sum();
+        (count, best.into_iter().take(most).map(|(_, summary)| summary).collect())
+    }
+}
+
+impl StandingSummary {
+    fn of<R>(bundle: &StandingBundle<R>) -> Self {
+        Self {
+            name: bundle.name.clone(),
+            objective: bundle.gained().map(|gained| gained.to_string()),
+            holds_at: bundle.holds_at().map(|id| format!("{:#x}", id.0)),
+            is_due: bundle.is_due(),
+        }
+    }
+}
