@@ -3,6 +3,7 @@
 use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 
 use actix::{Actor, Context, Handler, Message, ResponseFuture};
+use futures::future::join_all;
 use http::{HeaderName, HeaderValue, Method, StatusCode, header};
 use hyper_util::{
     rt::{TokioExecutor, TokioIo, TokioTimer},
@@ -40,7 +41,7 @@ use super::{
 use crate::{
     config::{Config, DialectName},
     executor::Flow,
-    telemetry::Metrics,
+    telemetry::{Metrics, Pulse},
 };
 
 /// The settings of a server.
@@ -56,6 +57,7 @@ pub struct ServerConfig {
     max_in_flight: usize,
     max_unsent: usize,
     max_notifications: usize,
+    metrics: Option<SocketAddr>,
 }
 
 impl ServerConfig {
@@ -90,7 +92,14 @@ impl ServerConfig {
             max_in_flight: config.max_ws_in_flight as usize,
             max_unsent: config.max_ws_unsent as usize,
             max_notifications: config.max_ws_notifications as usize,
+            metrics: config.metrics,
         }
+    }
+
+    /// Returns the same, for a node whose metrics are at this address.
+    #[must_use]
+    pub fn with_metrics(self, metrics: Option<SocketAddr>) -> Self {
+        Self { metrics, ..self }
     }
 }
 
@@ -102,6 +111,7 @@ pub struct FrontActor {
     subscriptions: Arc<Subscriptions>,
     access: Arc<Access>,
     memory: Arc<IoMemory>,
+    metrics: Metrics,
     running: Option<Running>,
 }
 
@@ -121,8 +131,9 @@ impl FrontActor {
         subscriptions: Arc<Subscriptions>,
         access: Arc<Access>,
         memory: Arc<IoMemory>,
+        metrics: Metrics,
     ) -> Self {
-        Self { config, io: Arc::new(io), front, subscriptions, access, memory, running: None }
+        Self { config, io: Arc::new(io), front, subscriptions, access, memory, metrics, running: None }
     }
 }
 
@@ -168,7 +179,7 @@ impl Handler<Serve> for FrontActor {
 
     fn handle(&mut self, Serve(listener): Serve, _: &mut Self::Context) {
         let config = &self.config;
-        let connections = Arc::new(Connections::new(config.connections, self.memory.clone()));
+        let connections = Arc::new(Connections::new(config.connections, self.memory.clone(), &self.metrics));
         let (stop, stopping) = watch::channel(false);
         let sockets = Sockets {
             subscriptions: self.subscriptions.clone(),
@@ -186,6 +197,7 @@ impl Handler<Serve> for FrontActor {
             limits: config.limits,
             read_timeout: config.read_timeout,
             sockets,
+            metrics: config.metrics,
         });
         let acceptor = Acceptor {
             io: self.io.clone(),
@@ -217,6 +229,16 @@ impl Handler<Stop> for FrontActor {
             let _ = tokio::time::timeout(grace, connections.all_ended()).await;
             closing.abort();
         })
+    }
+}
+
+impl Handler<Pulse> for FrontActor {
+    type Result = ResponseFuture<bool>;
+
+    /// Answers when each thread of connections has answered.
+    fn handle(&mut self, _: Pulse, _: &mut Self::Context) -> Self::Result {
+        let answers = self.io.pulse();
+        Box::pin(async move { join_all(answers).await.into_iter().all(|answer| answer.is_ok()) })
     }
 }
 
