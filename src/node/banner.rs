@@ -156,9 +156,7 @@ fn header(token_file: &Path) -> Option<String> {
         return None;
     }
     let path = token_file.to_str()?.replace('\'', r"'\''");
-    Some(format!(
-        r#" -H "authorization: Bearer $(sed -n 's/^ *token *= *"\([^"]*\)".*/\1/p' '{path}' | head -n 1)""#
-    ))
+    Some(format!(r#" -H "authorization: Bearer $(sed -n 's/^ *token *= *"\([^"]*\)".*/\1/p' '{path}' | head -n 1)""#))
 }
 
 /// Returns a call that succeeds on this chain.

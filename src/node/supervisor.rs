@@ -66,7 +66,9 @@ async fn report(mut vitals: Vitals, every: Duration) {
         ticks.tick().await;
         match vitals.check(every).await {
             Ok(()) => tell(&[NotifyState::Watchdog]),
-            Err(error) => tracing::error!(%error, "the node does not work, and the service manager is not told that it does"),
+            Err(error) => {
+                tracing::error!(%error, "the node does not work, and the service manager is not told that it does")
+            }
         }
     }
 }

@@ -67,9 +67,12 @@ impl Vitals {
     /// Returns [`VitalsError::Silent`] if an actor or a thread of connections does not answer within `patience`, or the
     /// workers do not within that and `--deadline-ms`; and [`VitalsError::Failed`] if the feed has panicked.
     pub async fn check(&mut self, patience: Duration) -> Result<(), VitalsError> {
-        let lanes = join_all(self.lanes.iter().zip(LaneName::ALL).map(|(lane, name)| async move {
-            ask(lane, &format!("{name} lane"), patience).await
-        }));
+        let lanes = join_all(
+            self.lanes
+                .iter()
+                .zip(LaneName::ALL)
+                .map(|(lane, name)| async move { ask(lane, &format!("{name} lane"), patience).await }),
+        );
         let (front, feed, lanes) =
             tokio::join!(ask(&self.front, "front", patience), ask(&self.feed, "feed", patience), lanes);
         [front, feed].into_iter().chain(lanes).collect::<Result<(), _>>()?;

@@ -39,6 +39,7 @@ mod logs;
 mod memory;
 mod official;
 mod op_stack;
+mod operators;
 mod origins;
 mod parity_traces;
 mod pool_places;
