@@ -32,7 +32,7 @@ pub struct Outcome {
     pub sent: u64,
     /// Measured duration, which is shorter than the segment's if the run was ended early.
     pub measured: Duration,
-    /// What was used of the machine, during the warm-up, too.
+    /// Usage of the machine, the warm-up included.
     pub usage: Usage,
     /// Why the target was not watched to the end; `None` if it was, or if it was not to be.
     pub unwatched: Option<String>,

@@ -110,6 +110,6 @@ pub struct Found {
     pub chain_id: Value,
     /// The hash of its block 0; `None` if the target does not report it.
     pub genesis: Option<String>,
-    /// Its process, if that is on this machine and may be observed.
+    /// The process, if it is on this machine and may be observed.
     pub process: Option<NodeProcess>,
 }

@@ -1,4 +1,4 @@
-//! What the machine, the generator and the node use while the node is measured (Linux's `/proc`, proc(5)).
+//! Usage of processors and memory by the machine, the generator and the node during a run (proc(5)).
 
 use std::{fs, net::IpAddr, path::Path, time::Instant};
 

@@ -40,9 +40,10 @@ async fn metrics_tell_of_the_build_the_process_the_connections_the_store_and_the
     let presim = Presim::start(&["--metrics", &metrics, "--data-dir", text(folder.path())]);
     let url = presim.url.replace("http://", "ws://");
     let _socket = connect_async(url).await.expect("it opens");
-    let exported = eventually("the store is measured", async || {
+    let exported = eventually("the store and the head are measured", async || {
         let exported = scrape(&presim.http, &metrics).await;
-        (value(&exported, "presim_store_bytes{file=\"presim.redb\"}")? > 0.0).then_some(exported)
+        let stored = value(&exported, "presim_store_bytes{file=\"presim.redb\"}")?;
+        (stored > 0.0 && value(&exported, "presim_head_timestamp_seconds")? > 1e9).then_some(exported)
     })
     .await;
     let of = |name: &str| value(&exported, name).unwrap_or_else(|| panic!("{name} is not in: {exported}"));
@@ -51,7 +52,7 @@ async fn metrics_tell_of_the_build_the_process_the_connections_the_store_and_the
     assert!(of("process_resident_memory_bytes") > 1e6);
     assert!(of("process_open_fds") > 3.0 && of("process_open_fds") < of("process_max_fds"));
     assert!(of("process_threads") > 3.0 && of("process_start_time_seconds") > 1e9);
-    assert!(of("presim_uptime_seconds") > 0.0 && of("presim_head_timestamp_seconds") > 1e9);
+    assert!(of("presim_uptime_seconds") > 0.0);
     assert!(value(&exported, "process_cpu_seconds_total").is_some(), "{exported}");
 }
 
@@ -149,7 +150,7 @@ async fn the_dashboard_and_the_alerts_use_metrics_and_labels_that_are_exported()
         }
         uses += 1;
     }
-    assert!(uses > 80, "only {uses} metrics were found");
+    assert!(uses > 60, "only {uses} metrics were found");
 }
 
 /// Writes the dashboard's expressions as rules, because `promtool` checks those.

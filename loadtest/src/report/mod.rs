@@ -109,7 +109,7 @@ pub struct Summary {
     pub knee: Option<f64>,
     /// Ratio of the throughput to the second target's.
     pub ratio: Option<f64>,
-    /// What was used of the generator's machine.
+    /// Usage of the generator's machine.
     pub usage: UsageCores,
 }
 
@@ -232,7 +232,7 @@ pub struct Step {
     pub errors: u64,
     /// Whether the target held the load: see `--knee-p99`.
     pub held: bool,
-    /// What was used of the generator's machine; `None` for an interval of a ramp.
+    /// Usage of the generator's machine; `None` for an interval of a ramp.
     pub usage: Option<UsageCores>,
 }
 
