@@ -496,7 +496,7 @@ fn the_example_configuration_has_settings_that_exist_and_starts_a_node() {
 }
 
 #[test]
-fn systemd_accepts_the_unit() {
+fn systemd_accepts_the_unit_and_its_sandbox() {
     if Command::new("systemd-analyze").arg("--version").output().is_err() {
         say("SKIPPED: systemd-analyze is not installed (Debian's systemd has it)");
         return;
@@ -509,4 +509,8 @@ fn systemd_accepts_the_unit() {
     let output = Command::new("systemd-analyze").arg("verify").arg(&unit).output().unwrap();
     let told = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success() && told.is_empty(), "{told}");
+    // An exposure of at most 2.0, on a scale to 10.
+    let security = ["security", "--offline=true", "--threshold=20", "--no-pager"];
+    let output = Command::new("systemd-analyze").args(security).arg(&unit).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
 }
