@@ -8,7 +8,12 @@ pub use choices::{ApprovalPolicy, DialectName, FeedName, KeepAwake, RevertPolicy
 pub use live::{Endpoint, LiveConfig};
 pub use secrets::{is_open_to_others, warn_of_others};
 
-use std::{ffi::OsString, net::SocketAddr, path::PathBuf, time::Duration};
+use std::{
+    ffi::OsString,
+    net::{Ipv4Addr, SocketAddr},
+    path::PathBuf,
+    time::Duration,
+};
 
 use alloy_primitives::Address;
 use clap::{CommandFactory, FromArgMatches, Parser, error::ErrorKind};
@@ -25,12 +30,14 @@ pub struct Config {
     /// Read settings from this TOML file, one `flag = value` per line. Flags and environment take precedence over it.
     #[arg(long, env = "PRESIM_CONFIG", value_name = "FILE", global = true, help_heading = "General")]
     pub config: Option<PathBuf>,
-    /// Listen on this address for HTTP and WebSocket. An address that is not loopback needs --token-file.
+    /// Listen on this address for HTTP and WebSocket. `localhost:PORT` and `:PORT` are 127.0.0.1. An address that is not
+    /// loopback needs --token-file.
     #[arg(
         long,
         env = "PRESIM_LISTEN",
         value_name = "ADDR:PORT",
         default_value = "127.0.0.1:8545",
+        value_parser = parse_address,
         help_heading = "General"
     )]
     pub listen: SocketAddr,
@@ -43,7 +50,7 @@ pub struct Config {
     #[arg(long, env = "PRESIM_DIALECT", value_enum, default_value_t = DialectName::Project, help_heading = "General")]
     pub dialect: DialectName,
     /// Serve Prometheus metrics at http://ADDR:PORT/metrics.
-    #[arg(long, env = "PRESIM_METRICS", value_name = "ADDR:PORT", help_heading = "General")]
+    #[arg(long, env = "PRESIM_METRICS", value_name = "ADDR:PORT", value_parser = parse_address, help_heading = "General")]
     pub metrics: Option<SocketAddr>,
     /// Log filter: a level, or directives like `presim=debug,info`.
     #[arg(long, env = "PRESIM_LOG", value_name = "FILTER", default_value = "info", help_heading = "General")]
@@ -266,7 +273,7 @@ pub struct Config {
     pub code_cache: usize,
 
     /// Bearer tokens that may use the node: a TOML file of `[[token]]` tables with `name`, `token` and `rate` (requests
-    /// per second).
+    /// per second). Read again on SIGHUP.
     #[arg(long, env = "PRESIM_TOKEN_FILE", value_name = "FILE", help_heading = "Access")]
     pub token_file: Option<PathBuf>,
     /// Host names that requests may name, besides localhost and the listening address. Repeat, or separate by commas.
@@ -293,7 +300,7 @@ pub struct Config {
     )]
     pub wallet_password_file: Vec<PathBuf>,
     /// Bearer tokens that may use the node and its wallet, in a file like --token-file's. No other token may then use
-    /// the wallet.
+    /// the wallet. Read again on SIGHUP.
     #[arg(long, env = "PRESIM_WALLET_TOKEN_FILE", value_name = "FILE", help_heading = "Wallet")]
     pub wallet_token_file: Option<PathBuf>,
     /// Approval of batches, and of messages to be signed: `auto` approves all, `deny` rejects all, and `ask` waits for
@@ -543,6 +550,17 @@ impl Config {
             ));
         }
         Ok(())
+    }
+}
+
+/// Parses an address to listen on. A name is not looked up, because it may have several addresses.
+fn parse_address(text: &str) -> Result<SocketAddr, String> {
+    let port = text.strip_prefix("localhost").unwrap_or(text).strip_prefix(':').and_then(|port| port.parse().ok());
+    match port {
+        Some(port) => Ok((Ipv4Addr::LOCALHOST, port).into()),
+        None => text.parse().map_err(|_| {
+            "expected ADDR:PORT, like 127.0.0.1:8545, [::1]:8545, 0.0.0.0:8545, localhost:8545 or :8545".to_owned()
+        }),
     }
 }
 

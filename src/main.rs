@@ -1,12 +1,16 @@
 //! The program: parses its command line, and runs a node or talks to a running one.
 
-use std::{io, process::ExitCode};
+use std::{
+    io::{self, IsTerminal},
+    ops::ControlFlow,
+    process::ExitCode,
+};
 
 use eyre::eyre;
 use presim::{
     command::Command,
-    config::{Config, FeedName},
-    node::{Node, NodeInfo},
+    config::Config,
+    node::{Banner, Node, Watchdog, tell_ready, tell_stopping},
     telemetry,
     wallet::client,
 };
@@ -50,11 +54,13 @@ fn obey(mut signals: Signals) -> eyre::Result<()> {
 }
 
 fn run(config: Config, mut signals: Signals) -> eyre::Result<()> {
+    signals.listen_for_hang_up()?;
     telemetry::init_logs(&config.log, config.log_json)?;
     let started = signals.unless_stopped(move || {
-        let source = source(&config);
-        let node = Node::start(config)?;
-        print_banner(node.info(), &source);
+        let node = Node::start(config.clone())?;
+        let banner = Banner::new(&config, node.info(), io::stdout().is_terminal());
+        println!("{banner}");
+        banner.log();
         Ok::<_, eyre::Report>(node)
     })?;
     let Some(node) = started else {
@@ -62,12 +68,33 @@ fn run(config: Config, mut signals: Signals) -> eyre::Result<()> {
         return Ok(());
     };
     let node = node?;
-    signals.wait();
+    let watchdog = Watchdog::start(node.vitals())?;
+    tell_ready(node.info());
+    signals.wait(|| hang_up(&node));
+    tell_stopping();
+    drop(watchdog);
     let stopped = signals.unless_stopped(move || {
         tracing::info!("stopping: requests under way have five seconds to end; another signal ends them at once");
         node.stop();
     })?;
     stopped.ok_or_else(|| eyre!("stopped at once by a second signal: requests under way may not have ended"))
+}
+
+/// Reads the token files again. Without them, SIGHUP ends a node whose terminal has been closed.
+fn hang_up(node: &Node) -> ControlFlow<()> {
+    let access = node.access();
+    if !access.has_files() {
+        if io::stdin().is_terminal() {
+            return ControlFlow::Break(());
+        }
+        tracing::info!("SIGHUP: there is no token file to read again");
+        return ControlFlow::Continue(());
+    }
+    match access.read_files() {
+        Ok(tokens) => tracing::info!(tokens, "SIGHUP: the token files were read again"),
+        Err(error) => tracing::error!(%error, "SIGHUP: the token files are not used: the tokens stay as they were"),
+    }
+    ControlFlow::Continue(())
 }
 
 /// The signal of a write beyond the largest size of a file. The number is the same on all of Linux's platforms but
@@ -79,6 +106,8 @@ struct Signals {
     runtime: Runtime,
     terminate: Signal,
     interrupt: Signal,
+    /// SIGHUP, once a node listens for it.
+    hang_up: Option<Signal>,
     /// Received so that a file that may not grow (`ulimit -f`) counts as a full disk instead of killing the process.
     _too_large: Signal,
 }
@@ -90,13 +119,33 @@ impl Signals {
         let [terminate, interrupt] = [signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?];
         let too_large = signal(SignalKind::from_raw(SIGXFSZ))?;
         drop(registering);
-        Ok(Self { runtime, terminate, interrupt, _too_large: too_large })
+        Ok(Self { runtime, terminate, interrupt, hang_up: None, _too_large: too_large })
     }
 
-    /// Waits for a signal.
-    fn wait(&mut self) {
-        let Self { runtime, terminate, interrupt, .. } = self;
-        runtime.block_on(either(terminate, interrupt));
+    /// Registers SIGHUP, which ends any other command.
+    fn listen_for_hang_up(&mut self) -> io::Result<()> {
+        let _registering = self.runtime.enter();
+        self.hang_up = Some(signal(SignalKind::hangup())?);
+        Ok(())
+    }
+
+    /// Waits for a signal to end. Calls `hang_up` on each SIGHUP, which may end the wait, too.
+    fn wait(&mut self, hang_up: impl Fn() -> ControlFlow<()>) {
+        let Self { runtime, terminate, interrupt, hang_up: hung_up, .. } = self;
+        runtime.block_on(async {
+            loop {
+                let hung_up = async {
+                    match hung_up {
+                        Some(signal) => signal.recv().await,
+                        None => std::future::pending().await,
+                    }
+                };
+                tokio::select! {
+                    () = either(terminate, interrupt) => return,
+                    _ = hung_up => if hang_up().is_break() { return },
+                }
+            }
+        });
     }
 
     /// Does `work` on a thread of its own, and returns its result; `None` if a signal arrives first. The thread then
@@ -134,68 +183,4 @@ async fn either(terminate: &mut Signal, interrupt: &mut Signal) {
         _ = terminate.recv() => {}
         _ = interrupt.recv() => {}
     }
-}
-
-/// Returns the source of the chain, in a line.
-fn source(config: &Config) -> String {
-    if let Some(upstream) = &config.live.upstream {
-        let stream = match &config.live.flashblocks {
-            Some(url) => format!(", and the Flashblocks of {}", url.host_str().unwrap_or_default()),
-            None => String::new(),
-        };
-        return format!("follows the upstream {upstream}{stream}; state is fetched as requests need it");
-    }
-    match config.feed() {
-        FeedName::Devnet => {
-            let kept = match &config.data_dir {
-                Some(dir) => format!("kept in {}: the next start goes on with it", dir.display()),
-                None => {
-                    "ephemeral, kept in memory only: it begins anew with each start (--data-dir keeps it)".to_owned()
-                }
-            };
-            format!("devnet: a sub-block every {} ms, {} to a block; {kept}", config.sub_block_ms, config.sub_blocks)
-        }
-        FeedName::Static => "the chain stands still".to_owned(),
-    }
-}
-
-fn print_banner(info: &NodeInfo, source: &str) {
-    let url = format!("http://{}", info.listen);
-    println!("presim {} listens on {url} (and {url}/standard, as geth speaks)", env!("CARGO_PKG_VERSION"));
-    println!("WebSocket at ws://{} (and ws://{}/standard)", info.listen, info.listen);
-    println!("chain id {}, head {}", info.chain_id, info.head);
-    println!("{source}");
-    if let Some(metrics) = info.metrics {
-        println!("metrics at http://{metrics}/metrics");
-    }
-    if !info.accounts.is_empty() {
-        println!("\naccounts, 10,000 ether each (the test mnemonic's: everybody knows these keys)");
-        for account in &info.accounts {
-            println!("  {}  {}", account.address(), account.to_bytes());
-        }
-    }
-    let contracts = info.contracts();
-    if !contracts.is_empty() {
-        println!("\ncontracts");
-        for (name, address) in contracts {
-            println!("  {name:10}  {address}");
-        }
-    }
-    println!("\ntry it:\n{}", example(info, &url));
-}
-
-/// Returns a `curl` command that simulates something on this chain.
-fn example(info: &NodeInfo, url: &str) -> String {
-    let call = match (info.accounts.first(), &info.trading) {
-        (Some(account), Some(trading)) => format!(
-            r#"{{"from":"{}","to":"{}","data":"0x70a08231000000000000000000000000{:x}"}}"#,
-            account.address(),
-            trading.alpha,
-            account.address()
-        ),
-        _ => r#"{"from":"0x0000000000000000000000000000000000000001","to":"0x0000000000000000000000000000000000000004","data":"0x1234"}"#.to_owned(),
-    };
-    format!(
-        r#"curl -s {url} -H 'content-type: application/json' -d '{{"jsonrpc":"2.0","id":1,"method":"eth_simulateV1","params":[{{"blockStateCalls":[{{"calls":[{call}]}}]}},"pending"]}}'"#
-    )
 }

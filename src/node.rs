@@ -1,13 +1,19 @@
 //! A running node: builds its state, starts its actors in order, and stops them in the opposite order.
 
+mod banner;
 mod live;
 mod parts;
 mod ports;
 mod start;
+mod supervisor;
+mod vitals;
 
 pub use self::{
+    banner::Banner,
     parts::{pool, wallet},
     start::OwnChain,
+    supervisor::{Watchdog, tell_ready, tell_stopping},
+    vitals::{Vitals, VitalsError},
 };
 
 use std::{
@@ -48,7 +54,7 @@ use crate::{
         Subscriptions, SyncTimeouts, Testing, Waiters, WatchLimits, Watches, announce,
     },
     state::{CodeCache, Snapshots},
-    store::Store,
+    store::{Store, stored_bytes},
     telemetry::{Gauge, Metrics},
     wallet::{Accounts, ApprovalSocket, Approvals, Impersonated, keys},
 };
@@ -62,6 +68,8 @@ pub struct Node {
     info: NodeInfo,
     snapshots: Arc<Snapshots>,
     metrics: Metrics,
+    access: Arc<Access>,
+    vitals: Vitals,
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
     /// The threads that talk to an upstream.
@@ -202,6 +210,16 @@ impl Node {
         &self.metrics
     }
 
+    /// Returns the parts that must work, to be checked.
+    pub fn vitals(&self) -> Vitals {
+        self.vitals.clone()
+    }
+
+    /// Returns the tokens that may use the node, whose files can be read again.
+    pub const fn access(&self) -> &Arc<Access> {
+        &self.access
+    }
+
     /// Stops accepting, lets requests under way end (for at most 5 s), and returns when everything has stopped.
     pub fn stop(mut self) {
         self.shut_down();
@@ -220,7 +238,7 @@ impl Node {
     }
 
     fn spawn(parts: Parts, info: NodeInfo) -> eyre::Result<Self> {
-        let (snapshots, metrics) = (parts.snapshots.clone(), parts.metrics.clone());
+        let (snapshots, metrics, access) = (parts.snapshots.clone(), parts.metrics.clone(), parts.access.clone());
         let (stop, stopped) = oneshot::channel();
         let (started, ready) = std::sync::mpsc::channel();
         let thread = std::thread::Builder::new().name("presim-actors".to_owned()).spawn(move || {
@@ -235,7 +253,7 @@ impl Node {
             system.block_on(async move {
                 match Actors::start(parts).await {
                     Ok(actors) => {
-                        let _ = started.send(Ok(()));
+                        let _ = started.send(Ok(actors.vitals.clone()));
                         let _ = stopped.await;
                         actors.stop().await;
                     }
@@ -245,8 +263,9 @@ impl Node {
                 }
             });
         })?;
-        ready.recv().map_err(|_| eyre!("the node's threads ended before the start was complete"))??;
-        Ok(Self { info, snapshots, metrics, stop: Some(stop), thread: Some(thread), upstream: None })
+        let vitals = ready.recv().map_err(|_| eyre!("the node's threads ended before the start was complete"))??;
+        let (stop, thread) = (Some(stop), Some(thread));
+        Ok(Self { info, snapshots, metrics, access, vitals, stop, thread, upstream: None })
     }
 }
 
@@ -292,6 +311,7 @@ struct Actors {
     feed_thread: Arbiter,
     beside: Option<Arc<UpstreamParts>>,
     approvals: Arc<Approvals>,
+    vitals: Vitals,
     _socket: Option<ApprovalSocket>,
 }
 
@@ -345,8 +365,9 @@ impl Actors {
             format!("cannot keep the cores awake: --keep-awake always needs write access to {CPU_DMA_LATENCY}")
         })?;
         tokio::spawn(awake.watch(io.loops(), metrics.clone()));
-        let server = ServerConfig::new(&config);
         let Ports { front: startup, metrics: metrics_port } = ports;
+        let metrics_address = metrics_port.as_ref().map(TcpListener::local_addr).transpose()?;
+        let server = ServerConfig::new(&config).with_metrics(metrics_address);
         if let Some(port) = metrics_port {
             let foreign = !port.local_addr()?.ip().is_loopback();
             let access = MetricsAccess { tokens: foreign.then(|| access.clone()), origins: server.origins().clone() };
@@ -363,7 +384,8 @@ impl Actors {
         };
         let lanes = LaneName::ALL.map(|lane| LaneActor::new(lane, executor.clone(), &metrics).start());
         let memory = Arc::new(IoMemory::new(config.max_memory_io as usize, 2 * config.max_connections as usize));
-        tokio::spawn(keep_up(metrics.clone(), MemoryGauges::new(&metrics), codes.clone(), memory.clone()));
+        let gauges = SizeGauges::new(&metrics, config.data_dir.clone());
+        tokio::spawn(keep_up(metrics.clone(), gauges, codes.clone(), memory.clone()));
         let subscriptions = Arc::new(Subscriptions::new(config.max_subscriptions as usize, memory.clone(), &metrics));
         tokio::spawn(announce(subscriptions.clone(), snapshots.clone(), pool.clone()));
         let signers = Accounts::new(accounts, keyed);
@@ -405,6 +427,7 @@ impl Actors {
             keep: Duration::from_secs(config.watch_keep_s),
         };
         let watches = Watches::new(limits, &executor, subscriptions.clone(), &metrics);
+        let workforce = executor.clone();
         let mut front = Front::new(backend, snapshots.clone(), executor, waiters, watches, &metrics)
             .with_testing(testing)
             .with_contracts(contracts);
@@ -427,10 +450,11 @@ impl Actors {
         }
         let front = Arc::new(front);
         let files = if config.no_page { ServedFiles::default() } else { page::files(access.needs_token()) };
-        let front = FrontActor::new(server, io, front, subscriptions, access, memory).with_files(files).start();
+        let front = FrontActor::new(server, io, front, subscriptions, access, memory, metrics).with_files(files).start();
         let port = tokio::task::spawn_blocking(|| startup.hand_over()).await??;
         front.send(Serve(tokio::net::TcpListener::from_std(port)?)).await?;
-        Ok(Self { front, lanes, feed, feed_thread, beside, approvals, _socket: socket })
+        let vitals = Vitals::new(front.clone(), lanes.clone(), feed.clone(), workforce);
+        Ok(Self { front, lanes, feed, feed_thread, beside, approvals, vitals, _socket: socket })
     }
 
     /// Stops the front first, so that no requests arrive, then the lanes, and then the feed. No request waits for an
@@ -451,29 +475,45 @@ impl Actors {
     }
 }
 
-/// Gauges of the bytecode cache, and of the bytes that connections hold.
-struct MemoryGauges {
+/// Gauges of the bytecode cache, of the bytes that connections hold, and of the files in the data directory.
+struct SizeGauges {
     chain: Gauge,
     overrides: Gauge,
     io: Gauge,
+    stored: Option<(PathBuf, [Gauge; 2])>,
 }
 
-impl MemoryGauges {
-    fn new(metrics: &Metrics) -> Self {
+impl SizeGauges {
+    fn new(metrics: &Metrics, data_dir: Option<PathBuf>) -> Self {
         let gauge = |kind| metrics.gauge("presim_code_cache_bytes", "Bytes of analysed bytecode.", &[("kind", kind)]);
         let io = metrics.gauge("presim_io_memory_bytes", "Bytes of bodies, answers and unsent notifications.", &[]);
-        Self { chain: gauge("chain"), overrides: gauge("override"), io }
+        let stored = data_dir.map(|dir| {
+            let help = "Bytes of the files in the data directory.";
+            let gauges =
+                stored_bytes(&dir).map(|(file, _)| metrics.gauge("presim_store_bytes", help, &[("file", file)]));
+            (dir, gauges)
+        });
+        Self { chain: gauge("chain"), overrides: gauge("override"), io, stored }
+    }
+
+    fn show(&self, codes: &CodeCache, memory: &IoMemory) {
+        let stats = codes.stats();
+        self.chain.set(stats.chain_bytes as f64);
+        self.overrides.set(stats.override_bytes as f64);
+        self.io.set(memory.held() as f64);
+        if let Some((dir, gauges)) = &self.stored {
+            for ((_, bytes), gauge) in stored_bytes(dir).into_iter().zip(gauges) {
+                gauge.set(bytes as f64);
+            }
+        }
     }
 }
 
-async fn keep_up(metrics: Metrics, gauges: MemoryGauges, codes: Arc<CodeCache>, memory: Arc<IoMemory>) {
+async fn keep_up(metrics: Metrics, gauges: SizeGauges, codes: Arc<CodeCache>, memory: Arc<IoMemory>) {
     let mut ticks = tokio::time::interval(Metrics::UPKEEP);
     loop {
         ticks.tick().await;
         metrics.upkeep();
-        let stats = codes.stats();
-        gauges.chain.set(stats.chain_bytes as f64);
-        gauges.overrides.set(stats.override_bytes as f64);
-        gauges.io.set(memory.held() as f64);
+        gauges.show(&codes, &memory);
     }
 }

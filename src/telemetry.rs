@@ -4,8 +4,14 @@ mod reading;
 
 pub use reading::MetricSample;
 
-use std::{io::IsTerminal, ops::Deref, sync::Arc, time::Duration};
+use std::{
+    io::IsTerminal,
+    ops::Deref,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
+use actix::Message;
 use metrics::{Key, KeyName, Label, Level, Metadata, Recorder, SharedString, Unit};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle, PrometheusRecorder};
 
@@ -68,6 +74,10 @@ impl<T> std::fmt::Debug for Metric<T> {
 pub struct Metrics {
     recorder: Arc<PrometheusRecorder>,
     handle: PrometheusHandle,
+    /// Processor time, memory, threads and files of the process, which are read when the metrics are rendered.
+    process: metrics_process::Collector,
+    began: Instant,
+    uptime: Gauge,
 }
 
 impl std::fmt::Debug for Metrics {
@@ -86,7 +96,23 @@ impl Default for Metrics {
         let builder = builder.unwrap_or_else(|_| PrometheusBuilder::new());
         let recorder = builder.build_recorder();
         let handle = recorder.handle();
-        Self { recorder: Arc::new(recorder), handle }
+        let recorder = Arc::new(recorder);
+        let process = metrics_process::Collector::default();
+        metrics::with_local_recorder(&*recorder, || process.describe());
+        gauge(
+            &recorder,
+            "presim_build_info",
+            "1, with the program's version, its target, and whether it was built with optimisations.",
+            &[
+                ("version", env!("CARGO_PKG_VERSION")),
+                ("arch", std::env::consts::ARCH),
+                ("os", std::env::consts::OS),
+                ("profile", if cfg!(debug_assertions) { "debug" } else { "release" }),
+            ],
+        )
+        .set(1.0);
+        let uptime = gauge(&recorder, "presim_uptime_seconds", "Time since the node began to start.", &[]);
+        Self { recorder, handle, process, began: Instant::now(), uptime }
     }
 }
 
@@ -99,8 +125,7 @@ impl Metrics {
 
     /// Returns a gauge.
     pub fn gauge(&self, name: &'static str, help: &'static str, labels: &[(&'static str, &'static str)]) -> Gauge {
-        self.recorder.describe_gauge(KeyName::from(name), None::<Unit>, SharedString::from(help));
-        Metric(self.recorder.register_gauge(&key(name, labels), &METADATA))
+        gauge(&self.recorder, name, help, labels)
     }
 
     /// Returns a histogram of seconds.
@@ -116,6 +141,8 @@ impl Metrics {
 
     /// Returns all metrics in Prometheus' text format.
     pub fn render(&self) -> String {
+        self.uptime.set(self.began.elapsed().as_secs_f64());
+        metrics::with_local_recorder(&*self.recorder, || self.process.collect());
         self.handle.render()
     }
 
@@ -126,6 +153,21 @@ impl Metrics {
     pub fn upkeep(&self) {
         self.handle.run_upkeep();
     }
+}
+
+/// A question to an actor whether it works, for a watchdog. An actor that hangs does not answer.
+#[derive(Clone, Copy, Debug, Message)]
+#[rtype(result = "bool")]
+pub struct Pulse;
+
+fn gauge(
+    recorder: &PrometheusRecorder,
+    name: &'static str,
+    help: &'static str,
+    labels: &[(&'static str, &'static str)],
+) -> Gauge {
+    recorder.describe_gauge(KeyName::from(name), None::<Unit>, SharedString::from(help));
+    Metric(recorder.register_gauge(&key(name, labels), &METADATA))
 }
 
 static METADATA: Metadata<'static> = Metadata::new("presim", Level::INFO, Some(module_path!()));

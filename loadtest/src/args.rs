@@ -11,6 +11,7 @@ use crate::{
     body::Tag,
     mix::{Mix, Workload},
     target::Header,
+    usage::NodeProcess,
 };
 
 /// The mix that is sent by default.
@@ -40,6 +41,10 @@ pub struct Args {
     /// Send this header too, as in "Authorization: Bearer …". Reports show only its name. Repeat for more
     #[arg(long, value_name = "NAME: VALUE", help_heading = "Target")]
     pub header: Vec<Header>,
+    /// Show the processor time and the memory of this process as the node's. Without it, the process that listens on a
+    /// target's port on this machine is shown. Repeat for several targets, in their order
+    #[arg(long, value_name = "PID", help_heading = "Target")]
+    pub node_pid: Vec<u32>,
     /// Build the requests from the markets of this Uniswap V2 router
     #[arg(long, value_name = "ADDRESS", default_value_t = address!("0xDc64a140Aa3E981100a9becA4E685f962f0cF6C9"), help_heading = "Target")]
     pub router: Address,
@@ -217,6 +222,17 @@ impl Args {
         }
         if self.reference.is_some() && self.check_sample == 0 {
             return Err("--reference is given, but --check-sample 0 compares no answer with it".to_owned());
+        }
+        if self.node_pid.len() > self.urls.len() {
+            let (pids, targets) = (self.node_pid.len(), self.urls.len());
+            return Err(format!(
+                "--node-pid: {pids} processes for {targets} targets: give one for each, in their order"
+            ));
+        }
+        if let Some(pid) = self.node_pid.iter().find(|pid| NodeProcess::by_id(**pid).is_none()) {
+            return Err(format!(
+                "--node-pid {pid}: there is no such process, or it cannot be observed (/proc/{pid}/stat)"
+            ));
         }
         let recorded = self.mix().0.iter().any(|(workload, _)| *workload == Workload::Recorded);
         match (recorded, &self.bodies) {

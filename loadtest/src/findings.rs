@@ -10,14 +10,18 @@ use crate::{
     record::{Interval, Totals},
     report::{
         Age, Begin, Example, Latency, MedianRange, Ratio, Round, Row, Step, Summary, TargetReport, WorkloadReport,
-        distribution, knee, share,
+        distribution, knee, noise, share,
     },
     segment::Outcome,
     target::Found,
+    usage::Usage,
 };
 
 /// Share of the arrivals that must be answered right for a load to be held.
 const CARRIED: f64 = 0.99;
+
+/// Cores that other processes may use without a note.
+const OTHERS: f64 = 0.1;
 
 /// The parts of one turn of a target in order, with their outcomes.
 pub type Turn = Vec<(Part, Outcome)>;
@@ -94,9 +98,7 @@ pub fn target_report(
     let mut all = sum(&outcomes)?;
     let seconds: f64 = outcomes.iter().map(|(_, outcome)| outcome.measured.as_secs_f64()).sum();
     let right: u64 = outcomes.iter().map(|(_, outcome)| outcome.right_in_time).sum();
-    let used = outcomes
-        .iter()
-        .try_fold((0.0, 0.0), |sum, (_, outcome)| outcome.processor.map(|(used, of)| (sum.0 + used, sum.1 + of)));
+    let usage = Usage::sum(outcomes.iter().map(|(_, outcome)| &outcome.usage)).unwrap_or_default().cores();
     let mut timeline = Vec::new();
     let mut totals = Totals::new(bodies.kinds.len())?;
     let mut begin = 0.0;
@@ -128,8 +130,16 @@ pub fn target_report(
     if args.reference.is_some() && checked.equal + checked.mismatches == 0 {
         notes.push(format!("No answer of {} could be compared with the reference.", found.target));
     }
-    let generator_cores = used.map(|(used, of)| used / of);
-    if generator_cores.is_some_and(|cores| cores > 0.9 * f64::from(args.threads)) {
+    if let Some(note) = noise(&steps) {
+        notes.push(format!("{}: {note}", found.target));
+    }
+    if let Some(others) = usage.others.filter(|others| *others > OTHERS) {
+        notes.push(format!(
+            "{}: other processes used {others:.2} cores of this machine meanwhile: the figures are theirs, too.",
+            found.target
+        ));
+    }
+    if usage.generator.is_some_and(|cores| cores > 0.9 * f64::from(args.threads)) {
         notes.push(format!(
             "{}: the generator was busy all the time: it may have been what was measured. More --threads may help, if there are cores for them.",
             found.target
@@ -158,7 +168,7 @@ pub fn target_report(
         checked: checked.equal + checked.mismatches,
         knee: knee.map(|knee| knee.rate),
         ratio,
-        generator_cores,
+        usage,
     };
     let workloads = bodies
         .kinds
@@ -198,7 +208,7 @@ fn steps(args: &Args, turns: &[Turn]) -> Result<Vec<Step>, CreationError> {
             let Latency { p50, p99, .. } = row.latency;
             let held = held(row.answered_share, p99);
             let (offered, connections) = (Some(row.offered?), part.connections);
-            Some(Step { offered, connections, achieved: row.right_per_second, p50, p99, errors, held })
+            Some(Step { offered, connections, achieved: row.right_per_second, p50, p99, errors, held, usage: None })
         };
         return Ok(rows.filter_map(step).collect());
     }
@@ -215,6 +225,7 @@ fn steps(args: &Args, turns: &[Turn]) -> Result<Vec<Step>, CreationError> {
         let right: u64 = rounds.iter().map(|(_, outcome)| outcome.right_in_time).sum();
         let (p50, p99) = (all.latency.quantile(0.5), all.latency.quantile(0.99));
         let (achieved, held, errors) = (rate(right as f64, seconds), held(share(&all), p99), all.faults.total());
+        let usage = Usage::sum(rounds.iter().map(|(_, outcome)| &outcome.usage)).map(|usage| usage.cores());
         steps.push(Step {
             offered: part.constant_rate(),
             connections: part.connections,
@@ -223,6 +234,7 @@ fn steps(args: &Args, turns: &[Turn]) -> Result<Vec<Step>, CreationError> {
             p99,
             errors,
             held,
+            usage,
         });
     }
     Ok(steps)

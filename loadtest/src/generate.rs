@@ -22,6 +22,7 @@ use crate::{
     sample::Sample,
     schedule::Rate,
     target::Target,
+    usage::NodeProcess,
 };
 
 /// The timing of requests.
@@ -64,6 +65,8 @@ pub struct Segment {
     /// Index of the target among the targets.
     pub place: usize,
     pub target: Target,
+    /// The process of the target, if it may be observed.
+    pub process: Option<NodeProcess>,
     pub bodies: Arc<Bodies>,
     pub load: LoopKind,
     pub threads: usize,

@@ -10,7 +10,8 @@
 //!   the connections and threads that send them.
 //! - [`answer`], [`sample`], [`pin`], [`check`], [`compare`], [`fault`]: whether an answer is right. [`dating`],
 //!   [`watch`]: how fresh it is.
-//! - [`record`], [`machine`], [`report`]: the figures, the machine that they were measured on, and the reports.
+//! - [`record`], [`machine`], [`usage`], [`report`]: the figures, the machine that they were measured on, what was used of
+//!   it, and the reports.
 //! - [`plan`], [`segment`], [`progress`], [`findings`]: the sequence of runs, a single run, the progress display, and
 //!   the evaluation.
 
@@ -45,6 +46,7 @@ pub mod segment;
 pub mod target;
 pub mod thread;
 pub mod tls;
+pub mod usage;
 pub mod watch;
 pub mod workload;
 pub mod world;

@@ -31,13 +31,3 @@ impl Machine {
         }
     }
 }
-
-/// Returns the processor time that this process has used, in seconds; `None` if the system is not Linux.
-pub fn processor_seconds() -> Option<f64> {
-    // Clock ticks of user and system time, the 14th and 15th field. The name before them may contain spaces. Every
-    // Linux has 100 ticks per second (USER_HZ).
-    let stat = fs::read_to_string("/proc/self/stat").ok()?;
-    let mut fields = stat.rsplit_once(')')?.1.split_whitespace().skip(11);
-    let ticks: f64 = fields.next()?.parse::<f64>().ok()? + fields.next()?.parse::<f64>().ok()?;
-    Some(ticks / 100.0)
-}

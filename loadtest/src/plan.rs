@@ -26,6 +26,7 @@ use crate::{
     schedule::Rate,
     segment,
     target::{Found, Target},
+    usage::NodeProcess,
     workload::{self, Making},
     world::World,
 };
@@ -47,7 +48,9 @@ pub async fn run(args: &Args, command: Vec<String>) -> Result<Report> {
     let recorded = recorded(args)?;
     let mut found = Vec::new();
     for (place, url) in args.urls.iter().enumerate() {
-        found.push(find(args, url, name(place)).await?);
+        let found_here = find(args, url, name(place)).await?;
+        let process = args.node_pid.get(place).and_then(|pid| NodeProcess::by_id(*pid)).or(found_here.process);
+        found.push(Found { process, ..found_here });
     }
     let reference = match &args.reference {
         Some(url) => Some(find(args, url, "reference".to_owned()).await.wrap_err("--reference")?),
@@ -79,6 +82,7 @@ pub async fn run(args: &Args, command: Vec<String>) -> Result<Report> {
                 let segment = Segment {
                     place,
                     target: found.target.clone(),
+                    process: found.process,
                     bodies: bodies.clone(),
                     load: part.load,
                     threads: args.threads as usize,
@@ -161,7 +165,8 @@ async fn find(args: &Args, url: &str, name: String) -> Result<Found> {
     let client = client.as_str().unwrap_or("unknown").to_owned();
     let block = rpc.call("eth_getBlockByNumber", json!(["0x0", false])).await.unwrap_or_default();
     let genesis = block["hash"].as_str().map(str::to_owned);
-    Ok(Found { target, client, presim, chain_id, genesis })
+    let process = NodeProcess::of(&target);
+    Ok(Found { target, client, presim, chain_id, genesis, process })
 }
 
 /// Returns the reference of a target: the named node, else the target itself if it can be asked about a state again.

@@ -11,11 +11,11 @@ use tokio::sync::mpsc;
 
 use crate::{
     generate::{GeneratorMessage, LoopKind, Segment},
-    machine::processor_seconds,
     progress::Progress,
     record::{Interval, Totals},
     report::{Age, Latency, Row, share},
     thread,
+    usage::{Usage, UsageMeter},
     watch::watch,
 };
 
@@ -32,8 +32,8 @@ pub struct Outcome {
     pub sent: u64,
     /// Measured duration, which is shorter than the segment's if the run was ended early.
     pub measured: Duration,
-    /// Processor time of the generator and the time in which it was used, in seconds; `None` if unknown.
-    pub processor: Option<(f64, f64)>,
+    /// Usage of the machine, the warm-up included.
+    pub usage: Usage,
     /// Why the target was not watched to the end; `None` if it was, or if it was not to be.
     pub unwatched: Option<String>,
 }
@@ -49,7 +49,7 @@ pub async fn run(segment: &Segment, watched: bool, progress: &mut Progress) -> R
         let (target, newest, patience) = (segment.target.clone(), segment.newest.clone(), segment.timeout);
         tokio::spawn(async move { watch(&target, patience, newest).await })
     });
-    let processor = processor_seconds();
+    let mut meter = UsageMeter::start(segment.process);
     let begun = Instant::now();
     let barrier = Arc::new(Barrier::new(segment.threads));
     let threads: Vec<_> = (0..segment.threads)
@@ -73,6 +73,7 @@ pub async fn run(segment: &Segment, watched: bool, progress: &mut Progress) -> R
             },
             _ = tick.tick() => {
                 progress.tick();
+                meter.look();
                 if stopped.is_none() && segment.stop.load(Ordering::Relaxed) {
                     stopped = Some(Instant::now());
                 }
@@ -87,6 +88,7 @@ pub async fn run(segment: &Segment, watched: bool, progress: &mut Progress) -> R
             bail!("a generator thread panicked");
         }
     }
+    let usage = meter.end();
     let unwatched = match watcher {
         Some(watcher) if watcher.is_finished() => watcher.await.ok(),
         Some(watcher) => {
@@ -99,9 +101,7 @@ pub async fn run(segment: &Segment, watched: bool, progress: &mut Progress) -> R
         Some(stopped) => stopped.saturating_duration_since(begun + segment.warmup).min(segment.duration),
         None => segment.duration,
     };
-    let used = processor_seconds().zip(processor).map(|(after, before)| after - before);
-    let processor = used.map(|used| (used, begun.elapsed().as_secs_f64()));
-    Ok(collected.outcome(measured, processor, unwatched))
+    Ok(collected.outcome(measured, usage, unwatched))
 }
 
 /// The sums of the threads' reports so far.
@@ -181,7 +181,7 @@ impl<'a> Collected<'a> {
         self.all.add(&interval);
     }
 
-    fn outcome(mut self, measured: Duration, processor: Option<(f64, f64)>, unwatched: Option<String>) -> Outcome {
+    fn outcome(mut self, measured: Duration, usage: Usage, unwatched: Option<String>) -> Outcome {
         // Threads that were ended early may have been in different intervals.
         for (_, (interval, _)) in std::mem::take(&mut self.open) {
             self.close(interval, measured);
@@ -194,7 +194,7 @@ impl<'a> Collected<'a> {
             totals: self.totals,
             sent: self.sent,
             measured,
-            processor,
+            usage,
             unwatched,
         }
     }

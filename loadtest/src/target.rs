@@ -6,6 +6,8 @@ use eyre::{Result, bail, eyre};
 use http::{HeaderMap, HeaderName, HeaderValue, Uri, header};
 use serde_json::Value;
 
+use crate::usage::NodeProcess;
+
 /// A JSON-RPC endpoint.
 #[derive(Clone, Debug)]
 pub struct Target {
@@ -108,4 +110,6 @@ pub struct Found {
     pub chain_id: Value,
     /// The hash of its block 0; `None` if the target does not report it.
     pub genesis: Option<String>,
+    /// The process, if it is on this machine and may be observed.
+    pub process: Option<NodeProcess>,
 }

@@ -8,7 +8,7 @@ use std::{
 use actix::{Actor, AsyncContext, Context, Handler, Message, ResponseFuture};
 
 use super::{flow::LaneName, lane::Lane, scheduler::Executor};
-use crate::telemetry::{Gauge, Metrics};
+use crate::telemetry::{Gauge, Metrics, Pulse};
 
 /// Exports one lane's metrics and drains it at shutdown. Jobs go straight to the lane's queue, not through the actor.
 pub struct LaneActor {
@@ -47,6 +47,14 @@ impl Actor for LaneActor {
             actor.running.set(lane.running.load(Acquire) as f64);
             actor.overloaded.set(f64::from(u8::from(lane.load.is_overloaded())));
         });
+    }
+}
+
+impl Handler<Pulse> for LaneActor {
+    type Result = bool;
+
+    fn handle(&mut self, _: Pulse, _: &mut Self::Context) -> bool {
+        true
     }
 }
 

@@ -6,7 +6,7 @@ use std::{
         Arc, Weak,
         atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed},
     },
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use tokio::sync::oneshot;
@@ -303,6 +303,20 @@ impl Executor {
             );
         }
         refused
+    }
+
+    /// Returns the time from a request's arrival to its deadline.
+    pub const fn deadline(&self) -> Duration {
+        self.config.deadline
+    }
+
+    /// Returns a receiver that gets a message from a worker, after the jobs that wait now.
+    pub fn pulse(&self) -> oneshot::Receiver<()> {
+        let (tell, told) = oneshot::channel();
+        self.pool.spawn(move || {
+            let _ = tell.send(());
+        });
+        told
     }
 
     /// Returns the number of workers.

@@ -18,14 +18,14 @@ use std::{
     time::{Duration, Instant},
 };
 
-use actix::{Actor, ActorContext, AsyncContext, Context, Handler, Message, WrapFuture};
+use actix::{Actor, ActorContext, ActorFutureExt, AsyncContext, Context, Handler, Message, WrapFuture};
 use futures::{FutureExt, future::LocalBoxFuture};
 
 use self::status::FeedStatus;
 use crate::{
     pool::Pool,
     state::{FeedProblem, FeedState, Snapshots},
-    telemetry::{Counter, Gauge, Histogram, Metrics, PUBLISH_SECONDS},
+    telemetry::{Counter, Gauge, Histogram, Metrics, PUBLISH_SECONDS, Pulse},
 };
 
 /// A source of a chain's states. A new source implements this trait, and [`node`](crate::node) selects it.
@@ -93,7 +93,10 @@ pub struct StateFeed {
     lag: Gauge,
     waiting: Gauge,
     block: Gauge,
+    block_time: Gauge,
     pooled: Gauge,
+    /// Whether the source has panicked, after which no more states come.
+    has_failed: bool,
 }
 
 impl StateFeed {
@@ -113,7 +116,13 @@ impl StateFeed {
                 &[],
             ),
             block: metrics.gauge("presim_head_number", "Number of the newest sealed block.", &[]),
+            block_time: metrics.gauge(
+                "presim_head_timestamp_seconds",
+                "Timestamp of the newest sealed block, in Unix seconds.",
+                &[],
+            ),
             pooled: metrics.gauge("presim_pool_transactions", "Transactions that wait to be mined.", &[]),
+            has_failed: false,
             source: Some((source, feed)),
             snapshots,
             pool,
@@ -128,12 +137,14 @@ impl Actor for StateFeed {
         if let Some((source, feed)) = self.source.take() {
             let snapshots = self.snapshots.clone();
             let followed = async move {
-                if AssertUnwindSafe(source.run(feed)).catch_unwind().await.is_err() {
+                let has_failed = AssertUnwindSafe(source.run(feed)).catch_unwind().await.is_err();
+                if has_failed {
                     tracing::error!("the feed has failed and ended: restart the node");
                     snapshots.fall_back(FeedState::Degraded(FeedProblem::Execution));
                 }
+                has_failed
             };
-            context.spawn(followed.into_actor(self));
+            context.spawn(followed.into_actor(self).map(|has_failed, feed, _| feed.has_failed = has_failed));
         }
         context.run_interval(Duration::from_millis(100), |feed, _| {
             let published = feed.snapshots.load();
@@ -142,8 +153,17 @@ impl Actor for StateFeed {
             feed.lag.set(lag.map_or(0.0, |lag| lag.since.elapsed().as_secs_f64()));
             feed.waiting.set(lag.map_or(0.0, |lag| f64::from(lag.waiting)));
             feed.block.set(published.head().number() as f64);
+            feed.block_time.set(published.head().header.timestamp as f64);
             feed.pooled.set(feed.pool.len() as f64);
         });
+    }
+}
+
+impl Handler<Pulse> for StateFeed {
+    type Result = bool;
+
+    fn handle(&mut self, _: Pulse, _: &mut Self::Context) -> bool {
+        !self.has_failed
     }
 }
 

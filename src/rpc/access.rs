@@ -4,12 +4,15 @@ use std::{
     fs::File,
     io::{self, Read},
     num::NonZeroU32,
-    path::Path,
+    path::{Path, PathBuf},
     sync::Arc,
 };
 
+use arc_swap::ArcSwap;
 use governor::{DefaultDirectRateLimiter, Quota, RateLimiter};
 use serde::Deserialize;
+use tokio::sync::watch;
+use toml::Spanned;
 
 use super::{error::RpcError, ws::OfferedTokenError};
 use crate::{
@@ -21,13 +24,12 @@ use crate::{
 ///
 /// A token of either file may use the node. Without a token file, requests without a token may, too. With a wallet
 /// token file, only its tokens may use the wallet; without one, every client of the node may.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Access {
-    clients: Vec<Arc<Client>>,
-    /// Whether a request without a token is refused.
-    node_needs_token: bool,
-    /// Whether the wallet requires a token of the wallet token file.
-    wallet_needs_token: bool,
+    token_file: Option<PathBuf>,
+    wallet_token_file: Option<PathBuf>,
+    /// Replaced as a whole when the files are read again.
+    clients: ArcSwap<Vec<Arc<Client>>>,
 }
 
 /// The token files, and the rate limit of each token.
@@ -55,10 +57,24 @@ pub struct Client {
     token: Token,
     /// Whether the token is in the wallet token file.
     wallet: bool,
-    rate: NonZeroU32,
-    limiter: DefaultDirectRateLimiter,
+    limit: ArcSwap<RateLimit>,
     /// The client as the scheduler sees it.
     flow: Arc<Flow>,
+    /// Turns true when the token is no longer in its file.
+    withdrawn: watch::Sender<bool>,
+}
+
+#[derive(Debug)]
+struct RateLimit {
+    /// Requests per second.
+    rate: NonZeroU32,
+    limiter: DefaultDirectRateLimiter,
+}
+
+impl RateLimit {
+    fn new(rate: NonZeroU32) -> Self {
+        Self { rate, limiter: RateLimiter::direct(Quota::per_second(rate)) }
+    }
 }
 
 /// The reason why a token file cannot be used.
@@ -101,7 +117,7 @@ struct TokenFile {
 #[serde(deny_unknown_fields)]
 struct TokenEntry {
     name: String,
-    token: String,
+    token: Spanned<String>,
     rate: NonZeroU32,
 }
 
@@ -109,6 +125,7 @@ struct TokenEntry {
 struct Tokens {
     /// The file's path, after the flag that names it.
     file: String,
+    text: String,
     entries: Vec<TokenEntry>,
 }
 
@@ -125,14 +142,22 @@ impl Tokens {
         if entries.is_empty() {
             return Err(AccessError::Token { file, problem: "no [[token]] in it: it would let nobody in".into() });
         }
-        if let Some(TokenEntry { name, token, .. }) = entries.iter().find(|entry| entry.token.len() < Self::SHORTEST) {
-            let problem = format!("token of {name:?}: {} bytes: expected at least {}", token.len(), Self::SHORTEST);
-            return Err(AccessError::Token { file, problem });
+        let tokens = Self { file, text, entries };
+        let is_short = |entry: &&TokenEntry| entry.token.get_ref().len() < Self::SHORTEST;
+        if let Some(entry @ TokenEntry { name, token, .. }) = tokens.entries.iter().find(is_short) {
+            let (bytes, least) = (token.get_ref().len(), Self::SHORTEST);
+            return Err(tokens.wrong(entry, format!("token of {name:?}: {bytes} bytes: expected at least {least}")));
         }
         if open_to_others {
             warn_of_others(path, "tokens");
         }
-        Ok(Self { file, entries })
+        Ok(tokens)
+    }
+
+    /// Returns the error for an entry, with the number of its token's line.
+    fn wrong(&self, entry: &TokenEntry, problem: String) -> AccessError {
+        let line = line(&self.text, entry.token.span().start);
+        AccessError::Token { file: self.file.clone(), problem: format!("line {line}: {problem}") }
     }
 }
 
@@ -153,32 +178,76 @@ impl Access {
     /// Returns an [`AccessError`] if a file cannot be read, has the wrong shape or no token, or if a token is too short
     /// or occurs twice.
     pub fn new(config: &AccessConfig<'_>) -> Result<Self, AccessError> {
+        let access = Self {
+            token_file: config.token_file.map(Path::to_path_buf),
+            wallet_token_file: config.wallet_token_file.map(Path::to_path_buf),
+            clients: ArcSwap::default(),
+        };
+        access.read_files()?;
+        Ok(access)
+    }
+
+    /// Returns whether there is a file to read again.
+    pub const fn has_files(&self) -> bool {
+        self.token_file.is_some() || self.wallet_token_file.is_some()
+    }
+
+    /// Reads the token files again, and returns the number of tokens. A client whose name and token are still there
+    /// keeps its share and its connections, and gets the new rate. WebSocket connections of a token that is gone are
+    /// closed.
+    ///
+    /// # Errors
+    ///
+    /// Returns an [`AccessError`] as [`new`](Self::new) does. The tokens then stay as they were.
+    pub fn read_files(&self) -> Result<usize, AccessError> {
         let read = |flag, path: Option<&Path>| path.map(|path| Tokens::read(flag, path)).transpose();
-        let node = read("--token-file", config.token_file)?;
-        let wallet = read("--wallet-token-file", config.wallet_token_file)?;
-        let (node_needs_token, wallet_needs_token) = (node.is_some(), wallet.is_some());
+        let node = read("--token-file", self.token_file.as_deref())?;
+        let wallet = read("--wallet-token-file", self.wallet_token_file.as_deref())?;
         let files = [(node, false), (wallet, true)];
-        let count: usize = files.iter().filter_map(|(file, _)| file.as_ref()).map(|file| file.entries.len()).sum();
-        let mut clients: Vec<Arc<Client>> = Vec::with_capacity(count);
+        let mut entries: Vec<(TokenEntry, bool)> = Vec::new();
         for (file, wallet) in files {
-            let Some(Tokens { file, entries }) = file else { continue };
-            for entry in entries {
-                if let Some(other) = clients.iter().find(|client| client.token.0 == entry.token) {
-                    let place = if other.wallet == wallet { "" } else { " of --token-file" };
+            let Some(mut tokens) = file else { continue };
+            for entry in std::mem::take(&mut tokens.entries) {
+                if let Some((other, of_wallet)) =
+                    entries.iter().find(|(other, _)| other.token.get_ref() == entry.token.get_ref())
+                {
+                    let place = if *of_wallet == wallet { "" } else { " of --token-file" };
                     let problem = format!("{:?}{place} and {:?} have the same token", other.name, entry.name);
-                    return Err(AccessError::Token { file, problem });
+                    return Err(tokens.wrong(&entry, problem));
                 }
-                clients.push(Arc::new(Client {
-                    name: entry.name,
-                    token: Token(entry.token),
-                    wallet,
-                    rate: entry.rate,
-                    limiter: RateLimiter::direct(Quota::per_second(entry.rate)),
-                    flow: Flow::new(),
-                }));
+                entries.push((entry, wallet));
             }
         }
-        Ok(Self { clients, node_needs_token, wallet_needs_token })
+        // Both files are right, so nothing fails from here on.
+        let before = self.clients.load_full();
+        let clients: Vec<Arc<Client>> = entries
+            .into_iter()
+            .map(|(TokenEntry { name, token, rate }, wallet)| {
+                let token = token.into_inner();
+                let same = |old: &&Arc<Client>| old.name == name && old.token.0 == token && old.wallet == wallet;
+                let Some(old) = before.iter().find(same) else {
+                    return Arc::new(Client {
+                        name,
+                        token: Token(token),
+                        wallet,
+                        limit: ArcSwap::from_pointee(RateLimit::new(rate)),
+                        flow: Flow::new(),
+                        withdrawn: watch::Sender::new(false),
+                    });
+                };
+                if old.limit.load().rate != rate {
+                    old.limit.store(Arc::new(RateLimit::new(rate)));
+                }
+                old.clone()
+            })
+            .collect();
+        let count = clients.len();
+        let kept = Arc::new(clients);
+        self.clients.store(kept.clone());
+        for old in before.iter().filter(|old| !kept.iter().any(|client| Arc::ptr_eq(client, old))) {
+            old.withdrawn.send_replace(true);
+        }
+        Ok(count)
     }
 
     /// Returns the client that an `Authorization` header names; `None` if there is no header and none is needed.
@@ -187,14 +256,15 @@ impl Access {
     ///
     /// Returns an [`RpcError`] if the header is missing but needed, or its token is in no file.
     pub fn client(&self, authorization: Option<&[u8]>) -> Result<Option<Arc<Client>>, RpcError> {
-        if self.clients.is_empty() || (authorization.is_none() && !self.node_needs_token) {
+        let clients = self.clients.load();
+        if clients.is_empty() || (authorization.is_none() && self.token_file.is_none()) {
             return Ok(None);
         }
         // The name of the scheme is case-insensitive (RFC 9110, 11.1).
         let token = authorization
             .and_then(|value| value.split_at_checked(SCHEME.len()))
             .and_then(|(scheme, token)| scheme.eq_ignore_ascii_case(SCHEME).then_some(token));
-        let found = token.and_then(|token| self.clients.iter().find(|client| same(client.token.0.as_bytes(), token)));
+        let found = token.and_then(|token| clients.iter().find(|client| same(client.token.0.as_bytes(), token)));
         found.cloned().map(Some).ok_or_else(|| {
             RpcError::new(
                 -32000,
@@ -227,7 +297,7 @@ impl Access {
 
     /// Returns whether this client, or one without a name, may use the wallet.
     pub fn may_use_wallet(&self, client: Option<&Client>) -> bool {
-        !self.wallet_needs_token || client.is_some_and(|client| client.wallet)
+        self.wallet_token_file.is_none() || client.is_some_and(|client| client.wallet)
     }
 }
 
@@ -236,8 +306,12 @@ const SCHEME: &[u8] = b"Bearer ";
 
 /// Returns the problem of a token file and its line number, without the content of the line.
 fn problem(text: &str, error: &toml::de::Error) -> String {
-    let before = error.span().map_or("", |span| text.get(..span.start).unwrap_or_default());
-    format!("line {}: {}", before.matches('\n').count() + 1, error.message())
+    format!("line {}: {}", line(text, error.span().map_or(0, |span| span.start)), error.message())
+}
+
+/// Returns the number of the line that has the byte at this index.
+fn line(text: &str, at: usize) -> usize {
+    1 + text.get(..at).unwrap_or_default().matches('\n').count()
 }
 
 /// Compares in constant time.
@@ -257,12 +331,19 @@ impl Client {
     ///
     /// Returns -32005 if the rate is exceeded.
     pub fn admit(&self, requests: NonZeroU32) -> Result<(), RpcError> {
-        match self.limiter.check_n(requests) {
+        let limit = self.limit.load();
+        match limit.limiter.check_n(requests) {
             Ok(Ok(())) => Ok(()),
             _ => {
-                Err(RpcError::limit(format!("rate limit: {:?} may send {} requests per second", self.name, self.rate)))
+                let (name, rate) = (&self.name, limit.rate);
+                Err(RpcError::limit(format!("rate limit: {name:?} may send {rate} requests per second")))
             }
         }
+    }
+
+    /// Returns when the token is no longer in its file.
+    pub async fn withdrawn(&self) {
+        let _ = self.withdrawn.subscribe().wait_for(|withdrawn| *withdrawn).await;
     }
 
     /// Returns the client as the scheduler sees it.

@@ -10,6 +10,7 @@ use std::{
 use tokio::sync::watch;
 
 use super::{link::Link, memory::IoMemory};
+use crate::telemetry::{Gauge, Metrics};
 
 /// Bounds on the number of open connections.
 #[derive(Clone, Copy, Debug)]
@@ -43,6 +44,8 @@ pub struct Connections {
     table: Mutex<Table>,
     /// The number of connections whose tasks have not ended.
     alive: watch::Sender<usize>,
+    http: Gauge,
+    web_socket: Gauge,
 }
 
 #[derive(Debug, Default)]
@@ -69,8 +72,10 @@ pub struct ConnectionEntry {
 
 impl Connections {
     /// Creates an empty table. The bytes that connections hold count in `memory`.
-    pub fn new(limits: ConnectionLimits, memory: Arc<IoMemory>) -> Self {
-        Self { limits, memory, table: Mutex::default(), alive: watch::Sender::new(0) }
+    pub fn new(limits: ConnectionLimits, memory: Arc<IoMemory>, metrics: &Metrics) -> Self {
+        let gauge = |kind| metrics.gauge("presim_connections", "Open connections, by kind.", &[("kind", kind)]);
+        let (http, web_socket) = (gauge("http"), gauge("websocket"));
+        Self { limits, memory, table: Mutex::default(), alive: watch::Sender::new(0), http, web_socket }
     }
 
     /// Returns the bytes that all connections hold.
@@ -92,6 +97,7 @@ impl Connections {
         let number = table.next;
         table.next += 1;
         table.open.insert(number, Open { link, address, is_web_socket: false });
+        self.show(&table);
         self.alive.send_modify(|alive| *alive += 1);
         Some(ConnectionEntry { connections: self.clone(), number })
     }
@@ -113,6 +119,11 @@ impl Connections {
     /// Returns when no connection's task is left.
     pub async fn all_ended(&self) {
         let _ = self.alive.subscribe().wait_for(|alive| *alive == 0).await;
+    }
+
+    fn show(&self, table: &Table) {
+        self.http.set((table.open.len() - table.web_sockets) as f64);
+        self.web_socket.set(table.web_sockets as f64);
     }
 
     /// Locks the table. A panic leaves it consistent, because each change is one step, so a poisoned lock is taken all
@@ -144,6 +155,7 @@ impl ConnectionEntry {
             Some(open) if has_room => {
                 table.web_sockets += 1;
                 open.is_web_socket = true;
+                self.connections.show(table);
                 true
             }
             // The connection was just evicted, or there is no room.
@@ -158,6 +170,7 @@ impl Drop for ConnectionEntry {
         if table.open.remove(&self.number).is_some_and(|open| open.is_web_socket) {
             table.web_sockets -= 1;
         }
+        self.connections.show(&table);
         drop(table);
         self.connections.alive.send_modify(|alive| *alive -= 1);
     }

@@ -1,8 +1,9 @@
-//! The HTTP transport: JSON-RPC in POST bodies without a router, `/health`, and the upgrade to WebSocket.
+//! The HTTP transport: JSON-RPC in POST bodies without a router, `/health` and `/ready`, and the upgrade to WebSocket.
 
 use std::{
     convert::Infallible,
-    future::{Future, Ready, ready},
+    future::{self, Future, Ready},
+    net::SocketAddr,
     num::NonZeroU32,
     pin::Pin,
     sync::Arc,
@@ -22,24 +23,19 @@ use super::{
     access::{Access, Client},
     connections::ConnectionEntry,
     dialect::{Dialect, STANDARD},
-    encode,
     error::RpcError,
     files::ServedFiles,
     front::Front,
+    health::{health, ready},
     link::Link,
     memory::HeldBytes,
     origin::Origins,
     request::Caller,
-    response::{HttpResponse, refuse, respond},
+    response::{HttpResponse, allow, refuse, respond},
     service::{Reply, ReplyLimits, Session},
     ws,
 };
-use crate::{
-    executor::Flow,
-    feed::upstream::UpstreamState,
-    state::{FeedLag, FeedProblem, FeedState, Published},
-    store::StoreError,
-};
+use crate::executor::Flow;
 
 /// The service of a connection's requests.
 #[derive(Debug)]
@@ -53,6 +49,8 @@ pub struct HttpService {
     pub sockets: ws::Sockets,
     /// The files for browsers.
     pub files: ServedFiles,
+    /// The address of the metrics, which have a port of their own.
+    pub metrics: Option<SocketAddr>,
 }
 
 /// The first check of a request: the size of its head, its host, and the page that sends it.
@@ -117,7 +115,7 @@ where
         self.link.greet(request.version() < Version::HTTP_2 && !ws::is_upgrade(&request));
         match self.check(&request) {
             Ok(()) => Either::Right(self.inner.call(request)),
-            Err((status, error)) => Either::Left(ready(Ok(refuse(status, error)))),
+            Err((status, error)) => Either::Left(future::ready(Ok(refuse(status, error)))),
         }
     }
 }
@@ -159,9 +157,13 @@ impl Door {
     async fn serve(&self, request: Request<Incoming>) -> HttpResponse {
         let service = &self.service;
         let path = request.uri().path();
-        if path == "/health" {
-            let front = &service.front;
-            return health(&front.published(), front.upstream(), front.newer_fork(), front.store_failure());
+        let front = &service.front;
+        match path {
+            "/health" => {
+                return health(&front.published(), front.upstream(), front.newer_fork(), front.store_failure());
+            }
+            "/ready" => return ready(&front.published(), front.store_failure()),
+            _ => {}
         }
         if let Some(file) = service.files.answer(&request) {
             return file;
@@ -173,8 +175,15 @@ impl Door {
         let dialect = match path {
             "/" | "" => service.root,
             "/standard" | "/standard/" => &STANDARD,
+            "/metrics" if client.is_ok() => {
+                let error = RpcError::request(match service.metrics {
+                    Some(address) => format!("metrics are served at http://{address}/metrics"),
+                    None => "no metrics are served: --metrics ADDR:PORT serves them on a port of their own".to_owned(),
+                });
+                return refuse_to(client.ok().flatten().as_deref(), StatusCode::NOT_FOUND, error);
+            }
             _ => {
-                let error = RpcError::request("no such path: expected /, /standard or /health");
+                let error = RpcError::request("no such path: expected /, /standard, /health or /ready");
                 return refuse_to(client.ok().flatten().as_deref(), StatusCode::NOT_FOUND, error);
             }
         };
@@ -194,7 +203,7 @@ impl Door {
         let client = session.caller.client.as_deref();
         if request.method() != HttpMethod::POST {
             let error = RpcError::request("expected a POST with a JSON-RPC body, or a WebSocket upgrade");
-            return refuse_to(client, StatusCode::METHOD_NOT_ALLOWED, error);
+            return allow(refuse_to(client, StatusCode::METHOD_NOT_ALLOWED, error), "POST");
         }
         if !is_json(request.headers()) {
             let error = RpcError::request("content-type: expected application/json");
@@ -347,63 +356,4 @@ fn refuse_to(client: Option<&Client>, status: StatusCode, error: RpcError) -> Ht
         Some(Err(rate)) => refuse(StatusCode::TOO_MANY_REQUESTS, rate),
         _ => refuse(status, error),
     }
-}
-
-/// The number of sub-block times without a snapshot after which a feed counts as stalled.
-const STALLED_AFTER: u128 = 5;
-
-fn health(
-    published: &Published,
-    upstream: Option<UpstreamState>,
-    newer_fork: Option<u64>,
-    failure: Option<&StoreError>,
-) -> HttpResponse {
-    let age = published.newest.published.elapsed().as_millis();
-    let broken = |why: &str| format!("the feed is broken: {why}; pending is the canonical head");
-    // Clients whose requests need the store see the same text of its failure.
-    let problem = match (published.feed, failure.map(ToString::to_string)) {
-        (FeedState::Degraded(FeedProblem::Store), Some(failure)) => Some((FeedProblem::Store, broken(&failure))),
-        (FeedState::Degraded(problem), _) => Some((problem, broken(problem.meaning()))),
-        (_, Some(failure)) => Some((FeedProblem::Store, failure)),
-        (FeedState::Live { every_ms } | FeedState::Lagging(FeedLag { every_ms, .. }), None)
-            if age > STALLED_AFTER * u128::from(every_ms) =>
-        {
-            let text = format!("the newest snapshot is {age} ms old, and one should come every {every_ms} ms");
-            Some((FeedProblem::Lagging, text))
-        }
-        (FeedState::Live { .. } | FeedState::Lagging(_) | FeedState::Static, None) => None,
-    };
-    let status = if problem.is_some() { StatusCode::SERVICE_UNAVAILABLE } else { StatusCode::OK };
-    let mut out = Vec::with_capacity(160);
-    out.extend_from_slice(b"{\"status\":");
-    encode::string(&mut out, if problem.is_some() { "unhealthy" } else { "ok" });
-    if let Some((cause, reason)) = &problem {
-        out.extend_from_slice(b",\"reason\":");
-        encode::string(&mut out, reason);
-        out.extend_from_slice(b",\"cause\":");
-        encode::string(&mut out, cause.as_str());
-    }
-    out.extend_from_slice(b",\"feed\":");
-    encode::string(&mut out, published.feed.as_str());
-    if let Some(lag) = published.feed.lag() {
-        let (ms, waiting, cause) = (lag.ms(), lag.waiting, lag.cause.as_str());
-        out.extend_from_slice(format!(r#","lagMs":{ms},"lagSubBlocks":{waiting},"lagCause":"{cause}""#).as_bytes());
-    }
-    match upstream {
-        None => {}
-        Some(UpstreamState::Ok) => out.extend_from_slice(b",\"upstream\":\"ok\""),
-        Some(UpstreamState::Degraded(problem)) => {
-            out.extend_from_slice(b",\"upstream\":\"degraded\",\"upstreamProblem\":");
-            encode::string(&mut out, &problem);
-        }
-    }
-    if let Some(time) = newer_fork {
-        let text = format!("the upstream has a fork at {time} that presim does not know");
-        out.extend_from_slice(b",\"warning\":");
-        encode::string(&mut out, &text);
-    }
-    out.extend_from_slice(format!(",\"ageMs\":{age}}}").as_bytes());
-    let mut response = respond(out, Some((published, false)));
-    *response.status_mut() = status;
-    response
 }

@@ -12,7 +12,7 @@ use std::{
 use tokio::{
     net::TcpStream,
     runtime::{Builder, Handle, RuntimeMetrics},
-    sync::watch,
+    sync::{oneshot, watch},
 };
 
 /// Threads with an event loop each, among which connections are distributed.
@@ -70,6 +70,16 @@ impl IoThreads {
         for thread in &self.threads {
             thread.runtime.spawn(task());
         }
+    }
+
+    /// Returns a receiver for each thread, which gets a message when the thread's event loop comes round.
+    pub fn pulse(&self) -> Vec<oneshot::Receiver<()>> {
+        let pulses = self.threads.iter().map(|thread| {
+            let (tell, told) = oneshot::channel();
+            thread.runtime.spawn(async move { tell.send(()) });
+            told
+        });
+        pulses.collect()
     }
 
     /// Gives `stream` to the thread with the fewest connections, which runs the future of `serve` to its end.

@@ -1,7 +1,7 @@
 //! The front: servers, methods, the two dialects, error codes and limits.
 //!
 //! [`http`] and [`ws`] are the two transports, behind the one port of [`server`], on which [`startup`] answers until
-//! the node has started. [`service`] turns the text of a message into the text of its answer, by jsonrpsee. Each
+//! the node has started, and [`health`] has its health. [`service`] turns the text of a message into the text of its answer, by jsonrpsee. Each
 //! request in a message is a [`Request`], which [`front`] runs by the table of [`methods`]. [`wire`] parses parameters
 //! into the engine's types, and [`encode`] writes results. [`wait`] lets a request wait for its receipt, [`approve`]
 //! for an approval, and [`remote`] for state of an upstream.
@@ -21,6 +21,7 @@ mod error;
 mod files;
 mod filters;
 mod front;
+mod health;
 mod hex;
 mod http;
 mod inbox;

@@ -83,6 +83,14 @@ pub(super) fn refuse(status: StatusCode, error: RpcError) -> HttpResponse {
     response
 }
 
+/// Names the methods of the path in `Allow`, if the response refuses another method (RFC 9110, 15.5.6).
+pub(super) fn allow(mut response: HttpResponse, methods: &'static str) -> HttpResponse {
+    if response.status() == StatusCode::METHOD_NOT_ALLOWED {
+        response.headers_mut().insert(header::ALLOW, HeaderValue::from_static(methods));
+    }
+    response
+}
+
 /// Returns the header with the newest snapshot, for answers to a single request.
 fn freshness(published: &Published, by_upstream: bool) -> Option<HeaderValue> {
     let newest = &published.newest;

@@ -3,6 +3,7 @@
 use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 
 use actix::{Actor, Context, Handler, Message, ResponseFuture};
+use futures::future::join_all;
 use http::{HeaderName, HeaderValue, Method, StatusCode, header};
 use hyper_util::{
     rt::{TokioExecutor, TokioIo, TokioTimer},
@@ -41,7 +42,7 @@ use super::{
 use crate::{
     config::{Config, DialectName},
     executor::Flow,
-    telemetry::Metrics,
+    telemetry::{Metrics, Pulse},
 };
 
 /// The settings of a server.
@@ -57,6 +58,7 @@ pub struct ServerConfig {
     max_in_flight: usize,
     max_unsent: usize,
     max_notifications: usize,
+    metrics: Option<SocketAddr>,
 }
 
 impl ServerConfig {
@@ -91,7 +93,14 @@ impl ServerConfig {
             max_in_flight: config.max_ws_in_flight as usize,
             max_unsent: config.max_ws_unsent as usize,
             max_notifications: config.max_ws_notifications as usize,
+            metrics: config.metrics,
         }
+    }
+
+    /// Returns the same, for a node whose metrics are at this address.
+    #[must_use]
+    pub fn with_metrics(self, metrics: Option<SocketAddr>) -> Self {
+        Self { metrics, ..self }
     }
 }
 
@@ -104,6 +113,7 @@ pub struct FrontActor {
     access: Arc<Access>,
     memory: Arc<IoMemory>,
     files: ServedFiles,
+    metrics: Metrics,
     running: Option<Running>,
 }
 
@@ -123,9 +133,10 @@ impl FrontActor {
         subscriptions: Arc<Subscriptions>,
         access: Arc<Access>,
         memory: Arc<IoMemory>,
+        metrics: Metrics,
     ) -> Self {
         let files = ServedFiles::default();
-        Self { config, io: Arc::new(io), front, subscriptions, access, memory, files, running: None }
+        Self { config, io: Arc::new(io), front, subscriptions, access, memory, metrics, files, running: None }
     }
 
     /// Returns the same, serving these files to browsers.
@@ -177,7 +188,7 @@ impl Handler<Serve> for FrontActor {
 
     fn handle(&mut self, Serve(listener): Serve, _: &mut Self::Context) {
         let config = &self.config;
-        let connections = Arc::new(Connections::new(config.connections, self.memory.clone()));
+        let connections = Arc::new(Connections::new(config.connections, self.memory.clone(), &self.metrics));
         let (stop, stopping) = watch::channel(false);
         let sockets = Sockets {
             subscriptions: self.subscriptions.clone(),
@@ -196,6 +207,7 @@ impl Handler<Serve> for FrontActor {
             read_timeout: config.read_timeout,
             sockets,
             files: self.files.clone(),
+            metrics: config.metrics,
         });
         let acceptor = Acceptor {
             io: self.io.clone(),
@@ -227,6 +239,16 @@ impl Handler<Stop> for FrontActor {
             let _ = tokio::time::timeout(grace, connections.all_ended()).await;
             closing.abort();
         })
+    }
+}
+
+impl Handler<Pulse> for FrontActor {
+    type Result = ResponseFuture<bool>;
+
+    /// Answers when each thread of connections has answered.
+    fn handle(&mut self, _: Pulse, _: &mut Self::Context) -> Self::Result {
+        let answers = self.io.pulse();
+        Box::pin(async move { join_all(answers).await.into_iter().all(|answer| answer.is_ok()) })
     }
 }
 

@@ -1,4 +1,4 @@
-//! The port during the node's start: `/health` says what the start waits for, and every other request is refused with
+//! The port during the node's start: `/health` and `/ready` say what the start waits for, and every other request is refused with
 //! the same words.
 
 use std::{
@@ -26,13 +26,12 @@ use tokio::{
 };
 
 use super::{
-    encode,
     error::RpcError,
+    health,
     origin::Origins,
-    response::{HttpResponse, refuse, respond},
+    response::{HttpResponse, refuse},
     server::{ServerConfig, accept},
 };
-use crate::state::FeedProblem;
 
 /// Connections that are answered at once. More wait to be accepted.
 const CONNECTIONS: u32 = 64;
@@ -172,23 +171,12 @@ impl Answers {
     fn to(&self, request: &Request<Incoming>) -> HttpResponse {
         let mut answer = if let Err(error) = self.origins.check_host(request.headers(), request.uri()) {
             refuse(StatusCode::FORBIDDEN, error)
-        } else if request.uri().path() == "/health" {
-            self.health()
+        } else if matches!(request.uri().path(), "/health" | "/ready") {
+            health::starting(&self.reason.text())
         } else {
             refuse(StatusCode::SERVICE_UNAVAILABLE, RpcError::new(-32000, self.reason.text()))
         };
         answer.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
-        answer
-    }
-
-    fn health(&self) -> HttpResponse {
-        let mut out = b"{\"status\":\"starting\",\"reason\":".to_vec();
-        encode::string(&mut out, &self.reason.text());
-        out.extend_from_slice(b",\"cause\":");
-        encode::string(&mut out, FeedProblem::Connecting.as_str());
-        out.push(b'}');
-        let mut answer = respond(out, None);
-        *answer.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
         answer
     }
 }

@@ -424,6 +424,14 @@ impl ConnectionReader {
         let mut heard = Instant::now();
         let mut ending = self.outlet.ending.subscribe();
         let link = self.outlet.link.clone();
+        let caller = self.session.caller.clone();
+        let withdrawn = async {
+            match &caller.client {
+                Some(client) => client.withdrawn().await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::pin!(withdrawn);
         let mut permit = None;
         loop {
             if permit.is_none() {
@@ -453,6 +461,11 @@ impl ConnectionReader {
                     }
                 }
                 reason = told_to_end(&mut ending) => return self.tell(reason),
+                () = &mut withdrawn => {
+                    let reason = "unauthorized: the token was withdrawn";
+                    self.last_words(RpcError::new(-32000, reason));
+                    return (CloseCode::Policy, reason.to_owned());
+                }
                 () = link.closed() => {
                     return self.tell(link.problem().unwrap_or("it stood still (--io-timeout-ms)").to_owned());
                 }

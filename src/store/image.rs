@@ -11,7 +11,7 @@ use alloy_primitives::{B256, keccak256};
 use crate::state::RemoteImage;
 
 /// Name of the file in the data directory.
-const FILE: &str = "upstream-state.bin";
+pub const FILE: &str = "upstream-state.bin";
 /// First bytes of the file: kind and version. The keccak256 hash of the image and the image in RLP follow.
 const MAGIC: &[u8; 8] = b"presimU1";
 

@@ -44,6 +44,11 @@ const GROUP: usize = 1_024;
 /// Size of redb's cache in bytes.
 const CACHE: usize = 64 << 20;
 
+/// Returns the files in a data directory by name, with their bytes; 0 for a file that is not there.
+pub fn stored_bytes(dir: &Path) -> [(&'static str, u64); 2] {
+    [FILE, image::FILE].map(|name| (name, fs::metadata(dir.join(name)).map_or(0, |file| file.len())))
+}
+
 /// An embedded database. Cheap to clone; dropping the last clone closes it.
 ///
 /// A write is a closure over a transaction. The writer takes all waiting writes, runs them in the order of arrival in

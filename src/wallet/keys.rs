@@ -29,33 +29,37 @@ const MOST_PBKDF2_ROUNDS: u64 = 10_000_000;
 #[derive(Debug, thiserror::Error)]
 pub enum KeyError {
     /// The file cannot be read.
-    #[error("{}: cannot be read: {source}", path.display())]
+    #[error("{flag} {}: cannot be read: {source}", path.display())]
     Read {
+        /// The flag that names the file.
+        flag: &'static str,
         /// Path of the file.
         path: PathBuf,
         /// The system's error.
         source: std::io::Error,
     },
     /// The file is longer than any key or password.
-    #[error("{}: more than {LONGEST_FILE} bytes: no key or password is that long", path.display())]
+    #[error("{flag} {}: more than {LONGEST_FILE} bytes: no key or password is that long", path.display())]
     TooLong {
+        /// The flag that names the file.
+        flag: &'static str,
         /// Path of the file.
         path: PathBuf,
     },
     /// The file is neither a keystore nor a raw key.
-    #[error("{}: expected a keystore (Web3 secret storage, JSON), or one private key: 64 hex digits", path.display())]
+    #[error("--wallet-key-file {}: expected a keystore (Web3 secret storage, JSON), or one private key: 64 hex digits", path.display())]
     Neither {
         /// Path of the file.
         path: PathBuf,
     },
     /// The number is not a private key of secp256k1.
-    #[error("{}: not a private key: expected a number from 1 to the order of secp256k1 minus 1", path.display())]
+    #[error("--wallet-key-file {}: not a private key: expected a number from 1 to the order of secp256k1 minus 1", path.display())]
     NoKey {
         /// Path of the file.
         path: PathBuf,
     },
     /// A field of the keystore is missing, wrong or not supported.
-    #[error("{}: the keystore's {problem}", path.display())]
+    #[error("--wallet-key-file {}: the keystore's {problem}", path.display())]
     Keystore {
         /// Path of the file.
         path: PathBuf,
@@ -63,7 +67,7 @@ pub enum KeyError {
         problem: String,
     },
     /// The password does not decrypt the keystore.
-    #[error("{}: the password in {} is wrong", path.display(), password.display())]
+    #[error("--wallet-key-file {}: the password in --wallet-password-file {} is wrong", path.display(), password.display())]
     Password {
         /// Path of the keystore.
         path: PathBuf,
@@ -71,7 +75,7 @@ pub enum KeyError {
         password: PathBuf,
     },
     /// A keystore has no password file.
-    #[error("{}: a keystore needs its password: give --wallet-password-file", path.display())]
+    #[error("--wallet-key-file {}: a keystore needs its password: give --wallet-password-file", path.display())]
     NoPassword {
         /// Path of the keystore.
         path: PathBuf,
@@ -87,7 +91,7 @@ pub enum KeyError {
         keystores: usize,
     },
     /// Two files hold the key of the same account.
-    #[error("{}: holds the key of {address}, as {} does: give each key once", path.display(), first.display())]
+    #[error("--wallet-key-file {}: holds the key of {address}, as {} does: give each key once", path.display(), first.display())]
     Twice {
         /// Path of the second file.
         path: PathBuf,
@@ -149,7 +153,7 @@ enum Form {
 
 impl KeyFile {
     fn read(path: &Path) -> Result<Self, KeyError> {
-        let (text, open_to_others) = read(path)?;
+        let (text, open_to_others) = read("--wallet-key-file", path)?;
         let text = text.trim_ascii();
         if text.starts_with(b"{") {
             check_keystore(text).map_err(|problem| KeyError::Keystore { path: path.into(), problem })?;
@@ -166,21 +170,21 @@ impl KeyFile {
 }
 
 /// Returns the bytes of a file, and whether users other than its owner can read it.
-fn read(path: &Path) -> Result<(Zeroizing<Vec<u8>>, bool), KeyError> {
-    let fail = |source| KeyError::Read { path: path.into(), source };
+fn read(flag: &'static str, path: &Path) -> Result<(Zeroizing<Vec<u8>>, bool), KeyError> {
+    let fail = |source| KeyError::Read { flag, path: path.into(), source };
     let file = File::open(path).map_err(fail)?;
     let open_to_others = is_open_to_others(&file).map_err(fail)?;
     // Full capacity from the start, because growing would leave copies of the key in memory.
     let mut bytes = Zeroizing::new(Vec::with_capacity(LONGEST_FILE + 1));
     file.take(LONGEST_FILE as u64 + 1).read_to_end(&mut bytes).map_err(fail)?;
     if bytes.len() > LONGEST_FILE {
-        return Err(KeyError::TooLong { path: path.into() });
+        return Err(KeyError::TooLong { flag, path: path.into() });
     }
     Ok((bytes, open_to_others))
 }
 
 fn decrypt(path: &Path, password: &Path) -> Result<PrivateKeySigner, KeyError> {
-    let (text, open_to_others) = read(password)?;
+    let (text, open_to_others) = read("--wallet-password-file", password)?;
     if open_to_others {
         warn_of_others(password, "a password");
     }

@@ -58,6 +58,11 @@ fn addresses(files: &[PathBuf], passwords: &[PathBuf]) -> Vec<String> {
     signers.iter().map(|signer| signer.address().to_string()).collect()
 }
 
+/// Returns the beginning of an error that names a key file with its flag.
+fn named(path: &Path) -> String {
+    format!("--wallet-key-file {}: ", path.display())
+}
+
 /// Returns the error for unusable files, and checks that it contains no key.
 fn refusal(files: &[PathBuf], passwords: &[PathBuf]) -> String {
     let error = keys::load(files, passwords).map(|signers| signers.len()).expect_err("they are used");
@@ -91,13 +96,13 @@ fn keystores_have_a_password_in_common_or_one_each() {
 
     let told = refusal(&each, &[other.clone(), one.clone()]);
     assert!(
-        told.starts_with(text(&each[0])) && told.contains("the password in") && told.contains(text(&other)),
+        told.starts_with(&named(&each[0])) && told.contains("the password in") && told.contains(text(&other)),
         "{told}"
     );
     let told = refusal(&each, &[one.clone(), other, one]);
     assert!(told.contains("3 files for 2 keystores"), "{told}");
     let told = refusal(&each, &[]);
-    assert!(told.starts_with(text(&each[0])) && told.contains("--wallet-password-file"), "{told}");
+    assert!(told.starts_with(&named(&each[0])) && told.contains("--wallet-password-file"), "{told}");
 }
 
 #[test]
@@ -105,6 +110,14 @@ fn a_password_without_a_keystore_is_refused() {
     let folder = Folder::new();
     let told = refusal(&[folder.file("raw", KEYS[0])], &[folder.file("password", PASSWORD)]);
     assert!(told.contains("1 files for 0 keystores"), "{told}");
+}
+
+#[test]
+fn a_password_file_that_cannot_be_read_is_named_with_its_flag() {
+    let folder = Folder::new();
+    let (keystore, absent) = (folder.keystore("keystore", KEYS[0], PASSWORD), folder.0.path().join("absent"));
+    let told = refusal(&[keystore], std::slice::from_ref(&absent));
+    assert!(told.starts_with(&format!("--wallet-password-file {}: cannot be read: ", absent.display())), "{told}");
 }
 
 #[test]
@@ -126,12 +139,12 @@ fn a_file_that_is_no_key_is_named_with_what_was_expected() {
     for (content, expected) in cases {
         let path = folder.file("key", content);
         let told = refusal(std::slice::from_ref(&path), &[]);
-        assert!(told.starts_with(text(&path)) && told.contains(expected), "{told}");
+        assert!(told.starts_with(&named(&path)) && told.contains(expected), "{told}");
     }
     let absent = folder.0.path().join("absent");
     for path in [absent, folder.0.path().to_owned()] {
         let told = refusal(std::slice::from_ref(&path), &[]);
-        assert!(told.starts_with(text(&path)) && told.contains("cannot be read"), "{told}");
+        assert!(told.starts_with(&named(&path)) && told.contains("cannot be read"), "{told}");
     }
 }
 
@@ -171,7 +184,7 @@ fn a_keystore_that_is_not_right_is_refused_and_its_field_named() {
         *bad.pointer_mut(field).unwrap() = value;
         let path = folder.file("bad", bad.to_string());
         let told = refusal(std::slice::from_ref(&path), std::slice::from_ref(&password));
-        assert!(told.starts_with(text(&path)) && told.contains(expected), "{field}: {told}");
+        assert!(told.starts_with(&named(&path)) && told.contains(expected), "{field}: {told}");
     }
     let mut bad = good;
     bad["crypto"]["kdf"] = json!("pbkdf2");

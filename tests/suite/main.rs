@@ -40,6 +40,7 @@ mod memory;
 mod official;
 mod op_chain;
 mod op_stack;
+mod operators;
 mod origins;
 mod page;
 mod parity_traces;

@@ -16,7 +16,10 @@ use presim::config::Config;
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 
-use crate::support::{say, shared};
+use crate::{
+    support::{say, shared},
+    terminal::Terminal,
+};
 
 pub type Variables<'a> = &'a [(&'a str, &'a str)];
 
@@ -50,9 +53,9 @@ pub fn refusal(flags: &[&str], env: &[(&str, &str)]) -> (Option<i32>, String) {
 /// A running program, which is ended when dropped.
 pub struct Presim {
     pub child: Child,
-    banner: String,
+    pub banner: String,
     pub url: String,
-    http: reqwest::Client,
+    pub http: reqwest::Client,
 }
 
 impl Presim {
@@ -61,7 +64,8 @@ impl Presim {
         Self::start_with(&[&["--listen", "127.0.0.1:0"], flags].concat(), &[])
     }
 
-    fn start_with(flags: &[&str], env: &[(&str, &str)]) -> Self {
+    /// Starts the program with these flags and variables alone, and waits for its banner.
+    pub fn start_with(flags: &[&str], env: &[(&str, &str)]) -> Self {
         let mut child = command(flags, env).spawn().expect("the program runs");
         let mut lines = BufReader::new(child.stdout.take().unwrap());
         let mut banner = String::new();
@@ -90,7 +94,7 @@ impl Presim {
         answer["result"].take()
     }
 
-    async fn get(&self, path: &str) -> (u16, String) {
+    pub async fn get(&self, path: &str) -> (u16, String) {
         let response = self.http.get(format!("{}{path}", self.url)).send().await.expect("it answers");
         (response.status().as_u16(), response.text().await.unwrap())
     }
@@ -174,11 +178,10 @@ async fn the_curl_of_the_banner_works_on_a_chain_without_the_trading_world() {
 async fn the_banner_names_chain_accounts_and_contracts() {
     let presim = Presim::start(&[]);
     let websocket = presim.url.replace("http://", "ws://");
-    // The first account of the test mnemonic, and its key; WETH, the factory and the pairs.
+    // The first account of the test mnemonic; WETH, the factory and the pairs.
     for part in [
         "chain id 31337",
         "0xf39Fd6e51aad88F6F4ce6aB8827279cffFb92266",
-        "0xac0974bec39a17e36ba4a6b4d238ff944bacb478cbed5efcae784d7bf4f2ff80",
         "WETH        0x5FbDB2315678afecb367f032d93F642f64180aa3",
         "factory     0xCf7Ed3AccA5a467e9e704C703E8D87F634fB0Fc9",
         "router      0xDc64a140Aa3E981100a9becA4E685f962f0cF6C9",
@@ -191,6 +194,20 @@ async fn the_banner_names_chain_accounts_and_contracts() {
     ] {
         assert!(presim.banner.contains(part), "{part} is not in: {}", presim.banner);
     }
+}
+
+/// The private key of the first account of the test mnemonic.
+const KEY: &str = "0xac0974bec39a17e36ba4a6b4d238ff944bacb478cbed5efcae784d7bf4f2ff80";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_keys_of_the_devnet_are_shown_on_a_terminal_only() {
+    let mut terminal = Terminal::start(&["--listen", "127.0.0.1:0"]);
+    assert!(terminal.shows("curl ").contains(KEY));
+    let mut presim = Presim::start(&[]);
+    assert!(!presim.banner.contains(KEY), "{}", presim.banner);
+    presim.signal("TERM");
+    let (_, log) = presim.ended().await;
+    assert!(!log.contains(KEY), "{log}");
 }
 
 // The end.
@@ -433,7 +450,7 @@ fn a_chain_in_the_file_needs_its_genesis_too() {
 
 // Metrics and health.
 
-async fn scrape(http: &reqwest::Client, address: &str) -> String {
+pub async fn scrape(http: &reqwest::Client, address: &str) -> String {
     let response = http.get(format!("http://{address}/metrics")).send().await.expect("metrics are served");
     assert_eq!(response.status(), 200);
     response.text().await.unwrap()

@@ -46,6 +46,10 @@ impl Starting {
         .await;
         let (state, cause) = (&health["status"], &health["cause"]);
         assert_eq!((status, state, cause), (503, &json!("starting"), &json!("connecting")), "{health}");
+        let ready = self.http.get(format!("{}/ready", self.url)).send().await.expect("it answers");
+        assert_eq!(ready.status(), 503);
+        let ready: Value = ready.json().await.expect("JSON");
+        assert!(ready["status"] == "starting" && ready["reason"].is_string(), "{ready}");
     }
 
     /// Sends a request. Returns the HTTP status and the answer.

@@ -3,9 +3,9 @@
 use std::fmt::Write as _;
 
 use super::{
-    Knee, Latency, MedianRange, Report, TargetReport,
+    Knee, Latency, MedianRange, Report, TargetReport, noise,
     plots::{self, colour},
-    text::{escape, format_micros, knee_text, plural, rate, thousands},
+    text::{escape, format_micros, knee_text, plural, rate, thousands, usage_text},
 };
 
 /// Returns the report as an HTML page, with its plots, style and script.
@@ -111,7 +111,9 @@ fn write_tiles(out: &mut String, report: &Report, target: &TargetReport) -> std:
             Some(knee) => (knee_text(&knee), format!("{}{limit}", on(&knee))),
             None => ("below the first".to_owned(), limit),
         };
-        tile("Knee", value, small, "")?;
+        let is_noise = noise(&target.steps).is_some();
+        let small = if is_noise { format!("{small}; noise: see below") } else { small };
+        tile("Knee", value, small, if is_noise { "bad" } else { "" })?;
     }
     Ok(())
 }
@@ -179,13 +181,13 @@ fn write_target(out: &mut String, report: &Report, target: &TargetReport, class:
     }
     write_workloads(out, target)?;
     write_faults(out, target)?;
-    write_checks(out, target)
+    write_checks(out, target, report.machine.cores)
 }
 
 fn write_workloads(out: &mut String, target: &TargetReport) -> std::fmt::Result {
     write!(
         out,
-        "<h3 style=\"margin:18px 0 8px\">Workloads</h3><div class=\"scroll\"><table><tr><th>WorkloadTotals</th><th>Weight</th><th>Right</th><th>Errors</th>\
+        "<h3 style=\"margin:18px 0 8px\">Workloads</h3><div class=\"scroll\"><table><tr><th>Workload</th><th>Weight</th><th>Right</th><th>Errors</th>\
          <th>mean</th><th>p50</th><th>p90</th><th>p99</th><th>p99.9</th><th>longest</th></tr>"
     )?;
     let mut line = |name: &str, weight: String, right: u64, errors: u64, latency: &Latency| {
@@ -215,7 +217,7 @@ fn write_faults(out: &mut String, target: &TargetReport) -> std::fmt::Result {
     }
     write!(
         out,
-        "<h3 style=\"margin:18px 0 8px\">What went wrong</h3><div class=\"scroll\"><table><tr><th>WorkloadTotals</th><th>Count</th>\
+        "<h3 style=\"margin:18px 0 8px\">What went wrong</h3><div class=\"scroll\"><table><tr><th>Fault</th><th>Count</th>\
          <th class=\"text\">For example</th></tr>"
     )?;
     for (fault, count) in target.summary.faults.iter() {
@@ -227,7 +229,7 @@ fn write_faults(out: &mut String, target: &TargetReport) -> std::fmt::Result {
     write!(out, "</table></div>")
 }
 
-fn write_checks(out: &mut String, target: &TargetReport) -> std::fmt::Result {
+fn write_checks(out: &mut String, target: &TargetReport, cores: usize) -> std::fmt::Result {
     let (summary, checked) = (&target.summary, &target.checked);
     let mut lines = vec![format!(
         "{} sampled answers were compared with a reference on the same state: {} equal, {} different.",
@@ -251,8 +253,8 @@ fn write_checks(out: &mut String, target: &TargetReport) -> std::fmt::Result {
     if let Some(micros) = summary.refusal_p99_us {
         lines.push(format!("Refusals (-32005) took {} at p99.", format_micros(micros as f64)));
     }
-    if let Some(cores) = summary.generator_cores {
-        lines.push(format!("The generator used {cores:.2} cores."));
+    if let Some(usage) = usage_text(&summary.usage, cores) {
+        lines.push(format!("In cores: {usage}."));
     }
     write!(out, "<div class=\"box\"><ul>")?;
     for line in lines {

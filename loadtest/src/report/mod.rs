@@ -16,6 +16,7 @@ use crate::{
     fault::Faults,
     machine::Machine,
     record::{Hist, Interval, WorkloadTotals},
+    usage::UsageCores,
 };
 
 /// Quantiles of the distribution plot, on which all nines take the same room.
@@ -108,8 +109,8 @@ pub struct Summary {
     pub knee: Option<f64>,
     /// Ratio of the throughput to the second target's.
     pub ratio: Option<f64>,
-    /// Processor time of the generator, in cores.
-    pub generator_cores: Option<f64>,
+    /// Usage of the generator's machine.
+    pub usage: UsageCores,
 }
 
 /// Latencies in microseconds.
@@ -231,6 +232,8 @@ pub struct Step {
     pub errors: u64,
     /// Whether the target held the load: see `--knee-p99`.
     pub held: bool,
+    /// Usage of the generator's machine; `None` for an interval of a ramp.
+    pub usage: Option<UsageCores>,
 }
 
 /// The load beyond which more load brings no more right answers, or brings them too late.
@@ -359,9 +362,7 @@ const NEARLY_ALL: f64 = 0.95;
 /// Returns the knee among the loads up to which every one was held: in an open loop the highest rate, in a closed loop
 /// the fewest connections that bring nearly the highest throughput. Returns `None` if the first load was not held.
 pub fn knee(steps: &[Step]) -> Option<Knee> {
-    let mut rising: Vec<&Step> = steps.iter().collect();
-    let load = |step: &Step| step.offered.unwrap_or(step.connections as f64);
-    rising.sort_by(|a, b| load(a).total_cmp(&load(b)));
+    let rising = rising(steps);
     let held: Vec<&Step> = rising.iter().copied().take_while(|step| step.held).collect();
     let (last, all_held) = (held.last()?, held.len() == rising.len());
     if let Some(rate) = last.offered {
@@ -371,4 +372,59 @@ pub fn knee(steps: &[Step]) -> Option<Knee> {
     let knee = held.iter().find(|step| step.achieved >= NEARLY_ALL * most)?;
     let at_least = all_held && knee.connections == last.connections;
     Some(Knee { rate: knee.achieved, connections: Some(knee.connections), at_least })
+}
+
+/// Returns the steps by rising load.
+fn rising(steps: &[Step]) -> Vec<&Step> {
+    let load = |step: &Step| step.offered.unwrap_or(step.connections as f64);
+    let mut rising: Vec<&Step> = steps.iter().collect();
+    rising.sort_by(|a, b| load(a).total_cmp(&load(b)));
+    rising
+}
+
+/// Returns why the knee cannot be trusted: a load was not held, and a higher one was held again. Something else than the
+/// load decided then, for example another process of the machine.
+pub fn noise(steps: &[Step]) -> Option<String> {
+    let rising = rising(steps);
+    let missed = rising.iter().position(|step| !step.held)?;
+    let again = rising[missed..].iter().rev().find(|step| step.held)?;
+    let load = |step: &Step| match step.offered {
+        Some(offered) => text::rate(offered),
+        None => text::plural(step.connections, "connection"),
+    };
+    Some(format!(
+        "the knee is noise: {} was not held, and {} was held again. Longer steps (--step-duration), several --rounds or a quieter machine decide it.",
+        load(rising[missed]),
+        load(again)
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn steps(held: &[(f64, bool)]) -> Vec<Step> {
+        let step = |&(offered, held): &(f64, bool)| Step {
+            offered: Some(offered),
+            connections: 64,
+            achieved: offered,
+            p50: 1,
+            p99: 1,
+            errors: 0,
+            held,
+            usage: None,
+        };
+        held.iter().map(step).collect()
+    }
+
+    #[test]
+    fn a_knee_is_noise_if_a_higher_load_was_held_again() {
+        let note = noise(&steps(&[(1000.0, true), (2000.0, false), (3000.0, true), (4000.0, false)])).expect("noise");
+        assert!(note.contains("2,000/s was not held, and 3,000/s was held again"), "{note}");
+        for quiet in [&[(1000.0, true), (2000.0, true)][..], &[(1000.0, true), (2000.0, false), (3000.0, false)], &[]] {
+            assert_eq!(noise(&steps(quiet)), None, "{quiet:?}");
+        }
+        // The order in which the steps were run does not matter.
+        assert!(noise(&steps(&[(3000.0, true), (2000.0, false), (1000.0, true)])).is_some());
+    }
 }

@@ -4,8 +4,9 @@ use std::fmt::Write as _;
 
 use super::{
     Knee, Latency, MedianRange, Report, TargetReport,
-    text::{format_micros, plural},
+    text::{format_micros, plural, usage_text},
 };
+use crate::usage::UsageCores;
 
 /// Most steps that are shown. If there are more, only the knee is.
 const MAX_STEPS: usize = 40;
@@ -28,7 +29,7 @@ fn write(out: &mut String, report: &Report) -> std::fmt::Result {
         writeln!(out, "note: {note}")?;
     }
     for target in &report.targets {
-        write_target(out, target)?;
+        write_target(out, target, report.machine.cores)?;
     }
     if !report.ratios.is_empty() {
         writeln!(out, "\nratios, medians over rounds [least, greatest]")?;
@@ -55,7 +56,7 @@ fn write(out: &mut String, report: &Report) -> std::fmt::Result {
     Ok(())
 }
 
-fn write_target(out: &mut String, target: &TargetReport) -> std::fmt::Result {
+fn write_target(out: &mut String, target: &TargetReport, cores: usize) -> std::fmt::Result {
     let summary = &target.summary;
     writeln!(out, "\n{} {} ({})", target.name, target.url, target.client)?;
     write!(out, "  {:.0} right answers/s", summary.throughput)?;
@@ -112,9 +113,10 @@ fn write_target(out: &mut String, target: &TargetReport) -> std::fmt::Result {
             "  sampled wallet batches: {confirmed} confirmed, {pending} still pending, {failed} failed or unknown"
         )?;
     }
-    if let Some(cores) = summary.generator_cores {
-        let late = if summary.offered.is_some() { format!("{} sent late, ", summary.late) } else { String::new() };
-        writeln!(out, "  generator: {cores:.2} cores, {late}{} reconnects", summary.reconnects)?;
+    let late = if summary.offered.is_some() { format!("{} sent late, ", summary.late) } else { String::new() };
+    writeln!(out, "  generator: {late}{} reconnects", summary.reconnects)?;
+    if let Some(usage) = usage_text(&summary.usage, cores) {
+        writeln!(out, "  cores: {usage}")?;
     }
     // Many steps, such as the intervals of a ramp, are only plotted.
     let steps = if target.steps.len() > MAX_STEPS { &[] } else { target.steps.as_slice() };
@@ -123,9 +125,16 @@ fn write_target(out: &mut String, target: &TargetReport) -> std::fmt::Result {
             Some(offered) => format!("{offered:>8.0}/s offered"),
             None => format!("{:>6} connection{}", step.connections, if step.connections == 1 { " " } else { "s" }),
         };
+        let busy = match step.usage {
+            Some(UsageCores { machine: Some(machine), node: Some(node), .. }) => {
+                format!(", machine {machine:.2}, node {node:.2} cores")
+            }
+            Some(UsageCores { machine: Some(machine), .. }) => format!(", machine {machine:.2} cores"),
+            _ => String::new(),
+        };
         writeln!(
             out,
-            "  {} {load}, {:>8.0}/s right, p50 {:>9}, p99 {:>9}, {} errors",
+            "  {} {load}, {:>8.0}/s right, p50 {:>9}, p99 {:>9}, {} errors{busy}",
             if step.held { "held" } else { "    " },
             step.achieved,
             format_micros(step.p50 as f64),

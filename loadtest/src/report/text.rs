@@ -1,6 +1,7 @@
 //! Formats numbers and text for reports.
 
 use super::Knee;
+use crate::usage::UsageCores;
 
 /// Escapes text for HTML content and attributes.
 pub fn escape(text: &str) -> String {
@@ -50,6 +51,19 @@ pub fn format_micros(micros: f64) -> String {
         micros if micros < 1_000_000.0 => format!("{:.0} ms", micros / 1e3),
         micros => format!("{:.2} s", micros / 1e6),
     }
+}
+
+/// Describes what was used of a machine with so many cores; `None` if nothing is known.
+pub fn usage_text(usage: &UsageCores, of: usize) -> Option<String> {
+    let machine = usage.machine?;
+    let mut parts = vec![format!("machine {machine:.2} of {} busy", plural(of, "core"))];
+    for (name, cores) in [("generator", usage.generator), ("node", usage.node), ("other processes", usage.others)] {
+        parts.extend(cores.map(|cores| format!("{name} {cores:.2}")));
+    }
+    parts.extend(usage.stolen.filter(|stolen| *stolen >= 0.005).map(|stolen| format!("kept by its host {stolen:.2}")));
+    let memory =
+        usage.node_bytes.map(|bytes| format!("; the node's memory {:.0} MiB", bytes as f64 / f64::from(1 << 20)));
+    Some(parts.join(", ") + &memory.unwrap_or_default())
 }
 
 /// Formats a count with its noun.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use alloy_eips::Encodable2718;
 use alloy_primitives::{Address, Bytes, keccak256};
 use presim::state::{FeedProblem, Selector};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::{
     built::{Built, ETHEREUM, SOMEBODY, store, transfer},
@@ -60,6 +60,10 @@ async fn what_is_here_is_served_and_what_is_not_is_refused_with_the_cause() {
         let (status, document, freshness) = health(&node).await;
         assert_eq!((status, &document["cause"]), (503, &json!("upstream")), "{fault:?}: {document}");
         assert!(freshness.contains("feed=degraded"), "{freshness}");
+        let ready = node.client.get(node.url("/ready")).send().await.expect("it answers");
+        assert_eq!(ready.status(), 503, "{fault:?}");
+        let ready: Value = ready.json().await.expect("JSON");
+        assert_eq!((&ready["status"], &ready["reason"]), (&json!("not ready"), &document["reason"]), "{fault:?}");
         assert_eq!(node.metric("presim_upstream_state"), 0.0, "{fault:?}");
         assert_eq!(node.metric("presim_feed_state{state=\"upstream\"}"), 1.0, "{fault:?}");
         upstream.well();

@@ -1,0 +1,166 @@
+//! The facts of a node that has started, for a person at a terminal and for the log.
+
+use std::{
+    fmt,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
+    path::{Path, PathBuf},
+};
+
+use super::NodeInfo;
+use crate::config::{Config, FeedName};
+
+/// The text that the program prints when it answers requests.
+#[derive(Clone, Debug)]
+pub struct Banner<'a> {
+    info: &'a NodeInfo,
+    source: String,
+    token_file: Option<PathBuf>,
+    /// Whether the devnet's private keys are shown.
+    with_keys: bool,
+}
+
+impl<'a> Banner<'a> {
+    /// Creates the banner of a node that runs with `config`. `with_keys` shows the private keys of the devnet's accounts,
+    /// which everybody knows, but which scanners of logs report.
+    pub fn new(config: &Config, info: &'a NodeInfo, with_keys: bool) -> Self {
+        Self { info, source: source(config), token_file: config.token_file.clone(), with_keys }
+    }
+
+    /// Logs the facts, without keys.
+    pub fn log(&self) {
+        let info = self.info;
+        tracing::info!(
+            version = env!("CARGO_PKG_VERSION"),
+            listen = %info.listen,
+            metrics = info.metrics.map(tracing::field::display),
+            chain_id = info.chain_id,
+            head = info.head,
+            accounts = info.accounts.len(),
+            data_dir = info.data_dir.as_deref().map(|dir| tracing::field::display(dir.display())),
+            source = self.source,
+            "listening on {}",
+            info.listen
+        );
+    }
+}
+
+impl fmt::Display for Banner<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let info = self.info;
+        let address = reachable(info.listen);
+        let url = format!("http://{address}");
+        let everywhere = match address == info.listen {
+            true => String::new(),
+            false => format!(" and every other address of this machine, port {}", info.listen.port()),
+        };
+        writeln!(
+            f,
+            "presim {} listens on {url} (and {url}/standard, as geth speaks){everywhere}",
+            env!("CARGO_PKG_VERSION")
+        )?;
+        writeln!(f, "WebSocket at ws://{address} (and ws://{address}/standard)")?;
+        writeln!(f, "chain id {}, head {}", info.chain_id, info.head)?;
+        writeln!(f, "{}", self.source)?;
+        if let Some(metrics) = info.metrics {
+            writeln!(f, "metrics at http://{}/metrics", reachable(metrics))?;
+        }
+        if !info.accounts.is_empty() {
+            writeln!(
+                f,
+                "\naccounts, 10,000 ether each (the test mnemonic's: everybody knows {})",
+                if self.with_keys { "these keys" } else { "their keys, which a terminal shows" }
+            )?;
+            for account in &info.accounts {
+                match self.with_keys {
+                    true => writeln!(f, "  {}  {}", account.address(), account.to_bytes())?,
+                    false => writeln!(f, "  {}", account.address())?,
+                }
+            }
+        }
+        let contracts = info.contracts();
+        if !contracts.is_empty() {
+            writeln!(f, "\ncontracts")?;
+            for (name, address) in contracts {
+                writeln!(f, "  {name:10}  {address}")?;
+            }
+        }
+        let (note, authorization) = match self.token_file.as_deref().map(|path| (path, header(path))) {
+            None => (String::new(), String::new()),
+            Some((_, Some(header))) => (String::new(), header),
+            Some((path, None)) => (
+                format!(", with a token of {} in the place of TOKEN", path.display()),
+                " -H 'authorization: Bearer TOKEN'".to_owned(),
+            ),
+        };
+        let call = example(info);
+        write!(
+            f,
+            r#"
+try it{note}:
+curl -s {url} -H 'content-type: application/json'{authorization} -d '{{"jsonrpc":"2.0","id":1,"method":"eth_simulateV1","params":[{{"blockStateCalls":[{{"calls":[{call}]}}]}},"pending"]}}'"#
+        )
+    }
+}
+
+/// Returns the source of the chain, in a line.
+fn source(config: &Config) -> String {
+    if let Some(upstream) = &config.live.upstream {
+        let stream = match &config.live.flashblocks {
+            Some(url) => format!(", and the Flashblocks of {}", url.host_str().unwrap_or_default()),
+            None => String::new(),
+        };
+        return format!("follows the upstream {upstream}{stream}; state is fetched as requests need it");
+    }
+    match config.feed() {
+        FeedName::Devnet => {
+            let kept = match &config.data_dir {
+                Some(dir) => format!("kept in {}: the next start goes on with it", dir.display()),
+                None => {
+                    "ephemeral, kept in memory only: it begins anew with each start (--data-dir keeps it)".to_owned()
+                }
+            };
+            format!("devnet: a sub-block every {} ms, {} to a block; {kept}", config.sub_block_ms, config.sub_blocks)
+        }
+        FeedName::Static => "the chain stands still".to_owned(),
+    }
+}
+
+/// Returns the address by which this machine reaches a listener: loopback for one that listens on all addresses,
+/// because a request may not name those (`--allow-host`).
+fn reachable(listen: SocketAddr) -> SocketAddr {
+    let ip = match listen.ip() {
+        IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
+        IpAddr::V6(ip) if ip.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
+        ip => ip,
+    };
+    SocketAddr::new(ip, listen.port())
+}
+
+/// Returns the arguments of `curl` that send the first token of a token file. The token itself is not in them: the shell
+/// reads it from the file. Returns `None` if the file does not have the usual form, on which that relies.
+fn header(token_file: &Path) -> Option<String> {
+    let text = std::fs::read_to_string(token_file).ok()?;
+    let found = text.lines().find_map(|line| {
+        let value = line.trim_start_matches(' ').strip_prefix("token")?.trim_start_matches(' ').strip_prefix('=')?;
+        Some(value.trim_start_matches(' ').strip_prefix('"')?.split_once('"')?.0)
+    })?;
+    let table: toml::Table = text.parse().ok()?;
+    if table.get("token")?.get(0)?.get("token")?.as_str()? != found {
+        return None;
+    }
+    let path = token_file.to_str()?.replace('\'', r"'\''");
+    Some(format!(r#" -H "authorization: Bearer $(sed -n 's/^ *token *= *"\([^"]*\)".*/\1/p' '{path}' | head -n 1)""#))
+}
+
+/// Returns a call that succeeds on this chain.
+fn example(info: &NodeInfo) -> String {
+    match (info.accounts.first(), &info.trading) {
+        (Some(account), Some(trading)) => format!(
+            r#"{{"from":"{}","to":"{}","data":"0x70a08231000000000000000000000000{:x}"}}"#,
+            account.address(),
+            trading.alpha,
+            account.address()
+        ),
+        _ => r#"{"from":"0x0000000000000000000000000000000000000001","to":"0x0000000000000000000000000000000000000004","data":"0x1234"}"#.to_owned(),
+    }
+}

@@ -1,0 +1,117 @@
+//! `/health` and `/ready`: whether all is well, and whether requests may be sent here.
+
+use http::StatusCode;
+
+use super::{
+    encode,
+    response::{HttpResponse, respond},
+};
+use crate::{
+    feed::upstream::UpstreamState,
+    state::{FeedLag, FeedProblem, FeedState, Published},
+    store::StoreError,
+};
+
+/// The number of sub-block times without a snapshot after which a feed counts as stalled.
+const STALLED_AFTER: u128 = 5;
+
+/// Returns the reason why `pending` is not what the chain has pre-confirmed, or why nothing can be stored.
+fn failed(published: &Published, failure: Option<&StoreError>) -> Option<(FeedProblem, String)> {
+    let broken = |why: &str| format!("the feed is broken: {why}; pending is the canonical head");
+    // Clients whose requests need the store see the same text of its failure.
+    match (published.feed, failure.map(ToString::to_string)) {
+        (FeedState::Degraded(FeedProblem::Store), Some(failure)) => Some((FeedProblem::Store, broken(&failure))),
+        (FeedState::Degraded(problem), _) => Some((problem, broken(problem.meaning()))),
+        (_, Some(failure)) => Some((FeedProblem::Store, failure)),
+        (FeedState::Live { .. } | FeedState::Lagging(_) | FeedState::Static, None) => None,
+    }
+}
+
+/// Returns the reason why a feed counts as stalled whose newest snapshot is `age` milliseconds old.
+fn stalled(feed: FeedState, age: u128) -> Option<(FeedProblem, String)> {
+    let every_ms = match feed {
+        FeedState::Live { every_ms } | FeedState::Lagging(FeedLag { every_ms, .. }) => every_ms,
+        FeedState::Static | FeedState::Degraded(_) => return None,
+    };
+    let text = format!("the newest snapshot is {age} ms old, and one should come every {every_ms} ms");
+    (age > STALLED_AFTER * u128::from(every_ms)).then_some((FeedProblem::Lagging, text))
+}
+
+/// Answers `/health`: whether all is well, for monitoring. A feed that has stalled is not.
+pub fn health(
+    published: &Published,
+    upstream: Option<UpstreamState>,
+    newer_fork: Option<u64>,
+    failure: Option<&StoreError>,
+) -> HttpResponse {
+    let age = published.newest.published.elapsed().as_millis();
+    let problem = failed(published, failure).or_else(|| stalled(published.feed, age));
+    let status = if problem.is_some() { StatusCode::SERVICE_UNAVAILABLE } else { StatusCode::OK };
+    let mut out = Vec::with_capacity(160);
+    match &problem {
+        None => out.extend_from_slice(b"{\"status\":\"ok\""),
+        Some((cause, reason)) => reasons(&mut out, "unhealthy", reason, *cause),
+    }
+    out.extend_from_slice(b",\"feed\":");
+    encode::string(&mut out, published.feed.as_str());
+    if let Some(lag) = published.feed.lag() {
+        let (ms, waiting, cause) = (lag.ms(), lag.waiting, lag.cause.as_str());
+        out.extend_from_slice(format!(r#","lagMs":{ms},"lagSubBlocks":{waiting},"lagCause":"{cause}""#).as_bytes());
+    }
+    match upstream {
+        None => {}
+        Some(UpstreamState::Ok) => out.extend_from_slice(b",\"upstream\":\"ok\""),
+        Some(UpstreamState::Degraded(problem)) => {
+            out.extend_from_slice(b",\"upstream\":\"degraded\",\"upstreamProblem\":");
+            encode::string(&mut out, &problem);
+        }
+    }
+    if let Some(time) = newer_fork {
+        let text = format!("the upstream has a fork at {time} that presim does not know");
+        out.extend_from_slice(b",\"warning\":");
+        encode::string(&mut out, &text);
+    }
+    out.extend_from_slice(format!(",\"ageMs\":{age}}}").as_bytes());
+    let mut response = respond(out, Some((published, false)));
+    *response.status_mut() = status;
+    response
+}
+
+/// Answers `/ready`: whether requests may be sent here, for load balancers. A feed that is only late is usable, because
+/// its newest snapshot is consistent, and each answer names its age.
+pub fn ready(published: &Published, failure: Option<&StoreError>) -> HttpResponse {
+    let problem = failed(published, failure);
+    let mut out = Vec::with_capacity(160);
+    match &problem {
+        None => out.extend_from_slice(b"{\"status\":\"ready\""),
+        Some((cause, reason)) => reasons(&mut out, "not ready", reason, *cause),
+    }
+    out.extend_from_slice(b",\"feed\":");
+    encode::string(&mut out, published.feed.as_str());
+    out.push(b'}');
+    let mut response = respond(out, Some((published, false)));
+    if problem.is_some() {
+        *response.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
+    }
+    response
+}
+
+/// Answers `/health` and `/ready` of a node that is starting.
+pub fn starting(reason: &str) -> HttpResponse {
+    let mut out = Vec::with_capacity(160);
+    reasons(&mut out, "starting", reason, FeedProblem::Connecting);
+    out.push(b'}');
+    let mut answer = respond(out, None);
+    *answer.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
+    answer
+}
+
+/// Appends an object without its end: the status, the reason, and its name for machines.
+fn reasons(out: &mut Vec<u8>, status: &str, reason: &str, cause: FeedProblem) {
+    out.extend_from_slice(b"{\"status\":");
+    encode::string(out, status);
+    out.extend_from_slice(b",\"reason\":");
+    encode::string(out, reason);
+    out.extend_from_slice(b",\"cause\":");
+    encode::string(out, cause.as_str());
+}
