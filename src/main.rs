@@ -4,7 +4,7 @@ use std::{io, process::ExitCode};
 
 use eyre::eyre;
 use presim::{
-    command::Command,
+    command::{AskTask, Command, CommandError, print},
     config::{Config, FeedName},
     node::{Node, NodeInfo},
     telemetry,
@@ -25,7 +25,7 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("error: {error:#}");
-            ExitCode::FAILURE
+            error.downcast_ref::<CommandError>().map_or(ExitCode::FAILURE, CommandError::exit_code)
         }
     }
 }
@@ -40,12 +40,28 @@ fn obey(mut signals: Signals) -> eyre::Result<()> {
     match command {
         Err(error) => error.exit(),
         Ok(Command::Run(config)) => run(*config, signals),
+        Ok(Command::Ask(task)) => ask(*task, signals),
+        Ok(Command::Print(task)) => match print(task, &mut io::stdout()) {
+            // The reader of a pipe may close it early.
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+            printed => Ok(printed?),
+        },
         Ok(Command::Wallet(data_dir, task)) => {
             match signals.unless_stopped(move || client::run(&data_dir, &task, &mut io::stdout()))? {
                 Some(done) => Ok(done?),
                 None => interrupted(),
             }
         }
+    }
+}
+
+/// Asks a node. A signal ends the command: a watch as it is meant to end, another one without a result.
+fn ask(task: AskTask, mut signals: Signals) -> eyre::Result<()> {
+    let is_endless = task.is_endless();
+    match signals.unless_stopped(move || task.run(&mut io::stdout()))? {
+        Some(done) => Ok(done?),
+        None if is_endless => Ok(()),
+        None => Err(CommandError::NoNode("interrupted before the node has answered".to_owned()).into()),
     }
 }
 

@@ -45,11 +45,12 @@ pub use self::{
     fees::{FeeError, Fees},
     ledger::{Ledger, TakenBatch},
     rules::{BatchSender, WalletRules},
+    show::printable,
     signature::{MessageToSign, SignatureRequest},
     socket::{ApprovalSocket, SOCKET, SocketError},
     status::{AtomicSupport, BatchStatus, CallsReceipt, SimulatedCall, Submitted},
     typed::{ShownField, TypedMessage},
-    words::{CallWords, ReadCall, WordReader},
+    words::{CallWords, ReadCall, WordReader, ether},
 };
 use self::{
     ledger::IdClaim,

@@ -194,7 +194,7 @@ fn escaped(text: &str) -> String {
 }
 
 /// Escapes what is not printable ASCII in a text of the node, whose parts by others are escaped already.
-pub(super) fn printable(text: &str) -> String {
+pub fn printable(text: &str) -> String {
     let escape = |letter: char| match letter {
         ' '..='~' => letter.to_string(),
         _ => letter.escape_default().to_string(),

@@ -12,11 +12,12 @@ use super::{
     data, list, quantity, quantity_u256, string, too_long, trace, value,
 };
 use crate::{
+    abi::AbiBook,
     engine::{
         AccountDiff, Asset, BlockListing, CallOutcome, CallResult, CoinbaseIncome, NetChange, NumberedLog, Outputs,
         Simulated, SimulatedBlock, SimulatedTx, TokenInfo, ValueChange,
     },
-    rpc::{dialect::Dialect, error::RpcError, wire::CustomErrors},
+    rpc::{dialect::Dialect, error::RpcError},
     state::{AccountRead, AccountReads, BlockReads, ReadSet},
 };
 
@@ -30,7 +31,7 @@ pub struct SimulationView<'a> {
     /// Whether transactions are shown in full.
     pub full_transactions: bool,
     /// The errors by which the data of reverts is explained.
-    pub errors: Option<&'a CustomErrors>,
+    pub errors: Option<&'a AbiBook>,
     /// The values that the run read ([`Outputs::READ_SET`]).
     pub reads: Option<&'a ReadSet>,
     /// Maximum bytes of the response.
@@ -183,7 +184,7 @@ fn call_result(
     }
     if outputs.contains(Outputs::ERROR) && call.outcome != CallOutcome::Success {
         let custom = view.errors.filter(|_| call.outcome == CallOutcome::Revert);
-        let custom = custom.and_then(|errors| errors.explain(&call.return_data));
+        let custom = custom.and_then(|errors| errors.custom_error(&call.return_data));
         (dialect.call_error)(object.key("error"), &call.outcome, &call.return_data, custom);
     }
     if outputs.contains(Outputs::TRANSFERS) {

@@ -35,7 +35,7 @@ pub use parity::{
 pub use search::{SearchRequest, parse_search};
 pub use send::{parse_raw, parse_raw_sync, parse_sending};
 pub use signature::{parse_permissions, parse_personal, parse_switch, parse_typed_data};
-pub use simulation::{CustomErrors, SimulationRequest, parse_presim_simulation, parse_simulation};
+pub use simulation::{SimulationRequest, parse_presim_simulation, parse_simulation};
 pub use state::{
     ProofRequest, Slots, StorageRangeRequest, parse_account, parse_address, parse_bytes, parse_code, parse_proof,
     parse_slot, parse_slots, parse_storage_range,

@@ -2,8 +2,7 @@
 
 use std::fmt;
 
-use alloy_dyn_abi::{DynSolValue, ErrorExt};
-use alloy_json_abi::Error as AbiError;
+use alloy_json_abi::{AbiItem, Error as AbiError};
 use serde::{
     Deserialize, Deserializer,
     de::{Error, MapAccess, Visitor, value::MapAccessDeserializer},
@@ -16,6 +15,7 @@ use super::{
     parse, require,
 };
 use crate::{
+    abi::AbiBook,
     engine::{CallPlace, Conditions, Outputs, RequiredEnd, SimBlock, SimCall, Simulation},
     rpc::{dialect::Dialect, error::RpcError, hex::Data},
     state::Selector,
@@ -31,7 +31,7 @@ pub struct SimulationRequest {
     /// Whether transactions are shown in full.
     pub full_transactions: bool,
     /// The errors by which the data of reverts is explained.
-    pub errors: CustomErrors,
+    pub errors: AbiBook,
 }
 
 #[derive(Debug, Deserialize)]
@@ -185,7 +185,10 @@ impl SimulatePayload {
             Some(outputs) => outputs.iter().fold(Outputs::empty(), |all, output| all | output.0),
             None => Outputs::SIMULATE_V1,
         };
-        let errors = self.errors.unwrap_or_default().into_iter().filter_map(|item| item.0).collect();
+        let mut errors = AbiBook::default();
+        let items = self.errors.unwrap_or_default().into_iter().filter_map(|item| item.0);
+        // The last one that is added is preferred, and the first one of the request is to be.
+        items.rev().for_each(|error| errors.prefer(error.into()));
         let blocks = self.block_state_calls.into_iter().enumerate();
         let blocks = blocks.map(|(index, block)| {
             block.into_block(format_args!("params[0].blockStateCalls[{index}]"), dialect, takes_signed)
@@ -202,7 +205,7 @@ impl SimulatePayload {
             simulation,
             selector: require(selector, dialect)?,
             full_transactions: self.return_full_transactions.unwrap_or_default(),
-            errors: CustomErrors(errors),
+            errors,
         })
     }
 }
@@ -276,38 +279,6 @@ impl SimBlockParam {
     }
 }
 
-/// The errors that a contract declares, by which the data of a revert is explained.
-#[derive(Clone, Debug, Default)]
-pub struct CustomErrors(Vec<AbiError>);
-
-impl CustomErrors {
-    /// Returns the error in the data of a revert with its arguments, as `Name(1, 0x…, "text")`.
-    pub fn explain(&self, data: &[u8]) -> Option<String> {
-        let selector = data.first_chunk::<4>()?;
-        let decoded = self.0.iter().filter(|error| error.selector() == *selector);
-        let (error, values) = decoded.filter_map(|error| Some((error, error.decode_error(data).ok()?.body))).next()?;
-        let values: Vec<String> = values.iter().map(text_of).collect();
-        Some(format!("{}({})", error.name, values.join(", ")))
-    }
-}
-
-/// Returns a value as people read it.
-fn text_of(value: &DynSolValue) -> String {
-    let list = |values: &[DynSolValue]| values.iter().map(text_of).collect::<Vec<_>>().join(", ");
-    match value {
-        DynSolValue::Bool(value) => value.to_string(),
-        DynSolValue::Int(value, _) => value.to_string(),
-        DynSolValue::Uint(value, _) => value.to_string(),
-        DynSolValue::FixedBytes(word, size) => const_hex::encode_prefixed(&word[..*size]),
-        DynSolValue::Address(address) => address.to_string(),
-        DynSolValue::Function(function) => function.to_string(),
-        DynSolValue::Bytes(bytes) => const_hex::encode_prefixed(bytes),
-        DynSolValue::String(text) => format!("{text:?}"),
-        DynSolValue::Array(values) | DynSolValue::FixedArray(values) => format!("[{}]", list(values)),
-        DynSolValue::Tuple(values) | DynSolValue::CustomStruct { tuple: values, .. } => format!("({})", list(values)),
-    }
-}
-
 impl<'de> Deserialize<'de> for SimCallParam {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct CallVisitor;
@@ -364,7 +335,6 @@ impl<'de> Deserialize<'de> for AbiItemParam {
             }
 
             fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<AbiItemParam, A::Error> {
-                use alloy_json_abi::AbiItem;
                 let item = AbiItem::deserialize(MapAccessDeserializer::new(map)).map_err(A::Error::custom)?;
                 Ok(AbiItemParam(match item {
                     AbiItem::Error(error) => Some(error.into_owned()),
