@@ -41,11 +41,7 @@ fn obey(mut signals: Signals) -> eyre::Result<()> {
         Err(error) => error.exit(),
         Ok(Command::Run(config)) => run(*config, signals),
         Ok(Command::Ask(task)) => ask(*task, signals),
-        Ok(Command::Print(task)) => match print(task, &mut io::stdout()) {
-            // The reader of a pipe may close it early.
-            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
-            printed => Ok(printed?),
-        },
+        Ok(Command::Print(task)) => Ok(print(task, &mut io::stdout()).or_else(CommandError::unless_unread)?),
         Ok(Command::Wallet(data_dir, task)) => {
             match signals.unless_stopped(move || client::run(&data_dir, &task, &mut io::stdout()))? {
                 Some(done) => Ok(done?),

@@ -74,6 +74,16 @@ impl AbiBook {
         self.add(item, true);
     }
 
+    /// Adds a function as [`prefer`](Self::prefer) does, unless it tells nothing that a known one with the same
+    /// signature does not tell: no names, and no results.
+    pub fn prefer_function(&mut self, function: Function) {
+        let tells = !function.outputs.is_empty() || function.inputs.iter().any(|input| !input.name.is_empty());
+        let same = |known: &&Function| known.signature() == function.signature();
+        if tells || !self.functions.get(&function.selector()).is_some_and(|known| known.iter().any(|one| same(&one))) {
+            self.add(function.into(), true);
+        }
+    }
+
     fn add(&mut self, item: AbiItem<'_>, first: bool) {
         match item {
             AbiItem::Function(function) => {

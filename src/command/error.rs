@@ -20,6 +20,18 @@ pub enum CommandError {
 }
 
 impl CommandError {
+    /// Returns the error, unless the reader of a pipe has closed it early.
+    ///
+    /// # Errors
+    ///
+    /// Returns the error itself if it is another.
+    pub fn unless_unread(self) -> Result<(), Self> {
+        match self {
+            Self::Output(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
+            error => Err(error),
+        }
+    }
+
     /// Returns the exit code: 1 if a required call failed, otherwise 2.
     pub fn exit_code(&self) -> ExitCode {
         match self {

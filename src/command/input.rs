@@ -6,7 +6,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use alloy_json_abi::{AbiItem, Function};
+use alloy_json_abi::Function;
 use serde_json::{Map, Value, json};
 
 use super::{calls::ShortCalls, error::CommandError, link::NodeArgs};
@@ -103,7 +103,7 @@ impl BundleArgs {
             let mut function = None;
             for call in &calls {
                 if let Some(known) = &call.function {
-                    book.prefer(AbiItem::from(known.clone()));
+                    book.prefer_function(known.clone());
                 }
                 function.clone_from(&call.function);
             }

@@ -12,6 +12,7 @@ mod search;
 mod show;
 mod simulate;
 mod state;
+mod tokens;
 mod trace;
 mod tree;
 mod waiting;
@@ -177,10 +178,6 @@ impl AskTask {
                 trace::run(&args, &book, &NodeLink::open(&node, place)?, out)
             }
         };
-        match done {
-            // The reader of a pipe may close it early.
-            Err(CommandError::Output(error)) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
-            done => done,
-        }
+        done.or_else(CommandError::unless_unread)
     }
 }

@@ -2,7 +2,7 @@
 
 use std::io::Write;
 
-use alloy_primitives::{Address, Bytes, U64, U256};
+use alloy_primitives::{Address, U64, U256};
 use alloy_rpc_types_trace::geth::CallFrame;
 use serde_json::{Map, Value, json};
 
@@ -14,11 +14,9 @@ use super::{
     link::NodeLink,
     show::{ShownCall, grouped, signed_units, table, table_text, units},
     simulate::{BundleView, add_outputs, pinned, snapshot_line},
+    tokens::{told, token_name},
 };
-use crate::{
-    abi::{AbiBook, output},
-    wallet::printable,
-};
+use crate::{abi::AbiBook, wallet::printable};
 
 /// The outputs of the best variant that are shown.
 const OUTPUTS: [&str; 9] =
@@ -193,7 +191,7 @@ fn ran_calls(block: &BlockAnswer) -> Vec<ShownCall> {
     let call = |trace: &str| {
         let frame: CallFrame = serde_json::from_str(trace).ok()?;
         let creates = frame.typ.starts_with("CREATE");
-        Some(ShownCall { from: frame.from, to: frame.to.filter(|_| !creates), data: frame.input })
+        Some(ShownCall { from: frame.from, to: frame.to.filter(|_| !creates), value: frame.value.unwrap_or_default(), data: frame.input })
     };
     let traces = block.calls.iter().map(|one| one.trace.as_ref().and_then(|trace| call(trace.get())));
     traces.map(Option::unwrap_or_default).collect()
@@ -215,14 +213,10 @@ impl Unit {
         let Some(token) = objective.get("token").and_then(Value::as_str) else {
             return Self { name: "ether".to_owned(), decimals: 18, is_gas: false };
         };
-        let told = |name: &str| {
-            let function = book.named(name).find(|function| function.inputs.is_empty())?;
-            let call = json!({"to": token, "data": Bytes::from(function.selector().to_vec())});
-            let (data, _) = node.ask::<Bytes>("eth_call", (call, block)).ok()?;
-            output(function, &data)?.pop().map(|one| one.value)
-        };
-        let symbol = told("symbol").and_then(|value| value.as_str().map(printable));
-        let decimals = told("decimals").and_then(|value| u8::try_from(value.as_uint()?.0).ok());
+        let address: Address = token.parse().unwrap_or_default();
+        let symbol = token_name(address, node, block, book);
+        let decimals = told(address, "decimals", node, block, book);
+        let decimals = decimals.and_then(|value| u8::try_from(value.as_uint()?.0).ok());
         match (symbol, decimals) {
             (Some(name), Some(decimals)) if decimals <= 77 => Self { name, decimals, is_gas: false },
             _ => Self { name: format!("units of {}", printable(token)), decimals: 0, is_gas: false },

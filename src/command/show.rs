@@ -27,6 +27,8 @@ pub struct ShownCall {
     pub from: Address,
     /// The callee. `None` if the call creates a contract.
     pub to: Option<Address>,
+    /// Value in wei.
+    pub value: U256,
     /// Call data.
     pub data: Bytes,
 }
@@ -39,6 +41,7 @@ impl ShownCall {
             return decoded.map_or_else(Self::default, |tx| Self {
                 from: tx.recover_signer().unwrap_or_default(),
                 to: tx.to(),
+                value: tx.value(),
                 data: tx.input().clone(),
             });
         }
@@ -47,6 +50,7 @@ impl ShownCall {
         Self {
             from: text("from").and_then(|from| from.parse().ok()).unwrap_or_default(),
             to: text("to").and_then(|to| to.parse().ok()),
+            value: text("value").and_then(|value| value.parse().ok()).unwrap_or_default(),
             data: data.unwrap_or_default(),
         }
     }
@@ -64,7 +68,7 @@ impl ShownCall {
 /// Returns an empty table. Its lines are as wide as the terminal, or as long as they are.
 pub fn table(heading: &[&str]) -> Table {
     let mut table = Table::new();
-    table.load_preset(NOTHING).set_header(heading.iter().map(|word| (*word).to_owned()));
+    table.load_style(NOTHING).set_header(heading.iter().map(|word| (*word).to_owned()));
     let terminal = Term::stdout();
     if terminal.is_term() {
         table.set_content_arrangement(ContentArrangement::Dynamic).set_width(terminal.size().1);
@@ -160,9 +164,11 @@ pub fn call_text(call: &ShownCall, book: &AbiBook) -> String {
     if call.to.is_none() {
         return format!("{} bytes of init code", call.data.len());
     }
+    let value = if call.value.is_zero() { String::new() } else { format!("{{value: {} ether}}", ether(call.value)) };
     match book.input(&call.data) {
-        Some(input) => cut(&format!("{}({})", input.function.name, listed(&input.params))),
-        None => cut(&hex::encode_prefixed(&call.data)),
+        Some(input) => cut(&format!("{}{value}({})", input.function.name, listed(&input.params))),
+        None if call.data.is_empty() => format!("send {} ether", ether(call.value)),
+        None => cut(&format!("{}{value}", call.data)),
     }
 }
 
@@ -258,7 +264,7 @@ fn listed(params: &[NamedValue]) -> String {
 }
 
 /// Returns a contract's name for its token, escaped and cut.
-fn symbol(text: &str) -> String {
+pub fn symbol(text: &str) -> String {
     printable(&text.chars().take(LONGEST_SYMBOL).collect::<String>())
 }
 

@@ -191,7 +191,7 @@ impl BundleView {
             for line in profits(block, self.calls.get(at).map_or(&[], Vec::as_slice)) {
                 writeln!(out, "{line}")?;
             }
-            if let Some(income) = &block.coinbase {
+            if let Some(income) = block.coinbase.as_ref().filter(|one| !(one.fees.is_zero() && one.transfers.is_zero())) {
                 let (fees, transfers) = (ether(income.fees), signed_units(income.transfers, 18));
                 writeln!(out, "producer of the block: {fees} ether of fees, {transfers} ether of transfers")?;
             }

@@ -1,16 +1,18 @@
 //! `presim trace`: the call tree of a transaction of the chain.
 
-use std::{collections::BTreeMap, io::Write};
+use std::io::Write;
 
 use alloy_primitives::{Address, B256, U64, U256};
 use serde::Deserialize;
 use serde_json::{json, value::RawValue};
 
 use super::{
+    answer::LogAnswer,
     error::CommandError,
     input::AbiArgs,
     link::{NodeArgs, NodeLink},
     show::{grouped, units},
+    tokens::token_names,
     tree::write_tree,
 };
 use crate::abi::AbiBook;
@@ -43,6 +45,7 @@ struct ReceiptAnswer {
     status: Option<U64>,
     gas_used: U64,
     effective_gas_price: Option<U256>,
+    logs: Vec<LogAnswer>,
 }
 
 /// Shows the trace of a transaction.
@@ -70,7 +73,9 @@ pub fn run(args: &TraceArgs, book: &AbiBook, node: &NodeLink, out: &mut impl Wri
     writeln!(out, "  from {} to {to}", receipt.from)?;
     writeln!(out, "  {end}, gas {}{price}", grouped(receipt.gas_used.to()))?;
     writeln!(out, "\nTraces:")?;
-    write_tree(&trace, book, &BTreeMap::new(), out)?;
+    let emitters = receipt.logs.iter().map(|log| log.address).collect();
+    let names = token_names(emitters, node, &json!("latest"), book);
+    write_tree(&trace, book, &names, out)?;
     Ok(out.flush()?)
 }
 

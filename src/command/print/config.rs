@@ -7,8 +7,8 @@ const WIDTH: usize = 100;
 
 /// Returns the file: every setting in a comment, with its default and its meaning.
 pub fn example(command: &Command) -> String {
-    let mut text = "# Settings of presim. Flags and PRESIM_* variables take precedence over this file: presim --config FILE.\n\
-                    # Each line that is commented out has the default, or an example where there is none.\n"
+    let mut text = "# Settings of presim, for `presim --config FILE`. Flags and PRESIM_* variables take precedence over them.\n\
+                    # A setting that begins with # alone has its default. Remove the # to set another value.\n"
         .to_owned();
     let mut heading = None;
     for flag in command.get_arguments() {
@@ -23,16 +23,23 @@ pub fn example(command: &Command) -> String {
         }
         let help = flag.get_long_help().or_else(|| flag.get_help()).map(ToString::to_string).unwrap_or_default();
         text.push('\n');
-        for line in wrapped(&help) {
+        // The help of a flag ends without a full stop.
+        for line in wrapped(&format!("{help}.")) {
             text.push_str(&format!("# {line}\n"));
         }
         let values: Vec<String> = flag.get_possible_values().iter().map(PossibleValue::get_name).map(str::to_owned).collect();
         if !values.is_empty() && flag.get_action().takes_values() {
             text.push_str(&format!("# One of: {}.\n", values.join(", ")));
         }
-        text.push_str(&format!("# {long} = {}\n", value(flag)));
+        let note = if has_default(flag) { "" } else { "  # no default" };
+        text.push_str(&format!("#{long} = {}{note}\n", value(flag)));
     }
     text
+}
+
+/// Returns whether a flag has a default. That of a switch is `false`.
+fn has_default(flag: &Arg) -> bool {
+    !flag.get_action().takes_values() || !flag.get_default_values().is_empty()
 }
 
 /// Returns the default of a flag as TOML, or an example.
