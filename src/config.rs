@@ -357,8 +357,8 @@ impl Config {
         if let Some(path) = config_path(&args) {
             command = with_file(command, &path)?;
         }
-        let mut matches = command.clone().try_get_matches_from(args)?;
-        let config = Self::from_arg_matches_mut(&mut matches).map_err(|error| error.format(&mut command))?;
+        let matches = command.clone().try_get_matches_from(args)?;
+        let config = Self::from_arg_matches(&matches).map_err(|error| error.format(&mut command))?;
         Ok((config, matches, command))
     }
 

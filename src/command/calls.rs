@@ -211,9 +211,11 @@ impl ShortCall {
         if let Some(data) = data {
             object.insert("data".into(), json!(data));
         }
-        for (flag, name, value) in
-            [("--value", "value", &self.value), ("--gas-price", "gasPrice", &self.gas_price), ("--gas", "gas", &self.gas)]
-        {
+        for (flag, name, value) in [
+            ("--value", "value", &self.value),
+            ("--gas-price", "gasPrice", &self.gas_price),
+            ("--gas", "gas", &self.gas),
+        ] {
             if let Some(text) = value {
                 object.insert(name.into(), json!(amount(flag, text)?));
             }
@@ -303,7 +305,10 @@ fn function_of(sig: &str, arguments: usize, book: &AbiBook) -> Result<Function, 
         }
         several => {
             let signatures: Vec<String> = several.iter().map(|one| one.signature()).collect();
-            Err(input(format!("--sig: {sig:?}: several functions have this name: expected one of {}", signatures.join(", "))))
+            Err(input(format!(
+                "--sig: {sig:?}: several functions have this name: expected one of {}",
+                signatures.join(", ")
+            )))
         }
     }
 }

@@ -122,7 +122,8 @@ impl BundleArgs {
             return Ok(BundleInput { payload: BundlePayload::One(payload), block, may_fail, function, book });
         };
         if let Some(flag) = self.calls.first {
-            let text = format!("--{} and FILE: the bundle is one or the other: leave one of them out", flag.replace('_', "-"));
+            let text =
+                format!("--{} and FILE: the bundle is one or the other: leave one of them out", flag.replace('_', "-"));
             return Err(CommandError::Input(text));
         }
         let (payload, block) = parsed(path)?;
@@ -172,7 +173,9 @@ fn parsed(path: &Path) -> Result<(BundlePayload, Option<Value>), CommandError> {
     let is_watched = |one: &Value| one.get("simulate").is_some() || one.get("search").is_some();
     match params {
         Value::Object(payload) if payload.contains_key("blockStateCalls") => Ok((BundlePayload::One(payload), None)),
-        Value::Array(list) if !list.is_empty() && list.iter().all(is_watched) => Ok((BundlePayload::Watched(list), None)),
+        Value::Array(list) if !list.is_empty() && list.iter().all(is_watched) => {
+            Ok((BundlePayload::Watched(list), None))
+        }
         Value::Array(list) => {
             let mut list = list.into_iter();
             match (list.next(), list.next(), list.next()) {

@@ -162,6 +162,10 @@ impl NodeLink {
                 self.name
             )),
             -32602 => CommandError::Input(message),
+            -32000 if message.starts_with("unauthorized") => CommandError::NoNode(format!(
+                "{}: the token is missing or unknown: give one by --token-file",
+                self.name
+            )),
             // The rules of a block that a transaction breaks: nonce, fee, gas and funds.
             -38015..=-38010 => CommandError::Failed(format!("a call cannot be included: {message}")),
             code => CommandError::NoNode(format!("{}: error {code}: {message}", self.name)),
@@ -171,9 +175,8 @@ impl NodeLink {
 
 async fn connect(url: &Url, token: Option<String>) -> Result<RpcClient, TransportError> {
     if matches!(url.scheme(), "ws" | "wss") {
-        let limits = WebSocketConfig::default()
-            .max_message_size(Some(LONGEST_ANSWER))
-            .max_frame_size(Some(LONGEST_ANSWER));
+        let limits =
+            WebSocketConfig::default().max_message_size(Some(LONGEST_ANSWER)).max_frame_size(Some(LONGEST_ANSWER));
         let mut connection = ConnectionConfig::new().with_ws_config(limits);
         if let Some(auth) = token.map(Authorization::bearer).or_else(|| Authorization::extract_from_url(url)) {
             connection = connection.with_auth(auth);
@@ -252,7 +255,10 @@ fn no_node(name: &str, error: &TransportError) -> CommandError {
         };
         return CommandError::NoNode(format!("{name}: HTTP status {}: {what}", http.status));
     }
-    CommandError::NoNode(format!("no node answers at {name}: {}: start one with `presim`, or give its --url", printable(&text)))
+    CommandError::NoNode(format!(
+        "no node answers at {name}: {}: start one with `presim`, or give its --url",
+        printable(&text)
+    ))
 }
 
 /// Returns a URL without what may be secret.

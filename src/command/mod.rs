@@ -105,24 +105,23 @@ impl Command {
     ///
     /// Returns clap's error for an invalid setting, or for a request for help. The caller prints it.
     pub fn load(args: impl IntoIterator<Item = OsString>) -> Result<Self, clap::Error> {
-        let (config, mut matches, mut command) = Config::read(command_line(), args)?;
+        let (config, matches, mut command) = Config::read(command_line(), args)?;
         if matches.subcommand_name().is_none() {
             config.check(&mut command)?;
             return Ok(Self::Run(Box::new(config)));
         }
-        let asked = matches.clone();
-        let task = CommandTask::from_arg_matches_mut(&mut matches).map_err(|error| error.format(&mut command))?;
+        let task = CommandTask::from_arg_matches(&matches).map_err(|error| error.format(&mut command))?;
         match task {
             CommandTask::Simulate(args) => {
-                Self::ask(args.bundle.node.clone(), QuestionTask::Simulate(args), &asked, &mut command)
+                Self::ask(args.bundle.node.clone(), QuestionTask::Simulate(args), &matches, &mut command)
             }
             CommandTask::Search(args) => {
-                Self::ask(args.bundle.node.clone(), QuestionTask::Search(args), &asked, &mut command)
+                Self::ask(args.bundle.node.clone(), QuestionTask::Search(args), &matches, &mut command)
             }
             CommandTask::Watch(args) => {
-                Self::ask(args.bundle.node.clone(), QuestionTask::Watch(args), &asked, &mut command)
+                Self::ask(args.bundle.node.clone(), QuestionTask::Watch(args), &matches, &mut command)
             }
-            CommandTask::Trace(args) => Self::ask(args.node.clone(), QuestionTask::Trace(args), &asked, &mut command),
+            CommandTask::Trace(args) => Self::ask(args.node.clone(), QuestionTask::Trace(args), &matches, &mut command),
             CommandTask::Print(task) => Ok(Self::Print(task)),
             CommandTask::Wallet(task) => match config.data_dir {
                 Some(data_dir) => Ok(Self::Wallet(data_dir, task)),

@@ -14,9 +14,9 @@ use super::{
     link::NodeLink,
     show::{ShownCall, grouped, signed_units, table, table_text, units},
     simulate::{BundleView, add_outputs, pinned, snapshot_line},
-    tokens::{told, token_name},
+    tokens::{token_name, told},
 };
-use crate::{abi::AbiBook, wallet::printable};
+use crate::{abi::AbiBook, wallet::{printable, without_controls}};
 
 /// The outputs of the best variant that are shown.
 const OUTPUTS: [&str; 9] =
@@ -25,6 +25,9 @@ const OUTPUTS: [&str; 9] =
 /// The flags of `presim search`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct SearchArgs {
+    /// Show the tree of calls of the best variant.
+    #[arg(long)]
+    pub trace: bool,
     /// The bundle.
     #[command(flatten)]
     pub bundle: BundleArgs,
@@ -45,9 +48,6 @@ pub struct SearchArgs {
     /// Variants that are shown.
     #[arg(long, value_name = "N", help_heading = "Search")]
     pub top: Option<u32>,
-    /// Show the tree of calls of the best variant.
-    #[arg(long)]
-    pub trace: bool,
 }
 
 impl SearchArgs {
@@ -65,9 +65,10 @@ impl SearchArgs {
         if !self.vary.is_empty() {
             let last = ShownCall::all(payload).last().map_or(0, Vec::len).saturating_sub(1);
             let block = ShownCall::all(payload).len().saturating_sub(1);
-            let places = self.vary.iter().map(|text| {
-                place(text, bundle.function.as_ref(), &format!("blocks[{block}].calls[{last}]"))
-            });
+            let places = self
+                .vary
+                .iter()
+                .map(|text| place(text, bundle.function.as_ref(), &format!("blocks[{block}].calls[{last}]")));
             payload.insert("vary".into(), places.collect::<Result<_, _>>()?);
         }
         if !payload.contains_key("vary") {
@@ -120,8 +121,8 @@ fn place(text: &str, function: Option<&alloy_json_abi::Function>, call: &str) ->
     if place == "value" || place == "gas" || place == "gasPrice" {
         object.insert("path".into(), json!(format!("{call}.{place}")));
     } else if let Ok(argument) = place.parse::<usize>() {
-        let function =
-            function.ok_or_else(|| input("the number of an argument needs --sig: the function that takes it".to_owned()))?;
+        let function = function
+            .ok_or_else(|| input("the number of an argument needs --sig: the function that takes it".to_owned()))?;
         let word = word_of(function, argument).ok_or_else(|| {
             input(format!("argument {argument} of {}: expected one that is a single number", function.signature()))
         })?;
@@ -134,7 +135,8 @@ fn place(text: &str, function: Option<&alloy_json_abi::Function>, call: &str) ->
     match values.split_once("..") {
         Some((from, to)) => match to.split_once('/') {
             Some((to, points)) => {
-                let points: u32 = points.trim().parse().map_err(|_| input(format!("{points:?}: expected a number of values")))?;
+                let points: u32 =
+                    points.trim().parse().map_err(|_| input(format!("{points:?}: expected a number of values")))?;
                 object.insert("from".into(), json!(number(from)?));
                 object.insert("to".into(), json!(number(to)?));
                 object.insert("points".into(), json!(points));
@@ -162,7 +164,7 @@ pub fn run(args: &SearchArgs, bundle: BundleInput, node: &NodeLink, out: &mut im
     let snapshot = pinned(node, &mut block)?;
     let (answer, text) = node.ask::<SearchAnswer>("presim_search", (&payload, &block))?;
     if args.bundle.json {
-        writeln!(out, "{text}")?;
+        writeln!(out, "{}", without_controls(text.get()))?;
     } else {
         if let Some(snapshot) = snapshot {
             writeln!(out, "{}", snapshot_line(&snapshot))?;
@@ -191,7 +193,12 @@ fn ran_calls(block: &BlockAnswer) -> Vec<ShownCall> {
     let call = |trace: &str| {
         let frame: CallFrame = serde_json::from_str(trace).ok()?;
         let creates = frame.typ.starts_with("CREATE");
-        Some(ShownCall { from: frame.from, to: frame.to.filter(|_| !creates), value: frame.value.unwrap_or_default(), data: frame.input })
+        Some(ShownCall {
+            from: frame.from,
+            to: frame.to.filter(|_| !creates),
+            value: frame.value.unwrap_or_default(),
+            data: frame.input,
+        })
     };
     let traces = block.calls.iter().map(|one| one.trace.as_ref().and_then(|trace| call(trace.get())));
     traces.map(Option::unwrap_or_default).collect()

@@ -58,9 +58,8 @@ impl ShownCall {
     /// Returns the calls of each block of a payload.
     pub fn all(payload: &serde_json::Map<String, Value>) -> Vec<Vec<Self>> {
         let blocks = payload.get("blockStateCalls").and_then(Value::as_array).into_iter().flatten();
-        let calls = |block: &Value| {
-            block.get("calls").and_then(Value::as_array).into_iter().flatten().map(Self::of).collect()
-        };
+        let calls =
+            |block: &Value| block.get("calls").and_then(Value::as_array).into_iter().flatten().map(Self::of).collect();
         blocks.map(calls).collect()
     }
 }
@@ -106,7 +105,14 @@ pub fn calls_table(
             let status = if call.succeeded() { "success" } else { "failed" };
             let gas = call.gas_used.map(|gas| grouped(gas.to())).unwrap_or_default();
             let place = if calls.len() > 1 { format!("{at}.{index}") } else { index.to_string() };
-            table.add_row([place, to, call_text(&shown, book), status.to_owned(), gas, result_text(&shown, call, book)]);
+            table.add_row([
+                place,
+                to,
+                call_text(&shown, book),
+                status.to_owned(),
+                gas,
+                result_text(&shown, call, book),
+            ]);
         }
     }
     table
@@ -156,7 +162,8 @@ pub fn profits(block: &BlockAnswer, calls: &[ShownCall]) -> Vec<String> {
         });
         format!("profit of {sender}: {changes}; gas {}{}", grouped(gas), fee.unwrap_or_default())
     };
-    senders.into_iter().map(profit).collect()
+    // A call without a sender is the zero address's, which gains for nobody.
+    senders.into_iter().filter(|(sender, _)| !sender.is_zero()).map(profit).collect()
 }
 
 /// Returns a call as `name(parameter: value, …)`, or its data.
@@ -212,7 +219,7 @@ pub fn asset_text(change: &AssetAnswer) -> String {
         (Some(text), _) => symbol(text),
         (None, token) => token.map_or_else(String::new, |token| token.to_string()),
     };
-    let decimals = if change.kind == "ether" { Some(18) } else { change.decimals.map(|decimals| decimals.to::<u8>()) };
+    let decimals = if change.kind == "ether" { Some(18) } else { change.decimals.map(|decimals| decimals.saturating_to::<u8>()) };
     let amount = signed_units(change.change, decimals.unwrap_or_default());
     match change.id {
         Some(id) => format!("{amount} of item {id} of {name}"),

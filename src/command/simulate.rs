@@ -9,10 +9,15 @@ use super::{
     error::CommandError,
     input::{BundleArgs, BundleInput, BundlePayload},
     link::NodeLink,
-    show::{ShownCall, assets_table, calls_table, grouped, logs_table, profits, signed_units, symbols, table_text, units},
+    show::{
+        ShownCall, assets_table, calls_table, grouped, logs_table, profits, signed_units, symbols, table_text, units,
+    },
     tree::write_tree,
 };
-use crate::{abi::AbiBook, wallet::{ether, printable}};
+use crate::{
+    abi::AbiBook,
+    wallet::{ether, printable, without_controls},
+};
 
 /// The outputs that are shown.
 const OUTPUTS: [&str; 8] = ["status", "gasUsed", "returnData", "error", "logs", "header", "assets", "coinbase"];
@@ -20,12 +25,12 @@ const OUTPUTS: [&str; 8] = ["status", "gasUsed", "returnData", "error", "logs", 
 /// The flags of `presim simulate`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct SimulateArgs {
-    /// The bundle.
-    #[command(flatten)]
-    pub bundle: BundleArgs,
     /// Show the tree of calls, with gas, logs and results.
     #[arg(long)]
     pub trace: bool,
+    /// The bundle.
+    #[command(flatten)]
+    pub bundle: BundleArgs,
 }
 
 /// Simulates a bundle, and shows it.
@@ -61,7 +66,7 @@ pub fn run(
         }
     }
     if args.bundle.json {
-        writeln!(out, "{text}")?;
+        writeln!(out, "{}", without_controls(text.get()))?;
     } else if let SimulationAnswer::Ran(blocks) = &answer {
         let view = BundleView { calls: ShownCall::all(&payload), book, trace: args.trace };
         if let Some(snapshot) = snapshot {
@@ -74,7 +79,9 @@ pub fn run(
     }
     out.flush()?;
     if let Some(PlaceAnswer { block, call }) = dropped {
-        return Err(CommandError::Failed(format!("the bundle is dropped: call {call} of block {block} did not end as it must")));
+        return Err(CommandError::Failed(format!(
+            "the bundle is dropped: call {call} of block {block} did not end as it must"
+        )));
     }
     let SimulationAnswer::Ran(blocks) = answer else { return Ok(()) };
     match first_failure(&blocks) {
@@ -177,7 +184,10 @@ impl BundleView {
             }
         }
         if let Some(PlaceAnswer { block, call }) = dropped {
-            writeln!(out, "\ndropped at call {call} of block {block}: the bundle is atomic, so nothing of it would be included")?;
+            writeln!(
+                out,
+                "\ndropped at call {call} of block {block}: the bundle is atomic, so nothing of it would be included"
+            )?;
             return Ok(());
         }
         if let Some(logs) = logs_table(blocks, &self.book, &symbols) {
@@ -187,16 +197,22 @@ impl BundleView {
             if let Some(assets) = assets_table(block) {
                 writeln!(out, "\n{}", table_text(&assets).trim_end())?;
             }
-            writeln!(out)?;
-            for line in profits(block, self.calls.get(at).map_or(&[], Vec::as_slice)) {
-                writeln!(out, "{line}")?;
-            }
-            if let Some(income) = block.coinbase.as_ref().filter(|one| !(one.fees.is_zero() && one.transfers.is_zero())) {
+            let mut lines = profits(block, self.calls.get(at).map_or(&[], Vec::as_slice));
+            if let Some(income) = block.coinbase.as_ref().filter(|one| !(one.fees.is_zero() && one.transfers.is_zero()))
+            {
                 let (fees, transfers) = (ether(income.fees), signed_units(income.transfers, 18));
-                writeln!(out, "producer of the block: {fees} ether of fees, {transfers} ether of transfers")?;
+                lines.push(format!("producer of the block: {fees} ether of fees, {transfers} ether of transfers"));
+            }
+            if !lines.is_empty() {
+                writeln!(out, "\n{}", lines.join("\n"))?;
             }
         }
-        let gas: u64 = blocks.iter().flat_map(|block| &block.calls).filter_map(|call| call.gas_used).map(|gas| gas.to::<u64>()).sum();
+        let gas: u64 = blocks
+            .iter()
+            .flat_map(|block| &block.calls)
+            .filter_map(|call| call.gas_used)
+            .map(|gas| gas.to::<u64>())
+            .sum();
         let calls = blocks.iter().map(|block| block.calls.len()).sum::<usize>();
         if calls > 1 {
             writeln!(out, "{calls} calls, gas {}", grouped(gas))?;

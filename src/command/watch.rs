@@ -15,7 +15,7 @@ use super::{
     search::end_of,
     show::{ShownCall, asset_text, grouped, result_text, table, table_text},
 };
-use crate::{abi::AbiBook, wallet::printable};
+use crate::{abi::AbiBook, wallet::{printable, without_controls}};
 
 /// The outputs of a bundle without outputs of its own.
 const OUTPUTS: [&str; 5] = ["status", "gasUsed", "returnData", "error", "assets"];
@@ -111,7 +111,7 @@ pub fn run(args: &WatchArgs, input: WatchInput, node: &NodeLink, out: &mut impl 
         }
         told += changed.len() as u64;
         if args.bundle.json {
-            writeln!(out, "{text}")?;
+            writeln!(out, "{}", without_controls(text.get()))?;
         }
         for change in &changed {
             let row = view.note(change, since, news.behind.iter().any(|behind| behind.name == change.name));
@@ -216,7 +216,8 @@ impl WatchView {
                 let result = failed.or(calls.last()).map(|call| result_text(&shown, call, &self.book));
                 let gas: u64 = calls.iter().filter_map(|call| call.gas_used).map(|gas| gas.to::<u64>()).sum();
                 let gains = blocks.iter().filter_map(|block| block.assets.get(&shown.from)).flatten().map(asset_text);
-                let result = result.into_iter().chain(gains).filter(|text| !text.is_empty()).collect::<Vec<_>>().join("; ");
+                let result =
+                    result.into_iter().chain(gains).filter(|text| !text.is_empty()).collect::<Vec<_>>().join("; ");
                 [if failed.is_some() { "failed" } else { "success" }.to_owned(), grouped(gas), result]
             }
             Err(_) => plain("answered", printable(&beginning(text.get()))),
@@ -232,8 +233,10 @@ impl WatchView {
         }
         let (height, width) = screen.size();
         let text = table_text(&rows);
-        let mut lines: Vec<String> =
-            text.lines().map(|line| truncate_str(line, usize::from(width).saturating_sub(1), "…").into_owned()).collect();
+        let mut lines: Vec<String> = text
+            .lines()
+            .map(|line| truncate_str(line, usize::from(width).saturating_sub(1), "…").into_owned())
+            .collect();
         // Lines that have scrolled away cannot be drawn over.
         let most = usize::from(height).saturating_sub(2).max(2);
         if lines.len() > most {

@@ -45,7 +45,7 @@ pub use self::{
     fees::{FeeError, Fees},
     ledger::{Ledger, TakenBatch},
     rules::{BatchSender, WalletRules},
-    show::printable,
+    show::{printable, without_controls},
     signature::{MessageToSign, SignatureRequest},
     socket::{ApprovalSocket, SOCKET, SocketError},
     status::{AtomicSupport, BatchStatus, CallsReceipt, SimulatedCall, Submitted},

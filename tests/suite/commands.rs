@@ -1,8 +1,8 @@
 //! The commands that ask a node: their output, their exit codes, and what they say of bad input.
 
 use std::{
-    io::Write,
-    process::{Output, Stdio},
+    io::{BufRead, BufReader, Write},
+    process::{Command, Output, Stdio},
 };
 
 use serde_json::{Value, json};
@@ -89,7 +89,8 @@ fn a_call_by_flags_is_shown_with_what_it_does() {
 #[test]
 fn each_to_begins_a_call_and_the_flags_before_the_first_are_of_all() {
     let node = TestNode::quiet();
-    let args = ["--from", ALICE, "--to", BOB, "--value", "1gwei", "--to", WETH, "--value", "2ether", "--sig", "deposit()"];
+    let args =
+        ["--from", ALICE, "--to", BOB, "--value", "1gwei", "--to", WETH, "--value", "2ether", "--sig", "deposit()"];
     let ended = ask(&node, "simulate", &args);
     ended.expect(0, &["send 0.000000001 ether", "deposit{value: 2 ether}()", "2 calls, gas "]);
     assert!(ended.out.contains(&format!("{ALICE}  -2.000000001 ether")), "{ended:?}");
@@ -187,11 +188,18 @@ fn a_search_shows_the_best_values_and_what_they_do() {
     let node = TestNode::quiet();
     let path = format!("[{WETH},{ALPHA}]");
     let sig = "swapExactETHForTokens";
-    let call = ["--from", ALICE, "--to", ROUTER, "--value", "1", "--sig", sig, "--args", "0", &path, ALICE, "99999999999"];
+    let call =
+        ["--from", ALICE, "--to", ROUTER, "--value", "1", "--sig", sig, "--args", "0", &path, ALICE, "99999999999"];
     let search = |more: &[&str]| ask(&node, "search", &[&call[..], more].concat());
     search(&["--vary", "value=1ether,3ether,2ether", "--objective", ALPHA, "--top", "2"]).expect(
         0,
-        &["3 variants tried", "3000000000000000000 (3 at 18 decimals)", " ALPHA  ", "the best variant:", "{value: 3 ether}("],
+        &[
+            "3 variants tried",
+            "3000000000000000000 (3 at 18 decimals)",
+            " ALPHA  ",
+            "the best variant:",
+            "{value: 3 ether}(",
+        ],
     );
     search(&["--vary", "value=1ether..2ether/5", "--objective", "gas"]).expect(0, &["5 variants tried", " gas "]);
     // Argument 3 is the third word after that of the path.
@@ -201,7 +209,10 @@ fn a_search_shows_the_best_values_and_what_they_do() {
     assert_eq!(serde_json::from_str::<Value>(&ended.out).unwrap()["complete"], true, "{ended:?}");
     for (more, problem) in [
         (&[][..], "--vary: missing"),
-        (&["--vary", "1=1,2"], "--vary 1=1,2: argument 1 of swapExactETHForTokens(uint256,address[],address,uint256): expected one that is a single number"),
+        (
+            &["--vary", "1=1,2"],
+            "--vary 1=1,2: argument 1 of swapExactETHForTokens(uint256,address[],address,uint256): expected one that is a single number",
+        ),
         (&["--vary", "value"], "--vary value: expected PLACE=VALUES"),
         (&["--vary", "speed=1"], "\"speed\": expected the number of an argument"),
         (&["--vary", "value=1..2", "--objective", "0x12"], "--objective: \"0x12\": no address"),
@@ -221,7 +232,8 @@ async fn a_transaction_of_the_chain_is_traced() {
     })
     .await;
     let hash = hash.as_str().unwrap();
-    let parts = [hash, "success", "ALPHA::transfer(0x7099", "├─ emit Transfer(from: ", "value: 5)", "└─ ← [Return] true"];
+    let parts =
+        [hash, "success", "ALPHA::transfer(0x7099", "├─ emit Transfer(from: ", "value: 5)", "└─ ← [Return] true"];
     ask(&node, "trace", &[hash]).expect(0, &parts);
     let ended = ask(&node, "trace", &[hash, "--json"]);
     let trace: Value = serde_json::from_str(&ended.out).unwrap();
@@ -245,14 +257,36 @@ fn a_watch_prints_a_line_for_each_change_and_draws_a_table_on_a_terminal() {
     let ended = ask(&node, "watch", &[&call[..], &["--count", "1", "--json"]].concat());
     assert_eq!(serde_json::from_str::<Value>(&ended.out).unwrap()["changed"][0]["name"], "bundle", "{ended:?}");
     let url = node.url("/").replace("http", "ws");
-    let mut screen = Terminal::start(&[&["watch", "--url", &url], &call[..]].concat());
-    screen.shows("Ctrl-C ends");
-    // The table is drawn over the last one: the cursor goes up.
-    let shown = screen.shows_after("Ctrl-C ends", "Ctrl-C ends");
-    assert!(shown.contains("BUNDLE") && shown.contains("CHANGES") && shown.contains("\u{1b}["), "{shown}");
-    screen.types("\u{3}");
+    let screen = Terminal::start(&[&["watch", "--url", &url], &call[..], &["--count", "3"]].concat());
     let (status, shown) = screen.ended();
     assert_eq!(status.code(), Some(0), "{shown}");
+    // Each table is drawn over the last one: the cursor goes up.
+    assert_eq!(shown.matches("Ctrl-C ends").count(), 3, "{shown}");
+    assert!(shown.contains("BUNDLE") && shown.contains("CHANGES") && shown.contains("\u{1b}[2K"), "{shown}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_watch_goes_on_until_it_is_interrupted() {
+    let node = TestNode::quiet();
+    let mut child = command(&["watch", "--url", &node.url("/"), "--to", BOB], &[]).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    assert!(line.contains("  bundle  success  "), "{line}");
+    assert!(Command::new("kill").args(["-s", "INT", &child.id().to_string()]).status().unwrap().success());
+    let status = eventually("it ends", async || child.try_wait().unwrap()).await;
+    assert_eq!(status.code(), Some(0));
+}
+
+#[test]
+fn a_slow_answer_has_a_spinner_and_a_bound() {
+    // Connections are accepted by the system, and nothing answers.
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", silent.local_addr().unwrap());
+    let screen = Terminal::start(&["simulate", "--url", &url, "--to", BOB, "--timeout-ms", "2500"]);
+    let (status, shown) = screen.ended();
+    assert_eq!(status.code(), Some(2), "{shown}");
+    assert!(shown.contains(&format!("presim_snapshot at {url}")), "{shown}");
+    assert!(shown.contains("no answer to presim_snapshot within 2.5s (--timeout-ms)"), "{shown}");
 }
 
 #[test]
@@ -267,19 +301,21 @@ fn a_list_of_bundles_is_watched_by_name() {
 
 #[test]
 fn a_command_has_a_state_of_its_own() {
-    let node = TestNode::quiet();
-    let upstream = node.url("/standard");
-    let args = [&["simulate", "--upstream", &upstream], &TRANSFER[..]].concat();
-    fed("", &args, &[]).expect(0, &["-1.5 ALPHA"]);
-    // The environment has a URL, and the command line wins.
-    fed("", &args, &[("PRESIM_URL", "http://127.0.0.1:1")]).expect(0, &["-1.5 ALPHA"]);
-    fed("", &[&args[..], &["--url", "http://127.0.0.1:1"]].concat(), &[]).expect(2, &["leave one of them out"]);
-    fed("", &[&args[..], &["--data-dir", "/tmp/x"]].concat(), &[]).expect(2, &["--data-dir", "is not kept"]);
-    let Some(folder) = shared("vectors/execution-apis") else { return };
-    let genesis = folder.join("genesis.json");
+    let Some((folder, node)) = shared("vectors/execution-apis").zip(TestNode::official()) else { return };
+    let (genesis, upstream) = (folder.join("genesis.json"), node.url("/standard"));
     let call = ["--to", "0x0000000000000000000000000000000000000004", "--data", "0x1234"];
+    let own = ["--upstream", &upstream, "--genesis", text(&genesis)];
+    let followed = [&["simulate"], &own[..], &call[..]].concat();
+    fed("", &followed, &[]).expect(0, &["block 54", "0x1234"]);
+    // The environment has a URL, and the command line wins.
+    fed("", &followed, &[("PRESIM_URL", "http://127.0.0.1:1")]).expect(0, &["0x1234"]);
+    fed("", &[&followed[..], &["--url", "http://127.0.0.1:1"]].concat(), &[]).expect(2, &["leave one of them out"]);
+    fed("", &[&followed[..], &["--data-dir", "/tmp/x"]].concat(), &[]).expect(2, &["--data-dir", "is not kept"]);
     fed("", &[&["simulate", "--genesis", text(&genesis)], &call[..]].concat(), &[]).expect(0, &["static", "0x1234"]);
     fed("", &[&["--genesis", text(&genesis), "simulate"], &call[..]].concat(), &[]).expect(0, &["static", "0x1234"]);
+    let variable = [("PRESIM_GENESIS", text(&genesis))];
+    fed("", &[&["simulate"], &call[..]].concat(), &variable).expect(0, &["static", "0x1234"]);
+    fed("", &["simulate", "--upstream", "http://127.0.0.1:1", "--to", BOB], &[]).expect(2, &["--upstream"]);
     fed("", &["simulate", "--genesis", "/nowhere.json", "--to", BOB], &[]).expect(2, &["--genesis /nowhere.json"]);
 }
 
@@ -296,10 +332,10 @@ fn a_token_is_sent_over_http_and_websocket() {
             run(format!("{} --token-file {}", args(&[]), text(path)), &[]).expect(0, &["success"]);
         }
         run(args(&[]), &[("PRESIM_TOKEN", &token("a"))]).expect(0, &["success"]);
-        run(args(&[]), &[("PRESIM_TOKEN", "another-token-of-some-length")]).expect(2, &["401"]);
+        run(args(&[]), &[("PRESIM_TOKEN", "another-token-of-some-length")]).expect(2, &["error: "]);
         run(args(&["--token-file", "/nowhere"]), &[]).expect(2, &["--token-file /nowhere"]);
     }
-    ask(&node, "simulate", &["--to", BOB]).expect(2, &["HTTP status 401: the token is missing or unknown"]);
+    ask(&node, "simulate", &["--to", BOB]).expect(2, &["the token is missing or unknown: give one by --token-file"]);
 }
 
 #[test]
@@ -327,22 +363,17 @@ fn bad_input_ends_with_2_and_says_what_to_do() {
         (sig("f(uint", "7"), "--sig: \"f(uint\": "),
         (sig("aprove", "7"), "did you mean approve?"),
         (sig("transfer", "7"), "known with other arguments: transfer(address,uint256)"),
-        (sig("burn", "7"), "burn(uint256)"),
+        (sig("burn", "7"), "several functions have this name: expected one of burn(address), burn(uint256)"),
         (vec!["--to", BOB, "--block", "newest"], "expected pending, latest"),
         (vec!["--to", BOB, "--block", "snapshot:0xffffff"], "snapshot"),
         (vec!["--to", BOB, "--abi", "/nowhere"], "--abi /nowhere: "),
         (vec!["--to", BOB, "--abi", "src/abi"], "no file in it has an ABI"),
         (vec!["--to", BOB, "--trce"], "'--trace'"),
     ] {
-        let ended = ask(&node, "simulate", &args);
-        // `burn(uint256)` is one function; the other has two arguments.
-        if args.contains(&"burn") {
-            ended.expect(0, &[]);
-        } else {
-            ended.expect(2, &[problem]);
-        }
+        ask(&node, "simulate", &args).expect(2, &[problem]);
     }
-    fed("", &["simulate", "--to", BOB, "--url", "http://127.0.0.1:1"], &[]).expect(2, &["no node answers at http://127.0.0.1:1", "`presim`"]);
+    fed("", &["simulate", "--to", BOB, "--url", "http://127.0.0.1:1"], &[])
+        .expect(2, &["no node answers at http://127.0.0.1:1", "`presim`"]);
     fed("", &["simulate", "--to", BOB, "--url", "ftp://x"], &[]).expect(2, &["expected http, https, ws or wss"]);
 }
 
@@ -382,7 +413,7 @@ fn what_a_system_needs_is_printed() {
     }
     fed("", &["print", "man"], &[]).expect(0, &[".TH presim 1", "simulate"]);
     fed("", &["print", "man", "simulate"], &[]).expect(0, &["presim\\-simulate", "sig"]);
-    fed("", &["print", "man", "dance"], &[]).expect(2, &["expected one of simulate"]);
+    fed("", &["print", "man", "dance"], &[]).expect(2, &["expected one of wallet, print, simulate"]);
     let dashboard = fed("", &["print", "grafana"], &[]);
     assert!(serde_json::from_str::<Value>(&dashboard.out).unwrap()["panels"].is_array());
     fed("", &["print", "alerts"], &[]).expect(0, &["groups:", "alert:"]);

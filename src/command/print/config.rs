@@ -7,9 +7,10 @@ const WIDTH: usize = 100;
 
 /// Returns the file: every setting in a comment, with its default and its meaning.
 pub fn example(command: &Command) -> String {
-    let mut text = "# Settings of presim, for `presim --config FILE`. Flags and PRESIM_* variables take precedence over them.\n\
+    let mut text =
+        "# Settings of presim, for `presim --config FILE`. Flags and PRESIM_* variables take precedence over them.\n\
                     # A setting that begins with # alone has its default. Remove the # to set another value.\n"
-        .to_owned();
+            .to_owned();
     let mut heading = None;
     for flag in command.get_arguments() {
         let (Some(long), Some(of)) = (flag.get_long(), flag.get_help_heading()) else { continue };
@@ -27,7 +28,8 @@ pub fn example(command: &Command) -> String {
         for line in wrapped(&format!("{help}.")) {
             text.push_str(&format!("# {line}\n"));
         }
-        let values: Vec<String> = flag.get_possible_values().iter().map(PossibleValue::get_name).map(str::to_owned).collect();
+        let values: Vec<String> =
+            flag.get_possible_values().iter().map(PossibleValue::get_name).map(str::to_owned).collect();
         if !values.is_empty() && flag.get_action().takes_values() {
             text.push_str(&format!("# One of: {}.\n", values.join(", ")));
         }
@@ -68,7 +70,9 @@ fn value(flag: &Arg) -> String {
 
 /// Returns whether a flag without a default takes a number.
 fn is_number(flag: &Arg) -> bool {
-    flag.get_value_names().and_then(|names| names.first()).is_some_and(|name| matches!(name.as_str(), "N" | "MS" | "MB" | "BYTES"))
+    flag.get_value_names()
+        .and_then(|names| names.first())
+        .is_some_and(|name| matches!(name.as_str(), "N" | "MS" | "MB" | "BYTES"))
 }
 
 /// Returns a value as TOML: a number as it is, another text in quotes.

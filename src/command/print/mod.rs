@@ -56,7 +56,8 @@ pub fn print(task: PrintTask, out: &mut impl Write) -> Result<(), CommandError> 
             line.build();
             let of = match &command {
                 Some(name) => line.find_subcommand(name).cloned().ok_or_else(|| {
-                    let names: Vec<&str> = line.get_subcommands().map(clap::Command::get_name).collect();
+                    let names: Vec<&str> =
+                        line.get_subcommands().map(clap::Command::get_name).filter(|name| *name != "help").collect();
                     CommandError::Input(format!("COMMAND: {name:?}: expected one of {}", names.join(", ")))
                 })?,
                 None => line,

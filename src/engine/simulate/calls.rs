@@ -288,10 +288,8 @@ impl<F: FamilyEvm> BlockCalls<'_, F> {
                 CallTx::Unsigned(tx) => TxSetup::unsigned(tx, env, precompiles),
                 CallTx::Signed(tx) => TxSetup { tx, waived: None, env, precompiles },
             };
-            let tracer = Tracer::Calls(CallConfig {
-                with_log: Some(outputs.contains(Outputs::LOGS)),
-                ..Default::default()
-            });
+            let tracer =
+                Tracer::Calls(CallConfig { with_log: Some(outputs.contains(Outputs::LOGS)), ..Default::default() });
             let (trace, ran) = traced::<F>(setup, &tracer, traces, evm.db_mut(), explain)?;
             see(&ran.state, evm.db_mut());
             evm.db_mut().commit(ran.state);
