@@ -25,8 +25,8 @@ use crate::{config::Config, node::Node, telemetry, wallet::printable};
 #[derive(Clone, Debug, clap::Args)]
 #[command(next_help_heading = "Node")]
 pub struct NodeArgs {
-    /// Ask the presim at this URL: http, https, ws or wss. The default is http://127.0.0.1:8545, unless there is a state of
-    /// its own.
+    /// Ask the presim at this URL: http, https, ws or wss. The default is that of `presim` on this machine, port 8545, unless
+    /// there is a state of its own.
     #[arg(long, env = "PRESIM_URL", hide_env_values = true, value_name = "URL", value_parser = parse_url)]
     pub url: Option<Url>,
     /// Send the bearer token in this file: its first line, or the first token of a file like the node's --token-file.

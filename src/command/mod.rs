@@ -64,20 +64,20 @@ enum QuestionTask {
 enum CommandTask {
     /// Simulate a bundle of calls, and show what each call does.
     ///
-    /// The bundle is a FILE with a payload of presim_simulate, or one call or several by --to, --sig and --args. It runs on the node
+    /// The bundle is a FILE with a payload of `presim_simulate`, or one call or several by --to, --sig and --args. It runs on the node
     /// of --url, or on a state of its own: that of --upstream, or of --genesis.
     ///
     /// Exit codes: 0, 1 if a required call failed, 2 for bad input or no node.
     Simulate(SimulateArgs),
     /// Search for the values of a bundle that serve an objective best.
     ///
-    /// The search is a FILE with a payload of presim_search, or a call by --to, --sig and --args with --vary and an objective.
+    /// The search is a FILE with a payload of `presim_search`, or a call by --to, --sig and --args with --vary and an objective.
     ///
     /// Exit codes: 0, 1 if no value meets what is required, 2 for bad input or no node.
     Search(SearchArgs),
     /// Watch bundles: a table on a terminal, otherwise a line for each answer that changes.
     ///
-    /// FILE has the bundles of presim_watch, or one payload of presim_simulate or presim_search.
+    /// FILE has the bundles of `presim_watch`, or one payload of `presim_simulate` or `presim_search`.
     Watch(WatchArgs),
     /// Show the call tree of a transaction of the chain.
     Trace(TraceArgs),

@@ -16,7 +16,10 @@ use super::{
     simulate::{BundleView, add_outputs, pinned, snapshot_line},
     tokens::{token_name, told},
 };
-use crate::{abi::AbiBook, wallet::{printable, without_controls}};
+use crate::{
+    abi::AbiBook,
+    wallet::{printable, without_controls},
+};
 
 /// The outputs of the best variant that are shown.
 const OUTPUTS: [&str; 9] =

@@ -219,7 +219,8 @@ pub fn asset_text(change: &AssetAnswer) -> String {
         (Some(text), _) => symbol(text),
         (None, token) => token.map_or_else(String::new, |token| token.to_string()),
     };
-    let decimals = if change.kind == "ether" { Some(18) } else { change.decimals.map(|decimals| decimals.saturating_to::<u8>()) };
+    let decimals =
+        if change.kind == "ether" { Some(18) } else { change.decimals.map(|decimals| decimals.saturating_to::<u8>()) };
     let amount = signed_units(change.change, decimals.unwrap_or_default());
     match change.id {
         Some(id) => format!("{amount} of item {id} of {name}"),
@@ -247,7 +248,7 @@ pub fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::with_capacity(digits.len() + digits.len() / 3);
     for (at, digit) in digits.chars().enumerate() {
-        if at > 0 && (digits.len() - at) % 3 == 0 {
+        if at > 0 && (digits.len() - at).is_multiple_of(3) {
             text.push(',');
         }
         text.push(digit);

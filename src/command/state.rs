@@ -52,8 +52,8 @@ pub fn with_state_flags(command: clap::Command) -> clap::Command {
 /// Returns clap's error if the command line names both, or if no node can run with the settings.
 pub fn place(node: &NodeArgs, matches: &ArgMatches, command: &mut clap::Command) -> Result<NodePlace, clap::Error> {
     let asked = matches.subcommand().map_or(matches, |(_, asked)| asked);
-    if let Some(flag) = ["data_dir"].into_iter().find(|id| is_given(matches, id)) {
-        let text = format!("--{}: a state of its own is not kept: leave it out", flag.replace('_', "-"));
+    if is_given(matches, "data_dir") {
+        let text = "--data-dir: a state of its own is not kept: leave it out";
         return Err(command.error(ErrorKind::ArgumentConflict, text));
     }
     let state_is_given = ["upstream", "genesis"].iter().any(|id| is_given(matches, id) || is_given(asked, id));

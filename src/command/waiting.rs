@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use indicatif::{ProgressBar, ProgressDrawTarget};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 /// The time that work may take before the spinner appears.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -23,7 +23,8 @@ pub struct Waiting {
 impl Waiting {
     /// Creates a spinner that says `what` is waited for.
     pub fn new(what: impl Into<std::borrow::Cow<'static, str>>) -> Self {
-        let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::hidden()).with_message(what);
+        let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::hidden());
+        let bar = bar.with_style(ProgressStyle::default_spinner()).with_message(what);
         let (done, ended) = channel::<()>();
         let shown = bar.clone();
         let thread = std::thread::Builder::new().name("presim-spinner".to_owned()).spawn(move || {

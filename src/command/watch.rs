@@ -15,7 +15,10 @@ use super::{
     search::end_of,
     show::{ShownCall, asset_text, grouped, result_text, table, table_text},
 };
-use crate::{abi::AbiBook, wallet::{printable, without_controls}};
+use crate::{
+    abi::AbiBook,
+    wallet::{printable, without_controls},
+};
 
 /// The outputs of a bundle without outputs of its own.
 const OUTPUTS: [&str; 5] = ["status", "gasUsed", "returnData", "error", "assets"];

@@ -4,6 +4,8 @@
 const SIMILAR: f64 = 0.8;
 /// Names from this length on, in bytes, are compared with none, so that the comparison stays cheap.
 const LONGEST: usize = 64;
+/// Names whose lengths differ by more bytes are not compared.
+const DIFFERENCE: usize = 4;
 
 /// Returns the name that is most similar to `name`, if one is similar enough to be meant.
 pub fn nearest<'a>(name: &str, names: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
@@ -11,7 +13,8 @@ pub fn nearest<'a>(name: &str, names: impl IntoIterator<Item = &'a str>) -> Opti
         return None;
     }
     let lower = name.to_ascii_lowercase();
-    let scored = names.into_iter().map(|other| (strsim::jaro_winkler(&lower, &other.to_ascii_lowercase()), other));
+    let alike = names.into_iter().filter(|other| other.len().abs_diff(name.len()) <= DIFFERENCE);
+    let scored = alike.map(|other| (strsim::jaro_winkler(&lower, &other.to_ascii_lowercase()), other));
     let best = scored.max_by(|(one, _), (other, _)| one.total_cmp(other));
     best.filter(|(score, _)| *score >= SIMILAR).map(|(_, other)| other)
 }

@@ -269,7 +269,7 @@ impl Backend {
                 dialect: run.dialect,
                 outputs: *outputs,
                 full_transactions: shown.full_transactions,
-                errors: Some(&shown.errors),
+                errors: shown.errors.as_deref(),
                 reads: reads.as_ref(),
                 limit: self.limits.max_response,
             };

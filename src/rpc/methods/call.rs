@@ -68,7 +68,7 @@ impl Backend {
             dialect: run.dialect,
             outputs: simulation.outputs,
             full_transactions: *full_transactions,
-            errors: Some(errors),
+            errors: errors.as_deref(),
             reads: reads.as_ref(),
             limit: self.limits.max_response,
         };

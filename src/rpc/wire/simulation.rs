@@ -30,8 +30,8 @@ pub struct SimulationRequest {
     pub selector: Selector,
     /// Whether transactions are shown in full.
     pub full_transactions: bool,
-    /// The errors by which the data of reverts is explained.
-    pub errors: AbiBook,
+    /// The errors by which the data of reverts is explained. `None` if the request declares none.
+    pub errors: Option<Box<AbiBook>>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -185,10 +185,10 @@ impl SimulatePayload {
             Some(outputs) => outputs.iter().fold(Outputs::empty(), |all, output| all | output.0),
             None => Outputs::SIMULATE_V1,
         };
-        let mut errors = AbiBook::default();
+        let mut errors = None;
         let items = self.errors.unwrap_or_default().into_iter().filter_map(|item| item.0);
         // The last one that is added is preferred, and the first one of the request is to be.
-        items.rev().for_each(|error| errors.prefer(error.into()));
+        items.rev().for_each(|error| errors.get_or_insert_with(Box::<AbiBook>::default).prefer(error.into()));
         let blocks = self.block_state_calls.into_iter().enumerate();
         let blocks = blocks.map(|(index, block)| {
             block.into_block(format_args!("params[0].blockStateCalls[{index}]"), dialect, takes_signed)
