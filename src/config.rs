@@ -2,10 +2,12 @@
 
 mod choices;
 mod live;
+mod nearest;
 mod secrets;
 
 pub use choices::{ApprovalPolicy, DialectName, FeedName, KeepAwake, RevertPolicy, UpgradePolicy};
 pub use live::{Endpoint, LiveConfig};
+pub use nearest::nearest;
 pub use secrets::{is_open_to_others, warn_of_others};
 
 use std::{
@@ -365,8 +367,8 @@ impl Config {
         if let Some(path) = config_path(&args) {
             command = with_file(command, &path)?;
         }
-        let mut matches = command.clone().try_get_matches_from(args)?;
-        let config = Self::from_arg_matches_mut(&mut matches).map_err(|error| error.format(&mut command))?;
+        let matches = command.clone().try_get_matches_from(args)?;
+        let config = Self::from_arg_matches(&matches).map_err(|error| error.format(&mut command))?;
         Ok((config, matches, command))
     }
 
@@ -630,9 +632,12 @@ fn with_file(mut command: clap::Command, path: &std::path::Path) -> Result<clap:
     for (key, value) in table {
         let id = key.replace('-', "_");
         if id == "config" || !command.get_arguments().any(|arg| arg.get_id() == id.as_str()) {
-            return Err(command.error(
+            let settings = command.get_arguments().filter_map(clap::Arg::get_long).filter(|long| *long != "config");
+            let meant = nearest(&key.replace('_', "-"), settings);
+            let meant = meant.map_or_else(String::new, |near| format!(": did you mean `{near}`?"));
+            return Err(command.clone().error(
                 ErrorKind::UnknownArgument,
-                format!("--config {shown}: unknown setting `{key}`: the settings are the flags of --help, without the dashes before them"),
+                format!("--config {shown}: unknown setting `{key}`{meant}: the settings are the flags of --help, without the dashes before them"),
             ));
         }
         let values = match value {

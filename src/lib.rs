@@ -7,11 +7,11 @@
 //!
 //! The modules are floors. Each uses those below it, and knows nothing of those above:
 //!
+//! - [`command`]: the command line: run a node, simulate, search, watch and trace, or approve for a wallet.
 //! - [`node`]: wires the actors together, and defines the order of start and shutdown.
 //! - [`page`]: the page for browsers: its files.
 //! - [`rpc`]: servers, methods, wire types of the two dialects, error codes and limits.
 //! - [`wallet`]: EIP-5792 batches: rules, signing, approval and the ledger.
-//! - [`command`]: the command line: run a node, or talk to a running one.
 //! - [`feed`]: the sources of state, and the one actor that turns them into snapshots.
 //! - [`pool`]: the transaction pool.
 //! - [`executor`]: the scheduler: where and when each request runs, and which requests are rejected.
@@ -21,11 +21,13 @@
 //! - [`config`]: the settings, from flags, environment and file.
 //! - [`state`]: immutable worlds, snapshots, history, and the overlay of a run.
 //! - [`chain`]: chain rules: forks, genesis, blocks and headers.
+//! - [`abi`]: names and parameters of usual functions, events and errors, and of ABI files.
 //! - [`meter`]: bounds on how long a run may take.
 //! - [`telemetry`]: logs and metrics.
 
 #![warn(missing_docs)]
 
+pub mod abi;
 pub mod chain;
 pub mod command;
 pub mod config;

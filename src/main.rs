@@ -8,7 +8,7 @@ use std::{
 
 use eyre::eyre;
 use presim::{
-    command::Command,
+    command::{AskTask, Command, CommandError, print},
     config::Config,
     node::{Banner, Node, Watchdog, tell_ready, tell_stopping},
     telemetry,
@@ -29,7 +29,7 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("error: {error:#}");
-            ExitCode::FAILURE
+            error.downcast_ref::<CommandError>().map_or(ExitCode::FAILURE, CommandError::exit_code)
         }
     }
 }
@@ -44,12 +44,24 @@ fn obey(mut signals: Signals) -> eyre::Result<()> {
     match command {
         Err(error) => error.exit(),
         Ok(Command::Run(config)) => run(*config, signals),
+        Ok(Command::Ask(task)) => ask(*task, signals),
+        Ok(Command::Print(task)) => Ok(print(task, &mut io::stdout()).or_else(CommandError::unless_unread)?),
         Ok(Command::Wallet(data_dir, task)) => {
             match signals.unless_stopped(move || client::run(&data_dir, &task, &mut io::stdout()))? {
                 Some(done) => Ok(done?),
                 None => interrupted(),
             }
         }
+    }
+}
+
+/// Asks a node. A signal ends the command: a watch as it is meant to end, another one without a result.
+fn ask(task: AskTask, mut signals: Signals) -> eyre::Result<()> {
+    let is_endless = task.is_endless();
+    match signals.unless_stopped(move || task.run(&mut io::stdout()))? {
+        Some(done) => Ok(done?),
+        None if is_endless => Ok(()),
+        None => Err(CommandError::NoNode("interrupted before the node has answered".to_owned()).into()),
     }
 }
 

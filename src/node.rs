@@ -450,7 +450,8 @@ impl Actors {
         }
         let front = Arc::new(front);
         let files = if config.no_page { ServedFiles::default() } else { page::files(access.needs_token()) };
-        let front = FrontActor::new(server, io, front, subscriptions, access, memory, metrics).with_files(files).start();
+        let front =
+            FrontActor::new(server, io, front, subscriptions, access, memory, metrics).with_files(files).start();
         let port = tokio::task::spawn_blocking(|| startup.hand_over()).await??;
         front.send(Serve(tokio::net::TcpListener::from_std(port)?)).await?;
         let vitals = Vitals::new(front.clone(), lanes.clone(), feed.clone(), workforce);

@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 
 use alloy_primitives::{hex, keccak256};
 
-use crate::rpc::{ServedFile, ServedFiles};
-
-/// The functions, events and errors that the page shows by name, one to a line, as Solidity writes them.
-const SIGNATURES: &str = include_str!("signatures.txt");
+use crate::{
+    abi::SIGNATURES,
+    rpc::{ServedFile, ServedFiles},
+};
 
 const HTML: &str = "text/html; charset=utf-8";
 const STYLE: &str = "text/css; charset=utf-8";

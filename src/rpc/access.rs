@@ -292,7 +292,7 @@ impl Access {
 
     /// Returns whether a request without a token is refused.
     pub const fn needs_token(&self) -> bool {
-        self.node_needs_token
+        self.token_file.is_some()
     }
 
     /// Returns whether this client, or one without a name, may use the wallet.

@@ -9,7 +9,9 @@ use alloy_primitives::{Address, B256};
 use jsonrpsee::types::{ErrorObject, ErrorObjectOwned};
 use serde::Serialize;
 
+use super::methods::MethodRoute;
 use crate::{
+    config::nearest,
     engine::SimulationError,
     executor::Refused,
     meter::Stopped,
@@ -66,7 +68,9 @@ impl RpcError {
     /// Creates -32601: there is no such method.
     pub fn method(name: &str) -> Self {
         let shown: String = name.chars().take(80).collect();
-        Self::new(-32601, format!("method {shown:?} does not exist: rpc.discover lists those that do"))
+        let meant = nearest(name, MethodRoute::ALL.iter().map(|method| method.name));
+        let meant = meant.map_or_else(String::new, |near| format!("did you mean {near}? "));
+        Self::new(-32601, format!("method {shown:?} does not exist: {meant}rpc.discover lists those that do"))
     }
 
     /// Creates -32602: the parameters are wrong. The text names the field.

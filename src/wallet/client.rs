@@ -7,6 +7,7 @@ use std::{
     time::Duration,
 };
 
+use clap::Subcommand;
 use rustix::termios::{QueueSelector, tcflush};
 use serde::de::Error;
 
@@ -15,7 +16,6 @@ use super::{
     show::{entry, plain, printable, shortened, table, without_controls},
     socket::{Listed, SocketAnswer, SocketRequest, socket_path},
 };
-use crate::command::WalletTask;
 
 /// Maximum time for the node to answer: longer than clients that came earlier may keep the node waiting.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -23,6 +23,35 @@ const PATIENCE: Duration = Duration::from_secs(30);
 const LONGEST_ANSWER: u64 = 1 << 30;
 /// Maximum length of a line from the terminal in bytes.
 const LONGEST_LINE: u64 = 4096;
+
+/// The action on the batches and messages that wait for approval.
+#[derive(Clone, Debug, PartialEq, Eq, Subcommand)]
+pub enum WalletTask {
+    /// Show what waits: senders, calls in words, the results of their simulation, and messages field by field.
+    List {
+        /// Print one JSON value, with the full data of each call.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Show each batch or message as it comes, and ask on the terminal whether to approve it.
+    Watch,
+    /// Sign a message, or sign and send a batch. Without DIGEST, show it first, and ask on the terminal.
+    Approve {
+        /// The batch's id, or a beginning of it with at least six characters that no other waiting batch's id has.
+        #[arg(value_name = "ID")]
+        id: String,
+        /// The batch's digest as `presim wallet list` shows it, or at least its first eight digits. A batch with
+        /// another digest is not approved.
+        #[arg(value_name = "DIGEST")]
+        digest: Option<String>,
+    },
+    /// Reject a batch or a message. Its sender gets error 4001.
+    Reject {
+        /// The batch's id, or a beginning of it with at least six characters that no other waiting batch's id has.
+        #[arg(value_name = "ID")]
+        id: String,
+    },
+}
 
 /// The reason why a command has failed.
 #[derive(Debug, thiserror::Error)]

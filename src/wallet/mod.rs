@@ -45,11 +45,12 @@ pub use self::{
     fees::{FeeError, Fees},
     ledger::{Ledger, TakenBatch},
     rules::{BatchSender, WalletRules},
+    show::{printable, without_controls},
     signature::{MessageToSign, SignatureRequest},
     socket::{ApprovalSocket, SOCKET, SocketError, WaitingList},
     status::{AtomicSupport, BatchStatus, CallsReceipt, SimulatedCall, Submitted},
     typed::{ShownField, TypedMessage},
-    words::{CallWords, ReadCall, WordReader},
+    words::{CallWords, ReadCall, WordReader, ether},
 };
 use self::{
     ledger::IdClaim,

@@ -194,7 +194,7 @@ fn escaped(text: &str) -> String {
 }
 
 /// Escapes what is not printable ASCII in a text of the node, whose parts by others are escaped already.
-pub(super) fn printable(text: &str) -> String {
+pub fn printable(text: &str) -> String {
     let escape = |letter: char| match letter {
         ' '..='~' => letter.to_string(),
         _ => letter.escape_default().to_string(),
@@ -203,7 +203,7 @@ pub(super) fn printable(text: &str) -> String {
 }
 
 /// Escapes U+007F to U+009F, which JSON allows unescaped: ids are untrusted text, and terminals obey some of these.
-pub(super) fn without_controls(json: &str) -> String {
+pub fn without_controls(json: &str) -> String {
     let escaped = json.chars().map(|letter| match letter {
         '\u{7f}'..='\u{9f}' => format!("\\u{:04x}", u32::from(letter)),
         other => other.to_string(),

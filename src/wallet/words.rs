@@ -11,7 +11,10 @@ use alloy_primitives::{
 use alloy_sol_types::{SolInterface, sol};
 
 use super::typed::TypedMessage;
-use crate::engine::{Asset, NetChange, TokenInfo};
+use crate::{
+    abi::AbiBook,
+    engine::{Asset, NetChange, TokenInfo},
+};
 
 sol! {
     /// ERC-20, ERC-2612, ERC-721, ERC-1155, and WETH9.
@@ -151,7 +154,7 @@ impl<'a> WordReader<'a> {
         } else {
             None
         };
-        let unknown = || (depth > 0).then(|| format!("a call of {}", selector(data)));
+        let unknown = || (depth > 0).then(|| format!("a call of {}", function_of(data)));
         words.lines.extend(line.or_else(unknown).map(|line| format!("{:1$}{line}", "", 2 * depth)));
     }
 
@@ -338,10 +341,11 @@ fn symbol(text: &str) -> String {
     format!("\"{}{cut}\"", shown.escape_default())
 }
 
-/// Returns the selector of data that no function is known for.
-fn selector(data: &Bytes) -> String {
-    match data.get(..4) {
-        Some(selector) => format!("the unknown function {}", const_hex::encode_prefixed(selector)),
-        None => "no function".to_owned(),
+/// Returns the function of data that no words are known for, by its usual signature or its selector.
+fn function_of(data: &Bytes) -> String {
+    match (AbiBook::usual().input(data), data.get(..4)) {
+        (Some(input), _) => input.function.signature(),
+        (None, Some(selector)) => format!("the unknown function {}", const_hex::encode_prefixed(selector)),
+        (None, None) => "no function".to_owned(),
     }
 }

@@ -10,6 +10,7 @@ mod block_traces;
 mod bundles;
 mod call_many;
 mod chains;
+mod commands;
 mod connections;
 mod contract;
 mod devnet;

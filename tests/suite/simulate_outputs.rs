@@ -411,6 +411,13 @@ async fn frames_and_reads_are_those_of_the_calls() {
         frame["gas"] = traced["gas"].clone();
         assert_eq!(frame, traced);
     }
+    // The frames have their logs if those are asked for, too.
+    let with_logs =
+        simulate(&node, payload(state.clone(), calls.clone(), json!({ "outputs": ["trace", "logs"] }))).await;
+    let options = json!({ "tracer": "callTracer", "tracerConfig": { "withLog": true }, "stateOverrides": state });
+    let traced = node.result("/", "debug_traceCall", json!([calls[0], "latest", options])).await;
+    assert_eq!(with_logs[0]["calls"][0]["trace"]["logs"], traced["logs"]);
+    assert!(!items(&traced["logs"]).is_empty(), "{traced}");
     let reads = &ran[0]["readSet"];
     assert_eq!(reads["everything"], false, "{reads}");
     let token = &reads["accounts"][ALPHA];

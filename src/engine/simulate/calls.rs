@@ -13,6 +13,7 @@ use alloy_evm::{
 };
 use alloy_primitives::{Address, Bloom, Bytes, Log, TxKind, U256, logs_bloom};
 use alloy_rlp::Encodable;
+use alloy_rpc_types_trace::geth::CallConfig;
 use op_revm::constants::{BASE_FEE_RECIPIENT, L1_FEE_RECIPIENT, OPERATOR_FEE_RECIPIENT};
 use revm::{
     DatabaseCommit,
@@ -283,7 +284,8 @@ impl<F: FamilyEvm> BlockCalls<'_, F> {
                 CallTx::Unsigned(tx) => TxSetup::unsigned(tx, env, precompiles),
                 CallTx::Signed(tx) => TxSetup { tx, waived: None, env, precompiles },
             };
-            let tracer = Tracer::Calls(Default::default());
+            let tracer =
+                Tracer::Calls(CallConfig { with_log: Some(outputs.contains(Outputs::LOGS)), ..Default::default() });
             let (trace, ran) = traced::<F>(setup, &tracer, traces, evm.db_mut(), explain)?;
             see(&ran.state, evm.db_mut());
             evm.db_mut().commit(ran.state);

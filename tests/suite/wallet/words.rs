@@ -236,3 +236,10 @@ async fn a_contract_that_was_not_there_before_is_young() {
     assert_eq!(items(words[2]).len(), 0, "{words:?}");
     asked.abort();
 }
+
+#[test]
+fn a_call_in_a_multicall_without_words_has_the_name_of_its_usual_signature() {
+    let sync = Bytes::copy_from_slice(&alloy_primitives::keccak256("sync()")[..4]);
+    let calls = multicallCall { calls: vec![sync] }.abi_encode();
+    assert_eq!(words(ALPHA, U256::ZERO, calls), ["multicall of 1 call:", "  a call of sync()"]);
+}

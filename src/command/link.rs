@@ -1,0 +1,275 @@
+//! The connection of a command to a node: over HTTP or WebSocket, or to a node within the command.
+
+use std::{fs, path::PathBuf, time::Duration};
+
+use alloy_json_rpc::{ErrorPayload, RpcError, RpcSend};
+use alloy_rpc_client::{ClientBuilder, ConnectionConfig, RpcClient, WebSocketConfig};
+use alloy_transport::{Authorization, TransportError};
+use alloy_transport_http::{
+    Http,
+    reqwest::{
+        Client,
+        header::{AUTHORIZATION, HeaderMap, HeaderValue},
+        redirect::Policy,
+    },
+};
+use serde::de::DeserializeOwned;
+use serde_json::value::RawValue;
+use tokio::runtime::Runtime;
+use url::Url;
+
+use super::{error::CommandError, waiting::Waiting};
+use crate::{config::Config, node::Node, telemetry, wallet::printable};
+
+/// The node that a command asks.
+#[derive(Clone, Debug, clap::Args)]
+#[command(next_help_heading = "Node")]
+pub struct NodeArgs {
+    /// Ask the presim at this URL: http, https, ws or wss. The default is that of `presim` on this machine, port 8545, unless
+    /// there is a state of its own.
+    #[arg(long, env = "PRESIM_URL", hide_env_values = true, value_name = "URL", value_parser = parse_url)]
+    pub url: Option<Url>,
+    /// Send the bearer token in this file: its first line, or the first token of a file like the node's --token-file.
+    /// `PRESIM_TOKEN` may have the token itself.
+    #[arg(long = "token-file", id = "client_token_file", value_name = "FILE", env = "PRESIM_TOKEN_FILE")]
+    pub token_file: Option<PathBuf>,
+    /// Milliseconds that the node may take for an answer.
+    #[arg(long, value_name = "MS", env = "PRESIM_TIMEOUT_MS", default_value_t = 60_000, value_parser = clap::value_parser!(u64).range(1..=3_600_000), hide_short_help = true)]
+    pub timeout_ms: u64,
+}
+
+/// The place of the node that a command asks.
+#[derive(Clone, Debug)]
+pub enum NodePlace {
+    /// A running node.
+    Url(Url),
+    /// A node that is started within the command.
+    Own(Box<Config>),
+}
+
+/// A connection to a node.
+pub struct NodeLink {
+    client: RpcClient,
+    runtime: Runtime,
+    timeout: Duration,
+    /// The node, as errors name it.
+    name: String,
+    /// The node within the command, which stops when the link is dropped.
+    _own: Option<Node>,
+}
+
+/// Maximum bytes of an answer over WebSocket.
+const LONGEST_ANSWER: usize = 1 << 30;
+
+impl NodeLink {
+    /// Connects to the node, or starts it.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`CommandError::Input`] if the file of the token cannot be read, and [`CommandError::NoNode`] if the
+    /// node does not start or no connection can be made.
+    pub fn open(args: &NodeArgs, place: NodePlace) -> Result<Self, CommandError> {
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .enable_all()
+            .build()
+            .map_err(|error| CommandError::NoNode(format!("no thread can be started: {error}")))?;
+        let timeout = Duration::from_millis(args.timeout_ms);
+        let (url, name, own, token) = match place {
+            NodePlace::Url(url) => {
+                let token = token(args)?;
+                let name = shown(&url);
+                (url, name, None, token)
+            }
+            NodePlace::Own(config) => {
+                telemetry::init_logs(&config.log, config.log_json)
+                    .map_err(|error| CommandError::Input(format!("--log {}: {error}", config.log)))?;
+                let source = match &config.live.upstream {
+                    Some(upstream) => upstream.to_string(),
+                    None => "the genesis".to_owned(),
+                };
+                let waiting = Waiting::new(format!("starting on the state of {source}"));
+                let node = Node::start(*config).map_err(|error| CommandError::NoNode(format!("{error:#}")))?;
+                drop(waiting);
+                let url = Url::parse(&format!("http://{}", node.info().listen))
+                    .map_err(|error| CommandError::NoNode(error.to_string()))?;
+                (url, format!("the state of {source}"), Some(node), None)
+            }
+        };
+        let client = {
+            let _waiting = Waiting::new(format!("connecting to {name}"));
+            runtime.block_on(async {
+                match tokio::time::timeout(timeout, connect(&url, token)).await {
+                    Ok(connected) => connected.map_err(|error| no_node(&name, &error)),
+                    Err(_) => Err(CommandError::NoNode(format!("{name}: no connection within {timeout:?}"))),
+                }
+            })?
+        };
+        Ok(Self { client, runtime, timeout, name, _own: own })
+    }
+
+    /// Asks the node, and returns the result with its text. Shows a spinner while that takes long.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`CommandError::NoNode`] if no node answers or the node refuses, [`CommandError::Input`] if it refuses
+    /// the parameters, and [`CommandError::Failed`] if a call cannot be included in a block.
+    pub fn ask<T: DeserializeOwned>(
+        &self,
+        method: &'static str,
+        params: impl RpcSend,
+    ) -> Result<(T, Box<RawValue>), CommandError> {
+        let _waiting = Waiting::new(format!("{method} at {}", self.name));
+        self.ask_quietly(method, params, Duration::ZERO)
+    }
+
+    /// Asks the node as [`ask`](Self::ask) does, without a spinner. The answer may come later by `wait`.
+    ///
+    /// # Errors
+    ///
+    /// Returns the errors of [`ask`](Self::ask).
+    pub fn ask_quietly<T: DeserializeOwned>(
+        &self,
+        method: &'static str,
+        params: impl RpcSend,
+        wait: Duration,
+    ) -> Result<(T, Box<RawValue>), CommandError> {
+        let most = self.timeout + wait;
+        let answered = self.runtime.block_on(async {
+            let request = self.client.request::<_, Box<RawValue>>(method, params);
+            tokio::time::timeout(most, request).await
+        });
+        let text = match answered {
+            Ok(Ok(text)) => text,
+            Ok(Err(RpcError::ErrorResp(error))) => return Err(self.refused(method, &error)),
+            Ok(Err(error)) => return Err(no_node(&self.name, &error)),
+            Err(_) => {
+                let text = format!("{}: no answer to {method} within {most:?} (--timeout-ms)", self.name);
+                return Err(CommandError::NoNode(text));
+            }
+        };
+        let result = serde_json::from_str(text.get()).map_err(|error| {
+            CommandError::NoNode(format!("{}: unexpected answer to {method}: {error}: is it a presim?", self.name))
+        })?;
+        Ok((result, text))
+    }
+
+    fn refused(&self, method: &str, error: &ErrorPayload) -> CommandError {
+        let message = printable(&error.message);
+        match error.code {
+            -32601 => CommandError::NoNode(format!(
+                "{}: it has no {method}: is it a presim? Simulate on another node's chain with --upstream in the place of --url",
+                self.name
+            )),
+            -32602 => CommandError::Input(message),
+            -32000 if message.starts_with("unauthorized") => CommandError::NoNode(format!(
+                "{}: the token is missing or unknown: give one by --token-file",
+                self.name
+            )),
+            // The rules of a block that a transaction breaks: nonce, fee, gas and funds.
+            -38015..=-38010 => CommandError::Failed(format!("a call cannot be included: {message}")),
+            code => CommandError::NoNode(format!("{}: error {code}: {message}", self.name)),
+        }
+    }
+}
+
+async fn connect(url: &Url, token: Option<String>) -> Result<RpcClient, TransportError> {
+    if matches!(url.scheme(), "ws" | "wss") {
+        let limits =
+            WebSocketConfig::default().max_message_size(Some(LONGEST_ANSWER)).max_frame_size(Some(LONGEST_ANSWER));
+        let mut connection = ConnectionConfig::new().with_ws_config(limits);
+        if let Some(auth) = token.map(Authorization::bearer).or_else(|| Authorization::extract_from_url(url)) {
+            connection = connection.with_auth(auth);
+        }
+        return ClientBuilder::default().connect_with_config(url.as_str(), connection).await;
+    }
+    let mut headers = HeaderMap::new();
+    if let Some(token) = token {
+        // The token was checked when it was read.
+        if let Ok(mut value) = HeaderValue::from_str(&format!("Bearer {token}")) {
+            value.set_sensitive(true);
+            headers.insert(AUTHORIZATION, value);
+        }
+    }
+    // Redirects are off, because one would send the request and the token to another server.
+    let client = Client::builder().redirect(Policy::none()).default_headers(headers).build();
+    let client = client.map_err(alloy_transport::TransportErrorKind::custom)?;
+    Ok(ClientBuilder::default().transport(Http::with_client(client, url.clone()), true))
+}
+
+/// Returns the token that is sent, if there is one.
+fn token(args: &NodeArgs) -> Result<Option<String>, CommandError> {
+    let (token, source) = match &args.token_file {
+        Some(path) => {
+            let shown = format!("--token-file {}", path.display());
+            let text = fs::read_to_string(path).map_err(|error| CommandError::Input(format!("{shown}: {error}")))?;
+            (first_token(&text), shown)
+        }
+        None => match std::env::var("PRESIM_TOKEN") {
+            Ok(token) => (Some(token), "PRESIM_TOKEN".to_owned()),
+            Err(_) => return Ok(None),
+        },
+    };
+    match token.map(|token| token.trim().to_owned()).filter(|token| !token.is_empty()) {
+        Some(token) if token.bytes().all(|byte| byte.is_ascii_graphic()) => Ok(Some(token)),
+        Some(_) => Err(CommandError::Input(format!("{source}: a token has no spaces and only ASCII characters"))),
+        None => Err(CommandError::Input(format!(
+            "{source}: no token: expected one in the first line, or a `[[token]]` table with a `token`"
+        ))),
+    }
+}
+
+/// Returns the first token of a file of tokens, or the first line of another file.
+fn first_token(text: &str) -> Option<String> {
+    #[derive(serde::Deserialize)]
+    struct TokenTables {
+        token: Vec<TokenTable>,
+    }
+    #[derive(serde::Deserialize)]
+    struct TokenTable {
+        token: String,
+    }
+    match toml::from_str::<TokenTables>(text) {
+        Ok(tables) => tables.token.into_iter().next().map(|table| table.token),
+        Err(_) => text.lines().next().map(str::to_owned),
+    }
+}
+
+fn no_node(name: &str, error: &TransportError) -> CommandError {
+    let mut text = error.to_string();
+    let mut cause = std::error::Error::source(error);
+    while let Some(next) = cause {
+        let more = next.to_string();
+        if !text.contains(&more) {
+            text = format!("{text}: {more}");
+        }
+        cause = next.source();
+    }
+    if let RpcError::Transport(kind) = error
+        && let Some(http) = kind.as_http_error()
+    {
+        let what = match http.status {
+            401 => "the token is missing or unknown: give it by --token-file",
+            429 => "the token's rate is exceeded",
+            _ => "expected a node's JSON-RPC",
+        };
+        return CommandError::NoNode(format!("{name}: HTTP status {}: {what}", http.status));
+    }
+    CommandError::NoNode(format!(
+        "no node answers at {name}: {}: start one with `presim`, or give its --url",
+        printable(&text)
+    ))
+}
+
+/// Returns a URL without what may be secret.
+fn shown(url: &Url) -> String {
+    crate::config::Endpoint::Url(url.clone()).to_string()
+}
+
+fn parse_url(text: &str) -> Result<Url, String> {
+    match Url::parse(text) {
+        Ok(url) if matches!(url.scheme(), "http" | "https" | "ws" | "wss") && url.has_host() => Ok(url),
+        Ok(url) => Err(format!("scheme {}: expected http, https, ws or wss", url.scheme())),
+        Err(error) => Err(format!("{error}: expected a URL like http://127.0.0.1:8545")),
+    }
+}

@@ -1,0 +1,182 @@
+//! The command line: run a node; simulate, search, watch and trace on a running node or on a state of its own; approve
+//! for a wallet; print what a system needs to run and to use presim.
+
+mod answer;
+mod calls;
+mod error;
+mod help;
+mod input;
+mod link;
+mod print;
+mod search;
+mod show;
+mod simulate;
+mod state;
+mod tokens;
+mod trace;
+mod tree;
+mod waiting;
+mod watch;
+
+pub use self::{
+    error::CommandError,
+    link::{NodeArgs, NodePlace},
+    print::{PrintTask, print},
+};
+
+use std::{ffi::OsString, io::Write, path::PathBuf};
+
+use clap::{ArgMatches, CommandFactory, FromArgMatches, Subcommand, error::ErrorKind};
+
+use self::{link::NodeLink, search::SearchArgs, simulate::SimulateArgs, trace::TraceArgs, watch::WatchArgs};
+use crate::{config::Config, wallet::client::WalletTask};
+
+/// The action that a command line requests.
+#[derive(Clone, Debug)]
+pub enum Command {
+    /// Run a node.
+    Run(Box<Config>),
+    /// Ask a node.
+    Ask(Box<AskTask>),
+    /// Print a file that systems or users need.
+    Print(PrintTask),
+    /// Approve or reject requests to the wallet of the node whose socket is in this directory.
+    Wallet(PathBuf, WalletTask),
+}
+
+/// A question to a node, and the place of the node.
+#[derive(Clone, Debug)]
+pub struct AskTask {
+    node: NodeArgs,
+    place: NodePlace,
+    question: QuestionTask,
+}
+
+#[derive(Clone, Debug)]
+enum QuestionTask {
+    Simulate(SimulateArgs),
+    Search(SearchArgs),
+    Watch(WatchArgs),
+    Trace(TraceArgs),
+}
+
+#[derive(Clone, Debug, Subcommand)]
+enum CommandTask {
+    /// Simulate a bundle of calls, and show what each call does.
+    ///
+    /// The bundle is a FILE with a payload of `presim_simulate`, or one call or several by --to, --sig and --args. It runs on the node
+    /// of --url, or on a state of its own: that of --upstream, or of --genesis.
+    ///
+    /// Exit codes: 0, 1 if a required call failed, 2 for bad input or no node.
+    Simulate(SimulateArgs),
+    /// Search for the values of a bundle that serve an objective best.
+    ///
+    /// The search is a FILE with a payload of `presim_search`, or a call by --to, --sig and --args with --vary and an objective.
+    ///
+    /// Exit codes: 0, 1 if no value meets what is required, 2 for bad input or no node.
+    Search(SearchArgs),
+    /// Watch bundles: a table on a terminal, otherwise a line for each answer that changes.
+    ///
+    /// FILE has the bundles of `presim_watch`, or one payload of `presim_simulate` or `presim_search`.
+    Watch(WatchArgs),
+    /// Show the call tree of a transaction of the chain.
+    Trace(TraceArgs),
+    /// Approve or reject the batches and messages that wait in a node run with --wallet-approval ask.
+    ///
+    /// The node is the one that runs with this --data-dir. The command talks to it over a Unix socket there, which only
+    /// the node's user can open.
+    #[command(subcommand)]
+    Wallet(WalletTask),
+    /// Print completions of a shell, the manual page, an example configuration, and files for operators.
+    #[command(subcommand)]
+    Print(PrintTask),
+}
+
+/// Returns the whole command line.
+fn command_line() -> clap::Command {
+    let command = help::with_two_lengths(CommandTask::augment_subcommands(Config::command()));
+    state::with_state_flags(command)
+}
+
+impl Command {
+    /// Parses a command line, whose first word is the program, with the environment and the file that they name.
+    ///
+    /// # Errors
+    ///
+    /// Returns clap's error for an invalid setting, or for a request for help. The caller prints it.
+    pub fn load(args: impl IntoIterator<Item = OsString>) -> Result<Self, clap::Error> {
+        let (config, matches, mut command) = Config::read(command_line(), args)?;
+        if matches.subcommand_name().is_none() {
+            config.check(&mut command)?;
+            return Ok(Self::Run(Box::new(config)));
+        }
+        let task = CommandTask::from_arg_matches(&matches).map_err(|error| error.format(&mut command))?;
+        match task {
+            CommandTask::Simulate(args) => {
+                Self::ask(args.bundle.node.clone(), QuestionTask::Simulate(args), &matches, &mut command)
+            }
+            CommandTask::Search(args) => {
+                Self::ask(args.bundle.node.clone(), QuestionTask::Search(args), &matches, &mut command)
+            }
+            CommandTask::Watch(args) => {
+                Self::ask(args.bundle.node.clone(), QuestionTask::Watch(args), &matches, &mut command)
+            }
+            CommandTask::Trace(args) => Self::ask(args.node.clone(), QuestionTask::Trace(args), &matches, &mut command),
+            CommandTask::Print(task) => Ok(Self::Print(task)),
+            CommandTask::Wallet(task) => match config.data_dir {
+                Some(data_dir) => Ok(Self::Wallet(data_dir, task)),
+                None => Err(command.error(
+                    ErrorKind::MissingRequiredArgument,
+                    "presim wallet needs --data-dir: the one that the node runs with",
+                )),
+            },
+        }
+    }
+
+    fn ask(
+        node: NodeArgs,
+        question: QuestionTask,
+        matches: &ArgMatches,
+        command: &mut clap::Command,
+    ) -> Result<Self, clap::Error> {
+        let place = state::place(&node, matches, command)?;
+        Ok(Self::Ask(Box::new(AskTask { node, place, question })))
+    }
+}
+
+impl AskTask {
+    /// Returns whether the command goes on until it is interrupted.
+    pub const fn is_endless(&self) -> bool {
+        matches!(self.question, QuestionTask::Watch(_))
+    }
+
+    /// Asks the node, and writes the answer to `out`.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`CommandError::Failed`] if a required call failed, and the other variants if the input cannot be used,
+    /// no node answers, or the output cannot be written.
+    pub fn run(self, out: &mut impl Write) -> Result<(), CommandError> {
+        let Self { node, place, question } = self;
+        // Bad input is told before a node is looked for.
+        let done = match question {
+            QuestionTask::Simulate(args) => {
+                let bundle = args.bundle.read()?;
+                simulate::run(&args, bundle, &NodeLink::open(&node, place)?, out)
+            }
+            QuestionTask::Search(args) => {
+                let bundle = args.read()?;
+                search::run(&args, bundle, &NodeLink::open(&node, place)?, out)
+            }
+            QuestionTask::Watch(args) => {
+                let bundles = args.read()?;
+                watch::run(&args, bundles, &NodeLink::open(&node, place)?, out)
+            }
+            QuestionTask::Trace(args) => {
+                let book = args.abi.book()?;
+                trace::run(&args, &book, &NodeLink::open(&node, place)?, out)
+            }
+        };
+        done.or_else(CommandError::unless_unread)
+    }
+}

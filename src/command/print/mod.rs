@@ -1,0 +1,73 @@
+//! `presim print`: completions, the manual page, an example configuration, and files for operators.
+
+mod config;
+
+use std::io::Write;
+
+use clap::Subcommand;
+use clap_complete::Shell;
+
+use super::error::CommandError;
+
+/// A file to be printed.
+#[derive(Clone, Debug, PartialEq, Eq, Subcommand)]
+pub enum PrintTask {
+    /// Completions of a shell: `presim print completions bash > /etc/bash_completion.d/presim`.
+    Completions {
+        /// The shell.
+        #[arg(value_name = "SHELL")]
+        shell: Shell,
+    },
+    /// The manual page: `presim print man > /usr/local/share/man/man1/presim.1`.
+    Man {
+        /// The command whose page is printed. Without it, that of presim itself.
+        #[arg(value_name = "COMMAND")]
+        command: Option<String>,
+    },
+    /// An example of the TOML file of --config, with every setting, its default and its meaning.
+    Config,
+    /// A dashboard of Grafana for the metrics.
+    Grafana,
+    /// Alerting rules of Prometheus for the metrics.
+    Alerts,
+    /// A unit of systemd that runs a node.
+    Systemd,
+}
+
+/// Files for operators, embedded as they are.
+const GRAFANA: &str = include_str!("grafana.json");
+const ALERTS: &str = include_str!("alerts.yml");
+const SYSTEMD: &str = include_str!("presim.service");
+
+/// Prints a file to `out`.
+///
+/// # Errors
+///
+/// Returns [`CommandError::Input`] if there is no such command, and [`CommandError::Output`] if `out` cannot be written.
+pub fn print(task: PrintTask, out: &mut impl Write) -> Result<(), CommandError> {
+    match task {
+        PrintTask::Completions { shell } => {
+            let mut text = Vec::new();
+            clap_complete::generate(shell, &mut super::command_line(), "presim", &mut text);
+            out.write_all(&text)?;
+        }
+        PrintTask::Man { command } => {
+            let mut line = super::command_line();
+            line.build();
+            let of = match &command {
+                Some(name) => line.find_subcommand(name).cloned().ok_or_else(|| {
+                    let names: Vec<&str> =
+                        line.get_subcommands().map(clap::Command::get_name).filter(|name| *name != "help").collect();
+                    CommandError::Input(format!("COMMAND: {name:?}: expected one of {}", names.join(", ")))
+                })?,
+                None => line,
+            };
+            clap_mangen::Man::new(of).render(out)?;
+        }
+        PrintTask::Config => out.write_all(config::example(&super::command_line()).as_bytes())?,
+        PrintTask::Grafana => out.write_all(GRAFANA.as_bytes())?,
+        PrintTask::Alerts => out.write_all(ALERTS.as_bytes())?,
+        PrintTask::Systemd => out.write_all(SYSTEMD.as_bytes())?,
+    }
+    Ok(out.flush()?)
+}

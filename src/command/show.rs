@@ -1,0 +1,284 @@
+//! Answers as text: tables that fit the terminal, and lines as long as they are where a program reads them.
+
+use std::collections::BTreeMap;
+
+use alloy_consensus::{Transaction, TxEnvelope, transaction::SignerRecoverable};
+use alloy_eips::eip2718::Decodable2718;
+use alloy_primitives::{Address, Bytes, I256, LogData, U256, hex, utils::format_units};
+use comfy_table::{ContentArrangement, Table, presets::NOTHING};
+use console::Term;
+use serde_json::Value;
+
+use super::answer::{AssetAnswer, BlockAnswer, CallAnswer};
+use crate::{
+    abi::{AbiBook, NamedValue, output, value_text},
+    wallet::{ether, printable},
+};
+
+/// Maximum number of characters of a call or a result in a table.
+const LONGEST_CELL: usize = 600;
+/// Number of characters of a symbol that are shown.
+const LONGEST_SYMBOL: usize = 20;
+
+/// A call of a payload, as far as it is shown.
+#[derive(Clone, Debug, Default)]
+pub struct ShownCall {
+    /// The sender; the zero address if the call names none.
+    pub from: Address,
+    /// The callee. `None` if the call creates a contract.
+    pub to: Option<Address>,
+    /// Value in wei.
+    pub value: U256,
+    /// Call data.
+    pub data: Bytes,
+}
+
+impl ShownCall {
+    /// Reads a call of a payload: an object, or a signed transaction.
+    pub fn of(call: &Value) -> Self {
+        if let Value::String(raw) = call {
+            let decoded = hex::decode(raw).ok().and_then(|bytes| TxEnvelope::decode_2718(&mut bytes.as_slice()).ok());
+            return decoded.map_or_else(Self::default, |tx| Self {
+                from: tx.recover_signer().unwrap_or_default(),
+                to: tx.to(),
+                value: tx.value(),
+                data: tx.input().clone(),
+            });
+        }
+        let text = |name: &str| call.get(name).and_then(Value::as_str);
+        let data = text("data").or_else(|| text("input")).and_then(|data| data.parse().ok());
+        Self {
+            from: text("from").and_then(|from| from.parse().ok()).unwrap_or_default(),
+            to: text("to").and_then(|to| to.parse().ok()),
+            value: text("value").and_then(|value| value.parse().ok()).unwrap_or_default(),
+            data: data.unwrap_or_default(),
+        }
+    }
+
+    /// Returns the calls of each block of a payload.
+    pub fn all(payload: &serde_json::Map<String, Value>) -> Vec<Vec<Self>> {
+        let blocks = payload.get("blockStateCalls").and_then(Value::as_array).into_iter().flatten();
+        let calls =
+            |block: &Value| block.get("calls").and_then(Value::as_array).into_iter().flatten().map(Self::of).collect();
+        blocks.map(calls).collect()
+    }
+}
+
+/// Returns an empty table. Its lines are as wide as the terminal, or as long as they are.
+pub fn table(heading: &[&str]) -> Table {
+    let mut table = Table::new();
+    table.load_style(NOTHING).set_header(heading.iter().map(|word| (*word).to_owned()));
+    let terminal = Term::stdout();
+    if terminal.is_term() {
+        table.set_content_arrangement(ContentArrangement::Dynamic).set_width(terminal.size().1);
+    }
+    table
+}
+
+/// Returns the text of a table, without spaces at the ends of its lines.
+pub fn table_text(table: &Table) -> String {
+    let lines = table.lines().map(|line| format!("{}\n", line.trim_end()));
+    lines.collect()
+}
+
+/// Returns the names of tokens that an answer tells.
+pub fn symbols<'a>(blocks: impl IntoIterator<Item = &'a BlockAnswer>) -> BTreeMap<Address, String> {
+    let changes = blocks.into_iter().flat_map(|block| block.assets.values().flatten());
+    changes.filter_map(|change| Some((change.token?, symbol(change.symbol.as_deref()?)))).collect()
+}
+
+/// Returns the calls of simulated blocks as a table.
+pub fn calls_table(
+    blocks: &[BlockAnswer],
+    calls: &[Vec<ShownCall>],
+    book: &AbiBook,
+    symbols: &BTreeMap<Address, String>,
+) -> Table {
+    let mut table = table(&["#", "TO", "CALL", "STATUS", "GAS", "RESULT"]);
+    for (at, block) in blocks.iter().enumerate() {
+        for (index, call) in block.calls.iter().enumerate() {
+            let shown = calls.get(at).and_then(|calls| calls.get(index)).cloned().unwrap_or_default();
+            let to = match shown.to {
+                Some(to) => labelled(to, symbols),
+                None => "(creates a contract)".to_owned(),
+            };
+            let status = if call.succeeded() { "success" } else { "failed" };
+            let gas = call.gas_used.map(|gas| grouped(gas.to())).unwrap_or_default();
+            let place = if calls.len() > 1 { format!("{at}.{index}") } else { index.to_string() };
+            table.add_row([
+                place,
+                to,
+                call_text(&shown, book),
+                status.to_owned(),
+                gas,
+                result_text(&shown, call, book),
+            ]);
+        }
+    }
+    table
+}
+
+/// Returns the logs of simulated blocks as a table; `None` if there are none.
+pub fn logs_table(blocks: &[BlockAnswer], book: &AbiBook, symbols: &BTreeMap<Address, String>) -> Option<Table> {
+    let mut table = table(&["LOGS OF", "EMITTED BY", "EVENT"]);
+    for (at, block) in blocks.iter().enumerate() {
+        for (index, call) in block.calls.iter().enumerate() {
+            let place = if blocks.len() > 1 { format!("{at}.{index}") } else { index.to_string() };
+            for log in &call.logs {
+                table.add_row([place.clone(), labelled(log.address, symbols), cut(&log_text(&log.data, book))]);
+            }
+        }
+    }
+    (!table.is_empty()).then_some(table)
+}
+
+/// Returns the net changes of assets in a block as a table; `None` if there are none.
+pub fn assets_table(block: &BlockAnswer) -> Option<Table> {
+    let mut table = table(&["ASSETS OF", "CHANGE", "TOKEN"]);
+    for (account, changes) in &block.assets {
+        for change in changes {
+            let token = change.token.map_or_else(String::new, |token| token.to_string());
+            table.add_row([account.to_string(), asset_text(change), token]);
+        }
+    }
+    (!table.is_empty()).then_some(table)
+}
+
+/// Returns the profit of each sender: the changes of its assets, less the gas of its calls at the block's base fee.
+pub fn profits(block: &BlockAnswer, calls: &[ShownCall]) -> Vec<String> {
+    let mut senders: Vec<(Address, u64)> = Vec::new();
+    for (shown, call) in calls.iter().zip(&block.calls) {
+        let gas = call.gas_used.map_or(0, |gas| gas.to());
+        match senders.iter_mut().find(|(sender, _)| *sender == shown.from) {
+            Some((_, all)) => *all += gas,
+            None => senders.push((shown.from, gas)),
+        }
+    }
+    let profit = |(sender, gas): (Address, u64)| {
+        let changes = block.assets.get(&sender).into_iter().flatten().map(asset_text).collect::<Vec<_>>();
+        let changes = if changes.is_empty() { "nothing".to_owned() } else { changes.join(", ") };
+        let fee = block.base_fee_per_gas.map(|fee| {
+            format!(", which is {} ether at the base fee of {} gwei", ether(fee * U256::from(gas)), units(fee, 9))
+        });
+        format!("profit of {sender}: {changes}; gas {}{}", grouped(gas), fee.unwrap_or_default())
+    };
+    // A call without a sender is the zero address's, which gains for nobody.
+    senders.into_iter().filter(|(sender, _)| !sender.is_zero()).map(profit).collect()
+}
+
+/// Returns a call as `name(parameter: value, …)`, or its data.
+pub fn call_text(call: &ShownCall, book: &AbiBook) -> String {
+    if call.to.is_none() {
+        return format!("{} bytes of init code", call.data.len());
+    }
+    let value = if call.value.is_zero() { String::new() } else { format!("{{value: {} ether}}", ether(call.value)) };
+    match book.input(&call.data) {
+        Some(input) => cut(&format!("{}{value}({})", input.function.name, listed(&input.params))),
+        None if call.data.is_empty() => format!("send {} ether", ether(call.value)),
+        None => cut(&format!("{}{value}", call.data)),
+    }
+}
+
+/// Returns what a call has returned, or why it failed.
+pub fn result_text(shown: &ShownCall, call: &CallAnswer, book: &AbiBook) -> String {
+    if !call.succeeded() {
+        let data = call.revert_data();
+        let told = call.error.as_ref().map_or("failed", |error| error.message());
+        return cut(&match book.revert(&data) {
+            Some(reason) => format!("reverted: {reason}"),
+            None if data.is_empty() => printable(told),
+            None => format!("{}: {}", printable(told), data),
+        });
+    }
+    if shown.to.is_none() {
+        return format!("{} bytes of code", call.return_data.len());
+    }
+    let decoded = book.input(&shown.data).and_then(|input| output(input.function, &call.return_data));
+    match decoded {
+        Some(values) => cut(&listed(&values)),
+        None if call.return_data.is_empty() => String::new(),
+        None => cut(&call.return_data.to_string()),
+    }
+}
+
+/// Returns a log as `Name(parameter: value, …)`, or its topics and data.
+pub fn log_text(log: &LogData, book: &AbiBook) -> String {
+    match book.log(log) {
+        Some(decoded) => format!("{}({})", decoded.event.name, listed(&decoded.params)),
+        None => {
+            let topics: Vec<String> = log.topics().iter().map(ToString::to_string).collect();
+            format!("topics [{}] data {}", topics.join(", "), log.data)
+        }
+    }
+}
+
+/// Returns a change of an asset, as `-1.5 WETH`.
+pub fn asset_text(change: &AssetAnswer) -> String {
+    let name = match (&change.symbol, change.token) {
+        _ if change.kind == "ether" => "ether".to_owned(),
+        (Some(text), _) => symbol(text),
+        (None, token) => token.map_or_else(String::new, |token| token.to_string()),
+    };
+    let decimals =
+        if change.kind == "ether" { Some(18) } else { change.decimals.map(|decimals| decimals.saturating_to::<u8>()) };
+    let amount = signed_units(change.change, decimals.unwrap_or_default());
+    match change.id {
+        Some(id) => format!("{amount} of item {id} of {name}"),
+        None => format!("{amount} {name}"),
+    }
+}
+
+/// Returns a signed amount with its sign, in units of so many decimals.
+pub fn signed_units(change: I256, decimals: u8) -> String {
+    let sign = if change.is_negative() { '-' } else { '+' };
+    format!("{sign}{}", units(change.unsigned_abs(), decimals))
+}
+
+/// Returns an amount in units of so many decimals, without trailing zeros.
+pub fn units(value: U256, decimals: u8) -> String {
+    let text = format_units(value, decimals).unwrap_or_else(|_| value.to_string());
+    match text.contains('.') {
+        true => text.trim_end_matches('0').trim_end_matches('.').to_owned(),
+        false => text,
+    }
+}
+
+/// Returns a number with commas between its groups of three digits.
+pub fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::with_capacity(digits.len() + digits.len() / 3);
+    for (at, digit) in digits.chars().enumerate() {
+        if at > 0 && (digits.len() - at).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+fn labelled(address: Address, symbols: &BTreeMap<Address, String>) -> String {
+    match symbols.get(&address) {
+        Some(symbol) => format!("{symbol} {address}"),
+        None => address.to_string(),
+    }
+}
+
+fn listed(params: &[NamedValue]) -> String {
+    let texts = params.iter().map(|param| match param.name.as_str() {
+        "" => value_text(&param.value),
+        name => format!("{}: {}", printable(name), value_text(&param.value)),
+    });
+    texts.collect::<Vec<_>>().join(", ")
+}
+
+/// Returns a contract's name for its token, escaped and cut.
+pub fn symbol(text: &str) -> String {
+    printable(&text.chars().take(LONGEST_SYMBOL).collect::<String>())
+}
+
+fn cut(text: &str) -> String {
+    match text.char_indices().nth(LONGEST_CELL) {
+        Some((end, _)) => format!("{}… ({} characters)", &text[..end], text.chars().count()),
+        None => text.to_owned(),
+    }
+}

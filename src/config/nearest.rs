@@ -1,0 +1,35 @@
+//! Names that a user may have meant.
+
+/// The least similarity (Jaro–Winkler) of two names of which one may be meant for the other.
+const SIMILAR: f64 = 0.8;
+/// Names from this length on, in bytes, are compared with none, so that the comparison stays cheap.
+const LONGEST: usize = 64;
+/// Names whose lengths differ by more bytes are not compared.
+const DIFFERENCE: usize = 4;
+
+/// Returns the name that is most similar to `name`, if one is similar enough to be meant.
+pub fn nearest<'a>(name: &str, names: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    if name.len() >= LONGEST {
+        return None;
+    }
+    let lower = name.to_ascii_lowercase();
+    let alike = names.into_iter().filter(|other| other.len().abs_diff(name.len()) <= DIFFERENCE);
+    let scored = alike.map(|other| (strsim::jaro_winkler(&lower, &other.to_ascii_lowercase()), other));
+    let best = scored.max_by(|(one, _), (other, _)| one.total_cmp(other));
+    best.filter(|(score, _)| *score >= SIMILAR).map(|(_, other)| other)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::nearest;
+
+    #[test]
+    fn a_slip_finds_its_name_and_another_word_does_not() {
+        let names = ["eth_call", "eth_simulateV1", "presim_simulate"];
+        assert_eq!(nearest("eth_cal", names), Some("eth_call"));
+        assert_eq!(nearest("presim_simulte", names), Some("presim_simulate"));
+        assert_eq!(nearest("ETH_SIMULATEV1", names), Some("eth_simulateV1"));
+        assert_eq!(nearest("web3_sha3", names), None);
+        assert_eq!(nearest(&"eth_call".repeat(100), names), None);
+    }
+}
