@@ -135,7 +135,7 @@ pub fn target_report(
     }
     if let Some(others) = usage.others.filter(|others| *others > OTHERS) {
         notes.push(format!(
-            "{}: other processes used {others:.2} cores of this machine meanwhile: the figures are theirs, too.",
+            "{}: other processes used {others:.2} cores of this machine during the run, so the figures depend on them, too.",
             found.target
         ));
     }

@@ -163,6 +163,27 @@ fn the_knee_of_a_closed_loop_is_where_more_connections_bring_no_more() {
     assert!(run.html.contains("id=\"knee-A\"") && run.html.contains("throughput against connections"));
 }
 
+/// The scripted server runs in the process of this test.
+#[test]
+fn the_node_is_found_by_its_port_or_given_and_its_usage_is_shown() {
+    let server = plain();
+    for pid in [None, Some(std::process::id().to_string())] {
+        let pid = pid.as_ref().map_or_else(Vec::new, |pid| vec!["--node-pid", pid]);
+        let run =
+            run(&[&[server.url().as_str(), "--steps=50,100", "--step-duration=300ms", "--warmup=0s"], &pid[..]]
+                .concat());
+        assert_eq!(run.code, Some(0), "{}{}", run.stdout, run.stderr);
+        let usage = &run.report["targets"][0]["summary"]["usage"];
+        assert!(usage["machine"].as_f64() > Some(0.0) && usage["node"].is_f64() && usage["others"].is_f64(), "{usage}");
+        assert!(usage["node_bytes"].as_u64() > Some(1 << 20), "{usage}");
+        assert!(run.stdout.contains("cores: machine ") && run.html.contains("In cores: machine "), "{}", run.stdout);
+        assert!(run.report["targets"][0]["steps"][0]["usage"]["node"].is_f64());
+    }
+    let run = run(&[&server.url(), "--node-pid=4294967295"]);
+    assert_eq!(run.code, Some(2));
+    assert!(run.stderr.contains("--node-pid 4294967295"), "{}", run.stderr);
+}
+
 #[test]
 fn requests_of_the_warm_up_are_not_counted() {
     let server = plain();

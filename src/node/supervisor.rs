@@ -1,4 +1,4 @@
-//! The service manager that has started the process: systemd, or another that speaks its protocol (sd_notify(3)).
+//! The service manager that has started the process: systemd, or another that speaks its protocol (`sd_notify(3)`).
 
 use std::{thread, time::Duration};
 

@@ -81,12 +81,12 @@ impl RateLimit {
 #[derive(Debug, thiserror::Error)]
 pub enum AccessError {
     /// The file cannot be read.
-    #[error("{file}: {source}")]
+    #[error("{file}: {cause}")]
     Read {
         #[doc = "The file, after the flag that names it."]
         file: String,
         #[doc = "Why."]
-        source: io::Error,
+        cause: io::Error,
     },
     /// The file is not TOML, or not of the right shape.
     #[error("{file}: {problem}: expected [[token]] tables with name, token and rate")]
@@ -136,7 +136,7 @@ impl Tokens {
     /// Reads the file that `flag` names, and logs a warning if other users can read it.
     fn read(flag: &str, path: &Path) -> Result<Self, AccessError> {
         let file = format!("{flag} {}", path.display());
-        let (text, open_to_others) = read(path).map_err(|source| AccessError::Read { file: file.clone(), source })?;
+        let (text, open_to_others) = read(path).map_err(|cause| AccessError::Read { file: file.clone(), cause })?;
         let TokenFile { token: entries } = toml::from_str(&text)
             .map_err(|error| AccessError::Shape { file: file.clone(), problem: problem(&text, &error) })?;
         if entries.is_empty() {

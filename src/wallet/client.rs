@@ -75,20 +75,20 @@ pub enum ClientError {
         path: PathBuf,
     },
     /// The connection failed.
-    #[error("{}: the node does not answer: {source}", path.display())]
+    #[error("{}: the node does not answer: {cause}", path.display())]
     Broken {
         /// Path of the socket.
         path: PathBuf,
         /// The system's error.
-        source: io::Error,
+        cause: io::Error,
     },
     /// The answer cannot be parsed, or does not fit the request.
-    #[error("{}: unexpected answer: {source}: does the node run another version of presim?", path.display())]
+    #[error("{}: unexpected answer: {cause}: does the node run another version of presim?", path.display())]
     Strange {
         /// Path of the socket.
         path: PathBuf,
         /// The error of the JSON parser.
-        source: serde_json::Error,
+        cause: serde_json::Error,
     },
     /// The command or the node rejects the request, with this reason.
     #[error("{0}")]
@@ -140,7 +140,7 @@ pub fn run(data_dir: &Path, task: &WalletTask, out: &mut impl Write) -> Result<(
         SocketAnswer::Next(_) => return Err(strange(&path, "expected a decision or a list")),
         SocketAnswer::Waiting(list) if matches!(task, WalletTask::List { json: true }) => {
             let text = serde_json::to_string_pretty(&list).map(|text| without_controls(&text));
-            format!("{}\n", text.map_err(|source| ClientError::Strange { path, source })?)
+            format!("{}\n", text.map_err(|cause| ClientError::Strange { path, cause })?)
         }
         SocketAnswer::Waiting(list) => table(&list),
         SocketAnswer::Shown(batch) => entry(&batch),
@@ -233,18 +233,18 @@ fn line() -> Result<String, ClientError> {
 }
 
 fn strange(path: &Path, expected: &str) -> ClientError {
-    ClientError::Strange { path: path.into(), source: serde_json::Error::custom(expected) }
+    ClientError::Strange { path: path.into(), cause: serde_json::Error::custom(expected) }
 }
 
 fn ask(path: &Path, request: &SocketRequest) -> Result<SocketAnswer, ClientError> {
-    let broken = |source| ClientError::Broken { path: path.into(), source };
-    let strange = |source| ClientError::Strange { path: path.into(), source };
-    let mut stream = UnixStream::connect(path).map_err(|source| match source.kind() {
+    let broken = |cause| ClientError::Broken { path: path.into(), cause };
+    let strange = |cause| ClientError::Strange { path: path.into(), cause };
+    let mut stream = UnixStream::connect(path).map_err(|cause| match cause.kind() {
         ErrorKind::NotFound | ErrorKind::ConnectionRefused | ErrorKind::NotADirectory => {
             ClientError::Nobody { path: path.into() }
         }
         ErrorKind::PermissionDenied => ClientError::Denied { path: path.into() },
-        _ => broken(source),
+        _ => broken(cause),
     })?;
     stream.set_read_timeout(Some(PATIENCE)).map_err(broken)?;
     stream.set_write_timeout(Some(PATIENCE)).map_err(broken)?;

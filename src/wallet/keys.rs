@@ -29,14 +29,14 @@ const MOST_PBKDF2_ROUNDS: u64 = 10_000_000;
 #[derive(Debug, thiserror::Error)]
 pub enum KeyError {
     /// The file cannot be read.
-    #[error("{flag} {}: cannot be read: {source}", path.display())]
+    #[error("{flag} {}: cannot be read: {cause}", path.display())]
     Read {
         /// The flag that names the file.
         flag: &'static str,
         /// Path of the file.
         path: PathBuf,
         /// The system's error.
-        source: std::io::Error,
+        cause: std::io::Error,
     },
     /// The file is longer than any key or password.
     #[error("{flag} {}: more than {LONGEST_FILE} bytes: no key or password is that long", path.display())]
@@ -171,7 +171,7 @@ impl KeyFile {
 
 /// Returns the bytes of a file, and whether users other than its owner can read it.
 fn read(flag: &'static str, path: &Path) -> Result<(Zeroizing<Vec<u8>>, bool), KeyError> {
-    let fail = |source| KeyError::Read { flag, path: path.into(), source };
+    let fail = |cause| KeyError::Read { flag, path: path.into(), cause };
     let file = File::open(path).map_err(fail)?;
     let open_to_others = is_open_to_others(&file).map_err(fail)?;
     // Full capacity from the start, because growing would leave copies of the key in memory.

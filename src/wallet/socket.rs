@@ -152,14 +152,14 @@ pub enum SocketError {
         path: PathBuf,
     },
     /// An operation of the system failed.
-    #[error("{}: {problem}: {source}", path.display())]
+    #[error("{}: {problem}: {cause}", path.display())]
     System {
         /// Path of the socket.
         path: PathBuf,
         /// The operation that failed.
         problem: &'static str,
         /// The system's error.
-        source: io::Error,
+        cause: io::Error,
     },
 }
 
@@ -210,7 +210,7 @@ fn identity(path: &Path) -> Option<(u64, u64)> {
 /// Binds the socket in a private directory, sets its mode and moves it to `path`: no other user can open it at any
 /// moment, and an old socket is replaced atomically.
 fn bind(data_dir: &Path, path: &Path) -> Result<UnixListener, SocketError> {
-    let fail = |problem| move |source| SocketError::System { path: path.into(), problem, source };
+    let fail = |problem| move |cause| SocketError::System { path: path.into(), problem, cause };
     match std::fs::symlink_metadata(path) {
         Ok(found) if !found.file_type().is_socket() => return Err(SocketError::Taken { path: path.into() }),
         Ok(_) if std::os::unix::net::UnixStream::connect(path).is_ok() => {

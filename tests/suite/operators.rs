@@ -21,6 +21,7 @@ use crate::{
     live::follower,
     process::{Presim, command, eventually, file, free_port, refusal, scrape, text},
     support::{BOUND, Socket, TestNode, request, say, token, token_file},
+    terminal::Terminal,
 };
 
 /// Returns a file that the program prints or a package installs.
@@ -305,7 +306,8 @@ async fn the_log_has_the_facts_of_the_banner() {
 
 #[test]
 fn a_file_that_cannot_be_read_is_named_with_its_flag() {
-    let (folder, genesis) = (tempfile::tempdir().unwrap(), file("{}"));
+    let folder = tempfile::tempdir().unwrap();
+    let genesis = file(r#"{"config": {"chainId": 1}, "alloc": {}, "gasLimit": "0x1c9c380", "difficulty": "0x0"}"#);
     let absent = folder.path().join("absent");
     let absent = text(&absent);
     for (flag, more) in [
@@ -318,8 +320,8 @@ fn a_file_that_cannot_be_read_is_named_with_its_flag() {
     ] {
         let (code, told) = refusal(&[&["--listen", "127.0.0.1:0", flag, absent], more].concat(), &[]);
         assert!(code.is_some_and(|code| code > 0), "{told}");
-        // The genesis of --chain is read first.
-        assert!(told.contains(&format!("{flag} {absent}")) || flag == "--chain", "{flag}: {told}");
+        assert!(told.contains(&format!("{flag} {absent}")), "{flag}: {told}");
+        assert!(told.matches("No such file").count() < 2, "the reason is given once: {told}");
     }
     let (_, told) = refusal(&["--listen", "127.0.0.1:0", "--data-dir", "/dev/null"], &[]);
     assert!(told.contains("--data-dir /dev/null"), "{told}");
@@ -439,6 +441,15 @@ async fn sighup_changes_nothing_where_there_are_no_tokens() {
         assert!(log.read_line(&mut line).unwrap() > 0, "it is not logged");
     }
     assert_eq!(presim.get("/ready").await.0, 200);
+}
+
+#[test]
+fn sighup_without_tokens_ends_a_node_whose_terminal_is_closed() {
+    let mut terminal = Terminal::start(&["--listen", "127.0.0.1:0"]);
+    terminal.shows("curl ");
+    terminal.signal("HUP");
+    let (status, screen) = terminal.ended();
+    assert_eq!(status.code(), Some(0), "{screen}");
 }
 
 // The service manager.

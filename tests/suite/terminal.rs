@@ -3,7 +3,7 @@
 use std::{
     fs::File,
     io::{Read, Write},
-    process::{Child, ExitStatus},
+    process::{Child, Command, ExitStatus},
     sync::mpsc::{Receiver, RecvTimeoutError, channel},
 };
 
@@ -59,6 +59,11 @@ impl Terminal {
 
     pub fn types(&mut self, text: &str) {
         self.keyboard.write_all(text.as_bytes()).unwrap();
+    }
+
+    pub fn signal(&self, name: &str) {
+        let id = self.child.id().to_string();
+        assert!(Command::new("kill").args(["-s", name, &id]).status().unwrap().success());
     }
 
     /// Waits for the program's end. Returns the status and the whole screen.

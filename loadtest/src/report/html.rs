@@ -109,7 +109,7 @@ fn write_tiles(out: &mut String, report: &Report, target: &TargetReport) -> std:
         let limit = format!("p99 ≤ {}", format_micros(report.knee_p99_us));
         let (value, small) = match target.knee {
             Some(knee) => (knee_text(&knee), format!("{}{limit}", on(&knee))),
-            None => ("below the first".to_owned(), limit),
+            None => ("none".to_owned(), format!("below the first step, {limit}")),
         };
         let is_noise = noise(&target.steps).is_some();
         let small = if is_noise { format!("{small}; noise: see below") } else { small };
