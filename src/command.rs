@@ -11,13 +11,14 @@ use crate::config::Config;
 pub enum Command {
     /// Run a node.
     Run(Box<Config>),
-    /// Approve or reject requests to the wallet of the node whose socket is in this directory.
+    /// Act as an approver of the wallet of the node whose socket is in this directory.
     Wallet(PathBuf, WalletTask),
 }
 
 #[derive(Clone, Debug, Subcommand)]
 enum CommandTask {
-    /// Approve or reject the batches and messages that wait in a node run with --wallet-approval ask.
+    /// Approve or reject the batches and messages that wait in a node run with --wallet-approval ask; replace the
+    /// transactions that wait on an upstream's chain.
     ///
     /// The node is the one that runs with this --data-dir. The command talks to it over a Unix socket there, which only
     /// the node's user can open.
@@ -49,6 +50,19 @@ pub enum WalletTask {
     /// Reject a batch or a message. Its sender gets error 4001.
     Reject {
         /// The batch's id, or a beginning of it with at least six characters that no other waiting batch's id has.
+        #[arg(value_name = "ID")]
+        id: String,
+    },
+    /// Sign the transactions of a batch that wait once more, with the same nonces and higher fees, and send them to the
+    /// upstream.
+    Bump {
+        /// The batch's id, or a beginning of it that no other batch's id has.
+        #[arg(value_name = "ID")]
+        id: String,
+    },
+    /// Replace the transactions of a batch that wait by ones that do nothing. A transaction that is mined first stays.
+    Cancel {
+        /// The batch's id, or a beginning of it that no other batch's id has.
         #[arg(value_name = "ID")]
         id: String,
     },

@@ -9,7 +9,10 @@ use alloy_primitives::{Address, B256, Bloom, Bytes, TxKind, U256, hex};
 use alloy_signer::SignerSync;
 use op_alloy::{consensus::TxDeposit, rpc_types_engine::OpFlashblockPayload};
 use presim::{
-    chain::{Attributes, BlockHashes, ChainReceipt, ChainSpec, ChainTx, genesis_block, receipts_root_and_bloom},
+    chain::{
+        Attributes, BlockHashes, ChainReceipt, ChainSpec, ChainTx, DEPLOYMENT_PROXY, DEPLOYMENT_PROXY_CODE,
+        genesis_block, receipts_root_and_bloom,
+    },
     feed::{
         apply::{extend, open_block, seal, stand_on},
         world::dev_signers,
@@ -33,6 +36,8 @@ pub const TRAILS: u64 = 1_100;
 /// A token without checks: moves the second word of the input from the caller's balance, in the slot of its address, to
 /// the balance of the first word, and logs both.
 pub const TOKEN: Address = Address::repeat_byte(0x70);
+/// A contract that succeeds until it is called with data, and without data only before.
+pub const GATE: Address = Address::repeat_byte(0x6a);
 /// The recipient of ether in tests.
 pub const SOMEBODY: Address = Address::repeat_byte(0x11);
 /// The id of the OP-stack chain.
@@ -95,6 +100,8 @@ impl Built {
                 L1_BLOCK.to_string(): {"balance": "0x0", "code": "0x00", "storage": ATTRIBUTED.storage()},
                 STORE.to_string(): {"balance": "0x0", "code": "0x5f35805f555f5fa100"},
                 TOKEN.to_string(): {"balance": "0x0", "code": TOKEN_CODE},
+                GATE.to_string(): {"balance": "0x0", "code": "0x36600a575f54601057005b60015f55005b5f5ffd"},
+                DEPLOYMENT_PROXY.to_string(): {"balance": "0x0", "code": DEPLOYMENT_PROXY_CODE},
         });
         alloc.as_object_mut().unwrap().append(&mut senders);
         let genesis: Genesis = serde_json::from_value(json!({

@@ -9,6 +9,7 @@ mod reorgs;
 mod rise;
 mod rules;
 mod startup;
+mod wallet;
 mod watch;
 
 use std::time::Duration;
