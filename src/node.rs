@@ -48,7 +48,7 @@ use crate::{
     state::{CodeCache, Snapshots},
     store::Store,
     telemetry::{Gauge, Metrics},
-    wallet::{Accounts, ApprovalSocket, Approvals, Impersonated, Sender, Wallet, keys},
+    wallet::{Accounts, ApprovalSocket, Approvals, Impersonated, Wallet, WalletSender, keys},
 };
 
 /// The time that requests under way may take to end when the node stops.
@@ -353,7 +353,7 @@ impl Actors {
             }
             _ => None,
         };
-        let sender = Sender::new(wallet.clone()).map(|sender| tokio::spawn(sender.run()));
+        let sender = WalletSender::new(wallet.clone()).map(|sender| tokio::spawn(sender.run()));
         let backend = Arc::new(Backend {
             beginnings: Beginnings::new(config.prefix_cache_mb << 20, &metrics),
             spec,
@@ -427,7 +427,7 @@ impl Actors {
         }
         drop(self.socket);
         if let Some(sender) = self.sender {
-            // It may be stopped anywhere: what waits is on the disk, and is sent after the next start.
+            // The task may be stopped anywhere, because what waits is on the disk, and is sent after the next start.
             sender.abort();
             let _ = sender.await;
         }

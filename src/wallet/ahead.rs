@@ -28,9 +28,9 @@ pub(super) struct Standing {
 
 /// The states after the waiting transactions, by account. Each continues where the one before it ended.
 #[derive(Debug, Default)]
-pub struct AheadStates(Mutex<AddressMap<AheadState>>);
+pub struct AheadStates(Mutex<AddressMap<Arc<Mutex<Option<AheadState>>>>>);
 
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 struct AheadState {
     /// The state of `pending` on which the transactions ran.
     base: StateId,
@@ -39,28 +39,17 @@ struct AheadState {
 }
 
 impl AheadStates {
-    /// Returns the state after the longest beginning of `waiting` that is known, and its length.
-    fn find(
-        &self,
-        account: &Address,
-        base: &Arc<Snapshot>,
-        waiting: &[Arc<Recovered<TxEnvelope>>],
-    ) -> (Arc<Snapshot>, usize) {
-        let known = self.0.lock().unwrap_or_else(PoisonError::into_inner).get(account).cloned();
-        match known {
-            Some(AheadState { base: of, transactions, snapshot })
-                if of == base.state
-                    && transactions.len() <= waiting.len()
-                    && transactions.iter().zip(waiting).all(|(hash, tx)| hash == tx.tx_hash()) =>
-            {
-                (snapshot, transactions.len())
-            }
-            _ => (base.clone(), 0),
-        }
+    fn of(&self, account: Address) -> Arc<Mutex<Option<AheadState>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).entry(account).or_default().clone()
     }
+}
 
-    fn put(&self, account: Address, state: AheadState) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(account, state);
+impl AheadState {
+    /// Whether it is a state on `base` after the first of `waiting`.
+    fn begins(&self, base: &Snapshot, waiting: &[Arc<Recovered<TxEnvelope>>]) -> bool {
+        self.base == base.state
+            && self.transactions.len() <= waiting.len()
+            && self.transactions.iter().zip(waiting).all(|(hash, tx)| hash == tx.tx_hash())
     }
 }
 
@@ -76,6 +65,10 @@ impl Wallet {
         overlay: &mut Overlay,
         meter: &mut Meter,
     ) -> Result<Standing, WalletError> {
+        let is_own = self.accounts.find(account).is_some();
+        let state = if is_own { self.ahead.of(account) } else { Arc::default() };
+        // Locked throughout, so that each waiting transaction runs once, and on newer snapshots only.
+        let mut state = state.lock().unwrap_or_else(PoisonError::into_inner);
         let waiting = self.pool.waiting_of(&account);
         // In this order, because a transaction leaves the pool only after its snapshot was published.
         let published = self.pool.published();
@@ -90,36 +83,43 @@ impl Wallet {
         let snapshot = if waiting.is_empty() || overlay.has_missed() {
             base
         } else {
-            self.after(account, &base, &waiting, overlay, meter)?
+            self.after(&mut state, &base, &waiting, overlay, meter)?
         };
         Ok(Standing { published, snapshot, nonce, deployment })
     }
 
+    /// Returns the state on `base` after all of `waiting`.
     fn after(
         &self,
-        account: Address,
+        state: &mut Option<AheadState>,
         base: &Arc<Snapshot>,
         waiting: &[Arc<Recovered<TxEnvelope>>],
         overlay: &mut Overlay,
         meter: &mut Meter,
     ) -> Result<Arc<Snapshot>, WalletError> {
-        let (on, done) = self.ahead.find(&account, base, waiting);
+        let (on, done) = match state.as_ref().filter(|state| state.begins(base, waiting)) {
+            Some(known) => (known.snapshot.clone(), known.transactions.len()),
+            None => (base.clone(), 0),
+        };
         if done == waiting.len() {
             return Ok(on);
         }
         // Not in the worker's overlay, because the changes enter a world that lasts.
         let mut own = Overlay::new(on.world.clone(), on.hashes.clone());
-        own.meter = std::mem::take(meter);
+        // A run that pauses could run another batch of the account, which would wait for this lock.
+        own.meter = meter.unpaused();
         run(&self.spec, &on, &waiting[done..], &mut own);
         let snapshot = Arc::new(base.with_world(own.changed_world()));
-        *meter = std::mem::take(&mut own.meter);
-        if matches!(meter.stopped(), Some(Stopped::Deadline)) {
-            return Err(WalletError::Deadline);
+        if let Some(why) = own.meter.stopped() {
+            if why == Stopped::Deadline {
+                return Err(WalletError::Deadline);
+            }
+            meter.stop(why);
         }
         let missed = own.take_missed();
         if missed.is_empty() && meter.stopped().is_none() {
             let transactions = waiting.iter().map(|tx| *tx.tx_hash()).collect();
-            self.ahead.put(account, AheadState { base: base.state, transactions, snapshot: snapshot.clone() });
+            *state = Some(AheadState { base: base.state, transactions, snapshot: snapshot.clone() });
         }
         overlay.add_missed(missed);
         Ok(snapshot)

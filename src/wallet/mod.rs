@@ -5,7 +5,7 @@
 //! over the [`ApprovalSocket`]. [`Wallet::submit`] then chooses nonces and signs with one of the [`Accounts`]. The
 //! transactions enter the pool while they are written to the disk together with the batch, which the [`Ledger`] keeps.
 //! Only when they are on the disk is the client answered, and are the transactions visible. The state of a batch is not
-//! stored: [`Wallet::status`] derives it from the chain. On an upstream's chain the [`Sender`] sends what is on the disk,
+//! stored: [`Wallet::status`] derives it from the chain. On an upstream's chain the [`WalletSender`] sends what is on the disk,
 //! and stores the outcomes when they are final.
 
 mod accounts;
@@ -53,9 +53,9 @@ pub use self::{
     fees::{FeeError, Fees},
     ledger::{Ledger, Replacement, TakenBatch},
     outcome::{NonceTaker, TxOutcome},
-    replace::{ReplaceError, Replaced, Replacing},
+    replace::{ReplaceError, ReplacedBatch, Replacing},
     rules::{BatchSender, WalletRules},
-    sending::{Sender, Sending, SendingSettings},
+    sending::{Sending, SendingSettings, WalletSender},
     signature::{MessageToSign, SignatureRequest},
     socket::{ApprovalSocket, SOCKET, SocketError},
     status::{AtomicSupport, BatchStatus, CallsReceipt, SimulatedCall, Submitted, TakenTx, WaitingTx},

@@ -5,22 +5,23 @@ use alloy_primitives::{Address, B256};
 
 use super::{
     BatchExecutor, BatchId, BatchStatus, CallsReceipt, CallsState, TakenBatch, TakenTx, TxOutcome, Wallet, WalletError,
-    has_code,
+    has_code, outcome::ran_code,
 };
 use crate::{
+    chain::ChainSpec,
     state::{Included, Overlay, Published, Selector, Snapshot},
     store::StoreError,
 };
 
 /// The fate of one transaction of a batch.
 enum Fate {
-    /// It is in a block.
-    Landed(CallsReceipt),
-    /// It is in no block yet. Holds the version that waits.
+    /// The transaction is in a block. On an upstream's chain, the second field says whether code ran in it, if that is known.
+    Landed(CallsReceipt, Option<bool>),
+    /// The transaction is in no block yet. Holds the version that waits.
     Waits(B256),
-    /// It can be in no block any more, because this transaction has used its nonce, if that is known.
+    /// The transaction can be in no block any more, because this transaction has used its nonce, if that is known.
     Lost(Option<B256>),
-    /// It was in a block that was pruned.
+    /// The transaction was in a block that was pruned.
     Pruned,
 }
 
@@ -40,7 +41,10 @@ impl Wallet {
         let (mut waits, mut taken) = (Vec::new(), Vec::new());
         for (hash, place) in batch.transactions.iter().zip(waiting) {
             match self.fate(&published, &batch, *hash, place)? {
-                Fate::Landed(receipt) => receipts.push(receipt),
+                Fate::Landed(mut receipt, ran) => {
+                    receipt.success &= !batch.atomic || ran != Some(false);
+                    receipts.push(receipt);
+                }
                 Fate::Pruned => pruned += 1,
                 Fate::Waits(version) => waits.push(version),
                 Fate::Lost(by) => {
@@ -92,9 +96,9 @@ impl Wallet {
         place: Option<B256>,
     ) -> Result<Fate, StoreError> {
         for (version, cancels) in batch.versions(hash) {
-            match receipt_of(published, &version) {
+            match receipt_of(&self.spec, published, &version) {
                 Some(_) if cancels => return Ok(Fate::Lost(Some(version))),
-                Some(receipt) => return Ok(Fate::Landed(receipt)),
+                Some((receipt, ran)) => return Ok(Fate::Landed(receipt, ran.filter(|_| self.sending.is_some()))),
                 // The upstream is asked for the receipts of a block that is known by its header only.
                 None if self.sending.is_none() && published.is_mined(&version) => return Ok(Fate::Pruned),
                 None => {}
@@ -105,8 +109,8 @@ impl Wallet {
             for (version, cancels) in batch.versions(hash) {
                 let known = sending.outcome(&version);
                 match known.map_or_else(|| self.ledger.outcome(&version), |known| Ok(Some(known)))? {
-                    Some(TxOutcome::Landed(_)) if cancels => return Ok(Fate::Lost(Some(version))),
-                    Some(TxOutcome::Landed(receipt)) => return Ok(Fate::Landed(receipt)),
+                    Some(TxOutcome::Landed(..)) if cancels => return Ok(Fate::Lost(Some(version))),
+                    Some(TxOutcome::Landed(receipt, ran)) => return Ok(Fate::Landed(receipt, ran)),
                     Some(TxOutcome::Taken(by)) => taken = Some(by.hash),
                     None => {}
                 }
@@ -123,21 +127,25 @@ impl Wallet {
 
     fn has_succeeded(&self, published: &Published, batch: &TakenBatch, hash: B256) -> Result<bool, StoreError> {
         let fate = self.fate(published, batch, hash, None)?;
-        Ok(matches!(fate, Fate::Landed(receipt) if receipt.success))
+        Ok(matches!(fate, Fate::Landed(receipt, _) if receipt.success))
     }
 }
 
-/// Returns the receipt of a transaction that is in a block that is not pruned, or in the one being built.
-fn receipt_of(published: &Published, hash: &B256) -> Option<CallsReceipt> {
+/// Returns the receipt of a transaction that is in a block that is not pruned, or in the one being built, and whether code
+/// ran in it, if its gas tells.
+pub(super) fn receipt_of(spec: &ChainSpec, published: &Published, hash: &B256) -> Option<(CallsReceipt, Option<bool>)> {
     let (block, index) = published.transaction(hash)?;
     let header = block.header();
-    let receipt = |included: Included<'_>| CallsReceipt {
-        logs: included.receipt.logs().to_vec(),
-        success: included.receipt.status(),
-        block_hash: header.hash(),
-        block_number: header.number,
-        gas_used: included.gas_used,
-        tx_hash: *hash,
+    let receipt = |included: Included<'_>| {
+        let receipt = CallsReceipt {
+            logs: included.receipt.logs().to_vec(),
+            success: included.receipt.status(),
+            block_hash: header.hash(),
+            block_number: header.number,
+            gas_used: included.gas_used,
+            tx_hash: *hash,
+        };
+        (receipt, ran_code(&**included.tx, included.gas_used, spec.evm_fork(header)))
     };
     block.transaction(index).map(receipt)
 }

@@ -26,7 +26,7 @@ pub enum Replacing {
 
 /// A batch whose transactions were replaced.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Replaced {
+pub struct ReplacedBatch {
     /// Id of the batch.
     pub id: BatchId,
     /// The new transactions.
@@ -64,7 +64,7 @@ impl Wallet {
     ///
     /// # Errors
     /// Returns the [`ReplaceError`] of the first problem. Nothing is replaced then.
-    pub async fn replace(&self, id: &str, how: Replacing) -> Result<Replaced, ReplaceError> {
+    pub async fn replace(&self, id: &str, how: Replacing) -> Result<ReplacedBatch, ReplaceError> {
         let sending = self.sending.as_ref().ok_or(ReplaceError::NoUpstream)?;
         // One after another, because each begins with what the one before has stored.
         let _alone = sending.replacing.lock().await;
@@ -85,7 +85,7 @@ impl Wallet {
         id: &BatchId,
         mut batch: TakenBatch,
         how: Replacing,
-    ) -> Result<(Replaced, crate::store::Commit), ReplaceError> {
+    ) -> Result<(ReplacedBatch, crate::store::Commit), ReplaceError> {
         let signer = self.accounts.find(batch.from).ok_or(ReplaceError::NoKey(batch.from))?;
         let choosing = signer.choosing();
         // The executor harms nobody, and later batches may count on it.
@@ -119,7 +119,7 @@ impl Wallet {
             PoolError::Store(error) => ReplaceError::Store(error),
             other => ReplaceError::Pool(other.to_string()),
         })?;
-        Ok((Replaced { id: id.clone(), transactions: replacements }, commit))
+        Ok((ReplacedBatch { id: id.clone(), transactions: replacements }, commit))
     }
 
     /// Returns the version of a transaction that waits.

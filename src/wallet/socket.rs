@@ -20,7 +20,7 @@ use tokio::{
     task::JoinSet,
 };
 
-use super::{Approvals, AskedAct, Asker, BatchId, DigestPrefix, Replaced, Replacing, Wallet, approval::Question};
+use super::{Approvals, AskedAct, Asker, BatchId, DigestPrefix, ReplacedBatch, Replacing, Wallet, approval::Question};
 
 /// The name of the socket in the data directory.
 pub const SOCKET: &str = "wallet.sock";
@@ -368,7 +368,7 @@ impl Desk {
             return SocketAnswer::Error { message: "the wallet is not there".to_owned() };
         };
         match wallet.replace(id, how).await {
-            Ok(Replaced { id, transactions }) => SocketAnswer::Replaced {
+            Ok(ReplacedBatch { id, transactions }) => SocketAnswer::Replaced {
                 id: id.as_str().to_owned(),
                 transactions: transactions.into_iter().map(|one| (one.of, one.hash)).collect(),
             },

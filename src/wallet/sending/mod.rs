@@ -1,7 +1,7 @@
 //! The sending of the wallet's transactions to an upstream.
 //!
 //! The pool is the book: it has the signed bytes of each transaction until its fate is final, and they are on the disk
-//! before it shows them here. The [`Sender`] sends what waits there by `eth_sendRawTransaction`, and sends the same bytes
+//! before it shows them here. The [`WalletSender`] sends what waits there by `eth_sendRawTransaction`, and sends the same bytes
 //! again as long as they wait: at intervals, and at once after a reorg, a restart, or when the upstream is back. A
 //! repetition is harmless, because a transaction is mined once at most. What became of a transaction whose nonce is used
 //! follows from the canonical blocks; where presim has not followed them, from the upstream's receipts.
@@ -51,7 +51,7 @@ pub struct SendingSettings {
     pub batch: usize,
 }
 
-/// What is known of the upstream and of the transactions sent to it.
+/// The state of the upstream and of the transactions sent to it, as far as it is known.
 #[derive(Debug)]
 pub struct Sending {
     fetcher: Arc<Fetcher>,
@@ -69,11 +69,11 @@ pub struct Sending {
     pub(super) replacing: tokio::sync::Mutex<()>,
     /// Wakes the submission when transactions wait again.
     again: Notify,
-    meters: Meters,
+    meters: SendingMeters,
 }
 
 #[derive(Debug)]
-struct Meters {
+struct SendingMeters {
     sent: Counter,
     refused: Counter,
     waiting: Gauge,
@@ -83,7 +83,7 @@ struct Meters {
 
 /// The task that sends the transactions of a wallet and settles them.
 #[derive(Debug)]
-pub struct Sender {
+pub struct WalletSender {
     wallet: Arc<Wallet>,
     sending: Arc<Sending>,
 }
@@ -109,7 +109,7 @@ impl Sending {
             let help = "Transactions of the wallet whose fate on the upstream's chain is final.";
             metrics.counter("presim_wallet_settled_total", help, &[("fate", fate)])
         };
-        let meters = Meters {
+        let meters = SendingMeters {
             sent: counter("ok", help),
             refused: counter("refused", help),
             waiting: metrics.gauge("presim_wallet_unmined", "Transactions of the wallet that wait to be mined.", &[]),
@@ -200,7 +200,7 @@ impl Sending {
     }
 }
 
-impl Sender {
+impl WalletSender {
     /// Creates the task of `wallet`. Returns `None` if the wallet sends to no upstream.
     pub fn new(wallet: Arc<Wallet>) -> Option<Self> {
         let sending = wallet.sending.clone()?;

@@ -2,19 +2,24 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use alloy_consensus::{Transaction, TxReceipt};
+use alloy_consensus::Transaction;
 use alloy_eips::eip7702::SignedAuthorization;
 use alloy_primitives::{Address, B256, U64, map::B256Map};
 use alloy_rpc_types_eth::Log;
 use serde::Deserialize;
 use tokio::time::{Duration, Instant};
 
-use super::{Sender, lock};
+use super::{WalletSender, lock};
 use crate::{
+    chain::ChainSpec,
     feed::upstream::{Ask, UpstreamError},
     pool::{Pooled, forget},
     state::{Block, Lookup, Overlay, Published},
-    wallet::{CallsReceipt, NonceTaker, TxOutcome, outcome},
+    wallet::{
+        CallsReceipt, NonceTaker, TxOutcome,
+        outcome::{self, ran_code},
+        progress::receipt_of,
+    },
 };
 
 /// The pause before a question is repeated that the upstream did not answer.
@@ -59,7 +64,7 @@ struct TakerTx {
     authorization_list: Vec<SignedAuthorization>,
 }
 
-impl Sender {
+impl WalletSender {
     /// Keeps the pool in step with the chain, and settles what stands aside.
     pub(super) async fn settle(&self) {
         let mut changes = self.wallet.pool.changes();
@@ -123,7 +128,7 @@ impl Sender {
                     Lookup::Known(info) if info.as_ref().is_none_or(|info| info.nonce <= *nonce) => {
                         hashes(versions).iter().for_each(|hash| drop(outcomes.remove(hash)));
                     }
-                    Lookup::Known(_) => match fate_of(&published, versions, &outcomes) {
+                    Lookup::Known(_) => match fate_of(&self.wallet.spec, &published, versions, &outcomes) {
                         Some(fate) => settled.push(fate),
                         None => unknown.push((*account, *nonce)),
                     },
@@ -169,12 +174,15 @@ impl Sender {
             let Some(receipt) = answer.ok()? else { continue };
             let landed = receipt.landed(*hash);
             let (number, block) = (landed.block_number, landed.block_hash);
-            if !still_holds(published, &TxOutcome::Landed(landed.clone())) {
+            let tx = versions.iter().find(|one| one.tx.tx_hash() == hash)?;
+            let ran = ran_code(&**tx.tx, landed.gas_used, self.wallet.spec.evm_fork(&published.head().header));
+            let landed = TxOutcome::Landed(landed, ran);
+            if !still_holds(published, &landed) {
                 return None;
             }
             let by = NonceTaker { hash: Some(*hash), block_number: number, block_hash: block };
             let others = hashes.iter().filter(|other| *other != hash).map(|other| (*other, TxOutcome::Taken(by)));
-            return Some(others.chain([(*hash, TxOutcome::Landed(landed.clone()))]).collect());
+            return Some(others.chain([(*hash, landed)]).collect());
         }
         let rounds = looks.entry((account, nonce)).or_default();
         *rounds += 1;
@@ -231,7 +239,7 @@ impl Sender {
 
     /// Logs an outcome that is not the wallet's own doing.
     fn note(&self, account: Address, nonce: u64, fate: &[(B256, TxOutcome)]) {
-        if fate.iter().any(|(_, outcome)| matches!(outcome, TxOutcome::Landed(_))) {
+        if fate.iter().any(|(_, outcome)| matches!(outcome, TxOutcome::Landed(..))) {
             return;
         }
         for (hash, outcome) in fate {
@@ -249,7 +257,7 @@ impl Sender {
         }
         let all: Vec<(B256, TxOutcome)> = settled.into_iter().flatten().collect();
         let hashes: Vec<B256> = all.iter().map(|(hash, _)| *hash).collect();
-        let landed = all.iter().filter(|(_, outcome)| matches!(outcome, TxOutcome::Landed(_))).count();
+        let landed = all.iter().filter(|(_, outcome)| matches!(outcome, TxOutcome::Landed(..))).count();
         let gone = hashes.clone();
         let written = self.wallet.ledger.store().write(move |transaction| {
             outcome::write(transaction, all)?;
@@ -297,6 +305,7 @@ fn still_holds(published: &Published, outcome: &TxOutcome) -> bool {
 
 /// Returns the outcomes of the versions of a transaction whose nonce a canonical block has used, as far as that is known.
 fn fate_of(
+    spec: &ChainSpec,
     published: &Published,
     versions: &Versions,
     outcomes: &B256Map<TxOutcome>,
@@ -309,30 +318,19 @@ fn fate_of(
     if known.len() == versions.len() {
         return Some(known);
     }
-    let landed = versions.iter().find_map(|one| landed(published, one.tx.tx_hash()))?;
+    let (landed, ran) = versions.iter().find_map(|one| receipt_of(spec, published, one.tx.tx_hash()))?;
+    // A pre-confirmed block may not become canonical.
+    if published.sealed_block(landed.block_number)?.hash() != landed.block_hash
+        || landed.block_number > published.head().number()
+    {
+        return None;
+    }
     let by =
         NonceTaker { hash: Some(landed.tx_hash), block_number: landed.block_number, block_hash: landed.block_hash };
     let mut fate = taken(versions, by);
     fate.retain(|(hash, _)| *hash != landed.tx_hash);
-    fate.push((landed.tx_hash, TxOutcome::Landed(landed)));
+    fate.push((landed.tx_hash, TxOutcome::Landed(landed, ran)));
     Some(fate)
-}
-
-/// Returns the receipt of a transaction in a canonical block.
-fn landed(published: &Published, hash: &B256) -> Option<CallsReceipt> {
-    let (block, index) = published.transaction(hash)?;
-    let header = block.header();
-    if block.is_open() || header.number > published.head().number() {
-        return None;
-    }
-    block.transaction(index).map(|included| CallsReceipt {
-        logs: included.receipt.logs().to_vec(),
-        success: included.receipt.status(),
-        block_hash: header.hash(),
-        block_number: header.number,
-        gas_used: included.gas_used,
-        tx_hash: *hash,
-    })
 }
 
 fn taken(versions: &Versions, by: NonceTaker) -> Vec<(B256, TxOutcome)> {

@@ -5,7 +5,7 @@ use alloy_eips::Encodable2718;
 use alloy_primitives::{B256, map::B256Set};
 use tokio::time::{Duration, Instant};
 
-use super::{Sender, Sending, lock};
+use super::{Sending, WalletSender, lock};
 use crate::{
     feed::upstream::{Ask, UpstreamError, UpstreamState},
     pool::Pool,
@@ -44,7 +44,7 @@ impl Submission {
     }
 }
 
-impl Sender {
+impl WalletSender {
     /// Sends what waits.
     pub(super) async fn submit(&self) {
         let pool = &self.wallet.pool;
@@ -146,7 +146,7 @@ impl Sending {
             }
             submissions.insert(*tx.tx_hash(), Submission { due: now + pause, nonce, state });
         }
-        // What was stored meanwhile, and what did not fit, is looked for at once.
+        // Transactions that were stored meanwhile, or did not fit, are looked for at once.
         Some(now)
     }
 }
