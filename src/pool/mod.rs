@@ -30,7 +30,6 @@ pub use self::{
     decode::SentTransaction,
     error::PoolError,
     keep::forget,
-    own::OwnTransactions,
     queue::PoolPlace,
 };
 use self::{

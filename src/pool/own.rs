@@ -18,15 +18,6 @@ use super::{
 };
 use crate::state::World;
 
-/// The transactions that this node has signed, on an upstream's chain.
-#[derive(Clone, Debug, Default)]
-pub struct OwnTransactions {
-    /// The transactions that wait and are on the disk, by account and nonce.
-    pub waiting: Vec<Arc<Pooled>>,
-    /// The transactions that do not wait, but may still be mined, or taken back.
-    pub aside: Vec<Arc<Pooled>>,
-}
-
 /// The transactions that stand aside.
 #[derive(Debug, Default)]
 pub(super) struct Aside {
@@ -96,13 +87,14 @@ impl Pool {
         inner.queue.waiting_of(sender, nonce_of(&self.snapshots.newest().world, sender), with_gaps)
     }
 
-    /// Returns the node's own transactions.
-    pub fn own(&self) -> OwnTransactions {
-        let inner = self.lock();
-        OwnTransactions {
-            waiting: inner.queue.own_waiting(),
-            aside: inner.queue.aside().map_or_else(Vec::new, Aside::all),
-        }
+    /// Returns the node's own transactions that wait and are on the disk, for each account in the order of their nonces.
+    pub fn own_waiting(&self) -> Vec<Arc<Pooled>> {
+        self.lock().queue.own_waiting()
+    }
+
+    /// Returns the node's own transactions that do not wait, but may still be mined, or taken back.
+    pub fn own_aside(&self) -> Vec<Arc<Pooled>> {
+        self.lock().queue.aside().map_or_else(Vec::new, Aside::all)
     }
 
     /// Returns the own transaction with this hash, whether it waits or stands aside.

@@ -75,7 +75,7 @@ impl WalletSender {
             self.know_accounts().await;
             pool.advance();
             let mut groups = BTreeMap::<(Address, u64), Versions>::new();
-            for pooled in pool.own().aside {
+            for pooled in pool.own_aside() {
                 groups.entry((pooled.tx.signer(), pooled.tx.nonce())).or_default().push(pooled);
             }
             let is_done = self.settle_all(groups, &mut looks).await;
@@ -91,10 +91,9 @@ impl WalletSender {
     /// Fetches the accounts that have transactions here, so that their nonces are known on the newest snapshots.
     async fn know_accounts(&self) {
         let published = self.wallet.pool.published();
-        let own = self.wallet.pool.own();
+        let (waiting, aside) = (self.wallet.pool.own_waiting(), self.wallet.pool.own_aside());
         let mut probe = Overlay::default();
-        let mut accounts: Vec<Address> =
-            own.waiting.iter().chain(&own.aside).map(|pooled| pooled.tx.signer()).collect();
+        let mut accounts: Vec<Address> = waiting.iter().chain(&aside).map(|pooled| pooled.tx.signer()).collect();
         accounts.sort_unstable();
         accounts.dedup();
         for account in accounts {

@@ -85,7 +85,7 @@ impl Sending {
 
     /// Sends the transactions that are due. Returns the time at which the next one is.
     async fn send_due(&self, pool: &Pool) -> Option<Instant> {
-        let waiting = pool.own().waiting;
+        let waiting = pool.own_waiting();
         self.meters.waiting.set(waiting.len() as f64);
         let hashes: B256Set = waiting.iter().map(|pooled| *pooled.tx.tx_hash()).collect();
         let now = Instant::now();

@@ -112,14 +112,20 @@ async fn an_approver_sees_the_fee_for_data_on_l1() {
     );
 }
 
+/// Returns the transactions of an account with a nonce.
+fn with_nonce(sent: &[TxEnvelope], account: Address, nonce: u64) -> Vec<TxEnvelope> {
+    let mut found = sent.to_vec();
+    found.retain(|tx| tx.nonce() == nonce && tx.recover_signer().unwrap() == account);
+    found
+}
+
 /// Returns the sent transactions that the next block on `on` can have: of each nonce a version that chance chooses.
 fn minable(sent: &[TxEnvelope], on: &Built, chance: &mut SmallRng) -> Vec<TxEnvelope> {
     let mut chosen = Vec::new();
     for account in [key(0).address(), key(1).address()] {
         let mut nonce = on.block.state[&account].nonce.unwrap_or_default();
         loop {
-            let of_it = |tx: &&TxEnvelope| tx.nonce() == nonce && tx.recover_signer().unwrap() == account;
-            let versions: Vec<&TxEnvelope> = sent.iter().filter(of_it).collect();
+            let versions: Vec<TxEnvelope> = with_nonce(sent, account, nonce);
             if versions.is_empty() || chance.random_bool(0.2) {
                 break;
             }
@@ -166,7 +172,7 @@ async fn through_sub_blocks_reorgs_restarts_and_foreign_nonces_each_call_is_made
         if chance.random_bool(0.6) {
             next.flashblocks(&split).iter().for_each(|part| stream.send(part));
         }
-        // It becomes canonical, or a sibling does, or a longer branch beside it.
+        // The block becomes canonical, or a sibling does, or a longer branch beside it.
         let branch = match chance.random_range(0..4) {
             0 => vec![base.next(mined(minable(&all, &base, &mut chance)), salt.wrapping_add(1))],
             1 => {
@@ -195,7 +201,7 @@ async fn through_sub_blocks_reorgs_restarts_and_foreign_nonces_each_call_is_made
         let rest = minable(&all, &live.newest, &mut certain);
         let account_has_more = |account: Address| {
             let nonce = live.newest.block.state[&account].nonce.unwrap_or_default();
-            all.iter().any(|tx| tx.nonce() == nonce && tx.recover_signer().unwrap() == account)
+            !with_nonce(&all, account, nonce).is_empty()
         };
         if rest.is_empty() && ![key(0).address(), key(1).address()].into_iter().any(account_has_more) {
             break;

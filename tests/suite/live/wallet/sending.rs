@@ -5,7 +5,7 @@ use std::time::Duration;
 use alloy_consensus::{Transaction, transaction::SignerRecoverable};
 use alloy_primitives::{Address, U256, bytes};
 use presim::command::WalletTask;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::{LiveWallet, call, key, mined, reason};
 use crate::{
