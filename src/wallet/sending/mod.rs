@@ -145,7 +145,7 @@ impl Sending {
         let mut asks = vec![count];
         if self.tip.load().as_ref().is_none_or(|known| known.0 != head) {
             let blocks = U64::from(FEE_BLOCKS);
-            asks.push(Ask::new("eth_feeHistory", &(blocks, "latest", [FEE_PERCENTILE]), |answer| suggested(answer)));
+            asks.push(Ask::new("eth_feeHistory", &(blocks, "latest", [FEE_PERCENTILE]), suggested));
         }
         let answers = self.upstream().all(asks, Instant::now() + self.settings.timeout).await;
         for answer in answers {
