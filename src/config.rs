@@ -341,6 +341,9 @@ pub struct Config {
     /// Batches that are retained with their ids. One more evicts the oldest.
     #[arg(long, env = "PRESIM_WALLET_KEEP_BATCHES", value_name = "N", default_value_t = 1_000_000, value_parser = clap::value_parser!(u32).range(1..), help_heading = "Wallet")]
     pub wallet_keep_batches: u32,
+    /// Milliseconds after which a transaction of the wallet that waits is sent to the upstream again.
+    #[arg(long, env = "PRESIM_WALLET_RESEND_MS", value_name = "MS", default_value_t = 5_000, value_parser = clap::value_parser!(u64).range(100..=3_600_000), help_heading = "Wallet")]
+    pub wallet_resend_ms: u64,
 }
 
 impl Config {
@@ -502,11 +505,11 @@ impl Config {
         }
         let problem = if self.chain.is_some() {
             conflict("--chain", "the blocks come from the upstream: leave one of them out")
-        } else if !self.wallet_key_file.is_empty() {
-            conflict(
-                "--wallet-key-file",
-                "the wallet sends its batches on chains of presim's own alone: leave one of them out",
-            )
+        } else if !self.wallet_key_file.is_empty() && self.data_dir.is_none() {
+            return Err(command.error(
+                ErrorKind::MissingRequiredArgument,
+                "--upstream and --wallet-key-file need --data-dir: what the wallet signs is stored there before it is sent",
+            ));
         } else if let Some(feed) = self.feed {
             let feed = match feed {
                 FeedName::Devnet => "--feed devnet",

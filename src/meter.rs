@@ -69,6 +69,19 @@ impl Meter {
         Self { deadline: Some(deadline), cancelled: Some(cancelled), pause, ..Self::default() }
     }
 
+    /// Returns a meter with the same bounds that does not pause, for a run that holds a lock.
+    #[must_use]
+    pub fn unpaused(&self) -> Self {
+        Self {
+            strides_left: self.strides_left,
+            precompile_gas: self.precompile_gas,
+            deadline: self.deadline,
+            cancelled: self.cancelled.clone(),
+            stopped: self.stopped,
+            ..Self::default()
+        }
+    }
+
     /// Moves the deadline to `deadline` if that is earlier: a request may shorten the node's limit, never extend it.
     pub fn shorten(&mut self, deadline: Instant) {
         self.deadline = Some(self.deadline.map_or(deadline, |own| own.min(deadline)));

@@ -20,7 +20,6 @@ use std::{
     net::{SocketAddr, TcpListener},
     path::PathBuf,
     sync::Arc,
-    thread::JoinHandle,
     time::Duration,
 };
 
@@ -31,6 +30,7 @@ use eyre::{WrapErr, eyre};
 use tokio::{
     runtime::Runtime,
     sync::{Semaphore, oneshot},
+    task::JoinHandle,
 };
 
 use self::{
@@ -56,7 +56,7 @@ use crate::{
     state::{CodeCache, Snapshots},
     store::{Store, stored_bytes},
     telemetry::{Gauge, Metrics},
-    wallet::{Accounts, ApprovalSocket, Approvals, Impersonated, keys},
+    wallet::{Accounts, ApprovalSocket, Approvals, Impersonated, Wallet, WalletSender, keys},
 };
 
 /// The time that requests under way may take to end when the node stops.
@@ -71,7 +71,7 @@ pub struct Node {
     access: Arc<Access>,
     vitals: Vitals,
     stop: Option<oneshot::Sender<()>>,
-    thread: Option<JoinHandle<()>>,
+    thread: Option<std::thread::JoinHandle<()>>,
     /// The threads that talk to an upstream.
     upstream: Option<Runtime>,
 }
@@ -312,7 +312,9 @@ struct Actors {
     beside: Option<Arc<UpstreamParts>>,
     approvals: Arc<Approvals>,
     vitals: Vitals,
-    _socket: Option<ApprovalSocket>,
+    socket: Option<ApprovalSocket>,
+    /// The task that sends the wallet's transactions to the upstream.
+    sender: Option<JoinHandle<()>>,
 }
 
 impl Actors {
@@ -350,12 +352,6 @@ impl Actors {
             Duration::from_millis(config.wallet_approval_timeout_ms),
             &metrics,
         ));
-        let socket = match &config.data_dir {
-            Some(dir) if config.wallet_approval == ApprovalPolicy::Ask => {
-                Some(ApprovalSocket::serve(dir, approvals.clone())?)
-            }
-            _ => None,
-        };
         let io = IoThreads::start(config.io_threads())?;
         io.run_on_each(|| {
             let executor = executor.clone();
@@ -389,7 +385,18 @@ impl Actors {
         let subscriptions = Arc::new(Subscriptions::new(config.max_subscriptions as usize, memory.clone(), &metrics));
         tokio::spawn(announce(subscriptions.clone(), snapshots.clone(), pool.clone()));
         let signers = Accounts::new(accounts, keyed);
+        let sends = !config.wallet_key_file.is_empty();
+        let sending =
+            beside.as_ref().filter(|_| sends).map(|beside| parts::sending(&config, &spec, &beside.fetcher, &metrics));
         let wallet = parts::wallet(&config, &spec, &codes, &pool, signers, approvals.clone(), store);
+        let wallet = Arc::new(Wallet { sending, ..wallet });
+        let socket = match &config.data_dir {
+            Some(dir) if config.wallet_approval == ApprovalPolicy::Ask || wallet.sending.is_some() => {
+                Some(ApprovalSocket::serve_wallet(dir, wallet.clone())?)
+            }
+            _ => None,
+        };
+        let sender = WalletSender::new(wallet.clone()).map(|sender| tokio::spawn(sender.run()));
         let backend = Arc::new(Backend {
             beginnings: Beginnings::new(config.prefix_cache_mb << 20, &metrics),
             spec,
@@ -455,7 +462,7 @@ impl Actors {
         let port = tokio::task::spawn_blocking(|| startup.hand_over()).await??;
         front.send(Serve(tokio::net::TcpListener::from_std(port)?)).await?;
         let vitals = Vitals::new(front.clone(), lanes.clone(), feed.clone(), workforce);
-        Ok(Self { front, lanes, feed, feed_thread, beside, approvals, vitals, _socket: socket })
+        Ok(Self { front, lanes, feed, feed_thread, beside, approvals, vitals, socket, sender })
     }
 
     /// Stops the front first, so that no requests arrive, then the lanes, and then the feed. No request waits for an
@@ -465,6 +472,12 @@ impl Actors {
         let _ = self.front.send(Stop(GRACE)).await;
         for lane in &self.lanes {
             let _ = tokio::time::timeout(GRACE, lane.send(Drain)).await;
+        }
+        drop(self.socket);
+        if let Some(sender) = self.sender {
+            // The task may be stopped anywhere, because what waits is on the disk, and is sent after the next start.
+            sender.abort();
+            let _ = sender.await;
         }
         let _ = self.feed.send(StopFeed).await;
         self.feed_thread.stop();

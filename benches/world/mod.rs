@@ -24,7 +24,7 @@ use presim::{
     state::{CodeCache, FeedState, LocalWorld, Overlay, Published, Retention, Snapshot, Snapshots},
     store::{Commit, Store},
     telemetry::Metrics,
-    wallet::{Accounts, Approvals, Fees, Ledger, Policy, Wallet},
+    wallet::{Accounts, AheadStates, Approvals, Fees, Ledger, Policy, Wallet},
 };
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -134,13 +134,15 @@ impl BodiesChain {
             ledger: Ledger::new(Store::in_memory(&metrics).expect("memory"), 0),
             policy,
             rules,
+            ahead: AheadStates::default(),
+            sending: None,
         };
         let backend = Backend {
             // Off, so that each run is measured whole.
             beginnings: Beginnings::new(0, &metrics),
             impersonated: presim::wallet::Impersonated::new(0),
             pool,
-            wallet,
+            wallet: Arc::new(wallet),
             filters: Filters::new(0),
             divergences: snapshots.divergences.clone(),
             spec,

@@ -40,7 +40,7 @@ pub enum Command {
     Ask(Box<AskTask>),
     /// Print a file that systems or users need.
     Print(PrintTask),
-    /// Approve or reject requests to the wallet of the node whose socket is in this directory.
+    /// Act as an approver of the wallet of the node whose socket is in this directory.
     Wallet(PathBuf, WalletTask),
 }
 
@@ -81,7 +81,8 @@ enum CommandTask {
     Watch(WatchArgs),
     /// Show the call tree of a transaction of the chain.
     Trace(TraceArgs),
-    /// Approve or reject the batches and messages that wait in a node run with --wallet-approval ask.
+    /// Approve or reject the batches and messages that wait in a node run with --wallet-approval ask; replace the
+    /// transactions that wait on an upstream's chain.
     ///
     /// The node is the one that runs with this --data-dir. The command talks to it over a Unix socket there, which only
     /// the node's user can open.

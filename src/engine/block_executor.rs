@@ -1,6 +1,6 @@
 //! Executes real blocks by the rules of the chain's family.
 
-use alloy_consensus::{Header, Typed2718, transaction::Recovered};
+use alloy_consensus::{Header, Transaction, Typed2718, transaction::Recovered};
 use alloy_eips::{eip4895::Withdrawals, eip7685::Requests};
 use alloy_evm::{
     Evm,
@@ -146,19 +146,31 @@ impl<'a> ChainExecutor<'a> {
         }
     }
 
-    /// Returns the same executor without the checks of nonces and balances, to find what a transaction reads before
-    /// those in front of it have been executed.
+    /// Returns the same executor without the checks of nonces, balances and base fees, for transactions that are not the
+    /// next of the block.
     #[must_use]
     pub fn lenient(mut self) -> Self {
         fn relax<S>(cfg: &mut CfgEnv<S>) {
             cfg.disable_nonce_check = true;
             cfg.disable_balance_check = true;
+            cfg.disable_base_fee = true;
         }
         match &mut self.0 {
             FamilyExecutor::Ethereum(executor) => relax(executor.evm.cfg_mut()),
             FamilyExecutor::OpStack(executor) => relax(executor.evm.cfg_mut()),
         }
         self
+    }
+
+    /// Executes a transaction that waits for a later block, whose gas, and whose sender's nonce, need not fit here.
+    ///
+    /// # Errors
+    ///
+    /// Returns a [`BlockExecutionError`] if the transaction would be invalid in any block. It then changes nothing.
+    pub fn execute_ahead(&mut self, tx: &Recovered<ChainTx>) -> Result<(), BlockExecutionError> {
+        self.resume(0, 0);
+        self.overlay().set(tx.signer(), None, Some(tx.nonce()), None);
+        self.execute(tx)
     }
 
     /// Executes the next transaction, and commits its changes if `keep` holds for the overlay after its run. Returns

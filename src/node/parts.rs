@@ -1,15 +1,17 @@
 //! The pool and the wallet of a node, as its settings say.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use crate::{
     chain::ChainSpec,
     config::{ApprovalPolicy, Config, FeedName, RevertPolicy, UpgradePolicy},
     engine::{BaseFeeRule, SimulationRules},
+    feed::upstream::Fetcher,
     pool::{BlocksBuilt, Pool, PoolLimits},
     state::{CodeCache, Snapshots},
     store::{Store, StoreError},
-    wallet::{Accounts, Approvals, Fees, Ledger, Policy, Wallet},
+    telemetry::Metrics,
+    wallet::{Accounts, AheadStates, Approvals, Fees, Ledger, Policy, Sending, SendingSettings, Wallet},
 };
 
 /// Returns the pool on `snapshots`, with the transactions that wait in `store` if it is durable.
@@ -73,7 +75,19 @@ pub fn wallet(
             // geth's tolerance. It is less than the margin, and a slow call runs a few times instead of dozens.
             estimate_tolerance: 0.015,
         },
+        ahead: AheadStates::default(),
+        sending: None,
     }
+}
+
+/// Returns the sending of the wallet's transactions to the upstream of `fetcher`.
+pub fn sending(config: &Config, spec: &ChainSpec, fetcher: &Arc<Fetcher>, metrics: &Metrics) -> Arc<Sending> {
+    let settings = SendingSettings {
+        resend: Duration::from_millis(config.wallet_resend_ms),
+        timeout: config.live.timeout(),
+        batch: config.live.upstream_batch as usize,
+    };
+    Arc::new(Sending::new(fetcher.clone(), settings, spec.family(), metrics))
 }
 
 fn policy(config: &Config) -> Policy {

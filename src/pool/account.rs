@@ -8,9 +8,9 @@ use std::sync::{
 use alloy_consensus::{Transaction, TxEnvelope, Typed2718, transaction::Recovered};
 use alloy_eips::eip2718::EIP4844_TX_TYPE_ID;
 use alloy_primitives::U256;
+use revm::state::AccountInfo;
 
 use super::PoolError;
-use crate::state::Account;
 
 /// A transaction in the pool.
 #[derive(Debug)]
@@ -63,22 +63,22 @@ pub(super) fn cost_of(tx: &TxEnvelope) -> U256 {
 
 pub(super) fn check_account(
     tx: &Recovered<TxEnvelope>,
-    account: Option<&Account>,
+    account: Option<AccountInfo>,
     cost: U256,
     queued: U256,
     replaced: Option<&Pooled>,
     contracts_may_send: bool,
 ) -> Result<(), PoolError> {
-    let (next, balance) = account.map_or((0, U256::ZERO), |account| (account.nonce, account.balance));
+    let (next, balance) = account.as_ref().map_or((0, U256::ZERO), |account| (account.nonce, account.balance));
     if tx.nonce() < next {
         return Err(PoolError::NonceTooLow { next, nonce: tx.nonce() });
     }
-    if let Some(account) = account
+    if let Some(AccountInfo { code_hash, code: Some(code), .. }) = account
         && !contracts_may_send
-        && !account.code.bytecode.is_empty()
-        && !account.code.bytecode.is_eip7702()
+        && !code.is_empty()
+        && !code.is_eip7702()
     {
-        return Err(PoolError::SenderNotEoa { address: tx.signer(), code_hash: account.code.hash });
+        return Err(PoolError::SenderNotEoa { address: tx.signer(), code_hash });
     }
     if balance < cost {
         return Err(PoolError::Funds { balance, cost });

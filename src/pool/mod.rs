@@ -11,6 +11,7 @@ mod content;
 mod decode;
 mod error;
 mod keep;
+mod own;
 mod queue;
 mod rules;
 
@@ -19,7 +20,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use alloy_consensus::{Transaction, TxEnvelope, transaction::Recovered};
 use alloy_primitives::{Address, B256, map::B256Map};
 use redb::WriteTransaction;
-use tokio::sync::broadcast;
+use tokio::sync::{Notify, broadcast, watch};
 
 pub use self::{
     account::Pooled,
@@ -34,11 +35,11 @@ pub use self::{
 use self::{
     bundles::BundleQueue,
     keep::StoredTransaction,
-    queue::{Checked, Coming, Left, Queue},
+    queue::{Checked, Coming, Left, Queue, nonce_of},
 };
 use crate::{
     chain::ChainSpec,
-    state::{Published, Snapshot, Snapshots},
+    state::{Published, Snapshot, SnapshotId, Snapshots},
     store::{Change, Commit, Done, Store, StoreError},
 };
 
@@ -75,6 +76,9 @@ pub struct PoolLimits {
 ///
 /// With a store, a transaction enters the pool at once but is *held*: it is neither mined nor visible until it is on
 /// the disk. A transaction that leaves without being mined is also deleted from the store.
+///
+/// On an upstream's chain the pool has the node's own transactions only, and it is their book: a transaction stays in it
+/// until its fate is final ([`settle`](Self::settle)), because a reorg may take it back.
 #[derive(Debug)]
 pub struct Pool {
     spec: ChainSpec,
@@ -84,6 +88,8 @@ pub struct Pool {
     inner: Mutex<PoolState>,
     bundles: BundleQueue,
     ready: broadcast::Sender<Arc<Recovered<TxEnvelope>>>,
+    /// Notified when transactions are on the disk.
+    stored: Notify,
 }
 
 /// A write to be committed together with transactions.
@@ -103,18 +109,28 @@ struct PoolState {
 impl Pool {
     /// Creates an empty pool that checks against the newest of `snapshots`, and keeps transactions in `store`, if any.
     pub fn new(spec: ChainSpec, limits: PoolLimits, snapshots: Arc<Snapshots>, store: Option<Store>) -> Self {
-        let (inner, bundles, ready) = (Mutex::default(), BundleQueue::default(), broadcast::Sender::new(BROADCAST));
-        Self { spec, limits, snapshots, store, inner, bundles, ready }
+        let queue = if limits.built == BlocksBuilt::Upstream { Queue::of_upstream() } else { Queue::default() };
+        let (inner, bundles) = (Mutex::new(PoolState { queue, own: B256Map::default() }), BundleQueue::default());
+        let (ready, stored) = (broadcast::Sender::new(BROADCAST), Notify::new());
+        Self { spec, limits, snapshots, store, inner, bundles, ready, stored }
     }
 
     /// Restores the stored transactions, even beyond the limits. Logs and drops those that the accounts no longer
     /// allow.
     ///
     /// # Errors
-    /// Returns [`StoreError::Damaged`] or [`StoreError::Open`] if the store cannot be read.
+    /// Returns [`StoreError::Damaged`] or [`StoreError::Open`] if the store cannot be read, and [`StoreError::Foreign`]
+    /// if it holds own transactions of another chain.
     pub fn restore(&self) -> Result<(), StoreError> {
         let Some(store) = &self.store else { return Ok(()) };
         let kept = store.read(keep::read)?;
+        let here = self.spec.chain_id();
+        let chains = kept.iter().filter(|(_, own, _)| *own).filter_map(|(.., tx)| tx.chain_id());
+        if let Some(other) = chains.into_iter().find(|chain| *chain != here) {
+            return Err(store.foreign(format!(
+                "it holds transactions of chain {other} that wait, and this is chain {here}: give another --data-dir"
+            )));
+        }
         let mut inner = self.lock();
         let newest = self.snapshots.newest();
         let mut gone = Vec::new();
@@ -127,7 +143,8 @@ impl Pool {
                 gone.push(hash);
             }
         }
-        gone.extend(inner.queue.take_left().iter().map(Left::hash));
+        let left = inner.queue.take_left();
+        gone.extend(left.iter().map(Left::hash).filter(|hash| !inner.queue.is_aside(hash)));
         self.forget(gone);
         Ok(())
     }
@@ -170,9 +187,25 @@ impl Pool {
         beside: impl FnOnce(&WriteTransaction) -> Result<(), redb::Error> + Send + 'static,
         then: impl FnOnce(Result<(), StoreError>) + Send + 'static,
     ) -> Result<Commit, PoolError> {
+        self.add_own_at(PoolPlace::Free, transactions, store, beside, then)
+    }
+
+    /// Adds transactions as [`add_own`](Self::add_own) does, with nonces as `place` allows.
+    ///
+    /// # Errors
+    /// Returns the errors of `add_own`, and [`PoolError::ReplacementUnderpriced`] if a transaction pays too little more
+    /// than the one that it replaces.
+    pub fn add_own_at(
+        self: &Arc<Self>,
+        place: PoolPlace,
+        transactions: impl IntoIterator<Item = Recovered<TxEnvelope>>,
+        store: &Store,
+        beside: impl FnOnce(&WriteTransaction) -> Result<(), redb::Error> + Send + 'static,
+        then: impl FnOnce(Result<(), StoreError>) + Send + 'static,
+    ) -> Result<Commit, PoolError> {
         let sent = transactions.into_iter().map(SentTransaction::from);
         let beside = PoolCommit { store: store.clone(), write: Box::new(beside), then: Box::new(then) };
-        self.add_all(sent, true, PoolPlace::Free, Some(beside))
+        self.add_all(sent, true, place, Some(beside))
     }
 
     fn add_all(
@@ -226,7 +259,7 @@ impl Pool {
         let (mut stored, mut gone) = (Vec::new(), Vec::new());
         if self.store.is_some() {
             stored.extend(coming.iter().map(|pooled| (*pooled.tx.tx_hash(), StoredTransaction::from(&**pooled))));
-            gone.extend(left.iter().map(Left::hash));
+            gone.extend(left.iter().map(Left::hash).filter(|hash| !queue.is_aside(hash)));
         }
         let (write, then) = beside.map(|beside| (beside.write, beside.then)).unzip();
         let (pool, coming) = (Arc::downgrade(self), coming.to_vec());
@@ -255,6 +288,7 @@ impl Pool {
             for pooled in coming {
                 self.tell(inner.queue.release(pooled, &newest.world));
             }
+            self.stored.notify_one();
         } else {
             left.retain(|left| !left.pooled.is_held());
             inner.queue.undo(coming, left, &newest.world);
@@ -275,10 +309,11 @@ impl Pool {
         pooled.map(|pooled| pooled.tx.clone()).or_else(|| inner.own.get(hash).cloned())
     }
 
-    /// Whether the pool holds the transaction with this hash, be it stored yet or not. A transaction is on the disk a
-    /// moment before the pool releases it.
+    /// Whether the pool holds the transaction with this hash, be it stored yet or not, and on an upstream's chain be it
+    /// settled yet or not. A transaction is on the disk a moment before the pool releases it.
     pub fn has_place(&self, hash: &B256) -> bool {
-        self.lock().queue.get(hash).is_some()
+        let inner = self.lock();
+        inner.queue.get(hash).is_some() || inner.queue.is_aside(hash)
     }
 
     /// Returns the nonce for the next transaction of `address`: the first from `state_nonce` on that no transaction in
@@ -292,7 +327,7 @@ impl Pool {
     pub fn next_nonces(&self, address: Address, state_nonce: u64, count: u64) -> u64 {
         let inner = self.lock();
         let newest = self.snapshots.newest();
-        let nonce = newest.world.account(&address).map_or(0, |account| account.nonce);
+        let nonce = nonce_of(&newest.world, &address);
         let own = inner.own.values().filter(|tx| tx.signer() == address).map(|tx| tx.nonce() + 1).max();
         inner.queue.next_nonces(&address, nonce.max(state_nonce).max(own.unwrap_or_default()), count)
     }
@@ -302,7 +337,7 @@ impl Pool {
         let inner = self.lock();
         let tx = &inner.queue.get(hash)?.tx;
         let newest = self.snapshots.newest();
-        let nonce = newest.world.account(&tx.signer()).map_or(0, |account| account.nonce);
+        let nonce = nonce_of(&newest.world, &tx.signer());
         Some(inner.queue.next_nonce(&tx.signer(), nonce)).filter(|gap| *gap < tx.nonce())
     }
 
@@ -311,12 +346,17 @@ impl Pool {
         self.snapshots.load()
     }
 
+    /// Returns a receiver that wakes on each publication.
+    pub fn changes(&self) -> watch::Receiver<SnapshotId> {
+        self.snapshots.changes()
+    }
+
     /// Returns the number of transactions, including those behind a nonce gap.
     pub fn len(&self) -> usize {
         self.lock().queue.len()
     }
 
-    /// Whether the pool holds no transaction.
+    /// Whether no transaction waits.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -349,12 +389,13 @@ impl Pool {
         self.bundles.advance(&self.snapshots.load());
         let mut inner = self.lock();
         inner.own.clear();
-        if inner.queue.len() == 0 {
+        if inner.queue.is_idle() {
             return;
         }
         let published = self.snapshots.load();
         let world = &published.newest.world;
         inner.queue.drop_used(world);
+        inner.queue.take_back(world);
         // Mined transactions were deleted from the store with the record of their sub-block.
         let left = inner.queue.take_left();
         let unmined = left.iter().map(Left::hash).filter(|hash| published.transaction(hash).is_none());

@@ -17,8 +17,9 @@ use alloy_primitives::{
 use super::{
     PoolError, PoolLimits, PoolStatus, SenderContent,
     account::{Pooled, check_account, check_replacement, cost_of, nonce_after},
+    own::Aside,
 };
-use crate::state::World;
+use crate::state::{Lookup, World};
 
 /// The circumstances under which a transaction enters the queue.
 #[derive(Clone, Copy, Debug)]
@@ -90,9 +91,75 @@ pub(super) struct Queue {
     arrivals: u64,
     /// Transactions that left since the last [`take_left`](Self::take_left).
     left: Vec<Left>,
+    /// The own transactions that stand aside. `None` unless the chain is an upstream's.
+    aside: Option<Aside>,
 }
 
 impl Queue {
+    /// Creates the queue of an upstream's chain, on which own transactions stand aside until they are settled.
+    pub(super) fn of_upstream() -> Self {
+        Self { aside: Some(Aside::default()), ..Self::default() }
+    }
+
+    pub(super) const fn aside(&self) -> Option<&Aside> {
+        self.aside.as_ref()
+    }
+
+    /// Whether a transaction stands aside.
+    pub(super) fn is_aside(&self, hash: &B256) -> bool {
+        self.aside.as_ref().is_some_and(|aside| aside.has(hash))
+    }
+
+    /// Whether no transaction waits or stands aside.
+    pub(super) fn is_idle(&self) -> bool {
+        self.by_hash.is_empty() && self.aside.as_ref().is_none_or(Aside::is_empty)
+    }
+
+    pub(super) fn settle(&mut self, hashes: impl IntoIterator<Item = B256>) {
+        if let Some(aside) = &mut self.aside {
+            hashes.into_iter().for_each(|hash| drop(aside.remove(&hash)));
+        }
+    }
+
+    /// Returns the transactions of a sender that wait from the nonce `next` on, without a gap unless `with_gaps`.
+    pub(super) fn waiting_of(&self, sender: &Address, next: u64, with_gaps: bool) -> Vec<Arc<Recovered<TxEnvelope>>> {
+        let Some(sender) = self.senders.get(sender) else { return Vec::new() };
+        let tx = |pooled: &Arc<Pooled>| pooled.tx.clone();
+        if with_gaps {
+            sender.by_nonce.range(next..).map(|(_, pooled)| tx(pooled)).collect()
+        } else {
+            sender.run(next).map(tx).collect()
+        }
+    }
+
+    /// Returns the own transactions that wait and are on the disk.
+    pub(super) fn own_waiting(&self) -> Vec<Arc<Pooled>> {
+        let all = self.senders.values().flat_map(|sender| sender.by_nonce.values());
+        all.filter(|pooled| pooled.own && !pooled.is_held()).cloned().collect()
+    }
+
+    /// Returns the own transaction with this nonce, if it is on the disk.
+    pub(super) fn stored_with_nonce(&self, sender: &Address, nonce: u64) -> Option<Arc<Pooled>> {
+        let pooled = self.senders.get(sender)?.by_nonce.get(&nonce)?;
+        (pooled.own && !pooled.is_held()).then(|| pooled.clone())
+    }
+
+    /// Moves a transaction that stands aside back among those that wait, unless another version waits there.
+    pub(super) fn put_back(&mut self, pooled: Arc<Pooled>) {
+        let (address, nonce) = (pooled.tx.signer(), pooled.tx.nonce());
+        let sender = self.senders.entry(address).or_default();
+        if sender.by_nonce.contains_key(&nonce) {
+            return;
+        }
+        sender.cost = sender.cost.saturating_add(pooled.cost);
+        sender.by_nonce.insert(nonce, pooled.clone());
+        self.bytes += pooled.size;
+        if let Some(aside) = &mut self.aside {
+            aside.remove(pooled.tx.tx_hash());
+        }
+        self.by_hash.insert(*pooled.tx.tx_hash(), pooled);
+    }
+
     pub(super) fn get(&self, hash: &B256) -> Option<&Arc<Pooled>> {
         self.by_hash.get(hash)
     }
@@ -176,10 +243,16 @@ impl Queue {
         if coming.place == PoolPlace::Free && sender.is_some_and(|sender| sender.is_taken(nonce)) {
             return Err(PoolError::NonceTaken { nonce });
         }
-        let account = world.account(&address).map(AsRef::as_ref);
-        check_account(&tx, account, cost, queued, replaced.as_deref(), limits.contracts_may_send)?;
-        if let Some(replaced) = &replaced {
-            check_replacement(&tx, &replaced.tx, limits.price_bump)?;
+        // On an upstream's chain a transaction of before a restart may have been mined meanwhile, or may be so yet.
+        let is_former = coming.place == PoolPlace::Former && self.aside.is_some();
+        if !is_former {
+            // Unknown state of an upstream is the upstream's to check.
+            if let Lookup::Known(account) = world.look_up(&address) {
+                check_account(&tx, account, cost, queued, replaced.as_deref(), limits.contracts_may_send)?;
+            }
+            if let Some(replaced) = &replaced {
+                check_replacement(&tx, &replaced.tx, limits.price_bump)?;
+            }
         }
         if coming.place != PoolPlace::Former {
             // An authorization would use up the nonce of a transaction in the queue.
@@ -206,6 +279,10 @@ impl Queue {
             sender.cost = sender.cost.saturating_sub(replaced.cost);
             self.bytes -= replaced.size;
             self.by_hash.remove(replaced.tx.tx_hash());
+            if let Some(aside) = self.aside.as_mut().filter(|_| replaced.own) {
+                // The upstream may have it already, so that it may be mined.
+                aside.push(replaced.clone());
+            }
             self.left.push(Left { pooled: replaced, told: sender.told });
         }
         if !held {
@@ -275,6 +352,9 @@ impl Queue {
             if let Some(there) = there {
                 self.take(there.tx.tx_hash());
             }
+            if let Some(aside) = &mut self.aside {
+                aside.remove(pooled.tx.tx_hash());
+            }
             self.bytes += pooled.size;
             self.by_hash.insert(*pooled.tx.tx_hash(), pooled.clone());
             let sender = self.senders.entry(address).or_default();
@@ -300,7 +380,7 @@ impl Queue {
         self.arrivals = self.arrivals.max(arrived);
     }
 
-    /// Removes transactions whose nonces are used on `world`.
+    /// Removes transactions whose nonces are used on `world`. On an upstream's chain, own ones stand aside.
     pub(super) fn drop_used(&mut self, world: &World) {
         let used: Vec<B256> = self
             .senders
@@ -309,7 +389,13 @@ impl Queue {
             .map(|(_, pooled)| *pooled.tx.tx_hash())
             .collect();
         for hash in used {
-            self.take(&hash);
+            if let Some(pooled) = self.take(&hash)
+                && pooled.own
+                && let Some(aside) = &mut self.aside
+            {
+                self.left.pop();
+                aside.push(pooled);
+            }
         }
     }
 
@@ -437,6 +523,18 @@ impl Sender {
     }
 }
 
-fn nonce_of(world: &World, address: &Address) -> u64 {
-    world.account(address).map_or(0, |account| account.nonce)
+/// Returns the next nonce of an account, 0 if it is not known.
+pub(super) fn nonce_of(world: &World, address: &Address) -> u64 {
+    known_nonce(world, address).unwrap_or_default()
+}
+
+/// Returns the next nonce of an account, or `None` if the state of an upstream that has it is not known.
+pub(super) fn known_nonce(world: &World, address: &Address) -> Option<u64> {
+    if let Some(account) = world.account(address) {
+        return Some(account.nonce);
+    }
+    match world.look_up(address) {
+        Lookup::Known(info) => Some(info.map_or(0, |info| info.nonce)),
+        Lookup::Unknown => None,
+    }
 }

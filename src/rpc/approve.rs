@@ -9,6 +9,7 @@ use super::{
     front::Front,
     methods::{Admitted, AdmittedSignature, Backend, Run},
     request::Request,
+    wire,
 };
 use crate::{
     executor::{LaneName, RunPlace},
@@ -26,12 +27,30 @@ impl Front {
     ///
     /// Returns the wallet's error, with a code of EIP-5792.
     pub(super) async fn send_calls(&self, request: Request) -> Result<Vec<u8>, RpcError> {
+        self.look_at_account(&request).await;
         let (admitted, answer) = self.run_step(PLACE, request.clone(), Backend::admit_batch).await?;
         let Admitted::ToAsk(prepared, asked) = admitted else { return Ok(answer) };
         let request = self.approved(request, *asked).await?;
+        // Nonces and fees are those of this moment.
+        self.look_at_account(&request).await;
         let prepared = Arc::new(Mutex::new(Some(prepared)));
         let send = move |backend: &Backend, run: &mut Run<'_>| backend.send_approved_batch(run, &prepared);
         self.run_step(PLACE, request, send).await.map(|((), answer)| answer)
+    }
+
+    /// Asks the upstream for the nonce of the account that a batch is from, and for the fees. A batch that is not valid is
+    /// rejected later, for its first fault.
+    async fn look_at_account(&self, request: &Request) {
+        let wallet = self.wallet();
+        let Some(sending) = &wallet.sending else { return };
+        let Ok(batch) = wire::parse_batch(&request.params, request.caller.dialect) else { return };
+        let account = match batch.from {
+            Some(from) => wallet.accounts.find(from),
+            None => wallet.accounts.first(),
+        };
+        if let (Some(account), true) = (account, request.caller.may_use_wallet) {
+            sending.look(account.address(), self.published().head().hash()).await;
+        }
     }
 
     /// Signs the message that `parse` reads from the parameters, as [`send_calls`](Self::send_calls) sends a batch.

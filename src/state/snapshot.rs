@@ -114,6 +114,14 @@ impl Snapshot {
         }
     }
 
+    /// Returns the same moment with another state, which no id selects.
+    #[must_use]
+    pub fn with_world(&self, world: World) -> Self {
+        let (id, published, verified) = (self.id, self.published, self.verified);
+        let other = Self::new(world, self.head.clone(), self.open.clone(), self.hashes.clone());
+        Self { id, published, verified, ..other }
+    }
+
     /// Returns the open block and its provisional header: roots, bloom, gas and hash of its content so far.
     ///
     /// Sealing adds withdrawals and the post-block system calls, so the provisional hash is never the hash of the

@@ -354,6 +354,12 @@ impl Published {
         self.sealed.get_min().map_or(0, |(number, _)| *number)
     }
 
+    /// Returns the number of the newest block that the upstream calls final. `None` if it has told none, and on a chain of
+    /// presim's own, whose blocks are all final.
+    pub fn finalized(&self) -> Option<u64> {
+        self.tags?.finalized
+    }
+
     /// Returns the newest canonical block.
     pub fn head(&self) -> &Arc<SealedBlock> {
         &self.latest.head

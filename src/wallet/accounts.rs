@@ -6,8 +6,11 @@ use alloy_consensus::{
     EthereumTxEnvelope, EthereumTypedTransaction, SignableTransaction, TxEip2930, TxEip4844, TxEip4844Variant,
     TxEnvelope, TxLegacy, transaction::Recovered,
 };
-use alloy_eips::eip7702::{Authorization, SignedAuthorization};
-use alloy_primitives::{Address, B256, Signature, U256, map::AddressSet};
+use alloy_eips::{
+    Encodable2718,
+    eip7702::{Authorization, SignedAuthorization},
+};
+use alloy_primitives::{Address, B256, Signature, U256, keccak256, map::AddressSet};
 use alloy_signer::SignerSync;
 use alloy_signer_local::PrivateKeySigner;
 
@@ -176,6 +179,13 @@ impl Impersonated {
     fn accounts(&self) -> MutexGuard<'_, AddressSet> {
         self.accounts.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Returns the encoding of a call as a signed transaction, with a signature of the usual entropy in place of the real one.
+pub(super) fn encoded(call: Call, filled: TxFields) -> Result<Vec<u8>, SimulationError> {
+    let sender = call.from;
+    let word = |salt: u8| U256::from_be_bytes(keccak256([salt]).0) >> 1;
+    Ok(with_signature(unsigned(call, filled)?, Signature::new(word(1), word(2), false), sender).encoded_2718())
 }
 
 /// Returns the transaction of the type that a call's fees, lists and authorizations require.

@@ -79,6 +79,9 @@ pub struct AskedBatch {
     pub transactions: usize,
     /// Maximum gas fees of the transactions in wei, as simulated.
     pub most_fees: U256,
+    /// The part of those fees that a chain of the OP stack takes for data on L1 and for its operator, in wei.
+    #[serde(default, skip_serializing_if = "U256::is_zero")]
+    pub data_fees: U256,
     /// The calls, in order.
     pub calls: Vec<AskedCall>,
     /// The account's changes of assets in the simulation, in words. Gas fees are not among them.

@@ -51,6 +51,19 @@ pub enum WalletTask {
         #[arg(value_name = "ID")]
         id: String,
     },
+    /// Sign the transactions of a batch that wait once more, with the same nonces and higher fees, and send them to the
+    /// upstream.
+    Bump {
+        /// The batch's id, or a beginning of it that no other batch's id has.
+        #[arg(value_name = "ID")]
+        id: String,
+    },
+    /// Replace the transactions of a batch that wait by ones that do nothing. A transaction that is mined first stays.
+    Cancel {
+        /// The batch's id, or a beginning of it that no other batch's id has.
+        #[arg(value_name = "ID")]
+        id: String,
+    },
 }
 
 /// The reason why a command has failed.
@@ -61,7 +74,7 @@ pub enum ClientError {
     Path(#[from] SocketError),
     /// No node listens on the socket.
     #[error(
-        "no node listens on {}: start one with --wallet-approval ask and this --data-dir",
+        "no node listens on {}: start one with this --data-dir, and with --wallet-approval ask, or with --upstream and --wallet-key-file",
         path.display()
     )]
     Nobody {
@@ -120,7 +133,12 @@ pub enum ClientError {
 pub fn run(data_dir: &Path, task: &WalletTask, out: &mut impl Write) -> Result<(), ClientError> {
     let path = socket_path(data_dir)?;
     let request = match task {
-        WalletTask::Approve { id, .. } | WalletTask::Reject { id } if id.len() > BatchId::LONGEST => {
+        WalletTask::Approve { id, .. }
+        | WalletTask::Reject { id }
+        | WalletTask::Bump { id }
+        | WalletTask::Cancel { id }
+            if id.len() > BatchId::LONGEST =>
+        {
             let text = format!("ID: {} bytes: a batch's id has {} at most", id.len(), BatchId::LONGEST);
             return Err(ClientError::Refused(text));
         }
@@ -132,11 +150,22 @@ pub fn run(data_dir: &Path, task: &WalletTask, out: &mut impl Write) -> Result<(
         }
         WalletTask::Approve { id, digest: None } => confirm(&path, id, out)?,
         WalletTask::Reject { id } => SocketRequest::Reject { id: id.clone() },
+        WalletTask::Bump { id } => SocketRequest::Bump { id: id.clone() },
+        WalletTask::Cancel { id } => SocketRequest::Cancel { id: id.clone() },
     };
     let text = match ask(&path, &request)? {
         SocketAnswer::Error { message } => return Err(ClientError::Refused(message)),
         SocketAnswer::Approved { id } => format!("approved {}\n", plain(&id)),
         SocketAnswer::Rejected { id } => format!("rejected {}\n", plain(&id)),
+        SocketAnswer::Replaced { id, transactions } => {
+            let done = if matches!(task, WalletTask::Cancel { .. }) { "cancels" } else { "bumped" };
+            let lines = transactions.iter().map(|(old, new)| format!("  {old}\n  by {new}\n"));
+            format!(
+                "{done} {}: these transactions are replaced, unless they are mined first\n{}",
+                plain(&id),
+                lines.collect::<String>()
+            )
+        }
         SocketAnswer::Next(_) => return Err(strange(&path, "expected a decision or a list")),
         SocketAnswer::Waiting(list) if matches!(task, WalletTask::List { json: true }) => {
             let text = serde_json::to_string_pretty(&list).map(|text| without_controls(&text));

@@ -9,7 +9,7 @@ use alloy_primitives::{Address, B256};
 use alloy_rlp::{RlpDecodable, RlpEncodable};
 use redb::{ReadableTable, ReadableTableMetadata, TableDefinition, WriteTransaction};
 
-use super::{BatchId, WalletError};
+use super::{BatchId, TxOutcome, WalletError, outcome};
 use crate::store::{Store, StoreError};
 
 /// Batches by id.
@@ -38,6 +38,33 @@ pub struct TakenBatch {
     pub deployment: Option<B256>,
     /// The newest block when the batch was accepted; its transactions are in later ones. `None` in an older record.
     pub taken_on: Option<u64>,
+    /// The transactions that an approver has signed in the place of others. `None` if there are none.
+    pub replacements: Option<Vec<Replacement>>,
+}
+
+/// A transaction that was signed in the place of another of its batch, with the same nonce.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, RlpEncodable, RlpDecodable)]
+pub struct Replacement {
+    /// Hash of the batch's transaction that it replaces, as [`TakenBatch`] has it.
+    pub of: B256,
+    /// Hash of the new transaction.
+    pub hash: B256,
+    /// Whether it does nothing, so that the transaction is cancelled.
+    pub cancels: bool,
+}
+
+impl TakenBatch {
+    /// Returns the versions of one of its transactions, the oldest first, each with whether it cancels the others.
+    pub fn versions(&self, hash: B256) -> impl Iterator<Item = (B256, bool)> {
+        let later = self.replacements.iter().flatten().filter(move |later| later.of == hash);
+        std::iter::once((hash, false)).chain(later.map(|later| (later.hash, later.cancels)))
+    }
+
+    /// Returns the hashes of all its transactions, in all their versions.
+    fn hashes(&self) -> impl Iterator<Item = B256> {
+        let later = self.replacements.iter().flatten().map(|later| later.hash);
+        self.transactions.iter().chain(&self.deployment).copied().chain(later)
+    }
 }
 
 /// The newest batches in the store, which is in memory without a data directory, and the ids of batches not yet stored.
@@ -93,12 +120,51 @@ impl Ledger {
                 table => table?,
             };
             let bytes = table.get(id.as_str())?;
-            let read = |bytes: redb::AccessGuard<'_, &[u8]>| alloy_rlp::decode_exact(bytes.value());
-            bytes
-                .map(read)
-                .transpose()
-                .map_err(|error| redb::Error::Corrupted(format!("a batch cannot be read: {error}")))
+            bytes.map(|bytes| read(bytes.value())).transpose()
         })
+    }
+
+    /// Returns the id of the batch whose id is `text`, or else those of the first batches whose ids begin with it.
+    ///
+    /// # Errors
+    /// Returns [`StoreError::Damaged`] or [`StoreError::Open`] if the store cannot be read.
+    pub fn find(&self, text: &str) -> Result<Vec<BatchId>, StoreError> {
+        self.store.read(|transaction| {
+            let table = match transaction.open_table(BATCHES) {
+                Err(redb::TableError::TableDoesNotExist(_)) => return Ok(Vec::new()),
+                table => table?,
+            };
+            let mut found = Vec::new();
+            for row in table.range(text..)?.take(2) {
+                let id = row?.0.value().to_owned();
+                let (is_whole, begins) = (id == text, id.starts_with(text));
+                found.extend(BatchId::new(id).filter(|_| begins));
+                if is_whole {
+                    break;
+                }
+            }
+            Ok(found)
+        })
+    }
+
+    /// Returns the final outcome of a transaction, or `None` if none is stored.
+    ///
+    /// # Errors
+    /// Returns [`StoreError::Damaged`] or [`StoreError::Open`] if the store cannot be read.
+    pub fn outcome(&self, hash: &B256) -> Result<Option<TxOutcome>, StoreError> {
+        self.store.read(|transaction| outcome::read(transaction, hash))
+    }
+
+    /// Returns the closure that stores a batch again, after transactions were replaced.
+    pub fn rewriting(
+        id: &BatchId,
+        batch: &TakenBatch,
+    ) -> impl FnOnce(&WriteTransaction) -> Result<(), redb::Error> + Send + 'static {
+        let (id, bytes) = (id.clone(), alloy_rlp::encode(batch));
+        move |transaction| {
+            transaction.open_table(BATCHES)?.insert(id.as_str(), bytes.as_slice())?;
+            Ok(())
+        }
     }
 
     /// Returns the closure that stores a batch under a claimed id, and deletes the oldest ones beyond the limit.
@@ -115,8 +181,10 @@ impl Ledger {
             order.insert(next, id.as_str())?;
             // If the limit was lowered, only a few at a time are deleted, because other writes wait for this commit.
             for _ in 0..order.len()?.saturating_sub(kept).min(FORGOTTEN_AT_ONCE) {
-                if let Some((_, oldest)) = order.pop_first()? {
-                    batches.remove(oldest.value())?;
+                if let Some((_, oldest)) = order.pop_first()?
+                    && let Some(batch) = batches.remove(oldest.value())?
+                {
+                    outcome::forget(transaction, read(batch.value())?.hashes())?;
                 }
             }
             Ok(())
@@ -134,6 +202,11 @@ impl Drop for IdClaim {
     fn drop(&mut self) {
         lock(&self.reserved).remove(&self.id);
     }
+}
+
+fn read(bytes: &[u8]) -> Result<TakenBatch, redb::Error> {
+    let read = alloy_rlp::decode_exact(bytes);
+    read.map_err(|error| redb::Error::Corrupted(format!("a batch cannot be read: {error}")))
 }
 
 fn lock(reserved: &Mutex<HashSet<BatchId>>) -> MutexGuard<'_, HashSet<BatchId>> {

@@ -5,22 +5,29 @@
 //! over the [`ApprovalSocket`]. [`Wallet::submit`] then chooses nonces and signs with one of the [`Accounts`]. The
 //! transactions enter the pool while they are written to the disk together with the batch, which the [`Ledger`] keeps.
 //! Only when they are on the disk is the client answered, and are the transactions visible. The state of a batch is not
-//! stored: [`Wallet::status`] derives it from the chain.
+//! stored: [`Wallet::status`] derives it from the chain. On an upstream's chain the [`WalletSender`] sends what is on the disk,
+//! and stores the outcomes when they are final.
 
 mod accounts;
+mod ahead;
 mod approval;
 mod asked;
 mod batch;
 pub mod client;
+mod data_fee;
 mod digest;
 mod error;
 mod executor;
 mod fees;
 pub mod keys;
 mod ledger;
+mod outcome;
 mod plan;
+mod progress;
 mod question;
+mod replace;
 mod rules;
+mod sending;
 mod show;
 mod signature;
 mod socket;
@@ -30,12 +37,13 @@ mod words;
 
 use std::sync::Arc;
 
-use alloy_consensus::{Transaction, TxEnvelope, TxReceipt, transaction::Recovered};
+use alloy_consensus::{TxEnvelope, transaction::Recovered};
 use alloy_hardforks::EthereumHardforks;
-use alloy_primitives::{Address, TxHash};
+use alloy_primitives::Address;
 
 pub use self::{
     accounts::{Accounts, Impersonated, SigningAccount, SigningError, TxFields},
+    ahead::AheadStates,
     approval::{Approvals, DecisionError, Question},
     asked::{Asked, AskedAct, AskedBatch, AskedCall, AskedMessage, AskedTypedData, Asker},
     batch::{BatchCall, BatchId, BatchRequest, CallsState, Requested},
@@ -43,16 +51,21 @@ pub use self::{
     error::WalletError,
     executor::{BatchExecutor, Delegation},
     fees::{FeeError, Fees},
-    ledger::{Ledger, TakenBatch},
+    ledger::{Ledger, Replacement, TakenBatch},
+    outcome::{NonceTaker, TxOutcome},
+    replace::{ReplaceError, ReplacedBatch, Replacing},
     rules::{BatchSender, WalletRules},
+    sending::{Sending, SendingSettings, WalletSender},
     show::{printable, without_controls},
     signature::{MessageToSign, SignatureRequest},
     socket::{ApprovalSocket, SOCKET, SocketError, WaitingList},
-    status::{AtomicSupport, BatchStatus, CallsReceipt, SimulatedCall, Submitted},
+    status::{AtomicSupport, BatchStatus, CallsReceipt, SimulatedCall, Submitted, TakenTx, WaitingTx},
     typed::{ShownField, TypedMessage},
     words::{CallWords, ReadCall, WordReader, ether},
 };
 use self::{
+    ahead::Standing,
+    data_fee::DataFee,
     ledger::IdClaim,
     plan::{Plan, PlannedTx, Planner},
 };
@@ -61,7 +74,7 @@ use crate::{
     engine::{self, Call, CallFees},
     meter::Meter,
     pool::{Pool, PoolError},
-    state::{CodeCache, Included, Overlay, Published, Selector, Snapshot},
+    state::{CodeCache, Overlay, Published, Selector, Snapshot},
     store::{Commit, StoreError},
 };
 
@@ -110,6 +123,10 @@ pub struct Wallet {
     pub policy: Policy,
     /// The rules and limits of its simulations.
     pub rules: engine::SimulationRules,
+    /// The states after transactions that wait.
+    pub ahead: AheadStates,
+    /// The sending to an upstream. `None` on a chain of presim's own.
+    pub sending: Option<Arc<Sending>>,
 }
 
 /// A batch that has passed the rules and was simulated, but is not signed yet. Dropping it frees its id.
@@ -119,6 +136,7 @@ pub struct PreparedBatch {
     claim: IdClaim,
     account: Address,
     plan: Plan,
+    standing: Standing,
 }
 
 impl PreparedBatch {
@@ -137,37 +155,36 @@ impl Wallet {
         &self,
         batch: BatchRequest,
         client: bool,
-        published: &Published,
         overlay: &mut Overlay,
-        meter: Meter,
+        mut meter: Meter,
     ) -> Result<PreparedBatch, WalletError> {
-        let snapshot = pending(published)?;
         let account = match batch.from {
             Some(from) => self.accounts.find(from),
             None => self.accounts.first(),
         };
         let address = account.map_or(Address::ZERO, SigningAccount::address);
-        let standing = BatchSender {
+        let standing = self.standing(address, overlay, &mut meter)?;
+        let sender = BatchSender {
             client,
             account: account.is_some(),
-            delegated: self.delegation(&snapshot, address, overlay) == Delegation::Executor,
+            delegated: self.delegation(&standing.snapshot, address, overlay) == Delegation::Executor,
         };
         let rules = WalletRules {
             chain_id: self.spec.chain_id(),
-            atomic: self.is_prague(&snapshot),
+            atomic: self.is_prague(&standing.snapshot),
             deny: self.policy.deny,
             max_calls: self.policy.max_calls,
             max_bytes: self.policy.max_bytes,
             allow_upgrade: self.policy.allow_upgrade,
         };
         let id = batch.id.clone().unwrap_or_else(BatchId::random);
-        let claim = rules.check(&batch, standing, || {
+        let claim = rules.check(&batch, sender, || {
             let claim = self.ledger.reserve(id)?;
             // In this order, because a withdrawn batch gives up its claim only after the approvals know its id.
             self.approvals.check_id(claim.id()).map(|()| claim)
         })?;
-        let plan = self.plan(&batch, address, published, overlay, meter)?;
-        Ok(PreparedBatch { batch, claim, account: address, plan })
+        let plan = self.plan(&batch, address, &standing, overlay, meter)?;
+        Ok(PreparedBatch { batch, claim, account: address, plan, standing })
     }
 
     /// Simulates an approved batch again, at the current `pending`, because the chain has moved on since it was shown.
@@ -177,18 +194,18 @@ impl Wallet {
     pub fn renew(
         &self,
         prepared: &mut PreparedBatch,
-        published: &Published,
         overlay: &mut Overlay,
-        meter: Meter,
+        mut meter: Meter,
     ) -> Result<(), WalletError> {
-        let plan = self.plan(&prepared.batch, prepared.account, published, overlay, meter)?;
+        let standing = self.standing(prepared.account, overlay, &mut meter)?;
+        let plan = self.plan(&prepared.batch, prepared.account, &standing, overlay, meter)?;
         let (approved, now) = (prepared.plan.terms(), plan.terms());
         if approved != now {
             return Err(WalletError::Rejected(format!(
                 "the chain has changed since the batch was shown: it was approved as {approved}, and would be {now}: send it again"
             )));
         }
-        prepared.plan = plan;
+        (prepared.plan, prepared.standing) = (plan, standing);
         Ok(())
     }
 
@@ -205,13 +222,17 @@ impl Wallet {
         &self,
         batch: &BatchRequest,
         account: Address,
-        published: &Published,
+        standing: &Standing,
         overlay: &mut Overlay,
         meter: Meter,
     ) -> Result<Plan, WalletError> {
         self.check_store()?;
-        let snapshot = pending(published)?;
-        let fees = self.fees.fill(CallFees::default(), batch.atomic_required, published);
+        let Standing { published, snapshot, nonce, .. } = standing;
+        let asked =
+            CallFees::Market { max_fee: None, max_priority: self.sending.as_ref().and_then(|sending| sending.tip()) };
+        let fees = self.fees.fill(asked, batch.atomic_required, published);
+        overlay.reset(snapshot.world.clone(), snapshot.hashes.clone(), Meter::default());
+        let data_fee = self.sending.as_ref().and_then(|_| DataFee::at(&self.spec, snapshot, overlay));
         let planner = Planner {
             spec: &self.spec,
             codes: &self.codes,
@@ -219,12 +240,19 @@ impl Wallet {
             executor: self.executor(),
             gas_margin: self.policy.gas_margin,
             refuse_reverts: self.policy.refuse_reverts,
-            snapshot: &snapshot,
+            snapshot,
             fees: fees.map_err(|error| WalletError::Refused(error.to_string()))?,
-            delegation_waits: self.pool.delegates(&account),
+            data_fee: data_fee.as_ref(),
+            delegation_waits: self.pool.delegates(&account) || self.has_strangers(account, *nonce),
             allow_upgrade: self.policy.allow_upgrade,
         };
         planner.plan(batch, account, overlay, meter)
+    }
+
+    /// Whether the upstream has transactions of the account that wait and were sent elsewhere.
+    fn has_strangers(&self, account: Address, nonce: u64) -> bool {
+        let count = self.sending.as_ref().and_then(|sending| sending.count(&account));
+        count.is_some_and(|count| count > self.pool.next_nonce(account, nonce))
     }
 
     /// Signs a batch and adds its transactions to the pool. The batch is accepted once the [`Commit`] completes.
@@ -232,7 +260,7 @@ impl Wallet {
     /// # Errors
     /// Returns the error of the signer or of the pool. Nothing of the batch is sent then.
     pub fn submit(&self, prepared: PreparedBatch) -> Result<Commit, WalletError> {
-        let PreparedBatch { batch: _, claim, account, plan } = prepared;
+        let PreparedBatch { batch: _, claim, account, plan, standing } = prepared;
         let signer =
             self.accounts.find(account).ok_or_else(|| WalletError::foreign_account("params[0].from", account))?;
         let (id, claim) = (claim.id().clone(), Arc::new(claim));
@@ -240,7 +268,7 @@ impl Wallet {
         let taken_on = self.pool.published().head().number();
         let mut tries = 0;
         let commit = loop {
-            let transactions = self.sign(signer, &plan)?;
+            let transactions = self.sign(signer, &plan, standing.nonce)?;
             let (deploying, shown) = transactions.split_at(if plan.atomic { transactions.len() - 1 } else { 0 });
             let taken = TakenBatch {
                 from: account,
@@ -248,8 +276,10 @@ impl Wallet {
                 atomic: plan.atomic,
                 executor: self.executor().address(),
                 transactions: shown.iter().map(|tx| *tx.tx_hash()).collect(),
-                deployment: deploying.first().map(|tx| *tx.tx_hash()),
+                // An earlier batch of the account may be about to deploy it.
+                deployment: deploying.first().map(|tx| *tx.tx_hash()).or(standing.deployment.filter(|_| plan.atomic)),
                 taken_on: Some(taken_on),
+                replacements: None,
             };
             let write = self.ledger.writing(&id, &taken);
             // Keeps the claim to the id until the batch is on the disk.
@@ -264,13 +294,20 @@ impl Wallet {
         Ok(commit)
     }
 
-    /// Signs the transactions of a plan with the next nonces of the account.
-    fn sign(&self, signer: &SigningAccount, plan: &Plan) -> Result<Vec<Recovered<TxEnvelope>>, WalletError> {
+    /// Signs the transactions of a plan with the next nonces of the account, whose nonce at `pending` is `nonce`.
+    fn sign(
+        &self,
+        signer: &SigningAccount,
+        plan: &Plan,
+        nonce: u64,
+    ) -> Result<Vec<Recovered<TxEnvelope>>, WalletError> {
         let chain_id = self.spec.chain_id();
         let last = plan.transactions.len().saturating_sub(1);
-        let mut next = 0;
+        // Transactions that were sent elsewhere wait at the upstream.
+        let count = self.sending.as_ref().and_then(|sending| sending.count(&signer.address()));
+        let mut next = nonce.max(count.unwrap_or_default());
         let mut transactions = Vec::with_capacity(plan.transactions.len());
-        for (index, PlannedTx { call, gas }) in plan.transactions.iter().enumerate() {
+        for (index, PlannedTx { call, gas, .. }) in plan.transactions.iter().enumerate() {
             let upgrade = plan.upgrade.filter(|_| index == last);
             // A transaction behind a gap may have the next nonce, or the one that the authorization needs.
             let nonce = self.pool.next_nonces(signer.address(), next, if upgrade.is_some() { 2 } else { 1 });
@@ -284,58 +321,6 @@ impl Wallet {
             transactions.push(signer.sign(call, TxFields { chain_id, nonce, gas: *gas }).map_err(unsigned)?);
         }
         Ok(transactions)
-    }
-
-    /// Returns the state of a batch, with its receipts.
-    ///
-    /// # Errors
-    /// Returns [`WalletError::Unknown`] if no batch has this id, [`WalletError::Pruned`] if the blocks that hold it
-    /// were pruned, and [`WalletError::Store`] if the store cannot be read.
-    pub fn status(&self, id: BatchId, overlay: &Overlay) -> Result<BatchStatus, WalletError> {
-        let batch = self.ledger.get(&id)?.ok_or_else(|| WalletError::unknown(&id))?;
-        // In this order, because a transaction leaves the pool only after its snapshot was published.
-        let waiting: Vec<bool> = batch.transactions.iter().map(|hash| self.pool.has_place(hash)).collect();
-        let published = self.pool.published();
-        let mut receipts = Vec::with_capacity(waiting.len());
-        let (mut lost, mut pruned) = (0, 0);
-        for (hash, waits) in batch.transactions.iter().zip(waiting) {
-            match published.transaction(hash) {
-                Some((block, index)) => {
-                    let header = block.header();
-                    let receipt = |included: Included<'_>| CallsReceipt {
-                        logs: included.receipt.logs().to_vec(),
-                        success: included.receipt.status(),
-                        block_hash: header.hash(),
-                        block_number: header.number,
-                        gas_used: included.gas_used,
-                        tx_hash: *hash,
-                    };
-                    receipts.extend(block.transaction(index).map(receipt));
-                }
-                None if published.is_mined(hash) => pruned += 1,
-                // While the feed is broken its open block is not shown, but the chain may still continue it.
-                None if !waits && !published.is_building(hash) => lost += 1,
-                None => {}
-            }
-        }
-        // A transaction that is not found may have been in a block that was pruned.
-        let first = batch.taken_on.unwrap_or_default() + 1;
-        if lost > 0 && published.has_blocks(first, published.head().number()).is_err() {
-            (lost, pruned) = (0, lost + pruned);
-        }
-        // A batch of which a part still waits is pending, whatever became of the rest.
-        if pruned > 0 && receipts.len() + lost + pruned == batch.transactions.len() {
-            return Err(WalletError::pruned(&id));
-        }
-        // The deployment may have been replaced, or have failed because another one came first. If the executor was not
-        // deployed in time, the calls were not made.
-        if batch.deployment.is_some_and(|hash| !has_succeeded(&published, &hash)) {
-            for receipt in &mut receipts {
-                receipt.success &= was_deployed_before(&published, batch.executor, receipt, overlay);
-            }
-        }
-        let state = state_of(batch.transactions.len(), &receipts, lost + pruned);
-        Ok(BatchStatus { id, chain_id: batch.chain_id, state, atomic: batch.atomic, receipts })
     }
 
     /// Returns whether batches of an account can be atomic.
@@ -386,42 +371,8 @@ fn pending(published: &Published) -> Result<Arc<Snapshot>, WalletError> {
     published.select(Selector::Pending).map_err(|error| WalletError::Refused(error.to_string()))
 }
 
-fn has_succeeded(published: &Published, hash: &TxHash) -> bool {
-    let found = published.transaction(hash);
-    found.and_then(|(block, index)| block.transaction(index).map(|included| included.receipt.status())).unwrap_or(false)
-}
-
 fn has_code(at: &Snapshot, address: Address, overlay: &Overlay) -> bool {
     overlay.look_up(&at.world, address).is_some_and(|account| !account.is_empty_code_hash())
-}
-
-/// Whether the batch executor was deployed before the transaction of this receipt ran, in an earlier block or earlier
-/// in the same one. If that state is no longer kept, the executor counts as deployed if it is now.
-fn was_deployed_before(published: &Published, executor: Address, receipt: &CallsReceipt, overlay: &Overlay) -> bool {
-    let is_there = |at: &Snapshot| has_code(at, executor, overlay);
-    match published.select(Selector::Number(receipt.block_number.saturating_sub(1))) {
-        Err(_) => return is_there(&published.newest),
-        Ok(before) if is_there(&before) => return true,
-        Ok(_) => {}
-    }
-    let Some(deployment) = BatchExecutor::new(Some(executor)).deployment() else { return false };
-    let Some((block, _)) = published.transaction(&receipt.tx_hash) else { return false };
-    let mut before = block.transactions().take_while(|included| *included.tx.tx_hash() != receipt.tx_hash);
-    before.any(|included| {
-        included.tx.to() == deployment.to && *included.tx.input() == deployment.data && included.receipt.status()
-    })
-}
-
-/// Returns the state of a batch of `count` transactions: `receipts` of them are in a block, and `lost` never can be.
-fn state_of(count: usize, receipts: &[CallsReceipt], lost: usize) -> CallsState {
-    let succeeded = receipts.iter().filter(|receipt| receipt.success).count();
-    match receipts.len() {
-        included if included + lost < count => CallsState::Pending,
-        0 => CallsState::Failed,
-        _ if succeeded == count => CallsState::Confirmed,
-        _ if succeeded == 0 => CallsState::Reverted,
-        _ => CallsState::PartlyReverted,
-    }
 }
 
 fn unsigned(error: SigningError) -> WalletError {

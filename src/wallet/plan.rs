@@ -7,7 +7,9 @@ use revm::{
     bytecode::Bytecode, context::result::ExecutionResult, context_interface::cfg::gas::calculate_initial_tx_gas,
 };
 
-use super::{BatchCall, BatchExecutor, BatchRequest, Delegation, SimulatedCall, WalletError, error::cut_to};
+use super::{
+    BatchCall, BatchExecutor, BatchRequest, Delegation, SimulatedCall, WalletError, data_fee::DataFee, error::cut_to,
+};
 use crate::{
     chain::{ChainSpec, DEPLOYMENT_PROXY},
     engine::{
@@ -48,8 +50,15 @@ impl Plan {
 
     /// Returns the maximum gas fees of the transactions in wei.
     pub fn most_fees(&self) -> U256 {
-        let cost = |planned: &PlannedTx| U256::from(planned.gas) * U256::from(most_price(planned.call.fees));
+        let cost = |planned: &PlannedTx| {
+            (U256::from(planned.gas) * U256::from(most_price(planned.call.fees))).saturating_add(planned.data_fee)
+        };
         self.transactions.iter().map(cost).fold(U256::ZERO, U256::saturating_add)
+    }
+
+    /// Returns the part of those fees that the OP stack takes beside gas, in wei.
+    pub fn data_fees(&self) -> U256 {
+        self.transactions.iter().map(|planned| planned.data_fee).fold(U256::ZERO, U256::saturating_add)
     }
 }
 
@@ -71,6 +80,8 @@ pub struct PlannedTx {
     /// The transaction without nonce, gas limit and authorization.
     pub call: Call,
     pub gas: u64,
+    /// The fees of the OP stack beside gas, as estimated.
+    pub data_fee: U256,
 }
 
 /// The context in which plans are made.
@@ -87,7 +98,9 @@ pub struct Planner<'a> {
     pub snapshot: &'a Snapshot,
     /// The fees that each transaction offers.
     pub fees: CallFees,
-    /// Whether the pool holds a transaction that may re-delegate the account before the batch is mined.
+    /// The fees of the OP stack beside gas. `None` on other chains.
+    pub data_fee: Option<&'a DataFee>,
+    /// Whether a transaction waits that may re-delegate the account before the batch is mined.
     pub delegation_waits: bool,
     pub allow_upgrade: bool,
 }
@@ -173,7 +186,7 @@ impl Planner<'_> {
                 )));
             }
             simulation.push(SimulatedCall { gas_used: ran.result.tx_gas_used(), error: ran.failure() });
-            transactions.push(PlannedTx { call, gas: ran.gas });
+            transactions.push(self.planned(call, ran.gas, false));
         }
         Ok(Plan { transactions, atomic: false, upgrade: None, simulation, failure: None })
     }
@@ -195,7 +208,7 @@ impl Planner<'_> {
             if !ran.result.is_success() {
                 return Err(WalletError::Upgrade(format!("the batch executor cannot be deployed at {executor}")));
             }
-            transactions.push(PlannedTx { call: deployment, gas: ran.gas });
+            transactions.push(self.planned(deployment, ran.gas, false));
         }
         let upgrade = match delegation {
             // Delegated again, so that the batch runs whatever the pooled transaction does.
@@ -240,8 +253,13 @@ impl Planner<'_> {
         if ran.too_dear || gas > self.most_gas() {
             return Err(self.too_large("params[0].calls", affordable));
         }
-        transactions.push(PlannedTx { call, gas });
+        transactions.push(self.planned(call, gas, upgrade.is_some()));
         Ok(Plan { transactions, atomic: true, upgrade, simulation: Vec::new(), failure: ran.failure() })
+    }
+
+    fn planned(&self, call: Call, gas: u64, authorizes: bool) -> PlannedTx {
+        let data_fee = self.data_fee.map_or(U256::ZERO, |fee| fee.of(&call, gas, authorizes));
+        PlannedTx { call, gas, data_fee }
     }
 
     /// Returns the error for calls at `place` that need more gas than the account can pay or a transaction may have.
@@ -342,7 +360,8 @@ impl Planner<'_> {
 
     /// Returns the maximum gas that a transaction can have and its sender can pay, but at least that of a transfer.
     fn affordable(&self, call: &Call, overlay: &mut Overlay) -> u64 {
-        let left = overlay.balance_and_nonce(call.from).0.saturating_sub(call.value);
+        let beside = self.data_fee.map_or(U256::ZERO, |fee| fee.of(call, self.most_gas(), true));
+        let left = overlay.balance_and_nonce(call.from).0.saturating_sub(call.value).saturating_sub(beside);
         let paid: u64 = left.checked_div(U256::from(most_price(call.fees))).unwrap_or(U256::MAX).saturating_to();
         self.most_gas().min(paid).max(TRANSFER_GAS)
     }

@@ -1,6 +1,6 @@
 //! The questions to an approver: requests in words, with what the simulation says of them.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
 use alloy_primitives::{Address, Bytes};
 use revm::bytecode::Bytecode;
@@ -25,18 +25,16 @@ impl Wallet {
     /// transactions.
     ///
     /// # Errors
-    /// Returns [`WalletError::Deadline`] if `meter` stops the simulation, and [`WalletError::Refused`] if there is no
-    /// `pending`.
+    /// Returns [`WalletError::Deadline`] if `meter` stops the simulation.
     pub fn question(
         &self,
         prepared: &PreparedBatch,
         asker: Asker,
-        published: &Published,
         overlay: &mut Overlay,
         meter: Meter,
     ) -> Result<Asked, WalletError> {
-        let PreparedBatch { batch, claim, account, plan } = prepared;
-        let mut reader = QuestionReader::new(self, published, overlay, meter)?;
+        let PreparedBatch { batch, claim, account, plan, standing } = prepared;
+        let mut reader = QuestionReader::new(self, &standing.published, standing.snapshot.clone(), overlay, meter);
         let outcome = |index: usize| match plan.simulation.get(index) {
             Some(SimulatedCall { error: Some(error), .. }) => format!("fails: {error}"),
             Some(SimulatedCall { gas_used, error: None }) => format!("succeeds, {gas_used} gas"),
@@ -67,6 +65,7 @@ impl Wallet {
             upgrade: plan.upgrade,
             transactions: transactions.len(),
             most_fees: plan.most_fees(),
+            data_fees: plan.data_fees(),
             calls,
             assets: reader.assets(*account, plan.upgrade, transactions)?,
         });
@@ -89,7 +88,7 @@ impl Wallet {
         let act = match &request.message {
             MessageToSign::Personal(message) => AskedAct::Message(AskedMessage { message: message.clone(), hash }),
             MessageToSign::Typed(message) => {
-                let mut reader = QuestionReader::new(self, published, overlay, meter)?;
+                let mut reader = QuestionReader::new(self, published, pending(published)?, overlay, meter);
                 let words = reader.words(|words| words.message(message));
                 reader.check_time()?;
                 AskedAct::TypedData(AskedTypedData {
@@ -109,7 +108,7 @@ impl Wallet {
 struct QuestionReader<'a> {
     wallet: &'a Wallet,
     published: &'a Published,
-    snapshot: std::sync::Arc<Snapshot>,
+    snapshot: Arc<Snapshot>,
     overlay: &'a mut Overlay,
     tokens: BTreeMap<Address, TokenInfo>,
 }
@@ -118,12 +117,12 @@ impl<'a> QuestionReader<'a> {
     fn new(
         wallet: &'a Wallet,
         published: &'a Published,
+        snapshot: Arc<Snapshot>,
         overlay: &'a mut Overlay,
         meter: Meter,
-    ) -> Result<Self, WalletError> {
-        let snapshot = pending(published)?;
+    ) -> Self {
         overlay.reset(snapshot.world.clone(), snapshot.hashes.clone(), meter);
-        Ok(Self { wallet, published, snapshot, overlay, tokens: BTreeMap::new() })
+        Self { wallet, published, snapshot, overlay, tokens: BTreeMap::new() }
     }
 
     /// Returns the words for a call, with a warning of young contracts.

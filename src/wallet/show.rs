@@ -1,7 +1,7 @@
 //! Requests that wait for approval as text for a terminal. Texts of clients and contracts are escaped and cut, so that
 //! no terminal obeys them and none looks like a line of presim's.
 
-use alloy_primitives::Bytes;
+use alloy_primitives::{Bytes, U256};
 
 use super::{
     AskedAct, AskedBatch, AskedMessage, AskedTypedData, ShownField,
@@ -74,9 +74,13 @@ fn add_batch(text: &mut String, batch: &AskedBatch) {
     }
     let plural = if batch.transactions == 1 { "" } else { "s" };
     text.push_str(&format!(
-        "  signs    {} transaction{plural}, for at most {} ether of gas fees\n",
+        "  signs    {} transaction{plural}, for at most {} ether of gas fees{}\n",
         batch.transactions,
-        ether(batch.most_fees)
+        ether(batch.most_fees),
+        match batch.data_fees {
+            U256::ZERO => String::new(),
+            fees => format!(", of them {} for data on L1", ether(fees)),
+        }
     ));
     let rows: Vec<[String; 6]> =
         std::iter::once(["#", "TO", "ETHER", "DATA", "GAS LIMIT", "SIMULATION"].map(str::to_owned))

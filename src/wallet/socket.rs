@@ -20,7 +20,7 @@ use tokio::{
     task::JoinSet,
 };
 
-use super::{Approvals, AskedAct, Asker, BatchId, DigestPrefix, approval::Question};
+use super::{Approvals, AskedAct, Asker, BatchId, DigestPrefix, ReplacedBatch, Replacing, Wallet, approval::Question};
 
 /// The name of the socket in the data directory.
 pub const SOCKET: &str = "wallet.sock";
@@ -66,6 +66,16 @@ pub(super) enum SocketRequest {
         /// The id of the batch, or its beginning.
         id: String,
     },
+    /// Signs the waiting transactions of a batch once more, with higher fees.
+    Bump {
+        /// The id of the batch, or its beginning.
+        id: String,
+    },
+    /// Replaces the waiting transactions of a batch by ones that do nothing.
+    Cancel {
+        /// The id of the batch, or its beginning.
+        id: String,
+    },
 }
 
 /// The answer to a request.
@@ -81,6 +91,11 @@ pub(super) enum SocketAnswer {
     },
     Rejected {
         id: String,
+    },
+    /// Transactions of a batch were replaced. Holds their hashes and those of the new ones.
+    Replaced {
+        id: String,
+        transactions: Vec<(B256, B256)>,
     },
     /// The request failed for this reason.
     Error {
@@ -127,6 +142,13 @@ pub struct ApprovalSocket {
     _serving: JoinSet<()>,
 }
 
+/// The parts of a node on which an approver acts.
+#[derive(Clone, Debug)]
+struct Desk {
+    approvals: Arc<Approvals>,
+    wallet: Option<Arc<Wallet>>,
+}
+
 /// The reason why the socket cannot be created.
 #[derive(Debug, thiserror::Error)]
 pub enum SocketError {
@@ -171,10 +193,24 @@ impl ApprovalSocket {
     ///
     /// Returns a [`SocketError`] if the socket cannot be created.
     pub fn serve(data_dir: &Path, approvals: Arc<Approvals>) -> Result<Self, SocketError> {
+        Self::open(data_dir, Desk { approvals, wallet: None })
+    }
+
+    /// Creates the socket as [`serve`](Self::serve) does, for the approvals of `wallet`, and for replacing transactions of
+    /// its batches.
+    ///
+    /// # Errors
+    ///
+    /// Returns a [`SocketError`] if the socket cannot be created.
+    pub fn serve_wallet(data_dir: &Path, wallet: Arc<Wallet>) -> Result<Self, SocketError> {
+        Self::open(data_dir, Desk { approvals: wallet.approvals.clone(), wallet: Some(wallet) })
+    }
+
+    fn open(data_dir: &Path, desk: Desk) -> Result<Self, SocketError> {
         let path = socket_path(data_dir)?;
         let listener = bind(data_dir, &path)?;
         let mut serving = JoinSet::new();
-        serving.spawn(serve(listener, approvals));
+        serving.spawn(serve(listener, desk));
         Ok(Self { identity: identity(&path), path, _serving: serving })
     }
 
@@ -233,7 +269,7 @@ fn bind(data_dir: &Path, path: &Path) -> Result<UnixListener, SocketError> {
     UnixListener::from_std(listener).map_err(fail("cannot listen"))
 }
 
-async fn serve(listener: UnixListener, approvals: Arc<Approvals>) {
+async fn serve(listener: UnixListener, desk: Desk) {
     let room = Arc::new(Semaphore::new(MOST_CONNECTIONS));
     let watchers = Arc::new(Semaphore::new(MOST_WATCHERS));
     let mut connections = JoinSet::new();
@@ -241,10 +277,10 @@ async fn serve(listener: UnixListener, approvals: Arc<Approvals>) {
         while connections.try_join_next().is_some() {}
         match listener.accept().await {
             Ok((stream, _)) => {
-                let (approvals, watchers) = (approvals.clone(), watchers.clone());
+                let (desk, watchers) = (desk.clone(), watchers.clone());
                 connections.spawn(async move {
                     // Errors of a client that disconnects or stalls concern no other client.
-                    let _ = converse(stream, &approvals, &watchers, permit).await;
+                    let _ = converse(stream, &desk, &watchers, permit).await;
                 });
             }
             Err(error) => {
@@ -259,7 +295,7 @@ async fn serve(listener: UnixListener, approvals: Arc<Approvals>) {
 /// Reads one request and writes its answer. `permit` is released while the request waits for a batch.
 async fn converse(
     mut stream: UnixStream,
-    approvals: &Approvals,
+    desk: &Desk,
     watchers: &Semaphore,
     permit: OwnedSemaphorePermit,
 ) -> io::Result<()> {
@@ -270,9 +306,11 @@ async fn converse(
     let answer = match parse(&line) {
         Ok(SocketRequest::Next { from }) => {
             drop(permit);
-            next(from, approvals, watchers).await
+            next(from, &desk.approvals, watchers).await
         }
-        Ok(request) => answer(request, approvals),
+        Ok(SocketRequest::Bump { id }) => desk.replace(&id, Replacing::Bump).await,
+        Ok(SocketRequest::Cancel { id }) => desk.replace(&id, Replacing::Cancel).await,
+        Ok(request) => answer(request, &desk.approvals),
         Err(message) => SocketAnswer::Error { message },
     };
     let mut text = serde_json::to_vec(&answer)?;
@@ -307,8 +345,10 @@ async fn next(from: u64, approvals: &Approvals, watchers: &Semaphore) -> SocketA
 fn answer(request: SocketRequest, approvals: &Approvals) -> SocketAnswer {
     let done = match request {
         SocketRequest::List {} => return SocketAnswer::Waiting(WaitingList::of(approvals)),
-        // `converse` has answered it, because it waits.
-        SocketRequest::Next { .. } => return SocketAnswer::Next(None),
+        // `converse` has answered these, because they wait.
+        SocketRequest::Bump { .. } | SocketRequest::Cancel { .. } | SocketRequest::Next { .. } => {
+            return SocketAnswer::Next(None);
+        }
         SocketRequest::Show { id } => {
             approvals.find(&id).map(|question| SocketAnswer::Shown(Box::new(Listed::new(question))))
         }
@@ -320,6 +360,21 @@ fn answer(request: SocketRequest, approvals: &Approvals) -> SocketAnswer {
         }
     };
     done.unwrap_or_else(|error| SocketAnswer::Error { message: error.to_string() })
+}
+
+impl Desk {
+    async fn replace(&self, id: &str, how: Replacing) -> SocketAnswer {
+        let Some(wallet) = &self.wallet else {
+            return SocketAnswer::Error { message: "the wallet is not there".to_owned() };
+        };
+        match wallet.replace(id, how).await {
+            Ok(ReplacedBatch { id, transactions }) => SocketAnswer::Replaced {
+                id: id.as_str().to_owned(),
+                transactions: transactions.into_iter().map(|one| (one.of, one.hash)).collect(),
+            },
+            Err(error) => SocketAnswer::Error { message: error.to_string() },
+        }
+    }
 }
 
 impl WaitingList {

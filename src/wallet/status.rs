@@ -35,6 +35,30 @@ pub struct BatchStatus {
     pub atomic: bool,
     /// Receipts of the transactions that are in a block, in order: a single one if `atomic`, else one for each call.
     pub receipts: Vec<CallsReceipt>,
+    /// On an upstream's chain, the transactions that are in no block yet.
+    pub waiting: Vec<WaitingTx>,
+    /// On an upstream's chain, the transactions whose nonces others have used.
+    pub taken: Vec<TakenTx>,
+}
+
+/// A transaction of a batch that is in no block yet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WaitingTx {
+    /// Hash of the version that waits.
+    pub hash: B256,
+    /// The sender's nonce.
+    pub nonce: u64,
+    /// The reason why it waits.
+    pub reason: String,
+}
+
+/// A transaction of a batch that can be in no block, because another has used its nonce.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TakenTx {
+    /// Hash of the transaction.
+    pub hash: B256,
+    /// Hash of the other transaction. `None` if it is not known.
+    pub by: Option<B256>,
 }
 
 /// A receipt with the fields of EIP-5792.

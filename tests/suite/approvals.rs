@@ -53,6 +53,7 @@ fn batch(id: &str) -> Asked {
             upgrade: Some(CALLEE),
             transactions: 2,
             most_fees: U256::from(3_250_000_000_000_000_u64),
+            data_fees: U256::ZERO,
             calls: vec![
                 call(Some(CALLEE), 1_500_000_000_000_000_000, bytes!("a9059cbb"), "succeeds"),
                 call(None, 0, Bytes::from(vec![0xab; 100]), "reverts: \u{1b}[2Jno \"funds\""),

@@ -314,7 +314,7 @@ impl Simulation {
         };
         let published = self.life.snapshots.load();
         let mut overlay = Overlay::new(published.newest.world.clone(), published.newest.hashes.clone());
-        let Ok(prepared) = self.life.wallet.admit(request, true, &published, &mut overlay, Meter::default()) else {
+        let Ok(prepared) = self.life.wallet.admit(request, true, &mut overlay, Meter::default()) else {
             return Ok(());
         };
         self.record.admit(batch)?;

@@ -3,7 +3,7 @@
 use alloy_primitives::Address;
 
 use super::{Object, data, list, string};
-use crate::wallet::{AtomicSupport, BatchStatus, CallsReceipt, SimulatedCall, Submitted};
+use crate::wallet::{AtomicSupport, BatchStatus, CallsReceipt, SimulatedCall, Submitted, TakenTx, WaitingTx};
 
 /// Writes the result of `wallet_sendCalls`: `id` and `capabilities` of EIP-5792, and presim's `batchId` and `status`.
 pub fn submitted(out: &mut Vec<u8>, batch: &Submitted) {
@@ -40,6 +40,31 @@ pub fn calls_status(out: &mut Vec<u8>, batch: &BatchStatus) {
     object.key("atomic").extend_from_slice(if batch.atomic { b"true" } else { b"false" });
     if !batch.receipts.is_empty() {
         list(object.key("receipts"), &batch.receipts, receipt);
+    }
+    if !batch.waiting.is_empty() || !batch.taken.is_empty() {
+        let mut capabilities = Object::new(object.key("capabilities"));
+        let mut transactions = Object::new(capabilities.key("transactions"));
+        if !batch.waiting.is_empty() {
+            list(transactions.key("waiting"), &batch.waiting, |out, WaitingTx { hash, nonce, reason }| {
+                let mut object = Object::new(out);
+                object.data("hash", hash.as_slice()).quantity("nonce", *nonce);
+                string(object.key("reason"), reason);
+                object.end();
+            });
+        }
+        if !batch.taken.is_empty() {
+            list(transactions.key("replaced"), &batch.taken, |out, TakenTx { hash, by }| {
+                let mut object = Object::new(out);
+                object.data("hash", hash.as_slice());
+                match by {
+                    Some(by) => drop(object.data("by", by.as_slice())),
+                    None => object.key("by").extend_from_slice(b"null"),
+                }
+                object.end();
+            });
+        }
+        transactions.end();
+        capabilities.end();
     }
     object.end();
 }

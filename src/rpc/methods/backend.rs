@@ -30,7 +30,7 @@ pub struct Backend {
     /// Transactions that were sent and are not in a block yet.
     pub pool: Arc<Pool>,
     /// The wallet, which signs for its accounts.
-    pub wallet: Wallet,
+    pub wallet: Arc<Wallet>,
     /// The accounts in whose names clients send without their keys.
     pub impersonated: Impersonated,
     /// The filters that clients have installed.

@@ -34,12 +34,12 @@ impl Backend {
         let batch = wire::parse_batch(run.params, dialect).map_err(refuse)?;
         self.admit(run.published, Selector::Pending)?;
         let meter = std::mem::take(&mut run.meter);
-        let prepared =
-            self.wallet.admit(batch, run.may_use_wallet, run.published, run.overlay, meter).map_err(refuse)?;
+        let prepared = self.wallet.admit(batch, run.may_use_wallet, run.overlay, meter);
         run.be_complete()?;
+        let prepared = prepared.map_err(refuse)?;
         if self.wallet.policy.ask {
             let meter = std::mem::take(&mut run.overlay.meter);
-            let asked = self.wallet.question(&prepared, asker(run), run.published, run.overlay, meter);
+            let asked = self.wallet.question(&prepared, asker(run), run.overlay, meter);
             // The words and the assets may have missed more state than the batch itself.
             run.be_complete()?;
             return Ok(Admitted::ToAsk(Box::new(prepared), Box::new(asked.map_err(refuse)?)));
@@ -64,7 +64,7 @@ impl Backend {
             return Err(RpcError::internal("the batch has already been sent"));
         };
         let meter = std::mem::take(&mut run.meter);
-        let renewed = self.wallet.renew(prepared, run.published, run.overlay, meter);
+        let renewed = self.wallet.renew(prepared, run.overlay, meter);
         run.be_complete()?;
         renewed.map_err(|error| run.dialect.wallet_error(error))?;
         let Some(prepared) = place.take() else {

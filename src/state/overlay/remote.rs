@@ -24,6 +24,11 @@ impl Overlay {
         self.missed.take()
     }
 
+    /// Adds what other runs found unknown, on which the next results depend.
+    pub fn add_missed(&mut self, missed: Missed) {
+        self.missed.get_mut().extend(missed);
+    }
+
     /// Returns the native contract that runs have reached, if they have missed nothing else, and forgets it.
     pub fn take_native(&mut self) -> Option<Address> {
         let native = self.missed.borrow().native()?;

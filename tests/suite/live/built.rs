@@ -10,7 +10,10 @@ use alloy_signer::SignerSync;
 use alloy_signer_local::PrivateKeySigner;
 use op_alloy::{consensus::TxDeposit, rpc_types_engine::OpFlashblockPayload};
 use presim::{
-    chain::{Attributes, BlockHashes, ChainReceipt, ChainSpec, ChainTx, genesis_block, receipts_root_and_bloom},
+    chain::{
+        Attributes, BlockHashes, ChainReceipt, ChainSpec, ChainTx, DEPLOYMENT_PROXY, DEPLOYMENT_PROXY_CODE,
+        genesis_block, receipts_root_and_bloom,
+    },
     feed::{
         apply::{extend, open_block, seal, stand_on},
         world::dev_signers,
@@ -40,6 +43,8 @@ pub const BURNER: Address = Address::repeat_byte(0xb0);
 const BASE_TIME: Address = address!("4200000000000000000000000000000000000030");
 /// The sender of the deposits that the protocol makes.
 const DEPOSITOR: Address = address!("deaddeaddeaddeaddeaddeaddeaddeaddead0001");
+/// A contract that succeeds until it is called with data, and without data only before.
+pub const GATE: Address = Address::repeat_byte(0x6a);
 /// The recipient of ether in tests.
 pub const SOMEBODY: Address = Address::repeat_byte(0x11);
 /// The id of the OP-stack chain.
@@ -124,6 +129,8 @@ impl Built {
                 TOKEN.to_string(): {"balance": "0x0", "code": TOKEN_CODE},
                 BURNER.to_string(): {"balance": "0x0", "code": BURNER_CODE},
                 BASE_TIME.to_string(): {"balance": "0x0", "code": BASE_TIME_CODE},
+                GATE.to_string(): {"balance": "0x0", "code": "0x36600a575f54601057005b60015f55005b5f5ffd"},
+                DEPLOYMENT_PROXY.to_string(): {"balance": "0x0", "code": DEPLOYMENT_PROXY_CODE},
         });
         alloc.as_object_mut().unwrap().append(&mut senders);
         let genesis: Genesis = serde_json::from_value(json!({

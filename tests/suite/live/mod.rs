@@ -10,6 +10,7 @@ mod rise;
 mod rules;
 mod stage;
 mod startup;
+mod wallet;
 mod watch;
 
 use std::time::Duration;

@@ -1,0 +1,48 @@
+//! The fees that a chain of the OP stack takes beside gas: for a transaction's data on L1, and for its operator.
+
+use alloy_eips::eip7702::{Authorization, SignedAuthorization};
+use alloy_primitives::{Address, U256};
+use op_revm::{L1BlockInfo, OpSpecId};
+
+use super::accounts::{TxFields, encoded};
+use crate::{
+    chain::{ChainSpec, Fork},
+    engine::Call,
+    state::{Overlay, Snapshot},
+};
+
+/// The parameters of these fees in the newest block.
+#[derive(Clone, Debug)]
+pub(super) struct DataFee {
+    info: L1BlockInfo,
+    fork: OpSpecId,
+    chain_id: u64,
+}
+
+impl DataFee {
+    /// Reads the parameters from the state of `at`, which `overlay` is over. Returns `None` on other chains.
+    pub(super) fn at(spec: &ChainSpec, at: &Snapshot, overlay: &mut Overlay) -> Option<Self> {
+        let Fork::OpStack(fork) = spec.fork(at.header()) else { return None };
+        let Ok(info) = L1BlockInfo::try_fetch(overlay, U256::from(at.header().number), fork);
+        Some(Self { info, fork, chain_id: spec.chain_id() })
+    }
+
+    /// Returns the fees in wei of a call with this gas limit, and with an authorization of its sender if `authorizes`.
+    pub(super) fn of(&self, call: &Call, gas: u64, authorizes: bool) -> U256 {
+        let mut call = Call { gas: None, ..call.clone() };
+        if authorizes {
+            let authorization = Authorization { chain_id: U256::from(self.chain_id), address: Address::ZERO, nonce: 1 };
+            let unsigned = SignedAuthorization::new_unchecked(authorization, 0, U256::MAX, U256::MAX >> 1);
+            call.authorization_list = Some(vec![unsigned]);
+        }
+        // A call that cannot be a transaction is rejected when it is signed.
+        let Ok(encoded) = encoded(call, TxFields { chain_id: self.chain_id, nonce: 1, gas }) else { return U256::ZERO };
+        let data = self.info.clone().calculate_tx_l1_cost(&encoded, self.fork);
+        let operator = if self.fork.is_enabled_in(OpSpecId::ISTHMUS) {
+            self.info.operator_fee_charge(&encoded, U256::from(gas), self.fork)
+        } else {
+            U256::ZERO
+        };
+        data.saturating_add(operator)
+    }
+}

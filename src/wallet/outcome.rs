@@ -1,0 +1,130 @@
+//! The outcomes of the wallet's transactions on an upstream's chain, and their table.
+//!
+//! The blocks of an upstream's chain are retained for a while only. So an outcome is stored when it is final, in the commit
+//! that deletes the transaction from the pool's table.
+
+use alloy_consensus::Transaction;
+use alloy_eips::eip7702::constants::{PER_AUTH_BASE_COST, PER_EMPTY_ACCOUNT_COST};
+use alloy_primitives::{B256, Log};
+use alloy_rlp::{RlpDecodable, RlpEncodable};
+use redb::{ReadTransaction, TableDefinition, WriteTransaction};
+use revm::{context_interface::cfg::gas::calculate_initial_tx_gas, primitives::hardfork::SpecId};
+
+use super::CallsReceipt;
+use crate::store::{decode, encode, open_if_there};
+
+/// Outcomes by hash of the transaction.
+const OUTCOMES: TableDefinition<'_, [u8; 32], &[u8]> = TableDefinition::new("outcomes");
+
+/// The outcome of a transaction.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum TxOutcome {
+    /// The transaction is in a block. The second field says whether code ran in it, if its gas tells.
+    Landed(CallsReceipt, Option<bool>),
+    /// Another transaction has used its nonce, so that it can be in no block.
+    Taken(NonceTaker),
+}
+
+/// The transaction that has used the nonce of another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NonceTaker {
+    /// Hash of the transaction. `None` if the upstream does not tell.
+    pub hash: Option<B256>,
+    /// Number of its block, or that of the newest block when it was looked for.
+    pub block_number: u64,
+    /// Hash of that block.
+    pub block_hash: B256,
+}
+
+impl TxOutcome {
+    /// Returns number and hash of the block that decides the outcome.
+    pub const fn block(&self) -> (u64, B256) {
+        match self {
+            Self::Landed(receipt, _) => (receipt.block_number, receipt.block_hash),
+            Self::Taken(by) => (by.block_number, by.block_hash),
+        }
+    }
+}
+
+/// Returns whether code ran in a successful transaction that calls a delegated account, as its gas tells: without code, it
+/// uses what it owes before it runs. `None` if the floor that its data sets hides that.
+///
+/// The code that an account is delegated to may be missing: the transaction that deploys the batch executor was replaced,
+/// or a reorg has taken it back. Such a transaction succeeds and does nothing.
+pub(super) fn ran_code(tx: &impl Transaction, gas_used: u64, fork: SpecId) -> Option<bool> {
+    let (accesses, authorizations) = (tx.access_list(), tx.authorization_count().unwrap_or_default());
+    let accounts = accesses.map_or(0, |list| list.len() as u64);
+    let slots = accesses.map_or(0, |list| list.storage_keys_count() as u64);
+    let owed = calculate_initial_tx_gas(fork, tx.input(), tx.kind().is_create(), accounts, slots, authorizations);
+    // Of an authority that exists, a part of the cost is refunded, up to a fifth of the gas (EIP-7702, EIP-3529).
+    let refunded = |count: u64| {
+        let refund = (count * (PER_EMPTY_ACCOUNT_COST - PER_AUTH_BASE_COST)).min(owed.initial_total_gas / 5);
+        owed.initial_total_gas - refund
+    };
+    if gas_used == owed.floor_gas {
+        return None;
+    }
+    Some(!(0..=authorizations).any(|count| refunded(count) == gas_used))
+}
+
+/// The row of an outcome.
+#[derive(RlpEncodable, RlpDecodable)]
+#[rlp(trailing)]
+struct StoredOutcome {
+    block_number: u64,
+    block_hash: B256,
+    landed: Option<StoredLanding>,
+    /// The transaction that has used the nonce.
+    by: Option<B256>,
+}
+
+#[derive(RlpEncodable, RlpDecodable)]
+struct StoredLanding {
+    success: bool,
+    gas_used: u64,
+    logs: Vec<Log>,
+    /// Whether code ran: 0 no, 1 yes, 2 not known.
+    ran: u8,
+}
+
+/// Writes final outcomes.
+pub(super) fn write(transaction: &WriteTransaction, outcomes: Vec<(B256, TxOutcome)>) -> Result<(), redb::Error> {
+    let mut table = transaction.open_table(OUTCOMES)?;
+    for (hash, outcome) in outcomes {
+        let (block_number, block_hash) = outcome.block();
+        let (landed, by) = match outcome {
+            TxOutcome::Landed(CallsReceipt { logs, success, gas_used, .. }, ran) => {
+                (Some(StoredLanding { success, gas_used, logs, ran: ran.map_or(2, u8::from) }), None)
+            }
+            TxOutcome::Taken(by) => (None, by.hash),
+        };
+        table.insert(hash.0, encode(&StoredOutcome { block_number, block_hash, landed, by }).as_slice())?;
+    }
+    Ok(())
+}
+
+/// Reads the outcome of a transaction.
+pub(super) fn read(transaction: &ReadTransaction, hash: &B256) -> Result<Option<TxOutcome>, redb::Error> {
+    let Some(table) = open_if_there(transaction, OUTCOMES)? else { return Ok(None) };
+    let Some(row) = table.get(hash.0)? else { return Ok(None) };
+    let StoredOutcome { block_number, block_hash, landed, by } = decode(row.value())?;
+    Ok(Some(match landed {
+        Some(StoredLanding { success, gas_used, logs, ran }) => TxOutcome::Landed(
+            CallsReceipt { logs, success, block_hash, block_number, gas_used, tx_hash: *hash },
+            (ran < 2).then_some(ran == 1),
+        ),
+        None => TxOutcome::Taken(NonceTaker { hash: by, block_number, block_hash }),
+    }))
+}
+
+/// Deletes the outcomes of a batch that is forgotten.
+pub(super) fn forget(
+    transaction: &WriteTransaction,
+    hashes: impl IntoIterator<Item = B256>,
+) -> Result<(), redb::Error> {
+    let mut table = transaction.open_table(OUTCOMES)?;
+    for hash in hashes {
+        table.remove(hash.0)?;
+    }
+    Ok(())
+}

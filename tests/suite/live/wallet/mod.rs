@@ -1,0 +1,171 @@
+//! The wallet on a live chain: batches that are sent to an upstream, and followed to their end.
+
+mod op_stack;
+mod sending;
+
+use std::{path::Path, time::Duration};
+
+use alloy_consensus::TxEnvelope;
+use alloy_eips::eip2718::Decodable2718;
+use alloy_primitives::{Address, Bytes, hex};
+use alloy_signer_local::PrivateKeySigner;
+use presim::{
+    chain::ChainTx,
+    feed::world::dev_signers,
+    wallet::client::{self, WalletTask},
+};
+use serde_json::{Value, json};
+use tempfile::{NamedTempFile, TempDir};
+
+use super::{built::Built, head, serve, try_start};
+use crate::{
+    process::{file, text},
+    support::{BOUND, TestNode, number},
+    upstream::SmallUpstream,
+};
+
+/// An upstream's chain, and a node with a wallet of two accounts that follows it.
+struct LiveWallet {
+    upstream: SmallUpstream,
+    /// The newest block of the upstream.
+    newest: Built,
+    keys: Vec<NamedTempFile>,
+    data: TempDir,
+    node: Option<TestNode>,
+}
+
+impl LiveWallet {
+    async fn ethereum(flags: &[&str]) -> Self {
+        Self::on(Built::ethereum(), flags).await
+    }
+
+    async fn on(chain: Built, flags: &[&str]) -> Self {
+        let upstream = serve(&[&chain]).await;
+        let keys = (0..2).map(|at| file(&hex::encode(key(at).to_bytes()))).collect();
+        let mut live = Self { upstream, newest: chain, keys, data: TempDir::new().unwrap(), node: None };
+        live.start(flags).await;
+        live
+    }
+
+    async fn start(&mut self, flags: &[&str]) {
+        let keys = self.keys.iter().flat_map(|key| ["--wallet-key-file", text(key.path())]);
+        let usual = ["--data-dir", text(self.data.path()), "--wallet-resend-ms", "200"];
+        let flags: Vec<&str> = usual.into_iter().chain(keys).chain(flags.iter().copied()).collect();
+        let started = try_start(&self.upstream.url(), Some(&self.newest.config), &flags).await;
+        self.node = Some(started.unwrap_or_else(|error| panic!("the node did not start: {error:#}")));
+    }
+
+    fn node(&self) -> &TestNode {
+        self.node.as_ref().expect("it runs")
+    }
+
+    async fn stop(&mut self) {
+        let node = self.node.take().expect("it runs");
+        tokio::task::spawn_blocking(move || node.node.stop()).await.unwrap();
+    }
+
+    async fn send(&self, from: usize, atomic: bool, calls: &[Value]) -> String {
+        let result = self.node().result("/", "wallet_sendCalls", self.batch(from, atomic, calls)).await;
+        result["id"].as_str().unwrap_or_else(|| panic!("no id: {result}")).to_owned()
+    }
+
+    fn batch(&self, from: usize, atomic: bool, calls: &[Value]) -> Value {
+        let chain = format!("{:#x}", self.newest.spec.chain_id());
+        json!([{"version": "2.0.0", "from": key(from).address(), "chainId": chain, "atomicRequired": atomic, "calls": calls}])
+    }
+
+    /// Builds a block of these transactions on the newest, and has the upstream announce it.
+    async fn mine(&mut self, transactions: Vec<ChainTx>) {
+        self.newest = self.newest.next(transactions, 1);
+        self.upstream.push(self.newest.block.clone());
+        head(self.node(), self.newest.hash()).await;
+    }
+
+    /// Builds a block of these transactions and one on it, while the node is down, and returns the number of the first.
+    fn mine_unseen(&mut self, transactions: Vec<ChainTx>) -> Value {
+        self.newest = self.newest.next(transactions, 1);
+        let mut block = self.newest.block.clone();
+        let block_number = json!(format!("{:#x}", block.number));
+        let mut before = 0;
+        for receipt in block.receipts.iter_mut().flatten() {
+            let cumulative = number(&receipt["cumulativeGasUsed"]);
+            receipt["gasUsed"] = json!(format!("{:#x}", cumulative - before));
+            (receipt["blockHash"], receipt["blockNumber"]) = (json!(block.hash), block_number.clone());
+            before = cumulative;
+        }
+        self.upstream.push(block);
+        self.newest = self.newest.next(vec![], 1);
+        self.upstream.push(self.newest.block.clone());
+        block_number
+    }
+
+    async fn status(&self, id: &str) -> Value {
+        self.node().result("/", "wallet_getCallsStatus", json!([id])).await
+    }
+
+    /// Waits for a status that satisfies a condition. Not every change of a status comes with a block.
+    async fn status_when(&self, id: &str, is: impl Fn(&Value) -> bool) -> Value {
+        let mut last = Value::Null;
+        let wait = async {
+            loop {
+                last = self.status(id).await;
+                if is(&last) {
+                    return last.clone();
+                }
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        let waited = tokio::time::timeout(BOUND, wait).await;
+        waited.unwrap_or_else(|_| panic!("the status does not come to be so: {last}"))
+    }
+
+    async fn settled(&self, id: &str, code: u64) -> Value {
+        self.status_when(id, |status| status["status"] == code).await
+    }
+
+    /// Waits until `count` different transactions were sent, and returns them in the order of their first sending.
+    async fn sent(&self, count: usize) -> Vec<TxEnvelope> {
+        let mut times = count;
+        loop {
+            let raw = self.upstream.has_sent(times).await;
+            times = raw.len() + 1;
+            let mut seen: Vec<Bytes> = Vec::new();
+            raw.into_iter().for_each(|raw| {
+                if !seen.contains(&raw) {
+                    seen.push(raw)
+                }
+            });
+            if seen.len() >= count {
+                return seen.iter().map(|raw| TxEnvelope::decode_2718_exact(raw).unwrap()).collect();
+            }
+        }
+    }
+
+    /// Runs `presim wallet` beside the node.
+    async fn operate(&self, task: WalletTask) -> Result<String, client::ClientError> {
+        let data: &Path = self.data.path();
+        let data = data.to_owned();
+        let run = tokio::task::spawn_blocking(move || {
+            let mut out = Vec::new();
+            client::run(&data, &task, &mut out).map(|()| String::from_utf8(out).unwrap())
+        });
+        run.await.unwrap()
+    }
+}
+
+fn key(index: usize) -> PrivateKeySigner {
+    dev_signers().unwrap().swap_remove(index)
+}
+
+fn call(to: Address, value: u64, data: impl Into<Bytes>) -> Value {
+    json!({"to": to, "value": format!("{value:#x}"), "data": data.into()})
+}
+
+/// Returns the reason why the first transaction of a status waits.
+fn reason(status: &Value) -> &str {
+    status["capabilities"]["transactions"]["waiting"][0]["reason"].as_str().unwrap_or_default()
+}
+
+fn mined(transactions: Vec<TxEnvelope>) -> Vec<ChainTx> {
+    transactions.into_iter().map(ChainTx::from).collect()
+}
