@@ -1,5 +1,6 @@
 //! A running node: builds its state, starts its actors in order, and stops them in the opposite order.
 
+mod fleet;
 mod live;
 mod parts;
 mod ports;
@@ -38,6 +39,9 @@ use crate::{
     executor::{Drain, Executor, ExecutorConfig, LaneActor, LaneName},
     feed::{
         Feed, FeedSource, StateFeed, StopFeed,
+        clock::{Clock, SystemClock},
+        epoch,
+        fleet::FleetOutbox,
         world::{Market, TradingPair, TradingWorld},
     },
     rpc::{
@@ -62,8 +66,8 @@ pub struct Node {
     metrics: Metrics,
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
-    /// The threads that talk to an upstream.
-    upstream: Option<Runtime>,
+    /// The threads that talk to an upstream, or to the servers of a fleet.
+    beside: Option<Runtime>,
 }
 
 /// The facts about a node that its banner shows.
@@ -125,16 +129,21 @@ impl Node {
         reason.set("it reads the keys of its wallet");
         let keyed = keys::load(&config.wallet_key_file, &config.wallet_password_file)?;
         let codes = Arc::new(CodeCache::new(config.code_cache));
-        let mut upstream = None;
-        let (start, beside) = match &config.live.upstream {
-            Some(endpoint) => {
-                start::check_foreign(&store)?;
-                let runtime = live::runtime()?;
-                let (start, beside) = runtime.block_on(live::begin(endpoint, &config, &codes, &metrics, reason))?;
-                upstream = Some(runtime);
-                (start, Some(Arc::new(beside)))
-            }
-            None => (begin(&config, &codes, &store, reason)?, None),
+        let mut talking = None;
+        let (start, beside) = if let Some(endpoint) = &config.live.upstream {
+            start::check_foreign(&store)?;
+            let runtime = talking.insert(live::runtime()?);
+            let epoch = epoch::take(&store, 0, SystemClock::default().unix())?;
+            let (start, beside) = runtime.block_on(live::begin(endpoint, &config, &codes, &metrics, reason, epoch))?;
+            (start, Some(Arc::new(beside)))
+        } else if let Some(servers) = &config.fleet.publish {
+            let runtime = talking.insert(fleet::runtime()?);
+            (fleet::publish(&config, servers, &codes, &store, reason, runtime)?, None)
+        } else if let Some(servers) = &config.fleet.follow {
+            let runtime = talking.insert(fleet::runtime()?);
+            (fleet::follow(&config, servers, &codes, reason, runtime)?, None)
+        } else {
+            (begin(&config, &codes, &store, reason)?, None)
         };
         reason.set("it starts its threads");
         let snapshots = Arc::new(start.snapshots);
@@ -148,7 +157,8 @@ impl Node {
             pairs: start.trading.map_or_else(Vec::new, |world| Market::of(world, &snapshots.newest().world).pairs),
             data_dir: config.data_dir.clone(),
         };
-        let Start { spec, source, testing, accounts, .. } = start;
+        let Start { spec, source, testing, accounts, link, .. } = start;
+        let outbox = link.zip(talking.as_ref()).map(|(link, runtime)| FleetOutbox::new(link, runtime.handle().clone()));
         let parts = Parts {
             ports,
             config,
@@ -158,6 +168,7 @@ impl Node {
             testing,
             beside,
             store,
+            outbox,
             accounts,
             keyed,
             snapshots,
@@ -165,7 +176,7 @@ impl Node {
             metrics,
         };
         let mut node = Self::spawn(parts, info)?;
-        node.upstream = upstream;
+        node.beside = talking;
         Ok(node)
     }
 
@@ -196,8 +207,8 @@ impl Node {
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
-        if let Some(upstream) = self.upstream.take() {
-            upstream.shutdown_background();
+        if let Some(beside) = self.beside.take() {
+            beside.shutdown_background();
         }
     }
 
@@ -228,7 +239,7 @@ impl Node {
             });
         })?;
         ready.recv().map_err(|_| eyre!("the node's threads ended before the start was complete"))??;
-        Ok(Self { info, snapshots, metrics, stop: Some(stop), thread: Some(thread), upstream: None })
+        Ok(Self { info, snapshots, metrics, stop: Some(stop), thread: Some(thread), beside: None })
     }
 }
 
@@ -256,6 +267,8 @@ struct Parts {
     testing: Testing,
     beside: Option<Arc<UpstreamParts>>,
     store: Store,
+    /// The way of sent transactions to the other nodes of a fleet.
+    outbox: Option<FleetOutbox>,
     accounts: Vec<PrivateKeySigner>,
     /// The accounts of key files.
     keyed: Vec<PrivateKeySigner>,
@@ -286,6 +299,7 @@ impl Actors {
             testing,
             beside,
             store,
+            outbox,
             accounts,
             keyed,
             snapshots,
@@ -333,7 +347,7 @@ impl Actors {
             tokio::spawn(crate::rpc::serve_metrics(port, metrics.clone(), access));
         }
 
-        let pool = parts::pool(&config, &spec, &snapshots, &store)?;
+        let pool = parts::pool(&config, &spec, &snapshots, &store, outbox)?;
         // The feed executes blocks, so it has a thread of its own that nothing else waits for.
         let feed_thread = Arbiter::new();
         let feed = {

@@ -388,7 +388,9 @@ async fn kept(commit: Commit, ticket: &Ticket) -> Result<(), RpcError> {
         // Whether the write reached the disk after all is seen when the store is opened again.
         Ok(Err(error)) => Err(RpcError::from(error)
             .with_message(|text| format!("{text}: it may still be sent after a restart of the node"))),
-        Err(_) => Err(RpcError::new(-32016, "it was not on disk in time: it may still be sent")),
+        Err(_) => {
+            Err(RpcError::new(-32016, "it was not stored in time, and its outcome is unknown: it may still be sent"))
+        }
     }
 }
 

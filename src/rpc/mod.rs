@@ -13,6 +13,7 @@
 mod access;
 mod approve;
 mod awake;
+mod catch_up;
 mod connections;
 pub mod dialect;
 mod discover;
