@@ -30,7 +30,7 @@ use tokio::{
 use self::{
     live::{RemoteGauges, UpstreamParts},
     ports::Ports,
-    start::{Start, begin},
+    start::{FleetPlace, Start, begin},
 };
 use crate::{
     chain::ChainSpec,
@@ -46,8 +46,9 @@ use crate::{
     },
     rpc::{
         Access, AccessConfig, Awake, Backend, CPU_DMA_LATENCY, Filters, ForwardedMethods, Front, FrontActor, IoMemory,
-        IoThreads, MetricsAccess, RequestLimits, Serve, ServerConfig, ShapeLimits, StateCompletion, Stop,
-        Subscriptions, SyncTimeouts, Testing, Waiters, WatchLimits, Watches, announce,
+        IoThreads, LeaderLink, MetricsAccess, NatsDoor, RequestLimits, Serve, ServedRequests, ServerConfig,
+        ShapeLimits, StateCompletion, Stop, Subscriptions, SyncTimeouts, Testing, Waiters, WatchLimits, Watches,
+        announce, serve_leader, serve_replica,
     },
     state::{CodeCache, Snapshots},
     store::Store,
@@ -157,8 +158,9 @@ impl Node {
             pairs: start.trading.map_or_else(Vec::new, |world| Market::of(world, &snapshots.newest().world).pairs),
             data_dir: config.data_dir.clone(),
         };
-        let Start { spec, source, testing, accounts, link, .. } = start;
-        let outbox = link.zip(talking.as_ref()).map(|(link, runtime)| FleetOutbox::new(link, runtime.handle().clone()));
+        let Start { spec, source, testing, accounts, fleet, .. } = start;
+        let links = fleet.as_ref().map(|place| place.link.clone()).zip(talking.as_ref());
+        let outbox = links.map(|(link, runtime)| FleetOutbox::new(link, runtime.handle().clone()));
         let parts = Parts {
             ports,
             config,
@@ -169,6 +171,7 @@ impl Node {
             beside,
             store,
             outbox,
+            fleet,
             accounts,
             keyed,
             snapshots,
@@ -269,6 +272,8 @@ struct Parts {
     store: Store,
     /// The way of sent transactions to the other nodes of a fleet.
     outbox: Option<FleetOutbox>,
+    /// The node's place in its fleet.
+    fleet: Option<FleetPlace>,
     accounts: Vec<PrivateKeySigner>,
     /// The accounts of key files.
     keyed: Vec<PrivateKeySigner>,
@@ -286,6 +291,8 @@ struct Actors {
     beside: Option<Arc<UpstreamParts>>,
     approvals: Arc<Approvals>,
     _socket: Option<ApprovalSocket>,
+    /// What is answered over NATS.
+    _served: Option<ServedRequests>,
 }
 
 impl Actors {
@@ -300,6 +307,7 @@ impl Actors {
             beside,
             store,
             outbox,
+            fleet,
             accounts,
             keyed,
             snapshots,
@@ -417,11 +425,24 @@ impl Actors {
             });
             tokio::spawn(beside.clone().keep_up(RemoteGauges::new(&metrics)));
         }
+        if let Some(FleetPlace { link, leads: None }) = &fleet {
+            front = front.with_leader(LeaderLink::new(link.client.clone(), link.names.leader()));
+        }
         let front = Arc::new(front);
+        let served = match fleet {
+            None => None,
+            Some(FleetPlace { link, leads }) => {
+                let door = NatsDoor::new(front.clone(), access.clone(), memory.clone(), &server);
+                Some(match leads {
+                    Some(leads) => serve_leader(link.client, link.names.leader(), door, leads).await?,
+                    None => serve_replica(link.client, link.names.rpc(), door).await?,
+                })
+            }
+        };
         let front = FrontActor::new(server, io, front, subscriptions, access, memory).start();
         let port = tokio::task::spawn_blocking(|| startup.hand_over()).await??;
         front.send(Serve(tokio::net::TcpListener::from_std(port)?)).await?;
-        Ok(Self { front, lanes, feed, feed_thread, beside, approvals, _socket: socket })
+        Ok(Self { front, lanes, feed, feed_thread, beside, approvals, _socket: socket, _served: served })
     }
 
     /// Stops the front first, so that no requests arrive, then the lanes, and then the feed. No request waits for an

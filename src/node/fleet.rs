@@ -1,12 +1,15 @@
 //! The start in a fleet: as a node that publishes, or as a replica.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, atomic::AtomicBool},
+    time::Duration,
+};
 
 use async_nats::jetstream::kv::CreateErrorKind;
 use eyre::WrapErr;
 use tokio::{runtime::Runtime, time::Instant};
 
-use super::start::{ChainOrigin, OwnChain, Start};
+use super::start::{ChainOrigin, FleetPlace, OwnChain, Start};
 use crate::{
     chain::ChainSpec,
     config::{Config, NatsServers},
@@ -65,10 +68,11 @@ pub fn publish(
         stream_bytes: u64::from(config.fleet.publish_mb) << 20,
         kept,
     };
-    let (store, codes, to) = (store.clone(), codes.clone(), Some(link.clone()));
-    let source = PublishedSource { link, store, codes, devnet, follower, limits };
+    let (store, codes, leads) = (store.clone(), codes.clone(), Arc::new(AtomicBool::new(false)));
+    let fleet = Some(FleetPlace { link: link.clone(), leads: Some(leads.clone()) });
+    let source = PublishedSource { link, store, codes, devnet, follower, limits, leads };
     let testing = Testing::Off;
-    Ok(Start { spec, snapshots, source: Box::new(source), testing, accounts, builtin, trading, link: to })
+    Ok(Start { spec, snapshots, source: Box::new(source), testing, accounts, builtin, trading, fleet })
 }
 
 /// Begins with the image of a fleet, whose stream this node then follows.
@@ -118,7 +122,7 @@ pub fn follow(
         accounts: Vec::new(),
         builtin: false,
         trading: chain.trading,
-        link: Some(link),
+        fleet: Some(FleetPlace { link, leads: None }),
     })
 }
 

@@ -250,7 +250,7 @@ pub async fn begin(
         accounts: Vec::new(),
         builtin: false,
         trading: None,
-        link: None,
+        fleet: None,
     };
     Ok((start, beside))
 }

@@ -1,6 +1,9 @@
 //! The chain that a node begins with: new, or restored from the store.
 
-use std::{path::Path, sync::Arc};
+use std::{
+    path::Path,
+    sync::{Arc, atomic::AtomicBool},
+};
 
 use alloy_genesis::Genesis;
 use alloy_primitives::{B256, keccak256};
@@ -40,8 +43,15 @@ pub struct Start {
     /// Whether the chain is the built-in devnet.
     pub builtin: bool,
     pub trading: Option<TradingWorld>,
-    /// The connection to the fleet, if the node is in one.
-    pub link: Option<FleetLink>,
+    /// The fleet, if the node is in one.
+    pub fleet: Option<FleetPlace>,
+}
+
+/// A node's place in its fleet.
+pub struct FleetPlace {
+    pub link: FleetLink,
+    /// Whether the node leads, if it ever can; `None` on a replica.
+    pub leads: Option<Arc<AtomicBool>>,
 }
 
 /// A chain of presim's own, up to its newest sub-block, before anything runs.
@@ -187,7 +197,7 @@ pub fn begin(config: &Config, codes: &Arc<CodeCache>, store: &Store, reason: &St
         }
         Some(source) => (Box::new(source), Testing::Off),
     };
-    Ok(Start { spec, snapshots, source, testing, accounts, builtin, trading, link: None })
+    Ok(Start { spec, snapshots, source, testing, accounts, builtin, trading, fleet: None })
 }
 
 /// Returns the rules of a chain whose newest block has this timestamp.

@@ -3,22 +3,20 @@
 
 use std::{sync::Arc, time::Duration};
 
-use http::HeaderMap;
-
 use super::{error::RpcError, front::Front};
 use crate::state::{Published, SnapshotId};
 
 /// The header with the id of the oldest snapshot that may answer.
 pub const MIN_SNAPSHOT: &str = "x-presim-min-snapshot";
 
-/// Returns the id in the header; `None` without the header.
+/// Returns the id in the header's value; `None` without the header.
 ///
 /// # Errors
 ///
 /// Returns -32600 if the value is no id, as `x-presim-snapshot` has it.
-pub fn min_snapshot(headers: &HeaderMap) -> Result<Option<SnapshotId>, RpcError> {
-    let Some(value) = headers.get(MIN_SNAPSHOT) else { return Ok(None) };
-    let digits = value.to_str().ok().and_then(|text| text.strip_prefix("0x"));
+pub fn min_snapshot(value: Option<&str>) -> Result<Option<SnapshotId>, RpcError> {
+    let Some(value) = value else { return Ok(None) };
+    let digits = value.strip_prefix("0x");
     let id = digits.and_then(|digits| u64::from_str_radix(digits, 16).ok());
     let id = id.ok_or_else(|| {
         RpcError::request(format!("{MIN_SNAPSHOT}: expected the id of a snapshot, like the 0x109 of x-presim-snapshot"))

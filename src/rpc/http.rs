@@ -20,7 +20,7 @@ use tokio::time::timeout;
 
 use super::{
     access::{Access, Client},
-    catch_up::min_snapshot,
+    catch_up::{MIN_SNAPSHOT, min_snapshot},
     connections::ConnectionEntry,
     dialect::{Dialect, STANDARD},
     encode,
@@ -195,7 +195,8 @@ impl Door {
             let error = RpcError::request("content-type: expected application/json");
             return refuse_to(client, StatusCode::UNSUPPORTED_MEDIA_TYPE, error);
         }
-        let least = match min_snapshot(request.headers()) {
+        let least = request.headers().get(MIN_SNAPSHOT).map(|value| value.to_str().unwrap_or_default());
+        let least = match min_snapshot(least) {
             Ok(least) => least,
             Err(error) => return refuse_to(client, StatusCode::BAD_REQUEST, error),
         };

@@ -95,6 +95,12 @@ impl ServerConfig {
             max_notifications: config.max_ws_notifications as usize,
         }
     }
+
+    /// Returns the limits of a message, the dialect of `/`, and the time that a request waits for the snapshot that it asks
+    /// for at least.
+    pub(super) const fn messages(&self) -> (ReplyLimits, &'static Dialect, Duration) {
+        (self.limits, self.root, self.max_catch_up)
+    }
 }
 
 /// The actor that owns the server, its port and its connections.

@@ -51,6 +51,16 @@ impl FleetNames {
         format!("presim.{}.pool", self.fleet)
     }
 
+    /// Returns the subject on which replicas answer JSON-RPC.
+    pub fn rpc(&self) -> String {
+        format!("presim.{}.rpc", self.fleet)
+    }
+
+    /// Returns the subject of requests that only the leader can answer. Only replicas may publish to it.
+    pub fn leader(&self) -> String {
+        format!("presim.{}.leader", self.fleet)
+    }
+
     /// Returns the subject on which the leader says its newest id and its age.
     pub fn pulse(&self) -> String {
         format!("presim.{}.pulse", self.fleet)

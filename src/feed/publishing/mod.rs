@@ -10,7 +10,10 @@ mod lease;
 mod writer;
 
 use std::{
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Release},
+    },
     time::{Duration, Instant},
 };
 
@@ -68,6 +71,8 @@ pub struct PublishedSource {
     pub follower: Follower,
     /// Settings.
     pub limits: PublishingLimits,
+    /// Whether this node leads, for those who answer only then.
+    pub leads: Arc<AtomicBool>,
 }
 
 /// The reason why a node does not begin to lead.
@@ -192,6 +197,7 @@ impl PublishedSource {
         let mut looks = tokio::time::interval(LOOK);
         let mut wanted = images.newest().is_none();
         let mut sequence = 0;
+        self.leads.store(true, Release);
         while let Some(stream) = &feed.stream {
             sequence = stream.end().0;
             self.tend(feed, &mut images, &mut wanted).await;
@@ -205,6 +211,7 @@ impl PublishedSource {
                 () = heard(&mut asked) => wanted = true,
             }
         }
+        self.leads.store(false, Release);
         self.step_down(feed, sequence);
     }
 

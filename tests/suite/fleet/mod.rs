@@ -4,6 +4,7 @@ mod following;
 mod leading;
 mod proxy;
 mod relay;
+mod requests;
 mod server;
 
 use std::time::Duration;
