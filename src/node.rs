@@ -291,7 +291,7 @@ struct Actors {
     beside: Option<Arc<UpstreamParts>>,
     approvals: Arc<Approvals>,
     _socket: Option<ApprovalSocket>,
-    /// What is answered over NATS.
+    /// The answering of requests over NATS.
     _served: Option<ServedRequests>,
 }
 

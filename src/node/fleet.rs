@@ -250,7 +250,7 @@ impl Joining<'_> {
         }
     }
 
-    /// Goes on with the fleet's state instead of this node's, which has just been created.
+    /// Continues with the fleet's state instead of this node's, which has just been created.
     async fn adopt(
         &self,
         link: FleetLink,

@@ -85,11 +85,11 @@ pub struct Pool {
     bundles: BundleQueue,
     ready: broadcast::Sender<Arc<Recovered<TxEnvelope>>>,
     /// The way to the other nodes of a fleet, if there is one.
-    outbox: Option<Box<dyn Outbox>>,
+    outbox: Option<Box<dyn TxOutbox>>,
 }
 
 /// The way of transactions to the nodes of a fleet that mine them.
-pub trait Outbox: std::fmt::Debug + Send + Sync {
+pub trait TxOutbox: std::fmt::Debug + Send + Sync {
     /// Sends a transaction in EIP-2718 bytes. The returned commit is done when the fleet has it for good, and `kept` is done.
     fn send(&self, hash: B256, raw: &[u8], kept: Commit) -> Commit;
 }
@@ -118,7 +118,7 @@ impl Pool {
     /// Returns the same, which also sends raw transactions to the other nodes of a fleet. If no blocks are built here, it
     /// keeps none of them.
     #[must_use]
-    pub fn with_outbox(self, outbox: impl Outbox + 'static) -> Self {
+    pub fn with_outbox(self, outbox: impl TxOutbox + 'static) -> Self {
         Self { outbox: Some(Box::new(outbox)), ..self }
     }
 

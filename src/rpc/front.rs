@@ -241,7 +241,7 @@ impl Front {
         }
         match (leader.ask(&request).await, own) {
             (Ok(result), _) => out.extend_from_slice(result.get().as_bytes()),
-            // Nobody knows more than this node.
+            // The leader knows no more than this node, or does not answer.
             (Err(_), Some(own)) => return own,
             (Err(error), None) => return Err(error),
         }

@@ -1,4 +1,4 @@
-//! What one change of the published state has added to it.
+//! The additions of one change of the published state.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::{
     state::{Code, MergedChanges, OpenBlock, Publication, Published, Snapshot, StateStep, World},
 };
 
-/// What one change of the published state has added to it, for a chain that is built here.
+/// The additions of one change of the published state, for a chain that is built here.
 pub struct ChangeRecord {
     /// The entries, in order: one, or a seal and the opening of the next block under the same id.
     pub entries: Vec<JournalEntry>,

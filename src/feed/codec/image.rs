@@ -41,10 +41,10 @@ pub enum ImageError {
     /// Another version of presim wrote it, or it is no frame.
     #[error(transparent)]
     Frame(#[from] FrameError),
-    /// Its content is invalid.
+    /// The content is invalid.
     #[error("it is malformed: {0}")]
     Malformed(String),
-    /// Its state is not that of its block.
+    /// The state is not that of its block.
     #[error("its state does not match block {number}: expected root {expected}, got {got}")]
     Root {
         /// The block's number.
@@ -75,7 +75,7 @@ struct ImageFields {
     headers: Vec<StoredHeader>,
     open: Vec<OpenFields>,
     codes: Vec<Bytes>,
-    accounts: Vec<AccountFields>,
+    accounts: Vec<ImagedAccount>,
 }
 
 #[derive(RlpEncodable, RlpDecodable)]
@@ -92,7 +92,7 @@ struct OpenFields {
 }
 
 #[derive(RlpEncodable, RlpDecodable)]
-struct AccountFields {
+struct ImagedAccount {
     address: Address,
     account: StoredAccount,
     slots: Vec<StoredSlot>,
@@ -136,7 +136,7 @@ impl StateImage {
         for (address, account) in latest.world.local().into_iter().flat_map(LocalWorld::accounts) {
             add_code(&account.code);
             let slots = account.slots().map(|(key, value)| StoredSlot { key: *key, value: *value }).collect();
-            accounts.push(AccountFields { address: *address, account: (&**account).into(), slots });
+            accounts.push(ImagedAccount { address: *address, account: (&**account).into(), slots });
         }
         let open = record.and_then(|(record, header)| {
             record.codes.iter().for_each(&mut add_code);
@@ -198,9 +198,9 @@ impl StateImage {
 }
 
 /// Builds the accounts on all threads, because the tries of their slots take most of the time.
-fn world(accounts: Vec<AccountFields>, codes: &ImageCodes) -> Result<LocalWorld, redb::Error> {
-    let build = |fields: AccountFields| {
-        let AccountFields { address, account: StoredAccount { balance, nonce, code_hash }, slots } = fields;
+fn world(accounts: Vec<ImagedAccount>, codes: &ImageCodes) -> Result<LocalWorld, redb::Error> {
+    let build = |fields: ImagedAccount| {
+        let ImagedAccount { address, account: StoredAccount { balance, nonce, code_hash }, slots } = fields;
         let mut account = Account::default();
         (account.balance, account.nonce, account.code) = (balance, nonce, codes.find(code_hash)?);
         slots.into_iter().for_each(|slot| account.set_slot(slot.key, slot.value));

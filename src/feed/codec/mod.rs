@@ -1,7 +1,7 @@
 //! The codec of what is published: one encoded form of blocks, sub-blocks and state changes, for the journal on disk and for
 //! the stream of a fleet.
 //!
-//! A [`ChangeRecord`] is what one change of the published state has added to it. The journal writes its parts to tables; a
+//! A [`ChangeRecord`] has the additions of one change of the published state. The journal writes its parts to tables; a
 //! [`StreamMessage`] carries them to the replicas, in the frames of `frame`. [`replay`] makes snapshots of them again. An
 //! [`StateImage`] is everything that is published at one moment, from which a replica begins.
 

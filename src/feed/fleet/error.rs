@@ -29,7 +29,7 @@ pub enum FleetError {
     /// NATS refuses something, or does not answer.
     #[error("NATS: {what}: {problem}")]
     Nats {
-        /// What was asked for.
+        /// The request that failed.
         what: &'static str,
         /// The reason.
         problem: String,

@@ -219,10 +219,10 @@ impl FleetLink {
     /// Returns [`FleetError::Version`] if the fleet is of another version, and [`FleetError::Nats`] if NATS does not answer.
     pub async fn chain(&self) -> Result<Option<FleetChain>, FleetError> {
         #[derive(Deserialize)]
-        struct Versioned {
+        struct FleetVersion {
             version: u8,
         }
-        let Some(Versioned { version }) = self.fact(FleetChain::KEY).await? else { return Ok(None) };
+        let Some(FleetVersion { version }) = self.fact(FleetChain::KEY).await? else { return Ok(None) };
         if version != VERSION {
             return Err(FleetError::Version { fleet: self.names.fleet.clone(), theirs: version });
         }

@@ -87,7 +87,7 @@ impl FleetNames {
     }
 }
 
-/// What the nodes of a fleet know of its chain, beside its state.
+/// The facts that the nodes of a fleet know of its chain, beside its state.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct FleetChain {
     /// The version of the codec.

@@ -28,7 +28,7 @@ pub struct ArrivedPart {
     pub index: u32,
     /// The number of the message's parts.
     pub count: u32,
-    /// Its bytes.
+    /// The bytes of the part.
     pub bytes: Bytes,
 }
 

@@ -17,7 +17,7 @@ use tokio::{
 
 use super::{FleetError, FleetLink, subject};
 use crate::{
-    pool::{Outbox, Pool},
+    pool::{Pool, TxOutbox},
     store::Commit,
 };
 
@@ -43,7 +43,7 @@ impl FleetOutbox {
     }
 }
 
-impl Outbox for FleetOutbox {
+impl TxOutbox for FleetOutbox {
     fn send(&self, hash: B256, raw: &[u8], kept: Commit) -> Commit {
         let (tell, told) = oneshot::channel();
         let (link, permits, raw) = (self.link.clone(), self.permits.clone(), Bytes::copy_from_slice(raw));

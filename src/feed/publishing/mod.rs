@@ -186,7 +186,7 @@ impl PublishedSource {
             Some(devnet) => FeedState::Live { every_ms: u64::try_from(devnet.every.as_millis()).unwrap_or(u64::MAX) },
             None => FeedState::Static,
         };
-        // What was followed may have ended with the trouble of the leader before.
+        // The stream may end with the trouble of the leader before.
         feed.publish_state(state).await;
         let _pulse = Pulse::begin(self.link.client.clone(), &self.link, feed.snapshots.clone());
         let mut images = ImageWriter::new(self.link.clone(), self.newest_image().await);
@@ -248,7 +248,7 @@ impl PublishedSource {
         self.link.fact(ImageKey::KEY).await.ok().flatten()
     }
 
-    /// Goes back to following, from the last message that is known to be in the stream.
+    /// Follows again, from the last message that is known to be in the stream.
     fn step_down(&mut self, feed: &Feed, sequence: u64) {
         tracing::warn!("another node leads the fleet now: this one follows it");
         let last = feed.snapshots.load().last;

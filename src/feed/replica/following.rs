@@ -191,7 +191,7 @@ impl Following {
             self.parts.clear();
         }
         if self.parts.len() as u64 != u64::from(part.index) {
-            // Its beginning was published by a node that failed, or before this one's place.
+            // The beginning of the message was published by a node that failed, or before this one's place.
             self.sequence = sequence;
             return Ok(());
         }

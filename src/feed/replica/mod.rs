@@ -194,7 +194,7 @@ impl Follower {
         self.following.as_ref()
     }
 
-    /// Goes on from another state.
+    /// Continues from another state.
     pub fn go_on(&mut self, following: Following) {
         self.following = Some(following);
     }

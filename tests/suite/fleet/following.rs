@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use super::{
     advance, agree, ingester,
-    proxy::Proxy,
+    proxy::CutProxy,
     reach, reads,
     relay::{Relay, id},
     replica,
@@ -135,7 +135,7 @@ async fn a_replica_that_was_cut_off_says_so_and_begins_anew_where_the_stream_was
     let Some(server) = NatsServer::start() else { return };
     let leader = ingester(&server.url(), &["--sub-block-ms", "50"]);
     advance(&leader, 2).await;
-    let way = Proxy::to(server.port).await;
+    let way = CutProxy::to(server.port).await;
     let follower = replica(&way.url(), &[]);
     reach(&follower, advance(&leader, 2).await).await;
     way.cut();
@@ -200,7 +200,7 @@ async fn what_a_transport_drops_swaps_or_repeats_changes_no_state() {
         if fault == 2 {
             reach(&follower, SnapshotId(id(&rest[14]))).await;
         } else {
-            // It asks for an image, because it goes over no gap.
+            // The replica asks for an image, because it goes over no gap.
             use futures::StreamExt;
             let asked = tokio::time::timeout(crate::support::BOUND, wanted.next()).await;
             assert!(asked.is_ok(), "{fleet}: it went on over the fault");

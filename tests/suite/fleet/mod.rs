@@ -1,5 +1,6 @@
 //! Fleets: nodes that publish and nodes that follow, over real NATS servers.
 
+mod cluster;
 mod following;
 mod leading;
 mod proxy;
@@ -9,7 +10,7 @@ mod server;
 
 use std::time::Duration;
 
-use presim::state::SnapshotId;
+use presim::state::{Selector, SnapshotId};
 use serde_json::{Value, json};
 
 use crate::support::{BOUND, TestNode, hex, request};
@@ -77,7 +78,8 @@ pub fn reads(node: &TestNode, id: SnapshotId) -> Vec<(&'static str, Value)> {
     let user = "0xf39fd6e51aad88f6f4ce6ab8827279cfffb92266";
     let (weth, pair) = (trading.weth, trading.factory);
     let supply = json!({ "to": weth, "data": "0x18160ddd" });
-    let number = snapshot.newest().head.number();
+    // A block that was sealed by then, whatever has been sealed since.
+    let number = snapshot.load().select(Selector::Snapshot(id)).expect("it is retained").head.number();
     vec![
         ("eth_getBlockByNumber", json!([at, true])),
         ("eth_getBlockReceipts", json!([at])),

@@ -13,13 +13,13 @@ use tokio::{
 };
 
 /// A way to a server that can be cut.
-pub struct Proxy {
+pub struct CutProxy {
     pub address: SocketAddr,
     is_open: watch::Sender<bool>,
     links: Arc<Mutex<JoinSet<()>>>,
 }
 
-impl Proxy {
+impl CutProxy {
     /// Opens a way to a port of this machine.
     pub async fn to(port: u16) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
